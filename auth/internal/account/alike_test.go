@@ -77,10 +77,11 @@ func knownAndUnknown(t *testing.T, pause time.Duration) {
 		return last
 	}
 	db, err := store.Open(t.Context(),
-		store.Options{URL: url, MaxConns: 1, Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
-			c, err := new(net.Dialer).DialContext(ctx, network, addr)
-			return &spied{Conn: c, mu: &mu, n: &n}, err
-		}})
+		store.Options{URL: url, Settings: store.Settings{MaxConns: 1},
+			Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
+				c, err := new(net.Dialer).DialContext(ctx, network, addr)
+				return &spied{Conn: c, mu: &mu, n: &n}, err
+			}})
 	if err != nil {
 		t.Fatal(err)
 	}

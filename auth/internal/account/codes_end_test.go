@@ -23,7 +23,7 @@ func replicas(t *testing.T, change ...func(*account.Settings)) (a, b *house) {
 
 func pool(t *testing.T, url string) *store.DB {
 	t.Helper()
-	db, err := store.Open(t.Context(), store.Options{URL: url, MaxConns: 8})
+	db, err := store.Open(t.Context(), store.Options{URL: url, Settings: store.Settings{MaxConns: 8}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,7 +21,7 @@ import (
 // Mails tell of a factor's first proof and of a verified one's end, if they are on and there is an address (9).
 func TestFactors_notices(t *testing.T) {
 	t.Parallel()
-	h := open(t, func(s *account.Settings) { s.Email.NotifyFactorEnrolled, s.Email.NotifyFactorUnenrolled = true, true })
+	h := open(t, func(s *account.Settings) { s.Email.Notify.FactorEnrolled, s.Email.Notify.FactorUnenrolled = true, true })
 	count := func() string {
 		n := map[string]int{}
 		for _, l := range h.letters() {
@@ -59,13 +59,15 @@ func TestFactors_notices(t *testing.T) {
 		t.Error(err)
 	}
 	want("an administrator takes it", "2 2")
-	h.set(func(s *account.Settings) { s.Email.NotifyFactorEnrolled, s.Email.NotifyFactorUnenrolled = false, false })
+	h.set(func(s *account.Settings) {
+		s.Email.Notify.FactorEnrolled, s.Email.Notify.FactorUnenrolled = false, false
+	})
 	e = h.app(g, "four")
 	g = h.verified(g, e)
 	refused(t, h.UnenrollFactor(t.Context(), browser, h.caller(g), e.Factor.ID), "")
 	want("off", "2 2")
 	// Out of budget: the factor counts all the same.
-	h.set(func(s *account.Settings) { s.Email.NotifyFactorEnrolled = true; s.Email.Sent.N = 0 })
+	h.set(func(s *account.Settings) { s.Email.Notify.FactorEnrolled = true; s.Email.Sent.N = 0 })
 	e = h.app(g, "five")
 	if g = h.verified(g, e); h.level(g) != "aal2 totp otp" {
 		t.Error(h.level(g))
@@ -93,7 +95,7 @@ func TestFactors_notices(t *testing.T) {
 func TestFactors_atRest(t *testing.T) {
 	t.Parallel()
 	url := storetest.URL(t)
-	db, err := store.Open(t.Context(), store.Options{URL: url, MaxConns: 8})
+	db, err := store.Open(t.Context(), store.Options{URL: url, Settings: store.Settings{MaxConns: 8}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -21,7 +21,7 @@ func unenrollFactor(ctx context.Context, f *flow, principal Principal, id uuid.U
 	if err != nil {
 		return err
 	}
-	notify := canNotify(ctx, f, f.settings.Email.NotifyFactorUnenrolled && factor.Verified())
+	notify := canNotify(ctx, f, f.settings.Email.Notify.FactorUnenrolled && factor.Verified())
 	notified := 0
 	err = f.inTx(ctx, func(tx *store.Tx) error {
 		notified = 0
@@ -67,7 +67,7 @@ func (a *Accounts) AdminDeleteFactor(ctx context.Context, req RequestInfo, by Ac
 }
 
 func adminDeleteFactor(ctx context.Context, f *flow, by Actor, user, id uuid.UUID) (store.Factor, error) {
-	notify := canNotify(ctx, f, f.settings.Email.NotifyFactorUnenrolled)
+	notify := canNotify(ctx, f, f.settings.Email.Notify.FactorUnenrolled)
 	var factor store.Factor
 	notified := 0
 	err := onFactor(ctx, f, user, id, func(tx *store.Tx, u store.User, found store.Factor) error {

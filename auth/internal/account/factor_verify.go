@@ -64,7 +64,7 @@ func verifyFactor(ctx context.Context, f *flow, principal Principal, p FactorAns
 	if op.code == "" {
 		return Grant{}, notValid("Code needs to be non-empty")
 	}
-	op.notify = canNotify(ctx, f, f.settings.Email.NotifyFactorEnrolled && !factor.Verified())
+	op.notify = canNotify(ctx, f, f.settings.Email.Notify.FactorEnrolled && !factor.Verified())
 	if err := op.run(ctx); err != nil {
 		return Grant{}, failure("verify a factor", err)
 	}

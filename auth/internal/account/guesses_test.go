@@ -203,7 +203,7 @@ func TestUpdateUser_currentPasswordGuesses(t *testing.T) {
 	refused(t, change(h, "sesame"), "")
 
 	// Where a nonce is wanted too it is judged first, and a wrong password leaves it as it is.
-	h.set(func(s *account.Settings) { s.Passwords.RequireNonce, s.Email.NotifyPasswordChanged = true, false })
+	h.set(func(s *account.Settings) { s.Passwords.RequireNonce, s.Email.Notify.PasswordChanged = true, false })
 	g = h.confirmedAgain("mia@example.org", "another")
 	if err := h.Reauthenticate(t.Context(), browser, h.caller(g)); err != nil {
 		t.Fatal(err)

@@ -56,7 +56,7 @@ func (c *code) since() string {
 
 func hooked(t *testing.T, change ...func(*account.Settings)) (*house, *code) {
 	t.Helper()
-	db, err := store.Open(t.Context(), store.Options{URL: storetest.URL(t), MaxConns: 1})
+	db, err := store.Open(t.Context(), store.Options{URL: storetest.URL(t), Settings: store.Settings{MaxConns: 1}})
 	if err != nil {
 		t.Fatal(err)
 	}

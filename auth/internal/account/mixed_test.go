@@ -15,7 +15,7 @@ func TestMixed_parallel(t *testing.T) {
 	t.Parallel()
 	h := open(t, func(s *account.Settings) {
 		s.Email.Interval, s.Email.ConfirmationInterval, s.Email.Sent.N = time.Microsecond, time.Microsecond, 1e6
-		s.Email.NotifyPasswordChanged, s.Email.NotifyEmailChanged, s.Passwords.ChangeEndsSessions = true, true, false
+		s.Email.Notify.PasswordChanged, s.Email.Notify.EmailChanged, s.Passwords.ChangeEndsSessions = true, true, false
 		s.Passwords.TriesPerAccount = 0
 	})
 	g := h.confirmed("mia@example.org")

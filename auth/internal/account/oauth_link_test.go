@@ -36,7 +36,7 @@ func (h *house) link(g account.Grant, p account.Arrival) account.Grant {
 
 func TestLink(t *testing.T) {
 	t.Parallel()
-	h := open(t, linking, func(s *account.Settings) { s.Email.NotifyIdentityLinked = true; s.DisableSignup = false })
+	h := open(t, linking, func(s *account.Settings) { s.Email.Notify.IdentityLinked = true; s.DisableSignup = false })
 	mia, tom := h.confirmed("mia@example.org"), h.confirmed("tom@example.org")
 	before := h.user(mia.User.ID)
 	h.set(func(s *account.Settings) { s.DisableSignup = true }) // does not keep from linking
@@ -234,7 +234,7 @@ func (h *house) unlink(g account.Grant, provider string) error {
 
 func TestUnlink(t *testing.T) {
 	t.Parallel()
-	h := open(t, linking, func(s *account.Settings) { s.Email.NotifyIdentityUnlinked = true })
+	h := open(t, linking, func(s *account.Settings) { s.Email.Notify.IdentityUnlinked = true })
 	mia, tom := h.confirmed("mia@example.org"), h.confirmed("tom@example.org")
 	const single = "single_identity_not_deletable: User must have at least 1 identity after unlinking"
 	refused(t, h.unlink(mia, "email"), single)

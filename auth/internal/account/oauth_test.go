@@ -75,7 +75,7 @@ func TestExternal_newUser(t *testing.T) {
 
 func TestExternal_linksByVerifiedAddress(t *testing.T) {
 	t.Parallel()
-	h := open(t, func(s *account.Settings) { s.DisableSignup = false; s.Email.NotifyIdentityLinked = true })
+	h := open(t, func(s *account.Settings) { s.DisableSignup = false; s.Email.Notify.IdentityLinked = true })
 	old := h.confirmed("mia@example.org")
 	h.pass(time.Second)                                                               // identities are sorted by age
 	g := h.enters(person("github", "17", "*primary@example.org", "+mia@example.org")) // a secondary one will do
@@ -318,7 +318,7 @@ func TestExternal_invitation(t *testing.T) {
 func TestExternal_pkce(t *testing.T) {
 	t.Parallel()
 	url := storetest.URL(t)
-	db, err := store.Open(t.Context(), store.Options{URL: url, MaxConns: 8})
+	db, err := store.Open(t.Context(), store.Options{URL: url, Settings: store.Settings{MaxConns: 8}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -198,7 +198,7 @@ func (w *oauthTx) clearAccount() {
 // notifyLinked notifies the user of the new way to sign in.
 func (w *oauthTx) notifyLinked() {
 	to := w.old.Email
-	if !w.op.notify || !w.f.settings.Email.NotifyIdentityLinked || to == "" || w.email.confirm && w.email.claim {
+	if !w.op.notify || !w.f.settings.Email.Notify.IdentityLinked || to == "" || w.email.confirm && w.email.claim {
 		return // a claimed account has no previous owner to notify
 	}
 	w.notifications = append(w.notifications, notification(w.f, mail.IdentityLinked, to,

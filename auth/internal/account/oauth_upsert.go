@@ -131,7 +131,7 @@ func (op *oauthOp) attempt(ctx context.Context) error {
 			return err
 		}
 	}
-	op.notify = canNotify(ctx, &op.f, op.f.settings.Email.NotifyIdentityLinked && (d.resolution == userLinked || !signIn))
+	op.notify = canNotify(ctx, &op.f, op.f.settings.Email.Notify.IdentityLinked && (d.resolution == userLinked || !signIn))
 	return op.f.inTx(ctx, func(tx *store.Tx) error {
 		op.open, op.code, op.user, op.refusal, op.notified, op.sent, op.level, op.methods = sessionDraft{}, "", store.User{},
 			nil, 0, nil, 0, nil

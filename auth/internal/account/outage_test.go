@@ -17,7 +17,8 @@ import (
 func TestOutage(t *testing.T) {
 	t.Parallel()
 	server := testdb.PrivatePostgres(t, localserver.PostgresOptions{})
-	db, err := store.Open(t.Context(), store.Options{URL: server.PostgresURL("postgres"), MaxConns: 4})
+	db, err := store.Open(t.Context(),
+		store.Options{URL: server.PostgresURL("postgres"), Settings: store.Settings{MaxConns: 4}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -32,7 +32,7 @@ func unlinkIdentity(ctx context.Context, f *flow, principal Principal, text, aud
 		return denied(CodeUnexpectedAudience, "Token audience doesn't match request audience")
 	}
 	op := unlinkIdentityOp{f: *f, principal: principal, id: id}
-	op.notify = canNotify(ctx, f, f.settings.Email.NotifyIdentityUnlinked)
+	op.notify = canNotify(ctx, f, f.settings.Email.Notify.IdentityUnlinked)
 	err = f.inTx(ctx, func(tx *store.Tx) error {
 		op.notified = 0
 		return op.write(ctx, tx)

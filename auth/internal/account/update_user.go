@@ -93,8 +93,8 @@ func (op *updateUserOp) commit(ctx context.Context) (out store.User, err error) 
 		return out, err
 	}
 	var refusal error
-	op.notify = canNotify(ctx, &op.f, op.hash != "" && op.f.settings.Email.NotifyPasswordChanged || op.phone != "" &&
-		op.f.settings.Email.NotifyPhoneChanged)
+	op.notify = canNotify(ctx, &op.f, op.hash != "" && op.f.settings.Email.Notify.PasswordChanged || op.phone != "" &&
+		op.f.settings.Email.Notify.PhoneChanged)
 	err = op.f.inTx(ctx, func(tx *store.Tx) (err error) {
 		op.notified, op.endedPauses, refusal = 0, nil, nil
 		out, err = op.write(ctx, tx)

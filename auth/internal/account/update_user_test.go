@@ -132,7 +132,7 @@ func TestUpdateUser_currentPasswordAfterChange(t *testing.T) {
 func TestUpdateUser_password(t *testing.T) {
 	t.Parallel()
 	h := open(t, func(s *account.Settings) {
-		s.Email.NotifyPasswordChanged, s.Email.Interval = true, time.Minute
+		s.Email.Notify.PasswordChanged, s.Email.Interval = true, time.Minute
 	})
 	h.confirmed("mia@example.org")
 	mine, other := h.again("mia@example.org"), h.again("mia@example.org")
@@ -308,7 +308,7 @@ func TestEmailChange(t *testing.T) {
 	t.Parallel()
 	f := func(order []string, secure bool, pkce account.Challenge) {
 		t.Helper()
-		h := open(t, func(s *account.Settings) { s.Email.SecureChange, s.Email.NotifyEmailChanged = secure, true })
+		h := open(t, func(s *account.Settings) { s.Email.SecureChange, s.Email.Notify.EmailChanged = secure, true })
 		g := h.confirmed("mia@example.org")
 		other := h.again("mia@example.org")
 		u, err := h.update(g, account.UserUpdate{Email: "New@Example.org", Challenge: pkce})
@@ -497,7 +497,7 @@ func TestAnonymous_becomesPermanent(t *testing.T) {
 func TestPhoneChange(t *testing.T) {
 	t.Parallel()
 	h := open(t, func(s *account.Settings) {
-		s.Email.NotifyPhoneChanged, s.Email.NotifyIdentityLinked, s.Phone.Interval = true, true, time.Minute
+		s.Email.Notify.PhoneChanged, s.Email.Notify.IdentityLinked, s.Phone.Interval = true, true, time.Minute
 	})
 	g := h.confirmed("mia@example.org")
 	change := func(to string) account.Verified {

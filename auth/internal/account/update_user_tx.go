@@ -60,7 +60,7 @@ func (ch *updateUserTx) password() {
 		ch.identities = append(ch.identities, *ownIdentity(ch.old.ID, "email", ch.old.Email, nil, *p))
 		p.ProvidersFromIdentities = true
 	}
-	ch.notify(ch.f.settings.Email.NotifyPasswordChanged, mail.PasswordChanged, mail.Vars{})
+	ch.notify(ch.f.settings.Email.Notify.PasswordChanged, mail.PasswordChanged, mail.Vars{})
 }
 
 func hasIdentity(u store.User, provider string) bool {
@@ -94,7 +94,7 @@ func (ch *updateUserTx) phone() error {
 	if ch.f.settings.Phone.Autoconfirm {
 		p.Phone, p.PhoneConfirmedAt, p.IsAnonymous = &ch.op.phone, &ch.f.now, ptr(false)
 		ch.proven("phone", ch.op.phone)
-		ch.notify(ch.f.settings.Email.NotifyPhoneChanged && ch.old.Phone != "", mail.PhoneChanged,
+		ch.notify(ch.f.settings.Email.Notify.PhoneChanged && ch.old.Phone != "", mail.PhoneChanged,
 			mail.Vars{Phone: ch.op.phone, OldPhone: ch.old.Phone})
 		return nil
 	}

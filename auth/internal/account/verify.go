@@ -158,8 +158,8 @@ func verify(ctx context.Context, f *flow, p Verify) (Verified, error) {
 	var out Verified
 	var missed bool
 	e := &f.settings.Email
-	op.notify = canNotify(ctx, f, p.Type == typeEmailChange && e.NotifyEmailChanged || p.Type == "phone_change" &&
-		(e.NotifyPhoneChanged || e.NotifyIdentityLinked))
+	op.notify = canNotify(ctx, f, p.Type == typeEmailChange && e.Notify.EmailChanged || p.Type == "phone_change" &&
+		(e.Notify.PhoneChanged || e.Notify.IdentityLinked))
 	redeem := func() error {
 		return f.inTx(ctx, func(tx *store.Tx) (err error) {
 			missed, op.notified, op.found = false, 0, false

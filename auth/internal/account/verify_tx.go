@@ -169,7 +169,7 @@ func (w *verifyTx) changeEmail() (half bool, err error) {
 	if w.u.Email != "" && w.f.settings.Email.ChangeEndsSessions {
 		w.endSessions = store.EndedEmailChanged
 	}
-	if w.u.Email != "" && w.f.settings.Email.NotifyEmailChanged {
+	if w.u.Email != "" && w.f.settings.Email.Notify.EmailChanged {
 		w.notify(mail.EmailChanged, w.u.Email, mail.Vars{Email: w.u.NewEmail, OldEmail: w.u.Email})
 	}
 	return false, nil
@@ -188,11 +188,11 @@ func (w *verifyTx) changePhone() error {
 	if w.u.Email == "" {
 		return nil
 	}
-	if w.u.Phone != "" && w.f.settings.Email.NotifyPhoneChanged {
+	if w.u.Phone != "" && w.f.settings.Email.Notify.PhoneChanged {
 		w.notify(mail.PhoneChanged, w.u.Email, mail.Vars{Email: w.u.Email, Phone: w.u.NewPhone, OldPhone: w.u.Phone})
 	}
 	linked := slices.ContainsFunc(w.u.Identities, func(i store.Identity) bool { return i.Provider == "phone" })
-	if !linked && w.f.settings.Email.NotifyIdentityLinked {
+	if !linked && w.f.settings.Email.Notify.IdentityLinked {
 		w.notify(mail.IdentityLinked, w.u.Email, mail.Vars{Email: w.u.Email, Provider: "phone"})
 	}
 	return nil

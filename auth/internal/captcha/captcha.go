@@ -33,15 +33,22 @@ var siteVerify = map[string]string{
 	"turnstile": "https://challenges.cloudflare.com/turnstile/v0/siteverify",
 }
 
+// Settings choose the provider and hold what was agreed on with it.
+type Settings struct {
+	// hcaptcha or turnstile.
+	Provider string `env:"AUTH_SECURITY_CAPTCHA_PROVIDER" envDefault:"hcaptcha"`
+	// Required with ENABLED. The secret key that the provider gave you.
+	Secret string `env:"AUTH_SECURITY_CAPTCHA_SECRET" secret:"true"`
+	// Time for asking the provider; then the request fails.
+	Timeout time.Duration `env:"AUTH_SECURITY_CAPTCHA_TIMEOUT" envDefault:"10s" min:"1ms"` // 0: 10 s
+	// URL to call, in the place of the provider's own.
+	URL string `env:"AUTH_SECURITY_CAPTCHA_URL"`
+}
+
 // Options are the AUTH_SECURITY_CAPTCHA_* settings.
 type Options struct {
-	Provider string // hcaptcha, turnstile
-	Secret   string
-	// URL replaces the provider's whole address; "" is its own.
-	URL string
-	// Timeout is for a whole call; 0: 10 s.
-	Timeout time.Duration
-	Watch   outbound.Watch // of each call; nil: off
+	Settings
+	Watch outbound.Watch // of each call; nil: off
 }
 
 // Verifier verifies tokens. It never changes and keeps nothing.

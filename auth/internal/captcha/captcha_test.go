@@ -18,7 +18,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func verifier(t *testing.T, s *captchatest.Server, change func(*Options)) *Verifier {
 	t.Helper()
-	o := Options{Provider: "turnstile", Secret: captchatest.Secret, URL: s.URL(), Timeout: 20 * time.Second}
+	o := Options{Settings: Settings{Provider: "turnstile", Secret: captchatest.Secret, URL: s.URL(),
+		Timeout: 20 * time.Second}}
 	if change != nil {
 		change(&o)
 	}
@@ -123,13 +124,14 @@ func TestCheck(t *testing.T) {
 
 func TestNew(t *testing.T) {
 	t.Parallel()
-	if _, err := New(Options{Provider: "recaptcha", Secret: " "}); err == nil ||
+	if _, err := New(Options{Settings: Settings{Provider: "recaptcha", Secret: " "}}); err == nil ||
 		strings.Count(err.Error(), "AUTH_SECURITY_CAPTCHA_") != 3 {
 		t.Error(err)
 	}
 	for name, want := range map[string]string{"hcaptcha": "hcaptcha at https://hcaptcha.com/siteverify",
 		"turnstile": "turnstile at https://challenges.cloudflare.com/turnstile/v0/siteverify"} {
-		if v, err := New(Options{Provider: name, Secret: "x"}); err != nil || v.String() != want || v.Overridden() {
+		if v, err := New(Options{Settings: Settings{Provider: name, Secret: "x"}}); err != nil ||
+			v.String() != want || v.Overridden() {
 			t.Errorf("%v %v", v, err)
 		}
 	}

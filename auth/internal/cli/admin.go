@@ -119,8 +119,8 @@ func (p *program) adminCreate(ctx context.Context, f *flag.FlagSet, aud *string,
 		return err
 	}
 	defer r.close()
-	if *admin && len(r.config.JWT.AdminRoles) > 0 {
-		*role = r.config.JWT.AdminRoles[0]
+	if *admin && len(r.config.Accounts.AdminRoles) > 0 {
+		*role = r.config.Accounts.AdminRoles[0]
 	}
 	if *role != "" {
 		a.Role = role
@@ -157,7 +157,7 @@ func (r *rooms) find(ctx context.Context, aud, who string) (store.User, error) {
 		return store.User{}, fmt.Errorf("%q is neither an e-mail address nor an id", who)
 	}
 	if aud == "" {
-		aud = r.config.JWT.Audience
+		aud = r.config.Accounts.Audience
 	}
 	list, _, err := r.accounts.AdminUsers(ctx, store.UsersFilter{Aud: aud, Email: strings.ToLower(who), Limit: 1})
 	if err != nil {

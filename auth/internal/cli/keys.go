@@ -103,7 +103,7 @@ func (p *program) keysService(ctx context.Context, f *flag.FlagSet, args []strin
 		return err
 	}
 	var set *token.Set
-	if c.JWT.AcceptHS256 {
+	if c.Keys.AcceptSecret {
 		set, err = token.NewSet(token.SetConfig{Secret: l.Keys.Secret, AcceptSecret: true, SignWithSecret: true,
 			Issuer: c.JWT.Issuer})
 	} else {

@@ -19,7 +19,7 @@ func (c *Config) check(r *settings.Report) {
 	c.checkRequired(r)
 	checkURL(r, "AUTH_SITE_URL", c.General.SiteURL)
 	checkURL(r, "AUTH_API_EXTERNAL_URL", c.API.ExternalURL)
-	if err := store.CheckNamespace(c.DB.Namespace); err != nil {
+	if err := store.CheckNamespace(c.DB.Store.Namespace); err != nil {
 		r.Wrong("AUTH_DB_NAMESPACE", "%v", err)
 	}
 	for _, name := range []string{"AUTH_SESSIONS_TIMEBOX", "AUTH_SESSIONS_INACTIVITY_TIMEOUT",
@@ -28,9 +28,9 @@ func (c *Config) check(r *settings.Report) {
 			r.Wrong(name, "must be more than 0")
 		}
 	}
-	checkHeader(r, "AUTH_REQUEST_ID_HEADER", c.API.RequestID)
-	checkHeader(r, "AUTH_RATE_LIMIT_HEADER", c.Limits.Header)
-	for _, h := range c.API.CORSHeaders {
+	checkHeader(r, "AUTH_REQUEST_ID_HEADER", c.HTTP.RequestIDHeader)
+	checkHeader(r, "AUTH_RATE_LIMIT_HEADER", c.HTTP.LimitHeader)
+	for _, h := range c.HTTP.CORSHeaders {
 		checkHeader(r, "AUTH_CORS_ALLOWED_HEADERS", h)
 	}
 	c.checkMail(r)
@@ -41,7 +41,7 @@ func (c *Config) check(r *settings.Report) {
 	c.checkTelemetry(r)
 	c.checkTakeover(r)
 	c.checkUnsupported(r)
-	if role := c.JWT.DefaultRole; slices.Contains(c.JWT.AdminRoles, role) {
+	if role := c.Accounts.Role; slices.Contains(c.Accounts.AdminRoles, role) {
 		r.Clash("AUTH_JWT_DEFAULT_GROUP_NAME=%s is one of AUTH_JWT_ADMIN_ROLES: everybody who signs up would be an administrator", role)
 	}
 	if !r.IsSet("AUTH_SECRET_KEY") && r.IsSet("AUTH_JWT_SECRET") {
@@ -53,14 +53,14 @@ func (c *Config) check(r *settings.Report) {
 	if c.JWT.Algorithm == "EdDSA" && !r.IsSet("AUTH_JWT_KEYS") {
 		r.Warn("AUTH_JWT_ALGORITHM=EdDSA: the client library's getClaims cannot check such tokens in a browser")
 	}
-	if strings.EqualFold(c.Limits.Header, "X-Forwarded-For") {
+	if strings.EqualFold(c.HTTP.LimitHeader, "X-Forwarded-For") {
 		r.Warn("AUTH_RATE_LIMIT_HEADER=X-Forwarded-For: its first value is the client's own text, so that a client has as many limits as it likes; " +
 			"AUTH_TRUSTED_PROXIES reads that header from its trusted end")
 	}
 	if n := max(c.Password.MinLength, 6); n < 8 {
 		r.Warn("AUTH_PASSWORD_MIN_LENGTH=%d: passwords of fewer than 8 characters are soon guessed; 8 is the least that is recommended", n)
 	}
-	if c.Limits.Header == "" && !c.Limits.ByPeer && !c.Security.ForwardedFor && len(c.API.Proxies) == 0 {
+	if c.HTTP.LimitHeader == "" && !c.HTTP.LimitByPeer && !c.HTTP.ForwardedFor && len(c.API.Proxies) == 0 {
 		r.Warn("no limits by client address: AUTH_RATE_LIMIT_HEADER names the header in which your proxy gives it, AUTH_TRUSTED_PROXIES the proxies whose " +
 			"X-Forwarded-For does; AUTH_RATE_LIMIT_BY_PEER=true takes the connection's")
 	}
@@ -128,7 +128,7 @@ func (c *Config) checkOutward(r *settings.Report, name, text string) {
 	u, err := url.Parse(text)
 	switch {
 	case err != nil || u.Scheme != "http" || loopbackHost(u.Hostname()):
-	case c.External.AllowInsecure:
+	case c.Providers.AllowInsecure:
 		r.Warn("%s begins with http://: everybody on the way can read what it carries, credentials too", name)
 	default:
 		r.Wrong(name,
@@ -147,24 +147,24 @@ func checkHeader(r *settings.Report, setting, name string) {
 
 // mailed says whether something sends mails.
 func (c *Config) mailed() bool {
-	return c.Dev.Mailbox || c.Hooks.SendEmail.Enabled || c.SMTP.Host != "" && c.SMTP.AdminEmail != ""
+	return c.Dev.Mailbox || c.Hooks.SendEmail.Enabled || c.SMTP.Server.Host != "" && c.SMTP.Server.From != ""
 }
 
 func (c *Config) checkMail(r *settings.Report) {
 	switch {
 	case c.Dev.Mailbox:
-		if c.SMTP.Host != "" {
+		if c.SMTP.Server.Host != "" {
 			r.Warn("AUTH_SMTP_HOST has no effect with AUTH_DEV_MAILBOX=true: nothing is sent")
 		}
 	case c.mailed():
-	case c.General.Email && !c.Mailer.Autoconfirm:
+	case c.Accounts.Email.Enabled && !c.Accounts.Email.Autoconfirm:
 		for _, name := range []string{"AUTH_SMTP_HOST", "AUTH_SMTP_ADMIN_EMAIL"} {
 			if !r.IsSet(name) {
 				r.Wrong(name,
 					"is required, unless AUTH_EXTERNAL_EMAIL_ENABLED=false, AUTH_MAILER_AUTOCONFIRM=true, AUTH_HOOK_SEND_EMAIL_ENABLED=true or AUTH_DEV_MAILBOX=true")
 			}
 		}
-	case c.General.Email:
+	case c.Accounts.Email.Enabled:
 		r.Warn("AUTH_SMTP_HOST and AUTH_SMTP_ADMIN_EMAIL are not both set: recovery, sign-in links and every other mail are refused")
 	}
 }

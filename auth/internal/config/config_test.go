@@ -1,12 +1,12 @@
 package config
 
 import (
+	"fmt"
 	"os"
 	"regexp"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -14,6 +14,7 @@ import (
 	"gatehouse/auth/internal/provider"
 	"gatehouse/auth/internal/token"
 	"gatehouse/shared/settings"
+	"gatehouse/shared/settings/settingstest"
 )
 
 // least is the least environment that starts without a warning.
@@ -49,69 +50,45 @@ func TestConfig_everyVariable(t *testing.T) {
 			t.Errorf("with %q: warnings %q, want %d", setting, warnings, want)
 		}
 	}
+	load := func(environ ...string) (Config, error) {
+		all := strings.Fields(least)
+		for _, e := range environ {
+			name, value, _ := strings.Cut(e, "=")
+			all = leastBut(name, value)
+		}
+		c, _, _, mistakes := loadSettings(t, all...)
+		if len(mistakes) > 0 {
+			return c, fmt.Errorf("%q", mistakes)
+		}
+		return c, nil
+	}
 	seen := map[string]bool{}
 	f := func(name, value string, want func(*Config)) {
 		t.Helper()
-		got, _, _, mistakes := loadSettings(t, leastBut(name, value)...)
+		got, err := load(name + "=" + value)
 		expected := defaults
 		want(&expected)
-		if d := cmp.Diff(expected, got); d != "" || len(mistakes) > 0 {
-			t.Errorf("%s=%s: %v %s", name, value, mistakes, d)
+		if d := cmp.Diff(expected, got); d != "" || err != nil {
+			t.Errorf("%s=%s: %v %s", name, value, err, d)
 		}
 		if cmp.Equal(defaults, got) && value != "postgres" && value != "opentelemetry" {
 			t.Errorf("%s=%s changes nothing", name, value)
 		}
 		seen[name] = true
 	}
-	f("AUTH_SITE_URL", "http://x.test/p", func(c *Config) { c.General.SiteURL = "http://x.test/p" })
 	f("AUTH_URI_ALLOW_LIST", "https://a.test/*, https://b.test/x", func(c *Config) {
 		c.General.AllowList = []string{"https://a.test/*", "https://b.test/x"}
 	})
-	f("AUTH_REDIRECT_ANY_PORT_AND_SCHEME", "true", func(c *Config) { c.General.AnyPort = true })
-	f("AUTH_DISABLE_SIGNUP", "T", func(c *Config) { c.General.DisableSignup = true })
-	f("AUTH_EXTERNAL_EMAIL_ENABLED", "0", func(c *Config) { c.General.Email = false })
-	f("AUTH_EXTERNAL_EMAIL_MAGIC_LINK_ENABLED", "false", func(c *Config) { c.General.MagicLink = false })
-	f("AUTH_EXTERNAL_EMAIL_AUTHORIZED_ADDRESSES", "a@b.test", func(c *Config) {
-		c.General.Authorized = []string{"a@b.test"}
-	})
-	f("AUTH_EXTERNAL_PHONE_ENABLED", "1", func(c *Config) { c.General.Phone = true })
-	f("AUTH_EXTERNAL_ANONYMOUS_USERS_ENABLED", "true", func(c *Config) { c.General.Anonymous = true })
-	f("AUTH_EXTERNAL_FLOW_STATE_EXPIRY_DURATION", "10m", func(c *Config) { c.General.FlowLife = 10 * time.Minute })
-	f("AUTH_API_HOST", "127.0.0.1", func(c *Config) { c.API.Host = "127.0.0.1" })
-	f("PORT", "9", func(c *Config) { c.API.Port = 9 })
 	f("AUTH_API_PORT", "0", func(c *Config) { c.API.Port = 0 })
 	f("AUTH_API_EXTERNAL_URL", "https://x.test/auth/v1/", func(c *Config) {
 		c.API.ExternalURL, c.JWT.Issuer = "https://x.test/auth/v1", "https://x.test/auth/v1"
 	})
-	f("AUTH_API_MAX_REQUEST_DURATION", "0", func(c *Config) { c.API.MaxDuration = 0 })
-	f("AUTH_REQUEST_ID_HEADER", "X-Id", func(c *Config) { c.API.RequestID = "X-Id" })
-	f("AUTH_CORS_ALLOWED_HEADERS", "x-a,x-b", func(c *Config) { c.API.CORSHeaders = []string{"x-a", "x-b"} })
 	f("AUTH_TRUSTED_PROXIES", "10.0.0.0/8,::1", func(c *Config) { c.API.Proxies = []string{"10.0.0.0/8", "::1"} })
-	f("AUTH_DRAIN_DELAY", "5", func(c *Config) { c.API.DrainDelay = 5 * time.Second })
-	f("AUTH_DRAIN_TIMEOUT", "1m", func(c *Config) { c.API.DrainTimeout = time.Minute })
-	f("AUTH_READY_OUTBOX_AGE", "0", func(c *Config) { c.API.OutboxAge = 0 })
-	f("AUTH_HEAP_FLOOR_BYTES", "0", func(c *Config) { c.API.HeapFloor = 0 })
 	f("AUTH_DB_DRIVER", "postgres", func(c *Config) {})
-	f("DATABASE_URL", "host=h", func(c *Config) { c.DB.URL = "host=h" })
 	f("AUTH_DB_DATABASE_URL", "host=h2", func(c *Config) { c.DB.URL, c.DB.DatabaseURL = "host=h2", "host=h2" })
-	f("AUTH_DB_NAMESPACE", "auth_", func(c *Config) { c.DB.Namespace = "auth_" })
-	f("AUTH_DB_MAX_POOL_SIZE", "7", func(c *Config) { c.DB.MaxPool = 7 })
-	f("AUTH_DB_CONN_MAX_LIFETIME", "1h", func(c *Config) { c.DB.ConnLife = time.Hour })
-	f("AUTH_DB_CONN_MAX_IDLE_TIME", "60", func(c *Config) { c.DB.ConnIdle = time.Minute })
-	f("AUTH_TAKEOVER_SOURCE_URL", "postgres://elsewhere/app", func(c *Config) { c.Takeover.SourceURL = "postgres://elsewhere/app" })
 	f("AUTH_SECURITY_DB_ENCRYPTION_DECRYPTION_KEYS", "k:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8", func(c *Config) {
 		c.Takeover.DecryptionKeys = "k:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8"
 	})
-	f("AUTH_DB_HEALTH_CHECK_PERIOD", "1s", func(c *Config) { c.DB.HealthCheck = time.Second })
-	f("AUTH_DB_CLEANUP_ENABLED", "false", func(c *Config) { c.DB.Cleanup = false })
-	f("AUTH_DB_CLEANUP_INTERVAL", "1h", func(c *Config) { c.DB.CleanupEvery = time.Hour })
-	f("AUTH_AUDIT_RETENTION", "720h", func(c *Config) { c.DB.AuditRetention = 720 * time.Hour })
-	f("AUTH_JWT_SECRET", "another secret that is long enough", func(c *Config) {
-		c.JWT.Secret = "another secret that is long enough"
-	})
-	f("AUTH_JWT_EXP", "60", func(c *Config) { c.JWT.Life = time.Minute })
-	f("AUTH_JWT_AUD", "a", func(c *Config) { c.JWT.Audience = "a" })
-	f("AUTH_JWT_ISSUER", "i", func(c *Config) { c.JWT.Issuer = "i" })
 	key, err := token.Generate(token.ES256)
 	if err != nil {
 		t.Fatal(err)
@@ -122,63 +99,8 @@ func TestConfig_everyVariable(t *testing.T) {
 	}
 	set := "[" + string(jwk) + "]"
 	f("AUTH_JWT_KEYS", set, func(c *Config) { c.JWT.Keys = set })
-	f("AUTH_JWT_KEY_ID", "k", func(c *Config) { c.JWT.KeyID = "k" })
 	f("AUTH_JWT_ALGORITHM", "es256", func(c *Config) { c.JWT.Algorithm = "ES256" })
-	f("AUTH_JWT_ACCEPT_HS256", "false", func(c *Config) { c.JWT.AcceptHS256 = false })
-	f("AUTH_JWT_ADMIN_ROLES", "root", func(c *Config) { c.JWT.AdminRoles = []string{"root"} })
-	f("AUTH_JWT_ADMIN_REQUIRE_AAL2", "true", func(c *Config) { c.JWT.AdminAAL2 = true })
-	f("AUTH_JWT_DEFAULT_GROUP_NAME", "member", func(c *Config) { c.JWT.DefaultRole = "member" })
-	f("AUTH_SECRET_KEY", "root", func(c *Config) { c.JWT.Root = "root" })
-	f("AUTH_SECRET_KEYS_PREVIOUS", "a,b", func(c *Config) { c.JWT.PreviousRoots = "a,b" })
-	f("AUTH_SECURITY_REFRESH_TOKEN_ROTATION_ENABLED", "false", func(c *Config) { c.Sessions.Rotation = false })
-	f("AUTH_SECURITY_REFRESH_TOKEN_REUSE_INTERVAL", "0", func(c *Config) { c.Sessions.ReuseInterval = 0 })
-	f("AUTH_SESSIONS_TIMEBOX", "24h", func(c *Config) { c.Sessions.Timebox = 24 * time.Hour })
-	f("AUTH_SESSIONS_INACTIVITY_TIMEOUT", "3600", func(c *Config) { c.Sessions.Inactivity = time.Hour })
-	f("AUTH_SESSIONS_ALLOW_LOW_AAL", "15m", func(c *Config) { c.Sessions.AllowLowAAL = 15 * time.Minute })
-	f("AUTH_SECURITY_LINKING_REQUIRE_AAL2", "false", func(c *Config) { c.External.LinkingAAL2 = false })
-	f("AUTH_SECURITY_LINKING_REQUIRE_PKCE", "false", func(c *Config) { c.External.LinkingPKCE = false })
-	f("AUTH_MFA_TOTP_ENROLL_ENABLED", "false", func(c *Config) { c.Factors.TOTPEnroll = false })
-	f("AUTH_MFA_TOTP_VERIFY_ENABLED", "false", func(c *Config) { c.Factors.TOTPVerify = false })
-	f("AUTH_MFA_PHONE_ENROLL_ENABLED", "true", func(c *Config) { c.Factors.PhoneEnroll = true })
-	f("AUTH_MFA_PHONE_VERIFY_ENABLED", "true", func(c *Config) { c.Factors.PhoneVerify = true })
-	f("AUTH_MFA_CHALLENGE_EXPIRY_DURATION", "600", func(c *Config) { c.Factors.ChallengeLife = 10 * time.Minute })
-	f("AUTH_MFA_FACTOR_EXPIRY_DURATION", "10m", func(c *Config) { c.Factors.FactorLife = 10 * time.Minute })
-	f("AUTH_MFA_MAX_ENROLLED_FACTORS", "3", func(c *Config) { c.Factors.MaxEnrolled = 3 })
-	f("AUTH_MFA_MAX_VERIFIED_FACTORS", "2", func(c *Config) { c.Factors.MaxVerified = 2 })
-	f("AUTH_MFA_RATE_LIMIT_CHALLENGE_AND_VERIFY", "5", func(c *Config) { c.Factors.Limit = 5 })
-	f("AUTH_MFA_PHONE_OTP_LENGTH", "8", func(c *Config) { c.Factors.OTPLength = 8 })
-	f("AUTH_MFA_PHONE_MAX_FREQUENCY", "30s", func(c *Config) { c.Factors.MaxFrequency = 30 * time.Second })
-	f("AUTH_MFA_PHONE_TEMPLATE", "{{.Code}} it is", func(c *Config) { c.Factors.Template = "{{.Code}} it is" })
-	f("AUTH_SESSIONS_SINGLE_PER_USER", "true", func(c *Config) { c.Sessions.SinglePerUser = true })
-	f("AUTH_SESSIONS_TAGS", "web,app", func(c *Config) { c.Sessions.Tags = []string{"web", "app"} })
-	f("AUTH_SESSIONS_MAX_PER_USER", "3", func(c *Config) { c.Sessions.MaxPerUser = 3 })
-	f("AUTH_PASSWORD_MIN_LENGTH", "9", func(c *Config) { c.Password.MinLength = 9 })
-	f("AUTH_PASSWORD_REQUIRED_CHARACTERS", `abc:0123`, func(c *Config) { c.Password.Required = "abc:0123" })
-	f("AUTH_PASSWORD_COMMON_REFUSED", "true", func(c *Config) { c.Password.RefuseCommon = true })
 	f("AUTH_PASSWORD_HASH", "argon2id", func(c *Config) { c.Password.Hash = "argon2id" })
-	f("AUTH_PASSWORD_WORKERS", "3", func(c *Config) { c.Password.Workers = 3 })
-	f("AUTH_PASSWORD_POLICY_FOR_ADMIN", "false", func(c *Config) { c.Password.PolicyForAdmin = false })
-	f("AUTH_SECURITY_FORWARDED_FOR_ENABLED", "true", func(c *Config) { c.Security.ForwardedFor = true })
-	f("AUTH_SECURITY_UPDATE_PASSWORD_REQUIRE_REAUTHENTICATION", "true", func(c *Config) { c.Security.RequireNonce = true })
-	f("AUTH_SECURITY_REAUTHENTICATION_MAX_AGE", "24h", func(c *Config) { c.Security.NonceMaxAge = 24 * time.Hour })
-	f("AUTH_SECURITY_UPDATE_PASSWORD_REQUIRE_CURRENT_PASSWORD", "true", func(c *Config) {
-		c.Security.RequireCurrent = true
-	})
-	f("AUTH_SECURITY_REVEAL_EXISTING_USERS", "true", func(c *Config) { c.Security.RevealExisting = true })
-	f("AUTH_SECURITY_HIDE_UNKNOWN_ON_OTP", "true", func(c *Config) { c.Security.HideUnknown = true })
-	f("AUTH_SECURITY_HIDE_UNCONFIRMED", "true", func(c *Config) { c.Security.HideUnconfirmed = true })
-	f("AUTH_SECURITY_EMAIL_CHANGE_ENDS_SESSIONS", "false", func(c *Config) { c.Security.EmailEnds = false })
-	f("AUTH_SECURITY_PASSWORD_CHANGE_ENDS_SESSIONS", "false", func(c *Config) { c.Security.PasswordEnds = false })
-	f("AUTH_METADATA_MAX_BYTES", "0x1000", func(c *Config) { c.Security.MetadataBytes = 4096 })
-	f("AUTH_MAILER_AUTOCONFIRM", "true", func(c *Config) { c.Mailer.Autoconfirm = true })
-	f("AUTH_MAILER_SECURE_EMAIL_CHANGE_ENABLED", "false", func(c *Config) { c.Mailer.SecureChange = false })
-	f("AUTH_MAILER_OTP_EXP", "600", func(c *Config) { c.Mailer.OTPLife = 10 * time.Minute })
-	f("AUTH_MAILER_OTP_LENGTH", "8", func(c *Config) { c.Mailer.OTPLength = 8 })
-	f("AUTH_MAILER_EXTERNAL_HOSTS", "a.test,b.test", func(c *Config) { c.Mailer.Hosts = []string{"a.test", "b.test"} })
-	f("AUTH_MAILER_URLPATHS_INVITE", "/a", func(c *Config) { c.Mailer.PathInvite = "/a" })
-	f("AUTH_MAILER_URLPATHS_CONFIRMATION", "/a", func(c *Config) { c.Mailer.PathConfirmation = "/a" })
-	f("AUTH_MAILER_URLPATHS_RECOVERY", "/a", func(c *Config) { c.Mailer.PathRecovery = "/a" })
-	f("AUTH_MAILER_URLPATHS_EMAIL_CHANGE", "/a", func(c *Config) { c.Mailer.PathEmailChange = "/a" })
 	for _, kind := range mail.Kinds {
 		for group, of := range map[string]func(*Config) *kindTexts{
 			"SUBJECTS":  func(c *Config) *kindTexts { return &c.Mailer.Subjects },
@@ -197,139 +119,27 @@ func TestConfig_everyVariable(t *testing.T) {
 			seen[name] = true
 		}
 	}
-	notify := func(name string, want func(*notifyConfig)) {
-		t.Helper()
-		f("AUTH_MAILER_NOTIFICATIONS_"+name+"_ENABLED", "true", func(c *Config) { want(&c.Mailer.Notify) })
-	}
-	notify("PASSWORD_CHANGED", func(n *notifyConfig) { n.PasswordChanged = true })
-	notify("EMAIL_CHANGED", func(n *notifyConfig) { n.EmailChanged = true })
-	notify("PHONE_CHANGED", func(n *notifyConfig) { n.PhoneChanged = true })
-	notify("IDENTITY_LINKED", func(n *notifyConfig) { n.IdentityLinked = true })
-	notify("IDENTITY_UNLINKED", func(n *notifyConfig) { n.IdentityUnlinked = true })
-	notify("MFA_FACTOR_ENROLLED", func(n *notifyConfig) { n.FactorEnrolled = true })
-	notify("MFA_FACTOR_UNENROLLED", func(n *notifyConfig) { n.FactorUnenrolled = true })
-	f("AUTH_MAILER_TEMPLATE_MAX_SIZE", "5", func(c *Config) { c.Mailer.TemplateSize = 5 })
-	f("AUTH_MAILER_TEMPLATE_MAX_AGE", "5", func(c *Config) { c.Mailer.TemplateAge = 5 * time.Second })
-	f("AUTH_MAILER_TEMPLATE_RETRY_INTERVAL", "1m", func(c *Config) { c.Mailer.TemplateRetry = time.Minute })
-	f("AUTH_MAILER_TEMPLATE_RELOADING_ENABLED", "true", func(c *Config) { c.Mailer.TemplateReload = true })
-	f("AUTH_MAILER_TEMPLATE_RELOADING_MAX_IDLE", "1m", func(c *Config) { c.Mailer.TemplateIdle = time.Minute })
-	f("AUTH_SMTP_ADMIN_EMAIL", "x@y.test", func(c *Config) { c.SMTP.AdminEmail = "x@y.test" })
-	f("AUTH_SMTP_HOST", "h", func(c *Config) { c.SMTP.Host = "h" })
-	f("AUTH_SMTP_PORT", "465", func(c *Config) { c.SMTP.Port = 465 })
-	f("AUTH_SMTP_TLS", "Required", func(c *Config) { c.SMTP.TLS = "required" })
-	f("AUTH_SMTP_USER", "u", func(c *Config) { c.SMTP.User = "u" })
-	f("AUTH_SMTP_PASS", "p", func(c *Config) { c.SMTP.Pass = "p" })
-	f("AUTH_SMTP_SENDER_NAME", "n", func(c *Config) { c.SMTP.SenderName = "n" })
-	f("AUTH_SMTP_MAX_FREQUENCY", "5", func(c *Config) { c.SMTP.MaxFrequency = 5 * time.Second })
 	f("AUTH_SMTP_HEADERS", `{"X-A":["b"]}`, func(c *Config) { c.SMTP.Headers = `{"X-A":["b"]}` })
-	f("AUTH_SMS_AUTOCONFIRM", "true", func(c *Config) { c.SMS.Autoconfirm = true })
-	f("AUTH_SMS_MAX_FREQUENCY", "5s", func(c *Config) { c.SMS.MaxFrequency = 5 * time.Second })
-	f("AUTH_SMS_OTP_EXP", "60", func(c *Config) { c.SMS.OTPLife = time.Minute })
-	f("AUTH_SMS_OTP_LENGTH", "10", func(c *Config) { c.SMS.OTPLength = 10 })
-	f("AUTH_SMS_PROVIDER", "twilio", func(c *Config) { c.SMS.Provider = "twilio" })
-	f("AUTH_SMS_TWILIO_ACCOUNT_SID", "a", func(c *Config) { c.SMS.Twilio.AccountSID = "a" })
-	f("AUTH_SMS_TWILIO_AUTH_TOKEN", "a", func(c *Config) { c.SMS.Twilio.AuthToken = "a" })
-	f("AUTH_SMS_TWILIO_MESSAGE_SERVICE_SID", "a", func(c *Config) { c.SMS.Twilio.Service = "a" })
-	f("AUTH_SMS_TWILIO_CONTENT_SID", "a", func(c *Config) { c.SMS.Twilio.ContentSID = "a" })
-	f("AUTH_SMS_TWILIO_URL", "https://a.test", func(c *Config) { c.SMS.Twilio.URL = "https://a.test" })
-	f("AUTH_SMS_MESSAGEBIRD_ACCESS_KEY", "a", func(c *Config) { c.SMS.MessageBird.AccessKey = "a" })
-	f("AUTH_SMS_MESSAGEBIRD_ORIGINATOR", "a", func(c *Config) { c.SMS.MessageBird.Originator = "a" })
-	f("AUTH_SMS_MESSAGEBIRD_URL", "https://a.test", func(c *Config) { c.SMS.MessageBird.URL = "https://a.test" })
-	f("AUTH_SMS_TEXTLOCAL_API_KEY", "a", func(c *Config) { c.SMS.Textlocal.APIKey = "a" })
-	f("AUTH_SMS_TEXTLOCAL_SENDER", "a", func(c *Config) { c.SMS.Textlocal.Sender = "a" })
-	f("AUTH_SMS_TEXTLOCAL_URL", "https://a.test", func(c *Config) { c.SMS.Textlocal.URL = "https://a.test" })
-	f("AUTH_SMS_VONAGE_API_KEY", "a", func(c *Config) { c.SMS.Vonage.APIKey = "a" })
-	f("AUTH_SMS_VONAGE_API_SECRET", "a", func(c *Config) { c.SMS.Vonage.APISecret = "a" })
-	f("AUTH_SMS_VONAGE_FROM", "a", func(c *Config) { c.SMS.Vonage.From = "a" })
-	f("AUTH_SMS_VONAGE_URL", "https://a.test", func(c *Config) { c.SMS.Vonage.URL = "https://a.test" })
-	f("AUTH_SECURITY_CAPTCHA_PROVIDER", "turnstile", func(c *Config) { c.Captcha.Provider = "turnstile" })
-	f("AUTH_SECURITY_CAPTCHA_SECRET", "a", func(c *Config) { c.Captcha.Secret = "a" })
-	f("AUTH_SECURITY_CAPTCHA_TIMEOUT", "2", func(c *Config) { c.Captcha.Timeout = 2 * time.Second })
-	f("AUTH_SECURITY_CAPTCHA_URL", "https://a.test/x", func(c *Config) { c.Captcha.URL = "https://a.test/x" })
-	f("AUTH_SMS_TEMPLATE", "{{.Code}}!", func(c *Config) { c.SMS.Template = "{{.Code}}!" })
 	f("AUTH_SMS_TEST_OTP", "+4912:123456", func(c *Config) { c.SMS.TestOTP = map[string]string{"+4912": "123456"} })
 	f("AUTH_SMS_TEST_OTP_VALID_UNTIL", "2031-03-05T07:00:00Z", func(c *Config) {
 		c.SMS.TestOTPUntil = "2031-03-05T07:00:00Z"
 	})
-	f("AUTH_RATE_LIMIT_CODES_PER_ACCOUNT", "0", func(c *Config) { c.Limits.Codes = 0 })
-	f("AUTH_RATE_LIMIT_SENT_PER_CLIENT", "0.25", func(c *Config) { c.Limits.SentPerClient = 0.25 })
-	f("AUTH_SECURITY_KNOWN_PLACES", "false", func(c *Config) { c.Security.KnownPlaces = false })
-	f("AUTH_RATE_LIMIT_HEADER", "X-B", func(c *Config) { c.Limits.Header = "X-B" })
-	f("AUTH_RATE_LIMIT_BY_PEER", "true", func(c *Config) { c.Limits.ByPeer = true })
 	f("AUTH_RATE_LIMIT_EMAIL_SENT", "100/1h", func(c *Config) { c.Limits.Emails = "100/1h" })
 	f("AUTH_RATE_LIMIT_SMS_SENT", "0", func(c *Config) { c.Limits.SMS = "0" })
 	f("AUTH_RATE_LIMIT_SMS_PER_NUMBER", "1", func(c *Config) { c.Limits.SMSPerNumber = "1" })
 	f("AUTH_RATE_LIMIT_SMS_PER_PREFIX", "1", func(c *Config) { c.Limits.SMSPerPrefix = "1" })
-	f("AUTH_RATE_LIMIT_VERIFY", "1", func(c *Config) { c.Limits.Verify = 1 })
-	f("AUTH_RATE_LIMIT_TOKEN_REFRESH", "1", func(c *Config) { c.Limits.Token = 1 })
-	f("AUTH_RATE_LIMIT_OTP", "1", func(c *Config) { c.Limits.OTP = 1 })
-	f("AUTH_RATE_LIMIT_ANONYMOUS_USERS", "1", func(c *Config) { c.Limits.Anonymous = 1 })
-	f("AUTH_RATE_LIMIT_PASSWORD_PER_ACCOUNT", "0", func(c *Config) { c.Limits.Passwords = 0 })
-	f("AUTH_RATE_LIMIT_REFRESH_PER_SESSION", "0", func(c *Config) { c.Limits.Refreshes = 0 })
 	f("LOG_LEVEL", "DEBUG", func(c *Config) { c.Log.Level = "debug" })
 	f("AUTH_LOG_LEVEL", "warn", func(c *Config) { c.Log.Level, c.Log.AuthLevel = "warn", "warn" })
-	f("AUTH_LOG_FORMAT", "text", func(c *Config) { c.Log.Format = "text" })
-	f("AUTH_LOG_FILE", "/l", func(c *Config) { c.Log.File = "/l" })
-	f("AUTH_DEV_MAILBOX_PORT", "0", func(c *Config) { c.Dev.MailboxPort = 0 })
-	f("AUTH_TRACING_ENABLED", "true", func(c *Config) { c.Telemetry.Tracing = true })
 	f("AUTH_TRACING_EXPORTER", "opentelemetry", func(c *Config) {})
-	f("AUTH_METRICS_ENABLED", "true", func(c *Config) { c.Telemetry.Metrics = true })
-	f("AUTH_METRICS_EXPORTER", "prometheus", func(c *Config) { c.Telemetry.MetricsExporter = "prometheus" })
-	f("OTEL_EXPORTER_PULL_HOST", "127.0.0.1", func(c *Config) { c.Telemetry.PullHost = "127.0.0.1" })
-	f("OTEL_EXPORTER_PULL_PORT", "9101", func(c *Config) { c.Telemetry.PullPort = 9101 })
-	f("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc", func(c *Config) { c.Telemetry.Protocol = "grpc" })
-	f("OTEL_EXPORTER_OTLP_HEADERS", "a=b", func(c *Config) { c.Telemetry.Headers = "a=b" })
-	f("DEBUG", "true", func(c *Config) { c.Telemetry.Debug = true })
-	f("AUTH_MAILER_ALLOW_UNVERIFIED_EMAIL_SIGN_INS", "true", func(c *Config) { c.External.AllowUnverified = true })
-	f("AUTH_EXTERNAL_STATE_COOKIE", "false", func(c *Config) { c.External.StateCookie = false })
-	f("AUTH_EXTERNAL_ID_TOKEN_SINGLE_USE", "false", func(c *Config) { c.External.IDTokenOnce = false })
-	f("AUTH_SECURITY_MANUAL_LINKING_ENABLED", "true", func(c *Config) { c.External.ManualLinking = true })
-	f("AUTH_EXTERNAL_IOS_BUNDLE_ID", "test.app", func(c *Config) { c.External.IOSBundleID = "test.app" })
-	f("AUTH_EXTERNAL_AZURE_VERIFIED_DOMAINS", "a.test,b.test", func(c *Config) {
-		c.External.AzureDomains = []string{"a.test", "b.test"}
-	})
-	f("AUTH_EXTERNAL_OIDC_PROVIDER_CACHE_TTL", "60", func(c *Config) { c.External.DiscoveryTTL = time.Minute })
-	f("AUTH_INTERNAL_HTTP_TIMEOUT", "3s", func(c *Config) { c.External.Timeout = 3 * time.Second })
-	f("AUTH_EXTERNAL_ALLOW_INSECURE_URLS", "true", func(c *Config) { c.External.AllowInsecure = true })
-	f("AUTH_EXTERNAL_LINKEDIN_MODE", "Legacy", func(c *Config) { c.External.LinkedInMode = "legacy" })
-	f("AUTH_EXTERNAL_SLACK_MODE", "legacy", func(c *Config) { c.External.SlackMode = "legacy" })
-	for name, client := range clientsOf(&Config{}) {
-		_ = client
-		of := func(c *Config) *clientConfig { return clientsOf(c)[name] }
-		prefix := "AUTH_EXTERNAL_" + strings.ToUpper(name) + "_"
-		f(prefix+"CLIENT_ID", "a,b", func(c *Config) { of(c).ClientID = []string{"a", "b"} })
-		f(prefix+"SECRET", "s", func(c *Config) { of(c).Secret = "s" })
-		f(prefix+"REDIRECT_URI", "https://auth.test/callback", func(c *Config) {
-			of(c).RedirectURI = "https://auth.test/callback"
-		})
-		f(prefix+"URL", "https://idp.test", func(c *Config) { of(c).URL = "https://idp.test" })
-		f(prefix+"EMAIL_OPTIONAL", "true", func(c *Config) { of(c).EmailOptional = true })
-		f(prefix+"SKIP_NONCE_CHECK", "true", func(c *Config) { of(c).SkipNonceCheck = true })
-		f(prefix+"ID_TOKEN_ONLY", "true", func(c *Config) { of(c).IDTokenOnly = true })
-		f(prefix+"DISTRUST_EMAIL", "true", func(c *Config) { of(c).DistrustEmail = true })
-		seen[prefix+"ENABLED"] = true // TestConfig_external
+	for _, name := range provider.Names() {
+		seen["AUTH_EXTERNAL_"+strings.ToUpper(name)+"_ENABLED"] = true // TestConfig_external
 	}
-	f("AUTH_HOOK_SEND_SYNC", "true", func(c *Config) { c.Hooks.SendSync = true })
-	for i, s := range new(hooksConfig).stems() {
-		of := func(c *Config) *hookConfig {
-			h := &c.Hooks
-			return []*hookConfig{&h.SendSMS, &h.SendEmail, &h.Claims, &h.Factor, &h.Password, &h.Before, &h.After}[i]
-		}
-		f(s.name+"_URI", "https://a.test/x", func(c *Config) { of(c).URI = "https://a.test/x" })
-		f(s.name+"_SECRETS", "a", func(c *Config) { of(c).Secrets = "a" })
+	for _, s := range new(hooksConfig).stems() {
 		seen[s.name+"_ENABLED"] = true // TestConfig_hooks
 	}
 	seen["AUTH_DEV_MAILBOX"], seen["AUTH_SECURITY_CAPTCHA_ENABLED"] = true, true // among the errors
 
-	fields, err := settings.Fields(new(Config))
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, field := range fields {
-		if !seen[field.Name] {
-			t.Errorf("%s is not tested", field.Name)
-		}
-	}
+	settingstest.Mapping(t, load, seen)
 }
 
 func TestConfig_mistakes(t *testing.T) {

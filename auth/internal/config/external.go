@@ -5,57 +5,32 @@ import (
 	"net/url"
 	"slices"
 	"strings"
-	"time"
 
-	"gatehouse/auth/internal/account"
 	"gatehouse/auth/internal/provider"
 	"gatehouse/shared/settings"
 )
 
 // externalConfig is sign-in by external providers.
 type externalConfig struct {
-	// A browser that is sent to a provider is marked by a cookie and has to bring it back; false: for clients that keep no cookies.
-	StateCookie bool `env:"AUTH_EXTERNAL_STATE_COOKIE" envDefault:"true"`
-	// An ID token signs in once.
-	IDTokenOnce bool `env:"AUTH_EXTERNAL_ID_TOKEN_SINGLE_USE" envDefault:"true"`
-	// Users may sign in before they confirm an address that the provider has not verified; not together with MAILER_AUTOCONFIRM.
-	AllowUnverified bool `env:"AUTH_MAILER_ALLOW_UNVERIFIED_EMAIL_SIGN_INS" envDefault:"false"`
-	// Users may link further identities to their accounts, and unlink them.
-	ManualLinking bool `env:"AUTH_SECURITY_MANUAL_LINKING_ENABLED" envDefault:"false"`
-	// Users with a verified factor link and unlink identities in a session of aal2 only.
-	LinkingAAL2 bool `env:"AUTH_SECURITY_LINKING_REQUIRE_AAL2" envDefault:"true"`
-	// Identities are linked by PKCE only, so that the link of one user opened by another links nothing.
-	LinkingPKCE bool `env:"AUTH_SECURITY_LINKING_REQUIRE_PKCE" envDefault:"true"`
-	// A further audience of native ID tokens of Apple: the application's bundle id.
-	IOSBundleID string `env:"AUTH_EXTERNAL_IOS_BUNDLE_ID"`
-	// Mail domains of the one tenant that AUTH_EXTERNAL_AZURE_URL names, whose addresses count as verified without the claim xms_edov.
-	AzureDomains []string `env:"AUTH_EXTERNAL_AZURE_VERIFIED_DOMAINS"`
-	// How long a provider's discovery document is cached.
-	DiscoveryTTL time.Duration `env:"AUTH_EXTERNAL_OIDC_PROVIDER_CACHE_TTL" envDefault:"1h" min:"1s"`
-	// Time for one call of a provider or an SMS gateway.
-	Timeout time.Duration `env:"AUTH_INTERNAL_HTTP_TIMEOUT" envDefault:"10s" min:"1ms"`
-	// URLs of providers, SMS gateways and captchas may begin with http:// for other hosts than this one.
-	AllowInsecure bool `env:"AUTH_EXTERNAL_ALLOW_INSECURE_URLS" envDefault:"false"`
-
 	// The eighteen of docs/providers.md#providers.
-	Apple     clientConfig `envPrefix:"AUTH_EXTERNAL_APPLE_"`
-	Azure     clientConfig `envPrefix:"AUTH_EXTERNAL_AZURE_"`
-	Bitbucket clientConfig `envPrefix:"AUTH_EXTERNAL_BITBUCKET_"`
-	Discord   clientConfig `envPrefix:"AUTH_EXTERNAL_DISCORD_"`
-	Facebook  clientConfig `envPrefix:"AUTH_EXTERNAL_FACEBOOK_"`
-	Figma     clientConfig `envPrefix:"AUTH_EXTERNAL_FIGMA_"`
-	GitHub    clientConfig `envPrefix:"AUTH_EXTERNAL_GITHUB_"`
-	GitLab    clientConfig `envPrefix:"AUTH_EXTERNAL_GITLAB_"`
-	Google    clientConfig `envPrefix:"AUTH_EXTERNAL_GOOGLE_"`
-	Keycloak  clientConfig `envPrefix:"AUTH_EXTERNAL_KEYCLOAK_"`
-	LinkedIn  clientConfig `envPrefix:"AUTH_EXTERNAL_LINKEDIN_"`
-	Notion    clientConfig `envPrefix:"AUTH_EXTERNAL_NOTION_"`
-	Slack     clientConfig `envPrefix:"AUTH_EXTERNAL_SLACK_"`
-	Snapchat  clientConfig `envPrefix:"AUTH_EXTERNAL_SNAPCHAT_"`
-	Spotify   clientConfig `envPrefix:"AUTH_EXTERNAL_SPOTIFY_"`
-	Twitch    clientConfig `envPrefix:"AUTH_EXTERNAL_TWITCH_"`
-	Twitter   clientConfig `envPrefix:"AUTH_EXTERNAL_TWITTER_"`
-	WorkOS    clientConfig `envPrefix:"AUTH_EXTERNAL_WORKOS_"`
+	Apple     provider.Client `envPrefix:"AUTH_EXTERNAL_APPLE_"`
+	Azure     provider.Client `envPrefix:"AUTH_EXTERNAL_AZURE_"`
+	Bitbucket provider.Client `envPrefix:"AUTH_EXTERNAL_BITBUCKET_"`
+	Discord   provider.Client `envPrefix:"AUTH_EXTERNAL_DISCORD_"`
+	Facebook  provider.Client `envPrefix:"AUTH_EXTERNAL_FACEBOOK_"`
+	Figma     provider.Client `envPrefix:"AUTH_EXTERNAL_FIGMA_"`
+	GitHub    provider.Client `envPrefix:"AUTH_EXTERNAL_GITHUB_"`
+	GitLab    provider.Client `envPrefix:"AUTH_EXTERNAL_GITLAB_"`
+	Google    provider.Client `envPrefix:"AUTH_EXTERNAL_GOOGLE_"`
+	Keycloak  provider.Client `envPrefix:"AUTH_EXTERNAL_KEYCLOAK_"`
+	LinkedIn  provider.Client `envPrefix:"AUTH_EXTERNAL_LINKEDIN_"`
+	Notion    provider.Client `envPrefix:"AUTH_EXTERNAL_NOTION_"`
+	Slack     provider.Client `envPrefix:"AUTH_EXTERNAL_SLACK_"`
+	Snapchat  provider.Client `envPrefix:"AUTH_EXTERNAL_SNAPCHAT_"`
+	Spotify   provider.Client `envPrefix:"AUTH_EXTERNAL_SPOTIFY_"`
+	Twitch    provider.Client `envPrefix:"AUTH_EXTERNAL_TWITCH_"`
+	Twitter   provider.Client `envPrefix:"AUTH_EXTERNAL_TWITTER_"`
+	WorkOS    provider.Client `envPrefix:"AUTH_EXTERNAL_WORKOS_"`
 
 	// oidc: OpenID Connect. legacy: the interfaces of before, which new applications don't get any more.
 	LinkedInMode string `env:"AUTH_EXTERNAL_LINKEDIN_MODE" envDefault:"oidc" oneof:"oidc legacy" fold:"true"`
@@ -64,36 +39,6 @@ type externalConfig struct {
 
 	// Free are further OpenID Connect providers by lower-case name, AUTH_EXTERNAL_OIDC_<NAME>_*.
 	Free map[string]freeConfig
-}
-
-// clientConfig is what the operator has agreed on with one provider.
-type clientConfig struct {
-	// Sign-in with this provider.
-	Enabled bool `env:"ENABLED" envDefault:"false"`
-	// Required with ENABLED. Client ids: the first for browsers, each as an audience of native ID tokens.
-	ClientID []string `env:"CLIENT_ID"`
-	// Required likewise.
-	Secret string `env:"SECRET" secret:"true"`
-	// Required likewise. Where the provider sends browsers back to: /callback below API_EXTERNAL_URL.
-	RedirectURI string `env:"REDIRECT_URI"`
-	// Base URL in the place of the provider's own; keycloak: required, the realm's.
-	URL string `env:"URL"`
-	// Users without an address at the provider may sign in too.
-	EmailOptional bool `env:"EMAIL_OPTIONAL" envDefault:"false"`
-	// Native ID tokens need no nonce.
-	SkipNonceCheck bool `env:"SKIP_NONCE_CHECK" envDefault:"false"`
-	// SECRET and REDIRECT_URI may be missing: without them only native ID tokens sign in, and /authorize answers 400.
-	IDTokenOnly bool `env:"ID_TOKEN_ONLY" envDefault:"false"`
-	// No address of this provider counts as verified.
-	DistrustEmail bool `env:"DISTRUST_EMAIL" envDefault:"false"`
-}
-
-func (c clientConfig) client(mode string) provider.Client {
-	return provider.Client{
-		Enabled: c.Enabled, ClientIDs: c.ClientID, Secret: c.Secret, RedirectURI: c.RedirectURI, URL: c.URL,
-		EmailOptional:  c.EmailOptional,
-		SkipNonceCheck: c.SkipNonceCheck, IDTokenOnly: c.IDTokenOnly, DistrustEmail: c.DistrustEmail, Mode: mode,
-	}
 }
 
 // freeConfig is an OpenID Connect provider that needs no code of ours. NAME stands for its name.
@@ -172,23 +117,10 @@ func (c *externalConfig) readFree(r *settings.Report) {
 }
 
 // providerSettings are the settings of package provider; what it finds wrong with them is reported.
-func (c *externalConfig) providerSettings(r *settings.Report) provider.Settings {
-	s := provider.Settings{
-		Clients: map[string]provider.Client{
-			"apple": c.Apple.client(""), "azure": c.Azure.client(""), "bitbucket": c.Bitbucket.client(""),
-			"discord":  c.Discord.client(""),
-			"facebook": c.Facebook.client(""), "figma": c.Figma.client(""), "github": c.GitHub.client(""),
-			"gitlab": c.GitLab.client(""),
-			"google": c.Google.client(""), "keycloak": c.Keycloak.client(""),
-			"linkedin": c.LinkedIn.client(modeOf(c.LinkedInMode)), "notion": c.Notion.client(""),
-			"slack": c.Slack.client(modeOf(c.SlackMode)), "snapchat": c.Snapchat.client(""), "spotify": c.Spotify.client(""),
-			"twitch": c.Twitch.client(""), "twitter": c.Twitter.client(""), "workos": c.WorkOS.client(""),
-		},
-		OIDC:        map[string]provider.Client{},
-		IOSBundleID: c.IOSBundleID, AzureVerifiedDomains: c.AzureDomains, DiscoveryTTL: c.DiscoveryTTL, Timeout: c.Timeout,
-		AllowInsecure: c.AllowInsecure,
-	}
-	for name, f := range c.Free {
+func (c *Config) providerSettings(r *settings.Report) provider.Settings {
+	s, x := c.Providers, &c.External
+	s.Clients, s.OIDC = x.clients(), map[string]provider.Client{}
+	for name, f := range x.Free {
 		s.OIDC[name] = f.client()
 	}
 	for _, p := range s.Check() {
@@ -199,6 +131,18 @@ func (c *externalConfig) providerSettings(r *settings.Report) provider.Settings 
 		}
 	}
 	return s
+}
+
+// clients are the eighteen by name.
+func (c *externalConfig) clients() map[string]provider.Client {
+	linkedIn, slack := c.LinkedIn, c.Slack
+	linkedIn.Mode, slack.Mode = modeOf(c.LinkedInMode), modeOf(c.SlackMode)
+	return map[string]provider.Client{
+		"apple": c.Apple, "azure": c.Azure, "bitbucket": c.Bitbucket, "discord": c.Discord, "facebook": c.Facebook,
+		"figma": c.Figma, "github": c.GitHub, "gitlab": c.GitLab, "google": c.Google, "keycloak": c.Keycloak,
+		"linkedin": linkedIn, "notion": c.Notion, "slack": slack, "snapchat": c.Snapchat, "spotify": c.Spotify,
+		"twitch": c.Twitch, "twitter": c.Twitter, "workos": c.WorkOS,
+	}
 }
 
 // modeOf keeps a mode that its tag has refused from being refused twice.
@@ -230,10 +174,10 @@ func enabledProviders(s provider.Settings) (names []string) {
 func (c *Config) checkExternal(r *settings.Report) {
 	c.External.readFree(r)
 	warnUnsupportedProviders(r)
-	if c.External.AllowUnverified && c.Mailer.Autoconfirm {
+	if c.Accounts.External.AllowUnverified && c.Accounts.Email.Autoconfirm {
 		r.Clash("AUTH_MAILER_AUTOCONFIRM and AUTH_MAILER_ALLOW_UNVERIFIED_EMAIL_SIGN_INS cannot both be true")
 	}
-	if c.External.ManualLinking && !c.External.LinkingPKCE {
+	if c.Accounts.External.ManualLinking && !c.Accounts.External.LinkingPKCE {
 		r.Warn("AUTH_SECURITY_LINKING_REQUIRE_PKCE=false: an attacker who gets a user to open a link of linkIdentity attaches that user's identity to the attacker's account")
 	}
 }
@@ -242,7 +186,7 @@ func (c *Config) checkExternal(r *settings.Report) {
 // another counts as another browser.
 func (c *Config) warnCookies(r *settings.Report, s provider.Settings) {
 	ours, err := url.Parse(c.API.ExternalURL)
-	if err != nil || !c.External.StateCookie {
+	if err != nil || !c.Accounts.External.StateCookie {
 		return
 	}
 	warn := func(setting string, p provider.Client) {
@@ -260,13 +204,5 @@ func (c *Config) warnCookies(r *settings.Report, s provider.Settings) {
 	}
 	for _, name := range enabledProviders(provider.Settings{OIDC: s.OIDC}) {
 		warn(freePrefix+strings.ToUpper(name)+"_REDIRECT_URI", s.OIDC[name])
-	}
-}
-
-// externalSettings are those of the flows. The providers themselves are made where they run.
-func (c *Config) externalSettings() account.ExternalSettings {
-	return account.ExternalSettings{
-		StateCookie: c.External.StateCookie, IDTokenOnce: c.External.IDTokenOnce, AllowUnverified: c.External.AllowUnverified,
-		ManualLinking: c.External.ManualLinking, LinkingAAL2: c.External.LinkingAAL2, LinkingPKCE: c.External.LinkingPKCE,
 	}
 }

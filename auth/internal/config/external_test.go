@@ -14,19 +14,6 @@ import (
 	"gatehouse/auth/internal/provider"
 )
 
-// clientsOf are the eighteen by name.
-func clientsOf(c *Config) map[string]*clientConfig {
-	e := &c.External
-	return map[string]*clientConfig{
-		"apple": &e.Apple, "azure": &e.Azure, "bitbucket": &e.Bitbucket, "discord": &e.Discord, "facebook": &e.Facebook,
-		"figma":  &e.Figma,
-		"github": &e.GitHub, "gitlab": &e.GitLab, "google": &e.Google, "keycloak": &e.Keycloak, "linkedin": &e.LinkedIn,
-		"notion": &e.Notion,
-		"slack":  &e.Slack, "snapchat": &e.Snapchat, "spotify": &e.Spotify, "twitch": &e.Twitch, "twitter": &e.Twitter,
-		"workos": &e.WorkOS,
-	}
-}
-
 // enabled are the variables of an enabled provider.
 func enabled(name string) string {
 	p := "AUTH_EXTERNAL_" + strings.ToUpper(name) + "_"

@@ -23,29 +23,19 @@ type factorsConfig struct {
 	ChallengeLife time.Duration `env:"AUTH_MFA_CHALLENGE_EXPIRY_DURATION" envDefault:"300" min:"0s"`
 	// How long a factor that was never verified or challenged blocks its name for another; less than 300s counts as 300s.
 	FactorLife time.Duration `env:"AUTH_MFA_FACTOR_EXPIRY_DURATION" envDefault:"300s" min:"0s"`
-	// Factors that a user may have, verified or not.
-	MaxEnrolled int `env:"AUTH_MFA_MAX_ENROLLED_FACTORS" envDefault:"10" min:"0"`
-	// Verified ones.
-	MaxVerified int `env:"AUTH_MFA_MAX_VERIFIED_FACTORS" envDefault:"10" min:"0"`
-	// Challenges, and answers, of one client in a minute; 30 at once.
-	Limit int `env:"AUTH_MFA_RATE_LIMIT_CHALLENGE_AND_VERIFY" envDefault:"15" min:"0"`
 	// Digits of a code by SMS, 6 to 10; anything else counts as 6.
 	OTPLength int `env:"AUTH_MFA_PHONE_OTP_LENGTH" envDefault:"6"`
-	// Pause between two codes of one phone.
-	MaxFrequency time.Duration `env:"AUTH_MFA_PHONE_MAX_FREQUENCY" envDefault:"1m" min:"0s"`
 	// Text of the SMS: a template with `.Code`.
 	Template string `env:"AUTH_MFA_PHONE_TEMPLATE" envDefault:"Your code is {{ .Code }}"`
 }
 
 func (c *Config) factorSettings(r *settings.Report) account.FactorSettings {
-	f := &c.Factors
-	return account.FactorSettings{
-		TOTP:          account.FactorSwitches{Enroll: f.TOTPEnroll, Verify: f.TOTPVerify},
-		Phone:         account.FactorSwitches{Enroll: f.PhoneEnroll, Verify: f.PhoneVerify},
-		ChallengeLife: max(f.ChallengeLife, 300*time.Second), UnverifiedLife: max(f.FactorLife, 300*time.Second),
-		MaxEnrolled: f.MaxEnrolled, MaxVerified: f.MaxVerified, OTPLength: f.OTPLength, PhoneInterval: f.MaxFrequency,
-		Text: codeText(r, "AUTH_MFA_PHONE_TEMPLATE", f.Template),
-	}
+	f, s := &c.Factors, c.Accounts.Factors
+	s.TOTP = account.FactorSwitches{Enroll: f.TOTPEnroll, Verify: f.TOTPVerify}
+	s.Phone = account.FactorSwitches{Enroll: f.PhoneEnroll, Verify: f.PhoneVerify}
+	s.ChallengeLife, s.UnverifiedLife = max(f.ChallengeLife, 300*time.Second), max(f.FactorLife, 300*time.Second)
+	s.OTPLength, s.Text = f.OTPLength, codeText(r, "AUTH_MFA_PHONE_TEMPLATE", f.Template)
+	return s
 }
 
 // codeText makes the text of an SMS from a code, by a template that is tried at once; nil when it is none.

@@ -46,22 +46,20 @@ func (c *Config) live(r *settings.Report) (l Live) {
 	if l.Hash, err = password.ParseParams(c.Password.Hash); err != nil {
 		r.Wrong("AUTH_PASSWORD_HASH", "%v", err)
 	}
-	l.External = c.External.providerSettings(r)
+	l.External = c.providerSettings(r)
 	c.warnCookies(r, l.External)
 	l.Accounts = c.accountSettings(r)
 	l.API = c.apiSettings(r)
 	l.API.Shown.External = enabledProviders(l.External)
 	l.Keys = c.keySettings(r)
 	l.Hooks, l.SendSync = c.Hooks.targets(r), c.Hooks.SendSync
-	l.Mail = mail.Settings{
-		SiteURL: c.General.SiteURL, Subjects: c.Mailer.Subjects.byKind(), Templates: c.Mailer.Templates.byKind(),
-		MaxSize: c.Mailer.TemplateSize, MaxAge: c.Mailer.TemplateAge, Retry: c.Mailer.TemplateRetry,
-		Reloading: c.Mailer.TemplateReload, MaxIdle: c.Mailer.TemplateIdle,
-	}
+	l.Mail = c.Mail
+	l.Mail.SiteURL, l.Mail.Subjects, l.Mail.Templates = c.General.SiteURL, c.Mailer.Subjects.byKind(),
+		c.Mailer.Templates.byKind()
 	if err := l.Mail.Check(); err != nil {
 		r.Warn("%v: the default is used", err)
 	}
-	if c.SMTP.Host != "" && c.SMTP.AdminEmail != "" && !c.Dev.Mailbox {
+	if c.SMTP.Server.Host != "" && c.SMTP.Server.From != "" && !c.Dev.Mailbox {
 		l.SMTP = c.makeSMTP(r)
 	}
 	l.SMS = c.smsSettings()
@@ -69,85 +67,57 @@ func (c *Config) live(r *settings.Report) (l Live) {
 }
 
 func (c *Config) accountSettings(r *settings.Report) account.Settings {
-	links, err := mail.NewLinks(mail.Paths{
-		Invite: c.Mailer.PathInvite, Confirmation: c.Mailer.PathConfirmation, Recovery: c.Mailer.PathRecovery,
-		EmailChange: c.Mailer.PathEmailChange,
-	})
+	s := c.Accounts
+	s.SiteURL, s.BaseURL, s.Issuer, s.AccessLife = c.General.SiteURL, c.API.ExternalURL, c.JWT.Issuer, c.JWT.Life
+	s.FlowLife = c.General.FlowLife
+	s.Email = c.emailSettings(r)
+	s.Phone = c.phoneSettings(r)
+	s.Passwords.Policy = password.NewPolicy(c.Password.MinLength, c.Password.Required, c.Password.RefuseCommon)
+	s.Factors = c.factorSettings(r)
+	return s
+}
+
+func (c *Config) emailSettings(r *settings.Report) account.EmailSettings {
+	links, err := mail.NewLinks(c.Mailer.Paths)
 	if err != nil {
 		r.Clash("%v", err)
 	}
-	confirmation, interval := 900*time.Second, 60*time.Second
+	s := c.Accounts.Email
+	s.Configured, s.OTPLength, s.Links = c.mailed(), c.Mailer.OTPLength, links
+	s.Sent = parseRate(r, "AUTH_RATE_LIMIT_EMAIL_SENT", c.Limits.Emails)
+	s.ConfirmationInterval, s.Interval = 900*time.Second, 60*time.Second
 	if r.IsSet("AUTH_SMTP_MAX_FREQUENCY") {
-		confirmation, interval = c.SMTP.MaxFrequency, c.SMTP.MaxFrequency
+		s.ConfirmationInterval, s.Interval = c.SMTP.MaxFrequency, c.SMTP.MaxFrequency
 	}
-	return account.Settings{
-		SiteURL: c.General.SiteURL, BaseURL: c.API.ExternalURL,
-		Audience: c.JWT.Audience, Role: c.JWT.DefaultRole, Issuer: c.JWT.Issuer, AccessLife: c.JWT.Life,
-		AdminRoles: c.JWT.AdminRoles, AdminRequireAAL2: c.JWT.AdminAAL2,
-		DisableSignup: c.General.DisableSignup, Anonymous: c.General.Anonymous,
-		RevealExisting: c.Security.RevealExisting, HideUnknownOnOTP: c.Security.HideUnknown,
-		HideUnconfirmed: c.Security.HideUnconfirmed,
-		SentPerClient:   c.Limits.SentPerClient, KnownPlaces: c.Security.KnownPlaces, CodesPerAccount: c.Limits.Codes,
-		MetadataMaxBytes: c.Security.MetadataBytes, FlowLife: c.General.FlowLife,
-		Email: account.EmailSettings{
-			Enabled: c.General.Email, MagicLink: c.General.MagicLink, Configured: c.mailed(), Autoconfirm: c.Mailer.Autoconfirm,
-			SecureChange: c.Mailer.SecureChange, ChangeEndsSessions: c.Security.EmailEnds,
-			OTPLife: c.Mailer.OTPLife, OTPLength: c.Mailer.OTPLength, ConfirmationInterval: confirmation, Interval: interval,
-			Sent: parseRate(r, "AUTH_RATE_LIMIT_EMAIL_SENT", c.Limits.Emails), Authorized: c.General.Authorized, Links: links,
-			NotifyPasswordChanged: c.Mailer.Notify.PasswordChanged, NotifyEmailChanged: c.Mailer.Notify.EmailChanged,
-			NotifyPhoneChanged:   c.Mailer.Notify.PhoneChanged,
-			NotifyIdentityLinked: c.Mailer.Notify.IdentityLinked, NotifyIdentityUnlinked: c.Mailer.Notify.IdentityUnlinked,
-			NotifyFactorEnrolled: c.Mailer.Notify.FactorEnrolled, NotifyFactorUnenrolled: c.Mailer.Notify.FactorUnenrolled,
-		},
-		Phone:    c.phoneSettings(r),
-		External: c.externalSettings(),
-		Passwords: account.PasswordSettings{
-			Policy:         password.NewPolicy(c.Password.MinLength, c.Password.Required, c.Password.RefuseCommon),
-			PolicyForAdmin: c.Password.PolicyForAdmin, TriesPerAccount: c.Limits.Passwords,
-			RequireCurrent: c.Security.RequireCurrent, RequireNonce: c.Security.RequireNonce,
-			NonceMaxAge: c.Security.NonceMaxAge, ChangeEndsSessions: c.Security.PasswordEnds,
-		},
-		Sessions: account.SessionSettings{
-			Timebox: c.Sessions.Timebox, Inactivity: c.Sessions.Inactivity, SinglePerUser: c.Sessions.SinglePerUser,
-			Tags:     c.Sessions.Tags,
-			Rotation: c.Sessions.Rotation, ReuseInterval: c.Sessions.ReuseInterval, RefreshBurst: c.Limits.Refreshes,
-			MaxPerUser: c.Sessions.MaxPerUser, AllowLowAAL: c.Sessions.AllowLowAAL,
-		},
-		Factors: c.factorSettings(r),
-	}
+	return s
 }
 
 func (c *Config) apiSettings(r *settings.Report) httpapi.Settings {
-	var list *redirect.List
+	s := c.HTTP
 	if _, err := redirect.New(c.General.SiteURL, nil, false); err == nil { // else it was said already
-		if list, err = redirect.New(c.General.SiteURL, c.General.AllowList, c.General.AnyPort); err != nil {
+		if s.Redirects, err = redirect.New(c.General.SiteURL, c.General.AllowList, c.General.AnyPort); err != nil {
 			for _, e := range parts(err) {
 				r.Clash("AUTH_URI_ALLOW_LIST: %v", e)
 			}
 		} else {
-			for _, doubt := range list.Lint() {
+			for _, doubt := range s.Redirects.Lint() {
 				r.Warn("AUTH_URI_ALLOW_LIST: %s", doubt)
 			}
 		}
 	}
-	return httpapi.Settings{
-		SiteURL: c.General.SiteURL, Redirects: list, ExternalURL: c.API.ExternalURL, ExternalHosts: c.Mailer.Hosts,
-		Audience: c.JWT.Audience, RequestIDHeader: c.API.RequestID, CORSHeaders: c.API.CORSHeaders,
-		MaxDuration: c.API.MaxDuration, ForwardedFor: c.Security.ForwardedFor, TrustedProxies: parseProxies(r, c.API.Proxies),
-		LimitHeader: c.Limits.Header, LimitByPeer: c.Limits.ByPeer,
-		Captcha: c.makeCaptcha(r),
-		Limits: httpapi.Limits{OTP: c.Limits.OTP, Verify: c.Limits.Verify, Token: c.Limits.Token,
-			Anonymous: c.Limits.Anonymous, Factors: c.Factors.Limit},
-		Shown: httpapi.Shown{
-			DisableSignup: c.General.DisableSignup, Email: c.General.Email, Phone: c.General.Phone,
-			Anonymous:         c.General.Anonymous,
-			MailerAutoconfirm: c.Mailer.Autoconfirm, PhoneAutoconfirm: c.SMS.Autoconfirm, SMSProvider: c.SMS.Provider,
-		},
+	s.SiteURL, s.ExternalURL, s.Audience = c.General.SiteURL, c.API.ExternalURL, c.Accounts.Audience
+	s.TrustedProxies, s.Captcha = parseProxies(r, c.API.Proxies), c.makeCaptcha(r)
+	a := &c.Accounts
+	s.Shown = httpapi.Shown{
+		DisableSignup: a.DisableSignup, Email: a.Email.Enabled, Phone: a.Phone.Enabled, Anonymous: a.Anonymous,
+		MailerAutoconfirm: a.Email.Autoconfirm, PhoneAutoconfirm: a.Phone.Autoconfirm, SMSProvider: c.Gateways.Provider,
 	}
+	return s
 }
 
 func (c *Config) keySettings(r *settings.Report) keys.Settings {
-	s := keys.Settings{AcceptSecret: c.JWT.AcceptHS256, Issuer: c.JWT.Issuer, AccessLife: c.JWT.Life}
+	s := c.Keys
+	s.Issuer, s.AccessLife = c.JWT.Issuer, c.JWT.Life
 	s.Algorithm, _ = token.ParseAlgorithm(c.JWT.Algorithm) // one of the four, as its tag says
 	if c.JWT.Secret != "" {
 		s.Secret, _ = token.NewSecret(c.JWT.KeyID, []byte(c.JWT.Secret)) // fails only when empty
@@ -163,7 +133,7 @@ func (c *Config) keySettings(r *settings.Report) keys.Settings {
 				r.Warn("AUTH_JWT_KEYS: the secret %q has fewer than 32 bytes: such a secret can be guessed from one token",
 					e.Key.ID())
 			}
-			if c.JWT.AcceptHS256 && e.Key.ID() == c.JWT.KeyID {
+			if c.Keys.AcceptSecret && e.Key.ID() == c.JWT.KeyID {
 				r.Clash("AUTH_JWT_KEY_ID=%s is the kid of a key in AUTH_JWT_KEYS, too: it names AUTH_JWT_SECRET", c.JWT.KeyID)
 			}
 		}
@@ -184,10 +154,7 @@ func (c *Config) Root() *secret.Root { return secret.NewRoot(c.JWT.Root, c.previ
 
 // StoreOptions are how the database is opened.
 func (c *Config) StoreOptions(log *slog.Logger) store.Options {
-	return store.Options{
-		URL: c.DB.URL, Namespace: c.DB.Namespace, MaxConns: c.DB.MaxPool,
-		MaxConnLifetime: c.DB.ConnLife, MaxConnIdleTime: c.DB.ConnIdle, HealthCheckPeriod: c.DB.HealthCheck, Log: log,
-	}
+	return store.Options{URL: c.DB.URL, Settings: c.DB.Store, Log: log}
 }
 
 func (c *Config) makeSMTP(r *settings.Report) *mail.SMTP {
@@ -200,9 +167,8 @@ func (c *Config) makeSMTP(r *settings.Report) *mail.SMTP {
 		return nil // said already
 	}
 	s, err := mail.NewSMTP(mail.SMTPOptions{
-		Host: c.SMTP.Host, Port: c.SMTP.Port, Encryption: mail.Encryption(c.SMTP.TLS), User: c.SMTP.User, Pass: c.SMTP.Pass,
-		From: c.SMTP.AdminEmail, SenderName: cmp.Or(c.SMTP.SenderName, c.SMTP.AdminEmail),
-		Hostname: u.Hostname(), Headers: headers,
+		SMTPSettings: c.SMTP.Server, Encryption: mail.Encryption(c.SMTP.TLS),
+		SenderName: cmp.Or(c.SMTP.SenderName, c.SMTP.Server.From), Hostname: u.Hostname(), Headers: headers,
 	})
 	for _, e := range parts(err) {
 		r.Clash("%v", e)

@@ -182,12 +182,13 @@ func TestConfig_file(t *testing.T) {
 	write(file,
 		strings.Join(strings.Fields(least), "\n")+"\nAUTH_JWT_AUD='from .env'\nAUTH_JWT_EXP=60\nAUTH_SMTP_PASS_FILE="+secret)
 	c, _, _, _, err := Load([]string{"AUTH_JWT_EXP=70", "AUTH_JWT_AUD="}, file, nil)
-	if err != nil || c.JWT.Audience != "from .env" || c.JWT.Life != 70*time.Second || c.SMTP.Pass != "from the file" {
+	if err != nil || c.Accounts.Audience != "from .env" || c.JWT.Life != 70*time.Second ||
+		c.SMTP.Server.Pass != "from the file" {
 		t.Errorf("%v %+v", err, c)
 	}
 	d, _, stale, _, err := Load([]string{"PORT=1", "AUTH_SECRET_KEY=x", "AUTH_JWT_AUD=x"}, file, &c)
 	if diff := cmp.Diff([]string{"PORT", "AUTH_SECRET_KEY"}, stale); err != nil ||
-		diff != "" || d.API.Port != 8081 || d.JWT.Audience != "x" {
+		diff != "" || d.API.Port != 8081 || d.Accounts.Audience != "x" {
 		t.Error(err, diff, d)
 	}
 }

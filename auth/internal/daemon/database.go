@@ -24,7 +24,7 @@ func (d *daemon) openDatabase(ctx context.Context, skipMigrations bool) (err err
 	} else {
 		var n int
 		if n, err = d.db.Migrate(ctx); n > 0 {
-			d.log.Info("migrated the database", "migrations", n, "namespace", d.config.Load().DB.Namespace)
+			d.log.Info("migrated the database", "migrations", n, "namespace", d.config.Load().DB.Store.Namespace)
 		}
 		if n > 0 && n == store.Migrations() {
 			d.log.Info("all tables are new and empty: if there should be users in them, DATABASE_URL or AUTH_DB_NAMESPACE is another than before")

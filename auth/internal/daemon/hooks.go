@@ -150,7 +150,7 @@ func (s hookSender) Send(ctx context.Context, m outbox.Item) error {
 
 func (d *daemon) emailInput(m outbox.Item, u *store.User) (map[string]any, string, error) {
 	c := d.config.Load()
-	return hook.EmailInput(m.Payload, u, c.API.ExternalURL, c.Mailer.SecureChange && !c.Mailer.Autoconfirm)
+	return hook.EmailInput(m.Payload, u, c.API.ExternalURL, c.Accounts.Email.SecureChange && !c.Accounts.Email.Autoconfirm)
 }
 
 func smsInput(m outbox.Item, _ *store.User) (map[string]any, string, error) {

@@ -133,7 +133,7 @@ func Serve(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return stopped(ctx, fmt.Errorf("PORT: %w", err))
 	}
-	server := httpx.NewServer(httpx.Closing(d.api, d.draining.Load), timeouts(c.API.MaxDuration), d.log.Logger)
+	server := httpx.NewServer(httpx.Closing(d.api, d.draining.Load), timeouts(c.HTTP.MaxDuration), d.log.Logger)
 	wg.Go(func() {
 		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 			failed <- err

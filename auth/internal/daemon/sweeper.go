@@ -84,11 +84,11 @@ func sweepAt(c *config.Config, now time.Time) store.Sweep {
 		}
 		return now.Add(-d - day)
 	}
-	s.CreatedBefore, s.ActiveBefore = before(c.Sessions.Timebox), before(c.Sessions.Inactivity)
+	s.CreatedBefore, s.ActiveBefore = before(c.Accounts.Sessions.Timebox), before(c.Accounts.Sessions.Inactivity)
 	if c.DB.AuditRetention > 0 {
 		s.Audit = now.Add(-c.DB.AuditRetention)
 	}
-	if c.General.Anonymous {
+	if c.Accounts.Anonymous {
 		s.Anonymous = now.Add(-anonymousKept)
 	}
 	return s

@@ -19,7 +19,8 @@ import (
 func guarded(t *testing.T, change func(*captcha.Options), changes ...change) (*api, *captchatest.Server) {
 	t.Helper()
 	s := captchatest.Start(t)
-	o := captcha.Options{Provider: "hcaptcha", Secret: captchatest.Secret, URL: s.URL(), Timeout: 20 * time.Second}
+	o := captcha.Options{Settings: captcha.Settings{Provider: "hcaptcha", Secret: captchatest.Secret, URL: s.URL(),
+		Timeout: 20 * time.Second}}
 	if change != nil {
 		change(&o)
 	}

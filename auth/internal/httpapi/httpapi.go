@@ -43,31 +43,30 @@ type Options struct {
 	Now func() time.Time
 }
 
-// Settings are what may change while the daemon runs. A request uses those it began with.
+// Settings are what may change while the daemon runs. A request uses those it began with. Fields without a tag are made
+// of other settings.
 type Settings struct {
 	SiteURL     string         // where a link leads when nothing else is allowed
 	Redirects   *redirect.List // what else is
 	ExternalURL string         // API_EXTERNAL_URL, without a slash at its end
-	// ExternalHosts are the values of X-Forwarded-Host that links may be made of (MAILER_EXTERNAL_HOSTS).
-	ExternalHosts []string
-	Audience      string // JWT_AUD
-	// RequestIDHeader is whence a request's id is inherited and where it is answered; "" is
-	// X-Request-Id, and nothing is inherited.
-	RequestIDHeader string
-	// CORSHeaders are added to those that browsers may send (CORS_ALLOWED_HEADERS).
-	CORSHeaders []string
-	// MaxDuration is how long a request may take (API_MAX_REQUEST_DURATION); 0: any time.
-	MaxDuration time.Duration
-
-	// ForwardedFor believes the header Auth-Forwarded-For (SECURITY_FORWARDED_FOR_ENABLED).
-	ForwardedFor bool
+	Audience    string         // JWT_AUD
+	// Time for one request; then 504. 0: any time.
+	MaxDuration time.Duration `env:"AUTH_API_MAX_REQUEST_DURATION" envDefault:"10s" min:"0s" table:"API"`
+	// Header whose value becomes the request's id, and in which it is answered; unset: X-Request-Id is answered, nothing is inherited.
+	RequestIDHeader string `env:"AUTH_REQUEST_ID_HEADER" table:"API"`
+	// Headers that browsers may send besides the usual ones.
+	CORSHeaders []string `env:"AUTH_CORS_ALLOWED_HEADERS" table:"API"`
+	// Values of X-Forwarded-Host that links may be made of instead of API_EXTERNAL_URL.
+	ExternalHosts []string `env:"AUTH_MAILER_EXTERNAL_HOSTS" table:"Mailer"`
+	// The first value of Auth-Forwarded-For is the client's address. Only behind a proxy that sets it.
+	ForwardedFor bool `env:"AUTH_SECURITY_FORWARDED_FOR_ENABLED" envDefault:"false" table:"Security"`
+	// Header, set by a trusted proxy, whose first value identifies the client for the limits below; unset: no limits by client.
+	LimitHeader string `env:"AUTH_RATE_LIMIT_HEADER" table:"Limits"`
+	// Where no header identifies the client, the connection's address does.
+	LimitByPeer bool   `env:"AUTH_RATE_LIMIT_BY_PEER" envDefault:"false" table:"Limits"`
+	Limits      Limits `table:"Limits"`
 	// TrustedProxies are the peers whose X-Forwarded-For counts (AUTH_TRUSTED_PROXIES).
 	TrustedProxies []netip.Prefix
-	// LimitHeader names the header whose first value the per-address limiters count by
-	// (RATE_LIMIT_HEADER); LimitByPeer counts by the connection's address where no header says better.
-	LimitHeader string
-	LimitByPeer bool
-	Limits      Limits
 	// Captcha verifies the captcha of each request that signs up or in, or has something sent to an address
 	// (SECURITY_CAPTCHA_*); nil: none is required.
 	Captcha *captcha.Verifier
@@ -75,10 +74,18 @@ type Settings struct {
 	Shown Shown
 }
 
-// Limits are requests per address: OTP and Verify and Token in 5 minutes, Anonymous in an hour, Factors
-// (challenges and answers, each) in a minute. 0 refuses all.
+// Limits are requests per address. 0 refuses all.
 type Limits struct {
-	OTP, Verify, Token, Anonymous, Factors int
+	// /verify, /authorize and /callback, each, of one client in 5 minutes.
+	Verify int `env:"AUTH_RATE_LIMIT_VERIFY" envDefault:"30" min:"0"`
+	// /token of one client in 5 minutes; a refresh token of ours is not counted.
+	Token int `env:"AUTH_RATE_LIMIT_TOKEN_REFRESH" envDefault:"150" min:"0"`
+	// /signup, /otp, /magiclink, /recover, /resend, PUT /user, /reauthenticate and POST /factors, each, of one client in 5 minutes.
+	OTP int `env:"AUTH_RATE_LIMIT_OTP" envDefault:"30" min:"0"`
+	// Anonymous sign-ins of one client in an hour.
+	Anonymous int `env:"AUTH_RATE_LIMIT_ANONYMOUS_USERS" envDefault:"30" min:"0"`
+	// Challenges, and answers, of one client in a minute; 30 at once.
+	Factors int `env:"AUTH_MFA_RATE_LIMIT_CHALLENGE_AND_VERIFY" envDefault:"15" min:"0" table:"Factors"`
 }
 
 // DefaultLimits are those of docs/settings.md#limits.

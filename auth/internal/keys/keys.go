@@ -39,7 +39,7 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// Settings are what an operator may change while the daemon runs.
+// Settings are what an operator may change while the daemon runs. Fields without a tag are made of other settings.
 type Settings struct {
 	// Given are the keys of AUTH_JWT_KEYS. If there are any, the store's are not looked at.
 	Given []token.Entry
@@ -47,8 +47,8 @@ type Settings struct {
 	Algorithm token.Algorithm
 	// Secret is JWT_SECRET as a key, with JWT_KEY_ID if set.
 	Secret *token.Key
-	// AcceptSecret is AUTH_JWT_ACCEPT_HS256.
-	AcceptSecret bool
+	// Tokens signed with JWT_SECRET are accepted.
+	AcceptSecret bool `env:"AUTH_JWT_ACCEPT_HS256" envDefault:"true" table:"JWT"`
 	// Issuer is JWT_ISSUER.
 	Issuer string
 	// AccessLife is JWT_EXP: what a key has signed lives no longer.

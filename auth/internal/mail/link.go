@@ -8,7 +8,14 @@ import (
 
 // Paths are MAILER_URLPATHS_*: each a path, or a whole URL. "" is unset.
 type Paths struct {
-	Invite, Confirmation, Recovery, EmailChange string
+	// Path, or whole URL, of the link in an invitation; unset: /verify below API_EXTERNAL_URL, its path kept.
+	Invite string `env:"AUTH_MAILER_URLPATHS_INVITE"`
+	// The same in a confirmation.
+	Confirmation string `env:"AUTH_MAILER_URLPATHS_CONFIRMATION"`
+	// The same in recovery mails and sign-in links.
+	Recovery string `env:"AUTH_MAILER_URLPATHS_RECOVERY"`
+	// The same in mails about a change of address.
+	EmailChange string `env:"AUTH_MAILER_URLPATHS_EMAIL_CHANGE"`
 }
 
 // Links makes the links in mails and of generate_link (docs/mail.md#links). It never changes.

@@ -35,7 +35,8 @@ type Sender interface {
 	Send(ctx context.Context, m Message) error
 }
 
-// Settings are the operator's texts. Everything may change while the daemon runs.
+// Settings are the operator's texts. Everything may change while the daemon runs. Fields without a tag are made of other
+// settings.
 type Settings struct {
 	// SiteURL is the base of relative template URLs.
 	SiteURL string
@@ -43,14 +44,16 @@ type Settings struct {
 	Subjects map[Kind]string
 	// Templates are URLs of bodies; what doesn't begin with http is put behind SiteURL.
 	Templates map[Kind]string
-	// MaxSize is how many bytes a template may have (0: 1,000,000). MaxAge is how long one is fresh
-	// (0: 10 min), Retry the pause after a failed load (0: 10 s).
-	MaxSize       int64
-	MaxAge, Retry time.Duration
-	// Reloading has Run load templates before a mail needs them, unless none needed them for MaxIdle
-	// (0: 20 min).
-	Reloading bool
-	MaxIdle   time.Duration
+	// Most bytes of a template's body.
+	MaxSize int64 `env:"AUTH_MAILER_TEMPLATE_MAX_SIZE" envDefault:"1000000" min:"1" table:"Mailer"` // 0: 1,000,000
+	// How long a template is fresh.
+	MaxAge time.Duration `env:"AUTH_MAILER_TEMPLATE_MAX_AGE" envDefault:"10m" min:"1s" table:"Mailer"` // 0: 10 min
+	// Pause after a template could not be loaded.
+	Retry time.Duration `env:"AUTH_MAILER_TEMPLATE_RETRY_INTERVAL" envDefault:"10s" min:"1s" table:"Mailer"` // 0: 10 s
+	// Templates are reloaded before a mail needs them; false: the first mail after MAX_AGE loads its own.
+	Reloading bool `env:"AUTH_MAILER_TEMPLATE_RELOADING_ENABLED" envDefault:"false" table:"Mailer"`
+	// Not those that no mail needed for so long.
+	MaxIdle time.Duration `env:"AUTH_MAILER_TEMPLATE_RELOADING_MAX_IDLE" envDefault:"20m" min:"1s" table:"Mailer"` // 0: 20 min
 }
 
 // Check says which subjects are no templates and which template URLs are none, by the settings' names.

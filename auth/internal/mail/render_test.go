@@ -185,7 +185,7 @@ func FuzzMail(f *testing.F) {
 	f.Add("{{ .Token }} {{ .Data.name }}", "123456", "Ada\r\nBcc: evil@x.test\r\n\r\nbody", "<script>")
 	f.Add("{{ .Email }}", "\u2028\u0085\v\f\x00", "=?utf-8?q?=0D=0ABcc:_a?=", "\r\n.\r\nMAIL FROM:<x>")
 	f.Add("plain", "   a    b   ", strings.Repeat("x ", 300), "--boundary--")
-	out, err := NewSMTP(SMTPOptions{Host: "x.test", From: "auth@acme.test", SenderName: "Acme",
+	out, err := NewSMTP(SMTPOptions{SMTPSettings: SMTPSettings{Host: "x.test", From: "auth@acme.test"}, SenderName: "Acme",
 		Hostname: "auth.acme.test"})
 	if err != nil {
 		f.Fatal(err)

@@ -15,16 +15,26 @@ import (
 	"github.com/wneessen/go-mail/smtp"
 )
 
+// SMTPSettings say where the mail server is and who signs in.
+type SMTPSettings struct {
+	// Required unless nothing is to be mailed (see above). Address that mails come from.
+	From string `env:"AUTH_SMTP_ADMIN_EMAIL"`
+	// Required likewise. Name or address of the server.
+	Host string `env:"AUTH_SMTP_HOST"`
+	// Its port.
+	Port int `env:"AUTH_SMTP_PORT" envDefault:"587" min:"1" max:"65535"` // 0: 587
+	// User name; unset: no sign-in.
+	User string `env:"AUTH_SMTP_USER"`
+	// Password.
+	Pass string `env:"AUTH_SMTP_PASS" secret:"true"`
+}
+
 // SMTPOptions are the AUTH_SMTP_* settings.
 type SMTPOptions struct {
-	Host string
-	Port int // 0: 587
+	SMTPSettings
 	// Encryption is AUTH_SMTP_TLS; "" is auto.
 	Encryption Encryption
-	// User "" signs in to nothing.
-	User, Pass string
-	// From is SMTP_ADMIN_EMAIL; SenderName its display name, "" for none.
-	From, SenderName string
+	SenderName string // shown next to From; "" for none
 	// Hostname is API_EXTERNAL_URL's: EHLO's name and the Message-ID's right side.
 	Hostname string
 	Headers  Headers

@@ -26,8 +26,8 @@ var noon = time.Date(2026, 3, 4, 12, 0, 0, 0, time.UTC)
 func sender(t *testing.T, s *smtptest.Server, change func(*SMTPOptions)) *SMTP {
 	t.Helper()
 	o := SMTPOptions{
-		Host: s.Host(), Port: s.Port(), From: "auth@acme.test", SenderName: "Acme", Hostname: "auth.acme.test",
-		TLS: s.ClientTLS(), Timeout: 10 * time.Second,
+		SMTPSettings: SMTPSettings{Host: s.Host(), Port: s.Port(), From: "auth@acme.test"}, SenderName: "Acme",
+		Hostname: "auth.acme.test", TLS: s.ClientTLS(), Timeout: 10 * time.Second,
 	}
 	if change != nil {
 		change(&o)
@@ -151,11 +151,12 @@ func TestSMTP_encryption(t *testing.T) {
 		len(s.Mails()) != 0 {
 		t.Errorf("sent over an unknown certificate: %v", err)
 	}
-	if o, err := NewSMTP(SMTPOptions{Host: "x.test", Port: 465, From: "a@b.test"}); err != nil ||
+	if o, err := NewSMTP(SMTPOptions{SMTPSettings: SMTPSettings{Host: "x.test", Port: 465,
+		From: "a@b.test"}}); err != nil ||
 		o.o.Encryption != Implicit {
 		t.Errorf("port 465 without implicit TLS: %v", err)
 	}
-	if o, err := NewSMTP(SMTPOptions{Host: "x.test", From: "a@b.test"}); err != nil ||
+	if o, err := NewSMTP(SMTPOptions{SMTPSettings: SMTPSettings{Host: "x.test", From: "a@b.test"}}); err != nil ||
 		o.o.Encryption != Opportunistic || o.o.Port != 587 {
 		t.Errorf("the default port: %+v, %v", o, err)
 	}
@@ -194,7 +195,7 @@ func TestSMTP_signIn(t *testing.T) {
 	f(true, "right", "no mechanism that is known here: GSSAPI NTLM", "GSSAPI", "NTLM")
 
 	// In clear to another machine nothing but a proof is sent.
-	out, err := NewSMTP(SMTPOptions{Host: "mail.acme.test", From: "auth@acme.test", User: "u"})
+	out, err := NewSMTP(SMTPOptions{SMTPSettings: SMTPSettings{Host: "mail.acme.test", From: "auth@acme.test", User: "u"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -332,10 +333,10 @@ func TestSMTP_options(t *testing.T) {
 			t.Errorf("%+v: %v, want %s", o, err, want)
 		}
 	}
-	f(SMTPOptions{From: "a@b.test"}, "AUTH_SMTP_HOST")
+	f(SMTPOptions{SMTPSettings: SMTPSettings{From: "a@b.test"}}, "AUTH_SMTP_HOST")
 	f(SMTPOptions{}, "AUTH_SMTP_HOST is missing\nAUTH_SMTP_ADMIN_EMAIL")
-	f(SMTPOptions{Host: "x"}, "AUTH_SMTP_ADMIN_EMAIL")
-	f(SMTPOptions{Host: "x", From: "Acme <a@b.test>"}, "AUTH_SMTP_ADMIN_EMAIL")
+	f(SMTPOptions{SMTPSettings: SMTPSettings{Host: "x"}}, "AUTH_SMTP_ADMIN_EMAIL")
+	f(SMTPOptions{SMTPSettings: SMTPSettings{Host: "x", From: "Acme <a@b.test>"}}, "AUTH_SMTP_ADMIN_EMAIL")
 
 	h := func(host, want string) {
 		t.Helper()

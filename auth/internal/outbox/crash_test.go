@@ -31,7 +31,8 @@ const (
 
 // child runs an outbox as the daemon does, at the fixed time noon.
 func child() {
-	db, err := store.Open(context.Background(), store.Options{URL: os.Getenv(childURL), MaxConns: 4})
+	db, err := store.Open(context.Background(),
+		store.Options{URL: os.Getenv(childURL), Settings: store.Settings{MaxConns: 4}})
 	if err != nil {
 		panic(err)
 	}
@@ -43,8 +44,8 @@ func child() {
 	if err != nil {
 		panic(err)
 	}
-	out, err := mail.NewSMTP(mail.SMTPOptions{Host: host, Port: number, From: "auth@acme.test",
-		Hostname: "auth.acme.test"})
+	out, err := mail.NewSMTP(mail.SMTPOptions{SMTPSettings: mail.SMTPSettings{Host: host, Port: number,
+		From: "auth@acme.test"}, Hostname: "auth.acme.test"})
 	if err != nil {
 		panic(err)
 	}
@@ -184,7 +185,7 @@ func TestChaos(t *testing.T) {
 func TestKilledSender(t *testing.T) {
 	t.Parallel()
 	url := storetest.URL(t)
-	db, err := store.Open(t.Context(), store.Options{URL: url, MaxConns: 4})
+	db, err := store.Open(t.Context(), store.Options{URL: url, Settings: store.Settings{MaxConns: 4}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -226,7 +227,8 @@ func TestKilledSender(t *testing.T) {
 func TestDatabaseAway(t *testing.T) {
 	t.Parallel()
 	p := testdb.PrivatePostgres(t, localserver.PostgresOptions{})
-	db, err := store.Open(t.Context(), store.Options{URL: p.PostgresURL("postgres"), MaxConns: 8})
+	db, err := store.Open(t.Context(),
+		store.Options{URL: p.PostgresURL("postgres"), Settings: store.Settings{MaxConns: 8}})
 	if err != nil {
 		t.Fatal(err)
 	}

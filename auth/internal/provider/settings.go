@@ -15,19 +15,22 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// Settings are all that concern providers. Zero values are the defaults.
+// Settings are all that concern providers. Zero values are the defaults. Fields without a tag are made of other settings.
 type Settings struct {
 	Clients map[string]Client // of the eighteen, by Names; AUTH_EXTERNAL_<P>_*
 	// OIDC are the free OpenID Connect providers by lower-case name; AUTH_EXTERNAL_OIDC_<NAME>_*.
 	OIDC map[string]Client
 
-	IOSBundleID string // EXTERNAL_IOS_BUNDLE_ID: a further audience of native Apple ID tokens
-	// AzureVerifiedDomains are mail domains of the one tenant that azure's URL names: addresses there
-	// count as proven without xms_edov. EXTERNAL_AZURE_VERIFIED_DOMAINS.
-	AzureVerifiedDomains []string
-	DiscoveryTTL         time.Duration // EXTERNAL_OIDC_PROVIDER_CACHE_TTL; 0: 1 h
-	Timeout              time.Duration // INTERNAL_HTTP_TIMEOUT, of each call; 0: 10 s
-	AllowInsecure        bool          // EXTERNAL_ALLOW_INSECURE_URLS: http for hosts other than loopback
+	// A further audience of native ID tokens of Apple: the application's bundle id.
+	IOSBundleID string `env:"AUTH_EXTERNAL_IOS_BUNDLE_ID" table:"External"`
+	// Mail domains of the one tenant that AUTH_EXTERNAL_AZURE_URL names, whose addresses count as verified without the claim xms_edov.
+	AzureVerifiedDomains []string `env:"AUTH_EXTERNAL_AZURE_VERIFIED_DOMAINS" table:"External"`
+	// How long a provider's discovery document is cached.
+	DiscoveryTTL time.Duration `env:"AUTH_EXTERNAL_OIDC_PROVIDER_CACHE_TTL" envDefault:"1h" min:"1s" table:"External"` // 0: 1 h
+	// Time for one call of a provider or an SMS gateway.
+	Timeout time.Duration `env:"AUTH_INTERNAL_HTTP_TIMEOUT" envDefault:"10s" min:"1ms" table:"External"` // 0: 10 s
+	// URLs of providers, SMS gateways and captchas may begin with http:// for other hosts than this one.
+	AllowInsecure bool `env:"AUTH_EXTERNAL_ALLOW_INSECURE_URLS" envDefault:"false" table:"External"`
 
 	Log   *slog.Logger   // nil: discarded
 	Watch outbound.Watch // of each call; nil: off
@@ -39,16 +42,25 @@ type Settings struct {
 
 // Client is what the operator has agreed on with one provider.
 type Client struct {
-	Enabled        bool
-	ClientIDs      []string // the first is ours in a browser; every one is an audience of native ID tokens
-	Secret         string
-	RedirectURI    string
-	URL            string // base URL instead of the provider's own
-	EmailOptional  bool
-	SkipNonceCheck bool   // of native ID tokens; of a free provider's in browsers, whether there is one
-	IDTokenOnly    bool   // no sign-in in a browser: Secret and RedirectURI may be missing
-	DistrustEmail  bool   // no address of this provider counts as proven
-	Mode           string // linkedin and slack: oidc (default), legacy
+	// Sign-in with this provider.
+	Enabled bool `env:"ENABLED" envDefault:"false"`
+	// Required with ENABLED. Client ids: the first for browsers, each as an audience of native ID tokens.
+	ClientIDs []string `env:"CLIENT_ID"`
+	// Required likewise.
+	Secret string `env:"SECRET" secret:"true"`
+	// Required likewise. Where the provider sends browsers back to: /callback below API_EXTERNAL_URL.
+	RedirectURI string `env:"REDIRECT_URI"`
+	// Base URL in the place of the provider's own; keycloak: required, the realm's.
+	URL string `env:"URL"`
+	// Users without an address at the provider may sign in too.
+	EmailOptional bool `env:"EMAIL_OPTIONAL" envDefault:"false"`
+	// Native ID tokens need no nonce.
+	SkipNonceCheck bool `env:"SKIP_NONCE_CHECK" envDefault:"false"`
+	// SECRET and REDIRECT_URI may be missing: without them only native ID tokens sign in, and /authorize answers 400.
+	IDTokenOnly bool `env:"ID_TOKEN_ONLY" envDefault:"false"`
+	// No address of this provider counts as verified.
+	DistrustEmail bool   `env:"DISTRUST_EMAIL" envDefault:"false"`
+	Mode          string // linkedin and slack: oidc (default), legacy
 
 	// Of free providers only. Enabled is the operator's word there, too; AUTH_EXTERNAL_OIDC_<NAME>_ENABLED
 	// is true where ISSUER is set.

@@ -9,10 +9,12 @@ import (
 
 // MessageBird is the gateway of that name (https://developers.messagebird.com/api/sms-messaging).
 type MessageBird struct {
-	AccessKey string
-	// Originator is the sender: a number with its plus, or up to 11 letters and digits.
-	Originator string
-	URL        string
+	// Needed by messagebird.
+	AccessKey string `env:"AUTH_SMS_MESSAGEBIRD_ACCESS_KEY" secret:"true"`
+	// Needed likewise. Sender: a number with its +, or a name of up to 11 letters and digits.
+	Originator string `env:"AUTH_SMS_MESSAGEBIRD_ORIGINATOR"`
+	// As of twilio.
+	URL string `env:"AUTH_SMS_MESSAGEBIRD_URL"`
 }
 
 func (b MessageBird) missing() []string {

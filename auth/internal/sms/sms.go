@@ -25,11 +25,12 @@ import (
 // Settings choose a gateway and hold what the operator has agreed on with each (AUTH_SMS_*). Every URL
 // replaces scheme and host of that gateway; "" is its own.
 type Settings struct {
-	Provider    string // twilio, messagebird, textlocal, vonage; "" is none
-	Twilio      Twilio
-	MessageBird MessageBird
-	Textlocal   Textlocal
-	Vonage      Vonage
+	// Gateway: twilio, messagebird, textlocal or vonage. Unset: only test numbers get a code.
+	Provider    string      `env:"AUTH_SMS_PROVIDER" oneof:"twilio messagebird textlocal vonage" table:"SMS"`
+	Twilio      Twilio      `table:"SMS"`
+	MessageBird MessageBird `table:"SMS"`
+	Textlocal   Textlocal   `table:"SMS"`
+	Vonage      Vonage      `table:"SMS"`
 	// Timeout is for a whole call; 0: 10 s.
 	Timeout time.Duration
 	Log     *slog.Logger   // nil: nowhere

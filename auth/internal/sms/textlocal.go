@@ -8,7 +8,14 @@ import (
 )
 
 // Textlocal is the gateway of that name (https://api.textlocal.in/docs/sendsms).
-type Textlocal struct{ APIKey, Sender, URL string }
+type Textlocal struct {
+	// Needed by textlocal.
+	APIKey string `env:"AUTH_SMS_TEXTLOCAL_API_KEY" secret:"true"`
+	// Needed likewise. Sender as registered with the gateway.
+	Sender string `env:"AUTH_SMS_TEXTLOCAL_SENDER"`
+	// As of twilio.
+	URL string `env:"AUTH_SMS_TEXTLOCAL_URL"`
+}
 
 func (l Textlocal) missing() []string {
 	return lacking("AUTH_SMS_TEXTLOCAL_API_KEY", l.APIKey, "AUTH_SMS_TEXTLOCAL_SENDER", l.Sender)

@@ -12,12 +12,16 @@ import (
 
 // Twilio is the gateway of that name (https://www.twilio.com/docs/messaging/api/message-resource).
 type Twilio struct {
-	AccountSID, AuthToken string
-	// From is a messaging service's id or the sender's number (MESSAGE_SERVICE_SID).
-	From string
-	// ContentSID is a template that WhatsApp has approved, with the code as variable 1; "" sends the text.
-	ContentSID string
-	URL        string
+	// Needed by twilio. Account SID.
+	AccountSID string `env:"AUTH_SMS_TWILIO_ACCOUNT_SID"`
+	// Needed likewise.
+	AuthToken string `env:"AUTH_SMS_TWILIO_AUTH_TOKEN" secret:"true"`
+	// Needed likewise. SID of a messaging service, or the sender's number.
+	From string `env:"AUTH_SMS_TWILIO_MESSAGE_SERVICE_SID"`
+	// SID of the content template of WhatsApp messages, whose variable 1 is the code; unset: AUTH_SMS_TEMPLATE.
+	ContentSID string `env:"AUTH_SMS_TWILIO_CONTENT_SID"`
+	// Scheme and host in the place of the gateway's own.
+	URL string `env:"AUTH_SMS_TWILIO_URL"`
 }
 
 func (t Twilio) missing() []string {

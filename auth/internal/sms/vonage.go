@@ -8,7 +8,16 @@ import (
 )
 
 // Vonage is the gateway of that name, formerly Nexmo (https://developer.vonage.com/api/sms).
-type Vonage struct{ APIKey, APISecret, From, URL string }
+type Vonage struct {
+	// Needed by vonage.
+	APIKey string `env:"AUTH_SMS_VONAGE_API_KEY" secret:"true"`
+	// Needed likewise.
+	APISecret string `env:"AUTH_SMS_VONAGE_API_SECRET" secret:"true"`
+	// Needed likewise. Sender: a number or a name.
+	From string `env:"AUTH_SMS_VONAGE_FROM"`
+	// As of twilio.
+	URL string `env:"AUTH_SMS_VONAGE_URL"`
+}
 
 func (v Vonage) missing() []string {
 	return lacking("AUTH_SMS_VONAGE_API_KEY", v.APIKey, "AUTH_SMS_VONAGE_API_SECRET", v.APISecret, "AUTH_SMS_VONAGE_FROM",

@@ -120,7 +120,7 @@ func TestPool_full(t *testing.T) {
 	}
 	setup.Close(t.Context())
 	plain := "user=plain dbname=postgres host=" + server.Dir()
-	db, err := store.Open(t.Context(), store.Options{URL: plain, MaxConns: 50})
+	db, err := store.Open(t.Context(), store.Options{URL: plain, Settings: store.Settings{MaxConns: 50}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -161,7 +161,8 @@ func TestPool_rest(t *testing.T) {
 	t.Parallel()
 	url := testdb.Postgres(t)
 	db, err := store.Open(t.Context(),
-		store.Options{URL: url, MaxConns: 100, MaxConnIdleTime: time.Millisecond, HealthCheckPeriod: time.Millisecond})
+		store.Options{URL: url, Settings: store.Settings{MaxConns: 100, MaxConnIdleTime: time.Millisecond,
+			HealthCheckPeriod: time.Millisecond}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -201,7 +202,7 @@ func TestOpen_refuses(t *testing.T) {
 	}
 	f(store.Options{URL: "postgres://%zz"})
 	for _, ns := range []string{"Auth", "1a", "a-b", "ä", "a b", `a"`, "nnnnnnnnnnnnnnnnnnnnnnnnnnnnnnn"} {
-		f(store.Options{URL: "host=/nowhere", Namespace: ns})
+		f(store.Options{URL: "host=/nowhere", Settings: store.Settings{Namespace: ns}})
 	}
 }
 
@@ -312,7 +313,7 @@ func TestOutOfTime(t *testing.T) {
 // A transaction whose caller's time ends before the commit is undone, and its connection stays.
 func TestInTx_tooLate(t *testing.T) {
 	t.Parallel()
-	db, err := store.Open(t.Context(), store.Options{URL: testdb.Postgres(t), MaxConns: 1})
+	db, err := store.Open(t.Context(), store.Options{URL: testdb.Postgres(t), Settings: store.Settings{MaxConns: 1}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -355,17 +356,18 @@ func TestOutOfTime_messageOnItsWay(t *testing.T) {
 	dialled, free := make(chan struct{}, 1), make(chan struct{})
 	t.Cleanup(func() { close(free) })
 	db, err := store.Open(t.Context(),
-		store.Options{URL: url, MaxConns: 1, Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
-			if hold.CompareAndSwap(true, false) {
-				dialled <- struct{}{}
-				select {
-				case <-free:
-				case <-ctx.Done():
+		store.Options{URL: url, Settings: store.Settings{MaxConns: 1},
+			Dial: func(ctx context.Context, network, addr string) (net.Conn, error) {
+				if hold.CompareAndSwap(true, false) {
+					dialled <- struct{}{}
+					select {
+					case <-free:
+					case <-ctx.Done():
+					}
+					return nil, errors.New("held")
 				}
-				return nil, errors.New("held")
-			}
-			return new(net.Dialer).DialContext(ctx, network, addr)
-		}})
+				return new(net.Dialer).DialContext(ctx, network, addr)
+			}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -94,7 +94,7 @@ func TestCallFunction_leavesNothing(t *testing.T) {
 			t.Fatalf("%s: %v", sql, err)
 		}
 	}
-	db, err := store.Open(ctx, store.Options{URL: url, MaxConns: 1})
+	db, err := store.Open(ctx, store.Options{URL: url, Settings: store.Settings{MaxConns: 1}})
 	if err != nil {
 		t.Fatal(err)
 	}

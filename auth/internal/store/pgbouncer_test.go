@@ -31,7 +31,7 @@ func TestPgBouncer(t *testing.T) {
 	// load is how many of 80 lives failed.
 	load := func(url string) (failed int) {
 		db, err := store.Open(t.Context(),
-			store.Options{URL: url, MaxConns: 8, Log: slog.New(slog.NewTextHandler(&log, nil))})
+			store.Options{URL: url, Settings: store.Settings{MaxConns: 8}, Log: slog.New(slog.NewTextHandler(&log, nil))})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -79,7 +79,7 @@ func TestCheckPooler_sound(t *testing.T) {
 	server := testdb.PrivatePostgres(t, localserver.PostgresOptions{})
 	session := testdb.PgBouncer(t, server, "default_pool_size = 8", "pool_mode = session")
 	for _, url := range []string{server.PostgresURL("postgres"), session.PostgresURL("postgres")} {
-		db, err := store.Open(t.Context(), store.Options{URL: url, MaxConns: 2})
+		db, err := store.Open(t.Context(), store.Options{URL: url, Settings: store.Settings{MaxConns: 2}})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -99,7 +99,8 @@ func TestPgBouncer_outOfTime(t *testing.T) {
 	server := testdb.PrivatePostgres(t, localserver.PostgresOptions{})
 	bouncer := testdb.PgBouncer(t, server, "default_pool_size = 2")
 	db, err := store.Open(t.Context(),
-		store.Options{URL: bouncer.PostgresURL("postgres") + "&default_query_exec_mode=cache_describe", MaxConns: 8})
+		store.Options{URL: bouncer.PostgresURL("postgres") + "&default_query_exec_mode=cache_describe",
+			Settings: store.Settings{MaxConns: 8}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -13,7 +13,7 @@ import (
 func TestPool_restingConnections(t *testing.T) {
 	old := runtime.GOMAXPROCS(2 * runtime.NumCPU())
 	defer runtime.GOMAXPROCS(old)
-	db, err := store.Open(t.Context(), store.Options{URL: storetest.URL(t), MaxConns: 1000})
+	db, err := store.Open(t.Context(), store.Options{URL: storetest.URL(t), Settings: store.Settings{MaxConns: 1000}})
 	if err != nil {
 		t.Fatal(err)
 	}

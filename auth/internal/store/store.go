@@ -24,20 +24,27 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
+// Settings are those of the tables and of the pool of connections.
+type Settings struct {
+	// Put before every table's name, literally: `auth_` gives `auth_users`. Another value is another, empty set of tables.
+	Namespace string `env:"AUTH_DB_NAMESPACE" restart:"true"`
+	// Most connections; 0: what the server has free at start, less 5.
+	MaxConns int `env:"AUTH_DB_MAX_POOL_SIZE" envDefault:"0" min:"0" restart:"true"`
+	// Age at which a connection is closed; 0: none.
+	MaxConnLifetime time.Duration `env:"AUTH_DB_CONN_MAX_LIFETIME" envDefault:"0s" min:"0s" restart:"true"`
+	// Rest after which a connection is closed; 0: 10s, beyond 4 for each core.
+	MaxConnIdleTime time.Duration `env:"AUTH_DB_CONN_MAX_IDLE_TIME" envDefault:"0s" min:"0s" restart:"true"`
+	// How often both are looked at; 0: 5s.
+	HealthCheckPeriod time.Duration `env:"AUTH_DB_HEALTH_CHECK_PERIOD" envDefault:"0s" min:"0s" restart:"true"`
+}
+
 // Options say where the database is.
 type Options struct {
 	// URL is DATABASE_URL: a URL or a list of key=value.
 	URL string
-	// Namespace is put before every table's name (DB_NAMESPACE).
-	Namespace string
+	Settings
 	// Name is what the connections are called in pg_stat_activity, unless URL has a name; "": auth.
 	Name string
-	// MaxConns bounds the pool; 0: what the server has free when we start, less 5.
-	MaxConns int
-	// MaxConnLifetime and MaxConnIdleTime close connections by age and by rest; HealthCheckPeriod is
-	// how often that is checked. 0 means no bound on age; 10 s of rest, for connections beyond 4 for each core; every
-	// 5 s.
-	MaxConnLifetime, MaxConnIdleTime, HealthCheckPeriod time.Duration
 	// Dial replaces the connecting of sockets; tests count with it what goes over them.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// Tracer makes spans of statements; nil: none.

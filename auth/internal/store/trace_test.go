@@ -21,7 +21,8 @@ func TestTracer(t *testing.T) {
 	provider := sdktrace.NewTracerProvider(sdktrace.WithSyncer(spans))
 	tracer := provider.Tracer("test")
 	trips := new(storetest.Trips)
-	db, err := store.Open(t.Context(), store.Options{URL: storetest.URL(t), MaxConns: 1, Dial: trips.Dial, Tracer: tracer})
+	db, err := store.Open(t.Context(),
+		store.Options{URL: storetest.URL(t), Settings: store.Settings{MaxConns: 1}, Dial: trips.Dial, Tracer: tracer})
 	if err != nil {
 		t.Fatal(err)
 	}

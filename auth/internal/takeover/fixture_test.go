@@ -70,7 +70,7 @@ type output struct {
 func (m *move) run(t *testing.T, mode takeover.Mode, change ...func(*takeover.Options)) output {
 	t.Helper()
 	ctx := t.Context()
-	db, err := store.Open(ctx, store.Options{URL: m.url, Namespace: m.namespace, MaxConns: 4, Name: former.ApplicationName})
+	db, err := store.Open(ctx, store.Options{URL: m.url, Settings: store.Settings{Namespace: m.namespace, MaxConns: 4}, Name: former.ApplicationName})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -225,7 +225,7 @@ func one[T any](t testing.TB, url, sql string, args ...any) (v T) {
 // migrate makes our tables, where the template hasn't.
 func (m *move) migrate(t *testing.T) {
 	t.Helper()
-	db, err := store.Open(t.Context(), store.Options{URL: m.url, Namespace: m.namespace, MaxConns: 1})
+	db, err := store.Open(t.Context(), store.Options{URL: m.url, Settings: store.Settings{Namespace: m.namespace, MaxConns: 1}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -44,7 +44,7 @@ func runChild(text string) error {
 		return err
 	}
 	ctx := context.Background()
-	db, err := store.Open(ctx, store.Options{URL: c.URL, Namespace: c.Namespace, MaxConns: 4, Name: former.ApplicationName})
+	db, err := store.Open(ctx, store.Options{URL: c.URL, Settings: store.Settings{Namespace: c.Namespace, MaxConns: 4}, Name: former.ApplicationName})
 	if err != nil {
 		return err
 	}

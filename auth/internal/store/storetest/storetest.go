@@ -18,7 +18,7 @@ import (
 
 var migrated = testdb.NewTemplate(func(url string) error {
 	ctx := context.Background()
-	db, err := store.Open(ctx, store.Options{URL: url, MaxConns: 1})
+	db, err := store.Open(ctx, store.Options{URL: url, Settings: store.Settings{MaxConns: 1}})
 	if err != nil {
 		return err
 	}
@@ -36,7 +36,7 @@ func URL(t testing.TB) string {
 // Open opens a fresh database that has the whole schema; it is closed when t ends.
 func Open(t testing.TB) *store.DB {
 	t.Helper()
-	return open(t, store.Options{URL: URL(t), MaxConns: 32})
+	return open(t, store.Options{URL: URL(t), Settings: store.Settings{MaxConns: 32}})
 }
 
 func open(t testing.TB, o store.Options) *store.DB {
@@ -94,7 +94,7 @@ func (c *Trips) Dial(ctx context.Context, network, addr string) (net.Conn, error
 func Counting(t testing.TB) (*store.DB, *Trips) {
 	t.Helper()
 	c := new(Trips)
-	return open(t, store.Options{URL: URL(t), MaxConns: 1, Dial: c.Dial}), c
+	return open(t, store.Options{URL: URL(t), Settings: store.Settings{MaxConns: 1}, Dial: c.Dial}), c
 }
 
 // counted follows the server's messages: a type byte, a length that counts itself, the rest.
