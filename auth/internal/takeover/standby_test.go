@@ -1,0 +1,75 @@
+package takeover_test
+
+import (
+	"errors"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"strconv"
+	"syscall"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"gatehouse/shared/await"
+	"gatehouse/shared/localserver"
+)
+
+// standbyOf starts a hot standby, copied with pg_basebackup, and returns its URL.
+func standbyOf(t *testing.T, primary *localserver.Server) string {
+	t.Helper()
+	backup, err := localserver.Find("pg_basebackup")
+	if errors.Is(err, localserver.ErrMissing) && os.Getenv("REQUIRE_SERVERS") != "1" {
+		t.Skip(err)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir, err := os.MkdirTemp("", "gatehouse-standby-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	attributes := &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	if os.Geteuid() == 0 { // PostgreSQL refuses root
+		u, err := user.Lookup("postgres")
+		if err != nil {
+			t.Skip(err)
+		}
+		uid, _ := strconv.Atoi(u.Uid)
+		gid, _ := strconv.Atoi(u.Gid)
+		attributes.Credential = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+		if err := os.Chown(dir, uid, gid); err != nil {
+			t.Fatal(err)
+		}
+	}
+	data := filepath.Join(dir, "data")
+	copying := exec.CommandContext(t.Context(), backup, "-h", primary.Dir(), "-U", "postgres", "-D", data, "-R", "-c", "fast", "-X", "stream")
+	copying.SysProcAttr, copying.Dir = attributes, dir
+	if out, err := copying.CombinedOutput(); err != nil {
+		t.Fatalf("pg_basebackup: %v\n%s", err, out)
+	}
+	postgres, err := localserver.Find("postgres")
+	if err != nil {
+		t.Fatal(err)
+	}
+	server := exec.Command(postgres, "-D", data, "-k", dir, "-c", "listen_addresses=")
+	server.SysProcAttr, server.Dir = attributes, dir
+	if err := server.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		server.Process.Signal(syscall.SIGINT)
+		server.Wait()
+	})
+	url := "postgres://postgres@/postgres?host=" + dir
+	await.True(t, "the standby answers", func() bool {
+		c, err := pgx.Connect(t.Context(), url)
+		if err == nil {
+			c.Close(t.Context())
+		}
+		return err == nil
+	})
+	return url
+}
