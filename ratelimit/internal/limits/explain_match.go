@@ -11,8 +11,8 @@ func (l *level) triedNetworks(value string) (out []Try) {
 		return []Try{{Kind: kindNetwork, Count: l.networks.set.Len(), NoAddress: true}}
 	}
 	for i, t := range tries {
-		if i == maxShown {
-			break
+		if i >= maxShown && t.takenOut != "" {
+			continue
 		}
 		out = append(out, Try{Kind: kindNetwork, Value: t.prefix.String(), At: t.step.at(), Matched: t.takenOut == "",
 			TakenOutBy: t.takenOut})

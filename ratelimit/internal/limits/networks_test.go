@@ -731,3 +731,17 @@ func TestMatch_severalLimits(t *testing.T) {
 	f("(ip,11.1.2.3)", "d_ip_11.0.0.0/8_1699999980", "d_ip_11.0.0.0/8_~bm1")
 	f("(v,b)", "d_v_b_1699999980", "d_v_b_1699999980~fm1")
 }
+
+// Of many networks that not_cidr takes an address out of, the first are listed, and the one that is chosen.
+func TestExplain_manyNetworks(t *testing.T) {
+	var list strings.Builder
+	for bits := 1; bits <= 32; bits++ {
+		fmt.Fprintf(&list, "{key: ip, cidr: [0.0.0.0/%d], not_cidr: [0.0.0.0]}, ", bits)
+	}
+	r := mustLoad(t, Options{}, inDomain(list.String()+"{key: ip, cidr: [0.0.0.0/0], "+perMinute("1")+"}"))
+	tried := r.Explain("d", []rls.Entry{{Key: "ip", Value: "0.0.0.0"}}).Steps[0].Tried
+	last := tried[len(tried)-1]
+	if len(tried) != maxShown+1 || last.Value != "0.0.0.0/0" || !last.Matched || tried[0].Matched {
+		t.Errorf("%d networks, the last %+v", len(tried), last)
+	}
+}
