@@ -80,15 +80,6 @@ func (s *Schema) Holds() bool {
 // Table is a table's name as it stands in SQL.
 func (s *Schema) Table(name string) string { return pgx.Identifier{s.Name, name}.Sanitize() }
 
-// Column is a column as it stands in a select list, with the alias of its table before it: null where the table lacks
-// it, since some came with later versions.
-func (s *Schema) Column(alias, table, column, typ string) string {
-	if !s.Has(table, column) {
-		return "null::" + typ
-	}
-	return fmt.Sprintf("%s.%s::%s", alias, pgx.Identifier{column}.Sanitize(), typ)
-}
-
 // ReadVersion reads the newest version that was applied to the schema; 0 for none.
 func (s *Schema) ReadVersion(ctx context.Context, q Querier) (int64, error) {
 	if !s.Has("schema_migrations", "version") {
