@@ -195,17 +195,19 @@ func (c *compiler) entry(r *Rule, e *Entry, path []*step) {
 		return
 	}
 	further := make([]Rule, len(e.List.Items)-1)
-	labels, fixedSeen := map[string]bool{}, false
+	r.Further = make([]*Rule, len(further))
+	var room [8]string
+	labels, fixedSeen := room[:0], false
 	for i := range e.List.Items {
 		if i > 0 {
-			r.Further = append(r.Further, &further[i-1])
-			further[i-1] = base
+			r.Further[i-1], further[i-1] = &further[i-1], base
 		}
 		rule, levels := r, first
 		if i > 0 {
 			rule = r.Further[i-1]
 		}
 		levels.list = &listLimit{index: uint8(i), label: e.List.Items[i].label(labels)}
+		labels = append(labels, levels.list.label)
 		if metric == nil {
 			levels.list.stats = c.limitHandle(fixed, levels.list.label)
 		}

@@ -1,8 +1,9 @@
 package limits
 
 import (
-	"fmt"
 	"iter"
+	"slices"
+	"strconv"
 	"strings"
 
 	"gatehouse/ratelimit/internal/rls"
@@ -60,20 +61,20 @@ func (r *Rule) AppendLimitKey(dst []byte, domain string, entries []rls.Entry) []
 }
 
 // label names the limit in statistics: by its name, else by what it allows. A label that is taken gets a number.
-func (l *Limit) label(taken map[string]bool) string {
-	text := l.Name
-	switch {
-	case text != "":
-	case l.Multiplier > 1:
-		text = fmt.Sprintf("%d_per_%d_%s", l.PerUnit, l.Multiplier, strings.ToLower(l.Unit))
-	default:
-		text = fmt.Sprintf("%d_per_%s", l.PerUnit, strings.ToLower(l.Unit))
+func (l *Limit) label(taken []string) string {
+	var room [48]byte
+	text := append(room[:0], l.Name...)
+	if l.Name == "" {
+		text = append(strconv.AppendUint(text, uint64(l.PerUnit), 10), "_per_"...)
+		if l.Multiplier > 1 {
+			text = append(strconv.AppendUint(text, uint64(l.Multiplier), 10), '_')
+		}
+		text = append(text, strings.ToLower(l.Unit)...)
 	}
-	text = stats.CleanLabel(text)
-	label := text
-	for n := 2; taken[label]; n++ {
-		label = fmt.Sprintf("%s_%d", text, n)
+	clean := stats.CleanLabel(string(text))
+	label := clean
+	for n := 2; slices.Contains(taken, label); n++ {
+		label = clean + "_" + strconv.Itoa(n)
 	}
-	taken[label] = true
 	return label
 }

@@ -248,6 +248,30 @@ func TestResources_merged(t *testing.T) {
 	}
 }
 
+// TestResources_unknownFields: limits of resources are fixed windows of entries with one value, whatever fields a newer
+// schema may have that the linked one does not know.
+func TestResources_unknownFields(t *testing.T) {
+	var unknown []byte
+	for number := protowire.Number(20); number < 40; number++ {
+		unknown = protowire.AppendString(protowire.AppendTag(unknown, number, protowire.BytesType), "token_bucket")
+		unknown = protowire.AppendVarint(protowire.AppendTag(unknown, number+20, protowire.VarintType), 7)
+	}
+	load := func(unknown []byte) []DomainView {
+		d := &desc{Key: "k", RateLimit: &policy{Unit: 4, RequestsPerUnit: 5}}
+		d.ProtoReflect().SetUnknown(unknown)
+		d.RateLimit.ProtoReflect().SetUnknown(unknown)
+		r, _, err := LoadResources(context.Background(), [][]byte{encode(t, &conf{Name: "r", Domain: "d", Descriptors: []*desc{d}})},
+			Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return r.View()
+	}
+	if d := cmp.Diff(load(nil), load(unknown), protocmp.Transform()); d != "" {
+		t.Errorf("unknown fields change rules: %s", d)
+	}
+}
+
 // FuzzResource gives the loader any bytes. What is accepted can be searched, explained, shown and
 // merged, and reads the same again; a refusal names the resource.
 func FuzzResource(f *testing.F) {

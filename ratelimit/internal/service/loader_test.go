@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"gatehouse/ratelimit/internal/limits"
+	"gatehouse/ratelimit/internal/limits/calendar"
 	"gatehouse/ratelimit/internal/limits/rulefile"
 	"gatehouse/ratelimit/internal/stats"
 )
@@ -79,4 +80,26 @@ func TestLoader_log(t *testing.T) {
 	if got := load("domain: 5: 6\n"); !strings.Contains(got, "level=ERROR") {
 		t.Errorf("the mistake again after a good set: %s", got)
 	}
+}
+
+// A load with calendars says where the zones' data come from; others do not mention them.
+func TestLoader_zones(t *testing.T) {
+	var log strings.Builder
+	l := NewLoader(New(Options{Stats: stats.NewRegistry(stats.Options{})}), limits.Options{},
+		slog.New(slog.NewTextHandler(&log, nil)), func(int) {})
+	f := func(limit, want string) {
+		t.Helper()
+		log.Reset()
+		text := "domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 1" + limit + "}}]\n"
+		if err := l.Load(context.Background(), []rulefile.File{{Name: "a.yaml", Text: []byte(text)}}); err != nil {
+			t.Fatal(err)
+		}
+		if got := strings.Contains(log.String(), "time zone data"); got != (want != "") || !strings.Contains(log.String(), want) {
+			t.Errorf("%q logs %s, want %q", limit, log.String(), want)
+		}
+	}
+	f("", "")
+	t.Setenv("ZONEINFO", "")
+	f(", calendar: Europe/Berlin", "zones=[Europe/Berlin]")
+	f(", calendar: Europe/Berlin", "source="+calendar.Source("Europe/Berlin"))
 }

@@ -33,7 +33,7 @@ func cutLabel(key string) (rule, label string, ok bool) {
 // Limit returns the counters of one limit of several, by the key of its rule, cleaned here, and its label, which is
 // clean. Handles live as those of Rule do.
 func (r *Registry) Limit(key, label string) *Rule {
-	clean := string(AppendLabel(appendKey(nil, []byte(key)), label))
+	clean := string(AppendLabel(appendKey(make([]byte, 0, len(key)+1+len(label)), []byte(key)), label))
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	s := r.ruleLocked(clean)
