@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"crypto/aes"
 	"crypto/cipher"
@@ -15,7 +16,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -93,11 +93,32 @@ func (s *suite) takeover(ctx context.Context, db *database, c takeoverCase) (flo
 			"AUTH_API_EXTERNAL_URL=http://localhost:9999", "AUTH_JWT_SECRET=0123456789abcdef0123456789abcdef",
 			"AUTH_DEV_MAILBOX=true", "AUTH_SECURITY_DB_ENCRYPTION_DECRYPTION_KEYS=" + takeoverKeyName + ":" + base64.RawURLEncoding.EncodeToString(takeoverKey)}
 		began := time.Now()
-		out, err := cmd.CombinedOutput()
-		if err != nil {
-			return 0, 0, fmt.Errorf("auth %s: %w\n%s", strings.Join(args, " "), err, out)
+		var out bytes.Buffer
+		cmd.Stdout, cmd.Stderr = &out, &out
+		if err := cmd.Start(); err != nil {
+			return 0, 0, err
 		}
-		usage := cmd.ProcessState.SysUsage().(*syscall.Rusage)
+		// Its resource usage would hold the memory of this program, which it had before it became the other one.
+		ended, watched := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(watched)
+			for {
+				if n, err := peakRSS(cmd.Process.Pid); err == nil {
+					peak = max(peak, float64(n)/mib)
+				}
+				select {
+				case <-ended:
+					return
+				case <-time.After(20 * time.Millisecond):
+				}
+			}
+		}()
+		err = cmd.Wait()
+		close(ended)
+		<-watched
+		if err != nil {
+			return 0, 0, fmt.Errorf("auth %s: %w\n%s", strings.Join(args, " "), err, out.Bytes())
+		}
 		took = time.Since(began)
 		after, err := db.meter(ctx)
 		if err != nil {
@@ -106,7 +127,7 @@ func (s *suite) takeover(ctx context.Context, db *database, c takeoverCase) (flo
 		cpu := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 		s.report.linef("%s: auth %s took %v, %v of CPU and %v of PostgreSQL's", c.name, strings.Join(args, " "), took.Round(time.Millisecond),
 			cpu.Round(time.Millisecond), (after.cpu - before.cpu).Round(time.Millisecond))
-		return took, float64(usage.Maxrss) / 1024, nil
+		return took, peak, nil
 	}
 	if _, _, err := run("migrate"); err != nil {
 		return 0, err

@@ -104,6 +104,8 @@ type answer struct {
 	status int
 	body   map[string]any
 	text   string
+	// location is where a redirect leads.
+	location string
 }
 
 // call sends a request with an optional bearer and body.
@@ -125,7 +127,7 @@ func call(method, url, bearer, body string) (answer, error) {
 	}
 	defer resp.Body.Close()
 	b, err := io.ReadAll(resp.Body)
-	a := answer{status: resp.StatusCode, text: string(b)}
+	a := answer{status: resp.StatusCode, text: string(b), location: resp.Header.Get("Location")}
 	json.Unmarshal(b, &a.body) // not all bodies are objects
 	return a, err
 }

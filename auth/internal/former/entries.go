@@ -43,22 +43,23 @@ const factorEntries = `
 select f.id, f.user_id, ` + factorReason + `, {changed f}, 0
 from {S}.mfa_factors f join {S}.users u on u.id = f.user_id order by f.id`
 
-// One scan of refresh_tokens finds both the newest live token of each session and whether one was written since the
-// floor. A number before the text makes the largest the newest.
+// Most refresh tokens are revoked: both scans of them keep few rows to group. A number before the text makes the largest
+// the newest.
 const sessionEntries = `
 with tokens as (
-    select t.session_id,
-        max(lpad(t.id::text, 19, '0') || t.token collate "C") filter (where t.revoked is not true) as newest,
-        bool_or({changed t}) as changed
-    from {S}.refresh_tokens t where t.session_id is not null group by t.session_id
+    select t.session_id, max(lpad(t.id::text, 19, '0') || t.token collate "C") as newest
+    from {S}.refresh_tokens t where t.session_id is not null and t.revoked is not true group by t.session_id
+), written as (
+    select distinct t.session_id from {S}.refresh_tokens t where {changed t}
 ), claims as (
     select distinct a.session_id from {S}.mfa_amr_claims a where {changed a}
 )
 select s.id, s.user_id, case when reason <> '' then reason when live = 0 then '` + NoToken + `' else '' end,
-    ({changed s} or coalesce(t.changed, false) or a.session_id is not null), live
+    ({changed s} or w.session_id is not null or a.session_id is not null), live
 from {S}.sessions s
 join {S}.users u on u.id = s.user_id
 left join tokens t on t.session_id = s.id
+left join written w on w.session_id = s.id
 left join claims a on a.session_id = s.id
 cross join lateral (select substr(t.newest, 20)) n (tok)
 cross join lateral (select ` + versionOf + `, ` + sessionReason + `) v (live, reason)

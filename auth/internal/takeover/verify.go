@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -54,10 +55,12 @@ func (r *run) compare(ctx context.Context, verify bool) error {
 	}
 	users, fresh, sessions := reservoir{size: sampleSize}, reservoir{size: half}, reservoir{size: sampleSize}
 	for _, t := range tables {
-		r.progress.start("comparing "+t.name, r.Source.Catalog.About(t.there))
-		counts := &tally{Left: map[string]int64{}}
-		r.result.tables[t.name] = counts
-		err := r.merge(ctx, t, since, true, func(p pair) error {
+		r.result.tables[t.name] = &tally{Left: map[string]int64{}}
+	}
+	r.progress.start("comparing ids", 0)
+	one := func(t table) error {
+		counts := r.result.tables[t.name]
+		return r.merge(ctx, t, since, true, func(p pair) error {
 			r.progress.add(1)
 			switch {
 			case p.there == nil:
@@ -92,6 +95,21 @@ func (r *run) compare(ctx context.Context, verify bool) error {
 			}
 			return nil
 		})
+	}
+	// Two tables at a time: each waits for its own sorting there. What concerns a table is counted by one goroutine.
+	var errs [2]error
+	var wg sync.WaitGroup
+	for i, pair := range [][]table{{tables[0], tables[2]}, {tables[3], tables[1]}} {
+		wg.Go(func() {
+			for _, t := range pair {
+				if errs[i] == nil {
+					errs[i] = one(t)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	for _, err := range errs { // a missing user is told before the sessions that are missing with it
 		if err != nil {
 			return err
 		}
