@@ -37,14 +37,19 @@ func randomRules(r *rand.Rand) (yaml string, entries [][]modeltest.Limit) {
 			list = append(list, l)
 			texts = append(texts, fmt.Sprintf("{%s, shadow_mode: %v}", text, l.Shadow))
 		}
-		yaml += fmt.Sprintf("- {key: k%d, rate_limits: [%s]}\n", i, strings.Join(texts, ", "))
+		limits := "rate_limits: [" + strings.Join(texts, ", ") + "]"
+		if text, plain := strings.CutSuffix(texts[0], ", shadow_mode: false}"); plain && len(list) == 1 && r.IntN(2) == 0 {
+			limits = "rate_limit: " + text + "}" // which is the same
+		}
+		yaml += fmt.Sprintf("- {key: k%d, %s}\n", i, limits)
 		entries = append(entries, list)
 	}
 	return yaml, entries
 }
 
-// Random requests at random instants get the model's answers, on each store and from two daemons on one; each answer's
-// headers are structured fields, and Retry-After is no earlier than what refuses.
+// Random requests at random instants get the model's answers, on each store and from two daemons on one, whose servers
+// forget their scripts now and then; each answer's headers are structured fields, and Retry-After is no earlier than what
+// refuses.
 func TestLimits_model(t *testing.T) {
 	for _, b := range timedBackends {
 		for _, stop := range []bool{false, true} {
@@ -87,6 +92,9 @@ func againstModel(t *testing.T, store *timedStore, clock *testClock, stop bool, 
 			d.HitsAddend, d.IsNegativeHits = wrapperspb.UInt64(uint64(a.N)), a.Refund
 			in.Descriptors = append(in.Descriptors, d)
 			asks = append(asks, a)
+		}
+		if r.IntN(50) == 0 {
+			store.forgetScripts(t)
 		}
 		got := rigs[r.IntN(len(rigs))].ask(t, in)
 		store.keep(t)

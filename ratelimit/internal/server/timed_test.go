@@ -91,6 +91,16 @@ func (s *timedStore) empty(t testing.TB) {
 	}
 }
 
+// forgetScripts has the servers forget what they were sent, as after a restart or a failover.
+func (s *timedStore) forgetScripts(t testing.TB) {
+	t.Helper()
+	for _, node := range s.nodes {
+		if err := node.Do(t.Context(), node.B().ScriptFlush().Build()).Error(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // keep takes the expiry off all keys, each of which must have one: the test's time is not the server's.
 func (s *timedStore) keep(t testing.TB) (keys map[string]string) {
 	t.Helper()

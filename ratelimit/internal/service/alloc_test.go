@@ -91,6 +91,39 @@ func testAllocations(t *testing.T, o Options, filters ...observe.Filter) {
 	}
 }
 
+// TestLimits_Allocations: nor do sliding windows, token buckets, lists, networks and calendars, passing or refused.
+func TestLimits_Allocations(t *testing.T) {
+	const rules = `
+- {key: sliding, rate_limit: {unit: hour, requests_per_unit: 1000000, algorithm: sliding_window}}
+- {key: bucket, rate_limit: {unit: hour, requests_per_unit: 1000000, algorithm: token_bucket}}
+- {key: over, rate_limit: {unit: year, requests_per_unit: 1, algorithm: token_bucket}}
+- {key: zero, rate_limit: {unit: hour, requests_per_unit: 0, algorithm: sliding_window}}
+- {key: list, rate_limits: [{unit: hour, requests_per_unit: 1000000, algorithm: sliding_window}, {unit: day, requests_per_unit: 1000000}, {unit: day, requests_per_unit: 5, algorithm: token_bucket}]}
+- {key: net, cidr: [10.0.0.0/8], prefix_length: {v4: 24}, rate_limit: {unit: hour, requests_per_unit: 1000000}}
+- {key: calendar, rate_limit: {unit: month, requests_per_unit: 1000000, calendar: Europe/Berlin}}`
+	for _, o := range []Options{{}, {OverLimit: overlimit.New(1 << 20)}, {Settings: Settings{StopWhenOver: true}}} {
+		r := newRig(t, rules, o)
+		r.Service.clock = New(Options{Stats: r.stats}).clock // the real one: the rig's allocates
+		var c Call
+		out := make([]byte, 0, 1024)
+		for _, key := range []string{"sliding", "bucket", "over", "zero", "list", "net", "calendar"} {
+			b := wire(t, key, "10.1.2.3")
+			ask := func() {
+				if err := c.Request.Unmarshal(b); err != nil {
+					t.Fatal(err)
+				}
+				if err := r.Decide(t.Context(), &c); err != nil || !c.Response.Statuses[0].HasLimit {
+					t.Fatal(err, c.Response)
+				}
+				out, _ = c.Response.Append(out[:0])
+			}
+			if n := testing.AllocsPerRun(300, ask); n != 0 {
+				t.Errorf("%s: %v allocations, want 0 (stop %v, cache %v)", key, n, o.StopWhenOver, o.OverLimit != nil)
+			}
+		}
+	}
+}
+
 // BenchmarkMatchKeyDecide is the budget's "match + key + decide": two entries, no store, no decoding.
 func BenchmarkMatchKeyDecide(b *testing.B) {
 	for _, n := range []int{2, 10_000, 100_000} {
