@@ -324,10 +324,11 @@ func (s *Service) planHits(c *Call, rules *limits.Rules, now int64) {
 			continue
 		}
 		p.hit = len(c.batch.Hits)
-		c.batch.Hits = append(c.batch.Hits, counter.Hit{
-			Key: key, N: p.hits, Refund: d.Negative, Shadow: rule.Shadow, PerSecond: rule.Unit == rls.Second,
-			Algorithm: rule.Algorithm, Limit: uint64(rule.PerUnit), Burst: uint64(rule.Burst), Window: p.window, End: p.end,
-		})
+		c.batch.Hits = append(c.batch.Hits, counter.Hit{})
+		h := &c.batch.Hits[p.hit] // filled in place: a Hit is large
+		h.Key, h.N, h.Refund, h.Shadow, h.PerSecond = key, p.hits, d.Negative, rule.Shadow, rule.Unit == rls.Second
+		h.Algorithm, h.Limit, h.Burst = rule.Algorithm, uint64(rule.PerUnit), uint64(rule.Burst)
+		h.Window, h.End = p.window, p.end
 	}
 	if stopped { // the others are only looked at: one is known to be over
 		c.batch.Stop = counter.StopNone
