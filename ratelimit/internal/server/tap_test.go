@@ -11,6 +11,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -269,15 +270,16 @@ func TestRecentAndTop(t *testing.T) {
 		}
 	}
 
-	now := time.Unix(exampleNow, 0)
+	var now atomic.Int64 // the server reads it on other goroutines
+	now.Store(exampleNow)
 	r := newDebugRig(t, DebugOptions{}, service.Options{Observe: observe.Settings{RecentSize: 5, TopKeys: 5},
-		Clock: func() time.Time { return now }})
+		Clock: func() time.Time { return time.Unix(now.Load(), 0) }})
 	r.ask(t, req("d", "(k,a b)"))
 	r.ask(t, req("d", "(k,a b)"))
 	r.ask(t, req("d", "(k,a b)"))
 	r.ask(t, req("d", "(pahts,/x)"))
 	r.ask(t, req("e", "(k,v)"))
-	now = now.Add(time.Minute)
+	now.Add(60)
 	f := func(path, want string) {
 		t.Helper()
 		resp, body := r.post(t, "GET", path, "")
