@@ -76,6 +76,7 @@ func writeUntilKilled(t *testing.T, url string) {
 				hits := []counter.Hit{
 					h(fmt.Sprintf("new_%d_%d", g, i), 1), h(fmt.Sprintf("shared_%d", i), 2),
 					refund(h(fmt.Sprintf("new_%d_%d", g, i-1), 1)),
+					sliding(fmt.Sprintf("sliding_%d_%d", g, i), 1, 10), daily(bucket(fmt.Sprintf("bucket_%d_%d", g, i), 1, 10, 10)),
 				}
 				err := s.Add(context.Background(), &counter.Request{Hits: hits, Now: now(), Stop: counter.StopWhen(i%4 == 0)})
 				if err != nil {
@@ -132,7 +133,8 @@ func startLoad(s counter.Store, goroutines int, deadline, pace time.Duration) *l
 			for i := 0; !l.stop.Load(); i++ {
 				ctx, cancel := context.WithTimeout(context.Background(), deadline)
 				begun := time.Now()
-				err := s.Add(ctx, &counter.Request{Hits: []counter.Hit{h(fmt.Sprint("load", g, i%10), 1), h("hot", 1)}, Now: now()})
+				err := s.Add(ctx, &counter.Request{Hits: []counter.Hit{h(fmt.Sprint("load", g, i%10), 1), h("hot", 1),
+					daily(sliding("hot sliding", 1, 1<<31)), daily(bucket(fmt.Sprint("bucket", g, i%10), 1, 100, 1000))}, Now: now()})
 				took := time.Since(begun)
 				if took > deadline {
 					l.late.Add(1)
@@ -159,6 +161,16 @@ func startLoad(s counter.Store, goroutines int, deadline, pace time.Duration) *l
 func (l *load) end() {
 	l.stop.Store(true)
 	l.wg.Wait()
+}
+
+// slidingTotal is what the sliding window that all hit has admitted.
+func slidingTotal(t *testing.T, s counter.Store) int64 {
+	t.Helper()
+	one := daily(sliding("hot sliding", 0, 1<<31))
+	if err := s.Peek(t.Context(), &one); err != nil {
+		t.Error(err)
+	}
+	return one.After
 }
 
 // awaitOK waits until a hit has been counted after since, and says how long that took.

@@ -297,6 +297,9 @@ func TestCluster_failover(t *testing.T) {
 	if err != nil || total > l.ok.Load()+l.failed.Load() {
 		t.Errorf("total %d (%v) of %d hits: some count twice", total, err, l.ok.Load()+l.failed.Load())
 	}
+	if total := slidingTotal(t, s); total > l.ok.Load()+l.failed.Load() {
+		t.Errorf("sliding window at %d of %d hits: some count twice", total, l.ok.Load()+l.failed.Load())
+	}
 	for text := range l.errors {
 		for _, word := range []string{"READONLY", "MOVED", "ASK", "CLUSTERDOWN"} {
 			if strings.Contains(text, word) {

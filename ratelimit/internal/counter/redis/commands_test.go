@@ -103,6 +103,66 @@ func TestCommands(t *testing.T) {
 	}
 }
 
+// A sliding window or a token bucket costs one call of a script for each key and batch.
+func TestCommands_meters(t *testing.T) {
+	server := testdb.Private(t, localserver.RedisOptions{})
+	peer := redisClient(t, server.Addr(), 0)
+	s := newTestStore(t, Options{Settings: Settings{URL: server.Addr()}})
+	f := func(want string, stop counter.Stop, hits ...counter.Hit) {
+		t.Helper()
+		commandCounts(t, peer)
+		if err := s.Add(t.Context(), &counter.Request{Hits: hits, Now: now(), Stop: stop}); err != nil {
+			t.Fatal(err)
+		}
+		if got := commandCounts(t, peer); fmt.Sprint(got) != "map["+want+"]" {
+			t.Errorf("commands %v, want %s", got, want)
+		}
+	}
+	w := func(key string, n, limit uint64) counter.Hit { return daily(sliding(key, n, limit)) }
+	b := func(key string, n, limit uint64) counter.Hit { return daily(bucket(key, n, limit, limit)) }
+	none := counter.StopNone
+	// Of scripts that the server does not know, the first is sent with its text, and what counts is not sent again.
+	f("eval:2 evalsha:8 get:5 incrby:1 set:6", none, w("a", 1, 10), w("b", 1, 10), w("c", 1, 10), b("d", 1, 10), b("e", 1, 10), h("f", 1))
+	f("evalsha:5 get:5 incrby:1 set:5", none, w("a", 1, 10), w("b", 1, 10), w("c", 1, 10), b("d", 1, 10), b("e", 1, 10), h("f", 1))
+	f("evalsha:1 get:1 set:1", none, w("a", 1, 10))
+	f("evalsha:1 get:1 set:1", none, w("a", 1, 10), w("a", 2, 10), w("a", 0, 10), refund(w("a", 1, 10)), w("a", 1, 9))
+	f("evalsha:1 get:1 set:1", none, b("d", 1, 10), b("d", 2, 10), b("d", 0, 10), refund(b("d", 1, 10)))
+	f("evalsha:2 get:2 set:2", none, b("d", 1, 10), b("d", 1, 11)) // as of two sets of rules during a reload
+	f("evalsha:2 get:2", none, w("a", 0, 10), b("d", 0, 10))       // looks
+	f("evalsha:2 get:2", none, w("a", 9, 10), b("d", 9, 10))       // refused
+	f("evalsha:2 get:2", none, w("a", 99, 10), b("d", 99, 10))
+	f("del:2 evalsha:2 get:2", none, refund(w("a", 99, 10)), refund(b("d", 99, 10)))
+	// The stop option: one script, which reads each counter and writes it once.
+	f("eval:1 evalsha:1 get:4 incrby:1 set:2", counter.StopAll, w("a", 1, 10), b("d", 1, 10), h("f", 1))
+	f("evalsha:1 get:4 incrby:1 set:2", counter.StopAll, w("a", 1, 10), b("d", 1, 10), h("f", 1))
+	f("evalsha:1 get:3", counter.StopAll, w("a", 99, 10), b("d", 1, 10), h("f", 1))
+	f("eval:1 evalsha:3 get:4 incrby:1 set:2", counter.StopEach, w("a", 1, 10), b("d", 1, 10), h("f", 1))
+
+	hot := func() int {
+		commandCounts(t, peer)
+		var wg sync.WaitGroup
+		for range 64 {
+			wg.Go(func() {
+				req := counter.Request{Hits: []counter.Hit{b("hot", 1, 1<<20)}, Now: now()}
+				if err := s.Add(context.Background(), &req); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		wg.Wait()
+		return commandCounts(t, peer)["evalsha"]
+	}
+	hot()
+	sum := 0
+	for range 20 {
+		sum += hot()
+	}
+	t.Logf("64 hits on one token bucket at once: %.1f commands on average", float64(sum)/20)
+	if sum > 4*20 {
+		t.Errorf("%.1f commands for 64 hits on one token bucket at once, want at most 4", float64(sum)/20)
+	}
+}
+
 // A cluster costs the same: one command for each distinct key, wherever it is.
 func TestCommands_cluster(t *testing.T) {
 	cluster := testdb.Cluster(t)
@@ -155,6 +215,15 @@ func TestCommands_cluster(t *testing.T) {
 	f("eval:2 evalsha:2 get:6 incrby:2", true, h(a, 1), h(b, 1))
 	f("evalsha:2 get:6 incrby:2", true, h(a, 1), h(b, 1))
 	f("get:2", true, h(a, 1), limit(0, h(b, 1)))
+	// Sliding windows and token buckets: one script each, and under the stop option one for all on a node.
+	w, u := daily(sliding(a+"w", 1, 9)), daily(bucket(b+"b", 1, 9, 9))
+	f("eval:2 evalsha:2 get:2 set:2", false, w, u)
+	f("evalsha:2 get:2 set:2", false, w, u)
+	f("eval:1 evalsha:1 get:3 incrby:1 set:1", true, w, h(other, 1))
+	f("evalsha:4 get:4 set:2", true, w, u)
+	full := u
+	full.N = 9
+	f("evalsha:2 get:2", true, w, full)
 }
 
 // Allocations of ours, with a stub below the batcher: none in steady state, 2 are allowed.
@@ -163,6 +232,22 @@ func TestKVStoreAlloc(t *testing.T) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	req := &counter.Request{Hits: []counter.Hit{h("a", 1), h("b", 1), refund(h("c", 1)), h("d", 0)}, Now: noon}
+	if n := testing.AllocsPerRun(2000, func() {
+		if err := s.Add(ctx, req); err != nil {
+			t.Fatal(err)
+		}
+	}); n > 0 {
+		t.Errorf("%v allocations for one request, want 0", n)
+	}
+}
+
+// Nor do sliding windows and token buckets.
+func TestKVStoreAlloc_meters(t *testing.T) {
+	s := newStubStore(t)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	req := &counter.Request{Hits: []counter.Hit{sliding("a", 1, 10), bucket("b", 1, 10, 5), refund(sliding("c", 1, 10)),
+		bucket("d", 0, 10, 10), h("e", 1), sliding("a", 2, 10)}, Now: noon}
 	if n := testing.AllocsPerRun(2000, func() {
 		if err := s.Add(ctx, req); err != nil {
 			t.Fatal(err)
@@ -205,6 +290,7 @@ func TestClusterAlloc(t *testing.T) {
 	f(h(tags[0], 1))
 	f(h(tags[0], 1), refund(h(tags[0]+"r", 1)))
 	f(h(tags[0], 1), h(tags[1], 1), h(tags[2], 1), h(tags[1]+"d", 0))
+	f(sliding(tags[0], 1, 5), bucket(tags[1], 1, 5, 5))
 }
 
 // A whole batch through rueidis: at most 5.
@@ -225,6 +311,33 @@ func TestKVStoreAlloc_batch(t *testing.T) {
 		t.Logf("a batch of %d: %v allocations", hits, n)
 		if n > 5 {
 			t.Errorf("a batch of %d: %v allocations, want at most 5", hits, n)
+		}
+	}
+}
+
+// A call of a script through rueidis: at most 4 for it and its batch.
+func TestKVStoreAlloc_script(t *testing.T) {
+	s := newTestStore(t, Options{Settings: Settings{URL: testdb.Redis(t).URL()}})
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	for _, calls := range []int{1, 10} {
+		for _, of := range []func(string) counter.Hit{
+			func(key string) counter.Hit { return daily(sliding(key, 1, 1<<30)) },
+			func(key string) counter.Hit { return daily(bucket(key, 1, 1<<30, 1<<30)) },
+		} {
+			req := &counter.Request{Now: now()}
+			for i := range calls {
+				req.Hits = append(req.Hits, of(fmt.Sprint("alloc", of("").Algorithm, i)))
+			}
+			n := testing.AllocsPerRun(500, func() {
+				if err := s.Add(ctx, req); err != nil {
+					t.Fatal(err)
+				}
+			})
+			t.Logf("%d calls for a %s: %v allocations", calls, of("").Algorithm, n)
+			if n > float64(4*calls) {
+				t.Errorf("%d calls for a %s: %v allocations, want at most %d", calls, of("").Algorithm, n, 4*calls)
+			}
 		}
 	}
 }

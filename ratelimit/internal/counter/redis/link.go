@@ -338,6 +338,9 @@ func (l *redisLink) read(b *batch, o *op, r rueidis.RedisResult) (again bool, er
 	if err == nil {
 		return again, nil
 	}
+	if e, ok := rueidis.IsRedisErr(err); ok && o.readsClock() {
+		return l.readScriptError(b, o, e)
+	}
 	if e, ok := rueidis.IsRedisErr(err); ok {
 		o.overflowed = o.kind == opCount && strings.Contains(e.Error(), "overflow")
 		if o.overflowed || e.IsNoScript() {

@@ -84,6 +84,9 @@ func TestSentinel_failover(t *testing.T) {
 	if err != nil || total > l.ok.Load()+l.failed.Load() {
 		t.Errorf("total %d (%v) of %d hits: some count twice", total, err, l.ok.Load()+l.failed.Load())
 	}
+	if total := slidingTotal(t, s); total > l.ok.Load()+l.failed.Load() {
+		t.Errorf("sliding window at %d of %d hits: some count twice", total, l.ok.Load()+l.failed.Load())
+	}
 	// What a master had not passed on is lost with it; hits that went to the wrong server would be many more.
 	if total < l.ok.Load()/2 {
 		t.Errorf("total %d of %d hits that were answered", total, l.ok.Load())
