@@ -359,7 +359,9 @@ func (s *Service) judge(c *Call, now int64) {
 		}
 		p := &list[0]
 		st := &c.Response.Statuses[p.descriptor]
-		delta := decide.Judge(s.outcome(c, p, now), s.o.GlobalShadow, st)
+		var o decide.Outcome
+		s.outcome(&o, c, p, now)
+		delta := decide.Judge(o, s.o.GlobalShadow, st)
 		s.count(c, p.descriptor, &delta)
 		if s.o.DraftHeaders {
 			c.describe(p, st, true)
@@ -383,9 +385,9 @@ func (s *Service) judgeUnlimited(c *Call) {
 	}
 }
 
-// outcome is what became of a limit's hits.
-func (s *Service) outcome(c *Call, p *step, now int64) decide.Outcome {
-	o := p.unanswered(c, now)
+// outcome fills in what became of a limit's hits.
+func (s *Service) outcome(o *decide.Outcome, c *Call, p *step, now int64) {
+	p.unanswered(o, c, now)
 	switch p.hit {
 	case withoutStore:
 		if !o.Refund {
@@ -394,18 +396,16 @@ func (s *Service) outcome(c *Call, p *step, now int64) decide.Outcome {
 	case fromCache:
 		o.Known = true
 	default:
-		s.answered(&o, c, p, now)
+		s.answered(o, c, p, now)
 	}
-	return o
 }
 
-// unanswered is the outcome of a limit's hits without an answer of the store.
-func (p *step) unanswered(c *Call, now int64) decide.Outcome {
-	o := decide.Outcome{Rule: p.rule, Hits: p.hits, Refund: c.Request.Descriptors[p.descriptor].Negative, Reset: p.reset}
+// unanswered fills in the outcome of a limit's hits without an answer of the store.
+func (p *step) unanswered(o *decide.Outcome, c *Call, now int64) {
+	o.Rule, o.Hits, o.Refund, o.Reset = p.rule, p.hits, c.Request.Descriptors[p.descriptor].Negative, p.reset
 	if p.rule.Algorithm == counter.FixedWindow {
 		o.Reset = max(1, p.end-now)
 	}
-	return o
 }
 
 // answered adds the store's answer, and remembers a counter that is over its limit.

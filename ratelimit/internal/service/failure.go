@@ -104,7 +104,9 @@ func (s *Service) judgeListWithoutStore(c *Call, list []step, now int64, mode li
 func (s *Service) verdictWithoutStore(c *Call, p *step, now int64, mode limits.FailureMode, partial bool) (
 	v decide.Verdict, known bool) {
 	if p.hit < 0 || partial && c.batch.Hits[p.hit].Err == nil {
-		return decide.JudgeLimit(s.outcome(c, p, now), s.o.GlobalShadow), true
+		var o decide.Outcome
+		s.outcome(&o, c, p, now)
+		return decide.JudgeLimit(o, s.o.GlobalShadow), true
 	}
 	v = failed(c, p, now, mode, s.o.GlobalShadow)
 	v.Over = p.rule.PerUnit == 0
@@ -113,7 +115,9 @@ func (s *Service) verdictWithoutStore(c *Call, p *step, now int64, mode limits.F
 
 // failed is what the failure mode makes of a limit.
 func failed(c *Call, p *step, now int64, mode limits.FailureMode, globalShadow bool) (v decide.Verdict) {
+	var o decide.Outcome
+	p.unanswered(&o, c, now)
 	v.Shadow = p.rule.Shadow
-	v.Delta = decide.Failed(p.unanswered(c, now), mode, globalShadow, &v.Status)
+	v.Delta = decide.Failed(o, mode, globalShadow, &v.Status)
 	return v
 }

@@ -19,7 +19,9 @@ func (s *Service) judgeList(c *Call, list []step, now int64) {
 	var tightest decide.Verdict
 	for i := range list {
 		p := &list[i]
-		v := decide.JudgeLimit(s.outcome(c, p, now), s.o.GlobalShadow)
+		var o decide.Outcome
+		s.outcome(&o, c, p, now)
+		v := decide.JudgeLimit(o, s.o.GlobalShadow)
 		s.judged(c, p, &v, true)
 		if i == 0 || v.TighterThan(&tightest) {
 			tightest, c.rules[p.descriptor] = v, p.rule
