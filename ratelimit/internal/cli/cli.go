@@ -43,6 +43,7 @@ const usage = `usage: ratelimit [serve]         run the daemon; settings come fr
        ratelimit client ...      ask a running daemon once (-h for flags)
        ratelimit check DIR       check configuration files
        ratelimit explain ...     show which rule decides a descriptor (-h for flags)
+       ratelimit replay ...      decide recorded requests by other rules (-h for flags)
        ratelimit counters ...    show or reset the counters of a descriptor in a running daemon (-h for flags)
        ratelimit tap ...         print decisions of a running daemon as they are made (-h for flags)
        ratelimit version
@@ -83,6 +84,8 @@ func (p Program) run(ctx context.Context, args, environ []string, stdout, stderr
 		return check(ctx, rest, environ, stdout, stderr)
 	case "explain":
 		return explain(ctx, rest, stdout, stderr)
+	case "replay":
+		return replay(ctx, rest, stdout, stderr)
 	case "counters":
 		return counters(ctx, rest, environ, stdout, stderr)
 	case "tap":

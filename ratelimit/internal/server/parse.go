@@ -1,6 +1,7 @@
 package server
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -22,6 +23,16 @@ func ParseDescriptorJSON(text string) (rls.Descriptor, error) {
 	var r rls.Request
 	fromProto(&r, &pb.RateLimitRequest{Descriptors: []*ratelimitpb.RateLimitDescriptor{&in}})
 	return r.Descriptors[0], nil
+}
+
+// ParseRequestJSON reads a request as /json takes it.
+func ParseRequestJSON(text []byte) (r rls.Request, err error) {
+	var in pb.RateLimitRequest
+	if err := protojson.Unmarshal(text, &in); err != nil {
+		return r, errors.New(badBody(text, err))
+	}
+	fromProto(&r, &in)
+	return r, nil
 }
 
 // ParseLimit reads a limit that a request brings along: 10/minute.

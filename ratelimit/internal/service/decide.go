@@ -52,6 +52,15 @@ const (
 	withoutStore = -2 // a limit of 0 that counts nothing: see planHits
 )
 
+// Rule is the rule that decided descriptor i of an answered request, of a list the limit that did; nil for none. It is
+// valid until the call is used again.
+func (c *Call) Rule(i int) *limits.Rule {
+	if i >= len(c.rules) {
+		return nil
+	}
+	return c.rules[i]
+}
+
 // Decide fills c.Response for c.Request. Its error is a *Refusal, and then nothing was answered.
 func (s *Service) Decide(ctx context.Context, c *Call) error { return s.DecideAt(ctx, c, s.clock()) }
 

@@ -1,0 +1,99 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+
+	"gatehouse/ratelimit/internal/limits"
+	"gatehouse/ratelimit/internal/limits/rulefile"
+	"gatehouse/ratelimit/internal/source"
+)
+
+const replayUsage = "usage: ratelimit replay -rules NEW [-against OLD] [-top 20] FILE|-\n"
+
+// replay decides recorded requests by a set of rules, or by two to compare them, and prints what each rule would have
+// passed and limited: exit 0, 2 on bad usage, bad rules or a recording that cannot be read. It contacts no daemon.
+func replay(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	flags := flag.NewFlagSet("ratelimit replay", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.Usage = func() {
+		fmt.Fprint(stderr, replayUsage)
+		flags.PrintDefaults()
+	}
+	newer := flags.String("rules", "", "`file` or folder of the rules to decide by")
+	older := flags.String("against", "", "`file` or folder of rules to compare them with")
+	top := flags.Int("top", 20, "`number` of descriptors to list that are limited most often; with -against, that are newly limited")
+	merge := flags.Bool("merge_domain_configs", false, "allow one domain in several files, as MERGE_DOMAIN_CONFIG does")
+	if err := flags.Parse(args); err != nil {
+		return flagExit(err)
+	}
+	if flags.NArg() != 1 || *newer == "" || *top < 0 {
+		flags.Usage()
+		return exitUsage
+	}
+	bad := func(err error) int {
+		fmt.Fprintf(stderr, "ratelimit replay: %v\n", err)
+		return exitUsage
+	}
+	var sets []*limits.Rules // the newer one last
+	for _, path := range []string{*older, *newer} {
+		if path == "" {
+			continue
+		}
+		rules, err := replayRules(ctx, path, *merge, stderr)
+		if _, refused := errors.AsType[*limits.Rejection](err); refused {
+			reportProblems(stderr, err)
+			return exitUsage
+		}
+		if err != nil {
+			return bad(err)
+		}
+		sets = append(sets, rules)
+	}
+	in := io.Reader(os.Stdin)
+	if flags.Arg(0) != "-" {
+		file, err := os.Open(flags.Arg(0))
+		if err != nil {
+			return bad(err)
+		}
+		defer file.Close()
+		in = file
+	}
+	r := newReplayer(sets)
+	if err := r.run(ctx, in); err != nil {
+		return bad(fmt.Errorf("the recording cannot be read: %w", err))
+	}
+	r.write(stdout, *top)
+	return exitOK
+}
+
+// replayRules loads the rules of a file or a folder.
+func replayRules(ctx context.Context, path string, merge bool, stderr io.Writer) (*limits.Rules, error) {
+	if path == "-" {
+		return nil, errors.New("rules come from a file or a folder: standard input is for the recording")
+	}
+	var files []rulefile.File
+	if isDirectory(path) {
+		found, skipped, _, unread := source.ReadDir(path, false)
+		if len(skipped) > 0 {
+			fmt.Fprintf(stderr, "ratelimit replay: %s: %s\n", source.NotRead, strings.Join(skipped, " "))
+		}
+		if len(unread) > 0 {
+			return nil, errors.Join(unread...)
+		}
+		files = found
+	} else {
+		name, text, err := readOne(path)
+		if err != nil {
+			return nil, err
+		}
+		files = []rulefile.File{{Name: name, Text: text}}
+	}
+	rules, _, err := rulefile.Load(ctx, files, limits.Options{Settings: limits.Settings{NearRatio: 0.8, MergeDomains: merge}})
+	return rules, err
+}

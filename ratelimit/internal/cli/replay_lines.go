@@ -1,0 +1,223 @@
+package cli
+
+import (
+	"bufio"
+	"bytes"
+	"container/heap"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"time"
+
+	"gatehouse/ratelimit/internal/observe"
+	"gatehouse/ratelimit/internal/rls"
+	"gatehouse/ratelimit/internal/server"
+)
+
+// maxRecordedLine is the longest line that is read: lines of /tap have 16 KiB at most, bodies of /json 1 MiB unless
+// HTTP_MAX_BODY_BYTES says otherwise.
+const maxRecordedLine = 4 << 20
+
+// maxDisorder is how much earlier than a line before it a line may be. Daemons write lines in the order of their
+// answers, and several recordings may be written to one file.
+const maxDisorder = 5 * time.Second
+
+// recorded is a request and when it arrived.
+type recorded struct {
+	at      time.Time
+	request rls.Request
+	sampled bool // one of several: the others are not recorded
+}
+
+// Why a line holds no request.
+var (
+	errBrokenLine = errors.New("no request")
+	errCutLine    = errors.New("its texts are cut")
+)
+
+// droppedLine is the error of a line that says how many requests the tap has left out.
+type droppedLine uint64
+
+func (d droppedLine) Error() string { return fmt.Sprintf("%d requests are left out", uint64(d)) }
+
+// parseRecorded reads a line of /tap, or a request as /json takes it with the time "at".
+func parseRecorded(line []byte) (recorded, error) {
+	var head struct {
+		At      *time.Time `json:"at"`
+		Code    *string    `json:"code"` // in lines of /tap alone
+		Cut     bool       `json:"cut"`
+		Dropped *uint64    `json:"dropped"`
+	}
+	if err := json.Unmarshal(line, &head); err != nil {
+		return recorded{}, errBrokenLine
+	}
+	switch {
+	case head.At == nil && head.Dropped != nil:
+		return recorded{}, droppedLine(*head.Dropped)
+	case head.Cut:
+		return recorded{}, errCutLine
+	case head.At == nil || head.At.Unix() < 0 || head.At.Unix() > math.MaxUint32:
+		return recorded{}, errBrokenLine
+	}
+	r := recorded{at: *head.At}
+	var err error
+	if head.Code != nil {
+		err = r.fromTap(line)
+	} else {
+		err = r.fromJSON(line)
+	}
+	if err != nil {
+		return recorded{}, errBrokenLine
+	}
+	return r, nil
+}
+
+func (r *recorded) fromTap(line []byte) error {
+	var e observe.Event
+	if err := json.Unmarshal(line, &e); err != nil {
+		return err
+	}
+	if e.Hits > math.MaxUint32 {
+		return fmt.Errorf("%d hits", e.Hits)
+	}
+	r.sampled = e.Sample > 0 && e.Sample < 1
+	r.request = rls.Request{Domain: e.Domain, HitsAddend: uint32(e.Hits)}
+	for i := range e.Descriptors {
+		in, out := &e.Descriptors[i], rls.Descriptor{Negative: e.Descriptors[i].Refund}
+		for _, entry := range in.Entries {
+			out.Entries = append(out.Entries, rls.Entry(entry))
+		}
+		if in.Hits != nil {
+			out.Hits, out.HasHits = *in.Hits, true
+		}
+		if own := in.OwnLimit; own != nil {
+			limit, err := server.ParseLimit(fmt.Sprintf("%d/%s", own.RequestsPerUnit, own.Unit))
+			if err != nil {
+				return err
+			}
+			out.Limit, out.HasLimit = limit, true
+		}
+		r.request.Descriptors = append(r.request.Descriptors, out)
+	}
+	return nil
+}
+
+func (r *recorded) fromJSON(line []byte) error {
+	var members map[string]json.RawMessage
+	if err := json.Unmarshal(line, &members); err != nil {
+		return err
+	}
+	delete(members, "at") // a message has no such field
+	request, err := json.Marshal(members)
+	if err == nil {
+		r.request, err = server.ParseRequestJSON(request)
+	}
+	return err
+}
+
+// recording reads requests in the order of their times.
+type recording struct {
+	in      *bufio.Reader
+	waiting recordedHeap // until no earlier one can come
+	lines   int
+	latest  time.Time // of all lines read
+	ended   bool
+	skipped skippedLines
+	sampled bool // some line is one of several
+}
+
+// skippedLines counts the lines that are no requests to decide, by their reasons.
+type skippedLines struct {
+	broken, cut, late int
+	dropped           uint64 // requests that the tap says it has left out
+}
+
+func newRecording(in io.Reader) *recording {
+	return &recording{in: bufio.NewReaderSize(in, maxRecordedLine)}
+}
+
+// next is the next request, io.EOF behind the last.
+func (r *recording) next() (recorded, error) {
+	for !r.ended && (len(r.waiting) == 0 || r.latest.Sub(r.waiting[0].at) < maxDisorder) {
+		line, err := r.line()
+		if err == io.EOF {
+			r.ended = true
+		} else if err != nil {
+			return recorded{}, err
+		}
+		if len(line) > 0 {
+			r.take(line)
+		}
+	}
+	if len(r.waiting) == 0 {
+		return recorded{}, io.EOF
+	}
+	return heap.Pop(&r.waiting).(numbered).recorded, nil
+}
+
+// line reads a line, empty for one that is too long or blank. At the end it is io.EOF, with what is left.
+func (r *recording) line() ([]byte, error) {
+	line, err := r.in.ReadSlice('\n')
+	if err == bufio.ErrBufferFull {
+		r.skipped.broken++
+		for err == bufio.ErrBufferFull {
+			_, err = r.in.ReadSlice('\n')
+		}
+		return nil, err
+	}
+	return bytes.TrimSpace(line), err
+}
+
+// take puts a line's request among those that wait, or counts why it does not.
+func (r *recording) take(line []byte) {
+	one, err := parseRecorded(line)
+	var dropped droppedLine
+	switch {
+	case errors.As(err, &dropped):
+		r.skipped.dropped += uint64(dropped)
+	case err == errCutLine:
+		r.skipped.cut++
+	case err != nil:
+		r.skipped.broken++
+	case r.latest.Sub(one.at) > maxDisorder:
+		r.skipped.late++
+	default:
+		if one.at.After(r.latest) {
+			r.latest = one.at
+		}
+		r.sampled = r.sampled || one.sampled
+		r.lines++
+		heap.Push(&r.waiting, numbered{one, r.lines})
+	}
+}
+
+// numbered is a request with the number of its line: those of one time stay in their order.
+type numbered struct {
+	recorded
+	line int
+}
+
+type recordedHeap []numbered
+
+func (h recordedHeap) Len() int { return len(h) }
+
+func (h recordedHeap) Less(i, j int) bool {
+	if c := h[i].at.Compare(h[j].at); c != 0 {
+		return c < 0
+	}
+	return h[i].line < h[j].line
+}
+
+func (h recordedHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+
+func (h *recordedHeap) Push(x any) { *h = append(*h, x.(numbered)) }
+
+func (h *recordedHeap) Pop() any {
+	last := len(*h) - 1
+	x := (*h)[last]
+	(*h)[last] = numbered{} // its texts are free to go
+	*h = (*h)[:last]
+	return x
+}

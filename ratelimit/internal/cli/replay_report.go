@@ -1,0 +1,145 @@
+package cli
+
+import (
+	"cmp"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"gatehouse/ratelimit/internal/rls"
+	"gatehouse/ratelimit/internal/server"
+)
+
+// ownLimits follows the domain in the name of the limits that requests bring along; no dotted path has a space there.
+const ownLimits = " (limits of requests)"
+
+// write prints the report, with so many of the descriptors that are limited most often.
+func (r *replayer) write(w io.Writer, top int) {
+	fmt.Fprintf(w, "requests: %d", r.requests)
+	if r.requests > 0 {
+		fmt.Fprintf(w, ", from %s to %s", r.from.UTC().Format(time.RFC3339Nano), r.to.UTC().Format(time.RFC3339Nano))
+	}
+	fmt.Fprintln(w)
+	if s := r.recording.skipped; s.broken+s.cut+s.late > 0 {
+		fmt.Fprintf(w, "lines skipped: %d broken, %d cut, %d more than 5 s out of order\n", s.broken, s.cut, s.late)
+	}
+	if r.recording.sampled {
+		fmt.Fprintln(w, "the recording is a sample: counters miss the other requests, so that limited is underestimated")
+	}
+	if n := r.recording.skipped.dropped; n > 0 {
+		fmt.Fprintf(w, "the tap left out %d requests: counters miss them, so that limited is underestimated\n", n)
+	}
+	fmt.Fprintln(w)
+	r.writeTallies(w)
+	r.writeLimited(w, top)
+}
+
+// writeTallies prints the table of rules: the names of all sets, each with its row of every set and the difference.
+func (r *replayer) writeTallies(w io.Writer) {
+	names := map[string]bool{}
+	for _, s := range r.sets {
+		for name := range s.tallies {
+			names[name] = true
+		}
+	}
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	set := ""
+	if len(r.sets) == 2 {
+		set = "\tset"
+	}
+	fmt.Fprintf(t, "rule%s\trequests\thits\tpassed\tlimited\n", set)
+	r.writeRows(t, "all requests", func(s *replaySet) tally { return s.total })
+	var sorted []string
+	for name := range names {
+		sorted = append(sorted, name)
+	}
+	slices.Sort(sorted)
+	for _, name := range sorted {
+		r.writeRows(t, visibleRule(name), func(s *replaySet) tally {
+			if t := s.tallies[name]; t != nil {
+				return *t
+			}
+			return tally{}
+		})
+	}
+	if len(r.sets) == 2 {
+		was, is := r.sets[0].unmatched, r.sets[1].unmatched
+		fmt.Fprintf(t, "unmatched\told\t%d\n\tnew\t%d\n\tdiff\t%s\n", was, is, difference(was, is))
+	} else {
+		fmt.Fprintf(t, "unmatched\t%d\n", r.sets[0].unmatched)
+	}
+	t.Flush()
+}
+
+// visibleRule is the name of a rule, safe to print.
+func visibleRule(name string) string {
+	if domain, own := strings.CutSuffix(name, ownLimits); own {
+		return server.Visible(domain) + ownLimits
+	}
+	return server.Visible(name)
+}
+
+func (r *replayer) writeRows(w io.Writer, name string, of func(*replaySet) tally) {
+	if len(r.sets) == 1 {
+		t := of(r.sets[0])
+		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\n", name, t.requests, t.hits, t.passed, t.limited)
+		return
+	}
+	was, is := of(r.sets[0]), of(r.sets[1])
+	fmt.Fprintf(w, "%s\told\t%d\t%d\t%d\t%d\n", name, was.requests, was.hits, was.passed, was.limited)
+	fmt.Fprintf(w, "\tnew\t%d\t%d\t%d\t%d\n", is.requests, is.hits, is.passed, is.limited)
+	fmt.Fprintf(w, "\tdiff\t%s\t%s\t%s\t%s\n", difference(was.requests, is.requests), difference(was.hits, is.hits),
+		difference(was.passed, is.passed), difference(was.limited, is.limited))
+}
+
+// difference is what is more than was, with its sign.
+func difference(was, is uint64) string {
+	switch {
+	case is > was:
+		return fmt.Sprintf("+%d", is-was)
+	case is < was:
+		return fmt.Sprintf("-%d", was-is)
+	}
+	return "0"
+}
+
+// writeLimited prints the descriptors that are limited most often.
+func (r *replayer) writeLimited(w io.Writer, top int) {
+	if top == 0 || len(r.limited) == 0 {
+		return
+	}
+	var list []*limitedDescriptor
+	for _, d := range r.limited {
+		list = append(list, d)
+	}
+	slices.SortFunc(list, func(a, b *limitedDescriptor) int {
+		return cmp.Or(cmp.Compare(b.times, a.times),
+			strings.Compare(descriptorText(a.domain, a.entries), descriptorText(b.domain, b.entries)))
+	})
+	how := "limited"
+	if len(r.sets) == 2 {
+		how = "newly limited"
+	}
+	fmt.Fprintf(w, "\nmost often %s\n", how)
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	for _, d := range list[:min(top, len(list))] {
+		fmt.Fprintf(t, "%d\t%s\n", d.times, descriptorText(d.domain, d.entries))
+	}
+	t.Flush()
+}
+
+// descriptorText is a descriptor as -descriptors takes it, behind its domain, safe to print: no two have one text.
+func descriptorText(domain string, entries []rls.Entry) string {
+	var b strings.Builder
+	b.WriteString(server.Visible(domain))
+	for i, e := range entries {
+		b.WriteByte(" ,"[min(i, 1)])
+		b.WriteString(server.Visible(e.Key))
+		b.WriteByte('=')
+		b.WriteString(server.Visible(e.Value))
+	}
+	return b.String()
+}

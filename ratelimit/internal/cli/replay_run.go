@@ -1,0 +1,192 @@
+package cli
+
+import (
+	"context"
+	"io"
+	"math"
+	"slices"
+	"time"
+
+	"gatehouse/ratelimit/internal/counter/memory"
+	"gatehouse/ratelimit/internal/limits"
+	"gatehouse/ratelimit/internal/rls"
+	"gatehouse/ratelimit/internal/service"
+	"gatehouse/ratelimit/internal/stats"
+)
+
+// replayMaxKeys is above all counters that memory holds: none is dropped before it has ended.
+const replayMaxKeys = 1 << 30
+
+// replayer decides recorded requests by one or two sets of rules, each with counters of its own.
+type replayer struct {
+	sets      []*replaySet // two: the older and the newer
+	recording *recording
+	requests  int
+	from, to  time.Time
+	// limited counts the descriptors that the last set limits and no set before it does.
+	limited map[string]*limitedDescriptor
+}
+
+// replaySet is a set of rules with its counters, on the clock of the recording.
+type replaySet struct {
+	service *service.Service
+	now     time.Time
+	call    service.Call
+	total   tally
+	tallies map[string]*tally // by name of the rule
+	// unmatched counts descriptors that the configuration has no answer for.
+	unmatched uint64
+}
+
+// tally counts the requests, or the descriptors, that a rule decides.
+type tally struct {
+	requests, hits, passed, limited uint64
+}
+
+// limitedDescriptor is a descriptor and how often it is newly limited.
+type limitedDescriptor struct {
+	domain  string
+	entries []rls.Entry
+	times   uint64
+}
+
+func newReplayer(sets []*limits.Rules) *replayer {
+	r := &replayer{limited: map[string]*limitedDescriptor{}}
+	for _, rules := range sets {
+		r.sets = append(r.sets, newReplaySet(rules))
+	}
+	return r
+}
+
+func newReplaySet(rules *limits.Rules) *replaySet {
+	s := &replaySet{tallies: map[string]*tally{}}
+	s.service = service.New(service.Options{
+		Store: memory.New(memory.Options{Settings: memory.Settings{MaxKeys: replayMaxKeys},
+			Clock: func() int64 { return s.now.UnixMicro() }}),
+		Stats: stats.NewRegistry(stats.Options{}),
+		Caps:  service.Caps{Descriptors: math.MaxInt, Entries: math.MaxInt, TextBytes: math.MaxInt},
+		Clock: func() time.Time { return s.now },
+	})
+	s.service.SetRules(rules)
+	return s
+}
+
+// run decides all requests of a recording.
+func (r *replayer) run(ctx context.Context, in io.Reader) error {
+	r.recording = newRecording(in)
+	for {
+		one, err := r.recording.next()
+		if err == io.EOF {
+			return nil
+		}
+		if err == nil {
+			err = ctx.Err()
+		}
+		if err != nil {
+			return err
+		}
+		r.decide(ctx, &one)
+	}
+}
+
+// decide decides one request by each set. What a daemon refuses to decide depends on no rules.
+func (r *replayer) decide(ctx context.Context, one *recorded) {
+	for _, s := range r.sets {
+		if err := s.decide(ctx, one); err != nil {
+			r.recording.skipped.broken++
+			return
+		}
+	}
+	if r.requests++; r.requests == 1 {
+		r.from = one.at
+	}
+	r.to = one.at
+	for _, s := range r.sets {
+		s.count()
+	}
+	for i := range one.request.Descriptors {
+		if r.newlyLimited(i) {
+			r.noteLimited(one.request.Domain, one.request.Descriptors[i].Entries)
+		}
+	}
+}
+
+// newlyLimited says whether the last set limits descriptor i, and no set before it.
+func (r *replayer) newlyLimited(i int) bool {
+	last := len(r.sets) - 1
+	return r.sets[last].limits(i) && !slices.ContainsFunc(r.sets[:last], func(s *replaySet) bool { return s.limits(i) })
+}
+
+// limits says whether the answer to descriptor i of the request that was decided last is OVER_LIMIT.
+func (s *replaySet) limits(i int) bool { return s.call.Response.Statuses[i].Code == rls.OverLimit }
+
+func (r *replayer) noteLimited(domain string, entries []rls.Entry) {
+	key := descriptorText(domain, entries)
+	d := r.limited[key]
+	if d == nil {
+		d = &limitedDescriptor{domain: domain, entries: entries}
+		r.limited[key] = d
+	}
+	d.times++
+}
+
+func (s *replaySet) decide(ctx context.Context, one *recorded) error {
+	s.now = one.at
+	s.call.Request = one.request
+	return s.service.Decide(ctx, &s.call)
+}
+
+// count adds the answer to the request that was decided last.
+func (s *replaySet) count() {
+	request, hits := &s.call.Request, uint64(0)
+	domain := s.service.Rules().Domain(request.Domain)
+	for i := range request.Descriptors {
+		d, n := &request.Descriptors[i], uint64(0)
+		switch {
+		case d.Negative: // gives hits back
+		case d.HasHits:
+			n = d.Hits
+		default:
+			n = uint64(max(request.HitsAddend, 1))
+		}
+		hits = addHits(hits, n)
+		if rule := s.call.Rule(i); rule != nil {
+			s.tally(rule).add(n, s.call.Response.Statuses[i].Code)
+		} else if domain == nil || domain.Outcome(d.Entries).Unmatched() {
+			s.unmatched++
+		}
+	}
+	s.total.add(hits, s.call.Response.Overall)
+}
+
+// tally is that of a rule. Limits that requests of a domain bring along share one.
+func (s *replaySet) tally(rule *limits.Rule) *tally {
+	name := rule.Path(s.call.Request.Domain)
+	if name == "" {
+		name = s.call.Request.Domain + ownLimits
+	}
+	t := s.tallies[name]
+	if t == nil {
+		t = new(tally)
+		s.tallies[name] = t
+	}
+	return t
+}
+
+func (t *tally) add(hits uint64, code rls.Code) {
+	t.requests++
+	t.hits = addHits(t.hits, hits)
+	if code == rls.OverLimit {
+		t.limited++
+	} else {
+		t.passed++
+	}
+}
+
+// addHits adds up to the greatest number: requests say themselves how many hits they are.
+func addHits(a, b uint64) uint64 {
+	if a > math.MaxUint64-b {
+		return math.MaxUint64
+	}
+	return a + b
+}
