@@ -77,6 +77,7 @@ func (c *Config) settle(r *settings.Report) {
 	if c.DB.DatabaseURL != "" {
 		c.DB.URL = c.DB.DatabaseURL
 	}
+	c.DB.AnonymousChosen = r.IsSet("AUTH_ANONYMOUS_USERS_RETENTION")
 	c.API.ExternalURL = strings.TrimRight(c.API.ExternalURL, "/")
 	c.General.FlowLife = max(c.General.FlowLife, 300*time.Second)
 	if c.JWT.Life == 0 {

@@ -95,6 +95,10 @@ type dbConfig struct {
 	CleanupEvery time.Duration `env:"AUTH_DB_CLEANUP_INTERVAL" envDefault:"5m" min:"10ms"`
 	// Age at which audit rows are removed; 0: never.
 	AuditRetention time.Duration `env:"AUTH_AUDIT_RETENTION" envDefault:"9600h" min:"0s"`
+	// Time without activity after which anonymous users are removed; 0: never. Unset: 720h, but users whom a takeover has carried are kept.
+	AnonymousRetention time.Duration `env:"AUTH_ANONYMOUS_USERS_RETENTION" envDefault:"720h" min:"0s"`
+	// AnonymousChosen: the operator has set it, and it holds for carried users too.
+	AnonymousChosen bool
 }
 
 // jwtConfig is the signing of tokens and the root key.

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -130,6 +131,9 @@ func TestConfig_everyVariable(t *testing.T) {
 	f("AUTH_RATE_LIMIT_SMS_PER_PREFIX", "1", func(c *Config) { c.Limits.SMSPerPrefix = "1" })
 	f("LOG_LEVEL", "DEBUG", func(c *Config) { c.Log.Level = "debug" })
 	f("AUTH_LOG_LEVEL", "warn", func(c *Config) { c.Log.Level, c.Log.AuthLevel = "warn", "warn" })
+	f("AUTH_ANONYMOUS_USERS_RETENTION", "24h", func(c *Config) {
+		c.DB.AnonymousRetention, c.DB.AnonymousChosen = 24*time.Hour, true
+	})
 	f("AUTH_TRACING_EXPORTER", "opentelemetry", func(c *Config) {})
 	for _, name := range provider.Names() {
 		seen["AUTH_EXTERNAL_"+strings.ToUpper(name)+"_ENABLED"] = true // TestConfig_external

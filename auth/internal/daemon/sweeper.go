@@ -21,8 +21,6 @@ const (
 	day = 24 * time.Hour
 	// messagesKept is for how long auth mail list shows what became of a message.
 	messagesKept = 7 * day
-	// anonymousKept is for how long an inactive anonymous user is kept.
-	anonymousKept = 30 * day
 )
 
 // sweep removes what has expired until ctx ends. Its pauses are of random length, so that of many replicas
@@ -45,6 +43,13 @@ func (d *daemon) sweep(ctx context.Context) {
 
 func (d *daemon) sweepOnce(ctx context.Context, c *config.Config) {
 	s := sweepAt(c, time.Now().UTC())
+	if !s.Anonymous.IsZero() && !c.DB.AnonymousChosen {
+		// Nobody signs up here before a takeover is closed: who was made earlier was carried.
+		m, err := d.db.Takeover(ctx)
+		if s.AnonymousSince = m.ClosedAt; err != nil || m.Open {
+			s.Anonymous = time.Time{}
+		}
+	}
 	var removed int64
 	for {
 		done, err := d.db.Sweep(ctx, s)
@@ -88,8 +93,8 @@ func sweepAt(c *config.Config, now time.Time) store.Sweep {
 	if c.DB.AuditRetention > 0 {
 		s.Audit = now.Add(-c.DB.AuditRetention)
 	}
-	if c.Accounts.Anonymous {
-		s.Anonymous = now.Add(-anonymousKept)
+	if c.Accounts.Anonymous && c.DB.AnonymousRetention > 0 {
+		s.Anonymous = now.Add(-c.DB.AnonymousRetention)
 	}
 	return s
 }

@@ -47,7 +47,49 @@ func TestSweepTimes(t *testing.T) {
 	f("AUTH_SESSIONS_INACTIVITY_TIMEOUT=1h", func(s *store.Sweep) { s.ActiveBefore = now.Add(-25 * time.Hour) })
 	f("AUTH_AUDIT_RETENTION=720h", func(s *store.Sweep) { s.Audit = now.Add(-30 * day) })
 	f("AUTH_AUDIT_RETENTION=0", func(s *store.Sweep) { s.Audit = time.Time{} })
-	f("AUTH_EXTERNAL_ANONYMOUS_USERS_ENABLED=true", func(s *store.Sweep) { s.Anonymous = now.Add(-30 * day) })
+	const anonymous = "AUTH_EXTERNAL_ANONYMOUS_USERS_ENABLED=true"
+	f(anonymous, func(s *store.Sweep) { s.Anonymous = now.Add(-30 * day) })
+	f(anonymous+" AUTH_ANONYMOUS_USERS_RETENTION=48h", func(s *store.Sweep) { s.Anonymous = now.Add(-2 * day) })
+	f(anonymous+" AUTH_ANONYMOUS_USERS_RETENTION=0", func(*store.Sweep) {})
+}
+
+// Anonymous users whom a takeover has carried are kept until the setting says for how long; those made later are not.
+func TestSweepOnce_carriedAnonymous(t *testing.T) {
+	t.Parallel()
+	const anonymous = "AUTH_EXTERNAL_ANONYMOUS_USERS_ENABLED=true"
+	var text bytes.Buffer
+	c := settingsOf(t, anonymous)
+	d := &daemon{db: storetest.Open(t), log: NewLogger(&text, c.Log)}
+	now := time.Now().UTC().Truncate(time.Microsecond)
+	closed := now.Add(-35 * day)
+	made := func(at time.Time) uuid.UUID {
+		u := store.User{ID: uuid.New(), IsAnonymous: true, CreatedAt: at, UpdatedAt: at}
+		b := d.db.Batch()
+		b.InsertUser(u)
+		if err := b.Send(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		return u.ID
+	}
+	carried, later, fresh := made(now.Add(-40*day)), made(now.Add(-32*day)), made(now.Add(-day))
+	there := func(want ...bool) {
+		t.Helper()
+		for i, id := range []uuid.UUID{carried, later, fresh} {
+			if _, err := d.db.User(t.Context(), id); (err == nil) != want[i] {
+				t.Errorf("user %d: %v, want there: %v", i, err, want[i])
+			}
+		}
+	}
+	storetest.Exec(t, d.db, `insert into moves (id, kind, source, state, started_at) values ($1, 'takeover', 'h:1/d auth', 'open', $2)`,
+		uuid.New(), closed)
+	d.sweepOnce(t.Context(), &c) // an open takeover owns every user
+	there(true, true, true)
+	storetest.Exec(t, d.db, `update moves set state = 'closed', closed_at = $1`, closed)
+	d.sweepOnce(t.Context(), &c)
+	there(true, false, true)
+	c = settingsOf(t, anonymous+" AUTH_ANONYMOUS_USERS_RETENTION=720h")
+	d.sweepOnce(t.Context(), &c)
+	there(false, false, true)
 }
 
 // One sweep works off a backlog of several batches, and ends when its context does.

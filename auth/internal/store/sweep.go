@@ -22,8 +22,8 @@ type Sweep struct {
 	// Sessions go when they ended before EndedBefore, or are past their end by the rules: not_after,
 	// created or last refreshed before these times.
 	EndedBefore, CreatedBefore, ActiveBefore time.Time
-	// Anonymous users go when they were last active before.
-	Anonymous time.Time
+	// Anonymous users go when they were last active before, unless they were made before AnonymousSince.
+	Anonymous, AnonymousSince time.Time
 	// Batch is how many rows of each kind one step may look at or remove.
 	Batch int
 	// Cursor is where the last step's walk through sessions ended; Nil: at the beginning.
@@ -109,7 +109,7 @@ select (select count(*) from part), (select count(*) from gone), (select id from
 var sweepAnonymous = define(`
 delete from {users} where id in (
     select u.id from {users} u
-    where u.is_anonymous and u.created_at < $1 and u.updated_at < $1
+    where u.is_anonymous and u.created_at < $1 and u.updated_at < $1 and u.created_at >= $3
       and not exists (select from {sessions} s where s.user_id = u.id and s.refreshed_at >= $1)
     limit $2 for update skip locked)`)
 
@@ -137,7 +137,7 @@ func (db *DB) Sweep(ctx context.Context, s Sweep) (out Swept, err error) {
 
 func (t *Tx) sweepByTime(ctx context.Context, s Sweep, out *Swept) error {
 	b := t.Batch()
-	kind := func(doing string, what statement, before time.Time) {
+	kind := func(doing string, what statement, before time.Time, more ...any) {
 		if before.IsZero() {
 			return
 		}
@@ -145,7 +145,7 @@ func (t *Tx) sweepByTime(ctx context.Context, s Sweep, out *Swept) error {
 			tag, err := r.Exec()
 			out.Removed += tag.RowsAffected()
 			return err
-		}, what, before, s.Batch)
+		}, what, append([]any{before, s.Batch}, more...)...)
 	}
 	kind("sweep tokens", sweepTokens, s.Now)
 	kind("sweep flows", sweepFlows, s.Now)
@@ -158,7 +158,7 @@ func (t *Tx) sweepByTime(ctx context.Context, s Sweep, out *Swept) error {
 	kind("sweep messages", sweepMessages, s.Messages)
 	b.exec("wipe messages", wipeMessages, s.Now, s.Batch)
 	kind("sweep audit", sweepAudit, s.Audit)
-	kind("sweep anonymous", sweepAnonymous, s.Anonymous)
+	kind("sweep anonymous", sweepAnonymous, s.Anonymous, s.AnonymousSince)
 	return b.Send(ctx)
 }
 
