@@ -44,7 +44,7 @@ func (s *Service) storeFailed(c *Call, domain *limits.Domain, err error) error {
 func (c *Call) failedHit() (descriptor int, err error) {
 	for i := range c.plan {
 		p := &c.plan[i]
-		if p.hit == fromCache || c.batch.Hits[p.hit].Err == nil {
+		if p.hit < 0 || c.batch.Hits[p.hit].Err == nil {
 			continue
 		}
 		e := c.batch.Hits[p.hit].Err

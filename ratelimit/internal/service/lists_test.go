@@ -87,6 +87,8 @@ func TestLists_failure(t *testing.T) {
 	r := newTimedRig(t, listRules, Options{OnStoreFailure: limits.FailureAllow})
 	r.SetStore(someFail{r.store.Store})
 	r.expect(t, call("d", "(k,away)|(k,x)"), "OK: OK 0/2 OK 3/2")
+	// A limit that needs no store has no hit that could have failed.
+	r.expect(t, call("d", "(z,away)|(k,away)"), "OVER_LIMIT: OVER_LIMIT 0/0 OK 0/2")
 }
 
 // A limit of 0 that counts what it admits asks no store, and with the stop option keeps others from counting.
