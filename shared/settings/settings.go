@@ -29,6 +29,8 @@ type Options struct {
 	OldPrefixes []Alias
 	// ListAll ends that summary: how to get the whole list.
 	ListAll string
+	// Summary is another text of it, with the number of names and some of them; "": the usual one.
+	Summary string
 	// Known are names that are ours without being a field. One may end in *.
 	Known []string
 	// Prefixes begin our names: others that begin so are probably misspelt.
@@ -115,6 +117,16 @@ func (r *Report) Spelled(name string) string {
 		return spelled
 	}
 	return name
+}
+
+// Renamed says whether a variable that is set has an old name.
+func (r *Report) Renamed() bool {
+	for name, spelled := range r.origin {
+		if r.IsSet(name) && spelled != name && spelled != name+fileSuffix {
+			return true
+		}
+	}
+	return false
 }
 
 // Text is the value as the operator gave it; "" when unset.
@@ -227,7 +239,7 @@ func (r *Report) Brief() []string {
 	if len(r.renamed) < 2 {
 		return r.Warnings
 	}
-	var brief, given []string
+	var brief, given, old []string
 	at := -1
 	for _, w := range r.Warnings {
 		a, renamed := r.renamed[w]
@@ -241,12 +253,17 @@ func (r *Report) Brief() []string {
 		}
 		if len(given) < examples {
 			given = append(given, a.Old+" is "+a.New+" now")
+			old = append(old, a.Old)
 		}
 	}
 	summary := fmt.Sprintf("%d settings have old names, whose prefix alone changed: %s", len(r.renamed),
 		strings.Join(given, ", "))
 	if len(r.renamed) > examples {
 		summary += ", …; " + r.options.ListAll
+		old = append(old, "…")
+	}
+	if r.options.Summary != "" {
+		summary = fmt.Sprintf(r.options.Summary, len(r.renamed), strings.Join(old, ", "))
 	}
 	brief[at] = summary
 	return brief

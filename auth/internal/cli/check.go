@@ -57,6 +57,7 @@ func (p *program) check(ctx context.Context, args []string) error {
 			defer db.Close()
 		}
 		if migrated {
+			r.defaults(ctx, db, &l)
 			r.keys(ctx, db, &c, l)
 		}
 		r.providers(ctx, l)
@@ -96,6 +97,28 @@ func (r *report) database(ctx context.Context, c *config.Config) (db *store.DB, 
 		return db, false
 	}
 	return db, true
+}
+
+// defaults warns of those that the replaced service had otherwise, and prints the lines that bring them back.
+func (r *report) defaults(ctx context.Context, db *store.DB, l *config.Live) {
+	ctx, cancel := context.WithTimeout(ctx, checkPatience)
+	defer cancel()
+	m, err := db.Takeover(ctx)
+	if err != nil {
+		r.say("takeover", err)
+		return
+	}
+	list, err := daemon.FormerDefaults(ctx, db, l, m)
+	if err != nil {
+		r.say("takeover", err)
+		return
+	}
+	for _, d := range list {
+		fmt.Fprintln(r.p.stdout, "warn ", d.Text)
+	}
+	for _, d := range list {
+		fmt.Fprintln(r.p.stdout, d.Line)
+	}
 }
 
 func (r *report) keys(ctx context.Context, db *store.DB, c *config.Config, l config.Live) {

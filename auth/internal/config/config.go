@@ -177,12 +177,20 @@ func Load(environ []string, file string,
 		return c, l, nil, new(settings.Report), err
 	}
 	all, schema := takeSchema(all)
+	named := len(schema) > 0
 	all, twins := dropUnusedLegacy(all)
 	r = settings.Load(&c, all, settingNames)
 	if len(twins) > 0 {
 		r.Warn("no effect, since the other one of the same provider is on: %s", strings.Join(twins, ", "))
 	}
-	for _, name := range schema {
+	if !schemasDiffer(schema) {
+		for _, e := range schema {
+			r.Warn("%s is the schema that auth takeover reads; this program's own is that of search_path", e)
+		}
+		schema = nil
+	}
+	for _, e := range schema {
+		name, _, _ := strings.Cut(e, "=")
 		r.Clash("%s named a schema in the service that this one replaces; AUTH_DB_NAMESPACE is put before every table's name instead: remove %s, "+
 			"and give a schema as search_path in DATABASE_URL", name, name)
 	}
@@ -191,5 +199,6 @@ func Load(environ []string, file string,
 		stale = keepUntilRestart(running, &c)
 	}
 	l = c.live(r)
+	l.oldNames = l.oldNames || named
 	return c, l, stale, r, r.Err()
 }

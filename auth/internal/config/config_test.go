@@ -307,7 +307,7 @@ func TestConfig_warnings(t *testing.T) {
 	f("GOTRUE_SECURITY_SB_FORWARDED_FOR_ENABLED=true",
 		"GOTRUE_SECURITY_SB_FORWARDED_FOR_ENABLED is an old name; it is called AUTH_SECURITY_FORWARDED_FOR_ENABLED now")
 	f("AUTH_PASSWORD_HIBP_ENABLED=true",
-		"AUTH_PASSWORD_HIBP_ENABLED is an old name; it is called AUTH_PASSWORD_COMMON_REFUSED now; a 10,000-word list is not HIBP: a password that leaked elsewhere is accepted unless it is on that list")
+		"AUTH_PASSWORD_HIBP_ENABLED is an old name; it is called AUTH_PASSWORD_COMMON_REFUSED now; PASSWORD_HIBP_ENABLED asked a service with 900 million leaked passwords; here AUTH_PASSWORD_COMMON_REFUSED refuses the 10,000 most common ones")
 	const short = ": passwords of fewer than 8 characters are soon guessed; 8 is the least that is recommended"
 	for set, n := range map[string]string{"": "6", "7": "7", "3": "6"} { // less than 6 counts as 6
 		_, _, got, _ := loadSettings(t, leastBut("AUTH_PASSWORD_MIN_LENGTH", set)...)

@@ -38,6 +38,9 @@ type Live struct {
 	SMTP     *mail.SMTP // nil: nothing is mailed
 	SMS      sms.Settings
 	Hash     password.Params
+
+	oldNames bool            // some settings have names of the replaced service
+	unset    []FormerDefault // settings that are not set, and whose defaults were others there
 }
 
 // live makes it, and reports what only the making shows to be wrong.
@@ -63,6 +66,7 @@ func (c *Config) live(r *settings.Report) (l Live) {
 		l.SMTP = c.makeSMTP(r)
 	}
 	l.SMS = c.smsSettings()
+	l.oldNames, l.unset = r.Renamed(), c.formerDefaults(r)
 	return l
 }
 

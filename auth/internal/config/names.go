@@ -7,7 +7,7 @@ import (
 	"gatehouse/shared/settings"
 )
 
-const notHIBP = "a 10,000-word list is not HIBP: a password that leaked elsewhere is accepted unless it is on that list"
+const notHIBP = "PASSWORD_HIBP_ENABLED asked a service with 900 million leaked passwords; here AUTH_PASSWORD_COMMON_REFUSED refuses the 10,000 most common ones"
 
 // settingNames is what package settings must know about our variables: old names, prefixes, and
 // names that are ours without being a field.
@@ -31,26 +31,37 @@ var settingNames = settings.Options{
 		{Old: "GOTRUE_*", New: "AUTH_"},
 	},
 	OldPrefixes: []settings.Alias{{Old: "GOTRUE_", New: "AUTH_"}, {Old: "", New: "AUTH_"}},
-	ListAll:     "auth check lists all",
+	Summary:     "%d settings have names of the replaced service (%s): each works as AUTH_… for two major versions; auth check lists them",
 	Known:       slices.Concat(unsupportedNames(), ignoredNames, unsupportedProviderNames(), []string{freePrefix + "*"}),
 	Prefixes:    []string{"AUTH_"},
 	Seconds:     true,
 }
 
-// schemaNames meant a schema in the replaced service; nothing here does.
+// schemaNames mean the schema of the replaced service, which auth takeover reads; nothing else here does.
 var schemaNames = []string{"DB_NAMESPACE", "GOTRUE_DB_NAMESPACE", "GOTRUE_DB_DB_NAMESPACE"}
 
-// takeSchema removes them from the environment and says which were set.
+// takeSchema removes them from the environment and returns those that were set, as NAME=value.
 func takeSchema(environ []string) (rest, found []string) {
 	for _, e := range environ {
 		name, value, _ := strings.Cut(e, "=")
 		if !slices.Contains(schemaNames, name) {
 			rest = append(rest, e)
-		} else if value != "" && !slices.Contains(found, name) {
-			found = append(found, name)
+		} else if value != "" && !slices.Contains(found, e) {
+			found = append(found, e)
 		}
 	}
 	return rest, found
+}
+
+// schemasDiffer says whether they have different values.
+func schemasDiffer(found []string) bool {
+	for _, e := range found {
+		_, first, _ := strings.Cut(found[0], "=")
+		if _, value, _ := strings.Cut(e, "="); value != first {
+			return true
+		}
+	}
+	return false
 }
 
 // ignoredNames are settings of the replaced service that mean nothing here: what they configured is done
@@ -71,6 +82,7 @@ var ignoredNames = []string{
 	"AUTH_AUDIT_LOG_DISABLE_POSTGRES", "AUTH_PROFILER_*", "AUTH_RATE_LIMIT_SSO", "AUTH_RATE_LIMIT_WEB3",
 	"AUTH_RATE_LIMIT_PASSKEY",
 	"AUTH_SAML_*", "AUTH_SCIM_*", "AUTH_OAUTH_SERVER_*", "AUTH_CUSTOM_OAUTH_*", "AUTH_PASSKEY_*", "AUTH_EXTERNAL_WEB3_*",
+	"AUTH_COOKIE_KEY", "AUTH_EXTERNAL_SAML_*", "AUTH_HOOK_CUSTOM_SMS_PROVIDER_*", "AUTH_MFA_MAX_VERIFIED_FACTORS",
 	"AUTH_EXTERNAL_ALLOWED_ID_TOKEN_ISSUERS", "AUTH_EXTERNAL_REDIRECTURL",
 }
 

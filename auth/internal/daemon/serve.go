@@ -93,6 +93,13 @@ func Serve(ctx context.Context, o Options) (err error) {
 		return stopped(ctx, err)
 	}
 	defer d.db.Close()
+	defaults, err := FormerDefaults(ctx, d.db, &l, d.takeover)
+	if err != nil {
+		return stopped(ctx, err)
+	}
+	for _, f := range defaults {
+		d.log.Warn(f.Text)
+	}
 	d.keeper = keys.New(keys.Options{DB: d.db, Root: d.root, Log: d.log.Logger}, l.Keys)
 	if err := d.keeper.Start(ctx); err != nil {
 		return stopped(ctx, err)

@@ -87,6 +87,9 @@ func TestSweepOnce_carriedAnonymous(t *testing.T) {
 	storetest.Exec(t, d.db, `update moves set state = 'closed', closed_at = $1`, closed)
 	d.sweepOnce(t.Context(), &c)
 	there(true, false, true)
+	if n, err := d.db.CarriedAnonymous(t.Context(), closed); n != 1 || err != nil {
+		t.Errorf("%d anonymous users were carried, %v", n, err)
+	}
 	c = settingsOf(t, anonymous+" AUTH_ANONYMOUS_USERS_RETENTION=720h")
 	d.sweepOnce(t.Context(), &c)
 	there(false, false, true)

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"gatehouse/auth/internal/config"
 	"gatehouse/auth/internal/store"
 )
 
@@ -35,6 +36,18 @@ func (d *daemon) useTakeover(m store.Takeover) {
 	if !m.ClosedAt.IsZero() {
 		d.accounts.TookOver(m.LinksUntil)
 	}
+}
+
+// FormerDefaults are the settings whose defaults the replaced service had otherwise, for who comes from there.
+func FormerDefaults(ctx context.Context, db *store.DB, l *config.Live, m store.Takeover) ([]config.FormerDefault, error) {
+	var anonymous int64
+	if !m.ClosedAt.IsZero() {
+		var err error
+		if anonymous, err = db.CarriedAnonymous(ctx, m.ClosedAt); err != nil {
+			return nil, err
+		}
+	}
+	return l.FormerDefaults(!m.ClosedAt.IsZero(), anonymous), nil
 }
 
 // watchTakeover stops the daemon when a takeover begins while it runs, through failed, and takes over what one has left

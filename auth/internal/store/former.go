@@ -34,6 +34,15 @@ func (db *DB) Takeover(ctx context.Context) (m Takeover, err error) {
 	return m, err
 }
 
+var countCarriedAnonymous = define(`
+select count(*) from {users} where is_anonymous and created_at < $1`)
+
+// CarriedAnonymous counts the anonymous users who were made before a takeover was closed.
+func (db *DB) CarriedAnonymous(ctx context.Context, closed time.Time) (n int64, err error) {
+	err = db.query(ctx, "carried anonymous", func(r pgx.Rows) error { return r.Scan(&n) }, countCarriedAnonymous, closed)
+	return n, err
+}
+
 // SessionSecret is what proves that a refresh token is of a session.
 type SessionSecret struct {
 	Session uuid.UUID
