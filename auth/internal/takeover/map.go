@@ -164,14 +164,11 @@ func (m *mapper) provider(name string) string { return cmp.Or(m.custom[name], na
 
 // provenEmail is the address that the provider vouches for.
 func provenEmail(provider string, data json.RawMessage) string {
-	var d struct {
-		Email    any `json:"email"`
-		Verified any `json:"email_verified"`
-	}
-	if json.Unmarshal(data, &d) != nil || provider != "email" && d.Verified != true {
+	var claims map[string]any // not a struct, whose fields take names in any case
+	if json.Unmarshal(data, &claims) != nil || provider != "email" && claims["email_verified"] != true {
 		return ""
 	}
-	email, _ := d.Email.(string)
+	email, _ := claims["email"].(string)
 	return address.Fold(email)
 }
 
