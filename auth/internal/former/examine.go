@@ -219,13 +219,14 @@ limit 1`, func(r pgx.Rows) error {
 	return pid, found, err
 }
 
-// Name is a name of one or two parts as it stands in SQL, without quotes where it needs none.
+// Name is a name of one or two parts as it stands in SQL, without quotes where a part needs none.
 func Name(parts ...string) string {
-	q := pgx.Identifier(parts).Sanitize()
+	var quoted []string
 	for _, p := range parts {
 		if strings.Trim(p, "abcdefghijklmnopqrstuvwxyz0123456789_") != "" || p == "" || p[0] <= '9' {
-			return q
+			p = pgx.Identifier{p}.Sanitize()
 		}
+		quoted = append(quoted, p)
 	}
-	return strings.Join(parts, ".")
+	return strings.Join(quoted, ".")
 }

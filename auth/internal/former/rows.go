@@ -250,7 +250,7 @@ const versionOf = `case
 
 // sessionReason is what a session's own row and user say.
 const sessionReason = `case ` + ownedReason + ` when {s.oauth_client_id} is not null then 'oauth'
-    when s.not_after <= now() then 'expired' else '' end`
+    when s.not_after <= {now} then 'expired' else '' end`
 
 const selectSessions = `
 select s.id, s.user_id, s.factor_id, s.created_at, s.refreshed_at at time zone 'UTC', s.not_after,

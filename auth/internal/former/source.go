@@ -133,9 +133,10 @@ func (s *Source) row(ctx context.Context, sql string, into []any, args ...any) e
 	})
 }
 
-// prepareNames fills in the schema, and null for what an older version lacks.
+// prepareNames fills in the schema, the time of the run, and null for what an older version lacks.
 func (s *Source) prepareNames() {
-	pairs := []string{"{S}", pgx.Identifier{s.Schema}.Sanitize()}
+	pairs := []string{"{S}", pgx.Identifier{s.Schema}.Sanitize(),
+		"{now}", "'" + s.Catalog.Now.UTC().Format("2006-01-02 15:04:05.999999") + "+00'::timestamptz"}
 	optional := func(table, alias, column, kind string) {
 		value := alias + "." + column
 		if !s.Catalog.Has(table, column) {

@@ -142,8 +142,22 @@ func (s *Source) Advise(ctx context.Context, to Target) (a Advice, err error) {
 	a.Suggestions = append(append(a.Suggestions, renamed), validateHere...)
 	slices.Sort(revoke)
 	a.WayBack = append(append(a.WayBack, validateThere...), slices.Compact(revoke)...)
+	for _, lines := range [][]string{a.Suggestions, a.WayBack} {
+		for i, line := range lines {
+			if strings.HasPrefix(line, "--") {
+				lines[i] = oneLine(line)
+			}
+		}
+	}
+	for i, name := range a.Objects {
+		a.Objects[i] = oneLine(name)
+	}
 	return a, nil
 }
+
+// oneLine keeps a comment on its line whatever names it has: what stands behind a line break would be a statement. In a
+// statement the quotes keep names together.
+func oneLine(text string) string { return strings.NewReplacer("\n", " ", "\r", " ").Replace(text) }
 
 const selectTriggers = `
 select format('%I', t.tgname), c.relname::text, pg_get_triggerdef(t.oid), t.tgenabled::text

@@ -250,3 +250,57 @@ func TestRecovery(t *testing.T) {
 	m.sourceURL = url
 	m.must(t, takeover.Last)
 }
+
+// Names in comments of the suggested statements stay on their line: behind a line break they would be run with the rest.
+func TestSuggestions_lineBreaks(t *testing.T) {
+	t.Parallel()
+	m := newMove(t, formertest.Newest)
+	m.there(t, strings.ReplaceAll(`create schema app; create table app.run (what text);
+		create function app."f{insert into app.run values ('f'); --"() returns int language sql as 'select count(*)::int from auth.users';
+		create table app."t{insert into app.run values ('t'); --" (id uuid references auth.users);
+		create table app.seen (session_id uuid constraint "k{insert into app.run values ('k'); --" references auth.sessions)`, "{", "\n"))
+	o := m.must(t, takeover.Last)
+	_, rest, _ := strings.Cut(o.out, "-- suggestions:\n")
+	forth, back, _ := strings.Cut(rest, "-- way back:\n")
+	for _, sql := range []string{forth, back} {
+		m.there(t, sql)
+		if run := one[string](t, m.url, "select coalesce(string_agg(what, ' '), '') from app.run"); run != "" {
+			t.Fatalf("names that were run as statements: %s\n%s", run, sql)
+		}
+	}
+}
+
+// A schema whose name needs quotes has its triggers moved like any other.
+func TestSuggestions_quotedSchema(t *testing.T) {
+	t.Parallel()
+	m := newMove(t, formertest.Newest)
+	m.there(t, `create schema app;
+		create function app.noted() returns trigger language plpgsql as 'begin return new; end';
+		create trigger on_user after insert on auth.users for each row execute function app.noted();
+		alter schema auth rename to "Auth"`)
+	m.Schema = "Auth"
+	o := m.must(t, takeover.Last)
+	if !strings.Contains(o.out, "\nCREATE TRIGGER on_user AFTER INSERT ON public.users FOR EACH ROW EXECUTE FUNCTION app.noted();\n") {
+		t.Error(o.out)
+	}
+}
+
+// A session that expires while the last run works doesn't keep the takeover open.
+func TestLast_sessionExpires(t *testing.T) {
+	t.Parallel()
+	m := newMove(t, formertest.Newest)
+	live := m.Live()[0]
+	m.there(t, "update auth.sessions set not_after = clock_timestamp() + interval '5 seconds' where id = $1", live.ID)
+	m.must(t, takeover.Last, func(o *takeover.Options) {
+		o.Hooks.Batch = func(step string) {
+			if step == "links" {
+				for one[bool](t, m.url, "select not_after >= clock_timestamp() from auth.sessions where id = $1", live.ID) {
+					time.Sleep(100 * time.Millisecond)
+				}
+			}
+		}
+	})
+	if n := one[int](t, m.url, "select count(*) from sessions where id = $1", live.ID); n != 1 {
+		t.Errorf("%d sessions, want the one that was live when the run began", n)
+	}
+}
