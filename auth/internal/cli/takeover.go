@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"errors"
 	"flag"
@@ -122,13 +123,12 @@ func (p *program) runTakeover(ctx context.Context, o takeover.Options, c *config
 	}
 	defer o.DB.Close()
 	source := c.Takeover.SourceURL
-	if source == "" {
-		source = c.DB.URL
+	if o.Mode != takeover.Abandon || source == "" { // which another database that is gone must not keep from
+		if o.Source, err = former.OpenSource(ctx, cmp.Or(source, c.DB.URL), schema); err != nil {
+			return fmt.Errorf("AUTH_TAKEOVER_SOURCE_URL: %w", err)
+		}
+		defer o.Source.Close()
 	}
-	if o.Source, err = former.OpenSource(ctx, source, schema); err != nil {
-		return fmt.Errorf("AUTH_TAKEOVER_SOURCE_URL: %w", err)
-	}
-	defer o.Source.Close()
 	o.Logger = slog.New(slog.DiscardHandler)
 	switch err := takeover.Run(ctx, o); {
 	case errors.Is(err, takeover.ErrRefused):

@@ -87,7 +87,7 @@ func (m *move) run(t *testing.T, mode takeover.Mode, change ...func(*takeover.Op
 		f(&o)
 	}
 	err = takeover.Run(ctx, o)
-	o.Source.Close()
+	source.Close()
 	got := output{out.String(), log.String(), err}
 	m.private(t, got)
 	return got

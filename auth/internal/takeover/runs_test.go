@@ -197,6 +197,11 @@ func TestTwoDatabases(t *testing.T) {
 	m.there(t, `create schema app; create table app.profiles (id uuid references auth.users on delete cascade)`)
 	m.migrate(t)
 	m.must(t, takeover.Ahead)
+	formertest.Exec(t, m.url, `create schema app; create table app.notes (id uuid constraint owner references gh_users)`)
+	refusal := "takeover: app.notes refers to users here already, and its rows would go with users that are deleted here: move the key back first: alter table app.notes drop constraint owner;"
+	m.refused(t, takeover.Last, refusal)
+	m.refused(t, takeover.Abandon, refusal, func(o *takeover.Options) { o.Source.Close(); o.Source = nil })
+	formertest.Exec(t, m.url, `alter table app.notes drop constraint owner`)
 	o := m.must(t, takeover.Last)
 	if !strings.Contains(o.out, "-- foreign key profiles_id_fkey of app.profiles refers to auth.users\n") ||
 		!strings.Contains(o.out, "-- they cannot refer to another database\n") || strings.Contains(o.out, "alter table") {

@@ -48,7 +48,8 @@ type Settings struct {
 
 // Options are those of one run.
 type Options struct {
-	Mode     Mode
+	Mode Mode
+	// Source may be nil for Abandon, where it is in another database.
 	Source   *former.Source
 	DB       *store.DB
 	Settings Settings
