@@ -7,13 +7,16 @@ type perSecond struct {
 	state atomic.Uint64 // the second in the upper half, how many it has had in the lower
 }
 
-// take says whether an event of this second, Unix time, is one of the first most. A second earlier than the last counts
-// as that one: decisions of several processors arrive a little out of order.
+// outOfOrder is how many seconds after a later one an event may come: the store may have taken its time.
+const outOfOrder = 10
+
+// take says whether an event of this second, Unix time, is one of the first most. One of an earlier second counts for
+// the last, within outOfOrder; a clock that went back further begins again.
 func (p *perSecond) take(second int64, most uint32) bool {
 	for {
 		before := p.state.Load()
 		now, taken := uint32(second), uint32(before)
-		if last := uint32(before >> 32); last == now || last == now+1 {
+		if last := uint32(before >> 32); last-now <= outOfOrder { // 0 if it is the same
 			now = last
 		} else {
 			taken = 0

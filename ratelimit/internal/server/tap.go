@@ -84,14 +84,18 @@ func (s stream) send(l *observe.Listener, r *http.Request, lasts time.Duration) 
 	}
 }
 
-// lines writes a line, and those that wait behind it.
+// lines writes a line, and those that wait behind it, for a moment: behind a slow reader there are always some.
 func (s stream) lines(l *observe.Listener, line []byte) error {
-	for {
-		s.control.SetWriteDeadline(time.Now().Add(tapPatience))
+	for begun := time.Now(); ; {
+		now := time.Now()
+		s.control.SetWriteDeadline(now.Add(tapPatience))
 		_, err := s.w.Write(line)
 		l.Took(line)
 		if err != nil {
 			return err
+		}
+		if now.Sub(begun) > tapReport {
+			return s.flush()
 		}
 		select {
 		case line = <-l.Lines():
@@ -101,11 +105,11 @@ func (s stream) lines(l *observe.Listener, line []byte) error {
 	}
 }
 
-// rest writes what waits when the tap ends, as much as is there now.
+// rest writes what waits when the tap ends, as much as is there now and a slow reader takes in time.
 func (s stream) rest(l *observe.Listener) {
+	s.control.SetWriteDeadline(time.Now().Add(tapPatience))
 	for range len(l.Lines()) {
 		line := <-l.Lines()
-		s.control.SetWriteDeadline(time.Now().Add(tapPatience))
 		if _, err := s.w.Write(line); err != nil {
 			return
 		}
