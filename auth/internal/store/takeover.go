@@ -175,12 +175,11 @@ func (db *DB) CarriedIDs(ctx context.Context, table CarriedTable, each func(id, 
 var deleteCarried = [...]statement{
 	define(`delete from {users} where id = any($1)`),
 	define(`delete from {identities} where id = any($1)`),
-	// A name depends on those of the user's other factors.
-	define(`delete from {factors} where user_id in (select user_id from {factors} where id = any($1))`),
+	define(`delete from {factors} where user_id = any($1)`), // a name depends on those of the user's other factors
 	define(`delete from {sessions} where id = any($1)`),
 }
 
-// Delete removes rows; of factors, all those of the same users.
+// Delete removes rows by their ids; factors by their users'.
 func (c *Carrier) Delete(ctx context.Context, table CarriedTable, ids []uuid.UUID) (int64, error) {
 	return c.t.exec(ctx, deleteCarried[table], ids)
 }

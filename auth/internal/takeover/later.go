@@ -60,6 +60,14 @@ func (r *run) laterTable(ctx context.Context, t table, since former.Floor) error
 	err := r.merge(ctx, t, &since, true, func(p pair) error {
 		r.progress.add(1)
 		switch {
+		case t.here == store.CarriedFactors:
+			if p.here != nil && (!p.wanted() || p.there.Changed) {
+				gone = append(gone, p.here.user)
+			}
+			if wanted(&p) { // a new one too: it may have the name that another one was given here
+				gone = append(gone, p.there.User)
+			}
+			return flush(r.Hooks.Rows)
 		case p.here != nil && !p.wanted():
 			gone = append(gone, p.id)
 		case p.here != nil && p.there.Changed && t.here == store.CarriedUsers:

@@ -196,7 +196,7 @@ func (m *mapper) factors(list []*former.Factor, dropped map[uuid.UUID]string) []
 	var out []store.CarriedFactor
 	own, taken := map[string]bool{}, map[string]bool{}
 	for _, f := range list {
-		own[f.Name] = true
+		own[f.Name] = own[f.Name] || f.Reason == "" && dropped[f.ID] == ""
 	}
 	for _, f := range list {
 		if f.Reason != "" || dropped[f.ID] != "" {

@@ -309,3 +309,17 @@ func TestLast_sessionExpires(t *testing.T) {
 		t.Errorf("%d sessions, want the one that was live when the run began", n)
 	}
 }
+
+// A factor that is new there may have the name that an older one without any has got here.
+func TestAhead_factorName(t *testing.T) {
+	t.Parallel()
+	m := newMove(t, formertest.Newest)
+	m.must(t, takeover.Ahead)
+	user := m.User(14) // two factors without a name
+	m.there(t, `insert into auth.mfa_factors (id, user_id, friendly_name, factor_type, status, created_at, updated_at, secret)
+		values (gen_random_uuid(), $1, '2', 'totp', 'verified', now(), now(), 'JBSWY3DPEHPK3PXP')`, user.ID)
+	m.must(t, takeover.Last)
+	if names := one[string](t, m.url, "select string_agg(friendly_name, ',' order by created_at) from factors where user_id = $1", user.ID); names != ",3,2" {
+		t.Errorf("the names are %q", names)
+	}
+}
