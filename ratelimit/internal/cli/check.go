@@ -22,15 +22,21 @@ func check(ctx context.Context, args, environ []string, stdout, stderr io.Writer
 	flags.SetOutput(stderr)
 	flags.Usage = func() {
 		fmt.Fprintln(stderr,
-			"usage: ratelimit check [-merge_domain_configs] FILE|-|DIR ...\n       ratelimit check -settings [DIR]")
+			"usage: ratelimit check [-format json] [-merge_domain_configs] FILE|-|DIR ...\n       ratelimit check -settings [DIR]")
 		flags.PrintDefaults()
 	}
 	dir := flags.String("config_dir", "", "a folder, instead of `DIR`")
 	merge := flags.Bool("merge_domain_configs", false, "allow one domain in several files, as MERGE_DOMAIN_CONFIG does")
 	withSettings := flags.Bool("settings", false,
 		"check the settings in the environment too, with the certificates that they name, and the folder of theirs")
+	format := flags.String("format", "text", "text or json")
 	if err := flags.Parse(args); err != nil {
 		return flagExit(err)
+	}
+	asJSON := *format == "json"
+	if !asJSON && *format != "text" || asJSON && *withSettings {
+		flags.Usage()
+		return exitUsage
 	}
 	var files source.Settings
 	var memcached bool
@@ -64,20 +70,24 @@ func check(ctx context.Context, args, environ []string, stdout, stderr io.Writer
 		return exitUsage
 	}
 
-	fmt.Fprintln(stdout, "checking rate limit configs...")
-	texts, ok := readRules(paths, files.IgnoreDotFiles, stdout)
+	text := stdout
+	if asJSON {
+		text = io.Discard
+	}
+	report := newCheckReport(text)
+	report.progress("checking rate limit configs...\n")
+	texts, ok := readRules(paths, files.IgnoreDotFiles, report)
 	_, warnings, err := rulefile.Load(ctx, texts,
 		limits.Options{Settings: limits.Settings{NearRatio: 0.8, MergeDomains: *merge}, Memcached: memcached})
-	for _, w := range warnings {
-		fmt.Fprintf(stdout, "warning: %s\n", w)
+	report.loaded(warnings, err)
+	report.OK = ok && err == nil
+	if asJSON {
+		report.writeJSON(stdout)
 	}
-	if err != nil {
-		reportProblems(stdout, err)
-	}
-	if err != nil || !ok {
+	if !report.OK {
 		return exitFailed
 	}
-	fmt.Fprintln(stdout, "all rate limit configs ok")
+	report.progress("all rate limit configs ok\n")
 	return exitOK
 }
 

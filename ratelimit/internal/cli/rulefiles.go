@@ -15,7 +15,7 @@ const stdinName = "<stdin>"
 
 // readRules reads the files, folders and standard input ("-") that arguments of check name, and says
 // what it reads. ok is false when something could not be read.
-func readRules(paths []string, ignoreDotFiles bool, w io.Writer) (files []rulefile.File, ok bool) {
+func readRules(paths []string, ignoreDotFiles bool, w *checkReport) (files []rulefile.File, ok bool) {
 	ok = true
 	for _, path := range paths {
 		if isDirectory(path) || path != "-" && !exists(path) {
@@ -25,34 +25,34 @@ func readRules(paths []string, ignoreDotFiles bool, w io.Writer) (files []rulefi
 		}
 		name, text, err := readOne(path)
 		if err != nil {
-			fmt.Fprintf(w, "error loading rate limit configs: %v\n", err)
+			w.unread(path, err)
 			ok = false
 			continue
 		}
-		fmt.Fprintf(w, "opening config file: %s\n", name)
+		w.progress("opening config file: %s\n", name)
 		files = append(files, rulefile.File{Name: name, Text: text})
 	}
 	return files, ok
 }
 
 // readFolder reads a folder as the daemon would.
-func readFolder(dir string, ignoreDotFiles bool, w io.Writer) (files []rulefile.File, ok bool) {
-	fmt.Fprintf(w, "loading config directory: %s\n", dir)
+func readFolder(dir string, ignoreDotFiles bool, w *checkReport) (files []rulefile.File, ok bool) {
+	w.progress("loading config directory: %s\n", dir)
 	files, skipped, leftovers, unread := source.ReadDir(dir, ignoreDotFiles)
 	for _, err := range unread {
-		fmt.Fprintf(w, "error loading rate limit configs: %v\n", err)
+		w.unread(dir, err)
 	}
 	if len(skipped) > 0 {
-		fmt.Fprintf(w, "warning: %s: %s\n", source.NotRead, strings.Join(skipped, " "))
+		w.odd(dir, source.NotRead+": "+strings.Join(skipped, " "))
 	}
 	for _, name := range leftovers {
-		fmt.Fprintf(w, "warning: %s: %s\n", source.Leftover, name)
+		w.odd(dir, source.Leftover+": "+name)
 	}
 	if len(files)+len(unread) == 0 {
-		fmt.Fprintf(w, "warning: no *.yaml or *.yml file in %s: nothing would be limited\n", dir)
+		w.odd(dir, "no *.yaml or *.yml file in "+dir+": nothing would be limited")
 	}
 	for _, f := range files {
-		fmt.Fprintf(w, "opening config file: %s\n", f.Name)
+		w.progress("opening config file: %s\n", f.Name)
 	}
 	return files, len(unread) == 0
 }
