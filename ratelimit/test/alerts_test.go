@@ -193,13 +193,14 @@ func pagesOfEverything(t *testing.T) (pages []string) {
 		}
 		pages = append(pages, text)
 	}
-	rules := `[{key: k, @2/y, descriptors: [{key: j, @5/y}]}, {key: s, shadow_mode: true, @1/y}]`
+	rules := `[{key: k, @2/y, descriptors: [{key: j, @5/y}]}, {key: s, shadow_mode: true, @1/y}, {key: l, rate_limits: [{unit: year, requests_per_unit: 1, name: yearly}]}]`
 	memory := start(t, rules, pulled("LOCAL_CACHE_SIZE_IN_BYTES", "1", "STATS_NO_MATCH", "true", "TRACING_ENABLED", "true",
 		"OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1"))
 	c := memory.dial(t)
 	askFor(t, c, "d", 4, "k=1")
 	askFor(t, c, "d", 1, "k=1,j=1")
 	askFor(t, c, "d", 2, "s=1")
+	askFor(t, c, "d", 2, "l=1")
 	askFor(t, c, "shpo", 1, "k=1")
 	add(memory)
 	redis := testdb.Redis(t).URL()
