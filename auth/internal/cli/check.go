@@ -81,6 +81,10 @@ func (r *report) database(ctx context.Context, c *config.Config) (db *store.DB, 
 		return nil, false
 	}
 	r.say("database keeps prepared statements", db.CheckPooler(ctx))
+	if err := daemon.CheckSchema(ctx, db); err != nil {
+		r.say("database schema", err)
+		return db, false
+	}
 	n, errPending := db.Pending(ctx)
 	missing, migrating, err := db.MissingRights(ctx)
 	if len(migrating) > 0 && n == 0 && errPending == nil {
@@ -92,11 +96,24 @@ func (r *report) database(ctx context.Context, c *config.Config) (db *store.DB, 
 		err = errors.New(strings.Join(missing, "; "))
 	}
 	r.say("database rights", err)
+	r.readers(ctx, db)
 	if r.say("database schema", errPending) && n > 0 {
 		fmt.Fprintf(r.p.stdout, "warn  %d migrations are still to be applied: a start does that, or auth migrate\n", n)
 		return db, false
 	}
 	return db, true
+}
+
+// readers warns of roles that may read our tables by grants that somebody has made.
+func (r *report) readers(ctx context.Context, db *store.DB) {
+	list, err := db.Readers(ctx)
+	if err != nil {
+		r.say("database grants", err)
+	}
+	for _, one := range list {
+		fmt.Fprintf(r.p.stdout, "warn  role %s may read table %s: revoke all on %s from %s\n",
+			one.Role, one.Tables[0], strings.Join(one.Tables, ", "), one.Role)
+	}
 }
 
 // defaults warns of those that the replaced service had otherwise, and prints the lines that bring them back.

@@ -23,6 +23,9 @@ func (p *program) migrate(ctx context.Context, args []string) error {
 		return err
 	}
 	defer db.Close()
+	if err := daemon.CheckSchema(ctx, db); err != nil {
+		return err
+	}
 	n, err := db.Migrate(ctx)
 	if err != nil {
 		return err

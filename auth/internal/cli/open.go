@@ -59,6 +59,10 @@ func (p *program) open(ctx context.Context) (*rooms, error) {
 	if err != nil {
 		return nil, err
 	}
+	if err := daemon.CheckSchema(ctx, db); err != nil {
+		db.Close()
+		return nil, err
+	}
 	if err := daemon.CheckMigrated(ctx, db); err != nil {
 		db.Close()
 		return nil, err

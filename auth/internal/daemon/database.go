@@ -19,9 +19,12 @@ func (d *daemon) openDatabase(ctx context.Context, skipMigrations bool) (err err
 	}
 	if err = d.db.CheckPooler(ctx); err != nil {
 		err = fmt.Errorf("DATABASE_URL: %w", err)
-	} else if skipMigrations {
-		err = CheckMigrated(ctx, d.db)
 	} else {
+		err = CheckSchema(ctx, d.db)
+	}
+	if err == nil && skipMigrations {
+		err = CheckMigrated(ctx, d.db)
+	} else if err == nil {
 		var n int
 		if n, err = d.db.Migrate(ctx); n > 0 {
 			d.log.Info("migrated the database", "migrations", n, "namespace", d.config.Load().DB.Store.Namespace)

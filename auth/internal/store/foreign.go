@@ -4,6 +4,8 @@ import (
 	"context"
 
 	"github.com/jackc/pgx/v5"
+
+	"gatehouse/migrations"
 )
 
 // ForeignTables says whether the schema that this program would use holds tables of another one.
@@ -14,6 +16,11 @@ type ForeignTables struct {
 	Former bool
 	// Migrations: it has a table with the name of our {schema_migrations}, and another shape.
 	Migrations bool
+	// Role is the one that this program connects as.
+	Role string
+	// Readers are the other roles that could read tables which Role makes there, by its default privileges; "" where
+	// {schema_migrations} exists already.
+	Readers string
 }
 
 // Read from the catalogue, which needs no right and creates nothing: before the first statement on our own tables.
@@ -29,12 +36,52 @@ with columns as (
 select current_schema()::text,
     (select count(*) = 2 from columns where relation = '{users}' and name in ('instance_id', 'raw_app_meta_data')),
     exists (select from columns where relation = '{schema_migrations}')
-        and not exists (select from columns where relation = '{schema_migrations}' and name = 'checksum')`)
+        and not exists (select from columns where relation = '{schema_migrations}' and name = 'checksum'),
+    current_user::text,
+    (select string_agg(distinct coalesce(r.rolname::text, 'public'), ', ')
+     from pg_default_acl d cross join aclexplode(d.defaclacl) a left join pg_roles r on r.oid = a.grantee
+     where d.defaclrole = (select oid from pg_roles where rolname = current_user) and d.defaclobjtype = 'r'
+       and a.grantee <> d.defaclrole and a.privilege_type = 'SELECT'
+       and (d.defaclnamespace = 0
+         or d.defaclnamespace = (select oid from pg_namespace where nspname = current_schema()))
+       and not exists (select from columns where relation = '{schema_migrations}'))`)
+
+// mayRead lists who else may read our tables, a row for each role.
+var mayRead = define(`
+select coalesce(r.rolname::text, 'public'), array_agg(c.relname::text order by array_position($1, c.relname::text))
+from pg_class c
+join pg_namespace n on n.oid = c.relnamespace
+cross join aclexplode(c.relacl) a
+left join pg_roles r on r.oid = a.grantee
+where n.nspname = current_schema() and c.relkind = 'r' and c.relname::text = any ($1)
+  and a.privilege_type = 'SELECT' and a.grantee <> c.relowner and r.rolname is distinct from current_user
+group by 1 order by 1`)
+
+// Reader is a role that may read tables of ours by a grant.
+type Reader struct {
+	Role   string
+	Tables []string // at least one
+}
+
+// Readers are the roles other than ours that may read tables of this program.
+func (db *DB) Readers(ctx context.Context) (list []Reader, err error) {
+	var names []string
+	for _, name := range migrations.Names {
+		names = append(names, db.ns+name)
+	}
+	err = db.query(ctx, "readers", func(r pgx.Rows) error {
+		var one Reader
+		err := r.Scan(&one.Role, &one.Tables)
+		list = append(list, one)
+		return err
+	}, mayRead, names)
+	return list, err
+}
 
 // ForeignTables looks for them.
 func (db *DB) ForeignTables(ctx context.Context) (f ForeignTables, err error) {
 	err = db.queryRow(ctx, "foreign tables", func(r pgx.Row) error {
-		return r.Scan((*nullText)(&f.Schema), &f.Former, &f.Migrations)
+		return r.Scan((*nullText)(&f.Schema), &f.Former, &f.Migrations, &f.Role, (*nullText)(&f.Readers))
 	}, selectForeignTables)
 	f.Former = f.Former && db.ns == ""
 	return f, err
