@@ -1,20 +1,20 @@
 package cli
 
 import (
+	"bytes"
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"io"
-	"strings"
 
-	ratelimitpb "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/protobuf/encoding/protojson"
 
 	"gatehouse/ratelimit/internal/grpctls"
-	"gatehouse/ratelimit/internal/server"
 	"gatehouse/shared/certs"
 )
 
@@ -25,8 +25,9 @@ func client(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags.SetOutput(stderr)
 	address := flags.String("dial_string", "localhost:8081", "server to ask, host:port")
 	domain := flags.String("domain", "", "rate limit `domain`")
-	var descriptors descriptorsFlag
-	flags.Var(&descriptors, "descriptors", "one descriptor, `key=value,key=value`; repeat for more")
+	var request requestFlags
+	request.define(flags)
+	format := flags.String("format", "text", "text, or json for the answer alone")
 	useTLS := flags.Bool("grpc-use-tls", false, "speak TLS")
 	var files certs.Files
 	flags.StringVar(&files.CA, "grpc-server-ca-file", "",
@@ -40,7 +41,18 @@ func client(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "ratelimit client: %q is no flag\n", flags.Arg(0))
 		return exitUsage
 	}
-	flags.VisitAll(func(f *flag.Flag) { fmt.Fprintf(stdout, "Flag: --%s=%q\n", f.Name, f.Value) })
+	if *format != "text" && *format != "json" {
+		fmt.Fprintf(stderr, "ratelimit client: -format is %q; allowed are text and json\n", *format)
+		return exitUsage
+	}
+	asJSON := *format == "json"
+	if !asJSON {
+		writeFlags(stdout, flags)
+	}
+	noAnswer := stdout
+	if asJSON {
+		noAnswer = stderr
+	}
 
 	protection := insecure.NewCredentials()
 	if *useTLS {
@@ -57,51 +69,47 @@ func client(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	conn, err := grpc.NewClient(*address, grpc.WithTransportCredentials(protection))
 	if err != nil {
-		fmt.Fprintf(stdout, "request error: %v\n", err)
+		fmt.Fprintf(noAnswer, "request error: %v\n", err)
 		return exitFailed
 	}
 	defer conn.Close()
 	answer, err := pb.NewRateLimitServiceClient(conn).ShouldRateLimit(ctx, &pb.RateLimitRequest{
-		Domain: *domain, Descriptors: descriptors, HitsAddend: 1,
+		Domain: *domain, Descriptors: request.descriptors, HitsAddend: max(request.hits, 1),
 	})
 	if err != nil {
-		fmt.Fprintf(stdout, "request error: %v\n", err)
+		fmt.Fprintf(noAnswer, "request error: %v\n", err)
 		return exitFailed
 	}
-	fmt.Fprintf(stdout, "response: %v\n", answer)
+	if !asJSON {
+		fmt.Fprintf(stdout, "response: %v\n", answer)
+		return exitOK
+	}
+	text, err := protojson.Marshal(answer)
+	var line bytes.Buffer
+	if err == nil { // the library puts spaces where it likes
+		err = json.Compact(&line, text)
+	}
+	if err != nil {
+		fmt.Fprintf(noAnswer, "request error: %v\n", err)
+		return exitFailed
+	}
+	fmt.Fprintf(stdout, "%s\n", line.Bytes())
 	return exitOK
 }
 
-// descriptorsFlag collects -descriptors.
-type descriptorsFlag []*ratelimitpb.RateLimitDescriptor
-
-// String is the form that the replaced service's client prints.
-func (d *descriptorsFlag) String() string {
-	var b strings.Builder
-	for _, descriptor := range *d {
-		entries := make([]string, 0, len(descriptor.Entries))
-		for _, e := range descriptor.Entries {
-			entries = append(entries, fmt.Sprintf("<key=%s, value=%s>", e.Key, e.Value))
+// writeFlags prints the flags that the replaced service's client has, and of the others those that are set.
+func writeFlags(w io.Writer, flags *flag.FlagSet) {
+	set := map[string]bool{}
+	flags.Visit(func(f *flag.Flag) { set[f.Name] = true })
+	flags.VisitAll(func(f *flag.Flag) {
+		switch f.Name {
+		case "descriptor_json", "format", "hits", "limit", "refund":
+			if !set[f.Name] {
+				return
+			}
 		}
-		fmt.Fprintf(&b, "[ %s ] ", strings.Join(entries, "  "))
-	}
-	return b.String()
-}
-
-func (d *descriptorsFlag) Set(text string) error {
-	entries, err := server.ParseDescriptor(text)
-	if err != nil {
-		return err
-	}
-	if len(entries) == 0 {
-		return errors.New("a descriptor without entries; want key=value,key=value")
-	}
-	descriptor := &ratelimitpb.RateLimitDescriptor{}
-	for _, e := range entries {
-		descriptor.Entries = append(descriptor.Entries, &ratelimitpb.RateLimitDescriptor_Entry{Key: e.Key, Value: e.Value})
-	}
-	*d = append(*d, descriptor)
-	return nil
+		fmt.Fprintf(w, "Flag: --%s=%q\n", f.Name, f.Value)
+	})
 }
 
 // flagExit is the exit status after FlagSet.Parse has failed and said why.
