@@ -50,7 +50,7 @@ type program struct {
 
 const usage = `usage: auth [-config FILE] [COMMAND]
        auth [serve [-skip-migrations]]     run the daemon
-       auth migrate                        bring the database up to this version
+       auth migrate [-plan]                bring the database up to this version, or print what that takes
        auth check                          settings, database rights, keys, providers, SMTP
        auth keys list|rotate|revoke KID    the signing keys
        auth keys service [-role ROLE] [-exp 10y]

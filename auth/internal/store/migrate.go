@@ -245,15 +245,21 @@ func (db *DB) Pending(ctx context.Context) (n int, err error) {
 }
 
 func (db *DB) pending(ctx context.Context, files []migration) (n int, err error) {
+	missing, err := db.missing(ctx, files)
+	return len(missing), err
+}
+
+// missing are the files that are still to be applied, in order.
+func (db *DB) missing(ctx context.Context, files []migration) (list []migration, err error) {
 	err = db.withConn(ctx, "pending migrations", func(c *pgx.Conn) error {
 		there, err := db.readVersions(ctx, c)
 		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "42P01" { // no such table
 			there, err = nil, nil
 		}
-		n = 0
+		list = nil
 		for _, m := range files {
 			if _, ok := there[m.version]; !ok {
-				n++
+				list = append(list, m)
 			}
 		}
 		if err != nil {
@@ -261,7 +267,7 @@ func (db *DB) pending(ctx context.Context, files []migration) (n int, err error)
 		}
 		return checkVersions(there, files)
 	})
-	return n, err
+	return list, err
 }
 
 // readMigrations reads NNNNN_subject.sql by ascending number.
