@@ -1,0 +1,27 @@
+package cli
+
+import (
+	_ "embed"
+	"fmt"
+	"io"
+)
+
+// rulesSchema is the JSON Schema of rule files, for editors: it knows keys, types, bounds and what excludes what. Units,
+// zones, prefixes and what depends on other entries are left to check.
+//
+//go:embed schema.json
+var rulesSchema string
+
+// schema is the command of that name.
+func schema(args []string, stdout, stderr io.Writer) int {
+	if len(args) > 0 {
+		if len(args) == 1 && (args[0] == "-h" || args[0] == "-help" || args[0] == "--help") {
+			fmt.Fprintln(stdout, "usage: ratelimit schema   print the JSON Schema of rule files")
+			return exitOK
+		}
+		fmt.Fprintf(stderr, "ratelimit: schema takes no arguments; got %q\nusage: ratelimit schema\n", args)
+		return exitUsage
+	}
+	fmt.Fprint(stdout, rulesSchema)
+	return exitOK
+}
