@@ -43,6 +43,7 @@ const usage = `usage: ratelimit [serve]         run the daemon; settings come fr
        ratelimit client ...      ask a running daemon once (-h for flags)
        ratelimit check DIR       check configuration files
        ratelimit schema          print the JSON Schema of configuration files, for editors
+       ratelimit diff OLD NEW    compare two sets of configuration files (-h for flags)
        ratelimit explain ...     show which rule decides a descriptor (-h for flags)
        ratelimit replay ...      decide recorded requests by other rules (-h for flags)
        ratelimit counters ...    show or reset the counters of a descriptor in a running daemon (-h for flags)
@@ -83,6 +84,8 @@ func (p Program) run(ctx context.Context, args, environ []string, stdout, stderr
 		return client(ctx, rest, stdout, stderr)
 	case "check":
 		return check(ctx, rest, environ, stdout, stderr)
+	case "diff":
+		return diff(ctx, rest, stdout, stderr)
 	case "schema":
 		return schema(rest, stdout, stderr)
 	case "explain":

@@ -1,0 +1,107 @@
+package cli
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+
+	"gatehouse/ratelimit/internal/limits"
+)
+
+const diffUsage = "usage: ratelimit diff [-format text|json] [-escaped] OLD NEW\n"
+
+// diff compares two sets of rules: exit 0 without a difference, 1 with some, 2 on bad usage or bad rules.
+func diff(ctx context.Context, args []string, stdout, stderr io.Writer) int {
+	flags := flag.NewFlagSet("ratelimit diff", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.Usage = func() {
+		fmt.Fprint(stderr, diffUsage)
+		flags.PrintDefaults()
+	}
+	format := flags.String("format", "text", "text or json")
+	escaped := flags.Bool("escaped", false, "CACHE_KEY_FORMAT=escaped")
+	merge := flags.Bool("merge_domain_configs", false, "allow one domain in several files, as MERGE_DOMAIN_CONFIG does")
+	if err := flags.Parse(args); err != nil {
+		return flagExit(err)
+	}
+	if flags.NArg() != 2 || *format != "text" && *format != "json" {
+		flags.Usage()
+		return exitUsage
+	}
+	var sets [2]*limits.Rules
+	for i := range sets {
+		var err error
+		sets[i], err = replayRules(ctx, flags.Arg(i), *merge, stderr)
+		if _, refused := errors.AsType[*limits.Rejection](err); refused {
+			reportProblems(stderr, err)
+			return exitUsage
+		}
+		if err != nil {
+			fmt.Fprintf(stderr, "ratelimit diff: %v\n", err)
+			return exitUsage
+		}
+	}
+	d := compareRules(sets[0].View(), sets[1].View(), *escaped)
+	if *format == "json" {
+		out := json.NewEncoder(stdout)
+		out.SetEscapeHTML(false)
+		out.SetIndent("", "  ")
+		out.Encode(d)
+	} else {
+		d.print(stdout)
+	}
+	if d.same() {
+		return exitOK
+	}
+	return exitFailed
+}
+
+func (d *ruleDiff) print(w io.Writer) {
+	for _, r := range d.Added {
+		fmt.Fprintf(w, "added    %s (%s): %s\n", limits.OneLine(r.Key), placeOf(&r), limitOf(&r))
+	}
+	for _, r := range d.Removed {
+		fmt.Fprintf(w, "removed  %s (%s): %s\n", limits.OneLine(r.Key), placeOf(&r), limitOf(&r))
+	}
+	for _, c := range d.Changed {
+		fmt.Fprintf(w, "changed  %s (%s)", limits.OneLine(c.Rule), c.Place)
+		if c.Counters != "" {
+			fmt.Fprintf(w, ": counters %s", c.Counters)
+		}
+		fmt.Fprintln(w)
+		for _, f := range c.Fields {
+			fmt.Fprintf(w, "         %s: %s -> %s\n", f.Field, shownField(f.Before), shownField(f.After))
+		}
+	}
+	fmt.Fprintf(w, "%d added, %d removed, %d changed, %d the same\n", len(d.Added), len(d.Removed), len(d.Changed), d.Same)
+}
+
+func placeOf(r *limits.RuleView) string { return fmt.Sprintf("%s:%d:%d", r.File, r.Line, r.Column) }
+
+// limitOf is a rule's limit in short.
+func limitOf(r *limits.RuleView) string {
+	switch {
+	case r.Whitelist:
+		return "no limit"
+	case r.Unlimited:
+		return "unlimited"
+	case r.UnitMultiplier > 1:
+		return fmt.Sprintf("%d per %d %s", r.RequestsPerUnit, r.UnitMultiplier, r.Unit)
+	}
+	return fmt.Sprintf("%d per %s", r.RequestsPerUnit, r.Unit)
+}
+
+// shownField is a field's value, as JSON; "none" where it is not set.
+func shownField(v any) string {
+	if v == nil {
+		return "none"
+	}
+	b, err := json.Marshal(v)
+	if err != nil {
+		return fmt.Sprint(v)
+	}
+	return string(b)
+}
