@@ -22,3 +22,22 @@ export function right({ over }, answer) {
     && answer.statuses.length === 2
     && answer.statuses[0].currentLimit.requestsPerUnit > 0;
 }
+
+// greedy asks about one key of this virtual user as often as it may run, and knows how many requests a right daemon has
+// admitted at most by now: burst at once, and perSecond of them in each second since the first question.
+export function greedy(key, burst, perSecond) {
+  const value = `${__VU}-${Date.now()}-${Math.random()}`;
+  const begun = Date.now();
+  let admitted = 0;
+  return {
+    body: { domain: 'load', descriptors: [{ entries: [{ key, value }] }] },
+    right(answer) {
+      const status = answer.statuses[0];
+      if (answer.overallCode === 'OK') {
+        admitted += 1;
+      }
+      const most = burst + Math.ceil((perSecond * (Date.now() - begun)) / 1000) + 1;
+      return admitted <= most && (answer.overallCode === 'OK' || parseInt(status.durationUntilReset, 10) >= 1);
+    },
+  };
+}
