@@ -49,7 +49,7 @@ func TestSubcommands(t *testing.T) {
 	f(2, `^$`, `usage: auth serve`, "serve", "skip-migrations")
 	f(2, `^$`, `usage: auth serve`, "serve", "-skip-migration")
 	f(2, `^$`, `^usage: auth migrate\n`, "migrate", "now")
-	f(0, `^usage: auth migrate\n$`, `^$`, "migrate", "-h")
+	f(0, `^usage: auth migrate\n  -plan\n`, `^$`, "migrate", "-h")
 	f(0, `^usage: auth serve \[-skip-migrations\]\n`, `^$`, "serve", "-h")
 	f(0, `^usage: auth keys list\n$`, `^$`, "keys", "list", "--help")
 	f(2, `^$`, `there is no flag "-d"`, "-d", "/etc")
