@@ -131,7 +131,7 @@ func (s *suite) compareEditions() {
 				all = append(all, comparison{l.row(), name, of(""), of(beforeSuffix), of(againSuffix)})
 			}
 			add("CPU µs", cpuOf)
-			if t := s.target(l); len(t.stores) > 0 {
+			if t := s.target(l); t != nil && len(t.stores) > 0 {
 				add("store µs", storeOf)
 				add("commands", commandsOf)
 			}
@@ -162,6 +162,10 @@ func (l line) loop() (how string) {
 		how += ", grpc-go's client"
 	case viaEnvoy:
 		how += ", behind Envoy"
+	case viaTap:
+		how += ", one listener to /tap"
+	case viaTop:
+		how += ", /recent and /top on"
 	}
 	return how
 }

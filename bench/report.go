@@ -197,22 +197,32 @@ func (s *suite) tables() {
 	s.report.printBudgets("ratios, round by round")
 	s.compareLibrary()
 	s.report.printBudgets("GRPC_SERVER=grpc-go, round by round")
+	s.compareLimits()
+	s.report.printBudgets("kinds of limits, round by round")
 }
 
-// ratioBudget is the most, or the least, that a target's figure may be of the tuned yardstick's in the same round.
+// ratioBudget is the most, or the least, that a target's figure may be of its twin's in the same round, or of the tuned
+// yardstick's where it has no twin.
 type ratioBudget struct {
 	line   line
 	name   string
 	figure func(sample) float64
 	limit  float64
 	least  bool
+	twin   line
 }
 
 // nativeBudgets are those of the daemon's own gRPC server.
 func nativeBudgets() (all []ratioBudget) {
-	cpu := func(limit float64, l line) { all = append(all, ratioBudget{l, "CPU", cpuOf, limit, false}) }
-	p99 := func(limit float64, l line) { all = append(all, ratioBudget{l, "p99", p99Of, limit, false}) }
-	rate := func(limit float64, l line) { all = append(all, ratioBudget{l, "calls/s", rateOf, limit, true}) }
+	cpu := func(limit float64, l line) {
+		all = append(all, ratioBudget{line: l, name: "CPU", figure: cpuOf, limit: limit})
+	}
+	p99 := func(limit float64, l line) {
+		all = append(all, ratioBudget{line: l, name: "p99", figure: p99Of, limit: limit})
+	}
+	rate := func(limit float64, l line) {
+		all = append(all, ratioBudget{line: l, name: "calls/s", figure: rateOf, limit: limit, least: true})
+	}
 	closed := func(scenario, target string) line { return line{scenario: scenario, target: target} }
 	open := func(target string, rate float64) line {
 		return line{scenario: "single", target: target, open: true, rate: rate}
@@ -244,7 +254,8 @@ func nativeBudgets() (all []ratioBudget) {
 // libraryBudgets are those of the daemon with GRPC_SERVER=grpc-go.
 func libraryBudgets() (all []ratioBudget) {
 	add := func(limit float64, scenario, store string, open bool, name string, figure func(sample) float64) {
-		all = append(all, ratioBudget{line{scenario: scenario, target: store + libraryServer, open: open}, name, figure, limit, false})
+		l := line{scenario: scenario, target: store + libraryServer, open: open}
+		all = append(all, ratioBudget{line: l, name: name, figure: figure, limit: limit})
 	}
 	add(1.3, "single", "memory", false, "CPU", cpuOf)
 	add(1.55, "single", "redis", false, "CPU", cpuOf)
@@ -262,16 +273,19 @@ func libraryBudgets() (all []ratioBudget) {
 // judge compares ratios between targets of the same round with their budgets.
 func (s *suite) judge(all []ratioBudget) {
 	for _, b := range all {
-		yardstick := b.line
-		yardstick.target = "tuned"
-		if b.line.scenario == "overlimit" { // the tuned server answers a refusal as fast as it answers anything
-			yardstick.scenario = "unmatched"
+		yardstick, by := b.twin, b.twin.scenario
+		if b.twin == (line{}) {
+			yardstick, by = b.line, "tuned"
+			yardstick.target = "tuned"
+			if b.line.scenario == "overlimit" { // the tuned server answers a refusal as fast as it answers anything
+				yardstick.scenario, by = "unmatched", "tuned, unmatched"
+			}
 		}
 		add := s.report.atMost
 		if b.least {
 			add = s.report.atLeast
 		}
-		add(b.limit, " ×", b.line.row()+": "+b.name+" ÷ "+strings.TrimSuffix("tuned, "+yardstick.scenario, ", "+b.line.scenario),
+		add(b.limit, " ×", b.line.row()+": "+b.name+" ÷ "+by,
 			ratios(of(s.samples[b.line], b.figure), of(s.samples[yardstick], b.figure)))
 	}
 }

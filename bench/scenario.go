@@ -16,8 +16,9 @@ import (
 // scenario is one shape of traffic: a request as text and the numbers that are put into it.
 //
 // The text is a list of descriptors separated by "|", each a run of "(key,value)". Every "#" is
-// replaced by the number of this request in seven digits, so all requests of a scenario are equally
-// long and are made by overwriting digits in a ready message.
+// replaced by the number of this request in seven digits, and every "@" by the same digits as two groups
+// of an IPv6 address, so all requests of a scenario are equally long and are made by overwriting digits
+// in a ready message.
 type scenario struct {
 	name    string
 	request string
@@ -29,13 +30,14 @@ type scenario struct {
 const (
 	domain = "bench"
 	digits = 7
+	group1 = 3 // digits before the colon of an IPv6 address
 )
 
 // scenarios are in force with the rules of ruleText.
 var scenarios = map[string]scenario{}
 
 func init() {
-	for _, s := range []scenario{
+	for _, s := range append(limitScenarios(), []scenario{
 		{name: "single", request: "(api_key,key-#)", keys: 10_000},
 		{name: "multi", keys: 10_000, request: "(tenant,t-#)(route,/v1/orders)|" +
 			"(tenant,t-#)(route,/v1/orders)(method,POST)|" +
@@ -48,7 +50,7 @@ func init() {
 		{name: "zipf", request: "(account,acc-#)", keys: 1_000_000, zipf: true},
 		{name: "patterns", request: patternsRequest(), keys: 10_000},
 		{name: "fill", request: "(account,acc-#)", keys: 1_000_000},
-	} {
+	}...) {
 		scenarios[s.name] = s
 	}
 }
@@ -137,9 +139,12 @@ func patternRules() string {
 // encoder makes the requests of one scenario, one after the other, in the same memory.
 type encoder struct {
 	message []byte // a whole RateLimitRequest
-	slots   []int  // where the digits of the number begin
+	slots   []slot
 	numbers func() uint32
 }
+
+// slot is where digits from to to of the number stand.
+type slot struct{ at, from, to int }
 
 // newEncoder draws its numbers from a fixed seed: two targets are asked for the same keys.
 func newEncoder(s scenario, seed uint64) *encoder {
@@ -154,22 +159,37 @@ func newEncoder(s scenario, seed uint64) *encoder {
 			entry = protowire.AppendTag(entry, 1, protowire.BytesType)
 			entry = protowire.AppendString(entry, key)
 			entry = protowire.AppendTag(entry, 2, protowire.BytesType)
-			entry = protowire.AppendString(entry, strings.ReplaceAll(value, "#", strings.Repeat("#", digits)))
+			entry = protowire.AppendString(entry, marks.Replace(value))
 			entries = protowire.AppendTag(entries, 1, protowire.BytesType)
 			entries = protowire.AppendBytes(entries, entry)
 		}
 		e.message = protowire.AppendTag(e.message, 2, protowire.BytesType)
 		e.message = protowire.AppendBytes(e.message, entries)
 	}
-	// A length may happen to be the byte '#' too, but not seven times in a row.
-	mark := []byte(strings.Repeat("#", digits))
-	for at := 0; ; at += digits {
-		i := bytes.Index(e.message[at:], mark)
+	e.addSlots(whole, slot{0, 0, digits})
+	e.addSlots(address, slot{0, 0, group1}, slot{group1 + 1, group1, digits})
+	return e
+}
+
+// What stands for the digits while a message is made. A length may happen to be the byte '#' too, but not so many
+// times in a row.
+var (
+	whole   = strings.Repeat("#", digits)
+	address = strings.Repeat("#", group1) + ":" + strings.Repeat("#", digits-group1)
+	marks   = strings.NewReplacer("#", whole, "@", address)
+)
+
+// addSlots finds each mark of the message and adds its slots.
+func (e *encoder) addSlots(mark string, parts ...slot) {
+	for at := 0; ; at += len(mark) {
+		i := bytes.Index(e.message[at:], []byte(mark))
 		if i < 0 {
-			return e
+			return
 		}
 		at += i
-		e.slots = append(e.slots, at)
+		for _, p := range parts {
+			e.slots = append(e.slots, slot{at + p.at, p.from, p.to})
+		}
 	}
 }
 
@@ -181,8 +201,8 @@ func (e *encoder) next() []byte {
 		text[i] = byte('0' + n%10)
 		n /= 10
 	}
-	for _, at := range e.slots {
-		copy(e.message[at:], text[:])
+	for _, s := range e.slots {
+		copy(e.message[s.at:], text[s.from:s.to])
 	}
 	return e.message
 }

@@ -13,7 +13,7 @@ import (
 
 // TestRequests reads the requests with the generated types and writes them down as a scenario does.
 func TestRequests(t *testing.T) {
-	number := regexp.MustCompile(`\d{7}`)
+	number, address := regexp.MustCompile(`\d{7}|\b\d{3}:\d{4}\b`), regexp.MustCompile(`\b\d{3}:\d{4}\b`)
 	for name, s := range scenarios {
 		e := newEncoder(s, 1)
 		seen := map[string]bool{}
@@ -35,7 +35,7 @@ func TestRequests(t *testing.T) {
 				}
 			}
 			got := b.String()
-			if asWritten := number.ReplaceAllString(got, "#"); asWritten != s.request {
+			if asWritten := number.ReplaceAllString(address.ReplaceAllString(got, "@"), "#"); asWritten != s.request {
 				t.Fatalf("%s: request %s, want %s", name, asWritten, s.request)
 			}
 			seen[number.FindString(got)] = true

@@ -52,6 +52,8 @@ type via string
 const (
 	viaGRPCGo via = "grpc-client" // calls by grpc-go's client
 	viaEnvoy  via = "envoy"       // HTTP requests for which an Envoy asks the target
+	viaTap    via = "tap"         // nothing either, but a listener has the target's /tap open
+	viaTop    via = "top"         // nothing either, but the target keeps /recent and /top
 )
 
 // group is measured target by target within each round, so that all of them meet the same weather.
@@ -78,7 +80,7 @@ func groups() []group {
 	}
 	closed := func(scenario string, targets ...string) group { return lines(line{scenario: scenario}, targets...) }
 	both := daemonServers("memory", "redis")
-	return []group{
+	return append([]group{
 		closed("single", append([]string{"plain", "tuned", "sentinel", "cluster", "memcache"}, both...)...),
 		closed("multi", append([]string{"tuned", "sentinel", "cluster", "cluster at once", "memcache"}, both...)...),
 		append(closed("unmatched", append([]string{"tuned"}, both...)...),
@@ -93,7 +95,7 @@ func groups() []group {
 		lines(line{scenario: "single", open: true, via: viaGRPCGo}, "tuned", "memory"),
 		lines(line{scenario: "single", via: viaEnvoy}, "tuned", "memory", "redis"),
 		lines(line{scenario: neighbours, open: true, rate: slowRate}, "memory", "memory"+libraryServer),
-	}
+	}, limitGroups()...)
 }
 
 const (
@@ -114,7 +116,7 @@ func runSuite(ctx context.Context, args []string, out io.Writer) error {
 	flags.DurationVar(&s.time, "time", 2*time.Second, "measured time of each load in each round")
 	flags.StringVar(&s.timeout, "timeout", "", "grpc-timeout of each call, for example 20m (milliseconds)")
 	flags.Float64Var(&s.rate, "rate", 10_000, "calls a second in the open loop")
-	flags.StringVar(&s.only, "only", "", "ratelimit, auth, reload, or `scenarios` to measure, comma separated, and nothing else")
+	flags.StringVar(&s.only, "only", "", "ratelimit, auth, reload, limits, or `scenarios` to measure, comma separated, and nothing else")
 	flags.BoolVar(&s.noGoBench, "no-go-bench", false, "leave the Go benchmarks out")
 	flags.BoolVar(&s.short, "short", false, "everything once and briefly, in about a minute")
 	daemon := flags.String("daemon", "bin/ratelimit", "`program` to measure")
@@ -306,6 +308,9 @@ func (s *suite) start(ctx context.Context) error {
 			s.targets[name] = t
 		}
 	}
+	if err := s.startLimits(ctx, onCluster, cache); err != nil {
+		return err
+	}
 	return s.startEnvoys(ctx)
 }
 
@@ -332,7 +337,7 @@ func (s *suite) wantsAny(daemon string, scenarios []string) bool {
 
 // ratelimitNames are what -only may name of the rate limit daemon.
 func ratelimitNames() []string {
-	return append(slices.Collect(maps.Keys(scenarios)), neighbours, string(viaGRPCGo), string(viaEnvoy))
+	return append(slices.Collect(maps.Keys(scenarios)), neighbours, "limits", string(viaGRPCGo), string(viaEnvoy), string(viaTap), string(viaTop))
 }
 
 // measureGroup measures each line once, forwards and backwards in turns.
@@ -342,7 +347,7 @@ func (s *suite) measureGroup(ctx context.Context, g group, round int) error {
 		slices.Reverse(g)
 	}
 	for _, of := range g {
-		if !s.wantsLine(of) || of.via == viaEnvoy && s.target(of).envoy == nil {
+		if !s.wantsLine(of) || s.target(of) == nil || of.via == viaEnvoy && s.target(of).envoy == nil {
 			continue
 		}
 		if err := ctx.Err(); err != nil {
@@ -350,7 +355,7 @@ func (s *suite) measureGroup(ctx context.Context, g group, round int) error {
 		}
 		asked := scenarios[of.scenario]
 		asked.name = of.scenario
-		measured, err := measure(s.target(of), s.load(of), asked)
+		measured, err := s.measureLine(ctx, of, asked)
 		if err != nil {
 			// One bad run among a hundred is reported, not paid for with the other ninety-nine.
 			s.refused = append(s.refused, fmt.Sprintf("round %d: %v", round+1, err))
@@ -361,9 +366,21 @@ func (s *suite) measureGroup(ctx context.Context, g group, round int) error {
 	return nil
 }
 
+// measureLine measures one line once.
+func (s *suite) measureLine(ctx context.Context, l line, asked scenario) (sample, error) {
+	if l.via == viaTap {
+		stop, err := listen(ctx, s.target(l))
+		if err != nil {
+			return none, err
+		}
+		defer stop()
+	}
+	return measure(s.target(l), s.load(l), asked)
+}
+
 // wantsLine reports whether a line is to be measured: its daemon, its scenario or what stands before it was named.
 func (s *suite) wantsLine(l line) bool {
-	return s.wanted("ratelimit", l.scenario) || l.via != "" && s.asked(string(l.via))
+	return s.wanted("ratelimit", l.scenario) || l.via != "" && s.asked(string(l.via)) || s.wantsLimits(l)
 }
 
 // load is what a line's target is asked.

@@ -1,0 +1,231 @@
+//go:build linux
+
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+
+	"gatehouse/shared/localserver"
+)
+
+// limitsRules marks the targets whose rules are those of limitRules.
+const limitsRules = ", limits"
+
+// twins are the scenarios that count the same requests in fixed windows, or find the same rules by exact values.
+var twins = map[string]string{
+	"sliding": "fixed", "bucket": "fixed", "bucket hot": "fixed hot", "sliding overlimit": "fixed overlimit",
+	"list": "fixed list", "cidr": "values",
+}
+
+// limitScenarios are in force with the rules of limitRules.
+func limitScenarios() []scenario {
+	return []scenario{
+		{name: "fixed", request: "(fixed,key-#)", keys: 10_000},
+		{name: "sliding", request: "(sliding,key-#)", keys: 10_000},
+		{name: "bucket", request: "(bucket,key-#)", keys: 10_000},
+		{name: "fixed hot", request: "(fixed,one)", keys: 1},
+		{name: "bucket hot", request: "(bucket,one)", keys: 1},
+		{name: "fixed overlimit", request: "(fixed_spent,one)", keys: 1, over: true},
+		{name: "sliding overlimit", request: "(sliding_spent,one)", keys: 1, over: true},
+		{name: "fixed list", request: "(fixed_list,key-#)", keys: 10_000},
+		{name: "list", request: "(list,key-#)", keys: 10_000},
+		{name: "values", request: "(path,/v1/items/#)", keys: networkCount},
+		{name: "cidr", request: "(address,2001:db8:@::1)", keys: networkCount},
+	}
+}
+
+// networkCount is how many prefixes or values one key has; valuesPerEntry is the most that one entry may.
+const networkCount, valuesPerEntry = 10_000, 1_000
+
+// A window that no run fills, and a bucket that no run drains: each key keeps its counter for the whole run.
+const (
+	plentySliding = "{unit: day, requests_per_unit: 4000000000, algorithm: sliding_window}"
+	plentyBucket  = "{unit: day, requests_per_unit: 4000000, algorithm: token_bucket, burst: 4000000000}"
+)
+
+// limitRules are the rules of limitScenarios.
+func limitRules() []byte {
+	var b strings.Builder
+	fmt.Fprintf(&b, `domain: %[1]s
+descriptors:
+  - {key: fixed, rate_limit: %[2]s}
+  - {key: sliding, rate_limit: %[3]s}
+  - {key: bucket, rate_limit: %[4]s}
+  - {key: fixed_spent, rate_limit: {unit: year, requests_per_unit: 10}}
+  - {key: sliding_spent, rate_limit: {unit: year, requests_per_unit: 10, algorithm: sliding_window}}
+  - key: fixed_list
+    rate_limits:
+      - %[2]s
+      - {unit: month, requests_per_unit: 4000000000}
+      - {unit: year, requests_per_unit: 4000000000}
+  - key: list
+    rate_limits:
+      - %[4]s
+      - %[3]s
+      - {unit: year, requests_per_unit: 4000000000}
+`, domain, plenty, plentySliding, plentyBucket)
+	for i := range networkCount {
+		if i%valuesPerEntry == 0 {
+			fmt.Fprintf(&b, "  - key: path\n    rate_limit: %s\n    values:\n", plenty)
+		}
+		fmt.Fprintf(&b, "      - /v1/items/%07d\n", i)
+	}
+	fmt.Fprintf(&b, "  - key: address\n    rate_limit: %s\n    cidr:\n", plenty)
+	for i := range networkCount {
+		fmt.Fprintf(&b, "      - '2001:db8:%03d:%04d::/64'\n", i/10_000, i%10_000)
+	}
+	return []byte(b.String())
+}
+
+// limitStores are the stores that count by every algorithm.
+var limitStores = []string{"memory", "redis", "cluster"}
+
+// limitGroups has each kind of limit next to its twin on each store.
+func limitGroups() (all []group) {
+	closed := func(store string, scenarios ...string) (g group) {
+		for _, scenario := range scenarios {
+			g = append(g, line{scenario: scenario, target: store + limitsRules})
+		}
+		return g
+	}
+	for _, store := range limitStores {
+		fixed := closed(store, "fixed", "sliding", "bucket")
+		fixed = append(fixed, line{scenario: "fixed", target: store + limitsRules, via: viaTap},
+			line{scenario: "fixed", target: store + "+top" + limitsRules, via: viaTop})
+		all = append(all, fixed, closed(store, "fixed hot", "bucket hot"), closed(store, "fixed overlimit", "sliding overlimit"),
+			closed(store+"+cache", "fixed overlimit", "sliding overlimit"), closed(store, "fixed list", "list"), closed(store, "values", "cidr"))
+	}
+	var open group
+	for _, scenario := range []string{"fixed", "sliding", "bucket"} {
+		open = append(open, line{scenario: scenario, target: "redis" + limitsRules, open: true})
+	}
+	return append(all, open)
+}
+
+// startLimits starts the targets of limitGroups: those with rules that a program does not know yet are left out.
+func (s *suite) startLimits(ctx context.Context, onCluster []string, cache string) error {
+	rules := limitRules()
+	for _, e := range s.testbed.editions() {
+		if e.suffix != "" && !s.testbed.knows(ctx, e.ratelimit, rules) {
+			s.report.linef("%s does not know the rules of sliding windows, token buckets, lists and networks: no figures of it for these", e.ratelimit)
+			return nil
+		}
+		for _, store := range limitStores {
+			var server *localserver.Server
+			var settings []string
+			switch store {
+			case "redis":
+				server = s.redis
+			case "cluster":
+				server, settings = s.cluster.Nodes[0], onCluster
+			}
+			for with, setting := range map[string][]string{"": nil, "+cache": {cache}, "+top": {"DEBUG_RECENT_SIZE=1000", "DEBUG_TOP_KEYS=1000"}} {
+				name := store + with + limitsRules + e.suffix
+				t, err := s.testbed.ratelimitOf(e.ratelimit, name, rules, server, append(setting, settings...)...)
+				if err != nil {
+					return err
+				}
+				if err := s.testbed.await(ctx, t); err != nil {
+					return err
+				}
+				if store == "cluster" {
+					t.stores = s.cluster.Nodes
+				}
+				s.targets[name] = t
+			}
+		}
+	}
+	return nil
+}
+
+// knows reports whether a program accepts rules.
+func (l *testbed) knows(ctx context.Context, program string, rules []byte) bool {
+	dir := filepath.Join(l.dir, "known")
+	if os.MkdirAll(dir, 0o755) != nil || os.WriteFile(filepath.Join(dir, "bench.yaml"), rules, 0o644) != nil {
+		return false
+	}
+	return exec.CommandContext(ctx, program, "check", dir).Run() == nil
+}
+
+// listen opens a tap of a daemon with the default rate, 100 events a second, and reads it until stop is called.
+func listen(ctx context.Context, t *target) (stop func(), err error) {
+	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+t.debug+"/tap?rate=100&seconds=3600", nil)
+	if err != nil {
+		return nil, err
+	}
+	answer, err := http.DefaultClient.Do(r)
+	if err != nil {
+		return nil, err
+	}
+	if answer.StatusCode != http.StatusOK {
+		answer.Body.Close()
+		return nil, fmt.Errorf("%s: %s", r.URL, answer.Status)
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		io.Copy(io.Discard, answer.Body)
+	}()
+	return func() { answer.Body.Close(); <-done }, nil
+}
+
+// limitBudgets are those of each kind of limit, against its twin.
+func limitBudgets() (all []ratioBudget) {
+	add := func(limit float64, l line, name string, figure func(sample) float64) {
+		twin := l
+		twin.via, twin.target = "", strings.Replace(l.target, "+top", "", 1)
+		if scenario, ok := twins[l.scenario]; ok {
+			twin.scenario = scenario
+		}
+		all = append(all, ratioBudget{line: l, name: name, figure: figure, limit: limit, twin: twin})
+	}
+	for _, g := range limitGroups() {
+		for _, l := range g {
+			_, counted := twins[l.scenario]
+			switch {
+			case l.via == viaTap:
+				add(1.02, l, "CPU", cpuOf)
+			case l.via == viaTop:
+				add(1.03, l, "CPU", cpuOf)
+			case counted && l.open:
+				add(1.3, l, "p99", p99Of)
+			case counted:
+				add(1.15, l, "CPU", cpuOf)
+			}
+		}
+	}
+	return all
+}
+
+// compareLimits compares sliding windows, token buckets, lists, networks and the debug port's pages with their budgets.
+func (s *suite) compareLimits() {
+	s.judge(limitBudgets())
+	for _, scenario := range []string{"sliding", "bucket"} {
+		l := line{scenario: scenario, target: "redis" + limitsRules}
+		s.report.atMost(8, " µs", l.row()+": Redis' CPU a scripted key", of(s.samples[l], storeOf))
+	}
+}
+
+// wantsLimits reports whether a line of limitGroups is to be measured: by its own name, by that of the whole, or as the
+// twin of one that was named.
+func (s *suite) wantsLimits(l line) bool {
+	if !strings.Contains(l.target, limitsRules) {
+		return false
+	}
+	if s.asked("limits") {
+		return true
+	}
+	for scenario, twin := range twins {
+		if twin == l.scenario && l.via == "" && s.asked(scenario) {
+			return true
+		}
+	}
+	return l.scenario == "fixed" && l.via == "" && (s.asked(string(viaTap)) || s.asked(string(viaTop)))
+}
