@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -33,14 +32,9 @@ func diff(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	var sets [2]*limits.Rules
 	for i := range sets {
-		var err error
-		sets[i], err = replayRules(ctx, flags.Arg(i), *merge, stderr)
-		if _, refused := errors.AsType[*limits.Rejection](err); refused {
-			reportProblems(stderr, err)
-			return exitUsage
-		}
-		if err != nil {
-			fmt.Fprintf(stderr, "ratelimit diff: %v\n", err)
+		var ok bool
+		options := limits.Options{Settings: limits.Settings{MergeDomains: *merge}}
+		if sets[i], ok = loadRules(ctx, "diff", flags.Arg(i), options, stderr); !ok {
 			return exitUsage
 		}
 	}

@@ -3,28 +3,24 @@ package cli
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
-	"strings"
 	"time"
 
 	"gatehouse/ratelimit/internal/limits"
-	"gatehouse/ratelimit/internal/limits/rulefile"
 	"gatehouse/ratelimit/internal/rls"
 	"gatehouse/ratelimit/internal/server"
-	"gatehouse/ratelimit/internal/source"
 )
 
-// explain prints each descriptor's walk through the rules of a folder, and what several of them are to
-// each other as one request: exit 0 when an entry decides one, 1 when none does, 2 on bad usage or
+// explain prints each descriptor's walk through the rules of a file or a folder, and what several of them are
+// to each other as one request: exit 0 when an entry decides one, 1 when none does, 2 on bad usage or
 // rules. It contacts no daemon and counts nothing.
 func explain(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("ratelimit explain", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.Usage = func() {
-		fmt.Fprintln(stderr, "usage: ratelimit explain -domain D -descriptors key=value,... [-descriptors ...] DIR")
+		fmt.Fprintln(stderr, "usage: ratelimit explain -domain D -descriptors key=value,... [-descriptors ...] FILE|DIR")
 		flags.PrintDefaults()
 	}
 	domain := flags.String("domain", "", "rate limit `domain`")
@@ -48,19 +44,12 @@ func explain(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if len(descriptors) == 0 {
 		descriptors = [][]rls.Entry{nil}
 	}
-	files, skipped, _, unread := source.ReadDir(flags.Arg(0), false)
-	if len(skipped) > 0 {
-		fmt.Fprintf(stderr, "ratelimit explain: %s: %s\n", source.NotRead, strings.Join(skipped, " "))
+	options := limits.Options{
+		Settings:    limits.Settings{MergeDomains: *merge, KeyPrefix: *prefix},
+		EscapedKeys: *escaped,
 	}
-	if len(unread) > 0 {
-		fmt.Fprintf(stderr, "ratelimit explain: %v\n", errors.Join(unread...))
-		return exitUsage
-	}
-	rules, _, err := rulefile.Load(ctx, files,
-		limits.Options{Settings: limits.Settings{NearRatio: 0.8, MergeDomains: *merge, KeyPrefix: *prefix},
-			EscapedKeys: *escaped})
-	if err != nil {
-		reportProblems(stderr, err)
+	rules, ok := loadRules(ctx, "explain", flags.Arg(0), options, stderr)
+	if !ok {
 		return exitUsage
 	}
 	x := rules.ExplainRequest(*domain, descriptors, time.Now().Unix())

@@ -2,16 +2,12 @@ package cli
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
 	"os"
-	"strings"
 
 	"gatehouse/ratelimit/internal/limits"
-	"gatehouse/ratelimit/internal/limits/rulefile"
-	"gatehouse/ratelimit/internal/source"
 )
 
 const replayUsage = "usage: ratelimit replay -rules NEW [-against OLD] [-top 20] FILE|-\n"
@@ -45,13 +41,9 @@ func replay(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		if path == "" {
 			continue
 		}
-		rules, err := replayRules(ctx, path, *merge, stderr)
-		if _, refused := errors.AsType[*limits.Rejection](err); refused {
-			reportProblems(stderr, err)
+		rules, ok := loadRules(ctx, "replay", path, limits.Options{Settings: limits.Settings{MergeDomains: *merge}}, stderr)
+		if !ok {
 			return exitUsage
-		}
-		if err != nil {
-			return bad(err)
 		}
 		sets = append(sets, rules)
 	}
@@ -70,30 +62,4 @@ func replay(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	r.write(stdout, *top)
 	return exitOK
-}
-
-// replayRules loads the rules of a file or a folder.
-func replayRules(ctx context.Context, path string, merge bool, stderr io.Writer) (*limits.Rules, error) {
-	if path == "-" {
-		return nil, errors.New("rules come from a file or a folder: standard input is for the recording")
-	}
-	var files []rulefile.File
-	if isDirectory(path) {
-		found, skipped, _, unread := source.ReadDir(path, false)
-		if len(skipped) > 0 {
-			fmt.Fprintf(stderr, "ratelimit replay: %s: %s\n", source.NotRead, strings.Join(skipped, " "))
-		}
-		if len(unread) > 0 {
-			return nil, errors.Join(unread...)
-		}
-		files = found
-	} else {
-		name, text, err := readOne(path)
-		if err != nil {
-			return nil, err
-		}
-		files = []rulefile.File{{Name: name, Text: text}}
-	}
-	rules, _, err := rulefile.Load(ctx, files, limits.Options{Settings: limits.Settings{NearRatio: 0.8, MergeDomains: merge}})
-	return rules, err
 }

@@ -181,7 +181,7 @@ func TestReplay_usage(t *testing.T) {
 	}
 	f(`new.yaml:2:`, "domain: d\ndescriptors: [{key: k, rate_limt: 1}]", "")
 	f(`old.yaml:2:`, replayNew, "domain: d\ndescriptors: [{key: k, rate_limt: 1}]")
-	f("standard input is for the recording", replayNew, "", "-rules", "-")
+	f("not from standard input", replayNew, "", "-rules", "-")
 	f("no such file", replayNew, "", "-rules", "/none.yaml")
 	f("no such file", replayNew, "", "-against", "/none")
 	f(replayUsage, replayNew, "", "-top", "-1")

@@ -1,11 +1,14 @@
 package cli
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"strings"
 
+	"gatehouse/ratelimit/internal/limits"
 	"gatehouse/ratelimit/internal/limits/rulefile"
 	"gatehouse/ratelimit/internal/source"
 )
@@ -55,6 +58,44 @@ func readFolder(dir string, ignoreDotFiles bool, w *checkReport) (files []rulefi
 		w.progress("opening config file: %s\n", f.Name)
 	}
 	return files, len(unread) == 0
+}
+
+// loadRules loads the rules of a file or a folder for a command, which exits with exitUsage if that fails: the reason
+// is then written.
+func loadRules(
+	ctx context.Context, command, path string, options limits.Options, stderr io.Writer,
+) (rules *limits.Rules, ok bool) {
+	fail := func(err error) (*limits.Rules, bool) {
+		fmt.Fprintf(stderr, "ratelimit %s: %v\n", command, err)
+		return nil, false
+	}
+	if path == "-" {
+		return fail(errors.New("rules come from a file or a folder, not from standard input"))
+	}
+	var files []rulefile.File
+	if isDirectory(path) {
+		found, skipped, _, unread := source.ReadDir(path, false)
+		if len(skipped) > 0 {
+			fmt.Fprintf(stderr, "ratelimit %s: %s: %s\n", command, source.NotRead, strings.Join(skipped, " "))
+		}
+		if len(unread) > 0 {
+			return fail(errors.Join(unread...))
+		}
+		files = found
+	} else {
+		name, text, err := readOne(path)
+		if err != nil {
+			return fail(err)
+		}
+		files = []rulefile.File{{Name: name, Text: text}}
+	}
+	options.NearRatio = 0.8 // the default of NEAR_LIMIT_RATIO
+	rules, _, err := rulefile.Load(ctx, files, options)
+	if err != nil {
+		reportProblems(stderr, err)
+		return nil, false
+	}
+	return rules, true
 }
 
 // readOne reads a file of any name, or standard input. More than a file of rules may have is not read.
