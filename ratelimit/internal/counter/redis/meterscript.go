@@ -245,23 +245,7 @@ for i, k in ipairs(KEYS) do
   if m.alg ~= 'f' then
     if not m.done then write(m) end
     m.done = true
-  elseif held == 0 and not over[i] and n ~= '0' then
-    local v = redis.call('GET', k)
-    if kind == 'refund' then
-      if v and (#v < #n or (#v == #n and v < n)) then
-        local left = redis.call('PTTL', k)
-        if left > 0 then redis.call('SET', k, '0', 'PX', left) else redis.call('SET', k, '0') end
-      elseif v then
-        redis.call('DECRBY', k, n)
-      end
-    elseif v then
-      if type(redis.pcall('INCRBY', k, n)) == 'table' then redis.call('SETRANGE', k, 0, '9223372036854775807') end
-    else
-      redis.call('SET', k, n, 'EX', ttl)
-    end
-  end
-end
-return out`
+  elseif held == 0 and not over[i] and n ~= '0' then` + writeFixedLua
 
 // stopMetersClusterLua does the same for keys in several slots of one node; as stopClusterScript.
 const stopMetersClusterLua = `

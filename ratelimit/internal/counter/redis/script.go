@@ -52,7 +52,10 @@ local out = {held}
 for i, k in ipairs(KEYS) do
   out[i+1] = was[k]
   local n, ttl, kind = ARGV[4*i-3], ARGV[4*i-1], ARGV[4*i]
-  if held == 0 and not over[i] and n ~= '0' then
+  if held == 0 and not over[i] and n ~= '0' then` + writeFixedLua
+
+// writeFixedLua is how both stop scripts write the hits of a fixed window, and how they end.
+const writeFixedLua = `
     local v = redis.call('GET', k)
     if kind == 'refund' then
       if v and (#v < #n or (#v == #n and v < n)) then
