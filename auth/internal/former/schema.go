@@ -148,3 +148,15 @@ func (s *Schema) Unknown() (columns, tables []string) {
 	slices.Sort(tables)
 	return columns, tables
 }
+
+// OwnSchema is what gives this program a schema of its own, in SQL and settings.
+func OwnSchema(role string) string {
+	return fmt.Sprintf("create schema gatehouse authorization %s; search_path=gatehouse in DATABASE_URL", role)
+}
+
+// Occupied says why none of our tables can be made in a schema that holds the replaced service's, and what to do.
+func Occupied(schema, role string) string {
+	return fmt.Sprintf("schema %q holds the tables of the service that this one replaces; they are neither read nor changed."+
+		" Give this program a schema of its own (%s) and carry the users over: auth takeover -from %s",
+		schema, OwnSchema(role), schema)
+}

@@ -153,8 +153,7 @@ func (f *findings) here(ctx context.Context) (ready bool, err error) {
 	c := &r.Source.Catalog
 	same := place.Cluster == c.Cluster && place.Database == c.DatabaseID
 	if same && place.Schema == r.Source.Schema && r.Settings.Namespace == "" {
-		f.refuse(`schema %q holds the tables of the service that this one replaces; they are neither read nor changed. Give this program a schema of its own (create schema gatehouse authorization %s; search_path=gatehouse in DATABASE_URL) and carry the users over: auth takeover -from %s`,
-			place.Schema, place.Role, place.Schema)
+		f.refuse("%s", former.Occupied(place.Schema, place.Role))
 		return false, nil
 	}
 	r.result.sameDatabase = same
