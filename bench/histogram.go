@@ -47,8 +47,6 @@ func (h *histogram) record(d time.Duration) {
 	h.max = max(h.max, d)
 }
 
-func (h *histogram) reset() { *h = histogram{} }
-
 // quantile is the duration that the share q of all calls did not exceed, 0 without calls.
 func (h *histogram) quantile(q float64) time.Duration {
 	if h.n == 0 {

@@ -9,7 +9,6 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/jackc/pgx/v5/pgtype"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -210,10 +209,4 @@ func ids(list []uuid.UUID) []pgtype.UUID {
 		out[i] = pgtype.UUID{Bytes: u, Valid: true}
 	}
 	return out
-}
-
-// IsMissing reports whether err says that a right is missing.
-func IsMissing(err error) bool {
-	pg, ok := errors.AsType[*pgconn.PgError](err)
-	return ok && pg.Code == "42501"
 }

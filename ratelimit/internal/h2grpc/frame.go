@@ -1,9 +1,6 @@
 package h2grpc
 
-import (
-	"encoding/binary"
-	"fmt"
-)
+import "encoding/binary"
 
 // frameType is the type of an HTTP/2 frame (RFC 9113, section 6).
 type frameType byte
@@ -140,10 +137,6 @@ type connError struct {
 	code   errCode
 	reason reason
 	debug  string // why, in GOAWAY's debug data
-}
-
-func (e *connError) Error() string {
-	return fmt.Sprintf("h2grpc: connection error %d: %s: %s", e.code, e.reason, e.debug)
 }
 
 func protocolError(debug string) *connError { return &connError{codeProtocol, reasonProtocol, debug} }

@@ -144,9 +144,6 @@ func NewFiles(o FilesOptions) *Files {
 	return f
 }
 
-// Dir is the directory whose files are read.
-func (f *Files) Dir() string { return f.dir }
-
 // Reload has the files read and applied even if nothing seems to have changed (SIGHUP). It does
 // not wait.
 func (f *Files) Reload() {

@@ -397,8 +397,8 @@ func TestShown(t *testing.T) {
 	f := func(o FilesOptions, want, wantDir string) {
 		t.Helper()
 		x := NewFiles(o)
-		if got := x.shown("basic.yaml"); got != want || x.Dir() != wantDir {
-			t.Errorf("%q in %q, want %q in %q", got, x.Dir(), want, wantDir)
+		if got := x.shown("basic.yaml"); got != want || x.dir != wantDir {
+			t.Errorf("%q in %q, want %q in %q", got, x.dir, want, wantDir)
 		}
 	}
 	f(FilesOptions{Settings: Settings{Root: "/srv", AppDirectory: "config", WatchRoot: true}}, "config.basic.yaml",
