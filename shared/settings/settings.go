@@ -33,6 +33,8 @@ type Options struct {
 	Summary string
 	// Known are names that are ours without being a field. One may end in *.
 	Known []string
+	// Unused are names of Known whose old name is not reported as renamed, since neither has an effect.
+	Unused []string
 	// Prefixes begin our names: others that begin so are probably misspelt.
 	Prefixes []string
 	// Foreign are prefixes of names that belong to other programs although they match Prefixes.
@@ -60,6 +62,8 @@ type Report struct {
 	fields map[string]Field
 	// renamed are the aliases in use that differ in one of OldPrefixes alone, by their warnings.
 	renamed map[string]Alias
+	// notes are the warnings that Brief puts behind its summary.
+	notes   []string
 	options Options
 	// fromFile are the secrets that readFile put there.
 	fromFile map[string]bool
@@ -160,6 +164,12 @@ func (r *Report) Warn(format string, args ...any) {
 	r.Warnings = append(r.Warnings, fmt.Sprintf(format, args...))
 }
 
+// Note adds a warning that also concerns old names: Brief appends it to the line that sums them up.
+func (r *Report) Note(format string, args ...any) {
+	r.Warn(format, args...)
+	r.notes = append(r.notes, r.Warnings[len(r.Warnings)-1])
+}
+
 // shown is the variable with its value as it may appear in a log.
 func (r *Report) shown(name string) string {
 	spelled, f := r.Spelled(name), r.fields[name]
@@ -211,6 +221,9 @@ func (r *Report) rename(a Alias) {
 		r.env[a.New], r.origin[a.New] = old, a.Old
 	}
 	delete(r.env, a.Old)
+	if matches(a.New, r.options.Unused) {
+		return
+	}
 	note := ""
 	if a.Note != "" {
 		note = "; " + a.Note
@@ -242,6 +255,9 @@ func (r *Report) Brief() []string {
 	var brief, given, old []string
 	at := -1
 	for _, w := range r.Warnings {
+		if slices.Contains(r.notes, w) {
+			continue
+		}
 		a, renamed := r.renamed[w]
 		if !renamed {
 			brief = append(brief, w)
@@ -265,7 +281,7 @@ func (r *Report) Brief() []string {
 	if r.options.Summary != "" {
 		summary = fmt.Sprintf(r.options.Summary, len(r.renamed), strings.Join(old, ", "))
 	}
-	brief[at] = summary
+	brief[at] = strings.Join(append([]string{summary}, r.notes...), "; ")
 	return brief
 }
 

@@ -2,6 +2,7 @@
 package config
 
 import (
+	"fmt"
 	"strings"
 	"time"
 
@@ -184,8 +185,13 @@ func Load(environ []string, file string,
 		r.Warn("no effect, since the other one of the same provider is on: %s", strings.Join(twins, ", "))
 	}
 	if !schemasDiffer(schema) {
-		for _, e := range schema {
-			r.Warn("%s is the schema that auth takeover reads; this program's own is that of search_path", e)
+		if len(schema) > 0 {
+			others := ""
+			for _, e := range schema[1:] {
+				name, _, _ := strings.Cut(e, "=")
+				others += fmt.Sprintf(" (%s says the same)", name)
+			}
+			r.Note("%s is the schema that auth takeover reads; this program's own is that of search_path%s", schema[0], others)
 		}
 		schema = nil
 	}

@@ -271,8 +271,7 @@ func TestConfig_warnings(t *testing.T) {
 		"no effect, since what they configure is not in this version: AUTH_MFA_WEB_AUTHN_ENROLL_ENABLED")
 	f("AUTH_TRACING_ENABLED=true AUTH_METRICS_ENABLED=true")
 	f("GOTRUE_TRACING_HOST=x AUTH_TRACING_TAGS=a:b",
-		"GOTRUE_TRACING_HOST is an old name; it is called AUTH_TRACING_HOST now",
-		"no effect, settings of the replaced service that are not needed here: AUTH_TRACING_HOST, AUTH_TRACING_TAGS")
+		"no effect, settings of the replaced service that are not needed here: AUTH_TRACING_TAGS, GOTRUE_TRACING_HOST")
 	f("AUTH_HOOK_SEND_SMS_ENABLED=false DEBUG=true OTEL_RESOURCE_ATTRIBUTES=a")
 	f("AUTH_OPERATOR_TOKEN=x AUTH_RELOADING_POLLER_ENABLED=1 AUTH_JWT_ADMIN_GROUP_NAME=admin",
 		"no effect, settings of the replaced service that are not needed here: AUTH_JWT_ADMIN_GROUP_NAME, AUTH_OPERATOR_TOKEN, AUTH_RELOADING_POLLER_ENABLED")

@@ -2,6 +2,7 @@ package config
 
 import (
 	"cmp"
+	"fmt"
 	"net/url"
 	"slices"
 	"strings"
@@ -189,20 +190,27 @@ func (c *Config) warnCookies(r *settings.Report, s provider.Settings) {
 	if err != nil || !c.Accounts.External.StateCookie {
 		return
 	}
-	warn := func(setting string, p provider.Client) {
+	var elsewhere []string
+	look := func(setting string, p provider.Client) {
 		u, err := url.Parse(p.RedirectURI)
 		if err != nil || !p.Enabled || p.IDTokenOnly || p.RedirectURI == "" ||
 			strings.EqualFold(u.Hostname(), ours.Hostname()) {
 			return
 		}
-		r.Warn("%s leads to %s, and AUTH_API_EXTERNAL_URL is at %s: a browser brings the cookie that it got at one host to no other, and every sign-in fails; "+
-			"give both the same host, or set AUTH_EXTERNAL_STATE_COOKIE=false", setting, cmp.Or(u.Hostname(), p.RedirectURI),
-			ours.Hostname())
+		elsewhere = append(elsewhere, fmt.Sprintf("%s leads to %s", setting, cmp.Or(u.Hostname(), p.RedirectURI)))
 	}
 	for _, name := range provider.Names() {
-		warn("AUTH_EXTERNAL_"+strings.ToUpper(name)+"_REDIRECT_URI", s.Clients[name])
+		look("AUTH_EXTERNAL_"+strings.ToUpper(name)+"_REDIRECT_URI", s.Clients[name])
 	}
 	for _, name := range enabledProviders(provider.Settings{OIDC: s.OIDC}) {
-		warn(freePrefix+strings.ToUpper(name)+"_REDIRECT_URI", s.OIDC[name])
+		look(freePrefix+strings.ToUpper(name)+"_REDIRECT_URI", s.OIDC[name])
+	}
+	if len(elsewhere) > 0 {
+		both := "both"
+		if len(elsewhere) > 1 {
+			both = "all"
+		}
+		r.Warn("%s, and AUTH_API_EXTERNAL_URL is at %s: a browser brings the cookie that it got at one host to no other, and every sign-in fails; "+
+			"give %s the same host, or set AUTH_EXTERNAL_STATE_COOKIE=false", strings.Join(elsewhere, ", "), ours.Hostname(), both)
 	}
 }

@@ -106,6 +106,8 @@ func TestConfig_externalWarnings(t *testing.T) {
 	f(other + "AUTH_EXTERNAL_GOOGLE_ENABLED=false")
 	acme := "AUTH_EXTERNAL_OIDC_ACME_ISSUER=https://acme.test AUTH_EXTERNAL_OIDC_ACME_CLIENT_ID=x AUTH_EXTERNAL_OIDC_ACME_SECRET=y AUTH_EXTERNAL_OIDC_ACME_REDIRECT_URI=https://other.test/callback "
 	f(acme, "AUTH_EXTERNAL_OIDC_ACME_REDIRECT_URI "+hosts)
+	f(other+acme, "AUTH_EXTERNAL_GOOGLE_REDIRECT_URI leads to other.test, AUTH_EXTERNAL_OIDC_ACME_REDIRECT_URI "+
+		strings.Replace(hosts, "give both", "give all", 1))
 	f("AUTH_EXTERNAL_OIDC_ACME_ISSUR=https://acme.test",
 		"AUTH_EXTERNAL_OIDC_ACME_ISSUR is no setting of this program and has no effect")
 	f(enabled("google")+"AUTH_EXTERNAL_ALLOW_INSECURE_URLS=true AUTH_EXTERNAL_GOOGLE_URL=http://idp.test",
@@ -114,6 +116,8 @@ func TestConfig_externalWarnings(t *testing.T) {
 		"no effect, settings of the replaced service that are not needed here: AUTH_EXTERNAL_REDIRECTURL")
 	f("AUTH_EXTERNAL_ZOOM_ENABLED=true AUTH_EXTERNAL_ZOOM_SECRET=s AUTH_EXTERNAL_KAKAO_ENABLED=false",
 		"AUTH_EXTERNAL_ZOOM_ENABLED has no effect: there is no provider zoom, and no sign-in with it is possible (AUTH_EXTERNAL_OIDC_<NAME>_ISSUER adds one that speaks OpenID Connect)")
+	f("GOTRUE_EXTERNAL_KAKAO_ENABLED=true GOTRUE_EXTERNAL_KAKAO_SECRET=s",
+		"GOTRUE_EXTERNAL_KAKAO_ENABLED has no effect: there is no provider kakao, and no sign-in with it is possible (AUTH_EXTERNAL_OIDC_<NAME>_ISSUER adds one that speaks OpenID Connect)")
 	f("AUTH_EXTERNAL_SLACK_OIDC_ENABLED=false",
 		"AUTH_EXTERNAL_SLACK_OIDC_ENABLED is an old name; it is called AUTH_EXTERNAL_SLACK_ENABLED now")
 	f("GOTRUE_EXTERNAL_LINKEDIN_OIDC_CLIENT_ID=x",

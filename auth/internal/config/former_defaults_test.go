@@ -44,8 +44,8 @@ func TestLoad_oldNames(t *testing.T) {
 	}
 	got := strings.Join(r.Brief(), "\n")
 	for _, want := range []string{
-		"9 settings have names of the replaced service (GOTRUE_API_EXTERNAL_URL, GOTRUE_DB_DRIVER, GOTRUE_JWT_SECRET, …): each works as AUTH_… for two major versions; auth check lists them",
-		"DB_NAMESPACE=auth is the schema that auth takeover reads; this program's own is that of search_path",
+		"9 settings have names of the replaced service (GOTRUE_API_EXTERNAL_URL, GOTRUE_DB_DRIVER, GOTRUE_JWT_SECRET, …): each works as AUTH_… for two major versions; auth check lists them; " +
+			"GOTRUE_DB_NAMESPACE=auth is the schema that auth takeover reads; this program's own is that of search_path (DB_NAMESPACE says the same)",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q is missing in\n%s", want, got)

@@ -32,9 +32,14 @@ var settingNames = settings.Options{
 	},
 	OldPrefixes: []settings.Alias{{Old: "GOTRUE_", New: "AUTH_"}, {Old: "", New: "AUTH_"}},
 	Summary:     "%d settings have names of the replaced service (%s): each works as AUTH_… for two major versions; auth check lists them",
-	Known:       slices.Concat(unsupportedNames(), ignoredNames, unsupportedProviderNames(), []string{freePrefix + "*"}),
+	Known:       append(namesWithoutEffect(), freePrefix+"*"),
+	Unused:      namesWithoutEffect(),
 	Prefixes:    []string{"AUTH_"},
 	Seconds:     true,
+}
+
+func namesWithoutEffect() []string {
+	return slices.Concat(unsupportedNames(), ignoredNames, unsupportedProviderNames())
 }
 
 // schemaNames mean the schema of the replaced service, which auth takeover reads; nothing else here does.

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"slices"
 	"strings"
 
 	"gatehouse/shared/settings"
@@ -21,11 +22,13 @@ func (c *Config) checkUnsupported(r *settings.Report) {
 	for _, name := range r.Names() {
 		switch {
 		case named(ignoredNames, name):
-			ignored = append(ignored, name)
+			ignored = append(ignored, r.Spelled(name))
 		case named(list, name):
-			later = append(later, name)
+			later = append(later, r.Spelled(name))
 		}
 	}
+	slices.Sort(later)
+	slices.Sort(ignored)
 	if len(later) > 0 {
 		r.Warn("no effect, since what they configure is not in this version: %s", strings.Join(later, ", "))
 	}
