@@ -6,6 +6,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
+// ourTables is an array of the tables that migrations make, in SQL.
+const ourTables = `array['{users}', '{identities}', '{sessions}', '{one_time_tokens}', '{flows}', '{outbox}',
+                      '{audit}', '{limits}', '{signing_keys}', '{external_states}', '{spent_id_tokens}', '{factors}', '{challenges}', '{former_tokens}', '{moves}', '{schema_migrations}']`
+
 // What migrations and statements need, read from the catalogue: nothing is created for the query. A table that
 // doesn't exist yet will be the daemon's own.
 var missingRights = define(`
@@ -17,14 +21,12 @@ with needed (name, granted, migrating) as (
         ('CREATE on schema ' || current_schema(), has_schema_privilege(current_schema(), 'create'), true)
     union all
     select word || ' on table ' || t, has_table_privilege(to_regclass(t), word), false
-    from unnest(array['{users}', '{identities}', '{sessions}', '{one_time_tokens}', '{flows}', '{outbox}',
-                      '{audit}', '{limits}', '{signing_keys}', '{external_states}', '{spent_id_tokens}', '{factors}', '{challenges}', '{former_tokens}', '{moves}', '{schema_migrations}']) t,
+    from unnest(` + ourTables + `) t,
          unnest(array['SELECT', 'INSERT', 'UPDATE', 'DELETE']) word
     where to_regclass(t) is not null
     union all
     select 'ownership of table ' || t, pg_has_role(c.relowner, 'usage'), true
-    from unnest(array['{users}', '{identities}', '{sessions}', '{one_time_tokens}', '{flows}', '{outbox}',
-                      '{audit}', '{limits}', '{signing_keys}', '{external_states}', '{spent_id_tokens}', '{factors}', '{challenges}', '{former_tokens}', '{moves}', '{schema_migrations}']) t
+    from unnest(` + ourTables + `) t
     join pg_class c on c.oid = to_regclass(t)
     union all
     select 'a server that takes writes', not pg_is_in_recovery() and current_setting('transaction_read_only') = 'off', false
