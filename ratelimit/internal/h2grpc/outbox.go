@@ -223,9 +223,14 @@ func (o *outbox) pump() {
 	if o.closed || len(o.blocked) == 0 {
 		return
 	}
+	o.keepBlocked(o.pumpOne)
+}
+
+// keepBlocked drops the streams that are gone or need not wait any longer. The lock is held.
+func (o *outbox) keepBlocked(waits func(*stream) bool) {
 	kept := o.blocked[:0]
 	for _, s := range o.blocked {
-		if !s.gone && o.pumpOne(s) {
+		if !s.gone && waits(s) {
 			kept = append(kept, s)
 			continue
 		}
@@ -250,17 +255,7 @@ func (o *outbox) cut(s *stream) {
 	if o.lost++; o.lost < 64 || 2*o.lost < len(o.blocked) {
 		return
 	}
-	kept := o.blocked[:0]
-	for _, s := range o.blocked {
-		if !s.gone {
-			kept = append(kept, s)
-			continue
-		}
-		s.queued = false
-		o.bury(s)
-	}
-	clear(o.blocked[len(kept):])
-	o.blocked, o.lost = kept, 0
+	o.keepBlocked(func(*stream) bool { return true })
 }
 
 // pumpOne reports whether the stream still has to wait.

@@ -15,8 +15,10 @@ import (
 	"context"
 	"crypto/tls"
 	"errors"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -231,21 +233,7 @@ func (s *Server) endIfEmpty() {
 // Shutdown stops accepting, tells every peer to go away in two steps, as grpc-go does, and waits until all calls have
 // been answered and the connections have ended, or ctx ends; then it cuts what is left and returns ctx's error.
 func (s *Server) Shutdown(ctx context.Context) error {
-	s.mu.Lock()
-	s.draining = true
-	for l := range s.listeners {
-		l.Close()
-	}
-	for c := range s.silent {
-		c.Close()
-	}
-	conns := make([]*conn, 0, len(s.conns))
-	for c := range s.conns {
-		conns = append(conns, c)
-	}
-	s.endIfEmpty()
-	s.mu.Unlock()
-	for _, c := range conns {
+	for _, c := range s.stopAccepting(false) {
 		c.drain(time.Now())
 	}
 	select {
@@ -258,23 +246,25 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	}
 }
 
-// Close ends all connections at once.
-func (s *Server) Close() {
+// stopAccepting ends the listeners and the connections that have said nothing yet, and returns the others. closed: none
+// of these may go on either.
+func (s *Server) stopAccepting(closed bool) []*conn {
 	s.mu.Lock()
-	s.draining, s.closed = true, true
+	defer s.mu.Unlock()
+	s.draining, s.closed = true, s.closed || closed
 	for l := range s.listeners {
 		l.Close()
 	}
 	for c := range s.silent {
 		c.Close()
 	}
-	conns := make([]*conn, 0, len(s.conns))
-	for c := range s.conns {
-		conns = append(conns, c)
-	}
 	s.endIfEmpty()
-	s.mu.Unlock()
-	for _, c := range conns {
+	return slices.Collect(maps.Keys(s.conns))
+}
+
+// Close ends all connections at once.
+func (s *Server) Close() {
+	for _, c := range s.stopAccepting(true) {
 		c.close()
 	}
 	s.stop()
