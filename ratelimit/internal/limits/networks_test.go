@@ -2,7 +2,6 @@ package limits
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"math/rand/v2"
@@ -525,18 +524,7 @@ func TestMatch_multiplied(t *testing.T) {
 func TestMatch_warnings(t *testing.T) {
 	f := func(list string, want ...string) {
 		t.Helper()
-		_, warnings, err := Load(context.Background(), []File{{"f.yaml", []byte("domain: d\ndescriptors:\n" + list)}}, Options{})
-		if err != nil {
-			t.Errorf("refused: %v", err)
-			return
-		}
-		var got []string
-		for _, w := range warnings {
-			got = append(got, w.String())
-		}
-		if d := cmp.Diff(want, got); d != "" {
-			t.Errorf("%s\nwarnings (-want +got):\n%s", list, d)
-		}
+		checkWarnings(t, "domain: d\ndescriptors:\n"+list, want...)
 	}
 	f("- key: ip\n  cidr: [10.0.0.0/8, 11.0.0.0/8]\n  not_cidr: [192.168.0.0/16, 10.1.0.0/16, 'fd00::/8']\n",
 		`f.yaml:5:14: domain "d", descriptor ip_{10.0.0.0/8,…}: not_cidr[0] 192.168.0.0/16 has no effect: no prefix of cidr contains it`,

@@ -1,7 +1,6 @@
 package limits
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -135,19 +134,7 @@ func TestLoad_optionRejections(t *testing.T) {
 func TestLoad_optionWarnings(t *testing.T) {
 	f := func(entry string, want ...string) {
 		t.Helper()
-		_, warnings, err := Load(context.Background(),
-			[]File{{"f.yaml", []byte("domain: d\ndescriptors:\n- key: a\n  " + entry + "\n")}}, Options{})
-		if err != nil {
-			t.Errorf("refused: %v", err)
-			return
-		}
-		var got []string
-		for _, w := range warnings {
-			got = append(got, w.String())
-		}
-		if d := cmp.Diff(want, got); d != "" {
-			t.Errorf("%s\nwarnings (-want +got):\n%s", entry, d)
-		}
+		checkWarnings(t, "domain: d\ndescriptors:\n- key: a\n  "+entry+"\n", want...)
 	}
 	f("rate_limit: {unit: day, requests_per_unit: 3, algorithm: sliding_window}")
 	f("rate_limit: {unit: day, requests_per_unit: 1, algorithm: sliding_window}",

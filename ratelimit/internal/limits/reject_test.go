@@ -257,22 +257,27 @@ func TestLoad_merge(t *testing.T) {
 	}
 }
 
+// checkWarnings has the rules of one file loaded, f.yaml, and compares what they are warned of.
+func checkWarnings(t *testing.T, text string, want ...string) {
+	t.Helper()
+	_, warnings, err := Load(context.Background(), []File{{"f.yaml", []byte(text)}}, Options{})
+	if err != nil {
+		t.Errorf("refused: %v", err)
+		return
+	}
+	var got []string
+	for _, w := range warnings {
+		got = append(got, w.String())
+	}
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("%s\nwarnings (-want +got):\n%s", text, d)
+	}
+}
+
 func TestLoad_warnings(t *testing.T) {
 	f := func(list string, want ...string) {
 		t.Helper()
-		_, warnings, err := Load(context.Background(), []File{{"f.yaml", []byte("domain: d\ndescriptors:\n" + list)}},
-			Options{})
-		if err != nil {
-			t.Errorf("refused: %v", err)
-			return
-		}
-		var got []string
-		for _, w := range warnings {
-			got = append(got, w.String())
-		}
-		if d := cmp.Diff(want, got); d != "" {
-			t.Errorf("%s\nwarnings (-want +got):\n%s", list, d)
-		}
+		checkWarnings(t, "domain: d\ndescriptors:\n"+list, want...)
 	}
 	limit := func(more string) string {
 		return "  rate_limit: {unit: day, requests_per_unit: 1" + more + "}\n"
