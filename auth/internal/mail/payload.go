@@ -7,26 +7,6 @@ package mail
 
 import "encoding/json"
 
-// Kind is which mail it is. The texts are in the database and in SMTP_HEADERS' $messageType.
-type Kind string
-
-// The kinds of mails (docs/mail.md#which-mail).
-const (
-	Invite           Kind = "invite"
-	Confirmation     Kind = "confirmation"
-	Recovery         Kind = "recovery"
-	MagicLink        Kind = "magic_link"
-	EmailChange      Kind = "email_change"
-	Reauthentication Kind = "reauthenticate"
-	PasswordChanged  Kind = "password_changed_notification"
-	EmailChanged     Kind = "email_changed_notification"
-	PhoneChanged     Kind = "phone_changed_notification"
-	IdentityLinked   Kind = "identity_linked_notification"
-	IdentityUnlinked Kind = "identity_unlinked_notification"
-	FactorEnrolled   Kind = "mfa_factor_enrolled_notification"
-	FactorUnenrolled Kind = "mfa_factor_unenrolled_notification"
-)
-
 // The channels of the outbox.
 const (
 	ChannelEmail = "email"
