@@ -121,7 +121,13 @@ type Decision struct {
 	Domain *limits.Domain
 	// Rules holds the rule of each descriptor, nil where none decides.
 	Rules []*limits.Rule
+	// Keys holds the key of a counter of each descriptor, nil where none was asked about. It may be empty without
+	// Watchers.Counting.
+	Keys [][]byte
 }
+
+// Counting reports whether hits are counted by keys.
+func (w *Watchers) Counting() bool { return w.top != nil }
 
 // Note shows a decision to all watchers. buf is scratch space, returned as it has grown.
 func (w *Watchers) Note(d *Decision, buf []byte) []byte {

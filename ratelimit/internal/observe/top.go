@@ -1,6 +1,7 @@
 package observe
 
 import (
+	"bytes"
 	"cmp"
 	"hash/maphash"
 	"slices"
@@ -29,8 +30,8 @@ func newTop(keys int) *Top {
 	return &Top{seed: maphash.MakeSeed(), size: keys, present: newMinute(keys)}
 }
 
-// note counts the hits of a decision. A descriptor counts once, by the counter key of its rule without the window;
-// limits that share a counter thereby share a place.
+// note counts the hits of a decision. A descriptor counts once, by the texts of its counter key; limits that share a
+// counter thereby share a place, and so do those of one list.
 func (t *Top) note(d *Decision, buf []byte) []byte {
 	now := d.At.Unix() / 60
 	for i, rule := range d.Rules {
@@ -38,8 +39,15 @@ func (t *Top) note(d *Decision, buf []byte) []byte {
 		if rule == nil || rule.Unlimited || hits == 0 {
 			continue
 		}
-		buf = d.Set.AppendKey(buf[:0], rule, d.Request.Domain, d.Request.Descriptors[i].Entries, 0)
-		id := maphash.Bytes(t.seed, buf)
+		var key []byte
+		if i < len(d.Keys) {
+			key = d.Keys[i]
+		}
+		if key == nil {
+			buf = d.Set.AppendKey(buf[:0], rule, d.Request.Domain, d.Request.Descriptors[i].Entries, 0)
+			key = buf
+		}
+		id := maphash.Bytes(t.seed, texts(key))
 		t.mu.Lock()
 		t.turn(now)
 		if s := t.present.add(id, hits); s != nil {
@@ -50,9 +58,23 @@ func (t *Top) note(d *Decision, buf []byte) []byte {
 	return buf
 }
 
-// turn begins a new minute when the present one is over. A clock that goes back stays in the present one.
+// texts is a counter key without what names the kind of the limit and its window, as limits.Rules.AppendKey ends it:
+// …_<start> or …_~rm1, escaped …|m1|<start> or …|rm1.
+func texts(key []byte) []byte {
+	i := len(key) - 1
+	for i > 0 && key[i] != '_' && key[i] != '|' {
+		i--
+	}
+	if i > 0 && key[i] == '|' && '0' <= key[i+1] && key[i+1] <= '9' { // a window's start; the kind stands before it
+		i = bytes.LastIndexByte(key[:i], '|')
+	}
+	return key[:max(i, 0)]
+}
+
+// turn begins a new minute when the present one is over. A request of the minute before, a little late, counts for the
+// present one; a clock that went back further begins again.
 func (t *Top) turn(now int64) {
-	if now <= t.present.at {
+	if now == t.present.at || now == t.present.at-1 {
 		return
 	}
 	spare := t.last
@@ -115,12 +137,18 @@ type minute struct {
 	at      int64 // Unix time / 60
 	readers int   // who forbid that it is used again
 	slots   []slot
-	heap    []int32 // indexes of slots; that with the fewest hits is first
+	heap    []ranked // that with the fewest hits is first
 	index   index
 }
 
+// ranked is a slot in the heap with its hits, so that the heap is put in order without reading the slots.
+type ranked struct {
+	hits uint64
+	slot int32
+}
+
 func newMinute(keys int) *minute {
-	return &minute{slots: make([]slot, 0, keys), heap: make([]int32, 0, keys), index: newIndex(keys)}
+	return &minute{slots: make([]slot, 0, keys), heap: make([]ranked, 0, keys), index: newIndex(keys)}
 }
 
 func (m *minute) reset(at int64) {
@@ -135,24 +163,24 @@ func (m *minute) add(id uint64, hits uint64) *slot {
 	if i := m.index[at]; i != 0 {
 		s := &m.slots[i-1]
 		s.hits = saturate(s.hits, hits)
-		m.down(int(s.place))
+		m.down(int(s.place), ranked{s.hits, i - 1})
 		return nil
 	}
 	if n := len(m.slots); n < cap(m.slots) {
 		m.slots = m.slots[:n+1]
 		s := &m.slots[n]
 		s.id, s.hits, s.err = id, hits, 0
-		m.heap = append(m.heap, int32(n))
+		m.heap = append(m.heap, ranked{})
 		m.index[at] = int32(n + 1)
-		m.up(n)
+		m.up(n, ranked{hits, int32(n)})
 		return s
 	}
-	i := m.heap[0]
+	i := m.heap[0].slot
 	s := &m.slots[i]
 	m.index.remove(s.id, m.slots)
 	s.id, s.err, s.hits = id, s.hits, saturate(s.hits, hits)
 	m.index[m.index.find(id, m.slots)] = i + 1
-	m.down(0)
+	m.down(0, ranked{s.hits, i})
 	return s
 }
 
@@ -163,12 +191,12 @@ func saturate(a, b uint64) uint64 {
 	return ^uint64(0)
 }
 
-// up moves the slot at a place of the heap before those with more hits, down behind those with fewer.
-func (m *minute) up(at int) {
-	moving := m.heap[at]
+// up puts a slot at a place of the heap, or before those above it with more hits; down puts it behind those below with
+// fewer.
+func (m *minute) up(at int, moving ranked) {
 	for at > 0 {
 		above := (at - 1) / 2
-		if m.slots[m.heap[above]].hits <= m.slots[moving].hits {
+		if m.heap[above].hits <= moving.hits {
 			break
 		}
 		m.put(at, m.heap[above])
@@ -177,17 +205,16 @@ func (m *minute) up(at int) {
 	m.put(at, moving)
 }
 
-func (m *minute) down(at int) {
-	moving := m.heap[at]
+func (m *minute) down(at int, moving ranked) {
 	for {
 		below := 2*at + 1
 		if below >= len(m.heap) {
 			break
 		}
-		if right := below + 1; right < len(m.heap) && m.slots[m.heap[right]].hits < m.slots[m.heap[below]].hits {
+		if right := below + 1; right < len(m.heap) && m.heap[right].hits < m.heap[below].hits {
 			below = right
 		}
-		if m.slots[m.heap[below]].hits >= m.slots[moving].hits {
+		if m.heap[below].hits >= moving.hits {
 			break
 		}
 		m.put(at, m.heap[below])
@@ -196,9 +223,9 @@ func (m *minute) down(at int) {
 	m.put(at, moving)
 }
 
-func (m *minute) put(at int, slot int32) {
-	m.heap[at] = slot
-	m.slots[slot].place = int32(at)
+func (m *minute) put(at int, r ranked) {
+	m.heap[at] = r
+	m.slots[r.slot].place = int32(at)
 }
 
 // A slot holds its key's texts in place, so that a key takes at most 512 bytes in both minutes (TestTop_memory) and a

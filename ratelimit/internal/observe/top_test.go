@@ -69,6 +69,62 @@ func TestTop(t *testing.T) {
 	f(1060, "", user("eve", 1), TopKey{Domain: "shop", Entries: []Entry{{"user", "own"}}, Hits: 1})
 }
 
+// TestTop_clock: a clock that jumped ahead and came back does not stop the count until it is there again.
+func TestTop_clock(t *testing.T) {
+	rules, o := testRules(t), newObserver(Settings{TopKeys: 8})
+	note := func(minute int, descriptors string) {
+		t.Helper()
+		d := decision(t, rules, "shop", descriptors)
+		d.At = testNow.Add(time.Duration(minute) * time.Minute)
+		o.Watching().Note(d, nil)
+	}
+	f := func(minute int, want ...string) {
+		t.Helper()
+		at := testNow.Add(time.Duration(minute) * time.Minute)
+		from, keys := o.Top().Read(at, "")
+		var got []string
+		for _, k := range keys {
+			got = append(got, fmt.Sprint(k.Entries[0].Value, " ", k.Hits))
+		}
+		if whole := at.Truncate(time.Minute).Add(-time.Minute); !slices.Equal(got, want) || !from.Equal(whole) {
+			t.Errorf("minute %d: %v from %v, want %v from %v", minute, got, from, want, whole)
+		}
+	}
+	note(0, "user=ann")
+	note(1, "user=bob")
+	f(1, "ann 1")
+	note(1440, "user=ahead")
+	f(1440)
+	note(2, "user=cid")
+	f(2)
+	note(1, "user=late")
+	note(2, "user=cid")
+	f(3, "cid 2", "late 1")
+}
+
+// TestTexts holds what is left of a counter key in both layouts.
+func TestTexts(t *testing.T) {
+	f := func(key, want string) {
+		t.Helper()
+		if got := string(texts([]byte(key))); got != want {
+			t.Errorf("texts(%q) = %q, want %q", key, got, want)
+		}
+	}
+	f("shop_user_ann_1699999980", "shop_user_ann")
+	f("shop_user_ann_0", "shop_user_ann")
+	f("shop_user_ann_1699999980~fh1", "shop_user_ann")
+	f("shop_user_ann_1699999980~cM1", "shop_user_ann")
+	f("shop_user_ann_~rm1", "shop_user_ann")
+	f("shop_user_a|1_~bm12", "shop_user_a|1")
+	f("shop_user_a|1_0", "shop_user_a|1")
+	f("shop|user=ann|m1|1699999980", "shop|user=ann")
+	f("shop|user=a_1|cM1|1699999980", "shop|user=a_1")
+	f("shop|user=a_1|rm1", "shop|user=a_1")
+	f("shop|user~a_1|bm12", "shop|user~a_1")
+	f("x|shop|user=ann|m1|0", "x|shop|user=ann")
+	f("", "")
+}
+
 // TestTop_reading: a minute that is being read is not counted into.
 func TestTop_reading(t *testing.T) {
 	rules, o := testRules(t), newObserver(Settings{TopKeys: 2})
@@ -145,10 +201,10 @@ func TestMinute_bounds(t *testing.T) {
 			if s.err > total/uint64(size) {
 				t.Fatalf("run %d: an error of %d with %d hits and %d keys", run, s.err, total, size)
 			}
-			if m.index[m.index.find(s.id, m.slots)] != int32(i+1) || m.heap[s.place] != int32(i) {
+			if m.index[m.index.find(s.id, m.slots)] != int32(i+1) || m.heap[s.place] != (ranked{s.hits, int32(i)}) {
 				t.Fatalf("run %d: slot %d is lost", run, i)
 			}
-			if above := (s.place - 1) / 2; s.place > 0 && m.slots[m.heap[above]].hits > s.hits {
+			if above := (s.place - 1) / 2; s.place > 0 && m.heap[above].hits > s.hits {
 				t.Fatalf("run %d: the heap is out of order", run)
 			}
 		}

@@ -28,7 +28,8 @@ type Call struct {
 	overrides []limits.Rule  // backs rules of descriptors with a limit of their own
 	keys      []byte         // all counter keys, back to back
 	batch     counter.Request
-	scratch   []byte // of count and show
+	scratch   []byte   // of count and show
+	shown     [][]byte // of show
 
 	unanswered []bool          // per descriptor: its answer follows a failure mode; empty where the store has answered
 	members    []decide.Member // for the draft headers
@@ -133,8 +134,25 @@ func (s *Service) show(c *Call, err error) {
 	if w := s.observer.Watching(); w != nil && err == nil {
 		d := observe.Decision{At: c.At, Request: &c.Request, Response: &c.Response, Set: rules, Domain: c.domain,
 			Rules: c.rules}
+		if w.Counting() {
+			c.shown = c.counterKeys(c.shown[:0])
+			d.Keys = c.shown
+		}
 		c.scratch = w.Note(&d, c.scratch)
 	}
+}
+
+// counterKeys appends the key of a counter of each descriptor that the store was asked about, nil for others.
+func (c *Call) counterKeys(dst [][]byte) [][]byte {
+	for range c.rules {
+		dst = append(dst, nil)
+	}
+	for i := range c.plan {
+		if p := &c.plan[i]; p.hit >= 0 {
+			dst[p.descriptor] = c.batch.Hits[p.hit].Key
+		}
+	}
+	return dst
 }
 
 func (s *Service) decide(ctx context.Context, c *Call) error {
@@ -477,6 +495,7 @@ func (s *Service) finish(c *Call) {
 // denyAll answers for an unknown domain under UNKNOWN_DOMAIN=deny.
 func (s *Service) denyAll(c *Call) {
 	c.Response.Statuses, c.rules = growStatuses(c.Response.Statuses, len(c.Request.Descriptors)), c.rules[:0]
+	c.plan = c.plan[:0]
 	for i := range c.Request.Descriptors {
 		if !c.Request.Descriptors[i].HasLimit {
 			s.o.Stats.DomainNotFound(c.Request.Domain).Inc()

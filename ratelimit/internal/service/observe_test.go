@@ -102,3 +102,38 @@ func TestObserve(t *testing.T) {
 		t.Errorf("top: %+v", got)
 	}
 }
+
+// TestObserve_topKeys counts a descriptor by the counter key that its request was planned with, in one place whichever
+// of its limits decides, whether or not the store is asked.
+func TestObserve_topKeys(t *testing.T) {
+	for _, escaped := range []bool{false, true} {
+		r := newRig(t, `[{key: k, @9}]`, Options{DenyUnknown: true, OverLimit: overlimit.New(1 << 20), Observe: observe.Settings{TopKeys: 5}})
+		var o limits.Options
+		o.EscapedKeys = escaped
+		r.loadWith(t, `[{key: list, rate_limits: [
+			{unit: second, requests_per_unit: 1},
+			{unit: minute, requests_per_unit: 2, algorithm: sliding_window},
+			{unit: hour, requests_per_unit: 1, algorithm: token_bucket}]},
+			{key: none, rate_limit: {unit: hour, requests_per_unit: 0, algorithm: token_bucket}}, {key: k, @9}]`, o)
+		c := new(Call)
+		decide := func(domain, descriptors string) {
+			c.Request = call(domain, descriptors).Request
+			r.decide(t, c)
+		}
+		decide("d", "(none,v)")
+		for second := range 5 { // the window of the first limit changes, and then the cache knows the others
+			r.now = testNow + int64(second)
+			decide("d", "(list,v)|(list,v)|(k,v)")
+		}
+		decide("e", "(list,v)") // one descriptor after three
+		r.now = testNow + 60
+		_, top := r.Observer().Top().Read(r.Now(), "")
+		got := map[string]uint64{}
+		for _, k := range top {
+			got[k.Entries[0].Key] += k.Hits
+		}
+		if want := map[string]uint64{"list": 10, "k": 5, "none": 1}; len(top) != 3 || !cmp.Equal(got, want) {
+			t.Errorf("escaped %v: %+v", escaped, top)
+		}
+	}
+}

@@ -85,12 +85,18 @@ func newRig(t testing.TB, yaml string, o Options) *rig {
 
 func (r *rig) load(t testing.TB, yaml string) {
 	t.Helper()
+	r.loadWith(t, yaml, limits.Options{})
+}
+
+func (r *rig) loadWith(t testing.TB, yaml string, o limits.Options) {
+	t.Helper()
+	o.NearRatio, o.Stats = 0.8, r.stats
 	yaml = rateLimit.ReplaceAllString(yaml, "rate_limit: {requests_per_unit: $1, unit: minute}")
 	if !strings.Contains(yaml, "domain:") {
 		yaml = "domain: d\ndescriptors: " + yaml
 	}
 	rules, _, err := rulefile.Load(context.Background(), []rulefile.File{{Name: "rules.yaml", Text: []byte(yaml)}},
-		limits.Options{Settings: limits.Settings{NearRatio: 0.8}, Stats: r.stats})
+		o)
 	if err != nil {
 		t.Fatal(err)
 	}
