@@ -25,7 +25,8 @@ var settingNames = settings.Options{
 		{Old: "PROMETHEUS_", New: "PULLMETRICS_"}}, ListAll: "ratelimit check -settings lists all",
 	Known: []string{mogrifierPrefix + "*", noServerCA},
 	Prefixes: []string{
-		"KVSTORE_", "MCACHE_", "RUNTIME_", "GRPC_", "DEBUG_", "LIMIT_", "STATSD_", "STATS_", "TAGGED_STATSD_", "PULLMETRICS_",
+		"KVSTORE_", "MCACHE_", "RUNTIME_", "GRPC_", "DEBUG_", "LIMIT_", "STATSD_", "STATS_", "TAGGED_STATSD_",
+		"PULLMETRICS_",
 		"CONFIG_GRPC_XDS_", "XDS_CLIENT_", "TRACING_", "MEMORY_", "STORE_", "CACHE_KEY_", "LOCAL_CACHE_", "DRAIN_",
 		"BACKEND_", "NEAR_LIMIT_",
 	},
@@ -97,7 +98,8 @@ func (c *Config) checkBackend(r *settings.Report) {
 		}
 		*b = BackendMemory
 		if !r.IsSet("BACKEND_TYPE") {
-			r.Warn("neither BACKEND_TYPE nor KVSTORE_URL is set: counting in this process; counts are per process and end with it")
+			r.Warn("neither BACKEND_TYPE nor KVSTORE_URL is set: counting in this process; counts are per process " +
+				"and end with it")
 		}
 	case "redis", "kvstore":
 		if *b = BackendKVStore; !url {
@@ -136,7 +138,8 @@ func (c *Config) checkKVStores(r *settings.Report) {
 		noEffect(r, idle, "without KVSTORE_PERSECOND=true")
 	}
 	if used && !shared.StartRequired && shared.Start.MaxElapsed > 0 {
-		r.Warn("KVSTORE_STARTUP_MAX_ELAPSED_TIME has no effect with KVSTORE_STARTUP_REQUIRED=false: the tries in the background have no end")
+		r.Warn("KVSTORE_STARTUP_MAX_ELAPSED_TIME has no effect with KVSTORE_STARTUP_REQUIRED=false: the tries in the " +
+			"background have no end")
 	}
 	if used {
 		shared.Files.check(r, "KVSTORE_", c.KVStore.WantsTLS() || shared.PerSecond && c.PerSecond.WantsTLS(),
@@ -217,9 +220,11 @@ func checkDebugToken(r *settings.Report, token string) {
 	switch {
 	case token == "":
 	case len(token) < minDebugToken:
-		r.Wrong("DEBUG_TOKEN", "too short; want at least %d bytes, such as those of openssl rand -hex 16", minDebugToken)
+		r.Wrong("DEBUG_TOKEN", "too short; want at least %d bytes, such as those of openssl rand -hex 16",
+			minDebugToken)
 	case strings.ContainsFunc(token, func(c rune) bool { return c <= ' ' || c >= 0x7f }):
-		r.Wrong("DEBUG_TOKEN", "holds a byte that is no letter, digit or sign of ASCII, such as a space or a line's end")
+		r.Wrong("DEBUG_TOKEN",
+			"holds a byte that is no letter, digit or sign of ASCII, such as a space or a line's end")
 	}
 }
 

@@ -55,14 +55,16 @@ type Listen struct {
 	GRPCUDS string `env:"GRPC_UDS"`
 	// Mode of that socket, in octal: 0660 lets owner and group connect; unset: what the umask leaves.
 	GRPCUDSMode string `env:"GRPC_UDS_MODE"`
-	// Address of the debug listener: profiles, rules, statistics, unauthenticated but for DEBUG_TOKEN. Give 127.0.0.1 where the network is not trusted.
+	// Address of the debug listener: profiles, rules, statistics, unauthenticated but for DEBUG_TOKEN. Give 127.0.0.1
+	// where the network is not trusted.
 	DebugHost string `env:"DEBUG_HOST" envDefault:"0.0.0.0"`
 	// Its port; 0 takes a free one.
 	DebugPort int `env:"DEBUG_PORT" envDefault:"6070" min:"0" max:"65535"`
 	Debug     server.DebugSettings
 	Observe   observe.Settings
 	GRPC      server.GRPCSettings
-	// Server of gRPC: native decides on the goroutine that reads a connection; grpc-go is the library's, for comparison.
+	// Server of gRPC: native decides on the goroutine that reads a connection; grpc-go is the
+	// library's, for comparison.
 	GRPCServer string `env:"GRPC_SERVER" envDefault:"native" oneof:"native grpc-go"`
 	HTTP       server.HTTPSettings
 	Caps       service.Caps
@@ -70,17 +72,21 @@ type Listen struct {
 
 // Process is what concerns the process as a whole.
 type Process struct {
-	// panic, fatal, error, warn (or warning), info, debug or trace, in any case. debug and trace log ten requests a second, with values.
+	// panic, fatal, error, warn (or warning), info, debug or trace, in any case. debug and trace log ten
+	// requests a second, with values.
 	LogLevel string `env:"LOG_LEVEL" envDefault:"WARN" oneof:"PANIC FATAL ERROR WARN WARNING INFO DEBUG TRACE" fold:"true"`
 	// json: one object per line with @timestamp, @message and level; anything else: text.
 	LogFormat string `env:"LOG_FORMAT" envDefault:"text"`
 	// true: unhealthy until a configuration with at least one domain is loaded, and while one without is.
 	HealthyWithConfig bool `env:"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED" envDefault:"false"`
-	// Pause between turning unhealthy on SIGTERM or SIGINT and closing the listeners: longer than the balancer's probe interval.
+	// Pause between turning unhealthy on SIGTERM or SIGINT and closing the listeners: longer than the
+	// balancer's probe interval.
 	DrainDelay time.Duration `env:"DRAIN_DELAY" envDefault:"0s" min:"0s"`
-	// Time that calls in flight get after that; then they are cut. DRAIN_DELAY + DRAIN_TIMEOUT should be below the supervisor's patience (Kubernetes: 30s).
+	// Time that calls in flight get after that; then they are cut. DRAIN_DELAY + DRAIN_TIMEOUT should be below the
+	// supervisor's patience (Kubernetes: 30s).
 	DrainTimeout time.Duration `env:"DRAIN_TIMEOUT" envDefault:"15s" min:"0s"`
-	// Heap, in bytes, below which the garbage collector rests; costs that much memory under load; with GRPC_SERVER=grpc-go 67108864 saves a tenth of the CPU. 0: off. GOMEMLIMIT and the container's limit win.
+	// Heap, in bytes, below which the garbage collector rests; costs that much memory under load; with
+	// GRPC_SERVER=grpc-go 67108864 saves a tenth of the CPU. 0: off. GOMEMLIMIT and the container's limit win.
 	HeapFloor int64 `env:"HEAP_FLOOR_BYTES" envDefault:"25165824" min:"0"`
 }
 
@@ -91,7 +97,8 @@ type Answer struct {
 	UnknownDomain string `env:"UNKNOWN_DOMAIN" envDefault:"allow" oneof:"allow deny" fold:"true"`
 	// true: answers ask Envoy to add headers that describe the limits, in LIMIT_RESPONSE_HEADERS_STYLE.
 	Headers bool `env:"LIMIT_RESPONSE_HEADERS_ENABLED" envDefault:"false"`
-	// legacy: the three headers named below; draft: RateLimit-Policy and RateLimit of draft-ietf-httpapi-ratelimit-headers-11.
+	// legacy: the three headers named below; draft: RateLimit-Policy and RateLimit of
+	// draft-ietf-httpapi-ratelimit-headers-11.
 	HeadersStyle string `env:"LIMIT_RESPONSE_HEADERS_STYLE" envDefault:"legacy" oneof:"legacy draft" fold:"true"`
 	HeaderNames  decide.HeaderNames
 }

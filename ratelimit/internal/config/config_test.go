@@ -77,8 +77,11 @@ func TestConfig_everyVariable(t *testing.T) {
 		func(c *Config) { c.Counting.Backend, c.KVStore.Store.URL = BackendKVStore, "h:1" })
 	f("MCACHE_HOST_PORT=a:1,/s", func(c *Config) { c.MCache.Store.Nodes = []string{"a:1", "/s"} })
 	f("MCACHE_SRV=_m._tcp.x", func(c *Config) { c.MCache.Store.SRV = "_m._tcp.x" })
-	f("USE_TAGGED_STATSD=true", func(c *Config) { c.Stats.Tagged, c.Stats.Statsd, c.Stats.Protocol = true, false, "udp" })
-	f("TAGGED_STATSD_MOGRIFIERS=a,b TAGGED_STATSD_MOGRIFIER_A_PATTERN=x TAGGED_STATSD_MOGRIFIER_A_NAME=n TAGGED_STATSD_MOGRIFIER_B_PATTERN=y TAGGED_STATSD_MOGRIFIER_B_NAME=n",
+	f("USE_TAGGED_STATSD=true", func(c *Config) {
+		c.Stats.Tagged, c.Stats.Statsd, c.Stats.Protocol = true, false, "udp"
+	})
+	f("TAGGED_STATSD_MOGRIFIERS=a,b TAGGED_STATSD_MOGRIFIER_A_PATTERN=x TAGGED_STATSD_MOGRIFIER_A_NAME=n "+
+		"TAGGED_STATSD_MOGRIFIER_B_PATTERN=y TAGGED_STATSD_MOGRIFIER_B_NAME=n",
 		func(c *Config) { c.Stats.Mogrifiers = []string{"a", "b"} })
 	f("USE_PULLMETRICS=true", func(c *Config) { c.Stats.Pull, c.Stats.Statsd = true, false })
 	f("PULLMETRICS_ADDR=127.0.0.1:1", func(c *Config) { c.Stats.PullAddr = "127.0.0.1:1" })
@@ -101,7 +104,8 @@ func TestConfig_mistakes(t *testing.T) {
 	f("BACKEND_TYPE=redis", `BACKEND_TYPE="redis": needs KVSTORE_URL, which is not set`)
 	f("BACKEND_TYPE=kvstore", `BACKEND_TYPE="kvstore": needs KVSTORE_URL, which is not set`)
 	f("KVSTORE_URL=nowhere", `KVSTORE_URL: neither host:port nor a path nor redis://host:port`)
-	f("KVSTORE_URL=/path KVSTORE_SOCKET_TYPE=tcp", `KVSTORE_SOCKET_TYPE: tcp needs host:port in KVSTORE_URL, not a path`)
+	f("KVSTORE_URL=/path KVSTORE_SOCKET_TYPE=tcp",
+		`KVSTORE_SOCKET_TYPE: tcp needs host:port in KVSTORE_URL, not a path`)
 	f("KVSTORE_POOL_ON_EMPTY_BEHAVIOR=PANIC", `KVSTORE_POOL_ON_EMPTY_BEHAVIOR="PANIC": must be CREATE, ERROR or WAIT`)
 	f("KVSTORE_STARTUP_INITIAL_INTERVAL=1m",
 		`KVSTORE_STARTUP_INITIAL_INTERVAL=1m0s is longer than KVSTORE_STARTUP_MAX_INTERVAL=30s`)
@@ -181,7 +185,8 @@ func TestConfig_mistakes(t *testing.T) {
 	f("TRACING_EXPORTER_PROTOCOL=zipkin", `TRACING_EXPORTER_PROTOCOL="zipkin": must be http or grpc`)
 	f("TRACING_SAMPLING_RATE=2", `TRACING_SAMPLING_RATE="2": must be at most 1`)
 	f("OTEL_EXPORTER_OTLP_ENDPOINT=collector")
-	f("TRACING_ENABLED=1 OTEL_EXPORTER_OTLP_ENDPOINT=collector OTEL_EXPORTER_OTLP_TRACES_TIMEOUT=10s OTEL_EXPORTER_OTLP_HEADERS=hunter2",
+	f("TRACING_ENABLED=1 OTEL_EXPORTER_OTLP_ENDPOINT=collector OTEL_EXPORTER_OTLP_TRACES_TIMEOUT=10s "+
+		"OTEL_EXPORTER_OTLP_HEADERS=hunter2",
 		"OTEL_EXPORTER_OTLP_ENDPOINT: not a URL such as http://collector:4318",
 		"OTEL_EXPORTER_OTLP_HEADERS: item 1 is not name=value",
 		`OTEL_EXPORTER_OTLP_TRACES_TIMEOUT: "10s" is not a number of milliseconds, such as 10000`)
@@ -193,34 +198,43 @@ func TestConfig_mistakes(t *testing.T) {
 	f("MCACHE_HOST_PORT=h:1,h", `MCACHE_HOST_PORT="h:1,h": "h" is neither host:port nor a path`)
 	f("MEMCACHE_SRV=m.tcp.x", `MEMCACHE_SRV="m.tcp.x": not of the form _service._proto.name`)
 	f("BACKEND_TYPE=memcache MCACHE_HOST_PORT=h:1 CACHE_KEY_PREFIX=a\x7f",
-		"CACHE_KEY_PREFIX=\"a\\x7f\": memcached would take no key: the counter key holds white space or a control character, which memcached does not take; CACHE_KEY_FORMAT=escaped hashes such keys")
+		"CACHE_KEY_PREFIX=\"a\\x7f\": memcached would take no key: the counter key holds white space or a control "+
+			"character, which memcached does not take; CACHE_KEY_FORMAT=escaped hashes such keys")
 	f("BACKEND_TYPE=memcache MCACHE_HOST_PORT=h:1 MCACHE_TLS=1 MCACHE_TLS_CACERT=/none MCACHE_TLS_CLIENT_KEY=/none",
 		`MCACHE_TLS_CLIENT_KEY="/none": open /none: no such file or directory`,
 		`MCACHE_TLS_CLIENT_KEY="/none": a key without its certificate is of no use`,
 		`MCACHE_TLS_CACERT="/none": open /none: no such file or directory`)
 	f("USE_STATSD=true USE_DOG_STATSD=true",
 		`USE_STATSD and USE_TAGGED_STATSD are both true, and both go to STATSD_HOST: one of them counts everything a second time there`)
-	f("USE_TAGGED_STATSD=1 TAGGED_STATSD_MOGRIFIERS=a,b TAGGED_STATSD_MOGRIFIER_A_NAME=n TAGGED_STATSD_MOGRIFIER_B_NAME=n TAGGED_STATSD_MOGRIFIER_B_PATTERN=(",
+	f("USE_TAGGED_STATSD=1 TAGGED_STATSD_MOGRIFIERS=a,b TAGGED_STATSD_MOGRIFIER_A_NAME=n "+
+		"TAGGED_STATSD_MOGRIFIER_B_NAME=n TAGGED_STATSD_MOGRIFIER_B_PATTERN=(",
 		`TAGGED_STATSD_MOGRIFIERS="a,b": a needs TAGGED_STATSD_MOGRIFIER_A_PATTERN, which is not set`,
 		"TAGGED_STATSD_MOGRIFIER_B_PATTERN=\"(\": error parsing regexp: missing closing ): `(`")
-	f("USE_TAGGED_STATSD=1 TAGGED_STATSD_MOGRIFIERS=a TAGGED_STATSD_MOGRIFIER_A_NAME=n TAGGED_STATSD_MOGRIFIER_A_PATTERN=x TAGGED_STATSD_MOGRIFIER_A_TAGS=k:",
+	f("USE_TAGGED_STATSD=1 TAGGED_STATSD_MOGRIFIERS=a TAGGED_STATSD_MOGRIFIER_A_NAME=n "+
+		"TAGGED_STATSD_MOGRIFIER_A_PATTERN=x TAGGED_STATSD_MOGRIFIER_A_TAGS=k:",
 		`TAGGED_STATSD_MOGRIFIER_A_TAGS="k:": item "k:" is not name:value`)
-	f("USE_PROMETHEUS=true PROMETHEUS_ADDR=9090", `PROMETHEUS_ADDR="9090": not host:port, such as :9090 or 127.0.0.1:9090`)
-	f("USE_PULLMETRICS=true PULLMETRICS_ADDR=:http", `PULLMETRICS_ADDR=":http": its port must be a number, at most 65535`)
+	f("USE_PROMETHEUS=true PROMETHEUS_ADDR=9090",
+		`PROMETHEUS_ADDR="9090": not host:port, such as :9090 or 127.0.0.1:9090`)
+	f("USE_PULLMETRICS=true PULLMETRICS_ADDR=:http",
+		`PULLMETRICS_ADDR=":http": its port must be a number, at most 65535`)
 	f("USE_PULLMETRICS=true PULLMETRICS_ADDR=:8081", `PULLMETRICS_ADDR and GRPC_PORT are both 8081`)
 	f("USE_PULLMETRICS=true PULLMETRICS_PATH=metrics", `PULLMETRICS_PATH="metrics": must begin with /`)
 	f("USE_PULLMETRICS=true EXTRA_TAGS=domain:x",
 		`EXTRA_TAGS="domain:x": "domain" is a label that metrics have themselves`)
-	f("USE_PULLMETRICS=true EXTRA_TAGS=a-b:x,a.b:y", `EXTRA_TAGS="a-b:x,a.b:y": "a-b" and "a.b" both become the label a_b`)
+	f("USE_PULLMETRICS=true EXTRA_TAGS=a-b:x,a.b:y",
+		`EXTRA_TAGS="a-b:x,a.b:y": "a-b" and "a.b" both become the label a_b`)
 	f("USE_PULLMETRICS=true PULLMETRICS_MAPPER_YAML=/does/not/exist",
 		`PULLMETRICS_MAPPER_YAML="/does/not/exist": open /does/not/exist: no such file or directory`)
-	f("USE_PULLMETRICS=true PROMETHEUS_MAPPER_YAML="+dir, `PROMETHEUS_MAPPER_YAML="`+dir+`": read `+dir+`: is a directory`)
-	f("KVSTORE_URL=h:1 KVSTORE_PERSECOND=true", `KVSTORE_PERSECOND="true": needs KVSTORE_PERSECOND_URL, which is not set`)
+	f("USE_PULLMETRICS=true PROMETHEUS_MAPPER_YAML="+dir, `PROMETHEUS_MAPPER_YAML="`+dir+`": read `+dir+
+		`: is a directory`)
+	f("KVSTORE_URL=h:1 KVSTORE_PERSECOND=true",
+		`KVSTORE_PERSECOND="true": needs KVSTORE_PERSECOND_URL, which is not set`)
 	f("KVSTORE_URL=h:1 REDIS_PERSECOND=true REDIS_PERSECOND_URL=h",
 		`KVSTORE_PERSECOND_URL: neither host:port nor a path nor redis://host:port`)
 	f("KVSTORE_URL=h:1 KVSTORE_PERSECOND=true KVSTORE_PERSECOND_URL=h KVSTORE_PERSECOND_TYPE=sentinel",
 		`KVSTORE_PERSECOND_URL: KVSTORE_PERSECOND_TYPE=sentinel takes master,host:port[,host:port...]; there is no sentinel`)
-	f("KVSTORE_URL=/s KVSTORE_TLS=true", `KVSTORE_TLS=true needs host:port in KVSTORE_URL, not the path of a unix socket`)
+	f("KVSTORE_URL=/s KVSTORE_TLS=true",
+		`KVSTORE_TLS=true needs host:port in KVSTORE_URL, not the path of a unix socket`)
 	f("KVSTORE_URL=rediss://h:1 KVSTORE_TLS_CACERT=/none",
 		`KVSTORE_TLS_CACERT="/none": open /none: no such file or directory`)
 	f("KVSTORE_URL=h:1 KVSTORE_PERSECOND=1 KVSTORE_PERSECOND_URL=h:1 KVSTORE_PERSECOND_TLS=1 KVSTORE_TLS_CLIENT_CERT="+
@@ -258,12 +272,14 @@ func TestConfig_warnings(t *testing.T) {
 			t.Errorf("%s: %v %s", environ, mistakes, d)
 		}
 	}
-	f("", "neither BACKEND_TYPE nor KVSTORE_URL is set: counting in this process; counts are per process and end with it")
+	f("",
+		"neither BACKEND_TYPE nor KVSTORE_URL is set: counting in this process; counts are per process and end with it")
 	f(least)
 	f("KVSTORE_URL=h:1")
 	f("KVSTORE_URL=m,b:2 KVSTORE_TYPE=Sentinel KVSTORE_SOCKET_TYPE=unix",
 		"KVSTORE_SOCKET_TYPE=unix has no effect with KVSTORE_TYPE=sentinel, which is always tcp")
-	f("KVSTORE_URL=h:1 KVSTORE_PERSECOND=1 KVSTORE_PERSECOND_URL=b:2,c:3 KVSTORE_PERSECOND_TYPE=cluster KVSTORE_PERSECOND_SOCKET_TYPE=unix",
+	f("KVSTORE_URL=h:1 KVSTORE_PERSECOND=1 KVSTORE_PERSECOND_URL=b:2,c:3 KVSTORE_PERSECOND_TYPE=cluster "+
+		"KVSTORE_PERSECOND_SOCKET_TYPE=unix",
 		"KVSTORE_PERSECOND_SOCKET_TYPE=unix has no effect with KVSTORE_PERSECOND_TYPE=cluster, which is always tcp")
 	f("BACKEND_TYPE=memory KVSTORE_URL=h:1", "KVSTORE_URL has no effect with BACKEND_TYPE=memory")
 	f("BACKEND_TYPE=memcache MCACHE_HOST_PORT=h:1 KVSTORE_URL=h:1 MCACHE_TLS_CACERT=/a MCACHE_SRV_REFRESH=1s",
@@ -276,12 +292,14 @@ func TestConfig_warnings(t *testing.T) {
 		"KVSTORE_PERSECOND_URL has no effect without KVSTORE_PERSECOND=true",
 		"KVSTORE_TLS_CACERT has no effect without KVSTORE_TLS=true")
 	f("KVSTORE_URL=h:1 KVSTORE_STARTUP_REQUIRED=false KVSTORE_STARTUP_MAX_ELAPSED_TIME=1m",
-		"KVSTORE_STARTUP_MAX_ELAPSED_TIME has no effect with KVSTORE_STARTUP_REQUIRED=false: the tries in the background have no end")
+		"KVSTORE_STARTUP_MAX_ELAPSED_TIME has no effect with KVSTORE_STARTUP_REQUIRED=false: the tries in the "+
+			"background have no end")
 	f(least+"MCACHE_HOST_PORT=h:1", "MCACHE_HOST_PORT has no effect without BACKEND_TYPE=memcache")
 	f(least+"LIMIT_RESPONSE_HEADERS_STYLE=draft",
 		"LIMIT_RESPONSE_HEADERS_STYLE=draft has no effect without LIMIT_RESPONSE_HEADERS_ENABLED=true")
 	f(least+
-		"LIMIT_RESPONSE_HEADERS_STYLE=draft LIMIT_RESPONSE_HEADERS_ENABLED=true LIMIT_LIMIT_HEADER=a LIMIT_RESET_HEADER=b",
+		"LIMIT_RESPONSE_HEADERS_STYLE=draft LIMIT_RESPONSE_HEADERS_ENABLED=true LIMIT_LIMIT_HEADER=a "+
+		"LIMIT_RESET_HEADER=b",
 		"LIMIT_LIMIT_HEADER and LIMIT_RESET_HEADER have no effect with LIMIT_RESPONSE_HEADERS_STYLE=draft")
 	f(least + "LIMIT_RESPONSE_HEADERS_STYLE=draft LIMIT_RESPONSE_HEADERS_ENABLED=true LIMIT_RETRY_AFTER_ENABLED=true")
 	f(least+"GRPC_UDS_MODE=0660", "GRPC_UDS_MODE has no effect without GRPC_UDS")
@@ -289,35 +307,45 @@ func TestConfig_warnings(t *testing.T) {
 	f(least+"XDS_CLIENT_BACKOFF_JITTER=false", "XDS_CLIENT_BACKOFF_JITTER has no effect with CONFIG_TYPE=FILE")
 	f(least+"CONFIG_TYPE=GRPC_XDS_SOTW RUNTIME_ROOT=/r", "RUNTIME_ROOT has no effect with CONFIG_TYPE=GRPC_XDS_SOTW")
 	f(least+"CONFIG_TYPE=GRPC_XDS_SOTW FORCE_START_WITHOUT_INITIAL_CONFIG=1",
-		"FORCE_START_WITHOUT_INITIAL_CONFIG=true without HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=true: until the first rules the daemon is healthy and every decision is UNAVAILABLE")
-	f(least + "CONFIG_TYPE=GRPC_XDS_SOTW FORCE_START_WITHOUT_INITIAL_CONFIG=1 HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=1")
+		"FORCE_START_WITHOUT_INITIAL_CONFIG=true without HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=true: until the "+
+			"first rules the daemon is healthy and every decision is UNAVAILABLE")
+	f(least +
+		"CONFIG_TYPE=GRPC_XDS_SOTW FORCE_START_WITHOUT_INITIAL_CONFIG=1 HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=1")
 	f(least+"CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_NODE_METADATA=a=b,c",
 		`CONFIG_GRPC_XDS_NODE_METADATA: ["c"] is no key=value and is left out`)
 	f(least+"CONFIG_TYPE=GRPC_XDS_SOTW XDS_CLIENT_BACKOFF_RANDOM_FACTOR=2",
 		"XDS_CLIENT_BACKOFF_RANDOM_FACTOR=2 counts as 1: it is the share of a pause that jitter adds or takes")
 	f(least+"CONFIG_TYPE=GRPC_XDS_SOTW XDS_CLIENT_BACKOFF_MAX_INTERVAL=5s",
-		"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL=10s is longer than XDS_CLIENT_BACKOFF_MAX_INTERVAL=5s, which counts once a set was accepted")
+		"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL=10s is longer than XDS_CLIENT_BACKOFF_MAX_INTERVAL=5s, which counts "+
+			"once a set was accepted")
 	f(least+"GRPC_SERVER_TLS_CERT=/c", "GRPC_SERVER_TLS_CERT has no effect without GRPC_SERVER_USE_TLS=true")
 	f(least+"GRPC_CLIENT_TLS_CACERT=/ca GRPC_CLIENT_TLS_SAN=a.test",
-		"GRPC_CLIENT_TLS_CACERT and GRPC_CLIENT_TLS_SAN have no effect without GRPC_SERVER_USE_TLS=true: without TLS no client needs a certificate")
+		"GRPC_CLIENT_TLS_CACERT and GRPC_CLIENT_TLS_SAN have no effect without GRPC_SERVER_USE_TLS=true: without TLS "+
+			"no client needs a certificate")
 	f(least+"GRPC_SERVER_TLS_CA_CERT=/ca",
-		"GRPC_SERVER_TLS_CA_CERT has no effect, as it has none in envoyproxy/ratelimit; GRPC_CLIENT_TLS_CACERT is the file of roots that clients' certificates must lead to")
+		"GRPC_SERVER_TLS_CA_CERT has no effect, as it has none in envoyproxy/ratelimit; GRPC_CLIENT_TLS_CACERT is "+
+			"the file of roots that clients' certificates must lead to")
 	f(least+"CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_SERVER_TLS_CACERT=/ca",
 		"CONFIG_GRPC_XDS_SERVER_TLS_CACERT has no effect without CONFIG_GRPC_XDS_SERVER_USE_TLS=true")
 	f(least+
-		"CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_SERVER_TLS_SAN=a CONFIG_GRPC_XDS_CLIENT_TLS_CERT=/c CONFIG_GRPC_XDS_CLIENT_TLS_KEY=/k",
-		"CONFIG_GRPC_XDS_CLIENT_TLS_CERT, CONFIG_GRPC_XDS_CLIENT_TLS_KEY and CONFIG_GRPC_XDS_SERVER_TLS_SAN have no effect without CONFIG_GRPC_XDS_SERVER_USE_TLS=true")
+		"CONFIG_TYPE=GRPC_XDS_SOTW CONFIG_GRPC_XDS_SERVER_TLS_SAN=a CONFIG_GRPC_XDS_CLIENT_TLS_CERT=/c "+
+		"CONFIG_GRPC_XDS_CLIENT_TLS_KEY=/k",
+		"CONFIG_GRPC_XDS_CLIENT_TLS_CERT, CONFIG_GRPC_XDS_CLIENT_TLS_KEY and CONFIG_GRPC_XDS_SERVER_TLS_SAN have no "+
+			"effect without CONFIG_GRPC_XDS_SERVER_USE_TLS=true")
 	f(least+"USE_TAGGED_STATSD=1 USE_PULLMETRICS=1",
 		"USE_TAGGED_STATSD and USE_PULLMETRICS are both true: both get every statistic")
 	f(least+"USE_PULLMETRICS=1 PROMETHEUS_MAPPER_YAML=/does/not/exist",
 		"PROMETHEUS_MAPPER_YAML is an old name; it is called PULLMETRICS_MAPPER_YAML now",
 		`PROMETHEUS_MAPPER_YAML="/does/not/exist" does not exist: the default mapping is used; PULLMETRICS_MAPPER_YAML refuses the start instead`)
 	f(least+"REDIS_SOCKETTYPE=tcp",
-		"REDIS_SOCKETTYPE is no setting of this program and has no effect; did you mean REDIS_SOCKET_TYPE, the old name of KVSTORE_SOCKET_TYPE?")
+		"REDIS_SOCKETTYPE is no setting of this program and has no effect; did you mean REDIS_SOCKET_TYPE, the old "+
+			"name of KVSTORE_SOCKET_TYPE?")
 	f(least+"USE_PROMETEUS=true",
-		"USE_PROMETEUS is no setting of this program and has no effect; did you mean USE_PROMETHEUS, the old name of USE_PULLMETRICS?")
+		"USE_PROMETEUS is no setting of this program and has no effect; did you mean USE_PROMETHEUS, the old name of "+
+			"USE_PULLMETRICS?")
 	f(least+"REDIS_AUTH_FILES=/x",
-		"REDIS_AUTH_FILES is no setting of this program and has no effect; did you mean REDIS_AUTH_FILE, the old name of KVSTORE_AUTH_FILE?")
+		"REDIS_AUTH_FILES is no setting of this program and has no effect; did you mean REDIS_AUTH_FILE, the old "+
+			"name of KVSTORE_AUTH_FILE?")
 	f(least+"KVSTORE_PIPELINE_LIMIT=8",
 		"KVSTORE_PIPELINE_LIMIT has no effect and will go; KVSTORE_PIPELINE_WINDOW is what gathers hits")
 	f("KVSTORE_URL=h:1 KVSTORE_TIMEOUT=1s KVSTORE_POOL_ON_EMPTY_WAIT_DURATION=2s",
@@ -389,7 +417,8 @@ func TestConfig_kvstore(t *testing.T) {
 // nothing invented. The variables of the per-second store are one row.
 func TestDocs_settings(t *testing.T) {
 	got := map[string]string{}
-	for _, m := range regexp.MustCompile("(?m)^\\| `([A-Z_]+)` \\| (?:`([^`]*)`|) *\\|").FindAllStringSubmatch(doctest.Document(t, "../../docs/settings.md"), -1) {
+	for _, m := range regexp.MustCompile("(?m)^\\| `([A-Z_]+)` \\| (?:`([^`]*)`|) *\\|").FindAllStringSubmatch(
+		doctest.Document(t, "../../docs/settings.md"), -1) {
 		got[m[1]] = m[2]
 	}
 	want := map[string]string{}

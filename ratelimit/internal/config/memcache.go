@@ -19,7 +19,8 @@ type MCache struct {
 
 // ClientTLS is what both ends of a connection to a store are shown.
 type ClientTLS struct {
-	// PEM file with the certificate that servers are shown; needs TLS_CLIENT_KEY, under the same prefix. Followed while the daemon runs.
+	// PEM file with the certificate that servers are shown; needs TLS_CLIENT_KEY, under the same prefix.
+	// Followed while the daemon runs.
 	Cert string `env:"TLS_CLIENT_CERT"`
 	// PEM file with its key; followed too.
 	Key string `env:"TLS_CLIENT_KEY"`

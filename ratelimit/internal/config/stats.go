@@ -18,7 +18,8 @@ import (
 type Stats struct {
 	// true: statistics are only shown at /stats; wins over all sinks.
 	Disable bool `env:"DISABLE_STATS" envDefault:"false"`
-	// true: plain statsd; false, and no other sink: JSON lines on standard output. Unset counts as false next to another sink.
+	// true: plain statsd; false, and no other sink: JSON lines on standard output. Unset counts as
+	// false next to another sink.
 	Statsd bool `env:"USE_STATSD" envDefault:"true"`
 	// The server of plain or tagged statsd. While it is unavailable counts are kept and nothing waits for it.
 	Host string `env:"STATSD_HOST" envDefault:"localhost"`
@@ -31,9 +32,11 @@ type Stats struct {
 	Registry      stats.Settings
 	// true: statsd with tags behind the value, as DogStatsD reads it.
 	Tagged bool `env:"USE_TAGGED_STATSD" envDefault:"false"`
-	// Names of the mogrifiers, in the order in which they are tried. Each has TAGGED_STATSD_MOGRIFIER_<name>_PATTERN, _NAME and _TAGS.
+	// Names of the mogrifiers, in the order in which they are tried. Each has
+	// TAGGED_STATSD_MOGRIFIER_<name>_PATTERN, _NAME and _TAGS.
 	Mogrifiers []string `env:"TAGGED_STATSD_MOGRIFIERS"`
-	// true: the statistics are served at PULLMETRICS_ADDR and PULLMETRICS_PATH in Prometheus' text format, next to statsd if USE_STATSD or USE_TAGGED_STATSD is true.
+	// true: the statistics are served at PULLMETRICS_ADDR and PULLMETRICS_PATH in Prometheus' text format, next to
+	// statsd if USE_STATSD or USE_TAGGED_STATSD is true.
 	Pull bool `env:"USE_PULLMETRICS" envDefault:"false"`
 	// host:port of that listener; without a host every address, with port 0 a free port.
 	PullAddr string `env:"PULLMETRICS_ADDR" envDefault:":9090"`
@@ -67,7 +70,8 @@ func (c *Config) checkStats(r *settings.Report) {
 		s.Protocol = "udp"
 	}
 	if s.Tagged && s.Statsd {
-		r.Clash("USE_STATSD and USE_TAGGED_STATSD are both true, and both go to STATSD_HOST: one of them counts everything a second time there")
+		r.Clash("USE_STATSD and USE_TAGGED_STATSD are both true, and both go to STATSD_HOST: one of them counts " +
+			"everything a second time there")
 	}
 	if s.Tagged && s.Pull && !s.Disable {
 		r.Warn("USE_TAGGED_STATSD and USE_PULLMETRICS are both true: both get every statistic")
@@ -125,9 +129,11 @@ func (s *Stats) checkPull(r *settings.Report) {
 	if s.MapperYAML != "" {
 		var err error
 		s.mapping, err = promexport.LoadMapping(s.MapperYAML)
-		if was := r.Spelled("PULLMETRICS_MAPPER_YAML"); errors.Is(err, fs.ErrNotExist) && was != "PULLMETRICS_MAPPER_YAML" {
+		if was := r.Spelled("PULLMETRICS_MAPPER_YAML"); errors.Is(err, fs.ErrNotExist) &&
+			was != "PULLMETRICS_MAPPER_YAML" {
 			// Manifests for the replaced service name a file of an optional ConfigMap.
-			r.Warn("%s=%q does not exist: the default mapping is used; PULLMETRICS_MAPPER_YAML refuses the start instead",
+			r.Warn(
+				"%s=%q does not exist: the default mapping is used; PULLMETRICS_MAPPER_YAML refuses the start instead",
 				was, s.MapperYAML)
 		} else if err != nil {
 			r.Wrong("PULLMETRICS_MAPPER_YAML", "%v", err)
@@ -142,6 +148,7 @@ func (s *Stats) checkPull(r *settings.Report) {
 		r.Wrong("EXTRA_TAGS", "%s", clash)
 	}
 	if s.Page.Milliseconds && s.mapping != nil {
-		r.Warn("PULLMETRICS_RESPONSE_TIME_AS_MILLISECONDS has no effect: PULLMETRICS_MAPPER_YAML says what becomes of times")
+		r.Warn("PULLMETRICS_RESPONSE_TIME_AS_MILLISECONDS has no effect: PULLMETRICS_MAPPER_YAML says what becomes " +
+			"of times")
 	}
 }

@@ -10,19 +10,24 @@ import (
 
 // Counting is how hits are counted, on every backend.
 type Counting struct {
-	// redis (or kvstore), memcache, or memory: counts of this process only. Unset: redis with KVSTORE_URL, memory without.
+	// redis (or kvstore), memcache, or memory: counts of this process only. Unset: redis with
+	// KVSTORE_URL, memory without.
 	Backend string `env:"BACKEND_TYPE" oneof:"redis kvstore memory memcache" fold:"true"`
 	Memory  memory.Settings
-	// Bytes for the cache of counters that are over their limit, which spares the store their hits; 0: off; less than 524288 counts as that. All taken at start, at most 16 GiB.
+	// Bytes for the cache of counters that are over their limit, which spares the store their hits; 0: off; less than
+	// 524288 counts as that. All taken at start, at most 16 GiB.
 	LocalCache int `env:"LOCAL_CACHE_SIZE_IN_BYTES" envDefault:"0" min:"0" max:"17179869184"`
-	// A random number of seconds below this, and below a tenth of the window, is added to each key's time to live; 0 or less: none.
+	// A random number of seconds below this, and below a tenth of the window, is added to each key's time
+	// to live; 0 or less: none.
 	JitterMax int64 `env:"EXPIRATION_JITTER_MAX_SECONDS" envDefault:"300"`
 	Limits    limits.Settings
 	// plain: keys as the replaced service writes them, so that both can share a store; escaped: unambiguous ones.
 	KeyFormat string `env:"CACHE_KEY_FORMAT" envDefault:"plain" oneof:"plain escaped" fold:"true"`
-	// Answer while the store fails: error (Envoy's failure_mode_deny decides), allow or deny. A domain's on_store_failure wins.
+	// Answer while the store fails: error (Envoy's failure_mode_deny decides), allow or deny. A
+	// domain's on_store_failure wins.
 	FailureMode string `env:"STORE_FAILURE_MODE" envDefault:"error" oneof:"error allow deny" fold:"true"`
-	// Age of an unanswered batch at which the store counts as dead and callers are answered at once; 0: only KVSTORE_TIMEOUT or MCACHE_TIMEOUT counts.
+	// Age of an unanswered batch at which the store counts as dead and callers are answered at once; 0: only
+	// KVSTORE_TIMEOUT or MCACHE_TIMEOUT counts.
 	Stall time.Duration `env:"STORE_STALL" envDefault:"250ms" min:"0s"`
 }
 
@@ -31,7 +36,8 @@ type KVStore struct {
 	Store redis.Settings
 	// true: TLS (1.2 or later) to every server, sentinels too; the KVSTORE_TLS_ files are those of both stores.
 	TLS bool `env:"TLS" envDefault:"false"`
-	// When all of POOL_SIZE are taken for ON_EMPTY_WAIT_DURATION: CREATE opens up to as many more, ERROR fails the call, WAIT goes on waiting.
+	// When all of POOL_SIZE are taken for ON_EMPTY_WAIT_DURATION: CREATE opens up to as many more, ERROR fails the
+	// call, WAIT goes on waiting.
 	OnEmpty string `env:"POOL_ON_EMPTY_BEHAVIOR" envDefault:"CREATE" oneof:"CREATE ERROR WAIT" fold:"true"`
 	// How long CREATE and ERROR wait for a free one first.
 	OnEmptyWait time.Duration `env:"POOL_ON_EMPTY_WAIT_DURATION" envDefault:"1s" min:"0s"`
@@ -46,7 +52,8 @@ type KVShared struct {
 	Files     ClientTLS `envPrefix:"KVSTORE_"`
 	// true: unhealthy while no connection to the store, or to either of two, is up.
 	HealthByConnection bool `env:"KVSTORE_HEALTH_CHECK_ACTIVE_CONNECTION" envDefault:"false"`
-	// true: the listeners open when the store has answered; false: they open at once, the failure mode answers and the store is connected in the background.
+	// true: the listeners open when the store has answered; false: they open at once, the failure mode answers and the
+	// store is connected in the background.
 	StartRequired bool `env:"KVSTORE_STARTUP_REQUIRED" envDefault:"true"`
 	Start         redis.StartSettings
 }
@@ -65,8 +72,9 @@ func (k KVStore) WantsTLS() bool { return k.TLS || redis.WantsTLS(k.Store.URL) }
 func (c *Config) KVStoreOptions(k KVStore) redis.Options {
 	onEmpty, _ := redis.ParseOnEmpty(k.OnEmpty) // one of the three, as its tag says
 	return redis.Options{
-		Settings: k.Store, Start: c.KVShared.Start, OnEmpty: onEmpty, OnEmptyWait: never(k.OnEmptyWait, time.Nanosecond),
-		JitterMax: c.Counting.JitterMax, Stall: never(c.Counting.Stall, -1),
+		Settings: k.Store, Start: c.KVShared.Start, OnEmpty: onEmpty,
+		OnEmptyWait: never(k.OnEmptyWait, time.Nanosecond),
+		JitterMax:   c.Counting.JitterMax, Stall: never(c.Counting.Stall, -1),
 	}
 }
 

@@ -16,7 +16,8 @@ type TLS struct {
 	Cert string `env:"GRPC_SERVER_TLS_CERT"`
 	// PEM file with its key; followed too.
 	Key string `env:"GRPC_SERVER_TLS_KEY"`
-	// PEM file with the roots that client certificates must lead to, followed too; set: no client without such a certificate.
+	// PEM file with the roots that client certificates must lead to, followed too; set: no client
+	// without such a certificate.
 	ClientCA string `env:"GRPC_CLIENT_TLS_CACERT"`
 	// DNS name that the client's certificate must be valid for; needs GRPC_CLIENT_TLS_CACERT.
 	ClientSAN string `env:"GRPC_CLIENT_TLS_SAN"`
@@ -32,14 +33,17 @@ const noServerCA = "GRPC_SERVER_TLS_CA_CERT"
 func (c *Config) checkTLS(r *settings.Report) {
 	t := c.TLS
 	if r.IsSet(noServerCA) {
-		r.Warn("%s has no effect, as it has none in envoyproxy/ratelimit; GRPC_CLIENT_TLS_CACERT is the file of roots that clients' certificates must lead to", noServerCA)
+		r.Warn("%s has no effect, as it has none in envoyproxy/ratelimit; GRPC_CLIENT_TLS_CACERT is the file of "+
+			"roots that clients' certificates must lead to", noServerCA)
 	}
 	if t.ClientSAN != "" {
 		if t.ClientCA == "" && t.On {
-			r.Wrong("GRPC_CLIENT_TLS_SAN", "needs GRPC_CLIENT_TLS_CACERT: without roots no client certificate is asked for")
+			r.Wrong("GRPC_CLIENT_TLS_SAN",
+				"needs GRPC_CLIENT_TLS_CACERT: without roots no client certificate is asked for")
 		}
 		if !isDNSName(t.ClientSAN) {
-			r.Wrong("GRPC_CLIENT_TLS_SAN", "not a DNS name, such as envoy.example.com; wildcards belong into the certificate")
+			r.Wrong("GRPC_CLIENT_TLS_SAN",
+				"not a DNS name, such as envoy.example.com; wildcards belong into the certificate")
 		}
 	}
 	if !t.On {
@@ -58,7 +62,8 @@ func (c *Config) checkTLS(r *settings.Report) {
 	if whole {
 		checkFiles(r, t.Files(), "GRPC_SERVER_TLS_CERT", "GRPC_SERVER_TLS_KEY", "GRPC_CLIENT_TLS_CACERT")
 		if filepath.Dir(t.Cert) != filepath.Dir(t.Key) {
-			r.Warn("GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY lie in different directories: no single swap renews both")
+			r.Warn(
+				"GRPC_SERVER_TLS_CERT and GRPC_SERVER_TLS_KEY lie in different directories: no single swap renews both")
 		}
 	}
 }

@@ -22,7 +22,8 @@ type Tracing struct {
 	SamplingRate float64 `env:"TRACING_SAMPLING_RATE" envDefault:"1" min:"0" max:"1"`
 	// true: spans hold the text of whole requests and answers, which may be personal data.
 	RequestText bool `env:"TRACING_REQUEST_TEXT" envDefault:"false"`
-	// name=value,name=value sent with each export, values percent-encoded; OTEL_EXPORTER_OTLP_HEADERS_FILE reads them from a file.
+	// name=value,name=value sent with each export, values percent-encoded;
+	// OTEL_EXPORTER_OTLP_HEADERS_FILE reads them from a file.
 	Headers string `env:"OTEL_EXPORTER_OTLP_HEADERS" secret:"true"`
 }
 

@@ -44,7 +44,8 @@ func (c XDS) Files() certs.Files {
 // Options is the settings in the xds package's words.
 func (c XDS) Options() xds.Options {
 	metadata, _ := pairs(c.NodeMetadata)
-	o := xds.Options{Settings: c.Client, Type: rulefile.ResourceType, NodeMetadata: metadata, Headers: map[string]string{}}
+	o := xds.Options{Settings: c.Client, Type: rulefile.ResourceType, NodeMetadata: metadata,
+		Headers: map[string]string{}}
 	for name, value := range c.Headers {
 		o.Headers[strings.ToLower(name)] = value
 	}
@@ -79,7 +80,8 @@ func (c *Config) checkSource(r *settings.Report) {
 	}
 	noEffect(r, idle, "with CONFIG_TYPE="+c.Rules.Type)
 	if isXDS && c.Rules.ForceStart && !c.Process.HealthyWithConfig {
-		r.Warn("FORCE_START_WITHOUT_INITIAL_CONFIG=true without HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=true: until the first rules the daemon is healthy and every decision is UNAVAILABLE")
+		r.Warn("FORCE_START_WITHOUT_INITIAL_CONFIG=true without HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=true: until " +
+			"the first rules the daemon is healthy and every decision is UNAVAILABLE")
 	}
 	if isXDS {
 		c.checkXDS(r)
@@ -103,7 +105,8 @@ func (c *Config) checkXDS(r *settings.Report) {
 			r.Wrong("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "the header %s is given twice", lower)
 		case !isMetadataName(lower):
 			r.Wrong("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS",
-				"%q is no name for a header of gRPC: letters, digits, -, _ and . are, unless they begin with grpc-", name)
+				"%q is no name for a header of gRPC: letters, digits, -, _ and . are, unless they begin with grpc-",
+				name)
 		case !strings.HasSuffix(lower, "-bin") &&
 			strings.ContainsFunc(value, func(c rune) bool { return c < ' ' || c > '~' }):
 			r.Wrong("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS",
@@ -131,7 +134,8 @@ func (c *Config) checkXDS(r *settings.Report) {
 		return
 	}
 	noEffect(r, []string{"CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "CONFIG_GRPC_XDS_CLIENT_TLS_KEY",
-		"CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "CONFIG_GRPC_XDS_SERVER_TLS_SAN"}, "without CONFIG_GRPC_XDS_SERVER_USE_TLS=true")
+		"CONFIG_GRPC_XDS_SERVER_TLS_CACERT", "CONFIG_GRPC_XDS_SERVER_TLS_SAN"},
+		"without CONFIG_GRPC_XDS_SERVER_USE_TLS=true")
 }
 
 // isMetadataName says whether gRPC lets a program set that header.

@@ -57,7 +57,8 @@ func TestAddApart_givesBack(t *testing.T) {
 	f("nobody comes between", []counter.Hit{of("a", 1, 2), of("b", 2, 9)}, "none", "a2 b3 c1 a:2 b:3")
 	f("the first is over", []counter.Hit{of("a", 1, 2), of("b", 2, 9), of("c", 1, 9)}, "a", "a2 b1 c1 a:3 b:1- c:1-")
 	f("the last is over", []counter.Hit{of("b", 2, 9), of("a", 1, 2)}, "a", "a2 b1 c1 b:1- a:3")
-	f("the same counter twice", []counter.Hit{of("b", 2, 9), of("a", 1, 2), of("b", 3, 9)}, "a", "a2 b1 c1 b:1- a:3 b:1-")
+	f("the same counter twice", []counter.Hit{of("b", 2, 9), of("a", 1, 2), of("b", 3, 9)}, "a",
+		"a2 b1 c1 b:1- a:3 b:1-")
 	shadow := of("a", 1, 2)
 	shadow.Shadow = true
 	f("a rule in shadow mode stops nobody", []counter.Hit{shadow, of("b", 2, 9)}, "a", "a2 b3 c1 a:3 b:3")

@@ -9,15 +9,16 @@ import (
 // Algorithm is how a counter turns hits into a decision.
 type Algorithm uint8
 
-// The algorithms. A fixed window counts every hit, refused ones too, in a window that its key names. The other two count
-// only what they admit, by the clock of the store that holds the counter, under a key that names no window.
+// The algorithms. A fixed window counts every hit, refused ones too, in a window that its key names. The other two
+// count only what they admit, by the clock of the store that holds the counter, under a key that names no window.
 const (
 	FixedWindow Algorithm = iota
 	SlidingWindow
 	TokenBucket
 )
 
-var algorithmNames = [...]string{FixedWindow: "fixed_window", SlidingWindow: "sliding_window", TokenBucket: "token_bucket"}
+var algorithmNames = [...]string{FixedWindow: "fixed_window", SlidingWindow: "sliding_window",
+	TokenBucket: "token_bucket"}
 
 // String is the name that rule files use.
 func (a Algorithm) String() string { return algorithmNames[a] }
@@ -48,12 +49,12 @@ type State struct {
 	Rest uint32
 }
 
-// Meter is what a sliding window or a token bucket is judged by: the part of a Hit that comes from its rule. Its methods
-// are pure, and exact in integers: a state never drifts, whatever the rate.
+// Meter is what a sliding window or a token bucket is judged by: the part of a Hit that comes from its rule. Its
+// methods are pure, and exact in integers: a state never drifts, whatever the rate.
 type Meter struct {
 	Algorithm Algorithm
-	// Window is in seconds, at most 10 years; Limit and a token bucket's Burst have at most 32 bits, and Limit is not 0.
-	// The time in which an empty bucket fills is at most 10 years too.
+	// Window is in seconds, at most 10 years; Limit and a token bucket's Burst have at most 32 bits, and Limit is not
+	// 0. The time in which an empty bucket fills is at most 10 years too.
 	Window       int64
 	Limit, Burst uint64
 }
@@ -117,7 +118,8 @@ func (m *Meter) Load(s *State, now int64) (fromFuture bool) {
 	return fromFuture
 }
 
-// Take is the time that n hits take from a bucket: whole µs, and what is left in parts of a µs of which there are Limit.
+// Take is the time that n hits take from a bucket: whole µs, and what is left in parts of a µs
+// of which there are Limit.
 func (m *Meter) Take(n uint64) (q int64, t uint32) {
 	window, limit := m.bounded()
 	if n == limit { // as often as not: a burst that is the limit

@@ -156,7 +156,8 @@ func TestTokenBucket(t *testing.T) {
 
 func TestParseAlgorithm(t *testing.T) {
 	for i, name := range counter.AlgorithmNames() {
-		if a, ok := counter.ParseAlgorithm(strings.ToUpper(name)); !ok || a != counter.Algorithm(i) || a.String() != name {
+		if a, ok := counter.ParseAlgorithm(strings.ToUpper(name)); !ok || a != counter.Algorithm(i) ||
+			a.String() != name {
 			t.Errorf("%s: %v %v", name, a, ok)
 		}
 	}

@@ -2,9 +2,9 @@
 // (fixed windows alone) in memcached.
 //
 // It knows keys, hits and windows; it never knows rules, gRPC or HTTP, nor any of the stores, which are packages of
-// their own. Every Store passes the one conformance test, countertest.Run. A fixed window is part of its key, so no store
-// looks at the clock to begin one; Request.Now only says which counters are over and how long new ones live. Sliding
-// windows and token buckets go by the clock of the store.
+// their own. Every Store passes the one conformance test, countertest.Run. A fixed window is part of its key, so no
+// store looks at the clock to begin one; Request.Now only says which counters are over and how long new ones live.
+// Sliding windows and token buckets go by the clock of the store.
 package counter
 
 import (
@@ -22,7 +22,8 @@ type Store interface {
 	// made a copy.
 	Add(ctx context.Context, req *Request) error
 	// Peek fills in the After and State of one hit without counting it: the counter as it stands, 0 for a key that does
-	// not exist. Of the hit it reads what names and judges the counter: Key, PerSecond, Window, Algorithm, Limit, Burst.
+	// not exist. Of the hit it reads what names and judges the counter: Key, PerSecond, Window,
+	// Algorithm, Limit, Burst.
 	Peek(ctx context.Context, h *Hit) error
 	// Reset deletes the counter of a hit, which then stands at 0. It reads of the hit what Peek does.
 	Reset(ctx context.Context, h *Hit) error
@@ -103,10 +104,11 @@ type Hit struct {
 	// Spared says that Stop kept this hit from being written because another one is over;
 	// After is then the total without it.
 	Spared bool
-	// Refused says that a sliding window or a token bucket did not admit the hit, and has not counted it; or, of a look,
-	// that more is used than the capacity. Fixed windows leave it false.
+	// Refused says that a sliding window or a token bucket did not admit the hit, and has not counted it; or, of a
+	// look, that more is used than the capacity. Fixed windows leave it false.
 	Refused bool
-	// State is the counter of a sliding window or a token bucket after this hit; without it, if it was refused or Spared.
+	// State is the counter of a sliding window or a token bucket after this hit; without it, if
+	// it was refused or Spared.
 	State State
 	// Err is why this hit has no answer. It means something only when Add has returned ErrPartial;
 	// nil is then a hit that was carried out like any other.

@@ -127,8 +127,8 @@ func TestTwin_routes(t *testing.T) {
 			keys[i] += fmt.Sprint(stop)
 		}
 		for i := range 3 {
-			req := counter.Request{Hits: []counter.Hit{perSecond(h(keys[0], 1)), h(keys[1], 2), perSecond(h(keys[0], 1)),
-				h(keys[2], 0)}, Now: now(), Stop: counter.StopWhen(stop)}
+			req := counter.Request{Hits: []counter.Hit{perSecond(h(keys[0], 1)), h(keys[1], 2),
+				perSecond(h(keys[0], 1)), h(keys[2], 0)}, Now: now(), Stop: counter.StopWhen(stop)}
 			if err := twin.Add(t.Context(), &req); err != nil {
 				t.Fatal(err)
 			}
@@ -209,7 +209,8 @@ func TestTwin_oneFails(t *testing.T) {
 			t.Errorf("main alone: %d", got)
 		}
 		req, err := both(false)
-		if !errors.Is(err, counter.ErrPartial) || req.Hits[0].Err != nil || req.Hits[1].Err == nil || req.Hits[2].Err != nil {
+		if !errors.Is(err, counter.ErrPartial) || req.Hits[0].Err != nil || req.Hits[1].Err == nil ||
+			req.Hits[2].Err != nil {
 			t.Errorf("both: %v: %v %v %v", err, req.Hits[0].Err, req.Hits[1].Err, req.Hits[2].Err)
 		}
 		if got, want := req.Hits[2].After, int64(2*i+4); got != want {

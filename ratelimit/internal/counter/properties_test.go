@@ -94,7 +94,8 @@ func TestSlidingWindow_bounds(t *testing.T) {
 				weighted := new(big.Rat).Add(big.NewRat(int64(s.Current), 1),
 					new(big.Rat).Mul(big.NewRat(int64(s.Previous), 1), big.NewRat(h.size-h.now%h.size, h.size)))
 				over := new(big.Rat).Sub(big.NewRat(one.After, 1), weighted)
-				if over.Sign() < 0 || over.Cmp(new(big.Rat).Add(big.NewRat(1, 1), big.NewRat(int64(s.Previous), 1e6))) >= 0 {
+				if over.Sign() < 0 ||
+					over.Cmp(new(big.Rat).Add(big.NewRat(1, 1), big.NewRat(int64(s.Previous), 1e6))) >= 0 {
 					t.Fatalf("seed %d: %d used, %s by weight", seed, one.After, weighted)
 				}
 			}
@@ -137,16 +138,16 @@ func TestTokenBucket_bounds(t *testing.T) {
 			for _, a := range log[i:] {
 				sum += int64(a.n)
 				if (sum-int64(h.hit.Burst))*h.size > int64(h.hit.Limit)*(a.at-log[i].at) {
-					t.Fatalf("seed %d: %d passed within %d µs, with burst %d and %d per %d µs", seed, sum, a.at-log[i].at,
-						h.hit.Burst, h.hit.Limit, h.size)
+					t.Fatalf("seed %d: %d passed within %d µs, with burst %d and %d per %d µs", seed, sum,
+						a.at-log[i].at, h.hit.Burst, h.hit.Limit, h.size)
 				}
 			}
 		}
 	}
 }
 
-// A caller that takes what there is, before the bucket is full, gets exactly ⌊B + L·t/W⌋ within t of a full one: nothing
-// drifts.
+// A caller that takes what there is, before the bucket is full, gets exactly ⌊B + L·t/W⌋ within t of a full one:
+// nothing drifts.
 func TestTokenBucket_greedy(t *testing.T) {
 	for seed := range uint64(runs) {
 		h := newHistory(seed, counter.TokenBucket)
@@ -196,8 +197,8 @@ func TestWait(t *testing.T) {
 						return !again.Refused
 					}
 					if wait <= 0 || !try(h.now+wait) || wait > 2 && try(h.now+wait-2) {
-						t.Fatalf("seed %d, %s: %d hits of %d wait %d µs: then %t, before %t (state %+v)", seed, a, n, h.hit.Limit, wait,
-							try(h.now+wait), try(h.now+wait-2), one.State)
+						t.Fatalf("seed %d, %s: %d hits of %d wait %d µs: then %t, before %t (state %+v)", seed, a, n,
+							h.hit.Limit, wait, try(h.now+wait), try(h.now+wait-2), one.State)
 					}
 				}
 				h.step()
@@ -220,8 +221,8 @@ func TestEmpty(t *testing.T) {
 				}
 				empty := one.Empty()
 				if used(h.now+empty) != 0 || empty > 2 && used(h.now+empty-2) == 0 {
-					t.Fatalf("seed %d, %s: empty in %d µs; then %d are used, before %d", seed, a, empty, used(h.now+empty),
-						used(h.now+empty-2))
+					t.Fatalf("seed %d, %s: empty in %d µs; then %d are used, before %d", seed, a, empty,
+						used(h.now+empty), used(h.now+empty-2))
 				}
 				h.step()
 			}
@@ -256,7 +257,8 @@ func TestApply_changes(t *testing.T) {
 				if h.r.IntN(4) == 0 {
 					n := h.r.Uint64N(2*h.hit.Capacity()) + 1
 					if got := h.refund(n); got.After < 0 || got.After > one.Used() {
-						t.Fatalf("seed %d, %s: %d used after a refund of %d, %d before", seed, a, got.After, n, one.Used())
+						t.Fatalf("seed %d, %s: %d used after a refund of %d, %d before", seed, a, got.After, n,
+							one.Used())
 					}
 				}
 				h.step()
@@ -282,7 +284,8 @@ func TestLoad_clockBack(t *testing.T) {
 				most = h.size*int64(h.hit.Burst)/int64(h.hit.Limit) + 1
 			}
 			if wait := one.Wait(n); one.Refused && wait > most || one.Empty() > most {
-				t.Fatalf("seed %d, %s: %d µs until it passes, %d until it is empty; want at most %d", seed, a, wait, one.Empty(), most)
+				t.Fatalf("seed %d, %s: %d µs until it passes, %d until it is empty; want at most %d", seed, a, wait,
+					one.Empty(), most)
 			}
 			// The next one finds the state written, even after a refusal.
 			if again := h.do(n); one.Refused && again.State != one.State {
@@ -336,12 +339,16 @@ func TestApply_undo(t *testing.T) {
 
 // FuzzMeter: whatever is stored and however it is judged, no number leaves its range.
 func FuzzMeter(f *testing.F) {
-	f.Add(uint8(1), int64(60), uint64(10), uint64(10), int64(1_700_000_000_000_000), int64(28333333), uint32(3), uint32(9), uint32(0), uint64(2), false)
-	f.Add(uint8(2), int64(315360000), uint64(1), uint64(1<<32-1), int64(1), int64(1<<62), uint32(0), uint32(0), uint32(1<<32-1), uint64(1<<63), true)
-	f.Add(uint8(2), int64(-1), uint64(0), uint64(0), int64(0), int64(-1<<63), uint32(0), uint32(0), uint32(0), uint64(0), false)
+	f.Add(uint8(1), int64(60), uint64(10), uint64(10), int64(1_700_000_000_000_000), int64(28333333), uint32(3),
+		uint32(9), uint32(0), uint64(2), false)
+	f.Add(uint8(2), int64(315360000), uint64(1), uint64(1<<32-1), int64(1), int64(1<<62), uint32(0), uint32(0),
+		uint32(1<<32-1), uint64(1<<63), true)
+	f.Add(uint8(2), int64(-1), uint64(0), uint64(0), int64(0), int64(-1<<63), uint32(0), uint32(0), uint32(0),
+		uint64(0), false)
 	f.Fuzz(func(t *testing.T, a uint8, window int64, limit, burst uint64, now, at int64, current, previous, rest uint32,
 		n uint64, refund bool) {
-		h := counter.Hit{Algorithm: 1 + counter.Algorithm(a%2), Window: window, Limit: limit, Burst: burst, N: n, Refund: refund}
+		h := counter.Hit{Algorithm: 1 + counter.Algorithm(a%2), Window: window, Limit: limit, Burst: burst, N: n,
+			Refund: refund}
 		now = min(max(now, 0), 1<<53)
 		s := counter.State{At: min(max(at, 0), 1<<53), Current: current, Previous: previous, Rest: rest}
 		if h.Algorithm == counter.SlidingWindow {

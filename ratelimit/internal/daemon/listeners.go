@@ -97,7 +97,8 @@ func (d *daemon) openListeners(ctx context.Context, l *listeners) (err error) {
 		Service: d.service, Health: d.health, Stats: d.stats, Log: d.log, TLS: d.tls, Tracing: d.traceListeners,
 	})
 	api := server.NewHTTP(server.HTTPOptions{
-		HTTPSettings: c.HTTP, Service: d.service, Health: d.health, Stats: d.stats, Log: d.log, Tracing: d.traceListeners,
+		HTTPSettings: c.HTTP, Service: d.service, Health: d.health, Stats: d.stats, Log: d.log,
+		Tracing: d.traceListeners,
 	})
 	l.http = httpx.NewServer(httpx.Closing(api, d.draining.Load), c.HTTP.Timeouts(c.HTTP.WriteTimeout), d.log)
 	l.serve(func() error { return l.grpc.Serve(l.grpcAt) })

@@ -153,7 +153,8 @@ func (d *daemon) awaitRules(ctx context.Context, loaded <-chan struct{}) bool {
 		case <-ctx.Done():
 			return false
 		case <-patience.C:
-			d.log.Warn("still no valid rules: the gRPC and HTTP listeners open with the first (FORCE_START_WITHOUT_INITIAL_CONFIG)")
+			d.log.Warn("still no valid rules: the gRPC and HTTP listeners open with the first " +
+				"(FORCE_START_WITHOUT_INITIAL_CONFIG)")
 		}
 	}
 }

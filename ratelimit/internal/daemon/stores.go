@@ -58,9 +58,10 @@ func (d *daemon) openMemcache(ctx context.Context) (counter.Store, error) {
 func (d *daemon) memcacheStats(m *memcached.Store) {
 	st := m.Stats()
 	for name, codes := range map[string]map[string]func() uint64{
-		"multiget":  {"success": st.Multiget.Success.Load, "error": st.Multiget.Error.Load},
-		"increment": {"success": st.Increment.Success.Load, "miss": st.Increment.Miss.Load, "error": st.Increment.Error.Load},
-		"add":       {"success": st.Add.Success.Load, "not_stored": st.Add.NotStored.Load, "error": st.Add.Error.Load},
+		"multiget": {"success": st.Multiget.Success.Load, "error": st.Multiget.Error.Load},
+		"increment": {"success": st.Increment.Success.Load, "miss": st.Increment.Miss.Load,
+			"error": st.Increment.Error.Load},
+		"add": {"success": st.Add.Success.Load, "not_stored": st.Add.NotStored.Load, "error": st.Add.Error.Load},
 	} {
 		for code, read := range codes {
 			d.stats.CounterFunc("ratelimit.memcache."+name, read, stats.Tag{Name: "code", Value: code})

@@ -83,8 +83,8 @@ func walkTable(t *testing.T, rules, b doctest.Block) (wrong []string) {
 				continue
 			}
 			if got := row[col+1]; got != want {
-				wrong = append(wrong, fmt.Sprintf("%s:%d: %s: %s\n  it says %s\n  true is %s", b.Page, b.Line+i+2, row[0], head,
-					got, want))
+				wrong = append(wrong, fmt.Sprintf("%s:%d: %s: %s\n  it says %s\n  true is %s", b.Page, b.Line+i+2,
+					row[0], head, got, want))
 			}
 		}
 	}

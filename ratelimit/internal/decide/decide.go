@@ -32,7 +32,8 @@ type Outcome struct {
 	Reset int64
 }
 
-// Capacity is the most that the counter of a rule may hold without being over: its limit, or the size of a token bucket.
+// Capacity is the most that the counter of a rule may hold without being over: its limit, or
+// the size of a token bucket.
 func Capacity(r *limits.Rule) uint64 {
 	if r.Algorithm == counter.TokenBucket && r.PerUnit > 0 {
 		return uint64(r.Burst)
@@ -143,5 +144,6 @@ func Failed(o Outcome, mode limits.FailureMode, globalShadow bool, st *rls.Statu
 const maxReset = 315_576_000_000
 
 func limited(rule *limits.Rule, reset int64) rls.Status {
-	return rls.Status{HasLimit: true, PerUnit: rule.PerUnit, Unit: rule.Unit, Name: rule.Name, Reset: min(reset, maxReset)}
+	return rls.Status{HasLimit: true, PerUnit: rule.PerUnit, Unit: rule.Unit, Name: rule.Name,
+		Reset: min(reset, maxReset)}
 }

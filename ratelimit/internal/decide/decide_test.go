@@ -144,8 +144,8 @@ func TestHeaders(t *testing.T) {
 	r := rule(1)
 	// The last one over its limit, not the first.
 	f([]rls.Header{{Key: "L", Value: "9"}, {Key: "R", Value: "0"}, {Key: "T", Value: "40"}},
-		[]rls.Status{limited(rls.OK, 5, 2, 40), limited(rls.OverLimit, 3, 0, 6400), limited(rls.OverLimit, 9, 0, 40)}, r, r,
-		r)
+		[]rls.Status{limited(rls.OK, 5, 2, 40), limited(rls.OverLimit, 3, 0, 6400), limited(rls.OverLimit, 9, 0, 40)},
+		r, r, r)
 	// Else the first with the least remaining.
 	f([]rls.Header{{Key: "L", Value: "7"}, {Key: "R", Value: "1"}, {Key: "T", Value: "5"}},
 		[]rls.Status{limited(rls.OK, 5, 2, 40), limited(rls.OK, 7, 1, 5), limited(rls.OK, 8, 1, 6)}, r, r, r)

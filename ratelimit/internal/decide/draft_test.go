@@ -65,9 +65,10 @@ func TestDraftHeaders(t *testing.T) {
 func FuzzDraftHeaders(f *testing.F) {
 	f.Add("burst\nhourly", uint32(10), int32(1), uint32(1), int64(1), uint32(19), int64(1))
 	f.Add("a\na\na#2\n\n", uint32(0), int32(7), uint32(5), int64(300), uint32(0), int64(100))
-	f.Add("a\"b\\c\né\x7f\n\xff", uint32(math.MaxUint32), int32(9), uint32(0), int64(math.MaxInt64), uint32(1), int64(maxReset))
-	f.Fuzz(func(t *testing.T, names string, perUnit uint32, unit int32, multiplier uint32, window int64, remaining uint32,
-		until int64) {
+	f.Add("a\"b\\c\né\x7f\n\xff", uint32(math.MaxUint32), int32(9), uint32(0), int64(math.MaxInt64), uint32(1),
+		int64(maxReset))
+	f.Fuzz(func(t *testing.T, names string, perUnit uint32, unit int32, multiplier uint32, window int64,
+		remaining uint32, until int64) {
 		if until < 0 || until > maxReset || window < 1 {
 			return // no limit has them
 		}

@@ -10,7 +10,8 @@ import (
 //
 // unanswered[i] says that the answer to descriptor i follows a failure mode: it says nothing about its counter.
 // It may be shorter than statuses.
-func RetryAfter(statuses []rls.Status, rules []*limits.Rule, unanswered []bool, globalQuota bool) (seconds int64, ok bool) {
+func RetryAfter(statuses []rls.Status, rules []*limits.Rule, unanswered []bool,
+	globalQuota bool) (seconds int64, ok bool) {
 	var longest, shortest int64
 	refused := false
 	for i := range statuses {

@@ -17,8 +17,8 @@ func JudgeLimit(o Outcome, globalShadow bool) (v Verdict) {
 	return v
 }
 
-// TighterThan says whether v, which stands behind w in their list, decides the descriptor rather than w: limits that are
-// over and not in shadow mode go first, then those not in shadow mode, then those that would be over. Among several
+// TighterThan says whether v, which stands behind w in their list, decides the descriptor rather than w: limits that
+// are over and not in shadow mode go first, then those not in shadow mode, then those that would be over. Among several
 // that are over the longest reset decides, among others what remains, and then the longest reset.
 func (v *Verdict) TighterThan(w *Verdict) bool {
 	if v.Shadow != w.Shadow {

@@ -46,14 +46,17 @@ func envoyCalls(t testing.TB, first uint32, n int) []byte {
 			}
 		}
 	}
-	fields := append(usual(), hpack.HeaderField{Name: "grpc-timeout", Value: "20m"}, hpack.HeaderField{Name: "x-envoy-internal", Value: "true"},
-		hpack.HeaderField{Name: "x-forwarded-for", Value: "10.0.0.1"}, hpack.HeaderField{Name: "x-envoy-expected-rq-timeout-ms", Value: "20"})
+	fields := append(usual(), hpack.HeaderField{Name: "grpc-timeout", Value: "20m"},
+		hpack.HeaderField{Name: "x-envoy-internal", Value: "true"},
+		hpack.HeaderField{Name: "x-forwarded-for", Value: "10.0.0.1"},
+		hpack.HeaderField{Name: "x-envoy-expected-rq-timeout-ms", Value: "20"})
 	framer := http2.NewFramer(&frames, nil)
 	for i := range n {
 		block.Reset()
 		write(true, fields)
 		id := first + 2*uint32(i)
-		if err := framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: block.Bytes(), EndHeaders: true}); err != nil {
+		if err := framer.WriteHeaders(
+			http2.HeadersFrameParam{StreamID: id, BlockFragment: block.Bytes(), EndHeaders: true}); err != nil {
 			t.Fatal(err)
 		}
 		if err := framer.WriteData(id, true, appendMessage(nil, message)); err != nil {
@@ -113,7 +116,10 @@ func TestAllocs(t *testing.T) {
 	one := make([][]byte, 1)
 	f("together", func(b []byte) [][]byte { one[0] = b; return one })
 	two := make([][]byte, 2)
-	f("cut in the middle of a frame", func(b []byte) [][]byte { two[0], two[1] = b[:len(b)/2+3], b[len(b)/2+3:]; return two })
+	f("cut in the middle of a frame", func(b []byte) [][]byte {
+		two[0], two[1] = b[:len(b)/2+3], b[len(b)/2+3:]
+		return two
+	})
 	f("cut behind HEADERS", func(b []byte) [][]byte {
 		n := frameHeaderLen + parseFrameHeader(b).length
 		two[0], two[1] = b[:n], b[n:]

@@ -64,7 +64,8 @@ func (c *conn) decide(s *stream, message []byte) {
 	o := &c.server.o
 	if err := x.Request.Unmarshal(x.body); err != nil {
 		o.Service.NoteRefused(service.Malformed, err)
-		c.work.bundle.refuse(s, s.refusal(codes.Internal, "grpc: failed to unmarshal the received message: "+err.Error()))
+		c.work.bundle.refuse(s,
+			s.refusal(codes.Internal, "grpc: failed to unmarshal the received message: "+err.Error()))
 		x.release()
 		return
 	}

@@ -147,8 +147,8 @@ func (c *conn) serve() {
 	c.net.SetReadDeadline(time.Now().Add(greeting))
 	c.out.add(func(b []byte) []byte {
 		b = appendSettings(b,
-			setting{settingMaxConcurrentStreams, uint32(c.server.o.MaxStreams)}, setting{settingInitialWindowSize, streamWindow},
-			setting{settingMaxHeaderListSize, maxHeaderList})
+			setting{settingMaxConcurrentStreams, uint32(c.server.o.MaxStreams)},
+			setting{settingInitialWindowSize, streamWindow}, setting{settingMaxHeaderListSize, maxHeaderList})
 		return appendWindowUpdate(b, 0, connWindow-defaultWindow)
 	})
 	c.out.flush()
@@ -362,8 +362,8 @@ func (c *conn) find(id uint32) *stream {
 	return c.out.find(id)
 }
 
-// findPassed is the registered stream of that id, or nil. The answer or call of one that this read has completed is passed
-// on before, since the outbox has to know of a stream that is waiting for a window, or for the store.
+// findPassed is the registered stream of that id, or nil. The answer or call of one that this read has completed is
+// passed on before, since the outbox has to know of a stream that is waiting for a window, or for the store.
 func (c *conn) findPassed(id uint32) *stream {
 	s := c.out.find(id)
 	if s == nil && len(c.work.bundle.answers)+len(c.work.waiting)+len(c.work.costly) > 0 {

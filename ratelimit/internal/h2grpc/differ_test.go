@@ -52,7 +52,8 @@ func (r *response) outcome() string {
 // settle waits for what is to be seen of streams: by streams that have to have ended, then by silence.
 func (p *peer) settle(ended []uint32) (gone bool) {
 	for _, id := range ended {
-		for end := time.Now().Add(1500 * time.Millisecond); p.responses[id] == nil || !p.responses[id].ended && !p.responses[id].reset; {
+		for end := time.Now().Add(1500 * time.Millisecond); p.responses[id] == nil || !p.responses[id].ended &&
+			!p.responses[id].reset; {
 			p.conn.SetReadDeadline(end)
 			if !p.next() {
 				return len(p.goAway) > 0 || time.Now().Before(end)
@@ -202,11 +203,12 @@ func TestDiffer(t *testing.T) {
 	same("half a message", body(good[:9]))
 	same("pieces", body(good[:1], good[1:4], good[4:6], nil, good[6:]))
 	same("END_STREAM alone", body(good, nil))
-	known("trailers", "RFC 9113, section 8.1: a request has an optional trailer section", "message", "PROTOCOL_ERROR", func(p *peer) {
-		p.headers(1, false, fields())
-		p.data(1, false, request())
-		p.headers(1, true, []hpack.HeaderField{field("x", "y")})
-	})
+	known("trailers", "RFC 9113, section 8.1: a request has an optional trailer section", "message", "PROTOCOL_ERROR",
+		func(p *peer) {
+			p.headers(1, false, fields())
+			p.data(1, false, request())
+			p.headers(1, true, []hpack.HeaderField{field("x", "y")})
+		})
 	same("compressed", body(flag(1)))
 	same("an unknown flag", body(flag(2)))
 	same("an unknown flag in pieces", body(flag(255)[:3], flag(255)[3:]))
@@ -220,10 +222,12 @@ func TestDiffer(t *testing.T) {
 		p.headers(1, false, fields())
 		p.must(p.framer.WriteDataPadded(1, true, request(), make([]byte, 200)))
 	})
-	for _, kind := range []string{"", "application/json", "application/grpc+proto", "application/grpc;x", "application/grpcx", "application/grpc-web", "application/grpc+", "text/plain"} {
+	for _, kind := range []string{"", "application/json", "application/grpc+proto", "application/grpc;x",
+		"application/grpcx", "application/grpc-web", "application/grpc+", "text/plain"} {
 		same("content-type "+kind, head(field("content-type", kind)))
 	}
-	known("content-type Application/gRPC", "RFC 9110, section 8.3.1: type and subtype are case-insensitive", "message", "415", head(field("content-type", "Application/gRPC")))
+	known("content-type Application/gRPC", "RFC 9110, section 8.3.1: type and subtype are case-insensitive", "message",
+		"415", head(field("content-type", "Application/gRPC")))
 	for _, method := range []string{"GET", "PUT", "post", "OPTIONS"} {
 		same(":method "+method, head(field(":method", method)))
 	}
@@ -241,8 +245,12 @@ func TestDiffer(t *testing.T) {
 	same("metadata", head(field("x-a", "b"), field("x-b-bin", "AAECAw"), field("x-c-bin", "AAECAw==")))
 	same("identity", head(field("grpc-encoding", "identity")))
 	same("upper case", head(field("Upper", "x")))
-	same("a pseudo-header field behind others", func(p *peer) { p.headers(1, true, append(fields(), field(":path", "/x"))) })
-	same("an unknown pseudo-header field", func(p *peer) { p.headers(1, true, append([]hpack.HeaderField{field(":what", "x")}, fields()...)) })
+	same("a pseudo-header field behind others", func(p *peer) {
+		p.headers(1, true, append(fields(), field(":path", "/x")))
+	})
+	same("an unknown pseudo-header field", func(p *peer) {
+		p.headers(1, true, append([]hpack.HeaderField{field(":what", "x")}, fields()...))
+	})
 	same("two paths", func(p *peer) {
 		p.headers(1, true, append([]hpack.HeaderField{field(":path", "/x")}, fields()...))
 	})
@@ -254,12 +262,16 @@ func TestDiffer(t *testing.T) {
 		p.headers(1, false, fields(field(":path", "/grpc.health.v1.Health/Check")))
 		p.data(1, true, message([]byte{0x0a, 1, 'x'}))
 	})
-	for _, path := range []string{"/no.such/Method", "/" + service3 + "/Other", "/x", "x", "/", "/a/b/c", "/a%2Fb/c", "*", "/grpc.health.v1.Health/Other"} {
+	for _, path := range []string{"/no.such/Method", "/" + service3 + "/Other", "/x", "x", "/", "/a/b/c", "/a%2Fb/c",
+		"*", "/grpc.health.v1.Health/Other"} {
 		same(":path "+path, head(field(":path", path)))
 	}
 	same("windows", func(p *peer) { p.call(1); p.call(3); p.must(p.framer.WriteWindowUpdate(1, 100)) }, window(7))
 	same("no windows", func(p *peer) { p.call(1); p.call(3) }, window(0))
-	same("a table of 0", func(p *peer) { p.call(1); p.call(3) }, http2.Setting{ID: http2.SettingHeaderTableSize, Val: 0})
+	same("a table of 0", func(p *peer) {
+		p.call(1)
+		p.call(3)
+	}, http2.Setting{ID: http2.SettingHeaderTableSize, Val: 0})
 	same("an unknown frame", func(p *peer) { p.must(p.framer.WriteRawFrame(0x42, 1, 3, []byte("x"))); p.call(1) })
 	same("a reset", func(p *peer) {
 		p.headers(1, false, fields())
@@ -296,7 +308,8 @@ func TestDiffer(t *testing.T) {
 		{"WINDOW_UPDATE by 0", raw(http2.FrameWindowUpdate, 0, 0, 4)},
 		{"CONTINUATION alone", raw(http2.FrameContinuation, 0, 1, 1)},
 		{"no header block", func(p *peer) {
-			p.must(p.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: []byte{0xff, 0xff, 0xff}, EndHeaders: true}))
+			p.must(p.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: []byte{0xff, 0xff, 0xff},
+				EndHeaders: true}))
 		}},
 		{"a frame of 16385 bytes", raw(http2.FrameData, 0, 1, 16385)},
 		{"a block interrupted", func(p *peer) {

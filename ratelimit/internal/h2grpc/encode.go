@@ -164,8 +164,8 @@ func appendInt(dst []byte, first byte, bits uint, n uint64) []byte {
 	return append(dst, byte(n))
 }
 
-// percentEncode is the form of grpc-message: every byte but the printable ones of ASCII, and %, as %XX. What is not UTF-8
-// becomes U+FFFD.
+// percentEncode is the form of grpc-message: every byte but the printable ones of ASCII, and %, as %XX. What is not
+// UTF-8 becomes U+FFFD.
 func percentEncode(s string) string {
 	plain := func(c byte) bool { return c >= ' ' && c <= '~' && c != '%' }
 	clean := true

@@ -23,18 +23,27 @@ func TestEncoder(t *testing.T) {
 		want   []hpack.HeaderField
 	}
 	steps := []step{
-		{func(e *encoder) []byte { return e.headers(nil, "") }, []hpack.HeaderField{field(":status", "200"), field("content-type", "application/grpc")}},
-		{func(e *encoder) []byte { return e.headers(nil, "proto") }, []hpack.HeaderField{field(":status", "200"), field("content-type", "application/grpc+proto")}},
+		{func(e *encoder) []byte {
+			return e.headers(nil, "")
+		}, []hpack.HeaderField{field(":status", "200"), field("content-type", "application/grpc")}},
+		{func(e *encoder) []byte {
+			return e.headers(nil, "proto")
+		}, []hpack.HeaderField{field(":status", "200"), field("content-type", "application/grpc+proto")}},
 		{func(e *encoder) []byte { return e.trailers(nil) }, []hpack.HeaderField{field("grpc-status", "0")}},
 		{func(e *encoder) []byte {
 			return e.refusal(nil, &refusal{code: codes.Internal, message: "50 %", subtype: "proto"})
-		}, []hpack.HeaderField{field(":status", "200"), field("content-type", "application/grpc+proto"), field("grpc-status", "13"), field("grpc-message", "50 %25")}},
+		}, []hpack.HeaderField{field(":status", "200"), field("content-type", "application/grpc+proto"),
+			field("grpc-status", "13"), field("grpc-message", "50 %25")}},
 		{func(e *encoder) []byte {
-			return e.refusal(nil, &refusal{status: 415, code: codes.InvalidArgument, message: strings.Repeat("x", 300), accepts: "gzip"})
-		}, []hpack.HeaderField{field(":status", "415"), field("content-type", "application/grpc"), field("grpc-status", "3"), field("grpc-message", strings.Repeat("x", 300)), field("grpc-accept-encoding", "gzip")}},
+			return e.refusal(nil, &refusal{status: 415, code: codes.InvalidArgument, message: strings.Repeat("x", 300),
+				accepts: "gzip"})
+		}, []hpack.HeaderField{field(":status", "415"), field("content-type", "application/grpc"), field("grpc-status",
+			"3"), field("grpc-message", strings.Repeat("x", 300)), field("grpc-accept-encoding", "gzip")}},
 		{func(e *encoder) []byte { return e.block(nil, 200, http.Header{"Content-Type": {"a", "b"}}) },
 			[]hpack.HeaderField{field(":status", "200"), field("content-type", "a"), field("content-type", "b")}},
-		{func(e *encoder) []byte { return e.block(nil, 0, http.Header{"Grpc-Status": {"0"}}) }, []hpack.HeaderField{field("grpc-status", "0")}},
+		{func(e *encoder) []byte {
+			return e.block(nil, 0, http.Header{"Grpc-Status": {"0"}})
+		}, []hpack.HeaderField{field("grpc-status", "0")}},
 	}
 	sizes := []int{0, 50, 59, 60, 103, 104, 105, 200, tableSize, 1 << 16}
 	f := func(seed uint64, first int) {
@@ -109,7 +118,8 @@ func TestEncoder_short(t *testing.T) {
 
 // TestAppendInt reads integers back as the decoder of header blocks does, and as hpack's does.
 func TestAppendInt(t *testing.T) {
-	for _, n := range []uint64{0, 1, 14, 15, 16, 30, 31, 32, 126, 127, 128, 254, 255, 256, 1337, 1<<14 - 1, 1 << 14, 1<<28 - 1} {
+	for _, n := range []uint64{0, 1, 14, 15, 16, 30, 31, 32, 126, 127, 128, 254, 255, 256, 1337, 1<<14 - 1, 1 << 14,
+		1<<28 - 1} {
 		for _, bits := range []uint{4, 5, 7} {
 			b := appendInt(nil, 0, bits, n)
 			got, rest, ok := readInt(append(b, 0xaa), bits)
@@ -127,7 +137,9 @@ func TestAppendInt(t *testing.T) {
 type messages struct{ text string }
 
 func (m *messages) encode(t testing.TB) string {
-	g := grpc.NewServer(grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error { return status.Error(codes.Unknown, m.text) }))
+	g := grpc.NewServer(grpc.UnknownServiceHandler(func(any, grpc.ServerStream) error {
+		return status.Error(codes.Unknown, m.text)
+	}))
 	defer g.Stop()
 	r := httptest.NewRequest("POST", "/a/b", strings.NewReader(""))
 	r.Proto, r.ProtoMajor = "HTTP/2.0", 2
@@ -139,7 +151,8 @@ func (m *messages) encode(t testing.TB) string {
 
 func TestPercentEncode(t *testing.T) {
 	for _, text := range []string{
-		"plain text", "100 %", "line\nline\r", "tilde~ del\x7f", "\x00\x1f", "Grüße", "\u20ac 5", "\U0001f600", "bad \xff utf-8 \xc3", "\xed\xa0\x80", "a%20b", "\ufffd",
+		"plain text", "100 %", "line\nline\r", "tilde~ del\x7f", "\x00\x1f", "Grüße", "\u20ac 5", "\U0001f600",
+		"bad \xff utf-8 \xc3", "\xed\xa0\x80", "a%20b", "\ufffd",
 	} {
 		want := (&messages{text}).encode(t)
 		if got := percentEncode(text); got != want {

@@ -89,7 +89,8 @@ func (c *conn) startExchange(s *stream) *connError {
 
 // request is what the header block asks for.
 func (x *exchange) request() *http.Request {
-	r := &http.Request{Proto: "HTTP/2.0", ProtoMajor: 2, Header: http.Header{}, Body: x, ContentLength: x.stream.header.length, RemoteAddr: x.conn.net.RemoteAddr().String()}
+	r := &http.Request{Proto: "HTTP/2.0", ProtoMajor: 2, Header: http.Header{}, Body: x,
+		ContentLength: x.stream.header.length, RemoteAddr: x.conn.net.RemoteAddr().String()}
 	for _, f := range x.stream.header.fields {
 		switch f.Name {
 		case ":method":

@@ -57,7 +57,8 @@ const (
 const (
 	preface        = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 	frameHeaderLen = 9
-	// maxFrame is the longest payload that a peer may send, and the default for what it takes (SETTINGS_MAX_FRAME_SIZE).
+	// maxFrame is the longest payload that a peer may send, and the default for what it takes
+	// (SETTINGS_MAX_FRAME_SIZE).
 	maxFrame = 1 << 14
 	// maxWindow is the largest flow-control window.
 	maxWindow = 1<<31 - 1
@@ -121,7 +122,8 @@ func appendSettings(dst []byte, settings ...setting) []byte {
 	return dst
 }
 
-// unpad takes the padding off the payload of a DATA or HEADERS frame; ok is false if there is more padding than payload.
+// unpad takes the padding off the payload of a DATA or HEADERS frame; ok is false if there is
+// more padding than payload.
 func unpad(h frameHeader, payload []byte) (rest []byte, ok bool) {
 	if !h.has(flagPadded) {
 		return payload, true
@@ -165,6 +167,8 @@ const (
 )
 
 var reasons = []reason{
-	reasonPreface, reasonSilent, reasonProtocol, reasonCompression, reasonFlowControl, reasonHeaders, reasonFlood, reasonPings,
-	reasonSettings, reasonKeepalive, reasonNotReading, reasonTooManyCalls, reasonBuffered, reasonUnfinished, reasonHandshake,
+	reasonPreface, reasonSilent, reasonProtocol, reasonCompression, reasonFlowControl, reasonHeaders, reasonFlood,
+	reasonPings,
+	reasonSettings, reasonKeepalive, reasonNotReading, reasonTooManyCalls, reasonBuffered, reasonUnfinished,
+	reasonHandshake,
 }

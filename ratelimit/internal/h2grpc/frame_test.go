@@ -25,30 +25,45 @@ func TestFrames_written(t *testing.T) {
 		}
 	}
 	ping := [8]byte{1, 2, 3, 4, 5, 6, 7, 8}
-	f("RST_STREAM", appendReset(nil, 3, codeRefusedStream), func(f *http2.Framer) error { return f.WriteRSTStream(3, http2.ErrCodeRefusedStream) })
-	f("WINDOW_UPDATE", appendWindowUpdate(nil, 7, 65000), func(f *http2.Framer) error { return f.WriteWindowUpdate(7, 65000) })
-	f("WINDOW_UPDATE of the connection", appendWindowUpdate(nil, 0, maxWindow), func(f *http2.Framer) error { return f.WriteWindowUpdate(0, maxWindow) })
+	f("RST_STREAM", appendReset(nil, 3, codeRefusedStream), func(f *http2.Framer) error {
+		return f.WriteRSTStream(3, http2.ErrCodeRefusedStream)
+	})
+	f("WINDOW_UPDATE", appendWindowUpdate(nil, 7, 65000), func(f *http2.Framer) error {
+		return f.WriteWindowUpdate(7, 65000)
+	})
+	f("WINDOW_UPDATE of the connection", appendWindowUpdate(nil, 0, maxWindow), func(f *http2.Framer) error {
+		return f.WriteWindowUpdate(0, maxWindow)
+	})
 	f("PING", appendPing(nil, 0, ping[:]), func(f *http2.Framer) error { return f.WritePing(false, ping) })
 	f("PING ack", appendPing(nil, flagAck, ping[:]), func(f *http2.Framer) error { return f.WritePing(true, ping) })
 	f("GOAWAY", appendGoAway(nil, maxWindow, codeEnhanceYourCalm, "why"), func(f *http2.Framer) error {
 		return f.WriteGoAway(maxWindow, http2.ErrCodeEnhanceYourCalm, []byte("why"))
 	})
-	f("SETTINGS", appendSettings(nil, setting{settingMaxConcurrentStreams, 1024}, setting{settingInitialWindowSize, streamWindow}), func(f *http2.Framer) error {
-		return f.WriteSettings(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 1024}, http2.Setting{ID: http2.SettingInitialWindowSize, Val: streamWindow})
+	f("SETTINGS", appendSettings(nil, setting{settingMaxConcurrentStreams, 1024},
+		setting{settingInitialWindowSize, streamWindow}), func(f *http2.Framer) error {
+		return f.WriteSettings(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 1024},
+			http2.Setting{ID: http2.SettingInitialWindowSize, Val: streamWindow})
 	})
 	f("SETTINGS without any", appendSettings(nil), func(f *http2.Framer) error { return f.WriteSettings() })
-	f("DATA", append(appendFrameHeader(nil, 3, frameData, flagEndStream, 9), "abc"...), func(f *http2.Framer) error { return f.WriteData(9, true, []byte("abc")) })
+	f("DATA", append(appendFrameHeader(nil, 3, frameData, flagEndStream, 9), "abc"...), func(f *http2.Framer) error {
+		return f.WriteData(9, true, []byte("abc"))
+	})
 }
 
 // TestFrames_codes: the numbers are those of x/net.
 func TestFrames_codes(t *testing.T) {
 	for ours, theirs := range map[any]any{
-		frameData: http2.FrameData, frameHeaders: http2.FrameHeaders, framePriority: http2.FramePriority, frameReset: http2.FrameRSTStream,
-		frameSettings: http2.FrameSettings, framePushPromise: http2.FramePushPromise, framePing: http2.FramePing, frameGoAway: http2.FrameGoAway,
+		frameData: http2.FrameData, frameHeaders: http2.FrameHeaders, framePriority: http2.FramePriority,
+		frameReset:    http2.FrameRSTStream,
+		frameSettings: http2.FrameSettings, framePushPromise: http2.FramePushPromise, framePing: http2.FramePing,
+		frameGoAway:       http2.FrameGoAway,
 		frameWindowUpdate: http2.FrameWindowUpdate, frameContinuation: http2.FrameContinuation,
-		codeNo: http2.ErrCodeNo, codeProtocol: http2.ErrCodeProtocol, codeInternal: http2.ErrCodeInternal, codeFlowControl: http2.ErrCodeFlowControl,
-		codeSettingsTimeout: http2.ErrCodeSettingsTimeout, codeStreamClosed: http2.ErrCodeStreamClosed, codeFrameSize: http2.ErrCodeFrameSize,
-		codeRefusedStream: http2.ErrCodeRefusedStream, codeCancel: http2.ErrCodeCancel, codeCompression: http2.ErrCodeCompression,
+		codeNo: http2.ErrCodeNo, codeProtocol: http2.ErrCodeProtocol, codeInternal: http2.ErrCodeInternal,
+		codeFlowControl:     http2.ErrCodeFlowControl,
+		codeSettingsTimeout: http2.ErrCodeSettingsTimeout, codeStreamClosed: http2.ErrCodeStreamClosed,
+		codeFrameSize:     http2.ErrCodeFrameSize,
+		codeRefusedStream: http2.ErrCodeRefusedStream, codeCancel: http2.ErrCodeCancel,
+		codeCompression:     http2.ErrCodeCompression,
 		codeEnhanceYourCalm: http2.ErrCodeEnhanceYourCalm,
 	} {
 		if fmt.Sprintf("%d", ours) != fmt.Sprintf("%d", theirs) {
@@ -62,14 +77,16 @@ func TestFrames_codes(t *testing.T) {
 
 func TestParseFrameHeader(t *testing.T) {
 	for _, b := range [][]byte{
-		make([]byte, 9), {0, 0, 5, 0, 9, 0, 0, 0, 1}, {255, 255, 255, 255, 255, 255, 255, 255, 255}, {0, 64, 0, 1, 0x25, 0x80, 0, 0, 3},
+		make([]byte, 9), {0, 0, 5, 0, 9, 0, 0, 0, 1}, {255, 255, 255, 255, 255, 255, 255, 255, 255},
+		{0, 64, 0, 1, 0x25, 0x80, 0, 0, 3},
 	} {
 		want, err := http2.ReadFrameHeader(bytes.NewReader(b))
 		if err != nil {
 			t.Fatal(err)
 		}
 		got := parseFrameHeader(b)
-		if got.length != int(want.Length) || byte(got.kind) != byte(want.Type) || got.flags != byte(want.Flags) || got.stream != want.StreamID {
+		if got.length != int(want.Length) || byte(got.kind) != byte(want.Type) || got.flags != byte(want.Flags) ||
+			got.stream != want.StreamID {
 			t.Errorf("%x: %+v, want %v", b, got, want)
 		}
 	}
@@ -81,7 +98,9 @@ func TestUnpad(t *testing.T) {
 		for _, flags := range []byte{0, flagPadded, flagPadded | flagEndStream} {
 			h := frameHeader{length: len(payload), kind: frameData, flags: flags, stream: 1}
 			got, ok := unpad(h, []byte(payload))
-			frame, err := http2.NewFramer(nil, bytes.NewReader(append(appendFrameHeader(nil, h.length, h.kind, h.flags, h.stream), payload...))).ReadFrame()
+			frame, err := http2.NewFramer(nil,
+				bytes.NewReader(append(appendFrameHeader(nil, h.length, h.kind, h.flags, h.stream),
+					payload...))).ReadFrame()
 			if ok != (err == nil) {
 				t.Errorf("%q, flags %x: %v, want %v", payload, flags, ok, err)
 				continue

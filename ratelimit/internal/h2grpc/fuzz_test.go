@@ -12,19 +12,24 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// script turns a fuzzer's bytes into frames that RFC 9113 allows a client to send, two bytes each. It returns the streams
-// that a client gives up, whose answers are a race, and those that it leaves open.
+// script turns a fuzzer's bytes into frames that RFC 9113 allows a client to send, two bytes each. It returns the
+// streams that a client gives up, whose answers are a race, and those that it leaves open.
 func script(p *peer, ops []byte) (lost, unfinished map[uint32]bool) {
 	heads := [][]hpack.HeaderField{
-		fields(), fields(), fields(field("content-type", "application/grpc+proto")), fields(field("content-type", "x/y")), fields(field(":method", "GET")),
-		fields(field("grpc-timeout", "0S")), fields(field("grpc-timeout", "60S")), fields(field("grpc-timeout", "?")), fields(field("grpc-encoding", "snappy")),
-		fields(field(":path", "/no.such/Method")), fields(field(":path", "/grpc.health.v1.Health/Check")), fields(field("x-bin", "??")), fields(field("x-bin", "AAEC"), field("y", "z")),
-		fields(field(":authority", "")), fields(field("content-length", fmt.Sprint(len(request())))), fields(field("Upper", "x")),
+		fields(), fields(), fields(field("content-type", "application/grpc+proto")),
+		fields(field("content-type", "x/y")), fields(field(":method", "GET")),
+		fields(field("grpc-timeout", "0S")), fields(field("grpc-timeout", "60S")), fields(field("grpc-timeout", "?")),
+		fields(field("grpc-encoding", "snappy")),
+		fields(field(":path", "/no.such/Method")), fields(field(":path", "/grpc.health.v1.Health/Check")),
+		fields(field("x-bin", "??")), fields(field("x-bin", "AAEC"), field("y", "z")),
+		fields(field(":authority", "")), fields(field("content-length", fmt.Sprint(len(request())))),
+		fields(field("Upper", "x")),
 	}
 	good, flagged := request(), request()
 	flagged[0] = 3
 	pieces := [][]byte{
-		good, good, good[:1], good[1:7], good[:7], good[7:], nil, flagged, append(request(), good...), message(nil), message([]byte{0xff}), {0, 0, 0x50, 0, 0},
+		good, good, good[:1], good[1:7], good[:7], good[7:], nil, flagged, append(request(), good...), message(nil),
+		message([]byte{0xff}), {0, 0, 0x50, 0, 0},
 		{1, 0, 0, 0, 0}, {0}, message(rawRequest("d", "k", strings.Repeat("v", 3000))), message(rawRequest("", "", "")),
 	}
 	lost = map[uint32]bool{}
@@ -81,8 +86,8 @@ func script(p *peer, ops []byte) (lost, unfinished map[uint32]bool) {
 	return lost, unfinished
 }
 
-// comparable leaves out what two servers may see differently: which of several mistakes in one body is named. A body with a mistake may be answered before it ends (RFC 9113,
-// section 8.1), as grpc-go does, or when it has.
+// comparable leaves out what two servers may see differently: which of several mistakes in one body is named. A body
+// with a mistake may be answered before it ends (RFC 9113, section 8.1), as grpc-go does, or when it has.
 func comparable(m map[string]string, lost, unfinished map[uint32]bool) map[string]string {
 	for id := range lost {
 		delete(m, fmt.Sprintf("stream %d", id))
@@ -105,8 +110,10 @@ func comparable(m map[string]string, lost, unfinished map[uint32]bool) map[strin
 // FuzzDiffer sends the same frames to the native server and to grpc-go.
 func FuzzDiffer(f *testing.F) {
 	for _, seed := range []string{
-		"\x00\x00\x02\x80", "\x00\x00\x02\x04\x02\x85", "\x00\x00\x00\x01\x0a\x80\x02\x80", "\x06\x00\x00\x00\x02\x80\x05\x10\x05\xb0", "\x00\x03\x02\x00\x00\x00\x02\x80",
-		"\x00\x09\x02\x80\x00\x0a\x02\x89\x07\x01\x07\x00", "\x00\x00\x05\xff\x00\x00\x02\x88", "\x07\x03\x00\x00\x02\x80\x07\x07\x00\x00\x02\x80",
+		"\x00\x00\x02\x80", "\x00\x00\x02\x04\x02\x85", "\x00\x00\x00\x01\x0a\x80\x02\x80",
+		"\x06\x00\x00\x00\x02\x80\x05\x10\x05\xb0", "\x00\x03\x02\x00\x00\x00\x02\x80",
+		"\x00\x09\x02\x80\x00\x0a\x02\x89\x07\x01\x07\x00", "\x00\x00\x05\xff\x00\x00\x02\x88",
+		"\x07\x03\x00\x00\x02\x80\x07\x07\x00\x00\x02\x80",
 	} {
 		f.Add([]byte(seed))
 	}

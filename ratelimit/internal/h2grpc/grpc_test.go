@@ -47,7 +47,8 @@ func TestMessages(t *testing.T) {
 			p.response(1)
 			got := p.sync(1)
 			if want == "ok" && got.ok() {
-				got = &response{fields: [][]hpack.HeaderField{{field(":status", "200"), field("grpc-status", "0")}}, ended: true}
+				got = &response{fields: [][]hpack.HeaderField{{field(":status", "200"), field("grpc-status", "0")}},
+					ended: true}
 			}
 			text := strings.Replace(got.String(), "200, grpc-status 0", "ok", 1)
 			if text != want {

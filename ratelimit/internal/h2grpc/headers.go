@@ -95,8 +95,8 @@ func (r *headerReader) read(block []byte) (header, *connError) {
 	return h, nil
 }
 
-// trailers decodes the block at the end of a request, whose fields mean nothing here; ok is false where it has pseudo-header
-// fields.
+// trailers decodes the block at the end of a request, whose fields mean nothing here; ok is false where it has
+// pseudo-header fields.
 func (r *headerReader) trailers(block []byte) (ok bool, err *connError) {
 	r.generation++
 	if err := r.decode(block); err != nil {
@@ -125,7 +125,8 @@ func (r *headerReader) decode(block []byte) *connError {
 // judge says what the fields of a request mean.
 func (r *headerReader) judge() header {
 	if r.size > maxHeaderList {
-		return header{length: -1, tooLong: true, refusal: &refusal{status: http.StatusRequestHeaderFieldsTooLarge, code: codes.ResourceExhausted,
+		return header{length: -1, tooLong: true, refusal: &refusal{status: http.StatusRequestHeaderFieldsTooLarge,
+			code:    codes.ResourceExhausted,
 			message: "the header list is too long"}}
 	}
 	q := request{header: header{length: -1}}
@@ -196,7 +197,8 @@ func validBinary(v string) bool {
 }
 
 var timeoutUnits = map[byte]time.Duration{
-	'H': time.Hour, 'M': time.Minute, 'S': time.Second, 'm': time.Millisecond, 'u': time.Microsecond, 'n': time.Nanosecond,
+	'H': time.Hour, 'M': time.Minute, 'S': time.Second, 'm': time.Millisecond, 'u': time.Microsecond,
+	'n': time.Nanosecond,
 }
 
 // parseTimeout reads grpc-timeout: up to eight digits and a unit.

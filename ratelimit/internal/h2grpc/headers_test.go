@@ -18,7 +18,8 @@ const testPath = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
 // usual are the fields of a call, as grpc-go's client sends them.
 func usual() []hpack.HeaderField {
 	return []hpack.HeaderField{
-		{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "http"}, {Name: ":path", Value: testPath}, {Name: ":authority", Value: "ratelimit"},
+		{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "http"}, {Name: ":path", Value: testPath},
+		{Name: ":authority", Value: "ratelimit"},
 		{Name: "content-type", Value: "application/grpc"}, {Name: "te", Value: "trailers"},
 	}
 }
@@ -42,12 +43,14 @@ func TestHeaderReader_judge(t *testing.T) {
 			return
 		}
 		if h.refusal != nil && want.refusal != nil {
-			if !strings.Contains(h.refusal.message, want.refusal.message) || h.refusal.code != want.refusal.code || h.refusal.status != want.refusal.status {
+			if !strings.Contains(h.refusal.message, want.refusal.message) || h.refusal.code != want.refusal.code ||
+				h.refusal.status != want.refusal.status {
 				t.Errorf("%s: refused with %+v, want %+v", name, h.refusal, want.refusal)
 			}
 			h.refusal, want.refusal = nil, nil
 		}
-		if (h.refusal == nil) != (want.refusal == nil) || h.malformed != want.malformed || h.decides != want.decides && !want.malformed {
+		if (h.refusal == nil) != (want.refusal == nil) || h.malformed != want.malformed || h.decides != want.decides &&
+			!want.malformed {
 			t.Errorf("%s: %+v, want %+v", name, h, want)
 		}
 		if h.timed != want.timed || h.timeout != want.timeout || h.subtype != want.subtype {
@@ -89,10 +92,13 @@ func TestHeaderReader_judge(t *testing.T) {
 	good := header{decides: true}
 	f("as it is", without("nothing"), good)
 	f("without te", without("te"), good)
-	f("host for authority", func(f []hpack.HeaderField) []hpack.HeaderField { return set("host", "x")(without(":authority")(f)) }, good)
+	f("host for authority", func(f []hpack.HeaderField) []hpack.HeaderField {
+		return set("host", "x")(without(":authority")(f))
+	}, good)
 	f("both", also("host", "x"), good)
 	f("proto", set("content-type", "application/grpc+proto"), header{decides: true, subtype: "proto"})
-	f("parameters", set("content-type", "application/grpc;charset=utf-8"), header{decides: true, subtype: "charset=utf-8"})
+	f("parameters", set("content-type", "application/grpc;charset=utf-8"),
+		header{decides: true, subtype: "charset=utf-8"})
 	f("upper case type", set("content-type", "Application/GRPC"), good)
 	f("timeout", also("grpc-timeout", "250m"), header{decides: true, timed: true, timeout: 250 * time.Millisecond})
 	f("identity", also("grpc-encoding", "identity"), good)
@@ -104,12 +110,17 @@ func TestHeaderReader_judge(t *testing.T) {
 	refused := func(status int, code codes.Code, message string) header {
 		return header{decides: true, refusal: &refusal{status: status, code: code, message: message}}
 	}
-	f("type", set("content-type", "application/json"), refused(415, codes.InvalidArgument, `invalid gRPC request content-type "application/json"`))
-	f("type with more letters", set("content-type", "application/grpcx"), refused(415, codes.InvalidArgument, `"application/grpcx"`))
-	f("type of grpc-web", set("content-type", "application/grpc-web"), refused(415, codes.InvalidArgument, `"application/grpc-web"`))
+	f("type", set("content-type", "application/json"),
+		refused(415, codes.InvalidArgument, `invalid gRPC request content-type "application/json"`))
+	f("type with more letters", set("content-type", "application/grpcx"),
+		refused(415, codes.InvalidArgument, `"application/grpcx"`))
+	f("type of grpc-web", set("content-type", "application/grpc-web"),
+		refused(415, codes.InvalidArgument, `"application/grpc-web"`))
 	f("no type", without("content-type"), refused(415, codes.InvalidArgument, `content-type ""`))
 	f("method", set(":method", "GET"), refused(405, codes.Internal, `:method "GET" which should be POST`))
-	f("two hosts", func(f []hpack.HeaderField) []hpack.HeaderField { return also("host", "x")(also("host", "x")(f)) }, refused(400, codes.Internal, "num values of :authority: 1, num values of host: 2"))
+	f("two hosts", func(f []hpack.HeaderField) []hpack.HeaderField {
+		return also("host", "x")(also("host", "x")(f))
+	}, refused(400, codes.Internal, "num values of :authority: 1, num values of host: 2"))
 	f("no authority", without(":authority"), refused(400, codes.Internal, "no host or :authority header present"))
 	f("binary", also("x-bin", "!"), refused(400, codes.Internal, `malformed binary metadata in header "x-bin"`))
 	timed := refused(400, codes.Internal, "malformed grpc-timeout")
@@ -122,9 +133,12 @@ func TestHeaderReader_judge(t *testing.T) {
 
 	bad := header{malformed: true}
 	for _, c := range []hpack.HeaderField{
-		{Name: ":path", Value: "/again"}, {Name: ":method", Value: "POST"}, {Name: ":status", Value: "200"}, {Name: ":protocol", Value: "x"}, {Name: ":authority", Value: "late"},
-		{Name: "connection", Value: "close"}, {Name: "proxy-connection", Value: "close"}, {Name: "keep-alive", Value: "1"}, {Name: "transfer-encoding", Value: "chunked"}, {Name: "upgrade", Value: "x"},
-		{Name: "te", Value: "gzip"}, {Name: "X-Upper", Value: "x"}, {Name: "sp ace", Value: "x"}, {Name: "", Value: "x"}, {Name: "x", Value: "a\nb"}, {Name: "x", Value: "a\x00b"},
+		{Name: ":path", Value: "/again"}, {Name: ":method", Value: "POST"}, {Name: ":status", Value: "200"},
+		{Name: ":protocol", Value: "x"}, {Name: ":authority", Value: "late"},
+		{Name: "connection", Value: "close"}, {Name: "proxy-connection", Value: "close"}, {Name: "keep-alive",
+			Value: "1"}, {Name: "transfer-encoding", Value: "chunked"}, {Name: "upgrade", Value: "x"},
+		{Name: "te", Value: "gzip"}, {Name: "X-Upper", Value: "x"}, {Name: "sp ace", Value: "x"},
+		{Name: "", Value: "x"}, {Name: "x", Value: "a\nb"}, {Name: "x", Value: "a\x00b"},
 		{Name: "content-length", Value: "x"}, {Name: "content-length", Value: "-1"},
 	} {
 		f(c.Name+" "+c.Value, also(c.Name, c.Value), bad)
@@ -140,8 +154,8 @@ func TestHeaderReader_judge(t *testing.T) {
 	}
 }
 
-// TestHeaderReader_remembered: a block that was remembered means what a decoder that remembers nothing makes of it, also
-// when the table changes under it.
+// TestHeaderReader_remembered: a block that was remembered means what a decoder that remembers nothing makes of it,
+// also when the table changes under it.
 func TestHeaderReader_remembered(t *testing.T) {
 	r := newHeaderReader(testPath)
 	plain := newHeaderReader(testPath)
@@ -263,7 +277,8 @@ func TestParseTimeout(t *testing.T) {
 	f("99999999H", math.MaxInt64)
 	f("2562047H", 2562047*time.Hour)
 	f("2562048H", math.MaxInt64)
-	for _, s := range []string{"", "1", "S", "123456789S", "1s", "-1S", "+1S", "1.5S", " 1S", "1 S", "0x1S", "1_0S", "१S", "1SS"} {
+	for _, s := range []string{"", "1", "S", "123456789S", "1s", "-1S", "+1S", "1.5S", " 1S", "1 S", "0x1S", "1_0S",
+		"१S", "1SS"} {
 		if d, err := parseTimeout(s); err == nil {
 			t.Errorf("%q: %v", s, d)
 		} else if !strings.Contains(err.Error(), s) {

@@ -41,7 +41,9 @@ func TestHostile(t *testing.T) {
 			open(p, 2*i+1)
 			p.framer.WriteWindowUpdate(2*i+1, 0)
 		}},
-		{"malformed requests", calm, "flood", func(p *peer, i uint32) { p.headers(2*i+1, true, fields(field("Upper", "x"))) }},
+		{"malformed requests", calm, "flood", func(p *peer, i uint32) {
+			p.headers(2*i+1, true, fields(field("Upper", "x")))
+		}},
 		{"CONTINUATION", calm, "headers", func(p *peer, i uint32) {
 			if i == 0 {
 				p.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: p.encode(fields())})
@@ -93,14 +95,16 @@ func TestHostile(t *testing.T) {
 		}},
 		{"bodies without end for another method", either, "", func(p *peer, i uint32) {
 			if i%20 == 0 {
-				p.headers(2*(i/20)+1, false, fields(field(":path", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo")))
+				p.headers(2*(i/20)+1, false,
+					fields(field(":path", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo")))
 				p.data(2*(i/20)+1, false, []byte{0, 0, 0x3f, 0, 0})
 			}
 			p.data(2*(i/20)+1, false, make([]byte, 16000))
 		}},
 		{"a header bomb", calm, "flood", func(p *peer, i uint32) { // CVE-2016-6581: references to one long entry
 			block := p.encode(append(fields(), field("x", strings.Repeat("x", 3000))))
-			p.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*i + 1, BlockFragment: append(block, bytes.Repeat([]byte{0x80 | 62}, 12000)...), EndHeaders: true, EndStream: true})
+			p.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 2*i + 1, BlockFragment: append(block,
+				bytes.Repeat([]byte{0x80 | 62}, 12000)...), EndHeaders: true, EndStream: true})
 		}},
 		{"calls and no window", calm, "streams", func(p *peer, i uint32) {
 			if i == 0 {
@@ -175,7 +179,8 @@ func (r *rig) attack(t testing.TB, p *peer, send func(p *peer, i uint32)) (most 
 				return
 			}
 			if f, ok := frame.(*http2.GoAwayFrame); ok {
-				p.goAway = append(p.goAway, http2.GoAwayFrame{FrameHeader: f.FrameHeader, LastStreamID: f.LastStreamID, ErrCode: f.ErrCode})
+				p.goAway = append(p.goAway, http2.GoAwayFrame{FrameHeader: f.FrameHeader, LastStreamID: f.LastStreamID,
+					ErrCode: f.ErrCode})
 				p.why = append(p.why, string(f.DebugData()))
 			}
 		}

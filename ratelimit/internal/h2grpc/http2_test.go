@@ -152,7 +152,9 @@ func TestHarmless(t *testing.T) {
 		}
 	}
 	f("an unknown frame", func(p *peer) { p.must(p.framer.WriteRawFrame(0x42, 0xff, 0, []byte("abc"))) })
-	f("an unknown frame on an idle stream", func(p *peer) { p.must(p.framer.WriteRawFrame(0x42, 0xff, 99, []byte("abc"))) })
+	f("an unknown frame on an idle stream", func(p *peer) {
+		p.must(p.framer.WriteRawFrame(0x42, 0xff, 99, []byte("abc")))
+	})
 	f("unknown settings", func(p *peer) { p.must(p.framer.WriteSettings(http2.Setting{ID: 0xff, Val: 1})) })
 	f("PRIORITY", func(p *peer) { p.must(p.framer.WritePriority(11, http2.PriorityParam{StreamDep: 3})) })
 	f("GOAWAY", func(p *peer) { p.must(p.framer.WriteGoAway(0, http2.ErrCodeNo, []byte("bye"))) })
@@ -221,7 +223,10 @@ func TestStreamErrors(t *testing.T) {
 		p.must(p.framer.WriteRSTStream(1, http2.ErrCodeCancel))
 		p.data(1, false, []byte("x"))
 	})
-	f("WINDOW_UPDATE by 0", http2.ErrCodeProtocol, func(p *peer) { p.headers(1, false, fields()); p.must(p.framer.WriteWindowUpdate(1, 0)) })
+	f("WINDOW_UPDATE by 0", http2.ErrCodeProtocol, func(p *peer) {
+		p.headers(1, false, fields())
+		p.must(p.framer.WriteWindowUpdate(1, 0))
+	})
 	f("a window over 2^31-1", http2.ErrCodeFlowControl, func(p *peer) {
 		p.headers(1, false, fields())
 		p.must(p.framer.WriteWindowUpdate(1, 1<<31-1))
@@ -269,13 +274,18 @@ func TestConnectionErrors(t *testing.T) {
 	f("HEADERS on stream 0", protocol, "protocol", raw(http2.FrameHeaders, http2.FlagHeadersEndHeaders, 0, 0))
 	f("HEADERS on an even stream", protocol, "protocol", func(p *peer) { p.headers(2, true, fields()) })
 	f("HEADERS of padding", protocol, "protocol", func(p *peer) {
-		p.must(p.framer.WriteRawFrame(http2.FrameHeaders, http2.FlagHeadersPadded|http2.FlagHeadersEndHeaders, 3, []byte{9, 0}))
+		p.must(p.framer.WriteRawFrame(http2.FrameHeaders, http2.FlagHeadersPadded|http2.FlagHeadersEndHeaders, 3,
+			[]byte{9, 0}))
 	})
 	f("HEADERS that depend on themselves", protocol, "protocol", func(p *peer) {
-		p.must(p.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 3, BlockFragment: p.encode(fields()), EndHeaders: true, Priority: http2.PriorityParam{StreamDep: 3}}))
+		p.must(p.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 3, BlockFragment: p.encode(fields()),
+			EndHeaders: true, Priority: http2.PriorityParam{StreamDep: 3}}))
 	})
-	f("HEADERS without its priority", size, "protocol", raw(http2.FrameHeaders, http2.FlagHeadersPriority|http2.FlagHeadersEndHeaders, 3, 4))
-	f("HEADERS on a closed stream", http2.ErrCodeStreamClosed, "protocol", func(p *peer) { p.headers(1, true, fields()) })
+	f("HEADERS without its priority", size, "protocol",
+		raw(http2.FrameHeaders, http2.FlagHeadersPriority|http2.FlagHeadersEndHeaders, 3, 4))
+	f("HEADERS on a closed stream", http2.ErrCodeStreamClosed, "protocol", func(p *peer) {
+		p.headers(1, true, fields())
+	})
 	f("HEADERS behind the end", http2.ErrCodeStreamClosed, "protocol", func(p *peer) {
 		p.headers(3, true, fields(field(":path", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo")))
 		p.headers(3, true, fields())
@@ -299,17 +309,21 @@ func TestConnectionErrors(t *testing.T) {
 	})
 	f("CONTINUATION alone", protocol, "protocol", raw(http2.FrameContinuation, 0, 3, 0))
 	f("a header block that is none", http2.ErrCodeCompression, "compression", func(p *peer) {
-		p.must(p.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 3, BlockFragment: []byte{0xff, 0xff, 0xff}, EndHeaders: true}))
+		p.must(p.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 3, BlockFragment: []byte{0xff, 0xff, 0xff},
+			EndHeaders: true}))
 	})
 	f("a header block cut short", http2.ErrCodeCompression, "compression", func(p *peer) {
-		p.must(p.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 3, BlockFragment: []byte{0x00, 0x05, 'a'}, EndHeaders: true}))
+		p.must(p.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 3, BlockFragment: []byte{0x00, 0x05, 'a'},
+			EndHeaders: true}))
 	})
 	f("trailers that are no header block", http2.ErrCodeCompression, "compression", func(p *peer) {
 		p.headers(3, false, fields())
-		p.must(p.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 3, BlockFragment: []byte{0x80}, EndHeaders: true, EndStream: true}))
+		p.must(p.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 3, BlockFragment: []byte{0x80}, EndHeaders: true,
+			EndStream: true}))
 	})
 	f("a table larger than allowed", http2.ErrCodeCompression, "compression", func(p *peer) {
-		p.must(p.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 3, BlockFragment: []byte{0x3f, 0xe2, 0x1f, 0x82}, EndHeaders: true}))
+		p.must(p.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 3, BlockFragment: []byte{0x3f, 0xe2, 0x1f, 0x82},
+			EndHeaders: true}))
 	})
 	f("PRIORITY on stream 0", protocol, "protocol", raw(http2.FramePriority, 0, 0, 5))
 	f("RST_STREAM on stream 0", protocol, "protocol", raw(http2.FrameRSTStream, 0, 0, 4))
@@ -338,7 +352,9 @@ func TestConnectionErrors(t *testing.T) {
 	f("WINDOW_UPDATE of 3 bytes", size, "protocol", raw(http2.FrameWindowUpdate, 0, 0, 3))
 	f("WINDOW_UPDATE by 0", protocol, "protocol", raw(http2.FrameWindowUpdate, 0, 0, 4))
 	f("WINDOW_UPDATE on an idle stream", protocol, "protocol", raw(http2.FrameWindowUpdate, 0, 5, 4))
-	f("a window over 2^31-1", http2.ErrCodeFlowControl, "flow_control", func(p *peer) { p.must(p.framer.WriteWindowUpdate(0, 1<<31-1)) })
+	f("a window over 2^31-1", http2.ErrCodeFlowControl, "flow_control", func(p *peer) {
+		p.must(p.framer.WriteWindowUpdate(0, 1<<31-1))
+	})
 	f("a frame of 16385 bytes", size, "protocol", raw(http2.FrameData, 0, 1, 16385))
 	f("a second preface", size, "protocol", func(p *peer) { p.write([]byte(http2.ClientPreface)) })
 }

@@ -437,8 +437,9 @@ func (p *peer) encode(fields []hpack.HeaderField) []byte {
 // headers sends HEADERS.
 func (p *peer) headers(id uint32, end bool, fields []hpack.HeaderField) {
 	p.t.Helper()
-	p.must(p.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: p.encode(fields), EndHeaders: true,
-		EndStream: end}))
+	p.must(p.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: id, BlockFragment: p.encode(fields),
+		EndHeaders: true,
+		EndStream:  end}))
 }
 
 func (p *peer) data(id uint32, end bool, b []byte) {

@@ -47,7 +47,8 @@ func TestDrain(t *testing.T) {
 	p.sync(3)
 	done := r.shutdown(t, patience)
 	p.until("GOAWAY and a ping", func() bool { return len(p.goAway) == 1 && len(p.pings) == 1 })
-	if g := p.goAway[0]; g.LastStreamID != 1<<31-1 || g.ErrCode != http2.ErrCodeNo || p.why[0] != "graceful_stop" || p.pings[0] != goAwayPing {
+	if g := p.goAway[0]; g.LastStreamID != 1<<31-1 || g.ErrCode != http2.ErrCodeNo || p.why[0] != "graceful_stop" ||
+		p.pings[0] != goAwayPing {
 		t.Fatalf("%+v %q %q", g, p.why, p.pings)
 	}
 	p.call(5) // was on its way
@@ -157,7 +158,9 @@ func TestAge(t *testing.T) {
 // TestKeepalive: silence earns a ping; who answers stays, who doesn't is cut.
 func TestKeepalive(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, func(o *rigOptions) { o.KeepaliveTime, o.KeepaliveTimeout = 50*time.Millisecond, 200*time.Millisecond })
+	r := newRig(t, func(o *rigOptions) {
+		o.KeepaliveTime, o.KeepaliveTimeout = 50*time.Millisecond, 200*time.Millisecond
+	})
 	p := r.dial(t)
 	for i := range 3 {
 		p.until("a ping", func() bool { return len(p.pings) == i+1 })

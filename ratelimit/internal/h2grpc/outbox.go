@@ -167,7 +167,8 @@ func (o *outbox) finish(s *stream) {
 func (o *outbox) refuse(a *answer) {
 	o.sent = true
 	at := len(o.buf)
-	o.buf = o.encoder.refusal(appendFrameHeader(o.buf, 0, frameHeaders, flagEndHeaders|flagEndStream, a.stream.id), a.refusal)
+	o.buf = o.encoder.refusal(appendFrameHeader(o.buf, 0, frameHeaders, flagEndHeaders|flagEndStream, a.stream.id),
+		a.refusal)
 	o.setLength(at)
 	if a.early {
 		o.buf = appendReset(o.buf, a.stream.id, codeNo)

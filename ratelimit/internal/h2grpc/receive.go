@@ -6,7 +6,8 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// This file is the receiving side: one method for each type of frame. The reader calls them, in the order of the frames.
+// This file is the receiving side: one method for each type of frame. The reader calls them, in
+// the order of the frames.
 
 func (c *conn) headersFrame(h frameHeader, payload []byte) *connError {
 	if h.stream%2 == 0 {

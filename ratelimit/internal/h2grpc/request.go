@@ -90,7 +90,8 @@ func (q *request) refused() *refusal {
 	var r *refusal
 	switch {
 	case q.hosts > 1:
-		r = badRequest(fmt.Sprintf("num values of :authority: %v, num values of host: %v, both must only have 1 value as per HTTP/2 spec",
+		r = badRequest(fmt.Sprintf(
+			"num values of :authority: %v, num values of host: %v, both must only have 1 value as per HTTP/2 spec",
 			q.authorities, q.hosts))
 	case !q.isGRPC:
 		r = &refusal{status: http.StatusUnsupportedMediaType, code: codes.InvalidArgument,

@@ -47,8 +47,8 @@ type Options struct {
 	// MaxAge is the age at which a connection is told to go away (±10 %), MaxAgeGrace what it gets to finish its calls;
 	// 0 means never.
 	MaxAge, MaxAgeGrace time.Duration
-	// KeepaliveTime is how long a connection may be silent before it is pinged, KeepaliveTimeout how long the peer has to
-	// answer, and to take what it is sent.
+	// KeepaliveTime is how long a connection may be silent before it is pinged, KeepaliveTimeout how long the peer has
+	// to answer, and to take what it is sent.
 	KeepaliveTime, KeepaliveTimeout time.Duration
 	// MinPing is the shortest time between pings of a client.
 	MinPing time.Duration

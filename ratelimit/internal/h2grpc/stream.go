@@ -39,7 +39,8 @@ const maxMessage = 4 << 20
 // message takes the one message out of a finished request's body.
 func (s *stream) message(b []byte) ([]byte, *refusal) {
 	if len(b) == 0 {
-		return nil, s.refusal(codes.Internal, "cardinality violation: received no request message from non-client-streaming RPC")
+		return nil, s.refusal(codes.Internal,
+			"cardinality violation: received no request message from non-client-streaming RPC")
 	}
 	message, rest, r := s.cutMessage(b)
 	if r != nil || len(rest) == 0 {
@@ -48,7 +49,8 @@ func (s *stream) message(b []byte) ([]byte, *refusal) {
 	if _, _, r := s.cutMessage(rest); r != nil {
 		return nil, r
 	}
-	return nil, s.refusal(codes.Internal, "cardinality violation: received multiple request messages for non-client-streaming RPC")
+	return nil, s.refusal(codes.Internal,
+		"cardinality violation: received multiple request messages for non-client-streaming RPC")
 }
 
 // cutMessage takes the first message off a body that is not empty.
@@ -79,7 +81,8 @@ func messageLength(b []byte) int {
 func (s *stream) tooLong(b []byte) *refusal {
 	if len(b) >= messageHeader {
 		if n := messageLength(b); n > maxMessage {
-			return s.refusal(codes.ResourceExhausted, fmt.Sprintf("grpc: received message larger than max (%d vs. %d)", n, maxMessage))
+			return s.refusal(codes.ResourceExhausted, fmt.Sprintf("grpc: received message larger than max (%d vs. %d)",
+				n, maxMessage))
 		}
 	}
 	return nil

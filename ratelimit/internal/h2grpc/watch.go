@@ -13,8 +13,8 @@ const (
 	requestPatience = time.Minute
 )
 
-// watch keeps the time for all connections: their age, keepalive, and what a peer takes too long for. It ends when there
-// is no connection.
+// watch keeps the time for all connections: their age, keepalive, and what a peer takes too long for. It ends when
+// there is no connection.
 func (s *Server) watch() {
 	every := watchEvery
 	for _, d := range []time.Duration{s.o.MaxAge, s.o.MaxAgeGrace, s.o.KeepaliveTime, s.o.KeepaliveTimeout} {
@@ -126,8 +126,8 @@ func (c *conn) drain(now time.Time) {
 	}
 }
 
-// beginDrain is the first of two GOAWAYs: it excludes no stream yet, since some may be on their way. The second comes when
-// the peer has answered the ping behind it. The lock is held.
+// beginDrain is the first of two GOAWAYs: it excludes no stream yet, since some may be on their way. The second comes
+// when the peer has answered the ping behind it. The lock is held.
 func (c *conn) beginDrain(now time.Time) {
 	if c.draining = now; c.why == "" {
 		c.why = "max_age"

@@ -21,7 +21,8 @@ func TestRulesAreSmall_Alloc(t *testing.T) {
 	b.WriteString("domain: d\ndescriptors:\n")
 	for i := range rules {
 		fmt.Fprintf(&b,
-			"  - key: path\n    value: /v1/items/%07d\n    rate_limit:\n      unit: hour\n      requests_per_unit: 5\n", i)
+			"  - key: path\n    value: /v1/items/%07d\n    rate_limit:\n      unit: hour\n      requests_per_unit: 5\n",
+			i)
 	}
 	files := []File{{Name: "d.yaml", Text: []byte(b.String())}}
 	b.Reset()
@@ -56,14 +57,15 @@ func TestFindAndKeys_Alloc(t *testing.T) {
 		"{key: p, value: /a/*/b*c, value_to_metric: true, " + l + "}, {key: s, value: s/*, share_threshold: true, " +
 		l + "}, {key: any, " + l + "}, {key: ip, cidr: [10.0.0.0/8, '2001:db8::/32'], not_cidr: [10.9.0.0/16], " +
 		"prefix_length: {v4: 24}, value_to_metric: true, " + l + "}, {key: ip, " + l + "}, {key: g, values: [a, b], " +
-		"share_threshold: true, group: x, " + l + "}, {key: net, cidr: [10.0.0.0/8, 11.0.0.0/8], share_threshold: true, " + l + "}"
+		"share_threshold: true, group: x, " + l +
+		"}, {key: net, cidr: [10.0.0.0/8, 11.0.0.0/8], share_threshold: true, " + l + "}"
 	for _, escaped := range []bool{false, true} {
-		r := mustLoad(t, Options{Settings: Settings{NearRatio: 0.8, KeyPrefix: "x:"}, EscapedKeys: escaped}, inDomain(list),
-			manyWildcards(200))
+		r := mustLoad(t, Options{Settings: Settings{NearRatio: 0.8, KeyPrefix: "x:"}, EscapedKeys: escaped},
+			inDomain(list), manyWildcards(200))
 		buf := make([]byte, 0, 512)
 		for _, descriptor := range []string{"(user,u1)(path,/a b)", "(p,/a/x/bxc)", "(s,s/1)", "(any,thing)",
-			"(w,/api/v77/x)", "(ip,10.1.2.3)", "(ip,10.9.2.3)", "(ip,2001:DB8::1)", "(ip,::ffff:10.1.2.3)", "(ip,no address)",
-			"(ip,10.1.2.3:80)", "(g,b)", "(net,11.1.2.3)"} {
+			"(w,/api/v77/x)", "(ip,10.1.2.3)", "(ip,10.9.2.3)", "(ip,2001:DB8::1)", "(ip,::ffff:10.1.2.3)",
+			"(ip,no address)", "(ip,10.1.2.3:80)", "(g,b)", "(net,11.1.2.3)"} {
 			entries := entriesOf(t, descriptor)
 			domain := "d"
 			if descriptor[1] == 'w' {
@@ -77,7 +79,8 @@ func TestFindAndKeys_Alloc(t *testing.T) {
 				t.Errorf("%s allocates %v times, want 0", descriptor, n)
 			}
 		}
-		limited := mustLoad(t, Options{Settings: Settings{NearRatio: 0.8}, EscapedKeys: escaped}, File{"shop.yaml", []byte(listed)})
+		limited := mustLoad(t, Options{Settings: Settings{NearRatio: 0.8}, EscapedKeys: escaped},
+			File{"shop.yaml", []byte(listed)})
 		tenant := entriesOf(t, "(tenant,acme)")
 		if n := testing.AllocsPerRun(100, func() {
 			for limit := range limited.Domain("shop").Find(tenant).Limits() {

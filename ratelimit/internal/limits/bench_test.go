@@ -17,10 +17,12 @@ func manyRules(n int) File {
 	var b strings.Builder
 	b.WriteString("domain: edge\ndescriptors:\n")
 	for i := range n / 2 {
-		fmt.Fprintf(&b, "  - key: user\n    value: u%d\n    rate_limit:\n      unit: minute\n      requests_per_unit: %d\n",
+		fmt.Fprintf(&b,
+			"  - key: user\n    value: u%d\n    rate_limit:\n      unit: minute\n      requests_per_unit: %d\n",
 			i, 10+i)
 		fmt.Fprintf(&b,
-			"    descriptors:\n      - key: path\n        rate_limit:\n          unit: second\n          requests_per_unit: %d\n", 1+i)
+			"    descriptors:\n      - key: path\n        rate_limit:\n          unit: second\n"+
+				"          requests_per_unit: %d\n", 1+i)
 	}
 	return File{"edge.yaml", []byte(b.String())}
 }
@@ -30,7 +32,8 @@ func flowRules(n int) File {
 	var b strings.Builder
 	b.WriteString("domain: edge # der Rand, für alle\ndescriptors:\n")
 	for i := range n {
-		fmt.Fprintf(&b, "  - key: user\n    value: 'u%d'\n    rate_limit: {unit: minute, requests_per_unit: %d}\n", i, 10+i)
+		fmt.Fprintf(&b, "  - key: user\n    value: 'u%d'\n    rate_limit: {unit: minute, requests_per_unit: %d}\n",
+			i, 10+i)
 	}
 	return File{"edge.yaml", []byte(b.String())}
 }
@@ -40,8 +43,8 @@ func widerRules(n int) File {
 	var b strings.Builder
 	b.WriteString("domain: edge\ndescriptors: [\n")
 	for i := range n {
-		fmt.Fprintf(&b, "  {key: benützer, value: \"u%d\",\n   rate_limit: {unit: minute, requests_per_unit: %d}},\n", i,
-			10+i)
+		fmt.Fprintf(&b, "  {key: benützer, value: \"u%d\",\n   rate_limit: {unit: minute, requests_per_unit: %d}},\n",
+			i, 10+i)
 	}
 	b.WriteString("]\n")
 	return File{"edge.yaml", []byte(b.String())}
@@ -71,7 +74,8 @@ func limitRules(n int, limit string) File {
 func BenchmarkSpan(b *testing.B) {
 	for name, limit := range map[string]string{"fixed": "", "calendar": ", calendar: Europe/Berlin"} {
 		b.Run(name, func(b *testing.B) {
-			rule := mustLoad(b, Options{}, inDomain("{key: k, rate_limit: {unit: day, requests_per_unit: 1"+limit+"}}")).
+			rule := mustLoad(b, Options{},
+				inDomain("{key: k, rate_limit: {unit: day, requests_per_unit: 1"+limit+"}}")).
 				Domain("d").Find([]rls.Entry{{Key: "k", Value: "v"}})
 			b.ReportAllocs()
 			for b.Loop() {
@@ -109,7 +113,9 @@ func cidrRules(n int, shared bool) File {
 	b.WriteString("domain: edge\ndescriptors:\n")
 	for i := range n {
 		if i%10_000 == 0 {
-			fmt.Fprintf(&b, "  - key: ip\n    share_threshold: %v\n    rate_limit: {unit: minute, requests_per_unit: %d}\n    cidr:\n",
+			fmt.Fprintf(&b,
+				"  - key: ip\n    share_threshold: %v\n    rate_limit: {unit: minute, requests_per_unit: %d}\n"+
+					"    cidr:\n",
 				shared, 10+i)
 		}
 		fmt.Fprintf(&b, "    - %d.%d.%d.0/%d\n", 1+i%223, i/223%256, i*7%256, 24+i%8)
@@ -122,7 +128,8 @@ func networkRules(n int, field string) File {
 	var b strings.Builder
 	b.WriteString("domain: edge\ndescriptors:\n")
 	for i := range n {
-		fmt.Fprintf(&b, "  - key: ip\n    "+field+"\n    rate_limit:\n      unit: minute\n      requests_per_unit: %d\n",
+		fmt.Fprintf(&b, "  - key: ip\n    "+field+
+			"\n    rate_limit:\n      unit: minute\n      requests_per_unit: %d\n",
 			1+i%223, i/223%256, i*7%256, 24+i%8, 10+i)
 	}
 	return File{"edge.yaml", []byte(b.String())}
@@ -140,11 +147,15 @@ func mustLoad(tb testing.TB, o Options, files ...File) *Rules {
 func BenchmarkLoad(b *testing.B) {
 	for name, f := range map[string]File{"100": manyRules(100), "10000": manyRules(10_000),
 		"10000braces": flowRules(10_000), "10000lines": lineRules(10_000), "10000wider": widerRules(10_000),
-		"10000sliding":  limitRules(10_000, "rate_limit: {unit: minute, requests_per_unit: %d, algorithm: sliding_window}"),
-		"10000bucket":   limitRules(10_000, "rate_limit: {unit: minute, requests_per_unit: %d, algorithm: token_bucket, burst: 50000}"),
-		"10000calendar": limitRules(10_000, "rate_limit: {unit: month, requests_per_unit: %d, calendar: Europe/Berlin}"),
-		"10000lists":    limitRules(10_000, "rate_limits: [{unit: minute, requests_per_unit: %d}, {unit: hour, requests_per_unit: 100000}]"),
-		"10000values":   valuesRules(10_000), "10000prefixes": cidrRules(10_000, false),
+		"10000sliding": limitRules(10_000,
+			"rate_limit: {unit: minute, requests_per_unit: %d, algorithm: sliding_window}"),
+		"10000bucket": limitRules(10_000,
+			"rate_limit: {unit: minute, requests_per_unit: %d, algorithm: token_bucket, burst: 50000}"),
+		"10000calendar": limitRules(10_000,
+			"rate_limit: {unit: month, requests_per_unit: %d, calendar: Europe/Berlin}"),
+		"10000lists": limitRules(10_000,
+			"rate_limits: [{unit: minute, requests_per_unit: %d}, {unit: hour, requests_per_unit: 100000}]"),
+		"10000values": valuesRules(10_000), "10000prefixes": cidrRules(10_000, false),
 		"10000prefixesShared": cidrRules(10_000, true), "10000networks": networkRules(10_000, "cidr: [%d.%d.%d.0/%d]"),
 		"10000exact":  networkRules(10_000, "value: %d.%d.%d.0/%d"),
 		"100000wider": widerRules(100_000), "10000library": richRules(10_000)} {
@@ -216,7 +227,8 @@ func manyWildcards(n int) File {
 	var b strings.Builder
 	b.WriteString("domain: wild\ndescriptors:\n")
 	for i := range n {
-		fmt.Fprintf(&b, "- key: w\n  value: /api/v%d/*\n  rate_limit:\n    unit: minute\n    requests_per_unit: %d\n", i, i)
+		fmt.Fprintf(&b, "- key: w\n  value: /api/v%d/*\n  rate_limit:\n    unit: minute\n    requests_per_unit: %d\n",
+			i, i)
 	}
 	return File{"wild.yaml", []byte(b.String())}
 }
@@ -280,10 +292,12 @@ func BenchmarkNetworks(b *testing.B) {
 		fmt.Fprintf(&networks, "%s/%d, ", values[i], 24+i%8)
 	}
 	rules := map[string]*Rules{
-		"exact":    mustLoad(b, Options{}, inDomain(exact.String()+"{key: ip, "+perMinute("1")+"}")),
-		"networks": mustLoad(b, Options{}, inDomain("{key: ip, cidr: ["+networks.String()+"], "+perMinute("1")+"}, {key: ip, "+perMinute("1")+"}")),
-		"both": mustLoad(b, Options{}, inDomain(exact.String()+"{key: ip, cidr: ["+networks.String()+"], "+perMinute("1")+
-			"}, {key: ip, "+perMinute("1")+"}")),
+		"exact": mustLoad(b, Options{}, inDomain(exact.String()+"{key: ip, "+perMinute("1")+"}")),
+		"networks": mustLoad(b, Options{},
+			inDomain("{key: ip, cidr: ["+networks.String()+"], "+perMinute("1")+"}, {key: ip, "+perMinute("1")+"}")),
+		"both": mustLoad(b, Options{},
+			inDomain(exact.String()+"{key: ip, cidr: ["+networks.String()+"], "+perMinute("1")+
+				"}, {key: ip, "+perMinute("1")+"}")),
 	}
 	asked := make([][]rls.Entry, 1<<12)
 	other := make([][]rls.Entry, 1<<12)

@@ -125,7 +125,8 @@ func (c *Changes) sameLimits(was, is *Rule) bool {
 // sameRule reports whether two rules of one descriptor decide the same way and print the same.
 func sameRule(a, b *Rule) bool {
 	return a.PerUnit == b.PerUnit && a.Unit == b.Unit && a.Multiplier == b.Multiplier && a.Name == b.Name &&
-		a.Algorithm == b.Algorithm && a.Burst == b.Burst && a.Calendar() == b.Calendar() && a.Unlimited == b.Unlimited && a.Attributes == b.Attributes && a.step.PathAttributes == b.step.PathAttributes &&
+		a.Algorithm == b.Algorithm && a.Burst == b.Burst && a.Calendar() == b.Calendar() &&
+		a.Unlimited == b.Unlimited && a.Attributes == b.Attributes && a.step.PathAttributes == b.step.PathAttributes &&
 		proto.Equal(a.Metadata, b.Metadata)
 }
 

@@ -46,8 +46,8 @@ func check(docs []Document, o Options, rep *Report) []domainTree {
 		}
 		d := &out[n]
 		if !o.MergeDomains {
-			rep.Problem(at, doc.Domain, "the domain is already configured in %s; MERGE_DOMAIN_CONFIG=true lets files share one",
-				where(d.first))
+			rep.Problem(at, doc.Domain,
+				"the domain is already configured in %s; MERGE_DOMAIN_CONFIG=true lets files share one", where(d.first))
 			c.siblings(doc.Entries)
 			continue
 		}
@@ -75,7 +75,8 @@ func (d *domainTree) join(doc *Document, rep *Report) {
 		d.failure, d.failurePlace = doc.Failure, here
 	case doc.Failure:
 	default:
-		rep.Problem(here, doc.Failure.String(), "on_store_failure is %s here and %s in %s; files of one domain must agree",
+		rep.Problem(here, doc.Failure.String(),
+			"on_store_failure is %s here and %s in %s; files of one domain must agree",
 			doc.Failure, d.failure, where(d.failurePlace))
 	}
 }
@@ -154,12 +155,12 @@ func (c *checker) entries(list []Entry) {
 func (c *checker) flags(e *Entry) {
 	_, p := parseValue(e.Value)
 	if e.Share && p == nil && e.Match == nil {
-		c.report.Problem(c.at(e, e.switchPos[shareThreshold]), e.Value, "share_threshold needs a value with a wildcard; %s has no *",
-			e.shownValue())
+		c.report.Problem(c.at(e, e.switchPos[shareThreshold]), e.Value,
+			"share_threshold needs a value with a wildcard; %s has no *", e.shownValue())
 	}
 	if strings.Contains(e.Key, "*") {
-		c.report.Warning(c.at(e, e.Pos), e.Key, "the star in key %s is an ordinary character; wildcards work in values only",
-			Quote(e.Key))
+		c.report.Warning(c.at(e, e.Pos), e.Key,
+			"the star in key %s is an ordinary character; wildcards work in values only", Quote(e.Key))
 	}
 	if e.Limit == nil {
 		c.idle(e, "a descriptor without rate_limit", func(s *switchRow) bool { return s.needsLimit })
@@ -202,7 +203,8 @@ func (c *checker) limit(e *Entry, l *Limit, where string) {
 			c.report.Problem(c.at(e, l.Pos), "", "%s needs a unit (%s)%s", where, OrList(unitNames), orUnlimited)
 		}
 		if !l.HasPerUnit && !l.Unreadable {
-			c.report.Problem(c.at(e, l.Pos), "", "%s needs requests_per_unit (0 blocks everything)%s", where, orUnlimited)
+			c.report.Problem(c.at(e, l.Pos), "", "%s needs requests_per_unit (0 blocks everything)%s", where,
+				orUnlimited)
 		}
 		if l.Options != nil {
 			c.options(e, l)
@@ -237,7 +239,8 @@ func (c *checker) unlimited(e *Entry) {
 			Quote(o.Algorithm))
 	}
 	if o.Burst != 0 {
-		c.report.Problem(c.at(e, o.BurstPos), fmt.Sprint(o.Burst), "unlimited: true takes no burst, but it is %d", o.Burst)
+		c.report.Problem(c.at(e, o.BurstPos), fmt.Sprint(o.Burst), "unlimited: true takes no burst, but it is %d",
+			o.Burst)
 	}
 	if o.HasCalendar {
 		c.report.Problem(c.at(e, o.CalendarPos), o.Calendar, "unlimited: true takes no calendar, but it is %s",
@@ -327,7 +330,8 @@ func (c *checker) covered(group []*Entry) {
 		text := patterns[i].joined("\xff")
 		if left -= min(ix.candidates(text), i+1) * (1 + len(text)/256); left < 0 {
 			c.report.Warning(c.at(e, e.ValuePos), e.Value,
-				"whether this and the %d patterns of key %s after it ever match is not checked: they are too many that begin alike",
+				"whether this and the %d patterns of key %s after it ever match is not checked: they are too many "+
+					"that begin alike",
 				len(group)-1-i, Quote(e.Key))
 			return
 		}
@@ -359,7 +363,8 @@ func (c *checker) costly(group []*Entry, ix *patterns) {
 	for i, e := range group {
 		if len(ix.all[i].middle) > 0 {
 			c.report.Warning(c.at(e, e.ValuePos), e.Value,
-				"%d patterns of key %s from here on hold a text between two stars; a value of 60 KiB is searched for each, which costs a call up to about %v", n, Quote(e.Key), cost.Round(time.Millisecond))
+				"%d patterns of key %s from here on hold a text between two stars; a value of 60 KiB is searched for "+
+					"each, which costs a call up to about %v", n, Quote(e.Key), cost.Round(time.Millisecond))
 			return
 		}
 	}

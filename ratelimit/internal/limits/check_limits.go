@@ -50,8 +50,8 @@ func (c *checker) windowTwice(e *Entry, i int) {
 			text += ", calendar " + OneLine(zone)
 		}
 		c.report.Problem(c.at(e, l.Pos), "",
-			"%s counts what %s counts (%s); items must differ in unit, unit_multiplier, algorithm or calendar", itemName(i),
-			itemName(j), text)
+			"%s counts what %s counts (%s); items must differ in unit, unit_multiplier, algorithm or calendar",
+			itemName(i), itemName(j), text)
 		return
 	}
 }
@@ -68,7 +68,8 @@ func (c *checker) replacesItem(e *Entry, i int) {
 	for _, x := range l.Replaces {
 		for j := range e.List.Items {
 			if other := &e.List.Items[j]; i != j && x.Name != "" && x.Name == other.Name && x.Name != l.Name {
-				c.report.Problem(c.at(e, x.Pos), x.Name, "%s replaces %s, whose name is %s; that one would never be asked",
+				c.report.Problem(c.at(e, x.Pos), x.Name,
+					"%s replaces %s, whose name is %s; that one would never be asked",
 					itemName(i), itemName(j), Quote(x.Name))
 				break
 			}
@@ -105,8 +106,9 @@ func (c *checker) options(e *Entry, l *Limit) {
 		return
 	}
 	if c.memcached && algorithm != counter.FixedWindow {
-		c.report.Problem(c.at(e, o.AlgorithmPos), o.Algorithm, "algorithm %s cannot be counted in memcached, which cannot "+
-			"read, decide and write in one step; use fixed_window or a Redis store", algorithm)
+		c.report.Problem(c.at(e, o.AlgorithmPos), o.Algorithm,
+			"algorithm %s cannot be counted in memcached, which cannot "+
+				"read, decide and write in one step; use fixed_window or a Redis store", algorithm)
 	}
 	if o.Burst != 0 && algorithm != counter.TokenBucket {
 		c.report.Problem(c.at(e, o.BurstPos), fmt.Sprint(o.Burst),
@@ -133,20 +135,24 @@ func (c *checker) span(e *Entry, l *Limit, algorithm counter.Algorithm, unit int
 			pos = l.MultiplierPos
 		}
 		c.report.Problem(c.at(e, pos), l.Unit,
-			"sliding_window and token_bucket take windows of at most 10 years, but %d × %s is longer", rule.Multiplier, rule.Unit)
+			"sliding_window and token_bucket take windows of at most 10 years, but %d × %s is longer", rule.Multiplier,
+			rule.Unit)
 	case algorithm == counter.SlidingWindow && perUnit == 1:
-		c.report.Warning(c.at(e, l.PerUnitPos), "1", "sliding_window with requests_per_unit 1 passes one request in two "+
-			"windows; token_bucket with burst: 1 passes one in each")
+		c.report.Warning(c.at(e, l.PerUnitPos), "1",
+			"sliding_window with requests_per_unit 1 passes one request in two "+
+				"windows; token_bucket with burst: 1 passes one in each")
 	case algorithm == counter.SlidingWindow && perUnit == 2:
-		c.report.Warning(c.at(e, l.PerUnitPos), "2", "sliding_window with requests_per_unit 2 passes one request a window to "+
-			"a caller who never pauses; token_bucket with burst: 1 passes two in each")
+		c.report.Warning(c.at(e, l.PerUnitPos), "2",
+			"sliding_window with requests_per_unit 2 passes one request a window to "+
+				"a caller who never pauses; token_bucket with burst: 1 passes two in each")
 	case o.Burst == 0:
 	case perUnit == 0:
-		c.report.Warning(c.at(e, o.BurstPos), fmt.Sprint(burst), "burst has no effect: requests_per_unit 0 blocks everything")
+		c.report.Warning(c.at(e, o.BurstPos), fmt.Sprint(burst),
+			"burst has no effect: requests_per_unit 0 blocks everything")
 	case burst*window > maxSpan*perUnit: // below 2^61
 		c.report.Problem(c.at(e, o.BurstPos), fmt.Sprint(burst),
-			"a burst of %d takes %d s to refill at %s; at most %d s are allowed", burst, (burst*window+perUnit-1)/perUnit,
-			rule.windowText(), maxSpan)
+			"a burst of %d takes %d s to refill at %s; at most %d s are allowed", burst,
+			(burst*window+perUnit-1)/perUnit, rule.windowText(), maxSpan)
 	}
 }
 
@@ -155,7 +161,8 @@ func (c *checker) calendar(e *Entry, l *Limit, algorithm counter.Algorithm) {
 	o := l.options()
 	at := c.at(e, o.CalendarPos)
 	if _, ok := c.report.zone(o.Calendar); !ok {
-		c.report.Problem(at, o.Calendar, "calendar %s is no IANA time zone, such as UTC or Europe/Berlin", Quote(o.Calendar))
+		c.report.Problem(at, o.Calendar, "calendar %s is no IANA time zone, such as UTC or Europe/Berlin",
+			Quote(o.Calendar))
 	}
 	if algorithm != counter.FixedWindow {
 		c.report.Problem(at, o.Calendar, "calendar needs algorithm: fixed_window, but algorithm is %s", algorithm)

@@ -33,12 +33,14 @@ func (c *checker) values(e *Entry) {
 		at := c.at(e, v.Pos)
 		switch before, twice := first[text]; {
 		case pattern != nil:
-			c.report.Problem(at, v.Text, `values[%d] %s has a wildcard; write \* for a star, or an entry with value: %s`, i,
+			c.report.Problem(at, v.Text,
+				`values[%d] %s has a wildcard; write \* for a star, or an entry with value: %s`, i,
 				Quote(v.Text), OneLine(v.Text))
 		case v.Text == "":
 			c.report.Problem(at, "", "values[%d] is empty; an entry without value takes any value", i)
 		case twice:
-			c.report.Problem(at, v.Text, "values[%d] %s stands twice; the first is values[%d]", i, Quote(v.Text), before)
+			c.report.Problem(at, v.Text, "values[%d] %s stands twice; the first is values[%d]", i, Quote(v.Text),
+				before)
 		default:
 			first[text] = i
 		}
@@ -74,12 +76,13 @@ func (c *checker) prefixes(e *Entry, list string, items []Item) []network.Prefix
 		switch before, twice := first[p]; {
 		case !ok:
 			c.report.Problem(at, item.Text,
-				"%s[%d] %s is no IP prefix; write an address and its length, such as 10.0.0.0/8 or 2001:db8::/32", list, i,
-				Quote(item.Text))
+				"%s[%d] %s is no IP prefix; write an address and its length, such as 10.0.0.0/8 or 2001:db8::/32",
+				list, i, Quote(item.Text))
 		case mapped:
 			c.report.Problem(at, item.Text, "%s[%d] %s is an IPv4 prefix; write %s", list, i, item.Text, p.Masked())
 		case p != p.Masked():
-			c.report.Problem(at, item.Text, "%s[%d] %s has bits beyond its length; write %s", list, i, item.Text, p.Masked())
+			c.report.Problem(at, item.Text, "%s[%d] %s has bits beyond its length; write %s", list, i, item.Text,
+				p.Masked())
 		case twice:
 			c.prefixTwice(at, p, where(Place{File: e.File, Pos: before}))
 		default:
@@ -93,7 +96,8 @@ func (c *checker) prefixes(e *Entry, list string, items []Item) []network.Prefix
 }
 
 func (c *checker) prefixTwice(at Place, p network.Prefix, first string) {
-	c.report.Problem(at, p.String(), "prefix %v is already configured in %s; a prefix may stand once in a list", p, first)
+	c.report.Problem(at, p.String(), "prefix %v is already configured in %s; a prefix may stand once in a list", p,
+		first)
 }
 
 func (c *checker) prefixLength(e *Entry) {
@@ -120,8 +124,8 @@ func (c *checker) prefixLength(e *Entry) {
 			field, length, pos = "v6", &l.V6, l.V6Pos
 		}
 		if *length != 0 && int(*length) < p.Bits() {
-			c.report.Problem(c.at(e, pos), field, "prefix_length.%s is %d, which is wider than cidr[%d] %s", field, *length, i,
-				item.Text)
+			c.report.Problem(c.at(e, pos), field, "prefix_length.%s is %d, which is wider than cidr[%d] %s", field,
+				*length, i, item.Text)
 			*length = 0 // once for each
 		}
 	}
@@ -140,8 +144,8 @@ func (c *checker) exceptions(e *Entry) {
 		if by < 0 {
 			continue
 		}
-		c.report.Warning(c.at(e, l.CIDR[i].Pos), l.CIDR[i].Text, "cidr[%d] %s never matches: not_cidr[%d] takes all of it", i,
-			l.CIDR[i].Text, by)
+		c.report.Warning(c.at(e, l.CIDR[i].Pos), l.CIDR[i].Text,
+			"cidr[%d] %s never matches: not_cidr[%d] takes all of it", i, l.CIDR[i].Text, by)
 		for ; by >= 0 && !used[by]; by = except.Shorter(by) {
 			used[by] = true
 		}
@@ -163,7 +167,8 @@ func (c *checker) valuesTaken(e *Entry, seen map[pairKey]taken) {
 			seen[k] = taken{e, v.Pos}
 		} else if first.entry != e { // else it has been reported
 			c.report.Problem(c.at(e, v.Pos), v.Text,
-				"values[%d] %s is already configured in %s; key and value may stand once in a list", i, Quote(v.Text), first)
+				"values[%d] %s is already configured in %s; key and value may stand once in a list", i, Quote(v.Text),
+				first)
 		}
 	}
 }
@@ -272,13 +277,15 @@ func (c *checker) keyTexts(list []Entry) {
 			switch before, known := first[k]; {
 			case !known:
 				first[k] = t
-			case t.kind == aGroup, before.kind == aGroup, t.kind != before.kind && (t.kind == aPrefix || before.kind == aPrefix):
+			case t.kind == aGroup, before.kind == aGroup, t.kind != before.kind &&
+				(t.kind == aPrefix || before.kind == aPrefix):
 				c.textTaken(t, before.kind, before.taken)
 			}
 		}
 	}
 	for _, t := range first {
-		if _, _, address := network.ParsePrefix(t.text); address && t.kind == aGroup && byAddress[t.entry.Key].entry != nil {
+		if _, _, address := network.ParsePrefix(t.text); address && t.kind == aGroup &&
+			byAddress[t.entry.Key].entry != nil {
 			c.textTaken(t, anAddr, byAddress[t.entry.Key])
 		}
 	}
@@ -286,7 +293,8 @@ func (c *checker) keyTexts(list []Entry) {
 
 func (c *checker) textTaken(t keyText, kind string, by taken) {
 	c.report.Problem(c.at(t.entry, t.pos), t.text,
-		"%s %s is also %s of %s; groups, values, patterns and prefixes of one key must differ", t.name, Quote(t.text), kind, by)
+		"%s %s is also %s of %s; groups, values, patterns and prefixes of one key must differ", t.name, Quote(t.text),
+		kind, by)
 }
 
 // made counts the limits, or entries without, that lists make of the entries and of what is below them, and finds the
@@ -344,7 +352,7 @@ func times(a, b int) int {
 // multiplied refuses lists that make too much of a domain.
 func (c *checker) multiplied(entries []Entry) {
 	if n, most := c.made(entries, false); n > maxMade {
-		c.report.Problem(most.at, fmt.Sprint(n), "%s of nested entries make %d rules; at most %d per domain are allowed",
-			most.what, n, maxMade)
+		c.report.Problem(most.at, fmt.Sprint(n),
+			"%s of nested entries make %d rules; at most %d per domain are allowed", most.what, n, maxMade)
 	}
 }

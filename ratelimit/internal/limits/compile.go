@@ -82,8 +82,8 @@ func (c *compiler) names(entries []Entry) {
 	}
 }
 
-// children compiles the entries below one step, and empties them if they are not compiled again. path leads to it and is
-// reused by the callers.
+// children compiles the entries below one step, and empties them if they are not compiled again. path leads to it and
+// is reused by the callers.
 func (c *compiler) children(parent *step, entries []Entry, path []*step, last bool) {
 	// One allocation for all siblings.
 	m := c.materials(entries)

@@ -63,7 +63,8 @@ func (r *Rule) appendLine(line []byte, domain string) []byte {
 	return append(line, '\n')
 }
 
-// appendPath appends the dotted path of the rule's entry with the rule's place in the entry's list, if it stands in one.
+// appendPath appends the dotted path of the rule's entry with the rule's place in the entry's
+// list, if it stands in one.
 func (r *Rule) appendPath(dst []byte, domain string) []byte {
 	dst = r.step.appendKey(dst, domain)
 	if r.Listed() {
@@ -141,8 +142,8 @@ type DescriptorView struct {
 	PathAttributes
 }
 
-// MatchView is what an entry has instead of one value. Values is set where they share a counter only: others are rules of
-// their own.
+// MatchView is what an entry has instead of one value. Values is set where they share a counter only: others are rules
+// of their own.
 type MatchView struct {
 	Values       []string          `json:"values,omitempty"`
 	Group        string            `json:"group,omitempty"`

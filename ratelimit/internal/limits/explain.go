@@ -317,7 +317,8 @@ func (x *Explanation) end(r *Rules, d *Domain, s *step, entries []rls.Entry) {
 		return
 	case rule == nil:
 		x.Outcome = TooShallow
-		x.Reason = fmt.Sprintf("too shallow: %s (%s) has no rate_limit of its own, its limits are deeper (next key: %s)",
+		x.Reason = fmt.Sprintf(
+			"too shallow: %s (%s) has no rate_limit of its own, its limits are deeper (next key: %s)",
 			s.path(), s.at(), OrList(firstWords(s.keys())))
 		return
 	}
@@ -372,8 +373,8 @@ func (x *Explanation) attributes(d *Domain, rule *Rule, of string) {
 	}
 	d.root.each(func(s *step) {
 		if s.rule.anyReplaces(rule.ID) {
-			x.note("%sdropped when another descriptor of the same request matches %s (%s), which replaces %s", of, s.path(),
-				s.at(), Quote(rule.Name))
+			x.note("%sdropped when another descriptor of the same request matches %s (%s), which replaces %s", of,
+				s.path(), s.at(), Quote(rule.Name))
 		}
 	})
 }
@@ -388,7 +389,8 @@ func (x *Explanation) backtracking(d *Domain, path []*step, entries []rls.Entry)
 				continue
 			}
 			if rule := find(other.below, entries[i+1:]); rule != nil {
-				x.note("%s (%s) would lead to a rate_limit in %s, but %s was chosen at entry %d and stays chosen: there is no backtracking", other.path(), other.at(), rule.step.at(), chosen.path(), i+1)
+				x.note("%s (%s) would lead to a rate_limit in %s, but %s was chosen at entry %d and stays chosen: "+
+					"there is no backtracking", other.path(), other.at(), rule.step.at(), chosen.path(), i+1)
 				return
 			}
 		}

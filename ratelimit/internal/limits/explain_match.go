@@ -44,7 +44,8 @@ func (l *level) networkSteps(value string) (out []*step) {
 func (l *level) networkWhy(tried []Try) string {
 	for _, t := range tried {
 		if t.TakenOutBy != "" {
-			return "longest network that contains the address and does not take it out by not_cidr; no exact value matches"
+			return "longest network that contains the address and does not take it out by not_cidr; no exact value " +
+				"matches"
 		}
 	}
 	return "longest network that contains the address; no exact value matches"

@@ -350,9 +350,10 @@ func TestOutcome(t *testing.T) {
 		t.Helper()
 		entries := entriesOf(t, descriptor)
 		got := r.Domain(domain).Outcome(entries)
-		if explained := r.Explain(domain, entries).Outcome; got != want || explained != want || got.Unmatched() != unmatched {
-			t.Errorf("%s: outcome %s, unmatched %v; Explain says %s; want %s, %v", descriptor, got, got.Unmatched(), explained,
-				want, unmatched)
+		if explained := r.Explain(domain, entries).Outcome; got != want || explained != want ||
+			got.Unmatched() != unmatched {
+			t.Errorf("%s: outcome %s, unmatched %v; Explain says %s; want %s, %v", descriptor, got, got.Unmatched(),
+				explained, want, unmatched)
 		}
 	}
 	f("edge", "", NoEntries, true)
@@ -382,7 +383,8 @@ func TestOutcome(t *testing.T) {
 func TestExplainRequest(t *testing.T) {
 	r := mustLoad(t, Options{}, File{"f.yaml", []byte("domain: d\ndescriptors:\n" +
 		"- {key: user, rate_limit: {unit: hour, requests_per_unit: 100, name: everybody}}\n" +
-		"- {key: plan, value: gold, rate_limit: {unit: hour, requests_per_unit: 5000, replaces: [{name: everybody}]}}\n" +
+		"- {key: plan, value: gold, rate_limit: {unit: hour, requests_per_unit: 5000, replaces: [{name: " +
+		"everybody}]}}\n" +
 		"- {key: model, quota_mode: true, rate_limit: {unit: minute, requests_per_unit: 1}}\n- {key: free}\n")})
 	f := func(wantDecided bool, wantRequest string, descriptors ...string) {
 		t.Helper()
@@ -402,7 +404,12 @@ func TestExplainRequest(t *testing.T) {
 	f(true, "", "(user,ann)")
 	f(true, "", "(free,x)")
 	f(false, "", "(other,x)")
-	f(true, "\nrequest\nreplaced    descriptor 1 loses its limit: the rule of descriptor 2 replaces \"everybody\"\nleft        descriptor 2: 5000 per HOUR\n", "(user,ann)", "(plan,gold)")
-	f(true, "\nrequest\nquota       descriptors 2 and 3: the request is over by them only when all are over\nleft        descriptor 1: 100 per HOUR\nleft        descriptor 2: 1 per MINUTE\nleft        descriptor 3: 1 per MINUTE\n", "(user,ann)", "(model,a)", "(model,b)")
+	f(true,
+		"\nrequest\nreplaced    descriptor 1 loses its limit: the rule of descriptor 2 replaces \"everybody\"\n"+
+			"left        descriptor 2: 5000 per HOUR\n", "(user,ann)", "(plan,gold)")
+	f(true,
+		"\nrequest\nquota       descriptors 2 and 3: the request is over by them only when all are over\n"+
+			"left        descriptor 1: 100 per HOUR\nleft        descriptor 2: 1 per MINUTE\n"+
+			"left        descriptor 3: 1 per MINUTE\n", "(user,ann)", "(model,a)", "(model,b)")
 	f(false, "\nrequest\nleft        no limit: the request is OK\n", "(other,x)", "(another,x)")
 }

@@ -28,7 +28,8 @@ func FuzzLoad(f *testing.F) {
 		if len(text) > 1<<14 {
 			return
 		}
-		r, _, err := Load(context.Background(), []File{{"f.yaml", []byte(text)}}, Options{Settings: Settings{NearRatio: 0.8}})
+		r, _, err := Load(context.Background(), []File{{"f.yaml", []byte(text)}},
+			Options{Settings: Settings{NearRatio: 0.8}})
 		if err != nil {
 			refusal, ok := errors.AsType[*Rejection](err)
 			if !ok || r != nil || len(refusal.Problems) == 0 {
@@ -61,7 +62,8 @@ func checkReachable(t *testing.T, r *Rules, d *Domain, s *step) {
 	for up := s; up.parent != nil; up = up.parent {
 		value := up.value
 		for _, sibling := range up.parent.below.steps {
-			covered = covered || value == "" && sibling.key == up.key && sibling.pattern != nil && sibling.pattern.match("")
+			covered = covered || value == "" && sibling.key == up.key && sibling.pattern != nil &&
+				sibling.pattern.match("")
 		}
 		switch {
 		case up.match != nil && up.match.networks != nil:
@@ -154,14 +156,26 @@ func unescapeStars(value string) string {
 
 var ruleSeeds = []string{
 	listed,
-	"domain: d\ndescriptors:\n- {key: a, values: [x, y], rate_limits: [{unit: day, requests_per_unit: 0, algorithm: Sliding_Window}, {unit: year, requests_per_unit: 2, calendar: UTC, shadow_mode: on}]}\n- {key: b, rate_limit: {unit: day, requests_per_unit: 1, algorithm: token_bucket, burst: 3650}}\n",
-	"domain: d\ndescriptors:\n- {key: a, rate_limit: {unlimited: true, burst: 3, calendar: '', algorithm: ~}, rate_limits: [5]}\n- {key: b, rate_limits: }\n- {key: c, rate_limits: [{unlimited: true, replaces: [{name: c}]}, {unit: month, calendar: X}]}\n",
-	"domain: d\ndescriptors: [{key: a, value: 'x*', share_threshold: yes, rate_limit: {unit: day, requests_per_unit: 1, unit_multiplier: 3, name: n, replaces: [{name: m}]}}]\n",
-	"domain: d\non_store_failure: deny\ndescriptors:\n- key: a\n  metadata: {x: [1, 2.5, null, yes, {y: z}]}\n  rate_limit: {unlimited: true}\n  descriptors:\n  - {key: b, detailed_metric: true, rate_limit: {unit: Week, requests_per_unit: 0x10}}\n",
-	"domain: d\ndescriptors:\n- &x {key: a, value: b, rate_limit: {unit: hour, requests_per_unit: 1_000}}\n- <<: *x\n  key: c\n- {key: 'a\\*', quota_mode: true}\n",
-	"domain: d\ndescriptors:\n- {key: a, values: [x, 'y\\*', 1.5], rate_limit: {unit: day, requests_per_unit: 1}, descriptors: [{key: b, values: [p, q], share_threshold: true, group: g}]}\n",
-	"domain: d\ndescriptors:\n- key: ip\n  cidr:\n  - 10.0.0.0/8\n  - '2001:db8::/32'\n  not_cidr: [10.1.0.0/16]\n  prefix_length: {v4: 24, v6: 64}\n  rate_limit: {unit: day, requests_per_unit: 1}\n- {key: ip, cidr: ['::/0', 1.2.3.4], share_threshold: yes}\n- {key: ip, not_cidr: [0.0.0.0/1]}\n",
-	"domain: d\ndescriptors:\n- key: a\n  value: 'b\\**'\n- key: a\n  value: 'b\\*'\n- key: a\n  value: '*'\n- key: a\n",
+	"domain: d\ndescriptors:\n- {key: a, values: [x, y], rate_limits: [{unit: day, requests_per_unit: 0, algorithm: " +
+		"Sliding_Window}, {unit: year, requests_per_unit: 2, calendar: UTC, shadow_mode: on}]}\n" +
+		"- {key: b, rate_limit: {unit: day, requests_per_unit: 1, algorithm: token_bucket, burst: 3650}}\n",
+	"domain: d\ndescriptors:\n- {key: a, rate_limit: {unlimited: true, burst: 3, calendar: '', algorithm: ~}, " +
+		"rate_limits: [5]}\n- {key: b, rate_limits: }\n- {key: c, rate_limits: [{unlimited: true, replaces: [{name: " +
+		"c}]}, {unit: month, calendar: X}]}\n",
+	"domain: d\ndescriptors: [{key: a, value: 'x*', share_threshold: yes, rate_limit: {unit: day, requests_per_unit: " +
+		"1, unit_multiplier: 3, name: n, replaces: [{name: m}]}}]\n",
+	"domain: d\non_store_failure: deny\ndescriptors:\n- key: a\n  metadata: {x: [1, 2.5, null, yes, {y: z}]}\n" +
+		"  rate_limit: {unlimited: true}\n  descriptors:\n  - {key: b, detailed_metric: true, rate_limit: {unit: " +
+		"Week, requests_per_unit: 0x10}}\n",
+	"domain: d\ndescriptors:\n- &x {key: a, value: b, rate_limit: {unit: hour, requests_per_unit: 1_000}}\n- <<: *x\n" +
+		"  key: c\n- {key: 'a\\*', quota_mode: true}\n",
+	"domain: d\ndescriptors:\n- {key: a, values: [x, 'y\\*', 1.5], rate_limit: {unit: day, requests_per_unit: 1}, " +
+		"descriptors: [{key: b, values: [p, q], share_threshold: true, group: g}]}\n",
+	"domain: d\ndescriptors:\n- key: ip\n  cidr:\n  - 10.0.0.0/8\n  - '2001:db8::/32'\n  not_cidr: [10.1.0.0/16]\n" +
+		"  prefix_length: {v4: 24, v6: 64}\n  rate_limit: {unit: day, requests_per_unit: 1}\n" +
+		"- {key: ip, cidr: ['::/0', 1.2.3.4], share_threshold: yes}\n- {key: ip, not_cidr: [0.0.0.0/1]}\n",
+	"domain: d\ndescriptors:\n- key: a\n  value: 'b\\**'\n- key: a\n  value: 'b\\*'\n- key: a\n  value: '*'\n" +
+		"- key: a\n",
 }
 
 // yamlSeeds are texts with the parts of YAML, one quoted on each line.

@@ -22,8 +22,8 @@ func TestAppendKey(t *testing.T) {
 	minute := &Rule{Unit: rls.Minute, Multiplier: 1}
 	f(Options{}, minute, "(k,v)", "d_k_v_1699999980")
 	f(Options{Settings: Settings{KeyPrefix: "pre:"}}, minute, "(k,v)(,)", "pre:d_k_v___1699999980")
-	f(Options{}, &Rule{Unit: rls.Minute, Multiplier: 1, levels: &ruleLevels{keys: []keyPart{{}, {text: "x*"}}}}, "(a,b)(c,xyz)",
-		"d_a_b_c_x*_1699999980")
+	f(Options{}, &Rule{Unit: rls.Minute, Multiplier: 1, levels: &ruleLevels{keys: []keyPart{{}, {text: "x*"}}}},
+		"(a,b)(c,xyz)", "d_a_b_c_x*_1699999980")
 
 	o := Options{Settings: Settings{KeyPrefix: "pre:"}, EscapedKeys: true}
 	f(o, minute, "(k,v)", "pre:d|k=v|m1|1699999980")

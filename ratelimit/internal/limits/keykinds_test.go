@@ -25,13 +25,16 @@ func anyRule(kind, unit uint8, multiplier uint32) *Rule {
 func FuzzKeyKinds(f *testing.F) {
 	f.Add("v", "v", uint8(0), uint8(3), uint8(2), uint8(2), uint32(1), uint32(1), int64(1699999980))
 	f.Add("v_~rm1", "v", uint8(0), uint8(3), uint8(1), uint8(1), uint32(1), uint32(1), int64(0))
-	f.Add("v_1699999980~fm1", "v_1699999980~cM", uint8(0), uint8(1), uint8(1), uint8(4), uint32(1), uint32(11), int64(1))
+	f.Add("v_1699999980~fm1", "v_1699999980~cM", uint8(0), uint8(1), uint8(1), uint8(4), uint32(1), uint32(11),
+		int64(1))
 	f.Add("v|rm1", "v|", uint8(3), uint8(4), uint8(1), uint8(1), uint32(1), uint32(11), int64(1))
-	f.Fuzz(func(t *testing.T, v1, v2 string, kind1, kind2, unit1, unit2 uint8, multiplier1, multiplier2 uint32, start int64) {
+	f.Fuzz(func(t *testing.T, v1, v2 string, kind1, kind2, unit1, unit2 uint8, multiplier1, multiplier2 uint32,
+		start int64) {
 		if start < 0 {
 			return // before 1970
 		}
-		compareKinds(t, [2]string{v1, v2}, [2]*Rule{anyRule(kind1, unit1, multiplier1), anyRule(kind2, unit2, multiplier2)}, start)
+		compareKinds(t, [2]string{v1, v2},
+			[2]*Rule{anyRule(kind1, unit1, multiplier1), anyRule(kind2, unit2, multiplier2)}, start)
 	})
 }
 
@@ -77,6 +80,7 @@ func compareKinds(t *testing.T, values [2]string, rules [2]*Rule, start int64) {
 	}
 	same := values[0] == values[1] && cmp.Equal(of(rules[0]), of(rules[1]), cmp.AllowUnexported(limit{}))
 	if (keys[0] == keys[1]) != same {
-		t.Fatalf("%q and %q for %q, %+v and %q, %+v", keys[0], keys[1], values[0], of(rules[0]), values[1], of(rules[1]))
+		t.Fatalf("%q and %q for %q, %+v and %q, %+v", keys[0], keys[1], values[0], of(rules[0]), values[1],
+			of(rules[1]))
 	}
 }

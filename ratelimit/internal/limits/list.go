@@ -53,8 +53,8 @@ func (r *Rule) LimitStats() *stats.Rule {
 // Listed reports whether the rule is one limit of a rate_limits list.
 func (r *Rule) Listed() bool { return r.levels != nil && r.levels.list != nil }
 
-// AppendLimitKey appends what stats.Registry.DynamicLimit takes: the metric key, as of AppendMetricKey, and the label of
-// a limit of a rate_limits list.
+// AppendLimitKey appends what stats.Registry.DynamicLimit takes: the metric key, as of AppendMetricKey, and the label
+// of a limit of a rate_limits list.
 func (r *Rule) AppendLimitKey(dst []byte, domain string, entries []rls.Entry) []byte {
 	dst = r.AppendMetricKey(dst, domain, entries)
 	return stats.AppendLabel(dst, r.levels.list.label)

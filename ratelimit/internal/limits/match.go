@@ -325,8 +325,8 @@ func (n *networks) lookups() int {
 	return 1
 }
 
-// matchMetricPart is what networks and groups add to a metric key. It is the first prefix, whichever matched, unless the
-// requests' values are wanted.
+// matchMetricPart is what networks and groups add to a metric key. It is the first prefix, whichever matched, unless
+// the requests' values are wanted.
 func (s *step) matchMetricPart(detailed bool) metricPart {
 	n := s.match.networks
 	part := make([]byte, 0, 64)

@@ -104,7 +104,8 @@ func TestFind_examples(t *testing.T) {
 	f("(a,w)(y,1)", "2 per MINUTE | d_a_w_y_1_1699999980 | d.a.y")
 
 	given("{key: w, value: a*, " + perMinute("1") + "}, {key: w, value: ab*, " +
-		perMinute("2") + "}, {key: w, value: abc, " + perMinute("3") + "}, {key: w, " + perMinute("4") + "}") // 13 to 16
+		perMinute("2") + "}, {key: w, value: abc, " + perMinute("3") + "}, {key: w, " + perMinute("4") +
+		"}") // 13 to 16
 	f("(w,abc)", "3 per MINUTE | d_w_abc_1699999980 | d.w_abc")
 	f("(w,abd)", "1 per MINUTE | d_w_abd_1699999980 | d.w_a*")
 	f("(w,a)", "1 per MINUTE | d_w_a_1699999980 | d.w_a*")
@@ -138,7 +139,8 @@ func TestFind_examples(t *testing.T) {
 	f("(x,aaaa)", "6 per MINUTE | d_x_aaaa_1699999980 | d.x_aa*aa")
 	f("(x,aaa)", "none")
 
-	given("{key: w, value: a*, descriptors: [{key: n, " + perMinute("1") + "}]}, {key: w, " + perMinute("9") + "}") // 24
+	given("{key: w, value: a*, descriptors: [{key: n, " + perMinute("1") + "}]}, {key: w, " + perMinute("9") +
+		"}") // 24
 	f("(w,ab)", "none")
 	f("(w,ab)(n,1)", "1 per MINUTE | d_w_ab_n_1_1699999980 | d.w_a*.n")
 	f("(w,b)", "9 per MINUTE | d_w_b_1699999980 | d.w")
@@ -165,7 +167,8 @@ func TestFind_examples(t *testing.T) {
 	f("(k,a)(k,b)", "2 per MINUTE | d_k_a_k_b_1699999980 | d.k.k")
 	f("(k,a)", "none")
 
-	given("{key: s, rate_limit: {unit: SECOND, requests_per_unit: 1}}, {key: y, rate_limit: {unit: Year, requests_per_unit: 1}}, {key: t, rate_limit: {unit: minute, unit_multiplier: 10, requests_per_unit: 1}}") // 46, 47
+	given("{key: s, rate_limit: {unit: SECOND, requests_per_unit: 1}}, {key: y, rate_limit: {unit: Year, " +
+		"requests_per_unit: 1}}, {key: t, rate_limit: {unit: minute, unit_multiplier: 10, requests_per_unit: 1}}") // 46, 47
 	f("(s,1)", "1 per SECOND | d_s_1_1700000000 | d.s")
 	f("(y,1)", "1 per YEAR | d_y_1_1671408000 | d.y")
 	f("(t,1)", "1 per 10 × MINUTE | d_t_1_1699999800 | d.t")
@@ -233,8 +236,10 @@ func TestOverride(t *testing.T) {
 // Numbers of names: rules of one name share one, unknown names have none.
 func TestReplaces_numbers(t *testing.T) {
 	r := mustLoad(t, Options{},
-		inDomain("{key: a, rate_limit: {unit: day, requests_per_unit: 1, name: n}}, {key: b, rate_limit: {unit: day, requests_per_unit: 1, name: n}}, "+
-			"{key: c, rate_limit: {unlimited: true, name: m, replaces: [{name: n}, {name: nobody}, {name: n}]}}, {key: x, "+
+		inDomain("{key: a, rate_limit: {unit: day, requests_per_unit: 1, name: n}}, {key: b, rate_limit: {unit: day, "+
+			"requests_per_unit: 1, name: n}}, "+
+			"{key: c, rate_limit: {unlimited: true, name: m, replaces: [{name: n}, {name: nobody}, {name: n}]}}, "+
+			"{key: x, "+
 			perMinute("1")+"}"))
 	d := r.Domain("d")
 	a, b, c, x := d.Find(entriesOf(t, "(a,1)")), d.Find(entriesOf(t, "(b,1)")), d.Find(entriesOf(t, "(c,1)")),

@@ -33,7 +33,8 @@ func TestMetricKey(t *testing.T) {
 		l + "}]}]}")
 	f("(r,x)(m,GET)(u,7)", "d.r_x.m_GET.u")
 	f("(r,x)(m,)(u,7)", "d.r_x.m.u")
-	given("{key: u, value_to_metric: true, descriptors: [{key: a, value: read*, value_to_metric: true, descriptors: [{key: r, " + l + "}]}]}")
+	given("{key: u, value_to_metric: true, descriptors: [{key: a, value: read*, value_to_metric: true, descriptors: " +
+		"[{key: r, " + l + "}]}]}")
 	f("(u,al)(a,readf)(r,doc)", "d.u_al.a_readf.r")
 	given("{key: w, value: foo*, descriptors: [{key: o, value_to_metric: true, descriptors: [{key: l, " + l + "}]}]}")
 	f("(w,foo1)(o,bar)(l,X)", "d.w_foo*.o_bar.l")
@@ -54,7 +55,8 @@ func TestMetricKey(t *testing.T) {
 	f("(k,w1)", "d.k_w*")
 	f("(k,x1)", "d.k_x1")
 	f("(k,y)", "d.k")
-	given("{key: a, value: b, descriptors: [{key: s, value: '*x*y', share_threshold: true, descriptors: [{key: e, detailed_metric: true, " + l + "}]}]}")
+	given("{key: a, value: b, descriptors: [{key: s, value: '*x*y', share_threshold: true, descriptors: [{key: e, " +
+		"detailed_metric: true, " + l + "}]}]}")
 	f("(a,b)(s,1x2y)(e,3)", "d.a_b.s_.e_3")
 	given(`{key: s, value: 'a\*b*', share_threshold: true, ` + l + `}`)
 	f("(s,a*bc)", "d.s_a*b")

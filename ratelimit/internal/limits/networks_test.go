@@ -38,7 +38,8 @@ func TestFind_networks(t *testing.T) {
 	f("2001:DB8:0:1::5", "4 per MINUTE | d_ip_2001:db8:0:1::/64_1699999980 | d.ip_2001_db8__/32")
 	f("2001:db8:0:1:ffff::1", "4 per MINUTE | d_ip_2001:db8:0:1::/64_1699999980 | d.ip_2001_db8__/32")
 	f("10.0.0.0/8", "9 per MINUTE | d_ip_10.0.0.0/8_1699999980 | d.ip")
-	f("::ffff:10.1.2.3", "3 per MINUTE | d_ip_10.1.2.3_1699999980 | d.ip_10_1_0_0/16") // not the text of the exact value
+	// not the text of the exact value
+	f("::ffff:10.1.2.3", "3 per MINUTE | d_ip_10.1.2.3_1699999980 | d.ip_10_1_0_0/16")
 
 	r = mustLoad(t, Options{Settings: Settings{NearRatio: 0.8}, EscapedKeys: true}, inDomain(list))
 	f("10.1.2.3", "1 per MINUTE | d|ip=10.1.2.3|m1|1699999980 | d.ip_10.1.2.3")
@@ -61,7 +62,8 @@ func TestFind_networkKeys(t *testing.T) {
 		r = mustLoad(t, Options{Settings: Settings{NearRatio: 0.8}}, inDomain(list))
 	}
 
-	given("{key: ip, cidr: [10.0.0.0/8, 192.168.0.0/16, '2001:db8::/32'], prefix_length: {v4: 24}, " + perMinute("1") + "}")
+	given("{key: ip, cidr: [10.0.0.0/8, 192.168.0.0/16, '2001:db8::/32'], prefix_length: {v4: 24}, " +
+		perMinute("1") + "}")
 	f("(ip,10.1.2.3)", "1 per MINUTE | d_ip_10.1.2.0/24_1699999980 | d.ip_10_0_0_0/8")
 	f("(ip,192.168.7.3)", "1 per MINUTE | d_ip_192.168.7.0/24_1699999980 | d.ip_10_0_0_0/8")
 	f("(ip,2001:DB8::0:1)", "1 per MINUTE | d_ip_2001:db8::1_1699999980 | d.ip_10_0_0_0/8")
@@ -75,7 +77,8 @@ func TestFind_networkKeys(t *testing.T) {
 	f("(ip,2001:db8::7)", "1 per MINUTE | d_ip_2001:db8::/32_1699999980 | d.ip_10_0_0_0/8")
 	f("(ip,2001:db8::7)(p,x)", "2 per MINUTE | d_ip_2001:db8::/32_p_x_1699999980 | d.ip_10_0_0_0/8.p")
 
-	given("{key: ip, not_cidr: [10.0.0.0/8, 'fd00::/8'], " + perMinute("1") + "}, {key: ip, value: '1*', " + perMinute("2") + "}")
+	given("{key: ip, not_cidr: [10.0.0.0/8, 'fd00::/8'], " + perMinute("1") + "}, {key: ip, value: '1*', " +
+		perMinute("2") + "}")
 	f("(ip,10.1.2.4)", "2 per MINUTE | d_ip_10.1.2.4_1699999980 | d.ip_1*")
 	f("(ip,11.1.2.4)", "1 per MINUTE | d_ip_11.1.2.4_1699999980 | d.ip_10_0_0_0/8")
 	f("(ip,fd00::1)", "none")
@@ -83,7 +86,8 @@ func TestFind_networkKeys(t *testing.T) {
 
 	given("{key: ip, cidr: [10.0.0.0/8], prefix_length: {v4: 24}, value_to_metric: true, " + perMinute("1") +
 		", descriptors: [{key: p, detailed_metric: true, " + perMinute("2") +
-		"}]}, {key: net, cidr: ['::/0', 10.0.0.0/8], share_threshold: true, detailed_metric: true, " + perMinute("3") + "}")
+		"}]}, {key: net, cidr: ['::/0', 10.0.0.0/8], share_threshold: true, detailed_metric: true, " +
+		perMinute("3") + "}")
 	f("(ip,10.1.2.3)", "1 per MINUTE | d_ip_10.1.2.0/24_1699999980 | d.ip_10_1_2_0/24")
 	f("(ip,10.1.2.3)(p,x)", "2 per MINUTE | d_ip_10.1.2.0/24_p_x_1699999980 | d.ip_10_1_2_0/24.p_x")
 	f("(net,10.1.2.3)", "3 per MINUTE | d_net_10.0.0.0/8_1699999980 | d.net_10_0_0_0/8")
@@ -92,7 +96,8 @@ func TestFind_networkKeys(t *testing.T) {
 
 // A list of values is as many entries; with a group they are one.
 func TestFind_values(t *testing.T) {
-	list := `{key: path, values: [/login, '/a\*', 1.50], ` + perMinute("5") + ", descriptors: [{key: m, values: [GET, PUT], " +
+	list := `{key: path, values: [/login, '/a\*', 1.50], ` + perMinute("5") +
+		", descriptors: [{key: m, values: [GET, PUT], " +
 		perMinute("6") + "}]}, {key: path, value: /*, " + perMinute("7") +
 		"}, {key: path, values: [/x, /y, '/z\\*'], share_threshold: true, group: ac~counts, " + perMinute("8") +
 		", descriptors: [{key: m, " + perMinute("9") + "}]}"
@@ -125,8 +130,9 @@ func TestFind_values(t *testing.T) {
 	for i := range 300 {
 		fmt.Fprintf(&all, "v%d, ", i)
 	}
-	r = mustLoad(t, Options{}, inDomain("{key: k, values: ["+all.String()+"], share_threshold: true, group: g, "+perMinute("1")+
-		"}, {key: l, values: ["+all.String()+"], "+perMinute("1")+"}"))
+	r = mustLoad(t, Options{},
+		inDomain("{key: k, values: ["+all.String()+"], share_threshold: true, group: g, "+perMinute("1")+
+			"}, {key: l, values: ["+all.String()+"], "+perMinute("1")+"}"))
 	f("(k,v299)", "1 per MINUTE | d_k_g_1699999980 | d.k_g")
 	f("(k,v300)", "none")
 	f("(l,v299)", "1 per MINUTE | d_l_v299_1699999980 | d.l_v299")
@@ -134,14 +140,17 @@ func TestFind_values(t *testing.T) {
 
 // Lists in lists are compiled for each value above, networks and groups as well.
 func TestFind_nestedLists(t *testing.T) {
-	r := mustLoad(t, Options{Settings: Settings{NearRatio: 0.8}}, inDomain("{key: a, values: [x, y], descriptors: [{key: ip, cidr: [10.0.0.0/8, "+
-		"11.0.0.0/8], share_threshold: true, descriptors: [{key: b, values: [1, 2], share_threshold: true, group: g, "+
-		perMinute("3")+"}]}, {key: ip, cidr: [10.1.0.0/16], not_cidr: [10.1.2.0/24], "+perMinute("4")+"}]}"))
+	r := mustLoad(t, Options{Settings: Settings{NearRatio: 0.8}},
+		inDomain("{key: a, values: [x, y], descriptors: [{key: ip, cidr: [10.0.0.0/8, "+
+			"11.0.0.0/8], share_threshold: true, descriptors: [{key: b, values: [1, 2], share_threshold: true, "+
+			"group: g, "+
+			perMinute("3")+"}]}, {key: ip, cidr: [10.1.0.0/16], not_cidr: [10.1.2.0/24], "+perMinute("4")+"}]}"))
 	for _, a := range []string{"x", "y"} {
 		for _, network := range []string{"10.2.3.4 10.0.0.0/8", "10.1.2.4 10.0.0.0/8", "11.0.0.1 11.0.0.0/8"} {
 			address, prefix, _ := strings.Cut(network, " ")
 			for _, b := range []string{"1", "2"} {
-				want := fmt.Sprintf("3 per MINUTE | d_a_%s_ip_%s_b_g_1699999980 | d.a_%s.ip_10_0_0_0/8.b_g", a, prefix, a)
+				want := fmt.Sprintf("3 per MINUTE | d_a_%s_ip_%s_b_g_1699999980 | d.a_%s.ip_10_0_0_0/8.b_g", a,
+					prefix, a)
 				if got := walk(t, r, fmt.Sprintf("(a,%s)(ip,%s)(b,%s)", a, address, b)); got != want {
 					t.Errorf("%s, want %s", got, want)
 				}
@@ -242,15 +251,18 @@ func compareNetworks(t *testing.T, r *rand.Rand) {
 		if m.cidr == nil {
 			continue
 		}
-		text := fmt.Sprintf("{key: ip, cidr: ['%v']", strings.Trim(strings.ReplaceAll(fmt.Sprint(m.cidr), " ", "','"), "[]"))
+		text := fmt.Sprintf("{key: ip, cidr: ['%v']", strings.Trim(strings.ReplaceAll(fmt.Sprint(m.cidr), " ", "','"),
+			"[]"))
 		if m.not != nil {
-			text += fmt.Sprintf(", not_cidr: ['%v']", strings.Trim(strings.ReplaceAll(fmt.Sprint(m.not), " ", "','"), "[]"))
+			text += fmt.Sprintf(", not_cidr: ['%v']", strings.Trim(strings.ReplaceAll(fmt.Sprint(m.not), " ", "','"),
+				"[]"))
 		}
 		model, share = append(model, m), append(share, r.IntN(2) == 0)
 		if share[len(share)-1] {
 			text += ", share_threshold: true"
 		}
-		entries = append(entries, fmt.Sprintf("%s, rate_limit: {unit: minute, requests_per_unit: %d}}", text, len(model)))
+		entries = append(entries, fmt.Sprintf("%s, rate_limit: {unit: minute, requests_per_unit: %d}}", text,
+			len(model)))
 		for _, p := range append(m.cidr, m.not...) {
 			asked = append(asked, p.Addr())
 		}
@@ -287,7 +299,8 @@ func compareNetworks(t *testing.T, r *rand.Rand) {
 func TestMatch_view(t *testing.T) {
 	r := mustLoad(t, Options{}, inDomain("{key: path, values: [/a, /b], "+perMinute("1")+
 		"}, {key: path, values: [/c, /d], share_threshold: true, group: g, "+perMinute("2")+
-		"}, {key: ip, cidr: [10.0.0.0/8, '2001:DB8::/32'], not_cidr: [10.1.0.0/16], prefix_length: {v6: 64}, "+perMinute("3")+
+		"}, {key: ip, cidr: [10.0.0.0/8, '2001:DB8::/32'], not_cidr: [10.1.0.0/16], prefix_length: {v6: 64}, "+
+		perMinute("3")+
 		"}, {key: ip, cidr: [12.0.0.0/8, 13.0.0.0/8], share_threshold: true, descriptors: [{key: k, "+perMinute("4")+
 		"}]}, {key: other, not_cidr: ['fd00::/8'], "+perMinute("5")+"}"))
 	var text bytes.Buffer
@@ -295,9 +308,11 @@ func TestMatch_view(t *testing.T) {
 		t.Fatal(err)
 	}
 	const rest = ", shadow_mode: false, quota_mode: false\n"
-	if d := cmp.Diff("d.path_/a: unit=MINUTE requests_per_unit=1"+rest+"d.path_/b: unit=MINUTE requests_per_unit=1"+rest+
+	if d := cmp.Diff("d.path_/a: unit=MINUTE requests_per_unit=1"+rest+
+		"d.path_/b: unit=MINUTE requests_per_unit=1"+rest+
 		"d.path_g: unit=MINUTE requests_per_unit=2"+rest+"d.ip_{10.0.0.0/8,…}: unit=MINUTE requests_per_unit=3"+rest+
-		"d.ip_{12.0.0.0/8,…}.k: unit=MINUTE requests_per_unit=4"+rest+"d.other_{not fd00::/8}: unit=MINUTE requests_per_unit=5"+rest,
+		"d.ip_{12.0.0.0/8,…}.k: unit=MINUTE requests_per_unit=4"+rest+
+		"d.other_{not fd00::/8}: unit=MINUTE requests_per_unit=5"+rest,
 		text.String()); d != "" {
 		t.Errorf("(-want +got):\n%s", d)
 	}
@@ -326,8 +341,9 @@ func TestMatch_viewBelow(t *testing.T) {
 	for i := range 200 {
 		fmt.Fprintf(&prefixes, "10.%d.0.0/16, ", i)
 	}
-	r := mustLoad(t, Options{}, inDomain("{key: ip, cidr: ["+prefixes.String()+"], "+perMinute("1")+", descriptors: [{key: k, "+
-		perMinute("2")+"}]}"))
+	r := mustLoad(t, Options{},
+		inDomain("{key: ip, cidr: ["+prefixes.String()+"], "+perMinute("1")+", descriptors: [{key: k, "+
+			perMinute("2")+"}]}"))
 	rules := r.View()[0].Rules
 	own, above := rules[0].Descriptors[0].CIDR, rules[1].Descriptors[0].CIDR
 	if len(own) != 200 || len(above) != 100 || above[98] != "10.98.0.0/16" || above[99] != "…" {
@@ -385,7 +401,8 @@ func TestMatch_rejections(t *testing.T) {
 	f(e+"values: x\n", `4:11: domain "d", descriptor a: values must be a list: [x]`)
 	f(e+"cidr: 10.0.0.0/8\n", `4:9: domain "d", descriptor a: cidr must be a list: [10.0.0.0/8]`)
 	f(e+"values:\n", `4:10: domain "d", descriptor a: values: null is empty; leave the line out, or list values`)
-	f(e+"cidr: null\n  not_cidr: ~\n", `4:9: domain "d", descriptor a: cidr: null is empty; leave the line out, or list prefixes`,
+	f(e+"cidr: null\n  not_cidr: ~\n",
+		`4:9: domain "d", descriptor a: cidr: null is empty; leave the line out, or list prefixes`,
 		`5:13: domain "d", descriptor a: not_cidr: null is empty; leave the line out, or list prefixes`)
 	f(e+"values: []\n", `4:11: domain "d", descriptor a: values is empty; leave it out, or list values`)
 	f(e+"cidr: []\n", `4:9: domain "d", descriptor a: cidr is empty; leave it out, or list prefixes`)
@@ -408,7 +425,8 @@ func TestMatch_rejections(t *testing.T) {
 	f("- key: p\n  value: /login\n- key: p\n  values: [/x, /login]\n- key: p\n  value: /x\n- key: q\n  values: [/x]\n",
 		`6:16: domain "d", descriptor p_{/x,…}: values[1] "/login" is already configured in f.yaml:3:3; key and value may stand once in a list`,
 		`7:3: domain "d", descriptor p_/x: this descriptor is already configured in f.yaml:6:12; key and value may stand once in a list`)
-	f("- key: p\n  descriptors:\n  - key: q\n    values: [x]\n  - key: q\n    values: [x]\n    share_threshold: true\n    group: g\n",
+	f("- key: p\n  descriptors:\n  - key: q\n    values: [x]\n  - key: q\n    values: [x]\n"+
+		"    share_threshold: true\n    group: g\n",
 		`8:14: domain "d", descriptor p.q_g: values[0] "x" is already configured in f.yaml:6:14; key and value may stand once in a list`)
 
 	// Groups.
@@ -423,13 +441,16 @@ func TestMatch_rejections(t *testing.T) {
 	f(e + "group:\n  prefix_length:\n")
 	const g = "\n  share_threshold: true\n  group: "
 	const tail = "; groups, values, patterns and prefixes of one key must differ"
-	f("- key: a\n  value: x\n- key: a\n  value: y*\n  share_threshold: true\n"+e+"values: [v]"+g+"x\n"+e+"values: [w]"+g+"y*\n"+
+	f("- key: a\n  value: x\n- key: a\n  value: y*\n  share_threshold: true\n"+e+"values: [v]"+g+"x\n"+e+"values: [w]"+
+		g+"y*\n"+
 		e+"values: [u]"+g+"x\n- key: b\n  values: [k]"+g+"x\n",
 		`11:10: domain "d", descriptor a_x: group "x" is also the value of f.yaml:3:3`+tail,
 		`15:10: domain "d", descriptor a_y*: group "y*" is also the pattern of f.yaml:5:3`+tail,
 		`19:10: domain "d", descriptor a_x: group "x" is also the value of f.yaml:3:3`+tail)
-	f(e+"values: [x, g]"+g+"g\n", `4:15: domain "d", descriptor a_g: values[1] "g" is also the group of f.yaml:6:10`+tail)
-	f(e+"values: [x]"+g+"g\n"+e+"value: g\n", `7:3: domain "d", descriptor a_g: value "g" is also the group of f.yaml:6:10`+tail)
+	f(e+"values: [x, g]"+g+"g\n",
+		`4:15: domain "d", descriptor a_g: values[1] "g" is also the group of f.yaml:6:10`+tail)
+	f(e+"values: [x]"+g+"g\n"+e+"value: g\n",
+		`7:3: domain "d", descriptor a_g: value "g" is also the group of f.yaml:6:10`+tail)
 	f(e+"values: [x]"+g+"10.0.0.0/8\n"+e+"cidr: [10.0.0.0/8]\n  share_threshold: true\n"+e+"value: 10.0.0.0/8\n",
 		`8:10: domain "d", descriptor a_{10.0.0.0/8}: cidr[0] "10.0.0.0/8" is also the group of f.yaml:6:10`+tail,
 		`10:3: domain "d", descriptor a_10.0.0.0/8: value "10.0.0.0/8" is also the group of f.yaml:6:10`+tail)
@@ -437,10 +458,14 @@ func TestMatch_rejections(t *testing.T) {
 		`6:3: domain "d", descriptor a_10.1.2.3: value "10.1.2.3" is also the prefix of f.yaml:4:22`+tail)
 	f(e+"values: [x]"+g+"10.1.2.3\n"+e+"cidr: [10.0.0.0/8]\n",
 		`6:10: domain "d", descriptor a_10.1.2.3: group "10.1.2.3" is also an address of f.yaml:7:3`+tail)
-	f(e + "cidr: [10.0.0.0/8, 10.1.2.3]\n" + e + "value: 10.1.2.3\n" + e + "value: 10.0.0.0/8\n") // each by its own limit
+	f(e + "cidr: [10.0.0.0/8, 10.1.2.3]\n" + e + "value: 10.1.2.3\n" + e +
+		"value: 10.0.0.0/8\n") // each by its own limit
 
 	// Prefixes.
-	f(e+"cidr: [10.0.0.0/33, x, ~, 10.0.0.0/08, 'fe80::%eth0/64', 10.1.2.3/8, '2001:db8::1/32', '::ffff:10.0.0.0/104', '::ffff:10.1.2.3', 10.0.0.0/8, 10.0.0.0/8]\n",
+	f(
+		e+
+			"cidr: [10.0.0.0/33, x, ~, 10.0.0.0/08, 'fe80::%eth0/64', 10.1.2.3/8, '2001:db8::1/32', "+
+			"'::ffff:10.0.0.0/104', '::ffff:10.1.2.3', 10.0.0.0/8, 10.0.0.0/8]\n",
 		`4:10: domain "d", descriptor a_{10.0.0.0/33,…}: cidr[0] "10.0.0.0/33" is no IP prefix; write an address and its length, such as 10.0.0.0/8 or 2001:db8::/32`,
 		`4:23: domain "d", descriptor a_{10.0.0.0/33,…}: cidr[1] "x" is no IP prefix; write an address and its length, such as 10.0.0.0/8 or 2001:db8::/32`,
 		`4:26: domain "d", descriptor a_{10.0.0.0/33,…}: cidr[2] "" is no IP prefix; write an address and its length, such as 10.0.0.0/8 or 2001:db8::/32`,
@@ -453,13 +478,15 @@ func TestMatch_rejections(t *testing.T) {
 		`4:144: domain "d", descriptor a_{10.0.0.0/33,…}: prefix 10.0.0.0/8 is already configured in f.yaml:4:132; a prefix may stand once in a list`)
 	f(e+"not_cidr: [10.0.0.1/8]\n",
 		`4:14: domain "d", descriptor a_{not 10.0.0.1/8}: not_cidr[0] 10.0.0.1/8 has bits beyond its length; write 10.0.0.0/8`)
-	f(e+"cidr: [10.0.0.0/8]\n"+e+"cidr: [11.0.0.0/8, 10.0.0.0/8]\n- key: b\n  cidr: [10.0.0.0/8]\n"+e+"cidr: ['::/0']\n"+e+"not_cidr: ['fd00::/8']\n",
+	f(e+"cidr: [10.0.0.0/8]\n"+e+"cidr: [11.0.0.0/8, 10.0.0.0/8]\n- key: b\n  cidr: [10.0.0.0/8]\n"+e+
+		"cidr: ['::/0']\n"+e+"not_cidr: ['fd00::/8']\n",
 		`6:22: domain "d", descriptor a_{11.0.0.0/8,…}: prefix 10.0.0.0/8 is already configured in f.yaml:4:10; a prefix may stand once in a list`,
 		`12:13: domain "d", descriptor a_{not fd00::/8}: prefix ::/0 is already configured in f.yaml:10:10; a prefix may stand once in a list`)
 
 	// prefix_length.
 	f(e+"prefix_length: {v4: 24}\n", `4:19: domain "d", descriptor a: prefix_length needs cidr or not_cidr`)
-	f(e+"values: [x]\n  prefix_length: {}\n", `5:18: domain "d", descriptor a_{x}: prefix_length needs cidr or not_cidr`)
+	f(e+"values: [x]\n  prefix_length: {}\n",
+		`5:18: domain "d", descriptor a_{x}: prefix_length needs cidr or not_cidr`)
 	f(e+"cidr: [10.0.0.0/8]\n  share_threshold: true\n  prefix_length: {v4: 24}\n",
 		`6:19: domain "d", descriptor a_{10.0.0.0/8}: prefix_length and share_threshold exclude each other`)
 	f(e+"cidr: [10.0.0.0/8, 10.1.0.0/16, 10.2.0.0/16, '2001:db8::/32']\n  prefix_length: {v4: 8, v6: 31}\n",
@@ -495,7 +522,8 @@ func TestMatch_multiplied(t *testing.T) {
 	}
 	f("- key: a\n  "+values(1000)+"\n  descriptors:\n  - key: b\n    "+values(999)+"\n    descriptors: [{key: c}]\n",
 		`f.yaml:4:11: domain "d", descriptor a_{v0,…}: values of nested entries make 1999000 rules; at most 100000 per domain are allowed`)
-	f("- key: a\n  "+values(10)+"\n  descriptors:\n  - key: b\n    "+values(1000)+"\n- key: c\n  descriptors:\n  - key: b\n    "+
+	f("- key: a\n  "+values(10)+"\n  descriptors:\n  - key: b\n    "+values(1000)+
+		"\n- key: c\n  descriptors:\n  - key: b\n    "+
 		values(1000)+"\n    descriptors:\n    - {key: d, "+values(100)+"}\n",
 		`f.yaml:11:13: domain "d", descriptor c.b_{v0,…}: values of nested entries make 111010 rules; at most 100000 per domain are allowed`)
 	deep := ""
@@ -512,13 +540,15 @@ func TestMatch_multiplied(t *testing.T) {
 	}
 	f("- key: a\n  "+values(11)+"\n  descriptors: [{key: ip, share_threshold: true, cidr: ["+prefixes.String()+"]}]\n",
 		`f.yaml:4:11: domain "d", descriptor a_{v0,…}: values of nested entries make 110011 rules; at most 100000 per domain are allowed`)
-	f("- key: ip\n  share_threshold: true\n  cidr: ["+prefixes.String()+"]\n  descriptors:\n  - {key: a, "+values(10)+"}\n",
+	f("- key: ip\n  share_threshold: true\n  cidr: ["+prefixes.String()+"]\n  descriptors:\n  - {key: a, "+values(10)+
+		"}\n",
 		`f.yaml:5:9: domain "d", descriptor ip_{10.0.0.0/16,…}: prefixes of nested entries make 110000 rules; at most 100000 per domain are allowed`)
 	const limit = "{unit: day, requests_per_unit: 1}"
 	f("- key: a\n  "+values(1000)+"\n  descriptors:\n  - key: b\n    "+values(40)+"\n    rate_limits: ["+limit+
 		", {unit: hour, requests_per_unit: 1}, {unit: week, requests_per_unit: 1}]\n",
 		`f.yaml:4:11: domain "d", descriptor a_{v0,…}: values of nested entries make 121000 rules; at most 100000 per domain are allowed`)
-	f("- key: a\n  " + values(1000) + "\n  descriptors: [{key: ip, cidr: [" + prefixes.String() + "]}]\n") // one entry each
+	f("- key: a\n  " + values(1000) + "\n  descriptors: [{key: ip, cidr: [" + prefixes.String() +
+		"]}]\n") // one entry each
 }
 
 func TestMatch_warnings(t *testing.T) {
@@ -533,17 +563,23 @@ func TestMatch_warnings(t *testing.T) {
 		`f.yaml:4:10: domain "d", descriptor ip_{10.1.0.0/16,…}: cidr[0] 10.1.0.0/16 never matches: not_cidr[0] takes all of it`)
 	f("- key: ip\n  cidr: [10.1.0.0/16]\n  not_cidr: [10.1.0.0/16]\n",
 		`f.yaml:4:10: domain "d", descriptor ip_{10.1.0.0/16}: cidr[0] 10.1.0.0/16 never matches: not_cidr[0] takes all of it`)
-	f("- key: ip\n  not_cidr: [10.1.0.0/16]\n- key: ip\n  value: 10.1.2.3\n- key: ip\n  value: 11.*\n- key: ip\n  cidr: [11.0.0.0/8]\n")
-	f("- key: p\n  values: [x1, x2]\n- key: p\n  value: x*\n- key: p\n  values: [x3]\n  share_threshold: true\n  group: g\n")
-	f("- key: p\n  values: [x1, x2]\n  rate_limit: {unit: day, requests_per_unit: 1, name: n}\n") // one rule has the name
+	f("- key: ip\n  not_cidr: [10.1.0.0/16]\n- key: ip\n  value: 10.1.2.3\n- key: ip\n  value: 11.*\n- key: ip\n" +
+		"  cidr: [11.0.0.0/8]\n")
+	f("- key: p\n  values: [x1, x2]\n- key: p\n  value: x*\n- key: p\n  values: [x3]\n  share_threshold: true\n" +
+		"  group: g\n")
+	f(
+		// one rule has the name
+		"- key: p\n  values: [x1, x2]\n  rate_limit: {unit: day, requests_per_unit: 1, name: n}\n")
 	f("- key: p\n  values: [x1, x2]\n  shadow_mode: true\n",
 		`f.yaml:5:16: domain "d", descriptor p_{x1,…}: shadow_mode has no effect on a descriptor without rate_limit`)
 }
 
 // A rule's name is that of the rules of all its values.
 func TestMatch_replaces(t *testing.T) {
-	r := mustLoad(t, Options{}, inDomain("{key: a, values: [x, y], rate_limit: {unit: day, requests_per_unit: 1, name: n}}, "+
-		"{key: ip, cidr: [10.0.0.0/8, 11.0.0.0/8], share_threshold: true, rate_limit: {unit: day, requests_per_unit: 1, replaces: [{name: n}]}}"))
+	r := mustLoad(t, Options{},
+		inDomain("{key: a, values: [x, y], rate_limit: {unit: day, requests_per_unit: 1, name: n}}, "+
+			"{key: ip, cidr: [10.0.0.0/8, 11.0.0.0/8], share_threshold: true, rate_limit: {unit: day, "+
+			"requests_per_unit: 1, replaces: [{name: n}]}}"))
 	d := r.Domain("d")
 	for _, a := range []string{"(a,x)", "(a,y)"} {
 		for _, ip := range []string{"(ip,10.1.1.1)", "(ip,11.1.1.1)"} {
@@ -683,10 +719,13 @@ func TestEscapedKeys_match(t *testing.T) {
 		"}, {key: ip, values: [x, 'ip~10.1.2.4', '10.0.0.0/8'], "+perMinute("3")+
 		"}, {key: ip, values: [g1, g2], share_threshold: true, group: 'g=~|', "+perMinute("4")+
 		"}, {key: ip, cidr: [10.0.0.0/8], not_cidr: [10.2.0.0/16], "+perMinute("5")+
-		"}, {key: ip, cidr: [10.2.0.0/15, '::/0'], share_threshold: true, "+perMinute("6")+"}, {key: ip, "+perMinute("7")+"}"))
+		"}, {key: ip, cidr: [10.2.0.0/15, '::/0'], share_threshold: true, "+perMinute("6")+"}, {key: ip, "+
+		perMinute("7")+"}"))
 	counters := map[string]string{} // the rule of each key
-	for _, value := range []string{"10.1.2.3", "::ffff:10.1.2.3", "10.1.2.4", "::FFFF:10.1.2.4", "10.2.0.0/15", "10.2.0.1",
-		"10.3.0.1", "x", "ip~10.1.2.4", "10.0.0.0/8", "g1", "g2", "g=~|", "::/0", "::1", "0::1", "2*", "20", "2~", "~10.1.2.4", "=x"} {
+	for _, value := range []string{"10.1.2.3", "::ffff:10.1.2.3", "10.1.2.4", "::FFFF:10.1.2.4", "10.2.0.0/15",
+		"10.2.0.1",
+		"10.3.0.1", "x", "ip~10.1.2.4", "10.0.0.0/8", "g1", "g2", "g=~|", "::/0", "::1", "0::1", "2*", "20", "2~",
+		"~10.1.2.4", "=x"} {
 		entries := []rls.Entry{{Key: "ip", Value: value}}
 		rule := r.Domain("d").Find(entries)
 		key := string(r.AppendKey(nil, rule, "d", entries, 0))
@@ -703,8 +742,10 @@ func TestEscapedKeys_match(t *testing.T) {
 // The limits of a list each count by the network.
 func TestMatch_severalLimits(t *testing.T) {
 	r := mustLoad(t, Options{}, inDomain("{key: ip, cidr: [10.0.0.0/8, 11.0.0.0/8], share_threshold: true, "+
-		"rate_limits: [{unit: second, requests_per_unit: 1}, {unit: minute, requests_per_unit: 5, algorithm: token_bucket}]}, "+
-		"{key: v, values: [a, b], rate_limits: [{unit: hour, requests_per_unit: 1}, {unit: minute, requests_per_unit: 5}]}"))
+		"rate_limits: [{unit: second, requests_per_unit: 1}, {unit: minute, requests_per_unit: 5, algorithm: "+
+		"token_bucket}]}, "+
+		"{key: v, values: [a, b], rate_limits: [{unit: hour, requests_per_unit: 1}, {unit: minute, "+
+		"requests_per_unit: 5}]}"))
 	f := func(descriptor string, want ...string) {
 		t.Helper()
 		entries := entriesOf(t, descriptor)

@@ -58,7 +58,8 @@ func TestLoad_optionRejections(t *testing.T) {
 	limit("algorithm: token_bucket, burst: 4000",
 		`4:81 a burst of 4000 takes 345600000 s to refill at 1 per DAY; at most 315360000 s are allowed`)
 	limit("algorithm: token_bucket, burst: 3650")
-	f("rate_limit: {unit: second, requests_per_unit: 7, unit_multiplier: 10, algorithm: token_bucket, burst: 4294967295}",
+	f("rate_limit: {unit: second, requests_per_unit: 7, unit_multiplier: 10, algorithm: token_bucket, burst: "+
+		"4294967295}",
 		`4:105 a burst of 4294967295 takes 6135667565 s to refill at 7 per 10 × SECOND; at most 315360000 s are allowed`)
 
 	f("rate_limit: {unlimited: true, algorithm: token_bucket, burst: 20, calendar: UTC}",
@@ -75,10 +76,12 @@ func TestLoad_optionRejections(t *testing.T) {
 		`4:62 calendar takes unit day, week, month or year, not "Minute"`)
 	limit("calendar: UTC, unit_multiplier: 3", `4:59 calendar takes no unit_multiplier, but it is 3`)
 	limit("calendar: UTC, unit_multiplier: 1", `4:59 calendar takes no unit_multiplier, but it is 1`)
-	limit("calendar: UTC, algorithm: token_bucket", `4:59 calendar needs algorithm: fixed_window, but algorithm is token_bucket`)
+	limit("calendar: UTC, algorithm: token_bucket",
+		`4:59 calendar needs algorithm: fixed_window, but algorithm is token_bucket`)
 	limit("calendar: UTC, algorithm: fixed_window")
-	limit("shadow_mode: true", `4:49 key shadow_mode has no meaning in rate_limit; allowed are unit, requests_per_unit, `+
-		`unit_multiplier, algorithm, burst, calendar, unlimited, name or replaces`)
+	limit("shadow_mode: true",
+		`4:49 key shadow_mode has no meaning in rate_limit; allowed are unit, requests_per_unit, `+
+			`unit_multiplier, algorithm, burst, calendar, unlimited, name or replaces`)
 
 	f("rate_limit: {unit: day, requests_per_unit: 1}\n  rate_limits: [{unit: day, requests_per_unit: 1}]",
 		`5:3 rate_limit and rate_limits exclude each other; the first is at line 4, column 3`)
@@ -107,25 +110,33 @@ func TestLoad_optionRejections(t *testing.T) {
 		`4:61 unit "dya" is unknown; allowed are second, minute, hour, day, week, month or year; did you mean day?`)
 	f("rate_limits:\n  - {unlimited: true}",
 		`5:6 unlimited has no meaning in rate_limits; write rate_limit: {unlimited: true}`)
-	f("rate_limits:\n  - {unit: minute, requests_per_unit: 1}\n  - {unit: Minute, requests_per_unit: 2, unit_multiplier: 1}",
+	f("rate_limits:\n  - {unit: minute, requests_per_unit: 1}\n"+
+		"  - {unit: Minute, requests_per_unit: 2, unit_multiplier: 1}",
 		`6:6 rate_limits[1] counts what rate_limits[0] counts (MINUTE, fixed_window); items must differ in unit, unit_multiplier, algorithm or calendar`)
-	f("rate_limits:\n  - {unit: day, requests_per_unit: 1, calendar: UTC}\n  - {unit: day, requests_per_unit: 2}\n  - {unit: day, requests_per_unit: 2, calendar: UTC}",
+	f("rate_limits:\n  - {unit: day, requests_per_unit: 1, calendar: UTC}\n  - {unit: day, requests_per_unit: 2}\n"+
+		"  - {unit: day, requests_per_unit: 2, calendar: UTC}",
 		`7:6 rate_limits[2] counts what rate_limits[0] counts (DAY, fixed_window, calendar UTC); items must differ in unit, unit_multiplier, algorithm or calendar`)
-	f("rate_limits:\n  - {unit: day, requests_per_unit: 9, unit_multiplier: 2, algorithm: token_bucket}\n  - {unit: day, requests_per_unit: 3, unit_multiplier: 2, algorithm: TOKEN_BUCKET, burst: 7}",
+	f("rate_limits:\n  - {unit: day, requests_per_unit: 9, unit_multiplier: 2, algorithm: token_bucket}\n"+
+		"  - {unit: day, requests_per_unit: 3, unit_multiplier: 2, algorithm: TOKEN_BUCKET, burst: 7}",
 		`6:6 rate_limits[1] counts what rate_limits[0] counts (2 × DAY, token_bucket); items must differ in unit, unit_multiplier, algorithm or calendar`)
-	f("rate_limits:\n  - {unit: day, requests_per_unit: 1, calendar: Europe/Berlin}\n  - {unit: month, requests_per_unit: 1, calendar: Asia/Tokyo}",
+	f("rate_limits:\n  - {unit: day, requests_per_unit: 1, calendar: Europe/Berlin}\n"+
+		"  - {unit: month, requests_per_unit: 1, calendar: Asia/Tokyo}",
 		`6:51 rate_limits[1] has calendar "Asia/Tokyo", rate_limits[0] has "Europe/Berlin"; one list takes one calendar`)
-	f("rate_limits:\n  - {unit: day, requests_per_unit: 1, replaces: [{name: m}]}\n  - {unit: month, requests_per_unit: 1, name: m, replaces: [{name: m}]}",
+	f("rate_limits:\n  - {unit: day, requests_per_unit: 1, replaces: [{name: m}]}\n"+
+		"  - {unit: month, requests_per_unit: 1, name: m, replaces: [{name: m}]}",
 		`5:57 rate_limits[0] replaces rate_limits[1], whose name is "m"; that one would never be asked`,
 		`6:68 the rule replaces itself: "m" is its own name`)
 	f("rate_limits: [{unit: day, requests_per_unit: 1, limit: 5, shadow_mode: 1}]",
 		`4:51 unknown key "limit" in rate_limits[0]; allowed are `+items+``,
 		`4:74 shadow_mode must be true or false, not a number (1)`)
 
-	file := File{"f.yaml", []byte(head + "  rate_limit: {unit: day, requests_per_unit: 5, algorithm: Sliding_Window}\n" +
-		"- key: b\n  rate_limits: [{unit: day, requests_per_unit: 5}, {unit: day, requests_per_unit: 5, algorithm: token_bucket}]\n")}
+	file := File{"f.yaml",
+		[]byte(head + "  rate_limit: {unit: day, requests_per_unit: 5, algorithm: Sliding_Window}\n" +
+			"- key: b\n  rate_limits: [{unit: day, requests_per_unit: 5}, {unit: day, requests_per_unit: 5, " +
+			"algorithm: token_bucket}]\n")}
 	mustLoad(t, Options{}, file)
-	const why = "cannot be counted in memcached, which cannot read, decide and write in one step; use fixed_window or a Redis store"
+	const why = "cannot be counted in memcached, which cannot read, decide and write in one step; use fixed_window " +
+		"or a Redis store"
 	refused(t, Options{Memcached: true}, []File{file},
 		`f.yaml:4:60: domain "d", descriptor a: algorithm sliding_window `+why,
 		`f.yaml:6:97: domain "d", descriptor b: algorithm token_bucket `+why)
@@ -144,7 +155,8 @@ func TestLoad_optionWarnings(t *testing.T) {
 	f("rate_limit: {unit: day, requests_per_unit: 0, algorithm: token_bucket, burst: 4000}",
 		`f.yaml:4:81: domain "d", descriptor a: burst has no effect: requests_per_unit 0 blocks everything`)
 	f("rate_limit: {unit: day, requests_per_unit: 5, algorithm: token_bucket, burst: 5}")
-	f("rate_limits: [{unit: day, requests_per_unit: 5, shadow_mode: true}, {unit: hour, requests_per_unit: 5, shadow_mode: on}]",
+	f("rate_limits: [{unit: day, requests_per_unit: 5, shadow_mode: true}, {unit: hour, requests_per_unit: 5, "+
+		"shadow_mode: on}]",
 		`f.yaml:4:16: domain "d", descriptor a: no limit of this list refuses anything`)
 	f("rate_limits: [{unit: day, requests_per_unit: 5, shadow_mode: true}, {unit: hour, requests_per_unit: 5}]")
 	f("shadow_mode: true\n  rate_limits: [{unit: day, requests_per_unit: 5}, {unit: hour, requests_per_unit: 5}]")
@@ -191,7 +203,8 @@ func TestRule_limits(t *testing.T) {
 				line += " | shadow"
 			}
 			got = append(got, line)
-			if limit.Stats != rule.Stats || limit.At() != rule.At() || limit.LimitStats() == nil && limit.Listed() && limit.Stats != nil {
+			if limit.Stats != rule.Stats || limit.At() != rule.At() || limit.LimitStats() == nil && limit.Listed() &&
+				limit.Stats != nil {
 				t.Errorf("%s: limit %+v", descriptor, limit)
 			}
 		}
@@ -202,8 +215,10 @@ func TestRule_limits(t *testing.T) {
 	f("(tenant,acme)",
 		"10 per SECOND (token_bucket, burst 20) | near 16 | 1 s | p:shop_tenant_acme_~bs1 | p:shop|tenant=acme|bs1",
 		"1000 per HOUR | near 800 | 2800 s | p:shop_tenant_acme_1699999200 | p:shop|tenant=acme|h1|1699999200",
-		"1000 per 6 × HOUR | near 800 | 6400 s | p:shop_tenant_acme_1699984800~fh6 | p:shop|tenant=acme|h6|1699984800 | shadow",
-		"100000 per MONTH (calendar Europe/Berlin) | near 80000 | 1385200 s | p:shop_tenant_acme_1698793200~cM1 | p:shop|tenant=acme|cM1|1698793200",
+		"1000 per 6 × HOUR | near 800 | 6400 s | p:shop_tenant_acme_1699984800~fh6 | "+
+			"p:shop|tenant=acme|h6|1699984800 | shadow",
+		"100000 per MONTH (calendar Europe/Berlin) | near 80000 | 1385200 s | p:shop_tenant_acme_1698793200~cM1 | "+
+			"p:shop|tenant=acme|cM1|1698793200",
 		"100 per MINUTE (sliding_window) | near 80 | 40 s | p:shop_tenant_acme_~rm1 | p:shop|tenant=acme|rm1")
 	f("(other,x)",
 		"5 per HOUR | near 4 | 2800 s | p:shop_other_x_1699999200 | p:shop|other=x|h1|1699999200",
@@ -237,12 +252,14 @@ func TestRule_limits(t *testing.T) {
 	}, slices.Sorted(slices.Values(names))); d != "" {
 		t.Errorf("statistics (-want +got):\n%s", d)
 	}
-	if one := r.Domain("shop").Find(entriesOf(t, "(one,x)")); one.Listed() || one.LimitStats() != nil || one.Further != nil {
+	if one := r.Domain("shop").Find(entriesOf(t, "(one,x)")); one.Listed() || one.LimitStats() != nil ||
+		one.Further != nil {
 		t.Errorf("a limit that stands alone: %+v", one)
 	}
 	third := tenant.Further[1]
 	if other := r.Domain("shop").Find(entriesOf(t, "(other,x)")); tenant.anyReplaces(other.Further[0].ID) ||
-		!third.Replacing() || !third.ReplacesID(other.ID) || other.ID == 0 || tenant.Replacing() || !tenant.anyReplaces(other.ID) {
+		!third.Replacing() || !third.ReplacesID(other.ID) || other.ID == 0 || tenant.Replacing() ||
+		!tenant.anyReplaces(other.ID) {
 		t.Error("replaces and name are not the single limit's")
 	}
 }

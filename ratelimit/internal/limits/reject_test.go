@@ -16,7 +16,8 @@ func TestLoad_rejections(t *testing.T) {
 		refused(t, Options{}, []File{{"f.yaml", []byte(text)}}, want...)
 	}
 	const head = "domain: d\ndescriptors:\n"
-	const entryKeyList = "key, value, values, cidr, not_cidr, prefix_length, group, rate_limit, rate_limits, descriptors, shadow_mode, quota_mode, detailed_metric, value_to_metric, share_threshold or metadata"
+	const entryKeyList = "key, value, values, cidr, not_cidr, prefix_length, group, rate_limit, rate_limits, " +
+		"descriptors, shadow_mode, quota_mode, detailed_metric, value_to_metric, share_threshold or metadata"
 	const limitKeyList = "unit, requests_per_unit, unit_multiplier, algorithm, burst, calendar, unlimited, name or replaces"
 	const units = "second, minute, hour, day, week, month or year"
 

@@ -35,7 +35,8 @@ func (g *replaceGraph) collect(list []Entry) {
 		for n := range e.limits() {
 			l := e.limit(n)
 			if first, known := g.rules[l.Name]; l.Name != "" && known {
-				g.report.Warning(g.at(e, l.NamePos), l.Name, "the rule in %s has the name %s too; what replaces one replaces both",
+				g.report.Warning(g.at(e, l.NamePos), l.Name,
+					"the rule in %s has the name %s too; what replaces one replaces both",
 					whereEntry(first.entry, first.NamePos), Quote(l.Name))
 			} else if l.Name != "" {
 				g.rules[l.Name] = namedLimit{l, e}

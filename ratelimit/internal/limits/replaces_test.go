@@ -14,8 +14,8 @@ func replacing(n int, to func(i int) []string) File {
 	var b strings.Builder
 	b.WriteString("domain: d\ndescriptors:\n")
 	for i := range n {
-		fmt.Fprintf(&b, "- {key: k, value: v%d, rate_limit: {unit: day, requests_per_unit: 1, name: rule%d, replaces: [", i,
-			i)
+		fmt.Fprintf(&b,
+			"- {key: k, value: v%d, rate_limit: {unit: day, requests_per_unit: 1, name: rule%d, replaces: [", i, i)
 		for _, name := range to(i) {
 			fmt.Fprintf(&b, "{name: %s},", name)
 		}
@@ -43,7 +43,8 @@ func TestReplaces_suggestions(t *testing.T) {
 		}
 	}
 	if len(warnings) != maxProblems || suggested != maxSuggestions {
-		t.Errorf("%d warnings, %d with a suggestion; want %d and %d", len(warnings), suggested, maxProblems, maxSuggestions)
+		t.Errorf("%d warnings, %d with a suggestion; want %d and %d", len(warnings), suggested, maxProblems,
+			maxSuggestions)
 	}
 	rep := NewReport(context.Background(), false)
 	var known []string
@@ -108,9 +109,11 @@ func TestReplaces_circles(t *testing.T) {
 	f(replacing(3, next(3, 1)), "rule0 replaces rule1 replaces rule2 replaces rule0")
 	f(replacing(4, next(2, 1)), "rule0 replaces rule1 replaces rule0", "rule2 replaces rule3 replaces rule2")
 	f(replacing(10, next(10, 1)),
-		"rule0 replaces rule1 replaces rule2 replaces rule3 replaces rule4 replaces rule5 replaces rule6 replaces rule7 replaces rule8 replaces rule9 replaces rule0")
+		"rule0 replaces rule1 replaces rule2 replaces rule3 replaces rule4 replaces rule5 replaces rule6 replaces "+
+			"rule7 replaces rule8 replaces rule9 replaces rule0")
 	f(replacing(5000, next(5000, 1)),
-		"rule0 replaces rule1 replaces rule2 replaces rule3 replaces rule4 replaces rule5 replaces rule6 replaces rule7 replaces rule8 replaces rule9 and so on, 5000 rules in all")
+		"rule0 replaces rule1 replaces rule2 replaces rule3 replaces rule4 replaces rule5 replaces rule6 replaces "+
+			"rule7 replaces rule8 replaces rule9 and so on, 5000 rules in all")
 	// Each further way back to a rule is reported as the same circle.
 	f(replacing(300, func(i int) []string {
 		return []string{fmt.Sprintf("rule%d", (i+1)%300), "rule0", "rule7"}[:1+min(1, i)+i/200]

@@ -81,8 +81,10 @@ func TestResources_asYAML(t *testing.T) {
 		{Key: "k", RateLimit: &policy{Unit: 1, RequestsPerUnit: 5}},
 		{Key: "k", Value: "v", ShadowMode: true, RateLimit: &policy{Unit: 2, RequestsPerUnit: 0, Name: "n"}},
 		{Key: "k", Value: "w*", DetailedMetric: true,
-			RateLimit: &policy{Unit: 3, RequestsPerUnit: math.MaxUint32, Replaces: []*rlsconf.RateLimitReplace{{Name: "n"}}}},
-		{Key: "a*b", Value: `x\*`, Descriptors: []*desc{{Key: "deep", RateLimit: &policy{Unlimited: true}}, {Key: "white"}}},
+			RateLimit: &policy{Unit: 3, RequestsPerUnit: math.MaxUint32,
+				Replaces: []*rlsconf.RateLimitReplace{{Name: "n"}}}},
+		{Key: "a*b", Value: `x\*`, Descriptors: []*desc{{Key: "deep", RateLimit: &policy{Unlimited: true}},
+			{Key: "white"}}},
 		{Key: "d4", RateLimit: &policy{Unit: 4, RequestsPerUnit: 4}},
 		{Key: "d5", RateLimit: &policy{Unit: 5, RequestsPerUnit: 5}},
 		{Key: "d6", RateLimit: &policy{Unit: 6, RequestsPerUnit: 6}},
@@ -181,7 +183,8 @@ func TestResources_rejected(t *testing.T) {
 	f([]*conf{{Name: "r"}}, `r: domain is missing or empty`)
 	f([]*conf{{}}, `resources[0]: domain is missing or empty`)
 	f(one(&desc{Value: "v", RateLimit: minute}), `r: domain "d": descriptors[0] needs a key`)
-	f(one(&desc{Key: "k", Descriptors: []*desc{{Value: "v"}}}), `r: domain "d", descriptor k: descriptors[0] needs a key`)
+	f(one(&desc{Key: "k", Descriptors: []*desc{{Value: "v"}}}),
+		`r: domain "d", descriptor k: descriptors[0] needs a key`)
 	f(one(&desc{Key: "k", Value: "v", RateLimit: &policy{RequestsPerUnit: 1}}),
 		`r: domain "d", descriptor k_v: rate_limit needs a unit (second, minute, hour, day, week, month or year) or unlimited: true`)
 	f(one(&desc{Key: "k", RateLimit: &policy{Unit: 8, RequestsPerUnit: 1}}),
@@ -197,7 +200,8 @@ func TestResources_rejected(t *testing.T) {
 		`r: domain "d", descriptor k: the rule replaces itself: "n" is its own name`)
 	f(one(&desc{Key: "k", Value: "v", RateLimit: minute}, &desc{Key: "x"}, &desc{Key: "k", Value: "v"}),
 		`r: domain "d", descriptor k_v: this descriptor is already configured in r (descriptors[0]); key and value may stand once in a list`)
-	f(one(newer(t, &desc{Key: "k", RateLimit: minute}, false, map[string]any{"a": []any{math.NaN()}, "b": math.Inf(1)})),
+	f(one(newer(t, &desc{Key: "k", RateLimit: minute}, false,
+		map[string]any{"a": []any{math.NaN()}, "b": math.Inf(1)})),
 		`r: domain "d", descriptor k: metadata.a[0] is NaN, which JSON can't hold`,
 		`r: domain "d", descriptor k: metadata.b is +Inf, which JSON can't hold`)
 	f([]*conf{{Name: "b", Domain: "d"}, {Name: "a", Domain: "d"}},
@@ -208,7 +212,8 @@ func TestResources_rejected(t *testing.T) {
 
 	g := func(b []byte, want string) {
 		t.Helper()
-		_, _, err := LoadResources(context.Background(), [][]byte{encode(t, &conf{Name: "good", Domain: "d"}), b}, Options{})
+		_, _, err := LoadResources(context.Background(), [][]byte{encode(t, &conf{Name: "good", Domain: "d"}), b},
+			Options{})
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, want %q", err, want)
 		}
@@ -260,8 +265,8 @@ func TestResources_unknownFields(t *testing.T) {
 		d := &desc{Key: "k", RateLimit: &policy{Unit: 4, RequestsPerUnit: 5}}
 		d.ProtoReflect().SetUnknown(unknown)
 		d.RateLimit.ProtoReflect().SetUnknown(unknown)
-		r, _, err := LoadResources(context.Background(), [][]byte{encode(t, &conf{Name: "r", Domain: "d", Descriptors: []*desc{d}})},
-			Options{})
+		r, _, err := LoadResources(context.Background(),
+			[][]byte{encode(t, &conf{Name: "r", Domain: "d", Descriptors: []*desc{d}})}, Options{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -278,7 +283,8 @@ func FuzzResource(f *testing.F) {
 	minute := &policy{Unit: 2, RequestsPerUnit: 1, Name: "n", Replaces: []*rlsconf.RateLimitReplace{{Name: "m"}}}
 	f.Add(encode(f, &conf{Name: "r", Domain: "d", Descriptors: []*desc{
 		{Key: "k", Value: "v*", ShadowMode: true, DetailedMetric: true, RateLimit: minute},
-		newer(f, &desc{Key: "k", RateLimit: minute, Descriptors: []*desc{{Key: "x", RateLimit: &policy{Unlimited: true}}}},
+		newer(f, &desc{Key: "k", RateLimit: minute,
+			Descriptors: []*desc{{Key: "x", RateLimit: &policy{Unlimited: true}}}},
 			true, map[string]any{"a": []any{1.0, nil}}),
 	}}))
 	f.Add(encode(f, &conf{Name: "r\n", Descriptors: []*desc{{}, {Key: "k"}, {Key: "k", RateLimit: &policy{Unit: 9}}}}))
@@ -289,7 +295,8 @@ func FuzzResource(f *testing.F) {
 		if len(b) > 1<<14 {
 			return
 		}
-		r, warnings, err := LoadResources(context.Background(), [][]byte{b}, Options{Settings: Settings{NearRatio: 0.8}})
+		r, warnings, err := LoadResources(context.Background(), [][]byte{b},
+			Options{Settings: Settings{NearRatio: 0.8}})
 		again, warnings2, err2 := LoadResources(context.Background(), [][]byte{b},
 			Options{Settings: Settings{NearRatio: 0.8}})
 		if fmt.Sprint(err) != fmt.Sprint(err2) || fmt.Sprint(warnings) != fmt.Sprint(warnings2) {

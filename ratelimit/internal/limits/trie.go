@@ -50,7 +50,8 @@ type Domain struct {
 // for each of the patterns that its key may have to be searched for; an entry with an address, of nine bytes at least,
 // is looked up in sets of prefixes (BenchmarkFind, BenchmarkPatterns_inside, BenchmarkNetworks).
 func (r *Rules) Cost(bytes int) time.Duration {
-	return time.Duration(bytes*5+bytes/9*r.lookups*200) + time.Duration(int64(bytes)*int64(r.searched)*int64(costInside)/(60<<10))
+	return time.Duration(bytes*5+bytes/9*r.lookups*200) +
+		time.Duration(int64(bytes)*int64(r.searched)*int64(costInside)/(60<<10))
 }
 
 // step is one configured entry, as compiled. Find does not touch it: its part is in place.

@@ -58,7 +58,8 @@ func TestPatterns_index(t *testing.T) {
 	var values []string
 	for i := range 300 {
 		values = append(values, []string{
-			fmt.Sprintf("/api/v%d/*", i%97), fmt.Sprintf("*%d", i), fmt.Sprintf("/api/*/%d", i%10), fmt.Sprintf("%d*", i),
+			fmt.Sprintf("/api/v%d/*", i%97), fmt.Sprintf("*%d", i), fmt.Sprintf("/api/*/%d", i%10),
+			fmt.Sprintf("%d*", i),
 		}[i%4])
 	}
 	all := make([]*pattern, len(values))
@@ -119,7 +120,8 @@ func TestLoad_manyPatterns(t *testing.T) {
 	f(manyStars(20_000, func(i int) string { return fmt.Sprintf("/v%d/*", i) }))
 	f(manyStars(100, inside))
 	f(manyStars(2000, inside),
-		"wild.yaml:3:19: domain \"wild\", descriptor w_*x0.*: 2000 patterns of key \"w\" from here on hold a text between two stars; a value of 60 KiB is searched for each, which costs a call up to about 16ms")
+		"wild.yaml:3:19: domain \"wild\", descriptor w_*x0.*: 2000 patterns of key \"w\" from here on hold a text "+
+			"between two stars; a value of 60 KiB is searched for each, which costs a call up to about 16ms")
 	f(manyStars(2000, func(i int) string { return fmt.Sprintf("/v%d/*x*", i) })) // one prefix, one search
 }
 
@@ -141,9 +143,11 @@ func BenchmarkPatterns_inside(b *testing.B) {
 	}
 }
 
-// The estimate follows what a request costs: with the length of its values, and with the patterns they are searched for.
+// The estimate follows what a request costs: with the length of its values, and with the
+// patterns they are searched for.
 func TestRules_Cost(t *testing.T) {
-	plain := mustLoad(t, Options{}, File{"f.yaml", []byte("domain: d\ndescriptors: [{key: k, value: /a/*, " + perMinute("1") + "}]")})
+	plain := mustLoad(t, Options{},
+		File{"f.yaml", []byte("domain: d\ndescriptors: [{key: k, value: /a/*, " + perMinute("1") + "}]")})
 	var b strings.Builder
 	b.WriteString("domain: d\ndescriptors:\n- key: other\n- key: below\n  descriptors:\n")
 	for i := range 2000 {

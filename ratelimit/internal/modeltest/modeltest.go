@@ -1,6 +1,6 @@
 // Package modeltest is what limits are meant to do, written as simply as possible: fractions of any size instead of
-// integers that fit, waits found by search instead of by formulas, one request after the other. Tests compare the daemon
-// with it, and draw from it what each algorithm admits.
+// integers that fit, waits found by search instead of by formulas, one request after the other. Tests compare the
+// daemon with it, and draw from it what each algorithm admits.
 package modeltest
 
 import (
@@ -69,7 +69,8 @@ func (l *Limit) used(s state, now int64) int64 {
 	case counter.FixedWindow:
 		return s.hits[i]
 	case counter.SlidingWindow:
-		// A window has a million ticks. The last window's hits weigh as much as of its ticks lie within one window of now.
+		// A window has a million ticks. The last window's hits weigh as much as of its ticks lie
+		// within one window of now.
 		ticks := now % size / l.Window
 		return s.hits[i] + ceil(big.NewRat(s.hits[i-1]*(second-ticks), second))
 	}

@@ -31,13 +31,16 @@ func TestModel(t *testing.T) {
 	ok := func(at, n, remaining, reset int64) ask { return ask{at, n, Status{Remaining: remaining, Reset: reset}} }
 	over := func(at, n, reset int64) ask { return ask{at, n, Status{Over: true, Reset: reset}} }
 	const s = second
-	run(t, Limit{Key: "k", PerUnit: 10, Window: 60}, ok(20*s, 9, 1, 40), over(21*s, 2, 39), over(22*s, 0, 38), ok(23*s, -1, 0, 37),
-		ok(60*s, 1, 9, 60))
+	run(t, Limit{Key: "k", PerUnit: 10, Window: 60}, ok(20*s, 9, 1, 40), over(21*s, 2, 39), over(22*s, 0, 38),
+		ok(23*s, -1, 0, 37), ok(60*s, 1, 9, 60))
 	run(t, Limit{Key: "k", PerUnit: 10, Window: 60, Algorithm: counter.SlidingWindow},
-		ok(20*s, 1, 9, 100), ok(50*s, 9, 0, 70), over(50*s, 1, 16), over(60*s, 1, 6), ok(66*s, 1, 0, 114), ok(90*s, 3, 1, 90),
-		ok(90*s, 0, 1, 90), ok(105*s, -2, 5, 75), over(120*s-1, 8, 1), ok(120*s, 8, 0, 120), over(120*s, 11, 120), ok(300*s, 1, 9, 120))
+		ok(20*s, 1, 9, 100), ok(50*s, 9, 0, 70), over(50*s, 1, 16), over(60*s, 1, 6), ok(66*s, 1, 0, 114),
+		ok(90*s, 3, 1, 90),
+		ok(90*s, 0, 1, 90), ok(105*s, -2, 5, 75), over(120*s-1, 8, 1), ok(120*s, 8, 0, 120), over(120*s, 11, 120),
+		ok(300*s, 1, 9, 120))
 	run(t, Limit{Key: "k", PerUnit: 10, Window: 60, Burst: 10, Algorithm: counter.TokenBucket},
-		ok(20*s, 1, 9, 6), ok(20*s, 9, 0, 60), over(20*s, 1, 6), over(26*s-1, 1, 1), ok(26*s, 1, 0, 60), ok(38*s, 0, 2, 48),
+		ok(20*s, 1, 9, 6), ok(20*s, 9, 0, 60), over(20*s, 1, 6), over(26*s-1, 1, 1), ok(26*s, 1, 0, 60),
+		ok(38*s, 0, 2, 48),
 		over(38*s, 3, 6), ok(38*s, 2, 0, 60), ok(40*s, -5, 5, 28), ok(220*s, 0, 10, 1), over(220*s, 11, 1))
 }
 

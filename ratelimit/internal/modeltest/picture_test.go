@@ -12,8 +12,8 @@ import (
 
 var update = flag.Bool("update", false, "write docs/algorithms.svg instead of comparing it")
 
-// TestDocs_algorithmsPicture compares docs/algorithms.svg with what the model admits: 10 requests a minute, of a caller who
-// sends one each second from ten seconds before a window's edge on.
+// TestDocs_algorithmsPicture compares docs/algorithms.svg with what the model admits: 10 requests a minute, of a caller
+// who sends one each second from ten seconds before a window's edge on.
 func TestDocs_algorithmsPicture(t *testing.T) {
 	const file = "../../docs/algorithms.svg"
 	got := picture()
@@ -28,7 +28,8 @@ func TestDocs_algorithmsPicture(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got != string(want) {
-		t.Error("docs/algorithms.svg is not what the model admits; go test ./ratelimit/internal/modeltest -run Picture -update writes it")
+		t.Error("docs/algorithms.svg is not what the model admits; go test ./ratelimit/internal/modeltest -run " +
+			"Picture -update writes it")
 	}
 }
 
@@ -37,8 +38,10 @@ func picture() string {
 	const first, last = 50, 180 // seconds after a minute's beginning
 	x := func(at int) int { return 140 + (at-40)*5 }
 	var b strings.Builder
-	b.WriteString(`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 960 190" font-family="sans-serif" font-size="13">` + "\n" +
-		`<rect width="960" height="190" fill="#fff"/>` + "\n")
+	b.WriteString(
+		`<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 960 190" font-family="sans-serif" font-size="13">` +
+			"\n" +
+			`<rect width="960" height="190" fill="#fff"/>` + "\n")
 	for at := 60; at <= last; at += 60 {
 		fmt.Fprintf(&b, `<line x1="%[1]d" y1="20" x2="%[1]d" y2="150" stroke="#bbb"/><text x="%[1]d" y="168" text-anchor="middle">%[2]d:00</text>`+"\n", x(at), at/60)
 	}

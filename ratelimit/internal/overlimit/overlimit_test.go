@@ -54,7 +54,8 @@ func TestOverLimit_wait(t *testing.T) {
 	clock := fakeClock(noon)
 	o := newCache(0, &clock)
 	long := strings.Repeat("x", 500)
-	a, b := Wait{Pass: 1_500_000, Until: 1_000_000, Limit: 10, Capacity: 20}, Wait{Pass: 1 << 62, Until: 1, Limit: 1<<32 - 1}
+	a, b := Wait{Pass: 1_500_000, Until: 1_000_000, Limit: 10, Capacity: 20},
+		Wait{Pass: 1 << 62, Until: 1, Limit: 1<<32 - 1}
 	o.SetWait([]byte("a"), a, 2)
 	o.SetWait([]byte(long), b, 40)
 	o.SetWait([]byte("never"), a, 0)

@@ -122,7 +122,8 @@ func (p *Page) limits(w *writer) {
 		}
 		labels = append(labels, stats.Tag{Name: "limit", Value: l.Label})
 		for i, stat := range stats.RuleStats {
-			if value := l.Stat(i).Value(); slices.Contains(stats.LimitStats, stat) && (value != 0 || stat != "shadow_mode") {
+			if value := l.Stat(i).Value(); slices.Contains(stats.LimitStats, stat) &&
+				(value != 0 || stat != "shadow_mode") {
 				name := "ratelimit_service_limit_" + stat
 				all.of(w, name, counter, helpOf(name)).add(with(p.extra, slices.Clone(labels)...), float64(value))
 			}

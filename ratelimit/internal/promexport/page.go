@@ -28,7 +28,8 @@ import (
 
 // Settings of a Page.
 type Settings struct {
-	// true: `ratelimit_service_response_time_seconds` holds milliseconds in spite of its name, as old dashboards may want; no effect with a mapping file.
+	// true: `ratelimit_service_response_time_seconds` holds milliseconds in spite of its name, as old dashboards may
+	// want; no effect with a mapping file.
 	Milliseconds bool `env:"PULLMETRICS_RESPONSE_TIME_AS_MILLISECONDS" envDefault:"false"`
 }
 
@@ -186,10 +187,12 @@ func LabelClash(tags map[string]string) string {
 		case reserved[label]:
 			return fmt.Sprintf("%q is a label that metrics have themselves", name)
 		case strings.HasPrefix(label, "__"):
-			return fmt.Sprintf("%q would be a label that Prometheus keeps to itself: no name may begin with two underscores",
+			return fmt.Sprintf(
+				"%q would be a label that Prometheus keeps to itself: no name may begin with two underscores",
 				name)
 		case made[label] != "":
-			return fmt.Sprintf("%q and %q both become the label %s", min(name, made[label]), max(name, made[label]), label)
+			return fmt.Sprintf("%q and %q both become the label %s", min(name, made[label]), max(name, made[label]),
+				label)
 		}
 		made[label] = name
 	}

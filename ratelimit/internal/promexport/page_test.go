@@ -119,7 +119,8 @@ ratelimit_service_limit_shadow_mode{az="b",domain="d",key1="k",key2="j",limit="x
 
 // TestMapped_limits: a mapping file sees them under their own names.
 func TestMapped_limits(t *testing.T) {
-	r, p := rig(t, "mappings: [{match: ratelimit.service.limit.*.*.*.over_limit, name: over, labels: {rule: $2, limit: $3}}]", nil)
+	r, p := rig(t,
+		"mappings: [{match: ratelimit.service.limit.*.*.*.over_limit, name: over, labels: {rule: $2, limit: $3}}]", nil)
 	r.Limit("d.k", "x").OverLimit.Add(3)
 	r.Limit("d.k", "x").NearLimit.Add(2)
 	compare(t, "over{limit=\"x\",rule=\"k\"} 3\nratelimit_service_limit_d_k_x_near_limit 2", scrape(t, p))
@@ -262,7 +263,8 @@ func TestForgotten(t *testing.T) {
 		}
 	}
 	f("", `ratelimit_service_rate_limit_total_hits{domain="d",key1="k",key2="j"}`)
-	f(`mappings: [{match: '^ratelimit\.service\.rate_limit\.d\..*\.total_hits$', match_type: regex, name: hits}]`, "hits")
+	f(`mappings: [{match: '^ratelimit\.service\.rate_limit\.d\..*\.total_hits$', match_type: regex, name: hits}]`,
+		"hits")
 }
 
 func TestServeHTTP(t *testing.T) {

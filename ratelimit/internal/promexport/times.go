@@ -156,7 +156,8 @@ func (p *Page) timeMapping(s stats.Series) (timeMapping, bool) {
 			labels: p.labels(s, own...)}
 	}
 	if method, ok := methodOf(s.Name, ".response_time"); ok {
-		m := seconds("ratelimit_service_response_time_seconds", callBuckets, stats.Tag{Name: "grpc_method", Value: method})
+		m := seconds("ratelimit_service_response_time_seconds", callBuckets,
+			stats.Tag{Name: "grpc_method", Value: method})
 		if p.Milliseconds { // the replaced service's buckets begin at 5 µs then
 			m.scale, m.buckets = 1, prometheus.DefBuckets
 		}

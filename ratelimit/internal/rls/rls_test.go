@@ -24,7 +24,8 @@ func sample() *pb.RateLimitRequest {
 		Domain:     "edge",
 		HitsAddend: 300,
 		Descriptors: []*ratelimitpb.RateLimitDescriptor{
-			{Entries: []*ratelimitpb.RateLimitDescriptor_Entry{{Key: "user", Value: "ann"}, {Key: "path", Value: "/ä"}}},
+			{Entries: []*ratelimitpb.RateLimitDescriptor_Entry{{Key: "user", Value: "ann"},
+				{Key: "path", Value: "/ä"}}},
 			{},
 			{
 				Entries:        []*ratelimitpb.RateLimitDescriptor_Entry{{Key: "k"}},
@@ -67,7 +68,8 @@ func TestUnmarshal_bytes(t *testing.T) {
 		e = "\x0a" + string(rune(len(e))) + e
 		return []byte("\x0a\x02d\xff\x12" + string(rune(len(e))) + e)
 	}
-	want := Request{Domain: "d\xff", Descriptors: []Descriptor{{Entries: []Entry{{Key: "k\xc3", Value: "bad\xffagent"}}}}}
+	want := Request{Domain: "d\xff",
+		Descriptors: []Descriptor{{Entries: []Entry{{Key: "k\xc3", Value: "bad\xffagent"}}}}}
 	for _, e := range []string{entry("k\xc3", "bad\xffagent"), "\x12\x09bad\xffagent\x0a\x02k\xc3"} {
 		var got Request
 		if err := got.Unmarshal(message(e)); err != nil {
@@ -135,7 +137,8 @@ func TestAppend(t *testing.T) {
 			{Code: OK},
 			{Code: OK, Remaining: math.MaxUint32},
 			{Code: OverLimit, HasLimit: true, PerUnit: 0, Unit: Minute, Reset: 40},
-			{Code: OK, HasLimit: true, PerUnit: math.MaxUint32, Unit: Week, Name: "per week", Remaining: 300, Reset: 604800},
+			{Code: OK, HasLimit: true, PerUnit: math.MaxUint32, Unit: Week, Name: "per week", Remaining: 300,
+				Reset: 604800},
 			{Code: OK, HasLimit: true, PerUnit: 1, Unit: Day, Name: long, Remaining: 300, Reset: 604800},
 			{Code: OK, HasLimit: true, PerUnit: 1, Unit: Day, Name: longer, Reset: 1},
 		},
@@ -168,13 +171,15 @@ func TestAppend(t *testing.T) {
 			},
 			{
 				Code: pb.RateLimitResponse_OK,
-				CurrentLimit: &pb.RateLimitResponse_RateLimit{RequestsPerUnit: 1, Unit: pb.RateLimitResponse_RateLimit_DAY,
+				CurrentLimit: &pb.RateLimitResponse_RateLimit{RequestsPerUnit: 1,
+					Unit: pb.RateLimitResponse_RateLimit_DAY,
 					Name: long}, LimitRemaining: 300,
 				DurationUntilReset: &durationpb.Duration{Seconds: 604800},
 			},
 			{
 				Code: pb.RateLimitResponse_OK,
-				CurrentLimit: &pb.RateLimitResponse_RateLimit{RequestsPerUnit: 1, Unit: pb.RateLimitResponse_RateLimit_DAY,
+				CurrentLimit: &pb.RateLimitResponse_RateLimit{RequestsPerUnit: 1,
+					Unit: pb.RateLimitResponse_RateLimit_DAY,
 					Name: longer}, DurationUntilReset: &durationpb.Duration{Seconds: 1},
 			},
 		},
@@ -211,7 +216,8 @@ func TestUnit(t *testing.T) {
 // A message of millions of empty descriptors is not decoded to its end.
 func TestUnmarshal_bounded(t *testing.T) {
 	var r Request
-	if err := r.Unmarshal(bytes.Repeat([]byte{2<<3 | 2, 0}, 2<<20)); err != nil || len(r.Descriptors) != maxDescriptors {
+	if err := r.Unmarshal(bytes.Repeat([]byte{2<<3 | 2, 0}, 2<<20)); err != nil ||
+		len(r.Descriptors) != maxDescriptors {
 		t.Errorf("%d descriptors (%v), want %d", len(r.Descriptors), err, maxDescriptors)
 	}
 }

@@ -63,8 +63,8 @@ func (d *debugPort) logReset(r *http.Request, domain string, descriptor *rls.Des
 		used = append(used, strconv.FormatInt(l.Used, 10))
 	}
 	attributes := []any{slog.String("by", r.RemoteAddr), slog.String("domain", cut(domain)),
-		slog.String("descriptor", cut(descriptorText(descriptor.Entries))), slog.String("rule", cut(report.Limits[0].Rule)),
-		slog.String("used", strings.Join(used, ","))}
+		slog.String("descriptor", cut(descriptorText(descriptor.Entries))),
+		slog.String("rule", cut(report.Limits[0].Rule)), slog.String("used", strings.Join(used, ","))}
 	if err != nil { // of a list, so that others are deleted
 		attributes = append(attributes, slog.String("error", err.Error()))
 	}

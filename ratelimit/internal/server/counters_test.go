@@ -60,8 +60,10 @@ func TestCounters(t *testing.T) {
 	}
 	f("DELETE", "domain=d&descriptor=k%3Da+b", 200,
 		k(3, 0)+`,"deleted":1,"note":"other instances may refuse from their over-limit cache until the reset"}`+"\n")
-	want := `time=T level=WARN msg="counters reset" by=127.0.0.1:PORT domain=d descriptor="k=a b" rule=d.k used=3` + "\n"
-	if got := regexp.MustCompile(`:\d+ `).ReplaceAllString(regexp.MustCompile(`time=\S+`).ReplaceAllString(log.String(), "time=T"), ":PORT "); got != want {
+	want := `time=T level=WARN msg="counters reset" by=127.0.0.1:PORT domain=d descriptor="k=a b" rule=d.k used=3` +
+		"\n"
+	if got := regexp.MustCompile(`:\d+ `).ReplaceAllString(
+		regexp.MustCompile(`time=\S+`).ReplaceAllString(log.String(), "time=T"), ":PORT "); got != want {
 		t.Errorf("the log is %swant %s", got, want)
 	}
 	f("GET", "domain=d&descriptor=k%3Da+b", 200, k(0, 2)+"}\n")
@@ -72,10 +74,12 @@ func TestCounters(t *testing.T) {
 		`{"domain":"d","limits":[{"rule":"d.k","file":"shop.yaml:2:16","key":"d_k_a,b=c_1699999980"`)
 	own := `{"domain":"e","limits":[{"key":"e_k_v_1699999200","algorithm":"fixed_window","limit":10,"used":0,"remaining":10,"reset":2800}]}`
 	f("GET", "domain=e&descriptor=k%3Dv&limit=10/hour", 200, own)
-	f("GET", "domain=e&descriptor_json="+url.QueryEscape(`{"entries":[{"key":"k","value":"v"}],"limit":{"requestsPerUnit":10,"unit":"HOUR"}}`),
+	f("GET", "domain=e&descriptor_json="+
+		url.QueryEscape(`{"entries":[{"key":"k","value":"v"}],"limit":{"requestsPerUnit":10,"unit":"HOUR"}}`),
 		200, own)
 
-	f("GET", "domain=d&descriptor=j%3Dv", 404, `{"code":"NOT_FOUND","message":"no counter decides this descriptor: entry 1, (\"j\", \"v\"):`)
+	f("GET", "domain=d&descriptor=j%3Dv", 404,
+		`{"code":"NOT_FOUND","message":"no counter decides this descriptor: entry 1, (\"j\", \"v\"):`)
 	f("DELETE", "domain=d&descriptor=free%3Dlunch", 404, `{"code":"NOT_FOUND"`)
 	for query, want := range map[string]string{
 		"descriptor=k%3Dv":           "domain is missing",
@@ -86,8 +90,9 @@ func TestCounters(t *testing.T) {
 		"domain=d&descriptor=k%3Dv&limit=10/fortnight":     `limit: \"10/fortnight\" is no limit, such as 10/minute`,
 		"domain=d&descriptor=k%3Dv&limit=-1/second":        `limit: \"-1/second\" is no limit`,
 		"domain=d&descriptor=k%3Dv&pattern=*":              `there is no parameter \"pattern\"`,
-		"domain=d&descriptor_json=" + url.QueryEscape(`{"limit":{"requestsPerUnit":1,"unit":"DAY"}}`) + "&limit=1/day": "limit stands twice",
-		"domain=d&descriptor_json=" + url.QueryEscape(`{"limit":{"requestsPerUnit":1}}`):                               "limit: its unit is unknown",
+		"domain=d&descriptor_json=" + url.QueryEscape(`{"limit":{"requestsPerUnit":1,"unit":"DAY"}}`) +
+			"&limit=1/day": "limit stands twice",
+		"domain=d&descriptor_json=" + url.QueryEscape(`{"limit":{"requestsPerUnit":1}}`): "limit: its unit is unknown",
 	} {
 		f("DELETE", query, 400, `{"code":"INVALID_ARGUMENT","message":"`+want)
 	}
@@ -164,10 +169,12 @@ func TestCounters_fails(t *testing.T) {
 	t.Parallel()
 	store := newFaulty()
 	r := newDebugRig(t, withToken, service.Options{Store: store})
-	for err, want := range map[error]string{counter.ErrUnavailable: "UNAVAILABLE", counter.ErrTimeout: "DEADLINE_EXCEEDED"} {
+	for err, want := range map[error]string{counter.ErrUnavailable: "UNAVAILABLE",
+		counter.ErrTimeout: "DEADLINE_EXCEEDED"} {
 		store.do = func(context.Context) error { return err }
 		for _, method := range []string{"GET", "DELETE"} {
-			if status, body := r.authorized(t, method, "/counters?domain=d&descriptor=k%3Dv"); status != 503 || !strings.Contains(body, want) {
+			if status, body := r.authorized(t, method, "/counters?domain=d&descriptor=k%3Dv"); status != 503 ||
+				!strings.Contains(body, want) {
 				t.Errorf("%s: %d %s", method, status, body)
 			}
 		}

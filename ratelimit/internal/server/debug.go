@@ -18,7 +18,8 @@ import (
 
 // DebugSettings are the plain settings of the debug listener. The comments are the documentation of the variables.
 type DebugSettings struct {
-	// Opens the guarded pages of the debug port, which has no TLS, as a bearer token of 16 bytes or more; unset: they are for this host alone, to read. _TOKEN_FILE reads it from a file.
+	// Opens the guarded pages of the debug port, which has no TLS, as a bearer token of 16 bytes or more; unset: they
+	// are for this host alone, to read. _TOKEN_FILE reads it from a file.
 	Token string `env:"DEBUG_TOKEN" secret:"true"`
 }
 
@@ -58,8 +59,8 @@ var debugPages = []page{
 var xdsPage = page{"/xds", "the control plane: connected or not, the version in force, what was refused last"}
 
 // NewDebug is the handler of the debug listener. Every page but the profiles answers as JSON too, with
-// ?format=json. What shows values of requests, or writes, is behind a guard; the other pages are open: bind it where only
-// operators come.
+// ?format=json. What shows values of requests, or writes, is behind a guard; the other pages are open: bind it where
+// only operators come.
 func NewDebug(o DebugOptions) http.Handler {
 	d := &debugPort{o}
 	mux := http.NewServeMux()
@@ -158,7 +159,8 @@ func (d *debugPort) xds(w http.ResponseWriter, r *http.Request) {
 func (d *debugPort) explain(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	if q.Get("domain") == "" {
-		writeError(w, http.StatusBadRequest, "INVALID_ARGUMENT", "domain is missing: /explain?domain=D&descriptor=k=v,k2=v2")
+		writeError(w, http.StatusBadRequest, "INVALID_ARGUMENT",
+			"domain is missing: /explain?domain=D&descriptor=k=v,k2=v2")
 		return
 	}
 	entries, err := ParseDescriptor(q.Get("descriptor"))

@@ -132,7 +132,8 @@ var examples = []example{
 		asks: []ask{one("(r,end)|(r,theend)|(r,ends)", "OK", "OK 2/3 MINUTE 40s", "OK 2/3 MINUTE 40s", none)},
 		keys: map[string]int64{"d_r_end" + window: 1, "d_r_theend" + window: 1}, metric: []string{"d.r_*end"}},
 	{n: 22, yaml: `[{key: s, value: "a*b*a", @4/m}]`,
-		asks: []ask{one("(s,aba)|(s,a1b2a)|(s,aa)|(s,aab)", "OK", "OK 3/4 MINUTE 40s", "OK 3/4 MINUTE 40s", none, none)},
+		asks: []ask{one("(s,aba)|(s,a1b2a)|(s,aa)|(s,aab)", "OK", "OK 3/4 MINUTE 40s", "OK 3/4 MINUTE 40s", none,
+			none)},
 		keys: map[string]int64{"d_s_aba" + window: 1, "d_s_a1b2a" + window: 1}, metric: []string{"d.s_a*b*a"}},
 	{n: 23, yaml: `[{key: x, value: "aa*aa", @6/m}]`,
 		asks: []ask{one("(x,aaaa)|(x,aaa)", "OK", "OK 5/6 MINUTE 40s", none)},
@@ -155,7 +156,8 @@ var examples = []example{
 	{n: 28, yaml: `[{key: k, @0/m}]`, asks: []ask{one("(k,v)", "OVER_LIMIT", "OVER_LIMIT 0/0 MINUTE 40s")},
 		keys: map[string]int64{"d_k_v" + window: 1}, metric: []string{"d.k"}},
 	{n: 29, yaml: `[{key: u, rate_limit: {unlimited: true}}]`, asks: []ask{one("(u,1)", "OK", free)},
-		metric: []string{"d.u"}}, {n: 30, yaml: `[{key: v, rate_limit: {unlimited: true}, descriptors: [{key: x, @1/m}]}]`,
+		metric: []string{"d.u"}},
+	{n: 30, yaml: `[{key: v, rate_limit: {unlimited: true}, descriptors: [{key: x, @1/m}]}]`,
 		asks: []ask{one("(v,1)(x,1)", "OK", "OK 0/1 MINUTE 40s")},
 		keys: map[string]int64{"d_v_1_x_1" + window: 1}, metric: []string{"d.v.x"}},
 	{n: 31, yaml: replaces, asks: []ask{one("(a,1)|(b,1)", "OK", none, "OK 9/10 MINUTE 40s")},
@@ -185,7 +187,10 @@ var examples = []example{
 		keys: map[string]int64{"d_k_v" + window: 5}, metric: []string{"d.k"},
 		stats: map[string]int64{"d.k.total_hits": 5, "d.k.over_limit": 2, "d.k.near_limit": 1}},
 	{n: 39, yaml: `[{key: k, @3/m}]`, asks: []ask{with(descriptorHits(0), "(k,v)", "OK", "OK 3/3 MINUTE 40s")}},
-	{n: 40, yaml: `[{key: k, @3/m}]`, asks: []ask{with(func(r *pb.RateLimitRequest) { hits(5)(r); descriptorHits(2)(r) },
+	{n: 40, yaml: `[{key: k, @3/m}]`, asks: []ask{with(func(r *pb.RateLimitRequest) {
+		hits(5)(r)
+		descriptorHits(2)(r)
+	},
 		"(k,v)", "OK", "OK 1/3 MINUTE 40s")}, keys: map[string]int64{"d_k_v" + window: 2}, metric: []string{"d.k"}},
 	{n: 41, yaml: `[{key: k, @3/m}]`, asks: []ask{one("(k,x)|(k,x)", "OK", "OK 2/3 MINUTE 40s", "OK 1/3 MINUTE 40s")},
 		keys: map[string]int64{"d_k_x" + window: 2}, metric: []string{"d.k"}},
@@ -307,7 +312,8 @@ func describe(r *pb.RateLimitResponse) []string {
 			if l.Name != "" {
 				text += " " + l.Name
 			}
-			text += fmt.Sprintf(" %d/%d %s %ds", s.LimitRemaining, l.RequestsPerUnit, l.Unit, s.DurationUntilReset.GetSeconds())
+			text += fmt.Sprintf(" %d/%d %s %ds", s.LimitRemaining, l.RequestsPerUnit, l.Unit,
+				s.DurationUntilReset.GetSeconds())
 		} else if s.LimitRemaining != 0 {
 			text += fmt.Sprintf(" rem %d", s.LimitRemaining)
 		}

@@ -13,7 +13,8 @@ import (
 type Front interface {
 	// Serve accepts connections. It returns nil, grpc.ErrServerStopped or h2grpc.ErrServerClosed after Shutdown.
 	Serve(net.Listener) error
-	// Shutdown takes no new calls, waits for those in flight until ctx ends, and cuts the rest: then its error is ctx's.
+	// Shutdown takes no new calls, waits for those in flight until ctx ends, and cuts the rest:
+	// then its error is ctx's.
 	Shutdown(ctx context.Context) error
 }
 

@@ -86,7 +86,8 @@ func NewGRPC(o GRPCOptions) *grpc.Server {
 		grpc.ReadBufferSize(bufferBytes), grpc.WriteBufferSize(bufferBytes),
 		grpc.StaticConnWindowSize(connWindow), grpc.StaticStreamWindowSize(streamWindow),
 		grpc.KeepaliveParams(keepalive.ServerParameters{
-			MaxConnectionAge: o.MaxAge, MaxConnectionAgeGrace: o.MaxAgeGrace, Time: o.KeepaliveTime, Timeout: o.KeepaliveTimeout,
+			MaxConnectionAge: o.MaxAge, MaxConnectionAgeGrace: o.MaxAgeGrace, Time: o.KeepaliveTime,
+			Timeout: o.KeepaliveTimeout,
 		}),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: max(1, o.MinPing-minPingSlack),
 			PermitWithoutStream: true}), grpc.ChainUnaryInterceptor(unary...),

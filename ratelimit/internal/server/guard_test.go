@@ -77,11 +77,12 @@ func TestGuard(t *testing.T) {
 		f("", "GET", local, here, header, 403, only)
 		f("", "DELETE", local, here, header, 403, only)
 	}
-	for _, host := range []string{"127.0.0.1", "localhost", "LocalHost:6070", "[::1]:6070", "[::1]", "10.1.2.3:6070", "::1"} {
+	for _, host := range []string{"127.0.0.1", "localhost", "LocalHost:6070", "[::1]:6070", "[::1]", "10.1.2.3:6070",
+		"::1"} {
 		f("", "GET", local, host, "", 200, "")
 	}
-	for _, host := range []string{"evil.example", "evil.example:6070", "localhost.evil.example", "127.0.0.1.evil.example", "",
-		"localhost.", "[::1", "[localhost]:1:2"} {
+	for _, host := range []string{"evil.example", "evil.example:6070", "localhost.evil.example",
+		"127.0.0.1.evil.example", "", "localhost.", "[::1", "[localhost]:1:2"} {
 		if host == "[::1" { // read as its address
 			continue
 		}
@@ -98,7 +99,8 @@ func TestGuard(t *testing.T) {
 			}
 		}
 	}
-	for _, header := range []string{"Authorization: Bearer ", "Authorization: Bearer", "Authorization: Bearer " + testToken + "x",
+	for _, header := range []string{"Authorization: Bearer ", "Authorization: Bearer",
+		"Authorization: Bearer " + testToken + "x",
 		"Authorization: Bearer " + testToken[:15], "Authorization: Basic " + testToken, "Authorization: " + testToken,
 		"Authorization: Bearer  " + testToken, bearer + "\n" + bearer, "Cookie: " + testToken, "Token: " + testToken} {
 		f(testToken, "GET", local, here, header, 401, needs)

@@ -167,7 +167,8 @@ func writeRefusal(w http.ResponseWriter, err error) {
 	switch {
 	case !ok:
 		writeError(w, http.StatusInternalServerError, "INTERNAL", "internal error")
-	case refusal == service.ErrNoRules: // 400 in the replaced service; nothing the caller can mend, but its code is relied on
+	case refusal == service.ErrNoRules:
+		// 400 in the replaced service; nothing the caller can mend, but its code is relied on
 		writeError(w, http.StatusBadRequest, "UNAVAILABLE", refusal.Msg)
 	case refusal.Kind == service.Invalid:
 		writeError(w, http.StatusBadRequest, "INVALID_ARGUMENT", refusal.Msg)

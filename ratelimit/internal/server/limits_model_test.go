@@ -29,7 +29,8 @@ func randomRules(r *rand.Rand) (yaml string, entries [][]modeltest.Limit) {
 				Key: fmt.Sprint(i, " ", j), Algorithm: counter.Algorithm(r.IntN(3)), PerUnit: 1 + r.Int64N(12),
 				Window: 60 * int64(1+j), Shadow: r.IntN(5) == 0,
 			}
-			text := fmt.Sprintf("unit: minute, unit_multiplier: %d, requests_per_unit: %d, algorithm: %s", 1+j, l.PerUnit, l.Algorithm)
+			text := fmt.Sprintf("unit: minute, unit_multiplier: %d, requests_per_unit: %d, algorithm: %s", 1+j,
+				l.PerUnit, l.Algorithm)
 			if l.Algorithm == counter.TokenBucket {
 				l.Burst = 1 + r.Int64N(20)
 				text += fmt.Sprintf(", burst: %d", l.Burst)
@@ -38,7 +39,8 @@ func randomRules(r *rand.Rand) (yaml string, entries [][]modeltest.Limit) {
 			texts = append(texts, fmt.Sprintf("{%s, shadow_mode: %v}", text, l.Shadow))
 		}
 		limits := "rate_limits: [" + strings.Join(texts, ", ") + "]"
-		if text, plain := strings.CutSuffix(texts[0], ", shadow_mode: false}"); plain && len(list) == 1 && r.IntN(2) == 0 {
+		if text, plain := strings.CutSuffix(texts[0], ", shadow_mode: false}"); plain && len(list) == 1 &&
+			r.IntN(2) == 0 {
 			limits = "rate_limit: " + text + "}" // which is the same
 		}
 		yaml += fmt.Sprintf("- {key: k%d, %s}\n", i, limits)
@@ -48,8 +50,8 @@ func randomRules(r *rand.Rand) (yaml string, entries [][]modeltest.Limit) {
 }
 
 // Random requests at random instants get the model's answers, on each store and from two daemons on one, whose servers
-// forget their scripts now and then; each answer's headers are structured fields, and Retry-After is no earlier than what
-// refuses.
+// forget their scripts now and then; each answer's headers are structured fields, and Retry-After is no earlier than
+// what refuses.
 func TestLimits_model(t *testing.T) {
 	for _, b := range timedBackends {
 		for _, stop := range []bool{false, true} {

@@ -182,8 +182,8 @@ func tryLimitExample(t *testing.T, store *timedStore, clock *testClock, e *limit
 		took := time.Since(began)
 		differ := func(what string, want, got any) {
 			if d := cmp.Diff(want, got); d != "" {
-				wrong = append(wrong, fmt.Sprintf("testdata/limits.txt:%d, example %s: %swant (-), got (+):\n%s", s.line, s.number,
-					what, d))
+				wrong = append(wrong, fmt.Sprintf("testdata/limits.txt:%d, example %s: %swant (-), got (+):\n%s",
+					s.line, s.number, what, d))
 			}
 		}
 		differ("", s.answers, briefly(got, s.answers))

@@ -72,7 +72,8 @@ func (d *debugPort) top(w http.ResponseWriter, r *http.Request) {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "# hits from %s, for a minute; at most so much too high; key; rule\n", from.Format(time.RFC3339))
 	for _, k := range keys {
-		fmt.Fprintf(&b, "%d %d %s %s %s\n", k.Hits, k.Error, Visible(k.Domain), shownEntries(k.Entries), Visible(k.Rule))
+		fmt.Fprintf(&b, "%d %d %s %s %s\n", k.Hits, k.Error, Visible(k.Domain), shownEntries(k.Entries),
+			Visible(k.Rule))
 	}
 	respond(w, r, b.String(), struct {
 		From time.Time        `json:"from"`

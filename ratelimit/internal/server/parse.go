@@ -18,7 +18,8 @@ import (
 func ParseDescriptorJSON(text string) (rls.Descriptor, error) {
 	var in ratelimitpb.RateLimitDescriptor
 	if err := protojson.Unmarshal([]byte(text), &in); err != nil {
-		return rls.Descriptor{}, fmt.Errorf(`%q is no descriptor, such as {"entries": [{"key": "…", "value": "…"}]}`, text)
+		return rls.Descriptor{},
+			fmt.Errorf(`%q is no descriptor, such as {"entries": [{"key": "…", "value": "…"}]}`, text)
 	}
 	var r rls.Request
 	fromProto(&r, &pb.RateLimitRequest{Descriptors: []*ratelimitpb.RateLimitDescriptor{&in}})
@@ -46,6 +47,7 @@ func ParseLimit(text string) (rls.Override, error) {
 			}
 		}
 	}
-	return rls.Override{}, fmt.Errorf("%q is no limit, such as 10/minute; units are second, minute, hour, day, week, month, year",
-		text)
+	return rls.Override{},
+		fmt.Errorf("%q is no limit, such as 10/minute; units are second, minute, hour, day, week, month, year",
+			text)
 }

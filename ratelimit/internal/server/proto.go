@@ -34,7 +34,8 @@ func toProto(r *rls.Response) *pb.RateLimitResponse {
 	out := &pb.RateLimitResponse{OverallCode: pb.RateLimitResponse_Code(r.Overall), DynamicMetadata: r.Metadata}
 	for i := range r.Statuses {
 		s := &r.Statuses[i]
-		st := &pb.RateLimitResponse_DescriptorStatus{Code: pb.RateLimitResponse_Code(s.Code), LimitRemaining: s.Remaining}
+		st := &pb.RateLimitResponse_DescriptorStatus{Code: pb.RateLimitResponse_Code(s.Code),
+			LimitRemaining: s.Remaining}
 		if s.HasLimit {
 			st.CurrentLimit = &pb.RateLimitResponse_RateLimit{
 				RequestsPerUnit: s.PerUnit, Unit: pb.RateLimitResponse_RateLimit_Unit(s.Unit), Name: s.Name,

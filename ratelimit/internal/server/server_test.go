@@ -89,8 +89,9 @@ func asJSON(t testing.TB, text string) any {
 
 func TestJSON(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, service.Options{Headers: &decide.HeaderNames{Limit: "RateLimit-Limit", Remaining: "RateLimit-Remaining",
-		Reset: "RateLimit-Reset"}}, limits.Options{},
+	r := newRig(t, service.Options{Headers: &decide.HeaderNames{Limit: "RateLimit-Limit",
+		Remaining: "RateLimit-Remaining",
+		Reset:     "RateLimit-Reset"}}, limits.Options{},
 		short(`
 - {key: k, @2/m}
 - {key: zero, @0/m}
@@ -149,8 +150,10 @@ func TestJSON_headers(t *testing.T) {
 	}
 	draft := service.Options{DraftHeaders: true}
 	legacy := service.Options{Headers: &decide.HeaderNames{Limit: "A", Remaining: "B", Reset: "C"}}
-	f(draft, "k", http.Header{"Ratelimit-Policy": {`"2-per-minute";q=2;w=60`}, "Ratelimit": {`"2-per-minute";r=1;t=40`}})
-	f(draft, "zero", http.Header{"Ratelimit-Policy": {`"0-per-minute";q=0;w=60`}, "Ratelimit": {`"0-per-minute";r=0;t=40`},
+	f(draft, "k", http.Header{"Ratelimit-Policy": {`"2-per-minute";q=2;w=60`},
+		"Ratelimit": {`"2-per-minute";r=1;t=40`}})
+	f(draft, "zero", http.Header{"Ratelimit-Policy": {`"0-per-minute";q=0;w=60`},
+		"Ratelimit":   {`"0-per-minute";r=0;t=40`},
 		"Retry-After": {"40"}})
 	f(draft, "nothing", http.Header{})
 	f(legacy, "k", http.Header{})
@@ -183,7 +186,8 @@ func TestJSON_refusals(t *testing.T) {
 	f("POST", `{"domain": "d"} trailing`, 400, "INVALID_ARGUMENT", "")
 	f("POST", `{"descriptors": [{}]}`, 400, "INVALID_ARGUMENT", "rate limit domain must not be empty")
 	f("POST", `{"domain": "d"}`, 400, "INVALID_ARGUMENT", "rate limit descriptor list must not be empty")
-	f("POST", `{"domain": "d", "descriptors": [{"limit": {"unit": "FORTNIGHT"}}]}`, 400, "INVALID_ARGUMENT", "FORTNIGHT")
+	f("POST", `{"domain": "d", "descriptors": [{"limit": {"unit": "FORTNIGHT"}}]}`, 400, "INVALID_ARGUMENT",
+		"FORTNIGHT")
 	f("POST", `{"domain": "d", "descriptors": [{"limit": {"requestsPerUnit": 1}}]}`, 400, "INVALID_ARGUMENT",
 		"limit has unit 0")
 	f("POST", `{"domain": "`+strings.Repeat("x", 1<<20)+`"}`, 413, "RESOURCE_EXHAUSTED", "1048576")
@@ -192,10 +196,12 @@ func TestJSON_refusals(t *testing.T) {
 	if resp, _ := r.post(t, "GET", "/json", ""); resp.Header.Get("Allow") != "POST" {
 		t.Errorf("Allow: %q", resp.Header.Get("Allow"))
 	}
-	for path, why := range map[string]string{"/json/": "a trailing slash", "/debug/pprof/": "profiles on the public port",
-		"/": "nothing"} {
+	for path, why := range map[string]string{"/json/": "a trailing slash",
+		"/debug/pprof/": "profiles on the public port",
+		"/":             "nothing"} {
 		resp, body := r.post(t, "POST", path, "{}")
-		if resp.StatusCode != 404 || body != `{"code":"NOT_FOUND","message":"there are /json and /healthcheck here"}`+"\n" {
+		if resp.StatusCode != 404 || body != `{"code":"NOT_FOUND","message":"there are /json and /healthcheck here"}`+
+			"\n" {
 			t.Errorf("%s (%s) answers %d %q", path, why, resp.StatusCode, body)
 		}
 	}
@@ -410,7 +416,10 @@ func TestReflection(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := stream.Send(&reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_FileContainingSymbol{FileContainingSymbol: serviceName}}); err != nil {
+	if err := stream.Send(
+		&reflectionpb.ServerReflectionRequest{
+			MessageRequest: &reflectionpb.ServerReflectionRequest_FileContainingSymbol{
+				FileContainingSymbol: serviceName}}); err != nil {
 		t.Fatal(err)
 	}
 	got, err := stream.Recv()
@@ -464,8 +473,8 @@ func TestDebug(t *testing.T) {
 		t.Helper()
 		resp, body := r.post(t, method, path, "")
 		if resp.StatusCode != status || resp.Header.Get("Allow") != allow || method == "HEAD" && body != "" {
-			t.Errorf("%s %s: %d, Allow %q, %q; want %d and %q", method, path, resp.StatusCode, resp.Header.Get("Allow"), body,
-				status, allow)
+			t.Errorf("%s %s: %d, Allow %q, %q; want %d and %q", method, path, resp.StatusCode,
+				resp.Header.Get("Allow"), body, status, allow)
 		}
 	}
 	for _, path := range []string{"/", "/explain?domain=d&descriptor=k=v", "/rlconfig", "/stats"} {

@@ -31,7 +31,8 @@ const tapRules = `[{key: k, @2/m}, {key: path, @1000/m}, {key: free, value: lunc
 func newDebugRig(t testing.TB, d DebugOptions, o ...service.Options) *rig {
 	t.Helper()
 	r := newRig(t, append(o, service.Options{})[0], limits.Options{})
-	loader := service.NewLoader(r.service, limits.Options{Settings: limits.Settings{NearRatio: 0.8}}, discard, func(int) {})
+	loader := service.NewLoader(r.service, limits.Options{Settings: limits.Settings{NearRatio: 0.8}}, discard,
+		func(int) {})
 	if err := loader.Load(context.Background(), []rulefile.File{{Name: "shop.yaml",
 		Text: []byte("domain: d\ndescriptors: " + short(tapRules))}}); err != nil {
 		t.Fatal(err)
@@ -103,7 +104,8 @@ func TestTap(t *testing.T) {
 		}
 	}
 	for _, code := range []string{"OK", "OK", "OVER_LIMIT"} {
-		want(next(t, all), `{"at":"2023-11-14T22:13:20Z","domain":"d","code":"`+code+`"`, `"rule":"d.k","file":"shop.yaml:2:`)
+		want(next(t, all), `{"at":"2023-11-14T22:13:20Z","domain":"d","code":"`+code+`"`,
+			`"rule":"d.k","file":"shop.yaml:2:`)
 	}
 	want(next(t, all), `"unmatched":"no_match"`)
 	want(next(t, over), `"code":"OVER_LIMIT"`, `"limit":2,"remaining":0,"reset":40`)
@@ -169,14 +171,16 @@ func TestTap_refusals(t *testing.T) {
 		r.tap(t, "")
 	}
 	resp, body := r.post(t, "GET", "/tap", "")
-	if resp.StatusCode != 503 || !strings.Contains(body, "4 taps are open") || !strings.Contains(body, "RESOURCE_EXHAUSTED") {
+	if resp.StatusCode != 503 || !strings.Contains(body, "4 taps are open") ||
+		!strings.Contains(body, "RESOURCE_EXHAUSTED") {
 		t.Errorf("a fifth tap: %d %s", resp.StatusCode, body)
 	}
 	if resp, body := r.post(t, "HEAD", "/tap", ""); resp.StatusCode != 200 || body != "" {
 		t.Errorf("HEAD: %d %q", resp.StatusCode, body)
 	}
 	r.service.Observer().Close()
-	if resp, body := r.post(t, "DELETE", "/tap", ""); resp.StatusCode != 403 || !strings.Contains(body, "needs DEBUG_TOKEN") {
+	if resp, body := r.post(t, "DELETE", "/tap", ""); resp.StatusCode != 403 ||
+		!strings.Contains(body, "needs DEBUG_TOKEN") {
 		t.Errorf("DELETE: %d %s", resp.StatusCode, body)
 	}
 }
@@ -257,14 +261,16 @@ func TestTap_stalled(t *testing.T) {
 		total += n
 	}
 	if otherSaw == 0 || otherSaw+otherMissed != total {
-		t.Errorf("the other reader saw %d events and was told of %d dropped, of %d requests", otherSaw, otherMissed, total)
+		t.Errorf("the other reader saw %d events and was told of %d dropped, of %d requests", otherSaw, otherMissed,
+			total)
 	}
 }
 
 func TestRecentAndTop(t *testing.T) {
 	t.Parallel()
 	off := newDebugRig(t, DebugOptions{})
-	for path, want := range map[string]string{"/recent": "off: DEBUG_RECENT_SIZE is 0", "/top": "off: DEBUG_TOP_KEYS is 0"} {
+	for path, want := range map[string]string{"/recent": "off: DEBUG_RECENT_SIZE is 0",
+		"/top": "off: DEBUG_TOP_KEYS is 0"} {
 		if resp, body := off.post(t, "GET", path, ""); resp.StatusCode != 404 || !strings.Contains(body, want) {
 			t.Errorf("%s: %d %s", path, resp.StatusCode, body)
 		}
@@ -325,7 +331,8 @@ func TestRecentAndTop(t *testing.T) {
 }
 `)
 	for _, path := range []string{"/recent?domian=d", "/top?domian=d"} {
-		if resp, body := r.post(t, "GET", path, ""); resp.StatusCode != 400 || !strings.Contains(body, "there is no parameter") {
+		if resp, body := r.post(t, "GET", path, ""); resp.StatusCode != 400 ||
+			!strings.Contains(body, "there is no parameter") {
 			t.Errorf("%s: %d %s", path, resp.StatusCode, body)
 		}
 	}

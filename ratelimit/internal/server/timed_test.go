@@ -54,7 +54,8 @@ var timedBackends = []timedBackend{
 		for _, master := range cluster.Nodes[:3] {
 			nodes = append(nodes, rueidis.ClientOption{InitAddress: []string{master.Addr()}})
 		}
-		return openTimed(t, c, redis.Options{Settings: redis.Settings{Type: redis.InCluster, URL: cluster.URL()}}, nodes...)
+		return openTimed(t, c, redis.Options{Settings: redis.Settings{Type: redis.InCluster, URL: cluster.URL()}},
+			nodes...)
 	}},
 }
 
@@ -130,5 +131,6 @@ func raw(h *counter.Hit) string {
 	if h.Algorithm == counter.TokenBucket {
 		return text + strconv.FormatUint(uint64(h.State.Rest), 10)
 	}
-	return text + strconv.FormatUint(uint64(h.State.Current), 10) + " " + strconv.FormatUint(uint64(h.State.Previous), 10)
+	return text + strconv.FormatUint(uint64(h.State.Current), 10) + " " +
+		strconv.FormatUint(uint64(h.State.Previous), 10)
 }

@@ -49,7 +49,8 @@ func TestVectors(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%d/%d+%d", b.name, v.limit, v.before, v.hits), func(t *testing.T) {
 				t.Parallel()
 				store, _ := b.open(t)
-				r := newRig(t, service.Options{Store: store}, limits.Options{Settings: limits.Settings{NearRatio: v.ratio}},
+				r := newRig(t, service.Options{Store: store},
+					limits.Options{Settings: limits.Settings{NearRatio: v.ratio}},
 					short(fmt.Sprintf("[{key: k, @%d/m}]", v.limit)))
 				r.ask(t, changed(descriptorHits(v.before), req("d", "(k,v)")))
 				before := r.counters("ratelimit.service.rate_limit.d.k.")
@@ -59,7 +60,8 @@ func TestVectors(t *testing.T) {
 					t.Errorf("want (-), got (+):\n%s", d)
 				}
 				after := r.counters("ratelimit.service.rate_limit.d.k.")
-				for name, want := range map[string]int64{"total_hits": int64(v.hits), "over_limit": v.over, "near_limit": v.near,
+				for name, want := range map[string]int64{"total_hits": int64(v.hits), "over_limit": v.over,
+					"near_limit":   v.near,
 					"within_limit": v.within} {
 					if got := after[name] - before[name]; got != want {
 						t.Errorf("%s grew by %d, want %d", name, got, want)
@@ -102,14 +104,16 @@ func TestStores(t *testing.T) {
 				one("(h,1)", "OK", "OK 0/2 HOUR 2800s"),
 				one("(h,1)|(n,v)(s,2)", "OVER_LIMIT", "OVER_LIMIT 0/2 HOUR 2800s", "OK 1/1 DAY 6400s"),
 			},
-			keys: map[string]int64{"d_h_1_1699999200": 2, "d_n_v_s_1_1699920000": 1}, metric: []string{"d.h", "d.n_v.s"}},
+			keys:   map[string]int64{"d_h_1_1699999200": 2, "d_n_v_s_1_1699920000": 1},
+			metric: []string{"d.h", "d.n_v.s"}},
 		{n: 103, yaml: `[{key: k, @3/m}]`, service: service.Options{Settings: service.Settings{StopWhenOver: true}},
 			asks: []ask{one("(k,x)|(k,x)|(k,x)", "OK", "OK 2/3 MINUTE 40s", "OK 1/3 MINUTE 40s", "OK 0/3 MINUTE 40s")},
 			keys: map[string]int64{"d_k_x" + window: 3}, metric: []string{"d.k"}},
 		{n: 104, yaml: `[{key: k, @3/m}, {key: sh, @0/m, shadow_mode: true}]`,
 			service: service.Options{Settings: service.Settings{StopWhenOver: true}},
 			asks:    []ask{one("(k,x)|(sh,x)", "OK", "OK 2/3 MINUTE 40s", "OK 0/0 MINUTE 40s")},
-			keys:    map[string]int64{"d_k_x" + window: 1}, metric: []string{"d.k", "d.sh"}}, // what goes over is never written
+			// what goes over is never written
+			keys: map[string]int64{"d_k_x" + window: 1}, metric: []string{"d.k", "d.sh"}},
 		{n: 105, yaml: `[{key: k, @3/m}]`,
 			asks: []ask{
 				with(descriptorHits(1<<63-1), "(k,x)", "OVER_LIMIT", "OVER_LIMIT 0/3 MINUTE 40s"),
@@ -121,7 +125,8 @@ func TestStores(t *testing.T) {
 			asks: []ask{one("(k,x)", "OK", "OK 1/2 MINUTE 400s")},
 			keys: map[string]int64{"d_k_x_1699999800": 1}, metric: []string{"d.k"}},
 		{n: 108, yaml: `[{key: k, rate_limit: {requests_per_unit: 2, unit: year, unit_multiplier: 4294967295}}]`,
-			asks: []ask{one("(k,x)", "OK", "OK 1/2 YEAR 315576000000s"), one("(k,x)", "OK", "OK 0/2 YEAR 315576000000s"),
+			asks: []ask{one("(k,x)", "OK", "OK 1/2 YEAR 315576000000s"),
+				one("(k,x)", "OK", "OK 0/2 YEAR 315576000000s"),
 				one("(k,x)", "OVER_LIMIT", "OVER_LIMIT 0/2 YEAR 315576000000s")},
 			keys: map[string]int64{"d_k_x_0": 3}, metric: []string{"d.k"}},
 		{n: 107, yaml: `[{key: "k", @2/m}]`, limits: limits.Options{Settings: limits.Settings{KeyPrefix: "pre:"}},

@@ -49,7 +49,8 @@ func (p *parser) member() (m Member, err error) {
 	for strings.HasPrefix(p.rest, ";") {
 		p.rest = strings.TrimLeft(p.rest[1:], " ")
 		key := p.take(func(c byte, first bool) bool {
-			return 'a' <= c && c <= 'z' || c == '*' || !first && ('0' <= c && c <= '9' || strings.IndexByte("_-.", c) >= 0)
+			return 'a' <= c && c <= 'z' || c == '*' ||
+				!first && ('0' <= c && c <= '9' || strings.IndexByte("_-.", c) >= 0)
 		})
 		after, ok := strings.CutPrefix(p.rest, "=")
 		if p.rest = after; key == "" || !ok {

@@ -15,8 +15,8 @@ func TestParseList(t *testing.T) {
 	if d := cmp.Diff(want, got); d != "" || err != nil {
 		t.Errorf("%v, want (-), got (+):\n%s", err, d)
 	}
-	for _, bad := range []string{`"a",`, `,"a"`, `"a" "b"`, `a;q=1`, `"a`, `"a\b"`, `"a\`, "\"\x7f\"", `"é"`, `"a";q`, `"a";Q=1`,
-		`"a";1=1`, `"a";q=`, `"a";q=1;q=2`, `"a";q=1000000000000000`, `"a";q=1.5`, `"a";q=?1`, `"a";;q=1`} {
+	for _, bad := range []string{`"a",`, `,"a"`, `"a" "b"`, `a;q=1`, `"a`, `"a\b"`, `"a\`, "\"\x7f\"", `"é"`, `"a";q`,
+		`"a";Q=1`, `"a";1=1`, `"a";q=`, `"a";q=1;q=2`, `"a";q=1000000000000000`, `"a";q=1.5`, `"a";q=?1`, `"a";;q=1`} {
 		if got, err := ParseList(bad); err == nil {
 			t.Errorf("%s: %+v, want an error", bad, got)
 		}

@@ -256,7 +256,8 @@ func (f *Files) applyIfChanged(set Set, apply func(Set) error, touched bool) {
 		had := len(f.last.files) > 0
 		switch {
 		case had && f.o.RefuseEmpty:
-			set = Set{Err: fmt.Errorf("source: %s holds no configuration files any more; the rules already loaded stay (RUNTIME_REFUSE_EMPTY)", f.dir)}
+			set = Set{Err: fmt.Errorf("source: %s holds no configuration files any more; the rules already loaded "+
+				"stay (RUNTIME_REFUSE_EMPTY)", f.dir)}
 		case had:
 			f.o.Log.Warn("source: NO CONFIGURATION FILES ANY MORE: every limit is gone", "directory", f.dir)
 		case !f.applied:

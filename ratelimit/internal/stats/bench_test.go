@@ -67,7 +67,8 @@ func BenchmarkStatsdTime(b *testing.B) {
 	out := &tcp{wake: make(chan struct{}, 1)}
 	out.connected.Store(true)
 	s := newStatsd(out)
-	m := NewRegistry(Options{Settings: Settings{ExtraTags: map[string]string{"az": "b"}}}).Timer("ratelimit_server.ShouldRateLimit.response_time").Series
+	m := NewRegistry(Options{Settings: Settings{ExtraTags: map[string]string{"az": "b"}}}).Timer(
+		"ratelimit_server.ShouldRateLimit.response_time").Series
 	b.ReportAllocs()
 	for b.Loop() {
 		if !s.Time(m, 123456, 0.5) {

@@ -255,7 +255,8 @@ func TestTimer_samples(t *testing.T) {
 		if n > timerSlots || stood < float64(events)-0.5 || stood > float64(events)+0.5 {
 			t.Errorf("%d events: %d samples stand for %.1f", events, n, stood)
 		}
-		if timer.drain(func(time.Duration, float64) { t.Error("handed out twice") }); events <= timerSlots && n != events {
+		if timer.drain(func(time.Duration, float64) { t.Error("handed out twice") }); events <= timerSlots &&
+			n != events {
 			t.Errorf("%d of %d kept", n, events)
 		}
 		timer.drain(func(time.Duration, float64) {})
@@ -291,7 +292,8 @@ func TestGoRuntime(t *testing.T) {
 	r.GoRuntime()
 	got := map[string]int64{}
 	r.Each(func(name string, _ Kind, v int64) { got[strings.TrimPrefix(name, "ratelimit.go.")] = v })
-	for _, name := range strings.Fields("alloc totalAlloc sys lookups mallocs frees heapAlloc heapSys heapIdle heapInuse heapReleased heapObjects nextGC lastGC pauseTotalNs numGC gcCPUPercent numGoroutine") {
+	for _, name := range strings.Fields("alloc totalAlloc sys lookups mallocs frees heapAlloc heapSys heapIdle " +
+		"heapInuse heapReleased heapObjects nextGC lastGC pauseTotalNs numGC gcCPUPercent numGoroutine") {
 		if _, ok := got[name]; !ok {
 			t.Errorf("ratelimit.go.%s is missing", name)
 		}

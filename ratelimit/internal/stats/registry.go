@@ -47,9 +47,11 @@ func (c *Counter) Value() uint64 { return c.n.Load() }
 
 // Settings of a Registry; a 0 means the default.
 type Settings struct {
-	// name:value,name:value put on every metric: `.__name=value` in plain statsd, tags in tagged statsd, labels in pull metrics.
+	// name:value,name:value put on every metric: `.__name=value` in plain statsd, tags in tagged
+	// statsd, labels in pull metrics.
 	ExtraTags map[string]string `env:"EXTRA_TAGS"`
-	// Series whose names hold values of requests (detailed_metric, value_to_metric, overrides); beyond it they share one series named _overflow.
+	// Series whose names hold values of requests (detailed_metric, value_to_metric, overrides); beyond it they share
+	// one series named _overflow.
 	MaxDynamicKeys int `env:"STATS_MAX_DYNAMIC_KEYS" envDefault:"10000" min:"1"`
 	// Series of domains without rules (domain_not_found); beyond it they share one of the domain _overflow.
 	MaxUnknownDomains int `env:"STATS_MAX_UNKNOWN_DOMAINS" envDefault:"1000" min:"1"`

@@ -102,7 +102,8 @@ func TestNoMatch(t *testing.T) {
 		t.Errorf("counters %v after a reload, %v before", second, first)
 	}
 	first["b|c"].Inc() // a request that began before the reload
-	want := "counter ratelimit.service.no_match.a 2\ncounter ratelimit.service.no_match.b_c 4\ncounter ratelimit.service.no_match.bad\\xff 0\n"
+	want := "counter ratelimit.service.no_match.a 2\ncounter ratelimit.service.no_match.b_c 4\n" +
+		"counter ratelimit.service.no_match.bad\\xff 0\n"
 	if d := cmp.Diff(want, dump(r, NoMatchPrefix)); d != "" {
 		t.Error(d)
 	}

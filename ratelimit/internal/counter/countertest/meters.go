@@ -219,11 +219,13 @@ func testHistories(t *testing.T, s counter.Store, clock *Clock) {
 			want := model.add(hits, now)
 			for i, got := range must(t, s, counter.StopNone, hits...) {
 				if got != want[i] {
-					t.Fatalf("seed %d, request %d, hit %d of %d, %+v: %s, want %s", seed, n, i, len(hits), hits[i], got, want[i])
+					t.Fatalf("seed %d, request %d, hit %d of %d, %+v: %s, want %s", seed, n, i, len(hits), hits[i], got,
+						want[i])
 				}
 			}
 			step := randomStep(r)
-			for key, state := range model.states { // a store may keep what a clock that goes back brings to life again, or not
+			for key, state := range model.states {
+				// a store may keep what a clock that goes back brings to life again, or not
 				hit := counter.Hit{Key: []byte(key), Algorithm: counter.SlidingWindow, Window: 60, Limit: 1}
 				if strings.Contains(key, " b") {
 					hit.Algorithm = counter.TokenBucket
@@ -244,7 +246,8 @@ func testHistories(t *testing.T, s counter.Store, clock *Clock) {
 // late is how far, in µs, a store in this process takes a clock that goes back for a request that was held up.
 const late = 200_000
 
-// randomStep is how long it takes until the next request: often none, seldom long, and now and then the clock goes back.
+// randomStep is how long it takes until the next request: often none, seldom long, and now and
+// then the clock goes back.
 func randomStep(r *rand.Rand) int64 {
 	switch r.IntN(8) {
 	case 0, 1:
@@ -336,7 +339,8 @@ func testMeterStop(t *testing.T, s counter.Store, clock *Clock) {
 	f([]counter.Hit{w(0), refund(b(1)), b(1), refund(x(2)), x(1)}, "2", "1", "2", "1", "2")
 	f([]counter.Hit{refund(w(9)), b(1)}, "2 spared", "3 over")
 	f([]counter.Hit{Bucket("{s}b", 0, 2, 2), w(1)}, "2", "3")
-	f([]counter.Hit{Sliding("{s}w", 0, 1), b(0), x(1)}, "3 over", "2 spared", "2 spared") // a look over its limit stops, too
+	// a look over its limit stops, too
+	f([]counter.Hit{Sliding("{s}w", 0, 1), b(0), x(1)}, "3 over", "2 spared", "2 spared")
 	// A counter ahead of a clock that went back is brought down even so.
 	clock.Set(1699999990_000_000 - 3600_000_000)
 	f([]counter.Hit{b(1), w(1)}, "3 over", "4 over")
@@ -368,7 +372,8 @@ func testStopHistories(t *testing.T, s counter.Store, clock *Clock) {
 			want := model.stop(kept, now)
 			for i, got := range must(t, s, counter.StopAll, kept...) {
 				if got != want[i] {
-					t.Fatalf("seed %d, step %d, hit %d of %d, %+v: %s, want %s", seed, step, i, len(kept), kept[i], got, want[i])
+					t.Fatalf("seed %d, step %d, hit %d of %d, %+v: %s, want %s", seed, step, i, len(kept), kept[i], got,
+						want[i])
 				}
 			}
 			now += max(0, randomStep(r))
@@ -418,7 +423,8 @@ func testMetersConcurrent(t *testing.T, s counter.Store, clock *Clock) {
 			for range 50 {
 				wg.Go(func() {
 					for range 4 {
-						req := counter.Request{Hits: []counter.Hit{of(key), Sliding(key+"beside", 0, 5)}, Now: now(), Stop: stop}
+						req := counter.Request{Hits: []counter.Hit{of(key), Sliding(key+"beside", 0, 5)}, Now: now(),
+							Stop: stop}
 						if err := s.Add(context.Background(), &req); err != nil {
 							t.Error(err)
 						}

@@ -184,7 +184,8 @@ func TestNode_slowAnswer(t *testing.T) {
 		}
 	}()
 	const timeout = 100 * time.Millisecond
-	s := newTestMemcache(t, Options{Settings: Settings{Nodes: []string{l.Addr().String()}, Timeout: timeout}, Stall: -1})
+	s := newTestMemcache(t, Options{Settings: Settings{Nodes: []string{l.Addr().String()}, Timeout: timeout},
+		Stall: -1})
 	if _, err := countertest.Peek(t.Context(), s, "a"); !errors.Is(err, counter.ErrTimeout) {
 		t.Errorf("%v, want ErrTimeout", err)
 	}

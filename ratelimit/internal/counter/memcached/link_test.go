@@ -85,7 +85,8 @@ func TestNode_count(t *testing.T) {
 		t.Helper()
 		batch := make([]pendingIncr, 100)
 		for i := range batch {
-			batch[i] = pendingIncr{count: &localCount{node: n, key: fmt.Sprint("t", i)}, change: change, ends: now() + 60}
+			batch[i] = pendingIncr{count: &localCount{node: n, key: fmt.Sprint("t", i)}, change: change,
+				ends: now() + 60}
 		}
 		before := counted.n.Load()
 		n.increment(batch)

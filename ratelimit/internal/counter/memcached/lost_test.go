@@ -56,8 +56,8 @@ func TestMemcache_nodeKilled(t *testing.T) {
 			t.Errorf("the dead node's: %v", e)
 		}
 		if req.Hits[0].Err != nil || req.Hits[2].Err != nil || req.Hits[0].After != want || req.Hits[2].After != want {
-			t.Errorf("round %d: the others' %v %v, %d %d; want %d", round, req.Hits[0].Err, req.Hits[2].Err, req.Hits[0].After,
-				req.Hits[2].After, want)
+			t.Errorf("round %d: the others' %v %v, %d %d; want %d", round, req.Hits[0].Err, req.Hits[2].Err,
+				req.Hits[0].After, req.Hits[2].After, want)
 		}
 	}
 	if err := s.Add(t.Context(), &counter.Request{Hits: []counter.Hit{h(keys[1][1], 1)}, Now: now()}); !errors.Is(err,
@@ -129,7 +129,8 @@ func TestMemcache_stopped(t *testing.T) {
 		})
 	}()
 	req := counter.Request{Hits: []counter.Hit{h(key, 1), h(fine, 1)}, Now: now()}
-	if err := s.Add(ctx, &req); !errors.Is(err, counter.ErrPartial) || !errors.Is(req.Hits[0].Err, counter.ErrTimeout) ||
+	if err := s.Add(ctx, &req); !errors.Is(err, counter.ErrPartial) ||
+		!errors.Is(req.Hits[0].Err, counter.ErrTimeout) ||
 		req.Hits[1].After != 1 {
 		t.Errorf("%v: %v, %d; want the other node's hit counted", err, req.Hits[0].Err, req.Hits[1].After)
 	}
@@ -290,7 +291,8 @@ func TestMemcache_chaos(t *testing.T) {
 						if e == nil {
 							e = err
 						}
-						if !errors.Is(e, counter.ErrUnavailable) && !errors.Is(e, counter.ErrTimeout) && !errors.Is(e, counter.ErrOpen) {
+						if !errors.Is(e, counter.ErrUnavailable) && !errors.Is(e, counter.ErrTimeout) &&
+							!errors.Is(e, counter.ErrOpen) {
 							t.Errorf("an error that says nothing: %v", e)
 						}
 					default:

@@ -92,8 +92,8 @@ func (n *node) stalled() {
 // lost answers everybody who waits for the node, now that its breaker is open, and probes it from now on.
 func (n *node) lost(why string) {
 	s := n.store
-	s.o.Log.Error("a memcached node is lost; the failure mode answers for its keys until it is back", "node", n.addr.Addr,
-		"why", why)
+	s.o.Log.Error("a memcached node is lost; the failure mode answers for its keys until it is back", "node",
+		n.addr.Addr, "why", why)
 	s.mu.Lock()
 	for l := range n.out {
 		l.finish(counter.ErrOpen)

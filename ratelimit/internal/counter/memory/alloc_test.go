@@ -27,7 +27,8 @@ func TestMemoryAlloc(t *testing.T) {
 	f("three hits", &counter.Request{Hits: hits, Now: noon})
 	f("with the stop option", &counter.Request{Hits: hits, Now: noon, Stop: counter.StopAll})
 	hits = append(hits, countertest.Sliding("w", 1, 10), countertest.Bucket("b", 1, 10, 10),
-		countertest.Refund(countertest.Bucket("b", 1, 10, 10)), countertest.Sliding("w", 0, 10), countertest.Sliding("w", 11, 10))
+		countertest.Refund(countertest.Bucket("b", 1, 10, 10)), countertest.Sliding("w", 0, 10),
+		countertest.Sliding("w", 11, 10))
 	f("all algorithms", &counter.Request{Hits: hits, Now: noon})
 	f("all algorithms with the stop option", &counter.Request{Hits: hits, Now: noon, Stop: counter.StopAll})
 	f("each hit with its own check", &counter.Request{Hits: hits, Now: noon, Stop: counter.StopEach})
@@ -54,7 +55,8 @@ func million(t *testing.T, algorithm counter.Algorithm) {
 	var key []byte
 	for i := range 1_000_000 {
 		key = fmt.Appendf(key[:0], "bench_user_%06d_%d", i, noon)
-		req.Hits[0] = counter.Hit{Key: key, N: 1, Algorithm: algorithm, Limit: 10, Burst: 10, Window: 3600, End: noon + 60}
+		req.Hits[0] = counter.Hit{Key: key, N: 1, Algorithm: algorithm, Limit: 10, Burst: 10, Window: 3600,
+			End: noon + 60}
 		if err := m.Add(t.Context(), &req); err != nil {
 			t.Fatal(err)
 		}

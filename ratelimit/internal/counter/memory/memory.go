@@ -25,7 +25,8 @@ const minShardKeys = 1024
 
 // Settings bound the store.
 type Settings struct {
-	// Counters that the memory backend holds at most; then those least used against their limits are dropped, never one at its limit.
+	// Counters that the memory backend holds at most; then those least used against their limits are
+	// dropped, never one at its limit.
 	MaxKeys int `env:"MEMORY_MAX_KEYS" envDefault:"1000000" min:"1"` // 0: DefaultMaxKeys
 }
 

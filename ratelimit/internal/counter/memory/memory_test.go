@@ -160,7 +160,8 @@ func BenchmarkAlgorithms(b *testing.B) {
 				r := rand.New(rand.NewPCG(1, 1))
 				req := counter.Request{Hits: make([]counter.Hit, 1), Now: noon, Instant: noon * 1_000_000}
 				for b.Loop() {
-					req.Hits[0] = counter.Hit{Key: keys[r.IntN(len(keys))], N: 1, Algorithm: algorithm, Limit: limit, Burst: limit,
+					req.Hits[0] = counter.Hit{Key: keys[r.IntN(len(keys))], N: 1, Algorithm: algorithm, Limit: limit,
+						Burst:  limit,
 						Window: 3600, End: noon + 60}
 					if m.Add(context.Background(), &req) != nil || req.Hits[0].After < 1 {
 						b.Fatal("not counted")
@@ -185,7 +186,8 @@ func BenchmarkMemory(b *testing.B) {
 				req := counter.Request{Hits: make([]counter.Hit, hits), Now: noon}
 				for pb.Next() {
 					for i := range req.Hits {
-						req.Hits[i] = counter.Hit{Key: keys[r.IntN(len(keys))], N: 1, Limit: 1000, Window: 60, End: noon + 60}
+						req.Hits[i] = counter.Hit{Key: keys[r.IntN(len(keys))], N: 1, Limit: 1000, Window: 60,
+							End: noon + 60}
 					}
 					if m.Add(context.Background(), &req) != nil || req.Hits[0].After < 1 {
 						b.Fatal("not counted")
@@ -221,7 +223,9 @@ func TestMemory_late(t *testing.T) {
 // Both tables are bounded together, and of both the counter least used goes first.
 func TestMemory_fullOfMeters(t *testing.T) {
 	evicted, instant := 0, int64(noon*1_000_000)
-	m := New(Options{Settings: Settings{MaxKeys: 1000}, Evicted: func() { evicted++ }, Clock: func() int64 { return instant }})
+	m := New(Options{Settings: Settings{MaxKeys: 1000}, Evicted: func() { evicted++ }, Clock: func() int64 {
+		return instant
+	}})
 	try := func(h counter.Hit) error {
 		return m.Add(t.Context(), &counter.Request{Hits: []counter.Hit{h}, Now: instant / 1_000_000})
 	}
@@ -254,7 +258,8 @@ func TestMemory_fullOfMeters(t *testing.T) {
 		t.Errorf("%d evictions counted, want 9150", evicted)
 	}
 	for i := range 50 {
-		for _, h := range []counter.Hit{hit(fmt.Sprint("fixed", i), 0, 10, 0), countertest.Sliding(fmt.Sprint("sliding", i), 0, 10),
+		for _, h := range []counter.Hit{hit(fmt.Sprint("fixed", i), 0, 10, 0),
+			countertest.Sliding(fmt.Sprint("sliding", i), 0, 10),
 			countertest.Bucket(fmt.Sprint("bucket", i), 0, 10, 10)} {
 			if m.Peek(t.Context(), &h); h.After != 10 {
 				t.Fatalf("%s stands at %d: the flood has freed it", h.Key, h.After)
@@ -263,7 +268,9 @@ func TestMemory_fullOfMeters(t *testing.T) {
 	}
 
 	// Full of blocked counters: nothing can be evicted.
-	m = New(Options{Settings: Settings{MaxKeys: 99}, Evicted: func() { evicted++ }, Clock: func() int64 { return instant }})
+	m = New(Options{Settings: Settings{MaxKeys: 99}, Evicted: func() { evicted++ }, Clock: func() int64 {
+		return instant
+	}})
 	for i := range 33 {
 		must(hit(fmt.Sprint("fixed", i), 10, 10, noon+60))
 		must(countertest.Sliding(fmt.Sprint("sliding", i), 10, 10))

@@ -94,7 +94,8 @@ func TestOpIndex(t *testing.T) {
 		t.Error("two keys with one hash share a command")
 	}
 	*second = 2
-	if *x.find(7, func(op int32) bool { return op == 0 }) != 1 || *x.find(7, func(op int32) bool { return op == 1 }) != 2 {
+	if *x.find(7, func(op int32) bool { return op == 0 }) != 1 ||
+		*x.find(7, func(op int32) bool { return op == 1 }) != 2 {
 		t.Error("two keys with one hash are mixed up")
 	}
 }

@@ -76,9 +76,11 @@ func writeUntilKilled(t *testing.T, url string) {
 				hits := []counter.Hit{
 					h(fmt.Sprintf("new_%d_%d", g, i), 1), h(fmt.Sprintf("shared_%d", i), 2),
 					refund(h(fmt.Sprintf("new_%d_%d", g, i-1), 1)),
-					sliding(fmt.Sprintf("sliding_%d_%d", g, i), 1, 10), daily(bucket(fmt.Sprintf("bucket_%d_%d", g, i), 1, 10, 10)),
+					sliding(fmt.Sprintf("sliding_%d_%d", g, i), 1, 10),
+					daily(bucket(fmt.Sprintf("bucket_%d_%d", g, i), 1, 10, 10)),
 				}
-				err := s.Add(context.Background(), &counter.Request{Hits: hits, Now: now(), Stop: counter.StopWhen(i%4 == 0)})
+				err := s.Add(context.Background(),
+					&counter.Request{Hits: hits, Now: now(), Stop: counter.StopWhen(i%4 == 0)})
 				if err != nil {
 					t.Error(err)
 				}
@@ -134,7 +136,8 @@ func startLoad(s counter.Store, goroutines int, deadline, pace time.Duration) *l
 				ctx, cancel := context.WithTimeout(context.Background(), deadline)
 				begun := time.Now()
 				err := s.Add(ctx, &counter.Request{Hits: []counter.Hit{h(fmt.Sprint("load", g, i%10), 1), h("hot", 1),
-					daily(sliding("hot sliding", 1, 1<<31)), daily(bucket(fmt.Sprint("bucket", g, i%10), 1, 100, 1000))}, Now: now()})
+					daily(sliding("hot sliding", 1, 1<<31)),
+					daily(bucket(fmt.Sprint("bucket", g, i%10), 1, 100, 1000))}, Now: now()})
 				took := time.Since(begun)
 				if took > deadline {
 					l.late.Add(1)

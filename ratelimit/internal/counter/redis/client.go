@@ -31,7 +31,8 @@ func (a *access) client(addr string, dial func(context.Context) (net.Conn, error
 		DialCtxFn: func(ctx context.Context, _ string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) {
 			return dial(ctx)
 		},
-		Dialer:              net.Dialer{Timeout: a.dialer.Timeout, KeepAlive: -1}, // its pings off; dial sets the socket's
+		// its pings off; dial sets the socket's
+		Dialer:              net.Dialer{Timeout: a.dialer.Timeout, KeepAlive: -1},
 		ConnWriteTimeout:    a.dialer.Timeout,
 		ForceSingleClient:   true,
 		AlwaysRESP2:         true,

@@ -30,7 +30,8 @@ func TestCluster(t *testing.T) {
 			}
 			countertest.Run(t, func(t *testing.T) counter.Store {
 				return openTest(t,
-					Options{Settings: Settings{Type: InCluster, URL: cluster.Nodes[0].Addr(), Parallelism: parallelism}, Stall: -1})
+					Options{Settings: Settings{Type: InCluster, URL: cluster.Nodes[0].Addr(), Parallelism: parallelism},
+						Stall: -1})
 			})
 		})
 	}
@@ -374,7 +375,8 @@ func TestCluster_retire(t *testing.T) {
 					<-n.server.ctx.Done()
 				}
 			}
-			req := &counter.Request{Hits: []counter.Hit{h(tags[0], 1), h(tags[1], 1), h(tags[2], 1)}[:1+i%3], Now: now(),
+			req := &counter.Request{Hits: []counter.Hit{h(tags[0], 1), h(tags[1], 1), h(tags[2], 1)}[:1+i%3],
+				Now:  now(),
 				Stop: counter.StopWhen(stop)}
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 			if err := s.Add(ctx, req); err != nil {

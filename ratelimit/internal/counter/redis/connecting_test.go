@@ -68,7 +68,8 @@ func TestConnectKV_ends(t *testing.T) {
 			t.Errorf("%s: no error", o.Settings.URL)
 		}
 	}
-	for kind, url := range map[string]string{Single: "127.0.0.1:1", Sentinel: "m,127.0.0.1:1", InCluster: "127.0.0.1:1"} {
+	for kind, url := range map[string]string{Single: "127.0.0.1:1", Sentinel: "m,127.0.0.1:1",
+		InCluster: "127.0.0.1:1"} {
 		kv, err := Connect(Options{Settings: Settings{URL: url, Type: kind}, Start: StartSettings{Initial: time.Hour}})
 		if err != nil {
 			t.Fatal(err)

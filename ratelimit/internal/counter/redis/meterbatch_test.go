@@ -73,7 +73,8 @@ func TestBatch_meters(t *testing.T) {
 	b := func(n uint64) counter.Hit { return bucket("b", n, 10, 10) }
 	f("w( 3h1,10 ) ", r(w(1)), r(w(1)), r(w(1)))
 	f("w( 2h1,10 1h2,10 1h1,10 ) ", r(w(1), w(0)), r(w(1)), r(w(2), w(0), w(1)))
-	f("w( 1h1,10 2g3,0 1g4294967296,0 1h1,9 ) ", r(w(1), refund(w(3)), refund(w(3)), refund(w(1<<40)), sliding("w", 1, 9)))
+	f("w( 1h1,10 2g3,0 1g4294967296,0 1h1,9 ) ",
+		r(w(1), refund(w(3)), refund(w(3)), refund(w(1<<40)), sliding("w", 1, 9)))
 	f("w( ) ", r(w(0), w(11), w(1<<63-1), refund(w(0))))
 	f("b( 2h6000000,0 1g12000000,0 1g60000000,0 ) ", r(b(1), b(0), b(1), refund(b(2)), refund(b(99))))
 	f("b( 1h6666666,6 ) ", each(bucket("b", 1, 9, 9)))
@@ -138,8 +139,8 @@ func TestMeters_coalesced(t *testing.T) {
 				for j := range serial.Hits {
 					got, want := requests[i].Hits[j], serial.Hits[j]
 					if answer(&got) != answer(&want) || got.Wait(1) != want.Wait(1) || got.Empty() != want.Empty() {
-						t.Fatalf("seed %d, round %d, call %d, hit %d %+v: %s, want %s %+v", seed, round, i, j, got, answer(&got),
-							answer(&want), want.State)
+						t.Fatalf("seed %d, round %d, call %d, hit %d %+v: %s, want %s %+v", seed, round, i, j, got,
+							answer(&got), answer(&want), want.State)
 					}
 				}
 			}
@@ -265,7 +266,8 @@ func TestMeters_ttl(t *testing.T) {
 		return hits
 	}
 	for i, stop := range []counter.Stop{counter.StopNone, counter.StopAll, counter.StopEach} {
-		w, b, d := sliding(fmt.Sprint("w", i), 1, 10), bucket(fmt.Sprint("b", i), 2, 10, 10), daily(sliding(fmt.Sprint("d", i), 1, 9))
+		w, b, d := sliding(fmt.Sprint("w", i), 1, 10), bucket(fmt.Sprint("b", i), 2, 10, 10),
+			daily(sliding(fmt.Sprint("d", i), 1, 9))
 		slack := patience // of a busy machine
 		before := time.Now()
 		do(stop, w, b, d)
@@ -309,7 +311,8 @@ func TestMeters_foreignValue(t *testing.T) {
 		t.Helper()
 		for _, stop := range []counter.Stop{counter.StopNone, counter.StopAll, counter.StopEach} {
 			err := s.Add(t.Context(), &counter.Request{Hits: []counter.Hit{h}, Now: now(), Stop: stop})
-			if sound != (err == nil) || err != nil && (!errors.Is(err, counter.ErrUnavailable) || strings.Contains(err.Error(), "secret")) {
+			if sound != (err == nil) || err != nil &&
+				(!errors.Is(err, counter.ErrUnavailable) || strings.Contains(err.Error(), "secret")) {
 				t.Errorf("%s, %s, stop %d: %v", h.Key, h.Algorithm, stop, err)
 			}
 		}
@@ -340,7 +343,9 @@ func TestMeters_outOfMemory(t *testing.T) {
 	peer := redisClient(t, server.Addr(), 0)
 	s := newTestStore(t, Options{Settings: Settings{URL: server.Addr()}, Stall: -1})
 	set := func(to string) {
-		if err := peer.Do(t.Context(), peer.B().ConfigSet().ParameterValue().ParameterValue("maxmemory", to).Build()).Error(); err != nil {
+		if err := peer.Do(
+			t.Context(), peer.B().ConfigSet().ParameterValue().ParameterValue("maxmemory",
+				to).Build()).Error(); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -385,15 +390,17 @@ func TestMeters_acl(t *testing.T) {
 	server := testdb.Private(t, localserver.RedisOptions{})
 	peer := redisClient(t, server.Addr(), 0)
 	user := func(name string, rights ...string) *Server {
-		if err := peer.Do(t.Context(), peer.B().Arbitrary("ACL", "SETUSER", name, "on", ">pw", "~*", "-@all").Args(rights...).
-			Build()).Error(); err != nil {
+		if err := peer.Do(
+			t.Context(), peer.B().Arbitrary("ACL", "SETUSER", name, "on", ">pw", "~*", "-@all").Args(rights...).
+				Build()).Error(); err != nil {
 			t.Fatal(err)
 		}
 		return newSecondStore(t, Options{Settings: Settings{URL: server.Addr(), Auth: name + ":pw"}, Stall: -1})
 	}
 	all := []string{"+ping", "+incrby", "+expire", "+set", "+get", "+eval", "+evalsha", "+time", "+del"}
 	hits := func() []counter.Hit {
-		return []counter.Hit{sliding("w", 1, 10), bucket("b", 1, 10, 10), refund(sliding("w", 1, 10)), refund(bucket("b", 9, 10, 10)), h("f", 1)}
+		return []counter.Hit{sliding("w", 1, 10), bucket("b", 1, 10, 10), refund(sliding("w", 1, 10)),
+			refund(bucket("b", 9, 10, 10)), h("f", 1)}
 	}
 	enough, few := user("enough", all...), user("few", all[:7]...)
 	for _, stop := range []counter.Stop{counter.StopNone, counter.StopAll} {

@@ -59,8 +59,9 @@ func TestMeters_reshard(t *testing.T) {
 	}
 	defer wg.Wait()
 	defer done.Store(true)
-	there, back := newResharder(t, cluster, cluster.Nodes[0], cluster.Nodes[1]), newResharder(t, cluster, cluster.Nodes[1],
-		cluster.Nodes[0])
+	there, back := newResharder(t, cluster, cluster.Nodes[0], cluster.Nodes[1]),
+		newResharder(t, cluster, cluster.Nodes[1],
+			cluster.Nodes[0])
 	for range 2 {
 		for _, r := range []resharder{there, back} {
 			for slot := range hot {

@@ -89,8 +89,8 @@ func (b *batch) newMeterOp(meter counter.Meter) int32 {
 	return int32(len(b.meters) - 1)
 }
 
-// jitterOf is a random time by which a sliding window outlives its end, in ms: docs/windows.md#jitter. Token buckets end
-// at different times anyway.
+// jitterOf is a random time by which a sliding window outlives its end, in ms: docs/windows.md#jitter. Token buckets
+// end at different times anyway.
 func jitterOf(m counter.Meter, most int64) int64 {
 	if j := min(most, m.Window/10); j > 0 && m.Algorithm == counter.SlidingWindow {
 		return rand.Int64N(j * 1000)
@@ -264,10 +264,11 @@ func (o *op) meterStopArgs(jitter int64) []string {
 			case uint64(h.n) > most:
 				size = "2"
 			}
-			args = append(args, "b", kind, decimal(q), decimal(int64(t)), decimal(int64(max(1, h.limit))), decimal(full),
-				decimal(int64(rest)), size)
+			args = append(args, "b", kind, decimal(q), decimal(int64(t)), decimal(int64(max(1, h.limit))),
+				decimal(full), decimal(int64(rest)), size)
 		default:
-			args = append(args, "f", kind, decimal(h.n), strconv.FormatUint(h.limit, 10), decimal(h.prefix), "0", "0", "0")
+			args = append(args, "f", kind, decimal(h.n), strconv.FormatUint(h.limit, 10), decimal(h.prefix), "0",
+				"0", "0")
 		}
 	}
 	return args

@@ -66,8 +66,8 @@ if write then
 end
 return {now, i, c0, p0}`
 
-// bucketLua is for a token bucket. ARGV[1] and ARGV[2] are how long an empty one takes to fill: whole µs, and parts of a
-// µs of which there are ARGV[3]. Kinds of runs: h, and g or u to give back, both with the time that the hits take.
+// bucketLua is for a token bucket. ARGV[1] and ARGV[2] are how long an empty one takes to fill: whole µs, and parts of
+// a µs of which there are ARGV[3]. Kinds of runs: h, and g or u to give back, both with the time that the hits take.
 const bucketLua = `
 local parts = ARGV[3] + 0
 local fa, fr = now + ARGV[1], ARGV[2] + 0
@@ -111,8 +111,8 @@ if write or a ~= a0 or r ~= r0 then
 end
 return {now, a0, r0}`
 
-// stopMetersLua is the stop script for requests with sliding windows or token buckets. ARGV holds eight for each key: the
-// algorithm (f, r, b), the kind (a hit, a shadow hit, a refund), and six numbers:
+// stopMetersLua is the stop script for requests with sliding windows or token buckets. ARGV holds eight for each key:
+// the algorithm (f, r, b), the kind (a hit, a shadow hit, a refund), and six numbers:
 //
 //	f  hits, limit, time to live
 //	r  hits, limit, window in seconds, jitter in ms

@@ -50,7 +50,8 @@ func ParseOnEmpty(s string) (OnEmpty, error) {
 
 // Settings are those of one store. A 0 means the default, but for PipelineWindow and Parallelism.
 type Settings struct {
-	// single: host:port, the path of a unix socket, or redis://[user:password@]host:port[/db] (rediss:// with TLS). sentinel: master,host:port[,host:port...]. cluster: host:port[,host:port...].
+	// single: host:port, the path of a unix socket, or redis://[user:password@]host:port[/db] (rediss:// with TLS).
+	// sentinel: master,host:port[,host:port...]. cluster: host:port[,host:port...].
 	URL string `env:"URL" secret:"url"`
 	// tcp or unix; unset: what the URL looks like. sentinel and cluster are always tcp.
 	SocketType string `env:"SOCKET_TYPE" oneof:"tcp unix" fold:"true"`
@@ -58,13 +59,16 @@ type Settings struct {
 	Type string `env:"TYPE" envDefault:"single" oneof:"single sentinel cluster" fold:"true"`
 	// password or user:password; wins over credentials in the URL. _AUTH_FILE reads it from a file.
 	Auth string `env:"AUTH" secret:"true"`
-	// password or user:password of the sentinels, which KVSTORE_AUTH is not for. _SENTINEL_AUTH_FILE reads it from a file.
+	// password or user:password of the sentinels, which KVSTORE_AUTH is not for.
+	// _SENTINEL_AUTH_FILE reads it from a file.
 	SentinelAuth string `env:"SENTINEL_AUTH" secret:"true"`
-	// Batches that may be in the store, or in one node of a cluster, at once, each on a connection of its own. A further one is used only when the others are busy.
+	// Batches that may be in the store, or in one node of a cluster, at once, each on a connection of its own. A
+	// further one is used only when the others are busy.
 	PoolSize int `env:"POOL_SIZE" envDefault:"10" min:"1"`
 	// Bounds connecting, writing, reading, and calls without a deadline.
 	Timeout time.Duration `env:"TIMEOUT" envDefault:"10s" min:"1ms"`
-	// How long the first hits of a batch wait for others; 0: not at all, yet what arrives while a batch is under way goes together in the next. At most 1s, and shorter than TIMEOUT.
+	// How long the first hits of a batch wait for others; 0: not at all, yet what arrives while a batch is under way
+	// goes together in the next. At most 1s, and shorter than TIMEOUT.
 	PipelineWindow time.Duration `env:"PIPELINE_WINDOW" envDefault:"0s" min:"0s" max:"1s"`
 	// Cluster only: how many nodes one request queries at the same time. 1: one after another; 0: all, as far as
 	// POOL_SIZE goes; n: at most n.
@@ -95,8 +99,8 @@ type Options struct {
 	JitterMax int64
 	// Stall is STORE_STALL: the age of a batch at which the store counts as dead (250 ms); negative: never.
 	Stall time.Duration
-	// Clock is what sliding windows and token buckets go by instead of the server's clock, in µs since the Unix epoch. It
-	// is for tests, which compare answers at instants of their own; nil: the server's, which all processes share.
+	// Clock is what sliding windows and token buckets go by instead of the server's clock, in µs since the Unix epoch.
+	// It is for tests, which compare answers at instants of their own; nil: the server's, which all processes share.
 	Clock func() int64
 	// Log gets a line when the store is lost or found. Never credentials. May be nil.
 	Log *slog.Logger
@@ -195,7 +199,8 @@ func (s Settings) list() (t target, err error) {
 	kind := strings.ToLower(s.Type)
 	if strings.Contains(s.URL, "://") {
 		return t,
-			fmt.Errorf("KVSTORE_URL: KVSTORE_TYPE=%s takes a list of host:port, not a URL; credentials go into KVSTORE_AUTH",
+			fmt.Errorf(
+				"KVSTORE_URL: KVSTORE_TYPE=%s takes a list of host:port, not a URL; credentials go into KVSTORE_AUTH",
 				kind)
 	}
 	for item := range strings.SplitSeq(s.URL, ",") {
@@ -213,7 +218,8 @@ func (s Settings) list() (t target, err error) {
 		t.addrs = append(t.addrs, net.JoinHostPort(host, port))
 	}
 	if len(t.addrs) == 0 {
-		return t, errors.New("KVSTORE_URL: KVSTORE_TYPE=sentinel takes master,host:port[,host:port...]; there is no sentinel")
+		return t, errors.New(
+			"KVSTORE_URL: KVSTORE_TYPE=sentinel takes master,host:port[,host:port...]; there is no sentinel")
 	}
 	return t, nil
 }

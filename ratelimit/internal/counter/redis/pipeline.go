@@ -324,7 +324,8 @@ func (l *pipeline) check() error {
 func (l *pipeline) lost(err error) {
 	s := l.store
 	s.forgetKeys()
-	if !errors.Is(err, errUnsent) && !errors.Is(err, os.ErrDeadlineExceeded) && s.ctx.Err() == nil && !s.breaker.IsOpen() {
+	if !errors.Is(err, errUnsent) && !errors.Is(err, os.ErrDeadlineExceeded) && s.ctx.Err() == nil &&
+		!s.breaker.IsOpen() {
 		if err = l.check(); err == nil {
 			return
 		}

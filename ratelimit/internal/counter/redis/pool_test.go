@@ -149,9 +149,10 @@ func TestPool(t *testing.T) {
 			t.Errorf("%d of %d counted, %d batches at once; want all and %d", n, len(errs), p.most, most)
 		}
 	}
-	f("pool", Options{Settings: Settings{PoolSize: 4}, OnEmpty: Wait}, 0, func(t *testing.T, errs []error, p *slowPool) {
-		all(t, errs, p, 4)
-	})
+	f("pool", Options{Settings: Settings{PoolSize: 4}, OnEmpty: Wait}, 0,
+		func(t *testing.T, errs []error, p *slowPool) {
+			all(t, errs, p, 4)
+		})
 	f("create", Options{Settings: Settings{PoolSize: 2}, OnEmpty: Create, OnEmptyWait: 20 * time.Millisecond}, 0,
 		func(t *testing.T, errs []error, p *slowPool) {
 			all(t, errs, p, 4)
@@ -169,7 +170,8 @@ func TestPool(t *testing.T) {
 				t.Errorf("%d hits were sent: the refused ones too", p.hits)
 			}
 		})
-	f("wait", Options{Settings: Settings{PoolSize: 2}, OnEmpty: Wait, OnEmptyWait: time.Millisecond}, 500*time.Millisecond,
+	f("wait", Options{Settings: Settings{PoolSize: 2}, OnEmpty: Wait, OnEmptyWait: time.Millisecond},
+		500*time.Millisecond,
 		func(t *testing.T, errs []error, p *slowPool) {
 			if n := count(errs, counter.ErrTimeout); n != 20 {
 				t.Errorf("%d timed out, want 20: %v", n, errs)
@@ -288,7 +290,8 @@ func TestKVStore_leave(t *testing.T) {
 				begun := time.Now()
 				err := s.Add(ctx, &counter.Request{Hits: []counter.Hit{hit("key", 1, 10, noon+60)}, Now: noon})
 				if took := time.Since(begun); err != counter.ErrTimeout || took < least || took > most {
-					t.Errorf("%s, deadline %v: %v after %v; want a time-out after %v to %v", where, deadline, err, took, least, most)
+					t.Errorf("%s, deadline %v: %v after %v; want a time-out after %v to %v", where, deadline, err, took,
+						least, most)
 				}
 				cancel()
 			}
@@ -313,7 +316,8 @@ func TestKVStore_leave(t *testing.T) {
 // was slow. Hits that wait behind it are.
 func TestBreaker_slowPing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s, p := newSlowStore(t, Options{Settings: Settings{PoolSize: 1}, Stall: 250 * time.Millisecond}, time.Millisecond)
+		s, p := newSlowStore(t, Options{Settings: Settings{PoolSize: 1}, Stall: 250 * time.Millisecond},
+			time.Millisecond)
 		defer s.Close()
 		p.mu.Lock()
 		p.pings = 400 * time.Millisecond

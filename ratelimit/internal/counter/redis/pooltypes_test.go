@@ -34,8 +34,9 @@ func TestPool_types(t *testing.T) {
 				t.Helper()
 				s := openTest(t, o)
 				tags := tagsOfNodes() // all nodes of a cluster get their first connection
-				if err := s.Add(t.Context(), &counter.Request{Hits: []counter.Hit{h(key, 1), h(tags[0], 1), h(tags[1], 1),
-					h(tags[2], 1)}, Now: now()}); err != nil {
+				if err := s.Add(t.Context(),
+					&counter.Request{Hits: []counter.Hit{h(key, 1), h(tags[0], 1), h(tags[1], 1),
+						h(tags[2], 1)}, Now: now()}); err != nil {
 					t.Fatal(err)
 				}
 				before := s.ActiveConns()

@@ -186,7 +186,8 @@ func TestKVStore_clientKill(t *testing.T) {
 	s := newTestStore(t, Options{Settings: Settings{URL: server.Addr(), PoolSize: 2}, Stall: -1, OnEmpty: Wait})
 	kill := func() {
 		t.Helper()
-		if _, err := localserver.RedisCommand(t.Context(), server.Addr(), "", "CLIENT", "KILL", "TYPE", "normal", "SKIPME",
+		if _, err := localserver.RedisCommand(
+			t.Context(), server.Addr(), "", "CLIENT", "KILL", "TYPE", "normal", "SKIPME",
 			"yes"); err != nil {
 			t.Fatal(err)
 		}

@@ -112,7 +112,8 @@ func (o *op) settleStop() error {
 	}
 	hits := o.stop.hits
 	if len(o.stop.was) != len(hits) {
-		return fmt.Errorf("%w: the script answered %d totals for %d hits", counter.ErrUnavailable, len(o.stop.was), len(hits))
+		return fmt.Errorf("%w: the script answered %d totals for %d hits", counter.ErrUnavailable, len(o.stop.was),
+			len(hits))
 	}
 	for i := range hits {
 		h := &hits[i]

@@ -161,7 +161,8 @@ func TestStarter_turns(t *testing.T) {
 // A request is started with a context's end in mind, too.
 func TestStarter_context(t *testing.T) {
 	t.Parallel()
-	s := &countertest.Starting{Store: newTestStore(t, Options{Settings: Settings{URL: testdb.Redis(t).URL()}, Stall: -1})}
+	s := &countertest.Starting{
+		Store: newTestStore(t, Options{Settings: Settings{URL: testdb.Redis(t).URL()}, Stall: -1})}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if err := s.Add(ctx, &counter.Request{Now: now(), Hits: []counter.Hit{h("context", 1)}}); err != nil ||

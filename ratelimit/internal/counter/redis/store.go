@@ -138,7 +138,8 @@ func reach(ctx context.Context, o Options, try func(context.Context) error) erro
 		if o.Start.MaxElapsed > 0 && time.Since(begun)+pause > o.Start.MaxElapsed {
 			return fmt.Errorf("%w: not reached within %s: %w", counter.ErrUnavailable, o.Start.MaxElapsed, err)
 		}
-		o.Log.Warn("the key-value store does not answer yet", "error", err, "next try in", pause.Round(time.Millisecond))
+		o.Log.Warn("the key-value store does not answer yet", "error", err, "next try in",
+			pause.Round(time.Millisecond))
 		select {
 		case <-ctx.Done():
 			return ctx.Err()

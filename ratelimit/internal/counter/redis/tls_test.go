@@ -41,7 +41,8 @@ func TestKVStore_TLS(t *testing.T) {
 func TestKVStore_TLSconformance(t *testing.T) {
 	ca := certtest.NewCA(t, "ca", time.Hour)
 	f := countertest.NewTLSFiles(t, ca, ca.Issue("localhost"))
-	server := testdb.Private(t, localserver.RedisOptions{Cert: f.Cert, Key: f.Key, Users: map[string]string{"ann": "a:b"}})
+	server := testdb.Private(t,
+		localserver.RedisOptions{Cert: f.Cert, Key: f.Key, Users: map[string]string{"ann": "a:b"}})
 	countertest.Run(t, func(t *testing.T) counter.Store {
 		return newTestStore(t, Options{
 			Settings: Settings{URL: countertest.Localhost(server.Addr()), Auth: "ann:a:b", Timeout: patience},
@@ -85,13 +86,15 @@ func TestSentinel_TLS(t *testing.T) {
 	ca := certtest.NewCA(t, "ca", time.Hour)
 	f := countertest.NewTLSFiles(t, ca, ca.Issue("127.0.0.1"))
 	set := testdb.PrivateSentinels(t, localserver.SentinelOptions{
-		Password: "servers", SentinelPassword: "watchers", TLS: localserver.TLSFiles{Cert: f.Cert, Key: f.Key, CA: f.CA},
+		Password: "servers", SentinelPassword: "watchers",
+		TLS: localserver.TLSFiles{Cert: f.Cert, Key: f.Key, CA: f.CA},
 	})
 	url, err := set.TLSURL()
 	if err != nil {
 		t.Fatal(err)
 	}
-	testTopologyTLS(t, Options{Settings: Settings{Type: Sentinel, URL: url, Auth: "servers", SentinelAuth: "watchers"}}, f)
+	testTopologyTLS(t, Options{Settings: Settings{Type: Sentinel, URL: url, Auth: "servers", SentinelAuth: "watchers"}},
+		f)
 }
 
 func TestCluster_TLS(t *testing.T) {

@@ -58,7 +58,8 @@ func TestWindow(t *testing.T) {
 }
 
 func TestZone(t *testing.T) {
-	for _, name := range []string{"", "Local", "Europe/Berln", "+02:00", "../etc/passwd", "right/UTC", "posix/UTC", "utc "} {
+	for _, name := range []string{"", "Local", "Europe/Berln", "+02:00", "../etc/passwd", "right/UTC", "posix/UTC",
+		"utc "} {
 		if z, err := calendar.Zone(name); err == nil {
 			t.Errorf("%q is %v, want an error", name, z)
 		}

@@ -27,7 +27,8 @@ func readDirectives(text string) (string, directives, *syntax) {
 		switch {
 		case len(fields) > 0 && content[0] == '%':
 			if len(found) == maxMarks {
-				return "", d, &syntax{limits.Pos{Line: line, Column: 1}, fmt.Sprintf("more than %d directives", maxMarks)}
+				return "", d, &syntax{limits.Pos{Line: line, Column: 1},
+					fmt.Sprintf("more than %d directives", maxMarks)}
 			}
 			found = append(found, begin)
 			if bad := d.add(fields, &version); bad != "" {

@@ -57,7 +57,8 @@ func sameEntries(t *testing.T, text string, root *node) {
 	}
 	if ok {
 		if d := cmp.Diff(whole, streamed, cmp.AllowUnexported(limits.Document{}, limits.Entry{}, limits.Limit{},
-			limits.Replaced{}, limits.Pos{}, limits.Match{}, limits.Item{}), protocmp.Transform(), cmpopts.EquateEmpty()); d != "" {
+			limits.Replaced{}, limits.Pos{}, limits.Match{}, limits.Item{}), protocmp.Transform(),
+			cmpopts.EquateEmpty()); d != "" {
 			t.Fatalf("(-whole +streamed):\n%s", d)
 		}
 	}

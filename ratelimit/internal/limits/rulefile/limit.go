@@ -49,7 +49,8 @@ func (r *reader) limitList(n *node) *limits.LimitList {
 		l.Pos = item.pos
 		where := fmt.Sprintf("rate_limits[%d]", i)
 		if item.kind != mapNode {
-			r.problem(item.pos, item.shown(), "%s must be a map with %s, not %s", where, limits.OrList(itemKeys), item.what())
+			r.problem(item.pos, item.shown(), "%s must be a map with %s, not %s", where, limits.OrList(itemKeys),
+				item.what())
 			l.Unreadable = true
 			continue
 		}

@@ -62,7 +62,8 @@ func (r *reader) texts(field, instead string, most int, list *node) []limits.Ite
 		case !r.report.Step():
 			return out
 		case item.kind == mapNode && strings.HasSuffix(field, "cidr"):
-			r.problem(item.pos, item.shown(), "%s[%d] must be a prefix, not a map; quote addresses that end in a colon", field, i)
+			r.problem(item.pos, item.shown(), "%s[%d] must be a prefix, not a map; quote addresses that end in a colon",
+				field, i)
 		case item.kind != textNode:
 			r.problem(item.pos, item.shown(), "%s[%d] must be a text, not %s", field, i, item.what())
 		case item.isNull():

@@ -30,7 +30,8 @@ func (r *reader) object(n *node, path string) *structpb.Struct {
 		k := p.key
 		// Words such as on and yes are taken for the text they are, as JSON would show them.
 		if s := k.scalar(); k.kind != textNode || s != stringScalar && s != boolScalar {
-			r.problem(k.pos, k.shown(), "a key of %s must be a text, not %s (%s); put it in quotes", path, k.what(), k.shown())
+			r.problem(k.pos, k.shown(), "a key of %s must be a text, not %s (%s); put it in quotes", path, k.what(),
+				k.shown())
 			continue
 		}
 		if _, twice := out.Fields[k.text]; twice {
@@ -66,8 +67,8 @@ func (r *reader) value(n *node, path string) *structpb.Value {
 	case intScalar:
 		i, negative, _ := yamlInt(n.text)
 		if !fits64(n.text) {
-			r.problem(n.pos, n.text, "%s is %s, which does not fit into 64 bits; put it in quotes to keep its digits", path,
-				limits.OneLine(n.text))
+			r.problem(n.pos, n.text, "%s is %s, which does not fit into 64 bits; put it in quotes to keep its digits",
+				path, limits.OneLine(n.text))
 		}
 		f := float64(i)
 		if negative {

@@ -21,7 +21,9 @@ func TestReadPlain(t *testing.T) {
 		head + "- {\n\tkey: a,\n\tvalue:\tb\n  }\n",
 		head + "- key: \"a\\u00e9\\\"\"\n  value: 'it''s'\n",
 		head + "- key: a\n  metadata: {}\n  descriptors: []\n",
-		head + "- {key: a, value: \"b\",\n   rate_limit: {unit: day, requests_per_unit: 5}, metadata: {x: -1, 'y z': [1,\n 2]}}\n",
+		head +
+			"- {key: a, value: \"b\",\n   rate_limit: {unit: day, requests_per_unit: 5}, metadata: {x: -1, 'y z': " +
+			"[1,\n 2]}}\n",
 		"{\n  \"domain\": \"d\",\n  \"descriptors\": [{\"key\":\"a\", \"value\":\"é\"},\n    {\"key\":\"b\"}]\n}\n",
 		head + "- key: :authority\n  value: -x\n",
 		"%YAML 1.2\n---\n" + head + "- key: a\n",

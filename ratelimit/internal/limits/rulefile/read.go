@@ -34,8 +34,8 @@ type reader struct {
 
 func (r *reader) problem(p limits.Pos, text, format string, args ...any) {
 	r.wrong++
-	r.report.Problem(limits.Place{File: r.file, Pos: p, Domain: r.domain, Path: strings.Join(r.path, ".")}, text, format,
-		args...)
+	r.report.Problem(limits.Place{File: r.file, Pos: p, Domain: r.domain, Path: strings.Join(r.path, ".")}, text,
+		format, args...)
 }
 
 // readDocument reads the root of a file.
@@ -104,7 +104,8 @@ func (r *reader) document(root *node) limits.Document {
 		return doc // an empty file: the missing domain is reported
 	}
 	if root.kind != mapNode {
-		r.problem(root.pos, root.shown(), "the file must be a map with %s, not %s", limits.OrList(rootKeys), root.whatText())
+		r.problem(root.pos, root.shown(), "the file must be a map with %s, not %s", limits.OrList(rootKeys),
+			root.whatText())
 		doc.Unreadable = true
 		return doc
 	}
@@ -139,8 +140,8 @@ func (r *reader) failureMode(v *node) limits.FailureMode {
 	}
 	mode, err := limits.ParseFailureMode(s)
 	if err != nil || mode == limits.FailureUnset {
-		r.problem(v.pos, s, "on_store_failure %s is unknown; %s%s", limits.Quote(s), limits.Allow(limits.FailureWords()),
-			limits.DidYouMean(s, limits.FailureWords()))
+		r.problem(v.pos, s, "on_store_failure %s is unknown; %s%s", limits.Quote(s),
+			limits.Allow(limits.FailureWords()), limits.DidYouMean(s, limits.FailureWords()))
 	}
 	return mode
 }
@@ -277,8 +278,8 @@ func (r *reader) eachKey(n *node, where string, allowed []string, f func(key str
 			ok = false
 		case firstOf(n.pairs, k.text) != i:
 			first := n.pairs[firstOf(n.pairs, k.text)].key.pos
-			r.problem(k.pos, k.text, "key %s stands twice in %s; the first is at line %d, column %d", k.text, where, first.Line,
-				first.Column)
+			r.problem(k.pos, k.text, "key %s stands twice in %s; the first is at line %d, column %d", k.text, where,
+				first.Line, first.Column)
 			ok = false
 		default:
 			f(k.text, p.value)
@@ -368,14 +369,14 @@ func (r *reader) number(field string, v *node, lowest, highest uint32) (uint32, 
 			r.problem(v.pos, v.text, "%s must be a number without quotes, not the text %s", field, v.shown())
 			return 0, false
 		case negative && n != 0, n > uint64(highest), uint32(n) < lowest:
-			r.problem(v.pos, v.text, "%s is %s; allowed are whole numbers from %d to %d", field, limits.OneLine(v.text), lowest,
-				highest)
+			r.problem(v.pos, v.text, "%s is %s; allowed are whole numbers from %d to %d", field, limits.OneLine(v.text),
+				lowest, highest)
 			return 0, false
 		default:
 			return uint32(n), true
 		}
 	}
-	r.problem(v.pos, v.shown(), "%s must be a whole number from %d to %d, not %s (%s)", field, lowest, highest, v.what(),
-		v.shown())
+	r.problem(v.pos, v.shown(), "%s must be a whole number from %d to %d, not %s (%s)", field, lowest, highest,
+		v.what(), v.shown())
 	return 0, false
 }

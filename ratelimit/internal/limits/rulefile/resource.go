@@ -205,7 +205,8 @@ func (r *resourceReader) value(v *structpb.Value, path string) {
 }
 
 func (r *resourceReader) problem(text, format string, args ...any) {
-	r.report.Problem(limits.Place{File: r.file, Domain: r.domain, Path: strings.Join(r.path, ".")}, text, format, args...)
+	r.report.Problem(limits.Place{File: r.file, Domain: r.domain, Path: strings.Join(r.path, ".")}, text, format,
+		args...)
 }
 
 // resourceUnits are the units by their number in a resource; 0 is not given.

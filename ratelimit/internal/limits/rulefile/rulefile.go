@@ -61,7 +61,8 @@ func readFile(f File, rep *limits.Report) (limits.Document, bool) {
 	}
 	if slow.what != "" {
 		rep.Warning(limits.Place{File: f.Name, Pos: slow.pos}, "",
-			"%s here makes the whole file be read by the full YAML parser, which takes about ten times as long and as much memory", slow.what)
+			"%s here makes the whole file be read by the full YAML parser, which takes about ten times as long and "+
+				"as much memory", slow.what)
 	}
 	return readDocument(f.Name, root, rep), true
 }

@@ -25,7 +25,8 @@ type script struct {
 	say  chan *discoverypb.DiscoveryResponse
 }
 
-func (s *script) StreamAggregatedResources(stream discoverypb.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
+func (s *script) StreamAggregatedResources(
+	stream discoverypb.AggregatedDiscoveryService_StreamAggregatedResourcesServer) error {
 	go func() {
 		for {
 			r, err := stream.Recv()
@@ -90,8 +91,9 @@ func TestClient_strange(t *testing.T) {
 	}
 	got := answer(&discoverypb.DiscoveryResponse{TypeUrl: rulefile.ResourceType, VersionInfo: "2", Nonce: "n2",
 		Resources: []*anypb.Any{a, {TypeUrl: "type.googleapis.com/other"}}})
-	if want := `version "1" nonce "n2" refused InvalidArgument: resources[1] is a "type.googleapis.com/other", want a "` +
-		rulefile.ResourceType + `"`; got != want {
+	if want :=
+		`version "1" nonce "n2" refused InvalidArgument: resources[1] is a "type.googleapis.com/other", want a "` +
+			rulefile.ResourceType + `"`; got != want {
 		t.Errorf("a resource of another type: %s", got)
 	}
 	// What is in force already is applied once more after a refusal, so that everybody knows it is good.

@@ -37,11 +37,13 @@ type Settings struct {
 	NodeID string `env:"CONFIG_GRPC_XDS_NODE_ID" envDefault:"default"`
 	// host:port of the control plane, or another target that gRPC knows.
 	Target string `env:"CONFIG_GRPC_XDS_SERVER_URL" envDefault:"localhost:18000"`
-	// Pause between tries until a first set is accepted. Later: pause after a dial that failed, doubling up to XDS_CLIENT_BACKOFF_MAX_INTERVAL.
+	// Pause between tries until a first set is accepted. Later: pause after a dial that failed, doubling up to
+	// XDS_CLIENT_BACKOFF_MAX_INTERVAL.
 	DialRetry time.Duration `env:"CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL" envDefault:"3s" min:"1ms"`
 	// Name that the server's certificate must be valid for, instead of the host of the address.
 	ServerName string `env:"CONFIG_GRPC_XDS_SERVER_TLS_SAN"` // and the authority of the stream
-	// Pause after a stream that broke, once a set was accepted; it doubles with each, and begins again after a set that was accepted.
+	// Pause after a stream that broke, once a set was accepted; it doubles with each, and begins again after
+	// a set that was accepted.
 	StreamRetry time.Duration `env:"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL" envDefault:"10s" min:"1ms"`
 	// Longest pause of either kind, once a set was accepted.
 	MaxRetry time.Duration `env:"XDS_CLIENT_BACKOFF_MAX_INTERVAL" envDefault:"60s" min:"1ms"`

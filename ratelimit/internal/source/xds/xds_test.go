@@ -41,7 +41,8 @@ type world struct {
 func start(t *testing.T, target string, o Options) *world {
 	t.Helper()
 	w := &world{t: t, stats: stats.NewRegistry(stats.Options{})}
-	o.Target, o.Type, o.Stats, o.Log = target, rulefile.ResourceType, w.stats, slog.New(slog.NewTextHandler(&w.log, nil))
+	o.Target, o.Type, o.Stats, o.Log = target, rulefile.ResourceType, w.stats,
+		slog.New(slog.NewTextHandler(&w.log, nil))
 	if o.MaxRetry == 0 {
 		o.DialRetry, o.StreamRetry, o.MaxRetry = 5*time.Millisecond, 5*time.Millisecond, 20*time.Millisecond
 	}
@@ -284,7 +285,8 @@ func TestClient_reconnect(t *testing.T) {
 	p := xdstest.New(t)
 	p.Set("1", domain("a"))
 	p.Kill()
-	w := start(t, p.Addr, Options{Settings: Settings{DialRetry: time.Hour, StreamRetry: time.Hour, MaxRetry: time.Hour}})
+	w := start(t, p.Addr,
+		Options{Settings: Settings{DialRetry: time.Hour, StreamRetry: time.Hour, MaxRetry: time.Hour}})
 	w.await("the dial fails", func() bool { return w.stat("ratelimit.xds.connect_failure") == 1 })
 	p.Serve()
 	w.c.Reconnect()

@@ -79,23 +79,24 @@ func (p *Plane) Serve(options ...grpc.ServerOption) {
 	var ctx context.Context
 	ctx, p.stop = context.WithCancel(context.Background())
 	p.grpc = grpc.NewServer(options...)
-	discoverypb.RegisterAggregatedDiscoveryServiceServer(p.grpc, serverv3.NewServer(ctx, p.cache, serverv3.CallbackFuncs{
-		StreamOpenFunc: func(ctx context.Context, _ int64, _ string) error {
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			md, _ := metadata.FromIncomingContext(ctx)
-			p.headers, p.streams = append(p.headers, md), append(p.streams, time.Now())
-			return nil
-		},
-		StreamRequestFunc: func(_ int64, r *discoverypb.DiscoveryRequest) error {
-			p.mu.Lock()
-			defer p.mu.Unlock()
-			p.requests = append(p.requests, proto.CloneOf(r))
-			close(p.more)
-			p.more = make(chan struct{})
-			return nil
-		},
-	}))
+	discoverypb.RegisterAggregatedDiscoveryServiceServer(p.grpc,
+		serverv3.NewServer(ctx, p.cache, serverv3.CallbackFuncs{
+			StreamOpenFunc: func(ctx context.Context, _ int64, _ string) error {
+				p.mu.Lock()
+				defer p.mu.Unlock()
+				md, _ := metadata.FromIncomingContext(ctx)
+				p.headers, p.streams = append(p.headers, md), append(p.streams, time.Now())
+				return nil
+			},
+			StreamRequestFunc: func(_ int64, r *discoverypb.DiscoveryRequest) error {
+				p.mu.Lock()
+				defer p.mu.Unlock()
+				p.requests = append(p.requests, proto.CloneOf(r))
+				close(p.more)
+				p.more = make(chan struct{})
+				return nil
+			},
+		}))
 	go p.grpc.Serve(l)
 }
 
