@@ -81,8 +81,9 @@ func TestBatch_meters(t *testing.T) {
 	f("b( 1h6000000,0 ) b( 1h6000000,0 ) b( 1h6000000,0 ) ", r(b(1)), r(bucket("b", 1, 10, 20)), r(b(1)))
 }
 
-// Calls that go together in one batch get the answers of a store in this process that is asked for one after another:
-// the scripts and their replay agree, whatever hits, refunds and looks there are.
+// Calls that go together in one batch get the answers of calls in batches of their own, and those of a store in this
+// process that is asked for one after another: the scripts and their replay agree, whatever hits, refunds and looks there
+// are, on fixed windows too.
 func TestMeters_coalesced(t *testing.T) {
 	kv := testdb.Redis(t)
 	clock := new(countertest.Clock)
@@ -102,12 +103,25 @@ func TestMeters_coalesced(t *testing.T) {
 			for range 1 + r.IntN(12) {
 				requests = append(requests, counter.Request{Hits: mixedHits(r, seed), Now: now()})
 			}
+			alone := make([]counter.Request, len(requests))
+			for i := range requests {
+				alone[i].Now = requests[i].Now
+				for _, h := range requests[i].Hits {
+					h.Key = append([]byte("alone "), h.Key...)
+					alone[i].Hits = append(alone[i].Hits, h)
+				}
+				if err := s.Add(t.Context(), &alone[i]); err != nil {
+					t.Fatal(err)
+				}
+			}
 			for i := range requests {
 				c := newCall()
 				c.fill(&requests[i], nil, s.hash)
 				b.calls = append(b.calls, c)
 				for _, h := range requests[i].Hits {
-					keys[string(h.Key)] = true
+					if h.Algorithm != counter.FixedWindow { // of which looks are commands of their own
+						keys[string(h.Key)] = true
+					}
 				}
 			}
 			if r.IntN(3) == 0 { // the server forgets the scripts
@@ -116,8 +130,14 @@ func TestMeters_coalesced(t *testing.T) {
 				}
 			}
 			b.build(&s.seen, 0, func(*call) {})
-			if len(b.ops) != len(keys) {
-				t.Fatalf("%d commands for %d keys", len(b.ops), len(keys))
+			scripts := 0
+			for i := range b.ops {
+				if b.ops[i].kind == opMeter {
+					scripts++
+				}
+			}
+			if scripts != len(keys) {
+				t.Fatalf("%d scripts for %d keys", scripts, len(keys))
 			}
 			if err := via.send(b); err != nil {
 				t.Fatal(err)
@@ -149,22 +169,24 @@ func TestMeters_coalesced(t *testing.T) {
 	}
 }
 
-// mixedHits are hits on four counters, each with numbers of its own; limits of sliding windows may differ.
+// mixedHits are hits on five counters, each with numbers of its own; limits of sliding windows may differ.
 func mixedHits(r *rand.Rand, seed uint64) (hits []counter.Hit) {
 	for range 1 + r.IntN(3) {
 		n := []uint64{0, 1, 1, 1, 1, 2, 5, 13, 14, 1 << 50}[r.IntN(10)]
 		var h counter.Hit
-		switch r.IntN(4) {
+		switch r.IntN(5) {
 		case 0:
 			h = sliding(fmt.Sprint("w", seed), n, []uint64{13, 13, 7}[r.IntN(3)])
 		case 1:
 			h = sliding(fmt.Sprint("v", seed), n, 100)
 		case 2:
+			h = hit(fmt.Sprint("x", seed), min(n, 14), 100, now()+60)
+		case 3:
 			h = bucket(fmt.Sprint("b", seed), n, 7, 13)
 		default:
 			h = bucket(fmt.Sprint("c", seed), n, 13, 13)
 		}
-		h.Refund = r.IntN(5) == 0
+		h.Refund = r.IntN(5) == 0 && h.Algorithm != counter.FixedWindow // whose refunds follow the hits of a batch
 		hits = append(hits, h)
 	}
 	return hits

@@ -1,8 +1,11 @@
 package redis
 
 import (
+	"context"
 	"errors"
 	"strings"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -95,5 +98,82 @@ func TestSentinel_failover(t *testing.T) {
 		if strings.Contains(text, "READONLY") || strings.Contains(text, "MASTERDOWN") {
 			t.Errorf("a caller was told %q", text)
 		}
+	}
+}
+
+// A master is lost while sliding windows and token buckets are counted, and its successor knows none of the scripts:
+// what was answered is counted, and nothing counts twice.
+func TestSentinel_failoverScripts(t *testing.T) {
+	set := testdb.Sentinels(t)
+	s := openTest(t, Options{Settings: Settings{Type: Sentinel, URL: set.URL(), Timeout: time.Second}})
+	counters := func(n uint64) []counter.Hit {
+		deep := daily(bucket("deep", n, 100, 1e6)) // 100 come back in a day
+		return []counter.Hit{limit(1e6, h("fixed", n)), daily(sliding("wide", n, 1e6)), deep}
+	}
+	var ok, failed atomic.Int64
+	var held sync.RWMutex // callers wait while nothing may be lost
+	var done atomic.Bool
+	var callers sync.WaitGroup
+	for g := range 16 {
+		callers.Go(func() {
+			for i := 0; !done.Load(); i++ {
+				held.RLock()
+				req := &counter.Request{Hits: counters(1), Now: now(), Stop: counter.StopWhen(g == 0 && i%2 == 0)}
+				err := s.Add(context.Background(), req)
+				held.RUnlock()
+				switch {
+				case err == nil:
+					ok.Add(1)
+				case errors.Is(err, counter.ErrOpen): // was not sent
+					time.Sleep(time.Millisecond)
+				default:
+					failed.Add(1)
+				}
+			}
+		})
+	}
+	await.True(t, "hits are counted", func() bool { return ok.Load() > 1000 })
+	old, err := set.Master(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	held.Lock()
+	last, release := redisClient(t, old.Addr(), 0).Dedicate()
+	if err := last.Do(t.Context(), last.B().Set().Key("last").Value("").ExSeconds(3600).Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := last.Do(t.Context(), last.B().Wait().Numreplicas(2).Timeout(5000).Build()).AsInt64(); err != nil || got != 2 {
+		t.Fatalf("%d replicas have all of it, %v", got, err)
+	}
+	release()
+	old.Kill()
+	held.Unlock()
+	var master *localserver.Server
+	await.True(t, "the sentinels name another master", func() bool {
+		master, err = set.Master(t.Context())
+		return err == nil && master != old
+	})
+	elected := ok.Load()
+	await.True(t, "hits are counted again", func() bool { return ok.Load() > elected+1000 })
+	done.Store(true)
+	callers.Wait()
+	if got, err := localserver.RedisCommand(t.Context(), master.Addr(), "", "INFO", "commandstats"); err != nil ||
+		!strings.Contains(got, "cmdstat_eval:") {
+		t.Errorf("the new master was sent the text of no script: %s, %v", got, err)
+	}
+	looks := counters(0)
+	t.Logf("%d OK, %d may have been counted", ok.Load(), failed.Load())
+	for i := range looks {
+		look := &looks[i]
+		if err := s.Peek(t.Context(), look); err != nil {
+			t.Fatal(err)
+		}
+		if total := look.After; total < ok.Load() || total > ok.Load()+failed.Load() {
+			t.Errorf("%s stands at %d after %d hits that were answered and %d that may have been counted", look.Key, total, ok.Load(), failed.Load())
+		}
+	}
+	immortal(t, redisClient(t, master.Addr(), 0))
+	if err := old.Restart(t.Context()); err != nil {
+		t.Fatal(err)
 	}
 }
