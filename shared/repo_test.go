@@ -24,7 +24,7 @@ const module = "gatehouse"
 // of the daemons; what only tests import is marked by its name.
 var floors = map[string]int{
 	"ratelimit/internal/printable": 0, "ratelimit/internal/siphash": 0, "ratelimit/internal/dnstest": 0,
-	"ratelimit/internal/doctest": 0, "ratelimit/internal/sfvtest": 0,
+	"ratelimit/internal/doctest": 0, "ratelimit/internal/sfvtest": 0, "ratelimit/internal/nonblock": 0,
 	"ratelimit/internal/rls": 1, "ratelimit/internal/stats": 1, "ratelimit/internal/grpctls": 1,
 	"ratelimit/internal/limits/network": 0, "ratelimit/internal/limits/calendar": 0,
 	"ratelimit/internal/overlimit": 1, "ratelimit/internal/counter": 1,

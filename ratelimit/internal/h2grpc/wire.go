@@ -8,6 +8,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"gatehouse/ratelimit/internal/nonblock"
 )
 
 // wire moves the bytes of one connection. read has one caller at a time, and so have write and drain together.
@@ -63,18 +65,11 @@ func newSocket(c net.Conn, raw syscall.RawConn) *socket {
 }
 
 func (s *socket) tryRead(fd uintptr) bool {
-	b := s.room()
-	for {
-		s.readN, s.readErr = syscall.Read(int(fd), b)
-		switch s.readErr {
-		case syscall.EINTR:
-		case syscall.EAGAIN:
-			s.giveBack()
-			return false
-		default:
-			return true
-		}
+	if s.readN, s.readErr = nonblock.Read(fd, s.room()); s.readErr == syscall.EAGAIN {
+		s.giveBack()
+		return false
 	}
+	return true
 }
 
 // read implements wire.
@@ -86,16 +81,12 @@ func (s *socket) read(room func() []byte, giveBack func()) (int, error) {
 	if s.readErr == nil && s.readN == 0 {
 		return 0, io.EOF
 	}
-	return max(s.readN, 0), s.readErr
+	return s.readN, s.readErr
 }
 
 func (s *socket) tryWrite(fd uintptr) bool {
-	for {
-		s.writeN, s.writeErr = syscall.Write(int(fd), s.writing)
-		if s.writeErr != syscall.EINTR {
-			return true
-		}
-	}
+	s.writeN, s.writeErr = nonblock.Write(fd, s.writing)
+	return true
 }
 
 // write implements wire.
@@ -200,11 +191,15 @@ type sealedConn struct {
 // recordConn is what the tls.Conn stands on. Until the handshake is over, it writes to the network itself.
 type recordConn struct {
 	net.Conn
+	in      net.Conn // the same, to read from
 	mu      sync.Mutex
 	settled bool
 	records []byte
 	spare   []byte // what records was before, for the next time
 }
+
+// Read implements net.Conn.
+func (c *recordConn) Read(b []byte) (int, error) { return c.in.Read(b) }
 
 // Write implements net.Conn.
 func (c *recordConn) Write(b []byte) (int, error) {
@@ -241,7 +236,7 @@ func (c *recordConn) take() []byte {
 
 // serveTLS does the handshake as a server.
 func serveTLS(raw net.Conn, config *tls.Config) (*sealedConn, error) {
-	under := &recordConn{Conn: raw}
+	under := &recordConn{Conn: raw, in: nonblock.Wrap(raw)}
 	c := &sealedConn{Conn: tls.Server(under, config), under: under}
 	if err := c.Handshake(); err != nil {
 		return nil, err

@@ -8,6 +8,8 @@ import (
 	"net"
 	"strconv"
 	"time"
+
+	"gatehouse/ratelimit/internal/nonblock"
 )
 
 // Endpoint is where one server listens: tcp and host:port, or unix and a path.
@@ -30,6 +32,7 @@ func (d *Dialer) Dial(ctx context.Context, to Endpoint) (net.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
+	conn = nonblock.Wrap(conn)
 	if d.TLS != nil {
 		if conn, err = d.handshake(ctx, conn, to); err != nil {
 			return nil, err

@@ -1,0 +1,25 @@
+package nonblock
+
+import (
+	"syscall"
+	"unsafe"
+)
+
+// Read reads from a socket that does not block. EAGAIN: nothing is there yet; 0 without an error: the peer has ended it.
+func Read(fd uintptr, b []byte) (int, error) { return transfer(syscall.SYS_READ, fd, b) }
+
+// Write writes to a socket that does not block what it takes. EAGAIN: nothing.
+func Write(fd uintptr, b []byte) (int, error) { return transfer(syscall.SYS_WRITE, fd, b) }
+
+func transfer(call, fd uintptr, b []byte) (int, error) {
+	for {
+		n, _, errno := syscall.RawSyscall(call, fd, uintptr(unsafe.Pointer(unsafe.SliceData(b))), uintptr(len(b)))
+		switch errno {
+		case 0:
+			return int(n), nil
+		case syscall.EINTR:
+		default:
+			return 0, errno
+		}
+	}
+}
