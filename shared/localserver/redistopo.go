@@ -123,21 +123,23 @@ func (s *SentinelSet) Await(ctx context.Context) error {
 			return err
 		}
 	}
-	master, err := s.Master(ctx)
-	if err != nil {
-		return err
-	}
-	return awaitInfo(ctx, master.Addr(), s.options.Password, "replication", "role:master", "connected_slaves:2",
-		"state=online")
+	return s.awaitMaster(ctx, "connected_slaves:2", "state=online")
 }
 
 // AwaitReplica waits until the master has a replica in step, so that it may be lost.
 func (s *SentinelSet) AwaitReplica(ctx context.Context) error {
-	master, err := s.Master(ctx)
-	if err != nil {
-		return err
-	}
-	return awaitInfo(ctx, master.Addr(), s.options.Password, "replication", "role:master", "state=online")
+	return s.awaitMaster(ctx, "state=online")
+}
+
+// awaitMaster waits until the master, whichever it is by then, says all the texts about its replicas.
+func (s *SentinelSet) awaitMaster(ctx context.Context, texts ...string) error {
+	return awaitText(ctx, append(texts, "role:master"), func() (string, error) {
+		master, err := s.Master(ctx)
+		if err != nil {
+			return "", err
+		}
+		return RedisCommand(ctx, master.Addr(), s.options.Password, "INFO", "replication")
+	})
 }
 
 // known is where the others find a server.

@@ -173,7 +173,8 @@ func TestSentinel_failoverScripts(t *testing.T) {
 		}
 	}
 	immortal(t, redisClient(t, master.Addr(), 0))
-	if err := old.Restart(t.Context()); err != nil {
+	// Back before the other replica follows the new master, it would be in the way of the election's end.
+	if err := errors.Join(set.AwaitReplica(t.Context()), old.Restart(t.Context()), set.Await(t.Context())); err != nil {
 		t.Fatal(err)
 	}
 }
