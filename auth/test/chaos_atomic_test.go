@@ -72,7 +72,8 @@ func TestFailedRequestsChangeNothing(t *testing.T) {
 			{"sign-out", "POST", "/logout?scope=global", leaver.str("access_token"), ""},
 			{"invitation", "POST", "/invite", admin, `{"email":"` + person("guest") + `"}`},
 			{"sign-in by a provider", "POST", "/token?grant_type=id_token", "", idTokenBody(idp, person("ext"))},
-			{"sign-in by a provider, linked", "POST", "/token?grant_type=id_token", "", idTokenBody(idp, person("ann"))},
+			{"sign-in by a provider, linked", "POST", "/token?grant_type=id_token", "",
+				idTokenBody(idp, person("ann"))},
 			{"the way to a provider", "GET",
 				"/user/identities/authorize?provider=github&skip_http_redirect=true&code_challenge_method=plain&code_challenge=" +
 					challenge, ann.str("access_token"), ""},

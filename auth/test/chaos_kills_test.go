@@ -345,7 +345,8 @@ func TestStorm(t *testing.T) {
 		letters: newLetters(smtp), count: map[string]int{}}
 	s.env = append(environment(s.url, onSMTP(smtp)...), "AUTH_RATE_LIMIT_EMAIL_SENT=1000000",
 		"AUTH_API_MAX_REQUEST_DURATION=2s",
-		"AUTH_RATE_LIMIT_REFRESH_PER_SESSION=0", "AUTH_SECURITY_REFRESH_TOKEN_REUSE_INTERVAL=1h", "AUTH_DB_MAX_POOL_SIZE=8")
+		"AUTH_RATE_LIMIT_REFRESH_PER_SESSION=0", "AUTH_SECURITY_REFRESH_TOKEN_REUSE_INTERVAL=1h",
+		"AUTH_DB_MAX_POOL_SIZE=8")
 	s.startDaemons(0, 1)
 
 	ctx, over := context.WithCancel(t.Context())
@@ -502,14 +503,16 @@ func (s *storm) checkSessions() {
 		last := p.tokens[len(p.tokens)-1]
 		head, again := refresh(last), refresh(last)
 		if head.status != 200 || again.status != 200 || head.str("refresh_token") != again.str("refresh_token") {
-			s.t.Errorf("%s: the newest token gives %d %s and %d %s", p.email, head.status, head.text, again.status, again.text)
+			s.t.Errorf("%s: the newest token gives %d %s and %d %s", p.email, head.status, head.text, again.status,
+				again.text)
 			continue
 		}
 		if len(p.tokens) == 1 {
 			continue
 		}
 		reused++
-		if r := refresh(p.tokens[len(p.tokens)-2]); r.status != 400 || r.str("error_code") != "refresh_token_already_used" {
+		if r := refresh(p.tokens[len(p.tokens)-2]); r.status != 400 ||
+			r.str("error_code") != "refresh_token_already_used" {
 			s.t.Errorf("%s: an older token gives %d %s", p.email, r.status, r.text)
 		}
 		if r := refresh(head.str("refresh_token")); r.status != 400 {

@@ -80,7 +80,8 @@ func TestRefreshWhileAway(t *testing.T) {
 						begun := time.Now()
 						r, err := client.do("POST", d.http+refreshPath, "", refreshing(token))
 						if err != nil || r.status != 503 || r.header.Get("Retry-After") == "" {
-							t.Errorf("away: %v %d %s, Retry-After %q", err, r.status, r.text, r.header.Get("Retry-After"))
+							t.Errorf("away: %v %d %s, Retry-After %q", err, r.status, r.text,
+								r.header.Get("Retry-After"))
 						}
 						if took := time.Since(begun); took > 15*time.Second {
 							t.Errorf("an answer took %v", took)

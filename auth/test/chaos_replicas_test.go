@@ -211,7 +211,8 @@ func TestReplicasKeys(t *testing.T) {
 	// Its hour comes.
 	rows[int](t, r.url, `update signing_keys set signs_at = now() where kid = $1 returning 1`, next)
 	signer := func(d *instance) string {
-		a := d.want(t, 200, "POST", "/token?grant_type=password", "", `{"email":"p0@example.org","password":"correct horse"}`)
+		a := d.want(t, 200, "POST", "/token?grant_type=password", "",
+			`{"email":"p0@example.org","password":"correct horse"}`)
 		list := rows[string](t, r.url, `select kid from signing_keys`)
 		for _, kid := range list {
 			if strings.Contains(headerOf(t, a.str("access_token")), kid) {
@@ -248,5 +249,8 @@ func TestReplicasKeys(t *testing.T) {
 	reaches("tokens of the key that signed are refused", func(d *instance) bool {
 		return look(d, fresh.str("access_token")) == 403
 	})
-	reaches("another signs", func(d *instance) bool { kid := signer(d); return kid != "" && kid != first && kid != next })
+	reaches("another signs", func(d *instance) bool {
+		kid := signer(d)
+		return kid != "" && kid != first && kid != next
+	})
 }

@@ -65,7 +65,8 @@ func TestMailServerAway(t *testing.T) {
 		tried("tried in vain at "+string(step), "drop"+string(step), 3)
 	}
 	rows[int](t, url,
-		`update outbox set due_at = now() + interval '1 hour' where state = 'pending' returning 1`) // none of them is to be refused
+		// none of them is to be refused
+		`update outbox set due_at = now() + interval '1 hour' where state = 'pending' returning 1`)
 	smtp.Behave(smtptest.At(smtptest.Rcpt, smtptest.Action{Reply: "550 5.1.1 no such user"}))
 	signUps(t, "refused", 4)
 	await.True(t, "the refused are marked failed, and can be sent again until they expire", func() bool {

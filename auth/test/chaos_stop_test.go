@@ -41,7 +41,8 @@ func TestStopWithAllInFlight(t *testing.T) {
 	}
 	smtp.Behave(smtptest.At(smtptest.Data, smtptest.Action{Hang: true}))
 	for i := range 14 {
-		d.want(t, 200, "POST", "/signup", "", fmt.Sprintf(`{"email":"late%d@example.org","password":"correct horse"}`, i))
+		d.want(t, 200, "POST", "/signup", "",
+			fmt.Sprintf(`{"email":"late%d@example.org","password":"correct horse"}`, i))
 	}
 	await.True(t, "8 mails hang", func() bool {
 		return rows[int](t, url, `select count(*) from outbox where state = 'pending' and attempts > 0`)[0] >= 8

@@ -58,7 +58,8 @@ func TestEndpointsWhileAway(t *testing.T) {
 					`{"auth_code":"` + strings.Repeat("0f", 32) +
 						`","code_verifier":"0123456789012345678901234567890123456789012345"}`},
 				{"POST", refreshPath, "", refreshing(session.str("refresh_token"))},
-				{"POST", "/verify", "", `{"type":"signup","token_hash":"` + tokenInLink.FindStringSubmatch(link)[1] + `"}`},
+				{"POST", "/verify", "", `{"type":"signup","token_hash":"` + tokenInLink.FindStringSubmatch(link)[1] +
+					`"}`},
 				{"POST", "/verify", "", `{"type":"email","email":"bob@example.org","token":"123456"}`},
 				{"POST", "/otp", "", `{"email":"ann@example.org"}`},
 				{"POST", "/otp", "", `{"phone":"+15550001111"}`},
@@ -84,7 +85,8 @@ func TestEndpointsWhileAway(t *testing.T) {
 					r, err := client.do(q.method, d.http+q.path, q.bearer, q.body)
 					if err != nil || r.status != 503 && r.status != 504 || r.status == 503 &&
 						r.header.Get("Retry-After") == "" || r.str("error_code") == "" {
-						t.Errorf("%s %s: %v %d %s, Retry-After %q", q.method, q.path, err, r.status, r.text, r.header.Get("Retry-After"))
+						t.Errorf("%s %s: %v %d %s, Retry-After %q", q.method, q.path, err, r.status, r.text,
+							r.header.Get("Retry-After"))
 					}
 				})
 			}

@@ -34,7 +34,8 @@ func TestCheck_oldNames(t *testing.T) {
 		strings.Count(stdout, "is an old name") != 5 || strings.Contains(stdout, "settings have names of") {
 		t.Errorf("check:\n%s", stdout)
 	}
-	const all = "4 settings have names of the replaced service (REQUEST_ID_HEADER, GOTRUE_DISABLE_SIGNUP, GOTRUE_JWT_AUD, …): each works as AUTH_… for two major versions; auth check lists them"
+	const all = "4 settings have names of the replaced service (REQUEST_ID_HEADER, GOTRUE_DISABLE_SIGNUP, " +
+		"GOTRUE_JWT_AUD, …): each works as AUTH_… for two major versions; auth check lists them"
 	const otherwise = "GOTRUE_SECURITY_SB_FORWARDED_FOR_ENABLED is an old name; it is called AUTH_SECURITY_FORWARDED_FOR_ENABLED now"
 	if _, _, stderr := command(t, env, "", "serve"); strings.Contains(stderr, one) ||
 		!strings.Contains(stderr, all) || !strings.Contains(stderr, otherwise) {

@@ -31,7 +31,8 @@ func TestSubcommands(t *testing.T) {
 	f := func(status int, wantOut, wantErr string, args ...string) string {
 		t.Helper()
 		got, out, errs := command(t, env, "correct horse\n", args...)
-		if got != status || !regexp.MustCompile(wantOut).MatchString(out) || !regexp.MustCompile(wantErr).MatchString(errs) {
+		if got != status || !regexp.MustCompile(wantOut).MatchString(out) ||
+			!regexp.MustCompile(wantErr).MatchString(errs) {
 			t.Errorf("%q: %d\n%s\n%s\nwant %d, %s, %s", args, got, out, errs, status, wantOut, wantErr)
 		}
 		return out
@@ -60,7 +61,8 @@ func TestSubcommands(t *testing.T) {
 	f(2, `^$`, `-n is at least 1, not -5`, "mail", "list", "-n", "-5")
 	f(2, `^$`, `the role is given twice`, "admin", "create", "-role", "x", "a@example.org", "correct horse", "y")
 	f(2, `^$`, `the role is given twice`, "admin", "create", "-admin", "-role", "x", "a@example.org")
-	f(2, `^$`, `^auth: hashing: this command hashes passwords for a running daemon, which starts it itself\n$`, "hashing")
+	f(2, `^$`, `^auth: hashing: this command hashes passwords for a running daemon, which starts it itself\n$`,
+		"hashing")
 	f(2, `^$`, `^auth: hashing: this command`, "hashing", "now")
 	f(1, `^$`, `settings file: open /does/not/exist`, "migrate", "-c", "/does/not/exist")
 	f(1, ``, `the database lacks \d+ migrations: auth migrate`, "keys", "list")
@@ -108,7 +110,8 @@ func TestSubcommands(t *testing.T) {
 	f(1, `^refused  https://evil.test/ `, `1 of 1 are refused`, "redirect", "test", "https://evil.test/")
 	env = append(env, "AUTH_URI_ALLOW_LIST=https://example.com**")
 	const doubt = `"https://example\.com\*\*" of the redirect list also matches hosts that anyone can register`
-	f(0, `^allowed  https://example.com.evil.test`, `^warn  `+doubt, "redirect", "test", "https://example.com.evil.test")
+	f(0, `^allowed  https://example.com.evil.test`, `^warn  `+doubt, "redirect", "test",
+		"https://example.com.evil.test")
 	f(0, `warn  AUTH_URI_ALLOW_LIST: `+doubt, `^$`, "check")
 }
 

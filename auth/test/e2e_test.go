@@ -118,7 +118,8 @@ func runClient(t *testing.T, node, modules, script, algorithm, database string, 
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	dir := clientFolder(t, modules)
-	cmd := exec.CommandContext(ctx, node, "--test-reporter=./reporter.mjs", "--test-reporter-destination=stdout", script)
+	cmd := exec.CommandContext(ctx, node, "--test-reporter=./reporter.mjs", "--test-reporter-destination=stdout",
+		script)
 	cmd.Dir = dir
 	cmd.Env = []string{
 		"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "AUTH_URL=" + gateway.URL + "/auth/v1", "MAILBOX=" + d.mailbox,

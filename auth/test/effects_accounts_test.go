@@ -106,7 +106,8 @@ func TestEffects_tokens(t *testing.T) {
 	header, claims := tokenParts(t, a.str("access_token"))
 	life, _ := claims["exp"].(float64)
 	iat, _ := claims["iat"].(float64)
-	if claims["aud"] != "team" || claims["iss"] != "https://issuer.test" || claims["role"] != "member" || life-iat != 77 {
+	if claims["aud"] != "team" || claims["iss"] != "https://issuer.test" || claims["role"] != "member" ||
+		life-iat != 77 {
 		t.Errorf("claims %v", claims)
 	}
 	if header["alg"] != "HS256" || header["kid"] != "k1" {

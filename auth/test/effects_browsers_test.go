@@ -43,7 +43,8 @@ func TestEffects_browsers(t *testing.T) {
 
 	// The interfaces of before have no flag for the address: their addresses count as proven.
 	for provider, way := range map[string]struct{ setting, oidc, legacy string }{
-		"linkedin": {"AUTH_EXTERNAL_LINKEDIN_MODE=", "scope=openid+email+profile", "scope=r_emailaddress+r_liteprofile"},
+		"linkedin": {"AUTH_EXTERNAL_LINKEDIN_MODE=", "scope=openid+email+profile",
+			"scope=r_emailaddress+r_liteprofile"},
 		"slack": {"AUTH_EXTERNAL_SLACK_MODE=", idp.Base("slack") + "/openid/connect/authorize?",
 			idp.Base("slack") + "/oauth/authorize?"},
 	} {

@@ -69,8 +69,8 @@ func TestEffects_phoneFactors(t *testing.T) {
 	d := startTuned(t)
 	with := func(more ...string) {
 		t.Helper()
-		d.with(t, append(more, "AUTH_MAILER_AUTOCONFIRM=true", "AUTH_EXTERNAL_PHONE_ENABLED=true", "AUTH_SMS_MAX_FREQUENCY=0",
-			"AUTH_MFA_PHONE_ENROLL_ENABLED=true", "AUTH_MFA_PHONE_VERIFY_ENABLED=true")...)
+		d.with(t, append(more, "AUTH_MAILER_AUTOCONFIRM=true", "AUTH_EXTERNAL_PHONE_ENABLED=true",
+			"AUTH_SMS_MAX_FREQUENCY=0", "AUTH_MFA_PHONE_ENROLL_ENABLED=true", "AUTH_MFA_PHONE_VERIFY_ENABLED=true")...)
 	}
 	with("AUTH_MFA_PHONE_MAX_FREQUENCY=1h") // longer than any machine is slow
 	access := d.want(t, 200, "POST", "/signup", "", credentials(d.unusedAddress(), horse)).str("access_token")

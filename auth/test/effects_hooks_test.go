@@ -161,8 +161,8 @@ func TestHooks_created(t *testing.T) {
 	h, url := startHooks(t), testdb.Postgres(t)
 	d := launch(t, t.TempDir(), environment(url,
 		append(h.environ(hook.BeforeUserCreated, hook.AfterUserCreated, hook.SendEmail, hook.SendSMS),
-			"AUTH_EXTERNAL_PHONE_ENABLED=true", "AUTH_EXTERNAL_ANONYMOUS_USERS_ENABLED=true", "AUTH_SMS_MAX_FREQUENCY=0",
-			"AUTH_DEV_MAILBOX=false",
+			"AUTH_EXTERNAL_PHONE_ENABLED=true", "AUTH_EXTERNAL_ANONYMOUS_USERS_ENABLED=true",
+			"AUTH_SMS_MAX_FREQUENCY=0", "AUTH_DEV_MAILBOX=false",
 			"AUTH_RATE_LIMIT_SMS_PER_NUMBER=0", "AUTH_MAILER_NOTIFICATIONS_PASSWORD_CHANGED_ENABLED=true")...))
 	d.awaitReady(t)
 	users := func() int { return count(t, url, `select count(*) from users`) }
@@ -201,9 +201,11 @@ func TestHooks_created(t *testing.T) {
 	q := h.of(hook.SendEmail)[0]
 	token, _ := q.at("email_data.token").(string)
 	hash, _ := q.at("email_data.token_hash").(string)
-	if q.at("metadata.ip_address") != "127.0.0.1" || q.at("user.id") != id || q.at("user.user_metadata.name") != "Ada" ||
+	if q.at("metadata.ip_address") != "127.0.0.1" || q.at("user.id") != id ||
+		q.at("user.user_metadata.name") != "Ada" ||
 		q.at("email_data.email_action_type") != "signup" || len(token) != 6 || len(hash) < 20 ||
-		q.at("email_data.site_url") != "http://localhost:9999" || q.at("email_data.redirect_to") != "http://localhost:3000" {
+		q.at("email_data.site_url") != "http://localhost:9999" ||
+		q.at("email_data.redirect_to") != "http://localhost:3000" {
 		t.Errorf("mail: %v", q.body)
 	}
 	// A known address gets no other answer than an unknown one, even if refused.
@@ -236,10 +238,12 @@ func TestHooks_created(t *testing.T) {
 		t.Errorf("change: %v", q.body)
 	}
 	part := func(name string) string { v, _ := q.at("email_data." + name).(string); return v }
-	if part("token") == part("token_new") || len(part("token_new")) != 6 || part("token_hash") == part("token_hash_new") {
+	if part("token") == part("token_new") || len(part("token_new")) != 6 ||
+		part("token_hash") == part("token_hash_new") {
 		t.Errorf("change: %v", q.body)
 	}
-	d.want(t, 200, "POST", "/verify", "", `{"type":"email_change","email":"ada@example.org","token":"`+part("token")+`"}`)
+	d.want(t, 200, "POST", "/verify", "", `{"type":"email_change","email":"ada@example.org","token":"`+
+		part("token")+`"}`)
 	if a := d.want(t, 200, "POST", "/verify", "",
 		`{"type":"email_change","token_hash":"`+part("token_hash")+`"}`); !strings.Contains(a.text,
 		`"email":"new@example.org"`) {
@@ -295,7 +299,8 @@ func TestHooks_sendSync(t *testing.T) {
 	h, url := startHooks(t), testdb.Postgres(t)
 	d := launch(t, t.TempDir(), environment(url, append(h.environ(hook.SendEmail, hook.SendSMS),
 		"AUTH_EXTERNAL_PHONE_ENABLED=true", "AUTH_SMS_MAX_FREQUENCY=0", "AUTH_HOOK_SEND_SYNC=true",
-		"AUTH_MFA_PHONE_ENROLL_ENABLED=true", "AUTH_MFA_PHONE_VERIFY_ENABLED=true", "AUTH_MFA_PHONE_MAX_FREQUENCY=0")...))
+		"AUTH_MFA_PHONE_ENROLL_ENABLED=true", "AUTH_MFA_PHONE_VERIFY_ENABLED=true",
+		"AUTH_MFA_PHONE_MAX_FREQUENCY=0")...))
 	d.awaitReady(t)
 	d.want(t, 200, "POST", "/signup", "", `{"email":"ada@example.org","password":"a long enough one"}`)
 	sent := func() []question { return h.of(hook.SendEmail) }
@@ -422,7 +427,8 @@ func TestHooks_signIn(t *testing.T) {
 
 	// The hook of factors.
 	d.with(t, h.environ(hook.FactorAttempt)...)
-	enrolled := d.want(t, 200, "POST", "/factors", a.str("access_token"), `{"factor_type":"totp","friendly_name":"phone"}`)
+	enrolled := d.want(t, 200, "POST", "/factors", a.str("access_token"),
+		`{"factor_type":"totp","friendly_name":"phone"}`)
 	factor := "/factors/" + enrolled.str("id")
 	challenge := d.want(t, 200, "POST", factor+"/challenge", a.str("access_token"), "").str("id")
 	h.behave(onlyAt(hook.FactorAttempt, 200, `{"decision":"reject","message":"not from here"}`))

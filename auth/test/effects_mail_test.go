@@ -211,8 +211,8 @@ func TestEffects_emailChange(t *testing.T) {
 	}{
 		{nil, true, true},
 		{[]string{"AUTH_MAILER_SECURE_EMAIL_CHANGE_ENABLED=false"}, false, true},
-		{[]string{"AUTH_MAILER_SECURE_EMAIL_CHANGE_ENABLED=false", "AUTH_SECURITY_EMAIL_CHANGE_ENDS_SESSIONS=false"}, false,
-			false},
+		{[]string{"AUTH_MAILER_SECURE_EMAIL_CHANGE_ENABLED=false", "AUTH_SECURITY_EMAIL_CHANGE_ENDS_SESSIONS=false"},
+			false, false},
 	} {
 		d.with(t, c.settings...)
 		from, to := d.unusedAddress(), d.unusedAddress()

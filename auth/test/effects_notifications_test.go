@@ -78,7 +78,8 @@ func TestNotifications(t *testing.T) {
 		env := append(environment(testdb.Postgres(t), onSMTP(smtp)...), "AUTH_MAILER_AUTOCONFIRM=true",
 			"AUTH_EXTERNAL_PHONE_ENABLED=true", "AUTH_SMS_MAX_FREQUENCY=0",
 			"AUTH_SMS_TEST_OTP=4915100000007:424242,4915100000008:424242", "AUTH_SECURITY_MANUAL_LINKING_ENABLED=true",
-			"AUTH_MFA_PHONE_ENROLL_ENABLED=true", "AUTH_MFA_PHONE_VERIFY_ENABLED=true", "AUTH_MFA_PHONE_MAX_FREQUENCY=0")
+			"AUTH_MFA_PHONE_ENROLL_ENABLED=true", "AUTH_MFA_PHONE_VERIFY_ENABLED=true",
+			"AUTH_MFA_PHONE_MAX_FREQUENCY=0")
 		for _, kind := range on {
 			env = append(env, "AUTH_MAILER_NOTIFICATIONS_"+kind+"_ENABLED=true")
 			if c.own {
@@ -148,7 +149,8 @@ func TestNotifications(t *testing.T) {
 				if want.kind == "EMAIL_CHANGED" {
 					email = "new@example.org" // the notification goes to the previous one
 				}
-				want.subject, want.text = "our subject of "+want.kind+" for "+email, "Our own words on "+want.kind+" to "+email+"."
+				want.subject, want.text = "our subject of "+want.kind+" for "+email,
+					"Our own words on "+want.kind+" to "+email+"."
 			}
 			if i >= len(got) || got[i].to != want.to || got[i].subject != want.subject ||
 				!strings.Contains(got[i].text, want.text) {

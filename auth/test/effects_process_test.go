@@ -102,10 +102,12 @@ func TestEffects_database(t *testing.T) {
 		if strings.Contains(database, "?") {
 			separator = "&"
 		}
-		return &pooled{name: name, instance: start(t, environment(database+separator+"application_name="+name, "GOMAXPROCS=1",
-			"AUTH_DB_MAX_POOL_SIZE="+strconv.Itoa(size),
-			"AUTH_DB_CONN_MAX_IDLE_TIME="+idle, "AUTH_DB_CONN_MAX_LIFETIME="+life, "AUTH_DB_HEALTH_CHECK_PERIOD="+look,
-			"AUTH_DB_CLEANUP_ENABLED=false", "AUTH_DB_CLEANUP_INTERVAL=50ms", "AUTH_API_MAX_REQUEST_DURATION=2m"))}
+		return &pooled{name: name,
+			instance: start(t, environment(database+separator+"application_name="+name, "GOMAXPROCS=1",
+				"AUTH_DB_MAX_POOL_SIZE="+strconv.Itoa(size),
+				"AUTH_DB_CONN_MAX_IDLE_TIME="+idle, "AUTH_DB_CONN_MAX_LIFETIME="+life,
+				"AUTH_DB_HEALTH_CHECK_PERIOD="+look,
+				"AUTH_DB_CLEANUP_ENABLED=false", "AUTH_DB_CLEANUP_INTERVAL=50ms", "AUTH_API_MAX_REQUEST_DURATION=2m"))}
 	}
 	long := f("long", "1h", "1h", "50ms")
 	rested := f("rested", "100ms", "1h", "50ms")

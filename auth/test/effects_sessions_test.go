@@ -137,7 +137,8 @@ func TestEffects_secrets(t *testing.T) {
 		}
 		d.want(t, 200, "POST", "/token?grant_type=password", "", credentials(email, horse)) // hashed again by that
 		kept := rows[string](t, database,
-			`select password_hash from users where email = $1 or created_at = (select max(created_at) from users)`, email)
+			`select password_hash from users where email = $1 or created_at = (select max(created_at) from users)`,
+			email)
 		for _, h := range kept {
 			if !strings.HasPrefix(h, hash.begins) {
 				t.Errorf("%s: %.30s", hash.setting, h)

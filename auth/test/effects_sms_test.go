@@ -107,7 +107,8 @@ func TestSMSGateway(t *testing.T) {
 	for environ, want := range map[string][]string{
 		"AUTH_SMS_PROVIDER=vonage": {"ok    SMS gateway: vonage at " + gateway.URL(),
 			"ok    captcha: hcaptcha at " + captchas.URL()},
-		"AUTH_SMS_PROVIDER=vonage AUTH_SMS_VONAGE_FROM= AUTH_SECURITY_CAPTCHA_SECRET=wrong": {"warn  AUTH_SMS_PROVIDER=vonage needs AUTH_SMS_VONAGE_FROM: ",
+		"AUTH_SMS_PROVIDER=vonage AUTH_SMS_VONAGE_FROM= AUTH_SECURITY_CAPTCHA_SECRET=wrong": {
+			"warn  AUTH_SMS_PROVIDER=vonage needs AUTH_SMS_VONAGE_FROM: ",
 			"FAIL  captcha: hcaptcha at " +
 				captchas.URL() + ": hcaptcha does not know AUTH_SECURITY_CAPTCHA_SECRET: invalid-input-secret"},
 	} {
@@ -150,7 +151,8 @@ func TestSMS_effects(t *testing.T) {
 		return ""
 	}
 
-	if text := sms("4915100000001"); len(text) != len("Your code is 123456") || !strings.HasPrefix(text, "Your code is ") {
+	if text := sms("4915100000001"); len(text) != len("Your code is 123456") ||
+		!strings.HasPrefix(text, "Your code is ") {
 		t.Errorf("the default text: %q", text)
 	}
 	if a := otp(429, "4915100000001"); !strings.HasPrefix(a.str("msg"),

@@ -100,7 +100,8 @@ func TestTracing_calls(t *testing.T) {
 		"AUTH_SECURITY_CAPTCHA_URL="+solved.URL(),
 		"AUTH_EXTERNAL_GOOGLE_ENABLED=true", "AUTH_EXTERNAL_GOOGLE_CLIENT_ID=client-google",
 		"AUTH_EXTERNAL_GOOGLE_SECRET=secret-google",
-		"AUTH_EXTERNAL_GOOGLE_REDIRECT_URI=http://localhost:9999/callback", "AUTH_EXTERNAL_GOOGLE_URL="+idp.Base("google"),
+		"AUTH_EXTERNAL_GOOGLE_REDIRECT_URI=http://localhost:9999/callback",
+		"AUTH_EXTERNAL_GOOGLE_URL="+idp.Base("google"),
 		"AUTH_TRACING_ENABLED=true", "AUTH_METRICS_ENABLED=true", "OTEL_EXPORTER_OTLP_ENDPOINT="+c.HTTP,
 		"OTEL_BSP_SCHEDULE_DELAY=20", "OTEL_METRIC_EXPORT_INTERVAL=50")
 	d := start(t, environment(url, env...))
@@ -169,8 +170,10 @@ func TestTracing_calls(t *testing.T) {
 	}
 	d.want(t, 200, "POST", "/otp", "", `{"phone":"+4915112345679"`+captcha)
 	for to, outcome := range map[string]string{
-		"captcha hcaptcha": "answered", "hook before-user-created": "answered", "hook customize-access-token": "answered",
-		"provider google": "answered", "smtp": "answered", "hook after-user-created": "answered", "sms twilio": "failed",
+		"captcha hcaptcha": "answered", "hook before-user-created": "answered",
+		"hook customize-access-token": "answered",
+		"provider google":             "answered", "smtp": "answered", "hook after-user-created": "answered",
+		"sms twilio": "failed",
 	} {
 		c.AwaitPoint(t, "auth.outward.call.duration", func(p otlptest.Point) bool {
 			return p.Attributes["to"] == to && p.Attributes["outcome"] == outcome && len(p.Attributes) == 2

@@ -46,8 +46,8 @@ func startSite(t *testing.T, ratelimit string, daemons ...string) *site {
 	application := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.reached.Add(1)
 		// Many read X_User as X-User, as CGI has them both in one variable.
-		fmt.Fprintf(w, "user %q role %q aal %q", append(r.Header["X-User"], r.Header["X_user"]...), r.Header["X-User-Role"],
-			r.Header["X-User-Aal"])
+		fmt.Fprintf(w, "user %q role %q aal %q", append(r.Header["X-User"], r.Header["X_user"]...),
+			r.Header["X-User-Role"], r.Header["X-User-Aal"])
 	}))
 	t.Cleanup(application.Close)
 
@@ -101,8 +101,8 @@ func ratelimitDaemon(t *testing.T) string {
 	cmd := exec.Command(program)
 	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Env = []string{
-		"RUNTIME_ROOT=" + dir, "RUNTIME_WATCH_ROOT=false", "BACKEND_TYPE=memory", "DISABLE_STATS=true", "LOG_LEVEL=info",
-		"LOG_FORMAT=json",
+		"RUNTIME_ROOT=" + dir, "RUNTIME_WATCH_ROOT=false", "BACKEND_TYPE=memory", "DISABLE_STATS=true",
+		"LOG_LEVEL=info", "LOG_FORMAT=json",
 		"GRPC_HOST=127.0.0.1", "GRPC_PORT=0", "HOST=127.0.0.1", "PORT=0", "DEBUG_HOST=127.0.0.1", "DEBUG_PORT=0",
 		"LIMIT_RESPONSE_HEADERS_ENABLED=true",
 	}
@@ -258,12 +258,13 @@ func TestEnvoy_restart(t *testing.T) {
 	var daemons [2]*instance
 	var envs [2][]string
 	for i, host := range []string{"127.0.0.1", "127.0.0.2"} {
-		envs[i] = behindEnvoy(database, "AUTH_API_HOST="+host, "AUTH_DRAIN_DELAY=4s", "AUTH_RATE_LIMIT_REFRESH_PER_SESSION=0",
-			"AUTH_DB_MAX_POOL_SIZE=8")
+		envs[i] = behindEnvoy(database, "AUTH_API_HOST="+host, "AUTH_DRAIN_DELAY=4s",
+			"AUTH_RATE_LIMIT_REFRESH_PER_SESSION=0", "AUTH_DB_MAX_POOL_SIZE=8")
 		daemons[i] = start(t, envs[i])
 		envs[i] = append(envs[i], "PORT="+daemons[i].http[strings.LastIndexByte(daemons[i].http, ':')+1:])
 	}
-	s := startSite(t, "", strings.TrimPrefix(daemons[0].http, "http://"), strings.TrimPrefix(daemons[1].http, "http://"))
+	s := startSite(t, "", strings.TrimPrefix(daemons[0].http, "http://"),
+		strings.TrimPrefix(daemons[1].http, "http://"))
 
 	stop := make(chan struct{})
 	var workers sync.WaitGroup
@@ -338,15 +339,15 @@ func TestEnvoy_compose(t *testing.T) {
 	}
 	if grace, err := time.ParseDuration(daemon.StopGrace); err != nil || grace < c.API.DrainDelay+
 		c.API.DrainTimeout+3*time.Second {
-		t.Errorf("stop_grace_period is %s, AUTH_DRAIN_DELAY %s, AUTH_DRAIN_TIMEOUT %s", daemon.StopGrace, c.API.DrainDelay,
-			c.API.DrainTimeout)
+		t.Errorf("stop_grace_period is %s, AUTH_DRAIN_DELAY %s, AUTH_DRAIN_TIMEOUT %s", daemon.StopGrace,
+			c.API.DrainDelay, c.API.DrainTimeout)
 	}
 	envoy := envoytest.Read(t, "../example/envoy.yaml")
 	every, err := time.ParseDuration(fmt.Sprint(envoytest.Map(t, envoy.Cluster(t, "auth"), "health_checks",
 		0)["interval"]))
 	if err != nil || c.API.DrainDelay < 3*every || daemon.Deploy.Replicas < 2 {
-		t.Errorf("%v: Envoy asks for health each %s, AUTH_DRAIN_DELAY is %s, of %d daemons", err, every, c.API.DrainDelay,
-			daemon.Deploy.Replicas)
+		t.Errorf("%v: Envoy asks for health each %s, AUTH_DRAIN_DELAY is %s, of %d daemons", err, every,
+			c.API.DrainDelay, daemon.Deploy.Replicas)
 	}
 	if issuer := envoytest.Map(t, envoy.Filter(t, "envoy.filters.http.jwt_authn"), "providers",
 		"auth")["issuer"]; issuer != c.JWT.Issuer || issuer != publicURL {

@@ -76,7 +76,8 @@ func TestHashingProcess(t *testing.T) {
 	signIn := func() {
 		t.Helper()
 		d.want(t, 400, "POST", "/token?grant_type=password", "", `{"email":"ann@example.org","password":"wrong horse"}`)
-		d.want(t, 200, "POST", "/token?grant_type=password", "", `{"email":"ann@example.org","password":"correct horse"}`)
+		d.want(t, 200, "POST", "/token?grant_type=password", "",
+			`{"email":"ann@example.org","password":"correct horse"}`)
 	}
 	signIn()
 	if c := childrenOf(d.PID()); len(c) != 1 || c[0] != child {

@@ -69,7 +69,8 @@ func TestBusyPort(t *testing.T) {
 	log := filepath.Join(t.TempDir(), "log")
 	for name, port := range map[string]string{"PORT": port, "AUTH_DEV_MAILBOX_PORT": mailbox} {
 		status, _, errs := command(t, append(environment(url), name+"="+port, "AUTH_LOG_FILE="+log), "")
-		if status != 1 || !strings.Contains(errs, "auth: "+name+": ") || !strings.Contains(errs, "address already in use") {
+		if status != 1 || !strings.Contains(errs, "auth: "+name+": ") ||
+			!strings.Contains(errs, "address already in use") {
 			t.Errorf("%s: %d %s", name, status, errs)
 		}
 		if b, err := os.ReadFile(log); err != nil ||

@@ -51,7 +51,8 @@ func environment(url string, more ...string) []string {
 		asProgram + "=1", "PATH=" + os.Getenv("PATH"),
 		"DATABASE_URL=" + url, "AUTH_DB_DRIVER=postgres", "AUTH_SITE_URL=http://localhost:3000",
 		"AUTH_API_EXTERNAL_URL=http://localhost:9999",
-		"AUTH_JWT_SECRET=0123456789abcdef0123456789abcdef", "AUTH_JWT_ALGORITHM=ES256", "AUTH_API_HOST=127.0.0.1", "PORT=0",
+		"AUTH_JWT_SECRET=0123456789abcdef0123456789abcdef", "AUTH_JWT_ALGORITHM=ES256", "AUTH_API_HOST=127.0.0.1",
+		"PORT=0",
 		"AUTH_DEV_MAILBOX=true", "AUTH_DEV_MAILBOX_PORT=0", "AUTH_PASSWORD_HASH=bcrypt:4", "AUTH_SMTP_MAX_FREQUENCY=0",
 		"AUTH_RATE_LIMIT_EMAIL_SENT=1000",
 	}, more...)
@@ -383,7 +384,8 @@ func TestOtherRootKey(t *testing.T) {
 	d := start(t, environment(url))
 	d.Stop(20 * time.Second)
 	status, _, errs := command(t, append(environment(url), "AUTH_SECRET_KEY=another"), "", "serve")
-	if status != 1 || !strings.Contains(errs, "AUTH_SECRET_KEY ") || !strings.Contains(errs, "AUTH_SECRET_KEYS_PREVIOUS") {
+	if status != 1 || !strings.Contains(errs, "AUTH_SECRET_KEY ") ||
+		!strings.Contains(errs, "AUTH_SECRET_KEYS_PREVIOUS") {
 		t.Errorf("%d %s", status, errs)
 	}
 	d = start(t, append(environment(url), "AUTH_SECRET_KEY=another",

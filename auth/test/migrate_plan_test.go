@@ -28,7 +28,8 @@ func TestMigrate_plan(t *testing.T) {
 	if _, again, _ := command(t, env, "", "migrate", "-plan"); again != first {
 		t.Errorf("the second plan differs:\n%s\nfrom\n%s", again, first)
 	}
-	formertest.Exec(t, url, `drop role if exists planner; create role planner; grant usage on schema gatehouse to planner`)
+	formertest.Exec(t, url,
+		`drop role if exists planner; create role planner; grant usage on schema gatehouse to planner`)
 	t.Cleanup(func() { formertest.Exec(t, url, `drop owned by planner; drop role planner`) })
 	as := environment(url + sep + "search_path=gatehouse&role=planner")
 	if status, _, stderr := command(t, as, "", "migrate", "-plan"); status != 1 ||

@@ -29,7 +29,8 @@ func TestTakeover_open(t *testing.T) {
 	formertest.Carry(t, exec, secret.NewRoot("0123456789abcdef0123456789abcdef"), s, time.Time{})
 	d := start(t, env)
 	for _, kind := range []int{1, 39} {
-		a := d.want(t, 200, "POST", "/token?grant_type=refresh_token", "", `{"refresh_token":"`+s.User(kind).Sessions[0].Token+`"}`)
+		a := d.want(t, 200, "POST", "/token?grant_type=refresh_token", "",
+			`{"refresh_token":"`+s.User(kind).Sessions[0].Token+`"}`)
 		if text := a.str("refresh_token"); len(text) != 76 {
 			t.Errorf("kind %d: refreshed to %q", kind, text)
 		}
@@ -40,7 +41,8 @@ func TestTakeover_open(t *testing.T) {
 	const open = `auth: a takeover from schema "auth" is open since 2031-03-04T12:00:00Z: auth takeover ends it, auth takeover -abandon empties the tables` + "\n"
 	f := func(args ...string) {
 		t.Helper()
-		if status, out, errs := command(t, env, "", args...); status != 1 || out != "" || !strings.HasSuffix(errs, open) {
+		if status, out, errs := command(t, env, "", args...); status != 1 || out != "" ||
+			!strings.HasSuffix(errs, open) {
 			t.Errorf("%q: %d\n%s\n%s\nwant %s", args, status, out, errs, open)
 		}
 	}

@@ -76,7 +76,9 @@ func TestDocs_routeColumns(t *testing.T) {
 	}
 	guards := map[string]string{"noTimeout": "none", "s.open": "none", "s.limited": "none", "s.admin": "admin",
 		"s.member": "user, not anonymous"}
-	for _, m := range regexp.MustCompile(`mux\.Handle\("([^"]+)", ([\w.]+)\((?:([\w.]+), )?(?:s\.(captcha)\()?s\.(\w+)\)+`).FindAllStringSubmatch(string(source), -1) {
+	for _, m := range regexp.MustCompile(
+		`mux\.Handle\("([^"]+)", ([\w.]+)\((?:([\w.]+), )?(?:s\.(captcha)\()?s\.(\w+)\)+`).FindAllStringSubmatch(
+		string(source), -1) {
 		route, guard, before, captcha, handler := m[1], m[2], m[3], m[4], m[5]
 		h, ok := methods[handler]
 		if !ok {
@@ -102,8 +104,11 @@ func TestDocs_routeColumns(t *testing.T) {
 		want = append(want, strings.Join([]string{route, h.file, name, strings.Join(all, ", ")}, " | "))
 	}
 	var got []string
-	for _, m := range regexp.MustCompile("(?m)^\\| `([A-Z]+ /[^`]*)` \\| \\[[\\w.]+\\]\\(([^)]+)\\) \\| ([^|]*) \\| ([^|]*)\\|").FindAllStringSubmatch(document(t, "docs/api.md"), -1) {
-		got = append(got, strings.Join([]string{m[1], filepath.Join("docs", m[2]), m[3], strings.TrimSpace(m[4])}, " | "))
+	for _, m := range regexp.MustCompile(
+		"(?m)^\\| `([A-Z]+ /[^`]*)` \\| \\[[\\w.]+\\]\\(([^)]+)\\) \\| ([^|]*) \\| ([^|]*)\\|").FindAllStringSubmatch(
+		document(t, "docs/api.md"), -1) {
+		got = append(got, strings.Join([]string{m[1], filepath.Join("docs", m[2]), m[3], strings.TrimSpace(m[4])},
+			" | "))
 	}
 	if d := cmp.Diff(want, got); d != "" || len(want) < 20 {
 		t.Error(d)
@@ -191,7 +196,8 @@ func TestDocs_usage(t *testing.T) {
 		want = append(want, strings.TrimSpace(m[1]+" "+m[2]))
 	}
 	var got []string
-	for _, m := range regexp.MustCompile("(?m)^\\| `auth \\[?(serve|[a-z]+) ?([a-z|\\\\]*)").FindAllStringSubmatch(document(t, "docs/operations.md"), -1) {
+	for _, m := range regexp.MustCompile("(?m)^\\| `auth \\[?(serve|[a-z]+) ?([a-z|\\\\]*)").FindAllStringSubmatch(
+		document(t, "docs/operations.md"), -1) {
 		got = append(got, strings.TrimSpace(m[1]+" "+strings.ReplaceAll(m[2], `\`, "")))
 	}
 	if d := cmp.Diff(want, got); d != "" || len(want) < 8 {

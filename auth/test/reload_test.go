@@ -40,7 +40,8 @@ func (d *instance) reload(t testing.TB, lines []string) string {
 	var end string
 	await.True(t, "the settings are read", func() bool {
 		for line := range strings.Lines(d.log.text()[before:]) {
-			if strings.HasSuffix(line, "\n") && (strings.Contains(line, reloadTaken) || strings.Contains(line, reloadRefused)) {
+			if strings.HasSuffix(line, "\n") &&
+				(strings.Contains(line, reloadTaken) || strings.Contains(line, reloadRefused)) {
 				end = line
 			}
 		}

@@ -19,7 +19,8 @@ func TestTakeover_commands(t *testing.T) {
 	f := func(status int, wantOut, wantErr string, args ...string) string {
 		t.Helper()
 		got, out, errs := command(t, env, "abandon\n", append([]string{"takeover"}, args...)...)
-		if got != status || !regexp.MustCompile(wantOut).MatchString(out) || !regexp.MustCompile(wantErr).MatchString(errs) {
+		if got != status || !regexp.MustCompile(wantOut).MatchString(out) ||
+			!regexp.MustCompile(wantErr).MatchString(errs) {
 			t.Errorf("%q: %d\n%s\n%s\nwant %d, %s, %s", args, got, out, errs, status, wantOut, wantErr)
 		}
 		return out
@@ -44,7 +45,8 @@ func TestTakeover_commands(t *testing.T) {
 	f(0, `^abandoned the takeover from .* auth: the tables here are empty\n$`, `^$`, "-abandon", "-yes")
 	f(0, `open since `, `^$`, "-ahead")
 	with := env
-	env = append(env, "AUTH_TAKEOVER_SOURCE_URL=postgres://gone@127.0.0.1:1/gone?connect_timeout=1") // which it doesn't need
+	env = append(env,
+		"AUTH_TAKEOVER_SOURCE_URL=postgres://gone@127.0.0.1:1/gone?connect_timeout=1") // which it doesn't need
 	f(0, `^abandoned the takeover from .* auth: the tables here are empty\n$`, `^$`, "-abandon", "-yes")
 	env = with
 	f(0, `closed 2`, ``)
@@ -95,7 +97,8 @@ func TestTakeover_elsewhere(t *testing.T) {
 		t.Fatalf("%d %v %s%s", status, err, out, errs)
 	}
 	users := report.Tables["users"]
-	if report.State != "closed" || report.DryRun || report.Version != 20260625000000 || users.There != len(source.Users) ||
+	if report.State != "closed" || report.DryRun || report.Version != 20260625000000 ||
+		users.There != len(source.Users) ||
 		users.Carried != users.There-1 || users.Left["saml"] != 1 || report.Sample.Users != users.Carried ||
 		!strings.HasSuffix(report.Source, " auth") || len(report.WayBack) == 0 {
 		t.Errorf("%+v", report)

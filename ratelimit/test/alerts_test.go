@@ -123,7 +123,8 @@ func TestDashboardAndAlerts_metrics(t *testing.T) {
 		for _, by := range regexp.MustCompile(`by \(([^)]*)\)`).FindAllStringSubmatch(expr, -1) {
 			for label := range strings.SplitSeq(by[1], ",") {
 				label = strings.TrimSpace(label)
-				if label == "job" || label == "instance" || label == "le" || strings.Contains(expr, `, "`+label+`", "$1",`) {
+				if label == "job" || label == "instance" || label == "le" ||
+					strings.Contains(expr, `, "`+label+`", "$1",`) {
 					continue
 				}
 				for _, m := range names {
@@ -194,8 +195,8 @@ func pagesOfEverything(t *testing.T) (pages []string) {
 		pages = append(pages, text)
 	}
 	rules := `[{key: k, @2/y, descriptors: [{key: j, @5/y}]}, {key: s, shadow_mode: true, @1/y}, {key: l, rate_limits: [{unit: year, requests_per_unit: 1, name: yearly}]}]`
-	memory := start(t, rules, pulled("LOCAL_CACHE_SIZE_IN_BYTES", "1", "STATS_NO_MATCH", "true", "TRACING_ENABLED", "true",
-		"OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1"))
+	memory := start(t, rules, pulled("LOCAL_CACHE_SIZE_IN_BYTES", "1", "STATS_NO_MATCH", "true", "TRACING_ENABLED",
+		"true", "OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1"))
 	c := memory.dial(t)
 	askFor(t, c, "d", 4, "k=1")
 	askFor(t, c, "d", 1, "k=1,j=1")
@@ -217,8 +218,8 @@ func pagesOfEverything(t *testing.T) (pages []string) {
 	cert, key := shown.path("tls.crt"), shown.path("tls.key")
 	add(start(t, "", pulled("CONFIG_TYPE", "GRPC_XDS_SOTW", "CONFIG_GRPC_XDS_SERVER_URL", "127.0.0.1:1",
 		"FORCE_START_WITHOUT_INITIAL_CONFIG", "true",
-		"CONFIG_GRPC_XDS_SERVER_USE_TLS", "true", "CONFIG_GRPC_XDS_CLIENT_TLS_CERT", cert, "CONFIG_GRPC_XDS_CLIENT_TLS_KEY",
-		key)))
+		"CONFIG_GRPC_XDS_SERVER_USE_TLS", "true", "CONFIG_GRPC_XDS_CLIENT_TLS_CERT", cert,
+		"CONFIG_GRPC_XDS_CLIENT_TLS_KEY", key)))
 	secured := onMemcache("MCACHE_HOST_PORT", "127.0.0.1:1", "MCACHE_TLS", "true", "MCACHE_TLS_CLIENT_CERT", cert,
 		"MCACHE_TLS_CLIENT_KEY", key)
 	maps.Copy(secured, pulled())

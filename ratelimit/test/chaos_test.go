@@ -185,8 +185,8 @@ func TestRedisGoesAway(t *testing.T) {
 				t.Errorf("an answer took %v with a deadline of %v", slowest, deadline)
 			}
 			l.stop()
-			t.Logf("normal answers %v after the return; slowest answer %v; refusals %v", took, time.Duration(l.slowest.Load()),
-				l.errors)
+			t.Logf("normal answers %v after the return; slowest answer %v; refusals %v", took,
+				time.Duration(l.slowest.Load()), l.errors)
 			for text := range l.errors {
 				if !strings.HasPrefix(text, "Unavailable: rate limit store is unavailable") &&
 					!strings.HasPrefix(text, "DeadlineExceeded: ") {
@@ -281,7 +281,8 @@ func TestSIGTERM_waitsForRequestsInFlight(t *testing.T) {
 	e["STORE_STALL"] = "0"
 	p := start(t, `[{key: k, @1000000/y}]`, e)
 	var sent sentCalls
-	conn, err := grpc.NewClient(p.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithStatsHandler(&sent))
+	conn, err := grpc.NewClient(p.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithStatsHandler(&sent))
 	if err != nil {
 		t.Fatal(err)
 	}

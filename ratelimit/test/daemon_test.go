@@ -86,8 +86,10 @@ func launch(t testing.TB, rules string, env map[string]string) *process {
 		p.write(t, rules)
 	}
 	all := map[string]string{
-		"RUNTIME_ROOT": filepath.Dir(p.rules), "RUNTIME_APPDIRECTORY": filepath.Base(p.rules), "RUNTIME_WATCH_ROOT": "false",
-		"GRPC_HOST": "127.0.0.1", "GRPC_PORT": "0", "HOST": "127.0.0.1", "PORT": "0", "DEBUG_HOST": "127.0.0.1",
+		"RUNTIME_ROOT": filepath.Dir(p.rules), "RUNTIME_APPDIRECTORY": filepath.Base(p.rules),
+		"RUNTIME_WATCH_ROOT": "false",
+		"GRPC_HOST":          "127.0.0.1", "GRPC_PORT": "0", "HOST": "127.0.0.1", "PORT": "0",
+		"DEBUG_HOST": "127.0.0.1",
 		"DEBUG_PORT": "0", "LOG_LEVEL": "info", "LOG_FORMAT": "json", "DISABLE_STATS": "true", "BACKEND_TYPE": "memory",
 	}
 	if server := os.Getenv("GRPC_SERVER"); server != "" { // make test runs what matters to a server on each
@@ -148,7 +150,8 @@ func short(rules string) string {
 			if at < 0 || strings.Trim(rules[at+1:i], "0123456789") != "" {
 				continue
 			}
-			rules = rules[:at] + "rate_limit: {requests_per_unit: " + rules[at+1:i] + ", unit: " + unit + "}" + rules[i+2:]
+			rules = rules[:at] + "rate_limit: {requests_per_unit: " + rules[at+1:i] + ", unit: " + unit + "}" +
+				rules[i+2:]
 			i = at + 1
 		}
 	}
@@ -340,7 +343,8 @@ func TestSettings_allMistakesAtOnce(t *testing.T) {
 func TestForceStart(t *testing.T) {
 	t.Parallel()
 	p := start(t, `[{key: k, surprise: 1}]`,
-		map[string]string{"FORCE_START_WITHOUT_INITIAL_CONFIG": "true", "HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED": "true"})
+		map[string]string{"FORCE_START_WITHOUT_INITIAL_CONFIG": "true",
+			"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED": "true"})
 	c := p.dial(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
@@ -352,7 +356,10 @@ func TestForceStart(t *testing.T) {
 		t.Errorf("healthy without rules: %d", status)
 	}
 	p.write(t, `[{key: k, @2/m}]`)
-	await.True(t, "healthy with rules", func() bool { status, _ := get(t, p.http+"/healthcheck"); return status == 200 })
+	await.True(t, "healthy with rules", func() bool {
+		status, _ := get(t, p.http+"/healthcheck")
+		return status == 200
+	})
 	decide1(t, c, "k", "v")
 }
 
@@ -367,9 +374,11 @@ func TestNobodyReads(t *testing.T) {
 	p := &process{rules: t.TempDir()}
 	p.write(t, `[{key: k, @2/y}]`)
 	cmd := command(map[string]string{
-		"RUNTIME_ROOT": p.rules, "RUNTIME_APPDIRECTORY": ".", "HOST": "127.0.0.1", "PORT": "0", "GRPC_HOST": "127.0.0.1",
+		"RUNTIME_ROOT": p.rules, "RUNTIME_APPDIRECTORY": ".", "HOST": "127.0.0.1", "PORT": "0",
+		"GRPC_HOST":  "127.0.0.1",
 		"GRPC_PORT":  "0",
-		"DEBUG_HOST": "127.0.0.1", "DEBUG_PORT": "0", "BACKEND_TYPE": "memory", "LOG_LEVEL": "info", "LOG_FORMAT": "json",
+		"DEBUG_HOST": "127.0.0.1", "DEBUG_PORT": "0", "BACKEND_TYPE": "memory", "LOG_LEVEL": "info",
+		"LOG_FORMAT": "json",
 		"USE_STATSD": "false", "STATS_FLUSH_INTERVAL": "10ms",
 	})
 	cmd.Stdout, cmd.Stderr = write, write
@@ -441,9 +450,10 @@ func TestPrograms(t *testing.T) {
 	}
 	ask := []string{"client", "-dial_string", p.grpc, "--domain=d", "-descriptors", "k=v", "-descriptors", "k=a=b,x=y"}
 	f(0, ask,
-		"Flag: --descriptors=\"[ <key=k, value=v> ] [ <key=k, value=a=b>  <key=x, value=y> ] \"\nFlag: --dial_string=\""+
-			p.grpc+"\"\nFlag: --domain=\"d\"\nFlag: --grpc-cert-file=\"\"\n", "Flag: --grpc-use-tls=\"false\"\nresponse: ",
-		"overall_code:OK")
+		"Flag: --descriptors=\"[ <key=k, value=v> ] [ <key=k, value=a=b>  <key=x, value=y> ] \"\n"+
+			"Flag: --dial_string=\""+
+			p.grpc+"\"\nFlag: --domain=\"d\"\nFlag: --grpc-cert-file=\"\"\n",
+		"Flag: --grpc-use-tls=\"false\"\nresponse: ", "overall_code:OK")
 	f(0, ask, "overall_code:OVER_LIMIT")
 	f(1, []string{"client", "-dial_string", p.grpc, "-descriptors", "k=v"}, "request error: ",
 		"rate limit domain must not be empty")
@@ -461,8 +471,8 @@ func TestPrograms(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	f(1, []string{"check", "-config_dir", bad}, "error loading rate limit configs: a.yaml:2:", "rate_limit", "b.yaml:2:",
-		"c.yaml:")
+	f(1, []string{"check", "-config_dir", bad}, "error loading rate limit configs: a.yaml:2:", "rate_limit",
+		"b.yaml:2:", "c.yaml:")
 	if err := errors.Join(
 		os.WriteFile(filepath.Join(bad, "limits"), []byte("domain: e\n"), 0o644),
 		os.Mkdir(filepath.Join(bad, "sub"), 0o755),
@@ -514,15 +524,17 @@ func TestPrograms(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(bucket, "rules"), 0o777); err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(filepath.Join(bucket, "rules", "a.yaml"), []byte("domain: d\ndescriptors: [{key: k, rate_limit: "+
-		"{unit: day, requests_per_unit: 1, algorithm: token_bucket}}]\n"), 0o666); err != nil {
+	if err := os.WriteFile(
+		filepath.Join(bucket, "rules", "a.yaml"), []byte("domain: d\ndescriptors: [{key: k, rate_limit: "+
+			"{unit: day, requests_per_unit: 1, algorithm: token_bucket}}]\n"), 0o666); err != nil {
 		t.Fatal(err)
 	}
 	f(0, []string{"check", filepath.Join(bucket, "rules")})
 	g(0, map[string]string{"RUNTIME_ROOT": bucket, "RUNTIME_APPDIRECTORY": "rules"})
 	g(1, map[string]string{"RUNTIME_ROOT": bucket, "RUNTIME_APPDIRECTORY": "rules", "BACKEND_TYPE": "memcache",
-		"MCACHE_HOST_PORT": "127.0.0.1:1"}, `descriptor k: algorithm token_bucket cannot be counted in memcached, which cannot `+
-		`read, decide and write in one step; use fixed_window or a Redis store`)
+		"MCACHE_HOST_PORT": "127.0.0.1:1"},
+		`descriptor k: algorithm token_bucket cannot be counted in memcached, which cannot `+
+			`read, decide and write in one step; use fixed_window or a Redis store`)
 	at["GRPC_SERVER_USE_TLS"], at["GRPC_SERVER_TLS_CERT"], at["GRPC_SERVER_TLS_KEY"] = "true", "/none.crt", "/none.key"
 	g(1, at, `GRPC_SERVER_TLS_CERT="/none.crt": open /none.crt: no such file`,
 		`GRPC_SERVER_TLS_KEY="/none.key": open /none.key: no such file`)

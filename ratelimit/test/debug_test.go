@@ -83,8 +83,8 @@ func TestCounters_whoMay(t *testing.T) {
 				b.WriteString(lines.Text())
 			}
 			if resp.StatusCode != status || !strings.Contains(b.String(), message) {
-				t.Errorf("%s from %s with %q and %q, DEBUG_TOKEN=%q: %d %s, want %d %s", method, who, sent, header, configured,
-					resp.StatusCode, b.String(), status, message)
+				t.Errorf("%s from %s with %q and %q, DEBUG_TOKEN=%q: %d %s, want %d %s", method, who, sent, header,
+					configured, resp.StatusCode, b.String(), status, message)
 			}
 			if method == "DELETE" && status == 200 {
 				resets++
@@ -119,7 +119,8 @@ func TestCounters_whoMay(t *testing.T) {
 		}
 		var line struct{ Level, Message, By, Domain, Descriptor, Rule, Used string }
 		p.log.await(t, "counters reset", &line)
-		if line.Level != "warning" || line.By == "" || line.Domain != "d" || line.Descriptor != "user=ann" || line.Rule != "d.user" ||
+		if line.Level != "warning" || line.By == "" || line.Domain != "d" || line.Descriptor != "user=ann" ||
+			line.Rule != "d.user" ||
 			line.Used == "" || line.Used == "0" {
 			t.Errorf("the audit is %+v", line)
 		}
@@ -140,7 +141,8 @@ func TestDebugCommands(t *testing.T) {
 	withToken, withFile := map[string]string{"DEBUG_TOKEN": debugToken}, map[string]string{"DEBUG_TOKEN_FILE": file}
 	f := func(env map[string]string, exit int, args string, parts ...string) {
 		t.Helper()
-		out, err := command(env, strings.Fields(strings.ReplaceAll(args, "URL", "-debug_url http://"+p.debug))...).CombinedOutput()
+		out, err := command(env,
+			strings.Fields(strings.ReplaceAll(args, "URL", "-debug_url http://"+p.debug))...).CombinedOutput()
 		if code := exitOf(err); code != exit {
 			t.Errorf("%q: exit status %d, want %d:\n%s", args, code, exit, out)
 		}
@@ -156,19 +158,26 @@ func TestDebugCommands(t *testing.T) {
 	}
 	f(withToken, 0, "counters get URL -domain d -descriptors user=ann",
 		"d.user (rules.yaml:2:16): limit 10, fixed_window: 8 used, 2 left, reset in ", " s, key d_user_ann_")
-	f(withFile, 0, "counters get URL -domain d -descriptors user=ann -format json", `{"domain":"d","limits":[{"rule":"d.user",`)
-	f(withFile, 0, "counters get URL -domain d -limit 5/hour -descriptor_json {\"entries\":[{\"key\":\"user\",\"value\":\"a,b\"}]}",
+	f(withFile, 0, "counters get URL -domain d -descriptors user=ann -format json",
+		`{"domain":"d","limits":[{"rule":"d.user",`)
+	f(withFile, 0,
+		"counters get URL -domain d -limit 5/hour -descriptor_json "+
+			"{\"entries\":[{\"key\":\"user\",\"value\":\"a,b\"}]}",
 		"limit of its own: limit 5, fixed_window: 0 used, 5 left, reset in ", `key "d_user_a,b_`)
-	f(withFile, 0, "counters reset URL -domain d -descriptors user=ann", "8 used, 2 left", "1 deleted; above is how they stood\n")
+	f(withFile, 0, "counters reset URL -domain d -descriptors user=ann", "8 used, 2 left",
+		"1 deleted; above is how they stood\n")
 	f(withToken, 0, "counters get URL -domain d -descriptors user=ann", ": 0 used, 10 left")
 	f(withToken, 1, "counters get URL -domain d -descriptors other=ann",
 		`ratelimit counters get: 404 no counter decides this descriptor: entry 1, ("other", "ann")`)
-	f(nil, 1, "counters get URL -domain d -descriptors user=ann", "401 needs the header Authorization: Bearer with DEBUG_TOKEN")
+	f(nil, 1, "counters get URL -domain d -descriptors user=ann",
+		"401 needs the header Authorization: Bearer with DEBUG_TOKEN")
 	f(nil, 2, "counters reset URL -domain d -descriptors user=ann",
 		"ratelimit counters reset: DEBUG_TOKEN, or DEBUG_TOKEN_FILE, is not set: a reset needs the daemon's\n")
-	f(map[string]string{"DEBUG_TOKEN_FILE": file + "x"}, 2, "counters get URL -domain d -descriptors user=ann", "DEBUG_TOKEN_FILE")
+	f(map[string]string{"DEBUG_TOKEN_FILE": file + "x"}, 2, "counters get URL -domain d -descriptors user=ann",
+		"DEBUG_TOKEN_FILE")
 	f(withToken, 2, "counters get URL -domain d -descriptors user", `-descriptors: "user" is no key=value pair`)
-	f(withToken, 2, "counters get URL -domain d -limit 5 -descriptors user=ann", `400 limit: "5" is no limit, such as 10/minute`)
+	f(withToken, 2, "counters get URL -domain d -limit 5 -descriptors user=ann",
+		`400 limit: "5" is no limit, such as 10/minute`)
 	f(withToken, 2, "counters get URL -domain d", "usage: ratelimit counters get")
 	f(withToken, 2, "counters get URL -descriptors user=ann", "usage: ratelimit counters get")
 	f(withToken, 2, "counters put", "usage: ratelimit counters get")
@@ -176,7 +185,8 @@ func TestDebugCommands(t *testing.T) {
 	f(nil, 0, "counters -h", "usage: ratelimit counters get")
 	f(nil, 0, "counters get -h", "-debug_url")
 	f(withToken, 2, "counters get -debug_url 127.0.0.1:6070 -domain d -descriptors user=ann", "want http://host:port")
-	f(withToken, 1, "counters get -debug_url http://127.0.0.1:1 -domain d -descriptors user=ann", "http://127.0.0.1:1: ", "refused")
+	f(withToken, 1, "counters get -debug_url http://127.0.0.1:1 -domain d -descriptors user=ann",
+		"http://127.0.0.1:1: ", "refused")
 
 	f(nil, 1, "tap URL -seconds 1", "401 needs the header")
 	f(withToken, 2, "tap URL -seconds 0", `400 seconds is "0"; want a whole number from 1 to 3600`)
@@ -188,7 +198,8 @@ func TestDebugCommands(t *testing.T) {
 
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	tap := command(withToken, "tap", "-debug_url", "http://"+p.debug, "-domain", "d", "-key", "user", "-seconds", "3600")
+	tap := command(withToken, "tap", "-debug_url", "http://"+p.debug, "-domain", "d", "-key", "user", "-seconds",
+		"3600")
 	out := newLines()
 	tap.Stdout, tap.Stderr = out, out
 	if err := tap.Start(); err != nil {

@@ -152,7 +152,8 @@ var _ = effect("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", func(t *testing.T) {
 })
 
 var _ = effect("STORE_FAILURE_MODE", func(t *testing.T) {
-	for mode, want := range map[string]string{"error": "Unavailable UNKNOWN", "allow": "OK OK", "deny": "OK OVER_LIMIT"} {
+	for mode, want := range map[string]string{"error": "Unavailable UNKNOWN", "allow": "OK OK",
+		"deny": "OK OVER_LIMIT"} {
 		redis := testdb.Private(t, localserver.RedisOptions{})
 		env := on("single", redis.Addr(), "STORE_FAILURE_MODE", mode)
 		c := start(t, anyLimit, env).dial(t)

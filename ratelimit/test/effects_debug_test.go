@@ -40,8 +40,10 @@ func (p *process) debugOpen(t testing.TB, method, path, token string) *http.Resp
 
 var _ = effect("DEBUG_TOKEN", func(t *testing.T) {
 	const token = "a token of 16 bytes"
-	p := start(t, anyLimit, map[string]string{"DEBUG_TOKEN": strings.ReplaceAll(token, " ", "-"), "DEBUG_RECENT_SIZE": "1"})
-	for given, want := range map[string]int{"": 401, "another-token-of-16-bytes": 401, strings.ReplaceAll(token, " ", "-"): 200} {
+	p := start(t, anyLimit, map[string]string{"DEBUG_TOKEN": strings.ReplaceAll(token, " ", "-"),
+		"DEBUG_RECENT_SIZE": "1"})
+	for given, want := range map[string]int{"": 401, "another-token-of-16-bytes": 401,
+		strings.ReplaceAll(token, " ", "-"): 200} {
 		if status, body := p.debugGet(t, "GET", "/recent", given); status != want {
 			t.Errorf("with %q: %d %s, want %d", given, status, body, want)
 		}
@@ -64,7 +66,8 @@ var _ = effect("DEBUG_RECENT_SIZE", func(t *testing.T) {
 	for _, value := range []string{"one", "two", "three"} {
 		decide1(t, c, "k", value)
 	}
-	if _, got := p.debugGet(t, "GET", "/recent", ""); !strings.Contains(got, "k=three") || !strings.Contains(got, "k=two") ||
+	if _, got := p.debugGet(t, "GET", "/recent", ""); !strings.Contains(got, "k=three") ||
+		!strings.Contains(got, "k=two") ||
 		strings.Contains(got, "k=one") {
 		t.Errorf("the last two are\n%s", got)
 	}

@@ -55,7 +55,8 @@ func (at place) on(t *testing.T, kind, url string, more ...string) map[string]st
 	t.Helper()
 	env := on(kind, url)
 	if at.prefix != "KVSTORE_" {
-		env = on("single", testdb.Redis(t).URL(), "KVSTORE_PERSECOND", "true", at.prefix+"TYPE", kind, at.prefix+"URL", url)
+		env = on("single", testdb.Redis(t).URL(), "KVSTORE_PERSECOND", "true", at.prefix+"TYPE", kind,
+			at.prefix+"URL", url)
 	}
 	for i := 0; i < len(more); i += 2 {
 		env[at.prefix+more[i]] = more[i+1]
@@ -131,7 +132,8 @@ var _ = effect("KVSTORE_SENTINEL_AUTH", func(t *testing.T) {
 	}
 	t.Cleanup(set.Close)
 	const rules = `[{key: k, @5/y}]`
-	p := start(t, rules, on("sentinel", set.URL(), "KVSTORE_AUTH", "server", "KVSTORE_SENTINEL_AUTH", "default:sentinel"))
+	p := start(t, rules, on("sentinel", set.URL(), "KVSTORE_AUTH", "server", "KVSTORE_SENTINEL_AUTH",
+		"default:sentinel"))
 	decide1(t, p.dial(t), "k", "v")
 	for name, env := range map[string]map[string]string{
 		"no password": on("sentinel", set.URL(), "KVSTORE_AUTH", "server"),
@@ -279,8 +281,8 @@ var _ = both("POOL_ON_EMPTY_BEHAVIOR", func(t *testing.T, at place) {
 		t.Errorf("CREATE: %v", errs)
 	}
 	// WAIT: no call is refused before the deadline.
-	c, conns, unpause = at.poolCase(t, "POOL_SIZE", "2", "POOL_ON_EMPTY_BEHAVIOR", "WAIT", "POOL_ON_EMPTY_WAIT_DURATION",
-		"50ms")
+	c, conns, unpause = at.poolCase(t, "POOL_SIZE", "2", "POOL_ON_EMPTY_BEHAVIOR", "WAIT",
+		"POOL_ON_EMPTY_WAIT_DURATION", "50ms")
 	errs, took := callers(c, 8, time.Second)()
 	unpause()
 	if countCodes(errs, codes.DeadlineExceeded) != 8 || conns() != "2" {
@@ -295,8 +297,8 @@ var _ = both("POOL_ON_EMPTY_BEHAVIOR", func(t *testing.T, at place) {
 
 var _ = both("POOL_ON_EMPTY_WAIT_DURATION", func(t *testing.T, at place) {
 	// ERROR: a store failure after the wait, for all but those in the store.
-	c, conns, unpause := at.poolCase(t, "POOL_SIZE", "2", "POOL_ON_EMPTY_BEHAVIOR", "ERROR", "POOL_ON_EMPTY_WAIT_DURATION",
-		"300ms")
+	c, conns, unpause := at.poolCase(t, "POOL_SIZE", "2", "POOL_ON_EMPTY_BEHAVIOR", "ERROR",
+		"POOL_ON_EMPTY_WAIT_DURATION", "300ms")
 	wait := callers(c, 100, 20*time.Second)
 	time.Sleep(1500 * time.Millisecond) // the last have come and waited
 	unpause()
@@ -360,8 +362,8 @@ var _ = both("AUTH", func(t *testing.T, at place) {
 		decide1(t, start(t, at.rules, at.on(t, "single", redis.Addr(), "AUTH", right)).dial(t), "k", "v")
 	}
 	// It wins over what the URL says.
-	decide1(t, start(t, at.rules, at.on(t, "single", "redis://ann:wrong@"+redis.Addr(), "AUTH", "ann:a:b")).dial(t), "k",
-		"v")
+	decide1(t, start(t, at.rules, at.on(t, "single", "redis://ann:wrong@"+redis.Addr(), "AUTH", "ann:a:b")).dial(t),
+		"k", "v")
 })
 
 var _ = both("TIMEOUT", func(t *testing.T, at place) {
@@ -453,7 +455,8 @@ var _ = effect("KVSTORE_STARTUP_REQUIRED", func(t *testing.T) {
 		redis := testdb.Private(t, localserver.RedisOptions{})
 		redis.Kill()
 		env := at.on(t, "single", redis.Addr())
-		env["KVSTORE_STARTUP_REQUIRED"], env["KVSTORE_STARTUP_INITIAL_INTERVAL"], env["KVSTORE_STARTUP_MAX_INTERVAL"] = "false", "10ms", "20ms"
+		env["KVSTORE_STARTUP_REQUIRED"], env["KVSTORE_STARTUP_INITIAL_INTERVAL"], env["KVSTORE_STARTUP_MAX_INTERVAL"] =
+			"false", "10ms", "20ms"
 		f := func(mode, byConnection string) *process {
 			env["STORE_FAILURE_MODE"], env["KVSTORE_HEALTH_CHECK_ACTIVE_CONNECTION"] = mode, byConnection
 			return start(t, at.rules, env)
@@ -512,7 +515,8 @@ var _ = effect("KVSTORE_STARTUP_MAX_INTERVAL", func(t *testing.T) {
 })
 
 var _ = effect("KVSTORE_STARTUP_MAX_ELAPSED_TIME", func(t *testing.T) {
-	p := launch(t, places[0].rules, absent("INITIAL_INTERVAL", "1ms", "MAX_INTERVAL", "5ms", "MAX_ELAPSED_TIME", "200ms"))
+	p := launch(t, places[0].rules, absent("INITIAL_INTERVAL", "1ms", "MAX_INTERVAL", "5ms", "MAX_ELAPSED_TIME",
+		"200ms"))
 	select {
 	case <-p.Ended():
 	case <-time.After(30 * time.Second):

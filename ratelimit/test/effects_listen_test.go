@@ -151,7 +151,8 @@ var _ = effect("GRPC_MAX_CONNECTION_AGE", func(t *testing.T) {
 // A stream that goes on for ever is cut when the connection's grace is over, and not before.
 var _ = effect("GRPC_MAX_CONNECTION_AGE_GRACE", func(t *testing.T) {
 	watch := func(grace string) (*grpc.ClientConn, healthpb.Health_WatchClient) {
-		p := start(t, anyLimit, map[string]string{"GRPC_MAX_CONNECTION_AGE": "1s", "GRPC_MAX_CONNECTION_AGE_GRACE": grace})
+		p := start(t, anyLimit,
+			map[string]string{"GRPC_MAX_CONNECTION_AGE": "1s", "GRPC_MAX_CONNECTION_AGE_GRACE": grace})
 		conn, err := grpc.NewClient(p.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
 		if err != nil {
 			t.Fatal(err)
@@ -246,7 +247,8 @@ var _ = effect("GRPC_REFLECTION", func(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		stream.Send(&reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}})
+		stream.Send(&reflectionpb.ServerReflectionRequest{
+			MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}})
 		if _, err := stream.Recv(); status.Code(err) != want {
 			t.Errorf("%s: %v, want %v", value, err, want)
 		}

@@ -159,7 +159,9 @@ var _ = effect("MCACHE_SRV_REFRESH", func(t *testing.T) {
 	p := start(t, `[{key: k, @9/y}]`,
 		onMemcache("MCACHE_SRV", "_memcache._tcp.nodes.test.", "MCACHE_SRV_REFRESH", "20ms", testDNS, dns.Addr))
 	dns.Say(dnsmessage.RCodeServerFailure)
-	await.True(t, "failed look-ups are counted", func() bool { return stat(t, p, "ratelimit.memcache.resolve_error") > 1 })
+	await.True(t, "failed look-ups are counted", func() bool {
+		return stat(t, p, "ratelimit.memcache.resolve_error") > 1
+	})
 	if n := stat(t, p, "ratelimit.memcache.nodes"); n != 1 {
 		t.Errorf("%d nodes after a failed look-up, want the 1 of before", n)
 	}
@@ -244,8 +246,8 @@ func TestMemcache_badKey(t *testing.T) {
 	_, list := memcached(t, 3)
 	f := func(mode, format string, code int, part string) {
 		t.Helper()
-		p := start(t, `[{key: k, @1/y}]`, onMemcache("MCACHE_HOST_PORT", list, "STORE_FAILURE_MODE", mode, "CACHE_KEY_FORMAT",
-			format, "CACHE_KEY_PREFIX", mode+format))
+		p := start(t, `[{key: k, @1/y}]`, onMemcache("MCACHE_HOST_PORT", list, "STORE_FAILURE_MODE", mode,
+			"CACHE_KEY_FORMAT", format, "CACHE_KEY_PREFIX", mode+format))
 		for _, bad := range []string{"a b", strings.Repeat("x", 300)} {
 			good := fmt.Sprint("good", len(bad))
 			if got, answer := post(t, p, "k="+good, "k="+bad); got != code || !strings.Contains(answer, part) {

@@ -163,7 +163,10 @@ var _ = effect("HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", func(t *testing.T) {
 			t.Errorf("%s: no domain, %d, want %d", value, got, want)
 		}
 		p.write(t, `[{key: k, @1/y}]`)
-		await.True(t, "healthy with a domain", func() bool { got, _ := get(t, p.http+"/healthcheck"); return got == 200 })
+		await.True(t, "healthy with a domain", func() bool {
+			got, _ := get(t, p.http+"/healthcheck")
+			return got == 200
+		})
 	}
 })
 

@@ -291,7 +291,8 @@ func mogrified(t *testing.T) {
 	s.awaitLine(t, "udp", "limits.total_hits:1|c|#az:b,dom:d,rule:k\n")
 }
 
-var _ = effect("TAGGED_STATSD_MOGRIFIERS TAGGED_STATSD_MOGRIFIER_N_PATTERN TAGGED_STATSD_MOGRIFIER_N_NAME TAGGED_STATSD_MOGRIFIER_N_TAGS", mogrified)
+var _ = effect("TAGGED_STATSD_MOGRIFIERS TAGGED_STATSD_MOGRIFIER_N_PATTERN TAGGED_STATSD_MOGRIFIER_N_NAME "+
+	"TAGGED_STATSD_MOGRIFIER_N_TAGS", mogrified)
 
 // pulled is the environment of a daemon with pull metrics and no other sink.
 func pulled(more ...string) map[string]string {
@@ -415,7 +416,8 @@ var _ = effect("PULLMETRICS_ADDR PULLMETRICS_PATH", func(t *testing.T) {
 
 var _ = effect("PULLMETRICS_MAPPER_YAML", func(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "mapping.yaml")
-	text := "mappings:\n- match: ratelimit.service.rate_limit.*.*.total_hits\n  name: hits\n  labels: {dom: $1, rule: $2}\n"
+	text := "mappings:\n- match: ratelimit.service.rate_limit.*.*.total_hits\n  name: hits\n" +
+		"  labels: {dom: $1, rule: $2}\n"
 	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
 		t.Fatal(err)
 	}

@@ -110,7 +110,8 @@ func (s storeTLS) clientKey(t *testing.T) {
 		}
 	}
 	addr := byName(s.server(x.cert, x.key, x.root))
-	x.try("the right key", addr, true, "TLS", "true", "TLS_CACERT", x.root, "TLS_CLIENT_CERT", cert, "TLS_CLIENT_KEY", key)
+	x.try("the right key", addr, true, "TLS", "true", "TLS_CACERT", x.root, "TLS_CLIENT_CERT", cert,
+		"TLS_CLIENT_KEY", key)
 }
 
 func redisTLS(t *testing.T) storeTLS {
@@ -136,8 +137,8 @@ var (
 func TestCertificates_stats(t *testing.T) {
 	t.Parallel()
 	for prefix, env := range map[string]map[string]string{
-		"ratelimit.store.tls": onMemcache("MCACHE_HOST_PORT", "127.0.0.1:1", "MCACHE_TLS", "true", "MCACHE_TLS_CLIENT_CERT",
-			"CERT", "MCACHE_TLS_CLIENT_KEY", "KEY"),
+		"ratelimit.store.tls": onMemcache("MCACHE_HOST_PORT", "127.0.0.1:1", "MCACHE_TLS", "true",
+			"MCACHE_TLS_CLIENT_CERT", "CERT", "MCACHE_TLS_CLIENT_KEY", "KEY"),
 		"ratelimit.xds.tls": follow("127.0.0.1:1", "FORCE_START_WITHOUT_INITIAL_CONFIG", "true",
 			"CONFIG_GRPC_XDS_SERVER_USE_TLS", "true", "CONFIG_GRPC_XDS_CLIENT_TLS_CERT", "CERT",
 			"CONFIG_GRPC_XDS_CLIENT_TLS_KEY", "KEY"),

@@ -69,7 +69,8 @@ func (l *lock) swap() {
 // env are the settings that use the lock, with more after them.
 func (l *lock) env(more ...string) map[string]string {
 	env := map[string]string{
-		"GRPC_SERVER_USE_TLS": "true", "GRPC_SERVER_TLS_CERT": l.path("tls.crt"), "GRPC_SERVER_TLS_KEY": l.path("tls.key"),
+		"GRPC_SERVER_USE_TLS": "true", "GRPC_SERVER_TLS_CERT": l.path("tls.crt"),
+		"GRPC_SERVER_TLS_KEY": l.path("tls.key"),
 	}
 	for i := 0; i < len(more); i += 2 {
 		env[more[i]] = more[i+1]
@@ -193,7 +194,11 @@ var _ = effect("GRPC_SERVER_TLS_CERT", func(t *testing.T) {
 	for range 3 {
 		l.swap()
 		want, began := l.last.TLS(t).Leaf.SerialNumber.String(), time.Now()
-		await.True(t, "the new certificate is shown", func() bool { mu.Lock(); defer mu.Unlock(); return shown == want })
+		await.True(t, "the new certificate is shown", func() bool {
+			mu.Lock()
+			defer mu.Unlock()
+			return shown == want
+		})
 		t.Logf("used %v after the swap, %d calls so far", time.Since(began), calls.Load())
 	}
 	close(stop)
@@ -257,7 +262,8 @@ var _ = effect("GRPC_CLIENT_TLS_CACERT", func(t *testing.T) {
 	f(nil, false, "a client without certificate")
 	f(&late, false, "a client of an authority that has expired")
 	f(&theirs, false, "a client of another authority")
-	if out, err := command(nil, "client", "-dial_string", p.grpc, "-domain", "d", "-descriptors", "k=v", "-grpc-use-tls",
+	if out, err := command(nil, "client", "-dial_string", p.grpc, "-domain", "d", "-descriptors", "k=v",
+		"-grpc-use-tls",
 		"-grpc-server-ca-file", l.path("ca.crt"), "-grpc-cert-file", l.path("tls.crt"), "-grpc-key-file",
 		l.path("tls.key")).CombinedOutput(); err != nil {
 		t.Errorf("the client sub-command: %v\n%s", err, out)

@@ -162,8 +162,9 @@ func TestTracing_flushedAtDrain(t *testing.T) {
 func TestTracing_outage(t *testing.T) {
 	t.Parallel()
 	p := start(t, `[{key: k, @100/y}]`, map[string]string{
-		"TRACING_ENABLED": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1", "OTEL_EXPORTER_OTLP_TIMEOUT": "100",
-		"OTEL_BSP_SCHEDULE_DELAY": "20",
+		"TRACING_ENABLED": "true", "OTEL_EXPORTER_OTLP_ENDPOINT": "http://127.0.0.1:1",
+		"OTEL_EXPORTER_OTLP_TIMEOUT": "100",
+		"OTEL_BSP_SCHEDULE_DELAY":    "20",
 	})
 	decide1(t, p.dial(t), "k", "v")
 	p.log.await(t, "the collector takes no spans", nil)
@@ -190,8 +191,8 @@ func TestTracing_store(t *testing.T) {
 			t.Fatalf("%d %s", code, answer)
 		}
 		spans := c.Await(t, name, "POST /json")
-		store, decision, request := otlptest.Named(t, spans, name), otlptest.Named(t, spans, "ShouldRateLimit Execution"),
-			otlptest.Named(t, spans, "POST /json")
+		store, decision, request := otlptest.Named(t, spans, name),
+			otlptest.Named(t, spans, "ShouldRateLimit Execution"), otlptest.Named(t, spans, "POST /json")
 		if store.Parent != decision.ID || decision.Parent != request.ID || store.Scope != scope ||
 			!maps.Equal(store.Attributes, want) {
 			t.Errorf("%+v\n%+v", store, decision)
@@ -267,7 +268,8 @@ var _ = effect("TRACING_REQUEST_TEXT", func(t *testing.T) {
 	p, c := startTraced(t, map[string]string{"TRACING_REQUEST_TEXT": "true"})
 	span(t, p, c)
 	if s := otlptest.Named(t, c.Spans(),
-		"ShouldRateLimit Execution"); s.Attributes["request string"] != `domain:"d" descriptors:{entries:{key:"k" value:"v"}}` {
+		"ShouldRateLimit Execution"); s.Attributes["request string"] !=
+		`domain:"d" descriptors:{entries:{key:"k" value:"v"}}` {
 		t.Errorf("%v", s.Attributes)
 	}
 	resp, err := http.Post("http://"+p.http+"/json", "application/json",

@@ -185,7 +185,8 @@ func TestXDS_waitsForGoodRules(t *testing.T) {
 	p := launch(t, "", follow(plane.Addr))
 	p.log.await(t, "there are no rules yet", nil)
 	await.True(t, "the refusal", func() bool { return len(plane.Requests()) > 1 })
-	if said := plane.Requests()[1]; said.VersionInfo != "" || said.ErrorDetail.GetCode() != int32(codes.InvalidArgument) ||
+	if said := plane.Requests()[1]; said.VersionInfo != "" ||
+		said.ErrorDetail.GetCode() != int32(codes.InvalidArgument) ||
 		said.ErrorDetail.GetMessage() != "r: domain is missing or empty" {
 		t.Errorf("said %v", said)
 	}
@@ -267,8 +268,8 @@ var _ = effect("CONFIG_GRPC_XDS_SERVER_URL", func(t *testing.T) {
 
 var _ = effect("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", func(t *testing.T) {
 	plane := xdstest.New(t)
-	p := launch(t, "", follow(plane.Addr, "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", "Authorization:Bearer a:b=,x-key:v",
-		"LOG_LEVEL", "trace"))
+	p := launch(t, "", follow(plane.Addr, "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS",
+		"Authorization:Bearer a:b=,x-key:v", "LOG_LEVEL", "trace"))
 	plane.Request(0)
 	h := plane.Headers()[0]
 	if !slices.Equal(h.Get("authorization"), []string{"Bearer a:b="}) || !slices.Equal(h.Get("x-key"), []string{"v"}) {
@@ -329,8 +330,8 @@ var _ = effect("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", func(t *testing.
 	}()
 	env := func(address string) map[string]string {
 		return follow(address, "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "100ms",
-			"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "1h", "XDS_CLIENT_BACKOFF_MAX_INTERVAL", "300ms", "XDS_CLIENT_BACKOFF_JITTER",
-			"false")
+			"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "1h", "XDS_CLIENT_BACKOFF_MAX_INTERVAL", "300ms",
+			"XDS_CLIENT_BACKOFF_JITTER", "false")
 	}
 	same := []time.Duration{100 * ms, 100 * ms, 100 * ms, 100 * ms}
 	plane, breakNow := breakable(t)

@@ -155,7 +155,8 @@ func (g *gateway) answers(t *testing.T, c *http.Client, path string, headers ...
 // exampleDaemon is a daemon with the example's rules on a Redis.
 func exampleDaemon(t *testing.T, redis string, more map[string]string) *process {
 	t.Helper()
-	env := map[string]string{"BACKEND_TYPE": "redis", "KVSTORE_URL": redis, "KVSTORE_TIMEOUT": "20s", "STORE_STALL": "20s",
+	env := map[string]string{"BACKEND_TYPE": "redis", "KVSTORE_URL": redis, "KVSTORE_TIMEOUT": "20s",
+		"STORE_STALL":                    "20s",
 		"LIMIT_RESPONSE_HEADERS_ENABLED": "true"}
 	for name, value := range more {
 		env[name] = value

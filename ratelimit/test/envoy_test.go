@@ -21,8 +21,8 @@ import (
 	"gatehouse/shared/testdb"
 )
 
-// The three files envoy*_test.go run example/: its envoy.yaml in a real Envoy, its rules in a real daemon, HTTP from a client
-// through Envoy to an upstream. Only addresses change, time-outs (a starved machine is not a dead daemon) and
+// The three files envoy*_test.go run example/: its envoy.yaml in a real Envoy, its rules in a real daemon, HTTP from a
+// client through Envoy to an upstream. Only addresses change, time-outs (a starved machine is not a dead daemon) and
 // units: a minute becomes a year, so that no window ends under a test.
 
 // What each route of the example answers, and how it got its descriptor.
@@ -182,7 +182,8 @@ func TestEnvoy_restart(t *testing.T) {
 	for i, host := range []string{"127.0.0.6", "127.0.0.7"} {
 		envs[i] = map[string]string{
 			"BACKEND_TYPE": "redis", "KVSTORE_URL": redis, "KVSTORE_TIMEOUT": "20s", "STORE_STALL": "20s",
-			"LIMIT_RESPONSE_HEADERS_ENABLED": "true", "GRPC_HOST": host, "GRPC_PORT": freePort(t, host), "DRAIN_DELAY": "2s",
+			"LIMIT_RESPONSE_HEADERS_ENABLED": "true", "GRPC_HOST": host, "GRPC_PORT": freePort(t, host),
+			"DRAIN_DELAY": "2s",
 		}
 		daemons[i] = start(t, rules, envs[i])
 	}

@@ -223,8 +223,8 @@ func TestExample_withoutContainers(t *testing.T) {
 		os.MkdirAll(example, 0o755), os.Mkdir(filepath.Join(root, "bin"), 0o755),
 		os.WriteFile(filepath.Join(example, "envoy.yaml"), []byte(placed), 0o644),
 		os.Symlink(filepath.Join(here, "example", "config"), filepath.Join(example, "config")),
-		os.WriteFile(filepath.Join(root, "bin", "ratelimit"), []byte("#!/bin/sh\nexec env "+asDaemon+"=1 "+os.Args[0]+"\n"),
-			0o755),
+		os.WriteFile(filepath.Join(root, "bin", "ratelimit"),
+			[]byte("#!/bin/sh\nexec env "+asDaemon+"=1 "+os.Args[0]+"\n"), 0o755),
 	} {
 		if err != nil {
 			t.Fatal(err)

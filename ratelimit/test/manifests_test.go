@@ -57,12 +57,16 @@ func TestManifest_envoyGateway(t *testing.T) {
 		"USE_PROMETHEUS": "true", "PROMETHEUS_ADDR": "127.0.0.1:0", "PROMETHEUS_MAPPER_YAML": missing,
 	})
 	want := []string{
-		"4 settings have old names, whose prefix alone changed: REDIS_SOCKET_TYPE is KVSTORE_SOCKET_TYPE now, REDIS_URL is KVSTORE_URL now, " +
+		"4 settings have old names, whose prefix alone changed: REDIS_SOCKET_TYPE is KVSTORE_SOCKET_TYPE now, " +
+			"REDIS_URL is KVSTORE_URL now, " +
 			"PROMETHEUS_ADDR is PULLMETRICS_ADDR now, …; ratelimit check -settings lists all",
 		"USE_PROMETHEUS is an old name; it is called USE_PULLMETRICS now",
-		"RUNTIME_IGNOREDOTFILES, RUNTIME_ROOT, RUNTIME_SUBDIRECTORY and RUNTIME_WATCH_ROOT have no effect with CONFIG_TYPE=GRPC_XDS_SOTW",
-		"FORCE_START_WITHOUT_INITIAL_CONFIG=true without HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=true: until the first rules the daemon is healthy and every decision is UNAVAILABLE",
-		"GRPC_SERVER_TLS_CA_CERT has no effect, as it has none in envoyproxy/ratelimit; GRPC_CLIENT_TLS_CACERT is the file of roots that clients' certificates must lead to",
+		"RUNTIME_IGNOREDOTFILES, RUNTIME_ROOT, RUNTIME_SUBDIRECTORY and RUNTIME_WATCH_ROOT have no effect with " +
+			"CONFIG_TYPE=GRPC_XDS_SOTW",
+		"FORCE_START_WITHOUT_INITIAL_CONFIG=true without HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=true: until the " +
+			"first rules the daemon is healthy and every decision is UNAVAILABLE",
+		"GRPC_SERVER_TLS_CA_CERT has no effect, as it has none in envoyproxy/ratelimit; GRPC_CLIENT_TLS_CACERT is " +
+			"the file of roots that clients' certificates must lead to",
 		"PROMETHEUS_MAPPER_YAML=\"" + missing +
 			"\" does not exist: the default mapping is used; PULLMETRICS_MAPPER_YAML refuses the start instead",
 	}
@@ -101,7 +105,8 @@ func TestManifest_istio(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(config, "..2026_11"), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	const rules = "domain: d\ndescriptors:\n  - key: k\n    value: v\n    rate_limit:\n      unit: year\n      requests_per_unit: 1\n"
+	const rules = "domain: d\ndescriptors:\n  - key: k\n    value: v\n    rate_limit:\n      unit: year\n" +
+		"      requests_per_unit: 1\n"
 	if err := os.WriteFile(filepath.Join(config, "..2026_11", "config.yaml"), []byte(rules), 0o644); err != nil {
 		t.Fatal(err)
 	}
@@ -111,8 +116,9 @@ func TestManifest_istio(t *testing.T) {
 		}
 	}
 	env := map[string]string{
-		"DISABLE_STATS": "", "BACKEND_TYPE": "", "STORE_STALL": "0", "RUNTIME_APPDIRECTORY": "", // which other tests set
-		"LOG_LEVEL": "debug", "REDIS_SOCKET_TYPE": "tcp", "REDIS_URL": redis.Addr(), "USE_STATSD": "false",
+		"DISABLE_STATS": "", "BACKEND_TYPE": "", "STORE_STALL": "0",
+		"RUNTIME_APPDIRECTORY": "", // which other tests set
+		"LOG_LEVEL":            "debug", "REDIS_SOCKET_TYPE": "tcp", "REDIS_URL": redis.Addr(), "USE_STATSD": "false",
 		"RUNTIME_ROOT": root, "RUNTIME_SUBDIRECTORY": "ratelimit", "RUNTIME_WATCH_ROOT": "false",
 		"RUNTIME_IGNOREDOTFILES": "true", "HOST": "::", "GRPC_HOST": "::",
 	}
@@ -122,7 +128,8 @@ func TestManifest_istio(t *testing.T) {
 		l.Close()
 	}
 	p := start(t, "", env)
-	want := []string{"2 settings have old names, whose prefix alone changed: REDIS_SOCKET_TYPE is KVSTORE_SOCKET_TYPE now, REDIS_URL is KVSTORE_URL now"}
+	want := []string{"2 settings have old names, whose prefix alone changed: REDIS_SOCKET_TYPE is " +
+		"KVSTORE_SOCKET_TYPE now, REDIS_URL is KVSTORE_URL now"}
 	if got := p.warnings(); !slices.Equal(got, want) {
 		t.Error(cmp.Diff(want, got))
 	}
@@ -140,7 +147,8 @@ func TestManifest_istio(t *testing.T) {
 // check lists the old names that the log of a start sums up.
 func TestCheck_oldNames(t *testing.T) {
 	t.Parallel()
-	out, err := command(map[string]string{"CONFIG_TYPE": "GRPC_XDS_SOTW", "REDIS_SOCKET_TYPE": "tcp", "REDIS_URL": "h:1",
+	out, err := command(map[string]string{"CONFIG_TYPE": "GRPC_XDS_SOTW", "REDIS_SOCKET_TYPE": "tcp",
+		"REDIS_URL":       "h:1",
 		"REDIS_POOL_SIZE": "3", "REDIS_TIMEOUT": "1s"}, "check", "-settings").CombinedOutput()
 	if err != nil {
 		t.Fatal(err)

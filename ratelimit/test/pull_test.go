@@ -97,7 +97,10 @@ func TestPullMetrics_defaultMapping(t *testing.T) {
 	for _, b := range h.GetBucket() {
 		bounds = append(bounds, b.GetUpperBound())
 	}
-	if fmt.Sprint(bounds[:len(bounds)-1]) != "[5e-05 0.0001 0.00025 0.0005 0.001 0.0025 0.005 0.01 0.025 0.05 0.1 0.25 0.5 1 2.5 5 10]" || h.GetSampleSum() <= 0 {
+	if fmt.Sprint(
+		bounds[:len(bounds)-1]) !=
+		"[5e-05 0.0001 0.00025 0.0005 0.001 0.0025 0.005 0.01 0.025 0.05 0.1 0.25 0.5 1 2.5 5 10]" ||
+		h.GetSampleSum() <= 0 {
 		t.Errorf("buckets %v, sum %v", bounds, h.GetSampleSum())
 	}
 	for _, metric := range []string{"go_goroutines", "process_open_fds", "go_build_info", "ratelimit_build_info",
@@ -145,13 +148,15 @@ var specRows = []struct {
 		[]string{"domain", "key1"}},
 	{`^ratelimit\.service\.rate_limit\.([^.]+)\.([^.]+)\.([^.]+)(?:\..*)?\.` + fiveAndOne,
 		"ratelimit_service_rate_limit_$4", []string{"domain", "key1", "key2"}},
-	{`^ratelimit\.service\.rate_limit\.(_overflow)\.` + fiveAndOne, "ratelimit_service_rate_limit_$2", []string{"domain"}},
+	{`^ratelimit\.service\.rate_limit\.(_overflow)\.` + fiveAndOne, "ratelimit_service_rate_limit_$2",
+		[]string{"domain"}},
 	{`^ratelimit\.service\.rate_limit\.(.+)\.domain_not_found$`, "ratelimit_service_rate_limit_domain_not_found",
 		[]string{"domain"}},
 	{`^ratelimit\.service\.call\.should_rate_limit\.([^.]+)$`, "ratelimit_service_should_rate_limit_error",
 		[]string{"err_type"}},
 	{`^ratelimit_server\.([^.]+)\.total_requests$`, "ratelimit_service_total_requests", []string{"grpc_method"}},
-	{`^ratelimit_server\.http2\.refused\.__reason=(.+)$`, "ratelimit_server_http2_refused", []string{"reason"}}, // a tag
+	{`^ratelimit_server\.http2\.refused\.__reason=(.+)$`, "ratelimit_server_http2_refused",
+		[]string{"reason"}}, // a tag
 }
 
 // bySpec is the table: the metric, and labels as series writes them.

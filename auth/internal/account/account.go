@@ -32,7 +32,8 @@ type Options struct {
 	Wake func()
 	// SignedIn is called with the amr method of each session that was opened; nil: not at all.
 	SignedIn func(method string)
-	// Unsent is called for each message that is owed and that nothing can send, with its channel and why; nil: not at all.
+	// Unsent is called for each message that is owed and that nothing can send, with its channel
+	// and why; nil: not at all.
 	Unsent func(channel, reason string)
 	// Now is the clock; nil: time.Now.
 	Now func() time.Time

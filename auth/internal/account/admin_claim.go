@@ -33,7 +33,8 @@ func adminClaim(ctx context.Context, f *flow, by Actor, id uuid.UUID) error {
 		case !u.DeletedAt.IsZero():
 			return store.ErrNotFound
 		case u.Email == "" || u.EmailConfirmedAt.IsZero():
-			return unprocessable(CodeEmailNotConfirmed, "The user has no confirmed e-mail address to send the recovery to")
+			return unprocessable(CodeEmailNotConfirmed,
+				"The user has no confirmed e-mail address to send the recovery to")
 		}
 		if msg, err = newMail(f, mailSpec{
 			kind: store.KindRecovery, mail: mail.Recovery, link: mail.LinkRecovery, to: u.Email,

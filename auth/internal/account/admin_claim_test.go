@@ -68,7 +68,8 @@ func TestAdminClaim_refused(t *testing.T) {
 	const unconfirmed = "email_not_confirmed: The user has no confirmed e-mail address to send the recovery to"
 	refused(t, h.AdminClaim(t.Context(), account.RequestInfo{}, service, guest.User.ID), unconfirmed)
 	h.signUp("tom@example.org", "sesame", `{}`)
-	list, _, err := h.AdminUsers(t.Context(), store.UsersFilter{Aud: "authenticated", Email: "tom@example.org", Limit: 1})
+	list, _, err := h.AdminUsers(t.Context(), store.UsersFilter{Aud: "authenticated", Email: "tom@example.org",
+		Limit: 1})
 	refused(t, err, "")
 	refused(t, h.AdminClaim(t.Context(), account.RequestInfo{}, service, list[0].ID), unconfirmed)
 	mia := h.confirmed("mia@example.org")

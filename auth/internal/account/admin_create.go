@@ -154,7 +154,8 @@ func (s *Settings) checkAdminPassword(p Attributes) error {
 		return notValid("Only a password or a password hash should be provided")
 	case hash != "":
 		if err := password.ValidImport(hash); err != nil {
-			return &Refusal{Kind: Invalid, Code: CodeValidationFailed, Msg: "The password hash cannot be used: " + err.Error(),
+			return &Refusal{Kind: Invalid, Code: CodeValidationFailed, Msg: "The password hash cannot be used: " +
+				err.Error(),
 				Err: err}
 		}
 		return nil

@@ -86,7 +86,8 @@ func TestAdminCreate_refusals(t *testing.T) {
 	stranger.Aud = strings.Repeat("y", 256)
 	_, err = h.Invite(t.Context(), stranger, service, account.Invitation{Email: "far@example.org"})
 	refused(t, err, "validation_failed: Audience cannot be longer than 255 bytes")
-	_, err = h.GenerateLink(t.Context(), stranger, service, account.LinkRequest{Type: "invite", Email: "far@example.org"})
+	_, err = h.GenerateLink(t.Context(), stranger, service,
+		account.LinkRequest{Type: "invite", Email: "far@example.org"})
 	refused(t, err, "validation_failed: Audience cannot be longer than 255 bytes")
 }
 
@@ -97,7 +98,8 @@ func TestAdminCreate(t *testing.T) {
 	u := h.create(account.Attributes{
 		ID: id, Email: ptr("Mia@example.org"), Phone: ptr("+491511"), Password: ptr("sesame"), EmailConfirm: ptr(true),
 		PhoneConfirm: ptr(false),
-		UserMetadata: []byte(`{"nick":"x"}`), AppMetadata: []byte(`{"plan":"gold","provider":"ours"}`), Role: ptr("editor"),
+		UserMetadata: []byte(`{"nick":"x"}`), AppMetadata: []byte(`{"plan":"gold","provider":"ours"}`),
+		Role:        ptr("editor"),
 		BanDuration: ptr("1h"),
 	})
 	got := h.user(u.ID)
@@ -144,7 +146,8 @@ func TestAdminUpdate(t *testing.T) {
 	}
 	f(account.Attributes{Email: ptr("a")}, "validation_failed: Unable to validate email address: invalid format")
 	f(account.Attributes{Phone: ptr("0")}, "validation_failed: Invalid phone number format (E.164 required)")
-	f(account.Attributes{Role: ptr(strings.Repeat("x", 256))}, "validation_failed: Role cannot be longer than 255 bytes")
+	f(account.Attributes{Role: ptr(strings.Repeat("x", 256))},
+		"validation_failed: Role cannot be longer than 255 bytes")
 	f(account.Attributes{BanDuration: ptr("soon")},
 		`validation_failed: invalid format for ban duration: time: invalid duration "soon"`)
 	f(account.Attributes{Password: ptr(strings.Repeat("x", 73))},
@@ -249,7 +252,8 @@ func TestAdminUpdate_endsSessions(t *testing.T) {
 	}
 	keep := func(s *account.Settings) { s.Email.ChangeEndsSessions = false }
 	f("a@example.org", account.Attributes{Email: ptr("a2@example.org")}, "email_changed")
-	f("b@example.org", account.Attributes{Email: ptr("b2@example.org"), EmailConfirm: ptr(true), Password: ptr("another")},
+	f("b@example.org", account.Attributes{Email: ptr("b2@example.org"), EmailConfirm: ptr(true),
+		Password: ptr("another")},
 		"password_changed")
 	f("c@example.org", account.Attributes{Email: ptr("C@example.org"), EmailConfirm: ptr(true),
 		UserMetadata: []byte(`{"a":1}`)}, "")

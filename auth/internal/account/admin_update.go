@@ -166,7 +166,8 @@ func (op *adminUpdateOp) fill(b *store.Batch, old store.User, pending store.Toke
 		i.Data, i.LastSignInAt = profile(old.ID, way.provider, who, way.confirm, nil), time.Time{}
 		if !way.confirm { // the flags of the other address stay, and this one's is as it was
 			was := !way.since.IsZero()
-			i.Data = mustJSON(map[string]any{"sub": old.ID.String(), way.provider: who, way.provider + "_verified": was})
+			i.Data = mustJSON(map[string]any{"sub": old.ID.String(), way.provider: who,
+				way.provider + "_verified": was})
 			p.UserMetadata.Set = merge(mustJSON(map[string]any{way.provider: who, way.provider + "_verified": was}),
 				p.UserMetadata.Set)
 		}

@@ -59,7 +59,8 @@ func TestBudgets_knownAndUnknown(t *testing.T) {
 			for i := range 16 { // an address and a number of the caller's own, new to both
 				h.pass(time.Minute)
 				note(i, h.sends(i, from(network), fmt.Sprintf("own%d@example.org", i), fmt.Sprintf("49161%03d", i)))
-				note(i, h.sends(i, from("198.51.100.1"), fmt.Sprintf("else%d@example.org", i), fmt.Sprintf("49171%03d", i)))
+				note(i, h.sends(i, from("198.51.100.1"), fmt.Sprintf("else%d@example.org", i),
+					fmt.Sprintf("49171%03d", i)))
 			}
 		}
 		if a, b := strings.Join(told[0], "\n"), strings.Join(told[1], "\n"); a != b {

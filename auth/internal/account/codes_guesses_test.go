@@ -42,7 +42,8 @@ func TestVerify_codesPerAccount(t *testing.T) {
 	for _, email := range []string{"mia@example.org", "nobody@example.org"} {
 		err := h.tryCode("", email, l.Code)
 		refused(t, err, tooManyCodes)
-		if r, ok := errors.AsType[*account.Refusal](err); !ok || r.Kind != account.Limited || r.RetryAfter != 3*time.Minute {
+		if r, ok := errors.AsType[*account.Refusal](err); !ok || r.Kind != account.Limited ||
+			r.RetryAfter != 3*time.Minute {
 			t.Errorf("%+v", err)
 		}
 	}

@@ -49,8 +49,8 @@ func challengeFactor(ctx context.Context, f *flow, principal Principal, id uuid.
 		m.User = principal.User.ID
 		b.InsertMessage(m)
 	}
-	b.Audit(f.audit(store.ActionChallengeCreated, principal.User.ID, principal.Session.ID, "factor_id", factor.ID.String(),
-		"challenge_id", ch.ID.String()))
+	b.Audit(f.audit(store.ActionChallengeCreated, principal.User.ID, principal.Session.ID, "factor_id",
+		factor.ID.String(), "challenge_id", ch.ID.String()))
 	err = b.Send(ctx)
 	if q != nil {
 		err = q.refusalOf(err)

@@ -21,7 +21,9 @@ import (
 // Mails tell of a factor's first proof and of a verified one's end, if they are on and there is an address (9).
 func TestFactors_notices(t *testing.T) {
 	t.Parallel()
-	h := open(t, func(s *account.Settings) { s.Email.Notify.FactorEnrolled, s.Email.Notify.FactorUnenrolled = true, true })
+	h := open(t, func(s *account.Settings) {
+		s.Email.Notify.FactorEnrolled, s.Email.Notify.FactorUnenrolled = true, true
+	})
 	count := func() string {
 		n := map[string]int{}
 		for _, l := range h.letters() {
@@ -128,8 +130,9 @@ func TestFactors_atRest(t *testing.T) {
 	// Another root key, then without the one of before.
 	for _, root := range []*secret.Root{secret.NewRoot("a newer one", "root key"), secret.NewRoot("a newer one")} {
 		h.Accounts = account.New(account.Options{
-			DB: db, Keys: h.keys, Refresh: token.NewRefreshCodec(root.Keys(secret.Refresh)), Root: root, Passwords: workers(),
-			Now: h.clock,
+			DB: db, Keys: h.keys, Refresh: token.NewRefreshCodec(root.Keys(secret.Refresh)), Root: root,
+			Passwords: workers(),
+			Now:       h.clock,
 		}, h.s)
 		g = h.verified(g, e)
 	}

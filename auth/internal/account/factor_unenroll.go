@@ -167,7 +167,8 @@ func factorNotification(f *flow, on bool, kind mail.Kind, u store.User, factor s
 	if !on || u.Email == "" {
 		return store.NewMessage{}, false
 	}
-	m := notification(f, kind, u.Email, mail.Vars{Email: u.Email, FactorType: string(factor.Kind), Data: u.UserMetadata})
+	m := notification(f, kind, u.Email,
+		mail.Vars{Email: u.Email, FactorType: string(factor.Kind), Data: u.UserMetadata})
 	m.User = u.ID
 	return m, true
 }

@@ -120,7 +120,8 @@ func (op *verifyFactorOp) locked(ctx context.Context, do func(*store.Tx, store.U
 }
 
 func (op *verifyFactorOp) misses() store.Limit {
-	return store.Limit{Key: op.f.limitKey("factor misses", op.factor.ID.String()), Size: factorMisses, Refill: time.Hour}
+	return store.Limit{Key: op.f.limitKey("factor misses", op.factor.ID.String()), Size: factorMisses,
+		Refill: time.Hour}
 }
 
 // judgeAnswer checks the answer and uses up what it used. A refusal in op.refusal is committed with what it counted; an
@@ -194,7 +195,9 @@ func errChallengeExpired(id uuid.UUID) error {
 func (op *verifyFactorOp) check(at store.Attempt) (step int64, reseal []byte, right bool, err error) {
 	if op.factor.Kind == store.FactorPhone {
 		macs := op.f.core.root.MACs(secret.OTP, kindFactor, op.challenge.String(), op.code)
-		return 0, nil, slices.ContainsFunc(macs, func(mac []byte) bool { return hmac.Equal(mac, at.Challenge.OTPMAC) }), nil
+		return 0, nil, slices.ContainsFunc(macs, func(mac []byte) bool {
+			return hmac.Equal(mac, at.Challenge.OTPMAC)
+		}), nil
 	}
 	key, old, err := op.f.core.root.Open(secret.Factors, at.Secret, op.factor.ID[:])
 	if err != nil {
@@ -216,7 +219,8 @@ func (op *verifyFactorOp) countMiss(ctx context.Context, tx *store.Tx) error {
 		op.refusal = unprocessable(CodeFactorVerificationFailed, "Invalid MFA Phone code entered")
 	}
 	b := tx.Batch()
-	if _, test := op.f.settings.Phone.testCode(op.factor.Phone, op.f.now); !test || op.factor.Kind != store.FactorPhone {
+	if _, test := op.f.settings.Phone.testCode(op.factor.Phone, op.f.now); !test ||
+		op.factor.Kind != store.FactorPhone {
 		b.Take(op.misses(), 1, op.f.now)
 		b.MissChallenge(op.challenge)
 	}
@@ -273,7 +277,8 @@ func (op *verifyFactorOp) raise(ctx context.Context, tx *store.Tx, u store.User,
 
 func (op *verifyFactorOp) audit(action store.Action) store.Audit {
 	return op.f.audit(action, op.principal.User.ID, op.principal.Session.ID,
-		"factor_id", op.factor.ID.String(), "factor_type", string(op.factor.Kind), "challenge_id", op.challenge.String())
+		"factor_id", op.factor.ID.String(), "factor_type", string(op.factor.Kind), "challenge_id",
+		op.challenge.String())
 }
 
 // factorMethod returns the amr method of a factor.

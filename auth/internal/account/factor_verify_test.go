@@ -131,7 +131,8 @@ func TestVerifyFactor_oldRefreshTokens(t *testing.T) {
 				t.Error(c.AAL, err)
 			}
 		}
-		if up, err = h.Refresh(t.Context(), browser, up.RefreshToken); err != nil || h.level(up) != "aal2 totp password" {
+		if up, err = h.Refresh(t.Context(), browser, up.RefreshToken); err != nil ||
+			h.level(up) != "aal2 totp password" {
 			t.Error(err)
 		}
 	}

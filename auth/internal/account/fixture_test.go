@@ -69,15 +69,19 @@ func settings() account.Settings {
 			OTPLife: time.Hour, OTPLength: 6, Sent: account.Rate{N: 1000, Per: time.Hour}, Links: links,
 		},
 		Phone: account.PhoneSettings{
-			Enabled: true, Configured: true, OTPLife: 5 * time.Minute, OTPLength: 6, Sent: account.Rate{N: 1000, Per: time.Hour},
+			Enabled: true, Configured: true, OTPLife: 5 * time.Minute, OTPLength: 6,
+			Sent: account.Rate{N: 1000, Per: time.Hour},
 		},
 		Passwords: account.PasswordSettings{
-			Policy: password.NewPolicy(6, "", false), PolicyForAdmin: true, TriesPerAccount: 20, ChangeEndsSessions: true,
+			Policy: password.NewPolicy(6, "", false), PolicyForAdmin: true, TriesPerAccount: 20,
+			ChangeEndsSessions: true,
 		},
 		Sessions: account.SessionSettings{Rotation: true, ReuseInterval: 10 * time.Second, RefreshBurst: 60},
 		Factors: account.FactorSettings{
-			TOTP: account.FactorSwitches{Enroll: true, Verify: true}, Phone: account.FactorSwitches{Enroll: true, Verify: true},
-			ChallengeLife: 5 * time.Minute, UnverifiedLife: 5 * time.Minute, MaxEnrolled: 10, MaxVerified: 10, OTPLength: 6,
+			TOTP:          account.FactorSwitches{Enroll: true, Verify: true},
+			Phone:         account.FactorSwitches{Enroll: true, Verify: true},
+			ChallengeLife: 5 * time.Minute, UnverifiedLife: 5 * time.Minute, MaxEnrolled: 10, MaxVerified: 10,
+			OTPLength: 6,
 		},
 	}
 }
@@ -106,14 +110,16 @@ func openOn(t *testing.T, db *store.DB, change ...func(*account.Settings)) *hous
 	if err != nil {
 		t.Fatal(err)
 	}
-	set, err := token.NewSet(token.SetConfig{Secret: shared, AcceptSecret: true, SignWithSecret: true, Issuer: h.s.Issuer})
+	set, err := token.NewSet(token.SetConfig{Secret: shared, AcceptSecret: true, SignWithSecret: true,
+		Issuer: h.s.Issuer})
 	if err != nil {
 		t.Fatal(err)
 	}
 	h.keys.Store(set)
 	h.Accounts = account.New(account.Options{
-		DB: db, Keys: h.keys, Refresh: token.NewRefreshCodec(h.root.Keys(secret.Refresh)), Root: h.root, Passwords: workers(),
-		Now: h.clock, Log: slog.New(slog.NewTextHandler(&h.log, nil)),
+		DB: db, Keys: h.keys, Refresh: token.NewRefreshCodec(h.root.Keys(secret.Refresh)), Root: h.root,
+		Passwords: workers(),
+		Now:       h.clock, Log: slog.New(slog.NewTextHandler(&h.log, nil)),
 		Unsent: func(channel, reason string) {
 			h.mu.Lock()
 			defer h.mu.Unlock()

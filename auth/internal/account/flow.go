@@ -82,7 +82,8 @@ func (f *flow) limitKey(parts ...string) []byte { return f.core.root.MAC(secret.
 
 // audit returns the row about what the request did. pairs are its traits, name and value in turns.
 func (f *flow) audit(action store.Action, actor, session uuid.UUID, pairs ...string) store.Audit {
-	return store.Audit{At: f.now, Action: action, Actor: actor, Session: session, IP: f.req.IP, Traits: traits(pairs...)}
+	return store.Audit{At: f.now, Action: action, Actor: actor, Session: session, IP: f.req.IP,
+		Traits: traits(pairs...)}
 }
 
 // seal returns a message for the outbox with its payload sealed.

@@ -16,8 +16,8 @@ type takeover struct {
 	linksUntil time.Time // when the last link that was carried over expires
 }
 
-// TookOver says that a takeover of users was closed in this database: from now on their former refresh tokens are looked
-// up, and until linksUntil the links that the other service has mailed them.
+// TookOver says that a takeover of users was closed in this database: from now on their former refresh tokens are
+// looked up, and until linksUntil the links that the other service has mailed them.
 func (a *Accounts) TookOver(linksUntil time.Time) {
 	if old := a.core.takeover.Load(); old == nil || !old.linksUntil.Equal(linksUntil) {
 		a.core.takeover.Store(&takeover{linksUntil: linksUntil})

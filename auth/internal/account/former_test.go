@@ -99,7 +99,8 @@ func TestFormer_refresh(t *testing.T) {
 				t.Fatalf("kind %d: %v", u.Kind, err)
 			}
 			c := claimsOf(t, first.AccessToken)
-			if want := map[int]string{1: "aal1", 2: "aal2"}[v.AAL]; c.AAL != want || c.SessionID != v.ID || c.Subject != u.ID ||
+			if want := map[int]string{1: "aal1", 2: "aal2"}[v.AAL]; c.AAL != want || c.SessionID != v.ID ||
+				c.Subject != u.ID ||
 				!slices.Equal(c.AMR, v.AMR) {
 				t.Errorf("kind %d: %+v, want %s of %s, %v", u.Kind, c, want, v.ID, v.AMR)
 			}
@@ -185,7 +186,8 @@ func TestFormer_rootKey(t *testing.T) {
 	withRoot := func(root *secret.Root) *house {
 		other := &house{t: t, db: h.db, root: root, keys: h.keys, now: h.now, s: h.s}
 		other.Accounts = account.New(account.Options{DB: h.db, Keys: h.keys,
-			Refresh: token.NewRefreshCodec(root.Keys(secret.Refresh)), Root: root, Passwords: workers(), Now: h.clock}, h.s)
+			Refresh: token.NewRefreshCodec(root.Keys(secret.Refresh)), Root: root, Passwords: workers(),
+			Now: h.clock}, h.s)
 		other.lookAtTakeover()
 		return other
 	}
@@ -332,7 +334,8 @@ func TestFormer_links(t *testing.T) {
 			}
 			want := typ
 			if typ == "email" {
-				want = map[store.Kind]string{store.KindSignup: "signup", store.KindInvite: "signup", store.KindRecovery: "magiclink"}[kind]
+				want = map[store.Kind]string{store.KindSignup: "signup", store.KindInvite: "signup",
+					store.KindRecovery: "magiclink"}[kind]
 			}
 			if err != nil || v.Type != want || v.Grant == nil || v.Grant.User.ID != id {
 				t.Errorf("%s as %s: %+v, %v", kind, typ, v, err)
@@ -376,7 +379,8 @@ func TestFormer_pkce(t *testing.T) {
 		values ($1, $2, 'email/signup', $3, 's256', $4, $5)`, flow, u.ID, formertest.Challenge(u.Links[0].Verifier), h.now, until.Add(5*time.Minute))
 	text, _ := strings.CutPrefix(u.Links[0].Token, "pkce_")
 	formertest.CarryLink(h.exec, u.ID, "signup", u.Email, text, until)
-	h.exec("update one_time_tokens set flow_id = $1, password_hash = 'x', user_metadata = '{\"nick\": \"pk\"}' where user_id = $2", flow, u.ID)
+	h.exec("update one_time_tokens set flow_id = $1, password_hash = 'x', user_metadata = '{\"nick\": \"pk\"}' where "+
+		"user_id = $2", flow, u.ID)
 
 	_, err := h.verify(account.Verify{Type: "signup", TokenHash: text, Link: true})
 	refused(t, err, "otp_expired: Email link is invalid or has expired")
@@ -426,7 +430,8 @@ func TestFormer_guesses(t *testing.T) {
 	if n := left(); n > 599 {
 		t.Errorf("%v tries are left after a wrong link, %v", n, err)
 	}
-	h.exec("update limits set tokens = 0.5, at = $1 where key = $2", h.now, h.root.MAC(secret.Limits, "former links")[:16])
+	h.exec("update limits set tokens = 0.5, at = $1 where key = $2", h.now,
+		h.root.MAC(secret.Limits, "former links")[:16])
 	for _, p := range []account.Verify{
 		{Type: "recovery", TokenHash: right()}, {Type: "recovery", TokenHash: wrong()},
 		{Type: "recovery", TokenHash: wrong(), Password: "sesame 2"}, {Type: "signup", TokenHash: "pkce_" + wrong()},
@@ -484,7 +489,8 @@ func TestFormer_accessToken(t *testing.T) {
 		v := u.Sessions[0]
 		claims, err := json.Marshal(map[string]any{
 			"iss": "https://there.example.org/auth/v1", "sub": u.ID, "aud": "authenticated", "exp": expires.Unix(),
-			"iat": h.now.Add(-time.Minute).Unix(), "email": u.Email, "phone": "", "role": "authenticated", "aal": "aal1",
+			"iat": h.now.Add(-time.Minute).Unix(), "email": u.Email, "phone": "", "role": "authenticated",
+			"aal":          "aal1",
 			"app_metadata": map[string]any{"provider": "email"}, "user_metadata": map[string]any{}, "amr": v.AMR,
 			"session_id": v.ID, "is_anonymous": false,
 		})

@@ -90,9 +90,10 @@ func (s *Settings) claims(u store.User, v store.Session, now time.Time) (token.C
 	// Clients take 0 for no session at all.
 	seconds := max(1, expires.Unix()-now.Unix())
 	claims := token.Claims{
-		Issuer: s.Issuer, Subject: u.ID.String(), Audience: u.Aud, ExpiresAt: now.Unix() + seconds, IssuedAt: now.Unix(),
-		ID:    token.NewID(),
-		Email: u.Email, Phone: u.Phone, AppMetadata: u.AppMetadata, UserMetadata: u.UserMetadata, Role: u.Role,
+		Issuer: s.Issuer, Subject: u.ID.String(), Audience: u.Aud, ExpiresAt: now.Unix() + seconds,
+		IssuedAt: now.Unix(),
+		ID:       token.NewID(),
+		Email:    u.Email, Phone: u.Phone, AppMetadata: u.AppMetadata, UserMetadata: u.UserMetadata, Role: u.Role,
 		AAL: fmt.Sprintf("aal%d", v.AAL), SessionID: v.ID.String(), IsAnonymous: u.IsAnonymous,
 	}
 	if err := json.Unmarshal(v.AMR, &claims.AMR); err != nil {

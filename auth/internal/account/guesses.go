@@ -28,7 +28,8 @@ func passwordGuesses(f *flow, aud, who string) guesses {
 	n := f.settings.Passwords.TriesPerAccount
 	g := guesses{address: who, note: store.NewInterval(f.limitKey("password note", who), time.Minute), off: n <= 0}
 	n = max(n, 1) // off: counted by the same statements, and not checked
-	g.limit = store.Limit{Key: f.limitKey("password", aud, who), Size: float64(n), Refill: time.Duration(n) * time.Minute}
+	g.limit = store.Limit{Key: f.limitKey("password", aud, who), Size: float64(n),
+		Refill: time.Duration(n) * time.Minute}
 	g.account = g.limit
 	g.place = placeTries(f, g.limit, "password place", aud, who)
 	return g

@@ -129,7 +129,10 @@ func TestHooks_creation(t *testing.T) {
 			_, err := h.SignUp(h.t.Context(), browser, account.SignUp{Email: "mia@example.org", Password: "sesame"})
 			return err
 		}, "before claims:password"},
-		"anonymous": {nil, func(h *house) error { _, err := h.SignUpAnonymous(h.t.Context(), browser, nil); return err },
+		"anonymous": {nil, func(h *house) error {
+			_, err := h.SignUpAnonymous(h.t.Context(), browser, nil)
+			return err
+		},
 			"before claims:anonymous"},
 		"otp": {nil, func(h *house) error {
 			return h.SendOTP(h.t.Context(), browser, account.OTP{Email: "mia@example.org", CreateUser: true})
@@ -137,7 +140,10 @@ func TestHooks_creation(t *testing.T) {
 		"phone": {nil, func(h *house) error {
 			return h.SendOTP(h.t.Context(), browser, account.OTP{Phone: "+491512", CreateUser: true})
 		}, "before"},
-		"provider": {nil, func(h *house) error { _, err := h.arrive(person("github", "17", "*mia@example.org")); return err },
+		"provider": {nil, func(h *house) error {
+			_, err := h.arrive(person("github", "17", "*mia@example.org"))
+			return err
+		},
 			"before claims:oauth"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -162,7 +168,8 @@ func TestHooks_creation(t *testing.T) {
 				t.Errorf("asked %s, want %s", got, way.asked)
 			}
 			told := c.before[len(c.before)-1]
-			if u := h.user(told.ID); u.Email != told.Email || u.Phone != told.Phone || u.IsAnonymous != told.IsAnonymous {
+			if u := h.user(told.ID); u.Email != told.Email || u.Phone != told.Phone ||
+				u.IsAnonymous != told.IsAnonymous {
 				t.Errorf("told of %s, made %s", brief(told), brief(u))
 			}
 			if news := h.news(); !slices.Equal(news, []uuid.UUID{told.ID}) {

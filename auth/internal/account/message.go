@@ -77,7 +77,8 @@ func composeMail(f *flow, spec mailSpec) (outgoing, mail.Payload, error) {
 		msg.url = f.settings.Email.Links.URL(base, spec.link, msg.tokenHash, f.req.RedirectTo)
 		v.TokenHash, v.ConfirmationURL = msg.tokenHash, msg.url
 	}
-	return msg, mail.Payload{To: spec.to, Kind: spec.mail, Vars: v, IP: f.settings.hookIP(mail.ChannelEmail, f.req)}, nil
+	return msg, mail.Payload{To: spec.to, Kind: spec.mail, Vars: v, IP: f.settings.hookIP(mail.ChannelEmail, f.req)},
+		nil
 }
 
 // newSMS returns a token and the SMS that carries it. A test number gets its fixed code, and no message.

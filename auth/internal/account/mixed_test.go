@@ -24,12 +24,14 @@ func TestMixed_parallel(t *testing.T) {
 		func(int) error { return h.Recover(t.Context(), browser, account.Recover{Email: "mia@example.org"}) },
 		func(int) error { return h.SendOTP(t.Context(), browser, account.OTP{Email: "mia@example.org"}) },
 		func(i int) error {
-			_, err := h.UpdateUser(t.Context(), browser, me, account.UserUpdate{Email: fmt.Sprintf("new%d@example.org", i)})
+			_, err := h.UpdateUser(t.Context(), browser, me,
+				account.UserUpdate{Email: fmt.Sprintf("new%d@example.org", i)})
 			return err
 		},
 		func(i int) error {
 			c := h.caller(g)
-			_, err := h.UpdateUser(t.Context(), browser, c, account.UserUpdate{Password: ptr(fmt.Sprintf("sesame %d", i))})
+			_, err := h.UpdateUser(t.Context(), browser, c,
+				account.UserUpdate{Password: ptr(fmt.Sprintf("sesame %d", i))})
 			return err
 		},
 		func(int) error {

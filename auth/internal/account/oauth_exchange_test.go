@@ -36,7 +36,8 @@ func TestLinkByCode(t *testing.T) {
 	if u := h.user(mia.User.ID); len(u.Identities) != 1 || strings.Contains(h.trail(), "identity_linked") {
 		t.Error("linked before the exchange", brief(u))
 	}
-	if rows := dump(t, url, "flows"); strings.Contains(rows, "else@example.org") || strings.Contains(rows, "token of 17") {
+	if rows := dump(t, url, "flows"); strings.Contains(rows, "else@example.org") ||
+		strings.Contains(rows, "token of 17") {
 		t.Errorf("the profile lies open: %s", rows)
 	}
 	_, err := h.exchange(code, verifier+"x")
@@ -68,7 +69,8 @@ func TestLinkByCode(t *testing.T) {
 		t.Helper()
 		h.pass(time.Second)
 		code := h.linkCode(tom, person("gitlab", "tom", "!tom2@example.org"))
-		_, err := h.ExchangeCode(t.Context(), browser, account.CodeExchange{Code: code, Verifier: verifier, Bearer: bearer})
+		_, err := h.ExchangeCode(t.Context(), browser,
+			account.CodeExchange{Code: code, Verifier: verifier, Bearer: bearer})
 		return err
 	}
 	refused(t, by(mia.AccessToken), "bad_jwt: The access token is not of the user who asked for the linking")

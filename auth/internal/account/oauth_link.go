@@ -34,7 +34,8 @@ func (s *Settings) checkLinking(u store.User, v store.Session) error {
 // checkLinkingLevel requires the second factor of a user who has one: another identity is a way in without the first.
 func (s *Settings) checkLinkingLevel(u store.User, v store.Session) error {
 	if s.External.LinkingAAL2 && isBelowAAL2(u, v) {
-		return denied(CodeInsufficientAAL, "AAL2 session is required to link or unlink an identity when MFA is enabled.")
+		return denied(CodeInsufficientAAL,
+			"AAL2 session is required to link or unlink an identity when MFA is enabled.")
 	}
 	return nil
 }
@@ -124,8 +125,8 @@ func (w *oauthTx) adoptEmail(found []store.Match) error {
 		ptr(false), ptr(false)
 	w.email.refuse = true
 	w.op.refusal = unprocessable(CodeEmailNotConfirmed,
-		fmt.Sprintf("Unverified email with %s. A confirmation email has been sent to your %s email", w.op.profile.Provider,
-			w.op.profile.Provider))
+		fmt.Sprintf("Unverified email with %s. A confirmation email has been sent to your %s email",
+			w.op.profile.Provider, w.op.profile.Provider))
 	return err
 }
 

@@ -243,10 +243,12 @@ func TestUnlink(t *testing.T) {
 		return h.UnlinkIdentity(t.Context(), browser, h.caller(g), id, aud)
 	}
 	refused(t, drop(mia, "no id", ""), "validation_failed: identity_id must be an UUID")
-	refused(t, drop(mia, uuid.NewString(), "other"), "unexpected_audience: Token audience doesn't match request audience")
+	refused(t, drop(mia, uuid.NewString(), "other"),
+		"unexpected_audience: Token audience doesn't match request audience")
 	refused(t, drop(mia, uuid.NewString(), ""), "identity_not_found: Identity doesn't exist")
 	h.link(tom, person("github", "18", "+tom@example.org"))
-	refused(t, drop(mia, h.user(tom.User.ID).Identities[1].ID.String(), ""), "identity_not_found: Identity doesn't exist")
+	refused(t, drop(mia, h.user(tom.User.ID).Identities[1].ID.String(), ""),
+		"identity_not_found: Identity doesn't exist")
 
 	// The address stays with an identity that has it, and so does the password.
 	h.pass(time.Second)

@@ -64,7 +64,8 @@ func startOAuth(ctx context.Context, f *flow, p OAuthStart) (OAuthStarted, error
 	}
 	st := store.ExternalState{
 		Provider: via.Name(), Aud: f.aud(), RedirectTo: f.req.RedirectTo, Challenge: p.Challenge.Challenge,
-		ChallengeMethod: strings.ToLower(p.Challenge.Method), CreatedAt: f.now, ExpiresAt: f.now.Add(f.settings.FlowLife),
+		ChallengeMethod: strings.ToLower(p.Challenge.Method), CreatedAt: f.now,
+		ExpiresAt: f.now.Add(f.settings.FlowLife),
 	}
 	if p.Linking != nil {
 		st.LinkingUser, st.LinkingSession, st.Aud = p.Linking.User.ID, p.Linking.Session.ID, p.Linking.User.Aud

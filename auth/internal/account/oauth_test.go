@@ -118,7 +118,8 @@ func TestExternal_severalAccounts(t *testing.T) {
 	h.confirmed("tom@example.org")
 	_, err := h.arrive(person("github", "17", "*mia@example.org", "+tom@example.org"))
 	refused(t, err,
-		"unexpected_failure: Multiple accounts with the same email address in the same linking domain detected: default")
+		"unexpected_failure: Multiple accounts with the same email address in the same linking domain detected: "+
+			"default")
 }
 
 func TestExternal_noAddress(t *testing.T) {

@@ -68,8 +68,8 @@ func (w *oauthTx) reconcile(d accountDecision) error {
 		}
 		if w.email.refuse {
 			w.op.refusal = unprocessable(CodeProviderEmailUnverified,
-				fmt.Sprintf("Unverified email with %s. A confirmation email has been sent to your %s email", w.op.profile.Provider,
-					w.op.profile.Provider))
+				fmt.Sprintf("Unverified email with %s. A confirmation email has been sent to your %s email",
+					w.op.profile.Provider, w.op.profile.Provider))
 		}
 	case w.email.refuse:
 		w.op.refusal = unprocessable(CodeProviderEmailUnverified,
@@ -158,8 +158,8 @@ func (w *oauthTx) insertUser() {
 func (w *oauthTx) updateUser(d accountDecision) {
 	b, id := w.b, w.old.ID
 	if w.known {
-		b.RefreshIdentity(w.identity.ID, w.op.emails.matched(), identityData(&w.op.profile, &w.op.emails, w.identity.Data),
-			w.f.now)
+		b.RefreshIdentity(w.identity.ID, w.op.emails.matched(),
+			identityData(&w.op.profile, &w.op.emails, w.identity.Data), w.f.now)
 	} else {
 		b.InsertIdentity(w.identity)
 		w.notifyLinked()

@@ -16,7 +16,8 @@ import (
 	"gatehouse/auth/internal/store/storetest"
 )
 
-const confirmationSent = "provider_email_needs_verification: Unverified email with github. A confirmation email has been sent to your github email"
+const confirmationSent = "provider_email_needs_verification: Unverified email with github. A confirmation email has " +
+	"been sent to your github email"
 
 // An address that the provider doesn't vouch for makes an account that has to be confirmed by mail.
 func TestExternal_unverified(t *testing.T) {
@@ -114,7 +115,8 @@ func TestExternal_unverifiedNeverLinks(t *testing.T) {
 	t.Parallel()
 	h := open(t)
 	mia := h.confirmed("mia@example.org")
-	const verify = "provider_email_needs_verification: Unverified email with github. Verify the email with github in order to sign in"
+	const verify = "provider_email_needs_verification: Unverified email with github. Verify the email with github in " +
+		"order to sign in"
 	for _, autoconfirm := range []bool{false, true} {
 		h.set(func(s *account.Settings) { s.Email.Autoconfirm = autoconfirm })
 		_, err := h.arrive(person("github", fmt.Sprint(autoconfirm), "!mia@example.org"))

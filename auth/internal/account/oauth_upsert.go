@@ -62,7 +62,8 @@ const oauthTries = 5
 func (op *oauthOp) run(ctx context.Context) error {
 	op.emails = judgeEmails(op.profile.Emails)
 	if op.strict && len(op.emails.all) == 0 && !op.optional {
-		return &Refusal{Kind: Failed, Code: CodeUnexpectedFailure, Msg: "Error getting user email from external provider"}
+		return &Refusal{Kind: Failed, Code: CodeUnexpectedFailure,
+			Msg: "Error getting user email from external provider"}
 	}
 	for try := 1; ; try++ {
 		op.f.tick()
@@ -131,10 +132,11 @@ func (op *oauthOp) attempt(ctx context.Context) error {
 			return err
 		}
 	}
-	op.notify = canNotify(ctx, &op.f, op.f.settings.Email.Notify.IdentityLinked && (d.resolution == userLinked || !signIn))
+	op.notify = canNotify(ctx, &op.f, op.f.settings.Email.Notify.IdentityLinked &&
+		(d.resolution == userLinked || !signIn))
 	return op.f.inTx(ctx, func(tx *store.Tx) error {
-		op.open, op.code, op.user, op.refusal, op.notified, op.sent, op.level, op.methods = sessionDraft{}, "", store.User{},
-			nil, 0, nil, 0, nil
+		op.open, op.code, op.user, op.refusal, op.notified, op.sent, op.level, op.methods = sessionDraft{}, "",
+			store.User{}, nil, 0, nil, 0, nil
 		if op.quota != nil {
 			b := tx.Batch()
 			op.quota.take(b, op.f.now)
@@ -166,8 +168,8 @@ func (op *oauthOp) askCreation(ctx context.Context, d accountDecision) error {
 	if op.newUser == uuid.Nil {
 		op.newUser = uuid.New()
 	}
-	u := op.f.settings.externalUser(op.f.aud(), op.profile.Provider, d.email, identityData(&op.profile, &op.emails, nil),
-		op.f.now)
+	u := op.f.settings.externalUser(op.f.aud(), op.profile.Provider, d.email,
+		identityData(&op.profile, &op.emails, nil), op.f.now)
 	u.ID = op.newUser
 	if err := checkCreation(ctx, &op.f, nil, u); err != nil {
 		return err
@@ -194,7 +196,8 @@ func (op *oauthOp) checkDecision(d accountDecision) error {
 		return &Refusal{Kind: Failed, Code: CodeUnexpectedFailure,
 			Msg: "Multiple accounts with the same email address in the same linking domain detected: default"}
 	case d.resolution == userCreated && len(op.emails.all) == 0 && !op.optional:
-		return &Refusal{Kind: Failed, Code: CodeUnexpectedFailure, Msg: "Error getting user email from external provider"}
+		return &Refusal{Kind: Failed, Code: CodeUnexpectedFailure,
+			Msg: "Error getting user email from external provider"}
 	case d.resolution == userCreated && op.f.settings.DisableSignup:
 		return errSignupDisabled
 	}

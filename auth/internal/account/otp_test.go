@@ -53,7 +53,8 @@ func TestSendOTP_refusals(t *testing.T) {
 		func(s *account.Settings) { s.Phone.Enabled = false })
 	f(account.OTP{Phone: "0"}, account.Invalid, "validation_failed: Invalid phone number format (E.164 required)")
 	f(account.OTP{Phone: "12", Channel: "whatsapp"}, account.Invalid,
-		"validation_failed: Invalid channel, supported values are 'sms' or 'whatsapp'. 'whatsapp' is only supported if Twilio or Twilio Verify is used as the provider.")
+		"validation_failed: Invalid channel, supported values are 'sms' or 'whatsapp'. 'whatsapp' is only supported "+
+			"if Twilio or Twilio Verify is used as the provider.")
 	f(account.OTP{Phone: "12", CreateUser: true}, account.Limited, "over_sms_send_rate_limit: SMS rate limit exceeded",
 		func(s *account.Settings) { s.Phone.Sent.N = 0 })
 	refused(t, h.MagicLink(t.Context(), browser, account.MagicLink{}),

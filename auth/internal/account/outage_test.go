@@ -31,7 +31,10 @@ func TestOutage(t *testing.T) {
 	away := func(patience time.Duration) {
 		t.Helper()
 		for name, call := range map[string]func(context.Context) error{
-			"refresh": func(ctx context.Context) error { _, err := h.Refresh(ctx, browser, g.RefreshToken); return err },
+			"refresh": func(ctx context.Context) error {
+				_, err := h.Refresh(ctx, browser, g.RefreshToken)
+				return err
+			},
 			"password": func(ctx context.Context) error {
 				_, err := h.SignInPassword(ctx, browser, account.Password{Email: "mia@example.org", Password: "sesame"})
 				return err
@@ -45,7 +48,8 @@ func TestOutage(t *testing.T) {
 				return err
 			},
 			"verify": func(ctx context.Context) error {
-				_, err := h.Verify(ctx, browser, account.Verify{Type: "email", Token: "123456", Email: "mia@example.org"})
+				_, err := h.Verify(ctx, browser,
+					account.Verify{Type: "email", Token: "123456", Email: "mia@example.org"})
 				return err
 			},
 		} {

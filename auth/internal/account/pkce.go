@@ -27,7 +27,8 @@ func (c Challenge) check() error {
 	case len(c.Challenge) < 43 || len(c.Challenge) > 128:
 		return notValid("code challenge has to be between 43 and 128 characters")
 	case strings.Trim(c.Challenge, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~") != "":
-		return notValid("code challenge can only contain alphanumeric characters, hyphens, periods, underscores and tildes")
+		return notValid(
+			"code challenge can only contain alphanumeric characters, hyphens, periods, underscores and tildes")
 	}
 	switch strings.ToLower(c.Method) {
 	case "s256", "plain":

@@ -114,7 +114,8 @@ func TestVerify_pkceDirectly(t *testing.T) {
 	h.confirmed("mia@example.org")
 	send := func() letter {
 		h.pass(time.Second)
-		refused(t, h.MagicLink(t.Context(), browser, account.MagicLink{Email: "mia@example.org", Challenge: s256(verifier)}),
+		refused(t, h.MagicLink(t.Context(), browser,
+			account.MagicLink{Email: "mia@example.org", Challenge: s256(verifier)}),
 			"")
 		return h.newest("magic_link", "mia@example.org")
 	}
@@ -133,7 +134,8 @@ func TestExchangeCode_parallel(t *testing.T) {
 	t.Parallel()
 	h := open(t)
 	h.confirmed("mia@example.org")
-	refused(t, h.MagicLink(t.Context(), browser, account.MagicLink{Email: "mia@example.org", Challenge: s256(verifier)}),
+	refused(t, h.MagicLink(t.Context(), browser,
+		account.MagicLink{Email: "mia@example.org", Challenge: s256(verifier)}),
 		"")
 	v, err := h.follow("magiclink", h.newest("magic_link", "mia@example.org"))
 	refused(t, err, "")

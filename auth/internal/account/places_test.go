@@ -44,12 +44,14 @@ func TestKnownPlaces(t *testing.T) {
 		}
 		// Guesses at home have a bucket of their own, which holds as many.
 		for range 19 {
-			refused(t, h.signInFrom(home.next, "mia@example.org", "wrong"), "invalid_credentials: Invalid login credentials")
+			refused(t, h.signInFrom(home.next, "mia@example.org", "wrong"),
+				"invalid_credentials: Invalid login credentials")
 		}
 		refused(t, h.signInFrom(home.first, "mia@example.org", "sesame"), tooManyPasswords)
 		// For an address that nobody has no place is known.
 		for range 20 {
-			refused(t, h.signInFrom(home.first, "nobody@example.org", "wrong"), "invalid_credentials: Invalid login credentials")
+			refused(t, h.signInFrom(home.first, "nobody@example.org", "wrong"),
+				"invalid_credentials: Invalid login credentials")
 		}
 		refused(t, h.signInFrom(home.first, "nobody@example.org", "wrong"), tooManyPasswords)
 	}
@@ -101,7 +103,9 @@ func TestKnownPlaces_forgotten(t *testing.T) {
 func TestKnownPlaces_rows(t *testing.T) {
 	t.Parallel()
 	url := storetest.URL(t)
-	h := openOn(t, pool(t, url), func(s *account.Settings) { s.Phone.TestCodes = map[string]string{"491511": "123456"} })
+	h := openOn(t, pool(t, url), func(s *account.Settings) {
+		s.Phone.TestCodes = map[string]string{"491511": "123456"}
+	})
 	places := func(user uuid.UUID) (n int) {
 		t.Helper()
 		c, err := pgx.Connect(t.Context(), url)

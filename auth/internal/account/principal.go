@@ -103,7 +103,8 @@ func (k *core) readIDs(c *token.Claims, bearer string, now time.Time) (user, ses
 
 func (k *core) verifyToken(c *token.Claims, bearer string, now time.Time) error {
 	if bearer == "" {
-		return &Refusal{Kind: Unauthenticated, Code: CodeNoAuthorization, Msg: "This endpoint requires a valid Bearer token"}
+		return &Refusal{Kind: Unauthenticated, Code: CodeNoAuthorization,
+			Msg: "This endpoint requires a valid Bearer token"}
 	}
 	if _, err := k.keys.Load().Verify(c, bearer, now); err != nil {
 		return denied(CodeBadJWT, "invalid JWT: unable to parse or verify signature, "+err.Error())

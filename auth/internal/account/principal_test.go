@@ -132,7 +132,8 @@ func TestAuthenticateAdmin(t *testing.T) {
 	f(g.AccessToken, "not_admin: User not allowed")
 	f(h.sign(c, admin), "")
 	if a, err := h.AuthenticateAdmin(t.Context(),
-		h.sign(c, admin)); a != (account.Actor{ID: g.User.ID, Session: g.Session, Role: "supabase_admin"}) || err != nil {
+		h.sign(c, admin)); a != (account.Actor{ID: g.User.ID, Session: g.Session, Role: "supabase_admin"}) ||
+		err != nil {
 		t.Errorf("%+v, %v", a, err)
 	}
 	f(h.sign(c, func(c *token.Claims) { admin(c); c.SessionID = uuid.NewString() }),

@@ -179,7 +179,8 @@ func (q *quota) refuse(pause bool, wait time.Duration) *Refusal {
 	}
 	r := limited(code, what, wait)
 	if pause {
-		r.Msg = fmt.Sprintf("For security purposes, you can only request this after %d seconds.", int(r.RetryAfter.Seconds()))
+		r.Msg = fmt.Sprintf("For security purposes, you can only request this after %d seconds.",
+			int(r.RetryAfter.Seconds()))
 	}
 	return r
 }

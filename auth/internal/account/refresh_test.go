@@ -107,7 +107,8 @@ func TestRefresh_refusals(t *testing.T) {
 		strings.Replace(g.RefreshToken, g.RefreshToken[5:6], "!", 1), "ABCdefghijkl"} {
 		f(text, malformed)
 	}
-	f("abcdefghijkl", "refresh_token_not_found: Invalid Refresh Token: Refresh Token Not Found") // of the replaced service
+	f("abcdefghijkl",
+		"refresh_token_not_found: Invalid Refresh Token: Refresh Token Not Found") // of the replaced service
 	codec := token.NewRefreshCodec(h.root.Keys(secret.Refresh))
 	forged := token.NewRefreshCodec([][]byte{[]byte("another key of thirty-two bytes!")})
 	good, err := codec.Parse(g.RefreshToken)

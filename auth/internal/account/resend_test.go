@@ -54,7 +54,8 @@ func TestResend_capOfTheOther(t *testing.T) {
 		if _, err := h.update(g, account.UserUpdate{Phone: number}); err != nil {
 			t.Fatal(err)
 		}
-		v, err := h.verify(account.Verify{Type: "phone_change", Phone: number, Token: h.newest("phone_change", number).Code})
+		v, err := h.verify(account.Verify{Type: "phone_change", Phone: number,
+			Token: h.newest("phone_change", number).Code})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -95,7 +96,8 @@ func TestResend_unconfigured(t *testing.T) {
 	asks := 0
 	for _, typ := range []string{"sms", "phone_change"} {
 		for _, number := range []string{waits, unknown, waits, unknown} {
-			if id, err := h.Resend(t.Context(), browser, account.Resend{Type: typ, Phone: number}); err != nil || id == uuid.Nil {
+			if id, err := h.Resend(t.Context(), browser, account.Resend{Type: typ, Phone: number}); err != nil ||
+				id == uuid.Nil {
 				t.Errorf("%s for %s: got %v, %v, want an ID", typ, number, id, err)
 			}
 			asks++
@@ -104,7 +106,8 @@ func TestResend_unconfigured(t *testing.T) {
 	if got, want := len(h.unsent), asks; got != want || h.unsent[0] != "sms unconfigured" {
 		t.Errorf("got %d unsent messages (%v), want %d of sms unconfigured", got, h.unsent, want)
 	}
-	if l := h.log.String(); strings.Count(l, "level=WARN") != asks || strings.Contains(l, waits) || strings.Contains(l, unknown) {
+	if l := h.log.String(); strings.Count(l, "level=WARN") != asks || strings.Contains(l, waits) ||
+		strings.Contains(l, unknown) {
 		t.Errorf("got the log\n%swant %d warnings without a number", l, asks)
 	}
 	if got := len(h.letters()); got != letters {

@@ -22,7 +22,8 @@ type Settings struct {
 	Audience string `env:"AUTH_JWT_AUD" envDefault:"authenticated" table:"JWT"`
 	// Roles whose tokens may call the admin endpoints.
 	AdminRoles []string `env:"AUTH_JWT_ADMIN_ROLES" envDefault:"service_role,supabase_admin" table:"JWT"`
-	// Users with such a role need a second factor for the admin endpoints; false: only those who have one. Service tokens need none.
+	// Users with such a role need a second factor for the admin endpoints; false: only those who have one.
+	// Service tokens need none.
 	AdminRequireAAL2 bool `env:"AUTH_JWT_ADMIN_REQUIRE_AAL2" envDefault:"false" table:"JWT"`
 	// Role of new users.
 	Role       string        `env:"AUTH_JWT_DEFAULT_GROUP_NAME" envDefault:"authenticated" table:"JWT"`
@@ -38,9 +39,11 @@ type Settings struct {
 	HideUnknownOnOTP bool `env:"AUTH_SECURITY_HIDE_UNKNOWN_ON_OTP" envDefault:"false" table:"Security"`
 	// A right password is answered as a wrong one while its address is unconfirmed; false: email_not_confirmed.
 	HideUnconfirmed bool `env:"AUTH_SECURITY_HIDE_UNCONFIRMED" envDefault:"false" table:"Security"`
-	// Guesses from networks that the user signed in from within 90 days count separately; a stranger's guesses do not lock the owner out there.
+	// Guesses from networks that the user signed in from within 90 days count separately; a stranger's guesses do not
+	// lock the owner out there.
 	KnownPlaces bool `env:"AUTH_SECURITY_KNOWN_PLACES" envDefault:"true" table:"Security"`
-	// Most bytes of a user's user_metadata and app_metadata together; larger metadata may only shrink. 0: only the body's limit of 1 MiB.
+	// Most bytes of a user's user_metadata and app_metadata together; larger metadata may only shrink. 0: only
+	// the body's limit of 1 MiB.
 	MetadataMaxBytes int `env:"AUTH_METADATA_MAX_BYTES" envDefault:"32768" min:"0" table:"Security"`
 	// Share of the mails, and of the SMS, that one client may use by requests without a token, from 0 to 1; 0: all.
 	SentPerClient float64 `env:"AUTH_RATE_LIMIT_SENT_PER_CLIENT" envDefault:"0.5" min:"0" max:"1" table:"Limits"`
@@ -72,7 +75,8 @@ type EmailSettings struct {
 	SecureChange bool `env:"AUTH_MAILER_SECURE_EMAIL_CHANGE_ENABLED" envDefault:"true"`
 	// Life of the links and codes in mails.
 	OTPLife time.Duration `env:"AUTH_MAILER_OTP_EXP" envDefault:"3600" min:"1s"`
-	// A changed e-mail address ends the user's other sessions; an address that an administrator changes, the phone number too, ends all.
+	// A changed e-mail address ends the user's other sessions; an address that an administrator changes, the
+	// phone number too, ends all.
 	ChangeEndsSessions bool `env:"AUTH_SECURITY_EMAIL_CHANGE_ENDS_SESSIONS" envDefault:"true" table:"Security"`
 	// A mail notifies the user of this change.
 	Notify NotifySettings `envPrefix:"AUTH_MAILER_NOTIFICATIONS_"`
@@ -101,11 +105,13 @@ type NotifySettings struct {
 // ExternalSettings are those of sign-in by external providers.
 type ExternalSettings struct {
 	Providers *provider.Set // nil: none
-	// A browser that is sent to a provider is marked by a cookie and has to bring it back; false: for clients that keep no cookies.
+	// A browser that is sent to a provider is marked by a cookie and has to bring it back; false: for
+	// clients that keep no cookies.
 	StateCookie bool `env:"AUTH_EXTERNAL_STATE_COOKIE" envDefault:"true"`
 	// An ID token signs in once.
 	IDTokenOnce bool `env:"AUTH_EXTERNAL_ID_TOKEN_SINGLE_USE" envDefault:"true"`
-	// Users may sign in before they confirm an address that the provider has not verified; not together with MAILER_AUTOCONFIRM.
+	// Users may sign in before they confirm an address that the provider has not verified; not together
+	// with MAILER_AUTOCONFIRM.
 	AllowUnverified bool `env:"AUTH_MAILER_ALLOW_UNVERIFIED_EMAIL_SIGN_INS" envDefault:"false"`
 	// Users may link further identities to their accounts, and unlink them.
 	ManualLinking bool `env:"AUTH_SECURITY_MANUAL_LINKING_ENABLED" envDefault:"false"`
@@ -150,7 +156,8 @@ type PasswordSettings struct {
 	RequireNonce bool `env:"AUTH_SECURITY_UPDATE_PASSWORD_REQUIRE_REAUTHENTICATION" envDefault:"false"`
 	// Sessions younger than this need none; 0: all need one.
 	NonceMaxAge time.Duration `env:"AUTH_SECURITY_REAUTHENTICATION_MAX_AGE" envDefault:"0s" min:"0s"`
-	// A new password needs the present one, but in a session that a mail or SMS opened; one that a change of address opened is no exception.
+	// A new password needs the present one, but in a session that a mail or SMS opened; one that a change of
+	// address opened is no exception.
 	RequireCurrent bool `env:"AUTH_SECURITY_UPDATE_PASSWORD_REQUIRE_CURRENT_PASSWORD" envDefault:"false"`
 	// A changed password ends the user's other sessions.
 	ChangeEndsSessions bool `env:"AUTH_SECURITY_PASSWORD_CHANGE_ENDS_SESSIONS" envDefault:"true"`

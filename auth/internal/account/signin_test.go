@@ -72,7 +72,8 @@ func TestSignInPassword(t *testing.T) {
 		t.Errorf("%+v, %v", g.Weak, err)
 	}
 	h.set(func(s *account.Settings) { s.Email.Enabled, s.Phone.Enabled = false, false })
-	f(account.Password{Email: "mia@example.org", Password: "sesame"}, "email_provider_disabled: Email logins are disabled")
+	f(account.Password{Email: "mia@example.org", Password: "sesame"},
+		"email_provider_disabled: Email logins are disabled")
 	f(account.Password{Phone: "1", Password: "sesame"}, "phone_provider_disabled: Phone logins are disabled")
 }
 
@@ -117,7 +118,8 @@ func TestSignInPassword_tries(t *testing.T) {
 		}
 		err := h.signIn(email, "sesame")
 		refused(t, err,
-			"over_request_rate_limit: Too many wrong passwords for this address. Wait, or sign in with a link or a code.")
+			"over_request_rate_limit: Too many wrong passwords for this address. Wait, or sign in with a link or a "+
+				"code.")
 		if r := err.(*account.Refusal); r.RetryAfter != time.Minute || r.Kind != account.Limited {
 			t.Errorf("%+v", r)
 		}
@@ -189,7 +191,8 @@ func TestSignInPassword_hideUnconfirmed(t *testing.T) {
 	h.create(account.Attributes{Phone: ptr("491511"), PhoneConfirm: ptr(true), Password: ptr("something else")})
 	f := func(who account.Password) (answers []string) {
 		t.Helper()
-		_, err := h.SignUp(t.Context(), browser, account.SignUp{Email: who.Email, Phone: who.Phone, Password: "another"})
+		_, err := h.SignUp(t.Context(), browser,
+			account.SignUp{Email: who.Email, Phone: who.Phone, Password: "another"})
 		refused(t, err, "")
 		who.Password = "another"
 		for range 7 {

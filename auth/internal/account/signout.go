@@ -53,8 +53,10 @@ func (a *Accounts) EndSession(ctx context.Context, req RequestInfo, principal Pr
 }
 
 func endSession(ctx context.Context, f *flow, principal Principal, session uuid.UUID) error {
-	err := f.core.db.EndSession(ctx, store.EndSession{User: principal.User.ID, Session: session, Reason: store.EndedByUser,
-		Audit: f.audit(store.ActionSessionEnded, principal.User.ID, principal.Session.ID, "session_id", session.String())})
+	err := f.core.db.EndSession(ctx,
+		store.EndSession{User: principal.User.ID, Session: session, Reason: store.EndedByUser,
+			Audit: f.audit(store.ActionSessionEnded, principal.User.ID, principal.Session.ID, "session_id",
+				session.String())})
 	if errors.Is(err, store.ErrNotFound) {
 		return missing(CodeSessionNotFound, "Session not found")
 	}

@@ -71,7 +71,8 @@ func TestSessions(t *testing.T) {
 	refused(t, h.EndSession(t.Context(), browser, me, uuid.New()), "session_not_found: Session not found")
 	refused(t, h.EndSession(t.Context(), browser, me, first.Session), "")
 	list, err := h.Sessions(t.Context(), me)
-	if err != nil || len(list) != 2 || list[0].ID != second.Session || list[1].EndedReason != "user" || list[0].Ended() {
+	if err != nil || len(list) != 2 || list[0].ID != second.Session || list[1].EndedReason != "user" ||
+		list[0].Ended() {
 		t.Errorf("%+v, %v", list, err)
 	}
 	_, err = h.refresh(first.RefreshToken)

@@ -14,7 +14,8 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-const badChannel = "Invalid channel, supported values are 'sms' or 'whatsapp'. 'whatsapp' is only supported if Twilio or Twilio Verify is used as the provider."
+const badChannel = "Invalid channel, supported values are 'sms' or 'whatsapp'. 'whatsapp' is only supported if " +
+	"Twilio or Twilio Verify is used as the provider."
 
 // SignUp asks for an account with a password: one batch of reads, one hash, one batch of writes, whatever the state of
 // the address.
@@ -245,7 +246,8 @@ func lookUp(ctx context.Context, f *flow, cand *signupCandidate, q *quota) (know
 
 // isOvertaken reports whether the address was taken, or its account deleted, between the look-up and the writes.
 func isOvertaken(err error) bool {
-	return errors.Is(err, store.ErrEmailTaken) || errors.Is(err, store.ErrPhoneTaken) || errors.Is(err, store.ErrUserGone)
+	return errors.Is(err, store.ErrEmailTaken) || errors.Is(err, store.ErrPhoneTaken) ||
+		errors.Is(err, store.ErrUserGone)
 }
 
 // errExists is the answer to a repeated sign-up under autoconfirm.
@@ -355,7 +357,8 @@ func confirmPatch(u store.User, now time.Time) store.UserPatch {
 
 // auditRow returns the audit row of a sign-up that made no session.
 func (cand *signupCandidate) auditRow(f *flow, state addressState, known store.User, id uuid.UUID) store.Audit {
-	a := f.audit(store.ActionUserConfirmationRequested, id, uuid.Nil, "provider", cand.provider, "channel", cand.channel)
+	a := f.audit(store.ActionUserConfirmationRequested, id, uuid.Nil, "provider", cand.provider, "channel",
+		cand.channel)
 	if state == addressTaken {
 		a.Action, a.Actor = store.ActionUserRepeatedSignup, known.ID
 	}

@@ -79,7 +79,8 @@ func TestSignUp_againstDeletion(t *testing.T) {
 			t.Errorf("soft %v, autoconfirm %v: %d tokens of the deleted user, %v", soft, auto, len(left), err)
 		}
 		if out.Grant != nil {
-			if c, err := h.Authenticate(t.Context(), out.Grant.AccessToken, "", account.Full); err == nil && c.User.ID == id {
+			if c, err := h.Authenticate(t.Context(), out.Grant.AccessToken, "", account.Full); err == nil &&
+				c.User.ID == id {
 				t.Errorf("soft %v: a session of the deleted user", soft)
 			}
 		}

@@ -35,15 +35,20 @@ func TestSignUp_refusals(t *testing.T) {
 	}
 	ok := account.SignUp{Email: "a@b", Password: "sesame"}
 	with := func(change func(*account.SignUp)) account.SignUp { p := ok; change(&p); return p }
-	f(ok, "signup_disabled: Signups not allowed for this instance", func(s *account.Settings) { s.DisableSignup = true })
+	f(ok, "signup_disabled: Signups not allowed for this instance", func(s *account.Settings) {
+		s.DisableSignup = true
+	})
 	f(account.SignUp{Email: "a@b"}, "validation_failed: Signup requires a valid password")
 	f(with(func(p *account.SignUp) { p.Password = strings.Repeat("x", 73) }),
 		"validation_failed: Password cannot be longer than 72 characters")
-	f(with(func(p *account.SignUp) { p.Password = "short" }), "weak_password: Password should be at least 6 characters.")
+	f(with(func(p *account.SignUp) {
+		p.Password = "short"
+	}), "weak_password: Password should be at least 6 characters.")
 	f(with(func(p *account.SignUp) { p.Phone = "4915112345678" }),
 		"validation_failed: Only an email address or phone number should be provided on signup.")
 	f(account.SignUp{Phone: "12345", Password: "sesame", Channel: "fax"},
-		"validation_failed: Invalid channel, supported values are 'sms' or 'whatsapp'. 'whatsapp' is only supported if Twilio or Twilio Verify is used as the provider.")
+		"validation_failed: Invalid channel, supported values are 'sms' or 'whatsapp'. 'whatsapp' is only supported "+
+			"if Twilio or Twilio Verify is used as the provider.")
 	f(account.SignUp{Phone: "12345", Password: "sesame", Challenge: challenge},
 		"validation_failed: PKCE not supported for phone signups")
 	f(with(func(p *account.SignUp) { p.Challenge.Method = "s256" }),
@@ -54,7 +59,9 @@ func TestSignUp_refusals(t *testing.T) {
 		"validation_failed: code challenge has to be between 43 and 128 characters")
 	f(with(func(p *account.SignUp) {
 		p.Challenge = account.Challenge{Challenge: strings.Repeat("c", 43) + "!", Method: "S256"}
-	}), "validation_failed: code challenge can only contain alphanumeric characters, hyphens, periods, underscores and tildes")
+	}),
+		"validation_failed: code challenge can only contain alphanumeric characters, hyphens, periods, underscores "+
+			"and tildes")
 	f(with(func(p *account.SignUp) { p.Challenge = challenge; p.Challenge.Method = "md5" }),
 		"validation_failed: Invalid code_challenge_method")
 	f(ok, "email_provider_disabled: Email signups are disabled", func(s *account.Settings) { s.Email.Enabled = false })
@@ -74,8 +81,12 @@ func TestSignUp_refusals(t *testing.T) {
 		p.Data = []byte(`{"a":` + strings.Repeat("[", 30) + strings.Repeat("]", 30) + `}`)
 	}), "validation_failed: Metadata cannot be stored: it is nested deeper than 24 levels")
 	f(with(func(p *account.SignUp) { p.Data = []byte(`{"a":"bcdef"}`) }),
-		"validation_failed: Metadata cannot be larger than 8 bytes", func(s *account.Settings) { s.MetadataMaxBytes = 8 })
-	f(ok, "unexpected_failure: Error sending confirmation email", func(s *account.Settings) { s.Email.Configured = false })
+		"validation_failed: Metadata cannot be larger than 8 bytes", func(s *account.Settings) {
+			s.MetadataMaxBytes = 8
+		})
+	f(ok, "unexpected_failure: Error sending confirmation email", func(s *account.Settings) {
+		s.Email.Configured = false
+	})
 	f(account.SignUp{Phone: "12345", Password: "sesame"},
 		"sms_send_failed: Error sending confirmation OTP to provider: no SMS provider is configured",
 		func(s *account.Settings) { s.Phone.Configured = false })
@@ -158,7 +169,8 @@ func TestSignUp_Statements(t *testing.T) {
 		up(account.SignUp{Phone: "4915112345678"})()
 		up(account.SignUp{Email: "other@example.org"})()
 	}
-	for _, p := range []account.SignUp{{Email: "new@example.org"}, {Email: "new@example.org"}, {Email: "mia@example.org"},
+	for _, p := range []account.SignUp{{Email: "new@example.org"}, {Email: "new@example.org"},
+		{Email: "mia@example.org"},
 		{Phone: "4915112345679"}, {Phone: "4915112345679"}} {
 		if n := trips.During(up(p)); n != 2 {
 			t.Errorf("sign-up of %s%s takes %d round trips, want 2", p.Email, p.Phone, n)
@@ -243,7 +255,8 @@ func TestSignUp_autoconfirm(t *testing.T) {
 		t.Errorf("answered is not what is stored: %s", diff)
 	}
 	c := h.caller(*got.Grant)
-	if c.Session.ID != got.Grant.Session || c.Claims.Email != "mia@example.org" || c.Claims.AMR[0].Method != "password" {
+	if c.Session.ID != got.Grant.Session || c.Claims.Email != "mia@example.org" ||
+		c.Claims.AMR[0].Method != "password" {
 		t.Errorf("%+v", c)
 	}
 	refused(t, h.signIn("mia@example.org", "sesame"), "")

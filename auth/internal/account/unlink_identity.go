@@ -92,7 +92,9 @@ func (op *unlinkIdentityOp) write(ctx context.Context, tx *store.Tx) error {
 		return err
 	}
 	if gone.Provider == "email" &&
-		!slices.ContainsFunc(rest, func(i store.Identity) bool { return old.Email != "" && IdentityEmail(&i) == old.Email }) {
+		!slices.ContainsFunc(rest, func(i store.Identity) bool {
+			return old.Email != "" && IdentityEmail(&i) == old.Email
+		}) {
 		p.PasswordHash = ptr("") // it belonged to the address
 	}
 	b = tx.Batch()

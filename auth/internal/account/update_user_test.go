@@ -31,7 +31,8 @@ func TestUpdateUser_refusals(t *testing.T) {
 	}
 	anonymous, err := h.SignUpAnonymous(t.Context(), browser, nil)
 	refused(t, err, "")
-	f := func(g account.Grant, p account.UserUpdate, kind account.Kind, want string, change ...func(*account.Settings)) {
+	f := func(g account.Grant, p account.UserUpdate, kind account.Kind, want string,
+		change ...func(*account.Settings)) {
 		t.Helper()
 		old := h.s
 		for _, c := range change {
@@ -51,7 +52,8 @@ func TestUpdateUser_refusals(t *testing.T) {
 	f(g, account.UserUpdate{Phone: "0"}, account.Invalid,
 		"validation_failed: Invalid phone number format (E.164 required)")
 	f(g, account.UserUpdate{Phone: "12", Channel: "fax"}, account.Invalid,
-		"validation_failed: Invalid channel, supported values are 'sms' or 'whatsapp'. 'whatsapp' is only supported if Twilio or Twilio Verify is used as the provider.")
+		"validation_failed: Invalid channel, supported values are 'sms' or 'whatsapp'. 'whatsapp' is only supported "+
+			"if Twilio or Twilio Verify is used as the provider.")
 	f(g, account.UserUpdate{Email: "a@b", Challenge: account.Challenge{Method: "s256"}}, account.Invalid,
 		"validation_failed: PKCE flow requires code_challenge_method and code_challenge")
 	f(g, account.UserUpdate{Password: ptr(strings.Repeat("x", 73))}, account.Invalid,
@@ -74,7 +76,9 @@ func TestUpdateUser_refusals(t *testing.T) {
 	f(g, account.UserUpdate{Data: []byte(`[]`)}, account.Invalid,
 		"bad_json: Could not parse request body as JSON: metadata is not an object")
 	f(g, account.UserUpdate{Email: "new@example.org"}, account.Failed,
-		"unexpected_failure: Error sending email change email", func(s *account.Settings) { s.Email.Configured = false })
+		"unexpected_failure: Error sending email change email", func(s *account.Settings) {
+			s.Email.Configured = false
+		})
 	f(g, account.UserUpdate{Phone: "491512"}, account.Unprocessable,
 		"sms_send_failed: Error sending phone_change OTP to provider: no SMS provider is configured",
 		func(s *account.Settings) { s.Phone.Configured = false })
@@ -193,7 +197,8 @@ func TestUpdateUser_data(t *testing.T) {
 	refused(t, err, "")
 	u, err = h.update(g, account.UserUpdate{Data: []byte(`{"a":null,"sub":null,"d":[]}`), Email: "MIA@example.org"})
 	if want := `{"c": 2, "d": [], "sub": "` +
-		g.User.ID.String() + `", "email": "mia@example.org", "email_verified": true, "phone_verified": false}`; err != nil ||
+		g.User.ID.String() +
+		`", "email": "mia@example.org", "email_verified": true, "phone_verified": false}`; err != nil ||
 		string(u.UserMetadata) != want || u.NewEmail != "" {
 		t.Errorf("%s, %v", u.UserMetadata, err)
 	}

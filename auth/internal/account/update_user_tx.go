@@ -126,8 +126,9 @@ func (ch *updateUserTx) fill() {
 	}
 	b.UpdateUser(ch.patch)
 	if ch.patch.PasswordHash != nil && ch.f.settings.Passwords.ChangeEndsSessions {
-		b.EndSessions(store.EndSessions{User: id, Except: ch.op.principal.Session.ID, Reason: store.EndedPasswordChanged,
-			At: ch.f.now})
+		b.EndSessions(store.EndSessions{User: id, Except: ch.op.principal.Session.ID,
+			Reason: store.EndedPasswordChanged,
+			At:     ch.f.now})
 	}
 	if ch.voidAll {
 		b.DeleteTokens(id)

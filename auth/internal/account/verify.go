@@ -241,7 +241,8 @@ func (op *verifyOp) redeem(ctx context.Context, tx *store.Tx, pf proof) (Verifie
 		code, test := op.f.settings.Phone.testCode(pf.address, op.f.now)
 		t, try, err = tx.RedeemDigits(ctx, op.typedDigits(pf))
 		err = tooManyCodes(err)
-		if test && errors.Is(err, store.ErrNotFound) && subtle.ConstantTimeCompare([]byte(code), []byte(pf.digits)) == 1 {
+		if test && errors.Is(err, store.ErrNotFound) &&
+			subtle.ConstantTimeCompare([]byte(code), []byte(pf.digits)) == 1 {
 			t, err = op.testToken(ctx, tx, pf)
 		}
 	case pf.link == nil:
@@ -349,7 +350,8 @@ func (op *verifyOp) testToken(ctx context.Context, tx *store.Tx, pf proof) (stor
 	if u.ID == uuid.Nil {
 		return store.Token{}, store.ErrNotFound
 	}
-	return store.Token{User: u.ID, Kind: store.KindSMS, Address: pf.address, CreatedAt: op.f.now, ExpiresAt: op.f.now}, nil
+	return store.Token{User: u.ID, Kind: store.KindSMS, Address: pf.address, CreatedAt: op.f.now, ExpiresAt: op.f.now},
+		nil
 }
 
 // recordMiss records a failed verification: at most once a minute for an address, and for all unknown links together,

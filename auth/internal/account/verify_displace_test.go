@@ -71,7 +71,8 @@ func TestAddressChange_unconfirmedGivesWay(t *testing.T) {
 	_, err = h.update(*v.Grant, account.UserUpdate{Email: "three@example.org"})
 	refused(t, err, "")
 	h.redeem("signup", link.Hash)
-	_, err = h.verify(account.Verify{Type: "email_change", TokenHash: h.newest("email_change", "three@example.org").Hash})
+	_, err = h.verify(
+		account.Verify{Type: "email_change", TokenHash: h.newest("email_change", "three@example.org").Hash})
 	refused(t, err, "email_exists: A user with this email address has already been registered")
 	_, err = h.update(*v.Grant, account.UserUpdate{Email: "three@example.org"})
 	refused(t, err, "email_exists: A user with this email address has already been registered")
@@ -102,7 +103,8 @@ func TestAddressChange_unconfirmedMeanwhile(t *testing.T) {
 	run("select from users where id = $1 for no key update", squatter)
 	done := make(chan error, 1)
 	go func() {
-		_, err := h.verify(account.Verify{Type: "email_change", TokenHash: h.newest("email_change", "new@example.org").Hash})
+		_, err := h.verify(
+			account.Verify{Type: "email_change", TokenHash: h.newest("email_change", "new@example.org").Hash})
 		done <- err
 	}()
 	waits := false
@@ -112,7 +114,8 @@ func TestAddressChange_unconfirmedMeanwhile(t *testing.T) {
 		}
 		time.Sleep(5 * time.Millisecond)
 		err := c.QueryRow(t.Context(),
-			"select exists (select from pg_locks where not granted and transactionid = pg_current_xact_id()::xid)").Scan(&waits)
+			"select exists (select from pg_locks where not granted and transactionid = pg_current_xact_id()::xid)").
+			Scan(&waits)
 		if err != nil {
 			t.Fatal(err)
 		}

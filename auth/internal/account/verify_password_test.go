@@ -18,8 +18,9 @@ func TestVerify_hashesForTokensOnly(t *testing.T) {
 	away := password.NewWorkers(password.Options{Workers: 1})
 	away.Close()
 	a := account.New(account.Options{
-		DB: h.db, Keys: h.keys, Refresh: token.NewRefreshCodec(h.root.Keys(secret.Refresh)), Root: h.root, Passwords: away,
-		Now: h.clock,
+		DB: h.db, Keys: h.keys, Refresh: token.NewRefreshCodec(h.root.Keys(secret.Refresh)), Root: h.root,
+		Passwords: away,
+		Now:       h.clock,
 	}, h.s)
 	refused(t, h.SendOTP(t.Context(), browser, account.OTP{Email: "mia@example.org", CreateUser: true}), "")
 	l := h.newest("confirmation", "mia@example.org")
@@ -39,7 +40,8 @@ func TestVerify_hashesForTokensOnly(t *testing.T) {
 	f(account.Verify{Type: "signup", TokenHash: l.Hash, Password: chosen}, hashes)
 	f(account.Verify{Type: "signup", Email: "mia@example.org", Token: l.Code, Password: chosen}, hashes)
 	for range 5 { // the misses void the digits
-		f(account.Verify{Type: "signup", Email: "mia@example.org", Token: wrong(l.Code), Password: chosen}, tokenExpired)
+		f(account.Verify{Type: "signup", Email: "mia@example.org", Token: wrong(l.Code), Password: chosen},
+			tokenExpired)
 	}
 	f(account.Verify{Type: "signup", Email: "mia@example.org", Token: l.Code, Password: chosen}, tokenExpired)
 	// Without a try left the right digits are not told by the time that a hash takes.

@@ -58,7 +58,8 @@ func TestVerify_refusals(t *testing.T) {
 	f(account.Verify{Type: "signup", TokenHash: hash, Email: "a@b"}, account.Invalid, only)
 	f(account.Verify{Type: "signup", TokenHash: hash, Phone: "12"}, account.Invalid, only)
 	f(account.Verify{Type: "signup", TokenHash: hash, RedirectTo: "x"}, account.Invalid, only)
-	f(account.Verify{Type: "sms", TokenHash: hash}, account.Invalid, "validation_failed: Invalid email verification type")
+	f(account.Verify{Type: "sms", TokenHash: hash}, account.Invalid,
+		"validation_failed: Invalid email verification type")
 	f(account.Verify{Type: "x", Token: hash}, account.Invalid, "validation_failed: Invalid email verification type")
 	for _, typ := range []string{"email", "signup", "invite", "recovery", "magiclink", "email_change"} {
 		f(account.Verify{Type: typ, TokenHash: hash}, account.Denied, linkExpired)

@@ -20,7 +20,8 @@ func TestAddressChange_dropsTheOther(t *testing.T) {
 	}
 	prove := func(number string) {
 		t.Helper()
-		v, err := h.verify(account.Verify{Type: "phone_change", Phone: number, Token: h.newest("phone_change", number).Code})
+		v, err := h.verify(account.Verify{Type: "phone_change", Phone: number,
+			Token: h.newest("phone_change", number).Code})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -47,7 +47,8 @@ func Fold(email string) string { return strings.ToLower(email) }
 // isDomain: labels of letters, digits and inner hyphens. A single label will do.
 func isDomain(text string) bool {
 	for label := range strings.SplitSeq(text, ".") {
-		if label == "" || len(label) > maxLabel || !all(label, isLabel) || label[0] == '-' || label[len(label)-1] == '-' {
+		if label == "" || len(label) > maxLabel || !all(label, isLabel) || label[0] == '-' ||
+			label[len(label)-1] == '-' {
 			return false
 		}
 	}

@@ -26,8 +26,10 @@ func TestEmail(t *testing.T) {
 	f("", "", address.ErrNoEmail)
 	f(strings.Repeat("a", 254)+"@b", "", address.ErrLongEmail)
 	for _, bad := range []string{
-		"a", "@b", "a@", "a@@b", "a@b@c", " a@b", "a@b ", "a b@c", "a@b c", "a@.b", "a@b.", "a@b..c", "a@-b", "a@b-", "a@b_c",
-		"a@[192.0.2.1]", `"a"@b`, "Mia <a@b>", "(x)a@b", "a@b\r\nBcc: c@d", "a\x00@b", "a,b@c", "a;b@c", "a:b@c", `a\b@c`,
+		"a", "@b", "a@", "a@@b", "a@b@c", " a@b", "a@b ", "a b@c", "a@b c", "a@.b", "a@b.", "a@b..c", "a@-b", "a@b-",
+		"a@b_c",
+		"a@[192.0.2.1]", `"a"@b`, "Mia <a@b>", "(x)a@b", "a@b\r\nBcc: c@d", "a\x00@b", "a,b@c", "a;b@c", "a:b@c",
+		`a\b@c`,
 		"müller@b", "a@bücher.example", "a@ｂ", "a@" + strings.Repeat("l", 64), "a\t@b", "a@b/c", "a@b:25", "a@b%c",
 	} {
 		f(bad, "", address.ErrEmailFormat)

@@ -67,7 +67,8 @@ func New(o Options) (*Verifier, error) {
 		bad = append(bad, errors.New("AUTH_SECURITY_CAPTCHA_PROVIDER must be hcaptcha or turnstile"))
 	}
 	if o.Secret = strings.TrimSpace(o.Secret); o.Secret == "" {
-		bad = append(bad, errors.New("AUTH_SECURITY_CAPTCHA_SECRET is required with AUTH_SECURITY_CAPTCHA_ENABLED=true"))
+		bad = append(bad, errors.New(
+			"AUTH_SECURITY_CAPTCHA_SECRET is required with AUTH_SECURITY_CAPTCHA_ENABLED=true"))
 	}
 	if err := errors.Join(bad...); err != nil {
 		return nil, err

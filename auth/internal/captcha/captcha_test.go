@@ -41,7 +41,8 @@ func TestVerify(t *testing.T) {
 			t.Error(err)
 		}
 		err := v.Verify(t.Context(), "guess", "")
-		if r, ok := errors.AsType[*Refused](err); !ok || r.Reasons() != "invalid-input-response, timeout-or-duplicate" ||
+		if r, ok := errors.AsType[*Refused](err); !ok ||
+			r.Reasons() != "invalid-input-response, timeout-or-duplicate" ||
 			r.Misconfigured() {
 			t.Error(err)
 		}
@@ -81,7 +82,8 @@ func TestVerify_answers(t *testing.T) {
 	for _, a := range []captchatest.Answer{
 		{Body: "<html>"}, {Body: ""}, {Body: "null"}, {Body: "{}"}, {Body: "true"}, {Body: `{"success":"true"}`},
 		{Body: `{"success":1}`}, {Drop: true},
-		{Body: `{"success":true,"x":"` + strings.Repeat("x", maxAnswer) + `"}`}, {Status: 307, Location: elsewhere.URL()},
+		{Body: `{"success":true,"x":"` + strings.Repeat("x", maxAnswer) + `"}`},
+		{Status: 307, Location: elsewhere.URL()},
 		{Hang: true},
 	} {
 		if a.Hang {

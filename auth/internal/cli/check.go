@@ -32,7 +32,8 @@ type report struct {
 func (r *report) say(what string, err error) bool {
 	if err != nil {
 		r.failed++
-		fmt.Fprintf(r.p.stdout, "FAIL  %s: %s\n", what, strings.TrimPrefix(logging.HideCredentials(err.Error()), what+": "))
+		fmt.Fprintf(r.p.stdout, "FAIL  %s: %s\n", what,
+			strings.TrimPrefix(logging.HideCredentials(err.Error()), what+": "))
 		return false
 	}
 	fmt.Fprintf(r.p.stdout, "ok    %s\n", what)

@@ -68,8 +68,8 @@ func (p *program) keys(ctx context.Context, args []string) error {
 		}
 		fmt.Fprintf(p.stdout, "%s is revoked\n", args[0])
 		if fresh != nil {
-			fmt.Fprintf(p.stdout, "%s (%s) signs now; who caches keys may refuse its tokens for up to 20 minutes\n", fresh.KID,
-				fresh.Algorithm)
+			fmt.Fprintf(p.stdout, "%s (%s) signs now; who caches keys may refuse its tokens for up to 20 minutes\n",
+				fresh.KID, fresh.Algorithm)
 		}
 		return nil
 	}
@@ -86,7 +86,8 @@ func (p *program) keys(ctx context.Context, args []string) error {
 
 // keysService signs a token without a user. With JWT_SECRET it needs no database.
 func (p *program) keysService(ctx context.Context, f *flag.FlagSet, args []string) error {
-	role := f.String("role", "service_role", "`role` claim: service_role for administrators' programs, anon for browsers")
+	role := f.String("role", "service_role",
+		"`role` claim: service_role for administrators' programs, anon for browsers")
 	life := f.String("exp", "10y", "life: y, d, or a Go `duration`")
 	if _, err := p.parse(f, args, "[-role ROLE] [-exp LIFE]", 0, 0); err != nil {
 		return err

@@ -58,8 +58,8 @@ func (p *program) mail(ctx context.Context, args []string) error {
 		if m.User != uuid.Nil {
 			user = m.User.String()
 		}
-		t.row(m.ID.String(), m.Channel, m.Kind, m.State, strconv.Itoa(m.Attempts), clock(m.CreatedAt), clock(when), user,
-			m.Error)
+		t.row(m.ID.String(), m.Channel, m.Kind, m.State, strconv.Itoa(m.Attempts), clock(m.CreatedAt),
+			clock(when), user, m.Error)
 	}
 	return t.Flush()
 }
@@ -79,7 +79,9 @@ func (p *program) mailResend(ctx context.Context, f *flag.FlagSet, args []string
 	}
 	defer r.close()
 	if err := r.db.ResendMessage(ctx, id, time.Now().UTC()); errors.Is(err, store.ErrNotFound) {
-		return fmt.Errorf("no message %s can be sent: it was sent, or its link or code is no longer good; the user must ask again", id)
+		return fmt.Errorf(
+			"no message %s can be sent: it was sent, or its link or code is no longer good; the user must ask again",
+			id)
 	} else if err != nil {
 		return err
 	}

@@ -65,7 +65,8 @@ func (p *program) plan(ctx context.Context, db *store.DB, namespace string) erro
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(p.stdout, "%d files; needs: CREATE on schema %s, ownership of table %s\n", len(files), f.Schema, namespace+"users")
+	fmt.Fprintf(p.stdout, "%d files; needs: CREATE on schema %s, ownership of table %s\n", len(files), f.Schema,
+		namespace+"users")
 	_, missing, err := db.MissingRights(ctx)
 	if err == nil && len(missing) > 0 {
 		err = fmt.Errorf("missing: %s", strings.Join(missing, "; "))

@@ -66,12 +66,14 @@ func (p *program) takeover(ctx context.Context, args []string) error {
 		fmt.Fprint(p.stdout, takeoverHelp)
 		return nil
 	}
-	if _, err := p.parse(f, args, "[-from SCHEMA] [-ahead | -dry-run | -abandon] [-leave-out KIND,...] [-json] [-yes]", 0, 0); err != nil {
+	if _, err := p.parse(f, args, "[-from SCHEMA] [-ahead | -dry-run | -abandon] [-leave-out KIND,...] [-json] [-yes]",
+		0, 0); err != nil {
 		return err
 	}
 	o := takeover.Options{JSON: *asJSON, Out: p.stdout, Log: p.stderr, Terminal: terminal(p.stderr)}
 	modes := 0
-	for mode, on := range map[takeover.Mode]bool{takeover.Ahead: *ahead, takeover.DryRun: *dry, takeover.Abandon: *abandon} {
+	for mode, on := range map[takeover.Mode]bool{takeover.Ahead: *ahead, takeover.DryRun: *dry,
+		takeover.Abandon: *abandon} {
 		if on {
 			o.Mode, modes = mode, modes+1
 		}

@@ -26,7 +26,8 @@ func TestApply_allOrNothing(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	api := httpapi.Settings{Redirects: redirects, SiteURL: "http://localhost:3000", ExternalURL: "http://localhost:8081"}
+	api := httpapi.Settings{Redirects: redirects, SiteURL: "http://localhost:3000",
+		ExternalURL: "http://localhost:8081"}
 	d := &daemon{log: NewLogger(io.Discard, config.Log{Level: "info", Format: "json"}),
 		keeper: keys.New(keys.Options{}, given())}
 	if err := d.keeper.Start(t.Context()); err != nil {

@@ -30,7 +30,8 @@ func (d *daemon) openDatabase(ctx context.Context, skipMigrations bool) (err err
 			d.log.Info("migrated the database", "migrations", n, "namespace", d.config.Load().DB.Store.Namespace)
 		}
 		if n > 0 && n == store.Migrations() {
-			d.log.Info("all tables are new and empty: if there should be users in them, DATABASE_URL or AUTH_DB_NAMESPACE is another than before")
+			d.log.Info("all tables are new and empty: if there should be users in them, DATABASE_URL or " +
+				"AUTH_DB_NAMESPACE is another than before")
 		}
 	}
 	if err == nil {

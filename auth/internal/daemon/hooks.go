@@ -64,7 +64,8 @@ func flowHooks(set *hook.Set) (h account.Hooks, factor attemptFunc) {
 		h.Password = func(ctx context.Context, q account.PasswordAttempt) (account.PasswordVerdict, error) {
 			var out hook.Verdict
 			err := set.Call(ctx, hook.PasswordAttempt, q.IP, map[string]any{"user_id": q.User, "valid": q.Valid}, &out)
-			return account.PasswordVerdict{Reject: out.Rejects(), SignOut: out.SignOut, Message: out.Message}, refusal(err)
+			return account.PasswordVerdict{Reject: out.Rejects(), SignOut: out.SignOut, Message: out.Message},
+				refusal(err)
 		}
 	}
 	if set.On(hook.FactorAttempt) {
@@ -97,7 +98,8 @@ func refusal(err error) error {
 	if !ok {
 		return err
 	}
-	return &account.Refusal{Kind: account.Failed, Code: e.Code, Msg: e.Msg, Err: err, Status: e.Status, ByHook: e.Refused}
+	return &account.Refusal{Kind: account.Failed, Code: e.Code, Msg: e.Msg, Err: err, Status: e.Status,
+		ByHook: e.Refused}
 }
 
 // hookSender calls a hook in the place of another sender while there is one.
@@ -142,7 +144,8 @@ func (s hookSender) Send(ctx context.Context, m outbox.Item) error {
 	}
 	in["user"] = userJSON(&u)
 	err = set.Call(ctx, s.point, ip, in, nil)
-	if e, ok := errors.AsType[*hook.Error](err); ok && e.Refused && e.Status < 500 && e.Status != 408 && e.Status != 429 {
+	if e, ok := errors.AsType[*hook.Error](err); ok && e.Refused && e.Status < 500 && e.Status != 408 &&
+		e.Status != 429 {
 		return &mail.Refused{Err: err}
 	}
 	return err
@@ -150,7 +153,8 @@ func (s hookSender) Send(ctx context.Context, m outbox.Item) error {
 
 func (d *daemon) emailInput(m outbox.Item, u *store.User) (map[string]any, string, error) {
 	c := d.config.Load()
-	return hook.EmailInput(m.Payload, u, c.API.ExternalURL, c.Accounts.Email.SecureChange && !c.Accounts.Email.Autoconfirm)
+	return hook.EmailInput(m.Payload, u, c.API.ExternalURL, c.Accounts.Email.SecureChange &&
+		!c.Accounts.Email.Autoconfirm)
 }
 
 func smsInput(m outbox.Item, _ *store.User) (map[string]any, string, error) {

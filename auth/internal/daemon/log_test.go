@@ -32,7 +32,8 @@ func TestFlatJSON(t *testing.T) {
 			t.Fatal(err)
 		}
 		var h, w map[string]any
-		if json.Unmarshal(have.Bytes(), &h) != nil || json.Unmarshal(want.Bytes(), &w) != nil || !reflect.DeepEqual(h, w) {
+		if json.Unmarshal(have.Bytes(), &h) != nil || json.Unmarshal(want.Bytes(), &w) != nil ||
+			!reflect.DeepEqual(h, w) {
 			t.Errorf("%s, the general handler says %s", have.Bytes(), want.Bytes())
 		}
 	}
@@ -60,7 +61,8 @@ func TestFlatJSON(t *testing.T) {
 func logRequest(l *slog.Logger) {
 	l.LogAttrs(context.Background(), slog.LevelInfo, "request",
 		slog.String("method", "GET"), slog.String("route", "/user"), slog.Int("status", 200),
-		slog.Duration("duration", 1234*time.Microsecond), slog.String("request_id", "f3b6a1de-3a2c-4f6e-9d07-5b2f6f6f7a10"),
+		slog.Duration("duration", 1234*time.Microsecond),
+		slog.String("request_id", "f3b6a1de-3a2c-4f6e-9d07-5b2f6f6f7a10"),
 		slog.String("ip", "203.0.113.9"), slog.String("user", "d673abe5-64a7-4b5b-9344-6d91bb04ef60"))
 }
 

@@ -1,5 +1,5 @@
-// Package daemon runs the service: it opens the database, wires the other packages, serves, reloads settings at a SIGHUP,
-// and drains.
+// Package daemon runs the service: it opens the database, wires the other packages, serves, reloads settings at a
+// SIGHUP, and drains.
 package daemon
 
 import (
@@ -204,8 +204,9 @@ func (d *daemon) openMailbox(ctx context.Context, wg *sync.WaitGroup, failed cha
 
 // timeouts bound a connection; a request that may take longer has longer to be answered.
 func timeouts(request time.Duration) httpx.Timeouts {
-	t := httpx.Timeouts{Header: 2 * time.Second, Read: 30 * time.Second, Write: max(time.Minute, request+30*time.Second),
-		Idle: 2 * time.Minute}
+	t := httpx.Timeouts{Header: 2 * time.Second, Read: 30 * time.Second,
+		Write: max(time.Minute, request+30*time.Second),
+		Idle:  2 * time.Minute}
 	if request == 0 {
 		t.Write = 0
 	}

@@ -80,7 +80,8 @@ func TestSweepOnce_carriedAnonymous(t *testing.T) {
 			}
 		}
 	}
-	storetest.Exec(t, d.db, `insert into moves (id, kind, source, state, started_at) values ($1, 'takeover', 'h:1/d auth', 'open', $2)`,
+	storetest.Exec(t, d.db,
+		`insert into moves (id, kind, source, state, started_at) values ($1, 'takeover', 'h:1/d auth', 'open', $2)`,
 		uuid.New(), closed)
 	d.sweepOnce(t.Context(), &c) // an open takeover owns every user
 	there(true, true, true)
@@ -103,7 +104,8 @@ func TestSweepOnce(t *testing.T) {
 	d := &daemon{db: storetest.Open(t), log: NewLogger(&text, c.Log)}
 	old := time.Now().UTC().Add(-48 * time.Hour).Truncate(time.Microsecond)
 	b := d.db.Batch()
-	b.Audit(store.Audit{At: old.Add(47*time.Hour + 59*time.Minute), Action: store.ActionLogin, Actor: uuid.New()}) // kept
+	b.Audit(store.Audit{At: old.Add(47*time.Hour + 59*time.Minute), Action: store.ActionLogin,
+		Actor: uuid.New()}) // kept
 	for range 2*sweepBatch + 1 {
 		b.Audit(store.Audit{At: old, Action: store.ActionLogin, Actor: uuid.New()})
 	}

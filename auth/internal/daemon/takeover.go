@@ -20,7 +20,8 @@ func CheckTakeover(ctx context.Context, db *store.DB) (store.Takeover, error) {
 	if err == nil && m.Open {
 		schema := m.Source[strings.LastIndexByte(m.Source, ' ')+1:]
 		err = takeoverError(fmt.Sprintf(
-			"a takeover from schema %q is open since %s: auth takeover ends it, auth takeover -abandon empties the tables",
+			"a takeover from schema %q is open since %s: auth takeover ends it, auth takeover -abandon empties the "+
+				"tables",
 			schema, m.StartedAt.Format(time.RFC3339)))
 	}
 	return m, err
@@ -39,7 +40,8 @@ func (d *daemon) useTakeover(m store.Takeover) {
 }
 
 // FormerDefaults are the settings whose defaults the replaced service had otherwise, for who comes from there.
-func FormerDefaults(ctx context.Context, db *store.DB, l *config.Live, m store.Takeover) ([]config.FormerDefault, error) {
+func FormerDefaults(ctx context.Context, db *store.DB, l *config.Live,
+	m store.Takeover) ([]config.FormerDefault, error) {
 	var anonymous int64
 	if !m.ClosedAt.IsZero() {
 		var err error

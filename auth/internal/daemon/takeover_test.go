@@ -49,7 +49,8 @@ func TestWatchTakeover(t *testing.T) {
 		t.Error(err)
 	}
 	<-ended
-	if !bytes.Contains(text.Bytes(), []byte("auth takeover ends it")) || !bytes.Contains(text.Bytes(), []byte(`"level":"error"`)) {
+	if !bytes.Contains(text.Bytes(), []byte("auth takeover ends it")) ||
+		!bytes.Contains(text.Bytes(), []byte(`"level":"error"`)) {
 		t.Error(text.String())
 	}
 	if _, err := CheckTakeover(t.Context(), db); err == nil || err.Error() != openTakeover {

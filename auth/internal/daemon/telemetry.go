@@ -87,7 +87,8 @@ func (d *daemon) startTelemetry(ctx context.Context) {
 		if err == nil {
 			d.observed.unsent, err = d.observed.metrics.Meter(scopeName).Int64Counter("auth.messages.unsent",
 				metric.WithUnit("{message}"),
-				metric.WithDescription("Messages that were asked for and that nothing can send, by channel and reason."))
+				metric.WithDescription(
+					"Messages that were asked for and that nothing can send, by channel and reason."))
 		}
 		if err != nil {
 			d.observed.unsent = nil

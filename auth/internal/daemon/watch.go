@@ -30,7 +30,8 @@ func (d *daemon) watch() outbound.Watch {
 	return func(ctx context.Context, c outbound.Call) (context.Context, func(int, error)) {
 		began := time.Now()
 		if tracer != nil {
-			ctx, _ = tracer.Start(ctx, c.Target, trace.WithSpanKind(trace.SpanKindClient), trace.WithAttributes(called(c)...))
+			ctx, _ = tracer.Start(ctx, c.Target, trace.WithSpanKind(trace.SpanKindClient),
+				trace.WithAttributes(called(c)...))
 		}
 		return ctx, func(status int, err error) {
 			failed := err != nil || status >= 400

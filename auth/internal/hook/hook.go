@@ -111,7 +111,8 @@ func NewSet(o Options, targets map[Point]Target) *Set {
 		o.Budget = budget
 	}
 	s := &Set{o: o, targets: targets,
-		clients: outbound.New(outbound.Options{Timeout: o.Budget, MaxBytes: maxAnswer, Watch: o.Watch, Inject: o.Inject})}
+		clients: outbound.New(outbound.Options{Timeout: o.Budget, MaxBytes: maxAnswer, Watch: o.Watch,
+			Inject: o.Inject})}
 	s.clients.Configured.CheckRedirect = noRedirect // a call goes only to the host that was configured
 	return s
 }

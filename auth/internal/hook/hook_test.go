@@ -48,8 +48,10 @@ func TestParse(t *testing.T) {
 		{"http://127.0.0.2/", "http:// is for localhost"},
 		{"ftp://x/y", "must begin with"}, {"", "must begin with"}, {"https:///x", "names no host"},
 		{"https://a b/", "is no URL"},
-		{"pg-functions://postgres/public", "must be pg-functions"}, {"pg-functions:///public/f", "must be pg-functions"},
-		{"pg-functions://postgres/public/f/g", "must be pg-functions"}, {"pg-functions://postgres/1a/f", "the schema's name"},
+		{"pg-functions://postgres/public", "must be pg-functions"},
+		{"pg-functions:///public/f", "must be pg-functions"},
+		{"pg-functions://postgres/public/f/g", "must be pg-functions"},
+		{"pg-functions://postgres/1a/f", "the schema's name"},
 		{"pg-functions://postgres/public/f;drop", "the function's name"},
 		{"pg-functions://p/a/" + strings.Repeat("f", 64), "the function's name"},
 	} {
@@ -185,13 +187,15 @@ func TestAnswers(t *testing.T) {
 		{name: "empty", status: 200, kind: typ},
 		{name: "no content", status: 204},
 		{name: "error null", status: 200, kind: typ, body: `{"error":null,"yes":true}`, got: true},
-		{name: "error without words", status: 200, kind: typ, body: `{"error":{"http_code":403,"message":""},"yes":true}`,
-			got: true},
+		{name: "error without words", status: 200, kind: typ,
+			body: `{"error":{"http_code":403,"message":""},"yes":true}`,
+			got:  true},
 		{name: "refusal", status: 200, kind: typ, body: `{"error":{"http_code":403,"message":"not you"}}`, want: 403,
 			code: CodeRefused, msg: "not you", refused: true},
 		{name: "refusal without code", status: 200, kind: typ, body: `{"error":{"message":"not you"}}`, want: 500,
 			code: CodeFailed, msg: "not you", refused: true},
-		{name: "refusal with a good code", status: 200, kind: typ, body: `{"error":{"http_code":200,"message":"not you"}}`,
+		{name: "refusal with a good code", status: 200, kind: typ,
+			body: `{"error":{"http_code":200,"message":"not you"}}`,
 			want: 500, code: CodeFailed, msg: "not you", refused: true},
 		{name: "content type", status: 200, kind: "text/plain", body: `{}`, want: 400, code: CodeContentType,
 			msg: "Invalid JSON response. Expected content-type application/json"},
@@ -204,7 +208,8 @@ func TestAnswers(t *testing.T) {
 			msg: "Invalid payload sent to hook"},
 		{name: "401", status: 401, want: 500, code: CodeFailed, msg: "Hook requires authorization token"},
 		{name: "404", status: 404, want: 500, code: CodeFailed, msg: "Unexpected status code returned from hook: 404"},
-		{name: "redirect", status: 302, want: 500, code: CodeFailed, msg: "Unexpected status code returned from hook: 302"},
+		{name: "redirect", status: 302, want: 500, code: CodeFailed,
+			msg: "Unexpected status code returned from hook: 302"},
 		{name: "429 without retry-after", status: 429, want: 500, code: CodeFailed,
 			msg: "Service currently unavailable due to hook"},
 		{name: "503 without retry-after", status: 503, want: 500, code: CodeFailed,
@@ -213,12 +218,14 @@ func TestAnswers(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			r := receive(t, answer(c.status, c.kind, c.body))
 			var out struct{ Yes bool }
-			err := r.set(t, SendSMS, Options{}).Call(context.Background(), SendSMS, "192.0.2.7", map[string]any{"user": 1}, &out)
+			err := r.set(t, SendSMS, Options{}).Call(context.Background(), SendSMS, "192.0.2.7",
+				map[string]any{"user": 1}, &out)
 			e, _ := errors.AsType[*Error](err)
 			switch {
 			case c.want == 0 && (err != nil || out.Yes != c.got):
 				t.Errorf("%v, %+v", err, out)
-			case c.want != 0 && (e == nil || e.Status != c.want || e.Code != c.code || e.Msg != c.msg || e.Refused != c.refused):
+			case c.want != 0 && (e == nil || e.Status != c.want || e.Code != c.code || e.Msg != c.msg ||
+				e.Refused != c.refused):
 				t.Errorf("%+v", err)
 			}
 			q := r.questions[0]

@@ -54,7 +54,8 @@ func (s *Set) post(ctx context.Context, t Target, body []byte) ([]byte, error) {
 		case within.Err() != nil || timedOut(err):
 			return nil, timeout(s.o.Budget, err)
 		case i == attempts:
-			return nil, &Error{Status: 422, Code: CodeTimeoutAfterRetry, Msg: "Failed to reach hook after maximum retries",
+			return nil, &Error{Status: 422, Code: CodeTimeoutAfterRetry,
+				Msg: "Failed to reach hook after maximum retries",
 				Err: err}
 		case errors.Is(err, errRetry):
 			continue

@@ -56,7 +56,8 @@ func parseFunction(u *url.URL) (Target, error) {
 	for i, what := range []string{"schema", "function"} {
 		if !name().MatchString(parts[i+1]) {
 			return Target{},
-				fmt.Errorf("the %s's name must be a letter or underscore, then up to 62 letters, digits and underscores", what)
+				fmt.Errorf(
+					"the %s's name must be a letter or underscore, then up to 62 letters, digits and underscores", what)
 		}
 	}
 	return Target{schema: parts[1], function: parts[2]}, nil

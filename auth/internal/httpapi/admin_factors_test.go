@@ -68,7 +68,8 @@ func TestAdminFactors(t *testing.T) {
 	for _, method := range []string{"PUT", "DELETE"} {
 		a.do(method+" "+path+"/"+e.ID, m{}, admin).refused(404, "mfa_factor_not_found", "Factor not found")
 		a.do(method+" "+path+"/x", m{}, admin).refused(404, "validation_failed", "factor_id must be an UUID")
-		a.do(method+" /admin/users/x/factors/"+id, m{}, admin).refused(404, "validation_failed", "user_id must be an UUID")
+		a.do(method+" /admin/users/x/factors/"+id, m{}, admin).refused(404, "validation_failed",
+			"user_id must be an UUID")
 		a.do(method+" /admin/users/"+id+"/factors/"+id, m{}, admin).refused(404, "user_not_found", "User not found")
 	}
 	a.do("GET /admin/users/x/factors", nil, admin).refused(404, "validation_failed", "user_id must be an UUID")

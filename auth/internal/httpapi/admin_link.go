@@ -15,7 +15,8 @@ func (s *Server) postInvite(c *call, by account.Actor) error {
 	if err := c.decode(&in); err != nil {
 		return err
 	}
-	u, err := s.accounts.Invite(c.ctx(), c.requestInfo(), by, account.Invitation{Email: in.Email, Data: in.Data.message()})
+	u, err := s.accounts.Invite(c.ctx(), c.requestInfo(), by,
+		account.Invitation{Email: in.Email, Data: in.Data.message()})
 	if err != nil {
 		return err
 	}

@@ -34,7 +34,8 @@ func TestAdmin_users(t *testing.T) {
 		for _, u := range l.Users {
 			names = append(names, strings.TrimSuffix(u.Email, "@example.org"))
 		}
-		if have := strings.Join(names, " "); have != want || l.Aud != "authenticated" && !strings.Contains(query, "aud") {
+		if have := strings.Join(names, " "); have != want || l.Aud != "authenticated" &&
+			!strings.Contains(query, "aud") {
 			t.Errorf("%s: %q of %q, want %q", query, have, l.Aud, want)
 		}
 		if have := got.Header.Get("Link"); have != link {
@@ -102,7 +103,8 @@ func TestAdmin_user(t *testing.T) {
 	create(m{"email": "Mia@example.org", "phone": "+49 151 12345678", "password": sesame, "email_confirm": true,
 		"phone_confirm": true,
 		"user_metadata": m{"a": 1}, "app_metadata": m{"plan": "x"}, "role": "editor", "ban_duration": "none"}).json(&u)
-	if u.Email != "mia@example.org" || u.Phone != "4915112345678" || u.Role != "editor" || u.AppMetadata["plan"] != "x" ||
+	if u.Email != "mia@example.org" || u.Phone != "4915112345678" || u.Role != "editor" ||
+		u.AppMetadata["plan"] != "x" ||
 		u.AppMetadata["provider"] != "email" || u.ConfirmedAt == "" || len(u.Identities) != 2 {
 		t.Errorf("user %+v", u)
 	}
@@ -110,7 +112,8 @@ func TestAdmin_user(t *testing.T) {
 	create(m{"email": "id@example.org", "id": id}).is(200, `{"id":"`+id+`",*`)
 	other := uuid.NewString()
 	a.do("POST /admin/users/"+other, m{"email": "path@example.org"}, admin).is(200, `{"id":"`+other+`",*`)
-	create(m{"email": "hash@example.org", "password_hash": "$2y$10$SXEz2HeT8PUIGQXo9yeUIem8KzNxgG0d7o/.eGj2rj8KbRgAuRVlq",
+	create(m{"email": "hash@example.org",
+		"password_hash": "$2y$10$SXEz2HeT8PUIGQXo9yeUIem8KzNxgG0d7o/.eGj2rj8KbRgAuRVlq",
 		"email_confirm": true}).is(200, "*")
 
 	r := func(status int, code, msg string, in m) {

@@ -102,6 +102,7 @@ func (c *call) takeStateCookie(state string) string {
 	if err != nil {
 		return ""
 	}
-	http.SetCookie(c.ResponseWriter, &http.Cookie{Name: name, Path: "/", MaxAge: -1, HttpOnly: true, Secure: c.secure()})
+	http.SetCookie(c.ResponseWriter, &http.Cookie{Name: name, Path: "/", MaxAge: -1, HttpOnly: true,
+		Secure: c.secure()})
 	return k.Value
 }

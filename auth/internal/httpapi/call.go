@@ -103,7 +103,8 @@ func (s *Server) finish(c *call, began time.Time) {
 		if c.status != 0 {
 			panic(http.ErrAbortHandler) // half an answer is out: let the client see that it is half
 		}
-		c.writeError(&problem{status: 500, code: account.CodeUnexpectedFailure, msg: "Internal Server Error", err: c.err})
+		c.writeError(&problem{status: 500, code: account.CodeUnexpectedFailure, msg: "Internal Server Error",
+			err: c.err})
 	}
 	if notLogged[c.r.Pattern] && c.status < 400 {
 		return
@@ -241,8 +242,8 @@ func (c *call) parseQuery() {
 	}
 }
 
-// ignoresBadQuery routes answer a query that cannot be parsed as they answer their other errors: by a redirect. A provider
-// that calls back may send parameters of its own.
+// ignoresBadQuery routes answer a query that cannot be parsed as they answer their other errors: by a redirect. A
+// provider that calls back may send parameters of its own.
 var ignoresBadQuery = map[string]bool{"GET /verify": true, "GET /callback": true, "POST /callback": true}
 
 // checkQuery refuses a query of which package url would drop a part: a raw ";" or a bad percent escape. The

@@ -20,7 +20,8 @@ func TestCallback_stateOnce(t *testing.T) {
 	get := func(query string) landing { t.Helper(); return landed(a.do("GET /callback?"+query, nil)) }
 	get("").astray("bad_oauth_callback", "OAuth state parameter missing")
 	get("state=x&code=y").astray("bad_oauth_state", "OAuth state parameter is invalid")
-	get("state=0f4e6c1a-1f6b-4d0b-8d8e-4a3f2f1b7c55&code=y").astray("bad_oauth_state", "OAuth state not found or expired")
+	get("state=0f4e6c1a-1f6b-4d0b-8d8e-4a3f2f1b7c55&code=y").astray("bad_oauth_state",
+		"OAuth state not found or expired")
 	landed(a.do("POST /callback", "state=x",
 		header{"Content-Type", "application/x-www-form-urlencoded"})).astray("bad_oauth_state", "*")
 	landed(a.do("POST /callback", "%zz",
@@ -30,7 +31,8 @@ func TestCallback_stateOnce(t *testing.T) {
 	b := a.authorize("provider=github")
 	state := b.back.Params().Get("state")
 	a.do("HEAD /callback?state="+state, nil, b.cookies...).is(204, "")
-	a.do("GET /callback?state="+state+"&code=x", nil, append(b.cookies, header{"Sec-Purpose", "prefetch"})...).is(204, "")
+	a.do("GET /callback?state="+state+"&code=x", nil, append(b.cookies, header{"Sec-Purpose", "prefetch"})...).is(
+		204, "")
 	landed(a.do("GET /callback?state="+state, nil, b.cookies...)).out("invalid_request", "bad_oauth_callback",
 		"OAuth callback with missing authorization code missing")
 	a.callback(b.back, b.cookies...).astray("bad_oauth_state", "OAuth state not found or expired")
@@ -180,7 +182,8 @@ func TestAuthorize(t *testing.T) {
 	a.do("GET /authorize?provider=twitter", nil).refused(500, "unexpected_failure", "*")
 
 	// Only what is the provider's goes there, and a target that is not allowed is the site.
-	u, err := url.Parse(a.do("GET /authorize?provider=gitlab&prompt=consent&redirect_to=https://evil.example/&scope=all&state=mine&client_id=x&scopes=a,b&nul=%00", nil).Header.Get("Location"))
+	u, err := url.Parse(
+		a.do("GET /authorize?provider=gitlab&prompt=consent&redirect_to=https://evil.example/&scope=all&state=mine&client_id=x&scopes=a,b&nul=%00", nil).Header.Get("Location"))
 	if err != nil {
 		t.Fatal(err)
 	}

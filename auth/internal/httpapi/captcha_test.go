@@ -64,7 +64,8 @@ func TestCaptcha_where(t *testing.T) {
 	} {
 		a.pass(time.Hour)
 		// The anon key is what the library's every request brings; a user's own token is no way around either.
-		a.do(demanded.route, demanded.body, bearer(a.serviceToken("anon", time.Hour))).refused(400, "captcha_failed", noToken)
+		a.do(demanded.route, demanded.body, bearer(a.serviceToken("anon", time.Hour))).refused(400, "captcha_failed",
+			noToken)
 		a.do(demanded.route, demanded.body, bearer(g.AccessToken)).refused(400, "captcha_failed", noToken)
 		a.do(demanded.route, demanded.body, bearer("forged")).refused(400, "captcha_failed", noToken)
 		if n := len(s.Asked()); n != asked {
@@ -188,7 +189,8 @@ func (a *api) administrator(t *testing.T, s *captchatest.Server) string {
 	a.do("POST /signup", with(map[string]any{"email": "boss@example.org", "password": sesame})).is(200, "*")
 	a.do("POST /verify", map[string]any{"type": "signup", "token_hash": a.newest("boss@example.org").Hash}).json(&g)
 	a.do("PUT /admin/users/"+g.User.ID, map[string]any{"role": "supabase_admin"}, a.service()).is(200, "*")
-	a.do("POST /token?grant_type=password", with(map[string]any{"email": "boss@example.org", "password": sesame})).json(&g)
+	a.do("POST /token?grant_type=password",
+		with(map[string]any{"email": "boss@example.org", "password": sesame})).json(&g)
 	return g.AccessToken
 }
 
@@ -203,13 +205,13 @@ func TestCaptcha_limits(t *testing.T) {
 		a.do("POST "+route, m{}).refused(429, "over_request_rate_limit", "*")
 	}
 	for i := range 3 {
-		a.do("POST /signup", m{"email": fmt.Sprint(i, "@example.org"), "password": sesame}).refused(400, "captcha_failed",
-			noToken)
+		a.do("POST /signup", m{"email": fmt.Sprint(i, "@example.org"), "password": sesame}).refused(400,
+			"captcha_failed", noToken)
 		a.do("POST /token?grant_type=password", m{}).refused(400, "captcha_failed", noToken)
 	}
 	a.do("POST /signup", with(m{"email": "mia@example.org", "password": sesame})).is(200, "*")
-	a.do("POST /signup", with(m{"email": "mia@example.org", "password": sesame})).refused(429, "over_request_rate_limit",
-		"*")
+	a.do("POST /signup", with(m{"email": "mia@example.org", "password": sesame})).refused(429,
+		"over_request_rate_limit", "*")
 	a.do("POST /token?grant_type=password", with(m{"email": "x@example.org", "password": sesame})).refused(400,
 		"invalid_credentials", "*")
 	a.do("POST /token?grant_type=password", with(m{"email": "x@example.org", "password": sesame})).refused(429,

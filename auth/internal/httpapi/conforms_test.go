@@ -137,7 +137,8 @@ func conforms(t testing.TB, method, path string, a answer) {
 		return
 	}
 	pointer := fmt.Sprintf("/paths/%s/%s/responses/%s/content/application~1json/schema",
-		strings.NewReplacer("~", "~0", "/", "~1", "{", "%7B", "}", "%7D").Replace(template), strings.ToLower(method), status)
+		strings.NewReplacer("~", "~0", "/", "~1", "{", "%7B", "}", "%7D").Replace(template), strings.ToLower(method),
+		status)
 	if err := schemaAt(t, pointer).Validate(body); err != nil {
 		t.Errorf("openapi.json: %s %s %s: %v\nin %s", method, template, status, err, a.body)
 	}
@@ -173,7 +174,8 @@ func (s suite) Run() int {
 			for status, answer := range op.Responses {
 				for _, name := range answer.Codes {
 					what := status + " " + name
-					if _, ok := met.Load(strings.ToUpper(method) + " " + path + " " + what); !ok && !slices.Contains(anywhere, what) {
+					if _, ok := met.Load(strings.ToUpper(method) + " " + path + " " + what); !ok &&
+						!slices.Contains(anywhere, what) {
 						fmt.Printf("no test has met %s %s: %s\n", strings.ToUpper(method), path, what)
 						code = 1
 					}

@@ -19,7 +19,8 @@ func TestStatements_perRequest(t *testing.T) {
 	a := openOn(t, db)
 	g := a.member("mia@example.org")
 	signIn := func(into *grantJSON) {
-		a.do("POST /token?grant_type=password", map[string]any{"email": "mia@example.org", "password": sesame}).json(into)
+		a.do("POST /token?grant_type=password",
+			map[string]any{"email": "mia@example.org", "password": sesame}).json(into)
 	}
 	e := a.enroll(g, "") // the user has identities and a factor
 	g = a.verify(g, e)
@@ -45,7 +46,8 @@ func TestStatements_perRequest(t *testing.T) {
 	})
 	f("sign-up", 2, func() {
 		n++
-		a.do("POST /signup", map[string]any{"email": strings.Repeat("x", n) + "@example.org", "password": sesame}).is(200,
+		a.do("POST /signup", map[string]any{"email": strings.Repeat("x", n) + "@example.org",
+			"password": sesame}).is(200,
 			"*")
 	})
 	f("sign-up of a known address", 2, func() {

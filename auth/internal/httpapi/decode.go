@@ -139,7 +139,8 @@ func (o *jsonObject) UnmarshalJSON(text []byte) error {
 		return nil
 	}
 	if text[0] != '{' {
-		return &json.UnmarshalTypeError{Value: "no object", Type: reflect.TypeFor[jsonObject]()} // the decoder adds the name
+		return &json.UnmarshalTypeError{Value: "no object",
+			Type: reflect.TypeFor[jsonObject]()} // the decoder adds the name
 	}
 	*o = append((*o)[:0], text...)
 	return nil

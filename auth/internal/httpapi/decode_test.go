@@ -26,7 +26,8 @@ func TestDecode(t *testing.T) {
 		if err != nil {
 			p := err.(*problem)
 			got = strings.TrimPrefix(p.msg, "Could not parse request body as JSON: ")
-			if p.status != 400 || p.code != "bad_json" || strings.Contains(got, "httpapi") || strings.Contains(got, "struct") {
+			if p.status != 400 || p.code != "bad_json" || strings.Contains(got, "httpapi") ||
+				strings.Contains(got, "struct") {
 				t.Errorf("%s: %+v", text, p)
 			}
 		}
@@ -108,8 +109,8 @@ func TestBody_limits(t *testing.T) {
 	a.do("POST /recover", fits).refused(400, "validation_failed", "*")
 	a.do("POST /recover", fits+" ").is(413,
 		`{"code":413,"error_code":"request_entity_too_large","msg":"Request body too large (max 1048576 bytes)"}`)
-	a.do("POST /recover", struct{ Email string }{strings.Repeat("x", 2*maxBody)}).refused(413, "request_entity_too_large",
-		"*")
+	a.do("POST /recover", struct{ Email string }{strings.Repeat("x", 2*maxBody)}).refused(413,
+		"request_entity_too_large", "*")
 	a.do("GET /settings", fits+" ").is(200, "*") // the body is not read
 	a.do("POST /recover", nil).refused(400, "bad_json", "*unexpected end of JSON input")
 }

@@ -21,7 +21,8 @@ func TestErrors_forms(t *testing.T) {
 		if e := got.Header.Get("X-Supabase-Api-Version"); e != echo {
 			t.Errorf("version %q is echoed as %q, want %q", version, e, echo)
 		}
-		if got.Header.Get("X-Sb-Error-Code") != "no_authorization" || got.Header.Get("Content-Type") != "application/json" ||
+		if got.Header.Get("X-Sb-Error-Code") != "no_authorization" ||
+			got.Header.Get("Content-Type") != "application/json" ||
 			got.Header.Get("WWW-Authenticate") != "Bearer" {
 			t.Errorf("headers %v", got.Header)
 		}
@@ -147,7 +148,8 @@ func TestErrors_clientGone(t *testing.T) {
 	}
 	<-gone
 	a.http.Close() // waits for the handler
-	if log := a.log.String(); !strings.Contains(log, "level=INFO") || !strings.Contains(log, "error_code=client_gone") ||
+	if log := a.log.String(); !strings.Contains(log, "level=INFO") ||
+		!strings.Contains(log, "error_code=client_gone") ||
 		strings.Contains(log, "level=ERROR") {
 		t.Errorf("log %s", log)
 	}
@@ -169,7 +171,8 @@ func TestErrors_kinds(t *testing.T) {
 	a.server.mux.Handle("GET /refuse", a.server.open(func(*call) error { return refusal }))
 	f := func(kind account.Kind, status int) {
 		t.Helper()
-		refusal = &account.Refusal{Kind: kind, Code: "some_code", Msg: "Some words", RetryAfter: 1500 * time.Millisecond}
+		refusal = &account.Refusal{Kind: kind, Code: "some_code", Msg: "Some words",
+			RetryAfter: 1500 * time.Millisecond}
 		got := a.do("GET /refuse", nil).refused(status, "some_code", "Some words")
 		if after := got.Header.Get("Retry-After"); after != "2" {
 			t.Errorf("Retry-After: %q", after)
@@ -208,7 +211,8 @@ func TestLog_oneLineWithoutSecrets(t *testing.T) {
 	a.do("POST /token?grant_type=password",
 		map[string]any{"email": "mia@example.org", "password": "wrong guess"}).refused(400, "invalid_credentials", "*")
 	a.do("POST /token?grant_type=refresh_token", map[string]any{"refresh_token": g.RefreshToken}).is(200, "*")
-	for _, secret := range []string{"hunter2", "wrong guess", sesame, g.AccessToken, g.RefreshToken, "mia@example.org"} {
+	for _, secret := range []string{"hunter2", "wrong guess", sesame, g.AccessToken, g.RefreshToken,
+		"mia@example.org"} {
 		if strings.Contains(a.log.String(), secret) {
 			t.Errorf("the log holds %q", secret)
 		}
@@ -256,7 +260,8 @@ func TestCORS(t *testing.T) {
 	}
 	// As an operator types them: curl does not sort.
 	if h := preflight("POST",
-		"Content-Type, Authorization, X-Client-Info, authorization"); h.Get("Access-Control-Allow-Headers") != "authorization,content-type,x-client-info" {
+		"Content-Type, Authorization, X-Client-Info, authorization"); h.Get(
+		"Access-Control-Allow-Headers") != "authorization,content-type,x-client-info" {
 		t.Errorf("headers in another order are refused: %v", h)
 	}
 	if h := preflight("GET", "x-foreign"); h.Get("Access-Control-Allow-Headers") != "" {

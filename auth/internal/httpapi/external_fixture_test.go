@@ -27,7 +27,8 @@ var challenge = func() string {
 func githubAlone(t testing.TB) *provider.Set {
 	t.Helper()
 	set, err := provider.New(provider.Settings{Clients: map[string]provider.Client{
-		"github": {Enabled: true, ClientIDs: []string{"client"}, Secret: "secret", RedirectURI: externalURL + "/callback"}}})
+		"github": {Enabled: true, ClientIDs: []string{"client"}, Secret: "secret",
+			RedirectURI: externalURL + "/callback"}}})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -39,7 +39,10 @@ func TestExternal_each(t *testing.T) {
 			t.Errorf("%s: %s", name, l.Header.Get("Location"))
 		}
 		if keys := slices.Sorted(maps.Keys(v)); name == "github" &&
-			fmt.Sprint(keys) != "[access_token expires_at expires_in provider provider_refresh_token provider_token refresh_token token_type]" {
+			fmt.Sprint(
+				keys) !=
+				"[access_token expires_at expires_in provider provider_refresh_token provider_token refresh_token "+
+					"token_type]" {
 			t.Errorf("%v", keys)
 		}
 		if claims := claimsOf(t, v.Get("access_token")); claims["aal"] != "aal1" ||
@@ -47,7 +50,8 @@ func TestExternal_each(t *testing.T) {
 			t.Errorf("%s: %v", name, claims)
 		}
 		// The second time the user is known.
-		if again := a.user(a.signIn("provider=" + strings.ToUpper(name))); again.ID != u.ID || len(again.Identities) != 1 {
+		if again := a.user(a.signIn("provider=" + strings.ToUpper(name))); again.ID != u.ID ||
+			len(again.Identities) != 1 {
 			t.Errorf("%s: a second user or identity: %+v", name, again)
 		}
 		dialect := name
@@ -83,7 +87,8 @@ var suites = map[string]struct {
 	"apple": {badProfile: map[string]fakeidp.Behaviour{"no ID token": {NoIDToken: true},
 		"another issuer": claims("iss", "https://evil.example")}},
 	"keycloak": {unverified: unverifiedFlag,
-		badProfile: map[string]fakeidp.Behaviour{"500": answers("/protocol/openid-connect/userinfo", fakeidp.ServerError),
+		badProfile: map[string]fakeidp.Behaviour{"500": answers("/protocol/openid-connect/userinfo",
+			fakeidp.ServerError),
 			"no JSON": answers("/protocol/openid-connect/userinfo", fakeidp.NotJSON)}},
 	"azure": {
 		unverified: func(_ *fakeidp.User, b *fakeidp.Behaviour) { *b = claims("xms_edov", nil) },
@@ -164,7 +169,8 @@ func TestExternal_cases(t *testing.T) {
 				a.idp.SetUser(u)
 				a.idp.Behave(name, b)
 				a.signIn(go_).out("access_denied", "provider_email_needs_verification",
-					fmt.Sprintf("Unverified email with %s. A confirmation email has been sent to your %s email", name, name))
+					fmt.Sprintf("Unverified email with %s. A confirmation email has been sent to your %s email", name,
+						name))
 				l := a.newest("open@example.org")
 				a.do("POST /verify", map[string]any{"type": "signup", "token_hash": l.Hash}).is(200, "*")
 				a.signIn(go_).in()
@@ -210,7 +216,8 @@ func TestExternal_cases(t *testing.T) {
 			a.signIn(go_).out("server_error", "unexpected_failure", "Unable to exchange external code")
 			for _, bad := range s.badProfile {
 				as("new@example.org", bad)
-				a.signIn(go_).out("server_error", "unexpected_failure", "Error getting user profile from external provider")
+				a.signIn(go_).out("server_error", "unexpected_failure",
+					"Error getting user profile from external provider")
 			}
 
 			person := as("barred@example.org", honest)

@@ -100,7 +100,8 @@ func TestFactors_verifyRefused(t *testing.T) {
 	a.do("POST /factors/x/challenge", nil, me).refused(404, "validation_failed", "factor_id must be an UUID")
 	a.do("POST /factors/x/verify", m{}, me).refused(404, "validation_failed", "factor_id must be an UUID")
 	a.do("DELETE /factors/x", nil, me).refused(404, "validation_failed", "factor_id must be an UUID")
-	a.do("POST /factors/"+uuid.NewString()+"/challenge", nil, me).refused(404, "mfa_factor_not_found", "Factor not found")
+	a.do("POST /factors/"+uuid.NewString()+"/challenge", nil, me).refused(404, "mfa_factor_not_found",
+		"Factor not found")
 	a.do("POST /factors/"+uuid.NewString()+"/verify", m{"code": "1"}, me).refused(404, "mfa_factor_not_found",
 		"Factor not found")
 	a.do(at+"/challenge", "[", me).refused(400, "bad_json", "*")
@@ -174,7 +175,8 @@ func TestFactors_attemptsAreCounted(t *testing.T) {
 		miss(e.ID, ch.ID, wrong(a.code(e, 0)), 422, "mfa_verification_failed")
 	}
 	ch = a.challenge(g, e.ID)
-	late := a.answerTo(g, e.ID, ch.ID, a.code(e, 0)).refused(429, "over_request_rate_limit", "Request rate limit reached")
+	late := a.answerTo(g, e.ID, ch.ID, a.code(e, 0)).refused(429, "over_request_rate_limit",
+		"Request rate limit reached")
 	if after := late.Header.Get("Retry-After"); after != "360" {
 		t.Errorf("Retry-After %q", after)
 	}
@@ -311,8 +313,8 @@ func TestFactors_insufficientAAL(t *testing.T) {
 		bearer(low.AccessToken)).refused(403, "insufficient_aal", linking)
 	a.do("GET /user/identities/authorize?provider=github&skip_http_redirect=true", nil,
 		bearer(high.AccessToken)).is(200, "*")
-	a.do("DELETE /user/identities/"+identity, nil, bearer(high.AccessToken)).refused(422, "single_identity_not_deletable",
-		"*")
+	a.do("DELETE /user/identities/"+identity, nil, bearer(high.AccessToken)).refused(422,
+		"single_identity_not_deletable", "*")
 	a.apply(func(s *account.Settings, _ *Settings) { s.External.LinkingAAL2 = false })
 	a.do("GET /user/identities/authorize?provider=github&skip_http_redirect=true", nil,
 		bearer(low.AccessToken)).is(200, "*")

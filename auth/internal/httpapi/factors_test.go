@@ -194,7 +194,8 @@ func TestFactors_totp(t *testing.T) {
 			t.Error(got, back.User.Factors)
 		}
 	}
-	a.do("DELETE /factors/"+e.ID, nil, bearer(again.AccessToken)).refused(404, "mfa_factor_not_found", "Factor not found")
+	a.do("DELETE /factors/"+e.ID, nil, bearer(again.AccessToken)).refused(404, "mfa_factor_not_found",
+		"Factor not found")
 	var trail []map[string]any
 	a.do("GET /admin/audit", nil, a.service()).json(&trail)
 	var seen []string
@@ -203,7 +204,8 @@ func TestFactors_totp(t *testing.T) {
 			seen = append([]string{p["action"].(string)}, seen...)
 		}
 	}
-	want := "factor_in_progress challenge_created verification_attempted challenge_created verification_attempted challenge_created verification_attempted factor_unenrolled"
+	want := "factor_in_progress challenge_created verification_attempted challenge_created verification_attempted " +
+		"challenge_created verification_attempted factor_unenrolled"
 	if got := strings.Join(seen, " "); got != want {
 		t.Errorf("audit\n%s, want\n%s", got, want)
 	}
@@ -235,7 +237,8 @@ func TestFactors_phone(t *testing.T) {
 	}
 	path := "POST /factors/" + e.ID + "/challenge"
 	a.do(path, map[string]any{"channel": "pigeon"}, bearer(g.AccessToken)).refused(400, "validation_failed",
-		"Invalid channel, supported values are 'sms' or 'whatsapp'. 'whatsapp' is only supported if Twilio or Twilio Verify is used as the provider.")
+		"Invalid channel, supported values are 'sms' or 'whatsapp'. 'whatsapp' is only supported if Twilio or Twilio "+
+			"Verify is used as the provider.")
 	ch := a.challenge(g, e.ID)
 	sms := a.newest("4915112345678")
 	if sms.Kind != "mfa" || len(sms.Code) != 8 {
@@ -243,7 +246,8 @@ func TestFactors_phone(t *testing.T) {
 	}
 	a.do(path, map[string]any{"channel": "sms"}, bearer(g.AccessToken)).refused(429, "over_sms_send_rate_limit",
 		"For security purposes, you can only request this after 60 seconds.")
-	a.answerTo(g, e.ID, ch.ID, wrong(sms.Code)).refused(422, "mfa_verification_failed", "Invalid MFA Phone code entered")
+	a.answerTo(g, e.ID, ch.ID, wrong(sms.Code)).refused(422, "mfa_verification_failed",
+		"Invalid MFA Phone code entered")
 	var up grantJSON
 	a.answerTo(g, e.ID, ch.ID, sms.Code).json(&up)
 	if got := amrOf(t, up); got != "aal2 mfa/phone otp" {

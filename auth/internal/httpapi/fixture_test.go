@@ -77,15 +77,19 @@ func accountSettings() account.Settings {
 		SiteURL: siteURL, BaseURL: externalURL, Audience: "authenticated", Role: "authenticated", Issuer: externalURL,
 		AccessLife: time.Hour, AdminRoles: []string{"service_role", "supabase_admin"}, Anonymous: true,
 		FlowLife: 5 * time.Minute,
-		Email: account.EmailSettings{Enabled: true, MagicLink: true, Configured: true, SecureChange: true, OTPLife: time.Hour,
+		Email: account.EmailSettings{Enabled: true, MagicLink: true, Configured: true, SecureChange: true,
+			OTPLife:   time.Hour,
 			OTPLength: 6, Sent: many, Links: links},
-		Phone: account.PhoneSettings{Enabled: true, Configured: true, OTPLife: 5 * time.Minute, OTPLength: 6, Sent: many},
+		Phone: account.PhoneSettings{Enabled: true, Configured: true, OTPLife: 5 * time.Minute, OTPLength: 6,
+			Sent: many},
 		Passwords: account.PasswordSettings{Policy: password.NewPolicy(6, "", false), PolicyForAdmin: true,
 			TriesPerAccount: 20, ChangeEndsSessions: true},
 		Sessions: account.SessionSettings{Rotation: true, ReuseInterval: 10 * time.Second, RefreshBurst: 60},
 		Factors: account.FactorSettings{
-			TOTP: account.FactorSwitches{Enroll: true, Verify: true}, Phone: account.FactorSwitches{Enroll: true, Verify: true},
-			ChallengeLife: 5 * time.Minute, UnverifiedLife: 5 * time.Minute, MaxEnrolled: 10, MaxVerified: 10, OTPLength: 6,
+			TOTP:          account.FactorSwitches{Enroll: true, Verify: true},
+			Phone:         account.FactorSwitches{Enroll: true, Verify: true},
+			ChallengeLife: 5 * time.Minute, UnverifiedLife: 5 * time.Minute, MaxEnrolled: 10, MaxVerified: 10,
+			OTPLength: 6,
 		},
 	}
 }
@@ -155,7 +159,8 @@ func offline(t testing.TB) *Server {
 	root, keys := secret.NewRoot("root key"), new(token.Live)
 	keys.Store(testKeys(t))
 	codec := token.NewRefreshCodec(root.Keys(secret.Refresh))
-	flows := account.New(account.Options{Keys: keys, Refresh: codec, Root: root, Passwords: workers()}, accountSettings())
+	flows := account.New(account.Options{Keys: keys, Refresh: codec, Root: root, Passwords: workers()},
+		accountSettings())
 	srv, err := New(Options{Accounts: flows, Keys: keys, Refresh: codec},
 		Settings{SiteURL: siteURL, Redirects: testRedirects(t),
 			ExternalURL: externalURL, Audience: "authenticated", MaxDuration: 10 * time.Second, Limits: DefaultLimits})
@@ -257,8 +262,8 @@ func (a answer) refused(status int, code, msg string) answer {
 	}
 	json.Unmarshal([]byte(a.body), &got)
 	if a.StatusCode != status || got.Code != status || got.ErrorCode != code || !like(got.Msg, msg) {
-		a.t.Errorf("%s %s: %d %s\nwant %d %s %q", a.Request.Method, a.Request.URL.Path, a.StatusCode, a.body, status, code,
-			msg)
+		a.t.Errorf("%s %s: %d %s\nwant %d %s %q", a.Request.Method, a.Request.URL.Path, a.StatusCode, a.body,
+			status, code, msg)
 	}
 	return a
 }
@@ -359,8 +364,8 @@ func (a *api) newest(to string) sentMessage {
 // member signs a user up, confirms the address and returns the session.
 func (a *api) member(email string) (g grantJSON) {
 	a.t.Helper()
-	a.do("POST /signup", map[string]any{"email": email, "password": sesame, "data": map[string]any{"nick": "mi"}}).is(200,
-		"*")
+	a.do("POST /signup",
+		map[string]any{"email": email, "password": sesame, "data": map[string]any{"nick": "mi"}}).is(200, "*")
 	a.do("POST /verify", map[string]any{"type": "signup", "token_hash": a.newest(email).Hash}).json(&g)
 	a.pass(time.Second)
 	return g

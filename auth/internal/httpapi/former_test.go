@@ -67,7 +67,8 @@ func TestFormerToken_limits(t *testing.T) {
 		for range burst {
 			notFound(text, from)
 		}
-		got := refresh(text, from).refused(503, "unexpected_failure", "The service is temporarily unavailable, please retry after a moment.")
+		got := refresh(text, from).refused(503, "unexpected_failure",
+			"The service is temporarily unavailable, please retry after a moment.")
 		if got.Header.Get("Retry-After") != "60" {
 			t.Errorf("%s: Retry-After %q", form, got.Header.Get("Retry-After"))
 		}
@@ -153,11 +154,14 @@ func TestFormerLink(t *testing.T) {
 	s := a.moveIn()
 	u := s.User(22)
 	text := formertest.LinkToken(u.Email, "654321")
-	formertest.CarryLink(func(sql string, args ...any) { storetest.Exec(t, a.db, sql, args...) }, u.ID, "recovery", u.Email, text,
+	formertest.CarryLink(func(sql string, args ...any) {
+		storetest.Exec(t, a.db, sql, args...)
+	}, u.ID, "recovery", u.Email, text,
 		a.clock().Add(time.Hour))
 	a.do("GET /verify?type=recovery&token="+formertest.LinkToken(u.Email, "1"), nil).is(303, "*")
 	got := a.do("GET /verify?type=magiclink&token="+text, nil).is(303, "*")
-	if to := got.Header.Get("Location"); !strings.Contains(to, "access_token=") || !strings.Contains(to, "type=magiclink") {
+	if to := got.Header.Get("Location"); !strings.Contains(to, "access_token=") ||
+		!strings.Contains(to, "type=magiclink") {
 		t.Errorf("leads to %s", to)
 	}
 }

@@ -57,14 +57,15 @@ func TestHostile_texts(t *testing.T) {
 			"code_challenge_method"}, "POST /token?grant_type=password": {"email", "phone", "password"},
 		"POST /token?grant_type=refresh_token": {"refresh_token"},
 		"POST /token?grant_type=pkce":          {"auth_code", "code_verifier"},
-		"POST /verify":                         {"type", "token", "token_hash", "email", "phone", "redirect_to", "password"},
-		"POST /otp":                            {"email", "phone", "channel"},
-		"POST /magiclink":                      {"email"},
-		"POST /recover":                        {"email"},
-		"POST /resend":                         {"type", "email", "phone"},
-		"PUT /user":                            {"email", "phone", "password", "nonce", "current_password", "channel"},
-		"POST /invite":                         {"email"},
-		"POST /admin/generate_link":            {"type", "email", "new_email", "password", "redirect_to"},
+		"POST /verify": {"type", "token", "token_hash", "email", "phone", "redirect_to",
+			"password"},
+		"POST /otp":                 {"email", "phone", "channel"},
+		"POST /magiclink":           {"email"},
+		"POST /recover":             {"email"},
+		"POST /resend":              {"type", "email", "phone"},
+		"PUT /user":                 {"email", "phone", "password", "nonce", "current_password", "channel"},
+		"POST /invite":              {"email"},
+		"POST /admin/generate_link": {"type", "email", "new_email", "password", "redirect_to"},
 		"POST /admin/users": {"id", "aud", "email", "phone", "password", "password_hash", "role",
 			"ban_duration"}, "PUT /admin/users/" + g.User.ID: {"email", "phone", "password", "role", "ban_duration"},
 	}
@@ -111,8 +112,8 @@ func TestHostile_texts(t *testing.T) {
 	for i, text := range nasty {
 		h := []header{{"User-Agent", strings.Map(printableOnly, text) + "\xff\xfe"},
 			{"X-Jwt-Aud", strings.Map(printableOnly, text) + "\xff"}, bearer(g.AccessToken)}
-		if got := a.do("POST /token?grant_type=password", map[string]any{"email": "mia@example.org", "password": sesame},
-			h...); got.StatusCode >= 500 {
+		if got := a.do("POST /token?grant_type=password",
+			map[string]any{"email": "mia@example.org", "password": sesame}, h...); got.StatusCode >= 500 {
 			t.Errorf("header %d: %d %s", i, got.StatusCode, got.body)
 		}
 	}

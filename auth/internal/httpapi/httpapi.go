@@ -52,7 +52,8 @@ type Settings struct {
 	Audience    string         // JWT_AUD
 	// Time for one request; then 504. 0: any time.
 	MaxDuration time.Duration `env:"AUTH_API_MAX_REQUEST_DURATION" envDefault:"10s" min:"0s" table:"API"`
-	// Header whose value becomes the request's id, and in which it is answered; unset: X-Request-Id is answered, nothing is inherited.
+	// Header whose value becomes the request's id, and in which it is answered; unset: X-Request-Id is
+	// answered, nothing is inherited.
 	RequestIDHeader string `env:"AUTH_REQUEST_ID_HEADER" table:"API"`
 	// Headers that browsers may send besides the usual ones.
 	CORSHeaders []string `env:"AUTH_CORS_ALLOWED_HEADERS" table:"API"`
@@ -60,7 +61,8 @@ type Settings struct {
 	ExternalHosts []string `env:"AUTH_MAILER_EXTERNAL_HOSTS" table:"Mailer"`
 	// The first value of Auth-Forwarded-For is the client's address. Only behind a proxy that sets it.
 	ForwardedFor bool `env:"AUTH_SECURITY_FORWARDED_FOR_ENABLED" envDefault:"false" table:"Security"`
-	// Header, set by a trusted proxy, whose first value identifies the client for the limits below; unset: no limits by client.
+	// Header, set by a trusted proxy, whose first value identifies the client for the limits below;
+	// unset: no limits by client.
 	LimitHeader string `env:"AUTH_RATE_LIMIT_HEADER" table:"Limits"`
 	// Where no header identifies the client, the connection's address does.
 	LimitByPeer bool   `env:"AUTH_RATE_LIMIT_BY_PEER" envDefault:"false" table:"Limits"`
@@ -80,7 +82,8 @@ type Limits struct {
 	Verify int `env:"AUTH_RATE_LIMIT_VERIFY" envDefault:"30" min:"0"`
 	// /token of one client in 5 minutes; a refresh token of ours is not counted.
 	Token int `env:"AUTH_RATE_LIMIT_TOKEN_REFRESH" envDefault:"150" min:"0"`
-	// /signup, /otp, /magiclink, /recover, /resend, PUT /user, /reauthenticate and POST /factors, each, of one client in 5 minutes.
+	// /signup, /otp, /magiclink, /recover, /resend, PUT /user, /reauthenticate and POST /factors, each, of
+	// one client in 5 minutes.
 	OTP int `env:"AUTH_RATE_LIMIT_OTP" envDefault:"30" min:"0"`
 	// Anonymous sign-ins of one client in an hour.
 	Anonymous int `env:"AUTH_RATE_LIMIT_ANONYMOUS_USERS" envDefault:"30" min:"0"`

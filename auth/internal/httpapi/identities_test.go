@@ -187,14 +187,15 @@ func TestToken_idToken(t *testing.T) {
 		"invalid request", "Passed nonce and nonce in id_token should either both exist or not.")
 	oauth(native(map[string]any{"id_token": mint("n@example.org", map[string]any{"nonce": "x"}), "provider": "google",
 		"nonce": "y"}), "invalid nonce", "Nonces mismatch")
-	oauth(native(map[string]any{"id_token": mint("n@example.org", map[string]any{"aud": "other"}), "provider": "google"}),
+	oauth(native(map[string]any{"id_token": mint("n@example.org", map[string]any{"aud": "other"}),
+		"provider": "google"}),
 		"invalid request", "Unacceptable audience in id_token: *")
 	a.idp.Behave("google", fakeidp.Behaviour{Forged: true})
 	oauth(native(map[string]any{"id_token": mint("n@example.org", nil), "provider": "google"}), "invalid request",
 		"Bad ID token")
 	a.idp.Behave("google", fakeidp.Behaviour{})
-	for _, why := range []string{"invalid nonce: Nonces mismatch", "Bad ID token: account: the ID token was used before",
-		"Bad ID token: token signature is invalid"} {
+	for _, why := range []string{"invalid nonce: Nonces mismatch",
+		"Bad ID token: account: the ID token was used before", "Bad ID token: token signature is invalid"} {
 		if !strings.Contains(a.log.String(), why) {
 			t.Errorf("the log says nothing of %q", why)
 		}

@@ -49,8 +49,8 @@ func TestClientIP(t *testing.T) {
 
 	f(behind, "192.0.2.1:5", map[string]string{"X-Forwarded-For": "198.51.100.9"}, "192.0.2.1", "")
 	f(behind, "10.1.1.1:5", map[string]string{"X-Forwarded-For": "198.51.100.9"}, "198.51.100.9", "198.51.100.9")
-	f(behind, "10.1.1.1:5", map[string]string{"X-Forwarded-For": "203.0.113.66, 198.51.100.9, 10.2.2.2"}, "198.51.100.9",
-		"198.51.100.9")
+	f(behind, "10.1.1.1:5", map[string]string{"X-Forwarded-For": "203.0.113.66, 198.51.100.9, 10.2.2.2"},
+		"198.51.100.9", "198.51.100.9")
 	f(behind, "10.1.1.1:5", map[string]string{"X-Forwarded-For": "198.51.100.9, garbage"}, "10.1.1.1", "")
 	f(behind, "10.1.1.1:5", map[string]string{"X-Forwarded-For": "10.3.3.3"}, "10.1.1.1", "")
 	f(behind, "10.1.1.1:5", map[string]string{"X-Forwarded-For": "198.51.100.9:4711"}, "198.51.100.9", "198.51.100.9")

@@ -70,7 +70,9 @@ var matrix = map[string]row{
 		return map[string]any{"email": c.address, "password": sesame}
 	}, want: everybody("200")},
 	"POST /token": {query: "grant_type=password",
-		body: func(c *cell) any { return map[string]any{"email": c.userMail, "password": sesame} }, want: everybody("200")},
+		body: func(c *cell) any {
+			return map[string]any{"email": c.userMail, "password": sesame}
+		}, want: everybody("200")},
 	"POST /verify": {body: fixed(map[string]any{"type": "signup",
 		"token_hash": strings.Repeat("0", 64)}), want: everybody("403 otp_expired")},
 	"GET /verify": {query: "type=signup&token=" + strings.Repeat("0", 64),
@@ -183,8 +185,8 @@ func TestMatrix(t *testing.T) {
 			if strings.Contains(route, "{factor_id}") && c.factor == "" {
 				c.factor = a.enroll(c.user, "").ID
 			}
-			path := strings.NewReplacer("{factor_id}", c.factor, "{user_id}", c.user.User.ID, "{identity_id}", c.user.User.ID,
-				"{id}", sessionOf(t, c.user.AccessToken)).Replace(route)
+			path := strings.NewReplacer("{factor_id}", c.factor, "{user_id}", c.user.User.ID, "{identity_id}",
+				c.user.User.ID, "{id}", sessionOf(t, c.user.AccessToken)).Replace(route)
 			if r.query != "" {
 				path += "?" + r.query
 			}

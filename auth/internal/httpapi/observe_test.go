@@ -48,8 +48,9 @@ func TestObserver_spans(t *testing.T) {
 		"http.status_code": "401"})
 	f("DELETE", "/admin/users/"+id+"/factors/ann@example.org", "DELETE /admin/users/{user_id}/factors/{factor_id}",
 		map[string]string{
-			"http.method": "DELETE", "http.route": "/admin/users/{user_id}/factors/{factor_id}", "http.route.params.user_id": id,
-			"http.status_code": "401"})
+			"http.method": "DELETE", "http.route": "/admin/users/{user_id}/factors/{factor_id}",
+			"http.route.params.user_id": id,
+			"http.status_code":          "401"})
 	f("PATCH", "/passkeys/x", "PATCH /passkeys/",
 		map[string]string{"http.method": "PATCH", "http.route": "/passkeys/", "http.status_code": "404"})
 	f("GET", "/secret", "GET", map[string]string{"http.method": "GET", "http.status_code": "404"})

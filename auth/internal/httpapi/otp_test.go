@@ -45,7 +45,8 @@ func TestOTP(t *testing.T) {
 		m{"email": "a@b", "code_challenge": "x"})
 	f(422, "otp_disabled", "Signups not allowed for otp", m{"email": "nobody@example.org", "create_user": false})
 	f(422, "otp_disabled", "Signups not allowed for otp", m{"phone": "4915187654321", "create_user": false})
-	f(400, "validation_failed", "Unable to validate email address: invalid format", m{"email": "x", "create_user": false})
+	f(400, "validation_failed", "Unable to validate email address: invalid format",
+		m{"email": "x", "create_user": false})
 	f(400, "validation_failed", "Invalid phone number format (E.164 required)", m{"phone": "x", "create_user": false})
 	f(400, "validation_failed", "Invalid channel*", m{"phone": "4915187654321", "channel": "pigeon"})
 	a.do("POST /otp", m{"email": "x@example.org"}, header{"X-JWT-AUD", "mine"}).refused(400, "validation_failed",
@@ -153,11 +154,12 @@ func TestResend(t *testing.T) {
 // Without anything that sends, the answer is the same for all addresses, known or not.
 func TestSending_unconfigured(t *testing.T) {
 	a := open(t, func(s *account.Settings, _ *Settings) { s.Email.Configured, s.Phone.Configured = false, false })
-	a.do("POST /signup", map[string]any{"email": "mia@example.org", "password": sesame}).refused(500, "unexpected_failure",
-		"Error sending confirmation email")
+	a.do("POST /signup", map[string]any{"email": "mia@example.org", "password": sesame}).refused(500,
+		"unexpected_failure", "Error sending confirmation email")
 	a.do("POST /recover", map[string]any{"email": "mia@example.org"}).refused(500, "unexpected_failure",
 		"Error sending recovery email")
-	a.do("POST /signup", map[string]any{"phone": "4915112345678", "password": sesame}).refused(422, "sms_send_failed", "*")
+	a.do("POST /signup", map[string]any{"phone": "4915112345678", "password": sesame}).refused(422,
+		"sms_send_failed", "*")
 	// /resend is the exception: the client library reads a message_id, whether anything waits for the number or not.
 	a.apply(func(s *account.Settings, _ *Settings) { s.Phone.Configured = true })
 	a.do("POST /signup", map[string]any{"phone": "4915112345678", "password": sesame}).is(200, "*")

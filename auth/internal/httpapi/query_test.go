@@ -57,8 +57,8 @@ func TestRefusedTargets(t *testing.T) {
 	a := open(t)
 	ask := func(redirectTo string) {
 		t.Helper()
-		a.do("POST /recover?redirect_to="+url.QueryEscape(redirectTo), map[string]any{"email": "nobody@example.org"}).is(200,
-			"*")
+		a.do("POST /recover?redirect_to="+url.QueryEscape(redirectTo),
+			map[string]any{"email": "nobody@example.org"}).is(200, "*")
 	}
 	lines := func() int { return strings.Count(a.log.String(), "redirect_to is refused") }
 	ask("https://app.example.org/allowed")
@@ -87,8 +87,8 @@ func TestRefusedTargets(t *testing.T) {
 	if n := lines(); n != 11 {
 		t.Errorf("%d lines, want another one a minute later", n)
 	}
-	a.do("POST /recover", map[string]any{"email": "nobody@example.org"}, header{"Referer", "https://search.test/"}).is(200,
-		"*")
+	a.do("POST /recover", map[string]any{"email": "nobody@example.org"},
+		header{"Referer", "https://search.test/"}).is(200, "*")
 	if strings.Contains(a.log.String(), "search.test") {
 		t.Error("a Referer is logged, which asks for nothing")
 	}

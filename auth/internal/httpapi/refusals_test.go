@@ -81,8 +81,8 @@ func TestTokens_claims(t *testing.T) {
 	users := []string{"GET /user", "PUT /user", "GET /reauthenticate", "GET /user/sessions",
 		"DELETE /user/sessions/" + uuid.NewString(),
 		"GET /user/identities/authorize", "DELETE /user/identities/" + uuid.NewString(),
-		"POST /factors", "POST /factors/" + uuid.NewString() + "/challenge", "POST /factors/" + uuid.NewString() + "/verify",
-		"DELETE /factors/" + uuid.NewString()}
+		"POST /factors", "POST /factors/" + uuid.NewString() + "/challenge",
+		"POST /factors/" + uuid.NewString() + "/verify", "DELETE /factors/" + uuid.NewString()}
 	id := uuid.NewString()
 	admins := []string{"POST /invite", "POST /admin/generate_link", "GET /admin/audit", "GET /admin/users",
 		"POST /admin/users", "GET /admin/users/" + id,
@@ -142,8 +142,8 @@ func TestRefusals_others(t *testing.T) {
 	a.do("PUT /user", m{"phone": "4915187654321"}, me).is(200, "*")
 	code := a.newest("4915187654321").Code
 	a.do("POST /admin/users", m{"phone": "4915187654321", "phone_confirm": true}, admin).is(200, "*")
-	a.do("POST /verify", m{"type": "phone_change", "phone": "4915187654321", "token": code}).refused(422, "phone_exists",
-		"*")
+	a.do("POST /verify", m{"type": "phone_change", "phone": "4915187654321", "token": code}).refused(422,
+		"phone_exists", "*")
 
 	// Reauthentication wants a confirmed address.
 	var anon grantJSON

@@ -115,7 +115,8 @@ func TestSignup_autoconfirm(t *testing.T) {
 			t.Errorf("session %+v", g)
 		}
 		a.do("GET /user", nil, bearer(g.AccessToken)).is(200, "*")
-		a.do("POST /signup", who).is(400, `{"code":400,"error_code":"user_already_exists","msg":"User already registered"}`)
+		a.do("POST /signup", who).is(400,
+			`{"code":400,"error_code":"user_already_exists","msg":"User already registered"}`)
 	}
 	f(map[string]any{"email": "mia@example.org"})
 	f(map[string]any{"phone": "+49 151 12345678"})

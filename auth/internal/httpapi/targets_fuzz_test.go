@@ -26,7 +26,8 @@ func FuzzTargets(f *testing.F) {
 		v := url.Values{"error": {cleanText(code, 256)}, "error_description": {cleanText(description, 2048)}}
 		kept := encodeHeader(to) // as a state remembers it
 		got := encodeHeader(withFragment(withQuery(kept, v), v))
-		if strings.ContainsFunc(got, func(r rune) bool { return r <= ' ' || r >= 0x7f }) || strings.Count(got, "#") != 1 {
+		if strings.ContainsFunc(got, func(r rune) bool { return r <= ' ' || r >= 0x7f }) ||
+			strings.Count(got, "#") != 1 {
 			t.Fatalf("%q becomes %q", to, got)
 		}
 		base, fragment, _ := strings.Cut(got, "#")
@@ -36,7 +37,8 @@ func FuzzTargets(f *testing.F) {
 		_, query, _ := strings.Cut(base, "?")
 		for _, text := range []string{fragment, query} {
 			back, err := url.ParseQuery(text)
-			if err != nil || back.Get("error") != v.Get("error") || back.Get("error_description") != v.Get("error_description") {
+			if err != nil || back.Get("error") != v.Get("error") ||
+				back.Get("error_description") != v.Get("error_description") {
 				t.Fatalf("%q: %q, %v", to, text, err)
 			}
 		}

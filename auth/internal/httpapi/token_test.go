@@ -27,7 +27,8 @@ func TestToken_password(t *testing.T) {
 	}
 	var g grantJSON
 	got := a.do("POST /token?grant_type=password",
-		map[string]any{"email": "MIA@example.org", "password": sesame, "gotrue_meta_security": map[string]any{}}).json(&g)
+		map[string]any{"email": "MIA@example.org", "password": sesame, "gotrue_meta_security": map[string]any{}}).json(
+		&g)
 	got.is(200,
 		`{"access_token":"*","token_type":"bearer","expires_in":3600,"expires_at":*,"refresh_token":"*","user":{"id":"*"*}}`)
 	claims := claimsOf(t, g.AccessToken)
@@ -194,7 +195,8 @@ func TestToken_pkce(t *testing.T) {
 	}
 	open := func(hash string) url.Values {
 		t.Helper()
-		got := a.do("GET /verify?type=signup&redirect_to=https%3A%2F%2Fother.example.org%2Fcb%3Fa%3Db%23top&token="+hash,
+		got := a.do("GET /verify?type=signup&redirect_to=https%3A%2F%2Fother.example.org%2Fcb%3Fa%3Db%23top&token="+
+			hash,
 			nil).is(303, "*")
 		to, err := url.Parse(got.Header.Get("Location"))
 		if err != nil || to.Host != "other.example.org" {

@@ -206,7 +206,8 @@ func TestAudience_everywhere(t *testing.T) {
 	for _, route := range []string{
 		"GET /user", "PUT /user", "GET /reauthenticate", "GET /user/sessions", "DELETE /user/sessions/" + id,
 		"GET /user/identities/authorize?provider=github",
-		"POST /factors", "POST /factors/" + id + "/challenge", "POST /factors/" + id + "/verify", "DELETE /factors/" + id,
+		"POST /factors", "POST /factors/" + id + "/challenge", "POST /factors/" + id + "/verify",
+		"DELETE /factors/" + id,
 	} {
 		a.do(route, map[string]any{}, other...).refused(400, "validation_failed",
 			"Token audience doesn't match request audience")

@@ -110,7 +110,8 @@ func (c *call) learn(err error) *problem {
 func granted(to string, g *account.Grant) string {
 	return withFragment(to, url.Values{
 		"access_token": {g.AccessToken}, "token_type": {"bearer"}, "refresh_token": {g.RefreshToken}, "type": {g.Type},
-		"expires_in": {strconv.Itoa(g.ExpiresIn)}, "expires_at": {strconv.FormatInt(g.ExpiresAt.Unix(), 10)}, "sb": {""},
+		"expires_in": {strconv.Itoa(g.ExpiresIn)}, "expires_at": {strconv.FormatInt(g.ExpiresAt.Unix(), 10)},
+		"sb": {""},
 	})
 }
 

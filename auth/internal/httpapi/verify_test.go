@@ -28,8 +28,8 @@ func TestVerify(t *testing.T) {
 	post("type", "sms", "token", "123456", "phone", "x").refused(400, "validation_failed",
 		"Invalid phone number format (E.164 required)")
 	post("type", "signup", "token", "123456", "email", "x").refused(422, "validation_failed", "Invalid email format")
-	post("type", "signup", "token", "123456", "email", "a@b", "phone", "4915112345678").refused(400, "validation_failed",
-		"Only an email address or phone number should be provided on verify")
+	post("type", "signup", "token", "123456", "email", "a@b", "phone", "4915112345678").refused(400,
+		"validation_failed", "Only an email address or phone number should be provided on verify")
 	post("type", "signup", "token_hash", "x", "email", "a@b").refused(400, "validation_failed",
 		"Only the token_hash and type should be provided")
 	post("type", "signup", "token_hash", "x", "redirect_to", "a@b").refused(400, "validation_failed",
@@ -81,7 +81,8 @@ func TestVerify(t *testing.T) {
 	a.pass(time.Hour)
 	a.do("POST /recover", map[string]any{"email": "mia@example.org"}).is(200, "{}")
 	a.do("PUT /admin/users/"+g.User.ID, map[string]any{"ban_duration": "1h"}, a.service()).is(200, "*")
-	post("type", "recovery", "token_hash", a.newest("mia@example.org").Hash).refused(403, "user_banned", "User is banned")
+	post("type", "recovery", "token_hash", a.newest("mia@example.org").Hash).refused(403, "user_banned",
+		"User is banned")
 
 	// By phone.
 	a.do("POST /signup", map[string]any{"phone": "4915112345678", "password": sesame}).is(200, "*")
@@ -133,9 +134,11 @@ func TestVerify_emailChange(t *testing.T) {
 	half := `{"code":"200","msg":"Confirmation link accepted. Please proceed to confirm link sent to the other email"}`
 	old, fresh := a.newest("old@example.org"), a.newest("new@example.org")
 	a.do("POST /verify", map[string]any{"type": "email_change", "token_hash": old.Hash}).is(200, half)
-	a.do("POST /verify", map[string]any{"type": "email_change", "token_hash": old.Hash}).refused(403, "otp_expired", "*")
+	a.do("POST /verify", map[string]any{"type": "email_change", "token_hash": old.Hash}).refused(403,
+		"otp_expired", "*")
 	var h grantJSON
-	a.do("POST /verify", map[string]any{"type": "email_change", "token": fresh.Code, "email": "new@example.org"}).json(&h)
+	a.do("POST /verify",
+		map[string]any{"type": "email_change", "token": fresh.Code, "email": "new@example.org"}).json(&h)
 	if h.User.Email != "new@example.org" || h.User.NewEmail != "" || h.Type != "email_change" {
 		t.Errorf("%+v", h)
 	}
@@ -160,9 +163,10 @@ func TestVerify_emailChange(t *testing.T) {
 	link := a.newest("wanted@example.org")
 	a.do("POST /admin/users", map[string]any{"email": "wanted@example.org", "email_confirm": true},
 		a.service()).is(200, "*")
-	a.do("POST /verify", map[string]any{"type": "email_change", "token_hash": a.newest("fourth@example.org").Hash}).is(200,
-		half)
-	a.do("POST /verify", map[string]any{"type": "email_change", "token_hash": link.Hash}).refused(422, "email_exists", "*")
+	a.do("POST /verify",
+		map[string]any{"type": "email_change", "token_hash": a.newest("fourth@example.org").Hash}).is(200, half)
+	a.do("POST /verify", map[string]any{"type": "email_change", "token_hash": link.Hash}).refused(422,
+		"email_exists", "*")
 }
 
 func TestGetVerify(t *testing.T) {
@@ -196,7 +200,8 @@ func TestGetVerify(t *testing.T) {
 	f(dead+"&redirect_to=myapp%3A%2F%2Fcallback", "myapp://callback"+expired)
 	f("type=signup&token=x%00", siteURL+expired)
 	f("type=sms&token=1",
-		siteURL+"#error=invalid_request&error_code=validation_failed&error_description=Invalid+email+verification+type&sb=")
+		siteURL+
+			"#error=invalid_request&error_code=validation_failed&error_description=Invalid+email+verification+type&sb=")
 	pkce := strings.TrimPrefix(expired[:len(expired)-len("&sb=")], "#")
 	f("type=signup&token=pkce_"+strings.Repeat("0", 64), siteURL+"?"+pkce+expired)
 	f("type=email&token=pkce_"+strings.Repeat("0", 64)+"&redirect_to=https%3A%2F%2Fother.example.org%2Fa%3Fb%3Dc",
@@ -217,7 +222,8 @@ func TestGetVerify(t *testing.T) {
 	base, fragment, _ := strings.Cut(to, "#")
 	v, err := url.ParseQuery(fragment)
 	if err != nil || base != "https://other.example.org/a" ||
-		!like(fragment, "access_token=*&expires_at=*&expires_in=3600&refresh_token=*&sb=&token_type=bearer&type=signup") {
+		!like(fragment,
+			"access_token=*&expires_at=*&expires_in=3600&refresh_token=*&sb=&token_type=bearer&type=signup") {
 		t.Errorf("Location %q", to)
 	}
 	a.do("GET /user", nil, bearer(v.Get("access_token"))).is(200, "*")
@@ -243,7 +249,8 @@ func TestRedirectTargets(t *testing.T) {
 		}
 	}
 	f(withQuery("https://a.test", url.Values{"code": {"x y"}}), "https://a.test?code=x+y")
-	f(withQuery("https://a.test/?code=old&z=1&a=2#f", url.Values{"code": {"new"}}), "https://a.test/?a=2&code=new&z=1#f")
+	f(withQuery("https://a.test/?code=old&z=1&a=2#f", url.Values{"code": {"new"}}),
+		"https://a.test/?a=2&code=new&z=1#f")
 	f(withQuery("https://a.test/?#f?g", url.Values{"code": {"1"}}), "https://a.test/?code=1#f?g")
 	f(withQuery("myapp://cb", url.Values{"code": {"1"}}), "myapp://cb?code=1")
 	f(withFragment("https://a.test/#x#y", url.Values{"k": {"a:b c"}}), "https://a.test/#k=a%3Ab+c")

@@ -33,8 +33,9 @@ func mia() store.User {
 		AppMetadata: json.RawMessage(`{"provider":"email","providers":["email"]}`), UserMetadata: json.RawMessage(data),
 		CreatedAt: at("2031-03-04T10:14:02.480007Z"), UpdatedAt: at("2031-03-05T08:00:01.010203+01:00"),
 		Identities: []store.Identity{{
-			ID: uuid.MustParse("b1f3a7a2-7d34-4a0d-9f5e-0a4cc0ce6a11"), UserID: id, ProviderID: id.String(), Provider: "email",
-			Email: "mia@example.org", Data: json.RawMessage(data), LastSignInAt: at("2031-03-04T10:14:02.501100Z"),
+			ID: uuid.MustParse("b1f3a7a2-7d34-4a0d-9f5e-0a4cc0ce6a11"), UserID: id, ProviderID: id.String(),
+			Provider: "email",
+			Email:    "mia@example.org", Data: json.RawMessage(data), LastSignInAt: at("2031-03-04T10:14:02.501100Z"),
 			CreatedAt: at("2031-03-04T10:14:02.501140Z"), UpdatedAt: at("2031-03-04T10:15:30.121007Z"),
 		}},
 	}
@@ -57,8 +58,8 @@ func TestUserView(t *testing.T) {
 	// Everything at once, in the order of the field table.
 	full, at := u, u.CreatedAt
 	full.Phone, full.PhoneConfirmedAt, full.InvitedAt, full.RecoverySentAt = "4915112345678", at, at, at
-	full.NewEmail, full.EmailChangeSentAt, full.NewPhone, full.PhoneChangeSentAt = "new@example.org", at, "4915187654321",
-		at
+	full.NewEmail, full.EmailChangeSentAt, full.NewPhone, full.PhoneChangeSentAt = "new@example.org", at,
+		"4915187654321", at
 	full.ReauthenticationSentAt, full.BannedUntil, full.DeletedAt = at, at, at
 	var keys []string
 	dec := json.NewDecoder(strings.NewReader(string(appendUser(nil, &full))))
@@ -84,7 +85,10 @@ func TestUserView(t *testing.T) {
 			key = true
 		}
 	}
-	order := "id aud role email email_confirmed_at invited_at phone phone_confirmed_at confirmation_sent_at confirmed_at recovery_sent_at new_email email_change_sent_at new_phone phone_change_sent_at reauthentication_sent_at last_sign_in_at app_metadata user_metadata identities created_at updated_at banned_until deleted_at is_anonymous"
+	order := "id aud role email email_confirmed_at invited_at phone phone_confirmed_at confirmation_sent_at " +
+		"confirmed_at recovery_sent_at new_email email_change_sent_at new_phone phone_change_sent_at " +
+		"reauthentication_sent_at last_sign_in_at app_metadata user_metadata identities created_at updated_at " +
+		"banned_until deleted_at is_anonymous"
 	if d := cmp.Diff(order, strings.Join(keys, " ")); d != "" {
 		t.Error(d)
 	}
@@ -160,10 +164,10 @@ func BenchmarkUserView_encodingJSON(b *testing.B) {
 		CreatedAt, UpdatedAt                                    time.Time
 	}
 	i := u.Identities[0]
-	in := user{u.ID.String(), u.Aud, u.Role, u.Email, u.Phone, u.EmailConfirmedAt, u.ConfirmationSentAt, confirmedAt(&u),
-		u.LastSignInAt, u.AppMetadata, u.UserMetadata,
-		[]identity{{i.ID.String(), i.ProviderID, i.UserID.String(), i.Provider, i.Email, i.Data, i.LastSignInAt, i.CreatedAt,
-			i.UpdatedAt}}, u.CreatedAt, u.UpdatedAt}
+	in := user{u.ID.String(), u.Aud, u.Role, u.Email, u.Phone, u.EmailConfirmedAt, u.ConfirmationSentAt,
+		confirmedAt(&u), u.LastSignInAt, u.AppMetadata, u.UserMetadata,
+		[]identity{{i.ID.String(), i.ProviderID, i.UserID.String(), i.Provider, i.Email, i.Data, i.LastSignInAt,
+			i.CreatedAt, i.UpdatedAt}}, u.CreatedAt, u.UpdatedAt}
 	b.ReportAllocs()
 	for b.Loop() {
 		if text, err := json.Marshal(in); err != nil || len(text) < 500 {

@@ -43,7 +43,8 @@ func (k *Keeper) List(ctx context.Context) ([]Listed, error) {
 	}
 	states := k.states(s, rows)
 	for _, row := range rows {
-		l := Listed{KID: row.KID, Algorithm: row.Algorithm, State: "expired", CreatedAt: row.CreatedAt, SignsAt: row.SignsAt,
+		l := Listed{KID: row.KID, Algorithm: row.Algorithm, State: "expired", CreatedAt: row.CreatedAt,
+			SignsAt:   row.SignsAt,
 			RevokedAt: row.RevokedAt}
 		if state := states[row.KID]; state != 0 {
 			l.State = state.String()
@@ -60,7 +61,8 @@ func (k *Keeper) List(ctx context.Context) ([]Listed, error) {
 func (k *Keeper) states(s Settings, rows []store.SigningKey) map[string]token.State {
 	var stored []token.Stored
 	for _, row := range rows {
-		stored = append(stored, token.Stored{Key: token.RevokedKey(row.KID), SignsAt: row.SignsAt, RevokedAt: row.RevokedAt})
+		stored = append(stored, token.Stored{Key: token.RevokedKey(row.KID), SignsAt: row.SignsAt,
+			RevokedAt: row.RevokedAt})
 	}
 	out := map[string]token.State{}
 	entries, err := token.StatesAt(stored, k.time(), s.AccessLife+margin)

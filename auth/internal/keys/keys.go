@@ -102,7 +102,8 @@ func (k *Keeper) Start(ctx context.Context) error {
 		return err
 	}
 	if signer := k.live.Load().Signer(); len(s.Given) == 0 && signer.Algorithm() != s.Algorithm {
-		k.log.Warn("the current signing key is of another kind than AUTH_JWT_ALGORITHM; auth keys rotate makes one of that kind",
+		k.log.Warn("the current signing key is of another kind than AUTH_JWT_ALGORITHM; auth keys rotate makes one "+
+			"of that kind",
 			"kid", signer.ID(), "current", signer.Algorithm().String(), "setting", s.Algorithm.String())
 	}
 	return k.reseal(ctx)

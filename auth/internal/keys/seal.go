@@ -18,7 +18,8 @@ func sealKey(root *secret.Root, key *token.Key, now, signsAt time.Time) (store.S
 		return store.SigningKey{}, fmt.Errorf("keys: %w", err)
 	}
 	return store.SigningKey{
-		KID: key.ID(), Algorithm: key.Algorithm().String(), Sealed: root.Seal(secret.SigningKeys, text, []byte(key.ID())),
+		KID: key.ID(), Algorithm: key.Algorithm().String(),
+		Sealed:    root.Seal(secret.SigningKeys, text, []byte(key.ID())),
 		CreatedAt: now, SignsAt: signsAt,
 	}, nil
 }
@@ -29,7 +30,8 @@ func openRow(root *secret.Root, row store.SigningKey) (key *token.Key, old bool,
 	switch {
 	case errors.Is(err, secret.ErrOtherRoot):
 		return nil, false,
-			fmt.Errorf("keys: signing key %q was sealed under another root key: AUTH_SECRET_KEY (default JWT_SECRET) is not the one it was made with, "+
+			fmt.Errorf("keys: signing key %q was sealed under another root key: AUTH_SECRET_KEY (default JWT_SECRET) "+
+				"is not the one it was made with, "+
 				"and AUTH_SECRET_KEYS_PREVIOUS does not hold that one", row.KID)
 	case err != nil:
 		return nil, false, fmt.Errorf("keys: signing key %q: %w", row.KID, err)

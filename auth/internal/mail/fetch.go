@@ -83,7 +83,8 @@ func (b *remote) get(ctx context.Context, r *Renderer) *body {
 	now := r.now()
 	if err != nil {
 		b.next = now.Add(b.limits.retry)
-		r.log.Error("a mail template can't be loaded", "template", b.shown(), "error", err, "last_good_used", b.good != nil)
+		r.log.Error("a mail template can't be loaded", "template", b.shown(), "error", err, "last_good_used",
+			b.good != nil)
 		return b.good
 	}
 	b.good, b.next = loaded, now.Add(b.limits.age)

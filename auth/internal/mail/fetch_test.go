@@ -143,8 +143,9 @@ func TestTemplates_escaping(t *testing.T) {
 		ConfirmationURL: "https://a.test/?a=1&b=ü",
 		Data:            []byte(`{"name": "\"><script>alert(1)</script>", "url": "javascript:alert(1)"}`),
 	})
-	want := `<p title="&#34;&gt;&lt;script&gt;alert(1)&lt;/script&gt;">&#34;&gt;&lt;script&gt;alert(1)&lt;/script&gt;</p>` +
-		`<a href="https://a.test/?a=1&amp;b=%c3%bc">x</a><a href="#ZgotmplZ">y</a>`
+	want :=
+		`<p title="&#34;&gt;&lt;script&gt;alert(1)&lt;/script&gt;">&#34;&gt;&lt;script&gt;alert(1)&lt;/script&gt;</p>` +
+			`<a href="https://a.test/?a=1&amp;b=%c3%bc">x</a><a href="#ZgotmplZ">y</a>`
 	if m.HTML != want {
 		t.Errorf("%s\nwant\n%s", m.HTML, want)
 	}

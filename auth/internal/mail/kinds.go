@@ -77,9 +77,10 @@ var builtIns = map[Kind]builtIn{
 	Recovery: {
 		subject: "Reset your password",
 		heading: "Reset your password",
-		lines:   []string{"Somebody, hopefully you, asked to reset the password of {{ .Email }}. Follow the link to choose a new one."},
-		link:    "Choose a new password",
-		last:    notMe,
+		lines: []string{"Somebody, hopefully you, asked to reset the password of {{ .Email }}. Follow the link to " +
+			"choose a new one."},
+		link: "Choose a new password",
+		last: notMe,
 	},
 	MagicLink: {
 		subject: "Your sign-in link",
@@ -93,9 +94,11 @@ var builtIns = map[Kind]builtIn{
 		heading: "Confirm your new email address",
 		// The owner of the new address knows nothing of an account that another user wants to move to it: the mail
 		// says that it is about one, and shows nothing that the requester has chosen.
-		lines: []string{"{{ if eq .SendingTo .NewEmail }}Somebody, hopefully you, asked to make {{ .NewEmail }} the address of an account at {{ .SiteURL }}. " +
+		lines: []string{"{{ if eq .SendingTo .NewEmail }}Somebody, hopefully you, asked to make {{ .NewEmail }} the " +
+			"address of an account at {{ .SiteURL }}. " +
 			"Follow the link only if that account is yours.{{ else }}" +
-			"Somebody, hopefully you, asked to change the address of your account from {{ .Email }} to {{ .NewEmail }}. Follow the link to agree.{{ end }}"},
+			"Somebody, hopefully you, asked to change the address of your account from {{ .Email }} to {{ .NewEmail " +
+			"}}. Follow the link to agree.{{ end }}"},
 		link: "Confirm the change",
 		last: notMe,
 	},
@@ -121,8 +124,9 @@ var builtIns = map[Kind]builtIn{
 	PhoneChanged: {
 		subject: "Your phone number was changed",
 		heading: "Your phone number was changed",
-		lines:   []string{"The phone number of the account {{ .Email }} was changed{{ with .OldPhone }} from {{ . }}{{ end }} to {{ .Phone }}."},
-		last:    protectMe,
+		lines: []string{"The phone number of the account {{ .Email }} was changed{{ with .OldPhone }} from {{ . " +
+			"}}{{ end }} to {{ .Phone }}."},
+		last: protectMe,
 	},
 	IdentityLinked: {
 		subject: "A new sign-in method was linked to your account",

@@ -35,8 +35,8 @@ type Sender interface {
 	Send(ctx context.Context, m Message) error
 }
 
-// Settings are the operator's texts. Everything may change while the daemon runs. Fields without a tag are made of other
-// settings.
+// Settings are the operator's texts. Everything may change while the daemon runs. Fields without a tag are made of
+// other settings.
 type Settings struct {
 	// SiteURL is the base of relative template URLs.
 	SiteURL string
@@ -53,7 +53,8 @@ type Settings struct {
 	// Templates are reloaded before a mail needs them; false: the first mail after MAX_AGE loads its own.
 	Reloading bool `env:"AUTH_MAILER_TEMPLATE_RELOADING_ENABLED" envDefault:"false" table:"Mailer"`
 	// Not those that no mail needed for so long.
-	MaxIdle time.Duration `env:"AUTH_MAILER_TEMPLATE_RELOADING_MAX_IDLE" envDefault:"20m" min:"1s" table:"Mailer"` // 0: 20 min
+	MaxIdle time.
+		Duration `env:"AUTH_MAILER_TEMPLATE_RELOADING_MAX_IDLE" envDefault:"20m" min:"1s" table:"Mailer"` // 0: 20 min
 }
 
 // Check says which subjects are no templates and which template URLs are none, by the settings' names.
@@ -137,8 +138,8 @@ func (r *Renderer) Apply(s Settings) {
 		if text := s.Subjects[kind]; text != "" {
 			parsed, err := parseSubject(text)
 			if err != nil {
-				r.log.Error("a mail's subject is no template; using the default", "setting", "AUTH_MAILER_SUBJECTS_"+kind.Setting(),
-					"error", err)
+				r.log.Error("a mail's subject is no template; using the default", "setting",
+					"AUTH_MAILER_SUBJECTS_"+kind.Setting(), "error", err)
 			} else {
 				next.subjects[kind] = parsed
 			}
@@ -184,7 +185,8 @@ func (r *Renderer) subject(t *texts, kind Kind, variables map[string]any) string
 			return text
 		}
 		if err != nil {
-			r.log.Error("a mail's subject can't be rendered; using the default", "kind", kind, "error", templateMistake(err))
+			r.log.Error("a mail's subject can't be rendered; using the default", "kind", kind, "error",
+				templateMistake(err))
 		}
 	}
 	_, subjects := builtInTexts()
@@ -203,8 +205,8 @@ func (r *Renderer) body(ctx context.Context, t *texts, kind Kind, variables map[
 			if err == nil {
 				return text
 			}
-			r.log.Error("a mail's template can't be rendered; using the built-in body", "kind", kind, "template", remote.shown(),
-				"error", templateMistake(err))
+			r.log.Error("a mail's template can't be rendered; using the built-in body", "kind", kind, "template",
+				remote.shown(), "error", templateMistake(err))
 		}
 	}
 	bodies, _ := builtInTexts()

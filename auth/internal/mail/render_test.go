@@ -81,13 +81,14 @@ func TestBuiltIn(t *testing.T) {
 	f(PasswordChanged, "PASSWORD_CHANGED_NOTIFICATION", "Your password was changed", email)
 	f(EmailChanged, "EMAIL_CHANGED_NOTIFICATION", "Your email address was changed", email, "old@acme.test")
 	f(PhoneChanged, "PHONE_CHANGED_NOTIFICATION", "Your phone number was changed", email, "15550001", "15550002")
-	f(IdentityLinked, "IDENTITY_LINKED_NOTIFICATION", "A new sign-in method was linked to your account", email, "github")
+	f(IdentityLinked, "IDENTITY_LINKED_NOTIFICATION", "A new sign-in method was linked to your account", email,
+		"github")
 	f(IdentityUnlinked, "IDENTITY_UNLINKED_NOTIFICATION", "A sign-in method was removed from your account", email,
 		"github")
 	f(FactorEnrolled, "MFA_FACTOR_ENROLLED_NOTIFICATION", "A new verification method was added to your account", email,
 		"totp")
-	f(FactorUnenrolled, "MFA_FACTOR_UNENROLLED_NOTIFICATION", "A verification method was removed from your account", email,
-		"totp")
+	f(FactorUnenrolled, "MFA_FACTOR_UNENROLLED_NOTIFICATION", "A verification method was removed from your account",
+		email, "totp")
 	if seen != len(Kinds) || len(builtIns) != len(Kinds) {
 		t.Errorf("%d kinds tested, %d listed, %d built in", seen, len(Kinds), len(builtIns))
 	}
@@ -185,8 +186,9 @@ func FuzzMail(f *testing.F) {
 	f.Add("{{ .Token }} {{ .Data.name }}", "123456", "Ada\r\nBcc: evil@x.test\r\n\r\nbody", "<script>")
 	f.Add("{{ .Email }}", "\u2028\u0085\v\f\x00", "=?utf-8?q?=0D=0ABcc:_a?=", "\r\n.\r\nMAIL FROM:<x>")
 	f.Add("plain", "   a    b   ", strings.Repeat("x ", 300), "--boundary--")
-	out, err := NewSMTP(SMTPOptions{SMTPSettings: SMTPSettings{Host: "x.test", From: "auth@acme.test"}, SenderName: "Acme",
-		Hostname: "auth.acme.test"})
+	out, err := NewSMTP(SMTPOptions{SMTPSettings: SMTPSettings{Host: "x.test", From: "auth@acme.test"},
+		SenderName: "Acme",
+		Hostname:   "auth.acme.test"})
 	if err != nil {
 		f.Fatal(err)
 	}

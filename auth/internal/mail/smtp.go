@@ -304,7 +304,8 @@ func (s *SMTP) failure(step string, err error, m Message) error {
 	words := links.ReplaceAllString(e.Msg, "<link>")
 	for _, secret := range []struct{ value, instead string }{{m.To, "<recipient>"}, {m.Code, "<code>"}} {
 		if secret.value != "" {
-			words = regexp.MustCompile("(?i)"+regexp.QuoteMeta(secret.value)).ReplaceAllLiteralString(words, secret.instead)
+			words = regexp.MustCompile("(?i)"+regexp.QuoteMeta(secret.value)).ReplaceAllLiteralString(words,
+				secret.instead)
 		}
 	}
 	if words = oneLine(words); len(words) > 200 {

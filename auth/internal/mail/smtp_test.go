@@ -61,7 +61,8 @@ func TestSMTP_theMail(t *testing.T) {
 	if len(got) != 1 {
 		t.Fatalf("%d mails", len(got))
 	}
-	if m := got[0]; m.Helo != "auth.acme.test" || m.From != "auth@acme.test" || m.To != "ada@acme.test" || !m.Encrypted {
+	if m := got[0]; m.Helo != "auth.acme.test" || m.From != "auth@acme.test" || m.To != "ada@acme.test" ||
+		!m.Encrypted {
 		t.Errorf("envelope: %+v", m)
 	}
 	msg := got[0].Message(t)
@@ -165,7 +166,8 @@ func TestSMTP_encryption(t *testing.T) {
 func TestSMTP_signIn(t *testing.T) {
 	f := func(starttls bool, pass, want string, mechanisms ...string) {
 		t.Helper()
-		s := smtptest.Start(t, smtptest.Options{StartTLS: starttls, Mechanisms: mechanisms, User: "mailer", Pass: "right"})
+		s := smtptest.Start(t, smtptest.Options{StartTLS: starttls, Mechanisms: mechanisms, User: "mailer",
+			Pass: "right"})
 		out := sender(t, s, func(o *SMTPOptions) { o.User, o.Pass = "mailer", pass })
 		err := out.Send(t.Context(), aMail())
 		if want == "" {
@@ -195,7 +197,8 @@ func TestSMTP_signIn(t *testing.T) {
 	f(true, "right", "no mechanism that is known here: GSSAPI NTLM", "GSSAPI", "NTLM")
 
 	// In clear to another machine nothing but a proof is sent.
-	out, err := NewSMTP(SMTPOptions{SMTPSettings: SMTPSettings{Host: "mail.acme.test", From: "auth@acme.test", User: "u"}})
+	out, err := NewSMTP(
+		SMTPOptions{SMTPSettings: SMTPSettings{Host: "mail.acme.test", From: "auth@acme.test", User: "u"}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -232,7 +235,8 @@ func TestSMTP_trouble(t *testing.T) {
 	f(smtptest.Connect, reply("554 no service"), "smtp: greeting: 554 no service", false, 0)
 	f(smtptest.Connect, drop, "smtp: greeting", false, 0)
 	f(smtptest.From, reply("550 who are you"), "smtp: MAIL FROM: 550 who are you", false, 0)
-	f(smtptest.Rcpt, reply("450 4.2.1 later, <ADA@acme.test>"), "smtp: RCPT TO: 450 4.2.1 later, <<recipient>>", false, 0)
+	f(smtptest.Rcpt, reply("450 4.2.1 later, <ADA@acme.test>"), "smtp: RCPT TO: 450 4.2.1 later, <<recipient>>",
+		false, 0)
 	f(smtptest.Rcpt, reply("550 5.1.1 ada@acme.test unknown"), "smtp: RCPT TO: 550 5.1.1 <recipient> unknown", true, 0)
 	f(smtptest.Data, reply("452 full"), "smtp: DATA: 452 full", false, 0)
 	f(smtptest.Data, reply("554 no"), "smtp: DATA: 554 no", true, 0)

@@ -131,7 +131,8 @@ func showMissing(n parse.Node) {
 			return // {{ $x := … }} prints nothing
 		}
 		id := parse.NewIdentifier("_shown").SetTree(nil).SetPos(n.Pos)
-		n.Pipe.Cmds = append(n.Pipe.Cmds, &parse.CommandNode{NodeType: parse.NodeCommand, Pos: n.Pos, Args: []parse.Node{id}})
+		n.Pipe.Cmds = append(n.Pipe.Cmds,
+			&parse.CommandNode{NodeType: parse.NodeCommand, Pos: n.Pos, Args: []parse.Node{id}})
 	case *parse.IfNode:
 		branch(&n.BranchNode)
 	case *parse.WithNode:

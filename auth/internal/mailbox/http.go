@@ -56,7 +56,8 @@ func (b *Box) Handler() http.Handler {
 		h.Set("Referrer-Policy", "no-referrer")
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
 		h.Set("Content-Security-Policy",
-			"default-src 'none'; style-src 'unsafe-inline'; frame-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'")
+			"default-src 'none'; style-src 'unsafe-inline'; frame-src 'self'; frame-ancestors 'none'; base-uri "+
+				"'none'; form-action 'none'")
 		if !loopbackName(r.Host) {
 			http.Error(w, "the dev mailbox answers under loopback names only", http.StatusForbidden)
 			return
@@ -95,7 +96,8 @@ func (b *Box) chosen(r *http.Request) []Message {
 	if err != nil || !(seconds > 0) {
 		return b.Messages(f)
 	}
-	ctx, cancel := context.WithTimeout(r.Context(), min(time.Duration(min(seconds, 3600)*float64(time.Second)), mostWait))
+	ctx, cancel := context.WithTimeout(r.Context(),
+		min(time.Duration(min(seconds, 3600)*float64(time.Second)), mostWait))
 	defer cancel()
 	return b.Wait(ctx, f)
 }
@@ -142,7 +144,8 @@ func (b *Box) getBody(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	w.Header().Set("Content-Security-Policy",
-		"sandbox allow-popups allow-popups-to-escape-sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src http: https: data:; frame-ancestors 'self'")
+		"sandbox allow-popups allow-popups-to-escape-sandbox; default-src 'none'; style-src 'unsafe-inline'; img-src "+
+			"http: https: data:; frame-ancestors 'self'")
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")
 	io.WriteString(w, `<base target="_blank">`+m.HTML)
 }
@@ -155,7 +158,8 @@ func (b *Box) getLatest(w http.ResponseWriter, r *http.Request) {
 	}
 	m := list[0]
 	value, ok := map[string]string{
-		"link": m.Link, "code": m.Code, "subject": m.Subject, "text": m.Text, "html": m.HTML, "to": m.To, "kind": m.Kind,
+		"link": m.Link, "code": m.Code, "subject": m.Subject, "text": m.Text, "html": m.HTML, "to": m.To,
+		"kind": m.Kind,
 	}[r.PathValue("field")]
 	if !ok {
 		http.Error(w, "no such field", http.StatusNotFound)

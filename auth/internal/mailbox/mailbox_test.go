@@ -54,7 +54,8 @@ func TestHandler(t *testing.T) {
 	first := put(t, b, "ada@acme.test", mail.Confirmation)
 	put(t, b, "bob@acme.test", mail.MagicLink)
 	if err := b.SendText(t.Context(), uuid.New(),
-		mail.SMS{To: "15550001", Text: "Your code is 654321", Token: "654321", Kind: "sms", Channel: "sms"}); err != nil {
+		mail.SMS{To: "15550001", Text: "Your code is 654321", Token: "654321", Kind: "sms",
+			Channel: "sms"}); err != nil {
 		t.Fatal(err)
 	}
 	f := func(target string, status int, contentType string, holds ...string) {
@@ -72,8 +73,8 @@ func TestHandler(t *testing.T) {
 			}
 		}
 	}
-	f("/", 200, "text/html", `<a href="https://auth.test/verify?token=a&amp;type=b"`, "654321", "123456", "Hi &lt;b&gt;",
-		"/messages/"+first.String()+"/html", "sandbox=")
+	f("/", 200, "text/html", `<a href="https://auth.test/verify?token=a&amp;type=b"`, "654321", "123456",
+		"Hi &lt;b&gt;", "/messages/"+first.String()+"/html", "sandbox=")
 	f("/messages", 200, "application/json", `"link": "https://auth.test/verify?token=a&type=b"`,
 		`"at": "2026-03-04T12:00:00Z"`)
 	f("/messages/"+first.String(), 200, "application/json", `"to": "ada@acme.test"`)
@@ -121,7 +122,8 @@ func TestHandler_host(t *testing.T) {
 		t.Helper()
 		for _, target := range []string{"/", "/messages", "/latest/code"} {
 			w := get(t, b, "GET", target, host)
-			if (w.Code == 200) != allowed || !allowed && (w.Code != 403 || strings.Contains(w.Body.String(), "123456")) {
+			if (w.Code == 200) != allowed || !allowed &&
+				(w.Code != 403 || strings.Contains(w.Body.String(), "123456")) {
 				t.Errorf("Host %q: %s answers %d", host, target, w.Code)
 			}
 		}

@@ -168,7 +168,8 @@ func TestChaos(t *testing.T) {
 	})
 	got, twice := counts(t, s), 0
 	for _, id := range ids {
-		if m := row(t, db, id); m.State != "sent" && m.State != "failed" || m.State == "sent" && got[messageID(id)] == 0 {
+		if m := row(t, db, id); m.State != "sent" && m.State != "failed" || m.State == "sent" &&
+			got[messageID(id)] == 0 {
 			t.Errorf("taken %d times: %+v", got[messageID(id)], m)
 		}
 		twice += max(got[messageID(id)]-1, 0)

@@ -126,9 +126,11 @@ func (o *Outbox) SendNow(ctx context.Context, message uuid.UUID) error {
 		}
 		if err = c.attempt(ctx, m); err != nil {
 			c.failed.Add(1)
-			o.o.Log.Error("outbox: a message failed and is not retried", "message", m.ID, "channel", c.name, "kind", m.Kind,
-				"attempts", m.Attempts, "error", err)
-			c.note(ctx, m, func(ctx context.Context) error { return o.o.DB.FailMessage(ctx, m.ID, o.o.now(), words(err)) })
+			o.o.Log.Error("outbox: a message failed and is not retried", "message", m.ID, "channel", c.name, "kind",
+				m.Kind, "attempts", m.Attempts, "error", err)
+			c.note(ctx, m, func(ctx context.Context) error {
+				return o.o.DB.FailMessage(ctx, m.ID, o.o.now(), words(err))
+			})
 			return err
 		}
 		c.sent.Add(1)

@@ -77,8 +77,9 @@ func aMail(to string) mail.Payload {
 func smtpSender(t testing.TB, s *smtptest.Server, timeout time.Duration) outbox.Sender {
 	t.Helper()
 	out, err := mail.NewSMTP(mail.SMTPOptions{
-		SMTPSettings: mail.SMTPSettings{Host: s.Host(), Port: s.Port(), From: "auth@acme.test"}, Hostname: "auth.acme.test",
-		TLS: s.ClientTLS(), Timeout: timeout,
+		SMTPSettings: mail.SMTPSettings{Host: s.Host(), Port: s.Port(), From: "auth@acme.test"},
+		Hostname:     "auth.acme.test",
+		TLS:          s.ClientTLS(), Timeout: timeout,
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -116,8 +116,9 @@ func TestNoSender(t *testing.T) {
 	db, c := storetest.Open(t), new(clock)
 	box := mailbox.New(c.Now)
 	out, stop := start(t, outbox.Options{DB: db, Now: c.Now,
-		Senders: map[string]outbox.Sender{mail.ChannelEmail: outbox.Mails(mail.NewRenderer(mail.RendererOptions{Now: c.Now,
-			Log: quiet()}), box)}})
+		Senders: map[string]outbox.Sender{
+			mail.ChannelEmail: outbox.Mails(mail.NewRenderer(mail.RendererOptions{Now: c.Now,
+				Log: quiet()}), box)}})
 	sms := order(t, db, noon, mail.ChannelSMS, mail.SMS{To: "1", Text: "x"})
 	order(t, db, noon, mail.ChannelEmail, aMail("ada@acme.test"))
 	out.Wake()
@@ -277,7 +278,8 @@ func TestDeadServer(t *testing.T) {
 		}
 	}
 	s.Behave(nil)
-	start(t, outbox.Options{DB: db, Now: c.Now, Senders: map[string]outbox.Sender{mail.ChannelEmail: smtpSender(t, s, 0)}})
+	start(t, outbox.Options{DB: db, Now: c.Now,
+		Senders: map[string]outbox.Sender{mail.ChannelEmail: smtpSender(t, s, 0)}})
 	await.True(t, "all mails", func() bool { return len(s.Mails()) == 10 })
 }
 

@@ -10,7 +10,8 @@ type ChannelStats struct {
 // Stats are this process's metrics, by channel. Expired are messages that it found too old to be sent.
 func (o *Outbox) Stats() (by []ChannelStats, expired uint64) {
 	for _, c := range o.channels {
-		by = append(by, ChannelStats{Channel: c.name, Sent: c.sent.Load(), Retried: c.tried.Load(), Failed: c.failed.Load()})
+		by = append(by, ChannelStats{Channel: c.name, Sent: c.sent.Load(), Retried: c.tried.Load(),
+			Failed: c.failed.Load()})
 	}
 	return by, o.expired.Load()
 }

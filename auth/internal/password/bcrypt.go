@@ -9,7 +9,8 @@ import (
 )
 
 // bcrypt64 is bcrypt's own alphabet.
-var bcrypt64 = base64.NewEncoding("./ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789").WithPadding(base64.NoPadding)
+var bcrypt64 = base64.NewEncoding("./ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789").WithPadding(
+	base64.NoPadding)
 
 // bcryptHash is "$2a$", "$2b$" or "$2y$", two digits of cost, "$", 22 characters of salt, 31 of hash.
 type bcryptHash struct {

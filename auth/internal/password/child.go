@@ -85,7 +85,8 @@ func (c *child) running() (*process, *Workers, error) {
 	}
 	c.note(time.Now())
 	if refused(err) || !c.worked && c.short == hopeless {
-		c.o.Log.Warn("password: no process for hashing can be started; threads of this one hash, and a flood of sign-ins will slow other requests", "error", err)
+		c.o.Log.Warn("password: no process for hashing can be started; threads of this one hash, and a flood of "+
+			"sign-ins will slow other requests", "error", err)
 		own := c.o
 		own.Child, own.Queue = nil, pendingPerWorker*c.o.Workers // no other caller uses them
 		c.threads = NewWorkers(own)

@@ -159,7 +159,8 @@ func TestChildKilled(t *testing.T) {
 	}
 	lines := log.lines()
 	if len(lines) != 1 || !strings.Contains(lines[0], "level=WARN") ||
-		!strings.Contains(lines[0], "the process for hashing has ended") || !strings.Contains(lines[0], "signal: killed") {
+		!strings.Contains(lines[0], "the process for hashing has ended") ||
+		!strings.Contains(lines[0], "signal: killed") {
 		t.Errorf("logged %q", lines)
 	}
 }
@@ -315,7 +316,8 @@ func TestNoChild(t *testing.T) {
 		right(t, w)
 		right(t, w)
 		lines := j.lines()
-		if last := lines[len(lines)-1]; len(lines) != refusals+1 || !strings.Contains(last, "threads of this one hash") ||
+		if last := lines[len(lines)-1]; len(lines) != refusals+1 ||
+			!strings.Contains(last, "threads of this one hash") ||
 			!strings.Contains(last, want) {
 			t.Errorf("%s: logged %q, want %s", name, lines, want)
 		}

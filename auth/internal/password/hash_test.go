@@ -133,8 +133,8 @@ func TestParseParams(t *testing.T) {
 	f("bcrypt:15", "bcrypt:15")
 	f("argon2id", "argon2id:19456,2,1")
 	f("argon2id:262144,20,16", "argon2id:262144,20,16")
-	for _, bad := range []string{"bcrypt:", "bcrypt:3", "bcrypt:16", "bcrypt:+9", "bcrypt:010", "bcrypt:10,1", "argon2id:",
-		"argon2id:19456", "argon2id:19456,2",
+	for _, bad := range []string{"bcrypt:", "bcrypt:3", "bcrypt:16", "bcrypt:+9", "bcrypt:010", "bcrypt:10,1",
+		"argon2id:", "argon2id:19456", "argon2id:19456,2",
 		"argon2id:262145,2,1", "argon2id:19456,0,1", "argon2id:19456,21,1", "argon2id:19456,2,0", "argon2id:19456,2,17",
 		"argon2id:15,1,2", "argon2i:1,1,1",
 		"scrypt", "Bcrypt:10", " bcrypt:10", "argon2id:19456,2,1,1"} {

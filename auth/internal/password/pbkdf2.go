@@ -18,7 +18,8 @@ const (
 )
 
 // passlib64 is passlib's base64: '.' for '+', no padding.
-var passlib64 = base64.NewEncoding("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789./").WithPadding(base64.NoPadding)
+var passlib64 = base64.NewEncoding("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789./").WithPadding(
+	base64.NoPadding)
 
 // pbkdf2Hash is "$pbkdf2-sha256$ROUNDS$salt$hash" or pbkdf2-sha512, as passlib writes it; the hash is as
 // long as the digest.

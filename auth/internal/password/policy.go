@@ -75,7 +75,8 @@ func (p *Policy) Check(password string) *Weak {
 	}
 	for _, set := range p.sets {
 		if !strings.ContainsAny(password, set) {
-			add(ReasonCharacters, "Password should contain at least one character of each: "+strings.Join(p.sets, ", ")+".")
+			add(ReasonCharacters, "Password should contain at least one character of each: "+
+				strings.Join(p.sets, ", ")+".")
 			break
 		}
 	}

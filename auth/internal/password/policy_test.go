@@ -28,11 +28,13 @@ func TestPolicy(t *testing.T) {
 
 	strict := NewPolicy(8, `abcdefghijklmnopqrstuvwxyz:0123456789`, true)
 	f(strict, "abcdefg1x", nil, "")
-	const both = "Password should be at least 8 characters. Password should contain at least one character of each: abcdefghijklmnopqrstuvwxyz, 0123456789."
+	const both = "Password should be at least 8 characters. Password should contain at least one character of each: " +
+		"abcdefghijklmnopqrstuvwxyz, 0123456789."
 	f(strict, "ABC", []string{"length", "characters"}, both)
 	f(strict, "A1", []string{"length", "characters"}, both)
 	f(strict, "PASSWORD1", []string{"characters", "pwned"},
-		"Password should contain at least one character of each: abcdefghijklmnopqrstuvwxyz, 0123456789. Password is known to be weak and easy to guess, please choose a different one.")
+		"Password should contain at least one character of each: abcdefghijklmnopqrstuvwxyz, 0123456789. Password is "+
+			"known to be weak and easy to guess, please choose a different one.")
 	f(strict, "Qwerty", []string{"length", "characters", "pwned"},
 		both+" Password is known to be weak and easy to guess, please choose a different one.")
 }

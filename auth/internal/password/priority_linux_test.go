@@ -98,7 +98,8 @@ func TestPriority(t *testing.T) {
 // A descriptor that this process inherited without close-on-exec does not reach the child: neither by the system call
 // nor, where that is refused, over /proc.
 func TestCloseOnExec(t *testing.T) {
-	for name, mark := range map[string]func() error{"closeOnExec": closeOnExec, "closeListedOnExec": closeListedOnExec} {
+	for name, mark := range map[string]func() error{"closeOnExec": closeOnExec,
+		"closeListedOnExec": closeListedOnExec} {
 		fd, err := syscall.Dup(0) // unmarked
 		if err != nil {
 			t.Fatal(err)

@@ -53,8 +53,9 @@ func startProcess(cmd *exec.Cmd, workers int, patience time.Duration) (*process,
 		theirIn.Close()
 		return nil, err
 	}
-	p := &process{cmd: cmd, began: time.Now(), patience: patience, in: in, out: out, waiting: map[uint32]chan<- response{},
-		gone: make(chan struct{})}
+	p := &process{cmd: cmd, began: time.Now(), patience: patience, in: in, out: out,
+		waiting: map[uint32]chan<- response{},
+		gone:    make(chan struct{})}
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = theirIn, theirOut, &p.last
 	separate(cmd)
 	err = cmd.Start()

@@ -36,7 +36,8 @@ func Serve(in, out *os.File) error {
 	s := service{in: in, out: out}
 	ready := response{kind: saysReady}
 	if err == nil {
-		err = lowProcess() // once more: a thread that was being started during the first call may have kept its priority
+		// once more: a thread that was being started during the first call may have kept its priority
+		err = lowProcess()
 	}
 	if err != nil {
 		ready.text = err.Error()

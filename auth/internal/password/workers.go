@@ -295,7 +295,8 @@ func (w *Workers) work() {
 func (w *Workers) Stats() Stats {
 	taken := int(w.running.Load())
 	running := min(taken, w.workers) // the others wait in the child
-	return Stats{Running: running, Waiting: len(w.jobs) + taken - running, Done: w.done.Load(), Refused: w.refused.Load()}
+	return Stats{Running: running, Waiting: len(w.jobs) + taken - running, Done: w.done.Load(),
+		Refused: w.refused.Load()}
 }
 
 // Close refuses new calls, lets those in the queue end, and ends the threads or the child.

@@ -40,7 +40,8 @@ func TestApple(t *testing.T) {
 		`{"name":{"firstName":7}}`: nil,
 	} {
 		d, err := signIn(user)
-		if err != nil || d.Data["name"] != name || d.Data["full_name"] != name || shown(d.Emails) != "ann@example.org+!" {
+		if err != nil || d.Data["name"] != name || d.Data["full_name"] != name ||
+			shown(d.Emails) != "ann@example.org+!" {
 			t.Errorf("user %s: %v %v %v", user, d.Data, d.Emails, err)
 		}
 	}

@@ -88,7 +88,8 @@ func azureProfile(ctx context.Context, s *signIn) (Profile, error) {
 	return s.idProfile(ctx, t)
 }
 
-var azureNoClaims = strings.Fields("aud iss iat nbf exp c_hash at_hash aio nonce rh uti jti ver sub name preferred_username")
+var azureNoClaims = strings.Fields(
+	"aud iss iat nbf exp c_hash at_hash aio nonce rh uti jti ver sub name preferred_username")
 
 func azureClaims(p *Provider, t *idToken, d *Profile) {
 	d.set("full_name", t.claims.lookup("name"))

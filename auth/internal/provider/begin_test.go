@@ -49,7 +49,8 @@ func TestReserved(t *testing.T) {
 			}
 		}
 		passes := name != "apple"
-		if (q.Get("prompt") == "consent" && q.Get("access_type") == "offline" && q.Get("login_hint") == "a&b=c") != passes {
+		if (q.Get("prompt") == "consent" && q.Get("access_type") == "offline" &&
+			q.Get("login_hint") == "a&b=c") != passes {
 			t.Errorf("%s: %v", name, q)
 		}
 	}
@@ -124,7 +125,8 @@ func TestCallbackErrors(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = p.Finish(t.Context(), url.Values{"error": {"access_denied"}, "error_description": {"The user said no"}}, nil)
+	_, err = p.Finish(t.Context(), url.Values{"error": {"access_denied"}, "error_description": {"The user said no"}},
+		nil)
 	wantError(t, err, http.StatusBadRequest, "", "The user said no", "access_denied")
 	_, err = p.Finish(t.Context(), url.Values{"state": {"s"}}, nil)
 	wantError(t, err, http.StatusBadRequest, "bad_oauth_callback",

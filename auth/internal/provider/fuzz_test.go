@@ -33,7 +33,8 @@ func (s cannedAnswer) RoundTrip(r *http.Request) (*http.Response, error) {
 func offline(r row, kind, body string) *Provider {
 	c := &http.Client{Transport: cannedAnswer{kind, body}}
 	return &Provider{
-		row: r, name: r.id, base: "https://base.example", http: outbound.Clients{Configured: c, Discovered: c}, now: time.Now,
+		row: r, name: r.id, base: "https://base.example", http: outbound.Clients{Configured: c, Discovered: c},
+		now:    time.Now,
 		client: Client{ClientIDs: []string{"c"}, Secret: "s", RedirectURI: callback},
 	}
 }
@@ -122,11 +123,11 @@ func FuzzToken(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, body string) {
-		for _, kind := range []string{"application/json", "application/x-www-form-urlencoded", "text/plain; charset=utf-8",
-			""} {
+		for _, kind := range []string{"application/json", "application/x-www-form-urlencoded",
+			"text/plain; charset=utf-8", ""} {
 			p := offline(rowOf("workos", ""), kind, body)
-			tok, err := p.exchange(t.Context(), endpoints{token: "https://base.example/token", client: p.http.Configured},
-				"code", private{})
+			tok, err := p.exchange(t.Context(),
+				endpoints{token: "https://base.example/token", client: p.http.Configured}, "code", private{})
 			if err != nil {
 				if text := withoutDescription(err).Error(); len(text) > 300 {
 					t.Errorf("an error of %d bytes from %q", len(text), body)

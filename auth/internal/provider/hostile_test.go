@@ -15,8 +15,9 @@ import (
 // badAnswers are what no call may survive.
 func badAnswers() map[string]fakeidp.Answer {
 	return map[string]fakeidp.Answer{
-		"no JSON": fakeidp.NotJSON, "500": fakeidp.ServerError, "401": fakeidp.Unauthorized, "too large": fakeidp.Oversized,
-		"an array": fakeidp.JSON(`[1,2]`), "null": fakeidp.JSON(`null`), "half": fakeidp.JSON(`{"access_token":"a`),
+		"no JSON": fakeidp.NotJSON, "500": fakeidp.ServerError, "401": fakeidp.Unauthorized,
+		"too large": fakeidp.Oversized,
+		"an array":  fakeidp.JSON(`[1,2]`), "null": fakeidp.JSON(`null`), "half": fakeidp.JSON(`{"access_token":"a`),
 		"more behind":     fakeidp.JSON(`{"id":"1"} {}`),
 		"an empty object": fakeidp.JSON(`{}`), "a redirect elsewhere": fakeidp.Redirect(302, "http://127.0.0.1:1/"),
 		"nothing": {},
@@ -57,7 +58,8 @@ func TestBadAnswers(t *testing.T) {
 			for what, a := range badAnswers() {
 				try(what, s.token, a, noCode)
 				for path := range strings.FieldsSeq(s.calls) {
-					if strings.Contains(path, "/.well-known/") || strings.HasSuffix(path, "keys") || strings.HasSuffix(path, "jwks") {
+					if strings.Contains(path, "/.well-known/") || strings.HasSuffix(path, "keys") ||
+						strings.HasSuffix(path, "jwks") {
 						continue // those are cached: TestDirectory
 					}
 					if what == "an empty object" && strings.Contains(strings.ToLower(path), "email") {
@@ -84,7 +86,8 @@ func TestSlow(t *testing.T) {
 	s := settingsOf(f)
 	s.Timeout = 500 * time.Millisecond
 	set := setOf(t, s)
-	for path, name := range map[string]string{"token": "github", "/api/v3/user/emails": "github", "discovery": "local"} {
+	for path, name := range map[string]string{"token": "github", "/api/v3/user/emails": "github",
+		"discovery": "local"} {
 		f.Reset()
 		f.Behave(spec{name: name}.dialect(),
 			fakeidp.Behaviour{Answers: map[string]fakeidp.Answer{path: fakeidp.Slow(5 * time.Minute)}})
@@ -108,7 +111,8 @@ func TestRedirects(t *testing.T) {
 	set := setOf(t, settingsOf(f))
 	for _, status := range []int{301, 302, 303, 307, 308} {
 		for path, want := range map[string]string{"token": noCode, "/api/v3/user": noMe, "/api/v3/user/emails": noMe} {
-			f.Behave("github", fakeidp.Behaviour{Answers: map[string]fakeidp.Answer{path: fakeidp.Redirect(status, other.URL)}})
+			f.Behave("github",
+				fakeidp.Behaviour{Answers: map[string]fakeidp.Answer{path: fakeidp.Redirect(status, other.URL)}})
 			_, err := flow(t, f, set, "github", nil)
 			wantError(t, err, http.StatusInternalServerError, "unexpected_failure", want, "")
 		}
@@ -149,11 +153,14 @@ func TestHostileIDTokens(t *testing.T) {
 		"a forged signature":             {Forged: true},
 		"alg none over a good signature": head("alg", "none"), "alg HS256 over a good signature": head("alg", "HS256"),
 		"alg in lower case":                     head("alg", "rs256"),
-		"a hash that the key was not asked for": head("alg", "RS512"), "PSS announced, PKCS 1 signed": head("alg", "PS256"),
-		"an unknown key": head("kid", "unknown"), "a key of another kind": head("kid", "EdDSA-0"),
-		"the key for encryption": head("kid", "encryption"),
-		"a kid that is a path":   head("kid", "../../../dev/null"), "crit": head("crit", []string{"exp"}),
-		"b64": head("b64", false), "an access token": head("typ", "at+jwt"),
+		"a hash that the key was not asked for": head("alg", "RS512"),
+		"PSS announced, PKCS 1 signed":          head("alg", "PS256"),
+		"an unknown key":                        head("kid", "unknown"),
+		"a key of another kind":                 head("kid", "EdDSA-0"),
+		"the key for encryption":                head("kid", "encryption"),
+		"a kid that is a path":                  head("kid", "../../../dev/null"),
+		"crit":                                  head("crit", []string{"exp"}),
+		"b64":                                   head("b64", false), "an access token": head("typ", "at+jwt"),
 		"no ID token": {NoIDToken: true}, "an ID token that is none": {Token: func(a map[string]any) {
 			a["id_token"] = "x.y.z"
 		}},
@@ -177,7 +184,8 @@ func TestHostileIDTokens(t *testing.T) {
 				wantError(t, err, http.StatusInternalServerError, "unexpected_failure", noMe, "")
 			}
 			for what, b := range bad {
-				if (name == "google" || name == "linkedin") && (what == "no ID token" || what == "an ID token of another type") {
+				if (name == "google" || name == "linkedin") &&
+					(what == "no ID token" || what == "an ID token of another type") {
 					continue // the profile call answers then
 				}
 				try(what, b)

@@ -202,7 +202,8 @@ func TestNativeRefused(t *testing.T) {
 	wantOAuth(t, ask(IDTokenRequest{Provider: "google", IDToken: honest("google", map[string]any{"sub": nil})}),
 		"invalid request", "Missing sub claim in id_token")
 	if err := ask(IDTokenRequest{Provider: "google", AccessToken: "the access token",
-		IDToken: honest("google", map[string]any{"at_hash": fakeidp.AccessHash("RS256", "the access token")})}); err != nil {
+		IDToken: honest("google",
+			map[string]any{"at_hash": fakeidp.AccessHash("RS256", "the access token")})}); err != nil {
 		t.Errorf("at_hash: %v", err)
 	}
 	wantOAuth(t, ask(IDTokenRequest{Provider: "google", AccessToken: "another",
@@ -212,7 +213,8 @@ func TestNativeRefused(t *testing.T) {
 	const either = "Passed nonce and nonce in id_token should either both exist or not."
 	wantOAuth(t, ask(IDTokenRequest{Provider: "google", Nonce: "n", IDToken: honest("google", nil)}), "invalid request",
 		either)
-	wantOAuth(t, ask(IDTokenRequest{Provider: "google", IDToken: honest("google", map[string]any{"nonce": hashed("n")})}),
+	wantOAuth(t,
+		ask(IDTokenRequest{Provider: "google", IDToken: honest("google", map[string]any{"nonce": hashed("n")})}),
 		"invalid request", either)
 	wantOAuth(t, ask(IDTokenRequest{Provider: "google", Nonce: "n",
 		IDToken: honest("google", map[string]any{"nonce": "n"})}), "invalid nonce", "Nonces mismatch")
@@ -260,14 +262,16 @@ func TestNativeRefused(t *testing.T) {
 	for name, label := range map[string]string{"apple": "Apple", "azure": "Azure"} {
 		for _, text := range map[string]string{"no token": "x", "two parts": "e30.e30",
 			"no issuer": honest(name, map[string]any{"iss": nil})} {
-			wantRefused(t, ask(IDTokenRequest{Provider: name, IDToken: text}), http.StatusBadRequest, "validation_failed",
-				"Unable to detect issuer in ID token for "+label+" provider")
+			wantRefused(t, ask(IDTokenRequest{Provider: name, IDToken: text}), http.StatusBadRequest,
+				"validation_failed", "Unable to detect issuer in ID token for "+label+" provider")
 		}
 		for _, iss := range []string{"https://evil.example",
-			"https://login.microsoftonline.com.evil.example/9188040d-6c67-4c5b-b112-36a304b66dad/v2.0", f.Base("google")} {
+			"https://login.microsoftonline.com.evil.example/9188040d-6c67-4c5b-b112-36a304b66dad/v2.0",
+			f.Base("google")} {
 			article := map[string]string{"apple": "an Apple", "azure": "an Azure"}[name]
 			wantRefused(t, ask(IDTokenRequest{Provider: name, IDToken: honest(name, map[string]any{"iss": iss})}),
-				http.StatusBadRequest, "validation_failed", "Detected ID token issuer is not "+article+" ID token issuer")
+				http.StatusBadRequest, "validation_failed", "Detected ID token issuer is not "+article+
+					" ID token issuer")
 		}
 		wantRefused(t, ask(IDTokenRequest{Provider: name, Issuer: "https://other.example", IDToken: honest(name, nil)}),
 			http.StatusBadRequest, "validation_failed", "Provided issuer does not match ID token issuer")
@@ -303,6 +307,7 @@ func TestNativeUnreachable(t *testing.T) {
 		dialect := map[string]string{"discovery": "google", "keys": "facebook"}[what]
 		_, _, err := set.IDToken(t.Context(),
 			IDTokenRequest{Provider: dialect, IDToken: f.IDToken(dialect, fakeidp.Ann, nil)})
-		wantRefused(t, err, http.StatusInternalServerError, "unexpected_failure", "Error reaching the external provider")
+		wantRefused(t, err, http.StatusInternalServerError, "unexpected_failure",
+			"Error reaching the external provider")
 	}
 }

@@ -68,7 +68,9 @@ func baseString(method string, u *url.URL, params pairs) string {
 	for i, p := range params {
 		escaped[i] = [2]string{escape(p[0]), escape(p[1])}
 	}
-	slices.SortFunc(escaped, func(a, b [2]string) int { return cmp.Or(cmp.Compare(a[0], b[0]), cmp.Compare(a[1], b[1])) })
+	slices.SortFunc(escaped, func(a, b [2]string) int {
+		return cmp.Or(cmp.Compare(a[0], b[0]), cmp.Compare(a[1], b[1]))
+	})
 	var text strings.Builder
 	for i, p := range escaped {
 		if i > 0 {
@@ -86,7 +88,8 @@ func baseString(method string, u *url.URL, params pairs) string {
 	if path == "" {
 		path = "/"
 	}
-	return strings.ToUpper(method) + "&" + escape(strings.ToLower(u.Scheme)+"://"+host+path) + "&" + escape(text.String())
+	return strings.ToUpper(method) + "&" + escape(strings.ToLower(u.Scheme)+"://"+host+path) + "&" +
+		escape(text.String())
 }
 
 // escape is the percent-encoding of section 3.6, which url.QueryEscape isn't.

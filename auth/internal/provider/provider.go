@@ -239,7 +239,8 @@ type endpoints struct {
 
 func (p *Provider) endpoints(ctx context.Context) (endpoints, error) {
 	if !p.discovers() {
-		return endpoints{authorize: p.resolve(p.row.authorize), token: p.resolve(p.row.token), client: p.http.Configured}, nil
+		return endpoints{authorize: p.resolve(p.row.authorize), token: p.resolve(p.row.token),
+			client: p.http.Configured}, nil
 	}
 	d, err := p.issuers.document(ctx, p.trust())
 	if err != nil {

@@ -207,7 +207,8 @@ func TestLinkedInLegacy(t *testing.T) {
 		{map[string]any{"firstName": "Ann", "lastName": []any{}}, nil},
 		{map[string]any{"profilePicture": map[string]any{"displayImage~": map[string]any{"elements": []any{}}}},
 			"Ann Example"},
-		{map[string]any{"profilePicture": map[string]any{"displayImage~": map[string]any{"elements": []any{map[string]any{"identifiers": nil}}}}}, "Ann Example"},
+		{map[string]any{"profilePicture": map[string]any{
+			"displayImage~": map[string]any{"elements": []any{map[string]any{"identifiers": nil}}}}}, "Ann Example"},
 	} {
 		d := signInAs(t, f, set, "linkedin", with(v.extra), fakeidp.Behaviour{})
 		if d.Data["name"] != v.name || v.extra["profilePicture"] != nil && d.Data["picture"] != nil {
@@ -265,10 +266,12 @@ func TestKeycloakClaims(t *testing.T) {
 	t.Parallel()
 	f := start(t)
 	set := setOf(t, settingsOf(f))
-	d := signInAs(t, f, set, "keycloak", with(map[string]any{"roles": []string{"a"}, "n": json.Number("9007199254740993"),
-		"nul": "a\x00b", "deep": deep(200)}), fakeidp.Behaviour{})
+	d := signInAs(t, f, set, "keycloak",
+		with(map[string]any{"roles": []string{"a"}, "n": json.Number("9007199254740993"),
+			"nul": "a\x00b", "deep": deep(200)}), fakeidp.Behaviour{})
 	text, err := json.Marshal(d.Data["custom_claims"])
-	if err != nil || strings.Contains(string(text), `\u0000`) || !strings.Contains(string(text), `"n":9007199254740993`) ||
+	if err != nil || strings.Contains(string(text), `\u0000`) ||
+		!strings.Contains(string(text), `"n":9007199254740993`) ||
 		!strings.Contains(string(text), `"nul":"ab"`) || strings.Count(string(text), "[") > 2*maxDepth {
 		t.Errorf("%s %v", text, err)
 	}
@@ -293,7 +296,8 @@ func TestFreeUserinfo(t *testing.T) {
 		t.Errorf("%+v", d)
 	}
 	f.Behave("oidc", fakeidp.Behaviour{Claims: quiet,
-		Answers: map[string]fakeidp.Answer{"/userinfo": fakeidp.JSON(`{"sub":"other","email":"victim@example.org","email_verified":true}`)}})
+		Answers: map[string]fakeidp.Answer{
+			"/userinfo": fakeidp.JSON(`{"sub":"other","email":"victim@example.org","email_verified":true}`)}})
 	_, err := flow(t, f, set, "local", nil)
 	wantError(t, err, http.StatusInternalServerError, "unexpected_failure", noMe, "")
 }
@@ -333,7 +337,8 @@ func TestTwitchNobody(t *testing.T) {
 	t.Parallel()
 	f := start(t)
 	set := setOf(t, settingsOf(f))
-	f.Behave("twitch", fakeidp.Behaviour{Answers: map[string]fakeidp.Answer{"/helix/users": fakeidp.JSON(`{"data":[]}`)}})
+	f.Behave("twitch",
+		fakeidp.Behaviour{Answers: map[string]fakeidp.Answer{"/helix/users": fakeidp.JSON(`{"data":[]}`)}})
 	_, err := flow(t, f, set, "twitch", nil)
 	wantError(t, err, http.StatusInternalServerError, "unexpected_failure", noMe, "")
 }
@@ -363,7 +368,8 @@ func TestTokenCalledText(t *testing.T) {
 		"application/json"} {
 		for _, before := range []string{"", "\n  "} {
 			f.Behave("workos", fakeidp.Behaviour{Answers: map[string]fakeidp.Answer{
-				"token": {Type: kind, Body: before + `{"access_token":"a","profile":{"id":"p","email":"ann@example.org"}}`},
+				"token": {Type: kind,
+					Body: before + `{"access_token":"a","profile":{"id":"p","email":"ann@example.org"}}`},
 			}})
 			if d, err := flow(t, f, set, "workos", nil); err != nil || d.Token != "a" || d.Subject != "p" {
 				t.Errorf("%s: %+v %v", kind, d, err)

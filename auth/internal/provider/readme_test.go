@@ -18,7 +18,8 @@ func TestDocs(t *testing.T) {
 	_, section, _ := strings.Cut(string(text), "\n## Providers\n")
 	section, _, _ = strings.Cut(section, "\n## ")
 	var listed []string
-	for _, cells := range regexp.MustCompile("(?m)^\\| `([a-z]+)` \\|([^|]*)\\|([^|]*)\\|([^|]*)\\|([^|]*)\\|").FindAllStringSubmatch(section, -1) {
+	for _, cells := range regexp.MustCompile(
+		"(?m)^\\| `([a-z]+)` \\|([^|]*)\\|([^|]*)\\|([^|]*)\\|([^|]*)\\|").FindAllStringSubmatch(section, -1) {
 		id := cells[1]
 		listed = append(listed, id)
 		r := rowOf(id, "")

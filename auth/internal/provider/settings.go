@@ -15,7 +15,8 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// Settings are all that concern providers. Zero values are the defaults. Fields without a tag are made of other settings.
+// Settings are all that concern providers. Zero values are the defaults. Fields without a tag
+// are made of other settings.
 type Settings struct {
 	Clients map[string]Client // of the eighteen, by Names; AUTH_EXTERNAL_<P>_*
 	// OIDC are the free OpenID Connect providers by lower-case name; AUTH_EXTERNAL_OIDC_<NAME>_*.
@@ -23,10 +24,12 @@ type Settings struct {
 
 	// A further audience of native ID tokens of Apple: the application's bundle id.
 	IOSBundleID string `env:"AUTH_EXTERNAL_IOS_BUNDLE_ID" table:"External"`
-	// Mail domains of the one tenant that AUTH_EXTERNAL_AZURE_URL names, whose addresses count as verified without the claim xms_edov.
+	// Mail domains of the one tenant that AUTH_EXTERNAL_AZURE_URL names, whose addresses count as verified
+	// without the claim xms_edov.
 	AzureVerifiedDomains []string `env:"AUTH_EXTERNAL_AZURE_VERIFIED_DOMAINS" table:"External"`
 	// How long a provider's discovery document is cached.
-	DiscoveryTTL time.Duration `env:"AUTH_EXTERNAL_OIDC_PROVIDER_CACHE_TTL" envDefault:"1h" min:"1s" table:"External"` // 0: 1 h
+	DiscoveryTTL time.
+			Duration `env:"AUTH_EXTERNAL_OIDC_PROVIDER_CACHE_TTL" envDefault:"1h" min:"1s" table:"External"` // 0: 1 h
 	// Time for one call of a provider or an SMS gateway.
 	Timeout time.Duration `env:"AUTH_INTERNAL_HTTP_TIMEOUT" envDefault:"10s" min:"1ms" table:"External"` // 0: 10 s
 	// URLs of providers, SMS gateways and captchas may begin with http:// for other hosts than this one.
@@ -148,8 +151,8 @@ func (s Settings) Check() (found []Problem) {
 			continue
 		}
 		if !freeName().MatchString(name) {
-			wrong(prefix+"ISSUER", "has the name %.40q, which is not a letter and up to 31 letters, digits and underscores",
-				name)
+			wrong(prefix+"ISSUER",
+				"has the name %.40q, which is not a letter and up to 31 letters, digits and underscores", name)
 		} else if taken(name) {
 			wrong(prefix+"ISSUER", "has a name that is taken: %s", name)
 		}
@@ -192,7 +195,8 @@ func (c Client) checkClient(prefix string, wrong func(name, format string, args 
 		wrong(prefix+"REDIRECT_URI",
 			"is required, since the provider is enabled (%sID_TOKEN_ONLY=true: not for sign-ins in a browser)", prefix)
 	} else if u, err := url.Parse(c.RedirectURI); err != nil || u.Scheme == "" || u.Host == "" || u.Fragment != "" {
-		wrong(prefix+"REDIRECT_URI", "is not an absolute URL without fragment, for example https://auth.example.com/callback")
+		wrong(prefix+"REDIRECT_URI",
+			"is not an absolute URL without fragment, for example https://auth.example.com/callback")
 	}
 }
 
@@ -206,7 +210,8 @@ func (s Settings) checkURL(name, text string, wrong, warn func(name, format stri
 		wrong(name, "has user, query or fragment; it is a base URL that paths are put behind")
 	case u.Scheme == "http" && !loopback(u.Hostname()) && !s.AllowInsecure:
 		wrong(name,
-			"begins with http://, which everybody on the way can read and change; https://, or AUTH_EXTERNAL_ALLOW_INSECURE_URLS=true")
+			"begins with http://, which everybody on the way can read and change; https://, or "+
+				"AUTH_EXTERNAL_ALLOW_INSECURE_URLS=true")
 	case u.Scheme == "http" && !loopback(u.Hostname()):
 		warn(name, "begins with http://: everybody on the way can read and change what the provider says")
 	}
@@ -241,7 +246,8 @@ func (s Settings) checkApple(prefix string, c Client, warn func(name, format str
 		warn(prefix+"SECRET", "has expired at %s: Apple refuses it; make another",
 			time.Unix(t.ExpiresAt, 0).UTC().Format(time.RFC3339))
 	case time.Unix(t.ExpiresAt, 0).Sub(now) < 14*24*time.Hour:
-		warn(prefix+"SECRET", "expires at %s: make another before", time.Unix(t.ExpiresAt, 0).UTC().Format(time.RFC3339))
+		warn(prefix+"SECRET", "expires at %s: make another before",
+			time.Unix(t.ExpiresAt, 0).UTC().Format(time.RFC3339))
 	}
 }
 

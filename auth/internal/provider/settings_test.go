@@ -10,7 +10,8 @@ import (
 )
 
 func good() Client {
-	return Client{Enabled: true, ClientIDs: []string{"c"}, Secret: "s", RedirectURI: "https://auth.example.com/callback"}
+	return Client{Enabled: true, ClientIDs: []string{"c"}, Secret: "s",
+		RedirectURI: "https://auth.example.com/callback"}
 }
 
 func TestCheck(t *testing.T) {
@@ -85,7 +86,9 @@ func TestCheck(t *testing.T) {
 	}, "warning: AUTH_EXTERNAL_GITHUB_URL begins with http://")
 	f(one("slack", func(c *Client) { c.Mode = "Legacy" }))
 	f(one("linkedin", func(c *Client) { c.Mode = "oidc" }))
-	f(one("linkedin", func(c *Client) { c.Mode = "new" }), `AUTH_EXTERNAL_LINKEDIN_MODE is "new", not one of oidc, legacy`)
+	f(one("linkedin", func(c *Client) {
+		c.Mode = "new"
+	}), `AUTH_EXTERNAL_LINKEDIN_MODE is "new", not one of oidc, legacy`)
 	f(one("github", func(c *Client) { c.Mode = "oidc" }), "AUTH_EXTERNAL_GITHUB_MODE is for linkedin and slack only")
 	domains := func(u string) func(s *Settings) {
 		return func(s *Settings) {
@@ -145,7 +148,8 @@ func TestAppleSecret(t *testing.T) {
 	}
 	until := func(exp int64) string {
 		return rawURL(`{"alg":"ES256","kid":"K"}`) + "." +
-			rawURL(fmt.Sprintf(`{"iss":"TEAM","iat":1,"exp":%d,"aud":"https://appleid.apple.com","sub":"c"}`, exp)) + ".AAAA"
+			rawURL(fmt.Sprintf(`{"iss":"TEAM","iat":1,"exp":%d,"aud":"https://appleid.apple.com","sub":"c"}`, exp)) +
+			".AAAA"
 	}
 	f(until(1_800_000_000+15*86400), "")
 	f(until(1_800_000_000+13*86400), "AUTH_EXTERNAL_APPLE_SECRET expires at 2027-01-28T08:00:00Z")

@@ -45,12 +45,14 @@ type row struct {
 	fields               fields // of the identity's data
 	custom               fields // of custom_claims
 
-	begin      func(params map[string]string) error                                  // changes or demands parameters
-	formFields func(p *Provider) map[string]string                                   // further fields of the code exchange
-	proof      func(s *signIn, query map[string]string, header http.Header)          // what else the profile call carries
-	more       func(ctx context.Context, s *signIn, me jsonObject, d *Profile) error // after the fields were copied
-	read       func(ctx context.Context, s *signIn) (Profile, error)                 // instead of all of that
-	claim      func(p *Provider, t *idToken,
+	begin func(params map[string]string) error // changes or demands parameters
+	// further fields of the code exchange
+	formFields func(p *Provider) map[string]string
+	// what else the profile call carries
+	proof func(s *signIn, query map[string]string, header http.Header)
+	more  func(ctx context.Context, s *signIn, me jsonObject, d *Profile) error // after the fields were copied
+	read  func(ctx context.Context, s *signIn) (Profile, error)                 // instead of all of that
+	claim func(p *Provider, t *idToken,
 		d *Profile) // what an ID token's claims mean; nil: none are taken
 	trusts func(p *Provider) trust // whose ID tokens; nil: those of issuer
 }
@@ -74,7 +76,8 @@ const (
 // table is the eighteen, and the older mode of two.
 var table = []row{
 	{
-		id: "apple", authorize: "https://appleid.apple.com/auth/authorize", token: "https://appleid.apple.com/auth/token",
+		id: "apple", authorize: "https://appleid.apple.com/auth/authorize",
+		token:  "https://appleid.apple.com/auth/token",
 		issuer: "https://appleid.apple.com", also: []string{"https://account.apple.com"}, discovered: true,
 		scopes: []string{"email", "name"}, style: form, nonce: true, noScopes: true, noParams: true, formPost: true,
 		formFields: appleFormFields, read: appleProfile, claim: appleClaims,
@@ -93,8 +96,9 @@ var table = []row{
 		more: bitbucketMore,
 	},
 	{
-		id: "discord", authorize: "https://discord.com/api/oauth2/authorize", token: "https://discord.com/api/oauth2/token",
-		api: "https://discord.com/api", profile: "/users/@me",
+		id: "discord", authorize: "https://discord.com/api/oauth2/authorize",
+		token: "https://discord.com/api/oauth2/token",
+		api:   "https://discord.com/api", profile: "/users/@me",
 		scopes: []string{"email", "identify"}, style: form,
 		sub: "id", email: "email", verified: "verified",
 		fields: fields{"full_name": "username"}, custom: fields{"global_name": "global_name"}, more: discordMore,
@@ -130,8 +134,9 @@ var table = []row{
 		sub: "id", fields: fields{"name full_name": "name", "picture avatar_url": "avatar_url"}, more: gitlabMore,
 	},
 	{
-		id: "google", authorize: "https://accounts.google.com/o/oauth2/v2/auth", token: "https://oauth2.googleapis.com/token",
-		api: "https://www.googleapis.com", profile: "/userinfo/v2/me",
+		id: "google", authorize: "https://accounts.google.com/o/oauth2/v2/auth",
+		token: "https://oauth2.googleapis.com/token",
+		api:   "https://www.googleapis.com", profile: "/userinfo/v2/me",
 		issuer: "https://accounts.google.com", also: []string{"accounts.google.com"}, discovered: true,
 		scopes: []string{"email", "profile"}, style: form, pkce: true, nonce: true,
 		read: googleProfile, claim: googleClaims,
@@ -148,24 +153,28 @@ var table = []row{
 	},
 	{
 		id: "linkedin", aliases: []string{"linkedin_oidc"},
-		authorize: "https://api.linkedin.com/oauth/v2/authorization", token: "https://api.linkedin.com/oauth/v2/accessToken",
-		api: "https://api.linkedin.com", profile: "/v2/userinfo",
+		authorize: "https://api.linkedin.com/oauth/v2/authorization",
+		token:     "https://api.linkedin.com/oauth/v2/accessToken",
+		api:       "https://api.linkedin.com", profile: "/v2/userinfo",
 		issuer: "https://www.linkedin.com/oauth", scopes: []string{"openid", "email", "profile"}, style: form,
 		read: linkedinProfile, claim: linkedinClaims,
 		sub: "sub", more: linkedinUserinfo,
 	},
 	{
 		id: "linkedin", mode: "legacy",
-		authorize: "https://api.linkedin.com/oauth/v2/authorization", token: "https://api.linkedin.com/oauth/v2/accessToken",
-		api:     "https://api.linkedin.com",
-		profile: "/v2/me?projection=(id,firstName,lastName,profilePicture(displayImage~:playableStreams))",
-		scopes:  []string{"r_emailaddress", "r_liteprofile"}, style: form,
+		authorize: "https://api.linkedin.com/oauth/v2/authorization",
+		token:     "https://api.linkedin.com/oauth/v2/accessToken",
+		api:       "https://api.linkedin.com",
+		profile:   "/v2/me?projection=(id,firstName,lastName,profilePicture(displayImage~:playableStreams))",
+		scopes:    []string{"r_emailaddress", "r_liteprofile"}, style: form,
 		sub: "id", more: linkedinMore,
 	},
 	{
-		id: "notion", authorize: "https://api.notion.com/v1/oauth/authorize", token: "https://api.notion.com/v1/oauth/token",
-		api: "https://api.notion.com", profile: "/v1/users/me", header: map[string]string{"Notion-Version": "2021-08-16"},
-		style: basic, noScopes: true,
+		id: "notion", authorize: "https://api.notion.com/v1/oauth/authorize",
+		token: "https://api.notion.com/v1/oauth/token",
+		api:   "https://api.notion.com", profile: "/v1/users/me",
+		header: map[string]string{"Notion-Version": "2021-08-16"},
+		style:  basic, noScopes: true,
 		sub: "bot.owner.user.id", email: "bot.owner.user.person.email", verified: assumed,
 		fields: fields{"name full_name": "bot.owner.user.name", "picture avatar_url": "bot.owner.user.avatar_url"},
 	},
@@ -197,8 +206,9 @@ var table = []row{
 		more:   snapchatMore, claim: snapchatClaims,
 	},
 	{
-		id: "spotify", authorize: "https://accounts.spotify.com/authorize", token: "https://accounts.spotify.com/api/token",
-		api: "https://api.spotify.com/v1", apiAt: "/", profile: "/me",
+		id: "spotify", authorize: "https://accounts.spotify.com/authorize",
+		token: "https://accounts.spotify.com/api/token",
+		api:   "https://api.spotify.com/v1", apiAt: "/", profile: "/me",
 		scopes: []string{"user-read-email"}, style: basic,
 		sub: "id", email: "email", verified: unproven,
 		fields: fields{"name full_name": "display_name"}, more: spotifyMore,

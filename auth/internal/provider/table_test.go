@@ -85,7 +85,8 @@ var specs = []spec{
 		emails: "ann@example.org+!",
 	},
 	{
-		name: "gitlab", authorize: "/oauth/authorize", query: "code_challenge=*&code_challenge_method=S256&scope=read_user",
+		name: "gitlab", authorize: "/oauth/authorize",
+		query: "code_challenge=*&code_challenge_method=S256&scope=read_user",
 		token: "/oauth/token", extra: []string{"code_verifier"}, calls: "/api/v4/user /api/v4/user/emails",
 		data:   `{"iss":"BASE","sub":"1234567","provider_id":"1234567","name":"Ann Example","full_name":"Ann Example","picture":"PIC","avatar_url":"PIC"}`,
 		emails: "ann@example.org+!",
@@ -100,7 +101,8 @@ var specs = []spec{
 	{
 		name: "keycloak", authorize: "/protocol/openid-connect/auth",
 		query: "code_challenge=*&code_challenge_method=S256&scope=openid profile email",
-		token: "/protocol/openid-connect/token", extra: []string{"code_verifier"}, calls: "/protocol/openid-connect/userinfo",
+		token: "/protocol/openid-connect/token", extra: []string{"code_verifier"},
+		calls: "/protocol/openid-connect/userinfo",
 		data: `{"iss":"BASE","sub":"1234567","provider_id":"1234567","name":"Ann Example","full_name":"Ann Example",
 			"custom_claims":{"preferred_username":"ann"}}`,
 		emails: "ann@example.org+!",
@@ -113,7 +115,8 @@ var specs = []spec{
 		emails: "ann@example.org+!",
 	},
 	{
-		name: "linkedin", mode: "legacy", authorize: "/oauth/v2/authorization", query: "scope=r_emailaddress r_liteprofile",
+		name: "linkedin", mode: "legacy", authorize: "/oauth/v2/authorization",
+		query: "scope=r_emailaddress r_liteprofile",
 		token: "/oauth/v2/accessToken", calls: "/v2/me /v2/emailAddress",
 		data:   `{"iss":"BASE","sub":"1234567","provider_id":"1234567","name":"Ann Example","full_name":"Ann Example","picture":"PIC","avatar_url":"PIC"}`,
 		emails: "ann@example.org+!",
@@ -139,7 +142,9 @@ var specs = []spec{
 	},
 	{
 		name: "snapchat", authorize: "/accounts/oauth2/auth",
-		query: "scope=https://auth.snapchat.com/oauth2/api/user.external_id https://auth.snapchat.com/oauth2/api/user.display_name https://auth.snapchat.com/oauth2/api/user.bitmoji.avatar",
+		query: "scope=https://auth.snapchat.com/oauth2/api/user.external_id " +
+			"https://auth.snapchat.com/oauth2/api/user.display_name " +
+			"https://auth.snapchat.com/oauth2/api/user.bitmoji.avatar",
 		token: "/accounts/oauth2/token", calls: "/v1/me",
 		data: `{"iss":"BASE/accounts/oauth2/token","sub":"1234567","provider_id":"1234567","name":"Ann Example","full_name":"Ann Example","slug":"Ann Example",
 			"picture":"PIC","avatar_url":"PIC"}`,
@@ -167,7 +172,8 @@ var specs = []spec{
 	{
 		name: "local", authorize: "/authorize",
 		query: "code_challenge=*&code_challenge_method=S256&nonce=*&scope=openid email profile",
-		token: "/token", basic: true, extra: []string{"code_verifier"}, calls: "/.well-known/openid-configuration /keys",
+		token: "/token", basic: true, extra: []string{"code_verifier"},
+		calls: "/.well-known/openid-configuration /keys",
 		data: `{"iss":"BASE","sub":"1234567","provider_id":"1234567","name":"Ann Example","full_name":"Ann Example","given_name":"Ann","family_name":"Example",
 			"preferred_username":"ann","picture":"PIC","avatar_url":"PIC","aud":"fake-client","iat":"*","exp":"*","custom_claims":{"groups":["staff"]}}`,
 		emails: "ann@example.org+!",
@@ -368,8 +374,8 @@ func TestPublicAddresses(t *testing.T) {
 	f("figma", "https://www.figma.com/oauth", "https://api.figma.com/v1/oauth/token", "https://api.figma.com/v1/me", "")
 	f("github", "https://github.com/login/oauth/authorize", "https://github.com/login/oauth/access_token",
 		"https://api.github.com/user", "")
-	f("gitlab", "https://gitlab.com/oauth/authorize", "https://gitlab.com/oauth/token", "https://gitlab.com/api/v4/user",
-		"")
+	f("gitlab", "https://gitlab.com/oauth/authorize", "https://gitlab.com/oauth/token",
+		"https://gitlab.com/api/v4/user", "")
 	f("google", "https://accounts.google.com/o/oauth2/v2/auth", "https://oauth2.googleapis.com/token",
 		"https://www.googleapis.com/userinfo/v2/me", "https://accounts.google.com")
 	f("keycloak", "https://kc.example.org/realms/main/protocol/openid-connect/auth",
@@ -392,7 +398,9 @@ func TestPublicAddresses(t *testing.T) {
 		"https://api.twitter.com/1.1/account/verify_credentials.json", "")
 	f("workos", "https://api.workos.com/sso/authorize", "https://api.workos.com/sso/token", "", "")
 	if got := strings.Join(set.Names(),
-		" "); got != "apple azure bitbucket discord facebook figma github gitlab google keycloak linkedin notion slack snapchat spotify twitch twitter workos" {
+		" "); got !=
+		"apple azure bitbucket discord facebook figma github gitlab google keycloak linkedin notion slack snapchat "+
+			"spotify twitch twitter workos" {
 		t.Errorf("the eighteen: %s", got)
 	}
 	for _, r := range table {

@@ -53,8 +53,8 @@ func (p *Provider) finishOAuth1(ctx context.Context, callback url.Values, kept p
 	}
 	c.token, c.tokenSecret = answer.Get("oauth_token"), answer.Get("oauth_token_secret")
 	var me jsonObject
-	body, err := p.signed(ctx, c, p.apiURL()+p.row.profile+"?include_email=true&include_entities=false&skip_status=true",
-		nil)
+	body, err := p.signed(ctx, c,
+		p.apiURL()+p.row.profile+"?include_email=true&include_entities=false&skip_status=true", nil)
 	if err == nil {
 		me, err = decodeObject(body)
 	}

@@ -20,7 +20,8 @@ func TestRFC5849(t *testing.T) {
 	params := pairs{
 		{"b5", "=%3D"}, {"a3", "a"}, {"c@", ""}, {"a2", "r b"}, {"oauth_consumer_key", "9djdj82h48djs9d2"},
 		{"oauth_token", "kkk9d7dh3k39sjv7"},
-		{"oauth_signature_method", "HMAC-SHA1"}, {"oauth_timestamp", "137131201"}, {"oauth_nonce", "7d8f3e4a"}, {"c2", ""},
+		{"oauth_signature_method", "HMAC-SHA1"}, {"oauth_timestamp", "137131201"}, {"oauth_nonce", "7d8f3e4a"},
+		{"c2", ""},
 		{"a3", "2 q"},
 	}
 	const want = "POST&http%3A%2F%2Fexample.com%2Frequest&a2%3Dr%2520b%26a3%3D2%2520q%26a3%3Da%26b5%3D%253D%25253D%26c%2540%3D%26c2%3D%26" +
@@ -52,8 +53,8 @@ func TestRFC5849(t *testing.T) {
 		[2]string{"oauth_callback", "http://printer.example.com/ready"})
 	f("POST", "https://photos.example.net/token", "137131201", "walatlh", "hh5s93j4hdidpola", "hdhd0244k9j7ao03",
 		"gKgrFCywp7rO0OXSjdot/IHF7IU=", [2]string{"oauth_verifier", "hfdp7dh39dks9884"})
-	f("GET", "http://photos.example.net/photos?file=vacation.jpg&size=original", "137131202", "chapoH", "nnch734d00sl2jdk",
-		"pfkkdhi9sl3r4s00", "MdpQcU8iPSUjWoN/UDMsK2sui9I=")
+	f("GET", "http://photos.example.net/photos?file=vacation.jpg&size=original", "137131202", "chapoH",
+		"nnch734d00sl2jdk", "pfkkdhi9sl3r4s00", "MdpQcU8iPSUjWoN/UDMsK2sui9I=")
 }
 
 func TestAuthorizationHeader(t *testing.T) {
@@ -143,7 +144,8 @@ func TestTwitter(t *testing.T) {
 		}
 	}
 	f.Behave("twitter",
-		fakeidp.Behaviour{Answers: map[string]fakeidp.Answer{"/oauth/request_token": {Body: "oauth_token=a&oauth_token_secret=b&oauth_callback_confirmed=false"}}})
+		fakeidp.Behaviour{Answers: map[string]fakeidp.Answer{
+			"/oauth/request_token": {Body: "oauth_token=a&oauth_token_secret=b&oauth_callback_confirmed=false"}}})
 	_, err = flow(t, f, set, "twitter", nil)
 	wantError(t, err, http.StatusInternalServerError, "unexpected_failure",
 		"Error getting a request token from external provider", "")

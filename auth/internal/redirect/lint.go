@@ -12,8 +12,10 @@ import (
 func (l *List) Lint() (all []string) {
 	for i := range l.rules {
 		if host := l.rules[i].registrable(); host != "" {
-			all = append(all, fmt.Sprintf("%q of the redirect list also matches hosts that anyone can register, such as %s: "+
-				"its wildcard reaches into the registrable domain; write that out, with a dot before and a slash behind it, as in https://*.example.com/**", l.rules[i].text, host))
+			all = append(all, fmt.Sprintf(
+				"%q of the redirect list also matches hosts that anyone can register, such as %s: "+
+					"its wildcard reaches into the registrable domain; write that out, with a dot before and a slash "+
+					"behind it, as in https://*.example.com/**", l.rules[i].text, host))
 		}
 	}
 	return all

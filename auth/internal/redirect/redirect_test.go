@@ -10,7 +10,8 @@ import (
 
 const (
 	testSite = "https://app.acme.test/home"
-	testList = "https://one.test/cb, https://*.two.test/**, https://three.test/*, myapp://callback, exp://**, https://six.test/p?q=1, https://seven.test/**, http://localhost:*/cb, https://five.test/app/**"
+	testList = "https://one.test/cb, https://*.two.test/**, https://three.test/*, myapp://callback, exp://**, " +
+		"https://six.test/p?q=1, https://seven.test/**, http://localhost:*/cb, https://five.test/app/**"
 )
 
 func mustNew(t testing.TB, site, list string) *List {
@@ -103,7 +104,9 @@ func TestAllowed_bypassAttempts(t *testing.T) {
 func TestAllowed_goodTargets(t *testing.T) {
 	l := mustNew(t, testSite,
 		testList+
-			", com.acme.app:/oauth2redirect, myapp:///done, http://[::1]:*/cb, http://10.1.2.3:8080/**, https://eight.test:8443/x, https://nine.test/[a-c][!x]/{end}, https://ten.test/a\\*b, https://**.eleven.test/, https://*twelve.test/, exp+app://**, https://pre-*-suf.test/**")
+			", com.acme.app:/oauth2redirect, myapp:///done, http://[::1]:*/cb, http://10.1.2.3:8080/**, "+
+			"https://eight.test:8443/x, https://nine.test/[a-c][!x]/{end}, https://ten.test/a\\*b, "+
+			"https://**.eleven.test/, https://*twelve.test/, exp+app://**, https://pre-*-suf.test/**")
 	good := `https://app.acme.test/
 https://app.acme.test
 https://app.acme.test?x
@@ -321,7 +324,8 @@ func FuzzAllowed(f *testing.F) {
 			if sub, ok := strings.CutSuffix(host, ".two.test"); ok && sub != "" && !strings.ContainsAny(sub, ".@%") {
 				return
 			}
-			for _, h := range []string{"app.acme.test", "one.test", "three.test", "six.test", "seven.test", "five.test"} {
+			for _, h := range []string{"app.acme.test", "one.test", "three.test", "six.test", "seven.test",
+				"five.test"} {
 				if host == h {
 					return
 				}

@@ -25,7 +25,8 @@ func (s Settings) Lint() (all []string) {
 	const aSender = "a number or a name of up to 11 letters and digits"
 	switch s.Provider {
 	case "twilio":
-		f("AUTH_SMS_TWILIO_ACCOUNT_SID", s.Twilio.AccountSID, "an account's SID: AC and 32 hexadecimal digits", accountSID)
+		f("AUTH_SMS_TWILIO_ACCOUNT_SID", s.Twilio.AccountSID, "an account's SID: AC and 32 hexadecimal digits",
+			accountSID)
 		f("AUTH_SMS_TWILIO_MESSAGE_SERVICE_SID", s.Twilio.From,
 			"a messaging service's SID (MG and 32 hexadecimal digits), "+aSender, serviceSID, sender)
 		f("AUTH_SMS_TWILIO_CONTENT_SID", s.Twilio.ContentSID, "a content template's SID: HX and 32 hexadecimal digits",

@@ -26,12 +26,14 @@ var providers = []string{"twilio", "messagebird", "textlocal", "vonage"}
 // settings lead to the fake.
 func settings(provider, base string) Settings {
 	return Settings{
-		Provider:    provider,
-		Twilio:      Twilio{AccountSID: smstest.AccountSID, AuthToken: smstest.AuthToken, From: smstest.From, URL: base},
+		Provider: provider,
+		Twilio: Twilio{AccountSID: smstest.AccountSID, AuthToken: smstest.AuthToken, From: smstest.From,
+			URL: base},
 		MessageBird: MessageBird{AccessKey: smstest.AccessKey, Originator: smstest.Originator, URL: base + "/"},
 		Textlocal:   Textlocal{APIKey: smstest.TextlocalKey, Sender: smstest.TextlocalSender, URL: base},
-		Vonage:      Vonage{APIKey: smstest.VonageKey, APISecret: smstest.VonageSecret, From: smstest.VonageFrom, URL: base},
-		Timeout:     20 * time.Second,
+		Vonage: Vonage{APIKey: smstest.VonageKey, APISecret: smstest.VonageSecret, From: smstest.VonageFrom,
+			URL: base},
+		Timeout: 20 * time.Second,
 	}
 }
 
@@ -59,7 +61,8 @@ func TestSend(t *testing.T) {
 			t.Fatalf("%s: %v", name, err)
 		}
 		got := s.Taken()[i]
-		if got.Gateway != name || got.To != "4915112345678" || got.Text != "Your code is 987654" || got.Channel != "sms" {
+		if got.Gateway != name || got.To != "4915112345678" || got.Text != "Your code is 987654" ||
+			got.Channel != "sms" {
 			t.Errorf("%s took %+v", name, got)
 		}
 		if g.String() != name+" at "+s.URL() {
@@ -135,13 +138,15 @@ func TestSend_failures(t *testing.T) {
 			Body: `{"sid":"SM1","status":"failed","error_code":30006,"error_message":"Landline"}`}, final,
 			"Landline 30006 for message SM1"},
 		{"twilio",
-			smstest.Answer{Body: `{"sid":"SM1","status":"undelivered","error_code":"30001","error_message":"Queue overflow"}`},
+			smstest.Answer{
+				Body: `{"sid":"SM1","status":"undelivered","error_code":"30001","error_message":"Queue overflow"}`},
 			retry, "Queue overflow 30001 for message SM1"},
-		{"twilio", smstest.Answer{Body: `{"sid":"SM1","status":"failed","error_code":null,"error_message":null}`}, final,
-			" for message SM1"},
+		{"twilio", smstest.Answer{Body: `{"sid":"SM1","status":"failed","error_code":null,"error_message":null}`},
+			final, " for message SM1"},
 		{"twilio", smstest.Answer{Status: 400,
 			Body: `{"code":21211,"message":"The 'To' number +4915112345678 is not valid.","more_info":"https://www.twilio.com/docs/errors/21211","status":400}`}, final,
-			"400: The 'To' number <recipient> is not valid. (code 21211) More information: https://www.twilio.com/docs/errors/21211"},
+			"400: The 'To' number <recipient> is not valid. (code 21211) More information: " +
+				"https://www.twilio.com/docs/errors/21211"},
 		{"twilio", smstest.Answer{Status: 400, Body: `{"code":21606,"message":"bad From","status":400}`}, retry,
 			"400: bad From (code 21606)"}, {"twilio", smstest.Answer{Status: 400, Body: `{}`}, retry, "400:  (code )"},
 		{"twilio", smstest.Answer{Status: 401, Body: `{"code":20003,"message":"Authenticate"}`}, retry,
@@ -156,20 +161,25 @@ func TestSend_failures(t *testing.T) {
 		{"messagebird", smstest.Answer{Status: 401,
 			Body: `{"errors":[{"code":2,"description":"Request not allowed (incorrect access_key)"}]}`}, retry,
 			"401: Request not allowed (incorrect access_key) (code 2)"},
-		{"messagebird", smstest.Answer{Status: 422, Body: `{"errors":[{"code":25,"description":"Not enough balance"}]}`},
+		{"messagebird", smstest.Answer{Status: 422,
+			Body: `{"errors":[{"code":25,"description":"Not enough balance"}]}`},
 			retry, "422: Not enough balance (code 25)"},
 		{"messagebird", smstest.Answer{Status: 422,
 			Body: `{"errors":[{"code":10,"description":"4915112345678 is invalid"}]}`}, final,
 			"422: <recipient> is invalid (code 10)"},
 		{"messagebird", smstest.Answer{Status: 400, Body: `{"errors":[]}`}, retry, "it answers 400"},
-		{"messagebird", smstest.Answer{Body: `{"id":"1","recipients":{"totalSentCount":0}}`}, retry, "total sent count is 0"},
+		{"messagebird", smstest.Answer{Body: `{"id":"1","recipients":{"totalSentCount":0}}`}, retry,
+			"total sent count is 0"},
 		{"messagebird", smstest.Answer{Body: `{"id":"1"}`}, retry, "total sent count is 0"},
-		{"messagebird", smstest.Answer{Status: 500, Body: `{"recipients":{"totalSentCount":1}}`}, retry, "it answers 500"},
-		{"textlocal", smstest.Answer{Body: `{"errors":[{"code":80,"message":"Invalid template"}],"status":"failure"}`}, final,
-			"Invalid template (code 80): AUTH_SMS_TEMPLATE is none of the texts that are registered with it"},
-		{"textlocal", smstest.Answer{Body: `{"errors":[{"code":3,"message":"Invalid login details"}],"status":"failure"}`},
+		{"messagebird", smstest.Answer{Status: 500, Body: `{"recipients":{"totalSentCount":1}}`}, retry,
+			"it answers 500"},
+		{"textlocal", smstest.Answer{Body: `{"errors":[{"code":80,"message":"Invalid template"}],"status":"failure"}`},
+			final, "Invalid template (code 80): AUTH_SMS_TEMPLATE is none of the texts that are registered with it"},
+		{"textlocal", smstest.Answer{
+			Body: `{"errors":[{"code":3,"message":"Invalid login details"}],"status":"failure"}`},
 			retry, "Invalid login details (code 3)"},
-		{"textlocal", smstest.Answer{Body: `{"errors":[{"code":"32","message":"Invalid number format"}],"status":"failure"}`},
+		{"textlocal", smstest.Answer{
+			Body: `{"errors":[{"code":"32","message":"Invalid number format"}],"status":"failure"}`},
 			final, "Invalid number format (code 32)"},
 		{"textlocal", smstest.Answer{Body: `{"errors":[],"status":"failure"}`}, retry, `status "failure"`},
 		{"textlocal", smstest.Answer{Status: 503, Body: `{"status":"success","messages":[{"id":"1"}]}`}, retry,
@@ -187,7 +197,8 @@ func TestSend_failures(t *testing.T) {
 		err := gateway(t, settings(c.gateway, s.URL())).SendText(t.Context(), uuid.New(), message("sms"))
 		_, refused := errors.AsType[*mail.Refused](err)
 		if want := "sms: " + c.gateway + ": " + strings.TrimSpace(c.want); err == nil ||
-			!strings.HasPrefix(strings.Join(strings.Fields(err.Error()), " "), strings.Join(strings.Fields(want), " ")) ||
+			!strings.HasPrefix(strings.Join(strings.Fields(err.Error()), " "),
+				strings.Join(strings.Fields(want), " ")) ||
 			refused != c.final {
 			t.Errorf("%s %+v: final %v, %v\nwant %v, %s", c.gateway, c.answer, refused, err, c.final, want)
 		}
@@ -205,7 +216,8 @@ func TestSend_hostile(t *testing.T) {
 		for _, a := range []smstest.Answer{
 			{Body: "<html>Welcome</html>"}, {Body: ""}, {Body: "[]"}, {Body: `"x"`}, {Status: 400, Body: "<html>"},
 			{Status: 204}, {Drop: true}, {Body: `{"sid":"` + strings.Repeat("x", maxAnswer) + `"}`},
-			{Status: 307, Location: elsewhere.URL() + "/send"}, {Status: 302, Location: "/messages", Body: "{}"}, {Hang: true},
+			{Status: 307, Location: elsewhere.URL() + "/send"}, {Status: 302, Location: "/messages", Body: "{}"},
+			{Hang: true},
 		} {
 			set := settings(name, s.URL())
 			if a.Hang {
@@ -305,8 +317,8 @@ func TestCheck(t *testing.T) {
 		}
 		f(func(*Settings) {}, "")
 		wrong := func(o *Settings) {
-			o.Twilio.AuthToken, o.MessageBird.AccessKey, o.Textlocal.APIKey, o.Vonage.APISecret = "hush1", "hush2", "hush3",
-				"hush4"
+			o.Twilio.AuthToken, o.MessageBird.AccessKey, o.Textlocal.APIKey, o.Vonage.APISecret = "hush1", "hush2",
+				"hush3", "hush4"
 		}
 		f(wrong, provider+" does not know AUTH_SMS_"+strings.ToUpper(provider)+"_")
 		away := func(o *Settings) {
@@ -345,8 +357,9 @@ func TestDoubts(t *testing.T) {
 		Vonage: Vonage{From: "twelve chars"},
 	}
 	for provider, want := range map[string]string{
-		"twilio": "AUTH_SMS_TWILIO_ACCOUNT_SID AUTH_SMS_TWILIO_CONTENT_SID", "messagebird": "AUTH_SMS_MESSAGEBIRD_ORIGINATOR",
-		"textlocal": "AUTH_SMS_TEXTLOCAL_SENDER", "vonage": "AUTH_SMS_VONAGE_FROM", "": "",
+		"twilio":      "AUTH_SMS_TWILIO_ACCOUNT_SID AUTH_SMS_TWILIO_CONTENT_SID",
+		"messagebird": "AUTH_SMS_MESSAGEBIRD_ORIGINATOR",
+		"textlocal":   "AUTH_SMS_TEXTLOCAL_SENDER", "vonage": "AUTH_SMS_VONAGE_FROM", "": "",
 	} {
 		o := wrong
 		o.Provider = provider

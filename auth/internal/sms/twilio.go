@@ -60,7 +60,8 @@ func (t Twilio) request(m mail.SMS) (string, url.Values, http.Header, error) {
 // twilioMends are error codes of status 400 that are about the sender or the moment: credentials, From
 // missing, unusable or in want of a number, its queue full.
 var twilioMends = map[text]bool{
-	"20003": true, "20429": true, "21212": true, "21603": true, "21606": true, "21611": true, "21701": true, "21703": true,
+	"20003": true, "20429": true, "21212": true, "21603": true, "21606": true, "21611": true, "21701": true,
+	"21703": true,
 }
 
 func (t Twilio) read(a answer) (string, *failure) {

@@ -20,8 +20,8 @@ type Vonage struct {
 }
 
 func (v Vonage) missing() []string {
-	return lacking("AUTH_SMS_VONAGE_API_KEY", v.APIKey, "AUTH_SMS_VONAGE_API_SECRET", v.APISecret, "AUTH_SMS_VONAGE_FROM",
-		v.From)
+	return lacking("AUTH_SMS_VONAGE_API_KEY", v.APIKey, "AUTH_SMS_VONAGE_API_SECRET", v.APISecret,
+		"AUTH_SMS_VONAGE_FROM", v.From)
 }
 
 func (v Vonage) base() string { return baseOr(v.URL, "https://rest.nexmo.com") }

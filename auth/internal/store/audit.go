@@ -145,7 +145,8 @@ select ` + roomColumns)
 // AuditSeldom notes an act unless one was noted under that interval before.
 func (b *Batch) AuditSeldom(pause Limit, a Audit) {
 	e := b.db.admitAudit(a)
-	b.note("audit seldom", insertAuditSeldom, e, append(append(a.args(), e.args()...), pause.Key, pause.Refill.Seconds()))
+	b.note("audit seldom", insertAuditSeldom, e,
+		append(append(a.args(), e.args()...), pause.Key, pause.Refill.Seconds()))
 }
 
 // AuditFilter chooses a page of the log.
@@ -213,7 +214,8 @@ func (f AuditFilter) actions() []int16 {
 	}
 	chosen := []int16{}
 	for a, words := range actions {
-		if strings.Contains(words[0], strings.ToLower(f.Action)) && strings.Contains(words[1], strings.ToLower(f.LogType)) {
+		if strings.Contains(words[0], strings.ToLower(f.Action)) &&
+			strings.Contains(words[1], strings.ToLower(f.LogType)) {
 			chosen = append(chosen, int16(a))
 		}
 	}

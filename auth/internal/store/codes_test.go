@@ -23,7 +23,9 @@ func TestCodes_endWithSessions(t *testing.T) {
 		ends bool
 	}{
 		{"all sessions", func(u store.User, s uuid.UUID, at time.Time) error {
-			return try(t, db, func(b *store.Batch) { b.EndSessions(store.EndSessions{User: u.ID, Reason: "x", At: at}) })
+			return try(t, db, func(b *store.Batch) {
+				b.EndSessions(store.EndSessions{User: u.ID, Reason: "x", At: at})
+			})
 		}, true},
 		{"other sessions", func(u store.User, s uuid.UUID, at time.Time) error {
 			return try(t, db, func(b *store.Batch) {
@@ -108,8 +110,9 @@ func TestTakeFlow_keepsNoSecrets(t *testing.T) {
 	db := storetest.Open(t)
 	u := addUser(t, db, "mia@example.org")
 	send(t, db, func(b *store.Batch) {
-		b.InsertIssuedFlow(store.Flow{ID: uuid.New(), User: u.ID, Method: "oauth", Challenge: "c", ChallengeMethod: "plain",
-			IssuedAt: noon, CreatedAt: noon,
+		b.InsertIssuedFlow(store.Flow{ID: uuid.New(), User: u.ID, Method: "oauth", Challenge: "c",
+			ChallengeMethod: "plain",
+			IssuedAt:        noon, CreatedAt: noon,
 			ExpiresAt: noon.Add(time.Hour), ProviderTokens: []byte("sealed"), Linked: []byte("sealed")}, digest("code"))
 	})
 	if f, err := take(t, db, "code"); err != nil || f.ProviderTokens == nil || f.Linked == nil {

@@ -51,8 +51,8 @@ func wrapError(doing string, err error) error {
 }
 
 func meaningOf(err error) error {
-	for _, ours := range []error{ErrNotFound, ErrUnavailable, ErrEmailTaken, ErrPhoneTaken, ErrIDTaken, ErrIdentityTaken,
-		ErrFactorName, ErrFactorPhone, ErrUserGone} {
+	for _, ours := range []error{ErrNotFound, ErrUnavailable, ErrEmailTaken, ErrPhoneTaken, ErrIDTaken,
+		ErrIdentityTaken, ErrFactorName, ErrFactorPhone, ErrUserGone} {
 		if errors.Is(err, ours) {
 			return nil // said already
 		}

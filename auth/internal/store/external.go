@@ -64,7 +64,8 @@ func (db *DB) UseExternalState(ctx context.Context, hash []byte, now time.Time) 
 	err := db.queryRow(ctx, "use external state", func(r pgx.Row) error {
 		return r.Scan((*nullBytes)(&s.Hash), &s.Provider, &s.Aud, &s.RedirectTo, &s.Challenge, &s.ChallengeMethod,
 			(*nullBytes)(&s.InviteHash),
-			(*nullUUID)(&s.LinkingUser), (*nullUUID)(&s.LinkingSession), (*nullBytes)(&s.CookieHash), (*nullBytes)(&s.Private),
+			(*nullUUID)(&s.LinkingUser), (*nullUUID)(&s.LinkingSession), (*nullBytes)(&s.CookieHash),
+			(*nullBytes)(&s.Private),
 			(*nullTime)(&s.CreatedAt), (*nullTime)(&s.ExpiresAt), (*nullTime)(&s.UsedAt), (*nullInt)(&s.LinkingAAL))
 	}, useExternalState, hash, now)
 	return s, err

@@ -25,8 +25,9 @@ func newState(name string) store.ExternalState {
 	return store.ExternalState{
 		Hash: sum[:], Provider: "github", Aud: "authenticated", RedirectTo: "https://app.example.org/", Challenge: "c",
 		ChallengeMethod: "s256",
-		InviteHash:      []byte("invite"), LinkingUser: uuid.New(), LinkingSession: uuid.New(), CookieHash: []byte("cookie"),
-		Private: []byte("private"), CreatedAt: noon, ExpiresAt: noon.Add(5 * time.Minute),
+		InviteHash:      []byte("invite"), LinkingUser: uuid.New(), LinkingSession: uuid.New(),
+		CookieHash: []byte("cookie"),
+		Private:    []byte("private"), CreatedAt: noon, ExpiresAt: noon.Add(5 * time.Minute),
 	}
 }
 
@@ -118,7 +119,8 @@ func TestMatches(t *testing.T) {
 	f([]string{"github"}, "19", []string{"gone@example.org", "gone2@example.org", "x"})
 	var taken []string
 	send(t, db, func(b *store.Batch) {
-		b.TakenByOthers(&taken, "authenticated", []string{"mia@example.org", "tom@example.org", "second@example.org"}, tom.ID)
+		b.TakenByOthers(&taken, "authenticated", []string{"mia@example.org", "tom@example.org", "second@example.org"},
+			tom.ID)
 	})
 	if len(taken) != 1 || taken[0] != "mia@example.org" {
 		t.Errorf("%v", taken)
@@ -199,7 +201,8 @@ func TestMigrate_external(t *testing.T) {
 	}
 	u, flow, token := uuid.New(), uuid.New(), uuid.New()
 	for _, sql := range []string{
-		fmt.Sprintf(`insert into {users} (id, aud, role, created_at, updated_at) values ('%s', 'a', 'r', now(), now())`, u),
+		fmt.Sprintf(`insert into {users} (id, aud, role, created_at, updated_at) values ('%s', 'a', 'r', now(), now())`,
+			u),
 		fmt.Sprintf(`insert into {flows} (id, user_id, method, challenge, challenge_method, created_at, expires_at) values ('%s', '%s', 'recovery', 'c', 's256', now(), now())`, flow, u),
 		fmt.Sprintf(`insert into {one_time_tokens} (id, user_id, kind, address, created_at, expires_at) values ('%s', '%s', 'recovery', 'a', now(), now())`, token, u),
 	} {

@@ -76,7 +76,8 @@ const factorColumns = `
 
 func factorTargets(f *Factor) []any {
 	return []any{(*nullUUID)(&f.ID), (*nullText)(&f.Kind), (*nullText)(&f.FriendlyName), (*nullText)(&f.Phone),
-		(*nullTime)(&f.CreatedAt), (*nullTime)(&f.UpdatedAt), (*nullTime)(&f.VerifiedAt), (*nullTime)(&f.LastChallengedAt)}
+		(*nullTime)(&f.CreatedAt), (*nullTime)(&f.UpdatedAt), (*nullTime)(&f.VerifiedAt),
+		(*nullTime)(&f.LastChallengedAt)}
 }
 
 var selectFactors = define(`

@@ -48,7 +48,8 @@ func TestFactors(t *testing.T) {
 		b.SpendStep(a.ID, 7, []byte("anew"))
 		b.SpendStep(a.ID, 5, nil) // an older one
 	})
-	a.LastChallengedAt, a.VerifiedAt, a.UpdatedAt = noon.Add(time.Minute), noon.Add(2*time.Minute), noon.Add(2*time.Minute)
+	a.LastChallengedAt, a.VerifiedAt, a.UpdatedAt = noon.Add(time.Minute), noon.Add(2*time.Minute),
+		noon.Add(2*time.Minute)
 	want := []store.Factor{a, b}
 	f := func(how string, got []store.Factor, err error) {
 		t.Helper()
@@ -84,8 +85,9 @@ func TestFactors(t *testing.T) {
 
 	// Names and numbers are a user's own.
 	for want, taken := range map[error]store.Factor{
-		store.ErrFactorName:  {ID: uuid.New(), Kind: store.FactorTOTP, CreatedAt: noon},
-		store.ErrFactorPhone: {ID: uuid.New(), Kind: store.FactorPhone, FriendlyName: "x", Phone: b.Phone, CreatedAt: noon},
+		store.ErrFactorName: {ID: uuid.New(), Kind: store.FactorTOTP, CreatedAt: noon},
+		store.ErrFactorPhone: {ID: uuid.New(), Kind: store.FactorPhone, FriendlyName: "x", Phone: b.Phone,
+			CreatedAt: noon},
 	} {
 		if err := try(t, db, func(b *store.Batch) { b.InsertFactor(u.ID, taken, nil) }); !errors.Is(err, want) {
 			t.Errorf("%v, want %v", err, want)
@@ -148,7 +150,8 @@ func TestLowerSessions(t *testing.T) {
 			b.InsertSession(n)
 			if s.factor != uuid.Nil {
 				var got store.Session
-				b.RaiseSession(&got, store.Raise{User: u.ID, Session: n.ID, SecretHash: secretOf, Factor: s.factor, AMR: n.AMR,
+				b.RaiseSession(&got, store.Raise{User: u.ID, Session: n.ID, SecretHash: secretOf, Factor: s.factor,
+					AMR: n.AMR,
 					Now: noon})
 			}
 		})
@@ -183,7 +186,8 @@ func TestLowerSessions(t *testing.T) {
 		state{2, phone.ID, list(mobile, otp)})
 	f("before another kind", phone, "mfa/phone", u, state{2, phone.ID, list(mobile, totp, otp)},
 		state{2, uuid.Nil, list(totp, otp)})
-	f("gone on in another session", first, "totp", u, state{2, uuid.Nil, list(otp, totp)}, state{1, uuid.Nil, list(otp)})
+	f("gone on in another session", first, "totp", u, state{2, uuid.Nil, list(otp, totp)},
+		state{1, uuid.Nil, list(otp)})
 	f("of aal1", first, "totp", u, state{1, uuid.Nil, list(otp)}, state{1, uuid.Nil, list(otp)})
 	f("of somebody else", first, "totp", other, state{2, first.ID, list(totp)}, state{2, first.ID, list(totp)})
 	f("nothing else", first, "totp", u, state{2, first.ID, list(totp)}, state{1, uuid.Nil, "[]"})

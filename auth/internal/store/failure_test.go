@@ -133,7 +133,10 @@ func TestPool_full(t *testing.T) {
 	for range 40 {
 		wg.Go(func() {
 			for range 5 {
-				err := db.InTx(t.Context(), func(tx *store.Tx) error { _, err := tx.LockUser(t.Context(), u.ID); return err })
+				err := db.InTx(t.Context(), func(tx *store.Tx) error {
+					_, err := tx.LockUser(t.Context(), u.ID)
+					return err
+				})
 				if err != nil {
 					t.Error(err)
 				}

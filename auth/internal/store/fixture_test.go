@@ -43,7 +43,8 @@ func newUser(email string) store.User {
 func emailIdentity(u store.User) store.Identity {
 	return store.Identity{
 		ID: uuid.New(), UserID: u.ID, Provider: "email", ProviderID: u.ID.String(), Email: u.Email,
-		Data: json.RawMessage(`{"email": "` + u.Email + `", "email_verified": false}`), LastSignInAt: noon, CreatedAt: noon,
+		Data: json.RawMessage(`{"email": "` + u.Email + `", "email_verified": false}`), LastSignInAt: noon,
+		CreatedAt: noon,
 		UpdatedAt: noon,
 	}
 }
@@ -61,7 +62,8 @@ func addUser(t *testing.T, db *store.DB, email string) store.User {
 }
 
 func newSession(u store.User, at time.Time) store.NewSession {
-	return store.NewSession{ID: uuid.New(), User: u.ID, SecretHash: secretOf, At: at, UserAgent: "agent", IP: "192.0.2.1",
+	return store.NewSession{ID: uuid.New(), User: u.ID, SecretHash: secretOf, At: at, UserAgent: "agent",
+		IP:  "192.0.2.1",
 		AAL: 1, AMR: json.RawMessage(`[{"method": "password", "timestamp": 1930000000}]`)}
 }
 

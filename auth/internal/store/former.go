@@ -29,7 +29,8 @@ order by state = 'open' desc, started_at desc limit 1`)
 // Takeover reads the takeover that is open, or else the last one that was closed.
 func (db *DB) Takeover(ctx context.Context) (m Takeover, err error) {
 	err = db.query(ctx, "takeover", func(r pgx.Rows) error {
-		return r.Scan(&m.Source, &m.Open, (*nullTime)(&m.StartedAt), (*nullTime)(&m.ClosedAt), (*nullTime)(&m.LinksUntil))
+		return r.Scan(&m.Source, &m.Open, (*nullTime)(&m.StartedAt), (*nullTime)(&m.ClosedAt),
+			(*nullTime)(&m.LinksUntil))
 	}, selectTakeover)
 	return m, err
 }
@@ -39,7 +40,9 @@ select count(*) from {users} where is_anonymous and created_at < $1`)
 
 // CarriedAnonymous counts the anonymous users who were made before a takeover was closed.
 func (db *DB) CarriedAnonymous(ctx context.Context, closed time.Time) (n int64, err error) {
-	err = db.query(ctx, "carried anonymous", func(r pgx.Rows) error { return r.Scan(&n) }, countCarriedAnonymous, closed)
+	err = db.query(ctx, "carried anonymous", func(r pgx.Rows) error {
+		return r.Scan(&n)
+	}, countCarriedAnonymous, closed)
 	return n, err
 }
 

@@ -33,7 +33,8 @@ func TestTakeover(t *testing.T) {
 	insert("h:5432/d auth", "closed", `{}`, before, &closed)
 	f(store.Takeover{Source: "h:5432/d auth", StartedAt: before, ClosedAt: closed})
 	insert("h:5432/d other", "closed", `{"links_until": "2031-03-04T14:00:00+02:00"}`, noon.Add(-time.Minute), &noon)
-	f(store.Takeover{Source: "h:5432/d other", StartedAt: noon.Add(-time.Minute), ClosedAt: noon, LinksUntil: noon.Truncate(time.Second)})
+	f(store.Takeover{Source: "h:5432/d other", StartedAt: noon.Add(-time.Minute), ClosedAt: noon,
+		LinksUntil: noon.Truncate(time.Second)})
 	insert("h:5432/d third", "open", `{"links_until": null}`, before.Add(-time.Hour), nil)
 	f(store.Takeover{Source: "h:5432/d third", Open: true, StartedAt: before.Add(-time.Hour)})
 }

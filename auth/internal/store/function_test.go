@@ -44,7 +44,8 @@ func TestCallFunction(t *testing.T) {
 		out, err := db.CallFunction(ctx, "hooks", f, []byte(`{"a":1}`), limit)
 		return string(out), err
 	}
-	for f, want := range map[string]string{"Echo": `{"a": 1, "seen": true}`, "old": `{"a":1}`, "nothing": "", "none": ""} {
+	for f, want := range map[string]string{"Echo": `{"a": 1, "seen": true}`, "old": `{"a":1}`, "nothing": "",
+		"none": ""} {
 		if got, err := call(f, time.Minute); err != nil || got != want {
 			t.Errorf("%s: %q, %v; want %q", f, got, err, want)
 		}

@@ -21,7 +21,8 @@ func TestFirstSigningKey(t *testing.T) {
 	for i := range kept {
 		wg.Go(func() {
 			list, err := db.FirstSigningKey(t.Context(),
-				store.SigningKey{KID: fmt.Sprint(i), Algorithm: "RS256", Sealed: []byte("sealed"), CreatedAt: noon, SignsAt: noon})
+				store.SigningKey{KID: fmt.Sprint(i), Algorithm: "RS256", Sealed: []byte("sealed"), CreatedAt: noon,
+					SignsAt: noon})
 			if err != nil || len(list) != 1 {
 				t.Errorf("%d keys, %v", len(list), err)
 				return

@@ -133,7 +133,8 @@ func TestMigrate_refuses(t *testing.T) {
 	apply(fstest.MapFS{"00001_a.sql": first, "00002_b.sql": file("alter table {users} add n int; select nonsense;")}, 0,
 		`migration 00002_b.sql`)
 	// Outside of a transaction, statement by statement, and again after a kill between the two.
-	index := file("-- outside\ndrop index concurrently if exists {users_newest};\ncreate index concurrently {users_newest} on {users} (id);\n")
+	index := file("-- outside\ndrop index concurrently if exists {users_newest};\n" +
+		"create index concurrently {users_newest} on {users} (id);\n")
 	apply(fstest.MapFS{"00001_a.sql": first, "00002_b.sql": index}, 1, "")
 	// A rollback: the newer schema is fine unless it says otherwise.
 	apply(fstest.MapFS{"00001_a.sql": first}, 0, "")
@@ -307,7 +308,8 @@ func TestMigrate_beforeFactors(t *testing.T) {
 	s := newSession(u, noon)
 	err = db.With(ctx, func(c *pgx.Conn) error { // as the program of then did
 		_, err := c.Exec(ctx,
-			"insert into auth_sessions (id, user_id, created_at, secret_hash, refreshed_at, aal, amr) values ($1, $2, $3, '', $3, 2, '[]')", s.ID.String(), u.ID.String(), noon)
+			"insert into auth_sessions (id, user_id, created_at, secret_hash, refreshed_at, aal, amr) values ($1, "+
+				"$2, $3, '', $3, 2, '[]')", s.ID.String(), u.ID.String(), noon)
 		return err
 	})
 	if err != nil {

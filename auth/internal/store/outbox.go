@@ -214,7 +214,9 @@ returning ` + messageColumns)
 
 // ClaimMessage takes one message, due or not. ErrNotFound: there is none that waits.
 func (db *DB) ClaimMessage(ctx context.Context, message uuid.UUID, until time.Time) (m Message, err error) {
-	err = db.queryRow(ctx, "claim message", func(r pgx.Row) error { return r.Scan(messageTargets(&m)...) }, claimMessage,
+	err = db.queryRow(ctx, "claim message", func(r pgx.Row) error {
+		return r.Scan(messageTargets(&m)...)
+	}, claimMessage,
 		message, until)
 	return m, err
 }
@@ -254,7 +256,9 @@ func (db *DB) OutboxWaiting(ctx context.Context, now time.Time) (by map[string]W
 // OldestDueOn is OldestDue for some channels: those that a process sends.
 func (db *DB) OldestDueOn(ctx context.Context, channels []string, now time.Time) (time.Duration, error) {
 	var since time.Time
-	err := db.queryRow(ctx, "oldest due", func(r pgx.Row) error { return r.Scan((*nullTime)(&since)) }, oldestDueOn, now,
+	err := db.queryRow(ctx, "oldest due", func(r pgx.Row) error {
+		return r.Scan((*nullTime)(&since))
+	}, oldestDueOn, now,
 		channels)
 	if err != nil || since.IsZero() {
 		return 0, err

@@ -115,7 +115,8 @@ func TestResendMessage_failed(t *testing.T) {
 		t.Helper()
 		id := uuid.New()
 		send(t, db, func(b *store.Batch) {
-			b.InsertMessage(store.NewMessage{ID: id, User: u.ID, Channel: channel, Kind: kind, Payload: []byte("sealed"), At: at,
+			b.InsertMessage(store.NewMessage{ID: id, User: u.ID, Channel: channel, Kind: kind,
+				Payload: []byte("sealed"), At: at,
 				ExpiresAt: noon.Add(time.Hour)})
 		})
 		if err := db.FailMessage(ctx, id, noon, "no such mailbox"); err != nil {
@@ -157,7 +158,8 @@ func TestResendMessage_failed(t *testing.T) {
 		t.Helper()
 		n := 0
 		if err := db.Pool().QueryRow(ctx,
-			"select count(*) from outbox where state = 'failed' and payload is not null").Scan(&n); err != nil || n != want {
+			"select count(*) from outbox where state = 'failed' and payload is not null").Scan(&n); err != nil ||
+			n != want {
 			t.Errorf("%d payloads of failed messages, want %d: %v", n, want, err)
 		}
 	}

@@ -31,7 +31,8 @@ func TestPgBouncer(t *testing.T) {
 	// load is how many of 80 lives failed.
 	load := func(url string) (failed int) {
 		db, err := store.Open(t.Context(),
-			store.Options{URL: url, Settings: store.Settings{MaxConns: 8}, Log: slog.New(slog.NewTextHandler(&log, nil))})
+			store.Options{URL: url, Settings: store.Settings{MaxConns: 8},
+				Log: slog.New(slog.NewTextHandler(&log, nil))})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -91,7 +91,8 @@ left join {identities} i on i.user_id = u.id`
 // the fields say why.
 func (db *DB) Refresh(ctx context.Context, p Refresh) (Refreshed, error) {
 	what, args := refreshSession, []any{p.Session, p.SecretHash[:], int64(p.Counter), p.Now, p.UserAgent, p.IP,
-		timeOrNull(p.CreatedAfter), timeOrNull(p.ActiveAfter), p.SinglePerUser, ActionTokenRefreshed, timeOrNull(p.ServerNow)}
+		timeOrNull(p.CreatedAfter), timeOrNull(p.ActiveAfter), p.SinglePerUser, ActionTokenRefreshed,
+		timeOrNull(p.ServerNow)}
 	if !p.LowAfter.IsZero() {
 		what, args = refreshBoundedSession, append(args, p.LowAfter)
 	}

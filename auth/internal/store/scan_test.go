@@ -21,8 +21,8 @@ func TestScanRow(t *testing.T) {
 	}
 	defer conn.Close(ctx)
 	fresh := func() []any {
-		return []any{new(nullTime), new(nullUUID), new(nullText), new(string), new(nullBytes), new(nullBytes), new(bool),
-			new(nullUint), new(nullInt), new(nullBool), new(float64)}
+		return []any{new(nullTime), new(nullUUID), new(nullText), new(string), new(nullBytes), new(nullBytes),
+			new(bool), new(nullUint), new(nullInt), new(nullBool), new(float64)}
 	}
 	read := func(values string, mode pgx.QueryExecMode, scan func(pgx.Rows, []any) error) ([]any, error) {
 		targets := fresh()
@@ -53,22 +53,26 @@ func TestScanRow(t *testing.T) {
 		}
 	}
 	const idText = "'d673abe5-64a7-4b5b-9344-6d91bb04ef60'::uuid"
-	f("'2026-11-21 16:18:39.527070+00'::timestamptz", idText, "'häst'::text", "'x'::varchar", `'{"a": [1, null]}'::jsonb`,
+	f("'2026-11-21 16:18:39.527070+00'::timestamptz", idText, "'häst'::text", "'x'::varchar",
+		`'{"a": [1, null]}'::jsonb`,
 		`'\x00ff'::bytea`, "true", "9000000000::bigint", "2::smallint", "true", "1.5::float8")
-	f("'1969-12-31 23:59:59.999999+00'::timestamptz", idText, "''::text", "''::text", "'{}'::json", "''::bytea", "false",
-		"-1::bigint", "-1::smallint", "null::bool", "0::float8")
-	f("null::timestamptz", "null::uuid", "null::text", "'x'::name", "null::jsonb", "null::bytea", "true", "null::bigint",
-		"null::smallint", "false", "0::float8")
-	f("'0001-01-01 00:00:00+00'::timestamptz", idText, "'x'::char(3)", "'x'::text", "'null'::jsonb", "null::bytea", "true",
-		"7::integer", "7::integer", "false", "0::float8")
+	f("'1969-12-31 23:59:59.999999+00'::timestamptz", idText, "''::text", "''::text", "'{}'::json", "''::bytea",
+		"false", "-1::bigint", "-1::smallint", "null::bool", "0::float8")
+	f("null::timestamptz", "null::uuid", "null::text", "'x'::name", "null::jsonb", "null::bytea", "true",
+		"null::bigint", "null::smallint", "false", "0::float8")
+	f("'0001-01-01 00:00:00+00'::timestamptz", idText, "'x'::char(3)", "'x'::text", "'null'::jsonb", "null::bytea",
+		"true", "7::integer", "7::integer", "false", "0::float8")
 	f("'infinity'::timestamptz", idText, "null::varchar", "'x'::text", "'1'::jsonb", "'a'::bytea", "true", "7::numeric",
 		"7::bigint", "false", "0::float8")
-	f("'-infinity'::timestamptz", idText, "'x'", "'x'", "'1'::jsonb", "'a'::bytea", "true", "7", "7", "false", "0::float8")
+	f("'-infinity'::timestamptz", idText, "'x'", "'x'", "'1'::jsonb", "'a'::bytea", "true", "7", "7", "false",
+		"0::float8")
 	// refused
 	f("now()::timestamptz(0)", idText, "'x'", "null::text", "'1'::jsonb", "'a'::bytea", "true", "7", "7", "false",
 		"0::float8")
 	f("'x'::text", idText, "'x'", "'x'", "'1'::jsonb", "'a'::bytea", "true", "7", "7", "false", "0::float8")
-	f("null::timestamptz", "'x'::text", "'x'", "'x'", "'1'::jsonb", "'a'::bytea", "true", "7", "7", "false", "0::float8")
-	f("null::timestamptz", idText, "'x'", "'x'", "'1'::jsonb", "'a'::bytea", "null::bool", "7", "7", "false", "0::float8")
+	f("null::timestamptz", "'x'::text", "'x'", "'x'", "'1'::jsonb", "'a'::bytea", "true", "7", "7", "false",
+		"0::float8")
+	f("null::timestamptz", idText, "'x'", "'x'", "'1'::jsonb", "'a'::bytea", "null::bool", "7", "7", "false",
+		"0::float8")
 	f("null::timestamptz", idText)
 }

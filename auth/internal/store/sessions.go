@@ -65,8 +65,8 @@ values ($1, (select id from {users} where id = $2 and deleted_at is null), $3, $
 
 // InsertSession opens a session; ErrUserGone when its user doesn't exist, or was deleted.
 func (b *Batch) InsertSession(s NewSession) {
-	b.exec("insert session", insertSession, s.ID, s.User, s.At, s.SecretHash[:], s.UserAgent, s.IP, s.AAL, []byte(s.AMR),
-		s.Tag, timeOrNull(s.NotAfter), bytesOrNull(s.Place))
+	b.exec("insert session", insertSession, s.ID, s.User, s.At, s.SecretHash[:], s.UserAgent, s.IP, s.AAL,
+		[]byte(s.AMR), s.Tag, timeOrNull(s.NotAfter), bytesOrNull(s.Place))
 }
 
 // Why a session ended. A sign-out without scope takes the refresh token only: see Session.Readable.

@@ -64,7 +64,8 @@ func TestRefresh_parallel(t *testing.T) {
 				if out.Rotated {
 					rotated.Add(1)
 				}
-				if out.Session.Counter != round+1 || out.User.ID != u.ID || out.Session.RefreshedAt != noon.Add(time.Minute) ||
+				if out.Session.Counter != round+1 || out.User.ID != u.ID ||
+					out.Session.RefreshedAt != noon.Add(time.Minute) ||
 					len(out.User.Identities) != 1 {
 					t.Errorf("round %d: counter %d, user %v, refreshed %v", round, out.Session.Counter, out.User.ID,
 						out.Session.RefreshedAt)
@@ -109,7 +110,9 @@ func TestRefresh_refused(t *testing.T) {
 	rotated := store.Refreshed{Rotated: true, Session: store.Session{Counter: 1}}
 	ended := store.Refreshed{Session: store.Session{EndedAt: noon}}
 	f("plain", rotated, func(store.User, *store.Refresh, *store.Batch) {})
-	f("a number never issued", store.Refreshed{}, func(_ store.User, r *store.Refresh, _ *store.Batch) { r.Counter = 7 })
+	f("a number never issued", store.Refreshed{}, func(_ store.User, r *store.Refresh, _ *store.Batch) {
+		r.Counter = 7
+	})
 	f("banned", store.Refreshed{}, func(u store.User, r *store.Refresh, b *store.Batch) {
 		b.UpdateUser(store.UserPatch{ID: u.ID, Now: noon, BannedUntil: ptr(now.Add(time.Second))})
 	})
@@ -288,10 +291,12 @@ func TestEndSurplus(t *testing.T) {
 	other := addSession(t, db, tom, noon)
 	for range 2 {
 		send(t, db, func(b *store.Batch) { b.EnforceSessionLimit(mia.ID, 2, noon.Add(time.Minute)) })
-		if s := session(t, db, mia, first); s.EndedReason != store.EndedSessionLimit || s.EndedAt != noon.Add(time.Minute) {
+		if s := session(t, db, mia, first); s.EndedReason != store.EndedSessionLimit ||
+			s.EndedAt != noon.Add(time.Minute) {
 			t.Errorf("%+v", s)
 		}
-		if session(t, db, mia, second).Ended() || session(t, db, mia, third).Ended() || session(t, db, tom, other).Ended() {
+		if session(t, db, mia, second).Ended() || session(t, db, mia, third).Ended() ||
+			session(t, db, tom, other).Ended() {
 			t.Error("too many ended")
 		}
 	}

@@ -223,7 +223,9 @@ func (db *DB) FailedPassword(ctx context.Context, f FailedPassword) error {
 		f.Note.Refill.Seconds()}
 	e := db.admitAudit(f.Audit)
 	var taken, due, wrote bool
-	err := db.queryRow(ctx, "failed password", func(r pgx.Row) error { return r.Scan(&taken, &due, &wrote) }, failPassword,
+	err := db.queryRow(ctx, "failed password", func(r pgx.Row) error {
+		return r.Scan(&taken, &due, &wrote)
+	}, failPassword,
 		append(append(args, f.Audit.args()...), e.args()...)...)
 	e.report(due, wrote, err)
 	return f.result(taken, err)

@@ -26,7 +26,8 @@ import (
 
 // Settings are those of the tables and of the pool of connections.
 type Settings struct {
-	// Put before every table's name, literally: `auth_` gives `auth_users`. Another value is another, empty set of tables.
+	// Put before every table's name, literally: `auth_` gives `auth_users`. Another value is
+	// another, empty set of tables.
 	Namespace string `env:"AUTH_DB_NAMESPACE" restart:"true"`
 	// Most connections; 0: what the server has free at start, less 5.
 	MaxConns int `env:"AUTH_DB_MAX_POOL_SIZE" envDefault:"0" min:"0" restart:"true"`
@@ -101,7 +102,8 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 		config.ConnConfig.RuntimeParams["application_name"] = cmp.Or(o.Name, "auth")
 	}
 	if config.ConnConfig.DefaultQueryExecMode == pgx.QueryExecModeCacheStatement {
-		config.ConnConfig.DescriptionCacheCapacity = 0 // nothing reads this cache, and it takes 27 KB of each connection
+		// nothing reads this cache, and it takes 27 KB of each connection
+		config.ConnConfig.DescriptionCacheCapacity = 0
 	}
 	db := &DB{ns: o.Namespace, fill: filler(o.Namespace), log: o.Log}
 	if db.log == nil {

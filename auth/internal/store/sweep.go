@@ -12,8 +12,8 @@ import (
 // Sweep says what has expired. A zero time keeps everything of its kind.
 type Sweep struct {
 	Now time.Time
-	// Tokens, flows, states, spent ID tokens and limits go when they have been worthless since before Now. Messages go when
-	// they were done before Messages, audit rows when they are older than Audit.
+	// Tokens, flows, states, spent ID tokens and limits go when they have been worthless since before Now. Messages go
+	// when they were done before Messages, audit rows when they are older than Audit.
 	Messages, Audit time.Time
 	// Challenges go when they expired before Challenges, unverified factors when they were enrolled before Factors.
 	Challenges, Factors time.Time

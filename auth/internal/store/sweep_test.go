@@ -38,7 +38,8 @@ func TestSweep(t *testing.T) {
 		b.EndSessions(store.EndSessions{User: u.ID, Only: ended, Reason: store.EndedLogout, At: old})
 		b.InsertToken(newToken(u, store.KindRecovery, old))
 		b.InsertToken(newToken(u, store.KindMagicLink, fresh))
-		b.InsertFlow(store.Flow{ID: uuid.New(), Method: "oauth", ChallengeMethod: "s256", CreatedAt: old, ExpiresAt: old})
+		b.InsertFlow(store.Flow{ID: uuid.New(), Method: "oauth", ChallengeMethod: "s256", CreatedAt: old,
+			ExpiresAt: old})
 		b.Take(store.Limit{Key: []byte("old"), Size: 1, Refill: time.Hour}, 1, old)
 		b.Take(store.Limit{Key: []byte("new"), Size: 1, Refill: time.Hour}, 1, fresh)
 		here, there := newSession(u, old), newSession(u, fresh)

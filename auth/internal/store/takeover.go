@@ -17,8 +17,8 @@ type Move struct {
 	// Source is HOST:PORT/DATABASE SCHEMA; Mark tells its tables from others of that name.
 	Source, Mark string
 	Closed       bool
-	// Floor is the transaction of the source since which the next pass looks for changes, PassFloor that of the pass that
-	// is under way; nil: none.
+	// Floor is the transaction of the source since which the next pass looks for changes, PassFloor that of the pass
+	// that is under way; nil: none.
 	Floor, PassFloor *int64
 	Steps            json.RawMessage
 	StartedAt        time.Time
@@ -116,7 +116,8 @@ update {moves} set state = 'closed', closed_at = $3, owner = null where id = $1 
 func (c *Carrier) Close(ctx context.Context, m *Move, at time.Time, traits json.RawMessage) error {
 	b := c.t.Batch()
 	b.exec("close move", closeMove, m.ID, m.Owner, at)
-	b.exec("audit", insertAudit, append(Audit{At: at, Action: ActionUsersCarried, ActorRole: "auth takeover", Traits: traits}.args(), nil)...)
+	b.exec("audit", insertAudit,
+		append(Audit{At: at, Action: ActionUsersCarried, ActorRole: "auth takeover", Traits: traits}.args(), nil)...)
 	return b.Send(ctx)
 }
 
@@ -211,7 +212,8 @@ func (db *DB) CountUsers(ctx context.Context) (n int64, err error) {
 	return n, err
 }
 
-var analyzeCarried = []string{"{users}", "{identities}", "{factors}", "{sessions}", "{former_tokens}", "{one_time_tokens}"}
+var analyzeCarried = []string{"{users}", "{identities}", "{factors}", "{sessions}", "{former_tokens}",
+	"{one_time_tokens}"}
 
 // AnalyzeCarried renews the planner's statistics after many rows have come.
 func (db *DB) AnalyzeCarried(ctx context.Context) error {

@@ -24,7 +24,9 @@ select (select system_identifier from pg_control_system())::text,
 
 // Location asks the catalogue.
 func (db *DB) Location(ctx context.Context) (p Location, err error) {
-	err = db.queryRow(ctx, "location", func(r pgx.Row) error { return r.Scan(&p.Cluster, &p.Database, &p.Schema, &p.Role) }, selectLocation)
+	err = db.queryRow(ctx, "location", func(r pgx.Row) error {
+		return r.Scan(&p.Cluster, &p.Database, &p.Schema, &p.Role)
+	}, selectLocation)
 	return p, err
 }
 

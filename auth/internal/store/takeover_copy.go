@@ -16,8 +16,9 @@ var (
 		last_sign_in_at email_confirmed_at phone_confirmed_at invited_at banned_until deleted_at confirmation_sent_at
 		recovery_sent_at email_change_sent_at phone_change_sent_at reauthentication_sent_at new_email new_phone
 		current_email_proven new_email_proven`)
-	carriedIdentity = strings.Fields(`id user_id provider provider_id email identity_data last_sign_in_at created_at updated_at`)
-	carriedFactor   = strings.Fields(`id user_id kind friendly_name phone secret last_step created_at updated_at verified_at
+	carriedIdentity = strings.Fields(
+		`id user_id provider provider_id email identity_data last_sign_in_at created_at updated_at`)
+	carriedFactor = strings.Fields(`id user_id kind friendly_name phone secret last_step created_at updated_at verified_at
 		last_challenged_at`)
 	carriedSession = strings.Fields(`id user_id created_at secret_hash counter refreshed_at user_agent ip aal amr tag factor_id
 		not_after`)
@@ -42,7 +43,8 @@ func assign(names []string) string {
 // stage makes a temporary table like the columns of a table. It ends with the transaction, and so does its name: a
 // pooler's next client doesn't see it.
 func stage(name, table string, names []string) string {
-	return "create temporary table " + name + " on commit drop as select " + strings.Join(names, ", ") + " from {" + table +
+	return "create temporary table " + name + " on commit drop as select " + strings.Join(names, ", ") + " from {" +
+		table +
 		"} with no data"
 }
 
@@ -77,11 +79,12 @@ func jsonOrNull(b json.RawMessage) any {
 
 func userValues(u *User) []any {
 	return []any{u.ID, u.Aud, u.Role, u.Email, u.Phone, u.PasswordHash, u.IsAnonymous, jsonOrNull(u.AppMetadata),
-		jsonOrNull(u.UserMetadata), u.CreatedAt, u.UpdatedAt, timeOrNull(u.LastSignInAt), timeOrNull(u.EmailConfirmedAt),
+		jsonOrNull(u.UserMetadata), u.CreatedAt, u.UpdatedAt, timeOrNull(u.LastSignInAt),
+		timeOrNull(u.EmailConfirmedAt),
 		timeOrNull(u.PhoneConfirmedAt), timeOrNull(u.InvitedAt), timeOrNull(u.BannedUntil), timeOrNull(u.DeletedAt),
 		timeOrNull(u.ConfirmationSentAt), timeOrNull(u.RecoverySentAt), timeOrNull(u.EmailChangeSentAt),
-		timeOrNull(u.PhoneChangeSentAt), timeOrNull(u.ReauthenticationSentAt), u.NewEmail, u.NewPhone, u.CurrentEmailProven,
-		u.NewEmailProven}
+		timeOrNull(u.PhoneChangeSentAt), timeOrNull(u.ReauthenticationSentAt), u.NewEmail, u.NewPhone,
+		u.CurrentEmailProven, u.NewEmailProven}
 }
 
 // CarriedUser is a user with the sign-up that waits, if one does.
@@ -92,8 +95,8 @@ type CarriedUser struct {
 
 // Written is what a batch of rows has become.
 type Written struct {
-	// Added rows are new here, Updated ones were here, Removed ones had to go: another user holds the address. The other rows
-	// are left for the next run, Removed ones among them.
+	// Added rows are new here, Updated ones were here, Removed ones had to go: another user holds the address. The
+	// other rows are left for the next run, Removed ones among them.
 	Added, Updated, Removed int64
 }
 
@@ -185,8 +188,8 @@ func (c *Carrier) tokens(ctx context.Context, tokens []NewToken) error {
 	}
 	err := c.copyRows(ctx, stageTokens, "carried_tokens", carriedToken, len(tokens), func(i int) []any {
 		t := &tokens[i]
-		return []any{t.ID, t.User, string(t.Kind), t.Address, bytesOrNull(t.LinkHash), uuidOrNull(t.Flow), uuidOrNull(t.Identity),
-			t.PasswordHash, jsonOrNull(t.UserMetadata), t.CreatedAt, t.ExpiresAt}
+		return []any{t.ID, t.User, string(t.Kind), t.Address, bytesOrNull(t.LinkHash), uuidOrNull(t.Flow),
+			uuidOrNull(t.Identity), t.PasswordHash, jsonOrNull(t.UserMetadata), t.CreatedAt, t.ExpiresAt}
 	})
 	if err == nil {
 		_, err = c.t.exec(ctx, insertCarriedTokens)
@@ -203,8 +206,8 @@ on conflict do nothing`)
 func (c *Carrier) Identities(ctx context.Context, list []Identity) (w Written, err error) {
 	err = c.copyRows(ctx, stageIdentities, "carried_identities", carriedIdentity, len(list), func(n int) []any {
 		i := &list[n]
-		return []any{i.ID, i.UserID, i.Provider, i.ProviderID, i.Email, []byte(i.Data), timeOrNull(i.LastSignInAt), i.CreatedAt,
-			i.UpdatedAt}
+		return []any{i.ID, i.UserID, i.Provider, i.ProviderID, i.Email, []byte(i.Data), timeOrNull(i.LastSignInAt),
+			i.CreatedAt, i.UpdatedAt}
 	})
 	if err == nil {
 		w.Added, err = c.t.exec(ctx, insertCarriedIdentities)
@@ -221,8 +224,8 @@ on conflict do nothing`)
 func (c *Carrier) Factors(ctx context.Context, list []CarriedFactor) (w Written, err error) {
 	err = c.copyRows(ctx, stageFactors, "carried_factors", carriedFactor, len(list), func(i int) []any {
 		f := &list[i]
-		return []any{f.ID, f.UserID, string(f.Kind), f.FriendlyName, f.Phone, bytesOrNull(f.Secret), int64(0), f.CreatedAt, f.UpdatedAt,
-			f.VerifiedAt, timeOrNull(f.LastChallengedAt)}
+		return []any{f.ID, f.UserID, string(f.Kind), f.FriendlyName, f.Phone, bytesOrNull(f.Secret), int64(0),
+			f.CreatedAt, f.UpdatedAt, f.VerifiedAt, timeOrNull(f.LastChallengedAt)}
 	})
 	if err == nil {
 		w.Added, err = c.t.exec(ctx, insertCarriedFactors)
@@ -250,8 +253,8 @@ on conflict (token_mac) do update set session_id = excluded.session_id`)
 func (c *Carrier) Sessions(ctx context.Context, list []CarriedSession, fresh bool) (w Written, err error) {
 	if err := c.copyRows(ctx, stageSessions, "carried_sessions", carriedSession, len(list), func(i int) []any {
 		s := &list[i]
-		return []any{s.ID, s.UserID, s.CreatedAt, s.SecretHash[:], int64(0), s.RefreshedAt, s.UserAgent, s.IP, int16(s.AAL), []byte(s.AMR),
-			s.Tag, uuidOrNull(s.FactorID), timeOrNull(s.NotAfter)}
+		return []any{s.ID, s.UserID, s.CreatedAt, s.SecretHash[:], int64(0), s.RefreshedAt, s.UserAgent, s.IP,
+			int16(s.AAL), []byte(s.AMR), s.Tag, uuidOrNull(s.FactorID), timeOrNull(s.NotAfter)}
 	}); err != nil {
 		return w, err
 	}
@@ -285,9 +288,10 @@ func (c *Carrier) Sessions(ctx context.Context, list []CarriedSession, fresh boo
 	if len(former) == 0 {
 		return w, nil
 	}
-	if err := c.copyRows(ctx, stageFormer, "carried_former", []string{"token_mac", "session_id"}, len(former), func(i int) []any {
-		return former[i]
-	}); err != nil {
+	if err := c.copyRows(ctx, stageFormer, "carried_former", []string{"token_mac", "session_id"}, len(former),
+		func(i int) []any {
+			return former[i]
+		}); err != nil {
 		return w, err
 	}
 	_, err = c.t.exec(ctx, insertCarriedFormer)

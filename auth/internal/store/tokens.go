@@ -75,7 +75,8 @@ where $14 or exists (select from {users} where id = $2 and deleted_at is null)`)
 func (b *Batch) InsertToken(t NewToken) {
 	b.exec("insert token", insertToken, t.ID, t.User, string(t.Kind), t.Address, bytesOrNull(t.LinkHash),
 		bytesOrNull(t.OTPMAC), uuidOrNull(t.Flow),
-		t.PasswordHash, bytesOrNull(t.UserMetadata), t.CreatedAt, t.ExpiresAt, t.Keep, uuidOrNull(t.Identity), t.Required)
+		t.PasswordHash, bytesOrNull(t.UserMetadata), t.CreatedAt, t.ExpiresAt, t.Keep, uuidOrNull(t.Identity),
+		t.Required)
 }
 
 var deleteTokens = define(`
@@ -134,8 +135,8 @@ type Digits struct {
 	Now          time.Time
 	// MaxMisses voids the digits of a token, but not its link; 0: never.
 	MaxMisses int
-	// Tries is the bucket of wrong digits of the address, Place that of those from a known place of its owner's. Without
-	// a key they are not counted.
+	// Tries is the bucket of wrong digits of the address, Place that of those from a known place of its owner's.
+	// Without a key they are not counted.
 	Tries Limit
 	Place Place
 }
@@ -274,7 +275,9 @@ select exists (select from {one_time_tokens} t where t.link_hash = $1 and t.kind
 
 // LinkWaits says whether RedeemLink would find a token.
 func (db *DB) LinkWaits(ctx context.Context, hash []byte, kinds []Kind, now time.Time) (found bool, err error) {
-	err = db.queryRow(ctx, "link", func(r pgx.Row) error { return r.Scan(&found) }, linkWaits, hash, kindArray(kinds), now)
+	err = db.queryRow(ctx, "link", func(r pgx.Row) error {
+		return r.Scan(&found)
+	}, linkWaits, hash, kindArray(kinds), now)
 	return found, err
 }
 
@@ -357,11 +360,12 @@ func (b *Batch) Pending(dst *Pending, aud, address string, kinds ...Kind) {
 	b.rows("pending", func(r pgx.Rows) error {
 		t, f := &dst.Token, &dst.Flow
 		targets := append(userTargets(&dst.User),
-			(*nullUUID)(&t.ID), (*nullUUID)(&t.User), (*nullText)(&t.Kind), (*nullText)(&t.Address), (*nullUUID)(&t.Flow),
-			(*nullUUID)(&t.Identity), (*nullText)(&t.PasswordHash),
+			(*nullUUID)(&t.ID), (*nullUUID)(&t.User), (*nullText)(&t.Kind), (*nullText)(&t.Address),
+			(*nullUUID)(&t.Flow), (*nullUUID)(&t.Identity), (*nullText)(&t.PasswordHash),
 			(*nullBytes)(&t.UserMetadata), (*nullTime)(&t.CreatedAt), (*nullTime)(&t.ExpiresAt),
 			(*nullUUID)(&f.ID), (*nullUUID)(&f.User), (*nullText)(&f.Method), (*nullText)(&f.Challenge),
-			(*nullText)(&f.ChallengeMethod), (*nullTime)(&f.IssuedAt), (*nullTime)(&f.CreatedAt), (*nullTime)(&f.ExpiresAt))
+			(*nullText)(&f.ChallengeMethod), (*nullTime)(&f.IssuedAt), (*nullTime)(&f.CreatedAt),
+			(*nullTime)(&f.ExpiresAt))
 		return r.Scan(targets...)
 	}, selectPending, aud, address, kindArray(kinds))
 }

@@ -22,7 +22,8 @@ func newToken(u store.User, kind store.Kind, at time.Time) store.NewToken {
 	id := uuid.New()
 	address := u.Email + u.Phone
 	return store.NewToken{
-		Token:    store.Token{ID: id, User: u.ID, Kind: kind, Address: address, CreatedAt: at, ExpiresAt: at.Add(time.Hour)},
+		Token: store.Token{ID: id, User: u.ID, Kind: kind, Address: address, CreatedAt: at,
+			ExpiresAt: at.Add(time.Hour)},
 		LinkHash: digest("link " + id.String()), OTPMAC: digest("digits " + id.String()),
 	}
 }
@@ -228,7 +229,8 @@ func TestInsertToken(t *testing.T) {
 	send(t, db, func(b *store.Batch) {
 		b.MarkSent(nobody.ID, store.RecoverySent, noon)
 		b.InsertToken(newToken(nobody, store.KindRecovery, noon))
-		b.InsertFlow(store.Flow{ID: uuid.New(), User: nobody.ID, Method: "recovery", ChallengeMethod: "s256", CreatedAt: noon,
+		b.InsertFlow(store.Flow{ID: uuid.New(), User: nobody.ID, Method: "recovery", ChallengeMethod: "s256",
+			CreatedAt: noon,
 			ExpiresAt: noon})
 		b.InsertMessage(store.NewMessage{ID: uuid.New(), User: nobody.ID, Channel: "email", Kind: "recovery", At: noon,
 			ExpiresAt: noon.Add(time.Hour)})
@@ -294,8 +296,8 @@ func TestPending(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	mia, tom := addUser(t, db, "mia@example.org"), addUser(t, db, "tom@example.org")
-	older, newer, change := newToken(mia, store.KindSignup, noon), newToken(mia, store.KindSignup, noon.Add(time.Second)),
-		newToken(tom, store.KindEmailChangeNew, noon)
+	older, newer, change := newToken(mia, store.KindSignup, noon),
+		newToken(mia, store.KindSignup, noon.Add(time.Second)), newToken(tom, store.KindEmailChangeNew, noon)
 	older.Keep, newer.Keep = 4, 4
 	flow := store.Flow{ID: uuid.New(), User: mia.ID, Method: "email/signup", Challenge: "c", ChallengeMethod: "plain",
 		CreatedAt: noon, ExpiresAt: noon.Add(time.Hour)}

@@ -46,7 +46,8 @@ func TestTracer(t *testing.T) {
 		}
 	}
 	look(t.Context()) // prepares
-	unsampled, end := sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.NeverSample())).Tracer("test").Start(t.Context(), "request")
+	unsampled, end := sdktrace.NewTracerProvider(sdktrace.WithSampler(sdktrace.NeverSample())).Tracer("test").Start(
+		t.Context(), "request")
 	quiet := trips.During(func() { look(t.Context()); look(unsampled) })
 	end.End()
 	if got := spans.GetSpans(); len(got) > 0 {

@@ -51,7 +51,8 @@ func TestStatements_roundTrips(t *testing.T) {
 	})
 	f("failed password", 1, func() error {
 		return db.FailedPassword(ctx, store.FailedPassword{Tries: tries, Now: noon,
-			Note: store.NewInterval([]byte("n"), time.Minute), Audit: store.Audit{At: noon, Action: store.ActionLoginFailed}})
+			Note:  store.NewInterval([]byte("n"), time.Minute),
+			Audit: store.Audit{At: noon, Action: store.ActionLoginFailed}})
 	})
 	f("sign out", 1, func() error {
 		_, err := db.SignOut(ctx, store.SignOut{User: u.ID, Session: s, Scope: store.ScopeTokens, Now: noon})
@@ -81,8 +82,9 @@ func TestStatements_roundTrips(t *testing.T) {
 		b.Take(store.Limit{Key: []byte("mail"), Size: 30, Refill: time.Hour}, 0, noon)
 		b.MarkSent(u.ID, store.RecoverySent, noon)
 		b.InsertToken(newToken(u, store.KindRecovery, noon))
-		b.InsertMessage(store.NewMessage{ID: uuid.New(), User: u.ID, Channel: "email", Kind: "recovery", Payload: []byte("x"),
-			At: noon, ExpiresAt: noon})
+		b.InsertMessage(store.NewMessage{ID: uuid.New(), User: u.ID, Channel: "email", Kind: "recovery",
+			Payload: []byte("x"),
+			At:      noon, ExpiresAt: noon})
 		b.Audit(store.Audit{At: noon, Action: store.ActionUserRecoveryRequested, Actor: u.ID, OnlyFor: u.ID})
 		return b.Send(ctx)
 	})

@@ -50,10 +50,10 @@ func userTargets(u *User) []any {
 	return []any{
 		(*nullUUID)(&u.ID), &u.Aud, &u.Role, &u.Email, &u.Phone, &u.PasswordHash, &u.IsAnonymous,
 		(*nullBytes)(&u.AppMetadata), (*nullBytes)(&u.UserMetadata),
-		(*nullTime)(&u.CreatedAt), (*nullTime)(&u.UpdatedAt), (*nullTime)(&u.LastSignInAt), (*nullTime)(&u.EmailConfirmedAt),
-		(*nullTime)(&u.PhoneConfirmedAt),
-		(*nullTime)(&u.InvitedAt), (*nullTime)(&u.BannedUntil), (*nullTime)(&u.DeletedAt), (*nullTime)(&u.ConfirmationSentAt),
-		(*nullTime)(&u.RecoverySentAt),
+		(*nullTime)(&u.CreatedAt), (*nullTime)(&u.UpdatedAt), (*nullTime)(&u.LastSignInAt),
+		(*nullTime)(&u.EmailConfirmedAt), (*nullTime)(&u.PhoneConfirmedAt),
+		(*nullTime)(&u.InvitedAt), (*nullTime)(&u.BannedUntil), (*nullTime)(&u.DeletedAt),
+		(*nullTime)(&u.ConfirmationSentAt), (*nullTime)(&u.RecoverySentAt),
 		(*nullTime)(&u.EmailChangeSentAt), (*nullTime)(&u.PhoneChangeSentAt), (*nullTime)(&u.ReauthenticationSentAt),
 		&u.NewEmail, &u.NewPhone, &u.CurrentEmailProven, &u.NewEmailProven,
 	}

@@ -21,8 +21,10 @@ func (b *Batch) InsertUser(u User) {
 	b.exec("insert user", insertUser,
 		u.ID, u.Aud, u.Role, u.Email, u.Phone, u.PasswordHash, u.IsAnonymous, objectOrEmpty(u.AppMetadata),
 		objectOrEmpty(u.UserMetadata),
-		u.CreatedAt, u.UpdatedAt, timeOrNull(u.LastSignInAt), timeOrNull(u.EmailConfirmedAt), timeOrNull(u.PhoneConfirmedAt),
-		timeOrNull(u.InvitedAt), timeOrNull(u.BannedUntil), timeOrNull(u.ConfirmationSentAt), timeOrNull(u.RecoverySentAt))
+		u.CreatedAt, u.UpdatedAt, timeOrNull(u.LastSignInAt), timeOrNull(u.EmailConfirmedAt),
+		timeOrNull(u.PhoneConfirmedAt),
+		timeOrNull(u.InvitedAt), timeOrNull(u.BannedUntil), timeOrNull(u.ConfirmationSentAt),
+		timeOrNull(u.RecoverySentAt))
 }
 
 // objectOrEmpty is JSON text as an argument; {} for none.
@@ -140,8 +142,10 @@ func (b *Batch) UpdateUser(p UserPatch) {
 		timeOrInfinity(p.EmailConfirmedAt), timeOrInfinity(p.PhoneConfirmedAt), timeOrInfinity(p.InvitedAt),
 		timeOrInfinity(p.BannedUntil),
 		timeOrInfinity(p.LastSignInAt), timeOrInfinity(p.ConfirmationSentAt), timeOrInfinity(p.RecoverySentAt),
-		timeOrInfinity(p.EmailChangeSentAt), timeOrInfinity(p.PhoneChangeSentAt), timeOrInfinity(p.ReauthenticationSentAt),
-		p.AppMetadata.Replace, p.ProvidersFromIdentities, bytesOrNull(p.AppMetadata.Set), stringArray(p.AppMetadata.Delete),
+		timeOrInfinity(p.EmailChangeSentAt), timeOrInfinity(p.PhoneChangeSentAt),
+		timeOrInfinity(p.ReauthenticationSentAt),
+		p.AppMetadata.Replace, p.ProvidersFromIdentities, bytesOrNull(p.AppMetadata.Set),
+		stringArray(p.AppMetadata.Delete),
 		p.UserMetadata.Replace, bytesOrNull(p.UserMetadata.Set), stringArray(p.UserMetadata.Delete))
 }
 

@@ -137,7 +137,8 @@ func (t *jwkText) foreignRSA() (*rsa.PublicKey, error) {
 }
 
 func (t *jwkText) foreignEC() (*ecdsa.PublicKey, error) {
-	curve := map[string]elliptic.Curve{"P-256": elliptic.P256(), "P-384": elliptic.P384(), "P-521": elliptic.P521()}[t.crv]
+	curve := map[string]elliptic.Curve{"P-256": elliptic.P256(), "P-384": elliptic.P384(),
+		"P-521": elliptic.P521()}[t.crv]
 	if curve == nil {
 		return nil, errors.New("the curve is not one of P-256, P-384, P-521")
 	}

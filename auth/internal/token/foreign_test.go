@@ -63,8 +63,8 @@ func foreignJWK(t testing.TB, private any, members string) string {
 			t.Fatal(err)
 		}
 		half := len(point) / 2
-		return fmt.Sprintf(`{"kty":"EC","crv":%q,"x":%q,"y":%q%s}`, p.Params().Name, b64.EncodeToString(point[1:1+half]),
-			b64.EncodeToString(point[1+half:]), members)
+		return fmt.Sprintf(`{"kty":"EC","crv":%q,"x":%q,"y":%q%s}`, p.Params().Name,
+			b64.EncodeToString(point[1:1+half]), b64.EncodeToString(point[1+half:]), members)
 	case ed25519.PrivateKey:
 		return fmt.Sprintf(`{"kty":"OKP","crv":"Ed25519","x":%q%s}`, b64.EncodeToString(p.Public().(ed25519.PublicKey)),
 			members)

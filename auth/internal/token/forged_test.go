@@ -76,8 +76,8 @@ func TestForgedTokens(t *testing.T) {
 			t.Fatalf("%s: the valid token is refused: %v", k, err)
 		}
 		for _, fine := range []string{ // other spellings of the same header
-			" " + header + "\n", strings.Replace(header, `"alg"`, `"\u0061lg"`, 1), strings.Replace(header, "JWT", "jwt", 1),
-			strings.Replace(header, `,"typ":"JWT"`, "", 1),
+			" " + header + "\n", strings.Replace(header, `"alg"`, `"\u0061lg"`, 1),
+			strings.Replace(header, "JWT", "jwt", 1), strings.Replace(header, `,"typ":"JWT"`, "", 1),
 		} {
 			if _, err := set.Verify(&c, signed(t, k, fine, payload), testNow); err != nil {
 				t.Errorf("%s: header %s: %v", k, fine, err)
@@ -127,8 +127,8 @@ func (f *forgery) headers(k *Key, header, payload string) {
 	}
 	if k.id != "" {
 		kid := fmt.Sprintf(`"kid":"%s"`, k.id)
-		for _, other := range []string{`"kid":"unknown"`, `"kid":""`, `"kid":null`, `"kid":true`, `"kid":"../../dev/null"`,
-			`"kid":"` + strings.ToUpper(k.id) + `"`,
+		for _, other := range []string{`"kid":"unknown"`, `"kid":""`, `"kid":null`, `"kid":true`,
+			`"kid":"../../dev/null"`, `"kid":"` + strings.ToUpper(k.id) + `"`,
 			`"kid":"` + k.id + ` "`, `"kid":"` + k.id + `\u0000"`, `"kid":"' or 1=1"`, `"kid":{}`, kid + "," + kid,
 			`"Kid":"` + k.id + `"`, `"kid":"\ud800"`} {
 			bad[other] = strings.Replace(header, kid, other, 1)
@@ -199,8 +199,8 @@ func (f *forgery) claims(k *Key, header, payload string) {
 		replace(`"jti":"`, `"jti":1,"y":"`),
 		replace(`"app_metadata":{"provider":"email","providers":["email"]}`, `"app_metadata":[]`),
 		replace(`"app_metadata":{"provider":"email","providers":["email"]}`, `"app_metadata":"{}"`),
-		"", "{}x", "null", "[" + payload + "]", `"x"`, payload + payload, payload + ",", strings.TrimSuffix(payload, "}"),
-		strings.Replace(payload, "}", ",}", 1), "\ufeff" + payload,
+		"", "{}x", "null", "[" + payload + "]", `"x"`, payload + payload, payload + ",",
+		strings.TrimSuffix(payload, "}"), strings.Replace(payload, "}", ",}", 1), "\ufeff" + payload,
 		replace("Mia", "Mi\xe1"), replace("Mia", "Mi\n"), replace("Mia", `Mi\x`), replace("Mia", `Mi\u00g0`),
 		strings.Replace(payload, "{", `{"x":`+strings.Repeat("[", 40)+strings.Repeat("]", 40)+",", 1),
 		strings.Replace(payload, "{", `{"x":01,`, 1), strings.Replace(payload, "{", `{"x":+1,`, 1),
@@ -246,9 +246,11 @@ func (f *forgery) structure(k *Key, good string) {
 		"CR in the claims":    p[0] + "." + p[1][:9] + "\r" + p[1][9:] + "." + p[2],
 		"LF in the header":    p[0][:3] + "\n" + p[0][3:] + "." + p[1] + "." + p[2], "padded": good + "=",
 		"padded twice": good + "==", "claims padded": p[0] + "." + p[1] + "=." + p[2],
-		"header padded": p[0] + "=." + p[1] + "." + p[2], "standard alphabet": p[0] + "." + p[1] + "." + std(p[2]) + "/+",
+		"header padded": p[0] + "=." + p[1] + "." + p[2], "standard alphabet": p[0] + "." + p[1] + "." +
+			std(p[2]) + "/+",
 		"percent": strings.ReplaceAll(good, ".", "%2E"),
-		"quoted":  `"` + good + `"`, "JSON serialization": fmt.Sprintf(`{"payload":"%s","protected":"%s","signature":"%s"}`,
+		"quoted":  `"` + good + `"`,
+		"JSON serialization": fmt.Sprintf(`{"payload":"%s","protected":"%s","signature":"%s"}`,
 			p[1], p[0], p[2]), "too large": good + strings.Repeat("A", MaxSize),
 		"letter case":                 strings.ToUpper(p[0]) + "." + p[1] + "." + p[2],
 		"a letter more in the header": p[0] + "A." + p[1] + "." + p[2],
@@ -304,7 +306,8 @@ func (f *forgery) signatures(k *Key, good string) {
 		n := k.ec.Curve.Params().N.Bytes()
 		with("r and s are the order", append(bytes.Clone(n), n...))
 	case EdDSA:
-		order, _ := new(big.Int).SetString("7237005577332262213973186563042994240857116359379907606001950938285454250989", 10)
+		order, _ := new(big.Int).SetString(
+			"7237005577332262213973186563042994240857116359379907606001950938285454250989", 10)
 		le := bytes.Clone(sig[32:])
 		for i, j := 0, 31; i < j; i, j = i+1, j-1 {
 			le[i], le[j] = le[j], le[i]
@@ -340,7 +343,8 @@ func (f *forgery) keys(rs, es, ed, oct, secret, revoked *Key, payload string) {
 	for _, k := range known {
 		for _, other := range known {
 			if k != other {
-				f.add(fmt.Sprintf("%s in the name of %s", k, other), signed(f.t, k, header(other.alg, other.id), payload))
+				f.add(fmt.Sprintf("%s in the name of %s", k, other),
+					signed(f.t, k, header(other.alg, other.id), payload))
 			}
 		}
 	}
@@ -350,7 +354,8 @@ func (f *forgery) keys(rs, es, ed, oct, secret, revoked *Key, payload string) {
 			f.t.Fatal(err)
 		}
 		for _, victim := range known {
-			f.add(fmt.Sprintf("stranger's %s as %s", alg, victim), signed(f.t, stranger, header(alg, victim.id), payload))
+			f.add(fmt.Sprintf("stranger's %s as %s", alg, victim),
+				signed(f.t, stranger, header(alg, victim.id), payload))
 		}
 		f.add("stranger's "+alg.String(), signed(f.t, stranger, header(alg, stranger.id), payload))
 	}

@@ -14,7 +14,8 @@ import (
 func FuzzVerify(f *testing.F) {
 	rs, es, ed, oct := testKeys(f)
 	secret, _ := NewSecret("", testSecret)
-	set := mustSet(f, SetConfig{Keys: []Entry{{rs, Current}, {es, Next}, {ed, Previous}, {oct, Previous}}, Secret: secret,
+	set := mustSet(f, SetConfig{Keys: []Entry{{rs, Current}, {es, Next}, {ed, Previous}, {oct, Previous}},
+		Secret:       secret,
 		AcceptSecret: true})
 	payload, _ := testClaims().appendTo(nil)
 	good := map[string]bool{} // without signature: ES256 has as many good ones as one likes
@@ -76,7 +77,8 @@ func FuzzWrite(f *testing.F) {
 		have, err := c.appendTo(nil)
 		if err != nil {
 			if json.Valid([]byte(raw)) && strings.HasPrefix(strings.TrimSpace(raw), "{") &&
-				strings.ToValidUTF8(raw, "") == raw && strings.Count(raw, "{")+strings.Count(raw, "[") < jsontext.MaxDepth {
+				strings.ToValidUTF8(raw, "") == raw && strings.Count(raw, "{")+
+				strings.Count(raw, "[") < jsontext.MaxDepth {
 				t.Errorf("metadata %q is refused: %v", raw, err)
 			}
 			return

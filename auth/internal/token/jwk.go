@@ -193,7 +193,8 @@ func (t *jwkText) rsaKey() (*Key, error) {
 	for _, crt := range []struct {
 		name, text string
 		want       *big.Int
-	}{{"dp", t.dp, private.Precomputed.Dp}, {"dq", t.dq, private.Precomputed.Dq}, {"qi", t.qi, private.Precomputed.Qinv}} {
+	}{{"dp", t.dp, private.Precomputed.Dp}, {"dq", t.dq, private.Precomputed.Dq},
+		{"qi", t.qi, private.Precomputed.Qinv}} {
 		if crt.text == "" {
 			continue
 		}

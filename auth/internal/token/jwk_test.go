@@ -100,7 +100,8 @@ func TestJWKRoundTrip(t *testing.T) {
 				t.Fatal(err)
 			}
 			back, err := ParseJWK(string(text))
-			if err != nil || !back.Signs || back.ID() != k.ID() || back.Thumbprint() != k.Thumbprint() || !json.Valid(text) {
+			if err != nil || !back.Signs || back.ID() != k.ID() || back.Thumbprint() != k.Thumbprint() ||
+				!json.Valid(text) {
 				t.Fatalf("%s: %s read back: %v", k, text, err)
 			}
 			sig, err := back.sign(nil, []byte("text"))

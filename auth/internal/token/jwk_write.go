@@ -33,7 +33,8 @@ func (k *Key) appendPublic(dst []byte, canonical bool) []byte {
 		switch {
 		case !canonical:
 			dst = append(dst, `"kty":"`+kty+`","kid":`...)
-			dst = append(jsontext.AppendString(dst, k.id), `,"alg":"`+k.alg.String()+`","use":"sig","key_ops":["verify"],`...)
+			dst = append(jsontext.AppendString(dst, k.id),
+				`,"alg":"`+k.alg.String()+`","use":"sig","key_ops":["verify"],`...)
 			if crv != "" {
 				dst = append(dst, `"crv":"`+crv+`",`...)
 			}

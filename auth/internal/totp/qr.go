@@ -36,7 +36,8 @@ func SVG(text string) (string, error) {
 				x++
 			}
 			if x > from { // black ones side by side are one rectangle
-				fmt.Fprintf(&b, "<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" style=\"fill:black;stroke:none\"/>\n",
+				fmt.Fprintf(&b,
+					"<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" style=\"fill:black;stroke:none\"/>\n",
 					(from+quiet)*module, (y+quiet)*module, (x-from)*module, module)
 			}
 		}

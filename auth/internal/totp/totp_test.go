@@ -28,8 +28,8 @@ func TestCode_rfc6238(t *testing.T) {
 // RFC 4226 appendix D: the counters 0 to 9.
 func TestCode_rfc4226(t *testing.T) {
 	key := []byte("12345678901234567890")
-	for i, want := range []string{"755224", "287082", "359152", "969429", "338314", "254676", "287922", "162583", "399871",
-		"520489"} {
+	for i, want := range []string{"755224", "287082", "359152", "969429", "338314", "254676", "287922", "162583",
+		"399871", "520489"} {
 		if got := Code(key, int64(i)); got != want {
 			t.Errorf("%d: %s, want %s", i, got, want)
 		}
@@ -117,7 +117,8 @@ func FuzzURI(f *testing.F) {
 			t.Fatalf("%q: %v", text, err)
 		}
 		q := u.Query()
-		if u.Scheme != "otpauth" || u.Host != "totp" || u.Path != "/"+issuer+":"+account || u.Fragment != "" || len(q) != 5 ||
+		if u.Scheme != "otpauth" || u.Host != "totp" || u.Path != "/"+issuer+":"+account || u.Fragment != "" ||
+			len(q) != 5 ||
 			q.Get("issuer") != issuer || q.Get("secret") != Text(key) || strings.Count(u.EscapedPath(), ":") != 1 {
 			t.Errorf("%q and %q: %q reads as %+v", issuer, account, text, u)
 		}

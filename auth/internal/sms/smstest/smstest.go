@@ -203,7 +203,8 @@ func answer(w http.ResponseWriter, a Answer) {
 
 // read holds the request to its dialect. denied: only the credentials are wrong.
 func read(r *http.Request) (q Request, denied bool, err error) {
-	if r.Method != "POST" || r.URL.RawQuery != "" || r.Header.Get("Content-Type") != "application/x-www-form-urlencoded" {
+	if r.Method != "POST" || r.URL.RawQuery != "" ||
+		r.Header.Get("Content-Type") != "application/x-www-form-urlencoded" {
 		return q, false, fmt.Errorf("content type %q", r.Header.Get("Content-Type"))
 	}
 	if err := r.ParseForm(); err != nil {
@@ -226,7 +227,8 @@ func read(r *http.Request) (q Request, denied bool, err error) {
 		if !ok {
 			return q, false, fmt.Errorf("no such path")
 		}
-		denied = sid != AccountSID || auth != "Basic "+base64.StdEncoding.EncodeToString([]byte(AccountSID+":"+AuthToken))
+		denied = sid != AccountSID ||
+			auth != "Basic "+base64.StdEncoding.EncodeToString([]byte(AccountSID+":"+AuthToken))
 		return q, denied, q.readTwilio()
 	case r.URL.Path == "/messages":
 		q.Gateway, denied = "messagebird", auth != "AccessKey "+AccessKey
@@ -309,10 +311,11 @@ func took(q Request, n int) Answer {
 		return Answer{Status: 201,
 			Body: fmt.Sprintf(`{"sid":"SM%032d","status":"queued","error_code":null,"error_message":null}`, n)}
 	case "messagebird":
-		return Answer{Status: 201, Body: fmt.Sprintf(`{"id":"%032d","recipients":{"totalCount":1,"totalSentCount":1}}`, n)}
+		return Answer{Status: 201,
+			Body: fmt.Sprintf(`{"id":"%032d","recipients":{"totalCount":1,"totalSentCount":1}}`, n)}
 	case "textlocal":
-		return Answer{Body: fmt.Sprintf(`{"balance":1162,"messages":[{"id":"%d","recipient":%s}],"status":"success"}`, n,
-			q.To)}
+		return Answer{Body: fmt.Sprintf(`{"balance":1162,"messages":[{"id":"%d","recipient":%s}],"status":"success"}`,
+			n, q.To)}
 	}
 	return Answer{Body: fmt.Sprintf(`{"message-count":"1","messages":[{"to":%q,"message-id":"%d","status":"0"}]}`, q.To,
 		n)}
