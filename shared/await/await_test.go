@@ -30,7 +30,9 @@ func TestTrue(t *testing.T) {
 			done := make(chan struct{})
 			go func() {
 				defer close(done)
-				True(inner, "the end", func() bool { return time.Since(begun) >= after }, func() string { return "more" })
+				True(inner, "the end", func() bool { return time.Since(begun) >= after }, func() string {
+					return "more"
+				})
 			}()
 			<-done
 			if inner.failure != want {

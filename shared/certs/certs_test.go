@@ -96,7 +96,9 @@ func TestServer_clients(t *testing.T) {
 		client := &tls.Config{RootCAs: ours.Pool(), ServerName: "server.test"}
 		if with != nil {
 			pair := with.TLS(t)
-			client.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) { return &pair, nil }
+			client.GetClientCertificate = func(*tls.CertificateRequestInfo) (*tls.Certificate, error) {
+				return &pair, nil
+			}
 		}
 		_, serverErr, clientErr := shake(t, s.Server(name, "h2"), client)
 		if refusal == "" && (serverErr != nil || clientErr != nil) {
@@ -159,7 +161,8 @@ func TestServer_resumed(t *testing.T) {
 	server := s.Server("")
 	client := &tls.Config{
 		RootCAs: ca.Pool(), ServerName: "server.test",
-		Certificates: []tls.Certificate{ca.Issue("envoy.test").TLS(t)}, ClientSessionCache: tls.NewLRUClientSessionCache(1),
+		Certificates:       []tls.Certificate{ca.Issue("envoy.test").TLS(t)},
+		ClientSessionCache: tls.NewLRUClientSessionCache(1),
 	}
 	if _, _, err := shake(t, server, client); err != nil {
 		t.Fatal(err)
@@ -176,9 +179,11 @@ func TestServer_versions(t *testing.T) {
 	ca := certtest.NewCA(t, "ca", time.Hour)
 	cert, key := ca.Issue("server.test").Write(t, t.TempDir())
 	s := open(t, Files{Cert: cert, Key: key}, io.Discard)
-	for version, want := range map[uint16]bool{tls.VersionTLS11: false, tls.VersionTLS12: true, tls.VersionTLS13: true} {
+	for version, want := range map[uint16]bool{tls.VersionTLS11: false, tls.VersionTLS12: true,
+		tls.VersionTLS13: true} {
 		cs, _, err := shake(t, s.Server("", "h2"), &tls.Config{
-			RootCAs: ca.Pool(), ServerName: "server.test", MinVersion: version, MaxVersion: version, NextProtos: []string{"h2"},
+			RootCAs: ca.Pool(), ServerName: "server.test", MinVersion: version, MaxVersion: version,
+			NextProtos: []string{"h2"},
 		})
 		if (err == nil) != want || want && cs.NegotiatedProtocol != "h2" {
 			t.Errorf("TLS %x: %v, protocol %q", version, err, cs.NegotiatedProtocol)
@@ -227,7 +232,10 @@ func TestClient_own(t *testing.T) {
 		var got string
 		_, _, err := shake(t, &tls.Config{
 			Certificates: []tls.Certificate{ca.Issue("server.test").TLS(t)}, ClientAuth: tls.RequireAndVerifyClientCert,
-			ClientCAs: ca.Pool(), VerifyConnection: func(cs tls.ConnectionState) error { got = serial(t, cs); return nil },
+			ClientCAs: ca.Pool(), VerifyConnection: func(cs tls.ConnectionState) error {
+				got = serial(t, cs)
+				return nil
+			},
 		}, client)
 		if err != nil {
 			t.Fatal(err)
@@ -317,7 +325,9 @@ func TestReload(t *testing.T) {
 		t.Errorf("with a wrong key there, %s is shown", got)
 	}
 	certtest.WriteFile(t, filepath.Join(elsewhere, "tls.crt"), []byte("junk"))
-	await.True(t, "the junk is told", func() bool { return strings.Contains(s.State().Error, "no PEM certificate in it") })
+	await.True(t, "the junk is told", func() bool {
+		return strings.Contains(s.State().Error, "no PEM certificate in it")
+	})
 	if n := strings.Count(log.String(), "not the key of") - before; n != 1 {
 		t.Errorf("the mismatch was logged %d times", n)
 	}

@@ -234,5 +234,6 @@ An administrator's list of users:
 
 The limits on mails and SMS are lifted here. Log: %[10]s. Further settings: %[11]s.
 `, a.http, a.mailbox, a.postgres.PostgresURL("postgres"), ann, session, bearer, field("refresh_token"), a.admin, a.anon,
-		filepath.Join(dir, "auth", "log"), filepath.Join(dir, "auth", ".env"), a.signInLink("local"), a.signInLink("github"))
+		filepath.Join(dir, "auth", "log"), filepath.Join(dir, "auth", ".env"), a.signInLink("local"),
+		a.signInLink("github"))
 }

@@ -31,7 +31,8 @@ func Program(t testing.TB) string {
 		return path
 	}
 	root := repository(t)
-	found, _ := filepath.Glob(filepath.Join(root, ".run/envoy/lib/python*/site-packages/envoy/_bin/envoy")) // the pattern is well-formed
+	found, _ := filepath.Glob(
+		filepath.Join(root, ".run/envoy/lib/python*/site-packages/envoy/_bin/envoy")) // the pattern is well-formed
 	if len(found) > 0 {
 		path, err := filepath.Abs(found[0])
 		if err != nil {
@@ -102,8 +103,8 @@ func Start(t testing.TB, c Config) *Envoy {
 		t.Fatal(err)
 	}
 	log := new(subprocess.Lines)
-	cmd := exec.Command(program, "-c", file, "--admin-address-path", admin, "--concurrency", "1", "--disable-hot-restart",
-		"--log-level", "warning")
+	cmd := exec.Command(program, "-c", file, "--admin-address-path", admin, "--concurrency", "1",
+		"--disable-hot-restart", "--log-level", "warning")
 	cmd.Dir, cmd.Stdout, cmd.Stderr = dir, log, log
 	cmd.Env = []string{"PATH=" + os.Getenv("PATH")}
 	e := new(Envoy)

@@ -51,7 +51,8 @@ const wellKnown = "/.well-known/openid-configuration"
 
 var dialects = map[string]dialect{
 	"apple": {
-		authorize: []string{"/auth/authorize"}, token: []string{"/auth/token"}, discovery: wellKnown, keys: "/auth/keys",
+		authorize: []string{"/auth/authorize"}, token: []string{"/auth/token"}, discovery: wellKnown,
+		keys: "/auth/keys",
 		algs: []string{"RS256"},
 		claims: func(u User, c map[string]any) {
 			c["is_private_email"] = "true"
@@ -87,7 +88,8 @@ var dialects = map[string]dialect{
 			"/2.0/user/emails": func(x *exchange, u User) any {
 				list := []any{}
 				for _, e := range u.emails() {
-					list = append(list, map[string]any{"email": e.Address, "is_confirmed": e.Verified, "is_primary": e.Primary})
+					list = append(list, map[string]any{"email": e.Address, "is_confirmed": e.Verified,
+						"is_primary": e.Primary})
 				}
 				return map[string]any{"values": list}
 			},
@@ -96,8 +98,9 @@ var dialects = map[string]dialect{
 	"discord": {
 		authorize: []string{"/api/oauth2/authorize"}, token: []string{"/api/oauth2/token"},
 		pages: map[string]func(*exchange, User) any{"/api/users/@me": func(x *exchange, u User) any {
-			return withExtra(u, map[string]any{"id": u.ID, "username": u.Login, "discriminator": "0", "global_name": u.Name,
-				"avatar": "a_0f0f", "email": u.Email, "verified": u.Verified})
+			return withExtra(u, map[string]any{"id": u.ID, "username": u.Login, "discriminator": "0",
+				"global_name": u.Name,
+				"avatar":      "a_0f0f", "email": u.Email, "verified": u.Verified})
 		}},
 	},
 	"facebook": {
@@ -127,8 +130,9 @@ var dialects = map[string]dialect{
 		authorize: []string{"/login/oauth/authorize"}, token: []string{"/login/oauth/access_token"}, pkce: true,
 		pages: map[string]func(*exchange, User) any{
 			"/api/v3/user": func(x *exchange, u User) any {
-				return withExtra(u, map[string]any{"id": number(u.ID), "login": u.Login, "name": u.Name, "avatar_url": u.Picture,
-					"email": "shown@to-everybody.example"})
+				return withExtra(u, map[string]any{"id": number(u.ID), "login": u.Login, "name": u.Name,
+					"avatar_url": u.Picture,
+					"email":      "shown@to-everybody.example"})
 			},
 			"/api/v3/user/emails": func(x *exchange, u User) any {
 				list := []any{}
@@ -155,7 +159,8 @@ var dialects = map[string]dialect{
 				list := []any{}
 				for i, e := range u.emails() {
 					if !e.Primary {
-						list = append(list, map[string]any{"id": i + 1, "email": e.Address, "confirmed_at": "2021-03-26T19:07:56.248Z"})
+						list = append(list,
+							map[string]any{"id": i + 1, "email": e.Address, "confirmed_at": "2021-03-26T19:07:56.248Z"})
 					}
 				}
 				return list
@@ -163,7 +168,8 @@ var dialects = map[string]dialect{
 		},
 	},
 	"google": {
-		authorize: []string{"/o/oauth2/v2/auth"}, token: []string{"/token"}, pkce: true, discovery: wellKnown, keys: "/keys",
+		authorize: []string{"/o/oauth2/v2/auth"}, token: []string{"/token"}, pkce: true, discovery: wellKnown,
+		keys: "/keys",
 		algs: []string{"RS256"},
 		pages: map[string]func(*exchange, User) any{"/userinfo/v2/me": func(x *exchange, u User) any {
 			return withExtra(u, map[string]any{"id": u.ID, "name": u.Name, "picture": u.Picture, "email": u.Email,
@@ -171,13 +177,16 @@ var dialects = map[string]dialect{
 		}},
 	},
 	"keycloak": {
-		authorize: []string{"/protocol/openid-connect/auth"}, token: []string{"/protocol/openid-connect/token"}, pkce: true,
-		discovery: wellKnown, keys: "/protocol/openid-connect/certs", idToken: openID, sendIss: true, algs: []string{"RS256"},
+		authorize: []string{"/protocol/openid-connect/auth"}, token: []string{"/protocol/openid-connect/token"},
+		pkce:      true,
+		discovery: wellKnown, keys: "/protocol/openid-connect/certs", idToken: openID, sendIss: true,
+		algs: []string{"RS256"},
 		pages: map[string]func(*exchange, User) any{"/protocol/openid-connect/userinfo": func(x *exchange, u User) any {
 			if !openID(x.grant) {
 				return x.refuse("the scope openid is missing")
 			}
-			return withExtra(u, map[string]any{"sub": u.ID, "name": u.Name, "email": u.Email, "email_verified": u.Verified,
+			return withExtra(u, map[string]any{"sub": u.ID, "name": u.Name, "email": u.Email,
+				"email_verified":     u.Verified,
 				"preferred_username": u.Login})
 		}},
 	},
@@ -196,9 +205,11 @@ var dialects = map[string]dialect{
 					return map[string]any{"localized": map[string]any{"en_US": s},
 						"preferredLocale": map[string]any{"language": "en", "country": "US"}}
 				}
-				return withExtra(u, map[string]any{"id": u.ID, "firstName": text(u.GivenName), "lastName": text(u.FamilyName),
-					"profilePicture": map[string]any{
-						"displayImage~": map[string]any{"elements": []any{map[string]any{"identifiers": []any{map[string]any{"identifier": u.Picture}}}}}}})
+				return withExtra(u,
+					map[string]any{"id": u.ID, "firstName": text(u.GivenName), "lastName": text(u.FamilyName),
+						"profilePicture": map[string]any{
+							"displayImage~": map[string]any{"elements": []any{
+								map[string]any{"identifiers": []any{map[string]any{"identifier": u.Picture}}}}}}})
 			},
 			"/v2/userinfo": func(x *exchange, u User) any {
 				return withExtra(u, map[string]any{"sub": u.ID, "name": u.Name, "given_name": u.GivenName,
@@ -206,7 +217,8 @@ var dialects = map[string]dialect{
 					"email":       u.Email, "email_verified": u.Verified, "picture": u.Picture, "locale": "en_US"})
 			},
 			"/v2/emailAddress": func(x *exchange, u User) any {
-				return map[string]any{"elements": []any{map[string]any{"handle~": map[string]any{"emailAddress": u.Email}}}}
+				return map[string]any{
+					"elements": []any{map[string]any{"handle~": map[string]any{"emailAddress": u.Email}}}}
 			},
 		},
 	},
@@ -225,8 +237,9 @@ var dialects = map[string]dialect{
 		authorize: []string{"/openid/connect/authorize", "/oauth/authorize"},
 		token:     []string{"/api/openid.connect.token", "/api/oauth.access"},
 		pages: map[string]func(*exchange, User) any{"/api/openid.connect.userInfo": func(x *exchange, u User) any {
-			o := map[string]any{"ok": true, "sub": u.ID, "https://slack.com/user_id": u.ID, "https://slack.com/team_id": "T0123",
-				"email": u.Email, "name": u.Name, "picture": u.Picture}
+			o := map[string]any{"ok": true, "sub": u.ID, "https://slack.com/user_id": u.ID,
+				"https://slack.com/team_id": "T0123",
+				"email":                     u.Email, "name": u.Name, "picture": u.Picture}
 			if !x.grant.old { // older applications have no flag
 				o["email_verified"] = u.Verified
 			}
@@ -236,7 +249,8 @@ var dialects = map[string]dialect{
 	},
 	"snapchat": {
 		authorize: []string{"/accounts/oauth2/auth"}, token: []string{"/accounts/oauth2/token"},
-		issuer: "/accounts/oauth2/token", discovery: "/accounts/oauth2/token" + wellKnown, keys: "/accounts/oauth2/keys",
+		issuer: "/accounts/oauth2/token", discovery: "/accounts/oauth2/token" + wellKnown,
+		keys: "/accounts/oauth2/keys",
 		algs: []string{"ES256"}, idToken: func(*grant) bool { return false },
 		pages: map[string]func(*exchange, User) any{"/v1/me": func(x *exchange, u User) any {
 			if q := strings.Join(strings.Fields(x.r.URL.Query().Get("query")),
@@ -274,23 +288,25 @@ var dialects = map[string]dialect{
 		more: func(x *exchange, u User, answer map[string]any) { answer["scope"] = []string{"user:read:email"} },
 	},
 	"twitter": {
-		pages: map[string]func(*exchange, User) any{"/1.1/account/verify_credentials.json": func(x *exchange, u User) any {
-			if q := x.r.URL.Query(); q.Get("include_entities") != "false" || q.Get("skip_status") != "true" ||
-				q.Get("include_email") != "true" {
-				return x.refuse("the query is wrong")
-			}
-			o := map[string]any{"id": number(u.ID), "id_str": u.ID, "screen_name": u.Login, "name": u.Name,
-				"profile_image_url_https": u.Picture}
-			if u.Email != "" {
-				o["email"] = u.Email
-			}
-			return withExtra(u, o)
-		}},
+		pages: map[string]func(*exchange, User) any{
+			"/1.1/account/verify_credentials.json": func(x *exchange, u User) any {
+				if q := x.r.URL.Query(); q.Get("include_entities") != "false" || q.Get("skip_status") != "true" ||
+					q.Get("include_email") != "true" {
+					return x.refuse("the query is wrong")
+				}
+				o := map[string]any{"id": number(u.ID), "id_str": u.ID, "screen_name": u.Login, "name": u.Name,
+					"profile_image_url_https": u.Picture}
+				if u.Email != "" {
+					o["email"] = u.Email
+				}
+				return withExtra(u, o)
+			}},
 	},
 	"workos": {
 		authorize: []string{"/sso/authorize"}, token: []string{"/sso/token"},
 		check: func(x *exchange) string {
-			if q := x.r.URL.Query(); q.Get("connection") == "" && q.Get("organization") == "" && q.Get("provider") == "" {
+			if q := x.r.URL.Query(); q.Get("connection") == "" && q.Get("organization") == "" &&
+				q.Get("provider") == "" {
 				return "none of connection, organization, provider"
 			}
 			return ""
@@ -312,8 +328,9 @@ var dialects = map[string]dialect{
 			c["groups"] = []string{"staff"}
 		},
 		pages: map[string]func(*exchange, User) any{"/userinfo": func(x *exchange, u User) any {
-			return withExtra(u, map[string]any{"sub": u.ID, "name": u.Name, "email": u.Email, "email_verified": u.Verified,
-				"picture": u.Picture})
+			return withExtra(u, map[string]any{"sub": u.ID, "name": u.Name, "email": u.Email,
+				"email_verified": u.Verified,
+				"picture":        u.Picture})
 		}},
 	},
 }

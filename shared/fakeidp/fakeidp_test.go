@@ -71,8 +71,9 @@ func TestStrict(t *testing.T) {
 	at := s.Base("github") + "/login/oauth/access_token"
 	good := func() url.Values {
 		c, v := code(t, s)
-		return url.Values{"grant_type": {"authorization_code"}, "code": {c}, "code_verifier": {v}, "redirect_uri": {back},
-			"client_id": {ClientID}, "client_secret": {ClientSecret}}
+		return url.Values{"grant_type": {"authorization_code"}, "code": {c}, "code_verifier": {v},
+			"redirect_uri": {back},
+			"client_id":    {ClientID}, "client_secret": {ClientSecret}}
 	}
 	form := good()
 	if status, answer := post(t, at, form, false); status != 200 || answer["access_token"] == "" ||

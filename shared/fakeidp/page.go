@@ -74,7 +74,9 @@ func idOf(email string) string {
 // writeForm is the page of response_mode=form_post: it posts itself.
 func writeForm(w http.ResponseWriter, action string, form url.Values) {
 	var b strings.Builder
-	b.WriteString(`<!doctype html><title>Back</title><body onload="document.forms[0].submit()"><form method="post" action="` + html.EscapeString(action) + `">`)
+	b.WriteString(
+		`<!doctype html><title>Back</title><body onload="document.forms[0].submit()"><form method="post" action="` +
+			html.EscapeString(action) + `">`)
 	for name, values := range form {
 		b.WriteString(`<input type="hidden" name="` + html.EscapeString(name) +
 			`" value="` + html.EscapeString(values[0]) + `">`)

@@ -50,8 +50,8 @@ func (s *SentinelSet) Master(ctx context.Context) (*Server, error) {
 	votes := map[string]int{}
 	var last error
 	for _, sentinel := range s.Sentinels {
-		got, err := RedisCommand(ctx, sentinel.Addr(), s.options.SentinelPassword, "SENTINEL", "GET-MASTER-ADDR-BY-NAME",
-			MasterName)
+		got, err := RedisCommand(ctx, sentinel.Addr(), s.options.SentinelPassword, "SENTINEL",
+			"GET-MASTER-ADDR-BY-NAME", MasterName)
 		if err != nil {
 			last = err
 			continue

@@ -16,8 +16,9 @@ const (
 )
 
 var levels = map[string]slog.Level{
-	"panic": LevelPanic, "fatal": LevelFatal, "error": slog.LevelError, "warn": slog.LevelWarn, "warning": slog.LevelWarn,
-	"info": slog.LevelInfo, "debug": slog.LevelDebug, "trace": LevelTrace,
+	"panic": LevelPanic, "fatal": LevelFatal, "error": slog.LevelError, "warn": slog.LevelWarn,
+	"warning": slog.LevelWarn,
+	"info":    slog.LevelInfo, "debug": slog.LevelDebug, "trace": LevelTrace,
 }
 
 // Level is the level that a word of LOG_LEVEL means, in any case; info for an unknown word.

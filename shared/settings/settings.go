@@ -19,8 +19,8 @@ import (
 // Fields of the struct carry these tags: `env` and `envDefault` (`envPrefix` on nested structs);
 // `secret:"true"` for values that are never shown and may come from NAME_FILE instead;
 // `secret:"url"` for the same where only the credentials inside are secret; `min` and `max` in
-// the field's own notation; `oneof:"a b"` for the allowed words, with `fold:"true"` in any case. A nested struct may be of
-// another package, which need not import this one.
+// the field's own notation; `oneof:"a b"` for the allowed words, with `fold:"true"` in any case. A nested struct may be
+// of another package, which need not import this one.
 type Options struct {
 	// Aliases are old names. One that ends in * stands for all names with that beginning.
 	Aliases []Alias

@@ -232,16 +232,19 @@ func TestWarnings(t *testing.T) {
 	f("MODE_OFF_USE=1", "MODE_OFF_USE is no setting of this program and has no effect; did you mean MODE_OF_USE?")
 	f("FLAGS=1 PATH=/bin HOME=/root COUNTRY=x")
 	f("STORE_LATER=1 STORE_NAMED_A=2 STORE_FOREIGN_X=1")
-	f("STORE_SERVICE_HOST=1.2.3.4 STORE_PORT_6379_TCP_ADDR=1.2.3.4 STORE_PORT=tcp://1.2.3.4:6379 STORE_SERVICE_PORT_MAIN=1")
+	f("STORE_SERVICE_HOST=1.2.3.4 STORE_PORT_6379_TCP_ADDR=1.2.3.4 STORE_PORT=tcp://1.2.3.4:6379 " +
+		"STORE_SERVICE_PORT_MAIN=1")
 	f("OLD_MODE=two", "OLD_MODE is an old name; it is called MODE_OF_USE now")
 	f("REDIS_TYPO=1",
 		"REDIS_TYPO is an old name; it is called STORE_TYPO now",
 		"STORE_TYPO is no setting of this program and has no effect")
 	// A typo in an old name.
 	f("POOLSIZE_OF_OLD=1",
-		"POOLSIZE_OF_OLD is no setting of this program and has no effect; did you mean POOL_SIZE_OF_OLD, the old name of STORE_POOL_SIZE?")
+		"POOLSIZE_OF_OLD is no setting of this program and has no effect; did you mean POOL_SIZE_OF_OLD, the old "+
+			"name of STORE_POOL_SIZE?")
 	f("OLD_AUTH_FIL=/x",
-		"OLD_AUTH_FIL is no setting of this program and has no effect; did you mean OLD_AUTH_FILE, the old name of STORE_AUTH_FILE?")
+		"OLD_AUTH_FIL is no setting of this program and has no effect; did you mean OLD_AUTH_FILE, the old name of "+
+			"STORE_AUTH_FILE?")
 }
 
 // Names whose prefix alone changed are one line of a daemon's log, all others a line each.
@@ -258,9 +261,11 @@ func TestBrief(t *testing.T) {
 	f("REDIS_URL=h:1 OLD_MODE=two", "OLD_MODE is an old name; it is called MODE_OF_USE now",
 		"REDIS_URL is an old name; it is called STORE_URL now")
 	f("REDIS_URL=h:1 OLD_MODE=two REDIS_AUTH=x", "OLD_MODE is an old name; it is called MODE_OF_USE now",
-		"2 settings have old names, whose prefix alone changed: REDIS_AUTH is STORE_AUTH now, REDIS_URL is STORE_URL now")
+		"2 settings have old names, whose prefix alone changed: REDIS_AUTH is STORE_AUTH now, REDIS_URL is STORE_URL "+
+			"now")
 	f("REDIS_URL=h:1 REDIS_AUTH=x REDIS_POOL_SIZE=2 REDIS_TWIN_URL=h:2 STORE_TWIN_X=1",
-		"4 settings have old names, whose prefix alone changed: REDIS_AUTH is STORE_AUTH now, REDIS_POOL_SIZE is STORE_POOL_SIZE now, REDIS_TWIN_URL is STORE_TWIN_URL now, …; the check lists all",
+		"4 settings have old names, whose prefix alone changed: REDIS_AUTH is STORE_AUTH now, REDIS_POOL_SIZE is "+
+			"STORE_POOL_SIZE now, REDIS_TWIN_URL is STORE_TWIN_URL now, …; the check lists all",
 		"STORE_TWIN_X is no setting of this program and has no effect; did you mean STORE_TWIN_URL?")
 	r := Load(new(sample), strings.Fields("REDIS_URL=h:1 REDIS_AUTH=x STORE_POOL_SIZE=3"), options)
 	for name, want := range map[string]string{"STORE_URL": "REDIS_URL", "STORE_POOL_SIZE": "STORE_POOL_SIZE",

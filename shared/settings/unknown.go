@@ -29,8 +29,8 @@ func (r *Report) unknown(fields []Field, o Options) {
 		}
 		near, distance := nearest(name, known)
 		if was, d := nearest(name, before); d < distance && d <= 2 && len(name) >= 8 {
-			r.Warn("%s is no setting of this program and has no effect; did you mean %s, the old name of %s?", name, was,
-				old[was])
+			r.Warn("%s is no setting of this program and has no effect; did you mean %s, the old name of %s?",
+				name, was, old[was])
 			continue
 		}
 		switch {

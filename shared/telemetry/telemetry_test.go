@@ -54,7 +54,8 @@ func TestExport(t *testing.T) {
 			tr := start(t, TracingOptions{
 				Protocol: protocol, SamplingRate: 1, Log: log,
 				Resource: []attribute.KeyValue{attribute.String("service.name", "probe")},
-				Default:  []attribute.KeyValue{attribute.String("team", "nobody"), attribute.String("service.version", "1.2")},
+				Default: []attribute.KeyValue{attribute.String("team", "nobody"),
+					attribute.String("service.version", "1.2")},
 			})
 			ctx, outer := tr.Tracer("scope").Start(t.Context(), "outer", trace.WithSpanKind(trace.SpanKindServer))
 			_, inner := tr.Tracer("scope").Start(ctx, "inner")
@@ -77,7 +78,8 @@ func TestExport(t *testing.T) {
 					t.Errorf("resource %s is %q, want %q", name, in.Resource[name], value)
 				}
 			}
-			if in.Attributes["domain"] != "d" || in.Headers["x-token"] != "from environment" || in.Protocol != protocol {
+			if in.Attributes["domain"] != "d" || in.Headers["x-token"] != "from environment" ||
+				in.Protocol != protocol {
 				t.Errorf("%+v", in)
 			}
 			if sent, lost := tr.Spans(); sent != 2 || lost != 0 {

@@ -166,7 +166,8 @@ func newExporter(ctx context.Context, o TracingOptions) (sdktrace.SpanExporter, 
 // specification's default counts: http on this host.
 func Local(signal string) bool {
 	for _, n := range []string{"ENDPOINT", "INSECURE", "CERTIFICATE"} {
-		if strings.TrimSpace(os.Getenv(otlpPrefix+n)) != "" || strings.TrimSpace(os.Getenv(otlpPrefix+signal+"_"+n)) != "" {
+		if strings.TrimSpace(os.Getenv(otlpPrefix+n)) != "" ||
+			strings.TrimSpace(os.Getenv(otlpPrefix+signal+"_"+n)) != "" {
 			return false
 		}
 	}

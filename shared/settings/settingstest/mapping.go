@@ -18,7 +18,8 @@ import (
 
 // Mapping sets each variable of C, one at a time, to a valid value that is not its default, and holds that its field
 // has that value then and no other field has changed. load reads an environment in addition to the least one; o are for
-// comparing C. Variables that need others, or more than a type and tags allow, are except: the caller has a test of each.
+// comparing C. Variables that need others, or more than a type and tags allow, are except: the
+// caller has a test of each.
 func Mapping[C any](t *testing.T, load func(environ ...string) (C, error), except map[string]bool, o ...cmp.Option) {
 	t.Helper()
 	defaults, err := load()

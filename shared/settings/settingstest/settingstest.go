@@ -34,12 +34,12 @@ type table struct {
 	in     string
 }
 
-// Tables compares the tables of docs/settings.md, each between <!-- table of Name --> and <!-- end of table -->, with the
-// fields' tags and comments. What stands between the tables is written by hand. The rows of a field of config, a struct,
-// are in the table of the field's name, and those of a struct of flat in that of the struct's; a struct that config holds
-// twice is only in the first one's. A nested field, or struct, with the tag `table` is in the table that this names,
-// behind that one's own rows. show is what a variable is called in a table: variables with one name and one text share a
-// row.
+// Tables compares the tables of docs/settings.md, each between <!-- table of Name --> and <!-- end of table -->, with
+// the fields' tags and comments. What stands between the tables is written by hand. The rows of a field of config, a
+// struct, are in the table of the field's name, and those of a struct of flat in that of the struct's; a struct that
+// config holds twice is only in the first one's. A nested field, or struct, with the tag `table` is in the table that
+// this names, behind that one's own rows. show is what a variable is called in a table: variables with one name and one
+// text share a row.
 func Tables(t *testing.T, show func(name string) string, config any, flat ...any) {
 	t.Helper()
 	comments, own, guests := comments{}, map[string]string{}, map[string]string{}
@@ -115,7 +115,8 @@ func settingRows(t *testing.T, from table, outer string, show func(string) strin
 		}
 		in := stdcmp.Or(f.Tag.Get("table"), from.in)
 		if f.Type.Kind() == reflect.Struct {
-			for _, row := range settingRows(t, table{f.Type, from.prefix + f.Tag.Get("envPrefix"), in}, says, show, comments) {
+			for _, row := range settingRows(t, table{f.Type, from.prefix + f.Tag.Get("envPrefix"), in}, says, show,
+				comments) {
 				if !seen[row] {
 					rows = append(rows, row)
 				}
@@ -165,7 +166,8 @@ func folder(t *testing.T, pkg string) string {
 			name, _, _ := strings.Cut(strings.TrimPrefix(string(mod), "module "), "\n")
 			return filepath.Join(up, strings.TrimSuffix(strings.TrimPrefix(pkg, name), "_test"))
 		}
-		if abs, absErr := filepath.Abs(up); !errors.Is(err, fs.ErrNotExist) || absErr != nil || abs == filepath.Dir(abs) {
+		if abs, absErr := filepath.Abs(up); !errors.Is(err, fs.ErrNotExist) || absErr != nil ||
+			abs == filepath.Dir(abs) {
 			t.Fatal(errors.Join(err, absErr))
 		}
 	}

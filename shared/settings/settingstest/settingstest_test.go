@@ -24,7 +24,9 @@ type config struct {
 
 // Rows of a struct of another package have its comments, and each use its prefix.
 func TestSettingRows(t *testing.T) {
-	got := settingRows(t, table{reflect.TypeFor[config](), "P_", ""}, "", func(name string) string { return "N_" + name },
+	got := settingRows(t, table{reflect.TypeFor[config](), "P_", ""}, "", func(name string) string {
+		return "N_" + name
+	},
 		comments{})
 	want := []row{
 		{"", "| `N_P_A_ADDR` |  | The address of the first. |\n"},

@@ -23,7 +23,8 @@ func (m *Metrics) GoRuntime() error {
 		{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"},
 		{Name: "/memory/classes/heap/stacks:bytes"},
 		{Name: "/gc/heap/allocs:bytes"}, {Name: "/gc/heap/allocs:objects"}, {Name: "/gc/heap/goal:bytes"},
-		{Name: "/sched/goroutines:goroutines"}, {Name: "/sched/gomaxprocs:threads"}, {Name: "/gc/cycles/total:gc-cycles"},
+		{Name: "/sched/goroutines:goroutines"}, {Name: "/sched/gomaxprocs:threads"},
+		{Name: "/gc/cycles/total:gc-cycles"},
 	}
 	gauge := func(name, unit, help string) metric.Int64ObservableUpDownCounter {
 		g, err := meter.Int64ObservableUpDownCounter(name, metric.WithUnit(unit), metric.WithDescription(help))

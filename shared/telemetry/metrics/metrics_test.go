@@ -68,8 +68,10 @@ func TestMetrics_pull(t *testing.T) {
 	m := startMetrics(t, Options{Default: []attribute.KeyValue{attribute.String("service.name", "probe")}})
 	defer m.Stop(time.Second)
 	meter := m.Meter("test")
-	count, _ := meter.Int64Counter("b.requests", metric.WithUnit("{request}"), metric.WithDescription("Of \\ two\nlines."))
-	count.Add(t.Context(), 2, metric.WithAttributes(attribute.String("http.route", "/a/{b}"), attribute.Int("code", 200)))
+	count, _ := meter.Int64Counter("b.requests", metric.WithUnit("{request}"),
+		metric.WithDescription("Of \\ two\nlines."))
+	count.Add(t.Context(), 2, metric.WithAttributes(attribute.String("http.route", "/a/{b}"),
+		attribute.Int("code", 200)))
 	took, _ := meter.Float64Histogram("a.duration", metric.WithUnit("s"), metric.WithExplicitBucketBoundaries(0.5, 1))
 	for _, v := range []float64{0.25, 0.75, 4} {
 		took.Record(t.Context(), v)

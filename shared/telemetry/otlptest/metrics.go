@@ -49,7 +49,8 @@ func (c *Collector) keepPoints(r *metricscollector.ExportMetricsServiceRequest, 
 		for _, sm := range rm.GetScopeMetrics() {
 			for _, m := range sm.GetMetrics() {
 				keep := func(p Point) {
-					p.Name, p.Unit, p.Resource, p.Headers, p.Protocol = m.GetName(), m.GetUnit(), resource, headers, protocol
+					p.Name, p.Unit, p.Resource, p.Headers, p.Protocol = m.GetName(), m.GetUnit(), resource, headers,
+						protocol
 					c.points = append(c.points, p)
 				}
 				for _, p := range slices.Concat(m.GetSum().GetDataPoints(), m.GetGauge().GetDataPoints()) {

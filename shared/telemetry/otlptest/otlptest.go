@@ -137,8 +137,9 @@ func (c *Collector) keep(r *collector.ExportTraceServiceRequest, headers map[str
 					Name: s.GetName(), Kind: strings.ToLower(strings.TrimPrefix(s.GetKind().String(), "SPAN_KIND_")),
 					Scope:   ss.GetScope().GetName(),
 					TraceID: fmt.Sprintf("%x", s.GetTraceId()), ID: fmt.Sprintf("%x", s.GetSpanId()),
-					Parent: fmt.Sprintf("%x", s.GetParentSpanId()),
-					Start:  time.Unix(0, int64(s.GetStartTimeUnixNano())), End: time.Unix(0, int64(s.GetEndTimeUnixNano())),
+					Parent:     fmt.Sprintf("%x", s.GetParentSpanId()),
+					Start:      time.Unix(0, int64(s.GetStartTimeUnixNano())),
+					End:        time.Unix(0, int64(s.GetEndTimeUnixNano())),
 					Failed:     s.GetStatus().GetCode() == tracepb.Status_STATUS_CODE_ERROR,
 					Attributes: attributes(s.GetAttributes()), Resource: resource, Headers: headers, Protocol: protocol,
 				})
