@@ -33,37 +33,35 @@ const userEntries = `
 select u.id, u.id, ` + userReason + `, ({changed u}
     or u.email_confirmed_at is null and u.phone_confirmed_at is null and u.encrypted_password <> '' and exists (
         select from {S}.identities i where i.user_id = u.id and {changed i})), 0
-from {S}.users u order by u.id`
+from {S}.users u`
 
 const identityEntries = `
 select i.id, i.user_id, ` + identityReason + `, {changed i}, 0
-from {S}.identities i join {S}.users u on u.id = i.user_id order by i.id`
+from {S}.identities i join {S}.users u on u.id = i.user_id`
 
 const factorEntries = `
 select f.id, f.user_id, ` + factorReason + `, {changed f}, 0
-from {S}.mfa_factors f join {S}.users u on u.id = f.user_id order by f.id`
+from {S}.mfa_factors f join {S}.users u on u.id = f.user_id`
 
-// Most refresh tokens are revoked: both scans of them keep few rows to group. A number before the text makes the largest
-// the newest.
+// Most refresh tokens are revoked and old: the one scan of them keeps few rows to group. A number before the text makes
+// the largest the newest. The offset keeps the server from computing live and reason once for each use.
 const sessionEntries = `
 with tokens as (
-    select t.session_id, max(lpad(t.id::text, 19, '0') || t.token collate "C") as newest
-    from {S}.refresh_tokens t where t.session_id is not null and t.revoked is not true group by t.session_id
-), written as (
-    select distinct t.session_id from {S}.refresh_tokens t where {changed t}
+    select t.session_id, bool_or({changed t}) as written,
+        max(lpad(t.id::text, 19, '0') || t.token collate "C") filter (where t.revoked is not true) as newest
+    from {S}.refresh_tokens t where t.session_id is not null and (t.revoked is not true or {changed t}) group by t.session_id
 ), claims as (
     select distinct a.session_id from {S}.mfa_amr_claims a where {changed a}
 )
-select s.id, s.user_id, case when reason <> '' then reason when live = 0 then '` + NoToken + `' else '' end,
-    ({changed s} or w.session_id is not null or a.session_id is not null), live
+select v.id, v.user_id, case when reason <> '' then reason when live = 0 then '` + NoToken + `' else '' end, changed, live
+from (select s.id, s.user_id, ({changed s} or coalesce(t.written, false) or a.session_id is not null) as changed,
+    ` + versionOf + ` as live, ` + sessionReason + ` as reason
 from {S}.sessions s
 join {S}.users u on u.id = s.user_id
 left join tokens t on t.session_id = s.id
-left join written w on w.session_id = s.id
 left join claims a on a.session_id = s.id
 cross join lateral (select substr(t.newest, 20)) n (tok)
-cross join lateral (select ` + versionOf + `, ` + sessionReason + `) v (live, reason)
-order by s.id`
+offset 0) v`
 
 var entries = map[string]string{Users: userEntries, Identities: identityEntries, Factors: factorEntries, Sessions: sessionEntries}
 
@@ -72,13 +70,14 @@ var aliases = map[string]string{"u": Users, "i": Identities, "f": Factors, "s": 
 	"a": "mfa_amr_claims", "o": "one_time_tokens"}
 
 // since fills in the conditions {changed ALIAS}: that a row was written since the floor. Rows of what is no ordinary table
-// don't say so, and count as unchanged. A row that was frozen more than 2^31 transactions ago has a negative age.
+// don't say so, and count as unchanged. A row that was frozen more than 2^31 transactions ago has a negative age. Most rows
+// are too old, so that is compared first, with an age that is computed once for each query.
 func (s *Source) since(sql string, floor *Floor) string {
 	var pairs []string
 	for alias, name := range aliases {
 		condition := "false"
 		if floor != nil && s.Catalog.Tables[name].Heap {
-			condition = fmt.Sprintf("age(%s.xmin) between 0 and age('%d'::xid)", alias, uint32(*floor))
+			condition = fmt.Sprintf("(age(%[1]s.xmin) <= (select age('%[2]d'::xid)) and age(%[1]s.xmin) >= 0)", alias, uint32(*floor))
 		}
 		pairs = append(pairs, "{changed "+alias+"}", condition)
 	}
@@ -87,13 +86,60 @@ func (s *Source) since(sql string, floor *Floor) string {
 
 // Entries reads all rows of a table in the order of their ids. Without a floor none is changed.
 func (s *Source) Entries(ctx context.Context, name string, floor *Floor, each func(Entry) error) error {
-	return s.rows(ctx, s.since(entries[name], floor), func(r pgx.Rows) error {
+	return s.rows(ctx, s.since(entries[name], floor)+" order by 1", func(r pgx.Rows) error {
 		var e Entry
 		if err := r.Scan(uid(&e.ID), uid(&e.User), &e.Reason, &e.Changed, &e.Version); err != nil {
 			return err
 		}
 		return each(e)
 	})
+}
+
+// Group is the rows of a table that have one reason.
+type Group struct {
+	Rows int64
+	// Sum stands for their ids: it is the same for the same ids.
+	Sum string
+	// Versions are how many sessions have a live token of each version.
+	Versions map[int]int64
+}
+
+// Groups reads what Entries reads, and neither sorts the rows nor sends them. The rows that are carried have the reason "".
+// sum is the aggregate over a column id that becomes Sum.
+func (s *Source) Groups(ctx context.Context, name, sum string) (map[string]Group, error) {
+	groups := map[string]Group{"": {Versions: map[int]int64{}}}
+	sql := "with e (id, owner, reason, changed, version) as (" + s.since(entries[name], nil) +
+		") select reason, coalesce(version, -1), count(*), " + sum + " from e group by grouping sets ((reason), (reason, version))"
+	err := s.rows(ctx, sql, func(r pgx.Rows) error {
+		var reason, ids string
+		var version int
+		var rows int64
+		if err := r.Scan(&reason, &version, &rows, &ids); err != nil {
+			return err
+		}
+		g := groups[reason]
+		if version < 0 {
+			g.Rows, g.Sum = rows, ids
+		} else if reason == "" {
+			g.Versions[version] = rows
+		}
+		groups[reason] = g
+		return nil
+	})
+	return groups, err
+}
+
+// SampleChanged returns some of the rows of a table that are carried and were written since the floor.
+func (s *Source) SampleChanged(ctx context.Context, name string, floor Floor, rows int) (list []uuid.UUID, err error) {
+	sql := "with e (id, owner, reason, changed, version) as (" + s.since(entries[name], &floor) +
+		") select id from e where changed and reason = '' order by random() limit $1"
+	err = s.rows(ctx, sql, func(r pgx.Rows) error {
+		var id uuid.UUID
+		err := r.Scan(uid(&id))
+		list = append(list, id)
+		return err
+	}, rows)
+	return list, err
 }
 
 // Changes are the rows of the carried tables that were written since a floor: how many, and a sum over them that is

@@ -70,12 +70,13 @@ func (s *Source) Host() string {
 }
 
 // beginRead goes as one message. Each setting ends with the transaction. Compiling the long conditions of a query that
-// reads each row once costs more than it saves.
+// reads each row once costs more than it saves, and so does a sort of a few hundred thousand ids that goes to the disk.
 const beginRead = `begin isolation level repeatable read read only;
 set local row_security = off;
 set local statement_timeout = 0;
 set local idle_in_transaction_session_timeout = 0;
 set local jit = off;
+set local work_mem = '32MB';
 set local time zone 'UTC'`
 
 // read runs f in a transaction of its own.

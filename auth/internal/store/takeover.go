@@ -73,7 +73,7 @@ type Carrier struct {
 	t *Tx
 }
 
-const carrySettings = `set local statement_timeout = 0; set local idle_in_transaction_session_timeout = 0`
+const carrySettings = `set local statement_timeout = 0; set local idle_in_transaction_session_timeout = 0; set local work_mem = '32MB'`
 
 var lockMove = define(`
 select from {moves} where id = $1 and owner = $2 and state = 'open' for update`)
@@ -171,6 +171,40 @@ func (db *DB) CarriedIDs(ctx context.Context, table CarriedTable, each func(id, 
 		}
 		return each(id, user)
 	})
+}
+
+// SumOfIDs is an aggregate over a column id: two hashes of 64 bits, each summed up. In two databases that hash otherwise it
+// differs for the same ids, and never the other way round.
+const SumOfIDs = `coalesce(sum(uuid_hash_extended(id, 0))::text || ' ' || sum(uuid_hash_extended(id, 1))::text, '')`
+
+var groupCarried = [...]statement{
+	define(groupIDs("users")), define(groupIDs("identities")), define(groupIDs("factors")), define(groupIDs("sessions")),
+}
+
+func groupIDs(table string) string {
+	return "select count(*), " + SumOfIDs + " from {" + table + "}"
+}
+
+// CarriedGroup counts the rows of a table and sums up their ids with SumOfIDs.
+func (db *DB) CarriedGroup(ctx context.Context, table CarriedTable) (rows int64, sum string, err error) {
+	err = db.readOnly(ctx, groupCarried[table], func(r pgx.Rows) error { return r.Scan(&rows, &sum) })
+	return rows, sum, err
+}
+
+var sampleCarried = [...]statement{
+	CarriedUsers:    define(`select id from {users} order by random() limit $1`),
+	CarriedSessions: define(`select id from {sessions} order by random() limit $1`),
+}
+
+// SampleCarried returns the ids of some rows of a table, users or sessions.
+func (db *DB) SampleCarried(ctx context.Context, table CarriedTable, rows int) (list []uuid.UUID, err error) {
+	err = db.readOnly(ctx, sampleCarried[table], func(r pgx.Rows) error {
+		var id uuid.UUID
+		err := r.Scan((*nullUUID)(&id))
+		list = append(list, id)
+		return err
+	}, rows)
+	return list, err
 }
 
 var deleteCarried = [...]statement{

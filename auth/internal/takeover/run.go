@@ -125,14 +125,16 @@ func (r *run) finish(ctx context.Context) error {
 	if err := r.awaitWriters(ctx); err != nil {
 		return err
 	}
+	differ := r.compare(ctx, true)
+	if ctx.Err() != nil {
+		return ctx.Err()
+	}
+	// The look comes last, since comparing takes a while. A service that still writes is why the sides differ.
 	if err := r.lastLook(ctx); err != nil {
 		return err
 	}
-	if err := r.compare(ctx, true); err != nil {
-		return err
-	}
-	if err := r.lastLook(ctx); err != nil { // once more, since comparing takes a while
-		return err
+	if differ != nil {
+		return differ
 	}
 	if ctx.Err() != nil {
 		return ctx.Err()
