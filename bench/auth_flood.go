@@ -68,14 +68,15 @@ func (s *authSuite) measureFlood(ctx context.Context, round int) error {
 		err = signed.err
 	}
 	if err == nil && (flooded.failed > 0 || signed.r.failed*20 > signed.r.ok) {
-		err = fmt.Errorf("%d of %d users and %d of %d sign-ins were refused: %s%s", flooded.failed, flooded.ok+flooded.failed,
-			signed.r.failed, signed.r.ok+signed.r.failed, flooded.refusal, signed.r.refusal)
+		err = fmt.Errorf("%d of %d users and %d of %d sign-ins were refused: %s%s", flooded.failed,
+			flooded.ok+flooded.failed, signed.r.failed, signed.r.ok+signed.r.failed, flooded.refusal, signed.r.refusal)
 	}
 	if err != nil {
 		return failed(err)
 	}
 	figures := func(r *result) sample {
-		return sample{rate: r.perSecond(), p50: r.latency.quantile(.5), p99: r.latency.quantile(.99), max: r.latency.max}
+		return sample{rate: r.perSecond(), p50: r.latency.quantile(.5), p99: r.latency.quantile(.99),
+			max: r.latency.max}
 	}
 	s.flood = append(s.flood, floodRound{figures(quiet), figures(flooded), signed.r.perSecond(), hashes.perSecond()})
 	return nil

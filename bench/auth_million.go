@@ -62,7 +62,8 @@ func (s *authSuite) startMillion(ctx context.Context) error {
 	); err != nil {
 		return err
 	}
-	s.report.linef("\nmillion: %d users with %d sessions each, filled in %v", millionUsers, millionSessions, time.Since(began).Round(time.Second))
+	s.report.linef("\nmillion: %d users with %d sessions each, filled in %v", millionUsers, millionSessions,
+		time.Since(began).Round(time.Second))
 
 	crowd := make([]account, millionCrowd)
 	for i := range crowd {
@@ -116,11 +117,13 @@ func (s *authSuite) measureMillion(ctx context.Context, round int) error {
 				err = fmt.Errorf("%d as wanted, %d not: %s", r.ok, r.failed, r.refusal)
 			}
 			if err != nil {
-				s.refused = append(s.refused, fmt.Sprintf("round %d, million, %s of %s: %v", round+1, scenario, target, err))
+				s.refused = append(s.refused, fmt.Sprintf("round %d, million, %s of %s: %v", round+1, scenario,
+					target, err))
 				m = millionRound{none, none}
 				break
 			}
-			*to = sample{rate: r.perSecond(), p50: r.latency.quantile(.5), p99: r.latency.quantile(.99), max: r.latency.max}
+			*to = sample{rate: r.perSecond(), p50: r.latency.quantile(.5), p99: r.latency.quantile(.99),
+				max: r.latency.max}
 		}
 		s.million[scenario] = append(s.million[scenario], m)
 	}
@@ -137,7 +140,9 @@ func (s *authSuite) wholeReads(ctx context.Context) (n int64, err error) {
 		return 0, err
 	}
 	defer conn.Close(ctx)
-	err = conn.QueryRow(ctx, "select sum(seq_scan)::bigint from pg_stat_user_tables where relname in ('users', 'identities', 'sessions')").Scan(&n)
+	err = conn.QueryRow(ctx,
+		"select sum(seq_scan)::bigint from pg_stat_user_tables where relname in ('users', 'identities', 'sessions')").
+		Scan(&n)
 	return n, err
 }
 
@@ -148,7 +153,8 @@ func (s *authSuite) millionTable() {
 	}
 	rows := [][]string{{"1M users, 3M sessions", "database", "requests/s", "p50 µs", "p99 µs"}}
 	line := func(scenario, database string, rounds []sample) {
-		rows = append(rows, []string{scenario, database, spreadOf(of(rounds, rateOf)).String(), spreadOf(of(rounds, p50Of)).String(), spreadOf(of(rounds, p99Of)).String()})
+		rows = append(rows, []string{scenario, database, spreadOf(of(rounds, rateOf)).String(),
+			spreadOf(of(rounds, p50Of)).String(), spreadOf(of(rounds, p99Of)).String()})
 	}
 	for _, scenario := range millionScenarios {
 		var small, large []sample
@@ -157,7 +163,8 @@ func (s *authSuite) millionTable() {
 		}
 		line(scenario, "small", small)
 		line(scenario, "large", large)
-		s.report.atMost(1.2, " ×", scenario+" with 1M users: p50 ÷ small database", ratios(of(large, p50Of), of(small, p50Of)))
+		s.report.atMost(1.2, " ×", scenario+" with 1M users: p50 ÷ small database",
+			ratios(of(large, p50Of), of(small, p50Of)))
 	}
 	s.report.linef("")
 	s.report.table(rows)

@@ -21,14 +21,18 @@ func (s *authSuite) header(ctx context.Context) error {
 		return err
 	}
 	s.report.linef("\nauth       %s, %s", info.Main.Version, info.GoVersion)
-	s.report.linef("PostgreSQL %s on a unix socket, fsync and full page writes on; pool %d but for default; bcrypt:4 but for default and flood", version, authPool)
-	s.report.linef("rounds     %d of %v each; closed loop: %d connections with one request each; one checkpoint before each round", s.rounds, s.time, authConns)
+	s.report.linef("PostgreSQL %s on a unix socket, fsync and full page writes on; pool %d but for default; bcrypt:4 "+
+		"but for default and flood", version, authPool)
+	s.report.linef(
+		"rounds     %d of %v each; closed loop: %d connections with one request each; one checkpoint before each round",
+		s.rounds, s.time, authConns)
 	return nil
 }
 
 // tables prints what was measured and compares it with the budgets.
 func (s *authSuite) tables() {
-	rows := [][]string{{"scenario", "target", "server µs", "PostgreSQL µs", "WAL bytes", "round trips", "requests/s", "p50 µs", "p99 µs", "max µs"}}
+	rows := [][]string{{"scenario", "target", "server µs", "PostgreSQL µs", "WAL bytes", "round trips", "requests/s",
+		"p50 µs", "p99 µs", "max µs"}}
 	for _, g := range authGroups() {
 		for _, l := range g {
 			samples := s.samples[l]
@@ -81,14 +85,22 @@ func (s *authSuite) floodTable() {
 		}
 		return spreadOf(values).String()
 	}
-	s.report.linef("\nGET /user at %d a second, default settings; flood: %d clients sign in without pause", userRate, floodClients)
+	s.report.linef("\nGET /user at %d a second, default settings; flood: %d clients sign in without pause", userRate,
+		floodClients)
 	s.report.table([][]string{
 		{"", "users/s", "p50 µs", "p99 µs", "max µs", "sign-ins/s", "hashes/s of a bare handler"},
-		{"quiet", figure(func(f floodRound) float64 { return rateOf(f.quiet) }), figure(func(f floodRound) float64 { return p50Of(f.quiet) }),
-			figure(func(f floodRound) float64 { return p99Of(f.quiet) }), figure(func(f floodRound) float64 { return maxOf(f.quiet) })},
-		{"flood", figure(func(f floodRound) float64 { return rateOf(f.flooded) }), figure(func(f floodRound) float64 { return p50Of(f.flooded) }),
-			figure(func(f floodRound) float64 { return p99Of(f.flooded) }), figure(func(f floodRound) float64 { return maxOf(f.flooded) }),
-			figure(func(f floodRound) float64 { return f.signIns }), figure(func(f floodRound) float64 { return f.hashes })},
+		{"quiet", figure(func(f floodRound) float64 { return rateOf(f.quiet) }),
+			figure(func(f floodRound) float64 { return p50Of(f.quiet) }),
+			figure(func(f floodRound) float64 { return p99Of(f.quiet) }), figure(func(f floodRound) float64 {
+				return maxOf(f.quiet)
+			})},
+		{"flood", figure(func(f floodRound) float64 { return rateOf(f.flooded) }),
+			figure(func(f floodRound) float64 { return p50Of(f.flooded) }),
+			figure(func(f floodRound) float64 { return p99Of(f.flooded) }),
+			figure(func(f floodRound) float64 { return maxOf(f.flooded) }),
+			figure(func(f floodRound) float64 { return f.signIns }), figure(func(f floodRound) float64 {
+				return f.hashes
+			})},
 	})
 }
 
@@ -113,7 +125,8 @@ func (s *authSuite) compare() {
 		{authLine{"refresh", "RS256"}, rs256Line}, {authLine{"refresh", "ES256"}, es256Line},
 	} {
 		signature := minus(figures(signed.yardstick, cpuOf), figures(bareLine, cpuOf))
-		s.report.atMost(2.75, " ×", fmt.Sprintf("refresh, %s: server without one signature ÷ update", signed.algorithm.target),
+		s.report.atMost(2.75, " ×", fmt.Sprintf("refresh, %s: server without one signature ÷ update",
+			signed.algorithm.target),
 			ratios(minus(figures(signed.algorithm, cpuOf), signature), figures(updateLine, cpuOf)),
 			fmt.Sprintf("signature %s µs", spreadOf(signature)))
 	}

@@ -75,7 +75,9 @@ func (d *database) createYardstick(ctx context.Context) (string, error) {
 		return "", err
 	}
 	return url, execSQL(ctx, url, yardstickTable,
-		fmt.Sprintf(`insert into yardstick select i, 0, now(), 'gatehouse-bench', '127.0.0.1' from generate_series(0, %d) i`, yardstickRows-1),
+		fmt.Sprintf(
+			`insert into yardstick select i, 0, now(), 'gatehouse-bench', '127.0.0.1' from generate_series(0, %d) i`,
+			yardstickRows-1),
 		"vacuum analyze")
 }
 

@@ -65,7 +65,8 @@ func authGroups() [][]authLine {
 }
 
 // authScenarios are what -only may name.
-var authScenarios = []string{"health", "settings", "jwks", "user", "refresh", "password", "signup", "logout", "alike", "flood", "million"}
+var authScenarios = []string{"health", "settings", "jwks", "user", "refresh", "password", "signup", "logout", "alike",
+	"flood", "million"}
 
 // needs are the yardsticks that a scenario is compared with.
 var needs = map[string][]string{
@@ -144,7 +145,8 @@ func (s *authSuite) stop() error {
 // start brings up the yardsticks and the daemons, and signs their accounts up.
 func (s *authSuite) start(ctx context.Context) error {
 	s.targets, s.crowd, s.toSignOut = map[string]*target{}, map[string][]account{}, map[string]*[]account{}
-	s.samples, s.trips, s.enumeration = map[authLine][]sample{}, map[string]map[string]float64{}, map[string][]enumerationRound{}
+	s.samples, s.trips, s.enumeration = map[authLine][]sample{}, map[string]map[string]float64{},
+		map[string][]enumerationRound{}
 	s.million = map[string][]millionRound{}
 	yardsticks, err := s.db.createYardstick(ctx)
 	if err != nil {

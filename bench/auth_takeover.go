@@ -91,7 +91,8 @@ func (s *suite) takeover(ctx context.Context, db *database, c takeoverCase) (flo
 		cmd.Dir = s.testbed.dir
 		cmd.Env = []string{"DATABASE_URL=" + url, "AUTH_DB_DRIVER=postgres", "AUTH_SITE_URL=http://localhost:3000",
 			"AUTH_API_EXTERNAL_URL=http://localhost:9999", "AUTH_JWT_SECRET=0123456789abcdef0123456789abcdef",
-			"AUTH_DEV_MAILBOX=true", "AUTH_SECURITY_DB_ENCRYPTION_DECRYPTION_KEYS=" + takeoverKeyName + ":" + base64.RawURLEncoding.EncodeToString(takeoverKey)}
+			"AUTH_DEV_MAILBOX=true", "AUTH_SECURITY_DB_ENCRYPTION_DECRYPTION_KEYS=" + takeoverKeyName + ":" +
+				base64.RawURLEncoding.EncodeToString(takeoverKey)}
 		began := time.Now()
 		var out bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &out, &out
@@ -125,8 +126,8 @@ func (s *suite) takeover(ctx context.Context, db *database, c takeoverCase) (flo
 			return 0, 0, err
 		}
 		cpu := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
-		s.report.linef("%s: auth %s took %v, %v of CPU and %v of PostgreSQL's", c.name, strings.Join(args, " "), took.Round(time.Millisecond),
-			cpu.Round(time.Millisecond), (after.cpu - before.cpu).Round(time.Millisecond))
+		s.report.linef("%s: auth %s took %v, %v of CPU and %v of PostgreSQL's", c.name, strings.Join(args, " "),
+			took.Round(time.Millisecond), cpu.Round(time.Millisecond), (after.cpu - before.cpu).Round(time.Millisecond))
 		return took, peak, nil
 	}
 	if _, _, err := run("migrate"); err != nil {
@@ -137,9 +138,13 @@ func (s *suite) takeover(ctx context.Context, db *database, c takeoverCase) (flo
 		return 0, err
 	}
 	if err := execSQL(ctx, url, "set statement_timeout = '10min'",
-		fmt.Sprintf("update auth.users set raw_user_meta_data = '{\"changed\": true}' where id in (select id from auth.users limit %d)", c.users/100),
-		fmt.Sprintf("update auth.sessions set refreshed_at = now() where id in (select id from auth.sessions limit %d)", c.users/100),
-		fmt.Sprintf("update auth.identities set updated_at = now() where id in (select id from auth.identities limit %d)", c.users/100),
+		fmt.Sprintf("update auth.users set raw_user_meta_data = '{\"changed\": true}' where id in (select id from "+
+			"auth.users limit %d)", c.users/100),
+		fmt.Sprintf("update auth.sessions set refreshed_at = now() where id in (select id from auth.sessions limit %d)",
+			c.users/100),
+		fmt.Sprintf(
+			"update auth.identities set updated_at = now() where id in (select id from auth.identities limit %d)",
+			c.users/100),
 	); err != nil {
 		return 0, err
 	}
@@ -193,7 +198,8 @@ func fillTakeover(ctx context.Context, url string, c takeoverCase) error {
 		return err
 	}
 	defer conn.Close(ctx)
-	for _, sql := range append([]string{string(schema), "set synchronous_commit = off", "set session_replication_role = replica"},
+	for _, sql := range append([]string{string(schema), "set synchronous_commit = off",
+		"set session_replication_role = replica"},
 		fmt.Sprintf(`insert into auth.users (id, instance_id, aud, role, email, encrypted_password, email_confirmed_at, last_sign_in_at,
 				raw_app_meta_data, raw_user_meta_data, created_at, updated_at)
 			select gen_random_uuid(), '00000000-0000-0000-0000-000000000000', 'authenticated', 'authenticated', 'user-' || n || '@bench.example', '%s',
@@ -221,7 +227,8 @@ func fillTakeover(ctx context.Context, url string, c takeoverCase) error {
 		}
 	}
 	if c.encrypted {
-		for table, column := range map[string]string{"users": "encrypted_password", "mfa_factors": "secret", "sessions": "refresh_token_hmac_key"} {
+		for table, column := range map[string]string{"users": "encrypted_password", "mfa_factors": "secret",
+			"sessions": "refresh_token_hmac_key"} {
 			if err := encryptAll(ctx, conn, table, column); err != nil {
 				return err
 			}
@@ -233,7 +240,8 @@ func fillTakeover(ctx context.Context, url string, c takeoverCase) error {
 
 // encryptAll rewrites a column with what the replaced service stores when encryption is on.
 func encryptAll(ctx context.Context, conn *pgx.Conn, table, column string) error {
-	rows, err := conn.Query(ctx, fmt.Sprintf("select id::text, %[2]s from auth.%[1]s where %[2]s is not null", table, column))
+	rows, err := conn.Query(ctx, fmt.Sprintf("select id::text, %[2]s from auth.%[1]s where %[2]s is not null", table,
+		column))
 	if err != nil {
 		return err
 	}

@@ -20,7 +20,8 @@ const mib = 1 << 20
 // otherBudgets measures the budgets that aren't about a call: start, memory, reload, the binary.
 func (s *suite) otherBudgets(ctx context.Context) error {
 	fmt.Fprintln(os.Stderr, "start, memory, reload")
-	for _, f := range []func(context.Context) error{s.startTime, s.memory, s.connections, s.allocations, s.reload, s.binary} {
+	for _, f := range []func(context.Context) error{s.startTime, s.memory, s.connections, s.allocations, s.reload,
+		s.binary} {
 		if err := f(ctx); err != nil {
 			return err
 		}
@@ -30,7 +31,8 @@ func (s *suite) otherBudgets(ctx context.Context) error {
 }
 
 // fresh starts a daemon on its in-process store, hands it to use after its first decision, and ends it.
-func (s *suite) fresh(ctx context.Context, name string, rules []byte, use func(t *target, took time.Duration) error, settings ...string) error {
+func (s *suite) fresh(ctx context.Context, name string, rules []byte, use func(t *target, took time.Duration) error,
+	settings ...string) error {
 	began := time.Now()
 	t, err := s.testbed.ratelimit(name, rules, nil, settings...)
 	if err != nil {
@@ -77,7 +79,8 @@ func (s *suite) memory(ctx context.Context) error {
 				return err
 			}
 			peak, err := peakRSS(t.process.PID())
-			s.report.atMost(limit, " MiB", "RSS, "+name, []float64{float64(u.rss) / mib}, fmt.Sprintf("peak %.1f", float64(peak)/mib))
+			s.report.atMost(limit, " MiB", "RSS, "+name, []float64{float64(u.rss) / mib},
+				fmt.Sprintf("peak %.1f", float64(peak)/mib))
 			return err
 		}, settings...)
 	}
@@ -102,7 +105,8 @@ func (s *suite) memory(ctx context.Context) error {
 		return err
 	}
 	keys := single
-	keys.traffic, keys.calls, keys.run = grpcTraffic{scenario: scenarios["fill"], streams: 64}, scenarios["fill"].keys, time.Minute
+	keys.traffic, keys.calls, keys.run = grpcTraffic{scenario: scenarios["fill"], streams: 64}, scenarios["fill"].keys,
+		time.Minute
 	return rss("1M live keys", 200, ruleText(0, 1), keys, "MEMORY_MAX_KEYS=2000000")
 }
 

@@ -194,7 +194,8 @@ func (s *authSuite) compareEditions() {
 				of := func(suffix string) []float64 {
 					return of(s.samples[authLine{l.scenario, l.target + suffix}], figure)
 				}
-				all = append(all, comparison{l.scenario + ", " + l.target, name, of(""), of(beforeSuffix), of(againSuffix)})
+				all = append(all, comparison{l.scenario + ", " + l.target, name, of(""), of(beforeSuffix),
+					of(againSuffix)})
 			}
 			add("server µs", cpuOf)
 			if spreadOf(of(s.samples[l], storeOf)).median > 5 { // below: its background processes

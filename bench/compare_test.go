@@ -49,8 +49,10 @@ func TestInverse(t *testing.T) {
 
 func TestEditions(t *testing.T) {
 	s := &suite{testbed: &testbed{daemon: "bin/ratelimit", against: "old"}}
-	for round, order := range [][]string{{"redis", "redis-before", "redis-again"}, {"redis-before", "redis-again", "redis"}, {"redis-again", "redis", "redis-before"}} {
-		got := s.withEditions(group{{scenario: "single", target: "tuned"}, {scenario: "single", target: "redis", open: true}}, round)
+	for round, order := range [][]string{{"redis", "redis-before", "redis-again"},
+		{"redis-before", "redis-again", "redis"}, {"redis-again", "redis", "redis-before"}} {
+		got := s.withEditions(group{{scenario: "single", target: "tuned"},
+			{scenario: "single", target: "redis", open: true}}, round)
 		want := group{{scenario: "single", target: "tuned"}}
 		for _, target := range order {
 			want = append(want, line{scenario: "single", target: target, open: true})

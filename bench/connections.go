@@ -48,7 +48,8 @@ func (s *suite) connections(ctx context.Context) error {
 			return err
 		}
 		peak, err := peakRSS(t.process.PID())
-		s.report.atMost(160, " MiB", fmt.Sprintf("RSS, %d connections after a burst of %d KiB each", heldConnections, burstBytes>>10),
+		s.report.atMost(160, " MiB", fmt.Sprintf("RSS, %d connections after a burst of %d KiB each", heldConnections,
+			burstBytes>>10),
 			[]float64{float64(u.rss) / mib}, fmt.Sprintf("peak %.1f; %d calls each", float64(peak)/mib, calls))
 		return err
 	})

@@ -110,7 +110,8 @@ func (s *suite) startEnvoys(ctx context.Context) error {
 				continue
 			}
 			if program == "" {
-				s.refused = append(s.refused, "targets behind Envoy: there is none (.ci/envoy fetches one, ENVOY_BIN names one)")
+				s.refused = append(s.refused,
+					"targets behind Envoy: there is none (.ci/envoy fetches one, ENVOY_BIN names one)")
 				return nil
 			}
 			if err := s.testbed.envoy(ctx, program, s.target(l)); err != nil {
@@ -152,7 +153,9 @@ func (l *testbed) envoy(ctx context.Context, program string, front *target) erro
 	}
 	l.started = append(l.started, t)
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	err = l.retry(ctx, t, time.Minute, func(ctx context.Context) error { return get(ctx, &client, "http://"+t.addr+"/", "") })
+	err = l.retry(ctx, t, time.Minute, func(ctx context.Context) error {
+		return get(ctx, &client, "http://"+t.addr+"/", "")
+	})
 	front.envoy = t
 	return err
 }

@@ -24,14 +24,16 @@ func TestClientLoop(t *testing.T) {
 		t.Helper()
 		marks := 0
 		r, err := load{
-			addr: addr, traffic: clientTraffic{grpcTraffic{scenario: scenarios["single"], streams: 4}}, conns: 2, rate: rate,
+			addr: addr, traffic: clientTraffic{grpcTraffic{scenario: scenarios["single"], streams: 4}}, conns: 2,
+			rate: rate,
 			warm: 50 * time.Millisecond, run: 300 * time.Millisecond, mark: func() error { marks++; return nil },
 		}.drive()
 		if err != nil {
 			t.Fatal(err)
 		}
 		if r.ok == 0 || r.over != 0 || r.failed != 0 || marks != 2 || r.elapsed < 300*time.Millisecond {
-			t.Errorf("%d OK, %d over, %d failed (%s), %d marks in %v", r.ok, r.over, r.failed, r.refusal, marks, r.elapsed)
+			t.Errorf("%d OK, %d over, %d failed (%s), %d marks in %v", r.ok, r.over, r.failed, r.refusal, marks,
+				r.elapsed)
 		}
 	}
 	f(0)

@@ -34,7 +34,8 @@ func TestParseAnswer(t *testing.T) {
 		f(whole[:i], 0, "", 0)
 	}
 	f("HTTP/1.1 204 No Content\r\nDate: now\r\n\r\n", 204, "", 38)
-	chunked := "HTTP/1.1 503 Service Unavailable\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n1A\r\n0123456789abcdef0123456789\r\n0\r\n\r\n"
+	chunked := "HTTP/1.1 503 Service Unavailable\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n1A\r\n" +
+		"0123456789abcdef0123456789\r\n0\r\n\r\n"
 	f(chunked, 503, "abc0123456789abcdef0123456789", len(chunked))
 	for i := range len(chunked) {
 		f(chunked[:i], 0, "", 0)
@@ -73,8 +74,10 @@ func TestHTTPLoop(t *testing.T) {
 		t.Helper()
 		l.addr, l.conns = server.Listener.Addr().String(), 4
 		l.traffic = httpTraffic{
-			next:  func(b []byte, _ int) ([]byte, bool) { return append(b, request...), true },
-			judge: func(_, status int, body []byte) bool { return status == 200 && (len(body) == 2 || len(body) == 70_000) },
+			next: func(b []byte, _ int) ([]byte, bool) { return append(b, request...), true },
+			judge: func(_, status int, body []byte) bool {
+				return status == 200 && (len(body) == 2 || len(body) == 70_000)
+			},
 		}
 		marks := 0
 		l.mark = func() error { marks++; return nil }
@@ -83,7 +86,8 @@ func TestHTTPLoop(t *testing.T) {
 			t.Fatal(err)
 		}
 		if r.ok == 0 || r.latency.n < uint64(answers) || r.failed == 0 || marks != 2 || r.elapsed <= 0 {
-			t.Errorf("%d as wanted, %d not, %d measured, %d marks in %v; want some of both, at least %d, 2", r.ok, r.failed, r.latency.n, marks, r.elapsed, answers)
+			t.Errorf("%d as wanted, %d not, %d measured, %d marks in %v; want some of both, at least %d, 2", r.ok,
+				r.failed, r.latency.n, marks, r.elapsed, answers)
 		}
 	}
 	f(load{run: time.Minute, calls: 300}, 300)
@@ -157,7 +161,8 @@ func TestHTTPYardsticks(t *testing.T) {
 	for _, kind := range []string{"handler", "hash:4", "sign:RS256", "sign:ES256"} {
 		f(kind)
 	}
-	for _, args := range [][]string{{"-kind", "x"}, {"-kind", "hash:x"}, {"-kind", "hash:99"}, {"-kind", "sign:HS256"}, {"-kind", "select", "-database", "://"}} {
+	for _, args := range [][]string{{"-kind", "x"}, {"-kind", "hash:x"}, {"-kind", "hash:99"}, {"-kind", "sign:HS256"},
+		{"-kind", "select", "-database", "://"}} {
 		if err := runHTTPYardstick(t.Context(), args, io.Discard); err == nil {
 			t.Errorf("yardstick %v started", args)
 		}

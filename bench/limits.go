@@ -99,8 +99,10 @@ func limitGroups() (all []group) {
 		fixed := closed(store, "fixed", "sliding", "bucket")
 		fixed = append(fixed, line{scenario: "fixed", target: store + limitsRules, via: viaTap},
 			line{scenario: "fixed", target: store + "+top" + limitsRules, via: viaTop})
-		all = append(all, fixed, closed(store, "fixed hot", "bucket hot"), closed(store, "fixed overlimit", "sliding overlimit"),
-			closed(store+"+cache", "fixed overlimit", "sliding overlimit"), closed(store, "fixed list", "list"), closed(store, "values", "cidr"))
+		all = append(all, fixed, closed(store, "fixed hot", "bucket hot"),
+			closed(store, "fixed overlimit", "sliding overlimit"),
+			closed(store+"+cache", "fixed overlimit", "sliding overlimit"), closed(store, "fixed list", "list"),
+			closed(store, "values", "cidr"))
 	}
 	var open group
 	for _, scenario := range []string{"fixed", "sliding", "bucket"} {
@@ -114,7 +116,8 @@ func (s *suite) startLimits(ctx context.Context, onCluster []string, cache strin
 	rules := limitRules()
 	for _, e := range s.testbed.editions() {
 		if e.suffix != "" && !s.testbed.knows(ctx, e.ratelimit, rules) {
-			s.report.linef("%s does not know the rules of sliding windows, token buckets, lists and networks: no figures of it for these", e.ratelimit)
+			s.report.linef("%s does not know the rules of sliding windows, token buckets, lists and networks: no "+
+				"figures of it for these", e.ratelimit)
 			return nil
 		}
 		for _, store := range limitStores {
@@ -126,7 +129,8 @@ func (s *suite) startLimits(ctx context.Context, onCluster []string, cache strin
 			case "cluster":
 				server, settings = s.cluster.Nodes[0], onCluster
 			}
-			for with, setting := range map[string][]string{"": nil, "+cache": {cache}, "+top": {"DEBUG_RECENT_SIZE=1000", "DEBUG_TOP_KEYS=1000"}} {
+			for with, setting := range map[string][]string{"": nil, "+cache": {cache},
+				"+top": {"DEBUG_RECENT_SIZE=1000", "DEBUG_TOP_KEYS=1000"}} {
 				name := store + with + limitsRules + e.suffix
 				t, err := s.testbed.ratelimitOf(e.ratelimit, name, rules, server, append(setting, settings...)...)
 				if err != nil {

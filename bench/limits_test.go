@@ -14,7 +14,8 @@ func TestLimitBudgets(t *testing.T) {
 		t.Errorf("%d budgets", len(budgets))
 	}
 	for _, b := range budgets {
-		if !slices.ContainsFunc(limitGroups(), func(g group) bool { return slices.Contains(g, b.line) && slices.Contains(g, b.twin) }) {
+		if !slices.ContainsFunc(
+			limitGroups(), func(g group) bool { return slices.Contains(g, b.line) && slices.Contains(g, b.twin) }) {
 			t.Errorf("%s and its twin %s are in no group", b.line.row(), b.twin.row())
 		}
 		if b.twin == b.line {

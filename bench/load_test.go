@@ -43,12 +43,14 @@ func startYardstick(t *testing.T, kind, answer string) string {
 func TestYardsticks(t *testing.T) {
 	f := func(kind, answer string) {
 		t.Helper()
-		connection, err := grpc.NewClient(startYardstick(t, kind, answer), grpc.WithTransportCredentials(insecure.NewCredentials()))
+		connection, err := grpc.NewClient(startYardstick(t, kind, answer),
+			grpc.WithTransportCredentials(insecure.NewCredentials()))
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer connection.Close()
-		got, err := ratelimitv3.NewRateLimitServiceClient(connection).ShouldRateLimit(t.Context(), &ratelimitv3.RateLimitRequest{Domain: "d"})
+		got, err := ratelimitv3.NewRateLimitServiceClient(connection).ShouldRateLimit(t.Context(),
+			&ratelimitv3.RateLimitRequest{Domain: "d"})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -69,7 +71,8 @@ func TestYardsticks(t *testing.T) {
 
 // shortLoad is enough to meet every path and short enough for a test.
 func shortLoad(addr string) load {
-	return load{addr: addr, traffic: grpcTraffic{scenario: scenarios["single"], streams: 8}, conns: 2, run: time.Minute, calls: 5_000}
+	return load{addr: addr, traffic: grpcTraffic{scenario: scenarios["single"], streams: 8}, conns: 2, run: time.Minute,
+		calls: 5_000}
 }
 
 func TestClosedLoop(t *testing.T) {
@@ -144,7 +147,8 @@ func TestVerdicts(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.ok != 0 || r.over == 0 || r.failed == 0 || max(r.over, r.failed)-min(r.over, r.failed) > 16 || r.refusal != "not today" {
+	if r.ok != 0 || r.over == 0 || r.failed == 0 || max(r.over, r.failed)-min(r.over, r.failed) > 16 ||
+		r.refusal != "not today" {
 		t.Errorf("%d OK, %d over, %d failed (%q); want over and failed in turns", r.ok, r.over, r.failed, r.refusal)
 	}
 }

@@ -23,7 +23,8 @@ func TestParseStat(t *testing.T) {
 	f("42 (redis-server)"+rest, 1750*time.Millisecond, 1234)
 	f("42 (a name) with ) (both)"+rest, 1750*time.Millisecond, 1234)
 
-	for _, bad := range []string{"", "42", "42 (x) S 1 2", "42 (x) S 1 2 3 0 -1 4194560 9 9 9 9 x 25 7 7 20 0 8 0 12345 1000000 1234 1"} {
+	for _, bad := range []string{"", "42", "42 (x) S 1 2",
+		"42 (x) S 1 2 3 0 -1 4194560 9 9 9 9 x 25 7 7 20 0 8 0 12345 1000000 1234 1"} {
 		if u, err := parseStat([]byte(bad)); err == nil {
 			t.Errorf("%q parsed to %+v", bad, u)
 		}

@@ -46,11 +46,12 @@ type span struct{ from, to time.Time }
 func (s *suite) reload(ctx context.Context) error {
 	for _, c := range []reloadCase{
 		{
-			"10k rules", func(generation uint32) []byte { return ruleText(10_000, generation) }, 2*s.rounds + 1, 700 * time.Millisecond,
-			reloadBudget{took: 100, slowestBy: 2},
+			"10k rules", func(generation uint32) []byte { return ruleText(10_000, generation) }, 2*s.rounds + 1,
+			700 * time.Millisecond, reloadBudget{took: 100, slowestBy: 2},
 		},
 		{
-			"100k rules in flow style with é", func(generation uint32) []byte { return flowRuleText(100_000, generation) }, s.rounds + 2, 2 * time.Second,
+			"100k rules in flow style with é",
+			func(generation uint32) []byte { return flowRuleText(100_000, generation) }, s.rounds + 2, 2 * time.Second,
 			reloadBudget{took: 2000, slowest: 20, p99By: 2, peak: 300},
 		},
 	} {
@@ -66,7 +67,9 @@ func (s *suite) reload(ctx context.Context) error {
 func flowRuleText(extra int, limit uint32) []byte {
 	text := bytes.NewBuffer(ruleText(0, limit))
 	for i := range extra {
-		fmt.Fprintf(text, "  - {key: päth, value: '/v1/items/%07d',\n     rate_limit: {unit: hour, requests_per_unit: %d}}\n", i, limit)
+		fmt.Fprintf(text,
+			"  - {key: päth, value: '/v1/items/%07d',\n     rate_limit: {unit: hour, requests_per_unit: %d}}\n", i,
+			limit)
 	}
 	return text.Bytes()
 }
@@ -84,7 +87,8 @@ func (s *suite) reloadUnderLoad(ctx context.Context, c reloadCase) error {
 		enough := make(chan struct{})
 		go func() {
 			l := load{
-				addr: t.addr, traffic: grpcTraffic{scenario: scenarios["single"], timeout: s.timeout}, conns: 4, rate: reloadRate,
+				addr: t.addr, traffic: grpcTraffic{scenario: scenarios["single"], timeout: s.timeout}, conns: 4,
+				rate: reloadRate,
 				warm: 300 * time.Millisecond, run: time.Minute, stop: enough,
 				each: func(a answer) { answers = append(answers, a) },
 			}

@@ -54,7 +54,8 @@ func (r *report) atMost(limit float64, unit, what string, values []float64, note
 func (r *report) atLeast(limit float64, unit, what string, values []float64, note ...string) {
 	if len(values) > 0 {
 		r.budgets = append(r.budgets, budget{
-			what: what, measured: spreadOf(values), unit: unit, limit: limit, atLeast: true, note: strings.Join(note, " "),
+			what: what, measured: spreadOf(values), unit: unit, limit: limit, atLeast: true,
+			note: strings.Join(note, " "),
 		})
 	}
 }
@@ -117,17 +118,20 @@ func createResult(now time.Time) (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
-	return os.OpenFile(filepath.Join(dir, now.UTC().Format("2006-01-02T1504")+".txt"), os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
+	return os.OpenFile(filepath.Join(dir, now.UTC().Format("2006-01-02T1504")+".txt"),
+		os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 }
 
 // header says where it was measured: figures without it can't be compared.
 func (s *suite) header() error {
-	s.report.linef("gatehouse bench, %s, %s/%s, %d cores", time.Now().UTC().Format("2006-01-02 15:04 MST"), runtime.GOOS, runtime.GOARCH, runtime.NumCPU())
+	s.report.linef("gatehouse bench, %s, %s/%s, %d cores", time.Now().UTC().Format("2006-01-02 15:04 MST"),
+		runtime.GOOS, runtime.GOARCH, runtime.NumCPU())
 	busy, err := os.ReadFile("/proc/loadavg")
 	if err != nil {
 		return err
 	}
-	s.report.linef("load       %s (average of 1, 5 and 15 minutes before; above 0.5 somebody else works here too)", strings.Join(strings.Fields(string(busy))[:3], " "))
+	s.report.linef("load       %s (average of 1, 5 and 15 minutes before; above 0.5 somebody else works here too)",
+		strings.Join(strings.Fields(string(busy))[:3], " "))
 	return nil
 }
 
@@ -144,7 +148,8 @@ func (s *suite) ratelimitHeader() error {
 	s.report.linef("\nratelimit  %s, %s", info.Main.Version, info.GoVersion)
 	s.report.linef("statistics %s", stats)
 	s.report.linef("settings   %s", strings.Join(append(s.testbed.extra, "grpc-timeout="+orNone(s.timeout)), " "))
-	s.report.linef("rounds     %d of %v each; closed loop: 4 connections × 64 streams; open loop: Poisson, %.0f calls a second on 4 connections", s.rounds, s.time, s.rate)
+	s.report.linef("rounds     %d of %v each; closed loop: 4 connections × 64 streams; open loop: Poisson, %.0f "+
+		"calls a second on 4 connections", s.rounds, s.time, s.rate)
 	return nil
 }
 
@@ -157,7 +162,8 @@ func orNone(s string) string {
 
 // tables prints the whole-daemon measurements and compares them with their budgets.
 func (s *suite) tables() {
-	rows := [][]string{{"scenario", "loop", "target", "daemon µs/call", "store µs/call", "commands/call", "calls/s", "p50 µs", "p99 µs", "max µs"}}
+	rows := [][]string{{"scenario", "loop", "target", "daemon µs/call", "store µs/call", "commands/call", "calls/s",
+		"p50 µs", "p99 µs", "max µs"}}
 	for _, g := range groups() {
 		for _, l := range g {
 			samples := s.samples[l]
@@ -237,7 +243,8 @@ func nativeBudgets() (all []ratioBudget) {
 	cpu(.17, closed("unmatched", "redis"))
 	cpu(.17, closed("overlimit", "memory+cache"))
 	cpu(.17, closed("overlimit", "redis+cache"))
-	for _, at := range []struct{ rate, redis, redisP99 float64 }{{slowRate, 1.15, 1.5}, {0, 1, 1.25}, {fastRate, .9, 1}} {
+	for _, at := range []struct{ rate, redis, redisP99 float64 }{{slowRate, 1.15, 1.5}, {0, 1, 1.25},
+		{fastRate, .9, 1}} {
 		cpu(.75, open("memory", at.rate))
 		p99(1, open("memory", at.rate))
 		cpu(at.redis, open("redis", at.rate))

@@ -107,7 +107,9 @@ descriptors:
     rate_limit: {unit: day, requests_per_unit: %[3]d}
 `, domain, plenty, extraLimit, patternRules())
 	for i := range extra {
-		fmt.Fprintf(&b, "  - key: path\n    value: /v1/items/%07d\n    rate_limit:\n      unit: hour\n      requests_per_unit: %d\n", i, extraLimit)
+		fmt.Fprintf(&b,
+			"  - key: path\n    value: /v1/items/%07d\n    rate_limit:\n      unit: hour\n"+
+				"      requests_per_unit: %d\n", i, extraLimit)
 	}
 	return []byte(b.String())
 }

@@ -58,6 +58,7 @@ func TestZipf(t *testing.T) {
 		counts[n]++
 	}
 	if counts[0] < 5_000 || len(counts) < 10_000 {
-		t.Errorf("the most frequent number came %d times, %d different ones: not a Zipf distribution", counts[0], len(counts))
+		t.Errorf("the most frequent number came %d times, %d different ones: not a Zipf distribution", counts[0],
+			len(counts))
 	}
 }

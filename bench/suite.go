@@ -116,14 +116,19 @@ func runSuite(ctx context.Context, args []string, out io.Writer) error {
 	flags.DurationVar(&s.time, "time", 2*time.Second, "measured time of each load in each round")
 	flags.StringVar(&s.timeout, "timeout", "", "grpc-timeout of each call, for example 20m (milliseconds)")
 	flags.Float64Var(&s.rate, "rate", 10_000, "calls a second in the open loop")
-	flags.StringVar(&s.only, "only", "", "ratelimit, auth, reload, limits, or `scenarios` to measure, comma separated, and nothing else")
+	flags.StringVar(&s.only, "only", "",
+		"ratelimit, auth, reload, limits, or `scenarios` to measure, comma separated, and nothing else")
 	flags.BoolVar(&s.noGoBench, "no-go-bench", false, "leave the Go benchmarks out")
 	flags.BoolVar(&s.short, "short", false, "everything once and briefly, in about a minute")
 	daemon := flags.String("daemon", "bin/ratelimit", "`program` to measure")
 	authDaemon := flags.String("auth-daemon", "bin/auth", "`program` to measure")
-	statsOff := flags.Bool("stats-off", false, "DISABLE_STATS=true instead of statsd over TCP to a local sink, the daemon's default")
-	settings := flags.String("env", "", "further settings of the daemons, `NAME=value` separated by spaces; AUTH_… are auth's, GO… both's, others ratelimit's")
-	against := flags.String("against", "", "`folder` with earlier programs auth and ratelimit, measured in the same rounds and compared")
+	statsOff := flags.Bool("stats-off", false,
+		"DISABLE_STATS=true instead of statsd over TCP to a local sink, the daemon's default")
+	settings := flags.String("env", "",
+		"further settings of the daemons, `NAME=value` separated by spaces; AUTH_… are auth's, GO… both's, others "+
+			"ratelimit's")
+	against := flags.String("against", "",
+		"`folder` with earlier programs auth and ratelimit, measured in the same rounds and compared")
 	write := flags.Bool("write", false, "also write the report to bench/results/<date>.txt")
 	if err := flags.Parse(args); err != nil {
 		return err
@@ -201,7 +206,8 @@ func (s *suite) run(ctx context.Context) error {
 	}
 	if s.wantsAny("auth", authScenarios) {
 		a := &authSuite{
-			rounds: s.rounds, time: s.time * 7 / 20, whole: s.asked("auth"), large: s.only != "" && s.asked("million"), testbed: s.testbed, report: s.report,
+			rounds: s.rounds, time: s.time * 7 / 20, whole: s.asked("auth"), large: s.only != "" && s.asked("million"),
+			testbed: s.testbed, report: s.report,
 			wanted: func(scenario string) bool { return s.wanted("auth", scenario) },
 		}
 		if err := a.run(ctx); err != nil {

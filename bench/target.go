@@ -126,13 +126,15 @@ func (l *testbed) startSelf(name string, args ...string) (*target, error) {
 }
 
 // ratelimit starts the daemon with rules and settings of its own, on the given store, a Redis unless the
-// settings say otherwise, or, with nil, on its in-process store. It returns at once; await waits for the first decision.
+// settings say otherwise, or, with nil, on its in-process store. It returns at once; await
+// waits for the first decision.
 func (l *testbed) ratelimit(name string, rules []byte, store *localserver.Server, settings ...string) (*target, error) {
 	return l.ratelimitOf(l.daemon, name, rules, store, settings...)
 }
 
 // ratelimitOf does the same with another program.
-func (l *testbed) ratelimitOf(program, name string, rules []byte, store *localserver.Server, settings ...string) (*target, error) {
+func (l *testbed) ratelimitOf(program, name string, rules []byte, store *localserver.Server, settings ...string) (
+	*target, error) {
 	home := filepath.Join(l.dir, name)
 	t := &target{name: name, rules: filepath.Join(home, "config", "bench.yaml")}
 	if err := os.MkdirAll(filepath.Dir(t.rules), 0o755); err != nil {
@@ -186,7 +188,8 @@ func (l *testbed) statsSettings() []string {
 // await returns after the target's first decision, asked for again and again.
 func (l *testbed) await(ctx context.Context, t *target) error {
 	return l.retry(ctx, t, 20*time.Second, func(context.Context) error {
-		_, err := load{addr: t.addr, traffic: grpcTraffic{scenario: scenarios["unmatched"], streams: 1}, conns: 1, calls: 1, run: time.Second}.drive()
+		_, err := load{addr: t.addr, traffic: grpcTraffic{scenario: scenarios["unmatched"], streams: 1}, conns: 1,
+			calls: 1, run: time.Second}.drive()
 		return err
 	})
 }

@@ -50,5 +50,6 @@ func runWithAuth(ctx context.Context, args []string) (err error) {
 	if err != nil {
 		return err
 	}
-	return runCommand(ctx, flags.Args(), "BASE_URL=http://"+addr, "ADDR="+addr, "DATABASE_URL="+url, "PID="+strconv.Itoa(t.process.PID()))
+	return runCommand(ctx, flags.Args(), "BASE_URL=http://"+addr, "ADDR="+addr, "DATABASE_URL="+url,
+		"PID="+strconv.Itoa(t.process.PID()))
 }

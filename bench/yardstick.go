@@ -62,8 +62,9 @@ func runYardstick(ctx context.Context, args []string, out io.Writer) error {
 
 // answers are what the daemon says to the scenarios' requests, so that both sides send as much.
 var answers = map[string]*ratelimitv3.RateLimitResponse{
-	"single":    {OverallCode: okCode, Statuses: []*ratelimitv3.RateLimitResponse_DescriptorStatus{limited}},
-	"multi":     {OverallCode: okCode, Statuses: []*ratelimitv3.RateLimitResponse_DescriptorStatus{limited, limited, limited, limited}},
+	"single": {OverallCode: okCode, Statuses: []*ratelimitv3.RateLimitResponse_DescriptorStatus{limited}},
+	"multi": {OverallCode: okCode, Statuses: []*ratelimitv3.RateLimitResponse_DescriptorStatus{limited, limited,
+		limited, limited}},
 	"unmatched": {OverallCode: okCode, Statuses: []*ratelimitv3.RateLimitResponse_DescriptorStatus{{Code: okCode}}},
 }
 
@@ -117,7 +118,8 @@ func tunedServer(answer *ratelimitv3.RateLimitResponse) *grpc.Server {
 		HandlerType: (*any)(nil),
 		Methods: []grpc.MethodDesc{{
 			MethodName: "ShouldRateLimit",
-			Handler: func(_ any, _ context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
+			Handler: func(_ any, _ context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any,
+				error) {
 				return &response, decode(&request)
 			},
 		}},
