@@ -45,7 +45,7 @@ var timedBackends = []timedBackend{
 	}},
 	{"redis", func(t testing.TB, c *testClock) timedStore {
 		db := testdb.Redis(t)
-		return openTimed(t, c, redis.Options{Settings: redis.Settings{URL: db.URL()}},
+		return openTimed(t, c, timedKV(redis.Options{Settings: redis.Settings{URL: db.URL()}}),
 			rueidis.ClientOption{InitAddress: []string{db.Addr}, SelectDB: db.DB})
 	}},
 	{"cluster", func(t testing.TB, c *testClock) timedStore {
@@ -54,18 +54,35 @@ var timedBackends = []timedBackend{
 		for _, master := range cluster.Nodes[:3] {
 			nodes = append(nodes, rueidis.ClientOption{InitAddress: []string{master.Addr()}})
 		}
-		return openTimed(t, c, redis.Options{Settings: redis.Settings{Type: redis.InCluster, URL: cluster.URL()}},
+		return openTimed(t, c, timedKV(redis.Options{Settings: redis.Settings{Type: redis.InCluster, URL: cluster.URL()}}),
 			nodes...)
+	}},
+	{perSecond, func(t testing.TB, c *testClock) timedStore {
+		main, second := testdb.Redis(t), testdb.Redis(t)
+		openMain := timedKV(redis.Options{Settings: redis.Settings{URL: main.URL()}})
+		openSecond := timedKV(redis.Options{Settings: redis.Settings{URL: second.URL()}})
+		return openTimed(t, c, func(t testing.TB, c *testClock) counter.Store {
+			return counter.NewPerSecondRouter(openMain(t, c), openSecond(t, c))
+		}, rueidis.ClientOption{InitAddress: []string{main.Addr}, SelectDB: main.DB},
+			rueidis.ClientOption{InitAddress: []string{second.Addr}, SelectDB: second.DB})
 	}},
 }
 
-func openTimed(t testing.TB, c *testClock, o redis.Options, nodes ...rueidis.ClientOption) timedStore {
-	t.Helper()
-	open := func(t testing.TB, c *testClock) counter.Store {
+// perSecond is the backend with a store of its own for limits of the unit second, as with KVSTORE_PERSECOND.
+const perSecond = "per second"
+
+// timedKV opens a store by the test's clock.
+func timedKV(o redis.Options) func(t testing.TB, c *testClock) counter.Store {
+	return func(t testing.TB, c *testClock) counter.Store {
 		o := o
 		o.Clock = c.now
 		return openKV(t, o)
 	}
+}
+
+func openTimed(t testing.TB, c *testClock, open func(testing.TB, *testClock) counter.Store,
+	nodes ...rueidis.ClientOption) timedStore {
+	t.Helper()
 	s := timedStore{clock: c, Store: open(t, c), another: open}
 	for _, n := range nodes {
 		n.DisableCache, n.ForceSingleClient = true, true

@@ -107,7 +107,8 @@ func TestObserve(t *testing.T) {
 // of its limits decides, whether or not the store is asked.
 func TestObserve_topKeys(t *testing.T) {
 	for _, escaped := range []bool{false, true} {
-		r := newRig(t, `[{key: k, @9}]`, Options{DenyUnknown: true, OverLimit: overlimit.New(1 << 20), Observe: observe.Settings{TopKeys: 5}})
+		r := newRig(t, `[{key: k, @9}]`, Options{DenyUnknown: true, OverLimit: overlimit.New(1 << 20),
+			Observe: observe.Settings{TopKeys: 5}})
 		var o limits.Options
 		o.EscapedKeys = escaped
 		r.loadWith(t, `[{key: list, rate_limits: [

@@ -82,8 +82,8 @@ func TestBatch_meters(t *testing.T) {
 }
 
 // Calls that go together in one batch get the answers of calls in batches of their own, and those of a store in this
-// process that is asked for one after another: the scripts and their replay agree, whatever hits, refunds and looks there
-// are, on fixed windows too.
+// process that is asked for one after another: the scripts and their replay agree, whatever hits, refunds and looks
+// there are, on fixed windows too.
 func TestMeters_coalesced(t *testing.T) {
 	kv := testdb.Redis(t)
 	clock := new(countertest.Clock)

@@ -142,7 +142,8 @@ func TestSentinel_failoverScripts(t *testing.T) {
 	if err := last.Do(t.Context(), last.B().Set().Key("last").Value("").ExSeconds(3600).Build()).Error(); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := last.Do(t.Context(), last.B().Wait().Numreplicas(2).Timeout(5000).Build()).AsInt64(); err != nil || got != 2 {
+	got, err := last.Do(t.Context(), last.B().Wait().Numreplicas(2).Timeout(5000).Build()).AsInt64()
+	if err != nil || got != 2 {
 		t.Fatalf("%d replicas have all of it, %v", got, err)
 	}
 	release()
@@ -169,7 +170,8 @@ func TestSentinel_failoverScripts(t *testing.T) {
 			t.Fatal(err)
 		}
 		if total := look.After; total < ok.Load() || total > ok.Load()+failed.Load() {
-			t.Errorf("%s stands at %d after %d hits that were answered and %d that may have been counted", look.Key, total, ok.Load(), failed.Load())
+			t.Errorf("%s stands at %d after %d hits that were answered and %d that may have been counted", look.Key, total,
+				ok.Load(), failed.Load())
 		}
 	}
 	immortal(t, redisClient(t, master.Addr(), 0))
