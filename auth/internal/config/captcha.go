@@ -7,7 +7,8 @@ import (
 
 // captchaConfig is captchas.
 type captchaConfig struct {
-	// Sign-up, sign-in by password, and whatever sends something to an address, need a solved captcha; administrators don't.
+	// Sign-up, sign-in by password, and whatever sends something to an address, need a solved
+	// captcha; administrators don't.
 	Enabled  bool `env:"AUTH_SECURITY_CAPTCHA_ENABLED" envDefault:"false"`
 	Verifier captcha.Settings
 }

@@ -42,10 +42,12 @@ func (c *Config) check(r *settings.Report) {
 	c.checkTakeover(r)
 	c.checkUnsupported(r)
 	if role := c.Accounts.Role; slices.Contains(c.Accounts.AdminRoles, role) {
-		r.Clash("AUTH_JWT_DEFAULT_GROUP_NAME=%s is one of AUTH_JWT_ADMIN_ROLES: everybody who signs up would be an administrator", role)
+		r.Clash("AUTH_JWT_DEFAULT_GROUP_NAME=%s is one of AUTH_JWT_ADMIN_ROLES: everybody who signs up would be an "+
+			"administrator", role)
 	}
 	if !r.IsSet("AUTH_SECRET_KEY") && r.IsSet("AUTH_JWT_SECRET") {
-		r.Warn("AUTH_SECRET_KEY is not set: AUTH_JWT_SECRET is the root key too, so that changing it means naming the old one in AUTH_SECRET_KEYS_PREVIOUS")
+		r.Warn("AUTH_SECRET_KEY is not set: AUTH_JWT_SECRET is the root key too, so that changing it means naming " +
+			"the old one in AUTH_SECRET_KEYS_PREVIOUS")
 	}
 	if s := c.JWT.Secret; s != "" && len(s) < 32 {
 		r.Warn("AUTH_JWT_SECRET has fewer than 32 bytes: such a secret can be guessed from one token")
@@ -54,14 +56,17 @@ func (c *Config) check(r *settings.Report) {
 		r.Warn("AUTH_JWT_ALGORITHM=EdDSA: the client library's getClaims cannot check such tokens in a browser")
 	}
 	if strings.EqualFold(c.HTTP.LimitHeader, "X-Forwarded-For") {
-		r.Warn("AUTH_RATE_LIMIT_HEADER=X-Forwarded-For: its first value is the client's own text, so that a client has as many limits as it likes; " +
+		r.Warn("AUTH_RATE_LIMIT_HEADER=X-Forwarded-For: its first value is the client's own text, so that a client " +
+			"has as many limits as it likes; " +
 			"AUTH_TRUSTED_PROXIES reads that header from its trusted end")
 	}
 	if n := max(c.Password.MinLength, 6); n < 8 {
-		r.Warn("AUTH_PASSWORD_MIN_LENGTH=%d: passwords of fewer than 8 characters are soon guessed; 8 is the least that is recommended", n)
+		r.Warn("AUTH_PASSWORD_MIN_LENGTH=%d: passwords of fewer than 8 characters are soon guessed; 8 is the least "+
+			"that is recommended", n)
 	}
 	if c.HTTP.LimitHeader == "" && !c.HTTP.LimitByPeer && !c.HTTP.ForwardedFor && len(c.API.Proxies) == 0 {
-		r.Warn("no limits by client address: AUTH_RATE_LIMIT_HEADER names the header in which your proxy gives it, AUTH_TRUSTED_PROXIES the proxies whose " +
+		r.Warn("no limits by client address: AUTH_RATE_LIMIT_HEADER names the header in which your proxy gives it, " +
+			"AUTH_TRUSTED_PROXIES the proxies whose " +
 			"X-Forwarded-For does; AUTH_RATE_LIMIT_BY_PEER=true takes the connection's")
 	}
 }
@@ -133,7 +138,8 @@ func (c *Config) checkOutward(r *settings.Report, name, text string) {
 		r.Warn("%s begins with http://: everybody on the way can read what it carries, credentials too", name)
 	default:
 		r.Wrong(name,
-			"begins with http://, which everybody on the way can read and change; https://, or AUTH_EXTERNAL_ALLOW_INSECURE_URLS=true")
+			"begins with http://, which everybody on the way can read and change; https://, or "+
+				"AUTH_EXTERNAL_ALLOW_INSECURE_URLS=true")
 	}
 }
 
@@ -162,11 +168,13 @@ func (c *Config) checkMail(r *settings.Report) {
 		for _, name := range []string{"AUTH_SMTP_HOST", "AUTH_SMTP_ADMIN_EMAIL"} {
 			if !r.IsSet(name) {
 				r.Wrong(name,
-					"is required, unless AUTH_EXTERNAL_EMAIL_ENABLED=false, AUTH_MAILER_AUTOCONFIRM=true, AUTH_HOOK_SEND_EMAIL_ENABLED=true or AUTH_DEV_MAILBOX=true")
+					"is required, unless AUTH_EXTERNAL_EMAIL_ENABLED=false, AUTH_MAILER_AUTOCONFIRM=true, "+
+						"AUTH_HOOK_SEND_EMAIL_ENABLED=true or AUTH_DEV_MAILBOX=true")
 			}
 		}
 	case c.Accounts.Email.Enabled:
-		r.Warn("AUTH_SMTP_HOST and AUTH_SMTP_ADMIN_EMAIL are not both set: recovery, sign-in links and every other mail are refused")
+		r.Warn("AUTH_SMTP_HOST and AUTH_SMTP_ADMIN_EMAIL are not both set: recovery, sign-in links and every other " +
+			"mail are refused")
 	}
 }
 
@@ -176,7 +184,8 @@ func (c *Config) checkDev(r *settings.Report) {
 		return
 	}
 	if u, err := url.Parse(c.API.ExternalURL); err == nil && c.API.ExternalURL != "" && !loopbackHost(u.Hostname()) {
-		r.Clash("AUTH_DEV_MAILBOX=true shows every mail to everybody on this machine: it needs a loopback address in AUTH_API_EXTERNAL_URL, not %s", u.Hostname())
+		r.Clash("AUTH_DEV_MAILBOX=true shows every mail to everybody on this machine: it needs a loopback address in "+
+			"AUTH_API_EXTERNAL_URL, not %s", u.Hostname())
 	}
 	if c.Dev.MailboxPort != 0 && c.Dev.MailboxPort == c.API.Port {
 		r.Clash("AUTH_DEV_MAILBOX_PORT and PORT are both %d", c.API.Port)
@@ -185,8 +194,9 @@ func (c *Config) checkDev(r *settings.Report) {
 
 func loopbackHost(host string) bool {
 	ip := net.ParseIP(host)
-	return strings.EqualFold(host, "localhost") || strings.HasSuffix(strings.ToLower(host), ".localhost") || ip != nil &&
-		ip.IsLoopback()
+	return strings.EqualFold(host, "localhost") || strings.HasSuffix(strings.ToLower(host), ".localhost") ||
+		ip != nil &&
+			ip.IsLoopback()
 }
 
 // previousRoots are the items of AUTH_SECRET_KEYS_PREVIOUS.

@@ -71,7 +71,8 @@ type apiConfig struct {
 	ExternalURL string `env:"AUTH_API_EXTERNAL_URL"`
 	// Peers, as networks or addresses, whose X-Forwarded-For is trusted.
 	Proxies []string `env:"AUTH_TRUSTED_PROXIES"`
-	// Pause between turning unready on SIGTERM or SIGINT and closing the listener: longer than the balancer's probe interval.
+	// Pause between turning unready on SIGTERM or SIGINT and closing the listener: longer than the
+	// balancer's probe interval.
 	DrainDelay time.Duration `env:"AUTH_DRAIN_DELAY" envDefault:"0s" min:"0s"`
 	// Time that requests in flight get after that; then they are cut.
 	DrainTimeout time.Duration `env:"AUTH_DRAIN_TIMEOUT" envDefault:"15s" min:"0s"`
@@ -92,11 +93,13 @@ type dbConfig struct {
 	Store       store.Settings
 	// Removing what has expired, in the background.
 	Cleanup bool `env:"AUTH_DB_CLEANUP_ENABLED" envDefault:"true"`
-	// Pause between two looks of one replica for what has expired, give or take a half; the first comes within a minute.
+	// Pause between two looks of one replica for what has expired, give or take a half; the
+	// first comes within a minute.
 	CleanupEvery time.Duration `env:"AUTH_DB_CLEANUP_INTERVAL" envDefault:"5m" min:"10ms"`
 	// Age at which audit rows are removed; 0: never.
 	AuditRetention time.Duration `env:"AUTH_AUDIT_RETENTION" envDefault:"9600h" min:"0s"`
-	// Time without activity after which anonymous users are removed; 0: never. Unset: 720h, but users whom a takeover has carried are kept.
+	// Time without activity after which anonymous users are removed; 0: never. Unset: 720h, but users whom a
+	// takeover has carried are kept.
 	AnonymousRetention time.Duration `env:"AUTH_ANONYMOUS_USERS_RETENTION" envDefault:"720h" min:"0s"`
 	// AnonymousChosen: the operator has set it, and it holds for carried users too.
 	AnonymousChosen bool
@@ -110,7 +113,8 @@ type jwtConfig struct {
 	Life time.Duration `env:"AUTH_JWT_EXP" envDefault:"3600" min:"0s"`
 	// Claim iss; unset: API_EXTERNAL_URL.
 	Issuer string `env:"AUTH_JWT_ISSUER"`
-	// Private keys as a JSON array of JWKs, one of them with key_ops sign; unset: a key is made at the first start and kept sealed in the database.
+	// Private keys as a JSON array of JWKs, one of them with key_ops sign; unset: a key is made at the first start and
+	// kept sealed in the database.
 	Keys string `env:"AUTH_JWT_KEYS" secret:"true"`
 	// kid of tokens signed with JWT_SECRET; unset: they have none.
 	KeyID string `env:"AUTH_JWT_KEY_ID"`
@@ -130,7 +134,8 @@ type passwordConfig struct {
 	Required string `env:"AUTH_PASSWORD_REQUIRED_CHARACTERS"`
 	// The 10,000 most common passwords are refused.
 	RefuseCommon bool `env:"AUTH_PASSWORD_COMMON_REFUSED" envDefault:"false"`
-	// How new passwords are hashed: `bcrypt:COST` or `argon2id:KIB,PASSES,LANES`. Other hashes are renewed at the next sign-in.
+	// How new passwords are hashed: `bcrypt:COST` or `argon2id:KIB,PASSES,LANES`. Other hashes are
+	// renewed at the next sign-in.
 	Hash string `env:"AUTH_PASSWORD_HASH" envDefault:"bcrypt:10"`
 	// Passwords hashed at a time; 0: one for each core, or the CPU quota.
 	Workers int `env:"AUTH_PASSWORD_WORKERS" envDefault:"0" min:"0" max:"1024" restart:"true"`
@@ -162,7 +167,8 @@ type Log struct {
 
 // devConfig is for development.
 type devConfig struct {
-	// Mails and SMS are kept for a page of their own instead of being sent. Refused unless API_EXTERNAL_URL is a loopback address.
+	// Mails and SMS are kept for a page of their own instead of being sent. Refused unless
+	// API_EXTERNAL_URL is a loopback address.
 	Mailbox bool `env:"AUTH_DEV_MAILBOX" envDefault:"false" restart:"true"`
 	// Its port, on 127.0.0.1; 0 takes a free one.
 	MailboxPort int `env:"AUTH_DEV_MAILBOX_PORT" envDefault:"8083" min:"0" max:"65535" restart:"true"`
@@ -191,13 +197,15 @@ func Load(environ []string, file string,
 				name, _, _ := strings.Cut(e, "=")
 				others += fmt.Sprintf(" (%s says the same)", name)
 			}
-			r.Note("%s is the schema that auth takeover reads; this program's own is that of search_path%s", schema[0], others)
+			r.Note("%s is the schema that auth takeover reads; this program's own is that of search_path%s", schema[0],
+				others)
 		}
 		schema = nil
 	}
 	for _, e := range schema {
 		name, _, _ := strings.Cut(e, "=")
-		r.Clash("%s named a schema in the service that this one replaces; AUTH_DB_NAMESPACE is put before every table's name instead: remove %s, "+
+		r.Clash("%s named a schema in the service that this one replaces; AUTH_DB_NAMESPACE is put before every "+
+			"table's name instead: remove %s, "+
 			"and give a schema as search_path in DATABASE_URL", name, name)
 	}
 	c.check(r)

@@ -155,10 +155,12 @@ func TestConfig_mistakes(t *testing.T) {
 		}
 	}
 	_, _, _, got := loadSettings(t)
-	const smtp = ": is required, unless AUTH_EXTERNAL_EMAIL_ENABLED=false, AUTH_MAILER_AUTOCONFIRM=true, AUTH_HOOK_SEND_EMAIL_ENABLED=true or AUTH_DEV_MAILBOX=true"
+	const smtp = ": is required, unless AUTH_EXTERNAL_EMAIL_ENABLED=false, AUTH_MAILER_AUTOCONFIRM=true, " +
+		"AUTH_HOOK_SEND_EMAIL_ENABLED=true or AUTH_DEV_MAILBOX=true"
 	if d := cmp.Diff([]string{
 		"AUTH_SITE_URL: is required", "AUTH_API_EXTERNAL_URL: is required", "AUTH_DB_DRIVER: is required",
-		"AUTH_JWT_SECRET: is required", "DATABASE_URL: is required", "AUTH_SMTP_HOST" + smtp, "AUTH_SMTP_ADMIN_EMAIL" + smtp,
+		"AUTH_JWT_SECRET: is required", "DATABASE_URL: is required", "AUTH_SMTP_HOST" + smtp,
+		"AUTH_SMTP_ADMIN_EMAIL" + smtp,
 	}, got); d != "" {
 		t.Error(d)
 	}
@@ -175,7 +177,8 @@ func TestConfig_mistakes(t *testing.T) {
 	f("AUTH_API_EXTERNAL_URL", "/path", `AUTH_API_EXTERNAL_URL="/path"`+badURL)
 	f("AUTH_API_EXTERNAL_URL", "https://a.test/?x", `AUTH_API_EXTERNAL_URL="https://a.test/?x"`+badURL)
 	f("AUTH_DB_DRIVER", "mysql", `AUTH_DB_DRIVER="mysql": must be postgres`)
-	f("AUTH_DB_NAMESPACE", "1x", `AUTH_DB_NAMESPACE="1x": must be 1 to 30 of a-z, 0-9 and _, not beginning with a digit`)
+	f("AUTH_DB_NAMESPACE", "1x",
+		`AUTH_DB_NAMESPACE="1x": must be 1 to 30 of a-z, 0-9 and _, not beginning with a digit`)
 	f("AUTH_DB_MAX_POOL_SIZE", "-1", `AUTH_DB_MAX_POOL_SIZE="-1": must be at least 0`)
 	f("AUTH_JWT_EXP", "-1", `AUTH_JWT_EXP="-1": must be at least 0s`)
 	f("AUTH_JWT_EXP", "soon", `AUTH_JWT_EXP="soon": not a duration: a number of seconds, or 10s, 150us, 1h30m`)
@@ -202,9 +205,11 @@ func TestConfig_mistakes(t *testing.T) {
 	f("AUTH_SMS_TEST_OTP_VALID_UNTIL", "tomorrow",
 		`AUTH_SMS_TEST_OTP_VALID_UNTIL="tomorrow": not a time such as 2031-03-05T07:00:00Z`)
 	f("AUTH_DEV_MAILBOX", "true",
-		"AUTH_DEV_MAILBOX=true shows every mail to everybody on this machine: it needs a loopback address in AUTH_API_EXTERNAL_URL, not auth.test")
+		"AUTH_DEV_MAILBOX=true shows every mail to everybody on this machine: it needs a loopback address in "+
+			"AUTH_API_EXTERNAL_URL, not auth.test")
 	f("GOTRUE_JWT_SECRET", "hunter2",
-		"GOTRUE_JWT_SECRET and AUTH_JWT_SECRET are both set and differ: GOTRUE_JWT_SECRET is the old name of AUTH_JWT_SECRET, remove it")
+		"GOTRUE_JWT_SECRET and AUTH_JWT_SECRET are both set and differ: GOTRUE_JWT_SECRET is the old name of "+
+			"AUTH_JWT_SECRET, remove it")
 	f("AUTH_JWT_SECRET_FILE", "/does/not/exist", "AUTH_JWT_SECRET and AUTH_JWT_SECRET_FILE are both set: keep one")
 	f("AUTH_SMTP_PASS_FILE", "/does/not/exist", "AUTH_SMTP_PASS_FILE: open /does/not/exist: no such file or directory")
 	f("AUTH_DISABLE_SIGNUP", "yes", `AUTH_DISABLE_SIGNUP="yes": not a yes or no: true, false, 1, 0`)
@@ -227,7 +232,8 @@ func TestConfig_mistakes(t *testing.T) {
 	g("AUTH_SECURITY_CAPTCHA_ENABLED=1 AUTH_SECURITY_CAPTCHA_SECRET=x AUTH_SECURITY_CAPTCHA_PROVIDER=recaptcha",
 		"AUTH_SECURITY_CAPTCHA_PROVIDER must be hcaptcha or turnstile")
 	g("AUTH_SECURITY_CAPTCHA_PROVIDER=recaptcha AUTH_SECURITY_CAPTCHA_URL=x") // it is off
-	const clear = "begins with http://, which everybody on the way can read and change; https://, or AUTH_EXTERNAL_ALLOW_INSECURE_URLS=true"
+	const clear = "begins with http://, which everybody on the way can read and change; https://, or " +
+		"AUTH_EXTERNAL_ALLOW_INSECURE_URLS=true"
 	g("AUTH_SECURITY_CAPTCHA_ENABLED=1 AUTH_SECURITY_CAPTCHA_SECRET=x AUTH_SECURITY_CAPTCHA_URL=http://a.test/verify",
 		`AUTH_SECURITY_CAPTCHA_URL="http://a.test/verify": `+clear)
 	g("AUTH_SECURITY_CAPTCHA_ENABLED=1 AUTH_SECURITY_CAPTCHA_SECRET=x AUTH_SECURITY_CAPTCHA_URL=https://a.test/?x",
@@ -241,7 +247,8 @@ func TestConfig_mistakes(t *testing.T) {
 	g("AUTH_JWT_ALGORITHM=HS256 AUTH_JWT_ACCEPT_HS256=false",
 		"AUTH_JWT_ALGORITHM=HS256 signs with AUTH_JWT_SECRET, whose tokens AUTH_JWT_ACCEPT_HS256=false refuses")
 	g("AUTH_JWT_DEFAULT_GROUP_NAME=supabase_admin",
-		"AUTH_JWT_DEFAULT_GROUP_NAME=supabase_admin is one of AUTH_JWT_ADMIN_ROLES: everybody who signs up would be an administrator")
+		"AUTH_JWT_DEFAULT_GROUP_NAME=supabase_admin is one of AUTH_JWT_ADMIN_ROLES: everybody who signs up would be "+
+			"an administrator")
 	g("AUTH_MAILER_AUTOCONFIRM=1 AUTH_MAILER_ALLOW_UNVERIFIED_EMAIL_SIGN_INS=1",
 		"AUTH_MAILER_AUTOCONFIRM and AUTH_MAILER_ALLOW_UNVERIFIED_EMAIL_SIGN_INS cannot both be true")
 	_, _, _, got = loadSettings(t, leastBut("AUTH_JWT_KEYS", `[{"kty":"oct"}]`)...)
@@ -274,14 +281,17 @@ func TestConfig_warnings(t *testing.T) {
 		"no effect, settings of the replaced service that are not needed here: AUTH_TRACING_TAGS, GOTRUE_TRACING_HOST")
 	f("AUTH_HOOK_SEND_SMS_ENABLED=false DEBUG=true OTEL_RESOURCE_ATTRIBUTES=a")
 	f("AUTH_OPERATOR_TOKEN=x AUTH_RELOADING_POLLER_ENABLED=1 AUTH_JWT_ADMIN_GROUP_NAME=admin",
-		"no effect, settings of the replaced service that are not needed here: AUTH_JWT_ADMIN_GROUP_NAME, AUTH_OPERATOR_TOKEN, AUTH_RELOADING_POLLER_ENABLED")
+		"no effect, settings of the replaced service that are not needed here: AUTH_JWT_ADMIN_GROUP_NAME, "+
+			"AUTH_OPERATOR_TOKEN, AUTH_RELOADING_POLLER_ENABLED")
 	f("AUTH_JWT_EXPP=1", "AUTH_JWT_EXPP is no setting of this program and has no effect; did you mean AUTH_JWT_EXP?")
 	f("AUTH_COMPLETELY_DIFFERENT=1", "AUTH_COMPLETELY_DIFFERENT is no setting of this program and has no effect")
 	f("AUTH_SMS_TEST_OTP=4912:123456",
-		"AUTH_SMS_TEST_OTP works for ever: anyone who knows a test number's code can sign in with it; set AUTH_SMS_TEST_OTP_VALID_UNTIL")
+		"AUTH_SMS_TEST_OTP works for ever: anyone who knows a test number's code can sign in with it; set "+
+			"AUTH_SMS_TEST_OTP_VALID_UNTIL")
 	const refused = ": until then every SMS is refused, but for test numbers"
 	f("AUTH_SMS_PROVIDER=twilio",
-		"AUTH_SMS_PROVIDER=twilio needs AUTH_SMS_TWILIO_ACCOUNT_SID, AUTH_SMS_TWILIO_AUTH_TOKEN, AUTH_SMS_TWILIO_MESSAGE_SERVICE_SID"+refused)
+		"AUTH_SMS_PROVIDER=twilio needs AUTH_SMS_TWILIO_ACCOUNT_SID, AUTH_SMS_TWILIO_AUTH_TOKEN, "+
+			"AUTH_SMS_TWILIO_MESSAGE_SERVICE_SID"+refused)
 	f("AUTH_SMS_PROVIDER=messagebird AUTH_SMS_MESSAGEBIRD_ACCESS_KEY=x",
 		"AUTH_SMS_PROVIDER=messagebird needs AUTH_SMS_MESSAGEBIRD_ORIGINATOR"+refused)
 	f("AUTH_SMS_PROVIDER=textlocal AUTH_SMS_TEXTLOCAL_SENDER=x",
@@ -289,24 +299,29 @@ func TestConfig_warnings(t *testing.T) {
 	f("AUTH_SMS_PROVIDER=vonage AUTH_SMS_VONAGE_API_KEY=x",
 		"AUTH_SMS_PROVIDER=vonage needs AUTH_SMS_VONAGE_API_SECRET, AUTH_SMS_VONAGE_FROM"+refused)
 	f("AUTH_EXTERNAL_PHONE_ENABLED=true",
-		"AUTH_SMS_PROVIDER is not set, and AUTH_EXTERNAL_PHONE_ENABLED=true: every SMS is refused, but for test numbers")
+		"AUTH_SMS_PROVIDER is not set, and AUTH_EXTERNAL_PHONE_ENABLED=true: every SMS is refused, but for test "+
+			"numbers")
 	f("AUTH_SMS_TWILIO_VERIFY_AUTH_TOKEN=x",
 		"no effect, settings of the replaced service that are not needed here: AUTH_SMS_TWILIO_VERIFY_AUTH_TOKEN")
 	f("GOTRUE_SECURITY_CAPTCHA_PROVIDER=turnstile",
 		"GOTRUE_SECURITY_CAPTCHA_PROVIDER is an old name; it is called AUTH_SECURITY_CAPTCHA_PROVIDER now")
-	f("AUTH_SECURITY_CAPTCHA_ENABLED=1 AUTH_SECURITY_CAPTCHA_SECRET=x AUTH_SECURITY_CAPTCHA_URL=http://a.test AUTH_EXTERNAL_ALLOW_INSECURE_URLS=1",
+	f("AUTH_SECURITY_CAPTCHA_ENABLED=1 AUTH_SECURITY_CAPTCHA_SECRET=x AUTH_SECURITY_CAPTCHA_URL=http://a.test "+
+		"AUTH_EXTERNAL_ALLOW_INSECURE_URLS=1",
 		"AUTH_SECURITY_CAPTCHA_URL begins with http://: everybody on the way can read what it carries, credentials too")
 	f("AUTH_JWT_ALGORITHM=EdDSA",
 		"AUTH_JWT_ALGORITHM=EdDSA: the client library's getClaims cannot check such tokens in a browser")
 	f("AUTH_SECURITY_MANUAL_LINKING_ENABLED=true AUTH_SECURITY_LINKING_REQUIRE_PKCE=false",
-		"AUTH_SECURITY_LINKING_REQUIRE_PKCE=false: an attacker who gets a user to open a link of linkIdentity attaches that user's identity to the attacker's account")
+		"AUTH_SECURITY_LINKING_REQUIRE_PKCE=false: an attacker who gets a user to open a link of linkIdentity "+
+			"attaches that user's identity to the attacker's account")
 	f("AUTH_SECURITY_LINKING_REQUIRE_PKCE=false")
 	f("GOTRUE_JWT_EXP=60", "GOTRUE_JWT_EXP is an old name; it is called AUTH_JWT_EXP now")
 	f("REQUEST_ID_HEADER=X-Id", "REQUEST_ID_HEADER is an old name; it is called AUTH_REQUEST_ID_HEADER now")
 	f("GOTRUE_SECURITY_SB_FORWARDED_FOR_ENABLED=true",
 		"GOTRUE_SECURITY_SB_FORWARDED_FOR_ENABLED is an old name; it is called AUTH_SECURITY_FORWARDED_FOR_ENABLED now")
 	f("AUTH_PASSWORD_HIBP_ENABLED=true",
-		"AUTH_PASSWORD_HIBP_ENABLED is an old name; it is called AUTH_PASSWORD_COMMON_REFUSED now; PASSWORD_HIBP_ENABLED asked a service with 900 million leaked passwords; here AUTH_PASSWORD_COMMON_REFUSED refuses the 10,000 most common ones")
+		"AUTH_PASSWORD_HIBP_ENABLED is an old name; it is called AUTH_PASSWORD_COMMON_REFUSED now; "+
+			"PASSWORD_HIBP_ENABLED asked a service with 900 million leaked passwords; here "+
+			"AUTH_PASSWORD_COMMON_REFUSED refuses the 10,000 most common ones")
 	const short = ": passwords of fewer than 8 characters are soon guessed; 8 is the least that is recommended"
 	for set, n := range map[string]string{"": "6", "7": "7", "3": "6"} { // less than 6 counts as 6
 		_, _, got, _ := loadSettings(t, leastBut("AUTH_PASSWORD_MIN_LENGTH", set)...)
@@ -319,7 +334,8 @@ func TestConfig_warnings(t *testing.T) {
 		"AUTH_RATE_LIMIT_HEADER=X-Forwarded-For: its first value is the client's own text") {
 		t.Errorf("%q", header)
 	}
-	_, _, list, _ := loadSettings(t, leastBut("AUTH_URI_ALLOW_LIST", "https://example.com**,https://*.example.com/**")...)
+	_, _, list, _ := loadSettings(t,
+		leastBut("AUTH_URI_ALLOW_LIST", "https://example.com**,https://*.example.com/**")...)
 	if len(list) != 1 || !strings.HasPrefix(list[0],
 		`AUTH_URI_ALLOW_LIST: "https://example.com**" of the redirect list also matches hosts that anyone can register`) {
 		t.Errorf("%q", list)
@@ -354,7 +370,8 @@ func TestDocs_settings(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := map[string]string{}
-	for _, m := range regexp.MustCompile("(?m)^\\| `([A-Z0-9_<>]+)` \\| (?:`([^`]*)`|) *\\|").FindAllStringSubmatch(string(page), -1) {
+	for _, m := range regexp.MustCompile("(?m)^\\| `([A-Z0-9_<>]+)` \\| (?:`([^`]*)`|) *\\|").FindAllStringSubmatch(
+		string(page), -1) {
 		got[m[1]] = m[2]
 	}
 	want := map[string]string{}

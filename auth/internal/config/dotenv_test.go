@@ -31,7 +31,8 @@ func TestParseDotenv(t *testing.T) {
 	f("\ufeffA=1", "A=1")
 	f("A=\nB= \nC=#x\nD=x # y\nE=a#b\nF=a #", "A=", "B=", "C=", "D=x", "E=a#b", "F=a")
 	f("A=a b  c\nB=$HOME ${A} `x` \\n", "A=a b  c", "B=$HOME ${A} `x` \\n")
-	f(`A='$B \n "x" # no'`+"\n"+`B="\$B \n\r \"x\" \\ \q # no" # yes`, `A=$B \n "x" # no`, "B=$B \n\r \"x\" \\ \\q # no")
+	f(`A='$B \n "x" # no'`+"\n"+`B="\$B \n\r \"x\" \\ \q # no" # yes`, `A=$B \n "x" # no`,
+		"B=$B \n\r \"x\" \\ \\q # no")
 	f("A='one\ntwo'\nB=\"three\n four\"\nC=5", "A=one\ntwo", "B=three\n four", "C=5")
 	f("A=x'y'z\nB=x\"", "A=x'y'z", "B=x\"")
 	f("exported=1\nexport=2", "exported=1", "export=2")
@@ -83,7 +84,8 @@ func TestWithFile(t *testing.T) {
 // FuzzParseDotenv: whatever comes, the parser ends; names are names; and what it read, written in
 // double quotes, is read again the same.
 func FuzzParseDotenv(f *testing.F) {
-	for _, s := range []string{"A=1", "export A: 'x\ny' # z", `A="\n\"\\\$"`, "A=a #b\r\nB='", "A=\\", "#\n\n=", `A="\`} {
+	for _, s := range []string{"A=1", "export A: 'x\ny' # z", `A="\n\"\\\$"`, "A=a #b\r\nB='", "A=\\", "#\n\n=",
+		`A="\`} {
 		f.Add(s)
 	}
 	escape := strings.NewReplacer(`\`, `\\`, `"`, `\"`, "\n", `\n`, "\r", `\r`, "$", `\$`)
@@ -94,7 +96,8 @@ func FuzzParseDotenv(f *testing.F) {
 		}
 		var b strings.Builder
 		for _, v := range vars {
-			if strings.Trim(v[0], "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.") != "" || v[0] == "" {
+			if strings.Trim(v[0], "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.") != "" ||
+				v[0] == "" {
 				t.Fatalf("%q has the name %q", text, v[0])
 			}
 			b.WriteString(v[0] + `="` + escape.Replace(v[1]) + "\"\n")

@@ -44,7 +44,8 @@ type externalConfig struct {
 
 // freeConfig is an OpenID Connect provider that needs no code of ours. NAME stands for its name.
 type freeConfig struct {
-	// Required. Its issuer, below which its discovery document lies, letter by letter as that document has it (some end in a slash). Setting it adds the provider.
+	// Required. Its issuer, below which its discovery document lies, letter by letter as that document has it (some end
+	// in a slash). Setting it adds the provider.
 	Issuer string `env:"AUTH_EXTERNAL_OIDC_NAME_ISSUER"`
 	// false: it is off.
 	Enabled bool `env:"AUTH_EXTERNAL_OIDC_NAME_ENABLED" envDefault:"true"`
@@ -179,7 +180,8 @@ func (c *Config) checkExternal(r *settings.Report) {
 		r.Clash("AUTH_MAILER_AUTOCONFIRM and AUTH_MAILER_ALLOW_UNVERIFIED_EMAIL_SIGN_INS cannot both be true")
 	}
 	if c.Accounts.External.ManualLinking && !c.Accounts.External.LinkingPKCE {
-		r.Warn("AUTH_SECURITY_LINKING_REQUIRE_PKCE=false: an attacker who gets a user to open a link of linkIdentity attaches that user's identity to the attacker's account")
+		r.Warn("AUTH_SECURITY_LINKING_REQUIRE_PKCE=false: an attacker who gets a user to open a link of linkIdentity " +
+			"attaches that user's identity to the attacker's account")
 	}
 }
 
@@ -210,7 +212,9 @@ func (c *Config) warnCookies(r *settings.Report, s provider.Settings) {
 		if len(elsewhere) > 1 {
 			both = "all"
 		}
-		r.Warn("%s, and AUTH_API_EXTERNAL_URL is at %s: a browser brings the cookie that it got at one host to no other, and every sign-in fails; "+
-			"give %s the same host, or set AUTH_EXTERNAL_STATE_COOKIE=false", strings.Join(elsewhere, ", "), ours.Hostname(), both)
+		r.Warn("%s, and AUTH_API_EXTERNAL_URL is at %s: a browser brings the cookie that it got at one host to no "+
+			"other, and every sign-in fails; "+
+			"give %s the same host, or set AUTH_EXTERNAL_STATE_COOKIE=false", strings.Join(elsewhere, ", "),
+			ours.Hostname(), both)
 	}
 }

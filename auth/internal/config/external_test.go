@@ -17,7 +17,8 @@ import (
 // enabled are the variables of an enabled provider.
 func enabled(name string) string {
 	p := "AUTH_EXTERNAL_" + strings.ToUpper(name) + "_"
-	return fmt.Sprintf("%sENABLED=true %sCLIENT_ID=id,second %sSECRET=s %sREDIRECT_URI=https://auth.test/callback %sURL=https://idp.test/%s ", p, p, p, p, p, name)
+	return fmt.Sprintf("%sENABLED=true %sCLIENT_ID=id,second %sSECRET=s %sREDIRECT_URI=https://auth.test/callback "+
+		"%sURL=https://idp.test/%s ", p, p, p, p, p, name)
 }
 
 // Every provider gets to the set what its own variables say, and nothing of another's.
@@ -98,13 +99,15 @@ func TestConfig_externalWarnings(t *testing.T) {
 			t.Errorf("%s: %v %s", environ, mistakes, d)
 		}
 	}
-	const hosts = "leads to other.test, and AUTH_API_EXTERNAL_URL is at auth.test: a browser brings the cookie that it got at one host to no other, and every sign-in fails; " +
+	const hosts = "leads to other.test, and AUTH_API_EXTERNAL_URL is at auth.test: a browser brings the cookie that " +
+		"it got at one host to no other, and every sign-in fails; " +
 		"give both the same host, or set AUTH_EXTERNAL_STATE_COOKIE=false"
 	other := strings.Replace(enabled("google"), "https://auth.test/callback", "https://other.test/callback", 1)
 	f(other, "AUTH_EXTERNAL_GOOGLE_REDIRECT_URI "+hosts)
 	f(other + "AUTH_EXTERNAL_STATE_COOKIE=false")
 	f(other + "AUTH_EXTERNAL_GOOGLE_ENABLED=false")
-	acme := "AUTH_EXTERNAL_OIDC_ACME_ISSUER=https://acme.test AUTH_EXTERNAL_OIDC_ACME_CLIENT_ID=x AUTH_EXTERNAL_OIDC_ACME_SECRET=y AUTH_EXTERNAL_OIDC_ACME_REDIRECT_URI=https://other.test/callback "
+	acme := "AUTH_EXTERNAL_OIDC_ACME_ISSUER=https://acme.test AUTH_EXTERNAL_OIDC_ACME_CLIENT_ID=x " +
+		"AUTH_EXTERNAL_OIDC_ACME_SECRET=y AUTH_EXTERNAL_OIDC_ACME_REDIRECT_URI=https://other.test/callback "
 	f(acme, "AUTH_EXTERNAL_OIDC_ACME_REDIRECT_URI "+hosts)
 	f(other+acme, "AUTH_EXTERNAL_GOOGLE_REDIRECT_URI leads to other.test, AUTH_EXTERNAL_OIDC_ACME_REDIRECT_URI "+
 		strings.Replace(hosts, "give both", "give all", 1))
@@ -115,9 +118,11 @@ func TestConfig_externalWarnings(t *testing.T) {
 	f("AUTH_EXTERNAL_REDIRECTURL=x",
 		"no effect, settings of the replaced service that are not needed here: AUTH_EXTERNAL_REDIRECTURL")
 	f("AUTH_EXTERNAL_ZOOM_ENABLED=true AUTH_EXTERNAL_ZOOM_SECRET=s AUTH_EXTERNAL_KAKAO_ENABLED=false",
-		"AUTH_EXTERNAL_ZOOM_ENABLED has no effect: there is no provider zoom, and no sign-in with it is possible (AUTH_EXTERNAL_OIDC_<NAME>_ISSUER adds one that speaks OpenID Connect)")
+		"AUTH_EXTERNAL_ZOOM_ENABLED has no effect: there is no provider zoom, and no sign-in with it is possible "+
+			"(AUTH_EXTERNAL_OIDC_<NAME>_ISSUER adds one that speaks OpenID Connect)")
 	f("GOTRUE_EXTERNAL_KAKAO_ENABLED=true GOTRUE_EXTERNAL_KAKAO_SECRET=s",
-		"GOTRUE_EXTERNAL_KAKAO_ENABLED has no effect: there is no provider kakao, and no sign-in with it is possible (AUTH_EXTERNAL_OIDC_<NAME>_ISSUER adds one that speaks OpenID Connect)")
+		"GOTRUE_EXTERNAL_KAKAO_ENABLED has no effect: there is no provider kakao, and no sign-in with it is possible "+
+			"(AUTH_EXTERNAL_OIDC_<NAME>_ISSUER adds one that speaks OpenID Connect)")
 	f("AUTH_EXTERNAL_SLACK_OIDC_ENABLED=false",
 		"AUTH_EXTERNAL_SLACK_OIDC_ENABLED is an old name; it is called AUTH_EXTERNAL_SLACK_ENABLED now")
 	f("GOTRUE_EXTERNAL_LINKEDIN_OIDC_CLIENT_ID=x",
@@ -148,7 +153,8 @@ func TestConfig_twins(t *testing.T) {
 	}
 	c, _, _, r, err := Load(strings.Fields(least+enabled("linkedin_oidc")+
 		"AUTH_EXTERNAL_LINKEDIN_ENABLED=false AUTH_EXTERNAL_LINKEDIN_SECRET=t"), "", nil)
-	said := "no effect, since the other one of the same provider is on: AUTH_EXTERNAL_LINKEDIN_ENABLED, AUTH_EXTERNAL_LINKEDIN_SECRET"
+	said := "no effect, since the other one of the same provider is on: AUTH_EXTERNAL_LINKEDIN_ENABLED, " +
+		"AUTH_EXTERNAL_LINKEDIN_SECRET"
 	if err != nil || !c.External.LinkedIn.Enabled || c.External.LinkedIn.Secret != "s" ||
 		!slices.Contains(r.Warnings, said) {
 		t.Errorf("%v %q %v", c.External.LinkedIn.Enabled, r.Warnings, err)

@@ -21,7 +21,8 @@ type factorsConfig struct {
 	PhoneVerify bool `env:"AUTH_MFA_PHONE_VERIFY_ENABLED" envDefault:"false"`
 	// How long a challenge may be answered; less than 300 counts as 300.
 	ChallengeLife time.Duration `env:"AUTH_MFA_CHALLENGE_EXPIRY_DURATION" envDefault:"300" min:"0s"`
-	// How long a factor that was never verified or challenged blocks its name for another; less than 300s counts as 300s.
+	// How long a factor that was never verified or challenged blocks its name for another; less
+	// than 300s counts as 300s.
 	FactorLife time.Duration `env:"AUTH_MFA_FACTOR_EXPIRY_DURATION" envDefault:"300s" min:"0s"`
 	// Digits of a code by SMS, 6 to 10; anything else counts as 6.
 	OTPLength int `env:"AUTH_MFA_PHONE_OTP_LENGTH" envDefault:"6"`

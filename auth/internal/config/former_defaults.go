@@ -14,16 +14,21 @@ type FormerDefault struct {
 
 // Setting it, to whichever value, ends the warning.
 var formerDefaults = []struct{ name, value, text string }{
-	{"AUTH_JWT_ALGORITHM", "HS256", "tokens are signed with RS256: whatever checks them with JWT_SECRET (data API, storage, own back ends) refuses them; " +
-		"AUTH_JWT_ALGORITHM=HS256 signs as before"},
+	{"AUTH_JWT_ALGORITHM", "HS256",
+		"tokens are signed with RS256: whatever checks them with JWT_SECRET (data API, storage, own back ends) " +
+			"refuses them; " +
+			"AUTH_JWT_ALGORITHM=HS256 signs as before"},
 	{"AUTH_MAILER_OTP_EXP", "86400", "links and codes in mails live 1h (24h before)"},
 	{"AUTH_SMS_OTP_EXP", "60", "codes in SMS live 5m (1m before)"},
 	{"AUTH_SMTP_MAX_FREQUENCY", "60", "a sign-up's confirmation is sent again after 15m (1m before)"},
-	{"AUTH_SECURITY_REFRESH_TOKEN_REUSE_INTERVAL", "87600h", "a client that lost the answer to a refresh can repeat it for 10s (at any time before)"},
+	{"AUTH_SECURITY_REFRESH_TOKEN_REUSE_INTERVAL", "87600h",
+		"a client that lost the answer to a refresh can repeat it for 10s (at any time before)"},
 	{"AUTH_SECURITY_EMAIL_CHANGE_ENDS_SESSIONS", "false", "a changed address ends the user's other sessions"},
-	{"AUTH_SECURITY_REAUTHENTICATION_MAX_AGE", "24h", "a new password needs a nonce in sessions younger than a day too"},
+	{"AUTH_SECURITY_REAUTHENTICATION_MAX_AGE", "24h",
+		"a new password needs a nonce in sessions younger than a day too"},
 	{"AUTH_PASSWORD_POLICY_FOR_ADMIN", "false", "the password policy holds for administrators' requests"},
-	{"AUTH_ANONYMOUS_USERS_RETENTION", "0", "anonymous users idle for 30 days are removed; the %d that were carried over are kept"},
+	{"AUTH_ANONYMOUS_USERS_RETENTION", "0",
+		"anonymous users idle for 30 days are removed; the %d that were carried over are kept"},
 }
 
 func (c *Config) formerDefaults(r *settings.Report) (list []FormerDefault) {
@@ -39,8 +44,8 @@ func (c *Config) formerDefaults(r *settings.Report) (list []FormerDefault) {
 	return list
 }
 
-// FormerDefaults are for whoever comes from the replaced service: the settings have old names, or a takeover was closed,
-// with which that many anonymous users have come.
+// FormerDefaults are for whoever comes from the replaced service: the settings have old names, or a takeover was
+// closed, with which that many anonymous users have come.
 func (l *Live) FormerDefaults(closed bool, anonymous int64) (list []FormerDefault) {
 	if !closed && !l.oldNames {
 		return nil

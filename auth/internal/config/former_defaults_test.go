@@ -37,15 +37,18 @@ func TestFormerDefaults(t *testing.T) {
 
 // The names that are renamed by their prefix alone are one line; the schema there is told, and two of them are refused.
 func TestLoad_oldNames(t *testing.T) {
-	environ := strings.Fields(strings.ReplaceAll(least, "AUTH_", "GOTRUE_") + "GOTRUE_DB_NAMESPACE=auth DB_NAMESPACE=auth")
+	environ := strings.Fields(strings.ReplaceAll(least, "AUTH_", "GOTRUE_") +
+		"GOTRUE_DB_NAMESPACE=auth DB_NAMESPACE=auth")
 	_, _, _, r, err := Load(environ, os.DevNull, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
 	got := strings.Join(r.Brief(), "\n")
 	for _, want := range []string{
-		"9 settings have names of the replaced service (GOTRUE_API_EXTERNAL_URL, GOTRUE_DB_DRIVER, GOTRUE_JWT_SECRET, …): each works as AUTH_… for two major versions; auth check lists them; " +
-			"GOTRUE_DB_NAMESPACE=auth is the schema that auth takeover reads; this program's own is that of search_path (DB_NAMESPACE says the same)",
+		"9 settings have names of the replaced service (GOTRUE_API_EXTERNAL_URL, GOTRUE_DB_DRIVER, " +
+			"GOTRUE_JWT_SECRET, …): each works as AUTH_… for two major versions; auth check lists them; " +
+			"GOTRUE_DB_NAMESPACE=auth is the schema that auth takeover reads; this program's own is that of " +
+			"search_path (DB_NAMESPACE says the same)",
 	} {
 		if !strings.Contains(got, want) {
 			t.Errorf("%q is missing in\n%s", want, got)

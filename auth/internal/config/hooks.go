@@ -21,7 +21,8 @@ type hooksConfig struct {
 	Before hookConfig `envPrefix:"AUTH_HOOK_BEFORE_USER_CREATED_"`
 	// After is notified of each new user.
 	After hookConfig `envPrefix:"AUTH_HOOK_AFTER_USER_CREATED_"`
-	// SEND_SMS and SEND_EMAIL are called before the answer, and their errors are answered; false: after it, and again when they fail.
+	// SEND_SMS and SEND_EMAIL are called before the answer, and their errors are answered; false: after it,
+	// and again when they fail.
 	SendSync bool `env:"AUTH_HOOK_SEND_SYNC" envDefault:"false"`
 }
 
@@ -29,9 +30,11 @@ type hooksConfig struct {
 type hookConfig struct {
 	// The hook is called.
 	Enabled bool `env:"ENABLED" envDefault:"false"`
-	// Required with ENABLED. `https://…`, `http://…` on localhost, 127.0.0.1, ::1 or host.docker.internal, or `pg-functions://postgres/schema/function`.
+	// Required with ENABLED. `https://…`, `http://…` on localhost, 127.0.0.1, ::1 or host.docker.internal, or
+	// `pg-functions://postgres/schema/function`.
 	URI string `env:"URI" secret:"url"`
-	// Required for http and https. Secrets that sign the calls: `v1,whsec_` and 32 to 88 characters of base64; several are separated by a vertical bar.
+	// Required for http and https. Secrets that sign the calls: `v1,whsec_` and 32 to 88 characters of base64; several
+	// are separated by a vertical bar.
 	Secrets string `env:"SECRETS" secret:"true"`
 }
 

@@ -13,8 +13,8 @@ import (
 // service, of which the second is called OIDC.
 var legacyPair = regexp.MustCompile(`^(?:GOTRUE|AUTH)_EXTERNAL_(LINKEDIN|SLACK)_(OIDC_)?(\w+)$`)
 
-// dropUnusedLegacy removes from the environment the settings of one that is off while the other is on, and returns their
-// names: once both have the same names, the settings of one would contradict the other's.
+// dropUnusedLegacy removes from the environment the settings of one that is off while the other is on, and returns
+// their names: once both have the same names, the settings of one would contradict the other's.
 func dropUnusedLegacy(environ []string) (rest, taken []string) {
 	on := map[string]bool{}
 	for _, e := range environ {
@@ -60,7 +60,8 @@ func warnUnsupportedProviders(r *settings.Report) {
 	for _, p := range unsupportedProviders {
 		name := "AUTH_EXTERNAL_" + p + "_ENABLED"
 		if on, _ := strconv.ParseBool(r.Text(name)); on {
-			r.Warn("%s has no effect: there is no provider %s, and no sign-in with it is possible (%s<NAME>_ISSUER adds one that speaks OpenID Connect)", r.Spelled(name), strings.ToLower(p), freePrefix)
+			r.Warn("%s has no effect: there is no provider %s, and no sign-in with it is possible (%s<NAME>_ISSUER "+
+				"adds one that speaks OpenID Connect)", r.Spelled(name), strings.ToLower(p), freePrefix)
 		}
 	}
 }

@@ -134,17 +134,20 @@ func (c *Config) keySettings(r *settings.Report) keys.Settings {
 		s.Given = given
 		for _, e := range given {
 			if e.Key.Weak() {
-				r.Warn("AUTH_JWT_KEYS: the secret %q has fewer than 32 bytes: such a secret can be guessed from one token",
+				r.Warn(
+					"AUTH_JWT_KEYS: the secret %q has fewer than 32 bytes: such a secret can be guessed from one token",
 					e.Key.ID())
 			}
 			if c.Keys.AcceptSecret && e.Key.ID() == c.JWT.KeyID {
-				r.Clash("AUTH_JWT_KEY_ID=%s is the kid of a key in AUTH_JWT_KEYS, too: it names AUTH_JWT_SECRET", c.JWT.KeyID)
+				r.Clash("AUTH_JWT_KEY_ID=%s is the kid of a key in AUTH_JWT_KEYS, too: it names AUTH_JWT_SECRET",
+					c.JWT.KeyID)
 			}
 		}
 	}
 	if s.Algorithm == token.HS256 {
 		if !s.AcceptSecret {
-			r.Clash("AUTH_JWT_ALGORITHM=HS256 signs with AUTH_JWT_SECRET, whose tokens AUTH_JWT_ACCEPT_HS256=false refuses")
+			r.Clash(
+				"AUTH_JWT_ALGORITHM=HS256 signs with AUTH_JWT_SECRET, whose tokens AUTH_JWT_ACCEPT_HS256=false refuses")
 		}
 		if c.JWT.Keys != "" {
 			r.Clash("AUTH_JWT_ALGORITHM=HS256 and AUTH_JWT_KEYS, one of whose keys signs, cannot both be set")

@@ -32,19 +32,23 @@ func TestConfig_live(t *testing.T) {
 		}
 	}
 	f("", func(s account.Settings) bool {
-		return s.Email.ConfirmationInterval == 15*time.Minute && s.Email.Interval == time.Minute && s.Email.Configured &&
+		return s.Email.ConfirmationInterval == 15*time.Minute && s.Email.Interval == time.Minute &&
+			s.Email.Configured &&
 			s.Email.Sent == account.Rate{N: 30, Per: time.Hour} && s.Issuer == "https://auth.test" &&
 			!s.Phone.Configured && s.FlowLife == 5*time.Minute
 	})
-	f("AUTH_MFA_CHALLENGE_EXPIRY_DURATION=60 AUTH_MFA_FACTOR_EXPIRY_DURATION=1 AUTH_MFA_PHONE_OTP_LENGTH=5 AUTH_MFA_PHONE_TEMPLATE=<{{.Code}}>", func(s account.Settings) bool {
+	f("AUTH_MFA_CHALLENGE_EXPIRY_DURATION=60 AUTH_MFA_FACTOR_EXPIRY_DURATION=1 AUTH_MFA_PHONE_OTP_LENGTH=5 "+
+		"AUTH_MFA_PHONE_TEMPLATE=<{{.Code}}>", func(s account.Settings) bool {
 		f := s.Factors
 		return f.ChallengeLife == 300*time.Second && f.UnverifiedLife == 300*time.Second &&
 			f.OTPLength == 6 && f.Text("7") == "<7>" &&
 			f.TOTP == account.FactorSwitches{Enroll: true, Verify: true} && f.Phone == account.FactorSwitches{} &&
 			f.MaxEnrolled == 10 &&
-			f.MaxVerified == 10 && f.PhoneInterval == time.Minute && s.Sessions.AllowLowAAL == 0 && s.External.LinkingAAL2
+			f.MaxVerified == 10 && f.PhoneInterval == time.Minute && s.Sessions.AllowLowAAL == 0 &&
+			s.External.LinkingAAL2
 	})
-	f("AUTH_MFA_MAX_ENROLLED_FACTORS=3 AUTH_MFA_MAX_VERIFIED_FACTORS=2 AUTH_MFA_PHONE_OTP_LENGTH=8 AUTH_SESSIONS_ALLOW_LOW_AAL=5m AUTH_SECURITY_LINKING_REQUIRE_AAL2=0", func(s account.Settings) bool {
+	f("AUTH_MFA_MAX_ENROLLED_FACTORS=3 AUTH_MFA_MAX_VERIFIED_FACTORS=2 AUTH_MFA_PHONE_OTP_LENGTH=8 "+
+		"AUTH_SESSIONS_ALLOW_LOW_AAL=5m AUTH_SECURITY_LINKING_REQUIRE_AAL2=0", func(s account.Settings) bool {
 		return s.Factors.MaxEnrolled == 3 && s.Factors.MaxVerified == 2 && s.Factors.OTPLength == 8 &&
 			s.Sessions.AllowLowAAL == 5*time.Minute && !s.External.LinkingAAL2
 	})
@@ -52,14 +56,18 @@ func TestConfig_live(t *testing.T) {
 		leastBut("AUTH_MFA_RATE_LIMIT_CHALLENGE_AND_VERIFY", "7")...); l.API.Limits.Factors != 7 {
 		t.Errorf("%+v", l.API.Limits)
 	}
-	f("AUTH_MFA_TOTP_ENROLL_ENABLED=0 AUTH_MFA_PHONE_VERIFY_ENABLED=1 AUTH_MFA_CHALLENGE_EXPIRY_DURATION=10m AUTH_MFA_FACTOR_EXPIRY_DURATION=20m AUTH_MFA_PHONE_MAX_FREQUENCY=5", func(s account.Settings) bool {
+	f("AUTH_MFA_TOTP_ENROLL_ENABLED=0 AUTH_MFA_PHONE_VERIFY_ENABLED=1 AUTH_MFA_CHALLENGE_EXPIRY_DURATION=10m "+
+		"AUTH_MFA_FACTOR_EXPIRY_DURATION=20m AUTH_MFA_PHONE_MAX_FREQUENCY=5", func(s account.Settings) bool {
 		f := s.Factors
-		return f.ChallengeLife == 10*time.Minute && f.UnverifiedLife == 20*time.Minute && f.PhoneInterval == 5*time.Second &&
+		return f.ChallengeLife == 10*time.Minute && f.UnverifiedLife == 20*time.Minute &&
+			f.PhoneInterval == 5*time.Second &&
 			f.TOTP == account.FactorSwitches{Verify: true} && f.Phone == account.FactorSwitches{Verify: true}
 	})
-	f("AUTH_MAILER_ALLOW_UNVERIFIED_EMAIL_SIGN_INS=true AUTH_EXTERNAL_STATE_COOKIE=false", func(s account.Settings) bool {
-		return s.External.AllowUnverified && !s.External.StateCookie && s.External.IDTokenOnce && !s.External.ManualLinking
-	})
+	f("AUTH_MAILER_ALLOW_UNVERIFIED_EMAIL_SIGN_INS=true AUTH_EXTERNAL_STATE_COOKIE=false",
+		func(s account.Settings) bool {
+			return s.External.AllowUnverified && !s.External.StateCookie && s.External.IDTokenOnce &&
+				!s.External.ManualLinking
+		})
 	f("AUTH_SMTP_MAX_FREQUENCY=0s AUTH_RATE_LIMIT_EMAIL_SENT=10/60", func(s account.Settings) bool {
 		return s.Email.ConfirmationInterval == 0 && s.Email.Interval == 0 &&
 			s.Email.Sent == account.Rate{N: 10, Per: time.Minute}
@@ -69,7 +77,8 @@ func TestConfig_live(t *testing.T) {
 			return s.AccessLife == time.Hour && s.Email.OTPLength == 6 && s.FlowLife == 5*time.Minute
 		})
 	f("AUTH_SMS_PROVIDER=vonage", func(s account.Settings) bool { return !s.Phone.Configured })
-	f("AUTH_SMS_PROVIDER=vonage AUTH_SMS_VONAGE_API_KEY=k AUTH_SMS_VONAGE_API_SECRET=s AUTH_SMS_VONAGE_FROM=f AUTH_SMS_TEMPLATE=<{{.Code}}> AUTH_SMS_TEST_OTP=+4912345:000123", func(s account.Settings) bool {
+	f("AUTH_SMS_PROVIDER=vonage AUTH_SMS_VONAGE_API_KEY=k AUTH_SMS_VONAGE_API_SECRET=s AUTH_SMS_VONAGE_FROM=f "+
+		"AUTH_SMS_TEMPLATE=<{{.Code}}> AUTH_SMS_TEST_OTP=+4912345:000123", func(s account.Settings) bool {
 		return s.Phone.Configured && !s.Phone.WhatsApp && s.Phone.Text("7") == "<7>" &&
 			s.Phone.TestCodes["4912345"] == "000123"
 	})
@@ -161,7 +170,8 @@ func TestConfig_hidesSecrets(t *testing.T) {
 			continue
 		}
 		_, _, warnings, mistakes := loadSettings(t,
-			append(leastBut(f.Name, "x:hunter2\n["), "PORT=x", "GOTRUE_"+strings.TrimPrefix(f.Name, "AUTH_")+"=hunter3")...)
+			append(leastBut(f.Name, "x:hunter2\n["), "PORT=x", "GOTRUE_"+strings.TrimPrefix(f.Name, "AUTH_")+
+				"=hunter3")...)
 		if text := strings.Join(append(warnings, mistakes...), "\n"); strings.Contains(text, "hunter") {
 			t.Errorf("%s:\n%s", f.Name, text)
 		}
@@ -180,7 +190,8 @@ func TestConfig_file(t *testing.T) {
 	}
 	write(secret, "from the file\n")
 	write(file,
-		strings.Join(strings.Fields(least), "\n")+"\nAUTH_JWT_AUD='from .env'\nAUTH_JWT_EXP=60\nAUTH_SMTP_PASS_FILE="+secret)
+		strings.Join(strings.Fields(least), "\n")+"\nAUTH_JWT_AUD='from .env'\nAUTH_JWT_EXP=60\nAUTH_SMTP_PASS_FILE="+
+			secret)
 	c, _, _, _, err := Load([]string{"AUTH_JWT_EXP=70", "AUTH_JWT_AUD="}, file, nil)
 	if err != nil || c.Accounts.Audience != "from .env" || c.JWT.Life != 70*time.Second ||
 		c.SMTP.Server.Pass != "from the file" {

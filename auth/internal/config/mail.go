@@ -36,7 +36,8 @@ type kindTexts struct {
 
 func (k kindTexts) byKind() map[mail.Kind]string {
 	all := map[mail.Kind]string{
-		mail.Invite: k.Invite, mail.Confirmation: k.Confirmation, mail.Recovery: k.Recovery, mail.MagicLink: k.MagicLink,
+		mail.Invite: k.Invite, mail.Confirmation: k.Confirmation, mail.Recovery: k.Recovery,
+		mail.MagicLink:   k.MagicLink,
 		mail.EmailChange: k.EmailChange, mail.Reauthentication: k.Reauthentication,
 		mail.PasswordChanged: k.PasswordChanged, mail.EmailChanged: k.EmailChanged, mail.PhoneChanged: k.PhoneChanged,
 		mail.IdentityLinked: k.IdentityLinked, mail.IdentityUnlinked: k.IdentityUnlinked,
@@ -53,7 +54,8 @@ func (k kindTexts) byKind() map[mail.Kind]string {
 // smtpConfig is the mail server.
 type smtpConfig struct {
 	Server mail.SMTPSettings
-	// required: STARTTLS or nothing; opportunistic: STARTTLS where offered; implicit: TLS from the first byte; none: in clear; auto: implicit on port 465, else opportunistic.
+	// required: STARTTLS or nothing; opportunistic: STARTTLS where offered; implicit: TLS from the first byte; none: in
+	// clear; auto: implicit on port 465, else opportunistic.
 	TLS string `env:"AUTH_SMTP_TLS" envDefault:"auto" oneof:"auto opportunistic required implicit none" fold:"true"`
 	// Name shown next to the address; unset: the address.
 	SenderName string `env:"AUTH_SMTP_SENDER_NAME"`

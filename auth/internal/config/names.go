@@ -7,7 +7,8 @@ import (
 	"gatehouse/shared/settings"
 )
 
-const notHIBP = "PASSWORD_HIBP_ENABLED asked a service with 900 million leaked passwords; here AUTH_PASSWORD_COMMON_REFUSED refuses the 10,000 most common ones"
+const notHIBP = "PASSWORD_HIBP_ENABLED asked a service with 900 million leaked passwords; here " +
+	"AUTH_PASSWORD_COMMON_REFUSED refuses the 10,000 most common ones"
 
 // settingNames is what package settings must know about our variables: old names, prefixes, and
 // names that are ours without being a field.
@@ -31,11 +32,12 @@ var settingNames = settings.Options{
 		{Old: "GOTRUE_*", New: "AUTH_"},
 	},
 	OldPrefixes: []settings.Alias{{Old: "GOTRUE_", New: "AUTH_"}, {Old: "", New: "AUTH_"}},
-	Summary:     "%d settings have names of the replaced service (%s): each works as AUTH_… for two major versions; auth check lists them",
-	Known:       append(namesWithoutEffect(), freePrefix+"*"),
-	Unused:      namesWithoutEffect(),
-	Prefixes:    []string{"AUTH_"},
-	Seconds:     true,
+	Summary: "%d settings have names of the replaced service (%s): each works as AUTH_… for two major versions; " +
+		"auth check lists them",
+	Known:    append(namesWithoutEffect(), freePrefix+"*"),
+	Unused:   namesWithoutEffect(),
+	Prefixes: []string{"AUTH_"},
+	Seconds:  true,
 }
 
 func namesWithoutEffect() []string {
@@ -74,7 +76,8 @@ func schemasDiffer(found []string) bool {
 var ignoredNames = []string{
 	"AUTH_API_ENDPOINT", "AUTH_OPERATOR_TOKEN", "AUTH_MULTI_INSTANCE_MODE", "AUTH_DB_AUTOMIGRATE",
 	"AUTH_DB_MIGRATIONS_PATH",
-	"AUTH_DB_MAX_IDLE_POOL_SIZE", "AUTH_DB_CONN_PERCENTAGE", "AUTH_DB_ADVISOR_*", "AUTH_SECURITY_DB_ENCRYPTION_ENCRYPT*",
+	"AUTH_DB_MAX_IDLE_POOL_SIZE", "AUTH_DB_CONN_PERCENTAGE", "AUTH_DB_ADVISOR_*",
+	"AUTH_SECURITY_DB_ENCRYPTION_ENCRYPT*",
 	"AUTH_JWT_ADMIN_GROUP_NAME", "AUTH_JWT_VALID_METHODS", "AUTH_RELOADING_*", "AUTH_EXPERIMENTAL_*",
 	"AUTH_INDEX_WORKER_*",
 	"AUTH_SECURITY_REFRESH_TOKEN_ALGORITHM_VERSION", "AUTH_SECURITY_REFRESH_TOKEN_UPGRADE_PERCENTAGE",
@@ -86,7 +89,8 @@ var ignoredNames = []string{
 	"AUTH_TRACING_HOST", "AUTH_TRACING_PORT", "AUTH_TRACING_SERVICE_NAME", "AUTH_TRACING_TAGS",
 	"AUTH_AUDIT_LOG_DISABLE_POSTGRES", "AUTH_PROFILER_*", "AUTH_RATE_LIMIT_SSO", "AUTH_RATE_LIMIT_WEB3",
 	"AUTH_RATE_LIMIT_PASSKEY",
-	"AUTH_SAML_*", "AUTH_SCIM_*", "AUTH_OAUTH_SERVER_*", "AUTH_CUSTOM_OAUTH_*", "AUTH_PASSKEY_*", "AUTH_EXTERNAL_WEB3_*",
+	"AUTH_SAML_*", "AUTH_SCIM_*", "AUTH_OAUTH_SERVER_*", "AUTH_CUSTOM_OAUTH_*", "AUTH_PASSKEY_*",
+	"AUTH_EXTERNAL_WEB3_*",
 	"AUTH_COOKIE_KEY", "AUTH_EXTERNAL_SAML_*", "AUTH_HOOK_CUSTOM_SMS_PROVIDER_*", "AUTH_MFA_MAX_VERIFIED_FACTORS",
 	"AUTH_EXTERNAL_ALLOWED_ID_TOKEN_ISSUERS", "AUTH_EXTERNAL_REDIRECTURL",
 }

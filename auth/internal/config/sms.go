@@ -56,10 +56,12 @@ func (c *Config) checkSMS(r *settings.Report) {
 		r.Warn("AUTH_SMS_PROVIDER=%s needs %s: until then every SMS is refused, but for test numbers",
 			c.Gateways.Provider, strings.Join(missing, ", "))
 	case c.Accounts.Phone.Enabled && !c.texted():
-		r.Warn("AUTH_SMS_PROVIDER is not set, and AUTH_EXTERNAL_PHONE_ENABLED=true: every SMS is refused, but for test numbers")
+		r.Warn("AUTH_SMS_PROVIDER is not set, and AUTH_EXTERNAL_PHONE_ENABLED=true: every SMS is refused, but for " +
+			"test numbers")
 	}
 	if len(c.SMS.TestOTP) > 0 && !r.IsSet("AUTH_SMS_TEST_OTP_VALID_UNTIL") {
-		r.Warn("AUTH_SMS_TEST_OTP works for ever: anyone who knows a test number's code can sign in with it; set AUTH_SMS_TEST_OTP_VALID_UNTIL")
+		r.Warn("AUTH_SMS_TEST_OTP works for ever: anyone who knows a test number's code can sign in with it; set " +
+			"AUTH_SMS_TEST_OTP_VALID_UNTIL")
 	}
 }
 

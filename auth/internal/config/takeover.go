@@ -24,9 +24,11 @@ const formerLinkLife = 24 * time.Hour
 // TakeoverSettings are what a takeover makes rows with; r is the report of Load.
 func (c *Config) TakeoverSettings(l Live, r *settings.Report) (takeover.Settings, error) {
 	s := takeover.Settings{
-		Audience: l.Accounts.Audience, Role: l.Accounts.Role, AdminRoles: l.Accounts.AdminRoles, Namespace: c.DB.Store.Namespace,
-		LinkLife: formerLinkLife, OTPLife: c.Accounts.Email.OTPLife, Root: c.Root(),
-		Providers: map[string]bool{"email": c.Accounts.Email.Enabled, "phone": c.Accounts.Phone.Enabled}, Free: map[string]bool{},
+		Audience: l.Accounts.Audience, Role: l.Accounts.Role, AdminRoles: l.Accounts.AdminRoles,
+		Namespace: c.DB.Store.Namespace,
+		LinkLife:  formerLinkLife, OTPLife: c.Accounts.Email.OTPLife, Root: c.Root(),
+		Providers: map[string]bool{"email": c.Accounts.Email.Enabled, "phone": c.Accounts.Phone.Enabled},
+		Free:      map[string]bool{},
 	}
 	const otp = "AUTH_MAILER_OTP_EXP"
 	if r.IsSet(otp) && r.Spelled(otp) != otp { // the name of the replaced service means its value there

@@ -10,13 +10,16 @@ import (
 // telemetryConfig is what is traced and measured, and where it goes. The collector is said by the
 // standard variables of OpenTelemetry, OTEL_EXPORTER_OTLP_*.
 type telemetryConfig struct {
-	// true: spans of requests, their statements and calls are exported over OTLP to `OTEL_EXPORTER_OTLP_ENDPOINT`; without one to this host.
+	// true: spans of requests, their statements and calls are exported over OTLP to `OTEL_EXPORTER_OTLP_ENDPOINT`;
+	// without one to this host.
 	Tracing bool `env:"AUTH_TRACING_ENABLED" envDefault:"false" restart:"true"`
 	// Only `opentelemetry`.
 	TracingExporter string `env:"AUTH_TRACING_EXPORTER" envDefault:"opentelemetry" oneof:"opentelemetry" fold:"true" restart:"true"`
-	// true: metrics of requests, sign-ins, hashing, outbox, outgoing calls, database pool, keys and the Go runtime are exported.
+	// true: metrics of requests, sign-ins, hashing, outbox, outgoing calls, database pool, keys and the
+	// Go runtime are exported.
 	Metrics bool `env:"AUTH_METRICS_ENABLED" envDefault:"false" restart:"true"`
-	// `opentelemetry`: pushed over OTLP, every `OTEL_METRIC_EXPORT_INTERVAL` (60000 ms). `prometheus`: scraped from a listener of its own.
+	// `opentelemetry`: pushed over OTLP, every `OTEL_METRIC_EXPORT_INTERVAL` (60000 ms). `prometheus`: scraped
+	// from a listener of its own.
 	MetricsExporter string `env:"AUTH_METRICS_EXPORTER" envDefault:"opentelemetry" oneof:"opentelemetry prometheus" fold:"true" restart:"true"`
 	// Address of that listener, which needs no token; its path is `/`.
 	PullHost string `env:"OTEL_EXPORTER_PULL_HOST" envDefault:"0.0.0.0" restart:"true"`

@@ -22,7 +22,8 @@ func check(ctx context.Context, args, environ []string, stdout, stderr io.Writer
 	flags.SetOutput(stderr)
 	flags.Usage = func() {
 		fmt.Fprintln(stderr,
-			"usage: ratelimit check [-format json] [-merge_domain_configs] FILE|-|DIR ...\n       ratelimit check -settings [DIR]")
+			"usage: ratelimit check [-format json] [-merge_domain_configs] FILE|-|DIR ...\n"+
+				"       ratelimit check -settings [DIR]")
 		flags.PrintDefaults()
 	}
 	dir := flags.String("config_dir", "", "a folder, instead of `DIR`")
@@ -51,7 +52,8 @@ func check(ctx context.Context, args, environ []string, stdout, stderr io.Writer
 		switch {
 		case *dir != "" || flags.NArg() > 0:
 		case c.Rules.Type == config.TypeXDS:
-			fmt.Fprintf(stdout, "rules come from the control plane at %s and are not checked here\n", c.XDS.Client.Target)
+			fmt.Fprintf(stdout, "rules come from the control plane at %s and are not checked here\n",
+				c.XDS.Client.Target)
 			return exitOK
 		default:
 			*dir = filepath.Join(files.Root, files.Subdirectory, files.AppDirectory)

@@ -70,8 +70,8 @@ func (p Program) run(ctx context.Context, args, environ []string, stdout, stderr
 			return exitOK
 		}
 		if len(rest) > 0 {
-			fmt.Fprintf(stderr, "ratelimit: serve takes no arguments, only settings from the environment; got %q\n%s", rest,
-				usage)
+			fmt.Fprintf(stderr, "ratelimit: serve takes no arguments, only settings from the environment; got %q\n%s",
+				rest, usage)
 			return exitUsage
 		}
 		if err := daemon.Serve(ctx, daemon.Options{Environ: environ, Stdout: stdout, Stderr: stderr,

@@ -25,7 +25,8 @@ type requestFlags struct {
 func (r *requestFlags) define(flags *flag.FlagSet) {
 	flags.Var(&descriptorsFlag{request: r}, "descriptors", "one descriptor, `key=value,key=value`; repeat for more")
 	r.add(flags, "descriptor_json", "one descriptor as `JSON`, for texts with a comma or an equals sign", r.addJSON)
-	r.add(flags, "hits", "`number` of hits of the descriptor before it, 0 only looks; before the first, of the request", r.setHits)
+	r.add(flags, "hits", "`number` of hits of the descriptor before it, 0 only looks; before the first, of the request",
+		r.setHits)
 	r.add(flags, "limit", "a `limit` of its own for the descriptor before it, such as 10/minute", r.setLimit)
 	flags.Var(&refundFlag{request: r}, "refund", "give the hits of the descriptor before it back")
 }
@@ -159,7 +160,8 @@ func (f *descriptorsFlag) Set(text string) error {
 	}
 	descriptor := &ratelimitpb.RateLimitDescriptor{}
 	for _, e := range entries {
-		descriptor.Entries = append(descriptor.Entries, &ratelimitpb.RateLimitDescriptor_Entry{Key: e.Key, Value: e.Value})
+		descriptor.Entries = append(descriptor.Entries,
+			&ratelimitpb.RateLimitDescriptor_Entry{Key: e.Key, Value: e.Value})
 	}
 	f.given = append(f.given, descriptor)
 	f.request.descriptors = append(f.request.descriptors, descriptor)

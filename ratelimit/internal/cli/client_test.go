@@ -23,7 +23,9 @@ type asked struct {
 func (a *asked) ShouldRateLimit(_ context.Context, r *pb.RateLimitRequest) (*pb.RateLimitResponse, error) {
 	a.request = r
 	return &pb.RateLimitResponse{OverallCode: pb.RateLimitResponse_OVER_LIMIT,
-		Statuses: []*pb.RateLimitResponse_DescriptorStatus{{Code: pb.RateLimitResponse_OVER_LIMIT, LimitRemaining: 7}}}, nil
+			Statuses: []*pb.RateLimitResponse_DescriptorStatus{
+				{Code: pb.RateLimitResponse_OVER_LIMIT, LimitRemaining: 7}}},
+		nil
 }
 
 // TestClient_request: which request flags make, in their order, and which of them the client prints.
@@ -40,8 +42,9 @@ func TestClient_request(t *testing.T) {
 
 	run := func(args ...string) (status int, stdout, stderr string) {
 		var out, errs strings.Builder
-		status = (Program{}).run(t.Context(), append([]string{"ratelimit", "client", "-dial_string", address, "-domain", "d"},
-			args...), nil, &out, &errs)
+		status = (Program{}).run(t.Context(),
+			append([]string{"ratelimit", "client", "-dial_string", address, "-domain", "d"},
+				args...), nil, &out, &errs)
 		return status, out.String(), errs.String()
 	}
 	const answer = `{"overallCode":"OVER_LIMIT","statuses":[{"code":"OVER_LIMIT","limitRemaining":7}]}` + "\n"
@@ -82,8 +85,8 @@ Flag: --grpc-use-tls="false"
 		`Flag: --descriptors="[ <key=k, value=v> ] [ <key=k, value=w> ] [ <key=k, value=x> ] "`+"\n"+
 			strings.Replace(rest, "Flag: --grpc-use-tls=\"false\"\n", "Flag: --grpc-use-tls=\"false\"\n"+
 				"Flag: --hits=\"3 0 9223372036854775807\"\nFlag: --limit=\"10/minute\"\nFlag: --refund=\"true\"\n", 1),
-		"-hits", "3", "-descriptors", "k=v", "-limit", "10/minute", "-descriptors", "k=w", "-hits", "0", "-descriptors", "k=x",
-		"-refund", "-hits", "9223372036854775807")
+		"-hits", "3", "-descriptors", "k=v", "-limit", "10/minute", "-descriptors", "k=w", "-hits", "0", "-descriptors",
+		"k=x", "-refund", "-hits", "9223372036854775807")
 	f(`{"domain":"d","hitsAddend":1,"descriptors":[{"entries":[{"key":"k","value":"a,b=c"}],"hitsAddend":"2"},{"entries":[{"key":"k","value":"v"}]}]}`,
 		`Flag: --descriptor_json="{\"entries\":[{\"key\":\"k\",\"value\":\"a,b=c\"}]}"`+"\n"+
 			`Flag: --descriptors="[ <key=k, value=v> ] "`+"\n"+rest+"Flag: --hits=\"2\"\n",

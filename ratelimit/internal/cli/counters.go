@@ -35,7 +35,8 @@ func counters(ctx context.Context, args, environ []string, stdout, stderr io.Wri
 		fmt.Fprint(stderr, countersUsage)
 		flags.PrintDefaults()
 	}
-	debugURL := flags.String("debug_url", defaultDebugURL, "`URL` of the daemon's debug port; the token is DEBUG_TOKEN's")
+	debugURL := flags.String("debug_url", defaultDebugURL,
+		"`URL` of the daemon's debug port; the token is DEBUG_TOKEN's")
 	domain := flags.String("domain", "", "rate limit `domain`")
 	descriptor := flags.String("descriptors", "", "the descriptor, `key=value,key=value`")
 	asJSON := flags.String("descriptor_json", "", "the same as `JSON`, for texts with a comma or an equals sign")
@@ -44,7 +45,8 @@ func counters(ctx context.Context, args, environ []string, stdout, stderr io.Wri
 	if err := flags.Parse(args[1:]); err != nil {
 		return flagExit(err)
 	}
-	if flags.NArg() > 0 || *domain == "" || (*descriptor == "") == (*asJSON == "") || *format != "text" && *format != "json" {
+	if flags.NArg() > 0 || *domain == "" || (*descriptor == "") == (*asJSON == "") || *format != "text" &&
+		*format != "json" {
 		flags.Usage()
 		return exitUsage
 	}
@@ -98,8 +100,8 @@ func writeCounters(w io.Writer, report *service.CounterReport) {
 		if l.Burst > 0 {
 			how += fmt.Sprintf(", burst %d", l.Burst)
 		}
-		fmt.Fprintf(w, "%s: limit %d, %s: %d used, %d left, reset in %d s, key %s\n", name, l.Limit, how, l.Used, l.Remaining,
-			l.Reset, server.Visible(l.Key))
+		fmt.Fprintf(w, "%s: limit %d, %s: %d used, %d left, reset in %d s, key %s\n", name, l.Limit, how, l.Used,
+			l.Remaining, l.Reset, server.Visible(l.Key))
 	}
 	if report.Deleted > 0 {
 		fmt.Fprintf(w, "%d deleted; above is how they stood\n", report.Deleted)

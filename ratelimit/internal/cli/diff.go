@@ -70,7 +70,8 @@ func (d *ruleDiff) print(w io.Writer) {
 			fmt.Fprintf(w, "         %s: %s -> %s\n", f.Field, shownField(f.Before), shownField(f.After))
 		}
 	}
-	fmt.Fprintf(w, "%d added, %d removed, %d changed, %d the same\n", len(d.Added), len(d.Removed), len(d.Changed), d.Same)
+	fmt.Fprintf(w, "%d added, %d removed, %d changed, %d the same\n", len(d.Added), len(d.Removed), len(d.Changed),
+		d.Same)
 }
 
 func placeOf(r *limits.RuleView) string { return fmt.Sprintf("%s:%d:%d", r.File, r.Line, r.Column) }

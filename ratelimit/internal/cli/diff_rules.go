@@ -104,7 +104,8 @@ func countersOf(domains []limits.DomainView, escaped bool) (rules map[string]*co
 				entry, fixedSeen = here, false
 			}
 			fixed := r.Algorithm == "" && r.Calendar == "" && !r.Unlimited && !r.Whitelist
-			one.window = fmt.Sprint(r.Algorithm, " ", r.Unit, " ", r.UnitMultiplier, " ", r.Calendar, " ", fixed && fixedSeen && !escaped)
+			one.window = fmt.Sprint(r.Algorithm, " ", r.Unit, " ", r.UnitMultiplier, " ", r.Calendar, " ",
+				fixed && fixedSeen && !escaped)
 			fixedSeen = fixedSeen || fixed
 			id := domain.Domain + "\x02" + r.Key + "\x02" + strings.Join(levels, "\x01")
 			rules[id] = one

@@ -43,27 +43,34 @@ func TestDiff(t *testing.T) {
 		}
 	}
 	f(plain, "  - {key: k, rate_limit: {unit: minute, requests_per_unit: 6}}\n", countersGoOn, "requests_per_unit")
-	f(plain, "  - {key: k, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 5}}\n", countersGoOn, "shadow_mode")
+	f(plain, "  - {key: k, shadow_mode: true, rate_limit: {unit: minute, requests_per_unit: 5}}\n", countersGoOn,
+		"shadow_mode")
 	f(plain, "  - {key: k, rate_limit: {unit: hour, requests_per_unit: 5}}\n", countersAnew, "unit")
-	f(plain, "  - {key: k, rate_limit: {unit: minute, unit_multiplier: 2, requests_per_unit: 5}}\n", countersAnew, "unit_multiplier")
-	f(plain, "  - {key: k, rate_limit: {unit: minute, requests_per_unit: 5, algorithm: sliding_window}}\n", countersAnew, "algorithm")
+	f(plain, "  - {key: k, rate_limit: {unit: minute, unit_multiplier: 2, requests_per_unit: 5}}\n", countersAnew,
+		"unit_multiplier")
+	f(plain, "  - {key: k, rate_limit: {unit: minute, requests_per_unit: 5, algorithm: sliding_window}}\n",
+		countersAnew, "algorithm")
 	f(plain, "  - {key: k, rate_limit: {unlimited: true}}\n", "", "requests_per_unit", "unit", "unlimited")
 	f("  - {key: k, rate_limit: {unit: day, requests_per_unit: 5}}\n",
 		"  - {key: k, rate_limit: {unit: day, requests_per_unit: 5, calendar: UTC}}\n", countersAnew, "calendar")
 	f("  - {key: k, value: a*, rate_limit: {unit: day, requests_per_unit: 5}}\n",
-		"  - {key: k, value: a*, share_threshold: true, rate_limit: {unit: day, requests_per_unit: 5}}\n", countersShare,
-		"share_threshold")
+		"  - {key: k, value: a*, share_threshold: true, rate_limit: {unit: day, requests_per_unit: 5}}\n",
+		countersShare, "share_threshold")
 	f("  - {key: k, cidr: [10.0.0.0/8], rate_limit: {unit: day, requests_per_unit: 5}}\n",
-		"  - {key: k, cidr: [10.0.0.0/8], prefix_length: {v4: 24}, rate_limit: {unit: day, requests_per_unit: 5}}\n", countersShare,
-		"prefix_length")
+		"  - {key: k, cidr: [10.0.0.0/8], prefix_length: {v4: 24}, rate_limit: {unit: day, requests_per_unit: 5}}\n",
+		countersShare, "prefix_length")
 	f("  - key: k\n    rate_limits: [{unit: hour, requests_per_unit: 5, algorithm: token_bucket}]\n",
-		"  - key: k\n    rate_limits: [{unit: hour, requests_per_unit: 5, algorithm: token_bucket, burst: 9}]\n", countersGoOn, "burst")
+		"  - key: k\n    rate_limits: [{unit: hour, requests_per_unit: 5, algorithm: token_bucket, burst: 9}]\n",
+		countersGoOn, "burst")
 
-	// The second limit is the same, and becomes the first fixed window of its list: in the default layout it has another key.
+	// The second limit is the same, and becomes the first fixed window of its list: in the default
+	// layout it has another key.
 	was := "  - key: k\n    rate_limits: [{unit: second, requests_per_unit: 5}, {unit: hour, requests_per_unit: 9}]\n"
-	is := "  - key: k\n    rate_limits: [{unit: second, requests_per_unit: 5, algorithm: token_bucket}, {unit: hour, requests_per_unit: 9}]\n"
+	is := "  - key: k\n    rate_limits: [{unit: second, requests_per_unit: 5, algorithm: token_bucket}, {unit: hour, " +
+		"requests_per_unit: 9}]\n"
 	for flag, want := range map[string]int{"-escaped=false": 2, "-escaped": 1} {
-		if status, out := run(was, is, flag); status != exitFailed || strings.Count(out, "counters start anew") != want {
+		if status, out := run(was, is, flag); status != exitFailed ||
+			strings.Count(out, "counters start anew") != want {
 			t.Errorf("%s: got status %d and\n%swant %d counters that start anew", flag, status, out, want)
 		}
 	}

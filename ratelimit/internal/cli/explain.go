@@ -20,7 +20,8 @@ func explain(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("ratelimit explain", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.Usage = func() {
-		fmt.Fprintln(stderr, "usage: ratelimit explain -domain D -descriptors key=value,... [-descriptors ...] FILE|DIR")
+		fmt.Fprintln(stderr,
+			"usage: ratelimit explain -domain D -descriptors key=value,... [-descriptors ...] FILE|DIR")
 		flags.PrintDefaults()
 	}
 	domain := flags.String("domain", "", "rate limit `domain`")

@@ -23,7 +23,8 @@ func replay(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	newer := flags.String("rules", "", "`file` or folder of the rules to decide by")
 	older := flags.String("against", "", "`file` or folder of rules to compare them with")
-	top := flags.Int("top", 20, "`number` of descriptors to list that are limited most often; with -against, that are newly limited")
+	top := flags.Int("top", 20,
+		"`number` of descriptors to list that are limited most often; with -against, that are newly limited")
 	merge := flags.Bool("merge_domain_configs", false, "allow one domain in several files, as MERGE_DOMAIN_CONFIG does")
 	if err := flags.Parse(args); err != nil {
 		return flagExit(err)
@@ -41,7 +42,8 @@ func replay(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		if path == "" {
 			continue
 		}
-		rules, ok := loadRules(ctx, "replay", path, limits.Options{Settings: limits.Settings{MergeDomains: *merge}}, stderr)
+		rules, ok := loadRules(ctx, "replay", path, limits.Options{Settings: limits.Settings{MergeDomains: *merge}},
+			stderr)
 		if !ok {
 			return exitUsage
 		}

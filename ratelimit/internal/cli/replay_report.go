@@ -27,7 +27,8 @@ func (r *replayer) write(w io.Writer, top int) {
 		fmt.Fprintf(w, "lines skipped: %d broken, %d cut, %d more than 5 s out of order\n", s.broken, s.cut, s.late)
 	}
 	if r.recording.sampled {
-		fmt.Fprintln(w, "the recording is a sample: counters miss the other requests, so that limited is underestimated")
+		fmt.Fprintln(w,
+			"the recording is a sample: counters miss the other requests, so that limited is underestimated")
 	}
 	if n := r.recording.skipped.dropped; n > 0 {
 		fmt.Fprintf(w, "the tap left out %d requests: counters miss them, so that limited is underestimated\n", n)

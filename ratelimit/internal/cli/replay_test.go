@@ -113,8 +113,9 @@ unmatched            2
 most often limited
 1  shop user=ann
 `)
-	f(replayOld, "", "", "requests: 0\n\nrule          requests  hits  passed  limited\nall requests  0         0     0       0\n"+
-		"unmatched     0\n")
+	f(replayOld, "", "",
+		"requests: 0\n\nrule          requests  hits  passed  limited\nall requests  0         0     0       0\n"+
+			"unmatched     0\n")
 
 	// Requests as /json takes them: own limits, hits of both kinds, refunds, looks, and texts that need quotes.
 	const at = `{"at":"2023-11-14T22:13:10.5Z","domain":"shop",`
@@ -156,18 +157,22 @@ func TestReplay_lines(t *testing.T) {
 		}
 	}
 	// In the order of the file the fourth would pass: a new minute begins with the third.
-	f(tapAt(58, "user=a")+tapAt(59, "user=a")+tapAt(61, "user=a")+tapAt(59.5, "user=a")+tapAt(57, "user=a"), "requests: 5,",
+	f(tapAt(58, "user=a")+tapAt(59, "user=a")+tapAt(61, "user=a")+tapAt(59.5, "user=a")+tapAt(57, "user=a"),
+		"requests: 5,",
 		"shop.user     5         5     4       1\n", "from 2023-11-14T22:13:57Z to 2023-11-14T22:14:01Z\n")
-	f(tapAt(10, "user=a")+tapAt(15, "user=a")+tapAt(10, "user=a")+tapAt(9.999, "user=a")+tapAt(30, "user=a")+tapAt(15, "user=a"),
+	f(tapAt(10, "user=a")+tapAt(15, "user=a")+tapAt(10, "user=a")+tapAt(9.999, "user=a")+tapAt(30, "user=a")+
+		tapAt(15, "user=a"),
 		"requests: 4,", "lines skipped: 0 broken, 0 cut, 2 more than 5 s out of order\n")
 	whole := tapAt(10, "user=a")
 	f(whole[:40]+"\n\n \n"+strings.Replace(whole, `"sample":1`, `"sample":1,"cut":true`, 1)+"{\"dropped\":12}\n"+
-		"null\n[]\n{}\n"+`{"domain":"shop"}`+"\n"+`{"at":"yesterday"}`+"\n"+`{"at":"1969-12-31T23:59:59Z","domain":"shop","code":"OK","descriptors":[]}`+"\n"+
+		"null\n[]\n{}\n"+`{"domain":"shop"}`+"\n"+`{"at":"yesterday"}`+"\n"+
+		`{"at":"1969-12-31T23:59:59Z","domain":"shop","code":"OK","descriptors":[]}`+"\n"+
 		strings.Repeat("x", maxRecordedLine+1)+"\n"+strings.TrimSpace(whole),
 		"requests: 1,", "lines skipped: 8 broken, 1 cut, 0 more than 5 s out of order\n",
 		"the tap left out 12 requests: counters miss them, so that limited is underestimated\n")
 	f(strings.Replace(whole, `"sample":1`, `"sample":0.5`, 1),
-		"requests: 1,", "the recording is a sample: counters miss the other requests, so that limited is underestimated\n")
+		"requests: 1,",
+		"the recording is a sample: counters miss the other requests, so that limited is underestimated\n")
 	f(strings.Replace(whole, `"domain":"shop"`, `"domain":""`, 1), "requests: 0\n", "lines skipped: 1 broken,")
 }
 
@@ -194,15 +199,15 @@ func TestReplay_usage(t *testing.T) {
 	}
 	for _, recording := range []string{"/none", filepath.Dir(rules)} {
 		var out, errs strings.Builder
-		if status := (Program{}).run(t.Context(), []string{"ratelimit", "replay", "-rules", rules, recording}, nil, &out,
-			&errs); status != exitUsage || out.Len() > 0 || !strings.Contains(errs.String(), recording) {
+		if status := (Program{}).run(t.Context(), []string{"ratelimit", "replay", "-rules", rules, recording},
+			nil, &out, &errs); status != exitUsage || out.Len() > 0 || !strings.Contains(errs.String(), recording) {
 			t.Errorf("exit status %d, %q, %q", status, out.String(), errs.String())
 		}
 	}
 }
 
-// FuzzReplay: whatever a recording holds, each line is a request that is decided or is counted as skipped, and a request
-// that was recorded is read again from the line that the tap would write for it.
+// FuzzReplay: whatever a recording holds, each line is a request that is decided or is counted as skipped, and a
+// request that was recorded is read again from the line that the tap would write for it.
 func FuzzReplay(f *testing.F) {
 	f.Add([]byte(tapAt(10, "user=ann|path=/login,ip=1") + tapAt(9, "user=ann")))
 	f.Add([]byte(`{"at":"2023-11-14T22:13:10.5Z","domain":"shop","hitsAddend":2,"descriptors":[{"entries":[{"key":"user","value":"x"}]}]}`))
@@ -242,7 +247,8 @@ func FuzzReplay(f *testing.F) {
 		var out strings.Builder
 		r.write(&out, 20)
 		for name, counted := range r.sets[1].tallies {
-			if counted.passed+counted.limited != counted.requests || !strings.Contains(out.String(), visibleRule(name)) {
+			if counted.passed+counted.limited != counted.requests ||
+				!strings.Contains(out.String(), visibleRule(name)) {
 				t.Errorf("%s: %+v in\n%s", name, counted, out.String())
 			}
 		}

@@ -113,10 +113,13 @@ func TestSchema_acceptsWhatCheckDoes(t *testing.T) {
 	}
 	for _, text := range []string{
 		"domain: d\ndescriptors:\n", "domain: 7\n", "domain: d\non_store_failure: deny\n",
-		"domain: d\ndescriptors: [{key: 1, value: true, rate_limit: {unit: MINUTE, requests_per_unit: 0x10, name: 3}}]\n",
+		"domain: d\ndescriptors: [{key: 1, value: true, rate_limit: {unit: MINUTE, requests_per_unit: 0x10, name: " +
+			"3}}]\n",
 		"domain: d\ndescriptors: [{key: k, shadow_mode: yes, rate_limit: {unlimited: on}}]\n",
-		"domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 5, algorithm: Token_Bucket, burst: 7}}]\n",
-		"domain: d\ndescriptors: [{key: k, cidr: [10.0.0.0/8], not_cidr: [10.1.0.0/16], prefix_length: {v4: 24}, rate_limit: {unit: day, requests_per_unit: 5}}]\n",
+		"domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 5, algorithm: Token_Bucket, " +
+			"burst: 7}}]\n",
+		"domain: d\ndescriptors: [{key: k, cidr: [10.0.0.0/8], not_cidr: [10.1.0.0/16], prefix_length: {v4: 24}, " +
+			"rate_limit: {unit: day, requests_per_unit: 5}}]\n",
 	} {
 		if !checks(t, text) {
 			t.Errorf("check refuses %q", text)

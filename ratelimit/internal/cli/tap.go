@@ -15,7 +15,8 @@ import (
 func tap(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("ratelimit tap", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	debugURL := flags.String("debug_url", defaultDebugURL, "`URL` of the daemon's debug port; the token is DEBUG_TOKEN's")
+	debugURL := flags.String("debug_url", defaultDebugURL,
+		"`URL` of the daemon's debug port; the token is DEBUG_TOKEN's")
 	domain := flags.String("domain", "", "only requests for this `domain`")
 	key := flags.String("key", "", "only requests with an entry of this `key`")
 	code := flags.String("code", "", "only requests with this `code`, OK or OVER_LIMIT")

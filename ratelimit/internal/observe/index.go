@@ -2,8 +2,8 @@ package observe
 
 import "math/bits"
 
-// index finds slots by their ids, which are hashes: a table with open addressing, at most half full. It holds the number
-// of a slot plus 1, 0 where it is free.
+// index finds slots by their ids, which are hashes: a table with open addressing, at most half full. It holds the
+// number of a slot plus 1, 0 where it is free.
 type index []int32
 
 func newIndex(keys int) index { return make(index, 1<<bits.Len(uint(2*keys-1))) }

@@ -1,5 +1,5 @@
-// Package observe shows decisions to operators: the tap streams them as they are made, recent keeps the last refused and
-// unmatched descriptors, top counts the keys with most hits.
+// Package observe shows decisions to operators: the tap streams them as they are made, recent keeps the last refused
+// and unmatched descriptors, top counts the keys with most hits.
 //
 // It looks at decisions that are already made. It knows neither stores nor HTTP, and changes no answer: a listener that
 // does not read loses events, and no request waits for one.

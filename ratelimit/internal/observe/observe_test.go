@@ -42,7 +42,8 @@ descriptors:
 // decision decides a request of the short form "user=ann,k=v|path=/x": rules are found, codes are OK.
 func decision(t testing.TB, rules *limits.Rules, domain, descriptors string) *Decision {
 	t.Helper()
-	d := &Decision{At: testNow, Request: &rls.Request{Domain: domain}, Response: &rls.Response{Overall: rls.OK}, Set: rules,
+	d := &Decision{At: testNow, Request: &rls.Request{Domain: domain}, Response: &rls.Response{Overall: rls.OK},
+		Set:    rules,
 		Domain: rules.Domain(domain)}
 	for text := range strings.SplitSeq(descriptors, "|") {
 		var in rls.Descriptor
@@ -57,7 +58,8 @@ func decision(t testing.TB, rules *limits.Rules, domain, descriptors string) *De
 			rule = d.Domain.Find(in.Entries)
 		}
 		if rule != nil && !rule.Unlimited {
-			status = rls.Status{Code: rls.OK, HasLimit: true, PerUnit: rule.PerUnit, Unit: rule.Unit, Remaining: 7, Reset: 24}
+			status = rls.Status{Code: rls.OK, HasLimit: true, PerUnit: rule.PerUnit, Unit: rule.Unit, Remaining: 7,
+				Reset: 24}
 		}
 		d.Request.Descriptors = append(d.Request.Descriptors, in)
 		d.Rules = append(d.Rules, rule)
@@ -118,9 +120,11 @@ func TestTap_lines(t *testing.T) {
 			t.Error(err)
 		}
 	}
-	f(decision(t, rules, "shop", "user=ann").over(0), `{"at":"2023-11-14T22:13:20.123456Z","domain":"shop","code":"OVER_LIMIT","hits":1,"sample":1,`+
-		`"descriptors":[{"entries":[{"key":"user","value":"ann"}],"code":"OVER_LIMIT","rule":"shop.user","file":"shop.yaml:4:6","limit":10,"remaining":0,"reset":24}]}`)
-	f(decision(t, rules, "shop", "path=/login,remote_address=<1>|free=lunch|nothing=here|open=1|user=a,b=c|path=/login|"),
+	f(decision(t, rules, "shop", "user=ann").over(0),
+		`{"at":"2023-11-14T22:13:20.123456Z","domain":"shop","code":"OVER_LIMIT","hits":1,"sample":1,`+
+			`"descriptors":[{"entries":[{"key":"user","value":"ann"}],"code":"OVER_LIMIT","rule":"shop.user","file":"shop.yaml:4:6","limit":10,"remaining":0,"reset":24}]}`)
+	f(decision(t, rules, "shop",
+		"path=/login,remote_address=<1>|free=lunch|nothing=here|open=1|user=a,b=c|path=/login|"),
 		`{"at":"2023-11-14T22:13:20.123456Z","domain":"shop","code":"OK","hits":1,"sample":1,"descriptors":[`+
 			`{"entries":[{"key":"path","value":"/login"},{"key":"remote_address","value":"<1>"}],"code":"OK","rule":"shop.path_/login.remote_address","file":"shop.yaml:5:47","limit":2,"remaining":7,"reset":24},`+
 			`{"entries":[{"key":"free","value":"lunch"}],"code":"OK","unmatched":"whitelisted"},`+
@@ -129,8 +133,9 @@ func TestTap_lines(t *testing.T) {
 			`{"entries":[{"key":"user","value":"a"},{"key":"b","value":"c"}],"code":"OK","unmatched":"too_deep"},`+
 			`{"entries":[{"key":"path","value":"/login"}],"code":"OK","unmatched":"too_shallow"},`+
 			`{"entries":[],"code":"OK","unmatched":"no_entries"}]}`)
-	f(decision(t, rules, "sh\xffop", "user=ann"), `{"at":"2023-11-14T22:13:20.123456Z","domain":"sh\\xffop","code":"OK","hits":1,"sample":1,`+
-		`"descriptors":[{"entries":[{"key":"user","value":"ann"}],"code":"OK","unmatched":"unknown_domain"}]}`)
+	f(decision(t, rules, "sh\xffop", "user=ann"),
+		`{"at":"2023-11-14T22:13:20.123456Z","domain":"sh\\xffop","code":"OK","hits":1,"sample":1,`+
+			`"descriptors":[{"entries":[{"key":"user","value":"ann"}],"code":"OK","unmatched":"unknown_domain"}]}`)
 
 	d := decision(t, rules, "shop", "user=ann|user=bob|vip=1")
 	d.Rules[0], d.Response.Statuses[0] = nil, rls.Status{Code: rls.OK} // as the service drops a replaced rule
@@ -171,7 +176,8 @@ func TestTap_aliases(t *testing.T) {
 	for i := range message {
 		message[i] = 'Z'
 	}
-	if got := strings.Join(lines(l), ""); !strings.Contains(got, `"domain":"shop"`) || !strings.Contains(got, `{"key":"user","value":"ann"}`) {
+	if got := strings.Join(lines(l), ""); !strings.Contains(got, `"domain":"shop"`) ||
+		!strings.Contains(got, `{"key":"user","value":"ann"}`) {
 		t.Errorf("the tap: %s", got)
 	}
 	if got := fmt.Sprint(o.Recent().Refused("shop")); !strings.Contains(got, "{user ann}") {

@@ -164,12 +164,14 @@ func TestTop_texts(t *testing.T) {
 	long := strings.Repeat("x", 500)
 	f("shop", "user="+long, TopKey{Domain: "shop", Entries: []Entry{{"user", long[:slotText-ruleText-11]}},
 		Rule: "shop.user", Cut: true})
-	f("shop", "user=a"+strings.Repeat("ü", 60), TopKey{Domain: "shop", Entries: []Entry{{"user", "a" + strings.Repeat("ü", 46)}},
-		Rule: "shop.user", Cut: true})
+	f("shop", "user=a"+strings.Repeat("ü", 60),
+		TopKey{Domain: "shop", Entries: []Entry{{"user", "a" + strings.Repeat("ü", 46)}},
+			Rule: "shop.user", Cut: true})
 	f(long, "user=ann", TopKey{Domain: long[:slotText-ruleText-1], Entries: []Entry{}, Cut: true})
 	f(long[:100], "user=ann", TopKey{Domain: long[:100], Entries: []Entry{{"u", ""}}, Cut: true})
 	f("\xff", "a=\xfe", TopKey{Domain: `\xff`, Entries: []Entry{{"a", `\xfe`}}})
-	f("d", strings.Repeat("a=b,", 64)+"c=d", TopKey{Domain: "d", Entries: slices.Repeat([]Entry{{"a", "b"}}, 25), Cut: true})
+	f("d", strings.Repeat("a=b,", 64)+"c=d", TopKey{Domain: "d", Entries: slices.Repeat([]Entry{{"a", "b"}}, 25),
+		Cut: true})
 }
 
 // TestMinute_bounds holds the counts against exact ones: never too low, too high by at most the error that is shown,

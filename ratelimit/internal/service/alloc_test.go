@@ -23,8 +23,8 @@ func manyRules(n int) string {
 	var b strings.Builder
 	b.WriteString("[")
 	for i := range n / 2 {
-		fmt.Fprintf(&b, "{key: tenant, value: t%d, descriptors: [{key: path, @1000000}, {key: path, value: /admin, @10}]},",
-			i)
+		fmt.Fprintf(&b,
+			"{key: tenant, value: t%d, descriptors: [{key: path, @1000000}, {key: path, value: /admin, @10}]},", i)
 	}
 	return b.String() + "{key: k, @0}, {key: detailed, detailed_metric: true, @1000000}]"
 }

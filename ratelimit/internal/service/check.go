@@ -34,8 +34,8 @@ func (s *Service) check(rules *limits.Rules, r *rls.Request) error {
 
 func (s *Service) checkDescriptor(i int, d *rls.Descriptor) error {
 	if len(d.Entries) > s.o.Caps.Entries {
-		return invalid(TooManyEntries, "rate limit descriptor %d has %d entries, at most %d are allowed", i, len(d.Entries),
-			s.o.Caps.Entries)
+		return invalid(TooManyEntries, "rate limit descriptor %d has %d entries, at most %d are allowed", i,
+			len(d.Entries), s.o.Caps.Entries)
 	}
 	if d.HasLimit && d.Limit.Unit.Seconds() == 0 {
 		return invalid(UnknownUnit, "rate limit descriptor %d: limit has unit %d, want 1 (SECOND) to 7 (WEEK)", i,
@@ -48,7 +48,8 @@ func (s *Service) checkDescriptor(i int, d *rls.Descriptor) error {
 	for j := range d.Entries {
 		if e := &d.Entries[j]; len(e.Key) > s.o.Caps.TextBytes || len(e.Value) > s.o.Caps.TextBytes {
 			return invalid(TextTooLong,
-				"rate limit descriptor %d: entry %d has a key of %d and a value of %d bytes, at most %d each are allowed",
+				"rate limit descriptor %d: entry %d has a key of %d and a value of %d bytes, at most %d each are "+
+					"allowed",
 				i, j, len(e.Key), len(e.Value), s.o.Caps.TextBytes)
 		}
 	}

@@ -57,8 +57,9 @@ func TestCounters(t *testing.T) {
 		c.Request.HitsAddend = n
 		r.decide(t, c)
 	}
-	fixed := LimitCounter{Rule: "d.fixed", File: "rules.yaml:3:3", Key: "d_fixed_v_1699999980", Algorithm: "fixed_window",
-		Limit: 10, Remaining: 10, Reset: 40}
+	fixed := LimitCounter{Rule: "d.fixed", File: "rules.yaml:3:3", Key: "d_fixed_v_1699999980",
+		Algorithm: "fixed_window",
+		Limit:     10, Remaining: 10, Reset: 40}
 	f("(fixed,v)", fixed)
 	hits("(fixed,v)", 8)
 	fixed.Used, fixed.Remaining = 8, 2
@@ -67,36 +68,43 @@ func TestCounters(t *testing.T) {
 	fixed.Used, fixed.Remaining = 16, 0
 	f("(fixed,v)", fixed)
 
-	bucket := LimitCounter{Rule: "d.bucket", File: "rules.yaml:5:3", Key: "d_bucket_v_~bm1", Algorithm: "token_bucket", Limit: 10,
+	bucket := LimitCounter{Rule: "d.bucket", File: "rules.yaml:5:3", Key: "d_bucket_v_~bm1", Algorithm: "token_bucket",
+		Limit: 10,
 		Burst: 10, Remaining: 10, Reset: 1}
 	f("(bucket,v)", bucket)
 	hits("(bucket,v)", 8)
 	bucket.Used, bucket.Remaining, bucket.Reset = 8, 2, 48
 	f("(bucket,v)", bucket)
 
-	sliding := LimitCounter{Rule: "d.sliding", File: "rules.yaml:4:3", Key: "d_sliding_v_~rm1", Algorithm: "sliding_window",
-		Limit: 10, Used: 10, Reset: 100}
+	sliding := LimitCounter{Rule: "d.sliding", File: "rules.yaml:4:3", Key: "d_sliding_v_~rm1",
+		Algorithm: "sliding_window",
+		Limit:     10, Used: 10, Reset: 100}
 	hits("(sliding,v)", 10)
 	f("(sliding,v)", sliding)
 
 	f("(none,v)", LimitCounter{Rule: "d.none", File: "rules.yaml:6:3", Key: "d_none_v_~bm1", Algorithm: "token_bucket",
 		Burst: r.Rules().Domain("d").Find(descriptorOf(t, "(none,v)").Entries).Burst, Reset: 60})
-	f("(month,v)", LimitCounter{Rule: "d.month", File: "rules.yaml:7:3", Key: "d_month_v_1698793200~cM1", Algorithm: "fixed_window",
-		Limit: 100, Remaining: 100, Reset: 1385200})
+	f("(month,v)", LimitCounter{Rule: "d.month", File: "rules.yaml:7:3", Key: "d_month_v_1698793200~cM1",
+		Algorithm: "fixed_window",
+		Limit:     100, Remaining: 100, Reset: 1385200})
 	hits("(list,v)", 3)
 	f("(list,v)",
-		LimitCounter{Rule: "d.list", File: "rules.yaml:8:3", Key: "d_list_v_~bs1", Algorithm: "token_bucket", Limit: 2, Burst: 4,
-			Used: 3, Remaining: 1, Reset: 2},
-		LimitCounter{Rule: "d.list", File: "rules.yaml:8:3", Key: "d_list_v_1699999980", Algorithm: "fixed_window", Limit: 5, Used: 3,
+		LimitCounter{Rule: "d.list", File: "rules.yaml:8:3", Key: "d_list_v_~bs1", Algorithm: "token_bucket", Limit: 2,
+			Burst: 4,
+			Used:  3, Remaining: 1, Reset: 2},
+		LimitCounter{Rule: "d.list", File: "rules.yaml:8:3", Key: "d_list_v_1699999980", Algorithm: "fixed_window",
+			Limit: 5, Used: 3,
 			Remaining: 2, Reset: 40},
-		LimitCounter{Rule: "d.list", File: "rules.yaml:8:3", Key: "d_list_v_~rh1", Algorithm: "sliding_window", Limit: 1, Remaining: 1,
+		LimitCounter{Rule: "d.list", File: "rules.yaml:8:3", Key: "d_list_v_~rh1", Algorithm: "sliding_window",
+			Limit: 1, Remaining: 1,
 			Reset: 1})
 
 	own := descriptorOf(t, "(anything,v)")
 	own.HasLimit, own.Limit = true, rls.Override{PerUnit: 3, Unit: rls.Hour}
 	got, err := r.Counters(t.Context(), "e", own)
-	want := &CounterReport{Domain: "e", Limits: []LimitCounter{{Key: "e_anything_v_1699999200", Algorithm: "fixed_window", Limit: 3,
-		Remaining: 3, Reset: 2800}}}
+	want := &CounterReport{Domain: "e",
+		Limits: []LimitCounter{{Key: "e_anything_v_1699999200", Algorithm: "fixed_window", Limit: 3,
+			Remaining: 3, Reset: 2800}}}
 	if d := cmp.Diff(want, got); d != "" || err != nil {
 		t.Errorf("an own limit: %v\n%s", err, d)
 	}
@@ -111,7 +119,8 @@ func TestCounters_errors(t *testing.T) {
 			t.Errorf("%s: %v, want %q", descriptor, err, want)
 		}
 	}
-	f("(nothing,v)", `no counter decides this descriptor: entry 1, ("nothing", "v"): no entry here has the key "nothing"`)
+	f("(nothing,v)",
+		`no counter decides this descriptor: entry 1, ("nothing", "v"): no entry here has the key "nothing"`)
 	f("(open,v)", "no counter decides this descriptor: open (rules.yaml:10:3) decides: unlimited")
 	r.store.peek = fmt.Errorf("%w: down", counter.ErrUnavailable)
 	for _, call := range []func() error{
@@ -124,7 +133,8 @@ func TestCounters_errors(t *testing.T) {
 	}
 	r.store.peek = &counter.KeyError{Why: "is too long"}
 	_, err := r.Counters(t.Context(), "d", descriptorOf(t, "(fixed,v)"))
-	if refusal, ok := errors.AsType[*Refusal](err); !ok || refusal.Kind != Invalid || refusal.Msg != "the counter key is too long" {
+	if refusal, ok := errors.AsType[*Refusal](err); !ok || refusal.Kind != Invalid ||
+		refusal.Msg != "the counter key is too long" {
 		t.Errorf("a key that the store cannot hold: %v", err)
 	}
 	empty := New(Options{Stats: r.stats})
@@ -177,7 +187,8 @@ func TestResetCounters(t *testing.T) {
 		t.Errorf("a limit of 0 without a counter: %+v %v", got, err)
 	}
 	plain := meterRig(t, Options{})
-	if got, err := plain.ResetCounters(t.Context(), "d", descriptorOf(t, "(fixed,v)")); err != nil || got.Note != "" || got.Deleted != 1 {
+	if got, err := plain.ResetCounters(t.Context(), "d", descriptorOf(t, "(fixed,v)")); err != nil || got.Note != "" ||
+		got.Deleted != 1 {
 		t.Errorf("without an over-limit cache: %+v %v", got, err)
 	}
 	// Of a list, the first are deleted when a later one cannot be.
@@ -226,12 +237,14 @@ func TestExplain_counterNow(t *testing.T) {
 	f("(sliding,v)", "10 of 10 used: 10 in this window, 0 in the last one count as 0")
 	at(90, "(sliding,v)", 3)
 	x := f("(sliding,v)", "8 of 10 used: 3 in this window, 10 in the last one count as 5")
-	if got, want := asJSON(x.Counter), `{"value":8,"limit":10,"reset":90,"algorithm":"sliding_window","current":3,"previous":10}`; got != want {
+	if got, want := asJSON(x.Counter),
+		`{"value":8,"limit":10,"reset":90,"algorithm":"sliding_window","current":3,"previous":10}`; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	at(38, "(bucket,v)", 8)
 	x = f("(bucket,v)", "2 of 10 left, full in 48 s")
-	if got, want := asJSON(x.Counter), `{"value":8,"limit":10,"reset":48,"algorithm":"token_bucket","full_at":"2023-11-14T22:14:26Z"}`; got != want {
+	if got, want := asJSON(x.Counter),
+		`{"value":8,"limit":10,"reset":48,"algorithm":"token_bucket","full_at":"2023-11-14T22:14:26Z"}`; got != want {
 		t.Errorf("got  %s\nwant %s", got, want)
 	}
 	r.now += 60

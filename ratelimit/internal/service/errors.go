@@ -39,7 +39,8 @@ func (r *Refusal) Unwrap() error { return r.Err }
 // Refusals whose texts clients of the replaced service may rely on: docs/wire.md#what-is-refused.
 var (
 	errNoDomain      = &Refusal{Kind: Invalid, Reason: NoDomain, Msg: "rate limit domain must not be empty"}
-	errNoDescriptors = &Refusal{Kind: Invalid, Reason: NoDescriptors, Msg: "rate limit descriptor list must not be empty"}
+	errNoDescriptors = &Refusal{Kind: Invalid, Reason: NoDescriptors,
+		Msg: "rate limit descriptor list must not be empty"}
 	// ErrNoRules is the answer before the first valid configuration.
 	ErrNoRules = &Refusal{Kind: Unavailable, Msg: "no rate limit configuration loaded"}
 )

@@ -98,8 +98,8 @@ func (v *CounterView) fill(m *meter) {
 	switch m.rule.Algorithm {
 	case counter.SlidingWindow:
 		v.Current, v.Previous = &state.Current, &state.Previous
-		v.text = fmt.Sprintf("%d of %d used: %d in this window, %d in the last one count as %d", used, v.Limit, state.Current,
-			state.Previous, used-int64(state.Current))
+		v.text = fmt.Sprintf("%d of %d used: %d in this window, %d in the last one count as %d", used, v.Limit,
+			state.Current, state.Previous, used-int64(state.Current))
 	case counter.TokenBucket:
 		v.text = fmt.Sprintf("%d of %d left", m.remaining(), m.rule.Burst)
 		if used == 0 {

@@ -94,7 +94,8 @@ func (s *Service) judgeListWithoutStore(c *Call, list []step, now int64, mode li
 		}
 	}
 	if missing && !(judged && tightest.Refuses()) {
-		tightest, c.rules[descriptor], c.unanswered[descriptor] = failed(c, first, now, mode, s.o.GlobalShadow), first.rule, true
+		tightest, c.rules[descriptor], c.unanswered[descriptor] = failed(c, first, now, mode, s.o.GlobalShadow),
+			first.rule, true
 	}
 	s.decided(c, descriptor, &tightest)
 }

@@ -12,10 +12,12 @@ import (
 // Begin and Complete say and count what Decide does, whatever the store answers.
 func TestBegin_Complete(t *testing.T) {
 	const rules = `[{key: k, @2}, {key: free, rate_limit: {unlimited: true}}, {key: none}]`
-	requests := []string{"(k,a)", "(k,a)", "(k,a)", "(k,a)|(free,x)", "(none,x)", "(unknown,x)", "(free,x)|(none,y)", "(k,b)|(k,b)|(k,b)"}
+	requests := []string{"(k,a)", "(k,a)", "(k,a)", "(k,a)|(free,x)", "(none,x)", "(unknown,x)", "(free,x)|(none,y)",
+		"(k,b)|(k,b)|(k,b)"}
 	for _, mode := range []limits.FailureMode{limits.FailureError, limits.FailureAllow, limits.FailureDeny} {
 		for _, fails := range []error{nil, counter.ErrTimeout, counter.ErrOpen} {
-			whole, halves := newRig(t, rules, Options{OnStoreFailure: mode}), newRig(t, rules, Options{OnStoreFailure: mode})
+			whole, halves := newRig(t, rules, Options{OnStoreFailure: mode}),
+				newRig(t, rules, Options{OnStoreFailure: mode})
 			whole.store.err, halves.store.err = fails, fails
 			for _, domain := range []string{"d", "elsewhere", ""} {
 				for i, text := range requests {
@@ -31,7 +33,8 @@ func TestBegin_Complete(t *testing.T) {
 					if fmt.Sprint(gotErr) != fmt.Sprint(wantErr) {
 						t.Errorf("%s: %v, want %v", name, gotErr, wantErr)
 					}
-					if g, w := fmt.Sprintf("%+v", got.Response), fmt.Sprintf("%+v", want.Response); wantErr == nil && g != w {
+					if g, w := fmt.Sprintf("%+v", got.Response), fmt.Sprintf("%+v", want.Response); wantErr == nil &&
+						g != w {
 						t.Errorf("%s:\n%s\nwant\n%s", name, g, w)
 					}
 				}
@@ -44,7 +47,8 @@ func TestBegin_Complete(t *testing.T) {
 // A request that needs no store is complete after Begin.
 func TestBegin_asks(t *testing.T) {
 	r := newRig(t, `[{key: k, @2}, {key: free, rate_limit: {unlimited: true}}]`, Options{})
-	for text, want := range map[string]bool{"(k,a)": true, "(free,a)": false, "(nothing,a)": false, "(free,a)|(k,b)": true} {
+	for text, want := range map[string]bool{"(k,a)": true, "(free,a)": false, "(nothing,a)": false,
+		"(free,a)|(k,b)": true} {
 		if asks, err := r.Begin(call("d", text), r.Now()); asks != want || err != nil {
 			t.Errorf("%s: asks %v (%v), want %v", text, asks, err, want)
 		}

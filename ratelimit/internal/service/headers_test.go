@@ -43,7 +43,8 @@ const headerRules = `
 
 func TestHeaders_draft(t *testing.T) {
 	r := newRig(t, headerRules, Options{DraftHeaders: true, Settings: Settings{RetryAfter: true}})
-	r.wantHeaders(t, call("d", "(k,1)"), `RateLimit-Policy: "2-per-minute";q=2;w=60`, `RateLimit: "2-per-minute";r=1;t=40`)
+	r.wantHeaders(t, call("d", "(k,1)"), `RateLimit-Policy: "2-per-minute";q=2;w=60`,
+		`RateLimit: "2-per-minute";r=1;t=40`)
 	r.wantHeaders(t, call("d", "(k,2)|(none,x)|(h,1)|(free,1)|(shadow,1)|(k,3)"),
 		`RateLimit-Policy: "2-per-minute";q=2;w=60, "hourly";q=1;w=3600, "2-per-minute#2";q=2;w=60`,
 		`RateLimit: "2-per-minute";r=1;t=40, "hourly";r=0;t=2800, "2-per-minute#2";r=1;t=40`)
@@ -102,7 +103,8 @@ func TestHeaders_failure(t *testing.T) {
 		limits.FailureAllow: {`RateLimit-Policy: "2-per-minute";q=2;w=60`, `RateLimit: "2-per-minute";r=0;t=40`},
 		limits.FailureDeny:  {`RateLimit-Policy: "2-per-minute";q=2;w=60`, `RateLimit: "2-per-minute";r=0;t=40`},
 	} {
-		r := newRig(t, headerRules, Options{DraftHeaders: true, Settings: Settings{RetryAfter: true}, OnStoreFailure: mode})
+		r := newRig(t, headerRules, Options{DraftHeaders: true, Settings: Settings{RetryAfter: true},
+			OnStoreFailure: mode})
 		r.store.err = counter.ErrOpen
 		r.wantHeaders(t, call("d", "(k,1)"), want...)
 		r.wantHeaders(t, call("d", "(h,1)|(zero,1)"), `RateLimit-Policy: "hourly";q=1;w=3600, "0-per-minute";q=0;w=60`,

@@ -57,18 +57,21 @@ func TestLists(t *testing.T) {
 	// Names with values of requests.
 	r.expect(t, hits("(d,x)", 2), "OVER_LIMIT: OVER_LIMIT 0/1")
 	r.wantCounters(t, "ratelimit.service.limit.d.d_x.", map[string]int64{
-		"1_per_minute.over_limit": 1, "1_per_minute.near_limit": 1, "1_per_hour.over_limit": 1, "1_per_hour.near_limit": 1})
+		"1_per_minute.over_limit": 1, "1_per_minute.near_limit": 1, "1_per_hour.over_limit": 1,
+		"1_per_hour.near_limit": 1})
 
 	// A caller's own limit wins over the whole list, and shares the counter of its first fixed window.
 	own := call("d", "(k,v)")
-	own.Request.Descriptors[0].HasLimit, own.Request.Descriptors[0].Limit = true, rls.Override{PerUnit: 10, Unit: rls.Minute}
+	own.Request.Descriptors[0].HasLimit, own.Request.Descriptors[0].Limit = true,
+		rls.Override{PerUnit: 10, Unit: rls.Minute}
 	r.expect(t, own, "OK: OK 3/10")
 }
 
 // Limits that have an answer are judged; else the failure mode answers with the first that is not in shadow mode.
 func TestLists_failure(t *testing.T) {
 	for mode, want := range map[limits.FailureMode][3]string{
-		limits.FailureError: {"rate limit store is unavailable", "rate limit store is unavailable", "OVER_LIMIT: OVER_LIMIT 0/0"},
+		limits.FailureError: {"rate limit store is unavailable", "rate limit store is unavailable",
+			"OVER_LIMIT: OVER_LIMIT 0/0"},
 		limits.FailureAllow: {"OK: OK 0/3", "OK: OK 0/1", "OVER_LIMIT: OVER_LIMIT 0/0"},
 		limits.FailureDeny:  {"OVER_LIMIT: OVER_LIMIT 0/3", "OK: OK 0/1", "OVER_LIMIT: OVER_LIMIT 0/0"},
 	} {
@@ -103,7 +106,8 @@ func TestLimitOfZero(t *testing.T) {
 	if a, b := c.Response.Statuses[0].Reset, c.Response.Statuses[1].Reset; a != 60 || b != 3600 || r.store.calls != 0 {
 		t.Errorf("resets %d and %d, %d calls of the store", a, b, r.store.calls)
 	}
-	for _, change := range []func(*rls.Descriptor){func(d *rls.Descriptor) { d.HasHits = true }, func(d *rls.Descriptor) { d.Negative = true }} {
+	for _, change := range []func(*rls.Descriptor){func(d *rls.Descriptor) { d.HasHits = true },
+		func(d *rls.Descriptor) { d.Negative = true }} {
 		c := call("d", "(b,v)")
 		change(&c.Request.Descriptors[0])
 		r.expect(t, c, "OK: OK 0/0")

@@ -18,8 +18,8 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// Loader turns sets of configuration files, or of a control plane's resources, into rules in force. All or nothing: a set with one
-// problem changes nothing but the statistics and the LoadState.
+// Loader turns sets of configuration files, or of a control plane's resources, into rules in force. All or nothing: a
+// set with one problem changes nothing but the statistics and the LoadState.
 type Loader struct {
 	service  *Service
 	options  limits.Options

@@ -53,7 +53,8 @@ func TestLoader_whileLoading(t *testing.T) {
 func TestLoader_log(t *testing.T) {
 	var log strings.Builder
 	registry := stats.NewRegistry(stats.Options{})
-	l := NewLoader(New(Options{Stats: registry}), limits.Options{}, slog.New(slog.NewTextHandler(&log, nil)), func(int) {})
+	l := NewLoader(New(Options{Stats: registry}), limits.Options{}, slog.New(slog.NewTextHandler(&log, nil)),
+		func(int) {})
 	load := func(text string) string {
 		log.Reset()
 		l.Load(context.Background(), []rulefile.File{{Name: "a.yaml", Text: []byte(text)}})
@@ -94,7 +95,8 @@ func TestLoader_zones(t *testing.T) {
 		if err := l.Load(context.Background(), []rulefile.File{{Name: "a.yaml", Text: []byte(text)}}); err != nil {
 			t.Fatal(err)
 		}
-		if got := strings.Contains(log.String(), "time zone data"); got != (want != "") || !strings.Contains(log.String(), want) {
+		if got := strings.Contains(log.String(), "time zone data"); got != (want != "") ||
+			!strings.Contains(log.String(), want) {
 			t.Errorf("%q logs %s, want %q", limit, log.String(), want)
 		}
 	}

@@ -45,7 +45,8 @@ func describe(descriptors []rls.Descriptor) []*structpb.Value {
 		}
 		fields := map[string]*structpb.Value{"entries": structpb.NewListValue(&structpb.ListValue{Values: entries})}
 		if d.HasLimit {
-			fields["limit"] = structpb.NewStringValue(fmt.Sprintf("requests_per_unit:%d unit:%s", d.Limit.PerUnit, d.Limit.Unit))
+			fields["limit"] = structpb.NewStringValue(fmt.Sprintf("requests_per_unit:%d unit:%s", d.Limit.PerUnit,
+				d.Limit.Unit))
 		}
 		if d.HasHits {
 			fields["hitsAddend"] = structpb.NewNumberValue(float64(d.Hits))

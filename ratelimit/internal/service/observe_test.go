@@ -87,7 +87,8 @@ func TestObserve(t *testing.T) {
 		t.Errorf("got %q", got)
 	}
 
-	deny := newRig(t, `[{key: k, @2}]`, Options{DenyUnknown: true, Observe: observe.Settings{RecentSize: 2, TopKeys: 2}})
+	deny := newRig(t, `[{key: k, @2}]`,
+		Options{DenyUnknown: true, Observe: observe.Settings{RecentSize: 2, TopKeys: 2}})
 	events = tapped(t, deny)
 	deny.decide(t, call("d", "(k,v)"))
 	deny.decide(t, call("e", "(k,v)"))

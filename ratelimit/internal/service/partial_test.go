@@ -56,13 +56,16 @@ func TestPartialFailure(t *testing.T) {
 	}
 	// The good one is counted; when it is over, that is the answer in every mode.
 	f(limits.FailureError, "(k,a)|(k,a b)",
-		"rate limit descriptor 1: the counter key holds a space", "rate limit descriptor 1: the counter key holds a space",
+		"rate limit descriptor 1: the counter key holds a space",
+		"rate limit descriptor 1: the counter key holds a space",
 		"OVER_LIMIT: OVER_LIMIT 0/2 OK 0/2", "OVER_LIMIT: OVER_LIMIT 0/2 OK 0/2")
-	f(limits.FailureAllow, "(k,a b)|(k,a)", "OK: OK 0/2 OK 1/2", "OK: OK 0/2 OK 0/2", "OVER_LIMIT: OK 0/2 OVER_LIMIT 0/2")
+	f(limits.FailureAllow, "(k,a b)|(k,a)", "OK: OK 0/2 OK 1/2", "OK: OK 0/2 OK 0/2",
+		"OVER_LIMIT: OK 0/2 OVER_LIMIT 0/2")
 	f(limits.FailureDeny, "(k,a)|(k,a b)", "OVER_LIMIT: OK 1/2 OVER_LIMIT 0/2", "OVER_LIMIT: OK 0/2 OVER_LIMIT 0/2")
 
 	// The index is that of the descriptor, and a bad key goes before an unavailable node.
-	f(limits.FailureError, "(free,x)|(none,x)|(k,away)|(k,a b)", "rate limit descriptor 3: the counter key holds a space")
+	f(limits.FailureError, "(free,x)|(none,x)|(k,away)|(k,a b)",
+		"rate limit descriptor 3: the counter key holds a space")
 	f(limits.FailureError, "(k,away)|(k,a)", "rate limit store is unavailable")
 	f(limits.FailureAllow, "(k,away)|(k,a)", "OK: OK 0/2 OK 1/2")
 	f(limits.FailureDeny, "(k,away)|(shadow,a b)|(free,x)", "OVER_LIMIT: OVER_LIMIT 0/2 OK 0/1 OK")

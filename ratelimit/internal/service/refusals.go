@@ -24,7 +24,8 @@ const (
 	TextTooLong        Reason = "text_too_long"
 	UnknownUnit        Reason = "unknown_unit"
 	TooManyHits        Reason = "too_many_hits"
-	BadKey             Reason = "bad_key" // the store, memcached, takes no such counter key; with the failure mode error
+	// the store, memcached, takes no such counter key; with the failure mode error
+	BadKey Reason = "bad_key"
 )
 
 var reasons = []Reason{
@@ -64,8 +65,8 @@ func (f *refusals) note(reason Reason, why string, now time.Time) {
 	f.mu.Unlock()
 	if due {
 		f.log.Warn("a request is refused: at an Envoy with failure_mode_deny=false it passes unlimited; "+
-			"logged at most once a minute for each reason, counted in refused_"+string(reason), "reason", string(reason),
-			"error", why)
+			"logged at most once a minute for each reason, counted in refused_"+string(reason), "reason",
+			string(reason), "error", why)
 	}
 }
 

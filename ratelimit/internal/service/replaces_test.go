@@ -19,7 +19,8 @@ func replacingRules(tb testing.TB, names int, lists [][]int) []*limits.Rule {
 	var b strings.Builder
 	b.WriteString("domain: d\ndescriptors:\n")
 	for i := range max(names, len(lists)) {
-		fmt.Fprintf(&b, "- {key: k, value: v%d, rate_limit: {unit: day, requests_per_unit: 1, name: r%d, replaces: [", i, i)
+		fmt.Fprintf(&b, "- {key: k, value: v%d, rate_limit: {unit: day, requests_per_unit: 1, name: r%d, replaces: [",
+			i, i)
 		if i < len(lists) {
 			for _, x := range lists[i] {
 				if x != i {

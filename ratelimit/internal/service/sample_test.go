@@ -45,7 +45,8 @@ func TestSample(t *testing.T) {
 	}
 	f(call("d", "(k,a)|(path,/a)(user,ann)|(open,1)|(k,b)|(path,/)|(open,1)(x,y)"),
 		map[string]any{"domain": "d", "code": "OK",
-			"descriptors": "k=a OK by d.k_a (rules.yaml:2:16); path=/a,user=ann OK by d.path.user (rules.yaml:2:112); open=1 OK whitelisted; " +
+			"descriptors": "k=a OK by d.k_a (rules.yaml:2:16); path=/a,user=ann OK by d.path.user " +
+				"(rules.yaml:2:112); open=1 OK whitelisted; " +
 				"k=b OK no_match; path=/ OK too_shallow; open=1,x=y OK too_deep"})
 	f(call("d", "(k,a)|(old,1)|(new,1)"), map[string]any{"domain": "d", "code": "OVER_LIMIT",
 		"descriptors": "k=a OVER_LIMIT by d.k_a (rules.yaml:2:16); old=1 OK replaced; new=1 OK by d.new (rules.yaml:3:4)"})

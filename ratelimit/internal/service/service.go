@@ -28,11 +28,13 @@ type Settings struct {
 	GlobalQuota bool `env:"QUOTA_MODE" envDefault:"false"`
 	// true: answers carry dynamic_metadata.
 	DynamicMetadata bool `env:"RESPONSE_DYNAMIC_METADATA" envDefault:"false"`
-	// true: answers that are OVER_LIMIT carry Retry-After, with either style of LIMIT_RESPONSE_HEADERS_STYLE or with none.
+	// true: answers that are OVER_LIMIT carry Retry-After, with either style of
+	// LIMIT_RESPONSE_HEADERS_STYLE or with none.
 	RetryAfter bool `env:"LIMIT_RETRY_AFTER_ENABLED" envDefault:"false"`
 	// true: when one descriptor of a request is over its limit, no counter of that request grows.
 	StopWhenOver bool `env:"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" envDefault:"false" table:"Counting"`
-	// true: `ratelimit.service.no_match.<domain>` counts descriptors that no entry of a known domain takes: these are not limited.
+	// true: `ratelimit.service.no_match.<domain>` counts descriptors that no entry of a known domain
+	// takes: these are not limited.
 	CountNoMatch bool `env:"STATS_NO_MATCH" envDefault:"false" table:"Stats"`
 }
 

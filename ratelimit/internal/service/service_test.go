@@ -193,7 +193,8 @@ func TestCheck(t *testing.T) {
 	r.wantCounters(t, "ratelimit.service.call.should_rate_limit.", map[string]int64{
 		"service_error": 10, "refused_no_domain": 2, "refused_no_descriptors": 1, "refused_domain_too_long": 1,
 		"refused_too_many_descriptors": 1,
-		"refused_too_many_entries":     1, "refused_text_too_long": 1, "refused_unknown_unit": 2, "refused_too_many_hits": 1,
+		"refused_too_many_entries":     1, "refused_text_too_long": 1, "refused_unknown_unit": 2,
+		"refused_too_many_hits": 1,
 	})
 }
 
@@ -278,7 +279,8 @@ func TestNoMatch(t *testing.T) {
 
 // What the daemon's settings make of a verdict is reported next to it.
 func TestExplain_modes(t *testing.T) {
-	r := newRig(t, `[{key: k, @3}]`, Options{DenyUnknown: true, Settings: Settings{GlobalShadow: true, GlobalQuota: true}})
+	r := newRig(t, `[{key: k, @3}]`,
+		Options{DenyUnknown: true, Settings: Settings{GlobalShadow: true, GlobalQuota: true}})
 	x, err := r.Explain(t.Context(), "nobody", []rls.Entry{{Key: "k", Value: "v"}})
 	if err != nil {
 		t.Fatal(err)
@@ -380,7 +382,8 @@ func TestStop(t *testing.T) {
 }
 
 func TestStop_cacheKnowsWhatIsStored(t *testing.T) {
-	r := newRig(t, `[{key: k, @10}]`, Options{Settings: Settings{StopWhenOver: true}, OverLimit: overlimit.New(1 << 20)})
+	r := newRig(t, `[{key: k, @10}]`,
+		Options{Settings: Settings{StopWhenOver: true}, OverLimit: overlimit.New(1 << 20)})
 	many := call("d", "(k,v)")
 	many.Request.HitsAddend = 8
 	r.expect(t, many, "OK: OK 2/10")
@@ -440,7 +443,8 @@ func TestStoreFailure_statistics(t *testing.T) {
 	r.wantCounters(t, "ratelimit.service.store_failure.", map[string]int64{"allow": 6})
 	r.wantCounters(t, "ratelimit.service.call.should_rate_limit.", map[string]int64{"redis_error": 6})
 	r.wantCounters(t, "ratelimit.service.rate_limit.d.k.", map[string]int64{
-		"total_hits": 2 + 12, "within_limit": 1, "near_limit": 1, "over_limit": 1 + 6, "over_limit_with_local_cache": 6})
+		"total_hits": 2 + 12, "within_limit": 1, "near_limit": 1, "over_limit": 1 + 6,
+		"over_limit_with_local_cache": 6})
 }
 
 func TestGlobalShadow(t *testing.T) {
@@ -513,8 +517,8 @@ func TestRefusals(t *testing.T) {
 	none.Request.Descriptors = nil
 	for range 2 {
 		for _, c := range []*Call{
-			call("", "(a,1)"), none, call(strings.Repeat("d", 64<<10+1), "(a,1)"), many(256, "(a,1)|"), many(64, "(a,1)"),
-			call("d", "(a,"+strings.Repeat("x", 64<<10+1)+")"), unit, tooMany,
+			call("", "(a,1)"), none, call(strings.Repeat("d", 64<<10+1), "(a,1)"), many(256, "(a,1)|"),
+			many(64, "(a,1)"), call("d", "(a,"+strings.Repeat("x", 64<<10+1)+")"), unit, tooMany,
 		} {
 			if err := r.Decide(t.Context(), c); err == nil {
 				t.Errorf("%.40v was not refused", c.Request)
