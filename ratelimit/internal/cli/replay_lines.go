@@ -24,6 +24,10 @@ const maxRecordedLine = 4 << 20
 // answers, and several recordings may be written to one file.
 const maxDisorder = 5 * time.Second
 
+// maxHeld bounds the lines, in bytes, that wait for earlier ones. The tap writes less than that in maxDisorder; beyond,
+// the earliest is decided at once.
+const maxHeld = 64 << 20
+
 // recorded is a request and when it arrived.
 type recorded struct {
 	at      time.Time
@@ -121,6 +125,9 @@ func (r *recorded) fromJSON(line []byte) error {
 type recording struct {
 	in      *bufio.Reader
 	waiting recordedHeap // until no earlier one can come
+	held    int          // bytes of their lines
+	maxHeld int
+	decided time.Time // of the last request handed out
 	lines   int
 	latest  time.Time // of all lines read
 	ended   bool
@@ -131,16 +138,17 @@ type recording struct {
 // skippedLines counts the lines that are no requests to decide, by their reasons.
 type skippedLines struct {
 	broken, cut, late int
+	overtaken         int    // are out of order by more lines than are held
 	dropped           uint64 // requests that the tap says it has left out
 }
 
 func newRecording(in io.Reader) *recording {
-	return &recording{in: bufio.NewReaderSize(in, maxRecordedLine)}
+	return &recording{in: bufio.NewReaderSize(in, maxRecordedLine), maxHeld: maxHeld}
 }
 
 // next is the next request, io.EOF behind the last.
 func (r *recording) next() (recorded, error) {
-	for !r.ended && (len(r.waiting) == 0 || r.latest.Sub(r.waiting[0].at) < maxDisorder) {
+	for !r.ended && (len(r.waiting) == 0 || r.latest.Sub(r.waiting[0].at) < maxDisorder && r.held <= r.maxHeld) {
 		line, err := r.line()
 		if err == io.EOF {
 			r.ended = true
@@ -154,7 +162,10 @@ func (r *recording) next() (recorded, error) {
 	if len(r.waiting) == 0 {
 		return recorded{}, io.EOF
 	}
-	return heap.Pop(&r.waiting).(numbered).recorded, nil
+	first := heap.Pop(&r.waiting).(numbered)
+	r.held -= first.bytes
+	r.decided = first.at
+	return first.recorded, nil
 }
 
 // line reads a line, empty for one that is too long or blank. At the end it is io.EOF, with what is left.
@@ -183,20 +194,24 @@ func (r *recording) take(line []byte) {
 		r.skipped.broken++
 	case r.latest.Sub(one.at) > maxDisorder:
 		r.skipped.late++
+	case one.at.Before(r.decided):
+		r.skipped.overtaken++
 	default:
 		if one.at.After(r.latest) {
 			r.latest = one.at
 		}
 		r.sampled = r.sampled || one.sampled
 		r.lines++
-		heap.Push(&r.waiting, numbered{one, r.lines})
+		r.held += len(line)
+		heap.Push(&r.waiting, numbered{one, r.lines, len(line)})
 	}
 }
 
 // numbered is a request with the number of its line: those of one time stay in their order.
 type numbered struct {
 	recorded
-	line int
+	line  int
+	bytes int // of the line
 }
 
 type recordedHeap []numbered

@@ -23,8 +23,12 @@ func (r *replayer) write(w io.Writer, top int) {
 		fmt.Fprintf(w, ", from %s to %s", r.from.UTC().Format(time.RFC3339Nano), r.to.UTC().Format(time.RFC3339Nano))
 	}
 	fmt.Fprintln(w)
-	if s := r.recording.skipped; s.broken+s.cut+s.late > 0 {
-		fmt.Fprintf(w, "lines skipped: %d broken, %d cut, %d more than 5 s out of order\n", s.broken, s.cut, s.late)
+	if s := r.recording.skipped; s.broken+s.cut+s.late+s.overtaken > 0 {
+		fmt.Fprintf(w, "lines skipped: %d broken, %d cut, %d more than 5 s out of order", s.broken, s.cut, s.late)
+		if s.overtaken > 0 {
+			fmt.Fprintf(w, ", %d more than %d MiB", s.overtaken, maxHeld>>20)
+		}
+		fmt.Fprintln(w)
 	}
 	if r.recording.sampled {
 		fmt.Fprintln(w,

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"fmt"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -176,6 +177,35 @@ func TestReplay_lines(t *testing.T) {
 	f(strings.Replace(whole, `"domain":"shop"`, `"domain":""`, 1), "requests: 0\n", "lines skipped: 1 broken,")
 }
 
+// TestRecording_held: however many lines come at one time, few wait for earlier ones.
+func TestRecording_held(t *testing.T) {
+	line := tapAt(10, "user=a")
+	const waiting = 20
+	var b strings.Builder
+	for i := range 1000 {
+		b.WriteString(tapAt(10+float64(i)/1000, "user=a"))
+	}
+	b.WriteString(line + tapAt(10.990, "user=b"))
+	r := newRecording(strings.NewReader(b.String()))
+	r.maxHeld = waiting * len(line)
+	var last time.Time
+	n, most := 0, 0
+	for {
+		one, err := r.next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil || one.at.Before(last) {
+			t.Fatalf("%v after %v, %v", one.at, last, err)
+		}
+		last = one.at
+		n, most = n+1, max(most, len(r.waiting))
+	}
+	if s := r.skipped; n != 1001 || s.overtaken != 1 || s.late != 0 || r.held != 0 || most > waiting+1 {
+		t.Errorf("%d requests, %+v, %d bytes held at the end, at most %d lines", n, s, r.held, most)
+	}
+}
+
 func TestReplay_usage(t *testing.T) {
 	f := func(want string, newer, older string, flags ...string) {
 		t.Helper()
@@ -235,7 +265,7 @@ func FuzzReplay(f *testing.F) {
 		if err := r.run(t.Context(), strings.NewReader(string(text))); err != nil {
 			t.Fatal(err)
 		}
-		if s := r.recording.skipped; r.requests+s.broken+s.cut+s.late+dropped != lines {
+		if s := r.recording.skipped; r.requests+s.broken+s.cut+s.late+s.overtaken+dropped != lines {
 			t.Errorf("%d requests and %+v of %d lines", r.requests, s, lines)
 		}
 		if len(r.limited) > 0 {
