@@ -27,8 +27,7 @@ func (b *between) add(_ context.Context, req *counter.Request) error {
 	return nil
 }
 
-// Another request takes the last hit between the look and the write: nothing of the refused request
-// stays counted.
+// Another request takes the last hit between the read and the write: nothing of the refused request stays counted.
 func TestAddApart_givesBack(t *testing.T) {
 	f := func(what string, hits []counter.Hit, taken string, want string) {
 		t.Helper()

@@ -174,7 +174,7 @@ func (m *Meter) Used(s *State) int64 {
 
 // Change is what a hit does to a counter.
 type Change struct {
-	// N is how many hits; 0 only looks.
+	// N is how many hits; 0 only peeks.
 	N uint64
 	// Refund gives them back, never below 0.
 	Refund bool
@@ -290,7 +290,7 @@ func (m *Meter) Wait(s *State, n uint64) int64 {
 	}
 	e, window := m.elapsed(s)
 	size := window * second
-	room := int64(m.Limit-n) - int64(s.Current) // beside what this window holds
+	room := int64(m.Limit-n) - int64(s.Current) // in addition to what this window holds
 	if s.Previous > 0 && room >= 0 {
 		if ticks := room * second / int64(s.Previous); ticks >= 1 {
 			return max(0, (second-ticks)*window-e)

@@ -3,8 +3,8 @@
 //
 // It knows keys, hits and windows; it never knows rules, gRPC or HTTP, nor any of the stores, which are packages of
 // their own. Every Store passes the one conformance test, countertest.Run. A fixed window is part of its key, so no
-// store looks at the clock to begin one; Request.Now only says which counters are over and how long new ones live.
-// Sliding windows and token buckets go by the clock of the store.
+// store reads the clock to begin one; Request.Now only says which counters are over and how long new ones live. Sliding
+// windows and token buckets go by the clock of the store.
 package counter
 
 import (
@@ -38,7 +38,7 @@ type Immediate interface{ Immediate() }
 type Request struct {
 	Hits []Hit
 	// Now is the time of the request, Unix seconds. Instant is the same in µs where the caller knows it: it saves the
-	// in-process store a look at the clock, which its sliding windows and token buckets go by.
+	// in-process store a read of the clock, which its sliding windows and token buckets go by.
 	Now, Instant int64
 	// Stop says what a hit that would go over its Limit keeps from being written.
 	Stop Stop
@@ -68,7 +68,7 @@ func StopWhen(on bool) Stop {
 // Hit is one increment of one counter.
 type Hit struct {
 	Key []byte
-	// N is how many hits to add, at most 2^63-1; 0 only looks and creates nothing.
+	// N is how many hits to add, at most 2^63-1; 0 only peeks and creates nothing.
 	N uint64
 	// Refund subtracts N instead, never below 0.
 	Refund bool
@@ -79,7 +79,7 @@ type Hit struct {
 	// Undo makes a Refund take back a hit that another store of the same request refused: State is then the one that
 	// the hit had left. Fixed windows know no difference.
 	Undo bool
-	// BringDown makes a look write a State from the future as it is judged, which only hits do otherwise.
+	// BringDown makes a peek write a State from the future as it is judged, which only hits do otherwise.
 	BringDown bool
 	// Delete deletes the counter instead; only Reset sets it.
 	Delete bool
@@ -105,7 +105,7 @@ type Hit struct {
 	// After is then the total without it.
 	Spared bool
 	// Refused says that a sliding window or a token bucket did not admit the hit, and has not counted it; or, of a
-	// look, that more is used than the capacity. Fixed windows leave it false.
+	// peek, that more is used than the capacity. Fixed windows leave it false.
 	Refused bool
 	// State is the counter of a sliding window or a token bucket after this hit; without it, if
 	// it was refused or Spared.

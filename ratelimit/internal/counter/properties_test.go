@@ -230,7 +230,7 @@ func TestEmpty(t *testing.T) {
 	}
 }
 
-// Refused hits and looks change nothing; a refund of what was just admitted restores what was used. What is left never
+// Refused hits and peeks change nothing; a refund of what was just admitted restores what was used. What is left never
 // grows by an admission.
 func TestApply_changes(t *testing.T) {
 	for _, a := range []counter.Algorithm{counter.SlidingWindow, counter.TokenBucket} {

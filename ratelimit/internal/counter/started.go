@@ -22,15 +22,15 @@ type Starting interface {
 // Started is a request on its way through a Starter.
 type Started struct {
 	Req *Request
-	// Deadline is when the caller gives up; zero: never. A watchdog looks at it each 2 ms, so that one that is nearer
+	// Deadline is when the caller gives up; zero: never. A watchdog checks it each 2 ms, so that one that is nearer
 	// than Soon is not taken.
 	Deadline time.Time
-	// Owner is told of the completion; Tag is its own.
+	// Owner is notified of the completion; Tag is the owner's.
 	Owner Owner
 	Tag   any
 	// Err is as Add's.
 	Err error
-	// From tells connections apart, none of which may hold up the others; 0: no matter which.
+	// From identifies the connection, none of which may hold up the others; 0: any.
 	From uint64
 	// Own is the Starter's.
 	Own any
@@ -39,7 +39,7 @@ type Started struct {
 // Soon is how near a deadline is that no Starter minds.
 const Soon = 12 * time.Millisecond
 
-// Owner is told which of its requests are complete, those of one batch together. It must not block.
+// Owner is notified which of its requests are complete, those of one batch together. It must not block.
 type Owner interface{ Complete(done []*Started) }
 
 // Starter implements Starting.

@@ -347,7 +347,7 @@ func (c *conn) newStream(id uint32) *stream {
 	return s
 }
 
-// free keeps a stream that nobody refers to for the next one.
+// free keeps a stream without references for the next one.
 func free(s *stream) {
 	if cap(s.body) > 4<<10 {
 		s.body = nil

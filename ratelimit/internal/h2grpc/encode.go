@@ -26,8 +26,8 @@ const (
 	usualFields = len("content-type") + len(contentType) + 32 + len(statusName) + len("0") + 32
 )
 
-// encoder writes the header blocks of answers. Nearly all are alike, so it keeps just the two fields that they share in
-// the peer's dynamic table, and refers to them by their index; every other field is a literal that is not indexed.
+// encoder writes the header blocks of answers. Nearly all are the same, so it keeps just the two fields that they share
+// in the peer's dynamic table, and refers to them by their index; every other field is a literal that is not indexed.
 type encoder struct {
 	// max is the size of the dynamic table that the peer allows and we use.
 	max int

@@ -87,7 +87,7 @@ func (c *conn) startExchange(s *stream) *connError {
 	return nil
 }
 
-// request is what the header block asks for.
+// request is the request that the header block describes.
 func (x *exchange) request() *http.Request {
 	r := &http.Request{Proto: "HTTP/2.0", ProtoMajor: 2, Header: http.Header{}, Body: x,
 		ContentLength: x.stream.header.length, RemoteAddr: x.conn.net.RemoteAddr().String()}
@@ -171,7 +171,7 @@ func (x *exchange) Close() error {
 	return nil
 }
 
-// end tells the handler that the stream has ended. It is called with the outbox's lock.
+// end notifies the handler that the stream has ended. It is called with the outbox's lock.
 func (x *exchange) end() {
 	x.mu.Lock()
 	x.over = true

@@ -208,7 +208,7 @@ func TestHeaders(t *testing.T) {
 		if got.ok() {
 			text = "ok"
 		} else if !strings.HasPrefix(want, "reset") && !strings.HasPrefix(want, "200, grpc-status 12") {
-			// Answered early: the client is told not to go on.
+			// Answered early: RST_STREAM stops the client.
 			p.sync(1)
 			text = got.String()
 			want += ", reset NO_ERROR"
@@ -424,7 +424,7 @@ func TestReset(t *testing.T) {
 }
 
 // TestOtherMethods_long: a handler's long answer goes on as the client opens the connection's window alone, or the
-// stream's, and a handler whose client leaves is told.
+// stream's, and a handler is notified when its client leaves.
 func TestOtherMethods_long(t *testing.T) {
 	t.Parallel()
 	const size = 1 << 20

@@ -14,8 +14,9 @@ import (
 )
 
 const (
-	// maxBlock bounds a header block as it is sent, maxHeaderList as it is decoded: fields count 32 bytes beside their
-	// text (RFC 9113, section 6.5.2). maxContinuations bounds the frames of a block, since empty ones cost nothing.
+	// maxBlock bounds a header block as it is sent, maxHeaderList as it is decoded: fields count 32 bytes in addition
+	// to their text (RFC 9113, section 6.5.2). maxContinuations bounds the frames of a block, since empty ones cost
+	// nothing.
 	maxBlock         = 64 << 10
 	maxHeaderList    = 64 << 10
 	maxContinuations = 32

@@ -17,7 +17,7 @@ import (
 	"golang.org/x/net/http2"
 )
 
-// TestHostile: peers that want to wear the server out. Each is sent away, or held, is counted, makes the server keep
+// TestHostile: peers that try to exhaust the server. Each is disconnected, or held, is counted, makes the server keep
 // little, and the calls of another connection are answered meanwhile.
 func TestHostile(t *testing.T) {
 	const calm = http2.ErrCodeEnhanceYourCalm

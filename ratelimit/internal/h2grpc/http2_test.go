@@ -119,7 +119,7 @@ func TestMaxFrameSize(t *testing.T) {
 			t.Errorf("%v", got)
 		}
 		p.headers(3, false, fields(field(":path", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo")))
-		var b []byte // file_containing_symbol, many times: the answers come as they are asked for
+		var b []byte // file_containing_symbol, many times: the answers come in the order of the requests
 		for range 40 {
 			b = append(b, message(append([]byte{0x22, byte(len(service3))}, service3...))...)
 		}

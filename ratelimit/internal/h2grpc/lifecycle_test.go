@@ -176,7 +176,7 @@ func TestKeepalive(t *testing.T) {
 	r.refused(t, "keepalive", 1)
 }
 
-// TestSettingsTimeout: a peer that doesn't acknowledge SETTINGS is sent away, and counted once.
+// TestSettingsTimeout: a peer that does not acknowledge SETTINGS is disconnected, and counted once.
 func TestSettingsTimeout(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)

@@ -35,7 +35,7 @@ type outbox struct {
 	initial   int64 // window of a new stream
 	frameSize int
 	streams   map[uint32]*stream // registered, by id
-	blocked   []*stream          // answers that wait for a window, in order
+	blocked   []*stream          // answers that wait for a window, first come first
 	lost      int                // of blocked: streams that were reset
 	inStore   int                // calls that a store has not finished, those of reset streams among them
 	dead      []*stream          // registered ones that have ended, for the reader to reuse
@@ -82,7 +82,7 @@ type answer struct {
 	// from and to are where the message lies in the bundle's text.
 	from, to int
 	refusal  *refusal
-	// early: the client has not ended its request, and is told not to go on.
+	// early: the client has not ended its request, and gets RST_STREAM so that it stops.
 	early bool
 }
 

@@ -431,7 +431,7 @@ func (c *conn) abortIdle(id uint32, code errCode) *connError {
 	return c.abort(id, code)
 }
 
-// budget is what a connection may send of frames that ask for no call. Every call earns some, and so does time.
+// budget is how many frames a connection may send that begin no call. Every call earns some, and so does time.
 type budget struct {
 	left   int
 	filled time.Time

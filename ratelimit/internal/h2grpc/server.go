@@ -38,14 +38,14 @@ type Options struct {
 	Stats *stats.Registry
 	// TLS is the listener's config; nil: plain HTTP/2.
 	TLS *tls.Config
-	// HandshakeFailed is told of TLS handshakes that came to nothing; required with TLS.
+	// HandshakeFailed is called for each TLS handshake that failed; required with TLS.
 	HandshakeFailed func(peer net.Addr, err error)
-	// Panicked is told of a call that panicked.
+	// Panicked is called when a call has panicked.
 	Panicked func(any)
 	// MaxStreams is how many calls of a connection may be open, and how many may wait for a store.
 	MaxStreams int
-	// MaxAge is the age at which a connection is told to go away (±10 %), MaxAgeGrace what it gets to finish its calls;
-	// 0 means never.
+	// MaxAge is the age at which a connection gets GOAWAY (±10 %), MaxAgeGrace what it gets to finish its calls; 0
+	// means never.
 	MaxAge, MaxAgeGrace time.Duration
 	// KeepaliveTime is how long a connection may be silent before it is pinged, KeepaliveTimeout how long the peer has
 	// to answer, and to take what it is sent.
@@ -230,8 +230,8 @@ func (s *Server) endIfEmpty() {
 	}
 }
 
-// Shutdown stops accepting, tells every peer to go away in two steps, as grpc-go does, and waits until all calls have
-// been answered and the connections have ended, or ctx ends; then it cuts what is left and returns ctx's error.
+// Shutdown stops accepting, sends every peer GOAWAY in two steps, as grpc-go does, and waits until all calls have been
+// answered and the connections have ended, or ctx ends; then it cuts what is left and returns ctx's error.
 func (s *Server) Shutdown(ctx context.Context) error {
 	for _, c := range s.stopAccepting(false) {
 		c.drain(time.Now())

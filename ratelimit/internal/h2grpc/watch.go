@@ -5,7 +5,7 @@ import (
 )
 
 const (
-	// watchEvery is how often connections are looked at, unless a setting needs it more often.
+	// watchEvery is how often connections are checked, unless a setting needs it more often.
 	watchEvery = 250 * time.Millisecond
 	// ackPatience is how long a peer has to acknowledge SETTINGS and the ping between two GOAWAYs.
 	ackPatience = 5 * time.Second
@@ -76,7 +76,7 @@ func (s *Server) tick(c *conn, now time.Time) {
 	}
 }
 
-// keepalive pings a silent peer, and ends the connection of one that stays silent.
+// keepalive pings a peer that has sent nothing, and closes the connection if no answer comes.
 func (s *Server) keepalive(c *conn, now time.Time) {
 	last := time.Unix(0, c.lastRead.Load())
 	if last.Before(c.started) {
@@ -116,7 +116,7 @@ func (o *outbox) expire(now time.Time, s *Server) {
 	}
 }
 
-// drain tells the peer to go away.
+// drain sends the peer GOAWAY.
 func (c *conn) drain(now time.Time) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

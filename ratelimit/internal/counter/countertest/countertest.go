@@ -121,7 +121,7 @@ func testHits(t *testing.T, s counter.Store) {
 	}
 	f(nil)
 	f([]counter.Hit{h("a", 1), h("b", 3)}, 1, 3)
-	f([]counter.Hit{h("a", 0)}, 1) // zero only looks
+	f([]counter.Hit{h("a", 0)}, 1) // zero only peeks
 	f([]counter.Hit{h("a", 0), h("none", 0)}, 1, 0)
 	f([]counter.Hit{h("none", 0)}, 0)                          // and creates nothing
 	f([]counter.Hit{h("a", 1), h("a", 2), h("a", 0)}, 2, 4, 4) // the same key, one after another
@@ -222,7 +222,7 @@ func testStop(t *testing.T, s counter.Store) {
 	stands("other", 0)
 	f([]counter.Hit{limit(4, h("twice", 1)), limit(4, h("twice", 1))}, at(3), at(4))
 
-	// Looks and refunds.
+	// Peeks and refunds.
 	f([]counter.Hit{h("look", 0), h("other", 2)}, at(0), at(2))
 	f([]counter.Hit{limit(1, h("other", 0)), h("look", 1)}, at(2), spared(0))
 	f([]counter.Hit{refund(h("other", 1)), h("look", 1)}, at(1), at(1))

@@ -110,7 +110,7 @@ func testSliding(t *testing.T, s counter.Store, clock *Clock) {
 	f(120, 8, 10, "10", "2 8 2 10")
 	f(120, 11, 10, "21 over", "2 8 2 10")
 	f(120, 1<<63-1, 10, "9223372036854775807 over", "2 8 2 10")
-	f(120, 0, 4, "10 over", "2 8 2 10") // a look at a limit that has become smaller
+	f(120, 0, 4, "10 over", "2 8 2 10") // a peek at a limit that has become smaller
 	f(120, -5000, 10, "2", "2 0 2 2")
 	f(300, 1, 10, "1", "5 1 0 1")
 	f(300, -9, 10, "0", "5 0 0 0")
@@ -181,7 +181,7 @@ func testBucket(t *testing.T, s counter.Store, clock *Clock) {
 	f(100_000_001, 71, top, top, "4294967295", "160000000 4260000000 4294967295")
 }
 
-// Hits on one counter in one request follow each other; looks, refunds and hits of other numbers in their places.
+// Hits on one counter in one request follow each other; peeks, refunds and hits of other numbers in their places.
 func testMeterRequests(t *testing.T, s counter.Store, clock *Clock) {
 	clock.Set(1699999990_000_000)
 	f := func(hits []counter.Hit, want ...string) {
@@ -334,12 +334,12 @@ func testMeterStop(t *testing.T, s counter.Store, clock *Clock) {
 	f([]counter.Hit{shadow(w(3)), b(1), x(1)}, "4 over", "2", "2")
 	f([]counter.Hit{w(1), shadow(b(1)), x(1)}, "2", "3 over", "3")
 	stands(w(0), 2)
-	// One counter twice, a look, a refund.
+	// One counter twice, a peek, a refund.
 	f([]counter.Hit{w(1), w(1), x(1)}, "2 spared", "4 over", "3 spared")
 	f([]counter.Hit{w(0), refund(b(1)), b(1), refund(x(2)), x(1)}, "2", "1", "2", "1", "2")
 	f([]counter.Hit{refund(w(9)), b(1)}, "2 spared", "3 over")
 	f([]counter.Hit{Bucket("{s}b", 0, 2, 2), w(1)}, "2", "3")
-	// a look over its limit stops, too
+	// a peek over its limit stops, too
 	f([]counter.Hit{Sliding("{s}w", 0, 1), b(0), x(1)}, "3 over", "2 spared", "2 spared")
 	// A counter ahead of a clock that went back is brought down even so.
 	clock.Set(1699999990_000_000 - 3600_000_000)

@@ -7,7 +7,7 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// RedisClient is another client of the server, for looking behind the store's back.
+// RedisClient is another client of the server, for reading and writing counters without the store's knowledge.
 func RedisClient(t testing.TB, addr string, db int) rueidis.Client {
 	t.Helper()
 	c, err := rueidis.NewClient(rueidis.ClientOption{InitAddress: []string{addr}, SelectDB: db, DisableCache: true,

@@ -8,7 +8,7 @@ import (
 	"syscall"
 )
 
-// Alive looks whether the other side has ended an idle connection. It waits for nothing.
+// Alive reports whether an idle connection is still open: false if the other side has ended it. It does not block.
 func Alive(c net.Conn) bool {
 	if counted, ok := c.(*countedConn); ok {
 		c = counted.Conn

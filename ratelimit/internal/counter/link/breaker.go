@@ -25,7 +25,7 @@ type Breaker struct {
 	probe    time.Duration // when the next probe is due, on the caller's clock
 }
 
-// IsOpen reports whether the store is given up for now. It is all that an Add looks at.
+// IsOpen reports whether the store is given up for now. Add reads nothing else of the breaker.
 func (b *Breaker) IsOpen() bool { return b.open.Load() }
 
 // Answered notes that the store has answered a batch.

@@ -46,7 +46,7 @@ func (w *StallWatch) Stop() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.on = false
-	w.timer.Stop() // one that fires all the same finds nothing on, or looks a little early
+	w.timer.Stop() // one that fires all the same finds nothing under way, or checks a little early
 }
 
 func (w *StallWatch) look() {
@@ -74,7 +74,7 @@ type OutFor struct {
 	ran   time.Duration
 }
 
-// Look adds what counts of the time since the last look.
+// Look adds the part of the time since the previous call that counts.
 func (o *OutFor) Look(since, now int64, ran time.Duration) time.Duration {
 	if o.since != since {
 		*o = OutFor{since: since}

@@ -34,7 +34,7 @@ func (n *node) dial() (*connection, error) {
 	return newConnection(c), nil
 }
 
-// breakOff closes all connections under whoever waits on them.
+// breakOff closes all connections, also those that goroutines wait on.
 func (n *node) breakOff() {
 	n.connsMu.Lock()
 	defer n.connsMu.Unlock()

@@ -29,8 +29,8 @@ const (
 // errNotAnAnswer means that the other end speaks another protocol, is out of step, or refuses a sound command.
 var errNotAnAnswer = errors.New("not memcached's answer to a lookup")
 
-// get asks for the keys, each of which occurs once, in one command, and sets their totals: 0 where the node has
-// none. An error is the link's; the connection is then out of step with the node.
+// get queries the keys, each of which occurs once, in one command, and sets their totals: 0 where the node has none. An
+// error is the link's; the connection is then out of step with the node.
 //
 // The command is gets, as the replaced service sends it; the number of the version that comes with it is not used.
 func (l *connection) get(keys []string, totals []int64) (found int, err error) {
@@ -45,7 +45,7 @@ func (l *connection) get(keys []string, totals []int64) (found int, err error) {
 	return readTotals(l.in, keys, totals)
 }
 
-// version asks for the node's version, which every node that works has.
+// version queries the node's version, which every working node answers.
 func (l *connection) version() error {
 	l.out = append(l.out, "version\r\n"...)
 	if err := l.flush(); err != nil {
@@ -105,7 +105,7 @@ func readLine(in *bufio.Reader) ([]byte, error) {
 	return line, err
 }
 
-// parseValueLine takes the line before a value apart.
+// parseValueLine parses the line that precedes a value.
 func parseValueLine(line []byte) (key []byte, size int, err error) {
 	text, ended := bytes.CutSuffix(line, []byte("\r\n"))
 	if !ended {

@@ -59,7 +59,7 @@ func CheckPrefix(prefix string) error {
 }
 
 // expiryOf is the expiry to send with a key that ends at that Unix second: seconds from now, or a
-// date where it is more than 30 days away. False: it has ended already.
+// date if it is more than 30 days ahead. False: it has ended already.
 //
 // memcached reads it as a signed number of 32 bits, so nothing outlives 2038-01-19 but by 30 days.
 func expiryOf(ends, now int64) (int32, bool) {

@@ -102,7 +102,7 @@ func TestMemcache_longWindows(t *testing.T) {
 			t.Errorf("%s: %d, want 2: the first is gone", key, got)
 		}
 		settled(t, s)
-		// "me" tells the time to live in seconds, as a negative number.
+		// "me" returns the time to live in seconds, as a negative number.
 		var ttl int64
 		if _, err := fmt.Sscanf(metaDebug(t, server.Addr(), key), "exp=-%d", &ttl); err != nil ||
 			ttl < left-60 || ttl > left+5+300+1 {
@@ -169,7 +169,7 @@ func TestMemcache_badKey(t *testing.T) {
 	}
 }
 
-// A counter that is no number fails those who ask for it, and nobody else; a padded or huge one does not.
+// A counter that is not a number fails the calls for that counter alone; a padded or huge number does not.
 func TestMemcache_foreignValue(t *testing.T) {
 	server := testdb.Memcached(t, localserver.MemcachedOptions{})
 	s := newTestMemcache(t, patient3([]string{server.Addr()}))

@@ -103,7 +103,7 @@ func TestNode_count(t *testing.T) {
 	count(4, 7, 1)
 	count(-2, 5, 1)
 
-	// A link that was closed while it rested is made anew, and what was sent on it is sent again.
+	// A link that was closed while idle is opened again, and what was sent on it is sent again.
 	conn.(*net.TCPConn).CloseWrite()
 	if _, err := conn.Read(make([]byte, 1)); err == nil {
 		t.Fatal("memcached does not hang up")

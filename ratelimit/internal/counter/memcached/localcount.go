@@ -8,15 +8,15 @@ import (
 
 // localCount is what this process knows of one counter that its node may not show yet.
 //
-// memcached is asked first and written to afterwards, in the background. Were the two not put together here,
-// hits on their way would be invisible, and many at once could pass one limit. So within one process the
-// totals are exact; only between processes hits are seen late, by about one round trip.
+// memcached is read first and written to afterwards, in the background. Without the sum of both here, hits on their way
+// would be invisible, and many concurrent ones could exceed one limit. So within one process the totals are exact; only
+// between processes hits are seen late, by about one round trip.
 //
-// It lives while a call looks at the counter or something is pending. All fields are guarded by the store.
+// It lives while a call uses the counter or something is pending. All fields are guarded by the store.
 type localCount struct {
 	node *node
 	key  string
-	pins int // calls that look at it
+	pins int // calls that use it
 
 	// base is the least that the counter is known to hold without sent and pending.
 	base int64
@@ -66,7 +66,7 @@ func (t *localCount) arrived(total int64) {
 	t.base, t.sent = total, 0
 }
 
-// idle says that nobody needs the local count.
+// idle reports whether the local count is no longer needed.
 func (t *localCount) idle() bool { return t.pins == 0 && t.sent == 0 && t.pending == 0 && !t.queued }
 
 // deleted notes that the counter is gone: what a lookup saw before says nothing any more.

@@ -21,7 +21,7 @@ type lookup struct {
 	err    error
 }
 
-// add pins a counter that the call asks for.
+// add pins a counter that the call reads.
 func (l *lookup) add(t *localCount) {
 	for _, have := range l.counts {
 		if have == t {
@@ -75,13 +75,13 @@ func (n *node) forget(l *lookup) {
 	}
 }
 
-// work asks for what waits until nothing does.
+// work sends the queued lookups until the queue is empty.
 func (n *node) work() {
 	s := n.store
 	var batch getBatch
 	watch := link.StallWatch{After: s.o.Stall, Stalled: n.stalled}
 	for {
-		// Whoever is ready to run goes first, so that their lookups come along; as pipeline.take.
+		// Let ready goroutines run first, so that their lookups join this batch; as in pipeline.take.
 		runtime.Gosched()
 		runtime.Gosched()
 		s.mu.Lock()
@@ -117,10 +117,10 @@ func (n *node) work() {
 	}
 }
 
-// getBatch is what a node is asked in one command: the lookups of many calls, and the totals of their keys.
+// getBatch is one get command to a node: the lookups of many calls, and the totals of their keys.
 type getBatch struct {
 	lookups []*lookup
-	keys    []string // each once: many calls ask for a hot one
+	keys    []string // each once: many calls read a hot one
 	totals  []int64  // of the keys; see connection.get
 	index   map[string]int
 }
@@ -157,9 +157,9 @@ func (b *getBatch) total(key string) int64 {
 	return b.totals[b.index[key]]
 }
 
-// takeLookups moves lookups from the queue into an empty batch, with the keys to ask for.
+// takeLookups moves lookups from the queue into an empty batch, with the keys to read.
 func (n *node) takeLookups(b *getBatch) {
-	asked := 0 // keys that several calls ask for included
+	asked := 0 // counts a key once for each call that reads it
 	for _, l := range n.lookups {
 		if len(b.lookups) > 0 && asked+len(l.counts) > maxLookupKeys {
 			break

@@ -79,7 +79,7 @@ func TestMemcache_nodeKilled(t *testing.T) {
 	}
 }
 
-// A node that was restarted while its connections rested fails nobody.
+// A node that was restarted while its connections were idle fails no request.
 func TestMemcache_restarted(t *testing.T) {
 	server := testdb.Memcached(t, localserver.MemcachedOptions{})
 	s := newTestMemcache(t, patient3([]string{server.Addr()}))
@@ -118,7 +118,7 @@ func TestMemcache_stopped(t *testing.T) {
 	if err := server.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	// A caller who leaves while one node is silent: the other one's hit is counted.
+	// A caller that leaves while one node does not answer: the hit on the other node is counted.
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		defer cancel()
@@ -179,7 +179,7 @@ func TestMemcache_stopped(t *testing.T) {
 	if got := again.Hits[0].After; got != 2 {
 		t.Errorf("%d, want 2: of those who left none is counted", got)
 	}
-	// Those who left let go of what they looked at.
+	// Calls that ended early have released their local counts.
 	await.True(t, "the look-ups of those who left to end", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
@@ -198,7 +198,7 @@ func TestMemcache_queueFull(t *testing.T) {
 		hits = append(hits, h(fmt.Sprint("k", i), 5))
 	}
 	req := counter.Request{Hits: hits, Now: now()}
-	if err := s.Add(t.Context(), &req); err != nil { // one lock from the first to the last: nobody takes from the queue
+	if err := s.Add(t.Context(), &req); err != nil { // one lock from the first to the last: nothing is taken from the queue
 		t.Fatal(err)
 	}
 	for i := range hits {

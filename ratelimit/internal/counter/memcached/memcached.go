@@ -72,10 +72,10 @@ func (o Options) withDefaults() Options {
 
 // Store counts in memcached nodes that many processes share.
 //
-// A node is asked for the totals before (one lookup for all calls that wait, whatever their number),
-// the caller is answered, and the hits follow in the background, added up per counter. So limits can be
-// exceeded by what other processes have let pass within about a round trip; see localCount. A node that is
-// lost fails the hits on its keys alone: Add then returns ErrPartial.
+// First the node is queried for the totals (one lookup for all waiting calls, whatever their number), then the caller
+// is answered, and the hits follow in the background, added up per counter. So limits can be exceeded by what other
+// processes have let pass within about a round trip; see localCount. A node that is lost fails the hits on its keys
+// alone: Add then returns ErrPartial.
 //
 // Differences from the other stores: keys are at most 250 bytes without white space and control
 // characters; under Request.Stop nothing but this process is atomic.
@@ -141,7 +141,7 @@ type call struct {
 // callHit is where a hit's total is found.
 type callHit struct {
 	count  *localCount
-	lookup *lookup // nil: there is no use in asking, err says why
+	lookup *lookup // nil: no lookup would help; err says why
 	err    error
 }
 

@@ -24,11 +24,11 @@ type node struct {
 	counts  map[string]*localCount
 	lookups []*lookup // waiting
 	workers int
-	out     map[*lookup]struct{} // asked for now
-	due     []*localCount        // with something pending, in order
-	writing bool                 // somebody is
+	out     map[*lookup]struct{} // under way
+	due     []*localCount        // with pending hits, oldest first
+	writing bool                 // a goroutine is
 	gone    bool                 // no longer on the list
-	retired bool                 // nor of use to anybody
+	retired bool                 // nor in use any more
 
 	connsMu sync.Mutex
 	conns   map[*nodeConn]struct{}
@@ -47,8 +47,8 @@ func (s *Store) newNode(addr string) *node {
 	return n
 }
 
-// rest closes the connections that nobody uses; for good, if nobody uses the node afterwards. Nobody is
-// writing, and the store's mutex is held: a timer may be about to hang up, too.
+// rest closes all idle connections, for good if the node is not used afterwards. No write is under way, and the store's
+// mutex is held: a timer may be about to hang up, too.
 func (n *node) rest() {
 	n.quiet.Stop()
 	n.closeIdle()
@@ -65,7 +65,7 @@ func (n *node) count(key string) *localCount {
 	return t
 }
 
-// drop forgets a local count that nobody needs.
+// drop forgets a local count that is no longer needed.
 func (n *node) drop(t *localCount) {
 	if t.idle() {
 		delete(n.counts, t.key)
@@ -112,7 +112,7 @@ func (n *node) lost(why string) {
 	n.hangUpIdle()
 }
 
-// probe asks a lost node whether it is back until it is, or nobody wants it.
+// probe queries a lost node until it is back or is no longer used.
 func (n *node) probe() {
 	s := n.store
 	for {

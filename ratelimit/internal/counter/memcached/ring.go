@@ -60,7 +60,7 @@ func (s *Store) retire() {
 		if len(n.due) > 0 && !n.breaker.IsOpen() {
 			return false
 		}
-		for _, t := range n.due { // it was lost and nobody asks after it any more
+		for _, t := range n.due { // the node was lost and is no longer probed
 			s.dropped += hitsOf(t.pending)
 			s.waiting--
 		}
@@ -70,8 +70,7 @@ func (s *Store) retire() {
 	})
 }
 
-// follow looks the nodes up again from time to time. What cannot be looked up, or names nobody, changes
-// nothing.
+// follow repeats the look-up of the nodes every Refresh. A look-up that fails or finds no node changes nothing.
 func (s *Store) follow() {
 	tick := time.NewTicker(s.o.Settings.Refresh)
 	defer tick.Stop()
@@ -140,7 +139,7 @@ func nodeList(records []*net.SRV) (addrs []string) {
 	return addrs
 }
 
-// parseSRV takes _service._proto.name apart.
+// parseSRV splits _service._proto.name.
 func parseSRV(s string) (service, proto, name string, err error) {
 	parts := strings.SplitN(s, ".", 3)
 	if len(parts) == 3 && len(parts[0]) > 1 && len(parts[1]) > 1 && parts[0][0] == '_' &&

@@ -73,7 +73,7 @@ func TestMemcache_SRV(t *testing.T) {
 	failures()
 	dns.Say(dnsmessage.RCodeNameError)
 	failures()
-	dns.Say(dnsmessage.RCodeSuccess) // nobody
+	dns.Say(dnsmessage.RCodeSuccess) // no node
 	failures()
 
 	dns.Say(dnsmessage.RCodeSuccess, addrs...)

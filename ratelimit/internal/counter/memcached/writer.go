@@ -54,7 +54,7 @@ func (t *pendingIncr) finish(total int64, err error) { t.done, t.total, t.err = 
 func (n *node) write() {
 	s := n.store
 	for {
-		// Whoever is ready to run goes first, so that their hits come along; as pipeline.take.
+		// Let ready goroutines run first, so that their hits join this batch; as in pipeline.take.
 		runtime.Gosched()
 		runtime.Gosched()
 		s.mu.Lock()

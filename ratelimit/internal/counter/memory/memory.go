@@ -89,7 +89,7 @@ func (m *Store) instant(known int64) int64 {
 	return time.Now().UnixMicro()
 }
 
-// Len is the number of counters held, those of ended windows that no sweep has met yet included.
+// Len is the number of counters held, including those of ended windows that no sweep has reached yet.
 func (m *Store) Len() int { return int(m.keys.Load()) }
 
 // Close does nothing: the store has neither goroutines nor connections.

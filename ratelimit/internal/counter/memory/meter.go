@@ -27,7 +27,7 @@ func newMeter(h *counter.Hit) meter {
 	return v
 }
 
-// state puts what is stored for the algorithm into s; a counter of another one begins anew.
+// state puts what is stored for the algorithm into s; a counter of another one starts again from nothing.
 func (v *meter) state(s *counter.State, a counter.Algorithm) {
 	switch {
 	case a != v.algorithm:
@@ -161,7 +161,7 @@ func (m *Store) write(s *shard, sl *slot[meter], x siphash.ID, h *counter.Hit, n
 	return true
 }
 
-// peek fills in the answer of a look.
+// peek fills in the answer to a hit with N = 0.
 func (s *shard) peek(x siphash.ID, h *counter.Hit, instant int64) {
 	s.load(x, h, instant)
 	h.JudgeChange(counter.Change{})

@@ -38,7 +38,7 @@ func (s *shard) total(x siphash.ID) int64 {
 	return 0
 }
 
-// sweep looks at the next few slots and drops the counters whose window is over; it returns how many.
+// sweep checks the next few slots and drops the counters whose window is over; it returns how many.
 func (s *shard) sweep(now int64) (dropped int) {
 	t := &s.fixed
 	for range min(sweepPerInsert, len(t.slots)) {

@@ -18,9 +18,9 @@ type stopScratch struct {
 	locked         [maxShards / 64]uint64
 }
 
-// addOrStop carries out a request under Request.Stop. All its shards stay locked from the first look
-// to the last write, so that no other request comes between; they are locked in ascending order, so
-// that two such requests cannot wait for each other.
+// addOrStop carries out a request under Request.Stop. All its shards stay locked from the first read to the last write,
+// so that no other request comes between; they are locked in ascending order, so that two such requests cannot wait for
+// each other.
 func (m *Store) addOrStop(req *counter.Request) error {
 	c := m.stops.Get().(*stopScratch)
 	defer m.stops.Put(c)

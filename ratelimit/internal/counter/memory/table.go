@@ -9,16 +9,17 @@ import (
 const (
 	// minSlots is a table's first size: an idle daemon holds next to nothing.
 	minSlots = 16
-	// sweepPerInsert is how many slots are looked at for expired counters before a new one is
-	// stored. With 8 the whole table has been seen after inserting an eighth of its size, so
-	// dead counters can never be more than that share of it.
+	// sweepPerInsert is how many slots are checked for expired counters before a new one is stored. With 8 the whole
+	// table has been seen after inserting an eighth of its size, so dead counters can never be more than that share of
+	// it.
 	sweepPerInsert = 8
 	// sampled is how many counters are compared when one must go. They are drawn one by one: taking
 	// neighbours lets the evictions themselves leave stretches of nothing but blocked counters.
 	sampled = 16
 )
 
-// slot is one counter, without a pointer, so that the collector never looks inside. id.B is never 0 in a slot in use.
+// slot is one counter, without a pointer, so that the garbage collector never scans it. id.B is never 0 in a slot in
+// use.
 type slot[V any] struct {
 	id siphash.ID
 	v  V
@@ -113,7 +114,7 @@ func (t *table[V]) remove(i int) {
 	t.n--
 }
 
-// next is the slot that the sweep looks at now. At the end of a round the table shrinks if it held few counters all the
+// next is the slot that the sweep checks next. At the end of a round the table shrinks if it held few counters all the
 // while. Removing the slot lets a follower stand there, so that the cursor then stays.
 func (t *table[V]) next() *slot[V] {
 	if t.cursor >= len(t.slots) {

@@ -21,7 +21,7 @@ type call struct {
 
 	arrived int64           // on the store's clock
 	stay    time.Duration   // how long the caller can wait
-	leave   int64           // when the watchdog sends the caller away, on that clock
+	leave   int64           // when the watchdog expires the call, on that clock
 	ctx     context.Context // of the caller, for the watchdog; nil: the caller watches it itself
 	state   atomic.Int32
 	err     error            // set between claim and ready
@@ -57,8 +57,8 @@ type callHit struct {
 	notExecuted *notExecuted // why it was not carried out; nil: it was
 }
 
-// States of a call. Whoever moves it out of waiting decides how it ends; nobody touches it after
-// its last owner has given it back to the pool.
+// States of a call. The goroutine that moves a call out of waiting decides how it ends. No goroutine touches it after
+// its last owner has returned it to the pool.
 const (
 	waiting  = iota
 	answered // by its batch: the caller owns it
@@ -107,5 +107,5 @@ func (c *call) deliver(req *counter.Request) {
 	}
 }
 
-// claim moves the call out of waiting; false if somebody else has.
+// claim moves the call out of waiting; false if another goroutine already has.
 func (c *call) claim(to int32) bool { return c.state.CompareAndSwap(waiting, to) }

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// refreshEvery is how often a node is asked which slots are where.
+	// refreshEvery is how often a node is queried for the slot table.
 	refreshEvery = 5 * time.Second
 	// refreshSoon is how often while a node is lost, and at most.
 	refreshSoon = 100 * time.Millisecond
@@ -33,18 +33,18 @@ const (
 type Cluster struct {
 	o      Options
 	t      target // whose credentials and seeds
-	width  int    // nodes that one request asks at a time
+	width  int    // nodes that one request uses at a time
 	stats  *link.PoolStats
-	slots  [slots]atomic.Pointer[clusterNode] // nil: nobody's
+	slots  [slots]atomic.Pointer[clusterNode] // nil: no node serves it
 	splits sync.Pool                          // *split
 
 	mu    sync.Mutex
 	nodes map[string]*clusterNode // by address
 	peers []string                // all addresses that the cluster named, and those of the settings
-	turn  int                     // the peer to ask next
-	down  bool                    // nobody found the cluster in order when last asked
+	turn  int                     // the peer to query next
+	down  bool                    // no queried node found the cluster healthy the last time
 
-	kick chan struct{} // asks for a refresh
+	kick chan struct{} // requests a refresh
 	ctx  context.Context
 	stop context.CancelFunc
 	wg   sync.WaitGroup
@@ -127,7 +127,7 @@ func absolute(to, from string) (addr string, ok bool) {
 	return addr, true
 }
 
-// moved notes that a slot is another node's now, and asks for the whole table.
+// moved records that a slot has moved to another node, and requests a refresh of the whole table.
 func (c *Cluster) moved(key []byte, to, from string) {
 	if n := c.named(to, from); n != nil {
 		c.slots[slotOf(key)].Store(n)
@@ -135,7 +135,7 @@ func (c *Cluster) moved(key []byte, to, from string) {
 	c.trouble()
 }
 
-// trouble asks for a refresh.
+// trouble requests a refresh.
 func (c *Cluster) trouble() {
 	select {
 	case c.kick <- struct{}{}:
@@ -163,7 +163,7 @@ func (c *Cluster) watch() {
 			next = refreshSoon
 		}
 		timer.Reset(next)
-		select { // many redirections at once are one reason to ask
+		select { // many redirections at once cause one refresh
 		case <-c.ctx.Done():
 			return
 		case <-time.After(refreshSoon):
@@ -336,7 +336,7 @@ func (c *Cluster) addStop(ctx context.Context, req *counter.Request) error {
 // maxRedirects is how many redirections in a row are followed without a pause.
 const maxRedirects = 4
 
-// addLater carries out what was redirected, or could not be carried out when it was asked.
+// addLater carries out the hits that were redirected or not executed the first time.
 func (c *Cluster) addLater(ctx context.Context, req *counter.Request, left *remainder, out *counter.Outcome) {
 	ctx, cancel := context.WithTimeout(ctx, c.o.Settings.Timeout)
 	defer cancel()
@@ -367,7 +367,7 @@ func (c *Cluster) addLater(ctx context.Context, req *counter.Request, left *rema
 	}
 }
 
-// next is the node to try a hit on that another one has sent away; nil: nobody's.
+// next is the node to send a redirected hit to; nil: no node serves its slot.
 func (c *Cluster) next(h *counter.Hit, to, from string, asking bool) *clusterNode {
 	if asking {
 		return c.named(to, from)

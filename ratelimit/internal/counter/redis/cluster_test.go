@@ -177,7 +177,7 @@ func TestCluster_reshard(t *testing.T) {
 		there.move(slot, func() { time.Sleep(5 * time.Millisecond) })
 	}
 	t.Logf("%d slots moved in %v, %d calls meanwhile", moving, time.Since(begun).Round(time.Millisecond), calls.Load())
-	// And a few back again, to a node that has met their keys before.
+	// And a few back again, to a node that has seen their keys before.
 	for slot := range hot {
 		back.move(slot, func() { time.Sleep(time.Millisecond) })
 	}

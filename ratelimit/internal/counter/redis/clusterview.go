@@ -16,7 +16,7 @@ import (
 
 // view is what one node says about the cluster.
 type view struct {
-	ok     bool // it finds the cluster in order
+	ok     bool // it reports the cluster as healthy
 	ranges []slotRange
 	peers  []string // addresses of all nodes
 }
@@ -30,7 +30,7 @@ type slotRange struct {
 // askAtOnce is how many nodes are queried at the same time: one that hangs must not delay the view.
 const askAtOnce = 3
 
-// refresh takes over what a node says that finds the cluster in order.
+// refresh adopts the slot table of a node that reports the cluster as healthy.
 func (c *Cluster) refresh(ctx context.Context) error {
 	c.mu.Lock()
 	peers := make([]string, 0, len(c.peers))

@@ -128,7 +128,7 @@ func TestCommands_meters(t *testing.T) {
 	f("evalsha:1 get:1 set:1", none, w("a", 1, 10), w("a", 2, 10), w("a", 0, 10), refund(w("a", 1, 10)), w("a", 1, 9))
 	f("evalsha:1 get:1 set:1", none, b("d", 1, 10), b("d", 2, 10), b("d", 0, 10), refund(b("d", 1, 10)))
 	f("evalsha:2 get:2 set:2", none, b("d", 1, 10), b("d", 1, 11)) // as of two sets of rules during a reload
-	f("evalsha:2 get:2", none, w("a", 0, 10), b("d", 0, 10))       // looks
+	f("evalsha:2 get:2", none, w("a", 0, 10), b("d", 0, 10))       // peeks
 	f("evalsha:2 get:2", none, w("a", 9, 10), b("d", 9, 10))       // refused
 	f("evalsha:2 get:2", none, w("a", 99, 10), b("d", 99, 10))
 	f("del:2 evalsha:2 get:2", none, refund(w("a", 99, 10)), refund(b("d", 99, 10)))
@@ -206,12 +206,12 @@ func TestCommands_cluster(t *testing.T) {
 	f("incrby:3 set:2", false, h(a, 1), h(b, 1), h(c, 1), h(a, 2))
 	f("incrby:3", false, h(a, 1), h(b, 1), h(c, 1), h(b, 2))
 	f("get:1 incrby:2", false, h(a, 0), h(b, 1), h(c, 1))
-	// The stop option, with all counters on one node though in several slots: one script, which looks twice.
+	// The stop option, with all counters on one node though in several slots: one script, which reads twice.
 	other := tagIn(moving, slots/3-1, 1)
 	f("eval:1 evalsha:1 get:4 incrby:1 set:1", true, h(a, 1), h(other, 1))
 	f("evalsha:1 get:4 incrby:2", true, h(a, 1), h(other, 1))
 	f("evalsha:1 get:2", true, h(a, 1), limit(0, h(other, 1)))
-	// On two: all are read, and each write looks again; nothing more when one is over.
+	// On two: all are read, and each write reads again; nothing more when one is over.
 	f("eval:2 evalsha:2 get:6 incrby:2", true, h(a, 1), h(b, 1))
 	f("evalsha:2 get:6 incrby:2", true, h(a, 1), h(b, 1))
 	f("get:2", true, h(a, 1), limit(0, h(b, 1)))

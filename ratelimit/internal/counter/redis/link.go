@@ -55,7 +55,7 @@ type role uint8
 const (
 	anyServer     role = iota
 	masterServer       // of sentinels
-	clusterServer      // a node that finds its cluster in order
+	clusterServer      // a node that reports its cluster as healthy
 )
 
 // script is a Lua script and its SHA-1.
@@ -65,7 +65,7 @@ func newRedisLink(ctx context.Context, a *access, where func() link.Endpoint, as
 	return &redisLink{ctx: ctx, access: a, where: where, role: as}
 }
 
-// rested connections are looked at before they are used: the server may have ended them.
+// rested is the idle time after which a connection is checked before use: the server may have closed it.
 const rested = 10 * time.Millisecond
 
 // connect sees to a connection. Its error wraps errUnsent: whatever was to be sent is not.
@@ -93,7 +93,7 @@ func (l *redisLink) connect() error {
 
 // disconnect drops the connection, so that connect makes a new one.
 func (l *redisLink) disconnect() {
-	l.drop() // else rueidis says goodbye to a server that may be silent
+	l.drop() // else rueidis sends a farewell to a server that may not answer
 	if l.client != nil {
 		l.client.Close()
 		l.client = nil

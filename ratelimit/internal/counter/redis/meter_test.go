@@ -8,7 +8,7 @@ import (
 	"gatehouse/shared/testdb"
 )
 
-// Sliding windows and token buckets on every kind of store, asked by Add and through the Starter.
+// Sliding windows and token buckets on every kind of store, by Add and through the Starter.
 func TestMeters(t *testing.T) {
 	f := func(name string, open func(t *testing.T, clock func() int64) counter.Store) {
 		t.Run(name, func(t *testing.T) { countertest.RunMeters(t, open) })

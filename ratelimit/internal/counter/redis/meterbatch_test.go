@@ -38,7 +38,7 @@ func newSecondStore(t *testing.T, o Options) *Server {
 	return s
 }
 
-// One call of a script for each key, with runs of equal hits, whoever made them.
+// One call of a script for each key, with runs of equal hits, whichever call they belong to.
 func TestBatch_meters(t *testing.T) {
 	store := newStubStore(t)
 	f := func(want string, requests ...counter.Request) {
@@ -81,9 +81,9 @@ func TestBatch_meters(t *testing.T) {
 	f("b( 1h6000000,0 ) b( 1h6000000,0 ) b( 1h6000000,0 ) ", r(b(1)), r(bucket("b", 1, 10, 20)), r(b(1)))
 }
 
-// Calls that go together in one batch get the answers of calls in batches of their own, and those of a store in this
-// process that is asked for one after another: the scripts and their replay agree, whatever hits, refunds and looks
-// there are, on fixed windows too.
+// Calls that go together in one batch get the answers of calls in batches of their own, and those of an in-process
+// store that gets the calls one after another: the scripts and their replay agree for all hits, refunds and peeks, on
+// fixed windows too.
 func TestMeters_coalesced(t *testing.T) {
 	kv := testdb.Redis(t)
 	clock := new(countertest.Clock)
@@ -119,7 +119,7 @@ func TestMeters_coalesced(t *testing.T) {
 				c.fill(&requests[i], nil, s.hash)
 				b.calls = append(b.calls, c)
 				for _, h := range requests[i].Hits {
-					if h.Algorithm != counter.FixedWindow { // of which looks are commands of their own
+					if h.Algorithm != counter.FixedWindow { // of which peeks are commands of their own
 						keys[string(h.Key)] = true
 					}
 				}
@@ -297,7 +297,7 @@ func TestMeters_ttl(t *testing.T) {
 		ttl(w, 60*time.Second-slack, 126*time.Second)
 		ttl(b, 12*time.Second-took-slack, 12*time.Second+time.Millisecond)
 		ttl(d, 24*time.Hour-slack, 48*time.Hour+300*time.Second)
-		// Refunds leave nothing of a counter that is empty, and a look makes none.
+		// Refunds leave nothing of a counter that is empty, and a peek creates none.
 		if stop != counter.StopNone {
 			continue
 		}
@@ -317,7 +317,7 @@ func TestMeters_ttl(t *testing.T) {
 	}
 }
 
-// A value of another form fails the calls for it, and no others, and is not shown to anybody.
+// A value of another form fails the calls for that counter alone, and appears in no error or log.
 func TestMeters_foreignValue(t *testing.T) {
 	kv := testdb.Redis(t)
 	peer := redisClient(t, kv.Addr, kv.DB)

@@ -98,7 +98,7 @@ func jitterOf(m counter.Meter, most int64) int64 {
 	return 0
 }
 
-// add notes a hit for the script, but for looks and for hits that can never pass: these change nothing.
+// add appends a hit for the script, except peeks and hits that can never pass: these change nothing.
 func (m *meterOp) add(h *callHit) {
 	meter := h.meter()
 	run := meterRun{count: 1, kind: runHits, x: h.n, y: int64(h.limit)}

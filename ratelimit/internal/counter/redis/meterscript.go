@@ -9,7 +9,7 @@ import "strings"
 // after another are one run. The answer is the instant and the counter as it stood before the runs, from which
 // replay works out what became of each hit, with the same integers. All numbers are below 2^53, so that Lua's doubles
 // are exact; '..' and tostring would keep 14 digits only. A key is written with its expiry, and only if a run changed
-// the counter or a hit met it ahead of the clock, which can go back.
+// the counter or a hit found its state ahead of the clock, which can go back.
 
 // timeLua reads the server's clock.
 const timeLua = `

@@ -17,9 +17,9 @@ import (
 // that smaller batches cost no throughput. A store nearby has answered before.
 const minSpacing = int64(500 * time.Microsecond)
 
-// spacing is how long after the last batch another one sets out beside it: half a round trip, so that
-// usually two are under way and hits wait for half of one at most. A store that slows down suddenly
-// gets more of them, up to PoolSize. s.mu is held.
+// spacing is how long after the last batch the next one may start on another connection: half a round trip, so that
+// usually two are under way and hits wait for half of one at most. A store that slows down suddenly gets more of them,
+// up to PoolSize. s.mu is held.
 func (s *Server) spacing() int64 {
 	return max(minSpacing, s.trip/2, 2*int64(s.o.Settings.PipelineWindow))
 }
@@ -60,7 +60,7 @@ func (s *Server) enqueue(c *call) error {
 		s.mu.Unlock()
 		return link.ErrClosed
 	}
-	if s.breaker.IsOpen() { // since the caller looked; opened answers only what it finds
+	if s.breaker.IsOpen() { // since the caller checked; opened answers only the calls it finds
 		s.mu.Unlock()
 		return counter.ErrOpen
 	}
@@ -113,7 +113,7 @@ func (l *pipeline) run() {
 			return
 		case batch, ok := <-l.work:
 			if !ok {
-				return // an overflow pipeline that nobody needs
+				return // an overflow pipeline that is no longer needed
 			}
 			if !batch {
 				l.ping()
@@ -131,9 +131,9 @@ func (l *pipeline) take() bool {
 	if s.o.Settings.PipelineWindow > 0 {
 		l.linger()
 	}
-	// Whoever is ready to run goes first: connections that have requests to read, then the handlers
-	// that these wake, so their hits come along. Nobody is, when the daemon has little to do. This
-	// makes batches of the 256 calls in flight grow from 14 to 70 hits.
+	// Let ready goroutines run first: connections that have requests to read, then the handlers that these wake, so
+	// that their hits join this batch. With little load none is ready. This makes batches of the 256 calls in flight
+	// grow from 14 to 70 hits.
 	runtime.Gosched()
 	runtime.Gosched()
 	now := s.clock()
@@ -297,14 +297,14 @@ func (s *Server) remember(b *batch) {
 // pinging stands for a PING among what is out.
 var pinging = []*call{}
 
-// ping keeps an idle connection honest: a store that has gone is noticed before somebody needs it.
+// ping checks an idle connection, so that a lost store is noticed before a request needs it.
 func (l *pipeline) ping() {
 	if err := l.check(); err != nil {
 		l.lost(err)
 	}
 }
 
-// check asks for a sign of life.
+// check sends a PING.
 func (l *pipeline) check() error {
 	l.mu.Lock()
 	l.since, l.out = l.store.clock(), pinging
@@ -319,8 +319,8 @@ func (l *pipeline) check() error {
 	return err
 }
 
-// lost notes that a connection has ended. That alone says little about the server, which may have been
-// told to close it: what counts is whether there is another one at once. A time-out is a failure.
+// lost notes that a connection has ended. That alone says little about the server, which may have been configured to
+// close it: what counts is whether a new one can be opened at once. A time-out is a failure.
 func (l *pipeline) lost(err error) {
 	s := l.store
 	s.forgetKeys()
@@ -376,7 +376,7 @@ func (s *Server) opened(why string) {
 }
 
 // breakOff answers the callers whose batches are out and ends the connections these are on. It is
-// repeated while the breaker is open, since a lane may have been about to dial.
+// repeated while the breaker is open, since a pipeline may have been about to dial.
 func (s *Server) breakOff() {
 	defer s.settle()
 	s.mu.Lock()
@@ -393,8 +393,8 @@ func (s *Server) breakOff() {
 	}
 }
 
-// relocated breaks off all connections, since the server is elsewhere now, and asks the new one at once
-// if the old one was given up.
+// relocated breaks off all connections, since the server has moved, and probes the new one at once if the breaker is
+// open.
 func (s *Server) relocated() {
 	s.forgetKeys()
 	s.mu.Lock()
@@ -402,13 +402,13 @@ func (s *Server) relocated() {
 		l.link.drop()
 	}
 	if s.probe != nil {
-		s.probe.drop() // it asks the old one
+		s.probe.drop() // it probes the old one
 	}
 	s.mu.Unlock()
 	s.wakeProbe()
 }
 
-// wakeProbe has an open breaker ask at once.
+// wakeProbe makes an open breaker probe at once.
 func (s *Server) wakeProbe() {
 	s.breaker.ProbeNow()
 	select {

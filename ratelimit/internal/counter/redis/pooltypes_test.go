@@ -27,7 +27,7 @@ func TestPool_types(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
-			// held has 100 callers come 2 ms apart while the server holds up what they bring, and calls
+			// held starts 100 callers at intervals of 2 ms while the server holds up what they bring, and calls
 			// meanwhile. On a busy machine some share a batch.
 			held := func(o Options, within time.Duration, meanwhile func(s Store,
 				before int64)) (errs []error, took []time.Duration) {

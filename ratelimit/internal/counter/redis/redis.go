@@ -17,7 +17,7 @@ type Store interface {
 	ActiveConns() int64
 	TotalConns() int64
 	LocalCloses() int64
-	// Open reports whether a breaker is open: hits are refused without asking the server.
+	// Open reports whether a breaker is open: hits are refused without a call to the server.
 	Open() bool
 }
 

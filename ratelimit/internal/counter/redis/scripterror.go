@@ -28,7 +28,7 @@ func (l *redisLink) readScriptError(b *batch, o *op, e *rueidis.RedisError) (aga
 	return false, nil
 }
 
-// errReplicate is the reason of a Redis 6 that was told to replicate scripts as such.
+// errReplicate is the reason of a Redis 6 that is configured to replicate scripts as such.
 const errReplicate = "it needs lua-replicate-commands yes"
 
 // scriptError is the error that a command has in a script. Redis 6 puts the script's own around it.

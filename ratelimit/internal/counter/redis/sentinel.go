@@ -92,7 +92,7 @@ func (f *sentinels) watch(ctx context.Context, lost func() bool) {
 			next = refreshSoon
 		}
 		timer.Reset(next)
-		select { // many failures at once are one reason to ask
+		select { // many failures at once cause one query
 		case <-ctx.Done():
 			return
 		case <-time.After(refreshSoon):

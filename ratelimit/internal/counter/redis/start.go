@@ -8,7 +8,7 @@ import (
 	"gatehouse/ratelimit/internal/counter/link"
 )
 
-// resumer carries out what a server could not when it was asked.
+// resumer carries out what a server could not execute the first time.
 type resumer interface {
 	resume(ctx context.Context, req *counter.Request, undone *call) error
 }
@@ -73,8 +73,8 @@ func (s *Server) enqueueAll(calls []*counter.Started, now int64, open bool) (ref
 	return refused
 }
 
-// end takes the answer of a call that was started and that its batch has claimed. It is complete, unless the server
-// has to be asked again: then a goroutine of its own completes it.
+// end takes the answer of a call that was started and that its batch has claimed. It is complete, unless the server has
+// to be called again: then a separate goroutine completes it.
 func (s *Server) end(c *call) (done *counter.Started) {
 	st := c.started
 	c.started = nil
@@ -99,7 +99,7 @@ func (s *Server) end(c *call) (done *counter.Started) {
 	return st
 }
 
-// complete tells the owners, a run of requests of one owner at a time. No lock is held.
+// complete notifies the owners, a run of requests of one owner at a time. No lock is held.
 func complete(done []*counter.Started) {
 	for len(done) > 0 {
 		n := 1

@@ -43,7 +43,7 @@ func TestStarter(t *testing.T) {
 	})
 }
 
-// collector is an owner that keeps what it is told.
+// collector is an owner that records its notifications.
 type collector struct {
 	mu   sync.Mutex
 	done map[*counter.Started]int

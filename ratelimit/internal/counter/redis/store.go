@@ -14,15 +14,15 @@ import (
 	"gatehouse/ratelimit/internal/counter/link"
 )
 
-// patient callers, with more time than this, are sent away by the watchdog when their time is up.
-// A timer and a select for each would cost 1.0 of the 2.5 us that a hit takes (BenchmarkKVStore).
+// patient callers, with more time than this, are expired by the watchdog when their time is up. A timer and a select
+// for each would cost 1.0 of the 2.5 us that a hit takes (BenchmarkKVStore).
 const patient = 10 * time.Millisecond
 
 // Server counts in a key-value store that many processes share (Redis and what speaks like it).
 //
-// Hits are collected while a batch is in the store and go together in the next: one command for each
-// key, whoever hit it, with the answers handed out in the order of arrival. So a lone caller waits
-// for nobody, and many pay for one write and one read together. See batch, pipeline and watch.
+// Hits are collected while a batch is in the store and go together in the next: one command for each key, for all its
+// callers, with the answers handed out in the order of arrival. So a lone caller does not wait for others, and many
+// callers share one write and one read. See batch, pipeline and watch.
 type Server struct {
 	o       Options
 	newLink func(timeout time.Duration) connection
@@ -164,7 +164,7 @@ func (s *Server) Add(ctx context.Context, req *counter.Request) error {
 	return s.addLater(ctx, req, undone)
 }
 
-// addLater carries out what the server could not when it was asked, as soon as it can.
+// addLater carries out what the server could not execute the first time, as soon as it can.
 func (s *Server) addLater(ctx context.Context, req *counter.Request, undone *call) error {
 	ctx, cancel := context.WithTimeout(ctx, s.o.Settings.Timeout)
 	defer cancel()
@@ -326,7 +326,7 @@ func (s *Server) TotalConns() int64 { return s.stats.Total.Load() }
 // LocalCloses is how many of them were closed from our side (cx_local_close).
 func (s *Server) LocalCloses() int64 { return s.stats.LocalClose.Load() }
 
-// Open reports whether the breaker is open: hits are refused without asking the store.
+// Open reports whether the breaker is open: hits are refused without a call to the store.
 func (s *Server) Open() bool { return s.breaker.IsOpen() }
 
 // clock is the time since the store was made, monotonic, in nanoseconds.

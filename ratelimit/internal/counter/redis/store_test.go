@@ -167,7 +167,7 @@ func TestKVStore_ttl(t *testing.T) {
 	if err := s.Add(t.Context(), &req); err != nil || req.Hits[0].After != 1 {
 		t.Errorf("total %d (%v), want 1", req.Hits[0].After, err)
 	}
-	// Looking creates nothing.
+	// Peeking creates nothing.
 	add(t, s, now(), h("look", 0))
 	if n, _ := peer.Do(t.Context(), peer.B().Exists().Key("look").Build()).AsInt64(); n != 0 {
 		t.Error("a look has created a key")

@@ -9,15 +9,16 @@ import (
 )
 
 const (
-	// watchTick is how often the watchdog looks while hits come in.
+	// watchTick is how often the watchdog runs while hits come in.
 	watchTick = 2 * time.Millisecond
-	// watchBeat is the longest time between two looks that a busy machine explains.
+	// watchBeat is the longest time between two runs that counts as this process running: more means that it was
+	// stopped.
 	watchBeat = 4 * time.Millisecond
 	// watchRests after this long without any.
 	watchRests = 100 * time.Millisecond
-	// pingAfter is how long a connection rests before it is asked whether it lives.
+	// pingAfter is how long a connection is idle before it is pinged.
 	pingAfter = time.Second
-	// overflowIdle is how long an overflow connection rests before it is closed.
+	// overflowIdle is how long an overflow connection is idle before it is closed.
 	overflowIdle = 30 * time.Second
 	// probeTimeout bounds one probe of an open breaker.
 	probeTimeout = link.ProbeEvery
@@ -64,9 +65,9 @@ func (s *Server) watch() {
 	}
 }
 
-// oldest is the age of the oldest batch that is out, as far as this process ran meanwhile; ran is how much of
-// the time since the last look it did. A PING counts from when hits began to wait behind
-// it: alone, a late answer to it says more about this machine than about the store.
+// oldest is the age of the oldest batch that is out, as far as this process ran meanwhile; ran is how much of the time
+// since the previous check that was. A PING counts from when hits began to wait behind it: alone, a late answer to it
+// says more about this machine than about the store.
 func (s *Server) oldest(now int64, ran time.Duration) (oldest time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -119,7 +120,7 @@ func (s *Server) expire(c *call, now int64) {
 	}
 }
 
-// scaleUp looks after hits that have waited too long for a batch; s.mu is held.
+// scaleUp opens another connection for hits that have waited too long for a batch; s.mu is held.
 func (s *Server) scaleUp(now int64) {
 	if len(s.queue) == 0 {
 		return
@@ -149,7 +150,7 @@ func (s *Server) scaleUp(now int64) {
 // pingIdle pings idle connections and ends overflow ones; s.mu is held.
 func (s *Server) pingIdle(now int64) {
 	if s.breaker.IsOpen() {
-		return // the probe asks for all
+		return // the one probe stands for all
 	}
 	kept := s.idle[:0]
 	for _, l := range s.idle {
@@ -178,8 +179,7 @@ func (s *Server) forget(gone *pipeline) {
 	}
 }
 
-// startProbe asks a store that was lost whether it is back, on a connection of its own with a short
-// time-out.
+// startProbe checks, on a separate connection with a short time-out, whether a lost store is back.
 func (s *Server) startProbe() {
 	l := s.newLink(min(probeTimeout, s.o.Settings.Timeout))
 	s.mu.Lock()
