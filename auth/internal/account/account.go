@@ -32,8 +32,7 @@ type Options struct {
 	Wake func()
 	// SignedIn is called with the amr method of each session that was opened; nil: not at all.
 	SignedIn func(method string)
-	// Unsent is called for each message that is owed and that nothing can send, with its channel
-	// and why; nil: not at all.
+	// Unsent is called, with channel and reason, for each message that no configured sender can send; nil: no call.
 	Unsent func(channel, reason string)
 	// Now is the clock; nil: time.Now.
 	Now func() time.Time
@@ -85,7 +84,7 @@ type RequestInfo struct {
 	// TrustedIP is IP if it comes from a trusted header, else "".
 	TrustedIP string
 	// Network is what limits count the client under: an IPv4 address, an IPv6 /64, or whatever else the trusted header
-	// tells clients apart by; "" without such a header.
+	// identifies clients by; "" without such a header.
 	Network string
 	// Identified: the request came with a user's or an administrator's token.
 	Identified bool

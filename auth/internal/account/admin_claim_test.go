@@ -11,7 +11,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// What somebody else left in an account goes; the owner of the address gets a recovery mail.
+// What a former holder left in an account is removed; the owner of the address gets a recovery mail.
 func TestAdminClaim(t *testing.T) {
 	t.Parallel()
 	h := open(t, linking, func(s *account.Settings) { s.Phone.Autoconfirm = true })

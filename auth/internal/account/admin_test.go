@@ -216,7 +216,7 @@ func (h *house) ended(id uuid.UUID) string {
 	return strings.Join(reasons, " ")
 }
 
-// Another address in the place of one that the user had ends his sessions, all of them and at once.
+// Replacing an address of a user ends all sessions of the user at once.
 func TestAdminUpdate_endsSessions(t *testing.T) {
 	t.Parallel()
 	h := open(t)
@@ -272,7 +272,7 @@ func TestAdminUpdate_endsSessions(t *testing.T) {
 	}
 }
 
-// The log names users by id; their addresses stand beside it while they have them, and nowhere afterwards.
+// The log names users by ID. It shows their addresses next to it while they have them, and keeps none afterwards.
 func TestAuditLog_forgets(t *testing.T) {
 	t.Parallel()
 	h := open(t)
@@ -312,7 +312,7 @@ func TestAuditLog_forgets(t *testing.T) {
 	shown()
 }
 
-// A deleted user's sessions tell why they ended, and nothing of him.
+// A deleted user's sessions keep the reason of their end, and no data of the user.
 func TestAdminDelete_endsSessions(t *testing.T) {
 	t.Parallel()
 	h := open(t)

@@ -50,8 +50,8 @@ func (c *spied) Write(p []byte) (int, error) {
 	return c.Conn.Write(p)
 }
 
-// Whether anybody has an address does not show in what is done: as many statements, and a commit that has
-// something to write, for each of the public endpoints, with pauses between mails and without.
+// Known and unknown addresses cost the same work: the same number of statements, and a commit that has something to
+// write, for each of the public endpoints, with pauses between mails and without.
 func TestKnownAndUnknown_Statements(t *testing.T) {
 	t.Run("pauses", func(t *testing.T) { knownAndUnknown(t, time.Minute) })
 	t.Run("none", func(t *testing.T) { knownAndUnknown(t, 0) })

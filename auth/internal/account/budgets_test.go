@@ -35,7 +35,8 @@ func (h *house) sends(i int, c account.RequestInfo, email, number string) error 
 }
 
 // Two services get the same 40 calls. To one of them all addresses are known, to the other none: every answer is the
-// same, and so are those to the caller's own requests afterwards, by which the budget could tell.
+// same, and so are those to the caller's own requests afterwards, in which a difference in what is left of the budget
+// would show.
 func TestBudgets_knownAndUnknown(t *testing.T) {
 	t.Parallel()
 	for _, network := range []string{"", "192.0.2.7"} {

@@ -55,7 +55,7 @@ func (h *house) pkceArrival(p account.Arrival) string {
 	return out.Code
 }
 
-// A code that somebody got in an account before its owner proved the address gives nothing afterwards.
+// A code that was issued for an account before the owner proved the address is void afterwards.
 func TestClaim_endsCodes(t *testing.T) {
 	t.Parallel()
 	h := open(t, func(s *account.Settings) { s.External.AllowUnverified = true })

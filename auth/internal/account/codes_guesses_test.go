@@ -70,7 +70,8 @@ func TestVerify_parallelCodes(t *testing.T) {
 			t.Errorf("%s: %v, want 30 judged of 60", email, got)
 		}
 	}
-	// With one try left, one of many is judged: the right one cannot be told from the others by sending all at once.
+	// With one try left, only one of many concurrent codes is checked: sending all at once does not reveal the right
+	// one.
 	r[0].pass(3 * time.Minute)
 	r[1].pass(3 * time.Minute)
 	refused(t, r[0].SendOTP(t.Context(), browser, account.OTP{Email: "mia@example.org"}), "")

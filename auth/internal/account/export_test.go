@@ -6,7 +6,7 @@ import (
 	"gatehouse/auth/internal/provider"
 )
 
-// Arrival is a profile that a provider told, and what for.
+// Arrival is a profile from a provider, and the purpose it was fetched for.
 type Arrival struct {
 	provider.Profile
 	Optional  bool // EMAIL_OPTIONAL
@@ -18,7 +18,7 @@ type Arrival struct {
 	LinkTo    *Principal
 }
 
-// Arrive is what follows when a provider has told who somebody is.
+// Arrive runs what follows once a provider has returned a profile.
 func (a *Accounts) Arrive(ctx context.Context, req RequestInfo, p Arrival) (OAuthResult, error) {
 	op := oauthOp{f: *a.begin(req), profile: p.Profile, names: append([]string{p.Provider}, p.Aliases...),
 		optional: p.Optional, strict: !p.Native, challenge: p.Challenge, accepted: p.Accepted}

@@ -124,8 +124,8 @@ func checkFactorText(name, issuer string) error {
 	return nil
 }
 
-// makeRoom checks whether a user may have one more factor, and returns which unverified ones make room: those of the
-// same number, and the abandoned ones.
+// makeRoom checks whether a user may have one more factor, and returns the unverified ones to delete for it: those of
+// the same number, and the abandoned ones.
 func (s *Settings) makeRoom(factor store.Factor, u store.User, v store.Session,
 	now time.Time) (stale []uuid.UUID, err error) {
 	verified := 0

@@ -18,7 +18,8 @@ import (
 	"gatehouse/auth/internal/totp"
 )
 
-// Mails tell of a factor's first proof and of a verified one's end, if they are on and there is an address (9).
+// Mails report a factor's first proof and the end of a verified one, if they are enabled and the user has an address
+// (9).
 func TestFactors_notices(t *testing.T) {
 	t.Parallel()
 	h := open(t, func(s *account.Settings) {
@@ -75,7 +76,7 @@ func TestFactors_notices(t *testing.T) {
 		t.Error(h.level(g))
 	}
 	want("out of budget", "2 2")
-	// Nobody to tell.
+	// No address to notify.
 	h.set(func(s *account.Settings) { s.Email.Sent.N = 1000 })
 	number := "4915112345678"
 	if _, err := h.AdminCreate(t.Context(), browser, by,
@@ -92,8 +93,8 @@ func TestFactors_notices(t *testing.T) {
 	want("no address", "2 2")
 }
 
-// What the database holds is of no use without the root key; what an earlier root key sealed is sealed anew
-// when it is used.
+// What the database holds is of no use without the root key; what an earlier root key sealed is sealed again when it is
+// used.
 func TestFactors_atRest(t *testing.T) {
 	t.Parallel()
 	url := storetest.URL(t)
@@ -149,7 +150,7 @@ func TestFactors_atRest(t *testing.T) {
 	refused(t, err, "unexpected_failure: The key of this factor cannot be read")
 }
 
-// A new password voids the codes that were sent, whoever sets it.
+// A new password voids the codes that were sent, whether the user or an administrator sets it.
 func TestFactors_newPassword(t *testing.T) {
 	t.Parallel()
 	h := open(t)
@@ -201,7 +202,7 @@ func TestFactors_linkedSessions(t *testing.T) {
 	if refused(t, err, ""); h.level(waited) != "aal1 oauth" {
 		t.Error(h.level(waited))
 	}
-	// What the caller was when he set out for the provider is looked at again when he is back.
+	// The caller's state at the start of the OAuth flow is checked again at the callback.
 	low := h.signedIn("mia@example.org")
 	caller := h.caller(low)
 	e = h.app(again, "next")
@@ -220,7 +221,7 @@ func TestFactors_linkedSessions(t *testing.T) {
 	refused(t, err, "")
 }
 
-// Whoever was let in and put out meanwhile changes nothing.
+// A caller whose session ended during the call changes nothing.
 func TestFactors_putOut(t *testing.T) {
 	t.Parallel()
 	h := open(t)
@@ -285,7 +286,7 @@ func TestFactors_recovery(t *testing.T) {
 	refused(t, err, "insufficient_aal: AAL2 session is required to update email or password when MFA is enabled.")
 }
 
-// Of many enrolments at once as many get through as there is room for, and one for each name.
+// Of many concurrent enrolments as many succeed as the limit allows, and one for each name.
 func TestEnrollFactor_atOnce(t *testing.T) {
 	t.Parallel()
 	h := open(t, func(s *account.Settings) { s.Factors.MaxEnrolled = 3 })

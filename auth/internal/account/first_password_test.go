@@ -7,8 +7,8 @@ import (
 	"gatehouse/auth/internal/account"
 )
 
-// A password that is given together with an account's first address waits with the token, also with one that is
-// sent again: until the address is proven it is nobody's.
+// A password that is set together with an account's first address is kept with the token, also when that is sent again,
+// and takes effect only once the address is proven.
 func TestUpdateUser_firstAddressAndPassword(t *testing.T) {
 	t.Parallel()
 	h := open(t)
@@ -56,7 +56,7 @@ func TestUpdateUser_firstAddressAndPassword(t *testing.T) {
 			h.pass(time.Second)
 		}
 	}
-	// Whoever has an address changes the password at once.
+	// A user with a confirmed address changes the password at once.
 	mia := h.confirmed("mia@example.com")
 	out, err := h.update(mia, account.UserUpdate{Email: "mia2@example.com", Password: ptr("open sesame")})
 	if err != nil || out.PasswordHash == mia.User.PasswordHash {

@@ -209,7 +209,7 @@ func (h *house) decode(text []byte, v any) {
 	}
 }
 
-// newest is the letter of that kind that was written last.
+// newest is the latest message of that kind.
 func (h *house) newest(kind, to string) letter {
 	h.t.Helper()
 	all := h.letters()

@@ -125,7 +125,7 @@ func (f *flow) countNotifications(ctx context.Context, n int) {
 }
 
 // hashing is the workers as flows see them: a request whose deadline passes before a worker was done is answered like
-// one that the queue had no room for. It is not the request itself that takes so long.
+// one that found the queue full. The wait for a worker is what takes so long, not the request itself.
 type hashing struct{ workers *password.Workers }
 
 func (h hashing) Hash(ctx context.Context, text string) (string, error) {

@@ -80,8 +80,8 @@ func TestGenerateLink(t *testing.T) {
 		t.Errorf("%+v", l.User)
 	}
 	shows(`{"nick":"x"}`)
-	// For somebody unconfirmed the data is merged, and the password is that of the link that is used: who
-	// signed the address up before may be anybody.
+	// For an unconfirmed user the data is merged, and the password is that of the link that is used: the earlier
+	// sign-up may have been by another person.
 	l = ok(req{Type: "signup", Email: "mia@example.org", Password: "another", Data: []byte(`{"a":1}`)}, "signup")
 	shows(`{"a":1,"nick":"x"}`)
 	g := h.redeem("signup", l.HashedToken)

@@ -81,7 +81,7 @@ func TestSignInPassword_emptiedMeanwhile(t *testing.T) {
 					h.ban(g.User, "1h")
 				}
 				before := h.trail()
-				// The hook is asked between the hash and the statement that decides.
+				// The hook is called between the hash and the statement that decides.
 				h.set(func(s *account.Settings) {
 					s.Hooks.Password = func(context.Context, account.PasswordAttempt) (account.PasswordVerdict, error) {
 						for range 20 {
@@ -160,7 +160,7 @@ func TestSignInPassword_changedMeanwhile(t *testing.T) {
 	})
 }
 
-// Who has a session alone guesses the current password no oftener than a sign-in's, and together with them.
+// Guesses of the current password by the holder of a session count against the same limit as those at sign-in.
 func TestUpdateUser_currentPasswordGuesses(t *testing.T) {
 	t.Parallel()
 	const invalid = "current_password_invalid: Current password required when setting new password."
@@ -221,8 +221,8 @@ func TestUpdateUser_currentPasswordGuesses(t *testing.T) {
 	refused(t, again(nonce, "another"), "")
 }
 
-// A call that is refused because nothing may be sent does not tell the present password: it would change nothing, so
-// that a stolen session could try one after the other unnoticed.
+// A call that is refused because nothing may be sent does not reveal whether the current password was right: such a
+// call changes nothing, so a stolen session could otherwise try one password after the other unnoticed.
 func TestUpdateUser_sameUnsent(t *testing.T) {
 	t.Parallel()
 	const pause = "over_email_send_rate_limit: For security purposes, you can only request this after 60 seconds."

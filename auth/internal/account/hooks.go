@@ -183,7 +183,7 @@ func customClaimsOfRefresh(ctx context.Context, f *flow, session uuid.UUID) (*cu
 
 const rejectedPasswordMessage = "Further password verification attempts will be rejected."
 
-// reportPassword tells the hook about a password that was checked. A verdict against it is a Refusal.
+// reportPassword reports a checked password to the hook. A verdict against it is a Refusal.
 func reportPassword(ctx context.Context, f *flow, user uuid.UUID, right bool) error {
 	if f.settings.Hooks.Password == nil || user == uuid.Nil {
 		return nil

@@ -16,8 +16,8 @@ import (
 	"gatehouse/auth/internal/store/storetest"
 )
 
-// code is somebody's code that is asked. Each question needs a connection of a pool that has one: who asks with
-// a transaction open waits for himself.
+// code is a hook. Each of its calls needs the only connection of a pool, so that a flow that calls it with a
+// transaction open waits for itself.
 type code struct {
 	h       *house
 	mu      sync.Mutex
@@ -98,7 +98,7 @@ var no = &account.Refusal{Kind: account.Failed, Status: 403, Code: account.CodeH
 
 const saidNo = "hook_refused: members only"
 
-// news are the users that a message tells of.
+// news returns the users that the after-user-created messages report.
 func (h *house) news() (ids []uuid.UUID) {
 	h.t.Helper()
 	list, err := h.db.Messages(h.t.Context(), "", 1000)
@@ -113,7 +113,7 @@ func (h *house) news() (ids []uuid.UUID) {
 	return ids
 }
 
-// Every way to a new user asks once before and tells once after, of one id; who is refused leaves nothing.
+// Every way to a new user calls the hook once before and once after, with the same ID; a refused user leaves nothing.
 func TestHooks_creation(t *testing.T) {
 	t.Parallel()
 	for name, way := range map[string]struct {
@@ -179,8 +179,8 @@ func TestHooks_creation(t *testing.T) {
 	}
 }
 
-// A user who is known is no creation, but at a sign-up, whose answer must not tell; nor is one whom an
-// administrator makes or invites.
+// The hook is not called for known users, except at a sign-up, whose answer must not reveal them, nor for users whom an
+// administrator creates or invites.
 func TestHooks_noCreation(t *testing.T) {
 	t.Parallel()
 	h, c := hooked(t)
@@ -257,7 +257,7 @@ func TestHooks_claims(t *testing.T) {
 		t.Error(l)
 	}
 
-	// What is no set of claims is signed for nobody.
+	// An answer that is no set of claims is never signed.
 	for _, bad := range []string{`null`, `{}`, `[]`, `{"sub":1}`} {
 		h.set(func(s *account.Settings) {
 			s.Hooks.Claims = func(context.Context, account.ClaimsQuestion) (json.RawMessage, error) {

@@ -6,8 +6,8 @@ import (
 	"gatehouse/auth/internal/account"
 )
 
-// Who was let in, and put out before his change is written, changes nothing: else a stolen session could
-// have a code sent to its own number just behind the new password that ends it.
+// A session that ends between its check and the write changes nothing: otherwise a stolen session could have a code
+// sent to its own number just after the new password that ends it.
 func TestUpdateUser_putOutMeanwhile(t *testing.T) {
 	h := open(t)
 	h.confirmed("mia@example.org")

@@ -146,7 +146,7 @@ func digitMACs(f *flow, kinds []store.Kind, to, code string) [][]byte {
 }
 
 // decoyID returns the user ID that a sign-up gets for an address that has an account: a MAC of the address, so that it
-// is stable as that of a pending account is. It looks like any other.
+// is as stable as that of a pending account. It has the form of any other ID.
 func decoyID(f *flow, aud, who string) uuid.UUID {
 	var id uuid.UUID
 	copy(id[:], f.core.root.MAC(secret.FauxUser, aud, who))

@@ -9,8 +9,8 @@ import (
 	"gatehouse/auth/internal/account"
 )
 
-// Everything at once to one user: whoever locks in another order than the rest would wait for the
-// deadlock to be found, and be told to come back.
+// All flows at once on one user: a flow that locked in another order than the rest would run into a deadlock, and be
+// answered to retry.
 func TestMixed_parallel(t *testing.T) {
 	t.Parallel()
 	h := open(t, func(s *account.Settings) {

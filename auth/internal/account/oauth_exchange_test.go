@@ -25,8 +25,8 @@ func (h *house) linkCode(g account.Grant, p account.Arrival) string {
 	return h.pkceArrival(p)
 }
 
-// The URL that begins a linking may be opened by anybody. Whose browser comes back gets a code, and the identity
-// is linked by the client that has the verifier.
+// Any browser may open the URL that begins a linking. The one that returns gets a code, and the identity is linked by
+// the client that has the verifier.
 func TestLinkByCode(t *testing.T) {
 	t.Parallel()
 	url := storetest.URL(t)
@@ -87,7 +87,7 @@ func TestLinkByCode(t *testing.T) {
 	ended(t, h, g)
 }
 
-// What the asker was is looked at again by the exchange, and the level is the one at which the link was asked for.
+// The exchange checks the caller's state again; the level is that at which the link was requested.
 func TestLinkByCode_lookedAtAgain(t *testing.T) {
 	t.Parallel()
 	url := storetest.URL(t)
@@ -117,7 +117,7 @@ func TestLinkByCode_lookedAtAgain(t *testing.T) {
 			`insert into factors (id, user_id, kind, created_at, updated_at, verified_at) values (gen_random_uuid(), $1, 'totp', now(), now(), now())`, g.User.ID)
 		raise(t, url, g.Session)
 	}, low)
-	// A level that the session had when the link was asked for is kept.
+	// The level that the session had when the link was requested is kept.
 	g := h.confirmed("high@example.org")
 	raise(t, url, g.Session)
 	g, err := h.Refresh(t.Context(), browser, g.RefreshToken)
@@ -129,7 +129,7 @@ func TestLinkByCode_lookedAtAgain(t *testing.T) {
 	}
 }
 
-// A user without address is asked to confirm an unverified one: by the exchange, which has used the code up.
+// A user without an address has to confirm an unverified one: the exchange, which has used the code up, answers so.
 func TestLinkByCode_unverified(t *testing.T) {
 	t.Parallel()
 	h := open(t, linkingByCode)

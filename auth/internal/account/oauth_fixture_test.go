@@ -44,7 +44,7 @@ func (h *house) enters(p account.Arrival) account.Grant {
 	return g
 }
 
-// brief is a user as a failure shows him.
+// brief describes a user in a test failure.
 func brief(u store.User) string {
 	return fmt.Sprintf("%s %q %s confirmed %v phone %q password %t %v anonymous %t\n%s\n%s", u.ID, u.Email, u.Role,
 		u.EmailConfirmedAt, u.Phone, u.PasswordHash != "", providers(u), u.IsAnonymous, u.AppMetadata, u.UserMetadata)

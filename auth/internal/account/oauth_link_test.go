@@ -59,7 +59,7 @@ func TestLink(t *testing.T) {
 	refused(t, err, "identity_already_exists: Identity is already linked")
 	_, err = h.tryLink(tom, person("github", "17", "!else@example.org"))
 	refused(t, err, "identity_already_exists: Identity is already linked to another user")
-	// What he signs in with next time.
+	// The identity signs in the same user next time.
 	if h.enters(person("github", "17", "!else@example.org")).User.ID != u.ID {
 		t.Error("another user")
 	}
@@ -111,7 +111,7 @@ func raise(t *testing.T, url string, session uuid.UUID) {
 		`update sessions set aal = 2, amr = '[{"method": "totp", "timestamp": 2}, {"method": "password", "timestamp": 1}]' where id = $1`, session)
 }
 
-// What the caller was when he asked is looked at again when the browser comes back.
+// The caller's state at the request is checked again at the callback.
 func TestLink_lookedAtAgain(t *testing.T) {
 	t.Parallel()
 	h := open(t, linking)
@@ -141,8 +141,8 @@ func TestLink_lookedAtAgain(t *testing.T) {
 	}, "user_not_found: Linking target user not found")
 }
 
-// An anonymous user becomes a permanent one by the provider's verified address; an unverified one waits
-// for its mail, and is nobody's until then.
+// An anonymous user becomes a permanent one by the provider's verified address; an unverified one waits for its mail,
+// and belongs to no account until then.
 func TestLink_anonymous(t *testing.T) {
 	t.Parallel()
 	h := open(t, linking)
@@ -170,7 +170,7 @@ func TestLink_anonymous(t *testing.T) {
 		t.Error(brief(u))
 	}
 	l := h.newest("email_change", "tom@example.org")
-	other := h.enters(person("google", "t", "*tom@example.org")) // it keeps nobody from the address
+	other := h.enters(person("google", "t", "*tom@example.org")) // it does not block the address
 	if other.User.ID == u.ID {
 		t.Error("the guest attracted somebody")
 	}
@@ -270,7 +270,7 @@ func TestUnlink(t *testing.T) {
 }
 
 // A user whose address goes with the identity gets the verified one of another identity, and what was sent to
-// the old one is void. One that nobody has verified is never given: then the user has none.
+// the old one is void. An unverified address is never taken over: then the user has none.
 func TestUnlink_movesTheAddress(t *testing.T) {
 	t.Parallel()
 	h := open(t, linking)
@@ -295,7 +295,7 @@ func TestUnlink_movesTheAddress(t *testing.T) {
 		m["email_verified"] != false || m["email"] != nil {
 		t.Error(brief(u))
 	}
-	// An unverified address leads nobody into the account, and keeps nobody from the address.
+	// An unverified address gives no access to the account, and does not block the address.
 	victim := h.enters(person("keycloak", "v", "*open@example.org"))
 	if got := h.user(victim.User.ID); got.ID == u.ID || fmt.Sprint(providers(got)) != "[keycloak]" {
 		t.Errorf("%+v", got)

@@ -141,7 +141,7 @@ type emailOutcome struct {
 	confirm bool
 	// claim: the account was unconfirmed until now, so other ways into it are removed.
 	claim bool
-	// confirmByMail: the user is asked by mail to confirm the address.
+	// confirmByMail: a mail to the user requests confirmation of the address.
 	confirmByMail bool
 	// refuse: the sign-in is refused.
 	refuse bool

@@ -48,7 +48,7 @@ func TestExternal_newUser(t *testing.T) {
 		t.Errorf("%s, %d letters", h.trail(), len(h.letters()))
 	}
 
-	// Again: the same user, his data brought up to date, what he added kept.
+	// Again: the same user, with the provider's data updated and the user's own additions kept.
 	h.pass(time.Minute)
 	caller := h.caller(g)
 	if _, err := h.UpdateUser(t.Context(), browser, caller,
@@ -92,7 +92,7 @@ func TestExternal_linksByVerifiedAddress(t *testing.T) {
 		l.Vars.Email != "mia@example.org" {
 		t.Errorf("%+v", l)
 	}
-	h.caller(old) // nobody was put out
+	h.caller(old) // no session was ended
 	rows, _, err := h.db.AuditLog(t.Context(), store.AuditFilter{Action: "identity_linked", Limit: 1})
 	if err != nil || len(rows) != 1 || metadata(t, rows[0].Traits)["provider_id"] != "17" || rows[0].Actor != u.ID {
 		t.Errorf("%+v, %v", rows, err)
@@ -103,7 +103,7 @@ func TestExternal_linksByVerifiedAddress(t *testing.T) {
 	if u.ID != old.User.ID || fmt.Sprint(providers(u)) != "[email github google]" {
 		t.Error(brief(u))
 	}
-	// DISABLE_SIGNUP keeps newcomers out, and nobody who is known.
+	// DISABLE_SIGNUP refuses new users, and no known ones.
 	h.set(func(s *account.Settings) { s.DisableSignup = true })
 	h.enters(person("google", "g", "*primary@example.org"))
 	h.enters(person("gitlab", "l", "*mia@example.org"))
@@ -144,7 +144,7 @@ func TestExternal_noAddress(t *testing.T) {
 	if h.enters(p).User.ID != g.User.ID {
 		t.Error("another user")
 	}
-	// One who is known may come back by an ID token without address.
+	// A known user may sign in with an ID token without an address.
 	h.enters(person("apple", "a", "*mia@example.org"))
 	h.enters(native)
 }
@@ -169,7 +169,7 @@ func TestExternal_banned(t *testing.T) {
 	h.enters(person("google", "g", "*mia@example.org"))
 }
 
-// Apple tells the name on the first sign-in only.
+// Apple sends the name on the first sign-in only.
 func TestExternal_namesStay(t *testing.T) {
 	t.Parallel()
 	h := open(t)
@@ -208,7 +208,7 @@ func TestExternal_aliases(t *testing.T) {
 	}
 }
 
-// What signing in costs: a look, and a transaction that locks the user, looks again and writes.
+// What signing in costs: a read, and a transaction that locks the user, reads again and writes.
 func TestExternal_trips(t *testing.T) {
 	t.Parallel()
 	db, trips := storetest.Counting(t)
@@ -226,7 +226,7 @@ func TestExternal_trips(t *testing.T) {
 	}
 }
 
-// Callbacks at once for the same newcomer, and for the same address by several providers, make one user.
+// Concurrent callbacks for the same new user, and for the same address from several providers, create one user.
 func TestExternal_atOnce(t *testing.T) {
 	t.Parallel()
 	h := open(t)
@@ -255,7 +255,7 @@ func TestExternal_atOnce(t *testing.T) {
 			t.Errorf("%v", providers(u))
 		}
 	}
-	// And beside a sign-up with a password.
+	// And concurrently with a sign-up with a password.
 	for i := range 8 {
 		email := fmt.Sprintf("u%d@example.org", i)
 		wg.Go(func() {
@@ -293,7 +293,7 @@ func TestExternal_invitation(t *testing.T) {
 	const mismatch = "validation_failed: Invited email does not match emails from external provider"
 	_, err := accept(person("github", "17", "*other@example.org"))
 	refused(t, err, mismatch)
-	_, err = accept(person("github", "17", "!mia@example.org")) // told, not proven
+	_, err = accept(person("github", "17", "!mia@example.org")) // asserted, not verified
 	refused(t, err, mismatch)
 	g, err := accept(person("github", "17", "*other@example.org", "+mia@example.org"))
 	refused(t, err, "")
@@ -307,7 +307,7 @@ func TestExternal_invitation(t *testing.T) {
 	}
 	_, err = accept(person("github", "17", "*mia@example.org"))
 	refused(t, err, "invite_not_found: Invite not found")
-	// The identity is somebody else's already.
+	// The identity belongs to another user already.
 	l = invite("tom@example.org")
 	_, err = accept(person("github", "17", "*tom@example.org"))
 	refused(t, err, "identity_already_exists: Identity is already linked to another user")

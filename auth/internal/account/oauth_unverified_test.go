@@ -72,7 +72,7 @@ func TestExternal_allowUnverified(t *testing.T) {
 		t.Error(brief(u))
 	}
 	h.newest("confirmation", "mia@example.org")
-	// He is let in whether or not another mail may be sent now.
+	// The sign-in succeeds whether or not another mail may be sent now.
 	h.set(func(s *account.Settings) { s.Email.ConfirmationInterval = time.Hour })
 	h.enters(person("github", "17", "!mia@example.org")) // begins the pause
 	h.enters(person("github", "17", "!mia@example.org"))
@@ -93,7 +93,7 @@ func TestExternal_allowUnverified(t *testing.T) {
 	if n := len(h.letters()); n != 3 {
 		t.Errorf("%d letters after many at once", n)
 	}
-	// He is in, and gives himself a password; whoever proves the address puts him out.
+	// The user signs in and sets a password; a proof of the address by another ends that user's sessions.
 	h.pass(time.Second)
 	if _, err := h.UpdateUser(t.Context(), browser, h.caller(g),
 		account.UserUpdate{Password: new("another sesame")}); err != nil {
@@ -130,7 +130,7 @@ func TestExternal_unverifiedNeverLinks(t *testing.T) {
 	if u := h.user(g.User.ID); u.ID == mia.User.ID || u.Email != "mine@example.org" || u.EmailConfirmedAt.IsZero() {
 		t.Error(brief(u))
 	}
-	// Where no address is needed, he is let in without.
+	// If no address is required, the sign-in succeeds without one.
 	optional := person("github", "true", "!mia@example.org")
 	optional.Optional = true
 	if u := h.enters(optional).User; u.Email != "" || u.ID == mia.User.ID {
@@ -138,8 +138,8 @@ func TestExternal_unverifiedNeverLinks(t *testing.T) {
 	}
 }
 
-// The identity of a linked provider whose address nobody has verified attracts no other sign-in,
-// keeps nobody from signing up with the address, and is shown all the same.
+// The unverified address of a linked identity attracts no other sign-in and does not block a sign-up with the address;
+// the identity is shown all the same.
 func TestExternal_unverifiedIdentityAttractsNobody(t *testing.T) {
 	t.Parallel()
 	h := open(t, linking)
@@ -158,8 +158,8 @@ func TestExternal_unverifiedIdentityAttractsNobody(t *testing.T) {
 	}
 }
 
-// Exactly the address that was proven is confirmed: an account that was made with somebody else's
-// is not, when its owner proves one of his own.
+// Exactly the proven address is confirmed: an account that was created with another person's address is not, when its
+// holder proves an address of their own.
 func TestExternal_confirmsExactlyTheProvenAddress(t *testing.T) {
 	t.Parallel()
 	h := open(t)
@@ -171,14 +171,14 @@ func TestExternal_confirmsExactlyTheProvenAddress(t *testing.T) {
 	if u := h.user(victim.User.ID); fmt.Sprint(providers(u)) != "[google]" || u.Email != "victim@example.org" {
 		t.Error(brief(u))
 	}
-	// The attacker's door is shut: his identity is a stranger's now.
+	// The attacker's identity no longer leads to the account: it is a new user's now.
 	if u := h.enters(person("github", "17", "*attacker@example.org")).User; u.ID == victim.User.ID ||
 		u.Email != "attacker@example.org" {
 		t.Error(brief(u))
 	}
 }
 
-// Whoever signs up with a password for an address that a provider only told gets the account without that
+// A sign-up with a password, for an address that a provider asserted but did not verify, gets the account without that
 // provider's identity: the link that is used decides.
 func TestExternal_mailOfAnotherSignUpDropsTheIdentity(t *testing.T) {
 	t.Parallel()
@@ -308,7 +308,7 @@ func TestExternal_abandoned(t *testing.T) {
 		t.Error(brief(g.User))
 	}
 	gone(id)
-	// Its address keeps nobody from it, by another provider or by a sign-up.
+	// Its address blocks neither another provider's sign-in nor a sign-up.
 	leave("20", "bob@example.org", "")
 	if g := h.enters(person("google", "bob", "*bob@example.org")); g.User.Email != "bob@example.org" {
 		t.Error(brief(g.User))
@@ -317,7 +317,7 @@ func TestExternal_abandoned(t *testing.T) {
 	if g := h.confirmed("eve@example.org"); g.User.Email != "eve@example.org" {
 		t.Error(brief(g.User))
 	}
-	// Whoever was let in once, or is banned, is an account of its own.
+	// An account that has signed in once, or is banned, stays separate.
 	const verify = "provider_email_needs_verification: Unverified email with github. Verify the email with github in order to sign in"
 	for want, more := range map[string]string{
 		verify:                        `update users set last_sign_in_at = now() where id = $1`,

@@ -84,7 +84,7 @@ func TestSendOTP(t *testing.T) {
 	if u.PasswordHash != "" || !strings.Contains(string(u.UserMetadata), `"nick": "x"`) {
 		t.Errorf("%+v", u)
 	}
-	// So does somebody unconfirmed, although sign-ups are closed.
+	// So does an unconfirmed user, although sign-ups are closed.
 	h.signUp("tom@example.org", "sesame", `{}`)
 	h.set(func(s *account.Settings) { s.DisableSignup = true })
 	send(account.OTP{Email: "tom@example.org"})
@@ -105,7 +105,7 @@ func TestSendOTP(t *testing.T) {
 	send(account.OTP{Phone: "491512", CreateUser: true})
 	_, err = h.verify(account.Verify{Type: "sms", Phone: "491512", Token: h.newest("sms", "491512").Code})
 	refused(t, err, "")
-	// The address of another provider's identity is not to be signed up with, and nobody is written to.
+	// The address of another provider's identity cannot be signed up with, and no message is sent.
 	b := h.db.Batch()
 	b.PutIdentity(store.Identity{ID: uuid.New(), UserID: mia.ID, Provider: "github", ProviderID: "7",
 		Email: "mia@work.example", Data: []byte(`{}`), CreatedAt: noon, UpdatedAt: noon})

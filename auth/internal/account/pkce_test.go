@@ -70,7 +70,7 @@ func TestExchangeCode(t *testing.T) {
 		t.Errorf("trail %s", h.trail())
 	}
 
-	// A wrong verifier uses the code up, too old a code is told so, and a banned user gets nothing.
+	// A wrong verifier uses the code up, an expired code is answered as such, and a banned user gets nothing.
 	again := func(challenge account.Challenge) string {
 		t.Helper()
 		h.pass(time.Hour)

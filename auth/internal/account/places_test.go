@@ -48,7 +48,7 @@ func TestKnownPlaces(t *testing.T) {
 				"invalid_credentials: Invalid login credentials")
 		}
 		refused(t, h.signInFrom(home.first, "mia@example.org", "sesame"), tooManyPasswords)
-		// For an address that nobody has no place is known.
+		// No place is known for an address without an account.
 		for range 20 {
 			refused(t, h.signInFrom(home.first, "nobody@example.org", "wrong"),
 				"invalid_credentials: Invalid login credentials")
@@ -71,7 +71,7 @@ func TestKnownPlaces_parallel(t *testing.T) {
 	refused(t, r[1].signInFrom("198.51.100.1", "mia@example.org", "sesame"), "")
 }
 
-// A place is known for 90 days after the last sign-in there, and only while they are counted apart.
+// A place is known for 90 days after the last sign-in there, and only while the setting counts places separately.
 func TestKnownPlaces_forgotten(t *testing.T) {
 	t.Parallel()
 	h := open(t)

@@ -146,8 +146,8 @@ func (s *Settings) isOutlived(v store.Session, now time.Time) bool {
 		s.Sessions.Timebox > 0 && now.After(v.CreatedAt.Add(s.Sessions.Timebox))
 }
 
-// Identified reports whether a token is a user's that is not anonymous, or of an admin role. It looks at the token
-// alone: a session that ended since is not worth a read from the database.
+// Identified reports whether a token is a user's that is not anonymous, or of an admin role. It reads the token alone:
+// a session that has ended since is not worth a database query.
 func (a *Accounts) Identified(bearer string) bool {
 	var c token.Claims
 	if bearer == "" || a.core.verifyToken(&c, bearer, a.core.now()) != nil {

@@ -82,7 +82,7 @@ func smsQuota(f *flow, aud, number string) *quota {
 	return q
 }
 
-// boundClient limits a client that limits can tell apart to its share of the service's budget, for all routes together
+// boundClient limits a client that limits can identify to its share of the service's budget, for all routes together
 // that need no token. It comes after the service's budget: the order of taking is the same everywhere.
 func boundClient(f *flow, q *quota) *quota {
 	if f.settings.SentPerClient <= 0 || f.req.Network == "" || f.req.Identified || len(q.budgets) == 0 {

@@ -199,7 +199,7 @@ func TestRefresh_parallel(t *testing.T) {
 	}
 }
 
-// A session that rotates without pause is told to wait; handing out the child again is free.
+// A session that rotates without pause is refused as unavailable; handing out the child again is free.
 func TestRefresh_burst(t *testing.T) {
 	t.Parallel()
 	h := open(t, func(s *account.Settings) { s.Sessions.RefreshBurst = 3 })

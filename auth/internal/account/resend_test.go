@@ -44,7 +44,7 @@ func TestResend_pauseOfTheOther(t *testing.T) {
 	refused(t, err, "over_email_send_rate_limit: For security purposes, you can only request this after 60 seconds.")
 }
 
-// The cap of a number holds for codes that were asked for by another one.
+// The cap of a number also counts codes that another user requested.
 func TestResend_capOfTheOther(t *testing.T) {
 	h := open(t, func(s *account.Settings) { s.Phone.PerNumber = account.Rate{N: 3, Per: time.Hour} })
 	const wanted = "4915199999999"

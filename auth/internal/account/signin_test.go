@@ -53,7 +53,7 @@ func TestSignInPassword(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 
-	// What is wrong with an account is told to the owner of its password only.
+	// Why an account cannot sign in is revealed to the owner of its password only.
 	h.ban(mia, "1h")
 	f(account.Password{Email: "mia@example.org", Password: "sesame"}, "user_banned: User is banned")
 	f(account.Password{Email: "mia@example.org", Password: "wrong"}, wrong)
@@ -159,7 +159,7 @@ func TestSignInPassword_Statements(t *testing.T) {
 	f("mia@example.org", "sesame")
 }
 
-// ban bans a user, or lets him in again.
+// ban bans a user, or lifts the ban.
 func (h *house) ban(u store.User, duration string) {
 	h.t.Helper()
 	if _, err := h.AdminUpdate(h.t.Context(), browser, service, u.ID,
@@ -182,8 +182,8 @@ func (h *house) create(p account.Attributes) store.User {
 
 func ptr[T any](v T) *T { return &v }
 
-// With HideUnconfirmed a sign-up followed by a sign-in with the same password tells nobody whether the address
-// was free: the same answers, the same rows, and the same number of tries.
+// With HideUnconfirmed a sign-up followed by a sign-in with the same password does not reveal whether the address was
+// free: the same answers, the same rows, and the same number of tries.
 func TestSignInPassword_hideUnconfirmed(t *testing.T) {
 	t.Parallel()
 	h := open(t, func(s *account.Settings) { s.HideUnconfirmed, s.Passwords.TriesPerAccount = true, 5 })
@@ -218,12 +218,12 @@ func TestSignInPassword_hideUnconfirmed(t *testing.T) {
 	h.pass(5 * time.Minute)
 	h.redeem("signup", h.newest("confirmation", "free@example.org").Hash)
 	refused(t, h.signIn("free@example.org", "another"), "")
-	// Who has the right password hears of a ban.
+	// A sign-in with the right password is answered with the ban.
 	h.ban(h.confirmedAgain("free@example.org", "another").User, "1h")
 	refused(t, h.signIn("free@example.org", "another"), "user_banned: User is banned")
 }
 
-// Whose password is right, but not his address, cannot fill the log either.
+// A caller with the right password and an unconfirmed address cannot fill the log either.
 func TestSignInPassword_refusedSeldomNoted(t *testing.T) {
 	t.Parallel()
 	h := open(t)

@@ -22,8 +22,8 @@ func (h *house) idOf(email string) uuid.UUID {
 	return list[0].ID
 }
 
-// A sign-up for an unconfirmed account that is deleted between the look and the writing begins again: the mail's
-// link works, and nothing hangs on the deleted account.
+// A sign-up for an unconfirmed account that is deleted between the look-up and the writes starts again: the mail's link
+// works, and nothing refers to the deleted account.
 func TestSignUp_deletedMeanwhile(t *testing.T) {
 	t.Parallel()
 	for _, soft := range []bool{true, false} {
@@ -32,7 +32,7 @@ func TestSignUp_deletedMeanwhile(t *testing.T) {
 		old := h.idOf("mia@example.org")
 		h.pass(time.Second)
 		asked := 0
-		h.set(func(s *account.Settings) { // between the look and the hash
+		h.set(func(s *account.Settings) { // between the look-up and the hash
 			s.Hooks.BeforeCreate = func(context.Context, string, store.User) error {
 				if asked++; asked == 1 {
 					refused(t, h.AdminDelete(t.Context(), browser, service, old, soft), "")

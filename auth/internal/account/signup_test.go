@@ -101,7 +101,7 @@ func TestSignUp_refusals(t *testing.T) {
 	refused(t, err, "validation_failed: Users cannot sign up for this audience")
 }
 
-// Whoever asks can't tell a new, a pending and a confirmed address apart.
+// The answers for a new, a pending and a confirmed address do not differ.
 func TestSignUp_faux(t *testing.T) {
 	t.Parallel()
 	h := open(t)
@@ -210,7 +210,7 @@ func TestSignUp_limits(t *testing.T) {
 	refused(t, up("mia@example.org"), over)
 }
 
-// A hundred at once make one user, and the others are told to wait.
+// A hundred concurrent sign-ups create one user; the others are refused.
 func TestSignUp_parallel(t *testing.T) {
 	t.Parallel()
 	f := func(want string, change func(*account.Settings)) {
@@ -265,7 +265,7 @@ func TestSignUp_autoconfirm(t *testing.T) {
 	if want := "user_signedup login login user_repeated_signup"; h.trail() != want {
 		t.Errorf("trail %s, want %s", h.trail(), want)
 	}
-	// What lay unconfirmed from before becomes the newcomer's, unless somebody had set a password.
+	// An unconfirmed account from before becomes the new user's, unless it has a password.
 	h.set(func(s *account.Settings) { s.Email.Autoconfirm, s.Email.Configured = false, true })
 	_, err = h.SignUp(t.Context(), browser, account.SignUp{Email: "tom@example.org", Password: "first one"})
 	refused(t, err, "")

@@ -84,7 +84,7 @@ func TestUpdateUser_refusals(t *testing.T) {
 		func(s *account.Settings) { s.Phone.Configured = false })
 	f(g, account.UserUpdate{Password: ptr("sesame")}, account.Unprocessable,
 		"same_password: New password should be different from the old password.")
-	// The session came by mail: the current password is not asked for. It is after a sign-in with it.
+	// The session came by mail: the current password is not required. After a sign-in with the password it is.
 	f(g, account.UserUpdate{Password: ptr("sesame")}, account.Unprocessable,
 		"same_password: New password should be different from the old password.", current)
 	g = h.again("mia@example.org")
@@ -99,8 +99,8 @@ func TestUpdateUser_refusals(t *testing.T) {
 	refused(t, h.signIn("mia@example.org", "another"), "")
 }
 
-// Whoever holds a session may add an address of his own; the session that its proof opens does not let him
-// set a password without the present one.
+// The holder of a session may add another address; the session that its proof opens does not allow a new password
+// without the current one.
 func TestUpdateUser_currentPasswordAfterChange(t *testing.T) {
 	t.Parallel()
 	h := open(t, func(s *account.Settings) {
@@ -164,7 +164,7 @@ func TestUpdateUser_password(t *testing.T) {
 		m.Vars.SiteURL != h.s.SiteURL {
 		t.Errorf("%+v", m)
 	}
-	// Without budget nobody is told, and the password changes all the same.
+	// Without budget no notification is sent, and the password changes all the same.
 	h.set(func(s *account.Settings) { s.Email.Sent.N = 0 })
 	_, err = h.update(mine, account.UserUpdate{Password: ptr("a third one")})
 	refused(t, err, "")
@@ -406,7 +406,7 @@ func TestEmailChange_rules(t *testing.T) {
 	h.pass(time.Second)
 	_, err = h.Resend(t.Context(), browser, account.Resend{Type: "email_change", Email: "mia@example.org"})
 	refused(t, err, "")
-	// Somebody takes the address meanwhile.
+	// Another user takes the address meanwhile.
 	h.create(account.Attributes{Email: ptr("two@example.org"), EmailConfirm: ptr(true)})
 	_, err = redeem(h.newest("email_change", "mia@example.org"))
 	refused(t, err, "email_exists: A user with this email address has already been registered")
@@ -478,7 +478,7 @@ func TestAnonymous_becomesPermanent(t *testing.T) {
 			t.Errorf("%+v", u)
 		}
 		h.pass(time.Minute)
-		g, err = h.refresh(g.RefreshToken) // his session stays
+		g, err = h.refresh(g.RefreshToken) // the caller's session stays
 		if err != nil || h.caller(g).Claims.IsAnonymous {
 			t.Errorf("%+v, %v", g, err)
 		}

@@ -13,8 +13,8 @@ import (
 	"gatehouse/auth/internal/store/storetest"
 )
 
-// An account that never proved its address keeps nobody from it: at the proof it loses the address, and goes when
-// nothing else is left.
+// An account that never proved its address does not block it: when another proves the address, the account loses it,
+// and is deleted if nothing else is left.
 func TestAddressChange_unconfirmedGivesWay(t *testing.T) {
 	t.Parallel()
 	h := open(t, func(s *account.Settings) { s.Email.SecureChange = false })

@@ -10,8 +10,8 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// A password that comes with an invented token is not hashed: nobody can hash, and nobody misses it. Its policy comes
-// first all the same, and the miss counts.
+// A password that comes with an invented token is not hashed, so that such requests cannot keep the hash workers busy.
+// The password policy is checked first all the same, and the miss counts.
 func TestVerify_hashesForTokensOnly(t *testing.T) {
 	t.Parallel()
 	h := open(t)
@@ -44,7 +44,7 @@ func TestVerify_hashesForTokensOnly(t *testing.T) {
 			tokenExpired)
 	}
 	f(account.Verify{Type: "signup", Email: "mia@example.org", Token: l.Code, Password: chosen}, tokenExpired)
-	// Without a try left the right digits are not told by the time that a hash takes.
+	// Without a try left the time of a hash does not reveal the right digits.
 	h.pass(30 * time.Minute)
 	refused(t, h.SendOTP(t.Context(), browser, account.OTP{Email: "mia@example.org", CreateUser: true}), "")
 	l = h.newest("confirmation", "mia@example.org")

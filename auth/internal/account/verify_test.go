@@ -77,7 +77,7 @@ func TestVerify_refusals(t *testing.T) {
 	}
 }
 
-// Guessing does not fill the log: one row a minute for an address, one for all links that nobody was sent.
+// Guessing does not fill the log: one row a minute for an address, one for all invented links.
 func TestVerify_notesSeldom(t *testing.T) {
 	t.Parallel()
 	h := open(t)
@@ -284,7 +284,8 @@ func TestVerify_parallel(t *testing.T) {
 	}
 }
 
-// Whoever is confirmed by recovery or a magic link has no password: who signed up is not known to him.
+// An account that is confirmed by recovery or a magic link loses its password: the sign-up may have been by another
+// person.
 func TestVerify_confirmsWithout(t *testing.T) {
 	t.Parallel()
 	f := func(typ string, send func(*house) (hash string)) {
@@ -316,8 +317,7 @@ func TestVerify_confirmsWithout(t *testing.T) {
 	})
 }
 
-// A password may come with the verification of somebody who has none; his choice beats that of whoever
-// signed up.
+// A password may come with the verification of a user who has none; it wins over the one of the sign-up.
 func TestVerify_password(t *testing.T) {
 	t.Parallel()
 	h := open(t)
@@ -410,7 +410,7 @@ func TestVerify_testNumber(t *testing.T) {
 		refused(t, err, tokenExpired)
 	}
 	h.set(func(s *account.Settings) { s.Phone.TestCodes["491511299"] = "424242" })
-	_, err = h.verify(account.Verify{Type: "sms", Token: "424242", Phone: "491511299"}) // nobody has it
+	_, err = h.verify(account.Verify{Type: "sms", Token: "424242", Phone: "491511299"}) // no account has it
 	refused(t, err, tokenExpired)
 	h.pass(24 * time.Hour) // the end of it all
 	_, err = h.verify(account.Verify{Type: "sms", Token: "424242", Phone: "491511234"})

@@ -26,7 +26,7 @@ type verifyTx struct {
 	identity *store.Identity
 	// endSessions is the reason for which all older ones end; "" leaves them.
 	endSessions string
-	// dropForeign: external identities are deleted, except the one that asked for the token.
+	// dropForeign: external identities are deleted, except the one that requested the token.
 	dropForeign bool
 	// codeHash is the hash of the code for the token's PKCE flow.
 	codeHash      []byte
@@ -102,7 +102,7 @@ func (w *verifyTx) confirm() error {
 	return nil
 }
 
-// confirmedIdentity returns the external identity whose sign-in asked for this confirmation; nil: none did.
+// confirmedIdentity returns the external identity whose sign-in requested this confirmation; nil: none did.
 func (w *verifyTx) confirmedIdentity() *store.Identity {
 	for i := range w.u.Identities {
 		if w.u.Identities[i].ID == w.t.Identity {

@@ -7,8 +7,7 @@ import (
 	"gatehouse/auth/internal/account"
 )
 
-// What somebody has set going with a stolen session ends with a change of either address, which ends his
-// session.
+// Whatever was started with a stolen session ends with a change of either address, which ends that session.
 func TestAddressChange_dropsTheOther(t *testing.T) {
 	h := open(t, func(s *account.Settings) { s.Email.SecureChange = false })
 	g := h.confirmed("mia@example.org")
@@ -80,8 +79,8 @@ func TestAddressChange_atOnce(t *testing.T) {
 	h.redeem("email_change", h.newest("email_change", "mia@example.com").Hash)
 }
 
-// A new password ends the pauses of the user's own address only: with any he likes to name he could have
-// mails sent to strangers without a pause.
+// A new password ends the pauses of the user's own address only: for arbitrary addresses it would allow mails to
+// strangers without a pause.
 func TestUpdateUser_strangersPause(t *testing.T) {
 	h := open(t, func(s *account.Settings) { s.Email.Interval = time.Minute })
 	g := h.confirmed("eve@example.net")
