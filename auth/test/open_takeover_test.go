@@ -50,6 +50,12 @@ func TestTakeover_open(t *testing.T) {
 	f("serve", "-skip-migrations")
 	f("admin", "get", s.User(1).Email)
 	f("admin", "create", "-confirm", "new@example.org", "correct horse")
+	// Keys and mails are not carried: their commands work.
+	for _, args := range [][]string{{"keys", "list"}, {"mail", "list"}, {"check"}} {
+		if status, out, errs := command(t, env, "", args...); status != 0 {
+			t.Errorf("%q: %d\n%s\n%s", args, status, out, errs)
+		}
+	}
 	d.log.await(t, `"level":"error","msg":"a takeover from schema`, nil)
 	select {
 	case <-d.Ended():

@@ -49,6 +49,8 @@ func TestTakeover_commands(t *testing.T) {
 		"AUTH_TAKEOVER_SOURCE_URL=postgres://gone@127.0.0.1:1/gone?connect_timeout=1") // which it doesn't need
 	f(0, `^abandoned the takeover from .* auth: the tables here are empty\n$`, `^$`, "-abandon", "-yes")
 	env = with
+	f(0, `open since `, `^$`, "-ahead")
+	f(0, `^\{"source":"[^"]+ auth","state":"abandoned"\}\n$`, `^$`, "-abandon", "-yes", "-json")
 	f(0, `closed 2`, ``)
 	f(1, `^$`, `^takeover: the takeover from .* auth was closed at 2.*Z\n$`)
 

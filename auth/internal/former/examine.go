@@ -2,6 +2,7 @@ package former
 
 import (
 	"context"
+	"slices"
 	"strings"
 
 	"github.com/google/uuid"
@@ -20,10 +21,10 @@ type Counts struct {
 	Super, Admins int64
 }
 
-const countUsers = `
+var countUsers = `
 select
     count(*) filter (where u.instance_id <> ` + zeroID + `),
-    count(*) filter (where u.is_sso_user and u.deleted_at is null),
+    count(*) filter (where u.is_sso_user and ` + unset(`u.deleted_at`) + `),
     count(*) filter (where coalesce(u.email, '') = '' and coalesce(u.phone, '') = '' and not u.is_anonymous
         and exists (select from {S}.identities i where i.user_id = u.id and i.provider = 'web3')
         and not exists (select from {S}.identities i where i.user_id = u.id and i.provider <> 'web3')),
@@ -34,9 +35,9 @@ const countFactors = `
 select count(*) from {S}.mfa_factors f join {S}.users u on u.id = f.user_id
 where f.factor_type::text = 'webauthn' and f.status::text = 'verified'`
 
-const countOAuth = `
+var countOAuth = `
 select count(*), count(distinct c.id) from {S}.sessions s join {S}.oauth_clients c on c.id = s.oauth_client_id
-where c.deleted_at is null`
+where ` + unset(`c.deleted_at`)
 
 // Count counts what a takeover has to say something about; roles are those of administrators here.
 func (s *Source) Count(ctx context.Context, roles []string) (c Counts, err error) {
@@ -62,8 +63,8 @@ type Share struct {
 const ownerReason = `case when u.is_sso_user then 'saml' when u.instance_id <> ` + zeroID + ` then 'instances'
     when u.id = any($1) then 'duplicates' when u.deleted_at > '-infinity' then 'deleted' else '' end`
 
-const pendingUsers = `not u.is_anonymous and u.deleted_at is null and u.email_confirmed_at is null and u.phone_confirmed_at is null
-    and u.invited_at is null and u.encrypted_password <> '' and u.confirmation_sent_at is not null and not ` + isExternal
+var pendingUsers = `not u.is_anonymous and ` + unset(`u.deleted_at`) + ` and ` + unset(`u.email_confirmed_at`) + ` and ` + unset(`u.phone_confirmed_at`) + `
+    and ` + unset(`u.invited_at`) + ` and u.encrypted_password <> '' and not ` + unset(`u.confirmation_sent_at`) + ` and not ` + isExternal
 
 // Pending counts users who never confirmed their sign-up, and passwords: of the users in losers none is carried, and an
 // invited user brings no password.
@@ -85,7 +86,7 @@ func (s *Source) Pending(ctx context.Context, losers []uuid.UUID) (pending, pass
 		return pending, passwords, err
 	}
 	passwords, err = share(`select case when r <> '' then r when invited then 'invited' else '' end, count(*)
-		from (select ` + ownerReason + `, u.invited_at is not null and u.email_confirmed_at is null and u.phone_confirmed_at is null
+		from (select ` + ownerReason + `, not ` + unset(`u.invited_at`) + ` and ` + unset(`u.email_confirmed_at`) + ` and ` + unset(`u.phone_confirmed_at`) + `
 		      from {S}.users u where u.encrypted_password <> '') v (r, invited) group by 1`)
 	return pending, passwords, err
 }
@@ -98,8 +99,8 @@ func (s *Source) OddPasswords(ctx context.Context, each func(user uuid.UUID, pas
 	return s.rows(ctx, `
 select u.id, u.encrypted_password from {S}.users u
 where u.encrypted_password <> '' and not (length(u.encrypted_password) = 60 and u.encrypted_password ~ '`+plainBcrypt+`')
-    and u.deleted_at is null and `+userReason+` = ''
-    and not (u.invited_at is not null and u.email_confirmed_at is null and u.phone_confirmed_at is null)
+    and `+unset(`u.deleted_at`)+` and `+userReason+` = ''
+    and not (not `+unset(`u.invited_at`)+` and `+unset(`u.email_confirmed_at`)+` and `+unset(`u.phone_confirmed_at`)+`)
 order by u.id`, func(r pgx.Rows) error {
 		var user uuid.UUID
 		var password string
@@ -126,7 +127,7 @@ order by s.id`, func(r pgx.Rows) error {
 }
 
 // addressed are the users whom an address finds: neither deleted nor of SAML nor of another instance.
-const addressed = `u.deleted_at is null and ` + userReason + ` = ''`
+var addressed = unset(`u.deleted_at`) + ` and ` + userReason + ` = ''`
 
 // OddAddresses reads the addresses (email) or numbers (phone) that are perhaps not in the form in which they are stored
 // here: what is neither upper case nor beyond ASCII stays as it is.
@@ -182,19 +183,22 @@ where `+identityReason+` = '' group by 1`, func(r pgx.Rows) error {
 	return counts, err
 }
 
-// Clients are the connections of the schema's owner that are not a takeover's, by the address that they come from.
-func (s *Source) Clients(ctx context.Context) (hosts map[string]int64, err error) {
+// Clients are the connections of the schema's owner that are not a takeover's, by the address that they come from. Without
+// pg_read_all_stats a role sees of another one's connections only that they are there: their address is "". own are processes
+// that don't count.
+func (s *Source) Clients(ctx context.Context, own []int32) (hosts map[string]int64, err error) {
 	hosts = map[string]int64{}
-	err = s.rows(ctx, `select coalesce(host(client_addr), 'this machine'), count(*) from pg_stat_activity
-where usename = $1 and datname = current_database() and application_name <> $2 and pid <> pg_backend_pid()
-    and backend_type = 'client backend'
+	err = s.rows(ctx, `select case when backend_type is null then '' else coalesce(host(client_addr), 'this machine') end, count(*)
+from pg_stat_activity
+where usename = $1 and datname = current_database() and coalesce(application_name, '') <> $2 and pid <> all($3)
+    and coalesce(backend_type, 'client backend') = 'client backend'
 group by 1`, func(r pgx.Rows) error {
 		var host string
 		var n int64
 		err := r.Scan(&host, &n)
 		hosts[host] = n
 		return err
-	}, s.Catalog.Owner, ApplicationName)
+	}, s.Catalog.Owner, ApplicationName, own)
 	return hosts, err
 }
 
@@ -220,11 +224,24 @@ limit 1`, func(r pgx.Rows) error {
 	return pid, found, err
 }
 
+// keywords can't stand for a name without quotes, or not everywhere.
+var keywords = strings.Fields(`all analyse analyze and any array as asc asymmetric authorization between bigint binary bit
+	boolean both case cast char character check coalesce collate collation column concurrently constraint create cross
+	current_catalog current_date current_role current_schema current_time current_timestamp current_user dec decimal default
+	deferrable desc distinct do else end except exists extract false fetch float for foreign freeze from full grant greatest
+	group grouping having ilike in initially inner inout int integer intersect interval into is isnull join json json_array
+	json_arrayagg json_exists json_object json_objectagg json_query json_scalar json_serialize json_table json_value lateral
+	leading least left like limit localtime localtimestamp merge_action national natural nchar none normalize not notnull null
+	nullif numeric offset on only or order out outer overlaps overlay placing position precision primary real references
+	returning right row select session_user setof similar smallint some substring symmetric system_user table tablesample then
+	time timestamp to trailing treat trim true union unique user using values varchar variadic verbose when where window with
+	xmlattributes xmlconcat xmlelement xmlexists xmlforest xmlnamespaces xmlparse xmlpi xmlroot xmlserialize xmltable`)
+
 // Name is a name of one or two parts as it stands in SQL, without quotes where a part needs none.
 func Name(parts ...string) string {
 	var quoted []string
 	for _, p := range parts {
-		if strings.Trim(p, "abcdefghijklmnopqrstuvwxyz0123456789_") != "" || p == "" || p[0] <= '9' {
+		if strings.Trim(p, "abcdefghijklmnopqrstuvwxyz0123456789_") != "" || p == "" || p[0] <= '9' || slices.Contains(keywords, p) {
 			p = pgx.Identifier{p}.Sanitize()
 		}
 		quoted = append(quoted, p)

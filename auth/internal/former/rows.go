@@ -63,6 +63,9 @@ const zeroID = "'00000000-0000-0000-0000-000000000000'"
 
 const userReason = `case when u.is_sso_user then 'saml' when u.instance_id <> ` + zeroID + ` then 'instances' else '' end`
 
+// unset is the condition that a time there is missing: minus infinity is read as null.
+func unset(column string) string { return "coalesce(" + column + ", '-infinity') = '-infinity'" }
+
 // ownedReason is that of a row of a user, which may be deleted.
 const ownedReason = `when u.is_sso_user then 'saml' when u.instance_id <> ` + zeroID + ` then 'instances'
     when u.deleted_at > '-infinity' then 'deleted'`
@@ -251,7 +254,7 @@ const versionOf = `case
 
 // sessionReason is what a session's own row and user say.
 const sessionReason = `case ` + ownedReason + ` when {s.oauth_client_id} is not null then 'oauth'
-    when s.not_after <= {now} then 'expired' else '' end`
+    when s.not_after <= {now} and s.not_after > '-infinity' then 'expired' else '' end`
 
 const selectSessions = `
 select s.id, s.user_id, s.factor_id, s.created_at, s.refreshed_at at time zone 'UTC', s.not_after,

@@ -144,6 +144,20 @@ func (db *DB) readOnly(ctx context.Context, s statement, each func(pgx.Rows) err
 	})
 }
 
+var selectOwnProcesses = define(`
+select pid from pg_stat_activity where usename = current_user and application_name = current_setting('application_name')`)
+
+// OwnProcesses are the server's processes of connections by this role and application name, this program's among them.
+func (db *DB) OwnProcesses(ctx context.Context) (list []int32, err error) {
+	err = db.readOnly(ctx, selectOwnProcesses, func(r pgx.Rows) error {
+		var pid int32
+		err := r.Scan(&pid)
+		list = append(list, pid)
+		return err
+	})
+	return list, err
+}
+
 // CarriedTable is a table whose rows a takeover brings.
 type CarriedTable int
 
@@ -205,6 +219,12 @@ func (db *DB) SampleCarried(ctx context.Context, table CarriedTable, rows int) (
 		return err
 	}, rows)
 	return list, err
+}
+
+// CountUsers is DB.CountUsers within the transaction.
+func (c *Carrier) CountUsers(ctx context.Context) (n int64, err error) {
+	err = c.t.tx.QueryRow(ctx, c.t.db.sql[countCarried]).Scan(&n)
+	return n, err
 }
 
 var deleteCarried = [...]statement{

@@ -2,6 +2,7 @@ package takeover
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -40,6 +41,12 @@ func (r *run) abandon(ctx context.Context) error {
 			return store.ErrMoveLost
 		}
 		return err
+	}
+	if r.JSON {
+		return json.NewEncoder(r.Out).Encode(struct {
+			Source string `json:"source"`
+			State  string `json:"state"`
+		}{list[0].Source, "abandoned"})
 	}
 	fmt.Fprintf(r.Out, "abandoned the takeover from %s: the tables here are empty\n", list[0].Source)
 	return nil

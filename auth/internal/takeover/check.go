@@ -99,11 +99,22 @@ func (r *run) check(ctx context.Context) error {
 		return err
 	}
 	if r.Mode == Last {
-		hosts, err := r.Source.Clients(ctx)
+		own := []int32{}
+		if r.result.sameDatabase {
+			if own, err = r.DB.OwnProcesses(ctx); err != nil {
+				return err
+			}
+		}
+		hosts, err := r.Source.Clients(ctx, own)
 		if err != nil {
 			return err
 		}
 		for _, host := range slices.Sorted(maps.Keys(hosts)) {
+			if host == "" {
+				f.warn("role %s has %d connections to the schema there, and role %s may not see where from (grant pg_read_all_stats to %s;): is the service stopped?",
+					c.Owner, hosts[host], c.Role, c.Role)
+				continue
+			}
 			f.warn("role %s has %d connections from %s to the schema there: is the service stopped?", c.Owner, hosts[host], host)
 		}
 	}
@@ -207,8 +218,8 @@ func (f *findings) moves(ctx context.Context) error {
 		if err := r.resume(m); err != nil {
 			return err
 		}
-		if n := users - (r.steps.Written - r.steps.Deleted); n > 0 {
-			f.refuse("%d users signed up here while the takeover was open: auth takeover -abandon empties the tables", n)
+		if err := r.signups(users); err != nil {
+			f.refuse("%v", err)
 		}
 	case users > 0:
 		f.refuse("this service has %d users already: a takeover needs empty tables", users)
@@ -276,7 +287,7 @@ func (f *findings) providers(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.m.custom = customProviders(names, r.Settings.Providers)
+	r.m.custom = customProviders(names, r.Settings.Providers, r.steps.Custom)
 	counts, err := r.Source.ProviderCounts(ctx)
 	if err != nil {
 		return err

@@ -38,12 +38,33 @@ func (r *run) laterPass(ctx context.Context) error {
 func (r *run) laterTable(ctx context.Context, t table, since former.Floor) error {
 	r.progress.start(t.name, r.Source.Catalog.About(t.there))
 	var gone, freed, changed []uuid.UUID
+	// former have lost an identity: without one of another kind than email and phone an unconfirmed user is pending again.
+	var former []uuid.UUID
+	rewrite := func(least int) error {
+		if len(former) == 0 || len(former) < least {
+			return nil
+		}
+		err := r.writeChanged(ctx, tables[0], former)
+		former = former[:0]
+		return err
+	}
 	overflow := false
 	flush := func(least int) error {
 		if len(gone) < least && len(freed) < least {
 			return nil
 		}
+		var refused error
 		err := r.carry(ctx, t.name, func(ctx context.Context, c *store.Carrier) error {
+			if t.here == store.CarriedUsers && len(gone) > 0 {
+				// A daemon notices within a minute that a takeover is open. A sign-up of until then would be among those that are gone.
+				users, err := c.CountUsers(ctx)
+				if err != nil {
+					return err
+				}
+				if refused = r.signups(users); refused != nil {
+					return refused
+				}
+			}
 			n, err := c.Delete(ctx, t.here, gone)
 			if err == nil && t.here == store.CarriedUsers {
 				r.steps.Deleted += n
@@ -54,6 +75,9 @@ func (r *run) laterTable(ctx context.Context, t table, since former.Floor) error
 			return err
 		})
 		gone, freed = gone[:0], freed[:0]
+		if refused != nil {
+			return refused
+		}
 		return err
 	}
 	wanted := func(p *pair) bool { return p.wanted() && (p.here == nil || p.there.Changed) }
@@ -75,6 +99,12 @@ func (r *run) laterTable(ctx context.Context, t table, since former.Floor) error
 		case p.here != nil && p.there.Changed && t.here != store.CarriedSessions: // of which nothing can be another's
 			gone = append(gone, p.id)
 		}
+		if t.here == store.CarriedIdentities && p.here != nil && (!p.wanted() || p.here.user != p.there.User) {
+			former = append(former, p.here.user)
+			if err := rewrite(r.Hooks.Rows); err != nil {
+				return err
+			}
+		}
 		if wanted(&p) {
 			if overflow = overflow || len(changed) == r.Hooks.Kept; !overflow {
 				changed = append(changed, p.id)
@@ -85,6 +115,9 @@ func (r *run) laterTable(ctx context.Context, t table, since former.Floor) error
 	if err == nil && len(gone)+len(freed) > 0 {
 		err = flush(0)
 	}
+	if err == nil {
+		err = rewrite(0)
+	}
 	if err != nil {
 		return err
 	}
@@ -93,6 +126,14 @@ func (r *run) laterTable(ctx context.Context, t table, since former.Floor) error
 		return r.writeMissing(ctx, t, since, wanted)
 	}
 	return r.writeChanged(ctx, t, changed)
+}
+
+// signups is an error if there are more users here than the runs have written.
+func (r *run) signups(users int64) error {
+	if n := users - (r.steps.Written - r.steps.Deleted); n > 0 {
+		return fmt.Errorf("%d users signed up here while the takeover was open: auth takeover -abandon empties the tables", n)
+	}
+	return nil
 }
 
 // writeMissing finds the changed and missing rows once more, and writes them while it reads.

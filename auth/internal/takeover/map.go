@@ -5,6 +5,7 @@ import (
 	"cmp"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -174,11 +175,20 @@ func provenEmail(provider string, data json.RawMessage) string {
 
 // customProviders are our names of providers that are called custom:NAME there: those under which
 // AUTH_EXTERNAL_OIDC_<NAME>_* configures one. Two that would have one name, or that of a provider of ours, keep theirs.
-func customProviders(names []string, ours map[string]bool) map[string]string {
+// What an earlier run has decided stays, whatever providers have come since.
+func customProviders(names []string, ours map[string]bool, decided map[string]string) map[string]string {
 	short := func(name string) string {
 		return strings.ToLower(strings.NewReplacer("-", "_", ":", "_").Replace(strings.TrimPrefix(name, "custom:")))
 	}
-	uses, renamed := map[string]int{}, map[string]string{}
+	uses, renamed := map[string]int{}, maps.Clone(decided)
+	if renamed == nil {
+		renamed = map[string]string{}
+	}
+	for name, s := range decided {
+		if !slices.Contains(names, name) {
+			uses[s]++
+		}
+	}
 	for _, name := range names {
 		uses[short(name)]++
 	}

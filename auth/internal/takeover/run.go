@@ -60,6 +60,8 @@ type steps struct {
 	// LookedAt is when the pass began whose floor is the takeover's.
 	LookedAt time.Time `json:"looked_at,omitzero"`
 	PassAt   time.Time `json:"pass_at,omitzero"`
+	// Custom are our names of providers called custom:NAME there: rows that are here have them already.
+	Custom map[string]string `json:"custom,omitempty"`
 	// LinksUntil is when the last carried link expires.
 	LinksUntil time.Time `json:"links_until,omitzero"`
 }
@@ -97,6 +99,7 @@ func (r *run) run(ctx context.Context) error {
 	if err := r.open(ctx); err != nil {
 		return err
 	}
+	r.steps.Custom = r.m.custom
 	fresh := r.steps.Pass == "" && r.move.Floor == nil
 	if r.move.Floor == nil {
 		if err := r.firstPass(ctx); err != nil {
@@ -258,7 +261,7 @@ func (r *run) firstPass(ctx context.Context) error {
 	if r.steps.Pass == "" {
 		oldest := int64(r.floor)
 		r.move.PassFloor = &oldest
-		r.steps = steps{Pass: "first", Step: tables[0].name, PassAt: r.begun}
+		r.steps = steps{Pass: "first", Step: tables[0].name, PassAt: r.begun, Custom: r.m.custom}
 		if err := r.carry(ctx, "begin", nothing); err != nil {
 			return err
 		}

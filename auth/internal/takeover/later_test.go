@@ -1,0 +1,174 @@
+package takeover_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"gatehouse/auth/internal/former"
+	"gatehouse/auth/internal/former/formertest"
+	"gatehouse/auth/internal/takeover"
+)
+
+// A provider keeps the name that the first run has given it, whatever providers come later.
+func TestAhead_customProvider(t *testing.T) {
+	t.Parallel()
+	m := newMove(t, formertest.Newest)
+	identity := func(provider string) {
+		t.Helper()
+		m.there(t, `insert into auth.identities (provider_id, user_id, identity_data, provider) values ($1, $2, '{}', $3)`, provider, m.User(1).ID, provider)
+	}
+	identity("custom:a-b")
+	m.must(t, takeover.Ahead)
+	identity("custom:a:b")
+	identity("custom:c-d")
+	m.must(t, takeover.Ahead)
+	m.there(t, "delete from auth.identities where provider = 'custom:c-d'")
+	identity("custom:c:d")
+	m.must(t, takeover.Last)
+	for there, here := range map[string]string{"custom:a-b": "a_b", "custom:a:b": "custom:a:b", "custom:c:d": "custom:c:d"} {
+		if got := one[string](t, m.url, "select provider from identities where provider_id = $1", there); got != here {
+			t.Errorf("%s is %s here, want %s", there, got, here)
+		}
+	}
+}
+
+// An unconfirmed user who loses the identity of an external provider is a sign-up that waits, though no row of the user
+// has changed; so is one whose identity was given to another user.
+func TestAhead_identityDeleted(t *testing.T) {
+	t.Parallel()
+	for _, sql := range []string{
+		"delete from auth.identities where provider = 'github' and user_id = 'USER'",
+		"update auth.identities set user_id = 'OTHER' where provider = 'github' and user_id = 'USER'",
+	} {
+		m := newMove(t, formertest.Newest)
+		user := m.User(5)
+		m.there(t, `insert into auth.identities (provider_id, user_id, identity_data, provider) values ('5005', $1, '{}', 'github')`, user.ID)
+		waits := func() bool {
+			t.Helper()
+			return one[bool](t, m.url, `select password_hash = '' and exists (select from one_time_tokens t where t.user_id = u.id and t.password_hash <> '')
+				from users u where id = $1`, user.ID)
+		}
+		m.must(t, takeover.Ahead)
+		if waits() {
+			t.Error("with an identity of an external provider it is no sign-up that waits")
+		}
+		m.there(t, strings.NewReplacer("USER", user.ID.String(), "OTHER", m.User(1).ID.String()).Replace(sql))
+		m.must(t, takeover.Last)
+		if !waits() {
+			t.Errorf("after %s the sign-up does not wait", sql)
+		}
+	}
+}
+
+// A daemon that has not noticed the takeover yet may take a sign-up after the run has counted the users: the run stops
+// before it deletes that user.
+func TestAhead_signupMeanwhile(t *testing.T) {
+	t.Parallel()
+	m := newMove(t, formertest.Newest)
+	m.must(t, takeover.Ahead)
+	m.there(t, "delete from auth.users where id = $1", m.User(6).ID)
+	o := m.run(t, takeover.Last, func(o *takeover.Options) {
+		o.Hooks.Batch = func(step string) {
+			if step == "begin" {
+				formertest.Exec(t, m.url, `insert into users (id, aud, role, email, created_at, updated_at)
+					values (gen_random_uuid(), 'a', 'a', 'mine@example.org', now(), now())`)
+			}
+		}
+	})
+	const want = "1 users signed up here while the takeover was open: auth takeover -abandon empties the tables"
+	if o.err == nil || o.err.Error() != want {
+		t.Errorf("%v, want %s", o.err, want)
+	}
+	if n := one[int](t, m.url, "select count(*) from users where email = 'mine@example.org'"); n != 1 {
+		t.Errorf("%d users of that address, want 1", n)
+	}
+	m.refused(t, takeover.Last, "takeover: "+want)
+}
+
+// Minus infinity is a time that is missing, wherever the program reads it.
+func TestMinusInfinity(t *testing.T) {
+	t.Parallel()
+	m := newMove(t, formertest.Newest)
+	ann, pending := m.User(1), m.User(5)
+	m.there(t, `update auth.users set deleted_at = '-infinity', invited_at = '-infinity', banned_until = '-infinity' where id = $1`, ann.ID)
+	m.there(t, `update auth.sessions set not_after = '-infinity' where user_id = $1`, ann.ID)
+	m.there(t, `update auth.users set deleted_at = '-infinity', email_confirmed_at = '-infinity', phone_confirmed_at = '-infinity', invited_at = '-infinity'
+		where id = $1`, pending.ID)
+	m.there(t, `update auth.users set email = upper($1) where id = $2`, ann.Email, m.User(2).ID)
+	m.refused(t, takeover.Last, fmt.Sprintf("takeover: 1 addresses stand twice when written in lower case: %s %s", m.User(2).ID, ann.ID))
+	m.there(t, `update auth.users set email = $1 where id = $2`, m.User(2).Email, m.User(2).ID)
+	m.must(t, takeover.Last)
+	if !one[bool](t, m.url, `select deleted_at is null and invited_at is null and banned_until is null and email <> '' and password_hash <> ''
+		and exists (select from sessions s where s.user_id = u.id and s.not_after is null) from users u where id = $1`, ann.ID) {
+		t.Error("the user is not carried as one that was never deleted")
+	}
+	if !one[bool](t, m.url, `select password_hash = '' and email_confirmed_at is null
+		and exists (select from one_time_tokens t where t.user_id = u.id and t.password_hash <> '') from users u where id = $1`, pending.ID) {
+		t.Error("the sign-up does not wait")
+	}
+}
+
+// A batch ends at its size, too: large rows come a few at a time, in a first pass and in a later one.
+func TestRun_largeRows(t *testing.T) {
+	t.Parallel()
+	m := newMove(t, formertest.Newest)
+	const size, large = 6 << 20, 7
+	fill := func(letter string) {
+		t.Helper()
+		m.there(t, fmt.Sprintf(`update auth.users set raw_user_meta_data = jsonb_build_object('large', repeat('%s', %d))
+			where id in (select id from auth.users where email_confirmed_at is not null and deleted_at is null and not is_sso_user order by id limit %d)`,
+			letter, size, large))
+	}
+	run := func(mode takeover.Mode, letter string) {
+		t.Helper()
+		batches := 0
+		m.must(t, mode, func(o *takeover.Options) {
+			o.Hooks.Batch = func(step string) {
+				if step == "users" {
+					batches++
+				}
+			}
+		})
+		// The batch that reaches the bound ends there: three rows of 6 MiB.
+		if least := large * size / (former.BatchBytes + size); batches < least {
+			t.Errorf("%d batches of users, want at least %d", batches, least)
+		}
+		if n := one[int](t, m.url, "select count(*) from users where length(user_metadata->>'large') = $1 and left(user_metadata->>'large', 1) = $2", size,
+			letter); n != large {
+			t.Errorf("%d large rows are here, want %d", n, large)
+		}
+	}
+	fill("a")
+	run(takeover.Ahead, "a")
+	fill("b")
+	run(takeover.Last, "b")
+}
+
+// A role that may not see another one's connections says so.
+func TestWarnings_hiddenConnections(t *testing.T) {
+	t.Parallel()
+	m := newMove(t, formertest.Newest)
+	role := "reader_" + one[string](t, m.url, "select current_database()")
+	m.there(t, strings.ReplaceAll(`create role READER login bypassrls; grant usage on schema auth to READER; grant select on all tables in schema auth to READER;`,
+		"READER", role))
+	url := m.sourceURL
+	m.sourceURL = strings.Replace(url, "postgres@", role+"@", 1)
+	if o := m.must(t, takeover.Ahead); strings.Contains(o.log, "connections") {
+		t.Errorf("the program's own connections are warned of:\n%s", o.log)
+	}
+	held, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer held.Close(context.Background())
+	o := m.must(t, takeover.Last)
+	want := "takeover: warning: role postgres has 1 connections to the schema there, and role " + role + " may not see where from (grant pg_read_all_stats to " +
+		role + ";): is the service stopped?\n"
+	if !strings.Contains(o.log, want) {
+		t.Errorf("%s\nwant %s", o.log, want)
+	}
+}
