@@ -138,10 +138,15 @@ func (c *checker) exceptions(e *Entry) {
 		return
 	}
 	in, except := network.NewSet(l.cidr), network.NewSet(l.notCIDR)
+	together := network.NewSet(network.Merge(l.notCIDR))
 	used := make([]bool, len(l.notCIDR))
 	for i, p := range l.cidr {
 		by := except.Containing(p)
 		if by < 0 {
+			if together.Containing(p) >= 0 {
+				c.report.Warning(c.at(e, l.CIDR[i].Pos), l.CIDR[i].Text,
+					"cidr[%d] %s never matches: prefixes of not_cidr take all of it", i, l.CIDR[i].Text)
+			}
 			continue
 		}
 		c.report.Warning(c.at(e, l.CIDR[i].Pos), l.CIDR[i].Text,

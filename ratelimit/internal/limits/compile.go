@@ -196,6 +196,7 @@ func (c *compiler) entry(r *Rule, e *Entry, path []*step) {
 	}
 	further := make([]Rule, len(e.List.Items)-1)
 	r.Further = make([]*Rule, len(further))
+	c.rules.further = max(c.rules.further, len(further))
 	var room [8]string
 	labels, fixedSeen := room[:0], false
 	for i := range e.List.Items {

@@ -563,6 +563,8 @@ func TestMatch_warnings(t *testing.T) {
 		`f.yaml:4:10: domain "d", descriptor ip_{10.1.0.0/16,…}: cidr[0] 10.1.0.0/16 never matches: not_cidr[0] takes all of it`)
 	f("- key: ip\n  cidr: [10.1.0.0/16]\n  not_cidr: [10.1.0.0/16]\n",
 		`f.yaml:4:10: domain "d", descriptor ip_{10.1.0.0/16}: cidr[0] 10.1.0.0/16 never matches: not_cidr[0] takes all of it`)
+	f("- key: ip\n  cidr: [10.1.0.0/16, 10.2.0.0/16]\n  not_cidr: [10.1.128.0/17, 10.1.0.0/18, 10.1.64.0/18, 10.2.0.0/17]\n",
+		`f.yaml:4:10: domain "d", descriptor ip_{10.1.0.0/16,…}: cidr[0] 10.1.0.0/16 never matches: prefixes of not_cidr take all of it`)
 	f("- key: ip\n  not_cidr: [10.1.0.0/16]\n- key: ip\n  value: 10.1.2.3\n- key: ip\n  value: 11.*\n- key: ip\n" +
 		"  cidr: [11.0.0.0/8]\n")
 	f("- key: p\n  values: [x1, x2]\n- key: p\n  value: x*\n- key: p\n  values: [x3]\n  share_threshold: true\n" +
@@ -709,6 +711,17 @@ func TestCost_networks(t *testing.T) {
 	more := cost("{key: a}, {key: ip, cidr: [10.0.0.0/8, 10.1.0.0/16], not_cidr: [10.2.0.0/16]}")
 	if one < none+time.Millisecond || one > 10*none || more <= 2*one {
 		t.Errorf("none %v, one %v, more %v", none, one, more)
+	}
+}
+
+// It grows with the limits of lists, too.
+func TestCost_lists(t *testing.T) {
+	cost := func(list string) time.Duration { return mustLoad(t, Options{}, inDomain(list)).Cost(60 << 10) }
+	one := cost("{key: k, rate_limit: {unit: second, requests_per_unit: 1}}")
+	three := cost("{key: a, descriptors: [{key: k, rate_limits: [{unit: second, requests_per_unit: 1}, " +
+		"{unit: minute, requests_per_unit: 1}, {unit: hour, requests_per_unit: 1}]}]}")
+	if three < one+time.Millisecond || three > 10*one {
+		t.Errorf("one limit %v, three %v", one, three)
 	}
 }
 

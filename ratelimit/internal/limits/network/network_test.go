@@ -194,6 +194,58 @@ func TestSet_linear(t *testing.T) {
 	}
 }
 
+func TestMerge(t *testing.T) {
+	f := func(in, want string) {
+		t.Helper()
+		var prefixes []Prefix
+		for text := range strings.FieldsSeq(in) {
+			p, _, ok := ParsePrefix(text)
+			if !ok {
+				t.Fatal(text)
+			}
+			prefixes = append(prefixes, p)
+		}
+		if got := fmt.Sprint(Merge(prefixes)); got != "["+want+"]" {
+			t.Errorf("Merge(%s) = %s, want [%s]", in, got, want)
+		}
+	}
+	f("", "")
+	f("10.0.0.0/8", "10.0.0.0/8")
+	f("10.128.0.0/9 10.0.0.0/9", "10.0.0.0/8")
+	f("10.0.0.0/9 10.0.0.0/9 10.1.0.0/16", "10.0.0.0/9")
+	f("10.128.0.0/9 11.0.0.0/9", "10.128.0.0/9 11.0.0.0/9") // side by side, but no halves
+	f("10.192.0.0/10 10.0.0.0/9 10.128.0.0/10 11.0.0.0/8", "10.0.0.0/7")
+	f("0.0.0.0/1 128.0.0.0/1 ::/1 8000::/1", "0.0.0.0/0 ::/0")
+	f("0.0.0.0/0 ::/0 1.2.3.4 ::1", "0.0.0.0/0 ::/0")
+	f("2001:db8::/128 2001:db8::1", "2001:db8::/127")
+	f("0.0.0.0/32 ::/128", "0.0.0.0 ::")
+}
+
+// Merged prefixes hold the same addresses, and no two of them could be one.
+func TestMerge_linear(t *testing.T) {
+	for seed := range uint64(300) {
+		r := rand.New(rand.NewPCG(seed, 2))
+		var prefixes []Prefix
+		for range r.IntN(40) {
+			prefixes = append(prefixes, addr4(r.Uint32()&0xf00f<<16).First(4+r.IntN(13)))
+		}
+		merged := Merge(prefixes)
+		was, is := NewSet(prefixes), NewSet(merged)
+		for v := range uint32(1 << 16) {
+			if a := addr4(v << 16); was.Contains(a) != is.Contains(a) {
+				t.Fatalf("seed %d: %v in %v but not in %v, or the other way round", seed, a, prefixes, merged)
+			}
+		}
+		for i, p := range merged {
+			for _, q := range merged[:i] {
+				if p.contains(q) || q.contains(p) || p.isHalf(q) {
+					t.Fatalf("seed %d: %v and %v of %v", seed, q, p, merged)
+				}
+			}
+		}
+	}
+}
+
 func TestSet_empty(t *testing.T) {
 	s := NewSet(nil)
 	for _, text := range []string{"1.2.3.4", "::1"} {

@@ -1,6 +1,8 @@
 package network
 
 import (
+	"cmp"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -63,3 +65,30 @@ func (p Prefix) AppendTo(dst []byte) []byte {
 }
 
 func (p Prefix) String() string { return string(p.AppendTo(nil)) }
+
+// Merge is the fewest prefixes that hold the same addresses. Those given must be Masked.
+func Merge(prefixes []Prefix) (merged []Prefix) {
+	sorted := slices.SortedFunc(slices.Values(prefixes), func(a, b Prefix) int {
+		return cmp.Or(cmp.Compare(family(a.Addr), family(b.Addr)), cmp.Compare(a.hi, b.hi), cmp.Compare(a.lo, b.lo),
+			cmp.Compare(a.bits, b.bits))
+	})
+	for _, p := range sorted {
+		if n := len(merged); n > 0 && merged[n-1].contains(p) {
+			continue
+		}
+		merged = append(merged, p)
+		for n := len(merged); n > 1 && merged[n-2].isHalf(merged[n-1]); n = len(merged) {
+			merged = append(merged[:n-2], p.First(merged[n-1].Bits()-1))
+		}
+	}
+	return merged
+}
+
+func (p Prefix) contains(q Prefix) bool {
+	return p.v6 == q.v6 && p.bits <= q.bits && q.First(p.Bits()) == p
+}
+
+// isHalf reports whether the two are the halves of one prefix.
+func (p Prefix) isHalf(q Prefix) bool {
+	return p.v6 == q.v6 && p.bits == q.bits && p.bits > 0 && p.First(p.Bits()-1) == q.First(q.Bits()-1)
+}
