@@ -8,10 +8,10 @@ import (
 	"time"
 )
 
-// enumerationProbe is a request whose answer must not tell whether somebody has an account, by its time either.
+// enumerationProbe is a request whose answer must not reveal, by its time either, whether an account exists.
 type enumerationProbe struct {
 	name, path string
-	body       string // %[1]s is the address, %[2]s a password that nobody has
+	body       string // %[1]s is the address, %[2]s a password that no account has
 	status     int
 }
 

@@ -14,7 +14,7 @@ const (
 	userRate     = 100 // GET /user a second meanwhile
 )
 
-// floodRound is GET /user without and with a flood of sign-ins beside it.
+// floodRound is GET /user without and with a concurrent flood of sign-ins.
 type floodRound struct {
 	quiet, flooded sample
 	// signIns are what the daemon did a second, hashes what the cores allow: a bare handler that only

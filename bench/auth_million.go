@@ -19,13 +19,13 @@ const (
 	millionCrowd    = 2_000
 )
 
-// millionScenarios are asked of a database that is empty but for the crowd, and of the large one.
+// millionScenarios run on a database that is empty but for the accounts of the load, and on the large one.
 var millionScenarios = []string{"user", "refresh", "password"}
 
 // millionRound is a scenario's p50 and p99 on both in one round.
 type millionRound struct{ small, large sample }
 
-// startMillion fills a database, starts a daemon on it, and signs in as a crowd of its users.
+// startMillion fills a database, starts a daemon on it, and signs in as many of its users.
 func (s *authSuite) startMillion(ctx context.Context) error {
 	const name = "million"
 	url, err := s.db.create(ctx, name)
@@ -134,7 +134,7 @@ func (s *authSuite) measureMillion(ctx context.Context, round int) error {
 
 // wholeReads is how often one of the large tables has been read from end to end.
 func (s *authSuite) wholeReads(ctx context.Context) (n int64, err error) {
-	time.Sleep(1500 * time.Millisecond) // a backend tells at most once a second what it has done
+	time.Sleep(1500 * time.Millisecond) // a backend reports its statistics at most once a second
 	conn, err := pgx.Connect(ctx, s.db.server.PostgresURL("million"))
 	if err != nil {
 		return 0, err

@@ -27,7 +27,7 @@ const (
 	benchPassword = "correct horse battery staple"
 )
 
-// database is the private PostgreSQL of the measurements, and a connection that looks at it.
+// database is the private PostgreSQL of the measurements, and a connection that observes it.
 type database struct {
 	server *localserver.Server
 	conn   *pgx.Conn

@@ -36,7 +36,7 @@ type authSuite struct {
 	trips map[string]map[string]float64 // round trips to PostgreSQL for each request, by edition and scenario
 }
 
-// authLine names one line of the table: who is asked what.
+// authLine names one line of the table: a scenario and its target.
 type authLine struct{ scenario, target string }
 
 // The yardsticks are scenarios and targets of their own.
@@ -76,11 +76,11 @@ var needs = map[string][]string{
 	"hash:4":     {"password"},
 	"sign:RS256": {"refresh"},
 	"sign:ES256": {"refresh"},
-	// Without newcomers nobody can leave.
+	// Only accounts that have signed up can sign out.
 	"signup": {"logout"},
 }
 
-// asked says whether a line is to be measured.
+// asked reports whether a line is to be measured.
 func (s *authSuite) asked(l authLine) bool {
 	return s.wanted(l.scenario) || slices.ContainsFunc(needs[l.scenario], s.wanted)
 }
@@ -233,7 +233,7 @@ func (s *authSuite) round(ctx context.Context, round int) error {
 	return nil
 }
 
-// load is what a line's target is asked.
+// load returns the requests to a line's target.
 func (s *authSuite) load(l authLine, round int) load {
 	load := load{addr: s.targets[l.target].addr, conns: authConns, warm: 200 * time.Millisecond, run: s.time}
 	crowd := s.crowd[l.target]

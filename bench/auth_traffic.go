@@ -13,13 +13,13 @@ import (
 // account is a user with a password and one session.
 type account struct{ email, access, refresh string }
 
-// authConns is how many connections the scenarios are asked over, each with one request in flight.
+// authConns is how many connections the scenarios use, each with one request in flight.
 const authConns = 16
 
 // clientHeaders are what the client library sends with everything.
 const clientHeaders = "User-Agent: gatehouse-bench\r\nX-Client-Info: gotrue-js/2.0.0\r\nX-Supabase-Api-Version: 2024-01-01\r\n"
 
-// appendRequest writes one request. The Host is nobody's: the daemon's links come from its settings.
+// appendRequest writes one request. The Host does not matter: the daemon's links come from its settings.
 func appendRequest(b []byte, method, path, bearer string, body []byte) []byte {
 	b = append(b, method...)
 	b = append(b, ' ')
@@ -185,8 +185,8 @@ func signingOut(conns int, accounts []account) httpTraffic {
 	}
 }
 
-// signUpAccounts signs up n accounts, in the order of nothing in particular: neighbours in the table aren't asked
-// for one after the other.
+// signUpAccounts signs up n accounts in no particular order, so that neighbours in the table are not read one after the
+// other.
 func signUpAccounts(t *target, prefix string, n int) ([]account, error) {
 	var accounts []account
 	l := load{addr: t.addr, traffic: signingUp(prefix, &accounts), conns: authConns, run: 5 * time.Minute, calls: n}

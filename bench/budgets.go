@@ -110,7 +110,7 @@ func (s *suite) memory(ctx context.Context) error {
 	return rss("1M live keys", 200, ruleText(0, 1), keys, "MEMORY_MAX_KEYS=2000000")
 }
 
-// binary looks at the program itself.
+// binary measures the program file.
 func (s *suite) binary(context.Context) error {
 	file, err := os.Stat(s.testbed.daemon)
 	if err != nil {
@@ -139,7 +139,7 @@ func peakRSS(pid int) (int64, error) {
 	return kb << 10, nil
 }
 
-// goBenchmarks runs those beside the code, briefly, and passes their lines on.
+// goBenchmarks runs the Go benchmarks of the packages, briefly, and prints their lines.
 func (s *suite) goBenchmarks(ctx context.Context) error {
 	fmt.Fprintln(os.Stderr, "Go benchmarks")
 	args := []string{"test", "-run", "^$", "-bench", ".", "-benchmem", "-benchtime", "100ms", "./shared/..."}

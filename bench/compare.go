@@ -14,8 +14,8 @@ type edition struct {
 	ratelimit, auth string // the programs
 }
 
-// With -against, the earlier programs run twice: how far two processes of one program lie apart is the
-// noise of a row.
+// With -against, the earlier programs run twice: the difference between two processes of one program is the noise of a
+// row.
 const (
 	beforeSuffix = "-before"
 	againSuffix  = "-again"
@@ -98,7 +98,7 @@ func (l *testbed) rotated(round int) []edition {
 	return append(all[first:len(all):len(all)], all[:first]...)
 }
 
-// withEditions puts a line's twins of the earlier programs next to it; yardsticks have none.
+// withEditions adds, next to a line, the same line for the earlier programs; yardsticks have none.
 func (s *suite) withEditions(g group, round int) (all group) {
 	for _, l := range g {
 		for _, e := range s.testbed.rotated(round) {
@@ -114,7 +114,7 @@ func (s *suite) withEditions(g group, round int) (all group) {
 
 func isYardstick(target string) bool { return target == "plain" || target == "tuned" }
 
-// compareEditions prints the rate limit daemon beside its earlier program.
+// compareEditions prints the rate limit daemon next to its earlier program.
 func (s *suite) compareEditions() {
 	if s.testbed.against == "" {
 		return
@@ -182,7 +182,7 @@ func (s *authSuite) withEditions(g []authLine, round int) (all []authLine) {
 	return all
 }
 
-// compareEditions prints the auth daemon beside its earlier program.
+// compareEditions prints the auth daemon next to its earlier program.
 func (s *authSuite) compareEditions() {
 	if s.testbed.against == "" {
 		return

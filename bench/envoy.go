@@ -101,7 +101,7 @@ func envoyProgram() string {
 	return found[0]
 }
 
-// startEnvoys starts one in front of each target that is asked through it, unless there is no Envoy here.
+// startEnvoys starts an Envoy in front of each target that is measured through one, unless there is no Envoy here.
 func (s *suite) startEnvoys(ctx context.Context) error {
 	program := envoyProgram()
 	for _, g := range groups() {

@@ -35,7 +35,7 @@ func dialHTTP(addr string) (*httpClient, error) {
 	return &httpClient{socket: s}, nil
 }
 
-// receive reads what has come. done tells a whole answer from a part; body is valid until the next call.
+// receive reads what has come. done reports that the answer is complete; body is valid until the next call.
 func (c *httpClient) receive() (status int, body []byte, done bool, err error) {
 	for {
 		c.in = append(c.in, make([]byte, 4096)...) // no allocation once the buffer has grown

@@ -106,8 +106,8 @@ func TestOpenLoop(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A Poisson count of 1,000 lies within 4 standard deviations, 126, practically always. Answers
-	// that a slow machine still owes at the end are missing, hence only an upper bound is strict.
+	// A Poisson count of 1,000 lies within 4 standard deviations, 126, practically always. Answers still pending at the
+	// end on a slow machine are missing, hence only the upper bound is strict.
 	if r.ok == 0 || r.ok > 1_130 || r.failed != 0 {
 		t.Errorf("%d OK, %d failed (%s) in half a second at 2,000 a second", r.ok, r.failed, r.refusal)
 	}

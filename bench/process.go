@@ -25,7 +25,7 @@ type usage struct {
 // clockTick is the unit of /proc's times. Linux fixes it at 100 a second for user space.
 const clockTick = 10 * time.Millisecond
 
-// readUsage reads /proc. A pid of 0 is nobody and has used nothing.
+// readUsage reads /proc. A pid of 0 is no process and has used nothing.
 func readUsage(pid int) (usage, error) {
 	if pid == 0 {
 		return usage{}, nil

@@ -122,7 +122,7 @@ func createResult(now time.Time) (*os.File, error) {
 		os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 }
 
-// header says where it was measured: figures without it can't be compared.
+// header prints where it was measured: results without it cannot be compared.
 func (s *suite) header() error {
 	s.report.linef("gatehouse bench, %s, %s/%s, %d cores", time.Now().UTC().Format("2006-01-02 15:04 MST"),
 		runtime.GOOS, runtime.GOARCH, runtime.NumCPU())
@@ -207,8 +207,8 @@ func (s *suite) tables() {
 	s.report.printBudgets("kinds of limits, round by round")
 }
 
-// ratioBudget is the most, or the least, that a target's figure may be of its twin's in the same round, or of the tuned
-// yardstick's where it has no twin.
+// ratioBudget is the largest, or smallest, permitted ratio of a target's value to its twin's in the same round, or to
+// the tuned yardstick's where it has no twin.
 type ratioBudget struct {
 	line   line
 	name   string

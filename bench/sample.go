@@ -21,8 +21,8 @@ type sample struct {
 	wal      float64 // bytes of PostgreSQL for each call
 }
 
-// measure runs a load against a target and reads both processes' CPU time around it. It refuses a
-// run in which other answers came than the scenario asks for: its figures would mean nothing.
+// measure runs a load against a target and reads both processes' CPU time around it. It refuses a run with other
+// answers than the scenario expects: its values would mean nothing.
 func measure(t *target, l load, s scenario) (sample, error) {
 	l.addr = t.addr
 	if _, http := l.traffic.(httpTraffic); http {
@@ -74,7 +74,7 @@ func measure(t *target, l load, s scenario) (sample, error) {
 // none is the sample of a run that was refused: it has its place in the rounds but no figures.
 var none = sample{cpu: math.NaN()}
 
-// spread is what several rounds came to.
+// spread is the median, the lowest and the highest value of several rounds.
 type spread struct{ median, low, high float64 }
 
 func spreadOf(values []float64) spread {

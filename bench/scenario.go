@@ -148,7 +148,7 @@ type encoder struct {
 // slot is where digits from to to of the number stand.
 type slot struct{ at, from, to int }
 
-// newEncoder draws its numbers from a fixed seed: two targets are asked for the same keys.
+// newEncoder draws its numbers from a fixed seed: two targets get the same keys.
 func newEncoder(s scenario, seed uint64) *encoder {
 	e := &encoder{numbers: numbers(s, seed)}
 	e.message = protowire.AppendTag(e.message, 1, protowire.BytesType)

@@ -38,7 +38,7 @@ type suite struct {
 	report  *report
 }
 
-// line names one line of the suite: who is asked what, and how.
+// line names one line of the suite: the target, the scenario and the kind of load.
 type line struct {
 	scenario, target string
 	open             bool
@@ -99,7 +99,7 @@ func groups() []group {
 }
 
 const (
-	slowRate, fastRate = 2_000, 30_000 // calls a second of the open loops beside that of -rate
+	slowRate, fastRate = 2_000, 30_000 // calls a second of the open loops in addition to that of -rate
 	// neighbours is small calls on one connection on which each largeEvery-th call has 64 descriptors that are
 	// searched for patterns.
 	neighbours = "neighbours"
@@ -158,7 +158,7 @@ func runSuite(ctx context.Context, args []string, out io.Writer) error {
 		defer file.Close()
 		s.report.out = io.MultiWriter(out, file)
 	}
-	// A daemon that cannot end in order is a finding too, but the table is printed first.
+	// A daemon without a clean shutdown is a finding too, but the table is printed first.
 	err = s.run(ctx)
 	if failed := s.testbed.close(); err == nil {
 		err = failed
@@ -244,7 +244,7 @@ func (s *suite) ratelimit(ctx context.Context) error {
 			return err
 		}
 	}
-	// Idle ones would wake up now and then beside what is measured next.
+	// Idle ones would wake up now and then during the next measurement.
 	for _, t := range s.targets {
 		if t.envoy != nil {
 			if err := s.testbed.stop(t.envoy); err != nil {
@@ -328,7 +328,7 @@ func (s *suite) target(l line) *target {
 	return s.targets[l.target+" "+l.scenario]
 }
 
-// asked says that -only leaves a daemon or a scenario in by its own name.
+// asked reports whether -only selects a daemon or a scenario by its own name.
 func (s *suite) asked(name string) bool {
 	return s.only == "" || slices.Contains(strings.Split(s.only, ","), name)
 }
@@ -389,7 +389,7 @@ func (s *suite) wantsLine(l line) bool {
 	return s.wanted("ratelimit", l.scenario) || l.via != "" && s.asked(string(l.via)) || s.wantsLimits(l)
 }
 
-// load is what a line's target is asked.
+// load returns the requests to a line's target.
 func (s *suite) load(l line) load {
 	calls := grpcTraffic{scenario: scenarios[l.scenario], streams: 64, timeout: s.timeout}
 	to := load{traffic: calls, conns: 4, warm: 300 * time.Millisecond, run: s.time}

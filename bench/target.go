@@ -49,7 +49,7 @@ type testbed struct {
 // grace is how long a target may take to end by itself: longer than the daemon's drain deadline.
 const grace = 15 * time.Second
 
-// close ends everything. An error is a daemon that did not end in order.
+// close ends everything. An error is a daemon that did not shut down cleanly.
 func (l *testbed) close() error {
 	var err error
 	for _, t := range l.started {
@@ -185,7 +185,7 @@ func (l *testbed) statsSettings() []string {
 	return []string{"USE_STATSD=true", "STATSD_HOST=" + host, "STATSD_PORT=" + port}
 }
 
-// await returns after the target's first decision, asked for again and again.
+// await returns after the target's first decision, which it requests again and again.
 func (l *testbed) await(ctx context.Context, t *target) error {
 	return l.retry(ctx, t, 20*time.Second, func(context.Context) error {
 		_, err := load{addr: t.addr, traffic: grpcTraffic{scenario: scenarios["unmatched"], streams: 1}, conns: 1,
@@ -222,7 +222,7 @@ func (l *testbed) logTail(t *target) string {
 	return string(log[max(0, len(log)-2_000):])
 }
 
-// freePorts are TCP ports that nobody listened on a moment ago.
+// freePorts returns TCP ports without a listener a moment ago.
 func freePorts(n int) (ports []string, err error) {
 	for range n {
 		l, err := net.Listen("tcp4", "127.0.0.1:0")
@@ -235,7 +235,7 @@ func freePorts(n int) (ports []string, err error) {
 	return ports, nil
 }
 
-// sink is a statsd server that throws everything away, over TCP and UDP on one port.
+// sink is a statsd server that discards everything, over TCP and UDP on one port.
 type sink struct {
 	listener net.Listener
 	packets  net.PacketConn

@@ -146,8 +146,8 @@ func TestFailedRequestsChangeNothing(t *testing.T) {
 					t.Errorf("%s with %s locked: %d, and yet %s has changed", q.name, table, r.status, name)
 				}
 			}
-			// A request that was asked to come again may. It goes to the other daemon: where 200 ms end just when the
-			// database has committed, the answer is 504 and the next one another than the first time.
+			// A request that was answered to retry succeeds then. It goes to the other daemon: where 200 ms end just
+			// when the database has committed, the answer is 504 and the next one another than the first time.
 			await.True(t, q.name+" again", func() bool {
 				if r, err = client.do(q.method, patient.http+q.path, q.bearer, q.body); err != nil {
 					t.Fatal(err)

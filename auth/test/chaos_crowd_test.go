@@ -117,7 +117,7 @@ func TestReplicasCrowdedDatabase(t *testing.T) {
 		}
 	}
 
-	// A restarted database: the next requests may meet a connection that is gone, and are asked to come again.
+	// A restarted database: the next requests may get a closed connection, and are answered to retry.
 	if err := pg.Restart(context.Background()); err != nil {
 		t.Fatal(err)
 	}

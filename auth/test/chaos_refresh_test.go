@@ -199,8 +199,8 @@ func TestAtOnce(t *testing.T) {
 		return text
 	}
 
-	// A hundred sign-ups of one address are one user. Hashing has a short queue: a sign-up that finds it full is
-	// asked to come again.
+	// A hundred sign-ups of one address create one user. Hashing has a short queue: a sign-up that finds it full is
+	// answered to retry.
 	signUp := `{"email":"ann@example.org","password":"correct horse"}`
 	got := all(100, "/signup", signUp)
 	if len(got[200]) == 0 || len(got[200])+len(got[503])+len(got[429]) != 100 {

@@ -161,7 +161,7 @@ func TestEffects_providers(t *testing.T) {
 
 	sum := sha256.Sum256([]byte("another nonce than is sent"))
 	wrongNonce := map[string]any{"nonce": hex.EncodeToString(sum[:])}
-	natives := strings.Fields("acme apple azure google keycloak snapchat") // facebook's nonces are not looked at
+	natives := strings.Fields("acme apple azure google keycloak snapchat") // facebook's nonces are not checked
 	d.with(t, base...)
 	for _, p := range all {
 		if p.name == "spotify" { // which vouches for no address, ever

@@ -8,7 +8,7 @@ import (
 	"gatehouse/shared/testdb"
 )
 
-// The plan names every pending file and changes nothing; a role that may not create is told what it lacks.
+// The plan names every pending file and changes nothing; for a role that may not create, it names the missing right.
 func TestMigrate_plan(t *testing.T) {
 	t.Parallel()
 	url := testdb.Postgres(t)

@@ -236,7 +236,7 @@ func TestREADME_transcripts(t *testing.T) {
 	}
 }
 
-// alike is a pattern for answers that differ only in values that change from run to run.
+// alike returns a pattern that matches answers that differ only in values that change from run to run.
 func alike(answer string) *regexp.Regexp {
 	p := regexp.QuoteMeta(answer)
 	for _, r := range [][2]string{

@@ -344,8 +344,8 @@ func (*sentCalls) TagConn(ctx context.Context, _ *stats.ConnTagInfo) context.Con
 // HandleConn implements stats.Handler.
 func (*sentCalls) HandleConn(context.Context, stats.ConnStats) {}
 
-// Connections that never say what they want, or only half of it, hold up nobody's GOAWAY: neither
-// port scanners nor probes that keep their connection open.
+// Connections that send no request, or only half of one, delay no other connection's GOAWAY: neither port scanners nor
+// probes that keep their connection open.
 func TestSIGTERM_silentConnections(t *testing.T) {
 	t.Parallel()
 	p := start(t, `[{key: k, @5/m}]`, map[string]string{"DRAIN_TIMEOUT": "50s"})

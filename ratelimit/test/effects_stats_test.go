@@ -258,7 +258,7 @@ var _ = effect("STATS_NO_MATCH", func(t *testing.T) {
 var _ = effect("STATS_DYNAMIC_IDLE", func(t *testing.T) {
 	p := hit(t, map[string]string{"STATS_DYNAMIC_IDLE": "1s", "STATS_FLUSH_INTERVAL": "20ms"})
 	c := p.dial(t)
-	await.True(t, "a hit is counted", func() bool { // on a starved machine it may be forgotten before the look
+	await.True(t, "a hit is counted", func() bool { // on a starved machine it may be forgotten before the read
 		decide1(t, c, "deep", "a")
 		_, body := get(t, p.debug+"/stats")
 		return strings.Contains(body, "rate_limit.d.deep_a.total_hits: ")

@@ -18,7 +18,7 @@ import (
 //
 //	var _ = effect("DRAIN_DELAY", func(t *testing.T) { ... })
 //
-// and runs as TestEffects/DRAIN_DELAY, beside the others.
+// and runs as TestEffects/DRAIN_DELAY, in parallel with the others.
 
 // effects are the tests by variable.
 var effects = map[string]func(*testing.T){}

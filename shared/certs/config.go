@@ -80,7 +80,7 @@ func verify(cs tls.ConnectionState, roots *x509.CertPool, usage x509.ExtKeyUsage
 
 // Client is the config of connections to one server. Each handshake shows this end's certificate, if there is one and
 // the server requests it, and verifies the server's against the roots as the files are then. serverName is the name
-// or IP address that the server's certificate must be valid for, and what the server is told (SNI). With skipName any
+// or IP address that the server's certificate must be valid for, and is sent to the server (SNI). With skipName any
 // name is good; the chain is verified all the same.
 func (s *Store) Client(serverName string, skipName bool) *tls.Config {
 	return &tls.Config{

@@ -14,8 +14,8 @@ const (
 	settle = 50 * time.Millisecond
 	// retryAfter is what a writer gets to bring the second file of a pair.
 	retryAfter = 300 * time.Millisecond
-	// lookEvery is how often the files are looked at without a notification: file systems that
-	// give none, and symlinks swapped further up the path.
+	// lookEvery is how often the files are checked without a notification: file systems that give none, and symlinks
+	// swapped further up the path.
 	lookEvery = 500 * time.Millisecond
 )
 

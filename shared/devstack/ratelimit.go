@@ -80,7 +80,7 @@ func (r *ratelimit) environment(home string) []string {
 	set := []string{
 		"BACKEND_TYPE=memory",
 		"RUNTIME_ROOT=" + home, "RUNTIME_APPDIRECTORY=config", "RUNTIME_WATCH_ROOT=false",
-		"DISABLE_STATS=true", // nobody collects them here; the debug port shows them all the same
+		"DISABLE_STATS=true", // no collector runs here; the debug port shows them all the same
 	}
 	for _, l := range []struct{ prefix, addr string }{{"GRPC_", r.grpc}, {"", r.http}, {"DEBUG_", r.debug}} {
 		host, port, _ := net.SplitHostPort(l.addr) // made by loopback

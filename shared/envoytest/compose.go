@@ -9,7 +9,7 @@ import (
 	"github.com/goccy/go-yaml"
 )
 
-// Compose is what tests look at in a compose file.
+// Compose is the part of a compose file that tests read.
 type Compose struct {
 	Services map[string]Service
 	Volumes  map[string]any // the named ones

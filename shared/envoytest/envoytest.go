@@ -121,7 +121,7 @@ func Start(t testing.TB, c Config) *Envoy {
 	return e
 }
 
-// await waits until Envoy has told its addresses and listens, for at most a minute.
+// await waits until Envoy has reported its addresses and listens, for at most a minute.
 func (e *Envoy) await(t testing.TB, log *subprocess.Lines, admin string) {
 	t.Helper()
 	for begun := time.Now(); time.Since(begun) < time.Minute; time.Sleep(20 * time.Millisecond) {

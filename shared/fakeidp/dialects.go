@@ -57,7 +57,7 @@ var dialects = map[string]dialect{
 		claims: func(u User, c map[string]any) {
 			c["is_private_email"] = "true"
 			c["auth_time"] = time.Now().Unix()
-			delete(c, "name") // tells it in the browser only
+			delete(c, "name") // sent through the browser only
 			delete(c, "picture")
 		},
 		check: func(x *exchange) string {

@@ -95,7 +95,7 @@ type Server struct {
 	access     map[string]*grant // by access token
 	requests   []Request
 	complaints []string
-	seen       map[string]bool // dialect and user, for what Apple tells once
+	seen       map[string]bool // dialect and user, for what Apple sends once
 }
 
 // grant is what a user agreed to.

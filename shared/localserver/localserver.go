@@ -69,8 +69,8 @@ type Server struct {
 	hold *os.File // see Forget; never closed, or the folder would go
 }
 
-// start runs a plan in a fresh folder. A port taken between our look and the server's is tried again
-// with another one.
+// start runs a plan in a fresh folder. If a port is taken between our check and the server's bind, another one is
+// tried.
 func start(ctx context.Context, p plan) (*Server, error) {
 	dir, err := os.MkdirTemp("", "gatehouse-"+p.program+"-")
 	if err != nil {

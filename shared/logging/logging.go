@@ -1,5 +1,5 @@
 // Package logging is what the logs of both daemons have in common: the words of LOG_LEVEL, durations with their unit,
-// and that no line shows the user information of a URL. What a line looks like is each daemon's own.
+// and that no line shows the user information of a URL. Each daemon formats its lines itself.
 package logging
 
 import (

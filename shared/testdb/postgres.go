@@ -39,8 +39,8 @@ func Postgres(t testing.TB) string {
 	return url
 }
 
-// PrivatePostgres starts a PostgreSQL for t alone, closed when t ends: for tests that stop or kill
-// it, or look at its statistics.
+// PrivatePostgres starts a PostgreSQL for t alone, closed when t ends: for tests that stop or kill it, or read its
+// statistics.
 func PrivatePostgres(t testing.TB, o localserver.PostgresOptions) *localserver.Server {
 	t.Helper()
 	skipShort(t)

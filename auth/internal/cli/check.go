@@ -105,7 +105,7 @@ func (r *report) database(ctx context.Context, c *config.Config) (db *store.DB, 
 	return db, true
 }
 
-// readers warns of roles that may read our tables by grants that somebody has made.
+// readers warns of roles that have been granted the right to read our tables.
 func (r *report) readers(ctx context.Context, db *store.DB) {
 	list, err := db.Readers(ctx)
 	if err != nil {

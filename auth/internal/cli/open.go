@@ -77,7 +77,7 @@ func (p *program) open(ctx context.Context) (*rooms, error) {
 	return r, nil
 }
 
-// openAlone is open for a command that reads or changes users, which may not run beside a takeover.
+// openAlone is open for a command that reads or changes users, which may not run during a takeover.
 func (p *program) openAlone(ctx context.Context) (*rooms, error) {
 	r, err := p.open(ctx)
 	if err != nil {

@@ -44,8 +44,8 @@ func (c *Config) formerDefaults(r *settings.Report) (list []FormerDefault) {
 	return list
 }
 
-// FormerDefaults are for whoever comes from the replaced service: the settings have old names, or a takeover was
-// closed, with which that many anonymous users have come.
+// FormerDefaults are for operators who move from the replaced service: the settings have old names, or a takeover was
+// closed, which brought that many anonymous users.
 func (l *Live) FormerDefaults(closed bool, anonymous int64) (list []FormerDefault) {
 	if !closed && !l.oldNames {
 		return nil

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// Whoever brings old variables, or has taken users over, is told of each different default until it is set.
+// With old variables, or after a takeover, each different default is reported until it is set.
 func TestFormerDefaults(t *testing.T) {
 	const nonce = " GOTRUE_SECURITY_UPDATE_PASSWORD_REQUIRE_REAUTHENTICATION=true"
 	f := func(environ string, closed bool, want int) (lines, texts []string) {
@@ -35,7 +35,8 @@ func TestFormerDefaults(t *testing.T) {
 	f(nonce+" "+strings.Join(lines, " "), true, 0)
 }
 
-// The names that are renamed by their prefix alone are one line; the schema there is told, and two of them are refused.
+// Settings that only changed their prefix are reported in one line; the schema there is reported, and two of them are
+// refused.
 func TestLoad_oldNames(t *testing.T) {
 	environ := strings.Fields(strings.ReplaceAll(least, "AUTH_", "GOTRUE_") +
 		"GOTRUE_DB_NAMESPACE=auth DB_NAMESPACE=auth")

@@ -44,7 +44,7 @@ func (d *daemon) sweep(ctx context.Context) {
 func (d *daemon) sweepOnce(ctx context.Context, c *config.Config) {
 	s := sweepAt(c, time.Now().UTC())
 	if !s.Anonymous.IsZero() && !c.DB.AnonymousChosen {
-		// Nobody signs up here before a takeover is closed: who was made earlier was carried.
+		// No sign-ups are accepted before a takeover is closed: users created earlier were carried over.
 		m, err := d.db.Takeover(ctx)
 		if s.AnonymousSince = m.ClosedAt; err != nil || m.Open {
 			s.Anonymous = time.Time{}

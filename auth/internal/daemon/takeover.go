@@ -10,7 +10,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// takeoverEvery is how often a running daemon looks whether a takeover has begun or was closed.
+// takeoverEvery is how often a running daemon checks whether a takeover has begun or was closed.
 const takeoverEvery = time.Minute
 
 // CheckTakeover is an error while a takeover is open: nothing else may change the tables until it is closed, since what
@@ -32,14 +32,15 @@ type takeoverError string
 
 func (e takeoverError) Error() string { return string(e) }
 
-// useTakeover tells the accounts of a takeover that was closed.
+// useTakeover notifies the accounts of a closed takeover.
 func (d *daemon) useTakeover(m store.Takeover) {
 	if !m.ClosedAt.IsZero() {
 		d.accounts.TookOver(m.LinksUntil)
 	}
 }
 
-// FormerDefaults are the settings whose defaults the replaced service had otherwise, for who comes from there.
+// FormerDefaults returns the settings whose defaults differ from the replaced service's, for operators who move from
+// it.
 func FormerDefaults(ctx context.Context, db *store.DB, l *config.Live,
 	m store.Takeover) ([]config.FormerDefault, error) {
 	var anonymous int64
@@ -52,8 +53,9 @@ func FormerDefaults(ctx context.Context, db *store.DB, l *config.Live,
 	return l.FormerDefaults(!m.ClosedAt.IsZero(), anonymous), nil
 }
 
-// watchTakeover stops the daemon when a takeover begins while it runs, through failed, and takes over what one has left
-// that began and was closed between two looks. A database that does not answer is looked at again.
+// watchTakeover stops the daemon when a takeover begins while it runs, through failed, and uses the result of a
+// takeover that began and was closed between two checks. If the database does not answer, the next check comes as
+// usual.
 func (d *daemon) watchTakeover(ctx context.Context, every time.Duration, failed chan<- error) {
 	for {
 		select {

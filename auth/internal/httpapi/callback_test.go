@@ -41,7 +41,7 @@ func TestCallback_stateOnce(t *testing.T) {
 	a.pass(5 * time.Minute)
 	a.callback(b.back, b.cookies...).astray("bad_oauth_state", "OAuth state has expired")
 
-	// While the database is unreachable nothing is used up, and the browser is asked to come back.
+	// While the database is unreachable nothing is used up, and the browser is answered to retry.
 	b = a.authorize("provider=github")
 	t.Run("away", func(t *testing.T) {
 		lost := openOn(t, storetest.Open(t))

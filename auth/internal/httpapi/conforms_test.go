@@ -21,7 +21,7 @@ import (
 	"github.com/santhosh-tekuri/jsonschema/v6"
 )
 
-// document is openapi.json as far as tests look into it.
+// document is the part of openapi.json that tests read.
 type document struct {
 	Paths map[string]map[string]struct {
 		OperationID string `json:"operationId"`
@@ -153,8 +153,7 @@ func conforms(t testing.TB, method, path string, a answer) {
 // met is every route, status and code that some test has seen.
 var met sync.Map
 
-// suite is all tests, and after them the question whether they have met each failure that openapi.json
-// lists.
+// suite runs all tests and then checks that they have seen each failure that openapi.json lists.
 type suite struct{ *testing.M }
 
 func (s suite) Run() int {

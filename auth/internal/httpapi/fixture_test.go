@@ -327,7 +327,7 @@ type grantJSON struct {
 // sentMessage is what waits in the outbox.
 type sentMessage struct{ To, Kind, Code, Link, Hash string }
 
-// newest is the last letter written to an address.
+// newest is the last message to an address.
 func (a *api) newest(to string) sentMessage {
 	a.t.Helper()
 	list, err := a.db.ClaimMessages(a.t.Context(), a.clock(), 0, 1000)

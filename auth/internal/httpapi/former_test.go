@@ -28,7 +28,7 @@ func (a *api) moveIn() *formertest.Source {
 }
 
 // A former refresh token is not counted against the address when it is found, and is when it is not. From an address
-// over its limit it is told to come back, since at a 429 the client library ends the session.
+// over its limit the answer is to retry, since at a 429 the client library ends the session.
 func TestFormerToken_limits(t *testing.T) {
 	t.Parallel()
 	const burst = 5
@@ -132,14 +132,14 @@ func TestLimiter_charge(t *testing.T) {
 		l.charge("a", r, now)
 	}
 	f(false)
-	now = now.Add(30 * time.Second) // one came back, and was owed
+	now = now.Add(30 * time.Second) // one token is back, and pays what was overdrawn
 	f(false)
 	now = now.Add(30 * time.Second)
 	f(true)
 	for range 100 {
 		l.charge("a", r, now)
 	}
-	now = now.Add(90 * time.Second) // a burst is all that may be owed
+	now = now.Add(90 * time.Second) // at most a burst is overdrawn
 	f(true)
 	if _, ok := l.take("a", r, now); !ok {
 		t.Error("nothing was there to take after a look")

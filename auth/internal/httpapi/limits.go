@@ -100,7 +100,7 @@ func (l *limiter) look(key string, r rate, now time.Time) (wait time.Duration, o
 	return l.draw(key, r, now, 1, 0)
 }
 
-// charge takes one from a bucket that may be empty: what was requested together owes the rest, at most a burst.
+// charge takes one from a bucket that may be empty: concurrent requests may overdraw it, by at most a burst.
 func (l *limiter) charge(key string, r rate, now time.Time) { l.draw(key, r, now, -r.burst, 1) }
 
 // draw takes cost from the key's bucket if it holds needed.

@@ -81,8 +81,8 @@ func (s *Server) refreshGrant(c *call) error {
 }
 
 // ownToken returns the refresh token here that one of another service stands for. One that is found is not counted
-// against the address, and an address over its limit is told to retry: at a 429 the client library would sign the user
-// out because of a neighbour's bad tokens.
+// against the address, and an address over its limit is answered to retry: at a 429 the client library would sign the
+// user out because of a neighbour's bad tokens.
 func (s *Server) ownToken(c *call, text string) (string, error) {
 	if wait := s.overLimit(c, byToken); wait > 0 {
 		return "", &problem{status: 503, code: account.CodeUnexpectedFailure, retryAfter: retryIn(wait),

@@ -2,7 +2,7 @@ package httpapi
 
 import "gatehouse/auth/internal/account"
 
-// getUser shows a user to himself.
+// getUser handles GET /user.
 func (s *Server) getUser(c *call, principal account.Principal) error {
 	return c.userView(&principal.User)
 }

@@ -42,7 +42,7 @@ func (s *Server) postVerify(c *call) error {
 	return c.grantView(v.Grant)
 }
 
-// getVerify is the link in a mail: it always redirects the browser. A request that only looks (HEAD, a prefetch or
+// getVerify is the link in a mail: it always redirects the browser. A request that only inspects (HEAD, a prefetch or
 // preview) consumes nothing.
 func (s *Server) getVerify(c *call) error {
 	if c.r.Method == http.MethodHead || looksAhead(c.r) {

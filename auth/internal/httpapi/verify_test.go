@@ -209,7 +209,7 @@ func TestGetVerify(t *testing.T) {
 
 	a.do("POST /signup", map[string]any{"email": "mia@example.org", "password": sesame}).is(200, "*")
 	hash := a.newest("mia@example.org").Hash
-	// A request that only looks consumes nothing.
+	// A request that only inspects consumes nothing.
 	for _, h := range []header{{"Purpose", "prefetch"}, {"X-Purpose", "preview"}, {"Sec-Purpose", "prefetch;prerender"},
 		{"Sec-Purpose", "Prefetch"}, {"X-Moz", "prefetch"}} {
 		got := a.do("GET /verify?type=signup&token="+hash, nil, h).is(204, "")

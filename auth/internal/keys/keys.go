@@ -41,7 +41,7 @@ type Options struct {
 
 // Settings are what an operator may change while the daemon runs. Fields without a tag are made of other settings.
 type Settings struct {
-	// Given are the keys of AUTH_JWT_KEYS. If there are any, the store's are not looked at.
+	// Given are the keys of AUTH_JWT_KEYS. If there are any, the store's are not read.
 	Given []token.Entry
 	// Algorithm is AUTH_JWT_ALGORITHM: the kind of the keys that are made, or HS256: Secret signs.
 	Algorithm token.Algorithm

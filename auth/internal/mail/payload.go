@@ -43,7 +43,7 @@ type Vars struct {
 	ConfirmationURL string `json:"ConfirmationURL,omitempty"`
 	Provider        string `json:"Provider,omitempty"`
 	FactorType      string `json:"FactorType,omitempty"`
-	// Data is user_metadata as it was: an object, written by the user himself.
+	// Data is user_metadata as it was: an object that the user has written.
 	Data json.RawMessage `json:"Data,omitempty"`
 }
 

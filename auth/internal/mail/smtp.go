@@ -15,7 +15,7 @@ import (
 	"github.com/wneessen/go-mail/smtp"
 )
 
-// SMTPSettings say where the mail server is and who signs in.
+// SMTPSettings are the address of the mail server and the credentials for it.
 type SMTPSettings struct {
 	// Required unless nothing is to be mailed (see above). Address that mails come from.
 	From string `env:"AUTH_SMTP_ADMIN_EMAIL"`
@@ -113,8 +113,8 @@ func domainOrLiteral(host string) string {
 	return host
 }
 
-// sendable is a last look at an address on its way into a command: nothing that could end the line or
-// the brackets. Whether it is a good address was decided when it was given.
+// sendable is a last check of an address on its way into a command: nothing that could end the line or the brackets.
+// Whether it is a good address was decided when it was given.
 func sendable(address string) bool {
 	local, domain, ok := strings.Cut(address, "@")
 	if !ok || local == "" || domain == "" || len(address) > 320 {

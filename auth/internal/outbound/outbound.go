@@ -187,7 +187,7 @@ func (g *gate) CloseIdleConnections() {
 	g.guarded.CloseIdleConnections()
 }
 
-// control looks at the address that is about to be connected to.
+// control checks the address that is about to be connected to.
 func (g *gate) control(_, address string, _ syscall.RawConn) error {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil {

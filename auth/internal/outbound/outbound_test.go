@@ -119,7 +119,7 @@ func TestClients(t *testing.T) {
 		t.Errorf("%d requests arrived, want 2", n)
 	}
 
-	// Public at the first look, private at the second: the second is a connection of its own.
+	// Public at the first look-up, private at the second: the second belongs to another connection.
 	o := direct(publicAt(true, true, true, false))
 	t.Cleanup(o.CloseIdle)
 	text, resp, err := get(o.Discovered, inner.URL)

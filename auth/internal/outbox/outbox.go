@@ -97,8 +97,8 @@ func New(o Options) *Outbox {
 	return out
 }
 
-// Wake has the database looked at now: a message was committed. It never blocks, and may be called before,
-// during and after Run.
+// Wake has the outbox read now: a message was committed. It never blocks, and may be called before, during and after
+// Run.
 func (o *Outbox) Wake() {
 	for _, c := range o.channels {
 		signal(c.wake)

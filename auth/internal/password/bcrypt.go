@@ -36,8 +36,8 @@ func parseBcrypt(text string) (hashed, error) {
 	return bcryptHash{text, cost}, nil
 }
 
-// check refuses passwords of more than 72 bytes, at full cost: bcrypt would look at 72 of them only, and
-// no such password was ever stored here.
+// check refuses passwords of more than 72 bytes, at full cost: bcrypt would read 72 of them only, and no such password
+// was ever stored here.
 func (h bcryptHash) check(password []byte) (bool, error) {
 	err := bcrypt.CompareHashAndPassword([]byte(h.text), password)
 	if errors.Is(err, bcrypt.ErrMismatchedHashAndPassword) {

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// maxHash is the longest hash text that is looked at.
+// maxHash is the longest hash text that is parsed.
 const maxHash = 1024
 
 // hashed is a hash text that has been read and whose costs are within the bounds.

@@ -266,7 +266,8 @@ func (d *directory) fetchKeys(ctx context.Context, doc *document) (keySet, error
 	return keySet{keys, at}, err
 }
 
-// verified is a token that one of the issuer's keys signed, in time. Nothing else of it was looked at.
+// verified is a token with a good signature by one of the issuer's keys, within its time. Nothing else of it was
+// checked.
 func (d *directory) verified(ctx context.Context, t trust, text string) (*token.Foreign, error) {
 	id, err := token.ParseForeign(text)
 	if err != nil {

@@ -45,7 +45,7 @@ func (e *IDTokenError) Error() string {
 
 func (e *IDTokenError) Unwrap() error { return e.Err }
 
-// Refused is an ID token request that fails before the token is looked at, or for our own reasons.
+// Refused is an ID token request that fails before the token is checked, or for reasons of this service.
 type Refused struct {
 	Status        int
 	Code, Message string

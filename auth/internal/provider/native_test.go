@@ -258,7 +258,7 @@ func TestNativeRefused(t *testing.T) {
 		"Bad ID token")
 	f.Behave("google", fakeidp.Behaviour{})
 
-	// Apple and Azure look at the issuer first.
+	// Apple and Azure check the issuer first.
 	for name, label := range map[string]string{"apple": "Apple", "azure": "Azure"} {
 		for _, text := range map[string]string{"no token": "x", "two parts": "e30.e30",
 			"no issuer": honest(name, map[string]any{"iss": nil})} {

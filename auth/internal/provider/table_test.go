@@ -187,7 +187,7 @@ func (s spec) dialect() string {
 	return s.name
 }
 
-// TestTable goes through a sign-in with each and looks at every request and every field.
+// TestTable runs a sign-in with each provider and checks every request and every field.
 func TestTable(t *testing.T) {
 	for _, s := range specs {
 		t.Run(s.name+s.mode, func(t *testing.T) {

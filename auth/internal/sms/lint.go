@@ -11,7 +11,7 @@ var (
 	sender = regexp.MustCompile(`^(\+?[0-9 ]{3,20}|[A-Za-z0-9 _.-]{1,11})$`)
 )
 
-// Lint returns settings of the chosen gateway that don't look like what they are for, by their variables. They are
+// Lint returns, by their variables, settings of the chosen gateway whose form is unusual for their purpose. They are
 // tried all the same: a gateway may know more kinds than these. Empty ones are Missing's.
 func (s Settings) Lint() (all []string) {
 	f := func(name, value, what string, forms ...*regexp.Regexp) {

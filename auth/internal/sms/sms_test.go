@@ -332,7 +332,7 @@ func TestCheck(t *testing.T) {
 	}
 }
 
-// What doesn't look right is doubted, and nothing that is right.
+// Lint reports values of an unusual form, and no others.
 func TestDoubts(t *testing.T) {
 	t.Parallel()
 	for _, provider := range providers {

@@ -122,7 +122,7 @@ insert into {audit} (at, action, actor_id, actor_role, session_id, ip, traits)
 select $1, $2, $3, $4, $5, $6, $7
 where $8::uuid is null or exists (select from {users} where id = $8)`)
 
-// Audit notes an act. Without an actor it is noted while there is room for such rows.
+// Audit adds a row to the audit log. A row without an actor is added only while the limit of such rows allows it.
 func (b *Batch) Audit(a Audit) {
 	if e := b.db.admitAudit(a); a.unnamed() {
 		b.note("audit", insertUnnamed, e, append(append(a.args(), e.args()...), uuidOrNull(a.OnlyFor)))

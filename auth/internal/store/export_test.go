@@ -20,7 +20,7 @@ func (db *DB) MigrateFS(ctx context.Context, fsys fs.FS) (int, error) {
 // MigrationLock is the key of the advisory lock for migrating.
 func (db *DB) MigrationLock() int64 { return db.migrationLock() }
 
-// Pool is for tests that look at the database itself.
+// Pool is for tests that query the database directly.
 func (db *DB) Pool() *pgxpool.Pool { return db.pool }
 
 // Texts are all statements as they are sent.

@@ -261,7 +261,7 @@ func TestOutOfTime(t *testing.T) {
 		t.Cleanup(func() { c.Close(context.Background()) })
 		return c
 	}
-	other, observer := connect(), connect() // a transaction sees pg_stat_activity as it was when it first looked
+	other, observer := connect(), connect() // a transaction sees pg_stat_activity as of its first read
 	connections := func() []int {
 		t.Helper()
 		rows, _ := observer.Query(t.Context(),

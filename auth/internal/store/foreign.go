@@ -78,7 +78,7 @@ func (db *DB) Readers(ctx context.Context) (list []Reader, err error) {
 	return list, err
 }
 
-// ForeignTables looks for them.
+// ForeignTables finds them.
 func (db *DB) ForeignTables(ctx context.Context) (f ForeignTables, err error) {
 	err = db.queryRow(ctx, "foreign tables", func(r pgx.Row) error {
 		return r.Scan((*nullText)(&f.Schema), &f.Former, &f.Migrations, &f.Role, (*nullText)(&f.Readers))

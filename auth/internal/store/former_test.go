@@ -12,7 +12,7 @@ import (
 	"gatehouse/auth/internal/store/storetest"
 )
 
-// An open takeover is told before a closed one, and the newest of those.
+// An open takeover is reported before a closed one, and of several the newest.
 func TestTakeover(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)

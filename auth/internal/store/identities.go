@@ -70,8 +70,8 @@ on conflict (provider, provider_id) do update set
     email = excluded.email, identity_data = i.identity_data || excluded.identity_data, updated_at = excluded.updated_at
 where i.user_id = excluded.user_id`)
 
-// PutIdentity adds an identity, or merges e-mail and data into the one that this user has. What
-// belongs to another user is left alone: look first.
+// PutIdentity adds an identity, or merges e-mail and data into the one that this user has. An identity of another user
+// is left unchanged: check first.
 func (b *Batch) PutIdentity(i Identity) { b.exec("put identity", putIdentity, identityArgs(i)...) }
 
 var verifyIdentities = define(`

@@ -70,7 +70,7 @@ var selectLevels = define(`
 select n.i, l.tokens, l.at
 from unnest($1::bytea[]) with ordinality n (key, i) join {limits} l on l.key = n.key`)
 
-// Levels looks at buckets; dst gets one Level for each limit.
+// Levels reads buckets; dst gets one Level for each limit.
 func (b *Batch) Levels(dst *[]Level, limits ...Limit) {
 	keys := make([][]byte, len(limits))
 	for i, l := range limits {

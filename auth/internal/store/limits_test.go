@@ -50,7 +50,7 @@ func TestTake(t *testing.T) {
 		if want != (err == nil) || err != nil && (limited == nil || string(limited.Limit.Key) != string(l.Key)) {
 			t.Errorf("taking %v after %v: %v, want %v", n, after, err, want)
 		}
-		// Looking gives the same answer as taking.
+		// Reading gives the same answer as taking.
 		var levels []store.Level
 		send(t, db, func(b *store.Batch) { b.Levels(&levels, store.Limit{Key: []byte("unused")}, l) })
 		if err != nil && l.Wait(levels[1], noon.Add(after), n) == 0 || !levels[0].At.IsZero() {

@@ -249,7 +249,7 @@ func TestClaimMessagesOf(t *testing.T) {
 	f("sms", time.Hour)
 }
 
-// Messages that this process does not send don't make it look stuck.
+// Messages that this process does not send do not count as stuck.
 func TestOldestDueOn(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)

@@ -248,8 +248,8 @@ with bucket as (
 select from bucket`)
 
 // RefusedPassword notes a right password whose owner may not sign in, in one statement, which takes no try. A
-// LimitError: there was none, so that the caller must not say that the password was right. Tries without a key
-// are not looked at.
+// LimitError: there was none, so that the caller must not say that the password was right. Tries without a key are
+// ignored.
 func (db *DB) RefusedPassword(ctx context.Context, f FailedPassword) error {
 	args := []any{bytesOrNull(f.Tries.Key), f.Tries.Size, f.Tries.rate(), f.Now, f.Note.Key, f.Note.Refill.Seconds()}
 	n, err := db.exec(ctx, "refused password", refusePassword, append(args, f.Audit.args()...)...)

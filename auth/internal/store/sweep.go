@@ -24,7 +24,7 @@ type Sweep struct {
 	EndedBefore, CreatedBefore, ActiveBefore time.Time
 	// Anonymous users go when they were last active before, unless they were made before AnonymousSince.
 	Anonymous, AnonymousSince time.Time
-	// Batch is how many rows of each kind one step may look at or remove.
+	// Batch is how many rows of each kind one step may read or remove.
 	Batch int
 	// Cursor is where the last step's walk through sessions ended; Nil: at the beginning.
 	Cursor uuid.UUID

@@ -107,7 +107,7 @@ on conflict do nothing
 returning true, id`)
 
 // Of two users with one address the one that is here stays, and of two new ones the one with the smaller id. The
-// conditions are apart from each other so that the partial indexes serve them.
+// conditions are separate so that the partial indexes serve them.
 var removeTakenUsers = define(`
 with taken as (
     delete from carried_users c
@@ -127,7 +127,7 @@ select ` + columns("c.", carriedUser) + ` from carried_users c
 on conflict (id) do update set ` + assign(carriedUser) + `
 returning xmax = 0, id`)
 
-// A user's sign-up is written together with the user, and anew when that changes.
+// A user's sign-up is written together with the user, and again when the user changes.
 var deletePendingTokens = define(`
 delete from {one_time_tokens} t using carried_users c where t.user_id = c.id and t.link_hash is null`)
 
@@ -304,7 +304,7 @@ delete from {one_time_tokens} where link_hash is not null`)
 var deleteCarriedFlows = define(`
 delete from {flows}`)
 
-// DeleteLinks removes all links and the flows that they continue: the last run brings them anew.
+// DeleteLinks removes all links and the flows that they continue: the last run writes them again.
 func (c *Carrier) DeleteLinks(ctx context.Context) error {
 	if _, err := c.t.exec(ctx, deleteCarriedLinks); err != nil {
 		return err

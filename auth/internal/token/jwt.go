@@ -80,8 +80,8 @@ func (k *Key) signPayload(dst, payload []byte) ([]byte, error) {
 
 // Verify checks text at the time now and reads its claims into c, whose AMR slice is reused. The key is
 // found by the header's kid, or is the shared secret when there is no kid; the algorithm is the key's.
-// Nothing of the claims is looked at before the signature is good. What the ids mean, whether the
-// session lives and what the role may do is for the caller.
+// No claim is read before the signature is verified. What the ids mean, whether the session lives and what the role may
+// do is for the caller.
 //
 // exp is demanded of every token with a sub. A token with an unknown kid is refused even when the
 // shared secret has signed it.

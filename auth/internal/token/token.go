@@ -13,8 +13,8 @@ import (
 	"fmt"
 )
 
-// MaxSize is the longest token, in bytes, that Verify looks at. Envoy passes 60 KiB of headers by
-// default, so a longer one could not arrive through it anyway.
+// MaxSize is the longest token, in bytes, that Verify parses. Envoy passes 60 KiB of headers by default, so a longer
+// one could not arrive through it anyway.
 const MaxSize = 64 << 10
 
 // Algorithm is a signature algorithm of RFC 7518 or RFC 8037. The zero value is none of them.

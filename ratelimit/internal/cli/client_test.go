@@ -14,7 +14,7 @@ import (
 	"google.golang.org/protobuf/testing/protocmp"
 )
 
-// asked is a server of the protocol that keeps the last request.
+// asked is a server of the protocol that records the last request.
 type asked struct {
 	pb.UnimplementedRateLimitServiceServer
 	request *pb.RateLimitRequest

@@ -118,7 +118,7 @@ most often limited
 		"requests: 0\n\nrule          requests  hits  passed  limited\nall requests  0         0     0       0\n"+
 			"unmatched     0\n")
 
-	// Requests as /json takes them: own limits, hits of both kinds, refunds, looks, and texts that need quotes.
+	// Requests as /json takes them: own limits, hits of both kinds, refunds, peeks, and texts that need quotes.
 	const at = `{"at":"2023-11-14T22:13:10.5Z","domain":"shop",`
 	f(replayOld, "", at+`"hitsAddend":2,"descriptors":[{"entries":[{"key":"user","value":"a\u001b,b"}]}]}
 `+at+`"hits_addend":2,"descriptors":[{"entries":[{"key":"user","value":"a\u001b,b"}]}]}

@@ -1,5 +1,5 @@
-// Package config reads the daemon's settings from the environment, holds them against each other, and puts them in the
-// words of the rooms that take them.
+// Package config reads the daemon's settings from the environment, checks them against each other, and converts them to
+// the settings of the packages that use them.
 package config
 
 import (

@@ -68,7 +68,7 @@ func pairs(text string) (m map[string]string, dropped []string) {
 	return m, dropped
 }
 
-// checkSource looks at what belongs to one CONFIG_TYPE only.
+// checkSource checks what belongs to one CONFIG_TYPE only.
 func (c *Config) checkSource(r *settings.Report) {
 	isXDS := c.Rules.Type == TypeXDS
 	var idle []string

@@ -70,7 +70,7 @@ func limitRules(n int, limit string) File {
 	return File{"edge.yaml", []byte(b.String())}
 }
 
-// BenchmarkSpan is what a window costs: a calendar's beside a fixed one.
+// BenchmarkSpan measures the computation of a window: a calendar's and a fixed one.
 func BenchmarkSpan(b *testing.B) {
 	for name, limit := range map[string]string{"fixed": "", "calendar": ", calendar: Europe/Berlin"} {
 		b.Run(name, func(b *testing.B) {

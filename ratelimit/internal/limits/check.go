@@ -370,7 +370,7 @@ func (c *checker) costly(group []*Entry, ix *patterns) {
 	}
 }
 
-// names looks at the names of a domain's rules and at which rule replaces which.
+// names checks the names of a domain's rules, and which rule replaces which.
 func (c *checker) names(list []Entry) {
 	g := replaceGraph{checker: c, rules: map[string]namedLimit{}}
 	g.collect(list)

@@ -71,7 +71,7 @@ func (e EntryView) MarshalJSON() ([]byte, error) {
 // Step is what happened at one level.
 type Step struct {
 	Entry EntryView `json:"entry"`
-	// Tried are the entries looked at, in the order of precedence, up to the one chosen.
+	// Tried are the entries considered, in the order of precedence, up to the one chosen.
 	Tried []Try `json:"tried,omitempty"`
 	// Chosen is the dotted path of the entry that was chosen, empty when none was.
 	Chosen string `json:"chosen,omitempty"`
@@ -221,7 +221,7 @@ func (x *Explanation) level(s *step, d *Domain, e rls.Entry) *step {
 	return chosen
 }
 
-// tried lists the candidates of a level in the order they are looked at, up to the chosen one.
+// tried lists the candidates of a level in the order they are considered, up to the chosen one.
 func (l *level) tried(value string, chosen *step) []Try {
 	if exact := l.exact(value).step; exact != nil {
 		if exact.pattern == nil && exact.match != nil {

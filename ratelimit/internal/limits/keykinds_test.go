@@ -20,8 +20,8 @@ func anyRule(kind, unit uint8, multiplier uint32) *Rule {
 }
 
 // FuzzKeyKinds: the end of a plain key says its kind whatever the values are, so that no counter is read in the form of
-// another kind; and no two descriptors or limits share a key in the escaped layout, further fixed windows of a list
-// apart, which differ from the first in unit or multiplier.
+// another kind; and no two descriptors or limits share a key in the escaped layout, except further fixed windows of a
+// list, which differ from the first in unit or multiplier.
 func FuzzKeyKinds(f *testing.F) {
 	f.Add("v", "v", uint8(0), uint8(3), uint8(2), uint8(2), uint32(1), uint32(1), int64(1699999980))
 	f.Add("v_~rm1", "v", uint8(0), uint8(3), uint8(1), uint8(1), uint32(1), uint32(1), int64(0))

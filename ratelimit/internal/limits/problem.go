@@ -270,7 +270,7 @@ func nearestWord(word string, known []string, compared *int, atMost int) string 
 	return best
 }
 
-// maxNear bounds the words that others are looked for to.
+// maxNear is the longest word, in bytes, for which a similar one is searched.
 const maxNear = 40
 
 // distance is how many bytes must be added, removed, changed or swapped with their neighbour to

@@ -152,7 +152,7 @@ func (m *Model) Request(now int64, asks []Ask) []Status {
 			n := a.N
 			over := l.used(next[l.Key], now)+n > l.capacity()
 			next[l.Key] = l.after(next[l.Key], now, n, a.Refund, m.Stop)
-			if a.Refund { // is answered like a look behind it
+			if a.Refund { // is answered like a peek after it
 				n = 0
 				over = l.used(next[l.Key], now) > l.capacity()
 			}

@@ -1,7 +1,7 @@
 // Package observe shows decisions to operators: the tap streams them as they are made, recent keeps the last refused
 // and unmatched descriptors, top counts the keys with most hits.
 //
-// It looks at decisions that are already made. It knows neither stores nor HTTP, and changes no answer: a listener that
+// It reads decisions that are already made. It knows neither stores nor HTTP, and changes no answer: a listener that
 // does not read loses events, and no request waits for one.
 package observe
 
@@ -33,7 +33,7 @@ var ErrTooManyListeners = errors.New("4 taps are open, which is the most there m
 // ErrClosed refuses a tap of a daemon that stops.
 var ErrClosed = errors.New("the daemon is stopping")
 
-// Observer hands decisions to those who look at them. The zero value has nobody.
+// Observer passes decisions to their watchers. The zero value has none.
 type Observer struct {
 	// watching is nil while nothing is on, so that a decision then costs one atomic load.
 	watching atomic.Pointer[Watchers]
@@ -51,7 +51,7 @@ func (o *Observer) Keep(s Settings) {
 	o.publish()
 }
 
-// Watching is whoever wants to see decisions, nil for none.
+// Watching returns the watchers of decisions, nil for none.
 func (o *Observer) Watching() *Watchers { return o.watching.Load() }
 
 // Recent is nil when it is off.
@@ -121,7 +121,7 @@ type Decision struct {
 	Domain *limits.Domain
 	// Rules holds the rule of each descriptor, nil where none decides.
 	Rules []*limits.Rule
-	// Keys holds the key of a counter of each descriptor, nil where none was asked about. It may be empty without
+	// Keys holds the key of a counter of each descriptor, nil where no store was called. It may be empty without
 	// Watchers.Counting.
 	Keys [][]byte
 }
@@ -143,7 +143,7 @@ func (w *Watchers) Note(d *Decision, buf []byte) []byte {
 	return buf
 }
 
-// Outcomes beside those of limits.
+// Outcomes in addition to those of limits.
 const (
 	decided  limits.Outcome = ""
 	replaced limits.Outcome = "replaced" // the rule of another descriptor replaces this one's

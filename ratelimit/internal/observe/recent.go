@@ -37,7 +37,7 @@ type RecentDescriptor struct {
 	Reset *int64  `json:"reset,omitempty"`
 	// Outcome says why no rule matched.
 	Outcome limits.Outcome `json:"outcome,omitempty"`
-	// NearestKey is a configured key that the request may have meant. Whoever knows the rules fills it in.
+	// NearestKey is a configured key that the request may have meant. The owner of the rules fills it in.
 	NearestKey string `json:"nearest_key,omitempty"`
 	// Cut says that texts are shorter here than in the request.
 	Cut bool `json:"cut,omitempty"`

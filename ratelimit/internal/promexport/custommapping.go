@@ -17,7 +17,7 @@ type seen struct {
 	kind   kind
 	value  float64
 	since  time.Time
-	round  int // the scrape that last met it
+	round  int // the last scrape that had it
 }
 
 // lost is what names that are gone had counted in a series that other names are counted in too. Without

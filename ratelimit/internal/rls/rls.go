@@ -24,7 +24,7 @@ type Descriptor struct {
 	// Limit overrides the configured rule when HasLimit is set.
 	Limit    Override
 	HasLimit bool
-	// Hits replaces the request's HitsAddend when HasHits is set; 0 only looks.
+	// Hits replaces the request's HitsAddend when HasHits is set; 0 only peeks.
 	Hits    uint64
 	HasHits bool
 	// Negative gives hits back instead of taking them (is_negative_hits).

@@ -43,7 +43,7 @@ func (d *Descriptor) appendText(b []byte) []byte {
 	return append(b, '}')
 }
 
-// space sets what follows apart from what there is already.
+// space separates what follows from what is already there.
 func space(b []byte, start int) []byte {
 	if len(b) > start {
 		return append(b, ' ')

@@ -10,8 +10,8 @@ import (
 )
 
 // guard protects the pages of the debug port that show values of requests, and those that write. Without a token they
-// are for programs on this host, and only to read; with one, for whoever has it. Browsers that a web page sends there
-// are refused in either case.
+// are for programs on this host, and only to read; with one, for its holders. Browsers that a web page sends there are
+// refused in either case.
 type guard struct {
 	token string // DEBUG_TOKEN; empty: none
 }

@@ -13,7 +13,7 @@ const testToken = "0123456789abcdef"
 
 var withToken = DebugOptions{DebugSettings: DebugSettings{Token: testToken}}
 
-// TestGuard holds every row of the guard: who is let in, and what others are answered.
+// TestGuard covers every row of the guard: which requests pass, and how others are answered.
 func TestGuard(t *testing.T) {
 	serve := func(token, method, peer, host string, header http.Header) *http.Response {
 		w := httptest.NewRecorder()
@@ -88,7 +88,7 @@ func TestGuard(t *testing.T) {
 		}
 		f("", "GET", local, host, "", 403, name)
 	}
-	// With one: whoever has it, from anywhere.
+	// With one: every holder, from anywhere.
 	for _, peer := range []string{local, foreign, "[2001:db8::1]:50000"} {
 		for _, method := range []string{"GET", "HEAD", "DELETE"} {
 			for _, host := range []string{here, "ratelimit.internal:6070"} {

@@ -29,8 +29,8 @@ func (s *countedStore) Add(ctx context.Context, r *counter.Request) error {
 }
 
 // The over-limit cache answers as the store would: it refuses no hit that would pass, and no hit passes that the store
-// would refuse, from two daemons on one store with a cache each, through reloads. A key that one of them gives hits back
-// to is not asked about by the other, which would not know.
+// would refuse, from two daemons on one store with a cache each, through reloads. A key to which one of them refunds
+// hits is not used by the other, which would not know.
 func TestLimits_overLimitCache(t *testing.T) {
 	for _, b := range timedBackends {
 		t.Run(b.name, func(t *testing.T) {
@@ -54,7 +54,7 @@ func TestLimits_overLimitCache(t *testing.T) {
 }
 
 // againstStore compares the answers to random requests with what the store says of their counters just before. It
-// returns how many requests the store was asked.
+// returns how many requests reached the store.
 func againstStore(t *testing.T, store *timedStore, clock *testClock, seed uint64, requests int) (asked int64) {
 	t.Helper()
 	r := rand.New(rand.NewPCG(seed, 1))

@@ -46,7 +46,7 @@ type limitStep struct {
 
 var columns = regexp.MustCompile(`\s{2,}`)
 
-// readLimitExamples reads testdata/limits.txt, which says itself what it looks like.
+// readLimitExamples reads testdata/limits.txt, which describes its own format.
 func readLimitExamples(t testing.TB) []*limitExample {
 	t.Helper()
 	text, err := os.ReadFile("testdata/limits.txt")

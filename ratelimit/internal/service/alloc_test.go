@@ -151,8 +151,8 @@ func BenchmarkMatchKeyDecide(b *testing.B) {
 	}
 }
 
-// BenchmarkShow is what a decision pays for those who may watch: nobody, a tap that does not take it, one that does and
-// has its rate, and both lists.
+// BenchmarkShow measures what observers cost a decision: none, a tap whose filter rejects it, a tap that takes it
+// within its rate, and both lists.
 func BenchmarkShow(b *testing.B) {
 	taps := map[string][]observe.Filter{"refuses": {{Domain: "e"}}, "rate 100": {{Sample: 1, Rate: 100}}}
 	for _, name := range []string{"nobody", "refuses", "rate 100", "recent and top"} {

@@ -111,7 +111,7 @@ func meterRefusal(err error) error {
 type meter struct {
 	rule  *limits.Rule
 	hit   counter.Hit
-	reset int64 // in seconds, as an answer that only looks would have it
+	reset int64 // in seconds, as in the answer to a peek
 }
 
 // meters are the counters of a rule and of the further limits of its list, not yet read.
@@ -162,7 +162,7 @@ func (s *Service) read(ctx context.Context, m *meter) error {
 	return nil
 }
 
-// look is the outcome of a request that takes no hit.
+// look is the outcome of a peek: a request without hits.
 func (m *meter) look() decide.Outcome {
 	return decide.Outcome{Rule: m.rule, After: uint64(m.hit.After), Reset: m.reset}
 }

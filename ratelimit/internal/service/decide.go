@@ -44,7 +44,7 @@ type step struct {
 	hits       uint64
 	// window is the length of the window in seconds, and end the end of a fixed one.
 	window, end int64
-	// reset is what is known of the reset before the store is asked, in seconds. Fixed windows have end.
+	// reset is what is known of the reset before the store is called, in seconds. Fixed windows have end.
 	reset int64
 }
 
@@ -83,7 +83,7 @@ func (s *Service) DecideAt(ctx context.Context, c *Call, arrived time.Time) erro
 }
 
 // Begin decides as much of a request that arrived at a time read with Now as needs no store. asks: the store has to be
-// asked, and Ask completes the decision; else it is complete, or refused with err.
+// called, and Ask completes the decision; else it is complete, or refused with err.
 func (s *Service) Begin(c *Call, arrived time.Time) (asks bool, err error) {
 	c.At, c.Done = arrived, arrived
 	if asks, err = s.begin(c); !asks {
@@ -122,7 +122,7 @@ func (s *Service) Immediate() bool {
 }
 
 // watched says whether decided and refused requests go to the log of requests or to an operator. It is inlined: without
-// either, a request pays for a look at two pointers.
+// either, a request pays for two pointer reads.
 func (s *Service) watched() bool { return s.sampler != nil || s.observer.Watching() != nil }
 
 // show shows a request to both.
@@ -142,7 +142,7 @@ func (s *Service) show(c *Call, err error) {
 	}
 }
 
-// counterKeys appends the key of a counter of each descriptor that the store was asked about, nil for others.
+// counterKeys appends the key of a counter of each descriptor that needed the store, nil for others.
 func (c *Call) counterKeys(dst [][]byte) [][]byte {
 	for range c.rules {
 		dst = append(dst, nil)
@@ -192,7 +192,7 @@ func (s *Service) begin(c *Call) (asks bool, err error) {
 	return false, nil
 }
 
-// Pending is what the store has to be asked after Begin, for one that is started; Complete takes its answer.
+// Pending returns the store and the request to start on it after Begin; Complete takes its answer.
 func (s *Service) Pending(c *Call) (counter.Store, *counter.Request) {
 	return *s.store.Load(), &c.batch
 }
@@ -321,8 +321,7 @@ func (c *Call) dropReplaced() {
 	c.plan = kept
 }
 
-// planHits builds the counter keys and sorts the limits into those that are known without the store and those that it
-// is asked about.
+// planHits builds the counter keys and separates the limits whose answer is known from those that need the store.
 func (s *Service) planHits(c *Call, rules *limits.Rules, now int64) {
 	c.keys, c.batch.Hits, c.batch.Stop = c.keys[:0], c.batch.Hits[:0], counter.StopWhen(s.o.StopWhenOver)
 	stopped := false
@@ -357,7 +356,7 @@ func (s *Service) planHits(c *Call, rules *limits.Rules, now int64) {
 		h.Algorithm, h.Limit, h.Burst = rule.Algorithm, uint64(rule.PerUnit), uint64(rule.Burst)
 		h.Window, h.End = p.window, p.end
 	}
-	if stopped { // the others are only looked at: one is known to be over
+	if stopped { // the others are only read: one is known to be over
 		c.batch.Stop = counter.StopNone
 		for i := range c.batch.Hits {
 			if !c.batch.Hits[i].Refund {
@@ -439,7 +438,7 @@ func (p *step) unanswered(o *decide.Outcome, c *Call, now int64) {
 func (s *Service) answered(o *decide.Outcome, c *Call, p *step, now int64) {
 	h := &c.batch.Hits[p.hit]
 	o.Spared, o.After = h.Spared, uint64(h.After)
-	if !h.Refund && h.N != p.hits { // only looked at, since another limit is known to be over
+	if !h.Refund && h.N != p.hits { // only read, since another limit is known to be over
 		o.Spared = true
 		if would := addSaturating(o.After, p.hits); would > decide.Capacity(p.rule) {
 			o.Spared, o.After = false, would

@@ -23,7 +23,7 @@ type CounterView struct {
 	// Value is how much is used, nil when the store gave no answer; Error says why.
 	Value *int64 `json:"value,omitempty"`
 	Limit uint32 `json:"limit"`
-	// Reset is how long the window still lasts, in seconds; of other algorithms, what an answer that only looks has.
+	// Reset is how long the window still lasts, in seconds; of other algorithms, as in the answer to a peek.
 	Reset int64  `json:"reset"`
 	Error string `json:"error,omitempty"`
 

@@ -137,7 +137,7 @@ func TestOverLimitCache_wait(t *testing.T) {
 	ask(3, "OVER_LIMIT: OVER_LIMIT 0/10", 6, false) // of one hit, whatever is asked
 	r.now += 4
 	ask(1, "OVER_LIMIT: OVER_LIMIT 0/10", 2, false)
-	ask(0, "OK: OK 0/10", 56, true) // a look
+	ask(0, "OK: OK 0/10", 56, true) // a peek
 	r.now += 2
 	ask(1, "OK: OK 0/10", 60, true)
 	ask(11, "OVER_LIMIT: OVER_LIMIT 0/10", 60, true) // remembers 6 s

@@ -105,7 +105,7 @@ func TestObserve(t *testing.T) {
 }
 
 // TestObserve_topKeys counts a descriptor by the counter key that its request was planned with, in one place whichever
-// of its limits decides, whether or not the store is asked.
+// of its limits decides, whether or not the store is called.
 func TestObserve_topKeys(t *testing.T) {
 	for _, escaped := range []bool{false, true} {
 		r := newRig(t, `[{key: k, @9}]`, Options{DenyUnknown: true, OverLimit: overlimit.New(1 << 20),

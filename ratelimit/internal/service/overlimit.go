@@ -21,7 +21,7 @@ func (s *Service) knownOver(c *Call, p *step, key []byte, refund bool) bool {
 	return ok && addSaturating(uint64(seen), p.hits) > uint64(p.rule.PerUnit)
 }
 
-// knownWait says whether not even one hit would pass yet. A look has to be answered by the store.
+// knownWait reports whether not even one hit would pass yet. A peek has to be answered by the store.
 func (s *Service) knownWait(c *Call, p *step, key []byte) bool {
 	if p.hits == 0 {
 		return false
@@ -52,7 +52,7 @@ func (s *Service) rememberOver(c *Call, p *step, h *counter.Hit, now int64) {
 }
 
 // rememberWait keeps, in whole seconds rounded down, how long not even one hit passes. The time counts from before the
-// store was asked.
+// store was called.
 func (s *Service) rememberWait(c *Call, p *step, h *counter.Hit) {
 	wait := h.Wait(1)
 	ttl := wait / 1_000_000

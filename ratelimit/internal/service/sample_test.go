@@ -106,7 +106,7 @@ func TestSample_rate(t *testing.T) {
 	}
 }
 
-// Above debug level nothing is looked at.
+// Above debug level nothing is sampled.
 func TestSample_off(t *testing.T) {
 	log, logger := debugLog(slog.LevelInfo)
 	r := newRig(t, `[{key: k, @1}]`, Options{Log: logger})

@@ -61,10 +61,10 @@ const (
 	// may be put off by ever more changes.
 	settle    = 100 * time.Millisecond
 	settleMax = time.Second
-	// retryAfter is what a writer gets to finish a file that looks unfinished.
+	// retryAfter is how long a writer gets to finish a file that seems incomplete.
 	retryAfter = 200 * time.Millisecond
-	// pollEvery is how often the directory is looked at without a notification: file systems
-	// that give none, targets of symlinks, directories that do not exist yet.
+	// pollEvery is how often the directory is read without a notification: file systems that give none, targets of
+	// symlinks, directories that do not exist yet.
 	pollEvery = 2 * time.Second
 )
 

@@ -34,8 +34,8 @@ type world struct {
 	sets []string
 }
 
-// start runs a Files on root/config. It looks by itself only once an hour unless o says otherwise,
-// so that what a test sees came by a notification.
+// start runs a Files on root/config. It polls only once an hour unless o says otherwise, so that what a test sees came
+// by a notification.
 func start(t *testing.T, root string, o FilesOptions) *world {
 	t.Helper()
 	w := &world{t: t, root: root}
@@ -147,7 +147,7 @@ func TestDirectory(t *testing.T) {
 	}
 }
 
-// TestDirectory_replacedInRootMode: so is a directory below the root that only SIGHUP would look into.
+// TestDirectory_replacedInRootMode: so is a directory below the root that only SIGHUP would read.
 func TestDirectory_replacedInRootMode(t *testing.T) {
 	t.Parallel()
 	root := t.TempDir()

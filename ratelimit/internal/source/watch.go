@@ -42,7 +42,7 @@ func (w *watch) close() {
 	w.w.Close()
 }
 
-// refresh watches what exists now, and takes the signature. A directory that does not exist yet is found by looking.
+// refresh watches what exists now, and takes the signature. A directory that does not exist yet is found by polling.
 func (w *watch) refresh() {
 	w.read, w.swapped = w.signature(), false
 	w.seen = w.read

@@ -38,7 +38,7 @@ type dynamic struct {
 type room struct {
 	max      int64
 	n        atomic.Int64
-	overflow *Counter // look-ups that found no room, or brought too long a key
+	overflow *Counter // look-ups that hit the limit, or had too long a key
 }
 
 // full says whether a new key of this many bytes goes to the overflow series, and counts that.

@@ -83,7 +83,7 @@ type Registry struct {
 	dropped     *Counter                             // timer values that the sink had no room for
 	onTime      func(Series, time.Duration, float64) // takes timer values too; never changes after Run
 
-	// timing says that the sink takes samples now; all timers look at it.
+	// timing says that the sink takes samples now; all timers read it.
 	timing atomic.Bool
 	dyn    dynamic
 

@@ -173,8 +173,8 @@ func (s *tcp) write(ctx context.Context, conn net.Conn) error {
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 
-	// A statsd says nothing; a read that ends means that it is gone. Without looking, the
-	// first lines after its restart would be written into the void.
+	// A statsd says nothing; a read that ends means that it is gone. Without this read, the first lines after its
+	// restart would be lost.
 	broken := make(chan error, 1)
 	go func() {
 		_, err := conn.Read(make([]byte, 1))

@@ -134,7 +134,7 @@ type metricExporter struct {
 	protocol string
 	ctx      context.Context // ends what is under way
 	cancel   context.CancelFunc
-	mu       sync.Mutex  // one export at a time, so that the lines below come in order
+	mu       sync.Mutex  // one export at a time, so that the calls below come in order
 	away     atomic.Bool // the last export was not taken
 }
 

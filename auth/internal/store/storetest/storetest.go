@@ -55,7 +55,7 @@ func open(t testing.TB, o store.Options) *store.DB {
 
 var urls sync.Map // of each open *store.DB
 
-// Exec runs a statement of the test's own on a database that this package opened: to look like time has passed by
+// Exec runs a statement of the test's own on a database that this package opened: to pretend that time has passed on
 // PostgreSQL's clock, which no test sets.
 func Exec(t testing.TB, db *store.DB, sql string, args ...any) {
 	t.Helper()
@@ -70,8 +70,8 @@ func Exec(t testing.TB, db *store.DB, sql string, args ...any) {
 	}
 }
 
-// Trips counts round trips: the server's ReadyForQuery answers, but for those to an empty query, by which the
-// pool looks whether a connection that rested for a second is still there.
+// Trips counts round trips: the server's ReadyForQuery answers, but for those to an empty query, by which the pool
+// checks that a connection idle for a second is still open.
 type Trips struct{ n atomic.Int64 }
 
 // During is how many round trips f makes. Run f once before, so that its statements are prepared.

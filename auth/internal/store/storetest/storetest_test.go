@@ -11,7 +11,7 @@ import (
 	"gatehouse/auth/internal/store/storetest"
 )
 
-// A connection that rested is looked at before it is used, which is no round trip of a request.
+// An idle connection is checked before use, which is no round trip of a request.
 func TestTrips_restedConnection(t *testing.T) {
 	t.Parallel()
 	db, trips := storetest.Counting(t)
@@ -21,7 +21,7 @@ func TestTrips_restedConnection(t *testing.T) {
 		}
 	}
 	look()
-	time.Sleep(1100 * time.Millisecond) // the pool looks after a second
+	time.Sleep(1100 * time.Millisecond) // the pool checks after a second
 	if n := trips.During(look); n != 1 {
 		t.Errorf("%d round trips, want 1", n)
 	}

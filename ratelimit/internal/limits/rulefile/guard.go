@@ -9,8 +9,8 @@ import (
 
 // The library's parser recurses once per level of nesting and once per key of a block map, without
 // a bound, and takes time in the square of the keys of one map or of the errors on one line. A
-// stack that overflows can't be recovered from, so guard looks at the tokens first. No rule file
-// comes near these numbers.
+// stack that overflows can't be recovered from, so guard checks the tokens first. No rule file comes near these
+// numbers.
 const (
 	// maxDepth bounds the nesting of a file. Requests have at most 64 entries by default, which
 	// needs 130.
