@@ -69,7 +69,8 @@ func (s *Source) Host() string {
 	return fmt.Sprintf("%s:%d/%s", c.Host, c.Port, c.Database)
 }
 
-// beginRead goes as one message. Each setting ends with the transaction. Compiling the long conditions of a query that
+// beginRead goes as one message. Each setting ends with the transaction. The catalogue's texts have every name with its
+// schema, but for those on the search path, where the service's own role has its schema. Compiling the long conditions of a query that
 // reads each row once costs more than it saves, and so does a sort of a few hundred thousand ids that goes to the disk.
 const beginRead = `begin isolation level repeatable read read only;
 set local row_security = off;
@@ -77,6 +78,7 @@ set local statement_timeout = 0;
 set local idle_in_transaction_session_timeout = 0;
 set local jit = off;
 set local work_mem = '32MB';
+set local search_path = pg_catalog;
 set local time zone 'UTC'`
 
 // read runs f in a transaction of its own.

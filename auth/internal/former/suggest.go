@@ -21,8 +21,9 @@ type Target struct {
 
 // Advice is what an application that uses the schema's tables should do. Nothing of it is ever run by this program.
 type Advice struct {
-	// Suggestions and WayBack are statements of SQL and comments, one a line; the latter undoes the former.
-	Suggestions, WayBack []string
+	// Suggestions and WayBack are statements of SQL and comments, one a line; the latter undoes the former. Rows of users who
+	// are only here stand in the way of the end of it, WayBackEnd.
+	Suggestions, WayBack, WayBackEnd []string
 	// Objects are the names of what the suggestions are about, and of what can only be looked at.
 	Objects []string
 }
@@ -141,8 +142,8 @@ func (s *Source) Advise(ctx context.Context, to Target) (a Advice, err error) {
 	}
 	a.Suggestions = append(append(a.Suggestions, renamed), validateHere...)
 	slices.Sort(revoke)
-	a.WayBack = append(append(a.WayBack, validateThere...), slices.Compact(revoke)...)
-	for _, lines := range [][]string{a.Suggestions, a.WayBack} {
+	a.WayBackEnd = append(validateThere, slices.Compact(revoke)...)
+	for _, lines := range [][]string{a.Suggestions, a.WayBack, a.WayBackEnd} {
 		for i, line := range lines {
 			if strings.HasPrefix(line, "--") {
 				lines[i] = oneLine(line)

@@ -91,7 +91,11 @@ func (r *run) report(ctx context.Context) error {
 func (r *run) wayBack(a former.Advice) []string {
 	lines := []string{"-- 503 at the proxy, stop this service, list the users created since " + stamp(r.result.closed) + ", then run:"}
 	lines = append(lines, a.WayBack...)
-	return append(lines, "-- then start the service there, and add the new users by POST /admin/users there")
+	lines = append(lines, "-- then start the service there, and add the new users by POST /admin/users there")
+	if len(a.WayBackEnd) > 0 {
+		lines = append(append(lines, "-- then:"), a.WayBackEnd...)
+	}
+	return lines
 }
 
 // row is a line of the table.
