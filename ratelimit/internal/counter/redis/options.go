@@ -53,7 +53,7 @@ type Settings struct {
 	// single: host:port, the path of a unix socket, or redis://[user:password@]host:port[/db] (rediss:// with TLS).
 	// sentinel: master,host:port[,host:port...]. cluster: host:port[,host:port...].
 	URL string `env:"URL" secret:"url"`
-	// tcp or unix; unset: as the URL suggests. sentinel and cluster are always tcp.
+	// tcp or unix; unset: what the URL looks like. sentinel and cluster are always tcp.
 	SocketType string `env:"SOCKET_TYPE" oneof:"tcp unix" fold:"true"`
 	// single: one server. sentinel: the master that sentinels name, followed when it changes. cluster: a Redis Cluster.
 	Type string `env:"TYPE" envDefault:"single" oneof:"single sentinel cluster" fold:"true"`
