@@ -52,23 +52,30 @@ func writeCounterError(w http.ResponseWriter, err error) {
 	writeRefusal(w, err)
 }
 
-// logReset is the audit: who has reset what. It holds values of requests.
+// logReset is the audit: who has reset what, or has tried to while the store gave no answer. It holds values of requests.
 func (d *debugPort) logReset(r *http.Request, domain string, descriptor *rls.Descriptor, report *service.CounterReport,
 	err error) {
+	message := "counters reset"
 	if report.Deleted == 0 {
-		return
+		if refusal, ok := errors.AsType[*service.Refusal](err); !ok || refusal.Err == nil {
+			return // there was nothing to reset
+		}
+		message += " failed" // and may have been carried out all the same
 	}
 	var used []string
 	for _, l := range report.Limits {
 		used = append(used, strconv.FormatInt(l.Used, 10))
 	}
 	attributes := []any{slog.String("by", r.RemoteAddr), slog.String("domain", cut(domain)),
-		slog.String("descriptor", cut(descriptorText(descriptor.Entries))),
-		slog.String("rule", cut(report.Limits[0].Rule)), slog.String("used", strings.Join(used, ","))}
-	if err != nil { // of a list, so that others are deleted
+		slog.String("descriptor", cut(descriptorText(descriptor.Entries)))}
+	if len(report.Limits) > 0 {
+		attributes = append(attributes, slog.String("rule", cut(report.Limits[0].Rule)),
+			slog.String("used", strings.Join(used, ",")))
+	}
+	if err != nil { // of a list others may be deleted
 		attributes = append(attributes, slog.String("error", err.Error()))
 	}
-	d.Log.Warn("counters reset", attributes...)
+	d.Log.Warn(message, attributes...)
 }
 
 // descriptorText is the descriptor as descriptor= takes it.

@@ -164,11 +164,14 @@ func openMemcached(t testing.TB) (counter.Store, func(testing.TB, []string) map[
 	return m, nil
 }
 
-// TestCounters_fails: a store without an answer is 503, and the log says nothing of a reset that was none.
+// TestCounters_fails: a store without an answer is 503, and the log has a line of each reset that was tried.
 func TestCounters_fails(t *testing.T) {
 	t.Parallel()
 	store := newFaulty()
-	r := newDebugRig(t, withToken, service.Options{Store: store})
+	var log logtest.Buffer
+	o := withToken
+	o.Log = slog.New(slog.NewTextHandler(&log, nil))
+	r := newDebugRig(t, o, service.Options{Store: store})
 	for err, want := range map[error]string{counter.ErrUnavailable: "UNAVAILABLE",
 		counter.ErrTimeout: "DEADLINE_EXCEEDED"} {
 		store.do = func(context.Context) error { return err }
@@ -178,5 +181,22 @@ func TestCounters_fails(t *testing.T) {
 				t.Errorf("%s: %d %s", method, status, body)
 			}
 		}
+	}
+	const failed = `msg="counters reset failed" by=127.0.0.1:`
+	if got := log.String(); strings.Count(got, "\n") != 2 || strings.Count(got, failed) != 2 ||
+		!strings.Contains(got, ` domain=d descriptor="k=v" error="rate limit store did not answer in time"`+"\n") {
+		t.Errorf("the log is %s", got)
+	}
+
+	// The counter is read in time, and then not deleted, as far as is known.
+	store.do, log = nil, logtest.Buffer{}
+	r.ask(t, req("d", "(k,v)"))
+	store.reset = func() error { return counter.ErrTimeout }
+	if status, body := r.authorized(t, "DELETE", "/counters?domain=d&descriptor=k%3Dv"); status != 503 {
+		t.Errorf("%d %s", status, body)
+	}
+	if got := log.String(); !strings.Contains(got, failed) || !strings.HasSuffix(got,
+		` domain=d descriptor="k=v" rule=d.k used=1 error="rate limit store did not answer in time"`+"\n") {
+		t.Errorf("the log is %s", got)
 	}
 }

@@ -34,7 +34,8 @@ import (
 // faulty is the in-process store until do is set.
 type faulty struct {
 	*memory.Store
-	do func(context.Context) error
+	do    func(context.Context) error
+	reset func() error // of Reset alone
 }
 
 func (f *faulty) Add(ctx context.Context, r *counter.Request) error {
@@ -49,6 +50,13 @@ func (f *faulty) Peek(ctx context.Context, h *counter.Hit) error {
 		return f.do(ctx)
 	}
 	return f.Store.Peek(ctx, h)
+}
+
+func (f *faulty) Reset(ctx context.Context, h *counter.Hit) error {
+	if f.reset != nil {
+		return f.reset()
+	}
+	return f.Store.Reset(ctx, h)
 }
 
 func newFaulty() *faulty { return &faulty{Store: memory.New(memory.Options{})} }
