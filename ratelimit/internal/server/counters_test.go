@@ -189,9 +189,10 @@ func TestCounters_fails(t *testing.T) {
 	}
 
 	// The counter is read in time, and then not deleted, as far as is known.
-	store.do, log = nil, logtest.Buffer{}
-	r.ask(t, req("d", "(k,v)"))
+	store = newFaulty()
 	store.reset = func() error { return counter.ErrTimeout }
+	r = newDebugRig(t, o, service.Options{Store: store})
+	r.ask(t, req("d", "(k,v)"))
 	if status, body := r.authorized(t, "DELETE", "/counters?domain=d&descriptor=k%3Dv"); status != 503 {
 		t.Errorf("%d %s", status, body)
 	}
