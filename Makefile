@@ -37,7 +37,7 @@ test: build check # exactly what CI runs
 	@.ci/clients
 	CGO_ENABLED=1 go test -race -shuffle=on -timeout 15m ./...
 	GRPC_SERVER=grpc-go CGO_ENABLED=1 go test -race ./ratelimit/internal/server
-	GRPC_SERVER=grpc-go CGO_ENABLED=1 go test -race -run 'TestDaemon|TestForceStart|TestFailureModes|TestRedisGoesAway|TestSIGTERM|TestEnvoy|TestClients|TestEffects/GRPC' ./ratelimit/test
+	GRPC_SERVER=grpc-go CGO_ENABLED=1 go test -race -run 'TestDaemon|TestForceStart|TestFailureModes|TestRedisUnavailable|TestSIGTERM|TestEnvoy|TestClients|TestEffects/GRPC' ./ratelimit/test
 	go test -run 'Alloc|Statements|Commands' ./... # built without race, where sync.Pool drops items on purpose
 
 test-short: # whatever needs no server

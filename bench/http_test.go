@@ -95,8 +95,8 @@ func TestHTTPLoop(t *testing.T) {
 	f(load{run: 300 * time.Millisecond, rate: 500}, 0)
 }
 
-// TestHTTPLoopRests ends when there is nothing left to ask.
-func TestHTTPLoopRests(t *testing.T) {
+// TestHTTPLoop_ends ends when there is nothing left to ask.
+func TestHTTPLoop_ends(t *testing.T) {
 	server := httptest.NewServer(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	defer server.Close()
 	left := 20

@@ -337,7 +337,7 @@ func (s *storm) strike(chance *rand.Rand) (what []string) {
 // Daemons and database are killed, frozen and restarted at random moments while people sign up, verify,
 // refresh, change passwords and sign out. Whatever was acknowledged holds afterwards, and nothing is
 // half done.
-func TestStorm(t *testing.T) {
+func TestKills_underLoad(t *testing.T) {
 	t.Parallel()
 	chance := chaos.Rand(t)
 	pg, smtp := testdb.PrivatePostgres(t, localserver.PostgresOptions{}), smtptest.Start(t, smtptest.Options{})

@@ -17,7 +17,7 @@ import (
 
 // While the database is unreachable a refresh is answered 503 with Retry-After, however it is unreachable: any other
 // answer makes client libraries drop their session. The same token works afterwards.
-func TestRefreshWhileAway(t *testing.T) {
+func TestRefresh_databaseUnavailable(t *testing.T) {
 	t.Parallel()
 	must := func(t *testing.T, err error) {
 		t.Helper()

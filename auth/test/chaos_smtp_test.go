@@ -13,7 +13,7 @@ import (
 
 // The mail server is down, hangs, refuses or drops the line for a while, then is well again. No sign-up
 // notices; in the end each mail was delivered exactly once, or is marked failed for good reason.
-func TestMailServerAway(t *testing.T) {
+func TestMailServerUnavailable(t *testing.T) {
 	t.Parallel()
 	url, smtp := testdb.Postgres(t), smtptest.Start(t, smtptest.Options{})
 	d := start(t, append(environment(url, onSMTP(smtp)...), "AUTH_RATE_LIMIT_EMAIL_SENT=100000"))

@@ -15,7 +15,7 @@ import (
 
 // While the database is unreachable nothing is answered as if something were wrong with the request, and requests
 // that need no database succeed. Once it is back, all works and nothing of a refused request has half happened.
-func TestEndpointsWhileAway(t *testing.T) {
+func TestEndpoints_databaseUnavailable(t *testing.T) {
 	t.Parallel()
 	f := func(name string, away func(*localserver.Server) error, back func(*localserver.Server) error) {
 		t.Run(name, func(t *testing.T) {

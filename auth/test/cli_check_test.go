@@ -130,7 +130,7 @@ func TestCheck_providers(t *testing.T) {
 
 // It finds out whether hooks, SMS gateway and captcha provider can be reached, without calling a hook or sending an
 // SMS.
-func TestCheck_outward(t *testing.T) {
+func TestCheck_reachability(t *testing.T) {
 	t.Parallel()
 	url, h, gateway, solved := testdb.Postgres(t), startHooks(t), smstest.Start(t), captchatest.Start(t)
 	execSQL(t, url, `create function good(event jsonb) returns jsonb language sql as $$ select event $$`,

@@ -210,7 +210,7 @@ func TestEffects_sessions(t *testing.T) {
 	}
 }
 
-func TestEffects_waysIn(t *testing.T) {
+func TestEffects_signInMethods(t *testing.T) {
 	t.Parallel()
 	d := startTuned(t)
 	signUp := func(email string) string { return credentials(email, horse) }

@@ -233,7 +233,7 @@ func TestDaemon(t *testing.T) {
 }
 
 // The reader of the log may go; the daemon serves on and shuts down cleanly.
-func TestNobodyReads(t *testing.T) {
+func TestLogReaderEnds(t *testing.T) {
 	t.Parallel()
 	read, write, err := os.Pipe()
 	if err != nil {
@@ -341,7 +341,7 @@ func neverTaken(err error) bool {
 }
 
 // A start waits for a database that comes up late, and a stop while it waits is a clean shutdown.
-func TestDatabaseAway(t *testing.T) {
+func TestDatabaseUnavailable(t *testing.T) {
 	t.Parallel()
 	pg := testdb.PrivatePostgres(t, localserver.PostgresOptions{})
 	if err := pg.Stop(); err != nil {

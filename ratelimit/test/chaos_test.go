@@ -144,7 +144,7 @@ func (l *traffic) stop() {
 
 // Redis killed and Redis frozen: every answer comes within the caller's deadline, with the neutral
 // error, and two seconds after Redis is back all is well again.
-func TestRedisGoesAway(t *testing.T) {
+func TestRedisUnavailable(t *testing.T) {
 	t.Parallel()
 	f := func(name string, away func(*localserver.Server) error, back func(*localserver.Server) error) {
 		t.Run(name, func(t *testing.T) {

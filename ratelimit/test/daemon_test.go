@@ -364,7 +364,7 @@ func TestForceStart(t *testing.T) {
 }
 
 // The readers of the log and the statistics may end; the daemon serves on, reloads and shuts down cleanly.
-func TestNobodyReads(t *testing.T) {
+func TestLogReaderEnds(t *testing.T) {
 	t.Parallel()
 	read, write, err := os.Pipe()
 	if err != nil {

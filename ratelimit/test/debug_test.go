@@ -35,9 +35,9 @@ func foreignAddress(t *testing.T) string {
 	return ""
 }
 
-// TestCounters_whoMay resets a counter from this host, through a proxy next to the daemon and from a foreign address,
+// TestCounters_authorization resets a counter from this host, through a proxy next to the daemon and from a foreign address,
 // each with and without the token, on daemons with and without one.
-func TestCounters_whoMay(t *testing.T) {
+func TestCounters_authorization(t *testing.T) {
 	t.Parallel()
 	for _, configured := range []string{"", debugToken} {
 		p := start(t, `[{key: user, @10/y}]`, map[string]string{"DEBUG_HOST": "0.0.0.0", "DEBUG_TOKEN": configured})

@@ -219,8 +219,8 @@ func TestClient(t *testing.T) {
 	f(expired, "server.test", true, "expired")
 }
 
-// TestClient_own: the certificate shown is the one that the files hold now.
-func TestClient_own(t *testing.T) {
+// TestClient_certificateIsCurrent: the certificate shown is the one that the files hold now.
+func TestClient_certificateIsCurrent(t *testing.T) {
 	t.Parallel()
 	ca := certtest.NewCA(t, "ca", time.Hour)
 	dir := t.TempDir()

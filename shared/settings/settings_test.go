@@ -248,7 +248,7 @@ func TestWarnings(t *testing.T) {
 }
 
 // Names whose prefix alone changed are one line of a daemon's log, all others a line each.
-func TestBrief(t *testing.T) {
+func TestOldNames_brief(t *testing.T) {
 	f := func(environ string, want ...string) {
 		t.Helper()
 		r := Load(new(sample), strings.Fields(environ), options)

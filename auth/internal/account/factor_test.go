@@ -20,7 +20,7 @@ import (
 
 // Mails report a factor's first proof and the end of a verified one, if they are enabled and the user has an address
 // (9).
-func TestFactors_notices(t *testing.T) {
+func TestFactors_notifications(t *testing.T) {
 	t.Parallel()
 	h := open(t, func(s *account.Settings) {
 		s.Email.Notify.FactorEnrolled, s.Email.Notify.FactorUnenrolled = true, true
@@ -222,7 +222,7 @@ func TestFactors_linkedSessions(t *testing.T) {
 }
 
 // A caller whose session ended during the call changes nothing.
-func TestFactors_putOut(t *testing.T) {
+func TestFactors_sessionEndedMeanwhile(t *testing.T) {
 	t.Parallel()
 	h := open(t)
 	g := h.confirmed("mia@example.org")

@@ -8,7 +8,7 @@ import (
 
 // A session that ends between its check and the write changes nothing: otherwise a stolen session could have a code
 // sent to its own number just after the new password that ends it.
-func TestUpdateUser_putOutMeanwhile(t *testing.T) {
+func TestUpdateUser_sessionEndedMeanwhile(t *testing.T) {
 	h := open(t)
 	h.confirmed("mia@example.org")
 	stolen := h.caller(h.again("mia@example.org"))

@@ -88,7 +88,7 @@ func TestLinkByCode(t *testing.T) {
 }
 
 // The exchange checks the caller's state again; the level is that at which the link was requested.
-func TestLinkByCode_lookedAtAgain(t *testing.T) {
+func TestLinkByCode_checkedAgain(t *testing.T) {
 	t.Parallel()
 	url := storetest.URL(t)
 	h := openOn(t, pool(t, url), linkingByCode, func(s *account.Settings) { s.External.LinkingAAL2 = true })

@@ -112,7 +112,7 @@ func raise(t *testing.T, url string, session uuid.UUID) {
 }
 
 // The caller's state at the request is checked again at the callback.
-func TestLink_lookedAtAgain(t *testing.T) {
+func TestLink_checkedAgain(t *testing.T) {
 	t.Parallel()
 	h := open(t, linking)
 	by := account.Actor{Role: "service_role"}

@@ -104,7 +104,7 @@ func TestDecide(t *testing.T) {
 	}
 }
 
-func TestSettle(t *testing.T) {
+func TestReconcileEmail(t *testing.T) {
 	t.Parallel()
 	const a, b = "a@x.org", "b@x.org"
 	now := time.Now()

@@ -140,7 +140,7 @@ func TestExternal_unverifiedNeverLinks(t *testing.T) {
 
 // The unverified address of a linked identity attracts no other sign-in and does not block a sign-up with the address;
 // the identity is shown all the same.
-func TestExternal_unverifiedIdentityAttractsNobody(t *testing.T) {
+func TestExternal_unverifiedIdentityAttractsNoSignIn(t *testing.T) {
 	t.Parallel()
 	h := open(t, linking)
 	attacker := h.confirmed("attacker@example.org")

@@ -224,7 +224,7 @@ func TestSignInPassword_hideUnconfirmed(t *testing.T) {
 }
 
 // A caller with the right password and an unconfirmed address cannot fill the log either.
-func TestSignInPassword_refusedSeldomNoted(t *testing.T) {
+func TestSignInPassword_refusedAuditRate(t *testing.T) {
 	t.Parallel()
 	h := open(t)
 	h.signUp("mia@example.org", "sesame", "")

@@ -102,7 +102,7 @@ func TestSignUp_refusals(t *testing.T) {
 }
 
 // The answers for a new, a pending and a confirmed address do not differ.
-func TestSignUp_faux(t *testing.T) {
+func TestSignUp_decoyID(t *testing.T) {
 	t.Parallel()
 	h := open(t)
 	h.confirmed("mia@example.org")

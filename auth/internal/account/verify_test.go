@@ -78,7 +78,7 @@ func TestVerify_refusals(t *testing.T) {
 }
 
 // Guessing does not fill the log: one row a minute for an address, one for all invented links.
-func TestVerify_notesSeldom(t *testing.T) {
+func TestVerify_auditRate(t *testing.T) {
 	t.Parallel()
 	h := open(t)
 	h.confirmed("mia@example.org")

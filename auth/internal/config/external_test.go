@@ -130,7 +130,7 @@ func TestConfig_externalWarnings(t *testing.T) {
 }
 
 // The replaced service's environments often have both, one of them off.
-func TestConfig_twins(t *testing.T) {
+func TestConfig_unusedLegacyProvider(t *testing.T) {
 	f := func(environ, want string, taken ...string) {
 		t.Helper()
 		rest, got := dropUnusedLegacy(strings.Fields(environ))

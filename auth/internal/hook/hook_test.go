@@ -299,7 +299,7 @@ func TestUnreachable(t *testing.T) {
 }
 
 // What is logged and kept of a failure holds neither the query nor the user of the URL: keys stand there.
-func TestUnreachable_quiet(t *testing.T) {
+func TestUnreachable_hidesURL(t *testing.T) {
 	slow := httptest.NewServer(http.HandlerFunc(func(_ http.ResponseWriter, r *http.Request) {
 		io.Copy(io.Discard, r.Body)
 		<-r.Context().Done()

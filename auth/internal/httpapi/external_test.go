@@ -14,7 +14,7 @@ import (
 )
 
 // Every provider, from the button to GET /user.
-func TestExternal_each(t *testing.T) {
+func TestExternal_everyProvider(t *testing.T) {
 	a := openAbroad(t)
 	for i, name := range append(provider.Names(), "local") {
 		email := name + "@example.org"

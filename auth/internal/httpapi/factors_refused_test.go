@@ -266,7 +266,7 @@ func TestFactors_othersAreUnknown(t *testing.T) {
 
 // A factor left unverified by a holder of the password alone opens nothing once another guards the account: enrolling
 // a further factor needs aal2 once one is verified.
-func TestFactors_leftBehind(t *testing.T) {
+func TestFactors_unverifiedLeft(t *testing.T) {
 	a := open(t)
 	eve := a.member("mia@example.org") // knows the password
 	left := a.enrollPhone(eve, "left", "4915166666666")

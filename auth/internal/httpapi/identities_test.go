@@ -99,7 +99,7 @@ func TestIdentities(t *testing.T) {
 }
 
 // The user that began the linking is checked again when the browser is back.
-func TestIdentities_lookedAtAgain(t *testing.T) {
+func TestIdentities_checkedAgain(t *testing.T) {
 	a := openAbroad(t)
 	a.idp.SetUser(person("1", "else@example.org"))
 	mia := a.member("mia@example.org")

@@ -298,7 +298,7 @@ func TestGivenKeys(t *testing.T) {
 }
 
 // While the store is unreachable a replica goes on, and keys still change their states in time.
-func TestStoreAway(t *testing.T) {
+func TestStoreUnavailable(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	ctx := t.Context()

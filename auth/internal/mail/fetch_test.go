@@ -212,9 +212,9 @@ func TestTemplates_cut(t *testing.T) {
 	}
 }
 
-// TestTemplates_inward: a redirect may lead anywhere from a loopback address, but not from a public one
+// TestTemplates_redirectToPrivate: a redirect may lead anywhere from a loopback address, but not from a public one
 // to a loopback one.
-func TestTemplates_inward(t *testing.T) {
+func TestTemplates_redirectToPrivate(t *testing.T) {
 	inner, outer := newSite(t), newSite(t)
 	inner.serve("<p>inner</p>")
 	outer.do(func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, inner.URL, http.StatusFound) })

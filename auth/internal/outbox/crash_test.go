@@ -223,9 +223,9 @@ func TestKilledSender(t *testing.T) {
 	}
 }
 
-// TestDatabaseAway: the database dies between the sending and the note of it, for longer than a lease.
+// TestDatabaseUnavailable: the database dies between the sending and the note of it, for longer than a lease.
 // The mail is not sent again.
-func TestDatabaseAway(t *testing.T) {
+func TestDatabaseUnavailable(t *testing.T) {
 	t.Parallel()
 	p := testdb.PrivatePostgres(t, localserver.PostgresOptions{})
 	db, err := store.Open(t.Context(),

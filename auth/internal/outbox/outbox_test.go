@@ -59,9 +59,9 @@ func TestDelivery(t *testing.T) {
 	nothingWaits(t, db, noon)
 }
 
-// TestDelivery_bothHalves: what was ordered for a hook that is gone by now are two mails, each with an id that
+// TestDelivery_secureEmailChange: what was ordered for a hook that is gone by now are two mails, each with an id that
 // stays.
-func TestDelivery_bothHalves(t *testing.T) {
+func TestDelivery_secureEmailChange(t *testing.T) {
 	t.Parallel()
 	db, c := storetest.Open(t), new(clock)
 	var mu sync.Mutex
@@ -140,9 +140,9 @@ type resting struct {
 
 func (r *resting) Ready() bool { return r.ready.Load() }
 
-// TestResting: a sender that has nothing to send with leaves its messages untouched, and sends them when it
+// TestSenderWithoutSettings: a sender that has nothing to send with leaves its messages untouched, and sends them when it
 // has.
-func TestResting(t *testing.T) {
+func TestSenderWithoutSettings(t *testing.T) {
 	t.Parallel()
 	db, c := storetest.Open(t), new(clock)
 	box := mailbox.New(c.Now)
@@ -213,8 +213,8 @@ func TestRetry(t *testing.T) {
 	}
 }
 
-// TestGivenUp: what can't ever be sent fails at once, with a reason; what an operator can mend waits.
-func TestGivenUp(t *testing.T) {
+// TestPermanentFailure: what can't ever be sent fails at once, with a reason; what an operator can mend waits.
+func TestPermanentFailure(t *testing.T) {
 	t.Parallel()
 	db, c, s := storetest.Open(t), new(clock), smtptest.Start(t, smtptest.Options{})
 	out, _ := start(t, outbox.Options{DB: db, Now: c.Now, Senders: map[string]outbox.Sender{

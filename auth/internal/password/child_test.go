@@ -165,7 +165,7 @@ func TestChildKilled(t *testing.T) {
 	}
 }
 
-func TestChildKilledOverAQuestion(t *testing.T) {
+func TestChildKilledDuringARequest(t *testing.T) {
 	kinds := []string{"asleep", "good"}
 	w := NewWorkers(Options{Workers: 2, Params: cheap, Log: slog.New(slog.DiscardHandler), Child: func() *exec.Cmd {
 		kind := kinds[0]
@@ -202,7 +202,7 @@ func TestChildKilledOverAQuestion(t *testing.T) {
 }
 
 // A request that kills every child is sent twice.
-func TestChildThatDiesOfEverything(t *testing.T) {
+func TestChildDiesOfEachRequest(t *testing.T) {
 	w, log := withChild(t, "mortal", 1)
 	var busy *Busy
 	if _, err := w.Hash(context.Background(), "x"); !errors.As(err, &busy) || busy.RetryAfter != time.Second {
@@ -227,7 +227,7 @@ func TestChildThatDiesOfEverything(t *testing.T) {
 }
 
 // A child has the next request before it has answered the last, so that its workers never wait for one.
-func TestChildHasTheNextQuestion(t *testing.T) {
+func TestChildHasTheNextRequest(t *testing.T) {
 	w, _ := withChild(t, "pairs", 1)
 	var asked sync.WaitGroup
 	for range 2 {
@@ -274,7 +274,7 @@ func TestPauses(t *testing.T) {
 	})
 }
 
-func TestChildThatDiesNowAndThen(t *testing.T) {
+func TestChildDiesSometimes(t *testing.T) {
 	w, log := withChild(t, "weary", 1)
 	for range 3 {
 		right(t, w) // two requests: a child's life
@@ -403,7 +403,7 @@ func alive(pid int) bool {
 }
 
 // A standard input that is no pipe, or that sends something else, comes from no daemon.
-func TestServeByHand(t *testing.T) {
+func TestServe_withoutDaemon(t *testing.T) {
 	null, err := os.OpenFile(os.DevNull, os.O_RDWR, 0)
 	if err != nil {
 		t.Fatal(err)

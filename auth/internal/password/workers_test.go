@@ -79,7 +79,7 @@ func testCheck(t *testing.T, o Options) {
 }
 
 // An account that does not exist costs as much as one that does: the same algorithm with the same costs.
-func TestNobodyCostsTheSame(t *testing.T) {
+func TestUnknownUserCostsTheSame(t *testing.T) {
 	w := NewWorkers(Options{Workers: 1, Params: cheap})
 	defer w.Close()
 	for _, p := range []Params{cheap, {cost: 5}, {argon: true, memory: 64, time: 1, threads: 1}} {
@@ -241,7 +241,7 @@ func TestRefusedPriorityIsLoggedOnce(t *testing.T) {
 	}
 }
 
-func TestQuietLog(t *testing.T) {
+func TestWorkers_logNothing(t *testing.T) {
 	var log bytes.Buffer
 	w := NewWorkers(Options{Workers: 2, Params: cheap, Log: slog.New(slog.NewTextHandler(&log, nil))})
 	w.Hash(context.Background(), "sesame")

@@ -215,8 +215,8 @@ func TestDirectoryKeySwap(t *testing.T) {
 	}
 }
 
-// TestDirectoryPatience: a caller that gives up doesn't cancel the look-up.
-func TestDirectoryPatience(t *testing.T) {
+// TestDirectory_callerGivesUp: a caller that gives up doesn't cancel the look-up.
+func TestDirectory_callerGivesUp(t *testing.T) {
 	t.Parallel()
 	f := start(t)
 	d := directoryAt(t, newClock())

@@ -95,9 +95,9 @@ func TestNative(t *testing.T) {
 	}
 }
 
-// TestNativeTwin: from an ECDSA signature anyone can derive a second valid one. It is the same token all the same.
+// TestNative_secondSignature: from an ECDSA signature anyone can derive a second valid one. It is the same token all the same.
 // Two tokens with one nonce are two.
-func TestNativeTwin(t *testing.T) {
+func TestNative_secondSignature(t *testing.T) {
 	t.Parallel()
 	f := start(t)
 	set := setOf(t, settingsOf(f))

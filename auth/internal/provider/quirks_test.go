@@ -85,8 +85,8 @@ func TestUnverified(t *testing.T) {
 	}
 }
 
-// TestDistrust: with DISTRUST_EMAIL no provider proves an address.
-func TestDistrust(t *testing.T) {
+// TestDistrustEmail: with DISTRUST_EMAIL no provider proves an address.
+func TestDistrustEmail(t *testing.T) {
 	t.Parallel()
 	f := start(t)
 	s := settingsOf(f)
@@ -302,8 +302,8 @@ func TestFreeUserinfo(t *testing.T) {
 	wantError(t, err, http.StatusInternalServerError, "unexpected_failure", noMe, "")
 }
 
-// TestFreeStyle: the document says how the client authenticates, and it is tried in no other way.
-func TestFreeStyle(t *testing.T) {
+// TestFreeAuthMethod: the document says how the client authenticates, and it is tried in no other way.
+func TestFreeAuthMethod(t *testing.T) {
 	t.Parallel()
 	f := start(t)
 	for list, basic := range map[string]bool{"": true, "client_secret_basic": true, "client_secret_post": false,
@@ -333,7 +333,7 @@ func TestFreeStyle(t *testing.T) {
 	}
 }
 
-func TestTwitchNobody(t *testing.T) {
+func TestTwitch_noUser(t *testing.T) {
 	t.Parallel()
 	f := start(t)
 	set := setOf(t, settingsOf(f))

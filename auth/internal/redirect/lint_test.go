@@ -7,7 +7,7 @@ import (
 
 // A pattern whose wildcard reaches into the registrable domain leads to hosts of other owners; each example is one
 // that the pattern matches.
-func TestList_Doubts(t *testing.T) {
+func TestList_Lint(t *testing.T) {
 	f := func(pattern, example string) {
 		t.Helper()
 		l := mustNew(t, testSite, pattern)

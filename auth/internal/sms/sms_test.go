@@ -333,7 +333,7 @@ func TestCheck(t *testing.T) {
 }
 
 // Lint reports values of an unusual form, and no others.
-func TestDoubts(t *testing.T) {
+func TestLint(t *testing.T) {
 	t.Parallel()
 	for _, provider := range providers {
 		if got := settings(provider, "").Lint(); len(got) > 0 {

@@ -244,7 +244,7 @@ func TestRaiseSession(t *testing.T) {
 }
 
 // A session below aal2 of a user with a verified factor is refreshed while it is young enough.
-func TestRefresh_low(t *testing.T) {
+func TestRefresh_belowAAL2(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	u := addUser(t, db, "mia@example.org")

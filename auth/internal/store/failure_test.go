@@ -160,7 +160,7 @@ func TestPool_full(t *testing.T) {
 }
 
 // Connections are made only for a waiting caller, and beyond 4 for each core they close when idle.
-func TestPool_rest(t *testing.T) {
+func TestPool_idle(t *testing.T) {
 	t.Parallel()
 	url := testdb.Postgres(t)
 	db, err := store.Open(t.Context(),
@@ -244,7 +244,7 @@ func TestInTx_deadlock(t *testing.T) {
 
 // A caller whose time ends while a statement waits gets its error once the server has cancelled the statement:
 // nothing of it happens later, and the connection is good for the next caller.
-func TestOutOfTime(t *testing.T) {
+func TestCallerTimeout(t *testing.T) {
 	t.Parallel()
 	url := testdb.Postgres(t)
 	db := open(t, url, "")
@@ -352,7 +352,7 @@ func TestInTx_tooLate(t *testing.T) {
 }
 
 // A statement that ends well while its cancel request is still on its way leaves a connection that is not used again.
-func TestOutOfTime_messageOnItsWay(t *testing.T) {
+func TestCallerTimeout_lateCancelRequest(t *testing.T) {
 	t.Parallel()
 	url := testdb.Postgres(t)
 	var hold atomic.Bool

@@ -95,7 +95,7 @@ func TestCheckPooler_sound(t *testing.T) {
 
 // Many callers whose time ends at once: each gets its error, and PgBouncer, which passes on the cancel requests,
 // still runs afterwards. 1.18 ends itself when such a request is broken off.
-func TestPgBouncer_outOfTime(t *testing.T) {
+func TestPgBouncer_callerTimeout(t *testing.T) {
 	t.Parallel()
 	server := testdb.PrivatePostgres(t, localserver.PostgresOptions{})
 	bouncer := testdb.PgBouncer(t, server, "default_pool_size = 2")

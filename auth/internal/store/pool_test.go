@@ -10,7 +10,7 @@ import (
 
 // How many connections may rest goes by the processors, not by GOMAXPROCS, which the daemon doubles for
 // the hashing threads' sake: 4 for each core.
-func TestPool_restingConnections(t *testing.T) {
+func TestPool_maxIdle(t *testing.T) {
 	old := runtime.GOMAXPROCS(2 * runtime.NumCPU())
 	defer runtime.GOMAXPROCS(old)
 	db, err := store.Open(t.Context(), store.Options{URL: storetest.URL(t), Settings: store.Settings{MaxConns: 1000}})

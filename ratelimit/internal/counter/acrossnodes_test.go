@@ -28,7 +28,7 @@ func (b *between) add(_ context.Context, req *counter.Request) error {
 }
 
 // Another request takes the last hit between the read and the write: nothing of the refused request stays counted.
-func TestAddApart_givesBack(t *testing.T) {
+func TestAddAcrossNodes_givesBack(t *testing.T) {
 	f := func(what string, hits []counter.Hit, taken string, want string) {
 		t.Helper()
 		b := &between{counters: map[string]int64{"a": 1, "b": 1, "c": 1}}

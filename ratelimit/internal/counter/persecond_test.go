@@ -75,13 +75,13 @@ func newTestTwin(t *testing.T) (twin *counter.PerSecondRouter, main, perSecond r
 	return twin, main, perSecond
 }
 
-func TestTwin(t *testing.T) {
+func TestPerSecond_router(t *testing.T) {
 	twin, _, _ := newTestTwin(t)
 	countertest.Run(t, func(*testing.T) counter.Store { return mixed{twin} })
 }
 
 // Sliding windows and token buckets of one request may be in two stores.
-func TestTwin_meters(t *testing.T) {
+func TestPerSecond_meters(t *testing.T) {
 	t.Run("memory", func(t *testing.T) {
 		countertest.RunMeters(t, func(_ *testing.T, clock func() int64) counter.Store {
 			o := memory.Options{Clock: clock}
@@ -119,7 +119,7 @@ const patience = countertest.Patience
 func perSecond(h counter.Hit) counter.Hit { h.PerSecond = true; return h }
 
 // Hits go where their unit belongs, and nowhere else.
-func TestTwin_routes(t *testing.T) {
+func TestPerSecond_routes(t *testing.T) {
 	twin, main, second := newTestTwin(t)
 	for _, stop := range []bool{false, true} {
 		keys := []string{"second", "minute", "other"}
@@ -162,7 +162,7 @@ func TestTwin_routes(t *testing.T) {
 }
 
 // Under the stop option a hit that is over in one store keeps the other one's from being written.
-func TestTwin_stop(t *testing.T) {
+func TestPerSecond_stop(t *testing.T) {
 	twin, _, _ := newTestTwin(t)
 	f := func(hits []counter.Hit, want ...result) {
 		t.Helper()
@@ -185,7 +185,7 @@ func TestTwin_stop(t *testing.T) {
 }
 
 // A store that is unavailable fails only the requests that need it.
-func TestTwin_oneFails(t *testing.T) {
+func TestPerSecond_oneFails(t *testing.T) {
 	server := testdb.Private(t, localserver.RedisOptions{})
 	twin, main, second := openTwin(t, testdb.Redis(t).URL(), server.Addr())
 	both := func(stop bool) (*counter.Request, error) {
@@ -258,7 +258,7 @@ func (h halfway) Add(ctx context.Context, req *counter.Request) error {
 }
 
 // What one of the stores can answer in part is answered in part.
-func TestTwin_partOfOne(t *testing.T) {
+func TestPerSecond_partOfOne(t *testing.T) {
 	twin := counter.NewPerSecondRouter(halfway{memory.New(memory.Options{})}, memory.New(memory.Options{}))
 	f := func(stop bool, hits []counter.Hit, want error, failed ...bool) {
 		t.Helper()
@@ -281,7 +281,7 @@ func TestTwin_partOfOne(t *testing.T) {
 }
 
 // A request with both is in both stores at the same time.
-func TestTwin_parallel(t *testing.T) {
+func TestPerSecond_parallel(t *testing.T) {
 	meet := make(chan struct{})
 	a, b := &meeting{meet: meet}, &meeting{meet: meet}
 	twin := counter.NewPerSecondRouter(a, b)

@@ -492,8 +492,8 @@ func TestOtherMethods_panic(t *testing.T) {
 	p.calls(3)
 }
 
-// TestCostly: a call that takes long does not keep its neighbours' answers, and is answered itself.
-func TestCostly(t *testing.T) {
+// TestSlowCall: a call that takes long does not keep its neighbours' answers, and is answered itself.
+func TestSlowCall(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
 	p := r.dial(t)

@@ -31,7 +31,7 @@ func TestH2spec(t *testing.T) {
 	const early = "RFC 9113, section 8.1: a server can send a complete response before the client has sent the entire request"
 	known := map[string]string{
 		"generic/2/2":     "an answer without a message has no DATA; TestWindows has the case",
-		"generic/2/3":     "an answer without a message has no DATA; TestHarmless has the case",
+		"generic/2/3":     "an answer without a message has no DATA; TestFollowedByCall has the case",
 		"http2/5.1/8":     early + "; TestStreamErrors has the case",
 		"http2/5.1/9":     early + "; TestConnectionErrors has the case",
 		"http2/5.1.2/1":   early + ", so there never are that many streams; TestMaxStreams has the case",

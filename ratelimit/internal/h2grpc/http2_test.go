@@ -139,7 +139,7 @@ func TestMaxFrameSize(t *testing.T) {
 }
 
 // TestFollowedByCall: frames that a server has to take, or may ignore; a call works behind them.
-func TestHarmless(t *testing.T) {
+func TestFollowedByCall(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
 	f := func(name string, send func(p *peer)) {
@@ -359,8 +359,8 @@ func TestConnectionErrors(t *testing.T) {
 	f("a second preface", size, "protocol", func(p *peer) { p.write([]byte(http2.ClientPreface)) })
 }
 
-// TestGreeting: the preface and SETTINGS come first.
-func TestGreeting(t *testing.T) {
+// TestServerPreface: the preface and SETTINGS come first.
+func TestServerPreface(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
 	f := func(name, text string, reason string, want int64) {

@@ -306,7 +306,7 @@ func (rawCodec) Unmarshal(b []byte, v any) error {
 }
 
 // Concurrent calls share pooled exchanges; each must get its own answer.
-func TestConcurrentCallsKeepApart(t *testing.T) {
+func TestConcurrentCalls_ownAnswers(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, service.Options{}, limits.Options{}, short(`[{key: k, @1000000/m}]`), "domain: other\n")
 	errs := make(chan error)

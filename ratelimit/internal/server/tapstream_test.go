@@ -31,7 +31,7 @@ func (s *slowReader) SetWriteDeadline(time.Time) error { return nil }
 func (s *slowReader) Flush()                           {}
 
 // A tap ends in time though there is always a line to write.
-func TestTap_neverEmpty(t *testing.T) {
+func TestTap_endsUnderLoad(t *testing.T) {
 	t.Parallel()
 	var o observe.Observer
 	l, err := o.Listen(observe.Filter{Sample: 1, Rate: 1_000_000})

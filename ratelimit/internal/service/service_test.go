@@ -391,7 +391,7 @@ func TestStop_cacheKnowsWhatIsStored(t *testing.T) {
 	r.expect(t, call("d", "(k,v)"), "OK: OK 1/10")   // so one more hit still fits
 }
 
-func TestStop_shadowStopsNobody(t *testing.T) {
+func TestStop_shadowRules(t *testing.T) {
 	r := newRig(t, `[{key: s, @0, shadow_mode: true}, {key: k, @5}]`,
 		Options{Settings: Settings{StopWhenOver: true}, OverLimit: overlimit.New(1 << 20)})
 	r.expect(t, call("d", "(s,1)|(k,1)"), "OK: OK 0/0 OK 4/5")

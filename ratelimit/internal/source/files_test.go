@@ -331,8 +331,8 @@ func TestRefuseEmpty(t *testing.T) {
 	w.until("a.yaml=1")
 }
 
-// TestLooking: without notifications, and behind a symlink that leads elsewhere, looking finds it.
-func TestLooking(t *testing.T) {
+// TestPolling: without notifications, and behind a symlink that leads elsewhere, looking finds it.
+func TestPolling(t *testing.T) {
 	t.Parallel()
 	root, elsewhere := t.TempDir(), t.TempDir()
 	write(t, elsewhere+"/real", "1\n")

@@ -196,7 +196,7 @@ func TestRun_withoutSinkKeysExpire(t *testing.T) {
 }
 
 // A sink that never comes (no statsd at the default address) must not keep unused series for ever.
-func TestRun_whileTheSinkIsAwayKeysExpire(t *testing.T) {
+func TestRun_sinkUnavailableKeysExpire(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := NewRegistry(Options{Settings: Settings{DynamicIdle: time.Minute}, Log: quiet()})
 		sink := &recorder{}

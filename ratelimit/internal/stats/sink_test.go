@@ -70,7 +70,7 @@ func TestStatsdTCP(t *testing.T) {
 	}
 }
 
-func TestStatsdTCP_nobodyThere(t *testing.T) {
+func TestStatsdTCP_unreachable(t *testing.T) {
 	ln := listen(t, "127.0.0.1:0")
 	ln.Close()
 	s := NewStatsdTCP(ln.Addr().String(), quiet())

@@ -227,7 +227,7 @@ func TestMemcache_queueFull(t *testing.T) {
 }
 
 // Close waits for what is pending.
-func TestMemcache_closeTells(t *testing.T) {
+func TestMemcache_closeFlushes(t *testing.T) {
 	_, addrs := threeNodes(t)
 	s := newTestMemcache(t, patient3(addrs))
 	var hits []counter.Hit

@@ -100,7 +100,7 @@ func TestOpIndex(t *testing.T) {
 	}
 }
 
-func TestMetSet(t *testing.T) {
+func TestSeenKeys(t *testing.T) {
 	m := seenKeys{generation: 100}
 	for i := range uint64(10_000) {
 		m.add(i<<1 | 1)

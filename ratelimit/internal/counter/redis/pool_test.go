@@ -279,7 +279,7 @@ func TestKVStore_breaker(t *testing.T) {
 }
 
 // Callers leave in time, wherever their hits are.
-func TestKVStore_leave(t *testing.T) {
+func TestKVStore_callersLeave(t *testing.T) {
 	f := func(deadline, least, most time.Duration) {
 		t.Helper()
 		synctest.Test(t, func(t *testing.T) {
@@ -342,7 +342,7 @@ func TestBreaker_slowPing(t *testing.T) {
 }
 
 // A store that stands still, with no stall that opens the breaker: callers that have left are not kept in the queue.
-func TestQueue_forgetsWhoLeft(t *testing.T) {
+func TestQueue_dropsLeftCalls(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s, _ := newSlowStore(t, Options{Settings: Settings{PoolSize: 1}, OnEmpty: Wait, Stall: -1}, time.Minute)
 		defer s.Close()

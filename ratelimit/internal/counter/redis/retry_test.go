@@ -118,7 +118,7 @@ func (f *fakeRedis) set(refuse string, times int) {
 }
 
 // Answers that say that nothing was counted: the hit goes out again, and counts once.
-func TestRedo(t *testing.T) {
+func TestRetry_notExecuted(t *testing.T) {
 	server := newFakeRedis(t)
 	s := newTestStore(t, Options{Settings: Settings{URL: server.addr, PoolSize: 1}, Stall: -1, OnEmpty: Wait})
 	add(t, s, now(), h("known", 1)) // so that no SET goes before

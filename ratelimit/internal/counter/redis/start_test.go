@@ -123,7 +123,7 @@ func TestStarter_silentStore(t *testing.T) {
 }
 
 // What is due at once is left to Add, which has a timer of its own.
-func TestStarter_soon(t *testing.T) {
+func TestStarter_shortDeadline(t *testing.T) {
 	t.Parallel()
 	s := newTestStore(t, Options{Settings: Settings{URL: testdb.Redis(t).URL()}, Stall: -1})
 	refused := s.Start(started(newCollector(), 2, time.Now().Add(5*time.Millisecond)))
@@ -133,7 +133,7 @@ func TestStarter_soon(t *testing.T) {
 }
 
 // A peer with thousands of requests does not have whole batches to itself.
-func TestStarter_turns(t *testing.T) {
+func TestStarter_fairness(t *testing.T) {
 	t.Parallel()
 	s := newTestStore(t, Options{Settings: Settings{URL: testdb.Redis(t).URL()}, Stall: -1})
 	c := newCollector()

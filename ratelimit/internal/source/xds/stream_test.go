@@ -58,8 +58,8 @@ func listen(t *testing.T) net.Listener {
 	return l
 }
 
-// TestClient_strange: responses of another type are passed over, resources of another type refused.
-func TestClient_strange(t *testing.T) {
+// TestClient_otherTypes: responses of another type are passed over, resources of another type refused.
+func TestClient_otherTypes(t *testing.T) {
 	t.Parallel()
 	s := &script{said: make(chan *discoverypb.DiscoveryRequest, 10), say: make(chan *discoverypb.DiscoveryResponse)}
 	l, srv := listen(t), grpc.NewServer()
