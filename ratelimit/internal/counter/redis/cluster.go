@@ -198,14 +198,7 @@ func (c *Cluster) Add(ctx context.Context, req *counter.Request) error {
 func (c *Cluster) Peek(ctx context.Context, h *counter.Hit) error { return peek(ctx, c, h) }
 
 // Reset implements Store.
-func (c *Cluster) Reset(ctx context.Context, h *counter.Hit) error {
-	c.mu.Lock()
-	for _, n := range c.nodes { // whichever has the key
-		n.server.forgetKeys()
-	}
-	c.mu.Unlock()
-	return reset(ctx, c, h)
-}
+func (c *Cluster) Reset(ctx context.Context, h *counter.Hit) error { return reset(ctx, c, h) }
 
 // Close implements Store.
 func (c *Cluster) Close() {

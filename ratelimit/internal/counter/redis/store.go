@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"log/slog"
+	"math"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -273,12 +274,8 @@ func (s *Server) recycle(c *call) {
 // Peek implements Store.
 func (s *Server) Peek(ctx context.Context, h *counter.Hit) error { return peek(ctx, s, h) }
 
-// Reset implements Store. Keys that are known to have an expiry are forgotten before, so that the next hit gives the
-// key one again.
-func (s *Server) Reset(ctx context.Context, h *counter.Hit) error {
-	s.forgetKeys()
-	return reset(ctx, s, h)
-}
+// Reset implements Store.
+func (s *Server) Reset(ctx context.Context, h *counter.Hit) error { return reset(ctx, s, h) }
 
 func peek(ctx context.Context, s counter.Store, h *counter.Hit) error {
 	look := *h
@@ -291,9 +288,14 @@ func peek(ctx context.Context, s counter.Store, h *counter.Hit) error {
 	return nil
 }
 
+// reset deletes the key of a sliding window or a token bucket, and gives all hits of a fixed window back, which keeps its
+// expiry: deleted between the SET and the INCRBY of a first hit, the key would be made again without one.
 func reset(ctx context.Context, s counter.Store, h *counter.Hit) error {
 	gone := *h
 	gone.N, gone.Refund, gone.Undo, gone.Delete = 0, false, false, true
+	if h.Algorithm == counter.FixedWindow {
+		gone.N, gone.Refund, gone.Delete = math.MaxInt64, true, false
+	}
 	return s.Add(ctx, &counter.Request{Hits: []counter.Hit{gone}})
 }
 

@@ -11,6 +11,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/redis/rueidis"
+
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/counter/link"
 	"gatehouse/shared/localserver"
@@ -261,5 +263,49 @@ func TestKVStore_deadline(t *testing.T) {
 	}
 	if took := time.Since(begun); took > 15*time.Second {
 		t.Errorf("took %v, the time-out is 100 ms", took)
+	}
+}
+
+// A counter that is reset between the two commands of a first hit, by this process or another, keeps its expiry.
+func TestReset_firstHit(t *testing.T) {
+	kv := testdb.Redis(t)
+	s := newTestStore(t, Options{Settings: Settings{URL: kv.URL()}, Stall: -1})
+	peer := redisClient(t, kv.Addr, kv.DB)
+	do := func(cmd rueidis.Completed) {
+		t.Helper()
+		if err := peer.Do(t.Context(), cmd).Error(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	gone := h("k", 1)
+	do(peer.B().Set().Key("k").Value("0").Nx().ExSeconds(60).Build())
+	if err := s.Reset(t.Context(), &gone); err != nil {
+		t.Fatal(err)
+	}
+	do(peer.B().Incrby().Key("k").Increment(1).Build())
+	immortal(t, peer)
+	if got := add(t, s, now(), h("k", 1)); got != 2 {
+		t.Errorf("total %d after two hits", got)
+	}
+
+	// As many hits of new keys and resets of these as there can be.
+	var wg sync.WaitGroup
+	for g := range 8 {
+		wg.Go(func() {
+			for i := range 500 {
+				hit := h(fmt.Sprint("new", i), 1)
+				if g%2 == 0 {
+					if err := s.Add(t.Context(), &counter.Request{Hits: []counter.Hit{hit}, Now: now()}); err != nil {
+						t.Error(err)
+					}
+				} else if err := s.Reset(t.Context(), &hit); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := immortal(t, peer); n < 400 {
+		t.Errorf("only %d keys", n)
 	}
 }
