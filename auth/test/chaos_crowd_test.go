@@ -58,14 +58,14 @@ func TestReplicasCrowdedDatabase(t *testing.T) {
 	for range 3 {
 		r.all = append(r.all, start(t, env))
 	}
-	letters := newLetters(smtp)
+	mails := newSentMails(smtp)
 	var sessions []reply
 	for i := range 24 {
 		email := fmt.Sprintf("p%d@example.org", i)
 		r.all[i%3].want(t, 200, "POST", "/signup", "", `{"email":"`+email+`","password":"correct horse"}`)
-		await.True(t, "the mail", func() bool { return len(letters.to(t, email)) > 0 })
+		await.True(t, "the mail", func() bool { return len(mails.to(t, email)) > 0 })
 		s, err := r.client.do("POST", r.all[(i+1)%3].http+"/verify", "",
-			`{"type":"signup","token_hash":"`+letters.to(t, email)[0].token+`"}`)
+			`{"type":"signup","token_hash":"`+mails.to(t, email)[0].token+`"}`)
 		if err != nil || s.status != 200 {
 			t.Fatal(err, s.text)
 		}

@@ -29,8 +29,8 @@ type storm struct {
 	at      [2]atomic.Pointer[string]
 	turn    atomic.Int64
 
-	client  *caller
-	letters *letters
+	client *caller
+	mails  *sentMails
 
 	done  atomic.Int64 // answers that say something
 	mu    sync.Mutex
@@ -122,7 +122,7 @@ func (s *storm) join(ctx context.Context, p *person) bool {
 	p.signUps++
 	var token string
 	for end := time.Now().Add(2 * time.Second); token == ""; time.Sleep(20 * time.Millisecond) {
-		if mails := s.letters.to(s.t, p.email); len(mails) > 0 {
+		if mails := s.mails.to(s.t, p.email); len(mails) > 0 {
 			token = mails[len(mails)-1].token
 		} else if time.Now().After(end) || ctx.Err() != nil {
 			return false
@@ -342,7 +342,7 @@ func TestKills_underLoad(t *testing.T) {
 	chance := chaos.Rand(t)
 	pg, smtp := testdb.PrivatePostgres(t, localserver.PostgresOptions{}), smtptest.Start(t, smtptest.Options{})
 	s := &storm{t: t, pg: pg, url: pg.PostgresURL("postgres"), client: newCaller(t, 10*time.Second),
-		letters: newLetters(smtp), count: map[string]int{}}
+		mails: newSentMails(smtp), count: map[string]int{}}
 	s.env = append(environment(s.url, onSMTP(smtp)...), "AUTH_RATE_LIMIT_EMAIL_SENT=1000000",
 		"AUTH_API_MAX_REQUEST_DURATION=2s",
 		"AUTH_RATE_LIMIT_REFRESH_PER_SESSION=0", "AUTH_SECURITY_REFRESH_TOKEN_REUSE_INTERVAL=1h",

@@ -72,8 +72,8 @@ func onSMTP(s *smtptest.Server) []string {
 		"AUTH_SMTP_ADMIN_EMAIL=auth@example.org"}
 }
 
-// letters sorts what an SMTP server of a test has accepted.
-type letters struct {
+// sentMails sorts by recipient what an SMTP server of a test has accepted.
+type sentMails struct {
 	server *smtptest.Server
 
 	mu   sync.Mutex
@@ -86,12 +86,12 @@ type chaosMail struct{ id, token, subject string }
 
 var tokenInLink = regexp.MustCompile(`/verify\?token=([^&\s]+)`)
 
-func newLetters(s *smtptest.Server) *letters {
-	return &letters{server: s, byTo: map[string][]chaosMail{}}
+func newSentMails(s *smtptest.Server) *sentMails {
+	return &sentMails{server: s, byTo: map[string][]chaosMail{}}
 }
 
 // to is what an address has got so far, oldest first.
-func (l *letters) to(t testing.TB, address string) []chaosMail {
+func (l *sentMails) to(t testing.TB, address string) []chaosMail {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	all := l.server.Mails()

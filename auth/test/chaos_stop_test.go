@@ -31,13 +31,13 @@ func TestStopWithAllInFlight(t *testing.T) {
 
 	// 14 mails: 8 are under way and hang, the others wait for their turn.
 	var tokens []string
-	letters := newLetters(smtp)
+	mails := newSentMails(smtp)
 	for i := range 6 {
 		email := fmt.Sprintf("early%d@example.org", i)
 		d.want(t, 200, "POST", "/signup", "", `{"email":"`+email+`","password":"correct horse"}`)
-		await.True(t, "the mail", func() bool { return len(letters.to(t, email)) > 0 })
+		await.True(t, "the mail", func() bool { return len(mails.to(t, email)) > 0 })
 		tokens = append(tokens, d.want(t, 200, "POST", "/verify", "",
-			`{"type":"signup","token_hash":"`+letters.to(t, email)[0].token+`"}`).str("refresh_token"))
+			`{"type":"signup","token_hash":"`+mails.to(t, email)[0].token+`"}`).str("refresh_token"))
 	}
 	smtp.Behave(smtptest.At(smtptest.Data, smtptest.Action{Hang: true}))
 	for i := range 14 {

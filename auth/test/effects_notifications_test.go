@@ -127,7 +127,7 @@ func TestNotifications(t *testing.T) {
 		d.want(t, 200, "PUT", "/user", bearer, `{"email":"new@example.org"}`)
 		mails++
 		await.True(t, "the mail to the new address", func() bool { return len(smtp.Mails()) == mails })
-		links := newLetters(smtp)
+		links := newSentMails(smtp)
 		d.want(t, 200, "POST", "/verify", "",
 			`{"type":"email_change","token_hash":"`+links.to(t, "new@example.org")[0].token+`"}`)
 		arrives("EMAIL_CHANGED")

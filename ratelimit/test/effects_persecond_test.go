@@ -13,8 +13,8 @@ import (
 // perSecondRules has a rule of the unit second whose window does not end during a test, and another.
 const perSecondRules = `[{key: s, rate_limit: {requests_per_unit: 500, unit: second, unit_multiplier: 100000000}}, {key: m, @500/y}]`
 
-// twin is the environment for a main store and one for limits per second.
-func twin(main, perSecond string, more ...string) map[string]string {
+// withPerSecond is the environment for a main store and one for limits per second.
+func withPerSecond(main, perSecond string, more ...string) map[string]string {
 	env := on("single", main, "KVSTORE_PERSECOND", "true", "KVSTORE_PERSECOND_URL", perSecond)
 	for i := 0; i < len(more); i += 2 {
 		env["KVSTORE_PERSECOND_"+more[i]] = more[i+1]
@@ -34,13 +34,13 @@ var _ = effect("KVSTORE_PERSECOND KVSTORE_PERSECOND_URL", func(t *testing.T) {
 	main, second := testdb.Private(t, localserver.RedisOptions{}), testdb.Private(t, localserver.RedisOptions{})
 	held := func(s *localserver.Server, part string) int { return stored(t, []*localserver.Server{s}, part) }
 
-	env := twin(main.Addr(), second.Addr())
+	env := withPerSecond(main.Addr(), second.Addr())
 	env["KVSTORE_PERSECOND"] = "false"
 	each(t, start(t, perSecondRules, env), "off")
 	if a, b := held(main, "d_"), held(second, "d_"); a != 2 || b != 0 {
 		t.Errorf("off: %d and %d hits, want both in the main store", a, b)
 	}
-	p := start(t, perSecondRules, twin(main.Addr(), second.Addr()))
+	p := start(t, perSecondRules, withPerSecond(main.Addr(), second.Addr()))
 	for range 3 {
 		each(t, p, "on")
 	}
@@ -69,7 +69,7 @@ var _ = effect("KVSTORE_PERSECOND KVSTORE_PERSECOND_URL", func(t *testing.T) {
 
 var _ = effect("KVSTORE_PERSECOND_TYPE", func(t *testing.T) {
 	cluster := testdb.Cluster(t)
-	p := start(t, perSecondRules, twin(testdb.Redis(t).URL(), cluster.Nodes[0].Addr(), "TYPE", "cluster"))
+	p := start(t, perSecondRules, withPerSecond(testdb.Redis(t).URL(), cluster.Nodes[0].Addr(), "TYPE", "cluster"))
 	for i := range 12 { // a single store would not find those on other nodes
 		each(t, p, fmt.Sprint("v", i))
 	}
@@ -81,7 +81,7 @@ var _ = effect("KVSTORE_PERSECOND_TYPE", func(t *testing.T) {
 var _ = effect("KVSTORE_PERSECOND_SENTINEL_AUTH", func(t *testing.T) {
 	set := testdb.PrivateSentinels(t, localserver.SentinelOptions{SentinelPassword: "watchers"})
 	main := testdb.Redis(t).URL()
-	p := launch(t, perSecondRules, twin(main, set.URL(), "TYPE", "sentinel"))
+	p := launch(t, perSecondRules, withPerSecond(main, set.URL(), "TYPE", "sentinel"))
 	p.log.await(t, "NOAUTH", nil)
-	each(t, start(t, perSecondRules, twin(main, set.URL(), "TYPE", "sentinel", "SENTINEL_AUTH", "watchers")), "v")
+	each(t, start(t, perSecondRules, withPerSecond(main, set.URL(), "TYPE", "sentinel", "SENTINEL_AUTH", "watchers")), "v")
 })

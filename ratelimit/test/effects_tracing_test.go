@@ -202,7 +202,7 @@ func TestTracing_store(t *testing.T) {
 	f("Redis Pipeline Execution", "redis.fixedCacheImpl",
 		map[string]string{"pipeline length": "3", "perSecondPipeline length": "0"}, on("single", redis))
 	f("Redis Pipeline Execution", "redis.fixedCacheImpl",
-		map[string]string{"pipeline length": "2", "perSecondPipeline length": "1"}, twin(redis, redis))
+		map[string]string{"pipeline length": "2", "perSecondPipeline length": "1"}, withPerSecond(redis, redis))
 	_, nodes := memcached(t, 1)
 	f("Memcached Fetch Execution", "memcached.cacheImpl", map[string]string{"keysToGet length": "3"},
 		onMemcache("MCACHE_HOST_PORT", nodes))

@@ -28,7 +28,7 @@ func TestAdminClaim(t *testing.T) {
 	if _, err := h.update(g, account.UserUpdate{Email: "stranger@example.net"}); err != nil {
 		t.Fatal(err)
 	}
-	before, trail := len(h.letters()), h.trail()
+	before, trail := len(h.messages()), h.trail()
 	h.pass(time.Second)
 
 	refused(t, h.AdminClaim(t.Context(), account.RequestInfo{}, service, g.User.ID), "")
@@ -48,7 +48,7 @@ func TestAdminClaim(t *testing.T) {
 	_, err = h.verify(account.Verify{Type: "magiclink", TokenHash: link})
 	refused(t, err, linkExpired)
 	refused(t, h.signIn("mia@example.org", "sesame"), "invalid_credentials: Invalid login credentials")
-	if n := len(h.letters()); n >= before+1 {
+	if n := len(h.messages()); n >= before+1 {
 		t.Errorf("%d messages wait, of %d before: what waited for the old links is still sent", n, before)
 	}
 	got := h.redeem("recovery", h.newest("recovery", "mia@example.org").Hash)

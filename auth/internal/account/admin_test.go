@@ -393,7 +393,7 @@ func TestAdminDelete(t *testing.T) {
 			t.Errorf("%+v, %v", got, err)
 		}
 	}
-	for _, m := range h.letters() {
+	for _, m := range h.messages() {
 		if m.To == "mia@example.org" {
 			t.Errorf("a %s still waits", m.Kind)
 		}

@@ -21,7 +21,7 @@ func TestVerify_codesPerAccount(t *testing.T) {
 	t.Parallel()
 	h := open(t)
 	h.confirmed("mia@example.org")
-	mail := func() letter {
+	mail := func() message {
 		t.Helper()
 		refused(t, h.SendOTP(t.Context(), browser, account.OTP{Email: "mia@example.org"}), "")
 		h.pass(time.Millisecond)

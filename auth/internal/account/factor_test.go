@@ -27,7 +27,7 @@ func TestFactors_notifications(t *testing.T) {
 	})
 	count := func() string {
 		n := map[string]int{}
-		for _, l := range h.letters() {
+		for _, l := range h.messages() {
 			if strings.HasPrefix(l.Kind, "mfa_") && l.To == "mia@example.org" &&
 				l.Vars.Email == l.To && l.Vars.FactorType == "totp" {
 				n[l.Kind]++

@@ -168,27 +168,27 @@ func kindOf(err error) account.Kind {
 	return 0
 }
 
-// letter is what somebody found in his mailbox, or on his phone.
-type letter struct {
+// message is a mail or SMS as its recipient gets it.
+type message struct {
 	To, Kind, Code, Link, Hash, Text string
 	mail.Payload
 }
 
-// letters are all that wait in the outbox, oldest first.
-func (h *house) letters() []letter {
+// messages returns all that wait in the outbox, oldest first.
+func (h *house) messages() []message {
 	h.t.Helper()
 	list, err := h.db.ClaimMessages(h.t.Context(), h.clock(), 0, 1000)
 	if err != nil {
 		h.t.Fatal(err)
 	}
 	slices.SortStableFunc(list, func(x, y store.Message) int { return x.CreatedAt.Compare(y.CreatedAt) })
-	var out []letter
+	var out []message
 	for _, m := range list {
 		text, _, err := h.root.Open(secret.Outbox, m.Payload, m.ID[:])
 		if err != nil {
 			h.t.Fatal(err)
 		}
-		l := letter{Kind: m.Kind}
+		l := message{Kind: m.Kind}
 		if m.Channel == mail.ChannelSMS {
 			var v mail.SMS
 			h.decode(text, &v)
@@ -210,16 +210,16 @@ func (h *house) decode(text []byte, v any) {
 }
 
 // newest is the latest message of that kind.
-func (h *house) newest(kind, to string) letter {
+func (h *house) newest(kind, to string) message {
 	h.t.Helper()
-	all := h.letters()
+	all := h.messages()
 	for i := len(all) - 1; i >= 0; i-- {
 		if all[i].Kind == kind && all[i].To == to {
 			return all[i]
 		}
 	}
-	h.t.Fatalf("no %s to %s among %d letters", kind, to, len(all))
-	return letter{}
+	h.t.Fatalf("no %s to %s among %d messages", kind, to, len(all))
+	return message{}
 }
 
 // trail is the audit log's actions, oldest first.

@@ -130,7 +130,7 @@ func TestGenerateLink(t *testing.T) {
 	if err != nil || v.Grant == nil || v.Grant.User.Email != "new@example.org" {
 		t.Fatal(v, err)
 	}
-	if n := len(h.letters()); n != 0 {
-		t.Errorf("%d letters", n)
+	if n := len(h.messages()); n != 0 {
+		t.Errorf("%d messages", n)
 	}
 }

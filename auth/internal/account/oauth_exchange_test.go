@@ -136,7 +136,7 @@ func TestLinkByCode_unverified(t *testing.T) {
 	guest, err := h.SignUpAnonymous(t.Context(), browser, nil)
 	refused(t, err, "")
 	code := h.linkCode(guest, person("github", "17", "!ann@example.org"))
-	if n := len(h.letters()); n != 0 {
+	if n := len(h.messages()); n != 0 {
 		t.Errorf("%d mails before the exchange", n)
 	}
 	_, err = h.exchange(code, verifier)

@@ -44,8 +44,8 @@ func TestExternal_newUser(t *testing.T) {
 		h.caller(g).Claims.AAL != "aal1" {
 		t.Errorf("%+v", g)
 	}
-	if h.trail() != "user_signedup" || len(h.letters()) != 0 {
-		t.Errorf("%s, %d letters", h.trail(), len(h.letters()))
+	if h.trail() != "user_signedup" || len(h.messages()) != 0 {
+		t.Errorf("%s, %d messages", h.trail(), len(h.messages()))
 	}
 
 	// Again: the same user, with the provider's data updated and the user's own additions kept.
@@ -277,7 +277,7 @@ func TestExternal_invitation(t *testing.T) {
 	t.Parallel()
 	h := open(t, func(s *account.Settings) { s.DisableSignup = true })
 	by := account.Actor{Role: "service_role"}
-	invite := func(email string) letter {
+	invite := func(email string) message {
 		t.Helper()
 		if _, err := h.Invite(t.Context(), browser, by,
 			account.Invitation{Email: email, Data: json.RawMessage(`{"team":"red"}`)}); err != nil {

@@ -78,8 +78,8 @@ func TestExternal_allowUnverified(t *testing.T) {
 	h.enters(person("github", "17", "!mia@example.org"))
 	h.set(func(s *account.Settings) { s.Email.Configured = false })
 	h.enters(person("github", "17", "!mia@example.org"))
-	if n := len(h.letters()); n != 2 {
-		t.Errorf("%d letters", n)
+	if n := len(h.messages()); n != 2 {
+		t.Errorf("%d messages", n)
 	}
 	var wg sync.WaitGroup
 	h.set(func(s *account.Settings) { s.Email.Configured = true })
@@ -90,8 +90,8 @@ func TestExternal_allowUnverified(t *testing.T) {
 		})
 	}
 	wg.Wait()
-	if n := len(h.letters()); n != 3 {
-		t.Errorf("%d letters after many at once", n)
+	if n := len(h.messages()); n != 3 {
+		t.Errorf("%d messages after many at once", n)
 	}
 	// The user signs in and sets a password; a proof of the address by another ends that user's sessions.
 	h.pass(time.Second)
@@ -122,8 +122,8 @@ func TestExternal_unverifiedNeverLinks(t *testing.T) {
 		_, err := h.arrive(person("github", fmt.Sprint(autoconfirm), "!mia@example.org"))
 		refused(t, err, verify)
 	}
-	if u := h.user(mia.User.ID); len(u.Identities) != 1 || countUsers(h) != 1 || len(h.letters()) != 1 {
-		t.Error(brief(u), countUsers(h), len(h.letters()))
+	if u := h.user(mia.User.ID); len(u.Identities) != 1 || countUsers(h) != 1 || len(h.messages()) != 1 {
+		t.Error(brief(u), countUsers(h), len(h.messages()))
 	}
 	// Nothing is left of the tries, so that one with an address of the own makes an account.
 	g := h.enters(person("github", "false", "*mine@example.org"))
@@ -187,7 +187,7 @@ func TestExternal_mailOfAnotherSignUpDropsTheIdentity(t *testing.T) {
 		attacker := h.enters(person("github", "17", "!victim@example.org"))
 		attacker = h.verified(attacker, h.app(attacker, "")) // would keep the owner below aal2, and the attacker above
 		h.pass(time.Second)
-		var l letter
+		var l message
 		kind := "signup"
 		switch by {
 		case "password":
@@ -262,8 +262,8 @@ func TestExternal_triedBeforeVerified(t *testing.T) {
 	_, err := h.arrive(person("github", "17", "!mia@example.org"))
 	refused(t, err,
 		"provider_email_needs_verification: Unverified email with github. Verify the email with github in order to sign in")
-	if h.trail() != before+" login_failed" || countUsers(h) != 1 || len(h.letters()) != 1 {
-		t.Errorf("%d users, %d messages, %s", countUsers(h), len(h.letters()), h.trail())
+	if h.trail() != before+" login_failed" || countUsers(h) != 1 || len(h.messages()) != 1 {
+		t.Errorf("%d users, %d messages, %s", countUsers(h), len(h.messages()), h.trail())
 	}
 	if g := h.enters(person("github", "17", "*mia@example.org")); g.User.ID != mia.User.ID {
 		t.Error(brief(g.User))

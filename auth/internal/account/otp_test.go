@@ -59,7 +59,7 @@ func TestSendOTP_refusals(t *testing.T) {
 		func(s *account.Settings) { s.Phone.Sent.N = 0 })
 	refused(t, h.MagicLink(t.Context(), browser, account.MagicLink{}),
 		"validation_failed: Password recovery requires an email")
-	if h.trail() != "" || len(h.letters()) != 0 {
+	if h.trail() != "" || len(h.messages()) != 0 {
 		t.Errorf("refusals left %s", h.trail())
 	}
 }
@@ -112,10 +112,10 @@ func TestSendOTP(t *testing.T) {
 	if err := b.Send(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	n := len(h.letters())
+	n := len(h.messages())
 	send(account.OTP{Email: "mia@work.example", CreateUser: true})
-	if len(h.letters()) != n {
-		t.Error("a letter was sent")
+	if len(h.messages()) != n {
+		t.Error("a message was sent")
 	}
 }
 
@@ -183,7 +183,7 @@ func TestRecover(t *testing.T) {
 	f(account.Recover{Email: "a@b"}, "unexpected_failure: Error sending recovery email",
 		func(s *account.Settings) { s.Email.Configured = false })
 	f(account.Recover{Email: "a@b"}, "")
-	if len(h.letters()) != 0 || h.trail() != "" {
+	if len(h.messages()) != 0 || h.trail() != "" {
 		t.Error("something was written for nobody")
 	}
 	mia := h.confirmed("mia@example.org")
@@ -231,11 +231,11 @@ func TestResend(t *testing.T) {
 	f(account.Resend{Type: "sms", Phone: "0"}, "validation_failed: Invalid phone number format (E.164 required)")
 	f(account.Resend{Type: "signup", Email: "nobody@example.org"}, "")
 	h.confirmed("mia@example.org")
-	before := len(h.letters())
+	before := len(h.messages())
 	f(account.Resend{Type: "signup", Email: "mia@example.org"}, "")
 	f(account.Resend{Type: "email_change", Email: "mia@example.org"}, "")
-	if len(h.letters()) != before {
-		t.Error("a letter was sent although nothing waits")
+	if len(h.messages()) != before {
+		t.Error("a message was sent although nothing waits")
 	}
 	// A pending sign-up is renewed with its password, data and PKCE flow.
 	_, err := h.SignUp(t.Context(), browser, account.SignUp{Email: "tom@example.org", Password: "sesame",
@@ -296,7 +296,7 @@ func TestSendOTP_capOfPrefix(t *testing.T) {
 	if err := send(0, "4915100010000"); err != nil { // the next block
 		t.Error(err)
 	}
-	if n := len(h.letters()); n != 5 {
+	if n := len(h.messages()); n != 5 {
 		t.Errorf("%d SMS", n)
 	}
 }

@@ -20,7 +20,7 @@ func s256(text string) account.Challenge {
 }
 
 // follow opens a link of a PKCE flow.
-func (h *house) follow(typ string, l letter) (account.Verified, error) {
+func (h *house) follow(typ string, l message) (account.Verified, error) {
 	return h.verify(account.Verify{Type: typ, TokenHash: l.Hash, Link: true})
 }
 
@@ -112,7 +112,7 @@ func TestVerify_pkceDirectly(t *testing.T) {
 	t.Parallel()
 	h := open(t)
 	h.confirmed("mia@example.org")
-	send := func() letter {
+	send := func() message {
 		h.pass(time.Second)
 		refused(t, h.MagicLink(t.Context(), browser,
 			account.MagicLink{Email: "mia@example.org", Challenge: s256(verifier)}),

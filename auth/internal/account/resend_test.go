@@ -24,7 +24,7 @@ func TestResend_pauseOfTheOther(t *testing.T) {
 	}
 	count := func(to string) (n int) {
 		t.Helper()
-		for _, l := range h.letters() {
+		for _, l := range h.messages() {
 			if l.Kind == "email_change" && l.To == to {
 				n++
 			}
@@ -69,7 +69,7 @@ func TestResend_capOfTheOther(t *testing.T) {
 		}
 	}
 	n := 0
-	for _, l := range h.letters() {
+	for _, l := range h.messages() {
 		if l.To == wanted {
 			n++
 		}
@@ -92,7 +92,7 @@ func TestResend_unconfigured(t *testing.T) {
 	}
 	h.pass(2 * time.Hour)
 	h.set(func(s *account.Settings) { s.Phone.Configured = false })
-	letters, trail := len(h.letters()), len(h.trail())
+	messages, trail := len(h.messages()), len(h.trail())
 	asks := 0
 	for _, typ := range []string{"sms", "phone_change"} {
 		for _, number := range []string{waits, unknown, waits, unknown} {
@@ -110,8 +110,8 @@ func TestResend_unconfigured(t *testing.T) {
 		strings.Contains(l, unknown) {
 		t.Errorf("got the log\n%swant %d warnings without a number", l, asks)
 	}
-	if got := len(h.letters()); got != letters {
-		t.Errorf("got %d messages, want none beside the %d of before", got, letters)
+	if got := len(h.messages()); got != messages {
+		t.Errorf("got %d messages, want none beside the %d of before", got, messages)
 	}
 	if got := len(h.trail()); got != trail {
 		t.Errorf("got %d audit rows, want the %d of before", got, trail)

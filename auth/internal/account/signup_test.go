@@ -93,7 +93,7 @@ func TestSignUp_refusals(t *testing.T) {
 	f(ok, `email_address_not_authorized: Email address "a@b" cannot be used as it is not authorized`,
 		func(s *account.Settings) { s.Email.Authorized = []string{"c@d"} })
 	f(ok, "over_email_send_rate_limit: email rate limit exceeded", func(s *account.Settings) { s.Email.Sent.N = 0 })
-	if got := h.trail() + " " + strings.Repeat("x", len(h.letters())); got != " " {
+	if got := h.trail() + " " + strings.Repeat("x", len(h.messages())); got != " " {
 		t.Errorf("a refused sign-up left %q", got)
 	}
 	f(ok, "", func(s *account.Settings) { s.Email.Authorized = []string{"c@d", "A+x@b"} })

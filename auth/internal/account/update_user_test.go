@@ -237,7 +237,7 @@ func TestUpdateUser_wrongNonceCostsNoMail(t *testing.T) {
 		f(wrong(code), "reauthentication_not_valid: Nonce has expired or is invalid")
 	}
 	f(code, "")
-	for _, l := range []letter{h.newest("email_change", "new@example.org"), h.newest("phone_change", "491511")} {
+	for _, l := range []message{h.newest("email_change", "new@example.org"), h.newest("phone_change", "491511")} {
 		if l.Code == "" {
 			t.Errorf("%+v", l)
 		}
@@ -376,14 +376,14 @@ func TestEmailChange_rules(t *testing.T) {
 	t.Parallel()
 	h := open(t)
 	g := h.confirmed("mia@example.org")
-	change := func(to string) (current, next letter) {
+	change := func(to string) (current, next message) {
 		t.Helper()
 		h.pass(2 * time.Minute)
 		_, err := h.update(g, account.UserUpdate{Email: to})
 		refused(t, err, "")
 		return h.newest("email_change", "mia@example.org"), h.newest("email_change", to)
 	}
-	redeem := func(l letter) (account.Verified, error) {
+	redeem := func(l message) (account.Verified, error) {
 		return h.verify(account.Verify{Type: "email_change", TokenHash: l.Hash})
 	}
 	// A second request starts over.
@@ -418,10 +418,10 @@ func TestEmailChange_rules(t *testing.T) {
 	if err != nil || !v.Half {
 		t.Fatal(v, err)
 	}
-	before := len(h.letters())
+	before := len(h.messages())
 	_, next = change("four@example.org")
-	if n := len(h.letters()) - before; n != 1 {
-		t.Errorf("%d letters", n)
+	if n := len(h.messages()) - before; n != 1 {
+		t.Errorf("%d messages", n)
 	}
 	v, err = redeem(next)
 	if err != nil || v.Grant == nil || v.Grant.User.Email != "four@example.org" {
@@ -436,13 +436,13 @@ func TestEmailChange_parallel(t *testing.T) {
 	g := h.confirmed("mia@example.org")
 	_, err := h.update(g, account.UserUpdate{Email: "new@example.org"})
 	refused(t, err, "")
-	letters := []letter{h.newest("email_change", "mia@example.org"), h.newest("email_change", "new@example.org")}
+	messages := []message{h.newest("email_change", "mia@example.org"), h.newest("email_change", "new@example.org")}
 	var mu sync.Mutex
 	halves, wholes := 0, 0
 	var wg sync.WaitGroup
 	for i := range 40 {
 		wg.Go(func() {
-			v, err := h.verify(account.Verify{Type: "email_change", TokenHash: letters[i%2].Hash})
+			v, err := h.verify(account.Verify{Type: "email_change", TokenHash: messages[i%2].Hash})
 			if err != nil {
 				refused(t, err, linkExpired)
 				return

@@ -21,8 +21,8 @@ func (h *house) verify(p account.Verify) (account.Verified, error) {
 	return h.Verify(h.t.Context(), browser, p)
 }
 
-// signUp asks for an account and is the letter that comes.
-func (h *house) signUp(email, pass, data string) letter {
+// signUp requests an account and returns the message that comes.
+func (h *house) signUp(email, pass, data string) message {
 	h.t.Helper()
 	h.pass(time.Second)
 	_, err := h.SignUp(h.t.Context(), browser, account.SignUp{Email: email, Password: pass, Data: []byte(data)})
@@ -162,7 +162,7 @@ func TestVerify_signup(t *testing.T) {
 	}
 	refused(t, h.signIn("mia@example.org", "first password"), "")
 	refused(t, h.signIn("mia@example.org", "second password"), "invalid_credentials: Invalid login credentials")
-	for _, l := range []letter{first, second} {
+	for _, l := range []message{first, second} {
 		_, err = h.verify(account.Verify{Type: "signup", TokenHash: l.Hash})
 		refused(t, err, linkExpired)
 		_, err = h.verify(account.Verify{Type: "email", Token: l.Code, Email: "mia@example.org"})
@@ -174,7 +174,7 @@ func TestVerify_signup(t *testing.T) {
 func TestVerify_sixSignups(t *testing.T) {
 	t.Parallel()
 	h := open(t)
-	var all []letter
+	var all []message
 	for range 6 {
 		all = append(all, h.signUp("mia@example.org", "sesame", `{}`))
 	}
@@ -189,18 +189,18 @@ func TestVerify_kinds(t *testing.T) {
 	t.Parallel()
 	h := open(t)
 	h.confirmed("mia@example.org")
-	send := map[string]func() letter{
-		"signup": func() letter { return h.signUp("tom@example.org", "sesame", `{}`) },
-		"invite": func() letter {
+	send := map[string]func() message{
+		"signup": func() message { return h.signUp("tom@example.org", "sesame", `{}`) },
+		"invite": func() message {
 			_, err := h.Invite(t.Context(), browser, service, account.Invitation{Email: "ann@example.org"})
 			refused(t, err, "")
 			return h.newest("invite", "ann@example.org")
 		},
-		"recovery": func() letter {
+		"recovery": func() message {
 			refused(t, h.Recover(t.Context(), browser, account.Recover{Email: "mia@example.org"}), "")
 			return h.newest("recovery", "mia@example.org")
 		},
-		"magiclink": func() letter {
+		"magiclink": func() message {
 			refused(t, h.MagicLink(t.Context(), browser, account.MagicLink{Email: "mia@example.org"}), "")
 			return h.newest("magic_link", "mia@example.org")
 		},
@@ -415,7 +415,7 @@ func TestVerify_testNumber(t *testing.T) {
 	h.pass(24 * time.Hour) // the end of it all
 	_, err = h.verify(account.Verify{Type: "sms", Token: "424242", Phone: "491511234"})
 	refused(t, err, tokenExpired)
-	if n := len(h.letters()); n != 0 {
+	if n := len(h.messages()); n != 0 {
 		t.Errorf("%d messages", n)
 	}
 }

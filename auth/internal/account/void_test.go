@@ -36,11 +36,11 @@ func TestAddressChange_dropsTheOther(t *testing.T) {
 	if u := h.user(g.User.ID); u.NewPhone != "" {
 		t.Errorf("after a change of e-mail address the number %q still waits", u.NewPhone)
 	}
-	before := len(h.letters())
+	before := len(h.messages())
 	if _, err := h.Resend(t.Context(), browser, account.Resend{Type: "phone_change", Phone: "4915100000001"}); err != nil {
 		t.Fatal(err)
 	}
-	if n := len(h.letters()) - before; n != 0 {
+	if n := len(h.messages()) - before; n != 0 {
 		t.Errorf("%d codes for the number that waited", n)
 	}
 
@@ -51,12 +51,12 @@ func TestAddressChange_dropsTheOther(t *testing.T) {
 	if u := h.user(g.User.ID); u.NewEmail != "" {
 		t.Errorf("after a change of number the address %q still waits", u.NewEmail)
 	}
-	before = len(h.letters())
+	before = len(h.messages())
 	if _, err := h.Resend(t.Context(), browser,
 		account.Resend{Type: "email_change", Email: "mia@example.com"}); err != nil {
 		t.Fatal(err)
 	}
-	if n := len(h.letters()) - before; n != 0 {
+	if n := len(h.messages()) - before; n != 0 {
 		t.Errorf("%d mails for the address that waited", n)
 	}
 }

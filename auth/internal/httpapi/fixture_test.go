@@ -356,7 +356,7 @@ func (a *api) newest(to string) sentMessage {
 		}
 	}
 	if found.To == "" {
-		a.t.Fatalf("no letter to %s", to)
+		a.t.Fatalf("no message to %s", to)
 	}
 	return found
 }

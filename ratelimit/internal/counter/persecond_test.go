@@ -44,9 +44,9 @@ func (m mixed) Reset(ctx context.Context, h *counter.Hit) error {
 	return m.Store.Reset(ctx, h)
 }
 
-// openTwin joins two stores that are closed when t ends, and must leave no goroutine behind.
-func openTwin(t *testing.T,
-	mainURL, perSecondURL string) (twin *counter.PerSecondRouter, main, perSecond *redis.Server) {
+// openPerSecond joins two stores that are closed when t ends, and must leave no goroutine behind.
+func openPerSecond(t *testing.T,
+	mainURL, perSecondURL string) (router *counter.PerSecondRouter, main, perSecond *redis.Server) {
 	t.Helper()
 	before := goleak.IgnoreCurrent()
 	open := func(url string) *redis.Server {
@@ -58,26 +58,26 @@ func openTwin(t *testing.T,
 		return s
 	}
 	main, perSecond = open(mainURL), open(perSecondURL)
-	twin = counter.NewPerSecondRouter(main, perSecond)
+	router = counter.NewPerSecondRouter(main, perSecond)
 	t.Cleanup(func() {
-		twin.Close()
+		router.Close()
 		goleak.VerifyNone(t, before, testdb.IgnoreServers())
 	})
-	return twin, main, perSecond
+	return router, main, perSecond
 }
 
-// newTestTwin is a router on two databases, and clients of these.
-func newTestTwin(t *testing.T) (twin *counter.PerSecondRouter, main, perSecond rueidis.Client) {
+// newTestPerSecond is a router on two databases, and clients of these.
+func newTestPerSecond(t *testing.T) (router *counter.PerSecondRouter, main, perSecond rueidis.Client) {
 	t.Helper()
 	a, b := testdb.Redis(t), testdb.Redis(t)
 	main, perSecond = redisClient(t, a.Addr, a.DB), redisClient(t, b.Addr, b.DB)
-	twin, _, _ = openTwin(t, a.URL(), b.URL())
-	return twin, main, perSecond
+	router, _, _ = openPerSecond(t, a.URL(), b.URL())
+	return router, main, perSecond
 }
 
 func TestPerSecond_router(t *testing.T) {
-	twin, _, _ := newTestTwin(t)
-	countertest.Run(t, func(*testing.T) counter.Store { return mixed{twin} })
+	router, _, _ := newTestPerSecond(t)
+	countertest.Run(t, func(*testing.T) counter.Store { return mixed{router} })
 }
 
 // Sliding windows and token buckets of one request may be in two stores.
@@ -98,9 +98,9 @@ func TestPerSecond_meters(t *testing.T) {
 				}
 				return s
 			}
-			twin := counter.NewPerSecondRouter(open(), open())
-			t.Cleanup(twin.Close)
-			return mixed{twin}
+			router := counter.NewPerSecondRouter(open(), open())
+			t.Cleanup(router.Close)
+			return mixed{router}
 		})
 	})
 }
@@ -120,7 +120,7 @@ func perSecond(h counter.Hit) counter.Hit { h.PerSecond = true; return h }
 
 // Hits go where their unit belongs, and nowhere else.
 func TestPerSecond_routes(t *testing.T) {
-	twin, main, second := newTestTwin(t)
+	router, main, second := newTestPerSecond(t)
 	for _, stop := range []bool{false, true} {
 		keys := []string{"second", "minute", "other"}
 		for i := range keys {
@@ -129,7 +129,7 @@ func TestPerSecond_routes(t *testing.T) {
 		for i := range 3 {
 			req := counter.Request{Hits: []counter.Hit{perSecond(h(keys[0], 1)), h(keys[1], 2),
 				perSecond(h(keys[0], 1)), h(keys[2], 0)}, Now: now(), Stop: counter.StopWhen(stop)}
-			if err := twin.Add(t.Context(), &req); err != nil {
+			if err := router.Add(t.Context(), &req); err != nil {
 				t.Fatal(err)
 			}
 			want := []int64{int64(2*i + 1), int64(2*i + 2), int64(2*i + 2), 0}
@@ -140,10 +140,10 @@ func TestPerSecond_routes(t *testing.T) {
 			}
 		}
 		for _, one := range []counter.Hit{perSecond(h(keys[0], 1)), h(keys[1], 1)} { // alone
-			if got := add(t, twin, now(), one); got != 7 {
+			if got := add(t, router, now(), one); got != 7 {
 				t.Errorf("%s: %d, want 7", one.Key, got)
 			}
-			if err := twin.Peek(t.Context(), &one); one.After != 7 || err != nil {
+			if err := router.Peek(t.Context(), &one); one.After != 7 || err != nil {
 				t.Errorf("%s: %d (%v), want 7", one.Key, one.After, err)
 			}
 		}
@@ -163,11 +163,11 @@ func TestPerSecond_routes(t *testing.T) {
 
 // Under the stop option a hit that is over in one store keeps the other one's from being written.
 func TestPerSecond_stop(t *testing.T) {
-	twin, _, _ := newTestTwin(t)
+	router, _, _ := newTestPerSecond(t)
 	f := func(hits []counter.Hit, want ...result) {
 		t.Helper()
 		req := counter.Request{Hits: hits, Now: now(), Stop: counter.StopAll}
-		if err := twin.Add(t.Context(), &req); err != nil {
+		if err := router.Add(t.Context(), &req); err != nil {
 			t.Fatal(err)
 		}
 		for i := range want {
@@ -187,25 +187,25 @@ func TestPerSecond_stop(t *testing.T) {
 // A store that is unavailable fails only the requests that need it.
 func TestPerSecond_oneFails(t *testing.T) {
 	server := testdb.Private(t, localserver.RedisOptions{})
-	twin, main, second := openTwin(t, testdb.Redis(t).URL(), server.Addr())
+	router, main, second := openPerSecond(t, testdb.Redis(t).URL(), server.Addr())
 	both := func(stop bool) (*counter.Request, error) {
 		req := &counter.Request{Hits: []counter.Hit{h("m", 1), perSecond(h("s", 1)), h("m", 1)}, Now: now(),
 			Stop: counter.StopWhen(stop)}
 		for i := range req.Hits {
 			req.Hits[i].Limit = 1000
 		}
-		return req, twin.Add(t.Context(), req)
+		return req, router.Add(t.Context(), req)
 	}
 	if req, err := both(false); err != nil || req.Hits[2].After != 2 {
 		t.Fatalf("%v %+v", err, req.Hits)
 	}
 	server.Kill()
 	for i := range 2 * link.BreakerFailures {
-		if err := twin.Add(t.Context(), &counter.Request{Hits: []counter.Hit{perSecond(h("s", 1))},
+		if err := router.Add(t.Context(), &counter.Request{Hits: []counter.Hit{perSecond(h("s", 1))},
 			Now: now()}); err == nil || errors.Is(err, counter.ErrPartial) {
 			t.Errorf("per second alone: %v", err)
 		}
-		if got := add(t, twin, now(), limit(1000, h("alone", 1))); got != int64(i+1) {
+		if got := add(t, router, now(), limit(1000, h("alone", 1))); got != int64(i+1) {
 			t.Errorf("main alone: %d", got)
 		}
 		req, err := both(false)
@@ -259,11 +259,11 @@ func (h halfway) Add(ctx context.Context, req *counter.Request) error {
 
 // What one of the stores can answer in part is answered in part.
 func TestPerSecond_partOfOne(t *testing.T) {
-	twin := counter.NewPerSecondRouter(halfway{memory.New(memory.Options{})}, memory.New(memory.Options{}))
+	router := counter.NewPerSecondRouter(halfway{memory.New(memory.Options{})}, memory.New(memory.Options{}))
 	f := func(stop bool, hits []counter.Hit, want error, failed ...bool) {
 		t.Helper()
 		req := counter.Request{Hits: hits, Now: now(), Stop: counter.StopWhen(stop)}
-		if err := twin.Add(t.Context(), &req); !errors.Is(err, want) || want == nil && err != nil {
+		if err := router.Add(t.Context(), &req); !errors.Is(err, want) || want == nil && err != nil {
 			t.Errorf("%v, want %v", err, want)
 		}
 		for i := range failed {
@@ -284,10 +284,10 @@ func TestPerSecond_partOfOne(t *testing.T) {
 func TestPerSecond_parallel(t *testing.T) {
 	meet := make(chan struct{})
 	a, b := &meeting{meet: meet}, &meeting{meet: meet}
-	twin := counter.NewPerSecondRouter(a, b)
+	router := counter.NewPerSecondRouter(a, b)
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
-	if err := twin.Add(ctx, &counter.Request{Hits: []counter.Hit{h("m", 1), perSecond(h("s", 1))},
+	if err := router.Add(ctx, &counter.Request{Hits: []counter.Hit{h("m", 1), perSecond(h("s", 1))},
 		Now: now()}); err != nil {
 		t.Errorf("one after the other: %v", err)
 	}
@@ -313,13 +313,13 @@ func (m *meeting) Add(ctx context.Context, req *counter.Request) error {
 }
 
 func BenchmarkTwin(b *testing.B) {
-	twin := counter.NewPerSecondRouter(memory.New(memory.Options{}), memory.New(memory.Options{}))
+	router := counter.NewPerSecondRouter(memory.New(memory.Options{}), memory.New(memory.Options{}))
 	for _, hits := range [][]counter.Hit{{h("m", 1)}, {h("m", 1), perSecond(h("s", 1))}} {
 		b.Run(fmt.Sprint(len(hits)), func(b *testing.B) {
 			b.ReportAllocs()
 			req := counter.Request{Hits: hits, Now: time.Now().Unix()}
 			for b.Loop() {
-				if err := twin.Add(b.Context(), &req); err != nil {
+				if err := router.Add(b.Context(), &req); err != nil {
 					b.Fatal(err)
 				}
 			}
