@@ -60,7 +60,7 @@ func (s *authSuite) measureEnumeration(round int) {
 						return nil, false
 					}
 					asked[conn]++
-					// As long as those of the crowd.
+					// As long as the addresses of the known accounts.
 					address := fmt.Sprintf("new%02d-%07d@bench.example", n, round*100_000+i)
 					if conn == 0 {
 						address = known[i].email

@@ -47,7 +47,8 @@ func (*httpExchange) inFlight() int { return 1 }
 
 func (e *httpExchange) exhausted() bool { return e.finished == len(e.clients) }
 
-// pending is what is in flight: an answer that is not read may hold the token that the next request needs.
+// pending reports whether a request is in flight: its answer, not read yet, may hold the token that the next request
+// needs.
 func (e *httpExchange) pending() bool {
 	return slices.ContainsFunc(e.clients, func(c *httpClient) bool { return c.busy })
 }

@@ -29,7 +29,7 @@ func TestThroughPgBouncer(t *testing.T) {
 	admin := strings.TrimSpace(out)
 	client := newCaller(t, 60*time.Second)
 
-	// do is a request to one of the daemons, tried again while hashing is busy.
+	// do sends a request to one of the daemons, and repeats it while hashing is busy.
 	do := func(i, status int, method, path, bearer, body string) reply {
 		t.Helper()
 		for {

@@ -117,7 +117,7 @@ func ratelimitDaemon(t *testing.T) string {
 	return ready.GRPC
 }
 
-// from is a client at an address of its own. It follows no redirect.
+// from returns a client with that local address. It follows no redirect.
 func from(t *testing.T, ip string) *caller {
 	c := newCaller(t, time.Minute)
 	dialer := &net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(ip)}}

@@ -17,8 +17,8 @@ import (
 
 // Watcher follows directories. Its methods are one goroutine's; the channels may be read by another.
 type Watcher struct {
-	// Events and Errors are fsnotify's; an error means that events were lost. Both are nil, which never
-	// deliver, where the system gives no notifications.
+	// Events and Errors are fsnotify's; an error means that events were lost. On systems without notifications both are
+	// nil, and so never deliver.
 	Events <-chan fsnotify.Event
 	Errors <-chan error
 

@@ -126,7 +126,7 @@ func (s *SentinelSet) Await(ctx context.Context) error {
 	return s.awaitMaster(ctx, "connected_slaves:2", "state=online")
 }
 
-// AwaitReplica waits until the master has a replica in step, so that it may be lost.
+// AwaitReplica waits until a replica is in sync with the master, so that a failover loses nothing.
 func (s *SentinelSet) AwaitReplica(ctx context.Context) error {
 	return s.awaitMaster(ctx, "state=online")
 }

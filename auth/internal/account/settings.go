@@ -218,7 +218,7 @@ type FactorAttempt struct {
 	IP           string
 }
 
-// FactorVerdict is its outcome: Reject signs the user out everywhere, with a message for the user.
+// FactorVerdict is the outcome of the factor hook: Reject signs the user out everywhere, with a message for the user.
 type FactorVerdict struct {
 	Reject  bool
 	Message string

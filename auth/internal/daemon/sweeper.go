@@ -23,8 +23,8 @@ const (
 	messagesKept = 7 * day
 )
 
-// sweep removes what has expired until ctx ends. Its pauses are of random length, so that of many replicas
-// one is usually at it.
+// sweep removes what has expired until ctx ends. Its pauses are of random length, so that replicas do not all sweep at
+// the same time.
 func (d *daemon) sweep(ctx context.Context) {
 	pause := rand.N(min(time.Minute, d.config.Load().DB.CleanupEvery))
 	for {

@@ -42,7 +42,7 @@ func newProblem(status int, code, msg string) *problem {
 
 func invalidRequest(msg string) *problem { return newProblem(400, account.CodeValidationFailed, msg) }
 
-// statusOf is what each kind of refusal is on the wire.
+// statusOf is the HTTP status of each kind of refusal.
 var statusOf = [...]int{
 	account.Invalid: 400, account.Unauthenticated: 401, account.Denied: 403, account.Missing: 404,
 	account.Unprocessable: 422, account.Limited: 429, account.Failed: 500, account.Unavailable: 503,

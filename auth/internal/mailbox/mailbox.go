@@ -1,9 +1,9 @@
-// Package mailbox takes the place of SMTP and of SMS gateways while one develops: it keeps what would
-// have been sent and shows it as a page, with links and codes to click and copy, and as JSON.
+// Package mailbox replaces SMTP and SMS gateways during development: it keeps the messages that would have been sent
+// and shows them as a page, with links and codes to click and copy, and as JSON.
 //
-// It holds everybody's sign-in links in clear: it belongs on a loopback listener of its own, answers under loopback
-// names only, so that no web page can read it by naming a host that resolves to 127.0.0.1, and forgets everything
-// when the process ends.
+// It holds the sign-in links of all users in clear: it belongs on a loopback listener of its own, answers under
+// loopback names only, so that no web page can read it by naming a host that resolves to 127.0.0.1, and forgets
+// everything when the process ends.
 package mailbox
 
 import (

@@ -487,7 +487,7 @@ func TestFramesAreWiped(t *testing.T) {
 	}
 }
 
-// keeping keeps the memory that was read into.
+// keeping is a reader that records the buffers it has read into.
 type keeping struct {
 	r    io.Reader
 	seen [][]byte

@@ -115,8 +115,8 @@ func (p Params) dummy() string {
 		bcrypt64.EncodeToString(raw[16:39]))
 }
 
-// NeedsRehash says whether a hash was made otherwise than these parameters make it. What it cannot read
-// needs no rehash: it cannot be checked either.
+// NeedsRehash reports whether a hash was made with other parameters than these. A hash that cannot be parsed needs no
+// rehash: no password can be checked against it either.
 func (p Params) NeedsRehash(hash string) bool {
 	h, err := parse(hash)
 	return err == nil && !h.madeBy(p)

@@ -131,7 +131,7 @@ func (s *Set) nativeProvider(r IDTokenRequest) *Provider {
 	return nil
 }
 
-// isIssuer reports whether a request that names that issuer means this provider. A keycloak that is off has none.
+// isIssuer reports whether a request that names that issuer means this provider. A disabled keycloak has no issuer.
 func (p *Provider) isIssuer(name string) bool {
 	switch {
 	case name == "":

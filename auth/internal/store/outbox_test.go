@@ -153,7 +153,7 @@ func TestResendMessage_failed(t *testing.T) {
 	resend(fail("hook", "after-user-created", noon), noon, nil)
 	claim(t, db, noon)
 
-	// The payload goes with its user, or when it has expired.
+	// The payload is deleted with its user, or once it has expired.
 	payloads := func(want int) {
 		t.Helper()
 		n := 0

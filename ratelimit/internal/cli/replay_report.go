@@ -13,7 +13,7 @@ import (
 	"gatehouse/ratelimit/internal/server"
 )
 
-// ownLimits follows the domain in the name of the limits that requests bring along; no dotted path has a space there.
+// ownLimits is appended to the domain to name the limits that requests bring along; no dotted path has a space there.
 const ownLimits = " (limits of requests)"
 
 // write prints the report, with so many of the descriptors that are limited most often.

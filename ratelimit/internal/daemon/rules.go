@@ -115,7 +115,7 @@ func (d *daemon) controlPlaneState() func() (text string, v any) {
 	}
 }
 
-// rulesPatience is how long the first valid rules may take without a word in the log.
+// rulesPatience is how long the daemon waits for the first valid rules before it logs a warning.
 const rulesPatience = 2 * time.Second
 
 // remindOfRules warns that nothing is decided while there are no rules yet: after first, and then every so

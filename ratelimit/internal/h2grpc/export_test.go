@@ -19,7 +19,7 @@ func (s *Server) Conns() int {
 	return len(s.conns) + len(s.silent)
 }
 
-// TickAt does what will be due on all connections at a time.
+// TickAt runs the periodic checks of all connections as of now.
 func (s *Server) TickAt(now time.Time) {
 	s.mu.Lock()
 	var conns []*conn

@@ -56,7 +56,7 @@ func TestWindows(t *testing.T) {
 	p.data(7, true, request())
 	answered(p, 7)
 
-	// INITIAL_WINDOW_SIZE changes while answers wait: larger, and smaller than what is used up.
+	// INITIAL_WINDOW_SIZE changes while answers wait for window: it grows, and it shrinks below what has been used.
 	p = r.dial(t, window(5))
 	p.call(1)
 	waits(p, 1, 5)

@@ -283,7 +283,7 @@ func (l *level) wildSteps() []*step {
 	return out
 }
 
-// fail says why nothing takes entry i below s.
+// fail records why no rule below s matches entry i of the request.
 func (x *Explanation) fail(s *step, i int, entries []rls.Entry) {
 	if s.below == nil {
 		x.Outcome = TooDeep

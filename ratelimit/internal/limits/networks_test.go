@@ -138,7 +138,7 @@ func TestFind_values(t *testing.T) {
 	f("(l,v299)", "1 per MINUTE | d_l_v299_1699999980 | d.l_v299")
 }
 
-// Lists in lists are compiled for each value above, networks and groups as well.
+// Nested lists, also of networks and groups, are compiled once for each value of the list above.
 func TestFind_nestedLists(t *testing.T) {
 	r := mustLoad(t, Options{Settings: Settings{NearRatio: 0.8}},
 		inDomain("{key: a, values: [x, y], descriptors: [{key: ip, cidr: [10.0.0.0/8, "+

@@ -165,7 +165,7 @@ func identity(labels []stats.Tag) string {
 	return b.String()
 }
 
-// with joins labels of a metric's own with those that all have; its own win.
+// with joins a metric's own labels with those common to all metrics; its own take precedence.
 func with(extra []stats.Tag, own ...stats.Tag) []stats.Tag {
 	all := own
 	for _, t := range extra {

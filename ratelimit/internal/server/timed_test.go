@@ -30,7 +30,7 @@ type timedBackend struct {
 	open func(t testing.TB, c *testClock) timedStore
 }
 
-// timedStore is an empty store, with what reads it behind its back.
+// timedStore is an empty store, with direct access to the server behind it.
 type timedStore struct {
 	counter.Store
 	clock *testClock

@@ -30,8 +30,8 @@ func cutLabel(key string) (rule, label string, ok bool) {
 	return strings.Cut(key, string(rune(labelMark)))
 }
 
-// Limit returns the counters of one limit of several, by the key of its rule, cleaned here, and its label, which is
-// clean. Handles live as those of Rule do.
+// Limit returns the counters of one limit of several. It cleans key, the key of the rule; label must be clean. Handles
+// live as long as those of Rule.
 func (r *Registry) Limit(key, label string) *Rule {
 	clean := string(AppendLabel(appendKey(make([]byte, 0, len(key)+1+len(label)), []byte(key)), label))
 	r.mu.Lock()

@@ -97,8 +97,8 @@ func TestMemcache_restarted(t *testing.T) {
 	}
 }
 
-// A node that says nothing: callers leave by their deadline, and all who wait when its breaker opens
-// are answered then.
+// A node that does not answer: callers leave at their deadline, and all that wait when its breaker opens are answered
+// then.
 func TestMemcache_stopped(t *testing.T) {
 	server := testdb.Memcached(t, localserver.MemcachedOptions{})
 	other := testdb.Memcached(t, localserver.MemcachedOptions{})

@@ -21,7 +21,7 @@ type total struct {
 
 func (t *total) expired(now int64) bool { return int64(t.end) <= now }
 
-// full says that evicting this counter would grant its key what the limit has already refused.
+// full reports whether the counter is at its limit: evicting it would admit hits that the limit has refused.
 func (t *total) full() bool { return t.count >= int64(t.limit) }
 
 // shard is one part of the store, exactly a cache line.
