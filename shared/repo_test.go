@@ -24,7 +24,7 @@ const module = "gatehouse"
 // of the daemons; what only tests import is marked by its name.
 var floors = map[string]int{
 	"ratelimit/internal/printable": 0, "ratelimit/internal/siphash": 0, "ratelimit/internal/dnstest": 0,
-	"ratelimit/internal/doctest": 0, "ratelimit/internal/sfvtest": 0, "ratelimit/internal/nonblock": 0,
+	"ratelimit/internal/doctest": 0, "ratelimit/internal/sfvtest": 0,
 	"ratelimit/internal/rls": 1, "ratelimit/internal/stats": 1, "ratelimit/internal/grpctls": 1,
 	"ratelimit/internal/limits/network": 0, "ratelimit/internal/limits/calendar": 0,
 	"ratelimit/internal/overlimit": 1, "ratelimit/internal/counter": 1,
@@ -171,8 +171,8 @@ func TestImports(t *testing.T) {
 // linked is what of shared/ a daemon links. The rest is for tests, measurements and make run: what is added here is in
 // every installation.
 var linked = map[string][]string{
-	"auth":      {"buildinfo", "httpx", "logging", "memlimit", "settings", "telemetry", "telemetry/metrics"},
-	"ratelimit": {"buildinfo", "certs", "filewatch", "httpx", "logging", "memlimit", "settings", "telemetry"},
+	"auth":      {"buildinfo", "httpx", "logging", "memlimit", "nonblock", "settings", "telemetry", "telemetry/metrics"},
+	"ratelimit": {"buildinfo", "certs", "filewatch", "httpx", "logging", "memlimit", "nonblock", "settings", "telemetry"},
 }
 
 // TestLinked compares it with the daemons' dependencies, as built.

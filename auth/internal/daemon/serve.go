@@ -31,6 +31,7 @@ import (
 	"gatehouse/shared/buildinfo"
 	"gatehouse/shared/httpx"
 	"gatehouse/shared/memlimit"
+	"gatehouse/shared/nonblock"
 )
 
 // daemon is what the steps of serve share.
@@ -142,7 +143,7 @@ func Serve(ctx context.Context, o Options) (err error) {
 	}
 	server := httpx.NewServer(httpx.Closing(d.api, d.draining.Load), timeouts(c.HTTP.MaxDuration), d.log.Logger)
 	wg.Go(func() {
-		if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+		if err := server.Serve(nonblock.Listener{Listener: listener}); !errors.Is(err, http.ErrServerClosed) {
 			failed <- err
 		}
 	})

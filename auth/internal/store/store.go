@@ -22,6 +22,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 	"go.opentelemetry.io/otel/trace"
+
+	"gatehouse/shared/nonblock"
 )
 
 // Settings are those of the tables and of the pool of connections.
@@ -90,6 +92,14 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 	}
 	if o.Dial != nil {
 		config.ConnConfig.DialFunc = o.Dial
+	}
+	dial := config.ConnConfig.DialFunc
+	config.ConnConfig.DialFunc = func(ctx context.Context, network, addr string) (net.Conn, error) {
+		c, err := dial(ctx, network, addr)
+		if err != nil {
+			return nil, err
+		}
+		return nonblock.Wrap(c), nil
 	}
 	if o.Tracer != nil {
 		config.ConnConfig.Tracer = tracer{o.Tracer}

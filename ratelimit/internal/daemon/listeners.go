@@ -19,6 +19,7 @@ import (
 	"gatehouse/ratelimit/internal/server"
 	"gatehouse/shared/buildinfo"
 	"gatehouse/shared/httpx"
+	"gatehouse/shared/nonblock"
 )
 
 // listeners are the open ports of the daemon.
@@ -102,7 +103,7 @@ func (d *daemon) openListeners(ctx context.Context, l *listeners) (err error) {
 	})
 	l.http = httpx.NewServer(httpx.Closing(api, d.draining.Load), c.HTTP.Timeouts(c.HTTP.WriteTimeout), d.log)
 	l.serve(func() error { return l.grpc.Serve(l.grpcAt) })
-	l.serve(func() error { return l.http.Serve(l.httpAt) })
+	l.serve(func() error { return l.http.Serve(nonblock.Listener{Listener: l.httpAt}) })
 	return nil
 }
 

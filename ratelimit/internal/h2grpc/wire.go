@@ -9,7 +9,7 @@ import (
 	"syscall"
 	"time"
 
-	"gatehouse/ratelimit/internal/nonblock"
+	"gatehouse/shared/nonblock"
 )
 
 // wire moves the bytes of one connection. read has one caller at a time, and so have write and drain together.

@@ -9,7 +9,7 @@ import (
 	"strconv"
 	"time"
 
-	"gatehouse/ratelimit/internal/nonblock"
+	"gatehouse/shared/nonblock"
 )
 
 // Endpoint is where one server listens: tcp and host:port, or unix and a path.

@@ -13,7 +13,7 @@ import (
 	"testing"
 	"time"
 
-	"gatehouse/ratelimit/internal/nonblock"
+	"gatehouse/shared/nonblock"
 )
 
 // pair is a wrapped connection and its peer.

@@ -6,6 +6,7 @@
 package nonblock
 
 import (
+	"errors"
 	"io"
 	"net"
 	"os"
@@ -56,6 +57,18 @@ func Wrap(c net.Conn) net.Conn {
 	return w
 }
 
+// Listener accepts connections that are wrapped.
+type Listener struct{ net.Listener }
+
+// Accept implements net.Listener.
+func (l Listener) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	return Wrap(c), nil
+}
+
 // Read implements net.Conn.
 func (c *Conn) Read(b []byte) (int, error) {
 	if len(b) == 0 {
@@ -87,6 +100,14 @@ func (c *Conn) Write(b []byte) (int, error) {
 		return c.writeN, c.failed("write", c.writeErr)
 	}
 	return c.writeN, nil
+}
+
+// CloseWrite tells the peer that nothing more is written, which net/http does before it drops a request's rest.
+func (c *Conn) CloseWrite() error {
+	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
+		return half.CloseWrite()
+	}
+	return errors.ErrUnsupported
 }
 
 // SyscallConn implements syscall.Conn.
