@@ -70,7 +70,8 @@ func unset(column string) string { return "coalesce(" + column + ", '-infinity')
 const ownedReason = `when u.is_sso_user then 'saml' when u.instance_id <> ` + zeroID + ` then 'instances'
     when u.deleted_at > '-infinity' then 'deleted'`
 
-const isExternal = `exists (select from {S}.identities e where e.user_id = u.id and e.provider not in ('email', 'phone'))`
+// For an exists the server would read all identities again for each batch of users.
+const isExternal = `coalesce((select true from {S}.identities e where e.user_id = u.id and e.provider not in ('email', 'phone') limit 1), false)`
 
 const selectUsers = `
 select u.id, u.aud, u.role, u.email, u.phone, u.encrypted_password, u.raw_app_meta_data::text, u.raw_user_meta_data::text,
@@ -97,7 +98,7 @@ func (w Select) where(alias string) (sql string, args []any) {
 // Users reads users by their ids.
 func (s *Source) Users(ctx context.Context, w Select, each func(*User) error) error {
 	where, args := w.where("u")
-	return s.rows(ctx, selectUsers+where, func(r pgx.Rows) error {
+	return s.batch(ctx, selectUsers+where, func(r pgx.Rows) error {
 		var u User
 		var app, user string
 		err := r.Scan(uid(&u.ID), str(&u.Aud), str(&u.Role), str(&u.Email), str(&u.Phone), str(&u.Password), str(&app), str(&user),
@@ -143,7 +144,7 @@ func (s *Source) IdentitiesOf(ctx context.Context, users []uuid.UUID, each func(
 }
 
 func (s *Source) identities(ctx context.Context, where string, each func(*Identity) error, args ...any) error {
-	return s.rows(ctx, selectIdentities+where, func(r pgx.Rows) error {
+	return s.batch(ctx, selectIdentities+where, func(r pgx.Rows) error {
 		var i Identity
 		var data string
 		err := r.Scan(uid(&i.ID), uid(&i.UserID), str(&i.Provider), str(&i.ProviderID), str(&data), at(&i.LastSignInAt),
@@ -207,7 +208,11 @@ func (s *Source) EachFactor(ctx context.Context, each func(*Factor) error) error
 }
 
 func (s *Source) factors(ctx context.Context, where string, each func(*Factor) error, args ...any) error {
-	return s.rows(ctx, selectFactors+where, func(r pgx.Rows) error {
+	read := s.rows
+	if len(args) > 0 {
+		read = s.batch
+	}
+	return read(ctx, selectFactors+where, func(r pgx.Rows) error {
 		var f Factor
 		err := r.Scan(uid(&f.ID), uid(&f.UserID), &f.Kind, str(&f.Name), str(&f.Phone), str(&f.Secret), at(&f.CreatedAt),
 			at(&f.UpdatedAt), at(&f.LastChallengedAt), &f.Reason)
@@ -277,6 +282,9 @@ select a.session_id, a.authentication_method, a.updated_at from {S}.mfa_amr_clai
 func (s *Source) Sessions(ctx context.Context, w Select) (list []*Session, err error) {
 	where, args := w.where("s")
 	err = s.read(ctx, func(c *pgx.Conn) error {
+		if err := forBatch(ctx, c); err != nil {
+			return err
+		}
 		byID := map[uuid.UUID]*Session{}
 		var all []uuid.UUID
 		size := 0

@@ -110,6 +110,25 @@ func (s *Source) rows(ctx context.Context, sql string, each func(pgx.Rows) error
 	return s.read(ctx, func(c *pgx.Conn) error { return s.query(ctx, c, sql, each, args...) })
 }
 
+// batchSettings let a read of some thousand rows find what belongs to them by its index. With the statistics of a large
+// table, or none, the server would rather read that whole, again for each batch.
+const batchSettings = `set local enable_hashjoin = off; set local enable_mergejoin = off; set local max_parallel_workers_per_gather = 0`
+
+func forBatch(ctx context.Context, c *pgx.Conn) error {
+	_, err := c.Exec(ctx, batchSettings, pgx.QueryExecModeSimpleProtocol)
+	return err
+}
+
+// batch is rows for a few of a table's rows.
+func (s *Source) batch(ctx context.Context, sql string, each func(pgx.Rows) error, args ...any) error {
+	return s.read(ctx, func(c *pgx.Conn) error {
+		if err := forBatch(ctx, c); err != nil {
+			return err
+		}
+		return s.query(ctx, c, sql, each, args...)
+	})
+}
+
 // query is rows within a transaction.
 func (s *Source) query(ctx context.Context, c *pgx.Conn, sql string, each func(pgx.Rows) error, args ...any) error {
 	rows, err := c.Query(ctx, s.fill.Replace(sql), args...)

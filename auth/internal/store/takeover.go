@@ -81,11 +81,15 @@ select from {moves} where id = $1 and owner = $2 and state = 'open' for update`)
 var saveMove = define(`
 update {moves} set steps = $3, floor = $4, pass_floor = $5 where id = $1 and owner = $2`)
 
+// batchSettings are as the source has them: joins with a batch go by the indexes of our tables, which have no statistics
+// until they are filled.
+const batchSettings = carrySettings + `; set local enable_hashjoin = off; set local enable_mergejoin = off`
+
 // Carry runs f and saves what it leaves in m, all or nothing. ErrMoveLost: another process owns the takeover.
 func (db *DB) Carry(ctx context.Context, m *Move, f func(*Carrier) error) error {
 	return db.withConn(ctx, "carry", func(c *pgx.Conn) error {
 		return db.inTx(ctx, c, func(t *Tx) error {
-			if _, err := t.tx.Exec(ctx, carrySettings, pgx.QueryExecModeSimpleProtocol); err != nil {
+			if _, err := t.tx.Exec(ctx, batchSettings, pgx.QueryExecModeSimpleProtocol); err != nil {
 				return err
 			}
 			tag, err := t.exec(ctx, lockMove, m.ID, m.Owner)

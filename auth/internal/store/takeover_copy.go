@@ -109,14 +109,17 @@ returning true, id`)
 // Of two users with one address the one that is here stays, and of two new ones the one with the smaller id. The
 // conditions are separate so that the partial indexes serve them.
 var removeTakenUsers = define(`
-with taken as (
+with second as (
+    select id from (
+        select id, email <> '' and row_number() over (partition by aud, email order by id) > 1
+            or phone <> '' and row_number() over (partition by aud, phone order by id) > 1 as later
+        from carried_users) v
+    where later
+), taken as (
     delete from carried_users c
-    where c.email <> '' and (
-            exists (select from {users} u where u.aud = c.aud and u.email = c.email and u.email <> '' and u.id <> c.id)
-            or exists (select from carried_users o where o.aud = c.aud and o.email = c.email and o.id < c.id))
-        or c.phone <> '' and (
-            exists (select from {users} u where u.aud = c.aud and u.phone = c.phone and u.phone <> '' and u.id <> c.id)
-            or exists (select from carried_users o where o.aud = c.aud and o.phone = c.phone and o.id < c.id))
+    where c.id in (select id from second)
+        or c.email <> '' and exists (select from {users} u where u.aud = c.aud and u.email = c.email and u.email <> '' and u.id <> c.id)
+        or c.phone <> '' and exists (select from {users} u where u.aud = c.aud and u.phone = c.phone and u.phone <> '' and u.id <> c.id)
     returning c.id
 )
 delete from {users} u using taken t where u.id = t.id`)
