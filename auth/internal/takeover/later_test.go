@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -146,6 +147,36 @@ func TestRun_largeRows(t *testing.T) {
 	run(takeover.Ahead, "a")
 	fill("b")
 	run(takeover.Last, "b")
+}
+
+// A batch finds what belongs to its rows by indexes: neither side reads a large table again for each of them.
+func TestRun_indexes(t *testing.T) {
+	t.Parallel()
+	m := newMove(t, formertest.Newest)
+	for _, sql := range []string{
+		`insert into auth.users (id, aud, role, email, email_confirmed_at, created_at, updated_at, raw_app_meta_data, raw_user_meta_data)
+			select gen_random_uuid(), 'authenticated', 'authenticated', 'many' || n || '@example.org', now(), now(), now(), '{}', '{}' from generate_series(1, 20000) n`,
+		`insert into auth.identities (provider_id, user_id, identity_data, provider) select id, id, '{}', 'email' from auth.users where email like 'many%'`,
+		`insert into auth.sessions (id, user_id, created_at, refresh_token_hmac_key, refresh_token_counter)
+			select gen_random_uuid(), id, now(), repeat('A', 43), 1 from auth.users where email like 'many%'`,
+		`analyze`,
+	} {
+		m.there(t, sql)
+	}
+	const batches = 40
+	m.must(t, takeover.Ahead, func(o *takeover.Options) { o.Hooks.Rows = 20000 / batches })
+	for _, table := range []string{"auth.users", "auth.identities", "auth.sessions", "users", "identities", "sessions"} {
+		var scans int
+		for range 50 { // the server counts a little later
+			if scans = one[int](t, m.url, "select seq_scan from pg_stat_user_tables where relid = $1::regclass", table); scans > 0 {
+				break
+			}
+			time.Sleep(20 * time.Millisecond)
+		}
+		if scans >= batches {
+			t.Errorf("%s was read whole %d times, in %d batches", table, scans, batches)
+		}
+	}
 }
 
 // A role that may not see another one's connections says so.
