@@ -25,7 +25,7 @@ type Store interface {
 	// not exist. Of the hit it reads what names and judges the counter: Key, PerSecond, Window,
 	// Algorithm, Limit, Burst.
 	Peek(ctx context.Context, h *Hit) error
-	// Reset empties the counter of a hit, which then stands at 0. It reads of the hit what Peek does.
+	// Reset deletes the counter of a hit, which then stands at 0. It reads of the hit what Peek does.
 	Reset(ctx context.Context, h *Hit) error
 	// Close ends what the store started. No call may be in flight.
 	Close()

@@ -325,6 +325,8 @@ func (l *redisLink) read(b *batch, o *op, r rueidis.RedisResult) (again bool, er
 		o.base, err = r.AsInt64()
 	case o.kind == opDelete:
 		_, err = r.ToInt64() // how many there were
+		// It may have come between the SET and the INCRBY of a first hit, whose key has no expiry then.
+		again = err == nil && o.first.algorithm == counter.FixedWindow
 	case o.n == 0:
 		if o.base, err = r.AsInt64(); rueidis.IsRedisNil(err) {
 			o.base, err = 0, nil
@@ -385,7 +387,7 @@ func (o *op) readStop(r rueidis.RedisResult) error {
 	return nil
 }
 
-// sendAgain sends what follows from the answers: the expiry of keys that came without one, scripts the
+// sendAgain sends what follows from the answers: the expiry of keys that came without one or may have, scripts the
 // store did not know, and the top value for counters that would have passed it.
 func (l *redisLink) sendAgain(b *batch) error {
 	l.cmds = l.cmds[:0]
@@ -426,6 +428,7 @@ func (l *redisLink) sendAgain(b *batch) error {
 			return err
 		}
 		switch {
+		case o.kind == opDelete: // EXPIRE, mostly of no key
 		case o.kind != opCount:
 			again, err := l.read(b, o, replies[0])
 			if err != nil {

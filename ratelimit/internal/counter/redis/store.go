@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"hash/maphash"
 	"log/slog"
-	"math"
 	"math/rand/v2"
 	"sync"
 	"time"
@@ -288,14 +287,11 @@ func peek(ctx context.Context, s counter.Store, h *counter.Hit) error {
 	return nil
 }
 
-// reset deletes the key of a sliding window or a token bucket, and gives all hits of a fixed window back, which keeps its
-// expiry: deleted between the SET and the INCRBY of a first hit, the key would be made again without one.
+// reset deletes the counter's key.
 func reset(ctx context.Context, s counter.Store, h *counter.Hit) error {
 	gone := *h
 	gone.N, gone.Refund, gone.Undo, gone.Delete = 0, false, false, true
-	if h.Algorithm == counter.FixedWindow {
-		gone.N, gone.Refund, gone.Delete = math.MaxInt64, true, false
-	}
+	gone.End = h.Window // from a Now of 0: a key that a hit makes meanwhile lives for a whole window
 	return s.Add(ctx, &counter.Request{Hits: []counter.Hit{gone}})
 }
 

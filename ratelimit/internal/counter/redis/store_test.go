@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/redis/rueidis"
-
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/counter/link"
 	"gatehouse/shared/localserver"
@@ -266,46 +264,57 @@ func TestKVStore_deadline(t *testing.T) {
 	}
 }
 
-// A counter that is reset between the two commands of a first hit, by this process or another, keeps its expiry.
-func TestReset_firstHit(t *testing.T) {
+// Counters that are reset while hits of two processes come are made again with an expiry.
+func TestReset_amongHits(t *testing.T) {
 	kv := testdb.Redis(t)
-	s := newTestStore(t, Options{Settings: Settings{URL: kv.URL()}, Stall: -1})
-	peer := redisClient(t, kv.Addr, kv.DB)
-	do := func(cmd rueidis.Completed) {
-		t.Helper()
-		if err := peer.Do(t.Context(), cmd).Error(); err != nil {
+	var stores [2]*Server
+	for i := range stores {
+		var err error
+		if stores[i], err = NewServer(t.Context(), Options{Settings: Settings{URL: kv.URL()}, Stall: -1}); err != nil {
 			t.Fatal(err)
 		}
+		t.Cleanup(stores[i].Close)
 	}
-	gone := h("k", 1)
-	do(peer.B().Set().Key("k").Value("0").Nx().ExSeconds(60).Build())
-	if err := s.Reset(t.Context(), &gone); err != nil {
-		t.Fatal(err)
-	}
-	do(peer.B().Incrby().Key("k").Increment(1).Build())
-	immortal(t, peer)
-	if got := add(t, s, now(), h("k", 1)); got != 2 {
-		t.Errorf("total %d after two hits", got)
-	}
-
-	// As many hits of new keys and resets of these as there can be.
+	peer := redisClient(t, kv.Addr, kv.DB)
 	var wg sync.WaitGroup
 	for g := range 8 {
+		s := stores[g/2%2]
 		wg.Go(func() {
 			for i := range 500 {
 				hit := h(fmt.Sprint("new", i), 1)
-				if g%2 == 0 {
-					if err := s.Add(t.Context(), &counter.Request{Hits: []counter.Hit{hit}, Now: now()}); err != nil {
-						t.Error(err)
-					}
-				} else if err := s.Reset(t.Context(), &hit); err != nil {
+				var err error
+				if g < 6 {
+					err = s.Add(t.Context(), &counter.Request{Hits: []counter.Hit{hit}, Now: now()})
+				} else {
+					err = s.Reset(t.Context(), &hit)
+				}
+				if err != nil {
 					t.Error(err)
 				}
 			}
 		})
 	}
 	wg.Wait()
-	if n := immortal(t, peer); n < 400 {
-		t.Errorf("only %d keys", n)
+	for i := range 500 {
+		add(t, stores[0], now(), h(fmt.Sprint("new", i), 1))
 	}
+	if n := immortal(t, peer); n != 500 {
+		t.Errorf("%d keys, want 500", n)
+	}
+
+	// What one process resets starts anew in the other.
+	hit := h("k", 1)
+	for _, s := range stores {
+		add(t, s, now(), hit)
+	}
+	if err := stores[0].Reset(t.Context(), &hit); err != nil {
+		t.Fatal(err)
+	}
+	if n, err := peer.Do(t.Context(), peer.B().Exists().Key("k").Build()).AsInt64(); n != 0 || err != nil {
+		t.Errorf("EXISTS after the reset: %d, %v, want 0", n, err)
+	}
+	if got := add(t, stores[1], now(), hit); got != 1 {
+		t.Errorf("total %d after a hit, want 1", got)
+	}
+	immortal(t, peer)
 }
