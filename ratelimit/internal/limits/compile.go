@@ -86,7 +86,7 @@ func (c *compiler) names(entries []Entry) {
 // is reused by the callers.
 func (c *compiler) children(parent *step, entries []Entry, path []*step, last bool) {
 	// One allocation for all siblings.
-	m := c.materials(entries)
+	m := c.materials(parent, entries)
 	steps := m.steps
 	for i := range entries {
 		e := &entries[i]
@@ -95,7 +95,7 @@ func (c *compiler) children(parent *step, entries []Entry, path []*step, last bo
 			if !c.report.Step() {
 				return
 			}
-			c.step(&m, parent, e, j, path, last && j == n-1)
+			c.step(&m, e, j, path, last && j == n-1)
 		}
 		if last {
 			*e = Entry{} // compiled: of a large set what was read and what it became must not both be held
@@ -107,9 +107,9 @@ func (c *compiler) children(parent *step, entries []Entry, path []*step, last bo
 }
 
 // step compiles the i-th step of an entry.
-func (c *compiler) step(m *materials, parent *step, e *Entry, i int, path []*step, last bool) {
+func (c *compiler) step(m *materials, e *Entry, i int, path []*step, last bool) {
 	s := m.step(len(e.valueOf(i)))
-	s.key, s.file, s.pos, s.parent = c.key(e.Key), e.File, e.Pos, parent
+	s.key, s.file, s.pos, s.parent = c.key(e.Key), e.File, e.Pos, m.parent
 	s.Attributes, s.PathAttributes = e.Attributes, e.PathAttributes
 	if s.match = e.compiledMatch(); s.match == nil {
 		_, s.pattern = parseValue(s.value)
@@ -146,12 +146,13 @@ func (c *compiler) below(m *materials, s *step, e *Entry, path []*step, last boo
 
 // materials are what the steps of one list of entries are made of, all allocated at once.
 type materials struct {
+	parent *step
 	steps  []step
 	rules  []Rule
 	values string // of all steps: those of entries point into the text of a whole file
 }
 
-func (c *compiler) materials(entries []Entry) (m materials) {
+func (c *compiler) materials(parent *step, entries []Entry) (m materials) {
 	var b strings.Builder
 	steps, rules := 0, 0
 	for i := range entries {
@@ -164,7 +165,7 @@ func (c *compiler) materials(entries []Entry) (m materials) {
 			b.WriteString(e.valueOf(j))
 		}
 	}
-	return materials{make([]step, steps), make([]Rule, rules), strings.Clone(b.String())} // without the room to grow
+	return materials{parent, make([]step, steps), make([]Rule, rules), strings.Clone(b.String())} // without the room to grow
 }
 
 // step is the next step, with a value of so many bytes.

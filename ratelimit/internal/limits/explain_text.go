@@ -95,3 +95,38 @@ func visible(s string) string {
 		return r
 	}, printable.Text(s))
 }
+
+// LimitExplanation is one limit of a rate_limits list. What a store says of it is for callers that have one to fill in.
+type LimitExplanation struct {
+	RuleView
+	// CounterKey and Window are as in Explanation.
+	CounterKey string `json:"counter_key,omitempty"`
+	Window     string `json:"window,omitempty"`
+	// Counter is the state of the limit's counter, CounterNow the same in words.
+	Counter    any    `json:"counter,omitempty"`
+	CounterNow string `json:"-"`
+	// Tightest is set for the limit that decides at present.
+	Tightest bool `json:"decides_at_present,omitempty"`
+
+	// Decides is the limit as a rule, for callers that look up its counter.
+	Decides *Rule `json:"-"`
+}
+
+// text writes the lines of the limit with number n.
+func (l *LimitExplanation) text(b *strings.Builder, n int) {
+	text := l.Decides.windowText()
+	if how := l.Decides.how(); how != "" {
+		text += ", " + how
+	}
+	if l.Tightest {
+		text += " (decides at present)"
+	}
+	fmt.Fprintf(b, "%-11s %s\n", fmt.Sprintf("limit %d", n), text)
+	fmt.Fprintf(b, "%-11s %s\n", "counter key", visible(l.CounterKey))
+	if l.Window != "" {
+		fmt.Fprintf(b, "%-11s %s\n", "window", l.Window)
+	}
+	if l.CounterNow != "" {
+		fmt.Fprintf(b, "counter now: %s\n", l.CounterNow)
+	}
+}

@@ -1,6 +1,7 @@
 package limits
 
 import (
+	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -52,4 +53,14 @@ func (r *Rule) Calendar() string {
 		return ""
 	}
 	return r.levels.calendar.name
+}
+
+// calendarText is the window of a rule with calendar that now lies in, in local time; empty without calendar.
+func (r *Rule) calendarText(now int64) string {
+	if r.Calendar() == "" {
+		return ""
+	}
+	start, end := r.Span(now)
+	local := func(at int64) string { return time.Unix(at, 0).In(r.levels.calendar.zone).Format(time.RFC3339) }
+	return fmt.Sprintf("%s to %s, %s", local(start), local(end), OneLine(r.Calendar()))
 }
