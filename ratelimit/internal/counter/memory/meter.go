@@ -131,12 +131,12 @@ func (m *Store) judge(s *shard, x siphash.ID, h *counter.Hit, now, instant int64
 	if !h.JudgeChange(change) && !(fromFuture && h.BringsDown()) {
 		return true
 	}
-	return m.write(s, sl, x, h, now, instant)
+	return m.write(sl, x, h, now, instant)
 }
 
 // write stores h.State; sl is the counter's slot, if it has one. False: there is no room.
-func (m *Store) write(s *shard, sl *slot[meter], x siphash.ID, h *counter.Hit, now, instant int64) (ok bool) {
-	mt := h.Meter()
+func (m *Store) write(sl *slot[meter], x siphash.ID, h *counter.Hit, now, instant int64) (ok bool) {
+	s, mt := m.shard(x), h.Meter()
 	empty := mt.Empty(&h.State)
 	switch {
 	case sl != nil && empty:

@@ -116,7 +116,7 @@ func (m *Store) settle(c *stopScratch, req *counter.Request, i int, stopped bool
 	if !fromFuture || !h.BringsDown() {
 		return true
 	}
-	return m.write(s, sl, x, h, req.Now, instant)
+	return m.write(sl, x, h, req.Now, instant)
 }
 
 // each calls f with the number of every shard of the request, in ascending order.
