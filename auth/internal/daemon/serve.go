@@ -137,19 +137,13 @@ func Serve(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	listener, err := httpx.Listen(ctx, "tcp", hostPort(c.API.Host, c.API.Port))
+	server, address, err := d.openAPI(ctx, &wg, failed)
 	if err != nil {
-		return stopped(ctx, fmt.Errorf("PORT: %w", err))
+		return err
 	}
-	server := httpx.NewServer(httpx.Closing(d.api, d.draining.Load), timeouts(c.HTTP.MaxDuration), d.log.Logger)
-	wg.Go(func() {
-		if err := server.Serve(nonblock.Listener{Listener: listener}); !errors.Is(err, http.ErrServerClosed) {
-			failed <- err
-		}
-	})
 	d.runBackground(background, &wg, o)
 	wg.Go(func() { d.watchTakeover(background, takeoverEvery, failed) })
-	d.log.Info("ready", "version", buildinfo.Version("auth"), "http", listener.Addr().String(), "mailbox", at)
+	d.log.Info("ready", "version", buildinfo.Version("auth"), "http", address, "mailbox", at)
 
 	select {
 	case <-ctx.Done():
@@ -184,6 +178,22 @@ func stopped(ctx context.Context, err error) error {
 		return nil
 	}
 	return err
+}
+
+// openAPI opens the port and serves the API on it.
+func (d *daemon) openAPI(ctx context.Context, wg *sync.WaitGroup, failed chan<- error) (*http.Server, string, error) {
+	c := d.config.Load()
+	listener, err := httpx.Listen(ctx, "tcp", hostPort(c.API.Host, c.API.Port))
+	if err != nil {
+		return nil, "", stopped(ctx, fmt.Errorf("PORT: %w", err))
+	}
+	server := httpx.NewServer(httpx.Closing(d.api, d.draining.Load), timeouts(c.HTTP.MaxDuration), d.log.Logger)
+	wg.Go(func() {
+		if err := server.Serve(nonblock.Listener{Listener: listener}); !errors.Is(err, http.ErrServerClosed) {
+			failed <- err
+		}
+	})
+	return server, listener.Addr().String(), nil
 }
 
 // openMailbox serves the dev mailbox and returns its address, "" without one.
