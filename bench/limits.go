@@ -200,6 +200,7 @@ func limitBudgets() (all []ratioBudget) {
 				add(1.03, l, "CPU", cpuOf)
 			case counted && l.open:
 				add(1.3, l, "p99", p99Of)
+				add(1.15, l, "CPU", cpuOf) // at the same rate, which a closed loop does not have
 			case counted:
 				add(1.15, l, "CPU", cpuOf)
 			}
