@@ -3,7 +3,6 @@ package takeover
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
@@ -14,8 +13,6 @@ import (
 
 	"gatehouse/auth/internal/address"
 	"gatehouse/auth/internal/former"
-	"gatehouse/auth/internal/password"
-	"gatehouse/auth/internal/store"
 )
 
 // findings are the refusals of a run, in the order in which they are looked for.
@@ -304,106 +301,6 @@ func (f *findings) providers(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// sealedBy counts what is encrypted under one key.
-type sealedBy struct{ passwords, factors, sessions int64 }
-
-// encrypted opens every encrypted column, and reads every password and factor that isn't plainly good.
-func (f *findings) encrypted(ctx context.Context) error {
-	r := f.r
-	missing := map[string]*sealedBy{}
-	type broken struct {
-		what string
-		n    int64
-	}
-	failed := map[string]*broken{}
-	open := func(text string, id uuid.UUID, what string, add func(*sealedBy)) (string, bool) {
-		e, sealed := former.ParseEncrypted(text)
-		if !sealed {
-			return text, true
-		}
-		plain, err := e.Open(r.Settings.Keys, id)
-		switch {
-		case errors.Is(err, former.ErrNoKey):
-			if missing[e.KeyID] == nil {
-				missing[e.KeyID] = new(sealedBy)
-			}
-			add(missing[e.KeyID])
-		case err != nil:
-			if failed[e.KeyID] == nil {
-				failed[e.KeyID] = &broken{what: what}
-			} else {
-				failed[e.KeyID].n++
-			}
-		}
-		return plain, err == nil
-	}
-	var first uuid.UUID
-	err := r.Source.OddPasswords(ctx, func(user uuid.UUID, text string) error {
-		hash, ok := open(text, user, fmt.Sprintf("user %s's password", user), func(s *sealedBy) { s.passwords++ })
-		if ok && password.ValidImport(hash) != nil {
-			if r.refused++; r.refused == 1 {
-				first = user
-			}
-		}
-		return nil
-	})
-	if err == nil {
-		err = f.factors(ctx, open)
-	}
-	if err == nil {
-		err = r.Source.SealedSessions(ctx, func(session uuid.UUID, text string) error {
-			key, ok := open(text, session, fmt.Sprintf("session %s's key", session), func(s *sealedBy) { s.sessions++ })
-			if _, plain := former.SessionKey(key); ok && !plain {
-				r.badSessions[session] = true
-			}
-			return nil
-		})
-	}
-	if err != nil {
-		return err
-	}
-	for _, key := range slices.Sorted(maps.Keys(missing)) {
-		m := missing[key]
-		f.refuse("%d passwords, %d authenticator keys and %d session keys are encrypted under key %q, which AUTH_SECURITY_DB_ENCRYPTION_DECRYPTION_KEYS does not have", m.passwords, m.factors, m.sessions, key)
-	}
-	for _, key := range slices.Sorted(maps.Keys(failed)) {
-		f.refuse("key %q does not open %s (and %d more)", key, failed[key].what, failed[key].n)
-	}
-	f.accept("passwords", r.refused, "%d passwords are in a form or of a cost that is not read here (first user %s)", r.refused, first)
-	return nil
-}
-
-// factors finds the factors that don't come: unreadable ones, and a second one of the same number.
-func (f *findings) factors(ctx context.Context, open func(string, uuid.UUID, string, func(*sealedBy)) (string, bool)) error {
-	r := f.r
-	var user uuid.UUID
-	numbers := map[string]bool{}
-	var unreadable []string
-	err := r.Source.EachFactor(ctx, func(v *former.Factor) error {
-		if v.UserID != user {
-			user, numbers = v.UserID, map[string]bool{}
-		}
-		if v.Kind == string(store.FactorPhone) {
-			number := phone(v.Phone)
-			if numbers[number] && number != "" {
-				r.dropped[v.ID] = "same number"
-			}
-			numbers[number] = true
-			return nil
-		}
-		text, ok := open(v.Secret, v.ID, fmt.Sprintf("factor %s's key", v.ID), func(s *sealedBy) { s.factors++ })
-		if _, readable := former.TOTPKey(text); ok && !readable {
-			r.dropped[v.ID] = "unreadable"
-			unreadable = append(unreadable, v.ID.String())
-		}
-		return nil
-	})
-	if n := len(unreadable); n > 0 {
-		f.warn("%d authenticators have no key that can be read, and are left out: %s", n, strings.Join(unreadable[:min(n, 20)], ", "))
-	}
-	return err
 }
 
 // duplicates finds users who differ in the spelling of an address or number only. Of such users the one who signed in

@@ -1,0 +1,154 @@
+package takeover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/former"
+	"gatehouse/auth/internal/password"
+	"gatehouse/auth/internal/store"
+)
+
+// sealedBy counts what is encrypted under one key.
+type sealedBy struct{ passwords, factors, sessions int64 }
+
+// opener opens encrypted columns, and notes by the names of their keys what does not open.
+type opener struct {
+	keys    former.Keys
+	missing map[string]*sealedBy
+	failed  map[string]*broken
+}
+
+// broken is the first column that a key does not open, and how many others.
+type broken struct {
+	what string
+	n    int64
+}
+
+func newOpener(keys former.Keys) *opener {
+	return &opener{keys: keys, missing: map[string]*sealedBy{}, failed: map[string]*broken{}}
+}
+
+// open opens a column. format names it by its row's id, add counts it.
+func (o *opener) open(text string, id uuid.UUID, format string, add func(*sealedBy)) (plain string, ok bool) {
+	e, sealed := former.ParseEncrypted(text)
+	if !sealed {
+		return text, true
+	}
+	plain, err := e.Open(o.keys, id)
+	switch {
+	case errors.Is(err, former.ErrNoKey):
+		if o.missing[e.KeyID] == nil {
+			o.missing[e.KeyID] = new(sealedBy)
+		}
+		add(o.missing[e.KeyID])
+	case err != nil:
+		if o.failed[e.KeyID] == nil {
+			o.failed[e.KeyID] = &broken{what: fmt.Sprintf(format, id)}
+		} else {
+			o.failed[e.KeyID].n++
+		}
+	}
+	return plain, err == nil
+}
+
+// join adds what another opener has noted.
+func (o *opener) join(p *opener) {
+	for key, s := range p.missing {
+		if have := o.missing[key]; have != nil {
+			have.passwords, have.factors, have.sessions = have.passwords+s.passwords, have.factors+s.factors, have.sessions+s.sessions
+		} else {
+			o.missing[key] = s
+		}
+	}
+	for key, b := range p.failed {
+		if have := o.failed[key]; have != nil {
+			have.n += b.n + 1
+		} else {
+			o.failed[key] = b
+		}
+	}
+}
+
+// encrypted opens every encrypted column, and reads every password and factor that isn't plainly good. Opening takes as
+// long as reading: passwords are opened next to the others.
+func (f *findings) encrypted(ctx context.Context) error {
+	r := f.r
+	all, others := newOpener(r.Settings.Keys), newOpener(r.Settings.Keys)
+	var first uuid.UUID
+	passwords := make(chan error, 1)
+	go func() {
+		passwords <- r.Source.OddPasswords(ctx, func(user uuid.UUID, text string) error {
+			hash, ok := all.open(text, user, "user %s's password", func(s *sealedBy) { s.passwords++ })
+			if ok && password.ValidImport(hash) != nil {
+				if r.refused++; r.refused == 1 {
+					first = user
+				}
+			}
+			return nil
+		})
+	}()
+	err := f.factors(ctx, others)
+	if err == nil {
+		err = r.Source.SealedSessions(ctx, func(session uuid.UUID, text string) error {
+			key, ok := others.open(text, session, "session %s's key", func(s *sealedBy) { s.sessions++ })
+			if _, plain := former.SessionKey(key); ok && !plain {
+				r.badSessions[session] = true
+			}
+			return nil
+		})
+	}
+	if failed := <-passwords; failed != nil {
+		return failed
+	}
+	if err != nil {
+		return err
+	}
+	all.join(others)
+	for _, key := range slices.Sorted(maps.Keys(all.missing)) {
+		m := all.missing[key]
+		f.refuse("%d passwords, %d authenticator keys and %d session keys are encrypted under key %q, which AUTH_SECURITY_DB_ENCRYPTION_DECRYPTION_KEYS does not have", m.passwords, m.factors, m.sessions, key)
+	}
+	for _, key := range slices.Sorted(maps.Keys(all.failed)) {
+		f.refuse("key %q does not open %s (and %d more)", key, all.failed[key].what, all.failed[key].n)
+	}
+	f.accept("passwords", r.refused, "%d passwords are in a form or of a cost that is not read here (first user %s)", r.refused, first)
+	return nil
+}
+
+// factors finds the factors that don't come: unreadable ones, and a second one of the same number.
+func (f *findings) factors(ctx context.Context, o *opener) error {
+	r := f.r
+	var user uuid.UUID
+	numbers := map[string]bool{}
+	var unreadable []string
+	err := r.Source.EachFactor(ctx, func(v *former.Factor) error {
+		if v.UserID != user {
+			user, numbers = v.UserID, map[string]bool{}
+		}
+		if v.Kind == string(store.FactorPhone) {
+			number := phone(v.Phone)
+			if numbers[number] && number != "" {
+				r.dropped[v.ID] = "same number"
+			}
+			numbers[number] = true
+			return nil
+		}
+		text, ok := o.open(v.Secret, v.ID, "factor %s's key", func(s *sealedBy) { s.factors++ })
+		if _, readable := former.TOTPKey(text); ok && !readable {
+			r.dropped[v.ID] = "unreadable"
+			unreadable = append(unreadable, v.ID.String())
+		}
+		return nil
+	})
+	if n := len(unreadable); n > 0 {
+		f.warn("%d authenticators have no key that can be read, and are left out: %s", n, strings.Join(unreadable[:min(n, 20)], ", "))
+	}
+	return err
+}
