@@ -36,7 +36,8 @@ func (s *authSuite) startEnumeration(ctx context.Context) (err error) {
 		"AUTH_MAILER_AUTOCONFIRM=false", "AUTH_API_EXTERNAL_URL=http://127.0.0.1:9", "AUTH_SITE_URL=http://127.0.0.1:9",
 		"AUTH_DEV_MAILBOX=true", "AUTH_DEV_MAILBOX_PORT=0", "AUTH_RATE_LIMIT_EMAIL_SENT=1000000",
 	)
-	if s.targets["mailing"], err = s.testbed.auth("mailing", s.db.server.PostgresURL("HS256"), settings...); err != nil {
+	if s.targets["mailing"], err = s.testbed.auth(
+		"mailing", s.db.server.PostgresURL("HS256"), settings...); err != nil {
 		return err
 	}
 	return s.testbed.awaitHTTP(ctx, s.targets["mailing"], "/health", "")
@@ -65,7 +66,8 @@ func (s *authSuite) measureEnumeration(round int) {
 					if conn == 0 {
 						address = known[i].email
 					}
-					return appendRequest(b, "POST", a.path, "", fmt.Appendf(nil, a.body, address, "no "+benchPassword)), true
+					return appendRequest(b, "POST", a.path, "", fmt.Appendf(nil, a.body, address, "no "+benchPassword)),
+						true
 				},
 				judge: func(_, status int, _ []byte) bool { return status == a.status },
 			},
@@ -78,7 +80,8 @@ func (s *authSuite) measureEnumeration(round int) {
 			s.refused = append(s.refused, fmt.Sprintf("round %d, %s: %v", round+1, a.name, err))
 			continue
 		}
-		s.enumeration[a.name] = append(s.enumeration[a.name], enumerationRound{took[0].quantile(.5), took[1].quantile(.5)})
+		s.enumeration[a.name] = append(s.enumeration[a.name],
+			enumerationRound{took[0].quantile(.5), took[1].quantile(.5)})
 	}
 }
 
@@ -88,7 +91,8 @@ func (s *authSuite) enumerationTable() {
 	for _, a := range enumerationProbes {
 		var known, unknown []float64
 		for _, r := range s.enumeration[a.name] {
-			known, unknown = append(known, float64(r.known.Microseconds())), append(unknown, float64(r.unknown.Microseconds()))
+			known, unknown = append(known, float64(r.known.Microseconds())),
+				append(unknown, float64(r.unknown.Microseconds()))
 		}
 		if len(known) == 0 {
 			continue

@@ -109,7 +109,8 @@ type meter struct {
 }
 
 func (d *database) meter(ctx context.Context) (m meter, err error) {
-	if err := d.conn.QueryRow(ctx, "select (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint").Scan(&m.wal); err != nil {
+	if err := d.conn.QueryRow(
+		ctx, "select (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint").Scan(&m.wal); err != nil {
 		return m, fmt.Errorf("WAL position: %w", err)
 	}
 	u, err := readFamily(d.server.PID())

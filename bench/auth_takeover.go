@@ -256,11 +256,13 @@ func encryptAll(ctx context.Context, conn *pgx.Conn, table, column string) error
 	if _, err := conn.Exec(ctx, "create temporary table sealed (id text, content text)"); err != nil {
 		return err
 	}
-	if _, err := conn.CopyFrom(ctx, pgx.Identifier{"sealed"}, []string{"id", "content"}, pgx.CopyFromRows(list)); err != nil {
+	if _, err := conn.CopyFrom(
+		ctx, pgx.Identifier{"sealed"}, []string{"id", "content"}, pgx.CopyFromRows(list)); err != nil {
 		return err
 	}
 	for _, sql := range []string{
-		fmt.Sprintf("update auth.%s t set %s = s.content from sealed s where t.id = s.id::uuid", table, column), "drop table sealed",
+		fmt.Sprintf("update auth.%s t set %s = s.content from sealed s where t.id = s.id::uuid", table, column),
+		"drop table sealed",
 	} {
 		if _, err := conn.Exec(ctx, sql); err != nil {
 			return err

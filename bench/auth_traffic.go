@@ -17,7 +17,8 @@ type account struct{ email, access, refresh string }
 const authConns = 16
 
 // clientHeaders are what the client library sends with everything.
-const clientHeaders = "User-Agent: gatehouse-bench\r\nX-Client-Info: gotrue-js/2.0.0\r\nX-Supabase-Api-Version: 2024-01-01\r\n"
+const clientHeaders = "User-Agent: gatehouse-bench\r\nX-Client-Info: gotrue-js/2.0.0\r\n" +
+	"X-Supabase-Api-Version: 2024-01-01\r\n"
 
 // appendRequest writes one request. The Host does not matter: the daemon's links come from its settings.
 func appendRequest(b []byte, method, path, bearer string, body []byte) []byte {
@@ -140,7 +141,8 @@ func signingIn(conns int, accounts []account) httpTraffic {
 			if !ok {
 				return nil, false
 			}
-			body := fmt.Appendf(nil, `{"email":%q,"password":%q,"gotrue_meta_security":{}}`, accounts[i].email, benchPassword)
+			body := fmt.Appendf(nil, `{"email":%q,"password":%q,"gotrue_meta_security":{}}`, accounts[i].email,
+				benchPassword)
 			return appendRequest(b, "POST", "/token?grant_type=password", "", body), true
 		},
 		judge: func(_, status int, _ []byte) bool { return status == 200 },

@@ -50,7 +50,8 @@ type sizes struct {
 	refuse       bool
 }
 
-func (s *sizes) ShouldRateLimit(_ context.Context, r *ratelimitv3.RateLimitRequest) (*ratelimitv3.RateLimitResponse, error) {
+func (s *sizes) ShouldRateLimit(_ context.Context,
+	r *ratelimitv3.RateLimitRequest) (*ratelimitv3.RateLimitResponse, error) {
 	if len(r.Descriptors) == 1 {
 		s.small.Add(1)
 		return answers["single"], nil
@@ -83,7 +84,8 @@ func TestLargeCalls(t *testing.T) {
 		small, large := served.small.Load(), served.large.Load()
 		// Eight are in flight when it ends.
 		if large == 0 || small < 3*large-32 || small > 3*large+32 || int64(r.ok) > small || int64(r.ok) < small-8 {
-			t.Errorf("%d small and %d large calls, %d counted; want three small to each large one, and all small ones counted", small, large, r.ok)
+			t.Errorf("%d small and %d large calls, %d counted; want three small to each large one, and all small "+
+				"ones counted", small, large, r.ok)
 		}
 		if (r.failed > 0) != refuse {
 			t.Errorf("large calls refused: %v, but %d calls failed", refuse, r.failed)
@@ -114,9 +116,10 @@ func TestBurst(t *testing.T) {
 	}
 	headers := frame(nil, frameHeaders, flagEndHeaders, "x")
 	for name, answer := range map[string][]byte{
-		"reset":      frame(headers, frameReset, 0, "1234"),
-		"GOAWAY":     frame(headers, frameGoAway, 0, "12345678"),
-		"over limit": frame(frame(headers, frameData, 0, "\x00\x00\x00\x00\x02\x08\x02"), frameHeaders, flagEndStream|flagEndHeaders, "x"),
+		"reset":  frame(headers, frameReset, 0, "1234"),
+		"GOAWAY": frame(headers, frameGoAway, 0, "12345678"),
+		"over limit": frame(frame(headers, frameData, 0, "\x00\x00\x00\x00\x02\x08\x02"), frameHeaders,
+			flagEndStream|flagEndHeaders, "x"),
 		"no message": frame(headers, frameHeaders, flagEndStream|flagEndHeaders, "x"),
 		"cut short":  headers,
 	} {
@@ -124,7 +127,8 @@ func TestBurst(t *testing.T) {
 			t.Errorf("%s was read as an answer", name)
 		}
 	}
-	good := frame(frame(headers, frameData, 0, "\x00\x00\x00\x00\x02\x08\x01"), frameHeaders, flagEndStream|flagEndHeaders, "x")
+	good := frame(frame(headers, frameData, 0, "\x00\x00\x00\x00\x02\x08\x01"), frameHeaders,
+		flagEndStream|flagEndHeaders, "x")
 	if err := readAnswers(bufio.NewReader(bytes.NewReader(good)), 1); err != nil {
 		t.Error(err)
 	}

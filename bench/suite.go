@@ -270,7 +270,8 @@ func (s *suite) start(ctx context.Context) error {
 	if s.cluster, err = localserver.RedisCluster(ctx, localserver.ClusterOptions{Masters: 3}); err != nil {
 		return err
 	}
-	if s.trio, err = localserver.RedisSentinels(ctx, localserver.SentinelOptions{DownAfter: 30 * time.Second}); err != nil {
+	if s.trio, err = localserver.RedisSentinels(
+		ctx, localserver.SentinelOptions{DownAfter: 30 * time.Second}); err != nil {
 		return err
 	}
 	for _, y := range []struct{ kind, answer string }{
@@ -292,7 +293,8 @@ func (s *suite) start(ctx context.Context) error {
 	}{
 		{"memory", nil, nil}, {"redis", s.redis, nil},
 		{"memory" + libraryServer, nil, library}, {"redis" + libraryServer, s.redis, library},
-		{"memory+cache" + libraryServer, nil, append(library, cache)}, {"redis+cache" + libraryServer, s.redis, append(library, cache)},
+		{"memory+cache" + libraryServer, nil, append(library, cache)},
+		{"redis+cache" + libraryServer, s.redis, append(library, cache)},
 		{"memcache", s.nodes, []string{"BACKEND_TYPE=memcache", "MCACHE_HOST_PORT=" + s.nodes.Addr(), "KVSTORE_URL="}},
 		{"memory+cache", nil, []string{cache}}, {"redis+cache", s.redis, []string{cache}},
 		{"sentinel", s.trio.Servers[0], []string{"KVSTORE_TYPE=sentinel", "KVSTORE_URL=" + s.trio.URL()}},
@@ -343,7 +345,8 @@ func (s *suite) wantsAny(daemon string, scenarios []string) bool {
 
 // ratelimitNames are what -only may name of the rate limit daemon.
 func ratelimitNames() []string {
-	return append(slices.Collect(maps.Keys(scenarios)), neighbours, "limits", string(viaGRPCGo), string(viaEnvoy), string(viaTap), string(viaTop))
+	return append(slices.Collect(maps.Keys(scenarios)), neighbours, "limits", string(viaGRPCGo), string(viaEnvoy),
+		string(viaTap), string(viaTop))
 }
 
 // measureGroup measures each line once, forwards and backwards in turns.

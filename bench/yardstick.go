@@ -118,8 +118,8 @@ func tunedServer(answer *ratelimitv3.RateLimitResponse) *grpc.Server {
 		HandlerType: (*any)(nil),
 		Methods: []grpc.MethodDesc{{
 			MethodName: "ShouldRateLimit",
-			Handler: func(_ any, _ context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any,
-				error) {
+			Handler: func(_ any, _ context.Context, decode func(any) error,
+				_ grpc.UnaryServerInterceptor) (any, error) {
 				return &response, decode(&request)
 			},
 		}},

@@ -42,7 +42,8 @@ const (
 func runHTTPYardstick(ctx context.Context, args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("http-yardstick", flag.ContinueOnError)
 	kind := flags.String("kind", "handler", "handler, select, update, hash:COST, sign:RS256 or sign:ES256")
-	database := flags.String("database", "", "`URL` of a PostgreSQL database with the yardstick's table (select, update)")
+	database := flags.String("database", "",
+		"`URL` of a PostgreSQL database with the yardstick's table (select, update)")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
@@ -89,7 +90,10 @@ func yardstickHandler(ctx context.Context, kind, database string) (h http.Handle
 			return nil, nil, fmt.Errorf("cost of %q: %w", kind, err)
 		}
 		hash, err := bcrypt.GenerateFromPassword([]byte(benchPassword), cost)
-		return working(func(context.Context) error { return bcrypt.CompareHashAndPassword(hash, []byte(benchPassword)) }), nothing, err
+		return working(func(context.Context) error {
+			return bcrypt.CompareHashAndPassword(hash,
+				[]byte(benchPassword))
+		}), nothing, err
 	case "sign":
 		sign, err := signer(detail)
 		return working(sign), nothing, err
@@ -123,7 +127,8 @@ func selectYardstick(ctx context.Context, pool *pgxpool.Pool) error {
 	var counter int64
 	var at time.Time
 	var agent, ip string
-	return pool.QueryRow(ctx, `select counter, at, agent, ip from yardstick where id = $1`, mathrand.IntN(yardstickRows)).
+	return pool.QueryRow(ctx, `select counter, at, agent, ip from yardstick where id = $1`,
+		mathrand.IntN(yardstickRows)).
 		Scan(&counter, &at, &agent, &ip)
 }
 

@@ -171,8 +171,10 @@ func TestImports(t *testing.T) {
 // linked is what of shared/ a daemon links. The rest is for tests, measurements and make run: what is added here is in
 // every installation.
 var linked = map[string][]string{
-	"auth":      {"buildinfo", "httpx", "logging", "memlimit", "nonblock", "settings", "telemetry", "telemetry/metrics"},
-	"ratelimit": {"buildinfo", "certs", "filewatch", "httpx", "logging", "memlimit", "nonblock", "settings", "telemetry"},
+	"auth": {"buildinfo", "httpx", "logging", "memlimit", "nonblock", "settings", "telemetry",
+		"telemetry/metrics"},
+	"ratelimit": {"buildinfo", "certs", "filewatch", "httpx", "logging", "memlimit", "nonblock", "settings",
+		"telemetry"},
 }
 
 // TestLinked compares it with the daemons' dependencies, as built.
@@ -321,7 +323,8 @@ func anchors(text string) map[string]bool {
 	names := map[string]bool{}
 	text = regexp.MustCompile("(?ms)^```.*?^```$").ReplaceAllString(text, "") // a shell's comments are no headings
 	for _, m := range regexp.MustCompile(`(?m)^#+ +(.+?)\s*$`).FindAllStringSubmatch(text, -1) {
-		name := strings.ReplaceAll(regexp.MustCompile(`[^\p{L}\p{N}_ -]`).ReplaceAllString(strings.ToLower(m[1]), ""), " ",
+		name := strings.ReplaceAll(regexp.MustCompile(`[^\p{L}\p{N}_ -]`).ReplaceAllString(strings.ToLower(m[1]),
+			""), " ",
 			"-")
 		for n, base := 1, name; names[name]; n++ {
 			name = base + "-" + strconv.Itoa(n)

@@ -115,7 +115,8 @@ func TestFailedRequestsChangeNothing(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := pgx.ForEachRow(r, []any{&name, &text}, func() error { state[name] = text; return nil }); err != nil {
+			if _, err := pgx.ForEachRow(
+				r, []any{&name, &text}, func() error { state[name] = text; return nil }); err != nil {
 				t.Fatal(err)
 			}
 			return state["users"] != ""

@@ -49,7 +49,8 @@ func TestThroughPgBouncer(t *testing.T) {
 		t.Helper()
 		await.True(t, kind+" for "+to, func() bool {
 			for _, d := range daemons {
-				if found := tokenInLink.FindStringSubmatch(d.inbox(t, "GET", "/latest/link?to="+to+"&kind="+kind)); found != nil {
+				if found := tokenInLink.FindStringSubmatch(
+					d.inbox(t, "GET", "/latest/link?to="+to+"&kind="+kind)); found != nil {
 					token = found[1]
 				}
 			}
@@ -62,7 +63,8 @@ func TestThroughPgBouncer(t *testing.T) {
 		password := func(text string) string { return `{"email":"` + email + `","password":"` + text + `"}` }
 		do(i, 200, "POST", "/signup", "", password("correct horse"))
 		do(i+1, 400, "POST", "/token?grant_type=password", "", password("correct horse")) // not confirmed
-		session := do(i+1, 200, "POST", "/verify", "", `{"type":"signup","token_hash":"`+code(email, "confirmation")+`"}`)
+		session := do(i+1, 200, "POST", "/verify", "",
+			`{"type":"signup","token_hash":"`+code(email, "confirmation")+`"}`)
 		user := do(i, 200, "GET", "/user", session.str("access_token"), "").str("id")
 		for n := range 5 {
 			session = do(i+n, 200, "POST", refreshPath, "", refreshing(session.str("refresh_token")))

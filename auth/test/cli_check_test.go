@@ -36,7 +36,8 @@ func TestCheck_oldNames(t *testing.T) {
 	}
 	const all = "4 settings have names of the replaced service (REQUEST_ID_HEADER, GOTRUE_DISABLE_SIGNUP, " +
 		"GOTRUE_JWT_AUD, …): each works as AUTH_… for two major versions; auth check lists them"
-	const otherwise = "GOTRUE_SECURITY_SB_FORWARDED_FOR_ENABLED is an old name; it is called AUTH_SECURITY_FORWARDED_FOR_ENABLED now"
+	const otherwise = "GOTRUE_SECURITY_SB_FORWARDED_FOR_ENABLED is an old name; it is called " +
+		"AUTH_SECURITY_FORWARDED_FOR_ENABLED now"
 	if _, _, stderr := command(t, env, "", "serve"); strings.Contains(stderr, one) ||
 		!strings.Contains(stderr, all) || !strings.Contains(stderr, otherwise) {
 		t.Errorf("serve:\n%s", stderr)
@@ -84,7 +85,8 @@ func TestCheck_rowsOnly(t *testing.T) {
 	}
 	defer conn.Close(t.Context())
 	if _, err := conn.Exec(t.Context(),
-		"create role rows login; grant select, insert, update, delete on all tables in schema public to rows"); err != nil {
+		"create role rows login; grant select, insert, update, delete on all tables in schema public to rows"); err !=
+		nil {
 		t.Fatal(err)
 	}
 	env := environment(strings.Replace(owner, "postgres@", "rows@", 1))
@@ -108,8 +110,8 @@ func TestCheck_providers(t *testing.T) {
 	defer idp.Close()
 	free := func(name, issuer string) []string {
 		p := "AUTH_EXTERNAL_OIDC_" + name + "_"
-		return []string{p + "ISSUER=" + issuer, p + "CLIENT_ID=" + fakeidp.ClientID, p + "SECRET=" + fakeidp.ClientSecret,
-			p + "REDIRECT_URI=http://localhost:9999/callback"}
+		return []string{p + "ISSUER=" + issuer, p + "CLIENT_ID=" + fakeidp.ClientID,
+			p + "SECRET=" + fakeidp.ClientSecret, p + "REDIRECT_URI=http://localhost:9999/callback"}
 	}
 	env := append(environment(testdb.Postgres(t), providersAt(idp, "http://localhost:9999/callback")...),
 		free("GOOD", idp.Base("oidc"))...)
@@ -136,7 +138,8 @@ func TestCheck_reachability(t *testing.T) {
 	execSQL(t, url, `create function good(event jsonb) returns jsonb language sql as $$ select event $$`,
 		`create function bad(event jsonb) returns int language sql as $$ select 1 $$`)
 	env := append(environment(url, "AUTH_DEV_MAILBOX=false", "AUTH_MAILER_AUTOCONFIRM=true", "AUTH_SMS_PROVIDER=twilio",
-		"AUTH_HOOK_CUSTOM_ACCESS_TOKEN_ENABLED=true", "AUTH_HOOK_CUSTOM_ACCESS_TOKEN_URI=pg-functions://postgres/public/good",
+		"AUTH_HOOK_CUSTOM_ACCESS_TOKEN_ENABLED=true",
+		"AUTH_HOOK_CUSTOM_ACCESS_TOKEN_URI=pg-functions://postgres/public/good",
 		"AUTH_SECURITY_CAPTCHA_ENABLED=true", "AUTH_SECURITY_CAPTCHA_SECRET="+captchatest.Secret,
 		"AUTH_SECURITY_CAPTCHA_URL="+solved.URL()), gateway.Environ()...)
 	status, stdout, stderr := command(t, append(env, h.environ(hook.BeforeUserCreated)...), "", "check")

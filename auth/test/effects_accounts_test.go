@@ -119,9 +119,11 @@ func TestEffects_tokens(t *testing.T) {
 	for _, setting := range []string{"AUTH_JWT_ADMIN_REQUIRE_AAL2=false", "AUTH_JWT_ADMIN_REQUIRE_AAL2=true"} {
 		d.with(t, "AUTH_MAILER_AUTOCONFIRM=true", setting)
 		email := d.unusedAddress()
-		id := d.want(t, 200, "POST", "/signup", "", credentials(email, horse)).body["user"].(map[string]any)["id"].(string)
+		id := d.want(t, 200, "POST", "/signup", "",
+			credentials(email, horse)).body["user"].(map[string]any)["id"].(string)
 		d.want(t, 200, "PUT", "/admin/users/"+id, d.admin(t, "service_role"), `{"role":"supabase_admin"}`)
-		access := d.want(t, 200, "POST", "/token?grant_type=password", "", credentials(email, horse)).str("access_token")
+		access := d.want(t, 200, "POST", "/token?grant_type=password", "",
+			credentials(email, horse)).str("access_token")
 		if setting == "AUTH_JWT_ADMIN_REQUIRE_AAL2=false" {
 			d.want(t, 200, "GET", "/admin/users", access, "")
 		} else {
@@ -136,7 +138,8 @@ func TestEffects_passwords(t *testing.T) {
 	const auto = "AUTH_MAILER_AUTOCONFIRM=true"
 	d.with(t, auto)
 	d.want(t, 200, "POST", "/signup", "", credentials(d.unusedAddress(), "password1"))
-	d.refuses(t, "weak_password", "POST", "/admin/users", d.admin(t, "service_role"), credentials(d.unusedAddress(), "x"))
+	d.refuses(t, "weak_password", "POST", "/admin/users", d.admin(t, "service_role"),
+		credentials(d.unusedAddress(), "x"))
 	d.with(t, auto, "AUTH_PASSWORD_MIN_LENGTH=12")
 	d.refuses(t, "weak_password", "POST", "/signup", "", credentials(d.unusedAddress(), "eleven char"))
 	d.want(t, 200, "POST", "/signup", "", credentials(d.unusedAddress(), "twelve chars"))
@@ -298,8 +301,8 @@ func TestEffects_http(t *testing.T) {
 	}
 	preflight := func(header string) string {
 		t.Helper()
-		return d.request(t, "OPTIONS", "/settings", "", "Origin", "https://a.test", "Access-Control-Request-Method", "GET",
-			"Access-Control-Request-Headers", header).Header.Get("Access-Control-Allow-Headers")
+		return d.request(t, "OPTIONS", "/settings", "", "Origin", "https://a.test", "Access-Control-Request-Method",
+			"GET", "Access-Control-Request-Headers", header).Header.Get("Access-Control-Allow-Headers")
 	}
 	if preflight("x-mine") == "" || preflight("x-theirs") != "" {
 		t.Error("CORS does not follow AUTH_CORS_ALLOWED_HEADERS")
@@ -336,7 +339,8 @@ func TestEffects_mails(t *testing.T) {
 	settings := []string{"AUTH_MAILER_OTP_LENGTH=8", "AUTH_MAILER_OTP_EXP=77", "AUTH_MAILER_EXTERNAL_HOSTS=links.test",
 		"AUTH_URI_ALLOW_LIST=https://app.test/**",
 		"AUTH_MAILER_NOTIFICATIONS_PASSWORD_CHANGED_ENABLED=true"}
-	for _, kind := range strings.Fields("INVITE CONFIRMATION RECOVERY MAGIC_LINK EMAIL_CHANGE REAUTHENTICATION PASSWORD_CHANGED_NOTIFICATION") {
+	for _, kind := range strings.Fields(
+		"INVITE CONFIRMATION RECOVERY MAGIC_LINK EMAIL_CHANGE REAUTHENTICATION PASSWORD_CHANGED_NOTIFICATION") {
 		settings = append(settings, "AUTH_MAILER_SUBJECTS_"+kind+"=subject of "+kind,
 			"AUTH_MAILER_TEMPLATES_"+kind+"="+bodies.URL+"/"+kind)
 	}

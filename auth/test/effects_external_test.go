@@ -188,7 +188,8 @@ func TestEffects_providers(t *testing.T) {
 	d.with(t, with("SKIP_NONCE_CHECK=true")...)
 	for _, p := range all {
 		if slices.Contains(natives, p.name) {
-			if a := d.native(t, p.name, idp.IDToken(p.dialect, proven(p), wrongNonce), "nonce", "mine"); a.status != 200 {
+			if a := d.native(t, p.name, idp.IDToken(p.dialect, proven(p), wrongNonce), "nonce",
+				"mine"); a.status != 200 {
 				t.Errorf("%s without a look at the nonce: %d %s", p.name, a.status, a.text)
 			}
 		}
@@ -259,7 +260,8 @@ func TestEffects_freeProviders(t *testing.T) {
 	with(p+"CLIENT_ID=first,second", p+"REDIRECT_URI=http://localhost:9999/elsewhere", p+"SCOPES=openid,groups")
 	begins(idp.Base("oidc"), "first", "http://localhost:9999/elsewhere", "openid groups")
 	for audience, want := range map[string]int{"first": 200, "second": 200, fakeidp.ClientID: 400} {
-		if a := d.native(t, "acme", idp.IDToken("oidc", d.someone(), map[string]any{"aud": audience})); a.status != want {
+		if a := d.native(t, "acme",
+			idp.IDToken("oidc", d.someone(), map[string]any{"aud": audience})); a.status != want {
 			t.Errorf("an ID token for %s: %d %s", audience, a.status, a.text)
 		}
 	}

@@ -35,7 +35,8 @@ func TestStart_foreignSchema(t *testing.T) {
 			` search_path=gatehouse in DATABASE_URL) and carry the users over: auth takeover -from auth`,
 		"rails": `table "rails.schema_migrations" belongs to another program: give this one a schema of its own` +
 			` (search_path in DATABASE_URL) or AUTH_DB_NAMESPACE`,
-		"shown": `new tables in schema "shown" would be readable by ` + strings.ToLower(role) + ` (default privileges of role postgres),` +
+		"shown": `new tables in schema "shown" would be readable by ` + strings.ToLower(role) +
+			` (default privileges of role postgres),` +
 			` password hashes too: give this program a schema of its own (create schema gatehouse authorization postgres;` +
 			` search_path=gatehouse in DATABASE_URL)`,
 	} {
@@ -53,8 +54,10 @@ func TestStart_foreignSchema(t *testing.T) {
 	if status, stdout, stderr := command(t, in("gatehouse"), "", "migrate"); status != 0 {
 		t.Fatalf("migrate: %d\n%s%s", status, stdout, stderr)
 	}
-	formertest.Exec(t, url, `grant usage on schema gatehouse to `+role+`; grant select on gatehouse.users, gatehouse.audit to `+role)
-	want := "warn  role " + strings.ToLower(role) + " may read table users: revoke all on users, audit from " + strings.ToLower(role) + "\n"
+	formertest.Exec(t, url, `grant usage on schema gatehouse to `+role+
+		`; grant select on gatehouse.users, gatehouse.audit to `+role)
+	want := "warn  role " + strings.ToLower(role) + " may read table users: revoke all on users, audit from " +
+		strings.ToLower(role) + "\n"
 	if _, stdout, _ := command(t, in("gatehouse"), "", "check"); !strings.Contains(stdout, want) {
 		t.Errorf("check: got\n%s\nwant\n%s", stdout, want)
 	}

@@ -26,7 +26,8 @@ func TestTakeover_kinds(t *testing.T) {
 	if status, _, errs := command(t, env, "", "migrate"); status != 0 {
 		t.Fatal(errs)
 	}
-	if status, out, errs := command(t, env, "", "takeover", "-leave-out", "passwords,saml,web3,webauthn,oauth"); status != 0 {
+	if status, out, errs := command(
+		t, env, "", "takeover", "-leave-out", "passwords,saml,web3,webauthn,oauth"); status != 0 {
 		t.Fatal(out, errs)
 	}
 	d := start(t, env)
@@ -53,7 +54,8 @@ func TestTakeover_kinds(t *testing.T) {
 			signIn(t, d, u)
 			for _, v := range u.Sessions {
 				for _, dead := range v.Dead {
-					if a := refresh(dead); a.status != 400 || a.str("error_code") != "refresh_token_not_found" && v.Version == 1 {
+					if a := refresh(dead); a.status != 400 || a.str("error_code") != "refresh_token_not_found" &&
+						v.Version == 1 {
 						t.Errorf("a dead token: %d %s", a.status, a.text)
 					}
 				}
@@ -74,7 +76,8 @@ func TestTakeover_kinds(t *testing.T) {
 					continue
 				}
 				carried(t, a, v)
-				if again := refresh(v.Token); again.status != 200 || again.str("refresh_token") != a.str("refresh_token") {
+				if again := refresh(v.Token); again.status != 200 ||
+					again.str("refresh_token") != a.str("refresh_token") {
 					t.Errorf("the former token once more: %d %s", again.status, again.text)
 				}
 				d.want(t, 200, "GET", "/user", a.str("access_token"), "")
@@ -100,7 +103,8 @@ func carried(t *testing.T, a answer, v formertest.Session) {
 	if err != nil || json.Unmarshal(raw, &claims) != nil {
 		t.Fatal(err, a.text)
 	}
-	if claims.AAL != fmt.Sprintf("aal%d", v.AAL) || claims.Session != v.ID.String() || fmt.Sprint(claims.AMR) != fmt.Sprint(v.AMR) {
+	if claims.AAL != fmt.Sprintf("aal%d", v.AAL) || claims.Session != v.ID.String() ||
+		fmt.Sprint(claims.AMR) != fmt.Sprint(v.AMR) {
 		t.Errorf("the token has %+v, want aal%d, %s, %v", claims, v.AAL, v.ID, v.AMR)
 	}
 }
@@ -169,7 +173,8 @@ func TestTakeover_links(t *testing.T) {
 	if status, _, errs := command(t, env, "", "migrate"); status != 0 {
 		t.Fatal(errs)
 	}
-	if status, out, errs := command(t, env, "", "takeover", "-leave-out", "passwords,saml,web3,webauthn,oauth"); status != 0 {
+	if status, out, errs := command(
+		t, env, "", "takeover", "-leave-out", "passwords,saml,web3,webauthn,oauth"); status != 0 {
 		t.Fatal(out, errs)
 	}
 	d := start(t, env)
@@ -211,9 +216,11 @@ func TestTakeover_links(t *testing.T) {
 		}
 	}
 	u := s.User(5) // the link has confirmed the sign-up with its password
-	d.want(t, 200, "POST", "/token?grant_type=password", "", fmt.Sprintf(`{"email":%q,"password":%q}`, u.Email, u.Password))
+	d.want(t, 200, "POST", "/token?grant_type=password", "",
+		fmt.Sprintf(`{"email":%q,"password":%q}`, u.Email, u.Password))
 	code := follow(23, 0, "signup").Get("code")
-	d.want(t, 200, "POST", "/token?grant_type=pkce", "", fmt.Sprintf(`{"auth_code":%q,"code_verifier":%q}`, code, s.User(23).Links[0].Verifier))
+	d.want(t, 200, "POST", "/token?grant_type=pkce", "",
+		fmt.Sprintf(`{"auth_code":%q,"code_verifier":%q}`, code, s.User(23).Links[0].Verifier))
 
 	for _, kind := range []int{1, 39} {
 		body := `{"refresh_token":"` + s.User(kind).Sessions[0].Token + `"}`

@@ -74,7 +74,8 @@ func TestClients(t *testing.T) {
 					t.Errorf("a value of %d bytes: %s", n, got)
 				}
 			}
-			if got := call(shouldRateLimit, request("long", strings.Repeat("x", 300<<10)))[0]; !strings.HasPrefix(got, "3 ") {
+			if got := call(shouldRateLimit, request("long", strings.Repeat("x", 300<<10)))[0]; !strings.HasPrefix(got,
+				"3 ") {
 				t.Errorf("a value of 300 KiB: %s, want INVALID_ARGUMENT", got)
 			}
 			if got := call(shouldRateLimit, &pb.RateLimitRequest{})[0]; got != "3 rate limit domain must not be empty" {
@@ -83,7 +84,8 @@ func TestClients(t *testing.T) {
 			if got := call("/grpc.health.v1.Health/Check", &healthpb.HealthCheckRequest{})[0]; got != "0 0801" {
 				t.Errorf("health: %s", got)
 			}
-			if got := call("/no.Service/Method", &healthpb.HealthCheckRequest{})[0]; got != "12 unknown service no.Service" {
+			if got := call("/no.Service/Method",
+				&healthpb.HealthCheckRequest{})[0]; got != "12 unknown service no.Service" {
 				t.Errorf("an unknown service: %s", got)
 			}
 		})

@@ -35,8 +35,8 @@ func foreignAddress(t *testing.T) string {
 	return ""
 }
 
-// TestCounters_authorization resets a counter from this host, through a proxy next to the daemon and from a foreign address,
-// each with and without the token, on daemons with and without one.
+// TestCounters_authorization resets a counter from this host, through a proxy next to the daemon and from a foreign
+// address, each with and without the token, on daemons with and without one.
 func TestCounters_authorization(t *testing.T) {
 	t.Parallel()
 	for _, configured := range []string{"", debugToken} {

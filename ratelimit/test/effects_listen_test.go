@@ -321,7 +321,8 @@ var _ = effect("HTTP_WRITE_TIMEOUT", func(t *testing.T) {
 			break
 		}
 	}
-	if got := start(t, anyLimit, nil).slowly(t, 300*time.Millisecond, whole...); !strings.HasPrefix(got, "HTTP/1.1 400 ") {
+	if got := start(t, anyLimit, nil).slowly(
+		t, 300*time.Millisecond, whole...); !strings.HasPrefix(got, "HTTP/1.1 400 ") {
 		t.Errorf("with the default: %q", got)
 	}
 })
@@ -329,7 +330,8 @@ var _ = effect("HTTP_WRITE_TIMEOUT", func(t *testing.T) {
 var _ = effect("HTTP_IDLE_TIMEOUT", func(t *testing.T) {
 	p := start(t, anyLimit, map[string]string{"HTTP_IDLE_TIMEOUT": "100ms"})
 	// The connection is to be kept, and slowly reads until it ends.
-	if got := p.slowly(t, 0, "GET /healthcheck HTTP/1.1\r\nHost: x\r\n\r\n"); !strings.HasPrefix(got, "HTTP/1.1 200 OK") ||
+	if got := p.slowly(t, 0, "GET /healthcheck HTTP/1.1\r\nHost: x\r\n\r\n"); !strings.HasPrefix(got,
+		"HTTP/1.1 200 OK") ||
 		strings.Contains(got, "Connection: close") {
 		t.Errorf("%q", got)
 	}

@@ -25,7 +25,8 @@ func withPerSecond(main, perSecond string, more ...string) map[string]string {
 // each sends one value of each rule, in one request, and checks that it was counted.
 func each(t testing.TB, p *process, value string) {
 	t.Helper()
-	if code, answer := post(t, p, "s="+value, "m="+value); code != 200 || strings.Count(answer, `"limitRemaining"`) != 2 {
+	if code, answer := post(t, p, "s="+value, "m="+value); code != 200 ||
+		strings.Count(answer, `"limitRemaining"`) != 2 {
 		t.Errorf("%d %s", code, answer)
 	}
 }
@@ -53,7 +54,8 @@ var _ = effect("KVSTORE_PERSECOND KVSTORE_PERSECOND_URL", func(t *testing.T) {
 	if n := stat(t, p, "ratelimit.redis_per_second_pool.cx_active"); n < 1 {
 		t.Errorf("%d connections to the second store", n)
 	}
-	if _, page := get(t, p.debug+"/explain?domain=d&descriptor=s=on"); !strings.Contains(page, "counter now: 3 of 500") {
+	if _, page := get(t, p.debug+"/explain?domain=d&descriptor=s=on"); !strings.Contains(page,
+		"counter now: 3 of 500") {
 		t.Errorf("/explain:\n%s", page)
 	}
 	second.Kill()
@@ -83,5 +85,6 @@ var _ = effect("KVSTORE_PERSECOND_SENTINEL_AUTH", func(t *testing.T) {
 	main := testdb.Redis(t).URL()
 	p := launch(t, perSecondRules, withPerSecond(main, set.URL(), "TYPE", "sentinel"))
 	p.log.await(t, "NOAUTH", nil)
-	each(t, start(t, perSecondRules, withPerSecond(main, set.URL(), "TYPE", "sentinel", "SENTINEL_AUTH", "watchers")), "v")
+	each(t, start(t, perSecondRules, withPerSecond(main, set.URL(), "TYPE", "sentinel", "SENTINEL_AUTH", "watchers")),
+		"v")
 })

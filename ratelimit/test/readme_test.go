@@ -134,7 +134,8 @@ func TestDocs_refusals(t *testing.T) {
 		if err := json.NewDecoder(answer.Body).Decode(&said); err != nil {
 			t.Fatal(err)
 		}
-		if row := fmt.Sprintf("| %s | %d | `%s`", said.Code, answer.StatusCode, said.Message); !strings.Contains(text, row) {
+		if row := fmt.Sprintf("| %s | %d | `%s`", said.Code, answer.StatusCode, said.Message); !strings.Contains(text,
+			row) {
 			t.Errorf("docs/wire.md lacks the row\n%s", row)
 		}
 	}
@@ -143,7 +144,8 @@ func TestDocs_refusals(t *testing.T) {
 	f(`{"domain":"d","descriptors":[` + strings.Repeat("{},", 256) + `{}]}`)
 	f(`{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"}],"limit":{"requestsPerUnit":1}}]}`)
 	f(`{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"v"}],"hitsAddend":"9223372036854775808"}]}`)
-	p = launch(t, "", map[string]string{"FORCE_START_WITHOUT_INITIAL_CONFIG": "true", "RUNTIME_APPDIRECTORY": "nothing"})
+	p = launch(t, "", map[string]string{"FORCE_START_WITHOUT_INITIAL_CONFIG": "true",
+		"RUNTIME_APPDIRECTORY": "nothing"})
 	var ready struct {
 		HTTP string `json:"http"`
 	}
@@ -157,8 +159,9 @@ func TestDocs_refusals(t *testing.T) {
 func TestDocs_links(t *testing.T) {
 	n := 0
 	for _, path := range doctest.Documents(t) {
-		links := regexp.MustCompile("\\[`(?:\\w+\\.)?(\\w+)`\\]\\(([^)]+\\.go)\\)").FindAllStringSubmatch(doctest.Document(t,
-			path), -1)
+		links := regexp.MustCompile("\\[`(?:\\w+\\.)?(\\w+)`\\]\\(([^)]+\\.go)\\)").FindAllStringSubmatch(
+			doctest.Document(t,
+				path), -1)
 		n += len(links)
 		for _, m := range links {
 			file, err := os.ReadFile(filepath.Join(filepath.Dir(path), m[2]))

@@ -38,7 +38,8 @@ func TestREADME_transcripts(t *testing.T) {
 		case b.Lang == "console":
 			shells = append(shells, b)
 		case b.Lang == "sh":
-			if m := regexp.MustCompile(`RUNTIME_ROOT=\$PWD(\S*) .*bin/ratelimit\n`).FindStringSubmatch(b.Text); m != nil {
+			if m := regexp.MustCompile(
+				`RUNTIME_ROOT=\$PWD(\S*) .*bin/ratelimit\n`).FindStringSubmatch(b.Text); m != nil {
 				root = filepath.Join(dir, m[1])
 			}
 		}

@@ -232,7 +232,8 @@ func RedisCluster(ctx context.Context, o ClusterOptions) (_ *Cluster, err error)
 		}
 		if i < o.Masters {
 			first, next := i*16384/o.Masters, (i+1)*16384/o.Masters
-			if _, err := c.Do(ctx, s, "CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(first), strconv.Itoa(next-1)); err != nil {
+			if _, err := c.Do(
+				ctx, s, "CLUSTER", "ADDSLOTSRANGE", strconv.Itoa(first), strconv.Itoa(next-1)); err != nil {
 				return nil, err
 			}
 		}

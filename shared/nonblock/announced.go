@@ -1,12 +1,14 @@
 //go:build unix && (!linux || race)
 
-// The race detector takes what one end of a socket writes and the other reads as synchronized, if package syscall does both.
+// The race detector takes what one end of a socket writes and the other reads as synchronized, if
+// package syscall does both.
 
 package nonblock
 
 import "syscall"
 
-// Read reads from a socket that does not block. EAGAIN: nothing is there yet; 0 without an error: the peer has ended it.
+// Read reads from a socket that does not block. EAGAIN: nothing is there yet; 0 without an
+// error: the peer has ended it.
 func Read(fd uintptr, b []byte) (int, error) { return again(syscall.Read, fd, b) }
 
 // Write writes to a socket that does not block what it takes. EAGAIN: nothing.

@@ -123,5 +123,6 @@ func renamed(err error, op string) error {
 
 // failed is the error that package net would return.
 func (c *Conn) failed(op string, err error) error {
-	return &net.OpError{Op: op, Net: c.RemoteAddr().Network(), Source: c.LocalAddr(), Addr: c.RemoteAddr(), Err: os.NewSyscallError(op, err)}
+	return &net.OpError{Op: op, Net: c.RemoteAddr().Network(), Source: c.LocalAddr(), Addr: c.RemoteAddr(),
+		Err: os.NewSyscallError(op, err)}
 }

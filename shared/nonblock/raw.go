@@ -7,7 +7,8 @@ import (
 	"unsafe"
 )
 
-// Read reads from a socket that does not block. EAGAIN: nothing is there yet; 0 without an error: the peer has ended it.
+// Read reads from a socket that does not block. EAGAIN: nothing is there yet; 0 without an
+// error: the peer has ended it.
 func Read(fd uintptr, b []byte) (int, error) { return transfer(syscall.SYS_READ, fd, b) }
 
 // Write writes to a socket that does not block what it takes. EAGAIN: nothing.

@@ -139,11 +139,13 @@ func TestFactors_atRest(t *testing.T) {
 	}
 	// A key is bound to its factor.
 	h.pass(totp.Period)
-	if err := c.QueryRow(t.Context(), "select secret from factors where id = $1", e.Factor.ID).Scan(&sealed); err != nil {
+	if err := c.QueryRow(
+		t.Context(), "select secret from factors where id = $1", e.Factor.ID).Scan(&sealed); err != nil {
 		t.Fatal(err)
 	}
 	other := h.app(g, "other")
-	if _, err := c.Exec(t.Context(), "update factors set secret = $2 where id = $1", other.Factor.ID, sealed); err != nil {
+	if _, err := c.Exec(t.Context(), "update factors set secret = $2 where id = $1", other.Factor.ID,
+		sealed); err != nil {
 		t.Fatal(err)
 	}
 	_, err = h.answer(g, other, h.challenge(g, other), h.code(e)) // a key moved from row to row

@@ -110,7 +110,8 @@ func TestGenerateLink(t *testing.T) {
 	h.redeem("recovery", l.HashedToken)
 	// The user's own next request meets the pause.
 	h.set(func(s *account.Settings) { s.Email.Configured = true })
-	if err := h.Recover(t.Context(), browser, account.Recover{Email: "mia@example.org"}); kindOf(err) != account.Limited ||
+	if err := h.Recover(
+		t.Context(), browser, account.Recover{Email: "mia@example.org"}); kindOf(err) != account.Limited ||
 		!strings.Contains(err.Error(), "For security purposes") {
 		t.Error(err)
 	}

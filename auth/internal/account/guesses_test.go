@@ -14,7 +14,8 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-const tooManyPasswords = "over_request_rate_limit: Too many wrong passwords for this address. Wait, or sign in with a link or a code."
+const tooManyPasswords = "over_request_rate_limit: Too many wrong passwords for this address. Wait, or sign in with " +
+	"a link or a code."
 
 // pair is replicas to take turns with.
 func pair(t *testing.T, change ...func(*account.Settings)) [2]*house {
@@ -85,7 +86,8 @@ func TestSignInPassword_emptiedMeanwhile(t *testing.T) {
 				h.set(func(s *account.Settings) {
 					s.Hooks.Password = func(context.Context, account.PasswordAttempt) (account.PasswordVerdict, error) {
 						for range 20 {
-							refused(t, r[1].signIn("mia@example.org", "other"), "invalid_credentials: Invalid login credentials")
+							refused(t, r[1].signIn("mia@example.org", "other"),
+								"invalid_credentials: Invalid login credentials")
 						}
 						return account.PasswordVerdict{}, nil
 					}

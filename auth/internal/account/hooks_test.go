@@ -193,7 +193,8 @@ func TestHooks_noCreation(t *testing.T) {
 	_, err = h.SignUp(t.Context(), browser, account.SignUp{Email: "nobody@example.org", Password: "other1"})
 	refused(t, err, saidNo)
 	c.refuse(nil)
-	if _, err := h.SignUp(t.Context(), browser, account.SignUp{Email: "mia@example.org", Password: "other1"}); err != nil {
+	if _, err := h.SignUp(
+		t.Context(), browser, account.SignUp{Email: "mia@example.org", Password: "other1"}); err != nil {
 		t.Error(err)
 	}
 	if err := h.SendOTP(t.Context(), browser, account.OTP{Email: "mia@example.org", CreateUser: true}); err != nil {

@@ -76,7 +76,8 @@ func TestMetadata_limit(t *testing.T) {
 		return json.RawMessage(fmt.Sprintf(`{"a":"%s"}`, strings.Repeat("x", n-len(`{"a":""}`))))
 	}
 	large := h.confirmed("large@example.org")
-	if _, err := h.UpdateUser(t.Context(), browser, h.caller(large), account.UserUpdate{Data: object(500)}); err != nil {
+	if _, err := h.UpdateUser(
+		t.Context(), browser, h.caller(large), account.UserUpdate{Data: object(500)}); err != nil {
 		t.Fatal(err)
 	}
 	h.set(func(s *account.Settings) { s.MetadataMaxBytes = 200 })
@@ -109,7 +110,8 @@ func TestMetadata_limit(t *testing.T) {
 	admin(g, object(150-app), []byte(`{"b":1}`), "")
 
 	signUp := func(data json.RawMessage) error {
-		_, err := h.SignUp(t.Context(), browser, account.SignUp{Email: "tom@example.org", Password: "sesame", Data: data})
+		_, err := h.SignUp(t.Context(), browser, account.SignUp{Email: "tom@example.org", Password: "sesame",
+			Data: data})
 		return err
 	}
 	guest := func(data json.RawMessage) error { _, err := h.SignUpAnonymous(t.Context(), browser, data); return err }

@@ -193,7 +193,8 @@ func TestExternal_mailOfAnotherSignUpDropsTheIdentity(t *testing.T) {
 		case "password":
 			l = h.signUp("victim@example.org", "sesame", `{"nick":"vic"}`)
 		case "magic link":
-			if err := h.SendOTP(t.Context(), browser, account.OTP{Email: "victim@example.org", CreateUser: true}); err != nil {
+			if err := h.SendOTP(
+				t.Context(), browser, account.OTP{Email: "victim@example.org", CreateUser: true}); err != nil {
 				t.Fatal(err)
 			}
 			l = h.newest("confirmation", "victim@example.org")
@@ -261,7 +262,8 @@ func TestExternal_triedBeforeVerified(t *testing.T) {
 	})
 	_, err := h.arrive(person("github", "17", "!mia@example.org"))
 	refused(t, err,
-		"provider_email_needs_verification: Unverified email with github. Verify the email with github in order to sign in")
+		"provider_email_needs_verification: Unverified email with github. Verify the email with github in order to "+
+			"sign in")
 	if h.trail() != before+" login_failed" || countUsers(h) != 1 || len(h.messages()) != 1 {
 		t.Errorf("%d users, %d messages, %s", countUsers(h), len(h.messages()), h.trail())
 	}
@@ -318,7 +320,8 @@ func TestExternal_abandoned(t *testing.T) {
 		t.Error(brief(g.User))
 	}
 	// An account that has signed in once, or is banned, stays separate.
-	const verify = "provider_email_needs_verification: Unverified email with github. Verify the email with github in order to sign in"
+	const verify = "provider_email_needs_verification: Unverified email with github. Verify the email with github in " +
+		"order to sign in"
 	for want, more := range map[string]string{
 		verify:                        `update users set last_sign_in_at = now() where id = $1`,
 		"user_banned: User is banned": `update users set banned_until = '2040-01-01' where id = $1`,
@@ -350,7 +353,8 @@ func TestExternal_preTakeover(t *testing.T) {
 	role, email, phone, confirm := "authenticated", "second@example.org", "+491701234567", true
 	by := account.Actor{Role: "service_role"}
 	made, err := h.AdminCreate(t.Context(), browser, by,
-		account.Attributes{Role: &role, Email: &email, Phone: &phone, PhoneConfirm: &confirm, Password: new("attacker's")})
+		account.Attributes{Role: &role, Email: &email, Phone: &phone, PhoneConfirm: &confirm,
+			Password: new("attacker's")})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -113,7 +113,8 @@ func TestKnownPlaces_rows(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer c.Close(t.Context())
-		if err := c.QueryRow(t.Context(), "select count(*) from known_places where user_id = $1", user).Scan(&n); err != nil {
+		if err := c.QueryRow(
+			t.Context(), "select count(*) from known_places where user_id = $1", user).Scan(&n); err != nil {
 			t.Fatal(err)
 		}
 		return n
@@ -176,7 +177,8 @@ func TestKnownPlaces_claimed(t *testing.T) {
 	prepared := func(t *testing.T) (*house, string) {
 		url := storetest.URL(t)
 		h := openOn(t, pool(t, url), func(s *account.Settings) { s.External.AllowUnverified = true })
-		if _, err := h.Arrive(t.Context(), from("203.0.113.9"), person("github", "17", "!mia@example.org")); err != nil {
+		if _, err := h.Arrive(
+			t.Context(), from("203.0.113.9"), person("github", "17", "!mia@example.org")); err != nil {
 			t.Fatal(err)
 		}
 		return h, dump(t, url, "known_places")
@@ -190,7 +192,8 @@ func TestKnownPlaces_claimed(t *testing.T) {
 			t.Error("the stranger's place was not known")
 		}
 		refused(t, h.signInFrom("203.0.113.9", "mia@example.org", "wrong"), tooManyPasswords)
-		refused(t, h.signInFrom("192.0.2.7", "mia@example.org", "wrong"), "invalid_credentials: Invalid login credentials")
+		refused(t, h.signInFrom("192.0.2.7", "mia@example.org", "wrong"),
+			"invalid_credentials: Invalid login credentials")
 	}
 	t.Run("by a provider", func(t *testing.T) {
 		t.Parallel()
@@ -205,7 +208,8 @@ func TestKnownPlaces_claimed(t *testing.T) {
 		h, before := prepared(t)
 		refused(t, h.Recover(t.Context(), browser, account.Recover{Email: "mia@example.org"}), "")
 		link := h.newest("recovery", "mia@example.org").Hash
-		if _, err := h.Verify(t.Context(), from("192.0.2.7"), account.Verify{Type: "recovery", TokenHash: link}); err != nil {
+		if _, err := h.Verify(
+			t.Context(), from("192.0.2.7"), account.Verify{Type: "recovery", TokenHash: link}); err != nil {
 			t.Fatal(err)
 		}
 		check(t, h, before)

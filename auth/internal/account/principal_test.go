@@ -157,7 +157,8 @@ func TestAuthenticateAdmin_level(t *testing.T) {
 	h := open(t)
 	mia := h.confirmed("mia@example.org")
 	role := "supabase_admin"
-	if _, err := h.AdminUpdate(t.Context(), browser, service, mia.User.ID, account.Attributes{Role: &role}); err != nil {
+	if _, err := h.AdminUpdate(
+		t.Context(), browser, service, mia.User.ID, account.Attributes{Role: &role}); err != nil {
 		t.Fatal(err)
 	}
 	f := func(bearer, want string) {
@@ -201,7 +202,8 @@ func TestAuthenticate_level(t *testing.T) {
 		t.Helper()
 		caller, password := h.caller(g), "open sesame"
 		_, update := h.UpdateUser(t.Context(), browser, caller, account.UserUpdate{Password: &password})
-		_, enroll := h.EnrollFactor(t.Context(), browser, caller, account.Enrolment{Kind: "totp", FriendlyName: "third"})
+		_, enroll := h.EnrollFactor(t.Context(), browser, caller,
+			account.Enrolment{Kind: "totp", FriendlyName: "third"})
 		_, _, challenge := h.ChallengeFactor(t.Context(), browser, caller, spare.Factor.ID, "")
 		_, link := h.StartOAuth(t.Context(), browser, account.OAuthStart{Provider: "none", Linking: &caller})
 		for what, err := range map[string]error{

@@ -250,7 +250,8 @@ func TestUpdateUser_wrongNonceCostsNoMail(t *testing.T) {
 	refused(t, h.Reauthenticate(t.Context(), browser, h.caller(g)), "")
 	code = h.newest("reauthenticate", "mia@example.org").Code
 	for range 5 {
-		_, err := h.update(g, account.UserUpdate{Password: ptr("a third"), Nonce: wrong(code), Email: "newer@example.org"})
+		_, err := h.update(g, account.UserUpdate{Password: ptr("a third"), Nonce: wrong(code),
+			Email: "newer@example.org"})
 		refused(t, err, "reauthentication_not_valid: Nonce has expired or is invalid")
 	}
 	_, err := h.update(g, account.UserUpdate{Password: ptr("a third"), Nonce: code, Email: "newer@example.org"})
@@ -295,7 +296,8 @@ func TestReauthenticate(t *testing.T) {
 
 	anonymous, err := h.SignUpAnonymous(t.Context(), browser, nil)
 	refused(t, err, "")
-	refused(t, ask(anonymous), "validation_failed: Reauthentication requires the user to have an email or a phone number")
+	refused(t, ask(anonymous),
+		"validation_failed: Reauthentication requires the user to have an email or a phone number")
 	c := h.caller(g)
 	c.User.EmailConfirmedAt = time.Time{}
 	refused(t, h.Reauthenticate(t.Context(), browser, c), "email_not_confirmed: Please verify your email first.")
@@ -305,7 +307,8 @@ func TestReauthenticate(t *testing.T) {
 	p, err := h.SignInPassword(t.Context(), browser, account.Password{Phone: "491511", Password: "sesame"})
 	refused(t, err, "")
 	refused(t, ask(p), "")
-	_, err = h.update(p, account.UserUpdate{Password: ptr("another"), Nonce: h.newest("reauthentication", "491511").Code})
+	_, err = h.update(p,
+		account.UserUpdate{Password: ptr("another"), Nonce: h.newest("reauthentication", "491511").Code})
 	refused(t, err, "")
 }
 
@@ -317,7 +320,8 @@ func TestEmailChange(t *testing.T) {
 		g := h.confirmed("mia@example.org")
 		other := h.again("mia@example.org")
 		u, err := h.update(g, account.UserUpdate{Email: "New@Example.org", Challenge: pkce})
-		if err != nil || u.Email != "mia@example.org" || u.NewEmail != "new@example.org" || u.EmailChangeSentAt != h.now {
+		if err != nil || u.Email != "mia@example.org" || u.NewEmail != "new@example.org" ||
+			u.EmailChangeSentAt != h.now {
 			t.Fatalf("%+v, %v", u, err)
 		}
 		for i, to := range order {
@@ -473,7 +477,8 @@ func TestAnonymous_becomesPermanent(t *testing.T) {
 		refused(t, err, "")
 		prove(h)
 		u := h.user(g.User.ID)
-		if u.IsAnonymous || len(u.Identities) != 1 || !strings.Contains(string(u.AppMetadata), u.Identities[0].Provider) ||
+		if u.IsAnonymous || len(u.Identities) != 1 ||
+			!strings.Contains(string(u.AppMetadata), u.Identities[0].Provider) ||
 			u.NewEmail+u.NewPhone != "" {
 			t.Errorf("%+v", u)
 		}

@@ -300,7 +300,8 @@ func TestVerify_confirmsWithout(t *testing.T) {
 		refused(t, h.signIn("mia@example.org", "sesame"), "invalid_credentials: Invalid login credentials")
 		_, err := h.verify(account.Verify{Type: "signup", TokenHash: l.Hash})
 		refused(t, err, linkExpired)
-		if want := "user_confirmation_requested user_recovery_requested user_signedup login_failed verification_failed"; h.trail() != want {
+		if want := "user_confirmation_requested user_recovery_requested user_signedup login_failed " +
+			"verification_failed"; h.trail() != want {
 			t.Errorf("trail %s", h.trail())
 		}
 	}
@@ -384,7 +385,8 @@ func TestVerify_sms(t *testing.T) {
 func TestVerify_testNumber(t *testing.T) {
 	t.Parallel()
 	h := open(t, func(s *account.Settings) {
-		s.Phone.TestCodes, s.Phone.Configured, s.Phone.Sent.N, s.Phone.Interval = map[string]string{"491511234": "424242"},
+		s.Phone.TestCodes, s.Phone.Configured, s.Phone.Sent.N, s.Phone.Interval = map[string]string{
+			"491511234": "424242"},
 			false, 0, time.Minute
 		s.Phone.TestUntil = noon.Add(48 * time.Hour)
 	})

@@ -37,7 +37,8 @@ func TestAddressChange_dropsTheOther(t *testing.T) {
 		t.Errorf("after a change of e-mail address the number %q still waits", u.NewPhone)
 	}
 	before := len(h.messages())
-	if _, err := h.Resend(t.Context(), browser, account.Resend{Type: "phone_change", Phone: "4915100000001"}); err != nil {
+	if _, err := h.Resend(
+		t.Context(), browser, account.Resend{Type: "phone_change", Phone: "4915100000001"}); err != nil {
 		t.Fatal(err)
 	}
 	if n := len(h.messages()) - before; n != 0 {

@@ -77,7 +77,8 @@ func (p *program) admin(ctx context.Context, args []string) error {
 		_, err = fmt.Fprintf(p.stdout, "claimed %s: a recovery mail waits for %s\n", u.ID, u.Email)
 		return err
 	case "delete", "deleteuser", "soft delete":
-		if err := r.accounts.AdminDelete(ctx, account.RequestInfo{}, operator, u.ID, what == "soft delete"); err != nil {
+		if err := r.accounts.AdminDelete(
+			ctx, account.RequestInfo{}, operator, u.ID, what == "soft delete"); err != nil {
 			return plain(err)
 		}
 		_, err = fmt.Fprintf(p.stdout, "deleted %s\n", u.ID)
@@ -87,7 +88,8 @@ func (p *program) admin(ctx context.Context, args []string) error {
 	if what == "ban" {
 		duration = args[1]
 	}
-	u, err = r.accounts.AdminUpdate(ctx, account.RequestInfo{}, operator, u.ID, account.Attributes{BanDuration: &duration})
+	u, err = r.accounts.AdminUpdate(ctx, account.RequestInfo{}, operator, u.ID,
+		account.Attributes{BanDuration: &duration})
 	if err != nil {
 		return plain(err)
 	}
@@ -214,7 +216,8 @@ func (p *program) show(u store.User) error {
 	}{
 		u.ID, u.Aud, u.Role, u.Email, u.Phone, at(u.EmailConfirmedAt), at(u.PhoneConfirmedAt), at(u.InvitedAt),
 		at(u.BannedUntil), at(u.DeletedAt),
-		at(u.CreatedAt), at(u.LastSignInAt), u.IsAnonymous, u.PasswordHash != "", providers, u.AppMetadata, u.UserMetadata,
+		at(u.CreatedAt), at(u.LastSignInAt), u.IsAnonymous, u.PasswordHash != "", providers, u.AppMetadata,
+		u.UserMetadata,
 	}, "", "  ")
 	if err != nil {
 		return err

@@ -12,7 +12,8 @@ import (
 
 // takeoverConfig is what auth takeover reads besides.
 type takeoverConfig struct {
-	// Connection string of the database that auth takeover reads, where that or its role is another one; unset: DATABASE_URL.
+	// Connection string of the database that auth takeover reads, where that or its role is another
+	// one; unset: DATABASE_URL.
 	SourceURL string `env:"AUTH_TAKEOVER_SOURCE_URL" secret:"url" restart:"true"`
 	// Keys of the columns that the replaced service has encrypted, as `ID:KEY,ID:KEY`; only auth takeover reads them.
 	DecryptionKeys string `env:"AUTH_SECURITY_DB_ENCRYPTION_DECRYPTION_KEYS" secret:"true" restart:"true"`

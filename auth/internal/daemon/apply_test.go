@@ -35,7 +35,8 @@ func TestApply_allOrNothing(t *testing.T) {
 	}
 	before := d.keeper.Live().Load()
 	unsound := provider.Settings{OIDC: map[string]provider.Client{"corp": {Enabled: true}}} // no issuer
-	if err := d.apply(t.Context(), &config.Config{}, config.Live{Keys: given(), API: api, External: unsound}); err == nil {
+	if err := d.apply(
+		t.Context(), &config.Config{}, config.Live{Keys: given(), API: api, External: unsound}); err == nil {
 		t.Error("a provider without issuer was taken")
 	}
 	if d.keeper.Live().Load() != before {

@@ -16,7 +16,8 @@ type Catalog struct {
 	Version int64
 	// Database is its name, Role the one that reads it, Owner that of the table users.
 	Database, Role, Owner string
-	// Now is the server's time. What has expired by then is not carried; what expires later, while a run is at work, is.
+	// Now is the server's time. What has expired by then is not carried; what expires later,
+	// while a run is at work, is.
 	Now time.Time
 	// Recovery: the server is a standby.
 	Recovery bool
@@ -56,7 +57,8 @@ select c.relname::text, c.oid, c.reltuples::bigint,
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
 where n.nspname = $1 and c.relkind in ('r', 'p', 'v', 'm', 'f')`
 
-// A restored base backup has the cluster's identifier, but another timeline; a restored dump has tables of other numbers.
+// A restored base backup has the cluster's identifier, but another timeline; a restored dump has
+// tables of other numbers.
 const selectPlace = `
 select now(), current_database()::text, current_user::text, pg_is_in_recovery(),
     (select system_identifier from pg_control_system())::text, (select timeline_id from pg_control_checkpoint())::text,
@@ -72,7 +74,8 @@ func (s *Source) Inspect(ctx context.Context) error {
 		if c.Schema, err = ReadSchema(ctx, conn, s.Schema); err != nil {
 			return err
 		}
-		if err := conn.QueryRow(ctx, selectPlace, s.Schema).Scan(&c.Now, &c.Database, &c.Role, &c.Recovery, &c.Cluster, &timeline,
+		if err := conn.QueryRow(ctx, selectPlace, s.Schema).Scan(
+			&c.Now, &c.Database, &c.Role, &c.Recovery, &c.Cluster, &timeline,
 			&c.DatabaseID, &c.Owner); err != nil {
 			return err
 		}

@@ -38,9 +38,12 @@ func TestEncrypted(t *testing.T) {
 		t.Errorf("without its key: %v", err)
 	}
 	for _, text := range []string{
-		"", "$2a$10$abc", "{", "{}", "{JBSWY3DP", strings.Replace(encryptedTOTP, "aes-gcm-hkdf", "aes", 1), " " + encryptedTOTP,
-		strings.Replace(encryptedTOTP, `"k1"`, `""`, 1), strings.Replace(encryptedTOTP, `AAAA"}`, `"}`, 1), encryptedTOTP + "}",
-		strings.Replace(encryptedTOTP, "Y=", "Y", 1), `{"key_id":"k1","alg":"aes-gcm-hkdf","data":"","nonce":"AAAAAAAAAAAAAAAA"}`,
+		"", "$2a$10$abc", "{", "{}", "{JBSWY3DP", strings.Replace(encryptedTOTP, "aes-gcm-hkdf", "aes", 1),
+		" " + encryptedTOTP,
+		strings.Replace(encryptedTOTP, `"k1"`, `""`, 1), strings.Replace(encryptedTOTP, `AAAA"}`, `"}`, 1),
+		encryptedTOTP + "}",
+		strings.Replace(encryptedTOTP, "Y=", "Y", 1),
+		`{"key_id":"k1","alg":"aes-gcm-hkdf","data":"","nonce":"AAAAAAAAAAAAAAAA"}`,
 	} {
 		if e, ok := ParseEncrypted(text); ok {
 			t.Errorf("%q is encrypted: %+v", text, e)
@@ -96,7 +99,8 @@ func TestTOTPKey(t *testing.T) {
 func TestLinkHash(t *testing.T) {
 	const link = "7f7f594ffecfb07211fbf02b0fe0357fc146dc4091c3c02acac3c767"
 	hash, ok := LinkHash(link)
-	if got := hex.EncodeToString(hash[:]); !ok || got != "7071d183c61173237e44424ae4471bc8cf92f3dd152c4ad22afb71f08437dfd1" {
+	if got := hex.EncodeToString(hash[:]); !ok ||
+		got != "7071d183c61173237e44424ae4471bc8cf92f3dd152c4ad22afb71f08437dfd1" {
 		t.Errorf("hash %s, %v", got, ok)
 	}
 	for _, text := range []string{"", link[1:], link + "0", strings.ToUpper(link), link[:55] + "g", PKCEPrefix + link,

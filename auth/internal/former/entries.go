@@ -63,21 +63,23 @@ left join claims a on a.session_id = s.id
 cross join lateral (select substr(t.newest, 20)) n (tok)
 offset 0) v`
 
-var entries = map[string]string{Users: userEntries, Identities: identityEntries, Factors: factorEntries, Sessions: sessionEntries}
+var entries = map[string]string{Users: userEntries, Identities: identityEntries, Factors: factorEntries,
+	Sessions: sessionEntries}
 
 // aliases are the tables' names in these queries.
 var aliases = map[string]string{"u": Users, "i": Identities, "f": Factors, "s": Sessions, "t": "refresh_tokens",
 	"a": "mfa_amr_claims", "o": "one_time_tokens"}
 
-// since fills in the conditions {changed ALIAS}: that a row was written since the floor. Rows of what is no ordinary table
-// don't say so, and count as unchanged. A row that was frozen more than 2^31 transactions ago has a negative age. Most rows
-// are too old, so that is compared first, with an age that is computed once for each query.
+// since fills in the conditions {changed ALIAS}: that a row was written since the floor. Rows of what is no ordinary
+// table don't say so, and count as unchanged. A row that was frozen more than 2^31 transactions ago has a negative age.
+// Most rows are too old, so that is compared first, with an age that is computed once for each query.
 func (s *Source) since(sql string, floor *Floor) string {
 	var pairs []string
 	for alias, name := range aliases {
 		condition := "false"
 		if floor != nil && s.Catalog.Tables[name].Heap {
-			condition = fmt.Sprintf("(age(%[1]s.xmin) <= (select age('%[2]d'::xid)) and age(%[1]s.xmin) >= 0)", alias, uint32(*floor))
+			condition = fmt.Sprintf("(age(%[1]s.xmin) <= (select age('%[2]d'::xid)) and age(%[1]s.xmin) >= 0)", alias,
+				uint32(*floor))
 		}
 		pairs = append(pairs, "{changed "+alias+"}", condition)
 	}
@@ -104,12 +106,13 @@ type Group struct {
 	Versions map[int]int64
 }
 
-// Groups reads what Entries reads, and neither sorts the rows nor sends them. The rows that are carried have the reason "".
-// sum is the aggregate over a column id that becomes Sum.
+// Groups reads what Entries reads, and neither sorts the rows nor sends them. The rows that are carried have the reason
+// "". sum is the aggregate over a column id that becomes Sum.
 func (s *Source) Groups(ctx context.Context, name, sum string) (map[string]Group, error) {
 	groups := map[string]Group{"": {Versions: map[int]int64{}}}
 	sql := "with e (id, owner, reason, changed, version) as (" + s.since(entries[name], nil) +
-		") select reason, coalesce(version, -1), count(*), " + sum + " from e group by grouping sets ((reason), (reason, version))"
+		") select reason, coalesce(version, -1), count(*), " + sum +
+		" from e group by grouping sets ((reason), (reason, version))"
 	err := s.rows(ctx, sql, func(r pgx.Rows) error {
 		var reason, ids string
 		var version int
@@ -158,7 +161,8 @@ func (s *Source) Changed(ctx context.Context, floor Floor) (c Changes, err error
 		}
 		var rows int64
 		var sum string
-		sql := s.since("select count(*), coalesce(sum(hashtext("+alias+".id::text || ' ' || "+alias+".xmin::text)::bigint), 0)::text from {S}."+
+		sql := s.since("select count(*), coalesce(sum(hashtext("+alias+".id::text || ' ' || "+alias+
+			".xmin::text)::bigint), 0)::text from {S}."+
 			name+" "+alias+" where {changed "+alias+"}", &floor)
 		if err := s.row(ctx, sql, []any{&rows, &sum}); err != nil {
 			return c, err

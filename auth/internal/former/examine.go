@@ -82,7 +82,8 @@ func (s *Source) Pending(ctx context.Context, losers []uuid.UUID) (pending, pass
 		}, ids(losers))
 		return v, err
 	}
-	if pending, err = share(`select ` + ownerReason + `, count(*) from {S}.users u where ` + pendingUsers + ` group by 1`); err != nil {
+	if pending, err = share(
+		`select ` + ownerReason + `, count(*) from {S}.users u where ` + pendingUsers + ` group by 1`); err != nil {
 		return pending, passwords, err
 	}
 	passwords, err = share(`select case when r <> '' then r when invited then 'invited' else '' end, count(*)
@@ -131,7 +132,8 @@ var addressed = unset(`u.deleted_at`) + ` and ` + userReason + ` = ''`
 
 // OddAddresses reads the addresses (email) or numbers (phone) that are perhaps not in the form in which they are stored
 // here: what is neither upper case nor beyond ASCII stays as it is.
-func (s *Source) OddAddresses(ctx context.Context, column string, each func(user uuid.UUID, aud, address string) error) error {
+func (s *Source) OddAddresses(ctx context.Context, column string,
+	each func(user uuid.UUID, aud, address string) error) error {
 	odd := `u.email ~ '[A-Z]' or u.email ~ '[^\x01-\x7f]'`
 	if column == "phone" {
 		odd = `u.phone ~ '[+ ]'`
@@ -141,7 +143,8 @@ func (s *Source) OddAddresses(ctx context.Context, column string, each func(user
 }
 
 // WithAddress reads the users who have one of the addresses.
-func (s *Source) WithAddress(ctx context.Context, column string, list []string, each func(user uuid.UUID, aud, address string) error) error {
+func (s *Source) WithAddress(ctx context.Context, column string, list []string,
+	each func(user uuid.UUID, aud, address string) error) error {
 	return s.rows(ctx, `select u.id, u.aud, u.`+column+` from {S}.users u where u.`+column+` = any($1) and `+addressed,
 		addresses(each), list)
 }
@@ -183,9 +186,9 @@ where `+identityReason+` = '' group by 1`, func(r pgx.Rows) error {
 	return counts, err
 }
 
-// Clients are the connections of the schema's owner that are not a takeover's, by the address that they come from. Without
-// pg_read_all_stats a role sees of another one's connections only that they are there: their address is "". own are processes
-// that don't count.
+// Clients are the connections of the schema's owner that are not a takeover's, by the address that they come from.
+// Without pg_read_all_stats a role sees of another one's connections only that they are there: their address is "". own
+// are processes that don't count.
 func (s *Source) Clients(ctx context.Context, own []int32) (hosts map[string]int64, err error) {
 	hosts = map[string]int64{}
 	err = s.rows(ctx, `select case when backend_type is null then '' else coalesce(host(client_addr), 'this machine') end, count(*)
@@ -241,7 +244,8 @@ var keywords = strings.Fields(`all analyse analyze and any array as asc asymmetr
 func Name(parts ...string) string {
 	var quoted []string
 	for _, p := range parts {
-		if strings.Trim(p, "abcdefghijklmnopqrstuvwxyz0123456789_") != "" || p == "" || p[0] <= '9' || slices.Contains(keywords, p) {
+		if strings.Trim(p, "abcdefghijklmnopqrstuvwxyz0123456789_") != "" || p == "" || p[0] <= '9' ||
+			slices.Contains(keywords, p) {
 			p = pgx.Identifier{p}.Sanitize()
 		}
 		quoted = append(quoted, p)

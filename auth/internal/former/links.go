@@ -11,8 +11,8 @@ import (
 // MailedLink is a row of one_time_tokens with what is needed of other tables.
 type MailedLink struct {
 	ID, UserID uuid.UUID
-	// Type is its kind there, such as recovery_token; Token the text in the link, with PKCEPrefix where a flow continues it;
-	// RelatesTo the address, in lower case.
+	// Type is its kind there, such as recovery_token; Token the text in the link, with PKCEPrefix where a flow
+	// continues it; RelatesTo the address, in lower case.
 	Type, Token, RelatesTo string
 	User                   *User
 	// Identity is the user's only one, if it is neither of e-mail nor of a phone.

@@ -9,11 +9,13 @@ import (
 	"gatehouse/shared/testdb"
 )
 
-// Name quotes what the server would quote, so that suggested statements run whatever the application's tables are called.
+// Name quotes what the server would quote, so that suggested statements run whatever the
+// application's tables are called.
 func TestName(t *testing.T) {
 	t.Parallel()
 	for _, f := range []struct{ name, want string }{
-		{"profiles", "profiles"}, {"user_2", "user_2"}, {"_x", "_x"}, {"User", `"User"`}, {"2nd", `"2nd"`}, {"", `""`}, {`a"b`, `"a""b"`},
+		{"profiles", "profiles"}, {"user_2", "user_2"}, {"_x", "_x"}, {"User", `"User"`}, {"2nd", `"2nd"`}, {"", `""`},
+		{`a"b`, `"a""b"`},
 		{"user", `"user"`}, {"order", `"order"`}, {"json", `"json"`}, {"größe", `"größe"`},
 	} {
 		if got := former.Name("app", f.name); got != "app."+f.want {

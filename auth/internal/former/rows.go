@@ -61,7 +61,8 @@ const (
 
 const zeroID = "'00000000-0000-0000-0000-000000000000'"
 
-const userReason = `case when u.is_sso_user then 'saml' when u.instance_id <> ` + zeroID + ` then 'instances' else '' end`
+const userReason = `case when u.is_sso_user then 'saml' when u.instance_id <> ` + zeroID +
+	` then 'instances' else '' end`
 
 // unset is the condition that a time there is missing: minus infinity is read as null.
 func unset(column string) string { return "coalesce(" + column + ", '-infinity') = '-infinity'" }
@@ -101,7 +102,8 @@ func (s *Source) Users(ctx context.Context, w Select, each func(*User) error) er
 	return s.batch(ctx, selectUsers+where, func(r pgx.Rows) error {
 		var u User
 		var app, user string
-		err := r.Scan(uid(&u.ID), str(&u.Aud), str(&u.Role), str(&u.Email), str(&u.Phone), str(&u.Password), str(&app), str(&user),
+		err := r.Scan(uid(&u.ID), str(&u.Aud), str(&u.Role), str(&u.Email), str(&u.Phone), str(&u.Password), str(&app),
+			str(&user),
 			str(&u.NewEmail), str(&u.NewPhone), &u.ConfirmStatus, &u.CurrentTokenGone, &u.NewTokenGone, &u.Anonymous,
 			at(&u.CreatedAt), at(&u.UpdatedAt), at(&u.LastSignInAt), at(&u.EmailConfirmedAt), at(&u.PhoneConfirmedAt),
 			at(&u.InvitedAt), at(&u.BannedUntil), at(&u.DeletedAt), at(&u.ConfirmationSentAt), at(&u.RecoverySentAt),
@@ -124,7 +126,8 @@ type Identity struct {
 	Reason                             string
 }
 
-const identityReason = `case ` + ownedReason + ` when i.provider = 'web3' then 'web3' when i.provider like 'sso:%' then 'saml' else '' end`
+const identityReason = `case ` + ownedReason +
+	` when i.provider = 'web3' then 'web3' when i.provider like 'sso:%' then 'saml' else '' end`
 
 const selectIdentities = `
 select i.id, i.user_id, i.provider, i.provider_id, i.identity_data::text, i.last_sign_in_at, i.created_at, i.updated_at,
@@ -159,12 +162,13 @@ func (s *Source) identities(ctx context.Context, where string, each func(*Identi
 
 // CustomProviders are the names custom:NAME that identities have.
 func (s *Source) CustomProviders(ctx context.Context) (names []string, err error) {
-	err = s.rows(ctx, `select distinct i.provider from {S}.identities i where i.provider like 'custom:%'`, func(r pgx.Rows) error {
-		var name string
-		err := r.Scan(&name)
-		names = append(names, name)
-		return err
-	})
+	err = s.rows(ctx, `select distinct i.provider from {S}.identities i where i.provider like 'custom:%'`,
+		func(r pgx.Rows) error {
+			var name string
+			err := r.Scan(&name)
+			names = append(names, name)
+			return err
+		})
 	return names, err
 }
 
@@ -187,7 +191,8 @@ where `
 
 // FactorOwners are the ids of users who have factors, after a cursor, in order.
 func (s *Source) FactorOwners(ctx context.Context, after uuid.UUID, n int) (users []uuid.UUID, err error) {
-	err = s.rows(ctx, `select distinct f.user_id from {S}.mfa_factors f where f.user_id > $1 order by f.user_id limit $2`,
+	err = s.rows(ctx,
+		`select distinct f.user_id from {S}.mfa_factors f where f.user_id > $1 order by f.user_id limit $2`,
 		func(r pgx.Rows) error {
 			var u uuid.UUID
 			err := r.Scan(uid(&u))
@@ -214,8 +219,8 @@ func (s *Source) factors(ctx context.Context, where string, each func(*Factor) e
 	}
 	return read(ctx, selectFactors+where, func(r pgx.Rows) error {
 		var f Factor
-		err := r.Scan(uid(&f.ID), uid(&f.UserID), &f.Kind, str(&f.Name), str(&f.Phone), str(&f.Secret), at(&f.CreatedAt),
-			at(&f.UpdatedAt), at(&f.LastChallengedAt), &f.Reason)
+		err := r.Scan(uid(&f.ID), uid(&f.UserID), &f.Kind, str(&f.Name), str(&f.Phone), str(&f.Secret),
+			at(&f.CreatedAt), at(&f.UpdatedAt), at(&f.LastChallengedAt), &f.Reason)
 		if err != nil {
 			return err
 		}
@@ -249,7 +254,8 @@ type Claim struct {
 const NoToken = "without a live token"
 
 // versionOf is the version of a session's live token by its own columns and by tok, the text of version 1, as
-// Session.live has it. A key that is not encrypted is 32 bytes in base64url. A length is cheaper than a count in a pattern.
+// Session.live has it. A key that is not encrypted is 32 bytes in base64url. A length is cheaper
+// than a count in a pattern.
 const versionOf = `case
     when {s.refresh_token_hmac_key} is not null and {s.refresh_token_counter} is not null then
         case when {s.refresh_token_counter} >= 0 and ({s.refresh_token_hmac_key} like '{%'
@@ -291,7 +297,8 @@ func (s *Source) Sessions(ctx context.Context, w Select) (list []*Session, err e
 		err := s.query(ctx, c, selectSessions+where, func(r pgx.Rows) error {
 			v := new(Session)
 			var second bool
-			err := r.Scan(uid(&v.ID), uid(&v.UserID), uid(&v.FactorID), at(&v.CreatedAt), at(&v.RefreshedAt), at(&v.NotAfter),
+			err := r.Scan(uid(&v.ID), uid(&v.UserID), uid(&v.FactorID), at(&v.CreatedAt), at(&v.RefreshedAt),
+				at(&v.NotAfter),
 				&v.AAL, str(&v.UserAgent), str(&v.IP), str(&v.Tag), &second, str(&v.Key), &v.Counter, &v.Reason)
 			if second {
 				v.Version = 2

@@ -30,8 +30,8 @@ type Schema struct {
 
 // Table is one of its tables.
 type Table struct {
-	// Heap: an ordinary table, whose rows have the xmin of the transaction that wrote them; not a view, a partitioned or a
-	// foreign table.
+	// Heap: an ordinary table, whose rows have the xmin of the transaction that wrote them; not a view, a partitioned
+	// or a foreign table.
 	Heap bool
 	// Columns are in the order of the table.
 	Columns []string
@@ -156,7 +156,8 @@ func OwnSchema(role string) string {
 
 // Occupied says why none of our tables can be made in a schema that holds the replaced service's, and what to do.
 func Occupied(schema, role string) string {
-	return fmt.Sprintf("schema %q holds the tables of the service that this one replaces; they are neither read nor changed."+
-		" Give this program a schema of its own (%s) and carry the users over: auth takeover -from %s",
+	return fmt.Sprintf(
+		"schema %q holds the tables of the service that this one replaces; they are neither read nor changed."+
+			" Give this program a schema of its own (%s) and carry the users over: auth takeover -from %s",
 		schema, OwnSchema(role), schema)
 }

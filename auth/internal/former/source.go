@@ -70,8 +70,9 @@ func (s *Source) Host() string {
 }
 
 // beginRead goes as one message. Each setting ends with the transaction. The catalogue's texts have every name with its
-// schema, but for those on the search path, where the service's own role has its schema. Compiling the long conditions of a query that
-// reads each row once costs more than it saves, and so does a sort of a few hundred thousand ids that goes to the disk.
+// schema, but for those on the search path, where the service's own role has its schema. Compiling the long conditions
+// of a query that reads each row once costs more than it saves, and so does a sort of a few hundred thousand
+// ids that goes to the disk.
 const beginRead = `begin isolation level repeatable read read only;
 set local row_security = off;
 set local statement_timeout = 0;

@@ -21,8 +21,8 @@ type Target struct {
 
 // Advice is what an application that uses the schema's tables should do. Nothing of it is ever run by this program.
 type Advice struct {
-	// Suggestions and WayBack are statements of SQL and comments, one a line; the latter undoes the former. Rows of users who
-	// are only here stand in the way of the end of it, WayBackEnd.
+	// Suggestions and WayBack are statements of SQL and comments, one a line; the latter undoes the former. Rows of
+	// users who are only here stand in the way of the end of it, WayBackEnd.
 	Suggestions, WayBack, WayBackEnd []string
 	// Objects are the names of what the suggestions are about, and of what can only be looked at.
 	Objects []string
@@ -81,8 +81,9 @@ func (k *foreignKey) rules() string {
 
 // move makes the key refer to another table.
 func (k *foreignKey) move(users string) string {
-	return fmt.Sprintf("alter table %s drop constraint %s, add constraint %s foreign key (%s) references %s (id)%s not valid;", k.table,
-		k.name, k.name, strings.Join(k.columns, ", "), users, k.rules())
+	return fmt.Sprintf(
+		"alter table %s drop constraint %s, add constraint %s foreign key (%s) references %s (id)%s not valid;",
+		k.table, k.name, k.name, strings.Join(k.columns, ", "), users, k.rules())
 }
 
 func (k *foreignKey) validate() string {
@@ -100,10 +101,11 @@ func (s *Source) Advise(ctx context.Context, to Target) (a Advice, err error) {
 			return err
 		}
 		var k foreignKey
-		_, err = pgx.ForEachRow(rows, []any{&k.table, &k.owner, &k.name, &k.target, &k.columns, &k.refers, &k.update, &k.delete,
-			&k.deferrable, &k.deferred, &k.validated, &k.full, &k.setColumns}, func() error {
+		_, err = pgx.ForEachRow(rows, []any{&k.table, &k.owner, &k.name, &k.target, &k.columns, &k.refers, &k.update,
+			&k.delete, &k.deferrable, &k.deferred, &k.validated, &k.full, &k.setColumns}, func() error {
 			one := k
-			one.columns, one.refers, one.setColumns = slices.Clone(k.columns), slices.Clone(k.refers), slices.Clone(k.setColumns)
+			one.columns, one.refers, one.setColumns = slices.Clone(k.columns), slices.Clone(k.refers),
+				slices.Clone(k.setColumns)
 			keys = append(keys, one)
 			return nil
 		})
@@ -111,14 +113,17 @@ func (s *Source) Advise(ctx context.Context, to Target) (a Advice, err error) {
 			return err
 		}
 		for _, k := range keys {
-			a.Objects = append(a.Objects, fmt.Sprintf("foreign key %s of %s refers to %s.%s", k.name, k.table, s.Schema, k.target))
+			a.Objects = append(a.Objects, fmt.Sprintf("foreign key %s of %s refers to %s.%s", k.name, k.table, s.Schema,
+				k.target))
 			if k.target != "users" || !slices.Equal(k.refers, []string{"id"}) || !to.Same {
-				a.Suggestions = append(a.Suggestions, fmt.Sprintf("-- foreign key %s of %s refers to %s.%s", k.name, k.table, s.Schema, k.target))
+				a.Suggestions = append(a.Suggestions, fmt.Sprintf("-- foreign key %s of %s refers to %s.%s", k.name,
+					k.table, s.Schema, k.target))
 				continue
 			}
 			column := k.columns[0]
 			a.Suggestions = append(a.Suggestions,
-				fmt.Sprintf("-- rows of users who were left out: select * from %s t where t.%s is not null and not exists (select from %s u where u.id = t.%s);",
+				fmt.Sprintf("-- rows of users who were left out: select * from %s t where t.%s is not null and not "+
+					"exists (select from %s u where u.id = t.%s);",
 					k.table, column, to.Users, column))
 			if k.owner != to.Role {
 				a.Suggestions = append(a.Suggestions, fmt.Sprintf("grant references on %s to %s;", to.Users, k.owner))
@@ -166,7 +171,8 @@ from pg_trigger t join pg_class c on c.oid = t.tgrelid join pg_namespace n on n.
 where n.nspname = $1 and not t.tgisinternal order by 2, 1`
 
 // renamed are columns that are called otherwise here.
-const renamed = "-- columns that are called otherwise here: raw_user_meta_data is user_metadata, raw_app_meta_data is app_metadata, " +
+const renamed = "-- columns that are called otherwise here: raw_user_meta_data is user_metadata, raw_app_meta_data " +
+	"is app_metadata, " +
 	"encrypted_password is password_hash, email_change is new_email, phone_change is new_phone, confirmed_at is " +
 	"least(email_confirmed_at, phone_confirmed_at); email and phone are '' instead of null"
 
@@ -191,7 +197,8 @@ func (s *Source) triggers(ctx context.Context, c *pgx.Conn, to Target, a *Advice
 		plain := " ON " + Name(s.Schema, table) + " "
 		moved := strings.Replace(strings.Replace(definition, plain, " ON "+here+" ", 1), on, " ON "+here+" ", 1)
 		if !to.Same || moved == definition || strings.HasPrefix(table, "mfa_") || table == "refresh_tokens" {
-			a.Suggestions = append(a.Suggestions, fmt.Sprintf("-- trigger %s on %s.%s: %s", name, s.Schema, table, definition))
+			a.Suggestions = append(a.Suggestions, fmt.Sprintf("-- trigger %s on %s.%s: %s", name, s.Schema, table,
+				definition))
 			return nil
 		}
 		a.Suggestions = append(a.Suggestions, moved+";")
@@ -260,5 +267,6 @@ func (s *Source) Retire() []string {
 	if s.Catalog.Has("sessions", "refresh_token_hmac_key") {
 		lines[0] += " update " + Name(s.Schema, "sessions") + " set refresh_token_hmac_key = null;"
 	}
-	return append([]string{"-- when nobody wants back any more, and not later than 30 days: live tokens lie there in clear"}, lines...)
+	return append([]string{
+		"-- when nobody wants back any more, and not later than 30 days: live tokens lie there in clear"}, lines...)
 }

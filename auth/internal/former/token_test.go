@@ -41,14 +41,21 @@ func TestParseToken(t *testing.T) {
 	}
 	for _, text := range []string{
 		"", "abcdefghijk", "abcdefghijklm", "Abcdefghijkl", "abcdefghijk_", "abcdefghijk\n", "AAECAwQFBgcICQoLDA0OD+",
-		"AAECAwQFBgcICQoLDA0ODw=", counter5 + "A", counter5[1:], counter5 + "=", counter5[:50] + "l", "AQ" + counter5[2:],
+		"AAECAwQFBgcICQoLDA0ODw=", counter5 + "A", counter5[1:], counter5 + "=", counter5[:50] + "l",
+		"AQ" + counter5[2:],
 		counter5[:30] + "\n" + counter5[30:], counter5[:len(counter5)-1] + "+", strings.Repeat("A", 76),
-		NewVersion2(testSession, 1<<63, testKey),                                                                           // not a bigint
-		withBody(append(append([]byte{0}, testSession[:]...), 0x85, 0)),                                                    // not minimal
-		withBody(append(append([]byte{0}, testSession[:]...), 5, 5)),                                                       // bytes behind
-		withBody(append(append([]byte{0}, testSession[:]...), 0x85)),                                                       // cut
-		withBody(append(append([]byte{1}, testSession[:]...), 5)),                                                          // version
-		withBody(append(append([]byte{0}, testSession[:]...), 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255)), // too large
+		NewVersion2(testSession, 1<<63,
+			testKey), // not a bigint
+		withBody(append(append([]byte{0}, testSession[:]...), 0x85,
+			0)), // not minimal
+		withBody(append(append([]byte{0}, testSession[:]...), 5,
+			5)), // bytes behind
+		withBody(append(append([]byte{0}, testSession[:]...),
+			0x85)), // cut
+		withBody(append(append([]byte{1}, testSession[:]...),
+			5)), // version
+		withBody(append(append([]byte{0}, testSession[:]...), 255, 255, 255, 255, 255, 255, 255, 255, 255, 255, 255,
+			255)), // too large
 	} {
 		f(text, 0, none, 0)
 	}
@@ -80,7 +87,8 @@ func TestNewVersion2(t *testing.T) {
 	if got := NewVersion2(testSession, 300, key); got != counter300 {
 		t.Errorf("%s, want %s", got, counter300)
 	}
-	for _, text := range []string{"", testKeyText[1:], testKeyText + "A", testKeyText + "=", testKeyText[:42] + "\n", testKeyText + "\n"} {
+	for _, text := range []string{"", testKeyText[1:], testKeyText + "A", testKeyText + "=", testKeyText[:42] + "\n",
+		testKeyText + "\n"} {
 		if _, ok := SessionKey(text); ok {
 			t.Errorf("%q is a key", text)
 		}

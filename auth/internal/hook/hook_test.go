@@ -248,7 +248,8 @@ func TestRetryAfter(t *testing.T) {
 		}
 		answer(200, "application/json", `{}`)(n, w)
 	})
-	if err := r.set(t, SendSMS, Options{Pause: time.Hour}).Call(context.Background(), SendSMS, "", nil, nil); err != nil {
+	if err := r.set(t, SendSMS, Options{Pause: time.Hour}).Call(
+		context.Background(), SendSMS, "", nil, nil); err != nil {
 		t.Error(err)
 	}
 	if len(r.ids) != 3 || r.ids[0] == r.ids[1] || r.ids[1] == r.ids[2] {
@@ -261,7 +262,8 @@ func TestRetryAfter(t *testing.T) {
 		t.Errorf("%v after %d", err, len(r.ids))
 	}
 	// The outbox stores it with the message.
-	if want := "hook send-sms: hook_timeout_after_retry: Failed to reach hook after maximum retries: asked to come again (status 503)"; err.Error() != want {
+	if want := "hook send-sms: hook_timeout_after_retry: Failed to reach hook after maximum retries: asked to come " +
+		"again (status 503)"; err.Error() != want {
 		t.Errorf("%v, want %s", err, want)
 	}
 }
@@ -307,7 +309,8 @@ func TestUnreachable_hidesURL(t *testing.T) {
 	defer slow.Close()
 	for _, base := range []string{"http://user:hunter2@127.0.0.1:1",
 		strings.Replace(slow.URL, "http://", "http://user:hunter2@", 1)} {
-		s := setOf(t, SendEmail, base+"/hook?key=hunter2", Options{Pause: time.Millisecond, Budget: 100 * time.Millisecond})
+		s := setOf(t, SendEmail, base+"/hook?key=hunter2",
+			Options{Pause: time.Millisecond, Budget: 100 * time.Millisecond})
 		err := s.Call(t.Context(), SendEmail, "", nil, nil)
 		if text := fmt.Sprint(err); err == nil || strings.Contains(text, "hunter2") ||
 			!strings.Contains(text, "calling 127.0.0.1:") {

@@ -17,7 +17,8 @@ import (
 
 // getUsers lists the users of an audience, in pages with a total or behind a cursor at constant cost.
 func (s *Server) getUsers(c *call, _ account.Actor) error {
-	if err := c.knownParams("page", "per_page", "limit", "cursor", "sort", "filter", "email", "phone", "id"); err != nil {
+	if err := c.knownParams("page", "per_page", "limit", "cursor", "sort", "filter", "email", "phone",
+		"id"); err != nil {
 		return err
 	}
 	f := store.UsersFilter{Aud: c.aud(), Text: c.param("filter"), Email: strings.ToLower(c.param("email")),
@@ -120,7 +121,8 @@ func (c *call) sort() (oldestFirst bool, err error) {
 		}
 		field, direction, _ := strings.Cut(text, " ")
 		if field != "created_at" {
-			return false, invalidRequest(fmt.Sprintf("Bad Sort Parameters: bad field for sort '%s'", cleanText(field, 100)))
+			return false, invalidRequest(fmt.Sprintf("Bad Sort Parameters: bad field for sort '%s'",
+				cleanText(field, 100)))
 		}
 		switch strings.ToLower(direction) {
 		case "", "desc":
@@ -128,7 +130,8 @@ func (c *call) sort() (oldestFirst bool, err error) {
 			oldestFirst = oldestFirst || first
 		default:
 			return false,
-				invalidRequest(fmt.Sprintf("Bad Sort Parameters: bad direction for sort '%s', only 'asc' and 'desc' allowed",
+				invalidRequest(fmt.Sprintf(
+					"Bad Sort Parameters: bad direction for sort '%s', only 'asc' and 'desc' allowed",
 					cleanText(direction, 100)))
 		}
 		first = false

@@ -11,27 +11,32 @@ func TestDisabled(t *testing.T) {
 	a := open(t)
 	const oauth = "404 feature_disabled OAuth server is disabled"
 	for request, want := range map[string]string{
-		"POST /sso":                                            "404 saml_provider_disabled SAML 2.0 is disabled",
-		"POST /token?grant_type=web3":                          "422 web3_provider_disabled Web3 provider is disabled",
-		"GET /passkeys/registration/options":                   "404 passkey_disabled Passkeys are disabled",
-		"GET /passkeys":                                        "404 passkey_disabled Passkeys are disabled",
-		"GET /admin/users/abc/passkeys (admin)":                "404 passkey_disabled Passkeys are disabled",
-		"DELETE /admin/users/abc/passkeys/def (admin)":         "404 passkey_disabled Passkeys are disabled",
-		"GET /admin/users/abc/passkeys":                        "401 no_authorization This endpoint requires a valid Bearer token",
-		"POST /passkeys/authentication/verify":                 "404 passkey_disabled Passkeys are disabled",
-		"GET /oauth/authorize?client_id=x":                     oauth,
-		"POST /oauth/token":                                    oauth,
-		"GET /oauth/authorizations/abc":                        oauth,
-		"POST /oauth/clients/register":                         oauth,
-		"GET /admin/oauth/clients":                             oauth,
-		"DELETE /admin/oauth/clients/abc":                      oauth,
-		"GET /user/oauth/grants":                               oauth,
-		"DELETE /user/oauth/grants?client_id=x":                oauth,
-		"GET /scim/v2/Users":                                   "404 feature_disabled SCIM server is disabled",
-		"GET /admin/custom-providers (admin)":                  "404 feature_disabled Custom OAuth providers are disabled",
-		"DELETE /admin/custom-providers/custom:a (admin)":      "404 feature_disabled Custom OAuth providers are disabled",
-		"GET /admin/custom-providers":                          "401 no_authorization This endpoint requires a valid Bearer token",
-		"PATCH /admin/custom-providers/custom:a?with=no+token": "401 no_authorization This endpoint requires a valid Bearer token",
+		"POST /sso":                                    "404 saml_provider_disabled SAML 2.0 is disabled",
+		"POST /token?grant_type=web3":                  "422 web3_provider_disabled Web3 provider is disabled",
+		"GET /passkeys/registration/options":           "404 passkey_disabled Passkeys are disabled",
+		"GET /passkeys":                                "404 passkey_disabled Passkeys are disabled",
+		"GET /admin/users/abc/passkeys (admin)":        "404 passkey_disabled Passkeys are disabled",
+		"DELETE /admin/users/abc/passkeys/def (admin)": "404 passkey_disabled Passkeys are disabled",
+		"GET /admin/users/abc/passkeys": "401 no_authorization This endpoint requires a valid " +
+			"Bearer token",
+		"POST /passkeys/authentication/verify":  "404 passkey_disabled Passkeys are disabled",
+		"GET /oauth/authorize?client_id=x":      oauth,
+		"POST /oauth/token":                     oauth,
+		"GET /oauth/authorizations/abc":         oauth,
+		"POST /oauth/clients/register":          oauth,
+		"GET /admin/oauth/clients":              oauth,
+		"DELETE /admin/oauth/clients/abc":       oauth,
+		"GET /user/oauth/grants":                oauth,
+		"DELETE /user/oauth/grants?client_id=x": oauth,
+		"GET /scim/v2/Users":                    "404 feature_disabled SCIM server is disabled",
+		"GET /admin/custom-providers (admin)": "404 feature_disabled Custom OAuth providers are " +
+			"disabled",
+		"DELETE /admin/custom-providers/custom:a (admin)": "404 feature_disabled Custom OAuth providers are " +
+			"disabled",
+		"GET /admin/custom-providers": "401 no_authorization This endpoint requires a valid " +
+			"Bearer token",
+		"PATCH /admin/custom-providers/custom:a?with=no+token": "401 no_authorization This endpoint requires a valid " +
+			"Bearer token",
 	} {
 		path, admin := strings.CutSuffix(request, " (admin)")
 		var headers []header

@@ -267,7 +267,8 @@ func TestExternal_hostile(t *testing.T) {
 		if got.StatusCode >= 500 || got.StatusCode == 200 && strings.HasPrefix(what, "POST /token") {
 			t.Errorf("%s with %s %.40q: %d %s", what, field, text, got.StatusCode, got.body)
 		}
-		if to := got.Header.Get("Location"); strings.ContainsFunc(to, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
+		if to := got.Header.Get("Location"); strings.ContainsFunc(to,
+			func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
 			t.Errorf("%s with %s %.40q leads to %q", what, field, text, to)
 		}
 	}
@@ -294,10 +295,12 @@ func TestExternal_hostile(t *testing.T) {
 			in := map[string]any{"id_token": "x.y.z", "provider": "google"}
 			in[field] = strings.ToValidUTF8(text, "?")
 			fine("POST /token?grant_type=id_token", field, text,
-				a.do("POST /token?grant_type=id_token", strings.ReplaceAll(jsonText(t, in), `\u0000`, ""), bearer(g.AccessToken)))
+				a.do("POST /token?grant_type=id_token", strings.ReplaceAll(jsonText(t, in), `\u0000`, ""),
+					bearer(g.AccessToken)))
 		}
 		u := person(fmt.Sprint(7000+i), fmt.Sprintf("n%d@example.org", i))
-		u.Name, u.Login, u.Picture = text[:min(len(text), 20000)], text[:min(len(text), 20000)], text[:min(len(text), 20000)]
+		u.Name, u.Login, u.Picture = text[:min(len(text), 20000)], text[:min(len(text), 20000)],
+			text[:min(len(text), 20000)]
 		a.idp.SetUser(u)
 		if got := a.user(a.signIn("provider=github")); got.Email != u.Email {
 			t.Errorf("%+v", got)

@@ -199,7 +199,8 @@ func TestMatrix(t *testing.T) {
 				headers = append(headers, bearer(c.token))
 			}
 			got := a.do(path, body, headers...)
-			if have := strings.TrimSpace(fmt.Sprint(got.StatusCode, " ", got.Header.Get("X-Sb-Error-Code"))); have != r.want[i] {
+			if have := strings.TrimSpace(
+				fmt.Sprint(got.StatusCode, " ", got.Header.Get("X-Sb-Error-Code"))); have != r.want[i] {
 				t.Errorf("%s by %s: %s, want %s: %s", route, caller, have, r.want[i], got.body)
 			}
 		}

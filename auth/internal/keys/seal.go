@@ -66,7 +66,8 @@ func (k *Keeper) reseal(ctx context.Context) error {
 		if err != nil || !old {
 			continue
 		}
-		if err := k.db.ResealSigningKey(ctx, row.KID, k.root.Seal(secret.SigningKeys, text, []byte(row.KID))); err != nil {
+		if err := k.db.ResealSigningKey(
+			ctx, row.KID, k.root.Seal(secret.SigningKeys, text, []byte(row.KID))); err != nil {
 			return fmt.Errorf("keys: %w", err)
 		}
 		k.log.Info("sealed a signing key under the current root key", "kid", row.KID)

@@ -140,8 +140,8 @@ type resting struct {
 
 func (r *resting) Ready() bool { return r.ready.Load() }
 
-// TestSenderWithoutSettings: a sender that has nothing to send with leaves its messages untouched, and sends them when it
-// has.
+// TestSenderWithoutSettings: a sender that has nothing to send with leaves its messages untouched, and sends them when
+// it has.
 func TestSenderWithoutSettings(t *testing.T) {
 	t.Parallel()
 	db, c := storetest.Open(t), new(clock)

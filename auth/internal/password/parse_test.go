@@ -93,7 +93,9 @@ func TestInvalidImports(t *testing.T) {
 	f(pbkdf2Vector, "6c.tmQ", "6c.t")
 	f(pbkdf2Vector, "6c.tmQ", "6c.tmQ$")
 
-	if err := ValidImport("$pbkdf2-sha256$i=310000,l=32$c2FsdHNhbHQ$aGFzaGhhc2hoYXNoaGFzaGhhc2hoYXNoaGFzaGhhc2g"); err == nil || !strings.Contains(err.Error(), "pbkdf2-sha256 in the PHC format") {
+	if err := ValidImport(
+		"$pbkdf2-sha256$i=310000,l=32$c2FsdHNhbHQ$aGFzaGhhc2hoYXNoaGFzaGhhc2hoYXNoaGFzaGhhc2g"); err == nil ||
+		!strings.Contains(err.Error(), "pbkdf2-sha256 in the PHC format") {
 		t.Errorf("PBKDF2 in the PHC format: %v", err)
 	}
 	for _, bad := range []string{"", "$", "$$", "password", "{SSHA}x", "$1$salt$hash", "$6$salt$hash",

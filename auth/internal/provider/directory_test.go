@@ -276,12 +276,14 @@ func TestReadDocument(t *testing.T) {
 	if d, err = read(`{"issuer":"https://idp.example"}`); err != nil || strings.Join(d.algs, " ") != "RS256" {
 		t.Errorf("%+v %v", d, err)
 	}
-	if d, err = read(`{"issuer":"https://idp.example","id_token_signing_alg_values_supported":["HS256","none"]}`); err != nil || len(d.algs) != 0 {
+	if d, err = read(
+		`{"issuer":"https://idp.example","id_token_signing_alg_values_supported":["HS256","none"]}`); err != nil ||
+		len(d.algs) != 0 {
 		t.Errorf("only symmetric ones: %+v %v", d, err)
 	}
 	for _, text := range []string{
-		`{}`, `{"issuer":"https://evil.example"}`, `{"issuer":"https://idp.example/"}`, `{"issuer":"HTTPS://idp.example"}`,
-		`{"issuer":["https://idp.example"]}`,
+		`{}`, `{"issuer":"https://evil.example"}`, `{"issuer":"https://idp.example/"}`,
+		`{"issuer":"HTTPS://idp.example"}`, `{"issuer":["https://idp.example"]}`,
 		`{"issuer":"https://idp.example","jwks_uri":"http://idp.example/k"}`,
 		`{"issuer":"https://idp.example","token_endpoint":"file:///etc/passwd"}`,
 		`{"issuer":"https://idp.example","token_endpoint":"/token"}`,
@@ -309,6 +311,7 @@ func TestNoEndpoints(t *testing.T) {
 			t.Fatal(err)
 		}
 		_, err = p.Begin(t.Context(), Start{State: "s"})
-		wantError(t, err, http.StatusInternalServerError, "unexpected_failure", "Error reaching the external provider", "")
+		wantError(t, err, http.StatusInternalServerError, "unexpected_failure",
+			"Error reaching the external provider", "")
 	}
 }

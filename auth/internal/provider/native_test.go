@@ -95,8 +95,8 @@ func TestNative(t *testing.T) {
 	}
 }
 
-// TestNative_secondSignature: from an ECDSA signature anyone can derive a second valid one. It is the same token all the same.
-// Two tokens with one nonce are two.
+// TestNative_secondSignature: from an ECDSA signature anyone can derive a second valid one. It is the same token all
+// the same. Two tokens with one nonce are two.
 func TestNative_secondSignature(t *testing.T) {
 	t.Parallel()
 	f := start(t)

@@ -38,10 +38,11 @@ const (
 )
 
 var words = [...]string{
-	good:         "allowed",
-	empty:        "it is empty",
-	tooLong:      "it is longer than 2,048 bytes",
-	badBytes:     "it contains a backslash, a control character or bytes that are not UTF-8, or begins or ends with a blank",
+	good:    "allowed",
+	empty:   "it is empty",
+	tooLong: "it is longer than 2,048 bytes",
+	badBytes: "it contains a backslash, a control character or bytes that are not UTF-8, or begins or ends with " +
+		"a blank",
 	noScheme:     "it has no scheme: only absolute URLs are allowed",
 	scriptScheme: "its scheme runs a script or reads local data; it is never allowed, listed or not",
 	noHost:       "it has no host",
@@ -71,7 +72,8 @@ func parse(text string) (t target, why reason) {
 		return t, noScheme
 	}
 	t.scheme, t.rest = text[:colon], text[colon+1:]
-	for _, s := range [...]string{"javascript", "data", "vbscript", "blob", "filesystem", "file", "about", "view-source"} {
+	for _, s := range [...]string{"javascript", "data", "vbscript", "blob", "filesystem", "file", "about",
+		"view-source"} {
 		if t.is(s) {
 			return t, scriptScheme
 		}

@@ -233,7 +233,8 @@ func TestRaiseSession(t *testing.T) {
 	if s := session(t, db, u, high); s.Ended() {
 		t.Errorf("%+v", s)
 	}
-	if _, err := db.Refresh(ctx, store.Refresh{Session: id, SecretHash: secretOf, Counter: 0, Now: noon}); !errors.Is(err,
+	if _, err := db.Refresh(
+		ctx, store.Refresh{Session: id, SecretHash: secretOf, Counter: 0, Now: noon}); !errors.Is(err,
 		store.ErrNotFound) {
 		t.Error(err)
 	}

@@ -180,7 +180,8 @@ func TestPool_idle(t *testing.T) {
 	counted.Add(1)
 	for range busy {
 		wg.Go(func() {
-			if err := db.With(t.Context(), func(*pgx.Conn) error { ready.Done(); counted.Wait(); return nil }); err != nil {
+			if err := db.With(
+				t.Context(), func(*pgx.Conn) error { ready.Done(); counted.Wait(); return nil }); err != nil {
 				t.Error(err)
 			}
 		})
@@ -265,7 +266,8 @@ func TestCallerTimeout(t *testing.T) {
 	connections := func() []int {
 		t.Helper()
 		rows, _ := observer.Query(t.Context(),
-			"select pid from pg_stat_activity where datname = current_database() and backend_type = 'client backend' order by pid")
+			"select pid from pg_stat_activity where datname = current_database() and backend_type = 'client backend' "+
+				"order by pid")
 		pids, err := pgx.CollectRows(rows, pgx.RowTo[int])
 		if err != nil {
 			t.Fatal(err)
@@ -298,7 +300,8 @@ func TestCallerTimeout(t *testing.T) {
 		}
 		var waiting int
 		if err := observer.QueryRow(t.Context(),
-			"select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'").Scan(&waiting); err != nil || waiting > 0 {
+			"select count(*) from pg_stat_activity where datname = current_database() and wait_event_type = 'Lock'").
+			Scan(&waiting); err != nil || waiting > 0 {
 			t.Errorf("%s: %d statements of callers who were refused wait, %v", name, waiting, err)
 		}
 		if _, err := other.Exec(t.Context(), "rollback"); err != nil {
@@ -398,7 +401,8 @@ func TestCallerTimeout_lateCancelRequest(t *testing.T) {
 	await.True(t, "the statement waits for the lock", func() bool {
 		waiting := 0
 		if err := other.QueryRow(t.Context(),
-			"select count(*) from pg_locks where not granted and relation = 'users'::regclass").Scan(&waiting); err != nil {
+			"select count(*) from pg_locks where not granted and relation = 'users'::regclass").
+			Scan(&waiting); err != nil {
 			t.Fatal(err)
 		}
 		return waiting > 0

@@ -81,8 +81,8 @@ select from {moves} where id = $1 and owner = $2 and state = 'open' for update`)
 var saveMove = define(`
 update {moves} set steps = $3, floor = $4, pass_floor = $5 where id = $1 and owner = $2`)
 
-// batchSettings are as the source has them: joins with a batch go by the indexes of our tables, which have no statistics
-// until they are filled.
+// batchSettings are as the source has them: joins with a batch go by the indexes of our tables, which have no
+// statistics until they are filled.
 const batchSettings = carrySettings + `; set local enable_hashjoin = off; set local enable_mergejoin = off`
 
 // Carry runs f and saves what it leaves in m, all or nothing. ErrMoveLost: another process owns the takeover.
@@ -191,12 +191,13 @@ func (db *DB) CarriedIDs(ctx context.Context, table CarriedTable, each func(id, 
 	})
 }
 
-// SumOfIDs is an aggregate over a column id: two hashes of 64 bits, each summed up. In two databases that hash otherwise it
-// differs for the same ids, and never the other way round.
+// SumOfIDs is an aggregate over a column id: two hashes of 64 bits, each summed up. In two databases that hash
+// otherwise it differs for the same ids, and never the other way round.
 const SumOfIDs = `coalesce(sum(uuid_hash_extended(id, 0))::text || ' ' || sum(uuid_hash_extended(id, 1))::text, '')`
 
 var groupCarried = [...]statement{
-	define(groupIDs("users")), define(groupIDs("identities")), define(groupIDs("factors")), define(groupIDs("sessions")),
+	define(groupIDs("users")), define(groupIDs("identities")), define(groupIDs("factors")),
+	define(groupIDs("sessions")),
 }
 
 func groupIDs(table string) string {
@@ -296,7 +297,8 @@ func (db *DB) CarriedUsers(ctx context.Context, ids []uuid.UUID) (map[uuid.UUID]
 	err := db.readOnly(ctx, selectCarriedUsers, func(r pgx.Rows) error {
 		u := new(User)
 		var i Identity
-		if err := r.Scan(append(append(userTargets(u), identityTargets(&i)...), (*factorList)(&u.Factors))...); err != nil {
+		if err := r.Scan(append(append(userTargets(u), identityTargets(&i)...),
+			(*factorList)(&u.Factors))...); err != nil {
 			return err
 		}
 		if found[u.ID] == nil {

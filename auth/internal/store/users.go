@@ -64,7 +64,8 @@ func userInto(u *User) func(pgx.Rows) error {
 	*u = User{}
 	return func(r pgx.Rows) error {
 		var i Identity
-		if err := r.Scan(append(append(userTargets(u), identityTargets(&i)...), (*factorList)(&u.Factors))...); err != nil {
+		if err := r.Scan(append(append(userTargets(u), identityTargets(&i)...),
+			(*factorList)(&u.Factors))...); err != nil {
 			return err
 		}
 		if i.ID != uuid.Nil {

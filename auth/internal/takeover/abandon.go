@@ -52,12 +52,13 @@ func (r *run) abandon(ctx context.Context) error {
 	return nil
 }
 
-// moveBack is the statement that makes a foreign key of the application refer to the tables there again, or only removes
-// it where those are in another database.
+// moveBack is the statement that makes a foreign key of the application refer to the tables there again, or only
+// removes it where those are in another database.
 func (r *run) moveBack(k store.ForeignKey) string {
 	drop := "alter table " + k.QuotedTable + " drop constraint " + k.Name
 	_, rest, found := strings.Cut(k.Definition, " REFERENCES ")
-	columns := strings.TrimSuffix(strings.TrimPrefix(k.Definition[:len(k.Definition)-len(rest)], "FOREIGN KEY "), " REFERENCES ")
+	columns := strings.TrimSuffix(strings.TrimPrefix(k.Definition[:len(k.Definition)-len(rest)], "FOREIGN KEY "),
+		" REFERENCES ")
 	end := strings.Index(rest, ")")
 	open := strings.LastIndex(rest[:max(end, 0)], "(")
 	if !found || open < 0 || k.Target != "users" || r.Source == nil || r.Mode != Abandon && !r.result.sameDatabase {

@@ -78,35 +78,53 @@ func TestAhead_changes(t *testing.T) {
 					values ('00000000-0000-4000-8000-0000000000aa', 'authenticated', 'authenticated', 'New.One@example.org', now(), now(), now(), '{}', '{}');
 					insert into auth.identities (provider_id, user_id, identity_data, provider) values ('4712', '00000000-0000-4000-8000-0000000000aa', '{"email": "x@example.org"}', 'github')`,
 					`select count(*) = 1 from users u join identities i on i.user_id = u.id where u.email = 'new.one@example.org' and i.email = ''`},
-				{"update without updated_at", `update auth.users set raw_user_meta_data = '{"by": "sql"}' where id = '` + id(1).String() + `'`,
+				{"update without updated_at",
+					`update auth.users set raw_user_meta_data = '{"by": "sql"}' where id = '` + id(1).String() + `'`,
 					`select user_metadata = '{"by": "sql"}' from users where id = '` + id(1).String() + `'`},
 				{"addresses swapped", fmt.Sprintf(`update auth.users set email = 'away' where id = '%[1]s'; update auth.users set email = '%[4]s' where id = '%[2]s';
 					update auth.users set email = '%[3]s' where id = '%[1]s'`, id(2), id(4), m.User(4).Email, m.User(2).Email),
 					fmt.Sprintf(`select (select email from users where id = '%s') = '%s' and (select email from users where id = '%s') = '%s'`, id(2),
 						m.User(4).Email, id(4), m.User(2).Email)},
 				{"hard delete", `delete from auth.users where id = '` + id(27).String() + `'`,
-					`select not exists (select from users where id = '` + id(27).String() + `') and not exists (select from sessions where user_id = '` + id(27).String() + `')`},
+					`select not exists (select from users where id = '` + id(27).String() +
+						`') and not exists (select from sessions where user_id = '` + id(27).String() + `')`},
 				{"winner deleted", `delete from auth.users where id = '` + winner.ID.String() + `'`,
 					fmt.Sprintf(`select count(*) = 1 from users u join sessions s on s.user_id = u.id join identities i on i.user_id = u.id
 						where u.id = '%s' and u.phone = '%s'`, loser.ID, winner.Phone)},
-				{"identity moved", fmt.Sprintf(`update auth.identities set user_id = '%s' where provider = 'github' and user_id = '%s'`, id(15), id(28)),
-					fmt.Sprintf(`select count(*) = 1 from identities where provider = 'github' and user_id = '%s'`, id(15))},
+				{"identity moved",
+					fmt.Sprintf(
+						`update auth.identities set user_id = '%s' where provider = 'github' and user_id = '%s'`,
+						id(15), id(28)),
+					fmt.Sprintf(`select count(*) = 1 from identities where provider = 'github' and user_id = '%s'`,
+						id(15))},
 				{"refreshed", fmt.Sprintf(`update auth.refresh_tokens set revoked = true where session_id = '%[1]s'; insert into auth.refresh_tokens (token, user_id, revoked, created_at, updated_at, session_id)
 					values ('refreshedone', '%[2]s', false, now(), now(), '%[1]s')`, m.User(1).Sessions[0].ID, id(1)),
-					fmt.Sprintf(`select secret_hash = %s from sessions where id = '%s'`, secretOf("refreshedone"), m.User(1).Sessions[0].ID)},
-				{"refreshed, version 2", fmt.Sprintf(`update auth.sessions set refresh_token_counter = 301 where id = '%s'`, m.User(39).Sessions[0].ID),
-					fmt.Sprintf(`select secret_hash = %s from sessions where id = '%s'`, secretOf(m.User(39).Sessions[0].Dead[1]), m.User(39).Sessions[0].ID)},
-				{"token revoked", fmt.Sprintf(`update auth.refresh_tokens set revoked = true where session_id = '%s'`, m.User(2).Sessions[0].ID),
+					fmt.Sprintf(`select secret_hash = %s from sessions where id = '%s'`, secretOf("refreshedone"),
+						m.User(1).Sessions[0].ID)},
+				{"refreshed, version 2",
+					fmt.Sprintf(`update auth.sessions set refresh_token_counter = 301 where id = '%s'`,
+						m.User(39).Sessions[0].ID),
+					fmt.Sprintf(`select secret_hash = %s from sessions where id = '%s'`,
+						secretOf(m.User(39).Sessions[0].Dead[1]), m.User(39).Sessions[0].ID)},
+				{"token revoked", fmt.Sprintf(`update auth.refresh_tokens set revoked = true where session_id = '%s'`,
+					m.User(2).Sessions[0].ID),
 					fmt.Sprintf(`select not exists (select from sessions where id = '%s')`, m.User(2).Sessions[0].ID)},
 				{"signed out", fmt.Sprintf(`delete from auth.sessions where id = '%s'`, m.User(2).Sessions[1].ID),
 					fmt.Sprintf(`select not exists (select from sessions where id = '%s')`, m.User(2).Sessions[1].ID)},
 				{"token of a late transaction", `select 1`,
-					fmt.Sprintf(`select secret_hash = %s from sessions where id = '%s'`, secretOf("latetransact"), newest.ID)},
-				{"method added", fmt.Sprintf(`insert into auth.mfa_amr_claims values (gen_random_uuid(), '%s', now(), '2030-01-01', 'otp')`, m.User(22).Sessions[0].ID),
-					fmt.Sprintf(`select amr->0 = '{"method": "otp", "timestamp": 1893456000}' from sessions where id = '%s'`, m.User(22).Sessions[0].ID)},
-				{"factor verified", fmt.Sprintf(`update auth.mfa_factors set status = 'verified' where id = '%s'`, m.User(12).Factors[1].ID),
+					fmt.Sprintf(`select secret_hash = %s from sessions where id = '%s'`, secretOf("latetransact"),
+						newest.ID)},
+				{"method added", fmt.Sprintf(
+					`insert into auth.mfa_amr_claims values (gen_random_uuid(), '%s', now(), '2030-01-01', 'otp')`,
+					m.User(22).Sessions[0].ID),
+					fmt.Sprintf(
+						`select amr->0 = '{"method": "otp", "timestamp": 1893456000}' from sessions where id = '%s'`,
+						m.User(22).Sessions[0].ID)},
+				{"factor verified", fmt.Sprintf(`update auth.mfa_factors set status = 'verified' where id = '%s'`,
+					m.User(12).Factors[1].ID),
 					fmt.Sprintf(`select count(*) = 2 from factors where user_id = '%s'`, id(12))},
-				{"factor renamed", fmt.Sprintf(`update auth.mfa_factors set friendly_name = 'x' where id = '%s'`, m.User(14).Factors[0].ID),
+				{"factor renamed", fmt.Sprintf(`update auth.mfa_factors set friendly_name = 'x' where id = '%s'`,
+					m.User(14).Factors[0].ID),
 					fmt.Sprintf(`select array_agg(friendly_name order by friendly_name) = '{"",x}' from factors where user_id = '%s'`, id(14))},
 				{"signed up and gone", `delete from auth.users where id = '` + id(6).String() + `'`,
 					`select not exists (select from users where id = '` + id(6).String() + `')`},
@@ -117,7 +135,8 @@ func TestAhead_changes(t *testing.T) {
 				m.there(t, c.sql)
 			}
 			o = m.must(t, takeover.DryRun, small)
-			if !strings.Contains(o.out, "changed since ") || !strings.Contains(o.out, "; the last run will take about ") {
+			if !strings.Contains(o.out, "changed since ") ||
+				!strings.Contains(o.out, "; the last run will take about ") {
 				t.Errorf("the dry run tells no outlook:\n%s", o.out)
 			}
 			o = m.must(t, takeover.Last, small)
@@ -163,7 +182,8 @@ func TestAhead_addressChangesHands(t *testing.T) {
 			}
 		}
 	})
-	if !strings.Contains(o.out, "left for the next run 1") || one[int](t, m.url, "select count(*) from users where id = $1", last) != 0 {
+	if !strings.Contains(o.out, "left for the next run 1") ||
+		one[int](t, m.url, "select count(*) from users where id = $1", last) != 0 {
 		t.Errorf("the second holder of the address was not left:\n%s", o.out)
 	}
 	m.must(t, takeover.Last)

@@ -56,7 +56,8 @@ func settings(testing.TB) takeover.Settings {
 		on[name] = true
 	}
 	return takeover.Settings{Audience: "authenticated", Role: "authenticated", AdminRoles: []string{"service_role"},
-		LinkLife: 24 * time.Hour, OTPLife: time.Hour, Providers: on, Root: secret.NewRoot("root secret for the test of derivation"),
+		LinkLife: 24 * time.Hour, OTPLife: time.Hour, Providers: on,
+		Root: secret.NewRoot("root secret for the test of derivation"),
 		Keys: keys}
 }
 
@@ -70,7 +71,8 @@ type output struct {
 func (m *move) run(t *testing.T, mode takeover.Mode, change ...func(*takeover.Options)) output {
 	t.Helper()
 	ctx := t.Context()
-	db, err := store.Open(ctx, store.Options{URL: m.url, Settings: store.Settings{Namespace: m.namespace, MaxConns: 4}, Name: former.ApplicationName})
+	db, err := store.Open(ctx, store.Options{URL: m.url, Settings: store.Settings{Namespace: m.namespace, MaxConns: 4},
+		Name: former.ApplicationName})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -81,7 +83,8 @@ func (m *move) run(t *testing.T, mode takeover.Mode, change ...func(*takeover.Op
 	}
 	defer source.Close()
 	var out, log bytes.Buffer
-	o := takeover.Options{Mode: mode, Source: source, DB: db, Settings: settings(t), LeaveOut: losses, Out: &out, Log: &log}
+	o := takeover.Options{Mode: mode, Source: source, DB: db, Settings: settings(t), LeaveOut: losses, Out: &out,
+		Log: &log}
 	o.Settings.Namespace = m.namespace
 	for _, f := range change {
 		f(&o)
@@ -140,8 +143,10 @@ func (m *move) there(t *testing.T, sql string, args ...any) {
 func (m *move) dump(t testing.TB) map[string][]string {
 	t.Helper()
 	return dump(t, m.url, map[string]string{
-		m.namespace + "users": "", m.namespace + "identities": "", m.namespace + "sessions": "", m.namespace + "former_tokens": "",
-		m.namespace + "factors": "secret", m.namespace + "one_time_tokens": "id expires_at", m.namespace + "flows": "",
+		m.namespace + "users": "", m.namespace + "identities": "", m.namespace + "sessions": "",
+		m.namespace + "former_tokens": "",
+		m.namespace + "factors":       "secret", m.namespace + "one_time_tokens": "id expires_at",
+		m.namespace + "flows":      "",
 		m.namespace + "challenges": "", m.namespace + "outbox": "", m.namespace + "limits": "",
 	})
 }
@@ -157,7 +162,8 @@ func dump(t testing.TB, url string, tables map[string]string) map[string][]strin
 	defer c.Close(ctx)
 	all := map[string][]string{}
 	for name, without := range tables {
-		rows, err := c.Query(ctx, fmt.Sprintf("select (to_jsonb(t) - $1::text[])::text from %s t", name), strings.Fields(without))
+		rows, err := c.Query(ctx, fmt.Sprintf("select (to_jsonb(t) - $1::text[])::text from %s t", name),
+			strings.Fields(without))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -225,7 +231,8 @@ func one[T any](t testing.TB, url, sql string, args ...any) (v T) {
 // migrate makes our tables, where the template hasn't.
 func (m *move) migrate(t *testing.T) {
 	t.Helper()
-	db, err := store.Open(t.Context(), store.Options{URL: m.url, Settings: store.Settings{Namespace: m.namespace, MaxConns: 1}})
+	db, err := store.Open(t.Context(),
+		store.Options{URL: m.url, Settings: store.Settings{Namespace: m.namespace, MaxConns: 1}})
 	if err != nil {
 		t.Fatal(err)
 	}

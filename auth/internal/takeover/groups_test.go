@@ -30,8 +30,9 @@ func TestGroups(t *testing.T) {
 	if err := source.Inspect(ctx); err != nil {
 		t.Fatal(err)
 	}
-	for there, here := range map[string]store.CarriedTable{former.Users: store.CarriedUsers, former.Identities: store.CarriedIdentities,
-		former.Factors: store.CarriedFactors, former.Sessions: store.CarriedSessions} {
+	for there, here := range map[string]store.CarriedTable{former.Users: store.CarriedUsers,
+		former.Identities: store.CarriedIdentities,
+		former.Factors:    store.CarriedFactors, former.Sessions: store.CarriedSessions} {
 		reasons, versions := map[string]int64{}, map[int]int64{}
 		if err := source.Entries(ctx, there, nil, func(e former.Entry) error {
 			if reasons[e.Reason]++; e.Reason == "" {
@@ -66,11 +67,13 @@ func TestGroups(t *testing.T) {
 		if !same() {
 			t.Errorf("%s: the sum here is another one", there)
 		}
-		table := map[store.CarriedTable]string{store.CarriedIdentities: "identities", store.CarriedSessions: "sessions"}[here]
+		table := map[store.CarriedTable]string{store.CarriedIdentities: "identities",
+			store.CarriedSessions: "sessions"}[here]
 		if table == "" {
 			continue
 		}
-		formertest.Exec(t, m.url, "update "+table+" set id = gen_random_uuid() where id = (select id from "+table+" where id not in (select session_id from former_tokens) limit 1)")
+		formertest.Exec(t, m.url, "update "+table+" set id = gen_random_uuid() where id = (select id from "+table+
+			" where id not in (select session_id from former_tokens) limit 1)")
 		if same() {
 			t.Errorf("%s: a row of another id is not noticed", there)
 		}

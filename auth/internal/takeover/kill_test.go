@@ -40,5 +40,7 @@ func TestKill(t *testing.T) {
 	f("after", func(n int) child { return child{After: n} })
 	f("within", func(n int) child { return child{Within: n + 1} })
 	f("ahead", func(n int) child { return child{Mode: takeover.Ahead, After: n} })
-	f("first pass", func(n int) child { return child{Mode: takeover.Ahead, After: min(n, 2) + n/20*20} }) // one batch a start
+	f("first pass", func(n int) child {
+		return child{Mode: takeover.Ahead, After: min(n, 2) + n/20*20}
+	}) // one batch a start
 }

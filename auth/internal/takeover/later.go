@@ -27,18 +27,22 @@ func (r *run) laterPass(ctx context.Context) error {
 			return err
 		}
 	}
-	if err := r.carry(ctx, "sessions", func(ctx context.Context, c *store.Carrier) error { return c.DetachFactors(ctx) }); err != nil {
+	if err := r.carry(
+		ctx, "sessions", func(ctx context.Context, c *store.Carrier) error {
+			return c.DetachFactors(ctx)
+		}); err != nil {
 		return err
 	}
 	return r.endPass(ctx)
 }
 
-// laterTable removes the rows that no longer belong here, and frees what others may have now: addresses, names, provider
-// ids. Then it writes those that have changed or are missing.
+// laterTable removes the rows that no longer belong here, and frees what others may have now: addresses, names,
+// provider ids. Then it writes those that have changed or are missing.
 func (r *run) laterTable(ctx context.Context, t table, since former.Floor) error {
 	r.progress.start(t.name, r.Source.Catalog.About(t.there))
 	var gone, freed, changed []uuid.UUID
-	// former have lost an identity: without one of another kind than email and phone an unconfirmed user is pending again.
+	// former have lost an identity: without one of another kind than email and phone an
+	// unconfirmed user is pending again.
 	var former []uuid.UUID
 	rewrite := func(least int) error {
 		if len(former) == 0 || len(former) < least {
@@ -56,7 +60,8 @@ func (r *run) laterTable(ctx context.Context, t table, since former.Floor) error
 		var refused error
 		err := r.carry(ctx, t.name, func(ctx context.Context, c *store.Carrier) error {
 			if t.here == store.CarriedUsers && len(gone) > 0 {
-				// A daemon notices within a minute that a takeover is open. A sign-up of until then would be among those that are gone.
+				// A daemon notices within a minute that a takeover is open. A sign-up of until then would be
+				// among those that are gone.
 				users, err := c.CountUsers(ctx)
 				if err != nil {
 					return err
@@ -131,7 +136,8 @@ func (r *run) laterTable(ctx context.Context, t table, since former.Floor) error
 // signups is an error if there are more users here than the runs have written.
 func (r *run) signups(users int64) error {
 	if n := users - (r.steps.Written - r.steps.Deleted); n > 0 {
-		return fmt.Errorf("%d users signed up here while the takeover was open: auth takeover -abandon empties the tables", n)
+		return fmt.Errorf(
+			"%d users signed up here while the takeover was open: auth takeover -abandon empties the tables", n)
 	}
 	return nil
 }
@@ -186,7 +192,8 @@ func (r *run) links(ctx context.Context) error {
 	r.steps.LinksUntil = time.Time{}
 	r.result.links = tally{Left: map[string]int64{}}
 	return r.pipe(ctx, "links", func(ctx context.Context, pass func(batch) error) error {
-		if err := pass(batch{write: func(ctx context.Context, c *store.Carrier) error { return c.DeleteLinks(ctx) }}); err != nil {
+		if err := pass(
+			batch{write: func(ctx context.Context, c *store.Carrier) error { return c.DeleteLinks(ctx) }}); err != nil {
 			return err
 		}
 		return r.readLinks(ctx, pass)
@@ -261,12 +268,13 @@ func (r *run) awaitWriters(ctx context.Context) error {
 	}
 }
 
-// lastLook makes sure that nothing was written there since this run began. The floor may be older than that, held back by
-// a transaction of another application: what was there already is no news.
+// lastLook makes sure that nothing was written there since this run began. The floor may be older than that, held back
+// by a transaction of another application: what was there already is no news.
 func (r *run) lastLook(ctx context.Context) error {
 	now, err := r.Source.Changed(ctx, r.floor)
 	if err == nil && now != r.before {
-		err = fmt.Errorf("the service there still writes (%d rows): stop it and run this again", max(1, now.Rows-r.before.Rows))
+		err = fmt.Errorf("the service there still writes (%d rows): stop it and run this again",
+			max(1, now.Rows-r.before.Rows))
 	}
 	return err
 }

@@ -20,7 +20,9 @@ func TestAhead_customProvider(t *testing.T) {
 	m := newMove(t, formertest.Newest)
 	identity := func(provider string) {
 		t.Helper()
-		m.there(t, `insert into auth.identities (provider_id, user_id, identity_data, provider) values ($1, $2, '{}', $3)`, provider, m.User(1).ID, provider)
+		m.there(t,
+			`insert into auth.identities (provider_id, user_id, identity_data, provider) values ($1, $2, '{}', $3)`,
+			provider, m.User(1).ID, provider)
 	}
 	identity("custom:a-b")
 	m.must(t, takeover.Ahead)
@@ -30,7 +32,8 @@ func TestAhead_customProvider(t *testing.T) {
 	m.there(t, "delete from auth.identities where provider = 'custom:c-d'")
 	identity("custom:c:d")
 	m.must(t, takeover.Last)
-	for there, here := range map[string]string{"custom:a-b": "a_b", "custom:a:b": "custom:a:b", "custom:c:d": "custom:c:d"} {
+	for there, here := range map[string]string{"custom:a-b": "a_b", "custom:a:b": "custom:a:b",
+		"custom:c:d": "custom:c:d"} {
 		if got := one[string](t, m.url, "select provider from identities where provider_id = $1", there); got != here {
 			t.Errorf("%s is %s here, want %s", there, got, here)
 		}
@@ -100,7 +103,8 @@ func TestMinusInfinity(t *testing.T) {
 	m.there(t, `update auth.users set deleted_at = '-infinity', email_confirmed_at = '-infinity', phone_confirmed_at = '-infinity', invited_at = '-infinity'
 		where id = $1`, pending.ID)
 	m.there(t, `update auth.users set email = upper($1) where id = $2`, ann.Email, m.User(2).ID)
-	m.refused(t, takeover.Last, fmt.Sprintf("takeover: 1 addresses stand twice when written in lower case: %s %s", m.User(2).ID, ann.ID))
+	m.refused(t, takeover.Last, fmt.Sprintf("takeover: 1 addresses stand twice when written in lower case: %s %s",
+		m.User(2).ID, ann.ID))
 	m.there(t, `update auth.users set email = $1 where id = $2`, m.User(2).Email, m.User(2).ID)
 	m.must(t, takeover.Last)
 	if !one[bool](t, m.url, `select deleted_at is null and invited_at is null and banned_until is null and email <> '' and password_hash <> ''
@@ -138,7 +142,9 @@ func TestRun_largeRows(t *testing.T) {
 		if least := large * size / (former.BatchBytes + size); batches < least {
 			t.Errorf("%d batches of users, want at least %d", batches, least)
 		}
-		if n := one[int](t, m.url, "select count(*) from users where length(user_metadata->>'large') = $1 and left(user_metadata->>'large', 1) = $2", size,
+		if n := one[int](t, m.url,
+			"select count(*) from users where length(user_metadata->>'large') = $1 and left(user_metadata->>'large', "+
+				"1) = $2", size,
 			letter); n != large {
 			t.Errorf("%d large rows are here, want %d", n, large)
 		}
@@ -165,10 +171,12 @@ func TestRun_indexes(t *testing.T) {
 	}
 	const batches = 40
 	m.must(t, takeover.Ahead, func(o *takeover.Options) { o.Hooks.Rows = 20000 / batches })
-	for _, table := range []string{"auth.users", "auth.identities", "auth.sessions", "users", "identities", "sessions"} {
+	for _, table := range []string{"auth.users", "auth.identities", "auth.sessions", "users", "identities",
+		"sessions"} {
 		var scans int
 		for range 50 { // the server counts a little later
-			if scans = one[int](t, m.url, "select seq_scan from pg_stat_user_tables where relid = $1::regclass", table); scans > 0 {
+			if scans = one[int](t, m.url, "select seq_scan from pg_stat_user_tables where relid = $1::regclass",
+				table); scans > 0 {
 				break
 			}
 			time.Sleep(20 * time.Millisecond)
@@ -197,7 +205,8 @@ func TestWarnings_hiddenConnections(t *testing.T) {
 	}
 	defer held.Close(context.Background())
 	o := m.must(t, takeover.Last)
-	want := "takeover: warning: role postgres has 1 connections to the schema there, and role " + role + " may not see where from (grant pg_read_all_stats to " +
+	want := "takeover: warning: role postgres has 1 connections to the schema there, and role " + role +
+		" may not see where from (grant pg_read_all_stats to " +
 		role + ";): is the service stopped?\n"
 	if !strings.Contains(o.log, want) {
 		t.Errorf("%s\nwant %s", o.log, want)

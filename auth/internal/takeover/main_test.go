@@ -44,7 +44,8 @@ func runChild(text string) error {
 		return err
 	}
 	ctx := context.Background()
-	db, err := store.Open(ctx, store.Options{URL: c.URL, Settings: store.Settings{Namespace: c.Namespace, MaxConns: 4}, Name: former.ApplicationName})
+	db, err := store.Open(ctx, store.Options{URL: c.URL, Settings: store.Settings{Namespace: c.Namespace, MaxConns: 4},
+		Name: former.ApplicationName})
 	if err != nil {
 		return err
 	}
@@ -56,7 +57,8 @@ func runChild(text string) error {
 	defer source.Close()
 	die := func() { syscall.Kill(os.Getpid(), syscall.SIGKILL); select {} }
 	after, within := 0, 0
-	o := takeover.Options{Mode: c.Mode, Source: source, DB: db, Settings: settings(nil), LeaveOut: losses, Out: os.Stdout, Log: os.Stderr}
+	o := takeover.Options{Mode: c.Mode, Source: source, DB: db, Settings: settings(nil), LeaveOut: losses,
+		Out: os.Stdout, Log: os.Stderr}
 	o.Settings.Namespace = c.Namespace
 	o.Hooks = takeover.Hooks{Rows: c.Rows, Kept: c.Kept, Batch: func(string) {
 		if after++; after == c.After {

@@ -76,7 +76,8 @@ func (m *mapper) user(u *former.User) (store.CarriedUser, error) {
 		CreatedAt: created, UpdatedAt: m.past(orTime(u.UpdatedAt, created)), LastSignInAt: u.LastSignInAt,
 		EmailConfirmedAt: u.EmailConfirmedAt, PhoneConfirmedAt: u.PhoneConfirmedAt, InvitedAt: u.InvitedAt,
 		BannedUntil: u.BannedUntil, DeletedAt: u.DeletedAt, ConfirmationSentAt: u.ConfirmationSentAt,
-		RecoverySentAt: u.RecoverySentAt, EmailChangeSentAt: u.EmailChangeSentAt, PhoneChangeSentAt: u.PhoneChangeSentAt,
+		RecoverySentAt: u.RecoverySentAt, EmailChangeSentAt: u.EmailChangeSentAt,
+		PhoneChangeSentAt:      u.PhoneChangeSentAt,
 		ReauthenticationSentAt: u.ReauthenticationSentAt,
 		AppMetadata:            json.RawMessage("{}"), UserMetadata: json.RawMessage("{}"),
 	}}
@@ -156,8 +157,9 @@ func (m *mapper) identity(i *former.Identity) store.Identity {
 	updated := orTime(i.UpdatedAt, m.past(orTime(i.UserUpdatedAt, created)))
 	data, _ := object(i.Data)
 	return store.Identity{
-		ID: i.ID, UserID: i.UserID, Provider: m.provider(i.Provider), ProviderID: i.ProviderID, Email: provenEmail(i.Provider, data),
-		Data: data, LastSignInAt: i.LastSignInAt, CreatedAt: created, UpdatedAt: updated,
+		ID: i.ID, UserID: i.UserID, Provider: m.provider(i.Provider), ProviderID: i.ProviderID,
+		Email: provenEmail(i.Provider, data),
+		Data:  data, LastSignInAt: i.LastSignInAt, CreatedAt: created, UpdatedAt: updated,
 	}
 }
 
@@ -226,7 +228,8 @@ func (m *mapper) factors(list []*former.Factor, dropped map[uuid.UUID]string) []
 			continue
 		}
 		c := store.CarriedFactor{UserID: f.UserID, Factor: store.Factor{
-			ID: f.ID, Kind: store.FactorKind(f.Kind), FriendlyName: name, CreatedAt: f.CreatedAt, UpdatedAt: f.UpdatedAt,
+			ID: f.ID, Kind: store.FactorKind(f.Kind), FriendlyName: name, CreatedAt: f.CreatedAt,
+			UpdatedAt:  f.UpdatedAt,
 			VerifiedAt: f.UpdatedAt, LastChallengedAt: f.LastChallengedAt,
 		}}
 		if c.Kind == store.FactorPhone {
@@ -278,7 +281,8 @@ func (m *mapper) session(s *former.Session) (c store.CarriedSession, ok bool, er
 		}
 	}
 	c = store.CarriedSession{SecretHash: t.SecretHash(m.Root), Session: store.Session{
-		ID: s.ID, UserID: s.UserID, CreatedAt: created, RefreshedAt: m.past(refreshed), UserAgent: s.UserAgent, IP: s.IP, AAL: s.AAL,
+		ID: s.ID, UserID: s.UserID, CreatedAt: created, RefreshedAt: m.past(refreshed), UserAgent: s.UserAgent,
+		IP: s.IP, AAL: s.AAL,
 		AMR: amr(s.AMR), Tag: s.Tag, FactorID: s.FactorID, NotAfter: s.NotAfter,
 	}}
 	if t.Version == 1 {
@@ -381,10 +385,12 @@ func (m *mapper) link(l *former.MailedLink) (t store.NewToken, flow *store.Flow,
 		return t, nil, "", nil
 	}
 	for _, f := range l.Flows {
-		if slices.Contains(flowMethods[l.Type], f.Method) && (f.ChallengeMethod == "s256" || f.ChallengeMethod == "plain") {
+		if slices.Contains(flowMethods[l.Type], f.Method) &&
+			(f.ChallengeMethod == "s256" || f.ChallengeMethod == "plain") {
 			t.Flow = f.ID
-			return t, &store.Flow{ID: f.ID, User: u.ID, Method: f.Method, Challenge: f.Challenge, ChallengeMethod: f.ChallengeMethod,
-				CreatedAt: orTime(f.CreatedAt, t.CreatedAt), ExpiresAt: t.ExpiresAt.Add(5 * time.Minute)}, "", nil
+			return t, &store.Flow{ID: f.ID, User: u.ID, Method: f.Method, Challenge: f.Challenge,
+				ChallengeMethod: f.ChallengeMethod,
+				CreatedAt:       orTime(f.CreatedAt, t.CreatedAt), ExpiresAt: t.ExpiresAt.Add(5 * time.Minute)}, "", nil
 		}
 	}
 	return t, nil, leftFlow, nil

@@ -56,7 +56,8 @@ func (p *progress) line(now time.Time) string {
 	}
 	text += fmt.Sprintf(", %s/s", count(int64(rate)))
 	if p.total > p.done && rate >= 1 {
-		text += fmt.Sprintf(", %v left", time.Duration(float64(p.total-p.done)/rate*float64(time.Second)).Round(time.Second))
+		text += fmt.Sprintf(", %v left",
+			time.Duration(float64(p.total-p.done)/rate*float64(time.Second)).Round(time.Second))
 	}
 	return text
 }

@@ -32,7 +32,8 @@ func TestRefusals_contents(t *testing.T) {
 		"2 users have is_super_admin",
 		"1 passwords are in a form or of a cost that is not read here (first user " + odd.ID.String() + ")",
 		"1 users belong to other instances",
-		"1 addresses stand twice when written in lower case: " + ann.ID.String() + " 00000000-0000-4000-8000-000000000001",
+		"1 addresses stand twice when written in lower case: " + ann.ID.String() +
+			" 00000000-0000-4000-8000-000000000001",
 		"1 users sign in by SAML only",
 		"1 users sign in by a wallet only",
 		"1 verified security keys: their owners would fall back to one factor",
@@ -57,7 +58,8 @@ func TestRefusals_contents(t *testing.T) {
 		if !slices.Equal(refusals, want[1:]) {
 			t.Errorf("mode %d:\n%s\nwant\n%s", mode, o.log, strings.Join(want[1:], "\n"))
 		}
-		if text := "takeover: warning: 2 users have is_super_admin, which means nothing here; 1 users have a role of AUTH_JWT_ADMIN_ROLES"; !slices.Contains(lines, text) {
+		if text := "takeover: warning: 2 users have is_super_admin, which means nothing here; 1 users have a role of " +
+			"AUTH_JWT_ADMIN_ROLES"; !slices.Contains(lines, text) {
 			t.Errorf("mode %d: no warning of administrators:\n%s", mode, o.log)
 		}
 	}
@@ -71,18 +73,22 @@ func TestRefusals_contents(t *testing.T) {
 		}
 	}
 	o := m.must(t, takeover.Last, func(o *takeover.Options) { o.LeaveOut = takeover.Kinds })
-	for _, text := range []string{"saml 1", "instances 1", "duplicates 1", "passwords 1", "web3 1", "webauthn 1", "oauth 1"} {
+	for _, text := range []string{"saml 1", "instances 1", "duplicates 1", "passwords 1", "web3 1", "webauthn 1",
+		"oauth 1"} {
 		if !strings.Contains(o.out, text) {
 			t.Errorf("the report lacks %s:\n%s", text, o.out)
 		}
 	}
-	if n := one[int](t, m.url, "select count(*) from users where email = 'ann1@example.org' and id = $1", ann.ID); n != 1 {
+	if n := one[int](t, m.url, "select count(*) from users where email = 'ann1@example.org' and id = $1",
+		ann.ID); n != 1 {
 		t.Error("the one who signed in last did not come")
 	}
-	m.refused(t, takeover.Last, "takeover: the takeover from "+one[string](t, m.url, "select source from moves")+" was closed at "+
+	m.refused(t, takeover.Last, "takeover: the takeover from "+one[string](t, m.url, "select source from moves")+
+		" was closed at "+
 		one[time.Time](t, m.url, "select closed_at from moves").UTC().Format(time.RFC3339))
 	row := one[string](t, m.url, "select traits::text || ' ' || actor_role from audit where actor_id is null")
-	if want := fmt.Sprintf(`{"users": %d, "sessions": %d} auth takeover`, one[int](t, m.url, "select count(*) from users"),
+	if want := fmt.Sprintf(
+		`{"users": %d, "sessions": %d} auth takeover`, one[int](t, m.url, "select count(*) from users"),
 		one[int](t, m.url, "select count(*) from sessions")); row != want {
 		t.Errorf("audited as %s, want %s", row, want)
 	}
@@ -93,9 +99,12 @@ func TestWarnings_providers(t *testing.T) {
 	t.Parallel()
 	m := newMove(t, formertest.Newest)
 	identity := func(provider string) {
-		m.there(t, `insert into auth.identities (provider_id, user_id, identity_data, provider) values ($1, $2, '{}', $3)`, provider, m.User(1).ID, provider)
+		m.there(t,
+			`insert into auth.identities (provider_id, user_id, identity_data, provider) values ($1, $2, '{}', $3)`,
+			provider, m.User(1).ID, provider)
 	}
-	for _, name := range []string{"custom:Acme-Corp", "custom:on", "custom:github", "custom:a-b", "custom:a:b", "kakao"} {
+	for _, name := range []string{"custom:Acme-Corp", "custom:on", "custom:github", "custom:a-b", "custom:a:b",
+		"kakao"} {
 		identity(name)
 	}
 	o := m.must(t, takeover.Last, func(o *takeover.Options) {
@@ -103,20 +112,23 @@ func TestWarnings_providers(t *testing.T) {
 		o.Settings.Free = map[string]bool{"on": true}
 	})
 	for _, want := range []string{
-		"1 identities of provider custom:Acme-Corp, which is off here: nobody signs in with them until AUTH_EXTERNAL_OIDC_ACME_CORP_ISSUER is on",
+		"1 identities of provider custom:Acme-Corp, which is off here: nobody signs in with them until " +
+			"AUTH_EXTERNAL_OIDC_ACME_CORP_ISSUER is on",
 		"1 identities of provider custom:github, which is off here: nobody signs in with them until it is on",
 		"1 identities of provider custom:a-b, which is off here: nobody signs in with them until it is on",
 		"1 identities of provider kakao, which is off here: nobody signs in with them until it is on",
 		"1 identities of provider github, which is off here: nobody signs in with them until it is on",
 	} {
-		if !strings.Contains(o.log, "takeover: warning: "+want+"\n") || !strings.Contains(o.out, "\nwarning: "+want+"\n") {
+		if !strings.Contains(o.log, "takeover: warning: "+want+"\n") ||
+			!strings.Contains(o.out, "\nwarning: "+want+"\n") {
 			t.Errorf("no warning %s:\n%s", want, o.log)
 		}
 	}
 	if strings.Contains(o.log, "custom:on") || strings.Contains(o.log, "linkedin") {
 		t.Errorf("providers that are on are warned of:\n%s", o.log)
 	}
-	for there, here := range map[string]string{"custom:Acme-Corp": "acme_corp", "custom:on": "on", "custom:github": "custom:github", "custom:a-b": "custom:a-b"} {
+	for there, here := range map[string]string{"custom:Acme-Corp": "acme_corp", "custom:on": "on",
+		"custom:github": "custom:github", "custom:a-b": "custom:a-b"} {
 		if got := one[string](t, m.url, "select provider from identities where provider_id = $1", there); got != here {
 			t.Errorf("%s is %s here, want %s", there, got, here)
 		}
@@ -129,17 +141,20 @@ func TestRefusals_encrypted(t *testing.T) {
 	m := newMove(t, formertest.Newest)
 	m.refused(t, takeover.DryRun, `takeover: 1 passwords, 1 authenticator keys and 1 session keys are encrypted under key "k1", which AUTH_SECURITY_DB_ENCRYPTION_DECRYPTION_KEYS does not have`,
 		func(o *takeover.Options) { o.Settings.Keys = former.Keys{} })
-	o := m.refused(t, takeover.DryRun, `takeover: key "k1" does not open user `+m.User(36).ID.String()+`'s password (and 2 more)`,
+	o := m.refused(t, takeover.DryRun, `takeover: key "k1" does not open user `+m.User(36).ID.String()+
+		`'s password (and 2 more)`,
 		func(o *takeover.Options) { o.Settings.Keys = former.Keys{"k1": make([]byte, 32)} })
 	if strings.Contains(o.log, "does not have") {
 		t.Error(o.log)
 	}
 	// A key that is none, and a factor's that can't be read, are left out.
-	m.there(t, `update auth.sessions set refresh_token_hmac_key = $1 where id = $2`, formertest.Encrypt("no key", m.User(37).Sessions[0].ID), m.User(37).Sessions[0].ID)
+	m.there(t, `update auth.sessions set refresh_token_hmac_key = $1 where id = $2`,
+		formertest.Encrypt("no key", m.User(37).Sessions[0].ID), m.User(37).Sessions[0].ID)
 	m.there(t, `update auth.mfa_factors set secret = '' where id = $1`, m.User(12).Factors[0].ID)
 	o = m.must(t, takeover.Last)
 	if !strings.Contains(o.out, "without a live token 1") || !strings.Contains(o.out, "unreadable 1") ||
-		!strings.Contains(o.log, "takeover: warning: 1 authenticators have no key that can be read, and are left out: "+m.User(12).Factors[0].ID.String()+"\n") {
+		!strings.Contains(o.log, "takeover: warning: 1 authenticators have no key that can be read, and are left out: "+
+			m.User(12).Factors[0].ID.String()+"\n") {
 		t.Errorf("%s\n%s", o.log, o.out)
 	}
 }
@@ -172,24 +187,29 @@ func TestRefusals_schemas(t *testing.T) {
 
 	// A takeover from elsewhere.
 	formertest.Exec(t, m.url, `insert into moves (id, kind, source, source_mark, state, started_at) values (gen_random_uuid(), 'takeover', 'elsewhere:5432/app auth', 'x', 'open', '2031-03-04 12:00Z')`)
-	m.refused(t, takeover.Last, "takeover: a takeover from elsewhere:5432/app auth is open since 2031-03-04T12:00:00Z: auth takeover -abandon empties the tables")
+	m.refused(t, takeover.Last,
+		"takeover: a takeover from elsewhere:5432/app auth is open since 2031-03-04T12:00:00Z: auth takeover "+
+			"-abandon empties the tables")
 	m.must(t, takeover.Abandon)
 
 	// Migrations that are pending.
 	m.namespace = "fresh_"
-	m.refused(t, takeover.Last, fmt.Sprintf("takeover: the database lacks %d migrations: auth migrate applies them", 15))
+	m.refused(t, takeover.Last,
+		fmt.Sprintf("takeover: the database lacks %d migrations: auth migrate applies them", 15))
 }
 
 // Ours would be the tables there.
 func TestRefusals_sameSchema(t *testing.T) {
 	t.Parallel()
 	url := testdb.Postgres(t)
-	m := &move{Source: formertest.Fill(t, url, "auth", formertest.Newest, time.Now()), url: url + "&search_path=auth", sourceURL: url}
+	m := &move{Source: formertest.Fill(t, url, "auth", formertest.Newest, time.Now()), url: url + "&search_path=auth",
+		sourceURL: url}
 	m.refused(t, takeover.Last, `takeover: schema "auth" holds the tables of the service that this one replaces; they are neither read nor changed. Give this program a schema of its own (create schema gatehouse authorization postgres; search_path=gatehouse in DATABASE_URL) and carry the users over: auth takeover -from auth`)
 	m.namespace = "gh_" // both may share a schema then
 	m.migrate(t)
 	m.must(t, takeover.Last)
-	if got, there := one[int](t, url, "select count(*) from auth.gh_users"), one[int](t, url, "select count(*) from auth.users where not is_sso_user"); got != there {
+	if got, there := one[int](t, url, "select count(*) from auth.gh_users"),
+		one[int](t, url, "select count(*) from auth.users where not is_sso_user"); got != there {
 		t.Errorf("%d users, want %d", got, there)
 	}
 }
@@ -202,11 +222,19 @@ func TestRefusals_rights(t *testing.T) {
 	m.there(t, fmt.Sprintf(`create role %[1]s login; grant usage on schema auth to %[1]s; grant select on all tables in schema auth to %[1]s;
 		revoke select on auth.mfa_factors from %[1]s`, role))
 	m.sourceURL = strings.Replace(m.url, "postgres@", role+"@", 1)
-	m.refused(t, takeover.Ahead, fmt.Sprintf("takeover: role %[1]s may not read auth.mfa_factors: grant usage on schema auth to %[1]s; grant select on all tables in schema auth to %[1]s;", role))
-	m.refused(t, takeover.Ahead, fmt.Sprintf("takeover: row-level security hides rows of auth.users from role %s: connect as the tables' owner, or as a role with BYPASSRLS", role))
+	m.refused(t, takeover.Ahead,
+		fmt.Sprintf("takeover: role %[1]s may not read auth.mfa_factors: grant usage on schema auth to %[1]s; grant "+
+			"select on all tables in schema auth to %[1]s;", role))
+	m.refused(t, takeover.Ahead,
+		fmt.Sprintf("takeover: row-level security hides rows of auth.users from role %s: connect as the tables' "+
+			"owner, or as a role with BYPASSRLS", role))
 	formertest.Exec(t, m.url, fmt.Sprintf("revoke usage on schema auth from %s", role))
-	m.refused(t, takeover.Ahead, fmt.Sprintf("takeover: role %[1]s may not read auth.users: grant usage on schema auth to %[1]s; grant select on all tables in schema auth to %[1]s;", role))
-	formertest.Exec(t, m.url, fmt.Sprintf("grant usage on schema auth to %[1]s; grant select on all tables in schema auth to %[1]s; alter role %[1]s bypassrls", role))
+	m.refused(t, takeover.Ahead,
+		fmt.Sprintf("takeover: role %[1]s may not read auth.users: grant usage on schema auth to %[1]s; grant select "+
+			"on all tables in schema auth to %[1]s;", role))
+	formertest.Exec(t, m.url,
+		fmt.Sprintf("grant usage on schema auth to %[1]s; grant select on all tables in schema auth to %[1]s; alter "+
+			"role %[1]s bypassrls", role))
 	m.must(t, takeover.Ahead)
 }
 
@@ -228,7 +256,9 @@ func TestRefusals_foreignKeys(t *testing.T) {
 	_, sql, _ := strings.Cut(want, "first: ")
 	m.there(t, sql)
 	m.must(t, takeover.Abandon)
-	if n := one[int](t, m.url, "select (select count(*) from users) + (select count(*) from moves) + (select count(*) from sessions)"); n != 0 {
+	if n := one[int](t, m.url,
+		"select (select count(*) from users) + (select count(*) from moves) + (select count(*) from sessions)"); n !=
+		0 {
 		t.Errorf("%d rows are left", n)
 	}
 	if n := one[int](t, m.url, "select count(*) from app.profiles join auth.users u on u.id = user_id"); n != 1 {
@@ -243,7 +273,8 @@ func TestRefusals_mark(t *testing.T) {
 	const want = "takeover: the tables there are not those of the first run: auth takeover -abandon, then begin anew"
 	m := newMove(t, formertest.Newest)
 	m.must(t, takeover.Ahead)
-	for _, sql := range []string{"source_mark = source_mark || '0'", "floor = floor + 2000000000", "floor = floor - 1000000001"} {
+	for _, sql := range []string{"source_mark = source_mark || '0'", "floor = floor + 2000000000",
+		"floor = floor - 1000000001"} {
 		before := one[string](t, m.url, "select source_mark || ' ' || floor from moves")
 		formertest.Exec(t, m.url, "update moves set "+sql)
 		m.refused(t, takeover.Last, want)
@@ -267,7 +298,8 @@ func TestRefusals_signups(t *testing.T) {
 	m.must(t, takeover.Ahead)
 	formertest.Exec(t, m.url, `insert into users (id, aud, role, email, created_at, updated_at)
 		select gen_random_uuid(), 'a', 'a', 'mine' || n || '@example.org', now(), now() from generate_series(1, 2) n`)
-	m.refused(t, takeover.Last, "takeover: 2 users signed up here while the takeover was open: auth takeover -abandon empties the tables")
+	m.refused(t, takeover.Last,
+		"takeover: 2 users signed up here while the takeover was open: auth takeover -abandon empties the tables")
 	m.must(t, takeover.Abandon)
 	m.must(t, takeover.Last)
 }
@@ -276,8 +308,12 @@ func TestRefusals_signups(t *testing.T) {
 func TestRefusals_view(t *testing.T) {
 	t.Parallel()
 	m := newMove(t, formertest.Newest)
-	m.there(t, "alter table auth.mfa_amr_claims rename to claims; create view auth.mfa_amr_claims as select * from auth.claims")
-	m.refused(t, takeover.Ahead, "takeover: auth.mfa_amr_claims is no ordinary table, and does not tell which of its rows have changed: run this without -ahead")
+	m.there(t,
+		"alter table auth.mfa_amr_claims rename to claims; create view auth.mfa_amr_claims as select * from "+
+			"auth.claims")
+	m.refused(t, takeover.Ahead,
+		"takeover: auth.mfa_amr_claims is no ordinary table, and does not tell which of its rows have changed: run "+
+			"this without -ahead")
 	m.must(t, takeover.Last)
 }
 
@@ -293,24 +329,27 @@ func TestRefusals_writers(t *testing.T) {
 	defer c.Close(ctx)
 	short := func(o *takeover.Options) { o.Hooks.LockWait = 300 * time.Millisecond }
 	execOn(t, c, "begin; update auth.users set updated_at = updated_at where false")
-	pid := one[int](t, m.sourceURL, "select pid from pg_stat_activity where state = 'idle in transaction' and datname = current_database()")
+	pid := one[int](t, m.sourceURL,
+		"select pid from pg_stat_activity where state = 'idle in transaction' and datname = current_database()")
 	m.refused(t, takeover.Last, fmt.Sprintf("a transaction there is still open (pid %d)", pid), short)
 	execOn(t, c, "rollback")
 	n := 0
-	m.refused(t, takeover.Last, "the service there still writes (2 rows): stop it and run this again", func(o *takeover.Options) {
-		o.Hooks.Batch = func(step string) {
-			if n < 2 {
-				n++
-				m.there(t, "update auth.users set updated_at = now() where id = $1", m.User(n).ID)
+	m.refused(t, takeover.Last, "the service there still writes (2 rows): stop it and run this again",
+		func(o *takeover.Options) {
+			o.Hooks.Batch = func(step string) {
+				if n < 2 {
+					n++
+					m.there(t, "update auth.users set updated_at = now() where id = $1", m.User(n).ID)
+				}
 			}
-		}
-		o.Hooks.Rows = 10
-	})
+			o.Hooks.Rows = 10
+		})
 	if state := one[string](t, m.url, "select state from moves"); state != "open" {
 		t.Errorf("the takeover is %s", state)
 	}
 	o := m.must(t, takeover.Last)
-	if want := "takeover: warning: role postgres has 1 connections from this machine to the schema there: is the service stopped?\n"; !strings.Contains(o.log, want) {
+	if want := "takeover: warning: role postgres has 1 connections from this machine to the schema there: is the " +
+		"service stopped?\n"; !strings.Contains(o.log, want) {
 		t.Errorf("%s\nwant %s", o.log, want)
 	}
 }
@@ -339,16 +378,22 @@ func TestVerification(t *testing.T) {
 		}
 	}
 	of := func(sql string) string { return strings.ReplaceAll(sql, "ANN", "'"+ann.ID.String()+"'") }
-	f(of("update users set role = 'x' where id = ANN"), of("update users set role = 'authenticated' where id = ANN"), "user "+ann.ID.String()+": column role differs")
-	f(of("update users set user_metadata = '{}' where id = ANN"), "", "user "+ann.ID.String()+": column user_metadata differs")
+	f(of("update users set role = 'x' where id = ANN"), of("update users set role = 'authenticated' where id = ANN"),
+		"user "+ann.ID.String()+": column role differs")
+	f(of("update users set user_metadata = '{}' where id = ANN"), "",
+		"user "+ann.ID.String()+": column user_metadata differs")
 	m.must(t, takeover.Abandon)
-	f(of("update sessions set aal = 2 where user_id = ANN"), of("update sessions set aal = 1 where user_id = ANN"), "session "+ann.Sessions[0].ID.String()+": column aal differs")
-	f(of("update sessions set secret_hash = '\\x00' where user_id = ANN"), "", "session "+ann.Sessions[0].ID.String()+": column secret_hash differs")
+	f(of("update sessions set aal = 2 where user_id = ANN"), of("update sessions set aal = 1 where user_id = ANN"),
+		"session "+ann.Sessions[0].ID.String()+": column aal differs")
+	f(of("update sessions set secret_hash = '\\x00' where user_id = ANN"), "",
+		"session "+ann.Sessions[0].ID.String()+": column secret_hash differs")
 	m.must(t, takeover.Abandon)
-	f(of("delete from former_tokens where session_id = (select id from sessions where user_id = ANN)"), "", "session "+ann.Sessions[0].ID.String()+": column token_mac differs")
+	f(of("delete from former_tokens where session_id = (select id from sessions where user_id = ANN)"), "",
+		"session "+ann.Sessions[0].ID.String()+": column token_mac differs")
 	m.must(t, takeover.Abandon)
 	totp := m.User(12)
-	f("update factors set secret = (select secret from factors where user_id <> '"+totp.ID.String()+"' and kind = 'totp' limit 1) where user_id = '"+totp.ID.String()+"'", "",
+	f("update factors set secret = (select secret from factors where user_id <> '"+totp.ID.String()+
+		"' and kind = 'totp' limit 1) where user_id = '"+totp.ID.String()+"'", "",
 		"user "+totp.ID.String()+": column secret of factor "+totp.Factors[0].ID.String()+" differs")
 	m.must(t, takeover.Abandon)
 	f(of("delete from users where id = ANN"), "", "user "+ann.ID.String()+": it is missing here")

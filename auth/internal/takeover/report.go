@@ -60,8 +60,8 @@ func (r *run) report(ctx context.Context) error {
 	if r.Mode == DryRun {
 		fmt.Fprintln(w, "dry run: nothing was written")
 	}
-	fmt.Fprintf(w, "takeover from schema %s (version %d) of %s into schema %s\n", r.Source.Schema, r.Source.Catalog.Version, r.Source.Host(),
-		there.Schema)
+	fmt.Fprintf(w, "takeover from schema %s (version %d) of %s into schema %s\n", r.Source.Schema,
+		r.Source.Catalog.Version, r.Source.Host(), there.Schema)
 	r.reportTables()
 	r.reportEnd()
 	for _, text := range r.warnings {
@@ -89,7 +89,8 @@ func (r *run) report(ctx context.Context) error {
 
 // wayBack are the statements with what to do around them.
 func (r *run) wayBack(a former.Advice) []string {
-	lines := []string{"-- 503 at the proxy, stop this service, list the users created since " + stamp(r.result.closed) + ", then run:"}
+	lines := []string{"-- 503 at the proxy, stop this service, list the users created since " + stamp(r.result.closed) +
+		", then run:"}
 	lines = append(lines, a.WayBack...)
 	lines = append(lines, "-- then start the service there, and add the new users by POST /admin/users there")
 	if len(a.WayBackEnd) > 0 {
@@ -141,7 +142,8 @@ func (t *tally) reasons() string {
 func (r *run) reportTables() {
 	fmt.Fprintf(r.Out, "%-14s %9s %9s %9s\n", "", "there", "carried", "left out")
 	for _, one := range r.rows() {
-		line := fmt.Sprintf("%-14s %9s %9s %9s   %s", one.name, count(one.There), count(one.Carried), count(one.leftOut()), one.reasons())
+		line := fmt.Sprintf("%-14s %9s %9s %9s   %s", one.name, count(one.There), count(one.Carried),
+			count(one.leftOut()), one.reasons())
 		fmt.Fprintln(r.Out, strings.TrimRight(line, " "))
 	}
 }
@@ -155,7 +157,9 @@ func (r *run) reportEnd() {
 			fmt.Fprintln(r.Out, r.result.outlook)
 		}
 	case r.result.closed.IsZero():
-		fmt.Fprintf(r.Out, "open since %s, after %v; the first run took %v; auth takeover carries what changes until then, and closes it\n",
+		fmt.Fprintf(r.Out,
+			"open since %s, after %v; the first run took %v; auth takeover carries what changes until then, and "+
+				"closes it\n",
 			stamp(r.move.StartedAt), took, first)
 	default:
 		fmt.Fprintf(r.Out, "verified: the same ids on both sides; %s users and %s sessions compared, 0 differ\n",
@@ -187,8 +191,10 @@ func (r *run) reportJSON(a former.Advice) error {
 		} `json:"sample"`
 		Seconds float64 `json:"seconds"`
 	}{
-		Source: r.Source.Place(), Version: r.Source.Catalog.Version, Schema: r.result.location.Schema, DryRun: r.Mode == DryRun,
-		State: r.state(), Tables: tables, Warnings: list(r.warnings), Suggestions: list(a.Objects), WayBack: []string{},
+		Source: r.Source.Place(), Version: r.Source.Catalog.Version, Schema: r.result.location.Schema,
+		DryRun: r.Mode == DryRun,
+		State:  r.state(), Tables: tables, Warnings: list(r.warnings), Suggestions: list(a.Objects),
+		WayBack: []string{},
 		Seconds: time.Since(r.begun).Seconds(),
 	}
 	out.Sample.Users, out.Sample.Sessions = r.result.sampleUsers, r.result.sampleSessions
@@ -283,7 +289,8 @@ func (r *run) dryLater(ctx context.Context) error {
 	if r.steps.Rows > 0 {
 		estimate += float64(n) * r.steps.Seconds / float64(r.steps.Rows)
 	}
-	r.result.outlook = fmt.Sprintf("changed since %s: about %s rows; the last run will take about %v", stamp(r.steps.LookedAt), count(n),
+	r.result.outlook = fmt.Sprintf("changed since %s: about %s rows; the last run will take about %v",
+		stamp(r.steps.LookedAt), count(n),
 		max(time.Second, time.Duration(estimate*float64(time.Second)).Round(time.Second)))
 	return r.dryReport(ctx)
 }

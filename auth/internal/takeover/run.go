@@ -33,8 +33,8 @@ type run struct {
 
 	warnings []string
 	counts   former.Counts
-	// losers are users who have an address that another one keeps, dropped factors and badSessions sessions that only their
-	// contents rule out.
+	// losers are users who have an address that another one keeps, dropped factors and badSessions sessions that only
+	// their contents rule out.
 	losers      map[uuid.UUID]bool
 	dropped     map[uuid.UUID]string
 	badSessions map[uuid.UUID]bool
@@ -79,7 +79,8 @@ func newRun(o Options) *run {
 	r := &run{Options: o, begun: time.Now().UTC().Truncate(time.Microsecond),
 		progress: &progress{out: o.Log, terminal: o.Terminal},
 		losers:   map[uuid.UUID]bool{}, dropped: map[uuid.UUID]string{}, badSessions: map[uuid.UUID]bool{}}
-	r.m = &mapper{Settings: o.Settings, begun: r.begun, now: r.begun, withoutPasswords: slices.Contains(o.LeaveOut, "passwords")}
+	r.m = &mapper{Settings: o.Settings, begun: r.begun, now: r.begun,
+		withoutPasswords: slices.Contains(o.LeaveOut, "passwords")}
 	return r
 }
 
@@ -143,7 +144,8 @@ func (r *run) finish(ctx context.Context) error {
 		return ctx.Err()
 	}
 	r.result.closed = time.Now().UTC().Truncate(time.Microsecond)
-	traits, err := json.Marshal(map[string]int64{"users": r.result.tables["users"].Carried, "sessions": r.result.tables["sessions"].Carried})
+	traits, err := json.Marshal(map[string]int64{"users": r.result.tables["users"].Carried,
+		"sessions": r.result.tables["sessions"].Carried})
 	if err != nil {
 		return err
 	}
@@ -159,8 +161,9 @@ func (r *run) finish(ctx context.Context) error {
 func (r *run) open(ctx context.Context) error {
 	owner := uuid.New()
 	if r.move.ID == uuid.Nil {
-		m := store.Move{ID: uuid.New(), Owner: owner, Source: r.Source.Place(), Mark: r.Source.Catalog.Mark, StartedAt: r.begun,
-			Steps: json.RawMessage("{}")}
+		m := store.Move{ID: uuid.New(), Owner: owner, Source: r.Source.Place(), Mark: r.Source.Catalog.Mark,
+			StartedAt: r.begun,
+			Steps:     json.RawMessage("{}")}
 		opened, err := r.DB.OpenMove(ctx, m)
 		if err != nil {
 			return err
@@ -304,7 +307,8 @@ func (r *run) endPass(ctx context.Context) error {
 }
 
 // stream1 is stream for batches: one is read while another one is written.
-func stream1(ctx context.Context, read func(context.Context, func(batch) error) error) (func() (batch, bool, error), func()) {
+func stream1(ctx context.Context, read func(context.Context, func(batch) error) error) (func() (batch, bool, error),
+	func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	batches := make(chan batch)
 	done := make(chan error, 1)

@@ -19,8 +19,9 @@ import (
 )
 
 // moved are all our tables that a run could write.
-var moved = map[string]string{"users": "", "identities": "", "sessions": "", "former_tokens": "", "factors": "", "one_time_tokens": "",
-	"flows": "", "moves": "", "audit": "", "outbox": "", "limits": ""}
+var moved = map[string]string{"users": "", "identities": "", "sessions": "", "former_tokens": "", "factors": "",
+	"one_time_tokens": "",
+	"flows":           "", "moves": "", "audit": "", "outbox": "", "limits": ""}
 
 // A dry run writes nothing, before a first run, after one, and when it is refused.
 func TestDryRun(t *testing.T) {
@@ -28,7 +29,8 @@ func TestDryRun(t *testing.T) {
 	m := newMove(t, formertest.Newest)
 	f := func(mode func()) {
 		t.Helper()
-		before, there := dump(t, m.url, moved), one[string](t, m.url, "select string_agg(u::text, ',' order by id) from auth.users u")
+		before, there := dump(t, m.url, moved),
+			one[string](t, m.url, "select string_agg(u::text, ',' order by id) from auth.users u")
 		mode()
 		same(t, dump(t, m.url, moved), before)
 		if there != one[string](t, m.url, "select string_agg(u::text, ',' order by id) from auth.users u") {
@@ -49,7 +51,8 @@ func TestDryRun(t *testing.T) {
 		_, rest, _ := strings.Cut(text, "left out\n")
 		return rest[:strings.Index(rest, "links")]
 	}
-	if !strings.HasPrefix(dry.out, "dry run: nothing was written\ntakeover from schema auth (version 20260625000000) of ") ||
+	if !strings.HasPrefix(
+		dry.out, "dry run: nothing was written\ntakeover from schema auth (version 20260625000000) of ") ||
 		table(dry.out) != table(last.out) {
 		t.Errorf("the dry run tells\n%s\nthe last run\n%s", dry.out, last.out)
 	}
@@ -108,7 +111,8 @@ func TestStopped(t *testing.T) {
 	}
 	defer source.Close()
 	var out, log strings.Builder
-	err = takeover.Run(ctx, takeover.Options{Mode: takeover.Ahead, Source: source, DB: db, Settings: settings(t), LeaveOut: losses, Out: &out,
+	err = takeover.Run(ctx, takeover.Options{Mode: takeover.Ahead, Source: source, DB: db, Settings: settings(t),
+		LeaveOut: losses, Out: &out,
 		Log: &log, Hooks: takeover.Hooks{Rows: 10, Writing: func(step string) {
 			if step == "users" {
 				cancel()
@@ -151,7 +155,8 @@ func TestSuggestions(t *testing.T) {
 		return one[string](t, m.url, `select string_agg(pg_get_triggerdef(oid), E'\n' order by 1) from (select oid from pg_trigger where not tgisinternal) t`)
 	}
 	before, triggered := constraints(), triggers()
-	m.sourceURL += "&search_path=auth,app" // as the replaced service's role has it: texts of the catalogue name tables without schema
+	// as the replaced service's role has it: texts of the catalogue name tables without schema
+	m.sourceURL += "&search_path=auth,app"
 	o := m.must(t, takeover.Ahead)
 	if strings.Contains(o.out, "alter table") || !strings.Contains(o.out, "  trigger on_user on auth.users\n") {
 		t.Errorf("a run that does not close tells\n%s", o.out)
@@ -160,9 +165,13 @@ func TestSuggestions(t *testing.T) {
 	_, rest, _ := strings.Cut(o.out, "-- suggestions:\n")
 	forth, back, _ := strings.Cut(rest, "-- way back:\n")
 	for _, want := range []string{
-		"alter table app.profiles drop constraint \"Odd name\", add constraint \"Odd name\" foreign key (\"Friend\") references public.users (id) on update cascade on delete set null deferrable initially deferred not valid;",
-		"grant references on public.users to " + owner + ";", "alter table app.profiles validate constraint profiles_id_fkey;",
-		"-- foreign key seen_session_id_fkey of app.seen refers to auth.sessions", "-- view app.people reads auth.users",
+		"alter table app.profiles drop constraint \"Odd name\", add constraint \"Odd name\" foreign key (\"Friend\") " +
+			"references public.users (id) on update cascade on delete set null deferrable initially deferred not " +
+			"valid;",
+		"grant references on public.users to " + owner + ";",
+		"alter table app.profiles validate constraint profiles_id_fkey;",
+		"-- foreign key seen_session_id_fkey of app.seen refers to auth.sessions",
+		"-- view app.people reads auth.users",
 		"-- function app.count_users reads auth.users", "-- keep schema auth: these functions are used by 1 policies",
 		"CREATE TRIGGER on_user AFTER INSERT ON public.users FOR EACH ROW EXECUTE FUNCTION app.noted();",
 		"update auth.refresh_tokens set revoked = true; update auth.sessions set refresh_token_hmac_key = null;",
@@ -175,7 +184,8 @@ func TestSuggestions(t *testing.T) {
 		t.Error("a key that was not valid becomes so")
 	}
 	m.there(t, forth)
-	if moved := constraints(); strings.Contains(moved, "auth.users") || strings.Count(moved, "REFERENCES users(id)") != 3 {
+	if moved := constraints(); strings.Contains(moved, "auth.users") ||
+		strings.Count(moved, "REFERENCES users(id)") != 3 {
 		t.Errorf("after the suggestions:\n%s", moved)
 	}
 	m.there(t, back)
@@ -198,17 +208,21 @@ func TestTwoDatabases(t *testing.T) {
 	m.there(t, `create schema app; create table app.profiles (id uuid references auth.users on delete cascade)`)
 	m.migrate(t)
 	m.must(t, takeover.Ahead)
-	formertest.Exec(t, m.url, `create schema app; create table app.notes (id uuid constraint owner references gh_users)`)
-	refusal := "takeover: app.notes refers to users here already, and its rows would go with users that are deleted here: move the key back first: alter table app.notes drop constraint owner;"
+	formertest.Exec(t, m.url,
+		`create schema app; create table app.notes (id uuid constraint owner references gh_users)`)
+	refusal := "takeover: app.notes refers to users here already, and its rows would go with users that are deleted " +
+		"here: move the key back first: alter table app.notes drop constraint owner;"
 	m.refused(t, takeover.Last, refusal)
 	m.refused(t, takeover.Abandon, refusal, func(o *takeover.Options) { o.Source.Close(); o.Source = nil })
 	formertest.Exec(t, m.url, `alter table app.notes drop constraint owner`)
 	o := m.must(t, takeover.Last)
 	if !strings.Contains(o.out, "-- foreign key profiles_id_fkey of app.profiles refers to auth.users\n") ||
-		!strings.Contains(o.out, "-- they cannot refer to another database\n") || strings.Contains(o.out, "alter table") {
+		!strings.Contains(o.out, "-- they cannot refer to another database\n") ||
+		strings.Contains(o.out, "alter table") {
 		t.Error(o.out)
 	}
-	if here, there := one[int](t, m.url, "select count(*) from gh_users"), one[int](t, m.sourceURL, "select count(*) from auth.users where not is_sso_user"); here != there {
+	if here, there := one[int](t, m.url, "select count(*) from gh_users"),
+		one[int](t, m.sourceURL, "select count(*) from auth.users where not is_sso_user"); here != there {
 		t.Errorf("%d users here, want %d", here, there)
 	}
 }
@@ -219,7 +233,8 @@ func TestPgBouncer(t *testing.T) {
 	server := testdb.PrivatePostgres(t, localserver.PostgresOptions{})
 	bouncer := testdb.PgBouncer(t, server, "default_pool_size = 6")
 	url := bouncer.PostgresURL("postgres") + "&default_query_exec_mode=cache_describe"
-	m := &move{Source: formertest.Fill(t, server.PostgresURL("postgres"), "auth", formertest.Newest, time.Now()), url: url, sourceURL: url}
+	m := &move{Source: formertest.Fill(t, server.PostgresURL("postgres"), "auth", formertest.Newest, time.Now()),
+		url: url, sourceURL: url}
 	m.migrate(t)
 	m.must(t, takeover.Ahead, func(o *takeover.Options) { o.Hooks.Rows = 10 })
 	m.there(t, "update auth.users set raw_user_meta_data = '{}' where id = $1", m.User(1).ID)
@@ -252,12 +267,15 @@ func TestRecovery(t *testing.T) {
 	m.migrate(t)
 	m.must(t, takeover.DryRun)
 	m.must(t, takeover.Ahead)
-	m.refused(t, takeover.Last, "takeover: the database there is in recovery, and the last run would miss what is not replayed yet: connect to its primary (-ahead and -dry-run may read here)")
+	m.refused(t, takeover.Last,
+		"takeover: the database there is in recovery, and the last run would miss what is not replayed yet: connect "+
+			"to its primary (-ahead and -dry-run may read here)")
 	m.sourceURL = url
 	m.must(t, takeover.Last)
 }
 
-// Names in comments of the suggested statements stay on their line: behind a line break they would be run with the rest.
+// Names in comments of the suggested statements stay on their line: behind a line break they
+// would be run with the rest.
 func TestSuggestions_lineBreaks(t *testing.T) {
 	t.Parallel()
 	m := newMove(t, formertest.Newest)
@@ -286,7 +304,8 @@ func TestSuggestions_quotedSchema(t *testing.T) {
 		alter schema auth rename to "Auth"`)
 	m.Schema = "Auth"
 	o := m.must(t, takeover.Last)
-	if !strings.Contains(o.out, "\nCREATE TRIGGER on_user AFTER INSERT ON public.users FOR EACH ROW EXECUTE FUNCTION app.noted();\n") {
+	if !strings.Contains(
+		o.out, "\nCREATE TRIGGER on_user AFTER INSERT ON public.users FOR EACH ROW EXECUTE FUNCTION app.noted();\n") {
 		t.Error(o.out)
 	}
 }
@@ -300,7 +319,8 @@ func TestLast_sessionExpires(t *testing.T) {
 	m.must(t, takeover.Last, func(o *takeover.Options) {
 		o.Hooks.Batch = func(step string) {
 			if step == "links" {
-				for one[bool](t, m.url, "select not_after >= clock_timestamp() from auth.sessions where id = $1", live.ID) {
+				for one[bool](t, m.url, "select not_after >= clock_timestamp() from auth.sessions where id = $1",
+					live.ID) {
 					time.Sleep(100 * time.Millisecond)
 				}
 			}
@@ -320,7 +340,9 @@ func TestAhead_factorName(t *testing.T) {
 	m.there(t, `insert into auth.mfa_factors (id, user_id, friendly_name, factor_type, status, created_at, updated_at, secret)
 		values (gen_random_uuid(), $1, '2', 'totp', 'verified', now(), now(), 'JBSWY3DPEHPK3PXP')`, user.ID)
 	m.must(t, takeover.Last)
-	if names := one[string](t, m.url, "select string_agg(friendly_name, ',' order by created_at) from factors where user_id = $1", user.ID); names != ",3,2" {
+	if names := one[string](
+		t, m.url, "select string_agg(friendly_name, ',' order by created_at) from factors where user_id = $1",
+		user.ID); names != ",3,2" {
 		t.Errorf("the names are %q", names)
 	}
 }

@@ -45,7 +45,8 @@ func standbyOf(t *testing.T, primary *localserver.Server) string {
 		}
 	}
 	data := filepath.Join(dir, "data")
-	copying := exec.CommandContext(t.Context(), backup, "-h", primary.Dir(), "-U", "postgres", "-D", data, "-R", "-c", "fast", "-X", "stream")
+	copying := exec.CommandContext(t.Context(), backup, "-h", primary.Dir(), "-U", "postgres", "-D", data, "-R", "-c",
+		"fast", "-X", "stream")
 	copying.SysProcAttr, copying.Dir = attributes, dir
 	if out, err := copying.CombinedOutput(); err != nil {
 		t.Fatalf("pg_basebackup: %v\n%s", err, out)

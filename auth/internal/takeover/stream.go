@@ -14,7 +14,8 @@ import (
 const chunk = 512
 
 // stream runs read in a goroutine and returns its rows one by one. stop ends it, and must be called.
-func stream[T any](ctx context.Context, read func(context.Context, func(T) error) error) (next func() (v T, ok bool, err error), stop func()) {
+func stream[T any](ctx context.Context, read func(context.Context, func(T) error) error) (
+	next func() (v T, ok bool, err error), stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	chunks := make(chan []T)
 	done := make(chan error, 1)

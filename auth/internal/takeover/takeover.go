@@ -55,7 +55,8 @@ type Options struct {
 	Settings Settings
 	LeaveOut []string
 	JSON     bool
-	// Out gets the report, Log refusals, warnings and progress. Terminal: the progress is one line that is written again.
+	// Out gets the report, Log refusals, warnings and progress. Terminal: the progress is one
+	// line that is written again.
 	Out, Log io.Writer
 	Terminal bool
 	// Logger gets what is wrong in the background; nil: nowhere.
@@ -70,8 +71,8 @@ type Hooks struct {
 	Batch, Writing func(step string)
 	// LockWait is for how long the last look waits for transactions there; 0: 10 s.
 	LockWait time.Duration
-	// Rows is how many rows a batch has; 0: former.BatchRows. Kept is how many ids of changed rows are kept in memory; 0:
-	// changedKept.
+	// Rows is how many rows a batch has; 0: former.BatchRows. Kept is how many ids of changed rows are kept in memory;
+	// 0: changedKept.
 	Rows, Kept int
 }
 

@@ -47,7 +47,8 @@ func (v *reservoir) add(id uuid.UUID) {
 // sameIDs counts a table's rows on both sides and reports whether the same ids are to be carried and are here. Where
 // something is left out that only reading all rows has shown, or where the ids differ, it counts nothing.
 func (r *run) sameIDs(ctx context.Context, t table, counts *tally) (same bool, err error) {
-	if len(r.losers) > 0 || t.there == former.Factors && len(r.dropped) > 0 || t.there == former.Sessions && len(r.badSessions) > 0 {
+	if len(r.losers) > 0 || t.there == former.Factors && len(r.dropped) > 0 || t.there == former.Sessions &&
+		len(r.badSessions) > 0 {
 		return false, nil
 	}
 	groups, err := r.Source.Groups(ctx, t.there, store.SumOfIDs)
@@ -252,7 +253,8 @@ func (r *run) compareFactors(ctx context.Context, users []uuid.UUID, here []stor
 				column = "friendly_name"
 			case a.Kind != b.Kind || a.Phone != b.Phone:
 				column = "phone"
-			case !a.CreatedAt.Equal(b.CreatedAt) || !a.VerifiedAt.Equal(b.VerifiedAt) || !a.LastChallengedAt.Equal(b.LastChallengedAt):
+			case !a.CreatedAt.Equal(b.CreatedAt) || !a.VerifiedAt.Equal(b.VerifiedAt) ||
+				!a.LastChallengedAt.Equal(b.LastChallengedAt):
 				column = "verified_at"
 			case !r.sameKey(want, have):
 				column = "secret"

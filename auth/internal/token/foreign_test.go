@@ -128,7 +128,8 @@ func TestForeignPeer(t *testing.T) {
 		if err := f.Signed(foreignSet(t, others...), everyAlg); !errors.Is(err, ErrUnknownKey) {
 			t.Errorf("%s with the keys of other algorithms: %v", alg, err)
 		}
-		if err := f.Signed(foreignSet(t, foreignJWK(t, key, `,"kid":"other"`)), everyAlg); !errors.Is(err, ErrUnknownKey) {
+		if err := f.Signed(foreignSet(t, foreignJWK(t, key, `,"kid":"other"`)), everyAlg); !errors.Is(err,
+			ErrUnknownKey) {
 			t.Errorf("%s with a key of another id: %v", alg, err)
 		}
 		again := foreignPrivate(t)[alg]
@@ -297,7 +298,8 @@ func FuzzForeign(f *testing.F) {
 			Iss, Sub, Nonce, Jti string
 			Exp                  float64
 		}
-		if err := json.Unmarshal([]byte(tok.Payload), &want); err == nil && strings.ToLower(tok.Payload) == tok.Payload &&
+		if err := json.Unmarshal([]byte(tok.Payload), &want); err == nil &&
+			strings.ToLower(tok.Payload) == tok.Payload &&
 			(want.Sub != tok.Subject || want.Iss != tok.Issuer || want.Nonce != tok.Nonce ||
 				want.Jti != tok.ID || int64(want.Exp) != tok.ExpiresAt) {
 			t.Errorf("%s is read as %+v", tok.Payload, tok)

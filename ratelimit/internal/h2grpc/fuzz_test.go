@@ -121,7 +121,8 @@ func FuzzDiffer(f *testing.F) {
 	f.Fuzz(func(t *testing.T, ops []byte) {
 		var lost, unfinished map[uint32]bool
 		native, other := s.differ(t, func(p *peer) { lost, unfinished = script(p, ops) })
-		if n, o := fmt.Sprint(comparable(native, lost, unfinished)), fmt.Sprint(comparable(other, lost, unfinished)); n != o {
+		if n, o := fmt.Sprint(comparable(native, lost, unfinished)),
+			fmt.Sprint(comparable(other, lost, unfinished)); n != o {
 			t.Errorf("%q:\nnative  %s\ngrpc-go %s", ops, n, o)
 		}
 	})
@@ -190,7 +191,9 @@ func FuzzConnection(f *testing.F) {
 		}
 		<-done
 		p.conn.Close()
-		eventually(t, "the connection is forgotten", func() bool { return r.native().Conns() == 0 && r.exchanges() == 0 && r.buffered() == 0 })
+		eventually(t, "the connection is forgotten", func() bool {
+			return r.native().Conns() == 0 && r.exchanges() == 0 && r.buffered() == 0
+		})
 		good := r.dial(t)
 		good.calls(1)
 		good.conn.Close()

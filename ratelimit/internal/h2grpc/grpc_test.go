@@ -57,11 +57,16 @@ func TestMessages(t *testing.T) {
 			p.calls(3)
 		}
 	}
-	const twice = "200, grpc-status 13, cardinality violation: received multiple request messages for non-client-streaming RPC"
+	const twice = "200, grpc-status 13, cardinality violation: received multiple request messages for " +
+		"non-client-streaming RPC"
 	const none = "200, grpc-status 13, cardinality violation: received no request message from non-client-streaming RPC"
 	begin := func(p *peer) { p.headers(1, false, fields()) }
 	f("one frame", "ok", func(p *peer) { begin(p); p.data(1, true, request()) })
-	f("END_STREAM behind the message", "ok", func(p *peer) { begin(p); p.data(1, false, request()); p.data(1, true, nil) })
+	f("END_STREAM behind the message", "ok", func(p *peer) {
+		begin(p)
+		p.data(1, false, request())
+		p.data(1, true, nil)
+	})
 	f("client trailers", "ok", func(p *peer) {
 		begin(p)
 		p.data(1, false, request())
@@ -78,9 +83,16 @@ func TestMessages(t *testing.T) {
 	f("no DATA", none, func(p *peer) { p.headers(1, true, fields()) })
 	f("trailers alone", none, func(p *peer) { begin(p); p.headers(1, true, []hpack.HeaderField{field("x", "y")}) })
 	f("two messages", twice, func(p *peer) { begin(p); p.data(1, true, append(request(), request()...)) })
-	f("two messages in two frames", twice, func(p *peer) { begin(p); p.data(1, false, request()); p.data(1, true, request()) })
+	f("two messages in two frames", twice, func(p *peer) {
+		begin(p)
+		p.data(1, false, request())
+		p.data(1, true, request())
+	})
 	f("half a prefix", "200, grpc-status 13, unexpected EOF", func(p *peer) { begin(p); p.data(1, true, []byte{0, 0}) })
-	f("half a message", "200, grpc-status 13, unexpected EOF", func(p *peer) { begin(p); p.data(1, true, request()[:8]) })
+	f("half a message", "200, grpc-status 13, unexpected EOF", func(p *peer) {
+		begin(p)
+		p.data(1, true, request()[:8])
+	})
 	f("half a message in two frames", "200, grpc-status 13, unexpected EOF", func(p *peer) {
 		begin(p)
 		p.data(1, false, request()[:8])
@@ -103,7 +115,8 @@ func TestMessages(t *testing.T) {
 		p.data(1, true, message(nil))
 	})
 	f("padding", "ok", func(p *peer) {
-		p.must(p.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: p.encode(fields()), EndHeaders: true, PadLength: 9}))
+		p.must(p.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: p.encode(fields()),
+			EndHeaders: true, PadLength: 9}))
 		b := request()
 		p.must(p.framer.WriteDataPadded(1, false, b[:3], make([]byte, 255)))
 		p.must(p.framer.WriteDataPadded(1, false, nil, make([]byte, 7)))
@@ -111,7 +124,8 @@ func TestMessages(t *testing.T) {
 	})
 	f("priority and CONTINUATION", "ok", func(p *peer) {
 		block := p.encode(fields())
-		p.must(p.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block[:4], Priority: http2.PriorityParam{StreamDep: 0, Weight: 3}}))
+		p.must(p.framer.WriteHeaders(http2.HeadersFrameParam{StreamID: 1, BlockFragment: block[:4],
+			Priority: http2.PriorityParam{StreamDep: 0, Weight: 3}}))
 		p.must(p.framer.WriteContinuation(1, false, block[4:9]))
 		p.must(p.framer.WriteContinuation(1, false, nil))
 		p.must(p.framer.WriteContinuation(1, true, block[9:]))
@@ -124,14 +138,17 @@ func TestMessages(t *testing.T) {
 		p.must(p.framer.WritePriority(1, http2.PriorityParam{StreamDep: 0}))
 		p.data(1, true, request())
 	})
-	f("more than 4 MiB", "200, grpc-status 8, grpc: received message larger than max (4194305 vs. 4194304), reset NO_ERROR", func(p *peer) {
-		begin(p)
-		p.data(1, false, []byte{0, 0, 0x40, 0, 1})
-	})
-	f("more than 4 MiB at the end", "200, grpc-status 8, grpc: received message larger than max (4194305 vs. 4194304)", func(p *peer) {
-		begin(p)
-		p.data(1, true, []byte{0, 0, 0x40, 0, 1, 9, 9})
-	})
+	f("more than 4 MiB",
+		"200, grpc-status 8, grpc: received message larger than max (4194305 vs. 4194304), reset NO_ERROR",
+		func(p *peer) {
+			begin(p)
+			p.data(1, false, []byte{0, 0, 0x40, 0, 1})
+		})
+	f("more than 4 MiB at the end", "200, grpc-status 8, grpc: received message larger than max (4194305 vs. 4194304)",
+		func(p *peer) {
+			begin(p)
+			p.data(1, true, []byte{0, 0, 0x40, 0, 1, 9, 9})
+		})
 	f("content-length", "ok", func(p *peer) {
 		p.headers(1, false, fields(field("content-length", fmt.Sprint(len(request())))))
 		p.data(1, true, request())
@@ -140,7 +157,9 @@ func TestMessages(t *testing.T) {
 		p.headers(1, false, fields(field("content-length", "5")))
 		p.data(1, true, request())
 	})
-	f("a content-length of nothing", "reset PROTOCOL_ERROR", func(p *peer) { p.headers(1, true, fields(field("content-length", "5"))) })
+	f("a content-length of nothing", "reset PROTOCOL_ERROR", func(p *peer) {
+		p.headers(1, true, fields(field("content-length", "5")))
+	})
 	f("trailers without END_STREAM", "reset PROTOCOL_ERROR", func(p *peer) {
 		begin(p)
 		p.headers(1, false, []hpack.HeaderField{field("x", "y")})
@@ -151,8 +170,8 @@ func TestMessages(t *testing.T) {
 	})
 }
 
-// TestMessages_large: a message in many DATA frames gets windows, is decided where it is at most 4 MiB, and what was kept
-// of it is given back.
+// TestMessages_large: a message in many DATA frames gets windows, is decided where it is at most 4 MiB, and what was
+// kept of it is given back.
 func TestMessages_large(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
@@ -220,22 +239,30 @@ func TestHeaders(t *testing.T) {
 	}
 	f("ok", fields(field("content-type", "application/grpc;v=1")))
 	f("415, grpc-status 3, invalid gRPC request content-type \"\"", fields(field("content-type", "")))
-	f("415, grpc-status 3, invalid gRPC request content-type \"application/json\"", fields(field("content-type", "application/json")))
-	f("415, grpc-status 3, invalid gRPC request content-type \"application/grpcs\"", fields(field("content-type", "application/grpcs")))
-	f("405, grpc-status 13, Received a HEADERS frame with :method \"GET\" which should be POST", fields(field(":method", "GET")))
-	f("400, grpc-status 13, num values of :authority: 1, num values of host: 2, both must only have 1 value as per HTTP/2 spec",
+	f("415, grpc-status 3, invalid gRPC request content-type \"application/json\"",
+		fields(field("content-type", "application/json")))
+	f("415, grpc-status 3, invalid gRPC request content-type \"application/grpcs\"",
+		fields(field("content-type", "application/grpcs")))
+	f("405, grpc-status 13, Received a HEADERS frame with :method \"GET\" which should be POST",
+		fields(field(":method", "GET")))
+	f("400, grpc-status 13, num values of :authority: 1, num values of host: 2, both must only have 1 value as per "+
+		"HTTP/2 spec",
 		append(fields(field("host", "x")), field("host", "x")))
 	f("reset PROTOCOL_ERROR", append([]hpack.HeaderField{field(":authority", "other")}, fields()...))
 	f("400, grpc-status 13, malformed binary metadata in header \"x-bin\"", fields(field("x-bin", "!")))
 	f("ok", fields(field("x-bin", "AAEC")))
-	f("400, grpc-status 13, malformed grpc-timeout: \"5\": want 1 to 8 digits and a unit", fields(field("grpc-timeout", "5")))
-	f("400, grpc-status 13, malformed grpc-timeout: \"123456789S\": want 1 to 8 digits and a unit", fields(field("grpc-timeout", "123456789S")))
-	f("400, grpc-status 13, malformed grpc-timeout: \"1x\": the unit is not one of H, M, S, m, u, n", fields(field("grpc-timeout", "1x")))
+	f("400, grpc-status 13, malformed grpc-timeout: \"5\": want 1 to 8 digits and a unit",
+		fields(field("grpc-timeout", "5")))
+	f("400, grpc-status 13, malformed grpc-timeout: \"123456789S\": want 1 to 8 digits and a unit",
+		fields(field("grpc-timeout", "123456789S")))
+	f("400, grpc-status 13, malformed grpc-timeout: \"1x\": the unit is not one of H, M, S, m, u, n",
+		fields(field("grpc-timeout", "1x")))
 	f("200, grpc-status 4, context deadline exceeded", fields(field("grpc-timeout", "0m")))
 	for _, timeout := range []string{"1H", "1M", "9S", "9999m", "99999999u", "99999999H"} {
 		f("ok", fields(field("grpc-timeout", timeout)))
 	}
-	f("200, grpc-status 12, grpc: Decompressor is not installed for grpc-encoding \"snappy\"", fields(field("grpc-encoding", "snappy")))
+	f("200, grpc-status 12, grpc: Decompressor is not installed for grpc-encoding \"snappy\"",
+		fields(field("grpc-encoding", "snappy")))
 	f("200, grpc-status 12, unknown method Other for service "+service3, fields(field(":path", "/"+service3+"/Other")))
 	f("200, grpc-status 12, unknown service no.such", fields(field(":path", "/no.such/Method")))
 	f("200, grpc-status 12, malformed method name: \"no%252Fsuch\"", fields(field(":path", "no%2Fsuch")))
@@ -322,7 +349,9 @@ func TestOtherMethods(t *testing.T) {
 		t.Helper()
 		p.headers(id, false, fields(field(":path", "/grpc.health.v1.Health/Watch")))
 		p.data(id, true, checkHealth())
-		p.until("the first answer of Watch", func() bool { return p.responses[id] != nil && bytes.Equal(p.responses[id].body, serving) })
+		p.until("the first answer of Watch", func() bool {
+			return p.responses[id] != nil && bytes.Equal(p.responses[id].body, serving)
+		})
 	}
 	watch(3)
 	p.calls(5) // meanwhile
@@ -333,7 +362,9 @@ func TestOtherMethods(t *testing.T) {
 	// Reflection: a stream in both directions; the file list has our service.
 	p.headers(9, false, fields(field(":path", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo")))
 	p.data(9, false, message([]byte{0x3a, 1, '*'})) // list_services
-	p.until("reflection", func() bool { return p.responses[9] != nil && bytes.Contains(p.responses[9].body, []byte(service3)) })
+	p.until("reflection", func() bool {
+		return p.responses[9] != nil && bytes.Contains(p.responses[9].body, []byte(service3))
+	})
 	p.data(9, true, nil)
 	if got := p.response(9); got.get("grpc-status") != "0" {
 		t.Errorf("reflection: %v", got)
@@ -362,7 +393,9 @@ func TestOtherMethods_bounded(t *testing.T) {
 	eventually(t, "a place", func() bool { return r.exchanges() == 99 })
 	p.headers(205, false, fields(field(":path", "/grpc.health.v1.Health/Watch")))
 	p.data(205, true, checkHealth())
-	p.until("the first answer of Watch", func() bool { return p.responses[205] != nil && len(p.responses[205].body) > 0 })
+	p.until("the first answer of Watch", func() bool {
+		return p.responses[205] != nil && len(p.responses[205].body) > 0
+	})
 }
 
 // TestOtherMethods_window: a body of another method is read only as its handler does, and an answer waits for the

@@ -28,7 +28,8 @@ func TestH2spec(t *testing.T) {
 		t.Fatalf("%v\n%s", err, out)
 	}
 	// Tests that fail, with the sentence that lets them.
-	const early = "RFC 9113, section 8.1: a server can send a complete response before the client has sent the entire request"
+	const early = "RFC 9113, section 8.1: a server can send a complete response before the client has sent the " +
+		"entire request"
 	known := map[string]string{
 		"generic/2/2":     "an answer without a message has no DATA; TestWindows has the case",
 		"generic/2/3":     "an answer without a message has no DATA; TestFollowedByCall has the case",

@@ -165,7 +165,8 @@ func (c *compiler) materials(parent *step, entries []Entry) (m materials) {
 			b.WriteString(e.valueOf(j))
 		}
 	}
-	return materials{parent, make([]step, steps), make([]Rule, rules), strings.Clone(b.String())} // without the room to grow
+	return materials{parent, make([]step, steps), make([]Rule, rules),
+		strings.Clone(b.String())} // without the room to grow
 }
 
 // step is the next step, with a value of so many bytes.

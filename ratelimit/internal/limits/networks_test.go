@@ -563,7 +563,8 @@ func TestMatch_warnings(t *testing.T) {
 		`f.yaml:4:10: domain "d", descriptor ip_{10.1.0.0/16,…}: cidr[0] 10.1.0.0/16 never matches: not_cidr[0] takes all of it`)
 	f("- key: ip\n  cidr: [10.1.0.0/16]\n  not_cidr: [10.1.0.0/16]\n",
 		`f.yaml:4:10: domain "d", descriptor ip_{10.1.0.0/16}: cidr[0] 10.1.0.0/16 never matches: not_cidr[0] takes all of it`)
-	f("- key: ip\n  cidr: [10.1.0.0/16, 10.2.0.0/16]\n  not_cidr: [10.1.128.0/17, 10.1.0.0/18, 10.1.64.0/18, 10.2.0.0/17]\n",
+	f("- key: ip\n  cidr: [10.1.0.0/16, 10.2.0.0/16]\n  not_cidr: [10.1.128.0/17, 10.1.0.0/18, 10.1.64.0/18, "+
+		"10.2.0.0/17]\n",
 		`f.yaml:4:10: domain "d", descriptor ip_{10.1.0.0/16,…}: cidr[0] 10.1.0.0/16 never matches: prefixes of not_cidr take all of it`)
 	f("- key: ip\n  not_cidr: [10.1.0.0/16]\n- key: ip\n  value: 10.1.2.3\n- key: ip\n  value: 11.*\n- key: ip\n" +
 		"  cidr: [11.0.0.0/8]\n")

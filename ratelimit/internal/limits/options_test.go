@@ -272,7 +272,8 @@ func TestOverride_besideList(t *testing.T) {
 	var own Rule
 	r.Override(&own, rls.Override{PerUnit: 3, Unit: rls.Hour})
 	first := r.Domain("shop").Find(entries).Further[0]
-	if a, b := r.AppendKey(nil, &own, "shop", entries, 7200), r.AppendKey(nil, first, "shop", entries, 7200); string(a) != string(b) {
+	if a, b := r.AppendKey(nil, &own, "shop", entries, 7200),
+		r.AppendKey(nil, first, "shop", entries, 7200); string(a) != string(b) {
 		t.Errorf("an own limit counts in %s, the list's first fixed window in %s", a, b)
 	}
 	if own.Algorithm != counter.FixedWindow || own.Burst != 0 || own.Listed() || own.Calendar() != "" {
@@ -359,10 +360,12 @@ counter key shop_month_x_1772319600~cM1
 window      2026-03-01T00:00:00+01:00 to 2026-04-01T00:00:00+02:00, Europe/Berlin
 metric key  shop.month
 `)
-	if got := r.Explain("shop", entriesOf(t, "(tenant,1)")).Limits[2].CounterKey; got != "shop_tenant_1_<window start>~fh6" {
+	if got := r.Explain(
+		"shop", entriesOf(t, "(tenant,1)")).Limits[2].CounterKey; got != "shop_tenant_1_<window start>~fh6" {
 		t.Errorf("the key of any window is %s", got)
 	}
-	request := r.ExplainRequest("shop", [][]rls.Entry{entriesOf(t, "(tenant,acme)"), entriesOf(t, "(other,x)")}, 0).Text()
+	request := r.ExplainRequest("shop", [][]rls.Entry{entriesOf(t, "(tenant,acme)"), entriesOf(t, "(other,x)")},
+		0).Text()
 	_, got, _ := strings.Cut(request, "\nrequest\n")
 	_, second, _ := strings.Cut(got, "descriptor 2: ")
 	if want := "replaced    descriptor 2 loses limit 1: the rule of descriptor 1 replaces \"other\"\n"; !strings.HasPrefix(got, want) ||
@@ -387,9 +390,11 @@ func TestRules_ChangesSince_limits(t *testing.T) {
 	f(bucket(5), "rate_limit: {unit: day, requests_per_unit: 5, algorithm: token_bucket}")
 	f(bucket(5), bucket(6), "~ d k: 5 per DAY (token_bucket, burst 5) -> 5 per DAY (token_bucket, burst 6)")
 	f("rate_limit: "+a, "rate_limits: ["+a+"]", "~ d k: 5 per DAY")
-	f("rate_limits: ["+a+", "+b+"]", "rate_limits: ["+b+", "+a+"]", "~ d k: 5 per DAY and 5 per HOUR -> 5 per HOUR and 5 per DAY")
+	f("rate_limits: ["+a+", "+b+"]", "rate_limits: ["+b+", "+a+"]",
+		"~ d k: 5 per DAY and 5 per HOUR -> 5 per HOUR and 5 per DAY")
 	f("rate_limits: ["+a+", "+b+"]", "rate_limits: ["+a+"]", "~ d k: 5 per DAY and 5 per HOUR -> 5 per DAY")
 	f("rate_limits: ["+a+", "+b+"]", "rate_limits: ["+a+", "+b+"]")
-	f("rate_limit: {unit: day, requests_per_unit: 5, calendar: UTC}", "rate_limit: {unit: day, requests_per_unit: 5, calendar: Asia/Tokyo}",
+	f("rate_limit: {unit: day, requests_per_unit: 5, calendar: UTC}",
+		"rate_limit: {unit: day, requests_per_unit: 5, calendar: Asia/Tokyo}",
 		"~ d k: 5 per DAY (calendar UTC) -> 5 per DAY (calendar Asia/Tokyo)")
 }

@@ -18,7 +18,8 @@ func TestLoad_rejections(t *testing.T) {
 	const head = "domain: d\ndescriptors:\n"
 	const entryKeyList = "key, value, values, cidr, not_cidr, prefix_length, group, rate_limit, rate_limits, " +
 		"descriptors, shadow_mode, quota_mode, detailed_metric, value_to_metric, share_threshold or metadata"
-	const limitKeyList = "unit, requests_per_unit, unit_multiplier, algorithm, burst, calendar, unlimited, name or replaces"
+	const limitKeyList = "unit, requests_per_unit, unit_multiplier, algorithm, burst, calendar, unlimited, name or " +
+		"replaces"
 	const units = "second, minute, hour, day, week, month or year"
 
 	// 1: not YAML, or no map at the root.
@@ -48,11 +49,15 @@ func TestLoad_rejections(t *testing.T) {
 	f(head+"- key: a\n  ratelimit:\n    unit: day\n",
 		`f.yaml:4:3: domain "d", descriptor a: unknown key "ratelimit" in a descriptor; allowed are `+
 			entryKeyList+`; did you mean rate_limit?`)
-	f(head+"- key: a\n  value: b\n  descriptors:\n  - key: c\n    rate_limit:\n      unit: day\n      request_per_unit: 5\n",
+	f(
+		head+
+			"- key: a\n  value: b\n  descriptors:\n  - key: c\n    rate_limit:\n      unit: day\n"+
+			"      request_per_unit: 5\n",
 		`f.yaml:9:7: domain "d", descriptor a_b.c: unknown key "request_per_unit" in rate_limit; allowed are `+
 			limitKeyList+`; did you mean requests_per_unit?`)
 	f(head+"- key: a\n  quite_something_else: 1\n",
-		`f.yaml:4:3: domain "d", descriptor a: unknown key "quite_something_else" in a descriptor; allowed are `+entryKeyList)
+		`f.yaml:4:3: domain "d", descriptor a: unknown key "quite_something_else" in a descriptor; allowed are `+
+			entryKeyList)
 	f("domain: d\ndescriptors:\n- key: a\n  metadata:\n    anything: {goes: [here, 1, 2.5, null, yes]}\n") // free
 
 	// 4: a known key in the wrong place.
@@ -140,7 +145,10 @@ func TestLoad_rejections(t *testing.T) {
 		`f.yaml:5:11: domain "d", descriptor a: unit "60" is unknown; allowed are `+units)
 
 	// 13: unlimited together with a limit.
-	f(head+"- key: a\n  rate_limit:\n    unlimited: true\n    unit: day\n    requests_per_unit: 5\n    unit_multiplier: 2\n",
+	f(
+		head+
+			"- key: a\n  rate_limit:\n    unlimited: true\n    unit: day\n    requests_per_unit: 5\n"+
+			"    unit_multiplier: 2\n",
 		`f.yaml:6:11: domain "d", descriptor a: unlimited: true takes no unit, but unit is "day"`,
 		`f.yaml:7:24: domain "d", descriptor a: unlimited: true takes no requests_per_unit, but it is 5`,
 		`f.yaml:8:22: domain "d", descriptor a: unlimited: true takes no unit_multiplier, but it is 2`)
@@ -170,7 +178,8 @@ func TestLoad_rejections(t *testing.T) {
 	f(head + "- key: a\n  value: '*b'\n  share_threshold: true\n")
 
 	// 18: metadata that does not convert.
-	f(head+"- key: a\n  metadata: 5\n", `f.yaml:4:13: domain "d", descriptor a: metadata must be a map, not a number (5)`)
+	f(head+"- key: a\n  metadata: 5\n",
+		`f.yaml:4:13: domain "d", descriptor a: metadata must be a map, not a number (5)`)
 	f(head+"- key: a\n  metadata:\n    x:\n    - 1: y\n      z: .nan\n",
 		`f.yaml:6:7: domain "d", descriptor a: a key of metadata.x[0] must be a text, not a number (1); put it in quotes`,
 		`f.yaml:7:10: domain "d", descriptor a: metadata.x[0].z is .nan, which JSON can't hold`)
@@ -221,7 +230,8 @@ func refused(t *testing.T, o Options, files []File, want ...string) {
 // All problems of all files are in one report, in order.
 func TestLoad_allProblems(t *testing.T) {
 	refused(t, Options{}, []File{
-		{"b.yaml", []byte("domain: d\ndescriptors:\n- kee: a\n- key: b\n  rate_limit: {unit: dya, requests_per_unit: -5}\n")},
+		{"b.yaml", []byte(
+			"domain: d\ndescriptors:\n- kee: a\n- key: b\n  rate_limit: {unit: dya, requests_per_unit: -5}\n")},
 		{"c.yaml", []byte("domain: [\n")},
 		{"a.yaml", []byte("domain: d\n")},
 	},
@@ -298,7 +308,8 @@ func TestLoad_warnings(t *testing.T) {
 		`f.yaml:6:20: domain "d", descriptor a: detailed_metric has no effect on a descriptor without rate_limit`)
 	f("- key: a\n  quota_mode: true\n  rate_limit: {unlimited: true}\n",
 		`f.yaml:4:15: domain "d", descriptor a: quota_mode has no effect on an unlimited rule`)
-	f("- key: a\n  value: x*\n- key: b\n  value: xy*\n- key: a\n  value: x*y\n- key: a\n  value: 'x\\**'\n- key: a\n  value: '*z'\n",
+	f("- key: a\n  value: x*\n- key: b\n  value: xy*\n- key: a\n  value: x*y\n- key: a\n  value: 'x\\**'\n- key: a\n"+
+		"  value: '*z'\n",
 		`f.yaml:8:10: domain "d", descriptor a_x*y: "x*y" never matches: "x*" in f.yaml:4:10 takes everything before it`,
 		`f.yaml:10:10: domain "d", descriptor a_x\**: "x\\**" never matches: "x*" in f.yaml:4:10 takes everything before it`)
 	f("- key: e*\n"+limit(""),
@@ -310,7 +321,8 @@ func TestLoad_longTexts(t *testing.T) {
 	long := strings.Repeat("x", 10_000)
 	_, _, err := Load(context.Background(),
 		[]File{{"f.yaml", []byte("domain: d\ndescriptors:\n- key: \"a\\nb\"\n  value: " + long +
-			"\n  unit: 1\n- key: a\n  " + long + ": 1\n  shadow_mode: " + long + "\n  quota_mode: x\n\n    y\n")}}, Options{})
+			"\n  unit: 1\n- key: a\n  " + long + ": 1\n  shadow_mode: " + long + "\n  quota_mode: x\n\n    y\n")}},
+		Options{})
 	for _, line := range strings.Split(err.Error(), "\n") {
 		if !strings.HasPrefix(line, "f.yaml:") || len(line) > 500 {
 			t.Errorf("%d bytes: %.200s", len(line), line)
@@ -319,7 +331,8 @@ func TestLoad_longTexts(t *testing.T) {
 	_, _, err = Load(context.Background(),
 		[]File{{"f.yaml", []byte("domain: d\ndescriptors:\n" + strings.Repeat("- value: x\n", 1500))}}, Options{})
 	refusal, _ := errors.AsType[*Rejection](err)
-	if n := len(refusal.Problems); n != 1001 || refusal.Problems[1000].Message != "500 further problems are not listed" {
+	if n := len(refusal.Problems); n != 1001 ||
+		refusal.Problems[1000].Message != "500 further problems are not listed" {
 		t.Errorf("%d problems, the last: %v", n, refusal.Problems[n-1])
 	}
 }

@@ -50,8 +50,8 @@ type Domain struct {
 
 // Cost estimates how long a request of so many bytes takes to be matched, at most: every byte is compared, and searched
 // for each of the patterns that its key may have to be searched for; an entry with an address, of nine bytes at least,
-// is looked up in sets of prefixes (BenchmarkFind, BenchmarkPatterns_inside, BenchmarkNetworks). Each further limit of a
-// list has a key of all the texts (BenchmarkAppendKey) and is judged, for each descriptor of seven bytes at least.
+// is looked up in sets of prefixes (BenchmarkFind, BenchmarkPatterns_inside, BenchmarkNetworks). Each further limit of
+// a list has a key of all the texts (BenchmarkAppendKey) and is judged, for each descriptor of seven bytes at least.
 func (r *Rules) Cost(bytes int) time.Duration {
 	return time.Duration(bytes*5+bytes/9*r.lookups*200+(bytes*2+bytes/7*80)*r.further) +
 		time.Duration(int64(bytes)*int64(r.searched)*int64(costInside)/(60<<10))

@@ -52,7 +52,8 @@ func writeCounterError(w http.ResponseWriter, err error) {
 	writeRefusal(w, err)
 }
 
-// logReset is the audit: who has reset what, or has tried to while the store gave no answer. It holds values of requests.
+// logReset is the audit: who has reset what, or has tried to while the store gave no answer. It
+// holds values of requests.
 func (d *debugPort) logReset(r *http.Request, domain string, descriptor *rls.Descriptor, report *service.CounterReport,
 	err error) {
 	message := "counters reset"

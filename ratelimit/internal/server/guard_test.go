@@ -142,7 +142,8 @@ func TestGuard_pages(t *testing.T) {
 		if strings.HasPrefix(p.Path, "/debug/pprof/") {
 			continue // each takes its time
 		}
-		if guarded := slices.Contains([]string{"/tap", "/recent", "/top", "/counters"}, p.Path); guarded != strings.HasPrefix(p.Help, "guarded; ") {
+		if guarded := slices.Contains([]string{"/tap", "/recent", "/top", "/counters"},
+			p.Path); guarded != strings.HasPrefix(p.Help, "guarded; ") {
 			t.Errorf("the index says of %s: %s", p.Path, p.Help)
 		} else if resp, _ := r.post(t, "HEAD", p.Path, ""); !guarded && resp.StatusCode == 401 {
 			t.Errorf("%s is guarded", p.Path)

@@ -46,7 +46,8 @@ func TestLimits_overLimitCache(t *testing.T) {
 				}
 			}
 			if asked > requests*9/10 {
-				t.Errorf("the store was asked by %d of %d requests: the caches knew too little to prove anything", asked, requests)
+				t.Errorf("the store was asked by %d of %d requests: the caches knew too little to prove anything",
+					asked, requests)
 			}
 			t.Logf("the store was asked by %d of %d requests", asked, requests)
 		})
@@ -95,8 +96,8 @@ func againstStore(t *testing.T, store *timedStore, clock *testClock, seed uint64
 		got := rigs[daemon].ask(t, in)
 		store.keep(t)
 		if over := got.OverallCode == pb.RateLimitResponse_OVER_LIMIT; over != want && !refund {
-			t.Fatalf("seed %d, at %d, daemon %d, %d hits: refused %v, the store would %v\n%v\n%v", seed, at, daemon, n, over,
-				want, in, got)
+			t.Fatalf("seed %d, at %d, daemon %d, %d hits: refused %v, the store would %v\n%v\n%v", seed, at, daemon,
+				n, over, want, in, got)
 		}
 	}
 	return stores[0].asked.Load() + stores[1].asked.Load()

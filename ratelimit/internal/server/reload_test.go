@@ -25,7 +25,8 @@ descriptors:
 - {key: a, rate_limit: {requests_per_unit: %d, unit: year}}
 - {key: b, value: "x*", rate_limit: {requests_per_unit: %[1]d, unit: year}}
 - {key: b, descriptors: [{key: c, rate_limit: {requests_per_unit: %[1]d, unit: year}}]}`, 1_000_000+generation)
-		if err := loader.Load(context.Background(), []rulefile.File{{Name: "rules.yaml", Text: []byte(yaml)}}); err != nil {
+		if err := loader.Load(
+			context.Background(), []rulefile.File{{Name: "rules.yaml", Text: []byte(yaml)}}); err != nil {
 			t.Error(err)
 		}
 	}

@@ -54,8 +54,8 @@ var timedBackends = []timedBackend{
 		for _, master := range cluster.Nodes[:3] {
 			nodes = append(nodes, rueidis.ClientOption{InitAddress: []string{master.Addr()}})
 		}
-		return openTimed(t, c, timedKV(redis.Options{Settings: redis.Settings{Type: redis.InCluster, URL: cluster.URL()}}),
-			nodes...)
+		return openTimed(t, c,
+			timedKV(redis.Options{Settings: redis.Settings{Type: redis.InCluster, URL: cluster.URL()}}), nodes...)
 	}},
 	{perSecond, func(t testing.TB, c *testClock) timedStore {
 		main, second := testdb.Redis(t), testdb.Redis(t)

@@ -49,11 +49,13 @@ func TestSample(t *testing.T) {
 				"(rules.yaml:2:112); open=1 OK whitelisted; " +
 				"k=b OK no_match; path=/ OK too_shallow; open=1,x=y OK too_deep"})
 	f(call("d", "(k,a)|(old,1)|(new,1)"), map[string]any{"domain": "d", "code": "OVER_LIMIT",
-		"descriptors": "k=a OVER_LIMIT by d.k_a (rules.yaml:2:16); old=1 OK replaced; new=1 OK by d.new (rules.yaml:3:4)"})
+		"descriptors": "k=a OVER_LIMIT by d.k_a (rules.yaml:2:16); old=1 OK replaced; new=1 OK by d.new " +
+			"(rules.yaml:3:4)"})
 	f(call("no\xffbody", "(k,a b)|(k,\"x\xff\n)"), map[string]any{"domain": `no\xffbody`, "code": "OK",
 		"descriptors": `k="a b" OK unknown_domain; k="\"x\xff\n" OK unknown_domain`})
 	own := call("d", "(any,1)")
-	own.Request.Descriptors[0].HasLimit, own.Request.Descriptors[0].Limit = true, rls.Override{PerUnit: 7, Unit: rls.Hour}
+	own.Request.Descriptors[0].HasLimit, own.Request.Descriptors[0].Limit = true,
+		rls.Override{PerUnit: 7, Unit: rls.Hour}
 	own.Request.Descriptors = append(own.Request.Descriptors, rls.Descriptor{})
 	f(own, map[string]any{"domain": "d", "code": "OK",
 		"descriptors": "any=1 OK by a limit of its own, 7/hour; (no entries) OK no_entries"})

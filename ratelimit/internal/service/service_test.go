@@ -530,7 +530,8 @@ func TestRefusals(t *testing.T) {
 		NoDomain: 2, NoDescriptors: 2, DomainTooLong: 2, TooManyDescriptors: 2, TooManyEntries: 2, TextTooLong: 2,
 		UnknownUnit: 2, TooManyHits: 2, Malformed: 1, TooLong: 0,
 	} {
-		if got := r.stats.Counter("ratelimit.service.call.should_rate_limit.refused_" + string(reason)).Value(); got != want {
+		if got := r.stats.Counter(
+			"ratelimit.service.call.should_rate_limit.refused_" + string(reason)).Value(); got != want {
 			t.Errorf("refused_%s is %d, want %d", reason, got, want)
 		}
 	}

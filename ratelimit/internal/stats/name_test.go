@@ -62,7 +62,8 @@ func FuzzKey(f *testing.F) {
 		if len(got) != len(in) {
 			t.Fatalf("%q: length changed: %q", in, got)
 		}
-		if i := bytes.IndexFunc(got, func(c rune) bool { return c < 0x20 || c == ':' || c == '|' || c == 0x7f }); i >= 0 {
+		if i := bytes.IndexFunc(
+			got, func(c rune) bool { return c < 0x20 || c == ':' || c == '|' || c == 0x7f }); i >= 0 {
 			t.Fatalf("%q: byte %q got through", in, got[i])
 		}
 		want := ipv4Pattern.ReplaceAllStringFunc(in, func(ip string) string { return strings.ReplaceAll(ip, ".", "_") })

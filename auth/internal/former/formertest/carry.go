@@ -49,7 +49,8 @@ func Carry(t testing.TB, exec func(sql string, args ...any), root *secret.Root, 
 		uuid.New(), until, s.Now.Add(-time.Minute))
 }
 
-// CarryLink writes a link of the source's form into the daemon's tables: as a token of that kind, of a user who is there.
+// CarryLink writes a link of the source's form into the daemon's tables: as a token of that
+// kind, of a user who is there.
 func CarryLink(exec func(sql string, args ...any), user uuid.UUID, kind, address, text string, expires time.Time) {
 	hash, _ := former.LinkHash(text)
 	exec(`insert into one_time_tokens (id, user_id, kind, address, link_hash, created_at, expires_at) values ($1, $2, $3, $4, $5, $6, $7)`,

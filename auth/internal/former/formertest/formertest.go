@@ -1,7 +1,7 @@
 // Package formertest makes the replaced service's schema, with users of every kind that it has.
 //
-// It is for tests only. What it makes depends on nothing but the time and the release: two sources made at one time hold
-// the same rows.
+// It is for tests only. What it makes depends on nothing but the time and the release: two sources made at one time
+// hold the same rows.
 package formertest
 
 import (

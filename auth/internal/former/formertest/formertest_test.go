@@ -54,7 +54,8 @@ func TestFill(t *testing.T) {
 					t.Fatalf("kind %d: %d methods, %v", u.Kind, n, err)
 				}
 				token, ok := former.ParseToken(v.Token)
-				if !ok || token.Version != v.Version || (key != nil) != (v.Version == 2) || (live != nil) != (v.Version == 1) {
+				if !ok || token.Version != v.Version || (key != nil) != (v.Version == 2) ||
+					(live != nil) != (v.Version == 1) {
 					t.Errorf("kind %d: token %+v, %v", u.Kind, token, ok)
 				}
 				if key != nil {
@@ -86,7 +87,8 @@ func TestFill(t *testing.T) {
 				}
 			}
 			var hash *string
-			if err := c.QueryRow(t.Context(), `select encrypted_password from there.users where id = $1`, u.ID).Scan(&hash); err != nil {
+			if err := c.QueryRow(t.Context(), `select encrypted_password from there.users where id = $1`,
+				u.ID).Scan(&hash); err != nil {
 				t.Fatal(err)
 			}
 			if u.Password == "" {

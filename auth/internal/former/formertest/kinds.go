@@ -43,9 +43,10 @@ func (w *writer) user(kind int, name string, change func(d *draft)) *User {
 	d := &draft{User: u, row: row{
 		"id": u.ID, "instance_id": uuid.Nil, "aud": "authenticated", "role": "authenticated", "email": u.Email,
 		"email_confirmed_at": created, "last_sign_in_at": w.Now.Add(-2 * day),
-		"raw_app_meta_data":  mustJSON(map[string]any{"provider": "email", "providers": []string{"email"}}),
-		"raw_user_meta_data": mustJSON(map[string]any{"sub": u.ID.String(), "email": u.Email, "email_verified": true, "nick": name}),
-		"created_at":         created, "updated_at": w.Now.Add(-2 * day), "confirmation_token": "", "recovery_token": "",
+		"raw_app_meta_data": mustJSON(map[string]any{"provider": "email", "providers": []string{"email"}}),
+		"raw_user_meta_data": mustJSON(map[string]any{"sub": u.ID.String(), "email": u.Email, "email_verified": true,
+			"nick": name}),
+		"created_at": created, "updated_at": w.Now.Add(-2 * day), "confirmation_token": "", "recovery_token": "",
 		"email_change_token_new": "", "email_change": "",
 	}}
 	d.password("password of " + name)
@@ -92,7 +93,8 @@ func (d *draft) hashed(hash, password string) {
 }
 
 func (d *draft) identity(provider, providerID string, data map[string]any) {
-	d.identities = append(d.identities, row{"provider": provider, "provider_id": providerID, "identity_data": mustJSON(data)})
+	d.identities = append(d.identities,
+		row{"provider": provider, "provider_id": providerID, "identity_data": mustJSON(data)})
 }
 
 // noEmail takes the address away, and what hangs on it.
@@ -170,8 +172,10 @@ func (w *writer) writeSession(u *User, v sessionDraft) {
 	var rows []row
 	add := func(i int, revoked bool) string {
 		token := tokens(i)
-		one := row{"instance_id": uuid.Nil, "token": token, "user_id": u.ID.String(), "revoked": revoked, "session_id": s.ID,
-			"created_at": opened.Add(time.Duration(i) * time.Hour), "updated_at": opened.Add(time.Duration(i+1) * time.Hour)}
+		one := row{"instance_id": uuid.Nil, "token": token, "user_id": u.ID.String(), "revoked": revoked,
+			"session_id": s.ID,
+			"created_at": opened.Add(time.Duration(i) * time.Hour),
+			"updated_at": opened.Add(time.Duration(i+1) * time.Hour)}
 		if i > 0 {
 			one["parent"] = tokens(i - 1)
 		}
@@ -248,14 +252,17 @@ func (w *writer) link(d *draft, typ, address string, sent time.Time, method stri
 		Token: LinkToken(address, text("0123456789", 6, fmt.Sprint("code", d.Kind, d.Name, typ)))}
 	if method != "" {
 		l.Token, l.Verifier = former.PKCEPrefix+l.Token, text(base64url, 32, "verifier "+d.Name)+"-verifier-of-a-flow"
-		flow := row{"id": id("flow %d", d.Kind), "user_id": d.ID, "code_challenge_method": "s256", "auth_code": id("code").String(),
-			"code_challenge": Challenge(l.Verifier), "provider_type": "email", "authentication_method": method, "created_at": sent,
+		flow := row{"id": id("flow %d", d.Kind), "user_id": d.ID, "code_challenge_method": "s256",
+			"auth_code":      id("code").String(),
+			"code_challenge": Challenge(l.Verifier), "provider_type": "email", "authentication_method": method,
+			"created_at": sent,
 			"updated_at": sent}
 		d.after = append(d.after, func() { w.insert("flow_state", flow) })
 	}
 	d.row[typ] = l.Token
 	d.Links = append(d.Links, l)
-	token := row{"id": id("link %d %s %s", d.Kind, d.Name, typ), "user_id": d.ID, "token_type": typ, "token_hash": l.Token,
+	token := row{"id": id("link %d %s %s", d.Kind, d.Name, typ), "user_id": d.ID, "token_type": typ,
+		"token_hash": l.Token,
 		"relates_to": strings.ToLower(address), "created_at": sent, "updated_at": sent}
 	d.after = append(d.after, func() { w.insert("one_time_tokens", token) })
 }
@@ -274,7 +281,8 @@ func (w *writer) kinds() {
 	w.user(4, "signed out", nil)
 	pending := func(d *draft, sent time.Time) {
 		d.set(row{"email_confirmed_at": nil, "confirmation_sent_at": sent, "last_sign_in_at": nil})
-		d.row["raw_user_meta_data"] = mustJSON(map[string]any{"sub": d.ID.String(), "email": d.Email, "email_verified": false,
+		d.row["raw_user_meta_data"] = mustJSON(map[string]any{"sub": d.ID.String(), "email": d.Email,
+			"email_verified": false,
 			"phone_verified": false, "nick": d.Name})
 	}
 	w.user(5, "pending", func(d *draft) {
@@ -289,8 +297,10 @@ func (w *writer) kinds() {
 		password, hash := d.Password, d.row["encrypted_password"]
 		d.phone("15550100005", now)
 		d.Password = password
-		d.set(row{"encrypted_password": hash, "phone_confirmed_at": nil, "confirmation_sent_at": ago(time.Hour), "last_sign_in_at": nil,
-			"raw_user_meta_data": mustJSON(map[string]any{"sub": d.ID.String(), "phone": d.Phone, "phone_verified": false, "nick": d.Name})})
+		d.set(row{"encrypted_password": hash, "phone_confirmed_at": nil, "confirmation_sent_at": ago(time.Hour),
+			"last_sign_in_at": nil,
+			"raw_user_meta_data": mustJSON(map[string]any{"sub": d.ID.String(), "phone": d.Phone,
+				"phone_verified": false, "nick": d.Name})})
 		w.link(d, "confirmation_token", d.Phone, ago(time.Hour), "")
 	})
 	w.user(6, "made by admin", func(d *draft) { d.set(row{"email_confirmed_at": nil, "last_sign_in_at": nil}) })
@@ -309,7 +319,8 @@ func (w *writer) kinds() {
 	w.user(10, "anonymous", func(d *draft) {
 		d.noEmail()
 		old := ago(40 * day)
-		d.set(row{"is_anonymous": true, "raw_app_meta_data": []byte(`{}`), "created_at": old, "updated_at": old, "last_sign_in_at": old})
+		d.set(row{"is_anonymous": true, "raw_app_meta_data": []byte(`{}`), "created_at": old, "updated_at": old,
+			"last_sign_in_at": old})
 		w.session(d, sessionDraft{methods: []string{"anonymous"},
 			row: row{"created_at": old, "updated_at": old, "refreshed_at": old}})
 	})
@@ -335,7 +346,8 @@ func (w *writer) kinds() {
 	w.user(16, "bcrypt b", func(d *draft) { d.hashed(bcryptBHash, bcryptBPassword) })
 	w.user(17, "firebase", func(d *draft) { d.hashed(firebaseHash, firebasePassword) })
 	w.user(18, "invited", func(d *draft) {
-		d.set(row{"email_confirmed_at": nil, "invited_at": ago(time.Hour), "confirmation_sent_at": ago(time.Hour), "last_sign_in_at": nil})
+		d.set(row{"email_confirmed_at": nil, "invited_at": ago(time.Hour), "confirmation_sent_at": ago(time.Hour),
+			"last_sign_in_at": nil})
 		w.link(d, "confirmation_token", d.Email, ago(time.Hour), "")
 	})
 	w.user(19, "change", func(d *draft) {
@@ -344,7 +356,8 @@ func (w *writer) kinds() {
 		w.link(d, "email_change_token_new", "change.new19@example.org", ago(5*time.Minute), "")
 	})
 	w.user(20, "half change", func(d *draft) {
-		d.set(row{"email_change": "half.new20@example.org", "email_change_sent_at": ago(5 * time.Minute), "email_change_confirm_status": 1})
+		d.set(row{"email_change": "half.new20@example.org", "email_change_sent_at": ago(5 * time.Minute),
+			"email_change_confirm_status": 1})
 		w.link(d, "email_change_token_new", "half.new20@example.org", ago(5*time.Minute), "")
 	})
 	w.user(21, "phone change", func(d *draft) {
@@ -375,12 +388,15 @@ func (w *writer) kinds() {
 			"raw_user_meta_data": []byte(`{}`), "raw_app_meta_data": []byte(`{}`)})
 	})
 	w.user(27, "editor", func(d *draft) {
-		d.set(row{"role": "editor", "raw_user_meta_data": []byte(`{"nick": "ed", "deep": {"list": [1, 2, {"x": null}], "é": "ü"}}`),
-			"raw_app_meta_data": []byte(`{"provider": "email", "providers": ["email"], "claims": {"team": {"id": 7}}}`)})
+		d.set(row{"role": "editor",
+			"raw_user_meta_data": []byte(`{"nick": "ed", "deep": {"list": [1, 2, {"x": null}], "é": "ü"}}`),
+			"raw_app_meta_data": []byte(
+				`{"provider": "email", "providers": ["email"], "claims": {"team": {"id": 7}}}`)})
 		w.session(d, sessionDraft{})
 	})
 	w.user(28, "github", func(d *draft) {
-		d.external("github", map[string]any{"sub": "4711-github", "email": d.Email, "email_verified": true, "user_name": "hub"})
+		d.external("github", map[string]any{"sub": "4711-github", "email": d.Email, "email_verified": true,
+			"user_name": "hub"})
 		w.session(d, sessionDraft{methods: []string{"oauth"}})
 	})
 	w.user(29, "facebook", func(d *draft) {
@@ -389,7 +405,8 @@ func (w *writer) kinds() {
 		w.link(d, "confirmation_token", d.Email, ago(time.Hour), "")
 	})
 	w.user(30, "linkedin", func(d *draft) {
-		d.external("linkedin_oidc", map[string]any{"sub": "4711-linkedin_oidc", "email": d.Email, "email_verified": true})
+		d.external("linkedin_oidc", map[string]any{"sub": "4711-linkedin_oidc", "email": d.Email,
+			"email_verified": true})
 	})
 	w.user(31, "saml", func(d *draft) {
 		d.Email = "ann1@example.org"
@@ -410,7 +427,8 @@ func (w *writer) kinds() {
 		d.row["phone"] = "+15550100034"
 	})
 	w.user(35, "nulls", func(d *draft) {
-		d.set(row{"aud": nil, "role": nil, "created_at": nil, "updated_at": nil, "raw_app_meta_data": nil, "raw_user_meta_data": nil})
+		d.set(row{"aud": nil, "role": nil, "created_at": nil, "updated_at": nil, "raw_app_meta_data": nil,
+			"raw_user_meta_data": nil})
 		w.session(d, sessionDraft{})
 	})
 	w.user(36, "encrypted", func(d *draft) {
@@ -425,7 +443,8 @@ func (w *writer) kinds() {
 				w.t.Fatal(err)
 			}
 		})
-		w.session(d, sessionDraft{methods: []string{"totp", "password"}, aal: 2, factor: f, v2: late, sealed: late, counter: 3})
+		w.session(d, sessionDraft{methods: []string{"totp", "password"}, aal: 2, factor: f, v2: late, sealed: late,
+			counter: 3})
 	})
 	if late {
 		w.user(38, "version 2", func(d *draft) { w.session(d, sessionDraft{v2: true}) })

@@ -198,7 +198,8 @@ func TestMemcache_queueFull(t *testing.T) {
 		hits = append(hits, h(fmt.Sprint("k", i), 5))
 	}
 	req := counter.Request{Hits: hits, Now: now()}
-	if err := s.Add(t.Context(), &req); err != nil { // one lock from the first to the last: nothing is taken from the queue
+	if err := s.Add(t.Context(), &req); err != nil {
+		// one lock from the first to the last: nothing is taken from the queue
 		t.Fatal(err)
 	}
 	for i := range hits {

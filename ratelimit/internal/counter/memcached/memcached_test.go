@@ -179,7 +179,8 @@ func TestMemcache_hotKey(t *testing.T) {
 	var wg sync.WaitGroup
 	for range 64 {
 		wg.Go(func() {
-			if err := s.Add(context.Background(), &counter.Request{Hits: []counter.Hit{h("hot", 1)}, Now: now()}); err != nil {
+			if err := s.Add(context.Background(),
+				&counter.Request{Hits: []counter.Hit{h("hot", 1)}, Now: now()}); err != nil {
 				t.Error(err)
 			}
 		})

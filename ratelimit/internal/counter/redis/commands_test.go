@@ -82,7 +82,8 @@ func TestCommands(t *testing.T) {
 		var wg sync.WaitGroup
 		for range 64 {
 			wg.Go(func() {
-				if err := s.Add(context.Background(), &counter.Request{Hits: []counter.Hit{h("hot", 1)}, Now: now()}); err != nil {
+				if err := s.Add(context.Background(),
+					&counter.Request{Hits: []counter.Hit{h("hot", 1)}, Now: now()}); err != nil {
 					t.Error(err)
 				}
 			})
@@ -122,8 +123,10 @@ func TestCommands_meters(t *testing.T) {
 	b := func(key string, n, limit uint64) counter.Hit { return daily(bucket(key, n, limit, limit)) }
 	none := counter.StopNone
 	// Of scripts that the server does not know, the first is sent with its text, and what counts is not sent again.
-	f("eval:2 evalsha:8 get:5 incrby:1 set:6", none, w("a", 1, 10), w("b", 1, 10), w("c", 1, 10), b("d", 1, 10), b("e", 1, 10), h("f", 1))
-	f("evalsha:5 get:5 incrby:1 set:5", none, w("a", 1, 10), w("b", 1, 10), w("c", 1, 10), b("d", 1, 10), b("e", 1, 10), h("f", 1))
+	f("eval:2 evalsha:8 get:5 incrby:1 set:6", none, w("a", 1, 10), w("b", 1, 10), w("c", 1, 10), b("d", 1, 10),
+		b("e", 1, 10), h("f", 1))
+	f("evalsha:5 get:5 incrby:1 set:5", none, w("a", 1, 10), w("b", 1, 10), w("c", 1, 10), b("d", 1, 10), b("e", 1, 10),
+		h("f", 1))
 	f("evalsha:1 get:1 set:1", none, w("a", 1, 10))
 	f("evalsha:1 get:1 set:1", none, w("a", 1, 10), w("a", 2, 10), w("a", 0, 10), refund(w("a", 1, 10)), w("a", 1, 9))
 	f("evalsha:1 get:1 set:1", none, b("d", 1, 10), b("d", 2, 10), b("d", 0, 10), refund(b("d", 1, 10)))
@@ -192,7 +195,8 @@ func TestCommands_cluster(t *testing.T) {
 	f := func(want string, stop bool, hits ...counter.Hit) {
 		t.Helper()
 		counts()
-		if err := s.Add(t.Context(), &counter.Request{Hits: hits, Now: now(), Stop: counter.StopWhen(stop)}); err != nil {
+		if err := s.Add(t.Context(),
+			&counter.Request{Hits: hits, Now: now(), Stop: counter.StopWhen(stop)}); err != nil {
 			t.Fatal(err)
 		}
 		if got := counts(); fmt.Sprint(got) != "map["+want+"]" {

@@ -429,7 +429,8 @@ func TestMeters_acl(t *testing.T) {
 		if err := enough.Add(t.Context(), &counter.Request{Hits: hits(), Now: now(), Stop: stop}); err != nil {
 			t.Errorf("stop %d: %v", stop, err)
 		}
-		if err := few.Add(t.Context(), &counter.Request{Hits: hits(), Now: now(), Stop: stop}); !errors.Is(err, counter.ErrUnavailable) {
+		if err := few.Add(t.Context(), &counter.Request{Hits: hits(), Now: now(), Stop: stop}); !errors.Is(err,
+			counter.ErrUnavailable) {
 			t.Errorf("without TIME, stop %d: %v", stop, err)
 		}
 	}
@@ -480,8 +481,10 @@ func TestScriptError(t *testing.T) {
 		}
 	}
 	const six = "ERR Error running script (call to f_c2): @user_script:31: @user_script: 31: "
-	f(six+"-READONLY You can't write against a read only replica.", "READONLY You can't write against a read only replica.")
-	f(six+"-OOM command not allowed when used memory > 'maxmemory'.", "OOM command not allowed when used memory > 'maxmemory'.")
+	f(six+"-READONLY You can't write against a read only replica.",
+		"READONLY You can't write against a read only replica.")
+	f(six+"-OOM command not allowed when used memory > 'maxmemory'.",
+		"OOM command not allowed when used memory > 'maxmemory'.")
 	f(six+"Write commands not allowed after non deterministic commands. Call redis.replicate_commands()", errReplicate)
 	f("READONLY You can't write against a read only replica. script: c2, on @user_script:31.",
 		"READONLY You can't write against a read only replica. script: c2, on @user_script:31.")

@@ -170,8 +170,8 @@ func TestSentinel_failoverScripts(t *testing.T) {
 			t.Fatal(err)
 		}
 		if total := look.After; total < ok.Load() || total > ok.Load()+failed.Load() {
-			t.Errorf("%s stands at %d after %d hits that were answered and %d that may have been counted", look.Key, total,
-				ok.Load(), failed.Load())
+			t.Errorf("%s stands at %d after %d hits that were answered and %d that may have been counted", look.Key,
+				total, ok.Load(), failed.Load())
 		}
 	}
 	immortal(t, redisClient(t, master.Addr(), 0))

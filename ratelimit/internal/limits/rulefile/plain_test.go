@@ -47,11 +47,12 @@ func TestReadPlain(t *testing.T) {
 func TestLoad_fullParserWarns(t *testing.T) {
 	const head = "domain: d\ndescriptors:\n"
 	for text, want := range map[string]string{
-		head + "- &x {key: a}\n- &y {key: b}\n":            "f.yaml:3:3: an anchor here makes",
-		head + "- key: a\n- {<<: {key: b}}\n":              "f.yaml:4:4: a merge key here makes",
-		head + "- key: a\n- key: !!str 5\n":                "f.yaml:4:8: a tag here makes",
-		head + "- key: a\n  value: |\n    b\n":             "f.yaml:4:10: a block scalar here makes",
-		head + "- key: a\n  value: é 'b\n    c'\n":         "f.yaml:5:5: a value that goes on in a further line here makes",
+		head + "- &x {key: a}\n- &y {key: b}\n": "f.yaml:3:3: an anchor here makes",
+		head + "- key: a\n- {<<: {key: b}}\n":   "f.yaml:4:4: a merge key here makes",
+		head + "- key: a\n- key: !!str 5\n":     "f.yaml:4:8: a tag here makes",
+		head + "- key: a\n  value: |\n    b\n":  "f.yaml:4:10: a block scalar here makes",
+		head +
+			"- key: a\n  value: é 'b\n    c'\n": "f.yaml:5:5: a value that goes on in a further line here makes",
 		head + "- key: a\n  value: \"b\n    c\"\n":         "f.yaml:4:10: a quoted text over several lines here makes",
 		head + "- key: ü\n  ? value\n  : b\n":              "f.yaml:4:3: a complex key here makes",
 		head + "- key: a\n  value: {b: *c}\n":              "",
@@ -70,17 +71,18 @@ func TestLoad_fullParserWarns(t *testing.T) {
 func TestLoad_directives(t *testing.T) {
 	const body = "---\ndomain: d\ndescriptors: [{key: a}]\n"
 	for text, want := range map[string]string{
-		"%YAML 1.1\n" + body:                                      "",
-		"# c\n\n%YAML 1.2 # now\n%FOO bar\n" + body:               "",
-		"%TAG !y! tag:yaml.org,2002:\n---\ndomain: !y!str 5\n":    "",
-		"%TAG ! tag:yaml.org,2002:\n---\ndomain: !str 5\n":        "",
-		"---\ndomain: !<tag:yaml.org,2002:str> 5\n":               "",
-		"%TAG !y! tag:example.org,2000:\n---\ndomain: !y!str 5\n": "f.yaml:3:9: tag tag:example.org,2000:str is not known",
-		"%YAML 2.0\n" + body:                                      "f.yaml:1:1: %YAML 2.0: want %YAML 1.1 or %YAML 1.2",
-		"%YAML\n" + body:                                          "f.yaml:1:1: %YAML: want %YAML 1.1 or %YAML 1.2",
-		"%YAML 1.1\n%YAML 1.1\n" + body:                           "f.yaml:2:1: %YAML stands twice",
-		"%YAML 1.1\ndomain: d\n":                                  "f.yaml:2:1: a line --- must stand between directives and the document",
-		"%YAML 1.1\n":                                             "f.yaml:2:1: a line --- must follow the directives",
+		"%YAML 1.1\n" + body:                                   "",
+		"# c\n\n%YAML 1.2 # now\n%FOO bar\n" + body:            "",
+		"%TAG !y! tag:yaml.org,2002:\n---\ndomain: !y!str 5\n": "",
+		"%TAG ! tag:yaml.org,2002:\n---\ndomain: !str 5\n":     "",
+		"---\ndomain: !<tag:yaml.org,2002:str> 5\n":            "",
+		"%TAG !y! tag:example.org,2000:\n---\ndomain: !y!str 5\n": "f.yaml:3:9: tag tag:example.org,2000:str is not " +
+			"known",
+		"%YAML 2.0\n" + body:            "f.yaml:1:1: %YAML 2.0: want %YAML 1.1 or %YAML 1.2",
+		"%YAML\n" + body:                "f.yaml:1:1: %YAML: want %YAML 1.1 or %YAML 1.2",
+		"%YAML 1.1\n%YAML 1.1\n" + body: "f.yaml:2:1: %YAML stands twice",
+		"%YAML 1.1\ndomain: d\n":        "f.yaml:2:1: a line --- must stand between directives and the document",
+		"%YAML 1.1\n":                   "f.yaml:2:1: a line --- must follow the directives",
 	} {
 		_, _, err := Load(context.Background(), []File{{"f.yaml", []byte(text)}}, limits.Options{})
 		if want == "" && err != nil || want != "" && (err == nil || err.Error() != want) {

@@ -24,7 +24,8 @@ const (
 // starNeedsQuotes is what people mean by `value: *`.
 const starNeedsQuotes = "a text that begins with * must stand in quotes: without them it is an alias"
 
-const secondDocument = "a second YAML document begins here; a file holds one domain, so put each document into a file of its own"
+const secondDocument = "a second YAML document begins here; a file holds one domain, so put each document into a " +
+	"file of its own"
 
 // syntax is a text that is not the YAML that rules are written in.
 type syntax struct {
@@ -90,7 +91,8 @@ func parseAnyYAML(text string, d directives) (root *node, bad *syntax) {
 	defer func() {
 		// A fault in the YAML library must not end a daemon that has good rules in force.
 		if r := recover(); r != nil {
-			root, bad = nil, &syntax{limits.Pos{Line: 1, Column: 1}, fmt.Sprintf("this text can't be read as YAML (%v)", r)}
+			root, bad = nil, &syntax{limits.Pos{Line: 1, Column: 1},
+				fmt.Sprintf("this text can't be read as YAML (%v)", r)}
 		}
 	}()
 	text = normalizeNewlines(text) // it counts a line twice where CR LF follows a comment
@@ -128,7 +130,8 @@ func spacesInFlow(text string) string {
 		switch {
 		case comment:
 			comment = c != '\n'
-		case quote != 0 && i+1 < len(text) && (quote == '"' && c == '\\' || quote == '\'' && c == '\'' && text[i+1] == '\''):
+		case quote != 0 && i+1 < len(text) &&
+			(quote == '"' && c == '\\' || quote == '\'' && c == '\'' && text[i+1] == '\''):
 			b = append(b, c)
 			if i++; text[i] == '\t' {
 				b = append(b, 't')
@@ -199,7 +202,8 @@ type builder struct {
 func (b builder) file(f *ast.File) (*node, *syntax) {
 	var docs []*ast.DocumentNode
 	for _, d := range f.Docs {
-		if _, directive := d.Body.(*ast.DirectiveNode); directive || d.Body == nil && (d.Start == nil || len(docs) > 0) {
+		if _, directive := d.Body.(*ast.DirectiveNode); directive || d.Body == nil &&
+			(d.Start == nil || len(docs) > 0) {
 			continue
 		}
 		docs = append(docs, d)

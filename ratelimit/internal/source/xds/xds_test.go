@@ -239,8 +239,8 @@ func TestClient_returns(t *testing.T) {
 	w.await("connected", func() bool { return w.c.State().Connected })
 }
 
-// TestClient_refusedSetAgain: this library's server sends a refused set again whenever it is refused. It is checked once, and
-// refused ever more slowly.
+// TestClient_refusedSetAgain: this library's server sends a refused set again whenever it is refused. It is checked
+// once, and refused ever more slowly.
 func TestClient_refusedSetAgain(t *testing.T) {
 	t.Parallel()
 	p := xdstest.New(t)
