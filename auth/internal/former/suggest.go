@@ -24,7 +24,7 @@ type Advice struct {
 	// Suggestions and WayBack are statements of SQL and comments, one a line; the latter undoes the former. Rows of
 	// users who are only here stand in the way of the end of it, WayBackEnd.
 	Suggestions, WayBack, WayBackEnd []string
-	// Objects are the names of what the suggestions are about, and of what can only be looked at.
+	// Objects are the names that the suggestions refer to, and of objects that can only be inspected.
 	Objects []string
 }
 

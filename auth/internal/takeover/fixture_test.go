@@ -201,7 +201,7 @@ func same(t *testing.T, got, want map[string][]string) {
 
 var salted = regexp.MustCompile(`\$2a\$04\$[./A-Za-z0-9]{53}`)
 
-// masked are rows without what two runs, or two fixtures, don't have alike: the start of the takeover, which stands in
+// masked are rows without what differs between two runs, or two fixtures: the start of the takeover, which stands in
 // for times that are null there, and salts.
 func masked(rows []string) (out []string) {
 	now := time.Now().UTC()

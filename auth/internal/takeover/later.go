@@ -245,7 +245,7 @@ func (r *run) readLinks(ctx context.Context, pass func(batch) error) error {
 	}
 }
 
-// awaitWriters waits until no transaction there can still write: its rows would be older than the last look and come
+// awaitWriters waits until no transaction there can still write: its rows would be older than the last check and appear
 // after it.
 func (r *run) awaitWriters(ctx context.Context) error {
 	deadline := time.Now().Add(r.Hooks.LockWait)

@@ -22,7 +22,8 @@ import (
 // pendingLife is how long a sign-up that was never confirmed waits here.
 const pendingLife = 30 * 24 * time.Hour
 
-// mapper makes our rows of theirs. It depends on nothing but its fields, so that a row that is mapped anew is the same.
+// mapper converts their rows into ours. It depends on nothing but its fields, so that a row that is mapped again is the
+// same.
 type mapper struct {
 	Settings
 	// begun is when the takeover began, which stands in for times that are missing; now bounds those that lie ahead.

@@ -10,7 +10,7 @@ func TestProvenEmail(t *testing.T) {
 		{"github", `{"email": "ann@example.org"}`, ""},
 		{"github", `{"email": 7, "email_verified": true}`, ""},
 		{"github", `[]`, ""},
-		// Another claim is no proof, however alike its name.
+		// Another claim is no proof, however similar its name.
 		{"github", `{"email": "ann@example.org", "Email_Verified": true}`, ""},
 		{"github", `{"EMAIL": "ann@example.org", "email_verified": true}`, ""},
 	} {

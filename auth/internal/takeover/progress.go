@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// progress tells how far a step is: on a terminal every second in one line, elsewhere a line each 30 s.
+// progress reports how far a step is: on a terminal every second in one line, elsewhere a line each 30 s.
 type progress struct {
 	out      io.Writer
 	terminal bool

@@ -20,7 +20,7 @@ func (s *size) add(bytes int) error {
 	return nil
 }
 
-// next bounds the read behind a batch that was cut: what the server sends beyond it is thrown away.
+// next bounds the read after a batch that was cut: what the server sends beyond it is discarded.
 func (s *size) next(rows, most int) int {
 	if s.bytes >= former.BatchBytes {
 		return min(2*s.rows, most)

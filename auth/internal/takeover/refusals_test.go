@@ -289,7 +289,7 @@ func TestRefusals_mark(t *testing.T) {
 	m.must(t, takeover.Last)
 }
 
-// Who signs up here while a takeover is open would be lost, or in the way.
+// Users who signed up here while a takeover is open would be lost, or conflict with carried ones.
 func TestRefusals_signups(t *testing.T) {
 	t.Parallel()
 	m := newMove(t, formertest.Newest)

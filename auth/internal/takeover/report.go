@@ -272,8 +272,7 @@ func (r *run) dryReport(ctx context.Context) error {
 	return r.report(ctx)
 }
 
-// dryLater counts what has changed since the first run: the last run looks at everything as this one does, and writes
-// that.
+// dryLater counts what has changed since the first run: the last run reads everything as this one does, and writes it.
 func (r *run) dryLater(ctx context.Context) error {
 	changes, err := r.Source.Changed(ctx, former.Floor(*r.move.Floor))
 	if err != nil {

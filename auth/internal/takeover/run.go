@@ -46,7 +46,7 @@ type run struct {
 
 // steps is what a move remembers between batches and runs.
 type steps struct {
-	// Pass is first until every row has been looked at once; then it is later while a pass is under way.
+	// Pass is first until every row has been read once; then it is later while a pass is under way.
 	Pass string `json:"pass,omitempty"`
 	// Step and Cursor are how far the first pass is.
 	Step   string    `json:"step,omitempty"`

@@ -69,7 +69,7 @@ type Options struct {
 type Hooks struct {
 	// Batch runs after each batch was committed, and Writing within the transaction of one, with the step's name.
 	Batch, Writing func(step string)
-	// LockWait is for how long the last look waits for transactions there; 0: 10 s.
+	// LockWait is how long the last check waits for transactions there; 0: 10 s.
 	LockWait time.Duration
 	// Rows is how many rows a batch has; 0: former.BatchRows. Kept is how many ids of changed rows are kept in memory;
 	// 0: changedKept.

@@ -75,7 +75,7 @@ func (r *run) sameIDs(ctx context.Context, t table, counts *tally) (same bool, e
 }
 
 // compare reads the ids on both sides once more and counts them. With verify a difference is an error, and a sample of
-// users and sessions is compared with rows that are mapped anew.
+// users and sessions is compared with rows that are mapped again.
 func (r *run) compare(ctx context.Context, verify bool) error {
 	r.result.tables = map[string]*tally{}
 	var since *former.Floor
@@ -156,7 +156,7 @@ func (r *run) compare(ctx context.Context, verify bool) error {
 		})
 	}
 	wg.Wait()
-	for _, err := range errs { // a missing user is told before the sessions that are missing with it
+	for _, err := range errs { // a missing user is reported before the sessions that are missing with it
 		if err != nil {
 			return err
 		}

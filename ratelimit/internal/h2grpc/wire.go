@@ -251,7 +251,7 @@ func serveTLS(raw net.Conn, config *tls.Config) (*sealedConn, error) {
 	return c, nil
 }
 
-// CloseWrite tells the peer that nothing more is sent.
+// CloseWrite shuts down the sending side: the peer reads the end of the stream.
 func (c *sealedConn) CloseWrite() error {
 	if err := c.Conn.CloseWrite(); err != nil {
 		return err

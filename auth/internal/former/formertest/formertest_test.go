@@ -109,7 +109,7 @@ func TestFill(t *testing.T) {
 	}
 }
 
-// Two sources of one time are alike.
+// Two sources filled for the same time are equal.
 func TestFill_same(t *testing.T) {
 	t.Parallel()
 	now := time.Now()

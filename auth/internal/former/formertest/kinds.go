@@ -97,7 +97,7 @@ func (d *draft) identity(provider, providerID string, data map[string]any) {
 		row{"provider": provider, "provider_id": providerID, "identity_data": mustJSON(data)})
 }
 
-// noEmail takes the address away, and what hangs on it.
+// noEmail removes the address and what depends on it.
 func (d *draft) noEmail() {
 	d.Email, d.Password, d.identities = "", "", nil
 	d.set(row{"email": nil, "email_confirmed_at": nil, "encrypted_password": "", "confirmation_token": nil,
