@@ -58,7 +58,8 @@ func (r *run) check(ctx context.Context) error {
 	}
 	c := &r.Source.Catalog
 	if !c.Holds() {
-		f.refuse("schema %q does not hold the tables of the replaced service (looked for users.raw_app_meta_data, identities, sessions, refresh_tokens)", r.Source.Schema)
+		f.refuse("schema %q does not hold the tables of the replaced service (looked for users.raw_app_meta_data, "+
+			"identities, sessions, refresh_tokens)", r.Source.Schema)
 		return f.told()
 	}
 	if err := f.version(ctx); err != nil {
@@ -69,11 +70,13 @@ func (r *run) check(ctx context.Context) error {
 		return err
 	}
 	for _, name := range c.Unreadable {
-		f.refuse("role %s may not read %s.%s: grant usage on schema %s to %s; grant select on all tables in schema %s to %s;", c.Role,
+		f.refuse("role %s may not read %s.%s: grant usage on schema %s to %s; grant select on all tables in schema "+
+			"%s to %s;", c.Role,
 			r.Source.Schema, name, r.Source.Schema, c.Role, r.Source.Schema, c.Role)
 	}
 	for _, name := range c.Hidden {
-		f.refuse("row-level security hides rows of %s.%s from role %s: connect as the tables' owner, or as a role with BYPASSRLS",
+		f.refuse("row-level security hides rows of %s.%s from role %s: connect as the tables' owner, or as a role "+
+			"with BYPASSRLS",
 			r.Source.Schema, name, c.Role)
 	}
 	if len(c.Unreadable)+len(c.Hidden) > 0 {
@@ -108,11 +111,13 @@ func (r *run) check(ctx context.Context) error {
 		}
 		for _, host := range slices.Sorted(maps.Keys(hosts)) {
 			if host == "" {
-				f.warn("role %s has %d connections to the schema there, and role %s may not see where from (grant pg_read_all_stats to %s;): is the service stopped?",
+				f.warn("role %s has %d connections to the schema there, and role %s may not see where from (grant "+
+					"pg_read_all_stats to %s;): is the service stopped?",
 					c.Owner, hosts[host], c.Role, c.Role)
 				continue
 			}
-			f.warn("role %s has %d connections from %s to the schema there: is the service stopped?", c.Owner, hosts[host], host)
+			f.warn("role %s has %d connections from %s to the schema there: is the service stopped?", c.Owner,
+				hosts[host], host)
 		}
 	}
 	return f.told()
@@ -123,7 +128,8 @@ func (f *findings) version(ctx context.Context) error {
 	c := &f.r.Source.Catalog
 	readable := !slices.Contains(c.Unreadable, "schema_migrations") && !slices.Contains(c.Hidden, "schema_migrations")
 	if readable && c.Version < former.Oldest || len(c.Tables["one_time_tokens"].Columns) == 0 {
-		f.refuse("schema %q is at version %d, and %d or newer is needed: start a newer release of the replaced service on it once", f.r.Source.Schema, c.Version, former.Oldest)
+		f.refuse("schema %q is at version %d, and %d or newer is needed: start a newer release of the replaced "+
+			"service on it once", f.r.Source.Schema, c.Version, former.Oldest)
 	}
 	if c.Version <= former.Newest || len(c.Unreadable)+len(c.Hidden) > 0 {
 		return nil
@@ -146,7 +152,8 @@ func (f *findings) version(ctx context.Context) error {
 	if len(left) == 0 {
 		left = []string{"nothing that was found"}
 	}
-	f.warn("schema %q is newer (%d) than this program knows: left alone are %s", f.r.Source.Schema, c.Version, strings.Join(left, ", "))
+	f.warn("schema %q is newer (%d) than this program knows: left alone are %s", f.r.Source.Schema, c.Version,
+		strings.Join(left, ", "))
 	return nil
 }
 
@@ -186,7 +193,8 @@ func (f *findings) foreignKeys(ctx context.Context) error {
 		return err
 	}
 	for _, k := range keys {
-		f.refuse("%s refers to %s here already, and its rows would go with users that are deleted here: move the key back first: %s", k.Table,
+		f.refuse("%s refers to %s here already, and its rows would go with users that are deleted here: move the key "+
+			"back first: %s", k.Table,
 			k.Target, f.r.moveBack(k))
 	}
 	return nil
@@ -209,7 +217,8 @@ func (f *findings) moves(ctx context.Context) error {
 	case len(list) > 0:
 		m := list[0]
 		if m.Source != r.Source.Place() && m.Mark != r.Source.Catalog.Mark {
-			f.refuse("a takeover from %s is open since %s: auth takeover -abandon empties the tables", m.Source, stamp(m.StartedAt))
+			f.refuse("a takeover from %s is open since %s: auth takeover -abandon empties the tables", m.Source,
+				stamp(m.StartedAt))
 			return nil
 		}
 		if err := r.resume(m); err != nil {
@@ -243,11 +252,13 @@ func (f *findings) mark(next former.Floor) {
 func (f *findings) kinds() {
 	c := &f.r.Source.Catalog
 	if names := c.NotHeaps(); len(names) > 0 && (f.r.Mode == Ahead || f.r.move.Floor != nil) {
-		f.refuse("%s.%s is no ordinary table, and does not tell which of its rows have changed: run this without -ahead", f.r.Source.Schema,
-			strings.Join(names, ", "+f.r.Source.Schema+"."))
+		f.refuse(
+			"%s.%s is no ordinary table, and does not tell which of its rows have changed: run this without -ahead",
+			f.r.Source.Schema, strings.Join(names, ", "+f.r.Source.Schema+"."))
 	}
 	if c.Recovery && f.r.Mode == Last {
-		f.refuse("the database there is in recovery, and the last run would miss what is not replayed yet: connect to its primary (-ahead and -dry-run may read here)")
+		f.refuse("the database there is in recovery, and the last run would miss what is not replayed yet: connect " +
+			"to its primary (-ahead and -dry-run may read here)")
 	}
 }
 
@@ -268,11 +279,14 @@ func (f *findings) contents(ctx context.Context) error {
 	}
 	f.accept("saml", counts.SAML, "%d users sign in by SAML only", counts.SAML)
 	f.accept("web3", counts.Wallets, "%d users sign in by a wallet only", counts.Wallets)
-	f.accept("webauthn", counts.SecurityKeys, "%d verified security keys: their owners would fall back to one factor", counts.SecurityKeys)
+	f.accept("webauthn", counts.SecurityKeys, "%d verified security keys: their owners would fall back to one factor",
+		counts.SecurityKeys)
 	f.accept("passkeys", counts.Passkeys, "%d passkeys", counts.Passkeys)
-	f.accept("oauth", counts.OAuthSessions+counts.OAuthClients, "%d sessions of %d OAuth clients", counts.OAuthSessions, counts.OAuthClients)
+	f.accept("oauth", counts.OAuthSessions+counts.OAuthClients, "%d sessions of %d OAuth clients", counts.OAuthSessions,
+		counts.OAuthClients)
 	if counts.Super > 0 {
-		f.warn("%d users have is_super_admin, which means nothing here; %d users have a role of AUTH_JWT_ADMIN_ROLES", counts.Super, counts.Admins)
+		f.warn("%d users have is_super_admin, which means nothing here; %d users have a role of AUTH_JWT_ADMIN_ROLES",
+			counts.Super, counts.Admins)
 	}
 	return f.providers(ctx)
 }
@@ -291,13 +305,15 @@ func (f *findings) providers(ctx context.Context) error {
 	}
 	for _, there := range slices.Sorted(maps.Keys(counts)) {
 		name := r.m.provider(there)
-		on := r.Settings.Providers[strings.TrimSuffix(name, "_oidc")] || r.Settings.Providers[name] || r.Settings.Free[name]
+		on := r.Settings.Providers[strings.TrimSuffix(name, "_oidc")] || r.Settings.Providers[name] ||
+			r.Settings.Free[name]
 		text := "it"
 		if renamed, ok := r.m.custom[there]; ok {
 			text = "AUTH_EXTERNAL_OIDC_" + strings.ToUpper(renamed) + "_ISSUER"
 		}
 		if !on {
-			f.warn("%d identities of provider %s, which is off here: nobody signs in with them until %s is on", counts[there], there, text)
+			f.warn("%d identities of provider %s, which is off here: nobody signs in with them until %s is on",
+				counts[there], there, text)
 		}
 	}
 	return nil
@@ -331,7 +347,8 @@ func (f *findings) duplicates(ctx context.Context) error {
 			}
 		}
 	}
-	f.accept("duplicates", groups, "%d addresses stand twice when written in lower case: %s", groups, strings.Join(pairs, ", "))
+	f.accept("duplicates", groups, "%d addresses stand twice when written in lower case: %s", groups,
+		strings.Join(pairs, ", "))
 	return nil
 }
 
@@ -348,7 +365,8 @@ func joinIDs(list []uuid.UUID) string {
 
 // namesakes are the groups of users who have one address here. PostgreSQL's lower case depends on the database's
 // collation, so it only chooses what may fold.
-func (r *run) namesakes(ctx context.Context, column string, fold func(string) string) (groups [][]uuid.UUID, err error) {
+func (r *run) namesakes(ctx context.Context, column string, fold func(string) string) (groups [][]uuid.UUID,
+	err error) {
 	type key struct{ aud, address string }
 	byKey := map[key]map[uuid.UUID]bool{}
 	add := func(user uuid.UUID, aud, text string) error {
@@ -380,7 +398,9 @@ func (r *run) namesakes(ctx context.Context, column string, fold func(string) st
 	}
 	for _, users := range byKey {
 		if len(users) > 1 {
-			groups = append(groups, slices.SortedFunc(maps.Keys(users), func(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) }))
+			groups = append(groups, slices.SortedFunc(maps.Keys(users), func(a, b uuid.UUID) int {
+				return bytes.Compare(a[:], b[:])
+			}))
 		}
 	}
 	slices.SortFunc(groups, func(a, b []uuid.UUID) int { return strings.Compare(joinIDs(a), joinIDs(b)) })

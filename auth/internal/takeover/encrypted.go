@@ -62,7 +62,8 @@ func (o *opener) open(text string, id uuid.UUID, format string, add func(*sealed
 func (o *opener) join(p *opener) {
 	for key, s := range p.missing {
 		if have := o.missing[key]; have != nil {
-			have.passwords, have.factors, have.sessions = have.passwords+s.passwords, have.factors+s.factors, have.sessions+s.sessions
+			have.passwords, have.factors, have.sessions = have.passwords+s.passwords, have.factors+s.factors,
+				have.sessions+s.sessions
 		} else {
 			o.missing[key] = s
 		}
@@ -113,12 +114,14 @@ func (f *findings) encrypted(ctx context.Context) error {
 	all.join(others)
 	for _, key := range slices.Sorted(maps.Keys(all.missing)) {
 		m := all.missing[key]
-		f.refuse("%d passwords, %d authenticator keys and %d session keys are encrypted under key %q, which AUTH_SECURITY_DB_ENCRYPTION_DECRYPTION_KEYS does not have", m.passwords, m.factors, m.sessions, key)
+		f.refuse("%d passwords, %d authenticator keys and %d session keys are encrypted under key %q, which "+
+			"AUTH_SECURITY_DB_ENCRYPTION_DECRYPTION_KEYS does not have", m.passwords, m.factors, m.sessions, key)
 	}
 	for _, key := range slices.Sorted(maps.Keys(all.failed)) {
 		f.refuse("key %q does not open %s (and %d more)", key, all.failed[key].what, all.failed[key].n)
 	}
-	f.accept("passwords", r.refused, "%d passwords are in a form or of a cost that is not read here (first user %s)", r.refused, first)
+	f.accept("passwords", r.refused, "%d passwords are in a form or of a cost that is not read here (first user %s)",
+		r.refused, first)
 	return nil
 }
 
@@ -148,7 +151,8 @@ func (f *findings) factors(ctx context.Context, o *opener) error {
 		return nil
 	})
 	if n := len(unreadable); n > 0 {
-		f.warn("%d authenticators have no key that can be read, and are left out: %s", n, strings.Join(unreadable[:min(n, 20)], ", "))
+		f.warn("%d authenticators have no key that can be read, and are left out: %s", n,
+			strings.Join(unreadable[:min(n, 20)], ", "))
 	}
 	return err
 }
