@@ -21,7 +21,7 @@ type authSuite struct {
 
 	db      *database
 	targets map[string]*target
-	// crowd are accounts by daemon; toSignOut those that sign out next, by daemon.
+	// crowd has the accounts of the load by daemon; toSignOut those that sign out next, by daemon.
 	crowd       map[string][]account
 	toSignOut   map[string]*[]account
 	samples     map[authLine][]sample

@@ -20,7 +20,7 @@ import (
 
 const module = "gatehouse"
 
-// floors is the order of the daemons' rooms: a package imports only what lies on a lower floor. It has every package
+// floors is the order of the daemons' packages: a package imports only what lies on a lower floor. It has every package
 // of the daemons; what only tests import is marked by its name.
 var floors = map[string]int{
 	"ratelimit/internal/printable": 0, "ratelimit/internal/siphash": 0, "ratelimit/internal/dnstest": 0,
@@ -119,7 +119,7 @@ func walk(t *testing.T, ending string, f func(path string)) {
 	}
 }
 
-// mayImport is the wall between the daemons and, inside one, the order of its rooms.
+// mayImport is the wall between the daemons and, inside one, the order of its packages.
 func mayImport(from, to string, test bool) bool {
 	top := func(path string) string { return strings.SplitN(path, "/", 2)[0] }
 	if to == "migrations" {

@@ -352,7 +352,7 @@ var _ = effect("MAX_DESCRIPTORS MAX_ENTRIES MAX_TEXT_BYTES", func(t *testing.T) 
 		"a value of 3 bytes, at most 2 each are allowed")
 })
 
-// Asked to stop, the daemon is unhealthy and serves on for as long as the delay is.
+// After SIGTERM the daemon is unhealthy and serves on for as long as the delay is.
 var _ = effect("DRAIN_DELAY", func(t *testing.T) {
 	p := start(t, anyLimit, map[string]string{"DRAIN_DELAY": "1h"})
 	c := p.dial(t)

@@ -18,7 +18,7 @@ import (
 )
 
 // Program is Envoy: ENVOY_BIN, on PATH, or where .ci/envoy puts it, which also says why it could not. Without
-// one the test is skipped, or fails where REQUIRE_SERVERS is 1 and .ci/envoy was not asked.
+// one the test is skipped, or fails where REQUIRE_SERVERS is 1 and .ci/envoy was not run.
 func Program(t testing.TB) string {
 	t.Helper()
 	if testing.Short() {

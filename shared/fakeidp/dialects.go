@@ -335,7 +335,7 @@ var dialects = map[string]dialect{
 	},
 }
 
-// refusal is an answer of a page that a client asked wrongly.
+// refusal is the answer to a bad request of a client, as a page.
 type refusal struct{ text string }
 
 func (x *exchange) refuse(format string, args ...any) any {

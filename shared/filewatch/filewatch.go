@@ -42,7 +42,7 @@ func (w *Watcher) Follow(dirs ...string) {
 		return
 	}
 	for _, dir := range w.watched {
-		w.w.Remove(dir) // fails for one that went away
+		w.w.Remove(dir) // fails for one that was removed
 	}
 	w.watched = slices.DeleteFunc(slices.Compact(slices.Sorted(slices.Values(dirs))),
 		func(dir string) bool { return w.w.Add(dir) != nil })

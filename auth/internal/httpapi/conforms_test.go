@@ -150,7 +150,7 @@ func conforms(t testing.TB, method, path string, a answer) {
 	}
 }
 
-// met is every route, status and code that some test has seen.
+// met has every route, status and code that some test has seen.
 var met sync.Map
 
 // suite runs all tests and then checks that they have seen each failure that openapi.json lists.

@@ -14,7 +14,7 @@ import (
 // Move is a takeover of another service's users.
 type Move struct {
 	ID, Owner uuid.UUID
-	// Source is HOST:PORT/DATABASE SCHEMA; Mark tells its tables from others of that name.
+	// Source is HOST:PORT/DATABASE SCHEMA; Mark distinguishes its tables from others of that name.
 	Source, Mark string
 	Closed       bool
 	// Floor is the transaction of the source since which the next pass looks for changes, PassFloor that of the pass

@@ -36,7 +36,7 @@ func (f *findings) accept(kind string, n int64, format string, args ...any) {
 	}
 }
 
-// told writes the warnings and refusals.
+// told logs the warnings and refusals, and returns ErrRefused if there are refusals.
 func (f *findings) told() error {
 	for _, text := range f.r.warnings {
 		fmt.Fprintln(f.r.Log, "takeover: warning:", text)

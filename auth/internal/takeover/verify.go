@@ -19,7 +19,7 @@ import (
 // sampleSize is how many users and sessions are compared column by column.
 const sampleSize = 1000
 
-// tally is what became of one kind of row.
+// tally counts what became of the rows of one kind.
 type tally struct {
 	There   int64            `json:"there"`
 	Carried int64            `json:"carried"`

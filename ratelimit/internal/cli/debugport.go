@@ -63,7 +63,7 @@ func (d *debugPort) ask(ctx context.Context, method, page string, q url.Values) 
 	if err != nil {
 		var failed *url.Error
 		if errors.As(err, &failed) {
-			err = failed.Err // it would name the URL, with what is asked for
+			err = failed.Err // it would name the URL, with its parameters
 		}
 		return nil, fmt.Errorf("%s: %w", d.base, err)
 	}

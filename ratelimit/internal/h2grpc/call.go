@@ -87,7 +87,7 @@ func (c *conn) decide(s *stream, message []byte) {
 	x.release()
 }
 
-// begin decides as much as needs no store; asks says that one has to be asked. A store that answers at once is.
+// begin decides as much as needs no store; asks says that one has to be called. A store that answers at once is.
 func (s *Server) begin(x *Call, now time.Time) (asks bool, ended *refusal) {
 	defer func() {
 		if p := recover(); p != nil {

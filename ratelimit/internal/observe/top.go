@@ -83,7 +83,7 @@ func (t *Top) turn(now int64) {
 		t.last, t.present = t.present, nil
 	}
 	switch {
-	case t.present != nil: // it lies further back, and nobody can be reading it
+	case t.present != nil: // it lies further back, and no reader can hold it
 	case spare != nil && spare.readers == 0:
 		t.present = spare
 	default:

@@ -57,7 +57,7 @@ func (o *Cache) Set(key []byte, value int64, ttl int) {
 // Wait is what is known of a sliding window or a token bucket that is over its limit: until when it admits not even one
 // hit. Both times are in µs, counted from where the caller likes.
 type Wait struct {
-	// Pass is when one hit passes, and Until when the store has to be asked again, at most a second before.
+	// Pass is when one hit passes, and Until when the store has to be called again, at most a second before.
 	Pass, Until int64
 	// Limit and Capacity are those it was judged by; judged by others it is another counter.
 	Limit, Capacity uint32

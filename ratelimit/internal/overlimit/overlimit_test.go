@@ -49,7 +49,7 @@ func TestOverLimit(t *testing.T) {
 	f("a", 0, false)
 }
 
-// What is kept of sliding windows and token buckets, beside what is kept of fixed ones.
+// What is kept of sliding windows and token buckets, in addition to what is kept of fixed ones.
 func TestOverLimit_wait(t *testing.T) {
 	clock := fakeClock(noon)
 	o := newCache(0, &clock)

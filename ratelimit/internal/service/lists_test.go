@@ -134,7 +134,7 @@ func TestOverLimitCache_wait(t *testing.T) {
 	}
 	ask(10, "OK: OK 0/10", 60, true)
 	ask(3, "OVER_LIMIT: OVER_LIMIT 0/10", 18, true)
-	ask(3, "OVER_LIMIT: OVER_LIMIT 0/10", 6, false) // of one hit, whatever is asked
+	ask(3, "OVER_LIMIT: OVER_LIMIT 0/10", 6, false) // of one hit, whatever the request has
 	r.now += 4
 	ask(1, "OVER_LIMIT: OVER_LIMIT 0/10", 2, false)
 	ask(0, "OK: OK 0/10", 56, true) // a peek

@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// Each limit of several on one entry has counters beside those of the entry's rule: a Rule of which only LimitStats are
-// shown. Its key is that of the rule with the limit's label behind a byte that no clean key holds.
+// Each limit of several on one entry has counters in addition to those of the entry's rule: a Rule of which only
+// LimitStats are shown. Its key is that of the rule with the limit's label behind a byte that no clean key holds.
 
 // LimitPrefix begins the names of all statistics of the limits of lists.
 const LimitPrefix = "ratelimit.service.limit."

@@ -4,5 +4,5 @@ package link
 
 import "net"
 
-// Alive cannot tell on this system: the next batch finds out.
+// Alive cannot check on this system: the next batch finds out.
 func Alive(net.Conn) bool { return true }

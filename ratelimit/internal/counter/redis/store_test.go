@@ -302,7 +302,7 @@ func TestReset_amongHits(t *testing.T) {
 		t.Errorf("%d keys, want 500", n)
 	}
 
-	// What one process resets starts anew in the other.
+	// What one process resets starts again from zero in the other.
 	hit := h("k", 1)
 	for _, s := range stores {
 		add(t, s, now(), hit)

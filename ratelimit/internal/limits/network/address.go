@@ -19,7 +19,7 @@ func addr4(v uint32) Addr { return Addr{hi: uint64(v) << 32} }
 // ParseAddr reads IPv4 in dotted decimals without leading zeros, or IPv6 in any form of RFC 4291. An IPv4-mapped
 // address (::ffff:10.1.2.3) is the IPv4 one. Text with a port, brackets, a zone or a length is no address.
 func ParseAddr(s string) (a Addr, ok bool) {
-	// Up to four digits stand before the byte that tells the families apart.
+	// Up to four digits precede the byte that distinguishes the families.
 	for i := range min(len(s), 5) {
 		switch c := s[i]; {
 		case c == '.':
