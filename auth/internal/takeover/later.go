@@ -36,101 +36,123 @@ func (r *run) laterPass(ctx context.Context) error {
 	return r.endPass(ctx)
 }
 
+// laterRows are the ids of one table's rows that a later run has something to do with.
+type laterRows struct {
+	r *run
+	t table
+
+	gone, freed []uuid.UUID // to be deleted; users who give up what others may have now
+	changed     []uuid.UUID // to be written, up to Hooks.Kept
+	overflow    bool        // there are more
+	// former have lost an identity: without one of another kind than email and phone an
+	// unconfirmed user is pending again.
+	former []uuid.UUID
+}
+
 // laterTable removes the rows that no longer belong here, and frees what others may have now: addresses, names,
 // provider ids. Then it writes those that have changed or are missing.
 func (r *run) laterTable(ctx context.Context, t table, since former.Floor) error {
 	r.progress.start(t.name, r.Source.Catalog.About(t.there))
-	var gone, freed, changed []uuid.UUID
-	// former have lost an identity: without one of another kind than email and phone an
-	// unconfirmed user is pending again.
-	var former []uuid.UUID
-	rewrite := func(least int) error {
-		if len(former) == 0 || len(former) < least {
-			return nil
-		}
-		err := r.writeChanged(ctx, tables[0], former)
-		former = former[:0]
-		return err
-	}
-	overflow := false
-	flush := func(least int) error {
-		if len(gone) < least && len(freed) < least {
-			return nil
-		}
-		var refused error
-		err := r.carry(ctx, t.name, func(ctx context.Context, c *store.Carrier) error {
-			if t.here == store.CarriedUsers && len(gone) > 0 {
-				// A daemon notices within a minute that a takeover is open. A sign-up of until then would be
-				// among those that are gone.
-				users, err := c.CountUsers(ctx)
-				if err != nil {
-					return err
-				}
-				if refused = r.signups(users); refused != nil {
-					return refused
-				}
-			}
-			n, err := c.Delete(ctx, t.here, gone)
-			if err == nil && t.here == store.CarriedUsers {
-				r.steps.Deleted += n
-				if len(freed) > 0 {
-					err = c.BlankUsers(ctx, freed)
-				}
-			}
-			return err
-		})
-		gone, freed = gone[:0], freed[:0]
-		if refused != nil {
-			return refused
-		}
-		return err
-	}
-	wanted := func(p *pair) bool { return p.wanted() && (p.here == nil || p.there.Changed) }
+	l := &laterRows{r: r, t: t}
 	err := r.merge(ctx, t, &since, true, func(p pair) error {
 		r.progress.add(1)
-		switch {
-		case t.here == store.CarriedFactors:
-			if p.here != nil && (!p.wanted() || p.there.Changed) {
-				gone = append(gone, p.here.user)
-			}
-			if wanted(&p) { // a new one too: it may have the name that another one was given here
-				gone = append(gone, p.there.User)
-			}
-			return flush(r.Hooks.Rows)
-		case p.here != nil && !p.wanted():
-			gone = append(gone, p.id)
-		case p.here != nil && p.there.Changed && t.here == store.CarriedUsers:
-			freed = append(freed, p.id)
-		case p.here != nil && p.there.Changed && t.here != store.CarriedSessions: // of which nothing can be another's
-			gone = append(gone, p.id)
+		l.sort(&p)
+		if err := l.rewrite(ctx, r.Hooks.Rows); err != nil {
+			return err
 		}
-		if t.here == store.CarriedIdentities && p.here != nil && (!p.wanted() || p.here.user != p.there.User) {
-			former = append(former, p.here.user)
-			if err := rewrite(r.Hooks.Rows); err != nil {
-				return err
-			}
-		}
-		if wanted(&p) {
-			if overflow = overflow || len(changed) == r.Hooks.Kept; !overflow {
-				changed = append(changed, p.id)
-			}
-		}
-		return flush(r.Hooks.Rows)
+		return l.remove(ctx, r.Hooks.Rows)
 	})
-	if err == nil && len(gone)+len(freed) > 0 {
-		err = flush(0)
+	if err == nil && len(l.gone)+len(l.freed) > 0 {
+		err = l.remove(ctx, 0)
 	}
 	if err == nil {
-		err = rewrite(0)
+		err = l.rewrite(ctx, 0)
 	}
 	if err != nil {
 		return err
 	}
 	// Removing a factor has removed the user's others.
-	if again := overflow || t.here == store.CarriedFactors; again {
-		return r.writeMissing(ctx, t, since, wanted)
+	if again := l.overflow || t.here == store.CarriedFactors; again {
+		return r.writeMissing(ctx, t, since)
 	}
-	return r.writeChanged(ctx, t, changed)
+	return r.writeChanged(ctx, t, l.changed)
+}
+
+// outdated: the row there is to be written here.
+func (p *pair) outdated() bool { return p.wanted() && (p.here == nil || p.there.Changed) }
+
+// sort notes what a row needs.
+func (l *laterRows) sort(p *pair) {
+	here := l.t.here
+	switch {
+	case here == store.CarriedFactors:
+		if p.here != nil && (!p.wanted() || p.there.Changed) {
+			l.gone = append(l.gone, p.here.user)
+		}
+		if p.outdated() { // a new one too: it may have the name that another one was given here
+			l.gone = append(l.gone, p.there.User)
+		}
+		return
+	case p.here != nil && !p.wanted():
+		l.gone = append(l.gone, p.id)
+	case p.here != nil && p.there.Changed && here == store.CarriedUsers:
+		l.freed = append(l.freed, p.id)
+	case p.here != nil && p.there.Changed && here != store.CarriedSessions: // of which nothing can be another's
+		l.gone = append(l.gone, p.id)
+	}
+	if here == store.CarriedIdentities && p.here != nil && (!p.wanted() || p.here.user != p.there.User) {
+		l.former = append(l.former, p.here.user)
+	}
+	if p.outdated() {
+		if l.overflow = l.overflow || len(l.changed) == l.r.Hooks.Kept; !l.overflow {
+			l.changed = append(l.changed, p.id)
+		}
+	}
+}
+
+// rewrite writes those who have lost an identity, if there are that many.
+func (l *laterRows) rewrite(ctx context.Context, least int) error {
+	if len(l.former) == 0 || len(l.former) < least {
+		return nil
+	}
+	err := l.r.writeChanged(ctx, tables[0], l.former)
+	l.former = l.former[:0]
+	return err
+}
+
+// remove deletes and frees, if there are that many.
+func (l *laterRows) remove(ctx context.Context, least int) error {
+	if len(l.gone) < least && len(l.freed) < least {
+		return nil
+	}
+	users := l.t.here == store.CarriedUsers
+	var refused error
+	err := l.r.carry(ctx, l.t.name, func(ctx context.Context, c *store.Carrier) error {
+		if users && len(l.gone) > 0 {
+			// A daemon notices within a minute that a takeover is open. A sign-up of until then would be
+			// among those that are gone.
+			n, err := c.CountUsers(ctx)
+			if err != nil {
+				return err
+			}
+			if refused = l.r.signups(n); refused != nil {
+				return refused
+			}
+		}
+		n, err := c.Delete(ctx, l.t.here, l.gone)
+		if err == nil && users {
+			l.r.steps.Deleted += n
+			if len(l.freed) > 0 {
+				err = c.BlankUsers(ctx, l.freed)
+			}
+		}
+		return err
+	})
+	l.gone, l.freed = l.gone[:0], l.freed[:0]
+	if refused != nil {
+		return refused
+	}
+	return err
 }
 
 // signups is an error if there are more users here than the runs have written.
@@ -143,7 +165,7 @@ func (r *run) signups(users int64) error {
 }
 
 // writeMissing finds the changed and missing rows once more, and writes them while it reads.
-func (r *run) writeMissing(ctx context.Context, t table, since former.Floor, wanted func(*pair) bool) error {
+func (r *run) writeMissing(ctx context.Context, t table, since former.Floor) error {
 	var part []uuid.UUID
 	flush := func() error {
 		if len(part) == 0 {
@@ -158,7 +180,7 @@ func (r *run) writeMissing(ctx context.Context, t table, since former.Floor, wan
 			if p.wanted() && p.here == nil {
 				part = append(part, p.there.User)
 			}
-		} else if wanted(&p) {
+		} else if p.outdated() {
 			part = append(part, p.id)
 		}
 		if len(part) < r.Hooks.Rows {

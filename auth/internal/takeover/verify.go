@@ -74,75 +74,30 @@ func (r *run) sameIDs(ctx context.Context, t table, counts *tally) (same bool, e
 	return true, nil
 }
 
+// comparison is the samples that the comparison of all ids takes on its way.
+type comparison struct {
+	verify                 bool          // a difference is an error
+	since                  *former.Floor // of a later run, half of whose sample of users it has changed
+	users, fresh, sessions reservoir
+}
+
 // compare reads the ids on both sides once more and counts them. With verify a difference is an error, and a sample of
-// users and sessions is compared with rows that are mapped again.
+// users and sessions is compared with rows that are mapped anew.
 func (r *run) compare(ctx context.Context, verify bool) error {
 	r.result.tables = map[string]*tally{}
-	var since *former.Floor
 	half := sampleSize
-	if r.result.since != nil { // a later run: half of the users that it has changed
-		since, half = r.result.since, sampleSize/2
+	if r.result.since != nil {
+		half = sampleSize / 2
 	}
-	users, fresh, sessions := reservoir{size: sampleSize}, reservoir{size: half}, reservoir{size: sampleSize}
+	c := &comparison{
+		verify: verify,
+		since:  r.result.since,
+		users:  reservoir{size: sampleSize}, fresh: reservoir{size: half}, sessions: reservoir{size: sampleSize},
+	}
 	for _, t := range tables {
 		r.result.tables[t.name] = &tally{Left: map[string]int64{}}
 	}
 	r.progress.start("comparing ids", 0)
-	one := func(t table) error {
-		counts := r.result.tables[t.name]
-		same, err := r.sameIDs(ctx, t, counts)
-		if err != nil {
-			return err
-		}
-		if same {
-			r.progress.add(counts.There)
-			switch {
-			case !verify:
-			case t.here == store.CarriedUsers:
-				if users.ids, err = r.DB.SampleCarried(ctx, t.here, sampleSize); err == nil && since != nil {
-					fresh.ids, err = r.Source.SampleChanged(ctx, t.there, *since, half)
-				}
-			case t.here == store.CarriedSessions:
-				sessions.ids, err = r.DB.SampleCarried(ctx, t.here, sampleSize)
-			}
-			return err
-		}
-		return r.merge(ctx, t, since, true, func(p pair) error {
-			r.progress.add(1)
-			switch {
-			case p.there == nil:
-				if verify {
-					return fmt.Errorf("%s %s: it is here and no longer there", t.one, p.id)
-				}
-				return nil
-			case p.reason != "":
-				counts.There++
-				counts.Left[p.reason]++
-				if verify && p.here != nil {
-					return fmt.Errorf("%s %s: it is here and should be left out (%s)", t.one, p.id, p.reason)
-				}
-				return nil
-			}
-			if counts.There++; p.here == nil {
-				if verify {
-					return fmt.Errorf("%s %s: it is missing here", t.one, p.id)
-				}
-				counts.Left[leftForNext]++
-				return nil
-			}
-			counts.Carried++
-			switch t.here {
-			case store.CarriedUsers:
-				if users.add(p.id); p.there.Changed {
-					fresh.add(p.id)
-				}
-			case store.CarriedSessions:
-				r.result.versions[p.there.Version]++
-				sessions.add(p.id)
-			}
-			return nil
-		})
-	}
 	// Two tables at a time: each waits for its own sorting there. What concerns a table is counted by one goroutine.
 	var errs [2]error
 	var wg sync.WaitGroup
@@ -150,13 +105,13 @@ func (r *run) compare(ctx context.Context, verify bool) error {
 		wg.Go(func() {
 			for _, t := range pair {
 				if errs[i] == nil {
-					errs[i] = one(t)
+					errs[i] = r.compareTable(ctx, t, c)
 				}
 			}
 		})
 	}
 	wg.Wait()
-	for _, err := range errs { // a missing user is reported before the sessions that are missing with it
+	for _, err := range errs { // a missing user is told before the sessions that are missing with it
 		if err != nil {
 			return err
 		}
@@ -164,10 +119,72 @@ func (r *run) compare(ctx context.Context, verify bool) error {
 	if !verify {
 		return nil
 	}
-	if err := r.compareUsers(ctx, sampled(fresh.ids, users.ids)); err != nil {
+	if err := r.compareUsers(ctx, sampled(c.fresh.ids, c.users.ids)); err != nil {
 		return err
 	}
-	return r.compareSessions(ctx, sessions.ids)
+	return r.compareSessions(ctx, c.sessions.ids)
+}
+
+// compareTable compares the ids of one table: by their sums, and one by one where these differ.
+func (r *run) compareTable(ctx context.Context, t table, c *comparison) error {
+	counts := r.result.tables[t.name]
+	same, err := r.sameIDs(ctx, t, counts)
+	if err != nil {
+		return err
+	}
+	if same {
+		r.progress.add(counts.There)
+		switch {
+		case !c.verify:
+		case t.here == store.CarriedUsers:
+			if c.users.ids, err = r.DB.SampleCarried(ctx, t.here, sampleSize); err == nil && c.since != nil {
+				c.fresh.ids, err = r.Source.SampleChanged(ctx, t.there, *c.since, c.fresh.size)
+			}
+		case t.here == store.CarriedSessions:
+			c.sessions.ids, err = r.DB.SampleCarried(ctx, t.here, sampleSize)
+		}
+		return err
+	}
+	return r.merge(ctx, t, c.since, true, func(p pair) error {
+		r.progress.add(1)
+		return r.comparePair(t, &p, c, counts)
+	})
+}
+
+// comparePair counts a row of either side or both.
+func (r *run) comparePair(t table, p *pair, c *comparison, counts *tally) error {
+	switch {
+	case p.there == nil:
+		if c.verify {
+			return fmt.Errorf("%s %s: it is here and no longer there", t.one, p.id)
+		}
+		return nil
+	case p.reason != "":
+		counts.There++
+		counts.Left[p.reason]++
+		if c.verify && p.here != nil {
+			return fmt.Errorf("%s %s: it is here and should be left out (%s)", t.one, p.id, p.reason)
+		}
+		return nil
+	}
+	if counts.There++; p.here == nil {
+		if c.verify {
+			return fmt.Errorf("%s %s: it is missing here", t.one, p.id)
+		}
+		counts.Left[leftForNext]++
+		return nil
+	}
+	counts.Carried++
+	switch t.here {
+	case store.CarriedUsers:
+		if c.users.add(p.id); p.there.Changed {
+			c.fresh.add(p.id)
+		}
+	case store.CarriedSessions:
+		r.result.versions[p.there.Version]++
+		c.sessions.add(p.id)
+	}
+	return nil
 }
 
 // sampled are the changed users and others, up to the sample's size.
