@@ -316,7 +316,7 @@ func TestFormer_links(t *testing.T) {
 		h.exec(`insert into users (id, aud, created_at, updated_at, role, email, email_confirmed_at)
 			values ($1, 'authenticated', $2, $2, 'authenticated', $3, $4)`, id, h.now, email, at)
 		text := formertest.LinkToken(email, "123456")
-		formertest.CarryLink(h.exec, id, string(kind), email, text, until)
+		formertest.CarriedLink{User: id, Kind: string(kind), Address: email, Text: text, Expires: until}.Carry(h.exec)
 		return text
 	}
 	const expired = "otp_expired: Email link is invalid or has expired"
@@ -378,7 +378,7 @@ func TestFormer_pkce(t *testing.T) {
 	h.exec(`insert into flows (id, user_id, method, challenge, challenge_method, created_at, expires_at)
 		values ($1, $2, 'email/signup', $3, 's256', $4, $5)`, flow, u.ID, formertest.Challenge(u.Links[0].Verifier), h.now, until.Add(5*time.Minute))
 	text, _ := strings.CutPrefix(u.Links[0].Token, "pkce_")
-	formertest.CarryLink(h.exec, u.ID, "signup", u.Email, text, until)
+	formertest.CarriedLink{User: u.ID, Kind: "signup", Address: u.Email, Text: text, Expires: until}.Carry(h.exec)
 	h.exec("update one_time_tokens set flow_id = $1, password_hash = 'x', user_metadata = '{\"nick\": \"pk\"}' where "+
 		"user_id = $2", flow, u.ID)
 
@@ -403,7 +403,7 @@ func TestFormer_guesses(t *testing.T) {
 	u := s.User(1)
 	right := func() string {
 		text := formertest.LinkToken(u.Email, uuid.NewString())
-		formertest.CarryLink(h.exec, u.ID, "recovery", u.Email, text, until)
+		formertest.CarriedLink{User: u.ID, Kind: "recovery", Address: u.Email, Text: text, Expires: until}.Carry(h.exec)
 		return text
 	}
 	wrong := func() string { return formertest.LinkToken(u.Email, uuid.NewString()) }

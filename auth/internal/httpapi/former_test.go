@@ -154,10 +154,8 @@ func TestFormerLink(t *testing.T) {
 	s := a.moveIn()
 	u := s.User(22)
 	text := formertest.LinkToken(u.Email, "654321")
-	formertest.CarryLink(func(sql string, args ...any) {
-		storetest.Exec(t, a.db, sql, args...)
-	}, u.ID, "recovery", u.Email, text,
-		a.clock().Add(time.Hour))
+	link := formertest.CarriedLink{User: u.ID, Kind: "recovery", Address: u.Email, Text: text, Expires: a.clock().Add(time.Hour)}
+	link.Carry(func(sql string, args ...any) { storetest.Exec(t, a.db, sql, args...) })
 	a.do("GET /verify?type=recovery&token="+formertest.LinkToken(u.Email, "1"), nil).is(303, "*")
 	got := a.do("GET /verify?type=magiclink&token="+text, nil).is(303, "*")
 	if to := got.Header.Get("Location"); !strings.Contains(to, "access_token=") ||

@@ -40,31 +40,35 @@ func assign(names []string) string {
 	return strings.Join(parts, ", ")
 }
 
-// stage makes a temporary table like the columns of a table. It ends with the transaction, and so does its name: a
+// staging is a temporary table like some columns of a table. It ends with the transaction, and so does its name: a
 // pooler's next client doesn't see it.
-func stage(name, table string, names []string) string {
-	return "create temporary table " + name + " on commit drop as select " + strings.Join(names, ", ") + " from {" +
-		table +
-		"} with no data"
+type staging struct {
+	name    string
+	columns []string
+	create  statement
+}
+
+func stage(name, table string, names []string) staging {
+	return staging{name, names, define("create temporary table " + name + " on commit drop as select " +
+		strings.Join(names, ", ") + " from {" + table + "} with no data")}
 }
 
 var (
-	stageUsers      = define(stage("carried_users", "users", carriedUser))
-	stageIdentities = define(stage("carried_identities", "identities", carriedIdentity))
-	stageFactors    = define(stage("carried_factors", "factors", carriedFactor))
-	stageSessions   = define(stage("carried_sessions", "sessions", carriedSession))
-	stageFormer     = define(stage("carried_former", "former_tokens", []string{"token_mac", "session_id"}))
-	stageTokens     = define(stage("carried_tokens", "one_time_tokens", carriedToken))
-	stageFlows      = define(stage("carried_flows", "flows", carriedFlow))
+	stageUsers      = stage("carried_users", "users", carriedUser)
+	stageIdentities = stage("carried_identities", "identities", carriedIdentity)
+	stageFactors    = stage("carried_factors", "factors", carriedFactor)
+	stageSessions   = stage("carried_sessions", "sessions", carriedSession)
+	stageFormer     = stage("carried_former", "former_tokens", []string{"token_mac", "session_id"})
+	stageTokens     = stage("carried_tokens", "one_time_tokens", carriedToken)
+	stageFlows      = stage("carried_flows", "flows", carriedFlow)
 )
 
-// copyRows makes the temporary table and fills it.
-func (c *Carrier) copyRows(ctx context.Context, staging statement, name string, names []string, n int,
-	row func(i int) []any) error {
-	if _, err := c.t.tx.Exec(ctx, c.t.db.sql[staging]); err != nil {
+// copyRows makes the temporary table and fills it with n rows.
+func (c *Carrier) copyRows(ctx context.Context, into staging, n int, row func(i int) []any) error {
+	if _, err := c.t.tx.Exec(ctx, c.t.db.sql[into.create]); err != nil {
 		return err
 	}
-	_, err := c.t.tx.CopyFrom(ctx, pgx.Identifier{"pg_temp", name}, names,
+	_, err := c.t.tx.CopyFrom(ctx, pgx.Identifier{"pg_temp", into.name}, into.columns,
 		pgx.CopyFromSlice(n, func(i int) ([]any, error) { return encodeUUIDs(row(i)), nil }))
 	return err
 }
@@ -141,7 +145,7 @@ on conflict do nothing`)
 
 // Users writes users with the sign-ups that wait. Fresh: none of them is here yet, which is faster.
 func (c *Carrier) Users(ctx context.Context, list []CarriedUser, fresh bool) (w Written, err error) {
-	if err := c.copyRows(ctx, stageUsers, "carried_users", carriedUser, len(list), func(i int) []any {
+	if err := c.copyRows(ctx, stageUsers, len(list), func(i int) []any {
 		return userValues(&list[i].User)
 	}); err != nil {
 		return w, err
@@ -189,7 +193,7 @@ func (c *Carrier) tokens(ctx context.Context, tokens []NewToken) error {
 	if len(tokens) == 0 {
 		return nil
 	}
-	err := c.copyRows(ctx, stageTokens, "carried_tokens", carriedToken, len(tokens), func(i int) []any {
+	err := c.copyRows(ctx, stageTokens, len(tokens), func(i int) []any {
 		t := &tokens[i]
 		return []any{t.ID, t.User, string(t.Kind), t.Address, bytesOrNull(t.LinkHash), uuidOrNull(t.Flow),
 			uuidOrNull(t.Identity), t.PasswordHash, jsonOrNull(t.UserMetadata), t.CreatedAt, t.ExpiresAt}
@@ -207,7 +211,7 @@ on conflict do nothing`)
 
 // Identities writes identities whose users are here. Changed ones were deleted before.
 func (c *Carrier) Identities(ctx context.Context, list []Identity) (w Written, err error) {
-	err = c.copyRows(ctx, stageIdentities, "carried_identities", carriedIdentity, len(list), func(n int) []any {
+	err = c.copyRows(ctx, stageIdentities, len(list), func(n int) []any {
 		i := &list[n]
 		return []any{i.ID, i.UserID, i.Provider, i.ProviderID, i.Email, []byte(i.Data), timeOrNull(i.LastSignInAt),
 			i.CreatedAt, i.UpdatedAt}
@@ -225,7 +229,7 @@ on conflict do nothing`)
 
 // Factors writes factors whose users are here. Changed ones were deleted before.
 func (c *Carrier) Factors(ctx context.Context, list []CarriedFactor) (w Written, err error) {
-	err = c.copyRows(ctx, stageFactors, "carried_factors", carriedFactor, len(list), func(i int) []any {
+	err = c.copyRows(ctx, stageFactors, len(list), func(i int) []any {
 		f := &list[i]
 		return []any{f.ID, f.UserID, string(f.Kind), f.FriendlyName, f.Phone, bytesOrNull(f.Secret), int64(0),
 			f.CreatedAt, f.UpdatedAt, f.VerifiedAt, timeOrNull(f.LastChallengedAt)}
@@ -254,7 +258,7 @@ on conflict (token_mac) do update set session_id = excluded.session_id`)
 
 // Sessions writes sessions whose users are here, with what finds them by their tokens.
 func (c *Carrier) Sessions(ctx context.Context, list []CarriedSession, fresh bool) (w Written, err error) {
-	if err := c.copyRows(ctx, stageSessions, "carried_sessions", carriedSession, len(list), func(i int) []any {
+	if err := c.copyRows(ctx, stageSessions, len(list), func(i int) []any {
 		s := &list[i]
 		return []any{s.ID, s.UserID, s.CreatedAt, s.SecretHash[:], int64(0), s.RefreshedAt, s.UserAgent, s.IP,
 			int16(s.AAL), []byte(s.AMR), s.Tag, uuidOrNull(s.FactorID), timeOrNull(s.NotAfter)}
@@ -291,10 +295,7 @@ func (c *Carrier) Sessions(ctx context.Context, list []CarriedSession, fresh boo
 	if len(former) == 0 {
 		return w, nil
 	}
-	if err := c.copyRows(ctx, stageFormer, "carried_former", []string{"token_mac", "session_id"}, len(former),
-		func(i int) []any {
-			return former[i]
-		}); err != nil {
+	if err := c.copyRows(ctx, stageFormer, len(former), func(i int) []any { return former[i] }); err != nil {
 		return w, err
 	}
 	_, err = c.t.exec(ctx, insertCarriedFormer)
@@ -324,7 +325,7 @@ on conflict (id) do nothing`)
 // Links writes links and the flows that they continue.
 func (c *Carrier) Links(ctx context.Context, tokens []NewToken, flows []Flow) error {
 	if len(flows) > 0 {
-		err := c.copyRows(ctx, stageFlows, "carried_flows", carriedFlow, len(flows), func(i int) []any {
+		err := c.copyRows(ctx, stageFlows, len(flows), func(i int) []any {
 			f := &flows[i]
 			return []any{f.ID, f.User, f.Method, f.Challenge, f.ChallengeMethod, f.CreatedAt, f.ExpiresAt}
 		})

@@ -49,10 +49,16 @@ func Carry(t testing.TB, exec func(sql string, args ...any), root *secret.Root, 
 		uuid.New(), until, s.Now.Add(-time.Minute))
 }
 
-// CarryLink writes a link of the source's form into the daemon's tables: as a token of that
-// kind, of a user who is there.
-func CarryLink(exec func(sql string, args ...any), user uuid.UUID, kind, address, text string, expires time.Time) {
-	hash, _ := former.LinkHash(text)
+// CarriedLink is a link of the source's form, of a user who is in the daemon's tables.
+type CarriedLink struct {
+	User                uuid.UUID
+	Kind, Address, Text string
+	Expires             time.Time
+}
+
+// Carry writes it into the daemon's tables, as a token of its kind.
+func (l CarriedLink) Carry(exec func(sql string, args ...any)) {
+	hash, _ := former.LinkHash(l.Text)
 	exec(`insert into one_time_tokens (id, user_id, kind, address, link_hash, created_at, expires_at) values ($1, $2, $3, $4, $5, $6, $7)`,
-		uuid.New(), user, kind, address, hash[:], expires.Add(-time.Hour), expires)
+		uuid.New(), l.User, l.Kind, l.Address, hash[:], l.Expires.Add(-time.Hour), l.Expires)
 }
