@@ -78,58 +78,7 @@ func (s *suite) takeover(ctx context.Context, db *database, c takeoverCase) (flo
 	if err := fillTakeover(ctx, url, c); err != nil {
 		return 0, err
 	}
-	run := func(args ...string) (took time.Duration, peak float64, err error) {
-		before, err := db.meter(ctx)
-		if err != nil {
-			return 0, 0, err
-		}
-		program, err := filepath.Abs(s.testbed.authDaemon)
-		if err != nil {
-			return 0, 0, err
-		}
-		cmd := exec.CommandContext(ctx, program, args...)
-		cmd.Dir = s.testbed.dir
-		cmd.Env = []string{"DATABASE_URL=" + url, "AUTH_DB_DRIVER=postgres", "AUTH_SITE_URL=http://localhost:3000",
-			"AUTH_API_EXTERNAL_URL=http://localhost:9999", "AUTH_JWT_SECRET=0123456789abcdef0123456789abcdef",
-			"AUTH_DEV_MAILBOX=true", "AUTH_SECURITY_DB_ENCRYPTION_DECRYPTION_KEYS=" + takeoverKeyName + ":" +
-				base64.RawURLEncoding.EncodeToString(takeoverKey)}
-		began := time.Now()
-		var out bytes.Buffer
-		cmd.Stdout, cmd.Stderr = &out, &out
-		if err := cmd.Start(); err != nil {
-			return 0, 0, err
-		}
-		// Its resource usage would hold the memory of this program, which it had before it became the other one.
-		ended, watched := make(chan struct{}), make(chan struct{})
-		go func() {
-			defer close(watched)
-			for {
-				if n, err := peakRSS(cmd.Process.Pid); err == nil {
-					peak = max(peak, float64(n)/mib)
-				}
-				select {
-				case <-ended:
-					return
-				case <-time.After(20 * time.Millisecond):
-				}
-			}
-		}()
-		err = cmd.Wait()
-		close(ended)
-		<-watched
-		if err != nil {
-			return 0, 0, fmt.Errorf("auth %s: %w\n%s", strings.Join(args, " "), err, out.Bytes())
-		}
-		took = time.Since(began)
-		after, err := db.meter(ctx)
-		if err != nil {
-			return 0, 0, err
-		}
-		cpu := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
-		s.report.linef("%s: auth %s took %v, %v of CPU and %v of PostgreSQL's", c.name, strings.Join(args, " "),
-			took.Round(time.Millisecond), cpu.Round(time.Millisecond), (after.cpu - before.cpu).Round(time.Millisecond))
-		return took, peak, nil
-	}
+	run := func(args ...string) (time.Duration, float64, error) { return s.timed(ctx, db, url, c.name, args...) }
 	if _, _, err := run("migrate"); err != nil {
 		return 0, err
 	}
@@ -156,6 +105,62 @@ func (s *suite) takeover(ctx context.Context, db *database, c takeoverCase) (flo
 	s.report.atMost(c.last.Seconds(), " s", c.name+", last run, 1 % changed", []float64{last.Seconds()})
 	s.report.atMost(takeoverMemory, " MiB", c.name+", peak RSS", []float64{max(firstPeak, lastPeak)})
 	return float64(c.users) / first.Seconds(), nil
+}
+
+// timed runs auth with the arguments, on the database at url, and reports what that took; peak is its memory in MiB.
+func (s *suite) timed(ctx context.Context, db *database, url, name string, args ...string) (
+	took time.Duration, peak float64, err error,
+) {
+	before, err := db.meter(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	program, err := filepath.Abs(s.testbed.authDaemon)
+	if err != nil {
+		return 0, 0, err
+	}
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Dir = s.testbed.dir
+	cmd.Env = []string{"DATABASE_URL=" + url, "AUTH_DB_DRIVER=postgres", "AUTH_SITE_URL=http://localhost:3000",
+		"AUTH_API_EXTERNAL_URL=http://localhost:9999", "AUTH_JWT_SECRET=0123456789abcdef0123456789abcdef",
+		"AUTH_DEV_MAILBOX=true", "AUTH_SECURITY_DB_ENCRYPTION_DECRYPTION_KEYS=" + takeoverKeyName + ":" +
+			base64.RawURLEncoding.EncodeToString(takeoverKey)}
+	began := time.Now()
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &out, &out
+	if err := cmd.Start(); err != nil {
+		return 0, 0, err
+	}
+	// Its resource usage would hold the memory of this program, which it had before it became the other one.
+	ended, watched := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(watched)
+		for {
+			if n, err := peakRSS(cmd.Process.Pid); err == nil {
+				peak = max(peak, float64(n)/mib)
+			}
+			select {
+			case <-ended:
+				return
+			case <-time.After(20 * time.Millisecond):
+			}
+		}
+	}()
+	err = cmd.Wait()
+	close(ended)
+	<-watched
+	if err != nil {
+		return 0, 0, fmt.Errorf("auth %s: %w\n%s", strings.Join(args, " "), err, out.Bytes())
+	}
+	took = time.Since(began)
+	after, err := db.meter(ctx)
+	if err != nil {
+		return 0, 0, err
+	}
+	cpu := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
+	s.report.linef("%s: auth %s took %v, %v of CPU and %v of PostgreSQL's", name, strings.Join(args, " "),
+		took.Round(time.Millisecond), cpu.Round(time.Millisecond), (after.cpu - before.cpu).Round(time.Millisecond))
+	return took, peak, nil
 }
 
 const takeoverKeyName = "k1"
