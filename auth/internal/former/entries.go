@@ -31,7 +31,7 @@ const (
 // A user who might be a pending sign-up is one no more with another identity.
 var userEntries = `
 select u.id, u.id, ` + userReason + `, ({changed u}
-    or ` + unset(`u.email_confirmed_at`) + ` and ` + unset(`u.phone_confirmed_at`) + ` and u.encrypted_password <> '' and exists (
+    or ` + unset(`u.email_confirmed_at`) + ` and ` + unset(`u.phone_confirmed_at`) + ` and coalesce(u.encrypted_password, '') <> '' and exists (
         select from {S}.identities i where i.user_id = u.id and {changed i})), 0
 from {S}.users u`
 

@@ -149,10 +149,11 @@ func (db *DB) readOnly(ctx context.Context, s statement, each func(pgx.Rows) err
 }
 
 var selectOwnProcesses = define(`
-select pid from pg_stat_activity where usename = current_user and application_name = current_setting('application_name')`)
+select pid from pg_stat_activity where usename = session_user and application_name = current_setting('application_name')`)
 
 // OwnProcesses are the server's processes of connections by this role and application name, this program's among them.
 func (db *DB) OwnProcesses(ctx context.Context) (list []int32, err error) {
+	list = []int32{} // not null in SQL
 	err = db.readOnly(ctx, selectOwnProcesses, func(r pgx.Rows) error {
 		var pid int32
 		err := r.Scan(&pid)

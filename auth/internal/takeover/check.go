@@ -308,8 +308,8 @@ func (f *findings) providers(ctx context.Context) error {
 		on := r.Settings.Providers[strings.TrimSuffix(name, "_oidc")] || r.Settings.Providers[name] ||
 			r.Settings.Free[name]
 		text := "it"
-		if renamed, ok := r.m.custom[there]; ok {
-			text = "AUTH_EXTERNAL_OIDC_" + strings.ToUpper(renamed) + "_ISSUER"
+		if name != there {
+			text = "AUTH_EXTERNAL_OIDC_" + strings.ToUpper(name) + "_ISSUER"
 		}
 		if !on {
 			f.warn("%d identities of provider %s, which is off here: nobody signs in with them until %s is on",

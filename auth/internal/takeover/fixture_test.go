@@ -20,6 +20,7 @@ import (
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/auth/internal/takeover"
+	"gatehouse/shared/await"
 )
 
 // losses are what the fixture needs to be left out.
@@ -240,4 +241,13 @@ func (m *move) migrate(t *testing.T) {
 	if _, err := db.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
+}
+
+// awaitDisconnected waits until no program is connected to the database.
+func (m *move) awaitDisconnected(t testing.TB) {
+	t.Helper()
+	await.True(t, "the end of all connections", func() bool {
+		return one[int](t, m.url, `select count(*) from pg_stat_activity
+			where datname = current_database() and pid <> pg_backend_pid() and backend_type = 'client backend'`) == 0
+	})
 }

@@ -1,9 +1,11 @@
 package takeover
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -57,16 +59,13 @@ func (r *run) laterTable(ctx context.Context, t table, since former.Floor) error
 	err := r.merge(ctx, t, &since, true, func(p pair) error {
 		r.progress.add(1)
 		l.sort(&p)
-		if err := l.rewrite(ctx, r.Hooks.Rows); err != nil {
-			return err
-		}
 		return l.remove(ctx, r.Hooks.Rows)
 	})
+	if err == nil {
+		err = l.rewrite(ctx)
+	}
 	if err == nil && len(l.gone)+len(l.freed) > 0 {
 		err = l.remove(ctx, 0)
-	}
-	if err == nil {
-		err = l.rewrite(ctx, 0)
 	}
 	if err != nil {
 		return err
@@ -110,9 +109,10 @@ func (l *laterRows) sort(p *pair) {
 	}
 }
 
-// rewrite writes those who have lost an identity, if there are that many.
-func (l *laterRows) rewrite(ctx context.Context, least int) error {
-	if len(l.former) == 0 || len(l.former) < least {
+// rewrite writes those who have lost an identity. It comes before the identity is deleted here: a run that is stopped in
+// between would not find them again.
+func (l *laterRows) rewrite(ctx context.Context) error {
+	if len(l.former) == 0 {
 		return nil
 	}
 	err := l.r.writeChanged(ctx, tables[0], l.former)
@@ -124,6 +124,9 @@ func (l *laterRows) rewrite(ctx context.Context, least int) error {
 func (l *laterRows) remove(ctx context.Context, least int) error {
 	if len(l.gone) < least && len(l.freed) < least {
 		return nil
+	}
+	if err := l.rewrite(ctx); err != nil {
+		return err
 	}
 	users := l.t.here == store.CarriedUsers
 	var refused error
@@ -196,6 +199,8 @@ func (r *run) writeMissing(ctx context.Context, t table, since former.Floor) err
 
 // writeChanged writes rows by their ids; factors by their users'.
 func (r *run) writeChanged(ctx context.Context, t table, list []uuid.UUID) error {
+	slices.SortFunc(list, func(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) }) // as they are read
+	list = slices.Compact(list)
 	return r.pipe(ctx, t.name, func(ctx context.Context, pass func(batch) error) error {
 		if t.here != store.CarriedFactors {
 			return r.readChanged(ctx, t, list, pass)

@@ -5,8 +5,8 @@ import (
 	"fmt"
 	"strings"
 	"testing"
-	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"gatehouse/auth/internal/former"
@@ -40,6 +40,23 @@ func TestAhead_customProvider(t *testing.T) {
 	}
 }
 
+// Names that one of two could not have when they came stay as they came, though the other one has gone.
+func TestAhead_customProviderKept(t *testing.T) {
+	t.Parallel()
+	m := newMove(t, formertest.Newest)
+	for _, provider := range []string{"custom:a-b", "custom:a:b"} {
+		m.there(t,
+			`insert into auth.identities (provider_id, user_id, identity_data, provider) values ($1, $2, '{}', $1)`,
+			provider, m.User(1).ID)
+	}
+	m.must(t, takeover.Ahead)
+	m.there(t, "delete from auth.identities where provider = 'custom:a:b'")
+	m.must(t, takeover.Last)
+	if got := one[string](t, m.url, "select provider from identities where provider_id = 'custom:a-b'"); got != "custom:a-b" {
+		t.Errorf("custom:a-b is %s here", got)
+	}
+}
+
 // An unconfirmed user who loses the identity of an external provider is a sign-up that waits, though no row of the user
 // has changed; so is one whose identity was given to another user.
 func TestAhead_identityDeleted(t *testing.T) {
@@ -61,10 +78,45 @@ func TestAhead_identityDeleted(t *testing.T) {
 			t.Error("with an identity of an external provider it is no sign-up that waits")
 		}
 		m.there(t, strings.NewReplacer("USER", user.ID.String(), "OTHER", m.User(1).ID.String()).Replace(sql))
-		m.must(t, takeover.Last)
+		for n := 1; m.process(t, child{After: n}); n++ { // killed after each batch
+		}
 		if !waits() {
 			t.Errorf("after %s the sign-up does not wait", sql)
 		}
+	}
+}
+
+// The same of users so large that not all fit into one batch, whose identities have ids in another order.
+func TestAhead_identitiesDeletedLarge(t *testing.T) {
+	t.Parallel()
+	m := newMove(t, formertest.Newest)
+	const large = 4
+	for i := range large {
+		m.there(t, `insert into auth.users (id, aud, role, email, encrypted_password, confirmation_sent_at, created_at, updated_at, raw_app_meta_data, raw_user_meta_data)
+			values ($1, 'authenticated', 'authenticated', 'large' || $2::int || '@example.org', (select encrypted_password from auth.users where id = $3), now(), now(), now(), '{}',
+				jsonb_build_object('large', repeat('x', 6 << 20)))`, uuid.UUID{15: byte(i + 1)}, i, m.User(5).ID)
+		m.there(t, `insert into auth.identities (id, provider_id, user_id, identity_data, provider) values ($1, $2, $3, '{}', 'github')`,
+			uuid.UUID{15: byte(large - i)}, fmt.Sprint("large", i), uuid.UUID{15: byte(i + 1)})
+	}
+	m.must(t, takeover.Ahead)
+	m.there(t, "delete from auth.identities where provider_id like 'large%'")
+	m.must(t, takeover.Last)
+	if n := one[int](t, m.url, "select count(*) from users where email like 'large%' and password_hash = ''"); n != large {
+		t.Errorf("%d of %d users are sign-ups that wait", n, large)
+	}
+}
+
+// A user without a password is no sign-up that waits, whatever identity comes.
+func TestAhead_noPassword(t *testing.T) {
+	t.Parallel()
+	m := newMove(t, formertest.Newest)
+	user := m.User(5)
+	m.there(t, "update auth.users set encrypted_password = null where id = $1", user.ID)
+	m.must(t, takeover.Ahead)
+	m.there(t, `insert into auth.identities (provider_id, user_id, identity_data, provider) values ('5005', $1, '{}', 'github')`, user.ID)
+	m.must(t, takeover.Last)
+	if n := one[int](t, m.url, "select count(*) from identities where provider_id = '5005'"); n != 1 {
+		t.Errorf("%d identities came, want 1", n)
 	}
 }
 
@@ -169,20 +221,21 @@ func TestRun_indexes(t *testing.T) {
 	} {
 		m.there(t, sql)
 	}
+	tables := []string{"auth.users", "auth.identities", "auth.sessions", "users", "identities", "sessions"}
+	scans := func(table string) int {
+		return one[int](t, m.url, "select seq_scan from pg_stat_user_tables where relid = $1::regclass", table)
+	}
+	m.awaitDisconnected(t) // which is when the server has counted
+	before := map[string]int{}
+	for _, table := range tables {
+		before[table] = scans(table)
+	}
 	const batches = 40
 	m.must(t, takeover.Ahead, func(o *takeover.Options) { o.Hooks.Rows = 20000 / batches })
-	for _, table := range []string{"auth.users", "auth.identities", "auth.sessions", "users", "identities",
-		"sessions"} {
-		var scans int
-		for range 50 { // the server counts a little later
-			if scans = one[int](t, m.url, "select seq_scan from pg_stat_user_tables where relid = $1::regclass",
-				table); scans > 0 {
-				break
-			}
-			time.Sleep(20 * time.Millisecond)
-		}
-		if scans >= batches {
-			t.Errorf("%s was read whole %d times, in %d batches", table, scans, batches)
+	m.awaitDisconnected(t)
+	for _, table := range tables {
+		if n := scans(table) - before[table]; n >= batches {
+			t.Errorf("%s was read whole %d times, in %d batches", table, n, batches)
 		}
 	}
 }
@@ -199,6 +252,7 @@ func TestWarnings_hiddenConnections(t *testing.T) {
 	if o := m.must(t, takeover.Ahead); strings.Contains(o.log, "connections") {
 		t.Errorf("the program's own connections are warned of:\n%s", o.log)
 	}
+	m.awaitDisconnected(t)
 	held, err := pgx.Connect(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)

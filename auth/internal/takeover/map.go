@@ -196,10 +196,14 @@ func customProviders(names []string, ours map[string]bool, decided map[string]st
 		uses[short(name)]++
 	}
 	for _, name := range names {
-		s := short(name)
-		if _, taken := ours[s]; !taken && s != "" && uses[s] == 1 {
-			renamed[name] = s
+		if _, ok := decided[name]; ok {
+			continue
 		}
+		s := short(name)
+		if _, taken := ours[s]; taken || s == "" || uses[s] > 1 {
+			s = name
+		}
+		renamed[name] = s
 	}
 	return renamed
 }

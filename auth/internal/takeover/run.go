@@ -133,7 +133,11 @@ func (r *run) finish(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	// The look comes last, since comparing takes a while. A service that still writes is why the sides differ.
+	// The look comes last, since comparing takes a while, and transactions may have begun meanwhile. A service that still
+	// writes is why the sides differ.
+	if err := r.awaitWriters(ctx); err != nil {
+		return err
+	}
 	if err := r.lastLook(ctx); err != nil {
 		return err
 	}
