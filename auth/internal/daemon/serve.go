@@ -139,7 +139,7 @@ func Serve(ctx context.Context, o Options) (err error) {
 	}
 	server, address, err := d.openAPI(ctx, &wg, failed)
 	if err != nil {
-		return err
+		return stopped(ctx, err)
 	}
 	d.runBackground(background, &wg, o)
 	wg.Go(func() { d.watchTakeover(background, takeoverEvery, failed) })
@@ -185,7 +185,7 @@ func (d *daemon) openAPI(ctx context.Context, wg *sync.WaitGroup, failed chan<- 
 	c := d.config.Load()
 	listener, err := httpx.Listen(ctx, "tcp", hostPort(c.API.Host, c.API.Port))
 	if err != nil {
-		return nil, "", stopped(ctx, fmt.Errorf("PORT: %w", err))
+		return nil, "", fmt.Errorf("PORT: %w", err)
 	}
 	server := httpx.NewServer(httpx.Closing(d.api, d.draining.Load), timeouts(c.HTTP.MaxDuration), d.log.Logger)
 	wg.Go(func() {

@@ -1,0 +1,32 @@
+package daemon
+
+import (
+	"context"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+
+	"gatehouse/auth/internal/config"
+)
+
+// A port that is taken is an error, also for a daemon that is being stopped: there is no server to stop then.
+func TestOpenAPI_portTaken(t *testing.T) {
+	taken, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer taken.Close()
+	stopping, stop := context.WithCancel(t.Context())
+	stop()
+	for name, ctx := range map[string]context.Context{"start": t.Context(), "stop": stopping} {
+		d := new(daemon)
+		c := new(config.Config)
+		c.API.Host, c.API.Port = "127.0.0.1", taken.Addr().(*net.TCPAddr).Port
+		d.config.Store(c)
+		server, address, err := d.openAPI(ctx, new(sync.WaitGroup), nil)
+		if err == nil || !strings.HasPrefix(err.Error(), "PORT: ") || server != nil || address != "" {
+			t.Errorf("%s: %v, %q, %v, want an error of PORT", name, server, address, err)
+		}
+	}
+}
