@@ -112,8 +112,8 @@ type Watchers struct {
 
 // Decision is a decided request. All of it belongs to the request and is read before Note returns.
 type Decision struct {
-	// At is when the request arrived.
-	At       time.Time
+	// At is when the request arrived, Done when it was decided.
+	At, Done time.Time
 	Request  *rls.Request
 	Response *rls.Response
 	// Set is the rules in force, Domain those of the request's domain, nil for one that is not configured.

@@ -42,7 +42,7 @@ descriptors:
 // decision decides a request of the short form "user=ann,k=v|path=/x": rules are found, codes are OK.
 func decision(t testing.TB, rules *limits.Rules, domain, descriptors string) *Decision {
 	t.Helper()
-	d := &Decision{At: testNow, Request: &rls.Request{Domain: domain}, Response: &rls.Response{Overall: rls.OK},
+	d := &Decision{At: testNow, Done: testNow, Request: &rls.Request{Domain: domain}, Response: &rls.Response{Overall: rls.OK},
 		Set:    rules,
 		Domain: rules.Domain(domain)}
 	for text := range strings.SplitSeq(descriptors, "|") {

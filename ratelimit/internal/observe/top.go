@@ -33,7 +33,7 @@ func newTop(keys int) *Top {
 // note counts the hits of a decision. A descriptor counts once, by the texts of its counter key; limits that share a
 // counter thereby share a place, and so do those of one list.
 func (t *Top) note(d *Decision, buf []byte) []byte {
-	now := d.At.Unix() / 60
+	now := d.Done.Unix() / 60
 	for i, rule := range d.Rules {
 		hits := d.hits(i)
 		if rule == nil || rule.Unlimited || hits == 0 {

@@ -21,7 +21,7 @@ func TestTop(t *testing.T) {
 	note := func(second int, descriptors string, hits uint32) {
 		t.Helper()
 		d := decision(t, rules, "shop", descriptors)
-		d.At, d.Request.HitsAddend = testNow.Add(time.Duration(second)*time.Second), hits
+		d.Done, d.Request.HitsAddend = testNow.Add(time.Duration(second)*time.Second), hits
 		o.Watching().Note(d, nil)
 	}
 	f := func(second int, domain string, want ...TopKey) {
@@ -60,7 +60,7 @@ func TestTop(t *testing.T) {
 	f(1000, "")
 
 	d := decision(t, rules, "shop", "user=refund|user=own|user=looks")
-	d.At = testNow.Add(1001 * time.Second)
+	d.Done = testNow.Add(1001 * time.Second)
 	d.Request.Descriptors[0].Negative = true
 	d.Request.Descriptors[1].HasLimit, d.Rules[1] = true, new(limits.Rule)
 	rules.Override(d.Rules[1], rls.Override{PerUnit: 3, Unit: rls.Hour})
@@ -75,7 +75,7 @@ func TestTop_clock(t *testing.T) {
 	note := func(minute int, descriptors string) {
 		t.Helper()
 		d := decision(t, rules, "shop", descriptors)
-		d.At = testNow.Add(time.Duration(minute) * time.Minute)
+		d.Done = testNow.Add(time.Duration(minute) * time.Minute)
 		o.Watching().Note(d, nil)
 	}
 	f := func(minute int, want ...string) {
@@ -138,7 +138,7 @@ func TestTop_reading(t *testing.T) {
 	top.mu.Unlock()
 	for i := range 5 {
 		d = decision(t, rules, "shop", "user=bob")
-		d.At = testNow.Add(time.Duration(i+1) * time.Minute)
+		d.Done = testNow.Add(time.Duration(i+1) * time.Minute)
 		o.Watching().Note(d, nil)
 	}
 	if got := read.slots[0].key().Entries[0].Value; got != "ann" || len(read.slots) != 1 {

@@ -132,7 +132,7 @@ func (s *Service) show(c *Call, err error) {
 		s.sampler.note(c, rules, err)
 	}
 	if w := s.observer.Watching(); w != nil && err == nil {
-		d := observe.Decision{At: c.At, Request: &c.Request, Response: &c.Response, Set: rules, Domain: c.domain,
+		d := observe.Decision{At: c.At, Done: c.Done, Request: &c.Request, Response: &c.Response, Set: rules, Domain: c.domain,
 			Rules: c.rules}
 		if w.Counting() {
 			c.shown = c.counterKeys(c.shown[:0])
