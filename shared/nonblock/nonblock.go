@@ -1,8 +1,8 @@
-// Package nonblock reads and writes sockets that never block, without telling the scheduler.
+// Package nonblock reads and writes sockets that never block, without announcing it to the scheduler.
 //
 // A system call that may block is announced to the scheduler, and the first one after a pause also wakes its monitor
 // thread, which then looks around every 20 µs for a while. A daemon that gets a few thousand calls a second pauses
-// between most of them. The calls of this package return at once whatever the peer does, so nobody need know.
+// between most of them. The calls of this package return at once whatever the peer does, so the scheduler need not know.
 package nonblock
 
 import (

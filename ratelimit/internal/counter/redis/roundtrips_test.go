@@ -55,13 +55,13 @@ func newRelay(t *testing.T, server string) *relay {
 
 // requests passes on what is written at once, and counts its commands first: their answers come later.
 func (r *relay) requests(to io.Writer, from io.Reader) {
-	buf := make([]byte, 64<<10)
+	buf, rest := make([]byte, 64<<10), ""
 	for {
 		n, err := from.Read(buf)
 		if err != nil {
 			return
 		}
-		r.note(string(buf[:n]))
+		rest = r.note(rest + string(buf[:n]))
 		if _, err := to.Write(buf[:n]); err != nil {
 			return
 		}
@@ -71,11 +71,14 @@ func (r *relay) requests(to io.Writer, from io.Reader) {
 // commandName is the name of a command, which is an array of strings.
 var commandName = regexp.MustCompile(`\*\d+\r\n\$\d+\r\n([A-Z]+)\r\n`)
 
-func (r *relay) note(text string) {
+// note returns what may be the beginning of a command.
+func (r *relay) note(text string) (rest string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, m := range commandName.FindAllStringSubmatch(text, -1) {
-		if name := m[1]; name != "PING" && name != "HELLO" { // of an idle connection, or a new one
+	rest = text
+	for _, m := range commandName.FindAllStringSubmatchIndex(text, -1) {
+		rest = text[m[1]:]
+		if name := text[m[2]:m[3]]; name != "PING" && name != "HELLO" { // of an idle connection, or a new one
 			r.commands = append(r.commands, name)
 			if r.answered {
 				r.trips++
@@ -83,6 +86,7 @@ func (r *relay) note(text string) {
 			r.answered = false
 		}
 	}
+	return rest
 }
 
 func (r *relay) answers(to io.Writer, from io.Reader) {
