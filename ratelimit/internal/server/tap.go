@@ -62,7 +62,15 @@ func (s stream) send(l *observe.Listener, r *http.Request, lasts time.Duration) 
 	if s.flush() != nil { // the header at once
 		return
 	}
+loop:
 	for {
+		select { // the end goes first: there may always be another line
+		case <-end.C:
+			break loop
+		case <-l.Ended():
+			break loop
+		default:
+		}
 		select {
 		case line := <-l.Lines():
 			if s.lines(l, line) != nil {
@@ -73,15 +81,14 @@ func (s stream) send(l *observe.Listener, r *http.Request, lasts time.Duration) 
 				return
 			}
 		case <-end.C:
-			s.rest(l)
-			return
+			break loop
 		case <-l.Ended():
-			s.rest(l)
-			return
+			break loop
 		case <-r.Context().Done():
 			return
 		}
 	}
+	s.rest(l)
 }
 
 // lines writes a line, and those that wait behind it, for a moment: behind a slow reader there are always some.
