@@ -57,7 +57,7 @@ deps: # rewrites the lists that check compares
 docs: # writes the tables of the daemons' docs/settings.md that check compares
 	@go test $(configs) -count 1 -run '^TestDocs_settingsTables$$' -update
 
-bench: build # Go benchmarks, then whole daemons against their budgets; under 35 minutes
+bench: build # Go benchmarks, then whole daemons against their budgets; some 45 minutes
 	@.ci/need redis-server memcached redis-benchmark initdb
 	@go build -o .run/bench ./bench
 	@exec .run/bench $(BENCHFLAGS)
