@@ -68,20 +68,40 @@ type output struct {
 	err      error
 }
 
+// connect opens our tables and the source; the caller closes both.
+func (m *move) connect(t testing.TB) (*store.DB, *former.Source) {
+	t.Helper()
+	db, err := store.Open(t.Context(), store.Options{URL: m.url,
+		Settings: store.Settings{Namespace: m.namespace, MaxConns: 4}, Name: former.ApplicationName})
+	if err != nil {
+		t.Fatal(err)
+	}
+	source, err := former.OpenSource(t.Context(), m.sourceURL, m.Schema)
+	if err != nil {
+		db.Close()
+		t.Fatal(err)
+	}
+	return db, source
+}
+
+// atOnce is the dump of other tables in the same schema into which the source is carried in one run.
+func (m *move) atOnce(t *testing.T) map[string][]string {
+	t.Helper()
+	other := &move{Source: m.Source, url: m.url, sourceURL: m.sourceURL, namespace: "other_"}
+	other.migrate(t)
+	other.must(t, takeover.Last)
+	rows := map[string][]string{}
+	for name, list := range other.dump(t) {
+		rows[strings.TrimPrefix(name, "other_")] = list
+	}
+	return rows
+}
+
 // run is one run of the command, in this process.
 func (m *move) run(t *testing.T, mode takeover.Mode, change ...func(*takeover.Options)) output {
 	t.Helper()
-	ctx := t.Context()
-	db, err := store.Open(ctx, store.Options{URL: m.url, Settings: store.Settings{Namespace: m.namespace, MaxConns: 4},
-		Name: former.ApplicationName})
-	if err != nil {
-		t.Fatal(err)
-	}
+	db, source := m.connect(t)
 	defer db.Close()
-	source, err := former.OpenSource(ctx, m.sourceURL, m.Schema)
-	if err != nil {
-		t.Fatal(err)
-	}
 	defer source.Close()
 	var out, log bytes.Buffer
 	o := takeover.Options{Mode: mode, Source: source, DB: db, Settings: settings(t), LeaveOut: losses, Out: &out,
@@ -90,7 +110,7 @@ func (m *move) run(t *testing.T, mode takeover.Mode, change ...func(*takeover.Op
 	for _, f := range change {
 		f(&o)
 	}
-	err = takeover.Run(ctx, o)
+	err := takeover.Run(t.Context(), o)
 	source.Close()
 	got := output{out.String(), log.String(), err}
 	m.private(t, got)

@@ -17,15 +17,8 @@ func TestGroups(t *testing.T) {
 	ctx := t.Context()
 	m := newMove(t, formertest.Newest)
 	m.must(t, takeover.Last)
-	db, err := store.Open(ctx, store.Options{URL: m.url, Settings: store.Settings{MaxConns: 2}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	db, source := m.connect(t)
 	defer db.Close()
-	source, err := former.OpenSource(ctx, m.sourceURL, m.Schema)
-	if err != nil {
-		t.Fatal(err)
-	}
 	defer source.Close()
 	if err := source.Inspect(ctx); err != nil {
 		t.Fatal(err)

@@ -10,7 +10,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"gatehouse/auth/internal/former"
 	"gatehouse/auth/internal/former/formertest"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/takeover"
@@ -84,14 +83,7 @@ func TestTwoProcesses(t *testing.T) {
 		errs[0].err.Error() != "another process goes on with this takeover" {
 		t.Errorf("the first: %v, the second: %v", errs[0].err, errs[1].err)
 	}
-	alone := &move{Source: m.Source, url: m.url, sourceURL: m.sourceURL, namespace: "other_"}
-	alone.migrate(t)
-	alone.must(t, takeover.Last)
-	want := map[string][]string{}
-	for name, rows := range alone.dump(t) {
-		want[strings.TrimPrefix(name, "other_")] = rows
-	}
-	same(t, m.dump(t), want)
+	same(t, m.dump(t), m.atOnce(t))
 }
 
 // A run that is stopped finishes its batch, says so, and goes on later.
@@ -100,18 +92,11 @@ func TestStopped(t *testing.T) {
 	m := newMove(t, formertest.Newest)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	db, err := store.Open(ctx, store.Options{URL: m.url, Settings: store.Settings{MaxConns: 4}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	db, source := m.connect(t)
 	defer db.Close()
-	source, err := former.OpenSource(ctx, m.sourceURL, "auth")
-	if err != nil {
-		t.Fatal(err)
-	}
 	defer source.Close()
 	var out, log strings.Builder
-	err = takeover.Run(ctx, takeover.Options{Mode: takeover.Ahead, Source: source, DB: db, Settings: settings(t),
+	err := takeover.Run(ctx, takeover.Options{Mode: takeover.Ahead, Source: source, DB: db, Settings: settings(t),
 		LeaveOut: losses, Out: &out,
 		Log: &log, Hooks: takeover.Hooks{Rows: 10, Writing: func(step string) {
 			if step == "users" {
