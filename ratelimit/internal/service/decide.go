@@ -9,7 +9,6 @@ import (
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/decide"
 	"gatehouse/ratelimit/internal/limits"
-	"gatehouse/ratelimit/internal/observe"
 	"gatehouse/ratelimit/internal/rls"
 )
 
@@ -119,40 +118,6 @@ func (s *Service) Immediate() bool {
 	}
 	_, ok := (*store).(counter.Immediate)
 	return ok
-}
-
-// watched says whether decided and refused requests go to the log of requests or to an operator. It is inlined: without
-// either, a request pays for two pointer reads.
-func (s *Service) watched() bool { return s.sampler != nil || s.observer.Watching() != nil }
-
-// show shows a request to both.
-func (s *Service) show(c *Call, err error) {
-	rules := s.rules.Load()
-	if s.sampler != nil {
-		s.sampler.note(c, rules, err)
-	}
-	if w := s.observer.Watching(); w != nil && err == nil {
-		d := observe.Decision{At: c.At, Done: c.Done, Request: &c.Request, Response: &c.Response, Set: rules, Domain: c.domain,
-			Rules: c.rules}
-		if w.Counting() {
-			c.shown = c.counterKeys(c.shown[:0])
-			d.Keys = c.shown
-		}
-		c.scratch = w.Note(&d, c.scratch)
-	}
-}
-
-// counterKeys appends the key of a counter of each descriptor that needed the store, nil for others.
-func (c *Call) counterKeys(dst [][]byte) [][]byte {
-	for range c.rules {
-		dst = append(dst, nil)
-	}
-	for i := range c.plan {
-		if p := &c.plan[i]; p.hit >= 0 {
-			dst[p.descriptor] = c.batch.Hits[p.hit].Key
-		}
-	}
-	return dst
 }
 
 func (s *Service) decide(ctx context.Context, c *Call) error {
