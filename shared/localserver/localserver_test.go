@@ -11,9 +11,10 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"go.uber.org/goleak"
+
+	"gatehouse/shared/await"
 )
 
 func redis(t *testing.T, o RedisOptions) *Server {
@@ -173,14 +174,15 @@ func TestServer_parentPanics(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	deadline := time.Now().Add(5 * time.Second)
-	for state := procState(t, pid); state != "" && state != "Z"; state = procState(t, pid) {
-		if time.Now().After(deadline) {
+	t.Cleanup(func() {
+		if t.Failed() {
 			syscall.Kill(pid, syscall.SIGKILL)
-			t.Fatal("the server outlived its program")
 		}
-		time.Sleep(time.Millisecond)
-	}
+	})
+	await.True(t, "the server ends with its program", func() bool {
+		state := procState(t, pid)
+		return state == "" || state == "Z"
+	})
 }
 
 func TestMemcached(t *testing.T) {

@@ -3,6 +3,7 @@ package localserver
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"os"
 	"os/exec"
@@ -47,12 +48,7 @@ func TestPostgres(t *testing.T) {
 	}
 	for _, pid := range append(s.family(), s.PID()) {
 		// The kernel stops a process when it next runs.
-		for deadline := time.Now().Add(5 * time.Second); procState(t, pid) != "T"; time.Sleep(time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Errorf("process %d is in state %s after Stop", pid, procState(t, pid))
-				break
-			}
-		}
+		await.True(t, fmt.Sprintf("process %d is stopped", pid), func() bool { return procState(t, pid) == "T" })
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
 	defer cancel()

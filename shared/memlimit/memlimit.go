@@ -21,9 +21,9 @@ import (
 // The floor never exceeds half of the memory the process may use: GOMEMLIMIT, else the container's.
 // Without GOMEMLIMIT nine tenths of the container's limit become Go's, with or without a floor.
 func KeepHeapFloor(floor int64) {
-	floor = min(floor, memoryLimit()/2)
-	if debug.SetMemoryLimit(-1) == math.MaxInt64 && memoryLimit() < math.MaxInt64 {
-		debug.SetMemoryLimit(memoryLimit() / 10 * 9) // at its own limit a container is killed
+	floor = min(floor, Limit()/2)
+	if debug.SetMemoryLimit(-1) == math.MaxInt64 && Limit() < math.MaxInt64 {
+		debug.SetMemoryLimit(Limit() / 10 * 9) // at its own limit a container is killed
 	}
 	if floor > 0 {
 		pace(floor)
@@ -41,8 +41,9 @@ func pace(floor int64) {
 	runtime.AddCleanup(sentinel, pace, floor)
 }
 
-// memoryLimit is what the process may use: GOMEMLIMIT, else the control group's limit, else no limit.
-func memoryLimit() int64 {
+// Limit is the memory that the process may use, in bytes: GOMEMLIMIT or the control group's limit, whichever is less,
+// else math.MaxInt64.
+func Limit() int64 {
 	limit := debug.SetMemoryLimit(-1)
 	for _, file := range []string{"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"} {
 		b, err := os.ReadFile(file)

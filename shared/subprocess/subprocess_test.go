@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+
+	"gatehouse/shared/await"
 )
 
 // TestMain lets the test binary be its own child: with CHILD set it starts a child itself, says its
@@ -85,14 +87,13 @@ func TestEndsWithOwner(t *testing.T) {
 	io.Copy(io.Discard, out) // the child holds no part of this pipe
 	owner.Wait()
 	// The kernel signals it at once; init needs a moment to collect it.
-	for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
-		if errors.Is(err, os.ErrNotExist) || strings.Contains(string(stat), ") Z ") {
-			return
-		}
-		if time.Now().After(deadline) {
+	t.Cleanup(func() {
+		if t.Failed() {
 			syscall.Kill(pid, syscall.SIGKILL)
-			t.Fatalf("child %d is alive 10 s after its owner was killed: %s", pid, stat)
 		}
-	}
+	})
+	await.True(t, "the child ends with its owner", func() bool {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+		return errors.Is(err, os.ErrNotExist) || strings.Contains(string(stat), ") Z ")
+	})
 }
