@@ -127,24 +127,15 @@ func TestRefresh_databaseUnavailable(t *testing.T) {
 				_, err = conn.Exec(t.Context(), sql)
 				must(t, err)
 			}
-			must(t, awaitSetting(pg.PostgresURL("postgres"), "default_transaction_read_only", value))
+			await.True(t, "new transactions of new connections see the setting", func() bool {
+				got, err := rowsOnce[string](pg.PostgresURL("postgres"),
+					`select current_setting('default_transaction_read_only')`)
+				return err == nil && got[0] == value
+			})
 		}
 		set("on")
 		return func() { set("off") }
 	})
-}
-
-// awaitSetting waits until new transactions of new connections see a setting.
-func awaitSetting(url, name, value string) error {
-	for end := time.Now().Add(20 * time.Second); ; time.Sleep(20 * time.Millisecond) {
-		got, err := rowsOnce[string](url, `select current_setting($1)`, name)
-		if err == nil && got[0] == value {
-			return nil
-		}
-		if time.Now().After(end) {
-			return fmt.Errorf("%s is %v, %v", name, got, err)
-		}
-	}
 }
 
 // inbox reads the daemon's mailbox.

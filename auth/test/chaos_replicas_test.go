@@ -129,7 +129,7 @@ func TestReplicasLimits(t *testing.T) {
 			told := r.at(30, 30, path, func(int) string { return body })
 			// A sign-up hashes; one that finds the queue full is answered to retry, and runs into the pause then.
 			if told["200"] != 1 || told[refusal] == 0 || told["200"]+told[refusal]+
-				told["503 server_busy"]+told["503 service_unavailable"] != 30 {
+				told["503 over_capacity"]+told["503 service_unavailable"] != 30 {
 				t.Errorf("%s %s: %v; want one 200, else %s", path, body, told, refusal)
 			}
 			if told := r.at(3, 1, path, func(int) string { return body }); told[refusal] != 3 {

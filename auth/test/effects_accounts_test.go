@@ -3,7 +3,6 @@ package test
 import (
 	"encoding/base64"
 	"encoding/json"
-	"fmt"
 	"net/http"
 	"net/http/httptest"
 	"net/url"
@@ -101,7 +100,7 @@ func TestEffects_tokens(t *testing.T) {
 	d := startTuned(t)
 	d.with(t, "AUTH_MAILER_AUTOCONFIRM=true", "AUTH_JWT_AUD=team", "AUTH_JWT_ISSUER=https://issuer.test",
 		"AUTH_JWT_DEFAULT_GROUP_NAME=member",
-		"AUTH_JWT_ALGORITHM=HS256", "AUTH_JWT_KEY_ID=k1", "AUTH_JWT_EXP=77", "AUTH_JWT_ADMIN_ROLES=root")
+		"AUTH_JWT_ALGORITHM=HS256", "AUTH_JWT_KEY_ID=k1", "AUTH_JWT_EXP=77")
 	a := d.want(t, 200, "POST", "/signup", "", credentials(d.unusedAddress(), horse))
 	header, claims := tokenParts(t, a.str("access_token"))
 	life, _ := claims["exp"].(float64)
@@ -113,23 +112,6 @@ func TestEffects_tokens(t *testing.T) {
 	if header["alg"] != "HS256" || header["kid"] != "k1" {
 		t.Errorf("header %v", header)
 	}
-	d.want(t, 200, "GET", "/admin/users", d.admin(t, "root"), "")
-	d.refuses(t, "not_admin", "GET", "/admin/users", d.admin(t, "service_role"), "")
-
-	for _, setting := range []string{"AUTH_JWT_ADMIN_REQUIRE_AAL2=false", "AUTH_JWT_ADMIN_REQUIRE_AAL2=true"} {
-		d.with(t, "AUTH_MAILER_AUTOCONFIRM=true", setting)
-		email := d.unusedAddress()
-		id := d.want(t, 200, "POST", "/signup", "",
-			credentials(email, horse)).body["user"].(map[string]any)["id"].(string)
-		d.want(t, 200, "PUT", "/admin/users/"+id, d.admin(t, "service_role"), `{"role":"supabase_admin"}`)
-		access := d.want(t, 200, "POST", "/token?grant_type=password", "",
-			credentials(email, horse)).str("access_token")
-		if setting == "AUTH_JWT_ADMIN_REQUIRE_AAL2=false" {
-			d.want(t, 200, "GET", "/admin/users", access, "")
-		} else {
-			d.refuses(t, "insufficient_aal", "GET", "/admin/users", access, "")
-		}
-	}
 }
 
 func TestEffects_passwords(t *testing.T) {
@@ -138,194 +120,27 @@ func TestEffects_passwords(t *testing.T) {
 	const auto = "AUTH_MAILER_AUTOCONFIRM=true"
 	d.with(t, auto)
 	d.want(t, 200, "POST", "/signup", "", credentials(d.unusedAddress(), "password1"))
-	d.refuses(t, "weak_password", "POST", "/admin/users", d.admin(t, "service_role"),
-		credentials(d.unusedAddress(), "x"))
 	d.with(t, auto, "AUTH_PASSWORD_MIN_LENGTH=12")
 	d.refuses(t, "weak_password", "POST", "/signup", "", credentials(d.unusedAddress(), "eleven char"))
 	d.want(t, 200, "POST", "/signup", "", credentials(d.unusedAddress(), "twelve chars"))
 	d.with(t, auto, "AUTH_PASSWORD_COMMON_REFUSED=true")
 	d.refuses(t, "weak_password", "POST", "/signup", "", credentials(d.unusedAddress(), "password1"))
-	d.with(t, auto, "AUTH_PASSWORD_POLICY_FOR_ADMIN=false")
-	d.want(t, 200, "POST", "/admin/users", d.admin(t, "service_role"), credentials(d.unusedAddress(), "x"))
-
-	signUp := func() (email, access string) {
-		t.Helper()
-		email = d.unusedAddress()
-		return email, d.want(t, 200, "POST", "/signup", "", credentials(email, horse)).str("access_token")
-	}
-	const change = `{"password":"another horse"}`
-	email, first := signUp()
-	other := d.want(t, 200, "POST", "/token?grant_type=password", "", credentials(email, horse)).str("access_token")
-	d.want(t, 200, "PUT", "/user", first, change)
-	d.refuses(t, "session_not_found", "GET", "/user", other, "")
-	d.with(t, auto, "AUTH_SECURITY_PASSWORD_CHANGE_ENDS_SESSIONS=false")
-	email, first = signUp()
-	other = d.want(t, 200, "POST", "/token?grant_type=password", "", credentials(email, horse)).str("access_token")
-	d.want(t, 200, "PUT", "/user", first, change)
-	d.want(t, 200, "GET", "/user", other, "")
-	d.with(t, auto, "AUTH_SECURITY_UPDATE_PASSWORD_REQUIRE_CURRENT_PASSWORD=true")
-	_, first = signUp()
-	if a, err := call("PUT", d.http+"/user", first, change); err != nil || a.status < 400 {
-		t.Error(a.text, err)
-	}
-	d.with(t, auto, "AUTH_RATE_LIMIT_PASSWORD_PER_ACCOUNT=1")
-	email, _ = signUp()
-	d.refuses(t, "invalid_credentials", "POST", "/token?grant_type=password", "", credentials(email, "wrong"))
-	d.refuses(t, "over_request_rate_limit", "POST", "/token?grant_type=password", "", credentials(email, "wrong"))
 }
 
-func TestEffects_sessions(t *testing.T) {
+func TestEffects_enroll(t *testing.T) {
 	t.Parallel()
 	d := startTuned(t)
-	f := func(ends bool, setting string) {
-		t.Helper()
-		d.with(t, "AUTH_MAILER_AUTOCONFIRM=true", setting)
-		email := d.unusedAddress()
-		first := d.want(t, 200, "POST", "/signup", "", credentials(email, horse)).str("access_token")
-		d.want(t, 200, "POST", "/token?grant_type=password", "", credentials(email, horse))
-		a, err := call("GET", d.http+"/user", first, "")
-		if err != nil || (a.status == 200) == ends {
-			t.Errorf("%s: %d %s", setting, a.status, a.text)
-		}
-	}
-	f(false, "")
-	f(true, "AUTH_SESSIONS_MAX_PER_USER=1")
-	f(false, "AUTH_SESSIONS_MAX_PER_USER=2")
-	for setting, want := range map[string]int{"": 200, "AUTH_SESSIONS_SINGLE_PER_USER=true": 400} {
-		d.with(t, "AUTH_MAILER_AUTOCONFIRM=true", setting)
-		email := d.unusedAddress()
-		first := d.want(t, 200, "POST", "/signup", "", credentials(email, horse)).str("refresh_token")
-		d.want(t, 200, "POST", "/token?grant_type=password", "", credentials(email, horse))
-		a, err := call("POST", d.http+"/token?grant_type=refresh_token", "", `{"refresh_token":"`+first+`"}`)
-		if err != nil || a.status != want {
-			t.Errorf("%s: %v %d %s", setting, err, a.status, a.text)
-		}
-	}
-
 	d.with(t, "AUTH_MAILER_AUTOCONFIRM=true", "AUTH_MFA_TOTP_ENROLL_ENABLED=false")
 	access := d.want(t, 200, "POST", "/signup", "", credentials(d.unusedAddress(), horse)).str("access_token")
 	d.refuses(t, "mfa_totp_enroll_not_enabled", "POST", "/factors", access, `{"factor_type":"totp"}`)
-	d.with(t, "AUTH_MAILER_AUTOCONFIRM=true", "AUTH_MFA_MAX_ENROLLED_FACTORS=1")
-	d.want(t, 200, "POST", "/factors", access, `{"factor_type":"totp","friendly_name":"a"}`)
-	if a, err := call("POST", d.http+"/factors", access, `{"factor_type":"totp","friendly_name":"b"}`); err != nil ||
-		a.status != 422 {
-		t.Error(a.text, err)
-	}
-}
-
-func TestEffects_signInMethods(t *testing.T) {
-	t.Parallel()
-	d := startTuned(t)
-	signUp := func(email string) string { return credentials(email, horse) }
-	d.with(t, "AUTH_EXTERNAL_EMAIL_ENABLED=false")
-	d.refuses(t, "email_provider_disabled", "POST", "/signup", "", signUp(d.unusedAddress()))
-	d.with(t, "AUTH_EXTERNAL_EMAIL_AUTHORIZED_ADDRESSES=mia@example.org")
-	d.refuses(t, "email_address_not_authorized", "POST", "/signup", "", signUp(d.unusedAddress()))
-	d.want(t, 200, "POST", "/signup", "", signUp("mia+1@example.org"))
-	d.with(t, "AUTH_EXTERNAL_EMAIL_MAGIC_LINK_ENABLED=false")
-	if a, err := call("POST", d.http+"/magiclink", "", `{"email":"mia+1@example.org"}`); err != nil || a.status != 422 {
-		t.Errorf("%d %s %v", a.status, a.text, err)
-	}
-	d.with(t, "")
-	unknown := `{"email":"nobody@example.org","create_user":false}`
-	d.refuses(t, "otp_disabled", "POST", "/otp", "", unknown)
-	d.with(t, "AUTH_SECURITY_HIDE_UNKNOWN_ON_OTP=true")
-	d.want(t, 200, "POST", "/otp", "", unknown)
-	d.refuses(t, "email_not_confirmed", "POST", "/token?grant_type=password", "", signUp("mia+1@example.org"))
-	d.with(t, "AUTH_SECURITY_HIDE_UNCONFIRMED=true")
-	d.refuses(t, "invalid_credentials", "POST", "/token?grant_type=password", "", signUp("mia+1@example.org"))
-
-	d.signUp(t, "ann@example.org")
-	identities := func() int {
-		t.Helper()
-		list, _ := d.want(t, 200, "POST", "/signup", "", signUp("ann@example.org")).body["identities"].([]any)
-		return len(list)
-	}
-	if n := identities(); n != 1 {
-		t.Errorf("%d identities", n)
-	}
-	d.with(t, "AUTH_SECURITY_REVEAL_EXISTING_USERS=true")
-	if n := identities(); n != 0 {
-		t.Errorf("%d identities", n)
-	}
-	large := `{"email":"` + d.unusedAddress() +
-		`","password":"correct horse","data":{"a":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"}}`
-	d.with(t, "AUTH_METADATA_MAX_BYTES=30")
-	if a, err := call("POST", d.http+"/signup", "", large); err != nil || a.status < 400 {
-		t.Error(a.text, err)
-	}
-	d.with(t, "AUTH_METADATA_MAX_BYTES=300")
-	d.want(t, 200, "POST", "/signup", "", large)
-}
-
-// What a client or an account may do at most.
-func TestEffects_guesses(t *testing.T) {
-	t.Parallel()
-	d := startTuned(t)
-	const auto = "AUTH_MAILER_AUTOCONFIRM=true"
-	d.with(t, auto, "AUTH_RATE_LIMIT_CODES_PER_ACCOUNT=1")
-	const code = `{"type":"email","email":"ann@example.org","token":"000000"}`
-	d.refuses(t, "otp_expired", "POST", "/verify", "", code)
-	d.refuses(t, "over_request_rate_limit", "POST", "/verify", "", code)
-
-	ask := func(client, path, body string, want int) {
-		t.Helper()
-		if a := d.request(t, "POST", path, body, "X-Real-Ip", client); a.StatusCode != want {
-			t.Errorf("%s from %s: %d, want %d", path, client, a.StatusCode, want)
-		}
-	}
-	for i, setting := range []string{"AUTH_RATE_LIMIT_SENT_PER_CLIENT=0.001", "AUTH_RATE_LIMIT_SENT_PER_CLIENT=0"} {
-		d.with(t, "AUTH_RATE_LIMIT_HEADER=X-Real-Ip", setting)
-		ask("192.0.2.7", "/recover", fmt.Sprintf(`{"email":"a%d@example.org"}`, i), 200)
-		ask("192.0.2.7", "/recover", fmt.Sprintf(`{"email":"b%d@example.org"}`, i), []int{429, 200}[i])
-		ask("198.51.100.7", "/recover", fmt.Sprintf(`{"email":"c%d@example.org"}`, i), 200)
-	}
-	const signIn = "/token?grant_type=password"
-	for i, setting := range []string{"AUTH_SECURITY_KNOWN_PLACES=true", "AUTH_SECURITY_KNOWN_PLACES=false"} {
-		d.with(t, auto, "AUTH_RATE_LIMIT_HEADER=X-Real-Ip", "AUTH_RATE_LIMIT_PASSWORD_PER_ACCOUNT=1", setting)
-		email := d.unusedAddress()
-		d.want(t, 200, "POST", "/signup", "", credentials(email, horse))
-		ask("192.0.2.7", signIn, credentials(email, horse), 200)
-		ask("198.51.100.7", signIn, credentials(email, "wrong"), 400)
-		ask("192.0.2.7", signIn, credentials(email, horse), []int{200, 429}[i])
-	}
 }
 
 func TestEffects_http(t *testing.T) {
 	t.Parallel()
 	d := startTuned(t)
-	d.with(t, "AUTH_REQUEST_ID_HEADER=X-Trace", "AUTH_CORS_ALLOWED_HEADERS=x-mine",
-		"AUTH_SECURITY_FORWARDED_FOR_ENABLED=true")
-	if got := d.request(t, "GET", "/settings", "", "X-Trace", "seven").Header.Get("X-Trace"); got != "seven" {
-		t.Errorf("request id %q", got)
-	}
-	preflight := func(header string) string {
-		t.Helper()
-		return d.request(t, "OPTIONS", "/settings", "", "Origin", "https://a.test", "Access-Control-Request-Method",
-			"GET", "Access-Control-Request-Headers", header).Header.Get("Access-Control-Allow-Headers")
-	}
-	if preflight("x-mine") == "" || preflight("x-theirs") != "" {
-		t.Error("CORS does not follow AUTH_CORS_ALLOWED_HEADERS")
-	}
-	d.request(t, "GET", "/settings", "", "Auth-Forwarded-For", "203.0.113.7")
-	d.log.await(t, `"ip":"203.0.113.7"`, nil)
 	d.with(t, "AUTH_TRUSTED_PROXIES=127.0.0.1")
 	d.request(t, "GET", "/settings", "", "X-Forwarded-For", "203.0.113.8")
 	d.log.await(t, `"ip":"203.0.113.8"`, nil)
-
-	twice := func(code string, settings, path, body string) {
-		t.Helper()
-		d.with(t, "AUTH_RATE_LIMIT_BY_PEER=true", "AUTH_EXTERNAL_ANONYMOUS_USERS_ENABLED=true", settings)
-		a, err := call("POST", d.http+path, "", body)
-		if err != nil || a.status == 429 {
-			t.Errorf("%s at once: %v %s", settings, err, a.text)
-		}
-		d.refuses(t, code, "POST", path, "", body)
-	}
-	twice("over_request_rate_limit", "AUTH_RATE_LIMIT_VERIFY=1", "/verify",
-		`{"type":"signup","email":"a@example.org","token":"123456"}`)
-	twice("over_request_rate_limit", "AUTH_RATE_LIMIT_OTP=1", "/recover", `{"email":"a@example.org"}`)
-	twice("over_request_rate_limit", "AUTH_RATE_LIMIT_ANONYMOUS_USERS=1", "/signup", `{}`)
 }
 
 // Mails: subjects, bodies, paths, hosts, codes.

@@ -10,10 +10,8 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"gatehouse/auth/internal/provider"
-	"gatehouse/shared/await"
 	"gatehouse/shared/fakeidp"
 )
 
@@ -268,20 +266,5 @@ func TestEffects_freeProviders(t *testing.T) {
 	with(p + "SECRET=wrong")
 	if told := d.visit(t, idp, "acme", d.someone(), false); told.Get("access_token") != "" || told.Get("error") == "" {
 		t.Errorf("with a wrong secret: %v", told)
-	}
-
-	// How often its document is fetched while sign-ins begin all the time.
-	documents := func() int { return len(idp.Requests("oidc", "/.well-known/")) }
-	with("AUTH_EXTERNAL_OIDC_PROVIDER_CACHE_TTL=1s")
-	before, began := documents(), time.Now()
-	await.True(t, "a second look at the document", func() bool { d.begin(t, "acme"); return documents() >= before+2 })
-	long := time.Since(began)
-	with("AUTH_EXTERNAL_OIDC_PROVIDER_CACHE_TTL=1h")
-	before = documents()
-	for began = time.Now(); time.Since(began) < long; time.Sleep(50 * time.Millisecond) {
-		d.begin(t, "acme")
-	}
-	if n := documents() - before; n != 1 {
-		t.Errorf("within an hour, %d looks at the document", n)
 	}
 }

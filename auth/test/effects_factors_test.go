@@ -52,10 +52,6 @@ func TestEffects_factors(t *testing.T) {
 	}
 	with("AUTH_MFA_TOTP_VERIFY_ENABLED=false")
 	d.refuses(t, "mfa_totp_verify_not_enabled", "POST", challenge, access, "")
-	with("AUTH_RATE_LIMIT_BY_PEER=true", "AUTH_MFA_RATE_LIMIT_CHALLENGE_AND_VERIFY=1")
-	d.want(t, 200, "POST", challenge, access, "")
-	with("AUTH_RATE_LIMIT_BY_PEER=true", "AUTH_MFA_RATE_LIMIT_CHALLENGE_AND_VERIFY=0")
-	d.refuses(t, "over_request_rate_limit", "POST", challenge, access, "")
 
 	const second = `{"factor_type":"totp","friendly_name":"second"}`
 	with("AUTH_MFA_MAX_VERIFIED_FACTORS=1")

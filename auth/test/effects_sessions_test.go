@@ -9,69 +9,6 @@ import (
 	"gatehouse/shared/testdb"
 )
 
-func TestEffects_refresh(t *testing.T) {
-	t.Parallel()
-	d := startTuned(t)
-	const auto = "AUTH_MAILER_AUTOCONFIRM=true"
-	signUp := func() string {
-		t.Helper()
-		return d.want(t, 200, "POST", "/signup", "", credentials(d.unusedAddress(), horse)).str("refresh_token")
-	}
-	refresh := func(old string) string {
-		t.Helper()
-		return d.want(t, 200, "POST", refreshPath, "", refreshing(old)).str("refresh_token")
-	}
-
-	// A token two refreshes old is refused; whether the session goes on is the setting's.
-	twoOld := func() (newest string) {
-		t.Helper()
-		first := signUp()
-		newest = refresh(refresh(first))
-		d.refuses(t, "refresh_token_already_used", "POST", refreshPath, "", refreshing(first))
-		return newest
-	}
-	d.with(t, auto)
-	d.refuses(t, "refresh_token_not_found", "POST", refreshPath, "", refreshing(twoOld()))
-	d.with(t, auto, "AUTH_SECURITY_REFRESH_TOKEN_ROTATION_ENABLED=false")
-	refresh(twoOld())
-
-	// The token before gives the same new one, for as long as the setting says.
-	d.with(t, auto, "AUTH_SECURITY_REFRESH_TOKEN_REUSE_INTERVAL=1h")
-	first := signUp()
-	if a, b := refresh(first), refresh(first); a != b {
-		t.Error("a token that was used twice gave two")
-	}
-	d.with(t, auto, "AUTH_SECURITY_REFRESH_TOKEN_REUSE_INTERVAL=0")
-	first = signUp()
-	refresh(first)
-	d.refuses(t, "refresh_token_already_used", "POST", refreshPath, "", refreshing(first))
-
-	// One more comes each second, so a slow machine needs several before one is refused.
-	const most = 59
-	refused := func(setting string) bool {
-		t.Helper()
-		d.with(t, auto, setting)
-		newest := signUp()
-		for range most {
-			a, err := call("POST", d.http+refreshPath, "", refreshing(newest))
-			if err == nil && a.status == 503 {
-				return true
-			}
-			if err != nil || a.status != 200 {
-				t.Fatal(a.text, err)
-			}
-			newest = a.str("refresh_token")
-		}
-		return false
-	}
-	if !refused("AUTH_RATE_LIMIT_REFRESH_PER_SESSION=1") {
-		t.Error("AUTH_RATE_LIMIT_REFRESH_PER_SESSION=1 refuses nothing")
-	}
-	if refused("AUTH_RATE_LIMIT_REFRESH_PER_SESSION=60") {
-		t.Error("AUTH_RATE_LIMIT_REFRESH_PER_SESSION=60 refuses fewer")
-	}
-}
-
 func TestEffects_sessionRules(t *testing.T) {
 	t.Parallel()
 	d := startTuned(t)
@@ -85,36 +22,6 @@ func TestEffects_sessionRules(t *testing.T) {
 			t.Errorf("%q: tags %q", setting, tags)
 		}
 	}
-
-	// A user with a second factor signs in with the first alone.
-	d.with(t, auto)
-	email := d.unusedAddress()
-	d.app(t, d.want(t, 200, "POST", "/signup", "", credentials(email, horse)).str("access_token"))
-	signIn := func() answer {
-		t.Helper()
-		return d.want(t, 200, "POST", "/token?grant_type=password", "", credentials(email, horse))
-	}
-	low := signIn()
-	if n := low.body["expires_in"]; n != 3600. {
-		t.Errorf("without AUTH_SESSIONS_ALLOW_LOW_AAL: %v s", n)
-	}
-	low = d.want(t, 200, "POST", refreshPath, "", refreshing(low.str("refresh_token")))
-	d.with(t, auto, "AUTH_SESSIONS_ALLOW_LOW_AAL=77")
-	if n := signIn().body["expires_in"]; n != 77. {
-		t.Errorf("AUTH_SESSIONS_ALLOW_LOW_AAL=77: %v s", n)
-	}
-	d.with(t, auto, "AUTH_SESSIONS_ALLOW_LOW_AAL=1ms")
-	d.refuses(t, "session_expired", "POST", refreshPath, "", refreshing(low.str("refresh_token")))
-
-	// A new password needs a nonce, but in a session that is young enough.
-	const change, nonces = `{"password":"another horse"}`, "AUTH_SECURITY_UPDATE_PASSWORD_REQUIRE_REAUTHENTICATION=true"
-	d.with(t, auto, nonces)
-	access := d.want(t, 200, "POST", "/signup", "", credentials(d.unusedAddress(), horse)).str("access_token")
-	d.refuses(t, "reauthentication_needed", "PUT", "/user", access, change)
-	d.with(t, auto, nonces, "AUTH_SECURITY_REAUTHENTICATION_MAX_AGE=1ms")
-	d.refuses(t, "reauthentication_needed", "PUT", "/user", access, change)
-	d.with(t, auto, nonces, "AUTH_SECURITY_REAUTHENTICATION_MAX_AGE=1h")
-	d.want(t, 200, "PUT", "/user", access, change)
 }
 
 // What passwords are kept as, and which key signs.

@@ -195,10 +195,4 @@ func TestSMS_effects(t *testing.T) {
 			t.Errorf("%s: %s", limit.setting, a.text)
 		}
 	}
-
-	const signUp = `{"phone":"+4915400000001","password":"correct horse"}`
-	d.with(t, settings("AUTH_SMS_MAX_FREQUENCY=0", "AUTH_SMS_AUTOCONFIRM=true")...)
-	if a := d.want(t, 200, "POST", "/signup", "", signUp); a.str("access_token") == "" {
-		t.Error(a.text)
-	}
 }

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
+	"gatehouse/shared/await"
 	"gatehouse/shared/testdb"
 )
 
@@ -93,14 +93,13 @@ func TestHashingProcess(t *testing.T) {
 
 	d.Signal(syscall.SIGKILL)
 	<-d.Ended()
-	for deadline := time.Now().Add(30 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", children[0]))
-		if err != nil || strings.Contains(string(stat), ") Z ") {
-			break
-		}
-		if time.Now().After(deadline) {
+	t.Cleanup(func() {
+		if t.Failed() {
 			syscall.Kill(children[0], syscall.SIGKILL)
-			t.Fatal("it outlives the daemon")
 		}
-	}
+	})
+	await.True(t, "the child ends with the daemon", func() bool {
+		stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", children[0]))
+		return err != nil || strings.Contains(string(stat), ") Z ")
+	})
 }

@@ -333,6 +333,28 @@ func TestStopUnderLoad(t *testing.T) {
 	}
 }
 
+// A second signal does not wait for the drain that the first began.
+func TestStop_secondSignal(t *testing.T) {
+	t.Parallel()
+	d := start(t, environment(testdb.Postgres(t), "AUTH_DRAIN_DELAY=1m"))
+	for _, stopping := range []bool{true, false} {
+		if err := d.Signal(syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		if stopping {
+			d.log.await(t, `"msg":"stopping"`, nil)
+		}
+	}
+	select {
+	case <-d.Ended():
+	case <-time.After(20 * time.Second):
+		t.Fatal("still there after a second signal")
+	}
+	if exit, ok := errors.AsType[*exec.ExitError](d.Stop(0)); !ok || exit.ExitCode() != 1 {
+		t.Errorf("ended with %v, want exit status 1", exit)
+	}
+}
+
 // neverTaken says that the daemon did not read the request: nothing listens any more, or the listener closed on a
 // connection that the kernel had accepted, or that was idle. Each request that it has taken it answers:
 // TestStopWithAllInFlight counts that exactly.

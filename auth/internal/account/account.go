@@ -8,6 +8,7 @@
 package account
 
 import (
+	"cmp"
 	"encoding/json"
 	"log/slog"
 	"sync/atomic"
@@ -51,7 +52,7 @@ func New(o Options, s Settings) *Accounts {
 	a := &Accounts{core: core{
 		db: o.DB, keys: o.Keys, codec: o.Refresh, root: o.Root, passwords: hashing{o.Passwords},
 		wake: o.Wake, signedIn: o.SignedIn, unsent: o.Unsent,
-		clock: o.Now, fakeClock: o.Now != nil, log: o.Log,
+		clock: o.Now, fakeClock: o.Now != nil, log: cmp.Or(o.Log, slog.New(slog.DiscardHandler)),
 	}}
 	if a.core.wake == nil {
 		a.core.wake = func() {}
@@ -61,9 +62,6 @@ func New(o Options, s Settings) *Accounts {
 	}
 	if a.core.clock == nil {
 		a.core.clock = time.Now
-	}
-	if a.core.log == nil {
-		a.core.log = slog.New(slog.DiscardHandler)
 	}
 	a.Apply(s)
 	return a
@@ -86,8 +84,8 @@ type RequestInfo struct {
 	// Network is what limits count the client under: an IPv4 address, an IPv6 /64, or whatever else the trusted header
 	// identifies clients by; "" without such a header.
 	Network string
-	// Identified: the request came with a user's or an administrator's token.
-	Identified bool
+	// Admin: the request came with an administrator's token, though it needs none.
+	Admin bool
 }
 
 // Challenge is the client's half of PKCE; empty: none.
@@ -108,7 +106,7 @@ type Grant struct {
 	ProviderToken, ProviderRefreshToken string
 }
 
-// mustJSON returns v as JSON text. v consists of strings, bools and maps of them.
+// mustJSON returns v as JSON text. v consists of strings, bools and maps of them, or of JSON out of PostgreSQL.
 func mustJSON(v any) json.RawMessage {
 	text, err := json.Marshal(v)
 	if err != nil {

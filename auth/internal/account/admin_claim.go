@@ -16,16 +16,12 @@ import (
 // recovery mail is sent. It is for an owner who confirmed an account that a stranger had prepared: recovery alone
 // leaves the stranger's phone, factors and identities in place.
 func (a *Accounts) AdminClaim(ctx context.Context, req RequestInfo, by Actor, id uuid.UUID) error {
-	return adminClaim(ctx, a.begin(req), by, id)
-}
-
-func adminClaim(ctx context.Context, f *flow, by Actor, id uuid.UUID) error {
+	f := a.begin(req)
 	if err := f.settings.checkMailSendable("recovery"); err != nil {
 		return err
 	}
 	f.req.RedirectTo = f.settings.SiteURL
-	var msg outgoing
-	err := f.inTx(ctx, func(tx *store.Tx) error {
+	err := f.commit(ctx, func(tx *tx) error {
 		u, err := tx.LockUser(ctx, id)
 		switch {
 		case err != nil:
@@ -36,10 +32,11 @@ func adminClaim(ctx context.Context, f *flow, by Actor, id uuid.UUID) error {
 			return unprocessable(CodeEmailNotConfirmed,
 				"The user has no confirmed e-mail address to send the recovery to")
 		}
-		if msg, err = newMail(f, mailSpec{
+		msg, err := newMail(f, mailSpec{
 			kind: store.KindRecovery, mail: mail.Recovery, link: mail.LinkRecovery, to: u.Email,
 			vars: mail.Vars{Email: u.Email, Data: u.UserMetadata},
-		}); err != nil {
+		})
+		if err != nil {
 			return err
 		}
 		b := tx.Batch()
@@ -49,26 +46,46 @@ func adminClaim(ctx context.Context, f *flow, by Actor, id uuid.UUID) error {
 		b.Audit(by.audit(f, store.ActionUserModified, "user_id", id.String(), "reason", "claim"))
 		return b.Send(ctx)
 	})
-	switch {
-	case errors.Is(err, store.ErrNotFound):
+	if errors.Is(err, store.ErrNotFound) {
 		return errNoUser
-	case err != nil:
-		return failure("claim", err)
 	}
-	return f.send(ctx, msg)
+	return failure("claim", err)
+}
+
+// dropOthers puts into a patch what an account loses when the owner of an address gets it: the password, unless the
+// owner chose one, the address of the other kind, and pending changes.
+func dropOthers(p *store.UserPatch, provider string) {
+	if p.PasswordHash == nil {
+		p.PasswordHash = ptr("")
+	}
+	if provider == "email" {
+		p.Phone, p.PhoneConfirmedAt, p.UserMetadata.Delete = ptr(""), &time.Time{}, []string{"phone"}
+	} else {
+		p.Email, p.EmailConfirmedAt, p.UserMetadata.Delete = ptr(""), &time.Time{}, []string{"email"}
+	}
+	dropChanges(p)
+	p.ProvidersFromIdentities = true
+}
+
+// clearSent forgets when the user was last written to.
+func clearSent(p *store.UserPatch) {
+	p.ConfirmationSentAt, p.RecoverySentAt, p.ReauthenticationSentAt = &time.Time{}, &time.Time{}, &time.Time{}
+	p.EmailChangeSentAt, p.PhoneChangeSentAt = &time.Time{}, &time.Time{}
+}
+
+// dropChanges ends every pending change. A change left here could be sent again, to an address that another person
+// may have named.
+func dropChanges(p *store.UserPatch) {
+	p.NewEmail, p.NewPhone, p.CurrentEmailProven, p.NewEmailProven = ptr(""), ptr(""), ptr(false), ptr(false)
 }
 
 // dropAccess removes everything from an account but its address, metadata and bans.
-func dropAccess(b *store.Batch, u store.User, now time.Time) {
-	none := time.Time{}
-	p := store.UserPatch{
-		ID: u.ID, Now: now, PasswordHash: ptr(""), Phone: ptr(""), PhoneConfirmedAt: &none, IsAnonymous: ptr(false),
-		NewEmail: ptr(""), NewPhone: ptr(""), CurrentEmailProven: ptr(false), NewEmailProven: ptr(false),
-		RecoverySentAt:     &now,
-		ConfirmationSentAt: &none, EmailChangeSentAt: &none, PhoneChangeSentAt: &none, ReauthenticationSentAt: &none,
-		UserMetadata: store.MetadataPatch{Delete: []string{"phone"},
-			Set: mustJSON(map[string]any{"phone_verified": false})}, ProvidersFromIdentities: true,
-	}
+func dropAccess(b *batch, u store.User, now time.Time) {
+	p := store.UserPatch{ID: u.ID, Now: now, IsAnonymous: ptr(false),
+		UserMetadata: store.MetadataPatch{Set: mustJSON(map[string]any{"phone_verified": false})}}
+	clearSent(&p)
+	p.RecoverySentAt = &now
+	dropOthers(&p, "email")
 	own := ownIdentity(u.ID, "email", u.Email, nil, p)
 	if at := slices.IndexFunc(u.Identities, func(i store.Identity) bool { return i.Provider == "email" }); at >= 0 {
 		own = &u.Identities[at]

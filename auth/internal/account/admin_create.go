@@ -1,6 +1,7 @@
 package account
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -38,17 +39,9 @@ func checkClaimLengths(role, aud string) error {
 
 // AdminCreate makes a user with the given attributes: no mail is sent, and it works while sign-ups are disabled.
 func (a *Accounts) AdminCreate(ctx context.Context, req RequestInfo, by Actor, p Attributes) (store.User, error) {
-	return adminCreate(ctx, a.begin(req), by, p)
-}
-
-func adminCreate(ctx context.Context, f *flow, by Actor, p Attributes) (store.User, error) {
-	u := store.User{Aud: storableText(p.Aud), Role: f.settings.Role, CreatedAt: f.now, UpdatedAt: f.now}
-	if u.Aud == "" {
-		u.Aud = f.aud()
-	}
-	if role := storableText(valueOf(p.Role)); role != "" {
-		u.Role = role
-	}
+	f := a.begin(req)
+	u := store.User{Aud: cmp.Or(storableText(p.Aud), f.aud()),
+		Role: cmp.Or(storableText(valueOf(p.Role)), f.settings.Role), CreatedAt: f.now, UpdatedAt: f.now}
 	if err := checkClaimLengths(u.Role, u.Aud); err != nil {
 		return store.User{}, err
 	}

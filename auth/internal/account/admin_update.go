@@ -27,10 +27,7 @@ type adminUpdateOp struct {
 // must not stay. A ban keeps them.
 func (a *Accounts) AdminUpdate(ctx context.Context, req RequestInfo, by Actor, id uuid.UUID,
 	p Attributes) (store.User, error) {
-	return adminUpdate(ctx, a.begin(req), by, id, p)
-}
-
-func adminUpdate(ctx context.Context, f *flow, by Actor, id uuid.UUID, p Attributes) (store.User, error) {
+	f := a.begin(req)
 	op := adminUpdateOp{f: *f, by: by, p: p}
 	p.PasswordHash = nil
 	if err := op.validate(); err != nil {
@@ -43,7 +40,7 @@ func adminUpdate(ctx context.Context, f *flow, by Actor, id uuid.UUID, p Attribu
 		}
 	}
 	var out store.User
-	err := f.inTx(ctx, func(tx *store.Tx) error {
+	err := f.commit(ctx, func(tx *tx) error {
 		old, err := tx.LockUser(ctx, id)
 		if err != nil {
 			return err
@@ -108,7 +105,7 @@ func (op *adminUpdateOp) validate() (err error) {
 
 // look reads what the change depends on: which account has the address, and the sign-up whose password and metadata a
 // confirmation would set.
-func (op *adminUpdateOp) look(ctx context.Context, tx *store.Tx, old store.User) (pending store.Token, err error) {
+func (op *adminUpdateOp) look(ctx context.Context, tx *tx, old store.User) (pending store.Token, err error) {
 	var other store.User
 	b := tx.Batch()
 	if op.email != "" && op.email != old.Email {
@@ -126,7 +123,7 @@ func (op *adminUpdateOp) look(ctx context.Context, tx *store.Tx, old store.User)
 	return pending, nil
 }
 
-func (op *adminUpdateOp) fill(b *store.Batch, old store.User, pending store.Token) {
+func (op *adminUpdateOp) fill(b *batch, old store.User, pending store.Token) {
 	p := store.UserPatch{ID: old.ID, Now: op.f.now, UserMetadata: op.user, AppMetadata: op.app}
 	if role := storableText(valueOf(op.p.Role)); role != "" {
 		p.Role = &role
@@ -143,13 +140,14 @@ func (op *adminUpdateOp) fill(b *store.Batch, old store.User, pending store.Toke
 		confirm               bool
 		set                   **string
 		at                    **time.Time
+		unproven              **bool
 		since                 time.Time
 		ended                 string
 	}{
-		{"email", old.Email, op.email, isTrue(op.p.EmailConfirm), &p.Email, &p.EmailConfirmedAt, old.EmailConfirmedAt,
-			store.EndedEmailChanged},
-		{"phone", old.Phone, op.phone, isTrue(op.p.PhoneConfirm), &p.Phone, &p.PhoneConfirmedAt, old.PhoneConfirmedAt,
-			store.EndedPhoneChanged},
+		{"email", old.Email, op.email, isTrue(op.p.EmailConfirm), &p.Email, &p.EmailConfirmedAt, &p.EmailUnproven,
+			old.EmailConfirmedAt, store.EndedEmailChanged},
+		{"phone", old.Phone, op.phone, isTrue(op.p.PhoneConfirm), &p.Phone, &p.PhoneConfirmedAt, &p.PhoneUnproven,
+			old.PhoneConfirmedAt, store.EndedPhoneChanged},
 	} {
 		who := way.old
 		if way.wanted != "" && way.wanted != way.old {
@@ -177,6 +175,7 @@ func (op *adminUpdateOp) fill(b *store.Batch, old store.User, pending store.Toke
 			continue
 		}
 		voids = voids || way.since.IsZero()
+		*way.unproven = ptr(false)
 		if *way.set != nil || way.since.IsZero() {
 			*way.at = &op.f.now
 		}
@@ -184,12 +183,12 @@ func (op *adminUpdateOp) fill(b *store.Batch, old store.User, pending store.Toke
 			p.IsAnonymous = ptr(false)
 		}
 		p.UserMetadata.Set = merge(mustJSON(map[string]bool{way.provider + "_verified": true}), p.UserMetadata.Set)
-		if way.since.IsZero() && pending.Address == who {
+		if way.since.IsZero() && pending.Address == who && !pending.Contested {
 			op.adoptSignup(&p, old, pending)
 		}
 	}
 	if voids { // what was sent proves an address or a right that no longer exists
-		p.NewEmail, p.NewPhone, p.CurrentEmailProven, p.NewEmailProven = ptr(""), ptr(""), ptr(false), ptr(false)
+		dropChanges(&p)
 	}
 	b.UpdateUser(p)
 	if ends != "" {
@@ -203,7 +202,7 @@ func (op *adminUpdateOp) fill(b *store.Batch, old store.User, pending store.Toke
 	op.audit(b, old)
 }
 
-// adoptSignup sets what the user's newest sign-up contained, where nothing is set yet.
+// adoptSignup sets what the user's sign-up contained, where nothing is set yet.
 func (op *adminUpdateOp) adoptSignup(p *store.UserPatch, old store.User, pending store.Token) {
 	if op.hash == "" && old.PasswordHash == "" && pending.PasswordHash != "" {
 		p.PasswordHash = &pending.PasswordHash
@@ -211,7 +210,7 @@ func (op *adminUpdateOp) adoptSignup(p *store.UserPatch, old store.User, pending
 	p.UserMetadata.Set = merge(pending.UserMetadata, p.UserMetadata.Set)
 }
 
-func (op *adminUpdateOp) audit(b *store.Batch, old store.User) {
+func (op *adminUpdateOp) audit(b *batch, old store.User) {
 	id := old.ID.String()
 	b.Audit(op.by.audit(&op.f, store.ActionUserModified, "user_id", id))
 	if op.hash != "" {

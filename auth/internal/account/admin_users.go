@@ -52,11 +52,8 @@ func (a *Accounts) AuditLog(ctx context.Context, f store.AuditFilter) ([]store.A
 // AdminDelete removes a user with all data, or softly: then the ID stays, no personal data does, and the addresses are
 // free. Pending mails to the user are dropped.
 func (a *Accounts) AdminDelete(ctx context.Context, req RequestInfo, by Actor, id uuid.UUID, soft bool) error {
-	return adminDelete(ctx, a.begin(req), by, id, soft)
-}
-
-func adminDelete(ctx context.Context, f *flow, by Actor, id uuid.UUID, soft bool) error {
-	err := f.inTx(ctx, func(tx *store.Tx) error {
+	f := a.begin(req)
+	err := f.commit(ctx, func(tx *tx) error {
 		u, err := tx.LockUser(ctx, id)
 		if err != nil {
 			return err

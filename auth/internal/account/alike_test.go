@@ -3,6 +3,7 @@ package account_test
 import (
 	"context"
 	"encoding/binary"
+	"fmt"
 	"net"
 	"strings"
 	"sync"
@@ -107,7 +108,7 @@ func knownAndUnknown(t *testing.T, pause time.Duration) {
 			want := 0
 			for i, w := range who {
 				before := written()
-				got := count(func() { refused(t, call(w), "") })
+				got := count(func() { accepted(t, call(w)) })
 				if written() == before {
 					t.Errorf("%s writes nothing for %s", name, w)
 				}
@@ -160,6 +161,31 @@ func knownAndUnknown(t *testing.T, pause time.Duration) {
 		}
 		return nil
 	}, "confirmed@example.org", "pending@example.org", "nobody@example.org")
+	// With a challenge of the sign-up, contested or not, and without any.
+	challenge := s256(verifier)
+	for email, passwords := range map[string][]string{"one@example.org": {"sesame"}, "two@example.org": {"sesame", "another"}} {
+		for _, pass := range passwords {
+			h.pass(time.Hour)
+			_, err := h.SignUp(ctx, browser, account.SignUp{Email: email, Password: pass, Challenge: challenge})
+			accepted(t, err)
+		}
+	}
+	f("resend without a challenge", func(who string) error {
+		_, err := h.Resend(ctx, browser, account.Resend{Type: "signup", Email: who})
+		return err
+	}, "one@example.org", "two@example.org", "pending@example.org", "confirmed@example.org", "nobody@example.org")
+	sent := h.s.Email.Sent
+	h.set(func(s *account.Settings) { s.Email.Sent.N = 0 })
+	for _, pass := range []string{"sesame", "something else"} {
+		f("a refused sign-up", func(who string) error {
+			_, err := h.SignUp(ctx, browser, account.SignUp{Email: who, Password: pass})
+			if kindOf(err) == account.Limited {
+				return nil
+			}
+			return fmt.Errorf("not limited: %w", err)
+		}, "confirmed@example.org", "pending@example.org", "one@example.org", "two@example.org", "free@example.org")
+	}
+	h.set(func(s *account.Settings) { s.Email.Sent = sent })
 	f("verify", func(who string) error {
 		_, err := h.verify(account.Verify{Type: "email", Email: who, Token: "000000"})
 		if err == nil || !strings.Contains(err.Error(), "otp_expired") {

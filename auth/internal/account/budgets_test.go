@@ -74,7 +74,7 @@ func TestBudgets_knownAndUnknown(t *testing.T) {
 	}
 }
 
-// One client can't use up the service's mails, by whatever routes; a request with a token is not held to its share,
+// One client can't use up the service's mails, by whatever routes; an administrator's request is not held to its share,
 // and one that is refused takes nothing.
 func TestBudgets_perClient(t *testing.T) {
 	t.Parallel()
@@ -92,44 +92,75 @@ func TestBudgets_perClient(t *testing.T) {
 		t.Errorf("%v, want 10 of 40 sent", got)
 	}
 	refused(t, h.sends(0, from("192.0.2.7"), "b@example.org", ""), mails)
-	identified := from("192.0.2.7")
-	identified.Identified = true
+	admin := from("192.0.2.7")
+	admin.Admin = true
 	for i := range 4 { // the rest of the service's is there for others
-		refused(t, h.sends(0, from("198.51.100.1"), fmt.Sprintf("c%d@example.org", i), ""), "")
-		refused(t, h.sends(0, identified, fmt.Sprintf("d%d@example.org", i), ""), "")
+		accepted(t, h.sends(0, from("198.51.100.1"), fmt.Sprintf("c%d@example.org", i), ""))
+		accepted(t, h.sends(0, admin, fmt.Sprintf("d%d@example.org", i), ""))
 		refused(t, h.sends(0, from("192.0.2.7"), fmt.Sprintf("e%d@example.org", i), ""), mails)
 	}
 	for i := range 2 {
-		refused(t, h.sends(0, from(""), fmt.Sprintf("f%d@example.org", i), ""), "")
+		accepted(t, h.sends(0, from(""), fmt.Sprintf("f%d@example.org", i), ""))
 	}
 	refused(t, h.sends(0, from(""), "g@example.org", ""), mails)
 	// A share of one SMS is one.
-	refused(t, h.sends(6, from("192.0.2.7"), "", "491511"), "")
+	accepted(t, h.sends(6, from("192.0.2.7"), "", "491511"))
 	refused(t, h.sends(6, from("198.51.100.1"), "", "491512"), texts)
 	h.pass(6 * time.Minute)
-	refused(t, h.sends(0, from("192.0.2.7"), "h@example.org", ""), "")
+	accepted(t, h.sends(0, from("192.0.2.7"), "h@example.org", ""))
 	refused(t, h.sends(0, from("192.0.2.7"), "i@example.org", ""), mails)
-	refused(t, h.sends(0, from("198.51.100.1"), "i@example.org", ""), "")
+	accepted(t, h.sends(0, from("198.51.100.1"), "i@example.org", ""))
 	h.set(func(s *account.Settings) { s.SentPerClient = 0 })
 	h.pass(3 * time.Minute)
-	refused(t, h.sends(0, from("192.0.2.7"), "j@example.org", ""), "")
+	accepted(t, h.sends(0, from("192.0.2.7"), "j@example.org", ""))
 }
 
-// Which tokens make a client known.
-func TestIdentified(t *testing.T) {
+// One account can't use up the service's mails and SMS by calls that need its token, wherever they come from.
+func TestBudgets_perUser(t *testing.T) {
 	t.Parallel()
+	const mails, texts = "over_email_send_rate_limit: email rate limit exceeded",
+		"over_sms_send_rate_limit: SMS rate limit exceeded"
 	h := open(t)
-	mia := h.confirmed("mia@example.org")
-	anonymous, err := h.SignUpAnonymous(t.Context(), browser, nil)
-	if err != nil {
-		t.Fatal(err)
+	mia, tom := h.confirmed("mia@example.org"), h.confirmed("tom@example.org")
+	me, he := h.caller(mia), h.caller(tom)
+	h.set(func(s *account.Settings) {
+		s.SentPerClient = 0.5
+		s.Email.Sent, s.Phone.Sent = account.Rate{N: 20, Per: time.Hour}, account.Rate{N: 8, Per: time.Hour}
+	})
+	change := func(c account.Principal, i int) error {
+		_, err := h.UpdateUser(t.Context(), from(fmt.Sprintf("192.0.2.%d", i%4)), c,
+			account.UserUpdate{Email: fmt.Sprintf("m%d@example.org", i)})
+		return err
 	}
-	for token, want := range map[string]bool{
-		mia.AccessToken: true, h.serviceToken("service_role"): true, h.serviceToken("anon"): false,
-		anonymous.AccessToken: false, "": false, mia.AccessToken + "x": false,
-	} {
-		if got := h.Identified(token); got != want {
-			t.Errorf("%q: %v, want %v", token, got, want)
-		}
+	for i := range 8 {
+		accepted(t, change(me, i))
 	}
+	for range 2 {
+		accepted(t, h.Reauthenticate(t.Context(), browser, me))
+	}
+	refused(t, change(me, 8), mails)
+	refused(t, h.Reauthenticate(t.Context(), from(""), me), mails)
+	accepted(t, change(he, 9))
+	accepted(t, h.sends(0, from("192.0.2.7"), "mia@example.org", ""))
+
+	phone := func(c account.Principal, i int) error {
+		_, err := h.UpdateUser(t.Context(), browser, c, account.UserUpdate{Phone: fmt.Sprintf("4915110000%02d", i)})
+		return err
+	}
+	for i := range 3 {
+		accepted(t, phone(me, i))
+	}
+	factor := h.phone(mia, "4915119").Factor.ID
+	me = h.caller(mia)
+	for _, want := range []string{"", texts} {
+		h.pass(time.Second)
+		_, _, err := h.ChallengeFactor(t.Context(), browser, me, factor, "")
+		refused(t, err, want)
+	}
+	refused(t, phone(me, 4), texts)
+	accepted(t, phone(he, 5))
+	me.Claims.Role = "supabase_admin"
+	accepted(t, change(me, 10))
+	h.set(func(s *account.Settings) { s.SentPerClient = 0 })
+	accepted(t, phone(h.caller(mia), 6))
 }

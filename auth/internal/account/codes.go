@@ -77,6 +77,7 @@ const (
 	CodeHookTimeoutAfterRetry    = "hook_timeout_after_retry"
 	CodeHookOverSize             = "hook_payload_over_size_limit"
 	CodeHookContentType          = "hook_payload_invalid_content_type"
+	CodeOverCapacity             = "over_capacity"
 	CodeRequestTimeout           = "request_timeout"
 	CodeUnexpectedFailure        = "unexpected_failure"
 	CodeNotFound                 = "not_found"

@@ -19,11 +19,7 @@ const kindFactor = "mfa"
 // ChallengeFactor creates a challenge for one of the user's own factors; a phone is sent a code.
 func (a *Accounts) ChallengeFactor(ctx context.Context, req RequestInfo, principal Principal, id uuid.UUID,
 	channel string) (store.Challenge, store.Factor, error) {
-	return challengeFactor(ctx, a.begin(req), principal, id, channel)
-}
-
-func challengeFactor(ctx context.Context, f *flow, principal Principal, id uuid.UUID,
-	channel string) (store.Challenge, store.Factor, error) {
+	f := a.begin(req)
 	factor, err := f.settings.challengeable(principal, id)
 	if err != nil {
 		return store.Challenge{}, factor, err
@@ -33,7 +29,7 @@ func challengeFactor(ctx context.Context, f *flow, principal Principal, id uuid.
 	var q *quota
 	var m store.NewMessage
 	if factor.Kind == store.FactorPhone {
-		if q, err = factorQuota(ctx, f, factor, channel); err != nil {
+		if q, err = factorQuota(ctx, f, &principal, factor, channel); err != nil {
 			return ch, factor, err
 		}
 		if m, err = factorSMS(f, factor, &ch, channel); err != nil {
@@ -45,21 +41,15 @@ func challengeFactor(ctx context.Context, f *flow, principal Principal, id uuid.
 		q.take(b, f.now)
 	}
 	b.InsertChallenge(principal.User.ID, ch)
-	if m.Payload != nil {
-		m.User = principal.User.ID
-		b.InsertMessage(m)
-	}
+	b.message(principal.User.ID, m)
 	b.Audit(f.audit(store.ActionChallengeCreated, principal.User.ID, principal.Session.ID, "factor_id",
 		factor.ID.String(), "challenge_id", ch.ID.String()))
-	err = b.Send(ctx)
+	err = f.send(ctx, b)
 	if q != nil {
 		err = q.refusalOf(err)
 	}
 	if errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrUserGone) { // the factor was deleted meanwhile
 		err = errNoFactor
-	}
-	if err == nil && m.Payload != nil {
-		err = f.send(ctx, outgoing{message: m})
 	}
 	return ch, factor, failure("challenge a factor", err)
 }
@@ -100,14 +90,15 @@ func checkChallenge(factor store.Factor, u store.User, v store.Session) error {
 }
 
 // factorQuota checks whether an SMS may be sent now. Its pause is the factor's own; the budgets are those of all SMS.
-func factorQuota(ctx context.Context, f *flow, factor store.Factor, channel string) (*quota, error) {
+func factorQuota(ctx context.Context, f *flow, by *Principal, factor store.Factor,
+	channel string) (*quota, error) {
 	if err := f.settings.Phone.checkChannel(channel); err != nil {
 		return nil, err
 	}
 	if err := checkSMSSendable(f, "mfa", factor.Phone); err != nil {
 		return nil, err
 	}
-	q := smsQuota(f, "", factor.Phone)
+	q := boundUser(f, smsQuota(f, "", factor.Phone), by)
 	q.pauses = nil
 	if f.settings.Factors.PhoneInterval > 0 {
 		q.pauses = []store.Limit{store.NewInterval(f.limitKey("factor", factor.ID.String()),

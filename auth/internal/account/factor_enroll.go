@@ -1,6 +1,7 @@
 package account
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -38,10 +39,7 @@ const maxFactorText = 255
 // EnrollFactor gives the user a factor, unverified.
 func (a *Accounts) EnrollFactor(ctx context.Context, req RequestInfo, principal Principal,
 	p Enrolment) (Enrolled, error) {
-	return enrollFactor(ctx, a.begin(req), principal, p)
-}
-
-func enrollFactor(ctx context.Context, f *flow, principal Principal, p Enrolment) (Enrolled, error) {
+	f := a.begin(req)
 	out := Enrolled{Factor: store.Factor{ID: uuid.New(), FriendlyName: storableText(p.FriendlyName), CreatedAt: f.now,
 		UpdatedAt: f.now}}
 	if err := f.settings.checkEnrolment(p, &out); err != nil {
@@ -61,7 +59,7 @@ func enrollFactor(ctx context.Context, f *flow, principal Principal, p Enrolment
 			return Enrolled{}, notValid("issuer is too long for a QR code")
 		}
 	}
-	err := f.inTx(ctx, func(tx *store.Tx) error {
+	err := f.commit(ctx, func(tx *tx) error {
 		u, v, err := lockPrincipal(ctx, f, tx, principal)
 		if err != nil {
 			return err
@@ -178,15 +176,7 @@ func (s *Settings) issuer(asked string) string {
 }
 
 // accountName returns what it calls the user.
-func accountName(u store.User) string {
-	switch {
-	case u.Email != "":
-		return u.Email
-	case u.Phone != "":
-		return u.Phone
-	}
-	return u.ID.String()
-}
+func accountName(u store.User) string { return cmp.Or(u.Email, u.Phone, u.ID.String()) }
 
 // sealKey returns a TOTP key as it is stored, bound to its factor.
 func sealKey(f *flow, id uuid.UUID, key []byte) []byte {

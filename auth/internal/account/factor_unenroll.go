@@ -13,18 +13,13 @@ import (
 // UnenrollFactor removes one of the user's own factors, and from the user's sessions the level that it gave them.
 // Removing a verified one needs a session of aal2.
 func (a *Accounts) UnenrollFactor(ctx context.Context, req RequestInfo, principal Principal, id uuid.UUID) error {
-	return unenrollFactor(ctx, a.begin(req), principal, id)
-}
-
-func unenrollFactor(ctx context.Context, f *flow, principal Principal, id uuid.UUID) error {
+	f := a.begin(req)
 	factor, err := factorOf(principal.User, id)
 	if err != nil {
 		return err
 	}
 	notify := canNotify(ctx, f, f.settings.Email.Notify.FactorUnenrolled && factor.Verified())
-	notified := 0
-	err = f.inTx(ctx, func(tx *store.Tx) error {
-		notified = 0
+	err = f.commit(ctx, func(tx *tx) error {
 		u, v, err := lockPrincipal(ctx, f, tx, principal)
 		if err != nil {
 			return err
@@ -35,23 +30,23 @@ func unenrollFactor(ctx context.Context, f *flow, principal Principal, id uuid.U
 		if factor.Verified() && v.AAL < 2 {
 			return unprocessable(CodeInsufficientAAL, "AAL2 required to unenroll verified factor")
 		}
-		b := tx.Batch()
-		b.LowerSessions(u.ID, factor.ID, factorMethod(factor.Kind))
-		b.DeleteFactors(u.ID, factor.ID)
-		if m, ok := factorNotification(f, notify && factor.Verified(), mail.FactorUnenrolled, u, factor); ok {
-			b.InsertMessage(m)
-			notified = 1
-		}
+		b := removeFactor(f, tx, u, factor, notify)
 		b.Audit(f.audit(store.ActionFactorUnenrolled, u.ID, v.ID, "factor_id", factor.ID.String(), "factor_type",
 			string(factor.Kind)))
 		return b.Send(ctx)
 	})
-	if err != nil {
-		return failure("unenroll a factor", err)
+	return failure("unenroll a factor", err)
+}
+
+// removeFactor starts the batch that removes a factor, and the level that it gave to sessions.
+func removeFactor(f *flow, tx *tx, u store.User, factor store.Factor, notify bool) *batch {
+	b := tx.Batch()
+	b.LowerSessions(u.ID, factor.ID, factorMethod(factor.Kind))
+	b.DeleteFactors(u.ID, factor.ID)
+	if notify && factor.Verified() {
+		notifyFactor(f, b, mail.FactorUnenrolled, u, factor)
 	}
-	f.core.wake()
-	f.countNotifications(ctx, notified)
-	return nil
+	return b
 }
 
 // AdminFactors returns a user's factors by age.
@@ -63,31 +58,16 @@ func (a *Accounts) AdminFactors(ctx context.Context, user uuid.UUID) ([]store.Fa
 // AdminDeleteFactor removes a factor from a user who has lost it. The user is notified.
 func (a *Accounts) AdminDeleteFactor(ctx context.Context, req RequestInfo, by Actor,
 	user, id uuid.UUID) (store.Factor, error) {
-	return adminDeleteFactor(ctx, a.begin(req), by, user, id)
-}
-
-func adminDeleteFactor(ctx context.Context, f *flow, by Actor, user, id uuid.UUID) (store.Factor, error) {
+	f := a.begin(req)
 	notify := canNotify(ctx, f, f.settings.Email.Notify.FactorUnenrolled)
 	var factor store.Factor
-	notified := 0
-	err := onFactor(ctx, f, user, id, func(tx *store.Tx, u store.User, found store.Factor) error {
-		factor, notified = found, 0
-		b := tx.Batch()
-		b.LowerSessions(u.ID, factor.ID, factorMethod(factor.Kind))
-		b.DeleteFactors(u.ID, factor.ID)
-		if m, ok := factorNotification(f, notify && factor.Verified(), mail.FactorUnenrolled, u, factor); ok {
-			b.InsertMessage(m)
-			notified = 1
-		}
+	err := onFactor(ctx, f, user, id, func(tx *tx, u store.User, found store.Factor) error {
+		factor = found
+		b := removeFactor(f, tx, u, factor, notify)
 		b.Audit(by.audit(f, store.ActionFactorDeleted, "user_id", u.ID.String(), "factor_id", factor.ID.String()))
 		return b.Send(ctx)
 	})
-	if err != nil {
-		return factor, failure("delete a factor", err)
-	}
-	f.core.wake()
-	f.countNotifications(ctx, notified)
-	return factor, nil
+	return factor, failure("delete a factor", err)
 }
 
 // FactorUpdate is what an administrator changes of a factor; "" keeps.
@@ -100,12 +80,9 @@ type FactorUpdate struct {
 // number become void.
 func (a *Accounts) AdminUpdateFactor(ctx context.Context, req RequestInfo, by Actor, user uuid.UUID,
 	p FactorUpdate) (store.Factor, error) {
-	return adminUpdateFactor(ctx, a.begin(req), by, user, p)
-}
-
-func adminUpdateFactor(ctx context.Context, f *flow, by Actor, user uuid.UUID, p FactorUpdate) (store.Factor, error) {
+	f := a.begin(req)
 	var factor store.Factor
-	err := onFactor(ctx, f, user, p.Factor, func(tx *store.Tx, u store.User, found store.Factor) error {
+	err := onFactor(ctx, f, user, p.Factor, func(tx *tx, u store.User, found store.Factor) error {
 		factor = found
 		if err := checkFactorText(p.FriendlyName, ""); err != nil {
 			return err
@@ -139,9 +116,9 @@ func adminUpdateFactor(ctx context.Context, f *flow, by Actor, user uuid.UUID, p
 }
 
 // onFactor runs do with a user locked and one of the user's factors.
-func onFactor(ctx context.Context, f *flow, user, id uuid.UUID, do func(*store.Tx, store.User,
+func onFactor(ctx context.Context, f *flow, user, id uuid.UUID, do func(*tx, store.User,
 	store.Factor) error) error {
-	return f.inTx(ctx, func(tx *store.Tx) error {
+	return f.commit(ctx, func(tx *tx) error {
 		u, err := tx.LockUser(ctx, user)
 		if errors.Is(err, store.ErrNotFound) {
 			return errNoUser
@@ -162,13 +139,10 @@ func onFactor(ctx context.Context, f *flow, user, id uuid.UUID, do func(*store.T
 	})
 }
 
-// factorNotification returns the mail about a factor, if it is on and the user has an address.
-func factorNotification(f *flow, on bool, kind mail.Kind, u store.User, factor store.Factor) (store.NewMessage, bool) {
-	if !on || u.Email == "" {
-		return store.NewMessage{}, false
+// notifyFactor adds the mail about a factor, if the user has an address.
+func notifyFactor(f *flow, b *batch, kind mail.Kind, u store.User, factor store.Factor) {
+	if u.Email != "" {
+		b.notify(u.ID, notification(f, kind, u.Email,
+			mail.Vars{Email: u.Email, FactorType: string(factor.Kind), Data: u.UserMetadata}))
 	}
-	m := notification(f, kind, u.Email,
-		mail.Vars{Email: u.Email, FactorType: string(factor.Kind), Data: u.UserMetadata})
-	m.User = u.ID
-	return m, true
 }

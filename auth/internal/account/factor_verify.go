@@ -1,6 +1,7 @@
 package account
 
 import (
+	"cmp"
 	"context"
 	"crypto/hmac"
 	"encoding/json"
@@ -31,10 +32,7 @@ type verifyFactorOp struct {
 	code      string
 	notify    bool // may be written
 
-	// What a transaction found out; each begins afresh.
-	judged   bool // the code was checked
-	refusal  error
-	notified int
+	judged bool // the code was checked
 
 	made *customClaims // of the token, by a hook
 
@@ -48,10 +46,7 @@ type verifyFactorOp struct {
 // more tries.
 func (a *Accounts) VerifyFactor(ctx context.Context, req RequestInfo, principal Principal,
 	p FactorAnswer) (Grant, error) {
-	return verifyFactor(ctx, a.begin(req), principal, p)
-}
-
-func verifyFactor(ctx context.Context, f *flow, principal Principal, p FactorAnswer) (Grant, error) {
+	f := a.begin(req)
 	if principal.Session.ID == uuid.Nil {
 		return Grant{}, sessionNotFound()
 	}
@@ -68,8 +63,6 @@ func verifyFactor(ctx context.Context, f *flow, principal Principal, p FactorAns
 	if err := op.run(ctx); err != nil {
 		return Grant{}, failure("verify a factor", err)
 	}
-	f.core.wake()
-	f.countNotifications(ctx, op.notified)
 	return signGrant(f, op.user, op.session, &op.refresh, op.made)
 }
 
@@ -78,36 +71,34 @@ func verifyFactor(ctx context.Context, f *flow, principal Principal, p FactorAns
 func (op *verifyFactorOp) run(ctx context.Context) error {
 	ask := op.f.settings.Factors.Attempt
 	apart := ask != nil || op.f.settings.Hooks.Claims != nil
-	err := op.locked(ctx, func(tx *store.Tx, u store.User, session store.Session) error {
-		if err := op.judgeAnswer(ctx, tx, u, session); err != nil || op.refusal != nil || apart {
+	err := op.locked(ctx, func(tx *tx, u store.User, session store.Session) error {
+		if err := op.judgeAnswer(ctx, tx, u, session); err != nil || tx.refusal != nil || apart {
 			op.user, op.session = u, session
 			return err
 		}
 		return op.raise(ctx, tx, u, session)
 	})
-	if err == nil && ask != nil && op.judged {
-		err = op.askHook(ctx, ask)
+	if _, refused := err.(*committed); ask != nil && op.judged && (err == nil || refused) {
+		if err := op.askHook(ctx, ask, err == nil); err != nil {
+			return err
+		}
 	}
-	if err == nil && op.refusal == nil &&
-		op.f.settings.Hooks.Claims != nil { // without a token, the client keeps the session and the refresh token that it has
+	if err == nil && op.f.settings.Hooks.Claims != nil { // without a token, the client keeps the session and the refresh token that it has
 		as := op.session
 		as.AAL, as.AMR = 2, withMethod(as.AMR, factorMethod(op.factor.Kind), op.f.now)
 		op.made, err = customClaimsOf(ctx, &op.f, op.user, as, "")
 	}
-	switch {
-	case err != nil:
+	if err != nil || !apart {
 		return err
-	case op.refusal != nil || !apart:
-		return op.refusal
 	}
-	return op.locked(ctx, func(tx *store.Tx, u store.User, session store.Session) error {
+	return op.locked(ctx, func(tx *tx, u store.User, session store.Session) error {
 		return op.raise(ctx, tx, u, session)
 	})
 }
 
-func (op *verifyFactorOp) locked(ctx context.Context, do func(*store.Tx, store.User, store.Session) error) error {
-	return op.f.inTx(ctx, func(tx *store.Tx) error {
-		op.judged, op.refusal, op.notified = false, nil, 0
+func (op *verifyFactorOp) locked(ctx context.Context, do func(*tx, store.User, store.Session) error) error {
+	return op.f.commit(ctx, func(tx *tx) error {
+		op.judged = false
 		u, session, err := lockPrincipal(ctx, &op.f, tx, op.principal)
 		if err != nil {
 			return err
@@ -124,9 +115,9 @@ func (op *verifyFactorOp) misses() store.Limit {
 		Refill: time.Hour}
 }
 
-// judgeAnswer checks the answer and uses up what it used. A refusal in op.refusal is committed with what it counted; an
-// error undoes the transaction.
-func (op *verifyFactorOp) judgeAnswer(ctx context.Context, tx *store.Tx, u store.User, session store.Session) error {
+// judgeAnswer checks the answer and uses up what it used. A refusal of tx is committed with what it counted; an error
+// undoes the transaction.
+func (op *verifyFactorOp) judgeAnswer(ctx context.Context, tx *tx, u store.User, session store.Session) error {
 	var at store.Attempt
 	var levels []store.Level
 	b := tx.Batch()
@@ -144,7 +135,7 @@ func (op *verifyFactorOp) judgeAnswer(ctx context.Context, tx *store.Tx, u store
 	case ch.Misses >= maxMisses:
 		return errChallengeExpired(ch.ID)
 	case op.f.now.After(ch.ExpiresAt):
-		op.refusal = errChallengeExpired(ch.ID)
+		tx.refuse(errChallengeExpired(ch.ID))
 		b := tx.Batch()
 		b.DeleteChallenge(ch.ID)
 		return b.Send(ctx)
@@ -213,10 +204,10 @@ func (op *verifyFactorOp) check(at store.Attempt) (step int64, reseal []byte, ri
 
 // countMiss counts a wrong answer. All who take from this bucket have locked the user before, so there is no deadlock.
 // The fixed code of a test number need not be guessed.
-func (op *verifyFactorOp) countMiss(ctx context.Context, tx *store.Tx) error {
-	op.refusal = unprocessable(CodeFactorVerificationFailed, "Invalid TOTP code entered")
+func (op *verifyFactorOp) countMiss(ctx context.Context, tx *tx) error {
+	tx.refuse(unprocessable(CodeFactorVerificationFailed, "Invalid TOTP code entered"))
 	if op.factor.Kind == store.FactorPhone {
-		op.refusal = unprocessable(CodeFactorVerificationFailed, "Invalid MFA Phone code entered")
+		tx.refuse(unprocessable(CodeFactorVerificationFailed, "Invalid MFA Phone code entered"))
 	}
 	b := tx.Batch()
 	if _, test := op.f.settings.Phone.testCode(op.factor.Phone, op.f.now); !test ||
@@ -230,9 +221,9 @@ func (op *verifyFactorOp) countMiss(ctx context.Context, tx *store.Tx) error {
 
 // askHook asks the hook for the outcome of the attempt.
 func (op *verifyFactorOp) askHook(ctx context.Context, ask func(context.Context,
-	FactorAttempt) (FactorVerdict, error)) error {
+	FactorAttempt) (FactorVerdict, error), right bool) error {
 	verdict, err := ask(ctx, FactorAttempt{User: op.principal.User.ID, Factor: op.factor.ID, Kind: op.factor.Kind,
-		Valid: op.refusal == nil, IP: op.f.req.IP})
+		Valid: right, IP: op.f.req.IP})
 	if err != nil || !verdict.Reject {
 		return err
 	}
@@ -241,15 +232,12 @@ func (op *verifyFactorOp) askHook(ctx context.Context, ask func(context.Context,
 	if err := b.Send(ctx); err != nil {
 		return err
 	}
-	msg := verdict.Message
-	if msg == "" {
-		msg = "Further MFA verification attempts will be rejected."
-	}
-	return denied(CodeFactorRejected, msg)
+	return denied(CodeFactorRejected,
+		cmp.Or(verdict.Message, "Further MFA verification attempts will be rejected."))
 }
 
 // raise puts the right answer into effect.
-func (op *verifyFactorOp) raise(ctx context.Context, tx *store.Tx, u store.User, session store.Session) error {
+func (op *verifyFactorOp) raise(ctx context.Context, tx *tx, u store.User, session store.Session) error {
 	op.refresh = token.Refresh{Session: session.ID, Secret: token.NewRefreshSecret()}
 	b := tx.Batch()
 	b.RaiseSession(&op.session, store.Raise{
@@ -259,9 +247,8 @@ func (op *verifyFactorOp) raise(ctx context.Context, tx *store.Tx, u store.User,
 	b.EndLowSessions(u.ID, session.ID, op.f.now)
 	b.VerifyFactor(op.factor.ID, op.f.now)
 	b.DeleteUnverified(u.ID, op.factor.Kind)
-	if m, ok := factorNotification(&op.f, op.notify && !op.factor.Verified(), mail.FactorEnrolled, u, op.factor); ok {
-		b.InsertMessage(m)
-		op.notified = 1
+	if op.notify && !op.factor.Verified() {
+		notifyFactor(&op.f, b, mail.FactorEnrolled, u, op.factor)
 	}
 	b.Audit(op.audit(store.ActionVerificationAttempted))
 	b.User(&op.user, u.ID)

@@ -28,6 +28,7 @@ import (
 
 func TestMain(m *testing.M) {
 	workers()
+	storetest.Watched()
 	goleak.VerifyTestMain(m, testdb.IgnoreServers(), goleak.IgnoreCurrent())
 }
 
@@ -62,7 +63,7 @@ func settings() account.Settings {
 	return account.Settings{
 		SiteURL: "https://app.example.org", BaseURL: "https://auth.example.org",
 		Audience: "authenticated", Role: "authenticated", Issuer: "https://auth.example.org", AccessLife: time.Hour,
-		KnownPlaces: true, CodesPerAccount: 30,
+		KnownPlaces: true, ClaimUnproven: true, CodesPerAccount: 30,
 		AdminRoles: []string{"service_role", "supabase_admin"}, Anonymous: true, FlowLife: 5 * time.Minute,
 		Email: account.EmailSettings{
 			Enabled: true, MagicLink: true, Configured: true, SecureChange: true, ChangeEndsSessions: true,
@@ -159,6 +160,12 @@ func refused(t *testing.T, err error, want string) {
 	if got != want {
 		t.Errorf("refused with\n%s, want\n%s", got, want)
 	}
+}
+
+// accepted wants no error.
+func accepted(t *testing.T, err error) {
+	t.Helper()
+	refused(t, err, "")
 }
 
 func kindOf(err error) account.Kind {

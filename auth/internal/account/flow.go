@@ -1,8 +1,8 @@
 package account
 
 import (
+	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"log/slog"
 	"sync/atomic"
@@ -62,20 +62,8 @@ func (a *Accounts) begin(req RequestInfo) *flow {
 // tick moves the flow's time to the present, after a wait for the database or a hash.
 func (f *flow) tick() { f.now = f.core.now() }
 
-func (f *flow) batch() *store.Batch { return f.core.db.Batch() }
-
-// inTx runs do in a transaction, several times if a retry may succeed: do must begin afresh each time.
-func (f *flow) inTx(ctx context.Context, do func(*store.Tx) error) error {
-	return f.core.db.InTx(ctx, do)
-}
-
 // aud returns the audience that the request works in.
-func (f *flow) aud() string {
-	if f.req.Aud != "" {
-		return f.req.Aud
-	}
-	return f.settings.Audience
-}
+func (f *flow) aud() string { return cmp.Or(f.req.Aud, f.settings.Audience) }
 
 // limitKey returns the key of a bucket. An address among the parts cannot be read back from it.
 func (f *flow) limitKey(parts ...string) []byte { return f.core.root.MAC(secret.Limits, parts...)[:16] }
@@ -86,42 +74,16 @@ func (f *flow) audit(action store.Action, actor, session uuid.UUID, pairs ...str
 		Traits: traits(pairs...)}
 }
 
+// auditSeldom adds a row, at most one a minute of a name and subject, so that guesses cannot fill the log.
+func (f *flow) auditSeldom(b *batch, name, subject string, row store.Audit) {
+	b.AuditSeldom(store.NewInterval(f.limitKey(name, subject), time.Minute), row)
+}
+
 // seal returns a message for the outbox with its payload sealed.
 func (f *flow) seal(channel, kind string, payload any, expires time.Time) store.NewMessage {
 	m := store.NewMessage{ID: uuid.New(), Channel: channel, Kind: kind, At: f.now, ExpiresAt: expires}
-	text, err := json.Marshal(payload)
-	if err != nil {
-		panic(err) // strings, and metadata that came out of PostgreSQL
-	}
-	m.Payload = f.core.root.Seal(secret.Outbox, text, m.ID[:])
+	m.Payload = f.core.root.Seal(secret.Outbox, mustJSON(payload), m.ID[:])
 	return m
-}
-
-// send delivers messages that were committed, by the outbox or at once. A failure of the latter is returned:
-// what was committed stays, and there is no second try.
-func (f *flow) send(ctx context.Context, msgs ...outgoing) error {
-	f.core.wake()
-	for _, msg := range msgs {
-		if now := f.settings.Hooks.SendNow[msg.message.Channel]; now != nil && msg.message.Payload != nil {
-			if err := now(ctx, msg.message.ID); err != nil {
-				return failure("send", err)
-			}
-		}
-	}
-	return nil
-}
-
-// countNotifications takes n committed notifications from the budget for mails.
-func (f *flow) countNotifications(ctx context.Context, n int) {
-	if n == 0 {
-		return
-	}
-	b := f.batch()
-	b.Take(f.settings.Email.Sent.limit(f.limitKey("mail")), float64(n), f.core.now())
-	err := b.Send(ctx)
-	if _, over := errors.AsType[*store.LimitError](err); err != nil && !over {
-		f.core.log.Warn("notifications were not counted", "count", n, "error", err)
-	}
 }
 
 // hashing is the workers as flows see them: a request whose deadline passes before a worker was done is answered like

@@ -14,10 +14,7 @@ import (
 // GenerateLink creates the token of a mail and returns its link and digits instead of sending them. Links never belong
 // to a PKCE flow. Neither limits nor DISABLE_SIGNUP apply, but the user's own next request meets the pause.
 func (a *Accounts) GenerateLink(ctx context.Context, req RequestInfo, by Actor, p LinkRequest) (Link, error) {
-	return generateLink(ctx, a.begin(req), by, p)
-}
-
-func generateLink(ctx context.Context, f *flow, by Actor, p LinkRequest) (Link, error) {
+	f := a.begin(req)
 	op := generateLinkOp{f: *f, by: by, p: p}
 	op.cand = signupCandidate{aud: f.aud(), provider: "email"}
 	err := checkClaimLengths("", op.cand.aud)
@@ -182,10 +179,11 @@ func (op *generateLinkOp) write(ctx context.Context) (Link, error) {
 		msg.token.PasswordHash, msg.token.UserMetadata = op.cand.hash, op.cand.data
 		id = op.cand.addPending(&op.f, b, state, u)
 	case typ == "signup": // a pending sign-up keeps its password, unless this request has one
-		if waits.Address == op.cand.address {
+		if waits.Address == op.cand.address && !waits.Contested {
 			msg.token.PasswordHash, msg.token.UserMetadata, msg.token.Identity = waits.PasswordHash, waits.UserMetadata,
 				waits.Identity
 		}
+		msg.token.Contested = waits.Contested
 		if op.cand.hash != "" {
 			msg.token.PasswordHash = op.cand.hash
 		}

@@ -202,7 +202,7 @@ func TestUpdateUser_currentPasswordGuesses(t *testing.T) {
 	refused(t, h.signIn("mia@example.org", "wrong"), "invalid_credentials: Invalid login credentials")
 	refused(t, change(h, "sesame"), tooManyPasswords)
 	h.pass(time.Minute)
-	refused(t, change(h, "sesame"), "")
+	accepted(t, change(h, "sesame"))
 
 	// Where a nonce is wanted too it is judged first, and a wrong password leaves it as it is.
 	h.set(func(s *account.Settings) { s.Passwords.RequireNonce, s.Email.Notify.PasswordChanged = true, false })
@@ -220,7 +220,7 @@ func TestUpdateUser_currentPasswordGuesses(t *testing.T) {
 	refused(t, again(nonce, "wrong"), invalid)
 	refused(t, again(nonce, "another"), tooManyPasswords)
 	h.pass(time.Minute)
-	refused(t, again(nonce, "another"), "")
+	accepted(t, again(nonce, "another"))
 }
 
 // A call that is refused because nothing may be sent does not reveal whether the current password was right: such a
@@ -236,14 +236,14 @@ func TestUpdateUser_sameUnsent(t *testing.T) {
 		_, err := h.update(g, p)
 		return err
 	}
-	refused(t, change(account.UserUpdate{}), "")
+	accepted(t, change(account.UserUpdate{}))
 	for _, guess := range []string{"open sesame", "sesame"} {
 		refused(t, change(account.UserUpdate{Password: &guess}), pause)
 	}
 	h.pass(time.Minute)
 	refused(t, change(account.UserUpdate{Password: ptr("sesame")}),
 		"same_password: New password should be different from the old password.")
-	refused(t, h.signIn("mia@example.org", "sesame"), "")
+	accepted(t, h.signIn("mia@example.org", "sesame"))
 }
 
 // The hook's no to a current password is an answer, and a wrong one is counted.

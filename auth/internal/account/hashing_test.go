@@ -23,7 +23,7 @@ func TestHashing_late(t *testing.T) {
 	_, _, checkErr := h.Check(late, "", "sesame")
 	for _, err := range []error{hashErr, checkErr} {
 		r, ok := errors.AsType[*Refusal](failure("hash password", err))
-		if !ok || r.Kind != Unavailable || !r.Busy() || r.RetryAfter <= 0 {
+		if !ok || r.Kind != Unavailable || r.Code != CodeOverCapacity || !r.Busy() || r.RetryAfter <= 0 {
 			t.Errorf("%v is told as %+v", err, r)
 		}
 	}

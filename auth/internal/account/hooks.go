@@ -1,6 +1,7 @@
 package account
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -105,16 +106,14 @@ func checkCreation(ctx context.Context, f *flow, cand *signupCandidate, u store.
 }
 
 // enqueueCreatedHook adds the message about a new user. If no user was created, the same statement does nothing.
-func enqueueCreatedHook(f *flow, b *store.Batch, created bool, id uuid.UUID) {
+func enqueueCreatedHook(f *flow, b *batch, created bool, id uuid.UUID) {
 	if !f.settings.Hooks.AfterCreate {
 		return
 	}
 	if !created {
 		id = uuid.New()
 	}
-	m := f.seal(mail.ChannelHook, KindAfterCreate, Created{User: id, IP: f.req.IP}, f.now.Add(createdLife))
-	m.User = id
-	b.InsertMessage(m)
+	b.message(id, f.seal(mail.ChannelHook, KindAfterCreate, Created{User: id, IP: f.req.IP}, f.now.Add(createdLife)))
 }
 
 // customClaims are claims made by a hook.
@@ -199,8 +198,5 @@ func reportPassword(ctx context.Context, f *flow, user uuid.UUID, right bool) er
 			return err
 		}
 	}
-	if verdict.Message == "" {
-		verdict.Message = rejectedPasswordMessage
-	}
-	return invalid(CodeInvalidCredentials, verdict.Message)
+	return invalid(CodeInvalidCredentials, cmp.Or(verdict.Message, rejectedPasswordMessage))
 }

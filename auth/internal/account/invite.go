@@ -21,10 +21,7 @@ func (by Actor) audit(f *flow, action store.Action, pairs ...string) store.Audit
 // Invite makes a user without password and sends a link. An unconfirmed user is invited again and keeps the metadata.
 // Only the budget for mails applies, no pause.
 func (a *Accounts) Invite(ctx context.Context, req RequestInfo, by Actor, p Invitation) (store.User, error) {
-	return invite(ctx, a.begin(req), by, p)
-}
-
-func invite(ctx context.Context, f *flow, by Actor, p Invitation) (store.User, error) {
+	f := a.begin(req)
 	cand := &signupCandidate{aud: f.aud(), provider: "email"}
 	err := checkClaimLengths("", cand.aud)
 	if err != nil {
@@ -64,14 +61,11 @@ func invite(ctx context.Context, f *flow, by Actor, p Invitation) (store.User, e
 		b.Audit(by.audit(f, store.ActionUserInvited, "user_id", id.String()))
 		var u store.User
 		b.User(&u, id)
-		err = b.Send(ctx)
+		err = f.send(ctx, b)
 		if isOvertaken(err) && !again {
 			continue
 		}
-		if err != nil {
-			return store.User{}, failure("invite", q.refusalOf(err))
-		}
-		return u, f.send(ctx, msg)
+		return u, failure("invite", q.refusalOf(err))
 	}
 }
 
@@ -87,7 +81,7 @@ func newInvitation(f *flow, cand *signupCandidate, known store.User) (outgoing, 
 }
 
 // addInvited adds an invited user, or marks that one was invited again.
-func (cand *signupCandidate) addInvited(f *flow, b *store.Batch, state addressState, known store.User) uuid.UUID {
+func (cand *signupCandidate) addInvited(f *flow, b *batch, state addressState, known store.User) uuid.UUID {
 	if state == addressPending {
 		b.UpdateUser(store.UserPatch{ID: known.ID, Now: f.now, InvitedAt: &f.now, ConfirmationSentAt: &f.now})
 		return known.ID

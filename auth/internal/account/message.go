@@ -1,9 +1,11 @@
 package account
 
 import (
+	"cmp"
 	"context"
 	"encoding/hex"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -70,10 +72,7 @@ func composeMail(f *flow, spec mailSpec) (outgoing, mail.Payload, error) {
 		if spec.flow != uuid.Nil {
 			msg.tokenHash = pkcePrefix + text
 		}
-		base := f.req.BaseURL
-		if base == "" {
-			base = f.settings.BaseURL
-		}
+		base := cmp.Or(f.req.BaseURL, f.settings.BaseURL)
 		msg.url = f.settings.Email.Links.URL(base, spec.link, msg.tokenHash, f.req.RedirectTo)
 		v.TokenHash, v.ConfirmationURL = msg.tokenHash, msg.url
 	}
@@ -110,7 +109,7 @@ func newToken(f *flow, kind store.Kind, to, code string, life time.Duration) sto
 
 // insertOutgoing adds tokens, their PKCE flow and messages, in the lock order. If user does not exist, the same
 // statements do nothing.
-func insertOutgoing(b *store.Batch, user uuid.UUID, pkce *store.Flow, msgs ...outgoing) {
+func insertOutgoing(b *batch, user uuid.UUID, pkce *store.Flow, msgs ...outgoing) {
 	for _, msg := range msgs {
 		msg.token.User = user
 		b.InsertToken(msg.token)
@@ -120,18 +119,13 @@ func insertOutgoing(b *store.Batch, user uuid.UUID, pkce *store.Flow, msgs ...ou
 		b.InsertFlow(*pkce)
 	}
 	for _, msg := range msgs {
-		if m := msg.message; m.Payload != nil {
-			m.User = user
-			b.InsertMessage(m)
-		}
+		b.message(user, msg.message)
 	}
 }
 
 // linkHash returns the hash that the store knows a link's token by, and whether the link belongs to a PKCE flow.
 func linkHash(text string) (hash []byte, pkce, ok bool) {
-	if len(text) > len(pkcePrefix) && text[:len(pkcePrefix)] == pkcePrefix {
-		pkce, text = true, text[len(pkcePrefix):]
-	}
+	text, pkce = strings.CutPrefix(text, pkcePrefix)
 	sum, ok := token.LinkTokenHash(text)
 	return sum[:], pkce, ok
 }
@@ -157,11 +151,7 @@ func decoyID(f *flow, aud, who string) uuid.UUID {
 
 // codeHash returns the hash that the store knows a PKCE code by.
 func codeHash(code string) []byte {
-	var raw [32]byte
-	if len(code) != 2*len(raw) {
-		return nil
-	}
-	if _, err := hex.Decode(raw[:], []byte(code)); err != nil {
+	if raw, err := hex.DecodeString(code); err != nil || len(raw) != 32 {
 		return nil
 	}
 	sum, _ := token.LinkTokenHash(code)

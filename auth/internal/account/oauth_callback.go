@@ -36,10 +36,7 @@ var errStateUnknown = invalid(CodeBadOAuthState, "OAuth state not found or expir
 // transaction is begun.
 func (a *Accounts) FinishOAuth(ctx context.Context, req RequestInfo, callback url.Values,
 	cookie string) (out OAuthResult, err error) {
-	return finishOAuth(ctx, a.begin(req), callback, cookie)
-}
-
-func finishOAuth(ctx context.Context, f *flow, callback url.Values, cookie string) (out OAuthResult, err error) {
+	f := a.begin(req)
 	st, err := useState(ctx, f, callback.Get("state"), cookie)
 	if err != nil {
 		return OAuthResult{}, err
@@ -199,10 +196,7 @@ func (e *OAuthError) Unwrap() error { return e.Err }
 
 // SignInIDToken opens a session for the user whom an ID token names, or links the identity.
 func (a *Accounts) SignInIDToken(ctx context.Context, req RequestInfo, p IDToken) (Grant, error) {
-	return signInIDToken(ctx, a.begin(req), p)
-}
-
-func signInIDToken(ctx context.Context, f *flow, p IDToken) (Grant, error) {
+	f := a.begin(req)
 	if p.Linking != nil {
 		if err := f.settings.checkLinking(p.Linking.User, p.Linking.Session); err != nil {
 			return Grant{}, err
@@ -262,7 +256,7 @@ var errSpent = &OAuthError{Code: "invalid request", Description: "Bad ID token",
 	Err: errors.New("account: the ID token was used before")}
 
 // spendIDToken records an ID token in the transaction of its sign-in.
-func (op *oauthOp) spendIDToken(ctx context.Context, tx *store.Tx) error {
+func (op *oauthOp) spendIDToken(ctx context.Context, tx *tx) error {
 	if op.accepted == nil {
 		return nil
 	}

@@ -2,10 +2,12 @@ package account
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/google/uuid"
 
@@ -42,7 +44,7 @@ func (s *Settings) checkLinkingLevel(u store.User, v store.Session) error {
 
 // linkIdentity links an identity to the account of the user who requested it. The user's state is checked again: the
 // account may be gone, banned or signed out by now.
-func (op *oauthOp) linkIdentity(ctx context.Context, tx *store.Tx) error {
+func (op *oauthOp) linkIdentity(ctx context.Context, tx *tx) error {
 	old, err := tx.LockUser(ctx, op.linkUser)
 	if errors.Is(err, store.ErrNotFound) || err == nil && !old.DeletedAt.IsZero() {
 		return errTargetGone
@@ -85,6 +87,9 @@ func (op *oauthOp) linkIdentity(ctx context.Context, tx *store.Tx) error {
 	w.findIdentity()
 	w.note(store.ActionIdentityLinked, "identity_id", w.identity.ID.String(), "provider", w.identity.Provider,
 		"provider_id", w.identity.ProviderID)
+	if op.emails.has(old.Email) { // asked for by a session of the account, so it ends nothing
+		noteProof(&w.patch, old, old.Email)
+	}
 	if old.Email == "" {
 		if err := w.adoptEmail(found); err != nil {
 			return err
@@ -106,7 +111,8 @@ func (w *oauthTx) adoptEmail(found []store.Match) error {
 	case w.isTaken(found):
 		return invalid(CodeEmailExists, errEmailExists.Msg)
 	case w.op.emails.bestVerified() || w.f.settings.Email.Autoconfirm:
-		w.email = emailOutcome{adopt: best, confirm: true}
+		w.email = emailOutcome{adopt: best, confirm: true, unproven: !w.op.emails.bestVerified()}
+		w.patch.EmailUnproven = &w.email.unproven
 		w.patch.UserMetadata.Set = mustJSON(map[string]any{"email": best, "email_verified": true})
 		w.patch.Email, w.patch.EmailConfirmedAt, w.patch.IsAnonymous = &best, &w.f.now, ptr(false)
 		w.old.Email = best
@@ -124,20 +130,15 @@ func (w *oauthTx) adoptEmail(found []store.Match) error {
 	w.patch.NewEmail, w.patch.EmailChangeSentAt, w.patch.CurrentEmailProven, w.patch.NewEmailProven = &best, &w.f.now,
 		ptr(false), ptr(false)
 	w.email.refuse = true
-	w.op.refusal = unprocessable(CodeEmailNotConfirmed,
-		fmt.Sprintf("Unverified email with %s. A confirmation email has been sent to your %s email",
-			w.op.profile.Provider, w.op.profile.Provider))
+	w.refuse(CodeEmailNotConfirmed, confirmationSent)
 	return err
 }
 
 // isTaken reports whether another user has the address.
 func (w *oauthTx) isTaken(found []store.Match) bool {
-	for _, m := range found {
-		if m.How != store.BySubject && m.Email == w.op.emails.best && m.User != w.old.ID {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(found, func(m store.Match) bool {
+		return m.How != store.BySubject && m.Email == w.op.emails.best && m.User != w.old.ID
+	})
 }
 
 // joinAMR joins the methods of two sessions, newer first.
@@ -228,19 +229,18 @@ func (op *exchangeCodeOp) spendCode(ctx context.Context, refusal error) error {
 	if !ok || r.Kind != Denied && r.Kind != Unprocessable && r.Kind != Invalid {
 		return refusal
 	}
-	if err := op.f.inTx(ctx, func(tx *store.Tx) error { return op.takeCode(ctx, tx, uuid.New()) }); err != nil {
-		return failure("exchange a code", err)
-	}
-	return refusal
+	err := op.f.commit(ctx, func(tx *tx) error {
+		_, err := op.takeCode(ctx, tx, uuid.New())
+		return err
+	})
+	return cmp.Or(failure("exchange a code", err), refusal)
 }
 
 // linkByCode uses the code up and links the identity in one transaction.
-func (op *oauthOp) linkByCode(ctx context.Context, tx *store.Tx) error {
-	if err := op.exchange.takeCode(ctx, tx, uuid.New()); err != nil {
-		return err
-	}
-	if op.exchange.refusal != nil { // another exchange, or what ends codes, came between
-		return op.exchange.refusal
+func (op *oauthOp) linkByCode(ctx context.Context, tx *tx) error {
+	refusal, err := op.exchange.takeCode(ctx, tx, uuid.New())
+	if err != nil || refusal != nil { // another exchange, or what ends codes, came between
+		return cmp.Or(err, refusal)
 	}
 	return op.linkIdentity(ctx, tx)
 }

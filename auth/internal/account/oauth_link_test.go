@@ -92,9 +92,9 @@ func TestLink_keepsTheLevel(t *testing.T) {
 	c := h.caller(mia)
 	p.LinkTo = &c
 	out, err := h.Arrive(t.Context(), browser, p)
-	refused(t, err, "")
+	accepted(t, err)
 	g, err = h.exchange(out.Code, verifier)
-	refused(t, err, "")
+	accepted(t, err)
 	if got := fmt.Sprint(methods(g)); got != "[oauth totp password aal2]" {
 		t.Error(got)
 	}
@@ -127,17 +127,17 @@ func TestLink_checkedAgain(t *testing.T) {
 		refused(t, err, want)
 	}
 	f("out@example.org", func(g account.Grant) {
-		refused(t, h.SignOut(t.Context(), browser, g.AccessToken, "local", true), "")
+		accepted(t, h.SignOut(t.Context(), browser, g.AccessToken, "local", true))
 	}, "session_not_found: Session from session_id claim in JWT does not exist")
 	f("banned@example.org", func(g account.Grant) {
 		_, err := h.AdminUpdate(t.Context(), browser, by, g.User.ID, account.Attributes{BanDuration: new("1h")})
-		refused(t, err, "")
+		accepted(t, err)
 	}, "user_banned: User is banned")
 	f("soft@example.org", func(g account.Grant) {
-		refused(t, h.AdminDelete(t.Context(), browser, by, g.User.ID, true), "")
+		accepted(t, h.AdminDelete(t.Context(), browser, by, g.User.ID, true))
 	}, "user_not_found: Linking target user not found")
 	f("gone@example.org", func(g account.Grant) {
-		refused(t, h.AdminDelete(t.Context(), browser, by, g.User.ID, false), "")
+		accepted(t, h.AdminDelete(t.Context(), browser, by, g.User.ID, false))
 	}, "user_not_found: Linking target user not found")
 }
 
@@ -149,7 +149,7 @@ func TestLink_anonymous(t *testing.T) {
 	guest := func() account.Grant {
 		t.Helper()
 		g, err := h.SignUpAnonymous(t.Context(), browser, nil)
-		refused(t, err, "")
+		accepted(t, err)
 		return g
 	}
 	g := guest()
@@ -252,7 +252,7 @@ func TestUnlink(t *testing.T) {
 
 	// The address stays with an identity that has it, and so does the password.
 	h.pass(time.Second)
-	refused(t, h.unlink(mia, "email"), "")
+	accepted(t, h.unlink(mia, "email"))
 	u := h.user(mia.User.ID)
 	if fmt.Sprint(providers(u)) != "[github]" || u.Email != "mia@example.org" ||
 		u.EmailConfirmedAt.IsZero() || !strings.Contains(string(u.AppMetadata), `"provider": "github"`) {
@@ -279,9 +279,9 @@ func TestUnlink_movesTheAddress(t *testing.T) {
 	h.link(mia, person("github", "17", "!open@example.org"))
 	h.link(mia, person("gitlab", "18", "*tom2@example.org"))
 	h.link(mia, person("google", "19", "!tom@example.org"))
-	refused(t, h.Recover(t.Context(), browser, account.Recover{Email: "mia@example.org"}), "")
+	accepted(t, h.Recover(t.Context(), browser, account.Recover{Email: "mia@example.org"}))
 	l := h.newest("recovery", "mia@example.org")
-	refused(t, h.unlink(mia, "email"), "")
+	accepted(t, h.unlink(mia, "email"))
 	u := h.user(mia.User.ID)
 	if u.Email != "tom2@example.org" || u.EmailConfirmedAt.IsZero() || u.PasswordHash != "" ||
 		metadata(t, u.UserMetadata)["email_verified"] != true {
@@ -289,7 +289,7 @@ func TestUnlink_movesTheAddress(t *testing.T) {
 	}
 	_, err := h.verify(account.Verify{Type: "recovery", TokenHash: l.Hash})
 	refused(t, err, linkExpired)
-	refused(t, h.unlink(mia, "gitlab"), "")
+	accepted(t, h.unlink(mia, "gitlab"))
 	u = h.user(mia.User.ID)
 	if m := metadata(t, u.UserMetadata); u.Email != "" || !u.EmailConfirmedAt.IsZero() ||
 		m["email_verified"] != false || m["email"] != nil {
@@ -301,7 +301,7 @@ func TestUnlink_movesTheAddress(t *testing.T) {
 		t.Errorf("%+v", got)
 	}
 	h.caller(mia)
-	refused(t, h.unlink(mia, "github"), "")
+	accepted(t, h.unlink(mia, "github"))
 	if u := h.user(mia.User.ID); u.Email != "" || fmt.Sprint(providers(u)) != "[google]" {
 		t.Error(brief(u))
 	}
@@ -323,9 +323,9 @@ func TestUnlink_autoconfirm(t *testing.T) {
 	t.Parallel()
 	h := open(t, linking, func(s *account.Settings) { s.Email.Autoconfirm = true })
 	out, err := h.SignUp(t.Context(), browser, account.SignUp{Email: "mia@example.org", Password: "sesame"})
-	refused(t, err, "")
+	accepted(t, err)
 	h.link(*out.Grant, person("github", "17", "!victim@example.org"))
-	refused(t, h.unlink(*out.Grant, "email"), "")
+	accepted(t, h.unlink(*out.Grant, "email"))
 	if u := h.user(out.Grant.User.ID); u.Email != "" || !u.EmailConfirmedAt.IsZero() {
 		t.Error(brief(u))
 	}
@@ -359,10 +359,10 @@ func TestUnlink_phone(t *testing.T) {
 	t.Parallel()
 	h := open(t, linking, func(s *account.Settings) { s.Phone.Autoconfirm = true })
 	out, err := h.SignUp(t.Context(), browser, account.SignUp{Phone: "+491701234567", Password: "sesame"})
-	refused(t, err, "")
+	accepted(t, err)
 	g := *out.Grant
 	h.link(g, person("github", "17", "*mia@example.org"))
-	refused(t, h.unlink(g, "phone"), "")
+	accepted(t, h.unlink(g, "phone"))
 	u := h.user(g.User.ID)
 	if u.Phone != "" || !u.PhoneConfirmedAt.IsZero() || u.Email != "mia@example.org" ||
 		fmt.Sprint(providers(u)) != "[github]" {

@@ -77,6 +77,8 @@ type accountDecision struct {
 	email      string    // of userCreated: the new user's; "" if there is none, or another user has it
 	// free: no other user has the best address.
 	free bool
+	// yields is the user whom the best address leaves, which a setting alone confirmed; Nil: none.
+	yields uuid.UUID
 	// abandoned is the user that has the identity and nothing else, and is deleted before the identity is added again;
 	// Nil: none.
 	abandoned uuid.UUID
@@ -84,8 +86,7 @@ type accountDecision struct {
 
 // resolveAccount decides which account an identity leads to. Only addresses that the provider has verified lead to a
 // user, and only users who have proven them: by confirming the address, or by another provider that has verified it.
-// Without such a user, an account that was never confirmed is taken over. MAILER_AUTOCONFIRM is not a proof of an
-// address.
+// Without such a user, an account is taken over that was never confirmed, or by a setting alone.
 func resolveAccount(found []store.Match, a providerEmails) accountDecision {
 	d := accountDecision{resolution: userCreated, email: a.best, free: true}
 	var proven, waiting []uuid.UUID
@@ -100,13 +101,17 @@ func resolveAccount(found []store.Match, a providerEmails) accountDecision {
 			}
 			continue
 		}
+		if m.How == store.ByLeaving && m.Email == a.best && a.bestVerified() && m.User != d.user {
+			d.yields = m.User
+			continue
+		}
 		if m.Email == a.best && m.User != d.user {
 			d.free = false
 		}
-		if !a.has(m.Email) {
+		if !a.has(m.Email) || m.How == store.ByLeaving {
 			continue
 		}
-		if m.How != store.ByUnconfirmed {
+		if m.How == store.ByConfirmed || m.How == store.ByIdentity {
 			if !slices.Contains(proven, m.User) {
 				proven = append(proven, m.User)
 			}
@@ -127,6 +132,9 @@ func resolveAccount(found []store.Match, a providerEmails) accountDecision {
 	case !d.free: // and not proven, or it would have led there
 		d.email = ""
 	}
+	if d.resolution != userCreated && d.yields != uuid.Nil {
+		d.yields, d.free = uuid.Nil, false
+	}
 	if d.resolution == userLinked {
 		d.free = !slices.ContainsFunc(found, func(m store.Match) bool { return m.Email == a.best && m.User != d.user })
 	}
@@ -145,6 +153,9 @@ type emailOutcome struct {
 	confirmByMail bool
 	// refuse: the sign-in is refused.
 	refuse bool
+	// unproven: it is confirmed by a setting alone. live: that is how the account was until now, so that its metadata
+	// and verified factors stay.
+	unproven, live bool
 }
 
 // refusesOutright reports whether the sign-in is refused with nothing to confirm.
@@ -152,14 +163,16 @@ func (v emailOutcome) refusesOutright() bool { return v.refuse && !v.confirmByMa
 
 // emailRules are the settings that an emailOutcome depends on.
 type emailRules struct {
-	optional, autoconfirm, allowUnverified bool
+	optional, autoconfirm, allowUnverified, claim bool
 }
 
 // reconcileEmail returns it for a user as it is, or as it is created. Exactly the address that was proven becomes
 // confirmed, never another one that the account has.
 func reconcileEmail(d accountDecision, u store.User, a providerEmails, r emailRules) emailOutcome {
 	if !u.EmailConfirmedAt.IsZero() {
-		return emailOutcome{}
+		proves := u.EmailUnproven && a.has(u.Email)
+		live := proves && r.claim && (u.PhoneConfirmedAt.IsZero() || u.PhoneUnproven)
+		return emailOutcome{confirm: proves, claim: live, live: live}
 	}
 	if u.Email == "" {
 		switch {
@@ -171,7 +184,7 @@ func reconcileEmail(d accountDecision, u store.User, a providerEmails, r emailRu
 		return emailOutcome{refuse: true}
 	}
 	if a.has(u.Email) || r.autoconfirm && d.resolution != userLinked && u.Email == a.best {
-		return emailOutcome{confirm: true,
+		return emailOutcome{confirm: true, unproven: !a.has(u.Email),
 			claim: d.resolution == userLinked || d.resolution == userKnown && u.PhoneConfirmedAt.IsZero()}
 	}
 	return emailOutcome{confirmByMail: true, refuse: !r.allowUnverified}

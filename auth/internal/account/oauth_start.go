@@ -46,10 +46,7 @@ type OAuthStarted struct {
 // StartOAuth begins a sign-in, or the linking of an identity. The state in the URL is a random ID; everything that
 // belongs to it is stored here.
 func (a *Accounts) StartOAuth(ctx context.Context, req RequestInfo, p OAuthStart) (OAuthStarted, error) {
-	return startOAuth(ctx, a.begin(req), p)
-}
-
-func startOAuth(ctx context.Context, f *flow, p OAuthStart) (OAuthStarted, error) {
+	f := a.begin(req)
 	if p.Linking != nil {
 		if err := f.settings.checkLinking(p.Linking.User, p.Linking.Session); err != nil {
 			return OAuthStarted{}, err

@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -17,7 +16,7 @@ import (
 type oauthTx struct {
 	f   *flow
 	op  *oauthOp
-	b   *store.Batch
+	b   *batch
 	old store.User // as locked; or the new user
 	// identity is the one that was presented: known, or to be added.
 	identity      store.Identity
@@ -56,6 +55,7 @@ func (w *oauthTx) reconcile(d accountDecision) error {
 	}
 	if w.email.confirm {
 		w.patch.EmailConfirmedAt, w.patch.IsAnonymous = &w.f.now, ptr(false)
+		w.patch.EmailUnproven = &w.email.unproven
 		if w.data = merge(w.data, mustJSON(map[string]any{"email_verified": true})); w.email.adopt == "" &&
 			w.old.Email != "" {
 			w.data = merge(w.data, mustJSON(map[string]any{"email": w.old.Email}))
@@ -67,16 +67,19 @@ func (w *oauthTx) reconcile(d accountDecision) error {
 			return err
 		}
 		if w.email.refuse {
-			w.op.refusal = unprocessable(CodeProviderEmailUnverified,
-				fmt.Sprintf("Unverified email with %s. A confirmation email has been sent to your %s email",
-					w.op.profile.Provider, w.op.profile.Provider))
+			w.refuse(CodeProviderEmailUnverified, confirmationSent)
 		}
 	case w.email.refuse:
-		w.op.refusal = unprocessable(CodeProviderEmailUnverified,
-			fmt.Sprintf("Unverified email with %s. Verify the email with %s in order to sign in", w.op.profile.Provider,
-				w.op.profile.Provider))
+		w.refuse(CodeProviderEmailUnverified, "Unverified email with %s. Verify the email with %[1]s in order to sign in")
 	}
 	return nil
+}
+
+const confirmationSent = "Unverified email with %s. A confirmation email has been sent to your %[1]s email"
+
+// refuse refuses the sign-in, and commits what was written; words get the provider's name.
+func (w *oauthTx) refuse(code, words string) {
+	w.b.refuse(unprocessable(code, fmt.Sprintf(words, w.op.profile.Provider)))
 }
 
 // confirmation writes the mail that asks to confirm the address. Whether one is needed is known only under the lock,
@@ -106,7 +109,7 @@ func (w *oauthTx) audit(d accountDecision) {
 			"provider_id", w.identity.ProviderID)
 	}
 	switch {
-	case w.email.confirm || d.resolution == userCreated && !w.email.refuse:
+	case w.email.confirm && w.old.EmailConfirmedAt.IsZero() || d.resolution == userCreated && !w.email.refuse:
 		w.note(store.ActionUserSignedUp, "provider", w.op.profile.Provider)
 	case !w.email.refuse:
 		w.note(store.ActionLogin, "provider", w.op.profile.Provider)
@@ -143,6 +146,7 @@ func (w *oauthTx) insertUser() {
 	u := w.old
 	u.UserMetadata, u.EmailConfirmedAt = w.f.settings.withinLimit(store.User{}, store.MetadataPatch{Set: w.data}).Set,
 		w.email.confirmedAt(w.f.now)
+	u.EmailUnproven = w.email.unproven
 	if len(w.outgoing) > 0 {
 		u.ConfirmationSentAt = w.f.now
 	}
@@ -180,17 +184,19 @@ func (w *oauthTx) updateUser(d accountDecision) {
 	}
 	if w.email.claim {
 		b.DeleteFlows(id)
+	}
+	if w.email.live {
+		b.DeleteUnverified(id, "") // a provider takes no second factor away
+	} else if w.email.claim {
 		b.DeleteFactors(id)
 	}
 }
 
-// clearAccount removes from an account that was never confirmed all ways in that others may have left: password, phone,
-// metadata, other identities; sessions, tokens, flows and factors go with it.
+// clearAccount removes from an account whose address nobody has proven all ways in that others may have left: password,
+// phone, metadata unless the account was live, other identities; sessions, tokens, flows and factors go with it.
 func (w *oauthTx) clearAccount() {
-	p := &w.patch
-	p.PasswordHash, p.Phone, p.PhoneConfirmedAt = ptr(""), ptr(""), &time.Time{}
-	p.NewEmail, p.NewPhone, p.CurrentEmailProven, p.NewEmailProven = ptr(""), ptr(""), ptr(false), ptr(false)
-	p.UserMetadata.Replace = true
+	dropOthers(&w.patch, "email")
+	w.patch.UserMetadata.Replace = !w.email.live
 	w.b.DeletePlaces(w.old.ID)
 	w.b.DeleteIdentitiesBut(w.old.ID, w.identity.ID, true)
 }
@@ -198,8 +204,8 @@ func (w *oauthTx) clearAccount() {
 // notifyLinked notifies the user of the new way to sign in.
 func (w *oauthTx) notifyLinked() {
 	to := w.old.Email
-	if !w.op.notify || !w.f.settings.Email.Notify.IdentityLinked || to == "" || w.email.confirm && w.email.claim {
-		return // a claimed account has no previous owner to notify
+	if !w.op.notify || !w.f.settings.Email.Notify.IdentityLinked || to == "" || w.email.claim && !w.email.live {
+		return // an account that was never confirmed has no previous owner to notify
 	}
 	w.notifications = append(w.notifications, notification(w.f, mail.IdentityLinked, to,
 		mail.Vars{Email: to, Provider: w.identity.Provider, Data: w.old.UserMetadata}))
@@ -209,8 +215,8 @@ func (w *oauthTx) notifyLinked() {
 func (w *oauthTx) finish(ctx context.Context) error {
 	op, b, id := w.op, w.b, w.old.ID
 	var session uuid.UUID
-	issued := w.op.refusal == nil && op.challenge.Challenge != ""
-	if w.op.refusal == nil && !issued {
+	issued := b.refusal == nil && op.challenge.Challenge != ""
+	if b.refusal == nil && !issued {
 		op.open = newSession(&op.f, id, methodOAuth)
 		if op.exchange != nil {
 			op.open.setID(op.exchange.pkce.Session)
@@ -230,17 +236,12 @@ func (w *oauthTx) finish(ctx context.Context) error {
 		b.InsertIssuedFlow(f, hash)
 	}
 	for _, msg := range w.outgoing {
-		msg.message.User = id
-		b.InsertMessage(msg.message)
+		b.message(id, msg.message)
 	}
-	for _, m := range w.notifications {
-		m.User = id
-		b.InsertMessage(m)
-	}
+	b.notify(id, w.notifications...)
 	if w.created {
 		enqueueCreatedHook(w.f, b, true, id)
 	}
-	op.notified, op.sent = len(w.notifications), w.outgoing
 	for _, a := range w.audits {
 		a.Session = session
 		b.Audit(a)

@@ -41,14 +41,11 @@ type oauthOp struct {
 	notify          bool      // notifications may be written
 
 	// What the transaction found; set again by each try.
-	open     sessionDraft
-	code     string
-	user     store.User
-	level    int             // of a session that goes on in the new one
-	methods  json.RawMessage // and its amr
-	refusal  error           // that is committed all the same
-	notified int
-	sent     []outgoing
+	open    sessionDraft
+	code    string
+	user    store.User
+	level   int             // of a session that goes on in the new one
+	methods json.RawMessage // and its amr
 }
 
 // errRaced: what was decided before the lock has changed.
@@ -62,8 +59,7 @@ const oauthTries = 5
 func (op *oauthOp) run(ctx context.Context) error {
 	op.emails = judgeEmails(op.profile.Emails)
 	if op.strict && len(op.emails.all) == 0 && !op.optional {
-		return &Refusal{Kind: Failed, Code: CodeUnexpectedFailure,
-			Msg: "Error getting user email from external provider"}
+		return op.noEmail()
 	}
 	for try := 1; ; try++ {
 		op.f.tick()
@@ -80,13 +76,6 @@ func (op *oauthOp) run(ctx context.Context) error {
 			return failure("external", op.refusedByQuota(err))
 		}
 		break
-	}
-	op.f.countNotifications(ctx, op.notified)
-	if err := op.f.send(ctx, op.sent...); err != nil {
-		return err
-	}
-	if op.refusal != nil {
-		return op.refusal
 	}
 	enforceSessionLimit(ctx, &op.f, op.user.ID)
 	return nil
@@ -134,9 +123,8 @@ func (op *oauthOp) attempt(ctx context.Context) error {
 	}
 	op.notify = canNotify(ctx, &op.f, op.f.settings.Email.Notify.IdentityLinked &&
 		(d.resolution == userLinked || !signIn))
-	return op.f.inTx(ctx, func(tx *store.Tx) error {
-		op.open, op.code, op.user, op.refusal, op.notified, op.sent, op.level, op.methods = sessionDraft{}, "",
-			store.User{}, nil, 0, nil, 0, nil
+	return op.f.commit(ctx, func(tx *tx) error {
+		op.open, op.code, op.user, op.level, op.methods = sessionDraft{}, "", store.User{}, 0, nil
 		if op.quota != nil {
 			b := tx.Batch()
 			op.quota.take(b, op.f.now)
@@ -196,45 +184,64 @@ func (op *oauthOp) checkDecision(d accountDecision) error {
 		return &Refusal{Kind: Failed, Code: CodeUnexpectedFailure,
 			Msg: "Multiple accounts with the same email address in the same linking domain detected: default"}
 	case d.resolution == userCreated && len(op.emails.all) == 0 && !op.optional:
-		return &Refusal{Kind: Failed, Code: CodeUnexpectedFailure,
-			Msg: "Error getting user email from external provider"}
+		return op.noEmail()
 	case d.resolution == userCreated && op.f.settings.DisableSignup:
 		return errSignupDisabled
 	}
 	return nil
 }
 
+// noEmail returns the refusal of a profile without an address.
+func (op *oauthOp) noEmail() *Refusal {
+	if op.profile.BadEmail {
+		return unprocessable(CodeValidationFailed, op.profile.Provider+" returned an address that is not valid")
+	}
+	return &Refusal{Kind: Failed, Code: CodeUnexpectedFailure, Msg: "Error getting user email from external provider"}
+}
+
 // find adds the look-up of the users that this may be.
-func (op *oauthOp) find(b *store.Batch, dst *[]store.Match) {
+func (op *oauthOp) find(b *batch, dst *[]store.Match) {
 	wanted := op.emails.verified
 	if op.emails.best != "" && !op.emails.bestVerified() {
 		wanted = append(slices.Clone(wanted), op.emails.best)
 	}
-	b.Matches(dst, op.names, op.profile.Subject, op.f.aud(), wanted)
+	b.Matches(dst, store.MatchesFor{Providers: op.names, Subject: op.profile.Subject, Aud: op.f.aud(),
+		Addresses: wanted, Unproven: op.f.settings.ClaimUnproven})
 }
 
-// upsertUser signs the user in, and creates or updates the account.
-func (op *oauthOp) upsertUser(ctx context.Context, tx *store.Tx, d accountDecision) error {
-	var old store.User
-	if d.resolution != userCreated {
-		var err error
-		if old, err = tx.LockUser(ctx, d.user); errors.Is(err, store.ErrNotFound) {
-			return errRaced
+// lockDecided locks the user that a decision is about, if there is one, and makes the decision again.
+func (op *oauthOp) lockDecided(ctx context.Context, tx *tx, d accountDecision) (old store.User, err error) {
+	id := d.user
+	if d.yields != uuid.Nil {
+		id = d.yields
+	}
+	if id != uuid.Nil {
+		if old, err = tx.LockUser(ctx, id); errors.Is(err, store.ErrNotFound) {
+			return old, errRaced
 		} else if err != nil {
-			return err
+			return old, err
 		}
 	}
 	var found []store.Match
 	b := tx.Batch()
 	op.find(b, &found)
-	if d.resolution != userCreated { // those that LockUser returns may be older than the lock
-		b.Identities(&old.Identities, d.user)
+	if id != uuid.Nil { // those that LockUser returns may be older than the lock
+		b.Identities(&old.Identities, id)
 	}
 	if err := b.Send(ctx); err != nil {
-		return err
+		return old, err
 	}
 	if resolveAccount(found, op.emails) != d {
-		return errRaced
+		return old, errRaced
+	}
+	return old, nil
+}
+
+// upsertUser signs the user in, and creates or updates the account.
+func (op *oauthOp) upsertUser(ctx context.Context, tx *tx, d accountDecision) error {
+	old, err := op.lockDecided(ctx, tx, d)
+	if err != nil {
+		return err
 	}
 	w := &oauthTx{f: &op.f, op: op, b: tx.Batch(), old: old,
 		patch: store.UserPatch{Now: op.f.now, ProvidersFromIdentities: true}}
@@ -260,6 +267,9 @@ func (op *oauthOp) upsertUser(ctx context.Context, tx *store.Tx, d accountDecisi
 	w.patch.UserMetadata.Set = w.data
 	w.audit(d)
 	w.deleteAbandoned(d.abandoned)
+	if d.yields != uuid.Nil {
+		w.note(removeAddress(w.b, old, "email", op.f.now), "user_id", old.ID.String(), "reason", "address_proven")
+	}
 	if d.resolution == userCreated {
 		w.insertUser()
 	} else {
@@ -269,7 +279,8 @@ func (op *oauthOp) upsertUser(ctx context.Context, tx *store.Tx, d accountDecisi
 }
 
 func (op *oauthOp) rules() emailRules {
-	return emailRules{op.optional, op.f.settings.Email.Autoconfirm, op.f.settings.External.AllowUnverified}
+	return emailRules{op.optional, op.f.settings.Email.Autoconfirm, op.f.settings.External.AllowUnverified,
+		op.f.settings.ClaimUnproven}
 }
 
 // checkStillAllowed refuses a banned user, which undoes the transaction.
@@ -285,7 +296,7 @@ func (op *oauthOp) checkStillAllowed(u store.User) error {
 
 // acceptInvite accepts an invitation by signing in with a provider: one of the addresses that it has verified must be
 // the invited one.
-func (op *oauthOp) acceptInvite(ctx context.Context, tx *store.Tx) error {
+func (op *oauthOp) acceptInvite(ctx context.Context, tx *tx) error {
 	t, err := tx.RedeemLink(ctx, op.invite, []store.Kind{store.KindInvite}, op.f.now)
 	if errors.Is(err, store.ErrNotFound) {
 		return missing(CodeInviteNotFound, "Invite not found")
@@ -299,7 +310,7 @@ func (op *oauthOp) acceptInvite(ctx context.Context, tx *store.Tx) error {
 	}
 	var found []store.Match
 	b := tx.Batch()
-	b.Matches(&found, op.names, op.profile.Subject, old.Aud, nil)
+	b.Matches(&found, store.MatchesFor{Providers: op.names, Subject: op.profile.Subject, Aud: old.Aud})
 	b.Identities(&old.Identities, old.ID)
 	if err := b.Send(ctx); err != nil {
 		return err

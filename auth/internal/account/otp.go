@@ -12,10 +12,7 @@ import (
 // SendOTP sends a link or digits to sign in with; unknown addresses become accounts unless CreateUser
 // is false.
 func (a *Accounts) SendOTP(ctx context.Context, req RequestInfo, p OTP) error {
-	return requestOTP(ctx, a.begin(req), p)
-}
-
-func requestOTP(ctx context.Context, f *flow, p OTP) error {
+	f := a.begin(req)
 	switch {
 	case p.Email != "" && p.Phone != "":
 		return notValid("Only an email address or phone number should be provided")
@@ -65,7 +62,8 @@ func sendLink(ctx context.Context, f *flow, p MagicLink, create bool) error {
 	}
 	// The pause is that of recovery, whatever kind of mail is sent.
 	op := otpOp{f: *f, cand: cand, create: create, autoconfirm: f.settings.Email.Autoconfirm}
-	op.q = boundClient(f, mailQuota(f, "recovery", f.settings.Email.Interval, cand.aud, cand.address))
+	op.q = boundClient(f, mailQuota(f, "recovery", f.settings.Email.Interval, cand.aud, cand.address)).
+		apart(f, cand.aud, cand.address)
 	return op.run(ctx)
 }
 
@@ -113,14 +111,11 @@ func (op *otpOp) run(ctx context.Context) error {
 		if err := op.look(ctx); err != nil {
 			return err
 		}
-		msg, err := op.write(ctx)
+		err := op.write(ctx)
 		if isOvertaken(err) && !again {
 			continue
 		}
-		if err != nil {
-			return failure("send otp", op.q.refusalOf(err))
-		}
-		return op.f.send(ctx, msg)
+		return failure("send otp", op.q.refusalOf(err))
 	}
 }
 
@@ -148,7 +143,7 @@ func (op *otpOp) look(ctx context.Context) (err error) {
 	return checkCreation(ctx, f, cand, cand.user(f, cand.newID(), op.autoconfirm, cand.data))
 }
 
-func (op *otpOp) write(ctx context.Context) (outgoing, error) {
+func (op *otpOp) write(ctx context.Context) error {
 	f, cand, state, known := &op.f, &op.cand, op.state, op.known
 	f.tick()
 	created := state == addressFree && !op.hidden
@@ -183,9 +178,10 @@ func (op *otpOp) write(ctx context.Context) (outgoing, error) {
 	pkce := f.settings.pkceFlow(cand.challenge, method, f.now)
 	msg, err := otpMessage(f, cand, known, signsUp, pkce)
 	if err != nil {
-		return msg, err
+		return err
 	}
 	msg.token.Required = state == addressPending
+	op.q.mark(&msg.token)
 	insertOutgoing(b, id, pkce, msg)
 	enqueueCreatedHook(f, b, created, id)
 	note := f.audit(store.ActionUserRecoveryRequested, id, uuid.Nil, "channel", cand.channel)
@@ -198,7 +194,7 @@ func (op *otpOp) write(ctx context.Context) (outgoing, error) {
 	if created && !signsUp {
 		b.Audit(f.audit(store.ActionUserSignedUp, id, uuid.Nil, "provider", cand.provider))
 	}
-	return msg, b.Send(ctx)
+	return f.send(ctx, b)
 }
 
 // otpMessage returns the message to sign in with.

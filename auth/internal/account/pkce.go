@@ -71,10 +71,9 @@ type exchangeCodeOp struct {
 	bearer   string
 
 	// What a transaction found out; set again by each try.
-	pkce    store.Flow
-	open    sessionDraft
-	user    store.User
-	refusal error // committed: the code is used up
+	pkce store.Flow
+	open sessionDraft
+	user store.User
 }
 
 // CodeExchange is a code with the proof that it belongs to the client.
@@ -88,10 +87,7 @@ type CodeExchange struct {
 // uses the code up, right or wrong; but one that ends in a 503 has changed nothing and may be repeated. If a code comes
 // again later with the right verifier, two clients have it: the session that it opened ends (RFC 9700 section 4.5).
 func (a *Accounts) ExchangeCode(ctx context.Context, req RequestInfo, p CodeExchange) (Grant, error) {
-	return exchangeCode(ctx, a.begin(req), p)
-}
-
-func exchangeCode(ctx context.Context, f *flow, p CodeExchange) (Grant, error) {
+	f := a.begin(req)
 	if p.Code == "" || p.Verifier == "" {
 		return Grant{}, notValid("invalid request: both auth code and code verifier should be non-empty")
 	}
@@ -99,16 +95,14 @@ func exchangeCode(ctx context.Context, f *flow, p CodeExchange) (Grant, error) {
 	if op.hash == nil {
 		return Grant{}, errNoFlow
 	}
-	err := f.inTx(ctx, func(tx *store.Tx) error { return op.write(ctx, tx) })
+	err := f.commit(ctx, func(tx *tx) error { return op.write(ctx, tx) })
 	switch {
 	case errors.Is(err, errLinksIdentity):
 		return op.link(ctx)
 	case err != nil:
 		return Grant{}, failure("exchange a code", err)
-	case errors.Is(op.refusal, store.ErrNotFound):
+	case op.user.ID == uuid.Nil:
 		return Grant{}, noSessionReason(ctx, f, op.pkce.User)
-	case op.refusal != nil:
-		return Grant{}, op.refusal
 	}
 	enforceSessionLimit(ctx, f, op.user.ID)
 	g, err := grantNew(ctx, f, op.user, &op.open)
@@ -120,59 +114,65 @@ func exchangeCode(ctx context.Context, f *flow, p CodeExchange) (Grant, error) {
 }
 
 // write is the transaction: it uses the code up and opens the session.
-func (op *exchangeCodeOp) write(ctx context.Context, tx *store.Tx) error {
-	if err := op.takeCode(ctx, tx, uuid.New()); err != nil || op.refusal != nil {
-		return err
-	}
+func (op *exchangeCodeOp) write(ctx context.Context, tx *tx) error {
+	refusal, err := op.takeCode(ctx, tx, uuid.New())
 	f := &op.pkce
-	if f.Linked != nil {
-		if op.refusal = op.checkBearer(); op.refusal != nil {
-			return nil
+	if err == nil && refusal == nil && f.Linked != nil {
+		if refusal = op.checkBearer(); refusal == nil {
+			return errLinksIdentity
 		}
-		return errLinksIdentity
+	}
+	if err != nil || refusal != nil {
+		tx.refuse(refusal)
+		return err
 	}
 	op.open = newSession(&op.f, f.User, f.Method)
 	op.open.setID(f.Session)
 	if f.AAL > 1 {
 		op.open.row.AAL, op.open.row.AMR = f.AAL, joinAMR(op.open.row.AMR, f.AMR)
 	}
-	var err error
 	op.user, err = tx.OpenSession(ctx, store.OpenSession{Session: op.open.row,
 		Audit: op.f.audit(store.ActionLogin, f.User, f.Session, "provider_type", cmp.Or(f.Provider, "email"))})
 	if errors.Is(err, store.ErrNotFound) {
-		op.refusal, err = store.ErrNotFound, nil
+		return nil // the code is used up, for no user
 	}
 	return err
 }
 
-// takeCode uses the code up for a session, and sets refusal if it yields none.
-func (op *exchangeCodeOp) takeCode(ctx context.Context, tx *store.Tx, session uuid.UUID) (err error) {
-	op.refusal = nil
+// takeCode uses the code up for a session. refusal says why it yields none; the code is used up all the same.
+func (op *exchangeCodeOp) takeCode(ctx context.Context, tx *tx, session uuid.UUID) (refusal, err error) {
 	op.pkce, err = tx.TakeFlow(ctx, op.hash, session, op.f.now)
 	f := &op.pkce
 	switch {
 	case errors.Is(err, store.ErrNotFound):
-		op.refusal = errNoFlow
-		return nil
+		return errNoFlow, op.recordMiss(ctx, tx, "unknown")
 	case err != nil:
-		return err
+		return nil, err
 	case !f.UsedAt.IsZero():
-		op.refusal = errNoFlow
-		return op.endReused(ctx, tx)
+		return errNoFlow, op.endReused(ctx, tx)
 	case f.Void:
-		op.refusal = errNoFlow
+		refusal = errNoFlow
 	case op.f.now.After(f.IssuedAt.Add(op.f.settings.FlowLife)):
-		op.refusal = unprocessable(CodeFlowStateExpired, "invalid flow state, flow state has expired")
+		refusal = unprocessable(CodeFlowStateExpired, "invalid flow state, flow state has expired")
 	case !proves(*f, op.verifier):
-		op.refusal = invalid(CodeBadCodeVerifier, "code challenge does not match previously saved code verifier")
+		return invalid(CodeBadCodeVerifier, "code challenge does not match previously saved code verifier"),
+			op.recordMiss(ctx, tx, "verifier")
 	}
 	f.Session = session
-	return nil
+	return refusal, nil
+}
+
+// recordMiss records a code that was refused, at most once a minute for a user, and for all unknown codes together.
+func (op *exchangeCodeOp) recordMiss(ctx context.Context, tx *tx, reason string) error {
+	b := tx.Batch()
+	op.f.auditSeldom(b, "code note", op.pkce.User.String(),
+		op.f.audit(store.ActionVerificationFailed, op.pkce.User, uuid.Nil, "type", "pkce", "reason", reason))
+	return b.Send(ctx)
 }
 
 // endReused ends the session that a used code opened, if the code comes again too late to be a retry. A wrong verifier
 // only shows that the code leaked, and ends no session.
-func (op *exchangeCodeOp) endReused(ctx context.Context, tx *store.Tx) error {
+func (op *exchangeCodeOp) endReused(ctx context.Context, tx *tx) error {
 	if !op.f.now.After(op.pkce.UsedAt.Add(codeRetry)) || !proves(op.pkce, op.verifier) {
 		return nil
 	}

@@ -40,6 +40,14 @@ type Actor struct {
 	Role    string
 }
 
+// String names the actor: the user's ID, or the role of a service.
+func (a Actor) String() string {
+	if a.ID != uuid.Nil {
+		return a.ID.String()
+	}
+	return a.Role
+}
+
 // Authenticate checks an access token and what it names, in one statement and in the order of
 // docs/api.md#checks-and-their-order. bearer is the token alone, "" without one; aud is the request's X-JWT-AUD, which
 // must be the token's unless access is AnyAudience.
@@ -146,16 +154,6 @@ func (s *Settings) isOutlived(v store.Session, now time.Time) bool {
 		s.Sessions.Timebox > 0 && now.After(v.CreatedAt.Add(s.Sessions.Timebox))
 }
 
-// Identified reports whether a token is a user's that is not anonymous, or of an admin role. It reads the token alone:
-// a session that has ended since is not worth a database query.
-func (a *Accounts) Identified(bearer string) bool {
-	var c token.Claims
-	if bearer == "" || a.core.verifyToken(&c, bearer, a.core.now()) != nil {
-		return false
-	}
-	return c.Subject != "" && !c.IsAnonymous || slices.Contains(a.live.Load().AdminRoles, c.Role)
-}
-
 // IsAdmin reports whether AuthenticateAdmin accepts the token. Tokens of other roles, which every client sends, are
 // rejected without the database. The error says that the answer is unknown.
 func (a *Accounts) IsAdmin(ctx context.Context, bearer string) (bool, error) {
@@ -173,7 +171,7 @@ func (a *Accounts) IsAdmin(ctx context.Context, bearer string) (bool, error) {
 
 // AuthenticateAdmin checks a token whose role may administer. A service token names no session; a token with
 // a session is only as good as its user and session, and needs aal2 when the user has a verified factor or
-// AdminRequireAAL2 is set.
+// AdminRequireAAL2 is set. With a refusal of a signed token comes what the token says of its bearer.
 func (a *Accounts) AuthenticateAdmin(ctx context.Context, bearer string) (Actor, error) {
 	s, now := a.live.Load(), a.core.now()
 	var c token.Claims
@@ -181,33 +179,48 @@ func (a *Accounts) AuthenticateAdmin(ctx context.Context, bearer string) (Actor,
 		return Actor{}, err
 	}
 	actor, reached := Actor{Role: c.Role}, true
+	refused := func(err error) (Actor, error) { return actor, err }
 	if c.SessionID != "" && c.SessionID != uuid.Nil.String() {
 		user, session, err := a.core.readIDs(&c, bearer, now)
 		if err != nil && user == uuid.Nil {
 			return Actor{}, err
 		}
 		u, v, err := a.core.readPrincipal(ctx, user, session, err)
+		actor.ID, actor.Session = u.ID, v.ID
 		switch {
 		case err != nil:
 			return Actor{}, err
 		case v.Ended():
-			return Actor{}, sessionNotFound()
+			return refused(sessionNotFound())
 		case s.isExpired(v, now) || s.isBelowAAL2TooLong(u, v, now):
-			return Actor{}, denied(CodeSessionExpired, "Session is no longer valid")
+			return refused(denied(CodeSessionExpired, "Session is no longer valid"))
 		case u.BannedUntil.After(now):
-			return Actor{}, denied(CodeUserBanned, "User is banned")
+			return refused(denied(CodeUserBanned, "User is banned"))
 		}
-		actor.ID, actor.Session = user, session
 		v = levelOf(v, &c)
 		reached = v.AAL >= 2 || !hasFactor(u) && !s.AdminRequireAAL2
 	}
 	switch {
 	case !slices.Contains(s.AdminRoles, c.Role):
-		return Actor{}, denied(CodeNotAdmin, "User not allowed")
+		return refused(denied(CodeNotAdmin, "User not allowed"))
 	case !reached:
-		return Actor{}, denied(CodeInsufficientAAL, "AAL2 session is required to administer users")
+		return refused(denied(CodeInsufficientAAL, "AAL2 session is required to administer users"))
 	}
 	return actor, nil
+}
+
+// RecordAdminRefusal records that a route of administrators was refused, at most once a minute for a user, or a role.
+func (a *Accounts) RecordAdminRefusal(ctx context.Context, req RequestInfo, who Actor, code string) {
+	f := a.begin(req)
+	row := f.audit(store.ActionAdminRefused, who.ID, who.Session, "reason", code)
+	if who.ID == uuid.Nil {
+		row.ActorRole = who.Role
+	}
+	b := f.batch()
+	f.auditSeldom(b, "admin note", who.String(), row)
+	if err := b.Send(ctx); err != nil {
+		f.core.log.Warn("a refused administrator's route is not in the audit log", "error", err)
+	}
 }
 
 // A session is of aal1 however it was opened, and of aal2 from when a factor was verified in it until that factor is
@@ -215,9 +228,7 @@ func (a *Accounts) AuthenticateAdmin(ctx context.Context, bearer string) (Actor,
 // raised stays at aal1, and one issued before the factor was removed is worth no more than the session.
 
 // hasFactor reports whether a user can reach aal2. u must have been read with its factors.
-func hasFactor(u store.User) bool {
-	return slices.ContainsFunc(u.Factors, store.Factor.Verified)
-}
+func hasFactor(u store.User) bool { return slices.ContainsFunc(u.Factors, store.Factor.Verified) }
 
 // isBelowAAL2 reports whether a session is below the level that its user can reach.
 func isBelowAAL2(u store.User, v store.Session) bool { return v.AAL < 2 && hasFactor(u) }
@@ -239,8 +250,8 @@ var errPrincipalGone = denied(CodeUserNotFound, "User from sub claim in JWT does
 
 // lockPrincipal locks the user and reads the current user and session: since the request was authenticated, the session
 // may have ended or a factor may have been removed.
-func lockPrincipal(ctx context.Context, f *flow, tx *store.Tx, principal Principal,
-	reads ...func(*store.Batch)) (store.User, store.Session, error) {
+func lockPrincipal(ctx context.Context, f *flow, tx *tx, principal Principal,
+	reads ...func(*batch)) (store.User, store.Session, error) {
 	var v store.Session
 	u, err := tx.LockUser(ctx, principal.User.ID)
 	if errors.Is(err, store.ErrNotFound) {

@@ -21,6 +21,47 @@ type quota struct {
 	// barred is the answer, checked between the two, if the address may not be written to.
 	barred *Refusal
 	levels []store.Level
+	// at finds out whether the caller is in a place from which the owner of an address has signed in; nil: not asked.
+	at *callerPlace
+}
+
+// callerPlace is where the caller of a mail is, known if the owner of the address has signed in from there. Its pauses
+// are in force instead of the address's then, so that a stranger's requests do not keep the owner from sending.
+type callerPlace struct {
+	aud, owner string
+	place      store.Place
+	pauses     []store.Limit
+	known      bool
+}
+
+// apart gives the owner of an address pauses of its own where it has signed in before. Tokens are replaced only by
+// those of the same place: see mark.
+func (q *quota) apart(f *flow, aud, owner string) *quota {
+	at := &callerPlace{aud: aud, owner: owner, place: store.Place{MAC: placeMAC(f), Since: f.now.Add(-PlaceLife)}}
+	if at.place.MAC == nil {
+		return q
+	}
+	for _, l := range q.pauses {
+		at.pauses = append(at.pauses, pauseAt(f, l))
+	}
+	q.at = at
+	return q
+}
+
+// pauseAt returns the pause that is in force in the client's place if that is known.
+func pauseAt(f *flow, l store.Limit) store.Limit {
+	l.Key = f.limitKey("at place", string(l.Key), f.req.place())
+	return l
+}
+
+// isKnown reports whether the caller is in a known place.
+func (q *quota) isKnown() bool { return q.at != nil && q.at.known }
+
+// mark notes the known place in a token. Sign-ups of all places live next to each other.
+func (q *quota) mark(t *store.NewToken) {
+	if q.isKnown() && t.Kind != store.KindSignup {
+		t.Place = q.at.place.MAC
+	}
 }
 
 // mailQuota returns the quota of a mail about these addresses. name is the name of the pause, so that one kind of mail
@@ -44,15 +85,9 @@ func mailQuota(f *flow, name string, pause time.Duration, aud string, addresses 
 
 // isAuthorized reports whether the allow list has the address. Labels after a plus do not count.
 func (e *EmailSettings) isAuthorized(to string) bool {
-	if len(e.Authorized) == 0 {
-		return true
-	}
-	for _, listed := range e.Authorized {
-		if strings.EqualFold(withoutLabel(listed), withoutLabel(to)) {
-			return true
-		}
-	}
-	return false
+	return len(e.Authorized) == 0 || slices.ContainsFunc(e.Authorized, func(listed string) bool {
+		return strings.EqualFold(withoutLabel(listed), withoutLabel(to))
+	})
 }
 
 func withoutLabel(email string) string {
@@ -83,17 +118,33 @@ func smsQuota(f *flow, aud, number string) *quota {
 }
 
 // boundClient limits a client that limits can identify to its share of the service's budget, for all routes together
-// that need no token. It comes after the service's budget: the order of taking is the same everywhere.
+// that need no token. A user's token makes no difference, an administrator's lifts the limit.
 func boundClient(f *flow, q *quota) *quota {
-	if f.settings.SentPerClient <= 0 || f.req.Network == "" || f.req.Identified || len(q.budgets) == 0 {
+	if f.req.Admin {
 		return q
 	}
-	name, sent := "mail by client", f.settings.Email.Sent
+	return q.bound(f, "client", f.req.Network)
+}
+
+// boundUser limits a user to such a share, for all routes together that need a token, wherever the requests come from.
+func boundUser(f *flow, q *quota, by *Principal) *quota {
+	if slices.Contains(f.settings.AdminRoles, by.Claims.Role) {
+		return q
+	}
+	return q.bound(f, "user", by.User.ID.String())
+}
+
+// bound comes after the service's budget: the order of taking is the same everywhere.
+func (q *quota) bound(f *flow, by, who string) *quota {
+	if f.settings.SentPerClient <= 0 || who == "" || len(q.budgets) == 0 {
+		return q
+	}
+	name, sent := "mail by "+by, f.settings.Email.Sent
 	if q.sms {
-		name, sent = "sms by client", f.settings.Phone.Sent
+		name, sent = "sms by "+by, f.settings.Phone.Sent
 	}
 	sent.N = max(1, sent.N*f.settings.SentPerClient)
-	q.budgets = append(q.budgets, sent.limit(f.limitKey(name, f.req.Network)))
+	q.budgets = append(q.budgets, sent.limit(f.limitKey(name, who)))
 	return q
 }
 
@@ -108,10 +159,25 @@ func (q *quota) all() []store.Limit {
 }
 
 // look adds the reading of the levels.
-func (q *quota) look(b *store.Batch) { b.Levels(&q.levels, q.all()...) }
+func (q *quota) look(b *batch) {
+	if at := q.at; at != nil {
+		b.LevelsAt(&q.levels, &at.known, at.aud, at.owner, at.place, append(q.all(), at.pauses...)...)
+		return
+	}
+	b.Levels(&q.levels, q.all()...)
+}
+
+// pick puts the pauses of the place in force, if look has found that it is known.
+func (q *quota) pick() {
+	if q.isKnown() && q.at.pauses != nil {
+		copy(q.levels, q.levels[len(q.all()):])
+		q.pauses, q.at.pauses = q.at.pauses, nil
+	}
+}
 
 // check refuses what look has found used up: pauses first, then a barred address, then budgets.
 func (q *quota) check(now time.Time) error {
+	q.pick()
 	for i, l := range q.all() {
 		if i == len(q.pauses) && q.barred != nil {
 			return q.barred
@@ -129,7 +195,7 @@ func (q *quota) check(now time.Time) error {
 // take adds the taking, which is the same if nothing will be sent because no account has the address: else the next
 // request would reveal it. others are pauses of other addresses that are written to. Pauses are taken in the order of
 // their keys, or two calls about the same two addresses would deadlock.
-func (q *quota) take(b *store.Batch, now time.Time, others ...store.Limit) {
+func (q *quota) take(b *batch, now time.Time, others ...store.Limit) {
 	pauses := slices.Concat(q.pauses, others)
 	slices.SortFunc(pauses, func(x, y store.Limit) int { return bytes.Compare(x.Key, y.Key) })
 	for _, l := range pauses {
@@ -141,7 +207,7 @@ func (q *quota) take(b *store.Batch, now time.Time, others ...store.Limit) {
 }
 
 // giveBack undoes a take of the same transaction, which commits although nothing is sent.
-func (q *quota) giveBack(b *store.Batch, now time.Time) {
+func (q *quota) giveBack(b *batch, now time.Time) {
 	for _, l := range q.all() {
 		b.Take(l, -1, now)
 	}

@@ -9,10 +9,7 @@ import (
 
 // Reauthenticate sends the user digits that prove access to the mailbox or phone. They are the nonce of a new password.
 func (a *Accounts) Reauthenticate(ctx context.Context, req RequestInfo, principal Principal) error {
-	return reauthenticate(ctx, a.begin(req), principal)
-}
-
-func reauthenticate(ctx context.Context, f *flow, principal Principal) error {
+	f := a.begin(req)
 	u := principal.User
 	var err error
 	var q *quota
@@ -34,7 +31,7 @@ func reauthenticate(ctx context.Context, f *flow, principal Principal) error {
 		return err
 	}
 	b := f.batch()
-	q.look(b)
+	boundUser(f, q, &principal).look(b)
 	if err := b.Send(ctx); err != nil {
 		return failure("look up", err)
 	}
@@ -58,8 +55,5 @@ func reauthenticate(ctx context.Context, f *flow, principal Principal) error {
 	b.MarkSent(u.ID, store.ReauthenticationSent, f.now)
 	insertOutgoing(b, u.ID, nil, msg)
 	b.Audit(f.audit(store.ActionUserReauthenticateRequested, u.ID, principal.Session.ID))
-	if err := b.Send(ctx); err != nil {
-		return failure("reauthenticate", q.refusalOf(err))
-	}
-	return f.send(ctx, msg)
+	return failure("reauthenticate", q.refusalOf(f.send(ctx, b)))
 }

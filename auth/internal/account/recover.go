@@ -12,10 +12,7 @@ import (
 // Recover sends a link that signs the owner of an address in. Whether the address has an account makes no visible
 // difference: the pause applies to all.
 func (a *Accounts) Recover(ctx context.Context, req RequestInfo, p Recover) error {
-	return sendRecovery(ctx, a.begin(req), p)
-}
-
-func sendRecovery(ctx context.Context, f *flow, p Recover) error {
+	f := a.begin(req)
 	if !f.settings.Email.Enabled {
 		return invalid(CodeEmailProviderDisabled, "Email logins are disabled")
 	}
@@ -33,7 +30,7 @@ func sendRecovery(ctx context.Context, f *flow, p Recover) error {
 		return err
 	}
 	aud := f.aud()
-	q := boundClient(f, mailQuota(f, "recovery", f.settings.Email.Interval, aud, who))
+	q := boundClient(f, mailQuota(f, "recovery", f.settings.Email.Interval, aud, who)).apart(f, aud, who)
 	var u store.User
 	b := f.batch()
 	b.UserByEmail(&u, aud, who)
@@ -57,6 +54,7 @@ func sendRecovery(ctx context.Context, f *flow, p Recover) error {
 	if err != nil {
 		return err
 	}
+	q.mark(&msg.token)
 	b = f.batch()
 	q.take(b, f.now)
 	b.MarkSent(id, store.RecoverySent, f.now)
@@ -64,8 +62,5 @@ func sendRecovery(ctx context.Context, f *flow, p Recover) error {
 	note := f.audit(store.ActionUserRecoveryRequested, id, uuid.Nil)
 	note.OnlyFor = id
 	b.Audit(note)
-	if err := b.Send(ctx); err != nil {
-		return failure("recover", q.refusalOf(err))
-	}
-	return f.send(ctx, msg)
+	return failure("recover", q.refusalOf(f.send(ctx, b)))
 }

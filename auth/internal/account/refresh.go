@@ -15,10 +15,7 @@ const refreshRetry = time.Second
 // Refresh rotates a refresh token, in one statement (docs/tokens.md#refresh-tokens). Every answer that is not about the
 // token itself is a 503: any other makes the client library drop its session.
 func (a *Accounts) Refresh(ctx context.Context, req RequestInfo, text string) (Grant, error) {
-	return refresh(ctx, a.begin(req), text)
-}
-
-func refresh(ctx context.Context, f *flow, text string) (Grant, error) {
+	f := a.begin(req)
 	r, err := f.core.codec.Parse(text)
 	switch {
 	case errors.Is(err, token.ErrRefreshForm) && !isFormerForm(f, text):
@@ -60,6 +57,9 @@ func refresh(ctx context.Context, f *flow, text string) (Grant, error) {
 	if out.Rotated {
 		f.core.rotations.take(r.Session, f.settings.Sessions.RefreshBurst, f.now)
 	}
+	if made == nil && f.settings.Hooks.Claims != nil { // the hook's read found a ban, say, that was lifted since
+		return Grant{}, unavailable(errNoClaims, refreshRetry)
+	}
 	r.Counter = out.Session.Counter
 	g, err := signGrant(f, out.User, out.Session, &r, made)
 	if err != nil {
@@ -78,6 +78,7 @@ func ago(now time.Time, limit time.Duration) time.Time {
 
 var (
 	errRefreshNotFound = invalid(CodeRefreshTokenNotFound, "Invalid Refresh Token: Refresh Token Not Found")
+	errNoClaims        = errors.New("account: refresh: the hook of access tokens was not called")
 	errReused          = invalid(CodeRefreshTokenAlreadyUsed, "Invalid Refresh Token: Already Used")
 )
 

@@ -90,11 +90,16 @@ func failure(doing string, err error) error {
 	if err == nil {
 		return nil
 	}
+	if c, ok := err.(*committed); ok {
+		return c.cause
+	}
 	if r, ok := errors.AsType[*Refusal](err); ok {
 		return r
 	}
 	if busy, ok := errors.AsType[*password.Busy](err); ok {
-		return unavailable(err, busy.RetryAfter)
+		r := unavailable(err, busy.RetryAfter)
+		r.Code = CodeOverCapacity
+		return r
 	}
 	if errors.Is(err, store.ErrUnavailable) || errors.Is(err, password.ErrClosed) ||
 		errors.Is(err, context.DeadlineExceeded) {

@@ -67,9 +67,11 @@ func (op *resendOp) run(ctx context.Context) (uuid.UUID, error) {
 		} else {
 			op.q = mailQuota(f, "email_change", f.settings.Email.Interval, aud, op.address)
 		}
+		op.q.apart(f, aud, op.address)
 	}
 	boundClient(f, op.q)
 	b := f.batch()
+	op.pending.Place = placeMAC(f)
 	b.Pending(&op.pending, aud, op.address, what.kinds...)
 	op.q.look(b)
 	if err := b.Send(ctx); err != nil {
@@ -102,7 +104,11 @@ func (op *resendOp) otherLimits() []store.Limit {
 		} else if op.found && f.settings.asksCurrent(u) {
 			other = u.Email
 		}
-		return mailQuota(f, "email_change", f.settings.Email.Interval, f.aud(), other).pauses
+		pauses := mailQuota(f, "email_change", f.settings.Email.Interval, f.aud(), other).pauses
+		if op.q.isKnown() && len(pauses) > 0 {
+			pauses[0] = pauseAt(f, pauses[0])
+		}
+		return pauses
 	case "phone_change":
 		if op.found && op.address != u.NewPhone {
 			other = u.NewPhone
@@ -166,18 +172,51 @@ func hasPending(typ, who string, p *store.Pending) bool {
 }
 
 func (op *resendOp) write(ctx context.Context) (uuid.UUID, error) {
-	f, p, who, found := &op.f, &op.pending, op.address, op.found
+	f, p, found := &op.f, &op.pending, op.found
 	id := p.User.ID
 	if !found {
 		id = uuid.New()
 	}
 	var pkce *store.Flow
 	if !resendable[op.p.Type].phone {
+		if p.Token.Contested { // the challenge is another person's too
+			p.Flow = store.Flow{}
+		}
 		pkce = f.settings.pkceFlowAgain(op.p.Challenge, p.Flow, flowMethods[op.p.Type], f.now)
 	}
-	var msgs []outgoing
-	var err error
-	sent, note := store.ConfirmationSent,
+	msgs, sent, note, err := op.compose(pkce)
+	if err != nil {
+		return uuid.Nil, err
+	}
+	for i := range msgs {
+		op.q.mark(&msgs[i].token)
+	}
+	b := f.batch()
+	others := op.otherLimits()
+	op.q.take(b, f.now, others...)
+	b.MarkSent(id, sent, f.now)
+	if pkce == nil && !resendable[op.p.Type].phone {
+		b.InsertFlow(store.Flow{ID: uuid.New(), User: uuid.New()}) // does nothing, as often as another adds a flow
+	}
+	insertOutgoing(b, id, pkce, msgs...)
+	note.At, note.Actor, note.OnlyFor, note.IP = f.now, id, id, f.req.IP
+	b.Audit(note)
+	if err := f.send(ctx, b); err != nil {
+		if _, over := among(others, err); over && found {
+			return uuid.Nil, errOtherPaused
+		}
+		return uuid.Nil, failure("resend", op.q.refusalOf(err))
+	}
+	if last := msgs[len(msgs)-1].message.ID; last != uuid.Nil {
+		return last, nil
+	}
+	return uuid.New(), nil // a test number
+}
+
+// compose returns the messages, the column that notes them, and the audit row.
+func (op *resendOp) compose(pkce *store.Flow) (msgs []outgoing, sent store.SentColumn, note store.Audit, err error) {
+	f, p, who, found := &op.f, &op.pending, op.address, op.found
+	sent, note = store.ConfirmationSent,
 		store.Audit{Action: store.ActionUserConfirmationRequested, Traits: traits("provider", "email")}
 	switch op.p.Type {
 	case "signup":
@@ -203,29 +242,7 @@ func (op *resendOp) write(ctx context.Context) (uuid.UUID, error) {
 		msgs[0], err = newSMS(f, store.KindPhoneChange, number, "")
 		op.keepPassword(msgs)
 	}
-	if err != nil {
-		return uuid.Nil, err
-	}
-	b := f.batch()
-	others := op.otherLimits()
-	op.q.take(b, f.now, others...)
-	b.MarkSent(id, sent, f.now)
-	insertOutgoing(b, id, pkce, msgs...)
-	note.At, note.Actor, note.OnlyFor, note.IP = f.now, id, id, f.req.IP
-	b.Audit(note)
-	if err := b.Send(ctx); err != nil {
-		if _, over := among(others, err); over && found {
-			return uuid.Nil, errOtherPaused
-		}
-		return uuid.Nil, failure("resend", op.q.refusalOf(err))
-	}
-	if err := f.send(ctx, msgs...); err != nil {
-		return uuid.Nil, err
-	}
-	if last := msgs[len(msgs)-1].message.ID; last != uuid.Nil {
-		return last, nil
-	}
-	return uuid.New(), nil // a test number
+	return msgs, sent, note, err
 }
 
 // keepPassword moves the password that is pending with a first address to its new token.
@@ -238,15 +255,23 @@ func (op *resendOp) keepPassword(msgs []outgoing) {
 	}
 }
 
-// renewConfirmation renews a pending sign-up: the new confirmation carries the same password, metadata and identity.
+// renewConfirmation renews the pending sign-up, whoever asks: the new confirmation carries the same password, metadata
+// and identity. Where sign-ups are contested it proves the address alone.
 func (op *resendOp) renewConfirmation(provider string, pkce *store.Flow) ([]outgoing, error) {
 	f, p, who, found := &op.f, &op.pending, op.address, op.found
 	cand := &signupCandidate{provider: provider, address: who}
 	if found && p.Token.Kind == store.KindSignup && p.Token.Address == who {
-		cand.hash, cand.data, cand.identity = p.Token.PasswordHash, p.Token.UserMetadata, p.Token.Identity
+		cand.renew(&p.Token)
 	}
 	msg, err := newConfirmation(f, cand, cand.accountID(p.User), pkce)
 	return []outgoing{msg}, err
+}
+
+// renew makes cand the sign-up that a token confirms, unless that is contested.
+func (cand *signupCandidate) renew(t *store.Token) {
+	if cand.contested = t.Contested; !t.Contested {
+		cand.hash, cand.data, cand.identity = t.PasswordHash, t.UserMetadata, t.Identity
+	}
 }
 
 // pkceFlowAgain returns the flow of a mail that is sent once more: the client's, or one like that of the previous mail.

@@ -42,10 +42,14 @@ type Settings struct {
 	// Guesses from networks that the user signed in from within 90 days count separately; a stranger's guesses do not
 	// lock the owner out there.
 	KnownPlaces bool `env:"AUTH_SECURITY_KNOWN_PLACES" envDefault:"true" table:"Security"`
+	// The owner of an address that AUTH_MAILER_AUTOCONFIRM or AUTH_SMS_AUTOCONFIRM alone confirmed gets the account by
+	// proving the address: its password and sessions end. false: for closed networks.
+	ClaimUnproven bool `env:"AUTH_SECURITY_CLAIM_UNPROVEN" envDefault:"true" table:"Security"`
 	// Most bytes of a user's user_metadata and app_metadata together; larger metadata may only shrink. 0: only
 	// the body's limit of 1 MiB.
 	MetadataMaxBytes int `env:"AUTH_METADATA_MAX_BYTES" envDefault:"32768" min:"0" table:"Security"`
-	// Share of the mails, and of the SMS, that one client may use by requests without a token, from 0 to 1; 0: all.
+	// Share of the mails, and of the SMS, that one client may use by requests that need no token, and one user by
+	// those that do, from 0 to 1; 0: all.
 	SentPerClient float64 `env:"AUTH_RATE_LIMIT_SENT_PER_CLIENT" envDefault:"0.5" min:"0" max:"1" table:"Limits"`
 	// Wrong codes for one address, of whatever kind, one more each 3 minutes; 0: any number. Links still work.
 	CodesPerAccount int `env:"AUTH_RATE_LIMIT_CODES_PER_ACCOUNT" envDefault:"30" min:"0" table:"Limits"`
@@ -69,7 +73,8 @@ type EmailSettings struct {
 	MagicLink bool `env:"AUTH_EXTERNAL_EMAIL_MAGIC_LINK_ENABLED" envDefault:"true" table:"General"`
 	// When set, mails go to these addresses only; a +label is ignored.
 	Authorized []string `env:"AUTH_EXTERNAL_EMAIL_AUTHORIZED_ADDRESSES" table:"General"`
-	// Addresses count as confirmed at once.
+	// Addresses count as confirmed at once. The first proof of one ends password and sessions
+	// (AUTH_SECURITY_CLAIM_UNPROVEN).
 	Autoconfirm bool `env:"AUTH_MAILER_AUTOCONFIRM" envDefault:"false"`
 	// An e-mail change is confirmed from the old and the new address.
 	SecureChange bool `env:"AUTH_MAILER_SECURE_EMAIL_CHANGE_ENABLED" envDefault:"true"`
@@ -125,7 +130,8 @@ type ExternalSettings struct {
 type PhoneSettings struct {
 	// Sign-up and sign-in by phone number.
 	Enabled bool `env:"AUTH_EXTERNAL_PHONE_ENABLED" envDefault:"false" table:"General"`
-	// Phone numbers count as confirmed at once.
+	// Phone numbers count as confirmed at once. The first proof of one ends password and sessions
+	// (AUTH_SECURITY_CLAIM_UNPROVEN).
 	Autoconfirm bool `env:"AUTH_SMS_AUTOCONFIRM" envDefault:"false"`
 	// Pause between two SMS to one number.
 	Interval time.Duration `env:"AUTH_SMS_MAX_FREQUENCY" envDefault:"60" min:"0s"`
@@ -230,6 +236,4 @@ type Rate struct {
 	Per time.Duration
 }
 
-func (r Rate) limit(key []byte) store.Limit {
-	return store.Limit{Key: key, Size: r.N, Refill: r.Per}
-}
+func (r Rate) limit(key []byte) store.Limit { return store.Limit{Key: key, Size: r.N, Refill: r.Per} }

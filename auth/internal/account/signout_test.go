@@ -19,7 +19,7 @@ func TestSignOut(t *testing.T) {
 	f := func(scope string, given bool, first, second [3]string) {
 		t.Helper()
 		one, two := h.again("mia@example.org"), h.again("mia@example.org")
-		refused(t, h.SignOut(t.Context(), browser, one.AccessToken, scope, given), "")
+		accepted(t, h.SignOut(t.Context(), browser, one.AccessToken, scope, given))
 		for i, g := range []account.Grant{one, two} {
 			want := [][3]string{first, second}[i]
 			_, err := h.Authenticate(t.Context(), g.AccessToken, "", account.ReadUser)
@@ -31,8 +31,8 @@ func TestSignOut(t *testing.T) {
 		}
 		// Again is fine, and so is a banned user.
 		h.ban(one.User, "1h")
-		refused(t, h.SignOut(t.Context(), browser, one.AccessToken, "", true), "")
-		refused(t, h.SignOut(t.Context(), browser, two.AccessToken, "", true), "")
+		accepted(t, h.SignOut(t.Context(), browser, one.AccessToken, "", true))
+		accepted(t, h.SignOut(t.Context(), browser, two.AccessToken, "", true))
 		h.ban(one.User, "none")
 	}
 	out, alive := [3]string{gone, gone, notFound}, [3]string{}
@@ -50,7 +50,7 @@ func TestSignOut(t *testing.T) {
 	loose := h.sign(h.caller(g), func(c *token.Claims) { c.SessionID = "" })
 	refused(t, h.SignOut(t.Context(), browser, loose, "local", true),
 		`validation_failed: Logout scope "local" needs a token with a session`)
-	refused(t, h.SignOut(t.Context(), browser, loose, "", true), "")
+	accepted(t, h.SignOut(t.Context(), browser, loose, "", true))
 	_, err := h.Authenticate(t.Context(), g.AccessToken, "", account.ReadUser)
 	refused(t, err, gone)
 	h.pass(2 * time.Hour)
@@ -69,7 +69,7 @@ func TestSessions(t *testing.T) {
 	me := h.caller(second)
 	refused(t, h.EndSession(t.Context(), browser, me, tom.Session), "session_not_found: Session not found")
 	refused(t, h.EndSession(t.Context(), browser, me, uuid.New()), "session_not_found: Session not found")
-	refused(t, h.EndSession(t.Context(), browser, me, first.Session), "")
+	accepted(t, h.EndSession(t.Context(), browser, me, first.Session))
 	list, err := h.Sessions(t.Context(), me)
 	if err != nil || len(list) != 2 || list[0].ID != second.Session || list[1].EndedReason != "user" ||
 		list[0].Ended() {
@@ -93,13 +93,13 @@ func TestSessions_most(t *testing.T) {
 	second := h.again("mia@example.org")
 	h.pass(time.Second)
 	first, err := h.refresh(first.RefreshToken)
-	refused(t, err, "")
+	accepted(t, err)
 	h.pass(time.Second)
 	third := h.again("mia@example.org")
 	_, err = h.refresh(second.RefreshToken) // used longest ago
 	refused(t, err, notFound)
 	for _, g := range []account.Grant{first, third} {
 		_, err = h.refresh(g.RefreshToken)
-		refused(t, err, "")
+		accepted(t, err)
 	}
 }

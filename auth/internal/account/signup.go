@@ -20,10 +20,7 @@ const badChannel = "Invalid channel, supported values are 'sms' or 'whatsapp'. '
 // SignUp asks for an account with a password: one batch of reads, one hash, one batch of writes, whatever the state of
 // the address.
 func (a *Accounts) SignUp(ctx context.Context, req RequestInfo, p SignUp) (SignedUp, error) {
-	return signUp(ctx, a.begin(req), p)
-}
-
-func signUp(ctx context.Context, f *flow, p SignUp) (SignedUp, error) {
+	f := a.begin(req)
 	cand, err := newSignupCandidate(f, p)
 	if err != nil {
 		return SignedUp{}, err
@@ -169,16 +166,17 @@ func checkSMSSendable(f *flow, what, number string) error {
 	return nil
 }
 
-func signUpPending(ctx context.Context, f *flow, cand *signupCandidate, text string) (store.User, error) {
-	var q *quota
-	var err error
+// confirmationQuota returns the quota of a confirmation, or the refusal where none could be delivered.
+func confirmationQuota(f *flow, cand *signupCandidate) (*quota, error) {
 	if cand.provider == "email" {
-		err = f.settings.checkMailSendable("confirmation")
-		q = boundClient(f, mailQuota(f, "confirmation", f.settings.Email.ConfirmationInterval, cand.aud, cand.address))
-	} else {
-		err = checkSMSSendable(f, "confirmation", cand.address)
-		q = boundClient(f, smsQuota(f, cand.aud, cand.address))
+		q := mailQuota(f, "confirmation", f.settings.Email.ConfirmationInterval, cand.aud, cand.address)
+		return boundClient(f, q), f.settings.checkMailSendable("confirmation")
 	}
+	return boundClient(f, smsQuota(f, cand.aud, cand.address)), checkSMSSendable(f, "confirmation", cand.address)
+}
+
+func signUpPending(ctx context.Context, f *flow, cand *signupCandidate, text string) (store.User, error) {
+	q, err := confirmationQuota(f, cand)
 	if err != nil {
 		return store.User{}, err
 	}
@@ -186,7 +184,7 @@ func signUpPending(ctx context.Context, f *flow, cand *signupCandidate, text str
 	for again := false; ; again = true {
 		known, err := lookUp(ctx, f, cand, q)
 		if err != nil {
-			return store.User{}, err
+			return store.User{}, contest(ctx, f, cand, known, text, err)
 		}
 		// Called whatever the state of the address: a refusal must not reveal that it is free.
 		if err := checkCreation(ctx, f, cand, cand.user(f, cand.newID(), false, cand.data)); err != nil {
@@ -211,15 +209,16 @@ func signUpPending(ctx context.Context, f *flow, cand *signupCandidate, text str
 		insertOutgoing(b, id, pkce, msg)
 		enqueueCreatedHook(f, b, state == addressFree, id)
 		b.Audit(cand.auditRow(f, state, known, id))
-		err = b.Send(ctx)
+		err = f.send(ctx, b)
 		if isOvertaken(err) && !again {
 			continue
 		}
-		if err != nil {
-			return store.User{}, failure("sign up", q.refusalOf(err))
+		if refusal := q.refusalOf(err); refusal != err { // another sign-up came between, which may be a second click
+			known, _ := lookUp(ctx, f, cand, q)
+			return store.User{}, contest(ctx, f, cand, known, text, refusal)
 		}
-		if err := f.send(ctx, msg); err != nil {
-			return store.User{}, err
+		if err != nil {
+			return store.User{}, failure("sign up", err)
 		}
 		if state == addressTaken {
 			id = decoyID(f, cand.aud, cand.address)
@@ -232,11 +231,37 @@ func signUpPending(ctx context.Context, f *flow, cand *signupCandidate, text str
 	}
 }
 
+// contest compares the password of a sign-up that a limit refuses with that of the newest pending one. If they differ,
+// the pending ones are contested: its sender may be the owner of the address, for whom POST /resend must not confirm
+// what another person chose. One hash and one transaction that writes, whatever the state of the address.
+func contest(ctx context.Context, f *flow, cand *signupCandidate, known store.User, text string,
+	refusal error) error {
+	if r, ok := errors.AsType[*Refusal](refusal); !ok || r.Kind != Limited {
+		return refusal
+	}
+	same, _, err := f.core.passwords.Check(ctx, known.PendingHash, text)
+	if err != nil {
+		return failure("check password", err)
+	}
+	user := known.ID
+	if same {
+		user = uuid.New() // that no user has
+	}
+	b := f.batch()
+	note := store.NewInterval(f.limitKey("contest", cand.aud, cand.address), time.Second)
+	b.Take(note, 0, f.now) // a row is written in any case
+	b.ContestSignUps(user, cand.address)
+	if err := b.Send(ctx); err != nil {
+		return failure("sign up", err)
+	}
+	return refusal
+}
+
 // lookUp reads which account has the address and checks the quota.
 func lookUp(ctx context.Context, f *flow, cand *signupCandidate, q *quota) (known store.User, err error) {
 	b := f.batch()
-	cand.find(b, &known)
 	q.look(b)
+	cand.find(b, &known) // afterwards, so that it sees the sign-up that began a pause
 	if err := b.Send(ctx); err != nil {
 		return known, failure("look up", err)
 	}
@@ -268,9 +293,9 @@ func signUpConfirmed(ctx context.Context, f *flow, cand *signupCandidate, text s
 			}
 		}
 		state := cand.state(known)
-		if state == addressPending && (known.PasswordHash != "" || hasProvider(known) ||
+		if state == addressPending && (known.PasswordHash != "" || known.IsAnonymous || hasProvider(known) ||
 			!known.EmailConfirmedAt.IsZero() || !known.PhoneConfirmedAt.IsZero()) {
-			state = addressTaken // created by an administrator, or confirmed by its other address
+			state = addressTaken // an administrator gave the address, or its other address is confirmed
 		}
 		g, err := signUpAtOnce(ctx, f, cand, state, known)
 		if isOvertaken(err) && !again {
@@ -332,11 +357,8 @@ func signUpAtOnce(ctx context.Context, f *flow, cand *signupCandidate, state add
 	if state == addressPending {
 		b.User(&u, id)
 	}
-	if err := b.Send(ctx); err != nil {
+	if err := f.send(ctx, b); err != nil {
 		return Grant{}, err
-	}
-	if f.settings.Hooks.AfterCreate {
-		f.core.wake()
 	}
 	return signGrant(f, u, openedSession(f, &draft), &draft.first, made)
 }
@@ -346,10 +368,10 @@ func confirmPatch(u store.User, now time.Time) store.UserPatch {
 	p := store.UserPatch{ID: u.ID, Now: now, PasswordHash: &u.PasswordHash, LastSignInAt: &now,
 		ProvidersFromIdentities: true}
 	if !u.EmailConfirmedAt.IsZero() {
-		p.EmailConfirmedAt = &now
+		p.EmailConfirmedAt, p.EmailUnproven = &now, ptr(true)
 	}
 	if !u.PhoneConfirmedAt.IsZero() {
-		p.PhoneConfirmedAt = &now
+		p.PhoneConfirmedAt, p.PhoneUnproven = &now, ptr(true)
 	}
 	p.UserMetadata.Set = u.UserMetadata
 	return p
@@ -367,10 +389,7 @@ func (cand *signupCandidate) auditRow(f *flow, state addressState, known store.U
 
 // SignUpAnonymous opens a session for a new user without any address.
 func (a *Accounts) SignUpAnonymous(ctx context.Context, req RequestInfo, data json.RawMessage) (Grant, error) {
-	return signUpAnonymous(ctx, a.begin(req), data)
-}
-
-func signUpAnonymous(ctx context.Context, f *flow, data json.RawMessage) (Grant, error) {
+	f := a.begin(req)
 	if !f.settings.Anonymous {
 		return Grant{}, unprocessable(CodeAnonymousDisabled, "Anonymous sign-ins are disabled")
 	}
@@ -404,11 +423,8 @@ func signUpAnonymous(ctx context.Context, f *flow, data json.RawMessage) (Grant,
 	b.InsertSession(draft.row)
 	enqueueCreatedHook(f, b, true, u.ID)
 	b.Audit(f.audit(store.ActionUserSignedUp, u.ID, draft.row.ID, "provider", "anonymous"))
-	if err := b.Send(ctx); err != nil {
+	if err := f.send(ctx, b); err != nil {
 		return Grant{}, failure("sign up anonymously", err)
-	}
-	if f.settings.Hooks.AfterCreate {
-		f.core.wake()
 	}
 	return signGrant(f, u, openedSession(f, &draft), &draft.first, made)
 }

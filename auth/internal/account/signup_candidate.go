@@ -25,6 +25,7 @@ type signupCandidate struct {
 	challenge              Challenge
 	channel                string
 	identity               uuid.UUID // of the provider that gave the address; Nil: none did
+	contested              bool      // the message proves the address alone, whatever sign-ups are pending
 }
 
 // newID returns the ID that a new account gets: the same in each try, since a hook may have seen it.
@@ -65,7 +66,7 @@ func (cand *signupCandidate) state(u store.User) addressState {
 }
 
 // find adds the look-up of the account with the address.
-func (cand *signupCandidate) find(b *store.Batch, dst *store.User) {
+func (cand *signupCandidate) find(b *batch, dst *store.User) {
 	if cand.provider == "email" {
 		b.Account(dst, cand.aud, cand.address)
 	} else {
@@ -91,7 +92,7 @@ func profile(id uuid.UUID, provider, who string, verified bool, data json.RawMes
 	return mustJSON(members)
 }
 
-// user returns the account as a new one is stored, or shown.
+// user returns the account as a new one is stored, or shown. Nobody has proven an address that is confirmed at once.
 func (cand *signupCandidate) user(f *flow, id uuid.UUID, confirmed bool, data json.RawMessage) store.User {
 	u := store.User{
 		ID: id, Aud: cand.aud, Role: f.settings.Role, CreatedAt: f.now, UpdatedAt: f.now,
@@ -111,9 +112,9 @@ func (cand *signupCandidate) user(f *flow, id uuid.UUID, confirmed bool, data js
 	case !confirmed:
 		u.ConfirmationSentAt = f.now
 	case cand.provider == "email":
-		u.EmailConfirmedAt = f.now
+		u.EmailConfirmedAt, u.EmailUnproven = f.now, true
 	default:
-		u.PhoneConfirmedAt = f.now
+		u.PhoneConfirmedAt, u.PhoneUnproven = f.now, true
 	}
 	u.Identities = []store.Identity{i}
 	return u
@@ -138,6 +139,7 @@ func newConfirmation(f *flow, cand *signupCandidate, user uuid.UUID, pkce *store
 		msg.token.Keep = keepPending
 	}
 	msg.token.PasswordHash, msg.token.UserMetadata, msg.token.Identity = cand.hash, cand.data, cand.identity
+	msg.token.Contested = cand.contested
 	return msg, err
 }
 
@@ -153,7 +155,7 @@ func (s *Settings) externalUser(aud, provider, email string, data json.RawMessag
 // addPending adds what a sign-up writes: for a free address the account, for a pending one another confirmation, for
 // one that is taken as many statements that do nothing. It returns the user's ID, for a taken address one that no user
 // has.
-func (cand *signupCandidate) addPending(f *flow, b *store.Batch, state addressState, known store.User) uuid.UUID {
+func (cand *signupCandidate) addPending(f *flow, b *batch, state addressState, known store.User) uuid.UUID {
 	switch state {
 	case addressFree:
 		u := cand.user(f, cand.newID(), false, nil)
@@ -169,7 +171,7 @@ func (cand *signupCandidate) addPending(f *flow, b *store.Batch, state addressSt
 }
 
 // addNothing adds statements like those of addPending that change nothing, and returns an ID that no user has.
-func addNothing(b *store.Batch, now time.Time) uuid.UUID {
+func addNothing(b *batch, now time.Time) uuid.UUID {
 	nobody := uuid.New()
 	b.MarkSent(nobody, store.ConfirmationSent, now)
 	b.VerifyIdentities(nobody, "nobody", now)

@@ -17,10 +17,7 @@ import (
 // UnlinkIdentity removes one of the user's own identities. text is the identity's ID; aud is the request's X-JWT-AUD.
 // Sessions stay.
 func (a *Accounts) UnlinkIdentity(ctx context.Context, req RequestInfo, principal Principal, text, aud string) error {
-	return unlinkIdentity(ctx, a.begin(req), principal, text, aud)
-}
-
-func unlinkIdentity(ctx context.Context, f *flow, principal Principal, text, aud string) error {
+	f := a.begin(req)
 	if err := f.settings.checkLinking(principal.User, principal.Session); err != nil {
 		return err
 	}
@@ -33,21 +30,14 @@ func unlinkIdentity(ctx context.Context, f *flow, principal Principal, text, aud
 	}
 	op := unlinkIdentityOp{f: *f, principal: principal, id: id}
 	op.notify = canNotify(ctx, f, f.settings.Email.Notify.IdentityUnlinked)
-	err = f.inTx(ctx, func(tx *store.Tx) error {
-		op.notified = 0
-		return op.write(ctx, tx)
-	})
+	err = f.commit(ctx, func(tx *tx) error { return op.write(ctx, tx) })
 	switch {
 	case errors.Is(err, store.ErrEmailTaken): // between the look-up and the commit
 		return errUnlinkConflict
 	case errors.Is(err, store.ErrNotFound):
 		return denied(CodeUserNotFound, "User from sub claim in JWT does not exist")
-	case err != nil:
-		return failure("unlink", err)
 	}
-	f.core.wake()
-	f.countNotifications(ctx, op.notified)
-	return nil
+	return failure("unlink", err)
 }
 
 var errUnlinkConflict = unprocessable(CodeEmailConflictIdentity, "Unable to unlink identity due to email conflict")
@@ -58,10 +48,9 @@ type unlinkIdentityOp struct {
 	principal Principal
 	id        uuid.UUID
 	notify    bool // may be written
-	notified  int  // how many were
 }
 
-func (op *unlinkIdentityOp) write(ctx context.Context, tx *store.Tx) error {
+func (op *unlinkIdentityOp) write(ctx context.Context, tx *tx) error {
 	old, session, err := lockPrincipal(ctx, &op.f, tx, op.principal)
 	if err != nil {
 		return err
@@ -107,11 +96,8 @@ func (op *unlinkIdentityOp) write(ctx context.Context, tx *store.Tx) error {
 		b.DeleteTokens(old.ID, store.KindSMS, store.KindPhoneChange)
 	}
 	if op.notify && old.Email != "" {
-		m := notification(&op.f, mail.IdentityUnlinked, old.Email,
-			mail.Vars{Email: old.Email, Provider: gone.Provider, Data: old.UserMetadata})
-		m.User = old.ID
-		b.InsertMessage(m)
-		op.notified = 1
+		b.notify(old.ID, notification(&op.f, mail.IdentityUnlinked, old.Email,
+			mail.Vars{Email: old.Email, Provider: gone.Provider, Data: old.UserMetadata}))
 	}
 	b.Audit(op.f.audit(store.ActionIdentityUnlinked, old.ID, op.principal.Session.ID,
 		"identity_id", gone.ID.String(), "provider", gone.Provider, "provider_id", gone.ProviderID))
@@ -121,7 +107,7 @@ func (op *unlinkIdentityOp) write(ctx context.Context, tx *store.Tx) error {
 // moveEmail gives the user the verified address of a remaining identity, if none of them has the user's own. An address
 // that the provider has not verified is never given: its owner would enter an account that others can sign in to.
 // Without a verified one the user has none.
-func (op *unlinkIdentityOp) moveEmail(ctx context.Context, tx *store.Tx, p *store.UserPatch, old store.User,
+func (op *unlinkIdentityOp) moveEmail(ctx context.Context, tx *tx, p *store.UserPatch, old store.User,
 	rest []store.Identity) (moved bool, err error) {
 	var wanted []string
 	for _, i := range rest {
@@ -148,23 +134,16 @@ func (op *unlinkIdentityOp) moveEmail(ctx context.Context, tx *store.Tx, p *stor
 	if verifiedBy(to) {
 		email = IdentityEmail(&to)
 	}
-	none := time.Time{}
-	p.Email, p.NewEmail, p.NewPhone, p.CurrentEmailProven, p.NewEmailProven = &email, ptr(""), ptr(""), ptr(false),
-		ptr(false)
-	p.ConfirmationSentAt, p.RecoverySentAt, p.EmailChangeSentAt, p.PhoneChangeSentAt, p.ReauthenticationSentAt = &none,
-		&none, &none, &none, &none
+	p.Email = &email
+	dropChanges(p)
+	clearSent(p)
 	members := map[string]any{"email_verified": email != ""}
 	if email != "" {
-		members["email"] = email
+		members["email"], p.EmailConfirmedAt = email, &op.f.now
 	} else {
-		p.UserMetadata.Delete = []string{"email"}
+		p.UserMetadata.Delete, p.EmailConfirmedAt = []string{"email"}, &time.Time{}
 	}
 	p.UserMetadata.Set = mustJSON(members)
-	if email != "" {
-		p.EmailConfirmedAt = &op.f.now
-	} else {
-		p.EmailConfirmedAt = &none
-	}
 	return true, nil
 }
 

@@ -34,13 +34,11 @@ type updateUserOp struct {
 	guesses      guesses // of the current password
 	tries        store.Tried
 	nonceTry     store.Limit // a right nonce gives it back
+	proven       string      // the address that it was sent to
 	hookNotified bool        // of the right current password
 	mails        *quota
 	texts        *quota
-	notify       bool       // notifications may be written
-	notified     int        // how many were
-	sent         []outgoing // written with the change
-	endedPauses  [][]byte   // pauses that end
+	notify       bool // notifications may be written
 }
 
 // UpdateUser changes the user's own password, metadata, e-mail address or phone number, after the checks of
@@ -48,10 +46,7 @@ type updateUserOp struct {
 // transaction; the passwords are hashed before it.
 func (a *Accounts) UpdateUser(ctx context.Context, req RequestInfo, principal Principal,
 	p UserUpdate) (store.User, error) {
-	return updateUser(ctx, a.begin(req), principal, p)
-}
-
-func updateUser(ctx context.Context, f *flow, principal Principal, p UserUpdate) (store.User, error) {
+	f := a.begin(req)
 	op := updateUserOp{f: *f, principal: principal, p: p}
 	op.guesses = passwordGuesses(f, principal.User.Aud, cmp.Or(principal.User.Email, principal.User.Phone))
 	if err := op.validate(); err != nil {
@@ -70,19 +65,10 @@ func updateUser(ctx context.Context, f *flow, principal Principal, p UserUpdate)
 	switch {
 	case errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrUserGone):
 		return store.User{}, denied(CodeUserNotFound, "User from sub claim in JWT does not exist")
-	case errors.Is(err, store.ErrEmailTaken):
-		return store.User{}, errEmailExists
-	case errors.Is(err, store.ErrPhoneTaken):
-		return store.User{}, errPhoneExists
 	case errors.Is(err, errChangedMeanwhile):
 		return store.User{}, unavailable(err, time.Second)
 	case err != nil:
-		return store.User{}, failure("update user", err)
-	}
-	f.countNotifications(ctx, op.notified)
-	op.endPauses(ctx)
-	if err := f.send(ctx, op.sent...); err != nil {
-		return store.User{}, err
+		return store.User{}, failure("update user", addressError(err))
 	}
 	return out, nil
 }
@@ -92,23 +78,14 @@ func (op *updateUserOp) commit(ctx context.Context) (out store.User, err error) 
 	if err := op.hashPasswords(ctx); err != nil {
 		return out, err
 	}
-	var refusal error
 	op.notify = canNotify(ctx, &op.f, op.hash != "" && op.f.settings.Email.Notify.PasswordChanged || op.phone != "" &&
 		op.f.settings.Email.Notify.PhoneChanged)
-	err = op.f.inTx(ctx, func(tx *store.Tx) (err error) {
-		op.notified, op.endedPauses, refusal = 0, nil, nil
+	err = op.f.commit(ctx, func(tx *tx) (err error) {
 		out, err = op.write(ctx, tx)
-		if r, ok := errors.AsType[*Refusal](err); ok && r == errNonce {
-			refusal = err // the miss counts, so it is committed
-			return nil
-		}
 		return err
 	})
 	if errors.Is(err, errCurrentInvalid) {
 		err = op.wrongCurrent(ctx)
-	}
-	if err == nil {
-		err = refusal
 	}
 	return out, err
 }
@@ -134,7 +111,7 @@ func (op *updateUserOp) checkGuesses(ctx context.Context) error {
 }
 
 // addTried adds the reading of the bucket, if a current password was given.
-func (op *updateUserOp) addTried(b *store.Batch) {
+func (op *updateUserOp) addTried(b *batch) {
 	if op.p.CurrentPassword != nil && op.needsCurrent() {
 		b.Tried(&op.tries, op.principal.User.ID, op.guesses.account, op.guesses.place)
 	}
@@ -166,12 +143,9 @@ var errChangedMeanwhile = errors.New("account: the password was changed meanwhil
 
 // endPauses ends the pauses between mails after a new password. It is not part of the transaction, in which it would
 // come after the lock on the user; nothing is lost if it fails.
-func (op *updateUserOp) endPauses(ctx context.Context) {
-	if len(op.endedPauses) == 0 || op.mails != nil || op.texts != nil {
-		return
-	}
+func (op *updateUserOp) endPauses(ctx context.Context, pauses [][]byte) {
 	b := op.f.batch()
-	b.ForgetLimits(op.endedPauses...)
+	b.ForgetLimits(pauses...)
 	if err := b.Send(ctx); err != nil {
 		op.f.core.log.Warn("the pauses between mails were not ended", "error", err)
 	}
@@ -243,14 +217,15 @@ func (op *updateUserOp) look(ctx context.Context) error {
 			if op.principal.User.Email != "" {
 				about = append(about, op.principal.User.Email)
 			}
-			op.mails = mailQuota(&op.f, "email_change", op.f.settings.Email.Interval, aud, about...)
+			op.mails = boundUser(&op.f, mailQuota(&op.f, "email_change", op.f.settings.Email.Interval, aud, about...),
+				&op.principal).apart(&op.f, aud, op.principal.User.Email)
 			op.mails.look(b)
 		}
 	}
 	if op.phone != "" {
 		b.UserByPhone(&byPhone, aud, op.phone)
 		if !op.f.settings.Phone.Autoconfirm {
-			op.texts = smsQuota(&op.f, aud, op.phone)
+			op.texts = boundUser(&op.f, smsQuota(&op.f, aud, op.phone), &op.principal)
 			op.texts.look(b)
 		}
 	}
@@ -260,10 +235,11 @@ func (op *updateUserOp) look(ctx context.Context) error {
 	me := op.principal.User.ID
 	// An account that never proved the address yields to a proof; an address that is set without one does not ask for
 	// it.
-	if byEmail.ID != uuid.Nil && byEmail.ID != me && (op.mails == nil || !isUnproven(byEmail, "email", op.email)) {
+	s := op.f.settings
+	if byEmail.ID != uuid.Nil && byEmail.ID != me && (op.mails == nil || !s.yields(byEmail, "email", op.email)) {
 		return errEmailExists
 	}
-	if byPhone.ID != uuid.Nil && byPhone.ID != me && (op.texts == nil || !isUnproven(byPhone, "phone", op.phone)) {
+	if byPhone.ID != uuid.Nil && byPhone.ID != me && (op.texts == nil || !s.yields(byPhone, "phone", op.phone)) {
 		return errPhoneExists
 	}
 	return nil
@@ -336,7 +312,7 @@ func (op *updateUserOp) needsCurrent() bool {
 var errNonce = unprocessable(CodeReauthenticationNotValid, "Nonce has expired or is invalid")
 
 // checkPasswordChange makes the checks that need the present user, the nonce first.
-func (op *updateUserOp) checkPasswordChange(ctx context.Context, tx *store.Tx, now store.User) error {
+func (op *updateUserOp) checkPasswordChange(ctx context.Context, tx *tx, now store.User) error {
 	if op.needsNonce() {
 		var macs [][]byte
 		for _, who := range []string{now.Email, now.Phone} {
@@ -347,8 +323,8 @@ func (op *updateUserOp) checkPasswordChange(ctx context.Context, tx *store.Tx, n
 		n := store.Nonce{User: now.ID, MACs: macs, Now: op.f.now, MaxMisses: maxMisses}
 		// A bucket of its own: it is taken from under the lock on the user, that of /verify before it.
 		n.Tries, n.Place = codeTries(&op.f, "nonces", now.Aud, op.guesses.address)
-		_, try, err := tx.RedeemNonce(ctx, n)
-		op.nonceTry, err = try, tooManyCodes(err)
+		nonce, try, err := tx.RedeemNonce(ctx, n)
+		op.nonceTry, op.proven, err = try, nonce.Address, tooManyCodes(err)
 		if errors.Is(err, store.ErrNotFound) {
 			return errNonce
 		}
@@ -375,7 +351,7 @@ func (op *updateUserOp) checkPasswordChange(ctx context.Context, tx *store.Tx, n
 var errSamePassword = unprocessable(CodeSamePassword, "New password should be different from the old password.")
 
 // write is the transaction.
-func (op *updateUserOp) write(ctx context.Context, tx *store.Tx) (out store.User, err error) {
+func (op *updateUserOp) write(ctx context.Context, tx *tx) (out store.User, err error) {
 	sendable := op.checkSending()
 	if sendable == nil {
 		if err := op.takeQuotas(ctx, tx); err != nil {
@@ -395,10 +371,9 @@ func (op *updateUserOp) write(ctx context.Context, tx *store.Tx) (out store.User
 	}
 	if op.p.Password != nil {
 		if err := op.checkPasswordChange(ctx, tx, old); err != nil {
-			if err == error(errNonce) && sendable == nil {
-				if lost := op.giveBackQuotas(ctx, tx); lost != nil {
-					return out, lost
-				}
+			if err == error(errNonce) {
+				tx.refuse(err)
+				return out, op.recordNonce(ctx, tx, sendable == nil) // the miss counts, so it is committed
 			}
 			return out, err
 		}
@@ -415,6 +390,7 @@ func (op *updateUserOp) write(ctx context.Context, tx *store.Tx) (out store.User
 	if op.nonceTry.Key != nil {
 		ch.b.Take(op.nonceTry, -1, op.f.now)
 	}
+	noteProof(&ch.patch, old, op.proven)
 	if op.hash != "" && ch.passwordWaits() {
 		ch.pending = op.hash
 	} else if op.hash != "" {
@@ -444,21 +420,24 @@ func (op *updateUserOp) requireAAL2(now store.User, v store.Session) error {
 	return nil
 }
 
-// giveBackQuotas returns what takeQuotas took: a miss of the nonce commits, and nothing is sent. The rows are locked
-// already.
-func (op *updateUserOp) giveBackQuotas(ctx context.Context, tx *store.Tx) error {
+// recordNonce records a wrong nonce, at most once a minute for a user. It returns what takeQuotas took, if that was
+// taken: the miss commits, and nothing is sent. The rows are locked already.
+func (op *updateUserOp) recordNonce(ctx context.Context, tx *tx, taken bool) error {
 	b := tx.Batch()
 	for _, q := range []*quota{op.mails, op.texts} {
-		if q != nil {
+		if q != nil && taken {
 			q.giveBack(b, op.f.now)
 		}
 	}
+	user := op.principal.User.ID
+	op.f.auditSeldom(b, "nonce note", user.String(),
+		op.f.audit(store.ActionVerificationFailed, user, op.principal.Session.ID, "type", "reauthentication"))
 	return b.Send(ctx)
 }
 
 // takeQuotas takes what the sending costs before the user is locked: limits are always taken first, or two transactions
 // would deadlock.
-func (op *updateUserOp) takeQuotas(ctx context.Context, tx *store.Tx) error {
+func (op *updateUserOp) takeQuotas(ctx context.Context, tx *tx) error {
 	b := tx.Batch()
 	for _, q := range []*quota{op.mails, op.texts} {
 		if q != nil {

@@ -1,9 +1,9 @@
 package account
 
 import (
+	"context"
 	"encoding/json"
 	"slices"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -16,7 +16,7 @@ import (
 type updateUserTx struct {
 	f     *flow
 	op    *updateUserOp
-	b     *store.Batch
+	b     *batch
 	old   store.User // as locked
 	patch store.UserPatch
 
@@ -42,18 +42,21 @@ func (ch *updateUserTx) password() {
 	p := &ch.patch
 	p.PasswordHash = &ch.op.hash
 	ch.voidAll = true
-	none := time.Time{}
-	p.ConfirmationSentAt, p.RecoverySentAt, p.ReauthenticationSentAt = &none, &none, &none
-	p.EmailChangeSentAt, p.PhoneChangeSentAt = &none, &none
-	p.NewEmail, p.NewPhone, p.CurrentEmailProven, p.NewEmailProven = ptr(""), ptr(""), ptr(false), ptr(false)
+	clearSent(p)
+	dropChanges(p)
 	// The pause of an address that is only pending stays: the address may be another person's.
+	var pauses [][]byte
 	if who := ch.old.Email; who != "" {
 		for _, name := range []string{"confirmation", "recovery", "email_change", "reauthentication"} {
-			ch.op.endedPauses = append(ch.op.endedPauses, ch.f.limitKey(name, ch.old.Aud, who))
+			pause := store.Limit{Key: ch.f.limitKey(name, ch.old.Aud, who)}
+			pauses = append(pauses, pause.Key, pauseAt(ch.f, pause).Key)
 		}
 	}
 	if ch.old.Phone != "" {
-		ch.op.endedPauses = append(ch.op.endedPauses, ch.f.limitKey("phone", ch.old.Aud, ch.old.Phone))
+		pauses = append(pauses, ch.f.limitKey("phone", ch.old.Aud, ch.old.Phone))
+	}
+	if len(pauses) > 0 && ch.op.mails == nil && ch.op.texts == nil {
+		ch.b.then(func(ctx context.Context) { ch.op.endPauses(ctx, pauses) })
 	}
 	// With a password, the address is a way to sign in.
 	if !ch.old.EmailConfirmedAt.IsZero() && !hasIdentity(ch.old, "email") && ch.old.Email != "" {
@@ -71,7 +74,7 @@ func hasIdentity(u store.User, provider string) bool {
 func (ch *updateUserTx) email() error {
 	p := &ch.patch
 	if ch.op.emailAtOnce() {
-		p.Email, p.EmailConfirmedAt, p.IsAnonymous = &ch.op.email, &ch.f.now, ptr(false)
+		p.Email, p.EmailConfirmedAt, p.EmailUnproven, p.IsAnonymous = &ch.op.email, &ch.f.now, ptr(true), ptr(false)
 		ch.proven("email", ch.op.email)
 		return nil
 	}
@@ -81,6 +84,7 @@ func (ch *updateUserTx) email() error {
 	msgs, err := newEmailChange(ch.f, wanted, ch.pkce)
 	for i := range msgs { // without a previous address there is only the message to the new one
 		msgs[i].token.PasswordHash = ch.pending
+		ch.op.mails.mark(&msgs[i].token)
 	}
 	ch.outgoing = append(ch.outgoing, msgs...)
 	ch.void = append(ch.void, store.KindEmailChangeCurrent, store.KindEmailChangeNew)
@@ -92,7 +96,7 @@ func (ch *updateUserTx) email() error {
 func (ch *updateUserTx) phone() error {
 	p := &ch.patch
 	if ch.f.settings.Phone.Autoconfirm {
-		p.Phone, p.PhoneConfirmedAt, p.IsAnonymous = &ch.op.phone, &ch.f.now, ptr(false)
+		p.Phone, p.PhoneConfirmedAt, p.PhoneUnproven, p.IsAnonymous = &ch.op.phone, &ch.f.now, ptr(true), ptr(false)
 		ch.proven("phone", ch.op.phone)
 		ch.notify(ch.f.settings.Email.Notify.PhoneChanged && ch.old.Phone != "", mail.PhoneChanged,
 			mail.Vars{Phone: ch.op.phone, OldPhone: ch.old.Phone})
@@ -140,12 +144,7 @@ func (ch *updateUserTx) fill() {
 		b.DeleteChallenges(id)
 	}
 	insertOutgoing(b, id, ch.pkce, ch.outgoing...)
-	ch.op.sent = ch.outgoing
-	ch.op.notified = len(ch.notifications)
-	for _, m := range ch.notifications {
-		m.User = id
-		b.InsertMessage(m)
-	}
+	b.notify(id, ch.notifications...)
 	for _, done := range []struct {
 		it     bool
 		action store.Action

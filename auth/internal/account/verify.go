@@ -6,7 +6,6 @@ import (
 	"errors"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -119,10 +118,7 @@ func linkProof(typ, text string) (proof, error) {
 // Verify redeems a link or digits. In one transaction it consumes the token and does what the token was
 // for; parallel calls with one token do it once.
 func (a *Accounts) Verify(ctx context.Context, req RequestInfo, p Verify) (Verified, error) {
-	return verify(ctx, a.begin(req), p)
-}
-
-func verify(ctx context.Context, f *flow, p Verify) (Verified, error) {
+	f := a.begin(req)
 	pf, err := f.settings.proof(p)
 	if err != nil {
 		return Verified{}, err
@@ -156,38 +152,23 @@ func verify(ctx context.Context, f *flow, p Verify) (Verified, error) {
 		}
 	}
 	var out Verified
-	var missed bool
 	e := &f.settings.Email
 	op.notify = canNotify(ctx, f, p.Type == typeEmailChange && e.Notify.EmailChanged || p.Type == "phone_change" &&
 		(e.Notify.PhoneChanged || e.Notify.IdentityLinked))
 	redeem := func() error {
-		return f.inTx(ctx, func(tx *store.Tx) (err error) {
-			missed, op.notified, op.found = false, 0, false
+		return f.commit(ctx, func(tx *tx) (err error) {
+			op.found = false
 			out, err = op.redeem(ctx, tx, pf)
 			if errors.Is(err, store.ErrNotFound) {
-				missed = true
+				tx.refuse(pf.missed)
 				return op.recordMiss(ctx, tx, pf) // a miss counts, so it is committed
 			}
 			return err
 		})
 	}
-	if err = redeem(); errors.Is(err, errPasswordNotHashed) { // it was sent since the look-up
-		if err = op.hashPassword(ctx); err == nil {
-			err = redeem()
-		}
+	if err := op.prepared(ctx, redeem); err != nil {
+		return Verified{}, failure("verify", addressError(err))
 	}
-	if errors.Is(err, store.ErrEmailTaken) || errors.Is(err, store.ErrPhoneTaken) {
-		op.displace = true // an account that never proved the address gives way
-		err = redeem()
-	}
-	switch {
-	case err != nil:
-		return Verified{}, failure("verify", op.addressError(err))
-	case missed:
-		return Verified{}, pf.missed
-	}
-	f.core.wake()
-	f.countNotifications(ctx, op.notified)
 	if out.Half || out.Code != "" {
 		return out, nil
 	}
@@ -201,8 +182,29 @@ func verify(ctx context.Context, f *flow, p Verify) (Verified, error) {
 	return out, nil
 }
 
+// prepared redeems, and does so again after what has to be done outside of the transaction.
+func (op *verifyOp) prepared(ctx context.Context, redeem func() error) error {
+	err := redeem()
+	if errors.Is(err, errPasswordNotHashed) { // it was sent since the look-up
+		if err = op.hashPassword(ctx); err == nil {
+			err = redeem()
+		}
+	}
+	if errors.Is(err, errNewUser) {
+		u := op.owner.user(&op.f, op.owner.newID(), true, nil)
+		if err = checkCreation(ctx, &op.f, op.owner, u); err == nil {
+			err = redeem()
+		}
+	}
+	if errors.Is(err, store.ErrEmailTaken) || errors.Is(err, store.ErrPhoneTaken) {
+		op.displace = true // an account that never proved the address gives way
+		err = redeem()
+	}
+	return err
+}
+
 // addressError returns the refusal for an address that was taken between the request for it and its proof.
-func (op *verifyOp) addressError(err error) error {
+func addressError(err error) error {
 	switch {
 	case errors.Is(err, store.ErrEmailTaken):
 		return errEmailExists
@@ -219,23 +221,21 @@ var (
 
 // verifyOp is one call of Verify.
 type verifyOp struct {
-	f        flow
-	p        Verify
-	hash     string // of p.Password
-	notify   bool   // may be written
-	notified int    // how many were
-	open     sessionDraft
+	f      flow
+	p      Verify
+	hash   string // of p.Password
+	notify bool   // may be written
+	open   sessionDraft
 	// displace: an unconfirmed account has the address that is proven.
 	displace bool
 	// found: the token exists, whatever became of it.
 	found bool
+	// owner gets a new account with the address, which another account has without a proof; nil: not asked for yet.
+	owner *signupCandidate
 }
 
-// redeem consumes the token. ErrNotFound: there is none.
-func (op *verifyOp) redeem(ctx context.Context, tx *store.Tx, pf proof) (Verified, error) {
-	var t store.Token
-	var try store.Limit // which digits take from
-	var err error
+// take consumes the token. ErrNotFound: there is none. The Limit is what the digits were taken from.
+func (op *verifyOp) take(ctx context.Context, tx *tx, pf proof) (t store.Token, try store.Limit, err error) {
 	switch {
 	case pf.digits != "":
 		code, test := op.f.settings.Phone.testCode(pf.address, op.f.now)
@@ -250,6 +250,12 @@ func (op *verifyOp) redeem(ctx context.Context, tx *store.Tx, pf proof) (Verifie
 	default:
 		t, err = tx.RedeemLink(ctx, pf.link, pf.kinds, op.f.now)
 	}
+	return t, try, err
+}
+
+// redeem consumes the token, and does what it was for. ErrNotFound: there is none.
+func (op *verifyOp) redeem(ctx context.Context, tx *tx, pf proof) (Verified, error) {
+	t, try, err := op.take(ctx, tx, pf)
 	if err != nil {
 		return Verified{}, err
 	}
@@ -264,17 +270,20 @@ func (op *verifyOp) redeem(ctx context.Context, tx *store.Tx, pf proof) (Verifie
 	if err != nil {
 		return Verified{}, err
 	}
-	if u.BannedUntil.After(op.f.now) {
-		return Verified{}, denied(CodeUserBanned, "User is banned")
-	}
-	w := verifyTx{f: &op.f, op: op, b: tx.Batch(), u: u, t: t, patch: store.UserPatch{ID: u.ID, Now: op.f.now}}
+	w := verifyTx{f: &op.f, op: op, b: tx.Batch(), u: u, t: t, patch: store.UserPatch{Now: op.f.now}}
 	if try.Key != nil { // the digits were right
 		w.b.Take(try, -1, op.f.now)
 	}
-	out := Verified{Type: typeOf(t)}
-	if pf.former {
-		out.Type = formerType(op.p.Type, t.Kind)
+	if !isChange(t.Kind) && op.f.settings.leaves(u, t.Address) {
+		if err := w.moveOut(); err != nil {
+			return Verified{}, err
+		}
 	}
+	if w.u.BannedUntil.After(op.f.now) {
+		return Verified{}, denied(CodeUserBanned, "User is banned")
+	}
+	w.patch.ID = w.u.ID
+	out := Verified{Type: op.typeOf(t, w.u, pf)}
 	if out.Half, err = w.apply(); err != nil {
 		return Verified{}, err
 	}
@@ -288,7 +297,7 @@ func (op *verifyOp) redeem(ctx context.Context, tx *store.Tx, pf proof) (Verifie
 			return Verified{}, err
 		}
 	} else if !out.Half {
-		op.open = newSession(&op.f, u.ID, methodOTP)
+		op.open = newSession(&op.f, w.u.ID, methodOTP)
 		if _, test := op.f.settings.Phone.testCode(pf.address, op.f.now); test { // its code is in a file
 			op.open.row.Place = nil
 		}
@@ -298,8 +307,49 @@ func (op *verifyOp) redeem(ctx context.Context, tx *store.Tx, pf proof) (Verifie
 		w.patch.LastSignInAt = &op.f.now
 	}
 	w.fill(out)
-	w.b.User(&out.User, u.ID)
+	w.b.User(&out.User, w.u.ID)
 	return out, w.b.Send(ctx)
+}
+
+// typeOf returns the type that the answer names. A link that proves the address alone, of a user who is left without a
+// password, is a recovery for client libraries: the user is to choose one.
+func (op *verifyOp) typeOf(t store.Token, u store.User, pf proof) string {
+	switch {
+	case pf.former:
+		return formerType(op.p.Type, t.Kind)
+	case op.p.Link && t.Contested && t.PasswordHash == "" && t.UserMetadata == nil && t.Identity == uuid.Nil &&
+		u.PasswordHash == "":
+		return string(store.KindRecovery)
+	}
+	return typeOf(t)
+}
+
+// errNewUser: the address leaves the account that has it, and a hook is to allow the new one.
+var errNewUser = errors.New("account: verify: the address gets a new account")
+
+// moveOut takes the address from the account, and goes on with a new one, as if none had it.
+func (w *verifyTx) moveOut() error {
+	f, op, provider := w.f, w.op, "email"
+	if !isEmail(w.t.Address) {
+		provider = "phone"
+	}
+	if f.settings.DisableSignup {
+		return errSignupDisabled
+	}
+	if op.owner == nil {
+		op.owner = &signupCandidate{aud: w.u.Aud, provider: provider, address: w.t.Address}
+		return errNewUser
+	}
+	u := op.owner.user(f, op.owner.newID(), true, nil)
+	u.EmailUnproven, u.PhoneUnproven = false, false
+	action := removeAddress(w.b, w.u, provider, f.now)
+	w.b.InsertUser(u)
+	w.b.InsertIdentity(u.Identities[0])
+	enqueueCreatedHook(f, w.b, true, u.ID)
+	w.b.Audit(f.audit(action, u.ID, uuid.Nil, "user_id", w.u.ID.String(), "reason", "address_proven"))
+	w.b.Audit(f.audit(store.ActionUserSignedUp, u.ID, uuid.Nil, "provider", provider))
+	w.u = u
+	return nil
 }
 
 // typedDigits returns the digits of a proof. Those of a test number are not counted.
@@ -337,7 +387,7 @@ func (op *verifyOp) hashPassword(ctx context.Context) (err error) {
 
 // testToken returns a token for the code of a test number that was not requested, or was used before: the code is valid
 // at any time for the user with that number.
-func (op *verifyOp) testToken(ctx context.Context, tx *store.Tx, pf proof) (store.Token, error) {
+func (op *verifyOp) testToken(ctx context.Context, tx *tx, pf proof) (store.Token, error) {
 	if !slices.Contains(pf.kinds, store.KindSMS) {
 		return store.Token{}, store.ErrNotFound // a change of number waits with its token, for a year
 	}
@@ -354,21 +404,20 @@ func (op *verifyOp) testToken(ctx context.Context, tx *store.Tx, pf proof) (stor
 		nil
 }
 
-// recordMiss records a failed verification: at most once a minute for an address, and for all unknown links together,
-// so that guesses cannot fill the log.
-func (op *verifyOp) recordMiss(ctx context.Context, tx *store.Tx, pf proof) error {
+// recordMiss records a failed verification: at most once a minute for an address, and for all unknown links together.
+func (op *verifyOp) recordMiss(ctx context.Context, tx *tx, pf proof) error {
 	typ := op.p.Type
 	if pf.kinds == nil { // anything may stand there
 		typ = ""
 	}
 	b := tx.Batch()
-	b.AuditSeldom(store.NewInterval(op.f.limitKey("verify note", pf.address), time.Minute),
+	op.f.auditSeldom(b, "verify note", pf.address,
 		op.f.audit(store.ActionVerificationFailed, uuid.Nil, uuid.Nil, "type", typ))
 	return b.Send(ctx)
 }
 
 // issueCode sets the code of the PKCE flow. A link whose flow is gone is refused, and stays valid.
-func (w *verifyTx) issueCode(ctx context.Context, tx *store.Tx) (string, error) {
+func (w *verifyTx) issueCode(ctx context.Context, tx *tx) (string, error) {
 	var f store.Flow
 	b := tx.Batch()
 	b.Flow(&f, w.t.Flow)

@@ -160,7 +160,7 @@ func TestVerify_signup(t *testing.T) {
 	if c := h.caller(*v.Grant); c.Claims.AMR[0].Method != "otp" {
 		t.Errorf("%+v", c.Claims)
 	}
-	refused(t, h.signIn("mia@example.org", "first password"), "")
+	accepted(t, h.signIn("mia@example.org", "first password"))
 	refused(t, h.signIn("mia@example.org", "second password"), "invalid_credentials: Invalid login credentials")
 	for _, l := range []message{first, second} {
 		_, err = h.verify(account.Verify{Type: "signup", TokenHash: l.Hash})
@@ -181,7 +181,7 @@ func TestVerify_sixSignups(t *testing.T) {
 	_, err := h.verify(account.Verify{Type: "email", TokenHash: all[0].Hash})
 	refused(t, err, linkExpired)
 	_, err = h.verify(account.Verify{Type: "email", TokenHash: all[1].Hash})
-	refused(t, err, "")
+	accepted(t, err)
 }
 
 // A token is redeemed as what it was sent for; email finds sign-ups, invitations and magic links.
@@ -193,15 +193,15 @@ func TestVerify_kinds(t *testing.T) {
 		"signup": func() message { return h.signUp("tom@example.org", "sesame", `{}`) },
 		"invite": func() message {
 			_, err := h.Invite(t.Context(), browser, service, account.Invitation{Email: "ann@example.org"})
-			refused(t, err, "")
+			accepted(t, err)
 			return h.newest("invite", "ann@example.org")
 		},
 		"recovery": func() message {
-			refused(t, h.Recover(t.Context(), browser, account.Recover{Email: "mia@example.org"}), "")
+			accepted(t, h.Recover(t.Context(), browser, account.Recover{Email: "mia@example.org"}))
 			return h.newest("recovery", "mia@example.org")
 		},
 		"magiclink": func() message {
-			refused(t, h.MagicLink(t.Context(), browser, account.MagicLink{Email: "mia@example.org"}), "")
+			accepted(t, h.MagicLink(t.Context(), browser, account.MagicLink{Email: "mia@example.org"}))
 			return h.newest("magic_link", "mia@example.org")
 		},
 	}
@@ -306,14 +306,14 @@ func TestVerify_confirmsWithout(t *testing.T) {
 		}
 	}
 	f("recovery", func(h *house) string {
-		refused(t, h.Recover(t.Context(), browser, account.Recover{Email: "nobody@example.org"}), "")
-		refused(t, h.Recover(t.Context(), browser, account.Recover{Email: "mia@example.org"}), "")
+		accepted(t, h.Recover(t.Context(), browser, account.Recover{Email: "nobody@example.org"}))
+		accepted(t, h.Recover(t.Context(), browser, account.Recover{Email: "mia@example.org"}))
 		return h.newest("recovery", "mia@example.org").Hash
 	})
 	f("magiclink", func(h *house) string {
 		l, err := h.GenerateLink(t.Context(), browser, service,
 			account.LinkRequest{Type: "magiclink", Email: "mia@example.org"})
-		refused(t, err, "")
+		accepted(t, err)
 		return l.HashedToken
 	})
 }
@@ -323,19 +323,19 @@ func TestVerify_password(t *testing.T) {
 	t.Parallel()
 	h := open(t)
 	_, err := h.Invite(t.Context(), browser, service, account.Invitation{Email: "ann@example.org"})
-	refused(t, err, "")
+	accepted(t, err)
 	_, err = h.verify(account.Verify{Type: "invite", TokenHash: h.newest("invite", "ann@example.org").Hash,
 		Password: "sesame"})
-	refused(t, err, "")
-	refused(t, h.signIn("ann@example.org", "sesame"), "")
+	accepted(t, err)
+	accepted(t, h.signIn("ann@example.org", "sesame"))
 	l := h.signUp("mia@example.org", "stranger", `{}`)
 	_, err = h.verify(account.Verify{Type: "signup", TokenHash: l.Hash, Password: "sesame"})
-	refused(t, err, "")
-	refused(t, h.signIn("mia@example.org", "sesame"), "")
-	refused(t, h.Recover(t.Context(), browser, account.Recover{Email: "mia@example.org"}), "")
+	accepted(t, err)
+	accepted(t, h.signIn("mia@example.org", "sesame"))
+	accepted(t, h.Recover(t.Context(), browser, account.Recover{Email: "mia@example.org"}))
 	_, err = h.verify(account.Verify{Type: "recovery", TokenHash: h.newest("recovery", "mia@example.org").Hash,
 		Password: "another"})
-	refused(t, err, "")
+	accepted(t, err)
 	refused(t, h.signIn("mia@example.org", "another"), "invalid_credentials: Invalid login credentials")
 }
 
@@ -343,14 +343,14 @@ func TestVerify_banned(t *testing.T) {
 	t.Parallel()
 	h := open(t)
 	g := h.confirmed("mia@example.org")
-	refused(t, h.Recover(t.Context(), browser, account.Recover{Email: "mia@example.org"}), "")
+	accepted(t, h.Recover(t.Context(), browser, account.Recover{Email: "mia@example.org"}))
 	l := h.newest("recovery", "mia@example.org")
 	h.ban(g.User, "10m")
 	_, err := h.verify(account.Verify{Type: "recovery", TokenHash: l.Hash})
 	refused(t, err, "user_banned: User is banned")
 	h.pass(10 * time.Minute)
 	_, err = h.verify(account.Verify{Type: "recovery", TokenHash: l.Hash})
-	refused(t, err, "")
+	accepted(t, err)
 }
 
 func TestVerify_sms(t *testing.T) {
@@ -358,7 +358,7 @@ func TestVerify_sms(t *testing.T) {
 	h := open(t)
 	_, err := h.SignUp(t.Context(), browser,
 		account.SignUp{Phone: "+49 151 1234", Password: "sesame", Data: []byte(`{"nick":"x"}`)})
-	refused(t, err, "")
+	accepted(t, err)
 	l := h.newest("signup", "491511234")
 	if l.Text != "Your code is "+l.Code {
 		t.Errorf("%+v", l)
@@ -369,9 +369,9 @@ func TestVerify_sms(t *testing.T) {
 		t.Fatalf("%+v, %v", v, err)
 	}
 	_, err = h.SignInPassword(t.Context(), browser, account.Password{Phone: "491511234", Password: "sesame"})
-	refused(t, err, "")
+	accepted(t, err)
 	h.pass(time.Second)
-	refused(t, h.SendOTP(t.Context(), browser, account.OTP{Phone: "491511234"}), "")
+	accepted(t, h.SendOTP(t.Context(), browser, account.OTP{Phone: "491511234"}))
 	v, err = h.verify(account.Verify{Type: "sms", Token: h.newest("sms", "491511234").Code, Phone: "491511234"})
 	if err != nil || v.Type != "sms" {
 		t.Fatal(v, err)
@@ -390,7 +390,7 @@ func TestVerify_testNumber(t *testing.T) {
 			false, 0, time.Minute
 		s.Phone.TestUntil = noon.Add(48 * time.Hour)
 	})
-	refused(t, h.SendOTP(t.Context(), browser, account.OTP{Phone: "+491511234", CreateUser: true}), "")
+	accepted(t, h.SendOTP(t.Context(), browser, account.OTP{Phone: "+491511234", CreateUser: true}))
 	refused(t, h.SendOTP(t.Context(), browser, account.OTP{Phone: "+491511234", CreateUser: true}),
 		"over_sms_send_rate_limit: For security purposes, you can only request this after 60 seconds.")
 	refused(t, h.SendOTP(t.Context(), browser, account.OTP{Phone: "+491511235", CreateUser: true}),
@@ -401,9 +401,9 @@ func TestVerify_testNumber(t *testing.T) {
 	}
 	h.pass(24 * time.Hour)
 	_, err := h.verify(account.Verify{Type: "sms", Token: "424242", Phone: "491511234"})
-	refused(t, err, "")
+	accepted(t, err)
 	_, err = h.verify(account.Verify{Type: "sms", Token: "424242", Phone: "491511234"}) // nothing was sent since
-	refused(t, err, "")
+	accepted(t, err)
 	for _, p := range []account.Verify{
 		{Type: "sms", Token: "424243", Phone: "491511234"}, {Type: "phone_change", Token: "424242", Phone: "491511234"},
 		{Type: "sms", Token: "424242", Phone: "491511235"},
@@ -427,13 +427,10 @@ func TestVerify_lostAddress(t *testing.T) {
 	t.Parallel()
 	h := open(t)
 	g := h.confirmed("mia@example.org")
-	refused(t, h.Recover(t.Context(), browser, account.Recover{Email: "mia@example.org"}), "")
+	accepted(t, h.Recover(t.Context(), browser, account.Recover{Email: "mia@example.org"}))
 	l := h.newest("recovery", "mia@example.org")
-	b := h.db.Batch()
-	b.UpdateUser(store.UserPatch{ID: g.User.ID, Now: h.now, Email: ptr("new@example.org")})
-	if err := b.Send(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	h.exec(`with u as (update users set email = 'new@example.org' where id = $1 returning *)
+		update identities i set email = u.email from u where i.user_id = u.id`, g.User.ID)
 	_, err := h.verify(account.Verify{Type: "recovery", TokenHash: l.Hash})
 	refused(t, err, tokenExpired)
 }

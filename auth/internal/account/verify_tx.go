@@ -18,7 +18,7 @@ import (
 type verifyTx struct {
 	f     *flow
 	op    *verifyOp
-	b     *store.Batch
+	b     *batch
 	u     store.User // as locked
 	t     store.Token
 	patch store.UserPatch
@@ -26,8 +26,9 @@ type verifyTx struct {
 	identity *store.Identity
 	// endSessions is the reason for which all older ones end; "" leaves them.
 	endSessions string
-	// dropForeign: external identities are deleted, except the one that requested the token.
-	dropForeign bool
+	// dropForeign: external identities are deleted, except the one that requested the token. claims: the account was
+	// live, so its metadata and verified factors stay.
+	dropForeign, claims bool
 	// codeHash is the hash of the code for the token's PKCE flow.
 	codeHash      []byte
 	action        store.Action
@@ -48,29 +49,35 @@ func (w *verifyTx) apply() (half bool, err error) {
 	return false, errTokenExpired
 }
 
-// confirm makes the address that the token was sent to a proven one, unless it is, and signs in. A token is void if the
-// user no longer has the address that it was sent to, because both happened at once.
+// confirm makes the address that the token was sent to a proven one, unless it is, and signs in. An address that a
+// setting alone confirmed counts as unconfirmed. A token is void if the user no longer has the address that it was sent
+// to, because both happened at once.
 func (w *verifyTx) confirm() error {
 	w.action = store.ActionLogin
-	provider, at, sent := "email", w.u.EmailConfirmedAt, w.u.Email
+	provider, at, sent, unproven := "email", w.u.EmailConfirmedAt, w.u.Email, w.u.EmailUnproven
 	if !isEmail(w.t.Address) {
-		provider, at, sent = "phone", w.u.PhoneConfirmedAt, w.u.Phone
+		provider, at, sent, unproven = "phone", w.u.PhoneConfirmedAt, w.u.Phone, w.u.PhoneUnproven
 	}
 	w.trait = provider
 	if sent != w.t.Address {
 		return errTokenExpired
 	}
-	if !at.IsZero() {
+	w.patch.IsAnonymous = ptr(false)
+	w.claims = unproven && !at.IsZero() && w.f.settings.ClaimUnproven
+	if !at.IsZero() && !w.claims {
+		noteProof(&w.patch, w.u, w.t.Address)
 		return nil
 	}
-	w.action = store.ActionUserSignedUp
+	if !w.claims {
+		w.action = store.ActionUserSignedUp
+	}
 	if provider == "email" {
 		w.patch.EmailConfirmedAt = &w.f.now
-		w.dropForeign = slices.ContainsFunc(w.u.Identities, func(i store.Identity) bool {
+		w.dropForeign = w.claims || slices.ContainsFunc(w.u.Identities, func(i store.Identity) bool {
 			return i.Provider != "email" && i.Provider != "phone" && i.ID != w.t.Identity
 		})
 	} else {
-		w.patch.PhoneConfirmedAt = &w.f.now
+		w.patch.PhoneConfirmedAt, w.dropForeign = &w.f.now, w.claims
 	}
 	// Password and metadata are those of the sign-up that this token belongs to; a recovery or a magic link confirms
 	// without any. What was set before stays.
@@ -95,7 +102,7 @@ func (w *verifyTx) confirm() error {
 		w.patch.UserMetadata.Set = w.identity.Data
 	}
 	if w.dropForeign {
-		w.dropForeignAccess()
+		w.dropForeignAccess(provider)
 	} else if by == nil && !first {
 		w.patch.UserMetadata.Set = mustJSON(map[string]bool{provider + "_verified": true})
 	}
@@ -113,16 +120,11 @@ func (w *verifyTx) confirmedIdentity() *store.Identity {
 }
 
 // dropForeignAccess: the address came from an external provider that had not verified it, and that identity is in the
-// account, but this token belongs to another mail. The owner of the mailbox gets the account without the ways in that
-// others may have left in it.
-func (w *verifyTx) dropForeignAccess() {
-	p := &w.patch
-	if p.PasswordHash == nil {
-		p.PasswordHash = ptr("")
-	}
-	p.Phone, p.PhoneConfirmedAt, p.UserMetadata.Replace = ptr(""), &time.Time{}, w.identity != nil
-	p.ProvidersFromIdentities = true
-	w.dropPending()
+// account, but this token belongs to another mail; or a setting alone had confirmed the address. Its owner gets the
+// account without the ways in that others may have left in it.
+func (w *verifyTx) dropForeignAccess(provider string) {
+	dropOthers(&w.patch, provider)
+	w.patch.UserMetadata.Replace = w.identity != nil && !w.claims
 	w.endSessions = store.EndedClaimed
 }
 
@@ -150,6 +152,7 @@ func (w *verifyTx) changeEmail() (half bool, err error) {
 	if w.u.NewEmail == "" || current && w.t.Address != w.u.Email || !current && w.t.Address != w.u.NewEmail {
 		return false, errTokenExpired
 	}
+	noteProof(&w.patch, w.u, w.t.Address)
 	both := w.f.settings.Email.SecureChange && w.u.Email != "" && !w.f.settings.Email.Autoconfirm
 	currentProven, newProven := w.u.CurrentEmailProven || current, w.u.NewEmailProven || !current
 	if !newProven || both && !currentProven {
@@ -159,8 +162,8 @@ func (w *verifyTx) changeEmail() (half bool, err error) {
 	w.action = store.ActionUserModified
 	w.patch.Email = &w.u.NewEmail
 	w.firstPassword()
-	w.dropPending()
-	w.patch.IsAnonymous = ptr(false)
+	dropChanges(&w.patch) // its tokens are deleted with the one that was redeemed
+	w.patch.IsAnonymous, w.patch.EmailUnproven = ptr(false), ptr(false)
 	if w.u.EmailConfirmedAt.IsZero() {
 		w.patch.EmailConfirmedAt = &w.f.now
 	}
@@ -181,7 +184,7 @@ func (w *verifyTx) changePhone() error {
 	}
 	w.action = store.ActionUserModified
 	w.firstPassword()
-	w.dropPending()
+	dropChanges(&w.patch) // its tokens are deleted with the one that was redeemed
 	w.patch.Phone, w.patch.IsAnonymous, w.patch.PhoneConfirmedAt = &w.u.NewPhone, ptr(false), &w.f.now
 	w.putIdentity("phone", w.u.NewPhone, nil)
 	w.patch.UserMetadata.Set = mustJSON(map[string]any{"phone": w.u.NewPhone, "phone_verified": true})
@@ -203,13 +206,6 @@ func (w *verifyTx) firstPassword() {
 	if w.u.Email == "" && w.u.Phone == "" && w.t.PasswordHash != "" {
 		w.patch.PasswordHash = &w.t.PasswordHash
 	}
-}
-
-// dropPending ends every pending change. Its tokens are deleted with the one that was redeemed; a change left here
-// could be sent again, to an address that another person may have named.
-func (w *verifyTx) dropPending() {
-	w.patch.NewEmail, w.patch.CurrentEmailProven, w.patch.NewEmailProven = ptr(""), ptr(false), ptr(false)
-	w.patch.NewPhone = ptr("")
 }
 
 func (w *verifyTx) notify(kind mail.Kind, to string, v mail.Vars) {
@@ -246,20 +242,18 @@ func (w *verifyTx) fill(out Verified) {
 	if out.Code != "" {
 		w.b.IssueCode(w.t.Flow, w.codeHash, w.f.now, w.u.ID)
 	}
-	if w.dropForeign {
+	if w.claims {
+		w.b.DeleteUnverified(w.u.ID, "") // a mailbox takes no second factor away
+	} else if w.dropForeign {
 		w.b.DeleteFactors(w.u.ID)
 	}
-	w.op.notified = len(w.notifications)
-	for _, m := range w.notifications {
-		m.User = w.u.ID
-		w.b.InsertMessage(m)
-	}
+	w.b.notify(w.u.ID, w.notifications...)
 	w.b.Audit(w.f.audit(w.action, w.u.ID, w.op.open.row.ID, "provider", w.trait))
 }
 
 // displaceUnproven takes an address that was just proven from an account that never proved it: the account's identity
 // of the address and what was sent there are deleted, and the account too if nothing else is left of it.
-func (w *verifyTx) displaceUnproven(ctx context.Context, tx *store.Tx) error {
+func (w *verifyTx) displaceUnproven(ctx context.Context, tx *tx) error {
 	var other store.User
 	provider, b := "email", tx.Batch()
 	if w.t.Kind == store.KindPhoneChange {
@@ -279,7 +273,7 @@ func (w *verifyTx) displaceUnproven(ctx context.Context, tx *store.Tx) error {
 	if errors.Is(err, store.ErrNotFound) {
 		return nil // already deleted
 	}
-	if err != nil || !isUnproven(locked, provider, address) {
+	if err != nil || !w.f.settings.yields(locked, provider, address) {
 		return err // confirmed by now: the unique index refuses the change
 	}
 	b = tx.Batch()
@@ -288,39 +282,60 @@ func (w *verifyTx) displaceUnproven(ctx context.Context, tx *store.Tx) error {
 		return err
 	}
 	b = tx.Batch()
-	action := w.removeAddress(b, locked, provider)
+	action := removeAddress(b, locked, provider, w.f.now)
 	b.Audit(w.f.audit(action, w.u.ID, uuid.Nil, "user_id", locked.ID.String(), "reason", "address_proven"))
 	return b.Send(ctx)
 }
 
-// isUnproven reports whether a user has an address without a proof of it.
-func isUnproven(u store.User, provider, address string) bool {
+// yields reports whether a user has an address that goes to another user who proves it.
+func (s *Settings) yields(u store.User, provider, address string) bool {
 	if provider == "phone" {
-		return u.Phone == address && u.PhoneConfirmedAt.IsZero()
+		return u.Phone == address && (u.PhoneConfirmedAt.IsZero() || s.leaves(u, address))
 	}
-	return u.Email == address && u.EmailConfirmedAt.IsZero()
+	return u.Email == address && (u.EmailConfirmedAt.IsZero() || s.leaves(u, address))
 }
 
-// removeAddress removes an address from a user, or a user without anything else, and returns which.
-func (w *verifyTx) removeAddress(b *store.Batch, u store.User, provider string) store.Action {
+// leaves reports whether a setting alone confirmed the address of a user who has a proven one besides: the account is
+// the user's, and the address is not.
+func (s *Settings) leaves(u store.User, address string) bool {
+	both := u.Email != "" && u.Phone != "" && !u.EmailConfirmedAt.IsZero() && !u.PhoneConfirmedAt.IsZero()
+	return s.ClaimUnproven && both && (address == u.Email && u.EmailUnproven && !u.PhoneUnproven ||
+		address == u.Phone && u.PhoneUnproven && !u.EmailUnproven)
+}
+
+// noteProof notes that the owner of an address of the user has proven it.
+func noteProof(p *store.UserPatch, u store.User, who string) {
+	switch {
+	case who == "":
+	case who == u.Email:
+		p.EmailUnproven = ptr(false)
+	case who == u.Phone:
+		p.PhoneUnproven = ptr(false)
+	}
+}
+
+// removeAddress removes an address from a user, or a user without anything else, and returns which. An anonymous user
+// stays: the address was given to it, and its sessions are more than the address.
+func removeAddress(b *batch, u store.User, provider string, now time.Time) store.Action {
 	elsewhere := u.Phone
 	if provider == "phone" {
 		elsewhere = u.Email
 	}
 	rest := slices.ContainsFunc(u.Identities, func(i store.Identity) bool { return i.Provider != provider })
-	if elsewhere == "" && !rest {
+	if elsewhere == "" && !rest && !u.IsAnonymous {
 		b.DeleteUser(u.ID)
-		b.CancelMessages(u.ID, w.f.now)
+		b.CancelMessages(u.ID, now)
 		return store.ActionUserDeleted
 	}
-	p := store.UserPatch{ID: u.ID, Now: w.f.now, ProvidersFromIdentities: true}
+	p := store.UserPatch{ID: u.ID, Now: now, ProvidersFromIdentities: true}
 	p.UserMetadata.Delete, p.UserMetadata.Set = []string{provider},
 		mustJSON(map[string]bool{provider + "_verified": false})
 	kinds := []store.Kind{store.KindSMS, store.KindPhoneChange}
 	if provider == "phone" {
-		p.Phone = ptr("")
+		p.Phone, p.PhoneConfirmedAt = ptr(""), &time.Time{}
 	} else {
 		p.Email, p.NewEmail, p.ConfirmationSentAt, p.RecoverySentAt = ptr(""), ptr(""), &time.Time{}, &time.Time{}
+		p.EmailConfirmedAt, p.CurrentEmailProven, p.NewEmailProven = &time.Time{}, ptr(false), ptr(false)
 		kinds = []store.Kind{store.KindInvite, store.KindRecovery, store.KindMagicLink, store.KindEmailChangeCurrent,
 			store.KindEmailChangeNew}
 	}

@@ -6,12 +6,11 @@
 package captcha
 
 import (
-	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"slices"
@@ -73,16 +72,11 @@ func New(o Options) (*Verifier, error) {
 	if err := errors.Join(bad...); err != nil {
 		return nil, err
 	}
-	if o.URL != "" {
-		at = o.URL
-	}
-	v := &Verifier{o: o, name: o.Provider, url: at, http: outbound.New(outbound.Options{
+	v := &Verifier{o: o, name: o.Provider, url: cmp.Or(o.URL, at), http: outbound.New(outbound.Options{
 		Timeout: o.Timeout, MaxBytes: maxAnswer, Watch: o.Watch, Target: "captcha " + o.Provider,
 	})}
 	client := *v.http.Configured
-	client.CheckRedirect = func(*http.Request, []*http.Request) error {
-		return http.ErrUseLastResponse
-	} // the secret goes to one address
+	client.CheckRedirect = outbound.NoRedirect
 	v.client = &client
 	return v, nil
 }
@@ -168,19 +162,8 @@ func (v *Verifier) post(ctx context.Context, form url.Values) ([]byte, error) {
 	}
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	r.Header.Set("Accept", "application/json")
-	resp, err := v.client.Do(r)
-	if err != nil {
-		if call, ok := errors.AsType[*url.Error](err); ok {
-			err = call.Err
-		}
-		return nil, fmt.Errorf("calling %s: %w", r.URL.Host, err)
-	}
-	defer resp.Body.Close()
-	var body bytes.Buffer
-	if _, err := io.Copy(&body, resp.Body); err != nil {
-		return nil, fmt.Errorf("reading the answer of %s: %w", r.URL.Host, err)
-	}
-	return body.Bytes(), nil
+	_, body, err := outbound.Send(v.client, r)
+	return body, err
 }
 
 // words are the provider's codes, fit for an answer and a log: few, short, printable.

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -158,9 +159,7 @@ func (r *rooms) find(ctx context.Context, aud, who string) (store.User, error) {
 	if !strings.Contains(who, "@") {
 		return store.User{}, fmt.Errorf("%q is neither an e-mail address nor an id", who)
 	}
-	if aud == "" {
-		aud = r.config.Accounts.Audience
-	}
+	aud = cmp.Or(aud, r.config.Accounts.Audience)
 	list, _, err := r.accounts.AdminUsers(ctx, store.UsersFilter{Aud: aud, Email: strings.ToLower(who), Limit: 1})
 	if err != nil {
 		return store.User{}, plain(err)

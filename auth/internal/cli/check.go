@@ -105,14 +105,14 @@ func (r *report) database(ctx context.Context, c *config.Config) (db *store.DB, 
 	return db, true
 }
 
-// readers warns of roles that have been granted the right to read our tables.
+// readers warns of roles that have been granted any right to our tables.
 func (r *report) readers(ctx context.Context, db *store.DB) {
 	list, err := db.Readers(ctx)
 	if err != nil {
 		r.say("database grants", err)
 	}
 	for _, one := range list {
-		fmt.Fprintf(r.p.stdout, "warn  role %s may read table %s: revoke all on %s from %s\n",
+		fmt.Fprintf(r.p.stdout, "warn  role %s may read or write table %s: revoke all on %s from %s\n",
 			one.Role, one.Tables[0], strings.Join(one.Tables, ", "), one.Role)
 	}
 }

@@ -24,20 +24,27 @@ const (
 	exitUsage  = 2
 )
 
-// Main is the program: it runs the command that the arguments name, ends it at the first SIGINT or SIGTERM, and the
-// process at the second, and returns the exit status.
+// Main is the program: it runs the command that the arguments name and returns the exit status. The first SIGINT or
+// SIGTERM ends the command, the second does not wait for its end.
 func Main() int {
 	ctx, cancel := context.WithCancel(context.Background())
+	defer cancel()
 	signals := make(chan os.Signal, 2)
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
+	done := make(chan int, 1)
 	go func() {
-		<-signals
-		cancel()
-		<-signals
-		os.Exit(exitFailed) // a second one means now
+		done <- run(ctx, program{args: os.Args[1:], environ: os.Environ(), stdin: os.Stdin, stdout: os.Stdout,
+			stderr: os.Stderr})
 	}()
-	return run(ctx, program{args: os.Args[1:], environ: os.Environ(), stdin: os.Stdin, stdout: os.Stdout,
-		stderr: os.Stderr})
+	for range 2 {
+		select {
+		case status := <-done:
+			return status
+		case <-signals:
+			cancel()
+		}
+	}
+	return exitFailed
 }
 
 // program is what a run of the program is given.

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"net"
 	"net/netip"
 	"net/url"
@@ -88,12 +89,8 @@ func (c *Config) settle(r *settings.Report) {
 	if c.JWT.Life == 0 {
 		c.JWT.Life = time.Hour
 	}
-	if c.JWT.Issuer == "" {
-		c.JWT.Issuer = c.API.ExternalURL
-	}
-	if c.JWT.Root == "" {
-		c.JWT.Root = c.JWT.Secret
-	}
+	c.JWT.Issuer = cmp.Or(c.JWT.Issuer, c.API.ExternalURL)
+	c.JWT.Root = cmp.Or(c.JWT.Root, c.JWT.Secret)
 	for _, digits := range []*int{&c.Mailer.OTPLength, &c.SMS.OTPLength, &c.Factors.OTPLength} {
 		if *digits < 6 || *digits > 10 {
 			*digits = 6

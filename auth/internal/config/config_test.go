@@ -314,6 +314,14 @@ func TestConfig_warnings(t *testing.T) {
 		"AUTH_SECURITY_LINKING_REQUIRE_PKCE=false: an attacker who gets a user to open a link of linkIdentity "+
 			"attaches that user's identity to the attacker's account")
 	f("AUTH_SECURITY_LINKING_REQUIRE_PKCE=false")
+	const shared = "=true with open sign-up and a provider: anybody can sign up with an address of another person; its " +
+		"first proof ends the account's password and sessions unless AUTH_SECURITY_CLAIM_UNPROVEN=false, where the two " +
+		"share the account"
+	const github = "AUTH_EXTERNAL_GITHUB_ENABLED=true AUTH_EXTERNAL_GITHUB_CLIENT_ID=x AUTH_EXTERNAL_GITHUB_SECRET=x " +
+		"AUTH_EXTERNAL_GITHUB_REDIRECT_URI=https://auth.test/callback AUTH_MAILER_AUTOCONFIRM=true "
+	f(github, "AUTH_MAILER_AUTOCONFIRM"+shared)
+	f(github + "AUTH_DISABLE_SIGNUP=true")
+	f(github + "AUTH_EXTERNAL_EMAIL_ENABLED=false")
 	f("GOTRUE_JWT_EXP=60", "GOTRUE_JWT_EXP is an old name; it is called AUTH_JWT_EXP now")
 	f("REQUEST_ID_HEADER=X-Id", "REQUEST_ID_HEADER is an old name; it is called AUTH_REQUEST_ID_HEADER now")
 	f("GOTRUE_SECURITY_SB_FORWARDED_FOR_ENABLED=true",

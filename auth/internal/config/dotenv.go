@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -16,10 +17,7 @@ const dotenvFile = ".env"
 // withFile adds to environ what the settings file has and environ has not: the environment wins. An
 // empty variable counts as none. Without a name the file may be missing.
 func withFile(environ []string, name string) ([]string, error) {
-	path := name
-	if path == "" {
-		path = dotenvFile
-	}
+	path := cmp.Or(name, dotenvFile)
 	text, err := os.ReadFile(path)
 	if name == "" && errors.Is(err, fs.ErrNotExist) {
 		return environ, nil

@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"fmt"
 	"net/url"
+	"reflect"
 	"slices"
 	"strings"
 
+	"gatehouse/auth/internal/httpapi"
 	"gatehouse/auth/internal/provider"
 	"gatehouse/shared/settings"
 )
@@ -135,16 +137,20 @@ func (c *Config) providerSettings(r *settings.Report) provider.Settings {
 	return s
 }
 
-// clients are the eighteen by name.
+// clients are the eighteen by name, which is their field's in lower case.
 func (c *externalConfig) clients() map[string]provider.Client {
-	linkedIn, slack := c.LinkedIn, c.Slack
-	linkedIn.Mode, slack.Mode = modeOf(c.LinkedInMode), modeOf(c.SlackMode)
-	return map[string]provider.Client{
-		"apple": c.Apple, "azure": c.Azure, "bitbucket": c.Bitbucket, "discord": c.Discord, "facebook": c.Facebook,
-		"figma": c.Figma, "github": c.GitHub, "gitlab": c.GitLab, "google": c.Google, "keycloak": c.Keycloak,
-		"linkedin": linkedIn, "notion": c.Notion, "slack": slack, "snapchat": c.Snapchat, "spotify": c.Spotify,
-		"twitch": c.Twitch, "twitter": c.Twitter, "workos": c.WorkOS,
+	clients := map[string]provider.Client{}
+	for field, v := range reflect.ValueOf(c).Elem().Fields() {
+		if client, ok := v.Interface().(provider.Client); ok {
+			clients[strings.ToLower(field.Name)] = client
+		}
 	}
+	for name, mode := range map[string]string{"linkedin": c.LinkedInMode, "slack": c.SlackMode} {
+		client := clients[name]
+		client.Mode = modeOf(mode)
+		clients[name] = client
+	}
+	return clients
 }
 
 // modeOf keeps a mode that its tag has refused from being refused twice.
@@ -182,6 +188,19 @@ func (c *Config) checkExternal(r *settings.Report) {
 	if c.Accounts.External.ManualLinking && !c.Accounts.External.LinkingPKCE {
 		r.Warn("AUTH_SECURITY_LINKING_REQUIRE_PKCE=false: an attacker who gets a user to open a link of linkIdentity " +
 			"attaches that user's identity to the attacker's account")
+	}
+}
+
+// warnAutoconfirm: a sign-up with another person's address is a live account when the owner comes by a provider.
+func warnAutoconfirm(r *settings.Report, s *httpapi.Shown) {
+	name := "AUTH_MAILER_AUTOCONFIRM"
+	if !s.Email || !s.MailerAutoconfirm {
+		name = "AUTH_SMS_AUTOCONFIRM"
+	}
+	if !s.DisableSignup && (s.Email && s.MailerAutoconfirm || s.Phone && s.PhoneAutoconfirm) && len(s.External) > 0 {
+		r.Warn("%s=true with open sign-up and a provider: anybody can sign up with an address of another person; "+
+			"its first proof ends the account's password and sessions unless AUTH_SECURITY_CLAIM_UNPROVEN=false, "+
+			"where the two share the account", name)
 	}
 }
 

@@ -2,6 +2,7 @@ package config
 
 import (
 	"fmt"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -19,6 +20,14 @@ func enabled(name string) string {
 	p := "AUTH_EXTERNAL_" + strings.ToUpper(name) + "_"
 	return fmt.Sprintf("%sENABLED=true %sCLIENT_ID=id,second %sSECRET=s %sREDIRECT_URI=https://auth.test/callback "+
 		"%sURL=https://idp.test/%s ", p, p, p, p, p, name)
+}
+
+// Every provider of the table has its field, and every field its provider.
+func TestExternal_fields(t *testing.T) {
+	fields := slices.Sorted(maps.Keys(new(externalConfig).clients()))
+	if d := cmp.Diff(provider.Names(), fields); d != "" {
+		t.Errorf("providers that lack their field in external.go (-), fields without a provider (+):\n%s", d)
+	}
 }
 
 // Every provider gets to the set what its own variables say, and nothing of another's.

@@ -54,6 +54,7 @@ func (c *Config) live(r *settings.Report) (l Live) {
 	l.Accounts = c.accountSettings(r)
 	l.API = c.apiSettings(r)
 	l.API.Shown.External = enabledProviders(l.External)
+	warnAutoconfirm(r, &l.API.Shown)
 	l.Keys = c.keySettings(r)
 	l.Hooks, l.SendSync = c.Hooks.targets(r), c.Hooks.SendSync
 	l.Mail = c.Mail

@@ -1,6 +1,8 @@
 package config
 
 import (
+	"reflect"
+	"strings"
 	"time"
 
 	"gatehouse/auth/internal/mail"
@@ -34,18 +36,16 @@ type kindTexts struct {
 	FactorUnenrolled string `env:"MFA_FACTOR_UNENROLLED_NOTIFICATION"`
 }
 
+// byKind returns the texts that are set. The name of a kind is its field's in lower case.
 func (k kindTexts) byKind() map[mail.Kind]string {
-	all := map[mail.Kind]string{
-		mail.Invite: k.Invite, mail.Confirmation: k.Confirmation, mail.Recovery: k.Recovery,
-		mail.MagicLink:   k.MagicLink,
-		mail.EmailChange: k.EmailChange, mail.Reauthentication: k.Reauthentication,
-		mail.PasswordChanged: k.PasswordChanged, mail.EmailChanged: k.EmailChanged, mail.PhoneChanged: k.PhoneChanged,
-		mail.IdentityLinked: k.IdentityLinked, mail.IdentityUnlinked: k.IdentityUnlinked,
-		mail.FactorEnrolled: k.FactorEnrolled, mail.FactorUnenrolled: k.FactorUnenrolled,
-	}
-	for kind, text := range all {
-		if text == "" {
-			delete(all, kind)
+	all := map[mail.Kind]string{}
+	for field, v := range reflect.ValueOf(k).Fields() {
+		kind := mail.Kind(strings.ToLower(field.Tag.Get("env")))
+		if kind == "reauthentication" {
+			kind = mail.Reauthentication
+		}
+		if text := v.String(); text != "" {
+			all[kind] = text
 		}
 	}
 	return all

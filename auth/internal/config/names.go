@@ -62,13 +62,11 @@ func takeSchema(environ []string) (rest, found []string) {
 
 // schemasDiffer says whether they have different values.
 func schemasDiffer(found []string) bool {
-	for _, e := range found {
+	return slices.ContainsFunc(found, func(e string) bool {
 		_, first, _ := strings.Cut(found[0], "=")
-		if _, value, _ := strings.Cut(e, "="); value != first {
-			return true
-		}
-	}
-	return false
+		_, value, _ := strings.Cut(e, "=")
+		return value != first
+	})
 }
 
 // ignoredNames are settings of the replaced service that mean nothing here: what they configured is done
@@ -101,4 +99,34 @@ func named(list []string, name string) bool {
 		prefix, open := strings.CutSuffix(n, "*")
 		return n == name || open && strings.HasPrefix(name, prefix)
 	})
+}
+
+// unsupportedNames are variables of planned features; they are ours, and have no effect alone.
+func unsupportedNames() []string {
+	names := []string{
+		"AUTH_MFA_WEB_AUTHN_*", "AUTH_WEBAUTHN_*",
+	}
+	return names
+}
+
+// checkUnsupported refuses settings that an operator must not believe to be on, and warns of the rest.
+func (c *Config) checkUnsupported(r *settings.Report) {
+	var later, ignored []string
+	list := unsupportedNames()
+	for _, name := range r.Names() {
+		switch {
+		case named(ignoredNames, name):
+			ignored = append(ignored, r.Spelled(name))
+		case named(list, name):
+			later = append(later, r.Spelled(name))
+		}
+	}
+	slices.Sort(later)
+	slices.Sort(ignored)
+	if len(later) > 0 {
+		r.Warn("no effect, since what they configure is not in this version: %s", strings.Join(later, ", "))
+	}
+	if len(ignored) > 0 {
+		r.Warn("no effect, settings of the replaced service that are not needed here: %s", strings.Join(ignored, ", "))
+	}
 }

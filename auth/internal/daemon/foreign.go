@@ -9,7 +9,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// CheckSchema refuses a schema that belongs to another program, and one whose new tables others could read. It reads
+// CheckSchema refuses a schema that belongs to another program, and one whose new tables others could read or write. It reads
 // the catalogue alone, before any statement on a table of ours.
 func CheckSchema(ctx context.Context, db *store.DB) error {
 	f, err := db.ForeignTables(ctx)
@@ -23,7 +23,7 @@ func CheckSchema(ctx context.Context, db *store.DB) error {
 			" (search_path in DATABASE_URL) or AUTH_DB_NAMESPACE", f.Schema)
 	case f.Readers != "":
 		return fmt.Errorf(
-			"new tables in schema %q would be readable by %s (default privileges of role %s), password hashes too:"+
+			"new tables in schema %q would be readable or writable by %s (default privileges of role %s), password hashes too:"+
 				" give this program a schema of its own (%s)", f.Schema, f.Readers, f.Role, former.OwnSchema(f.Role))
 	}
 	return nil

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
+
+	"gatehouse/auth/internal/outbound"
 )
 
 // Points are the points that have a hook, in a fixed order.
@@ -45,7 +47,7 @@ func (s *Set) Check(ctx context.Context, p Point, find func(ctx context.Context,
 	}
 	resp, err := s.clients.Configured.Do(r)
 	if err != nil {
-		return quiet(r, err)
+		return outbound.Quiet(r, err)
 	}
 	resp.Body.Close()
 	return nil

@@ -113,7 +113,7 @@ func NewSet(o Options, targets map[Point]Target) *Set {
 	s := &Set{o: o, targets: targets,
 		clients: outbound.New(outbound.Options{Timeout: o.Budget, MaxBytes: maxAnswer, Watch: o.Watch,
 			Inject: o.Inject})}
-	s.clients.Configured.CheckRedirect = noRedirect // a call goes only to the host that was configured
+	s.clients.Configured.CheckRedirect = outbound.NoRedirect // a call goes only to the host that was configured
 	return s
 }
 

@@ -11,7 +11,6 @@ import (
 	"io"
 	"mime"
 	"net/http"
-	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -20,8 +19,6 @@ import (
 
 	"gatehouse/auth/internal/outbound"
 )
-
-func noRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 // sign is the header webhook-signature: one signature for each secret, with a space between (Standard
 // Webhooks, "Signature scheme").
@@ -90,18 +87,10 @@ func (s *Set) attempt(ctx context.Context, t Target, body []byte) ([]byte, error
 	case errors.Is(err, outbound.ErrTooLarge):
 		return nil, overSize()
 	case err != nil:
-		return nil, quiet(r, err)
+		return nil, outbound.Quiet(r, err)
 	}
 	defer resp.Body.Close()
 	return read(resp)
-}
-
-// quiet is a failed call's error without its URL, whose query or user may hold a key.
-func quiet(r *http.Request, err error) error {
-	if call, ok := errors.AsType[*url.Error](err); ok {
-		err = call.Err
-	}
-	return fmt.Errorf("calling %s: %w", r.URL.Host, err)
 }
 
 // read judges an answer.

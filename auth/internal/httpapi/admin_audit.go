@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"fmt"
 	"strconv"
 	"strings"
@@ -37,22 +38,12 @@ func (s *Server) getAudit(c *call, _ account.Actor) error {
 		return err
 	}
 	c.links(p, total)
-	b := append(make([]byte, 0, 64+len(rows)*320), '[')
-	for i := range rows {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = appendAudit(b, &rows[i])
-	}
-	return c.json(200, append(b, ']'))
+	return c.json(200, appendList(make([]byte, 0, 64+len(rows)*320), rows, appendAudit))
 }
 
 // appendAudit appends a row. A service has no id and goes by its role; a deleted actor keeps its id.
 func appendAudit(b []byte, r *store.AuditRow) []byte {
-	name := r.ActorPhone
-	if name == "" {
-		name = r.ActorEmail
-	}
+	name := cmp.Or(r.ActorPhone, r.ActorEmail)
 	if name == "" && r.Actor == uuid.Nil {
 		name = r.ActorRole
 	}

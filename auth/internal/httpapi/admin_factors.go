@@ -7,16 +7,12 @@ import (
 )
 
 // getAdminFactors lists a user's factors.
-func (s *Server) getAdminFactors(c *call, _ account.Actor) error {
-	user, err := c.pathID("user_id")
-	if err != nil {
-		return err
-	}
+func (s *Server) getAdminFactors(c *call, _ account.Actor, user uuid.UUID) error {
 	list, err := s.accounts.AdminFactors(c.ctx(), user)
 	if err != nil {
 		return err
 	}
-	return c.json(200, appendFactors(make([]byte, 0, 16+len(list)*320), list))
+	return c.json(200, appendList(make([]byte, 0, 16+len(list)*320), list, appendFactor))
 }
 
 // pathFactor returns the ids of a path that names a user and one of the user's factors.

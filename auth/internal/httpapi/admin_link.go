@@ -15,12 +15,8 @@ func (s *Server) postInvite(c *call, by account.Actor) error {
 	if err := c.decode(&in); err != nil {
 		return err
 	}
-	u, err := s.accounts.Invite(c.ctx(), c.requestInfo(), by,
-		account.Invitation{Email: in.Email, Data: in.Data.message()})
-	if err != nil {
-		return err
-	}
-	return c.userView(&u)
+	return c.userView(s.accounts.Invite(c.ctx(), c.requestInfo(), by,
+		account.Invitation{Email: in.Email, Data: in.Data.message()}))
 }
 
 // postGenerateLink makes a link without sending it: the user's fields and the link's are members of one object.

@@ -9,6 +9,7 @@ import (
 	"github.com/google/uuid"
 
 	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/store"
 )
 
 func TestAdmin_users(t *testing.T) {
@@ -328,4 +329,27 @@ func TestAdmin_roles(t *testing.T) {
 	f(g.AccessToken, "403 session_not_found")
 	a.apply(func(s *account.Settings, _ *Settings) { s.AdminRoles = nil })
 	f(a.serviceToken("service_role", time.Hour), "403 not_admin")
+}
+
+// A refusal on a route of administrators is in the audit log, once a minute for a user or a role; garbage is not.
+func TestAdmin_refusalsAudited(t *testing.T) {
+	a := open(t)
+	g := a.member("mia@example.org")
+	anon := a.serviceToken("anon", time.Hour)
+	for range 3 {
+		for _, token := range []string{g.AccessToken, anon} {
+			a.do("GET /admin/users", nil, bearer(token)).refused(403, "not_admin", "*")
+		}
+		a.do("GET /admin/users", nil, bearer("x"+g.AccessToken)).refused(403, "bad_jwt", "*")
+	}
+	rows, _, err := a.db.AuditLog(t.Context(), store.AuditFilter{Action: "admin_refused", Limit: 10})
+	if err != nil || len(rows) != 2 || rows[0].ActorRole != "anon" || rows[1].Actor.String() != g.User.ID ||
+		string(rows[1].Traits) != `{"reason": "not_admin"}` {
+		t.Errorf("%+v, %v", rows, err)
+	}
+	a.pass(time.Minute)
+	a.do("PUT /admin/users/"+g.User.ID, map[string]any{}, bearer(g.AccessToken)).refused(403, "not_admin", "*")
+	if rows, _, err = a.db.AuditLog(t.Context(), store.AuditFilter{Action: "admin_refused", Limit: 10}); len(rows) != 3 {
+		t.Errorf("a minute later: %+v, %v", rows, err)
+	}
 }

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"encoding/base64"
 	"encoding/binary"
 	"fmt"
@@ -23,9 +24,7 @@ func (s *Server) getUsers(c *call, _ account.Actor) error {
 	}
 	f := store.UsersFilter{Aud: c.aud(), Text: c.param("filter"), Email: strings.ToLower(c.param("email")),
 		Phone: strings.TrimPrefix(c.param("phone"), "+")}
-	if f.Aud == "" {
-		f.Aud = c.live.Audience
-	}
+	f.Aud = cmp.Or(f.Aud, c.live.Audience)
 	if id := c.param("id"); id != "" {
 		var err error
 		if f.ID, err = uuid.Parse(id); err != nil || len(id) != 36 {
@@ -82,14 +81,8 @@ func (s *Server) usersBehind(c *call, f store.UsersFilter) error {
 }
 
 func appendUsers(users []store.User, aud string) []byte {
-	b := append(make([]byte, 0, 64+len(users)*768), `{"users":[`...)
-	for i := range users {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = appendUser(b, &users[i])
-	}
-	return jsontext.AppendString(append(b, `],"aud":`...), aud)
+	b := appendList(append(make([]byte, 0, 64+len(users)*768), `{"users":`...), users, appendUser)
+	return jsontext.AppendString(append(b, `,"aud":`...), aud)
 }
 
 // cursor is the place behind a user: its time in microseconds and its id.
@@ -176,62 +169,29 @@ func (s *Server) postUser(c *call, by account.Actor) error {
 		}
 		in.ID = id.String()
 	}
-	u, err := s.accounts.AdminCreate(c.ctx(), c.requestInfo(), by, in.forAccount())
-	if err != nil {
-		return err
-	}
-	return c.userView(&u)
+	return c.userView(s.accounts.AdminCreate(c.ctx(), c.requestInfo(), by, in.forAccount()))
 }
 
-func (s *Server) getAdminUser(c *call, _ account.Actor) error {
-	id, err := c.pathID("user_id")
-	if err != nil {
-		return err
-	}
-	u, err := s.accounts.AdminUser(c.ctx(), id)
-	if err != nil {
-		return err
-	}
-	return c.userView(&u)
+func (s *Server) getAdminUser(c *call, _ account.Actor, id uuid.UUID) error {
+	return c.userView(s.accounts.AdminUser(c.ctx(), id))
 }
 
 // putAdminUser changes a user.
-func (s *Server) putAdminUser(c *call, by account.Actor) error {
-	id, err := c.pathID("user_id")
-	if err != nil {
-		return err
-	}
+func (s *Server) putAdminUser(c *call, by account.Actor, id uuid.UUID) error {
 	var in attributes
 	if err := c.decode(&in); err != nil {
 		return err
 	}
-	u, err := s.accounts.AdminUpdate(c.ctx(), c.requestInfo(), by, id, in.forAccount())
-	if err != nil {
-		return err
-	}
-	return c.userView(&u)
+	return c.userView(s.accounts.AdminUpdate(c.ctx(), c.requestInfo(), by, id, in.forAccount()))
 }
 
 // deleteUser removes a user, or only the user's personal data. The body may be empty.
-func (s *Server) deleteUser(c *call, by account.Actor) error {
-	id, err := c.pathID("user_id")
-	if err != nil {
-		return err
-	}
-	text, err := c.body()
-	if err != nil {
-		return err
-	}
+func (s *Server) deleteUser(c *call, by account.Actor, id uuid.UUID) error {
 	var in struct {
 		Soft bool `json:"should_soft_delete"`
 	}
-	if len(text) > 0 {
-		if err := decodeJSON(text, &in); err != nil {
-			return err
-		}
-	}
-	if err := s.accounts.AdminDelete(c.ctx(), c.requestInfo(), by, id, in.Soft); err != nil {
+	if err := c.decodeGiven(&in); err != nil {
 		return err
 	}
-	return c.empty()
+	return c.empty(s.accounts.AdminDelete(c.ctx(), c.requestInfo(), by, id, in.Soft))
 }

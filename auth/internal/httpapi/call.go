@@ -16,6 +16,7 @@ import (
 	"github.com/google/uuid"
 
 	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/redirect"
 )
 
 // call is one request on its way: what the guards found out, and what the log will say. It is the
@@ -109,8 +110,12 @@ func (s *Server) finish(c *call, began time.Time) {
 	if notLogged[c.r.Pattern] && c.status < 400 {
 		return
 	}
+	now, gone := time.Now(), int64(0)
 	switch {
-	case c.code == clientGone: // whatever failed then, failed because the client had gone
+	case c.code == clientGone:
+		if gone = s.gone.add(now); gone == 0 {
+			return
+		}
 	case c.status >= 500 || c.told >= 500:
 		level = slog.LevelError
 	case c.status >= 400 || c.told >= 400:
@@ -120,7 +125,6 @@ func (s *Server) finish(c *call, began time.Time) {
 	if !s.log.Enabled(ctx, level) {
 		return
 	}
-	now := time.Now()
 	attrs := make([]slog.Attr, 0, 12)
 	attrs = append(attrs, slog.String("method", method(c.r.Method)), slog.String("route", route(c.r.Pattern)),
 		slog.Int("status", c.status),
@@ -130,6 +134,9 @@ func (s *Server) finish(c *call, began time.Time) {
 	}
 	if c.code != "" {
 		attrs = append(attrs, slog.String("error_code", c.code))
+	}
+	if gone > 0 {
+		attrs = append(attrs, slog.Int64("count", gone))
 	}
 	if c.err != nil {
 		attrs = append(attrs, slog.String("error", c.err.Error()))
@@ -142,9 +149,6 @@ func (s *Server) finish(c *call, began time.Time) {
 	record.AddAttrs(attrs...)
 	s.log.Handler().Handle(ctx, record) // LogAttrs ignores its error, too
 }
-
-// clientGone is the log's code for a request whose sender hung up.
-const clientGone = "client_gone"
 
 // notLogged are routes that machines poll; only their failures are logged.
 var notLogged = map[string]bool{"GET /health": true, "GET /livez": true, "GET /readyz": true}
@@ -293,20 +297,20 @@ func (c *call) requestInfo() account.RequestInfo {
 func (c *call) aud() string { return cleanText(c.r.Header.Get("X-Jwt-Aud"), 255) }
 
 // target is where a link may lead in the end: the target in the body or the query, else the page that sent the
-// request, else the site; the first that is allowed.
+// request, else the site; the first that is allowed, without parameters that only an answer may have.
 func (c *call) target(body string) string {
 	l := c.live
 	for _, t := range [...]string{body, c.rawParam("redirect_to")} {
 		switch {
 		case t == "":
 		case l.Redirects.Allowed(t):
-			return t
+			return redirect.Clean(t)
 		default:
 			c.srv.logRefused(c, t)
 		}
 	}
 	if t := c.r.Header.Get("Referer"); t != "" && l.Redirects.Allowed(t) {
-		return t
+		return redirect.Clean(t)
 	}
 	return l.SiteURL
 }
@@ -342,13 +346,21 @@ func (c *call) json(status int, body []byte) error {
 	return nil
 }
 
-// empty answers 200 {}.
-func (c *call) empty() error { return c.json(http.StatusOK, emptyObject) }
+// empty answers 200 {}, unless the flow failed.
+func (c *call) empty(err error) error {
+	if err != nil {
+		return err
+	}
+	return c.json(http.StatusOK, emptyObject)
+}
 
 var emptyObject = []byte("{}")
 
-// noContent answers 204.
-func (c *call) noContent() error {
+// noContent answers 204, unless the flow failed.
+func (c *call) noContent(err error) error {
+	if err != nil {
+		return err
+	}
 	c.Header()["Cache-Control"] = noStore
 	c.WriteHeader(http.StatusNoContent)
 	return nil

@@ -12,7 +12,7 @@ import (
 // getCallback is where a provider sends the browser back to. A HEAD request consumes no state.
 func (s *Server) getCallback(c *call) error {
 	if c.r.Method == http.MethodHead || looksAhead(c.r) {
-		return c.noContent()
+		return c.noContent(nil)
 	}
 	if err := s.limit(c, byCallback); err != nil {
 		return err

@@ -211,3 +211,44 @@ func TestAuthorize(t *testing.T) {
 		t.Errorf("%s", l.Header.Get("Location"))
 	}
 }
+
+// The parameters of a redirect_to never stand next to an answer's: a client library reads the first of a name.
+func TestAnswers_alone(t *testing.T) {
+	a := openAbroad(t)
+	const foreign = "access_token=x&refresh_token=x&expires_in=1&error=x&error_code=x&sb=x&provider_token=x"
+	to := url.QueryEscape("https://other.example.org/in?a=1&type=recovery&" + foreign + "#code=x&type=x&" + foreign)
+	check := func(doing string, l landing) {
+		t.Helper()
+		if strings.Contains(l.Header.Get("Location"), "=x") || l.query.Get("a") != "1" ||
+			l.query.Get("type") != "recovery" {
+			t.Errorf("%s leads to %s", doing, l.Header.Get("Location"))
+		}
+	}
+	a.member("mia@example.org")
+	for i, challenge := range []string{"", strings.Repeat("c", 43)} {
+		a.pass(time.Hour)
+		ask := map[string]any{"email": "mia@example.org"}
+		if challenge != "" {
+			ask["code_challenge"], ask["code_challenge_method"] = challenge, "plain"
+		}
+		a.do("POST /recover?redirect_to="+to, ask).is(200, "{}")
+		link := a.newest("mia@example.org").Link
+		if strings.Contains(link, "%3Dx") {
+			t.Errorf("the mail's link is %s", link)
+		}
+		_, query, _ := strings.Cut(link, "?")
+		before, _, _ := strings.Cut(query, "&redirect_to=")
+		if before == query {
+			t.Fatalf("link %s", link)
+		}
+		l := landed(a.do("GET /verify?"+before+"&redirect_to="+to, nil)) // as a mail of an older program has it
+		check("a link", l)
+		if i == 0 && l.fragment.Get("access_token") == "" || i == 1 && l.query.Get("code") == "" {
+			t.Errorf("no session: %s", l.Header.Get("Location"))
+		}
+	}
+	check("a dead link", landed(a.do("GET /verify?type=signup&token=pkce_x&redirect_to="+to, nil)))
+	check("a provider", a.signIn("provider=github&redirect_to="+to).in())
+	check("a provider, with a challenge", a.signIn("provider=github&code_challenge_method=plain&code_challenge="+
+		strings.Repeat("c", 43)+"&redirect_to="+to))
+}

@@ -83,12 +83,7 @@ func peer(r *http.Request) netip.Addr {
 }
 
 func trusted(s *Settings, ip netip.Addr) bool {
-	for _, p := range s.TrustedProxies {
-		if p.Contains(ip) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(s.TrustedProxies, func(p netip.Prefix) bool { return p.Contains(ip) })
 }
 
 // limitKey is what a client's requests are counted under, "" when they are not.

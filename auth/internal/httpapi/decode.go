@@ -84,6 +84,15 @@ func (c *call) decode(into any) error {
 	return decodeJSON(text, into)
 }
 
+// decodeGiven is decode for a body that may be empty.
+func (c *call) decodeGiven(into any) error {
+	text, err := c.body()
+	if err != nil || len(text) == 0 {
+		return err
+	}
+	return decodeJSON(text, into)
+}
+
 func decodeJSON(text []byte, into any) error {
 	if err := jsontext.CheckJSONB(text); err != nil {
 		return badJSON(err.Error())
@@ -118,9 +127,7 @@ func mistyped(t *json.UnmarshalTypeError) string {
 
 const notJSON = "Could not parse request body as JSON: "
 
-func badJSON(why string) *problem {
-	return newProblem(400, account.CodeBadJSON, notJSON+why)
-}
+func badJSON(why string) *problem { return newProblem(400, account.CodeBadJSON, notJSON+why) }
 
 // reworded is err with another beginning where it says that the body is no JSON.
 func reworded(err error, words string) error {

@@ -21,9 +21,7 @@ var (
 func (s *Server) postSSO(*call) error { return noSAML }
 
 // disabled gives every request the same answer, before anything of it is read.
-func disabled(p *problem) http.Handler {
-	return handler(func(*call) error { return p })
-}
+func disabled(p *problem) http.Handler { return handler(func(*call) error { return p }) }
 
 // disabledForAdmins does so for administrators; others learn that they are none.
 func (s *Server) disabledForAdmins(p *problem) http.Handler {

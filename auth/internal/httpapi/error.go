@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"context"
 	"errors"
 	"math"
 	"net/http"
@@ -53,6 +52,9 @@ var problemTimeout = problem{status: http.StatusGatewayTimeout, code: account.Co
 
 // problemOf says an error in the words of HTTP. What isn't meant for the client becomes one sentence.
 func (c *call) problemOf(err error) *problem {
+	if c.hungUp() {
+		return &problem{status: statusClientGone, code: clientGone, err: err}
+	}
 	if p, ok := errors.AsType[*problem](err); ok {
 		return p
 	}
@@ -91,9 +93,6 @@ func (c *call) writeError(err error) {
 	c.code = p.code
 	if c.err == nil && (p.status >= 500 || p.err != nil) {
 		c.err = p.err
-	}
-	if errors.Is(c.r.Context().Err(), context.Canceled) {
-		c.code = clientGone
 	}
 	h := c.Header()
 	if !p.oauth { // those of RFC 6749 are none of ours

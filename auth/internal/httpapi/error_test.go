@@ -126,33 +126,57 @@ func TestErrors_panicAndTimeout(t *testing.T) {
 	a.do("GET /settings/", nil).is(200, "*")
 }
 
-// A client that hangs up gets no answer, and causes no alarm.
+// A client that hangs up gets no answer, and causes no alarm: neither an error in the log nor a line for each.
 func TestErrors_clientGone(t *testing.T) {
 	a := open(t)
-	arrived, gone := make(chan bool), make(chan bool)
+	const clients = 20
+	arrived, gone := make(chan bool), make(chan int, clients)
 	a.server.mux.Handle("GET /wait", a.server.open(func(c *call) error {
-		close(arrived)
+		arrived <- true
 		<-c.ctx().Done()
-		defer close(gone)
+		defer func() { gone <- c.problemOf(c.ctx().Err()).status }()
 		return c.ctx().Err()
 	}))
-	ctx, cancel := context.WithCancel(t.Context())
-	r, _ := http.NewRequestWithContext(ctx, "GET", a.http.URL+"/wait", nil)
-	go func() {
-		<-arrived
-		cancel()
-	}()
-	if resp, err := a.http.Client().Do(r); err == nil {
-		resp.Body.Close()
-		t.Error("an answer came")
+	for range clients {
+		ctx, cancel := context.WithCancel(t.Context())
+		r, _ := http.NewRequestWithContext(ctx, "GET", a.http.URL+"/wait", nil)
+		go func() {
+			<-arrived
+			cancel()
+		}()
+		if resp, err := a.http.Client().Do(r); err == nil {
+			resp.Body.Close()
+			t.Error("an answer came")
+		}
+		if status := <-gone; status >= 500 {
+			t.Errorf("status %d", status)
+		}
 	}
-	<-gone
-	a.http.Close() // waits for the handler
-	if log := a.log.String(); !strings.Contains(log, "level=INFO") ||
-		!strings.Contains(log, "error_code=client_gone") ||
-		strings.Contains(log, "level=ERROR") {
-		t.Errorf("log %s", log)
+	a.http.Close() // waits for the handlers
+	log := a.log.String()
+	if n := strings.Count(log, "error_code=client_gone"); n == 0 || n == clients || strings.Contains(log, "level=ERROR") ||
+		!strings.Contains(log, "level=INFO") || !strings.Contains(log, " status=499 ") ||
+		!strings.Contains(log, " count=1 ") {
+		t.Errorf("%d lines for %d clients: %s", n, clients, log)
 	}
+}
+
+// The lines about clients that hung up count them all.
+func TestHangUps(t *testing.T) {
+	var h hangUps
+	now := time.Unix(1e9, 0)
+	f := func(after time.Duration, want int64) {
+		t.Helper()
+		now = now.Add(after)
+		if n := h.add(now); n != want {
+			t.Errorf("%d, want %d", n, want)
+		}
+	}
+	f(0, 1)
+	f(time.Millisecond, 0)
+	f(time.Millisecond, 0)
+	f(time.Second, 3)
+	f(time.Second, 1)
 }
 
 func TestProblem_oauthForm(t *testing.T) {
@@ -272,7 +296,8 @@ func TestCORS(t *testing.T) {
 	}
 	h := a.do("GET /user", nil, header{"Origin", "https://app.example.org"}).is(401, "*").Header
 	if h.Get("Access-Control-Allow-Origin") != "*" ||
-		h.Get("Access-Control-Expose-Headers") != "X-Total-Count, Link, X-Supabase-Api-Version" {
+		h.Get("Access-Control-Expose-Headers") !=
+			"Retry-After, X-Request-Id, X-Sb-Error-Code, X-Total-Count, Link, X-Supabase-Api-Version" {
 		t.Errorf("headers %v", h)
 	}
 }

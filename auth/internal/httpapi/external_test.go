@@ -156,6 +156,12 @@ func TestExternal_cases(t *testing.T) {
 
 			as("", honest)
 			a.signIn(go_).out("server_error", "unexpected_failure", "Error getting user email from external provider")
+			as("not an address", honest)
+			lines := strings.Count(a.log.String(), "level=ERROR")
+			a.signIn(go_).out("server_error", "validation_failed", "* returned an address that is not valid")
+			if n := strings.Count(a.log.String(), "level=ERROR"); n != lines {
+				t.Errorf("%d error lines for a malformed address", n-lines)
+			}
 			a.client(name, func(c *provider.Client) { c.EmailOptional = true })
 			if u := a.user(a.signIn(go_)); u.Email != "" {
 				t.Errorf("%+v", u)

@@ -65,11 +65,7 @@ func (s *Server) postFactor(c *call, principal account.Principal) error {
 }
 
 // postChallenge sends a factor's code. The body may be empty.
-func (s *Server) postChallenge(c *call, principal account.Principal) error {
-	id, err := c.pathID("factor_id")
-	if err != nil {
-		return err
-	}
+func (s *Server) postChallenge(c *call, principal account.Principal, id uuid.UUID) error {
 	if err := s.limit(c, byChallenge); err != nil {
 		return err
 	}
@@ -77,14 +73,8 @@ func (s *Server) postChallenge(c *call, principal account.Principal) error {
 		Channel  string     `json:"channel"`
 		WebAuthn jsonObject `json:"webauthn"`
 	}
-	text, err := c.body()
-	if err != nil {
+	if err := c.decodeGiven(&in); err != nil {
 		return err
-	}
-	if len(text) > 0 {
-		if err := decodeJSON(text, &in); err != nil {
-			return err
-		}
 	}
 	if in.WebAuthn != nil {
 		return errNoWebAuthn
@@ -103,11 +93,7 @@ func (s *Server) postChallenge(c *call, principal account.Principal) error {
 var errNoWebAuthn = newProblem(422, account.CodeWebAuthnVerifyDisabled, "MFA verification is disabled for WebAuthn")
 
 // postFactorVerify answers a challenge.
-func (s *Server) postFactorVerify(c *call, principal account.Principal) error {
-	id, err := c.pathID("factor_id")
-	if err != nil {
-		return err
-	}
+func (s *Server) postFactorVerify(c *call, principal account.Principal, id uuid.UUID) error {
 	if err := s.limit(c, byFactorVerify); err != nil {
 		return err
 	}
@@ -126,20 +112,12 @@ func (s *Server) postFactorVerify(c *call, principal account.Principal) error {
 	if in.ChallengeID != "" && (err != nil || len(in.ChallengeID) != 36) {
 		return invalidRequest("challenge_id must be an UUID")
 	}
-	g, err := s.accounts.VerifyFactor(c.ctx(), c.forwardedClient(), principal,
-		account.FactorAnswer{Factor: id, Challenge: challenge, Code: in.Code})
-	if err != nil {
-		return err
-	}
-	return c.grantView(&g)
+	return c.grantView(s.accounts.VerifyFactor(c.ctx(), c.forwardedClient(), principal,
+		account.FactorAnswer{Factor: id, Challenge: challenge, Code: in.Code}))
 }
 
 // deleteFactor unenrolls a factor.
-func (s *Server) deleteFactor(c *call, principal account.Principal) error {
-	id, err := c.pathID("factor_id")
-	if err != nil {
-		return err
-	}
+func (s *Server) deleteFactor(c *call, principal account.Principal, id uuid.UUID) error {
 	if err := s.accounts.UnenrollFactor(c.ctx(), c.requestInfo(), principal, id); err != nil {
 		return err
 	}
@@ -164,15 +142,4 @@ func appendFactor(b []byte, f *store.Factor) []byte {
 		return append(b, `null}`...)
 	}
 	return append(appendTime(b, f.LastChallengedAt), '}')
-}
-
-func appendFactors(b []byte, list []store.Factor) []byte {
-	b = append(b, '[')
-	for i := range list {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = appendFactor(b, &list[i])
-	}
-	return append(b, ']')
 }

@@ -29,6 +29,7 @@ import (
 
 func TestMain(m *testing.M) {
 	workers()
+	storetest.Watched()
 	goleak.VerifyTestMain(suite{m}, testdb.IgnoreServers(), goleak.IgnoreCurrent())
 }
 
@@ -76,7 +77,7 @@ func accountSettings() account.Settings {
 	return account.Settings{
 		SiteURL: siteURL, BaseURL: externalURL, Audience: "authenticated", Role: "authenticated", Issuer: externalURL,
 		AccessLife: time.Hour, AdminRoles: []string{"service_role", "supabase_admin"}, Anonymous: true,
-		FlowLife: 5 * time.Minute,
+		FlowLife: 5 * time.Minute, ClaimUnproven: true,
 		Email: account.EmailSettings{Enabled: true, MagicLink: true, Configured: true, SecureChange: true,
 			OTPLife:   time.Hour,
 			OTPLength: 6, Sent: many, Links: links},

@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"errors"
 	"net/http"
 
 	"github.com/google/uuid"
@@ -66,11 +67,24 @@ func (s *Server) admin(h func(*call, account.Actor) error) http.Handler {
 	return handler(func(c *call) error {
 		actor, err := s.accounts.AuthenticateAdmin(c.ctx(), c.bearer())
 		if err != nil {
+			s.recordRefusal(c, actor, err)
 			return err
 		}
 		c.user = actor.ID
 		return h(c, actor)
 	})
+}
+
+// maxRefusedAdmins is for how many subjects this process records refusals in a minute; all replicas write one row for
+// each.
+const maxRefusedAdmins = 1000
+
+// recordRefusal notes in the audit log that a signed token was refused on a route of administrators.
+func (s *Server) recordRefusal(c *call, who account.Actor, err error) {
+	r, ok := errors.AsType[*account.Refusal](err)
+	if ok && r.Kind == account.Denied && who.String() != "" && s.refusedAdmins.first(who.String(), s.now()) {
+		s.accounts.RecordAdminRefusal(c.ctx(), c.requestInfo(), who, r.Code)
+	}
 }
 
 // pathID reads a UUID of the path. Other spellings than the canonical one are no ids of ours.
@@ -81,6 +95,17 @@ func (c *call) pathID(name string) (uuid.UUID, error) {
 		return uuid.Nil, newProblem(404, account.CodeValidationFailed, name+" must be an UUID")
 	}
 	return id, nil
+}
+
+// withID reads an ID of the path for a handler.
+func withID[P any](name string, h func(*call, P, uuid.UUID) error) func(*call, P) error {
+	return func(c *call, by P) error {
+		id, err := c.pathID(name)
+		if err != nil {
+			return err
+		}
+		return h(c, by, id)
+	}
 }
 
 // knownAud refuses an audience that is not configured where an account may be made in it: else a client would choose

@@ -7,6 +7,7 @@ package httpapi
 
 import (
 	"cmp"
+	"context"
 	"errors"
 	"log/slog"
 	"net/http"
@@ -124,9 +125,12 @@ type Server struct {
 	health   []byte
 	ready    readiness
 	limiters [limiterCount]limiter
-	refused  refusedTargets
-	missing  atomic.Int64 // when it was last said that LimitHeader is missing
-	live     atomic.Pointer[liveSettings]
+	refused  onceAMinute // redirect_to
+	gone     hangUps
+	// refusedAdmins are the subjects whose refusals on administrators' routes were recorded in this minute.
+	refusedAdmins onceAMinute
+	missing       atomic.Int64 // when it was last said that LimitHeader is missing
+	live          atomic.Pointer[liveSettings]
 }
 
 // New makes the handler of the API's port.
@@ -134,7 +138,8 @@ func New(o Options, s Settings) (*Server, error) {
 	if o.Accounts == nil || o.Keys == nil || o.Refresh == nil {
 		return nil, errors.New("httpapi: needs Accounts, Keys and Refresh")
 	}
-	srv := &Server{accounts: o.Accounts, keys: o.Keys, refresh: o.Refresh, log: o.Log, observer: o.Observer, now: o.Now}
+	srv := &Server{accounts: o.Accounts, keys: o.Keys, refresh: o.Refresh, log: o.Log, observer: o.Observer, now: o.Now,
+		refused: onceAMinute{most: refusedLines}, refusedAdmins: onceAMinute{most: maxRefusedAdmins}}
 	if srv.log == nil {
 		srv.log = slog.New(slog.DiscardHandler)
 	}
@@ -207,9 +212,37 @@ func corsRules(more []string) *cors.Cors {
 		AllowedMethods: []string{"GET", "POST", "PUT", "PATCH", "DELETE"},
 		AllowedHeaders: append([]string{"Accept", "Authorization", "Content-Type", "X-Client-IP", "X-Client-Info",
 			"X-JWT-AUD", "x-use-cookie", "X-Supabase-Api-Version", "apikey"}, more...),
-		ExposedHeaders:       []string{"X-Total-Count", "Link", "X-Supabase-Api-Version"},
+		ExposedHeaders: []string{"Retry-After", "X-Request-Id", "X-Sb-Error-Code", "X-Total-Count", "Link",
+			"X-Supabase-Api-Version"},
 		OptionsSuccessStatus: http.StatusNoContent,
 		// Each call has an Authorization header, and so a preflight; without this a browser repeats it after 5 s.
 		MaxAge: 600,
 	})
+}
+
+const (
+	// clientGone is the log's code for a request whose sender hung up.
+	clientGone = "client_gone"
+	// statusClientGone is the status of such a request in log, metrics and traces. No client reads it.
+	statusClientGone = 499
+)
+
+// hungUp says that the request's sender no longer waits: whatever failed then, failed for that reason. At the request's
+// deadline net/http takes a body that is not in for a hang-up.
+func (c *call) hungUp() bool {
+	deadline, bounded := c.ctx().Deadline()
+	return errors.Is(c.ctx().Err(), context.Canceled) && (!bounded || time.Now().Before(deadline))
+}
+
+// hangUps counts requests whose sender hung up. One line a second is logged for them.
+type hangUps struct{ count, next atomic.Int64 }
+
+// add counts one, and returns how many there were since the last line if another line may be logged, else 0.
+func (h *hangUps) add(now time.Time) int64 {
+	h.count.Add(1)
+	next := h.next.Load()
+	if now.UnixNano() < next || !h.next.CompareAndSwap(next, now.Add(time.Second).UnixNano()) {
+		return 0
+	}
+	return h.count.Swap(0)
 }

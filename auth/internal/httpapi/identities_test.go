@@ -205,6 +205,8 @@ func TestToken_idToken(t *testing.T) {
 		"provider_email_needs_verification", "Unverified email with google. *")
 	native(map[string]any{"id_token": mint("", nil), "provider": "google"}).refused(500, "unexpected_failure",
 		"Error getting user email from external provider")
+	native(map[string]any{"id_token": mint("not an address", nil), "provider": "google"}).refused(422,
+		"validation_failed", "google returned an address that is not valid")
 	a.settings(func(s *account.Settings) { s.DisableSignup = true })
 	native(map[string]any{"id_token": mint("closed@example.org", nil), "provider": "google"}).refused(422,
 		"signup_disabled", "Signups not allowed for this instance")

@@ -55,3 +55,15 @@ func fieldString(b []byte, key, s string) []byte {
 	}
 	return jsontext.AppendString(append(b, key...), s)
 }
+
+// appendList appends an array, each item by one.
+func appendList[T any](b []byte, list []T, one func([]byte, *T) []byte) []byte {
+	b = append(b, '[')
+	for i := range list {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = one(b, &list[i])
+	}
+	return append(b, ']')
+}

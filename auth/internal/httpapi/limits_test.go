@@ -260,3 +260,23 @@ func TestLimits_endpoints(t *testing.T) {
 		t.Errorf("the missing header is told too often: %s", log)
 	}
 }
+
+// A user's token, signed out or not, does not lift the share of the mails that a client has; an administrator's does.
+func TestLimits_sentPerClient(t *testing.T) {
+	a := open(t, func(u *account.Settings, s *Settings) { s.LimitHeader = "X-Real-Ip" })
+	in, out := a.member("mia@example.org"), a.member("tom@example.org")
+	a.do("POST /logout?scope=global", nil, bearer(out.AccessToken)).is(204, "")
+	a.apply(func(u *account.Settings, _ *Settings) {
+		u.SentPerClient, u.Email.Sent = 0.5, account.Rate{N: 4, Per: time.Hour}
+	})
+	client := header{"X-Real-Ip", "192.0.2.7"}
+	for i, token := range []string{in.AccessToken, out.AccessToken} {
+		a.do("POST /recover", map[string]any{"email": fmt.Sprintf("a%d@example.org", i)}, client, bearer(token)).
+			is(200, "{}")
+	}
+	for i, token := range []string{in.AccessToken, out.AccessToken, ""} {
+		a.do("POST /recover", map[string]any{"email": fmt.Sprintf("b%d@example.org", i)}, client, bearer(token)).
+			refused(429, "over_email_send_rate_limit", "email rate limit exceeded")
+	}
+	a.do("POST /recover", map[string]any{"email": "c@example.org"}, client, a.service()).is(200, "{}")
+}

@@ -23,14 +23,10 @@ func (s *Server) postOTP(c *call) error {
 			return err
 		}
 	}
-	err := s.accounts.SendOTP(c.ctx(), s.sender(c), account.OTP{
+	return c.empty(s.accounts.SendOTP(c.ctx(), s.sender(c), account.OTP{
 		Email: in.Email, Phone: in.Phone, CreateUser: create, Data: in.Data.message(), Channel: in.Channel,
 		Challenge: in.challenge(),
-	})
-	if err != nil {
-		return err
-	}
-	return c.empty()
+	}))
 }
 
 // postMagicLink is /otp of former times, with its own words for a body that is no JSON.
@@ -46,11 +42,8 @@ func (s *Server) postMagicLink(c *call) error {
 	if err := c.knownAud(); err != nil {
 		return err
 	}
-	if err := s.accounts.MagicLink(c.ctx(), s.sender(c),
-		account.MagicLink{Email: in.Email, Data: in.Data.message(), Challenge: in.challenge()}); err != nil {
-		return err
-	}
-	return c.empty()
+	return c.empty(s.accounts.MagicLink(c.ctx(), s.sender(c),
+		account.MagicLink{Email: in.Email, Data: in.Data.message(), Challenge: in.challenge()}))
 }
 
 // postRecover sends a link to set a new password.
@@ -62,11 +55,8 @@ func (s *Server) postRecover(c *call) error {
 	if err := c.decode(&in); err != nil {
 		return err
 	}
-	if err := s.accounts.Recover(c.ctx(), s.sender(c),
-		account.Recover{Email: in.Email, Challenge: in.challenge()}); err != nil {
-		return err
-	}
-	return c.empty()
+	return c.empty(s.accounts.Recover(c.ctx(), s.sender(c),
+		account.Recover{Email: in.Email, Challenge: in.challenge()}))
 }
 
 // postResend sends once more what is pending.

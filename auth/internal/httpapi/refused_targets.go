@@ -15,29 +15,30 @@ const (
 	refusedBytes = 200
 )
 
-// refusedTargets logs each redirect_to that is refused, so that an operator finds the item that the allow list lacks.
-// What clients send cannot flood the log: a value is logged once in a minute, and ten values are.
-type refusedTargets struct {
+// onceAMinute keeps what clients send from flooding a log: a value is noted once in a minute, and so many values are.
+type onceAMinute struct {
+	most  int
 	mu    sync.Mutex
 	since time.Time
 	seen  map[string]bool
 }
 
-// first says whether the value is to be logged.
-func (t *refusedTargets) first(value string, now time.Time) bool {
+// first says whether the value is to be noted.
+func (t *onceAMinute) first(value string, now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if now.Sub(t.since) >= refusedEvery {
 		t.since, t.seen = now, map[string]bool{}
 	}
-	if t.seen[value] || len(t.seen) >= refusedLines {
+	if t.seen[value] || len(t.seen) >= t.most {
 		return false
 	}
 	t.seen[value] = true
 	return true
 }
 
-// logRefused notes that a redirect_to leads to the site instead.
+// logRefused notes that a redirect_to leads to the site instead, so that an operator finds the item that the allow list
+// lacks.
 func (s *Server) logRefused(c *call, target string) {
 	shown := target[:min(len(target), refusedBytes)]
 	if !s.refused.first(shown, s.now()) {

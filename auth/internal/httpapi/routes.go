@@ -15,7 +15,7 @@ func (s *Server) routes() *http.ServeMux {
 	mux.Handle("GET /readyz", noTimeout(s.getReadyz))
 	mux.Handle("GET /settings", noTimeout(s.getSettings)) // settings.go
 	mux.Handle("GET /.well-known/jwks.json", noTimeout(s.getJWKS))
-	mux.Handle("GET /openapi.json", noTimeout(s.getOpenAPI)) // openapi.go
+	mux.Handle("GET /openapi.json", noTimeout(s.getOpenAPI))
 
 	mux.Handle("POST /signup", s.open(s.captcha(s.postSignup))) // signup.go
 	mux.Handle("POST /token", s.open(s.postToken))              // token.go: a captcha for some grants
@@ -33,32 +33,32 @@ func (s *Server) routes() *http.ServeMux {
 	mux.Handle("GET /user", s.user(account.ReadUser, s.getUser)) // user.go
 	mux.Handle("PUT /user", s.user(account.Full, s.putUser))
 	mux.Handle("GET /reauthenticate", s.user(account.Full, s.getReauthenticate))
-	mux.Handle("GET /user/sessions", s.user(account.Full, s.getSessions)) // sessions.go
-	mux.Handle("DELETE /user/sessions/{id}", s.user(account.Full, s.deleteSession))
+	mux.Handle("GET /user/sessions", s.user(account.Full, s.getSessions))
+	mux.Handle("DELETE /user/sessions/{id}", s.user(account.Full, withID("id", s.deleteSession)))
 	mux.Handle("GET /user/identities/authorize", s.user(account.Full, s.getLinkAuthorize))
-	mux.Handle("DELETE /user/identities/{identity_id}", s.user(account.AnyAudience, s.deleteIdentity)) // identities.go
+	mux.Handle("DELETE /user/identities/{identity_id}", s.user(account.AnyAudience, s.deleteIdentity))
 
 	mux.Handle("POST /factors", s.member(s.postFactor)) // factors.go
-	mux.Handle("POST /factors/{factor_id}/challenge", s.member(s.postChallenge))
-	mux.Handle("POST /factors/{factor_id}/verify", s.member(s.postFactorVerify))
-	mux.Handle("DELETE /factors/{factor_id}", s.member(s.deleteFactor))
+	mux.Handle("POST /factors/{factor_id}/challenge", s.member(withID("factor_id", s.postChallenge)))
+	mux.Handle("POST /factors/{factor_id}/verify", s.member(withID("factor_id", s.postFactorVerify)))
+	mux.Handle("DELETE /factors/{factor_id}", s.member(withID("factor_id", s.deleteFactor)))
 	for _, later := range []string{"GET /factors/recovery-codes", "POST /factors/recovery-codes"} {
 		mux.Handle(later, noTimeout(getNotFound)) // the client library knows them; no factor is called so
 	}
 
-	mux.Handle("POST /logout", s.open(s.postLogout)) // logout.go: it also takes tokens whose session is gone
+	mux.Handle("POST /logout", s.open(s.postLogout)) // user.go: it also takes tokens whose session is gone
 
 	mux.Handle("POST /invite", s.admin(s.postInvite)) // admin_link.go
 	mux.Handle("POST /admin/generate_link", s.admin(s.postGenerateLink))
 	mux.Handle("GET /admin/audit", s.admin(s.getAudit)) // admin_audit.go
 	mux.Handle("GET /admin/users", s.admin(s.getUsers)) // admin_users.go
 	mux.Handle("POST /admin/users", s.admin(s.postUser))
-	mux.Handle("GET /admin/users/{user_id}", s.admin(s.getAdminUser))
+	mux.Handle("GET /admin/users/{user_id}", s.admin(withID("user_id", s.getAdminUser)))
 	mux.Handle("POST /admin/users/{user_id}", s.admin(s.postUser))
-	mux.Handle("PUT /admin/users/{user_id}", s.admin(s.putAdminUser))
-	mux.Handle("DELETE /admin/users/{user_id}", s.admin(s.deleteUser))
-	mux.Handle("GET /admin/users/{user_id}/sessions", s.admin(s.getUserSessions))
-	mux.Handle("GET /admin/users/{user_id}/factors", s.admin(s.getAdminFactors)) // admin_factors.go
+	mux.Handle("PUT /admin/users/{user_id}", s.admin(withID("user_id", s.putAdminUser)))
+	mux.Handle("DELETE /admin/users/{user_id}", s.admin(withID("user_id", s.deleteUser)))
+	mux.Handle("GET /admin/users/{user_id}/sessions", s.admin(withID("user_id", s.getUserSessions)))
+	mux.Handle("GET /admin/users/{user_id}/factors", s.admin(withID("user_id", s.getAdminFactors))) // admin_factors.go
 	mux.Handle("PUT /admin/users/{user_id}/factors/{factor_id}", s.admin(s.putAdminFactor))
 	mux.Handle("DELETE /admin/users/{user_id}/factors/{factor_id}", s.admin(s.deleteAdminFactor))
 

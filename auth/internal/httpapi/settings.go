@@ -1,27 +1,22 @@
 package httpapi
 
 import (
+	_ "embed"
 	"net/http"
 	"slices"
+	"strconv"
 
 	"gatehouse/auth/internal/jsontext"
+	"gatehouse/auth/internal/provider"
 )
-
-// providers are the names that "external" lists from the first version on, false while they are off.
-var providers = []string{"apple", "azure", "bitbucket", "discord", "facebook", "figma", "github", "gitlab", "google",
-	"keycloak", "linkedin", "notion", "slack", "snapchat", "spotify", "twitch", "twitter", "workos"}
 
 // settingsBody is the answer of GET /settings, made once for as long as the settings hold.
 func settingsBody(s Shown) []byte {
 	b := []byte(`{"external":{`)
 	flag := func(key string, v bool) {
-		b = append(jsontext.AppendString(b, key), ':')
-		if v {
-			b = append(b, "true,"...)
-		} else {
-			b = append(b, "false,"...)
-		}
+		b = append(strconv.AppendBool(append(jsontext.AppendString(b, key), ':'), v), ',')
 	}
+	providers := provider.Names() // false while they are off
 	for _, p := range providers {
 		flag(p, slices.Contains(s.External, p))
 	}
@@ -62,4 +57,13 @@ func (s *Server) getJWKS(c *call) error {
 		return nil
 	}
 	return c.json(200, set.JWKS())
+}
+
+//go:embed openapi.json
+var openAPI []byte
+
+// getOpenAPI answers the description of this API, OpenAPI 3.1.
+func (s *Server) getOpenAPI(c *call) error {
+	c.Header()["Cache-Control"] = []string{"public, max-age=3600"}
+	return c.json(200, openAPI)
 }

@@ -28,11 +28,7 @@ func (s *Server) postSignup(c *call) error {
 		return err
 	}
 	if by == byAnonymous {
-		g, err := s.accounts.SignUpAnonymous(c.ctx(), c.requestInfo(), in.Data.message())
-		if err != nil {
-			return err
-		}
-		return c.grantView(&g)
+		return c.grantView(s.accounts.SignUpAnonymous(c.ctx(), c.requestInfo(), in.Data.message()))
 	}
 	out, err := s.accounts.SignUp(c.ctx(), s.sender(c), account.SignUp{
 		Email: in.Email, Phone: in.Phone, Password: in.Password, Data: in.Data.message(), Channel: in.Channel,
@@ -42,7 +38,7 @@ func (s *Server) postSignup(c *call) error {
 		return err
 	}
 	if out.Grant != nil {
-		return c.grantView(out.Grant)
+		return c.grantView(*out.Grant, nil)
 	}
-	return c.userView(&out.User)
+	return c.userView(out.User, nil)
 }

@@ -43,11 +43,7 @@ func (s *Server) passwordGrant(c *call) error {
 	if err := c.decode(&in); err != nil {
 		return err
 	}
-	g, err := s.accounts.SignInPassword(c.ctx(), c.requestInfo(), account.Password(in))
-	if err != nil {
-		return err
-	}
-	return c.grantView(&g)
+	return c.grantView(s.accounts.SignInPassword(c.ctx(), c.requestInfo(), account.Password(in)))
 }
 
 // refreshGrant counts only tokens that are not ours against the address: a refresh that is refused for
@@ -73,11 +69,7 @@ func (s *Server) refreshGrant(c *call) error {
 	if _, ok := err.(*problem); ok {
 		return err // the body's; what is wrong with a token the flow says
 	}
-	g, err := s.accounts.Refresh(c.ctx(), c.requestInfo(), in.RefreshToken)
-	if err != nil {
-		return err
-	}
-	return c.grantView(&g)
+	return c.grantView(s.accounts.Refresh(c.ctx(), c.requestInfo(), in.RefreshToken))
 }
 
 // ownToken returns the refresh token here that one of another service stands for. One that is found is not counted
@@ -106,12 +98,8 @@ func (s *Server) pkceGrant(c *call) error {
 	if err := c.decode(&in); err != nil {
 		return err
 	}
-	g, err := s.accounts.ExchangeCode(c.ctx(), c.requestInfo(),
-		account.CodeExchange{Code: in.AuthCode, Verifier: in.CodeVerifier, Bearer: c.bearer()})
-	if err != nil {
-		return err
-	}
-	return c.grantView(&g)
+	return c.grantView(s.accounts.ExchangeCode(c.ctx(), c.requestInfo(),
+		account.CodeExchange{Code: in.AuthCode, Verifier: in.CodeVerifier, Bearer: c.bearer()}))
 }
 
 // idTokenGrant is a native sign-in, or with link_identity an identity for the caller.
@@ -153,8 +141,5 @@ func (s *Server) idTokenGrant(c *call) error {
 	if e, ok := errors.AsType[*account.OAuthError](err); ok {
 		return &problem{oauth: true, code: e.Code, msg: e.Description, err: e}
 	}
-	if err != nil {
-		return err
-	}
-	return c.grantView(&g)
+	return c.grantView(g, err)
 }

@@ -1,10 +1,14 @@
 package httpapi
 
-import "gatehouse/auth/internal/account"
+import (
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/account"
+)
 
 // getUser handles GET /user.
 func (s *Server) getUser(c *call, principal account.Principal) error {
-	return c.userView(&principal.User)
+	return c.userView(principal.User, nil)
 }
 
 // putUser changes a user at the user's own request.
@@ -26,14 +30,10 @@ func (s *Server) putUser(c *call, principal account.Principal) error {
 	if err := c.decode(&in); err != nil {
 		return err
 	}
-	u, err := s.accounts.UpdateUser(c.ctx(), c.requestInfo(), principal, account.UserUpdate{
+	return c.userView(s.accounts.UpdateUser(c.ctx(), c.requestInfo(), principal, account.UserUpdate{
 		Email: in.Email, Phone: in.Phone, Password: in.Password, CurrentPassword: in.CurrentPassword, Nonce: in.Nonce,
 		Data: in.Data.message(), AppMetadata: in.AppMetadata.message(), Channel: in.Channel, Challenge: in.challenge(),
-	})
-	if err != nil {
-		return err
-	}
-	return c.userView(&u)
+	}))
 }
 
 // getReauthenticate sends a nonce. It is a GET with an effect, which a HEAD must not have.
@@ -44,8 +44,35 @@ func (s *Server) getReauthenticate(c *call, principal account.Principal) error {
 	if err := s.limit(c, byReauthenticate); err != nil {
 		return err
 	}
-	if err := s.accounts.Reauthenticate(c.ctx(), c.requestInfo(), principal); err != nil {
-		return err
-	}
-	return c.empty()
+	return c.empty(s.accounts.Reauthenticate(c.ctx(), c.requestInfo(), principal))
+}
+
+// getSessions lists the caller's present and past sessions.
+func (s *Server) getSessions(c *call, principal account.Principal) error {
+	list, err := s.accounts.Sessions(c.ctx(), principal)
+	return c.sessionsView(principal.Session.ID, list, err)
+}
+
+// deleteSession ends one of the user's own sessions; another's is not found.
+func (s *Server) deleteSession(c *call, principal account.Principal, id uuid.UUID) error {
+	return c.noContent(s.accounts.EndSession(c.ctx(), c.requestInfo(), principal, id))
+}
+
+// getUserSessions shows them to an administrator.
+func (s *Server) getUserSessions(c *call, _ account.Actor, id uuid.UUID) error {
+	list, err := s.accounts.UserSessions(c.ctx(), id)
+	return c.sessionsView(uuid.Nil, list, err)
+}
+
+// deleteIdentity removes one identity from the caller's account.
+func (s *Server) deleteIdentity(c *call, principal account.Principal) error {
+	return c.empty(s.accounts.UnlinkIdentity(c.ctx(), c.requestInfo(), principal, c.r.PathValue("identity_id"),
+		c.aud()))
+}
+
+// postLogout ends sessions. A missing scope and an empty one differ, so the flow gets both.
+func (s *Server) postLogout(c *call) error {
+	scope := c.param("scope")
+	given := c.query.Has("scope")
+	return c.noContent(s.accounts.SignOut(c.ctx(), c.requestInfo(), c.bearer(), scope, given))
 }

@@ -1,8 +1,7 @@
 package httpapi
 
 import (
-	"context"
-	"errors"
+	"cmp"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -36,17 +35,15 @@ func (s *Server) postVerify(c *call) error {
 	if v.Half || v.Grant == nil {
 		return c.json(200, append(jsontext.AppendString([]byte(`{"code":"200","msg":`), account.HalfMessage), '}'))
 	}
-	if v.Grant.Type == "" {
-		v.Grant.Type = v.Type
-	}
-	return c.grantView(v.Grant)
+	v.Grant.Type = cmp.Or(v.Grant.Type, v.Type)
+	return c.grantView(*v.Grant, nil)
 }
 
 // getVerify is the link in a mail: it always redirects the browser. A request that only inspects (HEAD, a prefetch or
 // preview) consumes nothing.
 func (s *Server) getVerify(c *call) error {
 	if c.r.Method == http.MethodHead || looksAhead(c.r) {
-		return c.noContent()
+		return c.noContent(nil)
 	}
 	if err := s.limit(c, byVerify); err != nil {
 		return err
@@ -74,9 +71,7 @@ func (s *Server) getVerify(c *call) error {
 		return c.redirect(http.StatusSeeOther, withQuery(client.RedirectTo, url.Values{"code": {v.Code}}))
 	}
 	c.user = v.Grant.User.ID
-	if v.Grant.Type == "" {
-		v.Grant.Type = v.Type
-	}
+	v.Grant.Type = cmp.Or(v.Grant.Type, v.Type)
 	return c.redirect(http.StatusSeeOther, granted(client.RedirectTo, v.Grant))
 }
 
@@ -99,9 +94,6 @@ func (c *call) learn(err error) *problem {
 	c.code, c.told = p.code, p.status
 	if c.err == nil && (p.status >= 500 || p.err != nil) {
 		c.err = p.err
-	}
-	if errors.Is(c.r.Context().Err(), context.Canceled) {
-		c.code = clientGone
 	}
 	return p
 }

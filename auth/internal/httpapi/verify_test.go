@@ -169,6 +169,22 @@ func TestVerify_emailChange(t *testing.T) {
 		"email_exists", "*")
 }
 
+// The link that is sent again while sign-ups are contested signs in, and says recovery, so that applications ask for a
+// password.
+func TestGetVerify_contested(t *testing.T) {
+	a := open(t)
+	for _, pass := range []string{sesame, "another one 2"} {
+		a.do("POST /signup", map[string]any{"email": "mia@example.org", "password": pass}).is(200, "*")
+		a.pass(time.Second)
+	}
+	a.do("POST /resend", map[string]any{"type": "signup", "email": "mia@example.org"}).is(200, "*")
+	where := a.do("GET /verify?type=signup&token="+a.newest("mia@example.org").Hash, nil).is(303, "*").
+		Header.Get("Location")
+	if !strings.Contains(where, "access_token=") || !strings.Contains(where, "&type=recovery") {
+		t.Errorf("leads to %s, want a session of type recovery", where)
+	}
+}
+
 func TestGetVerify(t *testing.T) {
 	a := open(t)
 	a.do("GET /verify", nil).refused(400, "validation_failed", "Verify requires a verification type")

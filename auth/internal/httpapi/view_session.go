@@ -10,10 +10,13 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// grantView answers 200 with a session.
-func (c *call) grantView(g *account.Grant) error {
+// grantView answers 200 with a session, unless the flow failed.
+func (c *call) grantView(g account.Grant, err error) error {
+	if err != nil {
+		return err
+	}
 	c.user = g.User.ID
-	return c.json(200, appendGrant(make([]byte, 0, 1024+len(g.AccessToken)+len(g.RefreshToken)), g))
+	return c.json(200, appendGrant(make([]byte, 0, 1024+len(g.AccessToken)+len(g.RefreshToken)), &g))
 }
 
 func appendGrant(b []byte, g *account.Grant) []byte {
@@ -33,15 +36,13 @@ func appendGrant(b []byte, g *account.Grant) []byte {
 }
 
 // sessionsView answers 200 with a list of sessions, newest first as the store sorts them.
-func (c *call) sessionsView(list []store.Session, current uuid.UUID) error {
-	b := append(make([]byte, 0, 64+len(list)*384), '[')
-	for i := range list {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = appendSession(b, &list[i], current)
+func (c *call) sessionsView(current uuid.UUID, list []store.Session, err error) error {
+	if err != nil {
+		return err
 	}
-	return c.json(200, append(b, ']'))
+	return c.json(200, appendList(make([]byte, 0, 64+len(list)*384), list, func(b []byte, v *store.Session) []byte {
+		return appendSession(b, v, current)
+	}))
 }
 
 func appendSession(b []byte, s *store.Session, current uuid.UUID) []byte {

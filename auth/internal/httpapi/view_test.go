@@ -2,6 +2,8 @@ package httpapi
 
 import (
 	"encoding/json"
+	"maps"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +14,7 @@ import (
 	"gatehouse/auth/internal/account"
 	"gatehouse/auth/internal/jsontext"
 	"gatehouse/auth/internal/password"
+	"gatehouse/auth/internal/provider"
 	"gatehouse/auth/internal/store"
 )
 
@@ -111,6 +114,30 @@ func TestSettingsView(t *testing.T) {
 	if got := string(settingsBody(Shown{Phone: true, Anonymous: true, DisableSignup: true, MailerAutoconfirm: true,
 		PhoneAutoconfirm: true, SMSProvider: "twilio"})); !like(got, want) {
 		t.Error(got)
+	}
+}
+
+// openapi.json names every provider, and no other.
+func TestSettingsView_providers(t *testing.T) {
+	var doc struct {
+		Components struct {
+			Schemas struct {
+				Settings struct {
+					Properties struct {
+						External struct{ Properties map[string]any }
+					}
+				}
+			}
+		}
+	}
+	if err := json.Unmarshal(openAPI, &doc); err != nil {
+		t.Fatal(err)
+	}
+	want := append(provider.Names(), "email", "phone", "anonymous_users")
+	slices.Sort(want)
+	got := slices.Sorted(maps.Keys(doc.Components.Schemas.Settings.Properties.External.Properties))
+	if d := cmp.Diff(want, got); d != "" {
+		t.Errorf("the providers (-), and those of Settings.external in openapi.json (+):\n%s", d)
 	}
 }
 

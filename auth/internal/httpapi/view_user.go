@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"strconv"
 	"time"
 
 	"gatehouse/auth/internal/account"
@@ -38,25 +39,15 @@ func appendUserRest(b []byte, u *store.User) []byte {
 	b = fieldTime(b, `,"last_sign_in_at":`, u.LastSignInAt)
 	b = appendRaw(append(b, `,"app_metadata":`...), u.AppMetadata, "{}")
 	b = appendRaw(append(b, `,"user_metadata":`...), u.UserMetadata, "{}")
-	b = append(b, `,"identities":[`...)
-	for i := range u.Identities {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = appendIdentity(b, &u.Identities[i])
-	}
-	b = append(b, ']')
+	b = appendList(append(b, `,"identities":`...), u.Identities, appendIdentity)
 	if len(u.Factors) > 0 {
-		b = appendFactors(append(b, `,"factors":`...), u.Factors)
+		b = appendList(append(b, `,"factors":`...), u.Factors, appendFactor)
 	}
 	b = appendTime(append(b, `,"created_at":`...), u.CreatedAt)
 	b = appendTime(append(b, `,"updated_at":`...), u.UpdatedAt)
 	b = fieldTime(b, `,"banned_until":`, u.BannedUntil)
 	b = fieldTime(b, `,"deleted_at":`, u.DeletedAt)
-	if u.IsAnonymous {
-		return append(b, `,"is_anonymous":true`...)
-	}
-	return append(b, `,"is_anonymous":false`...)
+	return strconv.AppendBool(append(b, `,"is_anonymous":`...), u.IsAnonymous)
 }
 
 // confirmedAt is the earlier of the two confirmations.
@@ -83,7 +74,10 @@ func appendIdentity(b []byte, i *store.Identity) []byte {
 	return append(b, '}')
 }
 
-// userView answers 200 with a user.
-func (c *call) userView(u *store.User) error {
-	return c.json(200, appendUser(make([]byte, 0, 1024), u))
+// userView answers 200 with a user, unless the flow failed.
+func (c *call) userView(u store.User, err error) error {
+	if err != nil {
+		return err
+	}
+	return c.json(200, appendUser(make([]byte, 0, 1024), &u))
 }

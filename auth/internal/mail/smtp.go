@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/textproto"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -255,14 +256,7 @@ func (s *SMTP) greet(conn net.Conn) (*smtp.Client, error) {
 
 // auth chooses a mechanism. The password itself goes over TLS only, or to this machine.
 func (s *SMTP) auth(offered []string, encrypted bool) (smtp.Auth, error) {
-	has := func(name string) bool {
-		for _, o := range offered {
-			if o == name {
-				return true
-			}
-		}
-		return false
-	}
+	has := func(name string) bool { return slices.Contains(offered, name) }
 	secure := encrypted || s.o.Host == "localhost" || net.ParseIP(s.o.Host).IsLoopback()
 	switch {
 	case has("SCRAM-SHA-256"):

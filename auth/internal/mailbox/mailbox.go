@@ -54,9 +54,7 @@ type Box struct {
 }
 
 // New is an empty Box.
-func New(now func() time.Time) *Box {
-	return &Box{now: now, arrived: make(chan struct{})}
-}
+func New(now func() time.Time) *Box { return &Box{now: now, arrived: make(chan struct{})} }
 
 // Send keeps a mail; it is a mail.Sender.
 func (b *Box) Send(_ context.Context, m mail.Message) error {

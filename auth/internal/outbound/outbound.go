@@ -20,6 +20,7 @@
 package outbound
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -48,6 +49,7 @@ var (
 type Options struct {
 	Timeout    time.Duration // for a whole call with reading its body; 0: 10 s
 	MaxBytes   int64         // of a body, unpacked; 0: 1 MiB
+	MaxIdle    time.Duration // after which a connection is not used again; 0: 30 s
 	OtherHosts bool          // redirects may lead to another host, from a public one to public ones only
 	// Public replaces the function Public in tests, where every address is loopback.
 	Public func(netip.Addr) bool
@@ -73,6 +75,7 @@ func New(o Options) Clients {
 	if o.MaxBytes <= 0 {
 		o.MaxBytes = 1 << 20
 	}
+	o.MaxIdle = cmp.Or(o.MaxIdle, 30*time.Second)
 	if o.Public == nil {
 		o.Public = Public
 	}
@@ -81,21 +84,13 @@ func New(o Options) Clients {
 
 func newClients(o Options, proxy func(*http.Request) (*url.URL, error)) Clients {
 	g := &gate{options: o, proxy: proxy}
-	g.open = transport(&net.Dialer{Timeout: o.Timeout})
+	g.open = o.transport(&net.Dialer{Timeout: o.Timeout})
 	g.open.Proxy = proxy
-	g.guarded = transport(&net.Dialer{Timeout: o.Timeout, Control: g.control})
+	g.guarded = o.transport(&net.Dialer{Timeout: o.Timeout, Control: g.control})
 	client := func(t http.RoundTripper) *http.Client {
 		return &http.Client{Transport: t, Timeout: o.Timeout, CheckRedirect: o.checkRedirect}
 	}
 	return Clients{Configured: client(configured{g}), Discovered: client(discovered{g}), watched: o.Watch != nil}
-}
-
-// DiscoveredIn is the client for a URL that stands in an answer which one of both clients got.
-func (c Clients) DiscoveredIn(resp *http.Response) *http.Client {
-	if FromPublic(resp) {
-		return c.Discovered
-	}
-	return c.Configured
 }
 
 // CloseIdle closes connections that wait for another call.
@@ -235,10 +230,10 @@ func sameHost(a, b *url.URL) bool {
 		(port(a) == port(b) || a.Scheme == "http" && port(a) == "80" && b.Scheme == "https" && port(b) == "443")
 }
 
-func transport(d *net.Dialer) *http.Transport {
+func (o Options) transport(d *net.Dialer) *http.Transport {
 	return &http.Transport{
 		DialContext: d.DialContext, TLSHandshakeTimeout: d.Timeout,
-		MaxIdleConns: 64, MaxIdleConnsPerHost: 4, IdleConnTimeout: 30 * time.Second,
+		MaxIdleConns: 64, MaxIdleConnsPerHost: 4, IdleConnTimeout: o.MaxIdle,
 		MaxResponseHeaderBytes: 64 << 10,
 	}
 }

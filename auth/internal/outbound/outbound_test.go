@@ -107,7 +107,7 @@ func TestClients(t *testing.T) {
 		if err != nil || text != "inner" {
 			t.Fatalf("the operator's %s: %q, %v", u, text, err)
 		}
-		if FromPublic(resp) || c.DiscoveredIn(resp) != c.Configured {
+		if FromPublic(resp) || discoveredIn(c, resp) != c.Configured {
 			t.Errorf("an answer from loopback counts as public")
 		}
 		// The connection that the operator's URL opened is idle now, and no way in.
@@ -123,7 +123,7 @@ func TestClients(t *testing.T) {
 	o := direct(publicAt(true, true, true, false))
 	t.Cleanup(o.CloseIdle)
 	text, resp, err := get(o.Discovered, inner.URL)
-	if err != nil || text != "inner" || !FromPublic(resp) || o.DiscoveredIn(resp) != o.Discovered {
+	if err != nil || text != "inner" || !FromPublic(resp) || discoveredIn(o, resp) != o.Discovered {
 		t.Errorf("an answer's public URL: %q, %v", text, err)
 	}
 	_, resp, err = get(o.Configured, inner.URL)
@@ -287,4 +287,12 @@ func TestProxy(t *testing.T) {
 	if _, err := broken.Discovered.Post("http://a.test", "", strings.NewReader("x")); err == nil {
 		t.Error("a proxy that is no URL is taken")
 	}
+}
+
+// discoveredIn is the client for a URL that stands in an answer which one of both clients got.
+func discoveredIn(c Clients, resp *http.Response) *http.Client {
+	if FromPublic(resp) {
+		return c.Discovered
+	}
+	return c.Configured
 }

@@ -20,6 +20,10 @@ import (
 // deliver makes one attempt and notes how it ended. The log gets the message's id and kind, never the
 // recipient or what is in it.
 func (c *channel) deliver(sending context.Context, m store.Message) {
+	if m.Attempts > 1 && c.drop(sending, m) {
+		c.letGo(m.ID)
+		return
+	}
 	err := c.attempt(sending, m)
 	if err == nil {
 		c.sent.Add(1)
@@ -48,6 +52,16 @@ func (c *channel) deliver(sending context.Context, m store.Message) {
 			"attempts", m.Attempts, "next", due, "expires", m.ExpiresAt, "error", err)
 		c.note(sending, m, func(ctx context.Context) error { return c.o.DB.RetryMessage(ctx, m.ID, due, words(err)) })
 	}
+}
+
+// drop ends a message whose token is no longer good: the receiver had it before a process died, and the link was used.
+// While that is unknown the message is sent.
+func (c *channel) drop(sending context.Context, m store.Message) (dropped bool) {
+	c.note(sending, m, func(ctx context.Context) (err error) {
+		dropped, err = c.o.DB.DropUnwanted(ctx, m.ID, c.o.now())
+		return err
+	})
+	return dropped
 }
 
 // attempt opens the payload and hands it to the sender.

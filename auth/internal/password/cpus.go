@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -54,14 +55,7 @@ func cpuQuota(root string) (quota float64, ok bool) {
 	return quota, !math.IsInf(quota, 1)
 }
 
-func hasController(list, name string) bool {
-	for c := range strings.SplitSeq(list, ",") {
-		if c == name {
-			return true
-		}
-	}
-	return false
-}
+func hasController(list, name string) bool { return slices.Contains(strings.Split(list, ","), name) }
 
 func quotaV2(dir string) (float64, bool) {
 	text, err := os.ReadFile(filepath.Join(dir, "cpu.max"))

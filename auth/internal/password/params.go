@@ -115,13 +115,6 @@ func (p Params) dummy() string {
 		bcrypt64.EncodeToString(raw[16:39]))
 }
 
-// NeedsRehash reports whether a hash was made with other parameters than these. A hash that cannot be parsed needs no
-// rehash: no password can be checked against it either.
-func (p Params) NeedsRehash(hash string) bool {
-	h, err := parse(hash)
-	return err == nil && !h.madeBy(p)
-}
-
 // decimal reads a number without sign or leading zeros, at most limit.
 func decimal(text string, limit int) (int, bool) {
 	if text == "" || len(text) > 9 || text[0] == '0' && len(text) > 1 || strings.Trim(text, "0123456789") != "" {

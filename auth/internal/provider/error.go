@@ -5,9 +5,10 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"strings"
 
 	"golang.org/x/oauth2"
+
+	"gatehouse/auth/internal/outbound"
 )
 
 // Error is why a sign-in in a browser fails. Status, Code and Message are the answer's and may be public; Err is for
@@ -80,7 +81,7 @@ func withoutDescription(err error) error {
 			status = refused.Response.StatusCode
 		}
 		if refused.ErrorCode != "" {
-			return fmt.Errorf("the token endpoint answers %d, error %q", status, sanitizeWord(refused.ErrorCode))
+			return fmt.Errorf("the token endpoint answers %d, error %q", status, outbound.Word(refused.ErrorCode, 40))
 		}
 		return fmt.Errorf("the token endpoint answers %d", status)
 	}
@@ -93,15 +94,4 @@ func withoutDescription(err error) error {
 		return fmt.Errorf("%s %s: %w", call.Op, host, call.Err)
 	}
 	return err
-}
-
-// sanitizeWord is another service's error code, fit for a log line.
-func sanitizeWord(s string) string {
-	s = strings.Map(func(r rune) rune {
-		if r == '_' || r == '-' || r == '.' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' {
-			return r
-		}
-		return '?'
-	}, s)
-	return s[:min(len(s), 40)]
 }

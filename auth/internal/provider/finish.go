@@ -12,6 +12,8 @@ import (
 	"slices"
 
 	"golang.org/x/oauth2"
+
+	"gatehouse/auth/internal/outbound"
 )
 
 // signIn is one sign-in after the code was exchanged.
@@ -108,7 +110,7 @@ func (p *Provider) exchange(ctx context.Context, at endpoints, code string, kept
 	}
 	once := &http.Client{
 		Transport: acceptJSON{at.client.Transport}, Timeout: at.client.Timeout,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		CheckRedirect: outbound.NoRedirect,
 	}
 	t, err := p.config(at).Exchange(context.WithValue(ctx, oauth2.HTTPClient, once), code, options...)
 	if err != nil {

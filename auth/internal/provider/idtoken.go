@@ -83,9 +83,7 @@ func (p *Provider) trust() trust {
 }
 
 // fromIDToken is the profile of a provider whose token answer holds an ID token.
-func fromIDToken(ctx context.Context, s *signIn) (Profile, error) {
-	return s.idProfile(ctx, s.trust())
-}
+func fromIDToken(ctx context.Context, s *signIn) (Profile, error) { return s.idProfile(ctx, s.trust()) }
 
 func (s *signIn) idProfile(ctx context.Context, t trust) (Profile, error) {
 	text := s.extra("id_token")

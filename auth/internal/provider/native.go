@@ -1,6 +1,7 @@
 package provider
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"crypto/subtle"
@@ -42,10 +43,7 @@ func (s *Set) IDToken(ctx context.Context, r IDTokenRequest) (Profile, *Accepted
 	}
 	p := s.nativeProvider(r)
 	if p == nil {
-		name := r.Provider
-		if name == "" {
-			name = r.Issuer
-		}
+		name := cmp.Or(r.Provider, r.Issuer)
 		return Profile{}, nil, invalid(fmt.Sprintf("Custom OIDC provider \"%.200s\" not allowed", name))
 	}
 	t, issuer, err := p.nativeTrust(r)

@@ -84,10 +84,7 @@ func baseString(method string, u *url.URL, params pairs) string {
 	} else {
 		host = strings.TrimSuffix(host, ":443")
 	}
-	path := u.EscapedPath()
-	if path == "" {
-		path = "/"
-	}
+	path := cmp.Or(u.EscapedPath(), "/")
 	return strings.ToUpper(method) + "&" + escape(strings.ToLower(u.Scheme)+"://"+host+path) + "&" +
 		escape(text.String())
 }

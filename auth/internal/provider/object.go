@@ -131,9 +131,12 @@ func (d *Profile) setCustom(name string, v any) {
 
 // addEmail adds an address, unless it is none that this service could write to.
 func (d *Profile) addEmail(text string, verified, primary bool) {
-	if a, err := address.Email(text); err == nil {
-		d.Emails = append(d.Emails, Email{Address: a, Verified: verified, Primary: primary})
+	a, err := address.Email(text)
+	if err != nil {
+		d.BadEmail = d.BadEmail || text != ""
+		return
 	}
+	d.Emails = append(d.Emails, Email{Address: a, Verified: verified, Primary: primary})
 }
 
 // boundedValue is a value as it may be stored: without NUL, which jsonb refuses; nil for null, "" and what is

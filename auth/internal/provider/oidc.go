@@ -59,7 +59,7 @@ func freeProfile(ctx context.Context, s *signIn) (Profile, error) {
 	}
 	told := Profile{Data: map[string]any{}}
 	freeClaims(s.Provider, &idToken{claims: more}, &told)
-	d.Emails = told.Emails
+	d.Emails, d.BadEmail = told.Emails, told.BadEmail
 	for name, value := range told.Data {
 		if d.Data[name] == nil {
 			d.Data[name] = value

@@ -10,6 +10,7 @@
 package provider
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/base64"
@@ -37,6 +38,8 @@ type Profile struct {
 	Provider string // as stored with the identity
 	Subject  string // never empty
 	Emails   []Email
+	// BadEmail: the provider returned a text in place of an address, which Emails leaves out.
+	BadEmail bool
 	// Data is what to keep as the identity's data, without email, email_verified and phone_verified: iss,
 	// sub, provider_id, name, full_name and the like. Empty fields are left out; custom_claims is an object. Fit
 	// for JSON and PostgreSQL's jsonb.
@@ -66,6 +69,10 @@ type Provider struct {
 	log     *slog.Logger
 }
 
+// maxIdle is how long a connection may rest before it is used again. A code is handed in once, and a server may end a
+// connection that has rested longer at the moment at which the code goes out.
+const maxIdle = 2 * time.Second
+
 // New takes settings that Check found nothing wrong with. A set keeps connections and caches: Close ends
 // what a replaced set still holds.
 func New(s Settings) (*Set, error) {
@@ -75,7 +82,7 @@ func New(s Settings) (*Set, error) {
 		}
 	}
 	s = s.withDefaults()
-	clients := outbound.New(outbound.Options{Timeout: s.Timeout, Public: s.Public, Watch: s.Watch})
+	clients := outbound.New(outbound.Options{Timeout: s.Timeout, MaxIdle: maxIdle, Public: s.Public, Watch: s.Watch})
 	issuers := newDirectory(clients, s)
 	set := &Set{byName: map[string]*Provider{}, iosApp: s.IOSBundleID, now: s.Now}
 	add := func(r row, name string, c Client) {
@@ -83,9 +90,7 @@ func New(s Settings) (*Set, error) {
 			row: r, name: name, client: c, base: strings.TrimSuffix(c.URL, "/"), domains: s.AzureVerifiedDomains,
 			http: clients, issuers: issuers, now: s.Now, log: s.Log,
 		}
-		if p.base == "" {
-			p.base = r.base
-		}
+		p.base = cmp.Or(p.base, r.base)
 		set.own = append(set.own, p)
 		set.byName[name] = p
 		for _, alias := range p.Aliases() {

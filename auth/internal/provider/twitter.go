@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"golang.org/x/oauth2"
+
+	"gatehouse/auth/internal/outbound"
 )
 
 // beginOAuth1 gets a request token (note E). state travels in the callback's address.
@@ -99,7 +101,7 @@ func (p *Provider) signed(ctx context.Context, c credentials, address string, mo
 	// A redirect would carry a signature that is good for this address only.
 	once := &http.Client{
 		Transport: p.http.Configured.Transport, Timeout: p.http.Configured.Timeout,
-		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+		CheckRedirect: outbound.NoRedirect,
 	}
 	resp, err := get(ctx, once, address, header)
 	if err != nil {

@@ -10,7 +10,11 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"net/url"
+	"slices"
 	"strings"
+
+	"golang.org/x/net/publicsuffix"
 )
 
 // maxTarget is the longest target in bytes that is allowed: it is stored while a browser is at a provider, for a
@@ -110,4 +114,88 @@ func loopbackHost(host string) bool {
 	}
 	ip, err := netip.ParseAddr(strings.Trim(host, "[]"))
 	return err == nil && ip.IsLoopback()
+}
+
+// ours are the parameters that an answer has. A client library takes the first of a name that it finds, in the query or
+// in the fragment, so that none of the application's may stand next to ours.
+var ours = []string{"access_token", "refresh_token", "token_type", "expires_in", "expires_at", "provider_token",
+	"provider_refresh_token", "error", "error_code", "error_description", "sb"}
+
+// oursInFragment are those and two that applications use in the query, where they open nothing: a code of ours replaces
+// theirs.
+var oursInFragment = append(slices.Clone(ours), "type", "code")
+
+// Clean removes the parameters that only an answer may have from a target's query and fragment. All else stays as it
+// is, a fragment that holds no parameters too.
+func Clean(target string) string {
+	before, fragment, hashed := strings.Cut(target, "#")
+	path, query, asked := strings.Cut(before, "?")
+	if asked {
+		path += without(query, ours, "?")
+	}
+	switch {
+	case hashed && strings.Contains(fragment, "="):
+		path += without(fragment, oursInFragment, "#")
+	case hashed:
+		path += "#" + fragment
+	}
+	return path
+}
+
+// without returns the parameters whose names are not listed, behind the sign if any are left. Names are compared as
+// browsers read them: unescaped, and without a question mark at the beginning.
+func without(params string, listed []string, sign string) string {
+	kept, dropped := []string{}, false
+	for param := range strings.SplitSeq(params, "&") {
+		name, _, _ := strings.Cut(strings.TrimPrefix(param, "?"), "=")
+		if plain, err := url.QueryUnescape(name); err == nil && slices.Contains(listed, plain) {
+			dropped = true
+			continue
+		}
+		kept = append(kept, param)
+	}
+	if dropped && len(kept) == 0 {
+		return ""
+	}
+	return sign + strings.Join(kept, "&")
+}
+
+// Lint returns the items of the list that match hosts which anyone can register, one sentence each: a wildcard of
+// https://example.com** also takes example.com.evil.test, one of https://*example.com takes evilexample.com.
+func (l *List) Lint() (all []string) {
+	for i := range l.rules {
+		if host := l.rules[i].registrable(); host != "" {
+			all = append(all, fmt.Sprintf(
+				"%q of the redirect list also matches hosts that anyone can register, such as %s: "+
+					"its wildcard reaches into the registrable domain; write that out, with a dot before and a slash "+
+					"behind it, as in https://*.example.com/**", l.rules[i].text, host))
+		}
+	}
+	return all
+}
+
+// registrable is an example of the hosts that the rule matches and that anyone can register; "" when a wildcard
+// reaches into no registrable domain.
+func (r *rule) registrable() string {
+	if r.literalHost || r.pattern == "" || !(&target{scheme: r.scheme}).special() {
+		return ""
+	}
+	host := strings.ReplaceAll(strings.ReplaceAll(r.pattern, "**", "*"), "*", "evil")
+	if host == "localhost" || strings.HasSuffix(r.pattern, ".localhost") {
+		return ""
+	}
+	labels := strings.Split(r.pattern, ".")
+	domain, err := publicsuffix.EffectiveTLDPlusOne(host)
+	if err != nil { // all of it is a suffix
+		domain = host
+	}
+	own := strings.Join(labels[len(labels)-1-strings.Count(domain, "."):], ".")
+	if !strings.Contains(own, "*") {
+		return ""
+	}
+	if before, ok := strings.CutSuffix(host, "evil"); ok && before != "" &&
+		strings.HasSuffix(r.pattern, "**") { // it crosses labels
+		return before + ".evil.test"
+	}
+	return host
 }

@@ -1,12 +1,10 @@
 package sms
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"regexp"
@@ -14,6 +12,7 @@ import (
 	"unicode"
 
 	"gatehouse/auth/internal/mail"
+	"gatehouse/auth/internal/outbound"
 )
 
 // maxAnswer is the longest answer in bytes; those of gateways have a few hundred.
@@ -63,19 +62,8 @@ func (g *Gateway) call(ctx context.Context, method, address string, form url.Val
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	}
 	r.Header.Set("Accept", "application/json")
-	resp, err := g.client.Do(r)
-	if err != nil {
-		if call, ok := errors.AsType[*url.Error](err); ok {
-			err = call.Err
-		}
-		return answer{}, fmt.Errorf("calling %s: %w", r.URL.Host, err)
-	}
-	defer resp.Body.Close()
-	var body bytes.Buffer
-	if _, err := io.Copy(&body, resp.Body); err != nil {
-		return answer{}, fmt.Errorf("reading the answer of %s: %w", r.URL.Host, err)
-	}
-	return answer{resp.StatusCode, body.Bytes()}, nil
+	status, body, err := outbound.Send(g.client, r)
+	return answer{status, body}, err
 }
 
 // text is a member that gateways write as a string or as a number; null, and what is neither, is "".
@@ -134,15 +122,4 @@ func hideDigits(words, digits, instead string) string {
 		pattern.WriteString(regexp.QuoteMeta(string(c)))
 	}
 	return regexp.MustCompile(pattern.String()).ReplaceAllLiteralString(words, instead)
-}
-
-// sanitizeWord is another service's id, fit for a log line.
-func sanitizeWord(s string) string {
-	s = strings.Map(func(r rune) rune {
-		if r == '_' || r == '-' || r == '.' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' {
-			return r
-		}
-		return '?'
-	}, s)
-	return s[:min(len(s), 64)]
 }

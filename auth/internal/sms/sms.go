@@ -117,7 +117,7 @@ func New(s Settings) *Gateway {
 	g := &Gateway{name: s.Provider, vendor: v, log: s.Log, http: outbound.New(outbound.Options{Timeout: s.Timeout,
 		MaxBytes: maxAnswer, Watch: s.Watch, Target: "sms " + s.Provider})}
 	client := *g.http.Configured
-	client.CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+	client.CheckRedirect = outbound.NoRedirect
 	g.client = &client
 	return g
 }
@@ -148,7 +148,7 @@ func (g *Gateway) SendText(ctx context.Context, id uuid.UUID, m mail.SMS) error 
 	}
 	theirs, failed := g.vendor.read(a)
 	if failed == nil {
-		g.log.Debug("sms: a message was taken", "message", id, "gateway", g.name, "id", sanitizeWord(theirs))
+		g.log.Debug("sms: a message was taken", "message", id, "gateway", g.name, "id", outbound.Word(theirs, 64))
 		return nil
 	}
 	err = fmt.Errorf("sms: %s: %s", g.name, hide(failed.text, m, g.vendor.secrets()))
@@ -164,9 +164,7 @@ func isNumber(s string) bool {
 }
 
 // isASCII reports whether a text fits the alphabet that gateways take by default.
-func isASCII(s string) bool {
-	return strings.IndexFunc(s, func(r rune) bool { return r > 127 }) < 0
-}
+func isASCII(s string) bool { return strings.IndexFunc(s, func(r rune) bool { return r > 127 }) < 0 }
 
 // whatsApp is the channel that only Twilio knows.
 const whatsApp = "whatsapp"

@@ -16,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"gatehouse/auth/internal/mail"
+	"gatehouse/auth/internal/outbound"
 	"gatehouse/auth/internal/sms/smstest"
 )
 
@@ -437,7 +438,7 @@ func FuzzRead(f *testing.F) {
 			v := settings(name, "").vendor()
 			id, failed := v.read(answer{status, body})
 			if failed == nil {
-				sanitizeWord(id)
+				outbound.Word(id, 64)
 				continue
 			}
 			words := hide(failed.text, m, v.secrets())

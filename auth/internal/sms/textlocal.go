@@ -5,6 +5,7 @@ import (
 	"net/url"
 
 	"gatehouse/auth/internal/mail"
+	"gatehouse/auth/internal/outbound"
 )
 
 // Textlocal is the gateway of that name (https://api.textlocal.in/docs/sendsms).
@@ -59,7 +60,7 @@ func (l Textlocal) read(a answer) (string, *failure) {
 	case !a.ok():
 		return "", again("it answers %d", a.status)
 	case in.Status != "success":
-		return "", again("status %q", sanitizeWord(string(in.Status)))
+		return "", again("status %q", outbound.Word(string(in.Status), 64))
 	case len(in.Messages) == 0:
 		return "", nil
 	}

@@ -31,17 +31,15 @@ func (b *Batch) RaiseSession(dst *Session, r Raise) {
 }
 
 var endLowSessions = define(`
-with person as (
-    update {users} set sessions_void_before = greatest(sessions_void_before, $3) where id = $1
-    returning id
-), codes as (
-    delete from {flows} f using person p where f.user_id = p.id and f.code_hash is not null and f.used_at is null
+with codes as (
+    delete from {flows} where ` + issuedCodes + `
 )
 update {sessions} set ended_at = $3, ended_reason = '` + EndedByFactor + `'
-where user_id = (select id from person) and id <> $2 and aal < 2 and (ended_at is null or ended_reason = 'logout_tokens')`)
+where user_id = $1 and id <> $2 and aal < 2 and (ended_at is null or ended_reason = 'logout_tokens')`)
 
 // EndLowSessions ends a user's sessions below aal2, but one, and the codes that were given out for more.
 func (b *Batch) EndLowSessions(user, except uuid.UUID, now time.Time) {
+	b.exec("lock", lockAndVoid, user, now)
 	b.exec("end low sessions", endLowSessions, user, except, now)
 }
 

@@ -48,6 +48,7 @@ const (
 	ActionVerificationAttempted
 	ActionUserRoleChanged
 	ActionUsersCarried
+	ActionAdminRefused
 )
 
 // actions are each action's name and log type.
@@ -85,6 +86,7 @@ var actions = map[Action][2]string{
 	ActionVerificationAttempted:       {"verification_attempted", "factor"},
 	ActionUserRoleChanged:             {"user_role_changed", "team"},
 	ActionUsersCarried:                {"users_carried", "team"},
+	ActionAdminRefused:                {"admin_refused", "account"},
 }
 
 // String is the action's name in the API.

@@ -37,9 +37,7 @@ func (b *Batch) add(doing string, take func(pgx.BatchResults) error, s statement
 }
 
 // exec adds a statement whose answer says nothing.
-func (b *Batch) exec(doing string, s statement, args ...any) {
-	b.add(doing, discardResult, s, args...)
-}
+func (b *Batch) exec(doing string, s statement, args ...any) { b.add(doing, discardResult, s, args...) }
 
 func discardResult(r pgx.BatchResults) error {
 	_, err := r.Exec()
@@ -124,6 +122,9 @@ func (db *DB) InTx(ctx context.Context, f func(*Tx) error) error {
 }
 
 func (db *DB) inTx(ctx context.Context, c *pgx.Conn, f func(*Tx) error) error {
+	if err := ctx.Err(); err != nil {
+		return err // a begin that is not sent would close the connection, as a commit would
+	}
 	tx, err := c.Begin(ctx)
 	if err != nil {
 		return err
@@ -140,7 +141,7 @@ func (db *DB) inTx(ctx context.Context, c *pgx.Conn, f func(*Tx) error) error {
 		return err
 	}
 	if err := ctx.Err(); err != nil {
-		return err // a commit that is not sent would close the connection
+		return err
 	}
 	done = true
 	return tx.Commit(ctx)

@@ -26,6 +26,14 @@ func (db *DB) Pool() *pgxpool.Pool { return db.pool }
 // Texts are all statements as they are sent.
 func (db *DB) Texts() []string { return db.sql }
 
+// Queued are the texts of a batch's statements.
+func (b *Batch) Queued() (texts []string) {
+	for _, q := range b.queue.QueuedQueries {
+		texts = append(texts, q.SQL)
+	}
+	return texts
+}
+
 // With lends a connection of the pool.
 func (db *DB) With(ctx context.Context, f func(*pgx.Conn) error) error {
 	return db.withConn(ctx, "test", f)
@@ -33,3 +41,8 @@ func (db *DB) With(ctx context.Context, f func(*pgx.Conn) error) error {
 
 // Fill puts names into a text.
 func (db *DB) Fill(sql string) string { return db.fill(sql) }
+
+// TxOn runs a transaction on a connection that is held already.
+func TxOn(ctx context.Context, db *DB, c *pgx.Conn, f func(*Tx) error) error {
+	return db.inTx(ctx, c, f)
+}

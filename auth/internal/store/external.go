@@ -83,6 +83,10 @@ const (
 	ByIdentity
 	// ByAbandoned is an identity whose user never signed in and has nothing else: it counts as unknown.
 	ByAbandoned
+	// ByUnproven is the address of an account that a setting alone confirmed; ByLeaving one whose account has a proven
+	// number too.
+	ByUnproven
+	ByLeaving
 )
 
 // Match is a user that was found.
@@ -105,7 +109,8 @@ var selectMatches = define(`
 select i.user_id, case when ` + abandoned + ` then 5 else 1 end, ''
 from {identities} i join {users} u on u.id = i.user_id where i.provider = any($1) and i.provider_id = $2
 union all
-select u.id, case when u.email_confirmed_at is null then 3 else 2 end, u.email
+select u.id, case when u.email_confirmed_at is null then 3 when not $5 or not u.email_unproven then 2
+    when u.phone <> '' and u.phone_confirmed_at is not null and not u.phone_unproven then 7 else 6 end, u.email
 from {users} u where u.aud = $3 and u.email = any($4) and u.email <> '' and u.deleted_at is null
 union all
 select i.user_id, 4, i.email
@@ -114,15 +119,25 @@ where i.email = any($4) and i.email <> '' and i.provider <> 'email' and u.aud = 
 	abandoned + `)
 order by 2, 1, 3`)
 
+// MatchesFor says whose profile a provider vouches for.
+type MatchesFor struct {
+	// Providers are the provider's names.
+	Providers    []string
+	Subject, Aud string
+	Addresses    []string
+	// Unproven: addresses that a setting alone confirmed are told apart, instead of counted as confirmed.
+	Unproven bool
+}
+
 // Matches reads the users that have this identity, under any of the provider's names, or one of the addresses.
-func (b *Batch) Matches(dst *[]Match, providers []string, subject, aud string, addresses []string) {
+func (b *Batch) Matches(dst *[]Match, f MatchesFor) {
 	*dst = nil
 	b.rows("matches", func(r pgx.Rows) error {
 		var m Match
 		err := r.Scan((*nullUUID)(&m.User), (*nullInt)(&m.How), &m.Email)
 		*dst = append(*dst, m)
 		return err
-	}, selectMatches, providers, subject, aud, stringArray(addresses))
+	}, selectMatches, f.Providers, f.Subject, f.Aud, stringArray(f.Addresses), f.Unproven)
 }
 
 var deleteAbandoned = define(`

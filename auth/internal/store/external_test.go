@@ -103,7 +103,9 @@ func TestMatches(t *testing.T) {
 	f := func(providers []string, subject string, emails []string, want ...store.Match) {
 		t.Helper()
 		var got []store.Match
-		send(t, db, func(b *store.Batch) { b.Matches(&got, providers, subject, "authenticated", emails) })
+		send(t, db, func(b *store.Batch) {
+			b.Matches(&got, store.MatchesFor{Providers: providers, Subject: subject, Aud: "authenticated", Addresses: emails})
+		})
 		if d := cmp.Diff(want, got); d != "" {
 			t.Errorf("%v %s %v: %s", providers, subject, emails, d)
 		}

@@ -145,9 +145,9 @@ func (b *Batch) DeleteFactors(user uuid.UUID, factors ...uuid.UUID) {
 }
 
 var deleteUnverified = define(`
-delete from {factors} where user_id = $1 and kind = $2 and verified_at is null`)
+delete from {factors} where user_id = $1 and ($2 = '' or kind = $2) and verified_at is null`)
 
-// DeleteUnverified removes a user's unverified factors of that kind.
+// DeleteUnverified removes a user's unverified factors of that kind; "" is any.
 func (b *Batch) DeleteUnverified(user uuid.UUID, kind FactorKind) {
 	b.exec("delete unverified factors", deleteUnverified, user, string(kind))
 }

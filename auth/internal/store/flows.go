@@ -87,11 +87,11 @@ func (b *Batch) InsertIssuedFlow(f Flow, codeHash []byte) {
 }
 
 var issueCode = define(`
-update {flows} set code_hash = $2, issued_at = $3, user_id = coalesce(user_id, $4) where id = $1 and code_hash is null`)
+update {flows} set code_hash = $2, issued_at = $3, user_id = $4 where id = $1 and code_hash is null`)
 
-// IssueCode gives a flow its code, once, and its user if it had none.
+// IssueCode gives a flow its code, once, and its user.
 func (b *Batch) IssueCode(flow uuid.UUID, codeHash []byte, now time.Time, user uuid.UUID) {
-	b.exec("issue code", issueCode, flow, codeHash, now, uuidOrNull(user))
+	b.exec("issue code", issueCode, flow, codeHash, now, user)
 }
 
 // The user is locked before the flow, as everywhere, and read as the previous lock holder left it. A used flow has

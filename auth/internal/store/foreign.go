@@ -18,8 +18,9 @@ type ForeignTables struct {
 	Migrations bool
 	// Role is the one that this program connects as.
 	Role string
-	// Readers are the other roles that could read tables which Role makes there, by its default privileges; "" where
-	// {schema_migrations} exists already.
+	// Readers are the other roles that would have any right to tables which Role makes there, by its default
+	// privileges: a trigger, too, runs with the rights of the program that writes. "" where {schema_migrations} exists
+	// already.
 	Readers string
 }
 
@@ -41,29 +42,31 @@ select current_schema()::text,
     (select string_agg(distinct coalesce(r.rolname::text, 'public'), ', ')
      from pg_default_acl d cross join aclexplode(d.defaclacl) a left join pg_roles r on r.oid = a.grantee
      where d.defaclrole = (select oid from pg_roles where rolname = current_user) and d.defaclobjtype = 'r'
-       and a.grantee <> d.defaclrole and a.privilege_type = 'SELECT'
+       and a.grantee <> d.defaclrole
        and (d.defaclnamespace = 0
          or d.defaclnamespace = (select oid from pg_namespace where nspname = current_schema()))
        and not exists (select from columns where relation = '{schema_migrations}'))`)
 
-// mayRead lists who else may read our tables, a row for each role.
+// mayRead lists who else has any right to our tables, a row for each role.
 var mayRead = define(`
-select coalesce(r.rolname::text, 'public'), array_agg(c.relname::text order by array_position($1, c.relname::text))
-from pg_class c
-join pg_namespace n on n.oid = c.relnamespace
-cross join aclexplode(c.relacl) a
-left join pg_roles r on r.oid = a.grantee
-where n.nspname = current_schema() and c.relkind = 'r' and c.relname::text = any ($1)
-  and a.privilege_type = 'SELECT' and a.grantee <> c.relowner and r.rolname is distinct from current_user
-group by 1 order by 1`)
+select role, array_agg(relation order by array_position($1, relation))
+from (
+    select distinct coalesce(r.rolname::text, 'public') as role, c.relname::text as relation
+    from pg_class c
+    join pg_namespace n on n.oid = c.relnamespace
+    cross join aclexplode(c.relacl) a
+    left join pg_roles r on r.oid = a.grantee
+    where n.nspname = current_schema() and c.relkind = 'r' and c.relname::text = any ($1)
+      and a.grantee <> c.relowner and r.rolname is distinct from current_user) granted
+group by role order by role`)
 
-// Reader is a role that may read tables of ours by a grant.
+// Reader is a role that may read or write tables of ours by a grant.
 type Reader struct {
 	Role   string
 	Tables []string // at least one
 }
 
-// Readers are the roles other than ours that may read tables of this program.
+// Readers are the roles other than ours that may read or write tables of this program.
 func (db *DB) Readers(ctx context.Context) (list []Reader, err error) {
 	var names []string
 	for _, name := range migrations.Names {

@@ -6,6 +6,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 )
@@ -70,22 +71,46 @@ var selectLevels = define(`
 select n.i, l.tokens, l.at
 from unnest($1::bytea[]) with ordinality n (key, i) join {limits} l on l.key = n.key`)
 
+var selectLevelsAt = define(`
+select n.i, l.tokens, l.at
+from unnest($1::bytea[]) with ordinality n (key, i) join {limits} l on l.key = n.key
+union all
+select 0, 0, null where ` + ownerKnows("$2", "$3", "$4", "$5"))
+
 // Levels reads buckets; dst gets one Level for each limit.
 func (b *Batch) Levels(dst *[]Level, limits ...Limit) {
+	b.rows("levels", levelsInto(dst, new(bool), len(limits)), selectLevels, keysOf(limits))
+}
+
+// LevelsAt is Levels, and says whether a place is known of the user with an address.
+func (b *Batch) LevelsAt(dst *[]Level, known *bool, aud, address string, p Place, limits ...Limit) {
+	b.rows("levels", levelsInto(dst, known, len(limits)), selectLevelsAt, keysOf(limits), aud, address, p.MAC, p.Since)
+}
+
+func keysOf(limits []Limit) [][]byte {
 	keys := make([][]byte, len(limits))
 	for i, l := range limits {
 		keys[i] = l.Key
 	}
-	*dst = make([]Level, len(limits))
-	b.rows("levels", func(r pgx.Rows) error {
+	return keys
+}
+
+// levelsInto reads the levels of n limits by their number; 0 says that the place is known.
+func levelsInto(dst *[]Level, known *bool, n int) func(pgx.Rows) error {
+	*dst, *known = make([]Level, n), false
+	return func(r pgx.Rows) error {
 		var i int
 		var v Level
 		if err := r.Scan(&i, &v.Tokens, (*nullTime)(&v.At)); err != nil {
 			return err
 		}
+		if i == 0 {
+			*known = true
+			return nil
+		}
 		(*dst)[i-1] = v
 		return nil
-	}, selectLevels, keys)
+	}
 }
 
 // The new level is computed in one place, on the row as it is when we hold its lock. Less than
@@ -115,3 +140,53 @@ delete from {limits} where key = any($1::bytea[])`)
 
 // ForgetLimits fills buckets up.
 func (b *Batch) ForgetLimits(keys ...[]byte) { b.exec("forget limits", deleteLimits, keys) }
+
+// Place is a network from which a sign-in is tried.
+type Place struct {
+	// MAC names the network; nil: unknown.
+	MAC []byte
+	// Since is since when a sign-in from there makes it a known place of the user's.
+	Since time.Time
+	// Tries is the bucket that counts there instead of the account's.
+	Tries Limit
+}
+
+// maxPlaces is how many places of a user are remembered.
+const maxPlaces = "20"
+
+// placeOf is the place in the table of a user's; user and mac are expressions. The user's id is hashed in, so that
+// the table doesn't show which users share a network.
+func placeOf(user, mac string) string {
+	return "sha256(uuid_send(" + user + "::uuid) || " + mac + "::bytea)"
+}
+
+// rememberPlace are two steps of a statement that opens a session: they note where the user, a table with one
+// row or none, signs in from, and forget the place longest unused when there are too many. A place that was noted
+// today costs no write.
+func rememberPlace(users, user, mac, now string) string {
+	return `
+placed as (
+    insert into {known_places} as k (user_id, place, seen_at)
+    select p.id, ` + placeOf("p.id",
+		mac) + `, ` + now + `::timestamptz from ` + users + ` p where ` + mac + `::bytea is not null
+    on conflict (user_id, place) do update set seen_at = excluded.seen_at where k.seen_at < excluded.seen_at - interval '1 day'
+), forgotten as (
+    delete from {known_places} k using ` + users + ` p
+    where k.user_id = p.id and ` + mac + `::bytea is not null and k.place in (
+        select o.place from {known_places} o where o.user_id = ` + user + `::uuid and o.place <> ` + placeOf(user,
+		mac) + `
+        order by o.seen_at desc, o.place offset ` + maxPlaces + ` - 1)
+)`
+}
+
+// knowsPlace is whether a place is known of a user.
+func knowsPlace(user, mac, since string) string {
+	return `exists (select from {known_places} k
+    where k.user_id = ` + user + ` and k.place = ` + placeOf(user, mac) + ` and k.seen_at > ` + since + `::timestamptz)`
+}
+
+var deletePlaces = define(`
+delete from {known_places} where user_id = $1`)
+
+// DeletePlaces forgets where a user signed in from.
+func (b *Batch) DeletePlaces(user uuid.UUID) { b.exec("delete places", deletePlaces, user) }

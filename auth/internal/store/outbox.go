@@ -156,15 +156,26 @@ func (db *DB) Messages(ctx context.Context, state string, limit int) ([]Message,
 	return list, err
 }
 
-// Message and token are written with the same time. Notifications, codes of factors and hooks have no token.
+// stillWanted is whether the token of a message o is good. Message and token are written with the same time.
+// Notifications, codes of factors and hooks have no token.
+const stillWanted = `(o.user_id is null or o.channel = 'hook' or o.kind = 'mfa' or o.kind like '%\_notification'
+    or exists (select from {one_time_tokens} t where t.user_id = o.user_id and t.created_at = o.created_at and t.expires_at > $2))`
+
+var dropUnwanted = define(`
+update {outbox} o set state = 'expired', payload = null, done_at = $2, error = 'no longer wanted'
+where id = $1 and state = 'pending' and not ` + stillWanted)
+
+// DropUnwanted ends a message whose token was redeemed, or is void, and reports whether it did.
+func (db *DB) DropUnwanted(ctx context.Context, id uuid.UUID, now time.Time) (bool, error) {
+	n, err := db.exec(ctx, "drop message", dropUnwanted, id, now)
+	return n > 0, err
+}
+
 var resendMessage = define(`
 update {outbox} o set due_at = $2, error = '', state = 'pending', done_at = null,
     attempts = case state when 'failed' then 0 else attempts end
 where id = $1 and expires_at > $2 and payload is not null and (
-    state = 'pending'
-    or state = 'failed' and (
-        channel = 'hook' or kind = 'mfa' or kind like '%\_notification'
-        or exists (select from {one_time_tokens} t where t.user_id = o.user_id and t.created_at = o.created_at and t.expires_at > $2)))`)
+    state = 'pending' or state = 'failed' and ` + stillWanted + `)`)
 
 // ResendMessage makes a message due now that waits, or that failed and whose token is still good. ErrNotFound: there
 // is none that can still be sent.

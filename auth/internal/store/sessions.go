@@ -106,24 +106,30 @@ type EndSessions struct {
 	At           time.Time
 }
 
-// A session that only lost its refresh token can still be ended for good. The user is locked before the sessions;
-// where one session is ended alone, the user is left unlocked.
+// lockAndVoid precedes whatever ends several sessions of a user: it locks the user's row, and voids the codes that were
+// issued before. It is a statement of its own, since one that waits for the lock does not see the sessions that the
+// previous holder of the lock opened.
+var lockAndVoid = define(`
+update {users} set sessions_void_before = greatest(sessions_void_before, $2) where id = $1`)
+
+// issuedCodes are the flows of the user $1 whose codes were issued and not yet exchanged.
+const issuedCodes = `user_id = $1 and code_hash is not null and used_at is null`
+
+// A session that only lost its refresh token can still be ended for good.
 var endSessions = define(`
-with person as (
-    update {users} set sessions_void_before = greatest(sessions_void_before, $4)
-    where id = $1 and $2::uuid is null
-    returning id
-), codes as (
-    delete from {flows} f using person p where f.user_id = p.id and f.code_hash is not null and f.used_at is null
+with codes as (
+    delete from {flows} where ` + issuedCodes + ` and $2::uuid is null
 )
 update {sessions} set ended_at = $4, ended_reason = $5
 where user_id = $1 and ($2::uuid is null or id = $2) and ($3::uuid is null or id <> $3)
-  and (ended_at is null or ended_reason = 'logout_tokens' and $5 <> 'logout_tokens')
-  and ($2::uuid is not null or exists (select from person))`)
+  and (ended_at is null or ended_reason = 'logout_tokens' and $5 <> 'logout_tokens')`)
 
-// EndSessions ends sessions at once. Unless it is Only one, the codes that were given out and not yet
-// exchanged end with them.
+// EndSessions ends sessions at once. Unless it is Only one, the user is locked first, and the codes that were given out
+// and not yet exchanged end with them.
 func (b *Batch) EndSessions(e EndSessions) {
+	if e.Only == uuid.Nil {
+		b.exec("lock", lockAndVoid, e.User, e.At)
+	}
 	b.exec("end sessions", endSessions, e.User, uuidOrNull(e.Only), uuidOrNull(e.Except), e.At, e.Reason)
 }
 
@@ -134,14 +140,6 @@ update {sessions} set
 	EndedDeleted + `' else ended_reason end,
     user_agent = '', ip = ''
 where user_id = $1`)
-
-var touchSignIn = define(`
-update {users} set last_sign_in_at = $2, updated_at = $2 where id = $1`)
-
-// TouchSignIn notes the time of a sign-in.
-func (b *Batch) TouchSignIn(user uuid.UUID, now time.Time) {
-	b.exec("touch sign-in", touchSignIn, user, now)
-}
 
 var selectSessions = define(`
 select ` + sessionColumns + `
@@ -223,7 +221,11 @@ where id in (
     select id from {sessions} where user_id = $1 and ended_at is null
     order by refreshed_at desc, created_at desc, id offset $2)`)
 
+var lockRow = define(`
+select from {users} where id = $1 for no key update`)
+
 // EnforceSessionLimit ends all but so many of a user's sessions; those used last stay.
 func (b *Batch) EnforceSessionLimit(user uuid.UUID, keep int, now time.Time) {
+	b.exec("lock", lockRow, user)
 	b.exec("enforce session limit", enforceSessionLimit, user, keep, now)
 }

@@ -53,7 +53,7 @@ func (b *Batch) Tried(dst *Tried, user uuid.UUID, tries Limit, p Place) {
 var selectCredentials = define(`
 select ` + userColumns + `,
     (select t.password_hash from {one_time_tokens} t
-     where t.user_id = u.id and t.kind = 'signup' and t.expires_at > $5 and u.password_hash = ''
+     where t.user_id = u.id and t.kind = 'signup' and t.expires_at > $5 and t.password_hash <> '' and u.password_hash = ''
        and u.email_confirmed_at is null and u.phone_confirmed_at is null
      order by t.created_at desc limit 1),
     l.tokens, l.at, ` + knowsPlace("u.id", "$6", "$7") + `, lp.tokens, lp.at

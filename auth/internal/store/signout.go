@@ -29,22 +29,22 @@ type SignOut struct {
 	IP      string
 }
 
+// mayEnd is whether the session $2 of the user $1, or a token without one, may end sessions.
+const mayEnd = `($2::uuid is null or exists (
+    select from {sessions} s where s.id = $2 and s.user_id = $1 and (s.ended_at is null or s.ended_reason = 'logout_tokens')))`
+
+// lockAndVoidBy is lockAndVoid for a session that may have ended.
+var lockAndVoidBy = define(`
+update {users} set sessions_void_before = greatest(sessions_void_before, $3) where id = $1 and ` + mayEnd)
+
 var signOut = define(`
 with present as (
-    select u.id from {users} u
-    where u.id = $1 and ($2::uuid is null or exists (
-        select from {sessions} s where s.id = $2 and s.user_id = $1 and (s.ended_at is null or s.ended_reason = 'logout_tokens')))
-), voided as (
-    update {users} u set sessions_void_before = greatest(u.sessions_void_before, $4)
-    from present p
-    where u.id = p.id and $3::smallint <> 2
-    returning u.id
+    select id from {users} where id = $1 and ` + mayEnd + `
 ), codes as (
-    delete from {flows} f using voided v where f.user_id = v.id and f.code_hash is not null and f.used_at is null
+    delete from {flows} where ` + issuedCodes + ` and $3::smallint <> 2 and exists (select from present)
 ), ended as (
     update {sessions} s set ended_at = $4, ended_reason = case $3::smallint when 0 then 'logout_tokens' else 'logout' end
-    from present p left join voided v on v.id = p.id
-    where s.user_id = p.id and ($3 = 2 or v.id is not null)
+    where s.user_id = $1 and exists (select from present)
       and (s.ended_at is null or s.ended_reason = 'logout_tokens' and $3 <> 0)
       and case $3 when 2 then s.id = $2 when 3 then $2::uuid is null or s.id <> $2 else true end
 ), noted as (
@@ -53,11 +53,19 @@ with present as (
 )
 select exists (select from present)`)
 
-// SignOut ends sessions in one statement, and but for ScopeLocal the codes that were given out and not yet
-// exchanged. It is false when the token's own session had ended before,
-// or the user is gone: then nothing was done, and nothing noted.
-func (db *DB) SignOut(ctx context.Context, o SignOut) (done bool, err error) {
-	err = db.queryRow(ctx, "sign out", func(r pgx.Row) error { return r.Scan(&done) },
+// SignOut ends sessions, and but for ScopeLocal the codes that were given out and not yet exchanged. done becomes false
+// when the token's own session had ended before, or the user is gone: then nothing was done, and nothing noted.
+func (b *Batch) SignOut(done *bool, o SignOut) {
+	if o.Scope != ScopeLocal {
+		b.exec("lock", lockAndVoidBy, o.User, uuidOrNull(o.Session), o.Now)
+	}
+	b.rows("sign out", func(r pgx.Rows) error { return r.Scan(done) },
 		signOut, o.User, uuidOrNull(o.Session), int16(o.Scope), o.Now, ActionLogout, o.IP)
-	return done, err
+}
+
+// SignOut is Batch's, in one round trip.
+func (db *DB) SignOut(ctx context.Context, o SignOut) (done bool, err error) {
+	b := db.Batch()
+	b.SignOut(&done, o)
+	return done, b.Send(ctx)
 }

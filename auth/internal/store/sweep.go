@@ -22,7 +22,8 @@ type Sweep struct {
 	// Sessions go when they ended before EndedBefore, or are past their end by the rules: not_after,
 	// created or last refreshed before these times.
 	EndedBefore, CreatedBefore, ActiveBefore time.Time
-	// Anonymous users go when they were last active before, unless they were made before AnonymousSince.
+	// Anonymous users go when they were last active before, unless they were made before AnonymousSince, or have a
+	// confirmed address, a password, an identity of a provider or a verified factor.
 	Anonymous, AnonymousSince time.Time
 	// Batch is how many rows of each kind one step may read or remove.
 	Batch int
@@ -110,6 +111,9 @@ var sweepAnonymous = define(`
 delete from {users} where id in (
     select u.id from {users} u
     where u.is_anonymous and u.created_at < $1 and u.updated_at < $1 and u.created_at >= $3
+      and u.email_confirmed_at is null and u.phone_confirmed_at is null and u.password_hash = ''
+      and not exists (select from {identities} i where i.user_id = u.id and i.provider not in ('email', 'phone'))
+      and not exists (select from {factors} f where f.user_id = u.id and f.verified_at is not null)
       and not exists (select from {sessions} s where s.user_id = u.id and s.refreshed_at >= $1)
     limit $2 for update skip locked)`)
 

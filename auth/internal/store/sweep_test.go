@@ -27,12 +27,36 @@ func TestSweep(t *testing.T) {
 	timed.NotAfter = old
 	anonymous := func(at time.Time) store.User {
 		a := newUser("")
-		a.IsAnonymous, a.CreatedAt, a.UpdatedAt = true, at, at
+		a.IsAnonymous, a.CreatedAt, a.UpdatedAt, a.PasswordHash, a.EmailConfirmedAt = true, at, at, "", time.Time{}
 		send(t, db, func(b *store.Batch) { b.InsertUser(a) })
 		return a
 	}
 	gone, active, young := anonymous(old), anonymous(old), anonymous(fresh)
 	addSession(t, db, active, fresh)
+	spared := make([]store.User, 5) // has what only a permanent user has
+	for i, give := range []func(b *store.Batch, u uuid.UUID){
+		func(b *store.Batch, u uuid.UUID) {
+			b.UpdateUser(store.UserPatch{ID: u, Now: old, PasswordHash: ptr("hash")})
+		},
+		func(b *store.Batch, u uuid.UUID) {
+			b.UpdateUser(store.UserPatch{ID: u, Now: old, Email: ptr("a@example.org"), EmailConfirmedAt: &old})
+		},
+		func(b *store.Batch, u uuid.UUID) {
+			b.UpdateUser(store.UserPatch{ID: u, Now: old, Phone: ptr("491511"), PhoneConfirmedAt: &old})
+		},
+		func(b *store.Batch, u uuid.UUID) {
+			i := emailIdentity(store.User{ID: u})
+			i.Provider = "github"
+			b.InsertIdentity(i)
+		},
+		func(b *store.Batch, u uuid.UUID) {
+			b.InsertFactor(u, store.Factor{ID: uuid.New(), Kind: store.FactorPhone, Phone: "491512", CreatedAt: old}, nil)
+		},
+	} {
+		spared[i] = anonymous(old)
+		send(t, db, func(b *store.Batch) { give(b, spared[i].ID) })
+	}
+	storetest.Exec(t, db, "update factors set verified_at = created_at")
 	send(t, db, func(b *store.Batch) {
 		b.InsertSession(timed)
 		b.EndSessions(store.EndSessions{User: u.ID, Only: ended, Reason: store.EndedLogout, At: old})
@@ -85,7 +109,8 @@ func TestSweep(t *testing.T) {
 	for _, a := range []struct {
 		id   uuid.UUID
 		want error
-	}{{gone.ID, store.ErrNotFound}, {active.ID, nil}, {young.ID, nil}} {
+	}{{gone.ID, store.ErrNotFound}, {active.ID, nil}, {young.ID, nil},
+		{spared[0].ID, nil}, {spared[1].ID, nil}, {spared[2].ID, nil}, {spared[3].ID, nil}, {spared[4].ID, nil}} {
 		if _, err := db.User(ctx, a.id); !errors.Is(err, a.want) {
 			t.Errorf("anonymous user: %v, want %v", err, a.want)
 		}

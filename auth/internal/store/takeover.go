@@ -201,9 +201,7 @@ var groupCarried = [...]statement{
 	define(groupIDs("sessions")),
 }
 
-func groupIDs(table string) string {
-	return "select count(*), " + SumOfIDs + " from {" + table + "}"
-}
+func groupIDs(table string) string { return "select count(*), " + SumOfIDs + " from {" + table + "}" }
 
 // CarriedGroup counts the rows of a table and sums up their ids with SumOfIDs.
 func (db *DB) CarriedGroup(ctx context.Context, table CarriedTable) (rows int64, sum string, err error) {

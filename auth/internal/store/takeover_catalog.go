@@ -30,11 +30,6 @@ func (db *DB) Location(ctx context.Context) (p Location, err error) {
 	return p, err
 }
 
-// UsersTable is the table's name as another schema's statements have to write it.
-func (p Location) UsersTable(namespace string) string {
-	return pgx.Identifier{p.Schema, namespace + "users"}.Sanitize()
-}
-
 // ForeignKey is one of a table that is not ours.
 type ForeignKey struct {
 	// Table is the one that has it, Target ours, without the namespace; both without quotes.

@@ -27,9 +27,7 @@ var (
 	carriedFlow = strings.Fields(`id user_id method challenge challenge_method created_at expires_at`)
 )
 
-func columns(alias string, names []string) string {
-	return alias + strings.Join(names, ", "+alias)
-}
+func columns(alias string, names []string) string { return alias + strings.Join(names, ", "+alias) }
 
 // assign is the part behind "do update set": every column but the id.
 func assign(names []string) string {
@@ -161,23 +159,8 @@ func (c *Carrier) Users(ctx context.Context, list []CarriedUser, fresh bool) (w 
 		}
 	}
 	written := map[uuid.UUID]bool{}
-	rows, err := c.t.tx.Query(ctx, c.t.db.sql[write])
-	if err != nil {
-		return w, err
-	}
-	if err := eachRow(rows, func(r pgx.Rows) error {
-		var added bool
-		var id uuid.UUID
-		if err := r.Scan(&added, (*nullUUID)(&id)); err != nil {
-			return err
-		}
-		if written[id] = true; added {
-			w.Added++
-		} else {
-			w.Updated++
-		}
-		return nil
-	}); err != nil {
+	var id uuid.UUID
+	if err := c.count(ctx, write, &w, func() { written[id] = true }, (*nullUUID)(&id)); err != nil {
 		return w, err
 	}
 	var tokens []NewToken
@@ -187,6 +170,26 @@ func (c *Carrier) Users(ctx context.Context, list []CarriedUser, fresh bool) (w 
 		}
 	}
 	return w, c.tokens(ctx, tokens)
+}
+
+// count runs a statement that returns whether each row was added, and more, and counts the rows.
+func (c *Carrier) count(ctx context.Context, s statement, w *Written, each func(), more ...any) error {
+	rows, err := c.t.tx.Query(ctx, c.t.db.sql[s])
+	if err != nil {
+		return err
+	}
+	return eachRow(rows, func(r pgx.Rows) error {
+		var added bool
+		if err := r.Scan(append([]any{&added}, more...)...); err != nil {
+			return err
+		}
+		if each(); added {
+			w.Added++
+		} else {
+			w.Updated++
+		}
+		return nil
+	})
 }
 
 func (c *Carrier) tokens(ctx context.Context, tokens []NewToken) error {
@@ -265,20 +268,7 @@ func (c *Carrier) Sessions(ctx context.Context, list []CarriedSession, fresh boo
 	}); err != nil {
 		return w, err
 	}
-	rows, err := c.t.tx.Query(ctx, c.t.db.sql[upsertCarriedSessions])
-	if err != nil {
-		return w, err
-	}
-	if err := eachRow(rows, func(r pgx.Rows) error {
-		var added bool
-		err := r.Scan(&added)
-		if added {
-			w.Added++
-		} else {
-			w.Updated++
-		}
-		return err
-	}); err != nil {
+	if err := c.count(ctx, upsertCarriedSessions, &w, func() {}); err != nil {
 		return w, err
 	}
 	if !fresh {

@@ -39,6 +39,9 @@ type Token struct {
 	PasswordHash         string
 	UserMetadata         json.RawMessage
 	CreatedAt, ExpiresAt time.Time
+	// Contested: several sign-ups of the address differ, or one with another password was refused. InsertToken finds the
+	// former itself.
+	Contested bool
 }
 
 // NewToken is a token with what proves it.
@@ -46,37 +49,62 @@ type NewToken struct {
 	Token
 	// LinkHash is SHA-256 of the link's secret, OTPMAC the MAC of kind, address and digits; nil: no such form.
 	LinkHash, OTPMAC []byte
-	// Keep is how many older tokens of this user and kind stay alive: 4 for sign-ups, else 0.
+	// Keep is how many older tokens of this user, kind and place stay alive: 4 for sign-ups, else 0.
 	Keep int
+	// Place is the MAC of the known place of its user that it was asked for from; nil: elsewhere.
+	Place []byte
 	// Required: without its user Send fails with ErrUserGone, and nothing of the batch happens.
 	Required bool
 }
 
-const tokenColumns = `t.id, t.user_id, t.kind, t.address, t.flow_id, t.identity_id, t.password_hash, t.user_metadata, t.created_at, t.expires_at`
+const tokenColumns = `t.id, t.user_id, t.kind, t.address, t.flow_id, t.identity_id, t.password_hash, t.user_metadata, t.created_at, t.expires_at, t.contested`
+
+// isSignUp is whether a token t is that of a sign-up with anything that others could be given by mistake.
+const isSignUp = `t.kind = 'signup' and (t.password_hash <> '' or t.user_metadata is not null or t.identity_id is not null)`
 
 func tokenTargets(t *Token) []any {
-	return []any{(*nullUUID)(&t.ID), (*nullUUID)(&t.User), (*nullText)(&t.Kind), &t.Address, (*nullUUID)(&t.Flow),
-		(*nullUUID)(&t.Identity), &t.PasswordHash, (*nullBytes)(&t.UserMetadata), (*nullTime)(&t.CreatedAt),
-		(*nullTime)(&t.ExpiresAt)}
+	return []any{(*nullUUID)(&t.ID), (*nullUUID)(&t.User), (*nullText)(&t.Kind), (*nullText)(&t.Address),
+		(*nullUUID)(&t.Flow), (*nullUUID)(&t.Identity), (*nullText)(&t.PasswordHash), (*nullBytes)(&t.UserMetadata),
+		(*nullTime)(&t.CreatedAt), (*nullTime)(&t.ExpiresAt), (*nullBool)(&t.Contested)}
 }
 
+// Sign-ups of one address that differ contest each other: the older ones are marked, and so is the new one.
 var insertToken = define(`
-with replaced as (
-    delete from {one_time_tokens} where id in (
-        select id from {one_time_tokens} where user_id = $2 and kind = $3
-        order by created_at desc, id desc offset $12)
+with older as (
+    select t.id, t.place is not distinct from ` + placeOf("$2", "$16") + `
+        and row_number() over (partition by t.place order by t.created_at desc, t.id desc) > $12 as surplus,
+        t.address = $4 and ` + isSignUp + ` and ($8 <> '' or $9::jsonb is not null or $13::uuid is not null)
+        and (t.password_hash, t.user_metadata, t.identity_id) is distinct from ($8, $9::jsonb, $13::uuid) as differs
+    from {one_time_tokens} t where t.user_id = $2 and t.kind = $3
+), replaced as (
+    delete from {one_time_tokens} where id in (select id from older where surplus)
+), marked as (
+    update {one_time_tokens} set contested = true where id in (select id from older where differs and not surplus)
 )
-insert into {one_time_tokens} (id, user_id, kind, address, link_hash, otp_mac, flow_id, password_hash, user_metadata, created_at, expires_at, identity_id)
-select $1, (select id from {users} where id = $2 and deleted_at is null), $3, $4, $5, $6, $7, $8, $9, $10, $11, $13
+insert into {one_time_tokens} (id, user_id, kind, address, link_hash, otp_mac, flow_id, password_hash, user_metadata, created_at, expires_at, identity_id, contested, place)
+select $1, (select id from {users} where id = $2 and deleted_at is null), $3, $4, $5, $6, $7, $8, $9, $10, $11, $13, $15 or exists (select from older where differs), ` + placeOf("$2", "$16") + `
 where $14 or exists (select from {users} where id = $2 and deleted_at is null)`)
 
-// InsertToken adds a token and drops the older ones of its kind. For a user that doesn't exist, or was deleted, it
+// InsertToken adds a token and drops the older ones of its kind and place. For a user that doesn't exist, or was deleted, it
 // costs the same and does nothing, so that the reply to an unknown address takes the same work.
 func (b *Batch) InsertToken(t NewToken) {
 	b.exec("insert token", insertToken, t.ID, t.User, string(t.Kind), t.Address, bytesOrNull(t.LinkHash),
 		bytesOrNull(t.OTPMAC), uuidOrNull(t.Flow),
 		t.PasswordHash, bytesOrNull(t.UserMetadata), t.CreatedAt, t.ExpiresAt, t.Keep, uuidOrNull(t.Identity),
-		t.Required)
+		t.Required, t.Contested, bytesOrNull(t.Place))
+}
+
+var contestSignUps = define(`
+with person as materialized (
+    select id from {users} where id = $1 for no key update
+)
+update {one_time_tokens} t set contested = true
+from person p where t.user_id = p.id and t.address = $2 and ` + isSignUp)
+
+// ContestSignUps marks the pending sign-ups of a user's address as contested. For a user that doesn't exist it costs
+// the same and does nothing.
+func (b *Batch) ContestSignUps(user uuid.UUID, address string) {
+	b.exec("contest sign-ups", contestSignUps, user, address)
 }
 
 var deleteTokens = define(`
@@ -99,11 +127,11 @@ func kindArray(kinds []Kind) []string {
 var selectPendingSignUp = define(`
 select ` + tokenColumns + `
 from {one_time_tokens} t
-where t.user_id = $1 and t.kind = 'signup'
+where t.user_id = $1 and ` + isSignUp + `
 order by t.created_at desc, t.id desc
 limit 1`)
 
-// PendingSignUp reads the newest pending sign-up of a user, expired or not.
+// PendingSignUp reads the newest pending sign-up of a user that has a password, data or an identity, expired or not.
 func (b *Batch) PendingSignUp(dst *Token, user uuid.UUID) {
 	*dst = Token{}
 	b.rows("pending sign-up", func(r pgx.Rows) error { return r.Scan(tokenTargets(dst)...) }, selectPendingSignUp, user)
@@ -216,13 +244,8 @@ const guessColumns = `known.here, exists (select from guess), ` + tokenColumns
 func (t *Tx) guess(ctx context.Context, s statement, tries Limit, place Place, args []any) (Token, Limit, error) {
 	var token Token
 	var here, had bool
-	targets := tokenTargets(&token)
-	for i, to := range targets {
-		if to, ok := to.(*string); ok {
-			targets[i] = (*nullText)(to)
-		}
-	}
-	err := t.tx.QueryRow(ctx, t.db.sql[s], encodeUUIDs(args)...).Scan(append([]any{&here, &had}, targets...)...)
+	targets := append([]any{&here, &had}, tokenTargets(&token)...)
+	err := t.tx.QueryRow(ctx, t.db.sql[s], encodeUUIDs(args)...).Scan(targets...)
 	if here && tries.Key != nil {
 		tries.Key = place.Tries.Key
 	}
@@ -324,11 +347,14 @@ func (t *Tx) redeem(ctx context.Context, s statement, args ...any) (Token, error
 	return token, t.db.wrapError("redeem token", err)
 }
 
-// Pending is what waits for the proof of an address: the user, the newest token, its flow.
+// Pending is what waits for the proof of an address: the user, the newest token, its flow. A sign-up with a password,
+// data or an identity is preferred to tokens without any.
 type Pending struct {
 	User  User  // without identities; Nil ID: no user has the address or is about to
 	Token Token // Nil ID: none
 	Flow  Flow  // Nil ID: none
+	// Place, set before, is the MAC of a place: a token that was asked for from there comes first.
+	Place []byte
 }
 
 // The user that has the address comes first, if the address is confirmed or a token of these kinds is out; then the
@@ -336,11 +362,13 @@ type Pending struct {
 // other user's change. Tokens that have expired count until they are swept.
 var selectPending = define(`
 select ` + userColumns + `,
-    t.id, t.user_id, t.kind, t.address, t.flow_id, t.identity_id, t.password_hash, t.user_metadata, t.created_at, t.expires_at,
+    ` + tokenColumns + `,
     f.id, f.user_id, f.method, f.challenge, f.challenge_method, f.issued_at, f.created_at, f.expires_at
 from {users} u
 left join lateral (
-    select * from {one_time_tokens} where user_id = u.id and kind = any($3) order by created_at desc, id desc limit 1
+    select * from {one_time_tokens} t where t.user_id = u.id and t.kind = any($3)
+    order by (` + isSignUp + `) desc, (t.place is not distinct from ` + placeOf("u.id", "$4") + `) desc,
+        t.created_at desc, t.id desc limit 1
 ) t on true
 left join {flows} f on f.id = t.flow_id
 where u.deleted_at is null and u.id = coalesce(
@@ -356,18 +384,15 @@ where u.deleted_at is null and u.id = coalesce(
 
 // Pending reads what waits for the proof of an address, among tokens of these kinds.
 func (b *Batch) Pending(dst *Pending, aud, address string, kinds ...Kind) {
-	*dst = Pending{}
+	*dst = Pending{Place: dst.Place}
 	b.rows("pending", func(r pgx.Rows) error {
-		t, f := &dst.Token, &dst.Flow
-		targets := append(userTargets(&dst.User),
-			(*nullUUID)(&t.ID), (*nullUUID)(&t.User), (*nullText)(&t.Kind), (*nullText)(&t.Address),
-			(*nullUUID)(&t.Flow), (*nullUUID)(&t.Identity), (*nullText)(&t.PasswordHash),
-			(*nullBytes)(&t.UserMetadata), (*nullTime)(&t.CreatedAt), (*nullTime)(&t.ExpiresAt),
+		f := &dst.Flow
+		targets := append(append(userTargets(&dst.User), tokenTargets(&dst.Token)...),
 			(*nullUUID)(&f.ID), (*nullUUID)(&f.User), (*nullText)(&f.Method), (*nullText)(&f.Challenge),
 			(*nullText)(&f.ChallengeMethod), (*nullTime)(&f.IssuedAt), (*nullTime)(&f.CreatedAt),
 			(*nullTime)(&f.ExpiresAt))
 		return r.Scan(targets...)
-	}, selectPending, aud, address, kindArray(kinds))
+	}, selectPending, aud, address, kindArray(kinds), bytesOrNull(dst.Place))
 }
 
 // Known reports whether a user was found.

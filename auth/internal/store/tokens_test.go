@@ -3,6 +3,7 @@ package store_test
 import (
 	"crypto/sha256"
 	"errors"
+	"fmt"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -214,7 +215,7 @@ func TestInsertToken(t *testing.T) {
 	for i := range 7 {
 		insert(newToken(u, store.KindRecovery, noon))
 		n := newToken(u, store.KindSignup, noon.Add(time.Duration(i)*time.Second))
-		n.Keep = 4
+		n.Keep, n.PasswordHash = 4, "one"
 		insert(n)
 	}
 	count(store.KindRecovery, 1)
@@ -224,6 +225,29 @@ func TestInsertToken(t *testing.T) {
 	if newest.CreatedAt != noon.Add(6*time.Second) {
 		t.Errorf("the newest is of %v", newest.CreatedAt)
 	}
+	// Equal sign-ups contest each other no more than tokens without anything; one that differs does, and is found
+	// though an empty token is newer.
+	empty, other := newToken(u, store.KindSignup, noon.Add(9*time.Second)), newToken(u, store.KindSignup, noon.Add(8*time.Second))
+	empty.Keep, other.Keep, other.PasswordHash = 4, 4, "another"
+	contested := func(want string) {
+		t.Helper()
+		var list []store.Token
+		send(t, db, func(b *store.Batch) {
+			b.Tokens(&list, u.ID, store.KindSignup)
+			b.PendingSignUp(&newest, u.ID)
+		})
+		got := ""
+		for _, n := range list {
+			got += fmt.Sprintf(" %s %t", n.PasswordHash, n.Contested)
+		}
+		if got += " newest " + newest.PasswordHash; got != want {
+			t.Errorf("got%s, want%s", got, want)
+		}
+	}
+	insert(empty)
+	contested("  false one false one false one false one false newest one")
+	insert(other)
+	contested("  false another true one true one true one true newest another")
 	// For an unknown user the same statements do nothing.
 	nobody := store.User{ID: uuid.New(), Email: "nobody@example.org"}
 	send(t, db, func(b *store.Batch) {

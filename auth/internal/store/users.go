@@ -32,10 +32,14 @@ type User struct {
 	// NewEmail and NewPhone are a change that waits for its proofs.
 	NewEmail, NewPhone                 string
 	CurrentEmailProven, NewEmailProven bool
+	// EmailUnproven and PhoneUnproven: a setting confirmed the address, which nobody has proven.
+	EmailUnproven, PhoneUnproven bool
 
 	// Identities and Factors are sorted by age. Only methods that say so fill them.
 	Identities []Identity
 	Factors    []Factor
+	// PendingHash is the password of the newest pending sign-up. Only methods that say so fill it.
+	PendingHash string
 }
 
 // userColumns are read in this order by userTargets.
@@ -44,7 +48,7 @@ const userColumns = `
     u.created_at, u.updated_at, u.last_sign_in_at, u.email_confirmed_at, u.phone_confirmed_at,
     u.invited_at, u.banned_until, u.deleted_at, u.confirmation_sent_at, u.recovery_sent_at,
     u.email_change_sent_at, u.phone_change_sent_at, u.reauthentication_sent_at,
-    u.new_email, u.new_phone, u.current_email_proven, u.new_email_proven`
+    u.new_email, u.new_phone, u.current_email_proven, u.new_email_proven, u.email_unproven, u.phone_unproven`
 
 func userTargets(u *User) []any {
 	return []any{
@@ -55,7 +59,7 @@ func userTargets(u *User) []any {
 		(*nullTime)(&u.InvitedAt), (*nullTime)(&u.BannedUntil), (*nullTime)(&u.DeletedAt),
 		(*nullTime)(&u.ConfirmationSentAt), (*nullTime)(&u.RecoverySentAt),
 		(*nullTime)(&u.EmailChangeSentAt), (*nullTime)(&u.PhoneChangeSentAt), (*nullTime)(&u.ReauthenticationSentAt),
-		&u.NewEmail, &u.NewPhone, &u.CurrentEmailProven, &u.NewEmailProven,
+		&u.NewEmail, &u.NewPhone, &u.CurrentEmailProven, &u.NewEmailProven, &u.EmailUnproven, &u.PhoneUnproven,
 	}
 }
 
@@ -75,10 +79,15 @@ func userInto(u *User) func(pgx.Rows) error {
 	}
 }
 
-// userRowInto reads one user of at most one row.
+// userRow are the columns of a user and the password of the newest pending sign-up.
+const userRow = userColumns + `, (
+    select t.password_hash from {one_time_tokens} t where t.user_id = u.id and ` + isSignUp + `
+    order by t.created_at desc, t.id desc limit 1)`
+
+// userRowInto reads a userRow.
 func userRowInto(u *User) func(pgx.Rows) error {
 	*u = User{}
-	return func(r pgx.Rows) error { return r.Scan(userTargets(u)...) }
+	return func(r pgx.Rows) error { return r.Scan(append(userTargets(u), (*nullText)(&u.PendingHash))...) }
 }
 
 // sortIdentities puts the oldest first.
@@ -133,28 +142,28 @@ func (t *Tx) LockUser(ctx context.Context, id uuid.UUID) (User, error) {
 }
 
 var selectUserByEmail = define(`
-select ` + userColumns + `
+select ` + userRow + `
 from {users} u
 where u.aud = $1 and u.email = $2 and u.email <> ''`)
 
-// UserByEmail reads the user with that address, without identities.
+// UserByEmail reads the user with that address, with PendingHash and without identities.
 func (b *Batch) UserByEmail(dst *User, aud, email string) {
 	b.rows("user by e-mail", userRowInto(dst), selectUserByEmail, aud, email)
 }
 
 var selectUserByPhone = define(`
-select ` + userColumns + `
+select ` + userRow + `
 from {users} u
 where u.aud = $1 and u.phone = $2 and u.phone <> ''`)
 
-// UserByPhone reads the user with that number, without identities.
+// UserByPhone reads the user with that number, with PendingHash and without identities.
 func (b *Batch) UserByPhone(dst *User, aud, phone string) {
 	b.rows("user by phone", userRowInto(dst), selectUserByPhone, aud, phone)
 }
 
 // An address known only from a provider's identity is taken too, and comes first.
 var selectAccount = define(`
-select ` + userColumns + `
+select ` + userRow + `
 from {users} u
 where u.id = coalesce(
     (select o.id from {identities} i join {users} o on o.id = i.user_id
@@ -163,7 +172,7 @@ where u.id = coalesce(
      order by i.created_at limit 1),
     (select o.id from {users} o where o.aud = $1 and o.email = $2 and o.email <> ''))`)
 
-// Account reads the user that an address belongs to, by an identity or by the account itself.
+// Account reads the user that an address belongs to, by an identity or by the account itself, with PendingHash.
 func (b *Batch) Account(dst *User, aud, email string) {
 	b.rows("account", userRowInto(dst), selectAccount, aud, email)
 }

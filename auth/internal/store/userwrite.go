@@ -13,8 +13,8 @@ var insertUser = define(`
 insert into {users} (
     id, aud, role, email, phone, password_hash, is_anonymous, app_metadata, user_metadata,
     created_at, updated_at, last_sign_in_at, email_confirmed_at, phone_confirmed_at, invited_at, banned_until,
-    confirmation_sent_at, recovery_sent_at)
-values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18)`)
+    confirmation_sent_at, recovery_sent_at, email_unproven, phone_unproven)
+values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20)`)
 
 // InsertUser adds a user without identities. ErrEmailTaken, ErrPhoneTaken and ErrIDTaken report a concurrent sign-up.
 func (b *Batch) InsertUser(u User) {
@@ -24,7 +24,7 @@ func (b *Batch) InsertUser(u User) {
 		u.CreatedAt, u.UpdatedAt, timeOrNull(u.LastSignInAt), timeOrNull(u.EmailConfirmedAt),
 		timeOrNull(u.PhoneConfirmedAt),
 		timeOrNull(u.InvitedAt), timeOrNull(u.BannedUntil), timeOrNull(u.ConfirmationSentAt),
-		timeOrNull(u.RecoverySentAt))
+		timeOrNull(u.RecoverySentAt), u.EmailUnproven, u.PhoneUnproven)
 }
 
 // objectOrEmpty is JSON text as an argument; {} for none.
@@ -44,6 +44,8 @@ type UserPatch struct {
 	NewEmail, NewPhone                 *string
 	CurrentEmailProven, NewEmailProven *bool
 	IsAnonymous                        *bool
+	// EmailUnproven and PhoneUnproven are set to false by what confirms the address or removes it, unless given.
+	EmailUnproven, PhoneUnproven *bool
 
 	EmailConfirmedAt, PhoneConfirmedAt   *time.Time
 	InvitedAt, BannedUntil, LastSignInAt *time.Time
@@ -124,6 +126,8 @@ update {users} u set
     email_change_sent_at = nullif(coalesce($19, email_change_sent_at), '-infinity'),
     phone_change_sent_at = nullif(coalesce($20, phone_change_sent_at), '-infinity'),
     reauthentication_sent_at = nullif(coalesce($21, reauthentication_sent_at), '-infinity'),
+    email_unproven = coalesce($29, email_unproven and $12 is null and coalesce($4, email) <> ''),
+    phone_unproven = coalesce($30, phone_unproven and $13 is null and coalesce($5, phone) <> ''),
     app_metadata = (case when $22 then '{}' else app_metadata end
         || coalesce((
             select jsonb_build_object(
@@ -146,7 +150,8 @@ func (b *Batch) UpdateUser(p UserPatch) {
 		timeOrInfinity(p.ReauthenticationSentAt),
 		p.AppMetadata.Replace, p.ProvidersFromIdentities, bytesOrNull(p.AppMetadata.Set),
 		stringArray(p.AppMetadata.Delete),
-		p.UserMetadata.Replace, bytesOrNull(p.UserMetadata.Set), stringArray(p.UserMetadata.Delete))
+		p.UserMetadata.Replace, bytesOrNull(p.UserMetadata.Set), stringArray(p.UserMetadata.Delete),
+		p.EmailUnproven, p.PhoneUnproven)
 }
 
 // stringArray is a list as an argument that is never null.

@@ -2,6 +2,7 @@ package takeover
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -370,9 +371,7 @@ func (r *run) namesakes(ctx context.Context, column string, fold func(string) st
 	type key struct{ aud, address string }
 	byKey := map[key]map[uuid.UUID]bool{}
 	add := func(user uuid.UUID, aud, text string) error {
-		if aud == "" {
-			aud = r.Settings.Audience
-		}
+		aud = cmp.Or(aud, r.Settings.Audience)
 		k := key{aud, fold(text)}
 		if byKey[k] == nil {
 			byKey[k] = map[uuid.UUID]bool{}

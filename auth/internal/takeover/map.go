@@ -73,8 +73,9 @@ func (m *mapper) user(u *former.User) (store.CarriedUser, error) {
 	gone := !u.DeletedAt.IsZero()
 	created := m.past(orTime(u.CreatedAt, m.begun))
 	c := store.CarriedUser{User: store.User{
-		ID: u.ID, Aud: cmp.Or(u.Aud, m.Audience), Role: cmp.Or(u.Role, m.Role), IsAnonymous: u.Anonymous,
-		CreatedAt: created, UpdatedAt: m.past(orTime(u.UpdatedAt, created)), LastSignInAt: u.LastSignInAt,
+		ID: u.ID, Aud: cmp.Or(u.Aud, m.Audience), Role: cmp.Or(u.Role, m.Role),
+		IsAnonymous: u.Anonymous && u.EmailConfirmedAt.IsZero() && u.PhoneConfirmedAt.IsZero(),
+		CreatedAt:   created, UpdatedAt: m.past(orTime(u.UpdatedAt, created)), LastSignInAt: u.LastSignInAt,
 		EmailConfirmedAt: u.EmailConfirmedAt, PhoneConfirmedAt: u.PhoneConfirmedAt, InvitedAt: u.InvitedAt,
 		BannedUntil: u.BannedUntil, DeletedAt: u.DeletedAt, ConfirmationSentAt: u.ConfirmationSentAt,
 		RecoverySentAt: u.RecoverySentAt, EmailChangeSentAt: u.EmailChangeSentAt,

@@ -1,6 +1,13 @@
 package takeover
 
-import "testing"
+import (
+	"testing"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/former"
+)
 
 func TestProvenEmail(t *testing.T) {
 	for _, f := range []struct{ provider, data, want string }{
@@ -16,6 +23,20 @@ func TestProvenEmail(t *testing.T) {
 	} {
 		if got := provenEmail(f.provider, []byte(f.data)); got != f.want {
 			t.Errorf("provenEmail(%q, %s) = %q, want %q", f.provider, f.data, got, f.want)
+		}
+	}
+}
+
+// An anonymous user whose address was proven is carried over as a permanent one.
+func TestUser_anonymous(t *testing.T) {
+	for email, want := range map[string]bool{"mia@example.org": false, "": true} {
+		u := former.User{ID: uuid.New(), Anonymous: true, Email: email}
+		if email != "" {
+			u.EmailConfirmedAt = time.Now()
+		}
+		if c, err := new(mapper).user(&u); err != nil || c.IsAnonymous != want || c.EmailUnproven {
+			t.Errorf("with %q: got anonymous %t, unproven %t, %v, want anonymous %t", email, c.IsAnonymous, c.EmailUnproven,
+				err, want)
 		}
 	}
 }

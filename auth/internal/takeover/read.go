@@ -99,13 +99,7 @@ func (r *run) readBatch(ctx context.Context, t table, w former.Select, fresh boo
 			}
 			return s.add(len(i.Data) + 200)
 		})
-		b.write = func(ctx context.Context, c *store.Carrier) error {
-			if len(list) == 0 {
-				return nil
-			}
-			_, err := c.Identities(ctx, list)
-			return err
-		}
+		b.write = writing(list, (*store.Carrier).Identities)
 	case former.Sessions:
 		var found []*former.Session
 		var list []store.CarriedSession
@@ -126,13 +120,9 @@ func (r *run) readBatch(ctx context.Context, t table, w former.Select, fresh boo
 				list = append(list, c)
 			}
 		}
-		b.write = func(ctx context.Context, c *store.Carrier) error {
-			if len(list) == 0 {
-				return nil
-			}
-			_, err := c.Sessions(ctx, list, fresh)
-			return err
-		}
+		b.write = writing(list, func(c *store.Carrier, ctx context.Context, _ []store.CarriedSession) (store.Written, error) {
+			return c.Sessions(ctx, list, fresh)
+		})
 	}
 	b.rows = s.rows
 	return b, s, err
@@ -179,14 +169,20 @@ func (r *run) factorsOf(ctx context.Context, owners []uuid.UUID) (b batch, err e
 		return nil
 	})
 	flush()
-	b.write = func(ctx context.Context, c *store.Carrier) error {
+	b.write = writing(list, (*store.Carrier).Factors)
+	return b, err
+}
+
+// writing returns what writes a list, if it is not empty.
+func writing[T any](list []T, write func(*store.Carrier, context.Context, []T) (store.Written, error)) func(
+	context.Context, *store.Carrier) error {
+	return func(ctx context.Context, c *store.Carrier) error {
 		if len(list) == 0 {
 			return nil
 		}
-		_, err := c.Factors(ctx, list)
+		_, err := write(c, ctx, list)
 		return err
 	}
-	return b, err
 }
 
 // writeUsers writes users and counts them.

@@ -9,9 +9,13 @@ package takeover
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"log/slog"
+	"strings"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"gatehouse/auth/internal/former"
 	"gatehouse/auth/internal/secret"
@@ -90,4 +94,32 @@ func Run(ctx context.Context, o Options) error {
 		return ErrStopped
 	}
 	return hideValues(err)
+}
+
+// hideValues leaves of a database's error what can't hold a row's values: SQLSTATE, table and constraint.
+func hideValues(err error) error {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok || errors.Is(err, context.Canceled) {
+		return err
+	}
+	var parts []string
+	for _, p := range [][2]string{{"table", pg.TableName}, {"constraint", pg.ConstraintName}} {
+		if p[1] != "" {
+			parts = append(parts, p[0]+" "+p[1])
+		}
+	}
+	text := "the database refuses it: SQLSTATE " + pg.Code
+	if len(parts) > 0 {
+		text += " (" + strings.Join(parts, ", ") + ")"
+	}
+	return errors.New(text)
+}
+
+// count is a number with commas.
+func count(n int64) string {
+	digits := fmt.Sprint(n)
+	for i := len(digits) - 3; i > 0; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	return digits
 }

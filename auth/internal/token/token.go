@@ -9,8 +9,10 @@
 package token
 
 import (
+	"encoding/base64"
 	"errors"
 	"fmt"
+	"strings"
 )
 
 // MaxSize is the longest token, in bytes, that Verify parses. Envoy passes 60 KiB of headers by default, so a longer
@@ -67,4 +69,21 @@ var (
 
 func malformed(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrMalformed, fmt.Sprintf(format, args...))
+}
+
+// b64 refuses the stray bits that give one 32-byte signature four spellings.
+var b64 = base64.RawURLEncoding.Strict()
+
+// breaksLine says whether text holds CR or LF, which the decoder skips even in strict mode.
+func breaksLine(text string) bool {
+	return strings.IndexByte(text, '\n') >= 0 || strings.IndexByte(text, '\r') >= 0
+}
+
+// decode64 decodes base64url without padding, in its one canonical spelling.
+func decode64(text string) ([]byte, bool) {
+	if breaksLine(text) {
+		return nil, false
+	}
+	out, err := b64.DecodeString(text)
+	return out, err == nil
 }

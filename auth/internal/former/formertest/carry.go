@@ -21,8 +21,11 @@ func Carry(t testing.TB, exec func(sql string, args ...any), root *secret.Root, 
 				continue
 			}
 			if i == 0 {
-				exec(`insert into users (id, aud, created_at, updated_at, role, email, phone, email_confirmed_at)
-					values ($1, 'authenticated', $2, $2, 'authenticated', $3, $4, $2)`, u.ID, s.Now, u.Email, u.Phone)
+				confirmed := &s.Now
+				if u.Email == "" {
+					confirmed = nil
+				}
+				CarryUser(exec, u.ID, s.Now, u.Email, u.Phone, confirmed)
 			}
 			token, ok := former.ParseToken(v.Token)
 			if !ok {
@@ -47,6 +50,18 @@ func Carry(t testing.TB, exec func(sql string, args ...any), root *secret.Root, 
 	exec(`insert into moves (id, kind, source, state, steps, started_at, closed_at)
 		values ($1, 'takeover', 'localhost:5432/app auth', 'closed', jsonb_build_object('links_until', $2::timestamptz), $3, $3)`,
 		uuid.New(), until, s.Now.Add(-time.Minute))
+}
+
+// CarryUser writes a user into the daemon's tables, with the identity of the e-mail address.
+func CarryUser(exec func(sql string, args ...any), id uuid.UUID, at time.Time, email, phone string,
+	confirmed *time.Time) {
+	exec(`with u as (
+			insert into users (id, aud, created_at, updated_at, role, email, phone, email_confirmed_at)
+			values ($1, 'authenticated', $2, $2, 'authenticated', $3, $4, $5) returning *
+		)
+		insert into identities (id, user_id, provider, provider_id, email, identity_data, created_at, updated_at)
+		select gen_random_uuid(), id, 'email', id, email, '{}', created_at, created_at from u where email <> ''`,
+		id, at, email, phone, confirmed)
 }
 
 // CarriedLink is a link of the source's form, of a user who is in the daemon's tables.

@@ -23,8 +23,10 @@ var migrated = testdb.NewTemplate(func(url string) error {
 		return err
 	}
 	defer db.Close()
-	_, err = db.Migrate(ctx)
-	return err
+	if _, err = db.Migrate(ctx); err != nil || !watched {
+		return err
+	}
+	return watch(ctx, url)
 })
 
 // URL is the DATABASE_URL of a fresh database that has the whole schema.

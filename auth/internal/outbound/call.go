@@ -1,0 +1,45 @@
+package outbound
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"strings"
+)
+
+// NoRedirect is a client's CheckRedirect for calls that go to one address: their secrets must not go elsewhere.
+func NoRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
+
+// Send makes a call and reads the whole answer.
+func Send(client *http.Client, r *http.Request) (status int, body []byte, err error) {
+	resp, err := client.Do(r)
+	if err != nil {
+		return 0, nil, Quiet(r, err)
+	}
+	defer resp.Body.Close()
+	if body, err = io.ReadAll(resp.Body); err != nil {
+		return 0, nil, fmt.Errorf("reading the answer of %s: %w", r.URL.Host, err)
+	}
+	return resp.StatusCode, body, nil
+}
+
+// Quiet returns a failed call's error without its URL, whose path, query or user may hold a key.
+func Quiet(r *http.Request, err error) error {
+	if call, ok := errors.AsType[*url.Error](err); ok {
+		err = call.Err
+	}
+	return fmt.Errorf("calling %s: %w", r.URL.Host, err)
+}
+
+// Word returns another service's id or error code, fit for a log line.
+func Word(s string, most int) string {
+	s = strings.Map(func(r rune) rune {
+		if r == '_' || r == '-' || r == '.' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' {
+			return r
+		}
+		return '?'
+	}, s)
+	return s[:min(len(s), most)]
+}
