@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/stats"
 	"google.golang.org/grpc/status"
 
+	"gatehouse/ratelimit/internal/counter/countertest"
 	"gatehouse/shared/await"
 	"gatehouse/shared/chaos"
 	"gatehouse/shared/localserver"
@@ -200,6 +201,42 @@ func TestRedisUnavailable(t *testing.T) {
 	f("SIGSTOP", (*localserver.Server).Stop, (*localserver.Server).Cont)
 }
 
+// Broken replies of Redis neither crash the daemon nor keep it from answering afterwards, nor from ending while they
+// come.
+func TestRedisNonsense(t *testing.T) {
+	t.Parallel()
+	for _, g := range countertest.RESPGarbles {
+		t.Run(g.Name, func(t *testing.T) {
+			t.Parallel()
+			redis := testdb.Redis(t)
+			proxy := countertest.NewGarbler(t, redis.Addr)
+			p := start(t, `[{key: k, @1000000/y}]`, onRedis(fmt.Sprintf("redis://%s/%d", proxy.Addr(), redis.DB)))
+			l := startTraffic(p.dial(t), 8, time.Second)
+			defer l.stop()
+			answers := func(when string) {
+				t.Helper()
+				since, ok := time.Now(), l.ok.Load()
+				await.True(t, "answers "+when, func() bool { return l.ok.Load() > ok+100 })
+				if took := time.Since(since); took > 15*time.Second { // 2 s is the promise; the rest is for a busy machine
+					t.Errorf("answers %s took %v", when, took)
+				}
+			}
+			answers("at the start")
+			proxy.Once(g)
+			await.True(t, "a reply is garbled", func() bool { return proxy.Garbled() > 0 })
+			answers("after one broken reply")
+			if code, body := get(t, p.http+"/healthcheck"); code != http.StatusOK {
+				t.Errorf("/healthcheck answers %d %s", code, body)
+			}
+			proxy.At(0.1, g)
+			time.Sleep(200 * time.Millisecond)
+			if err := p.Stop(20 * time.Second); err != nil {
+				t.Errorf("stopping: %v", err)
+			}
+		})
+	}
+}
+
 // The failure modes, with a Redis that is gone.
 func TestFailureModes(t *testing.T) {
 	t.Parallel()
@@ -225,6 +262,69 @@ func TestFailureModes(t *testing.T) {
 	f("allow", "", codes.OK, pb.RateLimitResponse_OK)
 	f("deny", "", codes.OK, pb.RateLimitResponse_OVER_LIMIT)
 	f("deny", "allow", codes.OK, pb.RateLimitResponse_OK)
+}
+
+// Through kills and freezes of Redis, under load, the failure modes allow and deny answer every call, and normal answers
+// follow.
+func TestFailureModes_loop(t *testing.T) {
+	t.Parallel()
+	for mode, verdict := range map[string]pb.RateLimitResponse_Code{
+		"allow": pb.RateLimitResponse_OK, "deny": pb.RateLimitResponse_OVER_LIMIT} {
+		t.Run(mode, func(t *testing.T) {
+			t.Parallel()
+			redis := testdb.Private(t, localserver.RedisOptions{})
+			e := onRedis(redis.Addr())
+			e["STORE_FAILURE_MODE"] = mode
+			c := start(t, `[{key: k, @1000000/y}]`, e).dial(t)
+			var counted, failed atomic.Int64
+			var done atomic.Bool
+			var callers sync.WaitGroup
+			for i := range 8 {
+				callers.Go(func() {
+					for !done.Load() {
+						ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+						got, err := c.ShouldRateLimit(ctx, request("k", fmt.Sprint(i)))
+						cancel()
+						switch {
+						case err != nil:
+							t.Error(err)
+							return
+						case got.Statuses[0].LimitRemaining > 0 && got.OverallCode == pb.RateLimitResponse_OK:
+							counted.Add(1)
+						case got.OverallCode == verdict: // with nothing remaining
+							failed.Add(1)
+							time.Sleep(time.Millisecond)
+						default:
+							t.Errorf("neither counted nor failed: %v", got)
+						}
+					}
+				})
+			}
+			defer callers.Wait()
+			defer done.Store(true)
+			more := func(what string, n *atomic.Int64) {
+				t.Helper()
+				was := n.Load()
+				await.True(t, what, func() bool { return n.Load() > was+100 })
+			}
+			more("counted calls", &counted)
+			for round := range 4 {
+				away, back := redis.Stop, redis.Cont
+				if round%2 == 0 {
+					away = func() error { redis.Kill(); return nil }
+					back = func() error { return redis.Restart(t.Context()) }
+				}
+				if err := away(); err != nil {
+					t.Fatal(err)
+				}
+				more("answers of the failure mode", &failed)
+				if err := back(); err != nil {
+					t.Fatal(err)
+				}
+				more("counted calls again", &counted)
+			}
+		})
+	}
 }
 
 // A daemon killed at any moment leaves no key without a time to live.

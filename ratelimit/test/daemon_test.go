@@ -55,8 +55,23 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", strconv.Itoa(max(4, runtime.GOMAXPROCS(0)))); err != nil {
 		panic(err)
 	}
-	os.Exit(m.Run())
+	status := m.Run()
+	if flag.Lookup("test.run").Value.String() == "" {
+		grpcServer = "grpc-go"
+		if err := flag.Set("test.run", onBothServers); err != nil {
+			panic(err)
+		}
+		status = max(status, m.Run())
+	}
+	os.Exit(status)
 }
+
+// onBothServers are the tests to which the gRPC server matters: where all tests run, these run once more on grpc-go.
+const onBothServers = "TestDaemon|TestForceStart|TestFailureModes|TestRedisUnavailable|TestSIGTERM|TestEnvoy|TestClients|" +
+	"TestEffects/GRPC"
+
+// grpcServer is GRPC_SERVER of the daemons, "" for the default.
+var grpcServer = os.Getenv("GRPC_SERVER")
 
 // process is one daemon of a test: a real process on free ports.
 type process struct {
@@ -92,8 +107,8 @@ func launch(t testing.TB, rules string, env map[string]string) *process {
 		"DEBUG_HOST": "127.0.0.1",
 		"DEBUG_PORT": "0", "LOG_LEVEL": "info", "LOG_FORMAT": "json", "DISABLE_STATS": "true", "BACKEND_TYPE": "memory",
 	}
-	if server := os.Getenv("GRPC_SERVER"); server != "" { // make test runs what matters to a server on each
-		all["GRPC_SERVER"] = server
+	if grpcServer != "" {
+		all["GRPC_SERVER"] = grpcServer
 	}
 	for name, value := range env {
 		all[name] = value

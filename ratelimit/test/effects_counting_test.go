@@ -9,8 +9,6 @@ import (
 	"testing"
 	"time"
 
-	ratelimitpb "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
-	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -116,37 +114,6 @@ var _ = effect("LOCAL_CACHE_SIZE_IN_BYTES", func(t *testing.T) {
 		}
 		if got := stat(t, p, "ratelimit.service.rate_limit.d.k.over_limit_with_local_cache"); got != want {
 			t.Errorf("%s bytes: %d hits refused by the cache, want %d", size, got, want)
-		}
-	}
-})
-
-var _ = effect("NEAR_LIMIT_RATIO", func(t *testing.T) {
-	for ratio, want := range map[string]int64{"0.5": 5, "1": 0} {
-		p := start(t, `[{key: k, @10/y}]`, map[string]string{"NEAR_LIMIT_RATIO": ratio})
-		c := p.dial(t)
-		for range 10 {
-			decide1(t, c, "k", "v")
-		}
-		if got := stat(t, p, "ratelimit.service.rate_limit.d.k.near_limit"); got != want {
-			t.Errorf("%s: %d hits near the limit, want %d", ratio, got, want)
-		}
-	}
-})
-
-// A descriptor that is within its limit is not counted when another one of the request is over.
-var _ = effect("STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT", func(t *testing.T) {
-	for value, want := range map[string]uint32{"true": 9, "false": 8} {
-		c := start(t, `[{key: over, @0/y}, {key: k, @10/y}]`,
-			map[string]string{"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT": value}).dial(t)
-		both := request("over", "v")
-		both.Descriptors = append(both.Descriptors,
-			&ratelimitpb.RateLimitDescriptor{Entries: []*ratelimitpb.RateLimitDescriptor_Entry{{Key: "k", Value: "v"}}})
-		if got, err := c.ShouldRateLimit(t.Context(), both); err != nil ||
-			got.OverallCode != pb.RateLimitResponse_OVER_LIMIT {
-			t.Errorf("%s: %v, %v", value, got, err)
-		}
-		if got := decide1(t, c, "k", "v").Statuses[0].LimitRemaining; got != want {
-			t.Errorf("%s: %d left, want %d", value, got, want)
 		}
 	}
 })

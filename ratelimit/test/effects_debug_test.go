@@ -73,21 +73,6 @@ var _ = effect("DEBUG_RECENT_SIZE", func(t *testing.T) {
 	}
 })
 
-var _ = effect("DEBUG_TOP_KEYS", func(t *testing.T) {
-	p := start(t, anyLimit, map[string]string{"DEBUG_TOP_KEYS": "10"})
-	c := p.dial(t)
-	for end := time.Now().Add(2 * time.Minute); ; time.Sleep(100 * time.Millisecond) { // the minute must be over
-		decide1(t, c, "k", "ann")
-		_, got := p.debugGet(t, "GET", "/top", "")
-		if strings.Contains(got, " 0 d k=ann d.k\n") {
-			return
-		}
-		if time.Now().After(end) {
-			t.Fatalf("after two minutes:\n%s", got)
-		}
-	}
-})
-
 // TestTap_daemon: the stop of the daemon ends a tap, with all that it saw.
 func TestTap_daemon(t *testing.T) {
 	t.Parallel()

@@ -3,13 +3,11 @@ package test
 import (
 	"context"
 	"fmt"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	ratelimitpb "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -124,78 +122,6 @@ var _ = effect("KVSTORE_TYPE", func(t *testing.T) {
 	}
 })
 
-var _ = effect("KVSTORE_SENTINEL_AUTH", func(t *testing.T) {
-	set, err := localserver.RedisSentinels(t.Context(),
-		localserver.SentinelOptions{Password: "server", SentinelPassword: "sentinel"})
-	if err != nil {
-		t.Skip(err) // testdb.Sentinels fails where it may not be missing
-	}
-	t.Cleanup(set.Close)
-	const rules = `[{key: k, @5/y}]`
-	p := start(t, rules, on("sentinel", set.URL(), "KVSTORE_AUTH", "server", "KVSTORE_SENTINEL_AUTH",
-		"default:sentinel"))
-	decide1(t, p.dial(t), "k", "v")
-	for name, env := range map[string]map[string]string{
-		"no password": on("sentinel", set.URL(), "KVSTORE_AUTH", "server"),
-		"a wrong one": on("sentinel", set.URL(), "KVSTORE_AUTH", "server", "KVSTORE_SENTINEL_AUTH", "server"),
-	} {
-		p := launch(t, rules, env)
-		p.log.await(t, "does not answer yet", nil)
-		if text := p.log.text(); strings.Contains(text, `"ready"`) || !strings.Contains(text, "NOAUTH") &&
-			!strings.Contains(text, "WRONGPASS") {
-			t.Errorf("%s: %s", name, text)
-		}
-	}
-})
-
-var _ = both("CLUSTER_PIPELINE_PARALLELISM", func(t *testing.T, at place) {
-	cluster := testdb.Cluster(t)
-	slow, fast := cluster.Nodes[0], cluster.Nodes[1]
-	// Keys carry a tag that puts them where they are wanted: b is in slot 3300, a in 15495, c in 7365.
-	two := &pb.RateLimitRequest{Domain: "d"}
-	for _, value := range []string{"{b}", "{c}"} {
-		two.Descriptors = append(two.Descriptors, &ratelimitpb.RateLimitDescriptor{
-			Entries: []*ratelimitpb.RateLimitDescriptor_Entry{{Key: "k", Value: value}}})
-	}
-	f := func(parallelism string, want int) {
-		t.Helper()
-		c := start(t, at.rules, at.on(t, "cluster", cluster.URL(), "CLUSTER_PIPELINE_PARALLELISM", parallelism)).dial(t)
-		decide1(t, c, "k", "{b}")
-		decide1(t, c, "k", "{c}")
-		before := stored(t, []*localserver.Server{fast}, "{c}")
-		if _, err := cluster.Do(t.Context(), slow, "CLIENT", "PAUSE", "60000", "WRITE"); err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
-		done := make(chan error, 1)
-		go func() {
-			_, err := c.ShouldRateLimit(ctx, two)
-			done <- err
-		}()
-		await.True(t, "the paused node has been asked", func() bool {
-			info, err := cluster.Do(t.Context(), slow, "INFO", "clients")
-			return err == nil && !strings.Contains(info, "blocked_clients:0")
-		})
-		asked := func() int { return stored(t, []*localserver.Server{fast}, "{c}") - before }
-		if want > 0 {
-			await.True(t, "parallelism "+parallelism+": the other node is asked meanwhile",
-				func() bool { return asked() == want })
-		} else if n := asked(); n != 0 {
-			t.Errorf("parallelism %s: the other node was asked %d times while the first was paused", parallelism, n)
-		}
-		if _, err := cluster.Do(t.Context(), slow, "CLIENT", "UNPAUSE"); err != nil {
-			t.Fatal(err)
-		}
-		if err := <-done; err != nil || asked() != 1 {
-			t.Errorf("parallelism %s: %v, the other node was asked %d times", parallelism, err, asked())
-		}
-	}
-	f("1", 0)
-	f("0", 1)
-	f("2", 1)
-})
-
 // poolCase is a Redis that holds up every hit, and a daemon on it.
 func (at place) poolCase(t *testing.T,
 	more ...string) (c pb.RateLimitServiceClient, conns func() string, unpause func()) {
@@ -249,22 +175,6 @@ func countCodes(all []codes.Code, code codes.Code) (n int) {
 	}
 	return n
 }
-
-var _ = both("POOL_SIZE", func(t *testing.T, at place) {
-	for _, size := range []string{"1", "3"} {
-		c, conns, unpause := at.poolCase(t, "POOL_SIZE", size, "POOL_ON_EMPTY_BEHAVIOR", "WAIT")
-		wait := callers(c, 100, 20*time.Second)
-		await.True(t, "all "+size+" connections are in use", func() bool { return conns() == size })
-		time.Sleep(300 * time.Millisecond) // in which no more may come
-		if got := conns(); got != size {
-			t.Errorf("size %s: %s connections", size, got)
-		}
-		unpause()
-		if errs, _ := wait(); countCodes(errs, codes.OK) != 100 {
-			t.Errorf("size %s: %v", size, errs)
-		}
-	}
-})
 
 var _ = both("POOL_ON_EMPTY_BEHAVIOR", func(t *testing.T, at place) {
 	// CREATE: as many connections again, no more.
@@ -328,79 +238,6 @@ var _ = effect("KVSTORE_URL", func(t *testing.T) {
 	decide1(t, p.dial(t), "k", "url")
 	if n := stored(t, []*localserver.Server{tcp}, "_url_"); n != 3 {
 		t.Errorf("with the socket's path the other server holds %d hits", n)
-	}
-})
-
-// A relative path looks like no path.
-var _ = both("SOCKET_TYPE", func(t *testing.T, at place) {
-	here, err := filepath.Abs(".")
-	if err != nil {
-		t.Fatal(err)
-	}
-	path, err := filepath.Rel(here, testdb.Private(t, localserver.RedisOptions{Socket: true}).Addr())
-	if err != nil {
-		t.Fatal(err)
-	}
-	bad := launch(t, at.rules, at.on(t, "single", path))
-	<-bad.Ended()
-	if text := bad.log.text(); !strings.Contains(text, at.prefix+"URL: neither") {
-		t.Errorf("without: %s", text)
-	}
-	decide1(t, start(t, at.rules, at.on(t, "single", path, "SOCKET_TYPE", "unix")).dial(t), "k", "v")
-})
-
-var _ = both("AUTH", func(t *testing.T, at place) {
-	redis := testdb.Private(t, localserver.RedisOptions{Password: "all", Users: map[string]string{"ann": "a:b"}})
-	for _, wrong := range []string{"", "other", "ann:a"} {
-		p := launch(t, at.rules, at.on(t, "single", redis.Addr(), "AUTH", wrong))
-		p.log.await(t, "does not answer yet", nil)
-		if text := p.log.text(); wrong != "" && strings.Contains(text, wrong) {
-			t.Errorf("the password is in the log: %s", text)
-		}
-	}
-	for _, right := range []string{"all", "ann:a:b"} {
-		decide1(t, start(t, at.rules, at.on(t, "single", redis.Addr(), "AUTH", right)).dial(t), "k", "v")
-	}
-	// It wins over what the URL says.
-	decide1(t, start(t, at.rules, at.on(t, "single", "redis://ann:wrong@"+redis.Addr(), "AUTH", "ann:a:b")).dial(t),
-		"k", "v")
-})
-
-var _ = both("TIMEOUT", func(t *testing.T, at place) {
-	redis := testdb.Private(t, localserver.RedisOptions{})
-	env := at.on(t, "single", redis.Addr(), "TIMEOUT", "200ms")
-	env["HTTP_REQUEST_TIMEOUT"], env["HTTP_WRITE_TIMEOUT"] = "10m", "11m"
-	p := start(t, at.rules, env)
-	if code, answer := post(t, p, "k=v"); code != 200 {
-		t.Errorf("%d %s", code, answer)
-	}
-	if err := redis.Stop(); err != nil {
-		t.Fatal(err)
-	}
-	// Without it the answer would take ten minutes, or what post waits.
-	if code, answer := post(t, p, "k=v"); code != 503 {
-		t.Errorf("%d %s", code, answer)
-	}
-})
-
-var _ = both("PIPELINE_WINDOW", func(t *testing.T, at place) {
-	const window = 800 * time.Millisecond
-	// took is the best of n calls, and of fewer when one is quick.
-	took := func(n int, more ...string) (best time.Duration) {
-		c := start(t, at.rules, at.on(t, "single", testdb.Redis(t).URL(), more...)).dial(t)
-		best = time.Hour
-		for ; n > 0 && best > window/2; n-- {
-			begun := time.Now()
-			decide1(t, c, "k", "v")
-			best = min(best, time.Since(begun))
-		}
-		return best
-	}
-	if d := took(2, "PIPELINE_WINDOW", window.String()); d < window-50*time.Millisecond {
-		t.Errorf("a lone call was answered after %v, within the window", d)
-	}
-	if d := took(20); d > window/2 {
-		t.Errorf("without a window a call takes %v at best", d)
 	}
 })
 
@@ -500,30 +337,5 @@ var _ = effect("KVSTORE_STARTUP_INITIAL_INTERVAL", func(t *testing.T) {
 	for _, first := range []string{"1h0m0s", "3ms"} {
 		p := launch(t, places[0].rules, absent("INITIAL_INTERVAL", first, "MAX_INTERVAL", "1h"))
 		p.log.await(t, `"next try in":"`+first+`"`, nil)
-	}
-})
-
-var _ = effect("KVSTORE_STARTUP_MAX_INTERVAL", func(t *testing.T) {
-	p := launch(t, places[0].rules, absent("INITIAL_INTERVAL", "1ms", "MAX_INTERVAL", "2ms"))
-	await.True(t, "thirty tries", func() bool { return strings.Count(p.log.text(), "does not answer yet") >= 30 })
-	for line := range strings.Lines(p.log.text()) {
-		if strings.Contains(line, "does not answer yet") && !strings.Contains(line, `"next try in":"1ms"`) &&
-			!strings.Contains(line, `"next try in":"2ms"`) {
-			t.Errorf("a longer pause: %s", line)
-		}
-	}
-})
-
-var _ = effect("KVSTORE_STARTUP_MAX_ELAPSED_TIME", func(t *testing.T) {
-	p := launch(t, places[0].rules, absent("INITIAL_INTERVAL", "1ms", "MAX_INTERVAL", "5ms", "MAX_ELAPSED_TIME",
-		"200ms"))
-	select {
-	case <-p.Ended():
-	case <-time.After(30 * time.Second):
-		t.Fatal("it has not given up")
-	}
-	if text := p.log.text(); !strings.Contains(text, "not reached within 200ms") ||
-		!strings.Contains(text, "KVSTORE_URL=127.0.0.1:1") {
-		t.Errorf("its last words: %s", text)
 	}
 })

@@ -6,14 +6,11 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
-	"golang.org/x/net/dns/dnsmessage"
 
-	"gatehouse/ratelimit/internal/dnstest"
 	"gatehouse/shared/await"
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"
@@ -121,102 +118,6 @@ var _ = effect("MCACHE_HOST_PORT", func(t *testing.T) {
 	}
 	if n := stat(t, a, "ratelimit.memcache.nodes"); n != 3 {
 		t.Errorf("%d nodes", n)
-	}
-})
-
-var _ = effect("MCACHE_SRV", func(t *testing.T) {
-	servers, _ := memcached(t, 2)
-	dns := dnstest.Start(t)
-	dns.Say(dnsmessage.RCodeSuccess, servers[0].Addr(), servers[1].Addr())
-	env := onMemcache("MCACHE_SRV", "_memcache._tcp.nodes.test.", testDNS, dns.Addr)
-	p := start(t, `[{key: k, @2/y}]`, env)
-	if n := stat(t, p, "ratelimit.memcache.nodes"); n != 2 {
-		t.Errorf("%d nodes, want 2", n)
-	}
-	decide1(t, p.dial(t), "k", "v")
-	asked := dns.Asked()
-
-	// A name without records ends the start.
-	dns.Say(dnsmessage.RCodeNameError)
-	late := launch(t, `[{key: k, @2/y}]`, env)
-	select {
-	case <-late.Ended():
-	case <-time.After(30 * time.Second):
-		t.Fatal("it goes on without nodes")
-	}
-	if text := late.log.text(); !strings.Contains(text, "MCACHE_SRV=_memcache._tcp.nodes.test.") {
-		t.Errorf("its last words:\n%s", text)
-	}
-	if n := dns.Asked(); n <= asked {
-		t.Error("nobody asked")
-	}
-})
-
-var _ = effect("MCACHE_SRV_REFRESH", func(t *testing.T) {
-	servers, _ := memcached(t, 2)
-	dns := dnstest.Start(t)
-	dns.Say(dnsmessage.RCodeSuccess, servers[0].Addr())
-	p := start(t, `[{key: k, @9/y}]`,
-		onMemcache("MCACHE_SRV", "_memcache._tcp.nodes.test.", "MCACHE_SRV_REFRESH", "20ms", testDNS, dns.Addr))
-	dns.Say(dnsmessage.RCodeServerFailure)
-	await.True(t, "failed look-ups are counted", func() bool {
-		return stat(t, p, "ratelimit.memcache.resolve_error") > 1
-	})
-	if n := stat(t, p, "ratelimit.memcache.nodes"); n != 1 {
-		t.Errorf("%d nodes after a failed look-up, want the 1 of before", n)
-	}
-	if got := decide1(t, p.dial(t), "k", "v"); got.OverallCode != pb.RateLimitResponse_OK {
-		t.Error(got)
-	}
-	dns.Say(dnsmessage.RCodeSuccess, servers[0].Addr(), servers[1].Addr())
-	await.True(t, "the second node is there", func() bool { return stat(t, p, "ratelimit.memcache.nodes") == 2 })
-})
-
-// With a node that says nothing, as many look-ups wait as there are connections for them.
-var _ = effect("MCACHE_MAX_IDLE_CONNS", func(t *testing.T) {
-	for setting, want := range map[string]int64{"1": 1, "4": 4, "0": 2} {
-		servers, list := memcached(t, 1)
-		p := start(t, `[{key: k, @99/y}]`, onMemcache("MCACHE_HOST_PORT", list, "MCACHE_MAX_IDLE_CONNS", setting))
-		if err := servers[0].Stop(); err != nil {
-			t.Fatal(err)
-		}
-		var wg sync.WaitGroup
-		for i := range want + 3 {
-			wg.Go(func() { post(t, p, fmt.Sprint("k=", i)) })
-			open := min(i+1, want)
-			await.True(t, fmt.Sprintf("%d connections with %s", open, setting),
-				func() bool { return stat(t, p, "ratelimit.memcache.cx_active") == open })
-		}
-		if err := servers[0].Cont(); err != nil {
-			t.Fatal(err)
-		}
-		wg.Wait()
-	}
-})
-
-var _ = effect("MCACHE_TIMEOUT", func(t *testing.T) {
-	servers, list := memcached(t, 1)
-	p := start(t, `[{key: k, @99/y}]`, onMemcache("MCACHE_HOST_PORT", list, "MCACHE_TIMEOUT", "100ms",
-		"HTTP_REQUEST_TIMEOUT", "10m", "HTTP_WRITE_TIMEOUT", "11m"))
-	if err := servers[0].Stop(); err != nil {
-		t.Fatal(err)
-	}
-	// Without it the answer would take ten minutes, or what post waits.
-	if code, answer := post(t, p, "k=v"); code != 503 || !strings.Contains(answer, "did not answer in time") {
-		t.Errorf("%d %s", code, answer)
-	}
-})
-
-var _ = effect("MCACHE_QUEUE_SIZE", func(t *testing.T) {
-	_, list := memcached(t, 1)
-	for size, want := range map[string]int64{"1": 3, "4": 0} {
-		p := start(t, `[{key: k, @99/y}]`, onMemcache("MCACHE_HOST_PORT", list, "MCACHE_QUEUE_SIZE", size))
-		if code, answer := post(t, p, "k=1", "k=2", "k=3", "k=4"); code != 200 { // one queue is filled in one step
-			t.Errorf("%d %s", code, answer)
-		}
-		if n := stat(t, p, "ratelimit.memcache.hits_dropped"); n != want {
-			t.Errorf("queue of %s: %d hits dropped, want %d", size, n, want)
-		}
 	}
 })
 

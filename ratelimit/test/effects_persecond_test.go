@@ -1,7 +1,6 @@
 package test
 
 import (
-	"fmt"
 	"strings"
 	"testing"
 
@@ -67,24 +66,4 @@ var _ = effect("KVSTORE_PERSECOND KVSTORE_PERSECOND_URL", func(t *testing.T) {
 	if n := stat(t, p, "ratelimit.redis_pool.breaker_open"); n != 0 {
 		t.Error("the main store's breaker is open")
 	}
-})
-
-var _ = effect("KVSTORE_PERSECOND_TYPE", func(t *testing.T) {
-	cluster := testdb.Cluster(t)
-	p := start(t, perSecondRules, withPerSecond(testdb.Redis(t).URL(), cluster.Nodes[0].Addr(), "TYPE", "cluster"))
-	for i := range 12 { // a single store would not find those on other nodes
-		each(t, p, fmt.Sprint("v", i))
-	}
-	if n := stored(t, cluster.Nodes, "d_s_"); n != 12 {
-		t.Errorf("the cluster holds %d hits, want 12", n)
-	}
-})
-
-var _ = effect("KVSTORE_PERSECOND_SENTINEL_AUTH", func(t *testing.T) {
-	set := testdb.PrivateSentinels(t, localserver.SentinelOptions{SentinelPassword: "watchers"})
-	main := testdb.Redis(t).URL()
-	p := launch(t, perSecondRules, withPerSecond(main, set.URL(), "TYPE", "sentinel"))
-	p.log.await(t, "NOAUTH", nil)
-	each(t, start(t, perSecondRules, withPerSecond(main, set.URL(), "TYPE", "sentinel", "SENTINEL_AUTH", "watchers")),
-		"v")
 })

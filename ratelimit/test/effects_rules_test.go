@@ -5,13 +5,11 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
-	ratelimitpb "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 
 	"gatehouse/shared/await"
@@ -80,63 +78,6 @@ var _ = effect("RUNTIME_IGNOREDOTFILES", func(t *testing.T) {
 			t.Errorf("%s: %s", ignored, got)
 		}
 	}
-})
-
-// With it the link is watched, else what lies in the directory.
-var _ = effect("RUNTIME_WATCH_ROOT", func(t *testing.T) {
-	dir := t.TempDir()
-	put(t, dir, "v1/config/rules.yaml", "domain: one\n")
-	put(t, dir, "v2/config/rules.yaml", "domain: two\n")
-	current := filepath.Join(dir, "current")
-	if err := os.Symlink("v1", current); err != nil {
-		t.Fatal(err)
-	}
-	p := start(t, "", map[string]string{"RUNTIME_ROOT": current, "RUNTIME_APPDIRECTORY": "config",
-		"RUNTIME_WATCH_ROOT": "true"})
-	if got := p.rlconfig(t); !strings.Contains(got, `"config.rules.yaml"`) {
-		t.Errorf("files are called otherwise: %s", got)
-	}
-	if err := os.Symlink("v2", current+".next"); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Rename(current+".next", current); err != nil {
-		t.Fatal(err)
-	}
-	await.True(t, "the swap", func() bool { return strings.Contains(p.rlconfig(t), `"two"`) })
-
-	p = start(t, "", map[string]string{"RUNTIME_ROOT": current, "RUNTIME_APPDIRECTORY": "config",
-		"RUNTIME_WATCH_ROOT": "false"})
-	if got := p.rlconfig(t); !strings.Contains(got, `"rules.yaml"`) {
-		t.Errorf("files are called otherwise: %s", got)
-	}
-	put(t, dir, "v2/config/rules.yaml", "domain: three\n")
-	await.True(t, "the edit", func() bool { return strings.Contains(p.rlconfig(t), `"three"`) })
-})
-
-var _ = effect("RUNTIME_REFUSE_EMPTY", func(t *testing.T) {
-	for refuse, want := range map[string]string{"true": "RUNTIME_REFUSE_EMPTY",
-		"false": "NO CONFIGURATION FILES ANY MORE"} {
-		p := start(t, `[{key: k, @1/y}]`, map[string]string{"RUNTIME_REFUSE_EMPTY": refuse})
-		if err := os.Remove(filepath.Join(p.rules, "rules.yaml")); err != nil {
-			t.Fatal(err)
-		}
-		p.log.await(t, want, nil)
-		limited := refuse == "true"
-		await.True(t, "rules as they should be",
-			func() bool { return strings.Contains(p.rlconfig(t), `"key": "d.k"`) == limited })
-	}
-})
-
-var _ = effect("MERGE_DOMAIN_CONFIG", func(t *testing.T) {
-	root := t.TempDir()
-	put(t, root, "config/a.yaml", "domain: d\ndescriptors: [{key: a}]")
-	put(t, root, "config/b.yaml", "domain: d\ndescriptors: [{key: b}]")
-	env := map[string]string{"RUNTIME_ROOT": root, "RUNTIME_APPDIRECTORY": "config", "MERGE_DOMAIN_CONFIG": "true"}
-	if got := start(t, "", env).rlconfig(t); !strings.Contains(got, `"d.a"`) || !strings.Contains(got, `"d.b"`) {
-		t.Error(got)
-	}
-	env["MERGE_DOMAIN_CONFIG"] = "false"
-	launch(t, "", env).log.await(t, "the domain is already configured in a.yaml", nil)
 })
 
 var _ = effect("FORCE_START_WITHOUT_INITIAL_CONFIG", func(t *testing.T) {
@@ -209,29 +150,6 @@ var _ = effect("SHADOW_MODE", func(t *testing.T) {
 	}
 })
 
-var _ = effect("QUOTA_MODE", func(t *testing.T) {
-	for value, want := range map[string]pb.RateLimitResponse_Code{"true": pb.RateLimitResponse_OK,
-		"false": pb.RateLimitResponse_OVER_LIMIT} {
-		c := start(t, `[{key: a, @0/y}, {key: b, @9/y}]`, map[string]string{"QUOTA_MODE": value}).dial(t)
-		both := request("a", "v")
-		both.Descriptors = append(both.Descriptors,
-			&ratelimitpb.RateLimitDescriptor{Entries: []*ratelimitpb.RateLimitDescriptor_Entry{{Key: "b", Value: "v"}}})
-		if got, err := c.ShouldRateLimit(t.Context(), both); err != nil || got.OverallCode != want {
-			t.Errorf("%s: %v, %v, want %v", value, got, err, want)
-		}
-	}
-})
-
-var _ = effect("RESPONSE_DYNAMIC_METADATA", func(t *testing.T) {
-	for value, want := range map[string]string{"true": "gold", "false": ""} {
-		c := start(t, `[{key: k, metadata: {plan: gold}, @9/y}]`,
-			map[string]string{"RESPONSE_DYNAMIC_METADATA": value}).dial(t)
-		if got := decide1(t, c, "k", "v"); strings.Contains(got.GetDynamicMetadata().String(), "gold") != (want != "") {
-			t.Errorf("%s: %v", value, got)
-		}
-	}
-})
-
 var _ = effect("UNKNOWN_DOMAIN", func(t *testing.T) {
 	for value, want := range map[string]int{"deny": 429, "allow": 200} {
 		p := start(t, `[{key: k, @1/y}]`, map[string]string{"UNKNOWN_DOMAIN": value})
@@ -281,21 +199,6 @@ var _ = effect("LIMIT_RESPONSE_HEADERS_STYLE", func(t *testing.T) {
 		resp, _ := p.post(t, oneDescriptor)
 		if got := resp.Header.Get("RateLimit-Policy") != ""; got != (style == "draft") {
 			t.Errorf("%s: the answer of /json has a policy: %v", style, got)
-		}
-	}
-})
-
-var _ = effect("LIMIT_RETRY_AFTER_ENABLED", func(t *testing.T) {
-	for value, want := range map[string]bool{"true": true, "false": false} {
-		p := start(t, `[{key: k, @1/d}]`, map[string]string{"LIMIT_RETRY_AFTER_ENABLED": value})
-		decide1(t, p.dial(t), "k", "v")
-		if got := len(decide1(t, p.dial(t), "k", "v").ResponseHeadersToAdd) > 0; got != want {
-			t.Errorf("%s: the message has a header: %v", value, got)
-		}
-		resp, body := p.post(t, oneDescriptor)
-		wait, err := strconv.Atoi(resp.Header.Get("Retry-After"))
-		if resp.StatusCode != 429 || (err == nil && 1 <= wait && wait <= 86400) != want {
-			t.Errorf("%s: %d, Retry-After %q, %s", value, resp.StatusCode, resp.Header.Get("Retry-After"), body)
 		}
 	}
 })

@@ -21,7 +21,6 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	"gatehouse/ratelimit/internal/source/xds/xdstest"
 	"gatehouse/shared/await"
@@ -256,16 +255,6 @@ var _ = effect("CONFIG_GRPC_XDS_NODE_METADATA", func(t *testing.T) {
 	p.log.await(t, `is no key=value and is left out`, nil)
 })
 
-var _ = effect("CONFIG_GRPC_XDS_SERVER_URL", func(t *testing.T) {
-	one, two := xdstest.New(t), xdstest.New(t)
-	launch(t, "", follow(two.Addr))
-	launch(t, "", follow("passthrough:///"+two.Addr)) // any target that gRPC knows
-	two.Request(1)
-	if n := len(one.Requests()); n != 0 {
-		t.Errorf("the other server got %d requests", n)
-	}
-})
-
 var _ = effect("CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS", func(t *testing.T) {
 	plane := xdstest.New(t)
 	p := launch(t, "", follow(plane.Addr, "CONFIG_GRPC_XDS_CLIENT_ADDITIONAL_HEADERS",
@@ -307,57 +296,9 @@ func (p *process) awaitPauses(t testing.TB, n int, after string) []time.Duration
 	return all[:n]
 }
 
-const unreachable, streamBroke = "can't be reached", "the stream broke"
+const streamBroke = "the stream broke"
 
 const ms = time.Millisecond
-
-// Until the first set the pause is the same after each failure, of a dial or of a stream, and is really
-// waited. Later it doubles with each dial that failed.
-var _ = effect("CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", func(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer l.Close()
-	go func() {
-		for {
-			conn, err := l.Accept()
-			if err != nil {
-				return
-			}
-			conn.Close()
-		}
-	}()
-	env := func(address string) map[string]string {
-		return follow(address, "CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL", "100ms",
-			"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "1h", "XDS_CLIENT_BACKOFF_MAX_INTERVAL", "300ms",
-			"XDS_CLIENT_BACKOFF_JITTER", "false")
-	}
-	same := []time.Duration{100 * ms, 100 * ms, 100 * ms, 100 * ms}
-	plane, breakNow := breakable(t)
-	breakNow()
-	if got := launch(t, "", env(plane.Addr)).awaitPauses(t, 4, streamBroke); !slices.Equal(got, same) {
-		t.Errorf("pauses after streams, before the first set: %v", got)
-	}
-	plane = xdstest.New(t)
-	plane.Set("1", perYear(3))
-	p := start(t, "", env(plane.Addr))
-	plane.Kill()
-	if got := p.awaitPauses(t, 4, unreachable); !slices.Equal(got,
-		[]time.Duration{100 * ms, 200 * ms, 300 * ms, 300 * ms}) {
-		t.Errorf("pauses after dials, with a set: %v", got)
-	}
-	p = launch(t, "", env(l.Addr().String()))
-	if got := p.awaitPauses(t, 4, unreachable); !slices.Equal(got, same) {
-		t.Errorf("pauses after dials, before the first set: %v", got)
-	}
-	all, at := p.pauses(unreachable)
-	for i, next := range at[1:] {
-		if took := next.Sub(at[i]); took < all[i]-ms {
-			t.Errorf("dial %d failed %v after the one before, want at least %v", i+1, took, all[i])
-		}
-	}
-})
 
 // breakable is a control plane that ends every stream from when breakNow is called.
 func breakable(t *testing.T) (plane *xdstest.Plane, breakNow func()) {
@@ -389,24 +330,6 @@ func brokenLater(t *testing.T, more ...string) *process {
 	return p
 }
 
-var _ = effect("XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", func(t *testing.T) {
-	p := brokenLater(t, "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "60ms", "XDS_CLIENT_BACKOFF_MAX_INTERVAL", "1h",
-		"XDS_CLIENT_BACKOFF_JITTER", "false")
-	if got := p.awaitPauses(t, 4, streamBroke); !slices.Equal(got,
-		[]time.Duration{60 * ms, 120 * ms, 240 * ms, 480 * ms}) {
-		t.Errorf("pauses %v", got)
-	}
-})
-
-var _ = effect("XDS_CLIENT_BACKOFF_MAX_INTERVAL", func(t *testing.T) {
-	p := brokenLater(t, "XDS_CLIENT_BACKOFF_INITIAL_INTERVAL", "20ms", "XDS_CLIENT_BACKOFF_MAX_INTERVAL", "50ms",
-		"XDS_CLIENT_BACKOFF_JITTER", "false")
-	if got := p.awaitPauses(t, 5, streamBroke); !slices.Equal(got,
-		[]time.Duration{20 * ms, 40 * ms, 50 * ms, 50 * ms, 50 * ms}) {
-		t.Errorf("pauses %v", got)
-	}
-})
-
 // No pause is longer than the maximum, jittered or not, so that those here are 10 to 20 ms, and differ.
 var _ = effect("XDS_CLIENT_BACKOFF_JITTER", func(t *testing.T) {
 	f := func(jitter string, differ bool) {
@@ -432,26 +355,6 @@ var _ = effect("XDS_CLIENT_BACKOFF_RANDOM_FACTOR", func(t *testing.T) {
 	}
 	f("0.25", 15*ms, true)
 	f("0", 20*ms, false)
-})
-
-var _ = effect("XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", func(t *testing.T) {
-	plane := xdstest.New(t)
-	long := perYear(3)
-	for _, key := range []string{"a", "b", "c"} {
-		long.Descriptors = append(long.Descriptors, &rlsconf.RateLimitDescriptor{Key: strings.Repeat(key, 1000)})
-	}
-	plane.Set("1", long)
-	p := launch(t, "", follow(plane.Addr, "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "2000"))
-	p.log.await(t, "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES allows more", nil)
-	start(t, "", follow(plane.Addr, "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "4000"))
-	start(t, "", follow(plane.Addr))
-	// Unset is gRPC's 4 MiB; more is allowed where it is configured.
-	long = proto.CloneOf(long) // the plane may still be sending the other
-	long.Descriptors[1].Key = strings.Repeat("a", 5<<20)
-	plane.Set("2", long)
-	p = launch(t, "", follow(plane.Addr))
-	p.log.await(t, "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES allows more", nil)
-	start(t, "", follow(plane.Addr, "XDS_CLIENT_MAX_MSG_SIZE_IN_BYTES", "8000000"))
 })
 
 // guarded is a control plane that speaks TLS only, with rules, and that wants client certificates of

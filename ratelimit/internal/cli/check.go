@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"path/filepath"
@@ -14,20 +13,17 @@ import (
 	"gatehouse/ratelimit/internal/source"
 )
 
+const checkUsage = "usage: ratelimit check [-format json] [-merge_domain_configs] FILE|-|DIR ...\n" +
+	"       ratelimit check -settings [DIR]\n"
+
 // check loads files, standard input and folders as one set, as the daemon would, and reports every
 // problem of every file: exit 0 when all is well, 1 when not. It ignores the daemon's environment
 // unless -settings is given, which checks it too.
 func check(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
-	flags := flag.NewFlagSet("ratelimit check", flag.ContinueOnError)
-	flags.SetOutput(stderr)
-	flags.Usage = func() {
-		fmt.Fprintln(stderr,
-			"usage: ratelimit check [-format json] [-merge_domain_configs] FILE|-|DIR ...\n"+
-				"       ratelimit check -settings [DIR]")
-		flags.PrintDefaults()
-	}
+	flags := newFlags("check", checkUsage, stderr)
 	dir := flags.String("config_dir", "", "a folder, instead of `DIR`")
-	merge := flags.Bool("merge_domain_configs", false, "allow one domain in several files, as MERGE_DOMAIN_CONFIG does")
+	options := limits.Options{Settings: limits.Settings{NearRatio: 0.8}}
+	mergeFlag(flags, &options.Settings)
 	withSettings := flags.Bool("settings", false,
 		"check the settings in the environment too, with the certificates that they name, and the folder of theirs")
 	format := flags.String("format", "text", "text or json")
@@ -40,15 +36,14 @@ func check(ctx context.Context, args, environ []string, stdout, stderr io.Writer
 		return exitUsage
 	}
 	var files source.Settings
-	var memcached bool
 	if *withSettings {
 		c, ok := checkSettings(environ, stdout)
 		if !ok {
 			return exitFailed
 		}
 		files = c.Rules.Files
-		*merge = *merge || c.Counting.Limits.MergeDomains
-		memcached = c.Counting.Backend == config.BackendMemcache
+		options.MergeDomains = options.MergeDomains || c.Counting.Limits.MergeDomains
+		options.Memcached = c.Counting.Backend == config.BackendMemcache
 		switch {
 		case *dir != "" || flags.NArg() > 0:
 		case c.Rules.Type == config.TypeXDS:
@@ -79,12 +74,11 @@ func check(ctx context.Context, args, environ []string, stdout, stderr io.Writer
 	report := newCheckReport(text)
 	report.progress("checking rate limit configs...\n")
 	texts, ok := readRules(paths, files.IgnoreDotFiles, report)
-	_, warnings, err := rulefile.Load(ctx, texts,
-		limits.Options{Settings: limits.Settings{NearRatio: 0.8, MergeDomains: *merge}, Memcached: memcached})
+	_, warnings, err := rulefile.Load(ctx, texts, options)
 	report.loaded(warnings, err)
 	report.OK = ok && err == nil
 	if asJSON {
-		report.writeJSON(stdout)
+		writeJSON(stdout, report)
 	}
 	if !report.OK {
 		return exitFailed

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -51,11 +50,4 @@ func (r *checkReport) loaded(warnings []limits.Problem, err error) {
 	} else {
 		r.Problems = append(r.Problems, limits.Problem{Message: err.Error()})
 	}
-}
-
-func (r *checkReport) writeJSON(w io.Writer) {
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	e.SetEscapeHTML(false)
-	e.Encode(r)
 }

@@ -3,6 +3,8 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
+	"flag"
 	"fmt"
 	"io"
 	"net"
@@ -12,6 +14,7 @@ import (
 	"syscall"
 
 	"gatehouse/ratelimit/internal/daemon"
+	"gatehouse/ratelimit/internal/limits"
 	"gatehouse/shared/logging"
 )
 
@@ -65,7 +68,7 @@ func (p Program) run(ctx context.Context, args, environ []string, stdout, stderr
 	}
 	switch command {
 	case "serve":
-		if len(rest) == 1 && (rest[0] == "-h" || rest[0] == "-help" || rest[0] == "--help") {
+		if isHelp(rest) {
 			fmt.Fprint(stdout, usage)
 			return exitOK
 		}
@@ -104,4 +107,36 @@ func (p Program) run(ctx context.Context, args, environ []string, stdout, stderr
 	}
 	fmt.Fprintf(stderr, "ratelimit: there is no command %q\n%s", command, usage)
 	return exitUsage
+}
+
+// newFlags is the flags of a command, which print how it is used to stderr.
+func newFlags(command, usage string, stderr io.Writer) *flag.FlagSet {
+	flags := flag.NewFlagSet("ratelimit "+command, flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	if usage != "" {
+		flags.Usage = func() {
+			fmt.Fprint(stderr, usage)
+			flags.PrintDefaults()
+		}
+	}
+	return flags
+}
+
+// mergeFlag is the flag of the commands that load rules.
+func mergeFlag(flags *flag.FlagSet, s *limits.Settings) {
+	flags.BoolVar(&s.MergeDomains, "merge_domain_configs", false,
+		"allow one domain in several files, as MERGE_DOMAIN_CONFIG does")
+}
+
+// isHelp says that the arguments only ask how a command is used.
+func isHelp(args []string) bool {
+	return len(args) == 1 && (args[0] == "-h" || args[0] == "-help" || args[0] == "--help")
+}
+
+// writeJSON writes a report for programs.
+func writeJSON(w io.Writer, v any) {
+	e := json.NewEncoder(w)
+	e.SetIndent("", "  ")
+	e.SetEscapeHTML(false)
+	e.Encode(v)
 }

@@ -21,8 +21,7 @@ import (
 // client queries a running daemon once: exit 0 with an answer, whatever it says, 1 without
 // one, 2 on bad flags.
 func client(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	flags := flag.NewFlagSet("ratelimit client", flag.ContinueOnError)
-	flags.SetOutput(stderr)
+	flags := newFlags("client", "", stderr)
 	address := flags.String("dial_string", "localhost:8081", "server to ask, host:port")
 	domain := flags.String("domain", "", "rate limit `domain`")
 	var request requestFlags

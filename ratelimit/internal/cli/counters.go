@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -29,12 +28,7 @@ func counters(ctx context.Context, args, environ []string, stdout, stderr io.Wri
 		return exitUsage
 	}
 	command := "counters " + args[0]
-	flags := flag.NewFlagSet("ratelimit "+command, flag.ContinueOnError)
-	flags.SetOutput(stderr)
-	flags.Usage = func() {
-		fmt.Fprint(stderr, countersUsage)
-		flags.PrintDefaults()
-	}
+	flags := newFlags(command, countersUsage, stderr)
 	debugURL := flags.String("debug_url", defaultDebugURL,
 		"`URL` of the daemon's debug port; the token is DEBUG_TOKEN's")
 	domain := flags.String("domain", "", "rate limit `domain`")

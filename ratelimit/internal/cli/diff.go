@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"io"
 
@@ -14,15 +13,11 @@ const diffUsage = "usage: ratelimit diff [-format text|json] [-escaped] OLD NEW\
 
 // diff compares two sets of rules: exit 0 without a difference, 1 with some, 2 on bad usage or bad rules.
 func diff(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	flags := flag.NewFlagSet("ratelimit diff", flag.ContinueOnError)
-	flags.SetOutput(stderr)
-	flags.Usage = func() {
-		fmt.Fprint(stderr, diffUsage)
-		flags.PrintDefaults()
-	}
+	flags := newFlags("diff", diffUsage, stderr)
 	format := flags.String("format", "text", "text or json")
 	escaped := flags.Bool("escaped", false, "CACHE_KEY_FORMAT=escaped")
-	merge := flags.Bool("merge_domain_configs", false, "allow one domain in several files, as MERGE_DOMAIN_CONFIG does")
+	var options limits.Options
+	mergeFlag(flags, &options.Settings)
 	if err := flags.Parse(args); err != nil {
 		return flagExit(err)
 	}
@@ -33,17 +28,13 @@ func diff(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	var sets [2]*limits.Rules
 	for i := range sets {
 		var ok bool
-		options := limits.Options{Settings: limits.Settings{MergeDomains: *merge}}
 		if sets[i], ok = loadRules(ctx, "diff", flags.Arg(i), options, stderr); !ok {
 			return exitUsage
 		}
 	}
 	d := compareRules(sets[0].View(), sets[1].View(), *escaped)
 	if *format == "json" {
-		out := json.NewEncoder(stdout)
-		out.SetEscapeHTML(false)
-		out.SetIndent("", "  ")
-		out.Encode(d)
+		writeJSON(stdout, d)
 	} else {
 		d.print(stdout)
 	}

@@ -2,8 +2,6 @@ package cli
 
 import (
 	"context"
-	"encoding/json"
-	"flag"
 	"fmt"
 	"io"
 	"time"
@@ -13,17 +11,13 @@ import (
 	"gatehouse/ratelimit/internal/server"
 )
 
+const explainUsage = "usage: ratelimit explain -domain D -descriptors key=value,... [-descriptors ...] FILE|DIR\n"
+
 // explain prints each descriptor's walk through the rules of a file or a folder, and what several of them are
 // to each other as one request: exit 0 when an entry decides one, 1 when none does, 2 on bad usage or
 // rules. It contacts no daemon and counts nothing.
 func explain(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	flags := flag.NewFlagSet("ratelimit explain", flag.ContinueOnError)
-	flags.SetOutput(stderr)
-	flags.Usage = func() {
-		fmt.Fprintln(stderr,
-			"usage: ratelimit explain -domain D -descriptors key=value,... [-descriptors ...] FILE|DIR")
-		flags.PrintDefaults()
-	}
+	flags := newFlags("explain", explainUsage, stderr)
 	domain := flags.String("domain", "", "rate limit `domain`")
 	var descriptors [][]rls.Entry
 	flags.Func("descriptors", "one descriptor, `key=value,key=value`; repeat for more", func(text string) error {
@@ -31,9 +25,10 @@ func explain(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		descriptors = append(descriptors, entries)
 		return err
 	})
-	merge := flags.Bool("merge_domain_configs", false, "allow one domain in several files, as MERGE_DOMAIN_CONFIG does")
-	prefix := flags.String("cache_key_prefix", "", "CACHE_KEY_PREFIX of the daemon")
-	escaped := flags.Bool("escaped", false, "CACHE_KEY_FORMAT=escaped")
+	var options limits.Options
+	mergeFlag(flags, &options.Settings)
+	flags.StringVar(&options.KeyPrefix, "cache_key_prefix", "", "CACHE_KEY_PREFIX of the daemon")
+	flags.BoolVar(&options.EscapedKeys, "escaped", false, "CACHE_KEY_FORMAT=escaped")
 	format := flags.String("format", "text", "text or json")
 	if err := flags.Parse(args); err != nil {
 		return flagExit(err)
@@ -45,10 +40,6 @@ func explain(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	if len(descriptors) == 0 {
 		descriptors = [][]rls.Entry{nil}
 	}
-	options := limits.Options{
-		Settings:    limits.Settings{MergeDomains: *merge, KeyPrefix: *prefix},
-		EscapedKeys: *escaped,
-	}
 	rules, ok := loadRules(ctx, "explain", flags.Arg(0), options, stderr)
 	if !ok {
 		return exitUsage
@@ -59,10 +50,7 @@ func explain(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		shown = x.Descriptors[0]
 	}
 	if *format == "json" {
-		e := json.NewEncoder(stdout)
-		e.SetIndent("", "  ")
-		e.SetEscapeHTML(false)
-		e.Encode(shown)
+		writeJSON(stdout, shown)
 	} else {
 		fmt.Fprint(stdout, x.Text())
 	}

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -15,17 +14,13 @@ const replayUsage = "usage: ratelimit replay -rules NEW [-against OLD] [-top 20]
 // replay decides recorded requests by a set of rules, or by two to compare them, and prints what each rule would have
 // passed and limited: exit 0, 2 on bad usage, bad rules or a recording that cannot be read. It contacts no daemon.
 func replay(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	flags := flag.NewFlagSet("ratelimit replay", flag.ContinueOnError)
-	flags.SetOutput(stderr)
-	flags.Usage = func() {
-		fmt.Fprint(stderr, replayUsage)
-		flags.PrintDefaults()
-	}
+	flags := newFlags("replay", replayUsage, stderr)
 	newer := flags.String("rules", "", "`file` or folder of the rules to decide by")
 	older := flags.String("against", "", "`file` or folder of rules to compare them with")
 	top := flags.Int("top", 20,
 		"`number` of descriptors to list that are limited most often; with -against, that are newly limited")
-	merge := flags.Bool("merge_domain_configs", false, "allow one domain in several files, as MERGE_DOMAIN_CONFIG does")
+	var options limits.Options
+	mergeFlag(flags, &options.Settings)
 	if err := flags.Parse(args); err != nil {
 		return flagExit(err)
 	}
@@ -42,8 +37,7 @@ func replay(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		if path == "" {
 			continue
 		}
-		rules, ok := loadRules(ctx, "replay", path, limits.Options{Settings: limits.Settings{MergeDomains: *merge}},
-			stderr)
+		rules, ok := loadRules(ctx, "replay", path, options, stderr)
 		if !ok {
 			return exitUsage
 		}

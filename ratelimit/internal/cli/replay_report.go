@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"fmt"
 	"io"
+	"maps"
 	"slices"
 	"strings"
 	"text/tabwriter"
@@ -44,11 +45,9 @@ func (r *replayer) write(w io.Writer, top int) {
 
 // writeTallies prints the table of rules: the names of all sets, each with its row of every set and the difference.
 func (r *replayer) writeTallies(w io.Writer) {
-	names := map[string]bool{}
+	names := map[string]*tally{}
 	for _, s := range r.sets {
-		for name := range s.tallies {
-			names[name] = true
-		}
+		maps.Copy(names, s.tallies)
 	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	set := ""
@@ -57,12 +56,7 @@ func (r *replayer) writeTallies(w io.Writer) {
 	}
 	fmt.Fprintf(t, "rule%s\trequests\thits\tpassed\tlimited\n", set)
 	r.writeRows(t, "all requests", func(s *replaySet) tally { return s.total })
-	var sorted []string
-	for name := range names {
-		sorted = append(sorted, name)
-	}
-	slices.Sort(sorted)
-	for _, name := range sorted {
+	for _, name := range slices.Sorted(maps.Keys(names)) {
 		r.writeRows(t, visibleRule(name), func(s *replaySet) tally {
 			if t := s.tallies[name]; t != nil {
 				return *t
@@ -116,11 +110,7 @@ func (r *replayer) writeLimited(w io.Writer, top int) {
 	if top == 0 || len(r.limited) == 0 {
 		return
 	}
-	var list []*limitedDescriptor
-	for _, d := range r.limited {
-		list = append(list, d)
-	}
-	slices.SortFunc(list, func(a, b *limitedDescriptor) int {
+	list := slices.SortedFunc(maps.Values(r.limited), func(a, b *limitedDescriptor) int {
 		return cmp.Or(cmp.Compare(b.times, a.times),
 			strings.Compare(descriptorText(a.domain, a.entries), descriptorText(b.domain, b.entries)))
 	})

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/counter/memory"
 	"gatehouse/ratelimit/internal/limits"
 	"gatehouse/ratelimit/internal/rls"
@@ -133,7 +134,7 @@ func (r *replayer) noteLimited(domain string, entries []rls.Entry) {
 func (s *replaySet) decide(ctx context.Context, one *recorded) error {
 	s.now = one.at
 	s.call.Request = one.request
-	return s.service.Decide(ctx, &s.call)
+	return s.service.Decide(ctx, &s.call, s.service.Now())
 }
 
 // count adds the answer to the request that was decided last.
@@ -149,7 +150,7 @@ func (s *replaySet) count() {
 		default:
 			n = uint64(max(request.HitsAddend, 1))
 		}
-		hits = addHits(hits, n)
+		hits = counter.Saturate(hits, n)
 		if rule := s.call.Rule(i); rule != nil {
 			s.tally(rule).add(n, s.call.Response.Statuses[i].Code)
 		} else if domain == nil || domain.Outcome(d.Entries).Unmatched() {
@@ -175,18 +176,10 @@ func (s *replaySet) tally(rule *limits.Rule) *tally {
 
 func (t *tally) add(hits uint64, code rls.Code) {
 	t.requests++
-	t.hits = addHits(t.hits, hits)
+	t.hits = counter.Saturate(t.hits, hits)
 	if code == rls.OverLimit {
 		t.limited++
 	} else {
 		t.passed++
 	}
-}
-
-// addHits adds up to the greatest number: requests say themselves how many hits they are.
-func addHits(a, b uint64) uint64 {
-	if a > math.MaxUint64-b {
-		return math.MaxUint64
-	}
-	return a + b
 }

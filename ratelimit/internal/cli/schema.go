@@ -15,7 +15,7 @@ var rulesSchema string
 // schema is the command of that name.
 func schema(args []string, stdout, stderr io.Writer) int {
 	if len(args) > 0 {
-		if len(args) == 1 && (args[0] == "-h" || args[0] == "-help" || args[0] == "--help") {
+		if isHelp(args) {
 			fmt.Fprintln(stdout, "usage: ratelimit schema   print the JSON Schema of rule files")
 			return exitOK
 		}

@@ -2,7 +2,6 @@ package cli
 
 import (
 	"context"
-	"flag"
 	"fmt"
 	"io"
 	"net/http"
@@ -13,8 +12,7 @@ import (
 // tap prints the decisions of a running daemon as they are made, lines of JSON: exit 0 at the end of its time, or when
 // it or the daemon is stopped, 1 when there is no answer or it breaks off, 2 on bad usage.
 func tap(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
-	flags := flag.NewFlagSet("ratelimit tap", flag.ContinueOnError)
-	flags.SetOutput(stderr)
+	flags := newFlags("tap", "", stderr)
 	debugURL := flags.String("debug_url", defaultDebugURL,
 		"`URL` of the daemon's debug port; the token is DEBUG_TOKEN's")
 	domain := flags.String("domain", "", "only requests for this `domain`")

@@ -198,6 +198,9 @@ func (c *Config) checkListeners(r *settings.Report) {
 			r.Warn("GRPC_UDS_MODE has no effect without GRPC_UDS")
 		}
 	}
+	if l.GRPC.Reflection && l.GRPCServer == "native" {
+		r.Warn("GRPC_REFLECTION=true has no effect with GRPC_SERVER=native")
+	}
 	checkDebugToken(r, l.Debug.Token)
 	for i, a := range all {
 		for _, b := range all[i+1:] {

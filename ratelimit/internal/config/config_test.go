@@ -318,6 +318,8 @@ func TestConfig_warnings(t *testing.T) {
 	f(least+"CONFIG_TYPE=GRPC_XDS_SOTW XDS_CLIENT_BACKOFF_MAX_INTERVAL=5s",
 		"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL=10s is longer than XDS_CLIENT_BACKOFF_MAX_INTERVAL=5s, which counts "+
 			"once a set was accepted")
+	f(least+"GRPC_REFLECTION=true", "GRPC_REFLECTION=true has no effect with GRPC_SERVER=native")
+	f(least + "GRPC_REFLECTION=true GRPC_SERVER=grpc-go")
 	f(least+"GRPC_SERVER_TLS_CERT=/c", "GRPC_SERVER_TLS_CERT has no effect without GRPC_SERVER_USE_TLS=true")
 	f(least+"GRPC_CLIENT_TLS_CACERT=/ca GRPC_CLIENT_TLS_SAN=a.test",
 		"GRPC_CLIENT_TLS_CACERT and GRPC_CLIENT_TLS_SAN have no effect without GRPC_SERVER_USE_TLS=true: without TLS "+

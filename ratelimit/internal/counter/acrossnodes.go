@@ -18,7 +18,7 @@ func AddAcrossNodes(ctx context.Context, req *Request, add func(context.Context,
 	if err := add(ctx, &looks); err != nil {
 		return err
 	}
-	if judgeStop(req.Hits, looks.Hits) {
+	if JudgeStop(req.Hits, looks.Hits, false) {
 		return nil
 	}
 	writes := Request{Now: req.Now, Stop: StopEach}
@@ -38,21 +38,13 @@ func AddAcrossNodes(ctx context.Context, req *Request, add func(context.Context,
 	held := false
 	for i, at := range at {
 		h := &req.Hits[at]
-		h.takeTotal(&writes.Hits[i])
+		h.TakeAnswer(&writes.Hits[i])
 		held = held || h.IsOver() && !h.Shadow
 	}
 	if held {
 		giveBack(ctx, req, at, add)
 	}
 	return nil
-}
-
-// takeTotal copies what another hit says of the counter.
-func (h *Hit) takeTotal(from *Hit) {
-	h.After = from.After
-	if h.Algorithm != FixedWindow {
-		h.Refused, h.State = from.Refused, from.State
-	}
 }
 
 // giveBack undoes the hits at those places that were written though another one went over. It does so
@@ -71,20 +63,21 @@ func giveBack(ctx context.Context, req *Request, written []int, add func(context
 	}
 	for i, at := range at {
 		h := &req.Hits[at]
-		h.takeTotal(&back.Hits[i])
-		h.Spared = true
+		h.TakeAnswer(&back.Hits[i])
 		for j := range back.Hits[i+1:] { // the same key later in this request: without that, too
 			if later := &back.Hits[i+1+j]; string(later.Key) == string(h.Key) {
-				h.takeTotal(later)
+				h.TakeAnswer(later)
 			}
 		}
+		h.Spared = true
 	}
 }
 
-// judgeStop works out what becomes of each hit when the counters stand where looks found them. held:
-// one that is not in shadow mode would go over, so that nothing is written.
-func judgeStop(hits, looks []Hit) (held bool) {
-	would := make([]int64, len(hits)) // the total after each hit, without those that go over
+// JudgeStop works out what becomes of each hit when the counters stand where looks found them. held:
+// one that is not in shadow mode would go over, so that nothing is written; or known is true, because one of no counter
+// is over.
+func JudgeStop(hits, looks []Hit, known bool) (held bool) {
+	held = known
 	for i := range hits {
 		h := &hits[i]
 		if h.Algorithm != FixedWindow {
@@ -100,17 +93,14 @@ func judgeStop(hits, looks []Hit) (held bool) {
 			continue
 		}
 		before := looks[i].After
-		for j := i - 1; j >= 0; j-- { // the same key earlier in this request
-			if string(hits[j].Key) == string(h.Key) {
-				before = would[j]
+		for j := i - 1; j >= 0; j-- { // the same key earlier in this request; a hit that goes over is never written
+			if string(hits[j].Key) == string(h.Key) && !hits[j].Over(hits[j].After) {
+				before = hits[j].After
 				break
 			}
 		}
 		h.After, h.Spared = h.Apply(before), false
-		if would[i] = h.After; h.Over(h.After) {
-			would[i] = before
-			held = held || !h.Shadow
-		}
+		held = held || h.Over(h.After) && !h.Shadow
 	}
 	for i := range hits {
 		h := &hits[i]

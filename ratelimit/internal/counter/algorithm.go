@@ -234,7 +234,7 @@ func (m *Meter) giveBack(s *State, n uint64, c *Change) (changed bool) {
 		return false
 	}
 	if n >= m.Capacity() { // n × Window may have more bits than there are
-		s.At, s.Rest = s.Now, 0
+		s.At, s.Rest = 0, 0
 		return true
 	}
 	_, limit := m.bounded()
@@ -245,8 +245,8 @@ func (m *Meter) giveBack(s *State, n uint64, c *Change) (changed bool) {
 	} else {
 		s.At, s.Rest = s.At-1, uint32(uint64(s.Rest)+limit-uint64(t))
 	}
-	if s.At < s.Now {
-		s.At, s.Rest = s.Now, 0
+	if m.Empty(s) {
+		s.At, s.Rest = 0, 0 // as if it had never been used, also for a clock that goes back
 	}
 	return true
 }

@@ -118,13 +118,10 @@ type Hit struct {
 // Apply is the total after the hit: saturating at 2^63-1, never below 0.
 func (h *Hit) Apply(total int64) int64 {
 	n := int64(min(h.N, math.MaxInt64))
-	switch {
-	case h.Refund:
+	if h.Refund {
 		return max(0, total-n)
-	case total > math.MaxInt64-n:
-		return math.MaxInt64
 	}
-	return total + n
+	return Saturate(total, n)
 }
 
 // Over says whether the total is above the limit the hit is judged against. Refunds are never over.
@@ -146,12 +143,16 @@ func (h *Hit) TakeAnswer(from *Hit) {
 	}
 }
 
-// Saturate is a + b, at most 2^63-1. Neither is negative.
-func Saturate(a, b int64) int64 {
-	if a > math.MaxInt64-b {
-		return math.MaxInt64
+// Saturate is a + b, at most the greatest number of its type. Neither is negative.
+func Saturate[N int64 | uint64](a, b N) N {
+	if sum := a + b; sum >= a {
+		return sum
 	}
-	return a + b
+	most := ^N(0)
+	if most < 0 {
+		most = math.MaxInt64
+	}
+	return most
 }
 
 // ExpirySlack is how many seconds a key outlives its window, for instances whose clocks differ.

@@ -94,7 +94,7 @@ func (d *daemon) openListeners(ctx context.Context, l *listeners) (err error) {
 		return fmt.Errorf("HOST, PORT: %w", err)
 	}
 	l.grpc = server.NewFront(server.GRPCOptions{
-		GRPCSettings: c.GRPC, Native: c.GRPCServer == "native",
+		GRPCSettings: c.GRPC, Native: c.GRPCServer == "native", Memory: d.forPeers,
 		Service: d.service, Health: d.health, Stats: d.stats, Log: d.log, TLS: d.tls, Tracing: d.traceListeners,
 	})
 	api := server.NewHTTP(server.HTTPOptions{

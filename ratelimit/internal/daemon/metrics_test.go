@@ -100,6 +100,7 @@ func (noStore) ActiveConns() int64 { return 0 }
 func (noStore) TotalConns() int64  { return 0 }
 func (noStore) LocalCloses() int64 { return 0 }
 func (noStore) Open() bool         { return false }
+func (noStore) Flapping() bool     { return false }
 
 // listNames reads the names of a cell: `a.b`, `.c` for a sibling of the last one, or `a.` and then
 // words that continue it.

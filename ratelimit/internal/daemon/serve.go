@@ -122,9 +122,10 @@ func newDaemon(o Options) (*daemon, error) {
 	for _, w := range settings.Brief() {
 		log.Warn(w)
 	}
+	forPeers := memlimit.Limit() / 8 // before the heap's floor lowers the limit
 	memlimit.KeepHeapFloor(c.Process.HeapFloor)
 
-	d := &daemon{config: c, log: log, health: server.NewHealth(), resolver: o.Resolver}
+	d := &daemon{config: c, forPeers: forPeers, log: log, health: server.NewHealth(), resolver: o.Resolver}
 	d.stats = stats.NewRegistry(stats.Options{Settings: c.Stats.Registry, Log: log})
 	d.stats.GoRuntime()
 	d.makePage()
@@ -145,6 +146,7 @@ type daemon struct {
 	log      *slog.Logger
 	resolver *net.Resolver // of MCACHE_SRV; nil: the host's
 	stats    *stats.Registry
+	forPeers int64 // bytes that peers may make the gRPC front keep
 	health   *server.Health
 	hup      <-chan os.Signal
 	service  *service.Service

@@ -162,12 +162,14 @@ func (d *daemon) poolStats(pool string, kv redis.Store) {
 	d.stats.GaugeFunc(pool+".cx_active", kv.ActiveConns)
 	d.stats.CounterFunc(pool+".cx_total", func() uint64 { return uint64(kv.TotalConns()) })
 	d.stats.CounterFunc(pool+".cx_local_close", func() uint64 { return uint64(kv.LocalCloses()) })
-	d.stats.GaugeFunc(pool+".breaker_open", func() int64 {
-		if kv.Open() {
-			return 1
-		}
-		return 0
-	})
+	for name, is := range map[string]func() bool{".breaker_open": kv.Open, ".breaker_flapping": kv.Flapping} {
+		d.stats.GaugeFunc(pool+name, func() int64 {
+			if is() {
+				return 1
+			}
+			return 0
+		})
+	}
 }
 
 // storeWithCerts is a store that closes its certificate files after itself.
@@ -176,10 +178,10 @@ type storeWithCerts struct {
 	closeCerts func()
 }
 
-// Starter implements counter.Starting where the store does.
-func (s *storeWithCerts) Starter(req *counter.Request) counter.Starter {
-	if store, ok := s.Store.(counter.Starting); ok {
-		return store.Starter(req)
+// Async implements counter.AsyncStore where the store does.
+func (s *storeWithCerts) Async(req *counter.Request) counter.Async {
+	if store, ok := s.Store.(counter.AsyncStore); ok {
+		return store.Async(req)
 	}
 	return nil
 }

@@ -162,7 +162,7 @@ func (w *walk) ask(cell string) string {
 	for range times {
 		c = service.Call{}
 		c.Request = w.request(cell)
-		if err := w.service.Decide(w.t.Context(), &c); err != nil {
+		if err := w.service.Decide(w.t.Context(), &c, w.service.Now()); err != nil {
 			return "error: " + err.Error()
 		}
 	}

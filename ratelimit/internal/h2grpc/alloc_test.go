@@ -59,11 +59,20 @@ func envoyCalls(t testing.TB, first uint32, n int) []byte {
 			http2.HeadersFrameParam{StreamID: id, BlockFragment: block.Bytes(), EndHeaders: true}); err != nil {
 			t.Fatal(err)
 		}
-		if err := framer.WriteData(id, true, appendMessage(nil, message)); err != nil {
+		if err := framer.WriteData(id, true, grpcMessage(message)); err != nil {
 			t.Fatal(err)
 		}
 	}
 	return frames.Bytes()
+}
+
+// grpcMessage puts the prefix of gRPC before a message.
+func grpcMessage(b []byte) []byte {
+	sealed, err := (&stream{}).seal(append(beginMessage(nil), b...), 0)
+	if err != nil {
+		panic(err)
+	}
+	return sealed
 }
 
 // TestAllocs: a call costs none, on the in-process store, whether its frames come together or in two reads.

@@ -2,7 +2,6 @@ package h2grpc
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"time"
 
@@ -22,7 +21,9 @@ type Call struct {
 	deadline time.Time
 	kept     int  // bytes of body that are accounted for, of a long one
 	begun    bool // what needs no store is decided
-	started  counter.Started
+	started  counter.Pending
+	ctx      context.Context // of the span
+	end      func(*refusal)  // ends the span
 }
 
 var calls = sync.Pool{New: func() any { return new(Call) }}
@@ -30,7 +31,7 @@ var calls = sync.Pool{New: func() any { return new(Call) }}
 // release gives x back. Nothing of it may be used afterwards.
 func (x *Call) release() {
 	if x.kept > 0 {
-		x.conn.server.buffer(-x.kept)
+		x.conn.server.account.used.Add(-int64(x.kept))
 		x.kept = 0
 	}
 	x.Request.Reset()
@@ -38,8 +39,8 @@ func (x *Call) release() {
 	if cap(x.body) > bufferBytes {
 		x.body = nil
 	}
-	x.conn, x.stream, x.deadline, x.begun = nil, nil, time.Time{}, false
-	x.started = counter.Started{}
+	x.conn, x.stream, x.deadline, x.begun, x.ctx, x.end = nil, nil, time.Time{}, false, nil, nil
+	x.started = counter.Pending{}
 	calls.Put(x)
 }
 
@@ -48,56 +49,47 @@ func (x *Call) release() {
 func (c *conn) decide(s *stream, message []byte) {
 	x := calls.Get().(*Call)
 	x.conn, x.stream = c, s
-	x.body = append(x.body[:0], message...)
-	if len(message) > bufferBytes {
-		x.kept = len(message)
-		if !c.server.buffer(x.kept) {
+	x.ctx, x.end = c.startSpan(s)
+	if len(message) <= bufferBytes {
+		x.body = append(x.body[:0], message...)
+	} else {
+		x.body, x.kept = message, cap(message) // the stream's own, or decompressed for it
+		if c.server.account.used.Add(int64(x.kept)); !c.server.relieve() {
 			c.server.refused(reasonBuffered)
-			c.work.bundle.refuse(s, s.refusal(codes.ResourceExhausted, "too many long messages"))
-			x.release()
+			c.in.work.bundle.finish(x, s.refusal(codes.ResourceExhausted, "too many long messages"))
 			return
 		}
 	}
 	if s.header.timed {
-		x.deadline = c.now.Add(s.header.timeout)
+		x.deadline = c.in.now.Add(s.header.timeout)
 	}
 	o := &c.server.o
 	if err := x.Request.Unmarshal(x.body); err != nil {
 		o.Service.NoteRefused(service.Malformed, err)
-		c.work.bundle.refuse(s,
+		c.in.work.bundle.finish(x,
 			s.refusal(codes.Internal, "grpc: failed to unmarshal the received message: "+err.Error()))
-		x.release()
 		return
 	}
 	if o.Service.Cost(len(x.body)) > costly {
 		c.flushBundle()
-		c.work.costly = append(c.work.costly, x)
+		c.in.work.costly = append(c.in.work.costly, x)
 		return
 	}
-	asks, ended := c.server.begin(x, c.arrived)
-	switch {
-	case ended != nil:
-		c.work.bundle.refuse(s, ended)
-	case asks:
-		c.work.waiting = append(c.work.waiting, x)
-		return
-	default:
-		c.work.bundle.reply(x)
+	if asks, ended := c.server.begin(x, c.in.arrived); asks {
+		c.in.work.waiting = append(c.in.work.waiting, x)
+	} else {
+		c.in.work.bundle.finish(x, ended)
 	}
-	x.release()
 }
 
-// begin decides as much as needs no store; asks says that one has to be called. A store that answers at once is.
+// begin decides as much as needs no store; asks says that one has to be called.
 func (s *Server) begin(x *Call, now time.Time) (asks bool, ended *refusal) {
 	defer func() {
 		if p := recover(); p != nil {
 			asks, ended = false, s.panicked(x, p)
 		}
 	}()
-	asks, err := s.o.Service.Begin(&x.Call, now)
-	if err == nil && asks && s.o.Service.Immediate() {
-		asks, err = false, s.o.Service.Ask(context.Background(), &x.Call)
-	}
+	asks, err := s.o.Service.Begin(x.ctx, &x.Call, now)
 	if asks {
 		x.begun = true
 		return true, nil
@@ -113,7 +105,7 @@ func (s *Server) ask(x *Call) (ended *refusal) {
 			ended = s.panicked(x, p)
 		}
 	}()
-	ctx := context.Background()
+	ctx := x.ctx
 	if !x.deadline.IsZero() {
 		var cancel context.CancelFunc
 		ctx, cancel = context.WithDeadline(ctx, x.deadline)
@@ -135,35 +127,46 @@ func (s *Server) refusalOf(x *Call, err error) *refusal {
 	if err == nil {
 		return nil
 	}
-	if r, ok := errors.AsType[*service.Refusal](err); ok {
-		return x.stream.refusal(refusalCodes[r.Kind], r.Msg)
-	}
-	return x.stream.refusal(codes.Internal, "internal error")
-}
-
-var refusalCodes = map[service.Kind]codes.Code{
-	service.Invalid:     codes.InvalidArgument,
-	service.Unavailable: codes.Unavailable,
-	service.TimedOut:    codes.DeadlineExceeded,
+	return x.stream.refusal(service.GRPCStatus(err))
 }
 
 // panicked answers a call whose decision panicked.
 func (s *Server) panicked(x *Call, p any) *refusal {
 	s.o.Panicked(p)
-	return x.stream.refusal(codes.Internal, "internal error")
+	return x.stream.refusal(service.GRPCStatus(nil))
 }
 
-// reply appends a call's answer.
-func (b *bundle) reply(x *Call) {
-	from := len(b.text)
-	text, err := x.Response.Append(b.text)
+// finish appends the answer to a call, or its refusal, and gives the call back.
+func (b *bundle) finish(x *Call, ended *refusal) {
+	if ended == nil {
+		from := len(b.text)
+		text, err := x.Response.Append(beginMessage(b.text))
+		b.text = text
+		b.add(x.stream, from, err)
+	} else {
+		b.refuse(x.stream, ended)
+	}
+	x.end(ended)
+	x.release()
+}
+
+// drop gives back a call that is not served.
+func (x *Call) drop() {
+	x.end(&refusal{code: codes.Unavailable, message: "too many calls"})
+	x.release()
+}
+
+// add appends an answer whose message, behind the place of its prefix, is the text from an offset on.
+func (b *bundle) add(s *stream, from int, err error) {
+	if err == nil {
+		b.text, err = s.seal(b.text, from)
+	}
 	if err != nil {
-		b.text = text[:from]
-		b.refuse(x.stream, x.stream.refusal(codes.Internal, "grpc: error while marshaling: "+err.Error()))
+		b.text = b.text[:from]
+		b.refuse(s, s.refusal(codes.Internal, "grpc: error while marshaling: "+err.Error()))
 		return
 	}
-	b.text = text
-	b.answers = append(b.answers, answer{stream: x.stream, from: from, to: len(text)})
+	b.answers = append(b.answers, answer{stream: s, from: from, to: len(b.text)})
 }
 
 func (b *bundle) refuse(s *stream, r *refusal) {

@@ -60,11 +60,14 @@ func (e *encoder) begin(dst []byte) []byte {
 	return dst
 }
 
-// headers appends the block before an answer's message.
-func (e *encoder) headers(dst []byte, sub string) []byte {
+// headers appends the block before an answer's message to a request with that header.
+func (e *encoder) headers(dst []byte, h *header) []byte {
 	dst = append(e.begin(dst), 0x80|staticStatus200)
-	if sub != "" {
-		return appendField(dst, staticContentType, "", subtype(sub))
+	if h.encoding != "" {
+		dst = appendField(dst, 0, "grpc-encoding", h.encoding)
+	}
+	if h.subtype != "" {
+		return appendField(dst, staticContentType, "", subtype(h.subtype))
 	}
 	if e.indexed {
 		return append(dst, 0x80|63)
@@ -99,26 +102,15 @@ func (e *encoder) refusal(dst []byte, r *refusal) []byte {
 		dst = appendField(dst, staticStatus200, "", strconv.Itoa(r.status))
 	}
 	dst = appendField(dst, staticContentType, "", subtype(r.subtype))
-	dst = appendField(dst, 0, statusName, strconv.Itoa(int(r.code)))
-	dst = appendField(dst, 0, messageName, percentEncode(r.message))
-	if r.accepts != "" {
-		dst = appendField(dst, 0, "grpc-accept-encoding", r.accepts)
-	}
-	return dst
+	return r.appendStatus(dst)
 }
 
-// block appends fields of another method's answer.
-func (e *encoder) block(dst []byte, status int, h http.Header) []byte {
-	dst = e.begin(dst)
-	if status != 0 {
-		dst = appendField(dst, staticStatus200, "", strconv.Itoa(status))
-	}
-	for name, values := range h {
-		for _, v := range values {
-			dst = appendField(dst, 0, strings.ToLower(name), v)
-		}
-	}
-	return dst
+// failure appends the block behind the messages of an answer that ends with a refusal.
+func (e *encoder) failure(dst []byte, r *refusal) []byte { return r.appendStatus(e.begin(dst)) }
+
+func (r *refusal) appendStatus(dst []byte) []byte {
+	dst = appendField(dst, 0, statusName, strconv.Itoa(int(r.code)))
+	return appendField(dst, 0, messageName, percentEncode(r.message))
 }
 
 // subtype is the content type of an answer to a request of application/grpc+sub.
@@ -135,7 +127,6 @@ type refusal struct {
 	code    codes.Code
 	message string
 	subtype string
-	accepts string // grpc-accept-encoding
 }
 
 // appendField appends a literal field without indexing. Its name is that of a static entry, or literal for index 0.

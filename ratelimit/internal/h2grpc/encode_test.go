@@ -3,7 +3,6 @@ package h2grpc
 import (
 	"fmt"
 	"math/rand/v2"
-	"net/http"
 	"net/http/httptest"
 	"slices"
 	"strings"
@@ -24,10 +23,10 @@ func TestEncoder(t *testing.T) {
 	}
 	steps := []step{
 		{func(e *encoder) []byte {
-			return e.headers(nil, "")
+			return e.headers(nil, &header{})
 		}, []hpack.HeaderField{field(":status", "200"), field("content-type", "application/grpc")}},
 		{func(e *encoder) []byte {
-			return e.headers(nil, "proto")
+			return e.headers(nil, &header{subtype: "proto"})
 		}, []hpack.HeaderField{field(":status", "200"), field("content-type", "application/grpc+proto")}},
 		{func(e *encoder) []byte { return e.trailers(nil) }, []hpack.HeaderField{field("grpc-status", "0")}},
 		{func(e *encoder) []byte {
@@ -35,15 +34,16 @@ func TestEncoder(t *testing.T) {
 		}, []hpack.HeaderField{field(":status", "200"), field("content-type", "application/grpc+proto"),
 			field("grpc-status", "13"), field("grpc-message", "50 %25")}},
 		{func(e *encoder) []byte {
-			return e.refusal(nil, &refusal{status: 415, code: codes.InvalidArgument, message: strings.Repeat("x", 300),
-				accepts: "gzip"})
+			return e.refusal(nil, &refusal{status: 415, code: codes.InvalidArgument, message: strings.Repeat("x", 300)})
 		}, []hpack.HeaderField{field(":status", "415"), field("content-type", "application/grpc"), field("grpc-status",
-			"3"), field("grpc-message", strings.Repeat("x", 300)), field("grpc-accept-encoding", "gzip")}},
-		{func(e *encoder) []byte { return e.block(nil, 200, http.Header{"Content-Type": {"a", "b"}}) },
-			[]hpack.HeaderField{field(":status", "200"), field("content-type", "a"), field("content-type", "b")}},
+			"3"), field("grpc-message", strings.Repeat("x", 300))}},
 		{func(e *encoder) []byte {
-			return e.block(nil, 0, http.Header{"Grpc-Status": {"0"}})
-		}, []hpack.HeaderField{field("grpc-status", "0")}},
+			return e.headers(nil, &header{encoding: "gzip"})
+		}, []hpack.HeaderField{field(":status", "200"), field("grpc-encoding", "gzip"),
+			field("content-type", "application/grpc")}},
+		{func(e *encoder) []byte {
+			return e.failure(nil, &refusal{code: codes.Canceled, message: "ended"})
+		}, []hpack.HeaderField{field("grpc-status", "1"), field("grpc-message", "ended")}},
 	}
 	sizes := []int{0, 50, 59, 60, 103, 104, 105, 200, tableSize, 1 << 16}
 	f := func(seed uint64, first int) {
@@ -110,8 +110,8 @@ func TestEncoder(t *testing.T) {
 // TestEncoder_short: what nearly all answers have costs two bytes and one.
 func TestEncoder_short(t *testing.T) {
 	e := newEncoder()
-	e.trailers(e.headers(nil, ""))
-	if h, tr := e.headers(nil, ""), e.trailers(nil); len(h) != 2 || len(tr) != 1 {
+	e.trailers(e.headers(nil, &header{}))
+	if h, tr := e.headers(nil, &header{}), e.trailers(nil); len(h) != 2 || len(tr) != 1 {
 		t.Errorf("headers %x, trailers %x", h, tr)
 	}
 }

@@ -2,15 +2,11 @@ package h2grpc
 
 import "time"
 
-// Buffered is how many bytes of unfinished messages are accounted for.
-func (s *Server) Buffered() int64 { return s.buffered.Load() }
+// Buffered is how many bytes are accounted for that peers make the server keep.
+func (s *Server) Buffered() int64 { return s.account.used.Load() }
 
-// Exchanges is how many calls of other methods run.
-func (s *Server) Exchanges() int {
-	s.exchanges.mu.Lock()
-	defer s.exchanges.mu.Unlock()
-	return s.exchanges.all
-}
+// Watches is how many health watches are open.
+func (s *Server) Watches() int { return int(s.watches.Load()) }
 
 // Conns is how many connections there are.
 func (s *Server) Conns() int {

@@ -3,8 +3,11 @@ package h2grpc
 import (
 	"context"
 	"net"
-	"net/http"
+	"os"
+	"syscall"
 	"testing"
+
+	"google.golang.org/grpc/health"
 
 	"gatehouse/ratelimit/internal/counter/memory"
 	"gatehouse/ratelimit/internal/limits"
@@ -17,9 +20,17 @@ import (
 func newFed(t testing.TB) (*conn, *recorder) {
 	t.Helper()
 	s := newTestServer(t)
-	near, far := net.Pipe()
-	t.Cleanup(func() { near.Close(); far.Close() })
-	s.exchanges.all = exchangesInAll // no goroutines
+	ends, err := syscall.Socketpair(syscall.AF_UNIX, syscall.SOCK_STREAM, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	file, far := os.NewFile(uintptr(ends[0]), ""), os.NewFile(uintptr(ends[1]), "")
+	near, err := net.FileConn(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { near.Close(); file.Close(); far.Close() })
+	s.watches.Store(watchesInAll) // no goroutines
 	c := newConn(s, near)
 	out := &recorder{}
 	c.wire, c.out.wire = out, out
@@ -42,7 +53,7 @@ func newTestServer(t testing.TB) *Server {
 	svc.SetRules(rules)
 	return New(Options{
 		Service: svc, Path: testPath, Stats: registry, MaxStreams: 1024, MinPing: 1,
-		Other:    http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(http.StatusNotFound) }),
+		Health:   health.NewServer(),
 		Panicked: func(p any) { t.Errorf("panic: %v", p) },
 	})
 }

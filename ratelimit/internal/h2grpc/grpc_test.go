@@ -3,7 +3,6 @@ package h2grpc_test
 import (
 	"bytes"
 	"fmt"
-	"net/http"
 	"strings"
 	"testing"
 
@@ -334,8 +333,8 @@ func checkHealth() []byte {
 	return message(b)
 }
 
-// TestOtherMethods: health checks and watches, reflection, and calls that the client gives up.
-func TestOtherMethods(t *testing.T) {
+// TestHealth: health checks and watches, and watches that the client gives up.
+func TestHealth(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
 	p := r.dial(t)
@@ -345,6 +344,16 @@ func TestOtherMethods(t *testing.T) {
 	if got := p.response(1); got.get("grpc-status") != "0" || !bytes.Equal(got.body, serving) {
 		t.Errorf("Check: %v %x", got, got.body)
 	}
+	p.headers(201, false, fields(field(":path", "/grpc.health.v1.Health/List")))
+	p.data(201, true, message(nil))
+	var all healthpb.HealthListResponse
+	if got := p.response(201); got.get("grpc-status") != "0" || proto.Unmarshal(got.body[5:], &all) != nil ||
+		len(all.Statuses) != 3 || all.Statuses[service3].GetStatus() != healthpb.HealthCheckResponse_SERVING {
+		t.Errorf("List: %v %v", got, &all)
+	}
+	if n := r.counted("ratelimit_server.Check.total_requests") + r.counted("ratelimit_server.List.total_requests"); n != 2 {
+		t.Errorf("%d health checks are counted", n)
+	}
 	watch := func(id uint32) {
 		t.Helper()
 		p.headers(id, false, fields(field(":path", "/grpc.health.v1.Health/Watch")))
@@ -353,44 +362,34 @@ func TestOtherMethods(t *testing.T) {
 			return p.responses[id] != nil && bytes.Equal(p.responses[id].body, serving)
 		})
 	}
-	watch(3)
-	p.calls(5) // meanwhile
+	watch(203)
+	p.calls(205) // meanwhile
 	// The client resets: the handler ends, and the place of the stream is free.
-	p.must(p.framer.WriteRSTStream(3, http2.ErrCodeCancel))
-	eventually(t, "the watch ends", func() bool { return r.exchanges() == 0 })
-	p.calls(7)
-	// Reflection: a stream in both directions; the file list has our service.
-	p.headers(9, false, fields(field(":path", "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo")))
-	p.data(9, false, message([]byte{0x3a, 1, '*'})) // list_services
-	p.until("reflection", func() bool {
-		return p.responses[9] != nil && bytes.Contains(p.responses[9].body, []byte(service3))
-	})
-	p.data(9, true, nil)
-	if got := p.response(9); got.get("grpc-status") != "0" {
-		t.Errorf("reflection: %v", got)
-	}
+	p.must(p.framer.WriteRSTStream(203, http2.ErrCodeCancel))
+	eventually(t, "the watch ends", func() bool { return r.watches() == 0 })
+	p.calls(207)
 	// The peer closes: handlers end.
-	watch(11)
+	watch(209)
 	p.conn.Close()
-	eventually(t, "the watch ends", func() bool { return r.exchanges() == 0 })
+	eventually(t, "the watch ends", func() bool { return r.watches() == 0 })
 }
 
-// TestOtherMethods_bounded: a connection has at most 100 calls of other methods at a time.
-func TestOtherMethods_bounded(t *testing.T) {
+// TestHealth_bounded: a connection has at most 16 watches at a time.
+func TestHealth_bounded(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
 	p := r.dial(t)
-	for i := range uint32(101) {
+	for i := range uint32(17) {
 		p.headers(2*i+1, false, fields(field(":path", "/grpc.health.v1.Health/Watch")))
 		p.data(2*i+1, true, checkHealth())
 	}
-	if got := p.response(201); !got.reset || got.code != http2.ErrCodeRefusedStream {
+	if got := p.response(33); !got.reset || got.code != http2.ErrCodeRefusedStream {
 		t.Errorf("%v", got)
 	}
 	r.refused(t, "streams", 1)
 	p.calls(203)
 	p.must(p.framer.WriteRSTStream(1, http2.ErrCodeCancel))
-	eventually(t, "a place", func() bool { return r.exchanges() == 99 })
+	eventually(t, "a place", func() bool { return r.watches() == 15 })
 	p.headers(205, false, fields(field(":path", "/grpc.health.v1.Health/Watch")))
 	p.data(205, true, checkHealth())
 	p.until("the first answer of Watch", func() bool {
@@ -398,9 +397,8 @@ func TestOtherMethods_bounded(t *testing.T) {
 	})
 }
 
-// TestOtherMethods_window: a body of another method is read only as its handler does, and an answer waits for the
-// client's window.
-func TestOtherMethods_window(t *testing.T) {
+// TestHealth_window: the answer to a health check waits for the client's window.
+func TestHealth_window(t *testing.T) {
 	t.Parallel()
 	r := newRig(t, nil)
 	p := r.dial(t, http2.Setting{ID: http2.SettingInitialWindowSize, Val: 0})
@@ -454,75 +452,6 @@ func TestReset(t *testing.T) {
 			t.Errorf("an answer to a reset stream: %v", p.responses[3])
 		}
 	}
-}
-
-// TestOtherMethods_long: a handler's long answer goes on as the client opens the connection's window alone, or the
-// stream's, and a handler is notified when its client leaves.
-func TestOtherMethods_long(t *testing.T) {
-	t.Parallel()
-	const size = 1 << 20
-	results := make(chan error, 10)
-	r := newRig(t, func(o *rigOptions) {
-		o.other = http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-			w.Header().Set("Content-Type", "application/grpc")
-			w.Header().Set("Trailer", "Grpc-Status")
-			for range size / 4096 {
-				if _, err := w.Write(make([]byte, 4096)); err != nil {
-					results <- err
-					return
-				}
-			}
-			w.Header().Set("Grpc-Status", "0")
-			results <- nil
-		})
-	})
-	f := func(opened uint32) {
-		t.Helper()
-		p := r.dial(t)
-		p.headers(1, true, fields(field(":path", "/other")))
-		p.must(p.framer.WriteWindowUpdate(1-opened, size))
-		for got := 65535; got < size; got += 50000 {
-			p.until("DATA", func() bool { return p.responses[1] != nil && len(p.responses[1].body) >= got })
-			p.must(p.framer.WriteWindowUpdate(opened, 50000))
-		}
-		got := p.response(1)
-		if len(got.body) != size || got.get("grpc-status") != "0" {
-			t.Errorf("%v", got)
-		}
-		if err := <-results; err != nil {
-			t.Error(err)
-		}
-	}
-	f(0)
-	f(1)
-	p := r.dial(t)
-	p.headers(1, true, fields(field(":path", "/other")))
-	p.until("DATA", func() bool { return p.responses[1] != nil && len(p.responses[1].body) == 65535 })
-	p.must(p.framer.WriteRSTStream(1, http2.ErrCodeCancel))
-	if err := <-results; err == nil {
-		t.Error("a handler did not hear of its stream's end")
-	}
-	p.must(p.framer.WriteWindowUpdate(0, 1000))
-	p.calls(3)
-}
-
-// TestOtherMethods_panic: the stream is reset, the connection goes on.
-func TestOtherMethods_panic(t *testing.T) {
-	t.Parallel()
-	panics := make(chan any, 1)
-	r := newRig(t, func(o *rigOptions) {
-		o.other = http.HandlerFunc(func(http.ResponseWriter, *http.Request) { panic("oh") })
-		o.panicked = func(p any) { panics <- p }
-	})
-	p := r.dial(t)
-	p.headers(1, true, fields(field(":path", "/other")))
-	if got := p.response(1); got.code != http2.ErrCodeInternal || !got.reset {
-		t.Errorf("%v", got)
-	}
-	if got := <-panics; got != "oh" {
-		t.Error(got)
-	}
-	p.calls(3)
 }
 
 // TestSlowCall: a call that takes long does not keep its neighbours' answers, and is answered itself.

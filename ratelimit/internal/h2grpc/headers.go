@@ -5,12 +5,14 @@ import (
 	"fmt"
 	"math"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
 )
 
 const (
@@ -30,27 +32,26 @@ const (
 type header struct {
 	// malformed: the block breaks HTTP/2's rules for requests, and the stream is reset.
 	malformed bool
-	// tooLong: the list of fields is; decoding one costs as much as a hundred frames.
-	tooLong bool
 	// refusal is why the request gets no further; nil: it does.
 	refusal *refusal
-	// decides: the method is the one that the connection itself answers.
-	decides bool
+	method  method
 	subtype string
+	// encoding is how messages are compressed; empty: they are not.
+	encoding string
 	// timed: the request has a deadline, timeout after its arrival.
 	timed   bool
 	timeout time.Duration
-	length  int64 // content-length; -1: none
-	// fields are kept for other methods only.
-	fields []hpack.HeaderField
+	length  int64               // content-length; -1: none
+	fields  []hpack.HeaderField // kept for tracing alone
 }
 
 // headerReader decodes the header blocks of a connection, in their order.
 type headerReader struct {
-	path    string // of the method that the connection itself answers; empty: none
+	path    string // of ShouldRateLimit
+	keep    bool   // headers keep their fields
 	decoder *hpack.Decoder
-	fields  []hpack.HeaderField // of the block that is being decoded
-	size    int
+	fields  []hpack.HeaderField // of the block that was decoded last
+	size    int                 // of the fields of the last block; 0 if it was remembered
 	// generation counts the changes of the dynamic table. A block that changes nothing and equals one decoded under the
 	// same table says the same.
 	generation int
@@ -62,8 +63,8 @@ type headerReader struct {
 	next int // the place of the next block to remember
 }
 
-func newHeaderReader(path string) *headerReader {
-	r := &headerReader{path: path}
+func newHeaderReader(path string, keep bool) *headerReader {
+	r := &headerReader{path: path, keep: keep}
 	r.decoder = hpack.NewDecoder(tableSize, func(f hpack.HeaderField) {
 		if r.size += int(f.Size()); r.size <= maxHeaderList {
 			r.fields = append(r.fields, f)
@@ -77,6 +78,7 @@ func (r *headerReader) read(block []byte) (header, *connError) {
 	for i := range r.remembered {
 		m := &r.remembered[i]
 		if m.generation == r.generation && len(m.block) > 0 && bytes.Equal(m.block, block) {
+			r.size = 0
 			return m.header, nil
 		}
 	}
@@ -126,7 +128,7 @@ func (r *headerReader) decode(block []byte) *connError {
 // judge says what the fields of a request mean.
 func (r *headerReader) judge() header {
 	if r.size > maxHeaderList {
-		return header{length: -1, tooLong: true, refusal: &refusal{status: http.StatusRequestHeaderFieldsTooLarge,
+		return header{length: -1, refusal: &refusal{status: http.StatusRequestHeaderFieldsTooLarge,
 			code:    codes.ResourceExhausted,
 			message: "the header list is too long"}}
 	}
@@ -142,10 +144,20 @@ func (r *headerReader) judge() header {
 	if h.malformed = h.malformed || q.pseudo != 3; h.malformed {
 		return h
 	}
-	h.decides = q.path == r.path && (q.encoding == "" || q.encoding == "identity")
-	h.refusal = q.refused()
-	if h.refusal == nil && !h.decides {
-		h.fields = append([]hpack.HeaderField(nil), r.fields...)
+	h.method = methodOf(q.path, r.path)
+	if r.keep {
+		h.fields = slices.Clone(r.fields)
+	}
+	switch h.refusal = q.refused(); {
+	case h.refusal != nil:
+	case h.method == methodUnknown:
+		h.refusal = unimplemented(q.path, r.path)
+	case h.encoding != "" && encoding.GetCompressor(h.encoding) == nil:
+		h.refusal = &refusal{code: codes.Unimplemented,
+			message: fmt.Sprintf("grpc: Decompressor is not installed for grpc-encoding %q", h.encoding)}
+	}
+	if h.refusal != nil {
+		h.refusal.subtype = h.subtype
 	}
 	return h
 }

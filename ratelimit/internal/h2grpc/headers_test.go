@@ -37,7 +37,7 @@ func literal(fields ...hpack.HeaderField) []byte {
 func TestHeaderReader_judge(t *testing.T) {
 	f := func(name string, change func(fields []hpack.HeaderField) []hpack.HeaderField, want header) {
 		t.Helper()
-		h, err := newHeaderReader(testPath).read(literal(change(usual())...))
+		h, err := newHeaderReader(testPath, false).read(literal(change(usual())...))
 		if err != nil {
 			t.Errorf("%s: %v", name, err)
 			return
@@ -49,11 +49,12 @@ func TestHeaderReader_judge(t *testing.T) {
 			}
 			h.refusal, want.refusal = nil, nil
 		}
-		if (h.refusal == nil) != (want.refusal == nil) || h.malformed != want.malformed || h.decides != want.decides &&
+		if (h.refusal == nil) != (want.refusal == nil) || h.malformed != want.malformed || h.method != want.method &&
 			!want.malformed {
 			t.Errorf("%s: %+v, want %+v", name, h, want)
 		}
-		if h.timed != want.timed || h.timeout != want.timeout || h.subtype != want.subtype {
+		if h.timed != want.timed || h.timeout != want.timeout || h.subtype != want.subtype ||
+			h.encoding != want.encoding {
 			t.Errorf("%s: %+v, want %+v", name, h, want)
 		}
 	}
@@ -89,26 +90,26 @@ func TestHeaderReader_judge(t *testing.T) {
 			return append([]hpack.HeaderField{{Name: name, Value: value}}, fields...)
 		}
 	}
-	good := header{decides: true}
+	good := header{method: methodDecide}
 	f("as it is", without("nothing"), good)
 	f("without te", without("te"), good)
 	f("host for authority", func(f []hpack.HeaderField) []hpack.HeaderField {
 		return set("host", "x")(without(":authority")(f))
 	}, good)
 	f("both", also("host", "x"), good)
-	f("proto", set("content-type", "application/grpc+proto"), header{decides: true, subtype: "proto"})
+	f("proto", set("content-type", "application/grpc+proto"), header{method: methodDecide, subtype: "proto"})
 	f("parameters", set("content-type", "application/grpc;charset=utf-8"),
-		header{decides: true, subtype: "charset=utf-8"})
+		header{method: methodDecide, subtype: "charset=utf-8"})
 	f("upper case type", set("content-type", "Application/GRPC"), good)
-	f("timeout", also("grpc-timeout", "250m"), header{decides: true, timed: true, timeout: 250 * time.Millisecond})
+	f("timeout", also("grpc-timeout", "250m"), header{method: methodDecide, timed: true, timeout: 250 * time.Millisecond})
 	f("identity", also("grpc-encoding", "identity"), good)
 	f("metadata", also("x-some-bin", "AAEC"), good)
 	f("length", also("content-length", "12"), good)
-	f("another method", set(":path", "/grpc.health.v1.Health/Check"), header{})
-	f("another encoding", also("grpc-encoding", "gzip"), header{})
+	f("a health check", set(":path", "/grpc.health.v1.Health/Check"), header{method: methodCheck})
+	f("compressed", also("grpc-encoding", "gzip"), header{method: methodDecide, encoding: "gzip"})
 
 	refused := func(status int, code codes.Code, message string) header {
-		return header{decides: true, refusal: &refusal{status: status, code: code, message: message}}
+		return header{method: methodDecide, refusal: &refusal{status: status, code: code, message: message}}
 	}
 	f("type", set("content-type", "application/json"),
 		refused(415, codes.InvalidArgument, `invalid gRPC request content-type "application/json"`))
@@ -157,8 +158,8 @@ func TestHeaderReader_judge(t *testing.T) {
 // TestHeaderReader_remembered: a block that was remembered means what a decoder that remembers nothing makes of it,
 // also when the table changes under it.
 func TestHeaderReader_remembered(t *testing.T) {
-	r := newHeaderReader(testPath)
-	plain := newHeaderReader(testPath)
+	r := newHeaderReader(testPath, false)
+	plain := newHeaderReader(testPath, false)
 	f := func(block []byte) header {
 		t.Helper()
 		plain.remembered = [rememberedBlocks]struct {
@@ -191,7 +192,7 @@ func TestHeaderReader_remembered(t *testing.T) {
 		t.Fatalf("%x changes the table", second)
 	}
 	for range 3 {
-		if h := f(second); !h.decides || h.refusal != nil {
+		if h := f(second); h.method != methodDecide || h.refusal != nil {
 			t.Fatal(h)
 		}
 	}
@@ -201,7 +202,7 @@ func TestHeaderReader_remembered(t *testing.T) {
 	// Another entry moves all indexes: the same bytes say something else.
 	f(insert("content-type", "text/plain"))
 	h := f(second)
-	if h.decides && h.refusal == nil && !h.malformed {
+	if h.method == methodDecide && h.refusal == nil && !h.malformed {
 		t.Errorf("the old meaning of %x: %+v", second, h)
 	}
 	// A new size empties the table: the same bytes cannot be decoded.
@@ -213,7 +214,7 @@ func TestHeaderReader_remembered(t *testing.T) {
 		t.Errorf("%v", err)
 	}
 	// Trailers change the table, too.
-	r = newHeaderReader(testPath)
+	r = newHeaderReader(testPath, false)
 	all := literal(usual()...)
 	if _, err := r.read(all); err != nil {
 		t.Fatal(err)
@@ -322,7 +323,7 @@ func TestValidBinary(t *testing.T) {
 
 // TestHeaderReader_bomb: a short block of references to a long entry is refused, and not kept.
 func TestHeaderReader_bomb(t *testing.T) {
-	r := newHeaderReader(testPath)
+	r := newHeaderReader(testPath, false)
 	entry := appendText(appendText([]byte{0x40}, "x"), strings.Repeat("x", 4000))
 	h, err := r.read(append(entry, bytes.Repeat([]byte{0x80 | 62}, maxBlock-len(entry))...))
 	if err != nil || h.refusal == nil || h.refusal.code != codes.ResourceExhausted {

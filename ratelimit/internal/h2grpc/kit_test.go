@@ -10,7 +10,6 @@ import (
 	"io"
 	"log/slog"
 	"net"
-	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -53,11 +52,9 @@ type rig struct {
 
 type rigOptions struct {
 	server.GRPCOptions
-	store    counter.Store
-	network  string // tcp or unix
-	other    http.Handler
-	panicked func(any)
-	clock    func() time.Time
+	store   counter.Store
+	network string // tcp or unix
+	clock   func() time.Time
 }
 
 const rule = "domain: d\ndescriptors:\n- {key: k, rate_limit: {unit: day, requests_per_unit: 4000000000}}\n"
@@ -83,12 +80,7 @@ func newRig(t testing.TB, change func(o *rigOptions)) *rig {
 	}
 	r.service.SetRules(rules)
 	r.health.Set(server.Running, true)
-	if r.front = server.NewFront(o.GRPCOptions); o.other != nil {
-		r.front = h2grpc.New(h2grpc.Options{
-			Service: r.service, Path: callPath, Other: o.other, Stats: r.stats, MaxStreams: o.MaxStreams, MinPing: 1,
-			Panicked: o.panicked,
-		})
-	}
+	r.front = server.NewFront(o.GRPCOptions)
 	at := "127.0.0.1:0"
 	if o.network == "unix" {
 		dir, err := os.MkdirTemp("", "h2grpc") // t.TempDir's name is too long for a socket
@@ -503,7 +495,7 @@ func (s *slowStore) Add(ctx context.Context, r *counter.Request) error {
 // native is what server.NewFront made.
 type native interface {
 	Buffered() int64
-	Exchanges() int
+	Watches() int
 	Conns() int
 	TickAt(time.Time)
 	Held() (streams, blocked, bytes int)
@@ -511,7 +503,7 @@ type native interface {
 
 func (r *rig) native() native  { return r.front.(native) }
 func (r *rig) buffered() int64 { return r.native().Buffered() }
-func (r *rig) exchanges() int  { return r.native().Exchanges() }
+func (r *rig) watches() int    { return r.native().Watches() }
 
 func (s *slowStore) Peek(ctx context.Context, h *counter.Hit) error { return s.memory.Peek(ctx, h) }
 

@@ -208,7 +208,7 @@ func TestUnfinished(t *testing.T) {
 	p.headers(3, false, fields())
 	p.data(3, false, make([]byte, 1000))
 	p.sync(3)
-	if n := r.buffered(); n != 1000 {
+	if n := r.buffered(); n < 1000 || n > 2000 {
 		t.Errorf("%d bytes are accounted for", n)
 	}
 	r.native().TickAt(time.Now().Add(59 * time.Second))

@@ -29,28 +29,24 @@ func (c *conn) headersFrame(h frameHeader, payload []byte) *connError {
 	if h.has(flagEndHeaders) {
 		return c.headersDone(h.stream, h.has(flagEndStream), b)
 	}
-	c.block = block{open: true, stream: h.stream, ends: h.has(flagEndStream), text: append(c.block.text[:0], b...)}
+	c.in.block = block{open: true, stream: h.stream, ends: h.has(flagEndStream)}
+	c.out.keepBlock(b)
 	return nil
 }
 
 func (c *conn) continuation(h frameHeader, payload []byte) *connError {
-	k := &c.block
+	k := &c.in.block
 	if !k.open {
 		return protocolError("CONTINUATION without HEADERS")
 	}
-	if k.frames++; k.frames > maxContinuations || len(k.text)+len(payload) > maxBlock {
+	if k.frames++; k.frames > maxContinuations || c.out.keepBlock(payload) > maxBlock {
 		return &connError{codeEnhanceYourCalm, reasonHeaders, "the header block is too long"}
 	}
-	k.text = append(k.text, payload...)
 	if !h.has(flagEndHeaders) {
 		return nil
 	}
 	k.open = false
-	err := c.headersDone(k.stream, k.ends, k.text)
-	if cap(k.text) > maxRemembered {
-		k.text = nil
-	}
-	return err
+	return c.headersDone(k.stream, k.ends, c.out.takeBlock())
 }
 
 // headersDone takes a whole header block: a new request's, or the trailers of one.
@@ -59,35 +55,33 @@ func (c *conn) headersDone(id uint32, ends bool, block []byte) *connError {
 		return c.trailers(id, ends, block)
 	}
 	served := c.ids.open(id)
-	head, err := c.headers.read(block)
+	head, err := c.in.headers.read(block)
 	if err != nil {
 		return err
 	}
-	c.park()
+	c.register()
+	most := c.server.o.MaxStreams
 	switch {
 	case !served:
+		c.charge()
 		return c.spend() // it will be tried elsewhere: our GOAWAY said so
 	case head.malformed || ends && head.length > 0:
 		return c.turnAway(id, codeProtocol)
-	case c.open >= c.server.o.MaxStreams && c.out.open() >= c.server.o.MaxStreams:
+	case head.method != methodCheck && c.in.open >= most && c.out.open() >= most:
 		c.server.refused(reasonTooManyCalls)
 		return c.turnAway(id, codeRefusedStream)
 	}
 	s := c.newStream(id)
 	s.header, s.ended = head, ends
 	switch {
-	case head.tooLong:
-		c.refuse(s, head.refusal)
-		c.budget.left -= longListCost
-		return c.spend()
 	case head.refusal != nil:
 		c.refuse(s, head.refusal)
-	case !head.decides:
-		return c.startExchange(s)
+		c.charge()
+		return c.spendIf(c.limits.budget.left <= 0)
 	case ends:
 		c.complete(s, nil)
 	default:
-		c.current = s
+		c.in.current = s
 	}
 	return nil
 }
@@ -95,31 +89,31 @@ func (c *conn) headersDone(id uint32, ends bool, block []byte) *connError {
 // turnAway resets a stream that was not opened.
 func (c *conn) turnAway(id uint32, code errCode) *connError {
 	c.out.reset(id, code)
-	c.forgetting(id)
+	c.in.ended.add(id)
+	c.charge()
 	return c.spend()
 }
 
 // refuse answers a request that gets no further, whether it is complete or not.
 func (c *conn) refuse(s *stream, r *refusal) {
-	c.work.bundle.refuse(s, r)
+	c.in.work.bundle.refuse(s, r)
 	s.refused = true
-	c.release(s)
 	if !s.ended {
-		c.forgetting(s.id)
+		c.in.ended.add(s.id)
 	}
-	if c.current == s {
-		c.current = nil
+	if c.in.current == s {
+		c.in.current = nil
 	}
 }
 
 func (c *conn) trailers(id uint32, ends bool, block []byte) *connError {
-	ok, err := c.headers.trailers(block)
+	ok, err := c.in.headers.trailers(block)
 	if err != nil {
 		return err
 	}
 	s := c.find(id)
 	switch {
-	case s == nil && (c.wasReset(id) || id > c.lastID.Load()):
+	case s == nil && (c.in.ended.has(id) || id > c.ids.last()):
 		return c.spend()
 	case s == nil:
 		return &connError{codeStreamClosed, reasonProtocol, "HEADERS on a closed stream"}
@@ -130,16 +124,16 @@ func (c *conn) trailers(id uint32, ends bool, block []byte) *connError {
 	case !ok || !ends:
 		return c.abort(id, codeProtocol)
 	}
-	return c.endOfRequest(s, s.body)
+	return c.endOfRequest(s, nil)
 }
 
 func (c *conn) data(h frameHeader, payload []byte) *connError {
 	if h.stream%2 == 0 || h.stream > c.ids.opened() {
 		return protocolError("DATA on a stream that is not open")
 	}
-	if c.window -= len(payload); c.window < connWindow/2 {
-		n := connWindow - c.window
-		c.window = connWindow
+	if c.in.window -= len(payload); c.in.window < connWindow/2 {
+		n := connWindow - c.in.window
+		c.in.window = connWindow
 		c.out.add(func(b []byte) []byte { return appendWindowUpdate(b, 0, n) })
 	}
 	b, ok := unpad(h, payload)
@@ -148,7 +142,7 @@ func (c *conn) data(h frameHeader, payload []byte) *connError {
 	}
 	s := c.find(h.stream)
 	if s == nil {
-		if c.wasReset(h.stream) || h.stream > c.lastID.Load() {
+		if c.in.ended.has(h.stream) || h.stream > c.ids.last() {
 			return c.spend()
 		}
 		return c.abort(h.stream, codeStreamClosed)
@@ -159,40 +153,29 @@ func (c *conn) data(h frameHeader, payload []byte) *connError {
 	if s.ended {
 		return c.abort(s.id, codeStreamClosed)
 	}
-	if s.exchange != nil {
-		s.window += int(s.exchange.credited.Swap(0))
-	}
 	if s.window -= len(payload); s.window < 0 {
 		c.server.refused(reasonFlowControl)
 		return c.abort(s.id, codeFlowControl)
 	}
 	s.received += int64(len(b))
-	if s.exchange != nil {
-		if !c.account(s, len(b)) {
-			c.server.refused(reasonBuffered)
-			return c.abort(s.id, codeEnhanceYourCalm)
-		}
-		s.exchange.receive(b, len(payload)-len(b))
-		if h.has(flagEndStream) {
-			return c.endOfRequest(s, nil)
-		}
-		return c.spendIf(len(b) == 0)
-	}
-	if h.has(flagEndStream) && s.kept == 0 {
+	if h.has(flagEndStream) && !s.parts {
 		return c.endOfRequest(s, b)
 	}
-	kept := c.keepBody(s, b)
-	if r := s.tooLong(s.body); r != nil {
-		c.refuse(s, r)
+	if c.in.current == s && !c.register() {
 		return nil
 	}
-	if !kept {
+	s.parts = true
+	body, room := c.out.keepBody(s, b)
+	switch r := s.tooLong(body); {
+	case r != nil:
+		c.refuse(s, r)
+		return nil
+	case !room:
 		c.server.refused(reasonBuffered)
 		c.refuse(s, s.refusal(codes.ResourceExhausted, "too many unfinished messages"))
 		return nil
-	}
-	if h.has(flagEndStream) {
-		return c.endOfRequest(s, s.body)
+	case h.has(flagEndStream):
+		return c.endOfRequest(s, nil)
 	}
 	if s.window < streamWindow/2 {
 		n := streamWindow - s.window
@@ -202,26 +185,23 @@ func (c *conn) data(h frameHeader, payload []byte) *connError {
 	return c.spendIf(len(b) == 0)
 }
 
-// maxBuffered bounds the unfinished messages of a connection, in bytes.
-const maxBuffered = 8 << 20
-
-// endOfRequest is END_STREAM. The body may lie in the read buffer.
+// endOfRequest is END_STREAM. The body lies in the read buffer, or has come in parts.
 func (c *conn) endOfRequest(s *stream, body []byte) *connError {
 	if s.header.length >= 0 && s.header.length != s.received {
 		return c.abort(s.id, codeProtocol)
 	}
 	s.ended = true
-	if c.current == s {
-		c.current = nil
+	if c.in.current == s {
+		c.in.current = nil
 	}
 	if s.registered {
-		c.out.mu.Lock()
-		s.open = false
-		c.out.mu.Unlock()
-	}
-	if s.exchange != nil {
-		s.exchange.receiveEnd()
-		return nil
+		parts, ok := c.out.takeBody(s)
+		if !ok {
+			return nil
+		}
+		if s.parts {
+			body = parts
+		}
 	}
 	c.complete(s, body)
 	return nil
@@ -229,13 +209,18 @@ func (c *conn) endOfRequest(s *stream, body []byte) *connError {
 
 // complete decides a request that has come in full.
 func (c *conn) complete(s *stream, body []byte) {
-	c.budget.earn()
-	if message, r := s.message(body); r != nil {
+	c.limits.budget.earn()
+	message, r := s.message(body)
+	switch {
+	case r != nil:
 		c.refuse(s, r)
-	} else {
+	case s.header.method == methodDecide:
 		c.decide(s, message)
+	case s.header.method == methodWatch:
+		c.watch(s, message)
+	default:
+		c.health(s, message)
 	}
-	c.release(s)
 }
 
 func (c *conn) windowUpdate(h frameHeader, payload []byte) *connError {
@@ -258,11 +243,11 @@ func (c *conn) windowUpdate(h frameHeader, payload []byte) *connError {
 	if h.stream > c.ids.opened() || h.stream%2 == 0 {
 		return protocolError("WINDOW_UPDATE on a stream that is not open")
 	}
-	c.park()
+	c.register()
 	if n == 0 {
 		return c.abort(h.stream, codeProtocol)
 	}
-	c.findPassed(h.stream)
+	c.findFlushed(h.stream)
 	c.out.mu.Lock()
 	s := c.out.streams[h.stream]
 	over := false
@@ -270,9 +255,6 @@ func (c *conn) windowUpdate(h frameHeader, payload []byte) *connError {
 		s.credit += n
 		if over = c.out.initial+s.credit > maxWindow; !over {
 			c.out.pump()
-			if s.exchange != nil {
-				s.exchange.roomier()
-			}
 		}
 	}
 	c.out.mu.Unlock()
@@ -290,12 +272,10 @@ func (c *conn) resetFrame(h frameHeader, payload []byte) *connError {
 	if h.stream > c.ids.opened() || h.stream%2 == 0 {
 		return protocolError("RST_STREAM on a stream that is not open")
 	}
-	if s := c.current; s != nil && s.id == h.stream {
-		c.current = nil
-		c.release(s)
+	if s := c.in.current; s != nil && s.id == h.stream {
+		c.in.current = nil
 		free(s)
-	} else if s := c.findPassed(h.stream); s != nil {
-		c.release(s)
+	} else if s := c.findFlushed(h.stream); s != nil {
 		c.out.mu.Lock()
 		c.out.cut(s)
 		c.out.mu.Unlock()
@@ -329,12 +309,12 @@ func (c *conn) ping(h frameHeader, payload []byte) *connError {
 	now := time.Now()
 	switch {
 	case sent:
-		c.strikes = 0
-	case !c.lastPing.IsZero() && now.Sub(c.lastPing) < c.server.o.MinPing:
-		c.strikes++
+		c.limits.strikes = 0
+	case !c.limits.lastPing.IsZero() && now.Sub(c.limits.lastPing) < c.server.o.MinPing:
+		c.limits.strikes++
 	}
-	c.lastPing = now
-	if c.strikes > 2 {
+	c.limits.lastPing = now
+	if c.limits.strikes > 2 {
 		return &connError{codeEnhanceYourCalm, reasonPings, "too_many_pings"}
 	}
 	return c.spend()
@@ -354,8 +334,8 @@ func (c *conn) settings(h frameHeader, payload []byte) *connError {
 	if len(payload)%6 != 0 {
 		return frameSizeError("SETTINGS")
 	}
-	if !c.settled {
-		c.settled = true
+	if !c.in.settled {
+		c.in.settled = true
 		c.net.SetReadDeadline(time.Time{})
 	}
 	if len(payload) > 6*64 {
@@ -368,9 +348,10 @@ func (c *conn) settings(h frameHeader, payload []byte) *connError {
 }
 
 // configure takes the peer's SETTINGS and acknowledges them.
-func (o *outbox) configure(payload []byte) *connError {
+func (o *sendQueue) configure(payload []byte) *connError {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	widest := int64(-1)
 	for ; len(payload) > 0; payload = payload[6:] {
 		id, v := uint16(payload[0])<<8|uint16(payload[1]), uint32At(payload[2:])
 		switch id {
@@ -384,12 +365,8 @@ func (o *outbox) configure(payload []byte) *connError {
 			if v > maxWindow {
 				return &connError{codeFlowControl, reasonFlowControl, "SETTINGS_INITIAL_WINDOW_SIZE is too large"}
 			}
-			for _, s := range o.streams {
-				if int64(v)+s.credit > maxWindow {
-					return &connError{codeFlowControl, reasonFlowControl, "a stream's window is too large"}
-				}
-			}
 			o.initial = int64(v)
+			widest = max(widest, o.initial)
 		case settingMaxFrameSize:
 			if v < maxFrame || v > 1<<24-1 {
 				return protocolError("SETTINGS_MAX_FRAME_SIZE is not between 16384 and 16777215")
@@ -397,16 +374,18 @@ func (o *outbox) configure(payload []byte) *connError {
 			o.frameSize = int(v)
 		}
 	}
+	if widest >= 0 { // once, however often the frame sets it
+		for _, s := range o.streams {
+			if widest+s.credit > maxWindow {
+				return &connError{codeFlowControl, reasonFlowControl, "a stream's window is too large"}
+			}
+		}
+	}
 	if !o.closed {
 		o.grab()
 		o.buf = appendFrameHeader(o.buf, 0, frameSettings, flagAck, 0)
 	}
 	o.pump()
-	for _, s := range o.streams {
-		if s.exchange != nil {
-			s.exchange.roomier()
-		}
-	}
 	return nil
 }
 
@@ -441,7 +420,7 @@ const (
 	budgetMost      = 2000
 	budgetPerCall   = 4
 	budgetPerSecond = 200
-	longListCost    = 100 // of a list of fields that is too long: decoding one takes a millisecond
+	longListCost    = 100 // of a list of fields of 64 KiB: decoding one takes a millisecond
 )
 
 func newBudget() budget { return budget{left: budgetMost, filled: time.Now()} }
@@ -462,9 +441,12 @@ func (b *budget) spend() bool {
 	return b.left > 0
 }
 
+// charge takes from the budget what decoding the last list of fields has cost.
+func (c *conn) charge() { c.limits.budget.left -= c.in.headers.size * longListCost / maxHeaderList }
+
 // spend pays for a frame that is no part of a call.
 func (c *conn) spend() *connError {
-	if !c.budget.spend() {
+	if !c.limits.budget.spend() {
 		return &connError{codeEnhanceYourCalm, reasonFlood, "too many frames without calls"}
 	}
 	return nil

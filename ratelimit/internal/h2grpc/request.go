@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
 )
 
 // request gathers what the fields of one request say.
@@ -19,7 +20,6 @@ type request struct {
 	regular              bool   // a regular field has come
 	contentType          string // one that is not gRPC's
 	isGRPC               bool
-	encoding             string
 	authorities, hosts   int
 	bad                  *refusal // of a malformed timeout or binary field
 }
@@ -71,7 +71,9 @@ func (q *request) regularField(f hpack.HeaderField) {
 		h.malformed = h.malformed || err != nil || n < 0 || h.length >= 0 && n != h.length
 		h.length = n
 	case "grpc-encoding":
-		q.encoding = f.Value
+		if h.encoding = f.Value; f.Value == encoding.Identity {
+			h.encoding = ""
+		}
 	case "grpc-timeout":
 		d, err := parseTimeout(f.Value)
 		if err != nil {
@@ -87,31 +89,71 @@ func (q *request) regularField(f hpack.HeaderField) {
 
 // refused is why the request gets no further; nil: it does. Where several things are wrong, the order is grpc-go's.
 func (q *request) refused() *refusal {
-	var r *refusal
 	switch {
 	case q.hosts > 1:
-		r = badRequest(fmt.Sprintf(
+		return badRequest(fmt.Sprintf(
 			"num values of :authority: %v, num values of host: %v, both must only have 1 value as per HTTP/2 spec",
 			q.authorities, q.hosts))
 	case !q.isGRPC:
-		r = &refusal{status: http.StatusUnsupportedMediaType, code: codes.InvalidArgument,
+		return &refusal{status: http.StatusUnsupportedMediaType, code: codes.InvalidArgument,
 			message: fmt.Sprintf("invalid gRPC request content-type %q", q.contentType)}
 	case q.bad != nil:
-		r = q.bad
+		return q.bad
 	case q.authorities+q.hosts == 0:
-		r = badRequest("no host or :authority header present")
+		return badRequest("no host or :authority header present")
 	case q.method != http.MethodPost:
-		r = &refusal{status: http.StatusMethodNotAllowed, code: codes.Internal,
+		return &refusal{status: http.StatusMethodNotAllowed, code: codes.Internal,
 			message: fmt.Sprintf("Received a HEADERS frame with :method %q which should be POST", q.method)}
 	case q.header.timed && q.header.timeout <= 0:
-		r = &refusal{code: codes.DeadlineExceeded, message: "context deadline exceeded"}
-	default:
-		return nil
+		return &refusal{code: codes.DeadlineExceeded, message: "context deadline exceeded"}
 	}
-	r.subtype = q.header.subtype
-	return r
+	return nil
 }
 
 func badRequest(message string) *refusal {
 	return &refusal{status: http.StatusBadRequest, code: codes.Internal, message: message}
+}
+
+// method is what a request's path names.
+type method uint8
+
+const (
+	methodUnknown method = iota
+	methodDecide         // ShouldRateLimit
+	methodCheck
+	methodList
+	methodWatch
+)
+
+const healthService = "grpc.health.v1.Health"
+
+// methodOf is the method that a path names; decides is the path of ShouldRateLimit.
+func methodOf(path, decides string) method {
+	switch path {
+	case decides:
+		return methodDecide
+	case "/" + healthService + "/Check":
+		return methodCheck
+	case "/" + healthService + "/List":
+		return methodList
+	case "/" + healthService + "/Watch":
+		return methodWatch
+	}
+	return methodUnknown
+}
+
+// unimplemented refuses a path that names no method, as grpc-go does; decides is the path of ShouldRateLimit.
+func unimplemented(path, decides string) *refusal {
+	r := &refusal{code: codes.Unimplemented, message: fmt.Sprintf("malformed method name: %q", path)}
+	rest, slash := strings.CutPrefix(path, "/")
+	at := strings.LastIndexByte(rest, '/')
+	if !slash || at < 0 {
+		return r
+	}
+	service, name := rest[:at], rest[at+1:]
+	r.message = "unknown service " + service
+	if service == healthService || strings.HasPrefix(decides, "/"+service+"/") {
+		r.message = "unknown method " + name + " for service " + service
+	}
+	return r
 }

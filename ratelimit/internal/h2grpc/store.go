@@ -15,56 +15,47 @@ func (s *Server) startAll(c *conn, calls []*Call) {
 	n := c.out.handOver(calls, s.o.MaxStreams)
 	for _, x := range calls[n:] {
 		s.refused(reasonTooManyCalls)
-		x.release()
+		x.drop()
 	}
 	for i := 0; i < n; {
-		to := s.starter(calls[i], c.now)
+		to := s.asyncOf(calls[i], c.in.now)
 		if to == nil {
 			s.askers.start(calls[i])
 			i++
 			continue
 		}
-		c.work.handed = append(c.work.handed[:0], &calls[i].started)
-		for i++; i < n && s.starter(calls[i], c.now) == to; i++ {
-			c.work.handed = append(c.work.handed, &calls[i].started)
+		c.in.work.handed = append(c.in.work.handed[:0], &calls[i].started)
+		for i++; i < n && s.asyncOf(calls[i], c.in.now) == to; i++ {
+			c.in.work.handed = append(c.in.work.handed, &calls[i].started)
 		}
-		for _, st := range to.Start(c.work.handed) {
+		for _, st := range to.Start(c.in.work.handed) {
 			if x := st.Tag.(*Call); st.Err != nil {
-				s.finish(&c.work.bundle, x, st.Err)
+				c.in.work.bundle.finish(x, s.complete(x, st.Err))
 			} else {
 				s.askers.start(x)
 			}
 		}
 	}
-	clear(c.work.handed)
-	if n := len(c.work.bundle.answers); n > 0 {
-		c.out.answer(&c.work.bundle, n)
-		c.work.bundle.reset()
+	clear(c.in.work.handed)
+	if n := len(c.in.work.bundle.answers); n > 0 {
+		c.out.answer(&c.in.work.bundle, n)
+		c.in.work.bundle.reset()
 	}
 }
 
-// starter is what takes a call without a goroutine that waits; nil: nothing does.
-func (s *Server) starter(x *Call, now time.Time) counter.Starter {
+// asyncOf is what takes a call without a goroutine that waits; nil: nothing does.
+func (s *Server) asyncOf(x *Call, now time.Time) counter.Async {
 	store, request := s.o.Service.Pending(&x.Call)
-	starting, ok := store.(counter.Starting)
+	async, ok := store.(counter.AsyncStore)
 	if !ok || !x.deadline.IsZero() && x.deadline.Sub(now) <= counter.Soon {
 		return nil
 	}
 	x.started.Req, x.started.Deadline, x.started.Owner, x.started.Tag = request, x.deadline, s, x
 	x.started.From = x.conn.id
-	return starting.Starter(request)
+	return async.Async(request)
 }
 
-// finish puts the answer of a call whose store has answered into a bundle, and gives the call back.
-func (s *Server) finish(b *bundle, x *Call, storeErr error) {
-	if ended := s.complete(x, storeErr); ended != nil {
-		b.refuse(x.stream, ended)
-	} else {
-		b.reply(x)
-	}
-	x.release()
-}
-
+// complete completes the decision of a call whose store has answered.
 func (s *Server) complete(x *Call, storeErr error) (ended *refusal) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -77,7 +68,7 @@ func (s *Server) complete(x *Call, storeErr error) (ended *refusal) {
 }
 
 // Complete implements counter.Owner: the answers to the calls of one connection go out together.
-func (s *Server) Complete(done []*counter.Started) {
+func (s *Server) Complete(done []*counter.Pending) {
 	b := bundles.Get().(*bundle)
 	for i := 0; i < len(done); {
 		c := done[i].Tag.(*Call).conn
@@ -86,7 +77,7 @@ func (s *Server) Complete(done []*counter.Started) {
 			if x.conn != c {
 				break
 			}
-			s.finish(b, x, done[i].Err)
+			b.finish(x, s.complete(x, done[i].Err))
 		}
 		s.send(c, b)
 	}
@@ -98,7 +89,8 @@ func (s *Server) send(c *conn, b *bundle) {
 	c.out.answer(b, len(b.answers))
 	b.reset()
 	c.out.flush()
-	if c.lastID.Load() != maxWindow {
+	s.relieve()
+	if c.ids.last() != maxWindow {
 		c.leaveIfDone()
 	}
 }
@@ -114,12 +106,7 @@ func (s *Server) answer(x *Call) {
 		ended = s.ask(x)
 	}
 	b := bundles.Get().(*bundle)
-	if ended != nil {
-		b.refuse(x.stream, ended)
-	} else {
-		b.reply(x)
-	}
-	x.release()
+	b.finish(x, ended)
 	s.send(c, b)
 	bundles.Put(b)
 }

@@ -1,19 +1,20 @@
 package h2grpc
 
 import (
+	"context"
 	"fmt"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 )
 
-// stream is one call from its HEADERS to its answer. The reader owns what stands first, the outbox, under its lock, the
-// rest. A call that is answered in the read that completed it never meets the outbox's table.
+// stream is one call from its HEADERS to its answer. The reader owns what stands first, the send queue, under its lock, the
+// rest. A call that is answered in the read that completed it never meets the send queue's table.
 type stream struct {
 	id     uint32
 	header header
-	body   []byte // what DATA frames have brought of the message, where it is more than one
-	kept   int    // bytes of body that are accounted for
+	parts  bool // DATA frames have brought a part of the message
 	// received counts the bytes of the body for content-length.
 	received int64
 	ended    bool // the client has sent all
@@ -23,14 +24,18 @@ type stream struct {
 
 	registered bool
 	inStore    bool
-	open       bool   // the client has not sent all; kept for registered streams
-	gone       bool   // answered in full, or reset
-	early      bool   // answered before the client had sent all
-	credit     int64  // what WINDOW_UPDATEs gave beyond the initial window, less what was sent
-	pending    []byte // of an answer, waiting for a window
-	queued     bool   // in the outbox's list of those
-	buried     bool   // in the outbox's list of streams for the reader to reuse
-	exchange   *exchange
+	open       bool      // the client has not sent all; kept for registered streams
+	gone       bool      // answered in full, or reset
+	early      bool      // answered before the client had sent all
+	body       []byte    // what DATA frames have brought of the message, where it is more than one
+	held       int       // bytes allocated for body and pending, which the send queue accounts for
+	credit     int64     // what WINDOW_UPDATEs gave beyond the initial window, less what was sent
+	pending    []byte    // of an answer, waiting for a window
+	queued     bool      // in the send queue's list of those
+	stalled    time.Time // when a part of pending was sent last, or pending was made
+	removed    bool      // in the send queue's list of streams for the reader to reuse
+	begun      bool      // its HEADERS were sent; of a watch
+	watch      *watcher
 }
 
 // maxMessage is the longest message of a call, as grpc-go has it.
@@ -43,6 +48,9 @@ func (s *stream) message(b []byte) ([]byte, *refusal) {
 			"cardinality violation: received no request message from non-client-streaming RPC")
 	}
 	message, rest, r := s.cutMessage(b)
+	if r == nil && b[0] == 1 {
+		message, r = s.decompress(message)
+	}
 	if r != nil || len(rest) == 0 {
 		return message, r
 	}
@@ -64,9 +72,9 @@ func (s *stream) cutMessage(b []byte) (message, rest []byte, r *refusal) {
 		return nil, nil, s.tooLong(b)
 	case n > len(text):
 		return nil, nil, s.refusal(codes.Internal, "unexpected EOF")
-	case b[0] == 1:
+	case b[0] == 1 && s.header.encoding == "":
 		return nil, nil, s.refusal(codes.Internal, "grpc: compressed flag set with identity or empty encoding")
-	case b[0] != 0:
+	case b[0] > 1:
 		return nil, nil, s.refusal(codes.Internal, fmt.Sprintf("grpc: received unexpected payload format %d", b[0]))
 	default:
 		return text[:n], text[n:], nil
@@ -90,4 +98,13 @@ func (s *stream) tooLong(b []byte) *refusal {
 
 func (s *stream) refusal(code codes.Code, message string) *refusal {
 	return &refusal{code: code, message: message, subtype: s.header.subtype}
+}
+
+// watcher is a stream of Health/Watch, as grpc-go's health server needs it.
+type watcher struct {
+	grpc.ServerStream // nil: the health server calls Context and Send alone
+	conn              *conn
+	stream            *stream
+	ctx               context.Context // ends with the stream
+	cancel            context.CancelFunc
 }

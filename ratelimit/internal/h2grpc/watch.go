@@ -46,32 +46,36 @@ func (s *Server) watch() {
 
 // tick does what is due on a connection.
 func (s *Server) tick(c *conn, now time.Time) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
+	c.end.mu.Lock()
+	defer c.end.mu.Unlock()
 	switch {
-	case c.over:
+	case c.end.over:
 		return
 	case !c.settingsAck.Load() && now.Sub(c.started) > greeting+ackPatience:
-		c.over = true
+		c.end.over = true
 		s.refused(reasonSettings)
 		go c.endWith(codeSettingsTimeout, "SETTINGS were not acknowledged")
 		return
-	case c.draining.IsZero() && c.age > 0 && now.Sub(c.started) > c.age:
+	case c.end.draining.IsZero() && c.age > 0 && now.Sub(c.started) > c.age:
 		c.beginDrain(now)
-	case !c.draining.IsZero() && !c.leaving && (c.drained.Load() || now.Sub(c.draining) > ackPatience):
-		c.leaving = true
+	case !c.end.draining.IsZero() && !c.end.leaving && (c.drained.Load() || now.Sub(c.end.draining) > ackPatience):
+		c.end.leaving = true
 		last := c.ids.stop()
-		c.lastID.Store(last)
-		c.out.add(func(b []byte) []byte { return appendGoAway(b, last, codeNo, c.why) })
+		c.out.add(func(b []byte) []byte { return appendGoAway(b, last, codeNo, c.end.why) })
 		c.out.flush()
-	case c.leaving && c.age > 0 && s.o.MaxAgeGrace > 0 && now.Sub(c.draining) > s.o.MaxAgeGrace:
-		c.over = true
+	case c.end.leaving && c.age > 0 && s.o.MaxAgeGrace > 0 && now.Sub(c.end.draining) > s.o.MaxAgeGrace:
+		c.end.over = true
 		go c.close()
 		return
 	}
 	s.keepalive(c, now)
-	c.out.expire(now, s)
-	if c.leaving {
+	if c.out.expire(now, s) {
+		c.end.over = true
+		s.refused(reasonHeaders)
+		go c.endWith(codeEnhanceYourCalm, "the header block was not finished in time")
+		return
+	}
+	if c.end.leaving {
 		c.leaveIfDone()
 	}
 }
@@ -83,45 +87,51 @@ func (s *Server) keepalive(c *conn, now time.Time) {
 		last = c.started
 	}
 	switch {
-	case c.pinged.IsZero() && now.Sub(last) > s.o.KeepaliveTime:
-		c.pinged = now
+	case c.end.pinged.IsZero() && now.Sub(last) > s.o.KeepaliveTime:
+		c.end.pinged = now
 		c.out.add(func(b []byte) []byte { return appendPing(b, 0, keepalivePing) })
 		c.out.flush()
-	case c.pinged.IsZero():
-	case last.After(c.pinged):
-		c.pinged = time.Time{}
-	case now.Sub(c.pinged) > s.o.KeepaliveTimeout:
-		c.over = true
+	case c.end.pinged.IsZero():
+	case last.After(c.end.pinged):
+		c.end.pinged = time.Time{}
+	case now.Sub(c.end.pinged) > s.o.KeepaliveTimeout:
+		c.end.over = true
 		s.refused(reasonKeepalive)
 		go c.close()
 	}
 }
 
-// expire resets the streams whose requests were not completed in time.
-func (o *outbox) expire(now time.Time, s *Server) {
-	var late []uint32
+// expire resets the streams whose requests were not completed in time, or whose answers have waited too long for a
+// window. It reports whether a header block was not completed in time.
+func (o *sendQueue) expire(now time.Time, s *Server) (block bool) {
+	late := map[uint32]reason{}
 	o.mu.Lock()
 	for id, st := range o.streams {
-		if st.open && st.exchange == nil && now.Sub(st.began) > requestPatience {
-			late = append(late, id)
+		switch {
+		case st.open && now.Sub(st.began) > requestPatience:
+			late[id] = reasonUnfinished
+		case len(st.pending) > 0 && now.Sub(st.stalled) > o.patience:
+			late[id] = reasonNotReading
 		}
 	}
+	block = o.block != nil && now.Sub(o.opened) > greeting
 	o.mu.Unlock()
-	for _, id := range late {
-		s.refused(reasonUnfinished)
+	for id, why := range late {
+		s.refused(why)
 		o.reset(id, codeCancel)
 	}
 	if len(late) > 0 {
 		o.flush()
 	}
+	return block
 }
 
 // drain sends the peer GOAWAY.
 func (c *conn) drain(now time.Time) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.why = "graceful_stop"
-	if c.draining.IsZero() {
+	c.end.mu.Lock()
+	defer c.end.mu.Unlock()
+	c.end.why = "graceful_stop"
+	if c.end.draining.IsZero() {
 		c.beginDrain(now)
 	}
 }
@@ -129,23 +139,11 @@ func (c *conn) drain(now time.Time) {
 // beginDrain is the first of two GOAWAYs: it excludes no stream yet, since some may be on their way. The second comes
 // when the peer has answered the ping behind it. The lock is held.
 func (c *conn) beginDrain(now time.Time) {
-	if c.draining = now; c.why == "" {
-		c.why = "max_age"
+	if c.end.draining = now; c.end.why == "" {
+		c.end.why = "max_age"
 	}
 	c.out.add(func(b []byte) []byte {
-		return appendPing(appendGoAway(b, maxWindow, codeNo, c.why), 0, drainPing)
+		return appendPing(appendGoAway(b, maxWindow, codeNo, c.end.why), 0, drainPing)
 	})
-	c.out.flush()
-}
-
-// endWith ends the connection from outside its reader.
-func (c *conn) endWith(code errCode, debug string) {
-	c.out.mu.Lock()
-	if !c.out.closed {
-		c.out.grab()
-		c.out.buf = appendGoAway(c.out.buf, min(c.ids.opened(), c.lastID.Load()), code, debug)
-		c.out.ending = true
-	}
-	c.out.mu.Unlock()
 	c.out.flush()
 }

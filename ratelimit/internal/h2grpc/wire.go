@@ -30,12 +30,8 @@ func newWire(c net.Conn) wire {
 	if s, ok := c.(*sealedConn); ok {
 		return s.wire
 	}
-	if sc, ok := c.(syscall.Conn); ok {
-		if raw, err := sc.SyscallConn(); err == nil {
-			return newSocket(c, raw)
-		}
-	}
-	return &pipe{conn: c}
+	raw, _ := c.(syscall.Conn).SyscallConn() // the error is for connections that are not set up
+	return newSocket(c, raw)
 }
 
 // socket reads and writes a file descriptor when it is ready, without a goroutine that waits.
@@ -138,48 +134,6 @@ func (s *socket) left() int {
 	return len(s.rest)
 }
 
-// pipe is the wire of a connection without a file descriptor, such as net.Pipe's: every write is drain's.
-type pipe struct {
-	conn net.Conn
-	mu   sync.Mutex
-	rest []byte
-}
-
-// read implements wire.
-func (p *pipe) read(room func() []byte, _ func()) (int, error) { return p.conn.Read(room()) }
-
-// write implements wire.
-func (p *pipe) write(b []byte) (bool, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.rest = append(p.rest, b...)
-	return false, nil
-}
-
-// drain implements wire.
-func (p *pipe) drain(deadline time.Time) error {
-	p.conn.SetWriteDeadline(deadline)
-	for {
-		p.mu.Lock()
-		b := p.rest
-		p.rest = nil
-		p.mu.Unlock()
-		if len(b) == 0 {
-			return nil
-		}
-		if _, err := p.conn.Write(b); err != nil {
-			return err
-		}
-	}
-}
-
-// left implements wire.
-func (p *pipe) left() int {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return len(p.rest)
-}
-
 // sealedConn is a TLS connection whose records go out without waiting. A tls.Conn cannot write a part of a record,
 // and is broken by a write that times out; so it writes into memory, which a wire sends.
 type sealedConn struct {
@@ -232,6 +186,13 @@ func (c *recordConn) take() []byte {
 		c.spare = nil
 	}
 	return b
+}
+
+// configFor is the TLS config of one connection: HTTP/2 only.
+func configFor(c *tls.Config) *tls.Config {
+	c = c.Clone()
+	c.NextProtos = []string{"h2"}
+	return c
 }
 
 // serveTLS does the handshake as a server.

@@ -5,6 +5,7 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 	"unicode"
 
@@ -36,29 +37,19 @@ func (r *Rule) appendLine(line []byte, domain string) []byte {
 	if bytes.ContainsFunc(line, unicode.IsControl) { // else a key could pretend to be a further rule
 		line = strconv.AppendQuote(nil, string(line))
 	}
-	line = append(line, ": unit="...)
-	line = append(line, r.Unit.String()...)
-	line = append(line, " requests_per_unit="...)
-	line = strconv.AppendUint(line, uint64(r.PerUnit), 10)
-	line = append(line, ", shadow_mode: "...)
-	line = strconv.AppendBool(line, r.Shadow)
-	line = append(line, ", quota_mode: "...)
-	line = strconv.AppendBool(line, r.Quota)
+	line = fmt.Appendf(line, ": unit=%s requests_per_unit=%d, shadow_mode: %t, quota_mode: %t", r.Unit, r.PerUnit,
+		r.Shadow, r.Quota)
 	if r.Multiplier > 1 {
-		line = append(line, ", unit_multiplier: "...)
-		line = strconv.AppendUint(line, uint64(r.Multiplier), 10)
+		line = fmt.Appendf(line, ", unit_multiplier: %d", r.Multiplier)
 	}
 	if r.Algorithm != counter.FixedWindow {
-		line = append(line, ", algorithm: "...)
-		line = append(line, r.Algorithm.String()...)
+		line = fmt.Appendf(line, ", algorithm: %s", r.Algorithm)
 	}
 	if r.Burst > 0 {
-		line = append(line, ", burst: "...)
-		line = strconv.AppendUint(line, uint64(r.Burst), 10)
+		line = fmt.Appendf(line, ", burst: %d", r.Burst)
 	}
 	if zone := r.Calendar(); zone != "" {
-		line = append(line, ", calendar: "...)
-		line = append(line, zone...)
+		line = fmt.Appendf(line, ", calendar: %s", zone)
 	}
 	return append(line, '\n')
 }
@@ -190,9 +181,7 @@ func (s *step) view(d *Domain) RuleView {
 		}
 		v.Descriptors = append(v.Descriptors, up.descriptor(most))
 	}
-	for i, j := 0, len(v.Descriptors)-1; i < j; i, j = i+1, j-1 {
-		v.Descriptors[i], v.Descriptors[j] = v.Descriptors[j], v.Descriptors[i]
-	}
+	slices.Reverse(v.Descriptors)
 	return v
 }
 

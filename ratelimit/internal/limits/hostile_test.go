@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -36,6 +37,8 @@ func TestLoad_hostile(t *testing.T) {
 	f(rep("---\na: b\n", n), "3:1: a second YAML document")
 	f(rep("a: >\n", n), "1001:2: a map with more than 1000 keys")
 	f(rep("\"a\": b\n", n), "1001:4: a map with more than 1000 keys")
+	f("a: &a {}\nb:\n"+rep("- <<: *a\n", n), "10003:3: more than 10000 merge keys (<<)")
+	f("a: &a {}\nb: ["+rep("{<<: *a},", n)+"]", "2:90006: more than 10000 merge keys (<<)")
 	f(strings.Repeat(" ", MaxFileBytes+1), "1:1: the file has 67108865 bytes, at most 67108864 are read")
 
 	var deep strings.Builder
@@ -53,10 +56,27 @@ func TestLoad_hostile(t *testing.T) {
 
 	bomb.Reset()
 	bomb.WriteString("a: &a {" + rep("x: y, ", 2000) + "}\nb:\n")
-	for range n {
+	for range n / 2 {
 		bomb.WriteString("- {<<: *a}\n")
 	}
 	f(bomb.String(), "169:8: aliases stand for more than 1000000 values")
+}
+
+// TestLoad_mistakeMemory: what a mistake in a long line costs is in proportion to the line.
+func TestLoad_mistakeMemory(t *testing.T) {
+	cost := func(n int) uint64 {
+		var before, after runtime.MemStats
+		runtime.ReadMemStats(&before)
+		text := "a: &a {}\nb: [" + strings.Repeat("{c: *a},", n) + "]"
+		if _, _, err := Load(context.Background(), []File{{"f.yaml", []byte(text)}}, Options{}); err == nil {
+			t.Error("the mistake is not found")
+		}
+		runtime.ReadMemStats(&after)
+		return after.TotalAlloc - before.TotalAlloc
+	}
+	if short, long := cost(1000), cost(8000); long > 16*short {
+		t.Errorf("%d KiB, and %d KiB for 8 times as much", short>>10, long>>10)
+	}
 }
 
 // What is deep but within bounds loads.

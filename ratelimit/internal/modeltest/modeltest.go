@@ -36,7 +36,7 @@ type Status struct {
 	Reset     int64 // seconds
 }
 
-// Model holds counters. The zero Model has none. Time must not go back.
+// Model holds counters. The zero Model has none. Time may go back.
 type Model struct {
 	// Stop is STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT.
 	Stop     bool
@@ -61,10 +61,38 @@ func (l *Limit) capacity() int64 {
 // perHit is the time one hit takes from a token bucket, in µs.
 func (l *Limit) perHit() *big.Rat { return big.NewRat(l.Window*second, l.PerUnit) }
 
+// broughtDown is s without what is ahead of an instant, because the clock has gone back: the newest window takes the
+// place of the present one, and a bucket is empty at most. ahead says whether there was anything.
+func (l *Limit) broughtDown(s state, now int64) (out state, ahead bool) {
+	switch i := now / (l.Window * second); l.Algorithm {
+	case counter.SlidingWindow:
+		last := i
+		for window := range s.hits {
+			last = max(last, window)
+		}
+		if last > i {
+			return state{hits: map[int64]int64{i: s.hits[last], i - 1: s.hits[last-1]}}, true
+		}
+	case counter.TokenBucket:
+		if s.full == nil || l.PerUnit == 0 {
+			return s, false
+		}
+		longest := new(big.Rat).Mul(big.NewRat(l.Burst, 1), l.perHit())
+		if longest.Add(longest, big.NewRat(now, 1)); s.full.Cmp(longest) > 0 {
+			return state{full: longest}, true
+		}
+	}
+	return s, false
+}
+
+// bringsDown says that n hits leave a counter brought down, even if they are refused: they could pass at some time.
+func (l *Limit) bringsDown(n int64, refund bool) bool { return !refund && n > 0 && n <= l.capacity() }
+
 // used is how much of the capacity s uses at an instant.
 func (l *Limit) used(s state, now int64) int64 {
 	size := l.Window * second
 	i := now / size
+	s, _ = l.broughtDown(s, now)
 	switch l.Algorithm {
 	case counter.FixedWindow:
 		return s.hits[i]
@@ -86,6 +114,7 @@ func (l *Limit) used(s state, now int64) int64 {
 
 // add is s after n hits.
 func (l *Limit) add(s state, now, n int64) state {
+	s, _ = l.broughtDown(s, now)
 	if l.Algorithm != counter.TokenBucket {
 		i := now / (l.Window * second)
 		out := state{hits: map[int64]int64{}}
@@ -105,6 +134,7 @@ func (l *Limit) add(s state, now, n int64) state {
 
 // wait is how many µs it takes until n hits pass. What can never pass waits for an empty counter.
 func (l *Limit) wait(s state, now, n int64) int64 {
+	s, _ = l.broughtDown(s, now)
 	room := max(0, l.capacity()-n)
 	longest := 2 * l.Window * second
 	if l.Algorithm == counter.TokenBucket && l.PerUnit > 0 {
@@ -138,6 +168,9 @@ func (l *Limit) answer(s state, now, n int64, over bool) verdict {
 	return v
 }
 
+// Used is how much of a limit's capacity is used at an instant.
+func (m *Model) Used(l *Limit, now int64) int64 { return l.used(m.counters[l.Key], now) }
+
 // Request answers one request at an instant in µs.
 func (m *Model) Request(now int64, asks []Ask) []Status {
 	was := m.counters
@@ -162,13 +195,19 @@ func (m *Model) Request(now int64, asks []Ask) []Status {
 	}
 	if !stopped {
 		m.counters = next
+	} else {
+		was = m.bringDown(now, asks)
 	}
 	statuses := make([]Status, len(asks))
 	for i, a := range asks {
 		for j, l := range a.Limits {
 			if v := &verdicts[i][j]; stopped { // the counters are shown as they are
+				n := a.N
+				if a.Refund {
+					n = 0
+				}
 				over := v.over && !a.Refund || l.used(was[l.Key], now) > l.capacity()
-				*v = l.answer(was[l.Key], now, a.N, over)
+				*v = l.answer(was[l.Key], now, n, over)
 			}
 		}
 		statuses[i] = tightest(verdicts[i])
@@ -176,8 +215,21 @@ func (m *Model) Request(now int64, asks []Ask) []Status {
 	return statuses
 }
 
+// bringDown brings down the counters that a stopped request would have had hits on.
+func (m *Model) bringDown(now int64, asks []Ask) map[string]state {
+	for _, a := range asks {
+		for _, l := range a.Limits {
+			if down, ahead := l.broughtDown(m.counters[l.Key], now); ahead && l.bringsDown(a.N, a.Refund) {
+				m.counters[l.Key] = down
+			}
+		}
+	}
+	return m.counters
+}
+
 // after is a counter after hits: with stop no limit counts what it refuses.
 func (l *Limit) after(s state, now, n int64, refund, stop bool) state {
+	down, _ := l.broughtDown(s, now)
 	switch {
 	case n == 0 || l.PerUnit == 0 && l.Algorithm != counter.FixedWindow:
 		return s
@@ -186,13 +238,19 @@ func (l *Limit) after(s state, now, n int64, refund, stop bool) state {
 			return s
 		}
 		after := l.add(s, now, -n)
-		if after.full.Cmp(big.NewRat(now, 1)) < 0 {
-			after.full.SetInt64(now)
+		if after.full.Cmp(big.NewRat(now, 1)) <= 0 {
+			return state{} // full on whatever clock
 		}
 		return after
 	case refund:
+		if down.hits[now/(l.Window*second)] == 0 {
+			return s
+		}
 		return l.add(s, now, -n)
 	case (stop || l.Algorithm != counter.FixedWindow) && l.used(s, now)+n > l.capacity():
+		if l.bringsDown(n, refund) {
+			return down
+		}
 		return s
 	}
 	return l.add(s, now, n)

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/printable"
 )
 
@@ -162,7 +163,7 @@ func (m *minute) add(id uint64, hits uint64) *slot {
 	at := m.index.find(id, m.slots)
 	if i := m.index[at]; i != 0 {
 		s := &m.slots[i-1]
-		s.hits = saturate(s.hits, hits)
+		s.hits = counter.Saturate(s.hits, hits)
 		m.down(int(s.place), ranked{s.hits, i - 1})
 		return nil
 	}
@@ -178,17 +179,10 @@ func (m *minute) add(id uint64, hits uint64) *slot {
 	i := m.heap[0].slot
 	s := &m.slots[i]
 	m.index.remove(s.id, m.slots)
-	s.id, s.err, s.hits = id, s.hits, saturate(s.hits, hits)
+	s.id, s.err, s.hits = id, s.hits, counter.Saturate(s.hits, hits)
 	m.index[m.index.find(id, m.slots)] = i + 1
 	m.down(0, ranked{s.hits, i})
 	return s
-}
-
-func saturate(a, b uint64) uint64 {
-	if sum := a + b; sum >= a {
-		return sum
-	}
-	return ^uint64(0)
 }
 
 // up puts a slot at a place of the heap, or before those above it with more hits; down puts it behind those below with

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
 
@@ -118,19 +119,10 @@ func (f *family) add(labels []stats.Tag, value float64) {
 
 // write shows the families by name, their series by labels.
 func (fs families) write(w *writer) {
-	names := make([]string, 0, len(fs))
-	for name := range fs {
-		names = append(names, name)
-	}
-	slices.Sort(names)
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(fs)) {
 		f := fs[name]
 		out := &dto.MetricFamily{Name: &name, Type: types[f.kind], Help: &f.help}
-		ids := make([]string, 0, len(f.samples))
-		for id := range f.samples {
-			ids = append(ids, id)
-		}
-		slices.Sort(ids)
+		ids := slices.Sorted(maps.Keys(f.samples))
 		for i, id := range ids {
 			s := f.samples[id]
 			m := &dto.Metric{Label: pairs(s.labels)}

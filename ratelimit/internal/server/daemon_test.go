@@ -3,6 +3,7 @@ package server
 import (
 	"context"
 	"errors"
+	"flag"
 	"log/slog"
 	"net"
 	"net/http/httptest"
@@ -39,11 +40,27 @@ type rig struct {
 	http    *httptest.Server
 }
 
-// native is whether rigs have the native server; GRPC_SERVER=grpc-go runs the tests of this package on the other one.
-var native = os.Getenv("GRPC_SERVER") != "grpc-go"
+// native is whether rigs have the native server.
+var native = true
+
+// TestMain runs the tests of this package on the native server, and on grpc-go.
+func TestMain(m *testing.M) {
+	status := m.Run()
+	if flag.Lookup("test.fuzz").Value.String()+flag.Lookup("test.bench").Value.String() == "" {
+		native = false
+		status = max(status, m.Run())
+	}
+	os.Exit(status)
+}
 
 // newRig serves rules (YAML files, the part after "domain: d" if they don't name one) over gRPC and HTTP.
 func newRig(t testing.TB, o service.Options, lo limits.Options, files ...string) *rig {
+	t.Helper()
+	return newRigOn(t, native, o, lo, files...)
+}
+
+// newRigOn is newRig on the native server, or on grpc-go.
+func newRigOn(t testing.TB, native bool, o service.Options, lo limits.Options, files ...string) *rig {
 	t.Helper()
 	r := &rig{stats: stats.NewRegistry(stats.Options{}), health: NewHealth()}
 	if o.Store == nil {

@@ -59,8 +59,8 @@ var debugPages = []page{
 var xdsPage = page{"/xds", "the control plane: connected or not, the version in force, what was refused last"}
 
 // NewDebug is the handler of the debug listener. Every page but the profiles answers as JSON too, with
-// ?format=json. What shows values of requests, or writes, is behind a guard; the other pages are open: bind it where
-// only operators come.
+// ?format=json. What shows values of requests, or writes, is behind a guard; the other pages are open to all but web
+// pages: bind it where only operators come.
 func NewDebug(o DebugOptions) http.Handler {
 	d := &debugPort{o}
 	mux := http.NewServeMux()
@@ -87,7 +87,7 @@ func NewDebug(o DebugOptions) http.Handler {
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		writeError(w, http.StatusNotFound, "NOT_FOUND", "there is no such page; / lists the pages")
 	})
-	return recovered(mux, o.Log, o.Stats.Counter(panicStat))
+	return recovered(guarded.keepForeignOut(mux), o.Log, o.Stats.Counter(panicStat))
 }
 
 // only answers other methods with 405.

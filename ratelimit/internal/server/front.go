@@ -18,34 +18,20 @@ type Front interface {
 	Shutdown(ctx context.Context) error
 }
 
-// NewFront is the server of GRPC_SERVER: the native one, or grpc-go. With tracing it is grpc-go, which has a goroutine
-// for each call and its span.
+// NewFront is the server of GRPC_SERVER: the native one, or grpc-go.
 func NewFront(o GRPCOptions) Front {
-	g := NewGRPC(o)
-	if !o.Native || o.Tracing != nil {
-		return grpcGo{g}
+	if !o.Native {
+		return grpcGo{NewGRPC(o)}
 	}
 	path := "/" + serviceName + "/ShouldRateLimit"
 	panics := o.Stats.Counter(panicStat)
-	native := h2grpc.New(h2grpc.Options{
-		Service: o.Service, Path: path, Other: g, Stats: o.Stats, TLS: o.TLS, HandshakeFailed: failedHandshakes(o),
+	return h2grpc.New(h2grpc.Options{
+		Service: o.Service, Path: path, Health: o.Health.service(), Stats: o.Stats, TLS: o.TLS,
+		HandshakeFailed: failedHandshakes(o), Memory: o.Memory, Tracing: o.Tracing.native(),
 		Panicked:   func(p any) { reportPanic(o.Log, panics, p) },
 		MaxStreams: o.MaxStreams, MaxAge: o.MaxAge, MaxAgeGrace: o.MaxAgeGrace,
 		KeepaliveTime: o.KeepaliveTime, KeepaliveTimeout: o.KeepaliveTimeout, MinPing: max(1, o.MinPing-minPingSlack),
 	})
-	return &nativeFront{native, g}
-}
-
-// nativeFront serves decisions itself and leaves all other methods to grpc-go, on the same connections.
-type nativeFront struct {
-	*h2grpc.Server
-	others *grpc.Server
-}
-
-// Shutdown implements Front.
-func (f *nativeFront) Shutdown(ctx context.Context) error {
-	defer f.others.Stop() // its handlers have returned, or are cut
-	return f.Server.Shutdown(ctx)
 }
 
 type grpcGo struct{ *grpc.Server }

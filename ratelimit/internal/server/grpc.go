@@ -3,13 +3,11 @@ package server
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"log/slog"
 	"net"
 	"time"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/codes"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
@@ -34,7 +32,7 @@ type GRPCSettings struct {
 	MinPing time.Duration `env:"GRPC_KEEPALIVE_MIN_TIME" envDefault:"5s" min:"0s"`
 	// Calls that a gRPC connection may have open; more are refused (REFUSED_STREAM), and a client that knows waits.
 	MaxStreams int `env:"GRPC_MAX_CONCURRENT_STREAMS" envDefault:"1024" min:"1" max:"1000000"`
-	// true: the gRPC reflection service is served, for grpcurl and the like.
+	// true: the gRPC reflection service is served, for grpcurl and the like; only with GRPC_SERVER=grpc-go.
 	Reflection bool `env:"GRPC_REFLECTION" envDefault:"false"`
 }
 
@@ -45,8 +43,10 @@ type GRPCOptions struct {
 	Health  *Health
 	Stats   *stats.Registry
 	Log     *slog.Logger
-	// Native: decisions are served by package h2grpc, and only the other methods by grpc-go.
+	// Native: package h2grpc serves, and grpc-go does not.
 	Native bool
+	// Memory is what peers may make the native front keep, in bytes.
+	Memory int64
 	// TLS is the listener's config; nil: plain HTTP/2.
 	TLS *tls.Config
 	// Tracing records each call; nil is off.
@@ -61,12 +61,11 @@ const serviceName = "envoy.service.ratelimit.v3.RateLimitService"
 // flight, since a new goroutine's stack has to grow under every request (14 % of the replaced
 // service's CPU).
 const (
-	streamWorkers  = 512
-	bufferBytes    = 64 << 10
-	connWindow     = 1 << 20
-	streamWindow   = 64 << 10
-	minPingSlack   = time.Second // a ping sent after 5 s may arrive after 4.9
-	healthWatching = "/grpc.health.v1.Health/Watch"
+	streamWorkers = 512
+	bufferBytes   = 64 << 10
+	connWindow    = 1 << 20
+	streamWindow  = 64 << 10
+	minPingSlack  = time.Second // a ping sent after 5 s may arrive after 4.9
 )
 
 // NewGRPC builds the server with the decision service, health and, if asked, reflection.
@@ -105,7 +104,7 @@ func NewGRPC(o GRPCOptions) *grpc.Server {
 		panics:   o.Stats.Counter(panicStat),
 	}
 	s.RegisterService(&decide, h)
-	healthpb.RegisterHealthServer(s, o.Health.grpc)
+	healthpb.RegisterHealthServer(s, o.Health.service())
 	if o.Reflection {
 		reflection.Register(s)
 	}
@@ -166,29 +165,15 @@ func shouldRateLimit(srv any, ctx context.Context, decode func(any) error, _ grp
 func (d *decisions) decide(ctx context.Context, x *exchange, arrived time.Time) (err error) {
 	defer func() {
 		if p := recover(); p != nil {
-			err = status.Error(codes.Internal, "internal error")
+			err = status.Error(service.GRPCStatus(nil))
 			reportPanic(d.log, d.panics, p)
 		}
 	}()
-	if err := d.service.DecideAt(ctx, &x.Call, arrived); err != nil {
+	if err := d.service.Decide(ctx, &x.Call, arrived); err != nil {
 		x.release()
-		return grpcStatus(err)
+		return status.Error(service.GRPCStatus(err))
 	}
 	return nil
-}
-
-func grpcStatus(err error) error {
-	refusal, ok := errors.AsType[*service.Refusal](err)
-	if !ok {
-		return status.Error(codes.Internal, "internal error")
-	}
-	return status.Error(grpcCodes[refusal.Kind], refusal.Msg)
-}
-
-var grpcCodes = map[service.Kind]codes.Code{
-	service.Invalid:     codes.InvalidArgument,
-	service.Unavailable: codes.Unavailable,
-	service.TimedOut:    codes.DeadlineExceeded,
 }
 
 // countMethods counts and times the unary methods of the other services (health checks).

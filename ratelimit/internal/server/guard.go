@@ -3,9 +3,11 @@ package server
 import (
 	"crypto/sha256"
 	"crypto/subtle"
+	"fmt"
 	"net"
 	"net/http"
 	"net/netip"
+	"os"
 	"slices"
 	"strings"
 )
@@ -43,10 +45,8 @@ func (g guard) refuses(r *http.Request, writes bool) (status int, code, message 
 	if len(r.Header.Values("Origin")) > 0 {
 		return forbidden("not for web pages: the request has the header Origin")
 	}
-	for _, site := range r.Header.Values("Sec-Fetch-Site") {
-		if site != "none" && site != "same-origin" {
-			return forbidden("not for web pages: the request has the header Sec-Fetch-Site: " + site)
-		}
+	if message := g.foreign(r); message != "" {
+		return forbidden(message)
 	}
 	switch {
 	case g.token != "":
@@ -61,6 +61,38 @@ func (g guard) refuses(r *http.Request, writes bool) (status int, code, message 
 		return forbidden("needs DEBUG_TOKEN")
 	}
 	return 0, "", ""
+}
+
+// keepForeignOut is h without the requests that a web page sends.
+func (g guard) keepForeignOut(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if message := g.foreign(r); message != "" {
+			writeError(w, http.StatusForbidden, "PERMISSION_DENIED", message)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
+}
+
+// foreign says why a request may come from a web page of somebody else's; empty: it does not. Such a page sends Origin
+// or Sec-Fetch-Site, or has made a name of its own lead here, which the browser then takes for the page's own host (DNS
+// rebinding). Accept-Language is a header that a page cannot leave out, as it can forge User-Agent.
+func (g guard) foreign(r *http.Request) (message string) {
+	for _, site := range r.Header.Values("Sec-Fetch-Site") {
+		if site != "none" && site != "same-origin" {
+			return "not for web pages: the request has the header Sec-Fetch-Site: " + site
+		}
+	}
+	for _, origin := range r.Header.Values("Origin") {
+		if _, host, ok := strings.Cut(origin, "://"); !ok || host != r.Host {
+			return "not for web pages: the request has the header Origin"
+		}
+	}
+	browser := strings.HasPrefix(r.UserAgent(), "Mozilla/") || len(r.Header.Values("Accept-Language")) > 0
+	if browser && !isOwnName(r.Host) && !(g.token != "" && g.hasToken(r)) {
+		return fmt.Sprintf("not for web pages at the name %q, which a stranger could own: use the address of this port", r.Host)
+	}
+	return ""
 }
 
 // hasToken compares in constant time, whatever the lengths.
@@ -87,13 +119,30 @@ func fromThisHost(r *http.Request) bool {
 
 // isLocalName says whether a Host header names this host by an address, or as localhost.
 func isLocalName(host string) bool {
+	name := hostName(host)
+	_, err := netip.ParseAddr(name)
+	return err == nil || strings.EqualFold(name, "localhost")
+}
+
+// hostName is a Host header without port and brackets.
+func hostName(host string) string {
 	if name, _, err := net.SplitHostPort(host); err == nil {
-		host = name
-	} else if inner, ok := strings.CutPrefix(host, "["); ok {
-		host = strings.TrimSuffix(inner, "]")
+		return name
 	}
-	_, err := netip.ParseAddr(host)
-	return err == nil || strings.EqualFold(host, "localhost")
+	if inner, ok := strings.CutPrefix(host, "["); ok {
+		return strings.TrimSuffix(inner, "]")
+	}
+	return host
+}
+
+// isOwnName says whether a Host header is an address, or a name that nobody can register: the machine's own, one
+// without a dot, or one of a zone for private use.
+func isOwnName(host string) bool {
+	name := strings.ToLower(strings.TrimSuffix(hostName(host), "."))
+	own, _ := os.Hostname()
+	return isLocalName(host) || !strings.Contains(name, ".") || strings.EqualFold(name, own) ||
+		slices.ContainsFunc([]string{".localhost", ".local", ".internal", ".svc"},
+			func(zone string) bool { return strings.HasSuffix(name, zone) })
 }
 
 // readMethods are those of a page that changes nothing.

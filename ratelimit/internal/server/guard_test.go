@@ -4,9 +4,12 @@ import (
 	"encoding/json"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"slices"
 	"strings"
 	"testing"
+
+	"gatehouse/ratelimit/internal/stats"
 )
 
 const testToken = "0123456789abcdef"
@@ -126,6 +129,61 @@ func TestGuard(t *testing.T) {
 	for _, method := range []string{"POST", "PUT", "OPTIONS"} {
 		f(testToken, method, local, here, bearer, 405, "this page takes GET, HEAD, DELETE")
 		f(testToken, method, local, here, "", 401, needs)
+	}
+}
+
+// TestGuard_webPages: no debug page answers a request that a stranger's web page has made a browser send, by any name;
+// tools pass by any name, and so do browsers at a name that is the operator's own.
+func TestGuard_webPages(t *testing.T) {
+	t.Parallel()
+	port := NewDebug(DebugOptions{DebugSettings: DebugSettings{Token: testToken}, Log: discard,
+		Stats: stats.NewRegistry(stats.Options{})})
+	own, err := os.Hostname()
+	if err != nil {
+		t.Fatal(err)
+	}
+	f := func(want int, host string, header ...string) {
+		t.Helper()
+		for _, path := range []string{"/", "/stats", "/debug/pprof/cmdline", "/nowhere"} {
+			r := httptest.NewRequest("GET", path, nil)
+			r.Host = host
+			for i := 0; i < len(header); i += 2 {
+				r.Header.Add(header[i], header[i+1])
+			}
+			w := httptest.NewRecorder()
+			port.ServeHTTP(w, r)
+			if forbidden := w.Code == 403; forbidden != (want == 403) {
+				t.Errorf("%s at %s with %q: %d %s, want %d", path, host, header, w.Code, w.Body, want)
+			}
+			if want == 403 && !strings.Contains(w.Body.String(), "not for web pages") {
+				t.Errorf("the message is %s", w.Body)
+			}
+		}
+	}
+	const here = "127.0.0.1:6070"
+	browser := []string{"User-Agent", "Mozilla/5.0 (X11; Linux x86_64)", "Accept-Language", "de"}
+	for _, origin := range []string{"http://evil.example", "null", "", "http://127.0.0.1:6071", "http://127.0.0.1"} {
+		f(403, here, "Origin", origin)
+	}
+	f(200, here, "Origin", "http://127.0.0.1:6070")
+	f(403, here, "Sec-Fetch-Site", "cross-site")
+	f(403, here, "Sec-Fetch-Site", "same-site")
+	f(200, here, "Sec-Fetch-Site", "none")
+	for _, host := range []string{here, "[::1]:6070", "10.1.2.3", "localhost:6070", "localhost.:6070", own, own + ":6070",
+		"ratelimit:6070", "a.localhost", "node.local", "ratelimit.prod.svc:6070", "r.p.svc.cluster.local",
+		"ip-10-0-0-1.ec2.internal", "RATELIMIT.SVC."} {
+		f(200, host, browser...)
+	}
+	for _, host := range []string{"evil.example", "evil.example:6070", "127.0.0.1.evil.example", "svc.evil.example",
+		"local.example:6070", "notlocal.xlocal"} {
+		f(403, host, browser...)
+		f(403, host, browser[:2]...)
+		f(403, host, browser[2:]...)
+		f(403, host, "Accept-Language", "")
+		f(200, host, "User-Agent", "curl/8.5")
+		f(200, host, "User-Agent", "Prometheus/2.50")
+		f(200, host, append(browser, "Authorization", "Bearer "+testToken)...)
+		f(403, host, append(browser, "Authorization", "Bearer "+testToken[1:])...)
 	}
 }
 

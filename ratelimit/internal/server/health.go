@@ -101,15 +101,12 @@ func (h *Health) healthy() bool {
 // EndStreams ends the health and reflection streams that clients keep open, and refuses new ones.
 func (h *Health) EndStreams() { h.drain() }
 
-// endStreams ends every stream when EndStreams says so. A health stream minds its context; the handler
-// of another waits for its client, and finds out when its stream has ended.
+// endStreams ends every stream when EndStreams says so. The handler of a stream other than a health stream, which ends
+// itself, waits for its client, and finds out when its stream has ended.
 func (h *Health) endStreams(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo,
 	handler grpc.StreamHandler) error {
-	if info.FullMethod == healthWatching {
-		ctx, cancel := context.WithCancel(ss.Context())
-		defer cancel()
-		defer context.AfterFunc(h.draining, cancel)()
-		return handler(srv, endable{ss, ctx})
+	if info.FullMethod == healthpb.Health_Watch_FullMethodName {
+		return handler(srv, ss)
 	}
 	done := make(chan error, 1)
 	go func() { done <- handler(srv, ss) }()
@@ -121,8 +118,24 @@ func (h *Health) endStreams(srv any, ss grpc.ServerStream, info *grpc.StreamServ
 	}
 }
 
+// service is grpc.health.v1.Health.
+func (h *Health) service() healthpb.HealthServer { return healthService{h.grpc, h.draining} }
+
+type healthService struct {
+	*health.Server
+	draining context.Context
+}
+
+// Watch implements healthpb.HealthServer. It returns when the daemon drains.
+func (s healthService) Watch(in *healthpb.HealthCheckRequest, ss healthpb.Health_WatchServer) error {
+	ctx, cancel := context.WithCancel(ss.Context())
+	defer cancel()
+	defer context.AfterFunc(s.draining, cancel)()
+	return s.Server.Watch(in, endable{ss, ctx})
+}
+
 type endable struct {
-	grpc.ServerStream
+	healthpb.Health_WatchServer
 	ctx context.Context
 }
 

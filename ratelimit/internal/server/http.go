@@ -117,7 +117,7 @@ func (h *jsonHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel = context.WithTimeout(ctx, h.Timeout)
 		defer cancel()
 	}
-	if err := h.Service.Decide(ctx, &c); err != nil {
+	if err := h.Service.Decide(ctx, &c, h.Service.Now()); err != nil {
 		writeRefusal(w, err)
 		return
 	}

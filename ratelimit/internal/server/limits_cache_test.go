@@ -59,7 +59,7 @@ func TestLimits_overLimitCache(t *testing.T) {
 func againstStore(t *testing.T, store *timedStore, clock *testClock, seed uint64, requests int) (asked int64) {
 	t.Helper()
 	r := rand.New(rand.NewPCG(seed, 1))
-	yaml, entries := randomRules(r)
+	yaml, entries := randomRules(r, 3, 1)
 	stores := []*countedStore{{Store: store.Store}, {Store: store.Store}}
 	if store.another != nil {
 		stores[1].Store = store.another(t, clock)
@@ -74,7 +74,7 @@ func againstStore(t *testing.T, store *timedStore, clock *testClock, seed uint64
 	for range requests {
 		if r.IntN(100) == 0 { // the same limits or others, of the same counters
 			if r.IntN(2) == 0 {
-				yaml, entries = randomRules(r)
+				yaml, entries = randomRules(r, 3, 1)
 			}
 			for _, rig := range rigs {
 				rig.load(t, limits.Options{}, yaml)

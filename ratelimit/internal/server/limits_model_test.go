@@ -3,6 +3,9 @@ package server
 import (
 	"fmt"
 	"math/rand/v2"
+	"os"
+	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -18,16 +21,20 @@ import (
 	"gatehouse/ratelimit/internal/sfvtest"
 )
 
-// randomRules are some entries with one limit or a list of them, as rules and for the model. Keys expire by the
-// server's time and not by the test's, so no bucket is full again within seconds.
-func randomRules(r *rand.Rand) (yaml string, entries [][]modeltest.Limit) {
+// randomRules are some entries with one limit or a list of them, as rules and for the model; kinds are those that the
+// store counts, and least is the smallest limit, 0 or 1. Keys expire by the server's time and not by the test's, so no
+// bucket is full again within seconds.
+func randomRules(r *rand.Rand, kinds int, least int64) (yaml string, entries [][]modeltest.Limit) {
 	for i := range 4 {
 		var list []modeltest.Limit
 		var texts []string
 		for j := range 1 + r.IntN(3) {
 			l := modeltest.Limit{
-				Key: fmt.Sprint(i, " ", j), Algorithm: counter.Algorithm(r.IntN(3)), PerUnit: 1 + r.Int64N(12),
+				Key: fmt.Sprint(i, " ", j), Algorithm: counter.Algorithm(r.IntN(kinds)), PerUnit: 1 + r.Int64N(12),
 				Window: 60 * int64(1+j), Shadow: r.IntN(5) == 0,
+			}
+			if r.IntN(12) == 0 {
+				l.PerUnit = least
 			}
 			unit := fmt.Sprintf("unit: minute, unit_multiplier: %d", 1+j)
 			if r.IntN(2) == 0 { // the same window, counted in the store of that unit where there is one
@@ -52,11 +59,25 @@ func randomRules(r *rand.Rand) (yaml string, entries [][]modeltest.Limit) {
 	return yaml, entries
 }
 
-// Random requests at random instants get the model's answers, on each store and from two daemons on one, whose servers
-// forget their scripts now and then; each answer's headers are structured fields, and Retry-After is no earlier than
-// what refuses.
+// modelRequests is how many requests each store is compared with; MODEL_REQUESTS=n is for a long night.
+func modelRequests(t *testing.T) int {
+	text := os.Getenv("MODEL_REQUESTS")
+	if text == "" {
+		return 1500
+	}
+	n, err := strconv.Atoi(text)
+	if err != nil {
+		t.Fatalf("MODEL_REQUESTS=%s: %v", text, err)
+	}
+	return n
+}
+
+// Random requests at random instants, on a clock that jumps both ways, get the model's answers, on each store and from
+// two daemons on one, whose servers forget their scripts now and then; each answer's headers are structured fields, and
+// Retry-After is no earlier than what refuses.
 func TestLimits_model(t *testing.T) {
-	for _, b := range timedBackends {
+	const each = 500
+	for _, b := range append(timedBackends, memcachedBackend) {
 		for _, stop := range []bool{false, true} {
 			if stop && (b.name == "cluster" || b.name == perSecond) {
 				continue // keys of one request lie on several servers: see counter.AddAcrossNodes
@@ -65,9 +86,9 @@ func TestLimits_model(t *testing.T) {
 				t.Parallel()
 				clock := &testClock{}
 				store := b.open(t, clock)
-				for round := range 6 {
+				for range max(1, modelRequests(t)/each) {
 					store.empty(t)
-					againstModel(t, &store, clock, stop, rand.Uint64(), 120+400*min(1, round))
+					againstModel(t, &store, clock, stop, rand.Uint64(), each)
 					if t.Failed() {
 						return
 					}
@@ -77,29 +98,89 @@ func TestLimits_model(t *testing.T) {
 	}
 }
 
+// late is how far the memory store takes a clock that goes back for that of a request which came late.
+const late = 20_000
+
+// jumpingClock is the instants of requests: mostly later, and now and then far away in both directions.
+type jumpingClock struct {
+	r  *rand.Rand
+	at int64
+	// seen are the instants so far, in the order of time.
+	seen []int64
+}
+
+// next goes on. drops reports whether the store may have dropped a counter, at the latest instant seen, that would be
+// in use at another one: this is then left out.
+func (c *jumpingClock) next(drops func(at, latest int64) bool) int64 {
+	step := c.r.Int64N(1 << c.r.IntN(26)) // up to half a minute
+	switch c.r.IntN(40) {
+	case 0:
+		step = -late - 1 - c.r.Int64N(1<<c.r.IntN(33)) // more than an hour at most
+	case 1:
+		step = c.r.Int64N(1 << c.r.IntN(33))
+	}
+	at := c.at + step
+	i, _ := slices.BinarySearch(c.seen, at+1)
+	for ; i < len(c.seen) && c.seen[i]-at <= late; i++ {
+		at = c.seen[i]
+	}
+	if last := len(c.seen) - 1; last >= 0 && drops(at, c.seen[last]) {
+		at, i = c.seen[last]+max(0, step), last+1
+	}
+	c.seen = slices.Insert(c.seen, i, at)
+	c.at = at
+	return at
+}
+
 func againstModel(t *testing.T, store *timedStore, clock *testClock, stop bool, seed uint64, requests int) {
 	t.Helper()
 	r := rand.New(rand.NewPCG(seed, 1))
-	yaml, entries := randomRules(r)
+	kinds := 3
+	if store.fixedOnly {
+		kinds = 1
+	}
+	yaml, entries := randomRules(r, kinds, 0)
 	rigs := []*rig{modelRig(t, store.Store, clock, stop, yaml)}
 	if store.another != nil {
 		rigs = append(rigs, modelRig(t, store.another(t, clock), clock, stop, yaml))
 	}
 	m := modeltest.Model{Stop: stop}
-	at := int64(minuteStart * 1_000_000)
+	times := jumpingClock{r: r, at: store.begin}
+	drops := func(at, latest int64) bool {
+		for _, l := range slices.Concat(entries...) {
+			size := l.Window * 1_000_000
+			for _, value := range []string{"v", "w"} {
+				of := l
+				of.Key += value
+				ended := l.Algorithm == counter.FixedWindow && (at/size+1)*size <= latest
+				if store.drops && m.Used(&of, at) > 0 && (ended || m.Used(&of, times.at) == 0) {
+					return true
+				}
+			}
+		}
+		return false
+	}
 	for range requests {
-		at += r.Int64N(1 << r.IntN(26)) // up to half a minute
+		at := times.next(drops)
 		clock.set(at)
 		in := &pb.RateLimitRequest{Domain: "d"}
 		var asks []modeltest.Ask
-		for _, i := range r.Perm(len(entries))[:1+r.IntN(3)] {
-			a := modeltest.Ask{Limits: entries[i], N: r.Int64N(5), Refund: r.IntN(6) == 0}
-			d := req("d", fmt.Sprintf("(k%d,v)", i)).Descriptors[0]
+		for range 1 + r.IntN(4) {
+			i, value := r.IntN(len(entries)), "v"
+			if r.IntN(8) == 0 {
+				value = "w"
+			}
+			a := modeltest.Ask{N: r.Int64N(5), Refund: r.IntN(5) == 0}
+			for _, l := range entries[i] {
+				l.Key += value
+				a.Limits = append(a.Limits, l)
+			}
+			d := req("d", fmt.Sprintf("(k%d,%s)", i, value)).Descriptors[0]
 			d.HitsAddend, d.IsNegativeHits = wrapperspb.UInt64(uint64(a.N)), a.Refund
 			in.Descriptors = append(in.Descriptors, d)
 			asks = append(asks, a)
 		}
-		if r.IntN(50) == 0 {
+		if r.IntN(20) == 0 {
 			store.forgetScripts(t)
 		}
 		got := rigs[r.IntN(len(rigs))].ask(t, in)

@@ -397,7 +397,7 @@ func TestHealth_watchEnds(t *testing.T) {
 // Nor must one that has a reflection stream open, whatever it waits for.
 func TestReflection_ends(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, service.Options{}, limits.Options{}, short(`[{key: k, @2/m}]`))
+	r := newRigOn(t, false, service.Options{}, limits.Options{}, short(`[{key: k, @2/m}]`))
 	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 	defer cancel()
 	stream, err := reflectionpb.NewServerReflectionClient(r.conn).ServerReflectionInfo(ctx)
@@ -419,7 +419,7 @@ func TestReflection_ends(t *testing.T) {
 
 func TestReflection(t *testing.T) {
 	t.Parallel()
-	r := newRig(t, service.Options{}, limits.Options{}, short(`[{key: k, @2/m}]`))
+	r := newRigOn(t, false, service.Options{}, limits.Options{}, short(`[{key: k, @2/m}]`))
 	stream, err := reflectionpb.NewServerReflectionClient(r.conn).ServerReflectionInfo(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -9,8 +9,10 @@ import (
 	"github.com/redis/rueidis"
 
 	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/ratelimit/internal/counter/memcached"
 	"gatehouse/ratelimit/internal/counter/memory"
 	"gatehouse/ratelimit/internal/counter/redis"
+	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"
 )
 
@@ -37,11 +39,16 @@ type timedStore struct {
 	nodes []rueidis.Client // none in process
 	// another opens a further daemon's store on the same counters; nil where there can be none.
 	another func(t testing.TB, c *testClock) counter.Store
+	// begin is where a test's clock begins.
+	begin     int64
+	drops     bool // counters once they are empty
+	fixedOnly bool
 }
 
 var timedBackends = []timedBackend{
 	{"memory", func(_ testing.TB, c *testClock) timedStore {
-		return timedStore{clock: c, Store: memory.New(memory.Options{Clock: c.now})}
+		return timedStore{clock: c, begin: minuteStart * 1_000_000, drops: true,
+			Store: memory.New(memory.Options{Clock: c.now})}
 	}},
 	{"redis", func(t testing.TB, c *testClock) timedStore {
 		db := testdb.Redis(t)
@@ -68,6 +75,18 @@ var timedBackends = []timedBackend{
 	}},
 }
 
+// memcachedBackend counts fixed windows alone, and drops what has ended by the real clock: so the test's is ahead.
+var memcachedBackend = timedBackend{"memcached", func(t testing.TB, c *testClock) timedStore {
+	server := testdb.Memcached(t, localserver.MemcachedOptions{})
+	store, err := memcached.New(t.Context(), memcached.Options{Settings: memcached.Settings{
+		Nodes: []string{server.Addr()}, Timeout: 20 * time.Second}, Stall: -1})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(store.Close)
+	return timedStore{Store: store, clock: c, fixedOnly: true, begin: time.Now().Add(24 * time.Hour).UnixMicro()}
+}}
+
 // perSecond is the backend with a store of its own for limits of the unit second, as with KVSTORE_PERSECOND.
 const perSecond = "per second"
 
@@ -83,7 +102,7 @@ func timedKV(o redis.Options) func(t testing.TB, c *testClock) counter.Store {
 func openTimed(t testing.TB, c *testClock, open func(testing.TB, *testClock) counter.Store,
 	nodes ...rueidis.ClientOption) timedStore {
 	t.Helper()
-	s := timedStore{clock: c, Store: open(t, c), another: open}
+	s := timedStore{clock: c, begin: minuteStart * 1_000_000, Store: open(t, c), another: open}
 	for _, n := range nodes {
 		n.DisableCache, n.ForceSingleClient = true, true
 		client, err := rueidis.NewClient(n)
@@ -99,7 +118,9 @@ func openTimed(t testing.TB, c *testClock, open func(testing.TB, *testClock) cou
 // empty drops all counters.
 func (s *timedStore) empty(t testing.TB) {
 	t.Helper()
-	if s.nodes == nil {
+	if s.fixedOnly {
+		s.begin += (72 * time.Hour).Microseconds() // no counter is met again
+	} else if s.nodes == nil {
 		s.Store = memory.New(memory.Options{Clock: s.clock.now})
 	}
 	for _, node := range s.nodes {

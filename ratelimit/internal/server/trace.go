@@ -16,6 +16,8 @@ import (
 	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/peer"
 	"google.golang.org/grpc/status"
+
+	"gatehouse/ratelimit/internal/h2grpc"
 )
 
 // Tracing has the listeners record a span for each request. Where it is nil other handlers
@@ -27,36 +29,57 @@ type Tracing struct {
 	Answers bool
 }
 
-// startGRPC begins the span of a call, below the one that the caller names in its metadata.
+// startGRPC begins the span of a call that grpc-go serves.
 func (t *Tracing) startGRPC(ctx context.Context, fullMethod string) (context.Context, trace.Span) {
-	if md, ok := metadata.FromIncomingContext(ctx); ok {
-		ctx = t.Propagator.Extract(ctx, metadataCarrier(md))
+	md, _ := metadata.FromIncomingContext(ctx)
+	var from net.Addr
+	if p, ok := peer.FromContext(ctx); ok {
+		from = p.Addr
 	}
+	return t.startCall(ctx, metadataCarrier(md), fullMethod, from)
+}
+
+// startCall begins the span of a call, below the one that the caller names in its metadata.
+func (t *Tracing) startCall(ctx context.Context, md propagation.TextMapCarrier, fullMethod string,
+	from net.Addr) (context.Context, trace.Span) {
 	name := strings.TrimPrefix(fullMethod, "/")
-	ctx, span := t.Tracer.Start(ctx, name, trace.WithSpanKind(trace.SpanKindServer))
+	ctx, span := t.Tracer.Start(t.Propagator.Extract(ctx, md), name, trace.WithSpanKind(trace.SpanKindServer))
 	if span.IsRecording() {
 		service, method, _ := strings.Cut(name, "/")
 		span.SetAttributes(attribute.String("rpc.system", "grpc"), attribute.String("rpc.service", service),
 			attribute.String("rpc.method", method))
-		if p, ok := peer.FromContext(ctx); ok {
-			span.SetAttributes(peerAttributes(p.Addr.String())...)
+		if from != nil {
+			span.SetAttributes(peerAttributes(from.String())...)
 		}
 	}
 	return ctx, span
 }
 
-// endGRPC ends it with the call's status. A client's errors are no errors of this server.
+// endGRPC ends the span of a call that grpc-go serves.
 func endGRPC(span trace.Span, err error) {
+	s := status.Convert(err)
+	endCall(span, s.Code(), s.Message())
+}
+
+// endCall ends the span of a call with its status. A client's errors are no errors of this server.
+func endCall(span trace.Span, code grpccodes.Code, message string) {
 	if span.IsRecording() {
-		s := status.Convert(err)
-		span.SetAttributes(attribute.Int("rpc.grpc.status_code", int(s.Code())))
-		switch s.Code() {
+		span.SetAttributes(attribute.Int("rpc.grpc.status_code", int(code)))
+		switch code {
 		case grpccodes.Unknown, grpccodes.DeadlineExceeded, grpccodes.Unimplemented, grpccodes.Internal,
 			grpccodes.Unavailable, grpccodes.DataLoss:
-			span.SetStatus(codes.Error, s.Message())
+			span.SetStatus(codes.Error, message)
 		}
 	}
 	span.End()
+}
+
+// native is what the native front takes; nil if t is.
+func (t *Tracing) native() *h2grpc.Tracing {
+	if t == nil {
+		return nil
+	}
+	return &h2grpc.Tracing{Start: t.startCall, End: endCall}
 }
 
 // handler is shouldRateLimit inside a span.

@@ -77,7 +77,7 @@ func testAllocations(t *testing.T, o Options, filters ...observe.Filter) {
 			if err := c.Request.Unmarshal(b); err != nil {
 				t.Fatal(err)
 			}
-			if err := r.Decide(t.Context(), &c); err != nil {
+			if err := r.Decide(t.Context(), &c, r.Now()); err != nil {
 				t.Fatal(err)
 			}
 			var err error
@@ -112,7 +112,7 @@ func TestLimits_Allocations(t *testing.T) {
 				if err := c.Request.Unmarshal(b); err != nil {
 					t.Fatal(err)
 				}
-				if err := r.Decide(t.Context(), &c); err != nil || !c.Response.Statuses[0].HasLimit {
+				if err := r.Decide(t.Context(), &c, r.Now()); err != nil || !c.Response.Statuses[0].HasLimit {
 					t.Fatal(err, c.Response)
 				}
 				out, _ = c.Response.Append(out[:0])
@@ -171,7 +171,7 @@ func BenchmarkShow(b *testing.B) {
 			if err := c.Request.Unmarshal(wire(b, "tenant", "t250", "path", "/x")); err != nil {
 				b.Fatal(err)
 			}
-			if err := r.Decide(b.Context(), &c); err != nil {
+			if err := r.Decide(b.Context(), &c, r.Now()); err != nil {
 				b.Fatal(err)
 			}
 			b.ReportAllocs()
@@ -196,7 +196,7 @@ func BenchmarkDecide(b *testing.B) {
 		if err := c.Request.Unmarshal(in); err != nil {
 			b.Fatal(err)
 		}
-		if err := r.Decide(b.Context(), &c); err != nil || len(c.Response.Statuses) != 2 {
+		if err := r.Decide(b.Context(), &c, r.Now()); err != nil || len(c.Response.Statuses) != 2 {
 			b.Fatal(err)
 		}
 		out, _ = c.Response.Append(out[:0])

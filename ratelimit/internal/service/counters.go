@@ -56,7 +56,7 @@ func (s *Service) ResetCounters(ctx context.Context, domain string, d *rls.Descr
 		if m.withoutStore() {
 			continue
 		}
-		if err := (*s.store.Load()).Reset(ctx, &m.hit); err != nil {
+		if err := s.store.Load().Reset(ctx, &m.hit); err != nil {
 			return report, meterRefusal(err)
 		}
 		report.Deleted++
@@ -152,7 +152,7 @@ func (s *Service) read(ctx context.Context, m *meter) error {
 	if store == nil {
 		return errNoStore
 	}
-	if err := (*store).Peek(ctx, &m.hit); err != nil {
+	if err := store.Peek(ctx, &m.hit); err != nil {
 		return err
 	}
 	if m.rule.Algorithm != counter.FixedWindow {

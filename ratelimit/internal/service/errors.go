@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 
+	"google.golang.org/grpc/codes"
+
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/stats"
 )
@@ -33,6 +35,19 @@ type Refusal struct {
 }
 
 func (r *Refusal) Error() string { return r.Msg }
+
+// GRPCStatus is what a gRPC caller is told of an error of Decide, or of a panic in it (nil).
+func GRPCStatus(err error) (codes.Code, string) {
+	r, ok := errors.AsType[*Refusal](err)
+	if !ok {
+		return codes.Internal, "internal error"
+	}
+	return grpcCodes[r.Kind], r.Msg
+}
+
+var grpcCodes = map[Kind]codes.Code{
+	Invalid: codes.InvalidArgument, Unavailable: codes.Unavailable, TimedOut: codes.DeadlineExceeded,
+}
 
 func (r *Refusal) Unwrap() error { return r.Err }
 

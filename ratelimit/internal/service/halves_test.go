@@ -18,13 +18,14 @@ func TestBegin_Complete(t *testing.T) {
 		for _, fails := range []error{nil, counter.ErrTimeout, counter.ErrOpen} {
 			whole, halves := newRig(t, rules, Options{OnStoreFailure: mode}),
 				newRig(t, rules, Options{OnStoreFailure: mode})
+			halves.awaitStore()
 			whole.store.err, halves.store.err = fails, fails
 			for _, domain := range []string{"d", "elsewhere", ""} {
 				for i, text := range requests {
 					want := call(domain, text)
-					wantErr := whole.Decide(t.Context(), want)
+					wantErr := whole.Decide(t.Context(), want, whole.Now())
 					got := call(domain, text)
-					asks, gotErr := halves.Begin(got, halves.Now())
+					asks, gotErr := halves.Begin(t.Context(), got, halves.Now())
 					if asks {
 						store, pending := halves.Pending(got)
 						gotErr = halves.Complete(got, store.Add(t.Context(), pending), halves.Now())
@@ -47,13 +48,14 @@ func TestBegin_Complete(t *testing.T) {
 // A request that needs no store is complete after Begin.
 func TestBegin_asks(t *testing.T) {
 	r := newRig(t, `[{key: k, @2}, {key: free, rate_limit: {unlimited: true}}]`, Options{})
+	r.awaitStore()
 	for text, want := range map[string]bool{"(k,a)": true, "(free,a)": false, "(nothing,a)": false,
 		"(free,a)|(k,b)": true} {
-		if asks, err := r.Begin(call("d", text), r.Now()); asks != want || err != nil {
+		if asks, err := r.Begin(t.Context(), call("d", text), r.Now()); asks != want || err != nil {
 			t.Errorf("%s: asks %v (%v), want %v", text, asks, err, want)
 		}
 	}
-	if asks, err := r.Begin(call("", "(k,a)"), r.Now()); asks || !errors.Is(err, errNoDomain) {
+	if asks, err := r.Begin(t.Context(), call("", "(k,a)"), r.Now()); asks || !errors.Is(err, errNoDomain) {
 		t.Errorf("no domain: asks %v, %v", asks, err)
 	}
 	if r.store.calls != 0 {

@@ -13,7 +13,7 @@ import (
 // headers are those of the answer, one on each line.
 func (r *rig) headers(t testing.TB, c *Call) string {
 	t.Helper()
-	if err := r.Decide(t.Context(), c); err != nil {
+	if err := r.Decide(t.Context(), c, r.Now()); err != nil {
 		return err.Error()
 	}
 	var lines []string

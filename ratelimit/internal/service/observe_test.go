@@ -74,8 +74,9 @@ func TestObserve(t *testing.T) {
 
 	// As the gRPC front does where the store answers later.
 	r.store.err = nil
+	r.awaitStore()
 	c := call("d", "(k,x)")
-	asks, err := r.Begin(c, r.Now())
+	asks, err := r.Begin(t.Context(), c, r.Now())
 	if got := events(); !asks || err != nil || got != "" {
 		t.Fatalf("%v %v, and there is %q before the decision", asks, err, got)
 	}

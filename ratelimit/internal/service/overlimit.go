@@ -1,6 +1,9 @@
 package service
 
 import (
+	"bytes"
+	"slices"
+
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/decide"
 	"gatehouse/ratelimit/internal/overlimit"
@@ -18,7 +21,7 @@ func (s *Service) knownOver(c *Call, p *step, key []byte, refund bool) bool {
 	}
 	// The counter last seen is judged against the limit in force, since overrides share counters.
 	seen, ok := s.o.OverLimit.Get(key)
-	return ok && addSaturating(uint64(seen), p.hits) > uint64(p.rule.PerUnit)
+	return ok && counter.Saturate(uint64(seen), p.hits) > uint64(p.rule.PerUnit)
 }
 
 // knownWait reports whether not even one hit would pass yet. A peek has to be answered by the store.
@@ -46,9 +49,17 @@ func (s *Service) rememberOver(c *Call, p *step, h *counter.Hit, now int64) {
 	}
 	seen := h.After
 	if s.o.StopWhenOver { // the refused hits were not written
-		seen -= int64(min(p.hits, uint64(seen)))
+		if seen -= int64(min(p.hits, uint64(seen))); c.hitsBefore(p) {
+			return // nor those of the same counter before, which After has too
+		}
 	}
 	s.o.OverLimit.Set(h.Key, seen, int(p.end-now))
+}
+
+// hitsBefore reports whether the request has an earlier hit on the counter.
+func (c *Call) hitsBefore(p *step) bool {
+	key := c.batch.Hits[p.hit].Key
+	return slices.ContainsFunc(c.batch.Hits[:p.hit], func(h counter.Hit) bool { return bytes.Equal(h.Key, key) })
 }
 
 // rememberWait keeps, in whole seconds rounded down, how long not even one hit passes. The time counts from before the

@@ -84,13 +84,13 @@ func TestPartialFailure_statistics(t *testing.T) {
 	r.wantCounters(t, "ratelimit.service.rate_limit.d.k.", map[string]int64{"total_hits": 4, "within_limit": 2})
 
 	c := call("d", "(k,a b)")
-	refusal, ok := errors.AsType[*Refusal](r.Decide(t.Context(), c))
+	refusal, ok := errors.AsType[*Refusal](r.Decide(t.Context(), c, r.Now()))
 	if !ok || refusal.Kind != Invalid {
 		t.Errorf("%v, want an Invalid refusal", refusal)
 	}
 	// It passes at Envoy, so it is counted and logged like every other refusal; an answer by a failure mode is none.
 	for range 2 {
-		r.Decide(t.Context(), call("d", "(k,a b)"))
+		r.Decide(t.Context(), call("d", "(k,a b)"), r.Now())
 	}
 	r.wantCounters(t, "ratelimit.service.call.should_rate_limit.refused_", map[string]int64{"bad_key": 4})
 	if n := strings.Count(log.String(), "reason=bad_key"); n != 1 {

@@ -31,7 +31,7 @@ func TestSample(t *testing.T) {
 		t.Helper()
 		r.now++
 		log.Reset()
-		r.Decide(t.Context(), c)
+		r.Decide(t.Context(), c, r.Now())
 		got := map[string]any{}
 		lines := bytes.Split(bytes.TrimSpace(log.Bytes()), []byte("\n"))
 		if err := json.Unmarshal(lines[len(lines)-1], &got); err != nil { // a warning may come before
@@ -78,7 +78,7 @@ func TestSample_isBounded(t *testing.T) {
 		c.Request.Descriptors = append(c.Request.Descriptors,
 			call("", strings.Repeat("(k,"+strings.Repeat("\xff", 5000)+")", 64)).Request.Descriptors[0])
 	}
-	r.Decide(t.Context(), c)
+	r.Decide(t.Context(), c, r.Now())
 	if n := log.Len(); n < maxSample || n > 4*maxSample || !utf8.Valid(log.Bytes()) ||
 		!strings.Contains(log.String(), "more") {
 		t.Errorf("a line of %d bytes: %.200q", n, log)
@@ -93,14 +93,14 @@ func TestSample_rate(t *testing.T) {
 	log, logger := debugLog(slog.LevelDebug)
 	r := newRig(t, `[{key: k, @1}]`, Options{Log: logger})
 	for i := range 25 {
-		r.Decide(t.Context(), call("d", fmt.Sprintf("(x,%d)", i)))
+		r.Decide(t.Context(), call("d", fmt.Sprintf("(x,%d)", i)), r.Now())
 	}
 	if n := strings.Count(log.String(), "\n"); n != 10 {
 		t.Errorf("%d lines in a second, want 10", n)
 	}
 	r.now++
 	for range 2 {
-		r.Decide(t.Context(), call("d", "(k,1)"))
+		r.Decide(t.Context(), call("d", "(k,1)"), r.Now())
 	}
 	if text := log.String(); strings.Count(text, "\n") != 12 || strings.Count(text, `"skipped":15`) != 1 ||
 		strings.Count(text, "skipped") != 1 {
@@ -112,7 +112,7 @@ func TestSample_rate(t *testing.T) {
 func TestSample_off(t *testing.T) {
 	log, logger := debugLog(slog.LevelInfo)
 	r := newRig(t, `[{key: k, @1}]`, Options{Log: logger})
-	r.Decide(t.Context(), call("d", "(k,1)"))
+	r.Decide(t.Context(), call("d", "(k,1)"), r.Now())
 	if log.Len() > 0 || r.sampler != nil {
 		t.Errorf("%s", log)
 	}

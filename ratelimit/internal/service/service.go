@@ -88,8 +88,8 @@ type Caps struct {
 // Service decides. It is safe for concurrent use.
 type Service struct {
 	o     Options
-	rules atomic.Pointer[limits.Rules]  // nil until the first valid set
-	store atomic.Pointer[counter.Store] // nil until the store was reached
+	rules atomic.Pointer[limits.Rules] // nil until the first valid set
+	store atomic.Pointer[storeInUse]   // nil until the store was reached
 	// noMatch counts unmatched descriptors by domain; nil without CountNoMatch, and before the first rules.
 	noMatch atomic.Pointer[map[string]*stats.Counter]
 	clock   func() time.Time
@@ -111,7 +111,16 @@ func (s *Service) Now() time.Time { return s.clock() }
 func (s *Service) Observer() *observe.Observer { return &s.observer }
 
 // SetStore gives the service its store. The debug port may explain rules before that.
-func (s *Service) SetStore(store counter.Store) { s.store.Store(&store) }
+func (s *Service) SetStore(store counter.Store) {
+	_, immediate := store.(counter.Immediate)
+	s.store.Store(&storeInUse{store, immediate})
+}
+
+// storeInUse is the store of a service. immediate: it answers without waiting for anything.
+type storeInUse struct {
+	counter.Store
+	immediate bool
+}
 
 // New makes a Service without rules: until SetRules it answers ErrNoRules.
 func New(o Options) *Service {

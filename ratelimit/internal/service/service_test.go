@@ -83,6 +83,9 @@ func newRig(t testing.TB, yaml string, o Options) *rig {
 	return r
 }
 
+// awaitStore makes the store one that may have to be waited for.
+func (r *rig) awaitStore() { r.SetStore(struct{ counter.Store }{r.store}) }
+
 func (r *rig) load(t testing.TB, yaml string) {
 	t.Helper()
 	r.loadWith(t, yaml, limits.Options{})
@@ -121,7 +124,7 @@ func call(domain, descriptors string) *Call {
 // decide decides a request and renders the answer: the overall code, then each descriptor's code and what remains.
 func (r *rig) decide(t testing.TB, c *Call) string {
 	t.Helper()
-	if err := r.Decide(t.Context(), c); err != nil {
+	if err := r.Decide(t.Context(), c, r.Now()); err != nil {
 		return err.Error()
 	}
 	out := c.Response.Overall.String() + ":"
@@ -165,7 +168,7 @@ func TestCheck(t *testing.T) {
 		t.Helper()
 		c := call("d", "(k,v)")
 		change(&c.Request)
-		err := r.Decide(t.Context(), c)
+		err := r.Decide(t.Context(), c, r.Now())
 		refusal, ok := errors.AsType[*Refusal](err)
 		if !ok || refusal.Kind != Invalid || refusal.Msg != want {
 			t.Errorf("%v, want an Invalid refusal %q", err, want)
@@ -200,7 +203,7 @@ func TestCheck(t *testing.T) {
 
 func TestDecide_withoutRules(t *testing.T) {
 	s := New(Options{Store: memory.New(memory.Options{}), Stats: stats.NewRegistry(stats.Options{})})
-	if err := s.Decide(t.Context(), call("d", "(k,v)")); err != ErrNoRules {
+	if err := s.Decide(t.Context(), call("d", "(k,v)"), s.Now()); err != ErrNoRules {
 		t.Errorf("%v, want ErrNoRules", err)
 	}
 }
@@ -266,7 +269,7 @@ func TestNoMatch(t *testing.T) {
 	r.expect(t, call("nobody", "(k,b)"), "OK: OK") // domain_not_found counts it
 	r.wantCounters(t, stats.NoMatchPrefix, map[string]int64{"d": 5})
 	r.store.err = errors.New("down")
-	r.Decide(t.Context(), c) // the store has no part in it
+	r.Decide(t.Context(), c, r.Now()) // the store has no part in it
 	r.wantCounters(t, stats.NoMatchPrefix, map[string]int64{"d": 10})
 	r.load(t, "domain: e.f\ndescriptors: [{key: k, @3}]")
 	r.expect(t, call("e.f", "(x,y)"), "OK: OK")
@@ -389,6 +392,31 @@ func TestStop_cacheKnowsWhatIsStored(t *testing.T) {
 	r.expect(t, many, "OK: OK 2/10")
 	r.expect(t, many, "OVER_LIMIT: OVER_LIMIT 0/10") // 8 + 8: refused and not written
 	r.expect(t, call("d", "(k,v)"), "OK: OK 1/10")   // so one more hit still fits
+
+	twice := call("d", "(k,w)|(k,w)")
+	twice.Request.HitsAddend = 6
+	r.expect(t, twice, "OVER_LIMIT: OK 10/10 OVER_LIMIT 0/10") // the first is not written either
+	once := call("d", "(k,w)")
+	once.Request.HitsAddend = 6
+	r.expect(t, once, "OK: OK 4/10")
+}
+
+// A limit of 0 holds the others back as a limit that is over does, refunds with them; a shadow limit never does.
+func TestStop_limitOfZero(t *testing.T) {
+	for _, zero := range []string{"fixed_window", "sliding_window", "token_bucket"} {
+		r := newTimedRig(t, `[{key: z, rate_limit: {unit: day, requests_per_unit: 0, algorithm: `+zero+`}},
+  {key: s, rate_limits: [{unit: day, requests_per_unit: 0, algorithm: `+zero+`, shadow_mode: true}]}, {key: k, @5}]`,
+			Options{Settings: Settings{StopWhenOver: true}})
+		r.expect(t, call("d", "(s,1)|(k,1)"), "OK: OK 0/0 OK 4/5")
+		r.expect(t, call("d", "(z,1)|(k,1)"), "OVER_LIMIT: OVER_LIMIT 0/0 OK 4/5")
+		back := call("d", "(z,1)|(k,1)")
+		back.Request.Descriptors[1].Negative = true
+		r.expect(t, back, "OVER_LIMIT: OVER_LIMIT 0/0 OK 4/5")
+		three := call("d", "(z,1)|(k,1)|(k,1)")
+		three.Request.HitsAddend = 3 // the first would fit, and the second not behind it
+		r.expect(t, three, "OVER_LIMIT: OVER_LIMIT 0/0 OK 4/5 OVER_LIMIT 0/5")
+		r.expect(t, call("d", "(k,1)"), "OK: OK 3/5")
+	}
 }
 
 func TestStop_shadowRules(t *testing.T) {
@@ -520,7 +548,7 @@ func TestRefusals(t *testing.T) {
 			call("", "(a,1)"), none, call(strings.Repeat("d", 64<<10+1), "(a,1)"), many(256, "(a,1)|"),
 			many(64, "(a,1)"), call("d", "(a,"+strings.Repeat("x", 64<<10+1)+")"), unit, tooMany,
 		} {
-			if err := r.Decide(t.Context(), c); err == nil {
+			if err := r.Decide(t.Context(), c, r.Now()); err == nil {
 				t.Errorf("%.40v was not refused", c.Request)
 			}
 		}

@@ -12,22 +12,24 @@ import (
 	"gatehouse/ratelimit/internal/printable"
 )
 
-// traced is Decide inside a span of its own. What it notes down is copied: the strings of a
-// request live no longer than its bytes, a span does.
-func (s *Service) traced(ctx context.Context, c *Call) error {
-	ctx, span := s.o.Tracer.Start(ctx, "ShouldRateLimit Execution")
-	defer span.End()
-	if span.IsRecording() {
-		span.SetAttributes(attribute.String("domain", strings.Clone(printable.Text(c.Request.Domain))))
+// startSpan begins the span of a decision. What it notes down is copied: the strings of a request live no longer than
+// its bytes, a span does.
+func (s *Service) startSpan(ctx context.Context, c *Call) {
+	_, c.span = s.o.Tracer.Start(ctx, "ShouldRateLimit Execution")
+	if c.span.IsRecording() {
+		c.span.SetAttributes(attribute.String("domain", strings.Clone(printable.Text(c.Request.Domain))))
 		if s.o.TraceRequests {
-			span.SetAttributes(attribute.String("request string", string(c.Request.AppendText(nil))))
+			c.span.SetAttributes(attribute.String("request string", string(c.Request.AppendText(nil))))
 		}
 	}
-	err := s.decide(ctx, c)
+}
+
+func (c *Call) endSpan(err error) {
 	if err != nil {
-		span.SetStatus(codes.Error, err.Error())
+		c.span.SetStatus(codes.Error, err.Error())
 	}
-	return err
+	c.span.End()
+	c.span = nil
 }
 
 // TraceStore has each call of store recorded as a span that the decision's encloses. name is the

@@ -89,34 +89,23 @@ type Files struct {
 // fingerprint identifies a set. It stands for the texts, which may be large and are of no use
 // once they have been read.
 type fingerprint struct {
-	files []fileprint
-	err   string // why there is no set; the files are then those of the last good one
+	files int
+	sum   [sha256.Size]byte // of their names and texts
+	err   string            // why there is no set; the files are then those of the last good one
 }
 
-type fileprint struct {
-	name string
-	sum  [sha256.Size]byte
-}
-
-func fingerprintOf(s Set) (p fingerprint) {
+func fingerprintOf(s Set) fingerprint {
 	if s.Err != nil {
 		return fingerprint{err: s.Err.Error()}
 	}
-	for _, file := range s.Files {
-		p.files = append(p.files, fileprint{file.Name, sumOf(file.Text)})
-	}
-	return p
-}
-
-// sumOf is the SHA-256 of a text, taken in pieces: a processor that sums up 64 MB at once serves no
-// request meanwhile.
-func sumOf(text []byte) (sum [sha256.Size]byte) {
 	h := sha256.New()
-	for piece := range slices.Chunk(text, 64<<10) {
-		h.Write(piece)
+	for _, file := range s.Files {
+		fmt.Fprintf(h, "%q %d ", file.Name, len(file.Text))
+		for piece := range slices.Chunk(file.Text, 64<<10) { // one of 64 MB at once would serve no request meanwhile
+			h.Write(piece)
+		}
 	}
-	h.Sum(sum[:0])
-	return sum
+	return fingerprint{files: len(s.Files), sum: [sha256.Size]byte(h.Sum(nil))}
 }
 
 // NewFiles reads nothing yet.
@@ -253,7 +242,7 @@ func unfinished(s Set) bool {
 // been of another file, or of what had been read already.
 func (f *Files) applyIfChanged(set Set, apply func(Set) error, touched bool) {
 	if set.Err == nil && len(set.Files) == 0 {
-		had := len(f.last.files) > 0
+		had := f.last.files > 0
 		switch {
 		case had && f.o.RefuseEmpty:
 			set = Set{Err: fmt.Errorf("source: %s holds no configuration files any more; the rules already loaded "+
@@ -283,5 +272,5 @@ func (a fingerprint) same(b fingerprint) bool {
 	if a.err != "" || b.err != "" {
 		return a.err == b.err
 	}
-	return slices.Equal(a.files, b.files)
+	return a == b
 }

@@ -109,7 +109,7 @@ func (d *dynamic) open(r *Registry, maxKeys, maxDomains int) {
 	d.keys.overflow = r.Counter("ratelimit.stats.dynamic_keys_overflow")
 	d.unknown.overflow = r.Counter("ratelimit.stats.unknown_domains_overflow")
 	d.overflowRule = &d.hold("_overflow").Rule // for ever
-	d.overflowUnknown = r.Counter(rulePrefix + "_overflow" + NotFoundSuffix)
+	d.overflowUnknown = r.Counter(RulePrefix + "_overflow" + NotFoundSuffix)
 	r.GaugeFunc("ratelimit.stats.dynamic_keys", d.keys.n.Load)
 	r.GaugeFunc("ratelimit.stats.unknown_domains", d.unknown.n.Load)
 }
@@ -204,10 +204,7 @@ func (d *dynamic) addDomain(sh *shard, domain string) *Counter {
 		return d.overflowUnknown
 	}
 	d.r.mu.Lock()
-	s := d.r.addLocked(rulePrefix+string(appendKey(nil, []byte(domain)))+NotFoundSuffix, nil, KindCounter)
-	if s.counter == nil {
-		s.counter = new(Counter)
-	}
+	s := d.r.addLocked(RulePrefix+string(appendKey(nil, []byte(domain)))+NotFoundSuffix, nil, KindCounter)
 	s.refs++
 	d.r.mu.Unlock()
 	sh.domains[strings.Clone(domain)] = &dynamicDomain{series: s}

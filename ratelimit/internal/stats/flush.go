@@ -93,13 +93,13 @@ func (r *Registry) emit(sink Sink) bool {
 		all = latch(sink, s.Series, &s.last, s.value()) && all
 	}
 	for _, s := range ruling {
-		for i := range ruleStats {
+		for i := range RuleStats {
 			v := s.counter(i).Value()
 			if v == 0 || s.last != nil && v == s.last[i] {
 				continue
 			}
 			if s.last == nil {
-				s.last = new([len(ruleStats)]uint64)
+				s.last = new([len(RuleStats)]uint64)
 			}
 			name := Series{Name: s.statName(i), Tags: r.extra, suffix: r.extraSuffix}
 			all = latch(sink, name, &s.last[i], v) && all

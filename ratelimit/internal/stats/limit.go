@@ -58,9 +58,9 @@ func (s *ruleSeries) statName(i int) string {
 	key, label, limit := cutLabel(s.key)
 	switch {
 	case !limit:
-		return rulePrefix + key + ruleStats[i]
+		return RulePrefix + key + "." + RuleStats[i]
 	case slices.Contains(LimitStats, RuleStats[i]):
-		return LimitPrefix + key + "." + label + ruleStats[i]
+		return LimitPrefix + key + "." + label + "." + RuleStats[i]
 	}
 	return ""
 }

@@ -18,9 +18,6 @@ func (r *Registry) NoMatch(domains []string) map[string]*Counter {
 	}
 	for _, domain := range domains {
 		s := r.addLocked(NoMatchPrefix+string(appendKey(nil, []byte(domain))), nil, KindCounter)
-		if s.counter == nil {
-			s.counter = new(Counter)
-		}
 		s.fixed = true
 		counters[domain] = s.counter
 	}

@@ -165,14 +165,9 @@ func NewRegistry(o Options) *Registry {
 func (r *Registry) Counter(name string, tags ...Tag) *Counter {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.counterLocked(name, tags)
-}
-
-func (r *Registry) counterLocked(name string, tags []Tag) *Counter {
 	s := r.addLocked(name, tags, KindCounter)
-	if s.counter == nil {
+	if s.counter == nil || s.total != nil {
 		s.claim()
-		s.counter = new(Counter)
 	}
 	s.fixed = true
 	return s.counter
@@ -220,6 +215,9 @@ func (r *Registry) addLocked(name string, own []Tag, k Kind) *series {
 		return s
 	}
 	s := &series{Series: made, kind: k}
+	if k == KindCounter {
+		s.counter = new(Counter)
+	}
 	r.named[id] = s
 	r.list = append(r.list, s)
 	return s
@@ -235,7 +233,7 @@ func (r *Registry) Each(f func(name string, kind Kind, value int64)) {
 	}
 	r.runBefore()
 	r.mu.Lock()
-	rows := make([]row, 0, len(r.named)+len(r.ruling)*len(ruleStats))
+	rows := make([]row, 0, len(r.named)+len(r.ruling)*len(RuleStats))
 	named := make([]*series, 0, len(r.named))
 	for id, s := range r.named {
 		rows = append(rows, row{name: id, kind: s.kind})
@@ -251,7 +249,7 @@ func (r *Registry) Each(f func(name string, kind Kind, value int64)) {
 		}
 	}
 	for _, s := range ruling {
-		for i := range ruleStats {
+		for i := range RuleStats {
 			if name := s.statName(i); name != "" {
 				rows = append(rows, row{name, KindCounter, int64(s.counter(i).Value())})
 			}

@@ -77,7 +77,7 @@ func TestRetain(t *testing.T) {
 	for range forgetFlushes + 1 {
 		r.forget()
 	}
-	if got := dump(r, rulePrefix+"d.gone"); got != "" {
+	if got := dump(r, RulePrefix+"d.gone"); got != "" {
 		t.Errorf("still there:\n%s", got)
 	}
 	if r.Rule("d.kept") != kept {
@@ -170,7 +170,7 @@ func TestDynamic_idleKeysExpire(t *testing.T) {
 	if r.DynamicRule([]byte("d.busy")) != busy {
 		t.Error("a busy key expired")
 	}
-	if got := dump(r, rulePrefix+"d.idle"); got != "" {
+	if got := dump(r, RulePrefix+"d.idle"); got != "" {
 		t.Errorf("still there:\n%s", got)
 	}
 	if r.DynamicRule([]byte("d.new")) == r.dyn.overflowRule {

@@ -8,27 +8,9 @@ type Rule struct {
 	TotalHits, OverLimit, NearLimit, WithinLimit, ShadowMode, OverLimitWithLocalCache Counter
 }
 
-const rulePrefix = "ratelimit.service.rate_limit."
-
-// ruleStats are the last parts of a rule's names, in the order of Rule's fields.
-var ruleStats = [...]string{
-	".total_hits", ".over_limit", ".near_limit", ".within_limit", ".shadow_mode", ".over_limit_with_local_cache",
-}
-
 func (r *Rule) counter(i int) *Counter {
-	switch i {
-	case 0:
-		return &r.TotalHits
-	case 1:
-		return &r.OverLimit
-	case 2:
-		return &r.NearLimit
-	case 3:
-		return &r.WithinLimit
-	case 4:
-		return &r.ShadowMode
-	}
-	return &r.OverLimitWithLocalCache
+	return [...]*Counter{&r.TotalHits, &r.OverLimit, &r.NearLimit, &r.WithinLimit, &r.ShadowMode,
+		&r.OverLimitWithLocalCache}[i]
 }
 
 // holders are the rules that still need a series. Guarded by Registry.mu.
@@ -41,7 +23,7 @@ type holders struct {
 // sum changes whenever one of the counters does.
 func (r *Rule) sum() uint64 {
 	var n uint64
-	for i := range ruleStats {
+	for i := range RuleStats {
 		n += r.counter(i).Value()
 	}
 	return n
@@ -52,7 +34,7 @@ func (r *Rule) sum() uint64 {
 type ruleSeries struct {
 	Rule
 	key  string                  // clean
-	last *[len(ruleStats)]uint64 // flushed so far, nil for nothing; the flusher's own
+	last *[len(RuleStats)]uint64 // flushed so far, nil for nothing; the flusher's own
 
 	holders
 }

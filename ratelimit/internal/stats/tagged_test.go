@@ -56,7 +56,7 @@ func TestMogrifier(t *testing.T) {
 func fillTagged(t *testing.T, s Sink) {
 	t.Helper()
 	r := NewRegistry(Options{Settings: Settings{ExtraTags: map[string]string{"ver": "1.2", "az": "b"}}})
-	rule := Series{Name: rulePrefix + "d.a.b.total_hits", Tags: r.extra, suffix: r.extraSuffix}
+	rule := Series{Name: RulePrefix + "d.a.b.total_hits", Tags: r.extra, suffix: r.extraSuffix}
 	s.Count(rule, 3)
 	s.Count(r.seriesOf("ratelimit.memcache.add", []Tag{{"code", "error"}}), 1)
 	s.Gauge(r.seriesOf("ratelimit.go.alloc", nil), -5)

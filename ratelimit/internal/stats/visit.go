@@ -14,9 +14,9 @@ type RuleSeries struct {
 }
 
 // RulePrefix begins the names of all statistics of rules.
-const RulePrefix = rulePrefix
+const RulePrefix = "ratelimit.service.rate_limit."
 
-// RuleStats are the statistics of a rule by name, in a fixed order.
+// RuleStats are the statistics of a rule by name, in the order of Rule's fields.
 var RuleStats = [...]string{"total_hits", "over_limit", "near_limit", "within_limit", "shadow_mode",
 	"over_limit_with_local_cache"}
 
@@ -25,7 +25,7 @@ func (r *Rule) Stat(i int) *Counter { return r.counter(i) }
 
 // Hit says whether anything was ever counted.
 func (r *Rule) Hit() bool {
-	for i := range ruleStats {
+	for i := range RuleStats {
 		if r.counter(i).Value() != 0 {
 			return true
 		}
@@ -80,7 +80,7 @@ func (r *Registry) keepLost(s *ruleSeries) {
 		}
 		r.lost[name] = &Rule{}
 	}
-	for i := range ruleStats {
+	for i := range RuleStats {
 		r.lost[name].counter(i).Add(s.counter(i).Value())
 	}
 }

@@ -8,11 +8,11 @@ import (
 	"gatehouse/ratelimit/internal/counter"
 )
 
-// Starting is a store whose Add goes through the Starter wherever it takes the request, so that Run holds that way to
+// Async is a store whose Add goes through Async wherever it takes the request, so that Run holds that way to
 // what every Store must do.
-type Starting struct {
+type Async struct {
 	counter.Store
-	Started atomic.Int64 // requests that a Starter has completed
+	Started atomic.Int64 // requests that were started
 }
 
 // errTwice is the answer to a request that is completed a second time.
@@ -20,12 +20,12 @@ var errTwice = errors.New("countertest: the request was completed twice")
 
 // waiter is the owner of one request.
 type waiter struct {
-	done  chan *counter.Started
+	done  chan *counter.Pending
 	count atomic.Int32
 }
 
 // Complete implements counter.Owner.
-func (w *waiter) Complete(done []*counter.Started) {
+func (w *waiter) Complete(done []*counter.Pending) {
 	for _, st := range done {
 		if w.count.Add(1) > 1 {
 			st.Err = errTwice
@@ -35,15 +35,15 @@ func (w *waiter) Complete(done []*counter.Started) {
 }
 
 // Add implements counter.Store.
-func (s *Starting) Add(ctx context.Context, req *counter.Request) error {
-	starter := s.Store.(counter.Starting).Starter(req)
+func (s *Async) Add(ctx context.Context, req *counter.Request) error {
+	starter := s.Store.(counter.AsyncStore).Async(req)
 	if starter == nil || len(req.Hits) == 0 {
 		return s.Store.Add(ctx, req)
 	}
-	w := &waiter{done: make(chan *counter.Started, 2)}
-	st := &counter.Started{Req: req, Owner: w}
+	w := &waiter{done: make(chan *counter.Pending, 2)}
+	st := &counter.Pending{Req: req, Owner: w}
 	st.Deadline, _ = ctx.Deadline()
-	if refused := starter.Start([]*counter.Started{st}); len(refused) > 0 {
+	if refused := starter.Start([]*counter.Pending{st}); len(refused) > 0 {
 		if st.Err != nil {
 			return st.Err
 		}

@@ -6,31 +6,46 @@ import (
 	"crypto/tls"
 	"net"
 	"syscall"
+
+	"gatehouse/shared/nonblock"
 )
 
-// Alive reports whether an idle connection is still open: false if the other side has ended it. It does not block.
-func Alive(c net.Conn) bool {
-	if counted, ok := c.(*countedConn); ok {
-		c = counted.Conn
-	}
-	secure, isTLS := c.(*tls.Conn)
-	if isTLS {
-		c = secure.NetConn()
+// Aliveness returns a function that reports whether a connection is open and silent, as it is between a reply and the
+// next command: false if the other side has ended it or says something unasked. Then it must not be used any more. The
+// function does not block.
+func Aliveness(c net.Conn) func() bool {
+	isTLS := false
+	for {
+		wrapper, ok := c.(interface{ NetConn() net.Conn })
+		if !ok {
+			break
+		}
+		_, secure := c.(*tls.Conn)
+		isTLS = isTLS || secure
+		c = wrapper.NetConn()
 	}
 	socket, ok := c.(syscall.Conn)
 	if !ok {
-		return true
+		return func() bool { return true }
 	}
 	raw, err := socket.SyscallConn()
 	if err != nil {
-		return false
+		return func() bool { return false }
 	}
-	live := false
-	err = raw.Control(func(fd uintptr) {
-		var b [1]byte
-		n, _, err := syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
-		// No request is out, so there is nothing to read; TLS 1.3 may send tickets at any time.
-		live = err == syscall.EAGAIN || err == syscall.EINTR || err == nil && n > 0 && isTLS
-	})
-	return err == nil && live
+	var alive bool
+	var b [1]byte
+	look := func(fd uintptr) {
+		_, err := nonblock.Read(fd, b[:])
+		alive = err == syscall.EAGAIN
+	}
+	if isTLS {
+		look = func(fd uintptr) { // TLS 1.3 may send tickets at any time, which are not ours to read
+			n, _, err := syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
+			alive = err == syscall.EAGAIN || err == syscall.EINTR || err == nil && n > 0
+		}
+	}
+	return func() bool {
+		alive = false
+		return raw.Control(look) == nil && alive
+	}
 }

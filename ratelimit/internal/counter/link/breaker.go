@@ -11,6 +11,8 @@ const (
 	BreakerFailures = 5
 	// ProbeEvery is how often an open breaker probes the store.
 	ProbeEvery = 500 * time.Millisecond
+	// Flaps is how many openings within a minute are not flapping yet.
+	Flaps = 10
 )
 
 // Breaker decides whether to call the store. It knows only the state of the link: a caller's
@@ -23,6 +25,10 @@ type Breaker struct {
 	failures int // in a row
 	probing  bool
 	probe    time.Duration // when the next probe is due, on the caller's clock
+
+	opened [Flaps + 1]time.Duration // when it last opened, the oldest at the place of the next
+	times  int                      // it opened
+	warned time.Duration            // when Warns last reported true
 }
 
 // IsOpen reports whether the store is given up for now. Add reads nothing else of the breaker.
@@ -60,7 +66,31 @@ func (b *Breaker) trip(now time.Duration) bool {
 		return false
 	}
 	b.failures, b.probe = 0, now+ProbeEvery
+	b.opened[b.times%len(b.opened)] = now
+	b.times++
 	b.open.Store(true)
+	return true
+}
+
+// Flapping reports whether the breaker has opened more than Flaps times within the minute before now.
+func (b *Breaker) Flapping(now time.Duration) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.flapping(now)
+}
+
+func (b *Breaker) flapping(now time.Duration) bool {
+	return b.times >= len(b.opened) && now-b.opened[b.times%len(b.opened)] < time.Minute
+}
+
+// Warns reports whether it is time to warn that the breaker flaps: at most once a minute.
+func (b *Breaker) Warns(now time.Duration) bool {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if !b.flapping(now) || b.warned > 0 && now-b.warned < time.Minute {
+		return false
+	}
+	b.warned = now
 	return true
 }
 

@@ -76,3 +76,36 @@ func TestBreaker(t *testing.T) {
 	aged(time.Hour, false)
 	is(false)
 }
+
+// More than ten openings within a minute are flapping, which is warned of once a minute.
+func TestBreaker_flapping(t *testing.T) {
+	b := Breaker{Stall: time.Second}
+	warnings := 0
+	open := func(now time.Duration) {
+		t.Helper()
+		if !b.Aged(time.Second, now) {
+			t.Fatalf("not opened at %v", now)
+		}
+		if b.Warns(now) {
+			warnings++
+		}
+		b.Probed(true)
+	}
+	for i := range 11 {
+		if b.Flapping(time.Duration(i) * time.Second) {
+			t.Errorf("flapping after %d openings", i)
+		}
+		open(time.Duration(i) * time.Second)
+	}
+	for now, want := range map[time.Duration]bool{11 * time.Second: true, 59 * time.Second: true, time.Minute: false} {
+		if got := b.Flapping(now); got != want {
+			t.Errorf("flapping at %v: %t, want %t", now, got, want)
+		}
+	}
+	for i := range 120 {
+		open(time.Duration(60+i) * time.Second)
+	}
+	if warnings != 3 { // at 10 s, 70 s and 130 s
+		t.Errorf("%d warnings, want 3", warnings)
+	}
+}

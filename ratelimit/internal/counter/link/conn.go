@@ -17,6 +17,9 @@ type countedConn struct {
 	remote atomic.Bool // the other side ended it, or the network
 }
 
+// NetConn returns the connection below.
+func (c *countedConn) NetConn() net.Conn { return c.Conn }
+
 func (c *countedConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if err != nil {

@@ -14,6 +14,9 @@ type nodeConn struct {
 	node *node
 }
 
+// NetConn returns the connection below.
+func (c *nodeConn) NetConn() net.Conn { return c.Conn }
+
 func (c *nodeConn) Close() error {
 	c.node.connsMu.Lock()
 	delete(c.node.conns, c)
@@ -74,14 +77,19 @@ func (n *node) withConnOnce(f func(*connection) error) error {
 // takeIdle returns the connection that was used last, or a new one.
 func (n *node) takeIdle() (*connection, error) {
 	n.connsMu.Lock()
-	if last := len(n.idle) - 1; last >= 0 {
-		c := n.idle[last]
-		n.idle[last], n.idle = nil, n.idle[:last]
+	last := len(n.idle) - 1
+	if last < 0 {
 		n.connsMu.Unlock()
-		return c, nil
+		return n.dial()
 	}
+	c := n.idle[last]
+	n.idle[last], n.idle = nil, n.idle[:last]
 	n.connsMu.Unlock()
-	return n.dial()
+	if !c.inStep() {
+		c.conn.Close()
+		return n.dial()
+	}
+	return c, nil
 }
 
 // putIdle keeps a connection for the next exchange; the probe's may be one too many.

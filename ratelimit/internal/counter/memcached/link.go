@@ -9,20 +9,27 @@ import (
 	"net"
 	"strconv"
 	"time"
+
+	"gatehouse/ratelimit/internal/counter/link"
 )
 
 // connection speaks memcached's text protocol (protocol.txt, "Increment/Decrement", "Storage commands" and "Retrieval
 // command"). Increments go many to a write: at 20,000 counters a second, a round trip for each would cost two system
 // calls for each.
 type connection struct {
-	conn net.Conn
-	in   *bufio.Reader
-	out  []byte
+	conn  net.Conn
+	in    *bufio.Reader
+	out   []byte
+	alive func() bool // of conn
 }
 
 func newConnection(conn net.Conn) *connection {
-	return &connection{conn: conn, in: bufio.NewReaderSize(conn, 4<<10)}
+	return &connection{conn: conn, in: bufio.NewReaderSize(conn, 4<<10), alive: link.Aliveness(conn)}
 }
+
+// inStep reports whether the next reply will be that to the next command: the node has neither ended the connection
+// nor sent more than it was asked for.
+func (l *connection) inStep() bool { return l.in.Buffered() == 0 && l.alive() }
 
 // reply is what the node says to one command.
 type reply struct {

@@ -2,6 +2,7 @@ package memcached
 
 import (
 	"runtime"
+	"slices"
 
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/counter/link"
@@ -23,10 +24,8 @@ type lookup struct {
 
 // add pins a counter that the call reads.
 func (l *lookup) add(t *localCount) {
-	for _, have := range l.counts {
-		if have == t {
-			return
-		}
+	if slices.Contains(l.counts, t) {
+		return
 	}
 	t.pins++
 	l.counts = append(l.counts, t)

@@ -94,6 +94,10 @@ func (n *node) lost(why string) {
 	s := n.store
 	s.o.Log.Error("a memcached node is lost; the failure mode answers for its keys until it is back", "node",
 		n.addr.Addr, "why", why)
+	if n.breaker.Warns(time.Since(n.store.begun)) {
+		s.o.Log.Warn("a memcached node is lost and found over and over", "node", n.addr.Addr,
+			"openings within a minute, more than", link.Flaps)
+	}
 	s.mu.Lock()
 	for l := range n.out {
 		l.finish(counter.ErrOpen)

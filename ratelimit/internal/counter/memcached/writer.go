@@ -213,6 +213,9 @@ func (n *node) exchange(batch []pendingIncr, got func(*pendingIncr, reply)) {
 
 // send does so over the writer's connection, which it opens if there is none, and closes on an error.
 func (n *node) send(open []*pendingIncr, hand func(reply)) (err error) {
+	if n.link != nil && !n.link.inStep() {
+		n.hangUp()
+	}
 	if n.link == nil {
 		if n.link, err = n.dial(); err != nil {
 			return err

@@ -201,7 +201,7 @@ func (m *Store) add(s *shard, x siphash.ID, h *counter.Hit, now int64) (after in
 	if h.N == 0 || h.Refund {
 		return 0, true
 	}
-	m.keys.Add(-int64(s.sweep(now)))
+	m.keys.Add(-int64(s.fixed.sweep(func(t *total) bool { return t.expired(now - sweepGrace) })))
 	if !m.reserve(s, now) {
 		return 0, false
 	}

@@ -2,7 +2,6 @@ package memory
 
 import (
 	"math"
-	"math/rand/v2"
 
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/siphash"
@@ -68,46 +67,6 @@ func (t *meters) at(instant int64) int64 {
 	return instant
 }
 
-// sweepMeters is sweep for sliding windows and token buckets; now is in µs.
-func sweepMeters(t *meters, now int64) (dropped int) {
-	for range min(sweepPerInsert, len(t.slots)) {
-		sl := t.next()
-		if sl.used() {
-			if _, _, dead := sl.v.used(now); dead {
-				t.remove(t.cursor)
-				dropped++
-				continue
-			}
-		}
-		t.cursor++
-	}
-	return dropped
-}
-
-// leastUsedMeter is leastUsed for sliding windows and token buckets; now is in µs.
-func leastUsedMeter(t *meters, now int64) (victim int, least float64, dead bool) {
-	victim, least = -1, math.Inf(1)
-	if t.n == 0 {
-		return victim, least, false
-	}
-	for seen, tries := 0, 0; seen < sampled && tries < 8*sampled; tries++ {
-		i := rand.IntN(len(t.slots))
-		sl := &t.slots[i]
-		if !sl.used() {
-			continue
-		}
-		used, capacity, dead := sl.v.used(now)
-		if dead {
-			return i, 0, true
-		}
-		if share := float64(used) / float64(capacity); uint64(used) < capacity && share < least {
-			victim, least = i, share
-		}
-		seen++
-	}
-	return victim, least, false
-}
-
 // load puts the counter as it stands into h.State; slot is nil for one that is not there. The shard's lock is held.
 func (s *shard) load(x siphash.ID, h *counter.Hit, instant int64) (sl *slot[meter], fromFuture bool) {
 	if s.meters != nil {
@@ -152,7 +111,10 @@ func (m *Store) write(sl *slot[meter], x siphash.ID, h *counter.Hit, now, instan
 	if s.meters == nil {
 		s.meters = &meters{last: instant}
 	}
-	m.keys.Add(-int64(sweepMeters(s.meters, instant)))
+	m.keys.Add(-int64(s.meters.sweep(func(v *meter) bool {
+		_, _, dead := v.used(instant)
+		return dead
+	})))
 	if !m.reserve(s, now) {
 		return false
 	}

@@ -1,8 +1,6 @@
 package memory
 
 import (
-	"math"
-	"math/rand/v2"
 	"sync"
 
 	"gatehouse/ratelimit/internal/siphash"
@@ -38,51 +36,18 @@ func (s *shard) total(x siphash.ID) int64 {
 	return 0
 }
 
-// sweep checks the next few slots and drops the counters whose window is over; it returns how many.
-func (s *shard) sweep(now int64) (dropped int) {
-	t := &s.fixed
-	for range min(sweepPerInsert, len(t.slots)) {
-		if sl := t.next(); sl.used() && sl.v.expired(now-sweepGrace) {
-			t.remove(t.cursor)
-			dropped++
-			continue
-		}
-		t.cursor++
-	}
-	return dropped
-}
-
-// leastUsed draws some counters of fixed windows. It returns the place of one whose window is over if there is any,
-// else of the one least used against its limit, never one at or over it; -1: there is none to evict.
-func (s *shard) leastUsed(now int64) (victim int, least float64, dead bool) {
-	victim, least = -1, math.Inf(1)
-	t := &s.fixed
-	if t.n == 0 {
-		return victim, least, false
-	}
-	for seen, tries := 0, 0; seen < sampled && tries < 8*sampled; tries++ {
-		i := rand.IntN(len(t.slots))
-		sl := &t.slots[i]
-		if !sl.used() {
-			continue
-		}
-		if sl.v.expired(now) {
-			return i, 0, true
-		}
-		if used := float64(sl.v.count) / float64(sl.v.limit); !sl.v.full() && used < least {
-			victim, least = i, used
-		}
-		seen++
-	}
-	return victim, least, false
-}
-
 // evict drops one counter to make room for another: one that is over if the samples hold any, else the one least used
 // against its limit, never one at or over it. live says that it still counted. clock is for counters that go by it.
 func (s *shard) evict(now int64, clock func(int64) int64) (live, ok bool) {
-	i, least, dead := s.leastUsed(now)
+	i, least, dead := s.fixed.leastUsed(func(t *total) (used float64, full, dead bool) {
+		return float64(t.count) / float64(t.limit), t.full(), t.expired(now)
+	})
 	if s.meters != nil && !dead {
-		j, used, over := leastUsedMeter(s.meters, clock(0))
+		instant := clock(0)
+		j, used, over := s.meters.leastUsed(func(v *meter) (share float64, full, dead bool) {
+			used, capacity, dead := v.used(instant)
+			return float64(used) / float64(capacity), uint64(used) >= capacity, dead
+		})
 		if over || j >= 0 && used < least {
 			s.meters.remove(j)
 			return !over, true

@@ -2,7 +2,6 @@ package memory
 
 import (
 	"math/bits"
-	"slices"
 
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/siphash"
@@ -10,12 +9,9 @@ import (
 
 // stopScratch is what one request under Request.Stop needs to remember, kept for the next one.
 type stopScratch struct {
-	ids []siphash.ID
-	// was is each counter before the request, then each as it would be after the hit.
-	was, would []int64
-	// wasAt and wouldBe are the same of sliding windows and token buckets; empty where the request has none.
-	wasAt, wouldBe []counter.State
-	locked         [maxShards / 64]uint64
+	ids    []siphash.ID
+	looks  []counter.Hit // the counters as they stand before the request
+	locked [maxShards / 64]uint64
 }
 
 // addOrStop carries out a request under Request.Stop. All its shards stay locked from the first read to the last write,
@@ -24,17 +20,16 @@ type stopScratch struct {
 func (m *Store) addOrStop(req *counter.Request) error {
 	c := m.stops.Get().(*stopScratch)
 	defer m.stops.Put(c)
-	c.ids, c.was, c.would = c.ids[:0], c.was[:0], c.would[:0]
-	c.wasAt, c.wouldBe = c.wasAt[:0], c.wouldBe[:0]
+	c.ids, c.looks = c.ids[:0], c.looks[:0]
 	clear(c.locked[:])
 	instant := int64(0)
 	for i := range req.Hits {
-		x := m.id(req.Hits[i].Key)
+		h := &req.Hits[i]
+		x := m.id(h.Key)
 		c.ids = append(c.ids, x)
-		if instant == 0 && req.Hits[i].Algorithm != counter.FixedWindow {
+		c.looks = append(c.looks, counter.Hit{Algorithm: h.Algorithm, Limit: h.Limit, Burst: h.Burst, Window: h.Window})
+		if instant == 0 && h.Algorithm != counter.FixedWindow {
 			instant = m.instant(req.Instant)
-			c.wasAt = slices.Grow(c.wasAt, len(req.Hits))[:len(req.Hits)]
-			c.wouldBe = slices.Grow(c.wouldBe, len(req.Hits))[:len(req.Hits)]
 		}
 		s := x.A & m.mask
 		c.locked[s/64] |= 1 << (s % 64)
@@ -42,81 +37,35 @@ func (m *Store) addOrStop(req *counter.Request) error {
 	c.each(func(i int) { m.shards[i].mu.Lock() })
 	defer c.each(func(i int) { m.shards[i].mu.Unlock() })
 
-	stopped := false
-	for i := range req.Hits {
-		h := &req.Hits[i]
-		if h.Algorithm != counter.FixedWindow {
-			m.foresee(c, req.Hits, i, instant)
-			stopped = stopped || h.Refused && !h.Shadow
-			c.was, c.would = append(c.was, 0), append(c.would, 0)
+	for i, x := range c.ids {
+		look, s := &c.looks[i], m.shard(x)
+		if look.Algorithm == counter.FixedWindow {
+			look.After = s.total(x)
 			continue
 		}
-		was := m.shard(c.ids[i]).total(c.ids[i])
-		before := was
-		for j := i - 1; j >= 0; j-- { // the same key earlier in this request
-			if c.ids[j] == c.ids[i] {
-				before = c.would[j]
-				break
-			}
-		}
-		h.After, h.Spared = h.Apply(before), false
-		would := h.After
-		if h.Over(h.After) {
-			would = before // a hit that goes over is never written
-			stopped = stopped || !h.Shadow
-		}
-		c.was, c.would = append(c.was, was), append(c.would, would)
+		s.load(x, look, instant)
+		look.After = look.Used()
 	}
-	for i := range req.Hits {
-		h := &req.Hits[i]
+	held := counter.JudgeStop(req.Hits, c.looks, false)
+	for i, x := range c.ids {
+		h, s, ok := &req.Hits[i], m.shard(x), true
 		switch {
-		case h.Algorithm != counter.FixedWindow:
-			if !m.settle(c, req, i, stopped, instant) {
-				return counter.ErrFull
+		case h.Algorithm == counter.FixedWindow:
+			if !held && !h.Over(h.After) {
+				_, ok = m.add(s, x, h, req.Now)
 			}
-		case h.Over(h.After):
-		case stopped:
-			h.After, h.Spared = c.was[i], true
+		case !held:
+			ok = m.judge(s, x, h, req.Now, instant)
 		default:
-			if _, ok := m.add(m.shard(c.ids[i]), c.ids[i], h, req.Now); !ok {
-				return counter.ErrFull
+			if sl, fromFuture := s.load(x, h, instant); fromFuture && h.BringsDown() {
+				ok = m.write(sl, x, h, req.Now, instant)
 			}
+		}
+		if !ok {
+			return counter.ErrFull
 		}
 	}
 	return nil
-}
-
-// foresee fills in what would become of hit i, of a sliding window or a token bucket, if the request were written.
-func (m *Store) foresee(c *stopScratch, hits []counter.Hit, i int, instant int64) {
-	h, x := &hits[i], c.ids[i]
-	m.shard(x).load(x, h, instant)
-	was := h.State
-	before := was
-	for j := i - 1; j >= 0; j-- { // the same key earlier in this request
-		if c.ids[j] == x && hits[j].Algorithm == h.Algorithm {
-			before = c.wouldBe[j]
-			break
-		}
-	}
-	h.Judge(&before)
-	c.wasAt[i], c.wouldBe[i] = was, h.State
-}
-
-// settle writes hit i, of a sliding window or a token bucket, or spares it. False: there is no room.
-func (m *Store) settle(c *stopScratch, req *counter.Request, i int, stopped bool, instant int64) (ok bool) {
-	h, x := &req.Hits[i], c.ids[i]
-	s := m.shard(x)
-	if !stopped {
-		return m.judge(s, x, h, req.Now, instant)
-	}
-	sl, fromFuture := s.load(x, h, instant)
-	if !h.Refused {
-		h.After, h.Spared = h.Used(), true
-	}
-	if !fromFuture || !h.BringsDown() {
-		return true
-	}
-	return m.write(sl, x, h, req.Now, instant)
 }
 
 // each calls f with the number of every shard of the request, in ascending order.

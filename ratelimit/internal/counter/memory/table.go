@@ -1,7 +1,9 @@
 package memory
 
 import (
+	"math"
 	"math/bits"
+	"math/rand/v2"
 
 	"gatehouse/ratelimit/internal/siphash"
 )
@@ -142,4 +144,42 @@ func (t *table[V]) resize(size int) {
 			t.place(old[i])
 		}
 	}
+}
+
+// sweep checks the next few slots and drops the counters that are dead; it returns how many.
+func (t *table[V]) sweep(dead func(*V) bool) (dropped int) {
+	for range min(sweepPerInsert, len(t.slots)) {
+		if sl := t.next(); sl.used() && dead(&sl.v) {
+			t.remove(t.cursor)
+			dropped++
+			continue
+		}
+		t.cursor++
+	}
+	return dropped
+}
+
+// leastUsed draws some counters. It returns the place of one that is dead if there is any, else of the one least used
+// against its limit, never one at or over it; -1: there is none to evict. used is the share of the limit.
+func (t *table[V]) leastUsed(judge func(*V) (used float64, full, dead bool)) (victim int, least float64, dead bool) {
+	victim, least = -1, math.Inf(1)
+	if t.n == 0 {
+		return victim, least, false
+	}
+	for seen, tries := 0, 0; seen < sampled && tries < 8*sampled; tries++ {
+		i := rand.IntN(len(t.slots))
+		sl := &t.slots[i]
+		if !sl.used() {
+			continue
+		}
+		used, full, dead := judge(&sl.v)
+		if dead {
+			return i, 0, true
+		}
+		if !full && used < least {
+			victim, least = i, used
+		}
+		seen++
+	}
+	return victim, least, false
 }

@@ -61,6 +61,8 @@ type batch struct {
 	meters []meterOp
 	index  opIndex
 	jitter int64
+	// ordered: a key has a command behind a script, which must not find the server without that script.
+	ordered bool
 	// refusal is the first word of an answer that says something about the server and not about the
 	// command, such as LOADING.
 	refusal string
@@ -70,6 +72,7 @@ type batch struct {
 // but hits never pass a script on the same key. Calls whose callers have left are dropped.
 func (b *batch) build(met *seenKeys, jitter int64, free func(*call)) {
 	b.ops, b.meters, b.refusal, b.jitter = b.ops[:0], b.meters[:0], "", jitter
+	b.ordered = false
 	kept, hits := b.calls[:0], 0
 	for _, c := range b.calls {
 		if c.state.Load() != waiting {
@@ -113,25 +116,29 @@ func (b *batch) build(met *seenKeys, jitter int64, free func(*call)) {
 	}
 }
 
-// add makes room for one more command.
-func (b *batch) add() *op {
+// add makes room for one more command; last is the one before on the same key, plus 1.
+func (b *batch) add(last int32) *op {
+	b.ordered = b.ordered || last > 0 && b.ops[last-1].usesSHA()
 	b.ops = append(b.ops, op{})
 	return &b.ops[len(b.ops)-1]
 }
 
+// usesSHA reports whether the command calls a script that the server may have lost.
+func (o *op) usesSHA() bool { return o.kind == opStop || o.kind == opMeter }
+
 func (b *batch) addHit(c *call, h *callHit) {
-	if h.isMeter() && !h.delete {
+	if h.isMeter() && !h.Delete {
 		b.addMeter(c, h)
 		return
 	}
-	key := unsafe.String(unsafe.SliceData(h.key), len(h.key))
+	key := unsafe.String(unsafe.SliceData(h.Key), len(h.Key))
 	at := b.index.find(h.hash, func(op int32) bool { return b.ops[op].key == key })
-	refund := h.refund && h.n > 0
-	if refund || h.delete || *at == 0 || b.ops[*at-1].kind != opCount {
-		o := b.add()
+	refund := h.Refund && h.n > 0
+	if refund || h.Delete || *at == 0 || b.ops[*at-1].kind != opCount {
+		o := b.add(*at)
 		o.hash, o.key, o.first, o.now = h.hash, key, h, c.now
 		switch {
-		case h.delete:
+		case h.Delete:
 			o.kind = opDelete
 		case refund:
 			o.kind, o.n = opRefund, h.n
@@ -148,7 +155,7 @@ func (b *batch) addHit(c *call, h *callHit) {
 }
 
 func (b *batch) addStop(c *call, hits []callHit) {
-	o := b.add()
+	o := b.add(0)
 	o.kind, o.stop = opStop, &stopOp{hits: hits}
 	for i := range hits {
 		h := &hits[i]
@@ -157,8 +164,10 @@ func (b *batch) addStop(c *call, hits []callHit) {
 		o.stop.meters = o.stop.meters || h.isMeter()
 		o.asking = o.asking || h.asking
 		// Later hits on this key need a command of their own, behind this one.
-		key := unsafe.String(unsafe.SliceData(h.key), len(h.key))
-		*b.index.find(h.hash, func(op int32) bool { return b.ops[op].holds(key) }) = h.op + 1
+		key := unsafe.String(unsafe.SliceData(h.Key), len(h.Key))
+		at := b.index.find(h.hash, func(op int32) bool { return b.ops[op].holds(key) })
+		b.ordered = b.ordered || *at > 0 && *at <= h.op && b.ops[*at-1].usesSHA()
+		*at = h.op + 1
 	}
 }
 
@@ -168,7 +177,7 @@ func (o *op) holds(key string) bool {
 		return o.key == key
 	}
 	for i := range o.stop.hits {
-		if string(o.stop.hits[i].key) == key {
+		if string(o.stop.hits[i].Key) == key {
 			return true
 		}
 	}
@@ -180,8 +189,8 @@ const longestTTL = 1000 * 365 * 86400
 
 // ttl is the life of a key made by this hit, in seconds: docs/windows.md#life-of-a-key.
 func (h *callHit) ttl(now, jitter int64) int64 {
-	ttl := min(max(1, h.end-now)+counter.ExpirySlack, longestTTL)
-	if j := min(jitter, h.window/10); j > 0 {
+	ttl := min(max(1, h.End-now)+counter.ExpirySlack, longestTTL)
+	if j := min(jitter, h.Window/10); j > 0 {
 		ttl += rand.Int64N(j)
 	}
 	return ttl
@@ -205,9 +214,9 @@ func (b *batch) settle(c *call) {
 		}
 		switch o.kind {
 		case opCount:
-			h.after, h.spared = counter.Saturate(max(0, o.base), h.prefix), false
+			h.After, h.Spared = counter.Saturate(max(0, o.base), h.prefix), false
 		case opRefund, opDelete:
-			h.after, h.spared = o.base, false
+			h.After, h.Spared = o.base, false
 		case opMeter: // replay has
 		case opStop:
 			if c.err = o.settleStop(); c.err != nil {

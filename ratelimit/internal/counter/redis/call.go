@@ -26,34 +26,20 @@ type call struct {
 	state   atomic.Int32
 	err     error            // set between claim and ready
 	ready   chan struct{}    // holds one
-	started *counter.Started // completed instead of ready; nil: a caller waits
+	started *counter.Pending // completed instead of ready; nil: a caller waits
 	resume  resumer          // of started
 }
 
-// callHit is what the batcher needs of a Hit, and its answer.
+// callHit is a Hit in the batcher, with its answer.
 type callHit struct {
-	key         []byte
-	hash        uint64
-	n           int64
-	limit       uint64
-	window, end int64
-	refund      bool
-	shadow      bool
-	asking      bool
-	delete      bool // the counter, instead
-	undo        bool
-	bringDown   bool
-	algorithm   counter.Algorithm
-	burst       uint64
-	// state is the counter's after the hit, of sliding windows and token buckets; of an undo it is the one to undo.
-	state counter.State
+	counter.Hit
+	hash   uint64
+	n      int64 // the hits to add, or to refund
+	asking bool
 
 	// What follows is the batch's, and says nothing before: it may be left from another request.
-	op          int32 // the command that carries it
-	prefix      int64 // the command's hits up to and including this one
-	after       int64
-	spared      bool
-	refused     bool
+	op          int32        // the command that carries it
+	prefix      int64        // the command's hits up to and including this one
 	notExecuted *notExecuted // why it was not carried out; nil: it was
 }
 
@@ -85,13 +71,8 @@ func (c *call) fill(req *counter.Request, asking []bool, hash func([]byte) uint6
 		h, to := &req.Hits[i], &c.hits[i]
 		start := len(c.keys)
 		c.keys = append(c.keys, h.Key...)
-		to.key, to.hash, to.n = c.keys[start:], hash(h.Key), int64(min(h.N, math.MaxInt64))
-		to.limit, to.window, to.end = h.Limit, h.Window, h.End
-		to.refund, to.shadow, to.asking, to.notExecuted = h.Refund, h.Shadow, asking != nil && asking[i], nil
-		to.delete, to.undo, to.bringDown, to.algorithm, to.burst = h.Delete, h.Undo, h.BringDown, h.Algorithm, h.Burst
-		if h.Undo {
-			to.state = h.State
-		}
+		to.Hit, to.hash, to.n = *h, hash(h.Key), int64(min(h.N, math.MaxInt64))
+		to.Key, to.asking, to.notExecuted = c.keys[start:], asking != nil && asking[i], nil
 	}
 	c.state.Store(waiting)
 }
@@ -99,11 +80,7 @@ func (c *call) fill(req *counter.Request, asking []bool, hash func([]byte) uint6
 // deliver hands the answers over to the request.
 func (c *call) deliver(req *counter.Request) {
 	for i := range req.Hits {
-		h, from := &req.Hits[i], &c.hits[i]
-		h.After, h.Spared = from.after, from.spared
-		if h.Algorithm != counter.FixedWindow {
-			h.Refused, h.State = from.refused, from.state
-		}
+		req.Hits[i].TakeAnswer(&c.hits[i].Hit)
 	}
 }
 

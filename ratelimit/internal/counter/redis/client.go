@@ -3,6 +3,7 @@ package redis
 import (
 	"context"
 	"crypto/tls"
+	"fmt"
 	"net"
 
 	"github.com/redis/rueidis"
@@ -18,18 +19,43 @@ type access struct {
 	clock          func() int64 // as Options.Clock
 }
 
-// client makes rueidis speak to one server over one connection, which dial opens, again after each loss.
+// client is rueidis with one connection to one server.
 //
 // One command or batch is under way at a time, so that rueidis writes and reads in the caller's
-// goroutine and needs none of its own; that is also why its timer for PINGs is off.
-func (a *access) client(addr string, dial func(context.Context) (net.Conn, error)) (rueidis.Client, error) {
-	c, err := rueidis.NewClient(rueidis.ClientOption{
+// goroutine and needs none of its own; that is also why its timer for PINGs is off. Nor is it ever closed: its Close
+// waits, for ever after a panic, and has a goroutine of its own read what is left. Without its socket it is garbage.
+type client struct {
+	rueidis.Client
+	conn checkedConn
+}
+
+// client opens a connection with dial and makes it rueidis'.
+func (a *access) client(addr string, dial func(context.Context) (net.Conn, error)) (_ *client, err error) {
+	c := new(client)
+	defer func() {
+		if err != nil {
+			c.close()
+		}
+	}()
+	defer recovered(&err)
+	c.conn.expected = 1 // HELLO
+	if a.user != "" || a.password != "" {
+		c.conn.expected++
+	}
+	if a.db != 0 {
+		c.conn.expected++
+	}
+	c.Client, err = rueidis.NewClient(rueidis.ClientOption{
 		InitAddress: []string{addr},
 		Username:    a.user,
 		Password:    a.password,
 		SelectDB:    a.db,
-		DialCtxFn: func(ctx context.Context, _ string, _ *net.Dialer, _ *tls.Config) (net.Conn, error) {
-			return dial(ctx)
+		DialCtxFn: func(ctx context.Context, _ string, _ *net.Dialer, _ *tls.Config) (_ net.Conn, err error) {
+			if c.conn.Conn != nil {
+				return nil, net.ErrClosed // it may lead elsewhere
+			}
+			c.conn.Conn, err = dial(ctx)
+			return &c.conn, err
 		},
 		// its pings off; dial sets the socket's
 		Dialer:              net.Dialer{Timeout: a.dialer.Timeout, KeepAlive: -1},
@@ -46,8 +72,43 @@ func (a *access) client(addr string, dial func(context.Context) (net.Conn, error
 		ReadBufferEachConn:  64 << 10,
 		WriteBufferEachConn: 64 << 10,
 	})
-	if err != nil && c != nil {
-		c.Close()
-	}
 	return c, err
+}
+
+// do sends commands and waits for their replies.
+func (c *client) do(cmds ...rueidis.Completed) (replies []rueidis.RedisResult, err error) {
+	defer recovered(&err)
+	c.conn.expected = len(cmds)
+	return c.DoMulti(context.Background(), cmds...), nil
+}
+
+func (c *client) close() {
+	if c.conn.Conn != nil {
+		c.conn.Conn.Close()
+	}
+}
+
+// recovered makes a panic of rueidis an error.
+func recovered(err *error) {
+	if r := recover(); r != nil {
+		*err = fmt.Errorf("the client library has panicked: %v", r)
+	}
+}
+
+// once sends commands over a connection of its own, which ends with ctx.
+func (a *access) once(ctx context.Context, addr string,
+	build func(rueidis.Builder) []rueidis.Completed) ([]rueidis.RedisResult, error) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel() // closes the connection
+	c, err := a.client(addr, func(context.Context) (net.Conn, error) {
+		conn, err := a.dialer.Dial(ctx, link.Endpoint{Network: "tcp", Addr: addr})
+		if err == nil {
+			context.AfterFunc(ctx, func() { conn.Close() })
+		}
+		return conn, err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return c.do(build(c.B())...)
 }

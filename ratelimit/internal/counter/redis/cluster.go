@@ -145,26 +145,33 @@ func (c *Cluster) trouble() {
 
 // watch keeps the table of slots fresh.
 func (c *Cluster) watch() {
-	timer := time.NewTimer(refreshEvery)
-	defer timer.Stop()
-	for {
-		select {
-		case <-c.ctx.Done():
-			return
-		case <-c.kick:
-		case <-timer.C:
-		}
-		next := refreshEvery
+	refreshing(c.ctx, c.kick, func() (soon bool) {
 		err := c.refresh(c.ctx)
 		if err == nil {
 			c.retire()
 		}
-		if err != nil || c.Open() {
+		return err != nil || c.Open()
+	})
+}
+
+// refreshing calls refresh every refreshEvery, when it is kicked, and soon again where that says so, until ctx ends.
+func refreshing(ctx context.Context, kick <-chan struct{}, refresh func() (soon bool)) {
+	timer := time.NewTimer(refreshEvery)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-kick:
+		case <-timer.C:
+		}
+		next := refreshEvery
+		if refresh() {
 			next = refreshSoon
 		}
 		timer.Reset(next)
-		select { // many redirections at once cause one refresh
-		case <-c.ctx.Done():
+		select { // many kicks at once cause one refresh
+		case <-ctx.Done():
 			return
 		case <-time.After(refreshSoon):
 		}
@@ -203,14 +210,14 @@ func (c *Cluster) Reset(ctx context.Context, h *counter.Hit) error { return rese
 // Close implements Store.
 func (c *Cluster) Close() {
 	c.stop()
-	c.wg.Wait()
+	link.Wait(&c.wg)
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for addr, n := range c.nodes {
 		c.wg.Go(n.server.Close)
 		delete(c.nodes, addr)
 	}
-	c.wg.Wait()
+	link.Wait(&c.wg)
 }
 
 // ActiveConns is as Server's, of all nodes.
@@ -223,11 +230,16 @@ func (c *Cluster) TotalConns() int64 { return c.stats.Total.Load() }
 func (c *Cluster) LocalCloses() int64 { return c.stats.LocalClose.Load() }
 
 // Open reports whether the breaker of any node is open.
-func (c *Cluster) Open() bool {
+func (c *Cluster) Open() bool { return c.any((*Server).Open) }
+
+// Flapping is as Server's, of any node.
+func (c *Cluster) Flapping() bool { return c.any((*Server).Flapping) }
+
+func (c *Cluster) any(is func(*Server) bool) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	for _, n := range c.nodes {
-		if n.server.breaker.IsOpen() {
+		if is(n.server) {
 			return true
 		}
 	}

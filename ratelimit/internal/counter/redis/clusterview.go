@@ -4,14 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/redis/rueidis"
-
-	"gatehouse/ratelimit/internal/counter/link"
 )
 
 // view is what one node says about the cluster.
@@ -92,19 +89,14 @@ func (c *Cluster) ask(ctx context.Context, addr string) (v view, err error) {
 	timeout := min(c.o.Settings.Timeout, time.Second)
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
+	defer recovered(&err)
 	a := c.o.access(c.t, timeout, nil)
-	var conn net.Conn
-	client, err := a.client(addr, func(context.Context) (_ net.Conn, err error) {
-		conn, err = a.dialer.Dial(ctx, link.Endpoint{Network: "tcp", Addr: addr})
-		return conn, err
+	replies, err := a.once(ctx, addr, func(b rueidis.Builder) []rueidis.Completed {
+		return []rueidis.Completed{b.ClusterInfo().Build(), b.ClusterSlots().Build()}
 	})
 	if err != nil {
 		return v, err
 	}
-	defer client.Close()
-	defer conn.Close() // first, else rueidis says goodbye
-	defer context.AfterFunc(ctx, func() { conn.Close() })()
-	replies := client.DoMulti(context.Background(), client.B().ClusterInfo().Build(), client.B().ClusterSlots().Build())
 	info, unknown := replies[0].ToString() // a user may have no right to it
 	ranges, err := replies[1].ToArray()
 	if err != nil {

@@ -5,6 +5,7 @@ package redis
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -68,8 +69,7 @@ func TestCommands(t *testing.T) {
 	f("get:1", one(h("a", 0)))
 	f("incrby:1", one(h("a", 0), h("a", 1), h("a", 0)))
 	f("", one())
-	f("decrby:1 eval:1 evalsha:1 get:2", one(refund(h("a", 1)))) // the script is new to the server
-	f("decrby:1 evalsha:1 get:2", one(refund(h("a", 1))))
+	f("decrby:1 eval:1 get:2", one(refund(h("a", 1))))
 	if err := peer.Do(t.Context(), peer.B().Flushall().Build()).Error(); err != nil {
 		t.Fatal(err)
 	}
@@ -123,6 +123,9 @@ func TestCommands_meters(t *testing.T) {
 	b := func(key string, n, limit uint64) counter.Hit { return daily(bucket(key, n, limit, limit)) }
 	none := counter.StopNone
 	// Of scripts that the server does not know, the first is sent with its text, and what counts is not sent again.
+	if err := peer.Do(t.Context(), peer.B().ScriptFlush().Build()).Error(); err != nil {
+		t.Fatal(err)
+	}
 	f("eval:2 evalsha:8 get:5 incrby:1 set:6", none, w("a", 1, 10), w("b", 1, 10), w("c", 1, 10), b("d", 1, 10),
 		b("e", 1, 10), h("f", 1))
 	f("evalsha:5 get:5 incrby:1 set:5", none, w("a", 1, 10), w("b", 1, 10), w("c", 1, 10), b("d", 1, 10), b("e", 1, 10),
@@ -130,9 +133,10 @@ func TestCommands_meters(t *testing.T) {
 	f("evalsha:1 get:1 set:1", none, w("a", 1, 10))
 	f("evalsha:1 get:1 set:1", none, w("a", 1, 10), w("a", 2, 10), w("a", 0, 10), refund(w("a", 1, 10)), w("a", 1, 9))
 	f("evalsha:1 get:1 set:1", none, b("d", 1, 10), b("d", 2, 10), b("d", 0, 10), refund(b("d", 1, 10)))
-	f("evalsha:2 get:2 set:2", none, b("d", 1, 10), b("d", 1, 11)) // as of two sets of rules during a reload
-	f("evalsha:2 get:2", none, w("a", 0, 10), b("d", 0, 10))       // peeks
-	f("evalsha:2 get:2", none, w("a", 9, 10), b("d", 9, 10))       // refused
+	// One behind the other must not find the server without the script.
+	f("eval:1 evalsha:1 get:2 set:2", none, b("d", 1, 10), b("d", 1, 11)) // as of two sets of rules during a reload
+	f("evalsha:2 get:2", none, w("a", 0, 10), b("d", 0, 10))              // peeks
+	f("evalsha:2 get:2", none, w("a", 9, 10), b("d", 9, 10))              // refused
 	f("evalsha:2 get:2", none, w("a", 99, 10), b("d", 99, 10))
 	f("del:2 evalsha:2 get:2", none, refund(w("a", 99, 10)), refund(b("d", 99, 10)))
 	// The stop option: one script, which reads each counter and writes it once.
@@ -212,18 +216,16 @@ func TestCommands_cluster(t *testing.T) {
 	f("get:1 incrby:2", false, h(a, 0), h(b, 1), h(c, 1))
 	// The stop option, with all counters on one node though in several slots: one script, which reads twice.
 	other := tagIn(moving, slots/3-1, 1)
-	f("eval:1 evalsha:1 get:4 incrby:1 set:1", true, h(a, 1), h(other, 1))
+	f("evalsha:1 get:4 incrby:1 set:1", true, h(a, 1), h(other, 1))
 	f("evalsha:1 get:4 incrby:2", true, h(a, 1), h(other, 1))
 	f("evalsha:1 get:2", true, h(a, 1), limit(0, h(other, 1)))
 	// On two: all are read, and each write reads again; nothing more when one is over.
-	f("eval:2 evalsha:2 get:6 incrby:2", true, h(a, 1), h(b, 1))
 	f("evalsha:2 get:6 incrby:2", true, h(a, 1), h(b, 1))
 	f("get:2", true, h(a, 1), limit(0, h(b, 1)))
 	// Sliding windows and token buckets: one script each, and under the stop option one for all on a node.
 	w, u := daily(sliding(a+"w", 1, 9)), daily(bucket(b+"b", 1, 9, 9))
-	f("eval:2 evalsha:2 get:2 set:2", false, w, u)
 	f("evalsha:2 get:2 set:2", false, w, u)
-	f("eval:1 evalsha:1 get:3 incrby:1 set:1", true, w, h(other, 1))
+	f("evalsha:1 get:3 incrby:1 set:1", true, w, h(other, 1))
 	f("evalsha:4 get:4 set:2", true, w, u)
 	full := u
 	full.N = 9
@@ -341,6 +343,76 @@ func TestKVStoreAlloc_script(t *testing.T) {
 			t.Logf("%d calls for a %s: %v allocations", calls, of("").Algorithm, n)
 			if n > float64(4*calls) {
 				t.Errorf("%d calls for a %s: %v allocations, want at most %d", calls, of("").Algorithm, n, 4*calls)
+			}
+		}
+	}
+}
+
+// Hits and refunds of one key take effect in the order of the requests, also in the batch that finds out that the
+// server has lost its scripts.
+func TestOrder_lostScripts(t *testing.T) {
+	server := testdb.Private(t, localserver.RedisOptions{})
+	peer := redisClient(t, server.Addr(), 0)
+	s := newTestStore(t, Options{Settings: Settings{URL: server.Addr(), Timeout: patience}, Stall: -1})
+	flush := func() {
+		t.Helper()
+		if err := peer.Do(t.Context(), peer.B().ScriptFlush().Build()).Error(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// f wants what each hit of one request answers, and what a look then finds.
+	f := func(name string, left int64, want []int64, hits ...counter.Hit) {
+		t.Helper()
+		for _, lose := range []bool{false, true} {
+			each := make([]counter.Hit, len(hits))
+			for i, of := range hits {
+				each[i] = of
+				each[i].Key = fmt.Appendf(nil, "%s %s %t", of.Key, name, lose)
+			}
+			for _, warm := range []counter.Hit{sliding("warm", 1, 9), bucket("warmer", 1, 1, 9)} {
+				add(t, s, now(), warm)
+			}
+			if lose {
+				flush()
+			}
+			req := counter.Request{Hits: each, Now: now()}
+			if err := s.Add(t.Context(), &req); err != nil {
+				t.Fatal(err)
+			}
+			var got []int64
+			for i := range req.Hits {
+				got = append(got, req.Hits[i].After)
+			}
+			look := each[len(each)-1]
+			if err := s.Peek(t.Context(), &look); err != nil || !slices.Equal(got, want) || look.After != left {
+				t.Errorf("%s, scripts lost %t: %v, then %d (%v); want %v, then %d", name, lose, got, look.After, err,
+					want, left)
+			}
+		}
+	}
+	w := func(n, limit uint64) counter.Hit { return daily(sliding("w", n, limit)) }
+	b := func(n, size uint64) counter.Hit { return daily(bucket("b", n, 1, size)) }
+	gone := func(h counter.Hit) counter.Hit { h.N, h.Delete, h.End = 0, true, now()+h.Window; return h }
+	f("first a refund", 1, []int64{0, 1}, refund(h("k", 1)), h("k", 1))
+	f("a refund between", 2, []int64{3, 0, 2}, h("k", 3), refund(h("k", 5)), h("k", 2))
+	f("a sliding window is deleted", 1, []int64{2, 0, 1}, w(2, 10), gone(w(0, 10)), w(1, 10))
+	f("buckets of two sizes", 5, []int64{3, 5}, b(3, 3), b(2, 8))
+}
+
+// A server that forbids loading scripts is given their texts when they are needed.
+func TestScriptLoad_forbidden(t *testing.T) {
+	server := testdb.Private(t, localserver.RedisOptions{Config: []string{"user limited on >pw ~* +@all -script"}})
+	s := newTestStore(t, Options{Settings: Settings{URL: "redis://limited:pw@" + server.Addr(), Timeout: patience},
+		Stall: -1})
+	for i := range 2 {
+		req := counter.Request{Now: now(), Stop: counter.StopWhen(i == 1),
+			Hits: []counter.Hit{h("fixed", 1), daily(sliding("w", 1, 10)), daily(bucket("b", 1, 10, 10))}}
+		if err := s.Add(t.Context(), &req); err != nil {
+			t.Fatal(err)
+		}
+		for _, h := range req.Hits {
+			if h.After != int64(i+1) {
+				t.Errorf("%s stands at %d, want %d", h.Key, h.After, i+1)
 			}
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/ratelimit/internal/counter/link"
 )
 
 // connecting is a store that is connected in the background. Until it has answered, hits are refused as
@@ -85,7 +86,7 @@ func (c *connecting) Reset(ctx context.Context, h *counter.Hit) error {
 // Close implements Store.
 func (c *connecting) Close() {
 	c.stop()
-	c.wg.Wait()
+	link.Wait(&c.wg)
 	if kv := c.kv.Load(); kv != nil {
 		(*kv).Close()
 	}
@@ -111,4 +112,10 @@ func (c *connecting) figure(of func(Store) int64) int64 {
 func (c *connecting) Open() bool {
 	kv := c.kv.Load()
 	return kv == nil || (*kv).Open()
+}
+
+// Flapping implements Store.
+func (c *connecting) Flapping() bool {
+	kv := c.kv.Load()
+	return kv != nil && (*kv).Flapping()
 }

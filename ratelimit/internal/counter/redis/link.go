@@ -5,10 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
-	"time"
 	"unsafe"
 
 	"github.com/redis/rueidis"
@@ -37,14 +37,15 @@ type redisLink struct {
 	where  func() link.Endpoint // the server, called before each dial
 	role   role
 
-	client  rueidis.Client // nil without a connection
-	used    time.Time      // when something was last sent
+	client  *client // nil without a connection
 	cmds    []rueidis.Completed
-	numbers []byte // digits of the arguments
-	again   []int  // commands to send once more
+	numbers []byte    // digits of the arguments
+	again   []int     // commands to send once more
+	given   []*script // whose text is in the batch
 
 	mu      sync.Mutex // guards what drop needs
 	conn    net.Conn
+	alive   func() bool        // of conn
 	cancel  context.CancelFunc // ends a dial under way
 	dropped bool
 }
@@ -65,16 +66,13 @@ func newRedisLink(ctx context.Context, a *access, where func() link.Endpoint, as
 	return &redisLink{ctx: ctx, access: a, where: where, role: as}
 }
 
-// rested is the idle time after which a connection is checked before use: the server may have closed it.
-const rested = 10 * time.Millisecond
-
 // connect sees to a connection. Its error wraps errUnsent: whatever was to be sent is not.
 func (l *redisLink) connect() error {
-	now := time.Now()
 	l.mu.Lock()
-	gone := l.dropped || l.client != nil && now.Sub(l.used) > rested && !link.Alive(l.conn)
+	// The server may have closed it, or said something out of turn, for which the next reply would be taken.
+	gone := l.dropped || l.client != nil && !l.alive()
 	l.mu.Unlock()
-	if l.used = now; gone {
+	if gone {
 		l.disconnect()
 	}
 	if l.client != nil {
@@ -84,20 +82,46 @@ func (l *redisLink) connect() error {
 	l.dropped = false
 	l.mu.Unlock()
 	client, err := l.access.client(l.where().Addr, l.dial)
+	if err == nil {
+		err = l.load(client)
+	}
 	if err != nil {
+		l.drop()
 		return fmt.Errorf("%w: %w", errUnsent, err)
 	}
 	l.client = client
 	return nil
 }
 
+// load gives the server the scripts, so that it need not be told a text within a batch. One that forbids it gets texts
+// all the same, as one that has lost them.
+func (l *redisLink) load(c *client) error {
+	build := c.B()
+	cmds := make([]rueidis.Completed, 0, 6)
+	for _, s := range l.scripts() {
+		cmds = append(cmds, build.ScriptLoad().Script(s.text).Build())
+	}
+	replies, err := c.do(cmds...)
+	if err == nil {
+		err = replies[0].NonRedisError()
+	}
+	return err
+}
+
+// scripts are those that batches call by their SHA-1.
+func (l *redisLink) scripts() []*script {
+	clock := l.access.clock
+	all := []*script{stopLua, slidingScript.pick(clock), bucketScript.pick(clock), stopMetersScript.pick(clock)}
+	if l.role == clusterServer {
+		all = append(all, stopClusterLua, stopMetersClusterScript.pick(clock))
+	}
+	return all
+}
+
 // disconnect drops the connection, so that connect makes a new one.
 func (l *redisLink) disconnect() {
-	l.drop() // else rueidis sends a farewell to a server that may not answer
-	if l.client != nil {
-		l.client.Close()
-		l.client = nil
-	}
+	l.drop()
+	l.client = nil
 }
 
 // dial opens the connection; rueidis calls it.
@@ -118,7 +142,7 @@ func (l *redisLink) dial(context.Context) (net.Conn, error) {
 		conn.Close() // it may lead where the server no longer is
 		return nil, net.ErrClosed
 	}
-	l.conn = conn
+	l.conn, l.alive = conn, link.Aliveness(conn)
 	return conn, nil
 }
 
@@ -137,7 +161,8 @@ func (l *redisLink) drop() {
 
 func (l *redisLink) close() { l.disconnect() }
 
-func (l *redisLink) ping() error {
+func (l *redisLink) ping() (err error) {
+	defer recovered(&err)
 	if err := l.connect(); err != nil {
 		return err
 	}
@@ -149,12 +174,13 @@ func (l *redisLink) ping() error {
 	case clusterServer:
 		cmds = append(cmds, build.ClusterInfo().Build())
 	}
-	replies := l.client.DoMulti(context.Background(), cmds...)
-	for _, r := range replies {
-		if err := r.NonRedisError(); err != nil {
-			l.disconnect()
-			return err
-		}
+	replies, err := l.client.do(cmds...)
+	if err == nil {
+		err = replies[0].NonRedisError()
+	}
+	if err != nil {
+		l.disconnect()
+		return err
 	}
 	if err := replies[0].Error(); err != nil {
 		return err
@@ -186,20 +212,30 @@ func (l *redisLink) send(b *batch) error {
 	if err := l.connect(); err != nil {
 		return err
 	}
-	l.cmds, l.numbers, l.again = l.cmds[:0], l.numbers[:0], l.again[:0]
-	for i := range b.ops {
-		l.append(b, &b.ops[i])
-	}
-	// Without a deadline: it would close the connection under everybody, and the hits count all the same.
-	replies := l.client.DoMulti(context.Background(), l.cmds...)
-	err := l.readAll(b, replies)
-	if err == nil && len(l.again) > 0 {
-		err = l.sendAgain(b)
-	}
+	err := l.exchange(b)
 	if err != nil {
 		// The commands may still be in rueidis' hands; they must not share our memory any more.
 		l.numbers, l.cmds = nil, nil
 		l.disconnect()
+	}
+	return err
+}
+
+// exchange sends a batch over the connection and takes its answers.
+func (l *redisLink) exchange(b *batch) (err error) {
+	defer recovered(&err)
+	l.cmds, l.numbers, l.again = l.cmds[:0], l.numbers[:0], l.again[:0]
+	l.given = l.given[:0]
+	for i := range b.ops {
+		l.append(b, &b.ops[i])
+	}
+	// Without a deadline: it would close the connection under everybody, and the hits count all the same.
+	replies, err := l.client.do(l.cmds...)
+	if err == nil {
+		err = l.readAll(b, replies)
+	}
+	if err == nil && len(l.again) > 0 {
+		err = l.sendAgain(b)
 	}
 	return err
 }
@@ -243,11 +279,12 @@ func (l *redisLink) append(b *batch, o *op) {
 	l.ask(o)
 	switch {
 	case o.kind == opStop:
-		l.cmds = append(l.cmds, l.eval(b, o, "EVALSHA", l.stopper(o).sha))
+		l.cmds = append(l.cmds, l.evalStop(b, o))
 	case o.kind == opMeter:
-		l.cmds = append(l.cmds, l.evalMeter(b, o, "EVALSHA", b.meters[o.meter].script().pick(l.access.clock).sha))
+		l.cmds = append(l.cmds, l.evalMeter(b, o))
 	case o.kind == opRefund:
-		l.cmds = append(l.cmds, l.eval(b, o, "EVALSHA", refundLua.sha))
+		// By its text: hits of the key, behind, do not wait for a second try.
+		l.cmds = append(l.cmds, build.Arbitrary("EVAL", refundScript, "1", o.key).Args(l.decimal(o.n)).Build())
 	case o.kind == opDelete:
 		l.cmds = append(l.cmds, build.Arbitrary("DEL", o.key).Build())
 	case o.n == 0:
@@ -283,22 +320,29 @@ func (l *redisLink) stopper(o *op) *script {
 	return stopLua
 }
 
-// eval is the script's call, by its SHA-1 or by its text.
-func (l *redisLink) eval(b *batch, o *op, how, script string) rueidis.Completed {
-	build := l.client.B()
-	if o.kind == opRefund {
-		return build.Arbitrary(how, script, "1", o.key).Args(strconv.FormatInt(o.n, 10)).Build()
+// call returns how a script is called: by its SHA-1 where the server has it, or by its text, which it then has.
+func (l *redisLink) call(b *batch, s *script) (how, script string) {
+	if !b.ordered || slices.Contains(l.given, s) {
+		return "EVALSHA", s.sha
 	}
+	l.given = append(l.given, s)
+	return "EVAL", s.text
+}
+
+// evalStop is the call of an opStop's script.
+func (l *redisLink) evalStop(b *batch, o *op) rueidis.Completed {
+	build := l.client.B()
+	how, script := l.call(b, l.stopper(o))
 	args := o.stopArgs(b.jitter)
 	if l.role == clusterServer && len(o.stop.hits) > 1 {
 		for i := range o.stop.hits[1:] {
-			args = append(args, string(o.stop.hits[1+i].key))
+			args = append(args, string(o.stop.hits[1+i].Key))
 		}
-		return build.Arbitrary(how, script, "1", string(o.stop.hits[0].key)).Args(l.timed(o, args)...).Build()
+		return build.Arbitrary(how, script, "1", string(o.stop.hits[0].Key)).Args(l.timed(o, args)...).Build()
 	}
 	c := build.Arbitrary(how, script, strconv.Itoa(len(o.stop.hits)))
 	for i := range o.stop.hits {
-		c = c.Args(string(o.stop.hits[i].key))
+		c = c.Args(string(o.stop.hits[i].Key))
 	}
 	return c.Args(l.timed(o, args)...).Build()
 }
@@ -326,7 +370,7 @@ func (l *redisLink) read(b *batch, o *op, r rueidis.RedisResult) (again bool, er
 	case o.kind == opDelete:
 		_, err = r.ToInt64() // how many there were
 		// It may have come between the SET and the INCRBY of a first hit, whose key has no expiry then.
-		again = err == nil && o.first.algorithm == counter.FixedWindow
+		again = err == nil && o.first.Algorithm == counter.FixedWindow
 	case o.n == 0:
 		if o.base, err = r.AsInt64(); rueidis.IsRedisNil(err) {
 			o.base, err = 0, nil
@@ -390,25 +434,17 @@ func (o *op) readStop(r rueidis.RedisResult) error {
 // sendAgain sends what follows from the answers: the expiry of keys that came without one or may have, scripts the
 // store did not know, and the top value for counters that would have passed it.
 func (l *redisLink) sendAgain(b *batch) error {
-	l.cmds = l.cmds[:0]
+	l.cmds, l.given = l.cmds[:0], l.given[:0]
+	b.ordered = true // the server needs the text of each script once
 	build := l.client.B()
-	var told [counter.TokenBucket + 1]bool
 	for _, i := range l.again {
 		o := &b.ops[i]
 		l.ask(o)
 		switch {
 		case o.kind == opStop:
-			l.cmds = append(l.cmds, l.eval(b, o, "EVAL", l.stopper(o).text))
+			l.cmds = append(l.cmds, l.evalStop(b, o))
 		case o.kind == opMeter:
-			// The first of a batch gives the server the script's text.
-			how, script := "EVALSHA", b.meters[o.meter].script().pick(l.access.clock)
-			text := script.sha
-			if first := b.meters[o.meter].meter.Algorithm; !told[first] {
-				how, text, told[first] = "EVAL", script.text, true
-			}
-			l.cmds = append(l.cmds, l.evalMeter(b, o, how, text))
-		case o.kind == opRefund:
-			l.cmds = append(l.cmds, l.eval(b, o, "EVAL", refundLua.text))
+			l.cmds = append(l.cmds, l.evalMeter(b, o))
 		case o.overflowed:
 			// SETRANGE keeps the expiry, unlike SET.
 			l.cmds = append(l.cmds, build.Arbitrary("GET").Args(o.key).Build())
@@ -418,7 +454,10 @@ func (l *redisLink) sendAgain(b *batch) error {
 			l.cmds = append(l.cmds, build.Arbitrary("EXPIRE", o.key, l.decimal(b.ttl(o))).Build())
 		}
 	}
-	replies := l.client.DoMulti(context.Background(), l.cmds...)
+	replies, err := l.client.do(l.cmds...)
+	if err != nil {
+		return err
+	}
 	for _, i := range l.again {
 		o := &b.ops[i]
 		if o.asking {
@@ -435,7 +474,7 @@ func (l *redisLink) sendAgain(b *batch) error {
 				return err
 			}
 			if again {
-				o.err = fmt.Errorf("%w: the store knows no scripts", counter.ErrUnavailable)
+				o.notExecuted = &notNow // the script is lost again
 			}
 		case o.overflowed:
 			base, err := replies[0].AsInt64()

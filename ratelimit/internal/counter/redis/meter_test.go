@@ -8,14 +8,14 @@ import (
 	"gatehouse/shared/testdb"
 )
 
-// Sliding windows and token buckets on every kind of store, by Add and through the Starter.
+// Sliding windows and token buckets on every kind of store, by Add and as an AsyncStore.
 func TestMeters(t *testing.T) {
 	f := func(name string, open func(t *testing.T, clock func() int64) counter.Store) {
 		t.Run(name, func(t *testing.T) { countertest.RunMeters(t, open) })
 		t.Run(name+", started", func(t *testing.T) {
-			var s *countertest.Starting
+			var s *countertest.Async
 			countertest.RunMeters(t, func(t *testing.T, clock func() int64) counter.Store {
-				s = &countertest.Starting{Store: open(t, clock)}
+				s = &countertest.Async{Store: open(t, clock)}
 				return s
 			})
 			if s.Started.Load() == 0 {

@@ -40,20 +40,16 @@ const (
 // maxRefund is the most that one refund gives back: more than a window ever holds.
 const maxRefund = 1 << 32
 
-func (h *callHit) isMeter() bool { return h.algorithm != counter.FixedWindow }
-
-func (h *callHit) meter() counter.Meter {
-	return counter.Meter{Algorithm: h.algorithm, Window: h.window, Limit: h.limit, Burst: h.burst}
-}
+func (h *callHit) isMeter() bool { return h.Algorithm != counter.FixedWindow }
 
 // addMeter adds a hit on a sliding window or a token bucket to the call of its key's script. Hits that are judged by
 // other numbers get a call of their own, behind.
 func (b *batch) addMeter(c *call, h *callHit) {
-	key := unsafe.String(unsafe.SliceData(h.key), len(h.key))
+	key := unsafe.String(unsafe.SliceData(h.Key), len(h.Key))
 	at := b.index.find(h.hash, func(op int32) bool { return b.ops[op].key == key })
-	meter := h.meter()
+	meter := h.Meter()
 	if *at == 0 || !b.takes(&b.ops[*at-1], meter) {
-		o := b.add()
+		o := b.add(*at)
 		o.kind, o.hash, o.key, o.first, o.now = opMeter, h.hash, key, h, c.now
 		o.meter = b.newMeterOp(meter)
 		*at = int32(len(b.ops))
@@ -100,18 +96,18 @@ func jitterOf(m counter.Meter, most int64) int64 {
 
 // add appends a hit for the script, except peeks and hits that can never pass: these change nothing.
 func (m *meterOp) add(h *callHit) {
-	meter := h.meter()
-	run := meterRun{count: 1, kind: runHits, x: h.n, y: int64(h.limit)}
+	meter := h.Meter()
+	run := meterRun{count: 1, kind: runHits, x: h.n, y: int64(h.Limit)}
 	most := meter.Capacity()
 	switch {
-	case h.n == 0 && !h.bringDown:
+	case h.n == 0 && !h.BringDown:
 		return
 	case h.n == 0: // a run of none
 		run.count, run.x = 0, 1
-	case h.refund:
+	case h.Refund:
 		run.kind, run.x, run.y = runRefund, min(h.n, maxRefund), 0
-		if h.undo {
-			run.kind, run.y = runUndo, h.state.At
+		if h.Undo {
+			run.kind, run.y = runUndo, h.State.At
 		}
 	case uint64(h.n) > most:
 		return
@@ -150,9 +146,10 @@ func (s meterScript) pick(clock func() int64) *script {
 	return s.script
 }
 
-// evalMeter is the call of the script, by its SHA-1 or by its text.
-func (l *redisLink) evalMeter(b *batch, o *op, how string, script string) rueidis.Completed {
+// evalMeter is the call of the script.
+func (l *redisLink) evalMeter(b *batch, o *op) rueidis.Completed {
 	m := &b.meters[o.meter]
+	how, script := l.call(b, m.script().pick(l.access.clock))
 	c := l.client.B().Arbitrary(how, script, "1", o.key)
 	if m.meter.Algorithm == counter.TokenBucket {
 		q, t := m.meter.Take(m.meter.Capacity())
@@ -222,24 +219,16 @@ func (b *batch) replay() {
 		}
 		for i := range c.hits {
 			h := &c.hits[i]
-			if !h.isMeter() || h.delete {
+			if !h.isMeter() || h.Delete {
 				continue
 			}
 			if o := &b.ops[h.op]; o.err == nil && o.notExecuted == nil {
 				m := &b.meters[o.meter]
-				h.judge(&m.state)
-				m.state = h.state
+				h.Judge(&m.state)
+				m.state = h.State
 			}
 		}
 	}
-}
-
-// judge carries out the hit as counter.Hit.Judge does.
-func (h *callHit) judge(s *counter.State) {
-	meter, change := h.meter(), counter.Change{N: uint64(h.n), Refund: h.refund, Undo: h.undo, Window: h.state.At}
-	h.state = *s
-	h.after, h.refused, _ = meter.Apply(&h.state, change)
-	h.spared = false
 }
 
 // meterStopArgs is ARGV of the script for a request under counter.StopAll that has sliding windows or token buckets.
@@ -249,9 +238,9 @@ func (o *op) meterStopArgs(jitter int64) []string {
 	for i := range o.stop.hits {
 		h := &o.stop.hits[i]
 		kind := h.stopKind()
-		switch meter := h.meter(); h.algorithm {
+		switch meter := h.Meter(); h.Algorithm {
 		case counter.SlidingWindow:
-			args = append(args, "r", kind, decimal(h.n), decimal(int64(meter.Capacity())), decimal(h.window),
+			args = append(args, "r", kind, decimal(h.n), decimal(int64(meter.Capacity())), decimal(h.Window),
 				decimal(jitterOf(meter, jitter)), "0", "0")
 		case counter.TokenBucket:
 			most := meter.Capacity()
@@ -264,59 +253,14 @@ func (o *op) meterStopArgs(jitter int64) []string {
 			case uint64(h.n) > most:
 				size = "2"
 			}
-			args = append(args, "b", kind, decimal(q), decimal(int64(t)), decimal(int64(max(1, h.limit))),
+			args = append(args, "b", kind, decimal(q), decimal(int64(t)), decimal(int64(max(1, h.Limit))),
 				decimal(full), decimal(int64(rest)), size)
 		default:
-			args = append(args, "f", kind, decimal(h.n), strconv.FormatUint(h.limit, 10), decimal(h.prefix), "0",
+			args = append(args, "f", kind, decimal(h.n), strconv.FormatUint(h.Limit, 10), decimal(h.prefix), "0",
 				"0", "0")
 		}
 	}
 	return args
-}
-
-// settleMeterStop replays the decision of the script for requests with sliding windows or token buckets.
-func (o *op) settleMeterStop() error {
-	hits := o.stop.hits
-	if len(o.stop.was) != len(hits) {
-		return errNonsense
-	}
-	was := make([]counter.State, len(hits))
-	for i := range hits {
-		h := &hits[i]
-		var earlier *callHit // on the same key in this request
-		for j := i - 1; j >= 0 && earlier == nil; j-- {
-			if string(hits[j].key) == string(h.key) {
-				earlier = &hits[j]
-			}
-		}
-		if !h.isMeter() {
-			if err := h.settleTotal(o.stop.was[i], earlier, o.stop.held); err != nil {
-				return err
-			}
-			continue
-		}
-		before, err := parseState(h.algorithm, o.stop.now, o.stop.was[i])
-		if err != nil {
-			return err
-		}
-		if was[i] = before; earlier != nil {
-			before = earlier.state
-		}
-		h.judge(&before)
-	}
-	if o.stop.held {
-		for i := range hits {
-			h := &hits[i]
-			if !h.isMeter() {
-				continue
-			}
-			if h.state = was[i]; !h.refused {
-				meter := h.meter()
-				h.after, h.spared = meter.Used(&was[i]), true
-			}
-		}
-	}
-	return nil
 }
 
 // parseState reads a state as a script formats it.

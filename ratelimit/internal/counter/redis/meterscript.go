@@ -20,14 +20,15 @@ local now = time[1] * 1000000 + time[2]`
 const instantLua = `
 local now = table.remove(ARGV) + 0`
 
-// slidingLua is for a sliding window. ARGV[1] is the window in seconds, ARGV[2] the jitter in ms. Kinds of runs: h (n,
-// limit), g gives hits back (n, 0), u undoes hits (n, the window that they were counted in).
-const slidingLua = `
-local w = ARGV[1] + 0
+// The arithmetic of both algorithms, of which the scripts are put together. Each piece works on the locals that it
+// names: k is the key, now the instant. future says that a state was ahead of the clock.
+
+// readSlidingLua reads window i: c hits in it and p before, which count s at present. It takes w, in seconds.
+const readSlidingLua = `
 local size = w * 1000000
-local i, c, p = math.floor(now / size), 0, 0
+local i, c, p, future = math.floor(now / size), 0, 0, false
 local e = now - i * size
-local v, future = redis.call('GET', KEYS[1]), false
+local left, v = 1000000 - math.floor(e / w), redis.call('GET', k)
 if v then
   local vi, vc, vp = string.match(v, '^(%d+) (%d+) (%d+)$')
   if not vi then return redis.error_reply('ERR the value is no sliding window') end
@@ -38,15 +39,63 @@ if v then
     p = vc + 0
   end
 end
+local s = math.ceil(p * left / 1000000)`
+
+// writeSlidingLua takes the jitter besides, in ms.
+const writeSlidingLua = `
+if c == 0 and p == 0 then
+  redis.call('DEL', k)
+else
+  redis.call('SET', k, string.format('%.0f %.0f %.0f', i, c, p),
+    'PX', string.format('%.0f', math.ceil((2 * size - e) / 1000) + jitter))
+end`
+
+// readBucketLua reads when a bucket is full again: a, and r parts of a µs. It takes parts, and fa and fr, when an empty
+// one is.
+const readBucketLua = `
+local a, r, future, v = 0, 0, false, redis.call('GET', k)
+if v then
+  local va, vr = string.match(v, '^(%d+) (%d+)$')
+  if not va then return redis.error_reply('ERR the value is no token bucket') end
+  a, r = va + 0, math.min(vr + 0, parts - 1)
+  if a > fa or (a == fa and r > fr) then a, r, future = fa, fr, true end
+end`
+
+// admitLua is na and nr, when the bucket is full again after a hit that takes q and t.
+const admitLua = `
+local na, nr = a + q, r + t
+if nr >= parts then na, nr = na + 1, nr - parts end`
+
+// tooFullLua, fullLua: the hit does not pass; there is nothing to give back.
+const (
+	tooFullLua = `na > fa or (na == fa and nr > fr)`
+	fullLua    = `a < now or (a == now and r == 0)`
+)
+
+const giveBackLua = `
+a, r = a - q, r - t
+if r < 0 then a, r = a - 1, r + parts end
+if a < now then a, r = now, 0 end`
+
+const writeBucketLua = `
+if ` + fullLua + ` then
+  redis.call('DEL', k)
+else
+  redis.call('SET', k, string.format('%.0f %.0f', a, r),
+    'PX', string.format('%.0f', math.ceil((a + 1 - now) / 1000)))
+end`
+
+// slidingLua is for a sliding window. ARGV[1] is the window in seconds, ARGV[2] the jitter in ms. Kinds of runs: h (n,
+// limit), g gives hits back (n, 0), u undoes hits (n, the window that they were counted in).
+const slidingLua = `
+local k, w, jitter = KEYS[1], ARGV[1] + 0, ARGV[2]` + readSlidingLua + `
 local c0, p0, write = c, p, false
-local left = 1000000 - math.floor(e / w)
-local s = math.ceil(p * left / 1000000)
 for x = 3, #ARGV, 4 do
   local count, kind, n, y = ARGV[x] + 0, ARGV[x+1], ARGV[x+2] + 0, ARGV[x+3] + 0
   if kind == 'h' then
-    local k = math.min(count, math.floor((y - c - s) / n))
-    if k > 0 then c = c + k * n end
-    write = write or future or k > 0
+    local pass = math.min(count, math.floor((y - c - s) / n))
+    if pass > 0 then c = c + pass * n end
+    write = write or future or pass > 0
   elseif kind == 'g' or y == i then
     write = write or c > 0
     c = math.max(0, c - count * n)
@@ -56,58 +105,31 @@ for x = 3, #ARGV, 4 do
     s = math.ceil(p * left / 1000000)
   end
 end
-if write then
-  if c == 0 and p == 0 then
-    redis.call('DEL', KEYS[1])
-  else
-    redis.call('SET', KEYS[1], string.format('%.0f %.0f %.0f', i, c, p),
-      'PX', string.format('%.0f', math.ceil((2 * size - e) / 1000) + ARGV[2]))
-  end
+if write then` + writeSlidingLua + `
 end
 return {now, i, c0, p0}`
 
 // bucketLua is for a token bucket. ARGV[1] and ARGV[2] are how long an empty one takes to fill: whole µs, and parts of
 // a µs of which there are ARGV[3]. Kinds of runs: h, and g or u to give back, both with the time that the hits take.
 const bucketLua = `
-local parts = ARGV[3] + 0
-local fa, fr = now + ARGV[1], ARGV[2] + 0
-local a, r = 0, 0
-local v, future = redis.call('GET', KEYS[1]), false
-if v then
-  local va, vr = string.match(v, '^(%d+) (%d+)$')
-  if not va then return redis.error_reply('ERR the value is no token bucket') end
-  a, r = va + 0, math.min(vr + 0, parts - 1)
-  if a > fa or (a == fa and r > fr) then a, r, future = fa, fr, true end
-end
+local k, fa, fr, parts = KEYS[1], now + ARGV[1], ARGV[2] + 0, ARGV[3] + 0` + readBucketLua + `
 local a0, r0, write = a, r, false
 for x = 4, #ARGV, 4 do
-  local q, t = ARGV[x+2] + 0, ARGV[x+3] + 0
+  local n, q, t = ARGV[x] + 0, ARGV[x+2] + 0, ARGV[x+3] + 0
   if ARGV[x+1] == 'h' then
-    local n = ARGV[x] + 0
     if n > 0 and a < now then a, r = now, 0 end
-    for k = 1, n do
-      local na, nr = a + q, r + t
-      if nr >= parts then na, nr = na + 1, nr - parts end
-      if na > fa or (na == fa and nr > fr) then break end
+    for _ = 1, n do` + admitLua + `
+      if ` + tooFullLua + ` then break end
       a, r = na, nr
     end
     write = write or future
   else
-    for k = 1, ARGV[x] + 0 do
-      if a < now or (a == now and r == 0) then break end
-      a, r = a - q, r - t
-      if r < 0 then a, r = a - 1, r + parts end
-      if a < now then a, r = now, 0 end
+    for _ = 1, n do
+      if ` + fullLua + ` then break end` + giveBackLua + `
     end
   end
 end
-if write or a ~= a0 or r ~= r0 then
-  if a < now or (a == now and r == 0) then
-    redis.call('DEL', KEYS[1])
-  else
-    redis.call('SET', KEYS[1], string.format('%.0f %.0f', a, r),
-      'PX', string.format('%.0f', math.ceil((a + 1 - now) / 1000)))
-  end
+if write or a ~= a0 or r ~= r0 then` + writeBucketLua + `
 end
 return {now, a0, r0}`
 
@@ -123,81 +145,53 @@ return {now, a0, r0}`
 // the clock is brought down in any case. It returns whether it held back, the instant, and the counters as they stood.
 const stopMetersLua = `
 local ms, over, held = {}, {}, 0
-local function sliding(m, x)
-  local w, v = ARGV[x+4] + 0, redis.call('GET', m.k)
-  local size = w * 1000000
-  m.i, m.c, m.p = math.floor(now / size), 0, 0
-  local e = now - m.i * size
-  m.left, m.ttl = 1000000 - math.floor(e / w), math.ceil((2 * size - e) / 1000) + ARGV[x+5]
-  if v then
-    local vi, vc, vp = string.match(v, '^(%d+) (%d+) (%d+)$')
-    if not vi then return true end
-    vi = vi + 0
-    if vi >= m.i then
-      m.c, m.p, m.future = vc + 0, vp + 0, vi > m.i
-    elseif vi == m.i - 1 then
-      m.p = vc + 0
-    end
+local function sliding(m, k, w, jitter)` + readSlidingLua + `
+  m.was, m.future, m.c, m.p, m.s = string.format('%.0f %.0f %.0f', i, c, p), future, c, p, s
+  m.write = function()
+    if held == 0 then c = m.c end` + writeSlidingLua + `
   end
-  m.was = string.format('%.0f %.0f %.0f', m.i, m.c, m.p)
-  m.c0 = m.c
 end
-local function bucket(m, x)
-  local v, parts = redis.call('GET', m.k), ARGV[x+4] + 0
-  local fa, fr = now + ARGV[x+5], ARGV[x+6] + 0
-  m.a, m.r = 0, 0
-  if v then
-    local va, vr = string.match(v, '^(%d+) (%d+)$')
-    if not va then return true end
-    m.a, m.r = va + 0, math.min(vr + 0, parts - 1)
-    if m.a > fa or (m.a == fa and m.r > fr) then m.a, m.r, m.future = fa, fr, true end
+local function bucket(m, k, parts, fa, fr)` + readBucketLua + `
+  m.was, m.future, m.a, m.r = string.format('%.0f %.0f', a, r), future, a, r
+  m.write = function()
+    if held == 0 then a, r = m.a, m.r end` + writeBucketLua + `
   end
-  m.was = string.format('%.0f %.0f', m.a, m.r)
-  m.a0, m.r0 = m.a, m.r
 end
 for i, k in ipairs(KEYS) do
   local x = 8 * i - 7
   local alg, kind, m = ARGV[x], ARGV[x+1], ms[k]
+  local parts, fa, fr = ARGV[x+4] + 0, now + ARGV[x+5], ARGV[x+6] + 0
   if not m then
-    m = {k = k, alg = alg}
+    m = {}
     ms[k] = m
+    local err
     if alg == 'r' then
-      if sliding(m, x) then return redis.error_reply('ERR a value is no sliding window') end
+      err = sliding(m, k, parts, ARGV[x+5])
     elseif alg == 'b' then
-      if bucket(m, x) then return redis.error_reply('ERR a value is no token bucket') end
+      err = bucket(m, k, parts, fa, fr)
     else
       m.was = redis.call('GET', k) or '0'
       m.cur = tonumber(m.was)
     end
+    if err then return err end
   end
+  local refused = false
   if alg == 'b' then
-    local q, t, parts, n = ARGV[x+2] + 0, ARGV[x+3] + 0, ARGV[x+4] + 0, ARGV[x+7]
-    local fa, fr = now + ARGV[x+5], ARGV[x+6] + 0
-    local a, r = m.a, m.r
+    local q, t, n, a, r = ARGV[x+2] + 0, ARGV[x+3] + 0, ARGV[x+7], m.a, m.r
     if n == '0' then
       -- a look at a bucket that is never over
     elseif kind == 'refund' then
-      if not (a < now or (a == now and r == 0)) then
-        a, r = a - q, r - t
-        if r < 0 then a, r = a - 1, r + parts end
-        if a < now then a, r = now, 0 end
+      if not (` + fullLua + `) then` + giveBackLua + `
         m.a, m.r, m.changed = a, r, true
       end
     else
-      if a < now then a, r = now, 0 end
-      a, r = a + q, r + t
-      if r >= parts then a, r = a + 1, r - parts end
+      if a < now then a, r = now, 0 end` + admitLua + `
       m.bring = m.bring or (m.future and n == '1')
-      if n == '2' or a > fa or (a == fa and r > fr) then
-        over[i] = true
-        if kind == 'hit' then held = 1 end
-      else
-        m.a, m.r, m.changed = a, r, true
-      end
+      refused = n == '2' or ` + tooFullLua + `
+      if not refused then m.a, m.r, m.changed = na, nr, true end
     end
   else
     local n, limit = ARGV[x+2] + 0, ARGV[x+3] + 0
-    local used = m.cur or m.c + math.ceil(m.p * m.left / 1000000)
     if kind == 'refund' then
       if m.cur then
         m.cur = math.max(0, m.cur - n)
@@ -206,9 +200,9 @@ for i, k in ipairs(KEYS) do
       end
     else
       m.bring = m.bring or (m.future and n > 0 and n <= limit)
-      if used + n > limit then
-        over[i] = true
-        if kind == 'hit' then held = 1 end
+      refused = (m.cur or m.c + m.s) + n > limit
+      if refused then
+        -- nothing is counted
       elseif m.cur then
         m.cur = m.cur + n
       elseif n > 0 then
@@ -216,35 +210,17 @@ for i, k in ipairs(KEYS) do
       end
     end
   end
-end
-local function write(m)
-  if held == 1 then
-    if not m.bring then return end
-    m.c, m.a, m.r = m.c0, m.a0, m.r0
-  elseif not (m.bring or m.changed) then
-    return
-  end
-  if m.alg == 'r' then
-    if m.c == 0 and m.p == 0 then
-      redis.call('DEL', m.k)
-    else
-      redis.call('SET', m.k, string.format('%.0f %.0f %.0f', m.i, m.c, m.p), 'PX', string.format('%.0f', m.ttl))
-    end
-  elseif m.a < now or (m.a == now and m.r == 0) then
-    redis.call('DEL', m.k)
-  else
-    redis.call('SET', m.k, string.format('%.0f %.0f', m.a, m.r),
-      'PX', string.format('%.0f', math.ceil((m.a + 1 - now) / 1000)))
-  end
+  over[i] = refused
+  if refused and kind == 'hit' then held = 1 end
 end
 local out = {held, now}
 for i, k in ipairs(KEYS) do
   local x, m = 8 * i - 7, ms[k]
   out[i+2] = m.was
   local n, ttl, kind = ARGV[x+2], ARGV[x+4], ARGV[x+1]
-  if m.alg ~= 'f' then
-    if not m.done then write(m) end
-    m.done = true
+  if m.write then
+    if m.bring or (held == 0 and m.changed) then m.write() end
+    m.bring, m.changed = false, false
   elseif held == 0 and not over[i] and n ~= '0' then` + writeFixedLua
 
 // stopMetersClusterLua does the same for keys in several slots of one node; as stopClusterScript.

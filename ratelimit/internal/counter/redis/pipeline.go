@@ -29,12 +29,13 @@ type pipeline struct {
 	store    *Server
 	link     connection
 	overflow bool // opened by Create; ends when idle
+	replaced bool // given up by replaceStuck; guarded by store.mu
 	batch    batch
 
 	work chan bool // true: a batch may be waiting; false: PING
 	// When it last took a batch, and when it last went idle; guarded by store.mu.
 	used, rested int64
-	done         []*counter.Started // of the batch that has come back; of the goroutine
+	done         []*counter.Pending // of the batch that has come back; of the goroutine
 	took         int64              // how long the last batch was out, until take has noted it; of the goroutine
 
 	mu    sync.Mutex
@@ -113,7 +114,7 @@ func (l *pipeline) run() {
 			return
 		case batch, ok := <-l.work:
 			if !ok {
-				return // an overflow pipeline that is no longer needed
+				return // an overflow pipeline that is no longer needed, or one replaced
 			}
 			if !batch {
 				l.ping()
@@ -145,6 +146,9 @@ func (l *pipeline) take() bool {
 			s.settle()
 		}
 	}()
+	if l.replaced {
+		return false
+	}
 	if took := l.took; took > 0 {
 		s.trip += (took - s.trip) / 8
 		l.took = 0
@@ -364,6 +368,10 @@ func (s *Server) forgetKeys() {
 // opened answers everybody who waits, now that the breaker is open.
 func (s *Server) opened(why string) {
 	s.log(slog.LevelError, "the key-value store is lost; the failure mode answers until it is back", "why", why)
+	if s.breaker.Warns(time.Duration(s.clock())) {
+		s.log(slog.LevelWarn, "the key-value store is lost and found over and over", "openings within a minute, more than",
+			link.Flaps)
+	}
 	s.mu.Lock()
 	for _, c := range s.queue {
 		s.cancel(c, counter.ErrOpen)

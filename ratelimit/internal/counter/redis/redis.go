@@ -19,6 +19,8 @@ type Store interface {
 	LocalCloses() int64
 	// Open reports whether a breaker is open: hits are refused without a call to the server.
 	Open() bool
+	// Flapping reports whether a breaker has opened more than link.Flaps times within a minute.
+	Flapping() bool
 }
 
 // Open connects to a store of the type that the options name. It tries again with exponential backoff

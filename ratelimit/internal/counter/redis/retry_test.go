@@ -196,7 +196,7 @@ func TestKVStore_clientKill(t *testing.T) {
 		if got := add(t, s, now(), h("key", 1)); got != int64(i+1) {
 			t.Errorf("total %d, want %d", got, i+1)
 		}
-		time.Sleep(2 * rested)
+		time.Sleep(20 * time.Millisecond)
 		kill()
 	}
 	l := startLoad(s, 64, 5*time.Second, 0)

@@ -88,7 +88,7 @@ func (o *op) stopArgs(jitter int64) []string {
 	args := make([]string, 0, 5*len(o.stop.hits))
 	for i := range o.stop.hits {
 		h := &o.stop.hits[i]
-		args = append(args, strconv.FormatInt(h.n, 10), strconv.FormatUint(h.limit, 10),
+		args = append(args, strconv.FormatInt(h.n, 10), strconv.FormatUint(h.Limit, 10),
 			strconv.FormatInt(h.prefix, 10), h.stopKind())
 	}
 	return args
@@ -97,35 +97,55 @@ func (o *op) stopArgs(jitter int64) []string {
 // stopKind is what the stop scripts call the hit.
 func (h *callHit) stopKind() string {
 	switch {
-	case h.refund:
+	case h.Refund:
 		return "refund"
-	case h.shadow:
+	case h.Shadow:
 		return "shadow"
 	}
 	return "hit"
 }
 
-// settleStop replays the script's decision on the totals it found, as memory's addOrStop does.
+// settleStop replays the script's decision on the counters it found, as memory's addOrStop does.
 func (o *op) settleStop() error {
-	if o.stop.meters {
-		return o.settleMeterStop()
-	}
 	hits := o.stop.hits
 	if len(o.stop.was) != len(hits) {
 		return fmt.Errorf("%w: the script answered %d totals for %d hits", counter.ErrUnavailable, len(o.stop.was),
 			len(hits))
 	}
+	var was []counter.State
+	if o.stop.meters {
+		was = make([]counter.State, len(hits))
+	}
 	for i := range hits {
 		h := &hits[i]
 		var earlier *callHit // on the same key in this request
-		for j := i - 1; j >= 0; j-- {
-			if string(hits[j].key) == string(h.key) {
+		for j := i - 1; j >= 0 && earlier == nil; j-- {
+			if string(hits[j].Key) == string(h.Key) {
 				earlier = &hits[j]
-				break
 			}
 		}
-		if err := h.settleTotal(o.stop.was[i], earlier, o.stop.held); err != nil {
+		if !h.isMeter() {
+			if err := h.settleTotal(o.stop.was[i], earlier, o.stop.held); err != nil {
+				return err
+			}
+			continue
+		}
+		before, err := parseState(h.Algorithm, o.stop.now, o.stop.was[i])
+		if err != nil {
 			return err
+		}
+		if was[i] = before; earlier != nil {
+			before = earlier.State
+		}
+		h.Judge(&before)
+	}
+	for i := range was {
+		h := &hits[i]
+		if !o.stop.held || !h.isMeter() {
+			continue
+		}
+		if h.State = was[i]; !h.Refused {
+			h.After, h.Spared = h.Used(), true
 		}
 	}
 	return nil
@@ -142,16 +162,16 @@ func (h *callHit) settleTotal(text string, earlier *callHit, held bool) error {
 	if earlier != nil {
 		before = earlier.prefix
 	}
-	if h.refund {
-		h.after = max(0, before-h.n)
+	if h.Refund {
+		h.After = max(0, before-h.n)
 	} else {
-		h.after = counter.Saturate(max(0, before), h.n)
+		h.After = counter.Saturate(max(0, before), h.n)
 	}
-	h.prefix, h.spared = h.after, false // prefix: the total the next hit on this key starts from
-	if !h.refund && uint64(h.after) > h.limit {
+	h.prefix, h.Spared = h.After, false // prefix: the total the next hit on this key starts from
+	if !h.Refund && uint64(h.After) > h.Limit {
 		h.prefix = before
 	} else if held {
-		h.after, h.spared = was, true
+		h.After, h.Spared = was, true
 	}
 	return nil
 }
@@ -160,7 +180,6 @@ func (h *callHit) settleTotal(text string, earlier *callHit, held bool) error {
 var maxTotal = strconv.FormatInt(math.MaxInt64, 10)
 
 var (
-	refundLua      = newScript(refundScript)
 	stopLua        = newScript(stopScript)
 	stopClusterLua = newScript(stopClusterScript)
 )

@@ -1,6 +1,8 @@
 package redis
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -78,26 +80,7 @@ func (f *sentinels) trouble() {
 // watch queries the sentinels every refreshEvery, and often while the master is lost.
 func (f *sentinels) watch(ctx context.Context, lost func() bool) {
 	defer f.wg.Wait()
-	timer := time.NewTimer(refreshEvery)
-	defer timer.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-f.kick:
-		case <-timer.C:
-		}
-		next := refreshEvery
-		if err := f.ask(ctx); err != nil || lost() {
-			next = refreshSoon
-		}
-		timer.Reset(next)
-		select { // many failures at once cause one query
-		case <-ctx.Done():
-			return
-		case <-time.After(refreshSoon):
-		}
-	}
+	refreshing(ctx, f.kick, func() (soon bool) { return f.ask(ctx) != nil || lost() })
 }
 
 // ask queries all sentinels for the master. One that was cut off may not have heard of a fail-over: the
@@ -155,25 +138,27 @@ func (f *sentinels) set(to link.Endpoint) {
 // the sentinel that leads a fail-over reports the old one there, with the new epoch, until all replicas
 // follow the new master.
 func (f *sentinels) askOne(ctx context.Context, addr string) (master link.Endpoint, epoch int64, err error) {
-	err = f.connected(ctx, addr, func(c rueidis.Client) error {
-		replies := c.DoMulti(context.Background(),
-			c.B().Arbitrary("SENTINEL", "GET-MASTER-ADDR-BY-NAME", f.name).Build(),
-			c.B().Arbitrary("SENTINEL", "MASTER", f.name).Build())
-		address, err := replies[0].AsStrSlice()
-		switch {
-		case rueidis.IsRedisNil(err):
-			return fmt.Errorf("it knows no master named %q", f.name)
-		case err != nil:
-			return err
-		case len(address) != 2:
-			return errors.New("an answer without the master's address")
-		}
-		if fields, err := replies[1].AsStrMap(); err == nil { // a user may have no right to it
-			epoch, _ = strconv.ParseInt(fields["config-epoch"], 10, 64)
-		}
-		master, err = masterAt(address[0], address[1])
-		return err
+	defer recovered(&err)
+	replies, err := f.a.once(ctx, addr, func(b rueidis.Builder) []rueidis.Completed {
+		return []rueidis.Completed{b.Arbitrary("SENTINEL", "GET-MASTER-ADDR-BY-NAME", f.name).Build(),
+			b.Arbitrary("SENTINEL", "MASTER", f.name).Build()}
 	})
+	if err != nil {
+		return master, 0, err
+	}
+	address, err := replies[0].AsStrSlice()
+	switch {
+	case rueidis.IsRedisNil(err):
+		return master, 0, fmt.Errorf("it knows no master named %q", f.name)
+	case err != nil:
+		return master, 0, err
+	case len(address) != 2:
+		return master, 0, errors.New("an answer without the master's address")
+	}
+	if fields, err := replies[1].AsStrMap(); err == nil { // a user may have no right to it
+		epoch, _ = strconv.ParseInt(fields["config-epoch"], 10, 64)
+	}
+	master, err = masterAt(address[0], address[1])
 	return master, epoch, err
 }
 
@@ -183,35 +168,6 @@ func masterAt(host, port string) (link.Endpoint, error) {
 		return link.Endpoint{}, errors.New("an answer without the master's address")
 	}
 	return link.Endpoint{Network: "tcp", Addr: addr}, nil
-}
-
-// connected calls f with a connection to a sentinel that ends with ctx.
-func (f *sentinels) connected(ctx context.Context, addr string, use func(rueidis.Client) error) error {
-	var mu sync.Mutex
-	var conns []net.Conn
-	client, err := f.a.client(addr, func(context.Context) (net.Conn, error) {
-		conn, err := f.a.dialer.Dial(ctx, link.Endpoint{Network: "tcp", Addr: addr})
-		if err == nil {
-			mu.Lock()
-			conns = append(conns, conn)
-			mu.Unlock()
-		}
-		return conn, err
-	})
-	if err != nil {
-		return err
-	}
-	hangUp := func() {
-		mu.Lock()
-		defer mu.Unlock()
-		for _, c := range conns {
-			c.Close()
-		}
-	}
-	defer client.Close()
-	defer hangUp() // first, else rueidis says goodbye
-	defer context.AfterFunc(ctx, hangUp)()
-	return use(client)
 }
 
 // listen hears of fail-overs from one sentinel, or else from the next.
@@ -225,16 +181,44 @@ func (f *sentinels) listen(ctx context.Context) {
 	}
 }
 
-// subscribe listens to one sentinel until the connection ends.
+// subscribe listens to one sentinel until the connection ends. rueidis is not used: it reads in a goroutine of its own,
+// in which a reply too many is a panic. Of what a sentinel sends, only the message has the form of one.
 func (f *sentinels) subscribe(ctx context.Context, addr string) error {
-	return f.connected(ctx, addr, func(c rueidis.Client) error {
-		return c.Receive(ctx, c.B().Subscribe().Channel("+switch-master").Build(), func(m rueidis.PubSubMessage) {
-			if to, ok := switchedTo(m.Message, f.name); ok {
-				f.set(to)
-				f.trouble() // for the epoch
-			}
-		})
-	})
+	conn, err := f.a.dialer.Dial(ctx, link.Endpoint{Network: "tcp", Addr: addr})
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	defer context.AfterFunc(ctx, func() { conn.Close() })()
+	var out []byte
+	switch {
+	case f.a.user != "":
+		out = appendCommand(out, "AUTH", f.a.user, f.a.password)
+	case f.a.password != "":
+		out = appendCommand(out, "AUTH", f.a.password)
+	}
+	if _, err := conn.Write(appendCommand(out, "SUBSCRIBE", "+switch-master")); err != nil {
+		return err
+	}
+	lines := bufio.NewScanner(conn) // which bounds a line
+	for lines.Scan() {
+		if to, ok := switchedTo(lines.Text(), f.name); ok {
+			f.set(to)
+			f.trouble() // for the epoch
+		} else if bytes.HasPrefix(lines.Bytes(), []byte("-")) {
+			return errors.New("the sentinel refuses the subscription")
+		}
+	}
+	return lines.Err()
+}
+
+// appendCommand appends a command as an array of strings.
+func appendCommand(out []byte, words ...string) []byte {
+	out = fmt.Appendf(out, "*%d\r\n", len(words))
+	for _, word := range words {
+		out = fmt.Appendf(out, "$%d\r\n%s\r\n", len(word), word)
+	}
+	return out
 }
 
 // switchedTo reads a message of +switch-master: name, old host, old port, new host, new port.

@@ -3,6 +3,7 @@ package redis
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -11,6 +12,7 @@ import (
 
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/counter/countertest"
+	"gatehouse/ratelimit/internal/counter/link"
 	"gatehouse/shared/await"
 	"gatehouse/shared/chaos"
 	"gatehouse/shared/localserver"
@@ -159,8 +161,8 @@ func TestSentinel_failoverScripts(t *testing.T) {
 	done.Store(true)
 	callers.Wait()
 	if got, err := localserver.RedisCommand(t.Context(), master.Addr(), "", "INFO", "commandstats"); err != nil ||
-		!strings.Contains(got, "cmdstat_eval:") {
-		t.Errorf("the new master was sent the text of no script: %s, %v", got, err)
+		!strings.Contains(got, "cmdstat_script|load:") {
+		t.Errorf("the new master was given no script: %s, %v", got, err)
 	}
 	looks := counters(0)
 	t.Logf("%d OK, %d may have been counted", ok.Load(), failed.Load())
@@ -178,5 +180,37 @@ func TestSentinel_failoverScripts(t *testing.T) {
 	// Back before the other replica follows the new master, it would be in the way of the election's end.
 	if err := errors.Join(set.AwaitReplica(t.Context()), old.Restart(t.Context()), set.Await(t.Context())); err != nil {
 		t.Fatal(err)
+	}
+}
+
+// A message of +switch-master is heard at once, with a password or without; other messages mean nothing.
+func TestSentinel_subscribe(t *testing.T) {
+	for _, password := range []string{"", "secret"} {
+		server := testdb.Private(t, localserver.RedisOptions{Password: password})
+		heard := make(chan link.Endpoint, 1)
+		find := &sentinels{name: "mine", kick: make(chan struct{}, 1), log: slog.New(slog.DiscardHandler),
+			a: Options{}.withDefaults().access(target{password: password}, time.Second, nil)}
+		find.master.Store(&link.Endpoint{Network: "tcp", Addr: "127.0.0.1:1"})
+		find.changed = func() { heard <- *find.master.Load() }
+		ctx, cancel := context.WithCancel(t.Context())
+		var listener sync.WaitGroup
+		listener.Go(func() { find.subscribe(ctx, server.Addr()) })
+		for _, message := range []string{"other 127.0.0.1 1 127.0.0.1 3", "mine 127.0.0.1 1 127.0.0.1 no",
+			"mine 127.0.0.1 1 127.0.0.1 2"} {
+			await.True(t, "a subscriber", func() bool {
+				n, err := localserver.RedisCommand(t.Context(), server.Addr(), password, "PUBLISH", "+switch-master", message)
+				return err == nil && strings.TrimSpace(n) == "1"
+			})
+		}
+		select {
+		case to := <-heard:
+			if to.Addr != "127.0.0.1:2" {
+				t.Errorf("the master is %v", to)
+			}
+		case <-time.After(patience):
+			t.Error("the message was not heard")
+		}
+		cancel()
+		listener.Wait()
 	}
 }

@@ -18,13 +18,13 @@ func (s *Server) resume(ctx context.Context, req *counter.Request, undone *call)
 	return s.addLater(ctx, req, undone)
 }
 
-// counter.Starter implements Starting.
-func (s *Server) Starter(*counter.Request) counter.Starter { return s }
+// Async implements counter.AsyncStore.
+func (s *Server) Async(*counter.Request) counter.Async { return s }
 
-// Start implements Starter.
-func (s *Server) Start(calls []*counter.Started) []*counter.Started { return s.start(calls, s) }
+// Start implements counter.Async.
+func (s *Server) Start(calls []*counter.Pending) []*counter.Pending { return s.start(calls, s) }
 
-func (s *Server) start(calls []*counter.Started, resume resumer) []*counter.Started {
+func (s *Server) start(calls []*counter.Pending, resume resumer) []*counter.Pending {
 	now := s.clock()
 	open := s.breaker.IsOpen()
 	for _, st := range calls {
@@ -46,7 +46,7 @@ func (s *Server) start(calls []*counter.Started, resume resumer) []*counter.Star
 
 // enqueueAll puts calls into the queue and returns those that it does not. Once the lock is given up, the others are
 // the store's.
-func (s *Server) enqueueAll(calls []*counter.Started, now int64, open bool) (refused []*counter.Started) {
+func (s *Server) enqueueAll(calls []*counter.Pending, now int64, open bool) (refused []*counter.Pending) {
 	refused = calls[:0]
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -75,7 +75,7 @@ func (s *Server) enqueueAll(calls []*counter.Started, now int64, open bool) (ref
 
 // end takes the answer of a call that was started and that its batch has claimed. It is complete, unless the server has
 // to be called again: then a separate goroutine completes it.
-func (s *Server) end(c *call) (done *counter.Started) {
+func (s *Server) end(c *call) (done *counter.Pending) {
 	st := c.started
 	c.started = nil
 	st.Err = c.err
@@ -90,7 +90,7 @@ func (s *Server) end(c *call) (done *counter.Started) {
 					defer cancel()
 				}
 				st.Err = c.resume.resume(ctx, st.Req, c)
-				st.Owner.Complete([]*counter.Started{st})
+				st.Owner.Complete([]*counter.Pending{st})
 			}()
 			return nil
 		}
@@ -100,7 +100,7 @@ func (s *Server) end(c *call) (done *counter.Started) {
 }
 
 // complete notifies the owners, a run of requests of one owner at a time. No lock is held.
-func complete(done []*counter.Started) {
+func complete(done []*counter.Pending) {
 	for len(done) > 0 {
 		n := 1
 		for n < len(done) && done[n].Owner == done[0].Owner {
@@ -135,8 +135,8 @@ func (s *Server) settle() {
 	complete(done)
 }
 
-// counter.Starter implements Starting: a node takes a request whose counters it has all.
-func (c *Cluster) Starter(req *counter.Request) counter.Starter {
+// Async implements counter.AsyncStore: a node takes a request whose counters it has all.
+func (c *Cluster) Async(req *counter.Request) counter.Async {
 	if len(req.Hits) == 0 || req.Stop == counter.StopAll {
 		return nil
 	}
@@ -146,8 +146,8 @@ func (c *Cluster) Starter(req *counter.Request) counter.Starter {
 	return nil
 }
 
-// Start implements Starter.
-func (n *clusterNode) Start(calls []*counter.Started) []*counter.Started {
+// Start implements counter.Async.
+func (n *clusterNode) Start(calls []*counter.Pending) []*counter.Pending {
 	refused := n.server.start(calls, n)
 	for _, st := range refused {
 		if st.Err == link.ErrClosed { // the node has just been given up: Add finds the others
@@ -162,11 +162,11 @@ func (n *clusterNode) resume(ctx context.Context, req *counter.Request, undone *
 	return n.cluster.addElsewhere(ctx, req, n, undone)
 }
 
-// counter.Starter implements Starting.
-func (c *connecting) Starter(req *counter.Request) counter.Starter {
+// Async implements counter.AsyncStore.
+func (c *connecting) Async(req *counter.Request) counter.Async {
 	if kv := c.kv.Load(); kv != nil {
-		if s, ok := (*kv).(counter.Starting); ok {
-			return s.Starter(req)
+		if s, ok := (*kv).(counter.AsyncStore); ok {
+			return s.Async(req)
 		}
 	}
 	return nil

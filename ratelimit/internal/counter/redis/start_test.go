@@ -15,12 +15,12 @@ import (
 )
 
 // Requests that are started, and not waited for, get the same answers.
-func TestStarter(t *testing.T) {
+func TestAsync(t *testing.T) {
 	f := func(name string, open func(t *testing.T) counter.Store) {
 		t.Run(name, func(t *testing.T) {
-			var all []*countertest.Starting
+			var all []*countertest.Async
 			countertest.Run(t, func(t *testing.T) counter.Store {
-				s := &countertest.Starting{Store: open(t)}
+				s := &countertest.Async{Store: open(t)}
 				all = append(all, s)
 				return s
 			})
@@ -46,16 +46,16 @@ func TestStarter(t *testing.T) {
 // collector is an owner that records its notifications.
 type collector struct {
 	mu   sync.Mutex
-	done map[*counter.Started]int
+	done map[*counter.Pending]int
 	came chan struct{}
 }
 
 func newCollector() *collector {
-	return &collector{done: map[*counter.Started]int{}, came: make(chan struct{}, 1<<16)}
+	return &collector{done: map[*counter.Pending]int{}, came: make(chan struct{}, 1<<16)}
 }
 
 // Complete implements counter.Owner.
-func (c *collector) Complete(done []*counter.Started) {
+func (c *collector) Complete(done []*counter.Pending) {
 	for _, st := range done {
 		c.mu.Lock()
 		c.done[st]++
@@ -76,17 +76,17 @@ func (c *collector) wait(t *testing.T, n int) {
 	}
 }
 
-func started(o counter.Owner, n int, deadline time.Time) []*counter.Started {
-	var all []*counter.Started
+func started(o counter.Owner, n int, deadline time.Time) []*counter.Pending {
+	var all []*counter.Pending
 	for i := range n {
 		req := &counter.Request{Now: now(), Hits: []counter.Hit{h(fmt.Sprintf("started-%d", i%7), 1)}}
-		all = append(all, &counter.Started{Req: req, Deadline: deadline, Owner: o})
+		all = append(all, &counter.Pending{Req: req, Deadline: deadline, Owner: o})
 	}
 	return all
 }
 
 // A store that stops answering has each request completed once: by the deadline, by the breaker or by Close.
-func TestStarter_silentStore(t *testing.T) {
+func TestAsync_silentStore(t *testing.T) {
 	t.Parallel()
 	server := testdb.Private(t, localserver.RedisOptions{})
 	s, err := NewServer(t.Context(), Options{Settings: Settings{URL: server.Addr(), Timeout: time.Minute}, Stall: -1})
@@ -100,7 +100,7 @@ func TestStarter_silentStore(t *testing.T) {
 	c := newCollector()
 	soon := started(c, 20, time.Now().Add(100*time.Millisecond))
 	late := started(c, 20, time.Time{})
-	if n := len(s.Start(append([]*counter.Started(nil), soon...))) + len(s.Start(append([]*counter.Started(nil),
+	if n := len(s.Start(append([]*counter.Pending(nil), soon...))) + len(s.Start(append([]*counter.Pending(nil),
 		late...))); n != 0 {
 		t.Fatalf("%d were refused", n)
 	}
@@ -123,9 +123,9 @@ func TestStarter_silentStore(t *testing.T) {
 }
 
 // What is due at once is left to Add, which has a timer of its own.
-func TestStarter_shortDeadline(t *testing.T) {
+func TestAsync_shortDeadline(t *testing.T) {
 	t.Parallel()
-	s := newTestStore(t, Options{Settings: Settings{URL: testdb.Redis(t).URL()}, Stall: -1})
+	s := newSecondStore(t, Options{Settings: Settings{URL: testdb.Redis(t).URL()}, Stall: -1})
 	refused := s.Start(started(newCollector(), 2, time.Now().Add(5*time.Millisecond)))
 	if len(refused) != 2 || refused[0].Err != nil || refused[1].Err != nil {
 		t.Errorf("%d refused, want 2 without an error", len(refused))
@@ -133,9 +133,9 @@ func TestStarter_shortDeadline(t *testing.T) {
 }
 
 // A peer with thousands of requests does not have whole batches to itself.
-func TestStarter_fairness(t *testing.T) {
+func TestAsync_fairness(t *testing.T) {
 	t.Parallel()
-	s := newTestStore(t, Options{Settings: Settings{URL: testdb.Redis(t).URL()}, Stall: -1})
+	s := newSecondStore(t, Options{Settings: Settings{URL: testdb.Redis(t).URL()}, Stall: -1})
 	c := newCollector()
 	greedy, other := started(c, 2*maxBatchHits, time.Time{}), started(c, 1, time.Time{})
 	for _, st := range greedy {
@@ -159,10 +159,10 @@ func TestStarter_fairness(t *testing.T) {
 }
 
 // A request is started with a context's end in mind, too.
-func TestStarter_context(t *testing.T) {
+func TestAsync_context(t *testing.T) {
 	t.Parallel()
-	s := &countertest.Starting{
-		Store: newTestStore(t, Options{Settings: Settings{URL: testdb.Redis(t).URL()}, Stall: -1})}
+	s := &countertest.Async{
+		Store: newSecondStore(t, Options{Settings: Settings{URL: testdb.Redis(t).URL()}, Stall: -1})}
 	ctx, cancel := context.WithTimeout(t.Context(), patience)
 	defer cancel()
 	if err := s.Add(ctx, &counter.Request{Now: now(), Hits: []counter.Hit{h("context", 1)}}); err != nil ||

@@ -43,7 +43,7 @@ type Server struct {
 	trip       int64       // a moving average of how long batches are out
 	asleep     bool        // the watchdog sleeps until it is called
 	closed     bool
-	canceled   []*counter.Started // answered by the breaker or the watchdog; settle completes them
+	canceled   []*counter.Pending // answered by the breaker or the watchdog; settle completes them
 	probe      connection         // of an open breaker, to be dropped by Close
 
 	wake chan struct{}   // calls the watchdog
@@ -311,7 +311,7 @@ func (s *Server) Close() {
 		s.probe.drop()
 	}
 	s.mu.Unlock()
-	s.wg.Wait()
+	link.Wait(&s.wg)
 	s.settle()
 }
 
@@ -326,6 +326,9 @@ func (s *Server) LocalCloses() int64 { return s.stats.LocalClose.Load() }
 
 // Open reports whether the breaker is open: hits are refused without a call to the store.
 func (s *Server) Open() bool { return s.breaker.IsOpen() }
+
+// Flapping reports whether the breaker has opened more than link.Flaps times within a minute.
+func (s *Server) Flapping() bool { return s.breaker.Flapping(time.Duration(s.clock())) }
 
 // clock is the time since the store was made, monotonic, in nanoseconds.
 func (s *Server) clock() int64 { return int64(time.Since(s.begun)) }

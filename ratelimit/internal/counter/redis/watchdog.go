@@ -2,6 +2,7 @@ package redis
 
 import (
 	"log/slog"
+	"slices"
 	"time"
 
 	"gatehouse/ratelimit/internal/counter"
@@ -22,6 +23,8 @@ const (
 	overflowIdle = 30 * time.Second
 	// probeTimeout bounds one probe of an open breaker.
 	probeTimeout = link.ProbeEvery
+	// stuckAfter is how many times KVSTORE_TIMEOUT make a pipeline stuck: connecting and sending have one each.
+	stuckAfter = 2
 )
 
 // watch watches over what no caller and no pipeline can see: batches that do not come back, hits that
@@ -51,6 +54,7 @@ func (s *Server) watch() {
 		}
 		s.mu.Lock()
 		s.expireCallers(now)
+		s.replaceStuck(now)
 		s.scaleUp(now)
 		s.pingIdle(now)
 		pause := watchTick
@@ -147,6 +151,28 @@ func (s *Server) scaleUp(now int64) {
 	}
 }
 
+// replaceStuck gives up pipelines that are not back though every wait of theirs has had its time: another one takes
+// their place. One that does come back ends. s.mu is held.
+func (s *Server) replaceStuck(now int64) {
+	for i := len(s.pipelines) - 1; i >= 0; i-- {
+		l := s.pipelines[i]
+		if !l.mu.TryLock() {
+			continue
+		}
+		if l.out != nil && now-l.since > int64(s.o.Settings.Timeout)*stuckAfter {
+			for _, c := range l.out {
+				s.cancel(c, counter.ErrTimeout)
+			}
+			l.link.drop()
+			l.replaced = true
+			close(l.work)
+			s.busy--
+			s.pipelines = slices.Delete(s.pipelines, i, i+1)
+		}
+		l.mu.Unlock()
+	}
+}
+
 // pingIdle pings idle connections and ends overflow ones; s.mu is held.
 func (s *Server) pingIdle(now int64) {
 	if s.breaker.IsOpen() {
@@ -157,7 +183,7 @@ func (s *Server) pingIdle(now int64) {
 		switch {
 		case l.overflow && now-l.used >= int64(overflowIdle):
 			close(l.work)
-			s.forget(l)
+			s.pipelines = slices.DeleteFunc(s.pipelines, func(of *pipeline) bool { return of == l })
 		case now-l.rested >= int64(pingAfter) && !s.closed:
 			s.busy++
 			l.work <- false
@@ -167,16 +193,6 @@ func (s *Server) pingIdle(now int64) {
 	}
 	clear(s.idle[len(kept):])
 	s.idle = kept
-}
-
-// forget takes a pipeline off the list; s.mu is held.
-func (s *Server) forget(gone *pipeline) {
-	for i, l := range s.pipelines {
-		if l == gone {
-			s.pipelines = append(s.pipelines[:i], s.pipelines[i+1:]...)
-			return
-		}
-	}
 }
 
 // startProbe checks, on a separate connection with a short time-out, whether a lost store is back.

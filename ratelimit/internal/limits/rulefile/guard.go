@@ -17,6 +17,8 @@ const (
 	maxDepth = 1000
 	// maxKeys bounds the keys of one block map; metadata is the only map without fixed keys.
 	maxKeys = 1000
+	// maxMerges bounds the merge keys of a file, of which each costs some 5 KB.
+	maxMerges = 10000
 	// maxMarks bounds colons on one line outside flow style, and directives.
 	maxMarks = 100
 )
@@ -43,6 +45,7 @@ type complexityCheck struct {
 	marks      int // of this line
 	colons     int // of this line
 	directives int
+	merges     int
 	content    bool         // something stands before this token
 	second     *token.Token // where a further document begins, which may be empty
 	maps       []keyRun     // block maps that are open
@@ -72,6 +75,10 @@ func (g *complexityCheck) visit(t *token.Token) string {
 			return fmt.Sprintf("more than %d directives", maxMarks)
 		}
 		return ""
+	case token.MergeKeyType:
+		if g.merges++; g.merges > maxMerges {
+			return fmt.Sprintf("more than %d merge keys (<<)", maxMerges)
+		}
 	case token.SequenceStartType, token.MappingStartType:
 		g.flow++
 	case token.SequenceEndType, token.MappingEndType:

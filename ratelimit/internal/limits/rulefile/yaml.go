@@ -162,15 +162,17 @@ func spacesInFlow(text string) string {
 
 // syntaxOf takes position and reason from an error of the parser.
 func syntaxOf(err error) *syntax {
-	s := &syntax{limits.Pos{Line: 1, Column: 1}, "not YAML: " + firstLine(err.Error())}
-	if e, ok := err.(interface {
+	e, ok := err.(interface {
 		GetMessage() string
 		GetToken() *token.Token
-	}); ok {
-		s.message = "not YAML: " + firstLine(e.GetMessage())
-		if t := e.GetToken(); t != nil && t.Position != nil {
-			s.pos = positionOf(t)
-		}
+	})
+	if !ok {
+		return &syntax{limits.Pos{Line: 1, Column: 1}, "not YAML: " + firstLine(err.Error())}
+	}
+	// Not err.Error(), which prints the text around the mistake in time that grows with its square.
+	s := &syntax{limits.Pos{Line: 1, Column: 1}, "not YAML: " + firstLine(e.GetMessage())}
+	if t := e.GetToken(); t != nil && t.Position != nil {
+		s.pos = positionOf(t)
 	}
 	return s
 }

@@ -1,20 +1,22 @@
 package h2grpc
 
 import (
+	"bytes"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
 const (
-	// fullOutbox is how much may wait to be sent before the connection is no longer read.
-	fullOutbox = 256 << 10
+	// fullQueue is how much may wait to be sent before the connection is no longer read.
+	fullQueue = 256 << 10
 	// bufferBytes is the size of pooled buffers, for reading and for writing.
 	bufferBytes = 64 << 10
 )
 
-// outbox is the sending side of a connection: what is to be sent, the peer's windows, and the streams that have no
+// sendQueue is the sending side of a connection: what is to be sent, the peer's windows, and the streams that have no
 // answer yet. Its lock is the only one over them, and nothing waits while it is held.
-type outbox struct {
+type sendQueue struct {
 	wire wire
 	// patience is how long the peer may take for what one write has left.
 	patience time.Duration
@@ -39,11 +41,16 @@ type outbox struct {
 	lost      int                // of blocked: streams that were reset
 	inStore   int                // calls that a store has not finished, those of reset streams among them
 	dead      []*stream          // registered ones that have ended, for the reader to reuse
+
+	account *account
+	held    atomic.Int64 // of the account: what this connection's streams and block hold
+	block   []byte       // a header block that comes in several frames
+	opened  time.Time    // when the block began
 }
 
-func newOutbox(w wire, patience time.Duration, broken func(error)) *outbox {
-	o := &outbox{
-		wire: w, patience: patience, broken: broken, encoder: newEncoder(),
+func newSendQueue(w wire, a *account, patience time.Duration, broken func(error)) *sendQueue {
+	o := &sendQueue{
+		wire: w, account: a, patience: patience, broken: broken, encoder: newEncoder(),
 		window: defaultWindow, initial: defaultWindow, frameSize: maxFrame, streams: map[uint32]*stream{},
 	}
 	o.room.L = &o.mu
@@ -53,7 +60,7 @@ func newOutbox(w wire, patience time.Duration, broken func(error)) *outbox {
 var buffers = sync.Pool{New: func() any { return new([bufferBytes]byte) }}
 
 // grab makes sure that there is a buffer to append to. The lock is held.
-func (o *outbox) grab() {
+func (o *sendQueue) grab() {
 	if o.buf == nil {
 		o.buf = buffers.Get().(*[bufferBytes]byte)[:0]
 	}
@@ -67,7 +74,7 @@ func recycle(b []byte) {
 }
 
 // add appends frames that no window holds back.
-func (o *outbox) add(f func(dst []byte) []byte) {
+func (o *sendQueue) add(f func(dst []byte) []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if !o.closed {
@@ -101,7 +108,7 @@ func (b *bundle) reset() {
 }
 
 // answer appends all answers of a bundle; finished is how many of them a store has finished.
-func (o *outbox) answer(b *bundle, finished int) {
+func (o *sendQueue) answer(b *bundle, finished int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.inStore -= finished; finished > 0 {
@@ -114,7 +121,7 @@ func (o *outbox) answer(b *bundle, finished int) {
 	for i := range b.answers {
 		a := &b.answers[i]
 		if a.stream.inStore = false; a.stream.gone { // reset meanwhile
-			o.bury(a.stream)
+			o.remove(a.stream)
 			continue
 		}
 		if a.refusal != nil {
@@ -126,36 +133,33 @@ func (o *outbox) answer(b *bundle, finished int) {
 }
 
 // reply appends an answer with a message, or as much as the windows allow. The lock is held.
-func (o *outbox) reply(a *answer, message []byte) {
+func (o *sendQueue) reply(a *answer, message []byte) {
 	s := a.stream
 	s.early = a.early
 	o.sent = true
-	size := messageHeader + len(message)
+	size := len(message)
 	whole := int64(size) <= min(o.window, o.initial+s.credit) && size <= o.frameSize && len(o.blocked) == 0
 	at := len(o.buf)
-	o.buf = o.encoder.headers(appendFrameHeader(o.buf, 0, frameHeaders, flagEndHeaders, s.id), s.header.subtype)
+	o.buf = o.encoder.headers(appendFrameHeader(o.buf, 0, frameHeaders, flagEndHeaders, s.id), &s.header)
 	o.setLength(at)
 	if !whole {
-		s.pending = appendMessage(make([]byte, 0, size), message)
+		s.pending = bytes.Clone(message)
+		o.hold(s)
 		s.inStore = false
 		o.register(s)
 		o.queue(s)
 		return
 	}
 	o.window -= int64(size)
-	o.buf = appendMessage(appendFrameHeader(o.buf, size, frameData, 0, s.id), message)
+	o.buf = append(appendFrameHeader(o.buf, size, frameData, 0, s.id), message...)
 	o.finish(s)
 }
 
 // finish appends the trailers of an answer whose message has been appended. The lock is held.
-func (o *outbox) finish(s *stream) {
+func (o *sendQueue) finish(s *stream) {
 	at := len(o.buf)
 	o.buf = appendFrameHeader(o.buf, 0, frameHeaders, flagEndHeaders|flagEndStream, s.id)
-	if s.exchange != nil {
-		o.buf = o.encoder.block(o.buf, 0, s.exchange.trailers())
-	} else {
-		o.buf = o.encoder.trailers(o.buf)
-	}
+	o.buf = o.encoder.trailers(o.buf)
 	o.setLength(at)
 	if s.early {
 		o.buf = appendReset(o.buf, s.id, codeNo)
@@ -164,7 +168,7 @@ func (o *outbox) finish(s *stream) {
 }
 
 // refuse appends an answer without a message. The lock is held.
-func (o *outbox) refuse(a *answer) {
+func (o *sendQueue) refuse(a *answer) {
 	o.sent = true
 	at := len(o.buf)
 	o.buf = o.encoder.refusal(appendFrameHeader(o.buf, 0, frameHeaders, flagEndHeaders|flagEndStream, a.stream.id),
@@ -178,7 +182,7 @@ func (o *outbox) refuse(a *answer) {
 
 // setLength completes the frame that begins at an offset, and splits off CONTINUATION frames where it is too long.
 // The lock is held.
-func (o *outbox) setLength(at int) {
+func (o *sendQueue) setLength(at int) {
 	n := len(o.buf) - at - frameHeaderLen
 	if n > o.frameSize {
 		o.split(at, n)
@@ -187,7 +191,7 @@ func (o *outbox) setLength(at int) {
 	o.buf[at], o.buf[at+1], o.buf[at+2] = byte(n>>16), byte(n>>8), byte(n)
 }
 
-func (o *outbox) split(at, n int) {
+func (o *sendQueue) split(at, n int) {
 	head := parseFrameHeader(o.buf[at:])
 	block := append([]byte(nil), o.buf[at+frameHeaderLen:]...)
 	o.buf = o.buf[:at]
@@ -205,22 +209,17 @@ func (o *outbox) split(at, n int) {
 
 const messageHeader = 5
 
-func appendMessage(dst, message []byte) []byte {
-	n := len(message)
-	return append(append(dst, 0, byte(n>>24), byte(n>>16), byte(n>>8), byte(n)), message...)
-}
-
 // queue puts a stream behind those that wait for a window, and sends what goes. The lock is held.
-func (o *outbox) queue(s *stream) {
+func (o *sendQueue) queue(s *stream) {
 	if !s.queued {
-		s.queued = true
+		s.queued, s.stalled = true, time.Now()
 		o.blocked = append(o.blocked, s)
 	}
 	o.pump()
 }
 
 // pump appends of the blocked answers what the windows allow now. The lock is held.
-func (o *outbox) pump() {
+func (o *sendQueue) pump() {
 	if o.closed || len(o.blocked) == 0 {
 		return
 	}
@@ -228,7 +227,7 @@ func (o *outbox) pump() {
 }
 
 // keepBlocked drops the streams that are gone or need not wait any longer. The lock is held.
-func (o *outbox) keepBlocked(waits func(*stream) bool) {
+func (o *sendQueue) keepBlocked(waits func(*stream) bool) {
 	kept := o.blocked[:0]
 	for _, s := range o.blocked {
 		if !s.gone && waits(s) {
@@ -236,14 +235,14 @@ func (o *outbox) keepBlocked(waits func(*stream) bool) {
 			continue
 		}
 		s.queued = false
-		o.bury(s)
+		o.remove(s)
 	}
 	clear(o.blocked[len(kept):])
 	o.blocked, o.lost = kept, 0
 }
 
 // cut ends a stream that was reset. The lock is held.
-func (o *outbox) cut(s *stream) {
+func (o *sendQueue) cut(s *stream) {
 	if s.gone {
 		return
 	}
@@ -252,7 +251,6 @@ func (o *outbox) cut(s *stream) {
 		return
 	}
 	// A peer that opens no window and resets its calls must not make this list grow.
-	s.pending = nil
 	if o.lost++; o.lost < 64 || 2*o.lost < len(o.blocked) {
 		return
 	}
@@ -260,33 +258,31 @@ func (o *outbox) cut(s *stream) {
 }
 
 // pumpOne reports whether the stream still has to wait.
-func (o *outbox) pumpOne(s *stream) (blocked bool) {
+func (o *sendQueue) pumpOne(s *stream) (blocked bool) {
 	for len(s.pending) > 0 {
 		n := min(o.window, o.initial+s.credit, int64(o.frameSize), int64(len(s.pending)))
 		if n <= 0 {
 			return true
 		}
+		s.stalled = time.Now()
 		o.grab()
 		o.buf = append(appendFrameHeader(o.buf, int(n), frameData, 0, s.id), s.pending[:n]...)
 		s.pending = s.pending[n:]
 		o.window -= n
 		s.credit -= n
-		if s.exchange != nil {
-			s.exchange.roomier()
-		}
 	}
 	s.pending = nil
-	if s.exchange != nil && !s.exchange.returned() {
-		return false // its next write queues it again
+	o.hold(s)
+	if s.watch == nil { // else its next state queues it again
+		o.grab()
+		o.finish(s)
 	}
-	o.grab()
-	o.finish(s)
 	return false
 }
 
 // handOver registers the streams of calls that go to a store, and reports how many of the first are within the limit of
 // streams; the others are refused.
-func (o *outbox) handOver(calls []*Call, limit int) (accepted int) {
+func (o *sendQueue) handOver(calls []*Call, limit int) (accepted int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for i, x := range calls {
@@ -305,7 +301,7 @@ func (o *outbox) handOver(calls []*Call, limit int) (accepted int) {
 }
 
 // admit registers a stream whose request is not complete, unless there are too many.
-func (o *outbox) admit(s *stream, limit int) bool {
+func (o *sendQueue) admit(s *stream, limit int) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if s.registered {
@@ -319,7 +315,7 @@ func (o *outbox) admit(s *stream, limit int) bool {
 	return true
 }
 
-func (o *outbox) refuseStream(s *stream) {
+func (o *sendQueue) refuseStream(s *stream) {
 	if !o.closed {
 		o.grab()
 		o.buf = appendReset(o.buf, s.id, codeRefusedStream)
@@ -328,18 +324,18 @@ func (o *outbox) refuseStream(s *stream) {
 }
 
 // find is the registered stream of that id, or nil.
-func (o *outbox) find(id uint32) *stream {
+func (o *sendQueue) find(id uint32) *stream {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.streams[id]
 }
 
-// buried takes the streams that have ended since the last call.
-func (o *outbox) buried(into []*stream) []*stream {
+// removed takes the streams that have ended since the last call.
+func (o *sendQueue) removed(into []*stream) []*stream {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, s := range o.dead {
-		if s.buried = !s.inStore; s.buried { // else it was reset on its way to the store, which will be done with it
+		if s.removed = !s.inStore; s.removed { // else it was reset on its way to the store, which will be done with it
 			into = append(into, s)
 		}
 	}
@@ -349,7 +345,7 @@ func (o *outbox) buried(into []*stream) []*stream {
 }
 
 // register makes frames of the peer find the stream. The lock is held.
-func (o *outbox) register(s *stream) {
+func (o *sendQueue) register(s *stream) {
 	if !s.registered {
 		s.registered = true
 		o.streams[s.id] = s
@@ -357,30 +353,32 @@ func (o *outbox) register(s *stream) {
 }
 
 // forget ends a stream. The lock is held.
-func (o *outbox) forget(s *stream) {
+func (o *sendQueue) forget(s *stream) {
 	if s.gone {
 		return
 	}
 	s.gone = true
-	if s.exchange != nil {
-		s.exchange.end()
+	s.body, s.pending = nil, nil
+	o.hold(s)
+	if s.watch != nil {
+		s.watch.cancel()
 	}
 	if s.registered {
 		delete(o.streams, s.id)
-		o.bury(s)
+		o.remove(s)
 	}
 }
 
-// bury lets the reader reuse a stream that has ended, once no list and no store has it any more. The lock is held.
-func (o *outbox) bury(s *stream) {
-	if s.gone && s.registered && !s.buried && !s.queued && !s.inStore {
-		s.buried = true
+// remove lets the reader reuse a stream that has ended, once no list and no store has it any more. The lock is held.
+func (o *sendQueue) remove(s *stream) {
+	if s.gone && s.registered && !s.removed && !s.queued && !s.inStore {
+		s.removed = true
 		o.dead = append(o.dead, s)
 	}
 }
 
 // reset ends a stream by RST_STREAM.
-func (o *outbox) reset(id uint32, code errCode) {
+func (o *sendQueue) reset(id uint32, code errCode) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if s := o.streams[id]; s != nil {
@@ -392,14 +390,71 @@ func (o *outbox) reset(id uint32, code errCode) {
 	}
 }
 
-// flush sends what has been appended, as far as it goes without waiting.
-func (o *outbox) flush() {
+// push appends a message of a watch, which stays open; false: the stream has ended.
+func (o *sendQueue) push(s *stream, message []byte) bool {
 	o.mu.Lock()
-	if o.writing || len(o.buf) == 0 {
+	defer o.mu.Unlock()
+	if s.gone || o.closed {
+		return false
+	}
+	o.sent = true
+	o.grab()
+	if !s.begun {
+		s.begun = true
+		at := len(o.buf)
+		o.buf = o.encoder.headers(appendFrameHeader(o.buf, 0, frameHeaders, flagEndHeaders, s.id), &s.header)
+		o.setLength(at)
+	}
+	s.pending = append(s.pending, message...)
+	o.hold(s)
+	o.queue(s)
+	return true
+}
+
+// endWatch ends a watch with a status, and resets it if a message waits for a window.
+func (o *sendQueue) endWatch(s *stream, r *refusal) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case s.gone || o.closed:
+	case !s.begun:
+		o.grab()
+		o.refuse(&answer{stream: s, refusal: r})
+	case len(s.pending) > 0:
+		o.grab()
+		o.buf = appendReset(o.buf, s.id, codeCancel)
+		o.cut(s)
+	default:
+		o.grab()
+		at := len(o.buf)
+		o.buf = o.encoder.failure(appendFrameHeader(o.buf, 0, frameHeaders, flagEndHeaders|flagEndStream, s.id), r)
+		o.setLength(at)
+		o.forget(s)
+	}
+}
+
+// goAway appends GOAWAY, behind which the connection ends. The lock is held.
+func (o *sendQueue) goAway(last uint32, code errCode, debug string) {
+	if !o.closed {
+		o.grab()
+		o.buf = appendGoAway(o.buf, last, code, debug)
+		o.ending = true
+	}
+}
+
+// flush sends what has been appended, as far as it goes without waiting.
+func (o *sendQueue) flush() {
+	o.mu.Lock()
+	if o.writing || len(o.buf) == 0 && o.wire.left() == 0 {
 		o.mu.Unlock()
 		return
 	}
 	o.writing = true
+	if len(o.buf) == 0 { // TLS has answered the peer on its own
+		o.mu.Unlock()
+		go o.drain()
+		return
+	}
 	for len(o.buf) > 0 {
 		b := o.buf
 		o.buf = nil
@@ -419,8 +474,8 @@ func (o *outbox) flush() {
 	o.sentAll()
 }
 
-// drain sends the rest, however long the peer takes for it, until the outbox is empty.
-func (o *outbox) drain() {
+// drain sends the rest, however long the peer takes for it, until the send queue is empty.
+func (o *sendQueue) drain() {
 	for {
 		o.mu.Lock()
 		o.waiting = o.wire.left()
@@ -449,7 +504,7 @@ func (o *outbox) drain() {
 }
 
 // sentAll ends a flush; it is called with the lock and gives it up.
-func (o *outbox) sentAll() {
+func (o *sendQueue) sentAll() {
 	o.writing = false
 	if o.buf != nil {
 		recycle(o.buf)
@@ -465,24 +520,24 @@ func (o *outbox) sentAll() {
 
 // waitRoom waits until the peer has taken enough of its answers, and the store has finished enough calls, for more
 // to be read. It returns how many streams are open; ok is false when nothing more is sent.
-func (o *outbox) waitRoom(calls int) (open int, ok bool) {
+func (o *sendQueue) waitRoom(calls int) (open int, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for !o.closed && (len(o.buf)+o.waiting > fullOutbox || o.inStore >= calls) {
+	for !o.closed && (len(o.buf)+o.waiting > fullQueue || o.inStore >= calls) {
 		o.room.Wait()
 	}
 	return len(o.streams), !o.closed
 }
 
 // open is how many streams are registered.
-func (o *outbox) open() int {
+func (o *sendQueue) open() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return len(o.streams)
 }
 
 // close ends the sending side, and all streams with it.
-func (o *outbox) close() {
+func (o *sendQueue) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.closed = true
@@ -490,5 +545,6 @@ func (o *outbox) close() {
 		o.forget(s)
 	}
 	o.blocked = nil
+	o.holdBlock(nil)
 	o.room.Broadcast()
 }

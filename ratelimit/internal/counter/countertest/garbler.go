@@ -1,0 +1,186 @@
+package countertest
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"sync"
+	"testing"
+
+	"gatehouse/shared/chaos"
+)
+
+// Garbler is a proxy for a server that garbles some of its replies.
+type Garbler struct {
+	net.Listener
+	server string
+
+	mu      sync.Mutex
+	chance  *rand.Rand
+	garble  Garble
+	once    bool
+	rate    float64
+	garbled int
+}
+
+// Garble returns what a client gets instead of what the server has just sent. After passes the rest of the connection
+// on, ends it, or leaves it hanging.
+type Garble struct {
+	Name  string
+	Apply func(sent []byte, r *rand.Rand) []byte
+	After After
+}
+
+// After is what becomes of a connection after a garbled reply.
+type After uint8
+
+// Values of After.
+const (
+	Pass After = iota
+	End
+	Hang
+)
+
+// before returns a Garble that puts text before what the server sent.
+func before(name, text string) Garble {
+	return Garble{Name: name, Apply: func(sent []byte, _ *rand.Rand) []byte { return append([]byte(text), sent...) }}
+}
+
+func half(sent []byte, _ *rand.Rand) []byte { return sent[:len(sent)/2] }
+
+// Extra returns a Garble that adds a reply behind those of the server.
+func Extra(reply string) Garble {
+	return Garble{Name: fmt.Sprintf("an extra reply %q", reply), Apply: func(sent []byte, _ *rand.Rand) []byte {
+		return append(append([]byte(nil), sent...), reply...)
+	}}
+}
+
+// Garbles are the broken replies that any line protocol can have.
+var Garbles = []Garble{
+	{Name: "a flipped byte", Apply: func(sent []byte, r *rand.Rand) []byte {
+		out := append([]byte(nil), sent...)
+		i := r.IntN(len(out))
+		// A digit that becomes another one is a sound reply, which no client can doubt.
+		if flip := byte(1) << r.IntN(8); out[i] < '0' || out[i] > '9' {
+			out[i] ^= flip
+		} else {
+			out[i] ^= 0x80
+		}
+		return out
+	}},
+	{Name: "an end within a reply", Apply: half, After: End},
+	{Name: "a hang within a reply", Apply: half, After: Hang},
+}
+
+// RESPGarbles are the broken replies of a Redis.
+var RESPGarbles = append([]Garble{
+	before("a long array", "*999999999999999999\r\n"),
+	before("an array beyond memory", "*1999999999\r\n"),
+	before("a map", "%2\r\n"),
+	before("a long string", "$999999999999999999\r\n"),
+	before("a string beyond memory", "$99999999999\r\n"),
+	before("a negative length", "*-7\r\n"),
+	Extra(":1\r\n"),
+}, Garbles...)
+
+// MemcachedGarbles are the broken replies of a memcached.
+var MemcachedGarbles = append([]Garble{
+	before("a reply of another protocol", "*999999999999999999\r\n"),
+	before("a value that nobody wants", "VALUE other 0 1\r\n1\r\n"),
+	before("a value beyond memory", "VALUE fixed1 0 99999999999\r\n"),
+	before("a value of a negative length", "VALUE fixed1 0 -7\r\n"),
+	before("a line without an end", strings.Repeat("8", 8<<10)),
+	Extra("END\r\n"),
+	Extra("1\r\n"),
+}, Garbles...)
+
+// NewGarbler starts a proxy for the server at an address. It ends with t.
+func NewGarbler(t testing.TB, server string) *Garbler {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	g := &Garbler{Listener: l, server: server, chance: chaos.Rand(t)}
+	var conns sync.WaitGroup
+	conns.Go(func() {
+		for {
+			client, err := l.Accept()
+			if err != nil {
+				return
+			}
+			server, err := net.Dial("tcp", server)
+			if err != nil {
+				client.Close()
+				continue
+			}
+			conns.Go(func() { pass(server, client); server.Close() })
+			conns.Go(func() { g.replies(client, server); client.Close() })
+		}
+	})
+	t.Cleanup(func() { l.Close(); conns.Wait() })
+	return g
+}
+
+// Once garbles the next reply.
+func (g *Garbler) Once(with Garble) { g.set(with, true, 0) }
+
+// At garbles replies at a rate from 0 to 1.
+func (g *Garbler) At(rate float64, with Garble) { g.set(with, false, rate) }
+
+func (g *Garbler) set(with Garble, once bool, rate float64) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.garble, g.once, g.rate = with, once, rate
+}
+
+// Garbled returns how many replies were garbled.
+func (g *Garbler) Garbled() int {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.garbled
+}
+
+func pass(to, from net.Conn) {
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(buf)
+		if err != nil {
+			return
+		}
+		if _, err := to.Write(buf[:n]); err != nil {
+			return
+		}
+	}
+}
+
+func (g *Garbler) replies(to, from net.Conn) {
+	buf := make([]byte, 64<<10)
+	for {
+		n, err := from.Read(buf)
+		if err != nil {
+			return
+		}
+		out, after := g.next(buf[:n])
+		if _, err := to.Write(out); err != nil || after == End {
+			return
+		}
+		if after == Hang {
+			from.Read(buf) // until the client gives up
+			return
+		}
+	}
+}
+
+// next returns what to send instead of what the server sent.
+func (g *Garbler) next(sent []byte) ([]byte, After) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if !g.once && g.chance.Float64() >= g.rate {
+		return sent, Pass
+	}
+	g.once = false
+	g.garbled++
+	return g.garble.Apply(sent, g.chance), g.garble.After
+}

@@ -1,0 +1,154 @@
+package h2grpc
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"google.golang.org/grpc/codes"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
+
+	"gatehouse/ratelimit/internal/service"
+)
+
+// health answers a call of Health/Check or Health/List on the goroutine that has read it.
+func (c *conn) health(s *stream, message []byte) {
+	began := time.Now()
+	name := "ratelimit_server.Check"
+	if s.header.method == methodList {
+		name = "ratelimit_server.List"
+	}
+	o := &c.server.o
+	o.Stats.Counter(name + ".total_requests").Inc()
+	ctx, end := c.startSpan(s)
+	b := &c.in.work.bundle
+	from := len(b.text)
+	answer, r := c.healthAnswer(ctx, s, message)
+	if r != nil {
+		c.refuse(s, r)
+	} else {
+		text, err := proto.MarshalOptions{}.MarshalAppend(beginMessage(b.text), answer)
+		b.text = text
+		b.add(s, from, err)
+	}
+	end(r)
+	o.Stats.Timer(name + ".response_time").Observe(time.Since(began))
+}
+
+func (c *conn) healthAnswer(ctx context.Context, s *stream, message []byte) (answer proto.Message, r *refusal) {
+	var err error
+	if s.header.method == methodCheck {
+		in := &healthpb.HealthCheckRequest{}
+		if r := s.unmarshal(message, in); r != nil {
+			return nil, r
+		}
+		answer, err = c.server.o.Health.Check(ctx, in)
+	} else {
+		in := &healthpb.HealthListRequest{}
+		if r := s.unmarshal(message, in); r != nil {
+			return nil, r
+		}
+		answer, err = c.server.o.Health.List(ctx, in)
+	}
+	if err != nil {
+		return nil, s.refusal(status.Code(err), status.Convert(err).Message())
+	}
+	return answer, nil
+}
+
+func (s *stream) unmarshal(message []byte, into proto.Message) *refusal {
+	if err := proto.Unmarshal(message, into); err != nil {
+		return s.refusal(codes.Internal, "grpc: failed to unmarshal the received message: "+err.Error())
+	}
+	return nil
+}
+
+// watchesPerConn and watchesInAll bound the streams of Health/Watch, each of which has a goroutine.
+const (
+	watchesPerConn = 16
+	watchesInAll   = 1000
+)
+
+// Context implements grpc.ServerStream.
+func (w *watcher) Context() context.Context { return w.ctx }
+
+// Send implements healthpb.Health_WatchServer.
+func (w *watcher) Send(state *healthpb.HealthCheckResponse) error {
+	text, err := proto.MarshalOptions{}.MarshalAppend(beginMessage(nil), state)
+	if err == nil {
+		text, err = w.stream.seal(text, 0)
+	}
+	if err == nil && !w.conn.out.push(w.stream, text) {
+		err = errors.New("the stream has ended")
+	}
+	w.conn.out.flush()
+	return err
+}
+
+// watch serves a stream of Health/Watch on a goroutine of its own.
+func (c *conn) watch(s *stream, message []byte) {
+	in := &healthpb.HealthCheckRequest{}
+	if r := s.unmarshal(message, in); r != nil {
+		c.refuse(s, r)
+		return
+	}
+	if !c.enterWatch() {
+		c.server.refused(reasonTooManyCalls)
+		c.out.reset(s.id, codeRefusedStream)
+		c.in.ended.add(s.id)
+		return
+	}
+	w := &watcher{conn: c, stream: s}
+	ctx, end := c.startSpan(s)
+	if s.header.timed {
+		w.ctx, w.cancel = context.WithTimeout(ctx, s.header.timeout)
+	} else {
+		w.ctx, w.cancel = context.WithCancel(ctx)
+	}
+	c.out.mu.Lock()
+	s.watch = w
+	c.out.mu.Unlock()
+	if !c.out.admit(s, c.server.o.MaxStreams) {
+		c.server.refused(reasonTooManyCalls)
+		c.in.ended.add(s.id)
+		c.leaveWatch()
+		w.cancel()
+		end(s.refusal(codes.Unavailable, "too many calls"))
+		return
+	}
+	go func() {
+		defer c.leaveWatch()
+		defer w.cancel()
+		r := s.refusal(service.GRPCStatus(nil))
+		defer func() {
+			if p := recover(); p != nil {
+				c.server.o.Panicked(p)
+			}
+			end(r)
+			c.out.endWatch(s, r)
+			c.out.flush()
+			if c.ids.last() != maxWindow {
+				c.leaveIfDone()
+			}
+		}()
+		err := c.server.o.Health.Watch(in, w)
+		r = s.refusal(status.Code(err), status.Convert(err).Message())
+	}()
+}
+
+// enterWatch takes a place for a watch; false: there is none.
+func (c *conn) enterWatch() bool {
+	mine, all := c.watches.Add(1), c.server.watches.Add(1)
+	if mine > watchesPerConn || all > watchesInAll {
+		c.leaveWatch()
+		return false
+	}
+	return true
+}
+
+func (c *conn) leaveWatch() {
+	c.server.watches.Add(-1)
+	c.watches.Add(-1)
+}

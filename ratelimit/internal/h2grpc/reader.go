@@ -1,0 +1,187 @@
+package h2grpc
+
+import (
+	"errors"
+	"math/rand/v2"
+	"net"
+	"os"
+	"time"
+)
+
+func newConn(s *Server, c net.Conn) *conn {
+	k := &conn{
+		server: s, id: s.ids.Add(1), net: c, wire: newWire(c), in: received{headers: newHeaderReader(s.o.Path, s.o.Tracing != nil), window: connWindow},
+		started: time.Now(), limits: allowance{budget: newBudget()},
+	}
+	k.ids.word.Store(maxWindow << 32)
+	if s.o.MaxAge > 0 {
+		k.age = s.o.MaxAge*9/10 + rand.N(s.o.MaxAge/5+1)
+	}
+	k.out = newSendQueue(k.wire, &s.account, s.o.KeepaliveTimeout, k.broken)
+	return k
+}
+
+// serve reads the connection until it ends.
+func (c *conn) serve() {
+	defer func() {
+		if p := recover(); p != nil { // ends this connection, and not the daemon
+			c.server.o.Panicked(p)
+		}
+		c.close()
+		c.giveBack()
+	}()
+	c.net.SetReadDeadline(time.Now().Add(greeting))
+	c.out.add(func(b []byte) []byte {
+		b = appendSettings(b,
+			setting{settingMaxConcurrentStreams, uint32(c.server.o.MaxStreams)},
+			setting{settingInitialWindowSize, streamWindow}, setting{settingMaxHeaderListSize, maxHeaderList})
+		return appendWindowUpdate(b, 0, connWindow-defaultWindow)
+	})
+	c.out.flush()
+	room, giveBack := c.room, c.giveBack // bound once: a method value is allocated
+	for {
+		n, err := c.wire.read(room, giveBack)
+		if err != nil {
+			if c.in.greeted < len(preface) || !c.in.settled {
+				if errors.Is(err, os.ErrDeadlineExceeded) {
+					c.server.refused(reasonSilent)
+				}
+			}
+			return
+		}
+		c.reading.Store(true)
+		c.in.now, c.in.arrived = time.Now(), c.server.o.Service.Now()
+		c.lastRead.Store(c.in.now.UnixNano())
+		bad := c.feed(c.in.buf[:len(c.in.buf)+n])
+		c.giveBack()
+		c.dispatch()
+		c.reading.Store(false)
+		if bad != nil {
+			c.fail(bad)
+			c.linger()
+			return
+		}
+		c.server.relieve()
+		if c.ids.last() != maxWindow {
+			c.leaveIfDone()
+		}
+		c.out.flush()
+		var ok bool
+		if c.in.open, ok = c.out.waitRoom(c.server.o.MaxStreams); !ok {
+			c.linger()
+			return
+		}
+	}
+}
+
+// room is where the next bytes are read to: behind the beginning of a frame that has come already.
+func (c *conn) room() []byte {
+	if c.in.buf == nil {
+		b := buffers.Get().(*[bufferBytes]byte)
+		c.in.buf = append(b[:0], c.in.partial...)
+	}
+	return c.in.buf[len(c.in.buf):bufferBytes]
+}
+
+func (c *conn) giveBack() {
+	if c.in.buf != nil {
+		recycle(c.in.buf)
+		c.in.buf = nil
+	}
+}
+
+// feed takes all complete frames of b, and keeps the rest.
+func (c *conn) feed(b []byte) *connError {
+	c.in.work = works.Get().(*work)
+	if c.in.greeted < len(preface) {
+		n := min(len(b), len(preface))
+		if string(b[:n]) != preface[:n] {
+			return &connError{codeProtocol, reasonPreface, "this port speaks HTTP/2"}
+		}
+		if n < len(preface) {
+			return c.keep(b)
+		}
+		c.in.greeted = n
+		b = b[n:]
+	}
+	for len(b) >= frameHeaderLen {
+		h := parseFrameHeader(b)
+		if h.length > maxFrame {
+			return frameSizeError("a frame is longer than SETTINGS_MAX_FRAME_SIZE")
+		}
+		if len(b) < frameHeaderLen+h.length {
+			break
+		}
+		if err := c.frame(h, b[frameHeaderLen:frameHeaderLen+h.length]); err != nil {
+			return err
+		}
+		b = b[frameHeaderLen+h.length:]
+	}
+	return c.keep(b)
+}
+
+func (c *conn) keep(b []byte) *connError {
+	if len(b) == 0 {
+		if cap(c.in.partial) > 1<<10 {
+			c.in.partial = nil
+		}
+		c.in.partial = c.in.partial[:0]
+		return nil
+	}
+	c.in.partial = append(c.in.partial[:0], b...)
+	return nil
+}
+
+// frame takes one frame.
+func (c *conn) frame(h frameHeader, payload []byte) *connError {
+	switch {
+	case !c.in.settled && (h.kind != frameSettings || h.has(flagAck)):
+		return protocolError("the first frame has to be SETTINGS")
+	case c.in.block.open && (h.kind != frameContinuation || h.stream != c.in.block.stream):
+		return protocolError("a header block was interrupted")
+	}
+	switch h.kind {
+	case frameData:
+		return c.data(h, payload)
+	case frameHeaders:
+		return c.headersFrame(h, payload)
+	case frameContinuation:
+		return c.continuation(h, payload)
+	case frameWindowUpdate:
+		return c.windowUpdate(h, payload)
+	case frameReset:
+		return c.resetFrame(h, payload)
+	case framePing:
+		return c.ping(h, payload)
+	case frameSettings:
+		return c.settings(h, payload)
+	case framePriority:
+		return c.priority(h, payload)
+	case frameGoAway:
+		if h.stream != 0 {
+			return protocolError("GOAWAY on a stream")
+		}
+		if len(payload) < 8 {
+			return frameSizeError("GOAWAY")
+		}
+		return c.spend()
+	case framePushPromise:
+		return protocolError("a client pushes nothing")
+	}
+	return c.spend() // of an unknown type
+}
+
+// dispatch passes on what one read has brought, and takes back the streams that have ended.
+func (c *conn) dispatch() {
+	c.flush()
+	c.register()
+	c.in.work.dead = c.out.removed(c.in.work.dead[:0])
+	for _, s := range c.in.work.dead {
+		if s.watch == nil { // else its handler may have it
+			free(s)
+		}
+	}
+	clear(c.in.work.dead)
+	works.Put(c.in.work)
+	c.in.work = nil
+}

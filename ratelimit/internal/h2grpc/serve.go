@@ -1,0 +1,176 @@
+package h2grpc
+
+import (
+	"context"
+	"errors"
+	"gatehouse/ratelimit/internal/stats"
+	"maps"
+	"net"
+	"slices"
+	"time"
+)
+
+// New makes a server.
+func New(o Options) *Server {
+	if o.KeepaliveTime <= 0 {
+		o.KeepaliveTime = 2 * time.Hour
+	}
+	if o.KeepaliveTimeout <= 0 {
+		o.KeepaliveTimeout = 20 * time.Second
+	}
+	if o.MaxStreams <= 0 {
+		o.MaxStreams = defaultMaxStreams
+	}
+	if o.TLS != nil {
+		o.TLS = configFor(o.TLS) // once: the keys of session tickets belong to it
+	}
+	s := &Server{
+		o:         o,
+		requests:  o.Stats.Counter("ratelimit_server.ShouldRateLimit.total_requests"),
+		took:      o.Stats.Timer("ratelimit_server.ShouldRateLimit.response_time"),
+		refusals:  map[reason]*stats.Counter{},
+		listeners: map[net.Listener]struct{}{}, conns: map[*conn]struct{}{}, silent: map[net.Conn]struct{}{},
+		empty: make(chan struct{}),
+	}
+	s.account.limit = min(max(o.Memory, leastMemory), mostMemory)
+	s.ctx, s.stop = context.WithCancel(context.Background())
+	s.askers = askers{do: s.answer, most: mostAskers}
+	for _, r := range reasons {
+		s.refusals[r] = o.Stats.Counter("ratelimit_server.http2.refused", stats.Tag{Name: "reason", Value: string(r)})
+	}
+	return s
+}
+
+// Serve accepts connections until the listener fails, or the server is closed: then it returns ErrServerClosed.
+func (s *Server) Serve(l net.Listener) error {
+	s.mu.Lock()
+	if s.draining {
+		s.mu.Unlock()
+		l.Close()
+		return ErrServerClosed
+	}
+	s.listeners[l] = struct{}{}
+	s.mu.Unlock()
+	defer func() {
+		s.mu.Lock()
+		delete(s.listeners, l)
+		s.mu.Unlock()
+	}()
+	var pause time.Duration
+	for {
+		c, err := l.Accept()
+		switch {
+		case err == nil:
+			pause = 0
+			go s.serve(c)
+		case s.isDraining():
+			return ErrServerClosed
+		case temporary(err): // out of file descriptors: the next try may have one
+			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
+			time.Sleep(pause)
+		default:
+			return err
+		}
+	}
+}
+
+func temporary(err error) bool {
+	var t interface{ Temporary() bool }
+	return errors.As(err, &t) && t.Temporary()
+}
+
+func (s *Server) isDraining() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.draining
+}
+
+func (s *Server) serve(raw net.Conn) {
+	s.mu.Lock()
+	if s.draining {
+		s.mu.Unlock()
+		raw.Close()
+		return
+	}
+	s.silent[raw] = struct{}{}
+	s.mu.Unlock()
+	c := raw
+	if s.o.TLS != nil {
+		raw.SetDeadline(time.Now().Add(greeting))
+		sealed, err := serveTLS(raw, s.o.TLS)
+		if err != nil {
+			s.o.HandshakeFailed(raw.RemoteAddr(), err)
+			s.refused(reasonHandshake)
+			raw.Close()
+			s.mu.Lock()
+			s.spoke(raw)
+			s.mu.Unlock()
+			return
+		}
+		raw.SetDeadline(time.Time{})
+		c = sealed
+	}
+	k := newConn(s, c)
+	s.mu.Lock()
+	s.spoke(raw)
+	if s.closed || s.draining {
+		s.mu.Unlock()
+		c.Close()
+		return
+	}
+	s.conns[k] = struct{}{}
+	if !s.ticking {
+		s.ticking = true
+		go s.watch()
+	}
+	s.mu.Unlock()
+	k.serve()
+}
+
+// spoke takes a connection off those that are not set up yet. The lock is held.
+func (s *Server) spoke(raw net.Conn) {
+	delete(s.silent, raw)
+	s.endIfEmpty()
+}
+
+// Shutdown stops accepting, sends every peer GOAWAY in two steps, as grpc-go does, and waits until all calls have been
+// answered and the connections have ended, or ctx ends; then it cuts what is left and returns ctx's error.
+func (s *Server) Shutdown(ctx context.Context) error {
+	for _, c := range s.stopAccepting(false) {
+		c.drain(time.Now())
+	}
+	select {
+	case <-s.empty:
+		s.Close()
+		return nil
+	case <-ctx.Done():
+		s.Close()
+		return ctx.Err()
+	}
+}
+
+// stopAccepting ends the listeners and the connections that have said nothing yet, and returns the others. closed: none
+// of these may go on either.
+func (s *Server) stopAccepting(closed bool) []*conn {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.draining, s.closed = true, s.closed || closed
+	for l := range s.listeners {
+		l.Close()
+	}
+	for c := range s.silent {
+		c.Close()
+	}
+	s.endIfEmpty()
+	return slices.Collect(maps.Keys(s.conns))
+}
+
+// Close ends all connections at once.
+func (s *Server) Close() {
+	for _, c := range s.stopAccepting(true) {
+		c.close()
+	}
+	s.stop()
+	<-s.empty
+	s.askers.close()
+}

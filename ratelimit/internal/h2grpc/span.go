@@ -1,0 +1,62 @@
+package h2grpc
+
+import (
+	"context"
+	"net"
+
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+	"golang.org/x/net/http2/hpack"
+	"google.golang.org/grpc/codes"
+)
+
+// Tracing starts and ends the spans of calls.
+type Tracing struct {
+	// Start begins the span of a call of a method, below the one that its metadata names.
+	Start func(ctx context.Context, md propagation.TextMapCarrier, method string, from net.Addr) (context.Context, trace.Span)
+	// End ends it with the call's status.
+	End func(span trace.Span, code codes.Code, message string)
+}
+
+// startSpan begins the span of a stream's call, which it may have: its context has the span, and end ends it; nil is a
+// call that ended well.
+func (c *conn) startSpan(s *stream) (ctx context.Context, end func(*refusal)) {
+	t := c.server.o.Tracing
+	if t == nil {
+		return c.server.ctx, noSpan
+	}
+	fields := fieldCarrier(s.header.fields)
+	ctx, span := t.Start(c.server.ctx, fields, fields.Get(":path"), c.net.RemoteAddr())
+	return ctx, func(r *refusal) {
+		if r == nil {
+			r = &refusal{}
+		}
+		t.End(span, r.code, r.message)
+	}
+}
+
+func noSpan(*refusal) {}
+
+// fieldCarrier lets a propagator read the fields of a request.
+type fieldCarrier []hpack.HeaderField
+
+// Get implements propagation.TextMapCarrier.
+func (c fieldCarrier) Get(name string) string {
+	for _, f := range c {
+		if f.Name == name {
+			return f.Value
+		}
+	}
+	return ""
+}
+
+// Set implements propagation.TextMapCarrier.
+func (fieldCarrier) Set(string, string) {}
+
+// Keys implements propagation.TextMapCarrier.
+func (c fieldCarrier) Keys() (names []string) {
+	for _, f := range c {
+		names = append(names, f.Name)
+	}
+	return names
+}

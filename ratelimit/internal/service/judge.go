@@ -1,0 +1,126 @@
+package service
+
+import (
+	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/ratelimit/internal/decide"
+	"gatehouse/ratelimit/internal/rls"
+)
+
+// judge turns totals into statuses and statistics.
+func (s *Service) judge(c *Call, now int64) {
+	s.judgeUnlimited(c)
+	for rest := c.plan; len(rest) > 0; {
+		var list []step
+		if list, rest = cutDescriptor(rest); isList(list) {
+			s.judgeList(c, list, now)
+			continue
+		}
+		p := &list[0]
+		st := &c.Response.Statuses[p.descriptor]
+		var o decide.Outcome
+		s.outcome(&o, c, p, now)
+		delta := decide.Judge(o, s.o.GlobalShadow, st)
+		s.count(c, p.descriptor, &delta)
+		if s.o.DraftHeaders {
+			c.describe(p, st, true)
+		}
+	}
+}
+
+// judgeUnlimited fills in the statuses of the descriptors that no counter decides.
+func (s *Service) judgeUnlimited(c *Call) {
+	c.Response.Statuses = growStatuses(c.Response.Statuses, len(c.rules))
+	for i, rule := range c.rules {
+		c.Response.Statuses[i] = rls.Status{Code: rls.OK}
+		if rule == nil || !rule.Unlimited {
+			continue
+		}
+		c.Response.Statuses[i] = decide.Unlimited()
+		if d := &c.Request.Descriptors[i]; !d.Negative {
+			hits := hitsOf(&c.Request, d)
+			s.count(c, i, &decide.Delta{Total: hits, Within: hits})
+		}
+	}
+}
+
+// outcome fills in what became of a limit's hits.
+func (s *Service) outcome(o *decide.Outcome, c *Call, p *step, now int64) {
+	p.unanswered(o, c, now)
+	switch p.hit {
+	case withoutStore:
+		if !o.Refund {
+			o.After = p.hits
+		}
+	case fromCache:
+		o.Known = true
+	default:
+		s.answered(o, c, p, now)
+	}
+}
+
+// unanswered fills in the outcome of a limit's hits without an answer of the store.
+func (p *step) unanswered(o *decide.Outcome, c *Call, now int64) {
+	o.Rule, o.Hits, o.Refund, o.Reset = p.rule, p.hits, c.Request.Descriptors[p.descriptor].Negative, p.reset
+	if p.rule.Algorithm == counter.FixedWindow {
+		o.Reset = max(1, p.end-now)
+	}
+}
+
+// answered adds the store's answer, and remembers a counter that is over its limit.
+func (s *Service) answered(o *decide.Outcome, c *Call, p *step, now int64) {
+	h := &c.batch.Hits[p.hit]
+	o.Spared, o.After = h.Spared, uint64(h.After)
+	if !c.held && s.o.OverLimit != nil && o.Over() && !o.Spared && !o.Refund {
+		s.rememberOver(c, p, h, now)
+	}
+	if p.rule.Algorithm != counter.FixedWindow {
+		o.Reset = resetOf(h, o)
+	}
+}
+
+// resetOf is the reset of a sliding window or a token bucket: until it is empty, or when it is over, until the same
+// hits pass.
+func resetOf(h *counter.Hit, o *decide.Outcome) int64 {
+	switch {
+	case !o.Over():
+		return seconds(h.Empty())
+	case o.Refund: // is answered like a look
+		return seconds(h.Wait(0))
+	}
+	return seconds(h.Wait(o.Hits))
+}
+
+// seconds is a time in µs in whole seconds, rounded up, at least 1.
+func seconds(micros int64) int64 { return max(1, (micros+999_999)/1_000_000) }
+
+// count adds a descriptor's statistics to its rule, or to the runtime value's own series.
+func (s *Service) count(c *Call, descriptor int, d *decide.Delta) {
+	rule := c.rules[descriptor]
+	handle := rule.Stats
+	if handle == nil {
+		c.scratch = rule.AppendMetricKey(c.scratch[:0], c.Request.Domain, c.Request.Descriptors[descriptor].Entries)
+		handle = s.o.Stats.DynamicRule(c.scratch)
+	}
+	d.AddTo(handle)
+}
+
+// denyAll answers for an unknown domain under UNKNOWN_DOMAIN=deny.
+func (s *Service) denyAll(c *Call) {
+	c.Response.Statuses, c.rules = growStatuses(c.Response.Statuses, len(c.Request.Descriptors)), c.rules[:0]
+	c.plan = c.plan[:0]
+	for i := range c.Request.Descriptors {
+		if !c.Request.Descriptors[i].HasLimit {
+			s.o.Stats.DomainNotFound(c.Request.Domain).Inc()
+		}
+		c.Response.Statuses[i] = rls.Status{Code: rls.OverLimit}
+		c.rules = append(c.rules, nil)
+	}
+	s.finish(c)
+}
+
+func growStatuses(st []rls.Status, n int) []rls.Status {
+	if cap(st) < n {
+		return make([]rls.Status, n)
+	}
+	return st[:n]
+}
