@@ -21,6 +21,10 @@ DOCKER ?= docker
 # Modules linked into a daemon, one a line, without our own.
 linked = CGO_ENABLED=0 go list $(tags) -deps -f '{{with .Module}}{{if not .Main}}{{.Path}}{{end}}{{end}}' ./$(1) | LC_ALL=C sort -u
 
+# The tests that count what a call costs, and the packages that have tests of such names.
+counting := Alloc|Statements|Commands
+having = $$(grep -rlE --include='*_test.go' '^func Test[A-Za-z0-9_]*($(1))' auth bench ratelimit shared | xargs -n1 dirname | sort -u | sed 's|^|./|')
+
 .PHONY: build run test test-short check deps docs bench load load-late fuzz image
 
 build: # static and stripped bin/<daemon>; version and commit come from the build info
@@ -36,9 +40,7 @@ test: build check # exactly what CI runs
 	@.ci/envoy
 	@.ci/clients
 	CGO_ENABLED=1 go test -race -shuffle=on -timeout 15m ./...
-	GRPC_SERVER=grpc-go CGO_ENABLED=1 go test -race ./ratelimit/internal/server
-	GRPC_SERVER=grpc-go CGO_ENABLED=1 go test -race -run 'TestDaemon|TestForceStart|TestFailureModes|TestRedisUnavailable|TestSIGTERM|TestEnvoy|TestClients|TestEffects/GRPC' ./ratelimit/test
-	go test -run 'Alloc|Statements|Commands' ./... # built without race, where sync.Pool drops items on purpose
+	go test -run '$(counting)' $(call having,$(counting)) # built without race, where sync.Pool drops items on purpose
 
 test-short: # whatever needs no server
 	REQUIRE_SERVERS= go test -short -shuffle=on ./...

@@ -7,7 +7,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"math"
 	"net/http"
 	"time"
 )
@@ -30,60 +29,38 @@ func (s *suite) allocations(ctx context.Context) error {
 }
 
 func allocationsPerCall(ctx context.Context, t *target, run time.Duration) (float64, error) {
-	var counts []int64
-	page, err := pageAllocations(ctx, t.debug)
-	if err != nil {
-		return 0, err
+	var page int64 // what asking for the count costs, which the second reading counts
+	read := func() (m reading, err error) {
+		before, err := mallocs(ctx, t.debug)
+		if m.commands = before; err == nil && page == 0 {
+			m.commands, err = mallocs(ctx, t.debug)
+			page = m.commands - before
+			m.commands += page
+		}
+		return m, err
 	}
 	l := load{
 		addr: t.addr, traffic: grpcTraffic{scenario: scenarios["single"], streams: 64, literalPath: true}, conns: 4,
 		warm: 300 * time.Millisecond, run: run,
-		mark: func() error {
-			n, err := mallocs(ctx, t.debug)
-			counts = append(counts, n)
-			return err
-		},
 	}
-	r, err := l.drive()
-	if err != nil {
-		return 0, fmt.Errorf("allocations of %s: %w", t.name, err)
-	}
-	return float64(counts[1]-counts[0]-page) / float64(r.answered()), nil
-}
-
-// pageAllocations is what asking for the count costs: the least of several times.
-func pageAllocations(ctx context.Context, debug string) (least int64, err error) {
-	least = math.MaxInt64
-	before, err := mallocs(ctx, debug)
-	for range 5 {
-		if err != nil {
-			return 0, err
-		}
-		var now int64
-		now, err = mallocs(ctx, debug)
-		least, before = min(least, now-before), now
-	}
-	return least, err
+	counted, err := l.measure(read)
+	return counted.commands, err
 }
 
 // mallocs is how many objects a daemon has allocated since it started, from its debug listener.
 func mallocs(ctx context.Context, debug string) (n int64, err error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+debug+"/debug/pprof/heap?debug=1", nil)
+	body, err := fetch(ctx, http.DefaultClient, "http://"+debug+"/debug/pprof/heap?debug=1", "")
 	if err != nil {
 		return 0, err
 	}
-	answer, err := http.DefaultClient.Do(r)
-	if err != nil {
-		return 0, err
-	}
-	defer answer.Body.Close()
-	page, err := io.ReadAll(answer.Body)
+	defer body.Close()
+	page, err := io.ReadAll(body)
 	if err != nil {
 		return 0, err
 	}
 	_, after, found := bytes.Cut(page, []byte("\n# Mallocs = "))
 	if _, err := fmt.Sscan(string(after), &n); !found || err != nil {
-		return 0, fmt.Errorf("%s has no count of allocations: %.200q", r.URL, page)
+		return 0, fmt.Errorf("%s has no count of allocations: %.200q", debug, page)
 	}
 	return n, nil
 }

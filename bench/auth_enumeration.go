@@ -26,8 +26,8 @@ const (
 	enumerationWarm  = 30
 )
 
-// enumerationRound is how long both sides took in one round, medians.
-type enumerationRound struct{ known, unknown time.Duration }
+// sides are a probe's lines: the addresses that have an account, and those that don't.
+func (p enumerationProbe) sides() group { return closed(p.name, "known address", "unknown address") }
 
 // startEnumeration starts a daemon on the accounts of HS256 that confirms by mail. Its mails go to the dev
 // mailbox, and it may send as many as it likes, to each address in its time.
@@ -37,7 +37,7 @@ func (s *authSuite) startEnumeration(ctx context.Context) (err error) {
 		"AUTH_DEV_MAILBOX=true", "AUTH_DEV_MAILBOX_PORT=0", "AUTH_RATE_LIMIT_EMAIL_SENT=1000000",
 	)
 	if s.targets["mailing"], err = s.testbed.auth(
-		"mailing", s.db.server.PostgresURL("HS256"), settings...); err != nil {
+		s.testbed.authDaemon, "mailing", s.db.server.PostgresURL("HS256"), settings...); err != nil {
 		return err
 	}
 	return s.testbed.awaitHTTP(ctx, s.targets["mailing"], "/health", "")
@@ -69,43 +69,23 @@ func (s *authSuite) measureEnumeration(round int) {
 					return appendRequest(b, "POST", a.path, "", fmt.Appendf(nil, a.body, address, "no "+benchPassword)),
 						true
 				},
-				judge: func(_, status int, _ []byte) bool { return status == a.status },
+				judge: answered(a.status),
 			},
 		}
-		r, err := l.drive()
-		if err == nil && r.failed > 0 {
-			err = fmt.Errorf("%d as wanted, %d not: %s", r.ok, r.failed, r.refusal)
+		_, err := l.driveClean()
+		for i, side := range a.sides() {
+			s.add(round, side, sample{p50: took[i].quantile(.5), p99: took[i].quantile(.99), max: took[i].max}, err)
 		}
-		if err != nil {
-			s.refused = append(s.refused, fmt.Sprintf("round %d, %s: %v", round+1, a.name, err))
-			continue
-		}
-		s.enumeration[a.name] = append(s.enumeration[a.name],
-			enumerationRound{took[0].quantile(.5), took[1].quantile(.5)})
 	}
 }
 
-// enumerationTable compares the medians of both sides.
-func (s *authSuite) enumerationTable() {
-	rows := [][]string{{"medians, µs", "known address", "unknown address"}}
+// compareEnumeration compares the medians of both sides.
+func (s *authSuite) compareEnumeration() {
 	for _, a := range enumerationProbes {
-		var known, unknown []float64
-		for _, r := range s.enumeration[a.name] {
-			known, unknown = append(known, float64(r.known.Microseconds())),
-				append(unknown, float64(r.unknown.Microseconds()))
+		known, unknown := spreadOf(s.of(a.sides()[0], p50Of)).median, spreadOf(s.of(a.sides()[1], p50Of)).median
+		if known > 0 && unknown > 0 {
+			s.report.atMost(1.05, " ×", a.name+": known and unknown address, the longer ÷ the shorter",
+				[]float64{max(known, unknown) / min(known, unknown)}, "of the medians above")
 		}
-		if len(known) == 0 {
-			continue
-		}
-		rows = append(rows, []string{a.name, spreadOf(known).String(), spreadOf(unknown).String()})
-		s.report.atMost(1.05, " ×", a.name+": known and unknown address, the longer ÷ the shorter",
-			[]float64{quotient(spreadOf(known).median, spreadOf(unknown).median)}, "of the medians above")
-	}
-	if len(rows) > 1 {
-		s.report.linef("")
-		s.report.table(rows)
 	}
 }
-
-// quotient is the larger of two figures by the smaller.
-func quotient(a, b float64) float64 { return max(a, b) / min(a, b) }

@@ -4,10 +4,9 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"io"
 	"net/http"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strconv"
@@ -16,7 +15,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"gatehouse/shared/localserver"
-	"gatehouse/shared/subprocess"
 )
 
 const (
@@ -81,7 +79,7 @@ func (d *database) createYardstick(ctx context.Context) (string, error) {
 		"vacuum analyze")
 }
 
-// execSQL runs statements in a database, each in a transaction of its own.
+// execSQL runs texts of SQL in a database, each in a transaction of its own.
 func execSQL(ctx context.Context, url string, statements ...string) error {
 	conn, err := pgx.Connect(ctx, url)
 	if err != nil {
@@ -89,8 +87,8 @@ func execSQL(ctx context.Context, url string, statements ...string) error {
 	}
 	defer conn.Close(ctx)
 	for _, sql := range statements {
-		if _, err := conn.Exec(ctx, sql); err != nil {
-			return fmt.Errorf("%s: %w", sql, err)
+		if _, err := conn.Exec(ctx, sql, pgx.QueryExecModeSimpleProtocol); err != nil {
+			return fmt.Errorf("%.200s: %w", sql, err)
 		}
 	}
 	return nil
@@ -102,56 +100,29 @@ func (d *database) checkpoint(ctx context.Context) error {
 	return err
 }
 
-// meter is what PostgreSQL has used: CPU time of all its processes, bytes of WAL.
-type meter struct {
-	cpu time.Duration
-	wal int64
-}
-
-func (d *database) meter(ctx context.Context) (m meter, err error) {
+// read is what PostgreSQL has used: CPU time of all its processes, bytes of WAL.
+func (d *database) read(ctx context.Context) (m reading, err error) {
 	if err := d.conn.QueryRow(
 		ctx, "select (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint").Scan(&m.wal); err != nil {
 		return m, fmt.Errorf("WAL position: %w", err)
 	}
 	u, err := readFamily(d.server.PID())
-	m.cpu = u.cpu
+	m.store = u.cpu
 	return m, err
 }
 
-// httpYardstick starts one that does one thing for each request.
-func (l *testbed) httpYardstick(kind, database string) (*target, error) {
-	return l.startSelf(kind, "http-yardstick", "-kind", kind, "-database", database)
-}
-
-// auth starts the daemon on a database with further settings of its own. It returns at once.
-func (l *testbed) auth(name, database string, settings ...string) (*target, error) {
-	return l.authOf(l.authDaemon, name, database, settings...)
-}
-
-// authOf does the same with another program.
-func (l *testbed) authOf(program, name, database string, settings ...string) (*target, error) {
-	home := filepath.Join(l.dir, name) // also where it would look for a .env
-	if err := os.MkdirAll(home, 0o755); err != nil {
-		return nil, err
-	}
+// auth starts a program of the daemon on a database with further settings of its own. It returns at once.
+func (l *testbed) auth(program, name, database string, settings ...string) (*target, error) {
 	ports, err := freePorts(1)
 	if err != nil {
 		return nil, err
 	}
+	if program, err = filepath.Abs(program); err != nil {
+		return nil, err
+	}
 	t := &target{name: name, addr: "127.0.0.1:" + ports[0]}
-	log, err := os.OpenFile(filepath.Join(home, "log"), os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o644)
-	if err != nil {
-		return nil, err
-	}
-	defer log.Close() // the child has its own
-	program, err = filepath.Abs(program)
-	if err != nil {
-		return nil, err
-	}
 	cmd := exec.Command(program)
-	cmd.Dir, cmd.Stdout, cmd.Stderr = home, log, log
 	cmd.Env = append([]string{
-		"PATH=" + os.Getenv("PATH"),
 		"AUTH_API_HOST=127.0.0.1", "AUTH_API_PORT=" + ports[0],
 		// The same for all: it is in the tokens.
 		"AUTH_API_EXTERNAL_URL=http://auth.bench.example", "AUTH_SITE_URL=http://bench.example",
@@ -159,11 +130,7 @@ func (l *testbed) authOf(program, name, database string, settings ...string) (*t
 		"AUTH_JWT_SECRET=" + benchSecret, "AUTH_MAILER_AUTOCONFIRM=true",
 	}, settings...)
 	cmd.Env = append(cmd.Env, l.authExtra...)
-	if t.process, err = subprocess.Start(cmd); err != nil {
-		return nil, err
-	}
-	l.started = append(l.started, t)
-	return t, nil
+	return t, l.begin(t, cmd)
 }
 
 // cheapHash returns the settings of the daemons that everything but hashing is measured with: the hash would be
@@ -184,20 +151,29 @@ func (l *testbed) awaitHTTP(ctx context.Context, t *target, path, bearer string)
 }
 
 func get(ctx context.Context, client *http.Client, url, bearer string) error {
+	body, err := fetch(ctx, client, url, bearer)
+	if err == nil {
+		body.Close()
+	}
+	return err
+}
+
+// fetch returns the body of an answer of status 200, which the caller closes.
+func fetch(ctx context.Context, client *http.Client, url, bearer string) (io.ReadCloser, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if bearer != "" {
 		r.Header.Set("Authorization", "Bearer "+bearer)
 	}
 	answer, err := client.Do(r)
+	if err == nil && answer.StatusCode != http.StatusOK {
+		answer.Body.Close()
+		err = fmt.Errorf("%s: %s", url, answer.Status)
+	}
 	if err != nil {
-		return err
+		return nil, err
 	}
-	answer.Body.Close()
-	if answer.StatusCode != http.StatusOK {
-		return errors.New(answer.Status)
-	}
-	return nil
+	return answer.Body, nil
 }

@@ -10,57 +10,42 @@ import (
 	"time"
 )
 
-// authSuite is the part of the measurement that is about auth.
+// authSuite is the part of the measurement that is about auth, with results of its own.
 type authSuite struct {
-	rounds  int
-	time    time.Duration // of each measurement, without warm-up
-	whole   bool          // start, memory and binary too
-	wanted  func(scenario string) bool
-	testbed *testbed
-	report  *report
-
-	db      *database
-	targets map[string]*target
+	suite
+	db *database
 	// crowd has the accounts of the load by daemon; toSignOut those that sign out next, by daemon.
-	crowd       map[string][]account
-	toSignOut   map[string]*[]account
-	samples     map[authLine][]sample
-	refused     []string
-	flood       []floodRound
-	enumeration map[string][]enumerationRound
-
+	crowd        map[string][]account
+	toSignOut    map[string]*[]account
 	large        bool // fill a large database too: only when -only names it
-	million      map[string][]millionRound
 	millionScans int64
-
-	trips map[string]map[string]float64 // round trips to PostgreSQL for each request, by edition and scenario
 }
-
-// authLine names one line of the table: a scenario and its target.
-type authLine struct{ scenario, target string }
 
 // The yardsticks are scenarios and targets of their own.
 var (
-	bareLine   = authLine{"handler", "handler"}
-	selectLine = authLine{"select", "select"}
-	updateLine = authLine{"update", "update"}
-	hashLine   = authLine{"hash:4", "hash:4"}
-	rs256Line  = authLine{"sign:RS256", "sign:RS256"}
-	es256Line  = authLine{"sign:ES256", "sign:ES256"}
+	bareLine   = line{scenario: "handler", target: "handler"}
+	selectLine = line{scenario: "select", target: "select"}
+	updateLine = line{scenario: "update", target: "update"}
+	hashLine   = line{scenario: "hash:4", target: "hash:4"}
+	rs256Line  = line{scenario: "sign:RS256", target: "sign:RS256"}
+	es256Line  = line{scenario: "sign:ES256", target: "sign:ES256"}
 )
+
+// hs is a scenario's line of the daemon that most of them are measured with.
+func hs(scenario string) line { return line{scenario: scenario, target: "HS256"} }
 
 // authGroups are measured one after the other; within a round their order turns, the order within one
 // stays, because those who sign out have signed up before.
-func authGroups() [][]authLine {
-	return [][]authLine{
-		{bareLine, {"health", "HS256"}, {"settings", "HS256"}, {"jwks", "RS256"}},
-		{selectLine, {"user", "HS256"}, {"user", "RS256"}},
-		{updateLine, {"refresh", "HS256"}},
-		{rs256Line, {"refresh", "RS256"}},
-		{es256Line, {"refresh", "ES256"}},
-		{{"refresh", "default"}},
-		{hashLine, {"password", "HS256"}},
-		{{"signup", "HS256"}, {"logout", "HS256"}},
+func authGroups() []group {
+	return []group{
+		{bareLine, hs("health"), hs("settings"), {scenario: "jwks", target: "RS256"}},
+		append(group{selectLine}, closed("user", "HS256", "RS256", "million")...),
+		{updateLine, hs("refresh"), millionLine("refresh")},
+		append(group{rs256Line}, closed("refresh", "RS256")...),
+		append(group{es256Line}, closed("refresh", "ES256")...),
+		closed("refresh", "default"),
+		{hashLine, hs("password"), millionLine("password")},
+		{hs("signup"), hs("logout")},
 	}
 }
 
@@ -71,6 +56,7 @@ var authScenarios = []string{"health", "settings", "jwks", "user", "refresh", "p
 // needs are the yardsticks that a scenario is compared with.
 var needs = map[string][]string{
 	"handler":    {"health", "settings", "jwks", "password", "refresh"},
+	"refresh":    {"million"},
 	"select":     {"user"},
 	"update":     {"refresh", "signup", "logout"},
 	"hash:4":     {"password"},
@@ -78,11 +64,14 @@ var needs = map[string][]string{
 	"sign:ES256": {"refresh"},
 	// Only accounts that have signed up can sign out.
 	"signup": {"logout"},
+	// The large database is compared with the small one.
+	"user": {"million"}, "password": {"million"},
 }
 
-// asked reports whether a line is to be measured.
-func (s *authSuite) asked(l authLine) bool {
-	return s.wanted(l.scenario) || slices.ContainsFunc(needs[l.scenario], s.wanted)
+// asks reports whether a line is to be measured.
+func (s *authSuite) asks(l line) bool {
+	wanted := func(scenario string) bool { return s.wanted("auth", scenario) }
+	return wanted(l.scenario) || slices.ContainsFunc(needs[l.scenario], wanted)
 }
 
 // authDaemons are the daemons by name, with their settings and how many accounts each has. "default" has
@@ -118,13 +107,14 @@ func (s *authSuite) run(ctx context.Context) (err error) {
 		}
 	}
 	for _, e := range s.testbed.editions() {
-		if s.trips[e.suffix], err = s.countTrips(ctx, e); err != nil {
+		if err := s.countTrips(ctx, e); err != nil {
 			return err
 		}
 	}
-	s.tables()
-	s.compareEditions()
-	if s.whole {
+	s.printTable("round trips")
+	s.compare()
+	s.compareEditions("auth")
+	if s.asked("auth") {
 		if err := s.otherBudgets(ctx); err != nil {
 			return err
 		}
@@ -133,33 +123,22 @@ func (s *authSuite) run(ctx context.Context) (err error) {
 	return s.stop()
 }
 
-func (s *authSuite) stop() error {
-	for _, t := range s.targets {
-		if err := s.testbed.stop(t); err != nil {
-			return fmt.Errorf("%s: %w", t.name, err)
-		}
-	}
-	return nil
-}
-
 // start brings up the yardsticks and the daemons, and signs their accounts up.
 func (s *authSuite) start(ctx context.Context) error {
-	s.targets, s.crowd, s.toSignOut = map[string]*target{}, map[string][]account{}, map[string]*[]account{}
-	s.samples, s.trips, s.enumeration = map[authLine][]sample{}, map[string]map[string]float64{},
-		map[string][]enumerationRound{}
-	s.million = map[string][]millionRound{}
+	s.crowd, s.toSignOut = map[string][]account{}, map[string]*[]account{}
 	yardsticks, err := s.db.createYardstick(ctx)
 	if err != nil {
 		return err
 	}
 	for _, kind := range []string{"handler", "select", "update", "hash:4", "hash:10", "sign:RS256", "sign:ES256"} {
-		if s.targets[kind], err = s.testbed.httpYardstick(kind, yardsticks); err != nil {
+		if s.targets[kind], err = s.testbed.startSelf(ctx, kind, "http-yardstick", "-kind", kind,
+			"-database", yardsticks); err != nil {
 			return err
 		}
 	}
 	for _, d := range authDaemons {
 		for _, e := range s.testbed.editions() {
-			if err := s.startDaemon(ctx, e.auth, d.name+e.suffix, d.accounts, d.settings); err != nil {
+			if err := s.startCrowd(ctx, e.auth, d.name+e.suffix, d.accounts, d.settings); err != nil {
 				return err
 			}
 		}
@@ -172,18 +151,23 @@ func (s *authSuite) start(ctx context.Context) error {
 	return s.startEnumeration(ctx)
 }
 
-// startDaemon starts one on a database of its own, where it signs accounts up.
-func (s *authSuite) startDaemon(ctx context.Context, program, name string, accounts int, settings []string) error {
-	url, err := s.db.create(ctx, name)
-	if err != nil {
-		return err
+// startDaemon starts one on a database of its own.
+func (s *authSuite) startDaemon(ctx context.Context, program, name string, settings []string) (
+	t *target, url string, err error) {
+	if url, err = s.db.create(ctx, name); err != nil {
+		return nil, "", err
 	}
-	t, err := s.testbed.authOf(program, name, url, settings...)
-	if err != nil {
-		return err
+	if t, err = s.testbed.auth(program, name, url, settings...); err != nil {
+		return nil, "", err
 	}
 	s.targets[name] = t
-	if err := s.testbed.awaitHTTP(ctx, t, "/health", ""); err != nil {
+	return t, url, s.testbed.awaitHTTP(ctx, t, "/health", "")
+}
+
+// startCrowd starts a daemon that signs accounts up.
+func (s *authSuite) startCrowd(ctx context.Context, program, name string, accounts int, settings []string) error {
+	t, url, err := s.startDaemon(ctx, program, name, settings)
+	if err != nil {
 		return err
 	}
 	if s.crowd[name], err = signUpAccounts(t, "crowd", accounts); err != nil {
@@ -203,38 +187,22 @@ func (s *authSuite) round(ctx context.Context, round int) error {
 		slices.Reverse(groups)
 	}
 	for _, g := range groups {
-		for _, l := range s.withEditions(g, round) {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			if !s.asked(l) {
-				continue
-			}
-			measured, err := s.measure(ctx, l, round)
-			if err != nil {
-				// One bad run is reported, not paid for with all the others.
-				s.refused = append(s.refused, fmt.Sprintf("round %d, %s: %v", round+1, l.scenario, err))
-				measured = none
-			}
-			s.samples[l] = append(s.samples[l], measured)
-		}
-	}
-	if s.wanted("alike") {
-		s.measureEnumeration(round)
-	}
-	if s.wanted("flood") {
-		if err := s.measureFlood(ctx, round); err != nil {
+		g = s.testbed.withEditions(g, round)
+		if err := s.measureLines(ctx, round, g, s.asks, s.measure(round)); err != nil {
 			return err
 		}
 	}
-	if s.large {
-		return s.measureMillion(ctx, round)
+	if s.wanted("auth", "alike") {
+		s.measureEnumeration(round)
+	}
+	if s.wanted("auth", "flood") {
+		return s.measureFlood(ctx, round)
 	}
 	return nil
 }
 
 // load returns the requests to a line's target.
-func (s *authSuite) load(l authLine, round int) load {
+func (s *authSuite) load(l line, round int) load {
 	load := load{addr: s.targets[l.target].addr, conns: authConns, warm: 200 * time.Millisecond, run: s.time}
 	crowd := s.crowd[l.target]
 	switch l.scenario {
@@ -264,33 +232,31 @@ func (s *authSuite) load(l authLine, round int) load {
 	return load
 }
 
-// measure runs a line's load and reads what its process and PostgreSQL used meanwhile.
-func (s *authSuite) measure(ctx context.Context, l authLine, round int) (sample, error) {
-	pid := s.targets[l.target].process.PID()
-	var own []time.Duration
-	var store []meter
-	load := s.load(l, round)
-	load.mark = func() error {
-		u, err := readFamily(pid) // the daemon hashes in a child
+// measure returns what runs a line's load and reads what its process and PostgreSQL used meanwhile.
+func (s *authSuite) measure(round int) func(context.Context, line) (sample, error) {
+	return func(ctx context.Context, l line) (sample, error) {
+		pid := s.targets[l.target].process.PID()
+		before, err := s.wholeReads(ctx, l)
 		if err != nil {
-			return err
+			return none, err
 		}
-		m, err := s.db.meter(ctx)
-		own, store = append(own, u.cpu), append(store, m)
-		return err
+		measured, err := s.load(l, round).measure(func() (reading, error) {
+			u, err := readFamily(pid) // the daemon hashes in a child
+			if err != nil {
+				return reading{}, err
+			}
+			m, err := s.db.read(ctx)
+			m.own = u.cpu
+			return m, err
+		})
+		if err != nil {
+			return none, err
+		}
+		if measured.store <= 5 { // PostgreSQL's background processes
+			measured.store, measured.wal = 0, 0
+		}
+		after, err := s.wholeReads(ctx, l)
+		s.millionScans += after - before
+		return measured, err
 	}
-	r, err := load.drive()
-	if err != nil {
-		return none, err
-	}
-	if r.failed*100 > r.ok {
-		return none, fmt.Errorf("%d as wanted, %d not: %s", r.ok, r.failed, r.refusal)
-	}
-	answered := float64(r.answered())
-	return sample{
-		cpu:   float64(own[1]-own[0]) / 1e3 / answered,
-		store: float64(store[1].cpu-store[0].cpu) / 1e3 / answered,
-		wal:   float64(store[1].wal-store[0].wal) / answered,
-		rate:  r.perSecond(), p50: r.latency.quantile(.5), p99: r.latency.quantile(.99), max: r.latency.max,
-	}, nil
 }

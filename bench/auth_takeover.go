@@ -3,18 +3,19 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"crypto/aes"
 	"crypto/cipher"
 	"crypto/hkdf"
 	"crypto/rand"
 	"crypto/sha256"
+	_ "embed"
 	"encoding/base64"
 	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"time"
 
@@ -24,6 +25,9 @@ import (
 
 // takeoverSchema makes the replaced service's tables.
 const takeoverSchema = "auth/internal/former/formertest/newest.sql"
+
+//go:embed takeover.sql
+var takeoverRows string
 
 // takeoverCase is one takeover: rows there, and what the first and the last run may take.
 type takeoverCase struct {
@@ -86,15 +90,13 @@ func (s *suite) takeover(ctx context.Context, db *database, c takeoverCase) (flo
 	if err != nil {
 		return 0, err
 	}
+	change := func(table, to string) string {
+		return fmt.Sprintf("update auth.%[1]s set %[2]s where id in (select id from auth.%[1]s limit %[3]d)", table, to,
+			c.users/100)
+	}
 	if err := execSQL(ctx, url, "set statement_timeout = '10min'",
-		fmt.Sprintf("update auth.users set raw_user_meta_data = '{\"changed\": true}' where id in (select id from "+
-			"auth.users limit %d)", c.users/100),
-		fmt.Sprintf("update auth.sessions set refreshed_at = now() where id in (select id from auth.sessions limit %d)",
-			c.users/100),
-		fmt.Sprintf(
-			"update auth.identities set updated_at = now() where id in (select id from auth.identities limit %d)",
-			c.users/100),
-	); err != nil {
+		change("users", `raw_user_meta_data = '{"changed": true}'`), change("sessions", "refreshed_at = now()"),
+		change("identities", "updated_at = now()")); err != nil {
 		return 0, err
 	}
 	last, lastPeak, err := run("takeover")
@@ -111,7 +113,7 @@ func (s *suite) takeover(ctx context.Context, db *database, c takeoverCase) (flo
 func (s *suite) timed(ctx context.Context, db *database, url, name string, args ...string) (
 	took time.Duration, peak float64, err error,
 ) {
-	before, err := db.meter(ctx)
+	before, err := db.read(ctx)
 	if err != nil {
 		return 0, 0, err
 	}
@@ -119,47 +121,39 @@ func (s *suite) timed(ctx context.Context, db *database, url, name string, args 
 	if err != nil {
 		return 0, 0, err
 	}
-	cmd := exec.CommandContext(ctx, program, args...)
-	cmd.Dir = s.testbed.dir
+	cmd := exec.Command(program, args...)
 	cmd.Env = []string{"DATABASE_URL=" + url, "AUTH_DB_DRIVER=postgres", "AUTH_SITE_URL=http://localhost:3000",
 		"AUTH_API_EXTERNAL_URL=http://localhost:9999", "AUTH_JWT_SECRET=0123456789abcdef0123456789abcdef",
 		"AUTH_DEV_MAILBOX=true", "AUTH_SECURITY_DB_ENCRYPTION_DECRYPTION_KEYS=" + takeoverKeyName + ":" +
 			base64.RawURLEncoding.EncodeToString(takeoverKey)}
-	began := time.Now()
-	var out bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &out
-	if err := cmd.Start(); err != nil {
+	began, t := time.Now(), &target{name: name + " " + strings.Join(args, " ")}
+	if err := s.testbed.begin(t, cmd); err != nil {
 		return 0, 0, err
 	}
 	// Its resource usage would hold the memory of this program, which it had before it became the other one.
-	ended, watched := make(chan struct{}), make(chan struct{})
-	go func() {
-		defer close(watched)
-		for {
-			if n, err := peakRSS(cmd.Process.Pid); err == nil {
-				peak = max(peak, float64(n)/mib)
-			}
-			select {
-			case <-ended:
-				return
-			case <-time.After(20 * time.Millisecond):
-			}
+	for ended := false; !ended; {
+		if n, err := peakRSS(t.process.PID()); err == nil {
+			peak = max(peak, float64(n)/mib)
 		}
-	}()
-	err = cmd.Wait()
-	close(ended)
-	<-watched
-	if err != nil {
-		return 0, 0, fmt.Errorf("auth %s: %w\n%s", strings.Join(args, " "), err, out.Bytes())
+		select {
+		case <-t.process.Ended():
+			ended = true
+		case <-ctx.Done():
+			return 0, 0, ctx.Err()
+		case <-time.After(20 * time.Millisecond):
+		}
 	}
 	took = time.Since(began)
-	after, err := db.meter(ctx)
+	if err := s.testbed.stop(t); err != nil {
+		return 0, 0, err
+	}
+	after, err := db.read(ctx)
 	if err != nil {
 		return 0, 0, err
 	}
 	cpu := cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 	s.report.linef("%s: auth %s took %v, %v of CPU and %v of PostgreSQL's", name, strings.Join(args, " "),
-		took.Round(time.Millisecond), cpu.Round(time.Millisecond), (after.cpu - before.cpu).Round(time.Millisecond))
+		took.Round(time.Millisecond), cpu.Round(time.Millisecond), (after.store - before.store).Round(time.Millisecond))
 	return took, peak, nil
 }
 
@@ -203,33 +197,10 @@ func fillTakeover(ctx context.Context, url string, c takeoverCase) error {
 		return err
 	}
 	defer conn.Close(ctx)
-	for _, sql := range append([]string{string(schema), "set synchronous_commit = off",
-		"set session_replication_role = replica"},
-		fmt.Sprintf(`insert into auth.users (id, instance_id, aud, role, email, encrypted_password, email_confirmed_at, last_sign_in_at,
-				raw_app_meta_data, raw_user_meta_data, created_at, updated_at)
-			select gen_random_uuid(), '00000000-0000-0000-0000-000000000000', 'authenticated', 'authenticated', 'user-' || n || '@bench.example', '%s',
-				now(), now(), '{"provider": "email", "providers": ["email"]}', jsonb_build_object('email', 'user-' || n || '@bench.example', 'email_verified', true),
-				now() - n * interval '1 s', now()
-			from generate_series(1, %d) n`, hash, c.users),
-		`insert into auth.identities (id, provider_id, user_id, identity_data, provider, last_sign_in_at, created_at, updated_at)
-			select gen_random_uuid(), id, id, jsonb_build_object('sub', id, 'email', email, 'email_verified', true), 'email', now(), now(), now() from auth.users`,
-		`insert into auth.sessions (id, user_id, created_at, updated_at, refreshed_at, aal, user_agent, ip, refresh_token_hmac_key, refresh_token_counter)
-			select gen_random_uuid(), id, now(), now(), now(), 'aal1', 'Mozilla/5.0 (X11; Linux x86_64) AppleWebKit/537.36', '192.0.2.7',
-				case when n % 2 = 0 then translate(rtrim(encode(sha256(id::text::bytea), 'base64'), '='), '+/', '-_') end, case when n % 2 = 0 then n % 300 end
-			from (select id, row_number() over () n from auth.users) u`,
-		`insert into auth.mfa_amr_claims (id, session_id, created_at, updated_at, authentication_method)
-			select gen_random_uuid(), id, now(), now(), 'password' from auth.sessions`,
-		fmt.Sprintf(`insert into auth.refresh_tokens (token, user_id, revoked, created_at, updated_at, session_id)
-			select substr(md5(id::text || n), 1, 20) || n || 'x', user_id, true, now(), now(), id from auth.sessions, generate_series(1, %d) n`, c.revoked),
-		`insert into auth.refresh_tokens (token, user_id, revoked, created_at, updated_at, session_id)
-			select substr(md5(id::text || 'live'), 1, 12), user_id, false, now(), now(), id from auth.sessions where refresh_token_hmac_key is null
-			on conflict do nothing`,
-		`insert into auth.mfa_factors (id, user_id, friendly_name, factor_type, status, created_at, updated_at, secret)
-			select gen_random_uuid(), id, 'app', 'totp', 'verified', now(), now(), 'JBSWY3DPEHPK3PXPJBSWY3DPEHPK3PXP'
-			from (select id, row_number() over () n from auth.users) u where n % 10 = 0`) {
-		if _, err := conn.Exec(ctx, sql, pgx.QueryExecModeSimpleProtocol); err != nil {
-			return err
-		}
+	rows := strings.NewReplacer("{hash}", string(hash), "{users}", strconv.Itoa(c.users), "{revoked}",
+		strconv.Itoa(c.revoked)).Replace(takeoverRows)
+	if _, err := conn.Exec(ctx, string(schema)+rows, pgx.QueryExecModeSimpleProtocol); err != nil {
+		return err
 	}
 	if c.encrypted {
 		for table, column := range map[string]string{"users": "encrypted_password", "mfa_factors": "secret",
@@ -250,30 +221,17 @@ func encryptAll(ctx context.Context, conn *pgx.Conn, table, column string) error
 	if err != nil {
 		return err
 	}
-	var list [][]any
+	var ids, contents []string
 	var id, plain string
 	if _, err := pgx.ForEachRow(rows, []any{&id, &plain}, func() error {
-		list = append(list, []any{id, encryptColumn(plain, id)})
+		ids, contents = append(ids, id), append(contents, encryptColumn(plain, id))
 		return nil
 	}); err != nil {
 		return err
 	}
-	if _, err := conn.Exec(ctx, "create temporary table sealed (id text, content text)"); err != nil {
-		return err
-	}
-	if _, err := conn.CopyFrom(
-		ctx, pgx.Identifier{"sealed"}, []string{"id", "content"}, pgx.CopyFromRows(list)); err != nil {
-		return err
-	}
-	for _, sql := range []string{
-		fmt.Sprintf("update auth.%s t set %s = s.content from sealed s where t.id = s.id::uuid", table, column),
-		"drop table sealed",
-	} {
-		if _, err := conn.Exec(ctx, sql); err != nil {
-			return err
-		}
-	}
-	return nil
+	_, err = conn.Exec(ctx, fmt.Sprintf("update auth.%s t set %s = s.content from unnest($1::uuid[], $2::text[]) "+
+		"s (id, content) where t.id = s.id", table, column), ids, contents)
+	return err
 }
 
 // takeoverNames are what -only may name.

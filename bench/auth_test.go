@@ -47,7 +47,7 @@ func TestDatabase(t *testing.T) {
 	if err := d.checkpoint(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	before, err := d.meter(t.Context())
+	before, err := d.read(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -61,12 +61,12 @@ func TestDatabase(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	after, err := d.meter(t.Context())
+	after, err := d.read(t.Context())
 	if err != nil {
 		t.Fatal(err)
 	}
 	// An update is a hundred bytes and more, the first on a page some thousands.
-	if cpu, wal := after.cpu-before.cpu, after.wal-before.wal; cpu <= 0 || wal < 300*100 || wal > 300*10_000 {
+	if cpu, wal := after.store-before.store, after.wal-before.wal; cpu <= 0 || wal < 300*100 || wal > 300*10_000 {
 		t.Errorf("300 updates took %v of CPU and %d bytes of WAL", cpu, wal)
 	}
 
@@ -193,7 +193,7 @@ func TestOnly(t *testing.T) {
 	f := func(only, want string) {
 		t.Helper()
 		s := &suite{only: only}
-		a := &authSuite{wanted: func(scenario string) bool { return s.wanted("auth", scenario) }}
+		a := &authSuite{suite: *s}
 		got := ""
 		if s.wantsAny("ratelimit", slices.Collect(maps.Keys(scenarios))) {
 			got += "ratelimit"
@@ -206,8 +206,8 @@ func TestOnly(t *testing.T) {
 		if s.wantsAny("auth", authScenarios) {
 			got += " auth"
 		}
-		for _, l := range []authLine{bareLine, selectLine, updateLine, {"signup", "HS256"}, {"logout", "HS256"}} {
-			if a.asked(l) {
+		for _, l := range []line{bareLine, selectLine, updateLine, hs("signup"), hs("logout")} {
+			if a.asks(l) {
 				got += " " + l.scenario
 			}
 		}

@@ -71,49 +71,44 @@ func getting(path string) httpTraffic {
 	request := appendRequest(nil, "GET", path, "", nil)
 	return httpTraffic{
 		next:  func(b []byte, _ int) ([]byte, bool) { return append(b, request...), true },
-		judge: func(_, status int, _ []byte) bool { return status == 200 },
+		judge: answered(200),
 	}
+}
+
+// byAccounts makes requests of one account after the other, over so many connections; once makes each account's one.
+func byAccounts(conns int, accounts []account, once bool, request func(b []byte, conn int, a *account) []byte,
+	judge func(conn, status int, body []byte) bool) httpTraffic {
+	w := newWalk(len(accounts))
+	return httpTraffic{judge: judge, next: func(b []byte, conn int) ([]byte, bool) {
+		i, ok := w.next(conn, conns, once)
+		if !ok {
+			return nil, false
+		}
+		return request(b, conn, &accounts[i]), true
+	}}
 }
 
 // asUser asks for GET /user as one account after the other.
 func asUser(accounts []account) httpTraffic {
-	w, mail := newWalk(len(accounts)), []byte(`"email":"`)
-	return httpTraffic{
-		next: func(b []byte, conn int) ([]byte, bool) {
-			i, ok := w.next(conn, authConns, false)
-			if !ok {
-				return nil, false
-			}
-			return appendRequest(b, "GET", "/user", accounts[i].access, nil), true
-		},
-		judge: func(_, status int, body []byte) bool { return status == 200 && bytes.Contains(body, mail) },
-	}
+	mail := []byte(`"email":"`)
+	return byAccounts(authConns, accounts, false, func(b []byte, _ int, a *account) []byte {
+		return appendRequest(b, "GET", "/user", a.access, nil)
+	}, func(_, status int, body []byte) bool { return status == 200 && bytes.Contains(body, mail) })
 }
 
 // refreshing gives each account's refresh token for a new one, which it keeps.
 func refreshing(accounts []account) httpTraffic {
-	w := newWalk(len(accounts))
-	current := make([]int, authConns)
+	current := make([]*account, authConns)
 	var body []byte
-	return httpTraffic{
-		next: func(b []byte, conn int) ([]byte, bool) {
-			i, ok := w.next(conn, authConns, false)
-			if !ok {
-				return nil, false
-			}
-			current[conn] = i
-			body = append(append(append(body[:0], `{"refresh_token":"`...), accounts[i].refresh...), `"}`...)
-			return appendRequest(b, "POST", "/token?grant_type=refresh_token", "", body), true
-		},
-		judge: func(conn, status int, answer []byte) bool {
-			if status != 200 {
-				return false
-			}
-			a := &accounts[current[conn]]
-			before := a.refresh
-			return a.take(answer) && a.refresh != before
-		},
-	}
+	return byAccounts(authConns, accounts, false, func(b []byte, conn int, a *account) []byte {
+		current[conn] = a
+		body = append(append(append(body[:0], `{"refresh_token":"`...), a.refresh...), `"}`...)
+		return appendRequest(b, "POST", "/token?grant_type=refresh_token", "", body)
+	}, func(conn, status int, answer []byte) bool {
+		a := current[conn]
+		before := a.refresh
+		return status == 200 && a.take(answer) && a.refresh != before
+	})
 }
 
 // take keeps the tokens of an answer.
@@ -134,19 +129,15 @@ func field(answer []byte, name string) string {
 
 // signingIn signs accounts in with their passwords, over so many connections.
 func signingIn(conns int, accounts []account) httpTraffic {
-	w := newWalk(len(accounts))
-	return httpTraffic{
-		next: func(b []byte, conn int) ([]byte, bool) {
-			i, ok := w.next(conn, conns, false)
-			if !ok {
-				return nil, false
-			}
-			body := fmt.Appendf(nil, `{"email":%q,"password":%q,"gotrue_meta_security":{}}`, accounts[i].email,
-				benchPassword)
-			return appendRequest(b, "POST", "/token?grant_type=password", "", body), true
-		},
-		judge: func(_, status int, _ []byte) bool { return status == 200 },
-	}
+	return byAccounts(conns, accounts, false, func(b []byte, _ int, a *account) []byte {
+		body := fmt.Appendf(nil, `{"email":%q,"password":%q,"gotrue_meta_security":{}}`, a.email, benchPassword)
+		return appendRequest(b, "POST", "/token?grant_type=password", "", body)
+	}, answered(200))
+}
+
+// answered judges by the status alone.
+func answered(want int) func(conn, status int, body []byte) bool {
+	return func(_, status int, _ []byte) bool { return status == want }
 }
 
 // signingUp makes new accounts, which kept gets; their addresses begin with prefix.
@@ -174,17 +165,9 @@ func signingUp(prefix string, kept *[]account) httpTraffic {
 
 // signingOut ends each account's session, once.
 func signingOut(conns int, accounts []account) httpTraffic {
-	w := newWalk(len(accounts))
-	return httpTraffic{
-		next: func(b []byte, conn int) ([]byte, bool) {
-			i, ok := w.next(conn, conns, true)
-			if !ok {
-				return nil, false
-			}
-			return appendRequest(b, "POST", "/logout", accounts[i].access, nil), true
-		},
-		judge: func(_, status int, _ []byte) bool { return status == 204 },
-	}
+	return byAccounts(conns, accounts, true, func(b []byte, _ int, a *account) []byte {
+		return appendRequest(b, "POST", "/logout", a.access, nil)
+	}, answered(204))
 }
 
 // signUpAccounts signs up n accounts in no particular order, so that neighbours in the table are not read one after the
@@ -192,11 +175,7 @@ func signingOut(conns int, accounts []account) httpTraffic {
 func signUpAccounts(t *target, prefix string, n int) ([]account, error) {
 	var accounts []account
 	l := load{addr: t.addr, traffic: signingUp(prefix, &accounts), conns: authConns, run: 5 * time.Minute, calls: n}
-	r, err := l.drive()
-	if err == nil && r.failed > 0 {
-		err = fmt.Errorf("%d sign-ups failed: %s", r.failed, r.refusal)
-	}
-	if err != nil {
+	if _, err := l.driveClean(); err != nil {
 		return nil, fmt.Errorf("%s: sign up %d accounts: %w", t.name, n, err)
 	}
 	rand.Shuffle(len(accounts), func(i, j int) { accounts[i], accounts[j] = accounts[j], accounts[i] })

@@ -19,7 +19,6 @@ import (
 // ReadyForQuery.
 type tripCounter struct {
 	dir      string
-	upstream string
 	listener net.Listener
 	trips    atomic.Int64
 }
@@ -34,8 +33,8 @@ func countTripsTo(upstream string) (*tripCounter, error) {
 	if err != nil {
 		return nil, errors.Join(err, os.RemoveAll(dir))
 	}
-	c := &tripCounter{dir: dir, upstream: upstream, listener: listener}
-	go c.accept()
+	c := &tripCounter{dir: dir, listener: listener}
+	go relay(listener, "unix", upstream, c.count)
 	return c, nil
 }
 
@@ -49,27 +48,7 @@ func (c *tripCounter) close() error {
 	return errors.Join(c.listener.Close(), os.RemoveAll(c.dir))
 }
 
-func (c *tripCounter) accept() {
-	for {
-		client, err := c.listener.Accept()
-		if err != nil {
-			return
-		}
-		go c.pass(client)
-	}
-}
-
-func (c *tripCounter) pass(client net.Conn) {
-	defer client.Close()
-	server, err := net.Dial("unix", c.upstream)
-	if err != nil {
-		return
-	}
-	defer server.Close()
-	go func() {
-		io.Copy(server, client)
-		server.Close()
-	}()
+func (c *tripCounter) count(client io.Writer, server io.Reader) {
 	buf := make([]byte, 32<<10)
 	var m messages
 	for {
@@ -109,57 +88,41 @@ func (m *messages) ready(b []byte) (n int) {
 }
 
 // countTrips asks a daemon of its own, on the accounts of its edition's HS256, for each scenario over one connection,
-// after a warm-up in which statements are prepared. What the daemon does in the background counts too:
-// hence not always whole numbers.
-func (s *authSuite) countTrips(ctx context.Context, e edition) (map[string]float64, error) {
+// after a warm-up in which statements are prepared, and adds the round trips to the samples. What the daemon does in the
+// background counts too: hence not always whole numbers.
+func (s *authSuite) countTrips(ctx context.Context, e edition) error {
 	counter, err := countTripsTo(s.db.server.Addr())
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer counter.close()
-	t, err := s.testbed.authOf(e.auth, "counted"+e.suffix, counter.url("HS256"+e.suffix), cheapHash("HS256")...)
+	name := "HS256" + e.suffix
+	t, err := s.testbed.auth(e.auth, "counted"+e.suffix, counter.url(name), cheapHash("HS256")...)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if err := s.testbed.awaitHTTP(ctx, t, "/health", ""); err != nil {
-		return nil, err
+		return err
 	}
-	crowd, counts := s.crowd["HS256"+e.suffix], map[string]float64{}
-	var newcomers []account
-	up := signingUp("counted", &newcomers)
-	for _, scenario := range []struct {
-		name    string
-		traffic func() httpTraffic
-	}{
-		{"user", func() httpTraffic { return asUser(crowd) }},
-		{"refresh", func() httpTraffic { return refreshing(crowd) }},
-		{"password", func() httpTraffic { return signingIn(authConns, crowd) }},
-		{"signup", func() httpTraffic { return up }},
-		{"logout", func() httpTraffic { return signingOut(1, newcomers) }},
-	} {
-		if !s.wanted(scenario.name) && (scenario.name != "signup" || !s.wanted("logout")) {
+	s.targets[t.name], s.crowd[t.name] = t, s.crowd[name]
+	for _, scenario := range []string{"user", "refresh", "password", "signup", "logout"} {
+		if !s.asks(line{scenario: scenario}) {
 			continue
 		}
-		var before int64
-		var trips []int64
-		l := load{addr: t.addr, traffic: scenario.traffic(), conns: 1, run: time.Minute, warmCalls: 100, calls: 300}
-		if scenario.name == "logout" {
-			l.calls = 200 // of the 400 who signed up, each once
+		l := s.load(line{scenario: scenario, target: t.name}, s.rounds)
+		l.conns, l.warm, l.warmCalls, l.calls, l.run = 1, 0, 100, 300, time.Minute
+		if scenario == "logout" {
+			l.traffic, l.calls = signingOut(1, *s.toSignOut[t.name]), 200 // of the 400 who signed up, each once
 		}
-		l.mark = func() error {
-			now := counter.trips.Load()
-			trips = append(trips, now-before)
-			before = now
-			return nil
-		}
-		r, err := l.drive()
-		if err == nil && r.failed > 0 {
-			err = errors.New(r.refusal)
-		}
+		counted, err := l.measure(func() (reading, error) { return reading{commands: counter.trips.Load()}, nil })
 		if err != nil {
-			return nil, fmt.Errorf("round trips of %s: %w\n%s", scenario.name, err, s.testbed.logTail(t))
+			return fmt.Errorf("round trips of %s: %w\n%s", scenario, err, s.testbed.logTail(t))
 		}
-		counts[scenario.name] = float64(trips[1]) / float64(r.answered())
+		samples := s.samples[line{scenario: scenario, target: name}]
+		for i := range samples {
+			samples[i].commands = counted.commands
+		}
 	}
-	return counts, s.testbed.stop(t)
+	delete(s.targets, t.name)
+	return s.testbed.stop(t)
 }

@@ -3,15 +3,11 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"context"
-	"debug/buildinfo"
 	"fmt"
-	"io"
 	"os"
 	"os/exec"
-	"strings"
 	"time"
 )
 
@@ -20,25 +16,20 @@ const mib = 1 << 20
 // otherBudgets measures the budgets that aren't about a call: start, memory, reload, the binary.
 func (s *suite) otherBudgets(ctx context.Context) error {
 	fmt.Fprintln(os.Stderr, "start, memory, reload")
-	for _, f := range []func(context.Context) error{s.startTime, s.memory, s.connections, s.allocations, s.reload,
-		s.binary} {
+	for _, f := range []func(context.Context) error{s.startTime, s.memory, s.connections, s.allocations, s.reload} {
 		if err := f(ctx); err != nil {
 			return err
 		}
 	}
-	s.report.printBudgets("other budgets")
-	return nil
+	return s.report.printBinary(s.testbed.daemon, "other budgets", 25, 41)
 }
 
 // fresh starts a daemon on its in-process store, hands it to use after its first decision, and ends it.
 func (s *suite) fresh(ctx context.Context, name string, rules []byte, use func(t *target, took time.Duration) error,
 	settings ...string) error {
 	began := time.Now()
-	t, err := s.testbed.ratelimit(name, rules, nil, settings...)
+	t, err := s.testbed.ratelimit(ctx, s.testbed.daemon, "", daemon{name, rules, nil, settings})
 	if err != nil {
-		return err
-	}
-	if err := s.testbed.await(ctx, t); err != nil {
 		return err
 	}
 	if err := use(t, time.Since(began)); err != nil {
@@ -66,63 +57,97 @@ func (s *suite) startTime(ctx context.Context) error {
 // memory is the daemon's RSS in several situations, each in a process of its own.
 func (s *suite) memory(ctx context.Context) error {
 	single := load{traffic: grpcTraffic{scenario: scenarios["single"], streams: 64}, conns: 4, run: 2 * s.time}
-	rss := func(name string, limit float64, rules []byte, l load, settings ...string) error {
-		return s.fresh(ctx, strings.ReplaceAll(name, " ", "-"), rules, func(t *target, _ time.Duration) error {
-			time.Sleep(500 * time.Millisecond) // what start-up left behind is collected
-			if l.run > 0 {
-				if _, err := measure(t, l, scenarios["single"]); err != nil {
-					return err
-				}
-			}
-			u, err := readUsage(t.process.PID())
-			if err != nil {
-				return err
-			}
-			peak, err := peakRSS(t.process.PID())
-			s.report.atMost(limit, " MiB", "RSS, "+name, []float64{float64(u.rss) / mib},
-				fmt.Sprintf("peak %.1f", float64(peak)/mib))
-			return err
-		}, settings...)
-	}
-	onRedis := []string{"BACKEND_TYPE=kvstore", "KVSTORE_URL=" + s.redis.Addr()}
+	fill := scenarios["fill"]
+	keys := load{traffic: grpcTraffic{scenario: fill, streams: 64}, conns: 4, calls: fill.keys, run: time.Minute}
+	rules := ruleText(0, 1)
 	for _, r := range []struct {
 		name     string
 		limit    float64
+		rules    []byte
 		load     load
 		settings []string
 	}{
-		{"idle", 20, load{}, nil},
-		{"full load", 48, single, nil},
-		{"full load, Redis", 48, single, onRedis},
-		{"idle" + libraryServer, 25, load{}, []string{"GRPC_SERVER=grpc-go"}},
-		{"full load" + libraryServer, 96, single, []string{"GRPC_SERVER=grpc-go"}},
+		{"idle", 20, rules, load{}, nil},
+		{"full load", 48, rules, single, nil},
+		{"full load, Redis", 48, rules, single, []string{"BACKEND_TYPE=kvstore", "KVSTORE_URL=" + s.redis.Addr()}},
+		{"100k rules", 150, ruleText(100_000, 1), single, nil},
+		{"1M live keys", 200, rules, keys, []string{"MEMORY_MAX_KEYS=2000000"}},
 	} {
-		if err := rss(r.name, r.limit, ruleText(0, 1), r.load, r.settings...); err != nil {
+		if err := s.fresh(ctx, r.name, r.rules, func(t *target, _ time.Duration) error {
+			time.Sleep(500 * time.Millisecond) // what start-up left behind is collected
+			if r.load.addr = t.addr; r.load.run > 0 {
+				if _, err := r.load.measure(t.read); err != nil {
+					return err
+				}
+			}
+			return s.reportRSS(t, r.limit, "RSS, "+r.name, "")
+		}, r.settings...); err != nil {
 			return err
 		}
 	}
-	if err := rss("100k rules", 150, ruleText(100_000, 1), single); err != nil {
-		return err
-	}
-	keys := single
-	keys.traffic, keys.calls, keys.run = grpcTraffic{scenario: scenarios["fill"], streams: 64}, scenarios["fill"].keys,
-		time.Minute
-	return rss("1M live keys", 200, ruleText(0, 1), keys, "MEMORY_MAX_KEYS=2000000")
+	return nil
 }
 
-// binary measures the program file.
-func (s *suite) binary(context.Context) error {
-	file, err := os.Stat(s.testbed.daemon)
+// reportRSS compares the memory that a target holds now with a budget.
+func (s *suite) reportRSS(t *target, limit float64, what, note string) error {
+	u, err := readUsage(t.process.PID())
 	if err != nil {
 		return err
 	}
-	info, err := buildinfo.ReadFile(s.testbed.daemon)
-	if err != nil {
-		return err
+	peak, err := peakRSS(t.process.PID())
+	s.report.atMost(limit, " MiB", what, []float64{float64(u.rss) / mib},
+		fmt.Sprintf("peak %.1f%s", float64(peak)/mib, note))
+	return err
+}
+
+// compare compares the whole-daemon measurements with their budgets.
+func (s *suite) compare() {
+	s.report.linef("redis-benchmark -P 64 INCRBY: %v µs of Redis' CPU a command", spreadOf(s.incrby))
+	s.judge(serverBudgets())
+	s.report.atMost(2, " ×", "single, redis: Redis' CPU ÷ that of redis-benchmark",
+		ratios(s.of(line{scenario: "single", target: "redis"}, storeOf), s.incrby))
+	at := line{scenario: neighbours, target: "memory", open: true, rate: slowRate}
+	twin := at
+	twin.target = library
+	s.report.atMost(2, " ×", "64 descriptors with patterns on the connection: p99 of small calls ÷ that of grpc-go",
+		ratios(s.of(at, p99Of), s.of(twin, p99Of)))
+	s.report.printBudgets("ratios, round by round")
+	s.compareLimits()
+	s.report.printBudgets("kinds of limits, round by round")
+}
+
+// serverBudgets are those of the daemon's own gRPC server, and one of grpc-go's.
+func serverBudgets() (all []ratioBudget) {
+	add := func(limit float64, name string, figure func(sample) float64, lines ...line) {
+		for _, l := range lines {
+			all = append(all, ratioBudget{line: l, name: name, figure: figure, limit: limit, least: name == "calls/s"})
+		}
 	}
-	s.report.atMost(25, " MB", "binary", []float64{float64(file.Size()) / 1e6})
-	s.report.atMost(41, "", "modules linked", []float64{float64(len(info.Deps))})
-	return nil
+	cpu := func(limit float64, lines ...line) { add(limit, "CPU", cpuOf, lines...) }
+	byClient := line{scenario: "single", target: "memory", via: viaGRPCGo}
+	cpu(.14, closed("single", "memory")...)
+	add(5, "calls/s", rateOf, closed("single", "memory")...)
+	cpu(.25, closed("single", "redis")...)
+	add(1.7, "calls/s", rateOf, closed("single", "redis")...)
+	cpu(1.3, closed("single", library)...)
+	cpu(.33, closed("multi", "memory")...)
+	cpu(.55, closed("multi", "redis")...)
+	cpu(.07, closed("unmatched", "memory", "redis")...)
+	cpu(.07, closed("overlimit", "memory+cache", "redis+cache")...)
+	for _, at := range []struct{ rate, memory, redis, redisP99 float64 }{{slowRate, .45, 1.1, 1.5},
+		{0, .45, 1, 1.25}, {fastRate, .6, .9, 1}} {
+		cpu(at.memory, open(at.rate, "memory")...)
+		add(1, "p99", p99Of, open(at.rate, "memory")...)
+		cpu(at.redis, open(at.rate, "redis")...)
+		add(at.redisP99, "p99", p99Of, open(at.rate, "redis")...)
+	}
+	cpu(.35, byClient)
+	add(1.7, "calls/s", rateOf, byClient)
+	byClient.open = true
+	cpu(.70, byClient)
+	cpu(.30, line{scenario: "single", target: "memory", via: viaEnvoy})
+	cpu(.55, line{scenario: "single", target: "redis", via: viaEnvoy})
+	return all
 }
 
 // peakRSS is the most memory a process ever held, bytes.
@@ -149,28 +174,9 @@ func (s *suite) goBenchmarks(ctx context.Context) error {
 		}
 	}
 	cmd := exec.CommandContext(ctx, "go", args...)
-	var failed bytes.Buffer
-	cmd.Stderr = &failed
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return err
-	}
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	s.report.linef("")
-	var last bytes.Buffer
-	for lines := bufio.NewScanner(io.TeeReader(out, &last)); lines.Scan(); {
-		name, figures, ok := strings.Cut(lines.Text(), "\t")
-		switch {
-		case ok && strings.HasPrefix(name, "Benchmark"):
-			s.report.linef("  %-50s %s", strings.TrimSpace(name), figures)
-		case strings.HasPrefix(name, "pkg: "):
-			s.report.linef("%s", name)
-		}
-	}
-	if err := cmd.Wait(); err != nil {
-		return fmt.Errorf("go benchmarks: %w\n%s%s", err, last.Bytes(), failed.Bytes())
+	cmd.Stdout, cmd.Stderr = s.report.out, os.Stderr
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("go benchmarks: %w", err)
 	}
 	return nil
 }

@@ -98,116 +98,38 @@ func (l *testbed) rotated(round int) []edition {
 	return append(all[first:len(all):len(all)], all[:first]...)
 }
 
-// withEditions adds, next to a line, the same line for the earlier programs; yardsticks have none.
-func (s *suite) withEditions(g group, round int) (all group) {
-	for _, l := range g {
-		for _, e := range s.testbed.rotated(round) {
-			if e.suffix == "" || !isYardstick(l.target) {
-				twin := l
-				twin.target += e.suffix
-				all = append(all, twin)
-			}
+// withEditions adds, next to a line, the same line for the earlier programs. Yardsticks have no processes of that name.
+func (l *testbed) withEditions(g group, round int) (all group) {
+	for _, of := range g {
+		for _, e := range l.rotated(round) {
+			twin := of
+			twin.target += e.suffix
+			all = append(all, twin)
 		}
 	}
 	return all
 }
 
-func isYardstick(target string) bool { return target == "plain" || target == "tuned" }
-
-// compareEditions prints the rate limit daemon next to its earlier program.
-func (s *suite) compareEditions() {
-	if s.testbed.against == "" {
-		return
-	}
+// compareEditions prints a daemon next to its earlier program.
+func (s *suite) compareEditions(daemon string) {
 	var all []comparison
-	for _, g := range groups() {
-		for _, l := range g {
-			add := func(name string, figure func(sample) float64) {
-				of := func(suffix string) []float64 {
-					twin := l
-					twin.target += suffix
-					return of(s.samples[twin], figure)
-				}
-				all = append(all, comparison{l.row(), name, of(""), of(beforeSuffix), of(againSuffix)})
-			}
-			add("CPU µs", cpuOf)
-			if t := s.target(l); t != nil && len(t.stores) > 0 {
-				add("store µs", storeOf)
-				add("commands", commandsOf)
-			}
-			if l.open {
-				add("p50 µs", p50Of)
-				add("p99 µs", p99Of)
-			} else {
-				add("µs/call by rate", inverse(rateOf))
+	for _, l := range s.lines {
+		before, again := l, l
+		before.target, again.target = l.target+beforeSuffix, l.target+againSuffix
+		for _, f := range []struct {
+			name     string
+			figure   func(sample) float64
+			compared bool
+		}{
+			{"CPU µs", cpuOf, true}, {"store µs", storeOf, true}, {"commands", commandsOf, true},
+			{"WAL bytes", walOf, true}, {"p50 µs", p50Of, l.open}, {"p99 µs", p99Of, l.open},
+			{"µs by rate", inverse(rateOf), !l.open},
+		} {
+			if f.compared {
+				all = append(all, comparison{l.row(), f.name, s.of(l, f.figure), s.of(before, f.figure),
+					s.of(again, f.figure)})
 			}
 		}
 	}
-	s.report.comparisonTable("ratelimit, against "+s.testbed.against, all)
-}
-
-// row is a line's name, unlike that of every other.
-func (l line) row() string { return l.scenario + l.loop() + ", " + l.target }
-
-// loop says how a line's calls come, where they are not those of our own client in a closed loop.
-func (l line) loop() (how string) {
-	if l.open {
-		how = ", open loop"
-	}
-	if l.rate > 0 {
-		how += fmt.Sprintf(" at %.0f/s", l.rate)
-	}
-	switch l.via {
-	case viaGRPCGo:
-		how += ", grpc-go's client"
-	case viaEnvoy:
-		how += ", behind Envoy"
-	case viaTap:
-		how += ", one listener to /tap"
-	case viaTop:
-		how += ", /recent and /top on"
-	}
-	return how
-}
-
-// withEditions does the same for auth.
-func (s *authSuite) withEditions(g []authLine, round int) (all []authLine) {
-	for _, l := range g {
-		for _, e := range s.testbed.rotated(round) {
-			if e.suffix == "" || s.crowd[l.target] != nil { // a yardstick has no accounts
-				all = append(all, authLine{l.scenario, l.target + e.suffix})
-			}
-		}
-	}
-	return all
-}
-
-// compareEditions prints the auth daemon next to its earlier program.
-func (s *authSuite) compareEditions() {
-	if s.testbed.against == "" {
-		return
-	}
-	var all []comparison
-	for _, g := range authGroups() {
-		for _, l := range g {
-			add := func(name string, figure func(sample) float64) {
-				of := func(suffix string) []float64 {
-					return of(s.samples[authLine{l.scenario, l.target + suffix}], figure)
-				}
-				all = append(all, comparison{l.scenario + ", " + l.target, name, of(""), of(beforeSuffix),
-					of(againSuffix)})
-			}
-			add("server µs", cpuOf)
-			if spreadOf(of(s.samples[l], storeOf)).median > 5 { // below: its background processes
-				add("PostgreSQL µs", storeOf)
-				add("WAL bytes", walOf)
-			}
-			add("µs/request by rate", inverse(rateOf))
-			if now, ok := s.trips[""][l.scenario]; ok && l.target == "HS256" {
-				before := []float64{s.trips[beforeSuffix][l.scenario]}
-				all = append(all, comparison{l.scenario, "round trips", []float64{now}, before, before})
-			}
-		}
-	}
-	s.report.comparisonTable("auth, against "+s.testbed.against, all)
+	s.report.comparisonTable(daemon+", against "+s.testbed.against, all)
 }

@@ -4,6 +4,8 @@ package main
 
 import (
 	"bytes"
+	"context"
+	"errors"
 	"math"
 	"testing"
 
@@ -48,17 +50,44 @@ func TestInverse(t *testing.T) {
 }
 
 func TestEditions(t *testing.T) {
-	s := &suite{testbed: &testbed{daemon: "bin/ratelimit", against: "old"}}
+	l := &testbed{daemon: "bin/ratelimit", against: "old"}
 	for round, order := range [][]string{{"redis", "redis-before", "redis-again"},
 		{"redis-before", "redis-again", "redis"}, {"redis-again", "redis", "redis-before"}} {
-		got := s.withEditions(group{{scenario: "single", target: "tuned"},
-			{scenario: "single", target: "redis", open: true}}, round)
-		want := group{{scenario: "single", target: "tuned"}}
-		for _, target := range order {
-			want = append(want, line{scenario: "single", target: target, open: true})
-		}
-		if diff := cmp.Diff(want, got, cmp.AllowUnexported(line{})); diff != "" {
+		got := l.withEditions(open(0, "redis"), round)
+		if diff := cmp.Diff(open(0, order...), got, cmp.AllowUnexported(line{})); diff != "" {
 			t.Errorf("round %d: (-want +got)\n%s", round, diff)
 		}
+	}
+}
+
+// TestMeasureLines measures the lines that have a process: of a yardstick there is one for each answer, and none for the
+// earlier programs. A run that was refused keeps its place among the rounds.
+func TestMeasureLines(t *testing.T) {
+	r := newResults()
+	for _, name := range []string{"tuned single", "redis", "redis-before", "redis-again"} {
+		r.targets[name] = &target{name: name}
+	}
+	l := &testbed{daemon: "bin/ratelimit", against: "old"}
+	for round := range 2 {
+		err := r.measureLines(t.Context(), round, l.withEditions(closed("single", "tuned", "redis", "gone"), 0),
+			func(l line) bool { return true }, func(_ context.Context, l line) (sample, error) {
+				if round == 0 && l.target == "redis" {
+					return none, errors.New("refused")
+				}
+				return sample{cpu: 7}, nil
+			})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := closed("single", "tuned", "redis", "redis-before", "redis-again")
+	if diff := cmp.Diff(want, group(r.lines), cmp.AllowUnexported(line{})); diff != "" {
+		t.Errorf("(-want +got)\n%s", diff)
+	}
+	if got := spreadOf(r.of(want[1], cpuOf)); len(r.samples[want[1]]) != 2 || got != (spread{7, 7, 7}) {
+		t.Errorf("one run of two was refused: %d samples, %v", len(r.samples[want[1]]), got)
+	}
+	if len(r.refused) != 1 {
+		t.Errorf("refused: %q", r.refused)
 	}
 }

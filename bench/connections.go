@@ -3,14 +3,12 @@
 package main
 
 import (
-	"bufio"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"time"
+
+	"golang.org/x/sys/unix"
 )
 
 const (
@@ -21,106 +19,63 @@ const (
 // connections is the daemon's RSS with many connections open, each of which has sent a burst of calls.
 func (s *suite) connections(ctx context.Context) error {
 	return s.fresh(ctx, "connections", ruleText(0, 1), func(t *target, _ time.Duration) error {
-		burst, calls := callBurst(t.addr)
-		var held []net.Conn
-		defer func() {
-			for _, c := range held {
-				c.Close()
-			}
-		}()
-		answers := bufio.NewReaderSize(nil, 64<<10)
-		for range heldConnections {
+		calls := 0
+		for held := range heldConnections {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			c, err := net.Dial("tcp4", t.addr)
-			if err != nil {
-				return fmt.Errorf("connection %d: %w", len(held)+1, err)
+			c, err := dial(t.addr, "", true)
+			if err == nil {
+				connection := c.socket // without the client's buffers
+				defer connection.close()
+				calls, err = c.burst()
 			}
-			held = append(held, c)
-			if err := sendBurst(c, answers, burst, calls); err != nil {
-				return fmt.Errorf("connection %d: %w", len(held), err)
+			if err != nil {
+				return fmt.Errorf("connection %d: %w", held+1, err)
 			}
 		}
 		time.Sleep(500 * time.Millisecond) // what the last bursts left behind is given back
-		u, err := readUsage(t.process.PID())
-		if err != nil {
-			return err
-		}
-		peak, err := peakRSS(t.process.PID())
-		s.report.atMost(160, " MiB", fmt.Sprintf("RSS, %d connections after a burst of %d KiB each", heldConnections,
-			burstBytes>>10),
-			[]float64{float64(u.rss) / mib}, fmt.Sprintf("peak %.1f; %d calls each", float64(peak)/mib, calls))
-		return err
+		return s.reportRSS(t, 160, fmt.Sprintf("RSS, %d connections after a burst of %d KiB each", heldConnections,
+			burstBytes>>10), fmt.Sprintf("; %d calls each", calls))
 	})
 }
 
-// callBurst is a connection's preface and as many calls as fit, in all burstBytes at the most.
-func callBurst(authority string) (burst []byte, calls int) {
-	headers, later := headerBlocks(authority, "", true)
-	burst = append(burst, preface...)
-	burst = appendFrame(burst, frameSettings, 0, 0, nil)
-	burst = appendFrame(burst, frameWindow, 0, 0, binary.BigEndian.AppendUint32(nil, ourWin))
-	for e := newEncoder(scenarios["single"], 1); ; calls++ {
+// burst sends as many calls at once as fit, with the preface, in burstBytes, and reads until each has been answered OK.
+func (c *client) burst() (calls int, err error) {
+	e := newEncoder(scenarios["single"], 1)
+	for {
 		message := e.next()
-		if len(burst)+9+len(headers)+9+5+len(message) > burstBytes {
-			return burst, calls
+		if len(c.out)+9+len(c.headers)+9+5+len(message) > burstBytes {
+			break
 		}
-		id := uint32(2*calls + 1)
-		burst = appendFrame(burst, frameHeaders, flagEndHeaders, id, headers)
-		headers = later
-		prefixed := binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message)))
-		burst = appendFrame(burst, frameData, flagEndStream, id, append(prefixed, message...))
+		c.begin(message, 0, false)
+		calls++
 	}
-}
-
-// sendBurst sends all calls and reads until each has been answered OK. answers is scratch.
-func sendBurst(c net.Conn, answers *bufio.Reader, burst []byte, calls int) error {
-	c.SetDeadline(time.Now().Add(20 * time.Second))
-	sent := make(chan error, 1)
-	go func() {
-		_, err := c.Write(burst)
-		sent <- err
-	}()
-	answers.Reset(c)
-	err := readAnswers(answers, calls)
-	if err != nil {
-		c.Close() // the writer gives up
-	}
-	return errors.Join(err, <-sent)
-}
-
-// readAnswers reads frames until so many streams have ended, each after a message whose verdict is OK.
-func readAnswers(from *bufio.Reader, calls int) error {
-	var head [9]byte
-	for ended, ok := 0, 0; ended < calls || ok < calls; {
-		if _, err := io.ReadFull(from, head[:]); err != nil {
-			return fmt.Errorf("%d of %d calls answered: %w", ended, calls, err)
+	answered, ok := 0, 0
+	polled := []unix.PollFd{{Fd: int32(c.fd)}}
+	for answered < calls {
+		if err := c.flush(); err != nil {
+			return calls, err
 		}
-		size := int(head[0])<<16 | int(head[1])<<8 | int(head[2])
-		switch kind, flags := head[3], head[4]; kind {
-		case frameReset, frameGoAway:
-			return fmt.Errorf("the server sent a frame of type %d after %d of %d calls", kind, ended, calls)
-		case frameHeaders:
-			if flags&flagEndStream != 0 {
-				ended++
-			}
-		case frameData:
-			// As in client.streamFrame: overall_code comes first.
-			message, err := from.Peek(min(size, 7))
-			if err != nil {
-				return err
-			}
-			if len(message) == 7 && message[5] == 8 && message[6] == byte(okCode) {
-				ok++
-			}
+		polled[0].Events = c.events()
+		ready, err := wait(polled, int64(20*time.Second))
+		if err == nil && !ready {
+			err = errors.New("no answer in time")
 		}
-		if _, err := from.Discard(size); err != nil {
-			return err
+		if err == nil {
+			err = c.receive(func(done *call) {
+				answered++
+				if !done.bad && done.overall == byte(okCode) {
+					ok++
+				}
+			})
 		}
-		if ended == calls && ok < calls {
-			return fmt.Errorf("%d of %d calls were answered OK", ok, calls)
+		if err != nil {
+			return calls, fmt.Errorf("%d of %d calls answered: %w", answered, calls, err)
 		}
 	}
-	return nil
+	if ok < calls {
+		return calls, fmt.Errorf("%d of %d calls were answered OK", ok, calls)
+	}
+	return calls, nil
 }

@@ -4,27 +4,11 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"io"
 	"net"
-	"os"
-	"os/exec"
 	"sync"
 	"time"
 )
-
-// runCommand runs a command to its end, with further variables in its environment.
-func runCommand(ctx context.Context, args []string, env ...string) error {
-	cmd := exec.CommandContext(ctx, args[0], args[1:]...)
-	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-	cmd.Env = append(os.Environ(), env...)
-	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
-	cmd.WaitDelay = grace
-	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("%s: %w", args[0], err)
-	}
-	return nil
-}
 
 // delayed is an address from which answers of addr come with a delay, until ctx ends; addr itself without one.
 func delayed(ctx context.Context, addr string, delay time.Duration) (string, error) {
@@ -36,32 +20,24 @@ func delayed(ctx context.Context, addr string, delay time.Duration) (string, err
 		return "", err
 	}
 	context.AfterFunc(ctx, func() { listener.Close() })
-	go relayDelayed(listener, addr, delay)
+	go relay(listener, "tcp4", addr, func(client io.Writer, server io.Reader) { copyDelayed(client, server, delay) })
 	return listener.Addr().String(), nil
 }
 
-// relayDelayed passes connections on to addr and answers back, each piece of them after a delay, until the
-// listener closes.
-func relayDelayed(listener net.Listener, addr string, delay time.Duration) {
-	for {
-		client, err := listener.Accept()
+// relay passes connections on to an address, and what comes back through answers, until the listener closes.
+func relay(listener net.Listener, network, addr string, answers func(client io.Writer, server io.Reader)) {
+	serveEach(listener, func(client net.Conn) {
+		server, err := net.Dial(network, addr)
 		if err != nil {
 			return
 		}
-		go func() {
-			defer client.Close()
-			server, err := net.Dial("tcp4", addr)
-			if err != nil {
-				return
-			}
-			defer server.Close()
-			var answers sync.WaitGroup
-			answers.Go(func() { copyDelayed(client, server, delay) })
-			io.Copy(server, client)
-			server.(*net.TCPConn).CloseWrite() // its last answers still come
-			answers.Wait()
-		}()
-	}
+		defer server.Close()
+		var answered sync.WaitGroup
+		answered.Go(func() { answers(client, server) })
+		io.Copy(server, client)
+		server.(interface{ CloseWrite() error }).CloseWrite() // its last answers still come
+		answered.Wait()
+	})
 }
 
 // copyDelayed copies what comes, each piece a delay after it came.

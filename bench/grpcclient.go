@@ -4,15 +4,12 @@ package main
 
 import (
 	"context"
-	"errors"
-	"math"
 	"math/rand/v2"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
-	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/proto"
@@ -22,10 +19,10 @@ import (
 // more than the server does: what it shows is how the server fares with calls as they come from such a client.
 type clientTraffic struct{ calls grpcTraffic }
 
-// drive runs a load on goroutines, one for each call in flight; in an open loop as many of them wait for calls
-// that are due.
+// drive runs a load on goroutines, one for each call in flight. In an open loop each of them makes its share of the
+// calls at Poisson distributed times, which together are such times again.
 func (t clientTraffic) drive(l load) (*result, error) {
-	c := &clientLoad{load: l, requests: clientRequests(t.calls.scenario)}
+	c := &clientLoad{load: l, requests: clientRequests(t.calls.scenario), workers: l.conns * t.calls.streams}
 	var stubs []ratelimitv3.RateLimitServiceClient
 	for range l.conns {
 		connection, err := grpc.NewClient(l.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -36,16 +33,9 @@ func (t clientTraffic) drive(l load) (*result, error) {
 		stubs = append(stubs, ratelimitv3.NewRateLimitServiceClient(connection))
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	c.began = time.Now()
-	if l.rate > 0 {
-		c.due = make(chan time.Time, 4096)
-	}
 	var workers sync.WaitGroup
-	for i := range l.conns * t.calls.streams {
+	for i := range c.workers {
 		workers.Go(func() { c.work(ctx, stubs[i%len(stubs)], uint64(i)) })
-	}
-	if l.rate > 0 {
-		workers.Go(func() { c.pace(ctx) })
 	}
 	err := c.measure()
 	cancel()
@@ -59,10 +49,8 @@ func (t clientTraffic) drive(l load) (*result, error) {
 // clientLoad is such a load under way.
 type clientLoad struct {
 	load
-	requests []*ratelimitv3.RateLimitRequest
-	began    time.Time
-	due      chan time.Time // open loop: calls that no goroutine has taken yet
-
+	requests  []*ratelimitv3.RateLimitRequest
+	workers   int
 	measuring atomic.Bool
 	mu        sync.Mutex
 	result    result
@@ -83,10 +71,8 @@ func clientRequests(s scenario) []*ratelimitv3.RateLimitRequest {
 // measure opens and closes the measured time.
 func (c *clientLoad) measure() error {
 	time.Sleep(c.warm)
-	if c.mark != nil {
-		if err := c.mark(); err != nil {
-			return err
-		}
+	if err := c.notify(); err != nil {
+		return err
 	}
 	from := time.Now()
 	c.measuring.Store(true)
@@ -95,48 +81,22 @@ func (c *clientLoad) measure() error {
 	c.mu.Lock()
 	c.result.elapsed = time.Since(from)
 	c.mu.Unlock()
-	if c.mark != nil {
-		return c.mark()
-	}
-	return nil
-}
-
-// pace notes the calls of an open loop as they become due.
-func (c *clientLoad) pace(ctx context.Context) {
-	random, due := rand.New(rand.NewPCG(2, 3)), 0.0
-	_ = onPunctualThread(func() error {
-		for ctx.Err() == nil {
-			for now := float64(time.Since(c.began)); due <= now; due += random.ExpFloat64() / c.rate * 1e9 {
-				select {
-				case c.due <- c.began.Add(time.Duration(due)):
-				case <-ctx.Done():
-					return nil
-				}
-			}
-			pause := unix.NsecToTimespec(max(0, int64(math.Ceil(due))-int64(time.Since(c.began))))
-			if err := unix.Nanosleep(&pause, nil); err != nil && !errors.Is(err, unix.EINTR) {
-				return err
-			}
-		}
-		return nil
-	})
+	return c.notify()
 }
 
 // work makes calls one after the other until ctx ends.
 func (c *clientLoad) work(ctx context.Context, stub ratelimitv3.RateLimitServiceClient, seed uint64) {
-	random := rand.New(rand.NewPCG(seed, 1))
+	random, due := rand.New(rand.NewPCG(seed, 1)), time.Now()
 	for ctx.Err() == nil {
-		begun := time.Now()
-		if c.due != nil {
-			select {
-			case begun = <-c.due:
-			case <-ctx.Done():
-				return
-			}
+		if c.rate > 0 {
+			due = due.Add(time.Duration(random.ExpFloat64() * float64(c.workers) / c.rate * 1e9))
+			time.Sleep(time.Until(due))
+		} else {
+			due = time.Now()
 		}
 		answer, err := stub.ShouldRateLimit(ctx, c.requests[random.IntN(len(c.requests))])
 		if c.measuring.Load() {
-			c.ended(time.Since(begun), answer.GetOverallCode(), err)
+			c.ended(time.Since(due), answer.GetOverallCode(), err)
 		}
 	}
 }

@@ -7,12 +7,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
-	"os/exec"
-	"path/filepath"
 	"strings"
-
-	"gatehouse/shared/localserver"
 )
 
 // limitsRules marks the targets whose rules are those of limitRules.
@@ -89,95 +84,38 @@ var limitStores = []string{"memory", "redis", "cluster"}
 
 // limitGroups has each kind of limit next to its twin on each store.
 func limitGroups() (all []group) {
-	closed := func(store string, scenarios ...string) (g group) {
-		for _, scenario := range scenarios {
-			g = append(g, line{scenario: scenario, target: store + limitsRules})
-		}
-		return g
-	}
 	for _, store := range limitStores {
-		fixed := closed(store, "fixed", "sliding", "bucket")
-		fixed = append(fixed, line{scenario: "fixed", target: store + limitsRules, via: viaTap},
+		on, pairs := store+limitsRules, func(target string, scenarios ...string) (g group) {
+			for _, scenario := range scenarios {
+				g = append(g, line{scenario: scenario, target: target})
+			}
+			return g
+		}
+		fixed := append(pairs(on, "fixed", "sliding", "bucket"), line{scenario: "fixed", target: on, via: viaTap},
 			line{scenario: "fixed", target: store + "+top" + limitsRules, via: viaTop})
-		all = append(all, fixed, closed(store, "fixed hot", "bucket hot"),
-			closed(store, "fixed overlimit", "sliding overlimit"),
-			closed(store+"+cache", "fixed overlimit", "sliding overlimit"), closed(store, "fixed list", "list"),
-			closed(store, "values", "cidr"))
+		all = append(all, fixed, pairs(on, "fixed hot", "bucket hot"), pairs(on, "fixed overlimit", "sliding overlimit"),
+			pairs(store+"+cache"+limitsRules, "fixed overlimit", "sliding overlimit"), pairs(on, "fixed list", "list"),
+			pairs(on, "values", "cidr"))
 	}
-	var open group
+	var slow group
 	for _, scenario := range []string{"fixed", "sliding", "bucket"} {
-		open = append(open, line{scenario: scenario, target: "redis" + limitsRules, open: true})
+		slow = append(slow, line{scenario: scenario, target: "redis" + limitsRules, open: true})
 	}
-	return append(all, open)
-}
-
-// startLimits starts the targets of limitGroups: those with rules that a program does not know yet are left out.
-func (s *suite) startLimits(ctx context.Context, onCluster []string, cache string) error {
-	rules := limitRules()
-	for _, e := range s.testbed.editions() {
-		if e.suffix != "" && !s.testbed.knows(ctx, e.ratelimit, rules) {
-			s.report.linef("%s does not know the rules of sliding windows, token buckets, lists and networks: no "+
-				"figures of it for these", e.ratelimit)
-			return nil
-		}
-		for _, store := range limitStores {
-			var server *localserver.Server
-			var settings []string
-			switch store {
-			case "redis":
-				server = s.redis
-			case "cluster":
-				server, settings = s.cluster.Nodes[0], onCluster
-			}
-			for with, setting := range map[string][]string{"": nil, "+cache": {cache},
-				"+top": {"DEBUG_RECENT_SIZE=1000", "DEBUG_TOP_KEYS=1000"}} {
-				name := store + with + limitsRules + e.suffix
-				t, err := s.testbed.ratelimitOf(e.ratelimit, name, rules, server, append(setting, settings...)...)
-				if err != nil {
-					return err
-				}
-				if err := s.testbed.await(ctx, t); err != nil {
-					return err
-				}
-				if store == "cluster" {
-					t.stores = s.cluster.Nodes
-				}
-				s.targets[name] = t
-			}
-		}
-	}
-	return nil
-}
-
-// knows reports whether a program accepts rules.
-func (l *testbed) knows(ctx context.Context, program string, rules []byte) bool {
-	dir := filepath.Join(l.dir, "known")
-	if os.MkdirAll(dir, 0o755) != nil || os.WriteFile(filepath.Join(dir, "bench.yaml"), rules, 0o644) != nil {
-		return false
-	}
-	return exec.CommandContext(ctx, program, "check", dir).Run() == nil
+	return append(all, slow)
 }
 
 // listen opens a tap of a daemon with the default rate, 100 events a second, and reads it until stop is called.
 func listen(ctx context.Context, t *target) (stop func(), err error) {
-	r, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+t.debug+"/tap?rate=100&seconds=3600", nil)
+	answer, err := fetch(ctx, http.DefaultClient, "http://"+t.debug+"/tap?rate=100&seconds=3600", "")
 	if err != nil {
 		return nil, err
-	}
-	answer, err := http.DefaultClient.Do(r)
-	if err != nil {
-		return nil, err
-	}
-	if answer.StatusCode != http.StatusOK {
-		answer.Body.Close()
-		return nil, fmt.Errorf("%s: %s", r.URL, answer.Status)
 	}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		io.Copy(io.Discard, answer.Body)
+		io.Copy(io.Discard, answer)
 	}()
-	return func() { answer.Body.Close(); <-done }, nil
+	return func() { answer.Close(); <-done }, nil
 }
 
 // limitBudgets are those of each kind of limit, against its twin.
@@ -214,7 +152,7 @@ func (s *suite) compareLimits() {
 	s.judge(limitBudgets())
 	for _, scenario := range []string{"sliding", "bucket"} {
 		l := line{scenario: scenario, target: "redis" + limitsRules}
-		s.report.atMost(8, " µs", l.row()+": Redis' CPU a scripted key", of(s.samples[l], storeOf))
+		s.report.atMost(8, " µs", l.row()+": Redis' CPU a scripted key", s.of(l, storeOf))
 	}
 }
 

@@ -29,6 +29,7 @@ type load struct {
 	calls     int             // ends the run after so many answers, good or bad, if not 0
 	stop      <-chan struct{} // ends the run when closed
 	mark      func() error    // called at the beginning and at the end of the measured time
+	over      bool            // measure wants all but the first few answers to be OVER_LIMIT
 	// each, when set, sees every measured answer.
 	each func(answer)
 }
@@ -76,6 +77,15 @@ func (r *result) check() error {
 }
 
 func (l load) drive() (*result, error) { return l.traffic.drive(l) }
+
+// driveClean is drive for a load none of whose requests may fail.
+func (l load) driveClean() (*result, error) {
+	r, err := l.drive()
+	if err == nil && r.failed > 0 {
+		err = fmt.Errorf("%d as wanted, %d not: %s", r.ok, r.failed, r.refusal)
+	}
+	return r, err
+}
 
 // exchange is a protocol's part of a load under way. The runner calls it on the load's thread.
 type exchange interface {
@@ -229,11 +239,11 @@ func (r *runner) drain() error {
 	return nil
 }
 
-func (r *runner) notify() error {
-	if r.mark == nil {
+func (l load) notify() error {
+	if l.mark == nil {
 		return nil
 	}
-	return r.mark()
+	return l.mark()
 }
 
 // beginDue begins the requests of an open loop whose time has come.

@@ -128,8 +128,9 @@ func (m flaky) ShouldRateLimit(context.Context, *ratelimitv3.RateLimitRequest) (
 	return &ratelimitv3.RateLimitResponse{OverallCode: ratelimitv3.RateLimitResponse_OVER_LIMIT}, nil
 }
 
-// TestVerdicts proves that the generator notices answers that are not OK, also between others.
-func TestVerdicts(t *testing.T) {
+// startFlaky starts such a server and returns its address.
+func startFlaky(t *testing.T) string {
+	t.Helper()
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -139,9 +140,13 @@ func TestVerdicts(t *testing.T) {
 	m.turn <- false
 	ratelimitv3.RegisterRateLimitServiceServer(server, m)
 	go server.Serve(listener)
-	defer server.Stop()
+	t.Cleanup(server.Stop)
+	return listener.Addr().String()
+}
 
-	l := shortLoad(listener.Addr().String())
+// TestVerdicts proves that the generator notices answers that are not OK, also between others.
+func TestVerdicts(t *testing.T) {
+	l := shortLoad(startFlaky(t))
 	l.calls, l.rate, l.run = 0, 2_000, 300*time.Millisecond
 	r, err := l.drive()
 	if err != nil {

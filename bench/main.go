@@ -13,8 +13,11 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"maps"
 	"os"
 	"os/signal"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 )
@@ -35,119 +38,99 @@ func run(ctx context.Context, args []string) error {
 			return runYardstick(ctx, args[1:], os.Stdout)
 		case "http-yardstick":
 			return runHTTPYardstick(ctx, args[1:], os.Stdout)
-		case "load":
-			return runLoad(args[1:])
-		case "http-load":
-			return runHTTPLoad(args[1:])
-		case "with-auth":
-			return runWithAuth(ctx, args[1:])
-		case "with-ratelimit":
-			return runWithRatelimit(ctx, args[1:])
+		case "load", "http-load":
+			return runLoad(args)
+		case "with-auth", "with-ratelimit":
+			return runWith(ctx, args)
 		}
 	}
 	return runSuite(ctx, args, os.Stdout)
 }
 
-// runLoad sends one load to a server that is running already and prints what came back.
+// runLoad sends one load to a server that is running already and prints what came back: gRPC calls or, as http-load,
+// requests to an auth daemon, or to a yardstick, where it signs up the accounts that it needs.
 func runLoad(args []string) error {
-	flags := flag.NewFlagSet("load", flag.ContinueOnError)
-	l := load{}
-	addr := flags.String("addr", "127.0.0.1:8081", "`address` of the gRPC listener, IPv4")
-	name := flags.String("scenario", "single", scenarioNames())
-	var calls grpcTraffic
-	flags.IntVar(&l.conns, "conns", 4, "connections")
-	flags.IntVar(&calls.streams, "streams", 64, "calls in flight on each connection (closed loop)")
-	flags.StringVar(&calls.timeout, "timeout", "", "grpc-timeout of each call, for example 20m (milliseconds)")
-	pid := loadFlags(flags, &l, "calls")
-	if err := flags.Parse(args); err != nil {
+	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
+	l, calls := load{}, grpcTraffic{}
+	var name, addr *string
+	var accounts *int
+	grpc, what := args[0] == "load", "request"
+	if grpc {
+		what = "call"
+		addr = flags.String("addr", "127.0.0.1:8081", "`address` of the gRPC listener, IPv4")
+		name = flags.String("scenario", "single", strings.Join(slices.Sorted(maps.Keys(scenarios)), ", "))
+		flags.IntVar(&l.conns, "conns", 4, "connections")
+		flags.IntVar(&calls.streams, "streams", 64, "calls in flight on each connection (closed loop)")
+		flags.StringVar(&calls.timeout, "timeout", "", "grpc-timeout of each call, for example 20m (milliseconds)")
+	} else {
+		addr = flags.String("addr", "127.0.0.1:8082", "`address` of the HTTP listener, IPv4")
+		name = flags.String("scenario", "user", "user, refresh, password, signup, or a path to GET")
+		flags.IntVar(&l.conns, "conns", authConns, "connections, at most 16")
+		accounts = flags.Int("accounts", 1_000, "accounts to sign up for user, refresh and password")
+	}
+	flags.Float64Var(&l.rate, "rate", 0, what+"s a second at Poisson distributed times (open loop)")
+	flags.DurationVar(&l.warm, "warm", 500*time.Millisecond, "time before measuring")
+	flags.DurationVar(&l.run, "time", 3*time.Second, "measured time")
+	pid := flags.Int("pid", 0, "process whose CPU time is measured")
+	if err := flags.Parse(args[1:]); err != nil {
 		return err
 	}
-	var ok bool
-	if calls.scenario, ok = scenarios[*name]; !ok {
-		return fmt.Errorf("no scenario %q", *name)
+	l.addr = *addr
+	if grpc {
+		var ok bool
+		if calls.scenario, ok = scenarios[*name]; !ok {
+			return fmt.Errorf("no scenario %q", *name)
+		}
+		l.traffic = calls
+	} else {
+		l.conns = min(l.conns, authConns)
+		var err error
+		if l.traffic, err = authTraffic(*name, *addr, *accounts, l.conns); err != nil {
+			return err
+		}
 	}
-	l.addr, l.traffic = *addr, calls
-	r, cpu, err := driveWatched(l, *pid)
+	return l.print(*pid, what)
+}
+
+// authTraffic is the requests of an auth scenario, by accounts that it signs up for them.
+func authTraffic(scenario, addr string, accounts, conns int) (traffic, error) {
+	var crowd []account
+	var err error
+	prefix := fmt.Sprintf("load%d", time.Now().UnixNano())
+	if scenario == "user" || scenario == "refresh" || scenario == "password" {
+		if crowd, err = signUpAccounts(&target{name: addr, addr: addr}, prefix, accounts); err != nil {
+			return nil, err
+		}
+	}
+	switch scenario {
+	case "user":
+		return asUser(crowd), nil
+	case "refresh":
+		return refreshing(crowd), nil
+	case "password":
+		return signingIn(conns, crowd), nil
+	case "signup":
+		return signingUp(prefix, &crowd), nil
+	}
+	return getting(scenario), nil
+}
+
+// print runs a load and writes what came back and, where a process was watched, its CPU time for each call or request.
+func (l load) print(pid int, what string) error {
+	var marks []time.Duration
+	l.mark = func() error {
+		u, err := readExact(pid)
+		marks = append(marks, u.cpu)
+		return err
+	}
+	r, err := l.drive()
 	if err != nil {
 		return err
 	}
 	fmt.Printf("%.0f/s: %d OK, %d OVER_LIMIT, %d failed %s\n", r.perSecond(), r.ok, r.over, r.failed, r.refusal)
-	printLoad(r, cpu, "call")
-	return nil
-}
-
-// runHTTPLoad sends one scenario to an auth daemon, or to a yardstick, that is running already, and prints what
-// came back. It signs up the accounts that it needs.
-func runHTTPLoad(args []string) error {
-	flags := flag.NewFlagSet("http-load", flag.ContinueOnError)
-	l := load{}
-	addr := flags.String("addr", "127.0.0.1:8082", "`address` of the HTTP listener, IPv4")
-	name := flags.String("scenario", "user", "user, refresh, password, signup, or a path to GET")
-	flags.IntVar(&l.conns, "conns", authConns, "connections, at most 16")
-	accounts := flags.Int("accounts", 1_000, "accounts to sign up for user, refresh and password")
-	pid := loadFlags(flags, &l, "requests")
-	if err := flags.Parse(args); err != nil {
-		return err
-	}
-	l.addr, l.conns = *addr, min(l.conns, authConns)
-	var crowd []account
-	var err error
-	prefix := fmt.Sprintf("load%d", time.Now().UnixNano())
-	if *name == "user" || *name == "refresh" || *name == "password" {
-		if crowd, err = signUpAccounts(&target{name: *addr, addr: *addr}, prefix, *accounts); err != nil {
-			return err
-		}
-	}
-	switch *name {
-	case "user":
-		l.traffic = asUser(crowd)
-	case "refresh":
-		l.traffic = refreshing(crowd)
-	case "password":
-		l.traffic = signingIn(l.conns, crowd)
-	case "signup":
-		l.traffic = signingUp(prefix, &crowd)
-	default:
-		l.traffic = getting(*name)
-	}
-	r, cpu, err := driveWatched(l, *pid)
-	if err != nil {
-		return err
-	}
-	fmt.Printf("%.0f/s: %d as wanted, %d not %s\n", r.perSecond(), r.ok, r.failed, r.refusal)
-	printLoad(r, cpu, "request")
-	return nil
-}
-
-// loadFlags declares the flags that both kinds of load have, and returns that of the process to watch.
-func loadFlags(flags *flag.FlagSet, l *load, what string) (pid *int) {
-	flags.Float64Var(&l.rate, "rate", 0, what+" a second at Poisson distributed times (open loop)")
-	flags.DurationVar(&l.warm, "warm", 500*time.Millisecond, "time before measuring")
-	flags.DurationVar(&l.run, "time", 3*time.Second, "measured time")
-	return flags.Int("pid", 0, "process whose CPU time is measured")
-}
-
-// driveWatched runs a load and reads the CPU time that a process, if there is one, used meanwhile.
-func driveWatched(l load, pid int) (r *result, cpu time.Duration, err error) {
-	var marks []time.Duration
-	l.mark = func() error {
-		u, err := readUsage(pid)
-		if pid != 0 {
-			u.cpu = exactCPU(pid, u.cpu)
-		}
-		marks = append(marks, u.cpu)
-		return err
-	}
-	if r, err = l.drive(); err != nil {
-		return nil, 0, err
-	}
-	return r, marks[1] - marks[0], nil
-}
-
-// printLoad writes latencies and, where a process was watched, its CPU time for each call or request.
-func printLoad(r *result, cpu time.Duration, what string) {
 	fmt.Printf("p50 %v p99 %v max %v\n", r.latency.quantile(.5), r.latency.quantile(.99), r.latency.max)
-	if cpu != 0 {
-		fmt.Printf("CPU %.2f µs a %s\n", float64(cpu.Nanoseconds())/1e3/float64(r.answered()), what)
+	if pid != 0 {
+		fmt.Printf("CPU %.2f µs a %s\n", float64((marks[1]-marks[0]).Nanoseconds())/1e3/float64(r.answered()), what)
 	}
+	return nil
 }

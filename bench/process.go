@@ -41,7 +41,9 @@ func readUsage(pid int) (usage, error) {
 // hundred calls.
 func readExact(pid int) (usage, error) {
 	u, err := readUsage(pid)
-	u.cpu = exactCPU(pid, u.cpu)
+	if pid != 0 {
+		u.cpu = exactCPU(pid, u.cpu)
+	}
 	return u, err
 }
 

@@ -17,58 +17,62 @@ type sample struct {
 	rate     float64 // answered calls a second
 	p50, p99 time.Duration
 	max      time.Duration
-	commands float64 // of the store for each call
+	commands float64 // of the store for each call, or round trips to it
 	wal      float64 // bytes of PostgreSQL for each call
 }
 
-// measure runs a load against a target and reads both processes' CPU time around it. It refuses a run with other
-// answers than the scenario expects: its values would mean nothing.
-func measure(t *target, l load, s scenario) (sample, error) {
-	l.addr = t.addr
-	if _, http := l.traffic.(httpTraffic); http {
-		l.addr = t.envoy.addr
-	}
-	var own, store []usage
-	var commands []int
+// reading is what a target and the store behind it had used at one moment.
+type reading struct {
+	own, store    time.Duration
+	commands, wal int64
+}
+
+// measure runs a load and reads what was used at its beginning and at its end. It refuses a run with other answers
+// than the load expects: its values would mean nothing.
+func (l load) measure(read func() (reading, error)) (sample, error) {
+	var marks []reading
 	l.mark = func() error {
-		u, err := readExact(t.process.PID())
-		own = append(own, u)
-		var all usage
-		sum := 0
-		for _, server := range t.stores {
-			u, err2 := readExact(server.PID())
-			n, err3 := processed(server)
-			all.cpu, sum, err = all.cpu+u.cpu, sum+n, errors.Join(err, err2, err3)
-		}
-		store, commands = append(store, all), append(commands, sum)
+		m, err := read()
+		marks = append(marks, m)
 		return err
 	}
 	r, err := l.drive()
 	if err != nil {
-		return sample{}, fmt.Errorf("%s, %s: %w", t.name, s.name, err)
+		return none, err
 	}
 	// A few calls may be over while the counter gets there, and in an open loop a standstill of the
 	// machine may cost some.
 	unexpected := r.over
-	if s.over && t.debug != "" {
+	if l.over {
 		unexpected = r.ok
 	}
 	if unexpected > 100 || r.failed*100 > r.answered() {
-		return sample{}, fmt.Errorf("%s, %s: %d OK, %d OVER_LIMIT, %d failed (%s)",
-			t.name, s.name, r.ok, r.over, r.failed, r.refusal)
+		return none, fmt.Errorf("%d OK, %d OVER_LIMIT, %d failed (%s)", r.ok, r.over, r.failed, r.refusal)
 	}
 	answered := float64(r.answered())
-	perCall := func(marks []usage) float64 {
-		return float64(marks[1].cpu-marks[0].cpu) / 1e3 / answered
+	s, before, after := r.sample(), marks[0], marks[1]
+	s.cpu = float64(after.own-before.own) / 1e3 / answered
+	s.store = float64(after.store-before.store) / 1e3 / answered
+	s.commands = float64(after.commands-before.commands) / answered
+	s.wal = float64(after.wal-before.wal) / answered
+	return s, nil
+}
+
+// sample is what the requests alone say.
+func (r *result) sample() sample {
+	return sample{rate: r.perSecond(), p50: r.latency.quantile(.5), p99: r.latency.quantile(.99), max: r.latency.max}
+}
+
+// read is what a target of the rate limit daemon's and its stores have used.
+func (t *target) read() (m reading, err error) {
+	u, err := readExact(t.process.PID())
+	m.own = u.cpu
+	for _, server := range t.stores {
+		u, err2 := readExact(server.PID())
+		n, err3 := processed(server)
+		m.store, m.commands, err = m.store+u.cpu, m.commands+int64(n), errors.Join(err, err2, err3)
 	}
-	measured := sample{
-		cpu: perCall(own), rate: r.perSecond(),
-		p50: r.latency.quantile(.5), p99: r.latency.quantile(.99), max: r.latency.max,
-	}
-	if len(t.stores) > 0 {
-		measured.store, measured.commands = perCall(store), float64(commands[1]-commands[0])/answered
-	}
-	return measured, nil
+	return m, err
 }
 
 // none is the sample of a run that was refused: it has its place in the rounds but no figures.

@@ -5,9 +5,7 @@ package main
 import (
 	"bytes"
 	"fmt"
-	"maps"
 	"math/rand/v2"
-	"slices"
 	"strings"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -55,9 +53,6 @@ func init() {
 	}
 }
 
-// scenarioNames is the usage text of a flag that names a scenario.
-func scenarioNames() string { return strings.Join(slices.Sorted(maps.Keys(scenarios)), ", ") }
-
 // plenty is a limit that no run reaches.
 const plenty = "{unit: day, requests_per_unit: 4000000000}"
 
@@ -67,44 +62,16 @@ func ruleText(extra int, extraLimit uint32) []byte {
 	var b strings.Builder
 	fmt.Fprintf(&b, `domain: %[1]s
 descriptors:
-  - key: api_key
-    rate_limit: %[2]s
-  - key: tenant
-    descriptors:
-      - key: route
-        rate_limit: %[2]s
-        descriptors:
-          - key: method
-            rate_limit: %[2]s
-  - key: remote_address
-    descriptors:
-      - key: route
-        rate_limit: %[2]s
-  - key: user
-    descriptors:
-      - key: plan
-        value: gold
-        descriptors:
-          - key: region
-            rate_limit: %[2]s
-  - key: hot
-    rate_limit: %[2]s
-  - key: spent
-    rate_limit: {unit: year, requests_per_unit: 10}
-  - key: n1
-    descriptors:
-      - key: n2
-        descriptors:
-          - key: n3
-            descriptors:
-              - key: n4
-                descriptors:
-                  - key: n5
-                    rate_limit: %[2]s
-  - key: account
-    rate_limit: %[2]s
-%[4]s  - key: generation
-    rate_limit: {unit: day, requests_per_unit: %[3]d}
+  - {key: api_key, rate_limit: %[2]s}
+  - {key: tenant, descriptors: [{key: route, rate_limit: %[2]s, descriptors: [{key: method, rate_limit: %[2]s}]}]}
+  - {key: remote_address, descriptors: [{key: route, rate_limit: %[2]s}]}
+  - {key: user, descriptors: [{key: plan, value: gold, descriptors: [{key: region, rate_limit: %[2]s}]}]}
+  - {key: hot, rate_limit: %[2]s}
+  - {key: spent, rate_limit: {unit: year, requests_per_unit: 10}}
+  - {key: n1, descriptors: [{key: n2, descriptors: [{key: n3, descriptors: [{key: n4, descriptors: [
+      {key: n5, rate_limit: %[2]s}]}]}]}]}
+  - {key: account, rate_limit: %[2]s}
+%[4]s  - {key: generation, rate_limit: {unit: day, requests_per_unit: %[3]d}}
 `, domain, plenty, extraLimit, patternRules())
 	for i := range extra {
 		fmt.Fprintf(&b,

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"fmt"
@@ -26,19 +27,16 @@ type suite struct {
 	noGoBench bool
 	short     bool
 
+	results
 	testbed *testbed
 	redis   *localserver.Server
-	nodes   *localserver.Server // a memcached
 	cluster *localserver.Cluster
-	trio    *localserver.SentinelSet
-	targets map[string]*target
-	samples map[line][]sample
-	refused []string  // runs that measured something else than they were meant to
+	closers []func()
 	incrby  []float64 // µs of Redis' CPU for each command of redis-benchmark
 	report  *report
 }
 
-// line names one line of the suite: the target, the scenario and the kind of load.
+// line names one line of a table: the target, the scenario and the kind of load.
 type line struct {
 	scenario, target string
 	open             bool
@@ -54,47 +52,46 @@ const (
 	viaEnvoy  via = "envoy"       // HTTP requests for which an Envoy asks the target
 	viaTap    via = "tap"         // nothing either, but a listener has the target's /tap open
 	viaTop    via = "top"         // nothing either, but the target keeps /recent and /top
+	viaFlood  via = "flood"       // nothing either, but many clients sign in without pause
 )
 
 // group is measured target by target within each round, so that all of them meet the same weather.
 type group []line
 
-// libraryServer marks the targets whose gRPC server is grpc-go.
-const libraryServer = ", grpc-go"
+// library is the target whose gRPC server is grpc-go.
+const library = "memory, grpc-go"
 
-// daemonServers are a store's targets on either server.
-func daemonServers(stores ...string) (targets []string) {
-	for _, store := range stores {
-		targets = append(targets, store, store+libraryServer)
+// closed and open are lines of one scenario.
+func closed(scenario string, targets ...string) group {
+	return like(line{scenario: scenario}, targets...)
+}
+
+func open(rate float64, targets ...string) group {
+	return like(line{scenario: "single", open: true, rate: rate}, targets...)
+}
+
+func like(l line, targets ...string) (g group) {
+	for _, l.target = range targets {
+		g = append(g, l)
 	}
-	return targets
+	return g
 }
 
 func groups() []group {
-	lines := func(like line, targets ...string) (g group) {
-		for _, t := range targets {
-			like.target = t
-			g = append(g, like)
-		}
-		return g
-	}
-	closed := func(scenario string, targets ...string) group { return lines(line{scenario: scenario}, targets...) }
-	both := daemonServers("memory", "redis")
 	return append([]group{
-		closed("single", append([]string{"plain", "tuned", "sentinel", "cluster", "memcache"}, both...)...),
-		closed("multi", append([]string{"tuned", "sentinel", "cluster", "cluster at once", "memcache"}, both...)...),
-		append(closed("unmatched", append([]string{"tuned"}, both...)...),
-			closed("overlimit", daemonServers("memory+cache", "redis+cache")...)...),
+		closed("single", "plain", "tuned", "sentinel", "cluster", "memcache", "memory", library, "redis"),
+		closed("multi", "tuned", "sentinel", "cluster", "cluster at once", "memcache", "memory", "redis"),
+		append(closed("unmatched", "tuned", "memory", "redis"), closed("overlimit", "memory+cache", "redis+cache")...),
 		closed("hot", "memory", "redis"),
 		closed("nested", "memory", "redis"),
 		closed("zipf", "memory", "redis"),
-		lines(line{scenario: "single", open: true}, append([]string{"plain", "tuned"}, both...)...),
-		lines(line{scenario: "single", open: true, rate: slowRate}, "tuned", "memory", "redis"),
-		lines(line{scenario: "single", open: true, rate: fastRate}, "tuned", "memory", "redis"),
-		lines(line{scenario: "single", via: viaGRPCGo}, "tuned", "memory"),
-		lines(line{scenario: "single", open: true, via: viaGRPCGo}, "tuned", "memory"),
-		lines(line{scenario: "single", via: viaEnvoy}, "tuned", "memory", "redis"),
-		lines(line{scenario: neighbours, open: true, rate: slowRate}, "memory", "memory"+libraryServer),
+		open(0, "plain", "tuned", "memory", "redis"),
+		open(slowRate, "tuned", "memory", "redis"),
+		open(fastRate, "tuned", "memory", "redis"),
+		like(line{scenario: "single", via: viaGRPCGo}, "tuned", "memory"),
+		like(line{scenario: "single", open: true, via: viaGRPCGo}, "tuned", "memory"),
+		like(line{scenario: "single", via: viaEnvoy}, "tuned", "memory", "redis"),
+		like(line{scenario: neighbours, open: true, rate: slowRate}, "memory", library),
 	}, limitGroups()...)
 }
 
@@ -111,7 +108,7 @@ const (
 // runSuite measures everything and prints what it came to.
 func runSuite(ctx context.Context, args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
-	s := &suite{samples: map[line][]sample{}, targets: map[string]*target{}}
+	s := &suite{results: newResults()}
 	flags.IntVar(&s.rounds, "rounds", 5, "rounds; medians of fewer than 5 are no basis for a claim")
 	flags.DurationVar(&s.time, "time", 2*time.Second, "measured time of each load in each round")
 	flags.StringVar(&s.timeout, "timeout", "", "grpc-timeout of each call, for example 20m (milliseconds)")
@@ -144,10 +141,9 @@ func runSuite(ctx context.Context, args []string, out io.Writer) error {
 	s.testbed = &testbed{dir: dir, daemon: *daemon, authDaemon: *authDaemon, against: *against}
 	s.testbed.settings(*settings)
 	if !*statsOff {
-		if s.testbed.sink, err = startSink(); err != nil {
+		if s.testbed.statsd, err = startSink(); err != nil {
 			return err
 		}
-		s.testbed.statsd = s.testbed.sink.addr()
 	}
 	s.report = &report{out: out}
 	if *write {
@@ -163,17 +159,8 @@ func runSuite(ctx context.Context, args []string, out io.Writer) error {
 	if failed := s.testbed.close(); err == nil {
 		err = failed
 	}
-	if s.redis != nil {
-		s.redis.Close()
-	}
-	if s.nodes != nil {
-		s.nodes.Close()
-	}
-	if s.cluster != nil {
-		s.cluster.Close()
-	}
-	if s.trio != nil {
-		s.trio.Close()
+	for _, end := range s.closers {
+		end()
 	}
 	return err
 }
@@ -183,39 +170,32 @@ func (s *suite) run(ctx context.Context) error {
 	if err := s.header(); err != nil {
 		return err
 	}
-	if !s.noGoBench {
-		if err := s.goBenchmarks(ctx); err != nil {
-			return err
+	for _, part := range []struct {
+		wanted bool
+		run    func(context.Context) error
+	}{
+		{!s.noGoBench, s.goBenchmarks},
+		{s.wantsAny("ratelimit", ratelimitNames()), s.ratelimit},
+		{s.only != "" && s.asked("reload"), s.reload},
+		{s.only != "" && s.wantsAny("takeovers", takeoverNames()), s.takeovers},
+		{s.wantsAny("auth", authScenarios), s.auth},
+	} {
+		if part.wanted {
+			if err := part.run(ctx); err != nil {
+				return err
+			}
 		}
 	}
-	if s.wantsAny("ratelimit", ratelimitNames()) {
-		if err := s.ratelimit(ctx); err != nil {
-			return err
-		}
-	}
-	if s.only != "" && s.asked("reload") {
-		if err := s.reload(ctx); err != nil {
-			return err
-		}
-		s.report.printBudgets("reloads")
-	}
-	if s.only != "" && s.wantsAny("takeovers", takeoverNames()) {
-		if err := s.takeovers(ctx); err != nil {
-			return err
-		}
-	}
-	if s.wantsAny("auth", authScenarios) {
-		a := &authSuite{
-			rounds: s.rounds, time: s.time * 7 / 20, whole: s.asked("auth"), large: s.only != "" && s.asked("million"),
-			testbed: s.testbed, report: s.report,
-			wanted: func(scenario string) bool { return s.wanted("auth", scenario) },
-		}
-		if err := a.run(ctx); err != nil {
-			return err
-		}
-	}
+	s.report.printBudgets("reloads")
 	s.report.linef("\nmeasured in %v", time.Since(began).Round(time.Second))
 	return nil
+}
+
+// auth measures that daemon and prints it.
+func (s *suite) auth(ctx context.Context) error {
+	a := &authSuite{suite: *s, large: s.only != "" && s.asked("million")}
+	a.results, a.time = newResults(), s.time*7/20
+	return a.run(ctx)
 }
 
 // ratelimit measures that daemon and prints it.
@@ -229,7 +209,11 @@ func (s *suite) ratelimit(ctx context.Context) error {
 	for round := range s.rounds {
 		fmt.Fprintf(os.Stderr, "round %d of %d\n", round+1, s.rounds)
 		for _, g := range groups() {
-			if err := s.measureGroup(ctx, g, round); err != nil {
+			g = s.testbed.withEditions(g, round)
+			if round%2 == 1 {
+				slices.Reverse(g)
+			}
+			if err := s.measureLines(ctx, round, g, s.wantsLine, s.measureLine); err != nil {
 				return err
 			}
 		}
@@ -237,97 +221,93 @@ func (s *suite) ratelimit(ctx context.Context) error {
 			return err
 		}
 	}
-	s.tables()
-	s.compareEditions()
+	s.printTable("commands")
+	s.compare()
+	s.compareEditions("ratelimit")
 	if s.asked("ratelimit") {
 		if err := s.otherBudgets(ctx); err != nil {
 			return err
 		}
 	}
-	// Idle ones would wake up now and then during the next measurement.
+	return s.stop()
+}
+
+// stop ends all targets: idle ones would wake up now and then during the next measurement.
+func (s *suite) stop() error {
 	for _, t := range s.targets {
 		if t.envoy != nil {
 			if err := s.testbed.stop(t.envoy); err != nil {
-				return fmt.Errorf("%s: %w", t.envoy.name, err)
+				return err
 			}
 		}
 		if err := s.testbed.stop(t); err != nil {
-			return fmt.Errorf("%s: %w", t.name, err)
+			return err
 		}
 	}
 	return nil
 }
 
 // start brings up all targets. They stay for the whole run: an idle one costs next to nothing.
-func (s *suite) start(ctx context.Context) error {
-	var err error
+func (s *suite) start(ctx context.Context) (err error) {
 	if s.redis, err = localserver.Redis(ctx, localserver.RedisOptions{}); err != nil {
 		return err
 	}
-	if s.nodes, err = localserver.Memcached(ctx, localserver.MemcachedOptions{}); err != nil {
+	s.closers = append(s.closers, s.redis.Close)
+	nodes, err := localserver.Memcached(ctx, localserver.MemcachedOptions{})
+	if err != nil {
 		return err
 	}
+	s.closers = append(s.closers, nodes.Close)
 	if s.cluster, err = localserver.RedisCluster(ctx, localserver.ClusterOptions{Masters: 3}); err != nil {
 		return err
 	}
-	if s.trio, err = localserver.RedisSentinels(
-		ctx, localserver.SentinelOptions{DownAfter: 30 * time.Second}); err != nil {
+	s.closers = append(s.closers, s.cluster.Close)
+	trio, err := localserver.RedisSentinels(ctx, localserver.SentinelOptions{DownAfter: 30 * time.Second})
+	if err != nil {
 		return err
 	}
+	s.closers = append(s.closers, trio.Close)
 	for _, y := range []struct{ kind, answer string }{
 		{"plain", "single"}, {"tuned", "single"}, {"tuned", "multi"}, {"tuned", "unmatched"},
 	} {
-		t, err := s.testbed.yardstick(y.kind, y.answer)
+		t, err := s.testbed.startSelf(ctx, y.kind+" "+y.answer, "yardstick", "-kind", y.kind, "-answer", y.answer)
 		if err != nil {
 			return err
 		}
 		s.targets[y.kind+" "+y.answer] = t
 	}
+	redis, rules := []*localserver.Server{s.redis}, ruleText(0, 1)
 	onCluster := []string{"KVSTORE_TYPE=cluster", "KVSTORE_URL=" + s.cluster.URL()}
-	library := []string{"GRPC_SERVER=grpc-go", "HEAP_FLOOR_BYTES=67108864"}
 	const cache = "LOCAL_CACHE_SIZE_IN_BYTES=16777216"
-	for _, d := range []struct {
-		name     string
-		store    *localserver.Server
-		settings []string
-	}{
-		{"memory", nil, nil}, {"redis", s.redis, nil},
-		{"memory" + libraryServer, nil, library}, {"redis" + libraryServer, s.redis, library},
-		{"memory+cache" + libraryServer, nil, append(library, cache)},
-		{"redis+cache" + libraryServer, s.redis, append(library, cache)},
-		{"memcache", s.nodes, []string{"BACKEND_TYPE=memcache", "MCACHE_HOST_PORT=" + s.nodes.Addr(), "KVSTORE_URL="}},
-		{"memory+cache", nil, []string{cache}}, {"redis+cache", s.redis, []string{cache}},
-		{"sentinel", s.trio.Servers[0], []string{"KVSTORE_TYPE=sentinel", "KVSTORE_URL=" + s.trio.URL()}},
-		{"cluster", s.cluster.Nodes[0], onCluster},
-		{"cluster at once", s.cluster.Nodes[0], append(onCluster, "KVSTORE_CLUSTER_PIPELINE_PARALLELISM=0")},
+	daemons := []daemon{
+		{"memory", rules, nil, nil}, {"redis", rules, redis, nil},
+		{library, rules, nil, []string{"GRPC_SERVER=grpc-go", "HEAP_FLOOR_BYTES=67108864"}},
+		{"memcache", rules, []*localserver.Server{nodes},
+			[]string{"BACKEND_TYPE=memcache", "MCACHE_HOST_PORT=" + nodes.Addr(), "KVSTORE_URL="}},
+		{"memory+cache", rules, nil, []string{cache}}, {"redis+cache", rules, redis, []string{cache}},
+		{"sentinel", rules, trio.Servers[:1], []string{"KVSTORE_TYPE=sentinel", "KVSTORE_URL=" + trio.URL()}},
+		{"cluster", rules, s.cluster.Nodes, onCluster},
+		{"cluster at once", rules, s.cluster.Nodes, append(onCluster, "KVSTORE_CLUSTER_PIPELINE_PARALLELISM=0")},
+	}
+	rules = limitRules()
+	for _, like := range []daemon{
+		{limitStores[0], rules, nil, nil}, {limitStores[1], rules, redis, nil},
+		{limitStores[2], rules, s.cluster.Nodes, onCluster},
 	} {
-		for _, e := range s.testbed.editions() {
-			name := d.name + e.suffix
-			t, err := s.testbed.ratelimitOf(e.ratelimit, name, ruleText(0, 1), d.store, d.settings...)
-			if err != nil {
-				return err
-			}
-			if err := s.testbed.await(ctx, t); err != nil {
-				return err
-			}
-			if strings.HasPrefix(d.name, "cluster") {
-				t.stores = s.cluster.Nodes
-			}
-			s.targets[name] = t
+		for with, settings := range map[string][]string{"": nil, "+cache": {cache},
+			"+top": {"DEBUG_RECENT_SIZE=1000", "DEBUG_TOP_KEYS=1000"}} {
+			daemons = append(daemons, daemon{like.name + with + limitsRules, rules, like.stores,
+				append(settings, like.settings...)})
 		}
 	}
-	if err := s.startLimits(ctx, onCluster, cache); err != nil {
-		return err
+	for _, d := range daemons {
+		for _, e := range s.testbed.editions() {
+			if s.targets[d.name+e.suffix], err = s.testbed.ratelimit(ctx, e.ratelimit, e.suffix, d); err != nil {
+				return err
+			}
+		}
 	}
 	return s.startEnvoys(ctx)
-}
-
-// target finds the process for a line; a yardstick is there once for each answer.
-func (s *suite) target(l line) *target {
-	if t := s.targets[l.target]; t != nil {
-		return t
-	}
-	return s.targets[l.target+" "+l.scenario]
 }
 
 // asked reports whether -only selects a daemon or a scenario by its own name.
@@ -349,34 +329,8 @@ func ratelimitNames() []string {
 		string(viaTap), string(viaTop))
 }
 
-// measureGroup measures each line once, forwards and backwards in turns.
-func (s *suite) measureGroup(ctx context.Context, g group, round int) error {
-	g = s.withEditions(g, round)
-	if round%2 == 1 {
-		slices.Reverse(g)
-	}
-	for _, of := range g {
-		if !s.wantsLine(of) || s.target(of) == nil || of.via == viaEnvoy && s.target(of).envoy == nil {
-			continue
-		}
-		if err := ctx.Err(); err != nil {
-			return err
-		}
-		asked := scenarios[of.scenario]
-		asked.name = of.scenario
-		measured, err := s.measureLine(ctx, of, asked)
-		if err != nil {
-			// One bad run among a hundred is reported, not paid for with the other ninety-nine.
-			s.refused = append(s.refused, fmt.Sprintf("round %d: %v", round+1, err))
-			measured = none
-		}
-		s.samples[of] = append(s.samples[of], measured)
-	}
-	return nil
-}
-
 // measureLine measures one line once.
-func (s *suite) measureLine(ctx context.Context, l line, asked scenario) (sample, error) {
+func (s *suite) measureLine(ctx context.Context, l line) (sample, error) {
 	if l.via == viaTap {
 		stop, err := listen(ctx, s.target(l))
 		if err != nil {
@@ -384,7 +338,7 @@ func (s *suite) measureLine(ctx context.Context, l line, asked scenario) (sample
 		}
 		defer stop()
 	}
-	return measure(s.target(l), s.load(l), asked)
+	return s.load(l).measure(s.target(l).read)
 }
 
 // wantsLine reports whether a line is to be measured: its daemon, its scenario or what stands before it was named.
@@ -394,13 +348,11 @@ func (s *suite) wantsLine(l line) bool {
 
 // load returns the requests to a line's target.
 func (s *suite) load(l line) load {
-	calls := grpcTraffic{scenario: scenarios[l.scenario], streams: 64, timeout: s.timeout}
-	to := load{traffic: calls, conns: 4, warm: 300 * time.Millisecond, run: s.time}
+	t, calls := s.target(l), grpcTraffic{scenario: scenarios[l.scenario], streams: 64, timeout: s.timeout}
+	to := load{addr: t.addr, traffic: calls, conns: 4, warm: 300 * time.Millisecond, run: s.time}
+	to.over = calls.scenario.over && t.debug != "" // a yardstick answers OK
 	if l.open {
-		to.rate = s.rate
-		if l.rate > 0 {
-			to.rate = l.rate
-		}
+		to.rate = cmp.Or(l.rate, s.rate)
 		if to.rate < 5_000 {
 			to.run = 3 * s.time // a percentile of few calls says little
 		}
@@ -409,7 +361,7 @@ func (s *suite) load(l line) load {
 	case l.via == viaGRPCGo:
 		to.traffic = clientTraffic{calls}
 	case l.via == viaEnvoy:
-		to.traffic, to.conns = throughEnvoy(scenarios[l.scenario]), envoyConns
+		to.addr, to.traffic, to.conns = t.envoy.addr, throughEnvoy(calls.scenario), envoyConns
 	case l.scenario == neighbours:
 		calls.scenario, calls.large, calls.largeEvery = scenarios["single"], scenarios["patterns"], largeEvery
 		to.traffic, to.conns = calls, 1

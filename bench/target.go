@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -12,6 +11,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -39,7 +39,6 @@ type testbed struct {
 	statsd  string   // host:port of our sink, "" for DISABLE_STATS
 	extra   []string // further settings of ratelimit, NAME=value
 	started []*target
-	sink    *sink
 
 	against    string   // folder with earlier programs, "" for none
 	authDaemon string   // path of bin/auth
@@ -54,9 +53,6 @@ func (l *testbed) close() error {
 	var err error
 	for _, t := range l.started {
 		err = errors.Join(err, t.process.Stop(grace))
-	}
-	if l.sink != nil {
-		l.sink.close()
 	}
 	return errors.Join(err, os.RemoveAll(l.dir))
 }
@@ -77,70 +73,49 @@ func (l *testbed) settings(text string) {
 
 // stop ends one target before the others.
 func (l *testbed) stop(t *target) error {
-	l.started = remove(l.started, t)
-	return t.process.Stop(grace)
-}
-
-func remove(from []*target, t *target) []*target {
-	var left []*target
-	for _, other := range from {
-		if other != t {
-			left = append(left, other)
-		}
+	l.started = slices.DeleteFunc(l.started, func(other *target) bool { return other == t })
+	if err := t.process.Stop(grace); err != nil {
+		return fmt.Errorf("%s: %w\n%s", t.name, err, l.logTail(t))
 	}
-	return left
-}
-
-// yardstick starts one that answers like the daemon does to a scenario.
-func (l *testbed) yardstick(kind, answer string) (*target, error) {
-	return l.startSelf(kind, "yardstick", "-kind", kind, "-answer", answer)
+	return nil
 }
 
 // startSelf starts this program once more, as a server that writes its address as the first line.
-func (l *testbed) startSelf(name string, args ...string) (*target, error) {
+func (l *testbed) startSelf(ctx context.Context, name string, args ...string) (*target, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("yardstick: %w", err)
 	}
-	cmd := exec.Command(self, args...)
-	cmd.Stderr = os.Stderr
-	out, in, err := os.Pipe()
-	if err != nil {
-		return nil, fmt.Errorf("yardstick: %w", err)
+	t := &target{name: name}
+	if err := l.begin(t, exec.Command(self, args...)); err != nil {
+		return nil, err
 	}
-	defer out.Close()
-	cmd.Stdout = in
-	process, err := subprocess.Start(cmd)
-	in.Close()
-	if err != nil {
-		return nil, fmt.Errorf("yardstick: %w", err)
-	}
-	t := &target{name: name, process: process}
-	l.started = append(l.started, t)
-	line, err := bufio.NewReader(out).ReadString('\n')
-	if err != nil {
-		return nil, fmt.Errorf("yardstick: address: %w", err)
-	}
-	t.addr = strings.TrimSpace(line)
-	return t, nil
+	return t, l.retry(ctx, t, 20*time.Second, func(context.Context) error {
+		var whole bool
+		if t.addr, _, whole = strings.Cut(l.logTail(t), "\n"); !whole {
+			return errors.New("no address yet")
+		}
+		return nil
+	})
 }
 
-// ratelimit starts the daemon with rules and settings of its own, on the given store, a Redis unless the
-// settings say otherwise, or, with nil, on its in-process store. It returns at once; await
-// waits for the first decision.
-func (l *testbed) ratelimit(name string, rules []byte, store *localserver.Server, settings ...string) (*target, error) {
-	return l.ratelimitOf(l.daemon, name, rules, store, settings...)
+// daemon is a rate limit daemon to start: on the given stores, a Redis unless the settings say otherwise, or, with none,
+// on its in-process store.
+type daemon struct {
+	name     string
+	rules    []byte
+	stores   []*localserver.Server
+	settings []string
 }
 
-// ratelimitOf does the same with another program.
-func (l *testbed) ratelimitOf(program, name string, rules []byte, store *localserver.Server, settings ...string) (
-	*target, error) {
-	home := filepath.Join(l.dir, name)
-	t := &target{name: name, rules: filepath.Join(home, "config", "bench.yaml")}
+// ratelimit starts a program of the daemon and returns after its first decision.
+func (l *testbed) ratelimit(ctx context.Context, program, suffix string, d daemon) (*target, error) {
+	home := filepath.Join(l.dir, d.name+suffix)
+	t := &target{name: d.name + suffix, rules: filepath.Join(home, "config", "bench.yaml"), stores: d.stores}
 	if err := os.MkdirAll(filepath.Dir(t.rules), 0o755); err != nil {
 		return nil, err
 	}
-	if err := os.WriteFile(t.rules, rules, 0o644); err != nil {
+	if err := os.WriteFile(t.rules, d.rules, 0o644); err != nil {
 		return nil, err
 	}
 	ports, err := freePorts(3)
@@ -148,33 +123,42 @@ func (l *testbed) ratelimitOf(program, name string, rules []byte, store *localse
 		return nil, err
 	}
 	t.addr, t.http, t.debug = "127.0.0.1:"+ports[0], "127.0.0.1:"+ports[1], "127.0.0.1:"+ports[2]
-
-	log, err := os.OpenFile(filepath.Join(home, "log"), os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o644)
-	if err != nil {
+	if program, err = filepath.Abs(program); err != nil {
 		return nil, err
 	}
-	defer log.Close() // the child has its own
 	cmd := exec.Command(program, "serve")
-	cmd.Stdout, cmd.Stderr = log, log
 	cmd.Env = append([]string{
-		"PATH=" + os.Getenv("PATH"),
 		"GRPC_HOST=127.0.0.1", "GRPC_PORT=" + ports[0],
 		"HOST=127.0.0.1", "PORT=" + ports[1],
 		"DEBUG_HOST=127.0.0.1", "DEBUG_PORT=" + ports[2],
-		"RUNTIME_ROOT=" + home, "RUNTIME_APPDIRECTORY=config", "RUNTIME_WATCH_ROOT=false",
+		"RUNTIME_ROOT=" + home, "RUNTIME_APPDIRECTORY=config", "RUNTIME_WATCH_ROOT=false", "BACKEND_TYPE=memory",
 	}, l.statsSettings()...)
-	if store == nil {
-		cmd.Env = append(cmd.Env, "BACKEND_TYPE=memory")
-	} else {
-		t.stores = []*localserver.Server{store}
-		cmd.Env = append(cmd.Env, "BACKEND_TYPE=kvstore", "KVSTORE_URL="+store.Addr())
+	if len(d.stores) > 0 {
+		cmd.Env = append(cmd.Env, "BACKEND_TYPE=kvstore", "KVSTORE_URL="+d.stores[0].Addr())
 	}
-	cmd.Env = append(append(cmd.Env, l.extra...), settings...)
-	if t.process, err = subprocess.Start(cmd); err != nil {
+	cmd.Env = append(append(cmd.Env, l.extra...), d.settings...)
+	if err := l.begin(t, cmd); err != nil {
 		return nil, err
 	}
-	l.started = append(l.started, t)
-	return t, nil
+	return t, l.await(ctx, t)
+}
+
+// begin starts a target's process, with a log of its own, in a folder where it finds no .env.
+func (l *testbed) begin(t *target, cmd *exec.Cmd) (err error) {
+	cmd.Dir = filepath.Join(l.dir, t.name)
+	if err := os.MkdirAll(cmd.Dir, 0o755); err != nil {
+		return err
+	}
+	log, err := os.OpenFile(filepath.Join(cmd.Dir, "log"), os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o644)
+	if err != nil {
+		return err
+	}
+	defer log.Close() // the child has its own
+	cmd.Stdout, cmd.Stderr, cmd.Env = log, log, append(cmd.Env, "PATH="+os.Getenv("PATH"))
+	if t.process, err = subprocess.Start(cmd); err == nil {
+		l.started = append(l.started, t)
+	}
+	return err
 }
 
 func (l *testbed) statsSettings() []string {
@@ -235,47 +219,31 @@ func freePorts(n int) (ports []string, err error) {
 	return ports, nil
 }
 
-// sink is a statsd server that discards everything, over TCP and UDP on one port.
-type sink struct {
-	listener net.Listener
-	packets  net.PacketConn
-}
-
-func startSink() (*sink, error) {
+// startSink starts a statsd server that discards everything, over TCP and UDP on one port. It lasts as long as this
+// program.
+func startSink() (addr string, err error) {
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
-		return nil, fmt.Errorf("statsd sink: %w", err)
+		return "", fmt.Errorf("statsd sink: %w", err)
 	}
-	packets, err := net.ListenPacket("udp4", listener.Addr().String())
-	if err != nil {
-		listener.Close()
-		return nil, fmt.Errorf("statsd sink: %w", err)
+	addr = listener.Addr().String()
+	if _, err := net.ListenPacket("udp4", addr); err != nil { // the kernel drops what nobody reads
+		return "", fmt.Errorf("statsd sink: %w", err)
 	}
-	go func() {
-		for {
-			c, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			go func() {
-				io.Copy(io.Discard, c)
-				c.Close()
-			}()
-		}
-	}()
-	go func() {
-		for buf := make([]byte, 64<<10); ; {
-			if _, _, err := packets.ReadFrom(buf); err != nil {
-				return
-			}
-		}
-	}()
-	return &sink{listener: listener, packets: packets}, nil
+	go serveEach(listener, func(c net.Conn) { io.Copy(io.Discard, c) })
+	return addr, nil
 }
 
-func (s *sink) addr() string { return s.listener.Addr().String() }
-
-func (s *sink) close() {
-	s.listener.Close()
-	s.packets.Close()
+// serveEach gives each connection to handle until the listener closes.
+func serveEach(listener net.Listener, handle func(net.Conn)) {
+	for {
+		c, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer c.Close()
+			handle(c)
+		}()
+	}
 }

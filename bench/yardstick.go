@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -47,14 +46,18 @@ func runYardstick(ctx context.Context, args []string, out io.Writer) error {
 	default:
 		return fmt.Errorf("yardstick: no kind %q", *kind)
 	}
-	listener, err := net.Listen("tcp4", *listen)
+	return serveUntil(ctx, out, *listen, server.Serve, server.Stop)
+}
+
+// serveUntil serves until ctx ends, having written its address as the first line.
+func serveUntil(ctx context.Context, out io.Writer, listen string, serve func(net.Listener) error, stop func()) error {
+	listener, err := net.Listen("tcp4", listen)
 	if err != nil {
 		return fmt.Errorf("yardstick: %w", err)
 	}
 	fmt.Fprintln(out, listener.Addr())
-	stop := context.AfterFunc(ctx, server.Stop)
-	defer stop()
-	if err := server.Serve(listener); err != nil && !errors.Is(err, grpc.ErrServerStopped) {
+	defer context.AfterFunc(ctx, stop)()
+	if err := serve(listener); err != nil && ctx.Err() == nil {
 		return fmt.Errorf("yardstick: %w", err)
 	}
 	return nil

@@ -10,12 +10,10 @@ import (
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/sha256"
-	"errors"
 	"flag"
 	"fmt"
 	"io"
 	mathrand "math/rand/v2"
-	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -47,58 +45,39 @@ func runHTTPYardstick(ctx context.Context, args []string, out io.Writer) error {
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	handler, closed, err := yardstickHandler(ctx, *kind, *database)
-	if err != nil {
-		return fmt.Errorf("yardstick: %w", err)
-	}
-	defer closed()
-	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+	work, err := yardstickWork(ctx, *kind, *database)
 	if err != nil {
 		return fmt.Errorf("yardstick: %w", err)
 	}
 	mux := http.NewServeMux()
-	mux.Handle("GET /yardstick", handler)
+	mux.Handle("GET /yardstick", working(work))
 	server := &http.Server{Handler: mux}
-	fmt.Fprintln(out, listener.Addr())
-	stop := context.AfterFunc(ctx, func() { server.Close() })
-	defer stop()
-	if err := server.Serve(listener); err != nil && !errors.Is(err, http.ErrServerClosed) {
-		return fmt.Errorf("yardstick: %w", err)
-	}
-	return nil
+	return serveUntil(ctx, out, "127.0.0.1:0", server.Serve, func() { server.Close() })
 }
 
-// yardstickHandler makes the handler of a kind; closed gives back what it holds.
-func yardstickHandler(ctx context.Context, kind, database string) (h http.Handler, closed func(), err error) {
-	nothing := func() {}
+// yardstickWork makes the work of a kind.
+func yardstickWork(ctx context.Context, kind, database string) (func(context.Context) error, error) {
 	switch kind, detail, _ := strings.Cut(kind, ":"); kind {
 	case "handler":
-		return working(func(context.Context) error { return nil }), nothing, nil
+		return func(context.Context) error { return nil }, nil
 	case "select", "update":
-		pool, err := yardstickPool(ctx, database)
-		if err != nil {
-			return nil, nil, err
-		}
+		pool, err := yardstickPool(ctx, database) // which lasts as long as this program
 		query := selectYardstick
 		if kind == "update" {
 			query = updateYardstick
 		}
-		return working(func(ctx context.Context) error { return query(ctx, pool) }), pool.Close, nil
+		return func(ctx context.Context) error { return query(ctx, pool) }, err
 	case "hash":
 		cost, err := strconv.Atoi(detail)
 		if err != nil {
-			return nil, nil, fmt.Errorf("cost of %q: %w", kind, err)
+			return nil, fmt.Errorf("cost of %q: %w", kind, err)
 		}
 		hash, err := bcrypt.GenerateFromPassword([]byte(benchPassword), cost)
-		return working(func(context.Context) error {
-			return bcrypt.CompareHashAndPassword(hash,
-				[]byte(benchPassword))
-		}), nothing, err
+		return func(context.Context) error { return bcrypt.CompareHashAndPassword(hash, []byte(benchPassword)) }, err
 	case "sign":
-		sign, err := signer(detail)
-		return working(sign), nothing, err
+		return signer(detail)
 	}
-	return nil, nil, fmt.Errorf("no kind %q", kind)
+	return nil, fmt.Errorf("no kind %q", kind)
 }
 
 // working answers when work is done.
