@@ -1,6 +1,7 @@
 package shared_test
 
 import (
+	"io/fs"
 	"os"
 	"path"
 	"regexp"
@@ -49,7 +50,7 @@ func readPage(t *testing.T, page string) string {
 func TestRooms(t *testing.T) {
 	codeSpan := regexp.MustCompile("`([^`]+)`")
 	for _, daemon := range []string{"auth", "ratelimit"} {
-		page := daemon + "/README.md"
+		page := daemon + "/docs/code.md"
 		_, table, _ := strings.Cut(readPage(t, page), "\n| Room")
 		table, _, _ = strings.Cut(table, "\n\n")
 		var got []string
@@ -93,4 +94,20 @@ func TestMap(t *testing.T) {
 		}
 	}
 	compareNames(t, "README.md", got, want)
+}
+
+// TestPages_replacedService: a reader learns on each page which service is meant.
+func TestPages_replacedService(t *testing.T) {
+	for daemon, name := range map[string]string{"auth": "supabase/auth", "ratelimit": "envoyproxy/ratelimit"} {
+		pages, err := fs.Glob(os.DirFS(".."), daemon+"/docs/*.md")
+		if err != nil || len(pages) == 0 {
+			t.Fatal(pages, err)
+		}
+		for _, page := range append(pages, daemon+"/README.md") {
+			before, after, used := strings.Cut(strings.ReplaceAll(readPage(t, page), "\n", " "), "replaced service")
+			if used && !strings.Contains(before+after[:min(len(after), len(name)+4)], name) {
+				t.Errorf("%s: the first \"replaced service\" is not followed by its name, %s", page, name)
+			}
+		}
+	}
 }
