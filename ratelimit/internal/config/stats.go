@@ -5,6 +5,7 @@ import (
 	"io/fs"
 	"net"
 	"regexp/syntax"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -46,9 +47,13 @@ type Stats struct {
 	MapperYAML string `env:"PULLMETRICS_MAPPER_YAML"`
 	Page       promexport.Settings
 
+	assumed    bool                // statsd is the sink because nobody has said otherwise, after check
 	mogrifiers []stats.Mogrifier   // of Mogrifiers, after check
 	mapping    *promexport.Mapping // of MapperYAML, after check
 }
+
+// Assumed says that statistics go to statsd's default address because no setting says where: perhaps nobody listens.
+func (s *Stats) Assumed() bool { return s.assumed }
 
 // Patterns are the mogrifiers that Mogrifiers names, in its order.
 func (s *Stats) Patterns() []stats.Mogrifier { return s.mogrifiers }
@@ -69,6 +74,8 @@ func (c *Config) checkStats(r *settings.Report) {
 	if s.Tagged && !r.IsSet("STATSD_PROTOCOL") {
 		s.Protocol = "udp"
 	}
+	s.assumed = s.Statsd && !s.Tagged && !s.Disable &&
+		!slices.ContainsFunc([]string{"STATSD_HOST", "STATSD_PORT", "USE_STATSD"}, r.IsSet)
 	if s.Tagged && s.Statsd {
 		r.Clash("USE_STATSD and USE_TAGGED_STATSD are both true, and both go to STATSD_HOST: one of them counts " +
 			"everything a second time there")

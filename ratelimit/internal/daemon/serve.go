@@ -95,8 +95,7 @@ func Serve(ctx context.Context, o Options) error {
 	}
 	defer d.remindOfRules(ctx, loaded, rulesPatience, time.Minute)()
 	d.health.Set(server.Running, true)
-	d.log.Info("ready", "version", buildinfo.Version("ratelimit"), "grpc", addrOf(listeners.grpcAt),
-		"http", addrOf(listeners.httpAt), "debug", addrOf(listeners.debugAt), "pullmetrics", addrOf(listeners.pageAt))
+	d.ready(ctx, listeners)
 
 	select {
 	case <-ctx.Done():
@@ -106,6 +105,22 @@ func Serve(ctx context.Context, o Options) error {
 		d.drain(listeners)
 		return err
 	}
+}
+
+// ready writes the line that the daemon runs, whatever LOG_LEVEL is: who starts it the first time sees that it does.
+func (d *daemon) ready(ctx context.Context, l *listeners) {
+	line := slog.NewRecord(time.Now(), slog.LevelInfo, "ready", 0)
+	line.Add("version", buildinfo.Version("ratelimit"), "grpc", addrOf(l.grpcAt), "http", addrOf(l.httpAt),
+		"debug", addrOf(l.debugAt), "pullmetrics", addrOf(l.pageAt), "store", d.config.Counting.Backend)
+	if rules := d.service.Rules(); rules != nil {
+		line.Add("rules", rules.Count())
+	} else {
+		line.Add("rules", 0)
+	}
+	if d.config.Stats.Assumed() {
+		line.Add("statistics", d.statsd()+" (statsd's default; DISABLE_STATS=true sends none)")
+	}
+	d.log.Handler().Handle(ctx, line)
 }
 
 // newDaemon reads the settings and opens what needs nothing else: the log and the statistics.
@@ -126,7 +141,7 @@ func newDaemon(o Options) (*daemon, error) {
 	memlimit.KeepHeapFloor(c.Process.HeapFloor)
 
 	d := &daemon{config: c, forPeers: forPeers, log: log, health: server.NewHealth(), resolver: o.Resolver}
-	d.stats = stats.NewRegistry(stats.Options{Settings: c.Stats.Registry, Log: log})
+	d.stats = stats.NewRegistry(stats.Options{Settings: c.Stats.Registry, Log: d.statsLog()})
 	d.stats.GoRuntime()
 	d.makePage()
 	return d, nil

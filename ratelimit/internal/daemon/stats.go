@@ -3,6 +3,7 @@ package daemon
 import (
 	"context"
 	"io"
+	"log/slog"
 	"net"
 	"strconv"
 	"sync"
@@ -27,7 +28,7 @@ func (d *daemon) flushStats(stdout io.Writer) (stop func()) {
 
 func (d *daemon) sink(stdout io.Writer) stats.Sink {
 	c := d.config.Stats
-	address := net.JoinHostPort(c.Host, strconv.Itoa(c.Port))
+	address, log := d.statsd(), d.statsLog()
 	switch {
 	case c.Disable:
 		return nil
@@ -36,14 +37,26 @@ func (d *daemon) sink(stdout io.Writer) stats.Sink {
 	case c.Tagged:
 		return stats.NewTaggedUDP(address, c.Patterns(), d.log)
 	case c.Statsd && c.Protocol == "udp":
-		return stats.NewStatsdUDP(address, d.log)
+		return stats.NewStatsdUDP(address, log)
 	case c.Statsd:
-		return stats.NewStatsdTCP(address, d.log)
+		return stats.NewStatsdTCP(address, log)
 	case c.Pull:
 		return nil
 	default:
 		return stats.NewLines(stdout)
 	}
+}
+
+func (d *daemon) statsd() string {
+	return net.JoinHostPort(d.config.Stats.Host, strconv.Itoa(d.config.Stats.Port))
+}
+
+// statsLog is where it is said that statsd does not answer: nowhere, when nobody has pointed the daemon at one.
+func (d *daemon) statsLog() *slog.Logger {
+	if d.config.Stats.Assumed() {
+		return slog.New(slog.DiscardHandler)
+	}
+	return d.log
 }
 
 // makePage makes the page of pull metrics, if there is to be one. It reads the counters themselves, so

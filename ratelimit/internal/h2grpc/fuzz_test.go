@@ -10,6 +10,8 @@ import (
 
 	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
+
+	"gatehouse/shared/await"
 )
 
 // script turns a fuzzer's bytes into frames that RFC 9113 allows a client to send, two bytes each. It returns the
@@ -204,12 +206,12 @@ func FuzzConnection(f *testing.F) {
 		}
 		<-done
 		p.conn.Close()
-		eventually(t, "the connection is forgotten", func() bool {
+		await.True(t, "the connection is forgotten", func() bool {
 			return r.native().Conns() == 0 && r.watches() == 0 && r.buffered() == 0
 		})
 		good := r.dial(t)
 		good.calls(1)
 		good.conn.Close()
-		eventually(t, "the connection is forgotten", func() bool { return r.native().Conns() == 0 })
+		await.True(t, "the connection is forgotten", func() bool { return r.native().Conns() == 0 })
 	})
 }

@@ -12,6 +12,8 @@ import (
 	"golang.org/x/net/http2/hpack"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/protobuf/proto"
+
+	"gatehouse/shared/await"
 )
 
 // TestCall is one call from HEADERS to its answer.
@@ -366,12 +368,12 @@ func TestHealth(t *testing.T) {
 	p.calls(205) // meanwhile
 	// The client resets: the handler ends, and the place of the stream is free.
 	p.must(p.framer.WriteRSTStream(203, http2.ErrCodeCancel))
-	eventually(t, "the watch ends", func() bool { return r.watches() == 0 })
+	await.True(t, "the watch ends", func() bool { return r.watches() == 0 })
 	p.calls(207)
 	// The peer closes: handlers end.
 	watch(209)
 	p.conn.Close()
-	eventually(t, "the watch ends", func() bool { return r.watches() == 0 })
+	await.True(t, "the watch ends", func() bool { return r.watches() == 0 })
 }
 
 // TestHealth_bounded: a connection has at most 16 watches at a time.
@@ -389,7 +391,7 @@ func TestHealth_bounded(t *testing.T) {
 	r.refused(t, "streams", 1)
 	p.calls(203)
 	p.must(p.framer.WriteRSTStream(1, http2.ErrCodeCancel))
-	eventually(t, "a place", func() bool { return r.watches() == 15 })
+	await.True(t, "a place", func() bool { return r.watches() == 15 })
 	p.headers(205, false, fields(field(":path", "/grpc.health.v1.Health/Watch")))
 	p.data(205, true, checkHealth())
 	p.until("the first answer of Watch", func() bool {

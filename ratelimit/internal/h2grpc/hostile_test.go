@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"golang.org/x/net/http2"
+
+	"gatehouse/shared/await"
 )
 
 // TestHostile: peers that try to exhaust the server. Each is disconnected, or held, is counted, makes the server keep
@@ -149,7 +151,7 @@ func TestHostile(t *testing.T) {
 				t.Errorf("the heap has grown by %d KiB, at most by %d KiB", grown>>10, most>>10)
 			}
 			p.conn.Close()
-			eventually(t, "nothing is kept", func() bool { return r.buffered() == 0 && r.watches() == 0 })
+			await.True(t, "nothing is kept", func() bool { return r.buffered() == 0 && r.watches() == 0 })
 			stop()
 		})
 	}

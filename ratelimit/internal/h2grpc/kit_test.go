@@ -30,6 +30,7 @@ import (
 	"gatehouse/ratelimit/internal/server"
 	"gatehouse/ratelimit/internal/service"
 	"gatehouse/ratelimit/internal/stats"
+	"gatehouse/shared/await"
 	"gatehouse/shared/certs/certtest"
 )
 
@@ -118,20 +119,10 @@ func (r *rig) counted(name string) (n int64) {
 	return n
 }
 
-// eventually waits for a condition.
-func eventually(t testing.TB, what string, f func() bool) {
-	t.Helper()
-	for end := time.Now().Add(patience); !f(); time.Sleep(time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not in time: %s", what)
-		}
-	}
-}
-
 // refused waits until connections or streams were refused for a reason that many times.
 func (r *rig) refused(t testing.TB, why string, want int64) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("%s is %d", refusals+why, want), func() bool { return r.counted(refusals+why) >= want })
+	await.True(t, fmt.Sprintf("%s is %d", refusals+why, want), func() bool { return r.counted(refusals+why) >= want })
 	if got := r.counted(refusals + why); got != want {
 		t.Errorf("%s is %d, want %d", refusals+why, got, want)
 	}

@@ -1,18 +1,14 @@
 package h2grpc
 
 import (
-	"bytes"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 )
 
-const (
-	// fullQueue is how much may wait to be sent before the connection is no longer read.
-	fullQueue = 256 << 10
-	// bufferBytes is the size of pooled buffers, for reading and for writing.
-	bufferBytes = 64 << 10
-)
+// fullQueue is how much may wait to be sent before the connection is no longer read.
+const fullQueue = 256 << 10
 
 // sendQueue is the sending side of a connection: what is to be sent, the peer's windows, and the streams that have no
 // answer yet. Its lock is the only one over them, and nothing waits while it is held.
@@ -83,103 +79,6 @@ func (o *sendQueue) add(f func(dst []byte) []byte) {
 	}
 }
 
-// answer is the answer to one call: a message, or a refusal.
-type answer struct {
-	stream *stream
-	// from and to are where the message lies in the bundle's text.
-	from, to int
-	refusal  *refusal
-	// early: the client has not ended its request, and gets RST_STREAM so that it stops.
-	early bool
-}
-
-// bundle is the answers to the calls of one read, or of one batch of the store. It is reused.
-type bundle struct {
-	answers []answer
-	text    []byte
-}
-
-func (b *bundle) reset() {
-	clear(b.answers)
-	b.answers, b.text = b.answers[:0], b.text[:0]
-	if cap(b.text) > bufferBytes {
-		b.text = nil
-	}
-}
-
-// answer appends all answers of a bundle; finished is how many of them a store has finished.
-func (o *sendQueue) answer(b *bundle, finished int) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.inStore -= finished; finished > 0 {
-		o.room.Signal()
-	}
-	if o.closed {
-		return
-	}
-	o.grab()
-	for i := range b.answers {
-		a := &b.answers[i]
-		if a.stream.inStore = false; a.stream.gone { // reset meanwhile
-			o.remove(a.stream)
-			continue
-		}
-		if a.refusal != nil {
-			o.refuse(a)
-			continue
-		}
-		o.reply(a, b.text[a.from:a.to])
-	}
-}
-
-// reply appends an answer with a message, or as much as the windows allow. The lock is held.
-func (o *sendQueue) reply(a *answer, message []byte) {
-	s := a.stream
-	s.early = a.early
-	o.sent = true
-	size := len(message)
-	whole := int64(size) <= min(o.window, o.initial+s.credit) && size <= o.frameSize && len(o.blocked) == 0
-	at := len(o.buf)
-	o.buf = o.encoder.headers(appendFrameHeader(o.buf, 0, frameHeaders, flagEndHeaders, s.id), &s.header)
-	o.setLength(at)
-	if !whole {
-		s.pending = bytes.Clone(message)
-		o.hold(s)
-		s.inStore = false
-		o.register(s)
-		o.queue(s)
-		return
-	}
-	o.window -= int64(size)
-	o.buf = append(appendFrameHeader(o.buf, size, frameData, 0, s.id), message...)
-	o.finish(s)
-}
-
-// finish appends the trailers of an answer whose message has been appended. The lock is held.
-func (o *sendQueue) finish(s *stream) {
-	at := len(o.buf)
-	o.buf = appendFrameHeader(o.buf, 0, frameHeaders, flagEndHeaders|flagEndStream, s.id)
-	o.buf = o.encoder.trailers(o.buf)
-	o.setLength(at)
-	if s.early {
-		o.buf = appendReset(o.buf, s.id, codeNo)
-	}
-	o.forget(s)
-}
-
-// refuse appends an answer without a message. The lock is held.
-func (o *sendQueue) refuse(a *answer) {
-	o.sent = true
-	at := len(o.buf)
-	o.buf = o.encoder.refusal(appendFrameHeader(o.buf, 0, frameHeaders, flagEndHeaders|flagEndStream, a.stream.id),
-		a.refusal)
-	o.setLength(at)
-	if a.early {
-		o.buf = appendReset(o.buf, a.stream.id, codeNo)
-	}
-	o.forget(a.stream)
-}
-
 // setLength completes the frame that begins at an offset, and splits off CONTINUATION frames where it is too long.
 // The lock is held.
 func (o *sendQueue) setLength(at int) {
@@ -205,122 +104,6 @@ func (o *sendQueue) split(at, n int) {
 		block, n = block[k:], n-k
 		kind, flags = frameContinuation, 0
 	}
-}
-
-const messageHeader = 5
-
-// queue puts a stream behind those that wait for a window, and sends what goes. The lock is held.
-func (o *sendQueue) queue(s *stream) {
-	if !s.queued {
-		s.queued, s.stalled = true, time.Now()
-		o.blocked = append(o.blocked, s)
-	}
-	o.pump()
-}
-
-// pump appends of the blocked answers what the windows allow now. The lock is held.
-func (o *sendQueue) pump() {
-	if o.closed || len(o.blocked) == 0 {
-		return
-	}
-	o.keepBlocked(o.pumpOne)
-}
-
-// keepBlocked drops the streams that are gone or need not wait any longer. The lock is held.
-func (o *sendQueue) keepBlocked(waits func(*stream) bool) {
-	kept := o.blocked[:0]
-	for _, s := range o.blocked {
-		if !s.gone && waits(s) {
-			kept = append(kept, s)
-			continue
-		}
-		s.queued = false
-		o.remove(s)
-	}
-	clear(o.blocked[len(kept):])
-	o.blocked, o.lost = kept, 0
-}
-
-// cut ends a stream that was reset. The lock is held.
-func (o *sendQueue) cut(s *stream) {
-	if s.gone {
-		return
-	}
-	o.forget(s)
-	if !s.queued {
-		return
-	}
-	// A peer that opens no window and resets its calls must not make this list grow.
-	if o.lost++; o.lost < 64 || 2*o.lost < len(o.blocked) {
-		return
-	}
-	o.keepBlocked(func(*stream) bool { return true })
-}
-
-// pumpOne reports whether the stream still has to wait.
-func (o *sendQueue) pumpOne(s *stream) (blocked bool) {
-	for len(s.pending) > 0 {
-		n := min(o.window, o.initial+s.credit, int64(o.frameSize), int64(len(s.pending)))
-		if n <= 0 {
-			return true
-		}
-		s.stalled = time.Now()
-		o.grab()
-		o.buf = append(appendFrameHeader(o.buf, int(n), frameData, 0, s.id), s.pending[:n]...)
-		s.pending = s.pending[n:]
-		o.window -= n
-		s.credit -= n
-	}
-	s.pending = nil
-	o.hold(s)
-	if s.watch == nil { // else its next state queues it again
-		o.grab()
-		o.finish(s)
-	}
-	return false
-}
-
-// handOver registers the streams of calls that go to a store, and reports how many of the first are within the limit of
-// streams; the others are refused.
-func (o *sendQueue) handOver(calls []*Call, limit int) (accepted int) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	for i, x := range calls {
-		s := x.stream
-		if !s.registered && len(o.streams) >= limit {
-			for _, x := range calls[i:] {
-				o.refuseStream(x.stream)
-			}
-			return i
-		}
-		o.register(s)
-		s.inStore = true
-		o.inStore++
-	}
-	return len(calls)
-}
-
-// admit registers a stream whose request is not complete, unless there are too many.
-func (o *sendQueue) admit(s *stream, limit int) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if s.registered {
-		return true
-	}
-	if len(o.streams) >= limit {
-		o.refuseStream(s)
-		return false
-	}
-	o.register(s)
-	return true
-}
-
-func (o *sendQueue) refuseStream(s *stream) {
-	if !o.closed {
-		o.grab()
-		o.buf = appendReset(o.buf, s.id, codeRefusedStream)
-	}
-	o.forget(s)
 }
 
 // find is the registered stream of that id, or nil.
@@ -374,62 +157,6 @@ func (o *sendQueue) remove(s *stream) {
 	if s.gone && s.registered && !s.removed && !s.queued && !s.inStore {
 		s.removed = true
 		o.dead = append(o.dead, s)
-	}
-}
-
-// reset ends a stream by RST_STREAM.
-func (o *sendQueue) reset(id uint32, code errCode) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if s := o.streams[id]; s != nil {
-		o.cut(s)
-	}
-	if !o.closed {
-		o.grab()
-		o.buf = appendReset(o.buf, id, code)
-	}
-}
-
-// push appends a message of a watch, which stays open; false: the stream has ended.
-func (o *sendQueue) push(s *stream, message []byte) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if s.gone || o.closed {
-		return false
-	}
-	o.sent = true
-	o.grab()
-	if !s.begun {
-		s.begun = true
-		at := len(o.buf)
-		o.buf = o.encoder.headers(appendFrameHeader(o.buf, 0, frameHeaders, flagEndHeaders, s.id), &s.header)
-		o.setLength(at)
-	}
-	s.pending = append(s.pending, message...)
-	o.hold(s)
-	o.queue(s)
-	return true
-}
-
-// endWatch ends a watch with a status, and resets it if a message waits for a window.
-func (o *sendQueue) endWatch(s *stream, r *refusal) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	switch {
-	case s.gone || o.closed:
-	case !s.begun:
-		o.grab()
-		o.refuse(&answer{stream: s, refusal: r})
-	case len(s.pending) > 0:
-		o.grab()
-		o.buf = appendReset(o.buf, s.id, codeCancel)
-		o.cut(s)
-	default:
-		o.grab()
-		at := len(o.buf)
-		o.buf = o.encoder.failure(appendFrameHeader(o.buf, 0, frameHeaders, flagEndHeaders|flagEndStream, s.id), r)
-		o.setLength(at)
-		o.forget(s)
 	}
 }
 
@@ -547,4 +274,75 @@ func (o *sendQueue) close() {
 	o.blocked = nil
 	o.holdBlock(nil)
 	o.room.Broadcast()
+}
+
+// hold accounts for what a stream holds now. The lock is held.
+func (o *sendQueue) hold(s *stream) {
+	n := cap(s.body) + cap(s.pending)
+	o.count(n - s.held)
+	s.held = n
+}
+
+func (o *sendQueue) count(n int) {
+	o.held.Add(int64(n))
+	o.account.used.Add(int64(n))
+}
+
+// holdBlock replaces the unfinished header block. The lock is held.
+func (o *sendQueue) holdBlock(b []byte) {
+	o.count(cap(b) - cap(o.block))
+	o.block = b
+}
+
+// keepBlock appends to the header block that is not complete, and returns its length; 0: the connection is ending.
+func (o *sendQueue) keepBlock(b []byte) int {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if o.closed || o.ending {
+		return 0
+	}
+	if o.block == nil {
+		o.opened = time.Now()
+	}
+	o.holdBlock(append(o.block, b...))
+	return len(o.block)
+}
+
+// takeBlock returns the header block, which is complete now.
+func (o *sendQueue) takeBlock() []byte {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	b := o.block
+	o.holdBlock(nil)
+	return b
+}
+
+// keepBody keeps a part of a stream's message. It returns what has come of the message, and false where the connection
+// holds too much.
+func (o *sendQueue) keepBody(s *stream, b []byte) ([]byte, bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if s.gone || o.closed {
+		return nil, true
+	}
+	if have := len(s.body); have >= announced && have+len(b) > cap(s.body) {
+		whole := messageHeader + messageLength(s.body)
+		if whole <= messageHeader+maxMessage {
+			s.body = slices.Grow(s.body, max(len(b), whole-have))
+		}
+	}
+	s.body = append(s.body, b...)
+	o.hold(s)
+	return s.body, o.held.Load() <= maxHeld
+}
+
+// takeBody returns the body of a stream whose request is complete; false: the stream has ended.
+func (o *sendQueue) takeBody(s *stream) ([]byte, bool) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	s.open = false
+	b := s.body
+	s.body = nil
+	o.hold(s)
+	return b, !s.gone
 }

@@ -43,6 +43,26 @@ func (s *Server) startAll(c *conn, calls []*Call) {
 	}
 }
 
+// handOver registers the streams of calls that go to a store, and reports how many of the first are within the limit of
+// streams; the others are refused.
+func (o *sendQueue) handOver(calls []*Call, limit int) (accepted int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for i, x := range calls {
+		s := x.stream
+		if !s.registered && len(o.streams) >= limit {
+			for _, x := range calls[i:] {
+				o.refuseStream(x.stream)
+			}
+			return i
+		}
+		o.register(s)
+		s.inStore = true
+		o.inStore++
+	}
+	return len(calls)
+}
+
 // asyncOf is what takes a call without a goroutine that waits; nil: nothing does.
 func (s *Server) asyncOf(x *Call, now time.Time) counter.Async {
 	store, request := s.o.Service.Pending(&x.Call)

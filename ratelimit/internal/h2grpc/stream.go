@@ -38,8 +38,11 @@ type stream struct {
 	watch      *watcher
 }
 
-// maxMessage is the longest message of a call, as grpc-go has it.
-const maxMessage = 4 << 20
+const (
+	// maxMessage is the longest message of a call, as grpc-go has it.
+	maxMessage    = 4 << 20
+	messageHeader = 5
+)
 
 // message takes the one message out of a finished request's body.
 func (s *stream) message(b []byte) ([]byte, *refusal) {

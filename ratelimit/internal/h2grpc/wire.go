@@ -12,6 +12,9 @@ import (
 	"gatehouse/shared/nonblock"
 )
 
+// bufferBytes is the size of pooled buffers, for reading and for writing.
+const bufferBytes = 64 << 10
+
 // wire moves the bytes of one connection. read has one caller at a time, and so have write and drain together.
 type wire interface {
 	// read waits until bytes have come and reads them into what room returns. room is called when there is

@@ -31,6 +31,18 @@ func (r *Rules) WriteText(w io.Writer) error {
 	return b.Flush()
 }
 
+// Count is how many rules there are, as WriteText lists them.
+func (r *Rules) Count() (n int) {
+	for _, d := range r.sorted {
+		d.root.each(func(s *step) {
+			for range s.rule.Limits() {
+				n++
+			}
+		})
+	}
+	return n
+}
+
 // appendLine appends the rule's line of WriteText.
 func (r *Rule) appendLine(line []byte, domain string) []byte {
 	line = r.appendPath(line, domain)

@@ -47,17 +47,17 @@ func (s *Service) Counters(ctx context.Context, domain string, d *rls.Descriptor
 
 // ResetCounters deletes them. With an error the report still says how many are deleted already.
 func (s *Service) ResetCounters(ctx context.Context, domain string, d *rls.Descriptor) (*CounterReport, error) {
-	report, meters, err := s.counters(ctx, domain, d)
+	report, readings, err := s.counters(ctx, domain, d)
 	if err != nil {
 		return report, err
 	}
-	for i := range meters {
-		m := &meters[i]
+	for i := range readings {
+		m := &readings[i]
 		if m.withoutStore() {
 			continue
 		}
 		if err := s.store.Load().Reset(ctx, &m.hit); err != nil {
-			return report, meterRefusal(err)
+			return report, counterRefusal(err)
 		}
 		report.Deleted++
 		if s.o.OverLimit != nil {
@@ -70,7 +70,7 @@ func (s *Service) ResetCounters(ctx context.Context, domain string, d *rls.Descr
 	return report, nil
 }
 
-func (s *Service) counters(ctx context.Context, domain string, d *rls.Descriptor) (*CounterReport, []meter, error) {
+func (s *Service) counters(ctx context.Context, domain string, d *rls.Descriptor) (*CounterReport, []reading, error) {
 	report := &CounterReport{Domain: printable.Text(domain)}
 	rules := s.rules.Load()
 	if rules == nil {
@@ -84,11 +84,11 @@ func (s *Service) counters(ctx context.Context, domain string, d *rls.Descriptor
 	} else {
 		rule = x.Decides
 	}
-	meters := s.meters(rules, rule, domain, d.Entries)
-	for i := range meters {
-		m := &meters[i]
+	readings := s.readings(rules, rule, domain, d.Entries)
+	for i := range readings {
+		m := &readings[i]
 		if err := s.read(ctx, m); err != nil {
-			return report, nil, meterRefusal(err)
+			return report, nil, counterRefusal(err)
 		}
 		report.Limits = append(report.Limits, LimitCounter{
 			Rule: printable.Text(m.rule.Path(domain)), File: m.rule.At(), Key: printable.Text(string(m.hit.Key)),
@@ -96,30 +96,30 @@ func (s *Service) counters(ctx context.Context, domain string, d *rls.Descriptor
 			Used: m.hit.After, Remaining: m.remaining(), Reset: m.reset,
 		})
 	}
-	return report, meters, nil
+	return report, readings, nil
 }
 
-// meterRefusal is the refusal for an error of read or Reset.
-func meterRefusal(err error) error {
+// counterRefusal is the refusal for an error of read or Reset.
+func counterRefusal(err error) error {
 	if isBadKey(err) {
 		return invalid(BadKey, "%s", err)
 	}
 	return storeRefusal(err)
 }
 
-// meter is one limit with its counter.
-type meter struct {
+// reading is one limit with its counter.
+type reading struct {
 	rule  *limits.Rule
 	hit   counter.Hit
 	reset int64 // in seconds, as in the answer to a peek
 }
 
-// meters are the counters of a rule and of the further limits of its list, not yet read.
-func (s *Service) meters(rules *limits.Rules, first *limits.Rule, domain string, entries []rls.Entry) []meter {
+// readings are the counters of a rule and of the further limits of its list, not yet read.
+func (s *Service) readings(rules *limits.Rules, first *limits.Rule, domain string, entries []rls.Entry) []reading {
 	now := s.clock().Unix()
-	all := make([]meter, 0, 1+len(first.Further))
+	all := make([]reading, 0, 1+len(first.Further))
 	for rule := range first.Limits() {
-		m := meter{rule: rule, reset: rule.Window}
+		m := reading{rule: rule, reset: rule.Window}
 		start := int64(0)
 		if rule.Algorithm == counter.FixedWindow {
 			start, m.hit.End = rule.Span(now)
@@ -136,7 +136,7 @@ func (s *Service) meters(rules *limits.Rules, first *limits.Rule, domain string,
 }
 
 // withoutStore says whether the limit has no counter: it admits nothing, and counts what it admits.
-func (m *meter) withoutStore() bool {
+func (m *reading) withoutStore() bool {
 	return m.rule.PerUnit == 0 && m.rule.Algorithm != counter.FixedWindow
 }
 
@@ -144,7 +144,7 @@ func (m *meter) withoutStore() bool {
 var errNoStore = fmt.Errorf("%w: it has not been reached yet", counter.ErrUnavailable)
 
 // read has the store fill in the hit.
-func (s *Service) read(ctx context.Context, m *meter) error {
+func (s *Service) read(ctx context.Context, m *reading) error {
 	if m.withoutStore() {
 		return nil
 	}
@@ -163,17 +163,17 @@ func (s *Service) read(ctx context.Context, m *meter) error {
 }
 
 // look is the outcome of a peek: a request without hits.
-func (m *meter) look() decide.Outcome {
+func (m *reading) look() decide.Outcome {
 	return decide.Outcome{Rule: m.rule, After: uint64(m.hit.After), Reset: m.reset}
 }
 
-func (m *meter) remaining() int64 { return max(0, int64(decide.Capacity(m.rule))-m.hit.After) }
+func (m *reading) remaining() int64 { return max(0, int64(decide.Capacity(m.rule))-m.hit.After) }
 
 // tightest is the index of the limit that decides at present.
-func tightest(meters []meter) int {
+func tightest(readings []reading) int {
 	chosen, at := decide.Verdict{}, 0
-	for i := range meters {
-		if v := decide.JudgeLimit(meters[i].look(), false); i == 0 || v.TighterThan(&chosen) {
+	for i := range readings {
+		if v := decide.JudgeLimit(readings[i].look(), false); i == 0 || v.TighterThan(&chosen) {
 			chosen, at = v, i
 		}
 	}

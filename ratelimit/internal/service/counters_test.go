@@ -15,8 +15,8 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// meterRules has each algorithm, alone and in a list.
-const meterRules = `[
+// algorithmRules has each algorithm, alone and in a list.
+const algorithmRules = `[
 	{key: fixed, @10},
 	{key: sliding, rate_limit: {unit: minute, requests_per_unit: 10, algorithm: sliding_window}},
 	{key: bucket, rate_limit: {unit: minute, requests_per_unit: 10, algorithm: token_bucket}},
@@ -26,10 +26,10 @@ const meterRules = `[
 		{unit: hour, requests_per_unit: 1, algorithm: sliding_window, shadow_mode: true}]},
 	{key: open, rate_limit: {unlimited: true}}]`
 
-// meterRig has a store whose clock is the service's.
-func meterRig(t *testing.T, o Options) *rig {
+// algorithmRig has a store whose clock is the service's.
+func algorithmRig(t *testing.T, o Options) *rig {
 	t.Helper()
-	r := newRig(t, meterRules, o)
+	r := newRig(t, algorithmRules, o)
 	r.store.Store = memory.New(memory.Options{Clock: func() int64 { return r.now * 1_000_000 }})
 	return r
 }
@@ -40,7 +40,7 @@ func descriptorOf(t *testing.T, text string) *rls.Descriptor {
 }
 
 func TestCounters(t *testing.T) {
-	r := meterRig(t, Options{})
+	r := algorithmRig(t, Options{})
 	f := func(descriptor string, want ...LimitCounter) {
 		t.Helper()
 		got, err := r.Counters(t.Context(), "d", descriptorOf(t, descriptor))
@@ -111,7 +111,7 @@ func TestCounters(t *testing.T) {
 }
 
 func TestCounters_errors(t *testing.T) {
-	r := meterRig(t, Options{})
+	r := algorithmRig(t, Options{})
 	f := func(descriptor, want string) {
 		t.Helper()
 		_, err := r.ResetCounters(t.Context(), "d", descriptorOf(t, descriptor))
@@ -150,7 +150,7 @@ func TestCounters_errors(t *testing.T) {
 
 // TestResetCounters: what was over passes again, whichever algorithm, and the over-limit cache has forgotten it too.
 func TestResetCounters(t *testing.T) {
-	r := meterRig(t, Options{OverLimit: overlimit.New(1 << 20)})
+	r := algorithmRig(t, Options{OverLimit: overlimit.New(1 << 20)})
 	for _, key := range []string{"fixed", "sliding", "bucket", "list"} {
 		descriptor := "(" + key + ",v)"
 		c := call("d", descriptor)
@@ -186,7 +186,7 @@ func TestResetCounters(t *testing.T) {
 	if err != nil || got.Deleted != 0 || len(got.Limits) != 1 {
 		t.Errorf("a limit of 0 without a counter: %+v %v", got, err)
 	}
-	plain := meterRig(t, Options{})
+	plain := algorithmRig(t, Options{})
 	if got, err := plain.ResetCounters(t.Context(), "d", descriptorOf(t, "(fixed,v)")); err != nil || got.Note != "" ||
 		got.Deleted != 1 {
 		t.Errorf("without an over-limit cache: %+v %v", got, err)
@@ -201,7 +201,7 @@ func TestResetCounters(t *testing.T) {
 
 // TestExplain_counterNow: explain shows how the counter of each algorithm stands.
 func TestExplain_counterNow(t *testing.T) {
-	r := meterRig(t, Options{})
+	r := algorithmRig(t, Options{})
 	f := func(descriptor string, want ...string) *Explanation {
 		t.Helper()
 		x, err := r.Explain(t.Context(), "d", descriptorOf(t, descriptor).Entries)

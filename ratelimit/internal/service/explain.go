@@ -51,9 +51,9 @@ func (s *Service) Explain(ctx context.Context, domain string, entries []rls.Entr
 	if rule == nil || rule.Unlimited {
 		return x, nil
 	}
-	meters := s.meters(rules, rule, domain, entries)
-	for i := range meters {
-		v := s.view(ctx, &meters[i])
+	readings := s.readings(rules, rule, domain, entries)
+	for i := range readings {
+		v := s.view(ctx, &readings[i])
 		if i == 0 {
 			x.Counter = v // as Rule and CounterKey are the first's
 		}
@@ -64,13 +64,13 @@ func (s *Service) Explain(ctx context.Context, domain string, entries []rls.Entr
 	if len(x.Limits) > 1 && !slices.ContainsFunc(x.Limits, func(l limits.LimitExplanation) bool {
 		return l.Counter.(*CounterView).Value == nil
 	}) {
-		x.Limits[tightest(meters)].Tightest = true
+		x.Limits[tightest(readings)].Tightest = true
 	}
 	return x, nil
 }
 
 // view reads a counter.
-func (s *Service) view(ctx context.Context, m *meter) *CounterView {
+func (s *Service) view(ctx context.Context, m *reading) *CounterView {
 	err := s.read(ctx, m)
 	v := &CounterView{Limit: m.rule.PerUnit, Reset: m.reset}
 	switch {
@@ -89,7 +89,7 @@ func (s *Service) view(ctx context.Context, m *meter) *CounterView {
 }
 
 // fill takes over what the store has answered.
-func (v *CounterView) fill(m *meter) {
+func (v *CounterView) fill(m *reading) {
 	used, state := m.hit.After, m.hit.State
 	v.Value = &used
 	if m.rule.Algorithm != counter.FixedWindow {
