@@ -151,6 +151,10 @@ func (c *Config) checkKVStores(r *settings.Report) {
 
 // checkKVStore judges one store; prefix is that of its settings.
 func (c *Config) checkKVStore(r *settings.Report, prefix string, k KVStore) {
+	if !slices.Contains([]string{redis.Single, redis.Sentinel, redis.InCluster}, k.Store.Type) ||
+		!slices.Contains([]string{"", "tcp", "unix"}, k.Store.SocketType) {
+		return // an error of the field itself, without which no other setting can be judged
+	}
 	if err := k.Store.Check(); err != nil {
 		r.Clash("%s", strings.ReplaceAll(err.Error(), "KVSTORE_", prefix))
 	}

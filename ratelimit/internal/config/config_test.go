@@ -177,6 +177,8 @@ func TestConfig_mistakes(t *testing.T) {
 	f("REDIS_URL=h:1 KVSTORE_URL=h:2",
 		`REDIS_URL and KVSTORE_URL are both set and differ: REDIS_URL is the old name of KVSTORE_URL, remove it`)
 	f("KVSTORE_URL=a:1,b KVSTORE_TYPE=CLUSTER", `KVSTORE_URL: item 2 is not host:port`)
+	f("KVSTORE_URL=a:1,b:2 KVSTORE_TYPE=CLUSTERED", `KVSTORE_TYPE="CLUSTERED": must be single, sentinel or cluster`)
+	f("KVSTORE_URL=/s KVSTORE_SOCKET_TYPE=uds", `KVSTORE_SOCKET_TYPE="uds": must be tcp or unix`)
 	f("KVSTORE_URL=m KVSTORE_TYPE=sentinel",
 		`KVSTORE_URL: KVSTORE_TYPE=sentinel takes master,host:port[,host:port...]; there is no sentinel`)
 	f("KVSTORE_URL=redis://u:hunter2@a:1 KVSTORE_TYPE=cluster",

@@ -197,8 +197,8 @@ func (c *checker) limit(e *Entry, l *Limit, where string) {
 	} else {
 		switch {
 		case l.HasUnit && unitOf(l.Unit) == 0:
-			c.report.Problem(c.at(e, l.UnitPos), l.Unit, "unit %s is unknown; %s%s", Quote(l.Unit), Allow(unitNames),
-				DidYouMean(l.Unit, unitNames))
+			c.report.Problem(c.at(e, l.UnitPos), l.Unit, "unit %s is unknown%s", Quote(l.Unit),
+				Choices(l.Unit, unitNames, unitNames))
 		case !l.HasUnit && !l.Unreadable:
 			c.report.Problem(c.at(e, l.Pos), "", "%s needs a unit (%s)%s", where, OrList(unitNames), orUnlimited)
 		}

@@ -101,8 +101,8 @@ func (c *checker) options(e *Entry, l *Limit) {
 	o := l.options()
 	algorithm, known := counter.ParseAlgorithm(o.Algorithm)
 	if o.HasAlgorithm && !known {
-		c.report.Problem(c.at(e, o.AlgorithmPos), o.Algorithm, "algorithm %s is unknown; %s%s", Quote(o.Algorithm),
-			Allow(counter.AlgorithmNames()), DidYouMean(o.Algorithm, counter.AlgorithmNames()))
+		c.report.Problem(c.at(e, o.AlgorithmPos), o.Algorithm, "algorithm %s is unknown%s", Quote(o.Algorithm),
+			Choices(o.Algorithm, counter.AlgorithmNames(), counter.AlgorithmNames()))
 		return
 	}
 	if c.memcached && algorithm != counter.FixedWindow {

@@ -497,7 +497,7 @@ func TestMatch_rejections(t *testing.T) {
 		`5:31: domain "d", descriptor a_{10.0.0.0/8}: prefix_length.v6 is 129; allowed are whole numbers from 1 to 128`)
 	f(e+"cidr: [10.0.0.0/8]\n  prefix_length: {v4: 0, v5: 1}\n",
 		`5:23: domain "d", descriptor a_{10.0.0.0/8}: prefix_length.v4 is 0; allowed are whole numbers from 1 to 32`,
-		`5:26: domain "d", descriptor a_{10.0.0.0/8}: unknown key "v5" in prefix_length; allowed are v4 or v6; did you mean v4?`)
+		`5:26: domain "d", descriptor a_{10.0.0.0/8}: unknown key "v5" in prefix_length; did you mean v4? Allowed are v4 or v6`)
 	f(e+"cidr: [10.0.0.0/8]\n  prefix_length: 24\n",
 		`5:18: domain "d", descriptor a_{10.0.0.0/8}: prefix_length must be a map with v4 or v6, not a number (24)`)
 	f(e + "not_cidr: [10.0.0.0/8]\n  prefix_length: {v4: 1, v6: 1}\n")

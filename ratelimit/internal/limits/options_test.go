@@ -35,7 +35,7 @@ func TestLoad_optionRejections(t *testing.T) {
 	limit("algorithm: gcra",
 		`4:60 algorithm "gcra" is unknown; allowed are fixed_window, sliding_window or token_bucket`)
 	limit("algorithm: token_bukket",
-		`4:60 algorithm "token_bukket" is unknown; allowed are fixed_window, sliding_window or token_bucket; did you mean token_bucket?`)
+		`4:60 algorithm "token_bukket" is unknown; did you mean token_bucket? Allowed are fixed_window, sliding_window or token_bucket`)
 	limit("algorithm: ''", `4:60 algorithm "" is unknown; allowed are fixed_window, sliding_window or token_bucket`)
 	limit("algorithm: [x]", `4:60 algorithm must be a text, not a list`)
 	limit("algorithm: Token_Bucket, burst: 1")
@@ -80,7 +80,7 @@ func TestLoad_optionRejections(t *testing.T) {
 		`4:59 calendar needs algorithm: fixed_window, but algorithm is token_bucket`)
 	limit("calendar: UTC, algorithm: fixed_window")
 	limit("shadow_mode: true",
-		`4:49 key shadow_mode has no meaning in rate_limit; allowed are unit, requests_per_unit, `+
+		`4:49 key shadow_mode has no meaning in rate_limit, but in a descriptor; allowed are unit, requests_per_unit, `+
 			`unit_multiplier, algorithm, burst, calendar, unlimited, name or replaces`)
 
 	f("rate_limit: {unit: day, requests_per_unit: 1}\n  rate_limits: [{unit: day, requests_per_unit: 1}]",
@@ -107,7 +107,7 @@ func TestLoad_optionRejections(t *testing.T) {
 	f("rate_limits: [{unit: day}, {requests_per_unit: 1}, {unit: dya, requests_per_unit: 1}]",
 		`4:18 rate_limits[0] needs requests_per_unit (0 blocks everything)`,
 		`4:31 rate_limits[1] needs a unit (second, minute, hour, day, week, month or year)`,
-		`4:61 unit "dya" is unknown; allowed are second, minute, hour, day, week, month or year; did you mean day?`)
+		`4:61 unit "dya" is unknown; did you mean day? Allowed are second, minute, hour, day, week, month or year`)
 	f("rate_limits:\n  - {unlimited: true}",
 		`5:6 unlimited has no meaning in rate_limits; write rate_limit: {unlimited: true}`)
 	f("rate_limits:\n  - {unit: minute, requests_per_unit: 1}\n"+

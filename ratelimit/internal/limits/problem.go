@@ -314,6 +314,16 @@ func Allow(words []string) string {
 	return "allowed are " + OrList(words)
 }
 
+// Choices is the tail of a message about an unknown word: the nearest of those that are known, if one is near, and
+// what is allowed where the word stands.
+func Choices(word string, known, allowed []string) string {
+	if near := DidYouMean(word, known); near != "" {
+		list := Allow(allowed)
+		return near + " " + strings.ToUpper(list[:1]) + list[1:]
+	}
+	return "; " + Allow(allowed)
+}
+
 // OrList is "a, b or c".
 func OrList(words []string) string {
 	if len(words) < 2 {

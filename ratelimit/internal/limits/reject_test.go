@@ -23,10 +23,10 @@ func TestLoad_rejections(t *testing.T) {
 	const units = "second, minute, hour, day, week, month or year"
 
 	// 1: not YAML, or no map at the root.
-	f("domain: [d\n", `f.yaml:1:9: not YAML: sequence end token ']' not found`)
-	f("domain: \"d\n", `f.yaml:1:9: not YAML: could not find end character of double-quoted text`)
-	f("domain: d\n\tdescriptors:\n", `f.yaml:2:1: not YAML: found character '	' that cannot start any token`)
-	f("- a\n- b\n", `f.yaml:1:1: the file must be a map with domain, descriptors or on_store_failure, not a list`)
+	f("domain: [d\n", `f.yaml:1:9: the [ here is never closed; write ] where it ends`)
+	f("domain: \"d\n", `f.yaml:1:9: the text that begins here has no closing "`)
+	f("domain: d\n\tdescriptors:\n", `f.yaml:2:1: a tab stands here; YAML is indented with blanks only, write two for each level`)
+	f("- a\n- b\n", `f.yaml:1:1: the file must be a map with domain, descriptors or on_store_failure, not a list; write domain: and descriptors: in the lines above`)
 	f("hello\n", `f.yaml:1:1: the file must be a map with domain, descriptors or on_store_failure, not a text (hello)`)
 	f("domain: d\n---\ndomain: e\n",
 		`f.yaml:2:1: a second YAML document begins here; a file holds one domain, so put each document into a file of its own`)
@@ -45,16 +45,16 @@ func TestLoad_rejections(t *testing.T) {
 
 	// 3: an unknown key.
 	f("domain: d\ndescriptor: []\n",
-		`f.yaml:2:1: domain "d": unknown key "descriptor" in the file; allowed are domain, descriptors or on_store_failure; did you mean descriptors?`)
+		`f.yaml:2:1: domain "d": unknown key "descriptor" in the file; did you mean descriptors? Allowed are domain, descriptors or on_store_failure`)
 	f(head+"- key: a\n  ratelimit:\n    unit: day\n",
-		`f.yaml:4:3: domain "d", descriptor a: unknown key "ratelimit" in a descriptor; allowed are `+
-			entryKeyList+`; did you mean rate_limit?`)
+		`f.yaml:4:3: domain "d", descriptor a: unknown key "ratelimit" in a descriptor; did you mean rate_limit? Allowed are `+
+			entryKeyList)
 	f(
 		head+
 			"- key: a\n  value: b\n  descriptors:\n  - key: c\n    rate_limit:\n      unit: day\n"+
 			"      request_per_unit: 5\n",
-		`f.yaml:9:7: domain "d", descriptor a_b.c: unknown key "request_per_unit" in rate_limit; allowed are `+
-			limitKeyList+`; did you mean requests_per_unit?`)
+		`f.yaml:9:7: domain "d", descriptor a_b.c: unknown key "request_per_unit" in rate_limit; did you mean requests_per_unit? Allowed are `+
+			limitKeyList)
 	f(head+"- key: a\n  quite_something_else: 1\n",
 		`f.yaml:4:3: domain "d", descriptor a: unknown key "quite_something_else" in a descriptor; allowed are `+
 			entryKeyList)
@@ -62,13 +62,13 @@ func TestLoad_rejections(t *testing.T) {
 
 	// 4: a known key in the wrong place.
 	f(head+"- key: a\n  rate_limit:\n    unit: day\n    requests_per_unit: 1\n    shadow_mode: true\n",
-		`f.yaml:7:5: domain "d", descriptor a: key shadow_mode has no meaning in rate_limit; allowed are `+limitKeyList)
+		`f.yaml:7:5: domain "d", descriptor a: key shadow_mode has no meaning in rate_limit, but in a descriptor; allowed are `+limitKeyList)
 	f(head+"- key: a\n  unit: day\n",
-		`f.yaml:4:3: domain "d", descriptor a: key unit has no meaning in a descriptor; allowed are `+entryKeyList)
+		`f.yaml:4:3: domain "d", descriptor a: key unit has no meaning in a descriptor, but in rate_limit; allowed are `+entryKeyList)
 	f(head+"- key: a\n  domain: x\n",
-		`f.yaml:4:3: domain "d", descriptor a: key domain has no meaning in a descriptor; allowed are `+entryKeyList)
+		`f.yaml:4:3: domain "d", descriptor a: key domain has no meaning in a descriptor, but in the file; allowed are `+entryKeyList)
 	f("domain: d\nkey: a\n",
-		`f.yaml:2:1: domain "d": key key has no meaning in the file; allowed are domain, descriptors or on_store_failure`)
+		`f.yaml:2:1: domain "d": key key has no meaning in the file, but in a descriptor; allowed are domain, descriptors or on_store_failure`)
 
 	// 5: a list element that is no map.
 	f(head+"- a\n-\n- [b]\n",
@@ -112,7 +112,7 @@ func TestLoad_rejections(t *testing.T) {
 	f(head+"- key: a\n  rate_limit: 5\n",
 		`f.yaml:4:15: domain "d", descriptor a: rate_limit must be a map with `+limitKeyList+`, not a number (5)`)
 	f("domain: d\non_store_failure: alow\n",
-		`f.yaml:2:19: domain "d": on_store_failure "alow" is unknown; allowed are error, allow or deny; did you mean allow?`)
+		`f.yaml:2:19: domain "d": on_store_failure "alow" is unknown; did you mean allow? Allowed are error, allow or deny`)
 
 	// 8: no domain.
 	f("", `f.yaml:1:1: domain is missing or empty`)
@@ -138,7 +138,8 @@ func TestLoad_rejections(t *testing.T) {
 		`f.yaml:4:15: domain "d", descriptor a: rate_limit needs a unit (`+units+`) or unlimited: true`,
 		`f.yaml:4:15: domain "d", descriptor a: rate_limit needs requests_per_unit (0 blocks everything) or unlimited: true`)
 	f(head+"- key: a\n  rate_limit:\n    unit: minuet\n    requests_per_unit: 1\n",
-		`f.yaml:5:11: domain "d", descriptor a: unit "minuet" is unknown; allowed are `+units+`; did you mean minute?`)
+		`f.yaml:5:11: domain "d", descriptor a: unit "minuet" is unknown; did you mean minute? Allowed are `+
+			units)
 	f(head+"- key: a\n  rate_limit:\n    unit: unknown\n    requests_per_unit: 1\n",
 		`f.yaml:5:11: domain "d", descriptor a: unit "unknown" is unknown; allowed are `+units)
 	f(head+"- key: a\n  rate_limit:\n    unit: 60\n    requests_per_unit: 1\n",
@@ -166,7 +167,7 @@ func TestLoad_rejections(t *testing.T) {
 	f(limit("name: n\n    replaces:\n    - name: n"),
 		`f.yaml:9:13: domain "d", descriptor a: the rule replaces itself: "n" is its own name`)
 	f(limit("replaces:\n    - nam: n"),
-		`f.yaml:8:7: domain "d", descriptor a: unknown key "nam" in an item of replaces; only name is allowed; did you mean name?`)
+		`f.yaml:8:7: domain "d", descriptor a: unknown key "nam" in an item of replaces; did you mean name? Only name is allowed`)
 
 	// 17: share_threshold without a wildcard.
 	f(head+"- key: a\n  value: b\n  share_threshold: true\n",
@@ -236,11 +237,11 @@ func TestLoad_allProblems(t *testing.T) {
 		{"a.yaml", []byte("domain: d\n")},
 	},
 		`b.yaml:1:9: domain "d": the domain is already configured in a.yaml:1:9; MERGE_DOMAIN_CONFIG=true lets files share one`,
-		`b.yaml:3:3: domain "d", descriptor descriptors[0]: unknown key "kee" in a descriptor; allowed are key, value, values, cidr, not_cidr, prefix_length, group, rate_limit, rate_limits, descriptors, shadow_mode, quota_mode, detailed_metric, value_to_metric, share_threshold or metadata; did you mean key?`,
+		`b.yaml:3:3: domain "d", descriptor descriptors[0]: unknown key "kee" in a descriptor; did you mean key? Allowed are key, value, values, cidr, not_cidr, prefix_length, group, rate_limit, rate_limits, descriptors, shadow_mode, quota_mode, detailed_metric, value_to_metric, share_threshold or metadata`,
 		`b.yaml:3:3: domain "d": descriptors[0] needs a key`,
-		`b.yaml:5:22: domain "d", descriptor b: unit "dya" is unknown; allowed are second, minute, hour, day, week, month or year; did you mean day?`,
+		`b.yaml:5:22: domain "d", descriptor b: unit "dya" is unknown; did you mean day? Allowed are second, minute, hour, day, week, month or year`,
 		`b.yaml:5:46: domain "d", descriptor b: requests_per_unit is -5; allowed are whole numbers from 0 to 4294967295`,
-		`c.yaml:1:9: not YAML: sequence end token ']' not found`,
+		`c.yaml:1:9: the [ here is never closed; write ] where it ends`,
 	)
 }
 

@@ -34,8 +34,11 @@ type reader struct {
 
 func (r *reader) problem(p limits.Pos, text, format string, args ...any) {
 	r.wrong++
-	r.report.Problem(limits.Place{File: r.file, Pos: p, Domain: r.domain, Path: strings.Join(r.path, ".")}, text,
-		format, args...)
+	r.report.Problem(r.at(p), text, format, args...)
+}
+
+func (r *reader) at(p limits.Pos) limits.Place {
+	return limits.Place{File: r.file, Pos: p, Domain: r.domain, Path: strings.Join(r.path, ".")}
 }
 
 // readDocument reads the root of a file.
@@ -104,8 +107,12 @@ func (r *reader) document(root *node) limits.Document {
 		return doc // an empty file: the missing domain is reported
 	}
 	if root.kind != mapNode {
-		r.problem(root.pos, root.shown(), "the file must be a map with %s, not %s", limits.OrList(rootKeys),
-			root.whatText())
+		hint := slipIn(root)
+		if root.kind == listNode {
+			hint = "; write domain: and descriptors: in the lines above"
+		}
+		r.problem(root.pos, root.shown(), "the file must be a map with %s, not %s%s", limits.OrList(rootKeys),
+			root.whatText(), hint)
 		doc.Unreadable = true
 		return doc
 	}
@@ -140,8 +147,8 @@ func (r *reader) failureMode(v *node) limits.FailureMode {
 	}
 	mode, err := limits.ParseFailureMode(s)
 	if err != nil || mode == limits.FailureUnset {
-		r.problem(v.pos, s, "on_store_failure %s is unknown; %s%s", limits.Quote(s),
-			limits.Allow(limits.FailureWords()), limits.DidYouMean(s, limits.FailureWords()))
+		r.problem(v.pos, s, "on_store_failure %s is unknown%s", limits.Quote(s),
+			limits.Choices(s, limits.FailureWords(), limits.FailureWords()))
 	}
 	return mode
 }
@@ -152,7 +159,11 @@ func (r *reader) entries(list *node) []limits.Entry {
 		return nil
 	}
 	if list.kind != listNode {
-		r.problem(list.pos, list.shown(), "descriptors must be a list, not %s", list.whatText())
+		hint := ""
+		if list.kind == mapNode {
+			hint = "; begin each item with a dash, such as - key: user"
+		}
+		r.problem(list.pos, list.shown(), "descriptors must be a list, not %s%s", list.whatText(), hint)
 		return nil
 	}
 	out := make([]limits.Entry, 0, len(list.pairs))
@@ -168,7 +179,8 @@ func (r *reader) entries(list *node) []limits.Entry {
 // item reads one item of a descriptors list.
 func (r *reader) item(list []limits.Entry, index int, item *node) []limits.Entry {
 	if item.kind != mapNode {
-		r.problem(item.pos, item.shown(), "descriptors[%d] must be a map with a key, not %s", index, item.whatText())
+		r.problem(item.pos, item.shown(), "descriptors[%d] must be a map with a key, not %s%s", index, item.whatText(),
+			slipIn(item))
 		return list
 	}
 	return append(list, r.entry(index, item))
@@ -294,14 +306,33 @@ func (r *reader) wrongKey(k *node, where string, allowed []string) {
 		return
 	}
 	if contains(knownKeys, k.text) {
-		r.problem(k.pos, k.text, "key %s has no meaning in %s; %s", k.text, where, limits.Allow(allowed))
+		r.problem(k.pos, k.text, "key %s has no meaning in %s, but in %s; %s", k.text, where, home(k.text),
+			limits.Allow(allowed))
 		return
 	}
-	hint := limits.DidYouMean(k.text, allowed)
-	if hint == "" {
-		hint = limits.DidYouMean(k.text, knownKeys)
+	if dashed, ok := strings.CutPrefix(k.text, "-"); ok && contains(knownKeys, dashed) {
+		r.problem(k.pos, k.text, "a blank is missing after the dash; write - %s:", dashed)
+		return
 	}
-	r.problem(k.pos, k.text, "unknown key %s in %s; %s%s", limits.Quote(k.text), where, limits.Allow(allowed), hint)
+	known := allowed
+	if limits.DidYouMean(k.text, allowed) == "" {
+		known = knownKeys
+	}
+	r.problem(k.pos, k.text, "unknown key %s in %s%s", limits.Quote(k.text), where,
+		limits.Choices(k.text, known, allowed))
+}
+
+// home is where a known key belongs.
+func home(key string) string {
+	switch {
+	case contains(rootKeys, key):
+		return "the file"
+	case contains(entryKeys, key):
+		return "a descriptor"
+	case contains(limitKeys, key):
+		return "rate_limit"
+	}
+	return "prefix_length"
 }
 
 func firstOf(pairs []pair, key string) int {
@@ -331,6 +362,10 @@ func (r *reader) text(field string, v *node) (string, bool) {
 	}
 	if v.isNull() {
 		return "", true
+	}
+	if v.plain && strings.Contains(v.text, " - key:") { // a dash that is indented too far goes on with the text above
+		r.report.Warning(r.at(v.pos), v.text, "%s is %s, with the list after it; write descriptors: in a line "+
+			"between them", field, limits.Quote(v.text))
 	}
 	return v.text, true
 }

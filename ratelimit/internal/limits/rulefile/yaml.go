@@ -27,6 +27,9 @@ const starNeedsQuotes = "a text that begins with * must stand in quotes: without
 const secondDocument = "a second YAML document begins here; a file holds one domain, so put each document into a " +
 	"file of its own"
 
+// notYAML begins what the library says of a text.
+const notYAML = "not YAML: "
+
 // syntax is a text that is not the YAML that rules are written in.
 type syntax struct {
 	pos     limits.Pos
@@ -112,7 +115,7 @@ func parseWithLibrary(text string, d directives) (root *node, bad *syntax) {
 	}
 	file, err := parser.Parse(tokens, 0, parser.AllowDuplicateMapKey())
 	if err != nil {
-		return nil, syntaxOf(err)
+		return nil, inPlainWords(text, tokens, syntaxOf(err))
 	}
 	return builder{anchors: map[string]*node{}, directives: d}.file(file)
 }
@@ -167,10 +170,10 @@ func syntaxOf(err error) *syntax {
 		GetToken() *token.Token
 	})
 	if !ok {
-		return &syntax{limits.Pos{Line: 1, Column: 1}, "not YAML: " + firstLine(err.Error())}
+		return &syntax{limits.Pos{Line: 1, Column: 1}, notYAML + firstLine(err.Error())}
 	}
 	// Not err.Error(), which prints the text around the mistake in time that grows with its square.
-	s := &syntax{limits.Pos{Line: 1, Column: 1}, "not YAML: " + firstLine(e.GetMessage())}
+	s := &syntax{limits.Pos{Line: 1, Column: 1}, notYAML + firstLine(e.GetMessage())}
 	if t := e.GetToken(); t != nil && t.Position != nil {
 		s.pos = positionOf(t)
 	}

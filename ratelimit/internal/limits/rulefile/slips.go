@@ -1,0 +1,258 @@
+package rulefile
+
+import (
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/goccy/go-yaml/token"
+
+	"gatehouse/ratelimit/internal/limits"
+)
+
+// The library describes a text that it refuses in terms of YAML's grammar, and often names a place after the mistake.
+// This file describes the mistakes that people make in rule files in their own terms. It only looks at texts that are
+// refused already, so it decides nothing.
+
+// inPlainWords is an error of the library as people would put it, if the text has one of the usual slips.
+func inPlainWords(text string, tokens token.Tokens, bad *syntax) *syntax {
+	reason := strings.TrimPrefix(bad.message, notYAML)
+	quote := "\""
+	if strings.Contains(reason, "single-quoted") {
+		quote = "'"
+	}
+	switch {
+	case strings.HasPrefix(reason, "could not find end character"):
+		return &syntax{bad.pos, "the text that begins here has no closing " + quote}
+	case strings.Contains(reason, "tab character") || strings.Contains(reason, "character '\t'"):
+		line, _, _ := strings.Cut(text[lineStart(text, int(bad.pos.Line)):], "\n")
+		at := utf8.RuneCountInString(line[:max(strings.IndexByte(line, '\t'), 0)])
+		return &syntax{limits.Pos{Line: bad.pos.Line, Column: int32(at + 1)},
+			"a tab stands here; YAML is indented with blanks only, write two for each level"}
+	}
+	b := bracketsOf(tokens)
+	if slip := b.slip(); slip != nil {
+		return slip
+	}
+	s := layout{inFlow: b.lines}
+	number := int32(0)
+	for line := range strings.SplitSeq(text, "\n") {
+		if number++; number > bad.pos.Line+1 {
+			break
+		}
+		if column, slip := s.line(number, line); slip != "" {
+			return &syntax{limits.Pos{Line: number, Column: int32(column)}, slip}
+		}
+	}
+	switch {
+	case strings.HasPrefix(reason, "mapping value is not allowed"):
+		return &syntax{bad.pos, "a second colon stands in this line; put a text with a colon and a blank in quotes, " +
+			"and each key in a line of its own"}
+	case strings.HasSuffix(reason, "is a reserved character"):
+		return &syntax{bad.pos, "no text begins with " + strings.TrimSuffix(reason, " is a reserved character") +
+			"; put it in quotes"}
+	}
+	return bad
+}
+
+// lineStart is the offset at which a line begins, counted from 1.
+func lineStart(text string, number int) (at int) {
+	for ; number > 1; number-- {
+		next := strings.IndexByte(text[at:], '\n')
+		if next < 0 {
+			break
+		}
+		at += next + 1
+	}
+	return at
+}
+
+// brackets are those of flow style in a text.
+type brackets struct {
+	open   []*token.Token // not closed
+	closer *token.Token   // what closes the last of them, but is of the other kind
+	lines  map[int]bool   // lines that begin inside brackets
+}
+
+func bracketsOf(tokens token.Tokens) brackets {
+	b := brackets{lines: map[int]bool{}}
+	line := 0
+	for _, t := range tokens {
+		if t.Position == nil {
+			continue
+		}
+		if t.Position.Line != line {
+			line = t.Position.Line
+			b.lines[line] = len(b.open) > 0
+		}
+		switch t.Type {
+		case token.SequenceStartType, token.MappingStartType:
+			b.open = append(b.open, t)
+		case token.SequenceEndType, token.MappingEndType:
+			if len(b.open) == 0 {
+				return b
+			}
+			if closing(b.open[len(b.open)-1]) != t.Value {
+				b.closer = t
+				return b
+			}
+			b.open = b.open[:len(b.open)-1]
+		}
+	}
+	return b
+}
+
+func closing(opened *token.Token) string {
+	if opened.Type == token.SequenceStartType {
+		return "]"
+	}
+	return "}"
+}
+
+// slip reports a bracket without its end, where it is opened.
+func (b brackets) slip() *syntax {
+	if len(b.open) == 0 {
+		return nil
+	}
+	opened := b.open[len(b.open)-1]
+	message := fmt.Sprintf("the %s here is never closed; write %s where it ends", opened.Value, closing(opened))
+	if b.closer != nil {
+		at := positionOf(b.closer)
+		message = fmt.Sprintf("the %s here is not closed before the %s at line %d, column %d; write %s", opened.Value,
+			b.closer.Value, at.Line, at.Column, closing(opened))
+	}
+	return &syntax{positionOf(opened), message}
+}
+
+// layout goes through the lines of a text and knows which columns a line may begin in.
+type layout struct {
+	inFlow   map[int]bool
+	open     []level
+	awaiting bool // the line before ends in a colon or a dash, so that its value may follow
+	scalar   int  // column of the key whose block scalar goes on here; 0 for none
+}
+
+// level is a map or list whose keys or dashes stand in a column.
+type level struct {
+	column int
+	list   bool
+}
+
+// keyLine is a line of a block: indentation, dashes, key, what follows its colon.
+var keyLine = regexp.MustCompile(`^( *)((?:- +)*)(?:["']?([^\s:#'"{\[&*!|>-][^\s:"']*)["']?:(?:[ \t]+(.*))?$|-$|(.*))`)
+
+// line looks at a line; slip describes what is wrong at a column.
+func (l *layout) line(number int32, line string) (column int, slip string) {
+	line = strings.TrimRight(line, " \t\r")
+	m := keyLine.FindStringSubmatch(line)
+	switch {
+	case m == nil || l.inFlow[int(number)] || strings.TrimSpace(line) == "" || strings.HasPrefix(m[5], "#"):
+		return 0, ""
+	case l.scalar > 0 && len(m[1]) >= l.scalar:
+		return 0, ""
+	}
+	l.scalar = 0
+	key, value, rest := m[3], m[4], m[5]
+	column = len(m[1]) + 1
+	for i, c := range m[2] {
+		if c == '-' {
+			if slip := l.place(column+i, true, strings.HasPrefix(line[len(m[1]+m[2]):], "key:")); slip != "" {
+				return column + i, slip
+			}
+			l.awaiting = true
+		}
+	}
+	column += len(m[2])
+	switch bare := key == "" && rest == ""; {
+	case bare: // a dash that ends its line
+		slip = l.place(column, true, false)
+		l.awaiting = true
+	case key != "":
+		slip = l.place(column, false, false)
+		l.awaiting = value == "" || strings.ContainsAny(value[:1], "#&!")
+		if value != "" && strings.ContainsAny(value[:1], "|>") {
+			l.scalar = column
+		}
+	default:
+		slip = unspaced(rest)
+		l.awaiting = rest[0] == '&'
+	}
+	return column, slip
+}
+
+// place opens or goes on with the map or list of a column.
+func (l *layout) place(column int, list, entry bool) (slip string) {
+	before := slices.Clone(l.open)
+	for len(l.open) > 0 {
+		last := l.open[len(l.open)-1]
+		under := len(l.open) > 1 && l.open[len(l.open)-2] == level{column, false}
+		if last.column < column || last.column == column && (last.list == list || !under) {
+			break
+		}
+		l.open = l.open[:len(l.open)-1]
+	}
+	closed := len(l.open) < len(before)
+	last := level{}
+	if len(l.open) > 0 {
+		last = l.open[len(l.open)-1]
+	}
+	switch {
+	case last == level{column, list}:
+		return ""
+	case !closed && (l.awaiting || len(before) == 0) && (last.column < column || list):
+		l.open = append(l.open, level{column, list})
+		return ""
+	case list && !closed && entry:
+		return "a list of descriptors begins here without descriptors: before it; write descriptors: in the line above"
+	case list && !closed:
+		return "a list begins here that belongs to no key; end the line above with a key and a colon"
+	}
+	return misplaced(column, list, before)
+}
+
+// misplaced describes a line that begins in a column between those that are open for lines of its kind.
+func misplaced(column int, list bool, open []level) string {
+	left, right := 0, 0
+	for _, l := range open {
+		switch {
+		case l.list != list:
+		case l.column < column:
+			left = l.column
+		case right == 0 && l.column > column:
+			right = l.column
+		}
+	}
+	var want []string
+	for _, c := range []int{left, right} {
+		if c > 0 {
+			want = append(want, fmt.Sprint(c-1))
+		}
+	}
+	return fmt.Sprintf("this line is indented by %d, which fits no line above; want %s", column-1,
+		limits.OrList(want))
+}
+
+// unspaced describes a text that is meant to be a key and its value; empty for any other.
+func unspaced(text string) string {
+	key, value, colon := strings.Cut(text, ":")
+	word, more, _ := strings.Cut(text, " ")
+	switch {
+	case colon && contains(knownKeys, key) && value != "" && value[0] != ' ':
+		return fmt.Sprintf("a blank is missing after the colon of %s; write %s: %s", key, key,
+			limits.OneLine(strings.TrimSpace(value)))
+	case contains(knownKeys, word) && !colon:
+		return fmt.Sprintf("a colon is missing after %s; write %s", word,
+			limits.OneLine(strings.TrimSpace(word+": "+strings.TrimLeft(more, "= "))))
+	}
+	return ""
+}
+
+// slipIn is the tail of a message about a text that stands in place of a map.
+func slipIn(n *node) string {
+	if slip := unspaced(n.text); n.kind == textNode && slip != "" {
+		return "; " + slip
+	}
+	return ""
+}
