@@ -76,5 +76,8 @@ load-late: # the same scripts against daemons that answer 100 ms late: each must
 fuzz: # each fuzz target for FUZZTIME
 	@.ci/fuzz $(FUZZTIME)
 
-image: # each daemon as an image of one static binary
-	for d in $(daemons); do $(DOCKER) build -f $$d/Dockerfile -t gatehouse/$$d . || exit 1; done
+image: # each daemon as an image of one static binary, for this machine's architecture
+	@for d in $(daemons); do \
+		args=$$(.ci/root $$d $$(go env GOARCH) .run/root/$$d) || exit 1; \
+		$(DOCKER) build -f $$d/Dockerfile $$args -t gatehouse/$$d .run/root/$$d || exit 1; \
+	done

@@ -279,8 +279,8 @@ func TestEnvoy_compose(t *testing.T) {
 			t.Errorf("%s: port %s, want %d", host, port, want)
 		}
 	}
-	if daemon.Build.Dockerfile == "" {
-		t.Error("the daemon's image is not built from here")
+	if daemon.Image != "gatehouse/ratelimit" {
+		t.Error("the daemon's image is not the one that make image builds")
 	}
 	if _, err := loadRules(doctest.Block{Text: exampleRules(t)}); err != nil {
 		t.Errorf("shop.yaml: %v", err)

@@ -87,7 +87,7 @@ func TestExample_prometheus(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if d := file.Scrape[0].DNS[0]; compose.Services[d.Names[0]].Build.Dockerfile == "" ||
+	if d := file.Scrape[0].DNS[0]; compose.Services[d.Names[0]].Image != "gatehouse/ratelimit" ||
 		!strings.HasSuffix(c.Stats.PullAddr, fmt.Sprint(":", d.Port)) || c.Stats.PullPath != "/metrics" {
 		t.Errorf("scraped: %v, served: %s%s", d, c.Stats.PullAddr, c.Stats.PullPath)
 	}

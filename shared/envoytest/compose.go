@@ -21,7 +21,7 @@ type Service struct {
 	Deploy      struct{ Replicas int }
 	Volumes     []string
 	StopGrace   string `yaml:"stop_grace_period"`
-	Build       struct{ Context, Dockerfile string }
+	Image       string
 	Networks    map[string]struct {
 		Address string `yaml:"ipv4_address"`
 	}
@@ -41,11 +41,6 @@ func ReadCompose(t testing.TB, file string, oldnew ...string) Compose {
 	}
 	dir := filepath.Dir(file)
 	for name, service := range c.Services {
-		if b := service.Build; b.Dockerfile != "" {
-			if _, err := os.Stat(filepath.Join(dir, b.Context, b.Dockerfile)); err != nil {
-				t.Errorf("%s: %v", name, err)
-			}
-		}
 		for _, volume := range service.Volumes {
 			from, _, _ := strings.Cut(volume, ":")
 			if _, named := c.Volumes[from]; named {

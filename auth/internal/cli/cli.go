@@ -10,6 +10,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -33,7 +34,7 @@ func Main() int {
 	signal.Notify(signals, os.Interrupt, syscall.SIGTERM)
 	done := make(chan int, 1)
 	go func() {
-		done <- run(ctx, program{args: os.Args[1:], environ: os.Environ(), stdin: os.Stdin, stdout: os.Stdout,
+		done <- run(ctx, program{name: filepath.Base(os.Args[0]), args: os.Args[1:], environ: os.Environ(), stdin: os.Stdin, stdout: os.Stdout,
 			stderr: os.Stderr})
 	}()
 	for range 2 {
@@ -49,6 +50,7 @@ func Main() int {
 
 // program is what a run of the program is given.
 type program struct {
+	name           string // by which it was called: a link may have another one
 	args, environ  []string
 	file           string // -config
 	stdin          io.Reader
@@ -65,6 +67,7 @@ const usage = `usage: auth [-config FILE] [COMMAND]
        auth mail list|resend ID            the outbox
        auth takeover [-ahead|-dry-run|-abandon]   bring the users of the replaced service along (-h for more)
        auth redirect test URL...           whether redirect_to may lead there, and why
+       auth health [-timeout 2s] [URL]     ask the daemon on this host whether it is ready
        auth version
 Settings come from the environment and from .env or FILE; the environment wins.
 `
@@ -80,6 +83,9 @@ var errSaid = errors.New("said")
 
 // run is the whole program. It returns the exit status when ctx has ended or the command is done.
 func run(ctx context.Context, p program) int {
+	if p.name == "wget" {
+		return p.status(p.wget(ctx))
+	}
 	for len(p.args) > 0 && strings.HasPrefix(p.args[0], "-") {
 		name, value, given := strings.Cut(strings.TrimLeft(p.args[0], "-"), "=")
 		switch name {
@@ -130,6 +136,8 @@ func run(ctx context.Context, p program) int {
 		err = p.takeover(ctx, rest)
 	case "redirect":
 		err = p.redirect(rest)
+	case "health":
+		err = p.health(ctx, rest)
 	case hashing:
 		err = p.hashing(rest)
 	case "version":
@@ -144,6 +152,11 @@ func run(ctx context.Context, p program) int {
 		fmt.Fprintf(p.stderr, "auth: there is no %s %q\n%s", kind, command, usage)
 		err = errUsage
 	}
+	return p.status(err)
+}
+
+// status is the exit status for how a command ended. It writes why, where that is not written yet.
+func (p *program) status(err error) int {
 	switch {
 	case err == nil || errors.Is(err, flag.ErrHelp):
 		return exitOK

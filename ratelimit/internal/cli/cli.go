@@ -51,6 +51,7 @@ const usage = `usage: ratelimit [serve]         run the daemon; settings come fr
        ratelimit replay ...      decide recorded requests by other rules (-h for flags)
        ratelimit counters ...    show or reset the counters of a descriptor in a running daemon (-h for flags)
        ratelimit tap ...         print decisions of a running daemon as they are made (-h for flags)
+       ratelimit health [URL]    ask the daemon on this host whether it is healthy (-h for flags)
        ratelimit version
 `
 
@@ -99,6 +100,8 @@ func (p Program) run(ctx context.Context, args, environ []string, stdout, stderr
 		return counters(ctx, rest, environ, stdout, stderr)
 	case "tap":
 		return tap(ctx, rest, environ, stdout, stderr)
+	case "health":
+		return health(ctx, rest, environ, stderr)
 	case "version", "-version", "--version":
 		return version(stdout)
 	case "help", "-h", "-help", "--help":

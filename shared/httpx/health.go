@@ -1,0 +1,115 @@
+package httpx
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strconv"
+	"strings"
+	"time"
+	"unicode"
+)
+
+// ErrNotLocal is the error of Health for an address that is not a page of this host.
+var ErrNotLocal = errors.New("not a page of this host")
+
+// HealthURL returns the address of a page of a daemon that listens on host and port. An unspecified host is reached at
+// loopback.
+func HealthURL(host string, port int, page string) string {
+	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.IsUnspecified() {
+		host = "localhost"
+	}
+	return "http://" + net.JoinHostPort(host, strconv.Itoa(port)) + page
+}
+
+// Health sends one GET, and returns nil for an answer of 2xx. Only loopback addresses and own, the host that the daemon
+// listens on, are asked: a command that anybody may run in a container must not lead into its network. It speaks HTTP
+// itself instead of through a client, which would obey proxy variables and follow redirects.
+func Health(ctx context.Context, address, own string) error {
+	u, err := url.Parse(address)
+	if err != nil || u.Scheme != "http" || u.User != nil || u.Opaque != "" {
+		return fmt.Errorf("%q: %w: want http://HOST:PORT/PATH", address, ErrNotLocal)
+	}
+	hosts, err := local(u.Hostname(), own)
+	if err != nil {
+		return err
+	}
+	port := u.Port()
+	if port == "" {
+		port = "80"
+	}
+	conn, err := dial(ctx, hosts, port)
+	if err != nil {
+		return fmt.Errorf("%s: %w", address, err)
+	}
+	defer conn.Close()
+	status, body, err := get(ctx, conn, u)
+	switch {
+	case err != nil && ctx.Err() != nil:
+		return fmt.Errorf("%s: no answer in time", address)
+	case err != nil:
+		return fmt.Errorf("%s: %w", address, err)
+	case status/100 != 2:
+		return fmt.Errorf("%s: %d %s: %s", address, status, http.StatusText(status), body)
+	}
+	return nil
+}
+
+// local returns the addresses to try for a host, in order. localhost is never looked up.
+func local(host, own string) ([]string, error) {
+	if strings.EqualFold(host, "localhost") {
+		return []string{"127.0.0.1", "::1"}, nil
+	}
+	ip, err := netip.ParseAddr(host)
+	if err == nil && ip.Unmap().IsLoopback() || host != "" && host == own && !ip.IsUnspecified() {
+		return []string{host}, nil
+	}
+	return nil, fmt.Errorf("host %q: %w: want localhost, a loopback address or the one that the daemon listens on", host,
+		ErrNotLocal)
+}
+
+// dial connects to the first of the hosts that answers. The error is that of the first one.
+func dial(ctx context.Context, hosts []string, port string) (conn net.Conn, first error) {
+	for _, host := range hosts {
+		var dialer net.Dialer
+		conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(host, port))
+		if err == nil {
+			return conn, nil
+		}
+		if first == nil {
+			first = err
+		}
+	}
+	return nil, first
+}
+
+// maxHealthBody is how much of an answer is shown.
+const maxHealthBody = 200
+
+// get sends the request and returns the status and the beginning of the body, on one line.
+func get(ctx context.Context, conn net.Conn, u *url.URL) (status int, body string, err error) {
+	defer context.AfterFunc(ctx, func() { conn.SetDeadline(time.Unix(1, 0)) })()
+	r := &http.Request{Method: http.MethodGet, URL: u, Host: u.Host, Close: true, Header: http.Header{}}
+	if err := r.Write(conn); err != nil {
+		return 0, "", err
+	}
+	resp, err := http.ReadResponse(bufio.NewReader(io.LimitReader(conn, 64<<10)), r)
+	if err != nil {
+		return 0, "", err
+	}
+	defer resp.Body.Close()
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxHealthBody)) // the status says enough
+	oneLine := strings.Map(func(c rune) rune {
+		if !unicode.IsPrint(c) {
+			return ' '
+		}
+		return c
+	}, string(text))
+	return resp.StatusCode, strings.TrimSpace(oneLine), nil
+}
