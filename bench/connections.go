@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -19,18 +18,18 @@ const (
 // connections is the daemon's RSS with many connections open, each of which has sent a burst of calls.
 func (s *suite) connections(ctx context.Context) error {
 	return s.fresh(ctx, "connections", ruleText(0, 1), func(t *target, _ time.Duration) error {
-		calls := 0
+		calls, open := 0, []int{}
+		defer func() {
+			for _, fd := range open {
+				unix.Close(fd)
+			}
+		}()
 		for held := range heldConnections {
 			if err := ctx.Err(); err != nil {
 				return err
 			}
-			c, err := dial(t.addr, "", true)
-			if err == nil {
-				connection := c.socket // without the client's buffers
-				defer connection.close()
-				calls, err = c.burst()
-			}
-			if err != nil {
+			var err error
+			if calls, err = burst(t.addr, func(fd int) { open = append(open, fd) }); err != nil {
 				return fmt.Errorf("connection %d: %w", held+1, err)
 			}
 		}
@@ -40,42 +39,16 @@ func (s *suite) connections(ctx context.Context) error {
 	})
 }
 
-// burst sends as many calls at once as fit, with the preface, in burstBytes, and reads until each has been answered OK.
-func (c *client) burst() (calls int, err error) {
-	e := newEncoder(scenarios["single"], 1)
-	for {
-		message := e.next()
-		if len(c.out)+9+len(c.headers)+9+5+len(message) > burstBytes {
-			break
-		}
-		c.begin(message, 0, false)
-		calls++
+// burst sends as many calls at once as fit, with the preface, in burstBytes, on one connection, which hold gets when each
+// has been answered OK.
+func burst(addr string, hold func(fd int)) (calls int, err error) {
+	t := grpcTraffic{scenario: scenarios["single"], literalPath: true}
+	first, later := headerBlocks(addr, "", true)
+	calls = (burstBytes - len(first)) / (9 + len(later) + 9 + 5 + len(newEncoder(t.scenario, 1).message))
+	t.streams = calls
+	r, err := load{addr: addr, traffic: t, conns: 1, calls: calls, run: 20 * time.Second, hold: hold}.drive()
+	if err == nil && r.ok < calls {
+		err = fmt.Errorf("%d of %d calls were answered OK", r.ok, calls)
 	}
-	answered, ok := 0, 0
-	polled := []unix.PollFd{{Fd: int32(c.fd)}}
-	for answered < calls {
-		if err := c.flush(); err != nil {
-			return calls, err
-		}
-		polled[0].Events = c.events()
-		ready, err := wait(polled, int64(20*time.Second))
-		if err == nil && !ready {
-			err = errors.New("no answer in time")
-		}
-		if err == nil {
-			err = c.receive(func(done *call) {
-				answered++
-				if !done.bad && done.overall == byte(okCode) {
-					ok++
-				}
-			})
-		}
-		if err != nil {
-			return calls, fmt.Errorf("%d of %d calls answered: %w", answered, calls, err)
-		}
-	}
-	if ok < calls {
-		return calls, fmt.Errorf("%d of %d calls were answered OK", ok, calls)
-	}
-	return calls, nil
+	return calls, err
 }

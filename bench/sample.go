@@ -65,10 +65,10 @@ func (r *result) sample() sample {
 
 // read is what a target of the rate limit daemon's and its stores have used.
 func (t *target) read() (m reading, err error) {
-	u, err := readExact(t.process.PID())
+	u, err := readUsage(t.process.PID())
 	m.own = u.cpu
 	for _, server := range t.stores {
-		u, err2 := readExact(server.PID())
+		u, err2 := readUsage(server.PID())
 		n, err3 := processed(server)
 		m.store, m.commands, err = m.store+u.cpu, m.commands+int64(n), errors.Join(err, err2, err3)
 	}

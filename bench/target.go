@@ -71,8 +71,13 @@ func (l *testbed) settings(text string) {
 	}
 }
 
-// stop ends one target before the others.
+// stop ends one target, and the Envoy before it, before the others.
 func (l *testbed) stop(t *target) error {
+	if t.envoy != nil {
+		if err := l.stop(t.envoy); err != nil {
+			return err
+		}
+	}
 	l.started = slices.DeleteFunc(l.started, func(other *target) bool { return other == t })
 	if err := t.process.Stop(grace); err != nil {
 		return fmt.Errorf("%s: %w\n%s", t.name, err, l.logTail(t))
