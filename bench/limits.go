@@ -40,13 +40,8 @@ func limitScenarios() []scenario {
 // networkCount is how many prefixes or values one key has; valuesPerEntry is the most that one entry may.
 const networkCount, valuesPerEntry = 10_000, 1_000
 
-// A window that no run fills, and a bucket that no run drains: each key keeps its counter for the whole run.
-const (
-	plentySliding = "{unit: day, requests_per_unit: 4000000000, algorithm: sliding_window}"
-	plentyBucket  = "{unit: day, requests_per_unit: 4000000, algorithm: token_bucket, burst: 4000000000}"
-)
-
-// fewLimits is a format: domain, plenty, plentySliding, plentyBucket.
+// fewLimits is a format: domain, plenty. It has a window that no run fills, and a bucket that no run drains: each key
+// keeps its counter for the whole run.
 //
 //go:embed limits.yaml
 var fewLimits string
@@ -54,7 +49,7 @@ var fewLimits string
 // limitRules are the rules of limitScenarios.
 func limitRules() []byte {
 	var b strings.Builder
-	fmt.Fprintf(&b, fewLimits, domain, plenty, plentySliding, plentyBucket)
+	fmt.Fprintf(&b, fewLimits, domain, plenty)
 	for i := range networkCount {
 		if i%valuesPerEntry == 0 {
 			fmt.Fprintf(&b, "  - key: path\n    rate_limit: %s\n    values:\n", plenty)
