@@ -36,11 +36,9 @@ func (s *authSuite) startEnumeration(ctx context.Context) (err error) {
 		"AUTH_MAILER_AUTOCONFIRM=false", "AUTH_API_EXTERNAL_URL=http://127.0.0.1:9", "AUTH_SITE_URL=http://127.0.0.1:9",
 		"AUTH_DEV_MAILBOX=true", "AUTH_DEV_MAILBOX_PORT=0", "AUTH_RATE_LIMIT_EMAIL_SENT=1000000",
 	)
-	if s.targets["mailing"], err = s.testbed.auth(
-		s.testbed.authDaemon, "mailing", s.db.server.PostgresURL("HS256"), settings...); err != nil {
-		return err
-	}
-	return s.testbed.awaitHTTP(ctx, s.targets["mailing"], "/health", "")
+	s.targets["mailing"], err = s.testbed.readyAuth(ctx, s.testbed.authDaemon, "mailing",
+		s.db.server.PostgresURL("HS256"), settings...)
+	return err
 }
 
 // measureEnumeration asks each request for known and unknown addresses at the same time, over a connection each.

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"time"
@@ -27,38 +28,44 @@ var (
 // measureFlood measures the daemon with its default settings: bcrypt at cost 10, as many hashing threads
 // as cores.
 func (s *authSuite) measureFlood(ctx context.Context, round int) error {
-	quiet, hashes, flooded, signed, err := s.flood()
-	if err != nil {
-		quiet, hashes, flooded, signed = &result{}, &result{}, &result{}, &result{}
-	} else if flooded.failed > 0 || signed.failed*20 > signed.ok {
-		err = fmt.Errorf("%d of %d users and %d of %d sign-ins were refused: %s%s", flooded.failed,
-			flooded.ok+flooded.failed, signed.failed, signed.ok+signed.failed, flooded.refusal, signed.refusal)
+	lines := []line{quietLine, floodedLine, signInLine, hashesLine}
+	got, err := s.flood()
+	if err == nil {
+		if flooded, signed := got[1], got[2]; flooded.failed > 0 || signed.failed*20 > signed.ok {
+			err = fmt.Errorf("%d of %d users and %d of %d sign-ins were refused: %s%s", flooded.failed,
+				flooded.ok+flooded.failed, signed.failed, signed.ok+signed.failed, flooded.refusal, signed.refusal)
+		}
 	}
-	for i, r := range []*result{quiet, flooded, signed, hashes} {
-		s.add(round, group{quietLine, floodedLine, signInLine, hashesLine}[i], r.sample(), err)
+	for i, l := range lines {
+		measured := none
+		if err == nil {
+			measured = got[i].sample()
+		}
+		s.add(round, l, measured, err)
 	}
 	return ctx.Err()
 }
 
-func (s *authSuite) flood() (quiet, hashes, flooded, signed *result, err error) {
+// flood returns what came of its four lines.
+func (s *authSuite) flood() (got [4]*result, err error) {
 	t, crowd := s.targets["default"], s.crowd["default"]
 	users := load{
 		addr: t.addr, traffic: asUser(crowd), conns: authConns, rate: userRate,
 		warm: 300 * time.Millisecond, run: 4 * s.time,
 	}
-	if quiet, err = users.drive(); err != nil {
-		return
+	if got[0], err = users.drive(); err != nil {
+		return got, err
 	}
-	if hashes, err = (load{
+	if got[3], err = (load{
 		addr: s.targets["hash:10"].addr, traffic: getting("/yardstick"), conns: 2 * runtime.NumCPU(),
 		warm: 300 * time.Millisecond, run: 2 * s.time,
 	}).drive(); err != nil {
-		return
+		return got, err
 	}
 	ended, stop := make(chan error, 1), make(chan struct{})
 	go func() {
 		var err error
-		signed, err = load{
+		got[2], err = load{
 			addr: t.addr, traffic: signingIn(floodClients, crowd), conns: floodClients,
 			warm: 300 * time.Millisecond, run: time.Minute, stop: stop,
 		}.drive()
@@ -66,10 +73,8 @@ func (s *authSuite) flood() (quiet, hashes, flooded, signed *result, err error) 
 	}()
 	users.warm = time.Second // until the queue of the hashing threads is full
 	users.traffic = asUser(crowd)
-	flooded, err = users.drive()
+	got[1], err = users.drive()
 	close(stop)
-	if failed := <-ended; err == nil {
-		err = failed
-	}
-	return
+	err = errors.Join(err, <-ended)
+	return got, err
 }

@@ -7,8 +7,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os/exec"
-	"path/filepath"
 	"strconv"
 	"time"
 
@@ -113,24 +111,33 @@ func (d *database) read(ctx context.Context) (m reading, err error) {
 
 // auth starts a program of the daemon on a database with further settings of its own. It returns at once.
 func (l *testbed) auth(program, name, database string, settings ...string) (*target, error) {
-	ports, err := freePorts(1)
+	ports, err := localserver.FreePorts(1)
 	if err != nil {
 		return nil, err
 	}
-	if program, err = filepath.Abs(program); err != nil {
-		return nil, err
-	}
-	t := &target{name: name, addr: "127.0.0.1:" + ports[0]}
-	cmd := exec.Command(program)
-	cmd.Env = append([]string{
-		"AUTH_API_HOST=127.0.0.1", "AUTH_API_PORT=" + ports[0],
+	t, cmd := &target{name: name, addr: "127.0.0.1:" + ports[0]}, command(program)
+	cmd.Env = append(authSettings(database), "AUTH_API_HOST=127.0.0.1", "AUTH_API_PORT="+ports[0])
+	cmd.Env = append(append(cmd.Env, settings...), l.authExtra...)
+	return t, l.begin(t, cmd)
+}
+
+// authSettings are those of every process of the daemon's program.
+func authSettings(database string) []string {
+	return []string{
 		// The same for all: it is in the tokens.
 		"AUTH_API_EXTERNAL_URL=http://auth.bench.example", "AUTH_SITE_URL=http://bench.example",
 		"AUTH_DB_DRIVER=postgres", "DATABASE_URL=" + database,
 		"AUTH_JWT_SECRET=" + benchSecret, "AUTH_MAILER_AUTOCONFIRM=true",
-	}, settings...)
-	cmd.Env = append(cmd.Env, l.authExtra...)
-	return t, l.begin(t, cmd)
+	}
+}
+
+// readyAuth is auth, and waits until the daemon answers.
+func (l *testbed) readyAuth(ctx context.Context, program, name, database string, settings ...string) (*target, error) {
+	t, err := l.auth(program, name, database, settings...)
+	if err == nil {
+		err = l.awaitHTTP(ctx, t, "/health", "")
+	}
+	return t, err
 }
 
 // cheapHash returns the settings of the daemons that everything but hashing is measured with: the hash would be

@@ -157,11 +157,8 @@ func (s *authSuite) startDaemon(ctx context.Context, program, name string, setti
 	if url, err = s.db.create(ctx, name); err != nil {
 		return nil, "", err
 	}
-	if t, err = s.testbed.auth(program, name, url, settings...); err != nil {
-		return nil, "", err
-	}
-	s.targets[name] = t
-	return t, url, s.testbed.awaitHTTP(ctx, t, "/health", "")
+	s.targets[name], err = s.testbed.readyAuth(ctx, program, name, url, settings...)
+	return s.targets[name], url, err
 }
 
 // startCrowd starts a daemon that signs accounts up.

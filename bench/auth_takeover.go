@@ -11,9 +11,9 @@ import (
 	"crypto/sha256"
 	_ "embed"
 	"encoding/base64"
+	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -117,15 +117,9 @@ func (s *suite) timed(ctx context.Context, db *database, url, name string, args 
 	if err != nil {
 		return 0, 0, err
 	}
-	program, err := filepath.Abs(s.testbed.authDaemon)
-	if err != nil {
-		return 0, 0, err
-	}
-	cmd := exec.Command(program, args...)
-	cmd.Env = []string{"DATABASE_URL=" + url, "AUTH_DB_DRIVER=postgres", "AUTH_SITE_URL=http://localhost:3000",
-		"AUTH_API_EXTERNAL_URL=http://localhost:9999", "AUTH_JWT_SECRET=0123456789abcdef0123456789abcdef",
-		"AUTH_DEV_MAILBOX=true", "AUTH_SECURITY_DB_ENCRYPTION_DECRYPTION_KEYS=" + takeoverKeyName + ":" +
-			base64.RawURLEncoding.EncodeToString(takeoverKey)}
+	cmd := command(s.testbed.authDaemon, args...)
+	cmd.Env = append(authSettings(url), "AUTH_SECURITY_DB_ENCRYPTION_DECRYPTION_KEYS="+takeoverKeyName+":"+
+		base64.RawURLEncoding.EncodeToString(takeoverKey))
 	began, t := time.Now(), &target{name: name + " " + strings.Join(args, " ")}
 	if err := s.testbed.begin(t, cmd); err != nil {
 		return 0, 0, err
@@ -164,11 +158,8 @@ var takeoverKey = []byte("0123456789abcdef0123456789abcdef")
 // encryptColumn is what the replaced service stores of a text with encryption on.
 func encryptColumn(plain, id string) string {
 	key, err := hkdf.Key(sha256.New, takeoverKey, nil, id, 32)
-	if err != nil {
-		panic(err)
-	}
-	block, err := aes.NewCipher(key)
-	if err != nil {
+	block, refused := aes.NewCipher(key)
+	if err = errors.Join(err, refused); err != nil {
 		panic(err)
 	}
 	aead, err := cipher.NewGCM(block)

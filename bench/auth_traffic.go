@@ -41,28 +41,20 @@ func appendRequest(b []byte, method, path, bearer string, body []byte) []byte {
 
 // walk deals accounts out to connections: each goes round its own, so that none is used twice at once.
 type walk struct {
-	n  int
-	at []int
-}
-
-func newWalk(n int) *walk {
-	w := &walk{n: n}
-	for conn := range 256 { // more than any load's connections
-		w.at = append(w.at, conn)
-	}
-	return w
+	n    int
+	gone [256]int // how far each has gone; more than any load's connections
 }
 
 // next is a connection's next account of a load with so many connections; once gives each only once.
 func (w *walk) next(conn, conns int, once bool) (int, bool) {
-	i := w.at[conn]
+	i := conn + w.gone[conn]
 	if i >= w.n {
 		if once || conn >= w.n {
 			return 0, false
 		}
 		i = conn
 	}
-	w.at[conn] = i + conns
+	w.gone[conn] = i + conns - conn
 	return i, true
 }
 
@@ -78,7 +70,7 @@ func getting(path string) httpTraffic {
 // byAccounts makes requests of one account after the other, over so many connections; once makes each account's one.
 func byAccounts(conns int, accounts []account, once bool, request func(b []byte, conn int, a *account) []byte,
 	judge func(conn, status int, body []byte) bool) httpTraffic {
-	w := newWalk(len(accounts))
+	w := &walk{n: len(accounts)}
 	return httpTraffic{judge: judge, next: func(b []byte, conn int) ([]byte, bool) {
 		i, ok := w.next(conn, conns, once)
 		if !ok {

@@ -97,11 +97,8 @@ func (s *authSuite) countTrips(ctx context.Context, e edition) error {
 	}
 	defer counter.close()
 	name := "HS256" + e.suffix
-	t, err := s.testbed.auth(e.auth, "counted"+e.suffix, counter.url(name), cheapHash("HS256")...)
+	t, err := s.testbed.readyAuth(ctx, e.auth, "counted"+e.suffix, counter.url(name), cheapHash("HS256")...)
 	if err != nil {
-		return err
-	}
-	if err := s.testbed.awaitHTTP(ctx, t, "/health", ""); err != nil {
 		return err
 	}
 	s.targets[t.name], s.crowd[t.name] = t, s.crowd[name]

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"fmt"
 	"os"
@@ -54,52 +53,6 @@ func (s *suite) startTime(ctx context.Context) error {
 	return nil
 }
 
-// memory is the daemon's RSS in several situations, each in a process of its own.
-func (s *suite) memory(ctx context.Context) error {
-	single := load{traffic: grpcTraffic{scenario: scenarios["single"], streams: 64}, conns: 4, run: 2 * s.time}
-	fill := scenarios["fill"]
-	keys := load{traffic: grpcTraffic{scenario: fill, streams: 64}, conns: 4, calls: fill.keys, run: time.Minute}
-	rules := ruleText(0, 1)
-	for _, r := range []struct {
-		name     string
-		limit    float64
-		rules    []byte
-		load     load
-		settings []string
-	}{
-		{"idle", 20, rules, load{}, nil},
-		{"full load", 48, rules, single, nil},
-		{"full load, Redis", 48, rules, single, []string{"BACKEND_TYPE=kvstore", "KVSTORE_URL=" + s.redis.Addr()}},
-		{"100k rules", 150, ruleText(100_000, 1), single, nil},
-		{"1M live keys", 200, rules, keys, []string{"MEMORY_MAX_KEYS=2000000"}},
-	} {
-		if err := s.fresh(ctx, r.name, r.rules, func(t *target, _ time.Duration) error {
-			time.Sleep(500 * time.Millisecond) // what start-up left behind is collected
-			if r.load.addr = t.addr; r.load.run > 0 {
-				if _, err := r.load.measure(t.read); err != nil {
-					return err
-				}
-			}
-			return s.reportRSS(t, r.limit, "RSS, "+r.name, "")
-		}, r.settings...); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// reportRSS compares the memory that a target holds now with a budget.
-func (s *suite) reportRSS(t *target, limit float64, what, note string) error {
-	u, err := readUsage(t.process.PID())
-	if err != nil {
-		return err
-	}
-	peak, err := peakRSS(t.process.PID())
-	s.report.atMost(limit, " MiB", what, []float64{float64(u.rss) / mib},
-		fmt.Sprintf("peak %.1f%s", float64(peak)/mib, note))
-	return err
-}
-
 // compare compares the whole-daemon measurements with their budgets.
 func (s *suite) compare() {
 	s.report.linef("redis-benchmark -P 64 INCRBY: %v µs of Redis' CPU a command", spreadOf(s.incrby))
@@ -148,20 +101,6 @@ func serverBudgets() (all []ratioBudget) {
 	cpu(.30, line{scenario: "single", target: "memory", via: viaEnvoy})
 	cpu(.55, line{scenario: "single", target: "redis", via: viaEnvoy})
 	return all
-}
-
-// peakRSS is the most memory a process ever held, bytes.
-func peakRSS(pid int) (int64, error) {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0, err
-	}
-	var kb int64
-	_, after, found := bytes.Cut(status, []byte("VmHWM:"))
-	if _, err := fmt.Sscan(string(after), &kb); !found || err != nil {
-		return 0, fmt.Errorf("process %d has no VmHWM", pid)
-	}
-	return kb << 10, nil
 }
 
 // goBenchmarks runs the Go benchmarks of the packages, briefly, and prints their lines.

@@ -12,30 +12,16 @@ import (
 	"os/exec"
 	"path/filepath"
 	"time"
+
+	"gatehouse/shared/localserver"
 )
 
 //go:embed envoy.yaml
 var envoyConfig string
 
-// envoyProgram is ENVOY_BIN, an envoy on PATH, or the one that .ci/envoy fetched; "" without one.
-func envoyProgram() string {
-	if program := os.Getenv("ENVOY_BIN"); program != "" {
-		return program
-	}
-	if program, err := exec.LookPath("envoy"); err == nil {
-		return program
-	}
-	found, _ := filepath.Glob(".run/envoy/lib/python*/site-packages/envoy/_bin/envoy") // the pattern is well-formed
-	if len(found) == 0 {
-		return ""
-	}
-	program, _ := filepath.Abs(found[0]) // programs are started in folders of their own
-	return program
-}
-
 // startEnvoys starts an Envoy in front of each target that is measured through one, unless there is no Envoy here.
 func (s *suite) startEnvoys(ctx context.Context) error {
-	program := envoyProgram()
+	program := localserver.Envoy(".")
 	for _, g := range groups() {
 		for _, l := range s.testbed.withEditions(g, 0) {
 			if l.via != viaEnvoy || !s.wantsLine(l) || s.target(l) == nil {
@@ -56,7 +42,7 @@ func (s *suite) startEnvoys(ctx context.Context) error {
 
 // envoy starts an Envoy in front of a target and waits until a request has passed.
 func (l *testbed) envoy(ctx context.Context, program string, front *target) error {
-	ports, err := freePorts(2)
+	ports, err := localserver.FreePorts(2)
 	if err != nil {
 		return err
 	}

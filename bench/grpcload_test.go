@@ -10,6 +10,7 @@ import (
 	"time"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"golang.org/x/sys/unix"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -95,20 +96,12 @@ func TestLargeCalls(t *testing.T) {
 
 // TestBurst sends one to servers that answer each call as it should be, and that do not.
 func TestBurst(t *testing.T) {
-	burst := func(addr string) (calls int, err error) {
-		c, err := dial(addr, "", true)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer c.close()
-		calls, err = c.burst()
-		return calls, err
-	}
-	calls, err := burst(startYardstick(t, "tuned", "single"))
+	closing := func(fd int) { unix.Close(fd) }
+	calls, err := burst(startYardstick(t, "tuned", "single"), closing)
 	if err != nil || calls < 500 {
 		t.Errorf("%d calls in a burst of %d KiB: %v", calls, burstBytes>>10, err)
 	}
-	if _, err := burst(startFlaky(t)); err == nil {
+	if _, err := burst(startFlaky(t), closing); err == nil {
 		t.Error("refusals were taken for answers")
 	}
 }

@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-
-	"golang.org/x/sys/unix"
 )
 
 // httpClient is one HTTP/1.1 connection with at most one request in flight. Like client, its sister for
@@ -26,31 +24,15 @@ type httpClient struct {
 	begun int64 // when the request in flight was due, ns on the load's clock
 }
 
-// dialHTTP connects to an IPv4 address on this machine.
-func dialHTTP(addr string) (*httpClient, error) {
-	s, err := connect(addr)
-	if err != nil {
-		return nil, err
-	}
-	return &httpClient{socket: s}, nil
-}
-
 // receive reads what has come. done reports that the answer is complete; body is valid until the next call.
 func (c *httpClient) receive() (status int, body []byte, done bool, err error) {
 	for {
 		c.in = append(c.in, make([]byte, 4096)...) // no allocation once the buffer has grown
 		at := len(c.in) - 4096
-		n, err := unix.Read(c.fd, c.in[at:])
-		c.in = c.in[:at+max(n, 0)]
-		switch {
-		case errors.Is(err, unix.EINTR):
-			continue
-		case errors.Is(err, unix.EAGAIN):
-			return 0, nil, false, nil
-		case err != nil:
-			return 0, nil, false, fmt.Errorf("read: %w", err)
-		case n == 0:
-			return 0, nil, false, errors.New("the server closed the connection")
+		n, err := c.read(c.in[at:])
+		c.in = c.in[:at+n]
+		if n == 0 {
+			return 0, nil, false, err
 		}
 		if !c.busy {
 			return 0, nil, false, fmt.Errorf("an answer that nobody asked for: %q", c.in)

@@ -10,7 +10,6 @@ import (
 	"slices"
 
 	"golang.org/x/net/http2/hpack"
-	"golang.org/x/sys/unix"
 )
 
 // client is one HTTP/2 connection that makes one kind of gRPC call. It does what Envoy's side of the
@@ -147,18 +146,9 @@ func (c *client) full() bool { return c.inFlight+len(c.waiting) >= len(c.calls)/
 // receive reads what has come and hands each finished call to done, which may begin others.
 func (c *client) receive(done func(*call)) error {
 	for {
-		n, err := unix.Read(c.fd, c.buf)
-		if errors.Is(err, unix.EAGAIN) {
-			return nil
-		}
-		if errors.Is(err, unix.EINTR) {
-			continue
-		}
-		if err != nil {
-			return fmt.Errorf("read: %w", err)
-		}
+		n, err := c.read(c.buf)
 		if n == 0 {
-			return errors.New("the server closed the connection")
+			return err
 		}
 		data := c.buf[:n]
 		if len(c.in) > 0 {

@@ -120,7 +120,7 @@ func TestHTTPLoop_ends(t *testing.T) {
 func TestWalk(t *testing.T) {
 	f := func(n, conns int, once bool, conn int, want ...int) {
 		t.Helper()
-		w := newWalk(n)
+		w := &walk{n: n}
 		for _, next := range want {
 			i, ok := w.next(conn, conns, once)
 			if !ok {

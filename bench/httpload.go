@@ -35,12 +35,9 @@ type httpExchange struct {
 }
 
 func (e *httpExchange) dial(conn int) (*socket, error) {
-	c, err := dialHTTP(e.runner.addr)
-	if err != nil {
-		return nil, err
-	}
-	e.clients[conn] = c
-	return &c.socket, nil
+	s, err := connect(e.runner.addr)
+	e.clients[conn] = &httpClient{socket: s}
+	return &e.clients[conn].socket, err
 }
 
 func (*httpExchange) inFlight() int { return 1 }

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	_ "embed"
 	"fmt"
 	"io"
 	"net/http"
@@ -39,33 +40,16 @@ func limitScenarios() []scenario {
 // networkCount is how many prefixes or values one key has; valuesPerEntry is the most that one entry may.
 const networkCount, valuesPerEntry = 10_000, 1_000
 
-// A window that no run fills, and a bucket that no run drains: each key keeps its counter for the whole run.
-const (
-	plentySliding = "{unit: day, requests_per_unit: 4000000000, algorithm: sliding_window}"
-	plentyBucket  = "{unit: day, requests_per_unit: 4000000, algorithm: token_bucket, burst: 4000000000}"
-)
+// fewLimits is a format: domain, plenty. It has a window that no run fills, and a bucket that no run drains: each key
+// keeps its counter for the whole run.
+//
+//go:embed limits.yaml
+var fewLimits string
 
 // limitRules are the rules of limitScenarios.
 func limitRules() []byte {
 	var b strings.Builder
-	fmt.Fprintf(&b, `domain: %[1]s
-descriptors:
-  - {key: fixed, rate_limit: %[2]s}
-  - {key: sliding, rate_limit: %[3]s}
-  - {key: bucket, rate_limit: %[4]s}
-  - {key: fixed_spent, rate_limit: {unit: year, requests_per_unit: 10}}
-  - {key: sliding_spent, rate_limit: {unit: year, requests_per_unit: 10, algorithm: sliding_window}}
-  - key: fixed_list
-    rate_limits:
-      - %[2]s
-      - {unit: month, requests_per_unit: 4000000000}
-      - {unit: year, requests_per_unit: 4000000000}
-  - key: list
-    rate_limits:
-      - %[4]s
-      - %[3]s
-      - {unit: year, requests_per_unit: 4000000000}
-`, domain, plenty, plentySliding, plentyBucket)
+	fmt.Fprintf(&b, fewLimits, domain, plenty)
 	for i := range networkCount {
 		if i%valuesPerEntry == 0 {
 			fmt.Fprintf(&b, "  - key: path\n    rate_limit: %s\n    values:\n", plenty)

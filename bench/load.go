@@ -32,6 +32,8 @@ type load struct {
 	over      bool            // measure wants all but the first few answers to be OVER_LIMIT
 	// each, when set, sees every measured answer.
 	each func(answer)
+	// hold, when set, gets the connections when the load has ended, instead of their being closed.
+	hold func(fd int)
 }
 
 // traffic is what a load sends: gRPC calls or HTTP/1.1 requests.
@@ -161,7 +163,11 @@ func (r *runner) connect(i int) error {
 
 func (r *runner) close() {
 	for _, s := range r.sockets {
-		if s != nil {
+		switch {
+		case s == nil:
+		case r.hold != nil:
+			r.hold(s.fd)
+		default:
 			s.close()
 		}
 	}

@@ -119,7 +119,7 @@ func authTraffic(scenario, addr string, accounts, conns int) (traffic, error) {
 func (l load) print(pid int, what string) error {
 	var marks []time.Duration
 	l.mark = func() error {
-		u, err := readExact(pid)
+		u, err := readUsage(pid)
 		marks = append(marks, u.cpu)
 		return err
 	}

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	_ "embed"
 	"fmt"
 	"math/rand/v2"
 	"strings"
@@ -56,23 +57,16 @@ func init() {
 // plenty is a limit that no run reaches.
 const plenty = "{unit: day, requests_per_unit: 4000000000}"
 
+// serverRules is a format: domain, plenty, the last rule's limit, the rules of "patterns".
+//
+//go:embed rules.yaml
+var serverRules string
+
 // ruleText is the domain's rules, with extra further rules for values that no scenario sends. The
 // limit of those is given, so that a caller can see from an answer which generation decided.
 func ruleText(extra int, extraLimit uint32) []byte {
 	var b strings.Builder
-	fmt.Fprintf(&b, `domain: %[1]s
-descriptors:
-  - {key: api_key, rate_limit: %[2]s}
-  - {key: tenant, descriptors: [{key: route, rate_limit: %[2]s, descriptors: [{key: method, rate_limit: %[2]s}]}]}
-  - {key: remote_address, descriptors: [{key: route, rate_limit: %[2]s}]}
-  - {key: user, descriptors: [{key: plan, value: gold, descriptors: [{key: region, rate_limit: %[2]s}]}]}
-  - {key: hot, rate_limit: %[2]s}
-  - {key: spent, rate_limit: {unit: year, requests_per_unit: 10}}
-  - {key: n1, descriptors: [{key: n2, descriptors: [{key: n3, descriptors: [{key: n4, descriptors: [
-      {key: n5, rate_limit: %[2]s}]}]}]}]}
-  - {key: account, rate_limit: %[2]s}
-%[4]s  - {key: generation, rate_limit: {unit: day, requests_per_unit: %[3]d}}
-`, domain, plenty, extraLimit, patternRules())
+	fmt.Fprintf(&b, serverRules, domain, plenty, extraLimit, patternRules())
 	for i := range extra {
 		fmt.Fprintf(&b,
 			"  - key: path\n    value: /v1/items/%07d\n    rate_limit:\n      unit: hour\n"+

@@ -59,6 +59,24 @@ func (s *socket) flush() error {
 	return nil
 }
 
+// read takes what has come. Nothing without an error: nothing has.
+func (s *socket) read(buf []byte) (int, error) {
+	for {
+		n, err := unix.Read(s.fd, buf)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case errors.Is(err, unix.EAGAIN):
+			return 0, nil
+		case err != nil:
+			return 0, fmt.Errorf("read: %w", err)
+		case n == 0:
+			return 0, errors.New("the server closed the connection")
+		}
+		return n, nil
+	}
+}
+
 // events are those of poll(2) that the connection waits for.
 func (s *socket) events() int16 {
 	if len(s.out) > 0 {

@@ -235,11 +235,6 @@ func (s *suite) ratelimit(ctx context.Context) error {
 // stop ends all targets: idle ones would wake up now and then during the next measurement.
 func (s *suite) stop() error {
 	for _, t := range s.targets {
-		if t.envoy != nil {
-			if err := s.testbed.stop(t.envoy); err != nil {
-				return err
-			}
-		}
 		if err := s.testbed.stop(t); err != nil {
 			return err
 		}
@@ -267,14 +262,11 @@ func (s *suite) start(ctx context.Context) (err error) {
 		return err
 	}
 	s.closers = append(s.closers, trio.Close)
-	for _, y := range []struct{ kind, answer string }{
-		{"plain", "single"}, {"tuned", "single"}, {"tuned", "multi"}, {"tuned", "unmatched"},
-	} {
-		t, err := s.testbed.startSelf(ctx, y.kind+" "+y.answer, "yardstick", "-kind", y.kind, "-answer", y.answer)
-		if err != nil {
+	for _, name := range []string{"plain single", "tuned single", "tuned multi", "tuned unmatched"} {
+		kind, answer, _ := strings.Cut(name, " ")
+		if s.targets[name], err = s.testbed.startSelf(ctx, name, "yardstick", "-kind", kind, "-answer", answer); err != nil {
 			return err
 		}
-		s.targets[y.kind+" "+y.answer] = t
 	}
 	redis, rules := []*localserver.Server{s.redis}, ruleText(0, 1)
 	onCluster := []string{"KVSTORE_TYPE=cluster", "KVSTORE_URL=" + s.cluster.URL()}

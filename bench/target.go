@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -71,8 +70,13 @@ func (l *testbed) settings(text string) {
 	}
 }
 
-// stop ends one target before the others.
+// stop ends one target, and the Envoy before it, before the others.
 func (l *testbed) stop(t *target) error {
+	if t.envoy != nil {
+		if err := l.stop(t.envoy); err != nil {
+			return err
+		}
+	}
 	l.started = slices.DeleteFunc(l.started, func(other *target) bool { return other == t })
 	if err := t.process.Stop(grace); err != nil {
 		return fmt.Errorf("%s: %w\n%s", t.name, err, l.logTail(t))
@@ -118,15 +122,12 @@ func (l *testbed) ratelimit(ctx context.Context, program, suffix string, d daemo
 	if err := os.WriteFile(t.rules, d.rules, 0o644); err != nil {
 		return nil, err
 	}
-	ports, err := freePorts(3)
+	ports, err := localserver.FreePorts(3)
 	if err != nil {
 		return nil, err
 	}
 	t.addr, t.http, t.debug = "127.0.0.1:"+ports[0], "127.0.0.1:"+ports[1], "127.0.0.1:"+ports[2]
-	if program, err = filepath.Abs(program); err != nil {
-		return nil, err
-	}
-	cmd := exec.Command(program, "serve")
+	cmd := command(program, "serve")
 	cmd.Env = append([]string{
 		"GRPC_HOST=127.0.0.1", "GRPC_PORT=" + ports[0],
 		"HOST=127.0.0.1", "PORT=" + ports[1],
@@ -141,6 +142,12 @@ func (l *testbed) ratelimit(ctx context.Context, program, suffix string, d daemo
 		return nil, err
 	}
 	return t, l.await(ctx, t)
+}
+
+// command runs a program of this folder, not one on PATH.
+func command(program string, args ...string) *exec.Cmd {
+	path, _ := filepath.Abs(program) // only a folder that is gone has no path
+	return exec.Command(path, args...)
 }
 
 // begin starts a target's process, with a log of its own, in a folder where it finds no .env.
@@ -204,19 +211,6 @@ func (l *testbed) logTail(t *target) string {
 		return err.Error()
 	}
 	return string(log[max(0, len(log)-2_000):])
-}
-
-// freePorts returns TCP ports without a listener a moment ago.
-func freePorts(n int) (ports []string, err error) {
-	for range n {
-		l, err := net.Listen("tcp4", "127.0.0.1:0")
-		if err != nil {
-			return nil, err
-		}
-		defer l.Close() // all are held until the last is found, so that none comes twice
-		ports = append(ports, strconv.Itoa(l.Addr().(*net.TCPAddr).Port))
-	}
-	return ports, nil
 }
 
 // startSink starts a statsd server that discards everything, over TCP and UDP on one port. It lasts as long as this

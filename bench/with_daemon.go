@@ -7,9 +7,12 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
+	"net"
 	"os"
 	"os/exec"
 	"strconv"
+	"sync"
 	"time"
 
 	"gatehouse/shared/localserver"
@@ -61,10 +64,7 @@ func (w *withDaemon) auth(ctx context.Context, command []string) error {
 	if err != nil {
 		return err
 	}
-	t, err := w.testbed.auth(w.testbed.authDaemon, "auth", url, "AUTH_PASSWORD_HASH=bcrypt:4")
-	if err == nil {
-		err = w.testbed.awaitHTTP(ctx, t, "/readyz", "")
-	}
+	t, err := w.testbed.readyAuth(ctx, w.testbed.authDaemon, "auth", url, "AUTH_PASSWORD_HASH=bcrypt:4")
 	if err == nil {
 		t.http = t.addr
 		err = w.run(ctx, t, command, "DATABASE_URL="+url)
@@ -111,4 +111,60 @@ func (w *withDaemon) run(ctx context.Context, t *target, command []string, env .
 		return fmt.Errorf("%s: %w", command[0], err)
 	}
 	return nil
+}
+
+// delayed is an address from which answers of addr come with a delay, until ctx ends; addr itself without one.
+func delayed(ctx context.Context, addr string, delay time.Duration) (string, error) {
+	if delay <= 0 {
+		return addr, nil
+	}
+	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	context.AfterFunc(ctx, func() { listener.Close() })
+	go relay(listener, "tcp4", addr, func(client io.Writer, server io.Reader) { copyDelayed(client, server, delay) })
+	return listener.Addr().String(), nil
+}
+
+// relay passes connections on to an address, and what comes back through answers, until the listener closes.
+func relay(listener net.Listener, network, addr string, answers func(client io.Writer, server io.Reader)) {
+	serveEach(listener, func(client net.Conn) {
+		server, err := net.Dial(network, addr)
+		if err != nil {
+			return
+		}
+		defer server.Close()
+		var answered sync.WaitGroup
+		answered.Go(func() { answers(client, server) })
+		io.Copy(server, client)
+		server.(interface{ CloseWrite() error }).CloseWrite() // its last answers still come
+		answered.Wait()
+	})
+}
+
+// copyDelayed copies what comes, each piece a delay after it came.
+func copyDelayed(to io.Writer, from io.Reader, delay time.Duration) {
+	type piece struct {
+		due  time.Time
+		data []byte
+	}
+	pieces := make(chan piece, 1024)
+	go func() {
+		defer close(pieces)
+		for {
+			data := make([]byte, 16<<10)
+			n, err := from.Read(data)
+			if n > 0 {
+				pieces <- piece{time.Now().Add(delay), data[:n]}
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	for p := range pieces {
+		time.Sleep(time.Until(p.due))
+		to.Write(p.data) // a client that has gone is noticed by the other direction
+	}
 }

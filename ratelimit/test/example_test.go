@@ -3,7 +3,6 @@ package test
 import (
 	"encoding/json"
 	"fmt"
-	"net"
 	"net/http"
 	"net/url"
 	"os"
@@ -22,6 +21,7 @@ import (
 	"gatehouse/ratelimit/internal/config"
 	"gatehouse/shared/await"
 	"gatehouse/shared/envoytest"
+	"gatehouse/shared/localserver"
 	"gatehouse/shared/subprocess"
 	"gatehouse/shared/testdb"
 )
@@ -31,14 +31,9 @@ import (
 // freePorts are ports of 127.0.0.1 on which nothing listens at present.
 func freePorts(t *testing.T, n int) (ports []string) {
 	t.Helper()
-	for range n {
-		l, err := net.Listen("tcp", "127.0.0.1:0")
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer l.Close() // when all are chosen, so that they differ
-		_, port, _ := net.SplitHostPort(l.Addr().String())
-		ports = append(ports, port)
+	ports, err := localserver.FreePorts(n)
+	if err != nil {
+		t.Fatal(err)
 	}
 	return ports
 }

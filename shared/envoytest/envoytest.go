@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"gatehouse/shared/localserver"
 	"gatehouse/shared/subprocess"
 )
 
@@ -24,20 +25,8 @@ func Program(t testing.TB) string {
 	if testing.Short() {
 		t.Skip("-short: needs Envoy")
 	}
-	if path := os.Getenv("ENVOY_BIN"); path != "" {
-		return path
-	}
-	if path, err := exec.LookPath("envoy"); err == nil {
-		return path
-	}
 	root := repository(t)
-	found, _ := filepath.Glob(
-		filepath.Join(root, ".run/envoy/lib/python*/site-packages/envoy/_bin/envoy")) // the pattern is well-formed
-	if len(found) > 0 {
-		path, err := filepath.Abs(found[0])
-		if err != nil {
-			t.Fatal(err)
-		}
+	if path := localserver.Envoy(root); path != "" {
 		return path
 	}
 	missing := "no Envoy: name one by ENVOY_BIN, or have .ci/envoy fetch one"

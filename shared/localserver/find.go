@@ -37,6 +37,23 @@ func Find(program string) (string, error) {
 	return "", fmt.Errorf("%w: %s; apt-get install -y %s", ErrMissing, program, packages[program])
 }
 
+// Envoy is the path of Envoy: ENVOY_BIN, on PATH, or where .ci/envoy puts it below a checkout's root; "" without one.
+func Envoy(root string) string {
+	if path := os.Getenv("ENVOY_BIN"); path != "" {
+		return path
+	}
+	if path, err := exec.LookPath("envoy"); err == nil {
+		return path
+	}
+	found, _ := filepath.Glob(
+		filepath.Join(root, ".run/envoy/lib/python*/site-packages/envoy/_bin/envoy")) // the pattern is well-formed
+	if len(found) == 0 {
+		return ""
+	}
+	path, _ := filepath.Abs(found[0]) // it is run in other folders
+	return path
+}
+
 // version is 15 for /usr/lib/postgresql/15/bin.
 func version(dir string) int {
 	n, _ := strconv.Atoi(filepath.Base(filepath.Dir(dir))) // 0 for what is no number: last

@@ -95,14 +95,25 @@ func start(ctx context.Context, p plan) (*Server, error) {
 	return nil, err
 }
 
-// freePort is a TCP port that had no listener a moment ago.
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, fmt.Errorf("localserver: %w", err)
+// FreePorts are TCP ports of 127.0.0.1 that had no listener a moment ago.
+func FreePorts(n int) (ports []string, err error) {
+	for range n {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			return nil, fmt.Errorf("localserver: %w", err)
+		}
+		defer l.Close() // all are held until the last is found, so that none comes twice
+		ports = append(ports, strconv.Itoa(l.Addr().(*net.TCPAddr).Port))
 	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
+	return ports, nil
+}
+
+func freePort() (int, error) {
+	ports, err := FreePorts(1)
+	if err != nil {
+		return 0, err
+	}
+	return strconv.Atoi(ports[0])
 }
 
 // run starts the process and waits until it answers.

@@ -1,0 +1,172 @@
+//go:build linux
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"io"
+	"net/http"
+	"os"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// memory is the daemon's RSS in several situations, each in a process of its own.
+func (s *suite) memory(ctx context.Context) error {
+	single := load{traffic: grpcTraffic{scenario: scenarios["single"], streams: 64}, conns: 4, run: 2 * s.time}
+	fill := scenarios["fill"]
+	keys := load{traffic: grpcTraffic{scenario: fill, streams: 64}, conns: 4, calls: fill.keys, run: time.Minute}
+	rules := ruleText(0, 1)
+	for _, r := range []struct {
+		name     string
+		limit    float64
+		rules    []byte
+		load     load
+		settings []string
+	}{
+		{"idle", 20, rules, load{}, nil},
+		{"full load", 48, rules, single, nil},
+		{"full load, Redis", 48, rules, single, []string{"BACKEND_TYPE=kvstore", "KVSTORE_URL=" + s.redis.Addr()}},
+		{"100k rules", 150, ruleText(100_000, 1), single, nil},
+		{"1M live keys", 200, rules, keys, []string{"MEMORY_MAX_KEYS=2000000"}},
+	} {
+		if err := s.fresh(ctx, r.name, r.rules, func(t *target, _ time.Duration) error {
+			time.Sleep(500 * time.Millisecond) // what start-up left behind is collected
+			if r.load.addr = t.addr; r.load.run > 0 {
+				if _, err := r.load.measure(t.read); err != nil {
+					return err
+				}
+			}
+			return s.reportRSS(t, r.limit, "RSS, "+r.name, "")
+		}, r.settings...); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// reportRSS compares the memory that a target holds now with a budget.
+func (s *suite) reportRSS(t *target, limit float64, what, note string) error {
+	u, err := readUsage(t.process.PID())
+	if err != nil {
+		return err
+	}
+	peak, err := peakRSS(t.process.PID())
+	s.report.atMost(limit, " MiB", what, []float64{float64(u.rss) / mib},
+		fmt.Sprintf("peak %.1f%s", float64(peak)/mib, note))
+	return err
+}
+
+// peakRSS is the most memory a process ever held, bytes.
+func peakRSS(pid int) (int64, error) {
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return 0, err
+	}
+	var kb int64
+	_, after, found := bytes.Cut(status, []byte("VmHWM:"))
+	if _, err := fmt.Sscan(string(after), &kb); !found || err != nil {
+		return 0, fmt.Errorf("process %d has no VmHWM", pid)
+	}
+	return kb << 10, nil
+}
+
+const (
+	heldConnections = 10_000
+	burstBytes      = 64 << 10
+)
+
+// connections is the daemon's RSS with many connections open, each of which has sent a burst of calls.
+func (s *suite) connections(ctx context.Context) error {
+	return s.fresh(ctx, "connections", ruleText(0, 1), func(t *target, _ time.Duration) error {
+		calls, open := 0, []int{}
+		defer func() {
+			for _, fd := range open {
+				unix.Close(fd)
+			}
+		}()
+		for held := range heldConnections {
+			if err := ctx.Err(); err != nil {
+				return err
+			}
+			var err error
+			if calls, err = burst(t.addr, func(fd int) { open = append(open, fd) }); err != nil {
+				return fmt.Errorf("connection %d: %w", held+1, err)
+			}
+		}
+		time.Sleep(500 * time.Millisecond) // what the last bursts left behind is given back
+		return s.reportRSS(t, 160, fmt.Sprintf("RSS, %d connections after a burst of %d KiB each", heldConnections,
+			burstBytes>>10), fmt.Sprintf("; %d calls each", calls))
+	})
+}
+
+// burst sends as many calls at once as fit, with the preface, in burstBytes, on one connection, which hold gets when each
+// has been answered OK.
+func burst(addr string, hold func(fd int)) (calls int, err error) {
+	t := grpcTraffic{scenario: scenarios["single"], literalPath: true}
+	first, later := headerBlocks(addr, "", true)
+	calls = (burstBytes - len(first)) / (9 + len(later) + 9 + 5 + len(newEncoder(t.scenario, 1).message))
+	t.streams = calls
+	r, err := load{addr: addr, traffic: t, conns: 1, calls: calls, run: 20 * time.Second, hold: hold}.drive()
+	if err == nil && r.ok < calls {
+		err = fmt.Errorf("%d of %d calls were answered OK", r.ok, calls)
+	}
+	return calls, err
+}
+
+// allocations counts what the daemon's heap gets for each call, with header blocks as Envoy sends them. The
+// daemon's background counts too: hence not always none.
+func (s *suite) allocations(ctx context.Context) error {
+	for _, name := range []string{"memory", "redis"} {
+		var counts []float64
+		for range s.rounds {
+			n, err := allocationsPerCall(ctx, s.targets[name], 2*s.time)
+			if err != nil {
+				return err
+			}
+			counts = append(counts, n)
+		}
+		s.report.atMost(.01, "", "single, "+name+": allocations a call", counts, "0 but for the background's")
+	}
+	return nil
+}
+
+func allocationsPerCall(ctx context.Context, t *target, run time.Duration) (float64, error) {
+	var page int64 // what asking for the count costs, which the second reading counts
+	read := func() (m reading, err error) {
+		before, err := mallocs(ctx, t.debug)
+		if m.commands = before; err == nil && page == 0 {
+			m.commands, err = mallocs(ctx, t.debug)
+			page = m.commands - before
+			m.commands += page
+		}
+		return m, err
+	}
+	l := load{
+		addr: t.addr, traffic: grpcTraffic{scenario: scenarios["single"], streams: 64, literalPath: true}, conns: 4,
+		warm: 300 * time.Millisecond, run: run,
+	}
+	counted, err := l.measure(read)
+	return counted.commands, err
+}
+
+// mallocs is how many objects a daemon has allocated since it started, from its debug listener.
+func mallocs(ctx context.Context, debug string) (n int64, err error) {
+	body, err := fetch(ctx, http.DefaultClient, "http://"+debug+"/debug/pprof/heap?debug=1", "")
+	if err != nil {
+		return 0, err
+	}
+	defer body.Close()
+	page, err := io.ReadAll(body)
+	if err != nil {
+		return 0, err
+	}
+	_, after, found := bytes.Cut(page, []byte("\n# Mallocs = "))
+	if _, err := fmt.Sscan(string(after), &n); !found || err != nil {
+		return 0, fmt.Errorf("%s has no count of allocations: %.200q", debug, page)
+	}
+	return n, nil
+}
