@@ -66,7 +66,7 @@ func (r *run) check(ctx context.Context) error {
 	if err := f.version(ctx); err != nil {
 		return err
 	}
-	ready, err := f.here(ctx)
+	ready, err := f.target(ctx)
 	if err != nil {
 		return err
 	}
@@ -158,8 +158,8 @@ func (f *findings) version(ctx context.Context) error {
 	return nil
 }
 
-// here judges our own tables. ready: they can be queried.
-func (f *findings) here(ctx context.Context) (ready bool, err error) {
+// target judges our own tables. ready: they can be queried.
+func (f *findings) target(ctx context.Context) (ready bool, err error) {
 	r := f.r
 	place, err := r.DB.Location(ctx)
 	if err != nil {
@@ -304,17 +304,17 @@ func (f *findings) providers(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, there := range slices.Sorted(maps.Keys(counts)) {
-		name := r.m.provider(there)
+	for _, original := range slices.Sorted(maps.Keys(counts)) {
+		name := r.m.provider(original)
 		on := r.Settings.Providers[strings.TrimSuffix(name, "_oidc")] || r.Settings.Providers[name] ||
 			r.Settings.Free[name]
 		text := "it"
-		if name != there {
+		if name != original {
 			text = "AUTH_EXTERNAL_OIDC_" + strings.ToUpper(name) + "_ISSUER"
 		}
 		if !on {
 			f.warn("%d identities of provider %s, which is off here: nobody signs in with them until %s is on",
-				counts[there], there, text)
+				counts[original], original, text)
 		}
 	}
 	return nil
@@ -343,8 +343,8 @@ func (f *findings) duplicates(ctx context.Context) error {
 			if groups++; len(pairs) < 20 {
 				pairs = append(pairs, joinIDs(sorted))
 			}
-			for _, loser := range sorted[1:] {
-				r.losers[loser] = true
+			for _, duplicate := range sorted[1:] {
+				r.duplicates[duplicate] = true
 			}
 		}
 	}

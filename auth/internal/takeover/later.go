@@ -54,7 +54,7 @@ type laterRows struct {
 // laterTable removes the rows that no longer belong here, and frees what others may have now: addresses, names,
 // provider ids. Then it writes those that have changed or are missing.
 func (r *run) laterTable(ctx context.Context, t table, since former.Floor) error {
-	r.progress.start(t.name, r.Source.Catalog.About(t.there))
+	r.progress.start(t.name, r.Source.Catalog.About(t.source))
 	l := &laterRows{r: r, t: t}
 	err := r.merge(ctx, t, &since, true, func(p pair) error {
 		r.progress.add(1)
@@ -71,36 +71,36 @@ func (r *run) laterTable(ctx context.Context, t table, since former.Floor) error
 		return err
 	}
 	// Removing a factor has removed the user's others.
-	if again := l.overflow || t.here == store.CarriedFactors; again {
+	if again := l.overflow || t.target == store.CarriedFactors; again {
 		return r.writeMissing(ctx, t, since)
 	}
 	return r.writeChanged(ctx, t, l.changed)
 }
 
 // outdated: the row there is to be written here.
-func (p *pair) outdated() bool { return p.wanted() && (p.here == nil || p.there.Changed) }
+func (p *pair) outdated() bool { return p.wanted() && (p.target == nil || p.source.Changed) }
 
 // sort notes what a row needs.
 func (l *laterRows) sort(p *pair) {
-	here := l.t.here
+	target := l.t.target
 	switch {
-	case here == store.CarriedFactors:
-		if p.here != nil && (!p.wanted() || p.there.Changed) {
-			l.gone = append(l.gone, p.here.user)
+	case target == store.CarriedFactors:
+		if p.target != nil && (!p.wanted() || p.source.Changed) {
+			l.gone = append(l.gone, p.target.user)
 		}
 		if p.outdated() { // a new one too: it may have the name that another one was given here
-			l.gone = append(l.gone, p.there.User)
+			l.gone = append(l.gone, p.source.User)
 		}
 		return
-	case p.here != nil && !p.wanted():
+	case p.target != nil && !p.wanted():
 		l.gone = append(l.gone, p.id)
-	case p.here != nil && p.there.Changed && here == store.CarriedUsers:
+	case p.target != nil && p.source.Changed && target == store.CarriedUsers:
 		l.freed = append(l.freed, p.id)
-	case p.here != nil && p.there.Changed && here != store.CarriedSessions: // of which nothing can be another's
+	case p.target != nil && p.source.Changed && target != store.CarriedSessions: // of which nothing can be another's
 		l.gone = append(l.gone, p.id)
 	}
-	if here == store.CarriedIdentities && p.here != nil && (!p.wanted() || p.here.user != p.there.User) {
-		l.former = append(l.former, p.here.user)
+	if target == store.CarriedIdentities && p.target != nil && (!p.wanted() || p.target.user != p.source.User) {
+		l.former = append(l.former, p.target.user)
 	}
 	if p.outdated() {
 		if l.overflow = l.overflow || len(l.changed) == l.r.Hooks.Kept; !l.overflow {
@@ -128,7 +128,7 @@ func (l *laterRows) remove(ctx context.Context, least int) error {
 	if err := l.rewrite(ctx); err != nil {
 		return err
 	}
-	users := l.t.here == store.CarriedUsers
+	users := l.t.target == store.CarriedUsers
 	var refused error
 	err := l.r.carry(ctx, l.t.name, func(ctx context.Context, c *store.Carrier) error {
 		if users && len(l.gone) > 0 {
@@ -142,7 +142,7 @@ func (l *laterRows) remove(ctx context.Context, least int) error {
 				return refused
 			}
 		}
-		n, err := c.Delete(ctx, l.t.here, l.gone)
+		n, err := c.Delete(ctx, l.t.target, l.gone)
 		if err == nil && users {
 			l.r.steps.Deleted += n
 			if len(l.freed) > 0 {
@@ -179,9 +179,9 @@ func (r *run) writeMissing(ctx context.Context, t table, since former.Floor) err
 		return err
 	}
 	err := r.merge(ctx, t, &since, true, func(p pair) error {
-		if t.here == store.CarriedFactors {
-			if p.wanted() && p.here == nil {
-				part = append(part, p.there.User)
+		if t.target == store.CarriedFactors {
+			if p.wanted() && p.target == nil {
+				part = append(part, p.source.User)
 			}
 		} else if p.outdated() {
 			part = append(part, p.id)
@@ -202,7 +202,7 @@ func (r *run) writeChanged(ctx context.Context, t table, list []uuid.UUID) error
 	slices.SortFunc(list, func(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) }) // as they are read
 	list = slices.Compact(list)
 	return r.pipe(ctx, t.name, func(ctx context.Context, pass func(batch) error) error {
-		if t.here != store.CarriedFactors {
+		if t.target != store.CarriedFactors {
 			return r.readChanged(ctx, t, list, pass)
 		}
 		b, err := r.factorsOf(ctx, list)
@@ -245,7 +245,7 @@ func (r *run) readLinks(ctx context.Context, pass func(batch) error) error {
 			if err != nil {
 				return err
 			}
-			if reason == "" && r.losers[l.UserID] {
+			if reason == "" && r.duplicates[l.UserID] {
 				reason = leftUser
 			}
 			if reason != "" {
@@ -295,9 +295,9 @@ func (r *run) awaitWriters(ctx context.Context) error {
 	}
 }
 
-// lastLook makes sure that nothing was written there since this run began. The floor may be older than that, held back
+// lastCheck makes sure that nothing was written there since this run began. The floor may be older than that, held back
 // by a transaction of another application: what was there already is no news.
-func (r *run) lastLook(ctx context.Context) error {
+func (r *run) lastCheck(ctx context.Context) error {
 	now, err := r.Source.Changed(ctx, r.floor)
 	if err == nil && now != r.before {
 		err = fmt.Errorf("the service there still writes (%d rows): stop it and run this again",

@@ -30,7 +30,7 @@ func (s *size) next(rows, most int) int {
 
 // readAll reads a table from a cursor to its end.
 func (r *run) readAll(ctx context.Context, t table, cursor uuid.UUID, pass func(batch) error) error {
-	if t.there == former.Factors {
+	if t.source == former.Factors {
 		return r.readFactors(ctx, cursor, pass)
 	}
 	for rows := r.Hooks.Rows; ; {
@@ -75,12 +75,12 @@ func (r *run) readChanged(ctx context.Context, t table, list []uuid.UUID, pass f
 
 // readBatch reads one batch, and maps it. fresh: none of its rows is here.
 func (r *run) readBatch(ctx context.Context, t table, w former.Select, fresh bool) (b batch, s size, err error) {
-	switch t.there {
+	switch t.source {
 	case former.Users:
 		var list []store.CarriedUser
 		err = r.Source.Users(ctx, w, func(u *former.User) error {
 			b.cursor = u.ID
-			if u.Reason == "" && !r.losers[u.ID] {
+			if u.Reason == "" && !r.duplicates[u.ID] {
 				c, err := r.m.user(u)
 				if err != nil {
 					return err
@@ -94,7 +94,7 @@ func (r *run) readBatch(ctx context.Context, t table, w former.Select, fresh boo
 		var list []store.Identity
 		err = r.Source.Identities(ctx, w, func(i *former.Identity) error {
 			b.cursor = i.ID
-			if i.Reason == "" && !r.losers[i.UserID] {
+			if i.Reason == "" && !r.duplicates[i.UserID] {
 				list = append(list, r.m.identity(i))
 			}
 			return s.add(len(i.Data) + 200)
@@ -109,7 +109,7 @@ func (r *run) readBatch(ctx context.Context, t table, w former.Select, fresh boo
 		for _, v := range found {
 			b.cursor = v.ID
 			s.add(len(v.UserAgent) + len(v.Tag) + 300)
-			if v.Reason != "" || r.losers[v.UserID] {
+			if v.Reason != "" || r.duplicates[v.UserID] {
 				continue
 			}
 			c, ok, err := r.m.session(v)
@@ -159,7 +159,7 @@ func (r *run) factorsOf(ctx context.Context, owners []uuid.UUID) (b batch, err e
 	}
 	err = r.Source.FactorsOf(ctx, owners, func(f *former.Factor) error {
 		b.rows++
-		if r.losers[f.UserID] {
+		if r.duplicates[f.UserID] {
 			return nil
 		}
 		if len(one) > 0 && one[0].UserID != f.UserID {

@@ -46,9 +46,9 @@ func (r *run) report(ctx context.Context) error {
 	if err := r.countPending(ctx); err != nil {
 		return err
 	}
-	there := r.result.location
-	advice, err := r.Source.Advise(ctx, former.Target{Users: former.Name(there.Schema, r.Settings.Namespace+"users"),
-		Role: former.Name(there.Role), Same: r.result.sameDatabase})
+	place := r.result.location
+	advice, err := r.Source.Advise(ctx, former.Target{Users: former.Name(place.Schema, r.Settings.Namespace+"users"),
+		Role: former.Name(place.Role), Same: r.result.sameDatabase})
 	if err != nil {
 		return err
 	}
@@ -61,7 +61,7 @@ func (r *run) report(ctx context.Context) error {
 		fmt.Fprintln(w, "dry run: nothing was written")
 	}
 	fmt.Fprintf(w, "takeover from schema %s (version %d) of %s into schema %s\n", r.Source.Schema,
-		r.Source.Catalog.Version, r.Source.Host(), there.Schema)
+		r.Source.Catalog.Version, r.Source.Host(), place.Schema)
 	r.reportTables()
 	r.reportEnd()
 	for _, text := range r.warnings {
@@ -210,8 +210,8 @@ func (r *run) reportJSON(a former.Advice) error {
 
 // countPending counts the users who wait for their confirmation, and the passwords.
 func (r *run) countPending(ctx context.Context) error {
-	losers := slices.Collect(maps.Keys(r.losers))
-	pending, passwords, err := r.Source.Pending(ctx, losers)
+	duplicates := slices.Collect(maps.Keys(r.duplicates))
+	pending, passwords, err := r.Source.Pending(ctx, duplicates)
 	if err != nil {
 		return err
 	}
@@ -235,7 +235,7 @@ func (r *run) dryRun(ctx context.Context) error {
 	}
 	drop := func(batch) error { return ctx.Err() }
 	for _, t := range tables {
-		r.progress.start(t.name, r.Source.Catalog.About(t.there))
+		r.progress.start(t.name, r.Source.Catalog.About(t.source))
 		if err := r.readAll(ctx, t, [16]byte{}, func(b batch) error {
 			r.progress.add(int64(b.rows))
 			return drop(b)
@@ -261,8 +261,8 @@ func (r *run) dryReport(ctx context.Context) error {
 				counts.Left[p.reason]++
 				return nil
 			}
-			if counts.Carried++; t.here == store.CarriedSessions {
-				r.result.versions[p.there.Version]++
+			if counts.Carried++; t.target == store.CarriedSessions {
+				r.result.versions[p.source.Version]++
 			}
 			return nil
 		}); err != nil {
@@ -279,12 +279,12 @@ func (r *run) dryLater(ctx context.Context) error {
 		return err
 	}
 	n := changes.Rows
-	looked := time.Now()
+	polled := time.Now()
 	if err := r.countOnly(ctx); err != nil {
 		return err
 	}
 	// The last run reads the ids twice to three times, and writes at the first run's rate.
-	estimate := 3 * time.Since(looked).Seconds()
+	estimate := 3 * time.Since(polled).Seconds()
 	if r.steps.Rows > 0 {
 		estimate += float64(n) * r.steps.Seconds / float64(r.steps.Rows)
 	}

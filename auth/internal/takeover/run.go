@@ -33,9 +33,9 @@ type run struct {
 
 	warnings []string
 	counts   former.Counts
-	// losers are users who have an address that another one keeps, dropped factors and badSessions sessions that only
+	// duplicates are users who have an address that another one keeps, dropped factors and badSessions sessions that only
 	// their contents rule out.
-	losers      map[uuid.UUID]bool
+	duplicates  map[uuid.UUID]bool
 	dropped     map[uuid.UUID]string
 	badSessions map[uuid.UUID]bool
 	// refused is how many passwords are left out.
@@ -77,8 +77,8 @@ func newRun(o Options) *run {
 		o.Hooks.Kept = changedKept
 	}
 	r := &run{Options: o, begun: time.Now().UTC().Truncate(time.Microsecond),
-		progress: &progress{out: o.Log, terminal: o.Terminal},
-		losers:   map[uuid.UUID]bool{}, dropped: map[uuid.UUID]string{}, badSessions: map[uuid.UUID]bool{}}
+		progress:   &progress{out: o.Log, terminal: o.Terminal},
+		duplicates: map[uuid.UUID]bool{}, dropped: map[uuid.UUID]string{}, badSessions: map[uuid.UUID]bool{}}
 	r.m = &mapper{Settings: o.Settings, begun: r.begun, now: r.begun,
 		withoutPasswords: slices.Contains(o.LeaveOut, "passwords")}
 	return r
@@ -138,7 +138,7 @@ func (r *run) finish(ctx context.Context) error {
 	if err := r.awaitWriters(ctx); err != nil {
 		return err
 	}
-	if err := r.lastLook(ctx); err != nil {
+	if err := r.lastCheck(ctx); err != nil {
 		return err
 	}
 	if differ != nil {
@@ -278,7 +278,7 @@ func (r *run) firstPass(ctx context.Context) error {
 		if r.steps.Step != t.name {
 			continue
 		}
-		r.progress.start(t.name, r.Source.Catalog.About(t.there))
+		r.progress.start(t.name, r.Source.Catalog.About(t.source))
 		err := r.pipe(ctx, t.name, func(ctx context.Context, pass func(batch) error) error {
 			return r.readAll(ctx, t, r.steps.Cursor, pass)
 		}, func(b batch) {

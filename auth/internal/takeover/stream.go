@@ -67,10 +67,10 @@ func stream[T any](ctx context.Context, read func(context.Context, func(T) error
 
 // table is one whose rows are compared by their ids.
 type table struct {
-	here  store.CarriedTable
-	there string
-	name  string // in the report
-	one   string
+	target store.CarriedTable
+	source string
+	name   string // in the report
+	one    string
 }
 
 var tables = []table{
@@ -85,27 +85,27 @@ type owned struct{ id, user uuid.UUID }
 
 // pair is an id with its row there, here, or both.
 type pair struct {
-	id    uuid.UUID
-	there *former.Entry // nil: no such row
-	here  *owned        // nil: no such row
+	id     uuid.UUID
+	source *former.Entry // nil: no such row
+	target *owned        // nil: no such row
 	// reason is why the row there is not carried.
 	reason string
 }
 
 // wanted: the row belongs here.
-func (p *pair) wanted() bool { return p.there != nil && p.reason == "" }
+func (p *pair) wanted() bool { return p.source != nil && p.reason == "" }
 
-// merge reads a table on both sides in order of ids and visits each id once. Without here it reads the source alone.
-func (r *run) merge(ctx context.Context, t table, floor *former.Floor, here bool, visit func(pair) error) error {
+// merge reads a table on both sides in order of ids and visits each id once. Without target it reads the source alone.
+func (r *run) merge(ctx context.Context, t table, floor *former.Floor, target bool, visit func(pair) error) error {
 	theirs, stop := stream(ctx, func(ctx context.Context, each func(former.Entry) error) error {
-		return r.Source.Entries(ctx, t.there, floor, each)
+		return r.Source.Entries(ctx, t.source, floor, each)
 	})
 	defer stop()
 	ours, stopOurs := stream(ctx, func(ctx context.Context, each func(owned) error) error {
-		if !here {
+		if !target {
 			return nil
 		}
-		return r.DB.CarriedIDs(ctx, t.here, func(id, user uuid.UUID) error { return each(owned{id, user}) })
+		return r.DB.CarriedIDs(ctx, t.target, func(id, user uuid.UUID) error { return each(owned{id, user}) })
 	})
 	defer stopOurs()
 	a, okA, err := theirs()
@@ -129,14 +129,14 @@ func (r *run) merge(ctx context.Context, t table, floor *former.Floor, here bool
 		var p pair
 		if order <= 0 {
 			entry := a
-			p.id, p.there, p.reason = a.ID, &entry, r.reason(t, a)
+			p.id, p.source, p.reason = a.ID, &entry, r.reason(t, a)
 			if a, okA, err = theirs(); err != nil {
 				return err
 			}
 		}
 		if order >= 0 {
 			row := b
-			p.id, p.here = b.id, &row
+			p.id, p.target = b.id, &row
 			if b, okB, err = ours(); err != nil {
 				return err
 			}
@@ -153,11 +153,11 @@ func (r *run) reason(t table, e former.Entry) string {
 	switch {
 	case e.Reason != "":
 		return e.Reason
-	case r.losers[e.User]:
+	case r.duplicates[e.User]:
 		return "duplicates"
-	case t.there == former.Factors:
+	case t.source == former.Factors:
 		return r.dropped[e.ID]
-	case t.there == former.Sessions && r.badSessions[e.ID]:
+	case t.source == former.Sessions && r.badSessions[e.ID]:
 		return former.NoToken
 	}
 	return ""

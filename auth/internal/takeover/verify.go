@@ -47,15 +47,15 @@ func (v *reservoir) add(id uuid.UUID) {
 // sameIDs counts a table's rows on both sides and reports whether the same ids are to be carried and are here. Where
 // something is left out that only reading all rows has shown, or where the ids differ, it counts nothing.
 func (r *run) sameIDs(ctx context.Context, t table, counts *tally) (same bool, err error) {
-	if len(r.losers) > 0 || t.there == former.Factors && len(r.dropped) > 0 || t.there == former.Sessions &&
+	if len(r.duplicates) > 0 || t.source == former.Factors && len(r.dropped) > 0 || t.source == former.Sessions &&
 		len(r.badSessions) > 0 {
 		return false, nil
 	}
-	groups, err := r.Source.Groups(ctx, t.there, store.SumOfIDs)
+	groups, err := r.Source.Groups(ctx, t.source, store.SumOfIDs)
 	if err != nil {
 		return false, err
 	}
-	rows, sum, err := r.DB.CarriedGroup(ctx, t.here)
+	rows, sum, err := r.DB.CarriedGroup(ctx, t.target)
 	carried := groups[""]
 	if err != nil || rows != carried.Rows || sum != carried.Sum {
 		return false, err
@@ -66,7 +66,7 @@ func (r *run) sameIDs(ctx context.Context, t table, counts *tally) (same bool, e
 		}
 	}
 	counts.Carried = rows
-	if t.here == store.CarriedSessions { // another table's rows have version 0, and are counted at the same time
+	if t.target == store.CarriedSessions { // another table's rows have version 0, and are counted at the same time
 		for version, n := range carried.Versions {
 			r.result.versions[version] += n
 		}
@@ -136,12 +136,12 @@ func (r *run) compareTable(ctx context.Context, t table, c *comparison) error {
 		r.progress.add(counts.There)
 		switch {
 		case !c.verify:
-		case t.here == store.CarriedUsers:
-			if c.users.ids, err = r.DB.SampleCarried(ctx, t.here, sampleSize); err == nil && c.since != nil {
-				c.fresh.ids, err = r.Source.SampleChanged(ctx, t.there, *c.since, c.fresh.size)
+		case t.target == store.CarriedUsers:
+			if c.users.ids, err = r.DB.SampleCarried(ctx, t.target, sampleSize); err == nil && c.since != nil {
+				c.fresh.ids, err = r.Source.SampleChanged(ctx, t.source, *c.since, c.fresh.size)
 			}
-		case t.here == store.CarriedSessions:
-			c.sessions.ids, err = r.DB.SampleCarried(ctx, t.here, sampleSize)
+		case t.target == store.CarriedSessions:
+			c.sessions.ids, err = r.DB.SampleCarried(ctx, t.target, sampleSize)
 		}
 		return err
 	}
@@ -154,7 +154,7 @@ func (r *run) compareTable(ctx context.Context, t table, c *comparison) error {
 // comparePair counts a row of either side or both.
 func (r *run) comparePair(t table, p *pair, c *comparison, counts *tally) error {
 	switch {
-	case p.there == nil:
+	case p.source == nil:
 		if c.verify {
 			return fmt.Errorf("%s %s: it is here and no longer there", t.one, p.id)
 		}
@@ -162,12 +162,12 @@ func (r *run) comparePair(t table, p *pair, c *comparison, counts *tally) error 
 	case p.reason != "":
 		counts.There++
 		counts.Left[p.reason]++
-		if c.verify && p.here != nil {
+		if c.verify && p.target != nil {
 			return fmt.Errorf("%s %s: it is here and should be left out (%s)", t.one, p.id, p.reason)
 		}
 		return nil
 	}
-	if counts.There++; p.here == nil {
+	if counts.There++; p.target == nil {
 		if c.verify {
 			return fmt.Errorf("%s %s: it is missing here", t.one, p.id)
 		}
@@ -175,13 +175,13 @@ func (r *run) comparePair(t table, p *pair, c *comparison, counts *tally) error 
 		return nil
 	}
 	counts.Carried++
-	switch t.here {
+	switch t.target {
 	case store.CarriedUsers:
-		if c.users.add(p.id); p.there.Changed {
+		if c.users.add(p.id); p.source.Changed {
 			c.fresh.add(p.id)
 		}
 	case store.CarriedSessions:
-		r.result.versions[p.there.Version]++
+		r.result.versions[p.source.Version]++
 		c.sessions.add(p.id)
 	}
 	return nil
@@ -207,7 +207,7 @@ func (r *run) compareUsers(ctx context.Context, ids []uuid.UUID) error {
 	for len(ids) > 0 {
 		part := ids[:min(len(ids), compareStep)]
 		ids = ids[len(part):]
-		here, err := r.DB.CarriedUsers(ctx, part)
+		target, err := r.DB.CarriedUsers(ctx, part)
 		if err != nil {
 			return err
 		}
@@ -221,7 +221,7 @@ func (r *run) compareUsers(ctx context.Context, ids []uuid.UUID) error {
 				return err
 			}
 			r.result.sampleUsers++
-			if column := differsUser(r.m.now, &c.User, here[u.ID]); column != "" {
+			if column := differsUser(r.m.now, &c.User, target[u.ID]); column != "" {
 				return fmt.Errorf("user %s: column %s differs", u.ID, column)
 			}
 			return nil
@@ -232,7 +232,7 @@ func (r *run) compareUsers(ctx context.Context, ids []uuid.UUID) error {
 			if r.reason(tables[1], former.Entry{ID: i.ID, User: i.UserID, Reason: i.Reason}) != "" {
 				return nil
 			}
-			if column := differsIdentity(r.m.now, r.m.identity(i), here[i.UserID]); column != "" {
+			if column := differsIdentity(r.m.now, r.m.identity(i), target[i.UserID]); column != "" {
 				return fmt.Errorf("user %s: column %s of identity %s differs", i.UserID, column, i.ID)
 			}
 			return nil
@@ -246,7 +246,7 @@ func (r *run) compareUsers(ctx context.Context, ids []uuid.UUID) error {
 	return nil
 }
 
-func (r *run) compareFactors(ctx context.Context, users []uuid.UUID, here []store.CarriedFactor) error {
+func (r *run) compareFactors(ctx context.Context, users []uuid.UUID, target []store.CarriedFactor) error {
 	byUser := map[uuid.UUID][]*former.Factor{}
 	if err := r.Source.FactorsOf(ctx, users, func(f *former.Factor) error {
 		byUser[f.UserID] = append(byUser[f.UserID], f)
@@ -255,16 +255,16 @@ func (r *run) compareFactors(ctx context.Context, users []uuid.UUID, here []stor
 		return err
 	}
 	byID := map[uuid.UUID]store.CarriedFactor{}
-	for _, f := range here {
+	for _, f := range target {
 		byID[f.ID] = f
 	}
 	for user, list := range byUser {
 		for _, want := range r.m.factors(list, r.dropped) {
-			have, there := byID[want.ID]
+			have, found := byID[want.ID]
 			a, b := want.Factor, have.Factor
 			column := ""
 			switch {
-			case !there || want.UserID != have.UserID:
+			case !found || want.UserID != have.UserID:
 				column = "id"
 			case a.FriendlyName != b.FriendlyName:
 				column = "friendly_name"
@@ -367,20 +367,20 @@ func differsIdentity(now time.Time, want store.Identity, user *store.User) strin
 
 // compareSessions derives each session's former token once more.
 func (r *run) compareSessions(ctx context.Context, ids []uuid.UUID) error {
-	here, err := r.DB.CarriedSessions(ctx, ids)
+	target, err := r.DB.CarriedSessions(ctx, ids)
 	if err != nil {
 		return err
 	}
-	there, err := r.Source.Sessions(ctx, former.Select{IDs: ids})
+	source, err := r.Source.Sessions(ctx, former.Select{IDs: ids})
 	if err != nil {
 		return err
 	}
-	for _, s := range there {
+	for _, s := range source {
 		want, ok, err := r.m.session(s)
 		if err != nil {
 			return err
 		}
-		have, found := here[s.ID]
+		have, found := target[s.ID]
 		var d difference
 		d.check("id", ok && found)
 		d.check("user_id", want.UserID == have.UserID)
