@@ -24,7 +24,7 @@ func TestCommit_follows(t *testing.T) {
 	}
 	t.Cleanup(db.Close)
 	var did []string
-	f := &flow{core: &core{db: db, clock: time.Now, wake: func() { did = append(did, "wake") }}, settings: new(Settings)}
+	f := &flow{core: &Core{db: db, clock: time.Now, wake: func() { did = append(did, "wake") }}, settings: new(Settings)}
 	message := store.NewMessage{ID: uuid.New(), Channel: mail.ChannelEmail, Kind: "test", Payload: []byte("x"),
 		At: f.core.now(), DueAt: f.core.now().Add(time.Minute), ExpiresAt: f.core.now().Add(time.Hour)}
 	f.settings.Hooks.SendNow = map[string]func(context.Context, uuid.UUID) error{

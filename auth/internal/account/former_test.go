@@ -186,9 +186,9 @@ func TestFormer_rootKey(t *testing.T) {
 	s := h.moveIn(time.Time{})
 	withRoot := func(root *secret.Root) *house {
 		other := &house{t: t, db: h.db, root: root, keys: h.keys, now: h.now, s: h.s}
-		other.Accounts = account.New(account.Options{DB: h.db, Keys: h.keys,
+		other.use(account.NewCore(account.Options{DB: h.db, Keys: h.keys,
 			Refresh: token.NewRefreshCodec(root.Keys(secret.Refresh)), Root: root, Passwords: workers(),
-			Now: h.clock}, h.s)
+			Now: h.clock}, h.s))
 		other.lookAtTakeover()
 		return other
 	}

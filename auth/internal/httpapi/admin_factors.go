@@ -8,7 +8,7 @@ import (
 
 // getAdminFactors lists a user's factors.
 func (s *Server) getAdminFactors(c *call, _ account.Actor, user uuid.UUID) error {
-	list, err := s.accounts.AdminFactors(c.ctx(), user)
+	list, err := s.factors.AdminFactors(c.ctx(), user)
 	if err != nil {
 		return err
 	}
@@ -28,7 +28,7 @@ func (s *Server) deleteAdminFactor(c *call, by account.Actor) error {
 	if err != nil {
 		return err
 	}
-	f, err := s.accounts.AdminDeleteFactor(c.ctx(), c.requestInfo(), by, user, factor)
+	f, err := s.factors.AdminDeleteFactor(c.ctx(), c.requestInfo(), by, user, factor)
 	if err != nil {
 		return err
 	}
@@ -48,7 +48,7 @@ func (s *Server) putAdminFactor(c *call, by account.Actor) error {
 	if err := c.decode(&in); err != nil {
 		return err
 	}
-	f, err := s.accounts.AdminUpdateFactor(c.ctx(), c.requestInfo(), by, user,
+	f, err := s.factors.AdminUpdateFactor(c.ctx(), c.requestInfo(), by, user,
 		account.FactorUpdate{Factor: factor, FriendlyName: in.FriendlyName, Phone: in.Phone})
 	if err != nil {
 		return err
