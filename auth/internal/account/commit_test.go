@@ -32,11 +32,11 @@ func TestCommit_follows(t *testing.T) {
 			did = append(did, "send")
 			return nil
 		}}
-	refusal := errors.New("no")
+	no := errors.New("no")
 	tries := 0
 	err = f.commit(t.Context(), func(tx *tx) error {
 		tries++
-		tx.refuse(refusal)
+		tx.refuse(no)
 		tx.then(func(context.Context) { did = append(did, fmt.Sprintf("then %d", tries)) })
 		b := tx.Batch()
 		b.message(uuid.Nil, message)
@@ -49,7 +49,7 @@ func TestCommit_follows(t *testing.T) {
 	if got := fmt.Sprint(did); got != "[then 2 wake send]" {
 		t.Errorf("after the commit: %s", got)
 	}
-	if errors.Is(err, refusal) || failure("try", err) != refusal {
+	if errors.Is(err, no) || failure("try", err) != no {
 		t.Errorf("%v, want the refusal, which only failure shows", err)
 	}
 
