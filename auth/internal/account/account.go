@@ -1,17 +1,9 @@
-// Package account holds the flows of the auth daemon: sign up, sign in, refresh, verify, recover,
-// change, sign out, and what an administrator does. Each is one business transaction in as few round
-// trips as it allows, and refuses with a Refusal whose code is stable.
-//
-// It knows no HTTP and no SQL text, renders and sends nothing (mails and SMS go into the outbox), and does
-// not check redirects: what a RequestInfo carries has been checked. Known and unknown addresses take the same
-// statements, one hash where there is one, and one commit, unless docs/threat-model.md names the answer that differs.
 package account
 
 import (
 	"cmp"
 	"encoding/json"
 	"log/slog"
-	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
@@ -41,34 +33,31 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// Accounts has the entry points of all flows. Its methods may be called from any goroutine.
-type Accounts struct {
-	core core
-	live atomic.Pointer[Settings] // replaced as a whole, never changed
-}
-
-// New returns the flows over the given database, keys and workers.
-func New(o Options, s Settings) *Accounts {
-	a := &Accounts{core: core{
+// NewCore returns what all flows share over the given database, keys and workers.
+func NewCore(o Options, s Settings) *Core {
+	k := &Core{
 		db: o.DB, keys: o.Keys, codec: o.Refresh, root: o.Root, passwords: hashing{o.Passwords},
 		wake: o.Wake, signedIn: o.SignedIn, unsent: o.Unsent,
 		clock: o.Now, fakeClock: o.Now != nil, log: cmp.Or(o.Log, slog.New(slog.DiscardHandler)),
-	}}
-	if a.core.wake == nil {
-		a.core.wake = func() {}
 	}
-	if a.core.unsent == nil {
-		a.core.unsent = func(string, string) {}
+	if k.wake == nil {
+		k.wake = func() {}
 	}
-	if a.core.clock == nil {
-		a.core.clock = time.Now
+	if k.unsent == nil {
+		k.unsent = func(string, string) {}
 	}
-	a.Apply(s)
-	return a
+	if k.clock == nil {
+		k.clock = time.Now
+	}
+	k.Apply(s)
+	return k
 }
 
 // Apply puts other settings in force. A call under way keeps those it began with.
-func (a *Accounts) Apply(s Settings) { a.live.Store(&s) }
+func (k *Core) Apply(s Settings) { k.live.Store(&s) }
+
+// Live returns the settings in force.
+func (k *Core) Live() *Settings { return k.live.Load() }
 
 // RequestInfo describes the request: where it comes from, and what it asks for besides its body.
 type RequestInfo struct {
@@ -114,5 +103,3 @@ func mustJSON(v any) json.RawMessage {
 	}
 	return text
 }
-
-func ptr[T any](v T) *T { return &v }

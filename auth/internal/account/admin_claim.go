@@ -15,8 +15,8 @@ import (
 // AdminClaim gives an account to the owner of its confirmed address alone: every other way into it is removed, and a
 // recovery mail is sent. It is for an owner who confirmed an account that a stranger had prepared: recovery alone
 // leaves the stranger's phone, factors and identities in place.
-func (a *Accounts) AdminClaim(ctx context.Context, req RequestInfo, by Actor, id uuid.UUID) error {
-	f := a.begin(req)
+func (a *Users) AdminClaim(ctx context.Context, req RequestInfo, by Actor, id uuid.UUID) error {
+	f := a.core.Begin(req)
 	if err := f.settings.checkMailSendable("recovery"); err != nil {
 		return err
 	}
@@ -56,12 +56,12 @@ func (a *Accounts) AdminClaim(ctx context.Context, req RequestInfo, by Actor, id
 // owner chose one, the address of the other kind, and pending changes.
 func dropOthers(p *store.UserPatch, provider string) {
 	if p.PasswordHash == nil {
-		p.PasswordHash = ptr("")
+		p.PasswordHash = new("")
 	}
 	if provider == "email" {
-		p.Phone, p.PhoneConfirmedAt, p.UserMetadata.Delete = ptr(""), &time.Time{}, []string{"phone"}
+		p.Phone, p.PhoneConfirmedAt, p.UserMetadata.Delete = new(""), &time.Time{}, []string{"phone"}
 	} else {
-		p.Email, p.EmailConfirmedAt, p.UserMetadata.Delete = ptr(""), &time.Time{}, []string{"email"}
+		p.Email, p.EmailConfirmedAt, p.UserMetadata.Delete = new(""), &time.Time{}, []string{"email"}
 	}
 	dropChanges(p)
 	p.ProvidersFromIdentities = true
@@ -76,12 +76,12 @@ func clearSent(p *store.UserPatch) {
 // dropChanges ends every pending change. A change left here could be sent again, to an address that another person
 // may have named.
 func dropChanges(p *store.UserPatch) {
-	p.NewEmail, p.NewPhone, p.CurrentEmailProven, p.NewEmailProven = ptr(""), ptr(""), ptr(false), ptr(false)
+	p.NewEmail, p.NewPhone, p.CurrentEmailProven, p.NewEmailProven = new(""), new(""), new(false), new(false)
 }
 
 // dropAccess removes everything from an account but its address, metadata and bans.
 func dropAccess(b *batch, u store.User, now time.Time) {
-	p := store.UserPatch{ID: u.ID, Now: now, IsAnonymous: ptr(false),
+	p := store.UserPatch{ID: u.ID, Now: now, IsAnonymous: new(false),
 		UserMetadata: store.MetadataPatch{Set: mustJSON(map[string]any{"phone_verified": false})}}
 	clearSent(&p)
 	p.RecoverySentAt = &now

@@ -38,8 +38,8 @@ func checkClaimLengths(role, aud string) error {
 }
 
 // AdminCreate makes a user with the given attributes: no mail is sent, and it works while sign-ups are disabled.
-func (a *Accounts) AdminCreate(ctx context.Context, req RequestInfo, by Actor, p Attributes) (store.User, error) {
-	f := a.begin(req)
+func (a *Users) AdminCreate(ctx context.Context, req RequestInfo, by Actor, p Attributes) (store.User, error) {
+	f := a.core.Begin(req)
 	u := store.User{Aud: cmp.Or(storableText(p.Aud), f.aud()),
 		Role: cmp.Or(storableText(valueOf(p.Role)), f.settings.Role), CreatedAt: f.now, UpdatedAt: f.now}
 	if err := checkClaimLengths(u.Role, u.Aud); err != nil {

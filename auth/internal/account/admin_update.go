@@ -25,9 +25,9 @@ type adminUpdateOp struct {
 // AdminUpdate changes a user on behalf of an administrator: addresses change at once, and no message is sent. A new
 // password ends all sessions of the user, and so does an address that replaces another: a session opened by the old one
 // must not stay. A ban keeps them.
-func (a *Accounts) AdminUpdate(ctx context.Context, req RequestInfo, by Actor, id uuid.UUID,
+func (a *Users) AdminUpdate(ctx context.Context, req RequestInfo, by Actor, id uuid.UUID,
 	p Attributes) (store.User, error) {
-	f := a.begin(req)
+	f := a.core.Begin(req)
 	op := adminUpdateOp{f: *f, by: by, p: p}
 	p.PasswordHash = nil
 	if err := op.validate(); err != nil {
@@ -175,12 +175,12 @@ func (op *adminUpdateOp) fill(b *batch, old store.User, pending store.Token) {
 			continue
 		}
 		voids = voids || way.since.IsZero()
-		*way.unproven = ptr(false)
+		*way.unproven = new(false)
 		if *way.set != nil || way.since.IsZero() {
 			*way.at = &op.f.now
 		}
 		if old.IsAnonymous {
-			p.IsAnonymous = ptr(false)
+			p.IsAnonymous = new(false)
 		}
 		p.UserMetadata.Set = merge(mustJSON(map[string]bool{way.provider + "_verified": true}), p.UserMetadata.Set)
 		if way.since.IsZero() && pending.Address == who && !pending.Contested {

@@ -11,13 +11,17 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-var errNoUser = missing(CodeUserNotFound, "User not found")
+// Users has the entry points of what an administrator does. Its methods may be called from any goroutine.
+type Users struct{ core *Core }
+
+// NewUsers returns the flows over what they share.
+func NewUsers(k *Core) *Users { return &Users{k} }
 
 // AdminUsers returns one page of users, and how many there are if the filter asks for it. Without an audience it is the
 // default one's.
-func (a *Accounts) AdminUsers(ctx context.Context, f store.UsersFilter) ([]store.User, int, error) {
+func (a *Users) AdminUsers(ctx context.Context, f store.UsersFilter) ([]store.User, int, error) {
 	if f.Aud == "" {
-		f.Aud = a.live.Load().Audience
+		f.Aud = a.core.Live().Audience
 	}
 	f.Text, f.Email, f.Phone = storableText(f.Text), storableText(f.Email), storableText(f.Phone)
 	page, total, err := a.core.db.Users(ctx, f)
@@ -25,16 +29,12 @@ func (a *Accounts) AdminUsers(ctx context.Context, f store.UsersFilter) ([]store
 }
 
 // AdminUser returns a user of any audience, even a soft-deleted one.
-func (a *Accounts) AdminUser(ctx context.Context, id uuid.UUID) (store.User, error) {
-	u, err := a.core.db.User(ctx, id)
-	if errors.Is(err, store.ErrNotFound) {
-		return u, errNoUser
-	}
-	return u, failure("user", err)
+func (a *Users) AdminUser(ctx context.Context, id uuid.UUID) (store.User, error) {
+	return a.core.userOf(ctx, id)
 }
 
 // UserSessions returns a user's sessions, newest first.
-func (a *Accounts) UserSessions(ctx context.Context, id uuid.UUID) ([]store.Session, error) {
+func (a *Users) UserSessions(ctx context.Context, id uuid.UUID) ([]store.Session, error) {
 	if _, err := a.AdminUser(ctx, id); err != nil {
 		return nil, err
 	}
@@ -43,7 +43,7 @@ func (a *Accounts) UserSessions(ctx context.Context, id uuid.UUID) ([]store.Sess
 }
 
 // AuditLog returns one page of the log, newest first, and how many rows the filter finds.
-func (a *Accounts) AuditLog(ctx context.Context, f store.AuditFilter) ([]store.AuditRow, int, error) {
+func (a *Users) AuditLog(ctx context.Context, f store.AuditFilter) ([]store.AuditRow, int, error) {
 	f.Author = storableText(f.Author)
 	page, total, err := a.core.db.AuditLog(ctx, f)
 	return page, total, failure("audit log", err)
@@ -51,8 +51,8 @@ func (a *Accounts) AuditLog(ctx context.Context, f store.AuditFilter) ([]store.A
 
 // AdminDelete removes a user with all data, or softly: then the ID stays, no personal data does, and the addresses are
 // free. Pending mails to the user are dropped.
-func (a *Accounts) AdminDelete(ctx context.Context, req RequestInfo, by Actor, id uuid.UUID, soft bool) error {
-	f := a.begin(req)
+func (a *Users) AdminDelete(ctx context.Context, req RequestInfo, by Actor, id uuid.UUID, soft bool) error {
+	f := a.core.Begin(req)
 	err := f.commit(ctx, func(tx *tx) error {
 		u, err := tx.LockUser(ctx, id)
 		if err != nil {

@@ -45,7 +45,7 @@ func exec(t *testing.T, url, sql string, args ...any) {
 }
 
 // pkceArrival is an arrival whose code is not exchanged yet.
-func (h *house) pkceArrival(p account.Arrival) string {
+func (h *house) pkceArrival(p arrival) string {
 	h.t.Helper()
 	p.Challenge = account.Challenge{Challenge: s256(verifier).Challenge, Method: "s256"}
 	out, err := h.Arrive(h.t.Context(), browser, p)

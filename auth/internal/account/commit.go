@@ -81,12 +81,6 @@ func (f *flow) send(ctx context.Context, b *batch) error {
 	return f.follow(ctx, b.followUp)
 }
 
-// committed is an error of what follows a commit. It hides its cause from callers that repeat what was undone; failure
-// returns the cause.
-type committed struct{ cause error }
-
-func (e *committed) Error() string { return e.cause.Error() }
-
 // follow does what a commit has left. A message that a hook delivers at once is not tried twice: if that fails, what
 // was committed stays.
 func (f *flow) follow(ctx context.Context, a *followUp) error {
@@ -100,12 +94,12 @@ func (f *flow) follow(ctx context.Context, a *followUp) error {
 	for _, m := range a.messages {
 		if now := f.settings.Hooks.SendNow[m.Channel]; now != nil && !m.DueAt.IsZero() {
 			if err := now(ctx, m.ID); err != nil {
-				return &committed{failure("send", err)}
+				return &Committed{failure("send", err)}
 			}
 		}
 	}
 	if a.refusal != nil {
-		return &committed{a.refusal}
+		return &Committed{a.refusal}
 	}
 	return nil
 }

@@ -24,7 +24,7 @@ func TestCommit_follows(t *testing.T) {
 	}
 	t.Cleanup(db.Close)
 	var did []string
-	f := &flow{core: &core{db: db, clock: time.Now, wake: func() { did = append(did, "wake") }}, settings: new(Settings)}
+	f := &flow{core: &Core{db: db, clock: time.Now, wake: func() { did = append(did, "wake") }}, settings: new(Settings)}
 	message := store.NewMessage{ID: uuid.New(), Channel: mail.ChannelEmail, Kind: "test", Payload: []byte("x"),
 		At: f.core.now(), DueAt: f.core.now().Add(time.Minute), ExpiresAt: f.core.now().Add(time.Hour)}
 	f.settings.Hooks.SendNow = map[string]func(context.Context, uuid.UUID) error{
@@ -32,11 +32,11 @@ func TestCommit_follows(t *testing.T) {
 			did = append(did, "send")
 			return nil
 		}}
-	refusal := errors.New("no")
+	no := errors.New("no")
 	tries := 0
 	err = f.commit(t.Context(), func(tx *tx) error {
 		tries++
-		tx.refuse(refusal)
+		tx.refuse(no)
 		tx.then(func(context.Context) { did = append(did, fmt.Sprintf("then %d", tries)) })
 		b := tx.Batch()
 		b.message(uuid.Nil, message)
@@ -49,7 +49,7 @@ func TestCommit_follows(t *testing.T) {
 	if got := fmt.Sprint(did); got != "[then 2 wake send]" {
 		t.Errorf("after the commit: %s", got)
 	}
-	if errors.Is(err, refusal) || failure("try", err) != refusal {
+	if errors.Is(err, no) || failure("try", err) != no {
 		t.Errorf("%v, want the refusal, which only failure shows", err)
 	}
 

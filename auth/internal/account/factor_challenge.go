@@ -17,9 +17,9 @@ import (
 const kindFactor = "mfa"
 
 // ChallengeFactor creates a challenge for one of the user's own factors; a phone is sent a code.
-func (a *Accounts) ChallengeFactor(ctx context.Context, req RequestInfo, principal Principal, id uuid.UUID,
+func (a *Factors) ChallengeFactor(ctx context.Context, req RequestInfo, principal Principal, id uuid.UUID,
 	channel string) (store.Challenge, store.Factor, error) {
-	f := a.begin(req)
+	f := a.core.Begin(req)
 	factor, err := f.settings.challengeable(principal, id)
 	if err != nil {
 		return store.Challenge{}, factor, err

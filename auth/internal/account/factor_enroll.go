@@ -37,9 +37,9 @@ type Enrolled struct {
 const maxFactorText = 255
 
 // EnrollFactor gives the user a factor, unverified.
-func (a *Accounts) EnrollFactor(ctx context.Context, req RequestInfo, principal Principal,
+func (a *Factors) EnrollFactor(ctx context.Context, req RequestInfo, principal Principal,
 	p Enrolment) (Enrolled, error) {
-	f := a.begin(req)
+	f := a.core.Begin(req)
 	out := Enrolled{Factor: store.Factor{ID: uuid.New(), FriendlyName: storableText(p.FriendlyName), CreatedAt: f.now,
 		UpdatedAt: f.now}}
 	if err := f.settings.checkEnrolment(p, &out); err != nil {

@@ -130,11 +130,11 @@ func TestFactors_atRest(t *testing.T) {
 	}
 	// Another root key, then without the one of before.
 	for _, root := range []*secret.Root{secret.NewRoot("a newer one", "root key"), secret.NewRoot("a newer one")} {
-		h.Accounts = account.New(account.Options{
+		h.use(account.NewCore(account.Options{
 			DB: db, Keys: h.keys, Refresh: token.NewRefreshCodec(root.Keys(secret.Refresh)), Root: root,
 			Passwords: workers(),
 			Now:       h.clock,
-		}, h.s)
+		}, h.s))
 		g = h.verified(g, e)
 	}
 	// A key is bound to its factor.

@@ -12,8 +12,8 @@ import (
 
 // UnenrollFactor removes one of the user's own factors, and from the user's sessions the level that it gave them.
 // Removing a verified one needs a session of aal2.
-func (a *Accounts) UnenrollFactor(ctx context.Context, req RequestInfo, principal Principal, id uuid.UUID) error {
-	f := a.begin(req)
+func (a *Factors) UnenrollFactor(ctx context.Context, req RequestInfo, principal Principal, id uuid.UUID) error {
+	f := a.core.Begin(req)
 	factor, err := factorOf(principal.User, id)
 	if err != nil {
 		return err
@@ -50,15 +50,15 @@ func removeFactor(f *flow, tx *tx, u store.User, factor store.Factor, notify boo
 }
 
 // AdminFactors returns a user's factors by age.
-func (a *Accounts) AdminFactors(ctx context.Context, user uuid.UUID) ([]store.Factor, error) {
-	u, err := a.AdminUser(ctx, user)
+func (a *Factors) AdminFactors(ctx context.Context, user uuid.UUID) ([]store.Factor, error) {
+	u, err := a.core.userOf(ctx, user)
 	return u.Factors, err
 }
 
 // AdminDeleteFactor removes a factor from a user who has lost it. The user is notified.
-func (a *Accounts) AdminDeleteFactor(ctx context.Context, req RequestInfo, by Actor,
+func (a *Factors) AdminDeleteFactor(ctx context.Context, req RequestInfo, by Actor,
 	user, id uuid.UUID) (store.Factor, error) {
-	f := a.begin(req)
+	f := a.core.Begin(req)
 	notify := canNotify(ctx, f, f.settings.Email.Notify.FactorUnenrolled)
 	var factor store.Factor
 	err := onFactor(ctx, f, user, id, func(tx *tx, u store.User, found store.Factor) error {
@@ -78,9 +78,9 @@ type FactorUpdate struct {
 
 // AdminUpdateFactor gives a factor another name or, if it is a phone, number; "" keeps. Codes that were sent to another
 // number become void.
-func (a *Accounts) AdminUpdateFactor(ctx context.Context, req RequestInfo, by Actor, user uuid.UUID,
+func (a *Factors) AdminUpdateFactor(ctx context.Context, req RequestInfo, by Actor, user uuid.UUID,
 	p FactorUpdate) (store.Factor, error) {
-	f := a.begin(req)
+	f := a.core.Begin(req)
 	var factor store.Factor
 	err := onFactor(ctx, f, user, p.Factor, func(tx *tx, u store.User, found store.Factor) error {
 		factor = found

@@ -44,9 +44,9 @@ type verifyFactorOp struct {
 // VerifyFactor answers a challenge. A right answer raises the session to aal2 with a new refresh token, and ends the
 // user's sessions below that. Wrong answers are counted under the lock on the user, so that parallel answers get no
 // more tries.
-func (a *Accounts) VerifyFactor(ctx context.Context, req RequestInfo, principal Principal,
+func (a *Factors) VerifyFactor(ctx context.Context, req RequestInfo, principal Principal,
 	p FactorAnswer) (Grant, error) {
-	f := a.begin(req)
+	f := a.core.Begin(req)
 	if principal.Session.ID == uuid.Nil {
 		return Grant{}, sessionNotFound()
 	}
@@ -78,7 +78,7 @@ func (op *verifyFactorOp) run(ctx context.Context) error {
 		}
 		return op.raise(ctx, tx, u, session)
 	})
-	if _, refused := err.(*committed); ask != nil && op.judged && (err == nil || refused) {
+	if _, refused := err.(*Committed); ask != nil && op.judged && (err == nil || refused) {
 		if err := op.askHook(ctx, ask, err == nil); err != nil {
 			return err
 		}

@@ -37,7 +37,11 @@ var noon = time.Date(2031, 3, 4, 12, 0, 0, 123456000, time.UTC)
 
 // house is the flows over a database of their own, with a clock that stands still.
 type house struct {
+	*account.Core
 	*account.Accounts
+	*account.Identities
+	*account.Factors
+	*account.Users
 	t    *testing.T
 	db   *store.DB
 	root *secret.Root
@@ -117,7 +121,7 @@ func openOn(t *testing.T, db *store.DB, change ...func(*account.Settings)) *hous
 		t.Fatal(err)
 	}
 	h.keys.Store(set)
-	h.Accounts = account.New(account.Options{
+	h.use(account.NewCore(account.Options{
 		DB: db, Keys: h.keys, Refresh: token.NewRefreshCodec(h.root.Keys(secret.Refresh)), Root: h.root,
 		Passwords: workers(),
 		Now:       h.clock, Log: slog.New(slog.NewTextHandler(&h.log, nil)),
@@ -126,8 +130,14 @@ func openOn(t *testing.T, db *store.DB, change ...func(*account.Settings)) *hous
 			defer h.mu.Unlock()
 			h.unsent = append(h.unsent, channel+" "+reason)
 		},
-	}, h.s)
+	}, h.s))
 	return h
+}
+
+// use makes the flows over what they share.
+func (h *house) use(k *account.Core) {
+	h.Core, h.Accounts, h.Identities = k, account.New(k), account.NewIdentities(k)
+	h.Factors, h.Users = account.NewFactors(k), account.NewUsers(k)
 }
 
 func (h *house) clock() time.Time {

@@ -16,8 +16,8 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// core is what all flows share. After New only the rotations and the takeover change.
-type core struct {
+// Core is what all flows share. After New only the settings, the rotations and the takeover change.
+type Core struct {
 	db        *store.DB
 	keys      *token.Live
 	codec     *token.RefreshCodec
@@ -31,13 +31,14 @@ type core struct {
 	log       *slog.Logger
 	rotations rotationLimiter
 	takeover  atomic.Pointer[takeover] // nil: none was closed in this database
+	live      atomic.Pointer[Settings] // replaced as a whole, never changed
 }
 
 // now returns the time as PostgreSQL keeps it.
-func (k *core) now() time.Time { return k.clock().UTC().Truncate(time.Microsecond) }
+func (k *Core) now() time.Time { return k.clock().UTC().Truncate(time.Microsecond) }
 
 // serverNow returns the time of a clock set by Options, to be used in place of PostgreSQL's own; zero without one.
-func (k *core) serverNow() time.Time {
+func (k *Core) serverNow() time.Time {
 	if k.fakeClock {
 		return k.now()
 	}
@@ -48,15 +49,15 @@ func (k *core) serverNow() time.Time {
 // database, fills in audit rows and does what follows a commit. It holds no rule: what is allowed is decided by the
 // operations that have a flow, and by the functions that take one.
 type flow struct {
-	core     *core
+	core     *Core
 	settings *Settings
 	req      RequestInfo
 	now      time.Time
 }
 
-// begin returns the flow of a call. It loads the settings once, so that the whole call sees one version of them.
-func (a *Accounts) begin(req RequestInfo) *flow {
-	return &flow{core: &a.core, settings: a.live.Load(), req: req, now: a.core.now()}
+// Begin returns the flow of a call. It loads the settings once, so that the whole call sees one version of them.
+func (k *Core) Begin(req RequestInfo) *flow {
+	return &flow{core: k, settings: k.live.Load(), req: req, now: k.now()}
 }
 
 // tick moves the flow's time to the present, after a wait for the database or a hash.

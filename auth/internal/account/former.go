@@ -8,7 +8,6 @@ import (
 
 	"gatehouse/auth/internal/former"
 	"gatehouse/auth/internal/store"
-	"gatehouse/auth/internal/token"
 )
 
 // takeover is what flows need to know about users that were taken over from another service.
@@ -18,69 +17,23 @@ type takeover struct {
 
 // TookOver says that a takeover of users was closed in this database: from now on their former refresh tokens are
 // looked up, and until linksUntil the links that the other service has mailed them.
-func (a *Accounts) TookOver(linksUntil time.Time) {
-	if old := a.core.takeover.Load(); old == nil || !old.linksUntil.Equal(linksUntil) {
-		a.core.takeover.Store(&takeover{linksUntil: linksUntil})
+func (k *Core) TookOver(linksUntil time.Time) {
+	if old := k.takeover.Load(); old == nil || !old.linksUntil.Equal(linksUntil) {
+		k.takeover.Store(&takeover{linksUntil: linksUntil})
 	}
 }
 
 // IsFormer reports whether a refresh token has to be looked up as one of another service whose users were taken over.
-func (a *Accounts) IsFormer(text string) bool {
-	if a.core.takeover.Load() == nil {
+func (k *Core) IsFormer(text string) bool {
+	if !k.hasTakenOver() {
 		return false
 	}
 	_, ok := former.ParseToken(text)
 	return ok
 }
 
-// OwnToken returns the refresh token here that a former one stands for: the first of its session, whose secret is
-// derived from the former text. Refresh does everything else.
-func (a *Accounts) OwnToken(ctx context.Context, text string) (string, error) {
-	t, ok := former.ParseToken(text)
-	if !ok || a.core.takeover.Load() == nil {
-		return "", errRefreshNotFound
-	}
-	k := &a.core
-	var s store.SessionSecret
-	var err error
-	if t.Version == 2 {
-		s, err = k.db.SecretOfSession(ctx, t.Session)
-	} else {
-		s, err = k.db.SecretOfFormerToken(ctx, t.MACs(k.root))
-	}
-	switch {
-	case errors.Is(err, store.ErrNotFound):
-		return "", errRefreshNotFound
-	case err != nil:
-		return "", unavailable(err, refreshRetry)
-	}
-	secret, ok := t.SecretOf(k.root, s.Hash)
-	if !ok {
-		return "", errRefreshNotFound
-	}
-	return string(k.codec.Append(nil, &token.Refresh{Session: s.Session, Secret: secret})), nil
-}
-
-// byFormerLink is byLink for links that were carried over: the other service finds each under two names.
-var byFormerLink = map[string][]store.Kind{
-	typeEmail:       {store.KindSignup, store.KindInvite, store.KindMagicLink, store.KindRecovery},
-	"signup":        {store.KindSignup, store.KindInvite},
-	"invite":        {store.KindInvite, store.KindSignup},
-	"recovery":      {store.KindRecovery},
-	"magiclink":     {store.KindMagicLink, store.KindRecovery},
-	typeEmailChange: byLink[typeEmailChange],
-}
-
-// formerType returns the type that the answer names for a link that was carried over: the one in the request.
-func formerType(requested string, k store.Kind) string {
-	switch {
-	case requested != typeEmail:
-		return requested
-	case k == store.KindSignup || k == store.KindInvite:
-		return "signup"
-	}
-	return "magiclink"
-}
+// hasTakenOver reports whether a takeover of users was closed in this database.
+func (k *Core) hasTakenOver() bool { return k.takeover.Load() != nil }
 
 // formerLink returns the hash of a link's token of the other service, and whether the link belongs to a PKCE flow.
 func formerLink(text string) (hash []byte, pkce, ok bool) {
@@ -123,20 +76,4 @@ func giveBackFormerLinkTry(ctx context.Context, f *flow) {
 	if err := b.Send(ctx); err != nil {
 		f.core.log.Warn("a try of a link was not given back", "error", err)
 	}
-}
-
-// invitationLink returns the hash of an invitation's token, of ours or of the other service's form; former says which.
-func invitationLink(f *flow, text string) (hash []byte, isFormer, ok bool) {
-	if hash, _, ok = linkHash(text); ok || !f.carriesLinks() {
-		return hash, false, ok
-	}
-	hash, _, ok = formerLink(text)
-	return hash, true, ok
-}
-
-// isFormerForm reports whether a refresh token is one of another service and not merely malformed: by its checksum, or,
-// where users were taken over, by its length and alphabet.
-func isFormerForm(f *flow, text string) bool {
-	t, ok := former.ParseToken(text)
-	return ok && (t.Version == 2 || f.core.takeover.Load() != nil)
 }

@@ -186,9 +186,9 @@ func TestFormer_rootKey(t *testing.T) {
 	s := h.moveIn(time.Time{})
 	withRoot := func(root *secret.Root) *house {
 		other := &house{t: t, db: h.db, root: root, keys: h.keys, now: h.now, s: h.s}
-		other.Accounts = account.New(account.Options{DB: h.db, Keys: h.keys,
+		other.use(account.NewCore(account.Options{DB: h.db, Keys: h.keys,
 			Refresh: token.NewRefreshCodec(root.Keys(secret.Refresh)), Root: root, Passwords: workers(),
-			Now: h.clock}, h.s)
+			Now: h.clock}, h.s))
 		other.lookAtTakeover()
 		return other
 	}
@@ -374,13 +374,13 @@ func TestFormer_pkce(t *testing.T) {
 	u := s.User(23)
 	h.exec(`insert into users (id, aud, created_at, updated_at, role, email) values ($1, 'authenticated', $2, $2, 'authenticated', $3)`,
 		u.ID, h.now, u.Email)
-	flow := uuid.New()
+	pkce := uuid.New()
 	h.exec(`insert into flows (id, user_id, method, challenge, challenge_method, created_at, expires_at)
-		values ($1, $2, 'email/signup', $3, 's256', $4, $5)`, flow, u.ID, formertest.Challenge(u.Links[0].Verifier), h.now, until.Add(5*time.Minute))
+		values ($1, $2, 'email/signup', $3, 's256', $4, $5)`, pkce, u.ID, formertest.Challenge(u.Links[0].Verifier), h.now, until.Add(5*time.Minute))
 	text, _ := strings.CutPrefix(u.Links[0].Token, "pkce_")
 	formertest.CarriedLink{User: u.ID, Kind: "signup", Address: u.Email, Text: text, Expires: until}.Carry(h.exec)
 	h.exec("update one_time_tokens set flow_id = $1, password_hash = 'x', user_metadata = '{\"nick\": \"pk\"}' where "+
-		"user_id = $2", flow, u.ID)
+		"user_id = $2", pkce, u.ID)
 
 	_, err := h.verify(account.Verify{Type: "signup", TokenHash: text, Link: true})
 	refused(t, err, "otp_expired: Email link is invalid or has expired")

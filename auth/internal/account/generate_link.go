@@ -14,7 +14,7 @@ import (
 // GenerateLink creates the token of a mail and returns its link and digits instead of sending them. Links never belong
 // to a PKCE flow. Neither limits nor DISABLE_SIGNUP apply, but the user's own next request meets the pause.
 func (a *Accounts) GenerateLink(ctx context.Context, req RequestInfo, by Actor, p LinkRequest) (Link, error) {
-	f := a.begin(req)
+	f := a.core.Begin(req)
 	op := generateLinkOp{f: *f, by: by, p: p}
 	op.cand = signupCandidate{aud: f.aud(), provider: "email"}
 	err := checkClaimLengths("", op.cand.aud)
@@ -193,7 +193,7 @@ func (op *generateLinkOp) write(ctx context.Context) (Link, error) {
 		b.MarkSent(id, made.sent, op.f.now)
 	case made.mail.vars.NewEmail != "":
 		b.UpdateUser(store.UserPatch{ID: id, Now: op.f.now, NewEmail: &made.mail.vars.NewEmail,
-			CurrentEmailProven: ptr(false), NewEmailProven: ptr(false), EmailChangeSentAt: &op.f.now})
+			CurrentEmailProven: new(false), NewEmailProven: new(false), EmailChangeSentAt: &op.f.now})
 		if u.NewEmail != made.mail.vars.NewEmail { // what was sent for another address no longer proves anything
 			b.DeleteTokens(id, store.KindEmailChangeCurrent, store.KindEmailChangeNew)
 		}

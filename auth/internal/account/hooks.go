@@ -90,19 +90,12 @@ func (s *Settings) holdForSendNow(m store.NewMessage) store.NewMessage {
 	return m
 }
 
-// checkCreation asks the hook whether a user may be created, once for a candidate, however often its sign-up is tried;
-// cand is nil where nothing is tried again.
-func checkCreation(ctx context.Context, f *flow, cand *signupCandidate, u store.User) error {
-	if f.settings.Hooks.BeforeCreate == nil || cand != nil && cand.allowed {
+// checkCreation asks the hook whether a user may be created.
+func checkCreation(ctx context.Context, f *flow, u store.User) error {
+	if f.settings.Hooks.BeforeCreate == nil {
 		return nil
 	}
-	if err := f.settings.Hooks.BeforeCreate(ctx, f.req.IP, u); err != nil {
-		return failure("hook before a creation", err)
-	}
-	if cand != nil {
-		cand.allowed = true
-	}
-	return nil
+	return failure("hook before a creation", f.settings.Hooks.BeforeCreate(ctx, f.req.IP, u))
 }
 
 // enqueueCreatedHook adds the message about a new user. If no user was created, the same statement does nothing.

@@ -21,7 +21,7 @@ func (by Actor) audit(f *flow, action store.Action, pairs ...string) store.Audit
 // Invite makes a user without password and sends a link. An unconfirmed user is invited again and keeps the metadata.
 // Only the budget for mails applies, no pause.
 func (a *Accounts) Invite(ctx context.Context, req RequestInfo, by Actor, p Invitation) (store.User, error) {
-	f := a.begin(req)
+	f := a.core.Begin(req)
 	cand := &signupCandidate{aud: f.aud(), provider: "email"}
 	err := checkClaimLengths("", cand.aud)
 	if err != nil {

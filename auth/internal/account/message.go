@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
@@ -21,6 +22,10 @@ const pkcePrefix = "pkce_"
 
 // maxMisses is how many wrong tries void a token's digits. Its link stays valid.
 const maxMisses = 5
+
+// keepPending is how many older sign-ups of an address stay open next to a new one: five in all, and a sixth drops the
+// oldest.
+const keepPending = 4
 
 // outgoing is a one-time token and the message that carries it. All are created in this file.
 type outgoing struct {
@@ -78,6 +83,15 @@ func composeMail(f *flow, spec mailSpec) (outgoing, mail.Payload, error) {
 	}
 	return msg, mail.Payload{To: spec.to, Kind: spec.mail, Vars: v, IP: f.settings.hookIP(mail.ChannelEmail, f.req)},
 		nil
+}
+
+// newConfirmation returns the mail that asks to confirm the address of a sign-up; data is what its template sees, pkce
+// nil without PKCE.
+func newConfirmation(f *flow, to string, data json.RawMessage, pkce *store.Flow) (outgoing, error) {
+	return newMail(f, mailSpec{
+		kind: store.KindSignup, mail: mail.Confirmation, link: mail.LinkSignup, to: to, flow: idOf(pkce),
+		keep: keepPending, vars: mail.Vars{Email: to, Data: data},
+	})
 }
 
 // newSMS returns a token and the SMS that carries it. A test number gets its fixed code, and no message.

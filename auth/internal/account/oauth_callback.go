@@ -34,9 +34,9 @@ var errStateUnknown = invalid(CodeBadOAuthState, "OAuth state not found or expir
 // FinishOAuth handles a provider's answer, which the browser brings. cookie is the value of the cookie
 // StateCookie(state). A state is good for one callback, whatever its result. The provider is queried before a
 // transaction is begun.
-func (a *Accounts) FinishOAuth(ctx context.Context, req RequestInfo, callback url.Values,
+func (a *Identities) FinishOAuth(ctx context.Context, req RequestInfo, callback url.Values,
 	cookie string) (out OAuthResult, err error) {
-	f := a.begin(req)
+	f := a.core.Begin(req)
 	st, err := useState(ctx, f, callback.Get("state"), cookie)
 	if err != nil {
 		return OAuthResult{}, err
@@ -58,16 +58,38 @@ func (a *Accounts) FinishOAuth(ctx context.Context, req RequestInfo, callback ur
 	if err != nil {
 		return out, providerError(err)
 	}
-	op := oauthOp{f: *f, profile: profile, names: append([]string{profile.Provider}, via.Aliases()...),
-		optional: via.EmailOptional(), strict: true,
-		linkUser: st.LinkingUser, linkSession: st.LinkingSession, linkAAL: st.LinkingAAL, invite: st.InviteHash}
+	p := Arrival{Profile: profile, Aliases: via.Aliases(), Optional: via.EmailOptional(),
+		LinkUser: st.LinkingUser, LinkSession: st.LinkingSession, LinkAAL: st.LinkingAAL, Invite: st.InviteHash}
 	if st.LinkingUser != uuid.Nil &&
 		f.settings.External.LinkingPKCE && st.Challenge == "" { // begun before the setting was in force
 		return out, errLinkingNeedsPKCE
 	}
 	if st.Challenge != "" {
-		op.challenge = Challenge{Challenge: st.Challenge, Method: st.ChallengeMethod}
+		p.Challenge = Challenge{Challenge: st.Challenge, Method: st.ChallengeMethod}
 	}
+	return Arrive(ctx, f, p, out)
+}
+
+// Arrival is a profile that a provider has vouched for, and what it is for.
+type Arrival struct {
+	provider.Profile
+	Aliases   []string // other names that its identities may be stored under
+	Optional  bool     // no address is needed
+	Native    bool     // it came as an ID token
+	Challenge Challenge
+	Accepted  *provider.Accepted // the ID token, where it signs in once
+	Invite    []byte             // the hash of an invitation's token
+
+	// LinkUser requested the linking, by an access token of LinkSession at LinkAAL; Nil: it is a sign-in.
+	LinkUser, LinkSession uuid.UUID
+	LinkAAL               int
+}
+
+// Arrive does what follows once a provider has vouched for a profile, and writes the result into out.
+func Arrive(ctx context.Context, f *flow, p Arrival, out OAuthResult) (OAuthResult, error) {
+	op := oauthOp{f: *f, profile: p.Profile, names: append([]string{p.Provider}, p.Aliases...),
+		optional: p.Optional, strict: !p.Native, challenge: p.Challenge, accepted: p.Accepted, invite: p.Invite,
+		linkUser: p.LinkUser, linkSession: p.LinkSession, linkAAL: p.LinkAAL}
 	return op.finish(ctx, out)
 }
 
@@ -195,8 +217,8 @@ func (e *OAuthError) Error() string {
 func (e *OAuthError) Unwrap() error { return e.Err }
 
 // SignInIDToken opens a session for the user whom an ID token names, or links the identity.
-func (a *Accounts) SignInIDToken(ctx context.Context, req RequestInfo, p IDToken) (Grant, error) {
-	f := a.begin(req)
+func (a *Identities) SignInIDToken(ctx context.Context, req RequestInfo, p IDToken) (Grant, error) {
+	f := a.core.Begin(req)
 	if p.Linking != nil {
 		if err := f.settings.checkLinking(p.Linking.User, p.Linking.Session); err != nil {
 			return Grant{}, err
@@ -215,19 +237,18 @@ func (a *Accounts) SignInIDToken(ctx context.Context, req RequestInfo, p IDToken
 	if err != nil {
 		return Grant{}, idTokenError(err)
 	}
-	op := oauthOp{f: *f, profile: profile, names: []string{profile.Provider}}
+	arrival := Arrival{Profile: profile, Native: true}
 	if via, err := f.settings.External.Providers.Lookup(profile.Provider); err == nil {
-		op.names = append(op.names, via.Aliases()...)
-		op.optional = via.EmailOptional()
+		arrival.Aliases, arrival.Optional = via.Aliases(), via.EmailOptional()
 	}
 	if f.settings.External.IDTokenOnce {
-		op.accepted = accepted
+		arrival.Accepted = accepted
 	}
 	if p.Linking != nil {
-		op.linkUser, op.linkSession, op.f.req.Aud = p.Linking.User.ID, p.Linking.Session.ID, p.Linking.User.Aud
-		op.linkAAL = p.Linking.Session.AAL
+		arrival.LinkUser, arrival.LinkSession = p.Linking.User.ID, p.Linking.Session.ID
+		arrival.LinkAAL, f.req.Aud = p.Linking.Session.AAL, p.Linking.User.Aud
 	}
-	out, err := op.finish(ctx, OAuthResult{})
+	out, err := Arrive(ctx, f, arrival, OAuthResult{})
 	if err != nil {
 		if r, ok := errors.AsType[*Refusal](err); ok {
 			return Grant{}, r

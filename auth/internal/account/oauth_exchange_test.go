@@ -17,7 +17,7 @@ func linkingByCode(s *account.Settings) {
 }
 
 // linkCode is the code of a callback that links an identity.
-func (h *house) linkCode(g account.Grant, p account.Arrival) string {
+func (h *house) linkCode(g account.Grant, p arrival) string {
 	h.t.Helper()
 	h.pass(time.Second) // identities are sorted by age
 	c := h.caller(g)

@@ -1,8 +1,10 @@
 package account_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -10,11 +12,19 @@ import (
 	"gatehouse/auth/internal/account"
 	"gatehouse/auth/internal/provider"
 	"gatehouse/auth/internal/store"
+	"gatehouse/auth/internal/token"
 )
+
+// arrival is a profile from a provider, and what it is for.
+type arrival struct {
+	account.Arrival
+	Invite string // the token of an invitation's link
+	LinkTo *account.Principal
+}
 
 // person is whom a provider vouches for. Of addresses: * is primary and verified, ! primary and not
 // verified, + verified, - neither.
-func person(via, subject string, addresses ...string) account.Arrival {
+func person(via, subject string, addresses ...string) arrival {
 	p := provider.Profile{Provider: via, Subject: subject, Token: "token of " + subject,
 		Data: map[string]any{"iss": "https://" + via + ".example", "sub": subject, "provider_id": subject,
 			"name": "Mia " + via}}
@@ -22,10 +32,22 @@ func person(via, subject string, addresses ...string) account.Arrival {
 		p.Emails = append(p.Emails, provider.Email{Address: a[1:], Verified: a[0] == '*' || a[0] == '+',
 			Primary: a[0] == '*' || a[0] == '!'})
 	}
-	return account.Arrival{Profile: p}
+	return arrival{Arrival: account.Arrival{Profile: p}}
 }
 
-func (h *house) arrive(p account.Arrival) (account.Grant, error) {
+// Arrive does what follows once a provider has vouched for the person.
+func (h *house) Arrive(ctx context.Context, req account.RequestInfo, p arrival) (account.OAuthResult, error) {
+	if p.Invite != "" {
+		sum, _ := token.LinkTokenHash(strings.TrimPrefix(p.Invite, "pkce_"))
+		p.Arrival.Invite = sum[:]
+	}
+	if p.LinkTo != nil {
+		p.LinkUser, p.LinkSession, p.LinkAAL = p.LinkTo.User.ID, p.LinkTo.Session.ID, p.LinkTo.Session.AAL
+	}
+	return account.Arrive(ctx, h.Begin(req), p.Arrival, account.OAuthResult{Provider: p.Provider})
+}
+
+func (h *house) arrive(p arrival) (account.Grant, error) {
 	h.t.Helper()
 	out, err := h.Arrive(h.t.Context(), browser, p)
 	if out.Grant == nil {
@@ -35,7 +57,7 @@ func (h *house) arrive(p account.Arrival) (account.Grant, error) {
 }
 
 // enters is an arrival that must succeed.
-func (h *house) enters(p account.Arrival) account.Grant {
+func (h *house) enters(p arrival) account.Grant {
 	h.t.Helper()
 	g, err := h.arrive(p)
 	if err != nil {

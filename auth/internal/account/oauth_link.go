@@ -106,7 +106,7 @@ func (w *oauthTx) adoptEmail(found []store.Match) error {
 	best := w.op.emails.best
 	switch {
 	case best == "":
-		w.patch.IsAnonymous = ptr(false) // the identity is a way to sign in again
+		w.patch.IsAnonymous = new(false) // the identity is a way to sign in again
 		return nil
 	case w.isTaken(found):
 		return invalid(CodeEmailExists, errEmailExists.Msg)
@@ -114,7 +114,7 @@ func (w *oauthTx) adoptEmail(found []store.Match) error {
 		w.email = emailOutcome{adopt: best, confirm: true, unproven: !w.op.emails.bestVerified()}
 		w.patch.EmailUnproven = &w.email.unproven
 		w.patch.UserMetadata.Set = mustJSON(map[string]any{"email": best, "email_verified": true})
-		w.patch.Email, w.patch.EmailConfirmedAt, w.patch.IsAnonymous = &best, &w.f.now, ptr(false)
+		w.patch.Email, w.patch.EmailConfirmedAt, w.patch.IsAnonymous = &best, &w.f.now, new(false)
 		w.old.Email = best
 		return nil
 	}
@@ -128,7 +128,7 @@ func (w *oauthTx) adoptEmail(found []store.Match) error {
 	msgs, err := newEmailChange(w.f, wanted, nil)
 	w.outgoing = msgs
 	w.patch.NewEmail, w.patch.EmailChangeSentAt, w.patch.CurrentEmailProven, w.patch.NewEmailProven = &best, &w.f.now,
-		ptr(false), ptr(false)
+		new(false), new(false)
 	w.email.refuse = true
 	w.refuse(CodeEmailNotConfirmed, confirmationSent)
 	return err
@@ -224,23 +224,23 @@ func (op *exchangeCodeOp) link(ctx context.Context) (Grant, error) {
 }
 
 // spendCode uses up a code that led to a refusal which a retry would not change.
-func (op *exchangeCodeOp) spendCode(ctx context.Context, refusal error) error {
-	r, ok := errors.AsType[*Refusal](refusal)
+func (op *exchangeCodeOp) spendCode(ctx context.Context, refused error) error {
+	r, ok := errors.AsType[*Refusal](refused)
 	if !ok || r.Kind != Denied && r.Kind != Unprocessable && r.Kind != Invalid {
-		return refusal
+		return refused
 	}
 	err := op.f.commit(ctx, func(tx *tx) error {
 		_, err := op.takeCode(ctx, tx, uuid.New())
 		return err
 	})
-	return cmp.Or(failure("exchange a code", err), refusal)
+	return cmp.Or(failure("exchange a code", err), refused)
 }
 
 // linkByCode uses the code up and links the identity in one transaction.
 func (op *oauthOp) linkByCode(ctx context.Context, tx *tx) error {
-	refusal, err := op.exchange.takeCode(ctx, tx, uuid.New())
-	if err != nil || refusal != nil { // another exchange, or what ends codes, came between
-		return cmp.Or(err, refusal)
+	refused, err := op.exchange.takeCode(ctx, tx, uuid.New())
+	if err != nil || refused != nil { // another exchange, or what ends codes, came between
+		return cmp.Or(err, refused)
 	}
 	return op.linkIdentity(ctx, tx)
 }

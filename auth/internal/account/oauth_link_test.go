@@ -16,7 +16,7 @@ import (
 
 func linking(s *account.Settings) { s.External.ManualLinking = true }
 
-func (h *house) tryLink(g account.Grant, p account.Arrival) (account.Grant, error) {
+func (h *house) tryLink(g account.Grant, p arrival) (account.Grant, error) {
 	h.t.Helper()
 	h.pass(time.Second) // identities are sorted by age
 	c := h.caller(g)
@@ -25,7 +25,7 @@ func (h *house) tryLink(g account.Grant, p account.Arrival) (account.Grant, erro
 }
 
 // link links an identity, and must succeed.
-func (h *house) link(g account.Grant, p account.Arrival) account.Grant {
+func (h *house) link(g account.Grant, p arrival) account.Grant {
 	h.t.Helper()
 	out, err := h.tryLink(g, p)
 	if err != nil {

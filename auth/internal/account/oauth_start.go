@@ -45,8 +45,8 @@ type OAuthStarted struct {
 
 // StartOAuth begins a sign-in, or the linking of an identity. The state in the URL is a random ID; everything that
 // belongs to it is stored here.
-func (a *Accounts) StartOAuth(ctx context.Context, req RequestInfo, p OAuthStart) (OAuthStarted, error) {
-	f := a.begin(req)
+func (a *Identities) StartOAuth(ctx context.Context, req RequestInfo, p OAuthStart) (OAuthStarted, error) {
+	f := a.core.Begin(req)
 	if p.Linking != nil {
 		if err := f.settings.checkLinking(p.Linking.User, p.Linking.Session); err != nil {
 			return OAuthStarted{}, err
@@ -181,4 +181,13 @@ func kindOfStatus(status int) Kind {
 		return Unavailable
 	}
 	return Failed
+}
+
+// invitationLink returns the hash of an invitation's token, of ours or of the other service's form; former says which.
+func invitationLink(f *flow, text string) (hash []byte, isFormer, ok bool) {
+	if hash, _, ok = linkHash(text); ok || !f.carriesLinks() {
+		return hash, false, ok
+	}
+	hash, _, ok = formerLink(text)
+	return hash, true, ok
 }

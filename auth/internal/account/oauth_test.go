@@ -157,7 +157,7 @@ func TestExternal_banned(t *testing.T) {
 		account.Attributes{BanDuration: new("1h")}); err != nil {
 		t.Fatal(err)
 	}
-	for _, p := range []account.Arrival{person("github", "17", "*mia@example.org"),
+	for _, p := range []arrival{person("github", "17", "*mia@example.org"),
 		person("google", "g", "*mia@example.org")} {
 		_, err := h.arrive(p)
 		refused(t, err, "user_banned: User is banned")
@@ -286,7 +286,7 @@ func TestExternal_invitation(t *testing.T) {
 		return h.newest("invite", email)
 	}
 	l := invite("mia@example.org")
-	accept := func(p account.Arrival) (account.Grant, error) {
+	accept := func(p arrival) (account.Grant, error) {
 		p.Invite = l.Hash
 		return h.arrive(p)
 	}

@@ -54,7 +54,7 @@ func (w *oauthTx) reconcile(d accountDecision) error {
 		w.old.Email = w.email.adopt // of a new user, as it is inserted
 	}
 	if w.email.confirm {
-		w.patch.EmailConfirmedAt, w.patch.IsAnonymous = &w.f.now, ptr(false)
+		w.patch.EmailConfirmedAt, w.patch.IsAnonymous = &w.f.now, new(false)
 		w.patch.EmailUnproven = &w.email.unproven
 		if w.data = merge(w.data, mustJSON(map[string]any{"email_verified": true})); w.email.adopt == "" &&
 			w.old.Email != "" {
@@ -94,9 +94,8 @@ func (w *oauthTx) confirmation() error {
 		w.op.quota = mailQuota(w.f, "confirmation", w.f.settings.Email.ConfirmationInterval, w.old.Aud, to)
 		return errRaced
 	}
-	cand := &signupCandidate{aud: w.old.Aud, provider: "email", address: to, data: w.data, identity: w.identity.ID}
-	msg, err := newConfirmation(w.f, cand, w.old.ID, nil)
-	msg.token.UserMetadata = nil // what the provider says is the account's already
+	msg, err := newConfirmation(w.f, to, w.data, nil)
+	msg.token.Identity = w.identity.ID // whose data is the account's already
 	w.outgoing = append(w.outgoing, msg)
 	w.patch.ConfirmationSentAt = &w.f.now
 	return err

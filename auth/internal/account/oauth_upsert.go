@@ -159,7 +159,7 @@ func (op *oauthOp) askCreation(ctx context.Context, d accountDecision) error {
 	u := op.f.settings.externalUser(op.f.aud(), op.profile.Provider, d.email,
 		identityData(&op.profile, &op.emails, nil), op.f.now)
 	u.ID = op.newUser
-	if err := checkCreation(ctx, &op.f, nil, u); err != nil {
+	if err := checkCreation(ctx, &op.f, u); err != nil {
 		return err
 	}
 	op.creationAllowed = true

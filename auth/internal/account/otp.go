@@ -12,7 +12,7 @@ import (
 // SendOTP sends a link or digits to sign in with; unknown addresses become accounts unless CreateUser
 // is false.
 func (a *Accounts) SendOTP(ctx context.Context, req RequestInfo, p OTP) error {
-	f := a.begin(req)
+	f := a.core.Begin(req)
 	switch {
 	case p.Email != "" && p.Phone != "":
 		return notValid("Only an email address or phone number should be provided")
@@ -33,7 +33,7 @@ func (a *Accounts) SendOTP(ctx context.Context, req RequestInfo, p OTP) error {
 
 // MagicLink is SendOTP by mail with CreateUser.
 func (a *Accounts) MagicLink(ctx context.Context, req RequestInfo, p MagicLink) error {
-	return sendLink(ctx, a.begin(req), p, true)
+	return sendLink(ctx, a.core.Begin(req), p, true)
 }
 
 func sendLink(ctx context.Context, f *flow, p MagicLink, create bool) error {
@@ -140,7 +140,7 @@ func (op *otpOp) look(ctx context.Context) (err error) {
 	if err := f.settings.checkSignUpAudience(cand.aud); err != nil {
 		return err
 	}
-	return checkCreation(ctx, f, cand, cand.user(f, cand.newID(), op.autoconfirm, cand.data))
+	return cand.checkCreation(ctx, f, cand.user(f, cand.newID(), op.autoconfirm, cand.data))
 }
 
 func (op *otpOp) write(ctx context.Context) error {
@@ -201,7 +201,7 @@ func (op *otpOp) write(ctx context.Context) error {
 func otpMessage(f *flow, cand *signupCandidate, known store.User, signsUp bool, pkce *store.Flow) (outgoing, error) {
 	switch {
 	case signsUp:
-		return newConfirmation(f, cand, cand.accountID(known), pkce)
+		return cand.confirmation(f, cand.accountID(known), pkce)
 	case cand.provider == "phone":
 		return newSMS(f, store.KindSMS, cand.address, cand.channel)
 	}

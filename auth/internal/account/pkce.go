@@ -86,8 +86,8 @@ type CodeExchange struct {
 // ExchangeCode opens the session of a code for the client that knows the verifier (RFC 7636 section 4.5). The first try
 // uses the code up, right or wrong; but one that ends in a 503 has changed nothing and may be repeated. If a code comes
 // again later with the right verifier, two clients have it: the session that it opened ends (RFC 9700 section 4.5).
-func (a *Accounts) ExchangeCode(ctx context.Context, req RequestInfo, p CodeExchange) (Grant, error) {
-	f := a.begin(req)
+func (a *Identities) ExchangeCode(ctx context.Context, req RequestInfo, p CodeExchange) (Grant, error) {
+	f := a.core.Begin(req)
 	if p.Code == "" || p.Verifier == "" {
 		return Grant{}, notValid("invalid request: both auth code and code verifier should be non-empty")
 	}
@@ -115,15 +115,15 @@ func (a *Accounts) ExchangeCode(ctx context.Context, req RequestInfo, p CodeExch
 
 // write is the transaction: it uses the code up and opens the session.
 func (op *exchangeCodeOp) write(ctx context.Context, tx *tx) error {
-	refusal, err := op.takeCode(ctx, tx, uuid.New())
+	refused, err := op.takeCode(ctx, tx, uuid.New())
 	f := &op.pkce
-	if err == nil && refusal == nil && f.Linked != nil {
-		if refusal = op.checkBearer(); refusal == nil {
+	if err == nil && refused == nil && f.Linked != nil {
+		if refused = op.checkBearer(); refused == nil {
 			return errLinksIdentity
 		}
 	}
-	if err != nil || refusal != nil {
-		tx.refuse(refusal)
+	if err != nil || refused != nil {
+		tx.refuse(refused)
 		return err
 	}
 	op.open = newSession(&op.f, f.User, f.Method)
@@ -140,7 +140,7 @@ func (op *exchangeCodeOp) write(ctx context.Context, tx *tx) error {
 }
 
 // takeCode uses the code up for a session. refusal says why it yields none; the code is used up all the same.
-func (op *exchangeCodeOp) takeCode(ctx context.Context, tx *tx, session uuid.UUID) (refusal, err error) {
+func (op *exchangeCodeOp) takeCode(ctx context.Context, tx *tx, session uuid.UUID) (refused, err error) {
 	op.pkce, err = tx.TakeFlow(ctx, op.hash, session, op.f.now)
 	f := &op.pkce
 	switch {
@@ -151,15 +151,15 @@ func (op *exchangeCodeOp) takeCode(ctx context.Context, tx *tx, session uuid.UUI
 	case !f.UsedAt.IsZero():
 		return errNoFlow, op.endReused(ctx, tx)
 	case f.Void:
-		refusal = errNoFlow
+		refused = errNoFlow
 	case op.f.now.After(f.IssuedAt.Add(op.f.settings.FlowLife)):
-		refusal = unprocessable(CodeFlowStateExpired, "invalid flow state, flow state has expired")
+		refused = unprocessable(CodeFlowStateExpired, "invalid flow state, flow state has expired")
 	case !proves(*f, op.verifier):
 		return invalid(CodeBadCodeVerifier, "code challenge does not match previously saved code verifier"),
 			op.recordMiss(ctx, tx, "verifier")
 	}
 	f.Session = session
-	return refusal, nil
+	return refused, nil
 }
 
 // recordMiss records a code that was refused, at most once a minute for a user, and for all unknown codes together.

@@ -51,14 +51,14 @@ func (a Actor) String() string {
 // Authenticate checks an access token and what it names, in one statement and in the order of
 // docs/api.md#checks-and-their-order. bearer is the token alone, "" without one; aud is the request's X-JWT-AUD, which
 // must be the token's unless access is AnyAudience.
-func (a *Accounts) Authenticate(ctx context.Context, bearer, aud string, access Access) (Principal, error) {
-	s, now := a.live.Load(), a.core.now()
+func (k *Core) Authenticate(ctx context.Context, bearer, aud string, access Access) (Principal, error) {
+	s, now := k.live.Load(), k.now()
 	var c Principal
-	user, session, err := a.core.readIDs(&c.Claims, bearer, now)
+	user, session, err := k.readIDs(&c.Claims, bearer, now)
 	if err != nil && user == uuid.Nil {
 		return Principal{}, err
 	}
-	c.User, c.Session, err = a.core.readPrincipal(ctx, user, session, err)
+	c.User, c.Session, err = k.readPrincipal(ctx, user, session, err)
 	if err != nil {
 		return Principal{}, err
 	}
@@ -88,7 +88,7 @@ func (s *Settings) isOtherAudience(asked string, c *token.Claims) bool {
 
 // readIDs checks the token and returns the IDs in it. If only the session's is malformed, the user's is returned with
 // the error: that the user exists is checked first.
-func (k *core) readIDs(c *token.Claims, bearer string, now time.Time) (user, session uuid.UUID, err error) {
+func (k *Core) readIDs(c *token.Claims, bearer string, now time.Time) (user, session uuid.UUID, err error) {
 	if err := k.verifyToken(c, bearer, now); err != nil {
 		return user, session, err
 	}
@@ -109,7 +109,7 @@ func (k *core) readIDs(c *token.Claims, bearer string, now time.Time) (user, ses
 	return user, session, nil
 }
 
-func (k *core) verifyToken(c *token.Claims, bearer string, now time.Time) error {
+func (k *Core) verifyToken(c *token.Claims, bearer string, now time.Time) error {
 	if bearer == "" {
 		return &Refusal{Kind: Unauthenticated, Code: CodeNoAuthorization,
 			Msg: "This endpoint requires a valid Bearer token"}
@@ -121,7 +121,7 @@ func (k *core) verifyToken(c *token.Claims, bearer string, now time.Time) error 
 }
 
 // readPrincipal reads user and session; malformed is the error about the session's ID, if any.
-func (k *core) readPrincipal(ctx context.Context, user, session uuid.UUID,
+func (k *Core) readPrincipal(ctx context.Context, user, session uuid.UUID,
 	malformed error) (store.User, store.Session, error) {
 	u, sess, err := k.db.Caller(ctx, user, session)
 	switch {
@@ -156,13 +156,13 @@ func (s *Settings) isOutlived(v store.Session, now time.Time) bool {
 
 // IsAdmin reports whether AuthenticateAdmin accepts the token. Tokens of other roles, which every client sends, are
 // rejected without the database. The error says that the answer is unknown.
-func (a *Accounts) IsAdmin(ctx context.Context, bearer string) (bool, error) {
+func (k *Core) IsAdmin(ctx context.Context, bearer string) (bool, error) {
 	var c token.Claims
-	if bearer == "" || a.core.verifyToken(&c, bearer, a.core.now()) != nil ||
-		!slices.Contains(a.live.Load().AdminRoles, c.Role) {
+	if bearer == "" || k.verifyToken(&c, bearer, k.now()) != nil ||
+		!slices.Contains(k.live.Load().AdminRoles, c.Role) {
 		return false, nil
 	}
-	_, err := a.AuthenticateAdmin(ctx, bearer)
+	_, err := k.AuthenticateAdmin(ctx, bearer)
 	if r, ok := errors.AsType[*Refusal](err); ok && r.Kind != Failed && r.Kind != Unavailable {
 		return false, nil
 	}
@@ -172,20 +172,20 @@ func (a *Accounts) IsAdmin(ctx context.Context, bearer string) (bool, error) {
 // AuthenticateAdmin checks a token whose role may administer. A service token names no session; a token with
 // a session is only as good as its user and session, and needs aal2 when the user has a verified factor or
 // AdminRequireAAL2 is set. With a refusal of a signed token comes what the token says of its bearer.
-func (a *Accounts) AuthenticateAdmin(ctx context.Context, bearer string) (Actor, error) {
-	s, now := a.live.Load(), a.core.now()
+func (k *Core) AuthenticateAdmin(ctx context.Context, bearer string) (Actor, error) {
+	s, now := k.live.Load(), k.now()
 	var c token.Claims
-	if err := a.core.verifyToken(&c, bearer, now); err != nil {
+	if err := k.verifyToken(&c, bearer, now); err != nil {
 		return Actor{}, err
 	}
 	actor, reached := Actor{Role: c.Role}, true
 	refused := func(err error) (Actor, error) { return actor, err }
 	if c.SessionID != "" && c.SessionID != uuid.Nil.String() {
-		user, session, err := a.core.readIDs(&c, bearer, now)
+		user, session, err := k.readIDs(&c, bearer, now)
 		if err != nil && user == uuid.Nil {
 			return Actor{}, err
 		}
-		u, v, err := a.core.readPrincipal(ctx, user, session, err)
+		u, v, err := k.readPrincipal(ctx, user, session, err)
 		actor.ID, actor.Session = u.ID, v.ID
 		switch {
 		case err != nil:
@@ -210,8 +210,8 @@ func (a *Accounts) AuthenticateAdmin(ctx context.Context, bearer string) (Actor,
 }
 
 // RecordAdminRefusal records that a route of administrators was refused, at most once a minute for a user, or a role.
-func (a *Accounts) RecordAdminRefusal(ctx context.Context, req RequestInfo, who Actor, code string) {
-	f := a.begin(req)
+func (k *Core) RecordAdminRefusal(ctx context.Context, req RequestInfo, who Actor, code string) {
+	f := k.Begin(req)
 	row := f.audit(store.ActionAdminRefused, who.ID, who.Session, "reason", code)
 	if who.ID == uuid.Nil {
 		row.ActorRole = who.Role

@@ -9,7 +9,7 @@ import (
 
 // Reauthenticate sends the user digits that prove access to the mailbox or phone. They are the nonce of a new password.
 func (a *Accounts) Reauthenticate(ctx context.Context, req RequestInfo, principal Principal) error {
-	f := a.begin(req)
+	f := a.core.Begin(req)
 	u := principal.User
 	var err error
 	var q *quota

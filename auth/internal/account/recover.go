@@ -12,7 +12,7 @@ import (
 // Recover sends a link that signs the owner of an address in. Whether the address has an account makes no visible
 // difference: the pause applies to all.
 func (a *Accounts) Recover(ctx context.Context, req RequestInfo, p Recover) error {
-	f := a.begin(req)
+	f := a.core.Begin(req)
 	if !f.settings.Email.Enabled {
 		return invalid(CodeEmailProviderDisabled, "Email logins are disabled")
 	}

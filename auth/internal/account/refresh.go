@@ -15,7 +15,7 @@ const refreshRetry = time.Second
 // Refresh rotates a refresh token, in one statement (docs/tokens.md#refresh-tokens). Every answer that is not about the
 // token itself is a 503: any other makes the client library drop its session.
 func (a *Accounts) Refresh(ctx context.Context, req RequestInfo, text string) (Grant, error) {
-	f := a.begin(req)
+	f := a.core.Begin(req)
 	r, err := f.core.codec.Parse(text)
 	switch {
 	case errors.Is(err, token.ErrRefreshForm) && !isFormerForm(f, text):

@@ -84,14 +84,20 @@ func wholeSeconds(d time.Duration) time.Duration {
 	return time.Duration(math.Ceil(d.Seconds())) * time.Second
 }
 
+// Committed is an error of what follows a commit. It hides its cause from callers that repeat what was undone; Failure
+// returns the cause.
+type Committed struct{ Cause error }
+
+func (e *Committed) Error() string { return e.Cause.Error() }
+
 // failure turns an error of the store or the hash workers into the error to return. A Refusal that comes out of a
 // transaction is returned unchanged.
 func failure(doing string, err error) error {
 	if err == nil {
 		return nil
 	}
-	if c, ok := err.(*committed); ok {
-		return c.cause
+	if c, ok := err.(*Committed); ok {
+		return c.Cause
 	}
 	if r, ok := errors.AsType[*Refusal](err); ok {
 		return r

@@ -29,7 +29,7 @@ var flowMethods = map[string]string{"signup": "email/signup", typeEmailChange: "
 // Resend sends another mail or SMS of what is pending for an address. The answer is the ID of the message, or of one
 // that was never written: it does not reveal whether anything is pending.
 func (a *Accounts) Resend(ctx context.Context, req RequestInfo, p Resend) (uuid.UUID, error) {
-	op := resendOp{f: *a.begin(req), p: p}
+	op := resendOp{f: *a.core.Begin(req), p: p}
 	return op.run(ctx)
 }
 
@@ -263,7 +263,7 @@ func (op *resendOp) renewConfirmation(provider string, pkce *store.Flow) ([]outg
 	if found && p.Token.Kind == store.KindSignup && p.Token.Address == who {
 		cand.renew(&p.Token)
 	}
-	msg, err := newConfirmation(f, cand, cand.accountID(p.User), pkce)
+	msg, err := cand.confirmation(f, cand.accountID(p.User), pkce)
 	return []outgoing{msg}, err
 }
 

@@ -17,7 +17,7 @@ var errCredentials = invalid(CodeInvalidCredentials, "Invalid login credentials"
 // SignInPassword opens a session: one statement, one hash, one statement, whether or not the address has an account and
 // the password is right.
 func (a *Accounts) SignInPassword(ctx context.Context, req RequestInfo, p Password) (Grant, error) {
-	f := a.begin(req)
+	f := a.core.Begin(req)
 	provider, who, err := f.settings.identifier(p)
 	if err != nil {
 		return Grant{}, err

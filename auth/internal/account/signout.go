@@ -18,7 +18,7 @@ var scopes = map[string]store.Scope{"": store.ScopeGlobal, "global": store.Scope
 // tokens are deleted. A valid token is accepted even if its session is gone or its user is banned: the caller wants to
 // be signed out, and is.
 func (a *Accounts) SignOut(ctx context.Context, req RequestInfo, bearer, scope string, given bool) error {
-	f := a.begin(req)
+	f := a.core.Begin(req)
 	var claims token.Claims
 	user, session, err := f.core.readIDs(&claims, bearer, f.now)
 	if err != nil {
@@ -46,7 +46,7 @@ func (a *Accounts) Sessions(ctx context.Context, principal Principal) ([]store.S
 
 // EndSession ends one of the user's own sessions, possibly the current one.
 func (a *Accounts) EndSession(ctx context.Context, req RequestInfo, principal Principal, session uuid.UUID) error {
-	f := a.begin(req)
+	f := a.core.Begin(req)
 	err := f.core.db.EndSession(ctx,
 		store.EndSession{User: principal.User.ID, Session: session, Reason: store.EndedByUser,
 			Audit: f.audit(store.ActionSessionEnded, principal.User.ID, principal.Session.ID, "session_id",

@@ -20,7 +20,7 @@ const badChannel = "Invalid channel, supported values are 'sms' or 'whatsapp'. '
 // SignUp asks for an account with a password: one batch of reads, one hash, one batch of writes, whatever the state of
 // the address.
 func (a *Accounts) SignUp(ctx context.Context, req RequestInfo, p SignUp) (SignedUp, error) {
-	f := a.begin(req)
+	f := a.core.Begin(req)
 	cand, err := newSignupCandidate(f, p)
 	if err != nil {
 		return SignedUp{}, err
@@ -187,7 +187,7 @@ func signUpPending(ctx context.Context, f *flow, cand *signupCandidate, text str
 			return store.User{}, contest(ctx, f, cand, known, text, err)
 		}
 		// Called whatever the state of the address: a refusal must not reveal that it is free.
-		if err := checkCreation(ctx, f, cand, cand.user(f, cand.newID(), false, cand.data)); err != nil {
+		if err := cand.checkCreation(ctx, f, cand.user(f, cand.newID(), false, cand.data)); err != nil {
 			return store.User{}, err
 		}
 		if cand.hash == "" {
@@ -197,7 +197,7 @@ func signUpPending(ctx context.Context, f *flow, cand *signupCandidate, text str
 		}
 		f.tick()
 		pkce := f.settings.pkceFlow(cand.challenge, "email/signup", f.now)
-		msg, err := newConfirmation(f, cand, cand.accountID(known), pkce)
+		msg, err := cand.confirmation(f, cand.accountID(known), pkce)
 		if err != nil {
 			return store.User{}, err
 		}
@@ -213,9 +213,9 @@ func signUpPending(ctx context.Context, f *flow, cand *signupCandidate, text str
 		if isOvertaken(err) && !again {
 			continue
 		}
-		if refusal := q.refusalOf(err); refusal != err { // another sign-up came between, which may be a second click
+		if refused := q.refusalOf(err); refused != err { // another sign-up came between, which may be a second click
 			known, _ := lookUp(ctx, f, cand, q)
-			return store.User{}, contest(ctx, f, cand, known, text, refusal)
+			return store.User{}, contest(ctx, f, cand, known, text, refused)
 		}
 		if err != nil {
 			return store.User{}, failure("sign up", err)
@@ -235,9 +235,9 @@ func signUpPending(ctx context.Context, f *flow, cand *signupCandidate, text str
 // the pending ones are contested: its sender may be the owner of the address, for whom POST /resend must not confirm
 // what another person chose. One hash and one transaction that writes, whatever the state of the address.
 func contest(ctx context.Context, f *flow, cand *signupCandidate, known store.User, text string,
-	refusal error) error {
-	if r, ok := errors.AsType[*Refusal](refusal); !ok || r.Kind != Limited {
-		return refusal
+	refused error) error {
+	if r, ok := errors.AsType[*Refusal](refused); !ok || r.Kind != Limited {
+		return refused
 	}
 	same, _, err := f.core.passwords.Check(ctx, known.PendingHash, text)
 	if err != nil {
@@ -254,7 +254,7 @@ func contest(ctx context.Context, f *flow, cand *signupCandidate, known store.Us
 	if err := b.Send(ctx); err != nil {
 		return failure("sign up", err)
 	}
-	return refusal
+	return refused
 }
 
 // lookUp reads which account has the address and checks the quota.
@@ -331,7 +331,7 @@ func signUpAtOnce(ctx context.Context, f *flow, cand *signupCandidate, state add
 	u := cand.user(f, id, true, cand.data)
 	u.PasswordHash, u.LastSignInAt = cand.hash, f.now
 	if state == addressFree {
-		if err := checkCreation(ctx, f, cand, u); err != nil {
+		if err := cand.checkCreation(ctx, f, u); err != nil {
 			return Grant{}, err
 		}
 	}
@@ -368,10 +368,10 @@ func confirmPatch(u store.User, now time.Time) store.UserPatch {
 	p := store.UserPatch{ID: u.ID, Now: now, PasswordHash: &u.PasswordHash, LastSignInAt: &now,
 		ProvidersFromIdentities: true}
 	if !u.EmailConfirmedAt.IsZero() {
-		p.EmailConfirmedAt, p.EmailUnproven = &now, ptr(true)
+		p.EmailConfirmedAt, p.EmailUnproven = &now, new(true)
 	}
 	if !u.PhoneConfirmedAt.IsZero() {
-		p.PhoneConfirmedAt, p.PhoneUnproven = &now, ptr(true)
+		p.PhoneConfirmedAt, p.PhoneUnproven = &now, new(true)
 	}
 	p.UserMetadata.Set = u.UserMetadata
 	return p
@@ -389,7 +389,7 @@ func (cand *signupCandidate) auditRow(f *flow, state addressState, known store.U
 
 // SignUpAnonymous opens a session for a new user without any address.
 func (a *Accounts) SignUpAnonymous(ctx context.Context, req RequestInfo, data json.RawMessage) (Grant, error) {
-	f := a.begin(req)
+	f := a.core.Begin(req)
 	if !f.settings.Anonymous {
 		return Grant{}, unprocessable(CodeAnonymousDisabled, "Anonymous sign-ins are disabled")
 	}
@@ -410,7 +410,7 @@ func (a *Accounts) SignUpAnonymous(ctx context.Context, req RequestInfo, data js
 	if len(data) > 0 {
 		u.UserMetadata = data
 	}
-	if err := checkCreation(ctx, f, nil, u); err != nil {
+	if err := checkCreation(ctx, f, u); err != nil {
 		return Grant{}, err
 	}
 	draft := newSession(f, u.ID, methodAnonymous)

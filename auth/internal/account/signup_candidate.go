@@ -1,18 +1,14 @@
 package account
 
 import (
+	"context"
 	"encoding/json"
 	"time"
 
 	"github.com/google/uuid"
 
-	"gatehouse/auth/internal/mail"
 	"gatehouse/auth/internal/store"
 )
-
-// keepPending is how many older sign-ups of an address stay open next to a new one: five in all, and a sixth drops the
-// oldest.
-const keepPending = 4
 
 // signupCandidate is a request for an account with an address. Password and metadata are stored with the token that is
 // sent to the address, and only what is confirmed becomes the account's.
@@ -42,6 +38,16 @@ func (cand *signupCandidate) accountID(known store.User) uuid.UUID {
 		return known.ID
 	}
 	return cand.newID()
+}
+
+// checkCreation asks the hook whether the account may be created, once, however often the sign-up is tried.
+func (cand *signupCandidate) checkCreation(ctx context.Context, f *flow, u store.User) error {
+	if cand.allowed {
+		return nil
+	}
+	err := checkCreation(ctx, f, u)
+	cand.allowed = err == nil
+	return err
 }
 
 // addressState is the state of an address for a sign-up.
@@ -120,20 +126,13 @@ func (cand *signupCandidate) user(f *flow, id uuid.UUID, confirmed bool, data js
 	return u
 }
 
-// newConfirmation returns the message that asks for confirmation; user is the account's ID, pkce nil without PKCE. Its
+// confirmation returns the message that asks for confirmation; user is the account's ID, pkce nil without PKCE. Its
 // template sees the user_metadata that the account will have.
-func newConfirmation(f *flow, cand *signupCandidate, user uuid.UUID, pkce *store.Flow) (outgoing, error) {
+func (cand *signupCandidate) confirmation(f *flow, user uuid.UUID, pkce *store.Flow) (outgoing, error) {
 	var msg outgoing
 	var err error
-	data := cand.data
-	if cand.identity == uuid.Nil { // else it is the provider's, and complete
-		data = cand.profile(user, false, cand.data)
-	}
 	if cand.provider == "email" {
-		msg, err = newMail(f, mailSpec{
-			kind: store.KindSignup, mail: mail.Confirmation, link: mail.LinkSignup, to: cand.address, flow: idOf(pkce),
-			keep: keepPending, vars: mail.Vars{Email: cand.address, Data: data},
-		})
+		msg, err = newConfirmation(f, cand.address, cand.shown(user), pkce)
 	} else {
 		msg, err = newSMS(f, store.KindSignup, cand.address, cand.channel)
 		msg.token.Keep = keepPending
@@ -141,6 +140,14 @@ func newConfirmation(f *flow, cand *signupCandidate, user uuid.UUID, pkce *store
 	msg.token.PasswordHash, msg.token.UserMetadata, msg.token.Identity = cand.hash, cand.data, cand.identity
 	msg.token.Contested = cand.contested
 	return msg, err
+}
+
+// shown returns the user_metadata that the account will have: a provider's is complete.
+func (cand *signupCandidate) shown(user uuid.UUID) json.RawMessage {
+	if cand.identity != uuid.Nil {
+		return cand.data
+	}
+	return cand.profile(user, false, cand.data)
 }
 
 // externalUser returns the account of a user whom a provider has identified, before anything of it is confirmed; email

@@ -16,8 +16,8 @@ import (
 
 // UnlinkIdentity removes one of the user's own identities. text is the identity's ID; aud is the request's X-JWT-AUD.
 // Sessions stay.
-func (a *Accounts) UnlinkIdentity(ctx context.Context, req RequestInfo, principal Principal, text, aud string) error {
-	f := a.begin(req)
+func (a *Identities) UnlinkIdentity(ctx context.Context, req RequestInfo, principal Principal, text, aud string) error {
+	f := a.core.Begin(req)
 	if err := f.settings.checkLinking(principal.User, principal.Session); err != nil {
 		return err
 	}
@@ -75,7 +75,7 @@ func (op *unlinkIdentityOp) write(ctx context.Context, tx *tx) error {
 	p := store.UserPatch{ID: old.ID, Now: op.f.now, ProvidersFromIdentities: true}
 	moved := false
 	if gone.Provider == "phone" {
-		p.Phone, p.PhoneConfirmedAt, p.NewPhone = ptr(""), &time.Time{}, ptr("")
+		p.Phone, p.PhoneConfirmedAt, p.NewPhone = new(""), &time.Time{}, new("")
 		p.UserMetadata.Delete, p.UserMetadata.Set = []string{"phone"}, mustJSON(map[string]any{"phone_verified": false})
 	} else if moved, err = op.moveEmail(ctx, tx, &p, old, rest); err != nil {
 		return err
@@ -84,7 +84,7 @@ func (op *unlinkIdentityOp) write(ctx context.Context, tx *tx) error {
 		!slices.ContainsFunc(rest, func(i store.Identity) bool {
 			return old.Email != "" && IdentityEmail(&i) == old.Email
 		}) {
-		p.PasswordHash = ptr("") // it belonged to the address
+		p.PasswordHash = new("") // it belonged to the address
 	}
 	b = tx.Batch()
 	b.DeleteIdentity(gone.ID)

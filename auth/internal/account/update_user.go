@@ -46,7 +46,7 @@ type updateUserOp struct {
 // transaction; the passwords are hashed before it.
 func (a *Accounts) UpdateUser(ctx context.Context, req RequestInfo, principal Principal,
 	p UserUpdate) (store.User, error) {
-	f := a.begin(req)
+	f := a.core.Begin(req)
 	op := updateUserOp{f: *f, principal: principal, p: p}
 	op.guesses = passwordGuesses(f, principal.User.Aud, cmp.Or(principal.User.Email, principal.User.Phone))
 	if err := op.validate(); err != nil {

@@ -74,7 +74,7 @@ func hasIdentity(u store.User, provider string) bool {
 func (ch *updateUserTx) email() error {
 	p := &ch.patch
 	if ch.op.emailAtOnce() {
-		p.Email, p.EmailConfirmedAt, p.EmailUnproven, p.IsAnonymous = &ch.op.email, &ch.f.now, ptr(true), ptr(false)
+		p.Email, p.EmailConfirmedAt, p.EmailUnproven, p.IsAnonymous = &ch.op.email, &ch.f.now, new(true), new(false)
 		ch.proven("email", ch.op.email)
 		return nil
 	}
@@ -88,15 +88,15 @@ func (ch *updateUserTx) email() error {
 	}
 	ch.outgoing = append(ch.outgoing, msgs...)
 	ch.void = append(ch.void, store.KindEmailChangeCurrent, store.KindEmailChangeNew)
-	p.NewEmail, p.EmailChangeSentAt, p.CurrentEmailProven, p.NewEmailProven = &ch.op.email, &ch.f.now, ptr(false),
-		ptr(false)
+	p.NewEmail, p.EmailChangeSentAt, p.CurrentEmailProven, p.NewEmailProven = &ch.op.email, &ch.f.now, new(false),
+		new(false)
 	return err
 }
 
 func (ch *updateUserTx) phone() error {
 	p := &ch.patch
 	if ch.f.settings.Phone.Autoconfirm {
-		p.Phone, p.PhoneConfirmedAt, p.PhoneUnproven, p.IsAnonymous = &ch.op.phone, &ch.f.now, ptr(true), ptr(false)
+		p.Phone, p.PhoneConfirmedAt, p.PhoneUnproven, p.IsAnonymous = &ch.op.phone, &ch.f.now, new(true), new(false)
 		ch.proven("phone", ch.op.phone)
 		ch.notify(ch.f.settings.Email.Notify.PhoneChanged && ch.old.Phone != "", mail.PhoneChanged,
 			mail.Vars{Phone: ch.op.phone, OldPhone: ch.old.Phone})
@@ -112,10 +112,10 @@ func (ch *updateUserTx) phone() error {
 // proven makes an address one that the user signs in with. Pending changes end, except one that this call requests.
 func (ch *updateUserTx) proven(provider, who string) {
 	if p := &ch.patch; p.NewEmail == nil {
-		p.NewEmail, p.CurrentEmailProven, p.NewEmailProven = ptr(""), ptr(false), ptr(false)
+		p.NewEmail, p.CurrentEmailProven, p.NewEmailProven = new(""), new(false), new(false)
 	}
 	if ch.patch.NewPhone == nil {
-		ch.patch.NewPhone = ptr("")
+		ch.patch.NewPhone = new("")
 	}
 	ch.identities = append(ch.identities, *ownIdentity(ch.old.ID, provider, who, nil, ch.patch))
 	ch.patch.ProvidersFromIdentities = true

@@ -118,7 +118,7 @@ func linkProof(typ, text string) (proof, error) {
 // Verify redeems a link or digits. In one transaction it consumes the token and does what the token was
 // for; parallel calls with one token do it once.
 func (a *Accounts) Verify(ctx context.Context, req RequestInfo, p Verify) (Verified, error) {
-	f := a.begin(req)
+	f := a.core.Begin(req)
 	pf, err := f.settings.proof(p)
 	if err != nil {
 		return Verified{}, err
@@ -192,7 +192,7 @@ func (op *verifyOp) prepared(ctx context.Context, redeem func() error) error {
 	}
 	if errors.Is(err, errNewUser) {
 		u := op.owner.user(&op.f, op.owner.newID(), true, nil)
-		if err = checkCreation(ctx, &op.f, op.owner, u); err == nil {
+		if err = op.owner.checkCreation(ctx, &op.f, u); err == nil {
 			err = redeem()
 		}
 	}
@@ -214,10 +214,9 @@ func addressError(err error) error {
 	return err
 }
 
-var (
-	errEmailExists = unprocessable(CodeEmailExists, "A user with this email address has already been registered")
-	errPhoneExists = unprocessable(CodePhoneExists, "A user with this phone number has already been registered")
-)
+var errPhoneExists = unprocessable(CodePhoneExists, "A user with this phone number has already been registered")
+
+var errEmailExists = unprocessable(CodeEmailExists, "A user with this email address has already been registered")
 
 // verifyOp is one call of Verify.
 type verifyOp struct {

@@ -17,11 +17,11 @@ func TestVerify_hashesForTokensOnly(t *testing.T) {
 	h := open(t)
 	away := password.NewWorkers(password.Options{Workers: 1})
 	away.Close()
-	a := account.New(account.Options{
+	a := account.New(account.NewCore(account.Options{
 		DB: h.db, Keys: h.keys, Refresh: token.NewRefreshCodec(h.root.Keys(secret.Refresh)), Root: h.root,
 		Passwords: away,
 		Now:       h.clock,
-	}, h.s)
+	}, h.s))
 	accepted(t, h.SendOTP(t.Context(), browser, account.OTP{Email: "mia@example.org", CreateUser: true}))
 	l := h.newest("confirmation", "mia@example.org")
 	f := func(p account.Verify, want string) {

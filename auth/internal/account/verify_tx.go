@@ -62,7 +62,7 @@ func (w *verifyTx) confirm() error {
 	if sent != w.t.Address {
 		return errTokenExpired
 	}
-	w.patch.IsAnonymous = ptr(false)
+	w.patch.IsAnonymous = new(false)
 	w.claims = unproven && !at.IsZero() && w.f.settings.ClaimUnproven
 	if !at.IsZero() && !w.claims {
 		noteProof(&w.patch, w.u, w.t.Address)
@@ -163,7 +163,7 @@ func (w *verifyTx) changeEmail() (half bool, err error) {
 	w.patch.Email = &w.u.NewEmail
 	w.firstPassword()
 	dropChanges(&w.patch) // its tokens are deleted with the one that was redeemed
-	w.patch.IsAnonymous, w.patch.EmailUnproven = ptr(false), ptr(false)
+	w.patch.IsAnonymous, w.patch.EmailUnproven = new(false), new(false)
 	if w.u.EmailConfirmedAt.IsZero() {
 		w.patch.EmailConfirmedAt = &w.f.now
 	}
@@ -185,7 +185,7 @@ func (w *verifyTx) changePhone() error {
 	w.action = store.ActionUserModified
 	w.firstPassword()
 	dropChanges(&w.patch) // its tokens are deleted with the one that was redeemed
-	w.patch.Phone, w.patch.IsAnonymous, w.patch.PhoneConfirmedAt = &w.u.NewPhone, ptr(false), &w.f.now
+	w.patch.Phone, w.patch.IsAnonymous, w.patch.PhoneConfirmedAt = &w.u.NewPhone, new(false), &w.f.now
 	w.putIdentity("phone", w.u.NewPhone, nil)
 	w.patch.UserMetadata.Set = mustJSON(map[string]any{"phone": w.u.NewPhone, "phone_verified": true})
 	if w.u.Email == "" {
@@ -308,9 +308,9 @@ func noteProof(p *store.UserPatch, u store.User, who string) {
 	switch {
 	case who == "":
 	case who == u.Email:
-		p.EmailUnproven = ptr(false)
+		p.EmailUnproven = new(false)
 	case who == u.Phone:
-		p.PhoneUnproven = ptr(false)
+		p.PhoneUnproven = new(false)
 	}
 }
 
@@ -332,10 +332,10 @@ func removeAddress(b *batch, u store.User, provider string, now time.Time) store
 		mustJSON(map[string]bool{provider + "_verified": false})
 	kinds := []store.Kind{store.KindSMS, store.KindPhoneChange}
 	if provider == "phone" {
-		p.Phone, p.PhoneConfirmedAt = ptr(""), &time.Time{}
+		p.Phone, p.PhoneConfirmedAt = new(""), &time.Time{}
 	} else {
-		p.Email, p.NewEmail, p.ConfirmationSentAt, p.RecoverySentAt = ptr(""), ptr(""), &time.Time{}, &time.Time{}
-		p.EmailConfirmedAt, p.CurrentEmailProven, p.NewEmailProven = &time.Time{}, ptr(false), ptr(false)
+		p.Email, p.NewEmail, p.ConfirmationSentAt, p.RecoverySentAt = new(""), new(""), &time.Time{}, &time.Time{}
+		p.EmailConfirmedAt, p.CurrentEmailProven, p.NewEmailProven = &time.Time{}, new(false), new(false)
 		kinds = []store.Kind{store.KindInvite, store.KindRecovery, store.KindMagicLink, store.KindEmailChangeCurrent,
 			store.KindEmailChangeNew}
 	}

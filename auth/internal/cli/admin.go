@@ -72,13 +72,13 @@ func (p *program) admin(ctx context.Context, args []string) error {
 	case "get":
 		return p.show(u)
 	case "claim":
-		if err := r.accounts.AdminClaim(ctx, account.RequestInfo{}, operator, u.ID); err != nil {
+		if err := r.users.AdminClaim(ctx, account.RequestInfo{}, operator, u.ID); err != nil {
 			return plain(err)
 		}
 		_, err = fmt.Fprintf(p.stdout, "claimed %s: a recovery mail waits for %s\n", u.ID, u.Email)
 		return err
 	case "delete", "deleteuser", "soft delete":
-		if err := r.accounts.AdminDelete(
+		if err := r.users.AdminDelete(
 			ctx, account.RequestInfo{}, operator, u.ID, what == "soft delete"); err != nil {
 			return plain(err)
 		}
@@ -89,7 +89,7 @@ func (p *program) admin(ctx context.Context, args []string) error {
 	if what == "ban" {
 		duration = args[1]
 	}
-	u, err = r.accounts.AdminUpdate(ctx, account.RequestInfo{}, operator, u.ID,
+	u, err = r.users.AdminUpdate(ctx, account.RequestInfo{}, operator, u.ID,
 		account.Attributes{BanDuration: &duration})
 	if err != nil {
 		return plain(err)
@@ -128,7 +128,7 @@ func (p *program) adminCreate(ctx context.Context, f *flag.FlagSet, aud *string,
 	if *role != "" {
 		a.Role = role
 	}
-	u, err := r.accounts.AdminCreate(ctx, account.RequestInfo{}, operator, a)
+	u, err := r.users.AdminCreate(ctx, account.RequestInfo{}, operator, a)
 	if err != nil {
 		return plain(err)
 	}
@@ -153,21 +153,21 @@ func (p *program) password(arg string) (*string, error) {
 // find is the user with that address or id.
 func (r *rooms) find(ctx context.Context, aud, who string) (store.User, error) {
 	if id, err := uuid.Parse(who); err == nil {
-		u, err := r.accounts.AdminUser(ctx, id)
+		u, err := r.users.AdminUser(ctx, id)
 		return u, plain(err)
 	}
 	if !strings.Contains(who, "@") {
 		return store.User{}, fmt.Errorf("%q is neither an e-mail address nor an id", who)
 	}
 	aud = cmp.Or(aud, r.config.Accounts.Audience)
-	list, _, err := r.accounts.AdminUsers(ctx, store.UsersFilter{Aud: aud, Email: strings.ToLower(who), Limit: 1})
+	list, _, err := r.users.AdminUsers(ctx, store.UsersFilter{Aud: aud, Email: strings.ToLower(who), Limit: 1})
 	if err != nil {
 		return store.User{}, plain(err)
 	}
 	if len(list) == 0 {
 		return store.User{}, fmt.Errorf("no user %s in audience %s", who, aud)
 	}
-	u, err := r.accounts.AdminUser(ctx, list[0].ID)
+	u, err := r.users.AdminUser(ctx, list[0].ID)
 	return u, plain(err)
 }
 

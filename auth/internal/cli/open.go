@@ -39,13 +39,13 @@ func (p *program) read() (config.Config, config.Live, *settings.Report, error) {
 
 // rooms are what a command on accounts works with.
 type rooms struct {
-	config   config.Config
-	live     config.Live
-	db       *store.DB
-	root     *secret.Root
-	keeper   *keys.Keeper
-	hashes   *password.Workers
-	accounts *account.Accounts
+	config config.Config
+	live   config.Live
+	db     *store.DB
+	root   *secret.Root
+	keeper *keys.Keeper
+	hashes *password.Workers
+	users  *account.Users
 }
 
 // open opens the database for a command, with one try. What is logged goes to stderr as text.
@@ -70,10 +70,11 @@ func (p *program) open(ctx context.Context) (*rooms, error) {
 	r := &rooms{config: c, live: l, db: db, root: c.Root()}
 	r.keeper = keys.New(keys.Options{DB: db, Root: r.root, Log: log}, l.Keys)
 	r.hashes = password.NewWorkers(password.Options{Workers: 1, Params: l.Hash, Log: slog.New(slog.DiscardHandler)})
-	r.accounts = account.New(account.Options{
+	core := account.NewCore(account.Options{
 		DB: db, Keys: r.keeper.Live(), Refresh: token.NewRefreshCodec(r.root.Keys(secret.Refresh)), Root: r.root,
 		Passwords: r.hashes, Log: log,
 	}, l.Accounts)
+	r.users = account.NewUsers(core)
 	return r, nil
 }
 

@@ -53,7 +53,7 @@ func (d *daemon) watchCaptcha(l *config.Live) {
 func (d *daemon) makeAPI(l config.Live) (err error) {
 	d.watchCaptcha(&l)
 	codec := token.NewRefreshCodec(d.root.Keys(secret.Refresh))
-	d.accounts = account.New(account.Options{
+	d.core = account.NewCore(account.Options{
 		DB: d.db, Keys: d.keeper.Live(), Refresh: codec, Root: d.root, Passwords: d.passwords, Wake: d.outbox.Wake,
 		SignedIn: d.signedIn(), Unsent: d.unsent(), Log: d.log.Logger,
 	}, l.Accounts)
@@ -62,7 +62,7 @@ func (d *daemon) makeAPI(l config.Live) (err error) {
 		return err
 	}
 	d.api, err = httpapi.New(httpapi.Options{
-		Accounts: d.accounts, Keys: d.keeper.Live(), Refresh: codec, Version: buildinfo.Release(), Log: d.log.Logger,
+		Core: d.core, Keys: d.keeper.Live(), Refresh: codec, Version: buildinfo.Release(), Log: d.log.Logger,
 		Observer: observer,
 		Checks: []httpapi.Check{
 			{Name: "stopping", Check: d.checkDraining}, {Name: "database", Check: d.db.Ping},

@@ -44,7 +44,7 @@ type attemptFunc = func(context.Context, account.FactorAttempt) (account.FactorV
 func flowHooks(set *hook.Set) (h account.Hooks, factor attemptFunc) {
 	if set.On(hook.BeforeUserCreated) {
 		h.BeforeCreate = func(ctx context.Context, ip string, u store.User) error {
-			return refusal(set.Call(ctx, hook.BeforeUserCreated, ip, map[string]any{"user": userJSON(&u)}, nil))
+			return refusalOf(set.Call(ctx, hook.BeforeUserCreated, ip, map[string]any{"user": userJSON(&u)}, nil))
 		}
 	}
 	h.Sends = map[string]bool{mail.ChannelEmail: set.On(hook.SendEmail), mail.ChannelSMS: set.On(hook.SendSMS)}
@@ -57,7 +57,7 @@ func flowHooks(set *hook.Set) (h account.Hooks, factor attemptFunc) {
 			if err == nil && len(out.Claims) == 0 {
 				err = &hook.Error{Status: 500, Code: hook.CodeFailed, Msg: "output claims field is missing"}
 			}
-			return out.Claims, refusal(err)
+			return out.Claims, refusalOf(err)
 		}
 	}
 	if set.On(hook.PasswordAttempt) {
@@ -65,7 +65,7 @@ func flowHooks(set *hook.Set) (h account.Hooks, factor attemptFunc) {
 			var out hook.Verdict
 			err := set.Call(ctx, hook.PasswordAttempt, q.IP, map[string]any{"user_id": q.User, "valid": q.Valid}, &out)
 			return account.PasswordVerdict{Reject: out.Rejects(), SignOut: out.SignOut, Message: out.Message},
-				refusal(err)
+				refusalOf(err)
 		}
 	}
 	if set.On(hook.FactorAttempt) {
@@ -73,7 +73,7 @@ func flowHooks(set *hook.Set) (h account.Hooks, factor attemptFunc) {
 			var out hook.Verdict
 			err := set.Call(ctx, hook.FactorAttempt, q.IP,
 				map[string]any{"user_id": q.User, "factor_id": q.Factor, "factor_type": q.Kind, "valid": q.Valid}, &out)
-			return account.FactorVerdict{Reject: out.Rejects(), Message: out.Message}, refusal(err)
+			return account.FactorVerdict{Reject: out.Rejects(), Message: out.Message}, refusalOf(err)
 		}
 	}
 	return h, factor
@@ -84,7 +84,7 @@ func (d *daemon) sendNow(set *hook.Set) map[string]func(context.Context, uuid.UU
 	all := map[string]func(context.Context, uuid.UUID) error{}
 	for channel, p := range map[string]hook.Point{mail.ChannelEmail: hook.SendEmail, mail.ChannelSMS: hook.SendSMS} {
 		if set.On(p) {
-			all[channel] = func(ctx context.Context, id uuid.UUID) error { return refusal(d.outbox.SendNow(ctx, id)) }
+			all[channel] = func(ctx context.Context, id uuid.UUID) error { return refusalOf(d.outbox.SendNow(ctx, id)) }
 		}
 	}
 	return all
@@ -92,8 +92,8 @@ func (d *daemon) sendNow(set *hook.Set) map[string]func(context.Context, uuid.UU
 
 func userJSON(u *store.User) json.RawMessage { return httpapi.AppendUser(make([]byte, 0, 1024), u) }
 
-// refusal is a hook's failure as the flows know failures.
-func refusal(err error) error {
+// refusalOf is a hook's failure as the flows know failures.
+func refusalOf(err error) error {
 	e, ok := errors.AsType[*hook.Error](err)
 	if !ok {
 		return err

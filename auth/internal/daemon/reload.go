@@ -49,7 +49,7 @@ func (d *daemon) apply(ctx context.Context, c *config.Config, l config.Live) err
 	d.makeHooks(&l)
 	d.watchCaptcha(&l)
 	d.api.Apply(l.API)
-	d.accounts.Apply(l.Accounts)
+	d.core.Apply(l.Accounts)
 	d.renderer.Apply(l.Mail)
 	d.smtp.p.Store(l.SMTP)
 	d.makeGateway(l.SMS)

@@ -47,7 +47,7 @@ type daemon struct {
 	sms       smsInForce
 	box       *mailbox.Box // nil without AUTH_DEV_MAILBOX
 	outbox    *outbox.Outbox
-	accounts  *account.Accounts
+	core      *account.Core // what the flows share
 	api       *httpapi.Server
 	providers atomic.Pointer[provider.Set] // replaced likewise
 	hooks     atomic.Pointer[hook.Set]     // replaced likewise; nil: none

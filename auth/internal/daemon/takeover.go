@@ -35,7 +35,7 @@ func (e takeoverError) Error() string { return string(e) }
 // useTakeover notifies the accounts of a closed takeover.
 func (d *daemon) useTakeover(m store.Takeover) {
 	if !m.ClosedAt.IsZero() {
-		d.accounts.TookOver(m.LinksUntil)
+		d.core.TookOver(m.LinksUntil)
 	}
 }
 

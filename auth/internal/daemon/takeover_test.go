@@ -24,7 +24,7 @@ func TestWatchTakeover(t *testing.T) {
 	var text bytes.Buffer
 	db := storetest.Open(t)
 	root := secret.NewRoot("root")
-	d := &daemon{db: db, log: NewLogger(&text, c.Log), accounts: account.New(account.Options{DB: db, Root: root,
+	d := &daemon{db: db, log: NewLogger(&text, c.Log), core: account.NewCore(account.Options{DB: db, Root: root,
 		Refresh: token.NewRefreshCodec(root.Keys(secret.Refresh))}, account.Settings{})}
 	if _, err := CheckTakeover(t.Context(), db); err != nil {
 		t.Fatal(err)
@@ -37,13 +37,13 @@ func TestWatchTakeover(t *testing.T) {
 		defer close(ended)
 		d.watchTakeover(ctx, time.Millisecond, failed)
 	}()
-	if d.accounts.IsFormer("abcdefghijkl") {
+	if d.core.IsFormer("abcdefghijkl") {
 		t.Error("former tokens are looked up without a takeover")
 	}
 	noon := time.Date(2031, 3, 4, 12, 0, 0, 0, time.UTC)
 	const insert = `insert into moves (id, kind, source, state, started_at, closed_at) values ($1, 'takeover', 'db.example:5432/app auth', $2, $3, $4)`
 	storetest.Exec(t, db, insert, uuid.New(), "closed", noon, noon)
-	await.True(t, "the closed takeover is known", func() bool { return d.accounts.IsFormer("abcdefghijkl") })
+	await.True(t, "the closed takeover is known", func() bool { return d.core.IsFormer("abcdefghijkl") })
 	storetest.Exec(t, db, insert, uuid.New(), "open", noon, nil)
 	if err := <-failed; err.Error() != openTakeover {
 		t.Error(err)

@@ -33,7 +33,7 @@ func (s *Server) getAudit(c *call, _ account.Actor) error {
 			return invalidRequest(fmt.Sprintf("Invalid query scope: %.100s", scope))
 		}
 	}
-	rows, total, err := s.accounts.AuditLog(c.ctx(), f)
+	rows, total, err := s.users.AuditLog(c.ctx(), f)
 	if err != nil {
 		return err
 	}

@@ -8,7 +8,7 @@ import (
 
 // getAdminFactors lists a user's factors.
 func (s *Server) getAdminFactors(c *call, _ account.Actor, user uuid.UUID) error {
-	list, err := s.accounts.AdminFactors(c.ctx(), user)
+	list, err := s.factors.AdminFactors(c.ctx(), user)
 	if err != nil {
 		return err
 	}
@@ -16,19 +16,19 @@ func (s *Server) getAdminFactors(c *call, _ account.Actor, user uuid.UUID) error
 }
 
 // pathFactor returns the ids of a path that names a user and one of the user's factors.
-func (c *call) pathFactor() (user, factor uuid.UUID, err error) {
+func (c *call) pathFactor() (user, id uuid.UUID, err error) {
 	if user, err = c.pathID("user_id"); err == nil {
-		factor, err = c.pathID("factor_id")
+		id, err = c.pathID("factor_id")
 	}
-	return user, factor, err
+	return user, id, err
 }
 
 func (s *Server) deleteAdminFactor(c *call, by account.Actor) error {
-	user, factor, err := c.pathFactor()
+	user, id, err := c.pathFactor()
 	if err != nil {
 		return err
 	}
-	f, err := s.accounts.AdminDeleteFactor(c.ctx(), c.requestInfo(), by, user, factor)
+	f, err := s.factors.AdminDeleteFactor(c.ctx(), c.requestInfo(), by, user, id)
 	if err != nil {
 		return err
 	}
@@ -37,7 +37,7 @@ func (s *Server) deleteAdminFactor(c *call, by account.Actor) error {
 
 // putAdminFactor gives a factor another name or number.
 func (s *Server) putAdminFactor(c *call, by account.Actor) error {
-	user, factor, err := c.pathFactor()
+	user, id, err := c.pathFactor()
 	if err != nil {
 		return err
 	}
@@ -48,8 +48,8 @@ func (s *Server) putAdminFactor(c *call, by account.Actor) error {
 	if err := c.decode(&in); err != nil {
 		return err
 	}
-	f, err := s.accounts.AdminUpdateFactor(c.ctx(), c.requestInfo(), by, user,
-		account.FactorUpdate{Factor: factor, FriendlyName: in.FriendlyName, Phone: in.Phone})
+	f, err := s.factors.AdminUpdateFactor(c.ctx(), c.requestInfo(), by, user,
+		account.FactorUpdate{Factor: id, FriendlyName: in.FriendlyName, Phone: in.Phone})
 	if err != nil {
 		return err
 	}

@@ -43,7 +43,7 @@ func (s *Server) getUsers(c *call, _ account.Actor) error {
 		return err
 	}
 	f.Offset, f.Limit, f.Count = p.offset(), p.size, true
-	users, total, err := s.accounts.AdminUsers(c.ctx(), f)
+	users, total, err := s.users.AdminUsers(c.ctx(), f)
 	if err != nil {
 		return err
 	}
@@ -63,7 +63,7 @@ func (s *Server) usersBehind(c *call, f store.UsersFilter) error {
 		}
 	}
 	f.Limit = limit + 1
-	users, _, err := s.accounts.AdminUsers(c.ctx(), f)
+	users, _, err := s.users.AdminUsers(c.ctx(), f)
 	if err != nil {
 		return err
 	}
@@ -169,11 +169,11 @@ func (s *Server) postUser(c *call, by account.Actor) error {
 		}
 		in.ID = id.String()
 	}
-	return c.userView(s.accounts.AdminCreate(c.ctx(), c.requestInfo(), by, in.forAccount()))
+	return c.userView(s.users.AdminCreate(c.ctx(), c.requestInfo(), by, in.forAccount()))
 }
 
 func (s *Server) getAdminUser(c *call, _ account.Actor, id uuid.UUID) error {
-	return c.userView(s.accounts.AdminUser(c.ctx(), id))
+	return c.userView(s.users.AdminUser(c.ctx(), id))
 }
 
 // putAdminUser changes a user.
@@ -182,7 +182,7 @@ func (s *Server) putAdminUser(c *call, by account.Actor, id uuid.UUID) error {
 	if err := c.decode(&in); err != nil {
 		return err
 	}
-	return c.userView(s.accounts.AdminUpdate(c.ctx(), c.requestInfo(), by, id, in.forAccount()))
+	return c.userView(s.users.AdminUpdate(c.ctx(), c.requestInfo(), by, id, in.forAccount()))
 }
 
 // deleteUser removes a user, or only the user's personal data. The body may be empty.
@@ -193,5 +193,5 @@ func (s *Server) deleteUser(c *call, by account.Actor, id uuid.UUID) error {
 	if err := c.decodeGiven(&in); err != nil {
 		return err
 	}
-	return c.empty(s.accounts.AdminDelete(c.ctx(), c.requestInfo(), by, id, in.Soft))
+	return c.empty(s.users.AdminDelete(c.ctx(), c.requestInfo(), by, id, in.Soft))
 }

@@ -44,7 +44,7 @@ func (s *Server) startExternal(c *call, linking *account.Principal) error {
 	p.Params = c.query // parsed by param
 	client := c.requestInfo()
 	client.RedirectTo = encodeHeader(client.RedirectTo)
-	out, err := s.accounts.StartOAuth(c.ctx(), client, p)
+	out, err := s.oauth.StartOAuth(c.ctx(), client, p)
 	if err != nil {
 		return err
 	}

@@ -54,9 +54,9 @@ func TestOverCapacity(t *testing.T) {
 	a.do("POST /invite", map[string]any{"email": "new@example.org"}, a.service()).is(200, "*")
 	link := a.newest("new@example.org").Hash
 	codec := token.NewRefreshCodec(a.root.Keys(secret.Refresh))
-	flows := account.New(account.Options{DB: a.db, Keys: a.keys, Refresh: codec, Root: a.root, Passwords: occupied(t),
+	core := account.NewCore(account.Options{DB: a.db, Keys: a.keys, Refresh: codec, Root: a.root, Passwords: occupied(t),
 		Now: a.clock}, a.account)
-	server, err := New(Options{Accounts: flows, Keys: a.keys, Refresh: codec, Now: a.clock}, a.set)
+	server, err := New(Options{Core: core, Keys: a.keys, Refresh: codec, Now: a.clock}, a.set)
 	if err != nil {
 		t.Fatal(err)
 	}

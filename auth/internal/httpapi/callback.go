@@ -41,7 +41,7 @@ func (s *Server) callback(c *call, params url.Values) error {
 			values[i] = cleanText(values[i], 8<<10)
 		}
 	}
-	out, err := s.accounts.FinishOAuth(c.ctx(), c.requestInfo(), params, c.takeStateCookie(params.Get("state")))
+	out, err := s.oauth.FinishOAuth(c.ctx(), c.requestInfo(), params, c.takeStateCookie(params.Get("state")))
 	if err != nil {
 		return c.externalFailed(out.RedirectTo, err)
 	}

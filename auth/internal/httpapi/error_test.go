@@ -191,11 +191,11 @@ func TestProblem_oauthForm(t *testing.T) {
 // Each code of the API can be written, and kinds have the statuses that the contract gives them.
 func TestErrors_kinds(t *testing.T) {
 	a := open(t)
-	var refusal *account.Refusal
-	a.server.mux.Handle("GET /refuse", a.server.open(func(*call) error { return refusal }))
+	var answer *account.Refusal
+	a.server.mux.Handle("GET /refuse", a.server.open(func(*call) error { return answer }))
 	f := func(kind account.Kind, status int) {
 		t.Helper()
-		refusal = &account.Refusal{Kind: kind, Code: "some_code", Msg: "Some words",
+		answer = &account.Refusal{Kind: kind, Code: "some_code", Msg: "Some words",
 			RetryAfter: 1500 * time.Millisecond}
 		got := a.do("GET /refuse", nil).refused(status, "some_code", "Some words")
 		if after := got.Header.Get("Retry-After"); after != "2" {

@@ -45,7 +45,7 @@ func (s *Server) postFactor(c *call, principal account.Principal) error {
 	if err := c.decode(&in); err != nil {
 		return err
 	}
-	e, err := s.accounts.EnrollFactor(c.ctx(), c.requestInfo(), principal, account.Enrolment{
+	e, err := s.factors.EnrollFactor(c.ctx(), c.requestInfo(), principal, account.Enrolment{
 		Kind: in.FactorType, FriendlyName: in.FriendlyName, Issuer: in.Issuer, Phone: in.Phone,
 	})
 	if err != nil {
@@ -79,7 +79,7 @@ func (s *Server) postChallenge(c *call, principal account.Principal, id uuid.UUI
 	if in.WebAuthn != nil {
 		return errNoWebAuthn
 	}
-	ch, f, err := s.accounts.ChallengeFactor(c.ctx(), c.forwardedClient(), principal, id, in.Channel)
+	ch, f, err := s.factors.ChallengeFactor(c.ctx(), c.forwardedClient(), principal, id, in.Channel)
 	if err != nil {
 		return err
 	}
@@ -112,13 +112,13 @@ func (s *Server) postFactorVerify(c *call, principal account.Principal, id uuid.
 	if in.ChallengeID != "" && (err != nil || len(in.ChallengeID) != 36) {
 		return invalidRequest("challenge_id must be an UUID")
 	}
-	return c.grantView(s.accounts.VerifyFactor(c.ctx(), c.forwardedClient(), principal,
+	return c.grantView(s.factors.VerifyFactor(c.ctx(), c.forwardedClient(), principal,
 		account.FactorAnswer{Factor: id, Challenge: challenge, Code: in.Code}))
 }
 
 // deleteFactor unenrolls a factor.
 func (s *Server) deleteFactor(c *call, principal account.Principal, id uuid.UUID) error {
-	if err := s.accounts.UnenrollFactor(c.ctx(), c.requestInfo(), principal, id); err != nil {
+	if err := s.factors.UnenrollFactor(c.ctx(), c.requestInfo(), principal, id); err != nil {
 		return err
 	}
 	return c.json(200, append(appendID(append(make([]byte, 0, 64), `{"id":`...), id), '}'))

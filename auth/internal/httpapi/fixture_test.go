@@ -54,7 +54,7 @@ type api struct {
 	db      *store.DB
 	server  *Server
 	http    *httptest.Server
-	flows   *account.Accounts
+	core    *account.Core
 	root    *secret.Root
 	keys    *token.Live
 	log     *logtest.Buffer
@@ -112,10 +112,10 @@ func openOn(t testing.TB, db *store.DB, changes ...change) *api {
 	}
 	a.keys.Store(testKeys(t))
 	codec := token.NewRefreshCodec(a.root.Keys(secret.Refresh))
-	a.flows = account.New(account.Options{DB: a.db, Keys: a.keys, Refresh: codec, Root: a.root, Passwords: workers(),
+	a.core = account.NewCore(account.Options{DB: a.db, Keys: a.keys, Refresh: codec, Root: a.root, Passwords: workers(),
 		Now: a.clock}, a.account)
 	var err error
-	a.server, err = New(Options{Accounts: a.flows, Keys: a.keys, Refresh: codec, Version: "1.2.3", Now: a.clock,
+	a.server, err = New(Options{Core: a.core, Keys: a.keys, Refresh: codec, Version: "1.2.3", Now: a.clock,
 		Log: slog.New(slog.NewTextHandler(a.log, nil))}, a.set)
 	if err != nil {
 		t.Fatal(err)
@@ -160,9 +160,9 @@ func offline(t testing.TB) *Server {
 	root, keys := secret.NewRoot("root key"), new(token.Live)
 	keys.Store(testKeys(t))
 	codec := token.NewRefreshCodec(root.Keys(secret.Refresh))
-	flows := account.New(account.Options{Keys: keys, Refresh: codec, Root: root, Passwords: workers()},
+	core := account.NewCore(account.Options{Keys: keys, Refresh: codec, Root: root, Passwords: workers()},
 		accountSettings())
-	srv, err := New(Options{Accounts: flows, Keys: keys, Refresh: codec},
+	srv, err := New(Options{Core: core, Keys: keys, Refresh: codec},
 		Settings{SiteURL: siteURL, Redirects: testRedirects(t),
 			ExternalURL: externalURL, Audience: "authenticated", MaxDuration: 10 * time.Second, Limits: DefaultLimits})
 	if err != nil {
@@ -175,7 +175,7 @@ func offline(t testing.TB) *Server {
 func (a *api) apply(f change) {
 	a.t.Helper()
 	f(&a.account, &a.set)
-	a.flows.Apply(a.account)
+	a.core.Apply(a.account)
 	if err := a.set.Check(); err != nil {
 		a.t.Fatal(err)
 	}

@@ -23,7 +23,7 @@ func (a *api) moveIn() *formertest.Source {
 		a.t.Helper()
 		storetest.Exec(a.t, a.db, sql, args...)
 	}, a.root, s, until)
-	a.flows.TookOver(until)
+	a.core.TookOver(until)
 	return s
 }
 

@@ -53,7 +53,7 @@ func (s *Server) limited(by routeLimit, h handler) http.Handler {
 // user requires a user's token.
 func (s *Server) user(access account.Access, h func(*call, account.Principal) error) http.Handler {
 	return handler(func(c *call) error {
-		principal, err := s.accounts.Authenticate(c.ctx(), c.bearer(), c.aud(), access)
+		principal, err := s.core.Authenticate(c.ctx(), c.bearer(), c.aud(), access)
 		if err != nil {
 			return err
 		}
@@ -65,7 +65,7 @@ func (s *Server) user(access account.Access, h func(*call, account.Principal) er
 // admin requires a token with an administrator's role.
 func (s *Server) admin(h func(*call, account.Actor) error) http.Handler {
 	return handler(func(c *call) error {
-		actor, err := s.accounts.AuthenticateAdmin(c.ctx(), c.bearer())
+		actor, err := s.core.AuthenticateAdmin(c.ctx(), c.bearer())
 		if err != nil {
 			s.recordRefusal(c, actor, err)
 			return err
@@ -83,7 +83,7 @@ const maxRefusedAdmins = 1000
 func (s *Server) recordRefusal(c *call, who account.Actor, err error) {
 	r, ok := errors.AsType[*account.Refusal](err)
 	if ok && r.Kind == account.Denied && who.String() != "" && s.refusedAdmins.first(who.String(), s.now()) {
-		s.accounts.RecordAdminRefusal(c.ctx(), c.requestInfo(), who, r.Code)
+		s.core.RecordAdminRefusal(c.ctx(), c.requestInfo(), who, r.Code)
 	}
 }
 

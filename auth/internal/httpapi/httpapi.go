@@ -27,7 +27,7 @@ import (
 
 // Options are what the handlers work with.
 type Options struct {
-	Accounts *account.Accounts
+	Core *account.Core // what all flows share
 	// Keys are published at /.well-known/jwks.json.
 	Keys *token.Live
 	// Refresh distinguishes this daemon's refresh tokens from others, which alone count against an address.
@@ -115,7 +115,11 @@ type liveSettings struct {
 
 // Server answers the daemon's HTTP requests.
 type Server struct {
+	core     *account.Core
 	accounts *account.Accounts
+	oauth    *account.Identities
+	factors  *account.Factors
+	users    *account.Users
 	keys     *token.Live
 	refresh  *token.RefreshCodec
 	log      *slog.Logger
@@ -135,10 +139,12 @@ type Server struct {
 
 // New makes the handler of the API's port.
 func New(o Options, s Settings) (*Server, error) {
-	if o.Accounts == nil || o.Keys == nil || o.Refresh == nil {
-		return nil, errors.New("httpapi: needs Accounts, Keys and Refresh")
+	if o.Core == nil || o.Keys == nil || o.Refresh == nil {
+		return nil, errors.New("httpapi: needs Core, Keys and Refresh")
 	}
-	srv := &Server{accounts: o.Accounts, keys: o.Keys, refresh: o.Refresh, log: o.Log, observer: o.Observer, now: o.Now,
+	srv := &Server{core: o.Core, accounts: account.New(o.Core), oauth: account.NewIdentities(o.Core),
+		factors: account.NewFactors(o.Core), users: account.NewUsers(o.Core),
+		keys: o.Keys, refresh: o.Refresh, log: o.Log, observer: o.Observer, now: o.Now,
 		refused: onceAMinute{most: refusedLines}, refusedAdmins: onceAMinute{most: maxRefusedAdmins}}
 	if srv.log == nil {
 		srv.log = slog.New(slog.DiscardHandler)

@@ -193,7 +193,7 @@ func (s *Server) count(c *call, by routeLimit) {
 func (s *Server) sender(c *call) account.RequestInfo {
 	client := c.requestInfo()
 	if client.Network != "" {
-		client.Admin, _ = s.accounts.IsAdmin(c.ctx(), c.bearer()) // where that is unknown, the database fails the rest
+		client.Admin, _ = s.core.IsAdmin(c.ctx(), c.bearer()) // where that is unknown, the database fails the rest
 	}
 	return client
 }

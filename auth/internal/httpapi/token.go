@@ -54,7 +54,7 @@ func (s *Server) refreshGrant(c *call) error {
 	}
 	err := c.decode(&in)
 	if err == nil {
-		if _, err = s.refresh.Parse(in.RefreshToken); err != nil && s.accounts.IsFormer(in.RefreshToken) {
+		if _, err = s.refresh.Parse(in.RefreshToken); err != nil && s.core.IsFormer(in.RefreshToken) {
 			in.RefreshToken, err = s.ownToken(c, in.RefreshToken)
 			if err != nil {
 				return err
@@ -98,7 +98,7 @@ func (s *Server) pkceGrant(c *call) error {
 	if err := c.decode(&in); err != nil {
 		return err
 	}
-	return c.grantView(s.accounts.ExchangeCode(c.ctx(), c.requestInfo(),
+	return c.grantView(s.oauth.ExchangeCode(c.ctx(), c.requestInfo(),
 		account.CodeExchange{Code: in.AuthCode, Verifier: in.CodeVerifier, Bearer: c.bearer()}))
 }
 
@@ -131,13 +131,13 @@ func (s *Server) idTokenGrant(c *call) error {
 			return &problem{oauth: true, code: "invalid request",
 				msg: "Linking requires a valid user access token in Authorization"}
 		}
-		principal, err := s.accounts.Authenticate(c.ctx(), c.bearer(), c.aud(), account.Full)
+		principal, err := s.core.Authenticate(c.ctx(), c.bearer(), c.aud(), account.Full)
 		if err != nil {
 			return err
 		}
 		p.Linking = &principal
 	}
-	g, err := s.accounts.SignInIDToken(c.ctx(), c.requestInfo(), p)
+	g, err := s.oauth.SignInIDToken(c.ctx(), c.requestInfo(), p)
 	if e, ok := errors.AsType[*account.OAuthError](err); ok {
 		return &problem{oauth: true, code: e.Code, msg: e.Description, err: e}
 	}

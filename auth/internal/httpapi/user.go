@@ -60,13 +60,13 @@ func (s *Server) deleteSession(c *call, principal account.Principal, id uuid.UUI
 
 // getUserSessions shows them to an administrator.
 func (s *Server) getUserSessions(c *call, _ account.Actor, id uuid.UUID) error {
-	list, err := s.accounts.UserSessions(c.ctx(), id)
+	list, err := s.users.UserSessions(c.ctx(), id)
 	return c.sessionsView(uuid.Nil, list, err)
 }
 
 // deleteIdentity removes one identity from the caller's account.
 func (s *Server) deleteIdentity(c *call, principal account.Principal) error {
-	return c.empty(s.accounts.UnlinkIdentity(c.ctx(), c.requestInfo(), principal, c.r.PathValue("identity_id"),
+	return c.empty(s.oauth.UnlinkIdentity(c.ctx(), c.requestInfo(), principal, c.r.PathValue("identity_id"),
 		c.aud()))
 }
 

@@ -59,13 +59,13 @@ func (s *Server) getVerify(c *call) error {
 		return invalidRequest("Verify requires a token or a token hash")
 	}
 	client := c.requestInfo()
-	flow := strings.HasPrefix(token, "pkce_")
+	pkce := strings.HasPrefix(token, "pkce_")
 	v, err := s.accounts.Verify(c.ctx(), client, account.Verify{Type: kind, TokenHash: token, Link: true})
 	switch {
 	case err != nil:
-		return c.redirect(http.StatusSeeOther, failed(client.RedirectTo, c.learn(err), flow))
+		return c.redirect(http.StatusSeeOther, failed(client.RedirectTo, c.learn(err), pkce))
 	case v.Half:
-		return c.redirect(http.StatusSeeOther, half(client.RedirectTo, flow))
+		return c.redirect(http.StatusSeeOther, half(client.RedirectTo, pkce))
 	case v.Code != "":
 		c.user = v.User.ID
 		return c.redirect(http.StatusSeeOther, withQuery(client.RedirectTo, url.Values{"code": {v.Code}}))
@@ -112,7 +112,7 @@ var errorOf = map[int]string{400: "invalid_request", 401: "unauthorized_client",
 	500: "server_error", 503: "temporarily_unavailable", 504: "temporarily_unavailable"}
 
 // failed is the target with what went wrong: in the fragment, and in a PKCE flow in the query too.
-func failed(to string, p *problem, flow bool) string {
+func failed(to string, p *problem, pkce bool) string {
 	v := url.Values{"error_code": {p.code}, "error_description": {p.msg}}
 	if p.msg == "" {
 		v.Set("error_description", p.code) // by this key the client knows that something failed
@@ -120,7 +120,7 @@ func failed(to string, p *problem, flow bool) string {
 	if e := errorOf[p.status]; e != "" {
 		v.Set("error", e)
 	}
-	if flow {
+	if pkce {
 		to = withQuery(to, v)
 	}
 	v.Set("sb", "")
@@ -128,9 +128,9 @@ func failed(to string, p *problem, flow bool) string {
 }
 
 // half is the target after one of two confirmations.
-func half(to string, flow bool) string {
+func half(to string, pkce bool) string {
 	v := url.Values{"message": {account.HalfMessage}}
-	if flow {
+	if pkce {
 		to = withQuery(to, v)
 	}
 	v.Set("sb", "")

@@ -1,0 +1,66 @@
+package account
+
+import (
+	"context"
+	"errors"
+
+	"gatehouse/auth/internal/former"
+	"gatehouse/auth/internal/store"
+	"gatehouse/auth/internal/token"
+)
+
+// OwnToken returns the refresh token here that a former one stands for: the first of its session, whose secret is
+// derived from the former text. Refresh does everything else.
+func (a *Accounts) OwnToken(ctx context.Context, text string) (string, error) {
+	t, ok := former.ParseToken(text)
+	if !ok || !a.core.hasTakenOver() {
+		return "", errRefreshNotFound
+	}
+	k := a.core
+	var s store.SessionSecret
+	var err error
+	if t.Version == 2 {
+		s, err = k.db.SecretOfSession(ctx, t.Session)
+	} else {
+		s, err = k.db.SecretOfFormerToken(ctx, t.MACs(k.root))
+	}
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return "", errRefreshNotFound
+	case err != nil:
+		return "", unavailable(err, refreshRetry)
+	}
+	secret, ok := t.SecretOf(k.root, s.Hash)
+	if !ok {
+		return "", errRefreshNotFound
+	}
+	return string(k.codec.Append(nil, &token.Refresh{Session: s.Session, Secret: secret})), nil
+}
+
+// byFormerLink is byLink for links that were carried over: the other service finds each under two names.
+var byFormerLink = map[string][]store.Kind{
+	typeEmail:       {store.KindSignup, store.KindInvite, store.KindMagicLink, store.KindRecovery},
+	"signup":        {store.KindSignup, store.KindInvite},
+	"invite":        {store.KindInvite, store.KindSignup},
+	"recovery":      {store.KindRecovery},
+	"magiclink":     {store.KindMagicLink, store.KindRecovery},
+	typeEmailChange: byLink[typeEmailChange],
+}
+
+// formerType returns the type that the answer names for a link that was carried over: the one in the request.
+func formerType(requested string, k store.Kind) string {
+	switch {
+	case requested != typeEmail:
+		return requested
+	case k == store.KindSignup || k == store.KindInvite:
+		return "signup"
+	}
+	return "magiclink"
+}
+
+// isFormerForm reports whether a refresh token is one of another service and not merely malformed: by its checksum, or,
+// where users were taken over, by its length and alphabet.
+func isFormerForm(f *flow, text string) bool {
+	t, ok := former.ParseToken(text)
+	return ok && (t.Version == 2 || f.core.hasTakenOver())
+}
