@@ -11,7 +11,9 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
+	"os"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -84,6 +86,7 @@ type Files struct {
 	logged  string      // what logIgnored logged last
 
 	leftovers []string // those of the last reading, which have been reported
+	told      bool     // whether saved files count has been looked at
 }
 
 // fingerprint identifies a set. It stands for the texts, which may be large and are of no use
@@ -178,8 +181,12 @@ func (f *Files) read() Set {
 	files, skipped, leftovers, errs := ReadDir(f.dir, f.o.IgnoreDotFiles)
 	if len(errs) > 0 {
 		f.failures.Add(uint64(len(errs)))
+		if _, err := os.Lstat(f.o.Root); errors.Is(err, fs.ErrNotExist) {
+			return Set{Err: fmt.Errorf("source: RUNTIME_ROOT=%q does not exist; rules are read from %s", f.o.Root, f.dir)}
+		}
 		return Set{Err: errors.Join(errs...)}
 	}
+	f.warnUnfollowed()
 	f.logIgnored(strings.Join(skipped, " "))
 	for _, name := range leftovers {
 		if !slices.Contains(f.leftovers, name) {
@@ -192,6 +199,24 @@ func (f *Files) read() Set {
 	}
 	f.values.Store(int64(len(files)))
 	return Set{Files: files}
+}
+
+// warnUnfollowed says, once, that a folder is read which nothing swaps: people save files there and wait in vain.
+func (f *Files) warnUnfollowed() {
+	if f.told || !f.o.WatchRoot {
+		return
+	}
+	f.told = true
+	root, err := os.Lstat(f.o.Root)
+	if err != nil || root.Mode()&fs.ModeSymlink != 0 {
+		return
+	}
+	if _, err := os.Lstat(filepath.Join(f.dir, kubernetesData)); err == nil {
+		return
+	}
+	f.o.Log.Warn("source: files saved in the directory do not count until SIGHUP: RUNTIME_WATCH_ROOT is true, and "+
+		"RUNTIME_ROOT is no symlink that could be swapped; RUNTIME_WATCH_ROOT=false makes saved files count",
+		"directory", f.dir)
 }
 
 // logIgnored logs, once, what lies in the directory and is not read. Sub-directories get a warning:

@@ -74,6 +74,61 @@ func (w *world) apply(s Set) error {
 	return s.Err
 }
 
+// TestFiles_notFollowed: who saves a file in a folder that is not followed is told so, once, and which setting changes
+// that; a missing root is named by its setting.
+func TestFiles_notFollowed(t *testing.T) {
+	const warning = "files saved in the directory do not count"
+	f := func(prepare func(root string), o FilesOptions, want int) {
+		t.Helper()
+		root := t.TempDir() + "/root"
+		prepare(root)
+		w := start(t, root, o)
+		await.True(t, "the first set", func() bool { return w.count() == 1 })
+		w.f.Reload()
+		await.True(t, "the second set", func() bool { return w.count() == 2 })
+		log := w.log.String()
+		if got := strings.Count(log, warning); got != want {
+			t.Errorf("%d warnings, want %d:\n%s", got, want, log)
+		}
+		if want == 1 && !(strings.Contains(log, "RUNTIME_WATCH_ROOT=false") && strings.Contains(log, "level=WARN")) {
+			t.Errorf("the warning names no setting:\n%s", log)
+		}
+	}
+	folder := func(path string) {
+		if err := os.MkdirAll(path, 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path+"/a.yaml", []byte("1\n"), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	watched := FilesOptions{Settings: Settings{WatchRoot: true}}
+	plain := func(root string) { folder(root + "/config") }
+	f(plain, watched, 1)
+	f(plain, FilesOptions{}, 0)
+	f(func(root string) { // a symlink, which is swapped
+		folder(root + ".1/config")
+		if err := os.Symlink(root+".1", root); err != nil {
+			t.Fatal(err)
+		}
+	}, watched, 0)
+	f(func(root string) { // Kubernetes swaps ..data
+		folder(root + "/config/..1")
+		folder(root + "/config")
+		if err := os.Symlink("..1", root+"/config/..data"); err != nil {
+			t.Fatal(err)
+		}
+	}, watched, 0)
+
+	f(func(string) {}, watched, 0)
+	root := t.TempDir() + "/missing"
+	w := start(t, root, watched)
+	await.True(t, "the first set", func() bool { return w.count() == 1 })
+	if got, want := w.last(), `error: source: RUNTIME_ROOT="`+root+`" does not exist`; !strings.HasPrefix(got, want) {
+		t.Errorf("a missing root: %s, want %s", got, want)
+	}
+}
+
 func (w *world) last() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -181,8 +236,8 @@ func TestDirectory_appearsLater(t *testing.T) {
 		parent := t.TempDir()
 		w := start(t, parent+"/some/root",
 			FilesOptions{Settings: Settings{WatchRoot: watchRoot}, poll: 20 * time.Millisecond})
-		w.until("error: source: read the configuration directory: open " + parent +
-			"/some/root/config: no such file or directory")
+		w.until(`error: source: RUNTIME_ROOT="` + parent + `/some/root" does not exist; rules are read from ` + parent +
+			"/some/root/config")
 		write(t, parent+"/some/root/config/a.yaml", "1\n")
 		w.until(w.f.shown("a.yaml") + "=1")
 	}
