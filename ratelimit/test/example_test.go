@@ -243,7 +243,7 @@ func TestExample_withoutContainers(t *testing.T) {
 			t.Logf("the shell said:\n%s", log)
 		}
 	})
-	if err := log.Await("HTTP/1.1 200 OK", nil, p.Ended(), time.Minute); err != nil {
+	if err := log.Await("ratelimit-limit: 10", nil, p.Ended(), time.Minute); err != nil {
 		t.Fatal(err)
 	}
 	over := regexp.MustCompile(`^(?:10|)$`)

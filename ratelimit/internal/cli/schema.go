@@ -6,8 +6,8 @@ import (
 	"io"
 )
 
-// rulesSchema is the JSON Schema of rule files, for editors: it knows keys, types, bounds and what excludes what.
-// Units, zones, prefixes and what depends on other entries are left to check.
+// rulesSchema is the JSON Schema of rule files, for editors: it knows keys, types, bounds, units,
+// algorithms and what excludes what. Zones, prefixes and what depends on other entries are left to check.
 //
 //go:embed schema.json
 var rulesSchema string

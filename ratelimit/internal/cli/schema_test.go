@@ -118,6 +118,11 @@ func TestSchema_acceptsWhatCheckDoes(t *testing.T) {
 		"domain: d\ndescriptors: [{key: k, shadow_mode: yes, rate_limit: {unlimited: on}}]\n",
 		"domain: d\ndescriptors: [{key: k, rate_limit: {unit: day, requests_per_unit: 5, algorithm: Token_Bucket, " +
 			"burst: 7}}]\n",
+		"domain: d\ndescriptors: [{key: k, rate_limit: {unit: WEEK, requests_per_unit: 5, algorithm: Fixed_Window, " +
+			"calendar: UTC, unit_multiplier: null, burst: null}}]\n",
+		"domain: d\ndescriptors: [{key: k, rate_limit: {unlimited: True, unit: null, name: n}}, {key: l, value: null, " +
+			"values: [v], share_threshold: TRUE, group: g, prefix_length: null}]\n",
+		"domain: d\ndescriptors: [{key: k, rate_limit: null, rate_limits: [{unit: hour, requests_per_unit: 5}]}]\n",
 		"domain: d\ndescriptors: [{key: k, cidr: [10.0.0.0/8], not_cidr: [10.1.0.0/16], prefix_length: {v4: 24}, " +
 			"rate_limit: {unit: day, requests_per_unit: 5}}]\n",
 	} {
@@ -148,6 +153,17 @@ func TestSchema_refuses(t *testing.T) {
 		"{key: k, cidr: [10.0.0.0/8], prefix_length: {v4: 33}, " + limit + "}",
 		"{key: k, shadow_mode: 5, " + limit + "}", "{key: k, metadata: [1], " + limit + "}",
 		"{key: k, rate_limit: {unit: day, requests_per_unit: 5, replaces: [x]}}",
+		"{key: k, rate_limit: {unit: days, requests_per_unit: 5}}", "{key: k, rate_limit: {unit: null}}",
+		"{key: k, rate_limit: {unlimited: yes, requests_per_unit: 5}}", "{key: k, rate_limit: {unlimited: no}}",
+		"{key: k, rate_limit: {unit: day, requests_per_unit: 5, algorithm: gcra}}",
+		"{key: k, rate_limits: [{unit: hour, requests_per_unit: 5, burst: 7}]}",
+		"{key: k, rate_limits: [{unit: hour, requests_per_unit: 5, calendar: UTC}]}",
+		"{key: k, rate_limit: {unit: day, requests_per_unit: 5, calendar: UTC, unit_multiplier: 2}}",
+		"{key: k, rate_limit: {unit: day, requests_per_unit: 5, calendar: UTC, algorithm: token_bucket}}",
+		"{key: k, rate_limit: {unit: day, requests_per_unit: 5, replaces: [{}]}}",
+		"{key: k, prefix_length: {v4: 24}, " + limit + "}", "{key: k, group: g, " + limit + "}",
+		"{key: k, cidr: [10.0.0.0/8], prefix_length: {v4: 24}, share_threshold: on, " + limit + "}",
+		"{key: k, values: [v], share_threshold: true, " + limit + "}", "{key: k, shadow_mode: y, " + limit + "}",
 	} {
 		text := "domain: d\ndescriptors: [" + entry + "]\n"
 		doc, ok := asJSON(text)

@@ -138,6 +138,7 @@ func (c *checker) entries(list []Entry) {
 			c.report.Problem(c.at(nil, e.Pos), "", "descriptors[%d] needs a key", i)
 		}
 		c.flags(e)
+		c.unlikely(e)
 		if e.Match != nil {
 			c.match(e)
 		}

@@ -317,6 +317,41 @@ func TestLoad_warnings(t *testing.T) {
 		`f.yaml:3:3: domain "d", descriptor e*: the star in key "e*" is an ordinary character; wildcards work in values only`)
 }
 
+// Keys and values that no request has in all likelihood are warned about; what only looks similar is not.
+func TestLoad_unlikelyValues(t *testing.T) {
+	f := func(entry string, want ...string) {
+		t.Helper()
+		for i := range want {
+			want[i] = `f.yaml:3:` + want[i]
+		}
+		checkWarnings(t, "domain: d\ndescriptors:\n- {"+entry+", rate_limit: {unit: day, requests_per_unit: 1}}\n", want...)
+	}
+	f("key: ' a'", `4: domain "d", descriptor  a: key " a" has blanks around it, which a request must have too; write a`)
+	f(`key: a, value: "b\t"`, `19: domain "d", descriptor "a_b\t": value "b\t" has blanks around it, which a request `+
+		`must have too; write b`)
+	f("key: a, values: [b, 'c ']", `24: domain "d", descriptor a_{b,…}: values "c " has blanks around it, which a `+
+		`request must have too; write c`)
+	f("key: a, value: b c")
+
+	f("key: ip, value: 10.1.0.0/8", `20: domain "d", descriptor ip_10.1.0.0/8: value "10.1.0.0/8" is compared as a `+
+		`text; a network stands in cidr: [10.0.0.0/8]`)
+	f("key: ip, values: ['2001:db8::/32']", `22: domain "d", descriptor ip_{2001:db8::/32}: values "2001:db8::/32" is `+
+		`compared as a text; a network stands in cidr: [2001:db8::/32]`)
+	f("key: masked_remote_address, value: 10.0.0.0/8") // Envoy sends a network
+	f("key: path, value: /10.0.0.0/8")
+	f("key: ip, value: 10.0.0.1")
+
+	for value, sign := range map[string]string{"^/api": "^", "/api$": "$", `/api/\d`: `\d`, `10\.0\.0\.1`: `\.`,
+		".+": ".+", "/v[12]/x": "[12]", "(get|post)": "(get|post)", "^/api/.*$": "^"} {
+		f("key: p, value: '"+value+"'", `19: domain "d", descriptor p_`+value+`: value `+Quote(value)+` looks like a `+
+			`regular expression (`+sign+`), but only * is a pattern; write an entry for each text, with * for any characters`)
+	}
+	for _, value := range []string{"10.0.*", "shop.*", "*.example.com", "a+b", "a|b", "f(x)", "a^b", "US$ 5", "[]",
+		"[2001:db8::1]:443", `C:\x`, `a\*b`, "Mozilla/5.0 (X11; Linux)", "{id}"} {
+		f("key: p, value: '" + value + "'")
+	}
+}
+
 // Messages stay on one line of bounded length, and a report of bounded size.
 func TestLoad_longTexts(t *testing.T) {
 	long := strings.Repeat("x", 10_000)

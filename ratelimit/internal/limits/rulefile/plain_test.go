@@ -50,7 +50,7 @@ func TestLoad_fullParserWarns(t *testing.T) {
 		head + "- &x {key: a}\n- &y {key: b}\n": "f.yaml:3:3: an anchor here makes",
 		head + "- key: a\n- {<<: {key: b}}\n":   "f.yaml:4:4: a merge key here makes",
 		head + "- key: a\n- key: !!str 5\n":     "f.yaml:4:8: a tag here makes",
-		head + "- key: a\n  value: |\n    b\n":  "f.yaml:4:10: a block scalar here makes",
+		head + "- key: a\n  value: |-\n    b\n": "f.yaml:4:10: a block scalar here makes",
 		head +
 			"- key: a\n  value: é 'b\n    c'\n": "f.yaml:5:5: a value that goes on in a further line here makes",
 		head + "- key: a\n  value: \"b\n    c\"\n":         "f.yaml:4:10: a quoted text over several lines here makes",
