@@ -65,6 +65,7 @@ const usage = `usage: auth [-config FILE] [COMMAND]
        auth mail list|resend ID            the outbox
        auth takeover [-ahead|-dry-run|-abandon]   bring the users of the replaced service along (-h for more)
        auth redirect test URL...           whether redirect_to may lead there, and why
+       auth openapi                        the API as an OpenAPI 3.1 document
        auth version
 Settings come from the environment and from .env or FILE; the environment wins.
 `
@@ -132,6 +133,8 @@ func run(ctx context.Context, p program) int {
 		err = p.redirect(rest)
 	case hashing:
 		err = p.hashing(rest)
+	case "openapi":
+		err = p.openAPI(rest)
 	case "version":
 		p.version()
 	case "help":
