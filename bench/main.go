@@ -11,6 +11,8 @@ package main
 
 import (
 	"context"
+	_ "embed"
+	"errors"
 	"flag"
 	"fmt"
 	"maps"
@@ -25,10 +27,38 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, os.Args[1:]); err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1)
+	os.Exit(exitStatus(run(ctx, os.Args[1:])))
+}
+
+// exitStatus says what went wrong and returns the exit status. Help that was asked for is no failure.
+func exitStatus(err error) int {
+	if err == nil || errors.Is(err, flag.ErrHelp) {
+		return 0
 	}
+	fmt.Fprintln(os.Stderr, "bench:", err)
+	return 1
+}
+
+//go:embed usage.txt
+var usageFormat string
+
+// printUsage says what can be measured.
+func printUsage(flags *flag.FlagSet) {
+	targets := func(all []group) string {
+		var names []string
+		for _, l := range slices.Concat(all...) {
+			names = append(names, strings.TrimSuffix(l.target, limitsRules))
+		}
+		return list(names)
+	}
+	fmt.Fprintf(flags.Output(), usageFormat, list(ratelimitNames()), targets(groups()), list(authScenarios),
+		targets(authGroups()), list(takeoverNames()))
+	flags.PrintDefaults()
+}
+
+// list is names in order, each once.
+func list(names []string) string {
+	return strings.Join(slices.Compact(slices.Sorted(slices.Values(names))), "; ")
 }
 
 func run(ctx context.Context, args []string) error {

@@ -109,6 +109,8 @@ const (
 func runSuite(ctx context.Context, args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	s := &suite{results: newResults()}
+	flags.SetOutput(out)
+	flags.Usage = func() { printUsage(flags) }
 	flags.IntVar(&s.rounds, "rounds", 5, "rounds; medians of fewer than 5 are no basis for a claim")
 	flags.DurationVar(&s.time, "time", 2*time.Second, "measured time of each load in each round")
 	flags.StringVar(&s.timeout, "timeout", "", "grpc-timeout of each call, for example 20m (milliseconds)")
@@ -116,7 +118,7 @@ func runSuite(ctx context.Context, args []string, out io.Writer) error {
 	flags.StringVar(&s.only, "only", "",
 		"ratelimit, auth, reload, limits, or `scenarios` to measure, comma separated, and nothing else")
 	flags.BoolVar(&s.noGoBench, "no-go-bench", false, "leave the Go benchmarks out")
-	flags.BoolVar(&s.short, "short", false, "everything once and briefly, in about a minute")
+	flags.BoolVar(&s.short, "short", false, "everything once and briefly, about four minutes")
 	daemon := flags.String("daemon", "bin/ratelimit", "`program` to measure")
 	authDaemon := flags.String("auth-daemon", "bin/auth", "`program` to measure")
 	statsOff := flags.Bool("stats-off", false,

@@ -39,6 +39,8 @@ func TestSubcommands(t *testing.T) {
 	}
 	f(0, `^auth .*go1`, `^$`, "version")
 	f(0, `^usage: auth `, `^$`, "help")
+	f(0, `^\{\s*"openapi": "3\.1`, `^$`, "openapi")
+	f(2, `^$`, `^usage: auth openapi\n`, "openapi", "now")
 	f(0, `^usage: auth admin create`, `^$`, "admin", "-h")
 	f(0, `^usage: auth keys list`, `^$`, "keys", "help")
 	f(0, `-exp duration`, `^$`, "keys", "service", "-h")

@@ -59,6 +59,33 @@ func TestKeysReachReplicas(t *testing.T) {
 	a.want(t, 200, "GET", "/user", session.str("access_token"), "")
 }
 
+// TestOtherJWTSecret has the secret changed as docs/tokens.md says: sessions go on, service tokens end, and of access
+// tokens those that the secret signed.
+func TestOtherJWTSecret(t *testing.T) {
+	t.Parallel()
+	f := func(algorithm string, status int) {
+		t.Helper()
+		env := environment(testdb.Postgres(t), "AUTH_JWT_SECRET=short", "AUTH_JWT_ALGORITHM="+algorithm)
+		d := start(t, env)
+		session := d.signUp(t, "ann@example.org")
+		_, service, _ := command(t, env, "", "keys", "service")
+		d.want(t, 200, "GET", "/admin/users", strings.TrimSpace(service), "")
+		d.Stop(20 * time.Second)
+		env = append(env, "AUTH_JWT_SECRET=another secret that has more than 32 bytes",
+			"AUTH_SECRET_KEY=a root key that has more than 32 bytes", "AUTH_SECRET_KEYS_PREVIOUS=short")
+		d = start(t, env)
+		d.want(t, 403, "GET", "/admin/users", strings.TrimSpace(service), "")
+		d.want(t, status, "GET", "/user", session.str("access_token"), "")
+		session = d.want(t, 200, "POST", "/token?grant_type=refresh_token", "",
+			`{"refresh_token":"`+session.str("refresh_token")+`"}`)
+		d.want(t, 200, "GET", "/user", session.str("access_token"), "")
+		_, service, _ = command(t, env, "", "keys", "service")
+		d.want(t, 200, "GET", "/admin/users", strings.TrimSpace(service), "")
+	}
+	f("ES256", 200)
+	f("HS256", 403)
+}
+
 // A port that is taken is an error, never shared.
 func TestBusyPort(t *testing.T) {
 	t.Parallel()

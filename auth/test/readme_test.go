@@ -132,3 +132,23 @@ func TestDocs_variables(t *testing.T) {
 		t.Error(d)
 	}
 }
+
+// TestDocs_whatDiffers: who comes with the client library finds the table of differences first, and in it linking and
+// malformed refresh tokens.
+func TestDocs_whatDiffers(t *testing.T) {
+	_, library, _ := strings.Cut(document(t, "docs/api.md"), "\n## Client library\n\n")
+	if !strings.HasPrefix(library, "[What differs](moving-in.md#what-differs)") {
+		t.Errorf("docs/api.md, \"Client library\", begins otherwise: %.80q", library)
+	}
+	_, table, _ := strings.Cut(document(t, "docs/moving-in.md"), "\n## What differs\n")
+	table, _, _ = strings.Cut(table, "\n## ")
+	for _, row := range []string{
+		`\n\| Malformed refresh token \|.*validation_failed`,
+		`\n\| Linking and unlinking by hand \|.*AUTH_SECURITY_MANUAL_LINKING_ENABLED=true`,
+		`\n\| Sign-in by a provider, .*AUTH_MAILER_NOTIFICATIONS_IDENTITY_LINKED_ENABLED=true`,
+	} {
+		if !regexp.MustCompile(row).MatchString(table) {
+			t.Errorf("docs/moving-in.md, \"What differs\", lacks %s", row)
+		}
+	}
+}

@@ -68,6 +68,7 @@ const usage = `usage: auth [-config FILE] [COMMAND]
        auth takeover [-ahead|-dry-run|-abandon]   bring the users of the replaced service along (-h for more)
        auth redirect test URL...           whether redirect_to may lead there, and why
        auth health [-timeout 2s] [URL]     ask the daemon on this host whether it is ready
+       auth openapi                        the API as an OpenAPI 3.1 document
        auth version
 Settings come from the environment and from .env or FILE; the environment wins.
 `
@@ -140,6 +141,8 @@ func run(ctx context.Context, p program) int {
 		err = p.health(ctx, rest)
 	case hashing:
 		err = p.hashing(rest)
+	case "openapi":
+		err = p.openAPI(rest)
 	case "version":
 		p.version()
 	case "help":

@@ -51,7 +51,7 @@ func (c *Config) check(r *settings.Report) {
 			"the old one in AUTH_SECRET_KEYS_PREVIOUS")
 	}
 	if s := c.JWT.Secret; s != "" && len(s) < 32 {
-		r.Warn("AUTH_JWT_SECRET has fewer than 32 bytes: such a secret can be guessed from one token")
+		r.Warn("AUTH_JWT_SECRET has fewer than 32 bytes" + weakSecret)
 	}
 	if c.JWT.Algorithm == "EdDSA" && !r.IsSet("AUTH_JWT_KEYS") {
 		r.Warn("AUTH_JWT_ALGORITHM=EdDSA: the client library's getClaims cannot check such tokens in a browser")
@@ -106,6 +106,22 @@ func (c *Config) checkRequired(r *settings.Report) {
 	}
 	if c.DB.URL == "" && !r.IsSet("DATABASE_URL_FILE") && !r.IsSet("AUTH_DB_DATABASE_URL_FILE") {
 		r.Clash("DATABASE_URL: is required")
+	}
+	for _, name := range []string{"DATABASE_URL", "AUTH_DB_DATABASE_URL", "AUTH_TAKEOVER_SOURCE_URL"} {
+		checkDatabase(r, name, r.Text(name))
+	}
+}
+
+// weakSecret is what a secret of fewer than 32 bytes means.
+const weakSecret = `: who guesses it from one token is any user and any administrator; docs/tokens.md, "Another JWT secret"`
+
+// checkDatabase refuses the URL of another database's server. A list of key=value may hold :// in a value.
+func checkDatabase(r *settings.Report, name, text string) {
+	scheme, _, isURL := strings.Cut(text, "://")
+	scheme = strings.ToLower(scheme)
+	if isURL && scheme != "postgres" && scheme != "postgresql" && !strings.Contains(scheme, "=") {
+		r.Wrong(name, "is of %s; want postgres://USER:PASSWORD@HOST:PORT/DATABASE, or host=HOST dbname=DATABASE user=USER",
+			scheme)
 	}
 }
 

@@ -177,6 +177,12 @@ func TestConfig_mistakes(t *testing.T) {
 	f("AUTH_API_EXTERNAL_URL", "/path", `AUTH_API_EXTERNAL_URL="/path"`+badURL)
 	f("AUTH_API_EXTERNAL_URL", "https://a.test/?x", `AUTH_API_EXTERNAL_URL="https://a.test/?x"`+badURL)
 	f("AUTH_DB_DRIVER", "mysql", `AUTH_DB_DRIVER="mysql": must be postgres`)
+	const wanted = `; want postgres://USER:PASSWORD@HOST:PORT/DATABASE, or host=HOST dbname=DATABASE user=USER`
+	f("DATABASE_URL", "mysql://u:hunter2@h/d", `DATABASE_URL="mysql://***@h/d": is of mysql`+wanted)
+	f("DATABASE_URL", "postgresql://u@h/d")
+	f("DATABASE_URL", "host=h password=a://b")
+	f("AUTH_DB_DATABASE_URL", "https://h/d", `AUTH_DB_DATABASE_URL="https://h/d": is of https`+wanted)
+	f("AUTH_TAKEOVER_SOURCE_URL", "MySQL://h/d", `AUTH_TAKEOVER_SOURCE_URL="MySQL://h/d": is of mysql`+wanted)
 	f("AUTH_DB_NAMESPACE", "1x",
 		`AUTH_DB_NAMESPACE="1x": must be 1 to 30 of a-z, 0-9 and _, not beginning with a digit`)
 	f("AUTH_DB_MAX_POOL_SIZE", "-1", `AUTH_DB_MAX_POOL_SIZE="-1": must be at least 0`)
@@ -349,12 +355,16 @@ func TestConfig_warnings(t *testing.T) {
 		t.Errorf("%q", list)
 	}
 	_, _, got, _ := loadSettings(t, leastBut("AUTH_JWT_SECRET", "short")...)
-	if d := cmp.Diff([]string{"AUTH_JWT_SECRET has fewer than 32 bytes: such a secret can be guessed from one token"},
-		got); d != "" {
+	const weak = `: who guesses it from one token is any user and any administrator; docs/tokens.md, "Another JWT secret"`
+	if d := cmp.Diff([]string{"AUTH_JWT_SECRET has fewer than 32 bytes" + weak}, got); d != "" {
 		t.Error(d)
 	}
+	tokens, err := os.ReadFile("../../docs/tokens.md")
+	if err != nil || !strings.Contains(string(tokens), "\n## Another JWT secret\n") {
+		t.Errorf("docs/tokens.md has no such heading: %v", err)
+	}
 	const given = `AUTH_JWT_KEYS=[{"kty":"oct","kid":"a","alg":"HS256","key_ops":["sign"],"k":"c2hvcnQ"}]`
-	f(given, `AUTH_JWT_KEYS: the secret "a" has fewer than 32 bytes: such a secret can be guessed from one token`)
+	f(given, `AUTH_JWT_KEYS: the secret "a" has fewer than 32 bytes`+weak)
 	_, _, got, mistakes := loadSettings(t, append(leastBut("AUTH_JWT_KEY_ID", "a"), given)...)
 	if d := cmp.Diff([]string{"AUTH_JWT_KEY_ID=a is the kid of a key in AUTH_JWT_KEYS, too: it names AUTH_JWT_SECRET"},
 		mistakes); d != "" {

@@ -135,9 +135,7 @@ func (c *Config) keySettings(r *settings.Report) keys.Settings {
 		s.Given = given
 		for _, e := range given {
 			if e.Key.Weak() {
-				r.Warn(
-					"AUTH_JWT_KEYS: the secret %q has fewer than 32 bytes: such a secret can be guessed from one token",
-					e.Key.ID())
+				r.Warn("AUTH_JWT_KEYS: the secret %q has fewer than 32 bytes"+weakSecret, e.Key.ID())
 			}
 			if c.Keys.AcceptSecret && e.Key.ID() == c.JWT.KeyID {
 				r.Clash("AUTH_JWT_KEY_ID=%s is the kid of a key in AUTH_JWT_KEYS, too: it names AUTH_JWT_SECRET",

@@ -62,6 +62,9 @@ func (s *Server) getJWKS(c *call) error {
 //go:embed openapi.json
 var openAPI []byte
 
+// OpenAPI is the description of this API, OpenAPI 3.1, as /openapi.json answers it.
+func OpenAPI() []byte { return openAPI }
+
 // getOpenAPI answers the description of this API, OpenAPI 3.1.
 func (s *Server) getOpenAPI(c *call) error {
 	c.Header()["Cache-Control"] = []string{"public, max-age=3600"}

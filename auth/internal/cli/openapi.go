@@ -1,0 +1,16 @@
+package cli
+
+import (
+	"flag"
+
+	"gatehouse/auth/internal/httpapi"
+)
+
+// openAPI is the command of that name. It needs no settings.
+func (p *program) openAPI(args []string) error {
+	if _, err := p.parse(flag.NewFlagSet("openapi", flag.ContinueOnError), args, "", 0, 0); err != nil {
+		return err
+	}
+	_, err := p.stdout.Write(httpapi.OpenAPI())
+	return err
+}
