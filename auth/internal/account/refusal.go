@@ -41,6 +41,8 @@ type Refusal struct {
 	RetryAfter time.Duration
 	// Weak says why a password was refused.
 	Weak *password.Weak
+	// Operation is what the application's SQL refused, for metrics; "": it was asked nothing.
+	Operation string
 }
 
 func (r *Refusal) Error() string {
@@ -107,9 +109,30 @@ func failure(doing string, err error) error {
 		r.Code = CodeOverCapacity
 		return r
 	}
+	if errors.Is(err, store.ErrApplication) {
+		return refusedByApplication(doing, fmt.Errorf("account: %s: %w", doing, err))
+	}
 	if errors.Is(err, store.ErrUnavailable) || errors.Is(err, password.ErrClosed) ||
 		errors.Is(err, context.DeadlineExceeded) {
 		return unavailable(fmt.Errorf("account: %s: %w", doing, err), time.Second)
 	}
 	return fmt.Errorf("account: %s: %w", doing, err)
+}
+
+// refusedByApplication returns the answer when a trigger or a constraint of the application refuses what the flow
+// writes, in the words of the service that this one replaces.
+func refusedByApplication(doing string, err error) *Refusal {
+	r := &Refusal{Kind: Failed, Code: CodeUnexpectedFailure, Msg: "Database error updating user", Operation: "update",
+		Err: err}
+	switch doing {
+	case "sign up", "send otp", "invite", "external", "generate link":
+		r.Msg, r.Operation = "Database error saving new user", "sign_up"
+	case "sign up anonymously":
+		r.Msg, r.Operation = "Database error creating anonymous user", "anonymous"
+	case "create user":
+		r.Msg, r.Operation = "Database error creating new user", "create"
+	case "delete user":
+		r.Msg, r.Operation = "Database error deleting user", "delete"
+	}
+	return r
 }

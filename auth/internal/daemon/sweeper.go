@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"math/rand/v2"
 	"time"
@@ -51,19 +52,23 @@ func (d *daemon) sweepOnce(ctx context.Context, c *config.Config) {
 		}
 	}
 	var removed int64
+	var refused int
+	var why error
 	for {
 		done, err := d.db.Sweep(ctx, s)
 		removed += done.Removed
+		refused += done.Refused
+		why = cmp.Or(why, done.Why)
 		if err != nil {
 			if ctx.Err() == nil {
 				d.log.Warn("removing what has expired", "error", err)
 			}
 			break
 		}
-		if done.Busy || done.Cursor == uuid.Nil && done.Removed < sweepBatch/2 {
+		if done.Busy || done.Cursor == uuid.Nil && done.Removed < sweepBatch/2 && done.Behind == s.Behind {
 			break
 		}
-		s.Cursor = done.Cursor
+		s.Cursor, s.Behind = done.Cursor, done.Behind
 		select {
 		case <-ctx.Done():
 		case <-time.After(sweepPause):
@@ -71,6 +76,10 @@ func (d *daemon) sweepOnce(ctx context.Context, c *config.Config) {
 		if ctx.Err() != nil {
 			break
 		}
+	}
+	if refused > 0 {
+		d.log.Warn("anonymous users can't be removed, something of the application refers to them", "count", refused,
+			"error", why)
 	}
 	if removed > 0 {
 		d.log.Info("removed what has expired", "rows", removed)

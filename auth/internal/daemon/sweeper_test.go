@@ -3,6 +3,7 @@ package daemon
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"os"
 	"strings"
 	"testing"
@@ -124,5 +125,52 @@ func TestSweepOnce(t *testing.T) {
 	}
 	if !strings.Contains(text.String(), "removed what has expired") {
 		t.Error(text.String())
+	}
+}
+
+// Anonymous users that the application's rows hold on to stay, with one warning a walk, and keep nothing else from
+// being removed: what expired, and the anonymous users among and behind them.
+func TestSweepOnce_refused(t *testing.T) {
+	t.Parallel()
+	for name, deferred := range map[string]string{"at once": "", "at commit": " deferrable initially deferred"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var text bytes.Buffer
+			c := settingsOf(t, "AUTH_EXTERNAL_ANONYMOUS_USERS_ENABLED=true AUTH_AUDIT_RETENTION=1h")
+			d := &daemon{db: storetest.Open(t), log: NewLogger(&text, c.Log)}
+			storetest.Exec(t, d.db, `create schema storage;
+				create table storage.objects (owner uuid not null references users`+deferred+`)`)
+			old := time.Now().UTC().Add(-40 * day).Truncate(time.Microsecond)
+			b := d.db.Batch()
+			b.Audit(store.Audit{At: old, Action: store.ActionLogin, Actor: uuid.New()})
+			const users, held = 2*sweepBatch + 20, sweepBatch + 10
+			for i := range users {
+				at := old.Add(time.Duration(i/2) * time.Second) // two of each time
+				b.InsertUser(store.User{ID: uuid.New(), IsAnonymous: true, CreatedAt: at, UpdatedAt: at})
+			}
+			if err := b.Send(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			storetest.Exec(t, d.db, `insert into storage.objects select id from users order by created_at, id limit $1`,
+				held)
+			for _, removed := range []string{`"rows":511`, ""} {
+				text.Reset()
+				d.sweepOnce(t.Context(), &c)
+				if n, err := d.db.CountUsers(t.Context()); n != held || err != nil {
+					t.Errorf("%d users are left, want %d; %v", n, held, err)
+				}
+				if strings.Count(text.String(), `"level":"warn"`) != 1 ||
+					!strings.Contains(text.String(), fmt.Sprintf(`"count":%d`, held)) ||
+					!strings.Contains(text.String(), "schema storage, table objects") {
+					t.Errorf("want one warning of %d users:\n%s", held, text.String())
+				}
+				if !strings.Contains(text.String(), removed) || removed == "" && strings.Contains(text.String(), "rows") {
+					t.Errorf("want %s removed:\n%s", removed, text.String())
+				}
+			}
+			if _, n, err := d.db.AuditLog(t.Context(), store.AuditFilter{Limit: 1}); n != 0 || err != nil {
+				t.Errorf("%d audit rows are left, %v", n, err)
+			}
+		})
 	}
 }

@@ -66,8 +66,8 @@ const ownerReason = `case when u.is_sso_user then 'saml' when u.instance_id <> `
 var pendingUsers = `not u.is_anonymous and ` + unset(`u.deleted_at`) + ` and ` + unset(`u.email_confirmed_at`) + ` and ` + unset(`u.phone_confirmed_at`) + `
     and ` + unset(`u.invited_at`) + ` and u.encrypted_password <> '' and not ` + unset(`u.confirmation_sent_at`) + ` and not ` + isExternal
 
-// Pending counts users who never confirmed their sign-up, and passwords: of the users in duplicates none is carried, and an
-// invited user brings no password.
+// Pending counts users who never confirmed their sign-up, and passwords: of the users in duplicates none is carried,
+// and an invited user brings no password.
 func (s *Source) Pending(ctx context.Context, duplicates []uuid.UUID) (pending, passwords Share, err error) {
 	share := func(sql string) (v Share, err error) {
 		v.Left = map[string]int64{}

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"context"
+	"errors"
 	"net/http"
 	"strings"
 	"sync"
@@ -13,6 +14,8 @@ import (
 	"go.opentelemetry.io/otel/metric"
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
+
+	"gatehouse/auth/internal/account"
 )
 
 // Observer makes a span and metrics of each request. A server without one pays for a comparison only.
@@ -25,7 +28,8 @@ type Observer struct {
 	propagator propagation.TextMapPropagator
 	requests   metric.Int64Counter // nil: no metrics
 	duration   metric.Float64Histogram
-	series     sync.Map // series to *options, each made once
+	refused    metric.Int64Counter // by the application's SQL
+	series     sync.Map            // series to *options, each made once
 }
 
 // NewObserver wants a tracer with its propagator, or a meter, or both; nil leaves one out.
@@ -37,6 +41,11 @@ func NewObserver(tracer trace.Tracer, propagator propagation.TextMapPropagator, 
 	var err error
 	o.requests, err = meter.Int64Counter("auth.http.requests", metric.WithUnit("{request}"),
 		metric.WithDescription("Requests answered."))
+	if err != nil {
+		return nil, err
+	}
+	o.refused, err = meter.Int64Counter("auth.mirror.refused", metric.WithUnit("{request}"),
+		metric.WithDescription("Requests that failed because the application's SQL refused a row."))
 	if err != nil {
 		return nil, err
 	}
@@ -72,6 +81,9 @@ func (o *Observer) end(c *call, began time.Time) {
 		ctx := context.WithoutCancel(c.r.Context())
 		o.requests.Add(ctx, 1, s.counted...)
 		o.duration.Record(ctx, time.Since(began).Seconds(), s.timed...)
+		if r, ok := errors.AsType[*account.Refusal](c.err); ok && r.Operation != "" {
+			o.refused.Add(ctx, 1, metric.WithAttributes(attribute.String("operation", r.Operation)))
+		}
 	}
 }
 

@@ -26,7 +26,7 @@ returning ` + sessionColumns)
 // RaiseSession raises a session and reads what it is then; a Nil ID when it has ended.
 func (b *Batch) RaiseSession(dst *Session, r Raise) {
 	*dst = Session{}
-	b.rows("raise session", func(rows pgx.Rows) error { return rows.Scan(sessionTargets(dst)...) },
+	b.rows("raise session", dst, func(rows pgx.Rows) error { return rows.Scan(sessionTargets(dst)...) },
 		raiseSession, r.Session, r.User, r.Factor, []byte(r.AMR), r.SecretHash[:], r.Now)
 }
 

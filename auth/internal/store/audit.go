@@ -196,7 +196,7 @@ where ($1::smallint[] is null or a.action = any($1))
 func (db *DB) AuditLog(ctx context.Context, f AuditFilter) (page []AuditRow, total int, err error) {
 	chosen, author := f.actions(), contains(f.Author)
 	b := db.Batch()
-	b.rows("audit log", func(r pgx.Rows) error {
+	b.rows("audit log", &page, func(r pgx.Rows) error {
 		var a AuditRow
 		err := r.Scan(&a.ID, (*nullTime)(&a.At), &a.Action, (*nullUUID)(&a.Actor), (*nullUUID)(&a.Session),
 			(*nullText)(&a.ActorRole), &a.IP, (*nullBytes)(&a.Traits),
@@ -204,7 +204,7 @@ func (db *DB) AuditLog(ctx context.Context, f AuditFilter) (page []AuditRow, tot
 		page = append(page, a)
 		return err
 	}, selectAudit, chosen, author, f.Offset, f.Limit)
-	b.rows("audit count", func(r pgx.Rows) error { return r.Scan(&total) }, countAudit, chosen, author)
+	b.rows("audit count", &total, func(r pgx.Rows) error { return r.Scan(&total) }, countAudit, chosen, author)
 	err = b.Send(ctx)
 	return page, total, err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"reflect"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -26,6 +27,8 @@ type Batch struct {
 type resultReader struct {
 	doing string
 	read  func(pgx.BatchResults) error
+	// into is a pointer to what read fills; nil: nothing.
+	into any
 }
 
 // Batch starts an empty one.
@@ -33,7 +36,7 @@ func (db *DB) Batch() *Batch { return &Batch{db: db} }
 
 func (b *Batch) add(doing string, take func(pgx.BatchResults) error, s statement, args ...any) {
 	b.queue.Queue(b.db.sql[s], encodeUUIDs(args)...)
-	b.readers = append(b.readers, resultReader{doing, take})
+	b.readers = append(b.readers, resultReader{doing: doing, read: take})
 }
 
 // exec adds a statement whose answer says nothing.
@@ -44,8 +47,8 @@ func discardResult(r pgx.BatchResults) error {
 	return err
 }
 
-// rows adds a statement whose rows one function reads.
-func (b *Batch) rows(doing string, each func(pgx.Rows) error, s statement, args ...any) {
+// rows adds a statement whose rows one function reads into a destination.
+func (b *Batch) rows(doing string, into any, each func(pgx.Rows) error, s statement, args ...any) {
 	b.add(doing, func(r pgx.BatchResults) error {
 		rows, err := r.Query()
 		if err != nil {
@@ -53,6 +56,7 @@ func (b *Batch) rows(doing string, each func(pgx.Rows) error, s statement, args 
 		}
 		return eachRow(rows, each)
 	}, s, args...)
+	b.readers[len(b.readers)-1].into = into
 }
 
 // eachRow reads all rows and closes them.
@@ -74,9 +78,37 @@ func (b *Batch) Send(ctx context.Context) error {
 	if b.tx != nil {
 		return b.db.wrapError("batch", b.readResults(b.tx.SendBatch(ctx, &b.queue)))
 	}
-	return b.db.withConn(ctx, "batch", func(c *pgx.Conn) error {
-		return b.readResults(c.SendBatch(ctx, &b.queue))
+	first := true
+	return again(ctx, func() error {
+		if !first {
+			b.restart()
+		}
+		first = false
+		return b.db.withConn(ctx, "batch", func(c *pgx.Conn) error {
+			return b.readResults(c.SendBatch(ctx, &b.queue))
+		})
 	})
+}
+
+// restart makes a batch that was undone as it was before Send. pgx keeps in it what the statements are called on the
+// connection that it went over.
+func (b *Batch) restart() {
+	var queue pgx.Batch
+	for _, q := range b.queue.QueuedQueries {
+		queue.Queue(q.SQL, q.Arguments...)
+	}
+	b.queue = queue
+	for _, r := range b.readers {
+		switch into := r.into.(type) {
+		case nil:
+		case *[]Level: // one for each limit, found or not
+			clear(*into)
+		case *Pending:
+			*into = Pending{Place: into.Place}
+		default:
+			reflect.ValueOf(into).Elem().SetZero()
+		}
+	}
 }
 
 func (b *Batch) readResults(r pgx.BatchResults) error {
@@ -101,14 +133,10 @@ func (t *Tx) Batch() *Batch { return &Batch{db: t.db, tx: t.tx} }
 // deadlockTries is how often a transaction is begun that ends in a deadlock.
 const deadlockTries = 3
 
-// InTx runs f in a transaction (READ COMMITTED), which commits when f returns nil. After a deadlock f runs again, so
-// it must change nothing but the database and variables that it sets each time. It must not hash or call other
-// services: it holds a connection.
-func (db *DB) InTx(ctx context.Context, f func(*Tx) error) error {
+// again runs a transaction once more after a deadlock, which has undone it.
+func again(ctx context.Context, transaction func() error) error {
 	for try := 1; ; try++ {
-		err := db.withConn(ctx, "transaction", func(c *pgx.Conn) error {
-			return db.inTx(ctx, c, f)
-		})
+		err := transaction()
 		if try == deadlockTries || !isContention(err) {
 			return err
 		}
@@ -119,6 +147,15 @@ func (db *DB) InTx(ctx context.Context, f func(*Tx) error) error {
 		case <-time.After(time.Duration(try) * (10*time.Millisecond + rand.N(20*time.Millisecond))):
 		}
 	}
+}
+
+// InTx runs f in a transaction (READ COMMITTED), which commits when f returns nil. After a deadlock f runs again, so
+// it must change nothing but the database and variables that it sets each time. It must not hash or call other
+// services: it holds a connection.
+func (db *DB) InTx(ctx context.Context, f func(*Tx) error) error {
+	return again(ctx, func() error {
+		return db.withConn(ctx, "transaction", func(c *pgx.Conn) error { return db.inTx(ctx, c, f) })
+	})
 }
 
 func (db *DB) inTx(ctx context.Context, c *pgx.Conn, f func(*Tx) error) error {
@@ -147,14 +184,16 @@ func (db *DB) inTx(ctx context.Context, c *pgx.Conn, f func(*Tx) error) error {
 	return tx.Commit(ctx)
 }
 
-// queryRow runs a statement of one row.
+// queryRow runs a statement of one row, which scan may read more than once.
 func (db *DB) queryRow(ctx context.Context, doing string, scan func(pgx.Row) error, s statement, args ...any) error {
-	return db.withConn(ctx, doing, func(c *pgx.Conn) error {
-		return scan(c.QueryRow(ctx, db.sql[s], encodeUUIDs(args)...))
+	return again(ctx, func() error {
+		return db.withConn(ctx, doing, func(c *pgx.Conn) error {
+			return scan(c.QueryRow(ctx, db.sql[s], encodeUUIDs(args)...))
+		})
 	})
 }
 
-// query runs a statement of any number of rows.
+// query runs a statement of any number of rows. One that writes belongs into again, with what it reads made empty.
 func (db *DB) query(ctx context.Context, doing string, query func(pgx.Rows) error, s statement, args ...any) error {
 	return db.withConn(ctx, doing, func(c *pgx.Conn) error {
 		rows, err := c.Query(ctx, db.sql[s], encodeUUIDs(args)...)
@@ -167,10 +206,12 @@ func (db *DB) query(ctx context.Context, doing string, query func(pgx.Rows) erro
 
 // exec runs a statement and says how many rows it changed.
 func (db *DB) exec(ctx context.Context, doing string, s statement, args ...any) (n int64, err error) {
-	err = db.withConn(ctx, doing, func(c *pgx.Conn) error {
-		tag, err := c.Exec(ctx, db.sql[s], encodeUUIDs(args)...)
-		n = tag.RowsAffected()
-		return err
+	err = again(ctx, func() error {
+		return db.withConn(ctx, doing, func(c *pgx.Conn) error {
+			tag, err := c.Exec(ctx, db.sql[s], encodeUUIDs(args)...)
+			n = tag.RowsAffected()
+			return err
+		})
 	})
 	return n, err
 }

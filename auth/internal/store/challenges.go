@@ -63,7 +63,7 @@ where f.id = $1`)
 // Attempt reads a factor's secret and one of its challenges.
 func (b *Batch) Attempt(dst *Attempt, factor, challenge uuid.UUID) {
 	*dst = Attempt{}
-	b.rows("attempt", func(r pgx.Rows) error {
+	b.rows("attempt", dst, func(r pgx.Rows) error {
 		c := &dst.Challenge
 		return r.Scan((*nullBytes)(&dst.Secret), &dst.LastStep, (*nullUUID)(&c.ID), (*nullUUID)(&c.Factor),
 			(*nullText)(&c.IP), (*nullBytes)(&c.OTPMAC), (*nullInt)(&c.Misses),

@@ -132,7 +132,7 @@ type MatchesFor struct {
 // Matches reads the users that have this identity, under any of the provider's names, or one of the addresses.
 func (b *Batch) Matches(dst *[]Match, f MatchesFor) {
 	*dst = nil
-	b.rows("matches", func(r pgx.Rows) error {
+	b.rows("matches", dst, func(r pgx.Rows) error {
 		var m Match
 		err := r.Scan((*nullUUID)(&m.User), (*nullInt)(&m.How), &m.Email)
 		*dst = append(*dst, m)
@@ -156,7 +156,7 @@ where u.aud = $1 and u.email = any($2) and u.email <> '' and u.id <> $3 and u.de
 // TakenByOthers reads which of the addresses another user of that audience has.
 func (b *Batch) TakenByOthers(dst *[]string, aud string, addresses []string, user uuid.UUID) {
 	*dst = nil
-	b.rows("taken by others", func(r pgx.Rows) error {
+	b.rows("taken by others", dst, func(r pgx.Rows) error {
 		var email string
 		err := r.Scan(&email)
 		*dst = append(*dst, email)
@@ -170,7 +170,7 @@ select t.user_id from {one_time_tokens} t where t.link_hash = $1 and t.kind = 'i
 // Invitation reads the user that an invitation is for; Nil: there is none, or no longer.
 func (b *Batch) Invitation(dst *uuid.UUID, linkHash []byte, now time.Time) {
 	*dst = uuid.Nil
-	b.rows("invitation", func(r pgx.Rows) error { return r.Scan((*nullUUID)(dst)) }, selectInvitation, linkHash, now)
+	b.rows("invitation", dst, func(r pgx.Rows) error { return r.Scan((*nullUUID)(dst)) }, selectInvitation, linkHash, now)
 }
 
 var spendIDToken = define(`

@@ -89,7 +89,7 @@ order by f.created_at, f.id`)
 // Factors reads a user's factors by age.
 func (b *Batch) Factors(dst *[]Factor, user uuid.UUID) {
 	*dst = nil
-	b.rows("factors", func(r pgx.Rows) error {
+	b.rows("factors", dst, func(r pgx.Rows) error {
 		var f Factor
 		err := r.Scan(factorTargets(&f)...)
 		*dst = append(*dst, f)

@@ -63,7 +63,7 @@ where f.id = $1`)
 // Flow reads a flow.
 func (b *Batch) Flow(dst *Flow, id uuid.UUID) {
 	*dst = Flow{}
-	b.rows("flow", func(r pgx.Rows) error { return r.Scan(flowTargets(dst)...) }, selectFlow, id)
+	b.rows("flow", dst, func(r pgx.Rows) error { return r.Scan(flowTargets(dst)...) }, selectFlow, id)
 }
 
 func flowTargets(f *Flow) []any {
@@ -114,7 +114,7 @@ from live f`)
 func (t *Tx) TakeFlow(ctx context.Context, codeHash []byte, session uuid.UUID, now time.Time) (Flow, error) {
 	var f Flow
 	b := t.Batch()
-	b.rows("take flow", func(r pgx.Rows) error {
+	b.rows("take flow", &f, func(r pgx.Rows) error {
 		return r.Scan(append(flowTargets(&f), (*nullTime)(&f.UsedAt), (*nullUUID)(&f.Session), &f.Void)...)
 	}, takeFlow, codeHash, now, session)
 	if err := b.Send(ctx); err != nil {

@@ -40,7 +40,7 @@ order by i.created_at, i.id`)
 // Identities reads a user's identities by age.
 func (b *Batch) Identities(dst *[]Identity, user uuid.UUID) {
 	*dst = nil
-	b.rows("identities", func(r pgx.Rows) error {
+	b.rows("identities", dst, func(r pgx.Rows) error {
 		var i Identity
 		err := r.Scan(identityTargets(&i)...)
 		*dst = append(*dst, i)

@@ -79,12 +79,12 @@ select 0, 0, null where ` + ownerKnows("$2", "$3", "$4", "$5"))
 
 // Levels reads buckets; dst gets one Level for each limit.
 func (b *Batch) Levels(dst *[]Level, limits ...Limit) {
-	b.rows("levels", levelsInto(dst, new(bool), len(limits)), selectLevels, keysOf(limits))
+	b.rows("levels", dst, levelsInto(dst, new(bool), len(limits)), selectLevels, keysOf(limits))
 }
 
 // LevelsAt is Levels, and says whether a place is known of the user with an address.
 func (b *Batch) LevelsAt(dst *[]Level, known *bool, aud, address string, p Place, limits ...Limit) {
-	b.rows("levels", levelsInto(dst, known, len(limits)), selectLevelsAt, keysOf(limits), aud, address, p.MAC, p.Since)
+	b.rows("levels", dst, levelsInto(dst, known, len(limits)), selectLevelsAt, keysOf(limits), aud, address, p.MAC, p.Since)
 }
 
 func keysOf(limits []Limit) [][]byte {

@@ -25,26 +25,31 @@ var (
 // callerKey marks the context of a caller that waits for a connection.
 type callerKey struct{}
 
-// maxConns is how large the pool may grow.
-func maxConns(ctx context.Context, config *pgx.ConnConfig, wanted int) (int, error) {
+// look connects once, learns where our tables are, and returns how large the pool may grow.
+func (db *DB) look(ctx context.Context, config *pgx.ConnConfig, wanted int) (most int, err error) {
 	conn, err := pgconn.ConnectConfig(ctx, &config.Config) // without pgx's caches and types, for one statement
 	if err != nil {
 		return 0, err
 	}
 	defer conn.Close(ctx)
-	if wanted > 0 {
-		return wanted, nil
-	}
-	// Our own connection of this moment is among the taken ones.
-	const freeConnections = `
+	// Our own connection of this moment is among the taken ones. Before the first migration the tables are none, and
+	// are going to be in the first schema of the path.
+	const facts = `
 select current_setting('max_connections')::int
      - current_setting('superuser_reserved_connections')::int
-     - (select coalesce(sum(numbackends), 0) from pg_stat_database)::int + 1`
-	result := conn.ExecParams(ctx, freeConnections, nil, nil, nil, nil).Read()
+     - (select coalesce(sum(numbackends), 0) from pg_stat_database)::int + 1,
+    coalesce((select n.nspname from pg_class c join pg_namespace n on n.oid = c.relnamespace
+              where c.oid = to_regclass('{users}')), current_schema())`
+	result := conn.ExecParams(ctx, db.fill(facts), nil, nil, nil, nil).Read()
 	if result.Err != nil {
 		return 0, result.Err
 	}
-	free, err := strconv.Atoi(string(result.Rows[0][0]))
+	row := result.Rows[0]
+	db.schema = string(row[1])
+	if wanted > 0 {
+		return wanted, nil
+	}
+	free, err := strconv.Atoi(string(row[0]))
 	if err != nil {
 		return 0, err
 	}

@@ -97,7 +97,7 @@ func (db *DB) Refresh(ctx context.Context, p Refresh) (Refreshed, error) {
 		what, args = refreshBoundedSession, append(args, p.LowAfter)
 	}
 	var out Refreshed
-	err := db.query(ctx, "refresh", func(r pgx.Rows) error {
+	row := func(r pgx.Rows) error {
 		var i Identity
 		var ago int64 // in microseconds
 		targets := append(append(userTargets(&out.User), identityTargets(&i)...), sessionTargets(&out.Session)...)
@@ -110,7 +110,11 @@ func (db *DB) Refresh(ctx context.Context, p Refresh) (Refreshed, error) {
 			out.User.Identities = append(out.User.Identities, i)
 		}
 		return nil
-	}, what, args...)
+	}
+	err := again(ctx, func() error {
+		out = Refreshed{}
+		return db.query(ctx, "refresh", row, what, args...)
+	})
 	out.User.sortIdentities()
 	return out, orNotFound(err, out.User)
 }

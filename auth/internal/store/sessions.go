@@ -195,7 +195,7 @@ where s.id = $1 and s.user_id = $2`)
 // what ended it: every statement that ends a user's sessions locks the user first, except a sign-out.
 func (b *Batch) Session(dst *Session, user, session uuid.UUID) {
 	*dst = Session{}
-	b.rows("session", func(r pgx.Rows) error { return r.Scan(sessionTargets(dst)...) }, selectSession, session, user)
+	b.rows("session", dst, func(r pgx.Rows) error { return r.Scan(sessionTargets(dst)...) }, selectSession, session, user)
 }
 
 var selectRefreshing = define(`

@@ -45,7 +45,7 @@ from (select) here left join {limits} l on l.key = $2 left join {limits} lp on l
 
 // Tried reads how often a user's password was tried, in tries or from a place.
 func (b *Batch) Tried(dst *Tried, user uuid.UUID, tries Limit, p Place) {
-	b.rows("tried", func(r pgx.Rows) error { return r.Scan(triedTargets(dst)...) },
+	b.rows("tried", dst, func(r pgx.Rows) error { return r.Scan(triedTargets(dst)...) },
 		selectTried, user, tries.Key, bytesOrNull(p.MAC), p.Since, bytesOrNull(p.Tries.Key))
 }
 
@@ -141,7 +141,10 @@ from bucket left join person u on true left join {identities} i on i.user_id = u
 func (db *DB) OpenSession(ctx context.Context, o OpenSession) (User, error) {
 	var u User
 	var holds bool
-	err := db.query(ctx, "open session", openedInto(&u, &holds), openSession, o.args()...)
+	err := again(ctx, func() error {
+		u = User{}
+		return db.query(ctx, "open session", openedInto(&u, &holds), openSession, o.args()...)
+	})
 	return u, o.result(&u, holds, err)
 }
 
@@ -150,7 +153,7 @@ func (t *Tx) OpenSession(ctx context.Context, o OpenSession) (User, error) {
 	var u User
 	var holds bool
 	b := t.Batch()
-	b.rows("open session", openedInto(&u, &holds), openSession, o.args()...)
+	b.rows("open session", &u, openedInto(&u, &holds), openSession, o.args()...)
 	err := b.Send(ctx)
 	return u, o.result(&u, holds, err)
 }

@@ -59,7 +59,7 @@ func (b *Batch) SignOut(done *bool, o SignOut) {
 	if o.Scope != ScopeLocal {
 		b.exec("lock", lockAndVoidBy, o.User, uuidOrNull(o.Session), o.Now)
 	}
-	b.rows("sign out", func(r pgx.Rows) error { return r.Scan(done) },
+	b.rows("sign out", done, func(r pgx.Rows) error { return r.Scan(done) },
 		signOut, o.User, uuidOrNull(o.Session), int16(o.Scope), o.Now, ActionLogout, o.IP)
 }
 

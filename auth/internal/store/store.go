@@ -61,8 +61,8 @@ type DB struct {
 	pool *pgxpool.Pool
 	sql  []string // by statement: with the namespace filled in
 	fill func(string) string
-	ns   string
-	log  *slog.Logger
+	names
+	log *slog.Logger
 	// serverFullUntil is until when no connection is added because the server had none left, Unix nanoseconds.
 	serverFullUntil atomic.Int64
 	unnamed         auditGate
@@ -115,7 +115,7 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 		// nothing reads this cache, and it takes 27 KB of each connection
 		config.ConnConfig.DescriptionCacheCapacity = 0
 	}
-	db := &DB{ns: o.Namespace, fill: filler(o.Namespace), log: o.Log}
+	db := &DB{names: names{ns: o.Namespace}, fill: filler(o.Namespace), log: o.Log}
 	if db.log == nil {
 		db.log = slog.New(slog.DiscardHandler)
 	}
@@ -123,7 +123,7 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 	for i, text := range statements {
 		db.sql[i] = db.fill(text)
 	}
-	most, err := maxConns(ctx, config.ConnConfig, o.MaxConns)
+	most, err := db.look(ctx, config.ConnConfig, o.MaxConns)
 	if err != nil {
 		return nil, wrapError("open", err)
 	}
@@ -166,5 +166,5 @@ func (db *DB) wrapError(doing string, err error) error {
 	if isLostStatement(err) {
 		db.poolerLogged.Do(func() { db.log.Error("DATABASE_URL: "+ErrPooler.Error(), "error", err) })
 	}
-	return wrapError(doing, err)
+	return db.names.wrapError(doing, err)
 }

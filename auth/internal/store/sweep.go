@@ -1,12 +1,15 @@
 package store
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"hash/fnv"
 	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // Sweep says what has expired. A zero time keeps everything of its kind.
@@ -25,10 +28,18 @@ type Sweep struct {
 	// Anonymous users go when they were last active before, unless they were made before AnonymousSince, or have a
 	// confirmed address, a password, an identity of a provider or a verified factor.
 	Anonymous, AnonymousSince time.Time
+	// Behind is the anonymous user that the last step's walk through refused ones ended at; zero: at the beginning.
+	Behind AnonymousUser
 	// Batch is how many rows of each kind one step may read or remove.
 	Batch int
 	// Cursor is where the last step's walk through sessions ended; Nil: at the beginning.
 	Cursor uuid.UUID
+}
+
+// AnonymousUser is a place in the walk through anonymous users, by age.
+type AnonymousUser struct {
+	CreatedAt time.Time
+	ID        uuid.UUID
 }
 
 // Swept is what one step did.
@@ -37,6 +48,11 @@ type Swept struct {
 	Removed int64
 	// Cursor is for the next step. Nil: the walk is complete.
 	Cursor uuid.UUID
+	// Refused is how many anonymous users could not be removed, Why the first error of those. Behind is for the next
+	// step, which leaves them out.
+	Refused int
+	Why     error
+	Behind  AnonymousUser
 	// Busy: another replica was at it, and nothing was done.
 	Busy bool
 }
@@ -107,28 +123,52 @@ with part as (
 )
 select (select count(*) from part), (select count(*) from gone), (select id from part order by id desc limit 1)`)
 
-var sweepAnonymous = define(`
-delete from {users} where id in (
-    select u.id from {users} u
-    where u.is_anonymous and u.created_at < $1 and u.updated_at < $1 and u.created_at >= $3
+const isAbandoned = `u.is_anonymous and u.created_at < $1 and u.updated_at < $1 and u.created_at >= $3
       and u.email_confirmed_at is null and u.phone_confirmed_at is null and u.password_hash = ''
       and not exists (select from {identities} i where i.user_id = u.id and i.provider not in ('email', 'phone'))
       and not exists (select from {factors} f where f.user_id = u.id and f.verified_at is not null)
-      and not exists (select from {sessions} s where s.user_id = u.id and s.refreshed_at >= $1)
-    limit $2 for update skip locked)`)
+      and not exists (select from {sessions} s where s.user_id = u.id and s.refreshed_at >= $1)`
 
-// Sweep does one bounded step, unless another replica is at it.
+const nextAbandoned = `from {users} u
+    where ` + isAbandoned + ` and (u.created_at, u.id) > ($4, $5::uuid)
+    order by u.created_at, u.id limit $2 for update skip locked`
+
+var sweepAnonymous = define(`
+delete from {users} where id in (select u.id ` + nextAbandoned + `)`)
+
+var selectAbandoned = define(`
+select u.id, u.created_at ` + nextAbandoned)
+
+var sweepAnonymousUser = define(`
+delete from {users} u where u.id = $2 and ` + isAbandoned)
+
+// Sweep does one bounded step, unless another replica is at it. Anonymous users of whom one can't be removed, since
+// the application refers to it, go one by one.
 func (db *DB) Sweep(ctx context.Context, s Sweep) (out Swept, err error) {
+	out, err = db.sweepStep(ctx, s)
+	if pg, _ := errors.AsType[*pgconn.PgError](err); pg == nil || s.Anonymous.IsZero() ||
+		errors.Is(err, ErrUnavailable) {
+		return out, err
+	}
+	others := s
+	others.Anonymous = time.Time{}
+	if out, err = db.sweepStep(ctx, others); err == nil && !out.Busy {
+		err = db.sweepOneByOne(ctx, s, &out)
+	}
+	return out, err
+}
+
+func (db *DB) sweepStep(ctx context.Context, s Sweep) (out Swept, err error) {
 	h := fnv.New64a()
 	h.Write([]byte("gatehouse auth sweep " + db.ns))
 	err = db.InTx(ctx, func(t *Tx) error {
-		out = Swept{}
+		out = Swept{Behind: s.Behind}
 		var mine bool
 		if err := t.tx.QueryRow(ctx, db.sql[trySweepLock], int64(h.Sum64())).Scan(&mine); err != nil {
 			return err
 		}
 		if !mine {
-			out = Swept{Busy: true, Cursor: s.Cursor}
+			out = Swept{Busy: true, Cursor: s.Cursor, Behind: s.Behind}
 			return nil
 		}
 		if err := t.sweepByTime(ctx, s, &out); err != nil {
@@ -136,7 +176,37 @@ func (db *DB) Sweep(ctx context.Context, s Sweep) (out Swept, err error) {
 		}
 		return t.sweepSessions(ctx, s, &out)
 	})
+	if err != nil {
+		out.Removed = 0
+	}
 	return out, err
+}
+
+// sweepOneByOne removes a batch of anonymous users, each in a transaction, and counts those that are refused.
+func (db *DB) sweepOneByOne(ctx context.Context, s Sweep, out *Swept) error {
+	var list []AnonymousUser
+	err := db.query(ctx, "abandoned users", func(r pgx.Rows) error {
+		var u AnonymousUser
+		err := r.Scan((*nullUUID)(&u.ID), (*nullTime)(&u.CreatedAt))
+		list = append(list, u)
+		return err
+	}, selectAbandoned, s.Anonymous, s.Batch, s.AnonymousSince, s.Behind.CreatedAt, s.Behind.ID)
+	if err != nil {
+		return err
+	}
+	for _, u := range list {
+		n, err := db.exec(ctx, "sweep anonymous", sweepAnonymousUser, s.Anonymous, u.ID, s.AnonymousSince)
+		if pg, _ := errors.AsType[*pgconn.PgError](err); err != nil && (pg == nil || errors.Is(err, ErrUnavailable)) {
+			return err
+		}
+		if out.Behind = u; err == nil {
+			out.Removed += n
+			continue
+		}
+		out.Refused++
+		out.Why = cmp.Or(out.Why, err)
+	}
+	return nil
 }
 
 func (t *Tx) sweepByTime(ctx context.Context, s Sweep, out *Swept) error {
@@ -162,7 +232,7 @@ func (t *Tx) sweepByTime(ctx context.Context, s Sweep, out *Swept) error {
 	kind("sweep messages", sweepMessages, s.Messages)
 	b.exec("wipe messages", wipeMessages, s.Now, s.Batch)
 	kind("sweep audit", sweepAudit, s.Audit)
-	kind("sweep anonymous", sweepAnonymous, s.Anonymous, s.AnonymousSince)
+	kind("sweep anonymous", sweepAnonymous, s.Anonymous, s.AnonymousSince, s.Behind.CreatedAt, s.Behind.ID)
 	return b.Send(ctx)
 }
 

@@ -134,7 +134,7 @@ limit 1`)
 // PendingSignUp reads the newest pending sign-up of a user that has a password, data or an identity, expired or not.
 func (b *Batch) PendingSignUp(dst *Token, user uuid.UUID) {
 	*dst = Token{}
-	b.rows("pending sign-up", func(r pgx.Rows) error { return r.Scan(tokenTargets(dst)...) }, selectPendingSignUp, user)
+	b.rows("pending sign-up", dst, func(r pgx.Rows) error { return r.Scan(tokenTargets(dst)...) }, selectPendingSignUp, user)
 }
 
 var selectTokens = define(`
@@ -146,7 +146,7 @@ order by t.created_at desc, t.id desc`)
 // Tokens reads a user's tokens of these kinds, newest first, expired ones too.
 func (b *Batch) Tokens(dst *[]Token, user uuid.UUID, kinds ...Kind) {
 	*dst = nil
-	b.rows("tokens", func(r pgx.Rows) error {
+	b.rows("tokens", dst, func(r pgx.Rows) error {
 		var t Token
 		err := r.Scan(tokenTargets(&t)...)
 		*dst = append(*dst, t)
@@ -385,7 +385,7 @@ where u.deleted_at is null and u.id = coalesce(
 // Pending reads what waits for the proof of an address, among tokens of these kinds.
 func (b *Batch) Pending(dst *Pending, aud, address string, kinds ...Kind) {
 	*dst = Pending{Place: dst.Place}
-	b.rows("pending", func(r pgx.Rows) error {
+	b.rows("pending", dst, func(r pgx.Rows) error {
 		f := &dst.Flow
 		targets := append(append(userTargets(&dst.User), tokenTargets(&dst.Token)...),
 			(*nullUUID)(&f.ID), (*nullUUID)(&f.User), (*nullText)(&f.Method), (*nullText)(&f.Challenge),

@@ -120,7 +120,7 @@ func orNotFound(err error, u User) error {
 }
 
 // User reads a user with identities and factors.
-func (b *Batch) User(dst *User, id uuid.UUID) { b.rows("user", userInto(dst), selectUser, id) }
+func (b *Batch) User(dst *User, id uuid.UUID) { b.rows("user", dst, userInto(dst), selectUser, id) }
 
 var lockUser = define(`
 select ` + userColumns + `,` + identityColumns + `, null::text
@@ -148,7 +148,7 @@ where u.aud = $1 and u.email = $2 and u.email <> ''`)
 
 // UserByEmail reads the user with that address, with PendingHash and without identities.
 func (b *Batch) UserByEmail(dst *User, aud, email string) {
-	b.rows("user by e-mail", userRowInto(dst), selectUserByEmail, aud, email)
+	b.rows("user by e-mail", dst, userRowInto(dst), selectUserByEmail, aud, email)
 }
 
 var selectUserByPhone = define(`
@@ -158,7 +158,7 @@ where u.aud = $1 and u.phone = $2 and u.phone <> ''`)
 
 // UserByPhone reads the user with that number, with PendingHash and without identities.
 func (b *Batch) UserByPhone(dst *User, aud, phone string) {
-	b.rows("user by phone", userRowInto(dst), selectUserByPhone, aud, phone)
+	b.rows("user by phone", dst, userRowInto(dst), selectUserByPhone, aud, phone)
 }
 
 // An address known only from a provider's identity is taken too, and comes first.
@@ -174,5 +174,5 @@ where u.id = coalesce(
 
 // Account reads the user that an address belongs to, by an identity or by the account itself, with PendingHash.
 func (b *Batch) Account(dst *User, aud, email string) {
-	b.rows("account", userRowInto(dst), selectAccount, aud, email)
+	b.rows("account", dst, userRowInto(dst), selectAccount, aud, email)
 }
