@@ -49,12 +49,15 @@ var floors = map[string]int{
 	"auth/internal/takeover": 2, "auth/internal/former": 1, "auth/internal/former/formertest": 2,
 	"auth/internal/keys": 2, "auth/internal/mailbox": 2, "auth/internal/hook": 2, "auth/internal/provider": 2,
 	"auth/internal/sms": 2, "auth/internal/store/storetest": 2,
-	"auth/internal/outbox": 3, "auth/internal/account": 3,
-	"auth/internal/httpapi": 4,
-	"auth/internal/config":  5,
-	"auth/internal/daemon":  6,
-	"auth/internal/cli":     7,
-	"auth":                  8,
+	"auth/internal/outbox": 3, "auth/internal/account/refusal": 3,
+	"auth/internal/account/flow": 4,
+	"auth/internal/account":      5, "auth/internal/account/oauth": 5, "auth/internal/account/factor": 5,
+	"auth/internal/account/admin": 5,
+	"auth/internal/httpapi":       6,
+	"auth/internal/config":        7,
+	"auth/internal/daemon":        8,
+	"auth/internal/cli":           9,
+	"auth":                        10,
 }
 
 // TestFloors: the table has every package of the daemons that has more than tests, and no other.
@@ -161,6 +164,10 @@ func TestImports(t *testing.T) {
 	f("shared/httpx", "auth/internal/token", false)
 	f("auth/internal/account", "migrations", false)
 	f("auth/internal/store", "migrations", true)
+	f("auth/internal/account/oauth", "auth/internal/account/flow", true)
+	f("auth/internal/account/flow", "auth/internal/account/oauth", false)
+	f("auth/internal/account/oauth", "auth/internal/account", false) // rooms on one floor: never each other
+	f("auth/internal/account", "auth/internal/account/oauth", false)
 	f("bench", "shared/subprocess", true)
 	f("ratelimit/internal/decide", "ratelimit/internal/limits", true)
 	f("ratelimit/internal/limits", "ratelimit/internal/decide", false)

@@ -1,105 +1,21 @@
+// Package account holds the flows of addresses, passwords and sessions: sign up, sign in, refresh, verify, recover,
+// change, sign out, and invitations and links by an administrator, which are steps of a sign-up. Its neighbours below
+// are package oauth for external providers, package factor for second factors and package admin for administrators.
+// The four share package flow and know nothing of each other.
+//
+// Each flow is one business transaction in as few round trips as it allows, and refuses with a refusal.Refusal whose
+// code is stable. None knows HTTP or SQL text, renders or sends anything (mails and SMS go into the outbox), or checks
+// redirects: what a flow.RequestInfo carries has been checked. Known and unknown addresses take the same statements,
+// one hash where there is one, and one commit, unless docs/threat-model.md names the answer that differs.
 package account
 
 import (
-	"cmp"
-	"encoding/json"
-	"log/slog"
-	"time"
-
-	"github.com/google/uuid"
-
-	"gatehouse/auth/internal/password"
-	"gatehouse/auth/internal/secret"
-	"gatehouse/auth/internal/store"
-	"gatehouse/auth/internal/token"
+	"gatehouse/auth/internal/account/flow"
 )
 
-// Options are what the flows work with.
-type Options struct {
-	DB        *store.DB
-	Keys      *token.Live
-	Refresh   *token.RefreshCodec
-	Root      *secret.Root
-	Passwords *password.Workers
-	// Wake is called after a message was committed to the outbox; nil: not at all.
-	Wake func()
-	// SignedIn is called with the amr method of each session that was opened; nil: not at all.
-	SignedIn func(method string)
-	// Unsent is called, with channel and reason, for each message that no configured sender can send; nil: no call.
-	Unsent func(channel, reason string)
-	// Now is the clock; nil: time.Now.
-	Now func() time.Time
-	// Log gets what is not part of an answer; nil: discarded.
-	Log *slog.Logger
-}
+// Accounts has the entry points of the flows of addresses, passwords and sessions. Its methods may be called from any
+// goroutine.
+type Accounts struct{ core *flow.Core }
 
-// NewCore returns what all flows share over the given database, keys and workers.
-func NewCore(o Options, s Settings) *Core {
-	k := &Core{
-		db: o.DB, keys: o.Keys, codec: o.Refresh, root: o.Root, passwords: hashing{o.Passwords},
-		wake: o.Wake, signedIn: o.SignedIn, unsent: o.Unsent,
-		clock: o.Now, fakeClock: o.Now != nil, log: cmp.Or(o.Log, slog.New(slog.DiscardHandler)),
-	}
-	if k.wake == nil {
-		k.wake = func() {}
-	}
-	if k.unsent == nil {
-		k.unsent = func(string, string) {}
-	}
-	if k.clock == nil {
-		k.clock = time.Now
-	}
-	k.Apply(s)
-	return k
-}
-
-// Apply puts other settings in force. A call under way keeps those it began with.
-func (k *Core) Apply(s Settings) { k.live.Store(&s) }
-
-// Live returns the settings in force.
-func (k *Core) Live() *Settings { return k.live.Load() }
-
-// RequestInfo describes the request: where it comes from, and what it asks for besides its body.
-type RequestInfo struct {
-	IP, UserAgent string
-	// RedirectTo is where a link finally leads; it has been checked.
-	RedirectTo string
-	// BaseURL is the beginning of links; "" is API_EXTERNAL_URL.
-	BaseURL string
-	// Aud is the audience that the request works in; "" is JWT_AUD.
-	Aud string
-	// TrustedIP is IP if it comes from a trusted header, else "".
-	TrustedIP string
-	// Network is what limits count the client under: an IPv4 address, an IPv6 /64, or whatever else the trusted header
-	// identifies clients by; "" without such a header.
-	Network string
-	// Admin: the request came with an administrator's token, though it needs none.
-	Admin bool
-}
-
-// Challenge is the client's half of PKCE; empty: none.
-type Challenge struct{ Challenge, Method string }
-
-// Grant is a session that was opened or refreshed.
-type Grant struct {
-	AccessToken, RefreshToken string
-	ExpiresAt                 time.Time
-	ExpiresIn                 int // seconds
-	User                      store.User
-	Session                   uuid.UUID
-	// Type is what was verified, after a verification by mail or SMS.
-	Type string
-	// Weak: the password was right and would be refused today.
-	Weak *password.Weak
-	// ProviderToken and ProviderRefreshToken are the external provider's own, for the application to call it.
-	ProviderToken, ProviderRefreshToken string
-}
-
-// mustJSON returns v as JSON text. v consists of strings, bools and maps of them, or of JSON out of PostgreSQL.
-func mustJSON(v any) json.RawMessage {
-	text, err := json.Marshal(v)
-	if err != nil {
-		panic(err)
-	}
-	return text
-}
+// New returns the flows over what they share.
+func New(k *flow.Core) *Accounts { return &Accounts{k} }

@@ -10,14 +10,16 @@ import (
 	"github.com/google/uuid"
 
 	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/store"
 )
 
 func TestAdminCreate_refusals(t *testing.T) {
 	t.Parallel()
 	h := open(t)
-	mia := h.create(account.Attributes{Email: ptr("mia@example.org"), Phone: ptr("491511")})
-	f := func(p account.Attributes, kind account.Kind, want string, change ...func(*account.Settings)) {
+	mia := h.create(flow.Attributes{Email: ptr("mia@example.org"), Phone: ptr("491511")})
+	f := func(p flow.Attributes, kind refusal.Kind, want string, change ...func(*flow.Settings)) {
 		t.Helper()
 		old := h.s
 		for _, c := range change {
@@ -28,74 +30,74 @@ func TestAdminCreate_refusals(t *testing.T) {
 		if kindOf(err) != kind {
 			t.Errorf("%v is of kind %d, want %d", err, kindOf(err), kind)
 		}
-		h.set(func(s *account.Settings) { *s = old })
+		h.set(func(s *flow.Settings) { *s = old })
 	}
-	with := func(change func(*account.Attributes)) account.Attributes {
-		p := account.Attributes{Email: ptr("new@example.org")}
+	with := func(change func(*flow.Attributes)) flow.Attributes {
+		p := flow.Attributes{Email: ptr("new@example.org")}
 		change(&p)
 		return p
 	}
-	f(account.Attributes{}, account.Invalid, "validation_failed: Cannot create a user without either an email or phone")
-	f(account.Attributes{Email: ptr("a")}, account.Invalid,
+	f(flow.Attributes{}, refusal.KindInvalid, "validation_failed: Cannot create a user without either an email or phone")
+	f(flow.Attributes{Email: ptr("a")}, refusal.KindInvalid,
 		"validation_failed: Unable to validate email address: invalid format")
-	f(account.Attributes{Email: ptr("MIA@example.org"), Phone: ptr("0")}, account.Unprocessable,
+	f(flow.Attributes{Email: ptr("MIA@example.org"), Phone: ptr("0")}, refusal.KindUnprocessable,
 		"email_exists: A user with this email address has already been registered")
-	f(account.Attributes{Phone: ptr("0")}, account.Invalid,
+	f(flow.Attributes{Phone: ptr("0")}, refusal.KindInvalid,
 		"validation_failed: Invalid phone number format (E.164 required)")
-	f(account.Attributes{Phone: ptr("+49 1511")}, account.Unprocessable,
+	f(flow.Attributes{Phone: ptr("+49 1511")}, refusal.KindUnprocessable,
 		"phone_exists: Phone number already registered by another user")
-	f(with(func(p *account.Attributes) { p.Password, p.PasswordHash = ptr("sesame"), ptr("x") }), account.Invalid,
+	f(with(func(p *flow.Attributes) { p.Password, p.PasswordHash = ptr("sesame"), ptr("x") }), refusal.KindInvalid,
 		"validation_failed: Only a password or a password hash should be provided")
-	_, err := h.AdminCreate(t.Context(), browser, service, with(func(p *account.Attributes) {
+	_, err := h.AdminCreate(t.Context(), browser, service, with(func(p *flow.Attributes) {
 		p.PasswordHash = ptr("$argon2id$v=19$m=8,t=0,p=1$c2FsdHNhbHQ$aGFzaGhhc2g")
 	}))
-	if kindOf(err) != account.Invalid ||
+	if kindOf(err) != refusal.KindInvalid ||
 		!strings.HasPrefix(err.Error(), "validation_failed: The password hash cannot be used: ") {
 		t.Error(err)
 	}
 	long, short := strings.Repeat("x", 73), "short"
-	f(with(func(p *account.Attributes) { p.Password = &long }), account.Invalid,
-		"validation_failed: Password cannot be longer than 72 characters", func(s *account.Settings) {
+	f(with(func(p *flow.Attributes) { p.Password = &long }), refusal.KindInvalid,
+		"validation_failed: Password cannot be longer than 72 characters", func(s *flow.Settings) {
 			s.Passwords.PolicyForAdmin = false
 		})
-	f(with(func(p *account.Attributes) { p.Password = &short }), account.Unprocessable,
+	f(with(func(p *flow.Attributes) { p.Password = &short }), refusal.KindUnprocessable,
 		"weak_password: Password should be at least 6 characters.")
-	f(with(func(p *account.Attributes) { p.ID = "x" }), account.Invalid,
+	f(with(func(p *flow.Attributes) { p.ID = "x" }), refusal.KindInvalid,
 		"validation_failed: ID must conform to the uuid v4 format")
-	f(with(func(p *account.Attributes) { p.ID = uuid.Nil.String() }), account.Invalid,
+	f(with(func(p *flow.Attributes) { p.ID = uuid.Nil.String() }), refusal.KindInvalid,
 		"validation_failed: ID cannot be a nil uuid")
-	f(with(func(p *account.Attributes) { p.ID = mia.ID.String() }), account.Unprocessable,
+	f(with(func(p *flow.Attributes) { p.ID = mia.ID.String() }), refusal.KindUnprocessable,
 		"validation_failed: A user with this ID already exists")
-	f(with(func(p *account.Attributes) { p.BanDuration = ptr("1d") }), account.Invalid,
+	f(with(func(p *flow.Attributes) { p.BanDuration = ptr("1d") }), refusal.KindInvalid,
 		`validation_failed: invalid format for ban duration: time: unknown unit "d" in duration "1d"`)
-	f(with(func(p *account.Attributes) { p.BanDuration = ptr("-1h") }), account.Invalid,
+	f(with(func(p *flow.Attributes) { p.BanDuration = ptr("-1h") }), refusal.KindInvalid,
 		"validation_failed: invalid format for ban duration: it is negative")
-	f(with(func(p *account.Attributes) { p.AppMetadata = []byte(`1`) }), account.Invalid,
+	f(with(func(p *flow.Attributes) { p.AppMetadata = []byte(`1`) }), refusal.KindInvalid,
 		"bad_json: Could not parse request body as JSON: metadata is not an object")
-	f(with(func(p *account.Attributes) { p.Password = &short }), 0, "", func(s *account.Settings) {
+	f(with(func(p *flow.Attributes) { p.Password = &short }), 0, "", func(s *flow.Settings) {
 		s.Passwords.PolicyForAdmin = false
 	})
-	f(account.Attributes{Email: ptr("mia@example.org"), Aud: "other"}, 0, "")
-	f(with(func(p *account.Attributes) { p.Role = ptr(strings.Repeat("x", 256)) }), account.Invalid,
+	f(flow.Attributes{Email: ptr("mia@example.org"), Aud: "other"}, 0, "")
+	f(with(func(p *flow.Attributes) { p.Role = ptr(strings.Repeat("x", 256)) }), refusal.KindInvalid,
 		"validation_failed: Role cannot be longer than 255 bytes")
-	f(with(func(p *account.Attributes) { p.Aud = strings.Repeat("x", 256) }), account.Invalid,
+	f(with(func(p *flow.Attributes) { p.Aud = strings.Repeat("x", 256) }), refusal.KindInvalid,
 		"validation_failed: Audience cannot be longer than 255 bytes")
-	f(account.Attributes{Email: ptr("wide@example.org"), Role: ptr(strings.Repeat("x", 255)),
+	f(flow.Attributes{Email: ptr("wide@example.org"), Role: ptr(strings.Repeat("x", 255)),
 		Aud: strings.Repeat("y", 255)}, 0, "")
 	stranger := browser
 	stranger.Aud = strings.Repeat("y", 256)
-	_, err = h.Invite(t.Context(), stranger, service, account.Invitation{Email: "far@example.org"})
+	_, err = h.Invite(t.Context(), stranger, service, flow.Invitation{Email: "far@example.org"})
 	refused(t, err, "validation_failed: Audience cannot be longer than 255 bytes")
 	_, err = h.GenerateLink(t.Context(), stranger, service,
-		account.LinkRequest{Type: "invite", Email: "far@example.org"})
+		flow.LinkRequest{Type: "invite", Email: "far@example.org"})
 	refused(t, err, "validation_failed: Audience cannot be longer than 255 bytes")
 }
 
 func TestAdminCreate(t *testing.T) {
 	t.Parallel()
-	h := open(t, func(s *account.Settings) { s.DisableSignup, s.Email.Enabled = true, true })
+	h := open(t, func(s *flow.Settings) { s.DisableSignup, s.Email.Enabled = true, true })
 	id := uuid.NewString()
-	u := h.create(account.Attributes{
+	u := h.create(flow.Attributes{
 		ID: id, Email: ptr("Mia@example.org"), Phone: ptr("+491511"), Password: ptr("sesame"), EmailConfirm: ptr(true),
 		PhoneConfirm: ptr(false),
 		UserMetadata: []byte(`{"nick":"x"}`), AppMetadata: []byte(`{"plan":"gold","provider":"ours"}`),
@@ -122,7 +124,7 @@ func TestAdminCreate(t *testing.T) {
 	accepted(t, h.signIn("mia@example.org", "sesame"))
 	_, err := h.SignInPassword(t.Context(), browser, account.Password{Phone: "491511", Password: "sesame"})
 	refused(t, err, "phone_not_confirmed: Phone not confirmed")
-	none := h.create(account.Attributes{Email: ptr("tom@example.org"), EmailConfirm: ptr(true)})
+	none := h.create(flow.Attributes{Email: ptr("tom@example.org"), EmailConfirm: ptr(true)})
 	if h.user(none.ID).PasswordHash != "" {
 		t.Error("a password out of nowhere")
 	}
@@ -138,63 +140,63 @@ func TestAdminUpdate(t *testing.T) {
 	h := open(t)
 	h.confirmed("tom@example.org")
 	g := h.confirmed("mia@example.org")
-	f := func(p account.Attributes, want string) store.User {
+	f := func(p flow.Attributes, want string) store.User {
 		t.Helper()
 		u, err := h.AdminUpdate(t.Context(), browser, service, g.User.ID, p)
 		refused(t, err, want)
 		return u
 	}
-	f(account.Attributes{Email: ptr("a")}, "validation_failed: Unable to validate email address: invalid format")
-	f(account.Attributes{Phone: ptr("0")}, "validation_failed: Invalid phone number format (E.164 required)")
-	f(account.Attributes{Role: ptr(strings.Repeat("x", 256))},
+	f(flow.Attributes{Email: ptr("a")}, "validation_failed: Unable to validate email address: invalid format")
+	f(flow.Attributes{Phone: ptr("0")}, "validation_failed: Invalid phone number format (E.164 required)")
+	f(flow.Attributes{Role: ptr(strings.Repeat("x", 256))},
 		"validation_failed: Role cannot be longer than 255 bytes")
-	f(account.Attributes{BanDuration: ptr("soon")},
+	f(flow.Attributes{BanDuration: ptr("soon")},
 		`validation_failed: invalid format for ban duration: time: invalid duration "soon"`)
-	f(account.Attributes{Password: ptr(strings.Repeat("x", 73))},
+	f(flow.Attributes{Password: ptr(strings.Repeat("x", 73))},
 		"validation_failed: Password cannot be longer than 72 characters")
-	f(account.Attributes{Password: ptr("short")}, "weak_password: Password should be at least 6 characters.")
-	f(account.Attributes{Email: ptr("tom@example.org")},
+	f(flow.Attributes{Password: ptr("short")}, "weak_password: Password should be at least 6 characters.")
+	f(flow.Attributes{Email: ptr("tom@example.org")},
 		"email_exists: A user with this email address has already been registered")
-	h.create(account.Attributes{Phone: ptr("491511")})
-	f(account.Attributes{Phone: ptr("491511")}, "phone_exists: Phone number already registered by another user")
-	_, err := h.AdminUpdate(t.Context(), browser, service, uuid.New(), account.Attributes{})
+	h.create(flow.Attributes{Phone: ptr("491511")})
+	f(flow.Attributes{Phone: ptr("491511")}, "phone_exists: Phone number already registered by another user")
+	_, err := h.AdminUpdate(t.Context(), browser, service, uuid.New(), flow.Attributes{})
 	refused(t, err, "user_not_found: User not found")
 
-	u := f(account.Attributes{Role: ptr("editor"), UserMetadata: []byte(`{"nick":"x","none":null}`),
+	u := f(flow.Attributes{Role: ptr("editor"), UserMetadata: []byte(`{"nick":"x","none":null}`),
 		AppMetadata: []byte(`{"plan":"gold"}`)}, "")
 	if u.Role != "editor" || strings.Contains(string(u.UserMetadata), "none") ||
 		!strings.Contains(string(u.AppMetadata), "gold") || !strings.Contains(string(u.AppMetadata), "providers") {
 		t.Errorf("%+v", u)
 	}
-	u = f(account.Attributes{BanDuration: ptr("24h")}, "")
+	u = f(flow.Attributes{BanDuration: ptr("24h")}, "")
 	if u.BannedUntil != h.now.Add(24*time.Hour) {
 		t.Errorf("banned until %v", u.BannedUntil)
 	}
-	f(account.Attributes{BanDuration: ptr("0s")}, "")
-	_, err = h.Authenticate(t.Context(), g.AccessToken, "", account.Full)
+	f(flow.Attributes{BanDuration: ptr("0s")}, "")
+	_, err = h.Authenticate(t.Context(), g.AccessToken, "", flow.Full)
 	accepted(t, err)
 
-	accepted(t, h.Recover(t.Context(), browser, account.Recover{Email: "mia@example.org"}))
+	accepted(t, h.Recover(t.Context(), browser, flow.Recover{Email: "mia@example.org"}))
 	l := h.newest("recovery", "mia@example.org")
-	u = f(account.Attributes{Email: ptr("new@example.org")}, "")
+	u = f(flow.Attributes{Email: ptr("new@example.org")}, "")
 	if u.Email != "new@example.org" || u.EmailConfirmedAt != g.User.EmailConfirmedAt ||
 		len(u.Identities) != 1 || u.Identities[0].Email != "new@example.org" ||
 		!strings.Contains(string(u.Identities[0].Data), `"email_verified": true`) {
 		t.Errorf("%+v", u)
 	}
-	_, err = h.verify(account.Verify{Type: "recovery", TokenHash: l.Hash})
+	_, err = h.verify(flow.Verify{Type: "recovery", TokenHash: l.Hash})
 	refused(t, err, linkExpired)
 	h.pass(time.Second)
-	u = f(account.Attributes{Phone: ptr("491512"), PhoneConfirm: ptr(true), EmailConfirm: ptr(true)}, "")
+	u = f(flow.Attributes{Phone: ptr("491512"), PhoneConfirm: ptr(true), EmailConfirm: ptr(true)}, "")
 	if u.PhoneConfirmedAt != h.now ||
 		len(u.Identities) != 2 || !strings.Contains(string(u.Identities[0].Data), `"email_verified": true`) {
 		t.Errorf("%+v", u)
 	}
-	f(account.Attributes{Password: ptr("another")}, "")
+	f(flow.Attributes{Password: ptr("another")}, "")
 	_, err = h.refresh(g.RefreshToken)
 	refused(t, err, notFound)
 	accepted(t, h.signIn("new@example.org", "another"))
-	f(account.Attributes{Role: ptr("editor")}, "") // as it is
+	f(flow.Attributes{Role: ptr("editor")}, "") // as it is
 	for _, want := range []string{"user_banned", "user_unbanned", "user_updated_password", "user_role_changed"} {
 		if strings.Count(h.trail(), want) != 1 {
 			t.Errorf("%s is not once in %s", want, h.trail())
@@ -220,12 +222,12 @@ func (h *house) ended(id uuid.UUID) string {
 func TestAdminUpdate_endsSessions(t *testing.T) {
 	t.Parallel()
 	h := open(t)
-	f := func(who string, p account.Attributes, want string, change ...func(*account.Settings)) {
+	f := func(who string, p flow.Attributes, want string, change ...func(*flow.Settings)) {
 		t.Helper()
 		g := h.confirmed(who)
 		if p.Phone != nil {
 			_, err := h.AdminUpdate(t.Context(), browser, service, g.User.ID,
-				account.Attributes{Phone: ptr("4915" + (*p.Phone)[4:])})
+				flow.Attributes{Phone: ptr("4915" + (*p.Phone)[4:])})
 			accepted(t, err)
 		}
 		if got := h.ended(g.User.ID); got != "" {
@@ -237,7 +239,7 @@ func TestAdminUpdate_endsSessions(t *testing.T) {
 		}
 		_, err := h.AdminUpdate(t.Context(), browser, service, g.User.ID, p)
 		accepted(t, err)
-		h.set(func(s *account.Settings) { *s = old })
+		h.set(func(s *flow.Settings) { *s = old })
 		if got := h.ended(g.User.ID); got != want {
 			t.Errorf("%s: ended as %q, want %q", who, got, want)
 		}
@@ -245,27 +247,27 @@ func TestAdminUpdate_endsSessions(t *testing.T) {
 		if want == "" {
 			access, refresh = "", ""
 		}
-		_, err = h.Authenticate(t.Context(), g.AccessToken, "", account.Full)
+		_, err = h.Authenticate(t.Context(), g.AccessToken, "", flow.Full)
 		refused(t, err, access)
 		_, err = h.refresh(g.RefreshToken)
 		refused(t, err, refresh)
 	}
-	keep := func(s *account.Settings) { s.Email.ChangeEndsSessions = false }
-	f("a@example.org", account.Attributes{Email: ptr("a2@example.org")}, "email_changed")
-	f("b@example.org", account.Attributes{Email: ptr("b2@example.org"), EmailConfirm: ptr(true),
+	keep := func(s *flow.Settings) { s.Email.ChangeEndsSessions = false }
+	f("a@example.org", flow.Attributes{Email: ptr("a2@example.org")}, "email_changed")
+	f("b@example.org", flow.Attributes{Email: ptr("b2@example.org"), EmailConfirm: ptr(true),
 		Password: ptr("another")},
 		"password_changed")
-	f("c@example.org", account.Attributes{Email: ptr("C@example.org"), EmailConfirm: ptr(true),
+	f("c@example.org", flow.Attributes{Email: ptr("C@example.org"), EmailConfirm: ptr(true),
 		UserMetadata: []byte(`{"a":1}`)}, "")
-	f("d@example.org", account.Attributes{Email: ptr("d2@example.org")}, "", keep)
-	f("e@example.org", account.Attributes{Phone: ptr("491611")}, "phone_changed")
-	f("f@example.org", account.Attributes{Phone: ptr("491612")}, "", keep)
-	f("g@example.org", account.Attributes{BanDuration: ptr("0s"), Role: ptr("editor")}, "")
+	f("d@example.org", flow.Attributes{Email: ptr("d2@example.org")}, "", keep)
+	f("e@example.org", flow.Attributes{Phone: ptr("491611")}, "phone_changed")
+	f("f@example.org", flow.Attributes{Phone: ptr("491612")}, "", keep)
+	f("g@example.org", flow.Attributes{BanDuration: ptr("0s"), Role: ptr("editor")}, "")
 	// A first address takes the place of none.
 	g, err := h.SignUpAnonymous(t.Context(), browser, nil)
 	accepted(t, err)
 	_, err = h.AdminUpdate(t.Context(), browser, service, g.User.ID,
-		account.Attributes{Email: ptr("h@example.org"), Phone: ptr("491613")})
+		flow.Attributes{Email: ptr("h@example.org"), Phone: ptr("491613")})
 	accepted(t, err)
 	if got := h.ended(g.User.ID); got != "" {
 		t.Errorf("a first address ended a session as %q", got)
@@ -293,16 +295,16 @@ func TestAuditLog_forgets(t *testing.T) {
 		}
 	}
 	ctx := t.Context()
-	made := h.create(account.Attributes{Email: ptr("mia@example.org"), Phone: ptr("491511")}).ID
+	made := h.create(flow.Attributes{Email: ptr("mia@example.org"), Phone: ptr("491511")}).ID
 	shown("mia@example.org", "491511")
 	_, err := h.AdminUpdate(ctx, browser, service, made,
-		account.Attributes{Email: ptr("new@example.org"), BanDuration: ptr("1h")})
+		flow.Attributes{Email: ptr("new@example.org"), BanDuration: ptr("1h")})
 	accepted(t, err)
 	shown("new@example.org", "491511")
-	u, err := h.Invite(ctx, browser, service, account.Invitation{Email: "mia@example.org"})
+	u, err := h.Invite(ctx, browser, service, flow.Invitation{Email: "mia@example.org"})
 	accepted(t, err)
 	for _, typ := range []string{"invite", "magiclink", "recovery"} {
-		_, err = h.GenerateLink(ctx, browser, service, account.LinkRequest{Type: typ, Email: "mia@example.org"})
+		_, err = h.GenerateLink(ctx, browser, service, flow.LinkRequest{Type: typ, Email: "mia@example.org"})
 		accepted(t, err)
 	}
 	shown("mia@example.org", "new@example.org", "491511")
@@ -333,7 +335,7 @@ func TestAdminDelete_endsSessions(t *testing.T) {
 	if len(list) != 2 || list[0].EndedAt != h.now || list[1].EndedAt == h.now {
 		t.Errorf("%+v, %v", list, err)
 	}
-	_, err = h.Authenticate(t.Context(), g.AccessToken, "", account.ReadUser)
+	_, err = h.Authenticate(t.Context(), g.AccessToken, "", flow.ReadUser)
 	refused(t, err, "session_not_found: Session from session_id claim in JWT does not exist")
 	_, err = h.refresh(g.RefreshToken)
 	refused(t, err, notFound)
@@ -353,22 +355,22 @@ func TestAdminUpdate_confirms(t *testing.T) {
 		t.Fatal(total, err)
 	}
 	id := page[0].ID
-	u, err := h.AdminUpdate(t.Context(), browser, service, id, account.Attributes{EmailConfirm: ptr(true)})
+	u, err := h.AdminUpdate(t.Context(), browser, service, id, flow.Attributes{EmailConfirm: ptr(true)})
 	if err != nil || u.EmailConfirmedAt.IsZero() || !strings.Contains(string(u.UserMetadata), `"nick": "two"`) ||
 		!strings.Contains(string(u.UserMetadata), `"email_verified": true`) {
 		t.Fatalf("%+v, %v", u, err)
 	}
 	accepted(t, h.signIn("mia@example.org", "second one"))
-	_, err = h.verify(account.Verify{Type: "signup", TokenHash: l.Hash})
+	_, err = h.verify(flow.Verify{Type: "signup", TokenHash: l.Hash})
 	refused(t, err, linkExpired)
 
 	g, err := h.SignUpAnonymous(t.Context(), browser, nil)
 	accepted(t, err)
-	u, err = h.AdminUpdate(t.Context(), browser, service, g.User.ID, account.Attributes{Email: ptr("ann@example.org")})
+	u, err = h.AdminUpdate(t.Context(), browser, service, g.User.ID, flow.Attributes{Email: ptr("ann@example.org")})
 	if err != nil || !u.IsAnonymous {
 		t.Errorf("%+v, %v", u, err)
 	}
-	u, err = h.AdminUpdate(t.Context(), browser, service, g.User.ID, account.Attributes{EmailConfirm: ptr(true)})
+	u, err = h.AdminUpdate(t.Context(), browser, service, g.User.ID, flow.Attributes{EmailConfirm: ptr(true)})
 	if err != nil || u.IsAnonymous || u.EmailConfirmedAt.IsZero() {
 		t.Errorf("%+v, %v", u, err)
 	}
@@ -379,9 +381,9 @@ func TestAdminDelete(t *testing.T) {
 	h := open(t)
 	g := h.confirmed("mia@example.org")
 	u, err := h.AdminUpdate(t.Context(), browser, service, g.User.ID,
-		account.Attributes{Phone: ptr("491511"), UserMetadata: []byte(`{"full_name":"Mia"}`)})
+		flow.Attributes{Phone: ptr("491511"), UserMetadata: []byte(`{"full_name":"Mia"}`)})
 	accepted(t, err)
-	accepted(t, h.Recover(t.Context(), browser, account.Recover{Email: "mia@example.org"}))
+	accepted(t, h.Recover(t.Context(), browser, flow.Recover{Email: "mia@example.org"}))
 	l := h.newest("recovery", "mia@example.org")
 	for range 2 {
 		accepted(t, h.AdminDelete(t.Context(), browser, service, u.ID, true))
@@ -397,10 +399,10 @@ func TestAdminDelete(t *testing.T) {
 			t.Errorf("a %s still waits", m.Kind)
 		}
 	}
-	_, err = h.verify(account.Verify{Type: "recovery", TokenHash: l.Hash})
+	_, err = h.verify(flow.Verify{Type: "recovery", TokenHash: l.Hash})
 	refused(t, err, linkExpired)
 	refused(t, h.signIn("mia@example.org", "sesame"), "invalid_credentials: Invalid login credentials")
-	_, err = h.AdminUpdate(t.Context(), browser, service, u.ID, account.Attributes{Email: ptr("back@example.org")})
+	_, err = h.AdminUpdate(t.Context(), browser, service, u.ID, flow.Attributes{Email: ptr("back@example.org")})
 	refused(t, err, "user_not_found: User not found")
 	again := h.confirmed("mia@example.org")
 	if again.User.ID == u.ID {
@@ -418,14 +420,14 @@ func TestAdminDelete(t *testing.T) {
 
 func TestInvite(t *testing.T) {
 	t.Parallel()
-	h := open(t, func(s *account.Settings) {
+	h := open(t, func(s *flow.Settings) {
 		s.DisableSignup = true
 		s.Email.Interval = time.Hour
 		s.Email.ConfirmationInterval = time.Hour
 	})
 	invite := func(email, data, want string) store.User {
 		t.Helper()
-		u, err := h.Invite(t.Context(), browser, service, account.Invitation{Email: email, Data: []byte(data)})
+		u, err := h.Invite(t.Context(), browser, service, flow.Invitation{Email: email, Data: []byte(data)})
 		refused(t, err, want)
 		return u
 	}
@@ -441,7 +443,7 @@ func TestInvite(t *testing.T) {
 	if again.ID != u.ID || string(again.UserMetadata) != `{"nick": "x"}` || again.InvitedAt != h.now {
 		t.Errorf("%+v", again)
 	}
-	_, err := h.verify(account.Verify{Type: "invite", TokenHash: first.Hash})
+	_, err := h.verify(flow.Verify{Type: "invite", TokenHash: first.Hash})
 	refused(t, err, linkExpired)
 	l := h.newest("invite", "ann@example.org")
 	if !strings.Contains(l.Link, "&type=invite&") {
@@ -456,8 +458,8 @@ func TestInvite(t *testing.T) {
 	if want := "user_invited user_invited verification_failed user_signedup"; h.trail() != want {
 		t.Errorf("trail %s", h.trail())
 	}
-	h.set(func(s *account.Settings) { s.Email.Sent.N = 0 })
+	h.set(func(s *flow.Settings) { s.Email.Sent.N = 0 })
 	invite("tom@example.org", "", "over_email_send_rate_limit: email rate limit exceeded")
-	h.set(func(s *account.Settings) { s.Email.Configured = false })
+	h.set(func(s *flow.Settings) { s.Email.Configured = false })
 	invite("tom@example.org", "", "unexpected_failure: Error sending invite email")
 }

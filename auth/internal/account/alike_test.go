@@ -13,7 +13,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
 )
@@ -87,11 +88,11 @@ func knownAndUnknown(t *testing.T, pause time.Duration) {
 		t.Fatal(err)
 	}
 	t.Cleanup(db.Close)
-	h := openOn(t, db, func(s *account.Settings) {
+	h := openOn(t, db, func(s *flow.Settings) {
 		s.Email.Interval, s.Email.ConfirmationInterval, s.Phone.Interval, s.HideUnknownOnOTP = pause, pause, pause, true
 	})
 	h.confirmed("confirmed@example.org")
-	h.create(account.Attributes{Phone: ptr("491511"), PhoneConfirm: ptr(true)})
+	h.create(flow.Attributes{Phone: ptr("491511"), PhoneConfirm: ptr(true)})
 	count := func(f func()) int {
 		h.pass(time.Hour)
 		mu.Lock()
@@ -123,34 +124,34 @@ func knownAndUnknown(t *testing.T, pause time.Duration) {
 	}
 	ctx := t.Context()
 	f("sign-up", func(who string) error {
-		_, err := h.SignUp(ctx, browser, account.SignUp{Email: who, Password: "sesame", Challenge: s256(verifier)})
+		_, err := h.SignUp(ctx, browser, flow.SignUp{Email: who, Password: "sesame", Challenge: s256(verifier)})
 		return err
 	}, "confirmed@example.org", "pending@example.org", "new-"+uuid.NewString()+"@example.org")
 	f("sign-up by phone", func(who string) error {
-		_, err := h.SignUp(ctx, browser, account.SignUp{Phone: who, Password: "sesame"})
+		_, err := h.SignUp(ctx, browser, flow.SignUp{Phone: who, Password: "sesame"})
 		return err
 	}, "491511", "491512", "491513")
 	f("recover", func(who string) error {
-		return h.Recover(ctx, browser, account.Recover{Email: who, Challenge: s256(verifier)})
+		return h.Recover(ctx, browser, flow.Recover{Email: who, Challenge: s256(verifier)})
 	},
 		"confirmed@example.org", "pending@example.org", "nobody@example.org")
 	f("otp", func(who string) error {
-		return h.SendOTP(ctx, browser, account.OTP{Email: who, Challenge: s256(verifier)})
+		return h.SendOTP(ctx, browser, flow.OTP{Email: who, Challenge: s256(verifier)})
 	},
 		"confirmed@example.org", "pending@example.org", "nobody@example.org")
-	f("otp by phone", func(who string) error { return h.SendOTP(ctx, browser, account.OTP{Phone: who}) }, "491511",
+	f("otp by phone", func(who string) error { return h.SendOTP(ctx, browser, flow.OTP{Phone: who}) }, "491511",
 		"491512", "491599")
-	f("magic link", func(who string) error { return h.MagicLink(ctx, browser, account.MagicLink{Email: who}) },
+	f("magic link", func(who string) error { return h.MagicLink(ctx, browser, flow.MagicLink{Email: who}) },
 		"confirmed@example.org", "pending@example.org", "new2@example.org")
 	for _, typ := range []string{"signup", "email_change"} {
 		f("resend "+typ, func(who string) error {
-			_, err := h.Resend(ctx, browser, account.Resend{Type: typ, Email: who, Challenge: s256(verifier)})
+			_, err := h.Resend(ctx, browser, flow.Resend{Type: typ, Email: who, Challenge: s256(verifier)})
 			return err
 		}, "confirmed@example.org", "pending@example.org", "nobody@example.org")
 	}
 	for _, typ := range []string{"sms", "phone_change"} {
 		f("resend "+typ, func(who string) error {
-			_, err := h.Resend(ctx, browser, account.Resend{Type: typ, Phone: who})
+			_, err := h.Resend(ctx, browser, flow.Resend{Type: typ, Phone: who})
 			return err
 		}, "491511", "491512", "491599")
 	}
@@ -166,28 +167,28 @@ func knownAndUnknown(t *testing.T, pause time.Duration) {
 	for email, passwords := range map[string][]string{"one@example.org": {"sesame"}, "two@example.org": {"sesame", "another"}} {
 		for _, pass := range passwords {
 			h.pass(time.Hour)
-			_, err := h.SignUp(ctx, browser, account.SignUp{Email: email, Password: pass, Challenge: challenge})
+			_, err := h.SignUp(ctx, browser, flow.SignUp{Email: email, Password: pass, Challenge: challenge})
 			accepted(t, err)
 		}
 	}
 	f("resend without a challenge", func(who string) error {
-		_, err := h.Resend(ctx, browser, account.Resend{Type: "signup", Email: who})
+		_, err := h.Resend(ctx, browser, flow.Resend{Type: "signup", Email: who})
 		return err
 	}, "one@example.org", "two@example.org", "pending@example.org", "confirmed@example.org", "nobody@example.org")
 	sent := h.s.Email.Sent
-	h.set(func(s *account.Settings) { s.Email.Sent.N = 0 })
+	h.set(func(s *flow.Settings) { s.Email.Sent.N = 0 })
 	for _, pass := range []string{"sesame", "something else"} {
 		f("a refused sign-up", func(who string) error {
-			_, err := h.SignUp(ctx, browser, account.SignUp{Email: who, Password: pass})
-			if kindOf(err) == account.Limited {
+			_, err := h.SignUp(ctx, browser, flow.SignUp{Email: who, Password: pass})
+			if kindOf(err) == refusal.KindLimited {
 				return nil
 			}
 			return fmt.Errorf("not limited: %w", err)
 		}, "confirmed@example.org", "pending@example.org", "one@example.org", "two@example.org", "free@example.org")
 	}
-	h.set(func(s *account.Settings) { s.Email.Sent = sent })
+	h.set(func(s *flow.Settings) { s.Email.Sent = sent })
 	f("verify", func(who string) error {
-		_, err := h.verify(account.Verify{Type: "email", Email: who, Token: "000000"})
+		_, err := h.verify(flow.Verify{Type: "email", Email: who, Token: "000000"})
 		if err == nil || !strings.Contains(err.Error(), "otp_expired") {
 			return err
 		}

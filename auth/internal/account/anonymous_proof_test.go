@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/store"
 )
 
@@ -13,40 +13,40 @@ import (
 func TestAnonymous_givenAddressProven(t *testing.T) {
 	t.Parallel()
 	const email, number = "mia@example.org", "4915100000001"
-	byEmail, byPhone := account.Attributes{Email: ptr(email)}, account.Attributes{Phone: ptr(number)}
+	byEmail, byPhone := flow.Attributes{Email: ptr(email)}, flow.Attributes{Phone: ptr(number)}
 	for name, c := range map[string]struct {
-		given account.Attributes
-		prove func(t *testing.T, h *house) account.Grant
+		given flow.Attributes
+		prove func(t *testing.T, h *house) flow.Grant
 	}{
-		"otp": {byEmail, func(t *testing.T, h *house) account.Grant {
-			accepted(t, h.SendOTP(t.Context(), browser, account.OTP{Email: email}))
+		"otp": {byEmail, func(t *testing.T, h *house) flow.Grant {
+			accepted(t, h.SendOTP(t.Context(), browser, flow.OTP{Email: email}))
 			return h.redeem("email", h.newest("confirmation", email).Hash)
 		}},
-		"recovery": {byEmail, func(t *testing.T, h *house) account.Grant {
-			accepted(t, h.Recover(t.Context(), browser, account.Recover{Email: email}))
+		"recovery": {byEmail, func(t *testing.T, h *house) flow.Grant {
+			accepted(t, h.Recover(t.Context(), browser, flow.Recover{Email: email}))
 			return h.redeem("recovery", h.newest("recovery", email).Hash)
 		}},
-		"resend": {byEmail, func(t *testing.T, h *house) account.Grant {
-			_, err := h.Resend(t.Context(), browser, account.Resend{Type: "signup", Email: email})
+		"resend": {byEmail, func(t *testing.T, h *house) flow.Grant {
+			_, err := h.Resend(t.Context(), browser, flow.Resend{Type: "signup", Email: email})
 			accepted(t, err)
 			return h.redeem("signup", h.newest("confirmation", email).Hash)
 		}},
-		"a generated link": {byEmail, func(t *testing.T, h *house) account.Grant {
-			l, err := h.generate(account.LinkRequest{Type: "magiclink", Email: email})
+		"a generated link": {byEmail, func(t *testing.T, h *house) flow.Grant {
+			l, err := h.generate(flow.LinkRequest{Type: "magiclink", Email: email})
 			accepted(t, err)
 			return h.redeem("magiclink", l.HashedToken)
 		}},
-		"an invitation": {byEmail, func(t *testing.T, h *house) account.Grant {
-			_, err := h.Invite(t.Context(), browser, service, account.Invitation{Email: email})
+		"an invitation": {byEmail, func(t *testing.T, h *house) flow.Grant {
+			_, err := h.Invite(t.Context(), browser, service, flow.Invitation{Email: email})
 			accepted(t, err)
 			return h.redeem("invite", h.newest("invite", email).Hash)
 		}},
-		"a provider": {byEmail, func(t *testing.T, h *house) account.Grant {
+		"a provider": {byEmail, func(t *testing.T, h *house) flow.Grant {
 			return h.enters(person("github", "17", "*"+email))
 		}},
-		"sms": {byPhone, func(t *testing.T, h *house) account.Grant {
-			accepted(t, h.SendOTP(t.Context(), browser, account.OTP{Phone: number}))
-			v, err := h.verify(account.Verify{Type: "sms", Phone: number, Token: h.newest("signup", number).Code})
+		"sms": {byPhone, func(t *testing.T, h *house) flow.Grant {
+			accepted(t, h.SendOTP(t.Context(), browser, flow.OTP{Phone: number}))
+			v, err := h.verify(flow.Verify{Type: "sms", Phone: number, Token: h.newest("signup", number).Code})
 			accepted(t, err)
 			return *v.Grant
 		}},
@@ -82,26 +82,26 @@ func TestAnonymous_givenAddressProven(t *testing.T) {
 // A sign-up under autoconfirm doesn't get the account of an anonymous user to whom an administrator gave the address.
 func TestAnonymous_givenAddressAutoconfirm(t *testing.T) {
 	t.Parallel()
-	h := open(t, func(s *account.Settings) { s.Email.Autoconfirm = true })
+	h := open(t, func(s *flow.Settings) { s.Email.Autoconfirm = true })
 	guest, err := h.SignUpAnonymous(t.Context(), browser, nil)
 	accepted(t, err)
 	_, err = h.AdminUpdate(t.Context(), browser, service, guest.User.ID,
-		account.Attributes{Email: ptr("mia@example.org")})
+		flow.Attributes{Email: ptr("mia@example.org")})
 	accepted(t, err)
-	_, err = h.SignUp(t.Context(), browser, account.SignUp{Email: "mia@example.org", Password: "sesame"})
+	_, err = h.SignUp(t.Context(), browser, flow.SignUp{Email: "mia@example.org", Password: "sesame"})
 	refused(t, err, "user_already_exists: User already registered")
 }
 
 // An anonymous user from whom a proof takes the address that an administrator gave it is anonymous as before, and stays.
 func TestAnonymous_givenAddressProvenByAnother(t *testing.T) {
 	t.Parallel()
-	h := open(t, func(s *account.Settings) { s.Email.SecureChange = false })
+	h := open(t, func(s *flow.Settings) { s.Email.SecureChange = false })
 	guest, err := h.SignUpAnonymous(t.Context(), browser, nil)
 	accepted(t, err)
-	_, err = h.AdminUpdate(t.Context(), browser, service, guest.User.ID, account.Attributes{Email: ptr("mia@example.org")})
+	_, err = h.AdminUpdate(t.Context(), browser, service, guest.User.ID, flow.Attributes{Email: ptr("mia@example.org")})
 	accepted(t, err)
 	owner := h.confirmed("ann@example.org")
-	_, err = h.update(owner, account.UserUpdate{Email: "mia@example.org"})
+	_, err = h.update(owner, flow.UserUpdate{Email: "mia@example.org"})
 	accepted(t, err)
 	h.redeem("email_change", h.newest("email_change", "mia@example.org").Hash)
 	if u := h.user(guest.User.ID); u.Email != "" || !u.IsAnonymous {

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/store"
 )
 
@@ -31,12 +31,12 @@ func (h *house) noted(u store.User) string {
 // user.
 func TestAudit_misses(t *testing.T) {
 	t.Parallel()
-	h := open(t, func(s *account.Settings) { s.Passwords.RequireNonce = true })
+	h := open(t, func(s *flow.Settings) { s.Passwords.RequireNonce = true })
 	g := h.confirmed("mia@example.org")
 	accepted(t, h.Reauthenticate(t.Context(), browser, h.caller(g)))
 	wrongNonce := func() {
 		t.Helper()
-		_, err := h.update(g, account.UserUpdate{Password: ptr("open sesame"), Nonce: "000000"})
+		_, err := h.update(g, flow.UserUpdate{Password: ptr("open sesame"), Nonce: "000000"})
 		refused(t, err, "reauthentication_not_valid: Nonce has expired or is invalid")
 	}
 	const nonce = `{"type": "reauthentication"} of the user`

@@ -6,30 +6,30 @@ import (
 	"testing"
 	"time"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 )
 
 // sends is one of the calls that send something to some address.
-func (h *house) sends(i int, c account.RequestInfo, email, number string) error {
+func (h *house) sends(i int, c flow.RequestInfo, email, number string) error {
 	ctx := h.t.Context()
 	var err error
 	switch i % 8 {
 	case 0:
-		err = h.Recover(ctx, c, account.Recover{Email: email})
+		err = h.Recover(ctx, c, flow.Recover{Email: email})
 	case 1:
-		err = h.SendOTP(ctx, c, account.OTP{Email: email, CreateUser: true})
+		err = h.SendOTP(ctx, c, flow.OTP{Email: email, CreateUser: true})
 	case 2:
-		_, err = h.SignUp(ctx, c, account.SignUp{Email: email, Password: "another"})
+		_, err = h.SignUp(ctx, c, flow.SignUp{Email: email, Password: "another"})
 	case 3:
-		_, err = h.Resend(ctx, c, account.Resend{Type: "signup", Email: email})
+		_, err = h.Resend(ctx, c, flow.Resend{Type: "signup", Email: email})
 	case 4:
-		err = h.MagicLink(ctx, c, account.MagicLink{Email: email})
+		err = h.MagicLink(ctx, c, flow.MagicLink{Email: email})
 	case 5:
-		_, err = h.Resend(ctx, c, account.Resend{Type: "email_change", Email: email})
+		_, err = h.Resend(ctx, c, flow.Resend{Type: "email_change", Email: email})
 	case 6:
-		err = h.SendOTP(ctx, c, account.OTP{Phone: number, CreateUser: true})
+		err = h.SendOTP(ctx, c, flow.OTP{Phone: number, CreateUser: true})
 	case 7:
-		_, err = h.Resend(ctx, c, account.Resend{Type: "phone_change", Phone: number})
+		_, err = h.Resend(ctx, c, flow.Resend{Type: "phone_change", Phone: number})
 	}
 	return err
 }
@@ -42,9 +42,9 @@ func TestBudgets_knownAndUnknown(t *testing.T) {
 	for _, network := range []string{"", "192.0.2.7"} {
 		var told [2][]string
 		for k := range told {
-			h := open(t, func(s *account.Settings) {
+			h := open(t, func(s *flow.Settings) {
 				s.SentPerClient, s.HideUnknownOnOTP = 0.5, true
-				s.Email.Sent, s.Phone.Sent = account.Rate{N: 30, Per: time.Hour}, account.Rate{N: 10, Per: time.Hour}
+				s.Email.Sent, s.Phone.Sent = flow.Rate{N: 30, Per: time.Hour}, flow.Rate{N: 10, Per: time.Hour}
 			})
 			note := func(i int, err error) {
 				told[k] = append(told[k], fmt.Sprintf("%d: %v", i, err))
@@ -52,8 +52,8 @@ func TestBudgets_knownAndUnknown(t *testing.T) {
 			for i := range 40 {
 				email, number := fmt.Sprintf("p%d@example.org", i), fmt.Sprintf("49151%03d", i)
 				if k == 0 {
-					h.create(account.Attributes{Email: &email, EmailConfirm: ptr(true)})
-					h.create(account.Attributes{Phone: &number, PhoneConfirm: ptr(true)})
+					h.create(flow.Attributes{Email: &email, EmailConfirm: ptr(true)})
+					h.create(flow.Attributes{Phone: &number, PhoneConfirm: ptr(true)})
 				}
 				note(i, h.sends(i, from(network), email, number))
 			}
@@ -80,9 +80,9 @@ func TestBudgets_perClient(t *testing.T) {
 	t.Parallel()
 	const mails, texts = "over_email_send_rate_limit: email rate limit exceeded",
 		"over_sms_send_rate_limit: SMS rate limit exceeded"
-	r := pair(t, func(s *account.Settings) {
+	r := pair(t, func(s *flow.Settings) {
 		s.SentPerClient = 0.5
-		s.Email.Sent, s.Phone.Sent = account.Rate{N: 20, Per: time.Hour}, account.Rate{N: 1, Per: time.Hour}
+		s.Email.Sent, s.Phone.Sent = flow.Rate{N: 20, Per: time.Hour}, flow.Rate{N: 1, Per: time.Hour}
 	})
 	h := r[0]
 	got := answers(40, func(i int) error {
@@ -110,7 +110,7 @@ func TestBudgets_perClient(t *testing.T) {
 	accepted(t, h.sends(0, from("192.0.2.7"), "h@example.org", ""))
 	refused(t, h.sends(0, from("192.0.2.7"), "i@example.org", ""), mails)
 	accepted(t, h.sends(0, from("198.51.100.1"), "i@example.org", ""))
-	h.set(func(s *account.Settings) { s.SentPerClient = 0 })
+	h.set(func(s *flow.Settings) { s.SentPerClient = 0 })
 	h.pass(3 * time.Minute)
 	accepted(t, h.sends(0, from("192.0.2.7"), "j@example.org", ""))
 }
@@ -123,13 +123,13 @@ func TestBudgets_perUser(t *testing.T) {
 	h := open(t)
 	mia, tom := h.confirmed("mia@example.org"), h.confirmed("tom@example.org")
 	me, he := h.caller(mia), h.caller(tom)
-	h.set(func(s *account.Settings) {
+	h.set(func(s *flow.Settings) {
 		s.SentPerClient = 0.5
-		s.Email.Sent, s.Phone.Sent = account.Rate{N: 20, Per: time.Hour}, account.Rate{N: 8, Per: time.Hour}
+		s.Email.Sent, s.Phone.Sent = flow.Rate{N: 20, Per: time.Hour}, flow.Rate{N: 8, Per: time.Hour}
 	})
-	change := func(c account.Principal, i int) error {
+	change := func(c flow.Principal, i int) error {
 		_, err := h.UpdateUser(t.Context(), from(fmt.Sprintf("192.0.2.%d", i%4)), c,
-			account.UserUpdate{Email: fmt.Sprintf("m%d@example.org", i)})
+			flow.UserUpdate{Email: fmt.Sprintf("m%d@example.org", i)})
 		return err
 	}
 	for i := range 8 {
@@ -143,8 +143,8 @@ func TestBudgets_perUser(t *testing.T) {
 	accepted(t, change(he, 9))
 	accepted(t, h.sends(0, from("192.0.2.7"), "mia@example.org", ""))
 
-	phone := func(c account.Principal, i int) error {
-		_, err := h.UpdateUser(t.Context(), browser, c, account.UserUpdate{Phone: fmt.Sprintf("4915110000%02d", i)})
+	phone := func(c flow.Principal, i int) error {
+		_, err := h.UpdateUser(t.Context(), browser, c, flow.UserUpdate{Phone: fmt.Sprintf("4915110000%02d", i)})
 		return err
 	}
 	for i := range 3 {
@@ -161,6 +161,6 @@ func TestBudgets_perUser(t *testing.T) {
 	accepted(t, phone(he, 5))
 	me.Claims.Role = "supabase_admin"
 	accepted(t, change(me, 10))
-	h.set(func(s *account.Settings) { s.SentPerClient = 0 })
+	h.set(func(s *flow.Settings) { s.SentPerClient = 0 })
 	accepted(t, phone(h.caller(mia), 6))
 }

@@ -8,18 +8,19 @@ import (
 	"github.com/google/uuid"
 
 	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/store"
 )
 
 const squatted, squattedPhone = "mia@example.org", "4915100000001"
 
-func autoconfirm(s *account.Settings) {
+func autoconfirm(s *flow.Settings) {
 	s.Email.Autoconfirm, s.Phone.Autoconfirm, s.External.ManualLinking = true, true, true
 	s.Email.Notify.IdentityLinked = true
 }
 
 // squat is an account that a stranger made with another person's address, or number, under autoconfirm.
-func (h *house) squat(p account.SignUp) account.Grant {
+func (h *house) squat(p flow.SignUp) flow.Grant {
 	h.t.Helper()
 	p.Password, p.Data = "a stranger's", []byte(`{"nick":"mi"}`)
 	out, err := h.SignUp(h.t.Context(), browser, p)
@@ -31,56 +32,56 @@ func (h *house) squat(p account.SignUp) account.Grant {
 }
 
 // proofs are the ways in which the owner of an address proves it.
-var proofs = map[string]func(h *house, who string) account.Grant{
-	"a provider": func(h *house, who string) account.Grant {
+var proofs = map[string]func(h *house, who string) flow.Grant{
+	"a provider": func(h *house, who string) flow.Grant {
 		return h.enters(person("google", "the owner", "*"+who))
 	},
-	"a magic link": func(h *house, who string) account.Grant {
-		refused(h.t, h.MagicLink(h.t.Context(), browser, account.MagicLink{Email: who}), "")
+	"a magic link": func(h *house, who string) flow.Grant {
+		refused(h.t, h.MagicLink(h.t.Context(), browser, flow.MagicLink{Email: who}), "")
 		return h.redeem("magiclink", h.newest("magic_link", who).Hash)
 	},
-	"a code": func(h *house, who string) account.Grant {
-		refused(h.t, h.SendOTP(h.t.Context(), browser, account.OTP{Email: who}), "")
-		v, err := h.verify(account.Verify{Type: "email", Email: who, Token: h.newest("magic_link", who).Code})
+	"a code": func(h *house, who string) flow.Grant {
+		refused(h.t, h.SendOTP(h.t.Context(), browser, flow.OTP{Email: who}), "")
+		v, err := h.verify(flow.Verify{Type: "email", Email: who, Token: h.newest("magic_link", who).Code})
 		refused(h.t, err, "")
 		return *v.Grant
 	},
-	"a PKCE link": func(h *house, who string) account.Grant {
-		refused(h.t, h.Recover(h.t.Context(), browser, account.Recover{Email: who, Challenge: s256(verifier)}), "")
+	"a PKCE link": func(h *house, who string) flow.Grant {
+		refused(h.t, h.Recover(h.t.Context(), browser, flow.Recover{Email: who, Challenge: s256(verifier)}), "")
 		v, err := h.follow("recovery", h.newest("recovery", who))
 		refused(h.t, err, "")
 		g, err := h.exchange(v.Code, verifier)
 		refused(h.t, err, "")
 		return g
 	},
-	"a generated link": func(h *house, who string) account.Grant {
-		l, err := h.generate(account.LinkRequest{Type: "recovery", Email: who})
+	"a generated link": func(h *house, who string) flow.Grant {
+		l, err := h.generate(flow.LinkRequest{Type: "recovery", Email: who})
 		refused(h.t, err, "")
 		return h.redeem("recovery", l.HashedToken)
 	},
 }
 
-func textIn(h *house, who string) account.Grant {
+func textIn(h *house, who string) flow.Grant {
 	h.t.Helper()
-	refused(h.t, h.SendOTP(h.t.Context(), browser, account.OTP{Phone: who}), "")
-	v, err := h.verify(account.Verify{Type: "sms", Phone: who, Token: h.newest("sms", who).Code})
+	refused(h.t, h.SendOTP(h.t.Context(), browser, flow.OTP{Phone: who}), "")
+	v, err := h.verify(flow.Verify{Type: "sms", Phone: who, Token: h.newest("sms", who).Code})
 	refused(h.t, err, "")
 	return *v.Grant
 }
 
 // eachProof runs a test with each of them, for the address and the number.
-func eachProof(t *testing.T, do func(t *testing.T, h *house, p account.SignUp, prove func() account.Grant)) {
+func eachProof(t *testing.T, do func(t *testing.T, h *house, p flow.SignUp, prove func() flow.Grant)) {
 	for name, prove := range proofs {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := open(t, autoconfirm)
-			do(t, h, account.SignUp{Email: squatted}, func() account.Grant { return prove(h, squatted) })
+			do(t, h, flow.SignUp{Email: squatted}, func() flow.Grant { return prove(h, squatted) })
 		})
 	}
 	t.Run("an SMS", func(t *testing.T) {
 		t.Parallel()
 		h := open(t, autoconfirm)
-		do(t, h, account.SignUp{Phone: squattedPhone}, func() account.Grant { return textIn(h, squattedPhone) })
+		do(t, h, flow.SignUp{Phone: squattedPhone}, func() flow.Grant { return textIn(h, squattedPhone) })
 	})
 }
 
@@ -88,12 +89,12 @@ func eachProof(t *testing.T, do func(t *testing.T, h *house, p account.SignUp, p
 // password, sessions, codes and other ways in of the person who had signed up with it.
 func TestUnproven_claimed(t *testing.T) {
 	t.Parallel()
-	eachProof(t, func(t *testing.T, h *house, p account.SignUp, prove func() account.Grant) {
+	eachProof(t, func(t *testing.T, h *house, p flow.SignUp, prove func() flow.Grant) {
 		stranger := h.squat(p)
 		h.link(stranger, person("github", "stranger", "!stranger@example.net"))
 		code := h.pkceArrival(person("github", "stranger", "!stranger@example.net"))
 		if p.Phone == "" {
-			_, err := h.update(stranger, account.UserUpdate{Email: "stranger@example.com"})
+			_, err := h.update(stranger, flow.UserUpdate{Email: "stranger@example.com"})
 			accepted(t, err)
 		}
 		h.pass(time.Minute)
@@ -124,7 +125,7 @@ func TestUnproven_claimed(t *testing.T) {
 // A verified factor stays, whoever enrolled it: neither a mailbox nor a provider takes a second factor away.
 func TestUnproven_claimedWithFactor(t *testing.T) {
 	t.Parallel()
-	eachProof(t, func(t *testing.T, h *house, p account.SignUp, prove func() account.Grant) {
+	eachProof(t, func(t *testing.T, h *house, p flow.SignUp, prove func() flow.Grant) {
 		stranger := h.squat(p)
 		app := h.app(stranger, "the app")
 		stranger = h.verified(stranger, app)
@@ -145,17 +146,17 @@ func TestUnproven_claimedWithFactor(t *testing.T) {
 // served as if no account had it.
 func TestUnproven_besideProven(t *testing.T) {
 	t.Parallel()
-	eachProof(t, func(t *testing.T, h *house, p account.SignUp, prove func() account.Grant) {
+	eachProof(t, func(t *testing.T, h *house, p flow.SignUp, prove func() flow.Grant) {
 		tom := h.squat(p)
 		if p.Phone == "" { // the number is proven by a code, once it need not be
 			tom = h.provenPhone(tom, "4915100000009")
 		} else {
-			_, err := h.update(tom, account.UserUpdate{Email: "tom@example.net"})
+			_, err := h.update(tom, flow.UserUpdate{Email: "tom@example.net"})
 			accepted(t, err)
 			tom = h.redeem("email_change", h.newest("email_change", "tom@example.net").Hash)
 		}
 		h.pass(time.Minute)
-		h.set(func(s *account.Settings) { s.Hooks.AfterCreate = true })
+		h.set(func(s *flow.Settings) { s.Hooks.AfterCreate = true })
 		g := prove()
 		created := h.news()
 		u, left := h.user(g.User.ID), h.user(tom.User.ID)
@@ -181,15 +182,15 @@ func TestUnproven_besideProven(t *testing.T) {
 }
 
 // provenPhone is the session after the user has proven a number.
-func (h *house) provenPhone(g account.Grant, number string) account.Grant {
+func (h *house) provenPhone(g flow.Grant, number string) flow.Grant {
 	h.t.Helper()
-	h.set(func(s *account.Settings) { s.Phone.Autoconfirm = false })
-	_, err := h.update(g, account.UserUpdate{Phone: number})
+	h.set(func(s *flow.Settings) { s.Phone.Autoconfirm = false })
+	_, err := h.update(g, flow.UserUpdate{Phone: number})
 	refused(h.t, err, "")
-	v, err := h.verify(account.Verify{Type: "phone_change", Phone: number,
+	v, err := h.verify(flow.Verify{Type: "phone_change", Phone: number,
 		Token: h.newest("phone_change", number).Code})
 	refused(h.t, err, "")
-	h.set(func(s *account.Settings) { s.Phone.Autoconfirm = true })
+	h.set(func(s *flow.Settings) { s.Phone.Autoconfirm = true })
 	return *v.Grant
 }
 
@@ -198,13 +199,13 @@ func (h *house) provenPhone(g account.Grant, number string) account.Grant {
 func TestUnproven_besideProvenRefused(t *testing.T) {
 	t.Parallel()
 	h, code := hooked(t, autoconfirm)
-	tom := h.provenPhone(h.squat(account.SignUp{Email: squatted}), "4915100000009")
-	accepted(t, h.MagicLink(t.Context(), browser, account.MagicLink{Email: squatted}))
-	link := account.Verify{Type: "magiclink", TokenHash: h.newest("magic_link", squatted).Hash}
-	h.set(func(s *account.Settings) { s.DisableSignup = true })
+	tom := h.provenPhone(h.squat(flow.SignUp{Email: squatted}), "4915100000009")
+	accepted(t, h.MagicLink(t.Context(), browser, flow.MagicLink{Email: squatted}))
+	link := flow.Verify{Type: "magiclink", TokenHash: h.newest("magic_link", squatted).Hash}
+	h.set(func(s *flow.Settings) { s.DisableSignup = true })
 	_, err := h.verify(link)
 	refused(t, err, "signup_disabled: Signups not allowed for this instance")
-	h.set(func(s *account.Settings) { s.DisableSignup = false })
+	h.set(func(s *flow.Settings) { s.DisableSignup = false })
 	code.refuse(no)
 	_, err = h.verify(link)
 	refused(t, err, saidNo)
@@ -224,32 +225,32 @@ func TestUnproven_besideProvenRefused(t *testing.T) {
 // confirmation.
 func TestUnproven_clearedFromInside(t *testing.T) {
 	t.Parallel()
-	for name, clear := range map[string]func(h *house, g account.Grant){
-		"a nonce": func(h *house, g account.Grant) {
-			h.set(func(s *account.Settings) { s.Passwords.RequireNonce = true })
+	for name, clear := range map[string]func(h *house, g flow.Grant){
+		"a nonce": func(h *house, g flow.Grant) {
+			h.set(func(s *flow.Settings) { s.Passwords.RequireNonce = true })
 			refused(h.t, h.Reauthenticate(h.t.Context(), browser, h.caller(g)), "")
-			_, err := h.update(g, account.UserUpdate{Password: ptr("open sesame"),
+			_, err := h.update(g, flow.UserUpdate{Password: ptr("open sesame"),
 				Nonce: h.newest("reauthenticate", squatted).Code})
 			refused(h.t, err, "")
 		},
-		"half a change": func(h *house, g account.Grant) {
-			h.set(func(s *account.Settings) { s.Email.Autoconfirm = false })
-			_, err := h.update(g, account.UserUpdate{Email: "mia@example.com"})
+		"half a change": func(h *house, g flow.Grant) {
+			h.set(func(s *flow.Settings) { s.Email.Autoconfirm = false })
+			_, err := h.update(g, flow.UserUpdate{Email: "mia@example.com"})
 			refused(h.t, err, "")
-			_, err = h.verify(account.Verify{Type: "email_change", TokenHash: h.newest("email_change", squatted).Hash})
+			_, err = h.verify(flow.Verify{Type: "email_change", TokenHash: h.newest("email_change", squatted).Hash})
 			refused(h.t, err, "")
 		},
-		"a linking": func(h *house, g account.Grant) { h.link(g, person("google", "the owner", "*"+squatted)) },
-		"an administrator": func(h *house, g account.Grant) {
+		"a linking": func(h *house, g flow.Grant) { h.link(g, person("google", "the owner", "*"+squatted)) },
+		"an administrator": func(h *house, g flow.Grant) {
 			_, err := h.AdminUpdate(h.t.Context(), browser, service, g.User.ID,
-				account.Attributes{EmailConfirm: ptr(true)})
+				flow.Attributes{EmailConfirm: ptr(true)})
 			refused(h.t, err, "")
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			h := open(t, autoconfirm)
-			g := h.squat(account.SignUp{Email: squatted})
+			g := h.squat(flow.SignUp{Email: squatted})
 			if !h.user(g.User.ID).EmailUnproven {
 				t.Fatal("the address counts as proven after the sign-up")
 			}
@@ -273,7 +274,7 @@ func TestUnproven_clearedFromInside(t *testing.T) {
 func TestUnproven_set(t *testing.T) {
 	t.Parallel()
 	h := open(t, autoconfirm)
-	guest := func() account.Grant {
+	guest := func() flow.Grant {
 		g, err := h.SignUpAnonymous(t.Context(), browser, nil)
 		accepted(t, err)
 		return g
@@ -285,15 +286,15 @@ func TestUnproven_set(t *testing.T) {
 		}
 		h.pass(time.Second)
 	}
-	accepted(t, h.SendOTP(t.Context(), browser, account.OTP{Email: "otp@example.org", CreateUser: true}))
+	accepted(t, h.SendOTP(t.Context(), browser, flow.OTP{Email: "otp@example.org", CreateUser: true}))
 	f("/otp", h.user(h.idOf("otp@example.org")), true, false)
 	g := h.redeem("magiclink", h.newest("magic_link", "otp@example.org").Hash)
 	f("/otp, redeemed", g.User, false, false)
 	g = guest()
-	u, err := h.update(g, account.UserUpdate{Email: "guest@example.org"})
+	u, err := h.update(g, flow.UserUpdate{Email: "guest@example.org"})
 	accepted(t, err)
 	f("a guest's address", u, true, false)
-	u, err = h.update(g, account.UserUpdate{Phone: "4915100000007"})
+	u, err = h.update(g, flow.UserUpdate{Phone: "4915100000007"})
 	accepted(t, err)
 	f("and number", u, true, true)
 	g = h.enters(person("github", "1", "!unverified@example.org"))
@@ -304,7 +305,7 @@ func TestUnproven_set(t *testing.T) {
 	f("linked, unverified", h.link(g, person("github", "3", "!linked@example.org")).User, true, false)
 	g = guest()
 	f("linked, verified", h.link(g, person("github", "4", "*linked2@example.org")).User, false, false)
-	u = h.create(account.Attributes{Email: ptr("admin@example.org"), EmailConfirm: ptr(true)})
+	u = h.create(flow.Attributes{Email: ptr("admin@example.org"), EmailConfirm: ptr(true)})
 	f("by an administrator", u, false, false)
 }
 
@@ -314,8 +315,8 @@ func TestUnproven_shared(t *testing.T) {
 	for name, prove := range proofs {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			h := open(t, autoconfirm, func(s *account.Settings) { s.ClaimUnproven = false })
-			first := h.provenPhone(h.squat(account.SignUp{Email: squatted}), "4915100000009")
+			h := open(t, autoconfirm, func(s *flow.Settings) { s.ClaimUnproven = false })
+			first := h.provenPhone(h.squat(flow.SignUp{Email: squatted}), "4915100000009")
 			h.pass(time.Minute)
 			g := prove(h, squatted)
 			if u := h.user(g.User.ID); u.ID != first.User.ID || u.PasswordHash == "" || u.Phone == "" ||
@@ -332,12 +333,12 @@ func TestUnproven_shared(t *testing.T) {
 func TestUnproven_yieldsToAChange(t *testing.T) {
 	t.Parallel()
 	h := open(t, autoconfirm)
-	alone := h.squat(account.SignUp{Email: "alone@example.org"})
-	tom := h.provenPhone(h.squat(account.SignUp{Email: squatted}), "4915100000009")
-	mia := h.squat(account.SignUp{Email: "other@example.org"})
-	_, err := h.update(mia, account.UserUpdate{Email: "alone@example.org"})
+	alone := h.squat(flow.SignUp{Email: "alone@example.org"})
+	tom := h.provenPhone(h.squat(flow.SignUp{Email: squatted}), "4915100000009")
+	mia := h.squat(flow.SignUp{Email: "other@example.org"})
+	_, err := h.update(mia, flow.UserUpdate{Email: "alone@example.org"})
 	refused(t, err, "email_exists: A user with this email address has already been registered")
-	_, err = h.update(mia, account.UserUpdate{Email: squatted})
+	_, err = h.update(mia, flow.UserUpdate{Email: squatted})
 	accepted(t, err)
 	g := h.redeem("email_change", h.newest("email_change", squatted).Hash)
 	if left := h.user(tom.User.ID); g.User.Email != squatted || left.Email != "" || left.EmailUnproven ||

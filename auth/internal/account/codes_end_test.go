@@ -7,7 +7,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/oauth"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
 )
@@ -15,7 +16,7 @@ import (
 const noFlow = "flow_state_not_found: invalid flow state, no valid flow state found"
 
 // replicas are two of a daemon: each has a pool of its own, and they share one database.
-func replicas(t *testing.T, change ...func(*account.Settings)) (a, b *house) {
+func replicas(t *testing.T, change ...func(*flow.Settings)) (a, b *house) {
 	t.Helper()
 	url := storetest.URL(t)
 	return openOn(t, pool(t, url), change...), openOn(t, pool(t, url), change...)
@@ -47,7 +48,7 @@ func exec(t *testing.T, url, sql string, args ...any) {
 // pkceArrival is an arrival whose code is not exchanged yet.
 func (h *house) pkceArrival(p arrival) string {
 	h.t.Helper()
-	p.Challenge = account.Challenge{Challenge: s256(verifier).Challenge, Method: "s256"}
+	p.Challenge = flow.Challenge{Challenge: s256(verifier).Challenge, Method: "s256"}
 	out, err := h.Arrive(h.t.Context(), browser, p)
 	if err != nil || out.Code == "" {
 		h.t.Fatalf("%s by %s: %+v, %v", p.Subject, p.Provider, out, err)
@@ -58,13 +59,13 @@ func (h *house) pkceArrival(p arrival) string {
 // A code that was issued for an account before the owner proved the address is void afterwards.
 func TestClaim_endsCodes(t *testing.T) {
 	t.Parallel()
-	h := open(t, func(s *account.Settings) { s.External.AllowUnverified = true })
+	h := open(t, func(s *flow.Settings) { s.External.AllowUnverified = true })
 	for _, by := range []string{"recovery", "provider"} {
 		email := by + "@example.org"
 		code := h.pkceArrival(person("github", by, "!"+email))
 		h.pass(time.Second)
 		if by == "recovery" {
-			accepted(t, h.Recover(t.Context(), browser, account.Recover{Email: email}))
+			accepted(t, h.Recover(t.Context(), browser, flow.Recover{Email: email}))
 			h.redeem("recovery", h.newest("recovery", email).Hash)
 		} else {
 			h.enters(person("google", by, "*"+email))
@@ -77,24 +78,24 @@ func TestClaim_endsCodes(t *testing.T) {
 // Every way to end all or other sessions ends the codes that were given out before it.
 func TestCodes_endWithSessions(t *testing.T) {
 	t.Parallel()
-	h := open(t, func(s *account.Settings) { s.Email.SecureChange = false })
-	for by, end := range map[string]func(g account.Grant, email string){
-		"global": func(g account.Grant, _ string) {
+	h := open(t, func(s *flow.Settings) { s.Email.SecureChange = false })
+	for by, end := range map[string]func(g flow.Grant, email string){
+		"global": func(g flow.Grant, _ string) {
 			accepted(t, h.SignOut(t.Context(), browser, g.AccessToken, "global", true))
 		},
-		"others": func(g account.Grant, _ string) {
+		"others": func(g flow.Grant, _ string) {
 			accepted(t, h.SignOut(t.Context(), browser, g.AccessToken, "others", true))
 		},
-		"no-scope": func(g account.Grant, _ string) {
+		"no-scope": func(g flow.Grant, _ string) {
 			accepted(t, h.SignOut(t.Context(), browser, g.AccessToken, "", false))
 		},
-		"email-change": func(g account.Grant, email string) {
-			_, err := h.update(g, account.UserUpdate{Email: "new." + email})
+		"email-change": func(g flow.Grant, email string) {
+			_, err := h.update(g, flow.UserUpdate{Email: "new." + email})
 			accepted(t, err)
 			h.redeem("email_change", h.newest("email_change", "new."+email).Hash)
 		},
-		"factor": func(g account.Grant, _ string) { h.verified(g, h.app(g, "")) },
-		"erasure": func(g account.Grant, _ string) {
+		"factor": func(g flow.Grant, _ string) { h.verified(g, h.app(g, "")) },
+		"erasure": func(g flow.Grant, _ string) {
 			accepted(t, h.AdminDelete(t.Context(), browser, service, g.User.ID, true))
 		},
 	} {
@@ -109,7 +110,7 @@ func TestCodes_endWithSessions(t *testing.T) {
 	}
 	// The code of the link that ends the sessions is the one in hand.
 	g := h.confirmed("mia@example.org")
-	_, err := h.update(g, account.UserUpdate{Email: "mia@example.com", Challenge: s256(verifier)})
+	_, err := h.update(g, flow.UserUpdate{Email: "mia@example.com", Challenge: s256(verifier)})
 	accepted(t, err)
 	v, err := h.follow("email_change", h.newest("email_change", "mia@example.com"))
 	accepted(t, err)
@@ -127,17 +128,17 @@ func TestCodes_endWithSessions(t *testing.T) {
 // Of a claim and an exchange at once on two replicas, neither order leaves the exchange's session alive.
 func TestClaim_againstExchange(t *testing.T) {
 	t.Parallel()
-	h, other := replicas(t, func(s *account.Settings) { s.External.AllowUnverified = true })
+	h, other := replicas(t, func(s *flow.Settings) { s.External.AllowUnverified = true })
 	for i := range 20 {
 		email := fmt.Sprintf("victim%d@example.org", i)
 		code := h.pkceArrival(person("github", email, "!"+email))
 		h.pass(time.Second)
 		other.pass(time.Second)
-		accepted(t, h.Recover(t.Context(), browser, account.Recover{Email: email}))
+		accepted(t, h.Recover(t.Context(), browser, flow.Recover{Email: email}))
 		hash := h.newest("recovery", email).Hash
-		done := make(chan account.Grant, 1)
+		done := make(chan flow.Grant, 1)
 		go func() {
-			g, _ := other.ExchangeCode(t.Context(), browser, account.CodeExchange{Code: code, Verifier: verifier})
+			g, _ := other.ExchangeCode(t.Context(), browser, oauth.CodeExchange{Code: code, Verifier: verifier})
 			done <- g
 		}()
 		h.redeem("recovery", hash)
@@ -153,7 +154,7 @@ func TestExchangeCode_usedAgain(t *testing.T) {
 	t.Parallel()
 	h, other := replicas(t)
 	h.confirmed("mia@example.org")
-	grant := func() (string, account.Grant) {
+	grant := func() (string, flow.Grant) {
 		t.Helper()
 		code := h.pkceArrival(person("github", "17", "*mia@example.org"))
 		g, err := h.exchange(code, verifier)
@@ -195,7 +196,7 @@ func TestExchangeCode_usedAgain(t *testing.T) {
 	// A new password leaves the session in hand, and what its code would end stays known.
 	code, g = grant()
 	pass(time.Second)
-	if _, err := h.update(g, account.UserUpdate{Password: ptr("open sesame")}); err != nil {
+	if _, err := h.update(g, flow.UserUpdate{Password: ptr("open sesame")}); err != nil {
 		t.Fatal(err)
 	}
 	pass(time.Minute)

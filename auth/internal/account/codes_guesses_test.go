@@ -5,13 +5,14 @@ import (
 	"testing"
 	"time"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/refusal"
 )
 
 const tooManyCodes = "over_request_rate_limit: Too many wrong codes for this address. Wait; links still work."
 
 func (h *house) tryCode(network, email, code string) error {
-	_, err := h.Verify(h.t.Context(), from(network), account.Verify{Type: "email", Email: email, Token: code})
+	_, err := h.Verify(h.t.Context(), from(network), flow.Verify{Type: "email", Email: email, Token: code})
 	return err
 }
 
@@ -23,7 +24,7 @@ func TestVerify_codesPerAccount(t *testing.T) {
 	h.confirmed("mia@example.org")
 	mail := func() message {
 		t.Helper()
-		accepted(t, h.SendOTP(t.Context(), browser, account.OTP{Email: "mia@example.org"}))
+		accepted(t, h.SendOTP(t.Context(), browser, flow.OTP{Email: "mia@example.org"}))
 		h.pass(time.Millisecond)
 		return h.newest("magic_link", "mia@example.org")
 	}
@@ -42,7 +43,7 @@ func TestVerify_codesPerAccount(t *testing.T) {
 	for _, email := range []string{"mia@example.org", "nobody@example.org"} {
 		err := h.tryCode("", email, l.Code)
 		refused(t, err, tooManyCodes)
-		if r, ok := errors.AsType[*account.Refusal](err); !ok || r.Kind != account.Limited ||
+		if r, ok := errors.AsType[*refusal.Refusal](err); !ok || r.Kind != refusal.KindLimited ||
 			r.RetryAfter != 3*time.Minute {
 			t.Errorf("%+v", err)
 		}
@@ -53,7 +54,7 @@ func TestVerify_codesPerAccount(t *testing.T) {
 	h.pass(time.Second)
 	refused(t, h.tryCode("", "mia@example.org", "000000"), tokenExpired)
 	refused(t, h.tryCode("", "mia@example.org", mail().Code), tooManyCodes)
-	h.set(func(s *account.Settings) { s.CodesPerAccount = 0 })
+	h.set(func(s *flow.Settings) { s.CodesPerAccount = 0 })
 	accepted(t, h.tryCode("", "mia@example.org", mail().Code))
 }
 
@@ -62,7 +63,7 @@ func TestVerify_parallelCodes(t *testing.T) {
 	t.Parallel()
 	r := pair(t)
 	r[0].confirmed("mia@example.org")
-	accepted(t, r[0].SendOTP(t.Context(), browser, account.OTP{Email: "mia@example.org"}))
+	accepted(t, r[0].SendOTP(t.Context(), browser, flow.OTP{Email: "mia@example.org"}))
 	code := r[0].newest("magic_link", "mia@example.org").Code
 	for _, email := range []string{"mia@example.org", "nobody@example.org"} {
 		got := answers(60, func(i int) error { return r[i%2].tryCode("", email, wrong(code)) })
@@ -74,7 +75,7 @@ func TestVerify_parallelCodes(t *testing.T) {
 	// one.
 	r[0].pass(3 * time.Minute)
 	r[1].pass(3 * time.Minute)
-	accepted(t, r[0].SendOTP(t.Context(), browser, account.OTP{Email: "mia@example.org"}))
+	accepted(t, r[0].SendOTP(t.Context(), browser, flow.OTP{Email: "mia@example.org"}))
 	code = r[0].newest("magic_link", "mia@example.org").Code
 	got := answers(10, func(i int) error {
 		if i == 0 {
@@ -90,13 +91,13 @@ func TestVerify_parallelCodes(t *testing.T) {
 // Wrong codes from anywhere don't hinder the owner at a known place; test numbers are not counted.
 func TestVerify_codesElsewhere(t *testing.T) {
 	t.Parallel()
-	h := open(t, func(s *account.Settings) { s.Phone.TestCodes = map[string]string{"491511": "123456"} })
+	h := open(t, func(s *flow.Settings) { s.Phone.TestCodes = map[string]string{"491511": "123456"} })
 	h.confirmed("mia@example.org")
 	accepted(t, h.signInFrom("192.0.2.7", "mia@example.org", "sesame"))
 	for range 31 {
 		h.tryCode("198.51.100.1", "mia@example.org", "000000")
 	}
-	accepted(t, h.SendOTP(t.Context(), browser, account.OTP{Email: "mia@example.org"}))
+	accepted(t, h.SendOTP(t.Context(), browser, flow.OTP{Email: "mia@example.org"}))
 	code := h.newest("magic_link", "mia@example.org").Code
 	refused(t, h.tryCode("198.51.100.1", "mia@example.org", code), tooManyCodes)
 	refused(t, h.tryCode("192.0.2.99", "mia@example.org", wrong(code)), tokenExpired)
@@ -106,12 +107,12 @@ func TestVerify_codesElsewhere(t *testing.T) {
 	}
 	refused(t, h.tryCode("192.0.2.7", "mia@example.org", "000000"), tooManyCodes)
 
-	h.create(account.Attributes{Phone: ptr("491511"), PhoneConfirm: ptr(true)})
+	h.create(flow.Attributes{Phone: ptr("491511"), PhoneConfirm: ptr(true)})
 	for range 35 {
-		_, err := h.verify(account.Verify{Type: "sms", Phone: "491511", Token: "000000"})
+		_, err := h.verify(flow.Verify{Type: "sms", Phone: "491511", Token: "000000"})
 		refused(t, err, tokenExpired)
 	}
-	if _, err := h.verify(account.Verify{Type: "sms", Phone: "491511", Token: "123456"}); err != nil {
+	if _, err := h.verify(flow.Verify{Type: "sms", Phone: "491511", Token: "123456"}); err != nil {
 		t.Error(err)
 	}
 }
@@ -119,12 +120,12 @@ func TestVerify_codesElsewhere(t *testing.T) {
 // The nonces of a new password are counted likewise.
 func TestUpdateUser_nonceGuesses(t *testing.T) {
 	t.Parallel()
-	h := open(t, func(s *account.Settings) { s.Passwords.RequireNonce, s.CodesPerAccount = true, 3 })
+	h := open(t, func(s *flow.Settings) { s.Passwords.RequireNonce, s.CodesPerAccount = true, 3 })
 	g := h.confirmed("mia@example.org")
 	accepted(t, h.Reauthenticate(t.Context(), browser, h.caller(g)))
 	nonce := h.newest("reauthenticate", "mia@example.org").Code
 	try := func(nonce string) error {
-		_, err := h.update(g, account.UserUpdate{Password: ptr("another"), Nonce: nonce})
+		_, err := h.update(g, flow.UserUpdate{Password: ptr("another"), Nonce: nonce})
 		return err
 	}
 	for range 3 {

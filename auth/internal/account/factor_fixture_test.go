@@ -8,11 +8,13 @@ import (
 	"github.com/google/uuid"
 
 	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/factor"
+	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/totp"
 )
 
-func (h *house) enroll(g account.Grant, p account.Enrolment) account.Enrolled {
+func (h *house) enroll(g flow.Grant, p factor.Enrolment) factor.Enrolled {
 	h.t.Helper()
 	h.pass(time.Second)
 	e, err := h.EnrollFactor(h.t.Context(), browser, h.caller(g), p)
@@ -22,17 +24,17 @@ func (h *house) enroll(g account.Grant, p account.Enrolment) account.Enrolled {
 	return e
 }
 
-func (h *house) app(g account.Grant, name string) account.Enrolled {
+func (h *house) app(g flow.Grant, name string) factor.Enrolled {
 	h.t.Helper()
-	return h.enroll(g, account.Enrolment{Kind: "totp", FriendlyName: name})
+	return h.enroll(g, factor.Enrolment{Kind: "totp", FriendlyName: name})
 }
 
-func (h *house) phone(g account.Grant, number string) account.Enrolled {
+func (h *house) phone(g flow.Grant, number string) factor.Enrolled {
 	h.t.Helper()
-	return h.enroll(g, account.Enrolment{Kind: "phone", FriendlyName: number, Phone: number})
+	return h.enroll(g, factor.Enrolment{Kind: "phone", FriendlyName: number, Phone: number})
 }
 
-func (h *house) challenge(g account.Grant, e account.Enrolled) uuid.UUID {
+func (h *house) challenge(g flow.Grant, e factor.Enrolled) uuid.UUID {
 	h.t.Helper()
 	h.pass(time.Second)
 	ch, _, err := h.ChallengeFactor(h.t.Context(), browser, h.caller(g), e.Factor.ID, "")
@@ -43,7 +45,7 @@ func (h *house) challenge(g account.Grant, e account.Enrolled) uuid.UUID {
 }
 
 // code is what the app shows now.
-func (h *house) code(e account.Enrolled) string {
+func (h *house) code(e factor.Enrolled) string {
 	h.t.Helper()
 	key, err := base32.StdEncoding.DecodeString(e.Secret)
 	if err != nil {
@@ -52,14 +54,14 @@ func (h *house) code(e account.Enrolled) string {
 	return totp.Code(key, totp.Step(h.clock()))
 }
 
-func (h *house) answer(g account.Grant, e account.Enrolled, challenge uuid.UUID, code string) (account.Grant, error) {
+func (h *house) answer(g flow.Grant, e factor.Enrolled, challenge uuid.UUID, code string) (flow.Grant, error) {
 	h.t.Helper()
 	return h.VerifyFactor(h.t.Context(), browser, h.caller(g),
-		account.FactorAnswer{Factor: e.Factor.ID, Challenge: challenge, Code: code})
+		flow.FactorAnswer{Factor: e.Factor.ID, Challenge: challenge, Code: code})
 }
 
 // verified answers a new challenge with the right code.
-func (h *house) verified(g account.Grant, e account.Enrolled) account.Grant {
+func (h *house) verified(g flow.Grant, e factor.Enrolled) flow.Grant {
 	h.t.Helper()
 	h.pass(totp.Period) // another code
 	challenge := h.challenge(g, e)
@@ -76,7 +78,7 @@ func (h *house) verified(g account.Grant, e account.Enrolled) account.Grant {
 	return up
 }
 
-func (h *house) signedIn(email string) account.Grant {
+func (h *house) signedIn(email string) flow.Grant {
 	h.t.Helper()
 	g, err := h.SignInPassword(h.t.Context(), browser, account.Password{Email: email, Password: "sesame"})
 	if err != nil {
@@ -86,7 +88,7 @@ func (h *house) signedIn(email string) account.Grant {
 }
 
 // level are a grant's aal and amr methods, newest first.
-func (h *house) level(g account.Grant) string {
+func (h *house) level(g flow.Grant) string {
 	h.t.Helper()
 	c := h.caller(g).Claims
 	list := []string{c.AAL}

@@ -11,6 +11,9 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/factor"
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/secret"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
@@ -22,7 +25,7 @@ import (
 // (9).
 func TestFactors_notifications(t *testing.T) {
 	t.Parallel()
-	h := open(t, func(s *account.Settings) {
+	h := open(t, func(s *flow.Settings) {
 		s.Email.Notify.FactorEnrolled, s.Email.Notify.FactorUnenrolled = true, true
 	})
 	count := func() string {
@@ -57,12 +60,12 @@ func TestFactors_notifications(t *testing.T) {
 	want("the verified one goes", "1 1")
 	e = h.app(g, "three")
 	g = h.verified(g, e)
-	by := account.Actor{Role: "service_role"}
+	by := flow.Actor{Role: "service_role"}
 	if _, err := h.AdminDeleteFactor(t.Context(), browser, by, g.User.ID, e.Factor.ID); err != nil {
 		t.Error(err)
 	}
 	want("an administrator takes it", "2 2")
-	h.set(func(s *account.Settings) {
+	h.set(func(s *flow.Settings) {
 		s.Email.Notify.FactorEnrolled, s.Email.Notify.FactorUnenrolled = false, false
 	})
 	e = h.app(g, "four")
@@ -70,17 +73,17 @@ func TestFactors_notifications(t *testing.T) {
 	accepted(t, h.UnenrollFactor(t.Context(), browser, h.caller(g), e.Factor.ID))
 	want("off", "2 2")
 	// Out of budget: the factor counts all the same.
-	h.set(func(s *account.Settings) { s.Email.Notify.FactorEnrolled = true; s.Email.Sent.N = 0 })
+	h.set(func(s *flow.Settings) { s.Email.Notify.FactorEnrolled = true; s.Email.Sent.N = 0 })
 	e = h.app(g, "five")
 	if g = h.verified(g, e); h.level(g) != "aal2 totp otp" {
 		t.Error(h.level(g))
 	}
 	want("out of budget", "2 2")
 	// No address to notify.
-	h.set(func(s *account.Settings) { s.Email.Sent.N = 1000 })
+	h.set(func(s *flow.Settings) { s.Email.Sent.N = 1000 })
 	number := "4915112345678"
 	if _, err := h.AdminCreate(t.Context(), browser, by,
-		account.Attributes{Phone: &number, PhoneConfirm: new(true), Password: new("sesame")}); err != nil {
+		flow.Attributes{Phone: &number, PhoneConfirm: new(true), Password: new("sesame")}); err != nil {
 		t.Fatal(err)
 	}
 	p, err := h.SignInPassword(t.Context(), browser, account.Password{Phone: number, Password: "sesame"})
@@ -130,7 +133,7 @@ func TestFactors_atRest(t *testing.T) {
 	}
 	// Another root key, then without the one of before.
 	for _, root := range []*secret.Root{secret.NewRoot("a newer one", "root key"), secret.NewRoot("a newer one")} {
-		h.use(account.NewCore(account.Options{
+		h.use(flow.New(flow.Options{
 			DB: db, Keys: h.keys, Refresh: token.NewRefreshCodec(root.Keys(secret.Refresh)), Root: root,
 			Passwords: workers(),
 			Now:       h.clock,
@@ -162,15 +165,15 @@ func TestFactors_newPassword(t *testing.T) {
 	challenge := h.challenge(g, p)
 	code := h.newest("mfa", "4915112345678").Code
 	if _, err := h.UpdateUser(t.Context(), browser, h.caller(g),
-		account.UserUpdate{Password: new("sesame 2")}); err != nil {
+		flow.UserUpdate{Password: new("sesame 2")}); err != nil {
 		t.Fatal(err)
 	}
 	_, err := h.answer(g, p, challenge, code)
 	refused(t, err, gone)
 	challenge = h.challenge(g, p)
 	code = h.newest("mfa", "4915112345678").Code
-	if _, err := h.AdminUpdate(t.Context(), browser, account.Actor{Role: "service_role"}, g.User.ID,
-		account.Attributes{Password: new("sesame")}); err != nil {
+	if _, err := h.AdminUpdate(t.Context(), browser, flow.Actor{Role: "service_role"}, g.User.ID,
+		flow.Attributes{Password: new("sesame")}); err != nil {
 		t.Fatal(err)
 	}
 	g = h.signedIn("mia@example.org")
@@ -181,7 +184,7 @@ func TestFactors_newPassword(t *testing.T) {
 // A session that goes on in another one, by linking, and a code that waits lose the level with the factor too.
 func TestFactors_linkedSessions(t *testing.T) {
 	t.Parallel()
-	h := open(t, linking, func(s *account.Settings) { s.External.LinkingAAL2 = true })
+	h := open(t, linking, func(s *flow.Settings) { s.External.LinkingAAL2 = true })
 	g := h.confirmed("mia@example.org")
 	e := h.app(g, "")
 	g = h.verified(g, e)
@@ -190,7 +193,7 @@ func TestFactors_linkedSessions(t *testing.T) {
 		t.Error(got)
 	}
 	p := person("gitlab", "18", "!else@example.org")
-	p.Challenge = account.Challenge{Challenge: s256(verifier).Challenge, Method: "s256"}
+	p.Challenge = flow.Challenge{Challenge: s256(verifier).Challenge, Method: "s256"}
 	c := h.caller(g)
 	p.LinkTo = &c
 	out, err := h.Arrive(t.Context(), browser, p)
@@ -218,7 +221,7 @@ func TestFactors_linkedSessions(t *testing.T) {
 	p.LinkTo = &caller
 	_, err = h.arrive(p)
 	refused(t, err, "insufficient_aal: AAL2 session is required to link or unlink an identity when MFA is enabled.")
-	h.set(func(s *account.Settings) { s.External.LinkingAAL2 = false })
+	h.set(func(s *flow.Settings) { s.External.LinkingAAL2 = false })
 	_, err = h.arrive(p)
 	accepted(t, err)
 }
@@ -233,23 +236,23 @@ func TestFactors_sessionEndedMeanwhile(t *testing.T) {
 	accepted(t, h.SignOut(t.Context(), browser, g.AccessToken, "global", true))
 	const gone = "session_not_found: Session from session_id claim in JWT does not exist"
 	_, err := h.VerifyFactor(t.Context(), browser, caller,
-		account.FactorAnswer{Factor: e.Factor.ID, Challenge: challenge, Code: code})
+		flow.FactorAnswer{Factor: e.Factor.ID, Challenge: challenge, Code: code})
 	refused(t, err, gone)
-	_, err = h.EnrollFactor(t.Context(), browser, caller, account.Enrolment{Kind: "totp", FriendlyName: "x"})
+	_, err = h.EnrollFactor(t.Context(), browser, caller, factor.Enrolment{Kind: "totp", FriendlyName: "x"})
 	refused(t, err, gone)
 	refused(t, h.UnenrollFactor(t.Context(), browser, caller, e.Factor.ID), gone)
 	g = h.signedIn("mia@example.org")
 	caller = h.caller(g)
-	by := account.Actor{Role: "service_role"}
+	by := flow.Actor{Role: "service_role"}
 	if _, err := h.AdminUpdate(t.Context(), browser, by, g.User.ID,
-		account.Attributes{BanDuration: new("1h")}); err != nil {
+		flow.Attributes{BanDuration: new("1h")}); err != nil {
 		t.Fatal(err)
 	}
 	_, err = h.VerifyFactor(t.Context(), browser, caller,
-		account.FactorAnswer{Factor: e.Factor.ID, Challenge: challenge, Code: code})
+		flow.FactorAnswer{Factor: e.Factor.ID, Challenge: challenge, Code: code})
 	refused(t, err, "user_banned: User is banned")
 	if _, err := h.AdminUpdate(t.Context(), browser, by, g.User.ID,
-		account.Attributes{BanDuration: new("none")}); err != nil {
+		flow.Attributes{BanDuration: new("none")}); err != nil {
 		t.Fatal(err)
 	}
 	// The factor went.
@@ -258,7 +261,7 @@ func TestFactors_sessionEndedMeanwhile(t *testing.T) {
 	}
 	const noFactor = "mfa_factor_not_found: Factor not found"
 	_, err = h.VerifyFactor(t.Context(), browser, caller,
-		account.FactorAnswer{Factor: e.Factor.ID, Challenge: challenge, Code: code})
+		flow.FactorAnswer{Factor: e.Factor.ID, Challenge: challenge, Code: code})
 	refused(t, err, "mfa_factor_not_found: Factor not found")
 	_, _, err = h.ChallengeFactor(t.Context(), browser, caller, e.Factor.ID, "")
 	refused(t, err, noFactor)
@@ -267,7 +270,7 @@ func TestFactors_sessionEndedMeanwhile(t *testing.T) {
 	if err := h.AdminDelete(t.Context(), browser, by, g.User.ID, false); err != nil {
 		t.Fatal(err)
 	}
-	_, err = h.EnrollFactor(t.Context(), browser, caller, account.Enrolment{Kind: "totp"})
+	_, err = h.EnrollFactor(t.Context(), browser, caller, factor.Enrolment{Kind: "totp"})
 	refused(t, err, "user_not_found: User from sub claim in JWT does not exist")
 }
 
@@ -277,28 +280,28 @@ func TestFactors_recovery(t *testing.T) {
 	h := open(t)
 	g := h.confirmed("mia@example.org")
 	h.verified(g, h.app(g, ""))
-	if err := h.Recover(t.Context(), browser, account.Recover{Email: "mia@example.org"}); err != nil {
+	if err := h.Recover(t.Context(), browser, flow.Recover{Email: "mia@example.org"}); err != nil {
 		t.Fatal(err)
 	}
 	g = h.redeem("recovery", h.newest("recovery", "mia@example.org").Hash)
 	if got := h.level(g); got != "aal1 otp" || len(g.User.Factors) != 1 {
 		t.Error(got, g.User.Factors)
 	}
-	_, err := h.UpdateUser(t.Context(), browser, h.caller(g), account.UserUpdate{Password: new("sesame 2")})
+	_, err := h.UpdateUser(t.Context(), browser, h.caller(g), flow.UserUpdate{Password: new("sesame 2")})
 	refused(t, err, "insufficient_aal: AAL2 session is required to update email or password when MFA is enabled.")
 }
 
 // Of many concurrent enrolments as many succeed as the limit allows, and one for each name.
 func TestEnrollFactor_atOnce(t *testing.T) {
 	t.Parallel()
-	h := open(t, func(s *account.Settings) { s.Factors.MaxEnrolled = 3 })
+	h := open(t, func(s *flow.Settings) { s.Factors.MaxEnrolled = 3 })
 	caller := h.caller(h.confirmed("mia@example.org"))
 	var wg sync.WaitGroup
 	for i := range 16 {
 		wg.Go(func() {
 			_, err := h.EnrollFactor(t.Context(), browser, caller,
-				account.Enrolment{Kind: "totp", FriendlyName: fmt.Sprint(i % 8)})
-			if err != nil && kindOf(err) != account.Unprocessable {
+				factor.Enrolment{Kind: "totp", FriendlyName: fmt.Sprint(i % 8)})
+			if err != nil && kindOf(err) != refusal.KindUnprocessable {
 				t.Error(err)
 			}
 		})

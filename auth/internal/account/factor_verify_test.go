@@ -8,7 +8,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/token"
 	"gatehouse/auth/internal/totp"
 )
@@ -31,8 +32,8 @@ func TestVerifyFactor_manyGuesses(t *testing.T) {
 		for _, ch := range challenges {
 			wg.Go(func() {
 				_, err := h.VerifyFactor(t.Context(), browser, caller,
-					account.FactorAnswer{Factor: e.Factor.ID, Challenge: ch, Code: guess})
-				r, ok := err.(*account.Refusal)
+					flow.FactorAnswer{Factor: e.Factor.ID, Challenge: ch, Code: guess})
+				r, ok := err.(*refusal.Refusal)
 				mu.Lock()
 				defer mu.Unlock()
 				if !ok {
@@ -70,11 +71,11 @@ func TestVerifyFactor_atOnce(t *testing.T) {
 	code, caller := h.code(e), h.caller(g)
 	var mu sync.Mutex
 	var wg sync.WaitGroup
-	var grants []account.Grant
+	var grants []flow.Grant
 	for _, ch := range challenges {
 		wg.Go(func() {
 			got, err := h.VerifyFactor(t.Context(), browser, caller,
-				account.FactorAnswer{Factor: e.Factor.ID, Challenge: ch, Code: code})
+				flow.FactorAnswer{Factor: e.Factor.ID, Challenge: ch, Code: code})
 			if err == nil {
 				mu.Lock()
 				grants = append(grants, got)
@@ -97,7 +98,7 @@ func TestVerifyFactor_atOnce(t *testing.T) {
 // interval, and not when it is used at the same moment.
 func TestVerifyFactor_oldRefreshTokens(t *testing.T) {
 	t.Parallel()
-	h := open(t, func(s *account.Settings) { s.Sessions.ReuseInterval = time.Hour })
+	h := open(t, func(s *flow.Settings) { s.Sessions.ReuseInterval = time.Hour })
 	g := h.confirmed("mia@example.org")
 	e := h.app(g, "")
 	const unknown = "refresh_token_not_found: Invalid Refresh Token: Refresh Token Not Found"
@@ -108,13 +109,13 @@ func TestVerifyFactor_oldRefreshTokens(t *testing.T) {
 		accepted(t, err)
 		challenge, code, caller := h.challenge(first, e), h.code(e), h.caller(first)
 		var wg sync.WaitGroup
-		var up account.Grant
+		var up flow.Grant
 		var upErr error
 		wg.Go(func() {
 			up, upErr = h.VerifyFactor(t.Context(), browser, caller,
-				account.FactorAnswer{Factor: e.Factor.ID, Challenge: challenge, Code: code})
+				flow.FactorAnswer{Factor: e.Factor.ID, Challenge: challenge, Code: code})
 		})
-		var late account.Grant
+		var late flow.Grant
 		wg.Go(func() { late, _ = h.Refresh(t.Context(), browser, first.RefreshToken) })
 		wg.Wait()
 		accepted(t, upErr)
@@ -141,7 +142,7 @@ func TestVerifyFactor_oldRefreshTokens(t *testing.T) {
 // SESSIONS_ALLOW_LOW_AAL bounds sessions below the user's level, in the token itself too.
 func TestAllowLowAAL(t *testing.T) {
 	t.Parallel()
-	h := open(t, func(s *account.Settings) { s.Sessions.AllowLowAAL = 10 * time.Minute })
+	h := open(t, func(s *flow.Settings) { s.Sessions.AllowLowAAL = 10 * time.Minute })
 	g := h.confirmed("mia@example.org")
 	if g.ExpiresIn != 3600 {
 		t.Error(g.ExpiresIn)
@@ -167,12 +168,12 @@ func TestAllowLowAAL(t *testing.T) {
 	_, err = h.Refresh(t.Context(), browser, low.RefreshToken)
 	refused(t, err, "session_expired: Invalid Refresh Token: Session Expired (Low AAL: User Needs MFA Verification)")
 	// A token that was made before the setting lasts no longer here.
-	h.set(func(s *account.Settings) { s.Sessions.AllowLowAAL = 0 })
+	h.set(func(s *flow.Settings) { s.Sessions.AllowLowAAL = 0 })
 	loose := h.signedIn("mia@example.org")
-	h.set(func(s *account.Settings) { s.Sessions.AllowLowAAL = 10 * time.Minute })
+	h.set(func(s *flow.Settings) { s.Sessions.AllowLowAAL = 10 * time.Minute })
 	h.caller(loose)
 	h.pass(10*time.Minute + time.Second)
-	_, err = h.Authenticate(t.Context(), loose.AccessToken, "", account.ReadUser)
+	_, err = h.Authenticate(t.Context(), loose.AccessToken, "", flow.ReadUser)
 	refused(t, err, "session_expired: Session is no longer valid")
 	if _, err = h.Refresh(t.Context(), browser, up.RefreshToken); err != nil {
 		t.Error(err)
@@ -183,16 +184,16 @@ func TestAllowLowAAL(t *testing.T) {
 // not become one that a mail opened.
 func TestVerifyFactor_keepsTheMark(t *testing.T) {
 	t.Parallel()
-	h := open(t, func(s *account.Settings) {
+	h := open(t, func(s *flow.Settings) {
 		s.Email.SecureChange, s.Passwords.RequireCurrent = false, true
 	})
 	g := h.confirmed("mia@example.org")
 	if _, err := h.UpdateUser(t.Context(), browser, h.caller(g),
-		account.UserUpdate{Email: "new@example.org"}); err != nil {
+		flow.UserUpdate{Email: "new@example.org"}); err != nil {
 		t.Fatal(err)
 	}
 	g = h.redeem("email_change", h.newest("email_change", "new@example.org").Hash)
-	mark := func(g account.Grant) string {
+	mark := func(g flow.Grant) string {
 		t.Helper()
 		var list []token.AMR
 		if err := json.Unmarshal(h.caller(g).Session.AMR, &list); err != nil {
@@ -210,7 +211,7 @@ func TestVerifyFactor_keepsTheMark(t *testing.T) {
 	if got := mark(g); got != want || h.level(g) != "aal2 totp otp" {
 		t.Errorf("%q, want %q; %s", got, want, h.level(g))
 	}
-	_, err := h.UpdateUser(t.Context(), browser, h.caller(g), account.UserUpdate{Password: new("sesame 2")})
+	_, err := h.UpdateUser(t.Context(), browser, h.caller(g), flow.UserUpdate{Password: new("sesame 2")})
 	refused(t, err, "current_password_required: Current password required when setting new password.")
 	accepted(t, h.UnenrollFactor(t.Context(), browser, h.caller(g), e.Factor.ID))
 	if got := mark(g); got != want {

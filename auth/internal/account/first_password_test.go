@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 )
 
 // A password that is set together with an account's first address is kept with the token, also when that is sent again,
@@ -13,20 +14,20 @@ func TestUpdateUser_firstAddressAndPassword(t *testing.T) {
 	t.Parallel()
 	h := open(t)
 	for _, c := range []struct {
-		update account.UserUpdate
-		resend account.Resend
+		update flow.UserUpdate
+		resend flow.Resend
 		signIn account.Password
-		prove  func() account.Verify
+		prove  func() flow.Verify
 	}{
-		{account.UserUpdate{Email: "mia@example.org"}, account.Resend{Type: "email_change", Email: "mia@example.org"},
+		{flow.UserUpdate{Email: "mia@example.org"}, flow.Resend{Type: "email_change", Email: "mia@example.org"},
 			account.Password{Email: "mia@example.org"},
-			func() account.Verify {
-				return account.Verify{Type: "email_change", TokenHash: h.newest("email_change", "mia@example.org").Hash}
+			func() flow.Verify {
+				return flow.Verify{Type: "email_change", TokenHash: h.newest("email_change", "mia@example.org").Hash}
 			}},
-		{account.UserUpdate{Phone: "4915100000001"}, account.Resend{Type: "phone_change", Phone: "4915100000001"},
+		{flow.UserUpdate{Phone: "4915100000001"}, flow.Resend{Type: "phone_change", Phone: "4915100000001"},
 			account.Password{Phone: "4915100000001"},
-			func() account.Verify {
-				return account.Verify{Type: "phone_change", Phone: "4915100000001",
+			func() flow.Verify {
+				return flow.Verify{Type: "phone_change", Phone: "4915100000001",
 					Token: h.newest("phone_change", "4915100000001").Code}
 			}},
 	} {
@@ -58,7 +59,7 @@ func TestUpdateUser_firstAddressAndPassword(t *testing.T) {
 	}
 	// A user with a confirmed address changes the password at once.
 	mia := h.confirmed("mia@example.com")
-	out, err := h.update(mia, account.UserUpdate{Email: "mia2@example.com", Password: ptr("open sesame")})
+	out, err := h.update(mia, flow.UserUpdate{Email: "mia2@example.com", Password: ptr("open sesame")})
 	if err != nil || out.PasswordHash == mia.User.PasswordHash {
 		t.Errorf("%v", err)
 	}

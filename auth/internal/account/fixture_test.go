@@ -17,6 +17,11 @@ import (
 	"go.uber.org/goleak"
 
 	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/admin"
+	"gatehouse/auth/internal/account/factor"
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/oauth"
+	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/mail"
 	"gatehouse/auth/internal/password"
 	"gatehouse/auth/internal/secret"
@@ -37,54 +42,54 @@ var noon = time.Date(2031, 3, 4, 12, 0, 0, 123456000, time.UTC)
 
 // house is the flows over a database of their own, with a clock that stands still.
 type house struct {
-	*account.Core
+	*flow.Core
 	*account.Accounts
-	*account.Identities
-	*account.Factors
-	*account.Users
+	*oauth.Identities
+	*factor.Factors
+	*admin.Users
 	t    *testing.T
 	db   *store.DB
 	root *secret.Root
 	keys *token.Live
 	mu   sync.Mutex
 	now  time.Time
-	s    account.Settings
+	s    flow.Settings
 
 	log    bytes.Buffer // read it while no request is under way
 	unsent []string     // channel and reason
 }
 
-var browser = account.RequestInfo{IP: "192.0.2.7", UserAgent: "browser", RedirectTo: "https://app.example.org/home",
+var browser = flow.RequestInfo{IP: "192.0.2.7", UserAgent: "browser", RedirectTo: "https://app.example.org/home",
 	BaseURL: "https://auth.example.org"}
 
 // settings are the daemon's defaults, with everything switched on that can be signed in with, and no
 // pauses between mails.
-func settings() account.Settings {
+func settings() flow.Settings {
 	links, err := mail.NewLinks(mail.Paths{})
 	if err != nil {
 		panic(err)
 	}
-	return account.Settings{
+	return flow.Settings{
 		SiteURL: "https://app.example.org", BaseURL: "https://auth.example.org",
 		Audience: "authenticated", Role: "authenticated", Issuer: "https://auth.example.org", AccessLife: time.Hour,
 		KnownPlaces: true, ClaimUnproven: true, CodesPerAccount: 30,
 		AdminRoles: []string{"service_role", "supabase_admin"}, Anonymous: true, FlowLife: 5 * time.Minute,
-		Email: account.EmailSettings{
+		Email: flow.EmailSettings{
 			Enabled: true, MagicLink: true, Configured: true, SecureChange: true, ChangeEndsSessions: true,
-			OTPLife: time.Hour, OTPLength: 6, Sent: account.Rate{N: 1000, Per: time.Hour}, Links: links,
+			OTPLife: time.Hour, OTPLength: 6, Sent: flow.Rate{N: 1000, Per: time.Hour}, Links: links,
 		},
-		Phone: account.PhoneSettings{
+		Phone: flow.PhoneSettings{
 			Enabled: true, Configured: true, OTPLife: 5 * time.Minute, OTPLength: 6,
-			Sent: account.Rate{N: 1000, Per: time.Hour},
+			Sent: flow.Rate{N: 1000, Per: time.Hour},
 		},
-		Passwords: account.PasswordSettings{
+		Passwords: flow.PasswordSettings{
 			Policy: password.NewPolicy(6, "", false), PolicyForAdmin: true, TriesPerAccount: 20,
 			ChangeEndsSessions: true,
 		},
-		Sessions: account.SessionSettings{Rotation: true, ReuseInterval: 10 * time.Second, RefreshBurst: 60},
-		Factors: account.FactorSettings{
-			TOTP:          account.FactorSwitches{Enroll: true, Verify: true},
-			Phone:         account.FactorSwitches{Enroll: true, Verify: true},
+		Sessions: flow.SessionSettings{Rotation: true, ReuseInterval: 10 * time.Second, RefreshBurst: 60},
+		Factors: flow.FactorSettings{
+			TOTP:          flow.FactorSwitches{Enroll: true, Verify: true},
+			Phone:         flow.FactorSwitches{Enroll: true, Verify: true},
 			ChallengeLife: 5 * time.Minute, UnverifiedLife: 5 * time.Minute, MaxEnrolled: 10, MaxVerified: 10,
 			OTPLength: 6,
 		},
@@ -100,12 +105,12 @@ var workers = sync.OnceValue(func() *password.Workers {
 	return password.NewWorkers(password.Options{Workers: 2, Queue: 1000, Params: params})
 })
 
-func open(t *testing.T, change ...func(*account.Settings)) *house {
+func open(t *testing.T, change ...func(*flow.Settings)) *house {
 	t.Helper()
 	return openOn(t, storetest.Open(t), change...)
 }
 
-func openOn(t *testing.T, db *store.DB, change ...func(*account.Settings)) *house {
+func openOn(t *testing.T, db *store.DB, change ...func(*flow.Settings)) *house {
 	t.Helper()
 	h := &house{t: t, db: db, root: secret.NewRoot("root key"), now: noon, s: settings(), keys: new(token.Live)}
 	for _, f := range change {
@@ -121,7 +126,7 @@ func openOn(t *testing.T, db *store.DB, change ...func(*account.Settings)) *hous
 		t.Fatal(err)
 	}
 	h.keys.Store(set)
-	h.use(account.NewCore(account.Options{
+	h.use(flow.New(flow.Options{
 		DB: db, Keys: h.keys, Refresh: token.NewRefreshCodec(h.root.Keys(secret.Refresh)), Root: h.root,
 		Passwords: workers(),
 		Now:       h.clock, Log: slog.New(slog.NewTextHandler(&h.log, nil)),
@@ -135,9 +140,9 @@ func openOn(t *testing.T, db *store.DB, change ...func(*account.Settings)) *hous
 }
 
 // use makes the flows over what they share.
-func (h *house) use(k *account.Core) {
-	h.Core, h.Accounts, h.Identities = k, account.New(k), account.NewIdentities(k)
-	h.Factors, h.Users = account.NewFactors(k), account.NewUsers(k)
+func (h *house) use(k *flow.Core) {
+	h.Core, h.Accounts, h.Identities = k, account.New(k), oauth.New(k)
+	h.Factors, h.Users = factor.New(k), admin.New(k)
 }
 
 func (h *house) clock() time.Time {
@@ -153,7 +158,7 @@ func (h *house) pass(d time.Duration) {
 }
 
 // set changes the settings in force.
-func (h *house) set(f func(*account.Settings)) {
+func (h *house) set(f func(*flow.Settings)) {
 	f(&h.s)
 	h.Apply(h.s)
 }
@@ -162,7 +167,7 @@ func (h *house) set(f func(*account.Settings)) {
 func refused(t *testing.T, err error, want string) {
 	t.Helper()
 	got := ""
-	if r, ok := errors.AsType[*account.Refusal](err); ok {
+	if r, ok := errors.AsType[*refusal.Refusal](err); ok {
 		got = r.Code + ": " + r.Msg
 	} else if err != nil {
 		got = "(no refusal) " + err.Error()
@@ -178,8 +183,8 @@ func accepted(t *testing.T, err error) {
 	refused(t, err, "")
 }
 
-func kindOf(err error) account.Kind {
-	if r, ok := errors.AsType[*account.Refusal](err); ok {
+func kindOf(err error) refusal.Kind {
+	if r, ok := errors.AsType[*refusal.Refusal](err); ok {
 		return r.Kind
 	}
 	return 0
@@ -263,18 +268,18 @@ func (h *house) user(id uuid.UUID) store.User {
 }
 
 // confirmed makes a user with a confirmed address and the password "sesame".
-func (h *house) confirmed(email string) account.Grant {
+func (h *house) confirmed(email string) flow.Grant {
 	h.t.Helper()
-	_, err := h.SignUp(h.t.Context(), browser, account.SignUp{Email: email, Password: "sesame"})
+	_, err := h.SignUp(h.t.Context(), browser, flow.SignUp{Email: email, Password: "sesame"})
 	if err != nil {
 		h.t.Fatal(err)
 	}
 	return h.redeem("signup", h.newest("confirmation", email).Hash)
 }
 
-func (h *house) redeem(kind, hash string) account.Grant {
+func (h *house) redeem(kind, hash string) flow.Grant {
 	h.t.Helper()
-	v, err := h.Verify(h.t.Context(), browser, account.Verify{Type: kind, TokenHash: hash})
+	v, err := h.Verify(h.t.Context(), browser, flow.Verify{Type: kind, TokenHash: hash})
 	if err != nil || v.Grant == nil {
 		h.t.Fatalf("verify %s: %+v, %v", kind, v, err)
 	}
@@ -287,9 +292,9 @@ func (h *house) signIn(email, pass string) error {
 	return err
 }
 
-func (h *house) caller(g account.Grant) account.Principal {
+func (h *house) caller(g flow.Grant) flow.Principal {
 	h.t.Helper()
-	c, err := h.Authenticate(h.t.Context(), g.AccessToken, "", account.Full)
+	c, err := h.Authenticate(h.t.Context(), g.AccessToken, "", flow.Full)
 	if err != nil {
 		h.t.Fatal(err)
 	}

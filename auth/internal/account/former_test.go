@@ -13,7 +13,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/oauth"
 	"gatehouse/auth/internal/former/formertest"
 	"gatehouse/auth/internal/mail"
 	"gatehouse/auth/internal/secret"
@@ -48,11 +49,11 @@ func (h *house) lookAtTakeover() {
 }
 
 // refreshAny refreshes with a token of any form, as the API does.
-func (h *house) refreshAny(text string) (account.Grant, error) {
+func (h *house) refreshAny(text string) (flow.Grant, error) {
 	if h.IsFormer(text) {
 		own, err := h.OwnToken(h.t.Context(), text)
 		if err != nil {
-			return account.Grant{}, err
+			return flow.Grant{}, err
 		}
 		text = own
 	}
@@ -186,7 +187,7 @@ func TestFormer_rootKey(t *testing.T) {
 	s := h.moveIn(time.Time{})
 	withRoot := func(root *secret.Root) *house {
 		other := &house{t: t, db: h.db, root: root, keys: h.keys, now: h.now, s: h.s}
-		other.use(account.NewCore(account.Options{DB: h.db, Keys: h.keys,
+		other.use(flow.New(flow.Options{DB: h.db, Keys: h.keys,
 			Refresh: token.NewRefreshCodec(root.Keys(secret.Refresh)), Root: root, Passwords: workers(),
 			Now: h.clock}, h.s))
 		other.lookAtTakeover()
@@ -230,11 +231,11 @@ func TestFormer_refusals(t *testing.T) {
 	f(39, notFound)
 	h.exec("update sessions set ended_at = $1, ended_reason = 'logout' where user_id = $2", h.now, s.User(38).ID)
 	f(38, notFound)
-	h.set(func(s *account.Settings) { s.Sessions.Timebox = time.Hour })
+	h.set(func(s *flow.Settings) { s.Sessions.Timebox = time.Hour })
 	f(40, expired)
-	h.set(func(s *account.Settings) { s.Sessions.Timebox, s.Sessions.Inactivity = 0, time.Minute })
+	h.set(func(s *flow.Settings) { s.Sessions.Timebox, s.Sessions.Inactivity = 0, time.Minute })
 	f(40, expired+" (Inactivity)")
-	h.set(func(s *account.Settings) { s.Sessions.Inactivity = 0 })
+	h.set(func(s *flow.Settings) { s.Sessions.Inactivity = 0 })
 	f(40, "")
 
 	// A session that was opened here has no former token, whatever a text says.
@@ -277,7 +278,7 @@ func TestFormer_Statements(t *testing.T) {
 	db, trips := storetest.Counting(t)
 	h := openOn(t, db)
 	s := h.moveIn(time.Time{})
-	f := func(want int64, text string) (g account.Grant) {
+	f := func(want int64, text string) (g flow.Grant) {
 		t.Helper()
 		n := trips.During(func() {
 			var err error
@@ -327,7 +328,7 @@ func TestFormer_links(t *testing.T) {
 				store.KindRecovery: {"recovery", "magiclink", "email"},
 			}[kind]
 			text := link(kind, kind == store.KindRecovery)
-			v, err := h.verify(account.Verify{Type: typ, TokenHash: text})
+			v, err := h.verify(flow.Verify{Type: typ, TokenHash: text})
 			if !slices.Contains(found, typ) {
 				refused(t, err, expired)
 				continue
@@ -340,28 +341,28 @@ func TestFormer_links(t *testing.T) {
 			if err != nil || v.Type != want || v.Grant == nil || v.Grant.User.ID != id {
 				t.Errorf("%s as %s: %+v, %v", kind, typ, v, err)
 			}
-			_, err = h.verify(account.Verify{Type: typ, TokenHash: text})
+			_, err = h.verify(flow.Verify{Type: typ, TokenHash: text})
 			refused(t, err, expired)
 		}
 	}
 	// Our own links keep to their names.
 	h.confirmed("mia@example.org")
-	if err := h.Recover(t.Context(), browser, account.Recover{Email: "mia@example.org"}); err != nil {
+	if err := h.Recover(t.Context(), browser, flow.Recover{Email: "mia@example.org"}); err != nil {
 		t.Fatal(err)
 	}
 	own := h.newest("recovery", "mia@example.org").Hash
 	for _, typ := range []string{"magiclink", "email", "signup"} {
-		_, err := h.verify(account.Verify{Type: typ, TokenHash: own})
+		_, err := h.verify(flow.Verify{Type: typ, TokenHash: own})
 		refused(t, err, expired)
 	}
 	h.redeem("recovery", own)
 
 	// With a prefix that was not in the mail, or without one that was, and after the last link's time.
 	text := link(store.KindSignup, false)
-	_, err := h.verify(account.Verify{Type: "signup", TokenHash: "pkce_" + text})
+	_, err := h.verify(flow.Verify{Type: "signup", TokenHash: "pkce_" + text})
 	refused(t, err, expired)
 	h.pass(time.Hour)
-	_, err = h.verify(account.Verify{Type: "signup", TokenHash: text})
+	_, err = h.verify(flow.Verify{Type: "signup", TokenHash: text})
 	refused(t, err, expired)
 }
 
@@ -382,13 +383,13 @@ func TestFormer_pkce(t *testing.T) {
 	h.exec("update one_time_tokens set flow_id = $1, password_hash = 'x', user_metadata = '{\"nick\": \"pk\"}' where "+
 		"user_id = $2", pkce, u.ID)
 
-	_, err := h.verify(account.Verify{Type: "signup", TokenHash: text, Link: true})
+	_, err := h.verify(flow.Verify{Type: "signup", TokenHash: text, Link: true})
 	refused(t, err, "otp_expired: Email link is invalid or has expired")
-	v, err := h.verify(account.Verify{Type: "signup", TokenHash: u.Links[0].Token, Link: true})
+	v, err := h.verify(flow.Verify{Type: "signup", TokenHash: u.Links[0].Token, Link: true})
 	if err != nil || v.Code == "" {
 		t.Fatalf("%+v, %v", v, err)
 	}
-	g, err := h.ExchangeCode(t.Context(), browser, account.CodeExchange{Code: v.Code, Verifier: u.Links[0].Verifier})
+	g, err := h.ExchangeCode(t.Context(), browser, oauth.CodeExchange{Code: v.Code, Verifier: u.Links[0].Verifier})
 	if err != nil || g.User.ID != u.ID || !strings.Contains(string(g.User.UserMetadata), "pk") {
 		t.Errorf("%s, %v", g.User.UserMetadata, err)
 	}
@@ -424,15 +425,15 @@ func TestFormer_guesses(t *testing.T) {
 	if n := left(); n != 600 {
 		t.Errorf("%v tries are left after right links", n)
 	}
-	_, err := h.verify(account.Verify{Type: "recovery", TokenHash: wrong()})
+	_, err := h.verify(flow.Verify{Type: "recovery", TokenHash: wrong()})
 	refused(t, err, "otp_expired: Email link is invalid or has expired")
-	_, err = h.StartOAuth(t.Context(), browser, account.OAuthStart{Provider: "github", InviteToken: wrong()})
+	_, err = h.StartOAuth(t.Context(), browser, oauth.OAuthStart{Provider: "github", InviteToken: wrong()})
 	if n := left(); n > 599 {
 		t.Errorf("%v tries are left after a wrong link, %v", n, err)
 	}
 	h.exec("update limits set tokens = 0.5, at = $1 where key = $2", h.now,
 		h.root.MAC(secret.Limits, "former links")[:16])
-	for _, p := range []account.Verify{
+	for _, p := range []flow.Verify{
 		{Type: "recovery", TokenHash: right()}, {Type: "recovery", TokenHash: wrong()},
 		{Type: "recovery", TokenHash: wrong(), Password: "sesame 2"}, {Type: "signup", TokenHash: "pkce_" + wrong()},
 	} {
@@ -441,14 +442,14 @@ func TestFormer_guesses(t *testing.T) {
 	}
 	// Links of ours are not held up, and nothing is counted of them or of other texts.
 	h.confirmed("mia@example.org")
-	_, err = h.verify(account.Verify{Type: "recovery", TokenHash: strings.Repeat("0", 64)})
+	_, err = h.verify(flow.Verify{Type: "recovery", TokenHash: strings.Repeat("0", 64)})
 	refused(t, err, "otp_expired: Email link is invalid or has expired")
 	h.pass(6 * time.Second)
 	h.redeem("recovery", right())
 	// When the last link has expired, nothing is looked up or counted.
 	h.exec("update limits set tokens = 0, at = $1", until)
 	h.pass(until.Sub(h.now))
-	_, err = h.verify(account.Verify{Type: "recovery", TokenHash: wrong()})
+	_, err = h.verify(flow.Verify{Type: "recovery", TokenHash: wrong()})
 	refused(t, err, "otp_expired: Email link is invalid or has expired")
 }
 
@@ -467,11 +468,11 @@ func TestFormer_pending(t *testing.T) {
 	h.exec(`insert into one_time_tokens (id, user_id, kind, address, password_hash, user_metadata, created_at, expires_at)
 		values ($1, $2, 'signup', $3, $4, '{"nick": "pen"}', $5, $6)`, uuid.New(), u.ID, u.Email, hash, h.now.Add(-time.Hour), h.now.Add(30*24*time.Hour))
 	refused(t, h.signIn(u.Email, u.Password), "email_not_confirmed: Email not confirmed")
-	if _, err := h.Resend(t.Context(), browser, account.Resend{Type: "signup", Email: u.Email}); err != nil {
+	if _, err := h.Resend(t.Context(), browser, flow.Resend{Type: "signup", Email: u.Email}); err != nil {
 		t.Fatal(err)
 	}
 	code := h.newest(string(mail.Confirmation), u.Email).Code
-	v, err := h.verify(account.Verify{Type: "signup", Email: u.Email, Token: code})
+	v, err := h.verify(flow.Verify{Type: "signup", Email: u.Email, Token: code})
 	if err != nil || !strings.Contains(string(v.Grant.User.UserMetadata), "pen") {
 		t.Fatalf("%+v, %v", v, err)
 	}
@@ -504,15 +505,15 @@ func TestFormer_accessToken(t *testing.T) {
 		return text + "." + encode(mac.Sum(nil))
 	}
 	for _, kind := range []int{1, 39} {
-		p, err := h.Authenticate(t.Context(), sign(kind, h.now.Add(time.Minute)), "", account.Full)
+		p, err := h.Authenticate(t.Context(), sign(kind, h.now.Add(time.Minute)), "", flow.Full)
 		if err != nil || p.User.ID != s.User(kind).ID || p.Session.ID != s.User(kind).Sessions[0].ID {
 			t.Errorf("kind %d: %+v, %v", kind, p.Session, err)
 		}
 	}
-	if _, err := h.Authenticate(t.Context(), sign(1, h.now.Add(-time.Second)), "", account.Full); err == nil {
+	if _, err := h.Authenticate(t.Context(), sign(1, h.now.Add(-time.Second)), "", flow.Full); err == nil {
 		t.Error("an expired one is good")
 	}
 	h.exec("delete from sessions where user_id = $1", s.User(39).ID)
-	_, err := h.Authenticate(t.Context(), sign(39, h.now.Add(time.Minute)), "", account.Full)
+	_, err := h.Authenticate(t.Context(), sign(39, h.now.Add(time.Minute)), "", flow.Full)
 	refused(t, err, "session_not_found: Session from session_id claim in JWT does not exist")
 }

@@ -7,25 +7,28 @@ import (
 
 	"github.com/google/uuid"
 
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/mail"
 	"gatehouse/auth/internal/store"
 )
 
 // GenerateLink creates the token of a mail and returns its link and digits instead of sending them. Links never belong
 // to a PKCE flow. Neither limits nor DISABLE_SIGNUP apply, but the user's own next request meets the pause.
-func (a *Accounts) GenerateLink(ctx context.Context, req RequestInfo, by Actor, p LinkRequest) (Link, error) {
+func (a *Accounts) GenerateLink(ctx context.Context, req flow.RequestInfo, by flow.Actor,
+	p flow.LinkRequest) (flow.Link, error) {
 	f := a.core.Begin(req)
 	op := generateLinkOp{f: *f, by: by, p: p}
-	op.cand = signupCandidate{aud: f.aud(), provider: "email"}
-	err := checkClaimLengths("", op.cand.aud)
+	op.cand = signupCandidate{aud: f.Aud(), provider: "email"}
+	err := flow.CheckClaimLengths("", op.cand.aud)
 	if err != nil {
-		return Link{}, err
+		return flow.Link{}, err
 	}
-	if op.cand.address, err = parseEmail(p.Email); err != nil {
-		return Link{}, err
+	if op.cand.address, err = flow.ParseEmail(p.Email); err != nil {
+		return flow.Link{}, err
 	}
-	if op.cand.data, err = f.settings.newMetadata(p.Data); err != nil {
-		return Link{}, err
+	if op.cand.data, err = f.Settings.NewMetadata(p.Data); err != nil {
+		return flow.Link{}, err
 	}
 	for again := false; ; again = true {
 		out, err := op.run(ctx)
@@ -34,21 +37,21 @@ func (a *Accounts) GenerateLink(ctx context.Context, req RequestInfo, by Actor, 
 		}
 		switch {
 		case errors.Is(err, store.ErrNotFound):
-			return Link{}, errNoSuchEmail
+			return flow.Link{}, errNoSuchEmail
 		case errors.Is(err, store.ErrEmailTaken):
-			return Link{}, errEmailExists
+			return flow.Link{}, flow.ErrEmailExists
 		}
-		return out, failure("generate link", err)
+		return out, refusal.Failure("generate link", err)
 	}
 }
 
-var errNoSuchEmail = missing(CodeUserNotFound, "User with this email not found")
+var errNoSuchEmail = refusal.Missing(refusal.CodeUserNotFound, "User with this email not found")
 
 // generateLinkOp is one call of GenerateLink.
 type generateLinkOp struct {
-	f    flow
-	by   Actor
-	p    LinkRequest
+	f    flow.Flow
+	by   flow.Actor
+	p    flow.LinkRequest
 	cand signupCandidate
 
 	// What the look-up found; set again after the address was overtaken.
@@ -61,30 +64,30 @@ type generateLinkOp struct {
 
 // linkType describes what each type creates.
 type linkType struct {
-	mail  mailSpec
+	mail  flow.MailSpec
 	pause string // the name of the pause that begins for the user's next mail
 	sent  store.SentColumn
 	note  store.Action
 }
 
 var linkTypes = map[string]linkType{
-	"signup": {mailSpec{kind: store.KindSignup, link: mail.LinkSignup, keep: keepPending},
+	"signup": {flow.MailSpec{Kind: store.KindSignup, Link: mail.LinkSignup, Keep: flow.KeepPending},
 		"confirmation", store.ConfirmationSent, store.ActionUserConfirmationRequested},
-	"invite": {mailSpec{kind: store.KindInvite, link: mail.LinkInvite},
+	"invite": {flow.MailSpec{Kind: store.KindInvite, Link: mail.LinkInvite},
 		"", store.ConfirmationSent, store.ActionUserInvited},
-	"magiclink": {mailSpec{kind: store.KindMagicLink, link: mail.LinkMagicLink},
+	"magiclink": {flow.MailSpec{Kind: store.KindMagicLink, Link: mail.LinkMagicLink},
 		"recovery", store.RecoverySent, store.ActionUserRecoveryRequested},
-	"recovery": {mailSpec{kind: store.KindRecovery, link: mail.LinkRecovery},
+	"recovery": {flow.MailSpec{Kind: store.KindRecovery, Link: mail.LinkRecovery},
 		"recovery", store.RecoverySent, store.ActionUserRecoveryRequested},
-	"email_change_current": {mailSpec{kind: store.KindEmailChangeCurrent, link: mail.LinkEmailChange},
+	"email_change_current": {flow.MailSpec{Kind: store.KindEmailChangeCurrent, Link: mail.LinkEmailChange},
 		"email_change", store.EmailChangeSent, store.ActionEmailChangeRequested},
-	"email_change_new": {mailSpec{kind: store.KindEmailChangeNew, link: mail.LinkEmailChange},
+	"email_change_new": {flow.MailSpec{Kind: store.KindEmailChangeNew, Link: mail.LinkEmailChange},
 		"email_change", store.EmailChangeSent, store.ActionEmailChangeRequested},
 }
 
-func (op *generateLinkOp) run(ctx context.Context) (Link, error) {
+func (op *generateLinkOp) run(ctx context.Context) (flow.Link, error) {
 	if err := op.look(ctx); err != nil {
-		return Link{}, err
+		return flow.Link{}, err
 	}
 	return op.write(ctx)
 }
@@ -92,17 +95,17 @@ func (op *generateLinkOp) run(ctx context.Context) (Link, error) {
 // look reads which accounts have the addresses, and checks whether the link may be created.
 func (op *generateLinkOp) look(ctx context.Context) error {
 	op.typ = op.p.Type
-	newEmail, badEmail := parseEmail(op.p.NewEmail)
+	newEmail, badEmail := flow.ParseEmail(op.p.NewEmail)
 	var known store.Pending
 	var other, account store.User
-	b := op.f.batch()
+	b := op.f.Batch()
 	b.Pending(&known, op.cand.aud, op.cand.address, store.KindSignup)
 	b.Account(&account, op.cand.aud, op.cand.address)
 	b.Account(&other, op.cand.aud, newEmail)
 	if err := b.Send(ctx); err != nil {
 		return err
 	}
-	op.f.tick()
+	op.f.Tick()
 	op.state, op.user, op.waits = op.cand.state(account), account, known.Token
 	exists := account.ID != uuid.Nil && account.Email == op.cand.address
 	switch {
@@ -116,23 +119,23 @@ func (op *generateLinkOp) look(ctx context.Context) error {
 	}
 	var ok bool
 	if op.made, ok = linkTypes[op.typ]; !ok {
-		return notValid(fmt.Sprintf("Invalid email action link type requested: %.100s", op.typ))
+		return refusal.NotValid(fmt.Sprintf("Invalid email action link type requested: %.100s", op.typ))
 	}
-	op.made.mail.to, op.made.mail.vars.Email = op.cand.address, op.cand.address
-	if !isChange(op.made.mail.kind) {
+	op.made.mail.To, op.made.mail.Vars.Email = op.cand.address, op.cand.address
+	if !isChange(op.made.mail.Kind) {
 		return nil
 	}
 	switch {
-	case op.typ == "email_change_current" && !op.f.settings.Email.SecureChange:
-		return notValid("Enable secure email change to generate link for current email")
+	case op.typ == "email_change_current" && !op.f.Settings.Email.SecureChange:
+		return refusal.NotValid("Enable secure email change to generate link for current email")
 	case badEmail != nil:
 		return badEmail
 	case other.ID != uuid.Nil:
-		return errEmailExists
+		return flow.ErrEmailExists
 	}
-	op.made.mail.vars.NewEmail = newEmail
+	op.made.mail.Vars.NewEmail = newEmail
 	if op.typ == "email_change_new" {
-		op.made.mail.to = newEmail
+		op.made.mail.To = newEmail
 	}
 	return nil
 }
@@ -143,18 +146,18 @@ func (op *generateLinkOp) checkType(ctx context.Context) error {
 		return nil
 	}
 	if op.state == addressTaken {
-		return errEmailExists
+		return flow.ErrEmailExists
 	}
 	if op.typ == "signup" && op.p.Type == "signup" && (op.state == addressFree || op.p.Password != "") {
 		if op.p.Password == "" {
-			return notValid("Signup requires a valid password")
+			return refusal.NotValid("Signup requires a valid password")
 		}
-		if err := op.f.settings.checkPassword(op.p.Password); err != nil {
+		if err := op.f.Settings.CheckPassword(op.p.Password); err != nil {
 			return err
 		}
 		if op.cand.hash == "" {
 			var err error
-			if op.cand.hash, err = op.f.core.passwords.Hash(ctx, op.p.Password); err != nil {
+			if op.cand.hash, err = op.f.Core.Passwords.Hash(ctx, op.p.Password); err != nil {
 				return err
 			}
 		}
@@ -162,57 +165,57 @@ func (op *generateLinkOp) checkType(ctx context.Context) error {
 	return nil
 }
 
-func (op *generateLinkOp) write(ctx context.Context) (Link, error) {
+func (op *generateLinkOp) write(ctx context.Context) (flow.Link, error) {
 	typ, made, state, u, waits := op.typ, &op.made, op.state, op.user, op.waits
-	msg, err := newMail(&op.f, made.mail)
+	msg, err := flow.NewMail(&op.f, made.mail)
 	if err != nil {
-		return Link{}, err
+		return flow.Link{}, err
 	}
-	msg.message.Payload = nil // the caller delivers it
-	msg.token.Required = state == addressPending
-	b := op.f.batch()
+	msg.Message.Payload = nil // the caller delivers it
+	msg.Token.Required = state == addressPending
+	b := op.f.Batch()
 	id := u.ID
 	switch {
 	case typ == "invite":
 		id = op.cand.addInvited(&op.f, b, state, u)
 	case typ == "signup" && state == addressFree:
-		msg.token.PasswordHash, msg.token.UserMetadata = op.cand.hash, op.cand.data
+		msg.Token.PasswordHash, msg.Token.UserMetadata = op.cand.hash, op.cand.data
 		id = op.cand.addPending(&op.f, b, state, u)
 	case typ == "signup": // a pending sign-up keeps its password, unless this request has one
 		if waits.Address == op.cand.address && !waits.Contested {
-			msg.token.PasswordHash, msg.token.UserMetadata, msg.token.Identity = waits.PasswordHash, waits.UserMetadata,
+			msg.Token.PasswordHash, msg.Token.UserMetadata, msg.Token.Identity = waits.PasswordHash, waits.UserMetadata,
 				waits.Identity
 		}
-		msg.token.Contested = waits.Contested
+		msg.Token.Contested = waits.Contested
 		if op.cand.hash != "" {
-			msg.token.PasswordHash = op.cand.hash
+			msg.Token.PasswordHash = op.cand.hash
 		}
 		if len(op.cand.data) > 0 {
-			msg.token.UserMetadata = merge(msg.token.UserMetadata, op.cand.data)
+			msg.Token.UserMetadata = flow.Merge(msg.Token.UserMetadata, op.cand.data)
 		}
-		b.MarkSent(id, made.sent, op.f.now)
-	case made.mail.vars.NewEmail != "":
-		b.UpdateUser(store.UserPatch{ID: id, Now: op.f.now, NewEmail: &made.mail.vars.NewEmail,
-			CurrentEmailProven: new(false), NewEmailProven: new(false), EmailChangeSentAt: &op.f.now})
-		if u.NewEmail != made.mail.vars.NewEmail { // what was sent for another address no longer proves anything
+		b.MarkSent(id, made.sent, op.f.Now)
+	case made.mail.Vars.NewEmail != "":
+		b.UpdateUser(store.UserPatch{ID: id, Now: op.f.Now, NewEmail: &made.mail.Vars.NewEmail,
+			CurrentEmailProven: new(false), NewEmailProven: new(false), EmailChangeSentAt: &op.f.Now})
+		if u.NewEmail != made.mail.Vars.NewEmail { // what was sent for another address no longer proves anything
 			b.DeleteTokens(id, store.KindEmailChangeCurrent, store.KindEmailChangeNew)
 		}
 	default:
-		b.MarkSent(id, made.sent, op.f.now)
+		b.MarkSent(id, made.sent, op.f.Now)
 	}
-	insertOutgoing(b, id, nil, msg)
-	b.Audit(op.by.audit(&op.f, made.note, "user_id", id.String()))
+	flow.InsertOutgoing(b, id, nil, msg)
+	b.Audit(op.by.Audit(&op.f, made.note, "user_id", id.String()))
 	var out store.User
 	b.User(&out, id)
 	if err := b.Send(ctx); err != nil {
-		return Link{}, err
+		return flow.Link{}, err
 	}
 	op.beginPause(ctx)
 	if typ == "signup" { // the metadata is stored with the token
-		out.UserMetadata = withoutOwn(msg.token.UserMetadata)
+		out.UserMetadata = flow.WithoutOwn(msg.Token.UserMetadata)
 	}
-	return Link{User: out, ActionLink: msg.url, EmailOTP: msg.code, HashedToken: msg.tokenHash, VerificationType: typ,
-		RedirectTo: op.f.req.RedirectTo}, nil
+	return flow.Link{User: out, ActionLink: msg.URL, EmailOTP: msg.Code, HashedToken: msg.TokenHash, VerificationType: typ,
+		RedirectTo: op.f.Req.RedirectTo}, nil
 }
 
 // beginPause begins the pause that a mail would have begun, unless it runs already. Nothing depends on it.
@@ -220,15 +223,15 @@ func (op *generateLinkOp) beginPause(ctx context.Context) {
 	if op.made.pause == "" {
 		return
 	}
-	pause := op.f.settings.Email.Interval
+	pause := op.f.Settings.Email.Interval
 	if op.made.pause == "confirmation" {
-		pause = op.f.settings.Email.ConfirmationInterval
+		pause = op.f.Settings.Email.ConfirmationInterval
 	}
-	q := mailQuota(&op.f, op.made.pause, pause, op.cand.aud, op.cand.address)
-	q.budgets = nil
-	b := op.f.batch()
-	q.take(b, op.f.now)
-	if err := b.Send(ctx); err != nil && q.refusalOf(err) == err {
-		op.f.core.log.Warn("a generated link began no pause between mails", "error", err)
+	q := flow.MailQuota(&op.f, op.made.pause, pause, op.cand.aud, op.cand.address)
+	q.Budgets = nil
+	b := op.f.Batch()
+	q.Take(b, op.f.Now)
+	if err := b.Send(ctx); err != nil && q.RefusalOf(err) == err {
+		op.f.Core.Log.Warn("a generated link began no pause between mails", "error", err)
 	}
 }

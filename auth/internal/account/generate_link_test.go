@@ -5,10 +5,11 @@ import (
 	"testing"
 	"time"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/refusal"
 )
 
-func (h *house) generate(p account.LinkRequest) (account.Link, error) {
+func (h *house) generate(p flow.LinkRequest) (flow.Link, error) {
 	return h.GenerateLink(h.t.Context(), browser, service, p)
 }
 
@@ -17,7 +18,7 @@ func TestGenerateLink_refusals(t *testing.T) {
 	h := open(t)
 	h.confirmed("mia@example.org")
 	h.confirmed("tom@example.org")
-	f := func(p account.LinkRequest, kind account.Kind, want string) {
+	f := func(p flow.LinkRequest, kind refusal.Kind, want string) {
 		t.Helper()
 		_, err := h.generate(p)
 		refused(t, err, want)
@@ -26,38 +27,38 @@ func TestGenerateLink_refusals(t *testing.T) {
 		}
 	}
 	const exists = "email_exists: A user with this email address has already been registered"
-	f(account.LinkRequest{Type: "signup", Email: "a"}, account.Invalid,
+	f(flow.LinkRequest{Type: "signup", Email: "a"}, refusal.KindInvalid,
 		"validation_failed: Unable to validate email address: invalid format")
 	for _, typ := range []string{"recovery", "email_change_current", "email_change_new"} {
-		f(account.LinkRequest{Type: typ, Email: "new@example.org"}, account.Missing,
+		f(flow.LinkRequest{Type: typ, Email: "new@example.org"}, refusal.KindMissing,
 			"user_not_found: User with this email not found")
 	}
-	f(account.LinkRequest{Type: "signup", Email: "new@example.org"}, account.Invalid,
+	f(flow.LinkRequest{Type: "signup", Email: "new@example.org"}, refusal.KindInvalid,
 		"validation_failed: Signup requires a valid password")
-	f(account.LinkRequest{Type: "signup", Email: "new@example.org", Password: "short"}, account.Unprocessable,
+	f(flow.LinkRequest{Type: "signup", Email: "new@example.org", Password: "short"}, refusal.KindUnprocessable,
 		"weak_password: Password should be at least 6 characters.")
-	f(account.LinkRequest{Type: "x", Email: "mia@example.org"}, account.Invalid,
+	f(flow.LinkRequest{Type: "x", Email: "mia@example.org"}, refusal.KindInvalid,
 		"validation_failed: Invalid email action link type requested: x")
-	f(account.LinkRequest{Type: "x", Email: "new@example.org"}, account.Invalid,
+	f(flow.LinkRequest{Type: "x", Email: "new@example.org"}, refusal.KindInvalid,
 		"validation_failed: Invalid email action link type requested: x")
-	f(account.LinkRequest{Type: "signup", Email: "mia@example.org", Password: "sesame"}, account.Unprocessable, exists)
-	f(account.LinkRequest{Type: "invite", Email: "mia@example.org"}, account.Unprocessable, exists)
-	f(account.LinkRequest{Type: "email_change_new", Email: "mia@example.org"}, account.Invalid,
+	f(flow.LinkRequest{Type: "signup", Email: "mia@example.org", Password: "sesame"}, refusal.KindUnprocessable, exists)
+	f(flow.LinkRequest{Type: "invite", Email: "mia@example.org"}, refusal.KindUnprocessable, exists)
+	f(flow.LinkRequest{Type: "email_change_new", Email: "mia@example.org"}, refusal.KindInvalid,
 		"validation_failed: An email address is required")
-	f(account.LinkRequest{Type: "email_change_new", Email: "mia@example.org", NewEmail: "tom@example.org"},
-		account.Unprocessable, exists)
-	h.set(func(s *account.Settings) { s.Email.SecureChange = false })
-	f(account.LinkRequest{Type: "email_change_current", Email: "mia@example.org", NewEmail: "x@example.org"},
-		account.Invalid, "validation_failed: Enable secure email change to generate link for current email")
+	f(flow.LinkRequest{Type: "email_change_new", Email: "mia@example.org", NewEmail: "tom@example.org"},
+		refusal.KindUnprocessable, exists)
+	h.set(func(s *flow.Settings) { s.Email.SecureChange = false })
+	f(flow.LinkRequest{Type: "email_change_current", Email: "mia@example.org", NewEmail: "x@example.org"},
+		refusal.KindInvalid, "validation_failed: Enable secure email change to generate link for current email")
 }
 
 func TestGenerateLink(t *testing.T) {
 	t.Parallel()
-	h := open(t, func(s *account.Settings) {
+	h := open(t, func(s *flow.Settings) {
 		s.DisableSignup, s.Email.Sent.N, s.Email.Configured = true, 0, false
 		s.Email.Interval, s.Email.ConfirmationInterval = time.Minute, time.Minute
 	})
-	ok := func(p account.LinkRequest, typ string) account.Link {
+	ok := func(p flow.LinkRequest, typ string) flow.Link {
 		t.Helper()
 		h.pass(time.Second)
 		l, err := h.generate(p)
@@ -68,7 +69,7 @@ func TestGenerateLink(t *testing.T) {
 		}
 		return l
 	}
-	type req = account.LinkRequest
+	type req = flow.LinkRequest
 	l := ok(req{Type: "signup", Email: "mia@example.org", Password: "sesame", Data: []byte(`{"nick":"x"}`)}, "signup")
 	shows := func(want string) {
 		t.Helper()
@@ -104,14 +105,14 @@ func TestGenerateLink(t *testing.T) {
 	l = ok(req{Type: "magiclink", Email: "tom@example.org"}, "signup")
 	h.redeem("signup", l.HashedToken)
 	l = ok(req{Type: "magiclink", Email: "mia@example.org"}, "magiclink")
-	_, err := h.verify(account.Verify{Type: "magiclink", Token: l.EmailOTP, Email: "mia@example.org"})
+	_, err := h.verify(flow.Verify{Type: "magiclink", Token: l.EmailOTP, Email: "mia@example.org"})
 	accepted(t, err)
 	l = ok(req{Type: "recovery", Email: "mia@example.org"}, "recovery")
 	h.redeem("recovery", l.HashedToken)
 	// The user's own next request meets the pause.
-	h.set(func(s *account.Settings) { s.Email.Configured = true })
+	h.set(func(s *flow.Settings) { s.Email.Configured = true })
 	if err := h.Recover(
-		t.Context(), browser, account.Recover{Email: "mia@example.org"}); kindOf(err) != account.Limited ||
+		t.Context(), browser, flow.Recover{Email: "mia@example.org"}); kindOf(err) != refusal.KindLimited ||
 		!strings.Contains(err.Error(), "For security purposes") {
 		t.Error(err)
 	}
@@ -123,11 +124,11 @@ func TestGenerateLink(t *testing.T) {
 	if next.User.NewEmail != "new@example.org" || !strings.Contains(next.ActionLink, "&type=email_change&") {
 		t.Errorf("%+v", next)
 	}
-	v, err := h.verify(account.Verify{Type: "email_change", TokenHash: current.HashedToken})
+	v, err := h.verify(flow.Verify{Type: "email_change", TokenHash: current.HashedToken})
 	if err != nil || !v.Half {
 		t.Fatal(v, err)
 	}
-	v, err = h.verify(account.Verify{Type: "email_change", Token: next.EmailOTP, Email: "new@example.org"})
+	v, err = h.verify(flow.Verify{Type: "email_change", Token: next.EmailOTP, Email: "new@example.org"})
 	if err != nil || v.Grant == nil || v.Grant.User.Email != "new@example.org" {
 		t.Fatal(v, err)
 	}

@@ -10,7 +10,8 @@ import (
 	"testing"
 	"time"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/store"
 )
 
@@ -18,7 +19,7 @@ const tooManyPasswords = "over_request_rate_limit: Too many wrong passwords for 
 	"a link or a code."
 
 // pair is replicas to take turns with.
-func pair(t *testing.T, change ...func(*account.Settings)) [2]*house {
+func pair(t *testing.T, change ...func(*flow.Settings)) [2]*house {
 	t.Helper()
 	a, b := replicas(t, change...)
 	return [2]*house{a, b}
@@ -36,7 +37,7 @@ func answers(n int, call func(i int) error) map[string]int {
 			err := call(i)
 			mu.Lock()
 			defer mu.Unlock()
-			switch r, ok := errors.AsType[*account.Refusal](err); {
+			switch r, ok := errors.AsType[*refusal.Refusal](err); {
 			case err == nil:
 				got["in"]++
 			case ok:
@@ -83,18 +84,18 @@ func TestSignInPassword_emptiedMeanwhile(t *testing.T) {
 				}
 				before := h.trail()
 				// The hook is called between the hash and the statement that decides.
-				h.set(func(s *account.Settings) {
-					s.Hooks.Password = func(context.Context, account.PasswordAttempt) (account.PasswordVerdict, error) {
+				h.set(func(s *flow.Settings) {
+					s.Hooks.Password = func(context.Context, flow.PasswordAttempt) (flow.PasswordVerdict, error) {
 						for range 20 {
 							refused(t, r[1].signIn("mia@example.org", "other"),
 								"invalid_credentials: Invalid login credentials")
 						}
-						return account.PasswordVerdict{}, nil
+						return flow.PasswordVerdict{}, nil
 					}
 				})
 				err := h.signIn("mia@example.org", pass)
 				refused(t, err, tooManyPasswords)
-				if rf, ok := errors.AsType[*account.Refusal](err); !ok || rf.RetryAfter != time.Minute {
+				if rf, ok := errors.AsType[*refusal.Refusal](err); !ok || rf.RetryAfter != time.Minute {
 					t.Errorf("%+v", err)
 				}
 				if got := strings.TrimPrefix(h.trail(), before); got != " login_failed" {
@@ -112,7 +113,7 @@ func TestSignInPassword_parallelRehash(t *testing.T) {
 	hash := cheaperHash(t, "sesame")
 	for i := range 3 {
 		email := fmt.Sprintf("mia%d@example.org", i)
-		u := r[0].create(account.Attributes{Email: &email, PasswordHash: &hash, EmailConfirm: ptr(true)})
+		u := r[0].create(flow.Attributes{Email: &email, PasswordHash: &hash, EmailConfirm: ptr(true)})
 		if got := answers(8, func(i int) error { return r[i%2].signIn(email, "sesame") }); got["in"] != 8 {
 			t.Errorf("%v, want 8 in", got)
 		}
@@ -131,12 +132,12 @@ func TestSignInPassword_changedMeanwhile(t *testing.T) {
 			h := open(t)
 			u := h.confirmed("mia@example.org").User
 			var asked atomic.Int32
-			h.set(func(s *account.Settings) {
-				s.Hooks.Password = func(context.Context, account.PasswordAttempt) (account.PasswordVerdict, error) {
+			h.set(func(s *flow.Settings) {
+				s.Hooks.Password = func(context.Context, flow.PasswordAttempt) (flow.PasswordVerdict, error) {
 					if asked.Add(1) == 1 {
 						change(h, u)
 					}
-					return account.PasswordVerdict{}, nil
+					return flow.PasswordVerdict{}, nil
 				}
 			})
 			refused(t, h.signIn("mia@example.org", "sesame"), want)
@@ -150,13 +151,13 @@ func TestSignInPassword_changedMeanwhile(t *testing.T) {
 	})
 	f("another password", "invalid_credentials: Invalid login credentials", func(h *house, u store.User) {
 		if _, err := h.AdminUpdate(h.t.Context(), browser, service, u.ID,
-			account.Attributes{Password: ptr("another")}); err != nil {
+			flow.Attributes{Password: ptr("another")}); err != nil {
 			h.t.Error(err)
 		}
 	})
 	f("the same password", "", func(h *house, u store.User) {
 		if _, err := h.AdminUpdate(h.t.Context(), browser, service, u.ID,
-			account.Attributes{Password: ptr("sesame")}); err != nil {
+			flow.Attributes{Password: ptr("sesame")}); err != nil {
 			h.t.Error(err)
 		}
 	})
@@ -167,13 +168,13 @@ func TestUpdateUser_currentPasswordGuesses(t *testing.T) {
 	t.Parallel()
 	const invalid = "current_password_invalid: Current password required when setting new password."
 	var told atomic.Int32
-	r := pair(t, func(s *account.Settings) {
+	r := pair(t, func(s *flow.Settings) {
 		s.Passwords.RequireCurrent = true
-		s.Hooks.Password = func(_ context.Context, a account.PasswordAttempt) (account.PasswordVerdict, error) {
+		s.Hooks.Password = func(_ context.Context, a flow.PasswordAttempt) (flow.PasswordVerdict, error) {
 			if !a.Valid {
 				told.Add(1)
 			}
-			return account.PasswordVerdict{}, nil
+			return flow.PasswordVerdict{}, nil
 		}
 	})
 	h := r[0]
@@ -181,7 +182,7 @@ func TestUpdateUser_currentPasswordGuesses(t *testing.T) {
 	g := h.confirmedAgain("mia@example.org", "sesame")
 	change := func(h *house, current string) error {
 		_, err := h.UpdateUser(t.Context(), browser, h.caller(g),
-			account.UserUpdate{Password: ptr("another"), CurrentPassword: &current})
+			flow.UserUpdate{Password: ptr("another"), CurrentPassword: &current})
 		return err
 	}
 	before := h.trail()
@@ -205,7 +206,7 @@ func TestUpdateUser_currentPasswordGuesses(t *testing.T) {
 	accepted(t, change(h, "sesame"))
 
 	// Where a nonce is wanted too it is judged first, and a wrong password leaves it as it is.
-	h.set(func(s *account.Settings) { s.Passwords.RequireNonce, s.Email.Notify.PasswordChanged = true, false })
+	h.set(func(s *flow.Settings) { s.Passwords.RequireNonce, s.Email.Notify.PasswordChanged = true, false })
 	g = h.confirmedAgain("mia@example.org", "another")
 	if err := h.Reauthenticate(t.Context(), browser, h.caller(g)); err != nil {
 		t.Fatal(err)
@@ -213,7 +214,7 @@ func TestUpdateUser_currentPasswordGuesses(t *testing.T) {
 	nonce := h.newest("reauthenticate", "mia@example.org").Code
 	again := func(nonce, current string) error {
 		_, err := h.UpdateUser(t.Context(), browser, h.caller(g),
-			account.UserUpdate{Password: ptr("a third"), CurrentPassword: &current, Nonce: nonce})
+			flow.UserUpdate{Password: ptr("a third"), CurrentPassword: &current, Nonce: nonce})
 		return err
 	}
 	refused(t, again(wrong(nonce), "wrong"), "reauthentication_not_valid: Nonce has expired or is invalid")
@@ -228,20 +229,20 @@ func TestUpdateUser_currentPasswordGuesses(t *testing.T) {
 func TestUpdateUser_sameUnsent(t *testing.T) {
 	t.Parallel()
 	const pause = "over_email_send_rate_limit: For security purposes, you can only request this after 60 seconds."
-	h := open(t, func(s *account.Settings) { s.Email.Interval = time.Minute })
+	h := open(t, func(s *flow.Settings) { s.Email.Interval = time.Minute })
 	h.confirmed("mia@example.org")
 	g := h.confirmedAgain("mia@example.org", "sesame")
-	change := func(p account.UserUpdate) error {
+	change := func(p flow.UserUpdate) error {
 		p.Email = "new@example.org"
 		_, err := h.update(g, p)
 		return err
 	}
-	accepted(t, change(account.UserUpdate{}))
+	accepted(t, change(flow.UserUpdate{}))
 	for _, guess := range []string{"open sesame", "sesame"} {
-		refused(t, change(account.UserUpdate{Password: &guess}), pause)
+		refused(t, change(flow.UserUpdate{Password: &guess}), pause)
 	}
 	h.pass(time.Minute)
-	refused(t, change(account.UserUpdate{Password: ptr("sesame")}),
+	refused(t, change(flow.UserUpdate{Password: ptr("sesame")}),
 		"same_password: New password should be different from the old password.")
 	accepted(t, h.signIn("mia@example.org", "sesame"))
 }
@@ -249,12 +250,12 @@ func TestUpdateUser_sameUnsent(t *testing.T) {
 // The hook's no to a current password is an answer, and a wrong one is counted.
 func TestUpdateUser_currentPasswordHook(t *testing.T) {
 	t.Parallel()
-	h := open(t, func(s *account.Settings) { s.Passwords.RequireCurrent, s.Passwords.TriesPerAccount = true, 2 })
+	h := open(t, func(s *flow.Settings) { s.Passwords.RequireCurrent, s.Passwords.TriesPerAccount = true, 2 })
 	h.confirmed("mia@example.org")
 	g := h.confirmedAgain("mia@example.org", "sesame")
-	h.set(func(s *account.Settings) {
-		s.Hooks.Password = func(context.Context, account.PasswordAttempt) (account.PasswordVerdict, error) {
-			return account.PasswordVerdict{Reject: true, Message: "not now"}, nil
+	h.set(func(s *flow.Settings) {
+		s.Hooks.Password = func(context.Context, flow.PasswordAttempt) (flow.PasswordVerdict, error) {
+			return flow.PasswordVerdict{Reject: true, Message: "not now"}, nil
 		}
 	})
 	for i, want := range []string{"invalid_credentials: not now", "invalid_credentials: not now",
@@ -264,7 +265,7 @@ func TestUpdateUser_currentPasswordHook(t *testing.T) {
 			current = "sesame"
 		}
 		_, err := h.UpdateUser(t.Context(), browser, h.caller(g),
-			account.UserUpdate{Password: ptr("another"), CurrentPassword: &current})
+			flow.UserUpdate{Password: ptr("another"), CurrentPassword: &current})
 		refused(t, err, want)
 	}
 }

@@ -11,7 +11,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
 )
@@ -24,7 +25,7 @@ type code struct {
 	asked   []string
 	before  []store.User
 	refusal error
-	verdict account.PasswordVerdict
+	verdict flow.PasswordVerdict
 }
 
 func (c *code) ask(what string) error {
@@ -54,7 +55,7 @@ func (c *code) since() string {
 	return all
 }
 
-func hooked(t *testing.T, change ...func(*account.Settings)) (*house, *code) {
+func hooked(t *testing.T, change ...func(*flow.Settings)) (*house, *code) {
 	t.Helper()
 	db, err := store.Open(t.Context(), store.Options{URL: storetest.URL(t), Settings: store.Settings{MaxConns: 1}})
 	if err != nil {
@@ -63,8 +64,8 @@ func hooked(t *testing.T, change ...func(*account.Settings)) (*house, *code) {
 	t.Cleanup(db.Close)
 	h, c := openOn(t, db, change...), new(code)
 	c.h = h
-	h.set(func(s *account.Settings) {
-		s.Hooks = account.Hooks{
+	h.set(func(s *flow.Settings) {
+		s.Hooks = flow.Hooks{
 			BeforeCreate: func(_ context.Context, ip string, u store.User) error {
 				if ip != browser.IP {
 					t.Errorf("from %q", ip)
@@ -73,7 +74,7 @@ func hooked(t *testing.T, change ...func(*account.Settings)) (*house, *code) {
 				return c.ask("before")
 			},
 			AfterCreate: true,
-			Claims: func(_ context.Context, q account.ClaimsQuestion) (json.RawMessage, error) {
+			Claims: func(_ context.Context, q flow.ClaimsQuestion) (json.RawMessage, error) {
 				var claims map[string]any
 				if err := json.Unmarshal(q.Claims, &claims); err != nil || claims["sub"] != q.User.String() {
 					t.Errorf("%s: %v", q.Claims, err)
@@ -82,18 +83,18 @@ func hooked(t *testing.T, change ...func(*account.Settings)) (*house, *code) {
 				text, _ := json.Marshal(claims)
 				return text, c.ask("claims:" + q.Method)
 			},
-			Password: func(_ context.Context, q account.PasswordAttempt) (account.PasswordVerdict, error) {
+			Password: func(_ context.Context, q flow.PasswordAttempt) (flow.PasswordVerdict, error) {
 				return c.verdict, c.ask(map[bool]string{true: "right", false: "wrong"}[q.Valid])
 			},
 		}
-		s.Factors.Attempt = func(context.Context, account.FactorAttempt) (account.FactorVerdict, error) {
-			return account.FactorVerdict{}, c.ask("factor")
+		s.Factors.Attempt = func(context.Context, flow.FactorAttempt) (flow.FactorVerdict, error) {
+			return flow.FactorVerdict{}, c.ask("factor")
 		}
 	})
 	return h, c
 }
 
-var no = &account.Refusal{Kind: account.Failed, Status: 403, Code: account.CodeHookRefused, Msg: "members only",
+var no = &refusal.Refusal{Kind: refusal.KindFailed, Status: 403, Code: refusal.CodeHookRefused, Msg: "members only",
 	ByHook: true}
 
 const saidNo = "hook_refused: members only"
@@ -106,7 +107,7 @@ func (h *house) news() (ids []uuid.UUID) {
 		h.t.Fatal(err)
 	}
 	for _, m := range list {
-		if m.Kind == account.KindAfterCreate {
+		if m.Kind == flow.KindAfterCreate {
 			ids = append(ids, m.User)
 		}
 	}
@@ -117,16 +118,16 @@ func (h *house) news() (ids []uuid.UUID) {
 func TestHooks_creation(t *testing.T) {
 	t.Parallel()
 	for name, way := range map[string]struct {
-		change func(*account.Settings)
+		change func(*flow.Settings)
 		create func(*house) error
 		asked  string
 	}{
 		"sign-up": {nil, func(h *house) error {
-			_, err := h.SignUp(h.t.Context(), browser, account.SignUp{Email: "mia@example.org", Password: "sesame"})
+			_, err := h.SignUp(h.t.Context(), browser, flow.SignUp{Email: "mia@example.org", Password: "sesame"})
 			return err
 		}, "before"},
-		"sign-up, confirmed": {func(s *account.Settings) { s.Email.Autoconfirm = true }, func(h *house) error {
-			_, err := h.SignUp(h.t.Context(), browser, account.SignUp{Email: "mia@example.org", Password: "sesame"})
+		"sign-up, confirmed": {func(s *flow.Settings) { s.Email.Autoconfirm = true }, func(h *house) error {
+			_, err := h.SignUp(h.t.Context(), browser, flow.SignUp{Email: "mia@example.org", Password: "sesame"})
 			return err
 		}, "before claims:password"},
 		"anonymous": {nil, func(h *house) error {
@@ -135,10 +136,10 @@ func TestHooks_creation(t *testing.T) {
 		},
 			"before claims:anonymous"},
 		"otp": {nil, func(h *house) error {
-			return h.SendOTP(h.t.Context(), browser, account.OTP{Email: "mia@example.org", CreateUser: true})
+			return h.SendOTP(h.t.Context(), browser, flow.OTP{Email: "mia@example.org", CreateUser: true})
 		}, "before"},
 		"phone": {nil, func(h *house) error {
-			return h.SendOTP(h.t.Context(), browser, account.OTP{Phone: "+491512", CreateUser: true})
+			return h.SendOTP(h.t.Context(), browser, flow.OTP{Phone: "+491512", CreateUser: true})
 		}, "before"},
 		"provider": {nil, func(h *house) error {
 			_, err := h.arrive(person("github", "17", "*mia@example.org"))
@@ -148,7 +149,7 @@ func TestHooks_creation(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			var change []func(*account.Settings)
+			var change []func(*flow.Settings)
 			if way.change != nil {
 				change = append(change, way.change)
 			}
@@ -185,19 +186,19 @@ func TestHooks_noCreation(t *testing.T) {
 	t.Parallel()
 	h, c := hooked(t)
 	h.confirmed("mia@example.org")
-	h.create(account.Attributes{Email: ptr("adam@example.org"), Password: ptr("sesame")})
+	h.create(flow.Attributes{Email: ptr("adam@example.org"), Password: ptr("sesame")})
 	c.since()
 	c.refuse(no)
-	_, err := h.SignUp(t.Context(), browser, account.SignUp{Email: "mia@example.org", Password: "other1"})
+	_, err := h.SignUp(t.Context(), browser, flow.SignUp{Email: "mia@example.org", Password: "other1"})
 	refused(t, err, saidNo)
-	_, err = h.SignUp(t.Context(), browser, account.SignUp{Email: "nobody@example.org", Password: "other1"})
+	_, err = h.SignUp(t.Context(), browser, flow.SignUp{Email: "nobody@example.org", Password: "other1"})
 	refused(t, err, saidNo)
 	c.refuse(nil)
 	if _, err := h.SignUp(
-		t.Context(), browser, account.SignUp{Email: "mia@example.org", Password: "other1"}); err != nil {
+		t.Context(), browser, flow.SignUp{Email: "mia@example.org", Password: "other1"}); err != nil {
 		t.Error(err)
 	}
-	if err := h.SendOTP(t.Context(), browser, account.OTP{Email: "mia@example.org", CreateUser: true}); err != nil {
+	if err := h.SendOTP(t.Context(), browser, flow.OTP{Email: "mia@example.org", CreateUser: true}); err != nil {
 		t.Error(err)
 	}
 	if got := c.since(); got != "before before before" {
@@ -213,7 +214,7 @@ func TestHooks_noCreation(t *testing.T) {
 func TestHooks_claims(t *testing.T) {
 	t.Parallel()
 	h, c := hooked(t)
-	claimed := func(g account.Grant, err error) account.Grant {
+	claimed := func(g flow.Grant, err error) flow.Grant {
 		t.Helper()
 		if err != nil {
 			t.Fatal(err)
@@ -233,18 +234,18 @@ func TestHooks_claims(t *testing.T) {
 	challenge := h.challenge(g, app)
 	c.since()
 
-	c.refuse(&account.Refusal{Kind: account.Failed, Status: 422, Code: account.CodeHookTimeout, Msg: "away"})
+	c.refuse(&refusal.Refusal{Kind: refusal.KindFailed, Status: 422, Code: refusal.CodeHookTimeout, Msg: "away"})
 	_, err := h.refresh(g.RefreshToken)
-	if kindOf(err) != account.Unavailable {
+	if kindOf(err) != refusal.KindUnavailable {
 		t.Errorf("a refresh while the hook is away: %v", err)
 	}
-	h.set(func(s *account.Settings) { s.Factors.Attempt = nil })
+	h.set(func(s *flow.Settings) { s.Factors.Attempt = nil })
 	_, err = h.answer(g, app, challenge, h.code(app))
 	refused(t, err, "hook_timeout: away")
 	if l := h.level(g); l != "aal1 password" {
 		t.Error(l)
 	}
-	h.set(func(s *account.Settings) { s.Hooks.Password = nil })
+	h.set(func(s *flow.Settings) { s.Hooks.Password = nil })
 	refused(t, h.signIn("mia@example.org", "sesame"), "hook_timeout: away")
 	if got := h.ended(g.User.ID); got != "hook  " {
 		t.Errorf("sessions ended by %q", got)
@@ -260,8 +261,8 @@ func TestHooks_claims(t *testing.T) {
 
 	// An answer that is no set of claims is never signed.
 	for _, bad := range []string{`null`, `{}`, `[]`, `{"sub":1}`} {
-		h.set(func(s *account.Settings) {
-			s.Hooks.Claims = func(context.Context, account.ClaimsQuestion) (json.RawMessage, error) {
+		h.set(func(s *flow.Settings) {
+			s.Hooks.Claims = func(context.Context, flow.ClaimsQuestion) (json.RawMessage, error) {
 				return json.RawMessage(bad), nil
 			}
 		})
@@ -273,13 +274,13 @@ func TestHooks_claims(t *testing.T) {
 // A wrong password counts, whatever the hook says; a refusal ends sessions only where it is wanted.
 func TestHooks_password(t *testing.T) {
 	t.Parallel()
-	h, c := hooked(t, func(s *account.Settings) { s.Passwords.TriesPerAccount = 2 })
+	h, c := hooked(t, func(s *flow.Settings) { s.Passwords.TriesPerAccount = 2 })
 	g := h.confirmed("mia@example.org")
-	c.verdict = account.PasswordVerdict{Reject: true, Message: "ask support"}
+	c.verdict = flow.PasswordVerdict{Reject: true, Message: "ask support"}
 	refused(t, h.signIn("mia@example.org", "sesame"), "invalid_credentials: ask support")
 	refused(t, h.signIn("mia@example.org", "wrong"), "invalid_credentials: ask support")
 	h.caller(g)
-	c.verdict = account.PasswordVerdict{Reject: true, SignOut: true}
+	c.verdict = flow.PasswordVerdict{Reject: true, SignOut: true}
 	refused(t, h.signIn("mia@example.org", "wrong"),
 		"invalid_credentials: Further password verification attempts will be rejected.")
 	if got := h.ended(g.User.ID); got != store.EndedByVerdict {

@@ -5,41 +5,35 @@ import (
 
 	"github.com/google/uuid"
 
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/mail"
 	"gatehouse/auth/internal/store"
 )
 
-// audit returns the row about what an administrator did.
-func (by Actor) audit(f *flow, action store.Action, pairs ...string) store.Audit {
-	a := f.audit(action, by.ID, by.Session, pairs...)
-	if by.ID == uuid.Nil {
-		a.ActorRole = by.Role
-	}
-	return a
-}
-
 // Invite makes a user without password and sends a link. An unconfirmed user is invited again and keeps the metadata.
 // Only the budget for mails applies, no pause.
-func (a *Accounts) Invite(ctx context.Context, req RequestInfo, by Actor, p Invitation) (store.User, error) {
+func (a *Accounts) Invite(ctx context.Context, req flow.RequestInfo, by flow.Actor,
+	p flow.Invitation) (store.User, error) {
 	f := a.core.Begin(req)
-	cand := &signupCandidate{aud: f.aud(), provider: "email"}
-	err := checkClaimLengths("", cand.aud)
+	cand := &signupCandidate{aud: f.Aud(), provider: "email"}
+	err := flow.CheckClaimLengths("", cand.aud)
 	if err != nil {
 		return store.User{}, err
 	}
-	if cand.address, err = parseEmail(p.Email); err != nil {
+	if cand.address, err = flow.ParseEmail(p.Email); err != nil {
 		return store.User{}, err
 	}
-	if cand.data, err = metadata(p.Data); err != nil {
+	if cand.data, err = flow.Metadata(p.Data); err != nil {
 		return store.User{}, err
 	}
-	if f.settings.isTooLarge(cand.data, nil) {
-		return store.User{}, f.settings.errTooLarge()
+	if f.Settings.IsTooLarge(cand.data, nil) {
+		return store.User{}, f.Settings.ErrTooLarge()
 	}
-	if err := f.settings.checkMailSendable("invite"); err != nil {
+	if err := f.Settings.CheckMailSendable("invite"); err != nil {
 		return store.User{}, err
 	}
-	q := mailQuota(f, "invite", 0, cand.aud, cand.address)
+	q := flow.MailQuota(f, "invite", 0, cand.aud, cand.address)
 	for again := false; ; again = true {
 		known, err := lookUp(ctx, f, cand, q)
 		if err != nil {
@@ -47,47 +41,47 @@ func (a *Accounts) Invite(ctx context.Context, req RequestInfo, by Actor, p Invi
 		}
 		state := cand.state(known)
 		if state == addressTaken {
-			return store.User{}, errEmailExists
+			return store.User{}, flow.ErrEmailExists
 		}
 		msg, err := newInvitation(f, cand, known)
 		if err != nil {
 			return store.User{}, err
 		}
-		msg.token.Required = state == addressPending
-		b := f.batch()
-		q.take(b, f.now)
+		msg.Token.Required = state == addressPending
+		b := f.Batch()
+		q.Take(b, f.Now)
 		id := cand.addInvited(f, b, state, known)
-		insertOutgoing(b, id, nil, msg)
-		b.Audit(by.audit(f, store.ActionUserInvited, "user_id", id.String()))
+		flow.InsertOutgoing(b, id, nil, msg)
+		b.Audit(by.Audit(f, store.ActionUserInvited, "user_id", id.String()))
 		var u store.User
 		b.User(&u, id)
-		err = f.send(ctx, b)
+		err = f.Send(ctx, b)
 		if isOvertaken(err) && !again {
 			continue
 		}
-		return u, failure("invite", q.refusalOf(err))
+		return u, refusal.Failure("invite", q.RefusalOf(err))
 	}
 }
 
-func newInvitation(f *flow, cand *signupCandidate, known store.User) (outgoing, error) {
+func newInvitation(f *flow.Flow, cand *signupCandidate, known store.User) (flow.Outgoing, error) {
 	data := cand.data
 	if known.ID != uuid.Nil {
 		data = known.UserMetadata
 	}
-	return newMail(f, mailSpec{
-		kind: store.KindInvite, mail: mail.Invite, link: mail.LinkInvite, to: cand.address,
-		vars: mail.Vars{Email: cand.address, Data: data},
+	return flow.NewMail(f, flow.MailSpec{
+		Kind: store.KindInvite, Mail: mail.Invite, Link: mail.LinkInvite, To: cand.address,
+		Vars: mail.Vars{Email: cand.address, Data: data},
 	})
 }
 
 // addInvited adds an invited user, or marks that one was invited again.
-func (cand *signupCandidate) addInvited(f *flow, b *batch, state addressState, known store.User) uuid.UUID {
+func (cand *signupCandidate) addInvited(f *flow.Flow, b *flow.Batch, state addressState, known store.User) uuid.UUID {
 	if state == addressPending {
-		b.UpdateUser(store.UserPatch{ID: known.ID, Now: f.now, InvitedAt: &f.now, ConfirmationSentAt: &f.now})
+		b.UpdateUser(store.UserPatch{ID: known.ID, Now: f.Now, InvitedAt: &f.Now, ConfirmationSentAt: &f.Now})
 		return known.ID
 	}
 	u := cand.user(f, uuid.New(), false, nil)
-	u.UserMetadata, u.InvitedAt = cand.data, f.now
+	u.UserMetadata, u.InvitedAt = cand.data, f.Now
 	b.InsertUser(u)
 	b.InsertIdentity(u.Identities[0])
 	return u.ID

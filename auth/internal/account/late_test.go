@@ -3,7 +3,7 @@ package account_test
 import (
 	"testing"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 )
 
 // A session that ends between its check and the write changes nothing: otherwise a stolen session could have a code
@@ -14,7 +14,7 @@ func TestUpdateUser_sessionEndedMeanwhile(t *testing.T) {
 	stolen := h.caller(h.again("mia@example.org"))
 	late := func(want string) {
 		t.Helper()
-		_, err := h.UpdateUser(t.Context(), browser, stolen, account.UserUpdate{Phone: "4915199999999"})
+		_, err := h.UpdateUser(t.Context(), browser, stolen, flow.UserUpdate{Phone: "4915199999999"})
 		refused(t, err, want)
 		if u := h.user(stolen.User.ID); u.NewPhone != "" {
 			t.Errorf("%q waits", u.NewPhone)
@@ -23,7 +23,7 @@ func TestUpdateUser_sessionEndedMeanwhile(t *testing.T) {
 	h.ban(stolen.User, "1h")
 	late("user_banned: User is banned")
 	h.ban(stolen.User, "none")
-	if _, err := h.update(h.again("mia@example.org"), account.UserUpdate{Password: ptr("open sesame")}); err != nil {
+	if _, err := h.update(h.again("mia@example.org"), flow.UserUpdate{Password: ptr("open sesame")}); err != nil {
 		t.Fatal(err)
 	}
 	late("session_not_found: Session from session_id claim in JWT does not exist")
@@ -40,17 +40,17 @@ func TestUpdateUser_passwordMeanwhile(t *testing.T) {
 	h.confirmed("mia@example.org")
 	g := h.again("mia@example.org")
 	early, late, again := h.caller(g), h.caller(g), h.caller(g)
-	f := func(c account.Principal, p account.UserUpdate, want string) {
+	f := func(c flow.Principal, p flow.UserUpdate, want string) {
 		t.Helper()
 		_, err := h.UpdateUser(t.Context(), browser, c, p)
 		refused(t, err, want)
 	}
-	f(early, account.UserUpdate{Password: ptr("open sesame")}, "")
-	f(late, account.UserUpdate{Password: ptr("open sesame")},
+	f(early, flow.UserUpdate{Password: ptr("open sesame")}, "")
+	f(late, flow.UserUpdate{Password: ptr("open sesame")},
 		"same_password: New password should be different from the old password.")
-	f(late, account.UserUpdate{Password: ptr("another word")}, "")
-	h.set(func(s *account.Settings) { s.Passwords.RequireCurrent = true })
-	f(again, account.UserUpdate{Password: ptr("a third word"), CurrentPassword: ptr("open sesame")},
+	f(late, flow.UserUpdate{Password: ptr("another word")}, "")
+	h.set(func(s *flow.Settings) { s.Passwords.RequireCurrent = true })
+	f(again, flow.UserUpdate{Password: ptr("a third word"), CurrentPassword: ptr("open sesame")},
 		"current_password_invalid: Current password required when setting new password.")
 	accepted(t, h.signIn("mia@example.org", "another word"))
 }

@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 )
 
 func members(t *testing.T, text json.RawMessage) (m map[string]any) {
@@ -38,13 +38,13 @@ func TestUserMetadata_ownMembers(t *testing.T) {
 		nicked[name] = value
 	}
 	for _, data := range []string{forged, removed} {
-		u, err := h.UpdateUser(t.Context(), browser, h.caller(g), account.UserUpdate{Data: json.RawMessage(data)})
+		u, err := h.UpdateUser(t.Context(), browser, h.caller(g), flow.UserUpdate{Data: json.RawMessage(data)})
 		if err != nil {
 			t.Fatal(err)
 		}
 		want("PUT /user "+data, u.UserMetadata, nicked)
 		if u, err = h.AdminUpdate(t.Context(), browser, service, g.User.ID,
-			account.Attributes{UserMetadata: json.RawMessage(data)}); err != nil {
+			flow.Attributes{UserMetadata: json.RawMessage(data)}); err != nil {
 			t.Fatal(err)
 		}
 		want("an administrator "+data, u.UserMetadata, nicked)
@@ -55,11 +55,11 @@ func TestUserMetadata_ownMembers(t *testing.T) {
 	}
 	want("anonymous", guest.User.UserMetadata, map[string]any{"nick": "mi"})
 	if _, err := h.SignUp(t.Context(), browser,
-		account.SignUp{Phone: "+4917612345678", Password: "sesame", Data: json.RawMessage(forged)}); err != nil {
+		flow.SignUp{Phone: "+4917612345678", Password: "sesame", Data: json.RawMessage(forged)}); err != nil {
 		t.Fatal(err)
 	}
 	v, err := h.Verify(t.Context(), browser,
-		account.Verify{Type: "sms", Phone: "+4917612345678", Token: h.newest("signup", "4917612345678").Code})
+		flow.Verify{Type: "sms", Phone: "+4917612345678", Token: h.newest("signup", "4917612345678").Code})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -77,20 +77,20 @@ func TestMetadata_limit(t *testing.T) {
 	}
 	large := h.confirmed("large@example.org")
 	if _, err := h.UpdateUser(
-		t.Context(), browser, h.caller(large), account.UserUpdate{Data: object(500)}); err != nil {
+		t.Context(), browser, h.caller(large), flow.UserUpdate{Data: object(500)}); err != nil {
 		t.Fatal(err)
 	}
-	h.set(func(s *account.Settings) { s.MetadataMaxBytes = 200 })
+	h.set(func(s *flow.Settings) { s.MetadataMaxBytes = 200 })
 	const over = "validation_failed: Metadata cannot be larger than 200 bytes"
-	update := func(g account.Grant, data json.RawMessage, want string) {
+	update := func(g flow.Grant, data json.RawMessage, want string) {
 		t.Helper()
-		_, err := h.UpdateUser(t.Context(), browser, h.caller(g), account.UserUpdate{Data: data})
+		_, err := h.UpdateUser(t.Context(), browser, h.caller(g), flow.UserUpdate{Data: data})
 		refused(t, err, want)
 	}
-	admin := func(g account.Grant, user, app json.RawMessage, want string) {
+	admin := func(g flow.Grant, user, app json.RawMessage, want string) {
 		t.Helper()
 		_, err := h.AdminUpdate(t.Context(), browser, service, g.User.ID,
-			account.Attributes{UserMetadata: user, AppMetadata: app})
+			flow.Attributes{UserMetadata: user, AppMetadata: app})
 		refused(t, err, want)
 	}
 	update(large, object(501), over)
@@ -110,21 +110,21 @@ func TestMetadata_limit(t *testing.T) {
 	admin(g, object(150-app), []byte(`{"b":1}`), "")
 
 	signUp := func(data json.RawMessage) error {
-		_, err := h.SignUp(t.Context(), browser, account.SignUp{Email: "tom@example.org", Password: "sesame",
+		_, err := h.SignUp(t.Context(), browser, flow.SignUp{Email: "tom@example.org", Password: "sesame",
 			Data: data})
 		return err
 	}
 	guest := func(data json.RawMessage) error { _, err := h.SignUpAnonymous(t.Context(), browser, data); return err }
 	otp := func(data json.RawMessage) error {
-		return h.SendOTP(t.Context(), browser, account.OTP{Email: "ida@example.org", CreateUser: true, Data: data})
+		return h.SendOTP(t.Context(), browser, flow.OTP{Email: "ida@example.org", CreateUser: true, Data: data})
 	}
 	create := func(data json.RawMessage) error {
 		_, err := h.AdminCreate(t.Context(), browser, service,
-			account.Attributes{Email: ptr("eva@example.org"), UserMetadata: object(100), AppMetadata: data[:]})
+			flow.Attributes{Email: ptr("eva@example.org"), UserMetadata: object(100), AppMetadata: data[:]})
 		return err
 	}
 	invite := func(data json.RawMessage) error {
-		_, err := h.Invite(t.Context(), browser, service, account.Invitation{Email: "udo@example.org", Data: data})
+		_, err := h.Invite(t.Context(), browser, service, flow.Invitation{Email: "udo@example.org", Data: data})
 		return err
 	}
 	refused(t, signUp(object(201)), over)
@@ -139,7 +139,7 @@ func TestMetadata_limit(t *testing.T) {
 	accepted(t, invite(object(200)))
 
 	// A sign-up with data of its own for an invited address: confirming must not fail, and nothing grows.
-	if _, err := h.SignUp(t.Context(), browser, account.SignUp{Email: "udo@example.org", Password: "sesame",
+	if _, err := h.SignUp(t.Context(), browser, flow.SignUp{Email: "udo@example.org", Password: "sesame",
 		Data: []byte(`{"b":"` + strings.Repeat("y", 100) + `"}`)}); err != nil {
 		t.Fatal(err)
 	}
@@ -147,6 +147,6 @@ func TestMetadata_limit(t *testing.T) {
 	if m := members(t, u.UserMetadata); m["b"] != nil || m["a"] == nil || m["email_verified"] != true {
 		t.Errorf("the invited user's metadata: %s", u.UserMetadata)
 	}
-	h.set(func(s *account.Settings) { s.MetadataMaxBytes = 0 })
+	h.set(func(s *flow.Settings) { s.MetadataMaxBytes = 0 })
 	update(g, object(5000), "")
 }

@@ -8,16 +8,17 @@ import (
 	"testing"
 	"time"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/oauth"
 	"gatehouse/auth/internal/store/storetest"
 )
 
-func linkingByCode(s *account.Settings) {
+func linkingByCode(s *flow.Settings) {
 	s.External.ManualLinking, s.External.LinkingPKCE = true, true
 }
 
 // linkCode is the code of a callback that links an identity.
-func (h *house) linkCode(g account.Grant, p arrival) string {
+func (h *house) linkCode(g flow.Grant, p arrival) string {
 	h.t.Helper()
 	h.pass(time.Second) // identities are sorted by age
 	c := h.caller(g)
@@ -56,7 +57,7 @@ func TestLinkByCode(t *testing.T) {
 	}
 	// The refusals of the exchange use the code up.
 	tom := h.confirmed("tom@example.org")
-	for g, want := range map[*account.Grant]string{&mia: "Identity is already linked",
+	for g, want := range map[*flow.Grant]string{&mia: "Identity is already linked",
 		&tom: "Identity is already linked to another user"} {
 		code = h.linkCode(*g, person("github", "17", "*else@example.org"))
 		_, err = h.exchange(code, verifier)
@@ -70,7 +71,7 @@ func TestLinkByCode(t *testing.T) {
 		h.pass(time.Second)
 		code := h.linkCode(tom, person("gitlab", "tom", "!tom2@example.org"))
 		_, err := h.ExchangeCode(t.Context(), browser,
-			account.CodeExchange{Code: code, Verifier: verifier, Bearer: bearer})
+			oauth.CodeExchange{Code: code, Verifier: verifier, Bearer: bearer})
 		return err
 	}
 	refused(t, by(mia.AccessToken), "bad_jwt: The access token is not of the user who asked for the linking")
@@ -91,8 +92,8 @@ func TestLinkByCode(t *testing.T) {
 func TestLinkByCode_checkedAgain(t *testing.T) {
 	t.Parallel()
 	url := storetest.URL(t)
-	h := openOn(t, pool(t, url), linkingByCode, func(s *account.Settings) { s.External.LinkingAAL2 = true })
-	f := func(email string, spoil func(g account.Grant), want string) {
+	h := openOn(t, pool(t, url), linkingByCode, func(s *flow.Settings) { s.External.LinkingAAL2 = true })
+	f := func(email string, spoil func(g flow.Grant), want string) {
 		t.Helper()
 		g := h.confirmed(email)
 		code := h.linkCode(g, person("github", email, "*"+email))
@@ -101,18 +102,18 @@ func TestLinkByCode_checkedAgain(t *testing.T) {
 		_, err := h.exchange(code, verifier)
 		refused(t, err, want)
 	}
-	f("out@example.org", func(g account.Grant) {
+	f("out@example.org", func(g flow.Grant) {
 		accepted(t, h.SignOut(t.Context(), browser, g.AccessToken, "local", true))
 	}, "session_not_found: Session from session_id claim in JWT does not exist")
-	f("everywhere@example.org", func(g account.Grant) {
+	f("everywhere@example.org", func(g flow.Grant) {
 		accepted(t, h.SignOut(t.Context(), browser, g.AccessToken, "global", true))
 	}, noFlow)
-	f("banned@example.org", func(g account.Grant) { h.ban(g.User, "1h") }, "user_banned: User is banned")
-	f("gone@example.org", func(g account.Grant) {
+	f("banned@example.org", func(g flow.Grant) { h.ban(g.User, "1h") }, "user_banned: User is banned")
+	f("gone@example.org", func(g flow.Grant) {
 		accepted(t, h.AdminDelete(t.Context(), browser, service, g.User.ID, false))
 	}, noFlow)
 	const low = "insufficient_aal: AAL2 session is required to link or unlink an identity when MFA is enabled."
-	f("low@example.org", func(g account.Grant) {
+	f("low@example.org", func(g flow.Grant) {
 		exec(t, url,
 			`insert into factors (id, user_id, kind, created_at, updated_at, verified_at) values (gen_random_uuid(), $1, 'totp', now(), now(), now())`, g.User.ID)
 		raise(t, url, g.Session)
@@ -178,10 +179,10 @@ func TestLinkByCode_needed(t *testing.T) {
 	t.Parallel()
 	h := open(t, linkingByCode)
 	c := h.caller(h.confirmed("mia@example.org"))
-	start := account.OAuthStart{Provider: "none", Linking: &c}
+	start := oauth.OAuthStart{Provider: "none", Linking: &c}
 	_, err := h.StartOAuth(t.Context(), browser, start)
 	refused(t, err, "validation_failed: Linking needs a code challenge: use the PKCE flow (flowType: 'pkce')")
-	h.set(func(s *account.Settings) { s.External.LinkingPKCE = false })
+	h.set(func(s *flow.Settings) { s.External.LinkingPKCE = false })
 	_, err = h.StartOAuth(t.Context(), browser, start)
 	refused(t, err, "validation_failed: Unsupported provider: provider is not enabled")
 }

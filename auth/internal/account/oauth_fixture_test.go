@@ -9,7 +9,8 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/oauth"
 	"gatehouse/auth/internal/provider"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/token"
@@ -17,9 +18,9 @@ import (
 
 // arrival is a profile from a provider, and what it is for.
 type arrival struct {
-	account.Arrival
+	oauth.Arrival
 	Invite string // the token of an invitation's link
-	LinkTo *account.Principal
+	LinkTo *flow.Principal
 }
 
 // person is whom a provider vouches for. Of addresses: * is primary and verified, ! primary and not
@@ -32,11 +33,11 @@ func person(via, subject string, addresses ...string) arrival {
 		p.Emails = append(p.Emails, provider.Email{Address: a[1:], Verified: a[0] == '*' || a[0] == '+',
 			Primary: a[0] == '*' || a[0] == '!'})
 	}
-	return arrival{Arrival: account.Arrival{Profile: p}}
+	return arrival{Arrival: oauth.Arrival{Profile: p}}
 }
 
 // Arrive does what follows once a provider has vouched for the person.
-func (h *house) Arrive(ctx context.Context, req account.RequestInfo, p arrival) (account.OAuthResult, error) {
+func (h *house) Arrive(ctx context.Context, req flow.RequestInfo, p arrival) (oauth.OAuthResult, error) {
 	if p.Invite != "" {
 		sum, _ := token.LinkTokenHash(strings.TrimPrefix(p.Invite, "pkce_"))
 		p.Arrival.Invite = sum[:]
@@ -44,20 +45,20 @@ func (h *house) Arrive(ctx context.Context, req account.RequestInfo, p arrival) 
 	if p.LinkTo != nil {
 		p.LinkUser, p.LinkSession, p.LinkAAL = p.LinkTo.User.ID, p.LinkTo.Session.ID, p.LinkTo.Session.AAL
 	}
-	return account.Arrive(ctx, h.Begin(req), p.Arrival, account.OAuthResult{Provider: p.Provider})
+	return oauth.Arrive(ctx, h.Begin(req), p.Arrival, oauth.OAuthResult{Provider: p.Provider})
 }
 
-func (h *house) arrive(p arrival) (account.Grant, error) {
+func (h *house) arrive(p arrival) (flow.Grant, error) {
 	h.t.Helper()
 	out, err := h.Arrive(h.t.Context(), browser, p)
 	if out.Grant == nil {
-		return account.Grant{}, err
+		return flow.Grant{}, err
 	}
 	return *out.Grant, err
 }
 
 // enters is an arrival that must succeed.
-func (h *house) enters(p arrival) account.Grant {
+func (h *house) enters(p arrival) flow.Grant {
 	h.t.Helper()
 	g, err := h.arrive(p)
 	if err != nil {
@@ -96,9 +97,9 @@ func countUsers(h *house) int {
 	return n
 }
 
-func ended(t *testing.T, h *house, g account.Grant) {
+func ended(t *testing.T, h *house, g flow.Grant) {
 	t.Helper()
-	_, err := h.Authenticate(t.Context(), g.AccessToken, "", account.Full)
+	_, err := h.Authenticate(t.Context(), g.AccessToken, "", flow.Full)
 	refused(t, err, "session_not_found: Session from session_id claim in JWT does not exist")
 }
 

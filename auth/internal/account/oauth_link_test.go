@@ -10,13 +10,13 @@ import (
 
 	"github.com/google/uuid"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/store/storetest"
 )
 
-func linking(s *account.Settings) { s.External.ManualLinking = true }
+func linking(s *flow.Settings) { s.External.ManualLinking = true }
 
-func (h *house) tryLink(g account.Grant, p arrival) (account.Grant, error) {
+func (h *house) tryLink(g flow.Grant, p arrival) (flow.Grant, error) {
 	h.t.Helper()
 	h.pass(time.Second) // identities are sorted by age
 	c := h.caller(g)
@@ -25,7 +25,7 @@ func (h *house) tryLink(g account.Grant, p arrival) (account.Grant, error) {
 }
 
 // link links an identity, and must succeed.
-func (h *house) link(g account.Grant, p arrival) account.Grant {
+func (h *house) link(g flow.Grant, p arrival) flow.Grant {
 	h.t.Helper()
 	out, err := h.tryLink(g, p)
 	if err != nil {
@@ -36,10 +36,10 @@ func (h *house) link(g account.Grant, p arrival) account.Grant {
 
 func TestLink(t *testing.T) {
 	t.Parallel()
-	h := open(t, linking, func(s *account.Settings) { s.Email.Notify.IdentityLinked = true; s.DisableSignup = false })
+	h := open(t, linking, func(s *flow.Settings) { s.Email.Notify.IdentityLinked = true; s.DisableSignup = false })
 	mia, tom := h.confirmed("mia@example.org"), h.confirmed("tom@example.org")
 	before := h.user(mia.User.ID)
-	h.set(func(s *account.Settings) { s.DisableSignup = true }) // does not keep from linking
+	h.set(func(s *flow.Settings) { s.DisableSignup = true }) // does not keep from linking
 	g := h.link(mia, person("github", "17", "!else@example.org"))
 	u := h.user(mia.User.ID)
 	if fmt.Sprint(providers(u)) != "[email github]" || u.Email != "mia@example.org" ||
@@ -77,7 +77,7 @@ func TestLink_keepsTheLevel(t *testing.T) {
 		t.Fatal(err)
 	}
 	g := h.link(mia, person("github", "17", "!else@example.org"))
-	methods := func(g account.Grant) (list []string) {
+	methods := func(g flow.Grant) (list []string) {
 		c := h.caller(g)
 		for _, m := range c.Claims.AMR {
 			list = append(list, m.Method)
@@ -88,7 +88,7 @@ func TestLink_keepsTheLevel(t *testing.T) {
 		t.Error(got)
 	}
 	p := person("gitlab", "18", "!else@example.org")
-	p.Challenge = account.Challenge{Challenge: s256(verifier).Challenge, Method: "s256"}
+	p.Challenge = flow.Challenge{Challenge: s256(verifier).Challenge, Method: "s256"}
 	c := h.caller(mia)
 	p.LinkTo = &c
 	out, err := h.Arrive(t.Context(), browser, p)
@@ -115,8 +115,8 @@ func raise(t *testing.T, url string, session uuid.UUID) {
 func TestLink_checkedAgain(t *testing.T) {
 	t.Parallel()
 	h := open(t, linking)
-	by := account.Actor{Role: "service_role"}
-	f := func(email string, spoil func(g account.Grant), want string) {
+	by := flow.Actor{Role: "service_role"}
+	f := func(email string, spoil func(g flow.Grant), want string) {
 		t.Helper()
 		g := h.confirmed(email)
 		c := h.caller(g)
@@ -126,17 +126,17 @@ func TestLink_checkedAgain(t *testing.T) {
 		_, err := h.arrive(p)
 		refused(t, err, want)
 	}
-	f("out@example.org", func(g account.Grant) {
+	f("out@example.org", func(g flow.Grant) {
 		accepted(t, h.SignOut(t.Context(), browser, g.AccessToken, "local", true))
 	}, "session_not_found: Session from session_id claim in JWT does not exist")
-	f("banned@example.org", func(g account.Grant) {
-		_, err := h.AdminUpdate(t.Context(), browser, by, g.User.ID, account.Attributes{BanDuration: new("1h")})
+	f("banned@example.org", func(g flow.Grant) {
+		_, err := h.AdminUpdate(t.Context(), browser, by, g.User.ID, flow.Attributes{BanDuration: new("1h")})
 		accepted(t, err)
 	}, "user_banned: User is banned")
-	f("soft@example.org", func(g account.Grant) {
+	f("soft@example.org", func(g flow.Grant) {
 		accepted(t, h.AdminDelete(t.Context(), browser, by, g.User.ID, true))
 	}, "user_not_found: Linking target user not found")
-	f("gone@example.org", func(g account.Grant) {
+	f("gone@example.org", func(g flow.Grant) {
 		accepted(t, h.AdminDelete(t.Context(), browser, by, g.User.ID, false))
 	}, "user_not_found: Linking target user not found")
 }
@@ -146,7 +146,7 @@ func TestLink_checkedAgain(t *testing.T) {
 func TestLink_anonymous(t *testing.T) {
 	t.Parallel()
 	h := open(t, linking)
-	guest := func() account.Grant {
+	guest := func() flow.Grant {
 		t.Helper()
 		g, err := h.SignUpAnonymous(t.Context(), browser, nil)
 		accepted(t, err)
@@ -174,7 +174,7 @@ func TestLink_anonymous(t *testing.T) {
 	if other.User.ID == u.ID {
 		t.Error("the guest attracted somebody")
 	}
-	_, err = h.verify(account.Verify{Type: "email_change", TokenHash: l.Hash})
+	_, err = h.verify(flow.Verify{Type: "email_change", TokenHash: l.Hash})
 	refused(t, err, "email_exists: A user with this email address has already been registered")
 
 	g = guest()
@@ -203,7 +203,7 @@ func TestLink_atOnce(t *testing.T) {
 	var wg sync.WaitGroup
 	var linked atomic.Int32
 	for i := range 8 {
-		g := []account.Grant{mia, tom}[i%2]
+		g := []flow.Grant{mia, tom}[i%2]
 		c := h.caller(g)
 		wg.Go(func() {
 			p := person("github", "17", "!else@example.org")
@@ -221,7 +221,7 @@ func TestLink_atOnce(t *testing.T) {
 	}
 }
 
-func (h *house) unlink(g account.Grant, provider string) error {
+func (h *house) unlink(g flow.Grant, provider string) error {
 	h.t.Helper()
 	for _, i := range h.user(g.User.ID).Identities {
 		if i.Provider == provider {
@@ -234,12 +234,12 @@ func (h *house) unlink(g account.Grant, provider string) error {
 
 func TestUnlink(t *testing.T) {
 	t.Parallel()
-	h := open(t, linking, func(s *account.Settings) { s.Email.Notify.IdentityUnlinked = true })
+	h := open(t, linking, func(s *flow.Settings) { s.Email.Notify.IdentityUnlinked = true })
 	mia, tom := h.confirmed("mia@example.org"), h.confirmed("tom@example.org")
 	const single = "single_identity_not_deletable: User must have at least 1 identity after unlinking"
 	refused(t, h.unlink(mia, "email"), single)
 	h.link(mia, person("github", "17", "+mia@example.org"))
-	drop := func(g account.Grant, id, aud string) error {
+	drop := func(g flow.Grant, id, aud string) error {
 		return h.UnlinkIdentity(t.Context(), browser, h.caller(g), id, aud)
 	}
 	refused(t, drop(mia, "no id", ""), "validation_failed: identity_id must be an UUID")
@@ -265,7 +265,7 @@ func TestUnlink(t *testing.T) {
 		t.Error(h.trail())
 	}
 	h.caller(mia)
-	h.set(func(s *account.Settings) { s.External.ManualLinking = false })
+	h.set(func(s *flow.Settings) { s.External.ManualLinking = false })
 	refused(t, h.unlink(mia, "github"), "manual_linking_disabled: Manual linking is disabled")
 }
 
@@ -279,7 +279,7 @@ func TestUnlink_movesTheAddress(t *testing.T) {
 	h.link(mia, person("github", "17", "!open@example.org"))
 	h.link(mia, person("gitlab", "18", "*tom2@example.org"))
 	h.link(mia, person("google", "19", "!tom@example.org"))
-	accepted(t, h.Recover(t.Context(), browser, account.Recover{Email: "mia@example.org"}))
+	accepted(t, h.Recover(t.Context(), browser, flow.Recover{Email: "mia@example.org"}))
 	l := h.newest("recovery", "mia@example.org")
 	accepted(t, h.unlink(mia, "email"))
 	u := h.user(mia.User.ID)
@@ -287,7 +287,7 @@ func TestUnlink_movesTheAddress(t *testing.T) {
 		metadata(t, u.UserMetadata)["email_verified"] != true {
 		t.Error(brief(u))
 	}
-	_, err := h.verify(account.Verify{Type: "recovery", TokenHash: l.Hash})
+	_, err := h.verify(flow.Verify{Type: "recovery", TokenHash: l.Hash})
 	refused(t, err, linkExpired)
 	accepted(t, h.unlink(mia, "gitlab"))
 	u = h.user(mia.User.ID)
@@ -321,8 +321,8 @@ func TestUnlink_conflict(t *testing.T) {
 // MAILER_AUTOCONFIRM makes no address of a provider a proof.
 func TestUnlink_autoconfirm(t *testing.T) {
 	t.Parallel()
-	h := open(t, linking, func(s *account.Settings) { s.Email.Autoconfirm = true })
-	out, err := h.SignUp(t.Context(), browser, account.SignUp{Email: "mia@example.org", Password: "sesame"})
+	h := open(t, linking, func(s *flow.Settings) { s.Email.Autoconfirm = true })
+	out, err := h.SignUp(t.Context(), browser, flow.SignUp{Email: "mia@example.org", Password: "sesame"})
 	accepted(t, err)
 	h.link(*out.Grant, person("github", "17", "!victim@example.org"))
 	accepted(t, h.unlink(*out.Grant, "email"))
@@ -357,8 +357,8 @@ func TestUnlink_atOnce(t *testing.T) {
 
 func TestUnlink_phone(t *testing.T) {
 	t.Parallel()
-	h := open(t, linking, func(s *account.Settings) { s.Phone.Autoconfirm = true })
-	out, err := h.SignUp(t.Context(), browser, account.SignUp{Phone: "+491701234567", Password: "sesame"})
+	h := open(t, linking, func(s *flow.Settings) { s.Phone.Autoconfirm = true })
+	out, err := h.SignUp(t.Context(), browser, flow.SignUp{Phone: "+491701234567", Password: "sesame"})
 	accepted(t, err)
 	g := *out.Grant
 	h.link(g, person("github", "17", "*mia@example.org"))

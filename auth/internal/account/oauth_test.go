@@ -12,7 +12,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/oauth"
 	"gatehouse/auth/internal/provider"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
@@ -52,7 +53,7 @@ func TestExternal_newUser(t *testing.T) {
 	h.pass(time.Minute)
 	caller := h.caller(g)
 	if _, err := h.UpdateUser(t.Context(), browser, caller,
-		account.UserUpdate{Data: json.RawMessage(`{"nick":"mi"}`)}); err != nil {
+		flow.UserUpdate{Data: json.RawMessage(`{"nick":"mi"}`)}); err != nil {
 		t.Fatal(err)
 	}
 	p := person("github", "17", "*new@example.org")
@@ -75,7 +76,7 @@ func TestExternal_newUser(t *testing.T) {
 
 func TestExternal_linksByVerifiedAddress(t *testing.T) {
 	t.Parallel()
-	h := open(t, func(s *account.Settings) { s.DisableSignup = false; s.Email.Notify.IdentityLinked = true })
+	h := open(t, func(s *flow.Settings) { s.DisableSignup = false; s.Email.Notify.IdentityLinked = true })
 	old := h.confirmed("mia@example.org")
 	h.pass(time.Second)                                                               // identities are sorted by age
 	g := h.enters(person("github", "17", "*primary@example.org", "+mia@example.org")) // a secondary one will do
@@ -104,7 +105,7 @@ func TestExternal_linksByVerifiedAddress(t *testing.T) {
 		t.Error(brief(u))
 	}
 	// DISABLE_SIGNUP refuses new users, and no known ones.
-	h.set(func(s *account.Settings) { s.DisableSignup = true })
+	h.set(func(s *flow.Settings) { s.DisableSignup = true })
 	h.enters(person("google", "g", "*primary@example.org"))
 	h.enters(person("gitlab", "l", "*mia@example.org"))
 	_, err = h.arrive(person("google", "other", "*tom@example.org"))
@@ -153,8 +154,8 @@ func TestExternal_banned(t *testing.T) {
 	t.Parallel()
 	h := open(t)
 	g := h.enters(person("github", "17", "*mia@example.org"))
-	if _, err := h.AdminUpdate(t.Context(), browser, account.Actor{Role: "service_role"}, g.User.ID,
-		account.Attributes{BanDuration: new("1h")}); err != nil {
+	if _, err := h.AdminUpdate(t.Context(), browser, flow.Actor{Role: "service_role"}, g.User.ID,
+		flow.Attributes{BanDuration: new("1h")}); err != nil {
 		t.Fatal(err)
 	}
 	for _, p := range []arrival{person("github", "17", "*mia@example.org"),
@@ -259,7 +260,7 @@ func TestExternal_atOnce(t *testing.T) {
 	for i := range 8 {
 		email := fmt.Sprintf("u%d@example.org", i)
 		wg.Go(func() {
-			_, err := h.SignUp(t.Context(), browser, account.SignUp{Email: email, Password: "sesame"})
+			_, err := h.SignUp(t.Context(), browser, flow.SignUp{Email: email, Password: "sesame"})
 			accepted(t, err)
 		})
 		wg.Go(func() {
@@ -275,18 +276,18 @@ func TestExternal_atOnce(t *testing.T) {
 
 func TestExternal_invitation(t *testing.T) {
 	t.Parallel()
-	h := open(t, func(s *account.Settings) { s.DisableSignup = true })
-	by := account.Actor{Role: "service_role"}
+	h := open(t, func(s *flow.Settings) { s.DisableSignup = true })
+	by := flow.Actor{Role: "service_role"}
 	invite := func(email string) message {
 		t.Helper()
 		if _, err := h.Invite(t.Context(), browser, by,
-			account.Invitation{Email: email, Data: json.RawMessage(`{"team":"red"}`)}); err != nil {
+			flow.Invitation{Email: email, Data: json.RawMessage(`{"team":"red"}`)}); err != nil {
 			t.Fatal(err)
 		}
 		return h.newest("invite", email)
 	}
 	l := invite("mia@example.org")
-	accept := func(p arrival) (account.Grant, error) {
+	accept := func(p arrival) (flow.Grant, error) {
 		p.Invite = l.Hash
 		return h.arrive(p)
 	}
@@ -327,7 +328,7 @@ func TestExternal_pkce(t *testing.T) {
 	h := openOn(t, db)
 	p := person("github", "17", "*mia@example.org")
 	p.RefreshToken = "refresh"
-	p.Challenge = account.Challenge{Challenge: s256(verifier).Challenge, Method: "s256"}
+	p.Challenge = flow.Challenge{Challenge: s256(verifier).Challenge, Method: "s256"}
 	out, err := h.Arrive(t.Context(), browser, p)
 	if err != nil || out.Grant != nil || out.Code == "" {
 		t.Fatalf("%+v, %v", out, err)
@@ -363,15 +364,15 @@ func TestExternal_pkce(t *testing.T) {
 func TestExternal_idTokenOnce(t *testing.T) {
 	t.Parallel()
 	h := open(t)
-	h.set(func(s *account.Settings) { s.DisableSignup = true })
+	h.set(func(s *flow.Settings) { s.DisableSignup = true })
 	p := person("google", "g", "*mia@example.org")
 	p.Native, p.Accepted = true, &provider.Accepted{Key: []byte("key"), Until: noon.Add(time.Hour)}
 	_, err := h.arrive(p)
 	refused(t, err, "signup_disabled: Signups not allowed for this instance")
-	h.set(func(s *account.Settings) { s.DisableSignup = false })
+	h.set(func(s *flow.Settings) { s.DisableSignup = false })
 	h.enters(p)
 	_, err = h.arrive(p)
-	if oauth, ok := errors.AsType[*account.OAuthError](err); !ok || oauth.Code != "invalid request" ||
+	if oauth, ok := errors.AsType[*oauth.OAuthError](err); !ok || oauth.Code != "invalid request" ||
 		oauth.Description != "Bad ID token" {
 		t.Errorf("%v", err)
 	}

@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
 )
@@ -22,7 +23,7 @@ const confirmationSent = "provider_email_needs_verification: Unverified email wi
 // An address that the provider doesn't vouch for makes an account that has to be confirmed by mail.
 func TestExternal_unverified(t *testing.T) {
 	t.Parallel()
-	h := open(t, func(s *account.Settings) { s.Email.ConfirmationInterval = time.Minute })
+	h := open(t, func(s *flow.Settings) { s.Email.ConfirmationInterval = time.Minute })
 	p := person("github", "17", "!mia@example.org")
 	_, err := h.arrive(p)
 	refused(t, err, confirmationSent)
@@ -48,16 +49,16 @@ func TestExternal_unverified(t *testing.T) {
 		t.Error("another user")
 	}
 	// Nothing is made when no mail can be sent, or none may.
-	h.set(func(s *account.Settings) { s.Email.Configured = false })
+	h.set(func(s *flow.Settings) { s.Email.Configured = false })
 	_, err = h.arrive(person("github", "18", "!tom@example.org"))
 	refused(t, err, "unexpected_failure: Error sending confirmation email")
-	h.set(func(s *account.Settings) {
+	h.set(func(s *flow.Settings) {
 		s.Email.Configured = true
-		s.Email.Sent = account.Rate{N: 0, Per: time.Hour}
+		s.Email.Sent = flow.Rate{N: 0, Per: time.Hour}
 	})
 	_, err = h.arrive(person("github", "18", "!tom@example.org"))
 	refused(t, err, "over_email_send_rate_limit: email rate limit exceeded")
-	h.set(func(s *account.Settings) { s.Email.Sent = account.Rate{N: 100, Per: time.Hour} })
+	h.set(func(s *flow.Settings) { s.Email.Sent = flow.Rate{N: 100, Per: time.Hour} })
 	h.enters(person("google", "tom", "*tom@example.org"))
 	if all := countUsers(h); all != 2 {
 		t.Errorf("%d users", all)
@@ -66,23 +67,23 @@ func TestExternal_unverified(t *testing.T) {
 
 func TestExternal_allowUnverified(t *testing.T) {
 	t.Parallel()
-	h := open(t, func(s *account.Settings) { s.External.AllowUnverified = true })
+	h := open(t, func(s *flow.Settings) { s.External.AllowUnverified = true })
 	g := h.enters(person("github", "17", "!mia@example.org"))
 	if u := h.user(g.User.ID); !u.EmailConfirmedAt.IsZero() || u.Email != "mia@example.org" || u.LastSignInAt.IsZero() {
 		t.Error(brief(u))
 	}
 	h.newest("confirmation", "mia@example.org")
 	// The sign-in succeeds whether or not another mail may be sent now.
-	h.set(func(s *account.Settings) { s.Email.ConfirmationInterval = time.Hour })
+	h.set(func(s *flow.Settings) { s.Email.ConfirmationInterval = time.Hour })
 	h.enters(person("github", "17", "!mia@example.org")) // begins the pause
 	h.enters(person("github", "17", "!mia@example.org"))
-	h.set(func(s *account.Settings) { s.Email.Configured = false })
+	h.set(func(s *flow.Settings) { s.Email.Configured = false })
 	h.enters(person("github", "17", "!mia@example.org"))
 	if n := len(h.messages()); n != 2 {
 		t.Errorf("%d messages", n)
 	}
 	var wg sync.WaitGroup
-	h.set(func(s *account.Settings) { s.Email.Configured = true })
+	h.set(func(s *flow.Settings) { s.Email.Configured = true })
 	for range 6 {
 		wg.Go(func() {
 			_, err := h.Arrive(t.Context(), browser, person("github", "18", "!tom@example.org"))
@@ -96,7 +97,7 @@ func TestExternal_allowUnverified(t *testing.T) {
 	// The user signs in and sets a password; a proof of the address by another ends that user's sessions.
 	h.pass(time.Second)
 	if _, err := h.UpdateUser(t.Context(), browser, h.caller(g),
-		account.UserUpdate{Password: new("another sesame")}); err != nil {
+		flow.UserUpdate{Password: new("another sesame")}); err != nil {
 		t.Fatal(err)
 	}
 	victim := h.enters(person("google", "g", "*mia@example.org"))
@@ -118,7 +119,7 @@ func TestExternal_unverifiedNeverLinks(t *testing.T) {
 	const verify = "provider_email_needs_verification: Unverified email with github. Verify the email with github in " +
 		"order to sign in"
 	for _, autoconfirm := range []bool{false, true} {
-		h.set(func(s *account.Settings) { s.Email.Autoconfirm = autoconfirm })
+		h.set(func(s *flow.Settings) { s.Email.Autoconfirm = autoconfirm })
 		_, err := h.arrive(person("github", fmt.Sprint(autoconfirm), "!mia@example.org"))
 		refused(t, err, verify)
 	}
@@ -183,7 +184,7 @@ func TestExternal_confirmsExactlyTheProvenAddress(t *testing.T) {
 func TestExternal_mailOfAnotherSignUpDropsTheIdentity(t *testing.T) {
 	t.Parallel()
 	for _, by := range []string{"password", "magic link", "recovery"} {
-		h := open(t, func(s *account.Settings) { s.External.AllowUnverified = true })
+		h := open(t, func(s *flow.Settings) { s.External.AllowUnverified = true })
 		attacker := h.enters(person("github", "17", "!victim@example.org"))
 		attacker = h.verified(attacker, h.app(attacker, "")) // would keep the owner below aal2, and the attacker above
 		h.pass(time.Second)
@@ -194,13 +195,13 @@ func TestExternal_mailOfAnotherSignUpDropsTheIdentity(t *testing.T) {
 			l = h.signUp("victim@example.org", "sesame", `{"nick":"vic"}`)
 		case "magic link":
 			if err := h.SendOTP(
-				t.Context(), browser, account.OTP{Email: "victim@example.org", CreateUser: true}); err != nil {
+				t.Context(), browser, flow.OTP{Email: "victim@example.org", CreateUser: true}); err != nil {
 				t.Fatal(err)
 			}
 			l = h.newest("confirmation", "victim@example.org")
 		default:
 			kind = "recovery"
-			if err := h.Recover(t.Context(), browser, account.Recover{Email: "victim@example.org"}); err != nil {
+			if err := h.Recover(t.Context(), browser, flow.Recover{Email: "victim@example.org"}); err != nil {
 				t.Fatal(err)
 			}
 			l = h.newest("recovery", "victim@example.org")
@@ -230,12 +231,12 @@ func TestExternal_anotherMailOfTheSameSignIn(t *testing.T) {
 		h.pass(time.Second)
 		hash := ""
 		if by == "resend" {
-			_, err := h.Resend(t.Context(), browser, account.Resend{Type: "signup", Email: email})
+			_, err := h.Resend(t.Context(), browser, flow.Resend{Type: "signup", Email: email})
 			accepted(t, err)
 			hash = h.newest("confirmation", email).Hash
 		} else {
-			l, err := h.GenerateLink(t.Context(), browser, account.Actor{Role: "service_role"},
-				account.LinkRequest{Type: "signup", Email: email})
+			l, err := h.GenerateLink(t.Context(), browser, flow.Actor{Role: "service_role"},
+				flow.LinkRequest{Type: "signup", Email: email})
 			accepted(t, err)
 			hash = l.HashedToken
 		}
@@ -253,7 +254,7 @@ func TestExternal_triedBeforeVerified(t *testing.T) {
 	h := open(t, linking)
 	mia := h.confirmed("mia@example.org")
 	before := h.trail()
-	h.set(func(s *account.Settings) {
+	h.set(func(s *flow.Settings) {
 		s.Hooks.BeforeCreate = func(context.Context, string, store.User) error {
 			t.Error("a hook is asked about a user who is not created")
 			return nil
@@ -346,14 +347,14 @@ func TestExternal_preTakeover(t *testing.T) {
 		t.Error(brief(u))
 	}
 	refused(t, h.signIn("victim@example.org", "attacker's"), "invalid_credentials: Invalid login credentials")
-	_, err := h.verify(account.Verify{Type: "signup", TokenHash: l.Hash})
+	_, err := h.verify(flow.Verify{Type: "signup", TokenHash: l.Hash})
 	refused(t, err, linkExpired)
 
 	// Nothing of an unconfirmed account survives: sessions, phone, password, identities.
 	role, email, phone, confirm := "authenticated", "second@example.org", "+491701234567", true
-	by := account.Actor{Role: "service_role"}
+	by := flow.Actor{Role: "service_role"}
 	made, err := h.AdminCreate(t.Context(), browser, by,
-		account.Attributes{Role: &role, Email: &email, Phone: &phone, PhoneConfirm: &confirm,
+		flow.Attributes{Role: &role, Email: &email, Phone: &phone, PhoneConfirm: &confirm,
 			Password: new("attacker's")})
 	if err != nil {
 		t.Fatal(err)

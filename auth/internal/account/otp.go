@@ -5,96 +5,98 @@ import (
 
 	"github.com/google/uuid"
 
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/mail"
 	"gatehouse/auth/internal/store"
 )
 
 // SendOTP sends a link or digits to sign in with; unknown addresses become accounts unless CreateUser
 // is false.
-func (a *Accounts) SendOTP(ctx context.Context, req RequestInfo, p OTP) error {
+func (a *Accounts) SendOTP(ctx context.Context, req flow.RequestInfo, p flow.OTP) error {
 	f := a.core.Begin(req)
 	switch {
 	case p.Email != "" && p.Phone != "":
-		return notValid("Only an email address or phone number should be provided")
+		return refusal.NotValid("Only an email address or phone number should be provided")
 	case p.Email != "" && p.Channel != "":
-		return notValid("Channel should only be specified with Phone OTP")
+		return refusal.NotValid("Channel should only be specified with Phone OTP")
 	}
-	if err := p.Challenge.check(); err != nil {
+	if err := p.Challenge.Check(); err != nil {
 		return err
 	}
 	switch {
 	case p.Email != "":
-		return sendLink(ctx, f, MagicLink{Email: p.Email, Data: p.Data, Challenge: p.Challenge}, p.CreateUser)
+		return sendLink(ctx, f, flow.MagicLink{Email: p.Email, Data: p.Data, Challenge: p.Challenge}, p.CreateUser)
 	case p.Phone != "":
 		return sendDigits(ctx, f, p)
 	}
-	return notValid("One of email or phone must be set")
+	return refusal.NotValid("One of email or phone must be set")
 }
 
 // MagicLink is SendOTP by mail with CreateUser.
-func (a *Accounts) MagicLink(ctx context.Context, req RequestInfo, p MagicLink) error {
+func (a *Accounts) MagicLink(ctx context.Context, req flow.RequestInfo, p flow.MagicLink) error {
 	return sendLink(ctx, a.core.Begin(req), p, true)
 }
 
-func sendLink(ctx context.Context, f *flow, p MagicLink, create bool) error {
-	if !f.settings.Email.Enabled {
-		return unprocessable(CodeEmailProviderDisabled, "Email logins are disabled")
+func sendLink(ctx context.Context, f *flow.Flow, p flow.MagicLink, create bool) error {
+	if !f.Settings.Email.Enabled {
+		return refusal.Unprocessable(refusal.CodeEmailProviderDisabled, "Email logins are disabled")
 	}
-	if !f.settings.Email.MagicLink {
-		return unprocessable(CodeEmailProviderDisabled, "Login with magic link is disabled")
+	if !f.Settings.Email.MagicLink {
+		return refusal.Unprocessable(refusal.CodeEmailProviderDisabled, "Login with magic link is disabled")
 	}
 	if p.Email == "" {
-		return unprocessable(CodeValidationFailed, "Password recovery requires an email")
+		return refusal.Unprocessable(refusal.CodeValidationFailed, "Password recovery requires an email")
 	}
-	cand := signupCandidate{aud: f.aud(), provider: "email", challenge: p.Challenge}
+	cand := signupCandidate{aud: f.Aud(), provider: "email", challenge: p.Challenge}
 	var err error
-	if cand.address, err = parseEmail(p.Email); err != nil {
+	if cand.address, err = flow.ParseEmail(p.Email); err != nil {
 		return err
 	}
-	if err := p.Challenge.check(); err != nil {
+	if err := p.Challenge.Check(); err != nil {
 		return err
 	}
-	if cand.data, err = f.settings.newMetadata(p.Data); err != nil {
+	if cand.data, err = f.Settings.NewMetadata(p.Data); err != nil {
 		return err
 	}
-	if err := f.settings.checkMailSendable("magic link"); err != nil {
+	if err := f.Settings.CheckMailSendable("magic link"); err != nil {
 		return err
 	}
 	// The pause is that of recovery, whatever kind of mail is sent.
-	op := otpOp{f: *f, cand: cand, create: create, autoconfirm: f.settings.Email.Autoconfirm}
-	op.q = boundClient(f, mailQuota(f, "recovery", f.settings.Email.Interval, cand.aud, cand.address)).
-		apart(f, cand.aud, cand.address)
+	op := otpOp{f: *f, cand: cand, create: create, autoconfirm: f.Settings.Email.Autoconfirm}
+	op.q = flow.BoundClient(f, flow.MailQuota(f, "recovery", f.Settings.Email.Interval, cand.aud, cand.address)).
+		Apart(f, cand.aud, cand.address)
 	return op.run(ctx)
 }
 
-func sendDigits(ctx context.Context, f *flow, p OTP) error {
-	if !f.settings.Phone.Enabled {
-		return invalid(CodePhoneProviderDisabled, "Unsupported phone provider")
+func sendDigits(ctx context.Context, f *flow.Flow, p flow.OTP) error {
+	if !f.Settings.Phone.Enabled {
+		return refusal.Invalid(refusal.CodePhoneProviderDisabled, "Unsupported phone provider")
 	}
-	cand := signupCandidate{aud: f.aud(), provider: "phone", channel: p.Channel}
+	cand := signupCandidate{aud: f.Aud(), provider: "phone", channel: p.Channel}
 	var err error
-	if cand.address, err = parsePhone(p.Phone); err != nil {
+	if cand.address, err = flow.ParsePhone(p.Phone); err != nil {
 		return err
 	}
-	if err := f.settings.Phone.checkChannel(p.Channel); err != nil {
+	if err := f.Settings.Phone.CheckChannel(p.Channel); err != nil {
 		return err
 	}
-	if cand.data, err = f.settings.newMetadata(p.Data); err != nil {
+	if cand.data, err = f.Settings.NewMetadata(p.Data); err != nil {
 		return err
 	}
-	if err := checkSMSSendable(f, "confirmation", cand.address); err != nil {
+	if err := flow.CheckSMSSendable(f, "confirmation", cand.address); err != nil {
 		return err
 	}
-	op := otpOp{f: *f, cand: cand, create: p.CreateUser, autoconfirm: f.settings.Phone.Autoconfirm}
-	op.q = boundClient(f, smsQuota(f, cand.aud, cand.address))
+	op := otpOp{f: *f, cand: cand, create: p.CreateUser, autoconfirm: f.Settings.Phone.Autoconfirm}
+	op.q = flow.BoundClient(f, flow.SMSQuota(f, cand.aud, cand.address))
 	return op.run(ctx)
 }
 
 // otpOp is one call of SendOTP or MagicLink.
 type otpOp struct {
-	f           flow
+	f           flow.Flow
 	cand        signupCandidate
-	q           *quota
+	q           *flow.Quota
 	create      bool // an unknown address becomes an account
 	autoconfirm bool // which is confirmed at once
 
@@ -115,7 +117,7 @@ func (op *otpOp) run(ctx context.Context) error {
 		if isOvertaken(err) && !again {
 			continue
 		}
-		return failure("send otp", op.q.refusalOf(err))
+		return refusal.Failure("send otp", op.q.RefusalOf(err))
 	}
 }
 
@@ -129,15 +131,15 @@ func (op *otpOp) look(ctx context.Context) (err error) {
 	switch {
 	case op.state != addressFree:
 		return nil
-	case !op.create && !f.settings.HideUnknownOnOTP:
-		return unprocessable(CodeOTPDisabled, "Signups not allowed for otp")
+	case !op.create && !f.Settings.HideUnknownOnOTP:
+		return refusal.Unprocessable(refusal.CodeOTPDisabled, "Signups not allowed for otp")
 	case !op.create:
 		op.hidden = true
 		return nil
-	case f.settings.DisableSignup:
-		return errSignupDisabled
+	case f.Settings.DisableSignup:
+		return flow.ErrSignupDisabled
 	}
-	if err := f.settings.checkSignUpAudience(cand.aud); err != nil {
+	if err := checkSignUpAudience(f.Settings, cand.aud); err != nil {
 		return err
 	}
 	return cand.checkCreation(ctx, f, cand.user(f, cand.newID(), op.autoconfirm, cand.data))
@@ -145,12 +147,12 @@ func (op *otpOp) look(ctx context.Context) (err error) {
 
 func (op *otpOp) write(ctx context.Context) error {
 	f, cand, state, known := &op.f, &op.cand, op.state, op.known
-	f.tick()
+	f.Tick()
 	created := state == addressFree && !op.hidden
 	reachable := state == addressTaken && (cand.provider == "phone" || known.Email == cand.address)
 	signsUp := state == addressPending || created && !op.autoconfirm
-	b := f.batch()
-	op.q.take(b, f.now)
+	b := f.Batch()
+	op.q.Take(b, f.Now)
 	var id uuid.UUID
 	switch {
 	case signsUp:
@@ -165,52 +167,53 @@ func (op *otpOp) write(ctx context.Context) error {
 		if cand.provider == "phone" {
 			sent = store.ConfirmationSent
 		}
-		b.MarkSent(known.ID, sent, f.now)
-		b.VerifyIdentities(uuid.New(), cand.address, f.now)
+		b.MarkSent(known.ID, sent, f.Now)
+		b.VerifyIdentities(uuid.New(), cand.address, f.Now)
 		id = known.ID
 	default:
-		id = addNothing(b, f.now)
+		id = addNothing(b, f.Now)
 	}
 	method := "magiclink"
 	if signsUp {
 		method = "email/signup"
 	}
-	pkce := f.settings.pkceFlow(cand.challenge, method, f.now)
+	pkce := f.Settings.PkceFlow(cand.challenge, method, f.Now)
 	msg, err := otpMessage(f, cand, known, signsUp, pkce)
 	if err != nil {
 		return err
 	}
-	msg.token.Required = state == addressPending
-	op.q.mark(&msg.token)
-	insertOutgoing(b, id, pkce, msg)
-	enqueueCreatedHook(f, b, created, id)
-	note := f.audit(store.ActionUserRecoveryRequested, id, uuid.Nil, "channel", cand.channel)
+	msg.Token.Required = state == addressPending
+	op.q.Mark(&msg.Token)
+	flow.InsertOutgoing(b, id, pkce, msg)
+	flow.EnqueueCreatedHook(f, b, created, id)
+	note := f.Audit(store.ActionUserRecoveryRequested, id, uuid.Nil, "channel", cand.channel)
 	if signsUp {
-		note = f.audit(store.ActionUserConfirmationRequested, id, uuid.Nil, "provider", cand.provider, "channel",
+		note = f.Audit(store.ActionUserConfirmationRequested, id, uuid.Nil, "provider", cand.provider, "channel",
 			cand.channel)
 	}
 	note.OnlyFor = id
 	b.Audit(note)
 	if created && !signsUp {
-		b.Audit(f.audit(store.ActionUserSignedUp, id, uuid.Nil, "provider", cand.provider))
+		b.Audit(f.Audit(store.ActionUserSignedUp, id, uuid.Nil, "provider", cand.provider))
 	}
-	return f.send(ctx, b)
+	return f.Send(ctx, b)
 }
 
 // otpMessage returns the message to sign in with.
-func otpMessage(f *flow, cand *signupCandidate, known store.User, signsUp bool, pkce *store.Flow) (outgoing, error) {
+func otpMessage(f *flow.Flow, cand *signupCandidate, known store.User, signsUp bool,
+	pkce *store.Flow) (flow.Outgoing, error) {
 	switch {
 	case signsUp:
 		return cand.confirmation(f, cand.accountID(known), pkce)
 	case cand.provider == "phone":
-		return newSMS(f, store.KindSMS, cand.address, cand.channel)
+		return flow.NewSMS(f, store.KindSMS, cand.address, cand.channel)
 	}
 	data := known.UserMetadata
 	if known.ID == uuid.Nil { // the account has just been created, and confirmed
 		data = cand.profile(cand.newID(), true, cand.data)
 	}
-	return newMail(f, mailSpec{
-		kind: store.KindMagicLink, mail: mail.MagicLink, link: mail.LinkMagicLink, to: cand.address, flow: idOf(pkce),
-		vars: mail.Vars{Email: cand.address, Data: data},
+	return flow.NewMail(f, flow.MailSpec{
+		Kind: store.KindMagicLink, Mail: mail.MagicLink, Link: mail.LinkMagicLink, To: cand.address, Flow: flow.IDOf(pkce),
+		Vars: mail.Vars{Email: cand.address, Data: data},
 	})
 }

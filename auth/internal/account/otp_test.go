@@ -9,6 +9,8 @@ import (
 	"github.com/google/uuid"
 
 	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
 )
@@ -16,7 +18,7 @@ import (
 func TestSendOTP_refusals(t *testing.T) {
 	t.Parallel()
 	h := open(t)
-	f := func(p account.OTP, kind account.Kind, want string, change ...func(*account.Settings)) {
+	f := func(p flow.OTP, kind refusal.Kind, want string, change ...func(*flow.Settings)) {
 		t.Helper()
 		old := h.s
 		for _, c := range change {
@@ -27,37 +29,37 @@ func TestSendOTP_refusals(t *testing.T) {
 		if kindOf(err) != kind {
 			t.Errorf("%v is of kind %d, want %d", err, kindOf(err), kind)
 		}
-		h.set(func(s *account.Settings) { *s = old })
+		h.set(func(s *flow.Settings) { *s = old })
 	}
-	mail := account.OTP{Email: "a@b", CreateUser: true}
-	f(account.OTP{Email: "a@b", Phone: "12"}, account.Invalid,
+	mail := flow.OTP{Email: "a@b", CreateUser: true}
+	f(flow.OTP{Email: "a@b", Phone: "12"}, refusal.KindInvalid,
 		"validation_failed: Only an email address or phone number should be provided")
-	f(account.OTP{Email: "a@b", Channel: "sms"}, account.Invalid,
+	f(flow.OTP{Email: "a@b", Channel: "sms"}, refusal.KindInvalid,
 		"validation_failed: Channel should only be specified with Phone OTP")
-	f(account.OTP{Email: "a@b", Challenge: account.Challenge{Method: "s256"}}, account.Invalid,
+	f(flow.OTP{Email: "a@b", Challenge: flow.Challenge{Method: "s256"}}, refusal.KindInvalid,
 		"validation_failed: PKCE flow requires code_challenge_method and code_challenge")
-	f(account.OTP{}, account.Invalid, "validation_failed: One of email or phone must be set")
-	f(account.OTP{Email: "a"}, account.Invalid, "validation_failed: Unable to validate email address: invalid format")
-	f(account.OTP{Email: "a@b"}, account.Unprocessable, "otp_disabled: Signups not allowed for otp")
-	f(account.OTP{Phone: "12"}, account.Unprocessable, "otp_disabled: Signups not allowed for otp")
-	f(account.OTP{Email: "a@b"}, 0, "", func(s *account.Settings) { s.HideUnknownOnOTP = true })
-	f(mail, account.Unprocessable, "signup_disabled: Signups not allowed for this instance",
-		func(s *account.Settings) { s.DisableSignup = true })
-	f(mail, account.Unprocessable, "email_provider_disabled: Email logins are disabled",
-		func(s *account.Settings) { s.Email.Enabled = false })
-	f(mail, account.Unprocessable, "email_provider_disabled: Login with magic link is disabled",
-		func(s *account.Settings) { s.Email.MagicLink = false })
-	f(mail, account.Failed, "unexpected_failure: Error sending magic link email",
-		func(s *account.Settings) { s.Email.Configured = false })
-	f(account.OTP{Phone: "12"}, account.Invalid, "phone_provider_disabled: Unsupported phone provider",
-		func(s *account.Settings) { s.Phone.Enabled = false })
-	f(account.OTP{Phone: "0"}, account.Invalid, "validation_failed: Invalid phone number format (E.164 required)")
-	f(account.OTP{Phone: "12", Channel: "whatsapp"}, account.Invalid,
+	f(flow.OTP{}, refusal.KindInvalid, "validation_failed: One of email or phone must be set")
+	f(flow.OTP{Email: "a"}, refusal.KindInvalid, "validation_failed: Unable to validate email address: invalid format")
+	f(flow.OTP{Email: "a@b"}, refusal.KindUnprocessable, "otp_disabled: Signups not allowed for otp")
+	f(flow.OTP{Phone: "12"}, refusal.KindUnprocessable, "otp_disabled: Signups not allowed for otp")
+	f(flow.OTP{Email: "a@b"}, 0, "", func(s *flow.Settings) { s.HideUnknownOnOTP = true })
+	f(mail, refusal.KindUnprocessable, "signup_disabled: Signups not allowed for this instance",
+		func(s *flow.Settings) { s.DisableSignup = true })
+	f(mail, refusal.KindUnprocessable, "email_provider_disabled: Email logins are disabled",
+		func(s *flow.Settings) { s.Email.Enabled = false })
+	f(mail, refusal.KindUnprocessable, "email_provider_disabled: Login with magic link is disabled",
+		func(s *flow.Settings) { s.Email.MagicLink = false })
+	f(mail, refusal.KindFailed, "unexpected_failure: Error sending magic link email",
+		func(s *flow.Settings) { s.Email.Configured = false })
+	f(flow.OTP{Phone: "12"}, refusal.KindInvalid, "phone_provider_disabled: Unsupported phone provider",
+		func(s *flow.Settings) { s.Phone.Enabled = false })
+	f(flow.OTP{Phone: "0"}, refusal.KindInvalid, "validation_failed: Invalid phone number format (E.164 required)")
+	f(flow.OTP{Phone: "12", Channel: "whatsapp"}, refusal.KindInvalid,
 		"validation_failed: Invalid channel, supported values are 'sms' or 'whatsapp'. 'whatsapp' is only supported "+
 			"if Twilio or Twilio Verify is used as the provider.")
-	f(account.OTP{Phone: "12", CreateUser: true}, account.Limited, "over_sms_send_rate_limit: SMS rate limit exceeded",
-		func(s *account.Settings) { s.Phone.Sent.N = 0 })
-	refused(t, h.MagicLink(t.Context(), browser, account.MagicLink{}),
+	f(flow.OTP{Phone: "12", CreateUser: true}, refusal.KindLimited, "over_sms_send_rate_limit: SMS rate limit exceeded",
+		func(s *flow.Settings) { s.Phone.Sent.N = 0 })
+	refused(t, h.MagicLink(t.Context(), browser, flow.MagicLink{}),
 		"validation_failed: Password recovery requires an email")
 	if h.trail() != "" || len(h.messages()) != 0 {
 		t.Errorf("refusals left %s", h.trail())
@@ -68,29 +70,29 @@ func TestSendOTP(t *testing.T) {
 	t.Parallel()
 	h := open(t)
 	mia := h.confirmed("mia@example.org").User
-	send := func(p account.OTP) {
+	send := func(p flow.OTP) {
 		t.Helper()
 		h.pass(time.Second)
 		accepted(t, h.SendOTP(t.Context(), browser, p))
 	}
-	send(account.OTP{Email: "MIA@example.org"})
+	send(flow.OTP{Email: "MIA@example.org"})
 	if u := h.redeem("magiclink", h.newest("magic_link", "mia@example.org").Hash).User; u.ID != mia.ID ||
 		u.RecoverySentAt.IsZero() {
 		t.Errorf("%+v", u)
 	}
 	// A new address becomes an account, without password, by a confirmation.
-	send(account.OTP{Email: "new@example.org", CreateUser: true, Data: []byte(`{"nick":"x"}`)})
+	send(flow.OTP{Email: "new@example.org", CreateUser: true, Data: []byte(`{"nick":"x"}`)})
 	u := h.redeem("signup", h.newest("confirmation", "new@example.org").Hash).User
 	if u.PasswordHash != "" || !strings.Contains(string(u.UserMetadata), `"nick": "x"`) {
 		t.Errorf("%+v", u)
 	}
 	// So does an unconfirmed user, although sign-ups are closed.
 	h.signUp("tom@example.org", "sesame", `{}`)
-	h.set(func(s *account.Settings) { s.DisableSignup = true })
-	send(account.OTP{Email: "tom@example.org"})
+	h.set(func(s *flow.Settings) { s.DisableSignup = true })
+	send(flow.OTP{Email: "tom@example.org"})
 	h.redeem("email", h.newest("confirmation", "tom@example.org").Hash)
-	h.set(func(s *account.Settings) { s.DisableSignup, s.Email.Autoconfirm = false, true })
-	send(account.OTP{Email: "auto@example.org", CreateUser: true})
+	h.set(func(s *flow.Settings) { s.DisableSignup, s.Email.Autoconfirm = false, true })
+	send(flow.OTP{Email: "auto@example.org", CreateUser: true})
 	l := h.newest("magic_link", "auto@example.org")
 	if g := h.redeem("magiclink", l.Hash); g.User.EmailConfirmedAt.IsZero() || len(g.User.Identities) != 1 {
 		t.Errorf("%+v", g.User)
@@ -98,12 +100,12 @@ func TestSendOTP(t *testing.T) {
 	if list, err := h.UserSessions(t.Context(), u.ID); len(list) != 1 || err != nil {
 		t.Errorf("%d sessions of one sign-in", len(list))
 	}
-	send(account.OTP{Phone: "491511", CreateUser: true})
-	_, err := h.verify(account.Verify{Type: "sms", Phone: "491511", Token: h.newest("signup", "491511").Code})
+	send(flow.OTP{Phone: "491511", CreateUser: true})
+	_, err := h.verify(flow.Verify{Type: "sms", Phone: "491511", Token: h.newest("signup", "491511").Code})
 	accepted(t, err)
-	h.set(func(s *account.Settings) { s.Phone.Autoconfirm = true })
-	send(account.OTP{Phone: "491512", CreateUser: true})
-	_, err = h.verify(account.Verify{Type: "sms", Phone: "491512", Token: h.newest("sms", "491512").Code})
+	h.set(func(s *flow.Settings) { s.Phone.Autoconfirm = true })
+	send(flow.OTP{Phone: "491512", CreateUser: true})
+	_, err = h.verify(flow.Verify{Type: "sms", Phone: "491512", Token: h.newest("sms", "491512").Code})
 	accepted(t, err)
 	// The address of another provider's identity cannot be signed up with, and no message is sent.
 	b := h.db.Batch()
@@ -113,7 +115,7 @@ func TestSendOTP(t *testing.T) {
 		t.Fatal(err)
 	}
 	n := len(h.messages())
-	send(account.OTP{Email: "mia@work.example", CreateUser: true})
+	send(flow.OTP{Email: "mia@work.example", CreateUser: true})
 	if len(h.messages()) != n {
 		t.Error("a message was sent")
 	}
@@ -122,7 +124,7 @@ func TestSendOTP(t *testing.T) {
 // The pauses and round trips of /recover, /otp and /resend are the same for known and unknown addresses.
 func TestUnknown_Statements(t *testing.T) {
 	db, trips := storetest.Counting(t)
-	h := openOn(t, db, func(s *account.Settings) { s.Email.Interval, s.HideUnknownOnOTP = time.Minute, true })
+	h := openOn(t, db, func(s *flow.Settings) { s.Email.Interval, s.HideUnknownOnOTP = time.Minute, true })
 	h.confirmed("mia@example.org")
 	h.pass(time.Hour)
 	const wait = "over_email_send_rate_limit: For security purposes, you can only request this after 60 seconds."
@@ -141,18 +143,18 @@ func TestUnknown_Statements(t *testing.T) {
 			}
 		}
 	}
-	f("recover", func(email string) error { return h.Recover(t.Context(), browser, account.Recover{Email: email}) },
+	f("recover", func(email string) error { return h.Recover(t.Context(), browser, flow.Recover{Email: email}) },
 		"mia@example.org", "nobody@example.org")
 	h.pass(time.Hour)
-	f("otp", func(email string) error { return h.SendOTP(t.Context(), browser, account.OTP{Email: email}) },
+	f("otp", func(email string) error { return h.SendOTP(t.Context(), browser, flow.OTP{Email: email}) },
 		"mia@example.org", "nobody@example.org")
 	h.pass(time.Hour)
-	h.set(func(s *account.Settings) { s.Email.ConfirmationInterval = time.Minute })
+	h.set(func(s *flow.Settings) { s.Email.ConfirmationInterval = time.Minute })
 	h.signUp("tom@example.org", "sesame", "{}")
 	h.pass(time.Hour)
 	for _, typ := range []string{"signup", "email_change"} {
 		f("resend "+typ, func(email string) error {
-			id, err := h.Resend(t.Context(), browser, account.Resend{Type: typ, Email: email})
+			id, err := h.Resend(t.Context(), browser, flow.Resend{Type: typ, Email: email})
 			if err == nil && id == uuid.Nil {
 				t.Errorf("no message id for %s", email)
 			}
@@ -165,33 +167,33 @@ func TestUnknown_Statements(t *testing.T) {
 func TestRecover(t *testing.T) {
 	t.Parallel()
 	h := open(t)
-	f := func(p account.Recover, want string, change ...func(*account.Settings)) {
+	f := func(p flow.Recover, want string, change ...func(*flow.Settings)) {
 		t.Helper()
 		old := h.s
 		for _, c := range change {
 			h.set(c)
 		}
 		refused(t, h.Recover(t.Context(), browser, p), want)
-		h.set(func(s *account.Settings) { *s = old })
+		h.set(func(s *flow.Settings) { *s = old })
 	}
-	f(account.Recover{}, "validation_failed: Password recovery requires an email")
-	f(account.Recover{Email: "a"}, "validation_failed: Unable to validate email address: invalid format")
-	f(account.Recover{Email: "a@b", Challenge: account.Challenge{Method: "plain"}},
+	f(flow.Recover{}, "validation_failed: Password recovery requires an email")
+	f(flow.Recover{Email: "a"}, "validation_failed: Unable to validate email address: invalid format")
+	f(flow.Recover{Email: "a@b", Challenge: flow.Challenge{Method: "plain"}},
 		"validation_failed: PKCE flow requires code_challenge_method and code_challenge")
-	f(account.Recover{Email: "a@b"}, "email_provider_disabled: Email logins are disabled",
-		func(s *account.Settings) { s.Email.Enabled = false })
-	f(account.Recover{Email: "a@b"}, "unexpected_failure: Error sending recovery email",
-		func(s *account.Settings) { s.Email.Configured = false })
-	f(account.Recover{Email: "a@b"}, "")
+	f(flow.Recover{Email: "a@b"}, "email_provider_disabled: Email logins are disabled",
+		func(s *flow.Settings) { s.Email.Enabled = false })
+	f(flow.Recover{Email: "a@b"}, "unexpected_failure: Error sending recovery email",
+		func(s *flow.Settings) { s.Email.Configured = false })
+	f(flow.Recover{Email: "a@b"}, "")
 	if len(h.messages()) != 0 || h.trail() != "" {
 		t.Error("something was written for nobody")
 	}
 	mia := h.confirmed("mia@example.org")
-	f(account.Recover{Email: "mia@example.org"}, "")
+	f(flow.Recover{Email: "mia@example.org"}, "")
 	older := h.newest("recovery", "mia@example.org")
 	h.pass(time.Second)
-	f(account.Recover{Email: "mia@example.org"}, "")
-	_, err := h.verify(account.Verify{Type: "recovery", TokenHash: older.Hash})
+	f(flow.Recover{Email: "mia@example.org"}, "")
+	_, err := h.verify(flow.Verify{Type: "recovery", TokenHash: older.Hash})
 	refused(t, err, linkExpired)
 	if g := h.redeem("recovery", h.newest("recovery", "mia@example.org").Hash); g.User.ID != mia.User.ID ||
 		g.Type != "recovery" {
@@ -202,7 +204,7 @@ func TestRecover(t *testing.T) {
 func TestResend(t *testing.T) {
 	t.Parallel()
 	h := open(t)
-	f := func(p account.Resend, want string, change ...func(*account.Settings)) {
+	f := func(p flow.Resend, want string, change ...func(*flow.Settings)) {
 		t.Helper()
 		old := h.s
 		for _, c := range change {
@@ -210,39 +212,39 @@ func TestResend(t *testing.T) {
 		}
 		_, err := h.Resend(t.Context(), browser, p)
 		refused(t, err, want)
-		h.set(func(s *account.Settings) { *s = old })
+		h.set(func(s *flow.Settings) { *s = old })
 	}
 	const types = "validation_failed: Missing one of these types: signup, email_change, sms, phone_change"
-	f(account.Resend{}, types)
-	f(account.Resend{Type: "recovery", Email: "a@b"}, types)
-	f(account.Resend{Type: "signup", Challenge: account.Challenge{Method: "s256"}},
+	f(flow.Resend{}, types)
+	f(flow.Resend{Type: "recovery", Email: "a@b"}, types)
+	f(flow.Resend{Type: "signup", Challenge: flow.Challenge{Method: "s256"}},
 		"validation_failed: PKCE flow requires code_challenge_method and code_challenge")
-	f(account.Resend{Type: "signup", Phone: "12"}, "validation_failed: Type provided requires an email address")
-	f(account.Resend{Type: "sms", Email: "a@b"}, "validation_failed: Type provided requires a phone number")
-	f(account.Resend{Type: "signup", Email: "a@b", Phone: "12"},
+	f(flow.Resend{Type: "signup", Phone: "12"}, "validation_failed: Type provided requires an email address")
+	f(flow.Resend{Type: "sms", Email: "a@b"}, "validation_failed: Type provided requires a phone number")
+	f(flow.Resend{Type: "signup", Email: "a@b", Phone: "12"},
 		"validation_failed: Only an email address or phone number should be provided.")
-	f(account.Resend{Type: "email_change"}, "validation_failed: Missing email address or phone number")
-	f(account.Resend{Type: "email_change", Phone: "12"}, "validation_failed: Missing email address or phone number")
-	f(account.Resend{Type: "signup", Email: "a@b"}, "email_provider_disabled: Email logins are disabled",
-		func(s *account.Settings) { s.Email.Enabled = false })
-	f(account.Resend{Type: "sms", Phone: "12"}, "phone_provider_disabled: Phone logins are disabled",
-		func(s *account.Settings) { s.Phone.Enabled = false })
-	f(account.Resend{Type: "signup", Email: "a"}, "validation_failed: Unable to validate email address: invalid format")
-	f(account.Resend{Type: "sms", Phone: "0"}, "validation_failed: Invalid phone number format (E.164 required)")
-	f(account.Resend{Type: "signup", Email: "nobody@example.org"}, "")
+	f(flow.Resend{Type: "email_change"}, "validation_failed: Missing email address or phone number")
+	f(flow.Resend{Type: "email_change", Phone: "12"}, "validation_failed: Missing email address or phone number")
+	f(flow.Resend{Type: "signup", Email: "a@b"}, "email_provider_disabled: Email logins are disabled",
+		func(s *flow.Settings) { s.Email.Enabled = false })
+	f(flow.Resend{Type: "sms", Phone: "12"}, "phone_provider_disabled: Phone logins are disabled",
+		func(s *flow.Settings) { s.Phone.Enabled = false })
+	f(flow.Resend{Type: "signup", Email: "a"}, "validation_failed: Unable to validate email address: invalid format")
+	f(flow.Resend{Type: "sms", Phone: "0"}, "validation_failed: Invalid phone number format (E.164 required)")
+	f(flow.Resend{Type: "signup", Email: "nobody@example.org"}, "")
 	h.confirmed("mia@example.org")
 	before := len(h.messages())
-	f(account.Resend{Type: "signup", Email: "mia@example.org"}, "")
-	f(account.Resend{Type: "email_change", Email: "mia@example.org"}, "")
+	f(flow.Resend{Type: "signup", Email: "mia@example.org"}, "")
+	f(flow.Resend{Type: "email_change", Email: "mia@example.org"}, "")
 	if len(h.messages()) != before {
 		t.Error("a message was sent although nothing waits")
 	}
 	// A pending sign-up is renewed with its password, data and PKCE flow.
-	_, err := h.SignUp(t.Context(), browser, account.SignUp{Email: "tom@example.org", Password: "sesame",
+	_, err := h.SignUp(t.Context(), browser, flow.SignUp{Email: "tom@example.org", Password: "sesame",
 		Data: []byte(`{"nick":"x"}`), Challenge: s256(verifier)})
 	accepted(t, err)
 	h.pass(2 * time.Minute)
-	id, err := h.Resend(t.Context(), browser, account.Resend{Type: "signup", Email: "tom@example.org"})
+	id, err := h.Resend(t.Context(), browser, flow.Resend{Type: "signup", Email: "tom@example.org"})
 	accepted(t, err)
 	l := h.newest("confirmation", "tom@example.org")
 	list, err := h.db.Messages(t.Context(), "", 1)
@@ -258,11 +260,11 @@ func TestResend(t *testing.T) {
 		t.Errorf("%+v, %v", g, err)
 	}
 	accepted(t, h.signIn("tom@example.org", "sesame"))
-	_, err = h.SignUp(t.Context(), browser, account.SignUp{Phone: "491511", Password: "sesame"})
+	_, err = h.SignUp(t.Context(), browser, flow.SignUp{Phone: "491511", Password: "sesame"})
 	accepted(t, err)
 	h.pass(time.Second)
-	f(account.Resend{Type: "sms", Phone: "+491511", Challenge: account.Challenge{Challenge: "x", Method: "y"}}, "")
-	_, err = h.verify(account.Verify{Type: "sms", Phone: "491511", Token: h.newest("signup", "491511").Code})
+	f(flow.Resend{Type: "sms", Phone: "+491511", Challenge: flow.Challenge{Challenge: "x", Method: "y"}}, "")
+	_, err = h.verify(flow.Verify{Type: "sms", Phone: "491511", Token: h.newest("signup", "491511").Code})
 	accepted(t, err)
 	_, err = h.SignInPassword(t.Context(), browser, account.Password{Phone: "491511", Password: "sesame"})
 	accepted(t, err)
@@ -271,14 +273,14 @@ func TestResend(t *testing.T) {
 // The cap of a block of numbers, those that differ in their last four digits, is one for all replicas. Test
 // numbers cost nothing of it.
 func TestSendOTP_capOfPrefix(t *testing.T) {
-	cap := func(s *account.Settings) {
-		s.Phone.PerPrefix = account.Rate{N: 4, Per: time.Hour}
+	cap := func(s *flow.Settings) {
+		s.Phone.PerPrefix = flow.Rate{N: 4, Per: time.Hour}
 		s.Phone.TestCodes = map[string]string{"4915100009999": "123456"}
 	}
 	h := open(t, cap)
 	replicas := []*house{h, openOn(t, h.db, cap)}
 	send := func(i int, number string) error {
-		return replicas[i%2].SendOTP(t.Context(), browser, account.OTP{Phone: number, CreateUser: true})
+		return replicas[i%2].SendOTP(t.Context(), browser, flow.OTP{Phone: number, CreateUser: true})
 	}
 	for i := range 6 {
 		if err := send(i, "4915100009999"); err != nil {

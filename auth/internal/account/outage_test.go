@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/store"
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"
@@ -40,24 +42,24 @@ func TestOutage(t *testing.T) {
 				return err
 			},
 			"sign-up": func(ctx context.Context) error {
-				_, err := h.SignUp(ctx, browser, account.SignUp{Email: "new@example.org", Password: "sesame"})
+				_, err := h.SignUp(ctx, browser, flow.SignUp{Email: "new@example.org", Password: "sesame"})
 				return err
 			},
 			"caller": func(ctx context.Context) error {
-				_, err := h.Authenticate(ctx, g.AccessToken, "", account.Full)
+				_, err := h.Authenticate(ctx, g.AccessToken, "", flow.Full)
 				return err
 			},
 			"verify": func(ctx context.Context) error {
 				_, err := h.Verify(ctx, browser,
-					account.Verify{Type: "email", Token: "123456", Email: "mia@example.org"})
+					flow.Verify{Type: "email", Token: "123456", Email: "mia@example.org"})
 				return err
 			},
 		} {
 			ctx, cancel := context.WithTimeout(t.Context(), patience)
 			err := call(ctx)
 			cancel()
-			r, ok := errors.AsType[*account.Refusal](err)
-			if !ok || r.Kind != account.Unavailable || r.RetryAfter <= 0 {
+			r, ok := errors.AsType[*refusal.Refusal](err)
+			if !ok || r.Kind != refusal.KindUnavailable || r.RetryAfter <= 0 {
 				t.Errorf("%s: %v", name, err)
 			}
 		}
@@ -72,7 +74,7 @@ func TestOutage(t *testing.T) {
 				g = got
 				return
 			}
-			if kindOf(err) != account.Unavailable || ctx.Err() != nil {
+			if kindOf(err) != refusal.KindUnavailable || ctx.Err() != nil {
 				t.Fatal(err)
 			}
 		}

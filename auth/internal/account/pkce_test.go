@@ -9,40 +9,42 @@ import (
 	"testing"
 	"time"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/oauth"
+	"gatehouse/auth/internal/account/refusal"
 )
 
 const verifier = "a-verifier-of-at-least-forty-three-characters"
 
-func s256(text string) account.Challenge {
+func s256(text string) flow.Challenge {
 	sum := sha256.Sum256([]byte(text))
-	return account.Challenge{Challenge: base64.RawURLEncoding.EncodeToString(sum[:]), Method: "S256"}
+	return flow.Challenge{Challenge: base64.RawURLEncoding.EncodeToString(sum[:]), Method: "S256"}
 }
 
 // follow opens a link of a PKCE flow.
-func (h *house) follow(typ string, l message) (account.Verified, error) {
-	return h.verify(account.Verify{Type: typ, TokenHash: l.Hash, Link: true})
+func (h *house) follow(typ string, l message) (flow.Verified, error) {
+	return h.verify(flow.Verify{Type: typ, TokenHash: l.Hash, Link: true})
 }
 
-func (h *house) exchange(code, verifier string) (account.Grant, error) {
-	return h.ExchangeCode(h.t.Context(), browser, account.CodeExchange{Code: code, Verifier: verifier})
+func (h *house) exchange(code, verifier string) (flow.Grant, error) {
+	return h.ExchangeCode(h.t.Context(), browser, oauth.CodeExchange{Code: code, Verifier: verifier})
 }
 
 func TestExchangeCode(t *testing.T) {
 	t.Parallel()
 	h := open(t)
 	_, err := h.SignUp(t.Context(), browser,
-		account.SignUp{Email: "mia@example.org", Password: "sesame", Challenge: s256(verifier)})
+		flow.SignUp{Email: "mia@example.org", Password: "sesame", Challenge: s256(verifier)})
 	accepted(t, err)
 	l := h.newest("confirmation", "mia@example.org")
 	if !strings.HasPrefix(l.Hash, "pkce_") {
 		t.Errorf("%+v", l)
 	}
 	// Without its prefix it is another text, and an ordinary one with it as well.
-	_, err = h.verify(account.Verify{Type: "signup", TokenHash: strings.TrimPrefix(l.Hash, "pkce_"), Link: true})
+	_, err = h.verify(flow.Verify{Type: "signup", TokenHash: strings.TrimPrefix(l.Hash, "pkce_"), Link: true})
 	refused(t, err, linkExpired)
 	plain := h.signUp("tom@example.org", "sesame", `{}`)
-	_, err = h.verify(account.Verify{Type: "signup", TokenHash: "pkce_" + plain.Hash, Link: true})
+	_, err = h.verify(flow.Verify{Type: "signup", TokenHash: "pkce_" + plain.Hash, Link: true})
 	refused(t, err, linkExpired)
 	h.redeem("signup", plain.Hash)
 	h.pass(-time.Second) // signUp lets one pass
@@ -71,10 +73,10 @@ func TestExchangeCode(t *testing.T) {
 	}
 
 	// A wrong verifier uses the code up, an expired code is answered as such, and a banned user gets nothing.
-	again := func(challenge account.Challenge) string {
+	again := func(challenge flow.Challenge) string {
 		t.Helper()
 		h.pass(time.Hour)
-		accepted(t, h.Recover(t.Context(), browser, account.Recover{Email: "mia@example.org", Challenge: challenge}))
+		accepted(t, h.Recover(t.Context(), browser, flow.Recover{Email: "mia@example.org", Challenge: challenge}))
 		v, err := h.follow("recovery", h.newest("recovery", "mia@example.org"))
 		accepted(t, err)
 		return v.Code
@@ -88,7 +90,7 @@ func TestExchangeCode(t *testing.T) {
 	h.pass(5*time.Minute + time.Millisecond)
 	_, err = h.exchange(code, verifier)
 	refused(t, err, "flow_state_expired: invalid flow state, flow state has expired")
-	code = again(account.Challenge{Challenge: verifier, Method: "plain"})
+	code = again(flow.Challenge{Challenge: verifier, Method: "plain"})
 	g, err = h.exchange(code, verifier)
 	if err != nil || h.caller(g).Claims.AMR[0].Method != "recovery" {
 		t.Fatalf("%+v, %v", g, err)
@@ -97,7 +99,7 @@ func TestExchangeCode(t *testing.T) {
 	h.ban(g.User, "1h")
 	_, err = h.exchange(code, verifier)
 	refused(t, err, "user_banned: User is banned")
-	if kindOf(err) != account.Denied { // as at every endpoint but those that take a password or a refresh token
+	if kindOf(err) != refusal.KindDenied { // as at every endpoint but those that take a password or a refresh token
 		t.Errorf("a banned user: kind %v", kindOf(err))
 	}
 	h.ban(g.User, "none")
@@ -115,15 +117,15 @@ func TestVerify_pkceDirectly(t *testing.T) {
 	send := func() message {
 		h.pass(time.Second)
 		refused(t, h.MagicLink(t.Context(), browser,
-			account.MagicLink{Email: "mia@example.org", Challenge: s256(verifier)}),
+			flow.MagicLink{Email: "mia@example.org", Challenge: s256(verifier)}),
 			"")
 		return h.newest("magic_link", "mia@example.org")
 	}
-	v, err := h.verify(account.Verify{Type: "email", Token: send().Code, Email: "mia@example.org"})
+	v, err := h.verify(flow.Verify{Type: "email", Token: send().Code, Email: "mia@example.org"})
 	if err != nil || v.Grant == nil {
 		t.Fatal(v, err)
 	}
-	v, err = h.verify(account.Verify{Type: "magiclink", TokenHash: send().Hash})
+	v, err = h.verify(flow.Verify{Type: "magiclink", TokenHash: send().Hash})
 	if err != nil || v.Grant == nil {
 		t.Fatal(v, err)
 	}
@@ -135,7 +137,7 @@ func TestExchangeCode_parallel(t *testing.T) {
 	h := open(t)
 	h.confirmed("mia@example.org")
 	refused(t, h.MagicLink(t.Context(), browser,
-		account.MagicLink{Email: "mia@example.org", Challenge: s256(verifier)}),
+		flow.MagicLink{Email: "mia@example.org", Challenge: s256(verifier)}),
 		"")
 	v, err := h.follow("magiclink", h.newest("magic_link", "mia@example.org"))
 	accepted(t, err)

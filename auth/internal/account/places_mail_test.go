@@ -4,7 +4,7 @@ import (
 	"testing"
 	"time"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/token"
 )
@@ -12,9 +12,9 @@ import (
 const home, stranger = "192.0.2.7", "198.51.100.1"
 
 // atHome opens a service with a pause of a minute, and a user that has signed in from home.
-func atHome(t *testing.T, change ...func(*account.Settings)) (*house, account.Grant) {
+func atHome(t *testing.T, change ...func(*flow.Settings)) (*house, flow.Grant) {
 	t.Helper()
-	h := open(t, append(change, func(s *account.Settings) { s.Email.Interval = time.Minute })...)
+	h := open(t, append(change, func(s *flow.Settings) { s.Email.Interval = time.Minute })...)
 	g := h.confirmed("mia@example.org")
 	accepted(t, h.signInFrom(home, "mia@example.org", "sesame"))
 	return h, g
@@ -22,7 +22,7 @@ func atHome(t *testing.T, change ...func(*account.Settings)) (*house, account.Gr
 
 // recoverFrom asks for a recovery with a challenge that belongs to the client at that network.
 func (h *house) recoverFrom(network, email string) error {
-	return h.Recover(h.t.Context(), from(network), account.Recover{Email: email, Challenge: s256(verifier + network)})
+	return h.Recover(h.t.Context(), from(network), flow.Recover{Email: email, Challenge: s256(verifier + network)})
 }
 
 const paused = "over_email_send_rate_limit: For security purposes, you can only request this after 60 seconds."
@@ -64,9 +64,9 @@ func TestKnownPlaces_tokens(t *testing.T) {
 	for i, network := range []string{home, stranger, home, "", stranger} {
 		h.pass(time.Minute)
 		if i%2 == 1 {
-			accepted(t, h.MagicLink(t.Context(), from(network), account.MagicLink{Email: "mia@example.org"}))
+			accepted(t, h.MagicLink(t.Context(), from(network), flow.MagicLink{Email: "mia@example.org"}))
 		} else {
-			accepted(t, h.SendOTP(t.Context(), from(network), account.OTP{Email: "mia@example.org"}))
+			accepted(t, h.SendOTP(t.Context(), from(network), flow.OTP{Email: "mia@example.org"}))
 		}
 		links = append(links, h.newest("magic_link", "mia@example.org"))
 	}
@@ -78,29 +78,29 @@ func TestKnownPlaces_tokens(t *testing.T) {
 		}
 	}
 	h.redeem("magiclink", links[2].Hash)
-	_, err := h.verify(account.Verify{Type: "magiclink", TokenHash: links[4].Hash})
+	_, err := h.verify(flow.Verify{Type: "magiclink", TokenHash: links[4].Hash})
 	refused(t, err, linkExpired)
 }
 
 // A change of address that is sent again from elsewhere leaves the links, and the flow, of the owner's place.
 func TestKnownPlaces_emailChange(t *testing.T) {
 	t.Parallel()
-	h, g := atHome(t, func(s *account.Settings) { s.Email.SecureChange = false })
-	resend := func(network string, c account.Challenge) error {
+	h, g := atHome(t, func(s *flow.Settings) { s.Email.SecureChange = false })
+	resend := func(network string, c flow.Challenge) error {
 		_, err := h.Resend(t.Context(), from(network),
-			account.Resend{Type: "email_change", Email: "mia@example.org", Challenge: c})
+			flow.Resend{Type: "email_change", Email: "mia@example.org", Challenge: c})
 		return err
 	}
 	h.pass(time.Minute)
 	accepted(t, resend(stranger, s256(verifier))) // nothing is pending yet
 	_, err := h.UpdateUser(t.Context(), from(home), h.caller(g),
-		account.UserUpdate{Email: "mia@example.com", Challenge: s256(verifier + home)})
+		flow.UserUpdate{Email: "mia@example.com", Challenge: s256(verifier + home)})
 	accepted(t, err)
 	first := h.newest("email_change", "mia@example.com")
 	h.pass(time.Minute)
 	accepted(t, resend(stranger, s256(verifier)))
 	h.pass(time.Second)
-	accepted(t, resend(home, account.Challenge{}))
+	accepted(t, resend(home, flow.Challenge{}))
 	again := h.newest("email_change", "mia@example.com")
 	_, err = h.follow("email_change", first)
 	refused(t, err, linkExpired)
@@ -114,10 +114,10 @@ func TestKnownPlaces_emailChange(t *testing.T) {
 func TestKnownPlaces_mailsOff(t *testing.T) {
 	t.Parallel()
 	h, _ := atHome(t)
-	h.set(func(s *account.Settings) { s.KnownPlaces = false })
+	h.set(func(s *flow.Settings) { s.KnownPlaces = false })
 	accepted(t, h.recoverFrom(stranger, "mia@example.org"))
 	refused(t, h.recoverFrom(home, "mia@example.org"), paused)
-	h.set(func(s *account.Settings) { s.KnownPlaces = true })
+	h.set(func(s *flow.Settings) { s.KnownPlaces = true })
 	h.pass(91 * 24 * time.Hour)
 	accepted(t, h.recoverFrom(stranger, "mia@example.org"))
 	refused(t, h.recoverFrom(home, "mia@example.org"), paused)

@@ -9,11 +9,12 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/store/storetest"
 )
 
 // from is a client whose address is known.
-func from(network string) account.RequestInfo {
+func from(network string) flow.RequestInfo {
 	c := browser
 	c.Network = network
 	return c
@@ -90,9 +91,9 @@ func TestKnownPlaces_forgotten(t *testing.T) {
 	h.pass(60 * 24 * time.Hour)
 	lock()
 	accepted(t, h.signInFrom(home, "mia@example.org", "sesame"))
-	h.set(func(s *account.Settings) { s.KnownPlaces = false })
+	h.set(func(s *flow.Settings) { s.KnownPlaces = false })
 	refused(t, h.signInFrom(home, "mia@example.org", "sesame"), tooManyPasswords)
-	h.set(func(s *account.Settings) { s.KnownPlaces = true })
+	h.set(func(s *flow.Settings) { s.KnownPlaces = true })
 	h.pass(91 * 24 * time.Hour)
 	lock()
 	refused(t, h.signInFrom(home, "mia@example.org", "sesame"), tooManyPasswords)
@@ -103,7 +104,7 @@ func TestKnownPlaces_forgotten(t *testing.T) {
 func TestKnownPlaces_rows(t *testing.T) {
 	t.Parallel()
 	url := storetest.URL(t)
-	h := openOn(t, pool(t, url), func(s *account.Settings) {
+	h := openOn(t, pool(t, url), func(s *flow.Settings) {
 		s.Phone.TestCodes = map[string]string{"491511": "123456"}
 	})
 	places := func(user uuid.UUID) (n int) {
@@ -138,22 +139,22 @@ func TestKnownPlaces_rows(t *testing.T) {
 	refused(t, h.signInFrom("192.0.4.7", "mia@example.org", "sesame"), tooManyPasswords)
 	accepted(t, h.signInFrom("192.0.5.7", "mia@example.org", "sesame"))
 	// A link is a sign-in too, and so is a number's code, but for a test number's.
-	accepted(t, h.SendOTP(t.Context(), browser, account.OTP{Email: "mia@example.org"}))
+	accepted(t, h.SendOTP(t.Context(), browser, flow.OTP{Email: "mia@example.org"}))
 	link := h.newest("magic_link", "mia@example.org").Hash
 	if _, err := h.Verify(t.Context(), from("203.0.113.1"),
-		account.Verify{Type: "magiclink", TokenHash: link}); err != nil {
+		flow.Verify{Type: "magiclink", TokenHash: link}); err != nil {
 		t.Fatal(err)
 	}
 	accepted(t, h.signInFrom("203.0.113.2", "mia@example.org", "sesame"))
 	for number, want := range map[string]int{"491511": 0, "491512": 1} {
-		u := h.create(account.Attributes{Phone: &number, PhoneConfirm: ptr(true)})
-		accepted(t, h.SendOTP(t.Context(), browser, account.OTP{Phone: number}))
+		u := h.create(flow.Attributes{Phone: &number, PhoneConfirm: ptr(true)})
+		accepted(t, h.SendOTP(t.Context(), browser, flow.OTP{Phone: number}))
 		code := "123456"
 		if want == 1 {
 			code = h.newest("sms", number).Code
 		}
 		if _, err := h.Verify(t.Context(), from("203.0.113.1"),
-			account.Verify{Type: "sms", Phone: number, Token: code}); err != nil {
+			flow.Verify{Type: "sms", Phone: number, Token: code}); err != nil {
 			t.Fatal(err)
 		}
 		f(u.ID, want)
@@ -176,7 +177,7 @@ func TestKnownPlaces_claimed(t *testing.T) {
 	t.Parallel()
 	prepared := func(t *testing.T) (*house, string) {
 		url := storetest.URL(t)
-		h := openOn(t, pool(t, url), func(s *account.Settings) { s.External.AllowUnverified = true })
+		h := openOn(t, pool(t, url), func(s *flow.Settings) { s.External.AllowUnverified = true })
 		if _, err := h.Arrive(
 			t.Context(), from("203.0.113.9"), person("github", "17", "!mia@example.org")); err != nil {
 			t.Fatal(err)
@@ -206,10 +207,10 @@ func TestKnownPlaces_claimed(t *testing.T) {
 	t.Run("by mail", func(t *testing.T) {
 		t.Parallel()
 		h, before := prepared(t)
-		accepted(t, h.Recover(t.Context(), browser, account.Recover{Email: "mia@example.org"}))
+		accepted(t, h.Recover(t.Context(), browser, flow.Recover{Email: "mia@example.org"}))
 		link := h.newest("recovery", "mia@example.org").Hash
 		if _, err := h.Verify(
-			t.Context(), from("192.0.2.7"), account.Verify{Type: "recovery", TokenHash: link}); err != nil {
+			t.Context(), from("192.0.2.7"), flow.Verify{Type: "recovery", TokenHash: link}); err != nil {
 			t.Fatal(err)
 		}
 		check(t, h, before)

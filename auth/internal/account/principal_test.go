@@ -8,12 +8,15 @@ import (
 
 	"github.com/google/uuid"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/factor"
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/oauth"
+	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/token"
 )
 
 // sign makes a token like the caller's with something else in it.
-func (h *house) sign(c account.Principal, change func(*token.Claims)) string {
+func (h *house) sign(c flow.Principal, change func(*token.Claims)) string {
 	h.t.Helper()
 	claims := c.Claims
 	change(&claims)
@@ -29,81 +32,81 @@ func TestAuthenticate(t *testing.T) {
 	h := open(t)
 	g := h.confirmed("mia@example.org")
 	c := h.caller(g)
-	f := func(bearer, aud string, access account.Access, want string) {
+	f := func(bearer, aud string, access flow.Access, want string) {
 		t.Helper()
 		_, err := h.Authenticate(t.Context(), bearer, aud, access)
 		refused(t, err, want)
 	}
 	with := func(change func(*token.Claims)) string { return h.sign(c, change) }
 	bearer := "no_authorization: This endpoint requires a valid Bearer token"
-	f("", "", account.Full, bearer)
-	if _, err := h.Authenticate(t.Context(), "", "", account.Full); kindOf(err) != account.Unauthenticated {
+	f("", "", flow.Full, bearer)
+	if _, err := h.Authenticate(t.Context(), "", "", flow.Full); kindOf(err) != refusal.KindUnauthenticated {
 		t.Error(err)
 	}
-	_, err := h.Authenticate(t.Context(), g.AccessToken+"x", "", account.Full)
-	if kindOf(err) != account.Denied ||
+	_, err := h.Authenticate(t.Context(), g.AccessToken+"x", "", flow.Full)
+	if kindOf(err) != refusal.KindDenied ||
 		!strings.HasPrefix(err.Error(), "bad_jwt: invalid JWT: unable to parse or verify signature, ") {
 		t.Error(err)
 	}
-	f(h.serviceToken("service_role"), "", account.Full, "bad_jwt: invalid claim: missing sub claim")
-	f(with(func(c *token.Claims) { c.Subject = uuid.Nil.String() }), "", account.Full,
+	f(h.serviceToken("service_role"), "", flow.Full, "bad_jwt: invalid claim: missing sub claim")
+	f(with(func(c *token.Claims) { c.Subject = uuid.Nil.String() }), "", flow.Full,
 		"user_not_found: User from sub claim in JWT does not exist")
 	for _, sub := range []string{"mia", "{" + g.User.ID.String() + "}", "urn:uuid:" + g.User.ID.String()} {
 		text := with(func(c *token.Claims) { c.Subject = sub })
-		f(text, "", account.Full, "bad_jwt: invalid claim: sub claim must be a UUID")
-		if _, err := h.Authenticate(t.Context(), text, "", account.Full); kindOf(err) != account.Invalid {
+		f(text, "", flow.Full, "bad_jwt: invalid claim: sub claim must be a UUID")
+		if _, err := h.Authenticate(t.Context(), text, "", flow.Full); kindOf(err) != refusal.KindInvalid {
 			t.Error(err)
 		}
 	}
 	stranger := "user_not_found: User from sub claim in JWT does not exist"
-	f(with(func(c *token.Claims) { c.Subject = uuid.NewString() }), "", account.Full, stranger)
-	f(with(func(c *token.Claims) { c.Subject, c.SessionID = uuid.NewString(), "x" }), "", account.Full, stranger)
-	f(with(func(c *token.Claims) { c.SessionID = "x" }), "", account.Full,
+	f(with(func(c *token.Claims) { c.Subject = uuid.NewString() }), "", flow.Full, stranger)
+	f(with(func(c *token.Claims) { c.Subject, c.SessionID = uuid.NewString(), "x" }), "", flow.Full, stranger)
+	f(with(func(c *token.Claims) { c.SessionID = "x" }), "", flow.Full,
 		"bad_jwt: invalid claim: session_id claim must be a UUID")
 	gone := "session_not_found: Session from session_id claim in JWT does not exist"
-	f(with(func(c *token.Claims) { c.SessionID = uuid.NewString() }), "", account.Full, gone)
+	f(with(func(c *token.Claims) { c.SessionID = uuid.NewString() }), "", flow.Full, gone)
 	tom := h.confirmed("tom@example.org")
-	f(with(func(c *token.Claims) { c.SessionID = tom.Session.String() }), "", account.Full, gone)
-	f(with(func(c *token.Claims) { c.SessionID = "" }), "", account.Full, "")
-	f(with(func(c *token.Claims) { c.SessionID = uuid.Nil.String() }), "", account.Full, "")
+	f(with(func(c *token.Claims) { c.SessionID = tom.Session.String() }), "", flow.Full, gone)
+	f(with(func(c *token.Claims) { c.SessionID = "" }), "", flow.Full, "")
+	f(with(func(c *token.Claims) { c.SessionID = uuid.Nil.String() }), "", flow.Full, "")
 
-	f(g.AccessToken, "", account.ReadUser, "")
-	f(g.AccessToken, "authenticated", account.ReadUser, "")
-	f(g.AccessToken, "other", account.ReadUser, "validation_failed: Token audience doesn't match request audience")
-	f(g.AccessToken, "other", account.Full, "validation_failed: Token audience doesn't match request audience")
-	f(g.AccessToken, "other", account.AnyAudience, "")
-	f(with(func(c *token.Claims) { c.Audience, c.Role = "", "service_role" }), "other", account.Full, "")
-	f(with(func(c *token.Claims) { c.Audience = "" }), "", account.ReadUser,
+	f(g.AccessToken, "", flow.ReadUser, "")
+	f(g.AccessToken, "authenticated", flow.ReadUser, "")
+	f(g.AccessToken, "other", flow.ReadUser, "validation_failed: Token audience doesn't match request audience")
+	f(g.AccessToken, "other", flow.Full, "validation_failed: Token audience doesn't match request audience")
+	f(g.AccessToken, "other", flow.AnyAudience, "")
+	f(with(func(c *token.Claims) { c.Audience, c.Role = "", "service_role" }), "other", flow.Full, "")
+	f(with(func(c *token.Claims) { c.Audience = "" }), "", flow.ReadUser,
 		"validation_failed: Token audience doesn't match request audience")
 
 	h.ban(g.User, "1h")
-	f(g.AccessToken, "", account.Full, "user_banned: User is banned")
+	f(g.AccessToken, "", flow.Full, "user_banned: User is banned")
 	h.ban(g.User, "none")
-	f(g.AccessToken, "", account.Full, "")
+	f(g.AccessToken, "", flow.Full, "")
 
 	h.pass(30 * time.Minute)
 	over := "session_expired: Session is no longer valid"
-	h.set(func(s *account.Settings) { s.Sessions.Inactivity = 10 * time.Minute })
-	f(g.AccessToken, "", account.ReadUser, over)
-	h.set(func(s *account.Settings) { s.Sessions.Inactivity, s.Sessions.Timebox = 0, 10*time.Minute })
-	f(g.AccessToken, "", account.Full, over)
-	h.set(func(s *account.Settings) { s.Sessions.Timebox = 0 })
+	h.set(func(s *flow.Settings) { s.Sessions.Inactivity = 10 * time.Minute })
+	f(g.AccessToken, "", flow.ReadUser, over)
+	h.set(func(s *flow.Settings) { s.Sessions.Inactivity, s.Sessions.Timebox = 0, 10*time.Minute })
+	f(g.AccessToken, "", flow.Full, over)
+	h.set(func(s *flow.Settings) { s.Sessions.Timebox = 0 })
 
 	if err := h.AdminDelete(t.Context(), browser, service, g.User.ID, true); err != nil {
 		t.Fatal(err)
 	}
-	f(g.AccessToken, "", account.Full, gone)
-	f(with(func(c *token.Claims) { c.SessionID = "" }), "", account.Full, stranger)
+	f(g.AccessToken, "", flow.Full, gone)
+	f(with(func(c *token.Claims) { c.SessionID = "" }), "", flow.Full, stranger)
 	if err := h.AdminDelete(t.Context(), browser, service, g.User.ID, false); err != nil {
 		t.Fatal(err)
 	}
-	f(g.AccessToken, "", account.Full, stranger)
+	f(g.AccessToken, "", flow.Full, stranger)
 }
 
 // An access token never outlives its session's time box.
 func TestGrant_timebox(t *testing.T) {
 	t.Parallel()
-	h := open(t, func(s *account.Settings) { s.Sessions.Timebox = 90 * time.Minute })
+	h := open(t, func(s *flow.Settings) { s.Sessions.Timebox = 90 * time.Minute })
 	g := h.confirmed("mia@example.org")
 	if g.ExpiresIn != 3600 {
 		t.Errorf("expires in %d", g.ExpiresIn)
@@ -132,7 +135,7 @@ func TestAuthenticateAdmin(t *testing.T) {
 	f(g.AccessToken, "not_admin: User not allowed")
 	f(h.sign(c, admin), "")
 	if a, err := h.AuthenticateAdmin(t.Context(),
-		h.sign(c, admin)); a != (account.Actor{ID: g.User.ID, Session: g.Session, Role: "supabase_admin"}) ||
+		h.sign(c, admin)); a != (flow.Actor{ID: g.User.ID, Session: g.Session, Role: "supabase_admin"}) ||
 		err != nil {
 		t.Errorf("%+v, %v", a, err)
 	}
@@ -143,10 +146,10 @@ func TestAuthenticateAdmin(t *testing.T) {
 	h.ban(g.User, "1h")
 	f(h.sign(c, admin), "user_banned: User is banned")
 	h.ban(g.User, "none")
-	h.set(func(s *account.Settings) { s.Sessions.Timebox = time.Minute })
+	h.set(func(s *flow.Settings) { s.Sessions.Timebox = time.Minute })
 	h.pass(2 * time.Minute)
 	f(h.sign(c, admin), "session_expired: Session is no longer valid")
-	h.set(func(s *account.Settings) { s.Sessions.Timebox = 0 })
+	h.set(func(s *flow.Settings) { s.Sessions.Timebox = 0 })
 	accepted(t, h.SignOut(t.Context(), browser, g.AccessToken, "local", true))
 	f(h.sign(c, admin), "session_not_found: Session from session_id claim in JWT does not exist")
 }
@@ -158,7 +161,7 @@ func TestAuthenticateAdmin_level(t *testing.T) {
 	mia := h.confirmed("mia@example.org")
 	role := "supabase_admin"
 	if _, err := h.AdminUpdate(
-		t.Context(), browser, service, mia.User.ID, account.Attributes{Role: &role}); err != nil {
+		t.Context(), browser, service, mia.User.ID, flow.Attributes{Role: &role}); err != nil {
 		t.Fatal(err)
 	}
 	f := func(bearer, want string) {
@@ -169,11 +172,11 @@ func TestAuthenticateAdmin_level(t *testing.T) {
 	const low = "insufficient_aal: AAL2 session is required to administer users"
 	g := h.signedIn("mia@example.org")
 	f(g.AccessToken, "")
-	h.set(func(s *account.Settings) { s.AdminRequireAAL2 = true })
+	h.set(func(s *flow.Settings) { s.AdminRequireAAL2 = true })
 	f(g.AccessToken, low)
 	f(h.serviceToken("service_role"), "")
 	f(h.sign(h.caller(g), func(c *token.Claims) { c.SessionID = "" }), "")
-	h.set(func(s *account.Settings) { s.AdminRequireAAL2 = false })
+	h.set(func(s *flow.Settings) { s.AdminRequireAAL2 = false })
 
 	e := h.app(g, "")
 	f(g.AccessToken, "") // an unverified factor guards nothing
@@ -189,7 +192,7 @@ func TestAuthenticateAdmin_level(t *testing.T) {
 // An access token acts at the lower of its own level and its session's.
 func TestAuthenticate_level(t *testing.T) {
 	t.Parallel()
-	h := open(t, func(s *account.Settings) { s.External.ManualLinking, s.External.LinkingAAL2 = true, true })
+	h := open(t, func(s *flow.Settings) { s.External.ManualLinking, s.External.LinkingAAL2 = true, true })
 	old := h.confirmed("mia@example.org")
 	e := h.app(old, "")
 	up := h.verified(old, e)
@@ -198,20 +201,20 @@ func TestAuthenticate_level(t *testing.T) {
 		t.Fatal(err) // the session stays at aal2 for refreshes
 	}
 
-	refuses := func(g account.Grant) {
+	refuses := func(g flow.Grant) {
 		t.Helper()
 		caller, password := h.caller(g), "open sesame"
-		_, update := h.UpdateUser(t.Context(), browser, caller, account.UserUpdate{Password: &password})
+		_, update := h.UpdateUser(t.Context(), browser, caller, flow.UserUpdate{Password: &password})
 		_, enroll := h.EnrollFactor(t.Context(), browser, caller,
-			account.Enrolment{Kind: "totp", FriendlyName: "third"})
+			factor.Enrolment{Kind: "totp", FriendlyName: "third"})
 		_, _, challenge := h.ChallengeFactor(t.Context(), browser, caller, spare.Factor.ID, "")
-		_, link := h.StartOAuth(t.Context(), browser, account.OAuthStart{Provider: "none", Linking: &caller})
+		_, link := h.StartOAuth(t.Context(), browser, oauth.OAuthStart{Provider: "none", Linking: &caller})
 		for what, err := range map[string]error{
 			"update": update, "enroll": enroll, "challenge": challenge, "link": link,
 			"unenroll": h.UnenrollFactor(t.Context(), browser, caller, e.Factor.ID),
 			"unlink":   h.UnlinkIdentity(t.Context(), browser, caller, caller.User.Identities[0].ID.String(), ""),
 		} {
-			if r, _ := errors.AsType[*account.Refusal](err); r == nil || r.Code != account.CodeInsufficientAAL {
+			if r, _ := errors.AsType[*refusal.Refusal](err); r == nil || r.Code != refusal.CodeInsufficientAAL {
 				t.Errorf("%s: %v, want insufficient_aal", what, err)
 			}
 		}

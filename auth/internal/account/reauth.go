@@ -3,57 +3,59 @@ package account
 import (
 	"context"
 
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/mail"
 	"gatehouse/auth/internal/store"
 )
 
 // Reauthenticate sends the user digits that prove access to the mailbox or phone. They are the nonce of a new password.
-func (a *Accounts) Reauthenticate(ctx context.Context, req RequestInfo, principal Principal) error {
+func (a *Accounts) Reauthenticate(ctx context.Context, req flow.RequestInfo, principal flow.Principal) error {
 	f := a.core.Begin(req)
 	u := principal.User
 	var err error
-	var q *quota
+	var q *flow.Quota
 	switch {
 	case u.Email == "" && u.Phone == "":
-		return notValid("Reauthentication requires the user to have an email or a phone number")
+		return refusal.NotValid("Reauthentication requires the user to have an email or a phone number")
 	case u.Email != "" && u.EmailConfirmedAt.IsZero():
-		return unprocessable(CodeEmailNotConfirmed, "Please verify your email first.")
+		return refusal.Unprocessable(refusal.CodeEmailNotConfirmed, "Please verify your email first.")
 	case u.Email == "" && u.PhoneConfirmedAt.IsZero():
-		return unprocessable(CodePhoneNotConfirmed, "Please verify your phone first.")
+		return refusal.Unprocessable(refusal.CodePhoneNotConfirmed, "Please verify your phone first.")
 	case u.Email != "":
-		err = f.settings.checkMailSendable("reauthentication")
-		q = mailQuota(f, "reauthentication", f.settings.Email.Interval, u.Aud, u.Email)
+		err = f.Settings.CheckMailSendable("reauthentication")
+		q = flow.MailQuota(f, "reauthentication", f.Settings.Email.Interval, u.Aud, u.Email)
 	default:
-		err = checkSMSSendable(f, "reauthentication", u.Phone)
-		q = smsQuota(f, u.Aud, u.Phone)
+		err = flow.CheckSMSSendable(f, "reauthentication", u.Phone)
+		q = flow.SMSQuota(f, u.Aud, u.Phone)
 	}
 	if err != nil {
 		return err
 	}
-	b := f.batch()
-	boundUser(f, q, &principal).look(b)
+	b := f.Batch()
+	flow.BoundUser(f, q, &principal).Look(b)
 	if err := b.Send(ctx); err != nil {
-		return failure("look up", err)
+		return refusal.Failure("look up", err)
 	}
-	if err := q.check(f.now); err != nil {
+	if err := q.Check(f.Now); err != nil {
 		return err
 	}
-	var msg outgoing
+	var msg flow.Outgoing
 	if u.Email != "" {
-		msg, err = newMail(f, mailSpec{
-			kind: store.KindReauthentication, mail: mail.Reauthentication, to: u.Email,
-			vars: mail.Vars{Email: u.Email, Data: u.UserMetadata},
+		msg, err = flow.NewMail(f, flow.MailSpec{
+			Kind: store.KindReauthentication, Mail: mail.Reauthentication, To: u.Email,
+			Vars: mail.Vars{Email: u.Email, Data: u.UserMetadata},
 		})
 	} else {
-		msg, err = newSMS(f, store.KindReauthentication, u.Phone, "")
+		msg, err = flow.NewSMS(f, store.KindReauthentication, u.Phone, "")
 	}
 	if err != nil {
 		return err
 	}
-	b = f.batch()
-	q.take(b, f.now)
-	b.MarkSent(u.ID, store.ReauthenticationSent, f.now)
-	insertOutgoing(b, u.ID, nil, msg)
-	b.Audit(f.audit(store.ActionUserReauthenticateRequested, u.ID, principal.Session.ID))
-	return failure("reauthenticate", q.refusalOf(f.send(ctx, b)))
+	b = f.Batch()
+	q.Take(b, f.Now)
+	b.MarkSent(u.ID, store.ReauthenticationSent, f.Now)
+	flow.InsertOutgoing(b, u.ID, nil, msg)
+	b.Audit(f.Audit(store.ActionUserReauthenticateRequested, u.ID, principal.Session.ID))
+	return refusal.Failure("reauthenticate", q.RefusalOf(f.Send(ctx, b)))
 }

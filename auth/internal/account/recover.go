@@ -5,62 +5,64 @@ import (
 
 	"github.com/google/uuid"
 
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/mail"
 	"gatehouse/auth/internal/store"
 )
 
 // Recover sends a link that signs the owner of an address in. Whether the address has an account makes no visible
 // difference: the pause applies to all.
-func (a *Accounts) Recover(ctx context.Context, req RequestInfo, p Recover) error {
+func (a *Accounts) Recover(ctx context.Context, req flow.RequestInfo, p flow.Recover) error {
 	f := a.core.Begin(req)
-	if !f.settings.Email.Enabled {
-		return invalid(CodeEmailProviderDisabled, "Email logins are disabled")
+	if !f.Settings.Email.Enabled {
+		return refusal.Invalid(refusal.CodeEmailProviderDisabled, "Email logins are disabled")
 	}
 	if p.Email == "" {
-		return notValid("Password recovery requires an email")
+		return refusal.NotValid("Password recovery requires an email")
 	}
-	who, err := parseEmail(p.Email)
+	who, err := flow.ParseEmail(p.Email)
 	if err != nil {
 		return err
 	}
-	if err := p.Challenge.check(); err != nil {
+	if err := p.Challenge.Check(); err != nil {
 		return err
 	}
-	if err := f.settings.checkMailSendable("recovery"); err != nil {
+	if err := f.Settings.CheckMailSendable("recovery"); err != nil {
 		return err
 	}
-	aud := f.aud()
-	q := boundClient(f, mailQuota(f, "recovery", f.settings.Email.Interval, aud, who)).apart(f, aud, who)
+	aud := f.Aud()
+	q := flow.BoundClient(f, flow.MailQuota(f, "recovery", f.Settings.Email.Interval, aud, who)).Apart(f, aud, who)
 	var u store.User
-	b := f.batch()
+	b := f.Batch()
 	b.UserByEmail(&u, aud, who)
-	q.look(b)
+	q.Look(b)
 	if err := b.Send(ctx); err != nil {
-		return failure("look up", err)
+		return refusal.Failure("look up", err)
 	}
-	f.tick()
-	if err := q.check(f.now); err != nil {
+	f.Tick()
+	if err := q.Check(f.Now); err != nil {
 		return err
 	}
 	id, found := u.ID, u.ID != uuid.Nil
 	if !found {
 		id = uuid.New()
 	}
-	pkce := f.settings.pkceFlow(p.Challenge, "recovery", f.now)
-	msg, err := newMail(f, mailSpec{
-		kind: store.KindRecovery, mail: mail.Recovery, link: mail.LinkRecovery, to: who, flow: idOf(pkce),
-		vars: mail.Vars{Email: who, Data: u.UserMetadata},
+	pkce := f.Settings.PkceFlow(p.Challenge, "recovery", f.Now)
+	msg, err := flow.NewMail(f, flow.MailSpec{
+		Kind: store.KindRecovery, Mail: mail.Recovery, Link: mail.LinkRecovery, To: who, Flow: flow.IDOf(pkce),
+		Vars: mail.Vars{Email: who, Data: u.UserMetadata},
 	})
 	if err != nil {
 		return err
 	}
-	q.mark(&msg.token)
-	b = f.batch()
-	q.take(b, f.now)
-	b.MarkSent(id, store.RecoverySent, f.now)
-	insertOutgoing(b, id, pkce, msg)
-	note := f.audit(store.ActionUserRecoveryRequested, id, uuid.Nil)
+	q.Mark(&msg.Token)
+	b = f.Batch()
+	q.Take(b, f.Now)
+	b.MarkSent(id, store.RecoverySent, f.Now)
+	flow.InsertOutgoing(b, id, pkce, msg)
+	note := f.Audit(store.ActionUserRecoveryRequested, id, uuid.Nil)
 	note.OnlyFor = id
 	b.Audit(note)
-	return failure("recover", q.refusalOf(f.send(ctx, b)))
+	return refusal.Failure("recover", q.RefusalOf(f.Send(ctx, b)))
 }

@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
 )
@@ -47,8 +47,8 @@ func TestRefresh_banLifted(t *testing.T) {
 	}
 	t.Cleanup(db.Close)
 	asked := 0
-	h := openOn(t, db, func(s *account.Settings) {
-		s.Hooks.Claims = func(_ context.Context, q account.ClaimsQuestion) (json.RawMessage, error) {
+	h := openOn(t, db, func(s *flow.Settings) {
+		s.Hooks.Claims = func(_ context.Context, q flow.ClaimsQuestion) (json.RawMessage, error) {
 			asked++
 			return q.Claims, nil
 		}

@@ -10,12 +10,14 @@ import (
 	"github.com/google/uuid"
 
 	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/secret"
 	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/auth/internal/token"
 )
 
-func (h *house) refresh(text string) (account.Grant, error) {
+func (h *house) refresh(text string) (flow.Grant, error) {
 	return h.Refresh(h.t.Context(), browser, text)
 }
 
@@ -30,7 +32,7 @@ func TestRefresh(t *testing.T) {
 	h := open(t)
 	g := h.confirmed("mia@example.org")
 	h.pass(time.Minute)
-	first, err := h.Refresh(t.Context(), account.RequestInfo{IP: "198.51.100.1", UserAgent: "other"}, g.RefreshToken)
+	first, err := h.Refresh(t.Context(), flow.RequestInfo{IP: "198.51.100.1", UserAgent: "other"}, g.RefreshToken)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -55,7 +57,7 @@ func TestRefresh(t *testing.T) {
 	refused(t, err, notFound)
 	_, err = h.refresh(g.RefreshToken)
 	refused(t, err, notFound)
-	_, err = h.Authenticate(t.Context(), first.AccessToken, "", account.ReadUser)
+	_, err = h.Authenticate(t.Context(), first.AccessToken, "", flow.ReadUser)
 	refused(t, err, "session_not_found: Session from session_id claim in JWT does not exist")
 	if want := "user_confirmation_requested user_signedup token_refreshed token_revoked"; h.trail() != want {
 		t.Errorf("trail %s", h.trail())
@@ -67,7 +69,7 @@ func TestRefresh_grandparent(t *testing.T) {
 	t.Parallel()
 	f := func(rotation bool, wantOld, wantLive string) {
 		t.Helper()
-		h := open(t, func(s *account.Settings) { s.Sessions.Rotation = rotation })
+		h := open(t, func(s *flow.Settings) { s.Sessions.Rotation = rotation })
 		g := h.confirmed("mia@example.org")
 		child, err := h.refresh(g.RefreshToken)
 		accepted(t, err)
@@ -81,7 +83,7 @@ func TestRefresh_grandparent(t *testing.T) {
 	f(true, used, notFound)
 	f(false, used, "")
 	// Without rotation's punishment the parent gives the child at any age.
-	h := open(t, func(s *account.Settings) { s.Sessions.Rotation = false })
+	h := open(t, func(s *flow.Settings) { s.Sessions.Rotation = false })
 	g := h.confirmed("mia@example.org")
 	child, err := h.refresh(g.RefreshToken)
 	accepted(t, err)
@@ -135,14 +137,14 @@ func TestRefresh_refusals(t *testing.T) {
 
 	g = h.again("mia@example.org")
 	h.pass(61 * time.Minute)
-	h.set(func(s *account.Settings) { s.Sessions.Inactivity = time.Hour })
+	h.set(func(s *flow.Settings) { s.Sessions.Inactivity = time.Hour })
 	f(g.RefreshToken, expired+" (Inactivity)")
-	h.set(func(s *account.Settings) { s.Sessions.Timebox = time.Hour })
+	h.set(func(s *flow.Settings) { s.Sessions.Timebox = time.Hour })
 	f(g.RefreshToken, expired)
-	h.set(func(s *account.Settings) { s.Sessions.Timebox, s.Sessions.Inactivity = 0, 0 })
+	h.set(func(s *flow.Settings) { s.Sessions.Timebox, s.Sessions.Inactivity = 0, 0 })
 	f(g.RefreshToken, "")
 
-	h.set(func(s *account.Settings) { s.Sessions.SinglePerUser = true })
+	h.set(func(s *flow.Settings) { s.Sessions.SinglePerUser = true })
 	older := h.again("mia@example.org")
 	h.pass(time.Second)
 	newer := h.again("mia@example.org")
@@ -156,7 +158,7 @@ func TestRefresh_refusals(t *testing.T) {
 }
 
 // again signs in once more.
-func (h *house) again(email string) account.Grant {
+func (h *house) again(email string) flow.Grant {
 	h.t.Helper()
 	g, err := h.SignInPassword(h.t.Context(), browser, account.Password{Email: email, Password: "sesame"})
 	if err != nil {
@@ -202,7 +204,7 @@ func TestRefresh_parallel(t *testing.T) {
 // A session that rotates without pause is refused as unavailable; handing out the child again is free.
 func TestRefresh_burst(t *testing.T) {
 	t.Parallel()
-	h := open(t, func(s *account.Settings) { s.Sessions.RefreshBurst = 3 })
+	h := open(t, func(s *flow.Settings) { s.Sessions.RefreshBurst = 3 })
 	g := h.confirmed("mia@example.org")
 	parent := g.RefreshToken
 	for range 3 {
@@ -210,12 +212,12 @@ func TestRefresh_burst(t *testing.T) {
 		var err error
 		g, err = h.refresh(g.RefreshToken)
 		accepted(t, err)
-		if _, err := h.refresh(parent); len(parent) == 0 || err != nil && kindOf(err) != account.Unavailable {
+		if _, err := h.refresh(parent); len(parent) == 0 || err != nil && kindOf(err) != refusal.KindUnavailable {
 			t.Error(err)
 		}
 	}
 	_, err := h.refresh(g.RefreshToken)
-	if kindOf(err) != account.Unavailable {
+	if kindOf(err) != refusal.KindUnavailable {
 		t.Errorf("the fourth: %v", err)
 	}
 	h.pass(time.Second)
@@ -231,12 +233,12 @@ func TestRefresh_trouble(t *testing.T) {
 	g := h.confirmed("mia@example.org")
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := h.Refresh(ctx, browser, g.RefreshToken); kindOf(err) != account.Unavailable {
+	if _, err := h.Refresh(ctx, browser, g.RefreshToken); kindOf(err) != refusal.KindUnavailable {
 		t.Errorf("cancelled: %v", err)
 	}
 	late, cancel := context.WithDeadline(t.Context(), time.Now().Add(-time.Second))
 	defer cancel()
-	if _, err := h.Refresh(late, browser, g.RefreshToken); kindOf(err) != account.Unavailable {
+	if _, err := h.Refresh(late, browser, g.RefreshToken); kindOf(err) != refusal.KindUnavailable {
 		t.Errorf("too late: %v", err)
 	}
 	_, err := h.refresh(g.RefreshToken)

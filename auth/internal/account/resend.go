@@ -7,7 +7,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"gatehouse/auth/internal/mail"
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/store"
 )
 
@@ -28,17 +29,17 @@ var flowMethods = map[string]string{"signup": "email/signup", typeEmailChange: "
 
 // Resend sends another mail or SMS of what is pending for an address. The answer is the ID of the message, or of one
 // that was never written: it does not reveal whether anything is pending.
-func (a *Accounts) Resend(ctx context.Context, req RequestInfo, p Resend) (uuid.UUID, error) {
+func (a *Accounts) Resend(ctx context.Context, req flow.RequestInfo, p flow.Resend) (uuid.UUID, error) {
 	op := resendOp{f: *a.core.Begin(req), p: p}
 	return op.run(ctx)
 }
 
 // resendOp is one call of Resend.
 type resendOp struct {
-	f       flow
-	p       Resend
+	f       flow.Flow
+	p       flow.Resend
 	address string // the address, of whatever kind
-	q       *quota
+	q       *flow.Quota
 	pending store.Pending
 	// found: something is pending. Otherwise the same statements are made for a user that does not exist.
 	found bool
@@ -46,38 +47,38 @@ type resendOp struct {
 
 func (op *resendOp) run(ctx context.Context) (uuid.UUID, error) {
 	var err error
-	if op.address, err = op.f.settings.resendAddress(op.p); err != nil {
+	if op.address, err = resendAddress(op.f.Settings, op.p); err != nil {
 		return uuid.Nil, err
 	}
-	f, what, aud := &op.f, resendable[op.p.Type], op.f.aud()
+	f, what, aud := &op.f, resendable[op.p.Type], op.f.Aud()
 	if what.phone {
-		if checkSMSSendable(f, what.name, op.address) != nil { // answered as if nothing were pending for any number
-			f.core.unsent("sms", "unconfigured")
-			f.core.log.Warn("a message was asked for again, and AUTH_SMS_PROVIDER is not set or lacks its credentials",
+		if flow.CheckSMSSendable(f, what.name, op.address) != nil { // answered as if nothing were pending for any number
+			f.Core.Unsent("sms", "unconfigured")
+			f.Core.Log.Warn("a message was asked for again, and AUTH_SMS_PROVIDER is not set or lacks its credentials",
 				"type", op.p.Type)
 			return uuid.New(), nil
 		}
-		op.q = smsQuota(f, aud, op.address)
+		op.q = flow.SMSQuota(f, aud, op.address)
 	} else {
-		if err := f.settings.checkMailSendable(what.name); err != nil {
+		if err := f.Settings.CheckMailSendable(what.name); err != nil {
 			return uuid.Nil, err
 		}
 		if op.p.Type == "signup" {
-			op.q = mailQuota(f, "confirmation", f.settings.Email.ConfirmationInterval, aud, op.address)
+			op.q = flow.MailQuota(f, "confirmation", f.Settings.Email.ConfirmationInterval, aud, op.address)
 		} else {
-			op.q = mailQuota(f, "email_change", f.settings.Email.Interval, aud, op.address)
+			op.q = flow.MailQuota(f, "email_change", f.Settings.Email.Interval, aud, op.address)
 		}
-		op.q.apart(f, aud, op.address)
+		op.q.Apart(f, aud, op.address)
 	}
-	boundClient(f, op.q)
-	b := f.batch()
-	op.pending.Place = placeMAC(f)
+	flow.BoundClient(f, op.q)
+	b := f.Batch()
+	op.pending.Place = flow.PlaceMAC(f)
 	b.Pending(&op.pending, aud, op.address, what.kinds...)
-	op.q.look(b)
+	op.q.Look(b)
 	if err := b.Send(ctx); err != nil {
-		return uuid.Nil, failure("look up", err)
+		return uuid.Nil, refusal.Failure("look up", err)
 	}
-	if err := op.q.check(f.now); err != nil {
+	if err := op.q.Check(f.Now); err != nil {
 		return uuid.Nil, err
 	}
 	op.found = hasPending(op.p.Type, op.address, &op.pending)
@@ -101,58 +102,58 @@ func (op *resendOp) otherLimits() []store.Limit {
 	case typeEmailChange:
 		if op.found && op.address != u.NewEmail {
 			other = u.NewEmail
-		} else if op.found && f.settings.asksCurrent(u) {
+		} else if op.found && f.Settings.AsksCurrent(u) {
 			other = u.Email
 		}
-		pauses := mailQuota(f, "email_change", f.settings.Email.Interval, f.aud(), other).pauses
-		if op.q.isKnown() && len(pauses) > 0 {
-			pauses[0] = pauseAt(f, pauses[0])
+		pauses := flow.MailQuota(f, "email_change", f.Settings.Email.Interval, f.Aud(), other).Pauses
+		if op.q.IsKnown() && len(pauses) > 0 {
+			pauses[0] = flow.PauseAt(f, pauses[0])
 		}
 		return pauses
 	case "phone_change":
 		if op.found && op.address != u.NewPhone {
 			other = u.NewPhone
 		}
-		q := smsQuota(f, f.aud(), other)
-		if len(q.budgets) > 0 {
-			q.budgets = q.budgets[1:] // the service's own is taken already
+		q := flow.SMSQuota(f, f.Aud(), other)
+		if len(q.Budgets) > 0 {
+			q.Budgets = q.Budgets[1:] // the service's own is taken already
 		}
-		return q.all()
+		return q.All()
 	}
 	return nil
 }
 
 // resendAddress checks the request and returns the address.
-func (s *Settings) resendAddress(p Resend) (who string, err error) {
+func resendAddress(s *flow.Settings, p flow.Resend) (who string, err error) {
 	what, known := resendable[p.Type]
 	if !what.phone {
-		if err := p.Challenge.check(); err != nil {
+		if err := p.Challenge.Check(); err != nil {
 			return "", err
 		}
 	}
 	switch {
 	case !known:
-		return "", notValid("Missing one of these types: signup, email_change, sms, phone_change")
+		return "", refusal.NotValid("Missing one of these types: signup, email_change, sms, phone_change")
 	case p.Type == "signup" && p.Email == "":
-		return "", notValid("Type provided requires an email address")
+		return "", refusal.NotValid("Type provided requires an email address")
 	case p.Type == "sms" && p.Phone == "":
-		return "", notValid("Type provided requires a phone number")
+		return "", refusal.NotValid("Type provided requires a phone number")
 	case p.Email != "" && p.Phone != "":
-		return "", notValid("Only an email address or phone number should be provided.")
+		return "", refusal.NotValid("Only an email address or phone number should be provided.")
 	case p.Email != "" && !s.Email.Enabled:
-		return "", invalid(CodeEmailProviderDisabled, "Email logins are disabled")
+		return "", refusal.Invalid(refusal.CodeEmailProviderDisabled, "Email logins are disabled")
 	case p.Phone != "" && !s.Phone.Enabled:
-		return "", invalid(CodePhoneProviderDisabled, "Phone logins are disabled")
+		return "", refusal.Invalid(refusal.CodePhoneProviderDisabled, "Phone logins are disabled")
 	case p.Email == "" && p.Phone == "":
-		return "", notValid("Missing email address or phone number")
+		return "", refusal.NotValid("Missing email address or phone number")
 	}
 	if p.Email != "" {
-		who, err = parseEmail(p.Email)
+		who, err = flow.ParseEmail(p.Email)
 	} else {
-		who, err = parsePhone(p.Phone)
+		who, err = flow.ParsePhone(p.Phone)
 	}
 	if err == nil && (p.Phone != "") != what.phone {
-		err = notValid("Missing email address or phone number")
+		err = refusal.NotValid("Missing email address or phone number")
 	}
 	return who, err
 }
@@ -182,55 +183,55 @@ func (op *resendOp) write(ctx context.Context) (uuid.UUID, error) {
 		if p.Token.Contested { // the challenge is another person's too
 			p.Flow = store.Flow{}
 		}
-		pkce = f.settings.pkceFlowAgain(op.p.Challenge, p.Flow, flowMethods[op.p.Type], f.now)
+		pkce = pkceFlowAgain(f.Settings, op.p.Challenge, p.Flow, flowMethods[op.p.Type], f.Now)
 	}
 	msgs, sent, note, err := op.compose(pkce)
 	if err != nil {
 		return uuid.Nil, err
 	}
 	for i := range msgs {
-		op.q.mark(&msgs[i].token)
+		op.q.Mark(&msgs[i].Token)
 	}
-	b := f.batch()
+	b := f.Batch()
 	others := op.otherLimits()
-	op.q.take(b, f.now, others...)
-	b.MarkSent(id, sent, f.now)
+	op.q.Take(b, f.Now, others...)
+	b.MarkSent(id, sent, f.Now)
 	if pkce == nil && !resendable[op.p.Type].phone {
 		b.InsertFlow(store.Flow{ID: uuid.New(), User: uuid.New()}) // does nothing, as often as another adds a flow
 	}
-	insertOutgoing(b, id, pkce, msgs...)
-	note.At, note.Actor, note.OnlyFor, note.IP = f.now, id, id, f.req.IP
+	flow.InsertOutgoing(b, id, pkce, msgs...)
+	note.At, note.Actor, note.OnlyFor, note.IP = f.Now, id, id, f.Req.IP
 	b.Audit(note)
-	if err := f.send(ctx, b); err != nil {
-		if _, over := among(others, err); over && found {
+	if err := f.Send(ctx, b); err != nil {
+		if _, over := flow.Among(others, err); over && found {
 			return uuid.Nil, errOtherPaused
 		}
-		return uuid.Nil, failure("resend", op.q.refusalOf(err))
+		return uuid.Nil, refusal.Failure("resend", op.q.RefusalOf(err))
 	}
-	if last := msgs[len(msgs)-1].message.ID; last != uuid.Nil {
+	if last := msgs[len(msgs)-1].Message.ID; last != uuid.Nil {
 		return last, nil
 	}
 	return uuid.New(), nil // a test number
 }
 
 // compose returns the messages, the column that notes them, and the audit row.
-func (op *resendOp) compose(pkce *store.Flow) (msgs []outgoing, sent store.SentColumn, note store.Audit, err error) {
+func (op *resendOp) compose(pkce *store.Flow) (msgs []flow.Outgoing, sent store.SentColumn, note store.Audit, err error) {
 	f, p, who, found := &op.f, &op.pending, op.address, op.found
 	sent, note = store.ConfirmationSent,
-		store.Audit{Action: store.ActionUserConfirmationRequested, Traits: traits("provider", "email")}
+		store.Audit{Action: store.ActionUserConfirmationRequested, Traits: flow.Traits("provider", "email")}
 	switch op.p.Type {
 	case "signup":
 		msgs, err = op.renewConfirmation("email", pkce)
 	case "sms":
 		msgs, err = op.renewConfirmation("phone", nil)
-		note.Action, note.Traits = store.ActionUserRecoveryRequested, traits("channel", "sms")
+		note.Action, note.Traits = store.ActionUserRecoveryRequested, flow.Traits("channel", "sms")
 	case typeEmailChange:
 		sent, note.Action, note.Traits = store.EmailChangeSent, store.ActionEmailChangeRequested, nil
 		u := p.User
 		if !found { // as many mails as for an account
 			u.Email, u.NewEmail = who, who
 		}
-		msgs, err = newEmailChange(f, u, pkce)
+		msgs, err = flow.NewEmailChange(f, u, pkce)
 		op.keepPassword(msgs)
 	default:
 		sent, note.Action, note.Traits = store.PhoneChangeSent, store.ActionPhoneChangeRequested, nil
@@ -238,18 +239,18 @@ func (op *resendOp) compose(pkce *store.Flow) (msgs []outgoing, sent store.SentC
 		if !found {
 			number = who
 		}
-		msgs = make([]outgoing, 1)
-		msgs[0], err = newSMS(f, store.KindPhoneChange, number, "")
+		msgs = make([]flow.Outgoing, 1)
+		msgs[0], err = flow.NewSMS(f, store.KindPhoneChange, number, "")
 		op.keepPassword(msgs)
 	}
 	return msgs, sent, note, err
 }
 
 // keepPassword moves the password that is pending with a first address to its new token.
-func (op *resendOp) keepPassword(msgs []outgoing) {
+func (op *resendOp) keepPassword(msgs []flow.Outgoing) {
 	waiting := &op.pending.Token
 	for i := range msgs {
-		if t := &msgs[i].token; op.found && t.Kind == waiting.Kind && t.Address == waiting.Address {
+		if t := &msgs[i].Token; op.found && t.Kind == waiting.Kind && t.Address == waiting.Address {
 			t.PasswordHash = waiting.PasswordHash
 		}
 	}
@@ -257,14 +258,14 @@ func (op *resendOp) keepPassword(msgs []outgoing) {
 
 // renewConfirmation renews the pending sign-up, whoever asks: the new confirmation carries the same password, metadata
 // and identity. Where sign-ups are contested it proves the address alone.
-func (op *resendOp) renewConfirmation(provider string, pkce *store.Flow) ([]outgoing, error) {
+func (op *resendOp) renewConfirmation(provider string, pkce *store.Flow) ([]flow.Outgoing, error) {
 	f, p, who, found := &op.f, &op.pending, op.address, op.found
 	cand := &signupCandidate{provider: provider, address: who}
 	if found && p.Token.Kind == store.KindSignup && p.Token.Address == who {
 		cand.renew(&p.Token)
 	}
 	msg, err := cand.confirmation(f, cand.accountID(p.User), pkce)
-	return []outgoing{msg}, err
+	return []flow.Outgoing{msg}, err
 }
 
 // renew makes cand the sign-up that a token confirms, unless that is contested.
@@ -276,44 +277,9 @@ func (cand *signupCandidate) renew(t *store.Token) {
 
 // pkceFlowAgain returns the flow of a mail that is sent once more: the client's, or one like that of the previous mail.
 // The client library sends no challenge here, and refuses a link that is not of its flow.
-func (s *Settings) pkceFlowAgain(c Challenge, old store.Flow, method string, now time.Time) *store.Flow {
-	if !c.given() && old.ID != uuid.Nil {
-		c, method = Challenge{Challenge: old.Challenge, Method: old.ChallengeMethod}, old.Method
+func pkceFlowAgain(s *flow.Settings, c flow.Challenge, old store.Flow, method string, now time.Time) *store.Flow {
+	if !c.Given() && old.ID != uuid.Nil {
+		c, method = flow.Challenge{Challenge: old.Challenge, Method: old.ChallengeMethod}, old.Method
 	}
-	return s.pkceFlow(c, method, now)
-}
-
-// asksCurrent reports whether the current address has to agree to a change.
-func (s *Settings) asksCurrent(u *store.User) bool {
-	return s.Email.SecureChange && u.Email != "" && !s.Email.Autoconfirm
-}
-
-// newEmailChange returns the mails of a change of address: to the new one, and to the current one if that has to agree.
-// A hook gets both in one call, so they are one message.
-func newEmailChange(f *flow, u store.User, pkce *store.Flow) ([]outgoing, error) {
-	half := func(kind store.Kind, to string) mailSpec {
-		return mailSpec{
-			kind: kind, mail: mail.EmailChange, link: mail.LinkEmailChange, to: to, flow: idOf(pkce),
-			vars: mail.Vars{Email: u.Email, NewEmail: u.NewEmail, SendingTo: to, Data: u.UserMetadata},
-		}
-	}
-	toNew, p, err := composeMail(f, half(store.KindEmailChangeNew, u.NewEmail))
-	if err != nil {
-		return nil, err
-	}
-	if !f.settings.asksCurrent(&u) {
-		toNew.message = sealMail(f, toNew, p)
-		return []outgoing{toNew}, nil
-	}
-	toCurrent, other, err := composeMail(f, half(store.KindEmailChangeCurrent, u.Email))
-	if err != nil {
-		return nil, err
-	}
-	if f.settings.Hooks.Sends[mail.ChannelEmail] {
-		p.Current = &other
-	} else {
-		toCurrent.message = sealMail(f, toCurrent, other)
-	}
-	toNew.message = sealMail(f, toNew, p)
-	return []outgoing{toCurrent, toNew}, nil
+	return s.PkceFlow(c, method, now)
 }

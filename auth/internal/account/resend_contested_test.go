@@ -9,7 +9,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/refusal"
 )
 
 const (
@@ -19,18 +20,18 @@ const (
 )
 
 // stillPaused has the default pause between confirmations, and those of SMS.
-func stillPaused(s *account.Settings) {
+func stillPaused(s *flow.Settings) {
 	s.Email.ConfirmationInterval, s.Phone.Interval = 15*time.Minute, time.Minute
 }
 
-func (h *house) trySignUp(p account.SignUp) error {
+func (h *house) trySignUp(p flow.SignUp) error {
 	h.t.Helper()
 	_, err := h.SignUp(h.t.Context(), browser, p)
 	return err
 }
 
 // sendsAgain is the link or digits of another confirmation, after the pause.
-func (h *house) sendsAgain(p account.Resend, from account.RequestInfo) message {
+func (h *house) sendsAgain(p flow.Resend, from flow.RequestInfo) message {
 	h.t.Helper()
 	h.pass(time.Hour - time.Minute)
 	id, err := h.Resend(h.t.Context(), from, p)
@@ -49,39 +50,39 @@ func (h *house) sendsAgain(p account.Resend, from account.RequestInfo) message {
 func TestResend_contested(t *testing.T) {
 	t.Parallel()
 	const email, number = "mia@example.org", "4915100000001"
-	byEmail := func(pass string) account.SignUp {
-		return account.SignUp{Email: email, Password: pass, Data: []byte(`{"nick":"` + pass + `"}`),
+	byEmail := func(pass string) flow.SignUp {
+		return flow.SignUp{Email: email, Password: pass, Data: []byte(`{"nick":"` + pass + `"}`),
 			Challenge: s256(verifier)}
 	}
-	byPhone := func(pass string) account.SignUp { return account.SignUp{Phone: number, Password: pass} }
-	for name, c := range map[string]func(t *testing.T, h *house, up func(pass string) account.SignUp){
-		"both signed up, the owner first": func(t *testing.T, h *house, up func(string) account.SignUp) {
+	byPhone := func(pass string) flow.SignUp { return flow.SignUp{Phone: number, Password: pass} }
+	for name, c := range map[string]func(t *testing.T, h *house, up func(pass string) flow.SignUp){
+		"both signed up, the owner first": func(t *testing.T, h *house, up func(string) flow.SignUp) {
 			accepted(t, h.trySignUp(up(minePassword)))
 			h.pass(15 * time.Minute)
 			accepted(t, h.trySignUp(up(theirPassword)))
 		},
-		"both signed up, the owner last": func(t *testing.T, h *house, up func(string) account.SignUp) {
+		"both signed up, the owner last": func(t *testing.T, h *house, up func(string) flow.SignUp) {
 			accepted(t, h.trySignUp(up(theirPassword)))
 			h.pass(15 * time.Minute)
 			accepted(t, h.trySignUp(up(minePassword)))
 		},
-		"the owner was refused": func(t *testing.T, h *house, up func(string) account.SignUp) {
+		"the owner was refused": func(t *testing.T, h *house, up func(string) flow.SignUp) {
 			accepted(t, h.trySignUp(up(theirPassword)))
-			if err := h.trySignUp(up(minePassword)); kindOf(err) != account.Limited {
+			if err := h.trySignUp(up(minePassword)); kindOf(err) != refusal.KindLimited {
 				t.Fatalf("got %v, want a pause", err)
 			}
 		},
-		"the owner was refused by the budget": func(t *testing.T, h *house, up func(string) account.SignUp) {
+		"the owner was refused by the budget": func(t *testing.T, h *house, up func(string) flow.SignUp) {
 			accepted(t, h.trySignUp(up(theirPassword)))
 			h.pass(15 * time.Minute)
 			sent, texts := h.s.Email.Sent, h.s.Phone.Sent
-			h.set(func(s *account.Settings) { s.Email.Sent.N, s.Phone.Sent.N = 0, 0 })
-			if err := h.trySignUp(up(minePassword)); kindOf(err) != account.Limited {
+			h.set(func(s *flow.Settings) { s.Email.Sent.N, s.Phone.Sent.N = 0, 0 })
+			if err := h.trySignUp(up(minePassword)); kindOf(err) != refusal.KindLimited {
 				t.Fatalf("got %v, want a refusal by the budget", err)
 			}
-			h.set(func(s *account.Settings) { s.Email.Sent, s.Phone.Sent = sent, texts })
+			h.set(func(s *flow.Settings) { s.Email.Sent, s.Phone.Sent = sent, texts })
 		},
-		"the sign-up of one was swept": func(t *testing.T, h *house, up func(string) account.SignUp) {
+		"the sign-up of one was swept": func(t *testing.T, h *house, up func(string) flow.SignUp) {
 			accepted(t, h.trySignUp(up(minePassword)))
 			h.pass(15 * time.Minute)
 			accepted(t, h.trySignUp(up(theirPassword)))
@@ -93,7 +94,7 @@ func TestResend_contested(t *testing.T) {
 			h := open(t, stillPaused)
 			c(t, h, byEmail)
 			for range 2 { // and once more
-				l := h.sendsAgain(account.Resend{Type: "signup", Email: email}, browser)
+				l := h.sendsAgain(flow.Resend{Type: "signup", Email: email}, browser)
 				if strings.HasPrefix(l.Hash, pkcePrefix) || !strings.Contains(l.Link, "type=signup") {
 					t.Errorf("got the link %s, want a sign-up's without another person's challenge", l.Link)
 				}
@@ -107,7 +108,7 @@ func TestResend_contested(t *testing.T) {
 				}
 			}
 			v, err := h.Verify(t.Context(), browser,
-				account.Verify{Type: "signup", TokenHash: h.newest("confirmation", email).Hash, Link: true})
+				flow.Verify{Type: "signup", TokenHash: h.newest("confirmation", email).Hash, Link: true})
 			if err != nil || v.Grant == nil || v.Type != "recovery" {
 				t.Fatalf("got %+v, %v, want a session announced as a recovery", v, err)
 			}
@@ -117,8 +118,8 @@ func TestResend_contested(t *testing.T) {
 			t.Parallel()
 			h := open(t, stillPaused)
 			c(t, h, byPhone)
-			l := h.sendsAgain(account.Resend{Type: "sms", Phone: number}, browser)
-			v, err := h.verify(account.Verify{Type: "sms", Phone: number, Token: l.Code})
+			l := h.sendsAgain(flow.Resend{Type: "sms", Phone: number}, browser)
+			v, err := h.verify(flow.Verify{Type: "sms", Phone: number, Token: l.Code})
 			if err != nil || v.Type != "sms" {
 				t.Fatalf("got %+v, %v, want a session by sms", v, err)
 			}
@@ -129,7 +130,7 @@ func TestResend_contested(t *testing.T) {
 			h := open(t, stillPaused)
 			c(t, h, byEmail)
 			u, err := h.AdminUpdate(t.Context(), browser, service, h.idOf(email),
-				account.Attributes{EmailConfirm: ptr(true)})
+				flow.Attributes{EmailConfirm: ptr(true)})
 			accepted(t, err)
 			h.hasNoPassword(u.ID)
 		})
@@ -137,7 +138,7 @@ func TestResend_contested(t *testing.T) {
 			t.Parallel()
 			h := open(t, stillPaused)
 			c(t, h, byEmail)
-			l, err := h.generate(account.LinkRequest{Type: "signup", Email: email})
+			l, err := h.generate(flow.LinkRequest{Type: "signup", Email: email})
 			accepted(t, err)
 			h.hasNoPassword(h.redeem("signup", l.HashedToken).User.ID)
 		})
@@ -160,16 +161,16 @@ func TestResend_contestedLinks(t *testing.T) {
 	t.Parallel()
 	h := open(t, stillPaused)
 	for _, email := range []string{"own@example.org", "again@example.org"} {
-		accepted(t, h.trySignUp(account.SignUp{Email: email, Password: theirPassword}))
-		refused(t, h.trySignUp(account.SignUp{Email: email, Password: minePassword}), confirmationPause)
+		accepted(t, h.trySignUp(flow.SignUp{Email: email, Password: theirPassword}))
+		refused(t, h.trySignUp(flow.SignUp{Email: email, Password: minePassword}), confirmationPause)
 	}
-	v, err := h.Verify(t.Context(), browser, account.Verify{Type: "signup", Link: true,
+	v, err := h.Verify(t.Context(), browser, flow.Verify{Type: "signup", Link: true,
 		TokenHash: h.newest("confirmation", "own@example.org").Hash})
 	if err != nil || v.Type != "signup" {
 		t.Errorf("got %+v, %v, want the sign-up", v, err)
 	}
 	accepted(t, h.signIn("own@example.org", theirPassword))
-	l := h.sendsAgain(account.Resend{Type: "signup", Email: "again@example.org", Challenge: s256(verifier)}, browser)
+	l := h.sendsAgain(flow.Resend{Type: "signup", Email: "again@example.org", Challenge: s256(verifier)}, browser)
 	if !strings.HasPrefix(l.Hash, pkcePrefix) {
 		t.Error("the call's own challenge is not in the link")
 	}
@@ -177,10 +178,10 @@ func TestResend_contestedLinks(t *testing.T) {
 	if err != nil || v.Code == "" {
 		t.Fatalf("got %+v, %v, want a code", v, err)
 	}
-	h.set(func(s *account.Settings) { s.Email.ConfirmationInterval = 0 })
-	accepted(t, h.trySignUp(account.SignUp{Email: "two@example.org", Password: theirPassword}))
-	accepted(t, h.trySignUp(account.SignUp{Email: "two@example.org", Password: minePassword}))
-	l = h.sendsAgain(account.Resend{Type: "signup", Email: "two@example.org"}, browser)
+	h.set(func(s *flow.Settings) { s.Email.ConfirmationInterval = 0 })
+	accepted(t, h.trySignUp(flow.SignUp{Email: "two@example.org", Password: theirPassword}))
+	accepted(t, h.trySignUp(flow.SignUp{Email: "two@example.org", Password: minePassword}))
+	l = h.sendsAgain(flow.Resend{Type: "signup", Email: "two@example.org"}, browser)
 	h.redeemWith("signup", l.Hash, "my choice")
 	accepted(t, h.signIn("two@example.org", "my choice"))
 }
@@ -189,39 +190,39 @@ func TestResend_contestedLinks(t *testing.T) {
 // after a second click and several confirmations.
 func TestResend_alone(t *testing.T) {
 	t.Parallel()
-	for name, again := range map[string]func(h *house, p account.SignUp){
-		"one click": func(*house, account.SignUp) {},
-		"a second click": func(h *house, p account.SignUp) {
+	for name, again := range map[string]func(h *house, p flow.SignUp){
+		"one click": func(*house, flow.SignUp) {},
+		"a second click": func(h *house, p flow.SignUp) {
 			refused(h.t, h.trySignUp(p), confirmationPause)
 		},
-		"clicks at once": func(h *house, p account.SignUp) {
+		"clicks at once": func(h *house, p flow.SignUp) {
 			var group sync.WaitGroup
 			for range 4 {
 				group.Go(func() {
-					if err := h.trySignUp(p); kindOf(err) != account.Limited {
+					if err := h.trySignUp(p); kindOf(err) != refusal.KindLimited {
 						h.t.Errorf("got %v, want a pause", err)
 					}
 				})
 			}
 			group.Wait()
 		},
-		"an /otp": func(h *house, p account.SignUp) {
-			refused(h.t, h.SendOTP(h.t.Context(), browser, account.OTP{Email: p.Email}), "")
+		"an /otp": func(h *house, p flow.SignUp) {
+			refused(h.t, h.SendOTP(h.t.Context(), browser, flow.OTP{Email: p.Email}), "")
 		},
 	} {
-		for place, from := range map[string]account.RequestInfo{"the same network": browser,
+		for place, from := range map[string]flow.RequestInfo{"the same network": browser,
 			"another network": {IP: "198.51.100.9", Network: "198.51.100.0/24", RedirectTo: browser.RedirectTo,
 				BaseURL: browser.BaseURL},
 			"no known network": {RedirectTo: browser.RedirectTo, BaseURL: browser.BaseURL}} {
 			t.Run(name+", from "+place, func(t *testing.T) {
 				t.Parallel()
 				h := open(t, stillPaused)
-				p := account.SignUp{Email: "mia@example.org", Password: minePassword, Data: []byte(`{"nick":"mi"}`),
+				p := flow.SignUp{Email: "mia@example.org", Password: minePassword, Data: []byte(`{"nick":"mi"}`),
 					Challenge: s256(verifier)}
 				accepted(t, h.trySignUp(p))
 				again(h, p)
-				h.sendsAgain(account.Resend{Type: "signup", Email: p.Email}, from)
-				l := h.sendsAgain(account.Resend{Type: "signup", Email: p.Email}, from)
+				h.sendsAgain(flow.Resend{Type: "signup", Email: p.Email}, from)
+				l := h.sendsAgain(flow.Resend{Type: "signup", Email: p.Email}, from)
 				refused(t, h.signIn(p.Email, minePassword), "email_not_confirmed: Email not confirmed")
 				v, err := h.follow("signup", l)
 				if err != nil || v.Code == "" {
@@ -246,13 +247,13 @@ func TestSignUp_contestedAtOnce(t *testing.T) {
 		errs := make([]error, 2)
 		var group sync.WaitGroup
 		for i, pass := range []string{minePassword, theirPassword} {
-			group.Go(func() { errs[i] = h.trySignUp(account.SignUp{Email: "mia@example.org", Password: pass}) })
+			group.Go(func() { errs[i] = h.trySignUp(flow.SignUp{Email: "mia@example.org", Password: pass}) })
 		}
 		group.Wait()
 		if err := errors.Join(errs...); (errs[0] == nil) == (errs[1] == nil) {
 			t.Fatalf("got %v, want one refusal", err)
 		}
 		h.hasNoPassword(h.redeem("signup",
-			h.sendsAgain(account.Resend{Type: "signup", Email: "mia@example.org"}, browser).Hash).User.ID)
+			h.sendsAgain(flow.Resend{Type: "signup", Email: "mia@example.org"}, browser).Hash).User.ID)
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"time"
 
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/address"
 	"gatehouse/auth/internal/store"
 )
@@ -12,25 +14,25 @@ import (
 // Password is a sign-in with a password.
 type Password struct{ Email, Phone, Password string }
 
-var errCredentials = invalid(CodeInvalidCredentials, "Invalid login credentials")
+var errCredentials = refusal.Invalid(refusal.CodeInvalidCredentials, "Invalid login credentials")
 
 // SignInPassword opens a session: one statement, one hash, one statement, whether or not the address has an account and
 // the password is right.
-func (a *Accounts) SignInPassword(ctx context.Context, req RequestInfo, p Password) (Grant, error) {
+func (a *Accounts) SignInPassword(ctx context.Context, req flow.RequestInfo, p Password) (flow.Grant, error) {
 	f := a.core.Begin(req)
-	provider, who, err := f.settings.identifier(p)
+	provider, who, err := identifier(f.Settings, p)
 	if err != nil {
-		return Grant{}, err
+		return flow.Grant{}, err
 	}
 	op := signInOp{f: *f, p: p, provider: provider}
-	op.guesses = passwordGuesses(f, f.aud(), who)
+	op.guesses = flow.PasswordGuesses(f, f.Aud(), who)
 	for range passwordRounds {
 		g, err := op.try(ctx)
 		if !errors.Is(err, errChangedMeanwhile) {
 			return g, err
 		}
 	}
-	return Grant{}, unavailable(errChangedMeanwhile, time.Second)
+	return flow.Grant{}, refusal.Unavailable(errChangedMeanwhile, time.Second)
 }
 
 // passwordRounds is how often a sign-in starts over because the account changed while its password was checked. A
@@ -39,8 +41,8 @@ const passwordRounds = 3
 
 // signInOp is one call of SignInPassword.
 type signInOp struct {
-	f            flow
-	guesses      guesses
+	f            flow.Flow
+	guesses      flow.Guesses
 	p            Password
 	provider     string // email or phone
 	hookNotified bool   // the hook was called for the right password
@@ -48,46 +50,46 @@ type signInOp struct {
 
 // try checks the password against the account as it is. errChangedMeanwhile: the account changed while the password was
 // checked, and has to be read again.
-func (op *signInOp) try(ctx context.Context) (Grant, error) {
-	look := store.CredentialsFor{Aud: op.f.aud(), Tries: op.guesses.account, Place: op.guesses.place}
+func (op *signInOp) try(ctx context.Context) (flow.Grant, error) {
+	look := store.CredentialsFor{Aud: op.f.Aud(), Tries: op.guesses.Account, Place: op.guesses.Place}
 	if op.provider == "email" {
-		look.Email = op.guesses.address
+		look.Email = op.guesses.Address
 	} else {
-		look.Phone = op.guesses.address
+		look.Phone = op.guesses.Address
 	}
-	known, err := op.f.core.db.Credentials(ctx, look, op.f.now)
+	known, err := op.f.Core.DB.Credentials(ctx, look, op.f.Now)
 	if err != nil {
-		return Grant{}, failure("credentials", err)
+		return flow.Grant{}, refusal.Failure("credentials", err)
 	}
-	if err := op.guesses.check(&op.f, known.Tried); err != nil {
-		return Grant{}, err
+	if err := op.guesses.Check(&op.f, known.Tried); err != nil {
+		return flow.Grant{}, err
 	}
 	u, hash, pending := known.User, known.User.PasswordHash, false
 	if hash == "" {
 		hash, pending = known.PendingHash, known.PendingHash != ""
 	}
-	right, rehash, err := op.f.core.passwords.Check(ctx, hash, op.p.Password)
+	right, rehash, err := op.f.Core.Passwords.Check(ctx, hash, op.p.Password)
 	if err != nil {
-		return Grant{}, failure("check password", err)
+		return flow.Grant{}, refusal.Failure("check password", err)
 	}
 	if !right || !op.hookNotified {
 		op.hookNotified = right
-		if err := reportPassword(ctx, &op.f, u.ID, right); err != nil {
-			return Grant{}, op.guesses.recordRejected(ctx, &op.f, u.ID, right, err)
+		if err := flow.ReportPassword(ctx, &op.f, u.ID, right); err != nil {
+			return flow.Grant{}, op.guesses.RecordRejected(ctx, &op.f, u.ID, right, err)
 		}
 	}
 	if !right {
-		return Grant{}, op.guesses.countWrong(ctx, &op.f, u.ID, "password", errCredentials)
+		return flow.Grant{}, op.guesses.CountWrong(ctx, &op.f, u.ID, "password", errCredentials)
 	}
-	if r := checkSignIn(op.provider, u, pending, op.f.now); r != nil {
-		if op.f.settings.HideUnconfirmed && r.Code != CodeUserBanned {
-			return Grant{}, op.guesses.countWrong(ctx, &op.f, u.ID, r.Code, errCredentials)
+	if r := checkSignIn(op.provider, u, pending, op.f.Now); r != nil {
+		if op.f.Settings.HideUnconfirmed && r.Code != refusal.CodeUserBanned {
+			return flow.Grant{}, op.guesses.CountWrong(ctx, &op.f, u.ID, r.Code, errCredentials)
 		}
-		return Grant{}, op.guesses.recordRefused(ctx, &op.f, u.ID, r)
+		return flow.Grant{}, op.guesses.RecordRefused(ctx, &op.f, u.ID, r)
 	}
-	o := store.OpenSession{IfPassword: hash, Tries: op.guesses.limitToCheck()}
+	o := store.OpenSession{IfPassword: hash, Tries: op.guesses.LimitToCheck()}
 	if rehash {
-		if o.Rehash, err = op.f.core.passwords.Hash(ctx, op.p.Password); err != nil {
+		if o.Rehash, err = op.f.Core.Passwords.Hash(ctx, op.p.Password); err != nil {
 			o.Rehash = "" // the old hash stays until the next sign-in
 		}
 	}
@@ -95,68 +97,51 @@ func (op *signInOp) try(ctx context.Context) (Grant, error) {
 }
 
 // open writes the session.
-func (op *signInOp) open(ctx context.Context, u store.User, o store.OpenSession) (Grant, error) {
-	draft := newSession(&op.f, u.ID, methodPassword)
-	o.Session = draft.row
-	o.Audit = op.f.audit(store.ActionLogin, u.ID, draft.row.ID, "provider", op.provider)
-	u, err := op.f.core.db.OpenSession(ctx, o)
+func (op *signInOp) open(ctx context.Context, u store.User, o store.OpenSession) (flow.Grant, error) {
+	draft := flow.NewSession(&op.f, u.ID, flow.MethodPassword)
+	o.Session = draft.Row
+	o.Audit = op.f.Audit(store.ActionLogin, u.ID, draft.Row.ID, "provider", op.provider)
+	u, err := op.f.Core.DB.OpenSession(ctx, o)
 	if errors.Is(err, store.ErrNotFound) {
-		return Grant{}, errChangedMeanwhile
+		return flow.Grant{}, errChangedMeanwhile
 	}
 	if err != nil {
-		return Grant{}, failure("open session", op.guesses.refusalOf(err))
+		return flow.Grant{}, refusal.Failure("open session", op.guesses.RefusalOf(err))
 	}
-	enforceSessionLimit(ctx, &op.f, u.ID)
-	g, err := grantNew(ctx, &op.f, u, &draft)
-	if op.f.settings.Passwords.Policy != nil {
-		g.Weak = op.f.settings.Passwords.Policy.Check(op.p.Password)
+	flow.EnforceSessionLimit(ctx, &op.f, u.ID)
+	g, err := flow.GrantNew(ctx, &op.f, u, &draft)
+	if op.f.Settings.Passwords.Policy != nil {
+		g.Weak = op.f.Settings.Passwords.Policy.Check(op.p.Password)
 	}
 	return g, err
 }
 
 // identifier returns the address to look up. It is folded, not checked: a malformed one is unknown.
-func (s *Settings) identifier(p Password) (provider, who string, err error) {
+func identifier(s *flow.Settings, p Password) (provider, who string, err error) {
 	switch {
 	case p.Email != "" && p.Phone != "":
-		return "", "", notValid("Only an email address or phone number should be provided on login.")
+		return "", "", refusal.NotValid("Only an email address or phone number should be provided on login.")
 	case p.Email != "" && !s.Email.Enabled:
-		return "", "", unprocessable(CodeEmailProviderDisabled, "Email logins are disabled")
+		return "", "", refusal.Unprocessable(refusal.CodeEmailProviderDisabled, "Email logins are disabled")
 	case p.Phone != "" && !s.Phone.Enabled:
-		return "", "", unprocessable(CodePhoneProviderDisabled, "Phone logins are disabled")
+		return "", "", refusal.Unprocessable(refusal.CodePhoneProviderDisabled, "Phone logins are disabled")
 	case p.Email != "":
-		return "email", storableText(address.Fold(p.Email)), nil
+		return "email", flow.StorableText(address.Fold(p.Email)), nil
 	case p.Phone != "":
-		return "phone", storableText(address.FoldPhone(p.Phone)), nil
+		return "phone", flow.StorableText(address.FoldPhone(p.Phone)), nil
 	}
-	return "", "", notValid("missing email or phone")
+	return "", "", refusal.NotValid("missing email or phone")
 }
 
 // checkSignIn returns what refuses a sign-in with the right password.
-func checkSignIn(provider string, u store.User, pending bool, now time.Time) *Refusal {
+func checkSignIn(provider string, u store.User, pending bool, now time.Time) *refusal.Refusal {
 	switch {
 	case u.BannedUntil.After(now):
-		return invalid(CodeUserBanned, "User is banned")
+		return refusal.Invalid(refusal.CodeUserBanned, "User is banned")
 	case provider == "email" && (pending || u.EmailConfirmedAt.IsZero()):
-		return invalid(CodeEmailNotConfirmed, "Email not confirmed")
+		return refusal.Invalid(refusal.CodeEmailNotConfirmed, "Email not confirmed")
 	case provider == "phone" && (pending || u.PhoneConfirmedAt.IsZero()):
-		return invalid(CodePhoneNotConfirmed, "Phone not confirmed")
+		return refusal.Invalid(refusal.CodePhoneNotConfirmed, "Phone not confirmed")
 	}
 	return nil
-}
-
-// traits returns the traits of an audit row; pairs are name and value in turns.
-func traits(pairs ...string) []byte {
-	if len(pairs) == 0 {
-		return nil
-	}
-	m := make(map[string]string, len(pairs)/2)
-	for i := 0; i+1 < len(pairs); i += 2 {
-		if pairs[i+1] != "" {
-			m[pairs[i]] = pairs[i+1]
-		}
-	}
-	if len(m) == 0 {
-		return nil
-	}
-	return mustJSON(m)
 }

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/password"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
@@ -34,7 +36,7 @@ func TestSignInPassword(t *testing.T) {
 	f(account.Password{Email: "nobody@example.org", Password: strings.Repeat("\x00", 200)}, wrong)
 	f(account.Password{Email: "mia@example.org\x00", Password: "sesame"}, wrong)
 	f(account.Password{Email: "mia\xff@example.org", Password: "sesame"}, wrong)
-	_, err := h.SignInPassword(t.Context(), account.RequestInfo{Aud: "other"},
+	_, err := h.SignInPassword(t.Context(), flow.RequestInfo{Aud: "other"},
 		account.Password{Email: "mia@example.org", Password: "sesame"})
 	refused(t, err, wrong)
 
@@ -58,20 +60,20 @@ func TestSignInPassword(t *testing.T) {
 	f(account.Password{Email: "mia@example.org", Password: "sesame"}, "user_banned: User is banned")
 	f(account.Password{Email: "mia@example.org", Password: "wrong"}, wrong)
 	h.ban(mia, "none")
-	_, err = h.SignUp(t.Context(), browser, account.SignUp{Email: "tom@example.org", Password: "sesame"})
+	_, err = h.SignUp(t.Context(), browser, flow.SignUp{Email: "tom@example.org", Password: "sesame"})
 	accepted(t, err)
 	f(account.Password{Email: "tom@example.org", Password: "sesame"}, "email_not_confirmed: Email not confirmed")
 	f(account.Password{Email: "tom@example.org", Password: "wrong"}, wrong)
-	_, err = h.SignUp(t.Context(), browser, account.SignUp{Phone: "+49 151 1", Password: "sesame"})
+	_, err = h.SignUp(t.Context(), browser, flow.SignUp{Phone: "+49 151 1", Password: "sesame"})
 	accepted(t, err)
 	f(account.Password{Phone: "+491511", Password: "sesame"}, "phone_not_confirmed: Phone not confirmed")
 
-	h.set(func(s *account.Settings) { s.Passwords.Policy = password.NewPolicy(10, "", false) })
+	h.set(func(s *flow.Settings) { s.Passwords.Policy = password.NewPolicy(10, "", false) })
 	g, err = h.SignInPassword(t.Context(), browser, account.Password{Email: "mia@example.org", Password: "sesame"})
 	if err != nil || g.Weak == nil || g.Weak.Reasons[0] != "length" {
 		t.Errorf("%+v, %v", g.Weak, err)
 	}
-	h.set(func(s *account.Settings) { s.Email.Enabled, s.Phone.Enabled = false, false })
+	h.set(func(s *flow.Settings) { s.Email.Enabled, s.Phone.Enabled = false, false })
 	f(account.Password{Email: "mia@example.org", Password: "sesame"},
 		"email_provider_disabled: Email logins are disabled")
 	f(account.Password{Phone: "1", Password: "sesame"}, "phone_provider_disabled: Phone logins are disabled")
@@ -95,7 +97,7 @@ func TestSignInPassword_rehash(t *testing.T) {
 	t.Parallel()
 	h := open(t)
 	hash := cheaperHash(t, "sesame")
-	u := h.create(account.Attributes{Email: ptr("mia@example.org"), PasswordHash: &hash, EmailConfirm: ptr(true)})
+	u := h.create(flow.Attributes{Email: ptr("mia@example.org"), PasswordHash: &hash, EmailConfirm: ptr(true)})
 	refused(t, h.signIn("mia@example.org", "wrong"), "invalid_credentials: Invalid login credentials")
 	if h.user(u.ID).PasswordHash != hash {
 		t.Error("a wrong password replaced the hash")
@@ -120,7 +122,7 @@ func TestSignInPassword_tries(t *testing.T) {
 		refused(t, err,
 			"over_request_rate_limit: Too many wrong passwords for this address. Wait, or sign in with a link or a "+
 				"code.")
-		if r := err.(*account.Refusal); r.RetryAfter != time.Minute || r.Kind != account.Limited {
+		if r := err.(*refusal.Refusal); r.RetryAfter != time.Minute || r.Kind != refusal.KindLimited {
 			t.Errorf("%+v", r)
 		}
 	}
@@ -132,7 +134,7 @@ func TestSignInPassword_tries(t *testing.T) {
 	refused(t, h.signIn("mia@example.org", "wrong"), "invalid_credentials: Invalid login credentials")
 	refused(t, h.signIn("mia@example.org", "sesame"),
 		"over_request_rate_limit: Too many wrong passwords for this address. Wait, or sign in with a link or a code.")
-	h.set(func(s *account.Settings) { s.Passwords.TriesPerAccount = 0 })
+	h.set(func(s *flow.Settings) { s.Passwords.TriesPerAccount = 0 })
 	accepted(t, h.signIn("mia@example.org", "sesame"))
 }
 
@@ -140,7 +142,7 @@ func TestSignInPassword_Statements(t *testing.T) {
 	db, trips := storetest.Counting(t)
 	h := openOn(t, db)
 	mia := h.confirmed("mia@example.org").User
-	_, err := h.SignUp(t.Context(), browser, account.SignUp{Email: "tom@example.org", Password: "sesame"})
+	_, err := h.SignUp(t.Context(), browser, flow.SignUp{Email: "tom@example.org", Password: "sesame"})
 	accepted(t, err)
 	try := func(email, pass string) func() { return func() { h.signIn(email, pass) } }
 	f := func(email, pass string) {
@@ -163,15 +165,15 @@ func TestSignInPassword_Statements(t *testing.T) {
 func (h *house) ban(u store.User, duration string) {
 	h.t.Helper()
 	if _, err := h.AdminUpdate(h.t.Context(), browser, service, u.ID,
-		account.Attributes{BanDuration: &duration}); err != nil {
+		flow.Attributes{BanDuration: &duration}); err != nil {
 		h.t.Fatal(err)
 	}
 }
 
 // service is an administrator that is a service.
-var service = account.Actor{Role: "service_role"}
+var service = flow.Actor{Role: "service_role"}
 
-func (h *house) create(p account.Attributes) store.User {
+func (h *house) create(p flow.Attributes) store.User {
 	h.t.Helper()
 	u, err := h.AdminCreate(h.t.Context(), browser, service, p)
 	if err != nil {
@@ -186,13 +188,13 @@ func ptr[T any](v T) *T { return &v }
 // free: the same answers, the same rows, and the same number of tries.
 func TestSignInPassword_hideUnconfirmed(t *testing.T) {
 	t.Parallel()
-	h := open(t, func(s *account.Settings) { s.HideUnconfirmed, s.Passwords.TriesPerAccount = true, 5 })
+	h := open(t, func(s *flow.Settings) { s.HideUnconfirmed, s.Passwords.TriesPerAccount = true, 5 })
 	h.confirmed("taken@example.org")
-	h.create(account.Attributes{Phone: ptr("491511"), PhoneConfirm: ptr(true), Password: ptr("something else")})
+	h.create(flow.Attributes{Phone: ptr("491511"), PhoneConfirm: ptr(true), Password: ptr("something else")})
 	f := func(who account.Password) (answers []string) {
 		t.Helper()
 		_, err := h.SignUp(t.Context(), browser,
-			account.SignUp{Email: who.Email, Phone: who.Phone, Password: "another"})
+			flow.SignUp{Email: who.Email, Phone: who.Phone, Password: "another"})
 		accepted(t, err)
 		who.Password = "another"
 		for range 7 {

@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 )
 
 // A session that another replica opens while all sessions of its user end does not survive, unless it was opened
@@ -14,9 +14,9 @@ import (
 func TestEndSessions_exchange(t *testing.T) {
 	t.Parallel()
 	const rounds = 200
-	reject := func(s *account.Settings) {
-		s.Hooks.Password = func(_ context.Context, p account.PasswordAttempt) (account.PasswordVerdict, error) {
-			return account.PasswordVerdict{Reject: !p.Valid, SignOut: true}, nil
+	reject := func(s *flow.Settings) {
+		s.Hooks.Password = func(_ context.Context, p flow.PasswordAttempt) (flow.PasswordVerdict, error) {
+			return flow.PasswordVerdict{Reject: !p.Valid, SignOut: true}, nil
 		}
 	}
 	one, two := replicas(t, reject)
@@ -28,7 +28,7 @@ func TestEndSessions_exchange(t *testing.T) {
 		code := one.pkceArrival(person("github", "mia", "*"+email))
 		one.pass(time.Minute)
 		two.pass(time.Minute)
-		var opened account.Grant
+		var opened flow.Grant
 		var failed error
 		var wg sync.WaitGroup
 		wg.Go(func() { opened, failed = two.exchange(code, verifier) })

@@ -6,7 +6,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/token"
 )
 
@@ -20,11 +21,11 @@ func TestSignOut(t *testing.T) {
 		t.Helper()
 		one, two := h.again("mia@example.org"), h.again("mia@example.org")
 		accepted(t, h.SignOut(t.Context(), browser, one.AccessToken, scope, given))
-		for i, g := range []account.Grant{one, two} {
+		for i, g := range []flow.Grant{one, two} {
 			want := [][3]string{first, second}[i]
-			_, err := h.Authenticate(t.Context(), g.AccessToken, "", account.ReadUser)
+			_, err := h.Authenticate(t.Context(), g.AccessToken, "", flow.ReadUser)
 			refused(t, err, want[0])
-			_, err = h.Authenticate(t.Context(), g.AccessToken, "", account.Full)
+			_, err = h.Authenticate(t.Context(), g.AccessToken, "", flow.Full)
 			refused(t, err, want[1])
 			_, err = h.refresh(g.RefreshToken)
 			refused(t, err, want[2])
@@ -51,10 +52,10 @@ func TestSignOut(t *testing.T) {
 	refused(t, h.SignOut(t.Context(), browser, loose, "local", true),
 		`validation_failed: Logout scope "local" needs a token with a session`)
 	accepted(t, h.SignOut(t.Context(), browser, loose, "", true))
-	_, err := h.Authenticate(t.Context(), g.AccessToken, "", account.ReadUser)
+	_, err := h.Authenticate(t.Context(), g.AccessToken, "", flow.ReadUser)
 	refused(t, err, gone)
 	h.pass(2 * time.Hour)
-	if err := h.SignOut(t.Context(), browser, g.AccessToken, "", true); kindOf(err) != account.Denied {
+	if err := h.SignOut(t.Context(), browser, g.AccessToken, "", true); kindOf(err) != refusal.KindDenied {
 		t.Errorf("an expired token: %v", err)
 	}
 }
@@ -87,7 +88,7 @@ func TestSessions(t *testing.T) {
 
 func TestSessions_most(t *testing.T) {
 	t.Parallel()
-	h := open(t, func(s *account.Settings) { s.Sessions.MaxPerUser = 2 })
+	h := open(t, func(s *flow.Settings) { s.Sessions.MaxPerUser = 2 })
 	first := h.confirmed("mia@example.org")
 	h.pass(time.Second)
 	second := h.again("mia@example.org")
@@ -98,7 +99,7 @@ func TestSessions_most(t *testing.T) {
 	third := h.again("mia@example.org")
 	_, err = h.refresh(second.RefreshToken) // used longest ago
 	refused(t, err, notFound)
-	for _, g := range []account.Grant{first, third} {
+	for _, g := range []flow.Grant{first, third} {
 		_, err = h.refresh(g.RefreshToken)
 		accepted(t, err)
 	}

@@ -9,173 +9,101 @@ import (
 
 	"github.com/google/uuid"
 
-	"gatehouse/auth/internal/address"
-	"gatehouse/auth/internal/password"
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/store"
 )
 
-const badChannel = "Invalid channel, supported values are 'sms' or 'whatsapp'. 'whatsapp' is only supported if " +
-	"Twilio or Twilio Verify is used as the provider."
-
 // SignUp asks for an account with a password: one batch of reads, one hash, one batch of writes, whatever the state of
 // the address.
-func (a *Accounts) SignUp(ctx context.Context, req RequestInfo, p SignUp) (SignedUp, error) {
+func (a *Accounts) SignUp(ctx context.Context, req flow.RequestInfo, p flow.SignUp) (flow.SignedUp, error) {
 	f := a.core.Begin(req)
 	cand, err := newSignupCandidate(f, p)
 	if err != nil {
-		return SignedUp{}, err
+		return flow.SignedUp{}, err
 	}
-	if cand.provider == "email" && f.settings.Email.Autoconfirm || cand.provider == "phone" &&
-		f.settings.Phone.Autoconfirm {
+	if cand.provider == "email" && f.Settings.Email.Autoconfirm || cand.provider == "phone" &&
+		f.Settings.Phone.Autoconfirm {
 		g, err := signUpConfirmed(ctx, f, cand, p.Password)
 		if err != nil {
-			return SignedUp{}, err
+			return flow.SignedUp{}, err
 		}
-		return SignedUp{User: g.User, Grant: &g}, nil
+		return flow.SignedUp{User: g.User, Grant: &g}, nil
 	}
 	u, err := signUpPending(ctx, f, cand, p.Password)
-	return SignedUp{User: u}, err
+	return flow.SignedUp{User: u}, err
 }
 
 // newSignupCandidate checks a sign-up before anything is looked up.
-func newSignupCandidate(f *flow, p SignUp) (*signupCandidate, error) {
-	s := f.settings
-	cand := &signupCandidate{aud: f.aud(), challenge: p.Challenge, channel: p.Channel}
+func newSignupCandidate(f *flow.Flow, p flow.SignUp) (*signupCandidate, error) {
+	s := f.Settings
+	cand := &signupCandidate{aud: f.Aud(), challenge: p.Challenge, channel: p.Channel}
 	if s.DisableSignup {
-		return nil, errSignupDisabled
+		return nil, flow.ErrSignupDisabled
 	}
 	if p.Password == "" {
-		return nil, notValid("Signup requires a valid password")
+		return nil, refusal.NotValid("Signup requires a valid password")
 	}
-	if err := s.checkPassword(p.Password); err != nil {
+	if err := s.CheckPassword(p.Password); err != nil {
 		return nil, err
 	}
 	if p.Email != "" && p.Phone != "" {
-		return nil, notValid("Only an email address or phone number should be provided on signup.")
+		return nil, refusal.NotValid("Only an email address or phone number should be provided on signup.")
 	}
 	if p.Phone != "" {
-		if err := s.Phone.checkChannel(p.Channel); err != nil {
+		if err := s.Phone.CheckChannel(p.Channel); err != nil {
 			return nil, err
 		}
-		if p.Challenge.given() {
-			return nil, notValid("PKCE not supported for phone signups")
+		if p.Challenge.Given() {
+			return nil, refusal.NotValid("PKCE not supported for phone signups")
 		}
 	}
-	if err := p.Challenge.check(); err != nil {
+	if err := p.Challenge.Check(); err != nil {
 		return nil, err
 	}
 	var err error
 	if p.Phone != "" {
 		if !s.Phone.Enabled {
-			return nil, invalid(CodePhoneProviderDisabled, "Phone signups are disabled")
+			return nil, refusal.Invalid(refusal.CodePhoneProviderDisabled, "Phone signups are disabled")
 		}
 		cand.provider = "phone"
-		cand.address, err = parsePhone(p.Phone)
+		cand.address, err = flow.ParsePhone(p.Phone)
 	} else {
 		if !s.Email.Enabled {
-			return nil, invalid(CodeEmailProviderDisabled, "Email signups are disabled")
+			return nil, refusal.Invalid(refusal.CodeEmailProviderDisabled, "Email signups are disabled")
 		}
 		cand.provider = "email"
-		cand.address, err = parseEmail(p.Email)
+		cand.address, err = flow.ParseEmail(p.Email)
 	}
 	if err != nil {
 		return nil, err
 	}
-	if cand.data, err = s.newMetadata(p.Data); err != nil {
+	if cand.data, err = s.NewMetadata(p.Data); err != nil {
 		return nil, err
 	}
-	return cand, s.checkSignUpAudience(cand.aud)
-}
-
-var errSignupDisabled = unprocessable(CodeSignupDisabled, "Signups not allowed for this instance")
-
-func parseEmail(text string) (string, error) {
-	email, err := address.Email(text)
-	if err != nil {
-		return "", notValid(err.Error())
-	}
-	return email, nil
-}
-
-func parsePhone(text string) (string, error) {
-	phone, err := address.Phone(text)
-	if err != nil {
-		return "", notValid(err.Error())
-	}
-	return phone, nil
-}
-
-const whatsApp = "whatsapp"
-
-// channelOf returns the channel of a message. Channels other than these two are accepted only where a hook sends.
-func channelOf(channel string) string {
-	if channel == whatsApp {
-		return channel
-	}
-	return "sms"
-}
-
-func (p *PhoneSettings) checkChannel(channel string) error {
-	if channel == "" || channel == "sms" || channel == whatsApp && p.WhatsApp || p.AnyChannel {
-		return nil
-	}
-	return notValid(badChannel)
-}
-
-// checkPassword checks a new password: its length in bytes, then the policy.
-func (s *Settings) checkPassword(text string) error {
-	if len(text) > password.MaxBytes {
-		return notValid("Password cannot be longer than 72 characters")
-	}
-	if s.Passwords.Policy == nil {
-		return nil
-	}
-	if weak := s.Passwords.Policy.Check(text); weak != nil {
-		r := unprocessable(CodeWeakPassword, weak.Message)
-		r.Weak = weak
-		return r
-	}
-	return nil
+	return cand, checkSignUpAudience(s, cand.aud)
 }
 
 // checkSignUpAudience keeps clients from creating users of an audience that is not configured: it would be in their
 // tokens.
-func (s *Settings) checkSignUpAudience(aud string) error {
+func checkSignUpAudience(s *flow.Settings, aud string) error {
 	if aud != s.Audience {
-		return notValid("Users cannot sign up for this audience")
-	}
-	return nil
-}
-
-// checkMailSendable refuses what could not be delivered, before any user is looked up: so the answer reveals nothing
-// about the address.
-func (s *Settings) checkMailSendable(what string) error {
-	if !s.Email.Configured {
-		return &Refusal{Kind: Failed, Code: CodeUnexpectedFailure, Msg: "Error sending " + what + " email",
-			Err: errors.New("no mail server is configured")}
-	}
-	return nil
-}
-
-func checkSMSSendable(f *flow, what, number string) error {
-	if _, test := f.settings.Phone.testCode(number, f.now); !test && !f.settings.Phone.Configured {
-		r := unprocessable(CodeSMSSendFailed, "Error sending "+what+" OTP to provider: no SMS provider is configured")
-		r.Err = errors.New("AUTH_SMS_PROVIDER is not set, or its credentials are missing")
-		return r
+		return refusal.NotValid("Users cannot sign up for this audience")
 	}
 	return nil
 }
 
 // confirmationQuota returns the quota of a confirmation, or the refusal where none could be delivered.
-func confirmationQuota(f *flow, cand *signupCandidate) (*quota, error) {
+func confirmationQuota(f *flow.Flow, cand *signupCandidate) (*flow.Quota, error) {
 	if cand.provider == "email" {
-		q := mailQuota(f, "confirmation", f.settings.Email.ConfirmationInterval, cand.aud, cand.address)
-		return boundClient(f, q), f.settings.checkMailSendable("confirmation")
+		q := flow.MailQuota(f, "confirmation", f.Settings.Email.ConfirmationInterval, cand.aud, cand.address)
+		return flow.BoundClient(f, q), f.Settings.CheckMailSendable("confirmation")
 	}
-	return boundClient(f, smsQuota(f, cand.aud, cand.address)), checkSMSSendable(f, "confirmation", cand.address)
+	return flow.BoundClient(f, flow.SMSQuota(f, cand.aud, cand.address)),
+		flow.CheckSMSSendable(f, "confirmation", cand.address)
 }
 
-func signUpPending(ctx context.Context, f *flow, cand *signupCandidate, text string) (store.User, error) {
+func signUpPending(ctx context.Context, f *flow.Flow, cand *signupCandidate, text string) (store.User, error) {
 	q, err := confirmationQuota(f, cand)
 	if err != nil {
 		return store.User{}, err
@@ -191,40 +119,40 @@ func signUpPending(ctx context.Context, f *flow, cand *signupCandidate, text str
 			return store.User{}, err
 		}
 		if cand.hash == "" {
-			if cand.hash, err = f.core.passwords.Hash(ctx, text); err != nil {
-				return store.User{}, failure("hash password", err)
+			if cand.hash, err = f.Core.Passwords.Hash(ctx, text); err != nil {
+				return store.User{}, refusal.Failure("hash password", err)
 			}
 		}
-		f.tick()
-		pkce := f.settings.pkceFlow(cand.challenge, "email/signup", f.now)
+		f.Tick()
+		pkce := f.Settings.PkceFlow(cand.challenge, "email/signup", f.Now)
 		msg, err := cand.confirmation(f, cand.accountID(known), pkce)
 		if err != nil {
 			return store.User{}, err
 		}
 		state := cand.state(known)
-		msg.token.Required = state == addressPending
-		b := f.batch()
-		q.take(b, f.now)
+		msg.Token.Required = state == addressPending
+		b := f.Batch()
+		q.Take(b, f.Now)
 		id := cand.addPending(f, b, state, known)
-		insertOutgoing(b, id, pkce, msg)
-		enqueueCreatedHook(f, b, state == addressFree, id)
+		flow.InsertOutgoing(b, id, pkce, msg)
+		flow.EnqueueCreatedHook(f, b, state == addressFree, id)
 		b.Audit(cand.auditRow(f, state, known, id))
-		err = f.send(ctx, b)
+		err = f.Send(ctx, b)
 		if isOvertaken(err) && !again {
 			continue
 		}
-		if refused := q.refusalOf(err); refused != err { // another sign-up came between, which may be a second click
+		if refused := q.RefusalOf(err); refused != err { // another sign-up came between, which may be a second click
 			known, _ := lookUp(ctx, f, cand, q)
 			return store.User{}, contest(ctx, f, cand, known, text, refused)
 		}
 		if err != nil {
-			return store.User{}, failure("sign up", err)
+			return store.User{}, refusal.Failure("sign up", err)
 		}
 		if state == addressTaken {
-			id = decoyID(f, cand.aud, cand.address)
+			id = flow.DecoyID(f, cand.aud, cand.address)
 		}
 		u := cand.user(f, id, false, cand.data)
-		if state == addressTaken && f.settings.RevealExisting {
+		if state == addressTaken && f.Settings.RevealExisting {
 			u.Identities = nil
 		}
 		return u, nil
@@ -234,39 +162,39 @@ func signUpPending(ctx context.Context, f *flow, cand *signupCandidate, text str
 // contest compares the password of a sign-up that a limit refuses with that of the newest pending one. If they differ,
 // the pending ones are contested: its sender may be the owner of the address, for whom POST /resend must not confirm
 // what another person chose. One hash and one transaction that writes, whatever the state of the address.
-func contest(ctx context.Context, f *flow, cand *signupCandidate, known store.User, text string,
+func contest(ctx context.Context, f *flow.Flow, cand *signupCandidate, known store.User, text string,
 	refused error) error {
-	if r, ok := errors.AsType[*Refusal](refused); !ok || r.Kind != Limited {
+	if r, ok := errors.AsType[*refusal.Refusal](refused); !ok || r.Kind != refusal.KindLimited {
 		return refused
 	}
-	same, _, err := f.core.passwords.Check(ctx, known.PendingHash, text)
+	same, _, err := f.Core.Passwords.Check(ctx, known.PendingHash, text)
 	if err != nil {
-		return failure("check password", err)
+		return refusal.Failure("check password", err)
 	}
 	user := known.ID
 	if same {
 		user = uuid.New() // that no user has
 	}
-	b := f.batch()
-	note := store.NewInterval(f.limitKey("contest", cand.aud, cand.address), time.Second)
-	b.Take(note, 0, f.now) // a row is written in any case
+	b := f.Batch()
+	note := store.NewInterval(f.LimitKey("contest", cand.aud, cand.address), time.Second)
+	b.Take(note, 0, f.Now) // a row is written in any case
 	b.ContestSignUps(user, cand.address)
 	if err := b.Send(ctx); err != nil {
-		return failure("sign up", err)
+		return refusal.Failure("sign up", err)
 	}
 	return refused
 }
 
 // lookUp reads which account has the address and checks the quota.
-func lookUp(ctx context.Context, f *flow, cand *signupCandidate, q *quota) (known store.User, err error) {
-	b := f.batch()
-	q.look(b)
+func lookUp(ctx context.Context, f *flow.Flow, cand *signupCandidate, q *flow.Quota) (known store.User, err error) {
+	b := f.Batch()
+	q.Look(b)
 	cand.find(b, &known) // afterwards, so that it sees the sign-up that began a pause
 	if err := b.Send(ctx); err != nil {
-		return known, failure("look up", err)
+		return known, refusal.Failure("look up", err)
 	}
-	f.tick()
-	return known, q.check(f.now)
+	f.Tick()
+	return known, q.Check(f.Now)
 }
 
 // isOvertaken reports whether the address was taken, or its account deleted, between the look-up and the writes.
@@ -276,20 +204,20 @@ func isOvertaken(err error) bool {
 }
 
 // errExists is the answer to a repeated sign-up under autoconfirm.
-var errExists = invalid(CodeUserAlreadyExists, "User already registered")
+var errExists = refusal.Invalid(refusal.CodeUserAlreadyExists, "User already registered")
 
-func signUpConfirmed(ctx context.Context, f *flow, cand *signupCandidate, text string) (Grant, error) {
+func signUpConfirmed(ctx context.Context, f *flow.Flow, cand *signupCandidate, text string) (flow.Grant, error) {
 	var known store.User
 	for again := false; ; again = true {
-		b := f.batch()
+		b := f.Batch()
 		cand.find(b, &known)
 		if err := b.Send(ctx); err != nil {
-			return Grant{}, failure("look up", err)
+			return flow.Grant{}, refusal.Failure("look up", err)
 		}
 		var err error
 		if cand.hash == "" {
-			if cand.hash, err = f.core.passwords.Hash(ctx, text); err != nil {
-				return Grant{}, failure("hash password", err)
+			if cand.hash, err = f.Core.Passwords.Hash(ctx, text); err != nil {
+				return flow.Grant{}, refusal.Failure("hash password", err)
 			}
 		}
 		state := cand.state(known)
@@ -301,7 +229,7 @@ func signUpConfirmed(ctx context.Context, f *flow, cand *signupCandidate, text s
 		if isOvertaken(err) && !again {
 			continue
 		}
-		return g, failure("sign up", err)
+		return g, refusal.Failure("sign up", err)
 	}
 }
 
@@ -313,54 +241,54 @@ func hasProvider(u store.User) bool {
 }
 
 // signUpAtOnce creates a confirmed account and its first session, in one batch.
-func signUpAtOnce(ctx context.Context, f *flow, cand *signupCandidate, state addressState,
-	known store.User) (Grant, error) {
-	f.tick()
-	b := f.batch()
+func signUpAtOnce(ctx context.Context, f *flow.Flow, cand *signupCandidate, state addressState,
+	known store.User) (flow.Grant, error) {
+	f.Tick()
+	b := f.Batch()
 	if state == addressTaken {
 		b.Audit(cand.auditRow(f, state, known, known.ID))
 		if err := b.Send(ctx); err != nil {
-			return Grant{}, err
+			return flow.Grant{}, err
 		}
-		return Grant{}, errExists
+		return flow.Grant{}, errExists
 	}
 	id := known.ID
 	if state == addressFree {
 		id = cand.newID()
 	}
 	u := cand.user(f, id, true, cand.data)
-	u.PasswordHash, u.LastSignInAt = cand.hash, f.now
+	u.PasswordHash, u.LastSignInAt = cand.hash, f.Now
 	if state == addressFree {
 		if err := cand.checkCreation(ctx, f, u); err != nil {
-			return Grant{}, err
+			return flow.Grant{}, err
 		}
 	}
-	draft := newSession(f, id, methodPassword)
-	made, err := customClaimsOf(ctx, f, u, openedSession(f, &draft), "")
+	draft := flow.NewSession(f, id, flow.MethodPassword)
+	made, err := flow.CustomClaimsOf(ctx, f, u, flow.OpenedSession(f, &draft), "")
 	if err != nil {
-		return Grant{}, err
+		return flow.Grant{}, err
 	}
 	if state == addressFree {
 		b.InsertUser(u)
 		b.InsertIdentity(u.Identities[0])
 	} else {
-		b.UpdateUser(confirmPatch(u, f.now))
+		b.UpdateUser(confirmPatch(u, f.Now))
 		b.PutIdentity(u.Identities[0])
 	}
-	b.InsertSession(draft.row)
+	b.InsertSession(draft.Row)
 	if state == addressPending {
 		b.DeleteTokens(id)
 	}
-	enqueueCreatedHook(f, b, state == addressFree, id)
-	b.Audit(f.audit(store.ActionUserSignedUp, id, draft.row.ID, "provider", cand.provider, "channel", cand.channel))
-	b.Audit(f.audit(store.ActionLogin, id, draft.row.ID, "provider", cand.provider))
+	flow.EnqueueCreatedHook(f, b, state == addressFree, id)
+	b.Audit(f.Audit(store.ActionUserSignedUp, id, draft.Row.ID, "provider", cand.provider, "channel", cand.channel))
+	b.Audit(f.Audit(store.ActionLogin, id, draft.Row.ID, "provider", cand.provider))
 	if state == addressPending {
 		b.User(&u, id)
 	}
-	if err := f.send(ctx, b); err != nil {
-		return Grant{}, err
+	if err := f.Send(ctx, b); err != nil {
+		return flow.Grant{}, err
 	}
-	return signGrant(f, u, openedSession(f, &draft), &draft.first, made)
+	return flow.SignGrant(f, u, flow.OpenedSession(f, &draft), &draft.First, made)
 }
 
 // confirmPatch returns the patch that makes an unconfirmed account what u is.
@@ -378,8 +306,8 @@ func confirmPatch(u store.User, now time.Time) store.UserPatch {
 }
 
 // auditRow returns the audit row of a sign-up that made no session.
-func (cand *signupCandidate) auditRow(f *flow, state addressState, known store.User, id uuid.UUID) store.Audit {
-	a := f.audit(store.ActionUserConfirmationRequested, id, uuid.Nil, "provider", cand.provider, "channel",
+func (cand *signupCandidate) auditRow(f *flow.Flow, state addressState, known store.User, id uuid.UUID) store.Audit {
+	a := f.Audit(store.ActionUserConfirmationRequested, id, uuid.Nil, "provider", cand.provider, "channel",
 		cand.channel)
 	if state == addressTaken {
 		a.Action, a.Actor = store.ActionUserRepeatedSignup, known.ID
@@ -388,43 +316,44 @@ func (cand *signupCandidate) auditRow(f *flow, state addressState, known store.U
 }
 
 // SignUpAnonymous opens a session for a new user without any address.
-func (a *Accounts) SignUpAnonymous(ctx context.Context, req RequestInfo, data json.RawMessage) (Grant, error) {
+func (a *Accounts) SignUpAnonymous(ctx context.Context, req flow.RequestInfo,
+	data json.RawMessage) (flow.Grant, error) {
 	f := a.core.Begin(req)
-	if !f.settings.Anonymous {
-		return Grant{}, unprocessable(CodeAnonymousDisabled, "Anonymous sign-ins are disabled")
+	if !f.Settings.Anonymous {
+		return flow.Grant{}, refusal.Unprocessable(refusal.CodeAnonymousDisabled, "Anonymous sign-ins are disabled")
 	}
-	if f.settings.DisableSignup {
-		return Grant{}, errSignupDisabled
+	if f.Settings.DisableSignup {
+		return flow.Grant{}, flow.ErrSignupDisabled
 	}
-	data, err := f.settings.newMetadata(data)
+	data, err := f.Settings.NewMetadata(data)
 	if err != nil {
-		return Grant{}, err
+		return flow.Grant{}, err
 	}
-	if err := f.settings.checkSignUpAudience(f.aud()); err != nil {
-		return Grant{}, err
+	if err := checkSignUpAudience(f.Settings, f.Aud()); err != nil {
+		return flow.Grant{}, err
 	}
 	u := store.User{
-		ID: uuid.New(), Aud: f.aud(), Role: f.settings.Role, IsAnonymous: true, AppMetadata: json.RawMessage("{}"),
-		UserMetadata: json.RawMessage("{}"), CreatedAt: f.now, UpdatedAt: f.now, LastSignInAt: f.now,
+		ID: uuid.New(), Aud: f.Aud(), Role: f.Settings.Role, IsAnonymous: true, AppMetadata: json.RawMessage("{}"),
+		UserMetadata: json.RawMessage("{}"), CreatedAt: f.Now, UpdatedAt: f.Now, LastSignInAt: f.Now,
 	}
 	if len(data) > 0 {
 		u.UserMetadata = data
 	}
-	if err := checkCreation(ctx, f, u); err != nil {
-		return Grant{}, err
+	if err := flow.CheckCreation(ctx, f, u); err != nil {
+		return flow.Grant{}, err
 	}
-	draft := newSession(f, u.ID, methodAnonymous)
-	made, err := customClaimsOf(ctx, f, u, openedSession(f, &draft), "")
+	draft := flow.NewSession(f, u.ID, flow.MethodAnonymous)
+	made, err := flow.CustomClaimsOf(ctx, f, u, flow.OpenedSession(f, &draft), "")
 	if err != nil {
-		return Grant{}, err
+		return flow.Grant{}, err
 	}
-	b := f.batch()
+	b := f.Batch()
 	b.InsertUser(u)
-	b.InsertSession(draft.row)
-	enqueueCreatedHook(f, b, true, u.ID)
-	b.Audit(f.audit(store.ActionUserSignedUp, u.ID, draft.row.ID, "provider", "anonymous"))
-	if err := f.send(ctx, b); err != nil {
-		return Grant{}, failure("sign up anonymously", err)
+	b.InsertSession(draft.Row)
+	flow.EnqueueCreatedHook(f, b, true, u.ID)
+	b.Audit(f.Audit(store.ActionUserSignedUp, u.ID, draft.Row.ID, "provider", "anonymous"))
+	if err := f.Send(ctx, b); err != nil {
+		return flow.Grant{}, refusal.Failure("sign up anonymously", err)
 	}
-	return signGrant(f, u, openedSession(f, &draft), &draft.first, made)
+	return flow.SignGrant(f, u, flow.OpenedSession(f, &draft), &draft.First, made)
 }

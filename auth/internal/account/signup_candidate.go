@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/store"
 )
 
@@ -18,7 +19,7 @@ type signupCandidate struct {
 	aud, provider, address string    // provider: email or phone
 	hash                   string    // "" without a password
 	data                   json.RawMessage
-	challenge              Challenge
+	challenge              flow.Challenge
 	channel                string
 	identity               uuid.UUID // of the provider that gave the address; Nil: none did
 	contested              bool      // the message proves the address alone, whatever sign-ups are pending
@@ -41,11 +42,11 @@ func (cand *signupCandidate) accountID(known store.User) uuid.UUID {
 }
 
 // checkCreation asks the hook whether the account may be created, once, however often the sign-up is tried.
-func (cand *signupCandidate) checkCreation(ctx context.Context, f *flow, u store.User) error {
+func (cand *signupCandidate) checkCreation(ctx context.Context, f *flow.Flow, u store.User) error {
 	if cand.allowed {
 		return nil
 	}
-	err := checkCreation(ctx, f, u)
+	err := flow.CheckCreation(ctx, f, u)
 	cand.allowed = err == nil
 	return err
 }
@@ -72,7 +73,7 @@ func (cand *signupCandidate) state(u store.User) addressState {
 }
 
 // find adds the look-up of the account with the address.
-func (cand *signupCandidate) find(b *batch, dst *store.User) {
+func (cand *signupCandidate) find(b *flow.Batch, dst *store.User) {
 	if cand.provider == "email" {
 		b.Account(dst, cand.aud, cand.address)
 	} else {
@@ -82,32 +83,19 @@ func (cand *signupCandidate) find(b *batch, dst *store.User) {
 
 // profile returns identity_data, and user_metadata when verified: the service's own members win over those of data.
 func (cand *signupCandidate) profile(id uuid.UUID, verified bool, data json.RawMessage) json.RawMessage {
-	return profile(id, cand.provider, cand.address, verified, data)
-}
-
-func profile(id uuid.UUID, provider, who string, verified bool, data json.RawMessage) json.RawMessage {
-	members := map[string]json.RawMessage{}
-	if len(data) > 0 {
-		_ = json.Unmarshal(data, &members) // it was checked when it came in
-	}
-	ours := map[string]any{"sub": id.String(), provider: who, "email_verified": false, "phone_verified": false}
-	ours[provider+"_verified"] = verified
-	for name, value := range ours {
-		members[name] = mustJSON(value)
-	}
-	return mustJSON(members)
+	return flow.Profile(id, cand.provider, cand.address, verified, data)
 }
 
 // user returns the account as a new one is stored, or shown. Nobody has proven an address that is confirmed at once.
-func (cand *signupCandidate) user(f *flow, id uuid.UUID, confirmed bool, data json.RawMessage) store.User {
+func (cand *signupCandidate) user(f *flow.Flow, id uuid.UUID, confirmed bool, data json.RawMessage) store.User {
 	u := store.User{
-		ID: id, Aud: cand.aud, Role: f.settings.Role, CreatedAt: f.now, UpdatedAt: f.now,
-		AppMetadata:  mustJSON(map[string]any{"provider": cand.provider, "providers": []string{cand.provider}}),
+		ID: id, Aud: cand.aud, Role: f.Settings.Role, CreatedAt: f.Now, UpdatedAt: f.Now,
+		AppMetadata:  flow.MustJSON(map[string]any{"provider": cand.provider, "providers": []string{cand.provider}}),
 		UserMetadata: cand.profile(id, confirmed, data),
 	}
 	i := store.Identity{
 		ID: uuid.New(), UserID: id, Provider: cand.provider, ProviderID: id.String(), Data: u.UserMetadata,
-		LastSignInAt: f.now, CreatedAt: f.now, UpdatedAt: f.now,
+		LastSignInAt: f.Now, CreatedAt: f.Now, UpdatedAt: f.Now,
 	}
 	if cand.provider == "email" {
 		u.Email, i.Email = cand.address, cand.address
@@ -116,11 +104,11 @@ func (cand *signupCandidate) user(f *flow, id uuid.UUID, confirmed bool, data js
 	}
 	switch {
 	case !confirmed:
-		u.ConfirmationSentAt = f.now
+		u.ConfirmationSentAt = f.Now
 	case cand.provider == "email":
-		u.EmailConfirmedAt, u.EmailUnproven = f.now, true
+		u.EmailConfirmedAt, u.EmailUnproven = f.Now, true
 	default:
-		u.PhoneConfirmedAt, u.PhoneUnproven = f.now, true
+		u.PhoneConfirmedAt, u.PhoneUnproven = f.Now, true
 	}
 	u.Identities = []store.Identity{i}
 	return u
@@ -128,17 +116,17 @@ func (cand *signupCandidate) user(f *flow, id uuid.UUID, confirmed bool, data js
 
 // confirmation returns the message that asks for confirmation; user is the account's ID, pkce nil without PKCE. Its
 // template sees the user_metadata that the account will have.
-func (cand *signupCandidate) confirmation(f *flow, user uuid.UUID, pkce *store.Flow) (outgoing, error) {
-	var msg outgoing
+func (cand *signupCandidate) confirmation(f *flow.Flow, user uuid.UUID, pkce *store.Flow) (flow.Outgoing, error) {
+	var msg flow.Outgoing
 	var err error
 	if cand.provider == "email" {
-		msg, err = newConfirmation(f, cand.address, cand.shown(user), pkce)
+		msg, err = flow.NewConfirmation(f, cand.address, cand.shown(user), pkce)
 	} else {
-		msg, err = newSMS(f, store.KindSignup, cand.address, cand.channel)
-		msg.token.Keep = keepPending
+		msg, err = flow.NewSMS(f, store.KindSignup, cand.address, cand.channel)
+		msg.Token.Keep = flow.KeepPending
 	}
-	msg.token.PasswordHash, msg.token.UserMetadata, msg.token.Identity = cand.hash, cand.data, cand.identity
-	msg.token.Contested = cand.contested
+	msg.Token.PasswordHash, msg.Token.UserMetadata, msg.Token.Identity = cand.hash, cand.data, cand.identity
+	msg.Token.Contested = cand.contested
 	return msg, err
 }
 
@@ -150,19 +138,10 @@ func (cand *signupCandidate) shown(user uuid.UUID) json.RawMessage {
 	return cand.profile(user, false, cand.data)
 }
 
-// externalUser returns the account of a user whom a provider has identified, before anything of it is confirmed; email
-// may be "".
-func (s *Settings) externalUser(aud, provider, email string, data json.RawMessage, now time.Time) store.User {
-	return store.User{
-		ID: uuid.New(), Aud: aud, Role: s.Role, Email: email, CreatedAt: now, UpdatedAt: now, UserMetadata: data,
-		AppMetadata: mustJSON(map[string]any{"provider": provider, "providers": []string{provider}}),
-	}
-}
-
 // addPending adds what a sign-up writes: for a free address the account, for a pending one another confirmation, for
 // one that is taken as many statements that do nothing. It returns the user's ID, for a taken address one that no user
 // has.
-func (cand *signupCandidate) addPending(f *flow, b *batch, state addressState, known store.User) uuid.UUID {
+func (cand *signupCandidate) addPending(f *flow.Flow, b *flow.Batch, state addressState, known store.User) uuid.UUID {
 	switch state {
 	case addressFree:
 		u := cand.user(f, cand.newID(), false, nil)
@@ -170,15 +149,15 @@ func (cand *signupCandidate) addPending(f *flow, b *batch, state addressState, k
 		b.InsertIdentity(u.Identities[0])
 		return u.ID
 	case addressPending:
-		b.MarkSent(known.ID, store.ConfirmationSent, f.now)
-		b.VerifyIdentities(uuid.New(), cand.address, f.now)
+		b.MarkSent(known.ID, store.ConfirmationSent, f.Now)
+		b.VerifyIdentities(uuid.New(), cand.address, f.Now)
 		return known.ID
 	}
-	return addNothing(b, f.now)
+	return addNothing(b, f.Now)
 }
 
 // addNothing adds statements like those of addPending that change nothing, and returns an ID that no user has.
-func addNothing(b *batch, now time.Time) uuid.UUID {
+func addNothing(b *flow.Batch, now time.Time) uuid.UUID {
 	nobody := uuid.New()
 	b.MarkSent(nobody, store.ConfirmationSent, now)
 	b.VerifyIdentities(nobody, "nobody", now)

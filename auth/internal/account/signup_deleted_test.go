@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/store"
 )
 
@@ -32,7 +32,7 @@ func TestSignUp_deletedMeanwhile(t *testing.T) {
 		old := h.idOf("mia@example.org")
 		h.pass(time.Second)
 		asked := 0
-		h.set(func(s *account.Settings) { // between the look-up and the hash
+		h.set(func(s *flow.Settings) { // between the look-up and the hash
 			s.Hooks.BeforeCreate = func(context.Context, string, store.User) error {
 				if asked++; asked == 1 {
 					accepted(t, h.AdminDelete(t.Context(), browser, service, old, soft))
@@ -41,7 +41,7 @@ func TestSignUp_deletedMeanwhile(t *testing.T) {
 			}
 		})
 		if _, err := h.SignUp(t.Context(), browser,
-			account.SignUp{Email: "mia@example.org", Password: "open sesame"}); err != nil {
+			flow.SignUp{Email: "mia@example.org", Password: "open sesame"}); err != nil {
 			t.Fatalf("soft %v: %v", soft, err)
 		}
 		g := h.redeem("signup", h.newest("confirmation", "mia@example.org").Hash)
@@ -59,15 +59,15 @@ func TestSignUp_againstDeletion(t *testing.T) {
 	for i := range 20 {
 		soft, auto := i%2 == 0, i%4 < 2
 		email := fmt.Sprintf("mia%d@example.org", i)
-		h.set(func(s *account.Settings) { s.Email.Autoconfirm = false })
+		h.set(func(s *flow.Settings) { s.Email.Autoconfirm = false })
 		h.signUp(email, "sesame", `{}`)
 		id := h.idOf(email)
-		h.set(func(s *account.Settings) { s.Email.Autoconfirm = auto })
+		h.set(func(s *flow.Settings) { s.Email.Autoconfirm = auto })
 		h.pass(time.Second)
 		other.pass(2 * time.Second)
 		done := make(chan error, 1)
 		go func() { done <- other.AdminDelete(t.Context(), browser, service, id, soft) }()
-		out, err := h.SignUp(t.Context(), browser, account.SignUp{Email: email, Password: "open sesame"})
+		out, err := h.SignUp(t.Context(), browser, flow.SignUp{Email: email, Password: "open sesame"})
 		accepted(t, <-done)
 		if err != nil {
 			t.Fatalf("soft %v, autoconfirm %v: %v", soft, auto, err)
@@ -79,7 +79,7 @@ func TestSignUp_againstDeletion(t *testing.T) {
 			t.Errorf("soft %v, autoconfirm %v: %d tokens of the deleted user, %v", soft, auto, len(left), err)
 		}
 		if out.Grant != nil {
-			if c, err := h.Authenticate(t.Context(), out.Grant.AccessToken, "", account.Full); err == nil &&
+			if c, err := h.Authenticate(t.Context(), out.Grant.AccessToken, "", flow.Full); err == nil &&
 				c.User.ID == id {
 				t.Errorf("soft %v: a session of the deleted user", soft)
 			}

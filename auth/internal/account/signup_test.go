@@ -11,7 +11,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
 )
@@ -19,11 +20,11 @@ import (
 func TestSignUp_refusals(t *testing.T) {
 	t.Parallel()
 	h := open(t)
-	challenge := account.Challenge{Challenge: strings.Repeat("c", 43), Method: "s256"}
-	f := func(p account.SignUp, want string, change ...func(*account.Settings)) {
+	challenge := flow.Challenge{Challenge: strings.Repeat("c", 43), Method: "s256"}
+	f := func(p flow.SignUp, want string, change ...func(*flow.Settings)) {
 		t.Helper()
 		old := h.s
-		h.set(func(s *account.Settings) {
+		h.set(func(s *flow.Settings) {
 			for _, c := range change {
 				c(s)
 			}
@@ -33,71 +34,71 @@ func TestSignUp_refusals(t *testing.T) {
 		h.s = old
 		h.Apply(old)
 	}
-	ok := account.SignUp{Email: "a@b", Password: "sesame"}
-	with := func(change func(*account.SignUp)) account.SignUp { p := ok; change(&p); return p }
-	f(ok, "signup_disabled: Signups not allowed for this instance", func(s *account.Settings) {
+	ok := flow.SignUp{Email: "a@b", Password: "sesame"}
+	with := func(change func(*flow.SignUp)) flow.SignUp { p := ok; change(&p); return p }
+	f(ok, "signup_disabled: Signups not allowed for this instance", func(s *flow.Settings) {
 		s.DisableSignup = true
 	})
-	f(account.SignUp{Email: "a@b"}, "validation_failed: Signup requires a valid password")
-	f(with(func(p *account.SignUp) { p.Password = strings.Repeat("x", 73) }),
+	f(flow.SignUp{Email: "a@b"}, "validation_failed: Signup requires a valid password")
+	f(with(func(p *flow.SignUp) { p.Password = strings.Repeat("x", 73) }),
 		"validation_failed: Password cannot be longer than 72 characters")
-	f(with(func(p *account.SignUp) {
+	f(with(func(p *flow.SignUp) {
 		p.Password = "short"
 	}), "weak_password: Password should be at least 6 characters.")
-	f(with(func(p *account.SignUp) { p.Phone = "4915112345678" }),
+	f(with(func(p *flow.SignUp) { p.Phone = "4915112345678" }),
 		"validation_failed: Only an email address or phone number should be provided on signup.")
-	f(account.SignUp{Phone: "12345", Password: "sesame", Channel: "fax"},
+	f(flow.SignUp{Phone: "12345", Password: "sesame", Channel: "fax"},
 		"validation_failed: Invalid channel, supported values are 'sms' or 'whatsapp'. 'whatsapp' is only supported "+
 			"if Twilio or Twilio Verify is used as the provider.")
-	f(account.SignUp{Phone: "12345", Password: "sesame", Challenge: challenge},
+	f(flow.SignUp{Phone: "12345", Password: "sesame", Challenge: challenge},
 		"validation_failed: PKCE not supported for phone signups")
-	f(with(func(p *account.SignUp) { p.Challenge.Method = "s256" }),
+	f(with(func(p *flow.SignUp) { p.Challenge.Method = "s256" }),
 		"validation_failed: PKCE flow requires code_challenge_method and code_challenge")
-	f(with(func(p *account.SignUp) { p.Challenge.Challenge = "c" }),
+	f(with(func(p *flow.SignUp) { p.Challenge.Challenge = "c" }),
 		"validation_failed: PKCE flow requires code_challenge_method and code_challenge")
-	f(with(func(p *account.SignUp) { p.Challenge = account.Challenge{Challenge: "c", Method: "s256"} }),
+	f(with(func(p *flow.SignUp) { p.Challenge = flow.Challenge{Challenge: "c", Method: "s256"} }),
 		"validation_failed: code challenge has to be between 43 and 128 characters")
-	f(with(func(p *account.SignUp) {
-		p.Challenge = account.Challenge{Challenge: strings.Repeat("c", 43) + "!", Method: "S256"}
+	f(with(func(p *flow.SignUp) {
+		p.Challenge = flow.Challenge{Challenge: strings.Repeat("c", 43) + "!", Method: "S256"}
 	}),
 		"validation_failed: code challenge can only contain alphanumeric characters, hyphens, periods, underscores "+
 			"and tildes")
-	f(with(func(p *account.SignUp) { p.Challenge = challenge; p.Challenge.Method = "md5" }),
+	f(with(func(p *flow.SignUp) { p.Challenge = challenge; p.Challenge.Method = "md5" }),
 		"validation_failed: Invalid code_challenge_method")
-	f(ok, "email_provider_disabled: Email signups are disabled", func(s *account.Settings) { s.Email.Enabled = false })
-	f(account.SignUp{Email: "a", Password: "sesame"},
+	f(ok, "email_provider_disabled: Email signups are disabled", func(s *flow.Settings) { s.Email.Enabled = false })
+	f(flow.SignUp{Email: "a", Password: "sesame"},
 		"validation_failed: Unable to validate email address: invalid format")
-	f(account.SignUp{Password: "sesame"}, "validation_failed: An email address is required")
-	f(account.SignUp{Phone: "12345", Password: "sesame"}, "phone_provider_disabled: Phone signups are disabled",
-		func(s *account.Settings) { s.Phone.Enabled = false })
-	f(account.SignUp{Phone: "0", Password: "sesame"}, "validation_failed: Invalid phone number format (E.164 required)")
-	f(with(func(p *account.SignUp) { p.Data = []byte(`[]`) }),
+	f(flow.SignUp{Password: "sesame"}, "validation_failed: An email address is required")
+	f(flow.SignUp{Phone: "12345", Password: "sesame"}, "phone_provider_disabled: Phone signups are disabled",
+		func(s *flow.Settings) { s.Phone.Enabled = false })
+	f(flow.SignUp{Phone: "0", Password: "sesame"}, "validation_failed: Invalid phone number format (E.164 required)")
+	f(with(func(p *flow.SignUp) { p.Data = []byte(`[]`) }),
 		"bad_json: Could not parse request body as JSON: metadata is not an object")
-	f(with(func(p *account.SignUp) { p.Data = []byte(`{"a":"\u0000"}`) }),
+	f(with(func(p *flow.SignUp) { p.Data = []byte(`{"a":"\u0000"}`) }),
 		"validation_failed: Metadata cannot be stored: a text holds the character U+0000")
-	f(with(func(p *account.SignUp) { p.Data = []byte(`{"a":1e999999}`) }),
+	f(with(func(p *flow.SignUp) { p.Data = []byte(`{"a":1e999999}`) }),
 		"validation_failed: Metadata cannot be stored: a number is too large or too small")
-	f(with(func(p *account.SignUp) {
+	f(with(func(p *flow.SignUp) {
 		p.Data = []byte(`{"a":` + strings.Repeat("[", 30) + strings.Repeat("]", 30) + `}`)
 	}), "validation_failed: Metadata cannot be stored: it is nested deeper than 24 levels")
-	f(with(func(p *account.SignUp) { p.Data = []byte(`{"a":"bcdef"}`) }),
-		"validation_failed: Metadata cannot be larger than 8 bytes", func(s *account.Settings) {
+	f(with(func(p *flow.SignUp) { p.Data = []byte(`{"a":"bcdef"}`) }),
+		"validation_failed: Metadata cannot be larger than 8 bytes", func(s *flow.Settings) {
 			s.MetadataMaxBytes = 8
 		})
-	f(ok, "unexpected_failure: Error sending confirmation email", func(s *account.Settings) {
+	f(ok, "unexpected_failure: Error sending confirmation email", func(s *flow.Settings) {
 		s.Email.Configured = false
 	})
-	f(account.SignUp{Phone: "12345", Password: "sesame"},
+	f(flow.SignUp{Phone: "12345", Password: "sesame"},
 		"sms_send_failed: Error sending confirmation OTP to provider: no SMS provider is configured",
-		func(s *account.Settings) { s.Phone.Configured = false })
+		func(s *flow.Settings) { s.Phone.Configured = false })
 	f(ok, `email_address_not_authorized: Email address "a@b" cannot be used as it is not authorized`,
-		func(s *account.Settings) { s.Email.Authorized = []string{"c@d"} })
-	f(ok, "over_email_send_rate_limit: email rate limit exceeded", func(s *account.Settings) { s.Email.Sent.N = 0 })
+		func(s *flow.Settings) { s.Email.Authorized = []string{"c@d"} })
+	f(ok, "over_email_send_rate_limit: email rate limit exceeded", func(s *flow.Settings) { s.Email.Sent.N = 0 })
 	if got := h.trail() + " " + strings.Repeat("x", len(h.messages())); got != " " {
 		t.Errorf("a refused sign-up left %q", got)
 	}
-	f(ok, "", func(s *account.Settings) { s.Email.Authorized = []string{"c@d", "A+x@b"} })
-	_, err := h.SignUp(t.Context(), account.RequestInfo{Aud: "other"}, ok)
+	f(ok, "", func(s *flow.Settings) { s.Email.Authorized = []string{"c@d", "A+x@b"} })
+	_, err := h.SignUp(t.Context(), flow.RequestInfo{Aud: "other"}, ok)
 	refused(t, err, "validation_failed: Users cannot sign up for this audience")
 }
 
@@ -109,7 +110,7 @@ func TestSignUp_decoyID(t *testing.T) {
 	first := func(email string) store.User {
 		t.Helper()
 		got, err := h.SignUp(t.Context(), browser,
-			account.SignUp{Email: email, Password: "another", Data: []byte(`{"nick":"x","email":"mine"}`)})
+			flow.SignUp{Email: email, Password: "another", Data: []byte(`{"nick":"x","email":"mine"}`)})
 		if err != nil || got.Grant != nil {
 			t.Fatal(got, err)
 		}
@@ -141,7 +142,7 @@ func TestSignUp_decoyID(t *testing.T) {
 		taken.Identities[0].ProviderID != taken.ID.String() {
 		t.Errorf("the invented identity: %+v", taken.Identities[0])
 	}
-	h.set(func(s *account.Settings) { s.RevealExisting = true })
+	h.set(func(s *flow.Settings) { s.RevealExisting = true })
 	if u := first("mia@example.org"); u.Identities != nil {
 		t.Errorf("identities %v", u.Identities)
 	}
@@ -153,8 +154,8 @@ func TestSignUp_decoyID(t *testing.T) {
 // The same round trips for a new, a pending and a confirmed address, by mail and phone.
 func TestSignUp_Statements(t *testing.T) {
 	db, trips := storetest.Counting(t)
-	h := openOn(t, db, func(s *account.Settings) { s.Email.ConfirmationInterval = time.Minute })
-	up := func(p account.SignUp) func() {
+	h := openOn(t, db, func(s *flow.Settings) { s.Email.ConfirmationInterval = time.Minute })
+	up := func(p flow.SignUp) func() {
 		return func() {
 			t.Helper()
 			h.pass(time.Hour)
@@ -166,10 +167,10 @@ func TestSignUp_Statements(t *testing.T) {
 	}
 	h.confirmed("mia@example.org")
 	for range 2 { // so that all is prepared
-		up(account.SignUp{Phone: "4915112345678"})()
-		up(account.SignUp{Email: "other@example.org"})()
+		up(flow.SignUp{Phone: "4915112345678"})()
+		up(flow.SignUp{Email: "other@example.org"})()
 	}
-	for _, p := range []account.SignUp{{Email: "new@example.org"}, {Email: "new@example.org"},
+	for _, p := range []flow.SignUp{{Email: "new@example.org"}, {Email: "new@example.org"},
 		{Email: "mia@example.org"},
 		{Phone: "4915112345679"}, {Phone: "4915112345679"}} {
 		if n := trips.During(up(p)); n != 2 {
@@ -177,32 +178,32 @@ func TestSignUp_Statements(t *testing.T) {
 		}
 	}
 	late := func() {
-		err := h.trySignUp(account.SignUp{Email: "new@example.org", Password: "another"})
-		if kindOf(err) != account.Limited {
+		err := h.trySignUp(flow.SignUp{Email: "new@example.org", Password: "another"})
+		if kindOf(err) != refusal.KindLimited {
 			t.Errorf("got %v, want a pause", err)
 		}
 	}
-	up(account.SignUp{Email: "new@example.org"})()
+	up(flow.SignUp{Email: "new@example.org"})()
 	late()
 	if n := trips.During(late); n != 2 {
 		t.Errorf("a sign-up within the pause takes %d round trips, want 2: one writes", n)
 	}
-	h.set(func(s *account.Settings) { s.Email.Autoconfirm = true })
-	up(account.SignUp{Email: "auto@example.org"})()
-	if n := trips.During(up(account.SignUp{Email: "auto2@example.org"})); n != 2 {
+	h.set(func(s *flow.Settings) { s.Email.Autoconfirm = true })
+	up(flow.SignUp{Email: "auto@example.org"})()
+	if n := trips.During(up(flow.SignUp{Email: "auto2@example.org"})); n != 2 {
 		t.Errorf("sign-up with autoconfirm takes %d round trips, want 2", n)
 	}
 }
 
 func TestSignUp_limits(t *testing.T) {
 	t.Parallel()
-	h := open(t, func(s *account.Settings) {
-		s.Email.ConfirmationInterval, s.Email.Sent = 15*time.Minute, account.Rate{N: 3, Per: time.Hour}
+	h := open(t, func(s *flow.Settings) {
+		s.Email.ConfirmationInterval, s.Email.Sent = 15*time.Minute, flow.Rate{N: 3, Per: time.Hour}
 	})
 	h.confirmed("mia@example.org")
 	h.pass(time.Hour)
 	up := func(email string) error {
-		_, err := h.SignUp(t.Context(), browser, account.SignUp{Email: email, Password: "sesame"})
+		_, err := h.SignUp(t.Context(), browser, flow.SignUp{Email: email, Password: "sesame"})
 		return err
 	}
 	const wait = "over_email_send_rate_limit: For security purposes, you can only request this after 900 seconds."
@@ -224,14 +225,14 @@ func TestSignUp_limits(t *testing.T) {
 // A hundred concurrent sign-ups create one user; the others are refused.
 func TestSignUp_parallel(t *testing.T) {
 	t.Parallel()
-	f := func(want string, change func(*account.Settings)) {
+	f := func(want string, change func(*flow.Settings)) {
 		t.Helper()
 		h := open(t, change)
 		var ok, told atomic.Int64
 		var wg sync.WaitGroup
 		for range 100 {
 			wg.Go(func() {
-				_, err := h.SignUp(t.Context(), browser, account.SignUp{Email: "mia@example.org", Password: "sesame"})
+				_, err := h.SignUp(t.Context(), browser, flow.SignUp{Email: "mia@example.org", Password: "sesame"})
 				if err == nil {
 					ok.Add(1)
 					return
@@ -247,15 +248,15 @@ func TestSignUp_parallel(t *testing.T) {
 		}
 	}
 	f("over_email_send_rate_limit: For security purposes, you can only request this after 900 seconds.",
-		func(s *account.Settings) { s.Email.ConfirmationInterval = 15 * time.Minute })
-	f("user_already_exists: User already registered", func(s *account.Settings) { s.Email.Autoconfirm = true })
+		func(s *flow.Settings) { s.Email.ConfirmationInterval = 15 * time.Minute })
+	f("user_already_exists: User already registered", func(s *flow.Settings) { s.Email.Autoconfirm = true })
 }
 
 func TestSignUp_autoconfirm(t *testing.T) {
 	t.Parallel()
-	h := open(t, func(s *account.Settings) { s.Email.Autoconfirm, s.Email.Configured = true, false })
+	h := open(t, func(s *flow.Settings) { s.Email.Autoconfirm, s.Email.Configured = true, false })
 	got, err := h.SignUp(t.Context(), browser,
-		account.SignUp{Email: "Mia@Example.org", Password: "sesame", Data: []byte(`{"nick":"mi"}`)})
+		flow.SignUp{Email: "Mia@Example.org", Password: "sesame", Data: []byte(`{"nick":"mi"}`)})
 	if err != nil || got.Grant == nil {
 		t.Fatal(got, err)
 	}
@@ -271,17 +272,17 @@ func TestSignUp_autoconfirm(t *testing.T) {
 		t.Errorf("%+v", c)
 	}
 	accepted(t, h.signIn("mia@example.org", "sesame"))
-	_, err = h.SignUp(t.Context(), browser, account.SignUp{Email: "mia@example.org", Password: "sesame"})
+	_, err = h.SignUp(t.Context(), browser, flow.SignUp{Email: "mia@example.org", Password: "sesame"})
 	refused(t, err, "user_already_exists: User already registered")
 	if want := "user_signedup login login user_repeated_signup"; h.trail() != want {
 		t.Errorf("trail %s, want %s", h.trail(), want)
 	}
 	// An unconfirmed account from before becomes the new user's, unless it has a password.
-	h.set(func(s *account.Settings) { s.Email.Autoconfirm, s.Email.Configured = false, true })
-	_, err = h.SignUp(t.Context(), browser, account.SignUp{Email: "tom@example.org", Password: "first one"})
+	h.set(func(s *flow.Settings) { s.Email.Autoconfirm, s.Email.Configured = false, true })
+	_, err = h.SignUp(t.Context(), browser, flow.SignUp{Email: "tom@example.org", Password: "first one"})
 	accepted(t, err)
-	h.set(func(s *account.Settings) { s.Email.Autoconfirm = true })
-	got, err = h.SignUp(t.Context(), browser, account.SignUp{Email: "tom@example.org", Password: "second one"})
+	h.set(func(s *flow.Settings) { s.Email.Autoconfirm = true })
+	got, err = h.SignUp(t.Context(), browser, flow.SignUp{Email: "tom@example.org", Password: "second one"})
 	accepted(t, err)
 	if len(got.User.Identities) != 1 || got.User.EmailConfirmedAt.IsZero() {
 		t.Errorf("%+v", got.User)
@@ -302,10 +303,10 @@ func TestSignUpAnonymous(t *testing.T) {
 		len(c.User.Identities) != 0 || string(c.User.UserMetadata) != `{"a": 1}` {
 		t.Errorf("%+v", c)
 	}
-	h.set(func(s *account.Settings) { s.DisableSignup = true })
+	h.set(func(s *flow.Settings) { s.DisableSignup = true })
 	_, err = h.SignUpAnonymous(t.Context(), browser, nil)
 	refused(t, err, "signup_disabled: Signups not allowed for this instance")
-	h.set(func(s *account.Settings) { s.Anonymous = false })
+	h.set(func(s *flow.Settings) { s.Anonymous = false })
 	_, err = h.SignUpAnonymous(t.Context(), browser, nil)
 	refused(t, err, "anonymous_provider_disabled: Anonymous sign-ins are disabled")
 }
@@ -318,7 +319,7 @@ func TestMetadata(t *testing.T) {
 		t.Helper()
 		g, err := h.SignUpAnonymous(t.Context(), browser, []byte(data))
 		if !stored {
-			if kindOf(err) != account.Invalid {
+			if kindOf(err) != refusal.KindInvalid {
 				t.Errorf("%.80s: %v", data, err)
 			}
 			return
@@ -348,7 +349,7 @@ func TestMetadata(t *testing.T) {
 func TestSignUp_templates(t *testing.T) {
 	t.Parallel()
 	h := open(t)
-	h.set(func(s *account.Settings) { s.Email.ConfirmationInterval, s.Email.Interval = 0, 0 })
+	h.set(func(s *flow.Settings) { s.Email.ConfirmationInterval, s.Email.Interval = 0, 0 })
 	f := func(kind, to string, parts ...string) {
 		t.Helper()
 		data := string(h.newest(kind, to).Vars.Data)
@@ -359,19 +360,19 @@ func TestSignUp_templates(t *testing.T) {
 		}
 	}
 	out, err := h.SignUp(t.Context(), browser,
-		account.SignUp{Email: "mia@example.org", Password: "sesame", Data: []byte(`{"nick":"x"}`)})
+		flow.SignUp{Email: "mia@example.org", Password: "sesame", Data: []byte(`{"nick":"x"}`)})
 	if err != nil {
 		t.Fatal(err)
 	}
 	sub := `"sub":"` + out.User.ID.String() + `"`
 	f("confirmation", "mia@example.org", sub, `"email_verified":false`)
 	h.pass(time.Minute)
-	if _, err := h.Resend(t.Context(), browser, account.Resend{Type: "signup", Email: "mia@example.org"}); err != nil {
+	if _, err := h.Resend(t.Context(), browser, flow.Resend{Type: "signup", Email: "mia@example.org"}); err != nil {
 		t.Fatal(err)
 	}
 	f("confirmation", "mia@example.org", sub)
-	h.set(func(s *account.Settings) { s.Email.Autoconfirm = true })
-	otp := account.OTP{Email: "tom@example.org", CreateUser: true, Data: []byte(`{"nick":"x"}`)}
+	h.set(func(s *flow.Settings) { s.Email.Autoconfirm = true })
+	otp := flow.OTP{Email: "tom@example.org", CreateUser: true, Data: []byte(`{"nick":"x"}`)}
 	if err := h.SendOTP(t.Context(), browser, otp); err != nil {
 		t.Fatal(err)
 	}

@@ -10,6 +10,8 @@ import (
 
 	"github.com/google/uuid"
 
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/mail"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/token"
@@ -17,9 +19,9 @@ import (
 
 // updateUserOp is one call of UpdateUser.
 type updateUserOp struct {
-	f         flow
-	principal Principal
-	p         UserUpdate
+	f         flow.Flow
+	principal flow.Principal
+	p         flow.UserUpdate
 
 	email, phone string // wanted, and different from the present ones; "" for no change
 	data         store.MetadataPatch
@@ -31,24 +33,24 @@ type updateUserOp struct {
 	// same: the new password is the old one. current: the current one was given, and right.
 	same, current bool
 
-	guesses      guesses // of the current password
+	guesses      flow.Guesses // of the current password
 	tries        store.Tried
 	nonceTry     store.Limit // a right nonce gives it back
 	proven       string      // the address that it was sent to
 	hookNotified bool        // of the right current password
-	mails        *quota
-	texts        *quota
+	mails        *flow.Quota
+	texts        *flow.Quota
 	notify       bool // notifications may be written
 }
 
 // UpdateUser changes the user's own password, metadata, e-mail address or phone number, after the checks of
 // docs/api.md#checks-and-their-order. Addresses change when they are proven. Everything, the mails included, is one
 // transaction; the passwords are hashed before it.
-func (a *Accounts) UpdateUser(ctx context.Context, req RequestInfo, principal Principal,
-	p UserUpdate) (store.User, error) {
+func (a *Accounts) UpdateUser(ctx context.Context, req flow.RequestInfo, principal flow.Principal,
+	p flow.UserUpdate) (store.User, error) {
 	f := a.core.Begin(req)
 	op := updateUserOp{f: *f, principal: principal, p: p}
-	op.guesses = passwordGuesses(f, principal.User.Aud, cmp.Or(principal.User.Email, principal.User.Phone))
+	op.guesses = flow.PasswordGuesses(f, principal.User.Aud, cmp.Or(principal.User.Email, principal.User.Phone))
 	if err := op.validate(); err != nil {
 		return store.User{}, err
 	}
@@ -64,11 +66,11 @@ func (a *Accounts) UpdateUser(ctx context.Context, req RequestInfo, principal Pr
 	}
 	switch {
 	case errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrUserGone):
-		return store.User{}, denied(CodeUserNotFound, "User from sub claim in JWT does not exist")
+		return store.User{}, refusal.Denied(refusal.CodeUserNotFound, "User from sub claim in JWT does not exist")
 	case errors.Is(err, errChangedMeanwhile):
-		return store.User{}, unavailable(err, time.Second)
+		return store.User{}, refusal.Unavailable(err, time.Second)
 	case err != nil:
-		return store.User{}, failure("update user", addressError(err))
+		return store.User{}, refusal.Failure("update user", addressError(err))
 	}
 	return out, nil
 }
@@ -78,9 +80,9 @@ func (op *updateUserOp) commit(ctx context.Context) (out store.User, err error) 
 	if err := op.hashPasswords(ctx); err != nil {
 		return out, err
 	}
-	op.notify = canNotify(ctx, &op.f, op.hash != "" && op.f.settings.Email.Notify.PasswordChanged || op.phone != "" &&
-		op.f.settings.Email.Notify.PhoneChanged)
-	err = op.f.commit(ctx, func(tx *tx) (err error) {
+	op.notify = flow.CanNotify(ctx, &op.f, op.hash != "" && op.f.Settings.Email.Notify.PasswordChanged || op.phone != "" &&
+		op.f.Settings.Email.Notify.PhoneChanged)
+	err = op.f.Commit(ctx, func(tx *flow.Tx) (err error) {
 		out, err = op.write(ctx, tx)
 		return err
 	})
@@ -90,45 +92,46 @@ func (op *updateUserOp) commit(ctx context.Context) (out store.User, err error) 
 	return out, err
 }
 
-var errCurrentInvalid = invalid(CodeCurrentPasswordInvalid, "Current password required when setting new password.")
+var errCurrentInvalid = refusal.Invalid(refusal.CodeCurrentPasswordInvalid,
+	"Current password required when setting new password.")
 
 // wrongCurrent counts a wrong current password like a sign-in's: a session alone allows no more guesses.
 func (op *updateUserOp) wrongCurrent(ctx context.Context) error {
 	if err := op.checkGuesses(ctx); err != nil {
 		return err
 	}
-	return op.guesses.countWrong(ctx, &op.f, op.principal.User.ID, "current_password", errCurrentInvalid)
+	return op.guesses.CountWrong(ctx, &op.f, op.principal.User.ID, "current_password", errCurrentInvalid)
 }
 
 // checkGuesses refuses a try that the bucket does not have, outside of the transaction.
 func (op *updateUserOp) checkGuesses(ctx context.Context) error {
-	b := op.f.batch()
+	b := op.f.Batch()
 	op.addTried(b)
 	if err := b.Send(ctx); err != nil {
-		return failure("tries of a password", err)
+		return refusal.Failure("tries of a password", err)
 	}
-	return op.guesses.check(&op.f, op.tries)
+	return op.guesses.Check(&op.f, op.tries)
 }
 
 // addTried adds the reading of the bucket, if a current password was given.
-func (op *updateUserOp) addTried(b *batch) {
+func (op *updateUserOp) addTried(b *flow.Batch) {
 	if op.p.CurrentPassword != nil && op.needsCurrent() {
-		b.Tried(&op.tries, op.principal.User.ID, op.guesses.account, op.guesses.place)
+		b.Tried(&op.tries, op.principal.User.ID, op.guesses.Account, op.guesses.Place)
 	}
 }
 
 // checkCurrent compares the current password, and calls the hook.
 func (op *updateUserOp) checkCurrent(ctx context.Context) (err error) {
-	if op.current, _, err = op.f.core.passwords.Check(ctx, op.against, *op.p.CurrentPassword); err != nil {
-		return failure("check password", err)
+	if op.current, _, err = op.f.Core.Passwords.Check(ctx, op.against, *op.p.CurrentPassword); err != nil {
+		return refusal.Failure("check password", err)
 	}
 	if !op.current || !op.hookNotified {
 		op.hookNotified = op.current
-		if verdict := reportPassword(ctx, &op.f, op.principal.User.ID, op.current); verdict != nil {
+		if verdict := flow.ReportPassword(ctx, &op.f, op.principal.User.ID, op.current); verdict != nil {
 			if err := op.checkGuesses(ctx); err != nil {
 				return err
 			}
-			return op.guesses.recordRejected(ctx, &op.f, op.principal.User.ID, op.current, verdict)
+			return op.guesses.RecordRejected(ctx, &op.f, op.principal.User.ID, op.current, verdict)
 		}
 	}
 	if !op.current && !op.needsNonce() { // otherwise the nonce is checked first
@@ -144,10 +147,10 @@ var errChangedMeanwhile = errors.New("account: the password was changed meanwhil
 // endPauses ends the pauses between mails after a new password. It is not part of the transaction, in which it would
 // come after the lock on the user; nothing is lost if it fails.
 func (op *updateUserOp) endPauses(ctx context.Context, pauses [][]byte) {
-	b := op.f.batch()
+	b := op.f.Batch()
 	b.ForgetLimits(pauses...)
 	if err := b.Send(ctx); err != nil {
-		op.f.core.log.Warn("the pauses between mails were not ended", "error", err)
+		op.f.Core.Log.Warn("the pauses between mails were not ended", "error", err)
 	}
 }
 
@@ -155,37 +158,37 @@ func (op *updateUserOp) endPauses(ctx context.Context, pauses [][]byte) {
 func (op *updateUserOp) validate() (err error) {
 	p, old := &op.p, &op.principal.User
 	if p.Email != "" {
-		if p.Email, err = parseEmail(p.Email); err != nil {
+		if p.Email, err = flow.ParseEmail(p.Email); err != nil {
 			return err
 		}
 	}
 	if p.Phone != "" {
-		if p.Phone, err = parsePhone(p.Phone); err != nil {
+		if p.Phone, err = flow.ParsePhone(p.Phone); err != nil {
 			return err
 		}
-		if err := op.f.settings.Phone.checkChannel(p.Channel); err != nil {
+		if err := op.f.Settings.Phone.CheckChannel(p.Channel); err != nil {
 			return err
 		}
 	}
-	if err := p.Challenge.check(); err != nil {
+	if err := p.Challenge.Check(); err != nil {
 		return err
 	}
 	if p.Password != nil {
-		if err := op.f.settings.checkPassword(*p.Password); err != nil {
+		if err := op.f.Settings.CheckPassword(*p.Password); err != nil {
 			return err
 		}
 		if *p.Password == "" { // without a policy
-			return unprocessable(CodeWeakPassword, "Password should not be empty.")
+			return refusal.Unprocessable(refusal.CodeWeakPassword, "Password should not be empty.")
 		}
 	}
 	if len(p.AppMetadata) > 0 && string(p.AppMetadata) != "null" {
-		return denied(CodeNotAdmin, "Updating app_metadata requires admin privileges")
+		return refusal.Denied(refusal.CodeNotAdmin, "Updating app_metadata requires admin privileges")
 	}
 	if p.Password != nil && old.IsAnonymous && p.Email == "" && p.Phone == "" {
-		return unprocessable(CodeValidationFailed,
+		return refusal.Unprocessable(refusal.CodeValidationFailed,
 			"Updating password of an anonymous user without an email or phone is not allowed")
 	}
-	if op.data, err = parsePatch(userMetadata(p.Data)); err != nil {
+	if op.data, err = flow.ParsePatch(flow.UserMetadata(p.Data)); err != nil {
 		return err
 	}
 	if p.Email != old.Email {
@@ -199,7 +202,7 @@ func (op *updateUserOp) validate() (err error) {
 
 // emailAtOnce reports whether an anonymous user's first address is confirmed by the setting alone.
 func (op *updateUserOp) emailAtOnce() bool {
-	return op.principal.User.IsAnonymous && op.f.settings.Email.Autoconfirm
+	return op.principal.User.IsAnonymous && op.f.Settings.Email.Autoconfirm
 }
 
 // look reads which accounts have the wanted addresses, and checks what the sending is under.
@@ -209,7 +212,7 @@ func (op *updateUserOp) look(ctx context.Context) error {
 	}
 	aud := op.principal.User.Aud
 	var byEmail, byPhone store.User
-	b := op.f.batch()
+	b := op.f.Batch()
 	if op.email != "" {
 		b.Account(&byEmail, aud, op.email)
 		if !op.emailAtOnce() {
@@ -217,29 +220,29 @@ func (op *updateUserOp) look(ctx context.Context) error {
 			if op.principal.User.Email != "" {
 				about = append(about, op.principal.User.Email)
 			}
-			op.mails = boundUser(&op.f, mailQuota(&op.f, "email_change", op.f.settings.Email.Interval, aud, about...),
-				&op.principal).apart(&op.f, aud, op.principal.User.Email)
-			op.mails.look(b)
+			op.mails = flow.BoundUser(&op.f, flow.MailQuota(&op.f, "email_change", op.f.Settings.Email.Interval, aud, about...),
+				&op.principal).Apart(&op.f, aud, op.principal.User.Email)
+			op.mails.Look(b)
 		}
 	}
 	if op.phone != "" {
 		b.UserByPhone(&byPhone, aud, op.phone)
-		if !op.f.settings.Phone.Autoconfirm {
-			op.texts = boundUser(&op.f, smsQuota(&op.f, aud, op.phone), &op.principal)
-			op.texts.look(b)
+		if !op.f.Settings.Phone.Autoconfirm {
+			op.texts = flow.BoundUser(&op.f, flow.SMSQuota(&op.f, aud, op.phone), &op.principal)
+			op.texts.Look(b)
 		}
 	}
 	if err := b.Send(ctx); err != nil {
-		return failure("look up", err)
+		return refusal.Failure("look up", err)
 	}
 	me := op.principal.User.ID
 	// An account that never proved the address yields to a proof; an address that is set without one does not ask for
 	// it.
-	s := op.f.settings
-	if byEmail.ID != uuid.Nil && byEmail.ID != me && (op.mails == nil || !s.yields(byEmail, "email", op.email)) {
-		return errEmailExists
+	s := op.f.Settings
+	if byEmail.ID != uuid.Nil && byEmail.ID != me && (op.mails == nil || !yields(s, byEmail, "email", op.email)) {
+		return flow.ErrEmailExists
 	}
-	if byPhone.ID != uuid.Nil && byPhone.ID != me && (op.texts == nil || !s.yields(byPhone, "phone", op.phone)) {
+	if byPhone.ID != uuid.Nil && byPhone.ID != me && (op.texts == nil || !yields(s, byPhone, "phone", op.phone)) {
 		return errPhoneExists
 	}
 	return nil
@@ -248,18 +251,18 @@ func (op *updateUserOp) look(ctx context.Context) error {
 // checkSending comes last among the checks: what it refuses is allowed later.
 func (op *updateUserOp) checkSending() error {
 	if op.mails != nil {
-		if err := op.f.settings.checkMailSendable("email change"); err != nil {
+		if err := op.f.Settings.CheckMailSendable("email change"); err != nil {
 			return err
 		}
-		if err := op.mails.check(op.f.now); err != nil {
+		if err := op.mails.Check(op.f.Now); err != nil {
 			return err
 		}
 	}
 	if op.texts != nil {
-		if err := checkSMSSendable(&op.f, "phone_change", op.phone); err != nil {
+		if err := flow.CheckSMSSendable(&op.f, "phone_change", op.phone); err != nil {
 			return err
 		}
-		return op.texts.check(op.f.now)
+		return op.texts.Check(op.f.Now)
 	}
 	return nil
 }
@@ -270,7 +273,7 @@ func (op *updateUserOp) hashPasswords(ctx context.Context) (err error) {
 		return nil
 	}
 	if op.needsNonce() && op.p.Nonce == "" {
-		return invalid(CodeReauthenticationNeeded, "Password update requires reauthentication")
+		return refusal.Invalid(refusal.CodeReauthenticationNeeded, "Password update requires reauthentication")
 	}
 	op.against, op.same, op.current = op.principal.User.PasswordHash, false, false // this may be the second comparison
 	if op.p.CurrentPassword != nil && op.needsCurrent() {
@@ -279,12 +282,12 @@ func (op *updateUserOp) hashPasswords(ctx context.Context) (err error) {
 		}
 	}
 	if op.against != "" {
-		if op.same, _, err = op.f.core.passwords.Check(ctx, op.against, *op.p.Password); err != nil {
-			return failure("check password", err)
+		if op.same, _, err = op.f.Core.Passwords.Check(ctx, op.against, *op.p.Password); err != nil {
+			return refusal.Failure("check password", err)
 		}
 	}
-	if op.hash, err = op.f.core.passwords.Hash(ctx, *op.p.Password); err != nil {
-		return failure("hash password", err)
+	if op.hash, err = op.f.Core.Passwords.Hash(ctx, *op.p.Password); err != nil {
+		return refusal.Failure("hash password", err)
 	}
 	return nil
 }
@@ -292,39 +295,39 @@ func (op *updateUserOp) hashPasswords(ctx context.Context) (err error) {
 // needsNonce reports whether a new password needs a fresh proof of the address: not in young sessions.
 func (op *updateUserOp) needsNonce() bool {
 	v := op.principal.Session
-	young := op.f.settings.Passwords.NonceMaxAge > 0 && v.ID != uuid.Nil &&
-		op.f.now.Sub(v.CreatedAt) < op.f.settings.Passwords.NonceMaxAge
-	return op.f.settings.Passwords.RequireNonce && !young
+	young := op.f.Settings.Passwords.NonceMaxAge > 0 && v.ID != uuid.Nil &&
+		op.f.Now.Sub(v.CreatedAt) < op.f.Settings.Passwords.NonceMaxAge
+	return op.f.Settings.Passwords.RequireNonce && !young
 }
 
 // needsCurrent reports whether a new password needs the old one: unless there is none, or the session was opened by a
 // mail or an SMS to an address that the user had before. The session of a change of address is only as good as the one
 // that requested the change.
 func (op *updateUserOp) needsCurrent() bool {
-	if !op.f.settings.Passwords.RequireCurrent || op.principal.User.PasswordHash == "" {
+	if !op.f.Settings.Passwords.RequireCurrent || op.principal.User.PasswordHash == "" {
 		return false
 	}
 	return !slices.ContainsFunc(amr(op.principal.Session), func(m token.AMR) bool {
-		return m.Method == methodOTP && m.Provider == "" || m.Method == "magiclink" || m.Method == "recovery"
+		return m.Method == flow.MethodOTP && m.Provider == "" || m.Method == "magiclink" || m.Method == "recovery"
 	})
 }
 
-var errNonce = unprocessable(CodeReauthenticationNotValid, "Nonce has expired or is invalid")
+var errNonce = refusal.Unprocessable(refusal.CodeReauthenticationNotValid, "Nonce has expired or is invalid")
 
 // checkPasswordChange makes the checks that need the present user, the nonce first.
-func (op *updateUserOp) checkPasswordChange(ctx context.Context, tx *tx, now store.User) error {
+func (op *updateUserOp) checkPasswordChange(ctx context.Context, tx *flow.Tx, now store.User) error {
 	if op.needsNonce() {
 		var macs [][]byte
 		for _, who := range []string{now.Email, now.Phone} {
 			if who != "" {
-				macs = append(macs, digitMACs(&op.f, []store.Kind{store.KindReauthentication}, who, op.p.Nonce)...)
+				macs = append(macs, flow.DigitMACs(&op.f, []store.Kind{store.KindReauthentication}, who, op.p.Nonce)...)
 			}
 		}
-		n := store.Nonce{User: now.ID, MACs: macs, Now: op.f.now, MaxMisses: maxMisses}
+		n := store.Nonce{User: now.ID, MACs: macs, Now: op.f.Now, MaxMisses: flow.MaxMisses}
 		// A bucket of its own: it is taken from under the lock on the user, that of /verify before it.
-		n.Tries, n.Place = codeTries(&op.f, "nonces", now.Aud, op.guesses.address)
+		n.Tries, n.Place = flow.CodeTries(&op.f, "nonces", now.Aud, op.guesses.Address)
 		nonce, try, err := tx.RedeemNonce(ctx, n)
-		op.nonceTry, op.proven, err = try, nonce.Address, tooManyCodes(err)
+		op.nonceTry, op.proven, err = try, nonce.Address, flow.TooManyCodes(err)
 		if errors.Is(err, store.ErrNotFound) {
 			return errNonce
 		}
@@ -337,21 +340,22 @@ func (op *updateUserOp) checkPasswordChange(ctx context.Context, tx *tx, now sto
 		op.principal.User.PasswordHash = now.PasswordHash
 		return errChangedMeanwhile
 	case op.needsCurrent() && op.p.CurrentPassword == nil:
-		return invalid(CodeCurrentPasswordRequired, "Current password required when setting new password.")
+		return refusal.Invalid(refusal.CodeCurrentPasswordRequired, "Current password required when setting new password.")
 	case op.needsCurrent() && !op.current:
 		return errCurrentInvalid
 	case op.needsCurrent():
-		if err := op.guesses.check(&op.f, op.tries); err != nil {
+		if err := op.guesses.Check(&op.f, op.tries); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-var errSamePassword = unprocessable(CodeSamePassword, "New password should be different from the old password.")
+var errSamePassword = refusal.Unprocessable(refusal.CodeSamePassword,
+	"New password should be different from the old password.")
 
 // write is the transaction.
-func (op *updateUserOp) write(ctx context.Context, tx *tx) (out store.User, err error) {
+func (op *updateUserOp) write(ctx context.Context, tx *flow.Tx) (out store.User, err error) {
 	sendable := op.checkSending()
 	if sendable == nil {
 		if err := op.takeQuotas(ctx, tx); err != nil {
@@ -359,20 +363,20 @@ func (op *updateUserOp) write(ctx context.Context, tx *tx) (out store.User, err 
 		}
 	}
 	// A new password ends other sessions; what they request while it is written would outlive it.
-	old, session, err := lockPrincipal(ctx, &op.f, tx, op.principal, op.addTried)
+	old, session, err := flow.LockPrincipal(ctx, &op.f, tx, op.principal, op.addTried)
 	if err != nil {
 		return out, err
 	}
 	if err := op.requireAAL2(old, session); err != nil {
 		return out, err
 	}
-	if err := op.f.settings.checkGrowth(old, op.data, store.MetadataPatch{}); err != nil {
+	if err := op.f.Settings.CheckGrowth(old, op.data, store.MetadataPatch{}); err != nil {
 		return out, err
 	}
 	if op.p.Password != nil {
 		if err := op.checkPasswordChange(ctx, tx, old); err != nil {
 			if err == error(errNonce) {
-				tx.refuse(err)
+				tx.Refuse(err)
 				return out, op.recordNonce(ctx, tx, sendable == nil) // the miss counts, so it is committed
 			}
 			return out, err
@@ -386,11 +390,11 @@ func (op *updateUserOp) write(ctx context.Context, tx *tx) (out store.User, err 
 		return out, errSamePassword
 	}
 	ch := updateUserTx{f: &op.f, op: op, b: tx.Batch(), old: old,
-		patch: store.UserPatch{ID: old.ID, Now: op.f.now, UserMetadata: op.data}}
+		patch: store.UserPatch{ID: old.ID, Now: op.f.Now, UserMetadata: op.data}}
 	if op.nonceTry.Key != nil {
-		ch.b.Take(op.nonceTry, -1, op.f.now)
+		ch.b.Take(op.nonceTry, -1, op.f.Now)
 	}
-	noteProof(&ch.patch, old, op.proven)
+	flow.NoteProof(&ch.patch, old, op.proven)
 	if op.hash != "" && ch.passwordWaits() {
 		ch.pending = op.hash
 	} else if op.hash != "" {
@@ -413,8 +417,8 @@ func (op *updateUserOp) write(ctx context.Context, tx *tx) (out store.User, err 
 
 // requireAAL2 refuses changes that would give the account to the holder of the first factor alone.
 func (op *updateUserOp) requireAAL2(now store.User, v store.Session) error {
-	if (op.p.Password != nil || op.email != "" || op.phone != "") && isBelowAAL2(now, v) {
-		return &Refusal{Kind: Unauthenticated, Code: CodeInsufficientAAL,
+	if (op.p.Password != nil || op.email != "" || op.phone != "") && flow.IsBelowAAL2(now, v) {
+		return &refusal.Refusal{Kind: refusal.KindUnauthenticated, Code: refusal.CodeInsufficientAAL,
 			Msg: "AAL2 session is required to update email or password when MFA is enabled."}
 	}
 	return nil
@@ -422,32 +426,32 @@ func (op *updateUserOp) requireAAL2(now store.User, v store.Session) error {
 
 // recordNonce records a wrong nonce, at most once a minute for a user. It returns what takeQuotas took, if that was
 // taken: the miss commits, and nothing is sent. The rows are locked already.
-func (op *updateUserOp) recordNonce(ctx context.Context, tx *tx, taken bool) error {
+func (op *updateUserOp) recordNonce(ctx context.Context, tx *flow.Tx, taken bool) error {
 	b := tx.Batch()
-	for _, q := range []*quota{op.mails, op.texts} {
+	for _, q := range []*flow.Quota{op.mails, op.texts} {
 		if q != nil && taken {
-			q.giveBack(b, op.f.now)
+			q.GiveBack(b, op.f.Now)
 		}
 	}
 	user := op.principal.User.ID
-	op.f.auditSeldom(b, "nonce note", user.String(),
-		op.f.audit(store.ActionVerificationFailed, user, op.principal.Session.ID, "type", "reauthentication"))
+	op.f.AuditSeldom(b, "nonce note", user.String(),
+		op.f.Audit(store.ActionVerificationFailed, user, op.principal.Session.ID, "type", "reauthentication"))
 	return b.Send(ctx)
 }
 
 // takeQuotas takes what the sending costs before the user is locked: limits are always taken first, or two transactions
 // would deadlock.
-func (op *updateUserOp) takeQuotas(ctx context.Context, tx *tx) error {
+func (op *updateUserOp) takeQuotas(ctx context.Context, tx *flow.Tx) error {
 	b := tx.Batch()
-	for _, q := range []*quota{op.mails, op.texts} {
+	for _, q := range []*flow.Quota{op.mails, op.texts} {
 		if q != nil {
-			q.take(b, op.f.now)
+			q.Take(b, op.f.Now)
 		}
 	}
 	err := b.Send(ctx)
-	for _, q := range []*quota{op.mails, op.texts} {
+	for _, q := range []*flow.Quota{op.mails, op.texts} {
 		if q != nil {
-			err = q.refusalOf(err)
+			err = q.RefusalOf(err)
 		}
 	}
 	return err
@@ -457,6 +461,6 @@ func (op *updateUserOp) takeQuotas(ctx context.Context, tx *tx) error {
 func (ch *updateUserTx) notify(on bool, kind mail.Kind, v mail.Vars) {
 	if on && ch.op.notify && ch.old.Email != "" {
 		v.Email, v.Data = ch.old.Email, ch.old.UserMetadata
-		ch.notifications = append(ch.notifications, notification(ch.f, kind, ch.old.Email, v))
+		ch.notifications = append(ch.notifications, flow.Notification(ch.f, kind, ch.old.Email, v))
 	}
 }

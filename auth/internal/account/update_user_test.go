@@ -9,11 +9,13 @@ import (
 	"github.com/google/uuid"
 
 	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/mail"
 	"gatehouse/auth/internal/store"
 )
 
-func (h *house) update(g account.Grant, p account.UserUpdate) (store.User, error) {
+func (h *house) update(g flow.Grant, p flow.UserUpdate) (store.User, error) {
 	return h.UpdateUser(h.t.Context(), browser, h.caller(g), p)
 }
 
@@ -22,7 +24,7 @@ func TestUpdateUser_refusals(t *testing.T) {
 	h := open(t)
 	g := h.confirmed("mia@example.org")
 	tom := h.confirmed("tom@example.org").User
-	h.create(account.Attributes{Phone: ptr("491511"), PhoneConfirm: ptr(true)})
+	h.create(flow.Attributes{Phone: ptr("491511"), PhoneConfirm: ptr(true)})
 	b := h.db.Batch()
 	b.PutIdentity(store.Identity{ID: uuid.New(), UserID: tom.ID, Provider: "github", ProviderID: "7",
 		Email: "tom@work.example", Data: []byte(`{}`), CreatedAt: noon, UpdatedAt: noon})
@@ -31,8 +33,8 @@ func TestUpdateUser_refusals(t *testing.T) {
 	}
 	anonymous, err := h.SignUpAnonymous(t.Context(), browser, nil)
 	accepted(t, err)
-	f := func(g account.Grant, p account.UserUpdate, kind account.Kind, want string,
-		change ...func(*account.Settings)) {
+	f := func(g flow.Grant, p flow.UserUpdate, kind refusal.Kind, want string,
+		change ...func(*flow.Settings)) {
 		t.Helper()
 		old := h.s
 		for _, c := range change {
@@ -43,59 +45,59 @@ func TestUpdateUser_refusals(t *testing.T) {
 		if kindOf(err) != kind {
 			t.Errorf("%v is of kind %d, want %d", err, kindOf(err), kind)
 		}
-		h.set(func(s *account.Settings) { *s = old })
+		h.set(func(s *flow.Settings) { *s = old })
 	}
-	nonce := func(s *account.Settings) { s.Passwords.RequireNonce = true }
-	current := func(s *account.Settings) { s.Passwords.RequireCurrent = true }
-	f(g, account.UserUpdate{Email: "a"}, account.Invalid,
+	nonce := func(s *flow.Settings) { s.Passwords.RequireNonce = true }
+	current := func(s *flow.Settings) { s.Passwords.RequireCurrent = true }
+	f(g, flow.UserUpdate{Email: "a"}, refusal.KindInvalid,
 		"validation_failed: Unable to validate email address: invalid format")
-	f(g, account.UserUpdate{Phone: "0"}, account.Invalid,
+	f(g, flow.UserUpdate{Phone: "0"}, refusal.KindInvalid,
 		"validation_failed: Invalid phone number format (E.164 required)")
-	f(g, account.UserUpdate{Phone: "12", Channel: "fax"}, account.Invalid,
+	f(g, flow.UserUpdate{Phone: "12", Channel: "fax"}, refusal.KindInvalid,
 		"validation_failed: Invalid channel, supported values are 'sms' or 'whatsapp'. 'whatsapp' is only supported "+
 			"if Twilio or Twilio Verify is used as the provider.")
-	f(g, account.UserUpdate{Email: "a@b", Challenge: account.Challenge{Method: "s256"}}, account.Invalid,
+	f(g, flow.UserUpdate{Email: "a@b", Challenge: flow.Challenge{Method: "s256"}}, refusal.KindInvalid,
 		"validation_failed: PKCE flow requires code_challenge_method and code_challenge")
-	f(g, account.UserUpdate{Password: ptr(strings.Repeat("x", 73))}, account.Invalid,
+	f(g, flow.UserUpdate{Password: ptr(strings.Repeat("x", 73))}, refusal.KindInvalid,
 		"validation_failed: Password cannot be longer than 72 characters")
-	f(g, account.UserUpdate{Password: ptr("")}, account.Unprocessable,
+	f(g, flow.UserUpdate{Password: ptr("")}, refusal.KindUnprocessable,
 		"weak_password: Password should be at least 6 characters.")
-	f(g, account.UserUpdate{AppMetadata: []byte(`{"role":"admin"}`)}, account.Denied,
+	f(g, flow.UserUpdate{AppMetadata: []byte(`{"role":"admin"}`)}, refusal.KindDenied,
 		"not_admin: Updating app_metadata requires admin privileges")
-	f(anonymous, account.UserUpdate{Password: ptr("sesame")}, account.Unprocessable,
+	f(anonymous, flow.UserUpdate{Password: ptr("sesame")}, refusal.KindUnprocessable,
 		"validation_failed: Updating password of an anonymous user without an email or phone is not allowed")
 	exists := "email_exists: A user with this email address has already been registered"
-	f(g, account.UserUpdate{Email: "TOM@example.org"}, account.Unprocessable, exists)
-	f(g, account.UserUpdate{Email: "tom@work.example"}, account.Unprocessable, exists)
-	f(g, account.UserUpdate{Phone: "491511"}, account.Unprocessable,
+	f(g, flow.UserUpdate{Email: "TOM@example.org"}, refusal.KindUnprocessable, exists)
+	f(g, flow.UserUpdate{Email: "tom@work.example"}, refusal.KindUnprocessable, exists)
+	f(g, flow.UserUpdate{Phone: "491511"}, refusal.KindUnprocessable,
 		"phone_exists: A user with this phone number has already been registered")
-	f(g, account.UserUpdate{Password: ptr("another")}, account.Invalid,
+	f(g, flow.UserUpdate{Password: ptr("another")}, refusal.KindInvalid,
 		"reauthentication_needed: Password update requires reauthentication", nonce)
-	f(g, account.UserUpdate{Password: ptr("another"), Nonce: "123456"}, account.Unprocessable,
+	f(g, flow.UserUpdate{Password: ptr("another"), Nonce: "123456"}, refusal.KindUnprocessable,
 		"reauthentication_not_valid: Nonce has expired or is invalid", nonce, current)
-	f(g, account.UserUpdate{Data: []byte(`[]`)}, account.Invalid,
+	f(g, flow.UserUpdate{Data: []byte(`[]`)}, refusal.KindInvalid,
 		"bad_json: Could not parse request body as JSON: metadata is not an object")
-	f(g, account.UserUpdate{Email: "new@example.org"}, account.Failed,
-		"unexpected_failure: Error sending email change email", func(s *account.Settings) {
+	f(g, flow.UserUpdate{Email: "new@example.org"}, refusal.KindFailed,
+		"unexpected_failure: Error sending email change email", func(s *flow.Settings) {
 			s.Email.Configured = false
 		})
-	f(g, account.UserUpdate{Phone: "491512"}, account.Unprocessable,
+	f(g, flow.UserUpdate{Phone: "491512"}, refusal.KindUnprocessable,
 		"sms_send_failed: Error sending phone_change OTP to provider: no SMS provider is configured",
-		func(s *account.Settings) { s.Phone.Configured = false })
-	f(g, account.UserUpdate{Password: ptr("sesame")}, account.Unprocessable,
+		func(s *flow.Settings) { s.Phone.Configured = false })
+	f(g, flow.UserUpdate{Password: ptr("sesame")}, refusal.KindUnprocessable,
 		"same_password: New password should be different from the old password.")
 	// The session came by mail: the current password is not required. After a sign-in with the password it is.
-	f(g, account.UserUpdate{Password: ptr("sesame")}, account.Unprocessable,
+	f(g, flow.UserUpdate{Password: ptr("sesame")}, refusal.KindUnprocessable,
 		"same_password: New password should be different from the old password.", current)
 	g = h.again("mia@example.org")
-	f(g, account.UserUpdate{Password: ptr("another")}, account.Invalid,
+	f(g, flow.UserUpdate{Password: ptr("another")}, refusal.KindInvalid,
 		"current_password_required: Current password required when setting new password.", current)
-	f(g, account.UserUpdate{Password: ptr("another"), CurrentPassword: ptr("wrong")}, account.Invalid,
+	f(g, flow.UserUpdate{Password: ptr("another"), CurrentPassword: ptr("wrong")}, refusal.KindInvalid,
 		"current_password_invalid: Current password required when setting new password.", current)
-	f(g, account.UserUpdate{Email: "new@example.org", Password: ptr("another")}, account.Limited,
-		"over_email_send_rate_limit: email rate limit exceeded", func(s *account.Settings) { s.Email.Sent.N = 0 })
+	f(g, flow.UserUpdate{Email: "new@example.org", Password: ptr("another")}, refusal.KindLimited,
+		"over_email_send_rate_limit: email rate limit exceeded", func(s *flow.Settings) { s.Email.Sent.N = 0 })
 	accepted(t, h.signIn("mia@example.org", "sesame")) // nothing of the last one happened
-	f(g, account.UserUpdate{Password: ptr("another"), CurrentPassword: ptr("sesame")}, 0, "", current)
+	f(g, flow.UserUpdate{Password: ptr("another"), CurrentPassword: ptr("sesame")}, 0, "", current)
 	accepted(t, h.signIn("mia@example.org", "another"))
 }
 
@@ -103,54 +105,54 @@ func TestUpdateUser_refusals(t *testing.T) {
 // without the current one.
 func TestUpdateUser_currentPasswordAfterChange(t *testing.T) {
 	t.Parallel()
-	h := open(t, func(s *account.Settings) {
+	h := open(t, func(s *flow.Settings) {
 		s.Passwords.RequireCurrent, s.Email.SecureChange, s.Email.ChangeEndsSessions = true, false, false
 	})
 	h.confirmed("mia@example.org")
 	g := h.again("mia@example.org")
-	f := func(g account.Grant, want string) {
+	f := func(g flow.Grant, want string) {
 		t.Helper()
-		_, err := h.update(g, account.UserUpdate{Password: ptr("another")})
+		_, err := h.update(g, flow.UserUpdate{Password: ptr("another")})
 		refused(t, err, want)
 	}
 	const required = "current_password_required: Current password required when setting new password."
 	f(g, required)
-	_, err := h.update(g, account.UserUpdate{Phone: "491511"})
+	_, err := h.update(g, flow.UserUpdate{Phone: "491511"})
 	accepted(t, err)
-	v, err := h.verify(account.Verify{Type: "phone_change", Phone: "491511",
+	v, err := h.verify(flow.Verify{Type: "phone_change", Phone: "491511",
 		Token: h.newest("phone_change", "491511").Code})
 	accepted(t, err)
 	f(*v.Grant, required)
-	_, err = h.update(g, account.UserUpdate{Email: "new@example.org"})
+	_, err = h.update(g, flow.UserUpdate{Email: "new@example.org"})
 	accepted(t, err)
 	changed := h.redeem("email_change", h.newest("email_change", "new@example.org").Hash)
 	f(changed, required)
 	changed, err = h.refresh(changed.RefreshToken)
 	accepted(t, err)
 	f(changed, required)
-	accepted(t, h.Recover(t.Context(), browser, account.Recover{Email: "new@example.org"}))
+	accepted(t, h.Recover(t.Context(), browser, flow.Recover{Email: "new@example.org"}))
 	f(h.redeem("recovery", h.newest("recovery", "new@example.org").Hash), "")
 }
 
 // A new password voids what was sent, what waits, and other sessions.
 func TestUpdateUser_password(t *testing.T) {
 	t.Parallel()
-	h := open(t, func(s *account.Settings) {
+	h := open(t, func(s *flow.Settings) {
 		s.Email.Notify.PasswordChanged, s.Email.Interval = true, time.Minute
 	})
 	h.confirmed("mia@example.org")
 	mine, other := h.again("mia@example.org"), h.again("mia@example.org")
-	accepted(t, h.Recover(t.Context(), browser, account.Recover{Email: "mia@example.org"}))
+	accepted(t, h.Recover(t.Context(), browser, flow.Recover{Email: "mia@example.org"}))
 	l := h.newest("recovery", "mia@example.org")
-	_, err := h.update(mine, account.UserUpdate{Email: "new@example.org"})
+	_, err := h.update(mine, flow.UserUpdate{Email: "new@example.org"})
 	accepted(t, err)
 	change := h.newest("email_change", "new@example.org")
-	u, err := h.update(mine, account.UserUpdate{Password: ptr("another"), Data: []byte(`{"nick":"x"}`)})
+	u, err := h.update(mine, flow.UserUpdate{Password: ptr("another"), Data: []byte(`{"nick":"x"}`)})
 	if err != nil || u.NewEmail != "" || !u.RecoverySentAt.IsZero() || !u.EmailChangeSentAt.IsZero() ||
 		!strings.Contains(string(u.UserMetadata), `"nick": "x"`) || len(u.Identities) != 1 {
 		t.Errorf("%+v, %v", u, err)
 	}
-	for _, p := range []account.Verify{{Type: "recovery", TokenHash: l.Hash},
+	for _, p := range []flow.Verify{{Type: "recovery", TokenHash: l.Hash},
 		{Type: "email_change", TokenHash: change.Hash}} {
 		_, err = h.verify(p)
 		refused(t, err, linkExpired)
@@ -159,19 +161,19 @@ func TestUpdateUser_password(t *testing.T) {
 	refused(t, err, notFound)
 	mine, err = h.refresh(mine.RefreshToken)
 	accepted(t, err)
-	accepted(t, h.Recover(t.Context(), browser, account.Recover{Email: "mia@example.org"})) // the pause is over
+	accepted(t, h.Recover(t.Context(), browser, flow.Recover{Email: "mia@example.org"})) // the pause is over
 	if m := h.newest("password_changed_notification", "mia@example.org"); m.Vars.Email != "mia@example.org" ||
 		m.Vars.SiteURL != h.s.SiteURL {
 		t.Errorf("%+v", m)
 	}
 	// Without budget no notification is sent, and the password changes all the same.
-	h.set(func(s *account.Settings) { s.Email.Sent.N = 0 })
-	_, err = h.update(mine, account.UserUpdate{Password: ptr("a third one")})
+	h.set(func(s *flow.Settings) { s.Email.Sent.N = 0 })
+	_, err = h.update(mine, flow.UserUpdate{Password: ptr("a third one")})
 	accepted(t, err)
 	accepted(t, h.signIn("mia@example.org", "a third one"))
-	h.set(func(s *account.Settings) { s.Passwords.ChangeEndsSessions = false })
+	h.set(func(s *flow.Settings) { s.Passwords.ChangeEndsSessions = false })
 	other = h.confirmedAgain("mia@example.org", "a third one")
-	_, err = h.update(mine, account.UserUpdate{Password: ptr("the fourth")})
+	_, err = h.update(mine, flow.UserUpdate{Password: ptr("the fourth")})
 	accepted(t, err)
 	_, err = h.refresh(other.RefreshToken)
 	accepted(t, err)
@@ -180,7 +182,7 @@ func TestUpdateUser_password(t *testing.T) {
 	}
 }
 
-func (h *house) confirmedAgain(email, pass string) account.Grant {
+func (h *house) confirmedAgain(email, pass string) flow.Grant {
 	h.t.Helper()
 	g, err := h.SignInPassword(h.t.Context(), browser, account.Password{Email: email, Password: pass})
 	if err != nil {
@@ -193,16 +195,16 @@ func TestUpdateUser_data(t *testing.T) {
 	t.Parallel()
 	h := open(t)
 	g := h.confirmed("mia@example.org")
-	u, err := h.update(g, account.UserUpdate{Data: []byte(`{"a":{"b":1},"c":2}`)})
+	u, err := h.update(g, flow.UserUpdate{Data: []byte(`{"a":{"b":1},"c":2}`)})
 	accepted(t, err)
-	u, err = h.update(g, account.UserUpdate{Data: []byte(`{"a":null,"sub":null,"d":[]}`), Email: "MIA@example.org"})
+	u, err = h.update(g, flow.UserUpdate{Data: []byte(`{"a":null,"sub":null,"d":[]}`), Email: "MIA@example.org"})
 	if want := `{"c": 2, "d": [], "sub": "` +
 		g.User.ID.String() +
 		`", "email": "mia@example.org", "email_verified": true, "phone_verified": false}`; err != nil ||
 		string(u.UserMetadata) != want || u.NewEmail != "" {
 		t.Errorf("%s, %v", u.UserMetadata, err)
 	}
-	_, err = h.update(g, account.UserUpdate{})
+	_, err = h.update(g, flow.UserUpdate{})
 	accepted(t, err)
 	if want := "user_confirmation_requested user_signedup user_modified user_modified user_modified"; h.trail() != want {
 		t.Errorf("trail %s", h.trail())
@@ -217,19 +219,19 @@ func TestUpdateUser_data(t *testing.T) {
 // A wrong nonce counts as a miss, and costs neither mails nor pauses of what came along with it.
 func TestUpdateUser_wrongNonceCostsNoMail(t *testing.T) {
 	t.Parallel()
-	h := open(t, func(s *account.Settings) { s.Passwords.RequireNonce = true })
+	h := open(t, func(s *flow.Settings) { s.Passwords.RequireNonce = true })
 	g := h.confirmed("mia@example.org")
 	accepted(t, h.Reauthenticate(t.Context(), browser, h.caller(g)))
 	code := h.newest("reauthenticate", "mia@example.org").Code
-	h.set(func(s *account.Settings) {
+	h.set(func(s *flow.Settings) {
 		s.Email.Interval, s.Phone.Interval = time.Hour, time.Hour
-		s.Email.Sent, s.Phone.Sent, s.Phone.PerNumber = account.Rate{N: 1, Per: time.Hour},
-			account.Rate{N: 1, Per: time.Hour}, account.Rate{N: 1, Per: time.Hour}
+		s.Email.Sent, s.Phone.Sent, s.Phone.PerNumber = flow.Rate{N: 1, Per: time.Hour},
+			flow.Rate{N: 1, Per: time.Hour}, flow.Rate{N: 1, Per: time.Hour}
 	})
 	h.pass(time.Minute) // the bucket of before is full again
 	f := func(nonce, want string) {
 		t.Helper()
-		_, err := h.update(g, account.UserUpdate{Password: ptr("another"), Nonce: nonce, Email: "new@example.org",
+		_, err := h.update(g, flow.UserUpdate{Password: ptr("another"), Nonce: nonce, Email: "new@example.org",
 			Phone: "491511"})
 		refused(t, err, want)
 	}
@@ -243,26 +245,26 @@ func TestUpdateUser_wrongNonceCostsNoMail(t *testing.T) {
 		}
 	}
 	// The fifth miss voids the nonce.
-	h.set(func(s *account.Settings) {
-		s.Email.Interval, s.Email.Sent = 0, account.Rate{N: 100, Per: time.Hour}
+	h.set(func(s *flow.Settings) {
+		s.Email.Interval, s.Email.Sent = 0, flow.Rate{N: 100, Per: time.Hour}
 	})
 	h.pass(10 * time.Minute)
 	accepted(t, h.Reauthenticate(t.Context(), browser, h.caller(g)))
 	code = h.newest("reauthenticate", "mia@example.org").Code
 	for range 5 {
-		_, err := h.update(g, account.UserUpdate{Password: ptr("a third"), Nonce: wrong(code),
+		_, err := h.update(g, flow.UserUpdate{Password: ptr("a third"), Nonce: wrong(code),
 			Email: "newer@example.org"})
 		refused(t, err, "reauthentication_not_valid: Nonce has expired or is invalid")
 	}
-	_, err := h.update(g, account.UserUpdate{Password: ptr("a third"), Nonce: code, Email: "newer@example.org"})
+	_, err := h.update(g, flow.UserUpdate{Password: ptr("a third"), Nonce: code, Email: "newer@example.org"})
 	refused(t, err, "reauthentication_not_valid: Nonce has expired or is invalid")
 }
 
 func TestReauthenticate(t *testing.T) {
 	t.Parallel()
-	h := open(t, func(s *account.Settings) { s.Passwords.RequireNonce, s.Email.Interval = true, time.Minute })
+	h := open(t, func(s *flow.Settings) { s.Passwords.RequireNonce, s.Email.Interval = true, time.Minute })
 	g := h.confirmed("mia@example.org")
-	ask := func(g account.Grant) error { return h.Reauthenticate(t.Context(), browser, h.caller(g)) }
+	ask := func(g flow.Grant) error { return h.Reauthenticate(t.Context(), browser, h.caller(g)) }
 	accepted(t, ask(g))
 	refused(t, ask(g), "over_email_send_rate_limit: For security purposes, you can only request this after 60 seconds.")
 	l := h.newest("reauthenticate", "mia@example.org")
@@ -271,7 +273,7 @@ func TestReauthenticate(t *testing.T) {
 	}
 	f := func(pass, nonce, want string) {
 		t.Helper()
-		_, err := h.update(g, account.UserUpdate{Password: &pass, Nonce: nonce})
+		_, err := h.update(g, flow.UserUpdate{Password: &pass, Nonce: nonce})
 		refused(t, err, want)
 	}
 	const bad = "reauthentication_not_valid: Nonce has expired or is invalid"
@@ -288,7 +290,7 @@ func TestReauthenticate(t *testing.T) {
 	}
 	f("a third one", l.Code, bad)
 	// Young sessions may be exempt.
-	h.set(func(s *account.Settings) { s.Passwords.NonceMaxAge = time.Hour })
+	h.set(func(s *flow.Settings) { s.Passwords.NonceMaxAge = time.Hour })
 	f("a third one", "", "")
 	h.pass(time.Hour)
 	g, _ = h.refresh(g.RefreshToken)
@@ -303,23 +305,23 @@ func TestReauthenticate(t *testing.T) {
 	refused(t, h.Reauthenticate(t.Context(), browser, c), "email_not_confirmed: Please verify your email first.")
 	c.User.Email, c.User.Phone = "", "491511"
 	refused(t, h.Reauthenticate(t.Context(), browser, c), "phone_not_confirmed: Please verify your phone first.")
-	h.create(account.Attributes{Phone: ptr("491511"), Password: ptr("sesame"), PhoneConfirm: ptr(true)})
+	h.create(flow.Attributes{Phone: ptr("491511"), Password: ptr("sesame"), PhoneConfirm: ptr(true)})
 	p, err := h.SignInPassword(t.Context(), browser, account.Password{Phone: "491511", Password: "sesame"})
 	accepted(t, err)
 	accepted(t, ask(p))
 	_, err = h.update(p,
-		account.UserUpdate{Password: ptr("another"), Nonce: h.newest("reauthentication", "491511").Code})
+		flow.UserUpdate{Password: ptr("another"), Nonce: h.newest("reauthentication", "491511").Code})
 	accepted(t, err)
 }
 
 func TestEmailChange(t *testing.T) {
 	t.Parallel()
-	f := func(order []string, secure bool, pkce account.Challenge) {
+	f := func(order []string, secure bool, pkce flow.Challenge) {
 		t.Helper()
-		h := open(t, func(s *account.Settings) { s.Email.SecureChange, s.Email.Notify.EmailChanged = secure, true })
+		h := open(t, func(s *flow.Settings) { s.Email.SecureChange, s.Email.Notify.EmailChanged = secure, true })
 		g := h.confirmed("mia@example.org")
 		other := h.again("mia@example.org")
-		u, err := h.update(g, account.UserUpdate{Email: "New@Example.org", Challenge: pkce})
+		u, err := h.update(g, flow.UserUpdate{Email: "New@Example.org", Challenge: pkce})
 		if err != nil || u.Email != "mia@example.org" || u.NewEmail != "new@example.org" ||
 			u.EmailChangeSentAt != h.now {
 			t.Fatalf("%+v, %v", u, err)
@@ -329,9 +331,9 @@ func TestEmailChange(t *testing.T) {
 			if l.Vars.Email != "mia@example.org" || l.Vars.NewEmail != "new@example.org" || l.Vars.SendingTo != to {
 				t.Errorf("%+v", l.Vars)
 			}
-			p := account.Verify{Type: "email_change", TokenHash: l.Hash, Link: true}
+			p := flow.Verify{Type: "email_change", TokenHash: l.Hash, Link: true}
 			if pkce.Challenge == "" && i == 0 {
-				p = account.Verify{Type: "email_change", Token: l.Code, Email: to}
+				p = flow.Verify{Type: "email_change", Token: l.Code, Email: to}
 			}
 			v, err := h.verify(p)
 			if err != nil || v.Type != "email_change" {
@@ -368,7 +370,7 @@ func TestEmailChange(t *testing.T) {
 		}
 		accepted(t, h.signIn("new@example.org", "sesame"))
 	}
-	none := account.Challenge{}
+	none := flow.Challenge{}
 	f([]string{"mia@example.org", "new@example.org"}, true, none)
 	f([]string{"new@example.org", "mia@example.org"}, true, none)
 	f([]string{"new@example.org", "mia@example.org"}, true, s256(verifier))
@@ -383,12 +385,12 @@ func TestEmailChange_rules(t *testing.T) {
 	change := func(to string) (current, next message) {
 		t.Helper()
 		h.pass(2 * time.Minute)
-		_, err := h.update(g, account.UserUpdate{Email: to})
+		_, err := h.update(g, flow.UserUpdate{Email: to})
 		accepted(t, err)
 		return h.newest("email_change", "mia@example.org"), h.newest("email_change", to)
 	}
-	redeem := func(l message) (account.Verified, error) {
-		return h.verify(account.Verify{Type: "email_change", TokenHash: l.Hash})
+	redeem := func(l message) (flow.Verified, error) {
+		return h.verify(flow.Verify{Type: "email_change", TokenHash: l.Hash})
 	}
 	// A second request starts over.
 	current, _ := change("one@example.org")
@@ -399,7 +401,7 @@ func TestEmailChange_rules(t *testing.T) {
 	_, next := change("two@example.org")
 	// Sent again, by either address, with tokens of their own.
 	h.pass(time.Second)
-	_, err = h.Resend(t.Context(), browser, account.Resend{Type: "email_change", Email: "two@example.org"})
+	_, err = h.Resend(t.Context(), browser, flow.Resend{Type: "email_change", Email: "two@example.org"})
 	accepted(t, err)
 	_, err = redeem(next)
 	refused(t, err, linkExpired)
@@ -408,16 +410,16 @@ func TestEmailChange_rules(t *testing.T) {
 		t.Fatal(v, err)
 	}
 	h.pass(time.Second)
-	_, err = h.Resend(t.Context(), browser, account.Resend{Type: "email_change", Email: "mia@example.org"})
+	_, err = h.Resend(t.Context(), browser, flow.Resend{Type: "email_change", Email: "mia@example.org"})
 	accepted(t, err)
 	// Another user takes the address meanwhile.
-	h.create(account.Attributes{Email: ptr("two@example.org"), EmailConfirm: ptr(true)})
+	h.create(flow.Attributes{Email: ptr("two@example.org"), EmailConfirm: ptr(true)})
 	_, err = redeem(h.newest("email_change", "mia@example.org"))
 	refused(t, err, "email_exists: A user with this email address has already been registered")
 
 	// Under autoconfirm only the new address counts, and the old one alone never does.
 	current, _ = change("three@example.org")
-	h.set(func(s *account.Settings) { s.Email.Autoconfirm = true })
+	h.set(func(s *flow.Settings) { s.Email.Autoconfirm = true })
 	v, err = redeem(current)
 	if err != nil || !v.Half {
 		t.Fatal(v, err)
@@ -438,7 +440,7 @@ func TestEmailChange_parallel(t *testing.T) {
 	t.Parallel()
 	h := open(t)
 	g := h.confirmed("mia@example.org")
-	_, err := h.update(g, account.UserUpdate{Email: "new@example.org"})
+	_, err := h.update(g, flow.UserUpdate{Email: "new@example.org"})
 	accepted(t, err)
 	messages := []message{h.newest("email_change", "mia@example.org"), h.newest("email_change", "new@example.org")}
 	var mu sync.Mutex
@@ -446,7 +448,7 @@ func TestEmailChange_parallel(t *testing.T) {
 	var wg sync.WaitGroup
 	for i := range 40 {
 		wg.Go(func() {
-			v, err := h.verify(account.Verify{Type: "email_change", TokenHash: messages[i%2].Hash})
+			v, err := h.verify(flow.Verify{Type: "email_change", TokenHash: messages[i%2].Hash})
 			if err != nil {
 				refused(t, err, linkExpired)
 				return
@@ -468,7 +470,7 @@ func TestEmailChange_parallel(t *testing.T) {
 
 func TestAnonymous_becomesPermanent(t *testing.T) {
 	t.Parallel()
-	f := func(p account.UserUpdate, change func(*account.Settings), prove func(*house)) {
+	f := func(p flow.UserUpdate, change func(*flow.Settings), prove func(*house)) {
 		t.Helper()
 		h := open(t, change)
 		g, err := h.SignUpAnonymous(t.Context(), browser, nil)
@@ -491,38 +493,38 @@ func TestAnonymous_becomesPermanent(t *testing.T) {
 			accepted(t, h.signIn(p.Email, *p.Password))
 		}
 	}
-	email := account.UserUpdate{Email: "mia@example.org", Password: ptr("sesame")}
-	f(email, func(*account.Settings) {},
+	email := flow.UserUpdate{Email: "mia@example.org", Password: ptr("sesame")}
+	f(email, func(*flow.Settings) {},
 		func(h *house) { h.redeem("email_change", h.newest("email_change", "mia@example.org").Hash) })
-	f(email, func(s *account.Settings) { s.Email.Autoconfirm, s.Email.Configured = true, false }, func(*house) {})
-	phone := account.UserUpdate{Phone: "491511"}
-	f(phone, func(*account.Settings) {}, func(h *house) {
-		_, err := h.verify(account.Verify{Type: "phone_change", Phone: "491511",
+	f(email, func(s *flow.Settings) { s.Email.Autoconfirm, s.Email.Configured = true, false }, func(*house) {})
+	phone := flow.UserUpdate{Phone: "491511"}
+	f(phone, func(*flow.Settings) {}, func(h *house) {
+		_, err := h.verify(flow.Verify{Type: "phone_change", Phone: "491511",
 			Token: h.newest("phone_change", "491511").Code})
 		refused(h.t, err, "")
 	})
-	f(phone, func(s *account.Settings) { s.Phone.Autoconfirm, s.Phone.Configured = true, false }, func(*house) {})
+	f(phone, func(s *flow.Settings) { s.Phone.Autoconfirm, s.Phone.Configured = true, false }, func(*house) {})
 }
 
 func TestPhoneChange(t *testing.T) {
 	t.Parallel()
-	h := open(t, func(s *account.Settings) {
+	h := open(t, func(s *flow.Settings) {
 		s.Email.Notify.PhoneChanged, s.Email.Notify.IdentityLinked, s.Phone.Interval = true, true, time.Minute
 	})
 	g := h.confirmed("mia@example.org")
-	change := func(to string) account.Verified {
+	change := func(to string) flow.Verified {
 		t.Helper()
-		u, err := h.update(g, account.UserUpdate{Phone: "+" + to})
+		u, err := h.update(g, flow.UserUpdate{Phone: "+" + to})
 		if err != nil || u.NewPhone != to || u.PhoneChangeSentAt != h.now {
 			t.Fatalf("%+v, %v", u, err)
 		}
-		_, err = h.update(g, account.UserUpdate{Phone: to})
+		_, err = h.update(g, flow.UserUpdate{Phone: to})
 		refused(t, err, "over_sms_send_rate_limit: For security purposes, you can only request this after 60 seconds.")
 		h.pass(time.Minute)
-		_, err = h.Resend(t.Context(), browser, account.Resend{Type: "phone_change", Phone: to})
+		_, err = h.Resend(t.Context(), browser, flow.Resend{Type: "phone_change", Phone: to})
 		accepted(t, err)
 		l := h.newest("phone_change", to)
-		v, err := h.verify(account.Verify{Type: "phone_change", Phone: to, Token: l.Code})
+		v, err := h.verify(flow.Verify{Type: "phone_change", Phone: to, Token: l.Code})
 		if err != nil || v.Type != "phone_change" || v.User.Phone != to || v.User.NewPhone != "" ||
 			v.User.PhoneConfirmedAt.IsZero() || len(v.User.Identities) != 2 {
 			t.Fatalf("%+v, %v", v, err)

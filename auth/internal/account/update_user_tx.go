@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/mail"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/token"
@@ -14,16 +15,16 @@ import (
 
 // updateUserTx is what an update changes of its user, gathered into one batch.
 type updateUserTx struct {
-	f     *flow
+	f     *flow.Flow
 	op    *updateUserOp
-	b     *batch
+	b     *flow.Batch
 	old   store.User // as locked
 	patch store.UserPatch
 
 	identities    []store.Identity // to be written
 	void          []store.Kind     // tokens to delete; all when voidAll
 	voidAll       bool
-	outgoing      []outgoing
+	outgoing      []flow.Outgoing
 	pkce          *store.Flow
 	notifications []store.NewMessage
 	// pending is the hash of a password that is stored with the token of the first address.
@@ -42,28 +43,28 @@ func (ch *updateUserTx) password() {
 	p := &ch.patch
 	p.PasswordHash = &ch.op.hash
 	ch.voidAll = true
-	clearSent(p)
-	dropChanges(p)
+	flow.ClearSent(p)
+	flow.DropChanges(p)
 	// The pause of an address that is only pending stays: the address may be another person's.
 	var pauses [][]byte
 	if who := ch.old.Email; who != "" {
 		for _, name := range []string{"confirmation", "recovery", "email_change", "reauthentication"} {
-			pause := store.Limit{Key: ch.f.limitKey(name, ch.old.Aud, who)}
-			pauses = append(pauses, pause.Key, pauseAt(ch.f, pause).Key)
+			pause := store.Limit{Key: ch.f.LimitKey(name, ch.old.Aud, who)}
+			pauses = append(pauses, pause.Key, flow.PauseAt(ch.f, pause).Key)
 		}
 	}
 	if ch.old.Phone != "" {
-		pauses = append(pauses, ch.f.limitKey("phone", ch.old.Aud, ch.old.Phone))
+		pauses = append(pauses, ch.f.LimitKey("phone", ch.old.Aud, ch.old.Phone))
 	}
 	if len(pauses) > 0 && ch.op.mails == nil && ch.op.texts == nil {
-		ch.b.then(func(ctx context.Context) { ch.op.endPauses(ctx, pauses) })
+		ch.b.Then(func(ctx context.Context) { ch.op.endPauses(ctx, pauses) })
 	}
 	// With a password, the address is a way to sign in.
 	if !ch.old.EmailConfirmedAt.IsZero() && !hasIdentity(ch.old, "email") && ch.old.Email != "" {
-		ch.identities = append(ch.identities, *ownIdentity(ch.old.ID, "email", ch.old.Email, nil, *p))
+		ch.identities = append(ch.identities, *flow.OwnIdentity(ch.old.ID, "email", ch.old.Email, nil, *p))
 		p.ProvidersFromIdentities = true
 	}
-	ch.notify(ch.f.settings.Email.Notify.PasswordChanged, mail.PasswordChanged, mail.Vars{})
+	ch.notify(ch.f.Settings.Email.Notify.PasswordChanged, mail.PasswordChanged, mail.Vars{})
 }
 
 func hasIdentity(u store.User, provider string) bool {
@@ -74,38 +75,38 @@ func hasIdentity(u store.User, provider string) bool {
 func (ch *updateUserTx) email() error {
 	p := &ch.patch
 	if ch.op.emailAtOnce() {
-		p.Email, p.EmailConfirmedAt, p.EmailUnproven, p.IsAnonymous = &ch.op.email, &ch.f.now, new(true), new(false)
+		p.Email, p.EmailConfirmedAt, p.EmailUnproven, p.IsAnonymous = &ch.op.email, &ch.f.Now, new(true), new(false)
 		ch.proven("email", ch.op.email)
 		return nil
 	}
 	wanted := ch.old
 	wanted.NewEmail = ch.op.email
-	ch.pkce = ch.f.settings.pkceFlow(ch.op.p.Challenge, "email_change", ch.f.now)
-	msgs, err := newEmailChange(ch.f, wanted, ch.pkce)
+	ch.pkce = ch.f.Settings.PkceFlow(ch.op.p.Challenge, "email_change", ch.f.Now)
+	msgs, err := flow.NewEmailChange(ch.f, wanted, ch.pkce)
 	for i := range msgs { // without a previous address there is only the message to the new one
-		msgs[i].token.PasswordHash = ch.pending
-		ch.op.mails.mark(&msgs[i].token)
+		msgs[i].Token.PasswordHash = ch.pending
+		ch.op.mails.Mark(&msgs[i].Token)
 	}
 	ch.outgoing = append(ch.outgoing, msgs...)
 	ch.void = append(ch.void, store.KindEmailChangeCurrent, store.KindEmailChangeNew)
-	p.NewEmail, p.EmailChangeSentAt, p.CurrentEmailProven, p.NewEmailProven = &ch.op.email, &ch.f.now, new(false),
+	p.NewEmail, p.EmailChangeSentAt, p.CurrentEmailProven, p.NewEmailProven = &ch.op.email, &ch.f.Now, new(false),
 		new(false)
 	return err
 }
 
 func (ch *updateUserTx) phone() error {
 	p := &ch.patch
-	if ch.f.settings.Phone.Autoconfirm {
-		p.Phone, p.PhoneConfirmedAt, p.PhoneUnproven, p.IsAnonymous = &ch.op.phone, &ch.f.now, new(true), new(false)
+	if ch.f.Settings.Phone.Autoconfirm {
+		p.Phone, p.PhoneConfirmedAt, p.PhoneUnproven, p.IsAnonymous = &ch.op.phone, &ch.f.Now, new(true), new(false)
 		ch.proven("phone", ch.op.phone)
-		ch.notify(ch.f.settings.Email.Notify.PhoneChanged && ch.old.Phone != "", mail.PhoneChanged,
+		ch.notify(ch.f.Settings.Email.Notify.PhoneChanged && ch.old.Phone != "", mail.PhoneChanged,
 			mail.Vars{Phone: ch.op.phone, OldPhone: ch.old.Phone})
 		return nil
 	}
-	msg, err := newSMS(ch.f, store.KindPhoneChange, ch.op.phone, ch.op.p.Channel)
-	msg.token.PasswordHash = ch.pending
+	msg, err := flow.NewSMS(ch.f, store.KindPhoneChange, ch.op.phone, ch.op.p.Channel)
+	msg.Token.PasswordHash = ch.pending
 	ch.outgoing = append(ch.outgoing, msg)
-	p.NewPhone, p.PhoneChangeSentAt = &ch.op.phone, &ch.f.now
+	p.NewPhone, p.PhoneChangeSentAt = &ch.op.phone, &ch.f.Now
 	return err
 }
 
@@ -117,7 +118,7 @@ func (ch *updateUserTx) proven(provider, who string) {
 	if ch.patch.NewPhone == nil {
 		ch.patch.NewPhone = new("")
 	}
-	ch.identities = append(ch.identities, *ownIdentity(ch.old.ID, provider, who, nil, ch.patch))
+	ch.identities = append(ch.identities, *flow.OwnIdentity(ch.old.ID, provider, who, nil, ch.patch))
 	ch.patch.ProvidersFromIdentities = true
 	ch.voidAll = true
 }
@@ -129,10 +130,10 @@ func (ch *updateUserTx) fill() {
 		b.PutIdentity(i)
 	}
 	b.UpdateUser(ch.patch)
-	if ch.patch.PasswordHash != nil && ch.f.settings.Passwords.ChangeEndsSessions {
+	if ch.patch.PasswordHash != nil && ch.f.Settings.Passwords.ChangeEndsSessions {
 		b.EndSessions(store.EndSessions{User: id, Except: ch.op.principal.Session.ID,
 			Reason: store.EndedPasswordChanged,
-			At:     ch.f.now})
+			At:     ch.f.Now})
 	}
 	if ch.voidAll {
 		b.DeleteTokens(id)
@@ -143,8 +144,8 @@ func (ch *updateUserTx) fill() {
 	if ch.patch.PasswordHash != nil {
 		b.DeleteChallenges(id)
 	}
-	insertOutgoing(b, id, ch.pkce, ch.outgoing...)
-	b.notify(id, ch.notifications...)
+	flow.InsertOutgoing(b, id, ch.pkce, ch.outgoing...)
+	b.Notify(id, ch.notifications...)
 	for _, done := range []struct {
 		it     bool
 		action store.Action
@@ -155,7 +156,7 @@ func (ch *updateUserTx) fill() {
 		{true, store.ActionUserModified},
 	} {
 		if done.it {
-			b.Audit(ch.f.audit(done.action, id, ch.op.principal.Session.ID))
+			b.Audit(ch.f.Audit(done.action, id, ch.op.principal.Session.ID))
 		}
 	}
 }

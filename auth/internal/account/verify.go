@@ -9,6 +9,8 @@ import (
 
 	"github.com/google/uuid"
 
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/address"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/token"
@@ -56,8 +58,8 @@ func isChange(k store.Kind) bool {
 func isEmail(who string) bool { return strings.Contains(who, "@") }
 
 var (
-	errLinkExpired  = denied(CodeOTPExpired, "Email link is invalid or has expired")
-	errTokenExpired = denied(CodeOTPExpired, "Token has expired or is invalid")
+	errLinkExpired  = refusal.Denied(refusal.CodeOTPExpired, "Email link is invalid or has expired")
+	errTokenExpired = refusal.Denied(refusal.CodeOTPExpired, "Token has expired or is invalid")
 )
 
 // proof is what the client presents: a link's hash, or digits with the address that they were sent to.
@@ -68,33 +70,33 @@ type proof struct {
 	pkce    bool
 	address string
 	digits  string
-	missed  *Refusal
+	missed  *refusal.Refusal
 }
 
-// proof checks a verification before anything is looked up.
-func (s *Settings) proof(p Verify) (proof, error) {
+// proofOf checks a verification before anything is looked up.
+func proofOf(s *flow.Settings, p flow.Verify) (proof, error) {
 	if p.Type == "" {
-		return proof{}, notValid("Verify requires a verification type")
+		return proof{}, refusal.NotValid("Verify requires a verification type")
 	}
 	if (p.Token == "") == (p.TokenHash == "") {
-		return proof{}, notValid("Verify requires either a token or a token hash")
+		return proof{}, refusal.NotValid("Verify requires either a token or a token hash")
 	}
 	if p.TokenHash != "" {
 		if p.Email != "" || p.Phone != "" || p.RedirectTo != "" {
-			return proof{}, notValid("Only the token_hash and type should be provided")
+			return proof{}, refusal.NotValid("Only the token_hash and type should be provided")
 		}
 		return linkProof(p.Type, p.TokenHash)
 	}
 	switch {
 	case p.Email != "" && p.Phone != "":
-		return proof{}, notValid("Only an email address or phone number should be provided on verify")
+		return proof{}, refusal.NotValid("Only an email address or phone number should be provided on verify")
 	case p.Phone != "":
-		who, err := parsePhone(p.Phone)
+		who, err := flow.ParsePhone(p.Phone)
 		return proof{kinds: byPhone[p.Type], address: who, digits: p.Token, missed: errTokenExpired}, err
 	case p.Email != "":
 		who, err := address.Email(p.Email)
 		if err != nil {
-			return proof{}, unprocessable(CodeValidationFailed, "Invalid email format")
+			return proof{}, refusal.Unprocessable(refusal.CodeValidationFailed, "Invalid email format")
 		}
 		return proof{kinds: byLink[p.Type], address: who, digits: p.Token, missed: errTokenExpired}, nil
 	}
@@ -104,12 +106,12 @@ func (s *Settings) proof(p Verify) (proof, error) {
 func linkProof(typ, text string) (proof, error) {
 	kinds := byLink[typ]
 	if kinds == nil {
-		return proof{}, notValid("Invalid email verification type")
+		return proof{}, refusal.NotValid("Invalid email verification type")
 	}
 	pf := proof{kinds: kinds, missed: errLinkExpired}
-	if hash, pkce, ok := linkHash(text); ok {
+	if hash, pkce, ok := flow.LinkHash(text); ok {
 		pf.link, pf.pkce = hash, pkce
-	} else if hash, pkce, ok := formerLink(text); ok {
+	} else if hash, pkce, ok := flow.FormerLink(text); ok {
 		pf.link, pf.pkce, pf.former, pf.kinds = hash, pkce, true, byFormerLink[typ]
 	}
 	return pf, nil
@@ -117,65 +119,65 @@ func linkProof(typ, text string) (proof, error) {
 
 // Verify redeems a link or digits. In one transaction it consumes the token and does what the token was
 // for; parallel calls with one token do it once.
-func (a *Accounts) Verify(ctx context.Context, req RequestInfo, p Verify) (Verified, error) {
+func (a *Accounts) Verify(ctx context.Context, req flow.RequestInfo, p flow.Verify) (flow.Verified, error) {
 	f := a.core.Begin(req)
-	pf, err := f.settings.proof(p)
+	pf, err := proofOf(f.Settings, p)
 	if err != nil {
-		return Verified{}, err
+		return flow.Verified{}, err
 	}
-	if pf.former && !f.carriesLinks() {
+	if pf.former && !f.CarriesLinks() {
 		pf.link = nil
 	}
 	op := verifyOp{f: *f, p: p}
 	if pf.former && pf.link != nil {
-		if err := takeFormerLinkTry(ctx, f); err != nil {
-			return Verified{}, err
+		if err := flow.TakeFormerLinkTry(ctx, f); err != nil {
+			return flow.Verified{}, err
 		}
 		defer func() {
 			if op.found {
-				giveBackFormerLinkTry(ctx, f)
+				flow.GiveBackFormerLinkTry(ctx, f)
 			}
 		}()
 	}
 	if p.Password != "" {
-		if err := f.settings.checkPassword(p.Password); err != nil {
-			return Verified{}, err
+		if err := f.Settings.CheckPassword(p.Password); err != nil {
+			return flow.Verified{}, err
 		}
 		waits, err := op.isPending(ctx, pf)
 		if err != nil {
-			return Verified{}, failure("verify", err)
+			return flow.Verified{}, refusal.Failure("verify", err)
 		}
 		if waits {
 			if err := op.hashPassword(ctx); err != nil {
-				return Verified{}, err
+				return flow.Verified{}, err
 			}
 		}
 	}
-	var out Verified
-	e := &f.settings.Email
-	op.notify = canNotify(ctx, f, p.Type == typeEmailChange && e.Notify.EmailChanged || p.Type == "phone_change" &&
+	var out flow.Verified
+	e := &f.Settings.Email
+	op.notify = flow.CanNotify(ctx, f, p.Type == typeEmailChange && e.Notify.EmailChanged || p.Type == "phone_change" &&
 		(e.Notify.PhoneChanged || e.Notify.IdentityLinked))
 	redeem := func() error {
-		return f.commit(ctx, func(tx *tx) (err error) {
+		return f.Commit(ctx, func(tx *flow.Tx) (err error) {
 			op.found = false
 			out, err = op.redeem(ctx, tx, pf)
 			if errors.Is(err, store.ErrNotFound) {
-				tx.refuse(pf.missed)
+				tx.Refuse(pf.missed)
 				return op.recordMiss(ctx, tx, pf) // a miss counts, so it is committed
 			}
 			return err
 		})
 	}
 	if err := op.prepared(ctx, redeem); err != nil {
-		return Verified{}, failure("verify", addressError(err))
+		return flow.Verified{}, refusal.Failure("verify", addressError(err))
 	}
 	if out.Half || out.Code != "" {
 		return out, nil
 	}
-	enforceSessionLimit(ctx, f, out.User.ID)
-	g, err := grantNew(ctx, f, out.User, &op.open)
+	flow.EnforceSessionLimit(ctx, f, out.User.ID)
+	g, err := flow.GrantNew(ctx, f, out.User, &op.open)
 	if err != nil {
-		return Verified{}, err
+		return flow.Verified{}, err
 	}
 	g.Type = out.Type
 	out.Grant = &g
@@ -207,24 +209,23 @@ func (op *verifyOp) prepared(ctx context.Context, redeem func() error) error {
 func addressError(err error) error {
 	switch {
 	case errors.Is(err, store.ErrEmailTaken):
-		return errEmailExists
+		return flow.ErrEmailExists
 	case errors.Is(err, store.ErrPhoneTaken):
 		return errPhoneExists
 	}
 	return err
 }
 
-var errPhoneExists = unprocessable(CodePhoneExists, "A user with this phone number has already been registered")
-
-var errEmailExists = unprocessable(CodeEmailExists, "A user with this email address has already been registered")
+var errPhoneExists = refusal.Unprocessable(refusal.CodePhoneExists,
+	"A user with this phone number has already been registered")
 
 // verifyOp is one call of Verify.
 type verifyOp struct {
-	f      flow
-	p      Verify
+	f      flow.Flow
+	p      flow.Verify
 	hash   string // of p.Password
 	notify bool   // may be written
-	open   sessionDraft
+	open   flow.SessionDraft
 	// displace: an unconfirmed account has the address that is proven.
 	displace bool
 	// found: the token exists, whatever became of it.
@@ -234,12 +235,12 @@ type verifyOp struct {
 }
 
 // take consumes the token. ErrNotFound: there is none. The Limit is what the digits were taken from.
-func (op *verifyOp) take(ctx context.Context, tx *tx, pf proof) (t store.Token, try store.Limit, err error) {
+func (op *verifyOp) take(ctx context.Context, tx *flow.Tx, pf proof) (t store.Token, try store.Limit, err error) {
 	switch {
 	case pf.digits != "":
-		code, test := op.f.settings.Phone.testCode(pf.address, op.f.now)
+		code, test := op.f.Settings.Phone.TestCode(pf.address, op.f.Now)
 		t, try, err = tx.RedeemDigits(ctx, op.typedDigits(pf))
-		err = tooManyCodes(err)
+		err = flow.TooManyCodes(err)
 		if test && errors.Is(err, store.ErrNotFound) &&
 			subtle.ConstantTimeCompare([]byte(code), []byte(pf.digits)) == 1 {
 			t, err = op.testToken(ctx, tx, pf)
@@ -247,63 +248,64 @@ func (op *verifyOp) take(ctx context.Context, tx *tx, pf proof) (t store.Token, 
 	case pf.link == nil:
 		err = store.ErrNotFound
 	default:
-		t, err = tx.RedeemLink(ctx, pf.link, pf.kinds, op.f.now)
+		t, err = tx.RedeemLink(ctx, pf.link, pf.kinds, op.f.Now)
 	}
 	return t, try, err
 }
 
 // redeem consumes the token, and does what it was for. ErrNotFound: there is none.
-func (op *verifyOp) redeem(ctx context.Context, tx *tx, pf proof) (Verified, error) {
+func (op *verifyOp) redeem(ctx context.Context, tx *flow.Tx, pf proof) (flow.Verified, error) {
 	t, try, err := op.take(ctx, tx, pf)
 	if err != nil {
-		return Verified{}, err
+		return flow.Verified{}, err
 	}
 	op.found = true
 	if pf.link != nil && pf.pkce != (t.Flow != uuid.Nil) {
-		return Verified{}, pf.missed // not the text that was sent; the transaction is undone, and the link stays
+		return flow.Verified{}, pf.missed // not the text that was sent; the transaction is undone, and the link stays
 	}
 	if op.p.Password != "" && op.hash == "" {
-		return Verified{}, errPasswordNotHashed
+		return flow.Verified{}, errPasswordNotHashed
 	}
 	u, err := tx.LockUser(ctx, t.User)
 	if err != nil {
-		return Verified{}, err
+		return flow.Verified{}, err
 	}
-	w := verifyTx{f: &op.f, op: op, b: tx.Batch(), u: u, t: t, patch: store.UserPatch{Now: op.f.now}}
+	w := verifyTx{f: &op.f, op: op, b: tx.Batch(), u: u, t: t, patch: store.UserPatch{Now: op.f.Now}}
 	if try.Key != nil { // the digits were right
-		w.b.Take(try, -1, op.f.now)
+		w.b.Take(try, -1, op.f.Now)
 	}
-	if !isChange(t.Kind) && op.f.settings.leaves(u, t.Address) {
+	if !isChange(t.Kind) && leaves(op.f.Settings, u, t.Address) {
 		if err := w.moveOut(); err != nil {
-			return Verified{}, err
+			return flow.Verified{}, err
 		}
 	}
-	if w.u.BannedUntil.After(op.f.now) {
-		return Verified{}, denied(CodeUserBanned, "User is banned")
+	if w.u.BannedUntil.After(op.f.Now) {
+		return flow.Verified{}, refusal.Denied(refusal.CodeUserBanned, "User is banned")
 	}
 	w.patch.ID = w.u.ID
-	out := Verified{Type: op.typeOf(t, w.u, pf)}
+	out := flow.Verified{Type: op.typeOf(t, w.u, pf)}
 	if out.Half, err = w.apply(); err != nil {
-		return Verified{}, err
+		return flow.Verified{}, err
 	}
 	if op.displace {
 		if err := w.displaceUnproven(ctx, tx); err != nil {
-			return Verified{}, err
+			return flow.Verified{}, err
 		}
 	}
 	if op.p.Link && pf.pkce && !out.Half {
 		if out.Code, err = w.issueCode(ctx, tx); err != nil {
-			return Verified{}, err
+			return flow.Verified{}, err
 		}
 	} else if !out.Half {
-		op.open = newSession(&op.f, w.u.ID, methodOTP)
-		if _, test := op.f.settings.Phone.testCode(pf.address, op.f.now); test { // its code is in a file
-			op.open.row.Place = nil
+		op.open = flow.NewSession(&op.f, w.u.ID, flow.MethodOTP)
+		if _, test := op.f.Settings.Phone.TestCode(pf.address, op.f.Now); test { // its code is in a file
+			op.open.Row.Place = nil
 		}
 		if isChange(t.Kind) { // it proves an address of the client's choice, not the user's identity: see needsCurrent
-			op.open.row.AMR = mustJSON([]token.AMR{{Method: methodOTP, Timestamp: op.f.now.Unix(), Provider: out.Type}})
+			op.open.Row.AMR = flow.MustJSON([]token.AMR{{Method: flow.MethodOTP, Timestamp: op.f.Now.Unix(),
+				Provider: out.Type}})
 		}
-		w.patch.LastSignInAt = &op.f.now
+		w.patch.LastSignInAt = &op.f.Now
 	}
 	w.fill(out)
 	w.b.User(&out.User, w.u.ID)
@@ -332,8 +334,8 @@ func (w *verifyTx) moveOut() error {
 	if !isEmail(w.t.Address) {
 		provider = "phone"
 	}
-	if f.settings.DisableSignup {
-		return errSignupDisabled
+	if f.Settings.DisableSignup {
+		return flow.ErrSignupDisabled
 	}
 	if op.owner == nil {
 		op.owner = &signupCandidate{aud: w.u.Aud, provider: provider, address: w.t.Address}
@@ -341,23 +343,23 @@ func (w *verifyTx) moveOut() error {
 	}
 	u := op.owner.user(f, op.owner.newID(), true, nil)
 	u.EmailUnproven, u.PhoneUnproven = false, false
-	action := removeAddress(w.b, w.u, provider, f.now)
+	action := flow.RemoveAddress(w.b, w.u, provider, f.Now)
 	w.b.InsertUser(u)
 	w.b.InsertIdentity(u.Identities[0])
-	enqueueCreatedHook(f, w.b, true, u.ID)
-	w.b.Audit(f.audit(action, u.ID, uuid.Nil, "user_id", w.u.ID.String(), "reason", "address_proven"))
-	w.b.Audit(f.audit(store.ActionUserSignedUp, u.ID, uuid.Nil, "provider", provider))
+	flow.EnqueueCreatedHook(f, w.b, true, u.ID)
+	w.b.Audit(f.Audit(action, u.ID, uuid.Nil, "user_id", w.u.ID.String(), "reason", "address_proven"))
+	w.b.Audit(f.Audit(store.ActionUserSignedUp, u.ID, uuid.Nil, "provider", provider))
 	w.u = u
 	return nil
 }
 
 // typedDigits returns the digits of a proof. Those of a test number are not counted.
 func (op *verifyOp) typedDigits(pf proof) store.Digits {
-	d := store.Digits{Aud: op.f.aud(), Address: pf.address, Kinds: pf.kinds,
-		MACs: digitMACs(&op.f, pf.kinds, pf.address, pf.digits), Now: op.f.now}
-	if _, test := op.f.settings.Phone.testCode(pf.address, op.f.now); !test {
-		d.MaxMisses = maxMisses
-		d.Tries, d.Place = codeTries(&op.f, "codes", d.Aud, pf.address)
+	d := store.Digits{Aud: op.f.Aud(), Address: pf.address, Kinds: pf.kinds,
+		MACs: flow.DigitMACs(&op.f, pf.kinds, pf.address, pf.digits), Now: op.f.Now}
+	if _, test := op.f.Settings.Phone.TestCode(pf.address, op.f.Now); !test {
+		d.MaxMisses = flow.MaxMisses
+		d.Tries, d.Place = flow.CodeTries(&op.f, "codes", d.Aud, pf.address)
 	}
 	return d
 }
@@ -367,9 +369,9 @@ func (op *verifyOp) typedDigits(pf proof) store.Digits {
 func (op *verifyOp) isPending(ctx context.Context, pf proof) (bool, error) {
 	switch {
 	case pf.digits != "":
-		return op.f.core.db.DigitsWait(ctx, op.typedDigits(pf))
+		return op.f.Core.DB.DigitsWait(ctx, op.typedDigits(pf))
 	case pf.link != nil:
-		return op.f.core.db.LinkWaits(ctx, pf.link, pf.kinds, op.f.now)
+		return op.f.Core.DB.LinkWaits(ctx, pf.link, pf.kinds, op.f.Now)
 	}
 	return false, nil
 }
@@ -378,53 +380,53 @@ func (op *verifyOp) isPending(ctx context.Context, pf proof) (bool, error) {
 var errPasswordNotHashed = errors.New("account: verify: the password is not hashed")
 
 func (op *verifyOp) hashPassword(ctx context.Context) (err error) {
-	if op.hash, err = op.f.core.passwords.Hash(ctx, op.p.Password); err != nil {
-		return failure("hash password", err)
+	if op.hash, err = op.f.Core.Passwords.Hash(ctx, op.p.Password); err != nil {
+		return refusal.Failure("hash password", err)
 	}
 	return nil
 }
 
 // testToken returns a token for the code of a test number that was not requested, or was used before: the code is valid
 // at any time for the user with that number.
-func (op *verifyOp) testToken(ctx context.Context, tx *tx, pf proof) (store.Token, error) {
+func (op *verifyOp) testToken(ctx context.Context, tx *flow.Tx, pf proof) (store.Token, error) {
 	if !slices.Contains(pf.kinds, store.KindSMS) {
 		return store.Token{}, store.ErrNotFound // a change of number waits with its token, for a year
 	}
 	var u store.User
 	b := tx.Batch()
-	b.UserByPhone(&u, op.f.aud(), pf.address)
+	b.UserByPhone(&u, op.f.Aud(), pf.address)
 	if err := b.Send(ctx); err != nil {
 		return store.Token{}, err
 	}
 	if u.ID == uuid.Nil {
 		return store.Token{}, store.ErrNotFound
 	}
-	return store.Token{User: u.ID, Kind: store.KindSMS, Address: pf.address, CreatedAt: op.f.now, ExpiresAt: op.f.now},
+	return store.Token{User: u.ID, Kind: store.KindSMS, Address: pf.address, CreatedAt: op.f.Now, ExpiresAt: op.f.Now},
 		nil
 }
 
 // recordMiss records a failed verification: at most once a minute for an address, and for all unknown links together.
-func (op *verifyOp) recordMiss(ctx context.Context, tx *tx, pf proof) error {
+func (op *verifyOp) recordMiss(ctx context.Context, tx *flow.Tx, pf proof) error {
 	typ := op.p.Type
 	if pf.kinds == nil { // anything may stand there
 		typ = ""
 	}
 	b := tx.Batch()
-	op.f.auditSeldom(b, "verify note", pf.address,
-		op.f.audit(store.ActionVerificationFailed, uuid.Nil, uuid.Nil, "type", typ))
+	op.f.AuditSeldom(b, "verify note", pf.address,
+		op.f.Audit(store.ActionVerificationFailed, uuid.Nil, uuid.Nil, "type", typ))
 	return b.Send(ctx)
 }
 
 // issueCode sets the code of the PKCE flow. A link whose flow is gone is refused, and stays valid.
-func (w *verifyTx) issueCode(ctx context.Context, tx *tx) (string, error) {
+func (w *verifyTx) issueCode(ctx context.Context, tx *flow.Tx) (string, error) {
 	var f store.Flow
 	b := tx.Batch()
 	b.Flow(&f, w.t.Flow)
 	if err := b.Send(ctx); err != nil {
 		return "", err
 	}
-	if f.ID == uuid.Nil || !w.f.now.Before(f.ExpiresAt) || !f.IssuedAt.IsZero() {
-		return "", invalid(CodeFlowStateNotFound, "No associated flow state found.")
+	if f.ID == uuid.Nil || !w.f.Now.Before(f.ExpiresAt) || !f.IssuedAt.IsZero() {
+		return "", refusal.Invalid(refusal.CodeFlowStateNotFound, "No associated flow state found.")
 	}
 	text, hash := token.NewLinkToken()
 	w.codeHash = hash[:]

@@ -8,7 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
 )
@@ -17,16 +17,16 @@ import (
 // and is deleted if nothing else is left.
 func TestAddressChange_unconfirmedGivesWay(t *testing.T) {
 	t.Parallel()
-	h := open(t, func(s *account.Settings) { s.Email.SecureChange = false })
+	h := open(t, func(s *flow.Settings) { s.Email.SecureChange = false })
 	link := h.signUp("new@example.org", "sesame", `{}`)
 	squatter := h.idOf("new@example.org")
 	mia := h.confirmed("mia@example.org")
-	_, err := h.update(mia, account.UserUpdate{Email: "new@example.org"})
+	_, err := h.update(mia, flow.UserUpdate{Email: "new@example.org"})
 	accepted(t, err)
 	h.user(squatter) // until the proof
 	first := h.newest("email_change", "new@example.org").Hash
 	h.pass(2 * time.Minute)
-	_, err = h.Resend(t.Context(), browser, account.Resend{Type: "email_change", Email: "new@example.org"})
+	_, err = h.Resend(t.Context(), browser, flow.Resend{Type: "email_change", Email: "new@example.org"})
 	accepted(t, err)
 	if h.newest("email_change", "new@example.org").Hash == first {
 		t.Error("another mail of the change was not sent: the unconfirmed account was found in its place")
@@ -39,14 +39,14 @@ func TestAddressChange_unconfirmedGivesWay(t *testing.T) {
 	if _, err := h.db.User(t.Context(), squatter); !errors.Is(err, store.ErrNotFound) {
 		t.Errorf("the account without anything else: %v", err)
 	}
-	_, err = h.verify(account.Verify{Type: "signup", TokenHash: link.Hash})
+	_, err = h.verify(flow.Verify{Type: "signup", TokenHash: link.Hash})
 	refused(t, err, linkExpired)
 
 	// One with a phone number stays, without the address.
 	other, err := h.AdminCreate(t.Context(), browser, service,
-		account.Attributes{Email: ptr("two@example.org"), Phone: ptr("4915100000001"), PhoneConfirm: ptr(true)})
+		flow.Attributes{Email: ptr("two@example.org"), Phone: ptr("4915100000001"), PhoneConfirm: ptr(true)})
 	accepted(t, err)
-	_, err = h.update(g, account.UserUpdate{Email: "two@example.org"})
+	_, err = h.update(g, flow.UserUpdate{Email: "two@example.org"})
 	accepted(t, err)
 	h.pass(time.Second)
 	g = h.redeem("email_change", h.newest("email_change", "two@example.org").Hash)
@@ -55,26 +55,26 @@ func TestAddressChange_unconfirmedGivesWay(t *testing.T) {
 		t.Error(brief(u))
 	}
 	// A number likewise.
-	_, err = h.SignUp(t.Context(), browser, account.SignUp{Phone: "4915100000002", Password: "sesame"})
+	_, err = h.SignUp(t.Context(), browser, flow.SignUp{Phone: "4915100000002", Password: "sesame"})
 	accepted(t, err)
 	h.pass(time.Second)
-	_, err = h.update(g, account.UserUpdate{Phone: "4915100000002"})
+	_, err = h.update(g, flow.UserUpdate{Phone: "4915100000002"})
 	accepted(t, err)
 	h.pass(time.Second)
-	v, err := h.verify(account.Verify{Type: "phone_change", Phone: "4915100000002",
+	v, err := h.verify(flow.Verify{Type: "phone_change", Phone: "4915100000002",
 		Token: h.newest("phone_change", "4915100000002").Code})
 	if err != nil || v.Grant.User.ID != mia.User.ID || countUsers(h) != 2 {
 		t.Fatal(v, err, countUsers(h))
 	}
 	// One that was confirmed between the request and the proof keeps the address.
 	link = h.signUp("three@example.org", "sesame", `{}`)
-	_, err = h.update(*v.Grant, account.UserUpdate{Email: "three@example.org"})
+	_, err = h.update(*v.Grant, flow.UserUpdate{Email: "three@example.org"})
 	accepted(t, err)
 	h.redeem("signup", link.Hash)
 	_, err = h.verify(
-		account.Verify{Type: "email_change", TokenHash: h.newest("email_change", "three@example.org").Hash})
+		flow.Verify{Type: "email_change", TokenHash: h.newest("email_change", "three@example.org").Hash})
 	refused(t, err, "email_exists: A user with this email address has already been registered")
-	_, err = h.update(*v.Grant, account.UserUpdate{Email: "three@example.org"})
+	_, err = h.update(*v.Grant, flow.UserUpdate{Email: "three@example.org"})
 	refused(t, err, "email_exists: A user with this email address has already been registered")
 }
 
@@ -82,11 +82,11 @@ func TestAddressChange_unconfirmedGivesWay(t *testing.T) {
 func TestAddressChange_unconfirmedMeanwhile(t *testing.T) {
 	t.Parallel()
 	url := storetest.URL(t)
-	h := openOn(t, pool(t, url), func(s *account.Settings) { s.Email.SecureChange = false })
+	h := openOn(t, pool(t, url), func(s *flow.Settings) { s.Email.SecureChange = false })
 	h.signUp("new@example.org", "sesame", `{}`)
 	squatter := h.idOf("new@example.org")
 	mia := h.confirmed("mia@example.org")
-	_, err := h.update(mia, account.UserUpdate{Email: "new@example.org"})
+	_, err := h.update(mia, flow.UserUpdate{Email: "new@example.org"})
 	accepted(t, err)
 	c, err := pgx.Connect(t.Context(), url)
 	if err != nil {
@@ -104,7 +104,7 @@ func TestAddressChange_unconfirmedMeanwhile(t *testing.T) {
 	done := make(chan error, 1)
 	go func() {
 		_, err := h.verify(
-			account.Verify{Type: "email_change", TokenHash: h.newest("email_change", "new@example.org").Hash})
+			flow.Verify{Type: "email_change", TokenHash: h.newest("email_change", "new@example.org").Hash})
 		done <- err
 	}()
 	waits := false
@@ -138,7 +138,7 @@ func TestAdminUpdate_flags(t *testing.T) {
 	h.signUp("tom@example.org", "sesame", `{}`)
 	for email, confirmed := range map[string]bool{"mia@example.org": true, "tom@example.org": false} {
 		id := h.idOf(email)
-		_, err := h.AdminUpdate(t.Context(), browser, service, id, account.Attributes{Email: ptr("new." + email)})
+		_, err := h.AdminUpdate(t.Context(), browser, service, id, flow.Attributes{Email: ptr("new." + email)})
 		accepted(t, err)
 		u := h.user(id)
 		meta, identity := metadata(t, u.UserMetadata), metadata(t, u.Identities[0].Data)

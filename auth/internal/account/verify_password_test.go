@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/password"
 	"gatehouse/auth/internal/secret"
 	"gatehouse/auth/internal/token"
@@ -17,41 +18,41 @@ func TestVerify_hashesForTokensOnly(t *testing.T) {
 	h := open(t)
 	away := password.NewWorkers(password.Options{Workers: 1})
 	away.Close()
-	a := account.New(account.NewCore(account.Options{
+	a := account.New(flow.New(flow.Options{
 		DB: h.db, Keys: h.keys, Refresh: token.NewRefreshCodec(h.root.Keys(secret.Refresh)), Root: h.root,
 		Passwords: away,
 		Now:       h.clock,
 	}, h.s))
-	accepted(t, h.SendOTP(t.Context(), browser, account.OTP{Email: "mia@example.org", CreateUser: true}))
+	accepted(t, h.SendOTP(t.Context(), browser, flow.OTP{Email: "mia@example.org", CreateUser: true}))
 	l := h.newest("confirmation", "mia@example.org")
-	f := func(p account.Verify, want string) {
+	f := func(p flow.Verify, want string) {
 		t.Helper()
 		_, err := a.Verify(t.Context(), browser, p)
 		refused(t, err, want)
 	}
 	const chosen, hashes = "my choice",
 		"unexpected_failure: The service is temporarily unavailable, please retry after a moment."
-	f(account.Verify{Type: "signup", TokenHash: l.Hash[1:] + "0", Password: chosen}, linkExpired)
-	f(account.Verify{Type: "recovery", TokenHash: l.Hash, Password: chosen}, linkExpired)
-	f(account.Verify{Type: "signup", TokenHash: "x", Password: chosen}, linkExpired)
-	f(account.Verify{Type: "signup", Email: "nobody@example.org", Token: l.Code, Password: chosen}, tokenExpired)
-	f(account.Verify{Type: "signup", TokenHash: "x", Password: "short"},
+	f(flow.Verify{Type: "signup", TokenHash: l.Hash[1:] + "0", Password: chosen}, linkExpired)
+	f(flow.Verify{Type: "recovery", TokenHash: l.Hash, Password: chosen}, linkExpired)
+	f(flow.Verify{Type: "signup", TokenHash: "x", Password: chosen}, linkExpired)
+	f(flow.Verify{Type: "signup", Email: "nobody@example.org", Token: l.Code, Password: chosen}, tokenExpired)
+	f(flow.Verify{Type: "signup", TokenHash: "x", Password: "short"},
 		"weak_password: Password should be at least 6 characters.")
-	f(account.Verify{Type: "signup", TokenHash: l.Hash, Password: chosen}, hashes)
-	f(account.Verify{Type: "signup", Email: "mia@example.org", Token: l.Code, Password: chosen}, hashes)
+	f(flow.Verify{Type: "signup", TokenHash: l.Hash, Password: chosen}, hashes)
+	f(flow.Verify{Type: "signup", Email: "mia@example.org", Token: l.Code, Password: chosen}, hashes)
 	for range 5 { // the misses void the digits
-		f(account.Verify{Type: "signup", Email: "mia@example.org", Token: wrong(l.Code), Password: chosen},
+		f(flow.Verify{Type: "signup", Email: "mia@example.org", Token: wrong(l.Code), Password: chosen},
 			tokenExpired)
 	}
-	f(account.Verify{Type: "signup", Email: "mia@example.org", Token: l.Code, Password: chosen}, tokenExpired)
+	f(flow.Verify{Type: "signup", Email: "mia@example.org", Token: l.Code, Password: chosen}, tokenExpired)
 	// Without a try left the time of a hash does not reveal the right digits.
 	h.pass(30 * time.Minute)
-	accepted(t, h.SendOTP(t.Context(), browser, account.OTP{Email: "mia@example.org", CreateUser: true}))
+	accepted(t, h.SendOTP(t.Context(), browser, flow.OTP{Email: "mia@example.org", CreateUser: true}))
 	l = h.newest("confirmation", "mia@example.org")
 	for range 40 {
-		a.Verify(t.Context(), browser, account.Verify{Type: "email_change", Email: "mia@example.org", Token: "000000"})
+		a.Verify(t.Context(), browser, flow.Verify{Type: "email_change", Email: "mia@example.org", Token: "000000"})
 	}
-	f(account.Verify{Type: "signup", Email: "mia@example.org", Token: l.Code, Password: chosen}, tooManyCodes)
+	f(flow.Verify{Type: "signup", Email: "mia@example.org", Token: l.Code, Password: chosen}, tooManyCodes)
 	g := h.redeemWith("signup", l.Hash, chosen)
 	if g.User.Email != "mia@example.org" {
 		t.Errorf("%+v", g.User)
@@ -60,9 +61,9 @@ func TestVerify_hashesForTokensOnly(t *testing.T) {
 }
 
 // redeemWith is redeem with a password.
-func (h *house) redeemWith(kind, hash, pass string) account.Grant {
+func (h *house) redeemWith(kind, hash, pass string) flow.Grant {
 	h.t.Helper()
-	v, err := h.Verify(h.t.Context(), browser, account.Verify{Type: kind, TokenHash: hash, Password: pass})
+	v, err := h.Verify(h.t.Context(), browser, flow.Verify{Type: kind, TokenHash: hash, Password: pass})
 	if err != nil || v.Grant == nil {
 		h.t.Fatalf("verify %s: %+v, %v", kind, v, err)
 	}

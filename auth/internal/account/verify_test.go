@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/store"
 )
 
@@ -17,7 +19,7 @@ const (
 	tokenExpired = "otp_expired: Token has expired or is invalid"
 )
 
-func (h *house) verify(p account.Verify) (account.Verified, error) {
+func (h *house) verify(p flow.Verify) (flow.Verified, error) {
 	return h.Verify(h.t.Context(), browser, p)
 }
 
@@ -25,7 +27,7 @@ func (h *house) verify(p account.Verify) (account.Verified, error) {
 func (h *house) signUp(email, pass, data string) message {
 	h.t.Helper()
 	h.pass(time.Second)
-	_, err := h.SignUp(h.t.Context(), browser, account.SignUp{Email: email, Password: pass, Data: []byte(data)})
+	_, err := h.SignUp(h.t.Context(), browser, flow.SignUp{Email: email, Password: pass, Data: []byte(data)})
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -35,7 +37,7 @@ func (h *house) signUp(email, pass, data string) message {
 func TestVerify_refusals(t *testing.T) {
 	t.Parallel()
 	h := open(t)
-	f := func(p account.Verify, kind account.Kind, want string) {
+	f := func(p flow.Verify, kind refusal.Kind, want string) {
 		t.Helper()
 		_, err := h.verify(p)
 		refused(t, err, want)
@@ -46,31 +48,31 @@ func TestVerify_refusals(t *testing.T) {
 	hash := strings.Repeat("0", 64)
 	either := "validation_failed: Verify requires either a token or a token hash"
 	only := "validation_failed: Only the token_hash and type should be provided"
-	f(account.Verify{Token: "123456"}, account.Invalid, "validation_failed: Verify requires a verification type")
-	f(account.Verify{Type: "signup"}, account.Invalid, either)
-	f(account.Verify{Type: "signup", Token: "1", TokenHash: "2"}, account.Invalid, either)
-	f(account.Verify{Type: "signup", Token: "1", Email: "a@b", Phone: "12"}, account.Invalid,
+	f(flow.Verify{Token: "123456"}, refusal.KindInvalid, "validation_failed: Verify requires a verification type")
+	f(flow.Verify{Type: "signup"}, refusal.KindInvalid, either)
+	f(flow.Verify{Type: "signup", Token: "1", TokenHash: "2"}, refusal.KindInvalid, either)
+	f(flow.Verify{Type: "signup", Token: "1", Email: "a@b", Phone: "12"}, refusal.KindInvalid,
 		"validation_failed: Only an email address or phone number should be provided on verify")
-	f(account.Verify{Type: "signup", Token: "1", Email: "a"}, account.Unprocessable,
+	f(flow.Verify{Type: "signup", Token: "1", Email: "a"}, refusal.KindUnprocessable,
 		"validation_failed: Invalid email format")
-	f(account.Verify{Type: "sms", Token: "1", Phone: "0"}, account.Invalid,
+	f(flow.Verify{Type: "sms", Token: "1", Phone: "0"}, refusal.KindInvalid,
 		"validation_failed: Invalid phone number format (E.164 required)")
-	f(account.Verify{Type: "signup", TokenHash: hash, Email: "a@b"}, account.Invalid, only)
-	f(account.Verify{Type: "signup", TokenHash: hash, Phone: "12"}, account.Invalid, only)
-	f(account.Verify{Type: "signup", TokenHash: hash, RedirectTo: "x"}, account.Invalid, only)
-	f(account.Verify{Type: "sms", TokenHash: hash}, account.Invalid,
+	f(flow.Verify{Type: "signup", TokenHash: hash, Email: "a@b"}, refusal.KindInvalid, only)
+	f(flow.Verify{Type: "signup", TokenHash: hash, Phone: "12"}, refusal.KindInvalid, only)
+	f(flow.Verify{Type: "signup", TokenHash: hash, RedirectTo: "x"}, refusal.KindInvalid, only)
+	f(flow.Verify{Type: "sms", TokenHash: hash}, refusal.KindInvalid,
 		"validation_failed: Invalid email verification type")
-	f(account.Verify{Type: "x", Token: hash}, account.Invalid, "validation_failed: Invalid email verification type")
+	f(flow.Verify{Type: "x", Token: hash}, refusal.KindInvalid, "validation_failed: Invalid email verification type")
 	for _, typ := range []string{"email", "signup", "invite", "recovery", "magiclink", "email_change"} {
-		f(account.Verify{Type: typ, TokenHash: hash}, account.Denied, linkExpired)
-		f(account.Verify{Type: typ, TokenHash: "pkce_" + hash, Link: true}, account.Denied, linkExpired)
-		f(account.Verify{Type: typ, TokenHash: "short"}, account.Denied, linkExpired)
-		f(account.Verify{Type: typ, Token: "123456", Email: "a@b"}, account.Denied, tokenExpired)
+		f(flow.Verify{Type: typ, TokenHash: hash}, refusal.KindDenied, linkExpired)
+		f(flow.Verify{Type: typ, TokenHash: "pkce_" + hash, Link: true}, refusal.KindDenied, linkExpired)
+		f(flow.Verify{Type: typ, TokenHash: "short"}, refusal.KindDenied, linkExpired)
+		f(flow.Verify{Type: typ, Token: "123456", Email: "a@b"}, refusal.KindDenied, tokenExpired)
 	}
-	f(account.Verify{Type: "sms", Token: "123456", Phone: "12"}, account.Denied, tokenExpired)
-	f(account.Verify{Type: "phone_change", Token: "123456", Phone: "12"}, account.Denied, tokenExpired)
-	f(account.Verify{Type: "x", Token: "123456", Email: "a@b"}, account.Denied, tokenExpired)
-	f(account.Verify{Type: "signup", Token: "123456", Email: "a@b", Password: "short"}, account.Unprocessable,
+	f(flow.Verify{Type: "sms", Token: "123456", Phone: "12"}, refusal.KindDenied, tokenExpired)
+	f(flow.Verify{Type: "phone_change", Token: "123456", Phone: "12"}, refusal.KindDenied, tokenExpired)
+	f(flow.Verify{Type: "x", Token: "123456", Email: "a@b"}, refusal.KindDenied, tokenExpired)
+	f(flow.Verify{Type: "signup", Token: "123456", Email: "a@b", Password: "short"}, refusal.KindUnprocessable,
 		"weak_password: Password should be at least 6 characters.")
 	if !strings.HasPrefix(h.trail(), "verification_failed verification_failed") {
 		t.Errorf("trail %s", h.trail())
@@ -90,22 +92,22 @@ func TestVerify_auditRate(t *testing.T) {
 		}
 		return rows
 	}
-	guess := func(p account.Verify, aud string) {
+	guess := func(p flow.Verify, aud string) {
 		t.Helper()
 		c := browser
 		c.Aud = aud
 		_, err := h.Verify(t.Context(), c, p)
-		if kindOf(err) != account.Denied {
+		if kindOf(err) != refusal.KindDenied {
 			t.Errorf("%+v: %v", p, err)
 		}
 	}
 	flood := func() {
 		for i := range 10 {
-			guess(account.Verify{Type: "email", Token: fmt.Sprintf("%06d", i), Email: "mia@example.org"}, "")
-			guess(account.Verify{Type: "recovery", Token: "000000", Email: "mia@example.org"}, fmt.Sprint("other", i))
-			guess(account.Verify{Type: "email", Token: "000000", Email: "nobody@example.org"}, "")
-			guess(account.Verify{Type: "recovery", TokenHash: fmt.Sprintf("%064d", i)}, "")
-			guess(account.Verify{Type: strings.Repeat("\x00long", 10000), Token: "1", Phone: "491511"}, "")
+			guess(flow.Verify{Type: "email", Token: fmt.Sprintf("%06d", i), Email: "mia@example.org"}, "")
+			guess(flow.Verify{Type: "recovery", Token: "000000", Email: "mia@example.org"}, fmt.Sprint("other", i))
+			guess(flow.Verify{Type: "email", Token: "000000", Email: "nobody@example.org"}, "")
+			guess(flow.Verify{Type: "recovery", TokenHash: fmt.Sprintf("%064d", i)}, "")
+			guess(flow.Verify{Type: strings.Repeat("\x00long", 10000), Token: "1", Phone: "491511"}, "")
 		}
 	}
 	flood()
@@ -143,7 +145,7 @@ func TestVerify_signup(t *testing.T) {
 		"https://auth.example.org/verify?token="+first.Hash+"&type=signup&redirect_to=https://app.example.org/home") {
 		t.Errorf("%+v", first)
 	}
-	v, err := h.verify(account.Verify{Type: "signup", Token: first.Code, Email: "MIA@example.org"})
+	v, err := h.verify(flow.Verify{Type: "signup", Token: first.Code, Email: "MIA@example.org"})
 	if err != nil || v.Type != "signup" || v.Grant.Type != "signup" || v.Grant.User.LastSignInAt != h.now {
 		t.Fatal(v, err)
 	}
@@ -163,9 +165,9 @@ func TestVerify_signup(t *testing.T) {
 	accepted(t, h.signIn("mia@example.org", "first password"))
 	refused(t, h.signIn("mia@example.org", "second password"), "invalid_credentials: Invalid login credentials")
 	for _, l := range []message{first, second} {
-		_, err = h.verify(account.Verify{Type: "signup", TokenHash: l.Hash})
+		_, err = h.verify(flow.Verify{Type: "signup", TokenHash: l.Hash})
 		refused(t, err, linkExpired)
-		_, err = h.verify(account.Verify{Type: "email", Token: l.Code, Email: "mia@example.org"})
+		_, err = h.verify(flow.Verify{Type: "email", Token: l.Code, Email: "mia@example.org"})
 		refused(t, err, tokenExpired)
 	}
 }
@@ -178,9 +180,9 @@ func TestVerify_sixSignups(t *testing.T) {
 	for range 6 {
 		all = append(all, h.signUp("mia@example.org", "sesame", `{}`))
 	}
-	_, err := h.verify(account.Verify{Type: "email", TokenHash: all[0].Hash})
+	_, err := h.verify(flow.Verify{Type: "email", TokenHash: all[0].Hash})
 	refused(t, err, linkExpired)
-	_, err = h.verify(account.Verify{Type: "email", TokenHash: all[1].Hash})
+	_, err = h.verify(flow.Verify{Type: "email", TokenHash: all[1].Hash})
 	accepted(t, err)
 }
 
@@ -192,16 +194,16 @@ func TestVerify_kinds(t *testing.T) {
 	send := map[string]func() message{
 		"signup": func() message { return h.signUp("tom@example.org", "sesame", `{}`) },
 		"invite": func() message {
-			_, err := h.Invite(t.Context(), browser, service, account.Invitation{Email: "ann@example.org"})
+			_, err := h.Invite(t.Context(), browser, service, flow.Invitation{Email: "ann@example.org"})
 			accepted(t, err)
 			return h.newest("invite", "ann@example.org")
 		},
 		"recovery": func() message {
-			accepted(t, h.Recover(t.Context(), browser, account.Recover{Email: "mia@example.org"}))
+			accepted(t, h.Recover(t.Context(), browser, flow.Recover{Email: "mia@example.org"}))
 			return h.newest("recovery", "mia@example.org")
 		},
 		"magiclink": func() message {
-			accepted(t, h.MagicLink(t.Context(), browser, account.MagicLink{Email: "mia@example.org"}))
+			accepted(t, h.MagicLink(t.Context(), browser, flow.MagicLink{Email: "mia@example.org"}))
 			return h.newest("magic_link", "mia@example.org")
 		},
 	}
@@ -212,17 +214,17 @@ func TestVerify_kinds(t *testing.T) {
 			if typ == sent {
 				continue
 			}
-			_, err := h.verify(account.Verify{Type: typ, TokenHash: l.Hash})
+			_, err := h.verify(flow.Verify{Type: typ, TokenHash: l.Hash})
 			refused(t, err, linkExpired)
 		}
 		as := sent
 		if sent != "recovery" {
 			as = "email"
 		} else {
-			_, err := h.verify(account.Verify{Type: "email", Token: l.Hash})
+			_, err := h.verify(flow.Verify{Type: "email", Token: l.Hash})
 			refused(t, err, linkExpired)
 		}
-		v, err := h.verify(account.Verify{Type: as, Token: l.Hash}) // a token alone is the link's
+		v, err := h.verify(flow.Verify{Type: as, Token: l.Hash}) // a token alone is the link's
 		if err != nil || v.Type != sent {
 			t.Errorf("%s: %+v, %v", sent, v, err)
 		}
@@ -233,7 +235,7 @@ func TestVerify_misses(t *testing.T) {
 	t.Parallel()
 	h := open(t)
 	l := h.signUp("mia@example.org", "sesame", `{}`)
-	p := account.Verify{Type: "signup", Email: "mia@example.org"}
+	p := flow.Verify{Type: "signup", Email: "mia@example.org"}
 	for range 5 {
 		p.Token = wrong(l.Code)
 		_, err := h.verify(p)
@@ -246,22 +248,22 @@ func TestVerify_misses(t *testing.T) {
 	// And after an hour even the link is dead.
 	l = h.signUp("tom@example.org", "sesame", `{}`)
 	h.pass(time.Hour)
-	_, err = h.verify(account.Verify{Type: "signup", TokenHash: l.Hash})
+	_, err = h.verify(flow.Verify{Type: "signup", TokenHash: l.Hash})
 	refused(t, err, linkExpired)
 }
 
 // Two hundred at once, by link and by digits: one session.
 func TestVerify_parallel(t *testing.T) {
 	t.Parallel()
-	h := open(t, func(s *account.Settings) { s.CodesPerAccount = 1000 })
+	h := open(t, func(s *flow.Settings) { s.CodesPerAccount = 1000 })
 	l := h.signUp("mia@example.org", "sesame", `{}`)
 	var got atomic.Int64
 	var wg sync.WaitGroup
 	for i := range 200 {
 		wg.Go(func() {
-			p, want := account.Verify{Type: "signup", TokenHash: l.Hash}, linkExpired
+			p, want := flow.Verify{Type: "signup", TokenHash: l.Hash}, linkExpired
 			if i%2 == 0 {
-				p, want = account.Verify{Type: "email", Token: l.Code, Email: "mia@example.org"}, tokenExpired
+				p, want = flow.Verify{Type: "email", Token: l.Code, Email: "mia@example.org"}, tokenExpired
 			}
 			v, err := h.verify(p)
 			if err != nil {
@@ -298,7 +300,7 @@ func TestVerify_confirmsWithout(t *testing.T) {
 			t.Errorf("%+v", u)
 		}
 		refused(t, h.signIn("mia@example.org", "sesame"), "invalid_credentials: Invalid login credentials")
-		_, err := h.verify(account.Verify{Type: "signup", TokenHash: l.Hash})
+		_, err := h.verify(flow.Verify{Type: "signup", TokenHash: l.Hash})
 		refused(t, err, linkExpired)
 		if want := "user_confirmation_requested user_recovery_requested user_signedup login_failed " +
 			"verification_failed"; h.trail() != want {
@@ -306,13 +308,13 @@ func TestVerify_confirmsWithout(t *testing.T) {
 		}
 	}
 	f("recovery", func(h *house) string {
-		accepted(t, h.Recover(t.Context(), browser, account.Recover{Email: "nobody@example.org"}))
-		accepted(t, h.Recover(t.Context(), browser, account.Recover{Email: "mia@example.org"}))
+		accepted(t, h.Recover(t.Context(), browser, flow.Recover{Email: "nobody@example.org"}))
+		accepted(t, h.Recover(t.Context(), browser, flow.Recover{Email: "mia@example.org"}))
 		return h.newest("recovery", "mia@example.org").Hash
 	})
 	f("magiclink", func(h *house) string {
 		l, err := h.GenerateLink(t.Context(), browser, service,
-			account.LinkRequest{Type: "magiclink", Email: "mia@example.org"})
+			flow.LinkRequest{Type: "magiclink", Email: "mia@example.org"})
 		accepted(t, err)
 		return l.HashedToken
 	})
@@ -322,18 +324,18 @@ func TestVerify_confirmsWithout(t *testing.T) {
 func TestVerify_password(t *testing.T) {
 	t.Parallel()
 	h := open(t)
-	_, err := h.Invite(t.Context(), browser, service, account.Invitation{Email: "ann@example.org"})
+	_, err := h.Invite(t.Context(), browser, service, flow.Invitation{Email: "ann@example.org"})
 	accepted(t, err)
-	_, err = h.verify(account.Verify{Type: "invite", TokenHash: h.newest("invite", "ann@example.org").Hash,
+	_, err = h.verify(flow.Verify{Type: "invite", TokenHash: h.newest("invite", "ann@example.org").Hash,
 		Password: "sesame"})
 	accepted(t, err)
 	accepted(t, h.signIn("ann@example.org", "sesame"))
 	l := h.signUp("mia@example.org", "stranger", `{}`)
-	_, err = h.verify(account.Verify{Type: "signup", TokenHash: l.Hash, Password: "sesame"})
+	_, err = h.verify(flow.Verify{Type: "signup", TokenHash: l.Hash, Password: "sesame"})
 	accepted(t, err)
 	accepted(t, h.signIn("mia@example.org", "sesame"))
-	accepted(t, h.Recover(t.Context(), browser, account.Recover{Email: "mia@example.org"}))
-	_, err = h.verify(account.Verify{Type: "recovery", TokenHash: h.newest("recovery", "mia@example.org").Hash,
+	accepted(t, h.Recover(t.Context(), browser, flow.Recover{Email: "mia@example.org"}))
+	_, err = h.verify(flow.Verify{Type: "recovery", TokenHash: h.newest("recovery", "mia@example.org").Hash,
 		Password: "another"})
 	accepted(t, err)
 	refused(t, h.signIn("mia@example.org", "another"), "invalid_credentials: Invalid login credentials")
@@ -343,13 +345,13 @@ func TestVerify_banned(t *testing.T) {
 	t.Parallel()
 	h := open(t)
 	g := h.confirmed("mia@example.org")
-	accepted(t, h.Recover(t.Context(), browser, account.Recover{Email: "mia@example.org"}))
+	accepted(t, h.Recover(t.Context(), browser, flow.Recover{Email: "mia@example.org"}))
 	l := h.newest("recovery", "mia@example.org")
 	h.ban(g.User, "10m")
-	_, err := h.verify(account.Verify{Type: "recovery", TokenHash: l.Hash})
+	_, err := h.verify(flow.Verify{Type: "recovery", TokenHash: l.Hash})
 	refused(t, err, "user_banned: User is banned")
 	h.pass(10 * time.Minute)
-	_, err = h.verify(account.Verify{Type: "recovery", TokenHash: l.Hash})
+	_, err = h.verify(flow.Verify{Type: "recovery", TokenHash: l.Hash})
 	accepted(t, err)
 }
 
@@ -357,13 +359,13 @@ func TestVerify_sms(t *testing.T) {
 	t.Parallel()
 	h := open(t)
 	_, err := h.SignUp(t.Context(), browser,
-		account.SignUp{Phone: "+49 151 1234", Password: "sesame", Data: []byte(`{"nick":"x"}`)})
+		flow.SignUp{Phone: "+49 151 1234", Password: "sesame", Data: []byte(`{"nick":"x"}`)})
 	accepted(t, err)
 	l := h.newest("signup", "491511234")
 	if l.Text != "Your code is "+l.Code {
 		t.Errorf("%+v", l)
 	}
-	v, err := h.verify(account.Verify{Type: "sms", Token: l.Code, Phone: "+491511234"})
+	v, err := h.verify(flow.Verify{Type: "sms", Token: l.Code, Phone: "+491511234"})
 	if err != nil || v.Type != "sms" || v.User.PhoneConfirmedAt.IsZero() ||
 		!strings.Contains(string(v.User.UserMetadata), `"phone_verified": true`) {
 		t.Fatalf("%+v, %v", v, err)
@@ -371,8 +373,8 @@ func TestVerify_sms(t *testing.T) {
 	_, err = h.SignInPassword(t.Context(), browser, account.Password{Phone: "491511234", Password: "sesame"})
 	accepted(t, err)
 	h.pass(time.Second)
-	accepted(t, h.SendOTP(t.Context(), browser, account.OTP{Phone: "491511234"}))
-	v, err = h.verify(account.Verify{Type: "sms", Token: h.newest("sms", "491511234").Code, Phone: "491511234"})
+	accepted(t, h.SendOTP(t.Context(), browser, flow.OTP{Phone: "491511234"}))
+	v, err = h.verify(flow.Verify{Type: "sms", Token: h.newest("sms", "491511234").Code, Phone: "491511234"})
 	if err != nil || v.Type != "sms" {
 		t.Fatal(v, err)
 	}
@@ -384,38 +386,38 @@ func TestVerify_sms(t *testing.T) {
 // Test numbers: a fixed code, no message, no caps, no five tries; the pause holds.
 func TestVerify_testNumber(t *testing.T) {
 	t.Parallel()
-	h := open(t, func(s *account.Settings) {
+	h := open(t, func(s *flow.Settings) {
 		s.Phone.TestCodes, s.Phone.Configured, s.Phone.Sent.N, s.Phone.Interval = map[string]string{
 			"491511234": "424242"},
 			false, 0, time.Minute
 		s.Phone.TestUntil = noon.Add(48 * time.Hour)
 	})
-	accepted(t, h.SendOTP(t.Context(), browser, account.OTP{Phone: "+491511234", CreateUser: true}))
-	refused(t, h.SendOTP(t.Context(), browser, account.OTP{Phone: "+491511234", CreateUser: true}),
+	accepted(t, h.SendOTP(t.Context(), browser, flow.OTP{Phone: "+491511234", CreateUser: true}))
+	refused(t, h.SendOTP(t.Context(), browser, flow.OTP{Phone: "+491511234", CreateUser: true}),
 		"over_sms_send_rate_limit: For security purposes, you can only request this after 60 seconds.")
-	refused(t, h.SendOTP(t.Context(), browser, account.OTP{Phone: "+491511235", CreateUser: true}),
+	refused(t, h.SendOTP(t.Context(), browser, flow.OTP{Phone: "+491511235", CreateUser: true}),
 		"sms_send_failed: Error sending confirmation OTP to provider: no SMS provider is configured")
 	for range 7 {
-		_, err := h.verify(account.Verify{Type: "sms", Token: "000000", Phone: "491511234"})
+		_, err := h.verify(flow.Verify{Type: "sms", Token: "000000", Phone: "491511234"})
 		refused(t, err, tokenExpired)
 	}
 	h.pass(24 * time.Hour)
-	_, err := h.verify(account.Verify{Type: "sms", Token: "424242", Phone: "491511234"})
+	_, err := h.verify(flow.Verify{Type: "sms", Token: "424242", Phone: "491511234"})
 	accepted(t, err)
-	_, err = h.verify(account.Verify{Type: "sms", Token: "424242", Phone: "491511234"}) // nothing was sent since
+	_, err = h.verify(flow.Verify{Type: "sms", Token: "424242", Phone: "491511234"}) // nothing was sent since
 	accepted(t, err)
-	for _, p := range []account.Verify{
+	for _, p := range []flow.Verify{
 		{Type: "sms", Token: "424243", Phone: "491511234"}, {Type: "phone_change", Token: "424242", Phone: "491511234"},
 		{Type: "sms", Token: "424242", Phone: "491511235"},
 	} {
 		_, err = h.verify(p)
 		refused(t, err, tokenExpired)
 	}
-	h.set(func(s *account.Settings) { s.Phone.TestCodes["491511299"] = "424242" })
-	_, err = h.verify(account.Verify{Type: "sms", Token: "424242", Phone: "491511299"}) // no account has it
+	h.set(func(s *flow.Settings) { s.Phone.TestCodes["491511299"] = "424242" })
+	_, err = h.verify(flow.Verify{Type: "sms", Token: "424242", Phone: "491511299"}) // no account has it
 	refused(t, err, tokenExpired)
 	h.pass(24 * time.Hour) // the end of it all
-	_, err = h.verify(account.Verify{Type: "sms", Token: "424242", Phone: "491511234"})
+	_, err = h.verify(flow.Verify{Type: "sms", Token: "424242", Phone: "491511234"})
 	refused(t, err, tokenExpired)
 	if n := len(h.messages()); n != 0 {
 		t.Errorf("%d messages", n)
@@ -427,10 +429,10 @@ func TestVerify_lostAddress(t *testing.T) {
 	t.Parallel()
 	h := open(t)
 	g := h.confirmed("mia@example.org")
-	accepted(t, h.Recover(t.Context(), browser, account.Recover{Email: "mia@example.org"}))
+	accepted(t, h.Recover(t.Context(), browser, flow.Recover{Email: "mia@example.org"}))
 	l := h.newest("recovery", "mia@example.org")
 	h.exec(`with u as (update users set email = 'new@example.org' where id = $1 returning *)
 		update identities i set email = u.email from u where i.user_id = u.id`, g.User.ID)
-	_, err := h.verify(account.Verify{Type: "recovery", TokenHash: l.Hash})
+	_, err := h.verify(flow.Verify{Type: "recovery", TokenHash: l.Hash})
 	refused(t, err, tokenExpired)
 }

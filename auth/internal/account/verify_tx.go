@@ -6,19 +6,19 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
-	"time"
 
 	"github.com/google/uuid"
 
+	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/mail"
 	"gatehouse/auth/internal/store"
 )
 
 // verifyTx is what a redeemed token changes of its user, gathered into one batch.
 type verifyTx struct {
-	f     *flow
+	f     *flow.Flow
 	op    *verifyOp
-	b     *batch
+	b     *flow.Batch
 	u     store.User // as locked
 	t     store.Token
 	patch store.UserPatch
@@ -29,7 +29,7 @@ type verifyTx struct {
 	// dropForeign: external identities are deleted, except the one that requested the token. claims: the account was
 	// live, so its metadata and verified factors stay.
 	dropForeign, claims bool
-	// codeHash is the hash of the code for the token's PKCE flow.
+	// CodeHash is the hash of the code for the token's PKCE flow.
 	codeHash      []byte
 	action        store.Action
 	trait         string // provider, of a sign-up
@@ -63,21 +63,21 @@ func (w *verifyTx) confirm() error {
 		return errTokenExpired
 	}
 	w.patch.IsAnonymous = new(false)
-	w.claims = unproven && !at.IsZero() && w.f.settings.ClaimUnproven
+	w.claims = unproven && !at.IsZero() && w.f.Settings.ClaimUnproven
 	if !at.IsZero() && !w.claims {
-		noteProof(&w.patch, w.u, w.t.Address)
+		flow.NoteProof(&w.patch, w.u, w.t.Address)
 		return nil
 	}
 	if !w.claims {
 		w.action = store.ActionUserSignedUp
 	}
 	if provider == "email" {
-		w.patch.EmailConfirmedAt = &w.f.now
+		w.patch.EmailConfirmedAt = &w.f.Now
 		w.dropForeign = w.claims || slices.ContainsFunc(w.u.Identities, func(i store.Identity) bool {
 			return i.Provider != "email" && i.Provider != "phone" && i.ID != w.t.Identity
 		})
 	} else {
-		w.patch.PhoneConfirmedAt, w.dropForeign = &w.f.now, w.claims
+		w.patch.PhoneConfirmedAt, w.dropForeign = &w.f.Now, w.claims
 	}
 	// Password and metadata are those of the sign-up that this token belongs to; a recovery or a magic link confirms
 	// without any. What was set before stays.
@@ -96,7 +96,7 @@ func (w *verifyTx) confirm() error {
 	by := w.confirmedIdentity()
 	if by != nil { // the account belongs to that provider, and has its data
 		w.trait = by.Provider
-		w.patch.UserMetadata.Set = mustJSON(map[string]any{"email": w.t.Address, "email_verified": true})
+		w.patch.UserMetadata.Set = flow.MustJSON(map[string]any{"email": w.t.Address, "email_verified": true})
 	} else {
 		w.putIdentity(provider, w.t.Address, data)
 		w.patch.UserMetadata.Set = w.identity.Data
@@ -104,7 +104,7 @@ func (w *verifyTx) confirm() error {
 	if w.dropForeign {
 		w.dropForeignAccess(provider)
 	} else if by == nil && !first {
-		w.patch.UserMetadata.Set = mustJSON(map[string]bool{provider + "_verified": true})
+		w.patch.UserMetadata.Set = flow.MustJSON(map[string]bool{provider + "_verified": true})
 	}
 	return nil
 }
@@ -123,26 +123,15 @@ func (w *verifyTx) confirmedIdentity() *store.Identity {
 // account, but this token belongs to another mail; or a setting alone had confirmed the address. Its owner gets the
 // account without the ways in that others may have left in it.
 func (w *verifyTx) dropForeignAccess(provider string) {
-	dropOthers(&w.patch, provider)
+	flow.DropOthers(&w.patch, provider)
 	w.patch.UserMetadata.Replace = w.identity != nil && !w.claims
 	w.endSessions = store.EndedClaimed
 }
 
 // putIdentity sets the identity of an address that is the user's own.
 func (w *verifyTx) putIdentity(provider, who string, data json.RawMessage) {
-	w.identity = ownIdentity(w.u.ID, provider, who, data, w.patch)
+	w.identity = flow.OwnIdentity(w.u.ID, provider, who, data, w.patch)
 	w.patch.ProvidersFromIdentities = true
-}
-
-func ownIdentity(user uuid.UUID, provider, who string, data json.RawMessage, p store.UserPatch) *store.Identity {
-	i := &store.Identity{
-		ID: uuid.New(), UserID: user, Provider: provider, ProviderID: user.String(),
-		Data: profile(user, provider, who, true, data), LastSignInAt: p.Now, CreatedAt: p.Now, UpdatedAt: p.Now,
-	}
-	if provider == "email" {
-		i.Email = who
-	}
-	return i
 }
 
 // changeEmail handles one proof of an e-mail change. Each address has a flag of its own that only its own token sets,
@@ -152,8 +141,8 @@ func (w *verifyTx) changeEmail() (half bool, err error) {
 	if w.u.NewEmail == "" || current && w.t.Address != w.u.Email || !current && w.t.Address != w.u.NewEmail {
 		return false, errTokenExpired
 	}
-	noteProof(&w.patch, w.u, w.t.Address)
-	both := w.f.settings.Email.SecureChange && w.u.Email != "" && !w.f.settings.Email.Autoconfirm
+	flow.NoteProof(&w.patch, w.u, w.t.Address)
+	both := w.f.Settings.Email.SecureChange && w.u.Email != "" && !w.f.Settings.Email.Autoconfirm
 	currentProven, newProven := w.u.CurrentEmailProven || current, w.u.NewEmailProven || !current
 	if !newProven || both && !currentProven {
 		w.patch.CurrentEmailProven, w.patch.NewEmailProven = &currentProven, &newProven
@@ -162,17 +151,17 @@ func (w *verifyTx) changeEmail() (half bool, err error) {
 	w.action = store.ActionUserModified
 	w.patch.Email = &w.u.NewEmail
 	w.firstPassword()
-	dropChanges(&w.patch) // its tokens are deleted with the one that was redeemed
+	flow.DropChanges(&w.patch) // its tokens are deleted with the one that was redeemed
 	w.patch.IsAnonymous, w.patch.EmailUnproven = new(false), new(false)
 	if w.u.EmailConfirmedAt.IsZero() {
-		w.patch.EmailConfirmedAt = &w.f.now
+		w.patch.EmailConfirmedAt = &w.f.Now
 	}
 	w.putIdentity("email", w.u.NewEmail, nil)
-	w.patch.UserMetadata.Set = mustJSON(map[string]any{"email": w.u.NewEmail, "email_verified": true})
-	if w.u.Email != "" && w.f.settings.Email.ChangeEndsSessions {
+	w.patch.UserMetadata.Set = flow.MustJSON(map[string]any{"email": w.u.NewEmail, "email_verified": true})
+	if w.u.Email != "" && w.f.Settings.Email.ChangeEndsSessions {
 		w.endSessions = store.EndedEmailChanged
 	}
-	if w.u.Email != "" && w.f.settings.Email.Notify.EmailChanged {
+	if w.u.Email != "" && w.f.Settings.Email.Notify.EmailChanged {
 		w.notify(mail.EmailChanged, w.u.Email, mail.Vars{Email: w.u.NewEmail, OldEmail: w.u.Email})
 	}
 	return false, nil
@@ -184,18 +173,18 @@ func (w *verifyTx) changePhone() error {
 	}
 	w.action = store.ActionUserModified
 	w.firstPassword()
-	dropChanges(&w.patch) // its tokens are deleted with the one that was redeemed
-	w.patch.Phone, w.patch.IsAnonymous, w.patch.PhoneConfirmedAt = &w.u.NewPhone, new(false), &w.f.now
+	flow.DropChanges(&w.patch) // its tokens are deleted with the one that was redeemed
+	w.patch.Phone, w.patch.IsAnonymous, w.patch.PhoneConfirmedAt = &w.u.NewPhone, new(false), &w.f.Now
 	w.putIdentity("phone", w.u.NewPhone, nil)
-	w.patch.UserMetadata.Set = mustJSON(map[string]any{"phone": w.u.NewPhone, "phone_verified": true})
+	w.patch.UserMetadata.Set = flow.MustJSON(map[string]any{"phone": w.u.NewPhone, "phone_verified": true})
 	if w.u.Email == "" {
 		return nil
 	}
-	if w.u.Phone != "" && w.f.settings.Email.Notify.PhoneChanged {
+	if w.u.Phone != "" && w.f.Settings.Email.Notify.PhoneChanged {
 		w.notify(mail.PhoneChanged, w.u.Email, mail.Vars{Email: w.u.Email, Phone: w.u.NewPhone, OldPhone: w.u.Phone})
 	}
 	linked := slices.ContainsFunc(w.u.Identities, func(i store.Identity) bool { return i.Provider == "phone" })
-	if !linked && w.f.settings.Email.Notify.IdentityLinked {
+	if !linked && w.f.Settings.Email.Notify.IdentityLinked {
 		w.notify(mail.IdentityLinked, w.u.Email, mail.Vars{Email: w.u.Email, Provider: "phone"})
 	}
 	return nil
@@ -211,12 +200,12 @@ func (w *verifyTx) firstPassword() {
 func (w *verifyTx) notify(kind mail.Kind, to string, v mail.Vars) {
 	if w.op.notify {
 		v.Data = w.u.UserMetadata
-		w.notifications = append(w.notifications, notification(w.f, kind, to, v))
+		w.notifications = append(w.notifications, flow.Notification(w.f, kind, to, v))
 	}
 }
 
 // fill adds all of it to the batch, in the lock order.
-func (w *verifyTx) fill(out Verified) {
+func (w *verifyTx) fill(out flow.Verified) {
 	if w.dropForeign {
 		w.b.DeletePlaces(w.u.ID)
 		w.b.DeleteIdentitiesBut(w.u.ID, w.t.Identity, true)
@@ -224,36 +213,36 @@ func (w *verifyTx) fill(out Verified) {
 	if w.identity != nil {
 		w.b.PutIdentity(*w.identity)
 	}
-	w.patch.UserMetadata = w.f.settings.withinLimit(w.u, w.patch.UserMetadata)
+	w.patch.UserMetadata = w.f.Settings.WithinLimit(w.u, w.patch.UserMetadata)
 	w.b.UpdateUser(w.patch)
 	if w.patch.EmailConfirmedAt != nil {
-		w.b.VerifyIdentities(w.u.ID, w.t.Address, w.f.now)
+		w.b.VerifyIdentities(w.u.ID, w.t.Address, w.f.Now)
 	}
 	if w.endSessions != "" {
-		w.b.EndSessions(store.EndSessions{User: w.u.ID, Reason: w.endSessions, At: w.f.now})
+		w.b.EndSessions(store.EndSessions{User: w.u.ID, Reason: w.endSessions, At: w.f.Now})
 	}
 	if out.Half {
 		return
 	}
 	if out.Code == "" {
-		w.b.InsertSession(w.op.open.row)
+		w.b.InsertSession(w.op.open.Row)
 	}
 	w.b.DeleteTokens(w.u.ID)
 	if out.Code != "" {
-		w.b.IssueCode(w.t.Flow, w.codeHash, w.f.now, w.u.ID)
+		w.b.IssueCode(w.t.Flow, w.codeHash, w.f.Now, w.u.ID)
 	}
 	if w.claims {
 		w.b.DeleteUnverified(w.u.ID, "") // a mailbox takes no second factor away
 	} else if w.dropForeign {
 		w.b.DeleteFactors(w.u.ID)
 	}
-	w.b.notify(w.u.ID, w.notifications...)
-	w.b.Audit(w.f.audit(w.action, w.u.ID, w.op.open.row.ID, "provider", w.trait))
+	w.b.Notify(w.u.ID, w.notifications...)
+	w.b.Audit(w.f.Audit(w.action, w.u.ID, w.op.open.Row.ID, "provider", w.trait))
 }
 
 // displaceUnproven takes an address that was just proven from an account that never proved it: the account's identity
 // of the address and what was sent there are deleted, and the account too if nothing else is left of it.
-func (w *verifyTx) displaceUnproven(ctx context.Context, tx *tx) error {
+func (w *verifyTx) displaceUnproven(ctx context.Context, tx *flow.Tx) error {
 	var other store.User
 	provider, b := "email", tx.Batch()
 	if w.t.Kind == store.KindPhoneChange {
@@ -273,7 +262,7 @@ func (w *verifyTx) displaceUnproven(ctx context.Context, tx *tx) error {
 	if errors.Is(err, store.ErrNotFound) {
 		return nil // already deleted
 	}
-	if err != nil || !w.f.settings.yields(locked, provider, address) {
+	if err != nil || !yields(w.f.Settings, locked, provider, address) {
 		return err // confirmed by now: the unique index refuses the change
 	}
 	b = tx.Batch()
@@ -282,69 +271,23 @@ func (w *verifyTx) displaceUnproven(ctx context.Context, tx *tx) error {
 		return err
 	}
 	b = tx.Batch()
-	action := removeAddress(b, locked, provider, w.f.now)
-	b.Audit(w.f.audit(action, w.u.ID, uuid.Nil, "user_id", locked.ID.String(), "reason", "address_proven"))
+	action := flow.RemoveAddress(b, locked, provider, w.f.Now)
+	b.Audit(w.f.Audit(action, w.u.ID, uuid.Nil, "user_id", locked.ID.String(), "reason", "address_proven"))
 	return b.Send(ctx)
 }
 
 // yields reports whether a user has an address that goes to another user who proves it.
-func (s *Settings) yields(u store.User, provider, address string) bool {
+func yields(s *flow.Settings, u store.User, provider, address string) bool {
 	if provider == "phone" {
-		return u.Phone == address && (u.PhoneConfirmedAt.IsZero() || s.leaves(u, address))
+		return u.Phone == address && (u.PhoneConfirmedAt.IsZero() || leaves(s, u, address))
 	}
-	return u.Email == address && (u.EmailConfirmedAt.IsZero() || s.leaves(u, address))
+	return u.Email == address && (u.EmailConfirmedAt.IsZero() || leaves(s, u, address))
 }
 
 // leaves reports whether a setting alone confirmed the address of a user who has a proven one besides: the account is
 // the user's, and the address is not.
-func (s *Settings) leaves(u store.User, address string) bool {
+func leaves(s *flow.Settings, u store.User, address string) bool {
 	both := u.Email != "" && u.Phone != "" && !u.EmailConfirmedAt.IsZero() && !u.PhoneConfirmedAt.IsZero()
 	return s.ClaimUnproven && both && (address == u.Email && u.EmailUnproven && !u.PhoneUnproven ||
 		address == u.Phone && u.PhoneUnproven && !u.EmailUnproven)
-}
-
-// noteProof notes that the owner of an address of the user has proven it.
-func noteProof(p *store.UserPatch, u store.User, who string) {
-	switch {
-	case who == "":
-	case who == u.Email:
-		p.EmailUnproven = new(false)
-	case who == u.Phone:
-		p.PhoneUnproven = new(false)
-	}
-}
-
-// removeAddress removes an address from a user, or a user without anything else, and returns which. An anonymous user
-// stays: the address was given to it, and its sessions are more than the address.
-func removeAddress(b *batch, u store.User, provider string, now time.Time) store.Action {
-	elsewhere := u.Phone
-	if provider == "phone" {
-		elsewhere = u.Email
-	}
-	rest := slices.ContainsFunc(u.Identities, func(i store.Identity) bool { return i.Provider != provider })
-	if elsewhere == "" && !rest && !u.IsAnonymous {
-		b.DeleteUser(u.ID)
-		b.CancelMessages(u.ID, now)
-		return store.ActionUserDeleted
-	}
-	p := store.UserPatch{ID: u.ID, Now: now, ProvidersFromIdentities: true}
-	p.UserMetadata.Delete, p.UserMetadata.Set = []string{provider},
-		mustJSON(map[string]bool{provider + "_verified": false})
-	kinds := []store.Kind{store.KindSMS, store.KindPhoneChange}
-	if provider == "phone" {
-		p.Phone, p.PhoneConfirmedAt = new(""), &time.Time{}
-	} else {
-		p.Email, p.NewEmail, p.ConfirmationSentAt, p.RecoverySentAt = new(""), new(""), &time.Time{}, &time.Time{}
-		p.EmailConfirmedAt, p.CurrentEmailProven, p.NewEmailProven = &time.Time{}, new(false), new(false)
-		kinds = []store.Kind{store.KindInvite, store.KindRecovery, store.KindMagicLink, store.KindEmailChangeCurrent,
-			store.KindEmailChangeNew}
-	}
-	for _, i := range u.Identities {
-		if i.Provider == provider {
-			b.DeleteIdentity(i.ID)
-		}
-	}
-	b.UpdateUser(p)
-	b.DeleteTokens(u.ID, append(kinds, store.KindSignup, store.KindReauthentication)...)
-	return store.ActionUserModified
 }

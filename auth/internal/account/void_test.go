@@ -4,14 +4,14 @@ import (
 	"testing"
 	"time"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 )
 
 // Whatever was started with a stolen session ends with a change of either address, which ends that session.
 func TestAddressChange_dropsTheOther(t *testing.T) {
-	h := open(t, func(s *account.Settings) { s.Email.SecureChange = false })
+	h := open(t, func(s *flow.Settings) { s.Email.SecureChange = false })
 	g := h.confirmed("mia@example.org")
-	update := func(p account.UserUpdate) {
+	update := func(p flow.UserUpdate) {
 		t.Helper()
 		if _, err := h.update(g, p); err != nil {
 			t.Fatal(err)
@@ -19,42 +19,42 @@ func TestAddressChange_dropsTheOther(t *testing.T) {
 	}
 	prove := func(number string) {
 		t.Helper()
-		v, err := h.verify(account.Verify{Type: "phone_change", Phone: number,
+		v, err := h.verify(flow.Verify{Type: "phone_change", Phone: number,
 			Token: h.newest("phone_change", number).Code})
 		if err != nil {
 			t.Fatal(err)
 		}
 		g = *v.Grant
 	}
-	update(account.UserUpdate{Phone: "4915100000001"})
+	update(flow.UserUpdate{Phone: "4915100000001"})
 	prove("4915100000001")
 
-	update(account.UserUpdate{Phone: "4915199999999"})
+	update(flow.UserUpdate{Phone: "4915199999999"})
 	h.pass(time.Second)
-	update(account.UserUpdate{Email: "mia@example.com"})
+	update(flow.UserUpdate{Email: "mia@example.com"})
 	g = h.redeem("email_change", h.newest("email_change", "mia@example.com").Hash)
 	if u := h.user(g.User.ID); u.NewPhone != "" {
 		t.Errorf("after a change of e-mail address the number %q still waits", u.NewPhone)
 	}
 	before := len(h.messages())
 	if _, err := h.Resend(
-		t.Context(), browser, account.Resend{Type: "phone_change", Phone: "4915100000001"}); err != nil {
+		t.Context(), browser, flow.Resend{Type: "phone_change", Phone: "4915100000001"}); err != nil {
 		t.Fatal(err)
 	}
 	if n := len(h.messages()) - before; n != 0 {
 		t.Errorf("%d codes for the number that waited", n)
 	}
 
-	update(account.UserUpdate{Email: "mallory@example.net"})
+	update(flow.UserUpdate{Email: "mallory@example.net"})
 	h.pass(time.Second)
-	update(account.UserUpdate{Phone: "4915100000002"})
+	update(flow.UserUpdate{Phone: "4915100000002"})
 	prove("4915100000002")
 	if u := h.user(g.User.ID); u.NewEmail != "" {
 		t.Errorf("after a change of number the address %q still waits", u.NewEmail)
 	}
 	before = len(h.messages())
 	if _, err := h.Resend(t.Context(), browser,
-		account.Resend{Type: "email_change", Email: "mia@example.com"}); err != nil {
+		flow.Resend{Type: "email_change", Email: "mia@example.com"}); err != nil {
 		t.Fatal(err)
 	}
 	if n := len(h.messages()) - before; n != 0 {
@@ -64,16 +64,16 @@ func TestAddressChange_dropsTheOther(t *testing.T) {
 
 // An address that is confirmed without mail drops what waited, but not what the same call asks for.
 func TestAddressChange_atOnce(t *testing.T) {
-	h := open(t, func(s *account.Settings) { s.Email.SecureChange = false; s.Phone.Autoconfirm = true })
+	h := open(t, func(s *flow.Settings) { s.Email.SecureChange = false; s.Phone.Autoconfirm = true })
 	g := h.confirmed("mia@example.org")
-	if _, err := h.update(g, account.UserUpdate{Email: "mallory@example.net"}); err != nil {
+	if _, err := h.update(g, flow.UserUpdate{Email: "mallory@example.net"}); err != nil {
 		t.Fatal(err)
 	}
-	u, err := h.update(g, account.UserUpdate{Phone: "4915100000001"})
+	u, err := h.update(g, flow.UserUpdate{Phone: "4915100000001"})
 	if err != nil || u.NewEmail != "" {
 		t.Errorf("%q still waits, %v", u.NewEmail, err)
 	}
-	u, err = h.update(g, account.UserUpdate{Email: "mia@example.com", Phone: "4915100000002"})
+	u, err = h.update(g, flow.UserUpdate{Email: "mia@example.com", Phone: "4915100000002"})
 	if err != nil || u.NewEmail != "mia@example.com" || u.Phone != "4915100000002" {
 		t.Errorf("%q waits and the number is %q, %v", u.NewEmail, u.Phone, err)
 	}
@@ -83,16 +83,16 @@ func TestAddressChange_atOnce(t *testing.T) {
 // A new password ends the pauses of the user's own address only: for arbitrary addresses it would allow mails to
 // strangers without a pause.
 func TestUpdateUser_strangersPause(t *testing.T) {
-	h := open(t, func(s *account.Settings) { s.Email.Interval = time.Minute })
+	h := open(t, func(s *flow.Settings) { s.Email.Interval = time.Minute })
 	g := h.confirmed("eve@example.net")
-	if _, err := h.update(g, account.UserUpdate{Email: "mia@example.org"}); err != nil {
+	if _, err := h.update(g, flow.UserUpdate{Email: "mia@example.org"}); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := h.update(g, account.UserUpdate{Password: ptr("open sesame")}); err != nil {
+	if _, err := h.update(g, flow.UserUpdate{Password: ptr("open sesame")}); err != nil {
 		t.Fatal(err)
 	}
 	again := "over_email_send_rate_limit: For security purposes, you can only request this after 60 seconds."
-	_, err := h.update(g, account.UserUpdate{Email: "mia@example.org"})
+	_, err := h.update(g, flow.UserUpdate{Email: "mia@example.org"})
 	refused(t, err, again)
 }
 
@@ -105,7 +105,7 @@ func TestExchangeCode_newPassword(t *testing.T) {
 		t.Helper()
 		h.pass(time.Second)
 		if err := h.Recover(t.Context(), browser,
-			account.Recover{Email: "mia@example.org", Challenge: s256(verifier)}); err != nil {
+			flow.Recover{Email: "mia@example.org", Challenge: s256(verifier)}); err != nil {
 			t.Fatal(err)
 		}
 		v, err := h.follow("recovery", h.newest("recovery", "mia@example.org"))
@@ -115,7 +115,7 @@ func TestExchangeCode_newPassword(t *testing.T) {
 		return v.Code
 	}
 	first := code()
-	if _, err := h.update(g, account.UserUpdate{Password: ptr("open sesame")}); err != nil {
+	if _, err := h.update(g, flow.UserUpdate{Password: ptr("open sesame")}); err != nil {
 		t.Fatal(err)
 	}
 	_, err := h.exchange(first, verifier)
@@ -123,7 +123,7 @@ func TestExchangeCode_newPassword(t *testing.T) {
 
 	second := code()
 	if _, err := h.AdminUpdate(t.Context(), browser, service, g.User.ID,
-		account.Attributes{Password: ptr("sesame, open")}); err != nil {
+		flow.Attributes{Password: ptr("sesame, open")}); err != nil {
 		t.Fatal(err)
 	}
 	_, err = h.exchange(second, verifier)

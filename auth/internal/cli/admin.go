@@ -14,7 +14,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/store"
 )
 
@@ -23,11 +24,12 @@ const adminUsage = `usage: auth admin create [-confirm] [-role ROLE] [-aud AUD] 
        auth admin ban EMAIL|ID DURATION      such as 24h
        auth admin unban EMAIL|ID
        auth admin delete [-soft] EMAIL|ID
-       auth admin claim EMAIL|ID             ends sessions, drops password, phone, factors and other identities, mails a recovery link
+       auth admin claim EMAIL|ID             ends sessions, drops password, phone, factors and other identities,
+	mails a recovery link
 `
 
 // operator is the actor in the audit log.
-var operator = account.Actor{Role: "auth admin"}
+var operator = flow.Actor{Role: "auth admin"}
 
 // admin is the command of that name. createuser and deleteuser are the replaced service's words.
 func (p *program) admin(ctx context.Context, args []string) error {
@@ -72,14 +74,14 @@ func (p *program) admin(ctx context.Context, args []string) error {
 	case "get":
 		return p.show(u)
 	case "claim":
-		if err := r.users.AdminClaim(ctx, account.RequestInfo{}, operator, u.ID); err != nil {
+		if err := r.users.AdminClaim(ctx, flow.RequestInfo{}, operator, u.ID); err != nil {
 			return plain(err)
 		}
 		_, err = fmt.Fprintf(p.stdout, "claimed %s: a recovery mail waits for %s\n", u.ID, u.Email)
 		return err
 	case "delete", "deleteuser", "soft delete":
 		if err := r.users.AdminDelete(
-			ctx, account.RequestInfo{}, operator, u.ID, what == "soft delete"); err != nil {
+			ctx, flow.RequestInfo{}, operator, u.ID, what == "soft delete"); err != nil {
 			return plain(err)
 		}
 		_, err = fmt.Fprintf(p.stdout, "deleted %s\n", u.ID)
@@ -89,8 +91,8 @@ func (p *program) admin(ctx context.Context, args []string) error {
 	if what == "ban" {
 		duration = args[1]
 	}
-	u, err = r.users.AdminUpdate(ctx, account.RequestInfo{}, operator, u.ID,
-		account.Attributes{BanDuration: &duration})
+	u, err = r.users.AdminUpdate(ctx, flow.RequestInfo{}, operator, u.ID,
+		flow.Attributes{BanDuration: &duration})
 	if err != nil {
 		return plain(err)
 	}
@@ -108,7 +110,7 @@ func (p *program) adminCreate(ctx context.Context, f *flag.FlagSet, aud *string,
 	if len(args) > 2 && *role != "" || *admin && (len(args) > 2 || *role != "") {
 		return p.misused(f, "the role is given twice")
 	}
-	a := account.Attributes{Aud: *aud, Email: &args[0], EmailConfirm: confirm}
+	a := flow.Attributes{Aud: *aud, Email: &args[0], EmailConfirm: confirm}
 	if len(args) > 1 {
 		if a.Password, err = p.password(args[1]); err != nil {
 			return err
@@ -128,7 +130,7 @@ func (p *program) adminCreate(ctx context.Context, f *flag.FlagSet, aud *string,
 	if *role != "" {
 		a.Role = role
 	}
-	u, err := r.users.AdminCreate(ctx, account.RequestInfo{}, operator, a)
+	u, err := r.users.AdminCreate(ctx, flow.RequestInfo{}, operator, a)
 	if err != nil {
 		return plain(err)
 	}
@@ -173,7 +175,7 @@ func (r *rooms) find(ctx context.Context, aud, who string) (store.User, error) {
 
 // plain is what a refusal says to people: the codes are for programs.
 func plain(err error) error {
-	if refusal, ok := errors.AsType[*account.Refusal](err); ok {
+	if refusal, ok := errors.AsType[*refusal.Refusal](err); ok {
 		if refusal.Err != nil {
 			return fmt.Errorf("%s (%w)", refusal.Msg, refusal.Err)
 		}

@@ -5,7 +5,8 @@ import (
 	"fmt"
 	"log/slog"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/admin"
+	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/config"
 	"gatehouse/auth/internal/daemon"
 	"gatehouse/auth/internal/keys"
@@ -45,7 +46,7 @@ type rooms struct {
 	root   *secret.Root
 	keeper *keys.Keeper
 	hashes *password.Workers
-	users  *account.Users
+	users  *admin.Users
 }
 
 // open opens the database for a command, with one try. What is logged goes to stderr as text.
@@ -70,11 +71,11 @@ func (p *program) open(ctx context.Context) (*rooms, error) {
 	r := &rooms{config: c, live: l, db: db, root: c.Root()}
 	r.keeper = keys.New(keys.Options{DB: db, Root: r.root, Log: log}, l.Keys)
 	r.hashes = password.NewWorkers(password.Options{Workers: 1, Params: l.Hash, Log: slog.New(slog.DiscardHandler)})
-	core := account.NewCore(account.Options{
+	core := flow.New(flow.Options{
 		DB: db, Keys: r.keeper.Live(), Refresh: token.NewRefreshCodec(r.root.Keys(secret.Refresh)), Root: r.root,
 		Passwords: r.hashes, Log: log,
 	}, l.Accounts)
-	r.users = account.NewUsers(core)
+	r.users = admin.New(core)
 	return r, nil
 }
 

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"time"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/httpapi"
 	"gatehouse/auth/internal/keys"
 	"gatehouse/auth/internal/mail"
@@ -40,7 +40,7 @@ type Config struct {
 
 	// What the other packages take as it is; live adds what is made.
 	HTTP      httpapi.Settings
-	Accounts  account.Settings
+	Accounts  flow.Settings
 	Keys      keys.Settings
 	Mail      mail.Settings
 	Gateways  sms.Settings

@@ -5,7 +5,7 @@ import (
 	"text/template"
 	"time"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 	"gatehouse/shared/settings"
 )
 
@@ -30,10 +30,10 @@ type factorsConfig struct {
 	Template string `env:"AUTH_MFA_PHONE_TEMPLATE" envDefault:"Your code is {{ .Code }}"`
 }
 
-func (c *Config) factorSettings(r *settings.Report) account.FactorSettings {
+func (c *Config) factorSettings(r *settings.Report) flow.FactorSettings {
 	f, s := &c.Factors, c.Accounts.Factors
-	s.TOTP = account.FactorSwitches{Enroll: f.TOTPEnroll, Verify: f.TOTPVerify}
-	s.Phone = account.FactorSwitches{Enroll: f.PhoneEnroll, Verify: f.PhoneVerify}
+	s.TOTP = flow.FactorSwitches{Enroll: f.TOTPEnroll, Verify: f.TOTPVerify}
+	s.Phone = flow.FactorSwitches{Enroll: f.PhoneEnroll, Verify: f.PhoneVerify}
 	s.ChallengeLife, s.UnverifiedLife = max(f.ChallengeLife, 300*time.Second), max(f.FactorLife, 300*time.Second)
 	s.OTPLength, s.Text = f.OTPLength, codeText(r, "AUTH_MFA_PHONE_TEMPLATE", f.Template)
 	return s

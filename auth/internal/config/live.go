@@ -11,7 +11,7 @@ import (
 	"strings"
 	"time"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/hook"
 	"gatehouse/auth/internal/httpapi"
 	"gatehouse/auth/internal/keys"
@@ -28,7 +28,7 @@ import (
 
 // Live is what is made of the settings for the rooms below: all of it may be replaced by a SIGHUP.
 type Live struct {
-	Accounts account.Settings
+	Accounts flow.Settings
 	API      httpapi.Settings
 	External provider.Settings // of which the daemon makes the set
 	Keys     keys.Settings
@@ -71,7 +71,7 @@ func (c *Config) live(r *settings.Report) (l Live) {
 	return l
 }
 
-func (c *Config) accountSettings(r *settings.Report) account.Settings {
+func (c *Config) accountSettings(r *settings.Report) flow.Settings {
 	s := c.Accounts
 	s.SiteURL, s.BaseURL, s.Issuer, s.AccessLife = c.General.SiteURL, c.API.ExternalURL, c.JWT.Issuer, c.JWT.Life
 	s.FlowLife = c.General.FlowLife
@@ -82,7 +82,7 @@ func (c *Config) accountSettings(r *settings.Report) account.Settings {
 	return s
 }
 
-func (c *Config) emailSettings(r *settings.Report) account.EmailSettings {
+func (c *Config) emailSettings(r *settings.Report) flow.EmailSettings {
 	links, err := mail.NewLinks(c.Mailer.Paths)
 	if err != nil {
 		r.Clash("%v", err)
@@ -183,16 +183,16 @@ func (c *Config) makeSMTP(r *settings.Report) *mail.SMTP {
 }
 
 // parseRate reads "30", so many an hour, or "30/10m".
-func parseRate(r *settings.Report, name, text string) account.Rate {
+func parseRate(r *settings.Report, name, text string) flow.Rate {
 	number, per, given := strings.Cut(text, "/")
 	n, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
-	rate := account.Rate{N: n, Per: time.Hour}
+	rate := flow.Rate{N: n, Per: time.Hour}
 	if given && err == nil {
 		rate.Per, err = settings.Seconds(strings.TrimSpace(per))
 	}
 	if err != nil || math.IsNaN(n) || n < 0 || n > 1e9 || rate.Per <= 0 {
 		r.Wrong(name, "wants a number, so many an hour, or 30/10m")
-		return account.Rate{}
+		return flow.Rate{}
 	}
 	return rate
 }

@@ -14,7 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/mail"
 	"gatehouse/auth/internal/mail/smtptest"
 	"gatehouse/auth/internal/provider"
@@ -24,31 +24,31 @@ import (
 
 // What the rooms below get.
 func TestConfig_live(t *testing.T) {
-	f := func(environ string, want func(account.Settings) bool) {
+	f := func(environ string, want func(flow.Settings) bool) {
 		t.Helper()
 		_, l, _, mistakes := loadSettings(t, strings.Fields(least+environ)...)
 		if len(mistakes) > 0 || !want(l.Accounts) {
 			t.Errorf("%s: %v %+v", environ, mistakes, l.Accounts)
 		}
 	}
-	f("", func(s account.Settings) bool {
+	f("", func(s flow.Settings) bool {
 		return s.Email.ConfirmationInterval == 15*time.Minute && s.Email.Interval == time.Minute &&
 			s.Email.Configured &&
-			s.Email.Sent == account.Rate{N: 30, Per: time.Hour} && s.Issuer == "https://auth.test" &&
+			s.Email.Sent == flow.Rate{N: 30, Per: time.Hour} && s.Issuer == "https://auth.test" &&
 			!s.Phone.Configured && s.FlowLife == 5*time.Minute
 	})
 	f("AUTH_MFA_CHALLENGE_EXPIRY_DURATION=60 AUTH_MFA_FACTOR_EXPIRY_DURATION=1 AUTH_MFA_PHONE_OTP_LENGTH=5 "+
-		"AUTH_MFA_PHONE_TEMPLATE=<{{.Code}}>", func(s account.Settings) bool {
+		"AUTH_MFA_PHONE_TEMPLATE=<{{.Code}}>", func(s flow.Settings) bool {
 		f := s.Factors
 		return f.ChallengeLife == 300*time.Second && f.UnverifiedLife == 300*time.Second &&
 			f.OTPLength == 6 && f.Text("7") == "<7>" &&
-			f.TOTP == account.FactorSwitches{Enroll: true, Verify: true} && f.Phone == account.FactorSwitches{} &&
+			f.TOTP == flow.FactorSwitches{Enroll: true, Verify: true} && f.Phone == flow.FactorSwitches{} &&
 			f.MaxEnrolled == 10 &&
 			f.MaxVerified == 10 && f.PhoneInterval == time.Minute && s.Sessions.AllowLowAAL == 0 &&
 			s.External.LinkingAAL2
 	})
 	f("AUTH_MFA_MAX_ENROLLED_FACTORS=3 AUTH_MFA_MAX_VERIFIED_FACTORS=2 AUTH_MFA_PHONE_OTP_LENGTH=8 "+
-		"AUTH_SESSIONS_ALLOW_LOW_AAL=5m AUTH_SECURITY_LINKING_REQUIRE_AAL2=0", func(s account.Settings) bool {
+		"AUTH_SESSIONS_ALLOW_LOW_AAL=5m AUTH_SECURITY_LINKING_REQUIRE_AAL2=0", func(s flow.Settings) bool {
 		return s.Factors.MaxEnrolled == 3 && s.Factors.MaxVerified == 2 && s.Factors.OTPLength == 8 &&
 			s.Sessions.AllowLowAAL == 5*time.Minute && !s.External.LinkingAAL2
 	})
@@ -57,28 +57,28 @@ func TestConfig_live(t *testing.T) {
 		t.Errorf("%+v", l.API.Limits)
 	}
 	f("AUTH_MFA_TOTP_ENROLL_ENABLED=0 AUTH_MFA_PHONE_VERIFY_ENABLED=1 AUTH_MFA_CHALLENGE_EXPIRY_DURATION=10m "+
-		"AUTH_MFA_FACTOR_EXPIRY_DURATION=20m AUTH_MFA_PHONE_MAX_FREQUENCY=5", func(s account.Settings) bool {
+		"AUTH_MFA_FACTOR_EXPIRY_DURATION=20m AUTH_MFA_PHONE_MAX_FREQUENCY=5", func(s flow.Settings) bool {
 		f := s.Factors
 		return f.ChallengeLife == 10*time.Minute && f.UnverifiedLife == 20*time.Minute &&
 			f.PhoneInterval == 5*time.Second &&
-			f.TOTP == account.FactorSwitches{Verify: true} && f.Phone == account.FactorSwitches{Verify: true}
+			f.TOTP == flow.FactorSwitches{Verify: true} && f.Phone == flow.FactorSwitches{Verify: true}
 	})
 	f("AUTH_MAILER_ALLOW_UNVERIFIED_EMAIL_SIGN_INS=true AUTH_EXTERNAL_STATE_COOKIE=false",
-		func(s account.Settings) bool {
+		func(s flow.Settings) bool {
 			return s.External.AllowUnverified && !s.External.StateCookie && s.External.IDTokenOnce &&
 				!s.External.ManualLinking
 		})
-	f("AUTH_SMTP_MAX_FREQUENCY=0s AUTH_RATE_LIMIT_EMAIL_SENT=10/60", func(s account.Settings) bool {
+	f("AUTH_SMTP_MAX_FREQUENCY=0s AUTH_RATE_LIMIT_EMAIL_SENT=10/60", func(s flow.Settings) bool {
 		return s.Email.ConfirmationInterval == 0 && s.Email.Interval == 0 &&
-			s.Email.Sent == account.Rate{N: 10, Per: time.Minute}
+			s.Email.Sent == flow.Rate{N: 10, Per: time.Minute}
 	})
 	f("AUTH_JWT_EXP=0 AUTH_MAILER_OTP_LENGTH=99 AUTH_EXTERNAL_FLOW_STATE_EXPIRY_DURATION=1",
-		func(s account.Settings) bool {
+		func(s flow.Settings) bool {
 			return s.AccessLife == time.Hour && s.Email.OTPLength == 6 && s.FlowLife == 5*time.Minute
 		})
-	f("AUTH_SMS_PROVIDER=vonage", func(s account.Settings) bool { return !s.Phone.Configured })
+	f("AUTH_SMS_PROVIDER=vonage", func(s flow.Settings) bool { return !s.Phone.Configured })
 	f("AUTH_SMS_PROVIDER=vonage AUTH_SMS_VONAGE_API_KEY=k AUTH_SMS_VONAGE_API_SECRET=s AUTH_SMS_VONAGE_FROM=f "+
-		"AUTH_SMS_TEMPLATE=<{{.Code}}> AUTH_SMS_TEST_OTP=+4912345:000123", func(s account.Settings) bool {
+		"AUTH_SMS_TEMPLATE=<{{.Code}}> AUTH_SMS_TEST_OTP=+4912345:000123", func(s flow.Settings) bool {
 		return s.Phone.Configured && !s.Phone.WhatsApp && s.Phone.Text("7") == "<7>" &&
 			s.Phone.TestCodes["4912345"] == "000123"
 	})
@@ -132,16 +132,16 @@ func TestConfig_liveIsComplete(t *testing.T) {
 	// AllowUnverified excludes AUTH_MAILER_AUTOCONFIRM, and the daemon makes Providers: each has a test of its own.
 	l.Accounts.External.AllowUnverified, l.Accounts.External.Providers = true, new(provider.Set)
 	l.Accounts.Phone.AnyChannel = true // with a hook
-	l.Accounts.Hooks = account.Hooks{
+	l.Accounts.Hooks = flow.Hooks{
 		BeforeCreate: func(context.Context, string, store.User) error { return nil }, AfterCreate: true,
 		Sends: map[string]bool{}, SendNow: map[string]func(context.Context, uuid.UUID) error{},
-		Claims: func(context.Context, account.ClaimsQuestion) (json.RawMessage, error) { return nil, nil },
-		Password: func(context.Context, account.PasswordAttempt) (account.PasswordVerdict, error) {
-			return account.PasswordVerdict{}, nil
+		Claims: func(context.Context, flow.ClaimsQuestion) (json.RawMessage, error) { return nil, nil },
+		Password: func(context.Context, flow.PasswordAttempt) (flow.PasswordVerdict, error) {
+			return flow.PasswordVerdict{}, nil
 		},
 	}
-	l.Accounts.Factors.Attempt = func(context.Context, account.FactorAttempt) (account.FactorVerdict, error) {
-		return account.FactorVerdict{}, nil
+	l.Accounts.Factors.Attempt = func(context.Context, flow.FactorAttempt) (flow.FactorVerdict, error) {
+		return flow.FactorVerdict{}, nil
 	}
 	var walk func(string, reflect.Value)
 	walk = func(path string, v reflect.Value) {

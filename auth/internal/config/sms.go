@@ -4,7 +4,7 @@ import (
 	"strings"
 	"time"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/address"
 	"gatehouse/auth/internal/sms"
 	"gatehouse/shared/settings"
@@ -65,7 +65,7 @@ func (c *Config) checkSMS(r *settings.Report) {
 	}
 }
 
-func (c *Config) phoneSettings(r *settings.Report) account.PhoneSettings {
+func (c *Config) phoneSettings(r *settings.Report) flow.PhoneSettings {
 	p := c.Accounts.Phone
 	p.Configured, p.OTPLength = c.texted(), c.SMS.OTPLength
 	p.WhatsApp, p.AnyChannel = c.Dev.Mailbox || c.Gateways.Provider == "twilio", c.Hooks.SendSMS.Enabled

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"time"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/config"
 	"gatehouse/auth/internal/httpapi"
 	"gatehouse/auth/internal/provider"
@@ -53,7 +53,7 @@ func (d *daemon) watchCaptcha(l *config.Live) {
 func (d *daemon) makeAPI(l config.Live) (err error) {
 	d.watchCaptcha(&l)
 	codec := token.NewRefreshCodec(d.root.Keys(secret.Refresh))
-	d.core = account.NewCore(account.Options{
+	d.core = flow.New(flow.Options{
 		DB: d.db, Keys: d.keeper.Live(), Refresh: codec, Root: d.root, Passwords: d.passwords, Wake: d.outbox.Wake,
 		SignedIn: d.signedIn(), Unsent: d.unsent(), Log: d.log.Logger,
 	}, l.Accounts)

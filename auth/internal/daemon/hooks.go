@@ -8,7 +8,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/config"
 	"gatehouse/auth/internal/hook"
 	"gatehouse/auth/internal/httpapi"
@@ -38,10 +39,10 @@ func (d *daemon) callFunction(ctx context.Context, schema, function string, in [
 	return out, err
 }
 
-type attemptFunc = func(context.Context, account.FactorAttempt) (account.FactorVerdict, error)
+type attemptFunc = func(context.Context, flow.FactorAttempt) (flow.FactorVerdict, error)
 
 // flowHooks are the hooks as the flows call them; nil where there is none.
-func flowHooks(set *hook.Set) (h account.Hooks, factor attemptFunc) {
+func flowHooks(set *hook.Set) (h flow.Hooks, factor attemptFunc) {
 	if set.On(hook.BeforeUserCreated) {
 		h.BeforeCreate = func(ctx context.Context, ip string, u store.User) error {
 			return refusalOf(set.Call(ctx, hook.BeforeUserCreated, ip, map[string]any{"user": userJSON(&u)}, nil))
@@ -50,7 +51,7 @@ func flowHooks(set *hook.Set) (h account.Hooks, factor attemptFunc) {
 	h.Sends = map[string]bool{mail.ChannelEmail: set.On(hook.SendEmail), mail.ChannelSMS: set.On(hook.SendSMS)}
 	h.AfterCreate = set.On(hook.AfterUserCreated)
 	if set.On(hook.CustomAccessToken) {
-		h.Claims = func(ctx context.Context, q account.ClaimsQuestion) (json.RawMessage, error) {
+		h.Claims = func(ctx context.Context, q flow.ClaimsQuestion) (json.RawMessage, error) {
 			var out struct{ Claims json.RawMessage }
 			err := set.Call(ctx, hook.CustomAccessToken, q.IP,
 				map[string]any{"user_id": q.User, "claims": q.Claims, "authentication_method": q.Method}, &out)
@@ -61,19 +62,19 @@ func flowHooks(set *hook.Set) (h account.Hooks, factor attemptFunc) {
 		}
 	}
 	if set.On(hook.PasswordAttempt) {
-		h.Password = func(ctx context.Context, q account.PasswordAttempt) (account.PasswordVerdict, error) {
+		h.Password = func(ctx context.Context, q flow.PasswordAttempt) (flow.PasswordVerdict, error) {
 			var out hook.Verdict
 			err := set.Call(ctx, hook.PasswordAttempt, q.IP, map[string]any{"user_id": q.User, "valid": q.Valid}, &out)
-			return account.PasswordVerdict{Reject: out.Rejects(), SignOut: out.SignOut, Message: out.Message},
+			return flow.PasswordVerdict{Reject: out.Rejects(), SignOut: out.SignOut, Message: out.Message},
 				refusalOf(err)
 		}
 	}
 	if set.On(hook.FactorAttempt) {
-		factor = func(ctx context.Context, q account.FactorAttempt) (account.FactorVerdict, error) {
+		factor = func(ctx context.Context, q flow.FactorAttempt) (flow.FactorVerdict, error) {
 			var out hook.Verdict
 			err := set.Call(ctx, hook.FactorAttempt, q.IP,
 				map[string]any{"user_id": q.User, "factor_id": q.Factor, "factor_type": q.Kind, "valid": q.Valid}, &out)
-			return account.FactorVerdict{Reject: out.Rejects(), Message: out.Message}, refusalOf(err)
+			return flow.FactorVerdict{Reject: out.Rejects(), Message: out.Message}, refusalOf(err)
 		}
 	}
 	return h, factor
@@ -98,7 +99,7 @@ func refusalOf(err error) error {
 	if !ok {
 		return err
 	}
-	return &account.Refusal{Kind: account.Failed, Code: e.Code, Msg: e.Msg, Err: err, Status: e.Status,
+	return &refusal.Refusal{Kind: refusal.KindFailed, Code: e.Code, Msg: e.Msg, Err: err, Status: e.Status,
 		ByHook: e.Refused}
 }
 
@@ -162,7 +163,7 @@ func smsInput(m outbox.Item, _ *store.User) (map[string]any, string, error) {
 }
 
 func createdInput(m outbox.Item, _ *store.User) (map[string]any, string, error) {
-	var p account.Created
+	var p flow.Created
 	if json.Unmarshal(m.Payload, &p) != nil {
 		return nil, "", errors.New("the payload is no new user")
 	}

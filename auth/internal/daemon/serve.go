@@ -16,7 +16,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/config"
 	"gatehouse/auth/internal/hook"
 	"gatehouse/auth/internal/httpapi"
@@ -47,7 +47,7 @@ type daemon struct {
 	sms       smsInForce
 	box       *mailbox.Box // nil without AUTH_DEV_MAILBOX
 	outbox    *outbox.Outbox
-	core      *account.Core // what the flows share
+	core      *flow.Core // what the flows share
 	api       *httpapi.Server
 	providers atomic.Pointer[provider.Set] // replaced likewise
 	hooks     atomic.Pointer[hook.Set]     // replaced likewise; nil: none

@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/config"
 	"gatehouse/auth/internal/store"
 )
@@ -89,7 +89,7 @@ func (d *daemon) sweepOnce(ctx context.Context, c *config.Config) {
 // sweepAt says what has expired at now (docs/operations.md#sweeper). An ended session is kept until its last access
 // token has expired, and a day.
 func sweepAt(c *config.Config, now time.Time) store.Sweep {
-	s := store.Sweep{Now: now, Messages: now.Add(-messagesKept), Places: now.Add(-account.PlaceLife),
+	s := store.Sweep{Now: now, Messages: now.Add(-messagesKept), Places: now.Add(-flow.PlaceLife),
 		Challenges: now.Add(-day), Factors: now.Add(-max(day, c.Factors.FactorLife)),
 		EndedBefore: now.Add(-max(day, c.JWT.Life)), Batch: sweepBatch}
 	before := func(d time.Duration) time.Time {

@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/secret"
 	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/auth/internal/token"
@@ -24,8 +24,8 @@ func TestWatchTakeover(t *testing.T) {
 	var text bytes.Buffer
 	db := storetest.Open(t)
 	root := secret.NewRoot("root")
-	d := &daemon{db: db, log: NewLogger(&text, c.Log), core: account.NewCore(account.Options{DB: db, Root: root,
-		Refresh: token.NewRefreshCodec(root.Keys(secret.Refresh))}, account.Settings{})}
+	d := &daemon{db: db, log: NewLogger(&text, c.Log), core: flow.New(flow.Options{DB: db, Root: root,
+		Refresh: token.NewRefreshCodec(root.Keys(secret.Refresh))}, flow.Settings{})}
 	if _, err := CheckTakeover(t.Context(), db); err != nil {
 		t.Fatal(err)
 	}

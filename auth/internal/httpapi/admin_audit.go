@@ -8,13 +8,13 @@ import (
 
 	"github.com/google/uuid"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/jsontext"
 	"gatehouse/auth/internal/store"
 )
 
 // getAudit shows the audit log, newest first.
-func (s *Server) getAudit(c *call, _ account.Actor) error {
+func (s *Server) getAudit(c *call, _ flow.Actor) error {
 	p, err := c.page()
 	if err != nil {
 		return err

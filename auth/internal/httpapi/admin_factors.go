@@ -3,11 +3,12 @@ package httpapi
 import (
 	"github.com/google/uuid"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/factor"
+	"gatehouse/auth/internal/account/flow"
 )
 
 // getAdminFactors lists a user's factors.
-func (s *Server) getAdminFactors(c *call, _ account.Actor, user uuid.UUID) error {
+func (s *Server) getAdminFactors(c *call, _ flow.Actor, user uuid.UUID) error {
 	list, err := s.factors.AdminFactors(c.ctx(), user)
 	if err != nil {
 		return err
@@ -23,7 +24,7 @@ func (c *call) pathFactor() (user, id uuid.UUID, err error) {
 	return user, id, err
 }
 
-func (s *Server) deleteAdminFactor(c *call, by account.Actor) error {
+func (s *Server) deleteAdminFactor(c *call, by flow.Actor) error {
 	user, id, err := c.pathFactor()
 	if err != nil {
 		return err
@@ -36,7 +37,7 @@ func (s *Server) deleteAdminFactor(c *call, by account.Actor) error {
 }
 
 // putAdminFactor gives a factor another name or number.
-func (s *Server) putAdminFactor(c *call, by account.Actor) error {
+func (s *Server) putAdminFactor(c *call, by flow.Actor) error {
 	user, id, err := c.pathFactor()
 	if err != nil {
 		return err
@@ -49,7 +50,7 @@ func (s *Server) putAdminFactor(c *call, by account.Actor) error {
 		return err
 	}
 	f, err := s.factors.AdminUpdateFactor(c.ctx(), c.requestInfo(), by, user,
-		account.FactorUpdate{Factor: id, FriendlyName: in.FriendlyName, Phone: in.Phone})
+		factor.FactorUpdate{Factor: id, FriendlyName: in.FriendlyName, Phone: in.Phone})
 	if err != nil {
 		return err
 	}

@@ -1,13 +1,13 @@
 package httpapi
 
 import (
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 
 	"gatehouse/auth/internal/jsontext"
 )
 
 // postInvite mails an invitation.
-func (s *Server) postInvite(c *call, by account.Actor) error {
+func (s *Server) postInvite(c *call, by flow.Actor) error {
 	var in struct {
 		Email string     `json:"email"`
 		Data  jsonObject `json:"data"`
@@ -16,11 +16,11 @@ func (s *Server) postInvite(c *call, by account.Actor) error {
 		return err
 	}
 	return c.userView(s.accounts.Invite(c.ctx(), c.requestInfo(), by,
-		account.Invitation{Email: in.Email, Data: in.Data.message()}))
+		flow.Invitation{Email: in.Email, Data: in.Data.message()}))
 }
 
 // postGenerateLink makes a link without sending it: the user's fields and the link's are members of one object.
-func (s *Server) postGenerateLink(c *call, by account.Actor) error {
+func (s *Server) postGenerateLink(c *call, by flow.Actor) error {
 	var in struct {
 		Type       string     `json:"type"`
 		Email      string     `json:"email"`
@@ -34,7 +34,7 @@ func (s *Server) postGenerateLink(c *call, by account.Actor) error {
 	}
 	client := c.requestInfo()
 	client.RedirectTo = c.target(in.RedirectTo)
-	l, err := s.accounts.GenerateLink(c.ctx(), client, by, account.LinkRequest{
+	l, err := s.accounts.GenerateLink(c.ctx(), client, by, flow.LinkRequest{
 		Type: in.Type, Email: in.Email, NewEmail: in.NewEmail, Password: in.Password, Data: in.Data.message(),
 	})
 	if err != nil {

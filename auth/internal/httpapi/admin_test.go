@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/store"
 )
 
@@ -248,7 +248,7 @@ func TestAdmin_links(t *testing.T) {
 	r(400, "validation_failed", "Invalid email action link type requested: x",
 		m{"type": "x", "email": "guest@example.org"})
 	r(422, "email_exists", "*", m{"type": "invite", "email": "guest@example.org"})
-	a.apply(func(s *account.Settings, _ *Settings) { s.Email.SecureChange = false })
+	a.apply(func(s *flow.Settings, _ *Settings) { s.Email.SecureChange = false })
 	r(400, "validation_failed", "Enable secure email change to generate link for current email",
 		m{"type": "email_change_current", "email": "guest@example.org", "new_email": "b@example.org"})
 }
@@ -327,7 +327,7 @@ func TestAdmin_roles(t *testing.T) {
 	f(g.AccessToken, "403 user_banned")
 	a.do("POST /logout?scope=local", nil, bearer(g.AccessToken)).is(204, "")
 	f(g.AccessToken, "403 session_not_found")
-	a.apply(func(s *account.Settings, _ *Settings) { s.AdminRoles = nil })
+	a.apply(func(s *flow.Settings, _ *Settings) { s.AdminRoles = nil })
 	f(a.serviceToken("service_role", time.Hour), "403 not_admin")
 }
 

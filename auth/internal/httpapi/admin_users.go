@@ -11,13 +11,13 @@ import (
 
 	"github.com/google/uuid"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/jsontext"
 	"gatehouse/auth/internal/store"
 )
 
 // getUsers lists the users of an audience, in pages with a total or behind a cursor at constant cost.
-func (s *Server) getUsers(c *call, _ account.Actor) error {
+func (s *Server) getUsers(c *call, _ flow.Actor) error {
 	if err := c.knownParams("page", "per_page", "limit", "cursor", "sort", "filter", "email", "phone",
 		"id"); err != nil {
 		return err
@@ -148,8 +148,8 @@ type attributes struct {
 	BanDuration  *string    `json:"ban_duration"`
 }
 
-func (a *attributes) forAccount() account.Attributes {
-	return account.Attributes{
+func (a *attributes) forAccount() flow.Attributes {
+	return flow.Attributes{
 		ID: a.ID, Aud: a.Aud, Email: a.Email, Phone: a.Phone, Password: a.Password, PasswordHash: a.PasswordHash,
 		EmailConfirm: a.EmailConfirm, PhoneConfirm: a.PhoneConfirm, UserMetadata: a.UserMetadata.message(),
 		AppMetadata: a.AppMetadata.message(), Role: a.Role, BanDuration: a.BanDuration,
@@ -157,7 +157,7 @@ func (a *attributes) forAccount() account.Attributes {
 }
 
 // postUser creates a user; an id may stand in the path too.
-func (s *Server) postUser(c *call, by account.Actor) error {
+func (s *Server) postUser(c *call, by flow.Actor) error {
 	var in attributes
 	if err := c.decode(&in); err != nil {
 		return err
@@ -172,12 +172,12 @@ func (s *Server) postUser(c *call, by account.Actor) error {
 	return c.userView(s.users.AdminCreate(c.ctx(), c.requestInfo(), by, in.forAccount()))
 }
 
-func (s *Server) getAdminUser(c *call, _ account.Actor, id uuid.UUID) error {
+func (s *Server) getAdminUser(c *call, _ flow.Actor, id uuid.UUID) error {
 	return c.userView(s.users.AdminUser(c.ctx(), id))
 }
 
 // putAdminUser changes a user.
-func (s *Server) putAdminUser(c *call, by account.Actor, id uuid.UUID) error {
+func (s *Server) putAdminUser(c *call, by flow.Actor, id uuid.UUID) error {
 	var in attributes
 	if err := c.decode(&in); err != nil {
 		return err
@@ -186,7 +186,7 @@ func (s *Server) putAdminUser(c *call, by account.Actor, id uuid.UUID) error {
 }
 
 // deleteUser removes a user, or only the user's personal data. The body may be empty.
-func (s *Server) deleteUser(c *call, by account.Actor, id uuid.UUID) error {
+func (s *Server) deleteUser(c *call, by flow.Actor, id uuid.UUID) error {
 	var in struct {
 		Soft bool `json:"should_soft_delete"`
 	}

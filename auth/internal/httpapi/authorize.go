@@ -5,7 +5,9 @@ import (
 	"strings"
 	"time"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/oauth"
+	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/jsontext"
 )
 
@@ -25,20 +27,20 @@ func (s *Server) getAuthorize(c *call) error {
 
 // getLinkAuthorize begins the linking of an identity to the caller's account. The client library calls it by fetch
 // and navigates itself: no cookie of ours would come along.
-func (s *Server) getLinkAuthorize(c *call, principal account.Principal) error {
+func (s *Server) getLinkAuthorize(c *call, principal flow.Principal) error {
 	if err := c.noHead(); err != nil {
 		return err
 	}
 	return s.startExternal(c, &principal)
 }
 
-func (s *Server) startExternal(c *call, linking *account.Principal) error {
+func (s *Server) startExternal(c *call, linking *flow.Principal) error {
 	if strings.IndexByte(c.rawParam("provider"), 0) >= 0 {
 		return invalidRequest("provider contains a NUL byte")
 	}
-	p := account.OAuthStart{
+	p := oauth.OAuthStart{
 		Provider: c.param("provider"), Scopes: c.param("scopes"), InviteToken: c.param("invite_token"),
-		Challenge: account.Challenge{Challenge: c.param("code_challenge"), Method: c.param("code_challenge_method")},
+		Challenge: flow.Challenge{Challenge: c.param("code_challenge"), Method: c.param("code_challenge_method")},
 		Linking:   linking, Cookie: linking == nil,
 	}
 	p.Params = c.query // parsed by param
@@ -63,7 +65,7 @@ func (c *call) noHead() error {
 		return nil
 	}
 	c.Header()["Allow"] = []string{http.MethodGet}
-	return newProblem(405, account.CodeMethodNotAllowed, "This path does not know the method HEAD")
+	return newProblem(405, refusal.CodeMethodNotAllowed, "This path does not know the method HEAD")
 }
 
 // secure: browsers come here by https.
@@ -81,7 +83,7 @@ func (c *call) cookieName(name string) string {
 // provider's page brings only a cookie with SameSite=None, which browsers want Secure. Over http, which is for
 // development, a Secure cookie would be lost: there neither attribute is set, and shortly after the cookie comes
 // along from another port of the same host as from anywhere.
-func (c *call) setStateCookie(s account.OAuthStarted) {
+func (c *call) setStateCookie(s oauth.OAuthStarted) {
 	k := &http.Cookie{
 		Name: c.cookieName(s.CookieName), Value: s.CookieValue, Path: "/", MaxAge: int(s.Life / time.Second),
 		HttpOnly: true, Secure: c.secure(), SameSite: http.SameSiteLaxMode,
@@ -97,7 +99,7 @@ func (c *call) setStateCookie(s account.OAuthStarted) {
 
 // takeStateCookie is the value of a state's cookie, which is good for one callback.
 func (c *call) takeStateCookie(state string) string {
-	name := c.cookieName(account.StateCookie(state))
+	name := c.cookieName(oauth.StateCookie(state))
 	k, err := c.r.Cookie(name)
 	if err != nil {
 		return ""

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/password"
 	"gatehouse/auth/internal/secret"
 	"gatehouse/auth/internal/token"
@@ -54,7 +54,7 @@ func TestOverCapacity(t *testing.T) {
 	a.do("POST /invite", map[string]any{"email": "new@example.org"}, a.service()).is(200, "*")
 	link := a.newest("new@example.org").Hash
 	codec := token.NewRefreshCodec(a.root.Keys(secret.Refresh))
-	core := account.NewCore(account.Options{DB: a.db, Keys: a.keys, Refresh: codec, Root: a.root, Passwords: occupied(t),
+	core := flow.New(flow.Options{DB: a.db, Keys: a.keys, Refresh: codec, Root: a.root, Passwords: occupied(t),
 		Now: a.clock}, a.account)
 	server, err := New(Options{Core: core, Keys: a.keys, Refresh: codec, Now: a.clock}, a.set)
 	if err != nil {

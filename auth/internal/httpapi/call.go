@@ -15,7 +15,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/redirect"
 )
 
@@ -104,7 +105,7 @@ func (s *Server) finish(c *call, began time.Time) {
 		if c.status != 0 {
 			panic(http.ErrAbortHandler) // half an answer is out: let the client see that it is half
 		}
-		c.writeError(&problem{status: 500, code: account.CodeUnexpectedFailure, msg: "Internal Server Error",
+		c.writeError(&problem{status: 500, code: refusal.CodeUnexpectedFailure, msg: "Internal Server Error",
 			err: c.err})
 	}
 	if notLogged[c.r.Pattern] && c.status < 400 {
@@ -213,14 +214,14 @@ func (c *call) routeError() {
 	delete(h, "Location")
 	p := errNotFound
 	if c.refused == http.StatusMethodNotAllowed {
-		p = &problem{status: 405, code: account.CodeMethodNotAllowed,
+		p = &problem{status: 405, code: refusal.CodeMethodNotAllowed,
 			msg: fmt.Sprintf("This path does not know the method %.32s", c.r.Method)}
 	}
 	c.routed = true
 	c.writeError(p)
 }
 
-var errNotFound = newProblem(404, account.CodeNotFound, "There is nothing at this path")
+var errNotFound = newProblem(404, refusal.CodeNotFound, "There is nothing at this path")
 
 // getNotFound answers as an unknown path is.
 func getNotFound(*call) error { return errNotFound }
@@ -264,7 +265,7 @@ func (c *call) badQuery() error {
 	if c.queryErr == nil {
 		return nil
 	}
-	return &problem{status: 400, code: account.CodeValidationFailed, err: c.queryErr,
+	return &problem{status: 400, code: refusal.CodeValidationFailed, err: c.queryErr,
 		msg: `The query cannot be parsed: ";" is written %3B, and each "%" must begin an escape`}
 }
 
@@ -283,11 +284,11 @@ func cleanText(s string, most int) string {
 }
 
 // requestInfo is what flows need to know about the client.
-func (c *call) requestInfo() account.RequestInfo {
+func (c *call) requestInfo() flow.RequestInfo {
 	base, unlisted := baseURL(&c.live.Settings, c.r)
 	c.unlisted = unlisted
 	network, _ := c.limitKey()
-	return account.RequestInfo{
+	return flow.RequestInfo{
 		IP: c.ip(), Network: network, UserAgent: cleanText(c.r.Header.Get("User-Agent"), 1024), Aud: c.aud(),
 		BaseURL: base, RedirectTo: c.target(""),
 	}

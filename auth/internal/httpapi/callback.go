@@ -6,7 +6,8 @@ import (
 	"net/url"
 	"strconv"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/oauth"
+	"gatehouse/auth/internal/account/refusal"
 )
 
 // getCallback is where a provider sends the browser back to. A HEAD request consumes no state.
@@ -65,7 +66,7 @@ func (s *Server) callback(c *call, params url.Values) error {
 // then the site gets it, in the query alone.
 func (c *call) externalFailed(to string, err error) error {
 	v := url.Values{}
-	if refused, ok := errors.AsType[*account.ProviderRefused](err); ok {
+	if refused, ok := errors.AsType[*oauth.ProviderRefused](err); ok {
 		c.code = "provider_refused"
 		v.Set("error", cleanText(refused.Code, 256))
 		v.Set("error_description", cleanText(refused.Description, 2048))
@@ -88,7 +89,7 @@ func (c *call) externalFailed(to string, err error) error {
 // externalErrorOf is the "error" of a redirect from a provider; there is always one.
 func externalErrorOf(p *problem) string {
 	switch p.code {
-	case account.CodeSignupDisabled, account.CodeUserBanned, account.CodeProviderEmailUnverified:
+	case refusal.CodeSignupDisabled, refusal.CodeUserBanned, refusal.CodeProviderEmailUnverified:
 		return "access_denied"
 	}
 	if e := errorOf[p.status]; e != "" && p.status != http.StatusGatewayTimeout {

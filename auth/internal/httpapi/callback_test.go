@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/provider"
 	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/shared/fakeidp"
@@ -128,7 +128,7 @@ func TestCallback_boundToTheBrowser(t *testing.T) {
 		t.Errorf("%+v", k)
 	}
 	// By http, which is for development, the name can't promise that.
-	a.apply(func(_ *account.Settings, s *Settings) { s.ExternalURL = "http://localhost:9999" })
+	a.apply(func(_ *flow.Settings, s *Settings) { s.ExternalURL = "http://localhost:9999" })
 	k = a.do("GET /authorize?provider=github", nil).Cookies()[0]
 	if !strings.HasPrefix(k.Name, "gatehouse-state-") || k.Secure {
 		t.Errorf("%+v", k)
@@ -140,10 +140,10 @@ func TestCallback_boundToTheBrowser(t *testing.T) {
 	if k.SameSite != 0 || k.Secure {
 		t.Errorf("%+v", k)
 	}
-	a.apply(func(_ *account.Settings, s *Settings) { s.ExternalURL = externalURL })
+	a.apply(func(_ *flow.Settings, s *Settings) { s.ExternalURL = externalURL })
 	// For clients without cookies.
 	b = a.authorize("provider=github")
-	a.settings(func(s *account.Settings) { s.External.StateCookie = false })
+	a.settings(func(s *flow.Settings) { s.External.StateCookie = false })
 	a.callback(b.back).astray("bad_oauth_state", other) // begun with one
 	b = a.authorize("provider=github")
 	if b.cookies != nil {

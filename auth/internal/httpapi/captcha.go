@@ -6,7 +6,7 @@ import (
 	"io"
 	"strings"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/captcha"
 )
 
@@ -42,7 +42,7 @@ func (s *Server) verifyCaptcha(c *call) error {
 	}
 	refused, ok := errors.AsType[*captcha.Refused](err)
 	if !ok {
-		return &problem{status: 500, code: account.CodeUnexpectedFailure, msg: "captcha verification process failed",
+		return &problem{status: 500, code: refusal.CodeUnexpectedFailure, msg: "captcha verification process failed",
 			err: err}
 	}
 	if refused.Misconfigured() { // the visitor can do nothing about that
@@ -53,7 +53,7 @@ func (s *Server) verifyCaptcha(c *call) error {
 }
 
 func noCaptcha(why string, err error) *problem {
-	p := newProblem(400, account.CodeCaptchaFailed, "captcha protection: request disallowed ("+why+")")
+	p := newProblem(400, refusal.CodeCaptchaFailed, "captcha protection: request disallowed ("+why+")")
 	p.err = err
 	return p
 }

@@ -10,7 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/captcha"
 	"gatehouse/auth/internal/captcha/captchatest"
 )
@@ -29,7 +29,7 @@ func guarded(t *testing.T, change func(*captcha.Options), changes ...change) (*a
 		t.Fatal(err)
 	}
 	t.Cleanup(v.Close)
-	return open(t, append(changes, func(_ *account.Settings, s *Settings) { s.Captcha = v })...), s
+	return open(t, append(changes, func(_ *flow.Settings, s *Settings) { s.Captcha = v })...), s
 }
 
 // with is a body with a solved captcha as the client library sends it.
@@ -117,7 +117,7 @@ func TestCaptcha_where(t *testing.T) {
 // Both places of the token, the nested one first, without white space; and whose address goes along.
 func TestCaptcha_token(t *testing.T) {
 	type m = map[string]any
-	a, s := guarded(t, nil, func(_ *account.Settings, s *Settings) {
+	a, s := guarded(t, nil, func(_ *flow.Settings, s *Settings) {
 		s.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 	})
 	f := func(body any, want string) {
@@ -197,7 +197,7 @@ func (a *api) administrator(t *testing.T, s *captchatest.Server) string {
 // The address's own limit: before the captcha where something is sent, behind it for /signup and /token.
 func TestCaptcha_limits(t *testing.T) {
 	type m = map[string]any
-	a, s := guarded(t, nil, func(_ *account.Settings, s *Settings) {
+	a, s := guarded(t, nil, func(_ *flow.Settings, s *Settings) {
 		s.LimitByPeer, s.Limits = true, Limits{OTP: 1, Verify: 1, Token: 1, Anonymous: 1}
 	})
 	for _, route := range []string{"/otp", "/magiclink", "/recover", "/resend"} {

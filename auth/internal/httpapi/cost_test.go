@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/store/storetest"
 )
 
@@ -40,7 +40,7 @@ func TestStatements_perRequest(t *testing.T) {
 	f("refresh", 1, func() {
 		a.do("POST /token?grant_type=refresh_token", map[string]any{"refresh_token": g.RefreshToken}).json(&g)
 	})
-	a.apply(func(s *account.Settings, _ *Settings) { s.Sessions.AllowLowAAL = time.Hour })
+	a.apply(func(s *flow.Settings, _ *Settings) { s.Sessions.AllowLowAAL = time.Hour })
 	f("refresh of a session that is bounded below aal2", 1, func() {
 		a.do("POST /token?grant_type=refresh_token", map[string]any{"refresh_token": g.RefreshToken}).json(&g)
 	})

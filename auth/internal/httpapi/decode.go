@@ -11,7 +11,8 @@ import (
 	"strings"
 	"time"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/jsontext"
 )
 
@@ -65,12 +66,12 @@ func (c *call) body() (text []byte, err error) {
 			p.err = err
 			return nil, &p
 		}
-		return nil, &problem{status: 400, code: account.CodeBadJSON, msg: "Could not read the request body", err: err}
+		return nil, &problem{status: 400, code: refusal.CodeBadJSON, msg: "Could not read the request body", err: err}
 	}
 }
 
 func tooLarge() *problem {
-	return newProblem(413, account.CodeRequestEntityTooLarge,
+	return newProblem(413, refusal.CodeRequestEntityTooLarge,
 		fmt.Sprintf("Request body too large (max %d bytes)", maxBody))
 }
 
@@ -127,7 +128,7 @@ func mistyped(t *json.UnmarshalTypeError) string {
 
 const notJSON = "Could not parse request body as JSON: "
 
-func badJSON(why string) *problem { return newProblem(400, account.CodeBadJSON, notJSON+why) }
+func badJSON(why string) *problem { return newProblem(400, refusal.CodeBadJSON, notJSON+why) }
 
 // reworded is err with another beginning where it says that the body is no JSON.
 func reworded(err error, words string) error {
@@ -161,8 +162,8 @@ type pkce struct {
 	CodeChallengeMethod string `json:"code_challenge_method"`
 }
 
-func (p pkce) challenge() account.Challenge {
-	return account.Challenge{Challenge: p.CodeChallenge, Method: p.CodeChallengeMethod}
+func (p pkce) challenge() flow.Challenge {
+	return flow.Challenge{Challenge: p.CodeChallenge, Method: p.CodeChallengeMethod}
 }
 
 // retryIn is a whole number of seconds, one at least.

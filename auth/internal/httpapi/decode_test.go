@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/jsontext"
 )
 
@@ -117,7 +117,7 @@ func TestBody_limits(t *testing.T) {
 
 // A body that dribbles in ends with the request's time.
 func TestBody_slow(t *testing.T) {
-	a := open(t, func(_ *account.Settings, s *Settings) { s.MaxDuration = 50 * time.Millisecond })
+	a := open(t, func(_ *flow.Settings, s *Settings) { s.MaxDuration = 50 * time.Millisecond })
 	conn, err := net.Dial("tcp", a.http.Listener.Addr().String())
 	if err != nil {
 		t.Fatal(err)
@@ -134,7 +134,7 @@ func TestBody_slow(t *testing.T) {
 
 // The bound on reading a body must not be taken for a client that hung up while its request is worked on.
 func TestBody_boundEndsWithTheBody(t *testing.T) {
-	a := open(t, func(_ *account.Settings, s *Settings) { s.MaxDuration = 50 * time.Millisecond })
+	a := open(t, func(_ *flow.Settings, s *Settings) { s.MaxDuration = 50 * time.Millisecond })
 	a.server.mux.Handle("POST /late", a.server.open(func(c *call) error {
 		if _, err := c.body(); err != nil {
 			return err

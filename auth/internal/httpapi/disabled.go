@@ -3,18 +3,19 @@ package httpapi
 import (
 	"net/http"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/refusal"
 )
 
 // A route that this daemon does not implement answers as the service that it replaces does with the feature switched
 // off: the client library and its tests distinguish that from an unknown path.
 var (
-	noSAML            = newProblem(404, account.CodeSAMLProviderDisabled, "SAML 2.0 is disabled")
-	noWeb3            = newProblem(422, account.CodeWeb3ProviderDisabled, "Web3 provider is disabled")
-	noPasskeys        = newProblem(404, account.CodePasskeyDisabled, "Passkeys are disabled")
-	noOAuthServer     = newProblem(404, account.CodeFeatureDisabled, "OAuth server is disabled")
-	noCustomProviders = newProblem(404, account.CodeFeatureDisabled, "Custom OAuth providers are disabled")
-	noSCIM            = newProblem(404, account.CodeFeatureDisabled, "SCIM server is disabled")
+	noSAML            = newProblem(404, refusal.CodeSAMLProviderDisabled, "SAML 2.0 is disabled")
+	noWeb3            = newProblem(422, refusal.CodeWeb3ProviderDisabled, "Web3 provider is disabled")
+	noPasskeys        = newProblem(404, refusal.CodePasskeyDisabled, "Passkeys are disabled")
+	noOAuthServer     = newProblem(404, refusal.CodeFeatureDisabled, "OAuth server is disabled")
+	noCustomProviders = newProblem(404, refusal.CodeFeatureDisabled, "Custom OAuth providers are disabled")
+	noSCIM            = newProblem(404, refusal.CodeFeatureDisabled, "SCIM server is disabled")
 )
 
 // postSSO would begin a sign-in by SAML 2.0.
@@ -25,5 +26,5 @@ func disabled(p *problem) http.Handler { return handler(func(*call) error { retu
 
 // disabledForAdmins does so for administrators; others learn that they are none.
 func (s *Server) disabledForAdmins(p *problem) http.Handler {
-	return s.admin(func(*call, account.Actor) error { return p })
+	return s.admin(func(*call, flow.Actor) error { return p })
 }

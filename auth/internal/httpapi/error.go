@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"time"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/jsontext"
 )
 
@@ -39,15 +39,15 @@ func newProblem(status int, code, msg string) *problem {
 	return &problem{status: status, code: code, msg: msg}
 }
 
-func invalidRequest(msg string) *problem { return newProblem(400, account.CodeValidationFailed, msg) }
+func invalidRequest(msg string) *problem { return newProblem(400, refusal.CodeValidationFailed, msg) }
 
 // statusOf is the HTTP status of each kind of refusal.
 var statusOf = [...]int{
-	account.Invalid: 400, account.Unauthenticated: 401, account.Denied: 403, account.Missing: 404,
-	account.Unprocessable: 422, account.Limited: 429, account.Failed: 500, account.Unavailable: 503,
+	refusal.KindInvalid: 400, refusal.KindUnauthenticated: 401, refusal.KindDenied: 403, refusal.KindMissing: 404,
+	refusal.KindUnprocessable: 422, refusal.KindLimited: 429, refusal.KindFailed: 500, refusal.KindUnavailable: 503,
 }
 
-var problemTimeout = problem{status: http.StatusGatewayTimeout, code: account.CodeRequestTimeout,
+var problemTimeout = problem{status: http.StatusGatewayTimeout, code: refusal.CodeRequestTimeout,
 	msg: "Processing this request timed out, please retry after a moment.", retryAfter: time.Second}
 
 // problemOf says an error in the words of HTTP. What isn't meant for the client becomes one sentence.
@@ -58,7 +58,7 @@ func (c *call) problemOf(err error) *problem {
 	if p, ok := errors.AsType[*problem](err); ok {
 		return p
 	}
-	if r, ok := errors.AsType[*account.Refusal](err); ok {
+	if r, ok := errors.AsType[*refusal.Refusal](err); ok {
 		p := &problem{status: 500, code: r.Code, msg: r.Msg, retryAfter: r.RetryAfter, err: err}
 		if int(r.Kind) < len(statusOf) && statusOf[r.Kind] != 0 {
 			p.status = statusOf[r.Kind]
@@ -71,7 +71,7 @@ func (c *call) problemOf(err error) *problem {
 		}
 		// A refresh answers 503 whatever it waited for, since any other status signs the user out, and so does a
 		// request that waited for a hashing worker.
-		if r.Kind == account.Unavailable && c.timedOut() && c.r.Pattern != "POST /token" && !r.Busy() {
+		if r.Kind == refusal.KindUnavailable && c.timedOut() && c.r.Pattern != "POST /token" && !r.Busy() {
 			p.status, p.code, p.msg = problemTimeout.status, problemTimeout.code, problemTimeout.msg
 		}
 		return p
@@ -81,7 +81,7 @@ func (c *call) problemOf(err error) *problem {
 		p.err = err
 		return &p
 	}
-	return &problem{status: 500, code: account.CodeUnexpectedFailure, err: err,
+	return &problem{status: 500, code: refusal.CodeUnexpectedFailure, err: err,
 		msg: "Unexpected failure, please check server logs for more information"}
 }
 

@@ -7,7 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/password"
 )
 
@@ -85,12 +86,12 @@ func TestErrors_panicAndTimeout(t *testing.T) {
 	a.server.mux.Handle("GET /slow", a.server.open(func(c *call) error { <-c.ctx().Done(); return c.ctx().Err() }))
 	a.server.mux.Handle("GET /slowdb", a.server.open(func(c *call) error {
 		<-c.ctx().Done()
-		return &account.Refusal{Kind: account.Unavailable, Code: account.CodeUnexpectedFailure, Msg: "away",
+		return &refusal.Refusal{Kind: refusal.KindUnavailable, Code: refusal.CodeUnexpectedFailure, Msg: "away",
 			RetryAfter: time.Second}
 	}))
 	a.server.mux.Handle("GET /slowhash", a.server.open(func(c *call) error {
 		<-c.ctx().Done()
-		return &account.Refusal{Kind: account.Unavailable, Code: account.CodeUnexpectedFailure, Msg: "busy",
+		return &refusal.Refusal{Kind: refusal.KindUnavailable, Code: refusal.CodeUnexpectedFailure, Msg: "busy",
 			RetryAfter: time.Second, Err: &password.Busy{RetryAfter: time.Second}}
 	}))
 	a.do("GET /panic", nil).is(500,
@@ -110,7 +111,7 @@ func TestErrors_panicAndTimeout(t *testing.T) {
 		}
 	}
 
-	a.apply(func(_ *account.Settings, s *Settings) { s.MaxDuration = 20 * time.Millisecond })
+	a.apply(func(_ *flow.Settings, s *Settings) { s.MaxDuration = 20 * time.Millisecond })
 	a.do("GET /slow", nil).is(504,
 		`{"code":504,"error_code":"request_timeout","msg":"Processing this request timed out, please retry after a moment.","error_id":"*"}`)
 	a.do("GET /slowdb", nil).refused(504, "request_timeout", "*")
@@ -121,7 +122,7 @@ func TestErrors_panicAndTimeout(t *testing.T) {
 			t.Errorf("%s: Retry-After %q", path, got)
 		}
 	}
-	a.apply(func(_ *account.Settings, s *Settings) { s.MaxDuration = 0 })
+	a.apply(func(_ *flow.Settings, s *Settings) { s.MaxDuration = 0 })
 	a.do("GET /settings", nil).is(200, "*")
 	a.do("GET /settings/", nil).is(200, "*")
 }
@@ -191,31 +192,31 @@ func TestProblem_oauthForm(t *testing.T) {
 // Each code of the API can be written, and kinds have the statuses that the contract gives them.
 func TestErrors_kinds(t *testing.T) {
 	a := open(t)
-	var answer *account.Refusal
+	var answer *refusal.Refusal
 	a.server.mux.Handle("GET /refuse", a.server.open(func(*call) error { return answer }))
-	f := func(kind account.Kind, status int) {
+	f := func(kind refusal.Kind, status int) {
 		t.Helper()
-		answer = &account.Refusal{Kind: kind, Code: "some_code", Msg: "Some words",
+		answer = &refusal.Refusal{Kind: kind, Code: "some_code", Msg: "Some words",
 			RetryAfter: 1500 * time.Millisecond}
 		got := a.do("GET /refuse", nil).refused(status, "some_code", "Some words")
 		if after := got.Header.Get("Retry-After"); after != "2" {
 			t.Errorf("Retry-After: %q", after)
 		}
 	}
-	f(account.Invalid, 400)
-	f(account.Unauthenticated, 401)
-	f(account.Denied, 403)
-	f(account.Missing, 404)
-	f(account.Unprocessable, 422)
-	f(account.Limited, 429)
-	f(account.Failed, 500)
-	f(account.Unavailable, 503)
+	f(refusal.KindInvalid, 400)
+	f(refusal.KindUnauthenticated, 401)
+	f(refusal.KindDenied, 403)
+	f(refusal.KindMissing, 404)
+	f(refusal.KindUnprocessable, 422)
+	f(refusal.KindLimited, 429)
+	f(refusal.KindFailed, 500)
+	f(refusal.KindUnavailable, 503)
 	f(0, 500)
 	f(99, 500)
 }
 
 func TestLog_oneLineWithoutSecrets(t *testing.T) {
-	a := open(t, func(_ *account.Settings, s *Settings) { s.RequestIDHeader = "X-Trace" })
+	a := open(t, func(_ *flow.Settings, s *Settings) { s.RequestIDHeader = "X-Trace" })
 	g := a.member("mia@example.org")
 	before := a.log.String()
 	got := a.do("GET /user?password=hunter2", nil, bearer(g.AccessToken), header{"X-Trace", "trace-1"}).is(200, "*")
@@ -263,7 +264,7 @@ func TestLog_oneLineWithoutSecrets(t *testing.T) {
 }
 
 func TestCORS(t *testing.T) {
-	a := open(t, func(_ *account.Settings, s *Settings) { s.CORSHeaders = []string{"X-Own"} })
+	a := open(t, func(_ *flow.Settings, s *Settings) { s.CORSHeaders = []string{"X-Own"} })
 	preflight := func(method, headers string) http.Header {
 		t.Helper()
 		h := []header{{"Origin", "https://evil.example"}, {"Access-Control-Request-Method", method}}

@@ -10,7 +10,7 @@ import (
 	"strings"
 	"testing"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/provider"
 	"gatehouse/shared/fakeidp"
 )
@@ -62,8 +62,8 @@ func openAbroad(t *testing.T, changes ...change) *abroad {
 			a.providers.Clients[id] = c
 		}
 	}
-	a.api = open(t, append([]change{func(s *account.Settings, _ *Settings) {
-		s.External = account.ExternalSettings{StateCookie: true, ManualLinking: true, IDTokenOnce: true}
+	a.api = open(t, append([]change{func(s *flow.Settings, _ *Settings) {
+		s.External = flow.ExternalSettings{StateCookie: true, ManualLinking: true, IDTokenOnce: true}
 		s.External.Providers = a.set(t)
 	}}, changes...)...)
 	return a
@@ -86,12 +86,12 @@ func (a *abroad) client(id string, f func(*provider.Client)) {
 	f(&c)
 	a.providers.Clients = maps.Clone(a.providers.Clients)
 	a.providers.Clients[id] = c
-	a.apply(func(s *account.Settings, _ *Settings) { s.External.Providers = a.set(a.t) })
+	a.apply(func(s *flow.Settings, _ *Settings) { s.External.Providers = a.set(a.t) })
 }
 
-func (a *abroad) settings(f func(*account.Settings)) {
+func (a *abroad) settings(f func(*flow.Settings)) {
 	a.t.Helper()
-	a.apply(func(s *account.Settings, _ *Settings) { f(s) })
+	a.apply(func(s *flow.Settings, _ *Settings) { f(s) })
 }
 
 // person is an account at the fake whose address is verified unless it begins with "!".

@@ -8,7 +8,7 @@ import (
 	"strings"
 	"testing"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/provider"
 	"gatehouse/shared/fakeidp"
 )
@@ -19,7 +19,7 @@ func TestExternal_everyProvider(t *testing.T) {
 	for i, name := range append(provider.Names(), "local") {
 		email := name + "@example.org"
 		if name == "spotify" { // which verifies nothing
-			a.settings(func(s *account.Settings) { s.External.AllowUnverified = true })
+			a.settings(func(s *flow.Settings) { s.External.AllowUnverified = true })
 		}
 		if name == "azure" { // one tenant's word for its own domain is enough; any tenant's is not
 			a.idp.Behave(name, fakeidp.Behaviour{Claims: func(c map[string]any) { c["xms_edov"] = true }})
@@ -147,12 +147,12 @@ func TestExternal_cases(t *testing.T) {
 				t.Errorf("not linked: %+v", u)
 			}
 
-			a.settings(func(s *account.Settings) { s.DisableSignup = true })
+			a.settings(func(s *flow.Settings) { s.DisableSignup = true })
 			as("closed@example.org", honest)
 			a.signIn(go_).out("access_denied", "signup_disabled", "Signups not allowed for this instance")
 			as("old@example.org", honest)
 			a.signIn(go_).in()
-			a.settings(func(s *account.Settings) { s.DisableSignup = false })
+			a.settings(func(s *flow.Settings) { s.DisableSignup = false })
 
 			as("", honest)
 			a.signIn(go_).out("server_error", "unexpected_failure", "Error getting user email from external provider")

@@ -6,16 +6,18 @@ import (
 
 	"github.com/google/uuid"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/factor"
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/jsontext"
 	"gatehouse/auth/internal/store"
 )
 
 // member requires a user that is not anonymous: anonymous users have no second factor.
-func (s *Server) member(h func(*call, account.Principal) error) http.Handler {
-	return s.user(account.Full, func(c *call, principal account.Principal) error {
+func (s *Server) member(h func(*call, flow.Principal) error) http.Handler {
+	return s.user(flow.Full, func(c *call, principal flow.Principal) error {
 		if principal.User.IsAnonymous {
-			return newProblem(403, account.CodeNoAuthorization, "Anonymous user not allowed to perform these actions")
+			return newProblem(403, refusal.CodeNoAuthorization, "Anonymous user not allowed to perform these actions")
 		}
 		return h(c, principal)
 	})
@@ -23,7 +25,7 @@ func (s *Server) member(h func(*call, account.Principal) error) http.Handler {
 
 // forwardedClient is the client with its address where a trusted header gave it: challenge and answer must come from
 // the same address, which only two trusted ones can show.
-func (c *call) forwardedClient() account.RequestInfo {
+func (c *call) forwardedClient() flow.RequestInfo {
 	out := c.requestInfo()
 	if ip, ok := forwardedIP(&c.live.Settings, c.r); ok {
 		out.TrustedIP = ip.String()
@@ -32,7 +34,7 @@ func (c *call) forwardedClient() account.RequestInfo {
 }
 
 // postFactor enrolls a factor.
-func (s *Server) postFactor(c *call, principal account.Principal) error {
+func (s *Server) postFactor(c *call, principal flow.Principal) error {
 	if err := s.limit(c, byEnroll); err != nil {
 		return err
 	}
@@ -45,7 +47,7 @@ func (s *Server) postFactor(c *call, principal account.Principal) error {
 	if err := c.decode(&in); err != nil {
 		return err
 	}
-	e, err := s.factors.EnrollFactor(c.ctx(), c.requestInfo(), principal, account.Enrolment{
+	e, err := s.factors.EnrollFactor(c.ctx(), c.requestInfo(), principal, factor.Enrolment{
 		Kind: in.FactorType, FriendlyName: in.FriendlyName, Issuer: in.Issuer, Phone: in.Phone,
 	})
 	if err != nil {
@@ -65,7 +67,7 @@ func (s *Server) postFactor(c *call, principal account.Principal) error {
 }
 
 // postChallenge sends a factor's code. The body may be empty.
-func (s *Server) postChallenge(c *call, principal account.Principal, id uuid.UUID) error {
+func (s *Server) postChallenge(c *call, principal flow.Principal, id uuid.UUID) error {
 	if err := s.limit(c, byChallenge); err != nil {
 		return err
 	}
@@ -90,10 +92,10 @@ func (s *Server) postChallenge(c *call, principal account.Principal, id uuid.UUI
 }
 
 // errNoWebAuthn is for the second half of a ceremony whose first was refused.
-var errNoWebAuthn = newProblem(422, account.CodeWebAuthnVerifyDisabled, "MFA verification is disabled for WebAuthn")
+var errNoWebAuthn = newProblem(422, refusal.CodeWebAuthnVerifyDisabled, "MFA verification is disabled for WebAuthn")
 
 // postFactorVerify answers a challenge.
-func (s *Server) postFactorVerify(c *call, principal account.Principal, id uuid.UUID) error {
+func (s *Server) postFactorVerify(c *call, principal flow.Principal, id uuid.UUID) error {
 	if err := s.limit(c, byFactorVerify); err != nil {
 		return err
 	}
@@ -113,11 +115,11 @@ func (s *Server) postFactorVerify(c *call, principal account.Principal, id uuid.
 		return invalidRequest("challenge_id must be an UUID")
 	}
 	return c.grantView(s.factors.VerifyFactor(c.ctx(), c.forwardedClient(), principal,
-		account.FactorAnswer{Factor: id, Challenge: challenge, Code: in.Code}))
+		flow.FactorAnswer{Factor: id, Challenge: challenge, Code: in.Code}))
 }
 
 // deleteFactor unenrolls a factor.
-func (s *Server) deleteFactor(c *call, principal account.Principal, id uuid.UUID) error {
+func (s *Server) deleteFactor(c *call, principal flow.Principal, id uuid.UUID) error {
 	if err := s.factors.UnenrollFactor(c.ctx(), c.requestInfo(), principal, id); err != nil {
 		return err
 	}

@@ -9,7 +9,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/token"
 	"gatehouse/auth/internal/totp"
@@ -18,7 +18,7 @@ import (
 
 // Every refusal of an enrolment, and what is judged before what.
 func TestFactors_enrollRefused(t *testing.T) {
-	a := open(t, func(s *account.Settings, _ *Settings) { s.Factors.MaxEnrolled, s.Factors.MaxVerified = 3, 2 })
+	a := open(t, func(s *flow.Settings, _ *Settings) { s.Factors.MaxEnrolled, s.Factors.MaxVerified = 3, 2 })
 	g := a.member("mia@example.org")
 	f := func(body any, status int, code, msg string) {
 		t.Helper()
@@ -35,10 +35,10 @@ func TestFactors_enrollRefused(t *testing.T) {
 	f(m{"factor_type": "totp", "issuer": long}, 400, "validation_failed", "issuer cannot be longer than 255 characters")
 	f(m{"factor_type": "totp", "issuer": strings.Repeat("\u20ac", 255)}, 400, "validation_failed",
 		"issuer is too long for a QR code")
-	a.apply(func(s *account.Settings, _ *Settings) { s.Factors.TOTP.Enroll, s.Factors.Phone.Enroll = false, false })
+	a.apply(func(s *flow.Settings, _ *Settings) { s.Factors.TOTP.Enroll, s.Factors.Phone.Enroll = false, false })
 	f(m{"factor_type": "totp"}, 422, "mfa_totp_enroll_not_enabled", "MFA enroll is disabled for TOTP")
 	f(m{"factor_type": "phone"}, 422, "mfa_phone_enroll_not_enabled", "MFA enroll is disabled for Phone")
-	a.apply(func(s *account.Settings, _ *Settings) { s.Factors.TOTP.Enroll, s.Factors.Phone.Enroll = true, true })
+	a.apply(func(s *flow.Settings, _ *Settings) { s.Factors.TOTP.Enroll, s.Factors.Phone.Enroll = true, true })
 
 	first := a.enroll(g, "")
 	f(m{"factor_type": "totp"}, 422, "mfa_factor_name_conflict",
@@ -88,7 +88,7 @@ func TestFactors_enrollRefused(t *testing.T) {
 
 // Every refusal of a challenge and of an answer.
 func TestFactors_verifyRefused(t *testing.T) {
-	a := open(t, func(s *account.Settings, _ *Settings) {
+	a := open(t, func(s *flow.Settings, _ *Settings) {
 		s.Phone.TestCodes = map[string]string{"4915100000009": "123456"}
 	})
 	g := a.member("mia@example.org")
@@ -118,7 +118,7 @@ func TestFactors_verifyRefused(t *testing.T) {
 		"MFA factor with the provided challenge ID not found")
 	a.answerTo(g, e.ID, uuid.NewString(), "123456").refused(422, "mfa_factor_not_found",
 		"MFA factor with the provided challenge ID not found")
-	a.apply(func(s *account.Settings, _ *Settings) { s.Factors.TOTP.Verify, s.Factors.Phone.Verify = false, false })
+	a.apply(func(s *flow.Settings, _ *Settings) { s.Factors.TOTP.Verify, s.Factors.Phone.Verify = false, false })
 	a.do(at+"/challenge", nil, me).refused(422, "mfa_totp_verify_not_enabled", "MFA verification is disabled for TOTP")
 	a.do(at+"/verify", m{"code": "1"}, me).refused(422, "mfa_totp_verify_not_enabled",
 		"MFA verification is disabled for TOTP")
@@ -126,7 +126,7 @@ func TestFactors_verifyRefused(t *testing.T) {
 		"MFA verification is disabled for Phone")
 	a.do("POST /factors/"+p.ID+"/verify", m{"code": "1"}, me).refused(422, "mfa_phone_verify_not_enabled",
 		"MFA verification is disabled for Phone")
-	a.apply(func(s *account.Settings, _ *Settings) { s.Factors.TOTP.Verify, s.Factors.Phone.Verify = true, true })
+	a.apply(func(s *flow.Settings, _ *Settings) { s.Factors.TOTP.Verify, s.Factors.Phone.Verify = true, true })
 
 	a.do("GET /factors/recovery-codes", nil, me).refused(404, "not_found", "There is nothing at this path")
 	a.do("POST /factors/recovery-codes", nil, me).refused(404, "not_found", "There is nothing at this path")
@@ -191,7 +191,7 @@ func TestFactors_attemptsAreCounted(t *testing.T) {
 
 // Per-address limits of challenges and answers have separate counts, where an address is known.
 func TestFactors_limits(t *testing.T) {
-	a := open(t, func(_ *account.Settings, s *Settings) { s.LimitHeader, s.Limits.Factors = "X-Real-Ip", 2 })
+	a := open(t, func(_ *flow.Settings, s *Settings) { s.LimitHeader, s.Limits.Factors = "X-Real-Ip", 2 })
 	g := a.member("mia@example.org")
 	me, from := bearer(g.AccessToken), header{"X-Real-Ip", "192.0.2.1"}
 	path := "POST /factors/" + uuid.NewString()
@@ -208,7 +208,7 @@ func TestFactors_limits(t *testing.T) {
 			"mfa_factor_not_found", "*")
 		a.do(path+what, map[string]any{"code": "1"}, me).refused(404, "mfa_factor_not_found", "*")
 	}
-	a.apply(func(_ *account.Settings, s *Settings) { s.Limits.Factors = 0 })
+	a.apply(func(_ *flow.Settings, s *Settings) { s.Limits.Factors = 0 })
 	a.do(path+"/challenge", nil, me, header{"X-Real-Ip", "192.0.2.3"}).refused(429, "over_request_rate_limit", "*")
 }
 
@@ -221,7 +221,7 @@ func TestFactors_addresses(t *testing.T) {
 	here, there := header{"X-Forwarded-For", "192.0.2.1"}, header{"X-Forwarded-For", "192.0.2.2"}
 	ch := a.challenge(g, e.ID, here)
 	a.answerTo(g, e.ID, ch.ID, "0", there).refused(422, "mfa_verification_failed", "*")
-	a.apply(func(_ *account.Settings, s *Settings) {
+	a.apply(func(_ *flow.Settings, s *Settings) {
 		s.TrustedProxies = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
 	})
 	a.answerTo(g, e.ID, ch.ID, "0", there).refused(422, "mfa_verification_failed", "*") // the challenge knows none
@@ -287,8 +287,8 @@ func TestFactors_unverifiedLeft(t *testing.T) {
 // PUT /user and linking require the second factor of a user that has one.
 func TestFactors_insufficientAAL(t *testing.T) {
 	a := open(t)
-	a.apply(func(s *account.Settings, _ *Settings) {
-		s.External = account.ExternalSettings{Providers: githubAlone(t), ManualLinking: true, LinkingAAL2: true}
+	a.apply(func(s *flow.Settings, _ *Settings) {
+		s.External = flow.ExternalSettings{Providers: githubAlone(t), ManualLinking: true, LinkingAAL2: true}
 	})
 	mia := a.member("mia@example.org")
 	e := a.enroll(mia, "")
@@ -315,7 +315,7 @@ func TestFactors_insufficientAAL(t *testing.T) {
 		bearer(high.AccessToken)).is(200, "*")
 	a.do("DELETE /user/identities/"+identity, nil, bearer(high.AccessToken)).refused(422,
 		"single_identity_not_deletable", "*")
-	a.apply(func(s *account.Settings, _ *Settings) { s.External.LinkingAAL2 = false })
+	a.apply(func(s *flow.Settings, _ *Settings) { s.External.LinkingAAL2 = false })
 	a.do("GET /user/identities/authorize?provider=github&skip_http_redirect=true", nil,
 		bearer(low.AccessToken)).is(200, "*")
 }
@@ -326,10 +326,10 @@ func TestFactors_verdict(t *testing.T) {
 	g := a.member("mia@example.org")
 	other := a.signIn("mia@example.org")
 	e := a.enroll(g, "")
-	var asked []account.FactorAttempt
-	var verdict account.FactorVerdict
-	a.apply(func(s *account.Settings, _ *Settings) {
-		s.Factors.Attempt = func(_ context.Context, at account.FactorAttempt) (account.FactorVerdict, error) {
+	var asked []flow.FactorAttempt
+	var verdict flow.FactorVerdict
+	a.apply(func(s *flow.Settings, _ *Settings) {
+		s.Factors.Attempt = func(_ context.Context, at flow.FactorAttempt) (flow.FactorVerdict, error) {
 			asked = append(asked, at)
 			return verdict, nil
 		}
@@ -348,7 +348,7 @@ func TestFactors_verdict(t *testing.T) {
 	a.refresh(other).refused(400, "refresh_token_not_found", "*")
 	a.pass(totp.Period)
 	// Right or wrong: a rejected user is signed out.
-	verdict = account.FactorVerdict{Reject: true, Message: "no more"}
+	verdict = flow.FactorVerdict{Reject: true, Message: "no more"}
 	low := a.signIn("mia@example.org")
 	ch = a.challenge(low, e.ID)
 	a.answerTo(low, e.ID, ch.ID, a.code(e, 0)).refused(403, "mfa_verification_rejected", "no more")
@@ -364,7 +364,7 @@ func TestFactors_verdict(t *testing.T) {
 
 // A session that lost its level while its browser was at a provider links nothing.
 func TestFactors_levelLostMeanwhile(t *testing.T) {
-	a := openAbroad(t, func(s *account.Settings, _ *Settings) { s.External.LinkingAAL2 = true })
+	a := openAbroad(t, func(s *flow.Settings, _ *Settings) { s.External.LinkingAAL2 = true })
 	a.idp.SetUser(person("1", "else@example.org"))
 	mia := a.member("mia@example.org")
 	e := a.enroll(mia, "app")

@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/totp"
 )
 
@@ -213,7 +213,7 @@ func TestFactors_totp(t *testing.T) {
 
 // A code is sent, and works only for the factor that it was sent for.
 func TestFactors_phone(t *testing.T) {
-	a := open(t, func(s *account.Settings, _ *Settings) {
+	a := open(t, func(s *flow.Settings, _ *Settings) {
 		s.Factors.PhoneInterval, s.Factors.OTPLength = time.Minute, 8
 		s.Factors.Text = func(code string) string { return "Factor " + code }
 	})
@@ -268,14 +268,14 @@ func TestFactors_phone(t *testing.T) {
 
 	// The caps of all SMS hold here too.
 	a.pass(time.Minute)
-	a.apply(func(s *account.Settings, _ *Settings) { s.Phone.Sent.N = 0 })
+	a.apply(func(s *flow.Settings, _ *Settings) { s.Phone.Sent.N = 0 })
 	a.do(path, nil, bearer(up.AccessToken)).refused(429, "over_sms_send_rate_limit", "SMS rate limit exceeded")
-	a.apply(func(s *account.Settings, _ *Settings) {
-		s.Phone.Sent.N, s.Phone.PerNumber = 1000, account.Rate{N: 1, Per: time.Hour}
+	a.apply(func(s *flow.Settings, _ *Settings) {
+		s.Phone.Sent.N, s.Phone.PerNumber = 1000, flow.Rate{N: 1, Per: time.Hour}
 	})
 	a.do(path, nil, bearer(up.AccessToken)).is(200, "*")
 	a.pass(time.Minute)
 	a.do(path, nil, bearer(up.AccessToken)).refused(429, "over_sms_send_rate_limit", "SMS rate limit exceeded")
-	a.apply(func(s *account.Settings, _ *Settings) { s.Phone.Configured = false })
+	a.apply(func(s *flow.Settings, _ *Settings) { s.Phone.Configured = false })
 	a.do(path, nil, bearer(up.AccessToken)).refused(422, "sms_send_failed", "*")
 }

@@ -15,7 +15,7 @@ import (
 
 	"go.uber.org/goleak"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/mail"
 	"gatehouse/auth/internal/password"
 	"gatehouse/auth/internal/redirect"
@@ -54,11 +54,11 @@ type api struct {
 	db      *store.DB
 	server  *Server
 	http    *httptest.Server
-	core    *account.Core
+	core    *flow.Core
 	root    *secret.Root
 	keys    *token.Live
 	log     *logtest.Buffer
-	account account.Settings
+	account flow.Settings
 	set     Settings
 
 	mu  sync.Mutex
@@ -66,29 +66,29 @@ type api struct {
 }
 
 // change adapts what a test needs before the API begins.
-type change func(*account.Settings, *Settings)
+type change func(*flow.Settings, *Settings)
 
-func accountSettings() account.Settings {
+func accountSettings() flow.Settings {
 	links, err := mail.NewLinks(mail.Paths{})
 	if err != nil {
 		panic(err)
 	}
-	many := account.Rate{N: 1000, Per: time.Hour}
-	return account.Settings{
+	many := flow.Rate{N: 1000, Per: time.Hour}
+	return flow.Settings{
 		SiteURL: siteURL, BaseURL: externalURL, Audience: "authenticated", Role: "authenticated", Issuer: externalURL,
 		AccessLife: time.Hour, AdminRoles: []string{"service_role", "supabase_admin"}, Anonymous: true,
 		FlowLife: 5 * time.Minute, ClaimUnproven: true,
-		Email: account.EmailSettings{Enabled: true, MagicLink: true, Configured: true, SecureChange: true,
+		Email: flow.EmailSettings{Enabled: true, MagicLink: true, Configured: true, SecureChange: true,
 			OTPLife:   time.Hour,
 			OTPLength: 6, Sent: many, Links: links},
-		Phone: account.PhoneSettings{Enabled: true, Configured: true, OTPLife: 5 * time.Minute, OTPLength: 6,
+		Phone: flow.PhoneSettings{Enabled: true, Configured: true, OTPLife: 5 * time.Minute, OTPLength: 6,
 			Sent: many},
-		Passwords: account.PasswordSettings{Policy: password.NewPolicy(6, "", false), PolicyForAdmin: true,
+		Passwords: flow.PasswordSettings{Policy: password.NewPolicy(6, "", false), PolicyForAdmin: true,
 			TriesPerAccount: 20, ChangeEndsSessions: true},
-		Sessions: account.SessionSettings{Rotation: true, ReuseInterval: 10 * time.Second, RefreshBurst: 60},
-		Factors: account.FactorSettings{
-			TOTP:          account.FactorSwitches{Enroll: true, Verify: true},
-			Phone:         account.FactorSwitches{Enroll: true, Verify: true},
+		Sessions: flow.SessionSettings{Rotation: true, ReuseInterval: 10 * time.Second, RefreshBurst: 60},
+		Factors: flow.FactorSettings{
+			TOTP:          flow.FactorSwitches{Enroll: true, Verify: true},
+			Phone:         flow.FactorSwitches{Enroll: true, Verify: true},
 			ChallengeLife: 5 * time.Minute, UnverifiedLife: 5 * time.Minute, MaxEnrolled: 10, MaxVerified: 10,
 			OTPLength: 6,
 		},
@@ -112,7 +112,7 @@ func openOn(t testing.TB, db *store.DB, changes ...change) *api {
 	}
 	a.keys.Store(testKeys(t))
 	codec := token.NewRefreshCodec(a.root.Keys(secret.Refresh))
-	a.core = account.NewCore(account.Options{DB: a.db, Keys: a.keys, Refresh: codec, Root: a.root, Passwords: workers(),
+	a.core = flow.New(flow.Options{DB: a.db, Keys: a.keys, Refresh: codec, Root: a.root, Passwords: workers(),
 		Now: a.clock}, a.account)
 	var err error
 	a.server, err = New(Options{Core: a.core, Keys: a.keys, Refresh: codec, Version: "1.2.3", Now: a.clock,
@@ -160,7 +160,7 @@ func offline(t testing.TB) *Server {
 	root, keys := secret.NewRoot("root key"), new(token.Live)
 	keys.Store(testKeys(t))
 	codec := token.NewRefreshCodec(root.Keys(secret.Refresh))
-	core := account.NewCore(account.Options{Keys: keys, Refresh: codec, Root: root, Passwords: workers()},
+	core := flow.New(flow.Options{Keys: keys, Refresh: codec, Root: root, Passwords: workers()},
 		accountSettings())
 	srv, err := New(Options{Core: core, Keys: keys, Refresh: codec},
 		Settings{SiteURL: siteURL, Redirects: testRedirects(t),

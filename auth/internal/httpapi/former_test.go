@@ -8,7 +8,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/former/formertest"
 	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/shared/testdb"
@@ -32,7 +32,7 @@ func (a *api) moveIn() *formertest.Source {
 func TestFormerToken_limits(t *testing.T) {
 	t.Parallel()
 	const burst = 5
-	a := open(t, func(_ *account.Settings, s *Settings) {
+	a := open(t, func(_ *flow.Settings, s *Settings) {
 		s.LimitHeader = "X-Real-Ip"
 		s.Limits.Token = burst
 	})
@@ -154,7 +154,8 @@ func TestFormerLink(t *testing.T) {
 	s := a.moveIn()
 	u := s.User(22)
 	text := formertest.LinkToken(u.Email, "654321")
-	link := formertest.CarriedLink{User: u.ID, Kind: "recovery", Address: u.Email, Text: text, Expires: a.clock().Add(time.Hour)}
+	link := formertest.CarriedLink{User: u.ID, Kind: "recovery", Address: u.Email, Text: text,
+		Expires: a.clock().Add(time.Hour)}
 	link.Carry(func(sql string, args ...any) { storetest.Exec(t, a.db, sql, args...) })
 	a.do("GET /verify?type=recovery&token="+formertest.LinkToken(u.Email, "1"), nil).is(303, "*")
 	got := a.do("GET /verify?type=magiclink&token="+text, nil).is(303, "*")

@@ -6,7 +6,8 @@ import (
 
 	"github.com/google/uuid"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/refusal"
 )
 
 // handler answers a call or says why not.
@@ -51,7 +52,7 @@ func (s *Server) limited(by routeLimit, h handler) http.Handler {
 }
 
 // user requires a user's token.
-func (s *Server) user(access account.Access, h func(*call, account.Principal) error) http.Handler {
+func (s *Server) user(access flow.Access, h func(*call, flow.Principal) error) http.Handler {
 	return handler(func(c *call) error {
 		principal, err := s.core.Authenticate(c.ctx(), c.bearer(), c.aud(), access)
 		if err != nil {
@@ -63,7 +64,7 @@ func (s *Server) user(access account.Access, h func(*call, account.Principal) er
 }
 
 // admin requires a token with an administrator's role.
-func (s *Server) admin(h func(*call, account.Actor) error) http.Handler {
+func (s *Server) admin(h func(*call, flow.Actor) error) http.Handler {
 	return handler(func(c *call) error {
 		actor, err := s.core.AuthenticateAdmin(c.ctx(), c.bearer())
 		if err != nil {
@@ -80,9 +81,9 @@ func (s *Server) admin(h func(*call, account.Actor) error) http.Handler {
 const maxRefusedAdmins = 1000
 
 // recordRefusal notes in the audit log that a signed token was refused on a route of administrators.
-func (s *Server) recordRefusal(c *call, who account.Actor, err error) {
-	r, ok := errors.AsType[*account.Refusal](err)
-	if ok && r.Kind == account.Denied && who.String() != "" && s.refusedAdmins.first(who.String(), s.now()) {
+func (s *Server) recordRefusal(c *call, who flow.Actor, err error) {
+	r, ok := errors.AsType[*refusal.Refusal](err)
+	if ok && r.Kind == refusal.KindDenied && who.String() != "" && s.refusedAdmins.first(who.String(), s.now()) {
 		s.core.RecordAdminRefusal(c.ctx(), c.requestInfo(), who, r.Code)
 	}
 }
@@ -92,7 +93,7 @@ func (c *call) pathID(name string) (uuid.UUID, error) {
 	text := c.r.PathValue(name)
 	id, err := uuid.Parse(text)
 	if err != nil || len(text) != 36 {
-		return uuid.Nil, newProblem(404, account.CodeValidationFailed, name+" must be an UUID")
+		return uuid.Nil, newProblem(404, refusal.CodeValidationFailed, name+" must be an UUID")
 	}
 	return id, nil
 }

@@ -7,7 +7,8 @@ import (
 	"testing"
 	"time"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/hook"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/totp"
@@ -16,36 +17,36 @@ import (
 // TestHooks_failures: a hook's refusal, or the failure of its call, is the answer of the request that called it, and
 // nothing is created.
 func TestHooks_failures(t *testing.T) {
-	var refusal *account.Refusal
-	a := open(t, func(s *account.Settings, _ *Settings) {
+	var answer *refusal.Refusal
+	a := open(t, func(s *flow.Settings, _ *Settings) {
 		s.Hooks.BeforeCreate = func(context.Context, string, store.User) error {
-			if refusal != nil {
-				return refusal
+			if answer != nil {
+				return answer
 			}
 			return nil
 		}
-		s.Hooks.Claims = func(_ context.Context, q account.ClaimsQuestion) (json.RawMessage, error) {
-			if refusal != nil {
-				return nil, refusal
+		s.Hooks.Claims = func(_ context.Context, q flow.ClaimsQuestion) (json.RawMessage, error) {
+			if answer != nil {
+				return nil, answer
 			}
 			return q.Claims, nil
 		}
 	})
 	mia := a.member("mia@example.org")
 	factor := a.enrolled(mia)
-	for n, r := range []*account.Refusal{
+	for n, r := range []*refusal.Refusal{
 		{Status: 400, Code: hook.CodeContentType}, {Status: 400, Code: hook.CodeRefused, ByHook: true},
 		{Status: 422, Code: hook.CodeRefused, ByHook: true}, {Status: 422, Code: hook.CodeTimeout},
 		{Status: 422, Code: hook.CodeTimeoutAfterRetry}, {Status: 422, Code: hook.CodeOverSize},
 	} {
-		r.Kind, r.Msg = account.Failed, "said the hook"
+		r.Kind, r.Msg = refusal.KindFailed, "said the hook"
 		address := func(what string) string { return fmt.Sprintf("%s%d@example.org", what, n) }
 		newcomer := address("waits")
 		a.do("POST /signup", map[string]any{"email": newcomer, "password": sesame}).is(200, "*")
 		g := a.signIn("mia@example.org")
 		challenge, code := a.challenge(g, factor.ID).ID, a.code(factor, 0)
 
-		refusal = r
+		answer = r
 		f := func(route string, body map[string]any) {
 			t.Helper()
 			a.do(route, body).refused(r.Status, r.Code, "said the hook")
@@ -55,7 +56,7 @@ func TestHooks_failures(t *testing.T) {
 		f("POST /magiclink", map[string]any{"email": address("magiclink")})
 		f("POST /verify", map[string]any{"type": "signup", "email": newcomer, "token": a.newest(newcomer).Code})
 		a.answerTo(g, factor.ID, challenge, code).refused(r.Status, r.Code, "said the hook")
-		refusal = nil
+		answer = nil
 		a.pass(time.Hour + totp.Period)
 
 		for _, what := range []string{"signup", "otp", "magiclink"} {

@@ -20,6 +20,10 @@ import (
 	"github.com/rs/cors"
 
 	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/admin"
+	"gatehouse/auth/internal/account/factor"
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/oauth"
 	"gatehouse/auth/internal/captcha"
 	"gatehouse/auth/internal/redirect"
 	"gatehouse/auth/internal/token"
@@ -27,7 +31,7 @@ import (
 
 // Options are what the handlers work with.
 type Options struct {
-	Core *account.Core // what all flows share
+	Core *flow.Core // what all flows share
 	// Keys are published at /.well-known/jwks.json.
 	Keys *token.Live
 	// Refresh distinguishes this daemon's refresh tokens from others, which alone count against an address.
@@ -115,11 +119,11 @@ type liveSettings struct {
 
 // Server answers the daemon's HTTP requests.
 type Server struct {
-	core     *account.Core
+	core     *flow.Core
 	accounts *account.Accounts
-	oauth    *account.Identities
-	factors  *account.Factors
-	users    *account.Users
+	oauth    *oauth.Identities
+	factors  *factor.Factors
+	users    *admin.Users
 	keys     *token.Live
 	refresh  *token.RefreshCodec
 	log      *slog.Logger
@@ -142,8 +146,8 @@ func New(o Options, s Settings) (*Server, error) {
 	if o.Core == nil || o.Keys == nil || o.Refresh == nil {
 		return nil, errors.New("httpapi: needs Core, Keys and Refresh")
 	}
-	srv := &Server{core: o.Core, accounts: account.New(o.Core), oauth: account.NewIdentities(o.Core),
-		factors: account.NewFactors(o.Core), users: account.NewUsers(o.Core),
+	srv := &Server{core: o.Core, accounts: account.New(o.Core), oauth: oauth.New(o.Core),
+		factors: factor.New(o.Core), users: admin.New(o.Core),
 		keys: o.Keys, refresh: o.Refresh, log: o.Log, observer: o.Observer, now: o.Now,
 		refused: onceAMinute{most: refusedLines}, refusedAdmins: onceAMinute{most: maxRefusedAdmins}}
 	if srv.log == nil {

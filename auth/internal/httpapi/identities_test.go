@@ -6,7 +6,7 @@ import (
 	"testing"
 	"time"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/outbound"
 	"gatehouse/auth/internal/provider"
 	"gatehouse/shared/fakeidp"
@@ -90,7 +90,7 @@ func TestIdentities(t *testing.T) {
 	drop(bob, bob.User.Identities[0]["identity_id"].(string)).refused(422, "email_conflict_identity_not_deletable",
 		"Unable to unlink identity due to email conflict")
 
-	a.settings(func(s *account.Settings) { s.External.ManualLinking = false })
+	a.settings(func(s *flow.Settings) { s.External.ManualLinking = false })
 	const off = "Manual linking is disabled"
 	drop(mia, github["identity_id"].(string)).refused(404, "manual_linking_disabled", off)
 	a.do("GET /user/identities/authorize?provider=none", nil, bearer(mia.AccessToken)).refused(404,
@@ -108,10 +108,10 @@ func TestIdentities_checkedAgain(t *testing.T) {
 	a.callback(back).out("access_denied", "session_not_found", "*")
 	tom := a.member("tom@example.org")
 	back = a.visit(a.linkURL(tom, "provider=github"))
-	a.settings(func(s *account.Settings) { s.Sessions.Timebox = time.Minute })
+	a.settings(func(s *flow.Settings) { s.Sessions.Timebox = time.Minute })
 	a.pass(2 * time.Minute)
 	a.callback(back).out("access_denied", "session_expired", "*")
-	a.settings(func(s *account.Settings) { s.Sessions.Timebox = 0 })
+	a.settings(func(s *flow.Settings) { s.Sessions.Timebox = 0 })
 	back = a.visit(a.linkURL(tom, "provider=github"))
 	a.do("DELETE /admin/users/"+tom.User.ID, nil, a.service()).is(200, "{}")
 	a.callback(back).astray("user_not_found", "Linking target user not found")
@@ -134,11 +134,11 @@ func TestIdentities_anonymous(t *testing.T) {
 	if u := a.user(a.link(g, "provider=github")); u.ID != g.User.ID || u.IsAnonymous || u.Email != "ann@example.org" {
 		t.Errorf("%+v", u)
 	}
-	a.settings(func(s *account.Settings) { s.Email.Sent = account.Rate{N: 0, Per: time.Hour} })
+	a.settings(func(s *flow.Settings) { s.Email.Sent = flow.Rate{N: 0, Per: time.Hour} })
 	a.idp.SetUser(person("4", "!kim@example.org"))
 	a.signIn("provider=github").out("server_error", "over_email_send_rate_limit", "email rate limit exceeded")
-	a.settings(func(s *account.Settings) {
-		s.Email.Sent, s.Email.Authorized = account.Rate{N: 100, Per: time.Hour}, []string{"boss@example.org"}
+	a.settings(func(s *flow.Settings) {
+		s.Email.Sent, s.Email.Authorized = flow.Rate{N: 100, Per: time.Hour}, []string{"boss@example.org"}
 	})
 	a.signIn("provider=github").out("invalid_request", "email_address_not_authorized", "*")
 	native := map[string]any{"id_token": a.idp.IDToken("google", person("5", "!kim@example.org"), nil),
@@ -179,9 +179,9 @@ func TestToken_idToken(t *testing.T) {
 	}
 	// Once. A leaked token is useless after its owner used it.
 	oauth(native(map[string]any{"id_token": text, "provider": "google"}), "invalid request", "Bad ID token")
-	a.settings(func(s *account.Settings) { s.External.IDTokenOnce = false })
+	a.settings(func(s *flow.Settings) { s.External.IDTokenOnce = false })
 	native(map[string]any{"id_token": text, "provider": "google"}).is(200, "*")
-	a.settings(func(s *account.Settings) { s.External.IDTokenOnce = true })
+	a.settings(func(s *flow.Settings) { s.External.IDTokenOnce = true })
 
 	oauth(native(map[string]any{"id_token": mint("n@example.org", map[string]any{"nonce": "x"}), "provider": "google"}),
 		"invalid request", "Passed nonce and nonce in id_token should either both exist or not.")
@@ -207,17 +207,17 @@ func TestToken_idToken(t *testing.T) {
 		"Error getting user email from external provider")
 	native(map[string]any{"id_token": mint("not an address", nil), "provider": "google"}).refused(422,
 		"validation_failed", "google returned an address that is not valid")
-	a.settings(func(s *account.Settings) { s.DisableSignup = true })
+	a.settings(func(s *flow.Settings) { s.DisableSignup = true })
 	native(map[string]any{"id_token": mint("closed@example.org", nil), "provider": "google"}).refused(422,
 		"signup_disabled", "Signups not allowed for this instance")
 	a.do("PUT /admin/users/"+g.User.ID, map[string]any{"ban_duration": "1h"}, a.service()).is(200, "*")
 	a.pass(time.Second)
 	native(map[string]any{"id_token": mint("mia@example.org", map[string]any{"jti": "another"}),
 		"provider": "google"}).refused(403, "user_banned", "User is banned")
-	a.settings(func(s *account.Settings) { s.DisableSignup, s.Email.Sent = false, account.Rate{N: 0, Per: time.Hour} })
+	a.settings(func(s *flow.Settings) { s.DisableSignup, s.Email.Sent = false, flow.Rate{N: 0, Per: time.Hour} })
 	native(map[string]any{"id_token": mint("!limit@example.org", nil), "provider": "google"}).refused(429,
 		"over_email_send_rate_limit", "*")
-	a.settings(func(s *account.Settings) { s.Email.Sent = account.Rate{N: 100, Per: time.Hour} })
+	a.settings(func(s *flow.Settings) { s.Email.Sent = flow.Rate{N: 100, Per: time.Hour} })
 
 	// Linking.
 	linking := func(email string) map[string]any {
@@ -243,7 +243,7 @@ func TestToken_idToken(t *testing.T) {
 	gone := a.member("gone@example.org")
 	a.do("POST /logout?scope=local", nil, bearer(gone.AccessToken)).is(204, "")
 	native(linking("g@example.org"), bearer(gone.AccessToken)).refused(403, "session_not_found", "*")
-	a.settings(func(s *account.Settings) { s.External.ManualLinking = false })
+	a.settings(func(s *flow.Settings) { s.External.ManualLinking = false })
 	native(linking("m@example.org"), bearer(kim.AccessToken)).refused(404, "manual_linking_disabled",
 		"Manual linking is disabled")
 
@@ -258,7 +258,7 @@ func TestIdentities_byCode(t *testing.T) {
 	a.idp.SetUser(person("1", "else@example.org"))
 	mia, tom := a.member("mia@example.org"), a.member("tom@example.org")
 	began := a.visit(a.linkURL(mia, "provider=github")) // without a challenge, while that was allowed
-	a.settings(func(s *account.Settings) { s.External.LinkingPKCE = true })
+	a.settings(func(s *flow.Settings) { s.External.LinkingPKCE = true })
 	const needed = "Linking needs a code challenge: use the PKCE flow (flowType: 'pkce')"
 	a.callback(began).out("invalid_request", "validation_failed", needed)
 	const path = "GET /user/identities/authorize?skip_http_redirect=true&provider="
@@ -287,7 +287,7 @@ func TestIdentities_byCode(t *testing.T) {
 
 // The code of a linking is good from the moment that it is issued, however long the provider took to answer.
 func TestIdentities_byCodeOfSlowProvider(t *testing.T) {
-	a := openAbroad(t, func(s *account.Settings, _ *Settings) { s.External.LinkingPKCE = true })
+	a := openAbroad(t, func(s *flow.Settings, _ *Settings) { s.External.LinkingPKCE = true })
 	a.idp.SetUser(person("1", "else@example.org"))
 	mia := a.member("mia@example.org")
 	a.providers.Watch = func(ctx context.Context, _ outbound.Call) (context.Context, func(int, error)) {
@@ -295,7 +295,7 @@ func TestIdentities_byCodeOfSlowProvider(t *testing.T) {
 		return ctx, func(int, error) {}
 	}
 	var life time.Duration
-	a.settings(func(s *account.Settings) { s.External.Providers, life = a.set(t), s.FlowLife })
+	a.settings(func(s *flow.Settings) { s.External.Providers, life = a.set(t), s.FlowLife })
 	l := a.link(mia, "provider=github&code_challenge="+challenge+"&code_challenge_method=S256")
 	a.pass(life)
 	var g grantJSON

@@ -6,7 +6,8 @@ import (
 	"sync"
 	"time"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/refusal"
 )
 
 // routeLimit is one of the per-address limiters; each has its own count.
@@ -164,7 +165,7 @@ func (s *Server) limit(c *call, by routeLimit) error {
 	if ok {
 		return nil
 	}
-	return &problem{status: 429, code: account.CodeOverRequestRate, msg: "Request rate limit reached",
+	return &problem{status: 429, code: refusal.CodeOverRequestRate, msg: "Request rate limit reached",
 		retryAfter: retryIn(wait)}
 }
 
@@ -190,7 +191,7 @@ func (s *Server) count(c *call, by routeLimit) {
 
 // sender is the client of a route that sends mails or SMS without asking for a token: an administrator's token, where
 // it is valid, lifts the client's share.
-func (s *Server) sender(c *call) account.RequestInfo {
+func (s *Server) sender(c *call) flow.RequestInfo {
 	client := c.requestInfo()
 	if client.Network != "" {
 		client.Admin, _ = s.core.IsAdmin(c.ctx(), c.bearer()) // where that is unknown, the database fails the rest

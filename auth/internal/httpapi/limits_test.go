@@ -9,7 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 )
 
 func TestClientIP(t *testing.T) {
@@ -110,7 +110,7 @@ func TestBaseURL_log(t *testing.T) {
 		}
 	}
 	f("none.example.org", false)
-	a.apply(func(_ *account.Settings, s *Settings) { s.ExternalHosts = []string{"alias.example.org"} })
+	a.apply(func(_ *flow.Settings, s *Settings) { s.ExternalHosts = []string{"alias.example.org"} })
 	f("alias.example.org", false)
 	f("other.example.org", true)
 }
@@ -197,7 +197,7 @@ func TestLimiter_memory(t *testing.T) {
 
 // Each endpoint has its own counter, counts before it validates, and is deaf to other addresses.
 func TestLimits_endpoints(t *testing.T) {
-	a := open(t, func(_ *account.Settings, s *Settings) {
+	a := open(t, func(_ *flow.Settings, s *Settings) {
 		s.LimitHeader = "X-Real-Ip"
 		s.Limits = Limits{OTP: 2, Verify: 3, Token: 2, Anonymous: 1}
 	})
@@ -263,11 +263,11 @@ func TestLimits_endpoints(t *testing.T) {
 
 // A user's token, signed out or not, does not lift the share of the mails that a client has; an administrator's does.
 func TestLimits_sentPerClient(t *testing.T) {
-	a := open(t, func(u *account.Settings, s *Settings) { s.LimitHeader = "X-Real-Ip" })
+	a := open(t, func(u *flow.Settings, s *Settings) { s.LimitHeader = "X-Real-Ip" })
 	in, out := a.member("mia@example.org"), a.member("tom@example.org")
 	a.do("POST /logout?scope=global", nil, bearer(out.AccessToken)).is(204, "")
-	a.apply(func(u *account.Settings, _ *Settings) {
-		u.SentPerClient, u.Email.Sent = 0.5, account.Rate{N: 4, Per: time.Hour}
+	a.apply(func(u *flow.Settings, _ *Settings) {
+		u.SentPerClient, u.Email.Sent = 0.5, flow.Rate{N: 4, Per: time.Hour}
 	})
 	client := header{"X-Real-Ip", "192.0.2.7"}
 	for i, token := range []string{in.AccessToken, out.AccessToken} {

@@ -10,7 +10,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/token"
 )
 
@@ -155,8 +155,8 @@ func TestMatrix(t *testing.T) {
 	if d := cmp.Diff(served(t), rows); d != "" {
 		t.Fatalf("routes.go (-) and the matrix (+):\n%s", d)
 	}
-	a := open(t, func(s *account.Settings, _ *Settings) {
-		s.External = account.ExternalSettings{Providers: githubAlone(t), ManualLinking: true, LinkingAAL2: true,
+	a := open(t, func(s *flow.Settings, _ *Settings) {
+		s.External = flow.ExternalSettings{Providers: githubAlone(t), ManualLinking: true, LinkingAAL2: true,
 			StateCookie: true}
 	})
 	foreign, err := token.Generate(token.ES256)

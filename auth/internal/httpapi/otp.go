@@ -1,7 +1,7 @@
 package httpapi
 
 import (
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 )
 
 // postOTP sends a link or digits to sign in with.
@@ -23,7 +23,7 @@ func (s *Server) postOTP(c *call) error {
 			return err
 		}
 	}
-	return c.empty(s.accounts.SendOTP(c.ctx(), s.sender(c), account.OTP{
+	return c.empty(s.accounts.SendOTP(c.ctx(), s.sender(c), flow.OTP{
 		Email: in.Email, Phone: in.Phone, CreateUser: create, Data: in.Data.message(), Channel: in.Channel,
 		Challenge: in.challenge(),
 	}))
@@ -43,7 +43,7 @@ func (s *Server) postMagicLink(c *call) error {
 		return err
 	}
 	return c.empty(s.accounts.MagicLink(c.ctx(), s.sender(c),
-		account.MagicLink{Email: in.Email, Data: in.Data.message(), Challenge: in.challenge()}))
+		flow.MagicLink{Email: in.Email, Data: in.Data.message(), Challenge: in.challenge()}))
 }
 
 // postRecover sends a link to set a new password.
@@ -56,7 +56,7 @@ func (s *Server) postRecover(c *call) error {
 		return err
 	}
 	return c.empty(s.accounts.Recover(c.ctx(), s.sender(c),
-		account.Recover{Email: in.Email, Challenge: in.challenge()}))
+		flow.Recover{Email: in.Email, Challenge: in.challenge()}))
 }
 
 // postResend sends once more what is pending.
@@ -71,7 +71,7 @@ func (s *Server) postResend(c *call) error {
 		return err
 	}
 	id, err := s.accounts.Resend(c.ctx(), s.sender(c),
-		account.Resend{Type: in.Type, Email: in.Email, Phone: in.Phone, Challenge: in.challenge()})
+		flow.Resend{Type: in.Type, Email: in.Email, Phone: in.Phone, Challenge: in.challenge()})
 	if err != nil {
 		return err
 	}

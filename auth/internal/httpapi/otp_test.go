@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 )
 
 func TestOTP(t *testing.T) {
@@ -51,11 +51,11 @@ func TestOTP(t *testing.T) {
 	f(400, "validation_failed", "Invalid channel*", m{"phone": "4915187654321", "channel": "pigeon"})
 	a.do("POST /otp", m{"email": "x@example.org"}, header{"X-JWT-AUD", "mine"}).refused(400, "validation_failed",
 		"*audience*")
-	a.apply(func(s *account.Settings, _ *Settings) { s.HideUnknownOnOTP = true })
+	a.apply(func(s *flow.Settings, _ *Settings) { s.HideUnknownOnOTP = true })
 	a.do("POST /otp", m{"email": "nobody@example.org", "create_user": false}).is(200, "{}")
-	a.apply(func(s *account.Settings, _ *Settings) { s.DisableSignup = true })
+	a.apply(func(s *flow.Settings, _ *Settings) { s.DisableSignup = true })
 	f(422, "signup_disabled", "Signups not allowed for this instance", m{"email": "nobody@example.org"})
-	a.apply(func(s *account.Settings, _ *Settings) { s.Phone.Enabled, s.Email.Enabled = false, false })
+	a.apply(func(s *flow.Settings, _ *Settings) { s.Phone.Enabled, s.Email.Enabled = false, false })
 	f(400, "phone_provider_disabled", "Unsupported phone provider", m{"phone": "4915112345678"})
 	f(422, "email_provider_disabled", "Email logins are disabled", m{"email": "mia@example.org"})
 }
@@ -75,16 +75,16 @@ func TestMagicLink(t *testing.T) {
 	a.do("POST /magiclink", map[string]any{}).refused(422, "validation_failed", "*")
 	a.do("POST /magiclink", "{").refused(400, "bad_json", "Could not read verification params: *")
 	a.do("POST /magiclink", map[string]any{"email": "x"}).refused(400, "validation_failed", "*")
-	a.apply(func(s *account.Settings, _ *Settings) { s.Email.MagicLink = false })
+	a.apply(func(s *flow.Settings, _ *Settings) { s.Email.MagicLink = false })
 	a.do("POST /magiclink", map[string]any{"email": "mia@example.org"}).refused(422, "email_provider_disabled",
 		"Login with magic link is disabled")
-	a.apply(func(s *account.Settings, _ *Settings) { s.Email.Enabled = false })
+	a.apply(func(s *flow.Settings, _ *Settings) { s.Email.Enabled = false })
 	a.do("POST /magiclink", map[string]any{"email": "mia@example.org"}).refused(422, "email_provider_disabled",
 		"Email logins are disabled")
 }
 
 func TestRecover(t *testing.T) {
-	a := open(t, func(s *account.Settings, _ *Settings) { s.Email.Interval = time.Minute })
+	a := open(t, func(s *flow.Settings, _ *Settings) { s.Email.Interval = time.Minute })
 	a.member("mia@example.org")
 	a.pass(time.Hour)
 	// Known or not: the same answers, also about the pause.
@@ -101,13 +101,13 @@ func TestRecover(t *testing.T) {
 	}
 	a.do("POST /recover", map[string]any{}).refused(400, "validation_failed", "Password recovery requires an email")
 	a.do("POST /recover", map[string]any{"email": "x"}).refused(400, "validation_failed", "*invalid format")
-	a.apply(func(s *account.Settings, _ *Settings) { s.Email.Sent = account.Rate{N: 0, Per: time.Hour} })
+	a.apply(func(s *flow.Settings, _ *Settings) { s.Email.Sent = flow.Rate{N: 0, Per: time.Hour} })
 	a.pass(time.Hour)
 	for _, email := range []string{"mia@example.org", "nobody@example.org"} {
 		a.do("POST /recover", map[string]any{"email": email}).refused(429, "over_email_send_rate_limit",
 			"email rate limit exceeded")
 	}
-	a.apply(func(s *account.Settings, _ *Settings) { s.Email.Enabled = false })
+	a.apply(func(s *flow.Settings, _ *Settings) { s.Email.Enabled = false })
 	a.do("POST /recover", map[string]any{"email": "mia@example.org"}).refused(400, "email_provider_disabled",
 		"Email logins are disabled")
 }
@@ -146,14 +146,14 @@ func TestResend(t *testing.T) {
 		m{"type": "signup", "email": "a@b", "phone": "4915112345678"})
 	r("validation_failed", "*invalid format", m{"type": "signup", "email": "x"})
 	r("validation_failed", "Invalid phone number format (E.164 required)", m{"type": "sms", "phone": "x"})
-	a.apply(func(s *account.Settings, _ *Settings) { s.Email.Enabled, s.Phone.Enabled = false, false })
+	a.apply(func(s *flow.Settings, _ *Settings) { s.Email.Enabled, s.Phone.Enabled = false, false })
 	r("email_provider_disabled", "Email logins are disabled", m{"type": "signup", "email": "a@b"})
 	r("phone_provider_disabled", "Phone logins are disabled", m{"type": "sms", "phone": "4915112345678"})
 }
 
 // Without anything that sends, the answer is the same for all addresses, known or not.
 func TestSending_unconfigured(t *testing.T) {
-	a := open(t, func(s *account.Settings, _ *Settings) { s.Email.Configured, s.Phone.Configured = false, false })
+	a := open(t, func(s *flow.Settings, _ *Settings) { s.Email.Configured, s.Phone.Configured = false, false })
 	a.do("POST /signup", map[string]any{"email": "mia@example.org", "password": sesame}).refused(500,
 		"unexpected_failure", "Error sending confirmation email")
 	a.do("POST /recover", map[string]any{"email": "mia@example.org"}).refused(500, "unexpected_failure",
@@ -161,9 +161,9 @@ func TestSending_unconfigured(t *testing.T) {
 	a.do("POST /signup", map[string]any{"phone": "4915112345678", "password": sesame}).refused(422,
 		"sms_send_failed", "*")
 	// /resend is the exception: the client library reads a message_id, whether anything waits for the number or not.
-	a.apply(func(s *account.Settings, _ *Settings) { s.Phone.Configured = true })
+	a.apply(func(s *flow.Settings, _ *Settings) { s.Phone.Configured = true })
 	a.do("POST /signup", map[string]any{"phone": "4915112345678", "password": sesame}).is(200, "*")
-	a.apply(func(s *account.Settings, _ *Settings) { s.Phone.Configured = false })
+	a.apply(func(s *flow.Settings, _ *Settings) { s.Phone.Configured = false })
 	for _, typ := range []string{"sms", "phone_change"} {
 		for _, number := range []string{"4915112345678", "4915112345679"} {
 			a.do("POST /resend", map[string]any{"type": typ, "phone": number}).is(200, `{"message_id":"*"}`)

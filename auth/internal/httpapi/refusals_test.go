@@ -6,7 +6,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/token"
 )
 
@@ -31,9 +31,9 @@ func TestSending_limits(t *testing.T) {
 		a.do("PUT /user", m{"email": "new@example.org"}, me).refused(status, code, msg)
 		a.do("GET /reauthenticate", nil, me).refused(status, code, msg)
 	}
-	a.apply(func(s *account.Settings, _ *Settings) { s.Email.Sent.N = 0 })
+	a.apply(func(s *flow.Settings, _ *Settings) { s.Email.Sent.N = 0 })
 	mails(429, "over_email_send_rate_limit", "email rate limit exceeded")
-	a.apply(func(s *account.Settings, _ *Settings) {
+	a.apply(func(s *flow.Settings, _ *Settings) {
 		s.Email.Sent.N, s.Email.Authorized = 1000, []string{"boss@example.org"}
 	})
 	mails(400, "email_address_not_authorized", `Email address "*" cannot be used as it is not authorized`)
@@ -53,11 +53,11 @@ func TestSending_limits(t *testing.T) {
 		a.do("POST /otp", m{"phone": "4915187654321"}).refused(status, code, msg)
 		a.do("PUT /user", m{"phone": "4915187654321"}, me).refused(status, code, msg)
 	}
-	a.apply(func(s *account.Settings, _ *Settings) { s.Phone.Sent.N = 0 })
+	a.apply(func(s *flow.Settings, _ *Settings) { s.Phone.Sent.N = 0 })
 	sms(429, "over_sms_send_rate_limit", "SMS rate limit exceeded")
 	a.do("POST /resend", m{"type": "sms", "phone": "4915112345678"}).refused(429, "over_sms_send_rate_limit",
 		"SMS rate limit exceeded")
-	a.apply(func(s *account.Settings, _ *Settings) { s.Phone.Configured = false })
+	a.apply(func(s *flow.Settings, _ *Settings) { s.Phone.Configured = false })
 	sms(422, "sms_send_failed", "Error sending *")
 }
 
@@ -117,12 +117,12 @@ func TestTokens_claims(t *testing.T) {
 	a.do("POST /logout", nil, claims(stranger)).is(204, "")
 	a.do("POST /logout", nil, claims(lostSession)).is(204, "")
 
-	for _, change := range []func(*account.SessionSettings){
-		func(s *account.SessionSettings) { s.Timebox = time.Minute },
-		func(s *account.SessionSettings) { s.Inactivity = time.Minute },
+	for _, change := range []func(*flow.SessionSettings){
+		func(s *flow.SessionSettings) { s.Timebox = time.Minute },
+		func(s *flow.SessionSettings) { s.Inactivity = time.Minute },
 	} {
 		a.pass(2 * time.Minute)
-		a.apply(func(s *account.Settings, _ *Settings) { s.Sessions = account.SessionSettings{}; change(&s.Sessions) })
+		a.apply(func(s *flow.Settings, _ *Settings) { s.Sessions = flow.SessionSettings{}; change(&s.Sessions) })
 		f(users, 403, "session_expired", "Session is no longer valid", func(*token.Claims) {})
 		f(admins, 403, "session_expired", "Session is no longer valid", boss)
 	}
@@ -158,7 +158,7 @@ func TestRefusals_others(t *testing.T) {
 
 	a.do("POST /admin/generate_link", m{"type": "signup", "email": "new@example.org", "password": "x"},
 		admin).refused(422, "weak_password", "*")
-	a.apply(func(s *account.Settings, _ *Settings) { s.DisableSignup = true })
+	a.apply(func(s *flow.Settings, _ *Settings) { s.DisableSignup = true })
 	a.do("POST /magiclink", m{"email": "new@example.org"}).refused(422, "signup_disabled", "*")
 
 	id := uuid.NewString()

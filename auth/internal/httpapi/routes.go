@@ -3,7 +3,7 @@ package httpapi
 import (
 	"net/http"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 )
 
 // routes is every endpoint of the daemon's port. guards.go has what stands before the handlers.
@@ -30,13 +30,13 @@ func (s *Server) routes() *http.ServeMux {
 	mux.Handle("GET /callback", s.open(s.getCallback))   // callback.go
 	mux.Handle("POST /callback", s.open(s.postCallback))
 
-	mux.Handle("GET /user", s.user(account.ReadUser, s.getUser)) // user.go
-	mux.Handle("PUT /user", s.user(account.Full, s.putUser))
-	mux.Handle("GET /reauthenticate", s.user(account.Full, s.getReauthenticate))
-	mux.Handle("GET /user/sessions", s.user(account.Full, s.getSessions))
-	mux.Handle("DELETE /user/sessions/{id}", s.user(account.Full, withID("id", s.deleteSession)))
-	mux.Handle("GET /user/identities/authorize", s.user(account.Full, s.getLinkAuthorize))
-	mux.Handle("DELETE /user/identities/{identity_id}", s.user(account.AnyAudience, s.deleteIdentity))
+	mux.Handle("GET /user", s.user(flow.ReadUser, s.getUser)) // user.go
+	mux.Handle("PUT /user", s.user(flow.Full, s.putUser))
+	mux.Handle("GET /reauthenticate", s.user(flow.Full, s.getReauthenticate))
+	mux.Handle("GET /user/sessions", s.user(flow.Full, s.getSessions))
+	mux.Handle("DELETE /user/sessions/{id}", s.user(flow.Full, withID("id", s.deleteSession)))
+	mux.Handle("GET /user/identities/authorize", s.user(flow.Full, s.getLinkAuthorize))
+	mux.Handle("DELETE /user/identities/{identity_id}", s.user(flow.AnyAudience, s.deleteIdentity))
 
 	mux.Handle("POST /factors", s.member(s.postFactor)) // factors.go
 	mux.Handle("POST /factors/{factor_id}/challenge", s.member(withID("factor_id", s.postChallenge)))

@@ -1,6 +1,6 @@
 package httpapi
 
-import "gatehouse/auth/internal/account"
+import "gatehouse/auth/internal/account/flow"
 
 // postSignup opens an account, with an address or without.
 func (s *Server) postSignup(c *call) error {
@@ -30,7 +30,7 @@ func (s *Server) postSignup(c *call) error {
 	if by == byAnonymous {
 		return c.grantView(s.accounts.SignUpAnonymous(c.ctx(), c.requestInfo(), in.Data.message()))
 	}
-	out, err := s.accounts.SignUp(c.ctx(), s.sender(c), account.SignUp{
+	out, err := s.accounts.SignUp(c.ctx(), s.sender(c), flow.SignUp{
 		Email: in.Email, Phone: in.Phone, Password: in.Password, Data: in.Data.message(), Channel: in.Channel,
 		Challenge: in.challenge(),
 	})

@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 )
 
 func TestSignup(t *testing.T) {
@@ -91,19 +91,19 @@ func TestSignup_refusals(t *testing.T) {
 	a.do("POST /signup", in(), header{"X-JWT-AUD", "chosen-by-me"}).refused(400, "validation_failed", "*audience*")
 	a.do("POST /signup", in("email", "aud@example.org"), header{"X-JWT-AUD", "authenticated"}).is(200, "*")
 
-	a.apply(func(s *account.Settings, _ *Settings) {
+	a.apply(func(s *flow.Settings, _ *Settings) {
 		s.Email.Enabled, s.Phone.Enabled, s.Anonymous = false, false, false
 	})
 	f(400, "email_provider_disabled", "Email signups are disabled", in())
 	f(400, "phone_provider_disabled", "Phone signups are disabled", in("email", "", "phone", "4915112345678"))
 	f(422, "anonymous_provider_disabled", "Anonymous sign-ins are disabled", in("email", ""))
-	a.apply(func(s *account.Settings, _ *Settings) { s.DisableSignup, s.Anonymous = true, true })
+	a.apply(func(s *flow.Settings, _ *Settings) { s.DisableSignup, s.Anonymous = true, true })
 	f(422, "signup_disabled", "Signups not allowed for this instance", in())
 	f(422, "signup_disabled", "Signups not allowed for this instance", map[string]any{})
 }
 
 func TestSignup_autoconfirm(t *testing.T) {
-	a := open(t, func(s *account.Settings, _ *Settings) { s.Email.Autoconfirm, s.Phone.Autoconfirm = true, true })
+	a := open(t, func(s *flow.Settings, _ *Settings) { s.Email.Autoconfirm, s.Phone.Autoconfirm = true, true })
 	f := func(who map[string]any) {
 		t.Helper()
 		who["password"] = sesame

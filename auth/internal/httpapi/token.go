@@ -4,6 +4,9 @@ import (
 	"errors"
 
 	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/oauth"
+	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/provider"
 )
 
@@ -28,7 +31,7 @@ func (s *Server) postToken(c *call) error {
 	case "web3":
 		return noWeb3 // disabled.go
 	}
-	return newProblem(400, account.CodeInvalidCredentials, "unsupported_grant_type")
+	return newProblem(400, refusal.CodeInvalidCredentials, "unsupported_grant_type")
 }
 
 func (s *Server) passwordGrant(c *call) error {
@@ -77,11 +80,11 @@ func (s *Server) refreshGrant(c *call) error {
 // user out because of a neighbour's bad tokens.
 func (s *Server) ownToken(c *call, text string) (string, error) {
 	if wait := s.overLimit(c, byToken); wait > 0 {
-		return "", &problem{status: 503, code: account.CodeUnexpectedFailure, retryAfter: retryIn(wait),
+		return "", &problem{status: 503, code: refusal.CodeUnexpectedFailure, retryAfter: retryIn(wait),
 			msg: "The service is temporarily unavailable, please retry after a moment."}
 	}
 	own, err := s.accounts.OwnToken(c.ctx(), text)
-	if r, ok := errors.AsType[*account.Refusal](err); ok && r.Code == account.CodeRefreshTokenNotFound {
+	if r, ok := errors.AsType[*refusal.Refusal](err); ok && r.Code == refusal.CodeRefreshTokenNotFound {
 		s.count(c, byToken)
 	}
 	return own, err
@@ -99,7 +102,7 @@ func (s *Server) pkceGrant(c *call) error {
 		return err
 	}
 	return c.grantView(s.oauth.ExchangeCode(c.ctx(), c.requestInfo(),
-		account.CodeExchange{Code: in.AuthCode, Verifier: in.CodeVerifier, Bearer: c.bearer()}))
+		oauth.CodeExchange{Code: in.AuthCode, Verifier: in.CodeVerifier, Bearer: c.bearer()}))
 }
 
 // idTokenGrant is a native sign-in, or with link_identity an identity for the caller.
@@ -122,7 +125,7 @@ func (s *Server) idTokenGrant(c *call) error {
 	if err := c.knownAud(); err != nil {
 		return err
 	}
-	p := account.IDToken{Request: provider.IDTokenRequest{
+	p := oauth.IDToken{Request: provider.IDTokenRequest{
 		IDToken: in.IDToken, Provider: in.Provider, AccessToken: in.AccessToken, Nonce: in.Nonce, ClientID: in.ClientID,
 		Issuer: in.Issuer,
 	}}
@@ -131,14 +134,14 @@ func (s *Server) idTokenGrant(c *call) error {
 			return &problem{oauth: true, code: "invalid request",
 				msg: "Linking requires a valid user access token in Authorization"}
 		}
-		principal, err := s.core.Authenticate(c.ctx(), c.bearer(), c.aud(), account.Full)
+		principal, err := s.core.Authenticate(c.ctx(), c.bearer(), c.aud(), flow.Full)
 		if err != nil {
 			return err
 		}
 		p.Linking = &principal
 	}
 	g, err := s.oauth.SignInIDToken(c.ctx(), c.requestInfo(), p)
-	if e, ok := errors.AsType[*account.OAuthError](err); ok {
+	if e, ok := errors.AsType[*oauth.OAuthError](err); ok {
 		return &problem{oauth: true, code: e.Code, msg: e.Description, err: e}
 	}
 	return c.grantView(g, err)

@@ -11,7 +11,7 @@ import (
 
 	"github.com/google/uuid"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 )
 
 func TestToken_password(t *testing.T) {
@@ -57,7 +57,7 @@ func TestToken_password(t *testing.T) {
 	f(400, "invalid_credentials", "*", "email", "mia@example.org", "password", "x")
 	a.do("PUT /admin/users/"+g.User.ID, map[string]any{"ban_duration": "none"}, a.service()).is(200, "*")
 
-	a.apply(func(s *account.Settings, _ *Settings) { s.Email.Enabled, s.Phone.Enabled = false, false })
+	a.apply(func(s *flow.Settings, _ *Settings) { s.Email.Enabled, s.Phone.Enabled = false, false })
 	f(422, "email_provider_disabled", "Email logins are disabled", "email", "mia@example.org", "password", "x")
 	f(422, "phone_provider_disabled", "Phone logins are disabled", "phone", "4915112345678", "password", "x")
 
@@ -85,7 +85,7 @@ func TestToken_passwordTries(t *testing.T) {
 
 // Where limits know the client, a stranger's guesses don't keep the owner out at a place of an earlier sign-in.
 func TestToken_knownPlace(t *testing.T) {
-	a := open(t, func(u *account.Settings, s *Settings) {
+	a := open(t, func(u *flow.Settings, s *Settings) {
 		u.KnownPlaces, s.LimitHeader, s.Limits.Token = true, "X-Real-Ip", 1000
 	})
 	a.member("mia@example.org")
@@ -140,11 +140,11 @@ func TestToken_refresh(t *testing.T) {
 	refresh(h.RefreshToken).refused(400, "user_banned", "Invalid Refresh Token: User Banned")
 	a.do("PUT /admin/users/"+h.User.ID, map[string]any{"ban_duration": "none"}, a.service()).is(200, "*")
 	a.pass(time.Minute)
-	a.apply(func(s *account.Settings, _ *Settings) { s.Sessions.Timebox = time.Second })
+	a.apply(func(s *flow.Settings, _ *Settings) { s.Sessions.Timebox = time.Second })
 	refresh(h.RefreshToken).refused(400, "session_expired", "Invalid Refresh Token: Session Expired")
-	a.apply(func(s *account.Settings, _ *Settings) { s.Sessions.Timebox, s.Sessions.Inactivity = 0, time.Second })
+	a.apply(func(s *flow.Settings, _ *Settings) { s.Sessions.Timebox, s.Sessions.Inactivity = 0, time.Second })
 	refresh(h.RefreshToken).refused(400, "session_expired", "Invalid Refresh Token: Session Expired (Inactivity)")
-	a.apply(func(s *account.Settings, _ *Settings) { s.Sessions.Inactivity = 0 })
+	a.apply(func(s *flow.Settings, _ *Settings) { s.Sessions.Inactivity = 0 })
 
 	// With the database unreachable: 503 and nothing else, and the token remains valid.
 	a.db.Close()

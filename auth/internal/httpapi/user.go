@@ -3,16 +3,16 @@ package httpapi
 import (
 	"github.com/google/uuid"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 )
 
 // getUser handles GET /user.
-func (s *Server) getUser(c *call, principal account.Principal) error {
+func (s *Server) getUser(c *call, principal flow.Principal) error {
 	return c.userView(principal.User, nil)
 }
 
 // putUser changes a user at the user's own request.
-func (s *Server) putUser(c *call, principal account.Principal) error {
+func (s *Server) putUser(c *call, principal flow.Principal) error {
 	if err := s.limit(c, byUser); err != nil {
 		return err
 	}
@@ -30,14 +30,14 @@ func (s *Server) putUser(c *call, principal account.Principal) error {
 	if err := c.decode(&in); err != nil {
 		return err
 	}
-	return c.userView(s.accounts.UpdateUser(c.ctx(), c.requestInfo(), principal, account.UserUpdate{
+	return c.userView(s.accounts.UpdateUser(c.ctx(), c.requestInfo(), principal, flow.UserUpdate{
 		Email: in.Email, Phone: in.Phone, Password: in.Password, CurrentPassword: in.CurrentPassword, Nonce: in.Nonce,
 		Data: in.Data.message(), AppMetadata: in.AppMetadata.message(), Channel: in.Channel, Challenge: in.challenge(),
 	}))
 }
 
 // getReauthenticate sends a nonce. It is a GET with an effect, which a HEAD must not have.
-func (s *Server) getReauthenticate(c *call, principal account.Principal) error {
+func (s *Server) getReauthenticate(c *call, principal flow.Principal) error {
 	if err := c.noHead(); err != nil {
 		return err
 	}
@@ -48,24 +48,24 @@ func (s *Server) getReauthenticate(c *call, principal account.Principal) error {
 }
 
 // getSessions lists the caller's present and past sessions.
-func (s *Server) getSessions(c *call, principal account.Principal) error {
+func (s *Server) getSessions(c *call, principal flow.Principal) error {
 	list, err := s.accounts.Sessions(c.ctx(), principal)
 	return c.sessionsView(principal.Session.ID, list, err)
 }
 
 // deleteSession ends one of the user's own sessions; another's is not found.
-func (s *Server) deleteSession(c *call, principal account.Principal, id uuid.UUID) error {
+func (s *Server) deleteSession(c *call, principal flow.Principal, id uuid.UUID) error {
 	return c.noContent(s.accounts.EndSession(c.ctx(), c.requestInfo(), principal, id))
 }
 
 // getUserSessions shows them to an administrator.
-func (s *Server) getUserSessions(c *call, _ account.Actor, id uuid.UUID) error {
+func (s *Server) getUserSessions(c *call, _ flow.Actor, id uuid.UUID) error {
 	list, err := s.users.UserSessions(c.ctx(), id)
 	return c.sessionsView(uuid.Nil, list, err)
 }
 
 // deleteIdentity removes one identity from the caller's account.
-func (s *Server) deleteIdentity(c *call, principal account.Principal) error {
+func (s *Server) deleteIdentity(c *call, principal flow.Principal) error {
 	return c.empty(s.oauth.UnlinkIdentity(c.ctx(), c.requestInfo(), principal, c.r.PathValue("identity_id"),
 		c.aud()))
 }

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 )
 
 func TestUser(t *testing.T) {
@@ -74,7 +74,7 @@ func TestPutUser(t *testing.T) {
 	a.do("POST /token?grant_type=password",
 		map[string]any{"email": "mia@example.org", "password": "another one 2"}).is(200, "*")
 
-	a.apply(func(s *account.Settings, _ *Settings) { s.Passwords.RequireNonce = true })
+	a.apply(func(s *flow.Settings, _ *Settings) { s.Passwords.RequireNonce = true })
 	put(map[string]any{"password": "a third one 3"}).refused(400, "reauthentication_needed",
 		"Password update requires reauthentication")
 	put(map[string]any{"password": "a third one 3", "nonce": "nonsense"}).refused(422, "reauthentication_not_valid",
@@ -85,7 +85,7 @@ func TestPutUser(t *testing.T) {
 		t.Errorf("headers %v", got.Header)
 	}
 	put(map[string]any{"password": "a third one 3", "nonce": a.newest("mia@example.org").Code}).is(200, "*")
-	a.apply(func(s *account.Settings, _ *Settings) {
+	a.apply(func(s *flow.Settings, _ *Settings) {
 		s.Passwords.RequireNonce, s.Passwords.RequireCurrent = false, true
 	})
 	h := map[string]any{"password": "a fourth one 4"}

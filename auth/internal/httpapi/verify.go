@@ -7,7 +7,7 @@ import (
 	"strconv"
 	"strings"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/jsontext"
 )
 
@@ -25,7 +25,7 @@ func (s *Server) postVerify(c *call) error {
 	if err := c.decode(&in); err != nil {
 		return err
 	}
-	v, err := s.accounts.Verify(c.ctx(), c.requestInfo(), account.Verify{
+	v, err := s.accounts.Verify(c.ctx(), c.requestInfo(), flow.Verify{
 		Type: in.Type, Token: in.Token, TokenHash: in.TokenHash, Email: in.Email, Phone: in.Phone,
 		RedirectTo: in.RedirectTo, Password: in.Password,
 	})
@@ -33,7 +33,7 @@ func (s *Server) postVerify(c *call) error {
 		return err
 	}
 	if v.Half || v.Grant == nil {
-		return c.json(200, append(jsontext.AppendString([]byte(`{"code":"200","msg":`), account.HalfMessage), '}'))
+		return c.json(200, append(jsontext.AppendString([]byte(`{"code":"200","msg":`), flow.HalfMessage), '}'))
 	}
 	v.Grant.Type = cmp.Or(v.Grant.Type, v.Type)
 	return c.grantView(*v.Grant, nil)
@@ -60,7 +60,7 @@ func (s *Server) getVerify(c *call) error {
 	}
 	client := c.requestInfo()
 	pkce := strings.HasPrefix(token, "pkce_")
-	v, err := s.accounts.Verify(c.ctx(), client, account.Verify{Type: kind, TokenHash: token, Link: true})
+	v, err := s.accounts.Verify(c.ctx(), client, flow.Verify{Type: kind, TokenHash: token, Link: true})
 	switch {
 	case err != nil:
 		return c.redirect(http.StatusSeeOther, failed(client.RedirectTo, c.learn(err), pkce))
@@ -99,7 +99,7 @@ func (c *call) learn(err error) *problem {
 }
 
 // granted is the target with the session in its fragment, which no server ever sees.
-func granted(to string, g *account.Grant) string {
+func granted(to string, g *flow.Grant) string {
 	return withFragment(to, url.Values{
 		"access_token": {g.AccessToken}, "token_type": {"bearer"}, "refresh_token": {g.RefreshToken}, "type": {g.Type},
 		"expires_in": {strconv.Itoa(g.ExpiresIn)}, "expires_at": {strconv.FormatInt(g.ExpiresAt.Unix(), 10)},
@@ -129,7 +129,7 @@ func failed(to string, p *problem, pkce bool) string {
 
 // half is the target after one of two confirmations.
 func half(to string, pkce bool) string {
-	v := url.Values{"message": {account.HalfMessage}}
+	v := url.Values{"message": {flow.HalfMessage}}
 	if pkce {
 		to = withQuery(to, v)
 	}

@@ -8,7 +8,7 @@ import (
 	"testing"
 	"time"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 )
 
 func TestVerify(t *testing.T) {
@@ -246,7 +246,7 @@ func TestGetVerify(t *testing.T) {
 	a.do("POST /token?grant_type=refresh_token", map[string]any{"refresh_token": v.Get("refresh_token")}).is(200, "*")
 	f("type=signup&token="+hash, siteURL+expired)
 
-	a.apply(func(s *account.Settings, _ *Settings) { s.Email.OTPLife = time.Minute })
+	a.apply(func(s *flow.Settings, _ *Settings) { s.Email.OTPLife = time.Minute })
 	a.pass(time.Hour)
 	a.do("POST /recover", map[string]any{"email": "mia@example.org"}).is(200, "{}")
 	hash = a.newest("mia@example.org").Hash

@@ -5,13 +5,13 @@ import (
 
 	"github.com/google/uuid"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/jsontext"
 	"gatehouse/auth/internal/store"
 )
 
 // grantView answers 200 with a session, unless the flow failed.
-func (c *call) grantView(g account.Grant, err error) error {
+func (c *call) grantView(g flow.Grant, err error) error {
 	if err != nil {
 		return err
 	}
@@ -19,7 +19,7 @@ func (c *call) grantView(g account.Grant, err error) error {
 	return c.json(200, appendGrant(make([]byte, 0, 1024+len(g.AccessToken)+len(g.RefreshToken)), &g))
 }
 
-func appendGrant(b []byte, g *account.Grant) []byte {
+func appendGrant(b []byte, g *flow.Grant) []byte {
 	b = jsontext.AppendString(append(b, `{"access_token":`...), g.AccessToken)
 	b = strconv.AppendInt(append(b, `,"token_type":"bearer","expires_in":`...), int64(g.ExpiresIn), 10)
 	b = strconv.AppendInt(append(b, `,"expires_at":`...), g.ExpiresAt.Unix(), 10)

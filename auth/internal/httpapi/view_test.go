@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/uuid"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/jsontext"
 	"gatehouse/auth/internal/password"
 	"gatehouse/auth/internal/provider"
@@ -142,7 +142,7 @@ func TestSettingsView_providers(t *testing.T) {
 }
 
 func TestGrantView_weak(t *testing.T) {
-	g := account.Grant{AccessToken: "a.b.c", RefreshToken: "r", ExpiresIn: 3600, ExpiresAt: time.Unix(1930464001, 0),
+	g := flow.Grant{AccessToken: "a.b.c", RefreshToken: "r", ExpiresIn: 3600, ExpiresAt: time.Unix(1930464001, 0),
 		User: mia(), Type: "recovery", Weak: &password.Weak{Message: "too short", Reasons: []string{"length", "pwned"}}}
 	if got, want := string(appendGrant(nil, &g)),
 		`{"access_token":"a.b.c","token_type":"bearer","expires_in":3600,"expires_at":1930464001,"refresh_token":"r","user":{"id":*},"type":"recovery","weak_password":{"message":"too short","reasons":["length","pwned"]}}`; !like(got, want) {

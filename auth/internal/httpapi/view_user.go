@@ -4,7 +4,7 @@ import (
 	"strconv"
 	"time"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/oauth"
 	"gatehouse/auth/internal/jsontext"
 	"gatehouse/auth/internal/store"
 )
@@ -70,7 +70,7 @@ func appendIdentity(b []byte, i *store.Identity) []byte {
 	b = fieldTime(b, `,"last_sign_in_at":`, i.LastSignInAt)
 	b = appendTime(append(b, `,"created_at":`...), i.CreatedAt)
 	b = appendTime(append(b, `,"updated_at":`...), i.UpdatedAt)
-	b = fieldString(b, `,"email":`, account.IdentityEmail(i))
+	b = fieldString(b, `,"email":`, oauth.IdentityEmail(i))
 	return append(b, '}')
 }
 

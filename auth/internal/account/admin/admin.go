@@ -1,0 +1,88 @@
+// Package admin holds what an administrator does with users: list, create, change, claim and delete them, and read the
+// audit log.
+package admin
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/refusal"
+	"gatehouse/auth/internal/secret"
+	"gatehouse/auth/internal/store"
+)
+
+// Users has the entry points of what an administrator does. Its methods may be called from any goroutine.
+type Users struct{ core *flow.Core }
+
+// New returns the flows over what they share.
+func New(k *flow.Core) *Users { return &Users{k} }
+
+// AdminUsers returns one page of users, and how many there are if the filter asks for it. Without an audience it is the
+// default one's.
+func (a *Users) AdminUsers(ctx context.Context, f store.UsersFilter) ([]store.User, int, error) {
+	if f.Aud == "" {
+		f.Aud = a.core.Live().Audience
+	}
+	f.Text, f.Email, f.Phone = flow.StorableText(f.Text), flow.StorableText(f.Email), flow.StorableText(f.Phone)
+	page, total, err := a.core.DB.Users(ctx, f)
+	return page, total, refusal.Failure("users", err)
+}
+
+// AdminUser returns a user of any audience, even a soft-deleted one.
+func (a *Users) AdminUser(ctx context.Context, id uuid.UUID) (store.User, error) {
+	return a.core.UserOf(ctx, id)
+}
+
+// UserSessions returns a user's sessions, newest first.
+func (a *Users) UserSessions(ctx context.Context, id uuid.UUID) ([]store.Session, error) {
+	if _, err := a.AdminUser(ctx, id); err != nil {
+		return nil, err
+	}
+	list, err := a.core.DB.Sessions(ctx, id)
+	return list, refusal.Failure("sessions", err)
+}
+
+// AuditLog returns one page of the log, newest first, and how many rows the filter finds.
+func (a *Users) AuditLog(ctx context.Context, f store.AuditFilter) ([]store.AuditRow, int, error) {
+	f.Author = flow.StorableText(f.Author)
+	page, total, err := a.core.DB.AuditLog(ctx, f)
+	return page, total, refusal.Failure("audit log", err)
+}
+
+// AdminDelete removes a user with all data, or softly: then the ID stays, no personal data does, and the addresses are
+// free. Pending mails to the user are dropped.
+func (a *Users) AdminDelete(ctx context.Context, req flow.RequestInfo, by flow.Actor, id uuid.UUID, soft bool) error {
+	f := a.core.Begin(req)
+	err := f.Commit(ctx, func(tx *flow.Tx) error {
+		u, err := tx.LockUser(ctx, id)
+		if err != nil {
+			return err
+		}
+		b := tx.Batch()
+		switch {
+		case !soft:
+			b.DeleteUser(id)
+			b.CancelMessages(id, f.Now)
+		case u.DeletedAt.IsZero():
+			b.EraseUser(store.EraseUser{ID: id, Now: f.Now, Email: erasedAddress(f, id, u.Email),
+				Phone: erasedAddress(f, id, u.Phone)[:15]})
+			b.CancelMessages(id, f.Now)
+		}
+		b.Audit(by.Audit(f, store.ActionUserDeleted, "user_id", id.String()))
+		return b.Send(ctx)
+	})
+	if errors.Is(err, store.ErrNotFound) {
+		return flow.ErrNoUser
+	}
+	return refusal.Failure("delete user", err)
+}
+
+// erasedAddress returns what replaces an address that was erased. There are few numbers, so a plain digest could be
+// reversed by trying them all.
+func erasedAddress(f *flow.Flow, id uuid.UUID, who string) string {
+	return base64.RawURLEncoding.EncodeToString(f.Core.Root.MAC(secret.FauxUser, "deleted", id.String(), who))
+}

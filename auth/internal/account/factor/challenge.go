@@ -1,0 +1,137 @@
+package factor
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/refusal"
+	"gatehouse/auth/internal/mail"
+	"gatehouse/auth/internal/secret"
+	"gatehouse/auth/internal/store"
+	"gatehouse/auth/internal/token"
+)
+
+// kindFactor is the kind of an SMS with a factor's code in the outbox.
+const kindFactor = "mfa"
+
+// ChallengeFactor creates a challenge for one of the user's own factors; a phone is sent a code.
+func (a *Factors) ChallengeFactor(ctx context.Context, req flow.RequestInfo, principal flow.Principal, id uuid.UUID,
+	channel string) (store.Challenge, store.Factor, error) {
+	f := a.core.Begin(req)
+	factor, err := challengeable(f.Settings, principal, id)
+	if err != nil {
+		return store.Challenge{}, factor, err
+	}
+	ch := store.Challenge{ID: uuid.New(), Factor: factor.ID, IP: f.Req.TrustedIP, CreatedAt: f.Now,
+		ExpiresAt: f.Now.Add(f.Settings.Factors.ChallengeLife)}
+	var q *flow.Quota
+	var m store.NewMessage
+	if factor.Kind == store.FactorPhone {
+		if q, err = factorQuota(ctx, f, &principal, factor, channel); err != nil {
+			return ch, factor, err
+		}
+		if m, err = factorSMS(f, factor, &ch, channel); err != nil {
+			return ch, factor, err
+		}
+	}
+	b := f.Batch()
+	if q != nil {
+		q.Take(b, f.Now)
+	}
+	b.InsertChallenge(principal.User.ID, ch)
+	b.Message(principal.User.ID, m)
+	b.Audit(f.Audit(store.ActionChallengeCreated, principal.User.ID, principal.Session.ID, "factor_id",
+		factor.ID.String(), "challenge_id", ch.ID.String()))
+	err = f.Send(ctx, b)
+	if q != nil {
+		err = q.RefusalOf(err)
+	}
+	if errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrUserGone) { // the factor was deleted meanwhile
+		err = errNoFactor
+	}
+	return ch, factor, refusal.Failure("challenge a factor", err)
+}
+
+var errNoFactor = refusal.Missing(refusal.CodeFactorNotFound, "Factor not found")
+
+// factorOf finds one of a user's own factors: another user's is as unknown as none.
+func factorOf(u store.User, id uuid.UUID) (store.Factor, error) {
+	for _, factor := range u.Factors {
+		if factor.ID == id {
+			return factor, nil
+		}
+	}
+	return store.Factor{}, errNoFactor
+}
+
+// challengeable returns one of the user's factors if it may be challenged. An unverified one does not open what a
+// verified one guards: another person may have left it there.
+func challengeable(s *flow.Settings, principal flow.Principal, id uuid.UUID) (store.Factor, error) {
+	factor, err := factorOf(principal.User, id)
+	switch {
+	case err != nil:
+		return factor, err
+	case factor.Kind == store.FactorTOTP && !s.Factors.TOTP.Verify:
+		return factor, refusal.Unprocessable(refusal.CodeTOTPVerifyDisabled, "MFA verification is disabled for TOTP")
+	case factor.Kind == store.FactorPhone && !s.Factors.Phone.Verify:
+		return factor, refusal.Unprocessable(refusal.CodePhoneVerifyDisabled, "MFA verification is disabled for Phone")
+	}
+	return factor, checkChallenge(factor, principal.User, principal.Session)
+}
+
+// checkChallenge keeps a session below aal2 from verifying a factor for the first time if the user has a verified one.
+func checkChallenge(factor store.Factor, u store.User, v store.Session) error {
+	if !factor.Verified() && flow.IsBelowAAL2(u, v) {
+		return errEnrollLow
+	}
+	return nil
+}
+
+// factorQuota checks whether an SMS may be sent now. Its pause is the factor's own; the budgets are those of all SMS.
+func factorQuota(ctx context.Context, f *flow.Flow, by *flow.Principal, factor store.Factor,
+	channel string) (*flow.Quota, error) {
+	if err := f.Settings.Phone.CheckChannel(channel); err != nil {
+		return nil, err
+	}
+	if err := flow.CheckSMSSendable(f, "mfa", factor.Phone); err != nil {
+		return nil, err
+	}
+	q := flow.BoundUser(f, flow.SMSQuota(f, "", factor.Phone), by)
+	q.Pauses = nil
+	if f.Settings.Factors.PhoneInterval > 0 {
+		q.Pauses = []store.Limit{store.NewInterval(f.LimitKey("factor", factor.ID.String()),
+			f.Settings.Factors.PhoneInterval)}
+	}
+	b := f.Batch()
+	q.Look(b)
+	if err := b.Send(ctx); err != nil {
+		return nil, refusal.Failure("look up", err)
+	}
+	return q, q.Check(f.Now)
+}
+
+// factorSMS chooses the code of a challenge and returns the SMS with it. A test number gets its fixed code, and no SMS.
+func factorSMS(f *flow.Flow, factor store.Factor, ch *store.Challenge, channel string) (store.NewMessage, error) {
+	code, test := f.Settings.Phone.TestCode(factor.Phone, ch.CreatedAt)
+	if !test {
+		var err error
+		if code, err = token.NewCode(f.Settings.Factors.OTPLength); err != nil {
+			return store.NewMessage{}, fmt.Errorf("account: %w", err)
+		}
+	}
+	ch.OTPMAC = f.Core.Root.MAC(secret.OTP, kindFactor, ch.ID.String(), code)
+	if test {
+		return store.NewMessage{}, nil
+	}
+	text := "Your code is " + code
+	if f.Settings.Factors.Text != nil {
+		text = f.Settings.Factors.Text(code)
+	}
+	return f.Settings.HoldForSendNow(f.Seal(mail.ChannelSMS, kindFactor,
+		mail.SMS{To: factor.Phone, Text: text, Token: code, Kind: kindFactor, Channel: flow.ChannelOf(channel),
+			IP: f.Settings.HookIP(mail.ChannelSMS, f.Req)}, ch.ExpiresAt)), nil
+}

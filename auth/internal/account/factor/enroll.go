@@ -1,0 +1,186 @@
+package factor
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net/url"
+	"slices"
+	"time"
+	"unicode/utf8"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/refusal"
+	"gatehouse/auth/internal/secret"
+	"gatehouse/auth/internal/store"
+	"gatehouse/auth/internal/totp"
+)
+
+// Enrolment asks for a factor.
+type Enrolment struct {
+	Kind         string // totp or phone
+	FriendlyName string
+	Issuer       string // totp; "" is the host of SITE_URL
+	Phone        string
+}
+
+// Enrolled is the enrolled factor. The TOTP key is shown here and never again.
+type Enrolled struct {
+	Factor store.Factor
+	// Phone is the number as it was spelled in the request.
+	Phone               string
+	Secret, URI, QRCode string
+}
+
+// maxFactorText bounds a factor's name and issuer, in characters: the name is in an index, both are in a QR code.
+const maxFactorText = 255
+
+// EnrollFactor gives the user a factor, unverified.
+func (a *Factors) EnrollFactor(ctx context.Context, req flow.RequestInfo, principal flow.Principal,
+	p Enrolment) (Enrolled, error) {
+	f := a.core.Begin(req)
+	out := Enrolled{Factor: store.Factor{ID: uuid.New(), FriendlyName: flow.StorableText(p.FriendlyName), CreatedAt: f.Now,
+		UpdatedAt: f.Now}}
+	if err := checkEnrolment(f.Settings, p, &out); err != nil {
+		return Enrolled{}, err
+	}
+	if principal.Session.ID == uuid.Nil {
+		return Enrolled{}, &refusal.Refusal{Kind: refusal.KindFailed, Code: refusal.CodeUnexpectedFailure,
+			Msg: "A valid session and a registered user are required to enroll a factor"}
+	}
+	var sealed []byte
+	if out.Factor.Kind == store.FactorTOTP {
+		key := totp.NewKey()
+		sealed = sealKey(f, out.Factor.ID, key)
+		out.Secret, out.URI = totp.Text(key), totp.URI(issuer(f.Settings, p.Issuer), accountName(principal.User), key)
+		var err error
+		if out.QRCode, err = totp.SVG(out.URI); err != nil {
+			return Enrolled{}, refusal.NotValid("issuer is too long for a QR code")
+		}
+	}
+	err := f.Commit(ctx, func(tx *flow.Tx) error {
+		u, v, err := flow.LockPrincipal(ctx, f, tx, principal)
+		if err != nil {
+			return err
+		}
+		stale, err := makeRoom(f.Settings, out.Factor, u, v, f.Now)
+		if err != nil {
+			return err
+		}
+		b := tx.Batch()
+		if len(stale) > 0 {
+			b.DeleteFactors(u.ID, stale...)
+		}
+		b.InsertFactor(u.ID, out.Factor, sealed)
+		b.Audit(f.Audit(store.ActionFactorInProgress, u.ID, v.ID, "factor_id", out.Factor.ID.String(), "factor_type",
+			string(out.Factor.Kind)))
+		return b.Send(ctx)
+	})
+	if errors.Is(err, store.ErrUserGone) {
+		err = flow.ErrPrincipalGone
+	}
+	return out, refusal.Failure("enroll a factor", err)
+}
+
+// checkEnrolment checks what needs only the request.
+func checkEnrolment(s *flow.Settings, p Enrolment, out *Enrolled) (err error) {
+	factor := &out.Factor
+	switch p.Kind {
+	case string(store.FactorTOTP):
+		factor.Kind = store.FactorTOTP
+		if !s.Factors.TOTP.Enroll {
+			return refusal.Unprocessable(refusal.CodeTOTPEnrollDisabled, "MFA enroll is disabled for TOTP")
+		}
+	case string(store.FactorPhone):
+		factor.Kind = store.FactorPhone
+		switch {
+		case !s.Factors.Phone.Enroll:
+			return refusal.Unprocessable(refusal.CodePhoneEnrollDisabled, "MFA enroll is disabled for Phone")
+		case p.Phone == "":
+			return refusal.NotValid("Phone number required to enroll Phone factor")
+		}
+		if factor.Phone, err = flow.ParsePhone(p.Phone); err != nil {
+			return err
+		}
+		out.Phone = p.Phone
+	case "webauthn":
+		return refusal.Unprocessable(refusal.CodeWebAuthnEnrollDisabled, "MFA enroll is disabled for WebAuthn")
+	default:
+		return refusal.NotValid("factor_type needs to be totp, phone, or webauthn")
+	}
+	return checkFactorText(p.FriendlyName, p.Issuer)
+}
+
+func checkFactorText(name, issuer string) error {
+	if utf8.RuneCountInString(name) > maxFactorText {
+		return refusal.NotValid(fmt.Sprintf("friendly_name cannot be longer than %d characters", maxFactorText))
+	}
+	if utf8.RuneCountInString(issuer) > maxFactorText {
+		return refusal.NotValid(fmt.Sprintf("issuer cannot be longer than %d characters", maxFactorText))
+	}
+	return nil
+}
+
+// makeRoom checks whether a user may have one more factor, and returns the unverified ones to delete for it: those of
+// the same number, and the abandoned ones.
+func makeRoom(s *flow.Settings, factor store.Factor, u store.User, v store.Session,
+	now time.Time) (stale []uuid.UUID, err error) {
+	verified := 0
+	var others []store.Factor
+	for _, o := range u.Factors {
+		sameNumber := factor.Phone != "" && o.Phone == factor.Phone
+		switch {
+		case o.Verified() && sameNumber:
+			return nil, refusal.Unprocessable(refusal.CodeVerifiedFactorExists,
+				"A verified phone factor already exists, unenroll the existing factor to continue")
+		case o.Verified():
+			verified++
+		case sameNumber, o.LastChallengedAt.IsZero() && now.After(o.CreatedAt.Add(s.Factors.UnverifiedLife)):
+			stale = append(stale, o.ID)
+			continue
+		}
+		others = append(others, o)
+	}
+	switch {
+	case slices.ContainsFunc(others, func(o store.Factor) bool { return o.FriendlyName == factor.FriendlyName }):
+		return nil, errFactorName(factor.FriendlyName)
+	case len(others) >= s.Factors.MaxEnrolled || verified >= s.Factors.MaxVerified:
+		return nil, errTooManyFactors
+	case verified > 0 && v.AAL < 2:
+		return nil, errEnrollLow
+	}
+	return stale, nil
+}
+
+var (
+	errTooManyFactors = refusal.Unprocessable(refusal.CodeTooManyFactors,
+		"Maximum number of verified factors reached, unenroll to continue")
+	errEnrollLow = refusal.Denied(refusal.CodeInsufficientAAL, "AAL2 required to enroll a new factor")
+)
+
+func errFactorName(name string) error {
+	return refusal.Unprocessable(refusal.CodeFactorNameConflict,
+		fmt.Sprintf("A factor with the friendly name %q for this user already exists", name))
+}
+
+// issuer returns what an authenticator app calls the site.
+func issuer(s *flow.Settings, asked string) string {
+	if asked != "" {
+		return asked
+	}
+	if u, err := url.Parse(s.SiteURL); err == nil && u.Host != "" {
+		return u.Host
+	}
+	return s.SiteURL
+}
+
+// accountName returns what it calls the user.
+func accountName(u store.User) string { return cmp.Or(u.Email, u.Phone, u.ID.String()) }
+
+// sealKey returns a TOTP key as it is stored, bound to its factor.
+func sealKey(f *flow.Flow, id uuid.UUID, key []byte) []byte {
+	return f.Core.Root.Seal(secret.Factors, key, id[:])
+}

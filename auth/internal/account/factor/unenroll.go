@@ -1,0 +1,152 @@
+package factor
+
+import (
+	"context"
+	"errors"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/refusal"
+	"gatehouse/auth/internal/mail"
+	"gatehouse/auth/internal/store"
+)
+
+// UnenrollFactor removes one of the user's own factors, and from the user's sessions the level that it gave them.
+// Removing a verified one needs a session of aal2.
+func (a *Factors) UnenrollFactor(ctx context.Context, req flow.RequestInfo, principal flow.Principal,
+	id uuid.UUID) error {
+	f := a.core.Begin(req)
+	factor, err := factorOf(principal.User, id)
+	if err != nil {
+		return err
+	}
+	notify := flow.CanNotify(ctx, f, f.Settings.Email.Notify.FactorUnenrolled && factor.Verified())
+	err = f.Commit(ctx, func(tx *flow.Tx) error {
+		u, v, err := flow.LockPrincipal(ctx, f, tx, principal)
+		if err != nil {
+			return err
+		}
+		if factor, err = factorOf(u, id); err != nil {
+			return err
+		}
+		if factor.Verified() && v.AAL < 2 {
+			return refusal.Unprocessable(refusal.CodeInsufficientAAL, "AAL2 required to unenroll verified factor")
+		}
+		b := removeFactor(f, tx, u, factor, notify)
+		b.Audit(f.Audit(store.ActionFactorUnenrolled, u.ID, v.ID, "factor_id", factor.ID.String(), "factor_type",
+			string(factor.Kind)))
+		return b.Send(ctx)
+	})
+	return refusal.Failure("unenroll a factor", err)
+}
+
+// removeFactor starts the batch that removes a factor, and the level that it gave to sessions.
+func removeFactor(f *flow.Flow, tx *flow.Tx, u store.User, factor store.Factor, notify bool) *flow.Batch {
+	b := tx.Batch()
+	b.LowerSessions(u.ID, factor.ID, factorMethod(factor.Kind))
+	b.DeleteFactors(u.ID, factor.ID)
+	if notify && factor.Verified() {
+		notifyFactor(f, b, mail.FactorUnenrolled, u, factor)
+	}
+	return b
+}
+
+// AdminFactors returns a user's factors by age.
+func (a *Factors) AdminFactors(ctx context.Context, user uuid.UUID) ([]store.Factor, error) {
+	u, err := a.core.UserOf(ctx, user)
+	return u.Factors, err
+}
+
+// AdminDeleteFactor removes a factor from a user who has lost it. The user is notified.
+func (a *Factors) AdminDeleteFactor(ctx context.Context, req flow.RequestInfo, by flow.Actor,
+	user, id uuid.UUID) (store.Factor, error) {
+	f := a.core.Begin(req)
+	notify := flow.CanNotify(ctx, f, f.Settings.Email.Notify.FactorUnenrolled)
+	var factor store.Factor
+	err := onFactor(ctx, f, user, id, func(tx *flow.Tx, u store.User, found store.Factor) error {
+		factor = found
+		b := removeFactor(f, tx, u, factor, notify)
+		b.Audit(by.Audit(f, store.ActionFactorDeleted, "user_id", u.ID.String(), "factor_id", factor.ID.String()))
+		return b.Send(ctx)
+	})
+	return factor, refusal.Failure("delete a factor", err)
+}
+
+// FactorUpdate is what an administrator changes of a factor; "" keeps.
+type FactorUpdate struct {
+	Factor              uuid.UUID
+	FriendlyName, Phone string
+}
+
+// AdminUpdateFactor gives a factor another name or, if it is a phone, number; "" keeps. Codes that were sent to another
+// number become void.
+func (a *Factors) AdminUpdateFactor(ctx context.Context, req flow.RequestInfo, by flow.Actor, user uuid.UUID,
+	p FactorUpdate) (store.Factor, error) {
+	f := a.core.Begin(req)
+	var factor store.Factor
+	err := onFactor(ctx, f, user, p.Factor, func(tx *flow.Tx, u store.User, found store.Factor) error {
+		factor = found
+		if err := checkFactorText(p.FriendlyName, ""); err != nil {
+			return err
+		}
+		if p.FriendlyName != "" {
+			factor.FriendlyName = flow.StorableText(p.FriendlyName)
+		}
+		b := tx.Batch()
+		if p.Phone != "" && factor.Kind == store.FactorPhone {
+			number, err := flow.ParsePhone(p.Phone)
+			if err != nil {
+				return err
+			}
+			if number != factor.Phone {
+				factor.Phone = number
+				b.DeleteChallenges(u.ID)
+			}
+		}
+		factor.UpdatedAt = f.Now
+		b.RenameFactor(factor, f.Now)
+		b.Audit(by.Audit(f, store.ActionFactorUpdated, "user_id", u.ID.String(), "factor_id", factor.ID.String()))
+		return b.Send(ctx)
+	})
+	switch {
+	case errors.Is(err, store.ErrFactorName):
+		return factor, errFactorName(factor.FriendlyName)
+	case errors.Is(err, store.ErrFactorPhone):
+		return factor, refusal.Unprocessable(refusal.CodeVerifiedFactorExists,
+			"The user has another phone factor with this number")
+	}
+	return factor, refusal.Failure("update a factor", err)
+}
+
+// onFactor runs do with a user locked and one of the user's factors.
+func onFactor(ctx context.Context, f *flow.Flow, user, id uuid.UUID, do func(*flow.Tx, store.User,
+	store.Factor) error) error {
+	return f.Commit(ctx, func(tx *flow.Tx) error {
+		u, err := tx.LockUser(ctx, user)
+		if errors.Is(err, store.ErrNotFound) {
+			return flow.ErrNoUser
+		}
+		if err != nil {
+			return err
+		}
+		b := tx.Batch()
+		b.Factors(&u.Factors, u.ID)
+		if err := b.Send(ctx); err != nil {
+			return err
+		}
+		found, err := factorOf(u, id)
+		if err != nil {
+			return err
+		}
+		return do(tx, u, found)
+	})
+}
+
+// notifyFactor adds the mail about a factor, if the user has an address.
+func notifyFactor(f *flow.Flow, b *flow.Batch, kind mail.Kind, u store.User, factor store.Factor) {
+	if u.Email != "" {
+		b.Notify(u.ID, flow.Notification(f, kind, u.Email,
+			mail.Vars{Email: u.Email, FactorType: string(factor.Kind), Data: u.UserMetadata}))
+	}
+}

@@ -1,0 +1,294 @@
+package factor
+
+import (
+	"cmp"
+	"context"
+	"crypto/hmac"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/refusal"
+	"gatehouse/auth/internal/mail"
+	"gatehouse/auth/internal/secret"
+	"gatehouse/auth/internal/store"
+	"gatehouse/auth/internal/token"
+	"gatehouse/auth/internal/totp"
+)
+
+// factorMisses is how many wrong answers a factor takes at once, from whatever clients; one more comes back every 6
+// minutes. Beyond that a right one is refused too. A challenge takes MaxMisses.
+const factorMisses = 10
+
+// verifyFactorOp is one call of VerifyFactor.
+type verifyFactorOp struct {
+	f         flow.Flow
+	principal flow.Principal
+	factor    store.Factor
+	challenge uuid.UUID
+	code      string
+	notify    bool // may be written
+
+	judged bool // the code was checked
+
+	made *flow.CustomClaims // of the token, by a hook
+
+	session store.Session // raised
+	user    store.User
+	refresh token.Refresh
+}
+
+// VerifyFactor answers a challenge. A right answer raises the session to aal2 with a new refresh token, and ends the
+// user's sessions below that. Wrong answers are counted under the lock on the user, so that parallel answers get no
+// more tries.
+func (a *Factors) VerifyFactor(ctx context.Context, req flow.RequestInfo, principal flow.Principal,
+	p flow.FactorAnswer) (flow.Grant, error) {
+	f := a.core.Begin(req)
+	if principal.Session.ID == uuid.Nil {
+		return flow.Grant{}, flow.SessionNotFound()
+	}
+	factor, err := challengeable(f.Settings, principal, p.Factor)
+	if err != nil {
+		return flow.Grant{}, err
+	}
+	op := verifyFactorOp{f: *f, principal: principal, factor: factor, challenge: p.Challenge,
+		code: strings.TrimSpace(p.Code)}
+	if op.code == "" {
+		return flow.Grant{}, refusal.NotValid("Code needs to be non-empty")
+	}
+	op.notify = flow.CanNotify(ctx, f, f.Settings.Email.Notify.FactorEnrolled && !factor.Verified())
+	if err := op.run(ctx); err != nil {
+		return flow.Grant{}, refusal.Failure("verify a factor", err)
+	}
+	return flow.SignGrant(f, op.user, op.session, &op.refresh, op.made)
+}
+
+// run checks and raises in one transaction; in two if a hook is called in between, which must not hold a connection and
+// a lock.
+func (op *verifyFactorOp) run(ctx context.Context) error {
+	ask := op.f.Settings.Factors.Attempt
+	apart := ask != nil || op.f.Settings.Hooks.Claims != nil
+	err := op.locked(ctx, func(tx *flow.Tx, u store.User, session store.Session) error {
+		if err := op.judgeAnswer(ctx, tx, u, session); err != nil || tx.Refusal != nil || apart {
+			op.user, op.session = u, session
+			return err
+		}
+		return op.raise(ctx, tx, u, session)
+	})
+	if _, refused := err.(*refusal.Committed); ask != nil && op.judged && (err == nil || refused) {
+		if err := op.askHook(ctx, ask, err == nil); err != nil {
+			return err
+		}
+	}
+	if err == nil && op.f.Settings.Hooks.Claims != nil { // without a token, the client keeps the session and the refresh token that it has
+		as := op.session
+		as.AAL, as.AMR = 2, withMethod(as.AMR, factorMethod(op.factor.Kind), op.f.Now)
+		op.made, err = flow.CustomClaimsOf(ctx, &op.f, op.user, as, "")
+	}
+	if err != nil || !apart {
+		return err
+	}
+	return op.locked(ctx, func(tx *flow.Tx, u store.User, session store.Session) error {
+		return op.raise(ctx, tx, u, session)
+	})
+}
+
+func (op *verifyFactorOp) locked(ctx context.Context, do func(*flow.Tx, store.User, store.Session) error) error {
+	return op.f.Commit(ctx, func(tx *flow.Tx) error {
+		op.judged = false
+		u, session, err := flow.LockPrincipal(ctx, &op.f, tx, op.principal)
+		if err != nil {
+			return err
+		}
+		if op.factor, err = factorOf(u, op.factor.ID); err != nil {
+			return err
+		}
+		return do(tx, u, session)
+	})
+}
+
+func (op *verifyFactorOp) misses() store.Limit {
+	return store.Limit{Key: op.f.LimitKey("factor misses", op.factor.ID.String()), Size: factorMisses,
+		Refill: time.Hour}
+}
+
+// judgeAnswer checks the answer and uses up what it used. A refusal of tx is committed with what it counted; an error
+// undoes the transaction.
+func (op *verifyFactorOp) judgeAnswer(ctx context.Context, tx *flow.Tx, u store.User, session store.Session) error {
+	var at store.Attempt
+	var levels []store.Level
+	b := tx.Batch()
+	b.Attempt(&at, op.factor.ID, op.challenge)
+	b.Levels(&levels, op.misses())
+	if err := b.Send(ctx); err != nil {
+		return err
+	}
+	ch := at.Challenge
+	switch {
+	case ch.ID == uuid.Nil:
+		return refusal.Unprocessable(refusal.CodeFactorNotFound, "MFA factor with the provided challenge ID not found")
+	case !ch.VerifiedAt.IsZero(), ch.IP != "" && op.f.Req.TrustedIP != "" && ch.IP != op.f.Req.TrustedIP:
+		return refusal.Unprocessable(refusal.CodeFactorIPMismatch, "Challenge and verify IP addresses mismatch.")
+	case ch.Misses >= flow.MaxMisses:
+		return errChallengeExpired(ch.ID)
+	case op.f.Now.After(ch.ExpiresAt):
+		tx.Refuse(errChallengeExpired(ch.ID))
+		b := tx.Batch()
+		b.DeleteChallenge(ch.ID)
+		return b.Send(ctx)
+	}
+	if err := op.checkFactorLimit(u, session); err != nil {
+		return err
+	}
+	if wait := op.misses().Wait(levels[0], op.f.Now, 1); wait > 0 {
+		return refusal.Limited(refusal.CodeOverRequestRate, "Request rate limit reached", wait)
+	}
+	step, reseal, right, err := op.check(at)
+	if err != nil {
+		return err
+	}
+	op.judged = true
+	if !right {
+		return op.countMiss(ctx, tx)
+	}
+	b = tx.Batch()
+	b.SpendStep(op.factor.ID, step, reseal)
+	b.UseChallenge(ch.ID, op.f.Now)
+	return b.Send(ctx)
+}
+
+// checkFactorLimit checks whether a right answer may add a verified factor.
+func (op *verifyFactorOp) checkFactorLimit(u store.User, session store.Session) error {
+	if err := checkChallenge(op.factor, u, session); err != nil {
+		return err
+	}
+	verified := 0
+	for _, factor := range u.Factors {
+		if factor.Verified() {
+			verified++
+		}
+	}
+	if !op.factor.Verified() && verified >= op.f.Settings.Factors.MaxVerified {
+		return errTooManyFactors
+	}
+	return nil
+}
+
+func errChallengeExpired(id uuid.UUID) error {
+	return refusal.Unprocessable(refusal.CodeChallengeExpired,
+		fmt.Sprintf("MFA challenge %s has expired, verify against another challenge or create a new challenge.", id))
+}
+
+// check reports whether the code is right. reseal is the key sealed again if it was sealed by an earlier root key.
+func (op *verifyFactorOp) check(at store.Attempt) (step int64, reseal []byte, right bool, err error) {
+	if op.factor.Kind == store.FactorPhone {
+		macs := op.f.Core.Root.MACs(secret.OTP, kindFactor, op.challenge.String(), op.code)
+		return 0, nil, slices.ContainsFunc(macs, func(mac []byte) bool {
+			return hmac.Equal(mac, at.Challenge.OTPMAC)
+		}), nil
+	}
+	key, old, err := op.f.Core.Root.Open(secret.Factors, at.Secret, op.factor.ID[:])
+	if err != nil {
+		return 0, nil, false, &refusal.Refusal{Kind: refusal.KindFailed, Code: refusal.CodeUnexpectedFailure,
+			Msg: "The key of this factor cannot be read", Err: fmt.Errorf("account: factor %s: %w", op.factor.ID, err)}
+	}
+	if old {
+		reseal = sealKey(&op.f, op.factor.ID, key)
+	}
+	step, right = totp.Check(key, op.code, op.f.Now, at.LastStep)
+	return step, reseal, right, nil
+}
+
+// countMiss counts a wrong answer. All who take from this bucket have locked the user before, so there is no deadlock.
+// The fixed code of a test number need not be guessed.
+func (op *verifyFactorOp) countMiss(ctx context.Context, tx *flow.Tx) error {
+	tx.Refuse(refusal.Unprocessable(refusal.CodeFactorVerificationFailed, "Invalid TOTP code entered"))
+	if op.factor.Kind == store.FactorPhone {
+		tx.Refuse(refusal.Unprocessable(refusal.CodeFactorVerificationFailed, "Invalid MFA Phone code entered"))
+	}
+	b := tx.Batch()
+	if _, test := op.f.Settings.Phone.TestCode(op.factor.Phone, op.f.Now); !test ||
+		op.factor.Kind != store.FactorPhone {
+		b.Take(op.misses(), 1, op.f.Now)
+		b.MissChallenge(op.challenge)
+	}
+	b.Audit(op.audit(store.ActionVerificationFailed))
+	return b.Send(ctx)
+}
+
+// askHook asks the hook for the outcome of the attempt.
+func (op *verifyFactorOp) askHook(ctx context.Context, ask func(context.Context,
+	flow.FactorAttempt) (flow.FactorVerdict, error), right bool) error {
+	verdict, err := ask(ctx, flow.FactorAttempt{User: op.principal.User.ID, Factor: op.factor.ID, Kind: op.factor.Kind,
+		Valid: right, IP: op.f.Req.IP})
+	if err != nil || !verdict.Reject {
+		return err
+	}
+	b := op.f.Batch()
+	b.EndSessions(store.EndSessions{User: op.principal.User.ID, Reason: store.EndedByVerdict, At: op.f.Now})
+	if err := b.Send(ctx); err != nil {
+		return err
+	}
+	return refusal.Denied(refusal.CodeFactorRejected,
+		cmp.Or(verdict.Message, "Further MFA verification attempts will be rejected."))
+}
+
+// raise puts the right answer into effect.
+func (op *verifyFactorOp) raise(ctx context.Context, tx *flow.Tx, u store.User, session store.Session) error {
+	op.refresh = token.Refresh{Session: session.ID, Secret: token.NewRefreshSecret()}
+	b := tx.Batch()
+	b.RaiseSession(&op.session, store.Raise{
+		User: u.ID, Session: session.ID, SecretHash: op.refresh.SecretHash(), Factor: op.factor.ID,
+		AMR: withMethod(session.AMR, factorMethod(op.factor.Kind), op.f.Now), Now: op.f.Now,
+	})
+	b.EndLowSessions(u.ID, session.ID, op.f.Now)
+	b.VerifyFactor(op.factor.ID, op.f.Now)
+	b.DeleteUnverified(u.ID, op.factor.Kind)
+	if op.notify && !op.factor.Verified() {
+		notifyFactor(&op.f, b, mail.FactorEnrolled, u, op.factor)
+	}
+	b.Audit(op.audit(store.ActionVerificationAttempted))
+	b.User(&op.user, u.ID)
+	if err := b.Send(ctx); err != nil {
+		return err
+	}
+	if op.session.ID == uuid.Nil { // a sign-out does not lock the user
+		return flow.SessionNotFound()
+	}
+	op.refresh.Counter = op.session.Counter
+	return nil
+}
+
+func (op *verifyFactorOp) audit(action store.Action) store.Audit {
+	return op.f.Audit(action, op.principal.User.ID, op.principal.Session.ID,
+		"factor_id", op.factor.ID.String(), "factor_type", string(op.factor.Kind), "challenge_id",
+		op.challenge.String())
+}
+
+// factorMethod returns the amr method of a factor.
+func factorMethod(k store.FactorKind) string {
+	if k == store.FactorPhone {
+		return "mfa/phone"
+	}
+	return string(k)
+}
+
+// withMethod puts a method in front, newest first, and removes an older entry of the same method. The other entries
+// stay as they are.
+func withMethod(old json.RawMessage, method string, now time.Time) json.RawMessage {
+	list := []json.RawMessage{flow.MustJSON(token.AMR{Method: method, Timestamp: now.Unix()})}
+	var entries []json.RawMessage
+	_ = json.Unmarshal(old, &entries) // from PostgreSQL
+	for _, e := range entries {
+		var m token.AMR
+		if json.Unmarshal(e, &m) == nil && m.Method != method {
+			list = append(list, e)
+		}
+	}
+	return flow.MustJSON(list)
+}

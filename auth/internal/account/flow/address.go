@@ -1,0 +1,68 @@
+package flow
+
+import (
+	"errors"
+
+	"gatehouse/auth/internal/account/refusal"
+	"gatehouse/auth/internal/address"
+)
+
+const badChannel = "Invalid channel, supported values are 'sms' or 'whatsapp'. 'whatsapp' is only supported if " +
+	"Twilio or Twilio Verify is used as the provider."
+
+// ParseEmail returns an e-mail address as it is stored.
+func ParseEmail(text string) (string, error) {
+	email, err := address.Email(text)
+	if err != nil {
+		return "", refusal.NotValid(err.Error())
+	}
+	return email, nil
+}
+
+// ParsePhone returns a phone number as it is stored.
+func ParsePhone(text string) (string, error) {
+	phone, err := address.Phone(text)
+	if err != nil {
+		return "", refusal.NotValid(err.Error())
+	}
+	return phone, nil
+}
+
+const whatsApp = "whatsapp"
+
+// ChannelOf returns the channel of a message. Channels other than these two are accepted only where a hook sends.
+func ChannelOf(channel string) string {
+	if channel == whatsApp {
+		return channel
+	}
+	return "sms"
+}
+
+// CheckChannel refuses a channel that nothing sends by.
+func (p *PhoneSettings) CheckChannel(channel string) error {
+	if channel == "" || channel == "sms" || channel == whatsApp && p.WhatsApp || p.AnyChannel {
+		return nil
+	}
+	return refusal.NotValid(badChannel)
+}
+
+// CheckMailSendable refuses what could not be delivered, before any user is looked up: so the answer reveals nothing
+// about the address.
+func (s *Settings) CheckMailSendable(what string) error {
+	if !s.Email.Configured {
+		return &refusal.Refusal{Kind: refusal.KindFailed, Code: refusal.CodeUnexpectedFailure,
+			Msg: "Error sending " + what + " email", Err: errors.New("no mail server is configured")}
+	}
+	return nil
+}
+
+// CheckSMSSendable is CheckMailSendable for an SMS; that to a test number is never sent.
+func CheckSMSSendable(f *Flow, what, number string) error {
+	if _, test := f.Settings.Phone.TestCode(number, f.Now); !test && !f.Settings.Phone.Configured {
+		r := refusal.Unprocessable(refusal.CodeSMSSendFailed,
+			"Error sending "+what+" OTP to provider: no SMS provider is configured")
+		r.Err = errors.New("AUTH_SMS_PROVIDER is not set, or its credentials are missing")
+		return r
+	}
+	return nil
+}

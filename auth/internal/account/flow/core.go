@@ -1,0 +1,112 @@
+package flow
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"gatehouse/auth/internal/password"
+	"gatehouse/auth/internal/secret"
+	"gatehouse/auth/internal/store"
+	"gatehouse/auth/internal/token"
+)
+
+// Options are what the flows work with.
+type Options struct {
+	DB        *store.DB
+	Keys      *token.Live
+	Refresh   *token.RefreshCodec
+	Root      *secret.Root
+	Passwords *password.Workers
+	// Wake is called after a message was committed to the outbox; nil: not at all.
+	Wake func()
+	// SignedIn is called with the amr method of each session that was opened; nil: not at all.
+	SignedIn func(method string)
+	// Unsent is called, with channel and reason, for each message that no configured sender can send; nil: no call.
+	Unsent func(channel, reason string)
+	// Now is the clock; nil: time.Now.
+	Now func() time.Time
+	// Log gets what is not part of an answer; nil: discarded.
+	Log *slog.Logger
+}
+
+// New returns what all flows share over the given database, keys and workers.
+func New(o Options, s Settings) *Core {
+	k := &Core{
+		DB: o.DB, keys: o.Keys, Codec: o.Refresh, Root: o.Root, Passwords: hashing{o.Passwords},
+		wake: o.Wake, signedIn: o.SignedIn, Unsent: o.Unsent,
+		clock: o.Now, fakeClock: o.Now != nil, Log: cmp.Or(o.Log, slog.New(slog.DiscardHandler)),
+	}
+	if k.wake == nil {
+		k.wake = func() {}
+	}
+	if k.Unsent == nil {
+		k.Unsent = func(string, string) {}
+	}
+	if k.clock == nil {
+		k.clock = time.Now
+	}
+	k.Apply(s)
+	return k
+}
+
+// Apply puts other settings in force. A call under way keeps those it began with.
+func (k *Core) Apply(s Settings) { k.live.Store(&s) }
+
+// Live returns the settings in force.
+func (k *Core) Live() *Settings { return k.live.Load() }
+
+// Core is what all flows share. After New only the settings, the rotations and the takeover change.
+type Core struct {
+	DB        *store.DB
+	keys      *token.Live
+	Codec     *token.RefreshCodec
+	Root      *secret.Root
+	Passwords hashing
+	wake      func()
+	signedIn  func(method string)
+	Unsent    func(channel, reason string)
+	clock     func() time.Time
+	fakeClock bool
+	Log       *slog.Logger
+	Rotations rotationLimiter
+	takeover  atomic.Pointer[takeover] // nil: none was closed in this database
+	live      atomic.Pointer[Settings] // replaced as a whole, never changed
+}
+
+// now returns the time as PostgreSQL keeps it.
+func (k *Core) now() time.Time { return k.clock().UTC().Truncate(time.Microsecond) }
+
+// ServerNow returns the time of a clock set by Options, to be used in place of PostgreSQL's own; zero without one.
+func (k *Core) ServerNow() time.Time {
+	if k.fakeClock {
+		return k.now()
+	}
+	return time.Time{}
+}
+
+// hashing is the workers as flows see them: a request whose deadline passes before a worker was done is answered like
+// one that found the queue full. The wait for a worker is what takes so long, not the request itself.
+type hashing struct{ workers *password.Workers }
+
+// Hash waits for a worker.
+func (h hashing) Hash(ctx context.Context, text string) (string, error) {
+	hash, err := h.workers.Hash(ctx, text)
+	return hash, busy(err)
+}
+
+// Check waits for a worker.
+func (h hashing) Check(ctx context.Context, hash, text string) (ok, rehash bool, err error) {
+	ok, rehash, err = h.workers.Check(ctx, hash, text)
+	return ok, rehash, busy(err)
+}
+
+func busy(err error) error {
+	if errors.Is(err, context.DeadlineExceeded) {
+		return &password.Busy{RetryAfter: 2 * time.Second}
+	}
+	return err
+}

@@ -1,0 +1,80 @@
+package flow
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"gatehouse/auth/internal/account/refusal"
+	"gatehouse/auth/internal/former"
+	"gatehouse/auth/internal/store"
+)
+
+// takeover is what flows need to know about users that were taken over from another service.
+type takeover struct {
+	linksUntil time.Time // when the last link that was carried over expires
+}
+
+// TookOver says that a takeover of users was closed in this database: from now on their former refresh tokens are
+// looked up, and until linksUntil the links that the other service has mailed them.
+func (k *Core) TookOver(linksUntil time.Time) {
+	if old := k.takeover.Load(); old == nil || !old.linksUntil.Equal(linksUntil) {
+		k.takeover.Store(&takeover{linksUntil: linksUntil})
+	}
+}
+
+// IsFormer reports whether a refresh token has to be looked up as one of another service whose users were taken over.
+func (k *Core) IsFormer(text string) bool {
+	if !k.HasTakenOver() {
+		return false
+	}
+	_, ok := former.ParseToken(text)
+	return ok
+}
+
+// HasTakenOver reports whether a takeover of users was closed in this database.
+func (k *Core) HasTakenOver() bool { return k.takeover.Load() != nil }
+
+// FormerLink returns the hash of a link's token of the other service, and whether the link belongs to a PKCE flow.
+func FormerLink(text string) (hash []byte, pkce, ok bool) {
+	text, pkce = strings.CutPrefix(text, pkcePrefix)
+	sum, ok := former.LinkHash(text)
+	return sum[:], pkce, ok
+}
+
+// CarriesLinks reports whether a link that was carried over may still be valid.
+func (f *Flow) CarriesLinks() bool {
+	t := f.Core.takeover.Load()
+	return t != nil && f.Now.Before(t.linksUntil)
+}
+
+// formerLinkMisses is how many links of the other service's form may be tried in vain within an hour, by all clients
+// together. Such a link can be guessed from the address and a million codes.
+const formerLinkMisses = 600
+
+func formerLinkTries(f *Flow) store.Limit {
+	return store.Limit{Key: f.LimitKey("former links"), Size: formerLinkMisses, Refill: time.Hour}
+}
+
+// TakeFormerLinkTry takes a try before a link of the other service's form is looked up. It commits, so that parallel
+// guesses learn no more than the bucket holds; a link that was found gives it back.
+func TakeFormerLinkTry(ctx context.Context, f *Flow) error {
+	l := formerLinkTries(f)
+	b := f.Batch()
+	b.Take(l, 1, f.Now)
+	err := b.Send(ctx)
+	if _, over := errors.AsType[*store.LimitError](err); over {
+		return refusal.Limited(refusal.CodeOverRequestRate, "Request rate limit reached", l.Refill/formerLinkMisses)
+	}
+	return refusal.Failure("link", err)
+}
+
+// GiveBackFormerLinkTry undoes it. If it fails, a try is lost for six seconds.
+func GiveBackFormerLinkTry(ctx context.Context, f *Flow) {
+	b := f.Batch()
+	b.Take(formerLinkTries(f), -1, f.Now)
+	if err := b.Send(ctx); err != nil {
+		f.Core.Log.Warn("a try of a link was not given back", "error", err)
+	}
+}

@@ -1,0 +1,199 @@
+package flow
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/account/refusal"
+	"gatehouse/auth/internal/mail"
+	"gatehouse/auth/internal/store"
+	"gatehouse/auth/internal/token"
+)
+
+// Hooks are the calls into the operator's own code (docs/hooks.md); a nil one is off and costs nothing. None is made
+// while a transaction is open. A hook refuses with a Refusal; any other error is a failure of the service. The hook of
+// factors is FactorSettings.Attempt.
+type Hooks struct {
+	// BeforeCreate may refuse a new user, of whom nothing has been written yet. It is not called for users whom an
+	// administrator creates or invites.
+	BeforeCreate func(ctx context.Context, ip string, u store.User) error
+	// AfterCreate: a message of mail.ChannelHook, whose payload is a Created, is written with each such user.
+	AfterCreate bool
+	// Claims may replace the claims of an access token that is about to be signed.
+	Claims func(context.Context, ClaimsQuestion) (json.RawMessage, error)
+	// Sends are the channels whose messages a hook delivers; these messages also carry what only a hook gets.
+	Sends map[string]bool
+	// SendNow delivers a message of a channel before the answer (AUTH_HOOK_SEND_SYNC); channels without it are left to
+	// the outbox. A message that does not exist is not an error.
+	SendNow map[string]func(ctx context.Context, message uuid.UUID) error
+	// Password is called with each password that was checked for a user, and decides the outcome.
+	Password func(context.Context, PasswordAttempt) (PasswordVerdict, error)
+}
+
+// KindAfterCreate is the kind of the message about a new user.
+const KindAfterCreate = "after-user-created"
+
+// Created is that message's payload.
+type Created struct {
+	User uuid.UUID `json:"user"`
+	IP   string    `json:"ip,omitempty"`
+}
+
+// createdLife is how long the message about a new user is worth delivering.
+const createdLife = 24 * time.Hour
+
+// ClaimsQuestion holds the claims that a token would have. Method is how the session was opened, or token_refresh.
+type ClaimsQuestion struct {
+	User   uuid.UUID
+	Claims json.RawMessage
+	Method string
+	IP     string
+}
+
+// PasswordAttempt is a password that was found right or wrong.
+type PasswordAttempt struct {
+	User  uuid.UUID
+	Valid bool
+	IP    string
+}
+
+// PasswordVerdict is its outcome.
+type PasswordVerdict struct {
+	Reject bool
+	// SignOut ends all sessions of the user, with Reject only.
+	SignOut bool
+	Message string
+}
+
+// HookIP returns the client's address for the hook that delivers a message, "" without such a hook: it is kept no
+// longer than the message is.
+func (s *Settings) HookIP(channel string, req RequestInfo) string {
+	if !s.Hooks.Sends[channel] {
+		return ""
+	}
+	return req.IP
+}
+
+// sendNowLife is how long the outbox leaves a message to the request that delivers it, in case that request dies.
+const sendNowLife = time.Minute
+
+// HoldForSendNow delays a message in the outbox if the request itself delivers it.
+func (s *Settings) HoldForSendNow(m store.NewMessage) store.NewMessage {
+	if s.Hooks.SendNow[m.Channel] != nil {
+		m.DueAt = m.At.Add(sendNowLife)
+	}
+	return m
+}
+
+// CheckCreation asks the hook whether a user may be created.
+func CheckCreation(ctx context.Context, f *Flow, u store.User) error {
+	if f.Settings.Hooks.BeforeCreate == nil {
+		return nil
+	}
+	return refusal.Failure("hook before a creation", f.Settings.Hooks.BeforeCreate(ctx, f.Req.IP, u))
+}
+
+// EnqueueCreatedHook adds the message about a new user. If no user was created, the same statement does nothing.
+func EnqueueCreatedHook(f *Flow, b *Batch, created bool, id uuid.UUID) {
+	if !f.Settings.Hooks.AfterCreate {
+		return
+	}
+	if !created {
+		id = uuid.New()
+	}
+	b.Message(id, f.Seal(mail.ChannelHook, KindAfterCreate, Created{User: id, IP: f.Req.IP}, f.Now.Add(createdLife)))
+}
+
+// CustomClaims are claims made by a hook.
+type CustomClaims struct {
+	text    []byte
+	expires int64 // Unix seconds
+}
+
+// methodRefresh is the method that a hook gets for a token that replaces another.
+const methodRefresh = "token_refresh"
+
+// CustomClaimsOf asks the hook of access tokens for the claims of a session; nil when it is off. If method is empty, it
+// is the session's newest.
+func CustomClaimsOf(ctx context.Context, f *Flow, u store.User, v store.Session, method string) (*CustomClaims, error) {
+	if f.Settings.Hooks.Claims == nil {
+		return nil, nil
+	}
+	claims, err := f.Settings.claims(u, v, f.Now)
+	if err != nil {
+		return nil, err
+	}
+	if method == "" && len(claims.AMR) > 0 {
+		method = claims.AMR[0].Method
+	}
+	text, err := claims.Text()
+	if err != nil {
+		return nil, fmt.Errorf("account: claims: %w", err)
+	}
+	made, err := f.Settings.Hooks.Claims(ctx, ClaimsQuestion{User: u.ID, Claims: text, Method: method, IP: f.Req.IP})
+	if err != nil {
+		return nil, refusal.Failure("hook of access tokens", err)
+	}
+	out, err := token.ParseCustom(string(made))
+	if err != nil {
+		return nil, &refusal.Refusal{Kind: refusal.KindFailed, Code: refusal.CodeUnexpectedFailure,
+			Msg: "output claims do not conform to the expected schema", Err: err}
+	}
+	return &CustomClaims{text: made, expires: out.ExpiresAt}, nil
+}
+
+// CustomClaimsOfRefresh asks for the claims of a refreshed token before anything is rotated: if the hook is
+// unavailable, the client keeps its refresh token and tries again. So anything but a refusal by the hook itself is a
+// 503.
+func CustomClaimsOfRefresh(ctx context.Context, f *Flow, session uuid.UUID) (*CustomClaims, error) {
+	if f.Settings.Hooks.Claims == nil {
+		return nil, nil
+	}
+	u, v, err := f.Core.DB.Refreshing(ctx, session)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return nil, nil // the refresh itself reports this
+	case err != nil:
+		return nil, refusal.Unavailable(err, RefreshRetry)
+	case v.Ended() || !u.DeletedAt.IsZero() || u.BannedUntil.After(f.Now):
+		return nil, nil // likewise
+	}
+	made, err := CustomClaimsOf(ctx, f, u, v, methodRefresh)
+	if r, ok := errors.AsType[*refusal.Refusal](err); ok && r.Status >= 400 && r.Status < 500 && r.ByHook {
+		return nil, r
+	}
+	if err != nil {
+		return nil, refusal.Unavailable(err, RefreshRetry)
+	}
+	return made, nil
+}
+
+const rejectedPasswordMessage = "Further password verification attempts will be rejected."
+
+// ReportPassword reports a checked password to the hook. A verdict against it is a Refusal.
+func ReportPassword(ctx context.Context, f *Flow, user uuid.UUID, right bool) error {
+	if f.Settings.Hooks.Password == nil || user == uuid.Nil {
+		return nil
+	}
+	verdict, err := f.Settings.Hooks.Password(ctx, PasswordAttempt{User: user, Valid: right, IP: f.Req.IP})
+	if err != nil || !verdict.Reject {
+		return err
+	}
+	if verdict.SignOut {
+		b := f.Batch()
+		b.EndSessions(store.EndSessions{User: user, Reason: store.EndedByVerdict, At: f.Now})
+		if err := b.Send(ctx); err != nil {
+			return err
+		}
+	}
+	return refusal.Invalid(refusal.CodeInvalidCredentials, cmp.Or(verdict.Message, rejectedPasswordMessage))
+}
+
+// RefreshRetry is when a client may try again: the client library waits 200 ms and more by itself.
+const RefreshRetry = time.Second

@@ -1,0 +1,242 @@
+package flow
+
+import (
+	"cmp"
+	"context"
+	"encoding/hex"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/mail"
+	"gatehouse/auth/internal/secret"
+	"gatehouse/auth/internal/store"
+	"gatehouse/auth/internal/token"
+)
+
+// pkcePrefix marks the link of a PKCE flow: opening it yields a code, not a session.
+const pkcePrefix = "pkce_"
+
+// MaxMisses is how many wrong tries void a token's digits. Its link stays valid.
+const MaxMisses = 5
+
+// KeepPending is how many older sign-ups of an address stay open next to a new one: five in all, and a sixth drops the
+// oldest.
+const KeepPending = 4
+
+// Outgoing is a one-time token and the message that carries it. All are created in this file.
+type Outgoing struct {
+	Token   store.NewToken
+	Message store.NewMessage // without payload: nothing is sent
+	// code and url are what the recipient sees.
+	Code, TokenHash, URL string
+}
+
+// MailSpec describes a token that is sent by mail. Its user is set when it is written.
+type MailSpec struct {
+	Kind store.Kind
+	Mail mail.Kind
+	Link string // its type; "" for digits alone
+	To   string
+	Vars mail.Vars // Email, NewEmail, Data
+	// flow is the PKCE flow that the link continues.
+	Flow uuid.UUID
+	Keep int
+}
+
+// NewMail returns a token and the mail that carries it.
+func NewMail(f *Flow, spec MailSpec) (Outgoing, error) {
+	msg, p, err := composeMail(f, spec)
+	if err == nil {
+		msg.Message = sealMail(f, msg, p)
+	}
+	return msg, err
+}
+
+// sealMail returns the message with a payload; it expires with the token.
+func sealMail(f *Flow, msg Outgoing, p mail.Payload) store.NewMessage {
+	return f.Settings.HoldForSendNow(f.Seal(mail.ChannelEmail, string(p.Kind), p, msg.Token.ExpiresAt))
+}
+
+// composeMail creates the token and returns the payload of its mail.
+func composeMail(f *Flow, spec MailSpec) (Outgoing, mail.Payload, error) {
+	code, err := token.NewCode(f.Settings.Email.OTPLength)
+	if err != nil {
+		return Outgoing{}, mail.Payload{}, fmt.Errorf("account: %w", err)
+	}
+	msg := Outgoing{Code: code, Token: newToken(f, spec.Kind, spec.To, code, f.Settings.Email.OTPLife)}
+	msg.Token.Flow, msg.Token.Keep = spec.Flow, spec.Keep
+	v := spec.Vars
+	v.SiteURL, v.Token, v.RedirectTo = f.Settings.SiteURL, code, f.Req.RedirectTo
+	if spec.Link != "" {
+		text, hash := token.NewLinkToken()
+		msg.Token.LinkHash, msg.TokenHash = hash[:], text
+		if spec.Flow != uuid.Nil {
+			msg.TokenHash = pkcePrefix + text
+		}
+		base := cmp.Or(f.Req.BaseURL, f.Settings.BaseURL)
+		msg.URL = f.Settings.Email.Links.URL(base, spec.Link, msg.TokenHash, f.Req.RedirectTo)
+		v.TokenHash, v.ConfirmationURL = msg.TokenHash, msg.URL
+	}
+	return msg, mail.Payload{To: spec.To, Kind: spec.Mail, Vars: v, IP: f.Settings.HookIP(mail.ChannelEmail, f.Req)},
+		nil
+}
+
+// NewConfirmation returns the mail that asks to confirm the address of a sign-up; data is what its template sees, pkce
+// nil without PKCE.
+func NewConfirmation(f *Flow, to string, data json.RawMessage, pkce *store.Flow) (Outgoing, error) {
+	return NewMail(f, MailSpec{
+		Kind: store.KindSignup, Mail: mail.Confirmation, Link: mail.LinkSignup, To: to, Flow: IDOf(pkce),
+		Keep: KeepPending, Vars: mail.Vars{Email: to, Data: data},
+	})
+}
+
+// NewSMS returns a token and the SMS that carries it. A test number gets its fixed code, and no message.
+func NewSMS(f *Flow, kind store.Kind, number, channel string) (Outgoing, error) {
+	if code, test := f.Settings.Phone.TestCode(number, f.Now); test {
+		return Outgoing{Code: code, Token: newToken(f, kind, number, code, 365*24*time.Hour)}, nil
+	}
+	code, err := token.NewCode(f.Settings.Phone.OTPLength)
+	if err != nil {
+		return Outgoing{}, fmt.Errorf("account: %w", err)
+	}
+	text := "Your code is " + code
+	if f.Settings.Phone.Text != nil {
+		text = f.Settings.Phone.Text(code)
+	}
+	msg := Outgoing{Code: code, Token: newToken(f, kind, number, code, f.Settings.Phone.OTPLife)}
+	msg.Message = f.Settings.HoldForSendNow(f.Seal(mail.ChannelSMS, string(kind),
+		mail.SMS{To: number, Text: text, Token: code, Kind: string(kind), Channel: ChannelOf(channel),
+			IP: f.Settings.HookIP(mail.ChannelSMS, f.Req)}, msg.Token.ExpiresAt))
+	return msg, nil
+}
+
+func newToken(f *Flow, kind store.Kind, to, code string, life time.Duration) store.NewToken {
+	return store.NewToken{
+		Token:  store.Token{ID: uuid.New(), Kind: kind, Address: to, CreatedAt: f.Now, ExpiresAt: f.Now.Add(life)},
+		OTPMAC: f.Core.Root.MAC(secret.OTP, string(kind), to, code),
+	}
+}
+
+// InsertOutgoing adds tokens, their PKCE flow and messages, in the lock order. If user does not exist, the same
+// statements do nothing.
+func InsertOutgoing(b *Batch, user uuid.UUID, pkce *store.Flow, msgs ...Outgoing) {
+	for _, msg := range msgs {
+		msg.Token.User = user
+		b.InsertToken(msg.Token)
+	}
+	if pkce != nil {
+		pkce.User = user
+		b.InsertFlow(*pkce)
+	}
+	for _, msg := range msgs {
+		b.Message(user, msg.Message)
+	}
+}
+
+// LinkHash returns the hash that the store knows a link's token by, and whether the link belongs to a PKCE flow.
+func LinkHash(text string) (hash []byte, pkce, ok bool) {
+	text, pkce = strings.CutPrefix(text, pkcePrefix)
+	sum, ok := token.LinkTokenHash(text)
+	return sum[:], pkce, ok
+}
+
+// DigitMACs returns the MACs of typed digits, for each kind of token that they may belong to.
+func DigitMACs(f *Flow, kinds []store.Kind, to, code string) [][]byte {
+	var macs [][]byte
+	for _, k := range kinds {
+		macs = append(macs, f.Core.Root.MACs(secret.OTP, string(k), to, code)...)
+	}
+	return macs
+}
+
+// DecoyID returns the user ID that a sign-up gets for an address that has an account: a MAC of the address, so that it
+// is as stable as that of a pending account. It has the form of any other ID.
+func DecoyID(f *Flow, aud, who string) uuid.UUID {
+	var id uuid.UUID
+	copy(id[:], f.Core.Root.MAC(secret.FauxUser, aud, who))
+	id[6] = id[6]&0x0f | 0x40 // version 4
+	id[8] = id[8]&0x3f | 0x80 // RFC 9562 variant
+	return id
+}
+
+// CodeHash returns the hash that the store knows a PKCE code by.
+func CodeHash(code string) []byte {
+	if raw, err := hex.DecodeString(code); err != nil || len(raw) != 32 {
+		return nil
+	}
+	sum, _ := token.LinkTokenHash(code)
+	return sum[:]
+}
+
+// notificationLife is how long a notification is worth sending.
+const notificationLife = 24 * time.Hour
+
+// Notification returns a mail that only informs.
+func Notification(f *Flow, kind mail.Kind, to string, v mail.Vars) store.NewMessage {
+	v.SiteURL = f.Settings.SiteURL
+	return f.Seal(mail.ChannelEmail, string(kind), mail.Payload{To: to, Kind: kind, Vars: v,
+		IP: f.Settings.HookIP(mail.ChannelEmail, f.Req)}, f.Now.Add(notificationLife))
+}
+
+// Notifications count against the budget for mails; when it is used up, none is sent and the operation succeeds all the
+// same. The budget is read before the transaction and taken from after it. Within it, taking would come after the lock
+// on the user, while all others take before they lock the user, which is a deadlock; so a few at the same moment may
+// overdraw.
+
+// CanNotify reports whether the budget has something left. It costs nothing if no notification is wanted.
+func CanNotify(ctx context.Context, f *Flow, wanted bool) bool {
+	if !wanted || !f.Settings.Email.Configured {
+		return false
+	}
+	budget := f.Settings.Email.Sent.limit(f.LimitKey("mail"))
+	var levels []store.Level
+	b := f.Batch()
+	b.Levels(&levels, budget)
+	if err := b.Send(ctx); err != nil {
+		return false // the transaction will fail too
+	}
+	if budget.Left(levels[0], f.Core.now()) < 1 {
+		f.Core.Log.Warn("a notification is not sent: the hourly limit for mails is used up")
+		return false
+	}
+	return true
+}
+
+// AsksCurrent reports whether the current address has to agree to a change.
+func (s *Settings) AsksCurrent(u *store.User) bool {
+	return s.Email.SecureChange && u.Email != "" && !s.Email.Autoconfirm
+}
+
+// NewEmailChange returns the mails of a change of address: to the new one, and to the current one if that has to agree.
+// A hook gets both in one call, so they are one message.
+func NewEmailChange(f *Flow, u store.User, pkce *store.Flow) ([]Outgoing, error) {
+	half := func(kind store.Kind, to string) MailSpec {
+		return MailSpec{
+			Kind: kind, Mail: mail.EmailChange, Link: mail.LinkEmailChange, To: to, Flow: IDOf(pkce),
+			Vars: mail.Vars{Email: u.Email, NewEmail: u.NewEmail, SendingTo: to, Data: u.UserMetadata},
+		}
+	}
+	toNew, p, err := composeMail(f, half(store.KindEmailChangeNew, u.NewEmail))
+	if err != nil {
+		return nil, err
+	}
+	if !f.Settings.AsksCurrent(&u) {
+		toNew.Message = sealMail(f, toNew, p)
+		return []Outgoing{toNew}, nil
+	}
+	toCurrent, other, err := composeMail(f, half(store.KindEmailChangeCurrent, u.Email))
+	if err != nil {
+		return nil, err
+	}
+	if f.Settings.Hooks.Sends[mail.ChannelEmail] {
+		p.Current = &other
+	} else {
+		toCurrent.Message = sealMail(f, toCurrent, other)
+	}
+	toNew.Message = sealMail(f, toNew, p)
+	return []Outgoing{toCurrent, toNew}, nil
+}

@@ -1,0 +1,300 @@
+package flow
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/account/refusal"
+	"gatehouse/auth/internal/store"
+	"gatehouse/auth/internal/token"
+)
+
+// Access says what a bearer token is used for.
+type Access uint8
+
+// Full access needs a live session. Reading the user needs only one that lost nothing but its refresh token: what POST
+// /logout without a scope leaves of it.
+const (
+	Full Access = iota
+	ReadUser
+	// AnyAudience is Full with a token of any audience: the operation itself answers a mismatch.
+	AnyAudience
+)
+
+// Principal is the user on whose behalf a request is made.
+type Principal struct {
+	User store.User // with identities and factors
+	// Session has a Nil ID when the token names none. Its AAL is the level at which the token acts.
+	Session store.Session
+	Claims  token.Claims
+}
+
+// Actor is the administrator: a service, with a role and no ID, or a user with such a role.
+type Actor struct {
+	ID      uuid.UUID
+	Session uuid.UUID
+	Role    string
+}
+
+// String names the actor: the user's ID, or the role of a service.
+func (a Actor) String() string {
+	if a.ID != uuid.Nil {
+		return a.ID.String()
+	}
+	return a.Role
+}
+
+// Authenticate checks an access token and what it names, in one statement and in the order of
+// docs/api.md#checks-and-their-order. bearer is the token alone, "" without one; aud is the request's X-JWT-AUD, which
+// must be the token's unless access is AnyAudience.
+func (k *Core) Authenticate(ctx context.Context, bearer, aud string, access Access) (Principal, error) {
+	s, now := k.live.Load(), k.now()
+	var c Principal
+	user, session, err := k.ReadIDs(&c.Claims, bearer, now)
+	if err != nil && user == uuid.Nil {
+		return Principal{}, err
+	}
+	c.User, c.Session, err = k.readPrincipal(ctx, user, session, err)
+	if err != nil {
+		return Principal{}, err
+	}
+	if session != uuid.Nil {
+		if c.Session.Ended() && (access != ReadUser || !c.Session.Readable()) {
+			return Principal{}, SessionNotFound()
+		}
+		if s.IsExpired(c.Session, now) || s.IsBelowAAL2TooLong(c.User, c.Session, now) {
+			return Principal{}, refusal.Denied(refusal.CodeSessionExpired, "Session is no longer valid")
+		}
+	}
+	if c.User.BannedUntil.After(now) {
+		return Principal{}, refusal.Denied(refusal.CodeUserBanned, "User is banned")
+	}
+	if access != AnyAudience && s.IsOtherAudience(aud, &c.Claims) {
+		return Principal{}, refusal.NotValid("Token audience doesn't match request audience")
+	}
+	c.Session = levelOf(c.Session, &c.Claims)
+	return c, nil
+}
+
+// IsOtherAudience reports whether a request works in another audience than its token's. The request's is the one that
+// it names, else the default if the token has none. Tokens of admin roles belong to no audience.
+func (s *Settings) IsOtherAudience(asked string, c *token.Claims) bool {
+	return !slices.Contains(s.AdminRoles, c.Role) && cmp.Or(asked, c.Audience, s.Audience) != c.Audience
+}
+
+// ReadIDs checks the token and returns the IDs in it. If only the session's is malformed, the user's is returned with
+// the error: that the user exists is checked first.
+func (k *Core) ReadIDs(c *token.Claims, bearer string, now time.Time) (user, session uuid.UUID, err error) {
+	if err := k.verifyToken(c, bearer, now); err != nil {
+		return user, session, err
+	}
+	if c.Subject == "" {
+		return user, session, refusal.Denied(refusal.CodeBadJWT, "invalid claim: missing sub claim")
+	}
+	if user, err = uuid.Parse(c.Subject); err != nil || len(c.Subject) != 36 {
+		return uuid.Nil, session, refusal.Invalid(refusal.CodeBadJWT, "invalid claim: sub claim must be a UUID")
+	}
+	if user == uuid.Nil { // of no user, as some make tokens for services
+		return uuid.Nil, session, ErrPrincipalGone
+	}
+	if c.SessionID != "" {
+		if session, err = uuid.Parse(c.SessionID); err != nil || len(c.SessionID) != 36 {
+			return user, uuid.Nil, refusal.Denied(refusal.CodeBadJWT, "invalid claim: session_id claim must be a UUID")
+		}
+	}
+	return user, session, nil
+}
+
+func (k *Core) verifyToken(c *token.Claims, bearer string, now time.Time) error {
+	if bearer == "" {
+		return &refusal.Refusal{Kind: refusal.KindUnauthenticated, Code: refusal.CodeNoAuthorization,
+			Msg: "This endpoint requires a valid Bearer token"}
+	}
+	if _, err := k.keys.Load().Verify(c, bearer, now); err != nil {
+		return refusal.Denied(refusal.CodeBadJWT, "invalid JWT: unable to parse or verify signature, "+err.Error())
+	}
+	return nil
+}
+
+// readPrincipal reads user and session; malformed is the error about the session's ID, if any.
+func (k *Core) readPrincipal(ctx context.Context, user, session uuid.UUID,
+	malformed error) (store.User, store.Session, error) {
+	u, sess, err := k.DB.Caller(ctx, user, session)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return u, sess, refusal.Denied(refusal.CodeUserNotFound, "User from sub claim in JWT does not exist")
+	case err != nil:
+		return u, sess, refusal.Failure("caller", err)
+	case malformed != nil:
+		return u, sess, malformed
+	case session != uuid.Nil && (sess.ID == uuid.Nil || !u.DeletedAt.IsZero()):
+		return u, sess, SessionNotFound()
+	case !u.DeletedAt.IsZero():
+		return u, sess, refusal.Denied(refusal.CodeUserNotFound, "User from sub claim in JWT does not exist")
+	}
+	return u, sess, nil
+}
+
+// SessionNotFound is the answer to the access token of a session that is gone.
+func SessionNotFound() *refusal.Refusal {
+	return refusal.Denied(refusal.CodeSessionNotFound, "Session from session_id claim in JWT does not exist")
+}
+
+// IsExpired reports whether a session is past its end by the rules: not_after, time box, inactivity.
+func (s *Settings) IsExpired(v store.Session, now time.Time) bool {
+	return s.IsOutlived(v, now) || s.Sessions.Inactivity > 0 && now.After(v.RefreshedAt.Add(s.Sessions.Inactivity))
+}
+
+// IsOutlived is IsExpired without the inactivity.
+func (s *Settings) IsOutlived(v store.Session, now time.Time) bool {
+	return !v.NotAfter.IsZero() && !now.Before(v.NotAfter) ||
+		s.Sessions.Timebox > 0 && now.After(v.CreatedAt.Add(s.Sessions.Timebox))
+}
+
+// IsAdmin reports whether AuthenticateAdmin accepts the token. Tokens of other roles, which every client sends, are
+// rejected without the database. The error says that the answer is unknown.
+func (k *Core) IsAdmin(ctx context.Context, bearer string) (bool, error) {
+	var c token.Claims
+	if bearer == "" || k.verifyToken(&c, bearer, k.now()) != nil ||
+		!slices.Contains(k.live.Load().AdminRoles, c.Role) {
+		return false, nil
+	}
+	_, err := k.AuthenticateAdmin(ctx, bearer)
+	if r, ok := errors.AsType[*refusal.Refusal](err); ok && r.Kind != refusal.KindFailed &&
+		r.Kind != refusal.KindUnavailable {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// AuthenticateAdmin checks a token whose role may administer. A service token names no session; a token with
+// a session is only as good as its user and session, and needs aal2 when the user has a verified factor or
+// AdminRequireAAL2 is set. With a refusal of a signed token comes what the token says of its bearer.
+func (k *Core) AuthenticateAdmin(ctx context.Context, bearer string) (Actor, error) {
+	s, now := k.live.Load(), k.now()
+	var c token.Claims
+	if err := k.verifyToken(&c, bearer, now); err != nil {
+		return Actor{}, err
+	}
+	actor, reached := Actor{Role: c.Role}, true
+	refused := func(err error) (Actor, error) { return actor, err }
+	if c.SessionID != "" && c.SessionID != uuid.Nil.String() {
+		user, session, err := k.ReadIDs(&c, bearer, now)
+		if err != nil && user == uuid.Nil {
+			return Actor{}, err
+		}
+		u, v, err := k.readPrincipal(ctx, user, session, err)
+		actor.ID, actor.Session = u.ID, v.ID
+		switch {
+		case err != nil:
+			return Actor{}, err
+		case v.Ended():
+			return refused(SessionNotFound())
+		case s.IsExpired(v, now) || s.IsBelowAAL2TooLong(u, v, now):
+			return refused(refusal.Denied(refusal.CodeSessionExpired, "Session is no longer valid"))
+		case u.BannedUntil.After(now):
+			return refused(refusal.Denied(refusal.CodeUserBanned, "User is banned"))
+		}
+		v = levelOf(v, &c)
+		reached = v.AAL >= 2 || !hasFactor(u) && !s.AdminRequireAAL2
+	}
+	switch {
+	case !slices.Contains(s.AdminRoles, c.Role):
+		return refused(refusal.Denied(refusal.CodeNotAdmin, "User not allowed"))
+	case !reached:
+		return refused(refusal.Denied(refusal.CodeInsufficientAAL, "AAL2 session is required to administer users"))
+	}
+	return actor, nil
+}
+
+// RecordAdminRefusal records that a route of administrators was refused, at most once a minute for a user, or a role.
+func (k *Core) RecordAdminRefusal(ctx context.Context, req RequestInfo, who Actor, code string) {
+	f := k.Begin(req)
+	row := f.Audit(store.ActionAdminRefused, who.ID, who.Session, "reason", code)
+	if who.ID == uuid.Nil {
+		row.ActorRole = who.Role
+	}
+	b := f.Batch()
+	f.AuditSeldom(b, "admin note", who.String(), row)
+	if err := b.Send(ctx); err != nil {
+		f.Core.Log.Warn("a refused administrator's route is not in the audit log", "error", err)
+	}
+}
+
+// A session is of aal1 however it was opened, and of aal2 from when a factor was verified in it until that factor is
+// removed. An access token acts at the lower of its own level and its session's: a token issued before the session was
+// raised stays at aal1, and one issued before the factor was removed is worth no more than the session.
+
+// hasFactor reports whether a user can reach aal2. u must have been read with its factors.
+func hasFactor(u store.User) bool { return slices.ContainsFunc(u.Factors, store.Factor.Verified) }
+
+// IsBelowAAL2 reports whether a session is below the level that its user can reach.
+func IsBelowAAL2(u store.User, v store.Session) bool { return v.AAL < 2 && hasFactor(u) }
+
+// levelOf returns the session at the level that its access token may act at.
+func levelOf(v store.Session, c *token.Claims) store.Session {
+	if c.AAL != "aal2" {
+		v.AAL = min(v.AAL, 1)
+	}
+	return v
+}
+
+// IsBelowAAL2TooLong reports whether a session has been below that level for longer than SESSIONS_ALLOW_LOW_AAL.
+func (s *Settings) IsBelowAAL2TooLong(u store.User, v store.Session, now time.Time) bool {
+	return s.Sessions.AllowLowAAL > 0 && now.After(v.CreatedAt.Add(s.Sessions.AllowLowAAL)) && IsBelowAAL2(u, v)
+}
+
+// ErrPrincipalGone is the answer to the access token of a user who is gone.
+var ErrPrincipalGone = refusal.Denied(refusal.CodeUserNotFound, "User from sub claim in JWT does not exist")
+
+// LockPrincipal locks the user and reads the current user and session: since the request was authenticated, the session
+// may have ended or a factor may have been removed.
+func LockPrincipal(ctx context.Context, f *Flow, tx *Tx, principal Principal,
+	reads ...func(*Batch)) (store.User, store.Session, error) {
+	var v store.Session
+	u, err := tx.LockUser(ctx, principal.User.ID)
+	if errors.Is(err, store.ErrNotFound) {
+		return u, v, ErrPrincipalGone
+	}
+	if err != nil {
+		return u, v, err
+	}
+	b := tx.Batch()
+	b.Factors(&u.Factors, u.ID)
+	for _, read := range reads {
+		read(b)
+	}
+	if principal.Session.ID != uuid.Nil {
+		b.Session(&v, u.ID, principal.Session.ID)
+	}
+	if err := b.Send(ctx); err != nil {
+		return u, v, err
+	}
+	switch {
+	case !u.DeletedAt.IsZero():
+		return u, v, ErrPrincipalGone
+	case u.BannedUntil.After(f.Now):
+		return u, v, refusal.Denied(refusal.CodeUserBanned, "User is banned")
+	case principal.Session.ID == uuid.Nil:
+		return u, v, nil
+	case v.ID == uuid.Nil || v.Ended():
+		return u, v, SessionNotFound()
+	case f.Settings.IsExpired(v, f.Now):
+		return u, v, refusal.Denied(refusal.CodeSessionExpired, "Session is no longer valid")
+	}
+	return u, levelOf(v, &principal.Claims), nil
+}
+
+// Audit returns the row about what an administrator did.
+func (by Actor) Audit(f *Flow, action store.Action, pairs ...string) store.Audit {
+	a := f.Audit(action, by.ID, by.Session, pairs...)
+	if by.ID == uuid.Nil {
+		a.ActorRole = by.Role
+	}
+	return a
+}

@@ -1,0 +1,68 @@
+package flow
+
+import (
+	"sync"
+	"time"
+
+	"github.com/google/uuid"
+)
+
+// rotationLimiter limits how often each session may rotate its refresh token, in this process: a broken client in a
+// loop gets a 503 before it costs the database anything. A token with a valid MAC never counts against an address: a
+// refresh that is refused because of a neighbour would sign the user out.
+type rotationLimiter struct {
+	mu     sync.Mutex
+	levels map[uuid.UUID]bucket
+	// sweepAt is the size at which full buckets are dropped: a full bucket is the same as none.
+	sweepAt int
+}
+
+type bucket struct {
+	tokens float64
+	at     time.Time
+}
+
+const sweepFirst = 4096
+
+// left returns what a bucket of that burst holds now; one token comes back each second.
+func (b bucket) left(burst int, now time.Time) float64 {
+	return min(float64(burst), b.tokens+max(0, now.Sub(b.at).Seconds()))
+}
+
+// Allow reports whether a rotation may be tried. Handing out a child token again takes nothing, so trying does not
+// either.
+func (b *rotationLimiter) Allow(id uuid.UUID, burst int, now time.Time) bool {
+	if burst <= 0 {
+		return true
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	v, known := b.levels[id]
+	return !known || v.left(burst, now) >= 1
+}
+
+// Take counts a rotation. Parallel ones may overdraw a little, and then wait longer.
+func (b *rotationLimiter) Take(id uuid.UUID, burst int, now time.Time) {
+	if burst <= 0 {
+		return
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.levels == nil {
+		b.levels, b.sweepAt = map[uuid.UUID]bucket{}, sweepFirst
+	}
+	v, known := b.levels[id]
+	if !known {
+		v = bucket{tokens: float64(burst)}
+		v.at = now
+	}
+	b.levels[id] = bucket{tokens: v.left(burst, now) - 1, at: now}
+	if len(b.levels) >= b.sweepAt {
+		for id, v := range b.levels {
+			if v.left(burst, now) >= float64(burst) {
+				delete(b.levels, id)
+			}
+		}
+		b.sweepAt = max(sweepFirst, 2*len(b.levels))
+	}
+}

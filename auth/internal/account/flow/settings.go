@@ -1,0 +1,239 @@
+package flow
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/mail"
+	"gatehouse/auth/internal/password"
+	"gatehouse/auth/internal/provider"
+	"gatehouse/auth/internal/store"
+)
+
+// Settings are what an operator may change while the daemon runs. A flow loads them once. Fields without a tag are made
+// of other settings.
+type Settings struct {
+	SiteURL string // SITE_URL: what mails call the site
+	BaseURL string // API_EXTERNAL_URL: of links, where the request gives no other
+
+	// Audience of users and of requests that name none.
+	Audience string `env:"AUTH_JWT_AUD" envDefault:"authenticated" table:"JWT"`
+	// Roles whose tokens may call the admin endpoints.
+	AdminRoles []string `env:"AUTH_JWT_ADMIN_ROLES" envDefault:"service_role,supabase_admin" table:"JWT"`
+	// Users with such a role need a second factor for the admin endpoints; false: only those who have one.
+	// Service tokens need none.
+	AdminRequireAAL2 bool `env:"AUTH_JWT_ADMIN_REQUIRE_AAL2" envDefault:"false" table:"JWT"`
+	// Role of new users.
+	Role       string        `env:"AUTH_JWT_DEFAULT_GROUP_NAME" envDefault:"authenticated" table:"JWT"`
+	Issuer     string        // JWT_ISSUER
+	AccessLife time.Duration // JWT_EXP
+	// true: only administrators and invitations make users.
+	DisableSignup bool `env:"AUTH_DISABLE_SIGNUP" envDefault:"false" table:"General"`
+	// Sign-in without any address.
+	Anonymous bool `env:"AUTH_EXTERNAL_ANONYMOUS_USERS_ENABLED" envDefault:"false" table:"General"`
+	// A repeated sign-up is answered with an empty list of identities, which reveals that the account exists.
+	RevealExisting bool `env:"AUTH_SECURITY_REVEAL_EXISTING_USERS" envDefault:"false" table:"Security"`
+	// /otp with create_user false answers an unknown address as a known one; false: 422 otp_disabled.
+	HideUnknownOnOTP bool `env:"AUTH_SECURITY_HIDE_UNKNOWN_ON_OTP" envDefault:"false" table:"Security"`
+	// A right password is answered as a wrong one while its address is unconfirmed; false: email_not_confirmed.
+	HideUnconfirmed bool `env:"AUTH_SECURITY_HIDE_UNCONFIRMED" envDefault:"false" table:"Security"`
+	// Guesses from networks that the user signed in from within 90 days count separately; a stranger's guesses do not
+	// lock the owner out there.
+	KnownPlaces bool `env:"AUTH_SECURITY_KNOWN_PLACES" envDefault:"true" table:"Security"`
+	// The owner of an address that AUTH_MAILER_AUTOCONFIRM or AUTH_SMS_AUTOCONFIRM alone confirmed gets the account by
+	// proving the address: its password and sessions end. false: for closed networks.
+	ClaimUnproven bool `env:"AUTH_SECURITY_CLAIM_UNPROVEN" envDefault:"true" table:"Security"`
+	// Most bytes of a user's user_metadata and app_metadata together; larger metadata may only shrink. 0: only
+	// the body's limit of 1 MiB.
+	MetadataMaxBytes int `env:"AUTH_METADATA_MAX_BYTES" envDefault:"32768" min:"0" table:"Security"`
+	// Share of the mails, and of the SMS, that one client may use by requests that need no token, and one user by
+	// those that do, from 0 to 1; 0: all.
+	SentPerClient float64 `env:"AUTH_RATE_LIMIT_SENT_PER_CLIENT" envDefault:"0.5" min:"0" max:"1" table:"Limits"`
+	// Wrong codes for one address, of whatever kind, one more each 3 minutes; 0: any number. Links still work.
+	CodesPerAccount int `env:"AUTH_RATE_LIMIT_CODES_PER_ACCOUNT" envDefault:"30" min:"0" table:"Limits"`
+	// FlowLife is how long a PKCE code lives after it was given out (EXTERNAL_FLOW_STATE_EXPIRY_DURATION).
+	FlowLife time.Duration
+
+	Email     EmailSettings    `table:"Mailer"`
+	Phone     PhoneSettings    `table:"SMS"`
+	External  ExternalSettings `table:"External"`
+	Passwords PasswordSettings `table:"Security"`
+	Sessions  SessionSettings  `table:"Sessions"`
+	Hooks     Hooks
+	Factors   FactorSettings `table:"Factors"`
+}
+
+// EmailSettings are those of mail and of sign-in by e-mail address.
+type EmailSettings struct {
+	// Sign-up and sign-in by e-mail address.
+	Enabled bool `env:"AUTH_EXTERNAL_EMAIL_ENABLED" envDefault:"true" table:"General"`
+	// Sign-in by a link or code in a mail.
+	MagicLink bool `env:"AUTH_EXTERNAL_EMAIL_MAGIC_LINK_ENABLED" envDefault:"true" table:"General"`
+	// When set, mails go to these addresses only; a +label is ignored.
+	Authorized []string `env:"AUTH_EXTERNAL_EMAIL_AUTHORIZED_ADDRESSES" table:"General"`
+	// Addresses count as confirmed at once. The first proof of one ends password and sessions
+	// (AUTH_SECURITY_CLAIM_UNPROVEN).
+	Autoconfirm bool `env:"AUTH_MAILER_AUTOCONFIRM" envDefault:"false"`
+	// An e-mail change is confirmed from the old and the new address.
+	SecureChange bool `env:"AUTH_MAILER_SECURE_EMAIL_CHANGE_ENABLED" envDefault:"true"`
+	// Life of the links and codes in mails.
+	OTPLife time.Duration `env:"AUTH_MAILER_OTP_EXP" envDefault:"3600" min:"1s"`
+	// A changed e-mail address ends the user's other sessions; an address that an administrator changes, the
+	// phone number too, ends all.
+	ChangeEndsSessions bool `env:"AUTH_SECURITY_EMAIL_CHANGE_ENDS_SESSIONS" envDefault:"true" table:"Security"`
+	// A mail notifies the user of this change.
+	Notify NotifySettings `envPrefix:"AUTH_MAILER_NOTIFICATIONS_"`
+
+	// Configured: there is a way to send mails, possibly only the dev mailbox.
+	Configured bool
+	OTPLength  int // MAILER_OTP_LENGTH, 6 to 10
+	// ConfirmationInterval is the pause between two sign-up confirmations to one address, Interval
+	// between two other mails of a kind (SMTP_MAX_FREQUENCY); 0: none.
+	ConfirmationInterval, Interval time.Duration
+	Sent                           Rate // RATE_LIMIT_EMAIL_SENT
+	Links                          *mail.Links
+}
+
+// NotifySettings are the changes that a user is notified of.
+type NotifySettings struct {
+	PasswordChanged  bool `env:"PASSWORD_CHANGED_ENABLED" envDefault:"false"`
+	EmailChanged     bool `env:"EMAIL_CHANGED_ENABLED" envDefault:"false"`
+	PhoneChanged     bool `env:"PHONE_CHANGED_ENABLED" envDefault:"false"`
+	IdentityLinked   bool `env:"IDENTITY_LINKED_ENABLED" envDefault:"false"`
+	IdentityUnlinked bool `env:"IDENTITY_UNLINKED_ENABLED" envDefault:"false"`
+	FactorEnrolled   bool `env:"MFA_FACTOR_ENROLLED_ENABLED" envDefault:"false"`
+	FactorUnenrolled bool `env:"MFA_FACTOR_UNENROLLED_ENABLED" envDefault:"false"`
+}
+
+// ExternalSettings are those of sign-in by external providers.
+type ExternalSettings struct {
+	Providers *provider.Set // nil: none
+	// A browser that is sent to a provider is marked by a cookie and has to bring it back; false: for
+	// clients that keep no cookies.
+	StateCookie bool `env:"AUTH_EXTERNAL_STATE_COOKIE" envDefault:"true"`
+	// An ID token signs in once.
+	IDTokenOnce bool `env:"AUTH_EXTERNAL_ID_TOKEN_SINGLE_USE" envDefault:"true"`
+	// Users may sign in before they confirm an address that the provider has not verified; not together
+	// with MAILER_AUTOCONFIRM.
+	AllowUnverified bool `env:"AUTH_MAILER_ALLOW_UNVERIFIED_EMAIL_SIGN_INS" envDefault:"false"`
+	// Users may link further identities to their accounts, and unlink them.
+	ManualLinking bool `env:"AUTH_SECURITY_MANUAL_LINKING_ENABLED" envDefault:"false"`
+	// Users with a verified factor link and unlink identities in a session of aal2 only.
+	LinkingAAL2 bool `env:"AUTH_SECURITY_LINKING_REQUIRE_AAL2" envDefault:"true"`
+	// Identities are linked by PKCE only, so that the link of one user opened by another links nothing.
+	LinkingPKCE bool `env:"AUTH_SECURITY_LINKING_REQUIRE_PKCE" envDefault:"true"` // by the client that requested the linking
+}
+
+// PhoneSettings are those of SMS and of sign-in by phone number.
+type PhoneSettings struct {
+	// Sign-up and sign-in by phone number.
+	Enabled bool `env:"AUTH_EXTERNAL_PHONE_ENABLED" envDefault:"false" table:"General"`
+	// Phone numbers count as confirmed at once. The first proof of one ends password and sessions
+	// (AUTH_SECURITY_CLAIM_UNPROVEN).
+	Autoconfirm bool `env:"AUTH_SMS_AUTOCONFIRM" envDefault:"false"`
+	// Pause between two SMS to one number.
+	Interval time.Duration `env:"AUTH_SMS_MAX_FREQUENCY" envDefault:"60" min:"0s"`
+	// Life of the code in an SMS.
+	OTPLife time.Duration `env:"AUTH_SMS_OTP_EXP" envDefault:"300" min:"1s"`
+
+	// Configured: SMS_PROVIDER is set with its credentials, or the dev mailbox is there.
+	Configured bool
+	WhatsApp   bool // the provider knows that channel
+	AnyChannel bool // a hook sends, and decides what a channel means
+	OTPLength  int  // 6 to 10
+	Sent       Rate // RATE_LIMIT_SMS_SENT
+	// PerNumber and PerPrefix are AUTH_RATE_LIMIT_SMS_PER_NUMBER and _PREFIX; N 0: off.
+	PerNumber, PerPrefix Rate
+	// Text is SMS_TEMPLATE with a code; nil: "Your code is …".
+	Text func(code string) string
+	// TestCodes are SMS_TEST_OTP by number (without plus), until TestUntil; zero: for ever.
+	TestCodes map[string]string
+	TestUntil time.Time
+}
+
+// PasswordSettings are the rules for passwords.
+type PasswordSettings struct {
+	Policy *password.Policy // nil: no rules
+	// The policy also holds for passwords that administrators set.
+	PolicyForAdmin bool `env:"AUTH_PASSWORD_POLICY_FOR_ADMIN" envDefault:"true" table:"Password"`
+	// A new password needs a nonce from /reauthenticate.
+	RequireNonce bool `env:"AUTH_SECURITY_UPDATE_PASSWORD_REQUIRE_REAUTHENTICATION" envDefault:"false"`
+	// Sessions younger than this need none; 0: all need one.
+	NonceMaxAge time.Duration `env:"AUTH_SECURITY_REAUTHENTICATION_MAX_AGE" envDefault:"0s" min:"0s"`
+	// A new password needs the present one, but in a session that a mail or SMS opened; one that a change of
+	// address opened is no exception.
+	RequireCurrent bool `env:"AUTH_SECURITY_UPDATE_PASSWORD_REQUIRE_CURRENT_PASSWORD" envDefault:"false"`
+	// A changed password ends the user's other sessions.
+	ChangeEndsSessions bool `env:"AUTH_SECURITY_PASSWORD_CHANGE_ENDS_SESSIONS" envDefault:"true"`
+	// Wrong passwords for one address, one more each minute; 0: any number.
+	TriesPerAccount int `env:"AUTH_RATE_LIMIT_PASSWORD_PER_ACCOUNT" envDefault:"20" min:"0" table:"Limits"`
+}
+
+// SessionSettings are the rules for sessions and refresh tokens. A zero duration is no limit.
+type SessionSettings struct {
+	// A refresh token that was used before ends the session; false: it is only refused.
+	Rotation bool `env:"AUTH_SECURITY_REFRESH_TOKEN_ROTATION_ENABLED" envDefault:"true"`
+	// How long after a refresh the token before still gives the same new one.
+	ReuseInterval time.Duration `env:"AUTH_SECURITY_REFRESH_TOKEN_REUSE_INTERVAL" envDefault:"10s" min:"0s"`
+	// Longest life of a session; unset: none.
+	Timebox time.Duration `env:"AUTH_SESSIONS_TIMEBOX" min:"0s"`
+	// How long a session may go without a refresh; unset: for ever.
+	Inactivity time.Duration `env:"AUTH_SESSIONS_INACTIVITY_TIMEOUT" min:"0s"`
+	// How long a session below aal2 lives whose user has a verified factor; unset: as long as any.
+	AllowLowAAL time.Duration `env:"AUTH_SESSIONS_ALLOW_LOW_AAL" min:"0s"`
+	// A new sign-in ends the earlier session of the same tag.
+	SinglePerUser bool `env:"AUTH_SESSIONS_SINGLE_PER_USER" envDefault:"false"`
+	// Tags that a sign-in may have; the first is the default.
+	Tags []string `env:"AUTH_SESSIONS_TAGS"`
+	// Sessions that one user may have at once; the one refreshed longest ago ends. 0: any number.
+	MaxPerUser int `env:"AUTH_SESSIONS_MAX_PER_USER" envDefault:"0" min:"0"`
+	// Refreshes of one session at once, one more each second; 0: any number.
+	RefreshBurst int `env:"AUTH_RATE_LIMIT_REFRESH_PER_SESSION" envDefault:"60" min:"0" table:"Limits"`
+}
+
+// FactorSettings are the rules for second factors.
+type FactorSettings struct {
+	// Factors that a user may have, verified or not.
+	MaxEnrolled int `env:"AUTH_MFA_MAX_ENROLLED_FACTORS" envDefault:"10" min:"0"`
+	// Verified ones.
+	MaxVerified int `env:"AUTH_MFA_MAX_VERIFIED_FACTORS" envDefault:"10" min:"0"`
+	// Pause between two codes of one phone.
+	PhoneInterval time.Duration `env:"AUTH_MFA_PHONE_MAX_FREQUENCY" envDefault:"1m" min:"0s"`
+
+	TOTP, Phone FactorSwitches
+	// ChallengeLife is how long a challenge may be answered; UnverifiedLife is how long a factor that was neither
+	// verified nor challenged reserves its name.
+	ChallengeLife, UnverifiedLife time.Duration
+	OTPLength                     int                      // of a phone factor's code, 6 to 10
+	Text                          func(code string) string // of its SMS; nil: "Your code is …"
+	// Attempt, if set, is called with every answer that was checked, and decides the outcome.
+	Attempt func(context.Context, FactorAttempt) (FactorVerdict, error)
+}
+
+// FactorSwitches are MFA_<KIND>_ENROLL_ENABLED and _VERIFY_ENABLED.
+type FactorSwitches struct{ Enroll, Verify bool }
+
+// FactorAttempt is an answer to a challenge that was found right or wrong: the input of the hook
+// MFA_VERIFICATION_ATTEMPT (docs/hooks.md).
+type FactorAttempt struct {
+	User, Factor uuid.UUID
+	Kind         store.FactorKind
+	Valid        bool
+	IP           string
+}
+
+// FactorVerdict is the outcome of the factor hook: Reject signs the user out everywhere, with a message for the user.
+type FactorVerdict struct {
+	Reject  bool
+	Message string
+}
+
+// Rate is N per time, refilled evenly.
+type Rate struct {
+	N   float64
+	Per time.Duration
+}
+
+func (r Rate) limit(key []byte) store.Limit { return store.Limit{Key: key, Size: r.N, Refill: r.Per} }

@@ -1,0 +1,147 @@
+package flow
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/account/refusal"
+	"gatehouse/auth/internal/store"
+)
+
+// ErrNoUser is the answer about a user who does not exist.
+var ErrNoUser = refusal.Missing(refusal.CodeUserNotFound, "User not found")
+
+// UserOf returns a user of any audience, even a soft-deleted one.
+func (k *Core) UserOf(ctx context.Context, id uuid.UUID) (store.User, error) {
+	u, err := k.DB.User(ctx, id)
+	if errors.Is(err, store.ErrNotFound) {
+		return u, ErrNoUser
+	}
+	return u, refusal.Failure("user", err)
+}
+
+// DropOthers puts into a patch what an account loses when the owner of an address gets it: the password, unless the
+// owner chose one, the address of the other kind, and pending changes.
+func DropOthers(p *store.UserPatch, provider string) {
+	if p.PasswordHash == nil {
+		p.PasswordHash = new("")
+	}
+	if provider == "email" {
+		p.Phone, p.PhoneConfirmedAt, p.UserMetadata.Delete = new(""), &time.Time{}, []string{"phone"}
+	} else {
+		p.Email, p.EmailConfirmedAt, p.UserMetadata.Delete = new(""), &time.Time{}, []string{"email"}
+	}
+	DropChanges(p)
+	p.ProvidersFromIdentities = true
+}
+
+// ClearSent forgets when the user was last written to.
+func ClearSent(p *store.UserPatch) {
+	p.ConfirmationSentAt, p.RecoverySentAt, p.ReauthenticationSentAt = &time.Time{}, &time.Time{}, &time.Time{}
+	p.EmailChangeSentAt, p.PhoneChangeSentAt = &time.Time{}, &time.Time{}
+}
+
+// DropChanges ends every pending change. A change left here could be sent again, to an address that another person
+// may have named.
+func DropChanges(p *store.UserPatch) {
+	p.NewEmail, p.NewPhone, p.CurrentEmailProven, p.NewEmailProven = new(""), new(""), new(false), new(false)
+}
+
+// maxClaim is how many bytes a role and an audience may have: they are in every token, which travels in headers.
+const maxClaim = 255
+
+// CheckClaimLengths bounds what gets into every token of a user.
+func CheckClaimLengths(role, aud string) error {
+	switch {
+	case len(role) > maxClaim:
+		return refusal.NotValid(fmt.Sprintf("Role cannot be longer than %d bytes", maxClaim))
+	case len(aud) > maxClaim:
+		return refusal.NotValid(fmt.Sprintf("Audience cannot be longer than %d bytes", maxClaim))
+	}
+	return nil
+}
+
+// ErrSignupDisabled is the answer where only administrators and invitations make users.
+var ErrSignupDisabled = refusal.Unprocessable(refusal.CodeSignupDisabled, "Signups not allowed for this instance")
+
+// Profile returns identity_data, and user_metadata when verified: the service's own members win over those of data.
+func Profile(id uuid.UUID, provider, who string, verified bool, data json.RawMessage) json.RawMessage {
+	members := map[string]json.RawMessage{}
+	if len(data) > 0 {
+		_ = json.Unmarshal(data, &members) // it was checked when it came in
+	}
+	ours := map[string]any{"sub": id.String(), provider: who, "email_verified": false, "phone_verified": false}
+	ours[provider+"_verified"] = verified
+	for name, value := range ours {
+		members[name] = MustJSON(value)
+	}
+	return MustJSON(members)
+}
+
+// ErrEmailExists is the answer about an address that another user has.
+var ErrEmailExists = refusal.Unprocessable(refusal.CodeEmailExists,
+	"A user with this email address has already been registered")
+
+// OwnIdentity returns the identity of an address that is the user's own.
+func OwnIdentity(user uuid.UUID, provider, who string, data json.RawMessage, p store.UserPatch) *store.Identity {
+	i := &store.Identity{
+		ID: uuid.New(), UserID: user, Provider: provider, ProviderID: user.String(),
+		Data: Profile(user, provider, who, true, data), LastSignInAt: p.Now, CreatedAt: p.Now, UpdatedAt: p.Now,
+	}
+	if provider == "email" {
+		i.Email = who
+	}
+	return i
+}
+
+// NoteProof notes that the owner of an address of the user has proven it.
+func NoteProof(p *store.UserPatch, u store.User, who string) {
+	switch {
+	case who == "":
+	case who == u.Email:
+		p.EmailUnproven = new(false)
+	case who == u.Phone:
+		p.PhoneUnproven = new(false)
+	}
+}
+
+// RemoveAddress removes an address from a user, or a user without anything else, and returns which. An anonymous user
+// stays: the address was given to it, and its sessions are more than the address.
+func RemoveAddress(b *Batch, u store.User, provider string, now time.Time) store.Action {
+	elsewhere := u.Phone
+	if provider == "phone" {
+		elsewhere = u.Email
+	}
+	rest := slices.ContainsFunc(u.Identities, func(i store.Identity) bool { return i.Provider != provider })
+	if elsewhere == "" && !rest && !u.IsAnonymous {
+		b.DeleteUser(u.ID)
+		b.CancelMessages(u.ID, now)
+		return store.ActionUserDeleted
+	}
+	p := store.UserPatch{ID: u.ID, Now: now, ProvidersFromIdentities: true}
+	p.UserMetadata.Delete, p.UserMetadata.Set = []string{provider},
+		MustJSON(map[string]bool{provider + "_verified": false})
+	kinds := []store.Kind{store.KindSMS, store.KindPhoneChange}
+	if provider == "phone" {
+		p.Phone, p.PhoneConfirmedAt = new(""), &time.Time{}
+	} else {
+		p.Email, p.NewEmail, p.ConfirmationSentAt, p.RecoverySentAt = new(""), new(""), &time.Time{}, &time.Time{}
+		p.EmailConfirmedAt, p.CurrentEmailProven, p.NewEmailProven = &time.Time{}, new(false), new(false)
+		kinds = []store.Kind{store.KindInvite, store.KindRecovery, store.KindMagicLink, store.KindEmailChangeCurrent,
+			store.KindEmailChangeNew}
+	}
+	for _, i := range u.Identities {
+		if i.Provider == provider {
+			b.DeleteIdentity(i.ID)
+		}
+	}
+	b.UpdateUser(p)
+	b.DeleteTokens(u.ID, append(kinds, store.KindSignup, store.KindReauthentication)...)
+	return store.ActionUserModified
+}

@@ -1,0 +1,295 @@
+package oauth
+
+import (
+	"context"
+	"crypto/subtle"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/url"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/refusal"
+	"gatehouse/auth/internal/provider"
+	"gatehouse/auth/internal/secret"
+	"gatehouse/auth/internal/store"
+	"gatehouse/auth/internal/token"
+)
+
+// OAuthResult is the result of a callback.
+type OAuthResult struct {
+	// RedirectTo is where the browser goes, also with an error; "" while that is unknown, because the state is not
+	// ours.
+	RedirectTo string
+	Provider   string
+	// Grant is the session; in a PKCE flow, Code is what it is exchanged for.
+	Grant *flow.Grant
+	Code  string
+	User  uuid.UUID
+}
+
+var errStateUnknown = refusal.Invalid(refusal.CodeBadOAuthState, "OAuth state not found or expired")
+
+// FinishOAuth handles a provider's answer, which the browser brings. cookie is the value of the cookie
+// StateCookie(state). A state is good for one callback, whatever its result. The provider is queried before a
+// transaction is begun.
+func (a *Identities) FinishOAuth(ctx context.Context, req flow.RequestInfo, callback url.Values,
+	cookie string) (out OAuthResult, err error) {
+	f := a.core.Begin(req)
+	st, err := useState(ctx, f, callback.Get("state"), cookie)
+	if err != nil {
+		return OAuthResult{}, err
+	}
+	f.Req.RedirectTo, f.Req.Aud = st.RedirectTo, st.Aud
+	out = OAuthResult{RedirectTo: st.RedirectTo, Provider: st.Provider}
+	if code := callback.Get("error"); code != "" {
+		return out, &ProviderRefused{Code: code, Description: callback.Get("error_description")}
+	}
+	via, err := enabledProvider(f.Settings, st.Provider)
+	if err != nil {
+		return out, err
+	}
+	private, _, err := f.Core.Root.Open(secret.ExternalStates, st.Private, st.Hash)
+	if err != nil {
+		return out, fmt.Errorf("account: external state: %w", err)
+	}
+	profile, err := via.Finish(ctx, callback, private)
+	if err != nil {
+		return out, providerError(err)
+	}
+	p := Arrival{Profile: profile, Aliases: via.Aliases(), Optional: via.EmailOptional(),
+		LinkUser: st.LinkingUser, LinkSession: st.LinkingSession, LinkAAL: st.LinkingAAL, Invite: st.InviteHash}
+	if st.LinkingUser != uuid.Nil &&
+		f.Settings.External.LinkingPKCE && st.Challenge == "" { // begun before the setting was in force
+		return out, errLinkingNeedsPKCE
+	}
+	if st.Challenge != "" {
+		p.Challenge = flow.Challenge{Challenge: st.Challenge, Method: st.ChallengeMethod}
+	}
+	return Arrive(ctx, f, p, out)
+}
+
+// Arrival is a profile that a provider has vouched for, and what it is for.
+type Arrival struct {
+	provider.Profile
+	Aliases   []string // other names that its identities may be stored under
+	Optional  bool     // no address is needed
+	Native    bool     // it came as an ID token
+	Challenge flow.Challenge
+	Accepted  *provider.Accepted // the ID token, where it signs in once
+	Invite    []byte             // the hash of an invitation's token
+
+	// LinkUser requested the linking, by an access token of LinkSession at LinkAAL; Nil: it is a sign-in.
+	LinkUser, LinkSession uuid.UUID
+	LinkAAL               int
+}
+
+// Arrive does what follows once a provider has vouched for a profile, and writes the result into out.
+func Arrive(ctx context.Context, f *flow.Flow, p Arrival, out OAuthResult) (OAuthResult, error) {
+	op := oauthOp{f: *f, profile: p.Profile, names: append([]string{p.Provider}, p.Aliases...),
+		optional: p.Optional, strict: !p.Native, challenge: p.Challenge, accepted: p.Accepted, invite: p.Invite,
+		linkUser: p.LinkUser, linkSession: p.LinkSession, linkAAL: p.LinkAAL}
+	return op.finish(ctx, out)
+}
+
+// finish runs the operation and writes its result into out.
+func (op *oauthOp) finish(ctx context.Context, out OAuthResult) (OAuthResult, error) {
+	if op.linkUser != uuid.Nil && op.challenge.Given() && op.f.Settings.External.LinkingPKCE {
+		return op.issueLinkingCode(ctx, out)
+	}
+	if err := op.run(ctx); err != nil {
+		return out, err
+	}
+	out.User = op.user.ID
+	if op.code != "" {
+		out.Code = op.code
+		return out, nil
+	}
+	g, err := flow.GrantNew(ctx, &op.f, op.user, &op.open)
+	if err != nil {
+		return out, err
+	}
+	g.ProviderToken, g.ProviderRefreshToken = op.profile.Token, op.profile.RefreshToken
+	out.Grant = &g
+	return out, nil
+}
+
+// useState uses a state up and returns what is wrong with it. Until here nothing in the request is trusted, so its
+// errors lead to SITE_URL.
+func useState(ctx context.Context, f *flow.Flow, text, cookie string) (store.ExternalState, error) {
+	if text == "" {
+		return store.ExternalState{}, refusal.Invalid(refusal.CodeBadOAuthCallback, "OAuth state parameter missing")
+	}
+	state, err := uuid.Parse(text)
+	if err != nil || len(text) != 36 {
+		return store.ExternalState{}, refusal.Invalid(refusal.CodeBadOAuthState, "OAuth state parameter is invalid")
+	}
+	st, err := f.Core.DB.UseExternalState(ctx, stateHash(state.String()), f.Now)
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return st, errStateUnknown
+	case err != nil:
+		return st, refusal.Failure("external state", err)
+	case !st.UsedAt.IsZero() && st.Challenge != "":
+		return st, refusal.Invalid(refusal.CodeFlowStateAlreadyUsed, "State has already been used")
+	case !st.UsedAt.IsZero():
+		return st, errStateUnknown
+	case !f.Now.Before(st.ExpiresAt):
+		return st, refusal.Invalid(refusal.CodeBadOAuthState, "OAuth state has expired")
+	case st.CookieHash != nil && subtle.ConstantTimeCompare(st.CookieHash, cookieHash(cookie)) == 0:
+		// Another browser's callback: the user who opens it must not end up in that account.
+		return st, refusal.Invalid(refusal.CodeBadOAuthState, "OAuth state was not issued to this browser")
+	}
+	if st.LinkingUser != uuid.Nil {
+		u, err := f.Core.DB.User(ctx, st.LinkingUser)
+		if errors.Is(err, store.ErrNotFound) || err == nil && !u.DeletedAt.IsZero() {
+			return st, errTargetGone
+		}
+		if err != nil {
+			return st, refusal.Failure("linking target", err)
+		}
+	}
+	return st, nil
+}
+
+var errTargetGone = refusal.Unprocessable(refusal.CodeUserNotFound, "Linking target user not found")
+
+// providerTokens are a provider's own tokens, as they are sealed in a flow.
+type providerTokens struct {
+	Token   string `json:"t,omitempty"`
+	Refresh string `json:"r,omitempty"`
+}
+
+// issueFlow returns the flow of a client that came with a challenge, and the hash of its code.
+func (op *oauthOp) issueFlow(user uuid.UUID) (store.Flow, []byte) {
+	code, hash := token.NewLinkToken()
+	op.code = code
+	pkce := store.Flow{
+		ID: uuid.New(), User: user, Method: methodOAuth, Challenge: op.challenge.Challenge,
+		ChallengeMethod: op.challenge.Method,
+		IssuedAt:        op.f.Now, ExpiresAt: op.f.Now.Add(op.f.Settings.FlowLife), Provider: op.profile.Provider,
+		AAL: op.level, AMR: op.methods,
+	}
+	if op.profile.Token != "" || op.profile.RefreshToken != "" {
+		text := flow.MustJSON(providerTokens{op.profile.Token, op.profile.RefreshToken})
+		pkce.ProviderTokens = op.f.Core.Root.Seal(secret.ProviderTokens, text, pkce.ID[:])
+	}
+	return pkce, hash[:]
+}
+
+// giveTokens adds the provider's tokens of a flow to the grant that its code is exchanged for.
+func giveTokens(f *flow.Flow, g *flow.Grant, pkce store.Flow) {
+	if pkce.ProviderTokens == nil {
+		return
+	}
+	var tokens providerTokens
+	text, _, err := f.Core.Root.Open(secret.ProviderTokens, pkce.ProviderTokens, pkce.ID[:])
+	if err == nil {
+		err = json.Unmarshal(text, &tokens)
+	}
+	if err != nil {
+		f.Core.Log.Warn("a provider's tokens could not be opened", "provider", pkce.Provider, "error", err)
+	}
+	g.ProviderToken, g.ProviderRefreshToken = tokens.Token, tokens.Refresh
+}
+
+// IDToken is a native sign-in.
+type IDToken struct {
+	Request provider.IDTokenRequest
+	// Linking is the user to link the identity to; nil: it is a sign-in.
+	Linking *flow.Principal
+}
+
+// OAuthError is a failure in the form of RFC 6749, for the grant that answers so.
+type OAuthError struct {
+	Code, Description string
+	Err               error
+}
+
+func (e *OAuthError) Error() string {
+	if e.Err != nil {
+		return e.Code + ": " + e.Description + ": " + e.Err.Error()
+	}
+	return e.Code + ": " + e.Description
+}
+
+func (e *OAuthError) Unwrap() error { return e.Err }
+
+// SignInIDToken opens a session for the user whom an ID token names, or links the identity.
+func (a *Identities) SignInIDToken(ctx context.Context, req flow.RequestInfo, p IDToken) (flow.Grant, error) {
+	f := a.core.Begin(req)
+	if p.Linking != nil {
+		if err := checkLinking(f.Settings, p.Linking.User, p.Linking.Session); err != nil {
+			return flow.Grant{}, err
+		}
+	}
+	switch {
+	case p.Request.IDToken == "":
+		return flow.Grant{}, &OAuthError{Code: "invalid request", Description: "id_token required"}
+	case p.Request.Provider == "" && (p.Request.ClientID == "" || p.Request.Issuer == ""):
+		return flow.Grant{}, &OAuthError{Code: "invalid request", Description: "provider or client_id and issuer required"}
+	}
+	if f.Settings.External.Providers == nil {
+		return flow.Grant{}, refusal.Invalid(refusal.CodeProviderDisabled, "Provider is not enabled")
+	}
+	profile, accepted, err := f.Settings.External.Providers.IDToken(ctx, p.Request)
+	if err != nil {
+		return flow.Grant{}, idTokenError(err)
+	}
+	arrival := Arrival{Profile: profile, Native: true}
+	if via, err := f.Settings.External.Providers.Lookup(profile.Provider); err == nil {
+		arrival.Aliases, arrival.Optional = via.Aliases(), via.EmailOptional()
+	}
+	if f.Settings.External.IDTokenOnce {
+		arrival.Accepted = accepted
+	}
+	if p.Linking != nil {
+		arrival.LinkUser, arrival.LinkSession = p.Linking.User.ID, p.Linking.Session.ID
+		arrival.LinkAAL, f.Req.Aud = p.Linking.Session.AAL, p.Linking.User.Aud
+	}
+	out, err := Arrive(ctx, f, arrival, OAuthResult{})
+	if err != nil {
+		if r, ok := errors.AsType[*refusal.Refusal](err); ok {
+			return flow.Grant{}, r
+		}
+		if _, ok := errors.AsType[*OAuthError](err); ok {
+			return flow.Grant{}, err
+		}
+		return flow.Grant{}, &OAuthError{Code: "server_error", Description: "Internal Server Error", Err: err}
+	}
+	out.Grant.ProviderToken, out.Grant.ProviderRefreshToken = "", ""
+	return *out.Grant, nil
+}
+
+func idTokenError(err error) error {
+	if e, ok := errors.AsType[*provider.IDTokenError](err); ok {
+		return &OAuthError{Code: e.Code, Description: e.Description, Err: e.Err}
+	}
+	if e, ok := errors.AsType[*provider.Refused](err); ok {
+		return &refusal.Refusal{Kind: kindOfStatus(e.Status), Code: e.Code, Msg: e.Message, Err: e.Err}
+	}
+	return &OAuthError{Code: "server_error", Description: "Internal Server Error", Err: err}
+}
+
+// errSpent is the answer to an ID token that was used to sign in before.
+var errSpent = &OAuthError{Code: "invalid request", Description: "Bad ID token",
+	Err: errors.New("account: the ID token was used before")}
+
+// spendIDToken records an ID token in the transaction of its sign-in.
+func (op *oauthOp) spendIDToken(ctx context.Context, tx *flow.Tx) error {
+	if op.accepted == nil {
+		return nil
+	}
+	until := op.accepted.Until
+	if least := op.f.Now.Add(time.Minute); until.Before(least) {
+		until = least
+	}
+	first, err := tx.SpendIDToken(ctx, op.accepted.Key, until)
+	if err == nil && !first {
+		return errSpent
+	}
+	return err
+}

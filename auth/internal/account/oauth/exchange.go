@@ -1,0 +1,165 @@
+package oauth
+
+import (
+	"cmp"
+	"context"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"errors"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/refusal"
+	"gatehouse/auth/internal/store"
+)
+
+var errNoFlow = refusal.Missing(refusal.CodeFlowStateNotFound, "invalid flow state, no valid flow state found")
+
+// codeRetry is how long after its exchange a code may come again without consequence: a client that lost the answer
+// retries, or two tabs of a browser exchange one code.
+const codeRetry = 10 * time.Second
+
+// exchangeCodeOp is one call of ExchangeCode.
+type exchangeCodeOp struct {
+	f        flow.Flow
+	hash     []byte
+	verifier string
+	bearer   string
+
+	// What a transaction found out; set again by each try.
+	pkce store.Flow
+	open flow.SessionDraft
+	user store.User
+}
+
+// CodeExchange is a code with the proof that it belongs to the client.
+type CodeExchange struct {
+	Code, Verifier string
+	// Bearer is the request's token; "" or a service's: none.
+	Bearer string
+}
+
+// ExchangeCode opens the session of a code for the client that knows the verifier (RFC 7636 section 4.5). The first try
+// uses the code up, right or wrong; but one that ends in a 503 has changed nothing and may be repeated. If a code comes
+// again later with the right verifier, two clients have it: the session that it opened ends (RFC 9700 section 4.5).
+func (a *Identities) ExchangeCode(ctx context.Context, req flow.RequestInfo, p CodeExchange) (flow.Grant, error) {
+	f := a.core.Begin(req)
+	if p.Code == "" || p.Verifier == "" {
+		return flow.Grant{}, refusal.NotValid("invalid request: both auth code and code verifier should be non-empty")
+	}
+	op := exchangeCodeOp{f: *f, hash: flow.CodeHash(p.Code), verifier: p.Verifier, bearer: p.Bearer}
+	if op.hash == nil {
+		return flow.Grant{}, errNoFlow
+	}
+	err := f.Commit(ctx, func(tx *flow.Tx) error { return op.write(ctx, tx) })
+	switch {
+	case errors.Is(err, errLinksIdentity):
+		return op.link(ctx)
+	case err != nil:
+		return flow.Grant{}, refusal.Failure("exchange a code", err)
+	case op.user.ID == uuid.Nil:
+		return flow.Grant{}, noSessionReason(ctx, f, op.pkce.User)
+	}
+	flow.EnforceSessionLimit(ctx, f, op.user.ID)
+	g, err := flow.GrantNew(ctx, f, op.user, &op.open)
+	if err != nil {
+		return flow.Grant{}, err
+	}
+	giveTokens(f, &g, op.pkce)
+	return g, nil
+}
+
+// write is the transaction: it uses the code up and opens the session.
+func (op *exchangeCodeOp) write(ctx context.Context, tx *flow.Tx) error {
+	refused, err := op.takeCode(ctx, tx, uuid.New())
+	f := &op.pkce
+	if err == nil && refused == nil && f.Linked != nil {
+		if refused = op.checkBearer(); refused == nil {
+			return errLinksIdentity
+		}
+	}
+	if err != nil || refused != nil {
+		tx.Refuse(refused)
+		return err
+	}
+	op.open = flow.NewSession(&op.f, f.User, f.Method)
+	op.open.SetID(f.Session)
+	if f.AAL > 1 {
+		op.open.Row.AAL, op.open.Row.AMR = f.AAL, joinAMR(op.open.Row.AMR, f.AMR)
+	}
+	op.user, err = tx.OpenSession(ctx, store.OpenSession{Session: op.open.Row,
+		Audit: op.f.Audit(store.ActionLogin, f.User, f.Session, "provider_type", cmp.Or(f.Provider, "email"))})
+	if errors.Is(err, store.ErrNotFound) {
+		return nil // the code is used up, for no user
+	}
+	return err
+}
+
+// takeCode uses the code up for a session. refusal says why it yields none; the code is used up all the same.
+func (op *exchangeCodeOp) takeCode(ctx context.Context, tx *flow.Tx, session uuid.UUID) (refused, err error) {
+	op.pkce, err = tx.TakeFlow(ctx, op.hash, session, op.f.Now)
+	f := &op.pkce
+	switch {
+	case errors.Is(err, store.ErrNotFound):
+		return errNoFlow, op.recordMiss(ctx, tx, "unknown")
+	case err != nil:
+		return nil, err
+	case !f.UsedAt.IsZero():
+		return errNoFlow, op.endReused(ctx, tx)
+	case f.Void:
+		refused = errNoFlow
+	case op.f.Now.After(f.IssuedAt.Add(op.f.Settings.FlowLife)):
+		refused = refusal.Unprocessable(refusal.CodeFlowStateExpired, "invalid flow state, flow state has expired")
+	case !proves(*f, op.verifier):
+		return refusal.Invalid(refusal.CodeBadCodeVerifier, "code challenge does not match previously saved code verifier"),
+			op.recordMiss(ctx, tx, "verifier")
+	}
+	f.Session = session
+	return refused, nil
+}
+
+// recordMiss records a code that was refused, at most once a minute for a user, and for all unknown codes together.
+func (op *exchangeCodeOp) recordMiss(ctx context.Context, tx *flow.Tx, reason string) error {
+	b := tx.Batch()
+	op.f.AuditSeldom(b, "code note", op.pkce.User.String(),
+		op.f.Audit(store.ActionVerificationFailed, op.pkce.User, uuid.Nil, "type", "pkce", "reason", reason))
+	return b.Send(ctx)
+}
+
+// endReused ends the session that a used code opened, if the code comes again too late to be a retry. A wrong verifier
+// only shows that the code leaked, and ends no session.
+func (op *exchangeCodeOp) endReused(ctx context.Context, tx *flow.Tx) error {
+	if !op.f.Now.After(op.pkce.UsedAt.Add(codeRetry)) || !proves(op.pkce, op.verifier) {
+		return nil
+	}
+	b := tx.Batch()
+	b.EndByReuse(op.pkce.Session, op.f.Now, op.f.Req.IP)
+	return b.Send(ctx)
+}
+
+// noSessionReason distinguishes a banned user from a deleted one.
+func noSessionReason(ctx context.Context, f *flow.Flow, user uuid.UUID) error {
+	u, err := f.Core.DB.User(ctx, user)
+	switch {
+	case errors.Is(err, store.ErrNotFound) || err == nil && !u.DeletedAt.IsZero():
+		return errNoFlow
+	case err != nil:
+		return refusal.Failure("user", err)
+	case u.BannedUntil.After(f.Now):
+		return refusal.Denied(refusal.CodeUserBanned, "User is banned")
+	}
+	return errNoFlow // it was so a moment ago
+}
+
+// proves reports whether a verifier belongs to a flow's challenge (RFC 7636 section 4.6).
+func proves(f store.Flow, verifier string) bool {
+	got := verifier
+	if f.ChallengeMethod == "s256" {
+		sum := sha256.Sum256([]byte(verifier))
+		got = base64.RawURLEncoding.EncodeToString(sum[:])
+	}
+	return subtle.ConstantTimeCompare([]byte(got), []byte(f.Challenge)) == 1
+}

@@ -1,0 +1,195 @@
+package oauth
+
+import (
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"net/http"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/refusal"
+	"gatehouse/auth/internal/provider"
+	"gatehouse/auth/internal/secret"
+	"gatehouse/auth/internal/store"
+)
+
+// OAuthStart asks for the URL of a provider.
+type OAuthStart struct {
+	Provider, Scopes string
+	// Params are the request's query; the provider gets those that are not this service's own.
+	Params    url.Values
+	Challenge flow.Challenge
+	// InviteToken is the token of an invitation's link.
+	InviteToken string
+	// Linking is the user to link the identity to; nil: it is a sign-in.
+	Linking *flow.Principal
+	// Cookie: the browser that begins must be the one that comes back.
+	Cookie bool
+}
+
+// OAuthStarted is that URL.
+type OAuthStarted struct {
+	URL string
+	// CookieName and CookieValue are for the browser, for Life; "" if it need not be recognized.
+	CookieName, CookieValue string
+	Life                    time.Duration
+	// CrossSite: the browser comes back with a POST from the provider's page.
+	CrossSite bool
+}
+
+// StartOAuth begins a sign-in, or the linking of an identity. The state in the URL is a random ID; everything that
+// belongs to it is stored here.
+func (a *Identities) StartOAuth(ctx context.Context, req flow.RequestInfo, p OAuthStart) (OAuthStarted, error) {
+	f := a.core.Begin(req)
+	if p.Linking != nil {
+		if err := checkLinking(f.Settings, p.Linking.User, p.Linking.Session); err != nil {
+			return OAuthStarted{}, err
+		}
+		if f.Settings.External.LinkingPKCE && !p.Challenge.Given() {
+			return OAuthStarted{}, errLinkingNeedsPKCE
+		}
+	}
+	via, err := enabledProvider(f.Settings, p.Provider)
+	if err != nil {
+		return OAuthStarted{}, err
+	}
+	st := store.ExternalState{
+		Provider: via.Name(), Aud: f.Aud(), RedirectTo: f.Req.RedirectTo, Challenge: p.Challenge.Challenge,
+		ChallengeMethod: strings.ToLower(p.Challenge.Method), CreatedAt: f.Now,
+		ExpiresAt: f.Now.Add(f.Settings.FlowLife),
+	}
+	if p.Linking != nil {
+		st.LinkingUser, st.LinkingSession, st.Aud = p.Linking.User.ID, p.Linking.Session.ID, p.Linking.User.Aud
+		st.LinkingAAL = p.Linking.Session.AAL
+	} else if st.InviteHash, err = invitationHash(ctx, f, p.InviteToken); err != nil {
+		return OAuthStarted{}, err
+	}
+	if err := p.Challenge.Check(); err != nil {
+		return OAuthStarted{}, err
+	}
+	state := uuid.NewString()
+	st.Hash = stateHash(state)
+	begun, err := via.Begin(ctx, provider.Start{State: state, Scopes: p.Scopes, Params: p.Params})
+	if err != nil {
+		return OAuthStarted{}, providerError(err)
+	}
+	st.Private = f.Core.Root.Seal(secret.ExternalStates, begun.Private, st.Hash)
+	out := OAuthStarted{URL: begun.URL, Life: f.Settings.FlowLife, CrossSite: via.FormPost()}
+	if p.Cookie && f.Settings.External.StateCookie {
+		var random [32]byte
+		rand.Read(random[:])
+		out.CookieName, out.CookieValue = StateCookie(state), base64.RawURLEncoding.EncodeToString(random[:])
+		st.CookieHash = cookieHash(out.CookieValue)
+	}
+	b := f.Batch()
+	b.InsertExternalState(st)
+	return out, refusal.Failure("external state", b.Send(ctx))
+}
+
+// StateCookie returns the name of the cookie that belongs to a state; each flow has its own. The state cannot be read
+// back from it.
+func StateCookie(state string) string {
+	return "gatehouse-state-" + hex.EncodeToString(stateHash(strings.ToLower(state))[:8])
+}
+
+func stateHash(state string) []byte {
+	sum := sha256.Sum256([]byte(state))
+	return sum[:]
+}
+
+func cookieHash(value string) []byte {
+	sum := sha256.Sum256([]byte(value))
+	return sum[:]
+}
+
+// enabledProvider returns an enabled provider.
+func enabledProvider(s *flow.Settings, name string) (*provider.Provider, error) {
+	if s.External.Providers == nil {
+		return nil, refusal.NotValid("Unsupported provider: provider is not enabled")
+	}
+	via, err := s.External.Providers.Lookup(name)
+	if err != nil {
+		return nil, providerError(err)
+	}
+	return via, nil
+}
+
+// invitationHash returns the hash of an open invitation; nil without a token.
+func invitationHash(ctx context.Context, f *flow.Flow, inviteToken string) ([]byte, error) {
+	if inviteToken == "" {
+		return nil, nil
+	}
+	hash, isFormer, ok := invitationLink(f, inviteToken)
+	var who uuid.UUID
+	if ok {
+		if isFormer {
+			if err := flow.TakeFormerLinkTry(ctx, f); err != nil {
+				return nil, err
+			}
+		}
+		b := f.Batch()
+		b.Invitation(&who, hash, f.Now)
+		if err := b.Send(ctx); err != nil {
+			return nil, refusal.Failure("invitation", err)
+		}
+		if isFormer && who != uuid.Nil {
+			flow.GiveBackFormerLinkTry(ctx, f)
+		}
+	}
+	if who == uuid.Nil {
+		return nil, refusal.Missing(refusal.CodeUserNotFound, "User identified by token not found")
+	}
+	return hash, nil
+}
+
+// ProviderRefused is a provider's refusal; the application gets the provider's words.
+type ProviderRefused struct{ Code, Description string }
+
+func (e *ProviderRefused) Error() string { return "the provider refused: " + e.Code }
+
+// providerError turns an error of package provider into one of this package.
+func providerError(err error) error {
+	e, ok := errors.AsType[*provider.Error](err)
+	if !ok {
+		return refusal.Failure("provider", err)
+	}
+	if e.OAuth != "" {
+		return &ProviderRefused{Code: e.OAuth, Description: e.Message}
+	}
+	return &refusal.Refusal{Kind: kindOfStatus(e.Status), Code: e.Code, Msg: e.Message, Err: e.Err}
+}
+
+func kindOfStatus(status int) refusal.Kind {
+	switch status {
+	case http.StatusBadRequest:
+		return refusal.KindInvalid
+	case http.StatusUnauthorized:
+		return refusal.KindUnauthenticated
+	case http.StatusForbidden:
+		return refusal.KindDenied
+	case http.StatusNotFound:
+		return refusal.KindMissing
+	case http.StatusUnprocessableEntity:
+		return refusal.KindUnprocessable
+	case http.StatusServiceUnavailable:
+		return refusal.KindUnavailable
+	}
+	return refusal.KindFailed
+}
+
+// invitationLink returns the hash of an invitation's token, of ours or of the other service's form; former says which.
+func invitationLink(f *flow.Flow, text string) (hash []byte, isFormer, ok bool) {
+	if hash, _, ok = flow.LinkHash(text); ok || !f.CarriesLinks() {
+		return hash, false, ok
+	}
+	hash, _, ok = flow.FormerLink(text)
+	return hash, true, ok
+}

@@ -1,0 +1,253 @@
+package oauth
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/refusal"
+	"gatehouse/auth/internal/mail"
+	"gatehouse/auth/internal/store"
+)
+
+// oauthTx is what an oauthOp changes of its user, gathered into one batch.
+type oauthTx struct {
+	f   *flow.Flow
+	op  *oauthOp
+	b   *flow.Batch
+	old store.User // as locked; or the new user
+	// identity is the one that was presented: known, or to be added.
+	identity      store.Identity
+	known         bool
+	created       bool
+	data          json.RawMessage
+	patch         store.UserPatch
+	email         emailOutcome
+	outgoing      []flow.Outgoing
+	notifications []store.NewMessage
+	audits        []store.Audit
+}
+
+// findIdentity finds the identity among the user's, or creates it.
+func (w *oauthTx) findIdentity() {
+	for _, i := range w.old.Identities {
+		if slices.Contains(w.op.names, i.Provider) && i.ProviderID == w.op.profile.Subject {
+			w.identity, w.known = i, true
+		}
+	}
+	w.data = identityData(&w.op.profile, &w.op.emails, w.identity.Data)
+	if w.known {
+		return
+	}
+	w.identity = store.Identity{
+		ID: uuid.New(), UserID: w.old.ID, Provider: w.op.profile.Provider, ProviderID: w.op.profile.Subject,
+		Email: w.op.emails.matched(), Data: w.data, LastSignInAt: w.f.Now, CreatedAt: w.f.Now, UpdatedAt: w.f.Now,
+	}
+}
+
+// reconcile puts the outcome for the address into the patch, and writes the confirmation mail.
+func (w *oauthTx) reconcile(d accountDecision) error {
+	if w.email.adopt != "" {
+		w.patch.Email = &w.email.adopt
+		w.old.Email = w.email.adopt // of a new user, as it is inserted
+	}
+	if w.email.confirm {
+		w.patch.EmailConfirmedAt, w.patch.IsAnonymous = &w.f.Now, new(false)
+		w.patch.EmailUnproven = &w.email.unproven
+		if w.data = flow.Merge(w.data, flow.MustJSON(map[string]any{"email_verified": true})); w.email.adopt == "" &&
+			w.old.Email != "" {
+			w.data = flow.Merge(w.data, flow.MustJSON(map[string]any{"email": w.old.Email}))
+		}
+	}
+	switch {
+	case w.email.confirmByMail:
+		if err := w.confirmation(); err != nil {
+			return err
+		}
+		if w.email.refuse {
+			w.refuse(refusal.CodeProviderEmailUnverified, confirmationSent)
+		}
+	case w.email.refuse:
+		w.refuse(refusal.CodeProviderEmailUnverified,
+			"Unverified email with %s. Verify the email with %[1]s in order to sign in")
+	}
+	return nil
+}
+
+const confirmationSent = "Unverified email with %s. A confirmation email has been sent to your %[1]s email"
+
+// refuse refuses the sign-in, and commits what was written; words get the provider's name.
+func (w *oauthTx) refuse(code, words string) {
+	w.b.Refuse(refusal.Unprocessable(code, fmt.Sprintf(words, w.op.profile.Provider)))
+}
+
+// confirmation writes the mail that asks to confirm the address. Whether one is needed is known only under the lock,
+// but its cost must be taken before the lock: so the first time the operation starts over.
+func (w *oauthTx) confirmation() error {
+	to := w.old.Email
+	if w.op.mailSkipped {
+		return nil
+	}
+	if w.op.quota == nil || w.op.confirmTo != to {
+		w.op.confirmTo, w.op.mailOptional = to, !w.email.refuse
+		w.op.quota = flow.MailQuota(w.f, "confirmation", w.f.Settings.Email.ConfirmationInterval, w.old.Aud, to)
+		return errRaced
+	}
+	msg, err := flow.NewConfirmation(w.f, to, w.data, nil)
+	msg.Token.Identity = w.identity.ID // whose data is the account's already
+	w.outgoing = append(w.outgoing, msg)
+	w.patch.ConfirmationSentAt = &w.f.Now
+	return err
+}
+
+// audit adds the rows about what happens, the most important first.
+func (w *oauthTx) audit(d accountDecision) {
+	if d.resolution == userLinked {
+		w.note(store.ActionIdentityLinked, "identity_id", w.identity.ID.String(), "provider", w.identity.Provider,
+			"provider_id", w.identity.ProviderID)
+	}
+	switch {
+	case w.email.confirm && w.old.EmailConfirmedAt.IsZero() || d.resolution == userCreated && !w.email.refuse:
+		w.note(store.ActionUserSignedUp, "provider", w.op.profile.Provider)
+	case !w.email.refuse:
+		w.note(store.ActionLogin, "provider", w.op.profile.Provider)
+	default:
+		w.note(store.ActionUserConfirmationRequested, "provider", w.op.profile.Provider)
+	}
+}
+
+func (w *oauthTx) note(action store.Action, pairs ...string) {
+	w.audits = append(w.audits, w.f.Audit(action, w.old.ID, uuid.Nil, pairs...))
+}
+
+// recordRefusal records a refused sign-in and stores nothing else: a user without address who owned the identity would
+// keep a later try, with a verified address, from its own account.
+func (w *oauthTx) recordRefusal(ctx context.Context, d accountDecision) error {
+	row := w.f.Audit(store.ActionLoginFailed, w.old.ID, uuid.Nil, "reason", refusal.CodeProviderEmailUnverified,
+		"provider", w.op.profile.Provider)
+	if d.resolution == userCreated {
+		row.Actor = uuid.Nil
+	}
+	w.b.Audit(row)
+	return w.b.Send(ctx)
+}
+
+// deleteAbandoned deletes the abandoned owner of the identity that is about to be added.
+func (w *oauthTx) deleteAbandoned(owner uuid.UUID) {
+	if owner != uuid.Nil {
+		w.b.DeleteAbandoned(owner)
+	}
+}
+
+// insertUser adds a new user in its final state.
+func (w *oauthTx) insertUser() {
+	u := w.old
+	u.UserMetadata, u.EmailConfirmedAt = w.f.Settings.WithinLimit(store.User{}, store.MetadataPatch{Set: w.data}).Set,
+		w.email.confirmedAt(w.f.Now)
+	u.EmailUnproven = w.email.unproven
+	if len(w.outgoing) > 0 {
+		u.ConfirmationSentAt = w.f.Now
+	}
+	if !w.email.refuse && w.op.challenge.Challenge == "" {
+		u.LastSignInAt = w.f.Now
+	}
+	w.b.InsertUser(u)
+	w.b.InsertIdentity(w.identity)
+	w.created = true
+}
+
+// updateUser brings a user up to date.
+func (w *oauthTx) updateUser(d accountDecision) {
+	b, id := w.b, w.old.ID
+	if w.known {
+		b.RefreshIdentity(w.identity.ID, w.op.emails.matched(),
+			identityData(&w.op.profile, &w.op.emails, w.identity.Data), w.f.Now)
+	} else {
+		b.InsertIdentity(w.identity)
+		w.notifyLinked()
+	}
+	if w.email.claim {
+		w.clearAccount()
+	}
+	if !w.email.refuse && w.op.challenge.Challenge == "" {
+		w.patch.LastSignInAt = &w.f.Now
+	}
+	w.patch.UserMetadata = w.f.Settings.WithinLimit(w.old, w.patch.UserMetadata)
+	b.UpdateUser(w.patch)
+	if w.email.claim {
+		b.EndSessions(store.EndSessions{User: id, Reason: store.EndedClaimed, At: w.f.Now})
+	}
+	if w.email.confirm {
+		b.DeleteTokens(id)
+	}
+	if w.email.claim {
+		b.DeleteFlows(id)
+	}
+	if w.email.live {
+		b.DeleteUnverified(id, "") // a provider takes no second factor away
+	} else if w.email.claim {
+		b.DeleteFactors(id)
+	}
+}
+
+// clearAccount removes from an account whose address nobody has proven all ways in that others may have left: password,
+// phone, metadata unless the account was live, other identities; sessions, tokens, flows and factors go with it.
+func (w *oauthTx) clearAccount() {
+	flow.DropOthers(&w.patch, "email")
+	w.patch.UserMetadata.Replace = !w.email.live
+	w.b.DeletePlaces(w.old.ID)
+	w.b.DeleteIdentitiesBut(w.old.ID, w.identity.ID, true)
+}
+
+// notifyLinked notifies the user of the new way to sign in.
+func (w *oauthTx) notifyLinked() {
+	to := w.old.Email
+	if !w.op.notify || !w.f.Settings.Email.Notify.IdentityLinked || to == "" || w.email.claim && !w.email.live {
+		return // an account that was never confirmed has no previous owner to notify
+	}
+	w.notifications = append(w.notifications, flow.Notification(w.f, mail.IdentityLinked, to,
+		mail.Vars{Email: to, Provider: w.identity.Provider, Data: w.old.UserMetadata}))
+}
+
+// finish adds the session, or the code for one, and sends all of it.
+func (w *oauthTx) finish(ctx context.Context) error {
+	op, b, id := w.op, w.b, w.old.ID
+	var session uuid.UUID
+	issued := b.Refusal == nil && op.challenge.Challenge != ""
+	if b.Refusal == nil && !issued {
+		op.open = flow.NewSession(&op.f, id, methodOAuth)
+		if op.exchange != nil {
+			op.open.SetID(op.exchange.pkce.Session)
+		}
+		if op.level > 1 {
+			op.open.Row.AAL, op.open.Row.AMR = op.level, joinAMR(op.open.Row.AMR, op.methods)
+		}
+		session = op.open.Row.ID
+		b.InsertSession(op.open.Row)
+	}
+	for _, msg := range w.outgoing {
+		msg.Token.User = id
+		b.InsertToken(msg.Token)
+	}
+	if issued {
+		f, hash := op.issueFlow(id)
+		b.InsertIssuedFlow(f, hash)
+	}
+	for _, msg := range w.outgoing {
+		b.Message(id, msg.Message)
+	}
+	b.Notify(id, w.notifications...)
+	if w.created {
+		flow.EnqueueCreatedHook(w.f, b, true, id)
+	}
+	for _, a := range w.audits {
+		a.Session = session
+		b.Audit(a)
+	}
+	b.User(&op.user, id)
+	return b.Send(ctx)
+}

@@ -1,0 +1,193 @@
+package oauth
+
+import (
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/refusal"
+	"gatehouse/auth/internal/mail"
+	"gatehouse/auth/internal/store"
+)
+
+// UnlinkIdentity removes one of the user's own identities. text is the identity's ID; aud is the request's X-JWT-AUD.
+// Sessions stay.
+func (a *Identities) UnlinkIdentity(ctx context.Context, req flow.RequestInfo, principal flow.Principal,
+	text, aud string) error {
+	f := a.core.Begin(req)
+	if err := checkLinking(f.Settings, principal.User, principal.Session); err != nil {
+		return err
+	}
+	id, err := uuid.Parse(text)
+	if err != nil || len(text) != 36 {
+		return refusal.Missing(refusal.CodeValidationFailed, "identity_id must be an UUID")
+	}
+	if f.Settings.IsOtherAudience(aud, &principal.Claims) {
+		return refusal.Denied(refusal.CodeUnexpectedAudience, "Token audience doesn't match request audience")
+	}
+	op := unlinkIdentityOp{f: *f, principal: principal, id: id}
+	op.notify = flow.CanNotify(ctx, f, f.Settings.Email.Notify.IdentityUnlinked)
+	err = f.Commit(ctx, func(tx *flow.Tx) error { return op.write(ctx, tx) })
+	switch {
+	case errors.Is(err, store.ErrEmailTaken): // between the look-up and the commit
+		return errUnlinkConflict
+	case errors.Is(err, store.ErrNotFound):
+		return refusal.Denied(refusal.CodeUserNotFound, "User from sub claim in JWT does not exist")
+	}
+	return refusal.Failure("unlink", err)
+}
+
+var errUnlinkConflict = refusal.Unprocessable(refusal.CodeEmailConflictIdentity,
+	"Unable to unlink identity due to email conflict")
+
+// unlinkIdentityOp is one call of UnlinkIdentity.
+type unlinkIdentityOp struct {
+	f         flow.Flow
+	principal flow.Principal
+	id        uuid.UUID
+	notify    bool // may be written
+}
+
+func (op *unlinkIdentityOp) write(ctx context.Context, tx *flow.Tx) error {
+	old, session, err := flow.LockPrincipal(ctx, &op.f, tx, op.principal)
+	if err != nil {
+		return err
+	}
+	if err := checkLinkingLevel(op.f.Settings, old, session); err != nil {
+		return err
+	}
+	b := tx.Batch()
+	b.Identities(&old.Identities, old.ID)
+	if err := b.Send(ctx); err != nil {
+		return err
+	}
+	if len(old.Identities) < 2 {
+		return refusal.Unprocessable(refusal.CodeSingleIdentity, "User must have at least 1 identity after unlinking")
+	}
+	at := slices.IndexFunc(old.Identities, func(i store.Identity) bool { return i.ID == op.id })
+	if at < 0 {
+		return refusal.Unprocessable(refusal.CodeIdentityNotFound, "Identity doesn't exist")
+	}
+	gone := old.Identities[at]
+	rest := slices.Delete(slices.Clone(old.Identities), at, at+1)
+	p := store.UserPatch{ID: old.ID, Now: op.f.Now, ProvidersFromIdentities: true}
+	moved := false
+	if gone.Provider == "phone" {
+		p.Phone, p.PhoneConfirmedAt, p.NewPhone = new(""), &time.Time{}, new("")
+		p.UserMetadata.Delete, p.UserMetadata.Set = []string{"phone"}, flow.MustJSON(map[string]any{"phone_verified": false})
+	} else if moved, err = op.moveEmail(ctx, tx, &p, old, rest); err != nil {
+		return err
+	}
+	if gone.Provider == "email" &&
+		!slices.ContainsFunc(rest, func(i store.Identity) bool {
+			return old.Email != "" && IdentityEmail(&i) == old.Email
+		}) {
+		p.PasswordHash = new("") // it belonged to the address
+	}
+	b = tx.Batch()
+	b.DeleteIdentity(gone.ID)
+	b.UpdateUser(p)
+	if moved {
+		b.DeleteTokens(old.ID)
+		b.DeleteFlows(old.ID)
+	} else if gone.Provider == "phone" {
+		b.DeleteTokens(old.ID, store.KindSMS, store.KindPhoneChange)
+	}
+	if op.notify && old.Email != "" {
+		b.Notify(old.ID, flow.Notification(&op.f, mail.IdentityUnlinked, old.Email,
+			mail.Vars{Email: old.Email, Provider: gone.Provider, Data: old.UserMetadata}))
+	}
+	b.Audit(op.f.Audit(store.ActionIdentityUnlinked, old.ID, op.principal.Session.ID,
+		"identity_id", gone.ID.String(), "provider", gone.Provider, "provider_id", gone.ProviderID))
+	return b.Send(ctx)
+}
+
+// moveEmail gives the user the verified address of a remaining identity, if none of them has the user's own. An address
+// that the provider has not verified is never given: its owner would enter an account that others can sign in to.
+// Without a verified one the user has none.
+func (op *unlinkIdentityOp) moveEmail(ctx context.Context, tx *flow.Tx, p *store.UserPatch, old store.User,
+	rest []store.Identity) (moved bool, err error) {
+	var wanted []string
+	for _, i := range rest {
+		if e := IdentityEmail(&i); e == old.Email && e != "" {
+			return false, nil
+		} else if e != "" && verifiedBy(i) {
+			wanted = append(wanted, e)
+		}
+	}
+	if old.Email == "" {
+		return false, nil
+	}
+	var taken []string
+	b := tx.Batch()
+	b.TakenByOthers(&taken, old.Aud, wanted, old.ID)
+	if err := b.Send(ctx); err != nil {
+		return false, err
+	}
+	to, ok := nextEmail(rest, taken)
+	if !ok {
+		return false, errUnlinkConflict
+	}
+	email := ""
+	if verifiedBy(to) {
+		email = IdentityEmail(&to)
+	}
+	p.Email = &email
+	flow.DropChanges(p)
+	flow.ClearSent(p)
+	members := map[string]any{"email_verified": email != ""}
+	if email != "" {
+		members["email"], p.EmailConfirmedAt = email, &op.f.Now
+	} else {
+		p.UserMetadata.Delete, p.EmailConfirmedAt = []string{"email"}, &time.Time{}
+	}
+	p.UserMetadata.Set = flow.MustJSON(members)
+	return true, nil
+}
+
+// nextEmail returns the identity whose address the user gets: the oldest with a verified one, else the oldest. Those
+// whose verified address another user has do not count.
+func nextEmail(rest []store.Identity, taken []string) (store.Identity, bool) {
+	free := slices.DeleteFunc(slices.Clone(rest), func(i store.Identity) bool {
+		return verifiedBy(i) && slices.Contains(taken, IdentityEmail(&i))
+	})
+	if len(free) == 0 {
+		return store.Identity{}, false
+	}
+	rank := func(i store.Identity) int {
+		if IdentityEmail(&i) != "" && verifiedBy(i) {
+			return 0
+		}
+		return 1
+	}
+	return slices.MinFunc(free, func(x, y store.Identity) int {
+		return cmp.Or(cmp.Compare(rank(x), rank(y)), x.CreatedAt.Compare(y.CreatedAt), slices.Compare(x.ID[:], y.ID[:]))
+	}), true
+}
+
+// IdentityEmail returns the address of an identity, verified or not; the row's own column has only those that
+// identities are linked by.
+func IdentityEmail(i *store.Identity) string {
+	if i.Email != "" || i.Provider == "email" || i.Provider == "phone" {
+		return i.Email
+	}
+	var data struct {
+		Email string `json:"email"`
+	}
+	_ = json.Unmarshal(i.Data, &data) // from PostgreSQL; an address that is no text counts as none
+	return data.Email
+}
+
+// verifiedBy reports whether the identity's provider has verified its address. No statement counts as no.
+func verifiedBy(i store.Identity) bool {
+	var data struct {
+		Verified bool `json:"email_verified"`
+	}
+	return json.Unmarshal(i.Data, &data) == nil && data.Verified
+}

@@ -1,0 +1,354 @@
+package oauth
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/refusal"
+	"gatehouse/auth/internal/provider"
+	"gatehouse/auth/internal/store"
+)
+
+// methodOAuth is the amr method of a session opened through a provider.
+const methodOAuth = "oauth"
+
+// oauthOp is one use of an identity that a provider has verified: a sign-in, an accepted invitation, or a linking.
+type oauthOp struct {
+	f       flow.Flow
+	profile provider.Profile
+	names   []string // that its identities may be stored under, the present one first
+	emails  providerEmails
+	// optional: no address is needed. strict: without one it ends before anything is looked up.
+	optional, strict bool
+	// challenge: the client gets a code for it, otherwise the session itself.
+	challenge flow.Challenge
+	accepted  *provider.Accepted
+
+	invite                []byte
+	linkUser, linkSession uuid.UUID
+	linkAAL               int             // of the access token that requested the linking
+	exchange              *exchangeCodeOp // of the code that links; nil: it is linked at once
+
+	quota           *flow.Quota // of a confirmation, once it is known that one is needed
+	confirmTo       string      // the address that it goes to
+	mailOptional    bool        // the sign-in succeeds without the mail
+	newUser         uuid.UUID   // the user ID that the hook was called with; Nil: it was not
+	creationAllowed bool        // by the hook before a creation
+	mailSkipped     bool        // no mail is written: one has just been sent, or the budget is used up
+	notify          bool        // notifications may be written
+
+	// What the transaction found; set again by each try.
+	open    flow.SessionDraft
+	code    string
+	user    store.User
+	level   int             // of a session that goes on in the new one
+	methods json.RawMessage // and its amr
+}
+
+// errRaced: what was decided before the lock has changed.
+var errRaced = errors.New("account: external: somebody else was faster")
+
+// oauthTries is how often the decision is made again when concurrent requests change what it depends on.
+const oauthTries = 5
+
+// run decides, and carries the decision out in one transaction. Two callbacks for the same new user create one: the
+// second meets a unique index, and decides again.
+func (op *oauthOp) run(ctx context.Context) error {
+	op.emails = judgeEmails(op.profile.Emails)
+	if op.strict && len(op.emails.all) == 0 && !op.optional {
+		return op.noEmail()
+	}
+	for try := 1; ; try++ {
+		op.f.Tick()
+		err := op.attempt(ctx)
+		again := errors.Is(err, errRaced) || errors.Is(err, store.ErrEmailTaken) ||
+			errors.Is(err, store.ErrIdentityTaken) || errors.Is(err, store.ErrUserGone)
+		if _, over := errors.AsType[*store.LimitError](err); over && op.mailOptional {
+			op.quota, op.mailSkipped, again = nil, true, true
+		}
+		if again && try < oauthTries {
+			continue
+		}
+		if err != nil {
+			return refusal.Failure("external", op.refusedByQuota(err))
+		}
+		break
+	}
+	flow.EnforceSessionLimit(ctx, &op.f, op.user.ID)
+	return nil
+}
+
+func (op *oauthOp) refusedByQuota(err error) error {
+	if op.quota == nil {
+		return err
+	}
+	return op.quota.RefusalOf(err)
+}
+
+// attempt is one try: the decision before anything is locked, then the transaction, in which it must be the same. The
+// hook for a new user is called between the two.
+func (op *oauthOp) attempt(ctx context.Context) error {
+	d := accountDecision{resolution: userKnown}
+	b := op.f.Batch()
+	var found []store.Match
+	signIn := op.invite == nil && op.linkUser == uuid.Nil
+	if signIn {
+		op.find(b, &found)
+	}
+	if op.quota != nil {
+		op.quota.Look(b)
+	}
+	if err := b.Send(ctx); err != nil {
+		return err
+	}
+	if signIn {
+		d = resolveAccount(found, op.emails)
+		if err := op.checkDecision(d); err != nil {
+			return err
+		}
+	}
+	if err := op.checkSending(); err != nil && !op.mailOptional {
+		return err
+	} else if err != nil {
+		op.quota, op.mailSkipped = nil, true
+	}
+	if signIn && d.resolution == userCreated &&
+		!reconcileEmail(d, store.User{Email: d.email}, op.emails, op.rules()).refusesOutright() {
+		if err := op.askCreation(ctx, d); err != nil {
+			return err
+		}
+	}
+	op.notify = flow.CanNotify(ctx, &op.f, op.f.Settings.Email.Notify.IdentityLinked &&
+		(d.resolution == userLinked || !signIn))
+	return op.f.Commit(ctx, func(tx *flow.Tx) error {
+		op.open, op.code, op.user, op.level, op.methods = flow.SessionDraft{}, "", store.User{}, 0, nil
+		if op.quota != nil {
+			b := tx.Batch()
+			op.quota.Take(b, op.f.Now)
+			if err := b.Send(ctx); err != nil {
+				return err
+			}
+		}
+		if err := op.spendIDToken(ctx, tx); err != nil {
+			return err
+		}
+		switch {
+		case op.exchange != nil:
+			return op.linkByCode(ctx, tx)
+		case op.linkUser != uuid.Nil:
+			return op.linkIdentity(ctx, tx)
+		case op.invite != nil:
+			return op.acceptInvite(ctx, tx)
+		}
+		return op.upsertUser(ctx, tx, d)
+	})
+}
+
+// askCreation asks the hook whether a user may be created, once for all tries, before the transaction: with the user as
+// far as it is known by then.
+func (op *oauthOp) askCreation(ctx context.Context, d accountDecision) error {
+	if op.creationAllowed || op.f.Settings.Hooks.BeforeCreate == nil {
+		return nil
+	}
+	if op.newUser == uuid.Nil {
+		op.newUser = uuid.New()
+	}
+	u := externalUser(op.f.Settings, op.f.Aud(), op.profile.Provider, d.email,
+		identityData(&op.profile, &op.emails, nil), op.f.Now)
+	u.ID = op.newUser
+	if err := flow.CheckCreation(ctx, &op.f, u); err != nil {
+		return err
+	}
+	op.creationAllowed = true
+	return nil
+}
+
+// checkSending checks whether a confirmation may be sent.
+func (op *oauthOp) checkSending() error {
+	if op.quota == nil {
+		return nil
+	}
+	if err := op.f.Settings.CheckMailSendable("confirmation"); err != nil {
+		return err
+	}
+	return op.quota.Check(op.f.Now)
+}
+
+// checkDecision refuses the decisions that write nothing.
+func (op *oauthOp) checkDecision(d accountDecision) error {
+	switch {
+	case d.resolution == userAmbiguous:
+		return &refusal.Refusal{Kind: refusal.KindFailed, Code: refusal.CodeUnexpectedFailure,
+			Msg: "Multiple accounts with the same email address in the same linking domain detected: default"}
+	case d.resolution == userCreated && len(op.emails.all) == 0 && !op.optional:
+		return op.noEmail()
+	case d.resolution == userCreated && op.f.Settings.DisableSignup:
+		return flow.ErrSignupDisabled
+	}
+	return nil
+}
+
+// noEmail returns the refusal of a profile without an address.
+func (op *oauthOp) noEmail() *refusal.Refusal {
+	if op.profile.BadEmail {
+		return refusal.Unprocessable(refusal.CodeValidationFailed,
+			op.profile.Provider+" returned an address that is not valid")
+	}
+	return &refusal.Refusal{Kind: refusal.KindFailed, Code: refusal.CodeUnexpectedFailure,
+		Msg: "Error getting user email from external provider"}
+}
+
+// find adds the look-up of the users that this may be.
+func (op *oauthOp) find(b *flow.Batch, dst *[]store.Match) {
+	wanted := op.emails.verified
+	if op.emails.best != "" && !op.emails.bestVerified() {
+		wanted = append(slices.Clone(wanted), op.emails.best)
+	}
+	b.Matches(dst, store.MatchesFor{Providers: op.names, Subject: op.profile.Subject, Aud: op.f.Aud(),
+		Addresses: wanted, Unproven: op.f.Settings.ClaimUnproven})
+}
+
+// lockDecided locks the user that a decision is about, if there is one, and makes the decision again.
+func (op *oauthOp) lockDecided(ctx context.Context, tx *flow.Tx, d accountDecision) (old store.User, err error) {
+	id := d.user
+	if d.yields != uuid.Nil {
+		id = d.yields
+	}
+	if id != uuid.Nil {
+		if old, err = tx.LockUser(ctx, id); errors.Is(err, store.ErrNotFound) {
+			return old, errRaced
+		} else if err != nil {
+			return old, err
+		}
+	}
+	var found []store.Match
+	b := tx.Batch()
+	op.find(b, &found)
+	if id != uuid.Nil { // those that LockUser returns may be older than the lock
+		b.Identities(&old.Identities, id)
+	}
+	if err := b.Send(ctx); err != nil {
+		return old, err
+	}
+	if resolveAccount(found, op.emails) != d {
+		return old, errRaced
+	}
+	return old, nil
+}
+
+// upsertUser signs the user in, and creates or updates the account.
+func (op *oauthOp) upsertUser(ctx context.Context, tx *flow.Tx, d accountDecision) error {
+	old, err := op.lockDecided(ctx, tx, d)
+	if err != nil {
+		return err
+	}
+	w := &oauthTx{f: &op.f, op: op, b: tx.Batch(), old: old,
+		patch: store.UserPatch{Now: op.f.Now, ProvidersFromIdentities: true}}
+	w.findIdentity()
+	if d.resolution == userCreated {
+		w.old = externalUser(op.f.Settings, op.f.Aud(), op.profile.Provider, d.email, w.data, op.f.Now)
+		if op.newUser != uuid.Nil {
+			w.old.ID = op.newUser
+		}
+		w.identity.UserID = w.old.ID
+	}
+	w.patch.ID = w.old.ID
+	if err := op.checkStillAllowed(w.old); err != nil {
+		return err
+	}
+	w.email = reconcileEmail(d, w.old, op.emails, op.rules())
+	if err := w.reconcile(d); err != nil {
+		return err
+	}
+	if w.email.refusesOutright() {
+		return w.recordRefusal(ctx, d)
+	}
+	w.patch.UserMetadata.Set = w.data
+	w.audit(d)
+	w.deleteAbandoned(d.abandoned)
+	if d.yields != uuid.Nil {
+		w.note(flow.RemoveAddress(w.b, old, "email", op.f.Now), "user_id", old.ID.String(), "reason", "address_proven")
+	}
+	if d.resolution == userCreated {
+		w.insertUser()
+	} else {
+		w.updateUser(d)
+	}
+	return w.finish(ctx)
+}
+
+func (op *oauthOp) rules() emailRules {
+	return emailRules{op.optional, op.f.Settings.Email.Autoconfirm, op.f.Settings.External.AllowUnverified,
+		op.f.Settings.ClaimUnproven}
+}
+
+// checkStillAllowed refuses a banned user, which undoes the transaction.
+func (op *oauthOp) checkStillAllowed(u store.User) error {
+	switch {
+	case !u.DeletedAt.IsZero():
+		return errRaced
+	case u.BannedUntil.After(op.f.Now):
+		return refusal.Denied(refusal.CodeUserBanned, "User is banned")
+	}
+	return nil
+}
+
+// acceptInvite accepts an invitation by signing in with a provider: one of the addresses that it has verified must be
+// the invited one.
+func (op *oauthOp) acceptInvite(ctx context.Context, tx *flow.Tx) error {
+	t, err := tx.RedeemLink(ctx, op.invite, []store.Kind{store.KindInvite}, op.f.Now)
+	if errors.Is(err, store.ErrNotFound) {
+		return refusal.Missing(refusal.CodeInviteNotFound, "Invite not found")
+	}
+	if err != nil {
+		return err
+	}
+	old, err := tx.LockUser(ctx, t.User)
+	if err != nil {
+		return err
+	}
+	var found []store.Match
+	b := tx.Batch()
+	b.Matches(&found, store.MatchesFor{Providers: op.names, Subject: op.profile.Subject, Aud: old.Aud})
+	b.Identities(&old.Identities, old.ID)
+	if err := b.Send(ctx); err != nil {
+		return err
+	}
+	if !op.emails.has(old.Email) {
+		return refusal.NotValid("Invited email does not match emails from external provider")
+	}
+	if len(found) > 0 && found[0].How == store.BySubject && found[0].User != old.ID {
+		return errLinkedElsewhere
+	}
+	if err := op.checkStillAllowed(old); err != nil {
+		return err
+	}
+	op.emails.best = old.Email
+	w := &oauthTx{f: &op.f, op: op, b: tx.Batch(), old: old,
+		patch: store.UserPatch{ID: old.ID, Now: op.f.Now, ProvidersFromIdentities: true},
+		email: emailOutcome{confirm: true, claim: old.EmailConfirmedAt.IsZero()}}
+	w.findIdentity()
+	w.note(store.ActionInviteAccepted, "provider", op.profile.Provider)
+	if err := w.reconcile(accountDecision{resolution: userLinked, user: old.ID}); err != nil {
+		return err
+	}
+	w.patch.UserMetadata.Set = w.data
+	w.deleteAbandoned(resolveAccount(found, op.emails).abandoned)
+	w.updateUser(accountDecision{resolution: userLinked, user: old.ID})
+	return w.finish(ctx)
+}
+
+// externalUser returns the account of a user whom a provider has identified, before anything of it is confirmed; email
+// may be "".
+func externalUser(s *flow.Settings, aud, provider, email string, data json.RawMessage, now time.Time) store.User {
+	return store.User{
+		ID: uuid.New(), Aud: aud, Role: s.Role, Email: email, CreatedAt: now, UpdatedAt: now, UserMetadata: data,
+		AppMetadata: flow.MustJSON(map[string]any{"provider": provider, "providers": []string{provider}}),
+	}
+}

@@ -1,0 +1,147 @@
+// Package refusal holds the only error whose text a client ever sees, its kinds and its codes, and turns errors of the
+// store and the hash workers into it.
+package refusal
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"time"
+
+	"gatehouse/auth/internal/password"
+	"gatehouse/auth/internal/store"
+)
+
+// Kind is what a refusal means to the outer protocol.
+type Kind uint8
+
+// The kinds, with the status that HTTP gives them.
+const (
+	KindInvalid         Kind = iota + 1 // 400
+	KindUnauthenticated                 // 401
+	KindDenied                          // 403
+	KindMissing                         // 404
+	KindUnprocessable                   // 422
+	KindLimited                         // 429
+	KindFailed                          // 500: a fault of the service, in words that the client may see
+	KindUnavailable                     // 503
+)
+
+// Refusal is the only error whose text a client ever sees.
+type Refusal struct {
+	Kind Kind
+	Code string // stable, for programs: one of codes.go
+	Msg  string // for people
+	// Err is for the log.
+	Err error
+	// Status is the status that a hook chose; 0: that of Kind.
+	Status int
+	// ByHook: a hook answered, and refused.
+	ByHook bool
+	// RetryAfter is when a retry makes sense, in whole seconds; 0: unknown, or never.
+	RetryAfter time.Duration
+	// Weak says why a password was refused.
+	Weak *password.Weak
+	// Operation is what the application's SQL refused, for metrics; "": it was asked nothing.
+	Operation string
+}
+
+func (r *Refusal) Error() string {
+	if r.Err != nil {
+		return fmt.Sprintf("%s: %s: %v", r.Code, r.Msg, r.Err)
+	}
+	return r.Code + ": " + r.Msg
+}
+
+func (r *Refusal) Unwrap() error { return r.Err }
+
+// Busy reports whether the password workers had no capacity.
+func (r *Refusal) Busy() bool { return errors.Is(r.Err, password.ErrBusy) }
+
+// Invalid returns a refusal of KindInvalid.
+func Invalid(code, msg string) *Refusal { return &Refusal{Kind: KindInvalid, Code: code, Msg: msg} }
+
+// Denied returns a refusal of KindDenied.
+func Denied(code, msg string) *Refusal { return &Refusal{Kind: KindDenied, Code: code, Msg: msg} }
+
+// Missing returns a refusal of KindMissing.
+func Missing(code, msg string) *Refusal { return &Refusal{Kind: KindMissing, Code: code, Msg: msg} }
+
+// Unprocessable returns a refusal of KindUnprocessable.
+func Unprocessable(code, msg string) *Refusal {
+	return &Refusal{Kind: KindUnprocessable, Code: code, Msg: msg}
+}
+
+// NotValid returns the refusal of an input rule.
+func NotValid(msg string) *Refusal { return Invalid(CodeValidationFailed, msg) }
+
+// Unavailable returns the answer while a dependency is unavailable for a moment.
+func Unavailable(err error, after time.Duration) *Refusal {
+	return &Refusal{Kind: KindUnavailable, Code: CodeUnexpectedFailure, Err: err, RetryAfter: after,
+		Msg: "The service is temporarily unavailable, please retry after a moment."}
+}
+
+// Limited returns a 429 that says when the limit allows the next request.
+func Limited(code, msg string, after time.Duration) *Refusal {
+	return &Refusal{Kind: KindLimited, Code: code, Msg: msg, RetryAfter: wholeSeconds(after)}
+}
+
+// wholeSeconds rounds up, and caps at a day.
+func wholeSeconds(d time.Duration) time.Duration {
+	if d > 24*time.Hour {
+		return 24 * time.Hour
+	}
+	return time.Duration(math.Ceil(d.Seconds())) * time.Second
+}
+
+// Committed is an error of what follows a commit. It hides its cause from callers that repeat what was undone; Failure
+// returns the cause.
+type Committed struct{ Cause error }
+
+func (e *Committed) Error() string { return e.Cause.Error() }
+
+// Failure turns an error of the store or the hash workers into the error to return. A Refusal that comes out of a
+// transaction is returned unchanged.
+func Failure(doing string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if c, ok := err.(*Committed); ok {
+		return c.Cause
+	}
+	if r, ok := errors.AsType[*Refusal](err); ok {
+		return r
+	}
+	if busy, ok := errors.AsType[*password.Busy](err); ok {
+		r := Unavailable(err, busy.RetryAfter)
+		r.Code = CodeOverCapacity
+		return r
+	}
+	if errors.Is(err, store.ErrApplication) {
+		return refusedByApplication(doing, fmt.Errorf("account: %s: %w", doing, err))
+	}
+	if errors.Is(err, store.ErrUnavailable) || errors.Is(err, password.ErrClosed) ||
+		errors.Is(err, context.DeadlineExceeded) {
+		return Unavailable(fmt.Errorf("account: %s: %w", doing, err), time.Second)
+	}
+	return fmt.Errorf("account: %s: %w", doing, err)
+}
+
+// refusedByApplication returns the answer when a trigger or a constraint of the application refuses what the flow
+// writes, in the words of the service that this one replaces.
+func refusedByApplication(doing string, err error) *Refusal {
+	r := &Refusal{Kind: Failed, Code: CodeUnexpectedFailure, Msg: "Database error updating user", Operation: "update",
+		Err: err}
+	switch doing {
+	case "sign up", "send otp", "invite", "external", "generate link":
+		r.Msg, r.Operation = "Database error saving new user", "sign_up"
+	case "sign up anonymously":
+		r.Msg, r.Operation = "Database error creating anonymous user", "anonymous"
+	case "create user":
+		r.Msg, r.Operation = "Database error creating new user", "create"
+	case "delete user":
+		r.Msg, r.Operation = "Database error deleting user", "delete"
+	}
+	return r
+}
