@@ -15,7 +15,7 @@ import (
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
 
-	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/refusal"
 )
 
 // Observer makes a span and metrics of each request. A server without one pays for a comparison only.
@@ -81,7 +81,7 @@ func (o *Observer) end(c *call, began time.Time) {
 		ctx := context.WithoutCancel(c.r.Context())
 		o.requests.Add(ctx, 1, s.counted...)
 		o.duration.Record(ctx, time.Since(began).Seconds(), s.timed...)
-		if r, ok := errors.AsType[*account.Refusal](c.err); ok && r.Operation != "" {
+		if r, ok := errors.AsType[*refusal.Refusal](c.err); ok && r.Operation != "" {
 			o.refused.Add(ctx, 1, metric.WithAttributes(attribute.String("operation", r.Operation)))
 		}
 	}

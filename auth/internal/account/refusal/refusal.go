@@ -131,7 +131,7 @@ func Failure(doing string, err error) error {
 // refusedByApplication returns the answer when a trigger or a constraint of the application refuses what the flow
 // writes, in the words of the service that this one replaces.
 func refusedByApplication(doing string, err error) *Refusal {
-	r := &Refusal{Kind: Failed, Code: CodeUnexpectedFailure, Msg: "Database error updating user", Operation: "update",
+	r := &Refusal{Kind: KindFailed, Code: CodeUnexpectedFailure, Msg: "Database error updating user", Operation: "update",
 		Err: err}
 	switch doing {
 	case "sign up", "send otp", "invite", "external", "generate link":
