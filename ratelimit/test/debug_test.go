@@ -157,13 +157,13 @@ func TestDebugCommands(t *testing.T) {
 		decide1(t, c, "user", "ann")
 	}
 	f(withToken, 0, "counters get URL -domain d -descriptors user=ann",
-		"d.user (rules.yaml:2:16): limit 10, fixed_window: 8 used, 2 left, reset in ", " s, key d_user_ann_")
+		"d.user (rules.yaml:2:16): limit 10 a year, fixed_window: 8 used, 2 left, reset in ", " s, key d_user_ann_")
 	f(withFile, 0, "counters get URL -domain d -descriptors user=ann -format json",
 		`{"domain":"d","limits":[{"rule":"d.user",`)
 	f(withFile, 0,
 		"counters get URL -domain d -limit 5/hour -descriptor_json "+
 			"{\"entries\":[{\"key\":\"user\",\"value\":\"a,b\"}]}",
-		"limit of its own: limit 5, fixed_window: 0 used, 5 left, reset in ", `key "d_user_a,b_`)
+		"limit of its own: limit 5 an hour, fixed_window: 0 used, 5 left, reset in ", `key "d_user_a,b_`)
 	f(withFile, 0, "counters reset URL -domain d -descriptors user=ann", "8 used, 2 left",
 		"1 deleted; above is how they stood\n")
 	f(withToken, 0, "counters get URL -domain d -descriptors user=ann", ": 0 used, 10 left")

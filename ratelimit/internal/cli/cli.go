@@ -57,13 +57,13 @@ const usage = `usage: ratelimit [serve]         run the daemon; settings come fr
 
 // run is the whole program. It returns the exit status when ctx has ended or the command is done.
 func (p Program) run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
-	command, rest := "serve", args[1:]
+	command, rest, replaced := "serve", args[1:], false
 	if len(rest) > 0 {
 		command, rest = rest[0], rest[1:]
 	}
 	switch filepath.Base(args[0]) { // the replaced service's three programs, as links to this one
 	case "ratelimit_client":
-		command, rest = "client", args[1:]
+		command, rest, replaced = "client", args[1:], true
 	case "ratelimit_config_check":
 		command, rest = "check", args[1:]
 	}
@@ -85,7 +85,7 @@ func (p Program) run(ctx context.Context, args, environ []string, stdout, stderr
 		}
 		return exitOK
 	case "client":
-		return client(ctx, rest, stdout, stderr)
+		return client(ctx, rest, replaced, stdout, stderr)
 	case "check":
 		return check(ctx, rest, environ, stdout, stderr)
 	case "diff":

@@ -8,6 +8,7 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"strings"
 
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
@@ -18,10 +19,14 @@ import (
 	"gatehouse/shared/certs"
 )
 
+const clientUsage = `usage: ratelimit client [-dial_string HOST:PORT] -domain D -descriptors key=value,... [-descriptors ...]
+example: ratelimit client -dial_string localhost:8081 -domain shop -descriptors user=ann
+`
+
 // client queries a running daemon once: exit 0 with an answer, whatever it says, 1 without
-// one, 2 on bad flags.
-func client(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	flags := newFlags("client", "", stderr)
+// one, 2 on bad flags. Where it is called as the replaced service's client it prints its flags before the answer.
+func client(ctx context.Context, args []string, replaced bool, stdout, stderr io.Writer) int {
+	flags := newFlags("client", clientUsage, stderr)
 	address := flags.String("dial_string", "localhost:8081", "server to ask, host:port")
 	domain := flags.String("domain", "", "rate limit `domain`")
 	var request requestFlags
@@ -45,7 +50,7 @@ func client(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return exitUsage
 	}
 	asJSON := *format == "json"
-	if !asJSON {
+	if !asJSON && replaced {
 		writeFlags(stdout, flags)
 	}
 	noAnswer := stdout
@@ -77,6 +82,9 @@ func client(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	})
 	if err != nil {
 		fmt.Fprintf(noAnswer, "request error: %v\n", err)
+		if !*useTLS && strings.Contains(err.Error(), "server preface") {
+			fmt.Fprintln(stderr, "ratelimit client: the port does not answer as gRPC does; if it speaks TLS: -grpc-use-tls")
+		}
 		return exitFailed
 	}
 	if !asJSON {

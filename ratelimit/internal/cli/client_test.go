@@ -5,13 +5,17 @@ import (
 	"net"
 	"strings"
 	"testing"
+	"time"
 
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"github.com/google/go-cmp/cmp"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/protobuf/encoding/protojson"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/testing/protocmp"
+
+	"gatehouse/shared/certs/certtest"
 )
 
 // asked is a server of the protocol that records the last request.
@@ -28,7 +32,8 @@ func (a *asked) ShouldRateLimit(_ context.Context, r *pb.RateLimitRequest) (*pb.
 		nil
 }
 
-// TestClient_request: which request flags make, in their order, and which of them the client prints.
+// TestClient_request: which request flags make, in their order, and which of them the client
+// prints where it is called as the replaced one.
 func TestClient_request(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -43,9 +48,15 @@ func TestClient_request(t *testing.T) {
 	run := func(args ...string) (status int, stdout, stderr string) {
 		var out, errs strings.Builder
 		status = (Program{}).run(t.Context(),
-			append([]string{"ratelimit", "client", "-dial_string", address, "-domain", "d"},
+			append([]string{"ratelimit_client", "-dial_string", address, "-domain", "d"},
 				args...), nil, &out, &errs)
 		return status, out.String(), errs.String()
+	}
+	alone := func(args ...string) string {
+		var out strings.Builder
+		(Program{}).run(t.Context(), append([]string{"ratelimit", "client", "-dial_string", address, "-domain", "d"},
+			args...), nil, &out, &out)
+		return out.String()
 	}
 	const answer = `{"overallCode":"OVER_LIMIT","statuses":[{"code":"OVER_LIMIT","limitRemaining":7}]}` + "\n"
 	f := func(want, flags string, args ...string) {
@@ -65,6 +76,9 @@ func TestClient_request(t *testing.T) {
 		flags = strings.ReplaceAll(flags, "ADDRESS", address)
 		if shown, response, ok := strings.Cut(out, "response: "); !ok || shown != flags || response == "" {
 			t.Errorf("%q prints\n%s\nwant\n%s", args, out, flags)
+		}
+		if out := alone(args...); !strings.HasPrefix(out, "response: ") {
+			t.Errorf("%q prints more than the answer:\n%s", args, out)
 		}
 		status, out, errs = run(append([]string{"-format", "json"}, args...)...)
 		if status != exitOK || out != answer || errs != "" {
@@ -116,5 +130,24 @@ Flag: --grpc-use-tls="false"
 	if status, out, errs := run("-descriptors", "k=v", "-format", "json"); status != exitFailed || out != "" ||
 		!strings.Contains(errs, "request error: ") {
 		t.Errorf("without a daemon: exit status %d, %q, %q", status, out, errs)
+	}
+}
+
+// TestClient_tlsPort: who forgets -grpc-use-tls is told.
+func TestClient_tlsPort(t *testing.T) {
+	t.Parallel()
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	certificate := certtest.NewCA(t, "ca", time.Hour).IssueServer("localhost").TLS(t)
+	server := grpc.NewServer(grpc.Creds(credentials.NewServerTLSFromCert(&certificate)))
+	go server.Serve(listener)
+	t.Cleanup(server.Stop)
+	var out, errs strings.Builder
+	status := (Program{}).run(t.Context(), []string{"ratelimit", "client", "-dial_string", listener.Addr().String(),
+		"-domain", "d", "-descriptors", "k=v"}, nil, &out, &errs)
+	if status != exitFailed || !strings.Contains(errs.String(), "-grpc-use-tls") {
+		t.Errorf("exit status %d, %q, %q", status, out.String(), errs.String())
 	}
 }

@@ -90,15 +90,19 @@ func writeCounters(w io.Writer, report *service.CounterReport) {
 		if l.Rule != "" {
 			name = fmt.Sprintf("%s (%s)", server.Visible(l.Rule), l.File)
 		}
-		how := l.Algorithm
+		burst := ""
 		if l.Burst > 0 {
-			how += fmt.Sprintf(", burst %d", l.Burst)
+			burst = fmt.Sprintf("burst %d", l.Burst)
 		}
-		fmt.Fprintf(w, "%s: limit %d, %s: %d used, %d left, reset in %d s, key %s\n", name, l.Limit, how, l.Used,
+		fmt.Fprintf(w, "%s: limit %s: %d used, %d left, reset in %d s, key %s\n", name, l.Text(l.Limit, burst), l.Used,
 			l.Remaining, l.Reset, server.Visible(l.Key))
 	}
-	if report.Deleted > 0 {
-		fmt.Fprintf(w, "%d deleted; above is how they stood\n", report.Deleted)
+	switch {
+	case report.Deleted == nil:
+	case *report.Deleted > 0:
+		fmt.Fprintf(w, "%d deleted; above is how they stood\n", *report.Deleted)
+	default:
+		fmt.Fprintln(w, "nothing deleted: no request has been counted there")
 	}
 	if report.Note != "" {
 		fmt.Fprintf(w, "note: %s\n", report.Note)

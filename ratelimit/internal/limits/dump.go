@@ -16,7 +16,7 @@ import (
 )
 
 // WriteText writes one line per rule: domains sorted, rules in configuration order.
-// The line is the replaced service's, with unit_multiplier added where it is not 1.
+// The line is the replaced service's, with what it lacks added where it is not the default.
 func (r *Rules) WriteText(w io.Writer) error {
 	b := bufio.NewWriter(w)
 	var line []byte
@@ -57,11 +57,14 @@ func (r *Rule) appendLine(line []byte, domain string) []byte {
 	if r.Algorithm != counter.FixedWindow {
 		line = fmt.Appendf(line, ", algorithm: %s", r.Algorithm)
 	}
-	if r.Burst > 0 {
+	if r.Burst > 0 && r.Burst != r.PerUnit {
 		line = fmt.Appendf(line, ", burst: %d", r.Burst)
 	}
 	if zone := r.Calendar(); zone != "" {
 		line = fmt.Appendf(line, ", calendar: %s", zone)
+	}
+	if r.Unlimited {
+		line = append(line, ", unlimited: true"...)
 	}
 	return append(line, '\n')
 }
@@ -171,7 +174,11 @@ func (r *Rules) View() []DomainView {
 				v.Rules = append(v.Rules, s.view(d))
 			}
 			for rule := range s.rule.Limits() {
-				v.Rules = append(v.Rules, rule.view(d))
+				view := rule.view(d)
+				if rule.Burst == rule.PerUnit {
+					view.Burst = 0 // the default
+				}
+				v.Rules = append(v.Rules, view)
 			}
 		})
 		out = append(out, v)

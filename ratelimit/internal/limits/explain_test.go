@@ -92,6 +92,7 @@ descriptor  (user, alice) (path, /a)
    => user_alice.path: entry for any value; no exact value or wildcard matches
 
 result      5 per 10 × MINUTE
+name        paths
 reason      user_alice.path (edge.yaml:6:9) decides: 5 per 10 × MINUTE
 counter key edge_user_alice_path_/a_1699999800
 metric key  edge.user_alice.path
@@ -111,6 +112,7 @@ descriptor  (user, bob) (method, GET)
    => user.method: entry for any value; no exact value or wildcard matches
 
 result      7 per DAY
+name        methods
 reason      user.method (edge.yaml:17:9) decides: 7 per DAY
 counter key edge_user_bob_method_GET_1699920000
 metric key  edge.user.method
@@ -296,7 +298,7 @@ edge.user: unit=HOUR requests_per_unit=100, shadow_mode: false, quota_mode: fals
 edge.user.method: unit=DAY requests_per_unit=7, shadow_mode: false, quota_mode: false
 edge.file_/img/*: unit=SECOND requests_per_unit=3, shadow_mode: true, quota_mode: false
 edge.file_*.js: unit=SECOND requests_per_unit=4, shadow_mode: false, quota_mode: true
-edge.admin: unit=UNKNOWN requests_per_unit=0, shadow_mode: false, quota_mode: false
+edge.admin: unit=UNKNOWN requests_per_unit=0, shadow_mode: false, quota_mode: false, unlimited: true
 `
 	if d := cmp.Diff(want, b.String()); d != "" {
 		t.Errorf("(-want +got):\n%s", d)

@@ -54,6 +54,9 @@ func (x *Explanation) Text() string {
 	if x.Decides != nil && len(x.Limits) == 0 && x.Decides.Algorithm != counter.FixedWindow {
 		fmt.Fprintf(&b, "%-11s %s\n", "algorithm", x.Decides.how())
 	}
+	if x.Decides != nil && len(x.Limits) == 0 && x.Decides.Name != "" {
+		fmt.Fprintf(&b, "%-11s %s\n", "name", visible(x.Decides.Name))
+	}
 	fmt.Fprintf(&b, "%-11s %s\n", "reason", visible(x.Reason))
 	for i := range x.Limits {
 		x.Limits[i].text(&b, i+1)
@@ -117,6 +120,9 @@ func (l *LimitExplanation) text(b *strings.Builder, n int) {
 	text := l.Decides.windowText()
 	if how := l.Decides.how(); how != "" {
 		text += ", " + how
+	}
+	if l.Decides.Name != "" {
+		text += ", `" + visible(l.Decides.Name) + "`"
 	}
 	if l.Tightest {
 		text += " (decides at present)"

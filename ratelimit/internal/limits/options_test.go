@@ -296,7 +296,7 @@ shop.tenant[4]: unit=MINUTE requests_per_unit=100, shadow_mode: false, quota_mod
 shop.other[0]: unit=HOUR requests_per_unit=5, shadow_mode: false, quota_mode: false
 shop.other[1]: unit=DAY requests_per_unit=9, shadow_mode: true, quota_mode: false
 shop.any[0]: unit=HOUR requests_per_unit=5, shadow_mode: false, quota_mode: false
-shop.one: unit=DAY requests_per_unit=7, shadow_mode: false, quota_mode: false, algorithm: token_bucket, burst: 7
+shop.one: unit=DAY requests_per_unit=7, shadow_mode: false, quota_mode: false, algorithm: token_bucket
 `, b.String()); d != "" {
 		t.Errorf("text (-want +got):\n%s", d)
 	}
@@ -332,7 +332,7 @@ func TestExplain_limits(t *testing.T) {
 	}
 	f("(tenant,acme)", `result      10 per SECOND (token_bucket, burst 20) and 1000 per HOUR and 1000 per 6 × HOUR and 100000 per MONTH (calendar Europe/Berlin) and 100 per MINUTE (sliding_window)
 reason      tenant (shop.yaml:3:3) decides: 10 per SECOND (token_bucket, burst 20) and 1000 per HOUR and 1000 per 6 × HOUR and 100000 per MONTH (calendar Europe/Berlin) and 100 per MINUTE (sliding_window)
-limit 1     10 per SECOND, token_bucket, burst 20
+limit 1     10 per SECOND, token_bucket, burst 20, `+"`bur.st`"+`
 counter key shop_tenant_acme_~bs1
 limit 2     1000 per HOUR (decides at present)
 counter key shop_tenant_acme_1773532800
@@ -342,7 +342,7 @@ counter key shop_tenant_acme_1773532800~fh6
 limit 4     100000 per MONTH, calendar Europe/Berlin
 counter key shop_tenant_acme_1772319600~cM1
 window      2026-03-01T00:00:00+01:00 to 2026-04-01T00:00:00+02:00, Europe/Berlin
-limit 5     100 per MINUTE, sliding_window
+limit 5     100 per MINUTE, sliding_window, `+"`bur_st`"+`
 counter key shop_tenant_acme_~rm1
 metric key  shop.tenant
 note        limit 3: shadow_mode: over the limit is counted but answered OK

@@ -46,6 +46,7 @@ type EventDescriptor struct {
 	Limit     *uint32 `json:"limit,omitempty"`
 	Remaining *uint32 `json:"remaining,omitempty"`
 	Reset     *int64  `json:"reset,omitempty"`
+	limits.LimitView
 	// Unmatched is why no rule decides.
 	Unmatched limits.Outcome `json:"unmatched,omitempty"`
 }
@@ -111,6 +112,7 @@ func (d *Decision) event(sample float64) *Event {
 		}
 		out.Unmatched = d.outcome(i)
 		if rule := d.Rules[i]; rule != nil {
+			out.LimitView = rule.LimitView()
 			out.Rule, out.File = text(rule.Path(d.Request.Domain), &e.Cut), rule.At()
 		}
 	}

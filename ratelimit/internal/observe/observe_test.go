@@ -122,11 +122,11 @@ func TestTap_lines(t *testing.T) {
 	}
 	f(decision(t, rules, "shop", "user=ann").over(0),
 		`{"at":"2023-11-14T22:13:20.123456Z","domain":"shop","code":"OVER_LIMIT","hits":1,"sample":1,`+
-			`"descriptors":[{"entries":[{"key":"user","value":"ann"}],"code":"OVER_LIMIT","rule":"shop.user","file":"shop.yaml:4:6","limit":10,"remaining":0,"reset":24}]}`)
+			`"descriptors":[{"entries":[{"key":"user","value":"ann"}],"code":"OVER_LIMIT","rule":"shop.user","file":"shop.yaml:4:6","limit":10,"remaining":0,"reset":24,"unit":"MINUTE","algorithm":"fixed_window","name":"per user"}]}`)
 	f(decision(t, rules, "shop",
 		"path=/login,remote_address=<1>|free=lunch|nothing=here|open=1|user=a,b=c|path=/login|"),
 		`{"at":"2023-11-14T22:13:20.123456Z","domain":"shop","code":"OK","hits":1,"sample":1,"descriptors":[`+
-			`{"entries":[{"key":"path","value":"/login"},{"key":"remote_address","value":"<1>"}],"code":"OK","rule":"shop.path_/login.remote_address","file":"shop.yaml:5:47","limit":2,"remaining":7,"reset":24},`+
+			`{"entries":[{"key":"path","value":"/login"},{"key":"remote_address","value":"<1>"}],"code":"OK","rule":"shop.path_/login.remote_address","file":"shop.yaml:5:47","limit":2,"remaining":7,"reset":24,"unit":"MINUTE","algorithm":"fixed_window"},`+
 			`{"entries":[{"key":"free","value":"lunch"}],"code":"OK","unmatched":"whitelisted"},`+
 			`{"entries":[{"key":"nothing","value":"here"}],"code":"OK","unmatched":"no_match"},`+
 			`{"entries":[{"key":"open","value":"1"}],"code":"OK","rule":"shop.open","file":"shop.yaml:9:6"},`+
@@ -147,8 +147,8 @@ func TestTap_lines(t *testing.T) {
 	d.Request.Descriptors[2].HasHits, d.Request.Descriptors[2].Hits, d.Request.Descriptors[2].Negative = true, 2, true
 	f(d, `{"at":"2023-11-14T22:13:20.123456Z","domain":"shop","code":"OK","hits":4,"sample":1,"descriptors":[`+
 		`{"entries":[{"key":"user","value":"ann"}],"code":"OK","unmatched":"replaced"},`+
-		`{"entries":[{"key":"user","value":"bob"}],"own_limit":{"requests_per_unit":3,"unit":"HOUR"},"hits":0,"code":"OK","limit":10,"remaining":7,"reset":24},`+
-		`{"entries":[{"key":"vip","value":"1"}],"hits":2,"refund":true,"code":"OK","rule":"shop.vip","file":"shop.yaml:6:6","limit":100,"remaining":7,"reset":24}]}`)
+		`{"entries":[{"key":"user","value":"bob"}],"own_limit":{"requests_per_unit":3,"unit":"HOUR"},"hits":0,"code":"OK","limit":10,"remaining":7,"reset":24,"unit":"HOUR","algorithm":"fixed_window"},`+
+		`{"entries":[{"key":"vip","value":"1"}],"hits":2,"refund":true,"code":"OK","rule":"shop.vip","file":"shop.yaml:6:6","limit":100,"remaining":7,"reset":24,"unit":"MINUTE","algorithm":"fixed_window"}]}`)
 
 	long := strings.Repeat("x", maxText-1) + "ü" // its last rune does not fit whole
 	o.Watching().Note(decision(t, rules, "shop", "user="+long), nil)
@@ -264,7 +264,7 @@ func TestTap_stalled(t *testing.T) {
 		t.Errorf("they are reported twice: %d", got)
 	}
 
-	wide := decision(t, rules, "shop", strings.Repeat("user="+strings.Repeat("x", maxText)+"|", 40)+"user=ann")
+	wide := decision(t, rules, "shop", strings.Repeat("user="+strings.Repeat("x", maxText)+"|", 32)+"user=ann")
 	wide.At = wide.At.Add(time.Second)
 	for range 1000 {
 		o.Watching().Note(wide, nil)
@@ -405,9 +405,10 @@ func TestRecent(t *testing.T) {
 	ten, reset := uint32(10), int64(24)
 	refused := func(second int, user string) RecentDescriptor {
 		return RecentDescriptor{At: testNow.Add(time.Duration(second) * time.Second), Domain: "shop",
-			Entries: []Entry{{"user", user}}, Rule: "shop.user", File: "shop.yaml:4:6", Limit: &ten, Reset: &reset}
+			Entries: []Entry{{"user", user}}, Rule: "shop.user", File: "shop.yaml:4:6", Limit: &ten, Reset: &reset, Hits: 1,
+			LimitView: limits.LimitView{Unit: "MINUTE", Algorithm: "fixed_window", Name: "per user"}}
 	}
-	eve := RecentDescriptor{At: testNow.Add(9 * time.Second), Domain: "mall", Entries: []Entry{{"user", "eve"}},
+	eve := RecentDescriptor{At: testNow.Add(9 * time.Second), Domain: "mall", Entries: []Entry{{"user", "eve"}}, Hits: 1,
 		Outcome: limits.UnknownDomain}
 	want := RecentList{Descriptors: []RecentDescriptor{eve, refused(3, "dan"), refused(2, "cid")}}
 	if d := cmp.Diff(want, o.Recent().Refused("")); d != "" {

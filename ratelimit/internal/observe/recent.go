@@ -34,7 +34,10 @@ type RecentDescriptor struct {
 	Rule  string  `json:"rule,omitempty"`
 	File  string  `json:"file,omitempty"`
 	Limit *uint32 `json:"limit,omitempty"`
-	Reset *int64  `json:"reset,omitempty"`
+	limits.LimitView
+	// Hits is how many the descriptor took, 0 of a look and of a refund.
+	Hits  uint64 `json:"hits"`
+	Reset *int64 `json:"reset,omitempty"`
 	// Outcome says why no rule matched.
 	Outcome limits.Outcome `json:"outcome,omitempty"`
 	// NearestKey is a configured key that the request may have meant. The owner of the rules fills it in.
@@ -74,7 +77,7 @@ func (l *list) add(d *Decision, i int, outcome limits.Outcome) {
 		l.skipped.Add(1)
 		return
 	}
-	r := &RecentDescriptor{At: d.At.UTC(), Outcome: outcome}
+	r := &RecentDescriptor{At: d.At.UTC(), Outcome: outcome, Hits: d.hits(i)}
 	r.Domain = text(d.Request.Domain, &r.Cut)
 	size, in := 0, d.Request.Descriptors[i].Entries
 	for _, e := range in {
@@ -86,6 +89,7 @@ func (l *list) add(d *Decision, i int, outcome limits.Outcome) {
 		r.Entries = append(r.Entries, Entry{text(e.Key, &r.Cut), text(e.Value, &r.Cut)})
 	}
 	if rule := d.Rules[i]; rule != nil {
+		r.LimitView = rule.LimitView()
 		r.Rule, r.File = text(rule.Path(d.Request.Domain), &r.Cut), rule.At()
 	}
 	if status := d.Response.Statuses[i]; status.HasLimit {

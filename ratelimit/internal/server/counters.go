@@ -57,7 +57,7 @@ func writeCounterError(w http.ResponseWriter, err error) {
 func (d *debugPort) logReset(r *http.Request, domain string, descriptor *rls.Descriptor, report *service.CounterReport,
 	err error) {
 	message := "counters reset"
-	if report.Deleted == 0 {
+	if report.Deleted == nil || *report.Deleted == 0 {
 		if refusal, ok := errors.AsType[*service.Refusal](err); !ok || refusal.Err == nil {
 			return // there was nothing to reset
 		}

@@ -40,7 +40,10 @@ func writeRecent(b *bytes.Buffer, title string, l observe.RecentList) {
 		if r.Rule != "" {
 			fmt.Fprintf(b, " by %s (%s)", Visible(r.Rule), r.File)
 		}
-		if r.Limit != nil {
+		switch {
+		case r.Limit != nil && r.Unit != "":
+			fmt.Fprintf(b, " limit %s, reset in %d s", r.LimitView.Text(*r.Limit, ""), *r.Reset)
+		case r.Limit != nil:
 			fmt.Fprintf(b, " limit %d, reset in %d s", *r.Limit, *r.Reset)
 		}
 		if r.Outcome != "" {
@@ -49,6 +52,7 @@ func writeRecent(b *bytes.Buffer, title string, l observe.RecentList) {
 		if r.NearestKey != "" {
 			fmt.Fprintf(b, ", nearest key %s", Visible(r.NearestKey))
 		}
+		fmt.Fprintf(b, ", hits %d", r.Hits)
 		b.WriteString("\n")
 	}
 }

@@ -294,10 +294,10 @@ func TestRecentAndTop(t *testing.T) {
 		}
 	}
 	f("/recent", `# refused, newest first; 0 skipped
-2023-11-14T22:13:20Z d k="a b" by d.k (shop.yaml:2:16) limit 2, reset in 40 s
+2023-11-14T22:13:20Z d k="a b" by d.k (shop.yaml:2:16) limit 2 a minute, fixed_window, reset in 40 s, hits 1
 # unmatched, newest first; 0 skipped
-2023-11-14T22:13:20Z e k=v unknown_domain
-2023-11-14T22:13:20Z d pahts=/x no_match, nearest key path
+2023-11-14T22:13:20Z e k=v unknown_domain, hits 1
+2023-11-14T22:13:20Z d pahts=/x no_match, nearest key path, hits 1
 `)
 	f("/recent?domain=e&format=json", `{
   "refused": {
@@ -316,6 +316,7 @@ func TestRecentAndTop(t *testing.T) {
             "value": "v"
           }
         ],
+        "hits": 1,
         "outcome": "unknown_domain"
       }
     ]

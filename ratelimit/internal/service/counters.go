@@ -15,18 +15,19 @@ import (
 type CounterReport struct {
 	Domain string         `json:"domain"`
 	Limits []LimitCounter `json:"limits"`
-	// Deleted is how many counters a reset has deleted; Limits are as they stood before.
-	Deleted int    `json:"deleted,omitempty"`
+	// Deleted is how many counters that held something a reset has deleted, nil of no reset; Limits are as they stood
+	// before.
+	Deleted *int   `json:"deleted,omitempty"`
 	Note    string `json:"note,omitempty"`
 }
 
 // LimitCounter is one limit of a descriptor with its counter.
 type LimitCounter struct {
 	// Rule is the dotted path of the entry, and File where it stands; neither of a limit that the request brings along.
-	Rule      string `json:"rule,omitempty"`
-	File      string `json:"file,omitempty"`
-	Key       string `json:"key"`
-	Algorithm string `json:"algorithm"`
+	Rule string `json:"rule,omitempty"`
+	File string `json:"file,omitempty"`
+	Key  string `json:"key"`
+	limits.LimitView
 	Limit     uint32 `json:"limit"`
 	Burst     uint32 `json:"burst,omitempty"`
 	Used      int64  `json:"used"`
@@ -51,6 +52,7 @@ func (s *Service) ResetCounters(ctx context.Context, domain string, d *rls.Descr
 	if err != nil {
 		return report, err
 	}
+	report.Deleted = new(int)
 	for i := range readings {
 		m := &readings[i]
 		if m.withoutStore() {
@@ -59,12 +61,14 @@ func (s *Service) ResetCounters(ctx context.Context, domain string, d *rls.Descr
 		if err := s.store.Load().Reset(ctx, &m.hit); err != nil {
 			return report, counterRefusal(err)
 		}
-		report.Deleted++
+		if m.holds() {
+			*report.Deleted++
+		}
 		if s.o.OverLimit != nil {
 			s.o.OverLimit.Delete(m.hit.Key)
 		}
 	}
-	if s.o.OverLimit != nil {
+	if s.o.OverLimit != nil && *report.Deleted > 0 {
 		report.Note = "other instances may refuse from their over-limit cache until the reset"
 	}
 	return report, nil
@@ -92,7 +96,7 @@ func (s *Service) counters(ctx context.Context, domain string, d *rls.Descriptor
 		}
 		report.Limits = append(report.Limits, LimitCounter{
 			Rule: printable.Text(m.rule.Path(domain)), File: m.rule.At(), Key: printable.Text(string(m.hit.Key)),
-			Algorithm: m.rule.Algorithm.String(), Limit: m.rule.PerUnit, Burst: m.rule.Burst,
+			LimitView: m.rule.LimitView(), Limit: m.rule.PerUnit, Burst: m.rule.Burst,
 			Used: m.hit.After, Remaining: m.remaining(), Reset: m.reset,
 		})
 	}
@@ -138,6 +142,11 @@ func (s *Service) readings(rules *limits.Rules, first *limits.Rule, domain strin
 // withoutStore says whether the limit has no counter: it admits nothing, and counts what it admits.
 func (m *reading) withoutStore() bool {
 	return m.rule.PerUnit == 0 && m.rule.Algorithm != counter.FixedWindow
+}
+
+// holds says whether there is a counter: a store keeps none that holds nothing, or tells them apart.
+func (m *reading) holds() bool {
+	return m.hit.After != 0 || m.hit.State.Current != 0 || m.hit.State.Previous != 0
 }
 
 // errNoStore is the error of read before the store was reached.

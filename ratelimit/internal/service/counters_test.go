@@ -11,6 +11,7 @@ import (
 
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/counter/memory"
+	"gatehouse/ratelimit/internal/limits"
 	"gatehouse/ratelimit/internal/overlimit"
 	"gatehouse/ratelimit/internal/rls"
 )
@@ -58,7 +59,7 @@ func TestCounters(t *testing.T) {
 		r.decide(t, c)
 	}
 	fixed := LimitCounter{Rule: "d.fixed", File: "rules.yaml:3:3", Key: "d_fixed_v_1699999980",
-		Algorithm: "fixed_window",
+		LimitView: limits.LimitView{Unit: "MINUTE", Algorithm: "fixed_window"},
 		Limit:     10, Remaining: 10, Reset: 40}
 	f("(fixed,v)", fixed)
 	hits("(fixed,v)", 8)
@@ -68,42 +69,48 @@ func TestCounters(t *testing.T) {
 	fixed.Used, fixed.Remaining = 16, 0
 	f("(fixed,v)", fixed)
 
-	bucket := LimitCounter{Rule: "d.bucket", File: "rules.yaml:5:3", Key: "d_bucket_v_~bm1", Algorithm: "token_bucket",
-		Limit: 10,
-		Burst: 10, Remaining: 10, Reset: 1}
+	bucket := LimitCounter{Rule: "d.bucket", File: "rules.yaml:5:3", Key: "d_bucket_v_~bm1",
+		LimitView: limits.LimitView{Unit: "MINUTE", Algorithm: "token_bucket"},
+		Limit:     10,
+		Burst:     10, Remaining: 10, Reset: 1}
 	f("(bucket,v)", bucket)
 	hits("(bucket,v)", 8)
 	bucket.Used, bucket.Remaining, bucket.Reset = 8, 2, 48
 	f("(bucket,v)", bucket)
 
 	sliding := LimitCounter{Rule: "d.sliding", File: "rules.yaml:4:3", Key: "d_sliding_v_~rm1",
-		Algorithm: "sliding_window",
+		LimitView: limits.LimitView{Unit: "MINUTE", Algorithm: "sliding_window"},
 		Limit:     10, Used: 10, Reset: 100}
 	hits("(sliding,v)", 10)
 	f("(sliding,v)", sliding)
 
-	f("(none,v)", LimitCounter{Rule: "d.none", File: "rules.yaml:6:3", Key: "d_none_v_~bm1", Algorithm: "token_bucket",
-		Burst: r.Rules().Domain("d").Find(descriptorOf(t, "(none,v)").Entries).Burst, Reset: 60})
+	f("(none,v)", LimitCounter{Rule: "d.none", File: "rules.yaml:6:3", Key: "d_none_v_~bm1",
+		LimitView: limits.LimitView{Unit: "MINUTE", Algorithm: "token_bucket"},
+		Burst:     r.Rules().Domain("d").Find(descriptorOf(t, "(none,v)").Entries).Burst, Reset: 60})
 	f("(month,v)", LimitCounter{Rule: "d.month", File: "rules.yaml:7:3", Key: "d_month_v_1698793200~cM1",
-		Algorithm: "fixed_window",
+		LimitView: limits.LimitView{Unit: "MONTH", Algorithm: "fixed_window"},
 		Limit:     100, Remaining: 100, Reset: 1385200})
 	hits("(list,v)", 3)
 	f("(list,v)",
-		LimitCounter{Rule: "d.list", File: "rules.yaml:8:3", Key: "d_list_v_~bs1", Algorithm: "token_bucket", Limit: 2,
+		LimitCounter{Rule: "d.list", File: "rules.yaml:8:3", Key: "d_list_v_~bs1",
+			LimitView: limits.LimitView{Unit: "SECOND", Algorithm: "token_bucket", Place: 1, Of: 3}, Limit: 2,
 			Burst: 4,
 			Used:  3, Remaining: 1, Reset: 2},
-		LimitCounter{Rule: "d.list", File: "rules.yaml:8:3", Key: "d_list_v_1699999980", Algorithm: "fixed_window",
-			Limit: 5, Used: 3,
+		LimitCounter{Rule: "d.list", File: "rules.yaml:8:3", Key: "d_list_v_1699999980",
+			LimitView: limits.LimitView{Unit: "MINUTE", Algorithm: "fixed_window", Place: 2, Of: 3},
+			Limit:     5, Used: 3,
 			Remaining: 2, Reset: 40},
-		LimitCounter{Rule: "d.list", File: "rules.yaml:8:3", Key: "d_list_v_~rh1", Algorithm: "sliding_window",
-			Limit: 1, Remaining: 1,
+		LimitCounter{Rule: "d.list", File: "rules.yaml:8:3", Key: "d_list_v_~rh1",
+			LimitView: limits.LimitView{Unit: "HOUR", Algorithm: "sliding_window", Place: 3, Of: 3},
+			Limit:     1, Remaining: 1,
 			Reset: 1})
 
 	own := descriptorOf(t, "(anything,v)")
 	own.HasLimit, own.Limit = true, rls.Override{PerUnit: 3, Unit: rls.Hour}
 	got, err := r.Counters(t.Context(), "e", own)
 	want := &CounterReport{Domain: "e",
-		Limits: []LimitCounter{{Key: "e_anything_v_1699999200", Algorithm: "fixed_window", Limit: 3,
+		Limits: []LimitCounter{{Key: "e_anything_v_1699999200",
+			LimitView: limits.LimitView{Unit: "HOUR", Algorithm: "fixed_window"}, Limit: 3,
 			Remaining: 3, Reset: 2800}}}
 	if d := cmp.Diff(want, got); d != "" || err != nil {
 		t.Errorf("an own limit: %v\n%s", err, d)
@@ -165,7 +172,7 @@ func TestResetCounters(t *testing.T) {
 			t.Errorf("%s: the over-limit cache does not know it", key)
 		}
 		got, err := r.ResetCounters(t.Context(), "d", descriptorOf(t, descriptor))
-		if err != nil || got.Deleted != len(got.Limits) || got.Limits[0].Used == 0 ||
+		if err != nil || *got.Deleted != len(got.Limits) || got.Limits[0].Used == 0 ||
 			got.Note != "other instances may refuse from their over-limit cache until the reset" {
 			t.Errorf("%s: %+v %v", key, got, err)
 		}
@@ -183,18 +190,26 @@ func TestResetCounters(t *testing.T) {
 		}
 	}
 	got, err := r.ResetCounters(t.Context(), "d", descriptorOf(t, "(none,v)"))
-	if err != nil || got.Deleted != 0 || len(got.Limits) != 1 {
+	if err != nil || *got.Deleted != 0 || len(got.Limits) != 1 {
 		t.Errorf("a limit of 0 without a counter: %+v %v", got, err)
 	}
 	plain := algorithmRig(t, Options{})
+	for _, descriptor := range []string{"(fixed,v)", "(list,v)", "(bucket,v)"} { // there is none yet
+		if got, err := plain.ResetCounters(t.Context(), "d", descriptorOf(t, descriptor)); err != nil || *got.Deleted != 0 {
+			t.Errorf("%s without a counter: %+v %v", descriptor, got, err)
+		}
+	}
+	for _, descriptor := range []string{"(fixed,v)", "(list,v)"} {
+		plain.decide(t, call("d", descriptor))
+	}
 	if got, err := plain.ResetCounters(t.Context(), "d", descriptorOf(t, "(fixed,v)")); err != nil || got.Note != "" ||
-		got.Deleted != 1 {
+		*got.Deleted != 1 {
 		t.Errorf("without an over-limit cache: %+v %v", got, err)
 	}
 	// Of a list, the first are deleted when a later one cannot be.
 	plain.store.failResets = 2
 	got, err = plain.ResetCounters(t.Context(), "d", descriptorOf(t, "(list,v)"))
-	if err == nil || got.Deleted != 1 {
+	if err == nil || *got.Deleted != 1 {
 		t.Errorf("a store that fails in between: %+v %v", got, err)
 	}
 }
