@@ -217,7 +217,7 @@ func TestPackageComments(t *testing.T) {
 func TestTopLevel(t *testing.T) {
 	allowed := []string{
 		"auth", "ratelimit", "shared", "bench", "loadtest", "migrations", "go.mod", "go.sum", "Makefile", "README.md",
-		".ci", ".dockerignore", ".git", ".gitignore", // and what .gitignore names:
+		".ci", ".dockerignore", ".git", ".github", ".gitignore", // and what .gitignore names:
 		"bin", ".run",
 	}
 	entries, err := os.ReadDir("..")
