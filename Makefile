@@ -25,27 +25,30 @@ linked = CGO_ENABLED=0 go list $(tags) -deps -f '{{with .Module}}{{if not .Main}
 counting := Alloc|Statements|Commands
 having = $$(grep -rlE --include='*_test.go' '^func Test[A-Za-z0-9_]*($(1))' auth bench ratelimit shared | xargs -n1 dirname | sort -u | sed 's|^|./|')
 
-.PHONY: build run test test-short check deps docs bench load load-late fuzz image
+.PHONY: build help run test test-short check deps docs bench load load-late fuzz image
 
-build: # static and stripped bin/<daemon>; version and commit come from the build info
+build: # static and stripped bin/<daemon>, with version and commit; minutes the first time, then seconds
 	CGO_ENABLED=0 go build -buildvcs=$(buildvcs) $(tags) -trimpath -ldflags='-s -w' -o bin/ $(addprefix ./,$(daemons))
 
-run: build # everything from nothing; Ctrl-C stops all of it
+help: # this list; less than a second
+	@awk -F ':[^#]*# ' '/^[a-z-]+:.*# / { printf "%-11s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+run: build # everything from nothing, until Ctrl-C; ready some seconds after it is built
 	@.ci/need initdb
 	@go build -o .run/devstack ./shared/devstack
 	@exec .run/devstack
 
-test: build check # exactly what CI runs
+test: build check # exactly what CI runs; some 13 minutes on two cores
 	@.ci/need redis-server memcached initdb pgbouncer curl npm promtool gcc libc
 	@.ci/envoy
 	@.ci/clients
 	CGO_ENABLED=1 go test -race -shuffle=on -timeout 15m ./...
 	go test -run '$(counting)' $(call having,$(counting)) # built without race, where sync.Pool drops items on purpose
 
-test-short: # whatever needs no server
+test-short: # whatever needs no server; some minutes
 	REQUIRE_SERVERS= go test -short -shuffle=on ./...
 
-check:
+check: # format, vet, linked modules, settings tables; a minute or two
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt would change:" $$unformatted; exit 1; }
 	go vet ./...
 	@for d in $(daemons); do \
@@ -53,10 +56,10 @@ check:
 	done
 	go test $(configs) -run '^TestDocs_settingsTables$$'
 
-deps: # rewrites the lists that check compares
+deps: # rewrites the lists of modules that check compares; seconds
 	@for d in $(daemons); do $(call linked,$$d) > $$d/deps.txt; done
 
-docs: # writes the tables of the daemons' docs/settings.md that check compares
+docs: # writes the tables of the daemons' docs/settings.md that check compares; seconds once compiled
 	@go test $(configs) -count 1 -run '^TestDocs_settingsTables$$' -update
 
 bench: build # Go benchmarks, then whole daemons against their budgets; some 45 minutes
@@ -70,13 +73,13 @@ load: build # k6 scripts against daemons of their own; under two minutes once k6
 	@.run/bench with-auth $(LOADFLAGS) loadtest/run auth
 	@exec .run/bench with-ratelimit $(LOADFLAGS) loadtest/run ratelimit
 
-load-late: # the same scripts against daemons that answer 100 ms late: each must find its limits crossed
+load-late: # the same scripts against daemons that answer 100 ms late: each must find its limits crossed; under two minutes
 	@EXPECT=99 $(MAKE) load LOADFLAGS='-delay 100ms'
 
-fuzz: # each fuzz target for FUZZTIME
+fuzz: # each of some 60 fuzz targets for FUZZTIME, 20 seconds
 	@.ci/fuzz $(FUZZTIME)
 
-image: # each daemon as an image of one static binary, for this machine's architecture
+image: # each daemon as an image of one static binary, for this machine's architecture; some minutes
 	@for d in $(daemons); do \
 		args=$$(.ci/root $$d $$(go env GOARCH) .run/root/$$d) || exit 1; \
 		$(DOCKER) build -f $$d/Dockerfile $$args -t gatehouse/$$d .run/root/$$d || exit 1; \

@@ -224,7 +224,7 @@ func TestPackageComments(t *testing.T) {
 func TestTopLevel(t *testing.T) {
 	allowed := []string{
 		"auth", "ratelimit", "shared", "bench", "loadtest", "migrations", "go.mod", "go.sum", "Makefile", "README.md",
-		".ci", ".git", ".gitignore", // and what .gitignore names:
+		".ci", ".git", ".github", ".gitignore", // and what .gitignore names:
 		"bin", ".run",
 	}
 	entries, err := os.ReadDir("..")

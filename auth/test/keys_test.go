@@ -94,10 +94,10 @@ func TestBusyPort(t *testing.T) {
 	port := d.http[strings.LastIndex(d.http, ":")+1:]
 	mailbox := d.mailbox[strings.LastIndex(d.mailbox, ":")+1:]
 	log := filepath.Join(t.TempDir(), "log")
-	for name, port := range map[string]string{"PORT": port, "AUTH_DEV_MAILBOX_PORT": mailbox} {
+	for name, port := range map[string]string{"PORT": port, "AUTH_API_PORT": port, "AUTH_DEV_MAILBOX_PORT": mailbox} {
 		status, _, errs := command(t, append(environment(url), name+"="+port, "AUTH_LOG_FILE="+log), "")
 		if status != 1 || !strings.Contains(errs, "auth: "+name+": ") ||
-			!strings.Contains(errs, "address already in use") {
+			!strings.Contains(errs, "address already in use: another program has this port, set another one") {
 			t.Errorf("%s: %d %s", name, status, errs)
 		}
 		if b, err := os.ReadFile(log); err != nil ||

@@ -69,9 +69,10 @@ func TestListeners_busy(t *testing.T) {
 	_, http, _ := net.SplitHostPort(p.http)
 	_, grpc, _ := net.SplitHostPort(p.grpc)
 	_, debug, _ := net.SplitHostPort(q.debug)
+	const inUse = "address already in use: another program has this port, set another one"
 	for env, want := range map[[2]string]string{
-		{"PORT", http}:      "HOST, PORT: listen on " + p.http + ": bind: address already in use",
-		{"GRPC_PORT", grpc}: "GRPC_HOST, GRPC_PORT: listen on " + p.grpc + ": bind: address already in use",
+		{"PORT", http}:      "HOST, PORT: listen on " + p.http + ": bind: " + inUse,
+		{"GRPC_PORT", grpc}: "GRPC_HOST, GRPC_PORT: listen on " + p.grpc + ": bind: " + inUse,
 		{"GRPC_UDS", uds}:   "GRPC_UDS: listen on " + uds + ": another process listens there",
 	} {
 		second := launch(t, anyLimit, map[string]string{env[0]: env[1]})
@@ -87,7 +88,7 @@ func TestListeners_busy(t *testing.T) {
 	second := start(t, anyLimit, map[string]string{"DEBUG_PORT": debug})
 	decide1(t, second.dial(t), "k", "v")
 	if want := "there is no debug port: DEBUG_HOST, DEBUG_PORT: listen on " +
-		q.debug + ": bind: address already in use"; !strings.Contains(second.log.text(), want) {
+		q.debug + ": bind: " + inUse; !strings.Contains(second.log.text(), want) {
 		t.Errorf("no %q in:\n%s", want, second.log.text())
 	}
 	if err := second.Stop(time.Minute); err != nil {

@@ -31,6 +31,9 @@ func Listen(ctx context.Context, network, address string) (net.Listener, error) 
 		if op, ok := errors.AsType[*net.OpError](err); ok {
 			err = op.Err // it would name the address again
 		}
+		if errors.Is(err, syscall.EADDRINUSE) && network != "unix" {
+			err = fmt.Errorf("%w: another program has this port, set another one", err)
+		}
 		return nil, fmt.Errorf("listen on %s: %w", address, err)
 	}
 	return l, nil

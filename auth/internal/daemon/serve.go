@@ -185,7 +185,11 @@ func (d *daemon) openAPI(ctx context.Context, wg *sync.WaitGroup, failed chan<- 
 	c := d.config.Load()
 	listener, err := httpx.Listen(ctx, "tcp", hostPort(c.API.Host, c.API.Port))
 	if err != nil {
-		return nil, "", fmt.Errorf("PORT: %w", err)
+		name := "PORT"
+		if c.API.APIPort != 0 {
+			name = "AUTH_API_PORT"
+		}
+		return nil, "", fmt.Errorf("%s: %w", name, err)
 	}
 	server := httpx.NewServer(httpx.Closing(d.api, d.draining.Load), timeouts(c.HTTP.MaxDuration), d.log.Logger)
 	wg.Go(func() {
