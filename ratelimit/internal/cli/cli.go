@@ -44,7 +44,7 @@ func (p Program) Main() int {
 
 const usage = `usage: ratelimit [serve]         run the daemon; settings come from the environment
        ratelimit client ...      ask a running daemon once (-h for flags)
-       ratelimit check DIR       check configuration files
+       ratelimit check FILE|-|DIR   check configuration files
        ratelimit schema          print the JSON Schema of configuration files, for editors
        ratelimit diff OLD NEW    compare two sets of configuration files (-h for flags)
        ratelimit explain ...     show which rule decides a descriptor (-h for flags)
@@ -56,7 +56,7 @@ const usage = `usage: ratelimit [serve]         run the daemon; settings come fr
 
 // run is the whole program. It returns the exit status when ctx has ended or the command is done.
 func (p Program) run(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
-	command, rest := "serve", args[1:]
+	command, rest, lenient := "serve", args[1:], false
 	if len(rest) > 0 {
 		command, rest = rest[0], rest[1:]
 	}
@@ -64,7 +64,7 @@ func (p Program) run(ctx context.Context, args, environ []string, stdout, stderr
 	case "ratelimit_client":
 		command, rest = "client", args[1:]
 	case "ratelimit_config_check":
-		command, rest = "check", args[1:]
+		command, rest, lenient = "check", args[1:], true
 	}
 	switch command {
 	case "serve":
@@ -86,7 +86,7 @@ func (p Program) run(ctx context.Context, args, environ []string, stdout, stderr
 	case "client":
 		return client(ctx, rest, stdout, stderr)
 	case "check":
-		return check(ctx, rest, environ, stdout, stderr)
+		return check(ctx, checkCall{rest, environ, lenient}, stdout, stderr)
 	case "diff":
 		return diff(ctx, rest, stdout, stderr)
 	case "schema":
