@@ -18,7 +18,9 @@ const stdinName = "<stdin>"
 
 // readRules reads the files, folders and standard input ("-") that arguments of check name, and says
 // what it reads. ok is false when something could not be read.
-func readRules(ctx context.Context, paths []string, ignoreDotFiles bool, w *checkReport) (files []rulefile.File, ok bool) {
+func readRules(
+	ctx context.Context, paths []string, ignoreDotFiles bool, w *checkReport,
+) (files []rulefile.File, ok bool) {
 	ok = true
 	for _, path := range paths {
 		if isDirectory(path) || path != "-" && !exists(path) {
