@@ -16,10 +16,17 @@ import (
 const checkUsage = "usage: ratelimit check [-format json] [-merge_domain_configs] FILE|-|DIR ...\n" +
 	"       ratelimit check -settings [DIR]\n"
 
+// checkCall is how check was called.
+type checkCall struct {
+	args, environ []string
+	// lenient only warns about a folder without rules, as the program ratelimit_config_check does.
+	lenient bool
+}
+
 // check loads files, standard input and folders as one set, as the daemon would, and reports every
 // problem of every file: exit 0 when all is well, 1 when not. It ignores the daemon's environment
 // unless -settings is given, which checks it too.
-func check(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
+func check(ctx context.Context, call checkCall, stdout, stderr io.Writer) int {
 	flags := newFlags("check", checkUsage, stderr)
 	dir := flags.String("config_dir", "", "a folder, instead of `DIR`")
 	options := limits.Options{Settings: limits.Settings{NearRatio: 0.8}}
@@ -27,7 +34,7 @@ func check(ctx context.Context, args, environ []string, stdout, stderr io.Writer
 	withSettings := flags.Bool("settings", false,
 		"check the settings in the environment too, with the certificates that they name, and the folder of theirs")
 	format := flags.String("format", "text", "text or json")
-	if err := flags.Parse(args); err != nil {
+	if err := flags.Parse(call.args); err != nil {
 		return flagExit(err)
 	}
 	asJSON := *format == "json"
@@ -37,7 +44,7 @@ func check(ctx context.Context, args, environ []string, stdout, stderr io.Writer
 	}
 	var files source.Settings
 	if *withSettings {
-		c, ok := checkSettings(environ, stdout)
+		c, ok := checkSettings(call.environ, stdout)
 		if !ok {
 			return exitFailed
 		}
@@ -72,8 +79,9 @@ func check(ctx context.Context, args, environ []string, stdout, stderr io.Writer
 		text = io.Discard
 	}
 	report := newCheckReport(text)
+	report.lenient = call.lenient || *withSettings
 	report.progress("checking rate limit configs...\n")
-	texts, ok := readRules(paths, files.IgnoreDotFiles, report)
+	texts, ok := readRules(ctx, paths, files.IgnoreDotFiles, report)
 	_, warnings, err := rulefile.Load(ctx, texts, options)
 	report.loaded(warnings, err)
 	report.OK = ok && err == nil

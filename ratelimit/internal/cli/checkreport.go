@@ -14,7 +14,8 @@ type checkReport struct {
 	Problems []limits.Problem `json:"problems"`
 	Warnings []limits.Problem `json:"warnings"`
 
-	text io.Writer // discards with -format json
+	text    io.Writer // discards with -format json
+	lenient bool      // as of checkCall
 }
 
 func newCheckReport(text io.Writer) *checkReport {

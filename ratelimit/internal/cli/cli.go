@@ -44,7 +44,7 @@ func (p Program) Main() int {
 
 const usage = `usage: ratelimit [serve]         run the daemon; settings come from the environment
        ratelimit client ...      ask a running daemon once (-h for flags)
-       ratelimit check DIR       check configuration files
+       ratelimit check FILE|-|DIR   check configuration files
        ratelimit schema          print the JSON Schema of configuration files, for editors
        ratelimit diff OLD NEW    compare two sets of configuration files (-h for flags)
        ratelimit explain ...     show which rule decides a descriptor (-h for flags)
@@ -65,7 +65,7 @@ func (p Program) run(ctx context.Context, args, environ []string, stdout, stderr
 	case "ratelimit_client":
 		command, rest, replaced = "client", args[1:], true
 	case "ratelimit_config_check":
-		command, rest = "check", args[1:]
+		command, rest, replaced = "check", args[1:], true
 	}
 	switch command {
 	case "serve":
@@ -87,7 +87,7 @@ func (p Program) run(ctx context.Context, args, environ []string, stdout, stderr
 	case "client":
 		return client(ctx, rest, replaced, stdout, stderr)
 	case "check":
-		return check(ctx, rest, environ, stdout, stderr)
+		return check(ctx, checkCall{rest, environ, replaced}, stdout, stderr)
 	case "diff":
 		return diff(ctx, rest, stdout, stderr)
 	case "schema":

@@ -18,7 +18,9 @@ const stdinName = "<stdin>"
 
 // readRules reads the files, folders and standard input ("-") that arguments of check name, and says
 // what it reads. ok is false when something could not be read.
-func readRules(paths []string, ignoreDotFiles bool, w *checkReport) (files []rulefile.File, ok bool) {
+func readRules(
+	ctx context.Context, paths []string, ignoreDotFiles bool, w *checkReport,
+) (files []rulefile.File, ok bool) {
 	ok = true
 	for _, path := range paths {
 		if isDirectory(path) || path != "-" && !exists(path) {
@@ -32,14 +34,29 @@ func readRules(paths []string, ignoreDotFiles bool, w *checkReport) (files []rul
 			ok = false
 			continue
 		}
-		w.progress("opening config file: %s\n", name)
-		files = append(files, rulefile.File{Name: name, Text: text})
+		found, passed, err := rulefile.Unpack(ctx, rulefile.File{Name: name, Text: text})
+		if err != nil {
+			w.unread(name, fmt.Errorf("%s: %w", name, err))
+			ok = false
+			continue
+		}
+		if len(passed) > 0 {
+			w.progress("passed over in %s: %s\n", name, strings.Join(passed, ", "))
+		}
+		for _, f := range found {
+			w.progress("opening config file: %s\n", f.Name)
+		}
+		files = append(files, found...)
 	}
 	return files, ok
 }
 
 // readFolder reads a folder as the daemon would.
 func readFolder(dir string, ignoreDotFiles bool, w *checkReport) (files []rulefile.File, ok bool) {
+	if !exists(dir) {
+		w.unread(dir, fmt.Errorf("%s: there is no such file or folder", dir))
+		return nil, false
+	}
 	w.progress("loading config directory: %s\n", dir)
 	files, skipped, leftovers, unread := source.ReadDir(dir, ignoreDotFiles)
 	for _, err := range unread {
@@ -52,7 +69,12 @@ func readFolder(dir string, ignoreDotFiles bool, w *checkReport) (files []rulefi
 		w.odd(dir, source.Leftover+": "+name)
 	}
 	if len(files)+len(unread) == 0 {
-		w.odd(dir, "no *.yaml or *.yml file in "+dir+": nothing would be limited")
+		const nothing = "no *.yaml or *.yml file in %s: nothing would be limited"
+		if !w.lenient {
+			w.unread(dir, fmt.Errorf(nothing+"; name the folder that holds the rules", dir))
+			return nil, false
+		}
+		w.odd(dir, fmt.Sprintf(nothing, dir))
 	}
 	for _, f := range files {
 		w.progress("opening config file: %s\n", f.Name)

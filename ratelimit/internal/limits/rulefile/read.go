@@ -116,6 +116,12 @@ func (r *reader) document(root *node) limits.Document {
 		doc.Unreadable = true
 		return doc
 	}
+	if kind, _ := manifest(root); kind != "" && child(root, "domain") == nil {
+		r.problem(root.pos, kind, "this is a Kubernetes %s, not a file of rules; name it as a file to have check look into "+
+			"a ConfigMap, or write its entry into a file", kind)
+		doc.Unreadable = true
+		return doc
+	}
 	for _, p := range root.pairs { // first, so that every other message can name it
 		if p.key.text == "domain" && p.value.kind == textNode && !p.value.isNull() {
 			r.domain = p.value.text

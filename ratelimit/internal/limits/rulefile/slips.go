@@ -32,6 +32,11 @@ func inPlainWords(text string, tokens token.Tokens, bad *syntax) *syntax {
 		return &syntax{limits.Pos{Line: bad.pos.Line, Column: int32(at + 1)},
 			"a tab stands here; YAML is indented with blanks only, write two for each level"}
 	}
+	if before, _, template := strings.Cut(text, "{{"); template {
+		return &syntax{limits.Pos{Line: int32(strings.Count(before, "\n") + 1), Column: int32(utf8.RuneCountInString(
+			before[strings.LastIndexByte(before, '\n')+1:]) + 1)},
+			"this is a template, not a file of rules: {{ stands here; check what it makes, such as the output of helm template"}
+	}
 	b := bracketsOf(tokens)
 	if slip := b.slip(); slip != nil {
 		return slip
