@@ -36,7 +36,7 @@ run: build # everything from nothing; Ctrl-C stops all of it
 	@exec .run/devstack
 
 test: build check # exactly what CI runs
-	@.ci/need redis-server memcached initdb pgbouncer curl npm promtool gcc libc
+	@.ci/need redis-server memcached initdb pgbouncer curl npm promtool gcc libc bwrap
 	@.ci/envoy
 	@.ci/clients
 	CGO_ENABLED=1 go test -race -shuffle=on -timeout 15m ./...
