@@ -39,6 +39,7 @@ test: build check # exactly what CI runs
 	@.ci/need redis-server memcached initdb pgbouncer curl npm promtool gcc libc bwrap
 	@.ci/envoy
 	@.ci/clients
+	@.ci/schemas
 	CGO_ENABLED=1 go test -race -shuffle=on -timeout 15m ./...
 	go test -run '$(counting)' $(call having,$(counting)) # built without race, where sync.Pool drops items on purpose
 
