@@ -39,9 +39,10 @@ run: build # everything from nothing, until Ctrl-C; ready some seconds after it 
 	@exec .run/devstack
 
 test: build check # exactly what CI runs; some 13 minutes on two cores
-	@.ci/need redis-server memcached initdb pgbouncer curl npm promtool gcc libc
+	@.ci/need redis-server memcached initdb pgbouncer curl npm promtool gcc libc bwrap
 	@.ci/envoy
 	@.ci/clients
+	@.ci/schemas
 	CGO_ENABLED=1 go test -race -shuffle=on -timeout 15m ./...
 	go test -run '$(counting)' $(call having,$(counting)) # built without race, where sync.Pool drops items on purpose
 

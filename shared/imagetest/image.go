@@ -1,0 +1,135 @@
+// Package imagetest runs the images of the daemons without a container runtime: the root that .ci/root lays out, read
+// as the daemon's Dockerfile says, in a sandbox of bubblewrap with a network of its own.
+//
+// It stands in for a runtime and a kubelet in tests. What it can't do where the machine forbids namespaces makes a test
+// skip, with the reason.
+package imagetest
+
+import (
+	"encoding/json"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+)
+
+// Image is a daemon's image: its root, and what the Dockerfile says.
+type Image struct {
+	Root            string
+	Entrypoint, Cmd []string
+	Env             []string // NAME=value
+	User            string
+}
+
+// Top is the repository's folder.
+var Top = sync.OnceValue(func() string {
+	out, err := exec.Command("go", "env", "GOMOD").Output()
+	if err != nil {
+		panic(err)
+	}
+	return filepath.Dir(strings.TrimSpace(string(out)))
+})
+
+// built are the daemons whose roots this test binary has laid out.
+var (
+	buildMu sync.Mutex
+	built   = map[string]error{}
+)
+
+// New builds a daemon's image. Its root is a copy for t alone, where every user may read it.
+func New(t testing.TB, daemon string) Image {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("builds an image")
+	}
+	laid := filepath.Join(Top(), ".run", "root", daemon)
+	buildMu.Lock()
+	err, done := built[daemon]
+	if !done {
+		var out []byte
+		cmd := exec.Command(filepath.Join(Top(), ".ci", "root"), daemon, runtime.GOARCH, laid)
+		if out, err = cmd.CombinedOutput(); err != nil {
+			t.Logf("%s", out)
+		}
+		built[daemon] = err
+	}
+	buildMu.Unlock()
+	if err != nil {
+		t.Fatalf(".ci/root %s: %v", daemon, err)
+	}
+	image := Parse(t, filepath.Join(Top(), daemon, "Dockerfile"))
+	image.Root = filepath.Join(Folder(t), "root")
+	if err := os.CopyFS(image.Root, os.DirFS(laid)); err != nil {
+		t.Fatal(err)
+	}
+	return image
+}
+
+// Folder is a temporary folder that every user may read, unlike that of t.
+func Folder(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "image")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	if err := os.Chmod(dir, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return dir
+}
+
+// Parse reads a Dockerfile of the few instructions that ours has; any other fails the test.
+func Parse(t testing.TB, file string) (i Image) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	list := func(words string) (all []string) {
+		if err := json.Unmarshal([]byte(words), &all); err != nil {
+			t.Errorf("%s: %s is not the form of a JSON array, and there is no shell: %v", file, words, err)
+		}
+		return all
+	}
+	for line := range strings.Lines(strings.ReplaceAll(string(text), "\\\n", " ")) {
+		instruction, words, _ := strings.Cut(strings.TrimSpace(line), " ")
+		switch instruction {
+		case "", "#", "EXPOSE", "ARG", "LABEL":
+		case "FROM":
+			if words != "scratch" {
+				t.Errorf("%s: FROM %s, want scratch", file, words)
+			}
+		case "COPY":
+			if words != ". /" {
+				t.Errorf("%s: COPY %s, want the whole root", file, words)
+			}
+		case "ENV":
+			i.Env = append(i.Env, words)
+		case "USER":
+			i.User = words
+		case "ENTRYPOINT":
+			i.Entrypoint = list(words)
+		case "CMD":
+			i.Cmd = list(words)
+		default:
+			t.Errorf("%s: there is no %s in images of ours", file, instruction)
+		}
+	}
+	return i
+}
+
+// Argv is what a container runs: first is a manifest's entrypoint (Docker) or command (Kubernetes), rest its command or
+// args; nil is what a manifest lacks. A replaced entrypoint drops the image's CMD.
+func (i Image) Argv(first, rest []string) []string {
+	switch {
+	case first != nil:
+		return append(append([]string{}, first...), rest...)
+	case rest != nil:
+		return append(append([]string{}, i.Entrypoint...), rest...)
+	}
+	return append(append([]string{}, i.Entrypoint...), i.Cmd...)
+}

@@ -1,0 +1,106 @@
+package imagetest
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+)
+
+// patience is how long a probe waits at least: a busy machine of tests is slow, and a manifest's second is not what is
+// tested.
+const patience = 20 * time.Second
+
+// Probe is one of a container's probes: a GET, or a connection to TCP where URL is "".
+type Probe struct {
+	URL, TCP         string
+	Timeout, Period  time.Duration
+	FailureThreshold int
+}
+
+// Once probes.
+func (p Probe) Once(r *Running) error {
+	if p.URL != "" {
+		resp, err := r.Client(max(p.Timeout, patience)).Get(p.URL)
+		if err != nil {
+			return err
+		}
+		resp.Body.Close()
+		if resp.StatusCode < 200 || resp.StatusCode >= 400 {
+			return fmt.Errorf("%s: %s", p.URL, resp.Status)
+		}
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), max(p.Timeout, patience))
+	defer cancel()
+	conn, err := r.Dial(ctx, "tcp", p.TCP)
+	if err != nil {
+		return err
+	}
+	return conn.Close()
+}
+
+// Watch is a probe that is repeated.
+type Watch struct {
+	mu      sync.Mutex
+	n       int // probes made
+	row     int // failures in a row
+	tripped error
+	stop    chan struct{}
+	stopped chan struct{}
+	t       testing.TB
+}
+
+// Watch probes each period until t ends or Stop. It trips when the threshold of failures in a row is reached.
+func (p Probe) Watch(t testing.TB, r *Running) *Watch {
+	w := &Watch{stop: make(chan struct{}), stopped: make(chan struct{}), t: t}
+	go func() {
+		defer close(w.stopped)
+		tick := time.NewTicker(p.Period)
+		defer tick.Stop()
+		for {
+			w.add(p.Once(r), max(1, p.FailureThreshold))
+			select {
+			case <-tick.C:
+			case <-w.stop:
+				return
+			}
+		}
+	}()
+	t.Cleanup(func() { w.Stop() })
+	return w
+}
+
+func (w *Watch) add(err error, threshold int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.n++
+	w.row++
+	if err == nil {
+		w.row = 0
+	}
+	if w.row >= threshold && w.tripped == nil {
+		w.tripped = err
+	}
+}
+
+// State is whether the last probe succeeded, and how many were made.
+func (w *Watch) State() (ok bool, n int) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.n > 0 && w.row == 0, w.n
+}
+
+// Stop ends the probes, and returns the error with which the watch tripped.
+func (w *Watch) Stop() error {
+	w.mu.Lock()
+	select {
+	case <-w.stop:
+	default:
+		close(w.stop)
+	}
+	w.mu.Unlock()
+	<-w.stopped
+	return w.tripped
+}

@@ -1,0 +1,156 @@
+// Package kubetest checks a daemon's manifests for Kubernetes without a cluster: schemas, references, the restricted
+// profile, and what their numbers must exceed. Reading and running their pod begins here too.
+package kubetest
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/goccy/go-yaml"
+)
+
+// Object is one manifest.
+type Object map[string]any
+
+// Manifests are the objects of a folder, with its kustomization.
+type Manifests struct {
+	Dir           string
+	Kustomization Object
+	Text          string // of the kustomization
+	Files         []string
+	Objects       []Object
+}
+
+// Read decodes a folder. oldnew, pairs as strings.NewReplacer has them, are replaced in all texts first: a mutation.
+func Read(t testing.TB, dir string, oldnew ...string) *Manifests {
+	t.Helper()
+	m := &Manifests{Dir: dir}
+	paths, err := filepath.Glob(filepath.Join(dir, "*.yaml"))
+	if err != nil || len(paths) == 0 {
+		t.Fatalf("no manifests in %s: %v", dir, err)
+	}
+	found := len(oldnew) == 0
+	for _, path := range paths {
+		text, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		changed := strings.NewReplacer(oldnew...).Replace(string(text))
+		found = found || changed != string(text)
+		for d := yaml.NewDecoder(strings.NewReader(changed)); ; {
+			var o Object
+			if err := d.Decode(&o); errors.Is(err, io.EOF) {
+				break
+			} else if err != nil {
+				t.Fatalf("%s: %v", path, err)
+			}
+			if filepath.Base(path) == "kustomization.yaml" {
+				m.Kustomization, m.Text = o, changed
+				continue
+			}
+			m.Objects = append(m.Objects, o)
+		}
+		if name := filepath.Base(path); name != "kustomization.yaml" {
+			m.Files = append(m.Files, name)
+		}
+	}
+	if !found {
+		t.Fatalf("%q changes nothing in %s", oldnew, dir)
+	}
+	return m
+}
+
+// Get is what lies at a path of keys and, as numbers, of items; nil where there is nothing.
+func Get(v any, path ...any) any {
+	for _, step := range path {
+		switch s := step.(type) {
+		case string:
+			switch o := v.(type) {
+			case map[string]any:
+				v = o[s]
+			case Object:
+				v = o[s]
+			default:
+				return nil
+			}
+		case int:
+			list, _ := v.([]any)
+			if s >= len(list) {
+				return nil
+			}
+			v = list[s]
+		}
+	}
+	return v
+}
+
+// Text is Get as text.
+func Text(v any, path ...any) string {
+	if v = Get(v, path...); v == nil {
+		return ""
+	}
+	return fmt.Sprint(v)
+}
+
+// List is Get as a list.
+func List(v any, path ...any) []any {
+	list, _ := Get(v, path...).([]any)
+	return list
+}
+
+// Kind is the objects of a kind.
+func (m *Manifests) Kind(kind string) (all []Object) {
+	for _, o := range m.Objects {
+		if Text(o, "kind") == kind {
+			all = append(all, o)
+		}
+	}
+	return all
+}
+
+// Pod is the pod template's spec of the one Deployment.
+func (m *Manifests) Pod() any { return Get(m.deployment(), "spec", "template", "spec") }
+
+func (m *Manifests) deployment() Object {
+	if all := m.Kind("Deployment"); len(all) == 1 {
+		return all[0]
+	}
+	return nil
+}
+
+// containers are the pod's, those that run first included.
+func containers(pod any) []any {
+	return slices.Concat(List(pod, "initContainers"), List(pod, "containers"))
+}
+
+// Validate holds the manifests against the strict schemas of one version of Kubernetes.
+func Validate(t testing.TB, top, dir, version string) error {
+	t.Helper()
+	program := filepath.Join(top, ".run", "schemas", "bin", "kubernetes-validate")
+	if _, err := os.Stat(program); err != nil {
+		if reason, err := os.ReadFile(filepath.Join(top, ".run", "schemas-missing")); err == nil {
+			t.Skip(strings.TrimSpace(string(reason)))
+		}
+		if os.Getenv("REQUIRE_SERVERS") == "1" {
+			t.Fatal("no schemas of Kubernetes: run .ci/schemas")
+		}
+		t.Skip("no schemas of Kubernetes: run .ci/schemas")
+	}
+	args := []string{"--strict", "--no-warn", "-k", version}
+	for _, name := range Read(t, dir).Files {
+		args = append(args, filepath.Join(dir, name))
+	}
+	out, err := exec.Command(program, args...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("Kubernetes %s: %w: %s", version, err, bytes.TrimSpace(out))
+	}
+	return nil
+}
