@@ -400,11 +400,11 @@ func TestDocs_settings(t *testing.T) {
 	for _, f := range fields {
 		want[collapsed(f.Name)] = f.Default
 	}
-	free, err := settings.Fields(new(freeConfig))
+	custom, err := settings.Fields(new(customConfig))
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, f := range free {
+	for _, f := range custom {
 		want[strings.Replace(f.Name, "_OIDC_NAME_", "_OIDC_<NAME>_", 1)] = f.Default
 	}
 	if d := cmp.Diff(want, got); d != "" {

@@ -12,5 +12,5 @@ import (
 func TestDocs_settingsTables(t *testing.T) {
 	settingstest.Tables(t, func(name string) string {
 		return strings.Replace(collapsed(name), "_OIDC_NAME_", "_OIDC_<NAME>_", 1)
-	}, Config{}, freeConfig{})
+	}, Config{}, customConfig{})
 }

@@ -40,12 +40,12 @@ type externalConfig struct {
 	// The same.
 	SlackMode string `env:"AUTH_EXTERNAL_SLACK_MODE" envDefault:"oidc" oneof:"oidc legacy" fold:"true"`
 
-	// Free are further OpenID Connect providers by lower-case name, AUTH_EXTERNAL_OIDC_<NAME>_*.
-	Free map[string]freeConfig
+	// Custom are further OpenID Connect providers by lower-case name, AUTH_EXTERNAL_OIDC_<NAME>_*.
+	Custom map[string]customConfig
 }
 
-// freeConfig is an OpenID Connect provider that needs no code of ours. NAME stands for its name.
-type freeConfig struct {
+// customConfig is an OpenID Connect provider that needs no code of ours. NAME stands for its name.
+type customConfig struct {
 	// Required. Its issuer, below which its discovery document lies, letter by letter as that document has it (some end
 	// in a slash). Setting it adds the provider.
 	Issuer string `env:"AUTH_EXTERNAL_OIDC_NAME_ISSUER"`
@@ -69,7 +69,7 @@ type freeConfig struct {
 	DistrustEmail bool `env:"AUTH_EXTERNAL_OIDC_NAME_DISTRUST_EMAIL" envDefault:"false"`
 }
 
-func (c freeConfig) client() provider.Client {
+func (c customConfig) client() provider.Client {
 	return provider.Client{
 		Enabled: c.Enabled, ClientIDs: c.ClientID, Secret: c.Secret, RedirectURI: c.RedirectURI,
 		EmailOptional:  c.EmailOptional,
@@ -78,28 +78,28 @@ func (c freeConfig) client() provider.Client {
 	}
 }
 
-const freePrefix = "AUTH_EXTERNAL_OIDC_"
+const customPrefix = "AUTH_EXTERNAL_OIDC_"
 
-// readFree finds the free providers among the variables: their names are the operator's choice, so that no struct has
-// them. Each is read as the one called NAME, and its errors are reported under its own.
-func (c *externalConfig) readFree(r *settings.Report) {
-	fields, err := settings.Fields(new(freeConfig))
+// readCustom finds the custom providers among the variables: their names are the operator's choice, so that no struct
+// has them. Each is read as the one called NAME, and its errors are reported under its own.
+func (c *externalConfig) readCustom(r *settings.Report) {
+	fields, err := settings.Fields(new(customConfig))
 	if err != nil {
 		panic(err) // a bug in the struct
 	}
 	environs := map[string][]string{}
 	for _, name := range r.Names() {
-		rest, ok := strings.CutPrefix(name, freePrefix)
-		if !ok || name == freePrefix+"PROVIDER_CACHE_TTL" {
+		rest, ok := strings.CutPrefix(name, customPrefix)
+		if !ok || name == customPrefix+"PROVIDER_CACHE_TTL" {
 			continue
 		}
 		found := false
 		for _, f := range fields {
-			suffix := strings.TrimPrefix(f.Name, freePrefix+"NAME")
+			suffix := strings.TrimPrefix(f.Name, customPrefix+"NAME")
 			for _, s := range []string{suffix, suffix + "_FILE"} {
 				if who, ok := strings.CutSuffix(rest, s); ok && who != "" && !found && (s == suffix || f.Secret) {
 					found = true
-					environs[who] = append(environs[who], freePrefix+"NAME"+s+"="+r.Text(name))
+					environs[who] = append(environs[who], customPrefix+"NAME"+s+"="+r.Text(name))
 				}
 			}
 		}
@@ -108,15 +108,15 @@ func (c *externalConfig) readFree(r *settings.Report) {
 		}
 	}
 	for who, environ := range environs {
-		var f freeConfig
+		var f customConfig
 		one := settings.Load(&f, environ, settings.Options{Seconds: true})
 		for _, m := range one.Mistakes {
-			r.Clash("%s", strings.ReplaceAll(m, freePrefix+"NAME_", freePrefix+who+"_"))
+			r.Clash("%s", strings.ReplaceAll(m, customPrefix+"NAME_", customPrefix+who+"_"))
 		}
-		if c.Free == nil {
-			c.Free = map[string]freeConfig{}
+		if c.Custom == nil {
+			c.Custom = map[string]customConfig{}
 		}
-		c.Free[strings.ToLower(who)] = f
+		c.Custom[strings.ToLower(who)] = f
 	}
 }
 
@@ -124,7 +124,7 @@ func (c *externalConfig) readFree(r *settings.Report) {
 func (c *Config) providerSettings(r *settings.Report) provider.Settings {
 	s, x := c.Providers, &c.External
 	s.Clients, s.OIDC = x.clients(), map[string]provider.Client{}
-	for name, f := range x.Free {
+	for name, f := range x.Custom {
 		s.OIDC[name] = f.client()
 	}
 	for _, p := range s.Check() {
@@ -161,26 +161,26 @@ func modeOf(mode string) string {
 	return mode
 }
 
-// enabledProviders are the names that GET /settings shows as on: of the eighteen first, then the free ones.
+// enabledProviders are the names that GET /settings shows as on: of the eighteen first, then the custom ones.
 func enabledProviders(s provider.Settings) (names []string) {
 	for _, name := range provider.Names() {
 		if s.Clients[name].Enabled {
 			names = append(names, name)
 		}
 	}
-	var free []string
+	var custom []string
 	for name, c := range s.OIDC {
 		if c.Enabled {
-			free = append(free, name)
+			custom = append(custom, name)
 		}
 	}
-	slices.Sort(free)
-	return append(names, free...)
+	slices.Sort(custom)
+	return append(names, custom...)
 }
 
 // checkExternal is what neither a field's tag nor package provider can say.
 func (c *Config) checkExternal(r *settings.Report) {
-	c.External.readFree(r)
+	c.External.readCustom(r)
 	warnUnsupportedProviders(r)
 	if c.Accounts.External.AllowUnverified && c.Accounts.Email.Autoconfirm {
 		r.Clash("AUTH_MAILER_AUTOCONFIRM and AUTH_MAILER_ALLOW_UNVERIFIED_EMAIL_SIGN_INS cannot both be true")
@@ -224,7 +224,7 @@ func (c *Config) warnCookies(r *settings.Report, s provider.Settings) {
 		look("AUTH_EXTERNAL_"+strings.ToUpper(name)+"_REDIRECT_URI", s.Clients[name])
 	}
 	for _, name := range enabledProviders(provider.Settings{OIDC: s.OIDC}) {
-		look(freePrefix+strings.ToUpper(name)+"_REDIRECT_URI", s.OIDC[name])
+		look(customPrefix+strings.ToUpper(name)+"_REDIRECT_URI", s.OIDC[name])
 	}
 	if len(elsewhere) > 0 {
 		both := "both"

@@ -170,7 +170,7 @@ func TestConfig_unusedLegacyProvider(t *testing.T) {
 	}
 }
 
-func TestConfig_freeHidesSecrets(t *testing.T) {
+func TestConfig_customHidesSecrets(t *testing.T) {
 	_, _, warnings, mistakes := loadSettings(t,
 		strings.Fields(least+
 			`AUTH_EXTERNAL_OIDC_ACME_ISSUER=nonsense AUTH_EXTERNAL_OIDC_ACME_SECRET=hunter2 AUTH_EXTERNAL_OIDC_ACME_SECRET_FILE=/none
@@ -181,7 +181,7 @@ func TestConfig_freeHidesSecrets(t *testing.T) {
 	}
 }
 
-func TestConfig_free(t *testing.T) {
+func TestConfig_custom(t *testing.T) {
 	secret := filepath.Join(t.TempDir(), "secret")
 	if err := os.WriteFile(secret, []byte("from the file\n"), 0o600); err != nil {
 		t.Fatal(err)

@@ -61,7 +61,7 @@ func warnUnsupportedProviders(r *settings.Report) {
 		name := "AUTH_EXTERNAL_" + p + "_ENABLED"
 		if on, _ := strconv.ParseBool(r.Text(name)); on {
 			r.Warn("%s has no effect: there is no provider %s, and no sign-in with it is possible (%s<NAME>_ISSUER "+
-				"adds one that speaks OpenID Connect)", r.Spelled(name), strings.ToLower(p), freePrefix)
+				"adds one that speaks OpenID Connect)", r.Spelled(name), strings.ToLower(p), customPrefix)
 		}
 	}
 }

@@ -34,7 +34,7 @@ var settingNames = settings.Options{
 	OldPrefixes: []settings.Alias{{Old: "GOTRUE_", New: "AUTH_"}, {Old: "", New: "AUTH_"}},
 	Summary: "%d settings have names of the replaced service (%s): each works as AUTH_… for two major versions; " +
 		"auth check lists them",
-	Known:    append(namesWithoutEffect(), freePrefix+"*"),
+	Known:    append(namesWithoutEffect(), customPrefix+"*"),
 	Unused:   namesWithoutEffect(),
 	Prefixes: []string{"AUTH_"},
 	Seconds:  true,

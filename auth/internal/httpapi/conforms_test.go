@@ -231,7 +231,7 @@ func TestOpenAPI_listsTheRoutes(t *testing.T) {
 // Every code that the flows can refuse with is in the document, and the other way round; those that are
 // not made by the router belong to some operation.
 func TestOpenAPI_listsTheCodes(t *testing.T) {
-	file, err := parser.ParseFile(token.NewFileSet(), "../account/codes.go", nil, 0)
+	file, err := parser.ParseFile(token.NewFileSet(), "../account/refusal/codes.go", nil, 0)
 	if err != nil {
 		t.Fatal(err)
 	}

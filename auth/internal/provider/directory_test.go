@@ -296,7 +296,7 @@ func TestReadDocument(t *testing.T) {
 	}
 }
 
-// TestNoEndpoints: a free provider whose document can't be had, or is of no use, is a clear error at once.
+// TestNoEndpoints: a custom provider whose document can't be had, or is of no use, is a clear error at once.
 func TestNoEndpoints(t *testing.T) {
 	t.Parallel()
 	f := start(t)

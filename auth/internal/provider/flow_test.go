@@ -31,9 +31,9 @@ func settingsOf(f *fakeidp.Server) Settings {
 	for _, id := range Names() {
 		s.Clients[id] = clientOf(f, id)
 	}
-	free := clientOf(f, "oidc")
-	free.Issuer, free.URL = free.URL, ""
-	s.OIDC["local"] = free
+	custom := clientOf(f, "oidc")
+	custom.Issuer, custom.URL = custom.URL, ""
+	s.OIDC["local"] = custom
 	return s
 }
 

@@ -169,7 +169,7 @@ func FuzzClaims(f *testing.F) {
 		if err != nil {
 			return // deeper than encoding/json goes
 		}
-		for _, r := range append([]row{freeRow(Client{Issuer: "https://base.example"})}, table...) {
+		for _, r := range append([]row{customRow(Client{Issuer: "https://base.example"})}, table...) {
 			if r.claim != nil {
 				p := offline(r, "", "")
 				d := p.idData(&idToken{id, claims})

@@ -61,7 +61,7 @@ func (p *Provider) verify(ctx context.Context, t trust, text string, w want) (*i
 }
 
 // repeated says whether a token's nonce is the one that was sent. Those of the named providers may have none: where
-// that is so, PKCE ties the code to the browser's sign-in, or the provider knows no nonce at all. A free provider
+// that is so, PKCE ties the code to the browser's sign-in, or the provider knows no nonce at all. A custom provider
 // has to keep to OpenID Connect Core 1.0, section 3.1.3.7, and Apple to its word: nonce_supported says that
 // it would have repeated the nonce.
 func (w want) repeated(nonce string, claims jsonObject) bool {

@@ -28,7 +28,7 @@ type Accepted struct {
 	Until time.Time
 }
 
-// native are those of the eighteen whose ID tokens are taken; free providers' are, too.
+// native are those of the eighteen whose ID tokens are taken; custom providers' are, too.
 var native = []string{"apple", "google", "azure", "facebook", "keycloak", "snapchat"}
 
 // IDToken verifies a native ID token. The settings decide which issuers are accepted; the request only chooses among
@@ -118,8 +118,8 @@ func checkNonce(inToken, given string) error {
 func (s *Set) nativeProvider(r IDTokenRequest) *Provider {
 	name := strings.ToLower(r.Provider)
 	for _, p := range s.own {
-		free := p.id == ""
-		if !free && !slices.Contains(native, p.id) {
+		custom := p.id == ""
+		if !custom && !slices.Contains(native, p.id) {
 			continue
 		}
 		if name == p.name || p.isIssuer(r.Provider) || name == "" && p.isIssuer(r.Issuer) {

@@ -27,9 +27,9 @@ func standardClaims(_ *Provider, t *idToken, d *Profile) {
 var protocol = strings.Fields(`iss sub aud exp iat nbf jti azp nonce auth_time acr amr at_hash c_hash s_hash sid typ
 	email email_verified phone_number phone_number_verified`)
 
-// freeClaims keeps what a provider says beyond the standard, roles and groups for example, as custom
+// customClaims keeps what a provider says beyond the standard, roles and groups for example, as custom
 // claims.
-func freeClaims(p *Provider, t *idToken, d *Profile) {
+func customClaims(p *Provider, t *idToken, d *Profile) {
 	standardClaims(p, t, d)
 	for name, value := range t.claims {
 		if !slices.Contains(protocol, name) && !slices.Contains(standard, name) {
@@ -38,9 +38,9 @@ func freeClaims(p *Provider, t *idToken, d *Profile) {
 	}
 }
 
-// freeProfile is the ID token's. A provider that returns the address at its profile endpoint only is queried there,
+// customProfile is the ID token's. A provider that returns the address at its profile endpoint only is queried there,
 // too.
-func freeProfile(ctx context.Context, s *signIn) (Profile, error) {
+func customProfile(ctx context.Context, s *signIn) (Profile, error) {
 	d, err := fromIDToken(ctx, s)
 	if err != nil || len(d.Emails) > 0 {
 		return d, err
@@ -58,7 +58,7 @@ func freeProfile(ctx context.Context, s *signIn) (Profile, error) {
 		return Profile{}, errors.New("the profile endpoint returns another subject")
 	}
 	told := Profile{Data: map[string]any{}}
-	freeClaims(s.Provider, &idToken{claims: more}, &told)
+	customClaims(s.Provider, &idToken{claims: more}, &told)
 	d.Emails, d.BadEmail = told.Emails, told.BadEmail
 	for name, value := range told.Data {
 		if d.Data[name] == nil {

@@ -51,7 +51,7 @@ type Profile struct {
 // Set is every configured provider. It never changes; a reload makes another.
 type Set struct {
 	byName map[string]*Provider // by every name that Lookup takes
-	own    []*Provider          // the eighteen, then the free ones by name
+	own    []*Provider          // the eighteen, then the custom ones by name
 	iosApp string
 	now    func() time.Time
 }
@@ -102,7 +102,7 @@ func New(s Settings) (*Set, error) {
 		add(rowOf(id, c.Mode), id, c)
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.OIDC)) {
-		add(freeRow(s.OIDC[name]), name, s.OIDC[name])
+		add(customRow(s.OIDC[name]), name, s.OIDC[name])
 	}
 	return set, nil
 }
@@ -120,7 +120,7 @@ func (s *Set) Enabled(name string) bool {
 	return p != nil && p.client.Enabled
 }
 
-// Names are the enabled ones, the eighteen first, the free ones behind.
+// Names are the enabled ones, the eighteen first, the custom ones behind.
 func (s *Set) Names() (names []string) {
 	for _, p := range s.own {
 		if p.client.Enabled {

@@ -285,8 +285,8 @@ func deep(n int) any {
 	return v
 }
 
-// TestFreeUserinfo: an address missing from the ID token is read at the profile endpoint.
-func TestFreeUserinfo(t *testing.T) {
+// TestCustomUserinfo: an address missing from the ID token is read at the profile endpoint.
+func TestCustomUserinfo(t *testing.T) {
 	t.Parallel()
 	f := start(t)
 	set := setOf(t, settingsOf(f))
@@ -302,8 +302,8 @@ func TestFreeUserinfo(t *testing.T) {
 	wantError(t, err, http.StatusInternalServerError, "unexpected_failure", noMe, "")
 }
 
-// TestFreeAuthMethod: the document says how the client authenticates, and it is tried in no other way.
-func TestFreeAuthMethod(t *testing.T) {
+// TestCustomAuthMethod: the document says how the client authenticates, and it is tried in no other way.
+func TestCustomAuthMethod(t *testing.T) {
 	t.Parallel()
 	f := start(t)
 	for list, basic := range map[string]bool{"": true, "client_secret_basic": true, "client_secret_post": false,

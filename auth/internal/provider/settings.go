@@ -19,7 +19,7 @@ import (
 // are made of other settings.
 type Settings struct {
 	Clients map[string]Client // of the eighteen, by Names; AUTH_EXTERNAL_<P>_*
-	// OIDC are the free OpenID Connect providers by lower-case name; AUTH_EXTERNAL_OIDC_<NAME>_*.
+	// OIDC are the custom OpenID Connect providers by lower-case name; AUTH_EXTERNAL_OIDC_<NAME>_*.
 	OIDC map[string]Client
 
 	// A further audience of native ID tokens of Apple: the application's bundle id.
@@ -65,7 +65,7 @@ type Client struct {
 	DistrustEmail bool   `env:"DISTRUST_EMAIL" envDefault:"false"`
 	Mode          string // linkedin and slack: oidc (default), legacy
 
-	// Of free providers only. Enabled is the operator's word there, too; AUTH_EXTERNAL_OIDC_<NAME>_ENABLED
+	// Of custom providers only. Enabled is the operator's word there, too; AUTH_EXTERNAL_OIDC_<NAME>_ENABLED
 	// is true where ISSUER is set.
 	Issuer string
 	Scopes []string // instead of openid, email, profile
@@ -102,8 +102,8 @@ func (s Settings) withDefaults() Settings {
 	return s
 }
 
-// freeName is the form of a free provider's name; the environment has it in upper case.
-var freeName = lazily(`^[a-z][a-z0-9_]{0,31}$`)
+// customName is the form of a custom provider's name; the environment has it in upper case.
+var customName = lazily(`^[a-z][a-z0-9_]{0,31}$`)
 
 // Check returns all errors together. The settings of a provider that is off are not checked.
 func (s Settings) Check() (found []Problem) {
@@ -150,7 +150,7 @@ func (s Settings) Check() (found []Problem) {
 		if !c.Enabled {
 			continue
 		}
-		if !freeName().MatchString(name) {
+		if !customName().MatchString(name) {
 			wrong(prefix+"ISSUER",
 				"has the name %.40q, which is not a letter and up to 31 letters, digits and underscores", name)
 		} else if taken(name) {
@@ -172,7 +172,7 @@ func (s Settings) Check() (found []Problem) {
 	return found
 }
 
-// taken says whether a free provider's name means something else in identities.
+// taken says whether a custom provider's name means something else in identities.
 func taken(name string) bool {
 	if slices.Contains([]string{"email", "phone", "anonymous", "sso", "web3", "provider"}, name) {
 		return true

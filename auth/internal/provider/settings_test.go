@@ -40,7 +40,7 @@ func TestCheck(t *testing.T) {
 	one := func(id string, change func(c *Client)) func(s *Settings) {
 		return func(s *Settings) { c := good(); change(&c); s.Clients[id] = c }
 	}
-	free := func(name string, change func(c *Client)) func(s *Settings) {
+	custom := func(name string, change func(c *Client)) func(s *Settings) {
 		return func(s *Settings) {
 			c := good()
 			c.Issuer = "https://idp.example.com"
@@ -101,15 +101,15 @@ func TestCheck(t *testing.T) {
 		"https://login.microsoftonline.com/organizations", "https://login.microsoftonline.com/consumers"} {
 		f(domains(u), "AUTH_EXTERNAL_AZURE_VERIFIED_DOMAINS is only for one tenant")
 	}
-	f(free("local", keep))
-	f(free("local", func(c *Client) { c.Issuer = "" }), "AUTH_EXTERNAL_OIDC_LOCAL_ISSUER is required")
-	f(free("local", func(c *Client) { c.Issuer = "http://idp.example" }),
+	f(custom("local", keep))
+	f(custom("local", func(c *Client) { c.Issuer = "" }), "AUTH_EXTERNAL_OIDC_LOCAL_ISSUER is required")
+	f(custom("local", func(c *Client) { c.Issuer = "http://idp.example" }),
 		"AUTH_EXTERNAL_OIDC_LOCAL_ISSUER begins with http://")
-	f(free("local", func(c *Client) { c.Secret = "" }), "AUTH_EXTERNAL_OIDC_LOCAL_SECRET is required")
+	f(custom("local", func(c *Client) { c.Secret = "" }), "AUTH_EXTERNAL_OIDC_LOCAL_SECRET is required")
 	for _, name := range []string{"github", "linkedin_oidc", "email", "phone"} {
-		f(free(name, keep), "AUTH_EXTERNAL_OIDC_"+strings.ToUpper(name)+"_ISSUER has a name that is taken")
+		f(custom(name, keep), "AUTH_EXTERNAL_OIDC_"+strings.ToUpper(name)+"_ISSUER has a name that is taken")
 	}
-	f(free("a b", keep), "AUTH_EXTERNAL_OIDC_A B_ISSUER has the name")
+	f(custom("a b", keep), "AUTH_EXTERNAL_OIDC_A B_ISSUER has the name")
 	f(func(s *Settings) { s.DiscoveryTTL, s.Timeout = -1, -1 }, "AUTH_EXTERNAL_OIDC_PROVIDER_CACHE_TTL",
 		"AUTH_INTERNAL_HTTP_TIMEOUT")
 	if _, err := New(Settings{Clients: map[string]Client{"github": {Enabled: true}}}); err == nil ||
@@ -170,9 +170,9 @@ func TestLookup(t *testing.T) {
 	optional := good()
 	optional.EmailOptional = true
 	s.Clients["figma"] = optional
-	free := good()
-	free.Issuer = "https://idp.example.com"
-	s.OIDC["corp"] = free
+	custom := good()
+	custom.Issuer = "https://idp.example.com"
+	s.OIDC["corp"] = custom
 	set := setOf(t, s)
 	if got := strings.Join(set.Names(), " "); got != "apple figma github google corp" {
 		t.Errorf("names: %s", got)
@@ -198,7 +198,7 @@ func TestLookup(t *testing.T) {
 		t.Errorf("EMAIL_OPTIONAL: %v", err)
 	}
 	if p, err := set.Lookup("corp"); err != nil || p.Name() != "corp" {
-		t.Errorf("a free provider: %v", err)
+		t.Errorf("a custom provider: %v", err)
 	}
 }
 

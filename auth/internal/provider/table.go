@@ -277,12 +277,12 @@ func rowOf(id, mode string) row {
 	return found
 }
 
-// freeRow is a provider that only its settings describe: OpenID Connect with discovery.
-func freeRow(c Client) row {
+// customRow is a provider that only its settings describe: OpenID Connect with discovery.
+func customRow(c Client) row {
 	scopes := c.Scopes
 	if len(scopes) == 0 {
 		scopes = []string{"openid", "email", "profile"}
 	}
-	return row{issuer: c.Issuer, scopes: scopes, nonce: true, demanded: !c.SkipNonceCheck, read: freeProfile,
-		claim: freeClaims}
+	return row{issuer: c.Issuer, scopes: scopes, nonce: true, demanded: !c.SkipNonceCheck, read: customProfile,
+		claim: customClaims}
 }

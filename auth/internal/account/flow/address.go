@@ -2,6 +2,7 @@ package flow
 
 import (
 	"errors"
+	"time"
 
 	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/address"
@@ -65,4 +66,10 @@ func CheckSMSSendable(f *Flow, what, number string) error {
 		return r
 	}
 	return nil
+}
+
+// TestCode returns the fixed code of a test number.
+func (p *PhoneSettings) TestCode(number string, now time.Time) (string, bool) {
+	code, ok := p.TestCodes[number]
+	return code, ok && (p.TestUntil.IsZero() || now.Before(p.TestUntil))
 }

@@ -110,3 +110,8 @@ func busy(err error) error {
 	}
 	return err
 }
+
+// takeover is what flows need to know about users that were taken over from another service.
+type takeover struct {
+	linksUntil time.Time // when the last link that was carried over expires
+}

@@ -11,11 +11,6 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// takeover is what flows need to know about users that were taken over from another service.
-type takeover struct {
-	linksUntil time.Time // when the last link that was carried over expires
-}
-
 // TookOver says that a takeover of users was closed in this database: from now on their former refresh tokens are
 // looked up, and until linksUntil the links that the other service has mailed them.
 func (k *Core) TookOver(linksUntil time.Time) {

@@ -8,7 +8,6 @@ import (
 
 	"github.com/google/uuid"
 
-	"gatehouse/auth/internal/password"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/token"
 )
@@ -143,19 +142,4 @@ func GrantNew(ctx context.Context, f *Flow, u store.User, draft *SessionDraft) (
 		return Grant{}, err
 	}
 	return SignGrant(f, u, OpenedSession(f, draft), &draft.First, made)
-}
-
-// Grant is a session that was opened or refreshed.
-type Grant struct {
-	AccessToken, RefreshToken string
-	ExpiresAt                 time.Time
-	ExpiresIn                 int // seconds
-	User                      store.User
-	Session                   uuid.UUID
-	// Type is what was verified, after a verification by mail or SMS.
-	Type string
-	// Weak: the password was right and would be refused today.
-	Weak *password.Weak
-	// ProviderToken and ProviderRefreshToken are the external provider's own, for the application to call it.
-	ProviderToken, ProviderRefreshToken string
 }

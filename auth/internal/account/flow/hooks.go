@@ -3,7 +3,6 @@ package flow
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -16,26 +15,6 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// Hooks are the calls into the operator's own code (docs/hooks.md); a nil one is off and costs nothing. None is made
-// while a transaction is open. A hook refuses with a Refusal; any other error is a failure of the service. The hook of
-// factors is FactorSettings.Attempt.
-type Hooks struct {
-	// BeforeCreate may refuse a new user, of whom nothing has been written yet. It is not called for users whom an
-	// administrator creates or invites.
-	BeforeCreate func(ctx context.Context, ip string, u store.User) error
-	// AfterCreate: a message of mail.ChannelHook, whose payload is a Created, is written with each such user.
-	AfterCreate bool
-	// Claims may replace the claims of an access token that is about to be signed.
-	Claims func(context.Context, ClaimsQuestion) (json.RawMessage, error)
-	// Sends are the channels whose messages a hook delivers; these messages also carry what only a hook gets.
-	Sends map[string]bool
-	// SendNow delivers a message of a channel before the answer (AUTH_HOOK_SEND_SYNC); channels without it are left to
-	// the outbox. A message that does not exist is not an error.
-	SendNow map[string]func(ctx context.Context, message uuid.UUID) error
-	// Password is called with each password that was checked for a user, and decides the outcome.
-	Password func(context.Context, PasswordAttempt) (PasswordVerdict, error)
-}
-
 // KindAfterCreate is the kind of the message about a new user.
 const KindAfterCreate = "after-user-created"
 
@@ -47,29 +26,6 @@ type Created struct {
 
 // createdLife is how long the message about a new user is worth delivering.
 const createdLife = 24 * time.Hour
-
-// ClaimsQuestion holds the claims that a token would have. Method is how the session was opened, or token_refresh.
-type ClaimsQuestion struct {
-	User   uuid.UUID
-	Claims json.RawMessage
-	Method string
-	IP     string
-}
-
-// PasswordAttempt is a password that was found right or wrong.
-type PasswordAttempt struct {
-	User  uuid.UUID
-	Valid bool
-	IP    string
-}
-
-// PasswordVerdict is its outcome.
-type PasswordVerdict struct {
-	Reject bool
-	// SignOut ends all sessions of the user, with Reject only.
-	SignOut bool
-	Message string
-}
 
 // HookIP returns the client's address for the hook that delivers a message, "" without such a hook: it is kept no
 // longer than the message is.

@@ -149,12 +149,6 @@ func (q *Quota) bound(f *Flow, by, who string) *Quota {
 	return q
 }
 
-// TestCode returns the fixed code of a test number.
-func (p *PhoneSettings) TestCode(number string, now time.Time) (string, bool) {
-	code, ok := p.TestCodes[number]
-	return code, ok && (p.TestUntil.IsZero() || now.Before(p.TestUntil))
-}
-
 // All returns the pauses, then the budgets.
 func (q *Quota) All() []store.Limit {
 	return append(q.Pauses[:len(q.Pauses):len(q.Pauses)], q.Budgets...)

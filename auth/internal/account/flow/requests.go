@@ -2,9 +2,11 @@ package flow
 
 import (
 	"encoding/json"
+	"time"
 
 	"github.com/google/uuid"
 
+	"gatehouse/auth/internal/password"
 	"gatehouse/auth/internal/store"
 )
 
@@ -123,4 +125,19 @@ type Link struct {
 type FactorAnswer struct {
 	Factor, Challenge uuid.UUID
 	Code              string
+}
+
+// Grant is a session that was opened or refreshed.
+type Grant struct {
+	AccessToken, RefreshToken string
+	ExpiresAt                 time.Time
+	ExpiresIn                 int // seconds
+	User                      store.User
+	Session                   uuid.UUID
+	// Type is what was verified, after a verification by mail or SMS.
+	Type string
+	// Weak: the password was right and would be refused today.
+	Weak *password.Weak
+	// ProviderToken and ProviderRefreshToken are the external provider's own, for the application to call it.
+	ProviderToken, ProviderRefreshToken string
 }
