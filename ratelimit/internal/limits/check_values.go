@@ -35,7 +35,9 @@ func (c *checker) unlikelyValue(e *Entry, field, text string, pos Pos) {
 			Quote(text), OneLine(trimmed))
 		return
 	}
-	if strings.Contains(text, "/") && e.Key != maskedAddress {
+	// A path is not parsed as a network: the error of each would be garbage of the load.
+	if strings.Contains(text, "/") && strings.ContainsAny(text[:min(len(text), 1)], "0123456789abcdefABCDEF:") &&
+		e.Key != maskedAddress {
 		if p, _, ok := network.ParsePrefix(text); ok {
 			c.report.Warning(c.at(e, pos), text, "%s %s is compared as a text; a network stands in cidr: [%v]", field,
 				Quote(text), p.Masked())
