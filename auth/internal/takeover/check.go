@@ -83,11 +83,11 @@ func (r *run) check(ctx context.Context) error {
 	if len(c.Unreadable)+len(c.Hidden) > 0 {
 		return f.told()
 	}
-	oldest, next, err := r.Source.Snapshot(ctx)
+	oldest, next, clock, err := r.Source.Snapshot(ctx)
 	if err != nil {
 		return err
 	}
-	if r.floor = oldest; r.Mode == Last {
+	if r.floor, r.clock = oldest, clock; r.Mode == Last {
 		if r.before, err = r.Source.Changed(ctx, oldest); err != nil {
 			return err
 		}
@@ -217,6 +217,9 @@ func (f *findings) moves(ctx context.Context) error {
 		f.refuse("the takeover from %s was closed at %s", list[0].Source, stamp(list[0].ClosedAt))
 	case len(list) > 0:
 		m := list[0]
+		if m.Source == r.Source.Place() && m.Mark == r.Source.Catalog.OldMark() {
+			m.Mark = r.Source.Catalog.Mark // open stores it
+		}
 		if m.Source != r.Source.Place() && m.Mark != r.Source.Catalog.Mark {
 			f.refuse("a takeover from %s is open since %s: auth takeover -abandon empties the tables", m.Source,
 				stamp(m.StartedAt))
