@@ -173,6 +173,9 @@ func (f *findings) target(ctx context.Context) (ready bool, err error) {
 		return false, nil
 	}
 	r.result.sameDatabase = same
+	if lacks, err := f.rights(ctx); err != nil || lacks {
+		return false, err
+	}
 	n, err := r.DB.Pending(ctx)
 	if err != nil {
 		return false, err
@@ -185,6 +188,28 @@ func (f *findings) target(ctx context.Context) (ready bool, err error) {
 		return false, err
 	}
 	return true, f.moves(ctx)
+}
+
+// rights refuses in words what would be counted as missing tables, or fail at the first statement.
+func (f *findings) rights(ctx context.Context) (lacks bool, err error) {
+	place := f.r.result.location
+	serving, _, err := f.r.DB.MissingRights(ctx)
+	for _, right := range serving {
+		word, on, _ := strings.Cut(right, " on ")
+		kind, name, _ := strings.Cut(on, " ")
+		switch kind {
+		case "schema":
+			on = "schema " + former.Name(name)
+		case "table":
+			on = former.Name(place.Schema, name)
+		default:
+			continue
+		}
+		f.refuse("role %s lacks %s: grant %s on %s to %s;", place.Role, right, strings.ToLower(word), on,
+			former.Name(place.Role))
+		lacks = true
+	}
+	return lacks, err
 }
 
 // foreignKeys refuses while rows of the application hang on users here: deleting users would take them along.

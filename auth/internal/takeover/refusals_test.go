@@ -219,6 +219,37 @@ func TestRefusals_sameSchema(t *testing.T) {
 	}
 }
 
+// Rights on our own tables that are missing are told in words, with the statement that gives them.
+func TestRefusals_rightsHere(t *testing.T) {
+	t.Parallel()
+	m := newMove(t, formertest.Newest)
+	role := "writer_" + one[string](t, m.url, "select current_database()")
+	admin := m.url
+	m.there(t, fmt.Sprintf(`create role %[1]s login; create schema gatehouse`, role))
+	m.url = inSchema(admin, "gatehouse")
+	m.migrate(t)
+	m.url = strings.Replace(m.url, "postgres@", role+"@", 1)
+	refused := func(want string) {
+		t.Helper()
+		for _, mode := range []takeover.Mode{takeover.Ahead, takeover.DryRun} {
+			m.refused(t, mode, "takeover: "+strings.ReplaceAll(want, "ROLE", role))
+		}
+	}
+	refused(`role ROLE lacks USAGE on schema gatehouse: grant usage on schema gatehouse to ROLE;`)
+	formertest.Exec(t, admin, `grant usage on schema gatehouse to `+role)
+	refused(`role ROLE lacks SELECT on table users: grant select on gatehouse.users to ROLE;`)
+	formertest.Exec(t, admin, `grant select, insert, update, delete on all tables in schema gatehouse to `+role)
+	m.must(t, takeover.DryRun)
+}
+
+func inSchema(url, schema string) string {
+	sep := "?"
+	if strings.Contains(url, "?") {
+		sep = "&"
+	}
+	return url + sep + "search_path=" + schema
+}
+
 // Rights and row-level security.
 func TestRefusals_rights(t *testing.T) {
 	t.Parallel()
