@@ -132,7 +132,7 @@ func (f *findings) version(ctx context.Context) error {
 		f.refuse("schema %q is at version %d, and %d or newer is needed: start a newer release of the replaced "+
 			"service on it once", f.r.Source.Schema, c.Version, former.Oldest)
 	}
-	if c.Version <= former.Newest || len(c.Unreadable)+len(c.Hidden) > 0 {
+	if len(c.Unreadable)+len(c.Hidden) > 0 {
 		return nil
 	}
 	columns, _ := c.Unknown()
@@ -149,6 +149,13 @@ func (f *findings) version(ctx context.Context) error {
 			names[i] = fmt.Sprintf("%s (%d rows)", names[i], rows[i])
 		}
 		left = append(left, "the tables "+strings.Join(names, ", "))
+	}
+	if c.Version <= former.Newest {
+		if len(left) > 0 { // the application's, or the operator's
+			f.warn("schema %q has what is none of the replaced service's: left alone are %s", f.r.Source.Schema,
+				strings.Join(left, ", "))
+		}
+		return nil
 	}
 	if len(left) == 0 {
 		left = []string{"nothing that was found"}
@@ -313,6 +320,12 @@ func (f *findings) contents(ctx context.Context) error {
 	f.accept("passkeys", counts.Passkeys, "%d passkeys", counts.Passkeys)
 	f.accept("oauth", counts.OAuthSessions+counts.OAuthClients, "%d sessions of %d OAuth clients", counts.OAuthSessions,
 		counts.OAuthClients)
+	if counts.Passkeys > 0 && f.r.leaves("passkeys") {
+		f.warn("left alone are %d passkeys", counts.Passkeys)
+	}
+	if counts.OAuthClients > 0 && f.r.leaves("oauth") {
+		f.warn("left alone are %d OAuth clients and their %d sessions", counts.OAuthClients, counts.OAuthSessions)
+	}
 	if counts.Super > 0 {
 		f.warn("%d users have is_super_admin, which means nothing here; %d users have a role of AUTH_JWT_ADMIN_ROLES",
 			counts.Super, counts.Admins)

@@ -172,10 +172,24 @@ func TestRefusals_schemas(t *testing.T) {
 	m.refused(t, takeover.Last, `takeover: schema "auth" is at version 20210101000000, and 20240427152123 or newer is needed: start a newer release of the replaced service on it once`)
 
 	m = newMove(t, formertest.Newest)
-	m.there(t, `insert into auth.schema_migrations values ('20270101000000');
-		alter table auth.users add column shoe_size int; alter table auth.sessions add column mood text;
-		create table auth.pets as select 1 as n union select 2; create table auth.toys (n int); create table auth.saml_providers as select 1 as n`)
 	o := m.must(t, takeover.DryRun)
+	if strings.Contains(o.log, "none of the replaced service's") {
+		t.Errorf("nothing is left alone that is not known:\n%s", o.log)
+	}
+	m.there(t, `alter table auth.users add column shoe_size int; alter table auth.sessions add column mood text;
+		create table auth.pets as select 1 as n union select 2; create table auth.toys (n int);
+		create table auth.saml_providers as select 1 as n;
+		insert into auth.webauthn_credentials select gen_random_uuid(), id from auth.users limit 1`)
+	o = m.must(t, takeover.DryRun, func(o *takeover.Options) { o.LeaveOut = append(slices.Clone(losses), "passkeys") })
+	for _, want := range []string{`schema "auth" has what is none of the replaced service's: left alone are ` +
+		`the columns sessions.mood, users.shoe_size, the tables pets (2 rows)`, `left alone are 1 passkeys`,
+		`left alone are 1 OAuth clients and their 1 sessions`} {
+		if !strings.Contains(o.log, "takeover: warning: "+want+"\n") {
+			t.Errorf("%s\nwant %s", o.log, want)
+		}
+	}
+	m.there(t, `delete from auth.webauthn_credentials; insert into auth.schema_migrations values ('20270101000000')`)
+	o = m.must(t, takeover.DryRun)
 	if want := `takeover: warning: schema "auth" is newer (20270101000000) than this program knows: left alone are the columns sessions.mood, users.shoe_size, the tables pets (2 rows)` + "\n"; !strings.Contains(o.log, want) {
 		t.Errorf("%s\nwant %s", o.log, want)
 	}
