@@ -77,6 +77,11 @@ func TestOldInstallation(t *testing.T) {
 		}
 		d.Stop(20 * time.Second)
 	}
+	// Before the tables are made, too.
+	if status, out, errs := command(t, env, "", "check"); status != 0 ||
+		!strings.Contains(out, strings.Join(lines, "\n")) || !strings.Contains(out, "migrations are still to be applied") {
+		t.Errorf("auth check before the first migration: %d\n%s%s", status, out, errs)
+	}
 	wantStart(env, want)
 
 	// auth check has a line for each name, and the texts; below these the lines for .env.

@@ -60,6 +60,8 @@ func (p *program) check(ctx context.Context, args []string) error {
 		if migrated {
 			r.defaults(ctx, db, &l)
 			r.keys(ctx, db, &c, l)
+		} else { // what old names of settings say is known without the tables
+			r.tellDefaults(l.FormerDefaults(false, 0))
 		}
 		r.providers(ctx, l)
 		r.smtp(ctx, l)
@@ -131,6 +133,10 @@ func (r *report) defaults(ctx context.Context, db *store.DB, l *config.Live) {
 		r.say("takeover", err)
 		return
 	}
+	r.tellDefaults(list)
+}
+
+func (r *report) tellDefaults(list []config.FormerDefault) {
 	for _, d := range list {
 		fmt.Fprintln(r.p.stdout, "warn ", d.Text)
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -21,7 +22,7 @@ type Catalog struct {
 	Now time.Time
 	// Recovery: the server is a standby.
 	Recovery bool
-	// Mark changes with the cluster, with its timeline, and when the table users is made again.
+	// Mark changes with the cluster, its timeline and the database, and when the table users is made again.
 	Mark string
 	// Cluster and DatabaseID are where the schema is, however the connection names it.
 	Cluster, DatabaseID string
@@ -57,8 +58,14 @@ select c.relname::text, c.oid, c.reltuples::bigint,
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
 where n.nspname = $1 and c.relkind in ('r', 'p', 'v', 'm', 'f')`
 
-// A restored base backup has the cluster's identifier, but another timeline; a restored dump has
-// tables of other numbers.
+// OldMark is the mark as programs before wrote it, without the database.
+func (c *Catalog) OldMark() string {
+	parts := strings.Split(c.Mark, "/")
+	return strings.Join(slices.Delete(parts, 2, 3), "/")
+}
+
+// A restored base backup has the cluster's identifier, but another timeline; a restored dump has tables of other
+// numbers; a database made from a template has another number itself.
 const selectPlace = `
 select now(), current_database()::text, current_user::text, pg_is_in_recovery(),
     (select system_identifier from pg_control_system())::text, (select timeline_id from pg_control_checkpoint())::text,
@@ -103,7 +110,7 @@ func (s *Source) Inspect(ctx context.Context) error {
 			c.Hidden = append(c.Hidden, name)
 		}
 	}
-	c.Mark = c.Cluster + "/" + timeline + "/" + fmt.Sprint(c.state["users"].oid)
+	c.Mark = strings.Join([]string{c.Cluster, timeline, c.DatabaseID, fmt.Sprint(c.state["users"].oid)}, "/")
 	s.Catalog = c
 	s.prepareNames()
 	if t := c.state["schema_migrations"]; !t.readable || t.hidden {

@@ -70,25 +70,36 @@ var entries = map[string]string{Users: userEntries, Identities: identityEntries,
 var aliases = map[string]string{"u": Users, "i": Identities, "f": Factors, "s": Sessions, "t": "refresh_tokens",
 	"a": "mfa_amr_claims", "o": "one_time_tokens"}
 
+// bounded are the times of a row that are carried no later than the clock there, in queries where it has that alias. An
+// identity may take over its user's.
+var bounded = map[string]string{"u": "u.created_at, u.updated_at", "i": "u.created_at, u.updated_at",
+	"s": "s.created_at, s.refreshed_at at time zone 'UTC'", "t": "t.updated_at"}
+
+const clockFormat = "2006-01-02 15:04:05.999999+00"
+
 // since fills in the conditions {changed ALIAS}: that a row was written since the floor. Rows of what is no ordinary
 // table don't say so, and count as unchanged. A row that was frozen more than 2^31 transactions ago has a negative age.
 // Most rows are too old, so that is compared first, with an age that is computed once for each query.
-func (s *Source) since(sql string, floor *Floor) string {
+func (s *Source) since(sql string, since *Since) string {
 	var pairs []string
 	for alias, name := range aliases {
 		condition := "false"
-		if floor != nil && s.Catalog.Tables[name].Heap {
+		if since != nil && s.Catalog.Tables[name].Heap {
 			condition = fmt.Sprintf("(age(%[1]s.xmin) <= (select age('%[2]d'::xid)) and age(%[1]s.xmin) >= 0)", alias,
-				uint32(*floor))
+				uint32(since.Floor))
+			if ahead := bounded[alias]; ahead != "" && !since.Clock.IsZero() {
+				condition = "(" + condition + " or coalesce(greatest(" + ahead + ") > '" +
+					since.Clock.UTC().Format(clockFormat) + "'::timestamptz, false))"
+			}
 		}
 		pairs = append(pairs, "{changed "+alias+"}", condition)
 	}
 	return strings.NewReplacer(pairs...).Replace(sql)
 }
 
-// Entries reads all rows of a table in the order of their ids. Without a floor none is changed.
-func (s *Source) Entries(ctx context.Context, name string, floor *Floor, each func(Entry) error) error {
-	return s.rows(ctx, s.since(entries[name], floor)+" order by 1", func(r pgx.Rows) error {
+// Entries reads all rows of a table in the order of their ids. Without since none is changed.
+func (s *Source) Entries(ctx context.Context, name string, since *Since, each func(Entry) error) error {
+	return s.rows(ctx, s.since(entries[name], since)+" order by 1", func(r pgx.Rows) error {
 		var e Entry
 		if err := r.Scan(uid(&e.ID), uid(&e.User), &e.Reason, &e.Changed, &e.Version); err != nil {
 			return err
@@ -132,9 +143,9 @@ func (s *Source) Groups(ctx context.Context, name, sum string) (map[string]Group
 	return groups, err
 }
 
-// SampleChanged returns some of the rows of a table that are carried and were written since the floor.
-func (s *Source) SampleChanged(ctx context.Context, name string, floor Floor, rows int) (list []uuid.UUID, err error) {
-	sql := "with e (id, owner, reason, changed, version) as (" + s.since(entries[name], &floor) +
+// SampleChanged returns some of the rows of a table that are carried and were written since.
+func (s *Source) SampleChanged(ctx context.Context, name string, since Since, rows int) (list []uuid.UUID, err error) {
+	sql := "with e (id, owner, reason, changed, version) as (" + s.since(entries[name], &since) +
 		") select id from e where changed and reason = '' order by random() limit $1"
 	err = s.rows(ctx, sql, func(r pgx.Rows) error {
 		var id uuid.UUID
@@ -163,7 +174,7 @@ func (s *Source) Changed(ctx context.Context, floor Floor) (c Changes, err error
 		var sum string
 		sql := s.since("select count(*), coalesce(sum(hashtext("+alias+".id::text || ' ' || "+alias+
 			".xmin::text)::bigint), 0)::text from {S}."+
-			name+" "+alias+" where {changed "+alias+"}", &floor)
+			name+" "+alias+" where {changed "+alias+"}", &Since{Floor: floor})
 		if err := s.row(ctx, sql, []any{&rows, &sum}); err != nil {
 			return c, err
 		}

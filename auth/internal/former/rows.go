@@ -41,6 +41,8 @@ type User struct {
 	ReauthenticationSentAt             time.Time
 	// External: there is an identity of another kind than email and phone.
 	External bool
+	// Clock is the server's when the row was read.
+	Clock time.Time
 	// Reason is why the user is not carried; "": it is, unless it is one of two with one address.
 	Reason string
 }
@@ -80,7 +82,7 @@ select u.id, u.aud, u.role, u.email, u.phone, u.encrypted_password, u.raw_app_me
     coalesce(u.email_change_token_current, '') = '', coalesce(u.email_change_token_new, '') = '', u.is_anonymous,
     u.created_at, u.updated_at, u.last_sign_in_at, u.email_confirmed_at, u.phone_confirmed_at, u.invited_at, u.banned_until,
     u.deleted_at, u.confirmation_sent_at, u.recovery_sent_at, u.email_change_sent_at, u.phone_change_sent_at,
-    u.reauthentication_sent_at, ` + isExternal + `, ` + userReason + `
+    u.reauthentication_sent_at, ` + isExternal + `, now(), ` + userReason + `
 from {S}.users u
 where `
 
@@ -107,7 +109,8 @@ func (s *Source) Users(ctx context.Context, w Select, each func(*User) error) er
 			str(&u.NewEmail), str(&u.NewPhone), &u.ConfirmStatus, &u.CurrentTokenGone, &u.NewTokenGone, &u.Anonymous,
 			at(&u.CreatedAt), at(&u.UpdatedAt), at(&u.LastSignInAt), at(&u.EmailConfirmedAt), at(&u.PhoneConfirmedAt),
 			at(&u.InvitedAt), at(&u.BannedUntil), at(&u.DeletedAt), at(&u.ConfirmationSentAt), at(&u.RecoverySentAt),
-			at(&u.EmailChangeSentAt), at(&u.PhoneChangeSentAt), at(&u.ReauthenticationSentAt), &u.External, &u.Reason)
+			at(&u.EmailChangeSentAt), at(&u.PhoneChangeSentAt), at(&u.ReauthenticationSentAt), &u.External,
+			at(&u.Clock), &u.Reason)
 		if err != nil {
 			return err
 		}
@@ -123,6 +126,7 @@ type Identity struct {
 	Data                               []byte
 	LastSignInAt, CreatedAt, UpdatedAt time.Time
 	UserCreatedAt, UserUpdatedAt       time.Time
+	Clock                              time.Time // the server's
 	Reason                             string
 }
 
@@ -131,7 +135,7 @@ const identityReason = `case ` + ownedReason +
 
 const selectIdentities = `
 select i.id, i.user_id, i.provider, i.provider_id, i.identity_data::text, i.last_sign_in_at, i.created_at, i.updated_at,
-    u.created_at, u.updated_at, ` + identityReason + `
+    u.created_at, u.updated_at, now(), ` + identityReason + `
 from {S}.identities i join {S}.users u on u.id = i.user_id
 where `
 
@@ -151,7 +155,8 @@ func (s *Source) identities(ctx context.Context, where string, each func(*Identi
 		var i Identity
 		var data string
 		err := r.Scan(uid(&i.ID), uid(&i.UserID), str(&i.Provider), str(&i.ProviderID), str(&data), at(&i.LastSignInAt),
-			at(&i.CreatedAt), at(&i.UpdatedAt), at(&i.UserCreatedAt), at(&i.UserUpdatedAt), &i.Reason)
+			at(&i.CreatedAt), at(&i.UpdatedAt), at(&i.UserCreatedAt), at(&i.UserUpdatedAt),
+			at(&i.Clock), &i.Reason)
 		if err != nil {
 			return err
 		}
@@ -242,6 +247,8 @@ type Session struct {
 	Version int // 0: no live token
 	AMR     []Claim
 	Reason  string
+	// Clock is the server's when the row was read.
+	Clock time.Time
 }
 
 // Claim is a method that a session was authenticated with.
@@ -271,7 +278,7 @@ const selectSessions = `
 select s.id, s.user_id, s.factor_id, s.created_at, s.refreshed_at at time zone 'UTC', s.not_after,
     case s.aal::text when 'aal2' then 2 when 'aal3' then 3 else 1 end, s.user_agent, host(s.ip), s.tag,
     {s.refresh_token_hmac_key} is not null and {s.refresh_token_counter} is not null, {s.refresh_token_hmac_key},
-    coalesce({s.refresh_token_counter}, 0), ` + sessionReason + `
+    coalesce({s.refresh_token_counter}, 0), now(), ` + sessionReason + `
 from {S}.sessions s join {S}.users u on u.id = s.user_id
 where `
 
@@ -299,7 +306,8 @@ func (s *Source) Sessions(ctx context.Context, w Select) (list []*Session, err e
 			var second bool
 			err := r.Scan(uid(&v.ID), uid(&v.UserID), uid(&v.FactorID), at(&v.CreatedAt), at(&v.RefreshedAt),
 				at(&v.NotAfter),
-				&v.AAL, str(&v.UserAgent), str(&v.IP), str(&v.Tag), &second, str(&v.Key), &v.Counter, &v.Reason)
+				&v.AAL, str(&v.UserAgent), str(&v.IP), str(&v.Tag), &second, str(&v.Key), &v.Counter,
+				at(&v.Clock), &v.Reason)
 			if second {
 				v.Version = 2
 			}

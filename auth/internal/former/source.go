@@ -177,11 +177,19 @@ func (s *Source) prepareNames() {
 // Floor is a transaction there: rows written by it and later ones count as changed.
 type Floor int64
 
-// Snapshot is the oldest transaction there that may still be running, and the next one to come.
-func (s *Source) Snapshot(ctx context.Context) (oldest, next Floor, err error) {
-	err = s.row(ctx, `select txid_snapshot_xmin(t), txid_snapshot_xmax(t) from txid_current_snapshot() t`,
-		[]any{&oldest, &next})
-	return oldest, next, err
+// Since is what a later pass looks for: rows written by Floor and later ones, and rows with a time after Clock, which
+// was ahead when they were read and is bounded here. A zero Clock adds none.
+type Since struct {
+	Floor Floor
+	Clock time.Time
+}
+
+// Snapshot is the oldest transaction there that may still be running, the next one to come, and the clock there: a
+// read that begins later bounds times by a later one.
+func (s *Source) Snapshot(ctx context.Context) (oldest, next Floor, clock time.Time, err error) {
+	err = s.row(ctx, `select txid_snapshot_xmin(t), txid_snapshot_xmax(t), now() from txid_current_snapshot() t`,
+		[]any{&oldest, &next, at(&clock)})
+	return oldest, next, clock, err
 }
 
 // scanTime takes a time there; null and minus infinity are zero. An infinite time is read as none by the service here,

@@ -11,14 +11,22 @@ const ourTables = `array['{users}', '{identities}', '{sessions}', '{one_time_tok
                       '{audit}', '{limits}', '{signing_keys}', '{external_states}', '{spent_id_tokens}', '{factors}', '{challenges}', '{former_tokens}', '{moves}', '{schema_migrations}']`
 
 // What migrations and statements need, read from the catalogue: nothing is created for the query. A table that
-// doesn't exist yet will be the daemon's own.
+// doesn't exist yet will be the daemon's own. PostgreSQL passes over a schema of the search path that the role may not
+// use, as if it did not exist.
 var missingRights = define(`
-with needed (name, granted, migrating) as (
+with path (schema, i) as (
+    select case trim(both '"' from name) when '$user' then current_user::text else trim(both '"' from name) end, i
+    from regexp_split_to_table(current_setting('search_path'), '\s*,\s*') with ordinality p (name, i)
+), needed (name, granted, migrating) as (
     values
         ('CONNECT on database ' || current_database(), has_database_privilege(current_database(), 'connect'), false),
         ('a schema on the search_path', current_schema() is not null, false),
         ('USAGE on schema ' || current_schema(), has_schema_privilege(current_schema(), 'usage'), false),
         ('CREATE on schema ' || current_schema(), has_schema_privilege(current_schema(), 'create'), true)
+    union all
+    select 'USAGE on schema ' || p.schema, false, false from path p join pg_namespace n on n.nspname = p.schema
+    where not has_schema_privilege(n.oid, 'usage')
+      and not exists (select from path b where b.i < p.i and b.schema = any (current_schemas(false)))
     union all
     select word || ' on table ' || t, has_table_privilege(to_regclass(t), word), false
     from unnest(` + ourTables + `) t,

@@ -51,7 +51,7 @@ values ($1, 'takeover', $2, 'open', $3, $4, $5, $6)
 on conflict (kind) where state = 'open' and kind = 'takeover' do nothing`)
 
 var ownMove = define(`
-update {moves} set owner = $2 where id = $1 and state = 'open'`)
+update {moves} set owner = $2, source_mark = $3 where id = $1 and state = 'open'`)
 
 // OpenMove begins a takeover, unless one is open already.
 func (db *DB) OpenMove(ctx context.Context, m Move) (opened bool, err error) {
@@ -59,9 +59,10 @@ func (db *DB) OpenMove(ctx context.Context, m Move) (opened bool, err error) {
 	return n == 1, err
 }
 
-// OwnMove makes a process the one that works on an open takeover: the batch of any other one fails from then on.
-func (db *DB) OwnMove(ctx context.Context, id, owner uuid.UUID) error {
-	n, err := db.exec(ctx, "own move", ownMove, id, owner)
+// OwnMove makes a process the one that works on an open takeover, and stores the mark: the batch of any other process
+// fails from then on.
+func (db *DB) OwnMove(ctx context.Context, m Move) error {
+	n, err := db.exec(ctx, "own move", ownMove, m.ID, m.Owner, m.Mark)
 	if err == nil && n == 0 {
 		err = ErrMoveLost
 	}

@@ -83,11 +83,11 @@ func (r *run) check(ctx context.Context) error {
 	if len(c.Unreadable)+len(c.Hidden) > 0 {
 		return f.told()
 	}
-	oldest, next, err := r.Source.Snapshot(ctx)
+	oldest, next, clock, err := r.Source.Snapshot(ctx)
 	if err != nil {
 		return err
 	}
-	if r.floor = oldest; r.Mode == Last {
+	if r.floor, r.clock = oldest, clock; r.Mode == Last {
 		if r.before, err = r.Source.Changed(ctx, oldest); err != nil {
 			return err
 		}
@@ -132,7 +132,7 @@ func (f *findings) version(ctx context.Context) error {
 		f.refuse("schema %q is at version %d, and %d or newer is needed: start a newer release of the replaced "+
 			"service on it once", f.r.Source.Schema, c.Version, former.Oldest)
 	}
-	if c.Version <= former.Newest || len(c.Unreadable)+len(c.Hidden) > 0 {
+	if len(c.Unreadable)+len(c.Hidden) > 0 {
 		return nil
 	}
 	columns, _ := c.Unknown()
@@ -149,6 +149,13 @@ func (f *findings) version(ctx context.Context) error {
 			names[i] = fmt.Sprintf("%s (%d rows)", names[i], rows[i])
 		}
 		left = append(left, "the tables "+strings.Join(names, ", "))
+	}
+	if c.Version <= former.Newest {
+		if len(left) > 0 { // the application's, or the operator's
+			f.warn("schema %q has what is none of the replaced service's: left alone are %s", f.r.Source.Schema,
+				strings.Join(left, ", "))
+		}
+		return nil
 	}
 	if len(left) == 0 {
 		left = []string{"nothing that was found"}
@@ -173,6 +180,9 @@ func (f *findings) target(ctx context.Context) (ready bool, err error) {
 		return false, nil
 	}
 	r.result.sameDatabase = same
+	if lacks, err := f.rights(ctx); err != nil || lacks {
+		return false, err
+	}
 	n, err := r.DB.Pending(ctx)
 	if err != nil {
 		return false, err
@@ -185,6 +195,28 @@ func (f *findings) target(ctx context.Context) (ready bool, err error) {
 		return false, err
 	}
 	return true, f.moves(ctx)
+}
+
+// rights refuses in words what would be counted as missing tables, or fail at the first statement.
+func (f *findings) rights(ctx context.Context) (lacks bool, err error) {
+	place := f.r.result.location
+	serving, _, err := f.r.DB.MissingRights(ctx)
+	for _, right := range serving {
+		word, on, _ := strings.Cut(right, " on ")
+		kind, name, _ := strings.Cut(on, " ")
+		switch kind {
+		case "schema":
+			on = "schema " + former.Name(name)
+		case "table":
+			on = former.Name(place.Schema, name)
+		default:
+			continue
+		}
+		f.refuse("role %s lacks %s: grant %s on %s to %s;", place.Role, right, strings.ToLower(word), on,
+			former.Name(place.Role))
+		lacks = true
+	}
+	return lacks, err
 }
 
 // foreignKeys refuses while rows of the application hang on users here: deleting users would take them along.
@@ -217,6 +249,9 @@ func (f *findings) moves(ctx context.Context) error {
 		f.refuse("the takeover from %s was closed at %s", list[0].Source, stamp(list[0].ClosedAt))
 	case len(list) > 0:
 		m := list[0]
+		if m.Source == r.Source.Place() && m.Mark == r.Source.Catalog.OldMark() {
+			m.Mark = r.Source.Catalog.Mark // open stores it
+		}
 		if m.Source != r.Source.Place() && m.Mark != r.Source.Catalog.Mark {
 			f.refuse("a takeover from %s is open since %s: auth takeover -abandon empties the tables", m.Source,
 				stamp(m.StartedAt))
@@ -285,6 +320,12 @@ func (f *findings) contents(ctx context.Context) error {
 	f.accept("passkeys", counts.Passkeys, "%d passkeys", counts.Passkeys)
 	f.accept("oauth", counts.OAuthSessions+counts.OAuthClients, "%d sessions of %d OAuth clients", counts.OAuthSessions,
 		counts.OAuthClients)
+	if counts.Passkeys > 0 && f.r.leaves("passkeys") {
+		f.warn("left alone are %d passkeys", counts.Passkeys)
+	}
+	if counts.OAuthClients > 0 && f.r.leaves("oauth") {
+		f.warn("left alone are %d OAuth clients and their %d sessions", counts.OAuthClients, counts.OAuthSessions)
+	}
 	if counts.Super > 0 {
 		f.warn("%d users have is_super_admin, which means nothing here; %d users have a role of AUTH_JWT_ADMIN_ROLES",
 			counts.Super, counts.Admins)

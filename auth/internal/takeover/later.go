@@ -16,11 +16,11 @@ import (
 
 // laterPass carries what has changed since the floor. It may run twice, and one that was stopped begins again.
 func (r *run) laterPass(ctx context.Context) error {
-	since := former.Floor(*r.move.Floor)
+	since := former.Since{Floor: former.Floor(*r.move.Floor), Clock: orTime(r.steps.Clock, r.move.StartedAt)}
 	r.result.since = &since
 	oldest := int64(r.floor)
 	r.move.PassFloor = &oldest
-	r.steps.Pass, r.steps.PassAt = "later", r.begun
+	r.steps.Pass, r.steps.PassAt, r.steps.PassClock = "later", r.begun, r.clock
 	if err := r.carry(ctx, "begin", nothing); err != nil {
 		return err
 	}
@@ -53,7 +53,7 @@ type laterRows struct {
 
 // laterTable removes the rows that no longer belong here, and frees what others may have now: addresses, names,
 // provider ids. Then it writes those that have changed or are missing.
-func (r *run) laterTable(ctx context.Context, t table, since former.Floor) error {
+func (r *run) laterTable(ctx context.Context, t table, since former.Since) error {
 	r.progress.start(t.name, r.Source.Catalog.About(t.source))
 	l := &laterRows{r: r, t: t}
 	err := r.merge(ctx, t, &since, true, func(p pair) error {
@@ -168,7 +168,7 @@ func (r *run) signups(users int64) error {
 }
 
 // writeMissing finds the changed and missing rows once more, and writes them while it reads.
-func (r *run) writeMissing(ctx context.Context, t table, since former.Floor) error {
+func (r *run) writeMissing(ctx context.Context, t table, since former.Since) error {
 	var part []uuid.UUID
 	flush := func() error {
 		if len(part) == 0 {

@@ -26,7 +26,7 @@ const pendingLife = 30 * 24 * time.Hour
 // same.
 type mapper struct {
 	Settings
-	// begun is when the takeover began, which stands in for times that are missing; now bounds those that lie ahead.
+	// begun is when the takeover began, which stands in for times that are missing; now is when the run began.
 	begun, now time.Time
 	// withoutPasswords: passwords in an unknown form are dropped.
 	withoutPasswords bool
@@ -34,10 +34,10 @@ type mapper struct {
 	custom map[string]string
 }
 
-// past bounds a time by now.
-func (m *mapper) past(t time.Time) time.Time {
-	if t.After(m.now) {
-		return m.now
+// past bounds a time by the clock there when its row was read: one that lies ahead is read again by the next pass.
+func past(t, clock time.Time) time.Time {
+	if t.After(clock) {
+		return clock
 	}
 	return t
 }
@@ -71,11 +71,11 @@ func phone(number string) string { return address.FoldPhone(number) }
 // user maps a user, and the sign-up that waits if the user is one.
 func (m *mapper) user(u *former.User) (store.CarriedUser, error) {
 	gone := !u.DeletedAt.IsZero()
-	created := m.past(orTime(u.CreatedAt, m.begun))
+	created := past(orTime(u.CreatedAt, m.begun), u.Clock)
 	c := store.CarriedUser{User: store.User{
 		ID: u.ID, Aud: cmp.Or(u.Aud, m.Audience), Role: cmp.Or(u.Role, m.Role),
 		IsAnonymous: u.Anonymous && u.EmailConfirmedAt.IsZero() && u.PhoneConfirmedAt.IsZero(),
-		CreatedAt:   created, UpdatedAt: m.past(orTime(u.UpdatedAt, created)), LastSignInAt: u.LastSignInAt,
+		CreatedAt:   created, UpdatedAt: past(orTime(u.UpdatedAt, created), u.Clock), LastSignInAt: u.LastSignInAt,
 		EmailConfirmedAt: u.EmailConfirmedAt, PhoneConfirmedAt: u.PhoneConfirmedAt, InvitedAt: u.InvitedAt,
 		BannedUntil: u.BannedUntil, DeletedAt: u.DeletedAt, ConfirmationSentAt: u.ConfirmationSentAt,
 		RecoverySentAt: u.RecoverySentAt, EmailChangeSentAt: u.EmailChangeSentAt,
@@ -155,8 +155,8 @@ func signupData(text []byte) json.RawMessage {
 
 // identity maps an identity.
 func (m *mapper) identity(i *former.Identity) store.Identity {
-	created := orTime(i.CreatedAt, m.past(orTime(i.UserCreatedAt, m.begun)))
-	updated := orTime(i.UpdatedAt, m.past(orTime(i.UserUpdatedAt, created)))
+	created := orTime(i.CreatedAt, past(orTime(i.UserCreatedAt, m.begun), i.Clock))
+	updated := orTime(i.UpdatedAt, past(orTime(i.UserUpdatedAt, created), i.Clock))
 	data, _ := object(i.Data)
 	return store.Identity{
 		ID: i.ID, UserID: i.UserID, Provider: m.provider(i.Provider), ProviderID: i.ProviderID,
@@ -287,7 +287,7 @@ func (m *mapper) session(s *former.Session) (c store.CarriedSession, ok bool, er
 		}
 	}
 	c = store.CarriedSession{SecretHash: t.SecretHash(m.Root), Session: store.Session{
-		ID: s.ID, UserID: s.UserID, CreatedAt: created, RefreshedAt: m.past(refreshed), UserAgent: s.UserAgent,
+		ID: s.ID, UserID: s.UserID, CreatedAt: created, RefreshedAt: past(refreshed, s.Clock), UserAgent: s.UserAgent,
 		IP: s.IP, AAL: s.AAL,
 		AMR: amr(s.AMR), Tag: s.Tag, FactorID: s.FactorID, NotAfter: s.NotAfter,
 	}}

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"gatehouse/auth/internal/former"
 )
@@ -37,6 +38,20 @@ func TestUser_anonymous(t *testing.T) {
 		if c, err := new(mapper).user(&u); err != nil || c.IsAnonymous != want || c.EmailUnproven {
 			t.Errorf("with %q: got anonymous %t, unproven %t, %v, want anonymous %t", email, c.IsAnonymous, c.EmailUnproven,
 				err, want)
+		}
+	}
+}
+
+// An error of the database shows no value of a row, and what a pooler in between needs.
+func TestHideValues(t *testing.T) {
+	const pooler = "; behind a pooler: default_query_exec_mode=cache_describe"
+	for code, more := range map[string]string{"23505": " (table users, constraint users_email_key)",
+		"42P05": " (table users, constraint users_email_key)" + pooler,
+		"26000": " (table users, constraint users_email_key)" + pooler} {
+		err := hideValues(&pgconn.PgError{Code: code, Message: "ann@example.org", TableName: "users",
+			ConstraintName: "users_email_key"})
+		if want := "the database refuses it: SQLSTATE " + code + more; err.Error() != want {
+			t.Errorf("%v, want %s", err, want)
 		}
 	}
 }

@@ -172,10 +172,24 @@ func TestRefusals_schemas(t *testing.T) {
 	m.refused(t, takeover.Last, `takeover: schema "auth" is at version 20210101000000, and 20240427152123 or newer is needed: start a newer release of the replaced service on it once`)
 
 	m = newMove(t, formertest.Newest)
-	m.there(t, `insert into auth.schema_migrations values ('20270101000000');
-		alter table auth.users add column shoe_size int; alter table auth.sessions add column mood text;
-		create table auth.pets as select 1 as n union select 2; create table auth.toys (n int); create table auth.saml_providers as select 1 as n`)
 	o := m.must(t, takeover.DryRun)
+	if strings.Contains(o.log, "none of the replaced service's") {
+		t.Errorf("nothing is left alone that is not known:\n%s", o.log)
+	}
+	m.there(t, `alter table auth.users add column shoe_size int; alter table auth.sessions add column mood text;
+		create table auth.pets as select 1 as n union select 2; create table auth.toys (n int);
+		create table auth.saml_providers as select 1 as n;
+		insert into auth.webauthn_credentials select gen_random_uuid(), id from auth.users limit 1`)
+	o = m.must(t, takeover.DryRun, func(o *takeover.Options) { o.LeaveOut = append(slices.Clone(losses), "passkeys") })
+	for _, want := range []string{`schema "auth" has what is none of the replaced service's: left alone are ` +
+		`the columns sessions.mood, users.shoe_size, the tables pets (2 rows)`, `left alone are 1 passkeys`,
+		`left alone are 1 OAuth clients and their 1 sessions`} {
+		if !strings.Contains(o.log, "takeover: warning: "+want+"\n") {
+			t.Errorf("%s\nwant %s", o.log, want)
+		}
+	}
+	m.there(t, `delete from auth.webauthn_credentials; insert into auth.schema_migrations values ('20270101000000')`)
+	o = m.must(t, takeover.DryRun)
 	if want := `takeover: warning: schema "auth" is newer (20270101000000) than this program knows: left alone are the columns sessions.mood, users.shoe_size, the tables pets (2 rows)` + "\n"; !strings.Contains(o.log, want) {
 		t.Errorf("%s\nwant %s", o.log, want)
 	}
@@ -217,6 +231,37 @@ func TestRefusals_sameSchema(t *testing.T) {
 		one[int](t, url, "select count(*) from auth.users where not is_sso_user"); got != there {
 		t.Errorf("%d users, want %d", got, there)
 	}
+}
+
+// Rights on our own tables that are missing are told in words, with the statement that gives them.
+func TestRefusals_rightsHere(t *testing.T) {
+	t.Parallel()
+	m := newMove(t, formertest.Newest)
+	role := "writer_" + one[string](t, m.url, "select current_database()")
+	admin := m.url
+	m.there(t, fmt.Sprintf(`create role %[1]s login; create schema gatehouse`, role))
+	m.url = inSchema(admin, "gatehouse")
+	m.migrate(t)
+	m.url = strings.Replace(m.url, "postgres@", role+"@", 1)
+	refused := func(want string) {
+		t.Helper()
+		for _, mode := range []takeover.Mode{takeover.Ahead, takeover.DryRun} {
+			m.refused(t, mode, "takeover: "+strings.ReplaceAll(want, "ROLE", role))
+		}
+	}
+	refused(`role ROLE lacks USAGE on schema gatehouse: grant usage on schema gatehouse to ROLE;`)
+	formertest.Exec(t, admin, `grant usage on schema gatehouse to `+role)
+	refused(`role ROLE lacks SELECT on table users: grant select on gatehouse.users to ROLE;`)
+	formertest.Exec(t, admin, `grant select, insert, update, delete on all tables in schema gatehouse to `+role)
+	m.must(t, takeover.DryRun)
+}
+
+func inSchema(url, schema string) string {
+	sep := "?"
+	if strings.Contains(url, "?") {
+		sep = "&"
+	}
+	return url + sep + "search_path=" + schema
 }
 
 // Rights and row-level security.
@@ -359,7 +404,7 @@ func TestRefusals_writers(t *testing.T) {
 	}
 }
 
-// A run that finds a difference doesn't close.
+// A run that finds a difference doesn't close: each row is spoilt again after it was written once more.
 func TestVerification(t *testing.T) {
 	t.Parallel()
 	m := newMove(t, formertest.Newest)
@@ -369,8 +414,7 @@ func TestVerification(t *testing.T) {
 		done := false
 		o := m.run(t, takeover.Last, func(o *takeover.Options) {
 			o.Hooks.Batch = func(step string) {
-				if step == "links" && !done {
-					done = true
+				if done = done || step == "links"; done {
 					formertest.Exec(t, m.url, sql)
 				}
 			}

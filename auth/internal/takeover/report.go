@@ -22,10 +22,12 @@ type result struct {
 	versions     [3]int64
 	pending      tally
 	passwords    tally
-	// since is the floor of a later run.
-	since                       *former.Floor
+	// since is that of a later run.
+	since                       *former.Since
 	sampleUsers, sampleSessions int
-	closed                      time.Time
+	// rewritten are the rows that differed in the verification and were written once more.
+	rewritten int
+	closed    time.Time
 	// outlook is what a dry run says of the last run.
 	outlook string
 }
@@ -162,8 +164,12 @@ func (r *run) reportEnd() {
 				"closes it\n",
 			stamp(r.move.StartedAt), took, first)
 	default:
-		fmt.Fprintf(r.Out, "verified: the same ids on both sides; %s users and %s sessions compared, 0 differ\n",
-			count(int64(r.result.sampleUsers)), count(int64(r.result.sampleSessions)))
+		rewritten := ""
+		if r.result.rewritten > 0 {
+			rewritten = fmt.Sprintf(", %s rewritten", count(int64(r.result.rewritten)))
+		}
+		fmt.Fprintf(r.Out, "verified: the same ids on both sides; %s users and %s sessions compared, 0 differ%s\n",
+			count(int64(r.result.sampleUsers)), count(int64(r.result.sampleSessions)), rewritten)
 		fmt.Fprintf(r.Out, "closed %s after %v; the first run took %v\n", stamp(r.result.closed), took, first)
 	}
 }

@@ -30,6 +30,7 @@ type run struct {
 	// when the last run began.
 	floor  former.Floor
 	before former.Changes
+	clock  time.Time // there, after the floor
 
 	warnings []string
 	counts   former.Counts
@@ -60,6 +61,9 @@ type steps struct {
 	// LookedAt is when the pass began whose floor is the takeover's.
 	LookedAt time.Time `json:"looked_at,omitzero"`
 	PassAt   time.Time `json:"pass_at,omitzero"`
+	// Clock and PassClock are the clock there at these times. A takeover of a program before has none.
+	Clock     time.Time `json:"clock,omitzero"`
+	PassClock time.Time `json:"pass_clock,omitzero"`
 	// Custom are our names of providers called custom:NAME there: rows that are here have them already.
 	Custom map[string]string `json:"custom,omitempty"`
 	// LinksUntil is when the last carried link expires.
@@ -179,7 +183,7 @@ func (r *run) open(ctx context.Context) error {
 		return nil
 	}
 	r.move.Owner = owner
-	if err := r.DB.OwnMove(ctx, r.move.ID, owner); err != nil {
+	if err := r.DB.OwnMove(ctx, r.move); err != nil {
 		return err
 	}
 	// The process before may have committed a batch meanwhile.
@@ -268,7 +272,8 @@ func (r *run) firstPass(ctx context.Context) error {
 	if r.steps.Pass == "" {
 		oldest := int64(r.floor)
 		r.move.PassFloor = &oldest
-		r.steps = steps{Pass: "first", Step: tables[0].name, PassAt: r.begun, Custom: r.m.custom}
+		r.steps = steps{Pass: "first", Step: tables[0].name, PassAt: r.begun, PassClock: r.clock,
+			Custom: r.m.custom}
 		if err := r.carry(ctx, "begin", nothing); err != nil {
 			return err
 		}
@@ -307,6 +312,7 @@ func nothing(context.Context, *store.Carrier) error { return nil }
 func (r *run) endPass(ctx context.Context) error {
 	r.move.Floor, r.move.PassFloor = r.move.PassFloor, nil
 	r.steps.Pass, r.steps.LookedAt, r.steps.PassAt = "", r.steps.PassAt, time.Time{}
+	r.steps.Clock, r.steps.PassClock = r.steps.PassClock, time.Time{}
 	return r.carry(ctx, "end", nothing)
 }
 

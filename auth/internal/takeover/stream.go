@@ -96,9 +96,9 @@ type pair struct {
 func (p *pair) wanted() bool { return p.source != nil && p.reason == "" }
 
 // merge reads a table on both sides in order of ids and visits each id once. Without target it reads the source alone.
-func (r *run) merge(ctx context.Context, t table, floor *former.Floor, target bool, visit func(pair) error) error {
+func (r *run) merge(ctx context.Context, t table, since *former.Since, target bool, visit func(pair) error) error {
 	theirs, stop := stream(ctx, func(ctx context.Context, each func(former.Entry) error) error {
-		return r.Source.Entries(ctx, t.source, floor, each)
+		return r.Source.Entries(ctx, t.source, since, each)
 	})
 	defer stop()
 	ours, stopOurs := stream(ctx, func(ctx context.Context, each func(owned) error) error {

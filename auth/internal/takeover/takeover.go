@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"strings"
 	"time"
 
@@ -111,6 +112,9 @@ func hideValues(err error) error {
 	text := "the database refuses it: SQLSTATE " + pg.Code
 	if len(parts) > 0 {
 		text += " (" + strings.Join(parts, ", ") + ")"
+	}
+	if slices.Contains([]string{"42P05", "22P02", "26000"}, pg.Code) { // a statement that another connection has prepared
+		text += "; behind a pooler: default_query_exec_mode=cache_describe"
 	}
 	return errors.New(text)
 }
