@@ -104,3 +104,10 @@ func (w *Watch) Stop() error {
 	<-w.stopped
 	return w.tripped
 }
+
+// Tripped is the error with which the watch tripped; nil: it has not.
+func (w *Watch) Tripped() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.tripped
+}

@@ -19,11 +19,9 @@ func folder(daemon string) string { return filepath.Join("..", "..", daemon, "de
 // The oldest Kubernetes that is supported, and the newest with a schema. A misspelt field is refused.
 func TestSchemas(t *testing.T) {
 	t.Parallel()
-	for _, daemon := range daemons {
-		for _, version := range []string{"1.27", "1.37"} {
-			if err := kubetest.Validate(t, "../..", folder(daemon), version); err != nil {
-				t.Errorf("%s: %v", daemon, err)
-			}
+	for _, version := range []string{"1.27", "1.37"} {
+		if err := kubetest.Validate(t, "../..", version, folder("auth"), folder("ratelimit")); err != nil {
+			t.Error(err)
 		}
 	}
 	mutated := t.TempDir()
@@ -35,7 +33,7 @@ func TestSchemas(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(mutated, "deployment.yaml"), []byte(misspelt), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	if err := kubetest.Validate(t, "../..", mutated, "1.27"); err == nil {
+	if err := kubetest.Validate(t, "../..", "1.27", mutated); err == nil {
 		t.Error("a misspelt field is accepted")
 	}
 }

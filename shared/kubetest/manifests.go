@@ -1,5 +1,5 @@
 // Package kubetest checks a daemon's manifests for Kubernetes without a cluster: schemas, references, the restricted
-// profile, and what their numbers must exceed. Reading and running their pod begins here too.
+// profile, and what their numbers must exceed; and it runs their pod, as a kubelet would.
 package kubetest
 
 import (
@@ -131,8 +131,8 @@ func containers(pod any) []any {
 	return slices.Concat(List(pod, "initContainers"), List(pod, "containers"))
 }
 
-// Validate holds the manifests against the strict schemas of one version of Kubernetes.
-func Validate(t testing.TB, top, dir, version string) error {
+// Validate holds the manifests of folders against the strict schemas of one version of Kubernetes.
+func Validate(t testing.TB, top, version string, dirs ...string) error {
 	t.Helper()
 	program := filepath.Join(top, ".run", "schemas", "bin", "kubernetes-validate")
 	if _, err := os.Stat(program); err != nil {
@@ -145,8 +145,10 @@ func Validate(t testing.TB, top, dir, version string) error {
 		t.Skip("no schemas of Kubernetes: run .ci/schemas")
 	}
 	args := []string{"--strict", "--no-warn", "-k", version}
-	for _, name := range Read(t, dir).Files {
-		args = append(args, filepath.Join(dir, name))
+	for _, dir := range dirs {
+		for _, name := range Read(t, dir).Files {
+			args = append(args, filepath.Join(dir, name))
+		}
 	}
 	out, err := exec.Command(program, args...).CombinedOutput()
 	if err != nil {
