@@ -2,6 +2,7 @@ package account
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -32,7 +33,7 @@ func (a *Accounts) ChallengeFactor(ctx context.Context, req RequestInfo, princip
 		if q, err = factorQuota(ctx, f, &principal, factor, channel); err != nil {
 			return ch, factor, err
 		}
-		if m, err = factorSMS(f, factor, &ch, channel); err != nil {
+		if m, err = factorSMS(f, factor, &ch, channel, principal.User.UserMetadata); err != nil {
 			return ch, factor, err
 		}
 	}
@@ -113,7 +114,8 @@ func factorQuota(ctx context.Context, f *flow, by *Principal, factor store.Facto
 }
 
 // factorSMS chooses the code of a challenge and returns the SMS with it. A test number gets its fixed code, and no SMS.
-func factorSMS(f *flow, factor store.Factor, ch *store.Challenge, channel string) (store.NewMessage, error) {
+func factorSMS(f *flow, factor store.Factor, ch *store.Challenge, channel string,
+	metadata json.RawMessage) (store.NewMessage, error) {
 	code, test := f.settings.Phone.testCode(factor.Phone, ch.CreatedAt)
 	if !test {
 		var err error
@@ -125,11 +127,7 @@ func factorSMS(f *flow, factor store.Factor, ch *store.Challenge, channel string
 	if test {
 		return store.NewMessage{}, nil
 	}
-	text := "Your code is " + code
-	if f.settings.Factors.Text != nil {
-		text = f.settings.Factors.Text(code)
-	}
-	return f.settings.holdForSendNow(f.seal(mail.ChannelSMS, kindFactor,
-		mail.SMS{To: factor.Phone, Text: text, Token: code, Kind: kindFactor, Channel: channelOf(channel),
-			IP: f.settings.hookIP(mail.ChannelSMS, f.req)}, ch.ExpiresAt)), nil
+	sms := f.textSMS(f.settings.Factors.Text, code, metadata)
+	sms.To, sms.Kind, sms.Channel = factor.Phone, kindFactor, channelOf(channel)
+	return f.settings.holdForSendNow(f.seal(mail.ChannelSMS, kindFactor, sms, ch.ExpiresAt)), nil
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/hex"
+	"encoding/json"
 	"fmt"
 	"strings"
 	"time"
@@ -76,12 +77,27 @@ func composeMail(f *flow, spec mailSpec) (outgoing, mail.Payload, error) {
 		msg.url = f.settings.Email.Links.URL(base, spec.link, msg.tokenHash, f.req.RedirectTo)
 		v.TokenHash, v.ConfirmationURL = msg.tokenHash, msg.url
 	}
-	return msg, mail.Payload{To: spec.to, Kind: spec.mail, Vars: v, IP: f.settings.hookIP(mail.ChannelEmail, f.req)},
-		nil
+	return msg, mail.Payload{To: spec.to, Kind: spec.mail, Vars: v, IP: f.settings.hookIP(mail.ChannelEmail, f.req),
+		Locales: f.locales(v.Data)}, nil
 }
 
-// newSMS returns a token and the SMS that carries it. A test number gets its fixed code, and no message.
-func newSMS(f *flow, kind store.Kind, number, channel string) (outgoing, error) {
+// locales returns the candidates for the language of a message to a user with this metadata.
+func (f *flow) locales(metadata json.RawMessage) []string {
+	return f.settings.Languages.Candidates(metadata, f.req.AcceptLanguage)
+}
+
+// textSMS returns an SMS with a code: the operator's text, or that of the user's language.
+func (f *flow) textSMS(text func(string) string, code string, metadata json.RawMessage) mail.SMS {
+	language := f.settings.Languages.Choose(f.locales(metadata)...)
+	if text == nil {
+		text = language.SMS
+	}
+	return mail.SMS{Text: text(code), Token: code, Locale: language.Tag, IP: f.settings.hookIP(mail.ChannelSMS, f.req)}
+}
+
+// newSMS returns a token and the SMS that carries it, to a user with this metadata. A test number gets its fixed code,
+// and no message.
+func newSMS(f *flow, kind store.Kind, number, channel string, metadata json.RawMessage) (outgoing, error) {
 	if code, test := f.settings.Phone.testCode(number, f.now); test {
 		return outgoing{code: code, token: newToken(f, kind, number, code, 365*24*time.Hour)}, nil
 	}
@@ -89,14 +105,10 @@ func newSMS(f *flow, kind store.Kind, number, channel string) (outgoing, error) 
 	if err != nil {
 		return outgoing{}, fmt.Errorf("account: %w", err)
 	}
-	text := "Your code is " + code
-	if f.settings.Phone.Text != nil {
-		text = f.settings.Phone.Text(code)
-	}
+	sms := f.textSMS(f.settings.Phone.Text, code, metadata)
+	sms.To, sms.Kind, sms.Channel = number, string(kind), channelOf(channel)
 	msg := outgoing{code: code, token: newToken(f, kind, number, code, f.settings.Phone.OTPLife)}
-	msg.message = f.settings.holdForSendNow(f.seal(mail.ChannelSMS, string(kind),
-		mail.SMS{To: number, Text: text, Token: code, Kind: string(kind), Channel: channelOf(channel),
-			IP: f.settings.hookIP(mail.ChannelSMS, f.req)}, msg.token.ExpiresAt))
+	msg.message = f.settings.holdForSendNow(f.seal(mail.ChannelSMS, string(kind), sms, msg.token.ExpiresAt))
 	return msg, nil
 }
 
@@ -165,7 +177,7 @@ const notificationLife = 24 * time.Hour
 func notification(f *flow, kind mail.Kind, to string, v mail.Vars) store.NewMessage {
 	v.SiteURL = f.settings.SiteURL
 	return f.seal(mail.ChannelEmail, string(kind), mail.Payload{To: to, Kind: kind, Vars: v,
-		IP: f.settings.hookIP(mail.ChannelEmail, f.req)}, f.now.Add(notificationLife))
+		IP: f.settings.hookIP(mail.ChannelEmail, f.req), Locales: f.locales(v.Data)}, f.now.Add(notificationLife))
 }
 
 // Notifications count against the budget for mails; when it is used up, none is sent and the operation succeeds all the

@@ -203,7 +203,7 @@ func otpMessage(f *flow, cand *signupCandidate, known store.User, signsUp bool, 
 	case signsUp:
 		return newConfirmation(f, cand, cand.accountID(known), pkce)
 	case cand.provider == "phone":
-		return newSMS(f, store.KindSMS, cand.address, cand.channel)
+		return newSMS(f, store.KindSMS, cand.address, cand.channel, known.UserMetadata)
 	}
 	data := known.UserMetadata
 	if known.ID == uuid.Nil { // the account has just been created, and confirmed

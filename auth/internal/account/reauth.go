@@ -45,7 +45,7 @@ func (a *Accounts) Reauthenticate(ctx context.Context, req RequestInfo, principa
 			vars: mail.Vars{Email: u.Email, Data: u.UserMetadata},
 		})
 	} else {
-		msg, err = newSMS(f, store.KindReauthentication, u.Phone, "")
+		msg, err = newSMS(f, store.KindReauthentication, u.Phone, "", u.UserMetadata)
 	}
 	if err != nil {
 		return err

@@ -239,7 +239,7 @@ func (op *resendOp) compose(pkce *store.Flow) (msgs []outgoing, sent store.SentC
 			number = who
 		}
 		msgs = make([]outgoing, 1)
-		msgs[0], err = newSMS(f, store.KindPhoneChange, number, "")
+		msgs[0], err = newSMS(f, store.KindPhoneChange, number, "", p.User.UserMetadata)
 		op.keepPassword(msgs)
 	}
 	return msgs, sent, note, err

@@ -135,7 +135,7 @@ func newConfirmation(f *flow, cand *signupCandidate, user uuid.UUID, pkce *store
 			keep: keepPending, vars: mail.Vars{Email: cand.address, Data: data},
 		})
 	} else {
-		msg, err = newSMS(f, store.KindSignup, cand.address, cand.channel)
+		msg, err = newSMS(f, store.KindSignup, cand.address, cand.channel, data)
 		msg.token.Keep = keepPending
 	}
 	msg.token.PasswordHash, msg.token.UserMetadata, msg.token.Identity = cand.hash, cand.data, cand.identity

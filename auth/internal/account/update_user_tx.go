@@ -102,7 +102,7 @@ func (ch *updateUserTx) phone() error {
 			mail.Vars{Phone: ch.op.phone, OldPhone: ch.old.Phone})
 		return nil
 	}
-	msg, err := newSMS(ch.f, store.KindPhoneChange, ch.op.phone, ch.op.p.Channel)
+	msg, err := newSMS(ch.f, store.KindPhoneChange, ch.op.phone, ch.op.p.Channel, ch.old.UserMetadata)
 	msg.token.PasswordHash = ch.pending
 	ch.outgoing = append(ch.outgoing, msg)
 	p.NewPhone, p.PhoneChangeSentAt = &ch.op.phone, &ch.f.now

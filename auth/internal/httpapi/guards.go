@@ -70,7 +70,7 @@ func (s *Server) admin(h func(*call, account.Actor) error) http.Handler {
 			s.recordRefusal(c, actor, err)
 			return err
 		}
-		c.user = actor.ID
+		c.user, c.byAdmin = actor.ID, true
 		return h(c, actor)
 	})
 }

@@ -195,6 +195,9 @@ func (s *Server) sender(c *call) account.RequestInfo {
 	if client.Network != "" {
 		client.Admin, _ = s.accounts.IsAdmin(c.ctx(), c.bearer()) // where that is unknown, the database fails the rest
 	}
+	if client.Admin {
+		client.AcceptLanguage = ""
+	}
 	return client
 }
 

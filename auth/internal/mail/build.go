@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	gomail "github.com/wneessen/go-mail"
+
+	"gatehouse/auth/internal/locale"
 )
 
 // Headers are further headers of every mail (SMTP_HEADERS), in the order of their names.
@@ -43,7 +45,7 @@ func ParseHeaders(text string) (Headers, error) {
 			return nil, fmt.Errorf("AUTH_SMTP_HEADERS: %s is written by the service itself", name)
 		}
 		for i, v := range values {
-			values[i] = oneLine(v)
+			values[i] = locale.OneLine(v)
 		}
 		list = append(list, Header{Name: name, Values: values})
 	}
@@ -67,10 +69,13 @@ func (s *SMTP) build(m Message) *gomail.Msg {
 	}
 	msg.FromMailAddress(&netmail.Address{Name: s.o.SenderName, Address: s.o.From})
 	msg.ToMailAddress(&netmail.Address{Address: m.To})
-	msg.Subject(oneLine(m.Subject))
+	msg.Subject(locale.OneLine(m.Subject))
 	msg.SetMessageIDWithValue(m.ID.String() + "@" + s.helo)
 	msg.SetDateWithValue(m.At.UTC())
 	msg.SetGenHeader("Auto-Submitted", "auto-generated")
+	if m.Locale != "" {
+		msg.SetGenHeader("Content-Language", m.Locale)
+	}
 	msg.SetBodyString(gomail.TypeTextPlain, m.Text)
 	msg.AddAlternativeString(gomail.TypeTextHTML, m.HTML)
 	return msg

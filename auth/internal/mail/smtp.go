@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/wneessen/go-mail/smtp"
+
+	"gatehouse/auth/internal/locale"
 )
 
 // SMTPSettings are the address of the mail server and the credentials for it.
@@ -86,7 +88,7 @@ func NewSMTP(o SMTPOptions) (*SMTP, error) {
 	if o.TLS.ServerName == "" {
 		o.TLS.ServerName = o.Host
 	}
-	o.SenderName = oneLine(o.SenderName)
+	o.SenderName = locale.OneLine(o.SenderName)
 	var bad []error
 	if o.Host == "" {
 		bad = append(bad, errors.New("AUTH_SMTP_HOST is missing"))
@@ -273,7 +275,7 @@ func (s *SMTP) auth(offered []string, encrypted bool) (smtp.Auth, error) {
 		return nil, errors.New("smtp: AUTH: the server wants the password in clear; it offers no STARTTLS")
 	}
 	return nil, fmt.Errorf("smtp: AUTH: the server offers no mechanism that is known here: %s",
-		oneLine(strings.Join(offered, " ")))
+		locale.OneLine(strings.Join(offered, " ")))
 }
 
 // final makes a Refused of a 5xx answer about this recipient or this text. One to the sender's address
@@ -302,7 +304,7 @@ func (s *SMTP) failure(step string, err error, m Message) error {
 				secret.instead)
 		}
 	}
-	if words = oneLine(words); len(words) > 200 {
+	if words = locale.OneLine(words); len(words) > 200 {
 		words = strings.ToValidUTF8(words[:200], "") + "…"
 	}
 	return fmt.Errorf("smtp: %s: %d %s", step, e.Code, words)
