@@ -2,6 +2,8 @@ package locale
 
 import (
 	"errors"
+	"regexp"
+	"slices"
 	"strings"
 	"text/template"
 	"text/template/parse"
@@ -104,3 +106,71 @@ func (l *Limited) Write(p []byte) (int, error) {
 
 // WriteString implements io.StringWriter.
 func (l *Limited) WriteString(s string) (int, error) { return l.Write([]byte(s)) }
+
+// Where returns the file and the line that the text is from.
+func (s *Text) Where() string { return s.where }
+
+// Variables returns the names of the variables that the text uses, sorted.
+func (s *Text) Variables() []string {
+	var names []string
+	for _, part := range s.t.Templates() {
+		if part.Tree != nil {
+			names = AppendVariables(names, part.Root)
+		}
+	}
+	slices.Sort(names)
+	return slices.Compact(names)
+}
+
+// AppendVariables appends the names of the variables that a template uses: x of .x and of $.x, where the dot is not
+// something else in a range or with.
+func AppendVariables(names []string, n parse.Node) []string {
+	switch n := n.(type) {
+	case *parse.ListNode:
+		if n != nil {
+			for _, child := range n.Nodes {
+				names = AppendVariables(names, child)
+			}
+		}
+	case *parse.ActionNode:
+		return AppendVariables(names, n.Pipe)
+	case *parse.TemplateNode:
+		return AppendVariables(names, n.Pipe)
+	case *parse.PipeNode:
+		if n != nil {
+			for _, c := range n.Cmds {
+				for _, arg := range c.Args {
+					names = AppendVariables(names, arg)
+				}
+			}
+		}
+	case *parse.ChainNode:
+		return AppendVariables(names, n.Node)
+	case *parse.FieldNode:
+		return append(names, n.Ident[0])
+	case *parse.VariableNode:
+		if n.Ident[0] == "$" && len(n.Ident) > 1 {
+			return append(names, n.Ident[1])
+		}
+	case *parse.IfNode:
+		names = AppendVariables(AppendVariables(names, n.Pipe), n.List)
+		return AppendVariables(names, n.ElseList)
+	case *parse.WithNode:
+		return appendBranch(names, &n.BranchNode)
+	case *parse.RangeNode:
+		return appendBranch(names, &n.BranchNode)
+	}
+	return names
+}
+
+// rooted are variables of the outer dot.
+var rooted = regexp.MustCompile(`\$\.([A-Za-z]+)`)
+
+// appendBranch leaves out the fields of another dot.
+func appendBranch(names []string, b *parse.BranchNode) []string {
+	names = AppendVariables(names, b.Pipe)
+	for _, m := range rooted.FindAllStringSubmatch(b.List.String(), -1) {
+		names = append(names, m[1])
+	}
+	return AppendVariables(names, b.ElseList)
+}

@@ -57,6 +57,9 @@ func ParseHeaders(text string) (Headers, error) {
 // by docs/accounts.md#addresses) is quoted.
 func bracketed(address string) string { return (&netmail.Address{Address: address}).String() }
 
+// MessageID returns the Message-ID of a mail, without its brackets.
+func (s *SMTP) MessageID(m Message) string { return m.ID.String() + "@" + s.helo }
+
 // build is the whole mail: plain text first, HTML as its better alternative.
 func (s *SMTP) build(m Message) *gomail.Msg {
 	msg := gomail.NewMsg(gomail.WithNoDefaultUserAgent())
@@ -70,7 +73,7 @@ func (s *SMTP) build(m Message) *gomail.Msg {
 	msg.FromMailAddress(&netmail.Address{Name: s.o.SenderName, Address: s.o.From})
 	msg.ToMailAddress(&netmail.Address{Address: m.To})
 	msg.Subject(locale.OneLine(m.Subject))
-	msg.SetMessageIDWithValue(m.ID.String() + "@" + s.helo)
+	msg.SetMessageIDWithValue(s.MessageID(m))
 	msg.SetDateWithValue(m.At.UTC())
 	msg.SetGenHeader("Auto-Submitted", "auto-generated")
 	if m.Locale != "" {

@@ -88,8 +88,8 @@ func eachBuiltIn(t *testing.T, f func(name string, v variant, p Payload, m Messa
 				p := sample(kind, tag)
 				v.payload(&p)
 				m, err := r.Render(t.Context(), p)
-				if err != nil || m.Locale != tag || m.Fallback {
-					t.Fatalf("%s %s: %v, language %s, fallback %v", kind, tag, err, m.Locale, m.Fallback)
+				if err != nil || m.Locale != tag || len(m.Faults) > 0 {
+					t.Fatalf("%s %s: %v, language %s, fallback %v", kind, tag, err, m.Locale, m.Faults)
 				}
 				name := string(kind)
 				if v.name != "" {
@@ -302,8 +302,8 @@ func TestBuiltIn_hostile(t *testing.T) {
 			p.To, p.Vars.Email, p.Vars.NewEmail, p.Vars.SendingTo, p.Vars.OldEmail = email, email, email, email, email
 			p.Vars.Provider, p.Vars.FactorType = email, email
 			m, err := r.Render(t.Context(), p)
-			if err != nil || m.Fallback {
-				t.Fatalf("%s: %v, %v", email, err, m.Fallback)
+			if err != nil || len(m.Faults) > 0 {
+				t.Fatalf("%s: %v, %v", email, err, m.Faults)
 			}
 			if strings.Contains(m.HTML, "<script") || strings.Contains(m.HTML+m.Text, "\u202E") ||
 				wellFormed(m.HTML) != "" || strings.Contains(m.Text, "\n\nc@") || strings.Contains(m.HTML, "\uE000") {

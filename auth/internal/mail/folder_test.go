@@ -72,9 +72,9 @@ func TestFolder_precedence(t *testing.T) {
 		{Reauthentication, "en", "en", "123456 is your verification code", "<p>123456</p>"},
 	} {
 		m, err := r.Render(t.Context(), sample(want.kind, want.asked))
-		if err != nil || m.Fallback || m.Locale != want.locale || m.Subject != want.subject ||
+		if err != nil || len(m.Faults) > 0 || m.Locale != want.locale || m.Subject != want.subject ||
 			!strings.Contains(m.HTML, want.has) {
-			t.Errorf("%s for %s: %v, %v, %s, %q, %s", want.kind, want.asked, err, m.Fallback, m.Locale, m.Subject, m.HTML)
+			t.Errorf("%s for %s: %v, %v, %s, %q, %s", want.kind, want.asked, err, m.Faults, m.Locale, m.Subject, m.HTML)
 		}
 	}
 	if got := f.Check(&settings); len(got) != 1 || !strings.HasPrefix(got[0], "confirmation.html has no effect: ") {
@@ -115,14 +115,14 @@ func TestFolder_broken(t *testing.T) {
 	r.Apply(settings)
 	for _, kind := range []Kind{Recovery, PasswordChanged, Invite} {
 		m, err := r.Render(t.Context(), sample(kind, "en"))
-		if err != nil || !m.Fallback || !strings.Contains(m.HTML, "This is") == strings.Contains(m.HTML, "<h1") &&
+		if err != nil || len(m.Faults) == 0 || !strings.Contains(m.HTML, "This is") == strings.Contains(m.HTML, "<h1") &&
 			!strings.Contains(m.HTML, "ada@acme.test") {
-			t.Errorf("%s: %v %v %s", kind, err, m.Fallback, m.HTML)
+			t.Errorf("%s: %v %v %s", kind, err, m.Faults, m.HTML)
 		}
 	}
 	m, err := r.Render(t.Context(), sample(EmailChange, "de"))
-	if err != nil || !m.Fallback || !strings.Contains(m.HTML, "Bestätigen Sie Ihre neue E-Mail-Adresse") {
-		t.Errorf("a broken string: %v %v %s", err, m.Fallback, m.HTML)
+	if err != nil || len(m.Faults) == 0 || !strings.Contains(m.HTML, "Bestätigen Sie Ihre neue E-Mail-Adresse") {
+		t.Errorf("a broken string: %v %v %s", err, m.Faults, m.HTML)
 	}
 	for _, want := range []string{"recovery.html:2", "layout.html:1", "strings.de.json:3", "invite.html:2"} {
 		if !strings.Contains(log.String(), want) {

@@ -30,8 +30,8 @@ type Message struct {
 	Subject, HTML, Text string
 	// Locale is the language tag of these.
 	Locale string
-	// Fallback reports that a text of the operator's could not be used.
-	Fallback bool
+	// Faults say which texts of the operator's could not be used.
+	Faults []string
 	// Link and Code are the mail's, for the dev mailbox; "" where the kind has none.
 	Link, Code string
 }
@@ -234,7 +234,7 @@ func (r *Renderer) Render(ctx context.Context, p Payload) (Message, error) {
 	} else {
 		m.HTML, m.Text = d.builtIn()
 	}
-	m.Fallback = d.fell
+	m.Faults = d.faults
 	return m, nil
 }
 
@@ -255,13 +255,13 @@ type draft struct {
 	p    *Payload
 	lang *locale.Language
 	vars variables
-	// fell: a text of the operator's could not be used.
-	fell bool
+	// faults say which texts of the operator's could not be used.
+	faults []string
 }
 
 // fault logs that a text of the operator's can't be used.
 func (d *draft) fault(message string, args ...any) {
-	d.fell = true
+	d.faults = append(d.faults, fmt.Sprint(message, ": ", args[len(args)-1]))
 	d.r.log.Error(message, append([]any{"kind", d.p.Kind}, args...)...)
 }
 
@@ -296,7 +296,7 @@ func (d *draft) ownBody(ctx context.Context) (string, bool) {
 	remote.used.Store(d.r.now().UnixNano())
 	b := remote.get(ctx, d.r)
 	if b == nil {
-		d.fell = true // the loading has logged why
+		d.faults = append(d.faults, remote.shown()+" can't be loaded") // the loading has logged why
 		return "", false
 	}
 	text, err := b.render(d.vars)

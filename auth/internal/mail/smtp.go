@@ -133,11 +133,17 @@ func sendable(address string) bool {
 
 // Send delivers m to the server. Once the server has taken the mail nothing that follows is an error.
 func (s *SMTP) Send(ctx context.Context, m Message) error {
+	_, err := s.SendAnswered(ctx, m)
+	return err
+}
+
+// SendAnswered is Send that returns the server's answer.
+func (s *SMTP) SendAnswered(ctx context.Context, m Message) (answer string, err error) {
 	if !sendable(m.To) {
-		return &Refused{Err: errors.New("smtp: the recipient is no address that can be written in a mail")}
+		return "", &Refused{Err: errors.New("smtp: the recipient is no address that can be written in a mail")}
 	}
 	msg := s.build(m)
-	return s.converse(ctx, func(c *smtp.Client) error {
+	err = s.converse(ctx, func(c *smtp.Client) error {
 		if err := c.Mail(bracketed(s.o.From)); err != nil {
 			return s.failure("MAIL FROM", err, m)
 		}
@@ -155,8 +161,12 @@ func (s *SMTP) Send(ctx context.Context, m Message) error {
 		if err := w.Close(); err != nil {
 			return final(err, s.failure("end of text", err, m))
 		}
+		if taken, ok := w.(*smtp.DataCloser); ok {
+			answer = taken.ServerResponse()
+		}
 		return nil
 	})
+	return answer, err
 }
 
 // Check connects, signs in and leaves: the test of `auth check`.
