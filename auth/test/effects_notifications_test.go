@@ -48,19 +48,19 @@ func TestNotifications(t *testing.T) {
 	type told struct{ kind, to, subject, text string }
 	all := []told{
 		{"PASSWORD_CHANGED", "ada@example.org", "Your password was changed",
-			"The password of the account ada@example.org has just been changed."},
+			"The password for your account ada@example.org at localhost:3000 was changed on "},
 		{"IDENTITY_LINKED", "ada@example.org", "A new sign-in method was linked to your account",
-			"The account ada@example.org can now be signed in to with phone."},
+			"You can now sign in to your account ada@example.org at localhost:3000 with phone."},
 		{"PHONE_CHANGED", "ada@example.org", "Your phone number was changed",
-			"The phone number of the account ada@example.org was changed from 4915100000007 to 4915100000008."},
+			"localhost:3000 was changed from 4915100000007 to 4915100000008 on "},
 		{"IDENTITY_UNLINKED", "ada@example.org", "A sign-in method was removed from your account",
-			"The account ada@example.org can no longer be signed in to with phone."},
+			"You can no longer sign in to your account ada@example.org at localhost:3000 with phone."},
 		{"MFA_FACTOR_ENROLLED", "ada@example.org", "A new verification method was added to your account",
-			"The account ada@example.org has a new verification method: phone."},
+			"A new verification method (phone) was added to your account ada@example.org"},
 		{"MFA_FACTOR_UNENROLLED", "ada@example.org", "A verification method was removed from your account",
-			"The account ada@example.org has lost a verification method: phone."},
+			"A verification method (phone) was removed from your account ada@example.org"},
 		{"EMAIL_CHANGED", "ada@example.org", "Your email address was changed",
-			"The address of your account was changed from ada@example.org to new@example.org."},
+			"localhost:3000 was changed from ada@example.org to new@example.org on "},
 	}
 	bodies := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		io.WriteString(w, `<p>Our own words on `+r.URL.Path[1:]+` to {{ .Email }}.</p>`)

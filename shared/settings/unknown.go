@@ -68,6 +68,14 @@ func hasPrefix(name string, prefixes []string) bool {
 	return slices.ContainsFunc(prefixes, func(p string) bool { return strings.HasPrefix(name, p) })
 }
 
+// Nearest returns the known name that a misspelled one probably stands for, "" where none is near.
+func Nearest(name string, known []string) string {
+	if near, d := nearest(name, known); d <= max(3, len(name)/4) {
+		return near
+	}
+	return ""
+}
+
 // nearest is the known name with the fewest letters to change, the first of equals.
 func nearest(name string, known []string) (string, int) {
 	best, fewest := "", len(name)

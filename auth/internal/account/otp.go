@@ -206,7 +206,7 @@ func otpMessage(f *flow.Flow, cand *signupCandidate, known store.User, signsUp b
 	case signsUp:
 		return cand.confirmation(f, cand.accountID(known), pkce)
 	case cand.provider == "phone":
-		return flow.NewSMS(f, store.KindSMS, cand.address, cand.channel)
+		return flow.NewSMS(f, store.KindSMS, cand.phone(known.UserMetadata))
 	}
 	data := known.UserMetadata
 	if known.ID == uuid.Nil { // the account has just been created, and confirmed

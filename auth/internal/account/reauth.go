@@ -47,7 +47,7 @@ func (a *Accounts) Reauthenticate(ctx context.Context, req flow.RequestInfo, pri
 			Vars: mail.Vars{Email: u.Email, Data: u.UserMetadata},
 		})
 	} else {
-		msg, err = flow.NewSMS(f, store.KindReauthentication, u.Phone, "")
+		msg, err = flow.NewSMS(f, store.KindReauthentication, flow.Phone{Number: u.Phone, Metadata: u.UserMetadata})
 	}
 	if err != nil {
 		return err

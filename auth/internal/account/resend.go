@@ -240,7 +240,7 @@ func (op *resendOp) compose(pkce *store.Flow) (msgs []flow.Outgoing, sent store.
 			number = who
 		}
 		msgs = make([]flow.Outgoing, 1)
-		msgs[0], err = flow.NewSMS(f, store.KindPhoneChange, number, "")
+		msgs[0], err = flow.NewSMS(f, store.KindPhoneChange, flow.Phone{Number: number, Metadata: p.User.UserMetadata})
 		op.keepPassword(msgs)
 	}
 	return msgs, sent, note, err

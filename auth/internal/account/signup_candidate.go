@@ -114,6 +114,11 @@ func (cand *signupCandidate) user(f *flow.Flow, id uuid.UUID, confirmed bool, da
 	return u
 }
 
+// phone returns the number of the sign-up as that of a user with the given metadata.
+func (cand *signupCandidate) phone(metadata json.RawMessage) flow.Phone {
+	return flow.Phone{Number: cand.address, Channel: cand.channel, Metadata: metadata}
+}
+
 // confirmation returns the message that asks for confirmation; user is the account's ID, pkce nil without PKCE. Its
 // template sees the user_metadata that the account will have.
 func (cand *signupCandidate) confirmation(f *flow.Flow, user uuid.UUID, pkce *store.Flow) (flow.Outgoing, error) {
@@ -122,7 +127,7 @@ func (cand *signupCandidate) confirmation(f *flow.Flow, user uuid.UUID, pkce *st
 	if cand.provider == "email" {
 		msg, err = flow.NewConfirmation(f, cand.address, cand.shown(user), pkce)
 	} else {
-		msg, err = flow.NewSMS(f, store.KindSignup, cand.address, cand.channel)
+		msg, err = flow.NewSMS(f, store.KindSignup, cand.phone(cand.shown(user)))
 		msg.Token.Keep = flow.KeepPending
 	}
 	msg.Token.PasswordHash, msg.Token.UserMetadata, msg.Token.Identity = cand.hash, cand.data, cand.identity

@@ -103,7 +103,8 @@ func (ch *updateUserTx) phone() error {
 			mail.Vars{Phone: ch.op.phone, OldPhone: ch.old.Phone})
 		return nil
 	}
-	msg, err := flow.NewSMS(ch.f, store.KindPhoneChange, ch.op.phone, ch.op.p.Channel)
+	msg, err := flow.NewSMS(ch.f, store.KindPhoneChange,
+		flow.Phone{Number: ch.op.phone, Channel: ch.op.p.Channel, Metadata: ch.old.UserMetadata})
 	msg.Token.PasswordHash = ch.pending
 	ch.outgoing = append(ch.outgoing, msg)
 	p.NewPhone, p.PhoneChangeSentAt = &ch.op.phone, &ch.f.Now

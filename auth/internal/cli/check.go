@@ -18,6 +18,7 @@ import (
 	"gatehouse/auth/internal/sms"
 	"gatehouse/auth/internal/store"
 	"gatehouse/shared/logging"
+	"gatehouse/shared/settings"
 )
 
 // checkPatience bounds each question of auth check.
@@ -65,7 +66,7 @@ func (p *program) check(ctx context.Context, args []string) error {
 		}
 		r.providers(ctx, l)
 		r.smtp(ctx, l)
-		r.templates(ctx, l)
+		r.templates(ctx, &c, l)
 		r.outbound(ctx, l)
 		r.hooks(ctx, l, db)
 	}
@@ -184,16 +185,28 @@ func (r *report) smtp(ctx context.Context, l config.Live) {
 	r.say("SMTP server", l.SMTP.Check(ctx))
 }
 
-// templates loads the operator's mail templates: a daemon would use the built-in texts in their place.
-func (r *report) templates(ctx context.Context, l config.Live) {
-	if len(l.Mail.Templates) == 0 {
+// templates tries the operator's mail templates: a daemon would use the built-in texts in the place of broken ones.
+func (r *report) templates(ctx context.Context, c *config.Config, l config.Live) {
+	if c.Site.Name != "" && c.SMTP.SenderName == "" && l.SMTP != nil {
+		fmt.Fprintln(r.p.stdout, "warn  AUTH_SITE_NAME is set and AUTH_SMTP_SENDER_NAME is not: mails come from the mere address")
+	}
+	if len(l.Mail.Templates) == 0 && len(l.Mail.Subjects) == 0 && l.Mail.Folder == nil {
 		return
 	}
 	ctx, cancel := context.WithTimeout(ctx, checkPatience)
 	defer cancel()
 	m := mail.NewRenderer(mail.RendererOptions{Log: slog.New(slog.DiscardHandler)})
 	m.Apply(l.Mail)
-	r.say("mail templates", m.Load(ctx))
+	loaded := m.Load(ctx)
+	broken, doubts := m.Lint(ctx)
+	r.say("mail templates", errors.Join(append([]error{l.Mail.Check(), loaded}, broken...)...))
+	for _, d := range doubts {
+		near := settings.Nearest(d.Unknown, d.Known)
+		if near != "" {
+			near = "; did you mean " + near + "?"
+		}
+		fmt.Fprintf(r.p.stdout, "warn  %s: %s%s\n", d.Where, d.Text, near)
+	}
 }
 
 // outbound queries the SMS gateway about the account (missing settings are among the warnings), and the captcha

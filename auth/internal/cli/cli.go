@@ -65,6 +65,7 @@ const usage = `usage: auth [-config FILE] [COMMAND]
        auth keys service [-role ROLE] [-exp 10y]
        auth admin create|get|ban|unban|delete|claim   users (-h for more)
        auth mail list|resend ID            the outbox
+       auth mail preview|send-test         what mails look like, and whether they arrive (-h for more)
        auth takeover [-ahead|-dry-run|-abandon]   bring the users of the replaced service along (-h for more)
        auth redirect test URL...           whether redirect_to may lead there, and why
        auth health [-timeout 2s] [URL]     ask the daemon on this host whether it is ready

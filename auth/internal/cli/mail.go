@@ -16,17 +16,24 @@ import (
 
 const mailUsage = `usage: auth mail list [-state pending|sent|failed|expired] [-n 50]   newest first
        auth mail resend ID      try a message again now that waits, or that failed and whose link or code is still good
+       auth mail preview [-kind KIND] [-locale LOCALE] -o DIR        write every mail, with sample data, and an index.html
+       auth mail send-test [-kind KIND] [-locale LOCALE] ADDRESS     send one mail through SMTP; its link does nothing
 `
 
 // mail is the command of that name. What a message says stays sealed.
 func (p *program) mail(ctx context.Context, args []string) error {
-	if len(args) == 0 || args[0] != "list" && args[0] != "resend" {
+	if len(args) == 0 || !slices.Contains([]string{"list", "resend", "preview", "send-test"}, args[0]) {
 		fmt.Fprint(p.stderr, mailUsage)
 		return errUsage
 	}
 	f := flag.NewFlagSet("mail "+args[0], flag.ContinueOnError)
-	if args[0] == "resend" {
+	switch args[0] {
+	case "resend":
 		return p.mailResend(ctx, f, args[1:])
+	case "preview":
+		return p.mailPreview(ctx, f, args[1:])
+	case "send-test":
+		return p.mailSendTest(ctx, f, args[1:])
 	}
 	state := f.String("state", "", "only these: pending, sent, failed or expired")
 	n := f.Int("n", 50, "how many")

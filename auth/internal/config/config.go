@@ -21,6 +21,7 @@ import (
 // marks what a SIGHUP cannot change.
 type Config struct {
 	General   generalConfig
+	Site      siteConfig
 	API       apiConfig
 	DB        dbConfig
 	JWT       jwtConfig

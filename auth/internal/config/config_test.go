@@ -80,6 +80,14 @@ func TestConfig_everyVariable(t *testing.T) {
 	f("AUTH_URI_ALLOW_LIST", "https://a.test/*, https://b.test/x", func(c *Config) {
 		c.General.AllowList = []string{"https://a.test/*", "https://b.test/x"}
 	})
+	f("AUTH_SITE_LOGO_URL", "https://app.test/logo.png?v=2", func(c *Config) {
+		c.Site.LogoURL = "https://app.test/logo.png?v=2"
+	})
+	templates := t.TempDir()
+	f("AUTH_MAILER_TEMPLATE_DIR", templates, func(c *Config) { c.Mail.Dir = templates })
+	f("AUTH_SITE_COLOR", "#0a7", func(c *Config) { c.Site.Color = "#0a7" })
+	f("AUTH_SITE_SUPPORT", "help@app.test", func(c *Config) { c.Site.Support = "help@app.test" })
+	f("AUTH_SITE_LOCALES", "de-AT,en", func(c *Config) { c.Site.Locales = []string{"de-AT", "en"} })
 	f("AUTH_API_PORT", "0", func(c *Config) { c.API.Port = 0 })
 	f("AUTH_API_EXTERNAL_URL", "https://x.test/auth/v1/", func(c *Config) {
 		c.API.ExternalURL, c.JWT.Issuer = "https://x.test/auth/v1", "https://x.test/auth/v1"
@@ -167,6 +175,19 @@ func TestConfig_mistakes(t *testing.T) {
 	const badURL = ": must be http:// or https:// with a host, without user, query and fragment"
 	f("AUTH_SITE_URL", "", "AUTH_SITE_URL: is required")
 	f("AUTH_SITE_URL", "app.test", `AUTH_SITE_URL="app.test"`+badURL)
+	const badSite = " must be one line of at most 32 characters"
+	f("AUTH_SITE_NAME", strings.Repeat("é", 33), `AUTH_SITE_NAME="`+strings.Repeat("é", 33)+`":`+badSite)
+	f("AUTH_SITE_NAME", "a\nb", `AUTH_SITE_NAME="a\nb":`+badSite)
+	f("AUTH_SITE_LOGO_URL", "http://app.test/l.png",
+		`AUTH_SITE_LOGO_URL="http://app.test/l.png": must be an https:// URL, or http:// on this machine`)
+	f("AUTH_MAILER_TEMPLATE_DIR", "/nowhere/at/all",
+		`AUTH_MAILER_TEMPLATE_DIR="/nowhere/at/all": open /nowhere/at/all: no such file or directory`)
+	f("AUTH_SITE_COLOR", "red", `AUTH_SITE_COLOR="red": must be #rgb or #rrggbb, such as #1d4ed8`)
+	f("AUTH_SITE_SUPPORT", "Ann <a@b.test>",
+		`AUTH_SITE_SUPPORT="Ann <a@b.test>": must be an e-mail address or an https:// URL`)
+	f("AUTH_SITE_LOCALES", "en,../de", `AUTH_SITE_LOCALES="en,../de": "../de" is no language tag such as de or pt-BR`)
+	f("AUTH_SITE_LOCALES", "pt-BR",
+		`AUTH_SITE_LOCALES="pt-BR": pt-BR has no strings: want a file strings.pt-BR.json in AUTH_MAILER_TEMPLATE_DIR`)
 	f("AUTH_SITE_URL", "ftp://app.test", `AUTH_SITE_URL="ftp://app.test"`+badURL)
 	f("AUTH_SITE_URL", "https://app.test#", `AUTH_SITE_URL="https://app.test#"`+badURL)
 	f("AUTH_SITE_URL", "https://app.test:99999",

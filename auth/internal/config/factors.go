@@ -26,8 +26,8 @@ type factorsConfig struct {
 	FactorLife time.Duration `env:"AUTH_MFA_FACTOR_EXPIRY_DURATION" envDefault:"300s" min:"0s"`
 	// Digits of a code by SMS, 6 to 10; anything else counts as 6.
 	OTPLength int `env:"AUTH_MFA_PHONE_OTP_LENGTH" envDefault:"6"`
-	// Text of the SMS: a template with `.Code`.
-	Template string `env:"AUTH_MFA_PHONE_TEMPLATE" envDefault:"Your code is {{ .Code }}"`
+	// Text of the SMS in every language: a template with `.Code`. Unset: "Your code is …" in the user's language.
+	Template string `env:"AUTH_MFA_PHONE_TEMPLATE"`
 }
 
 func (c *Config) factorSettings(r *settings.Report) flow.FactorSettings {
@@ -39,8 +39,11 @@ func (c *Config) factorSettings(r *settings.Report) flow.FactorSettings {
 	return s
 }
 
-// codeText makes the text of an SMS from a code, by a template that is tried at once; nil when it is none.
+// codeText makes the text of an SMS from a code, by a template that is tried at once; nil when it is none, or unset.
 func codeText(r *settings.Report, name, source string) func(code string) string {
+	if source == "" {
+		return nil
+	}
 	text, err := template.New("sms").Option("missingkey=error").Parse(source)
 	write := func(code string) (string, error) {
 		var b strings.Builder

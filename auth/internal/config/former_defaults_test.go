@@ -24,12 +24,12 @@ func TestFormerDefaults(t *testing.T) {
 		return lines, texts
 	}
 	f("", false, 0)
-	f("", true, 8) // no nonce is demanded
-	f("DB_NAMESPACE=auth", false, 8)
-	f("GOTRUE_SMS_OTP_EXP=300", false, 7)
-	f("AUTH_MAILER_OTP_EXP=3600", true, 7)
-	lines, texts := f(nonce, false, 9)
-	if got := texts[8]; got != "anonymous users idle for 30 days are removed; the 7 that were carried over are kept" {
+	f("", true, 9) // no nonce is demanded
+	f("DB_NAMESPACE=auth", false, 9)
+	f("GOTRUE_SMS_OTP_EXP=300", false, 8)
+	f("AUTH_MAILER_OTP_EXP=3600", true, 8)
+	lines, texts := f(nonce, false, 10)
+	if got := texts[9]; got != "anonymous users idle for 30 days are removed; the 7 that were carried over are kept" {
 		t.Error(got)
 	}
 	f(nonce+" "+strings.Join(lines, " "), true, 0)

@@ -52,6 +52,9 @@ func (c *Config) live(r *settings.Report) (l Live) {
 	l.External = c.providerSettings(r)
 	c.warnCookies(r, l.External)
 	l.Accounts = c.accountSettings(r)
+	site, folder := c.siteSettings(r), c.templateFolder(r)
+	languages := c.languages(r, folder)
+	l.Accounts.SiteName, l.Accounts.Languages = site.Name, languages
 	l.API = c.apiSettings(r)
 	l.API.Shown.External = enabledProviders(l.External)
 	warnAutoconfirm(r, &l.API.Shown)
@@ -60,6 +63,8 @@ func (c *Config) live(r *settings.Report) (l Live) {
 	l.Mail = c.Mail
 	l.Mail.SiteURL, l.Mail.Subjects, l.Mail.Templates = c.General.SiteURL, c.Mailer.Subjects.byKind(),
 		c.Mailer.Templates.byKind()
+	l.Mail.Site, l.Mail.Languages, l.Mail.Folder = site, languages, folder
+	l.warnTemplates(r)
 	if err := l.Mail.Check(); err != nil {
 		r.Warn("%v: the default is used", err)
 	}

@@ -14,8 +14,8 @@ import (
 type smsConfig struct {
 	// Digits of the code, 6 to 10; anything else counts as 6.
 	OTPLength int `env:"AUTH_SMS_OTP_LENGTH" envDefault:"6"`
-	// Text of an SMS: a template with `.Code`.
-	Template string `env:"AUTH_SMS_TEMPLATE" envDefault:"Your code is {{ .Code }}"`
+	// Text of an SMS in every language: a template with `.Code`. Unset: "Your code is …" in the user's language.
+	Template string `env:"AUTH_SMS_TEMPLATE"`
 	// Numbers that get no SMS and have a fixed code: `number:code,…`.
 	TestOTP map[string]string `env:"AUTH_SMS_TEST_OTP" secret:"true"`
 	// Time until which these work (RFC 3339); unset: for ever, with a warning.

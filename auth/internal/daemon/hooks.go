@@ -155,11 +155,11 @@ func (s hookSender) Send(ctx context.Context, m outbox.Item) error {
 func (d *daemon) emailInput(m outbox.Item, u *store.User) (map[string]any, string, error) {
 	c := d.config.Load()
 	return hook.EmailInput(m.Payload, u, c.API.ExternalURL, c.Accounts.Email.SecureChange &&
-		!c.Accounts.Email.Autoconfirm)
+		!c.Accounts.Email.Autoconfirm, d.renderer.Language)
 }
 
-func smsInput(m outbox.Item, _ *store.User) (map[string]any, string, error) {
-	return hook.SMSInput(m.Payload)
+func (d *daemon) smsInput(m outbox.Item, _ *store.User) (map[string]any, string, error) {
+	return hook.SMSInput(m.Payload, d.renderer.Language(nil))
 }
 
 func createdInput(m outbox.Item, _ *store.User) (map[string]any, string, error) {

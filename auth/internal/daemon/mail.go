@@ -57,7 +57,7 @@ func (d *daemon) makeMail(l config.Live) {
 	}
 	senders = map[string]outbox.Sender{
 		mail.ChannelEmail: hookSender{d, hook.SendEmail, d.emailInput, senders[mail.ChannelEmail]},
-		mail.ChannelSMS:   hookSender{d, hook.SendSMS, smsInput, senders[mail.ChannelSMS]},
+		mail.ChannelSMS:   hookSender{d, hook.SendSMS, d.smsInput, senders[mail.ChannelSMS]},
 		mail.ChannelHook:  hookSender{d, hook.AfterUserCreated, createdInput, nil},
 	}
 	d.outbox = outbox.New(outbox.Options{DB: d.db, Root: d.root, Senders: senders, Now: time.Now, Log: d.log.Logger})

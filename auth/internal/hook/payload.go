@@ -1,6 +1,7 @@
 package hook
 
 import (
+	"cmp"
 	"encoding/json"
 	"errors"
 
@@ -36,12 +37,14 @@ type emailData struct {
 	OldPhone     string `json:"old_phone,omitempty"`
 	Provider     string `json:"provider,omitempty"`
 	FactorType   string `json:"factor_type,omitempty"`
+	Locale       string `json:"locale"` // of the built-in mail
 }
 
 // EmailInput returns the input of SendEmail for the payload of a mail, without the user, and the client's address.
 // It gives u what the mail knows and the database does not have yet. secureChange says that a change of address is
-// confirmed from both addresses.
-func EmailInput(payload []byte, u *store.User, siteURL string, secureChange bool) (map[string]any, string, error) {
+// confirmed from both addresses; language returns that of the built-in mail.
+func EmailInput(payload []byte, u *store.User, siteURL string, secureChange bool,
+	language func(*mail.Payload) string) (map[string]any, string, error) {
 	var p mail.Payload
 	if json.Unmarshal(payload, &p) != nil {
 		return nil, "", errors.New("the payload is no mail")
@@ -50,6 +53,7 @@ func EmailInput(payload []byte, u *store.User, siteURL string, secureChange bool
 	e := emailData{
 		Token: v.Token, TokenHash: v.TokenHash, RedirectTo: v.RedirectTo, Action: string(p.Kind), SiteURL: siteURL,
 		OldEmail: v.OldEmail, OldPhone: v.OldPhone, Provider: v.Provider, FactorType: v.FactorType,
+		Locale: language(&p),
 	}
 	if action, renamed := emailActions[p.Kind]; renamed {
 		e.Action = action
@@ -74,11 +78,12 @@ func EmailInput(payload []byte, u *store.User, siteURL string, secureChange bool
 	return map[string]any{"email_data": e}, p.IP, nil
 }
 
-// SMSInput is EmailInput for SendSMS.
-func SMSInput(payload []byte) (map[string]any, string, error) {
+// SMSInput is EmailInput for SendSMS. language is that of an SMS which was ordered before SMS had one.
+func SMSInput(payload []byte, language string) (map[string]any, string, error) {
 	var p mail.SMS
 	if json.Unmarshal(payload, &p) != nil {
 		return nil, "", errors.New("the payload is no SMS")
 	}
-	return map[string]any{"sms": map[string]string{"otp": p.Token, "sms_type": p.Kind, "phone": p.To}}, p.IP, nil
+	return map[string]any{"sms": map[string]string{"otp": p.Token, "sms_type": p.Kind, "phone": p.To,
+		"locale": cmp.Or(p.Locale, language)}}, p.IP, nil
 }

@@ -19,8 +19,8 @@ func TestEmailInput(t *testing.T) {
 			t.Fatal(err)
 		}
 		u := u
-		in, ip, err := EmailInput(text, &u, "", true)
-		want.Action = string(p.Kind)
+		in, ip, err := EmailInput(text, &u, "", true, func(*mail.Payload) string { return "de" })
+		want.Action, want.Locale = string(p.Kind), "de"
 		if err != nil || in["email_data"] != want || ip != p.IP || u.NewEmail != p.Vars.NewEmail {
 			t.Errorf("%+v, %s, %v; want %+v", in["email_data"], ip, err, want)
 		}

@@ -36,6 +36,7 @@ type call struct {
 	query    url.Values // parsed on first use
 	queryErr error      // what is wrong with the query
 
+	byAdmin bool // a guard has found an administrator's token
 	routed  bool // a route of ours has the request
 	status  int
 	refused int // the status of ServeMux's own answer
@@ -290,8 +291,16 @@ func (c *call) requestInfo() flow.RequestInfo {
 	network, _ := c.limitKey()
 	return flow.RequestInfo{
 		IP: c.ip(), Network: network, UserAgent: cleanText(c.r.Header.Get("User-Agent"), 1024), Aud: c.aud(),
-		BaseURL: base, RedirectTo: c.target(""),
+		BaseURL: base, RedirectTo: c.target(""), AcceptLanguage: c.acceptLanguage(),
 	}
+}
+
+// acceptLanguage is the header of a request from the user's side. An administrator's says nothing about the user.
+func (c *call) acceptLanguage() string {
+	if c.byAdmin {
+		return ""
+	}
+	return c.r.Header.Get("Accept-Language")
 }
 
 // aud is the audience that the request names by header, "" when it names none.

@@ -71,7 +71,7 @@ func (s *Server) admin(h func(*call, flow.Actor) error) http.Handler {
 			s.recordRefusal(c, actor, err)
 			return err
 		}
-		c.user = actor.ID
+		c.user, c.byAdmin = actor.ID, true
 		return h(c, actor)
 	})
 }

@@ -196,6 +196,9 @@ func (s *Server) sender(c *call) flow.RequestInfo {
 	if client.Network != "" {
 		client.Admin, _ = s.core.IsAdmin(c.ctx(), c.bearer()) // where that is unknown, the database fails the rest
 	}
+	if client.Admin {
+		client.AcceptLanguage = ""
+	}
 	return client
 }
 

@@ -8,6 +8,8 @@ import (
 	"strings"
 
 	gomail "github.com/wneessen/go-mail"
+
+	"gatehouse/auth/internal/locale"
 )
 
 // Headers are further headers of every mail (SMTP_HEADERS), in the order of their names.
@@ -43,7 +45,7 @@ func ParseHeaders(text string) (Headers, error) {
 			return nil, fmt.Errorf("AUTH_SMTP_HEADERS: %s is written by the service itself", name)
 		}
 		for i, v := range values {
-			values[i] = oneLine(v)
+			values[i] = locale.OneLine(v)
 		}
 		list = append(list, Header{Name: name, Values: values})
 	}
@@ -54,6 +56,9 @@ func ParseHeaders(text string) (Headers, error) {
 // bracketed is an address as commands write it. A local part that is no dot-atom (a..b is a good address
 // by docs/accounts.md#addresses) is quoted.
 func bracketed(address string) string { return (&netmail.Address{Address: address}).String() }
+
+// MessageID returns the Message-ID of a mail, without its brackets.
+func (s *SMTP) MessageID(m Message) string { return m.ID.String() + "@" + s.helo }
 
 // build is the whole mail: plain text first, HTML as its better alternative.
 func (s *SMTP) build(m Message) *gomail.Msg {
@@ -67,10 +72,13 @@ func (s *SMTP) build(m Message) *gomail.Msg {
 	}
 	msg.FromMailAddress(&netmail.Address{Name: s.o.SenderName, Address: s.o.From})
 	msg.ToMailAddress(&netmail.Address{Address: m.To})
-	msg.Subject(oneLine(m.Subject))
-	msg.SetMessageIDWithValue(m.ID.String() + "@" + s.helo)
+	msg.Subject(locale.OneLine(m.Subject))
+	msg.SetMessageIDWithValue(s.MessageID(m))
 	msg.SetDateWithValue(m.At.UTC())
 	msg.SetGenHeader("Auto-Submitted", "auto-generated")
+	if m.Locale != "" {
+		msg.SetGenHeader("Content-Language", m.Locale)
+	}
 	msg.SetBodyString(gomail.TypeTextPlain, m.Text)
 	msg.AddAlternativeString(gomail.TypeTextHTML, m.HTML)
 	return msg

@@ -1,20 +1,19 @@
 package mail
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"net/http"
 	"net/url"
+	"regexp"
 	"sync"
 	"sync/atomic"
 	"text/template"
 	"time"
-	"unicode/utf8"
 
+	"gatehouse/auth/internal/locale"
 	"gatehouse/auth/internal/outbound"
 )
 
@@ -114,8 +113,27 @@ func fetcherWith(o outbound.Options) *fetcher {
 	return &fetcher{outbound.New(o)}
 }
 
-// load is one GET: only status 200 and a body of at most size bytes count.
+// filePath returns the path in a file: URL.
+func filePath(location string) (path string, local bool) {
+	u, err := url.Parse(location)
+	if err != nil || u.Scheme != "file" {
+		return "", false
+	}
+	if u.Host != "" {
+		return "", true // another machine's
+	}
+	return u.Path, true
+}
+
+// load is one GET, or a look into a file: only status 200 and a body of at most size bytes count.
 func (f *fetcher) load(ctx context.Context, location string, size int64) (*body, error) {
+	if path, local := filePath(location); local {
+		text, err := readFile(path, size)
+		if err != nil {
+			return nil, err
+		}
+		return parseBody(string(text))
+	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, location, nil)
 	if err != nil {
 		return nil, errors.New("it is no URL")
@@ -131,28 +149,31 @@ func (f *fetcher) load(ctx context.Context, location string, size int64) (*body,
 	if resp.StatusCode != http.StatusOK {
 		return nil, fmt.Errorf("the answer is status %d, not 200", resp.StatusCode)
 	}
-	text, err := io.ReadAll(io.LimitReader(resp.Body, size+1))
+	text, err := readTemplate(resp.Body, size)
 	if err != nil {
 		return nil, err
-	}
-	if int64(len(text)) > size {
-		return nil, fmt.Errorf("it has more than %d bytes (AUTH_MAILER_TEMPLATE_MAX_SIZE)", size)
-	}
-	text = bytes.TrimPrefix(text, []byte("\uFEFF"))
-	if len(bytes.TrimSpace(text)) == 0 || !utf8.Valid(text) {
-		return nil, errors.New("it is empty or not UTF-8")
 	}
 	return parseBody(string(text))
 }
 
+// templateLine is the template and the line at the beginning of an error of package template.
+var templateLine = regexp.MustCompile(`^template: ([^:]+:[0-9]+):`)
+
 // templateMistake is an error of a rendering without the values that were rendered, which don't belong
 // in a log: where the template was, and no more if it was a value that it couldn't use.
 func templateMistake(err error) string {
-	if errors.Is(err, errTooLong) {
-		return errTooLong.Error()
+	if errors.Is(err, locale.ErrTooLong) {
+		return locale.ErrTooLong.Error()
+	}
+	if e, ok := errors.AsType[*locale.BrokenError](err); ok {
+		return e.Where + ": " + templateMistake(e.Err)
 	}
 	if e, ok := errors.AsType[template.ExecError](err); ok {
-		return "in template " + e.Name + ": a value isn't of the kind that the template needs"
+		where := e.Name
+		if m := templateLine.FindStringSubmatch(e.Error()); m != nil {
+			where = m[1]
+		}
+		return "in template " + where + ": a value isn't of the kind that the template needs"
 	}
 	return "it is no template for HTML"
 }

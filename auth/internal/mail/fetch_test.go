@@ -64,7 +64,7 @@ func TestTemplates(t *testing.T) {
 		t.Fatal(err)
 	}
 	r.Apply(settings)
-	const builtIn = "Follow the link"
+	const builtIn = "go ahead."
 	f := func(what, holds string, gets int64) {
 		t.Helper()
 		before := s.gets.Load()

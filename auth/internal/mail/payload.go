@@ -5,7 +5,10 @@
 // of the flows need only Payload, SMS and Links; the rest belongs to the sender.
 package mail
 
-import "encoding/json"
+import (
+	"encoding/json"
+	"time"
+)
 
 // The channels of the outbox.
 const (
@@ -26,6 +29,11 @@ type Payload struct {
 	Current *Payload `json:"current,omitempty"`
 	// IP is the client's address, for a hook.
 	IP string `json:"ip,omitempty"`
+	// Locales are the candidates for the mail's language, best first.
+	Locales []string `json:"locales,omitempty"`
+	// Ordered and Expires are the outbox row's.
+	Ordered time.Time `json:"-"`
+	Expires time.Time `json:"-"`
 }
 
 // Vars are what templates may name (docs/mail.md#templates). What a kind doesn't have is empty.
@@ -57,6 +65,8 @@ type SMS struct {
 	Kind  string `json:"kind"`
 	// Channel is "sms" or "whatsapp".
 	Channel string `json:"channel"`
+	// Locale is the language of Text, or would be if the operator had not set another text; "" is the default.
+	Locale string `json:"locale,omitempty"`
 	// IP is as in Payload.
 	IP string `json:"ip,omitempty"`
 }

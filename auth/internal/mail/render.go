@@ -7,12 +7,15 @@ import (
 	"fmt"
 	"log/slog"
 	"net/url"
+	"os"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/google/uuid"
 
+	"gatehouse/auth/internal/locale"
 	"gatehouse/auth/internal/outbound"
 )
 
@@ -25,6 +28,10 @@ type Message struct {
 	Kind                Kind
 	To                  string
 	Subject, HTML, Text string
+	// Locale is the language tag of these.
+	Locale string
+	// Faults say which texts of the operator's could not be used.
+	Faults []string
 	// Link and Code are the mail's, for the dev mailbox; "" where the kind has none.
 	Link, Code string
 }
@@ -40,6 +47,15 @@ type Sender interface {
 type Settings struct {
 	// SiteURL is the base of relative template URLs.
 	SiteURL string
+	Site    Site
+	// What built-in mails show: link, both (link and code), or code (alone, for applications with a field for it).
+	Show string `env:"AUTH_MAILER_SHOW" envDefault:"link" oneof:"link both code" table:"Mailer"`
+	// Languages of built-in mails; nil: English.
+	Languages *locale.Catalog
+	// Folder of templates and translations: layout.html, strings.de.json, magic_link.html, magic_link.de.html.
+	Dir string `env:"AUTH_MAILER_TEMPLATE_DIR" table:"Mailer"`
+	// Folder is what was read there; nil: nothing.
+	Folder *Folder
 	// Subjects are templates of subjects; a kind that is missing or "" has its default.
 	Subjects map[Kind]string
 	// Templates are URLs of bodies; what doesn't begin with http is put behind SiteURL.
@@ -68,7 +84,12 @@ func (s Settings) Check() error {
 			}
 		}
 		if location := s.Templates[kind]; location != "" {
-			if u, err := url.Parse(s.absolute(location)); err != nil || u.Host == "" || u.Scheme != "http" &&
+			if path, local := filePath(location); local {
+				if path == "" {
+					bad = append(bad, fmt.Errorf("AUTH_MAILER_TEMPLATES_%s: %q is no file of this machine: write file:///…",
+						kind.Setting(), location))
+				}
+			} else if u, err := url.Parse(s.absolute(location)); err != nil || u.Host == "" || u.Scheme != "http" &&
 				u.Scheme != "https" {
 				bad = append(bad, fmt.Errorf("AUTH_MAILER_TEMPLATES_%s: %q is no URL", kind.Setting(), location))
 			}
@@ -77,9 +98,31 @@ func (s Settings) Check() error {
 	return errors.Join(bad...)
 }
 
+// Lint returns warnings about templates that look like files of this machine and are looked for below the site's URL.
+func (s Settings) Lint() (warnings []string) {
+	for _, kind := range Kinds {
+		location := s.Templates[kind]
+		if _, local := filePath(location); location == "" || local || strings.HasPrefix(location, "http") {
+			continue
+		}
+		u, err := url.Parse(location)
+		scheme := err == nil && u.Scheme != ""
+		info, err := os.Stat(location)
+		if scheme || err == nil && info.Mode().IsRegular() || strings.HasPrefix(location, "./") ||
+			strings.HasPrefix(location, "../") || strings.HasPrefix(location, "~") {
+			warnings = append(warnings, fmt.Sprintf("AUTH_MAILER_TEMPLATES_%s=%s is looked for below AUTH_SITE_URL; for a "+
+				"file of this machine write file:///…", kind.Setting(), location))
+		}
+	}
+	return warnings
+}
+
+// fixed reports whether a kind has a setting of its own: then it is not translated.
+func (s Settings) fixed(kind Kind) bool { return s.Subjects[kind] != "" || s.Templates[kind] != "" }
+
 // absolute is where a template is: text that doesn't begin with http is appended to the site's URL.
 func (s Settings) absolute(location string) string {
-	if strings.HasPrefix(location, "http") {
+	if _, local := filePath(location); local || strings.HasPrefix(location, "http") {
 		return location
 	}
 	return strings.TrimRight(s.SiteURL, "/") + "/" + strings.TrimLeft(location, "/")
@@ -107,6 +150,12 @@ type Renderer struct {
 type texts struct {
 	subjects map[Kind]*subject
 	bodies   map[Kind]*remote
+	// fixed are the kinds with a setting of their own, which are not translated.
+	fixed     map[Kind]bool
+	site      Site
+	show      string
+	languages *locale.Catalog
+	folder    *Folder
 	// reload is how long after its last use a template is still kept fresh; 0: not at all.
 	reload time.Duration
 }
@@ -120,7 +169,7 @@ func NewRenderer(o RendererOptions) *Renderer {
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
 	}
-	r.texts.Store(&texts{})
+	r.texts.Store(&texts{show: ShowLink})
 	return r
 }
 
@@ -133,8 +182,15 @@ func (r *Renderer) Apply(s Settings) {
 		loaded[b.url] = b
 	}
 	limits := fetchLimits{size: s.MaxSize, age: s.MaxAge, retry: s.Retry}.withDefaults()
-	next := &texts{subjects: map[Kind]*subject{}, bodies: map[Kind]*remote{}}
+	next := &texts{subjects: map[Kind]*subject{}, bodies: map[Kind]*remote{}, fixed: map[Kind]bool{}, site: s.Site,
+		show: cmp.Or(s.Show, ShowLink), languages: s.Languages, folder: s.Folder}
+	if s.Folder != nil {
+		for _, err := range s.Folder.Errors {
+			r.log.Error("a file in AUTH_MAILER_TEMPLATE_DIR can't be used; using the built-in text", "error", err)
+		}
+	}
 	for _, kind := range Kinds {
+		next.fixed[kind] = s.fixed(kind)
 		if text := s.Subjects[kind]; text != "" {
 			parsed, err := parseSubject(text)
 			if err != nil {
@@ -163,57 +219,104 @@ func (r *Renderer) Apply(s Settings) {
 // Render makes the mail. Only a kind that doesn't exist is an error: whatever is wrong with the
 // operator's texts, the built-in ones take their place and the log says so.
 func (r *Renderer) Render(ctx context.Context, p Payload) (Message, error) {
-	if _, known := builtIns[p.Kind]; !known {
+	if p.Kind != Test && !slices.Contains(Kinds, p.Kind) {
 		return Message{}, &Refused{Err: fmt.Errorf("mail: no kind %q", p.Kind)}
 	}
-	t := r.texts.Load()
-	variables := p.Vars.variables()
+	d := draft{r: r, t: r.texts.Load(), p: &p, vars: p.Vars.variables()}
+	d.lang = d.t.language(&p)
+	d.vars.addSite(d.t.site, d.lang, &p)
 	m := Message{
-		Kind: p.Kind, To: p.To,
-		Subject: r.subject(t, p.Kind, variables),
-		HTML:    r.body(ctx, t, p.Kind, variables),
-		Code:    p.Vars.Token, Link: p.Vars.ConfirmationURL,
+		Kind: p.Kind, To: p.To, Subject: d.subjectText(), Locale: d.lang.Tag,
+		Code: p.Vars.Token, Link: p.Vars.ConfirmationURL,
 	}
-	m.Text = plainText(m.HTML)
+	if own, ok := d.ownBody(ctx); ok {
+		m.HTML, m.Text = own, plainText(own)
+	} else {
+		m.HTML, m.Text = d.builtIn()
+	}
+	m.Faults = d.faults
 	return m, nil
 }
 
-func (r *Renderer) subject(t *texts, kind Kind, variables map[string]any) string {
-	if s := t.subjects[kind]; s != nil {
-		text, err := s.render(variables)
+// Language returns the tag of the language that a mail would be in, or the default one.
+func (r *Renderer) Language(p *Payload) string { return r.texts.Load().language(p).Tag }
+
+func (t *texts) language(p *Payload) *locale.Language {
+	if p == nil || t.fixed[p.Kind] {
+		return t.languages.Default()
+	}
+	return t.languages.Choose(p.Locales...)
+}
+
+// draft is one mail in the making.
+type draft struct {
+	r    *Renderer
+	t    *texts
+	p    *Payload
+	lang *locale.Language
+	vars variables
+	// faults say which texts of the operator's could not be used.
+	faults []string
+}
+
+// fault logs that a text of the operator's can't be used.
+func (d *draft) fault(message string, args ...any) {
+	d.faults = append(d.faults, fmt.Sprint(message, ": ", args[len(args)-1]))
+	d.r.log.Error(message, append([]any{"kind", d.p.Kind}, args...)...)
+}
+
+// text is a string of the mail's language.
+func (d *draft) text(key string, values variables) string {
+	text, err := d.lang.Text(key, values)
+	if err != nil {
+		d.fault("a string can't be rendered; using the one it replaces", "string", key, "error", templateMistake(err))
+	}
+	return text
+}
+
+func (d *draft) subjectText() string {
+	if s := d.t.subjects[d.p.Kind]; s != nil {
+		text, err := s.render(d.vars)
 		if err == nil && text != "" {
 			return text
 		}
 		if err != nil {
-			r.log.Error("a mail's subject can't be rendered; using the default", "kind", kind, "error",
-				templateMistake(err))
+			d.fault("a mail's subject can't be rendered; using the default", "error", templateMistake(err))
 		}
 	}
-	_, subjects := builtInTexts()
-	text, err := subjects[kind].render(variables)
-	if err != nil {
-		panic(err) // it prints strings; the tests render them all
-	}
-	return text
+	return subjectLine(d.text(d.p.stringsKey()+"subject", d.vars))
 }
 
-func (r *Renderer) body(ctx context.Context, t *texts, kind Kind, variables map[string]any) string {
-	if remote := t.bodies[kind]; remote != nil {
-		remote.used.Store(r.now().UnixNano())
-		if b := remote.get(ctx, r); b != nil {
-			text, err := b.render(variables)
-			if err == nil {
-				return text
-			}
-			r.log.Error("a mail's template can't be rendered; using the built-in body", "kind", kind, "template",
-				remote.shown(), "error", templateMistake(err))
-		}
+// ownBody is the operator's body of this kind, where there is one that can be used.
+func (d *draft) ownBody(ctx context.Context) (string, bool) {
+	remote := d.t.bodies[d.p.Kind]
+	if remote == nil {
+		return d.folderBody()
 	}
-	bodies, _ := builtInTexts()
-	text, err := bodies[kind].render(variables)
+	remote.used.Store(d.r.now().UnixNano())
+	b := remote.get(ctx, d.r)
+	if b == nil {
+		d.faults = append(d.faults, remote.shown()+" can't be loaded") // the loading has logged why
+		return "", false
+	}
+	text, err := b.render(d.vars)
 	if err != nil {
-		// Only a value of 2 MiB does this, and addresses have 255 bytes.
-		r.log.Error("a built-in body can't be rendered", "kind", kind, "error", templateMistake(err))
+		d.fault("a mail's template can't be rendered; using the built-in body", "template", remote.shown(), "error",
+			templateMistake(err))
+		return "", false
 	}
-	return text
+	return text, true
+}
+
+// folderBody is the body of this kind in the folder, which a setting of the kind overrides.
+func (d *draft) folderBody() (string, bool) {
+	b := d.t.folder.body(d.p.Kind, d.lang, d.lang == d.t.languages.Default())
+	if b == nil || d.t.fixed[d.p.Kind] {
+		return "", false
+	}
+	text, err := b.render(d.vars)
+	if err != nil {
+		d.fault("a mail's template can't be rendered; using the built-in body", "error", templateMistake(err))
+	}
+	return text, err == nil
 }

@@ -14,6 +14,8 @@ import (
 	"time"
 
 	"github.com/wneessen/go-mail/smtp"
+
+	"gatehouse/auth/internal/locale"
 )
 
 // SMTPSettings are the address of the mail server and the credentials for it.
@@ -86,7 +88,7 @@ func NewSMTP(o SMTPOptions) (*SMTP, error) {
 	if o.TLS.ServerName == "" {
 		o.TLS.ServerName = o.Host
 	}
-	o.SenderName = oneLine(o.SenderName)
+	o.SenderName = locale.OneLine(o.SenderName)
 	var bad []error
 	if o.Host == "" {
 		bad = append(bad, errors.New("AUTH_SMTP_HOST is missing"))
@@ -131,11 +133,17 @@ func sendable(address string) bool {
 
 // Send delivers m to the server. Once the server has taken the mail nothing that follows is an error.
 func (s *SMTP) Send(ctx context.Context, m Message) error {
+	_, err := s.SendAnswered(ctx, m)
+	return err
+}
+
+// SendAnswered is Send that returns the server's answer.
+func (s *SMTP) SendAnswered(ctx context.Context, m Message) (answer string, err error) {
 	if !sendable(m.To) {
-		return &Refused{Err: errors.New("smtp: the recipient is no address that can be written in a mail")}
+		return "", &Refused{Err: errors.New("smtp: the recipient is no address that can be written in a mail")}
 	}
 	msg := s.build(m)
-	return s.converse(ctx, func(c *smtp.Client) error {
+	err = s.converse(ctx, func(c *smtp.Client) error {
 		if err := c.Mail(bracketed(s.o.From)); err != nil {
 			return s.failure("MAIL FROM", err, m)
 		}
@@ -153,8 +161,12 @@ func (s *SMTP) Send(ctx context.Context, m Message) error {
 		if err := w.Close(); err != nil {
 			return final(err, s.failure("end of text", err, m))
 		}
+		if taken, ok := w.(*smtp.DataCloser); ok {
+			answer = taken.ServerResponse()
+		}
 		return nil
 	})
+	return answer, err
 }
 
 // Check connects, signs in and leaves: the test of `auth check`.
@@ -273,7 +285,7 @@ func (s *SMTP) auth(offered []string, encrypted bool) (smtp.Auth, error) {
 		return nil, errors.New("smtp: AUTH: the server wants the password in clear; it offers no STARTTLS")
 	}
 	return nil, fmt.Errorf("smtp: AUTH: the server offers no mechanism that is known here: %s",
-		oneLine(strings.Join(offered, " ")))
+		locale.OneLine(strings.Join(offered, " ")))
 }
 
 // final makes a Refused of a 5xx answer about this recipient or this text. One to the sender's address
@@ -302,7 +314,7 @@ func (s *SMTP) failure(step string, err error, m Message) error {
 				secret.instead)
 		}
 	}
-	if words = oneLine(words); len(words) > 200 {
+	if words = locale.OneLine(words); len(words) > 200 {
 		words = strings.ToValidUTF8(words[:200], "") + "…"
 	}
 	return fmt.Errorf("smtp: %s: %d %s", step, e.Code, words)

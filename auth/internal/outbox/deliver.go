@@ -82,7 +82,8 @@ func (c *channel) attempt(ctx context.Context, m store.Message) (err error) {
 	}
 	ctx, cancel := context.WithTimeout(ctx, sendTimeout)
 	defer cancel()
-	return c.sender.Send(ctx, Item{ID: m.ID, User: m.User, CreatedAt: m.CreatedAt, Payload: plain})
+	return c.sender.Send(ctx, Item{ID: m.ID, User: m.User, CreatedAt: m.CreatedAt, ExpiresAt: m.ExpiresAt,
+		Payload: plain})
 }
 
 // finish notes that the receiver has the message, and tries until the database is back: else the end of

@@ -37,8 +37,8 @@ type Item struct {
 	ID uuid.UUID
 	// User is whose it is.
 	User uuid.UUID
-	// CreatedAt is when it was ordered.
-	CreatedAt time.Time
+	// CreatedAt is when it was ordered, ExpiresAt when its link or code ends.
+	CreatedAt, ExpiresAt time.Time
 	// Payload is opened.
 	Payload []byte
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -26,19 +25,20 @@ func (s mails) Send(ctx context.Context, m Item) error {
 		return &mail.Refused{Err: errors.New("the payload is no mail")}
 	}
 	if p.Current != nil { // it was ordered for a hook, which would have had both at once
-		if err := s.send(ctx, uuid.NewSHA1(m.ID, []byte("current")), m.CreatedAt, *p.Current); err != nil {
+		if err := s.send(ctx, uuid.NewSHA1(m.ID, []byte("current")), m, *p.Current); err != nil {
 			return err
 		}
 	}
-	return s.send(ctx, m.ID, m.CreatedAt, p)
+	return s.send(ctx, m.ID, m, p)
 }
 
-func (s mails) send(ctx context.Context, id uuid.UUID, ordered time.Time, p mail.Payload) error {
+func (s mails) send(ctx context.Context, id uuid.UUID, m Item, p mail.Payload) error {
+	p.Ordered, p.Expires = m.CreatedAt, m.ExpiresAt
 	rendered, err := s.renderer.Render(ctx, p)
 	if err != nil {
 		return err
 	}
-	rendered.ID, rendered.At = id, ordered
+	rendered.ID, rendered.At = id, m.CreatedAt
 	return s.to.Send(ctx, rendered)
 }
 

@@ -2,6 +2,7 @@ package factor
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 
@@ -34,7 +35,7 @@ func (a *Factors) ChallengeFactor(ctx context.Context, req flow.RequestInfo, pri
 		if q, err = factorQuota(ctx, f, &principal, factor, channel); err != nil {
 			return ch, factor, err
 		}
-		if m, err = factorSMS(f, factor, &ch, channel); err != nil {
+		if m, err = factorSMS(f, factor, &ch, channel, principal.User.UserMetadata); err != nil {
 			return ch, factor, err
 		}
 	}
@@ -115,7 +116,8 @@ func factorQuota(ctx context.Context, f *flow.Flow, by *flow.Principal, factor s
 }
 
 // factorSMS chooses the code of a challenge and returns the SMS with it. A test number gets its fixed code, and no SMS.
-func factorSMS(f *flow.Flow, factor store.Factor, ch *store.Challenge, channel string) (store.NewMessage, error) {
+func factorSMS(f *flow.Flow, factor store.Factor, ch *store.Challenge, channel string,
+	metadata json.RawMessage) (store.NewMessage, error) {
 	code, test := f.Settings.Phone.TestCode(factor.Phone, ch.CreatedAt)
 	if !test {
 		var err error
@@ -127,11 +129,7 @@ func factorSMS(f *flow.Flow, factor store.Factor, ch *store.Challenge, channel s
 	if test {
 		return store.NewMessage{}, nil
 	}
-	text := "Your code is " + code
-	if f.Settings.Factors.Text != nil {
-		text = f.Settings.Factors.Text(code)
-	}
-	return f.Settings.HoldForSendNow(f.Seal(mail.ChannelSMS, kindFactor,
-		mail.SMS{To: factor.Phone, Text: text, Token: code, Kind: kindFactor, Channel: flow.ChannelOf(channel),
-			IP: f.Settings.HookIP(mail.ChannelSMS, f.Req)}, ch.ExpiresAt)), nil
+	sms := f.TextSMS(f.Settings.Factors.Text, code, metadata)
+	sms.To, sms.Kind, sms.Channel = factor.Phone, kindFactor, flow.ChannelOf(channel)
+	return f.Settings.HoldForSendNow(f.Seal(mail.ChannelSMS, kindFactor, sms, ch.ExpiresAt)), nil
 }

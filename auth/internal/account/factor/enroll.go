@@ -168,8 +168,8 @@ func errFactorName(name string) error {
 
 // issuer returns what an authenticator app calls the site.
 func issuer(s *flow.Settings, asked string) string {
-	if asked != "" {
-		return asked
+	if issuer := cmp.Or(asked, s.SiteName); issuer != "" {
+		return issuer
 	}
 	if u, err := url.Parse(s.SiteURL); err == nil && u.Host != "" {
 		return u.Host

@@ -69,6 +69,8 @@ type RequestInfo struct {
 	// Network is what limits count the client under: an IPv4 address, an IPv6 /64, or whatever else the trusted header
 	// identifies clients by; "" without such a header.
 	Network string
+	// AcceptLanguage is the user's header, not read yet; "" for requests of administrators.
+	AcceptLanguage string
 	// Admin: the request came with an administrator's token, though it needs none.
 	Admin bool
 }

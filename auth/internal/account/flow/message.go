@@ -81,8 +81,8 @@ func composeMail(f *Flow, spec MailSpec) (Outgoing, mail.Payload, error) {
 		msg.URL = f.Settings.Email.Links.URL(base, spec.Link, msg.TokenHash, f.Req.RedirectTo)
 		v.TokenHash, v.ConfirmationURL = msg.TokenHash, msg.URL
 	}
-	return msg, mail.Payload{To: spec.To, Kind: spec.Mail, Vars: v, IP: f.Settings.HookIP(mail.ChannelEmail, f.Req)},
-		nil
+	return msg, mail.Payload{To: spec.To, Kind: spec.Mail, Vars: v, IP: f.Settings.HookIP(mail.ChannelEmail, f.Req),
+		Locales: f.locales(v.Data)}, nil
 }
 
 // NewConfirmation returns the mail that asks to confirm the address of a sign-up; data is what its template sees, pkce
@@ -94,23 +94,39 @@ func NewConfirmation(f *Flow, to string, data json.RawMessage, pkce *store.Flow)
 	})
 }
 
+// locales returns the candidates for the language of a message to a user with this metadata.
+func (f *Flow) locales(metadata json.RawMessage) []string {
+	return f.Settings.Languages.Candidates(metadata, f.Req.AcceptLanguage)
+}
+
+// TextSMS returns an SMS with a code: the operator's text, or that of the user's language.
+func (f *Flow) TextSMS(text func(string) string, code string, metadata json.RawMessage) mail.SMS {
+	language := f.Settings.Languages.Choose(f.locales(metadata)...)
+	if text == nil {
+		text = language.SMS
+	}
+	return mail.SMS{Text: text(code), Token: code, Locale: language.Tag, IP: f.Settings.HookIP(mail.ChannelSMS, f.Req)}
+}
+
+// Phone is where an SMS goes: a number, its channel ("" is sms), and the metadata of the user, which may name a language.
+type Phone struct {
+	Number, Channel string
+	Metadata        json.RawMessage
+}
+
 // NewSMS returns a token and the SMS that carries it. A test number gets its fixed code, and no message.
-func NewSMS(f *Flow, kind store.Kind, number, channel string) (Outgoing, error) {
-	if code, test := f.Settings.Phone.TestCode(number, f.Now); test {
-		return Outgoing{Code: code, Token: newToken(f, kind, number, code, 365*24*time.Hour)}, nil
+func NewSMS(f *Flow, kind store.Kind, to Phone) (Outgoing, error) {
+	if code, test := f.Settings.Phone.TestCode(to.Number, f.Now); test {
+		return Outgoing{Code: code, Token: newToken(f, kind, to.Number, code, 365*24*time.Hour)}, nil
 	}
 	code, err := token.NewCode(f.Settings.Phone.OTPLength)
 	if err != nil {
 		return Outgoing{}, fmt.Errorf("account: %w", err)
 	}
-	text := "Your code is " + code
-	if f.Settings.Phone.Text != nil {
-		text = f.Settings.Phone.Text(code)
-	}
-	msg := Outgoing{Code: code, Token: newToken(f, kind, number, code, f.Settings.Phone.OTPLife)}
-	msg.Message = f.Settings.HoldForSendNow(f.Seal(mail.ChannelSMS, string(kind),
-		mail.SMS{To: number, Text: text, Token: code, Kind: string(kind), Channel: ChannelOf(channel),
-			IP: f.Settings.HookIP(mail.ChannelSMS, f.Req)}, msg.Token.ExpiresAt))
+	sms := f.TextSMS(f.Settings.Phone.Text, code, to.Metadata)
+	sms.To, sms.Kind, sms.Channel = to.Number, string(kind), ChannelOf(to.Channel)
+	msg := Outgoing{Code: code, Token: newToken(f, kind, to.Number, code, f.Settings.Phone.OTPLife)}
+	msg.Message = f.Settings.HoldForSendNow(f.Seal(mail.ChannelSMS, string(kind), sms, msg.Token.ExpiresAt))
 	return msg, nil
 }
 
@@ -179,7 +195,7 @@ const notificationLife = 24 * time.Hour
 func Notification(f *Flow, kind mail.Kind, to string, v mail.Vars) store.NewMessage {
 	v.SiteURL = f.Settings.SiteURL
 	return f.Seal(mail.ChannelEmail, string(kind), mail.Payload{To: to, Kind: kind, Vars: v,
-		IP: f.Settings.HookIP(mail.ChannelEmail, f.Req)}, f.Now.Add(notificationLife))
+		IP: f.Settings.HookIP(mail.ChannelEmail, f.Req), Locales: f.locales(v.Data)}, f.Now.Add(notificationLife))
 }
 
 // Notifications count against the budget for mails; when it is used up, none is sent and the operation succeeds all the

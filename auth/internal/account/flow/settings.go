@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"gatehouse/auth/internal/locale"
 	"gatehouse/auth/internal/mail"
 	"gatehouse/auth/internal/password"
 	"gatehouse/auth/internal/provider"
@@ -16,8 +17,12 @@ import (
 // Settings are what an operator may change while the daemon runs. A flow loads them once. Fields without a tag are made
 // of other settings.
 type Settings struct {
-	SiteURL string // SITE_URL: what mails call the site
-	BaseURL string // API_EXTERNAL_URL: of links, where the request gives no other
+	SiteURL string // SITE_URL
+	// SiteName is SITE_NAME: the issuer of authenticator apps; "" is the host of SITE_URL.
+	SiteName string
+	// Languages of mails and SMS; nil is English.
+	Languages *locale.Catalog
+	BaseURL   string // API_EXTERNAL_URL: of links, where the request gives no other
 
 	// Audience of users and of requests that name none.
 	Audience string `env:"AUTH_JWT_AUD" envDefault:"authenticated" table:"JWT"`

@@ -1,0 +1,232 @@
+// Package locale has the strings of mails and SMS in every language, the built-in ones and the operator's, and chooses
+// the language of a message. Strings are text templates; the markup around them is their user's.
+//
+// It reads no file and no setting. A locale is a key of a map and never part of a path.
+package locale
+
+import (
+	"embed"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+	"unicode"
+)
+
+//go:embed strings.*.json
+var files embed.FS
+
+// builtIns are the languages in the program, parsed at the first use of each.
+var builtIns = map[string]func() Strings{"en": embedded("en"), "de": embedded("de"), "fr": embedded("fr"),
+	"es": embedded("es")}
+
+func embedded(tag string) func() Strings {
+	return sync.OnceValue(func() Strings {
+		name := "strings." + tag + ".json"
+		data, err := files.ReadFile(name)
+		if err != nil {
+			panic(err) // embed has it
+		}
+		s, err := Parse(name, data)
+		if err != nil {
+			panic(err) // the tests parse them all
+		}
+		return s
+	})
+}
+
+// Language is one language with the ones that stand in for its missing strings.
+type Language struct {
+	// Tag is the language tag as the setting has it.
+	Tag    string
+	layers []func() Strings // the first that has a string gives it
+}
+
+// Catalog is the languages that messages may have. A nil Catalog has English alone.
+type Catalog struct {
+	first *Language
+	byTag map[string]*Language
+}
+
+var english = &Language{Tag: "en", layers: []func() Strings{builtIns["en"]}}
+
+// New returns the catalog of the languages with these tags, the first of which is the default. own has the operator's
+// strings by normalized tag. The error names a tag that is none, or that has no strings.
+func New(tags []string, own map[string]Strings) (*Catalog, error) {
+	c := &Catalog{byTag: map[string]*Language{}}
+	for _, tag := range tags {
+		tag = strings.TrimSpace(tag)
+		if !ValidTag(tag) {
+			return nil, fmt.Errorf("%q is no language tag such as de or pt-BR", tag)
+		}
+		l := &Language{Tag: tag}
+		add := func(tag string) bool {
+			before := len(l.layers)
+			if s, given := own[tag]; given {
+				l.layers = append(l.layers, func() Strings { return s })
+			}
+			if s := builtIns[tag]; s != nil {
+				l.layers = append(l.layers, s)
+			}
+			return len(l.layers) > before
+		}
+		normal := Normal(tag)
+		language, _, _ := strings.Cut(normal, "-")
+		found := add(normal)
+		if language != normal {
+			found = add(language) || found
+		}
+		if !found {
+			return nil, fmt.Errorf("%s has no strings: want a file strings.%s.json in AUTH_MAILER_TEMPLATE_DIR", tag, tag)
+		}
+		if language != "en" {
+			add("en")
+		}
+		c.byTag[normal] = l
+		if c.first == nil {
+			c.first = l
+		}
+	}
+	if c.first == nil {
+		return nil, fmt.Errorf("wants one language tag at least, such as en")
+	}
+	return c, nil
+}
+
+// Default returns the language of messages for which none is chosen.
+func (c *Catalog) Default() *Language {
+	if c == nil {
+		return english
+	}
+	return c.first
+}
+
+// Tags returns the normalized tags of all languages.
+func (c *Catalog) Tags() []string {
+	if c == nil {
+		return []string{"en"}
+	}
+	tags := []string{Normal(c.first.Tag)}
+	for tag := range c.byTag {
+		if tag != tags[0] {
+			tags = append(tags, tag)
+		}
+	}
+	slices.Sort(tags[1:])
+	return tags
+}
+
+// Choose returns the language of the first candidate that has one, or the default.
+func (c *Catalog) Choose(candidates ...string) *Language {
+	if c != nil && len(c.byTag) > 1 {
+		for _, candidate := range candidates {
+			for tag := Normal(candidate); tag != ""; tag = tag[:max(0, strings.LastIndexByte(tag, '-'))] {
+				if l := c.byTag[tag]; l != nil {
+					return l
+				}
+			}
+		}
+	}
+	return c.Default()
+}
+
+// Candidates returns what the language of a message is chosen from, best first: the locale in user_metadata, then the
+// languages of the header Accept-Language. With one language there is nothing to choose, and it returns nil.
+func (c *Catalog) Candidates(metadata json.RawMessage, accept string) []string {
+	if c == nil || len(c.byTag) < 2 {
+		return nil
+	}
+	var list []string
+	var members map[string]json.RawMessage
+	var tag string
+	if len(metadata) > 0 && json.Unmarshal(metadata, &members) == nil &&
+		json.Unmarshal(members["locale"], &tag) == nil && ValidTag(tag) {
+		list = append(list, tag)
+	}
+	return append(list, ParseAccept(accept)...)
+}
+
+// Text renders a string, without line breaks and control characters: that of the language itself, or of the first language that stands in for it. The error is
+// about strings that could not be used; the text is the next one's.
+func (l *Language) Text(key string, variables map[string]any) (string, error) {
+	var bad error
+	for _, layer := range l.layers {
+		t := layer()[key]
+		if t == nil {
+			continue
+		}
+		text, err := t.Render(variables)
+		if err == nil {
+			return strings.Map(printable, text), bad
+		}
+		bad = &BrokenError{t.where, err}
+	}
+	return "", bad
+}
+
+// BrokenError is about a string that cannot be rendered.
+type BrokenError struct {
+	// Where is its file and line.
+	Where string
+	// Err may quote values.
+	Err error
+}
+
+func (e *BrokenError) Error() string { return e.Where + ": " + e.Err.Error() }
+
+// printable keeps the spaces that are not to be broken, such as those before a French colon.
+func printable(r rune) rune {
+	if unicode.IsControl(r) || r == '\u2028' || r == '\u2029' {
+		return ' '
+	}
+	return r
+}
+
+// plain is Text for strings whose mistakes Text reports elsewhere, or that have none.
+func (l *Language) plain(key string, variables map[string]any) string {
+	text, _ := l.Text(key, variables)
+	return text
+}
+
+// Dir returns the direction of writing, ltr or rtl.
+func (l *Language) Dir() string {
+	if l.plain("dir", nil) == "rtl" {
+		return "rtl"
+	}
+	return "ltr"
+}
+
+// SMS returns the text of an SMS with a code.
+func (l *Language) SMS(code string) string { return l.plain("sms", map[string]any{"Code": code}) }
+
+// Duration returns a time in words, in the largest unit that divides it: 90 minutes, not an hour and a half. It is
+// empty for less than a second.
+func (l *Language) Duration(d time.Duration) string {
+	seconds := int64(d.Round(time.Second) / time.Second)
+	for _, unit := range []struct {
+		name    string
+		seconds int64
+	}{{"day", 86400}, {"hour", 3600}, {"minute", 60}, {"second", 1}} {
+		if n := seconds / unit.seconds; n > 0 && seconds%unit.seconds == 0 {
+			number := "other"
+			if n == 1 {
+				number = "one"
+			}
+			return l.plain("units."+unit.name+"."+number, map[string]any{"Count": n})
+		}
+	}
+	return ""
+}
+
+// Time returns a time, in UTC, in words.
+func (l *Language) Time(t time.Time) string {
+	if t.IsZero() {
+		return ""
+	}
+	t = t.UTC()
+	month := l.plain("months."+strconv.Itoa(int(t.Month())-1), nil)
+	return l.plain("when", map[string]any{"Day": t.Day(), "Month": month, "Year": t.Year(), "Time": t.Format("15:04")})
+}

@@ -1,0 +1,218 @@
+package mail
+
+import (
+	_ "embed" // the layouts
+	"maps"
+	"math"
+	"strconv"
+	"strings"
+	"sync"
+	"text/template"
+	"unicode"
+
+	"gatehouse/auth/internal/locale"
+)
+
+//go:embed layout.html
+var layoutHTML string
+
+//go:embed layout.txt
+var layoutText string
+
+// The layouts are parsed for the first mail, not at the start: an error in them is our own bug.
+var (
+	builtInLayout = sync.OnceValue(func() *body {
+		b, err := parseBody(layoutHTML)
+		if err != nil {
+			panic(err)
+		}
+		return b
+	})
+	builtInText = sync.OnceValue(func() *template.Template {
+		return template.Must(template.New("layout.txt").Parse(layoutText))
+	})
+)
+
+// The values of AUTH_MAILER_SHOW.
+const (
+	ShowLink = "link"
+	ShowBoth = "both"
+	ShowCode = "code"
+)
+
+// Site is what mails call the product and how they look.
+type Site struct {
+	Name, LogoURL string
+	// Color is that of buttons, #rgb or #rrggbb.
+	Color string
+	// Support is an e-mail address or a URL; "" is none.
+	Support string
+}
+
+// stringsKey is the part of a mail in the keys of strings.
+func (p *Payload) stringsKey() string {
+	key := "mails." + strings.ToLower(p.Kind.Setting())
+	if p.Kind == EmailChange && p.Vars.SendingTo != p.Vars.NewEmail {
+		key += "_current"
+	}
+	return key + "."
+}
+
+// addSite adds the variables that a payload doesn't have: of the settings, of the language and of the outbox's row.
+func (v variables) addSite(site Site, l *locale.Language, p *Payload) {
+	v["SiteName"], v["LogoURL"], v["Color"], v["Support"], v["Locale"] = site.Name, site.LogoURL, site.Color,
+		site.Support, l.Tag
+	v["ExpiresIn"], v["When"] = "", l.Time(p.Ordered)
+	if !p.Expires.IsZero() {
+		v["ExpiresIn"] = l.Duration(p.Expires.Sub(p.Ordered))
+	}
+	v["ProviderName"], v["FactorName"] = providerName(p.Vars.Provider, l), factorName(p.Vars.FactorType, l)
+}
+
+// providerNames are the names of the providers that are not the operator's own.
+var providerNames = map[string]string{
+	"azure": "Microsoft", "github": "GitHub", "gitlab": "GitLab", "linkedin": "LinkedIn", "linkedin_oidc": "LinkedIn",
+	"slack_oidc": "Slack", "workos": "WorkOS", "apple": "Apple", "bitbucket": "Bitbucket", "discord": "Discord",
+	"facebook": "Facebook", "figma": "Figma", "google": "Google", "keycloak": "Keycloak", "notion": "Notion",
+	"slack": "Slack", "snapchat": "Snapchat", "spotify": "Spotify", "twitch": "Twitch", "twitter": "X (Twitter)",
+}
+
+func providerName(provider string, l *locale.Language) string {
+	if provider == "phone" || provider == "email" {
+		return factorName(provider, l)
+	}
+	if name := providerNames[provider]; name != "" {
+		return name
+	}
+	return provider
+}
+
+func factorName(kind string, l *locale.Language) string {
+	if name, _ := l.Text("factors."+kind, nil); name != "" {
+		return name
+	}
+	return kind
+}
+
+// sentenceEnd stands in values for a blank behind a full stop, which ends no sentence there.
+const sentenceEnd = "\uE000"
+
+// tame returns the variables as strings see them: no value adds a line or turns the direction of what follows it.
+func (v variables) tame() variables {
+	tame := maps.Clone(v)
+	for name, value := range v {
+		if text, ok := value.(string); ok {
+			text = strings.Map(func(r rune) rune {
+				if unicode.Is(unicode.Bidi_Control, r) || r == '\uE000' {
+					return -1
+				}
+				return r
+			}, locale.OneLine(text))
+			tame[name] = strings.ReplaceAll(text, ". ", "."+sentenceEnd)
+		}
+	}
+	return tame
+}
+
+// frame returns the finished sentences of a built-in mail.
+func (d *draft) frame() map[string]string {
+	d.vars["Addressee"] = d.p.To
+	values := d.vars.tame()
+	raw := func(key string) string { return d.text(key, values) }
+	say := func(key string) string { return strings.ReplaceAll(raw(key), sentenceEnd, " ") }
+	own, show := d.p.stringsKey(), d.t.show
+	preheader, _, more := strings.Cut(raw(own+"body"), ". ")
+	if more {
+		preheader += "."
+	}
+	f := map[string]string{
+		"Dir": d.lang.Dir(), "Subject": d.subjectText(), "Preheader": strings.ReplaceAll(preheader, sentenceEnd, " "),
+		"Heading": say(own + "heading"), "Body": say(own + "body"), "Closing": say(own + "closing"),
+		"ButtonColor": contrasting(d.t.site.Color), "Footer": say("common.footer"),
+	}
+	link := d.p.Kind.hasLink() && d.p.Vars.ConfirmationURL != "" && (show != ShowCode || d.p.Kind == Invite)
+	code := d.p.Vars.Token != "" && (d.p.Kind == Reauthentication || d.p.Kind.hasLink() && show != ShowLink)
+	lifetime := ""
+	if link {
+		f["Button"], f["URL"], f["URLIntro"] = say(own+"button"), d.p.Vars.ConfirmationURL, say("common.url")
+		lifetime = "link"
+		if strings.HasPrefix(d.p.Vars.TokenHash, "pkce_") {
+			f["Device"] = say("common.device")
+			if code {
+				f["Device"] += " " + say("common.other_device")
+			}
+		}
+	}
+	if code {
+		f["Code"], f["CodeIntro"], f["CodeWarning"] = d.p.Vars.Token, say("common.code"), say("common.share")
+		lifetime = "code"
+		if link {
+			lifetime, f["CodeIntro"] = "both", say("common.or_code")
+		}
+	}
+	if lifetime != "" && values["ExpiresIn"] != "" {
+		f["Lifetime"] = say("common.lifetime_" + lifetime)
+	}
+	if support := d.t.site.Support; support != "" {
+		f["Support"], f["SupportURL"] = say("common.support"), support
+		if !strings.Contains(support, "://") {
+			f["SupportURL"] = "mailto:" + support
+		}
+	}
+	return f
+}
+
+// builtIn returns both parts of the mail in the built-in frame, or in the operator's.
+func (d *draft) builtIn() (html, text string) {
+	values := maps.Clone(d.vars)
+	frame := d.frame()
+	values["Frame"] = frame
+	html, err := "", error(nil)
+	own := d.t.folder != nil && d.t.folder.layout != nil
+	if own {
+		if html, err = d.t.folder.layout.render(values); err != nil {
+			d.fault("the layout of mails can't be rendered; using the built-in one", "file", "layout.html", "error",
+				templateMistake(err))
+		}
+	}
+	if !own || err != nil {
+		if html, err = builtInLayout().render(values); err != nil {
+			// Only a value of 2 MiB does this, and addresses have 255 bytes.
+			d.fault("a built-in body can't be rendered", "error", templateMistake(err))
+		}
+	}
+	if support := d.t.site.Support; strings.Contains(support, "://") { // mail programs take a full stop into the URL
+		frame["Support"] = strings.Replace(frame["Support"], support+".", support, 1)
+	}
+	var out locale.Limited
+	if err := builtInText().Execute(&out, values); err != nil {
+		d.fault("a built-in text can't be rendered", "error", templateMistake(err))
+	}
+	return html, strings.ToValidUTF8(out.String(), "\uFFFD")
+}
+
+// contrasting is white or black, whichever stands out more on a colour (WCAG 2.2, relative luminance).
+func contrasting(color string) string {
+	digits := strings.TrimPrefix(color, "#")
+	if len(digits) == 3 {
+		digits = strings.Repeat(digits[:1], 2) + strings.Repeat(digits[1:2], 2) + strings.Repeat(digits[2:], 2)
+	}
+	n, err := strconv.ParseUint(digits, 16, 32)
+	if err != nil {
+		return "white"
+	}
+	luminance := 0.0
+	for i, share := range []float64{0.0722, 0.7152, 0.2126} {
+		part := float64(n>>(8*i)&0xff) / 255
+		if part <= 0.04045 {
+			part /= 12.92
+		} else {
+			part = math.Pow((part+0.055)/1.055, 2.4)
+		}
+		luminance += share * part
+	}
+	if 1.05/(luminance+0.05) >= (luminance+0.05)/0.05 {
+		return "white"
+	}
+	return "black"
+}
