@@ -2,6 +2,7 @@ package kubetest_test
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"reflect"
 	"strings"
@@ -183,5 +184,24 @@ func scrape(t *testing.T, daemon string, monitor kubetest.Object, m *kubetest.Ma
 	}
 	if found != 1 {
 		t.Errorf("%s: %d services have the monitor's labels and port, want 1", daemon, found)
+	}
+}
+
+// kubectl builds both folders, with the namespace and the image that kustomization.yaml names.
+func TestKustomize(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("kubectl"); err != nil {
+		t.Skip("kubectl is not here")
+	}
+	for _, daemon := range daemons {
+		out, err := exec.Command("kubectl", "kustomize", folder(daemon)).CombinedOutput()
+		if err != nil {
+			t.Errorf("%s: %v: %s", daemon, err, out)
+		}
+		for _, want := range []string{"namespace: gatehouse\n", "image: registry.example/gatehouse/" + daemon + ":latest\n"} {
+			if !strings.Contains(string(out), want) {
+				t.Errorf("%s: no %q in\n%s", daemon, want, out)
+			}
+		}
 	}
 }
