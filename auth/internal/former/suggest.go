@@ -3,8 +3,10 @@ package former
 import (
 	"context"
 	"fmt"
+	"regexp"
 	"slices"
 	"strings"
+	"sync"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -166,8 +168,10 @@ func (s *Source) Advise(ctx context.Context, to Target) (a Advice, err error) {
 func oneLine(text string) string { return strings.NewReplacer("\n", " ", "\r", " ").Replace(text) }
 
 const selectTriggers = `
-select format('%I', t.tgname), c.relname::text, pg_get_triggerdef(t.oid), t.tgenabled::text
-from pg_trigger t join pg_class c on c.oid = t.tgrelid join pg_namespace n on n.oid = c.relnamespace
+select format('%I', t.tgname), c.relname::text, pg_get_triggerdef(t.oid),
+    format('%I.%I', f.nspname, p.proname), p.prosrc
+from pg_trigger t join pg_proc p on p.oid = t.tgfoid join pg_namespace f on f.oid = p.pronamespace
+join pg_class c on c.oid = t.tgrelid join pg_namespace n on n.oid = c.relnamespace
 where n.nspname = $1 and not t.tgisinternal order by 2, 1`
 
 // renamed are columns that are called otherwise here.
@@ -176,13 +180,61 @@ const renamed = "-- columns that are called otherwise here: raw_user_meta_data i
 	"encrypted_password is password_hash, email_change is new_email, phone_change is new_phone, confirmed_at is " +
 	"least(email_confirmed_at, phone_confirmed_at); email and phone are '' instead of null"
 
+// columnsHere are our names of columns that are called otherwise there.
+var columnsHere = map[string]string{"raw_user_meta_data": "user_metadata", "raw_app_meta_data": "app_metadata",
+	"encrypted_password": "password_hash", "email_change": "new_email", "phone_change": "new_phone",
+	"confirmed_at": "email_confirmed_at, phone_confirmed_at"}
+
+var columnsThere = sync.OnceValue(func() *regexp.Regexp {
+	return regexp.MustCompile(`(?i)(\b(?:new|old)\.)?\b(raw_user_meta_data|raw_app_meta_data|encrypted_password|` +
+		`email_change|phone_change|confirmed_at)\b`)
+})
+
+// renamedIn says which column of there a trigger's definition or its function names; "": none.
+func renamedIn(definition, function, source string) string {
+	if m := columnsThere().FindStringSubmatch(source); m != nil {
+		return "function " + function + " reads " + strings.ToLower(m[2]) + ", which has another name; mend it first"
+	}
+	if m := columnsThere().FindStringSubmatch(definition); m != nil {
+		return "it names " + strings.ToLower(m[2]) + ", which has another name"
+	}
+	return ""
+}
+
+// mend replaces the columns' names in a trigger's definition. The columns of UPDATE OF may be named only once each.
+func mend(definition string) string {
+	head, rest, found := strings.Cut(rename(definition), " UPDATE OF ")
+	if !found {
+		return head
+	}
+	list, rest, _ := strings.Cut(rest, " ON ")
+	var columns []string
+	for column := range strings.SplitSeq(list, ", ") {
+		if !slices.Contains(columns, column) {
+			columns = append(columns, column)
+		}
+	}
+	return head + " UPDATE OF " + strings.Join(columns, ", ") + " ON " + rest
+}
+
+func rename(definition string) string {
+	return columnsThere().ReplaceAllStringFunc(definition, func(text string) string {
+		m := columnsThere().FindStringSubmatch(text)
+		row, column := m[1], strings.ToLower(m[2])
+		if column == "confirmed_at" && row != "" {
+			return "least(" + row + "email_confirmed_at, " + row + "phone_confirmed_at)"
+		}
+		return row + columnsHere[column]
+	})
+}
+
 func (s *Source) triggers(ctx context.Context, c *pgx.Conn, to Target, a *Advice) error {
 	rows, err := c.Query(ctx, selectTriggers, s.Schema)
 	if err != nil {
 		return err
 	}
-	var name, table, definition, enabled string
-	_, err = pgx.ForEachRow(rows, []any{&name, &table, &definition, &enabled}, func() error {
+	var name, table, definition, function, source string
+	_, err = pgx.ForEachRow(rows, []any{&name, &table, &definition, &function, &source}, func() error {
 		a.Objects = append(a.Objects, fmt.Sprintf("trigger %s on %s.%s", name, s.Schema, table))
 		here := to.Users
 		if table != "users" {
@@ -199,6 +251,11 @@ func (s *Source) triggers(ctx context.Context, c *pgx.Conn, to Target, a *Advice
 		if !to.Same || moved == definition || strings.HasPrefix(table, "mfa_") || table == "refresh_tokens" {
 			a.Suggestions = append(a.Suggestions, fmt.Sprintf("-- trigger %s on %s.%s: %s", name, s.Schema, table,
 				definition))
+			return nil
+		}
+		if reason := renamedIn(definition, function, source); reason != "" {
+			a.Suggestions = append(a.Suggestions, fmt.Sprintf("-- trigger %s on %s.%s would fail here: %s; mended: %s;", name,
+				s.Schema, table, reason, mend(moved)))
 			return nil
 		}
 		a.Suggestions = append(a.Suggestions, moved+";")

@@ -127,6 +127,11 @@ func TestSuggestions(t *testing.T) {
 		create table app.seen (session_id uuid references auth.sessions (id) on delete cascade);
 		create function app.noted() returns trigger language plpgsql as $$ begin return new; end $$;
 		create trigger on_user after insert on auth.users for each row execute function app.noted();
+		create function app.handle() returns trigger language plpgsql as
+		$$ begin insert into app.orders (n) values (length(new.raw_user_meta_data::text)); return new; end $$;
+		create trigger on_data after insert on auth.users for each row execute function app.handle();
+		create trigger on_confirmed after update of email_confirmed_at, confirmed_at on auth.users for each row
+			when (old.confirmed_at is null and new.raw_app_meta_data is not null) execute function app.noted();
 		create view app.people as select id, email from auth.users;
 		create table app.notes (user_id uuid); alter table app.notes enable row level security;
 		create policy mine on app.notes using (auth.uid() = user_id);
@@ -156,6 +161,13 @@ func TestSuggestions(t *testing.T) {
 		"grant references on public.users to " + owner + ";",
 		"alter table app.profiles validate constraint profiles_id_fkey;",
 		"-- foreign key seen_session_id_fkey of app.seen refers to auth.sessions",
+		"-- trigger on_data on auth.users would fail here: function app.handle reads raw_user_meta_data, which has " +
+			"another name; mend it first; mended: CREATE TRIGGER on_data AFTER INSERT ON public.users FOR EACH ROW " +
+			"EXECUTE FUNCTION app.handle();",
+		"-- trigger on_confirmed on auth.users would fail here: it names confirmed_at, which has another name; mended: " +
+			"CREATE TRIGGER on_confirmed AFTER UPDATE OF email_confirmed_at, phone_confirmed_at ON " +
+			"public.users FOR EACH ROW WHEN (((least(old.email_confirmed_at, old.phone_confirmed_at) IS NULL) AND " +
+			"(new.app_metadata IS NOT NULL))) EXECUTE FUNCTION app.noted();",
 		"-- view app.people reads auth.users",
 		"-- function app.count_users reads auth.users", "-- keep schema auth: these functions are used by 1 policies",
 		"CREATE TRIGGER on_user AFTER INSERT ON public.users FOR EACH ROW EXECUTE FUNCTION app.noted();",
@@ -168,6 +180,9 @@ func TestSuggestions(t *testing.T) {
 	if strings.Contains(forth, "validate constraint unchecked") {
 		t.Error("a key that was not valid becomes so")
 	}
+	_, mended, _ := strings.Cut(forth, "it names confirmed_at, which has another name; mended: ")
+	mended, _, _ = strings.Cut(mended, "\n")
+	m.there(t, mended+"drop trigger on_confirmed on public.users")
 	m.there(t, forth)
 	if moved := constraints(); strings.Contains(moved, "auth.users") ||
 		strings.Count(moved, "REFERENCES users(id)") != 3 {
