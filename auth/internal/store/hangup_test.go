@@ -165,46 +165,64 @@ func TestHangUp_flood(t *testing.T) {
 	if d, err := time.ParseDuration(os.Getenv("AUTH_TEST_HANGUPS")); err == nil {
 		lasts = d
 	}
-	const conns, rate = 10, 400
+	const conns = 10
 	db, dials, _ := dialling(t, conns)
 	u, other := addUser(t, db, "mia@example.org"), addUser(t, db, "tom@example.org")
 	s := addSession(t, db, other, noon)
+	fill(db, conns)
+	calm := serve(t, db, other, s, lasts)
+	for try := range 5 {
+		fill(db, conns)
+		before := dials.Load()
+		gone, busy := flood(t, db, u, func() []time.Duration { return serve(t, db, other, s, lasts) })
+		t.Logf("%d hang-ups; p50 %v calm, %v beside them; p95 %v, %v", gone, calm[len(calm)/2], busy[len(busy)/2],
+			calm[len(calm)*95/100], busy[len(busy)*95/100])
+		n, left := dials.Load()-before, db.Pool().Stat().TotalConns()
+		if n == 0 && left == conns && gone > 0 {
+			return
+		}
+		// On a starved machine a statement outlives its caller for so long that it is cancelled.
+		if busy[len(busy)-1] < 20*time.Millisecond || try == 4 {
+			t.Fatalf("%d hang-ups led to %d dials, and the pool has %d connections left", gone, n, left)
+		}
+	}
+}
+
+// fill has the pool open all its connections.
+func fill(db *store.DB, conns int) {
 	var all, ready sync.WaitGroup
 	ready.Add(conns)
-	for range conns { // the pool fills up
+	for range conns {
 		all.Go(func() {
-			db.With(t.Context(), func(*pgx.Conn) error { ready.Done(); ready.Wait(); return nil })
+			db.With(context.Background(), func(*pgx.Conn) error { ready.Done(); ready.Wait(); return nil })
 		})
 	}
 	all.Wait()
-	calm := serve(t, db, other, s, lasts)
-	before := dials.Load()
+}
+
+// flood makes 400 calls a second that hang up while others are served, and returns how many did, and how long the
+// others' calls took.
+func flood(t *testing.T, db *store.DB, u store.User, serve func() []time.Duration) (int64, []time.Duration) {
+	t.Helper()
 	stop := make(chan struct{})
 	var gone atomic.Int64
-	var flood sync.WaitGroup
-	flood.Go(func() {
-		tick := time.NewTicker(time.Second / rate)
+	var all sync.WaitGroup
+	all.Go(func() {
+		tick := time.NewTicker(time.Second / 400)
 		defer tick.Stop()
 		for i := 0; ; i++ {
 			select {
 			case <-stop:
 				return
 			case <-tick.C:
-				flood.Go(func() { hangUpOnce(db, u, i, &gone) })
+				all.Go(func() { hangUpOnce(db, u, i, &gone) })
 			}
 		}
 	})
-	busy := serve(t, db, other, s, lasts)
+	busy := serve()
 	close(stop)
-	flood.Wait()
-	if n := dials.Load() - before; n != 0 || gone.Load() == 0 {
-		t.Errorf("%d hang-ups led to %d dials", gone.Load(), n)
-	}
-	if n := db.Pool().Stat().TotalConns(); n != conns {
-		t.Errorf("the pool has %d connections left", n)
-	}
-	t.Logf("%d hang-ups; p50 %v calm, %v beside them; p95 %v, %v", gone.Load(), calm[len(calm)/2], busy[len(busy)/2],
-		calm[len(calm)*95/100], busy[len(busy)*95/100])
+	all.Wait()
+	return gone.Load(), busy
 }
 
 // hangUpOnce is a caller that hangs up while its statement, or its transaction, is under way.

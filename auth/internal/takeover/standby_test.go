@@ -14,6 +14,7 @@ import (
 
 	"gatehouse/shared/await"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/subprocess"
 )
 
 // standbyOf starts a hot standby, copied with pg_basebackup, and returns its URL.
@@ -31,7 +32,7 @@ func standbyOf(t *testing.T, primary *localserver.Server) string {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.RemoveAll(dir) })
-	attributes := &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	attributes := new(syscall.SysProcAttr)
 	if os.Geteuid() == 0 { // PostgreSQL refuses root
 		u, err := user.Lookup("postgres")
 		if err != nil {
@@ -57,12 +58,13 @@ func standbyOf(t *testing.T, primary *localserver.Server) string {
 	}
 	server := exec.Command(postgres, "-D", data, "-k", dir, "-c", "listen_addresses=")
 	server.SysProcAttr, server.Dir = attributes, dir
-	if err := server.Start(); err != nil {
+	running, err := subprocess.Start(server) // not by itself: it would end with the thread that started it
+	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		server.Process.Signal(syscall.SIGINT)
-		server.Wait()
+		running.Signal(syscall.SIGINT)
+		<-running.Ended()
 	})
 	url := "postgres://postgres@/postgres?host=" + dir
 	await.True(t, "the standby answers", func() bool {
