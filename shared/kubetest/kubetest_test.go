@@ -198,7 +198,7 @@ func TestKustomize(t *testing.T) {
 		if err != nil {
 			t.Errorf("%s: %v: %s", daemon, err, out)
 		}
-		for _, want := range []string{"namespace: gatehouse\n", "image: registry.example/gatehouse/" + daemon + ":latest\n"} {
+		for _, want := range []string{"namespace: gatehouse\n", "image: registry.example/gatehouse/" + daemon + ":0.1.0\n"} {
 			if !strings.Contains(string(out), want) {
 				t.Errorf("%s: no %q in\n%s", daemon, want, out)
 			}

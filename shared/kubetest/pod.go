@@ -11,7 +11,7 @@ import (
 )
 
 // Hurry divides the periods of probes and of what else a kubelet waits for, which a test need not.
-const Hurry = 10
+const Hurry = 20
 
 // Pod is a pod that runs as the Deployment says.
 type Pod struct {
