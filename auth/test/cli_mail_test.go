@@ -65,7 +65,8 @@ func TestMailSendTest(t *testing.T) {
 		t.Errorf("%v\n%s", message.Header, stdout)
 	}
 	status, _, stderr = command(t, append(env, "AUTH_HOOK_SEND_EMAIL_ENABLED=true",
-		"AUTH_HOOK_SEND_EMAIL_URI=http://localhost:1/x", "AUTH_HOOK_SEND_EMAIL_SECRETS=v1,whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="),
+		"AUTH_HOOK_SEND_EMAIL_URI=http://localhost:1/x",
+		"AUTH_HOOK_SEND_EMAIL_SECRETS=v1,whsec_MDEyMzQ1Njc4OWFiY2RlZjAxMjM0NTY3ODlhYmNkZWY="),
 		"", "mail", "send-test", "ann@example.org")
 	if status != 1 || !strings.Contains(stderr, "the hook SEND_EMAIL sends all mails") {
 		t.Errorf("with a hook: status %d, %s", status, stderr)

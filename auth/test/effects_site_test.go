@@ -87,6 +87,12 @@ func TestEffects_site(t *testing.T) {
 		t.Errorf("SMS %q", text)
 	}
 
+	session := d.signUp(t, "factor@example.org").str("access_token")
+	if a := d.want(t, 200, "POST", "/factors", session, `{"factor_type":"totp","issuer":""}`); !strings.Contains(a.text,
+		"issuer=Acme") {
+		t.Error(a.text)
+	}
+
 	write := func(name, text string) {
 		t.Helper()
 		if err := os.WriteFile(filepath.Join(templates, name), []byte(text), 0o600); err != nil {

@@ -188,7 +188,8 @@ func (r *report) smtp(ctx context.Context, l config.Live) {
 // templates tries the operator's mail templates: a daemon would use the built-in texts in the place of broken ones.
 func (r *report) templates(ctx context.Context, c *config.Config, l config.Live) {
 	if c.Site.Name != "" && c.SMTP.SenderName == "" && l.SMTP != nil {
-		fmt.Fprintln(r.p.stdout, "warn  AUTH_SITE_NAME is set and AUTH_SMTP_SENDER_NAME is not: mails come from the mere address")
+		fmt.Fprintln(r.p.stdout, "warn  AUTH_SITE_NAME is set and AUTH_SMTP_SENDER_NAME is not: mails show the sender's "+
+			"address alone")
 	}
 	if len(l.Mail.Templates) == 0 && len(l.Mail.Subjects) == 0 && l.Mail.Folder == nil {
 		return

@@ -16,7 +16,7 @@ import (
 
 const mailUsage = `usage: auth mail list [-state pending|sent|failed|expired] [-n 50]   newest first
        auth mail resend ID      try a message again now that waits, or that failed and whose link or code is still good
-       auth mail preview [-kind KIND] [-locale LOCALE] -o DIR        write every mail, with sample data, and an index.html
+       auth mail preview [-kind KIND] [-locale LOCALE] -o DIR        write every mail, with sample data
        auth mail send-test [-kind KIND] [-locale LOCALE] ADDRESS     send one mail through SMTP; its link does nothing
 `
 

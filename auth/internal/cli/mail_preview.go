@@ -80,7 +80,8 @@ func (p *program) mailPreview(ctx context.Context, f *flag.FlagSet, args []strin
 		return err
 	}
 	var index strings.Builder
-	index.WriteString("<!DOCTYPE html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<title>Mails</title>\n<h1>Mails</h1>\n")
+	index.WriteString("<!DOCTYPE html>\n<html lang=\"en\">\n<meta charset=\"utf-8\">\n<title>Mails</title>\n" +
+		"<h1>Mails</h1>\n")
 	fell, written := 0, 0
 	for _, name := range s.names {
 		for _, tag := range s.tags {

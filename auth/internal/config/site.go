@@ -19,7 +19,8 @@ type siteConfig struct {
 	Name string `env:"AUTH_SITE_NAME" table:"General"`
 	// Logo in mails: an https URL of a PNG, JPEG or GIF, shown 40 pixels high.
 	LogoURL string `env:"AUTH_SITE_LOGO_URL" table:"General"`
-	// Colour of buttons in mails, #rgb or #rrggbb; in .env in quotes. Their text is white or black, whichever has more contrast.
+	// Colour of buttons in mails, #rgb or #rrggbb; in .env in quotes. Their text is white or black, whichever has more
+	// contrast.
 	Color string `env:"AUTH_SITE_COLOR" envDefault:"#1d4ed8" table:"General"`
 	// E-mail address or https URL that mails name for help.
 	Support string `env:"AUTH_SITE_SUPPORT" table:"General"`

@@ -149,8 +149,8 @@ func (c *Catalog) Candidates(metadata json.RawMessage, accept string) []string {
 	return append(list, ParseAccept(accept)...)
 }
 
-// Text renders a string, without line breaks and control characters: that of the language itself, or of the first language that stands in for it. The error is
-// about strings that could not be used; the text is the next one's.
+// Text renders a string, without line breaks and control characters: that of the language itself, or of the first
+// language that stands in for it. The error is about strings that could not be used; the text is the next one's.
 func (l *Language) Text(key string, variables map[string]any) (string, error) {
 	var bad error
 	for _, layer := range l.layers {

@@ -71,7 +71,8 @@ func TestStrings(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if text := c.Default().SMS("1234567890"); utf8.RuneCountInString(text) > 70 || !strings.HasSuffix(text, " 1234567890") {
+		if text := c.Default().SMS("1234567890"); utf8.RuneCountInString(text) > 70 ||
+			!strings.HasSuffix(text, " 1234567890") {
 			t.Errorf("%s: SMS %q", tag, text)
 		}
 	}

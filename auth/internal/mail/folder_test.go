@@ -92,12 +92,13 @@ func TestFolder_broken(t *testing.T) {
 		"confirmation.html": " ", "layout.html": "{{ .Frame.Body.x }}",
 		"strings.de.json": "{\n\"sms\": \"{{\",\n\"mails\": {\"email_change\": {\"heading\": \"{{ .Email.x }}\"}}}",
 		"strings.fr.json": "{\n\n\"a\" 7}", "strings.nl.json": `{"mail":{"x":"y"}}`,
-		"invited.html": "x", "strings.json": "{}", "readme.txt": "x", "invite.d_e_.html": "x", ".hidden": "x", "old.html~": "x",
+		"invited.html": "x", "strings.json": "{}", "readme.txt": "x", "invite.d_e_.html": "x", ".hidden": "x",
+		"old.html~":      "x",
 		"invite.fr.html": "<p>x</p>",
 	})
 	texts := fmt.Sprint(f.Errors)
-	for _, want := range []string{"invite.html:2:", "magic_link.html: it has more than 1000 bytes", "strings.de.json:2: sms:",
-		"confirmation.html: it is empty", "strings.fr.json:3:"} {
+	for _, want := range []string{"invite.html:2:", "magic_link.html: it has more than 1000 bytes",
+		"strings.de.json:2: sms:", "confirmation.html: it is empty", "strings.fr.json:3:"} {
 		if !strings.Contains(texts, want) {
 			t.Errorf("no %q in %s", want, texts)
 		}

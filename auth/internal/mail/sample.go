@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// SampleNames are the mails that a preview shows: every kind by the name of its file, EMAIL_CHANGE once for each address.
+// SampleNames are the mails that a preview shows: every kind by the name of its file, EMAIL_CHANGE once for each
+// address.
 func SampleNames() []string {
 	var names []string
 	for _, k := range Kinds {
