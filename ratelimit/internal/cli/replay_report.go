@@ -45,10 +45,6 @@ func (r *replayer) write(w io.Writer, top int) {
 
 // writeTallies prints the table of rules: the names of all sets, each with its row of every set and the difference.
 func (r *replayer) writeTallies(w io.Writer) {
-	names := map[string]*tally{}
-	for _, s := range r.sets {
-		maps.Copy(names, s.tallies)
-	}
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	set := ""
 	if len(r.sets) == 2 {
@@ -56,13 +52,8 @@ func (r *replayer) writeTallies(w io.Writer) {
 	}
 	fmt.Fprintf(t, "rule%s\trequests\thits\tpassed\tlimited\n", set)
 	r.writeRows(t, "all requests", func(s *replaySet) tally { return s.total })
-	for _, name := range slices.Sorted(maps.Keys(names)) {
-		r.writeRows(t, visibleRule(name), func(s *replaySet) tally {
-			if t := s.tallies[name]; t != nil {
-				return *t
-			}
-			return tally{}
-		})
+	for _, name := range r.ruleNames() {
+		r.writeRows(t, visibleRule(name), func(s *replaySet) tally { return s.tallyOf(name) })
 	}
 	if len(r.sets) == 2 {
 		was, is := r.sets[0].unmatched, r.sets[1].unmatched
@@ -105,22 +96,28 @@ func difference(was, is uint64) string {
 	return "0"
 }
 
-// writeLimited prints the descriptors that are limited most often.
-func (r *replayer) writeLimited(w io.Writer, top int) {
-	if top == 0 || len(r.limited) == 0 {
-		return
-	}
+// mostLimited are the descriptors that are limited most often, top of them at most.
+func (r *replayer) mostLimited(top int) []*limitedDescriptor {
 	list := slices.SortedFunc(maps.Values(r.limited), func(a, b *limitedDescriptor) int {
 		return cmp.Or(cmp.Compare(b.times, a.times),
 			strings.Compare(descriptorText(a.domain, a.entries), descriptorText(b.domain, b.entries)))
 	})
+	return list[:min(top, len(list))]
+}
+
+// writeLimited prints the descriptors that are limited most often.
+func (r *replayer) writeLimited(w io.Writer, top int) {
+	list := r.mostLimited(top)
+	if len(list) == 0 {
+		return
+	}
 	how := "limited"
 	if len(r.sets) == 2 {
 		how = "newly limited"
 	}
 	fmt.Fprintf(w, "\nmost often %s\n", how)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	for _, d := range list[:min(top, len(list))] {
+	for _, d := range list {
 		fmt.Fprintf(t, "%d\t%s\n", d.times, descriptorText(d.domain, d.entries))
 	}
 	t.Flush()

@@ -2,6 +2,7 @@ package cli
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"math"
 	"slices"
@@ -23,6 +24,7 @@ type replayer struct {
 	sets      []*replaySet // two: the older and the newer
 	recording *recording
 	requests  int
+	newly     int // requests that the last set limits and the one before it does not
 	from, to  time.Time
 	// limited counts the descriptors that the last set limits and no set before it does.
 	limited map[string]*limitedDescriptor
@@ -42,6 +44,12 @@ type replaySet struct {
 // tally counts the requests, or the descriptors, that a rule decides.
 type tally struct {
 	requests, hits, passed, limited uint64
+}
+
+// MarshalJSON implements json.Marshaler.
+func (t tally) MarshalJSON() ([]byte, error) {
+	return fmt.Appendf(nil, `{"requests":%d,"hits":%d,"passed":%d,"limited":%d}`,
+		t.requests, t.hits, t.passed, t.limited), nil
 }
 
 // limitedDescriptor is a descriptor and how often it is newly limited.
@@ -105,6 +113,9 @@ func (r *replayer) decide(ctx context.Context, one *recorded) {
 	for _, s := range r.sets {
 		s.count()
 	}
+	if len(r.sets) == 2 && r.sets[1].refuses() && !r.sets[0].refuses() {
+		r.newly++
+	}
 	for i := range one.request.Descriptors {
 		if r.newlyLimited(i) {
 			r.noteLimited(one.request.Domain, one.request.Descriptors[i].Entries)
@@ -120,6 +131,9 @@ func (r *replayer) newlyLimited(i int) bool {
 
 // limits says whether the answer to descriptor i of the request that was decided last is OVER_LIMIT.
 func (s *replaySet) limits(i int) bool { return s.call.Response.Statuses[i].Code == rls.OverLimit }
+
+// refuses says whether the request that was decided last is OVER_LIMIT as a whole.
+func (s *replaySet) refuses() bool { return s.call.Response.Overall == rls.OverLimit }
 
 func (r *replayer) noteLimited(domain string, entries []rls.Entry) {
 	key := descriptorText(domain, entries)

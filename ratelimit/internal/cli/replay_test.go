@@ -67,6 +67,41 @@ func runReplay(t *testing.T, newer, older, recording string, flags ...string) (s
 	return status, out.String(), errs.String()
 }
 
+// For pipelines: a report as JSON, and an exit status by the share of requests that are newly limited.
+func TestReplay_pipeline(t *testing.T) {
+	recording := tapAt(0, "user=ann") + tapAt(1, "user=ann") + tapAt(2, "user=ann") + tapAt(3, "user=bob")
+	f := func(want int, wantErr, older string, flags ...string) string {
+		t.Helper()
+		status, out, errs := runReplay(t, replayNew, older, recording, flags...)
+		if status != want || !strings.Contains(errs, wantErr) || wantErr == "" && errs != "" {
+			t.Errorf("exit status %d, want %d: %s", status, want, errs)
+		}
+		return out
+	}
+	over := "1 of 4 requests (25.00 %) are newly limited, more than 24.9 %"
+	f(exitFailed, over, replayOld, "-fail-above", "24.9")
+	f(exitOK, "", replayOld, "-fail-above", "25")
+	f(exitUsage, "usage:", "", "-fail-above", "25") // with nothing to compare with
+	f(exitUsage, "usage:", replayOld, "-fail-above", "101")
+	f(exitUsage, "usage:", replayOld, "-fail-above", "NaN")
+	f(exitUsage, "usage:", replayOld, "-format", "yaml")
+	want := `{"requests":4,"from":"2023-11-14T22:13:00Z","to":"2023-11-14T22:13:03Z","newly_limited":1,` +
+		`"skipped":{"broken":0,"cut":0,"late":0,"overtaken":0},"dropped":0,"sampled":false,` +
+		`"total":{"old":{"requests":4,"hits":4,"passed":4,"limited":0},` +
+		`"new":{"requests":4,"hits":4,"passed":3,"limited":1}},` +
+		`"rules":[{"rule":"shop.user","old":{"requests":4,"hits":4,"passed":4,"limited":0},` +
+		`"new":{"requests":4,"hits":4,"passed":3,"limited":1}}],` +
+		`"unmatched":{"old":0,"new":0},"most_limited":[{"descriptor":"shop user=ann","times":1}]}` + "\n"
+	if d := cmp.Diff(want, f(exitFailed, over, replayOld, "-format", "json", "-fail-above", "24.9")); d != "" {
+		t.Errorf("want (-), got (+):\n%s", d)
+	}
+	alone := f(exitOK, "", "", "-format", "json", "-top", "0")
+	if strings.Contains(alone, "old") || strings.Contains(alone, "newly") ||
+		!strings.Contains(alone, `"most_limited":[]`) {
+		t.Error(alone)
+	}
+}
+
 func TestReplay(t *testing.T) {
 	f := func(newer, older, recording, want string, flags ...string) {
 		t.Helper()
