@@ -155,6 +155,10 @@ func (s *replaySet) decide(ctx context.Context, one *recorded) error {
 func (s *replaySet) count() {
 	request, hits := &s.call.Request, uint64(0)
 	domain := s.service.Rules().Domain(request.Domain)
+	decided := false
+	for i := range request.Descriptors {
+		decided = decided || s.call.Rule(i) != nil
+	}
 	for i := range request.Descriptors {
 		d, n := &request.Descriptors[i], uint64(0)
 		switch {
@@ -167,7 +171,7 @@ func (s *replaySet) count() {
 		hits = counter.Saturate(hits, n)
 		if rule := s.call.Rule(i); rule != nil {
 			s.tally(rule).add(n, s.call.Response.Statuses[i].Code)
-		} else if domain == nil || domain.Outcome(d.Entries).Unmatched() {
+		} else if domain == nil || domain.Forgotten(d.Entries, decided) {
 			s.unmatched++
 		}
 	}

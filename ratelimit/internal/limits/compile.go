@@ -355,6 +355,9 @@ func (b *branch) lookups() int {
 func (l *level) fill(key string, steps []*step) {
 	l.key = key
 	l.networks = networksOf(steps)
+	l.exempts = !slices.ContainsFunc(steps, func(s *step) bool {
+		return s.below != nil || s.rule != nil && !s.rule.Unlimited
+	})
 	var wild []*step
 	exact := 0
 	for _, s := range steps {

@@ -4,31 +4,45 @@ import "gatehouse/ratelimit/internal/rls"
 
 // Outcome says how the walk of a descriptor through the domain ends: what Explain says in full. It allocates nothing.
 func (d *Domain) Outcome(entries []rls.Entry) Outcome {
+	outcome, _ := d.outcome(entries)
+	return outcome
+}
+
+// Forgotten says whether the configuration has no answer for a descriptor that no rule decides. Where the walk ends in
+// NoMatch at entries that only exempt values, it has one if a rule decides another descriptor of the request: that
+// descriptor stands for all who are not exempt.
+func (d *Domain) Forgotten(entries []rls.Entry, otherDecided bool) bool {
+	outcome, exempts := d.outcome(entries)
+	return outcome.Unmatched() && !(exempts && otherDecided)
+}
+
+// outcome is Outcome, and whether the walk ends in NoMatch at entries that only exempt values.
+func (d *Domain) outcome(entries []rls.Entry) (_ Outcome, exempts bool) {
 	if len(entries) == 0 {
-		return NoEntries
+		return NoEntries, false
 	}
 	s := &d.root
 	for i := range entries {
 		if s.below == nil {
-			return TooDeep
+			return TooDeep, false
 		}
 		l := s.below.level(entries[i].Key)
 		if l == nil {
-			return NoMatch
+			return NoMatch, false
 		}
 		if s = l.choose(entries[i].Value).step; s == nil {
-			return NoMatch
+			return NoMatch, l.exempts
 		}
 	}
 	switch {
 	case s.rule == nil && s.below == nil:
-		return Whitelisted
+		return Whitelisted, false
 	case s.rule == nil:
-		return TooShallow
+		return TooShallow, false
 	case s.rule.Unlimited:
-		return Unlimited
+		return Unlimited, false
 	}
-	return Limited
+	return Limited, false
 }
 
 // maxNearestKeys is how many keys NearestKey compares: a page may call it for each of thousands of descriptors.

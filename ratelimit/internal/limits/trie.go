@@ -103,6 +103,8 @@ type level struct {
 	wild   *wildcards        // nil without
 	// networks are the entries with cidr or not_cidr; nil without.
 	networks *networks
+	// exempts says that the entries only exempt values: each is unlimited, or has neither limit nor nested entries.
+	exempts bool
 }
 
 type choice struct {

@@ -163,9 +163,14 @@ func (d *Decision) outcome(i int) limits.Outcome {
 	return replaced
 }
 
-// unmatched says whether the configuration has no answer for a descriptor of this outcome: an unknown domain has none
-// either.
-func unmatched(o limits.Outcome) bool { return o.Unmatched() || o == limits.UnknownDomain }
+// forgotten says whether the configuration has no answer for descriptor i: an unknown domain has none either.
+func (d *Decision) forgotten(i int) bool {
+	if d.Rules[i] != nil || d.Domain == nil {
+		return d.Rules[i] == nil
+	}
+	decided := slices.ContainsFunc(d.Rules, func(r *limits.Rule) bool { return r != nil })
+	return d.Domain.Forgotten(d.Request.Descriptors[i].Entries, decided)
+}
 
 // hits is how many hits descriptor i takes, 0 of a refund.
 func (d *Decision) hits(i int) uint64 {

@@ -423,6 +423,25 @@ func TestRecent(t *testing.T) {
 	}
 }
 
+// A value beside entries that only exempt values, in a request that another rule decides, is kept and filtered as
+// little as what is decided.
+func TestRecent_exempt(t *testing.T) {
+	rules, o := testRules(t), newObserver(Settings{RecentSize: 3})
+	for request, want := range map[string]bool{"free=tea|user=ann": false, "free=tea": true, "free=tea|vip=": false,
+		"free=tea|nothing=here": true} {
+		d := decision(t, rules, "shop", request)
+		before := len(o.Recent().Unmatched("").Descriptors)
+		o.Watching().Note(d, nil)
+		kept := len(o.Recent().Unmatched("").Descriptors) > before
+		if taken := d.hasUnmatched(); kept != want || taken != want {
+			t.Errorf("%s: kept %t, taken %t, want %t", request, kept, taken, want)
+		}
+		if got := d.outcome(0); got != limits.NoMatch {
+			t.Errorf("%s: %q, want no_match", request, got)
+		}
+	}
+}
+
 // TestRecent_bounds: a flood costs no more than 100 copies a second, and a descriptor has its bounds.
 func TestRecent_bounds(t *testing.T) {
 	rules, o := testRules(t), newObserver(Settings{RecentSize: 1000})

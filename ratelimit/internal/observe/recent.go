@@ -66,7 +66,7 @@ func (r *Recent) note(d *Decision) {
 		switch {
 		case d.Response.Statuses[i].Code == rls.OverLimit:
 			r.refused.add(d, i, outcome)
-		case unmatched(outcome):
+		case d.forgotten(i):
 			r.unmatched.add(d, i, outcome)
 		}
 	}

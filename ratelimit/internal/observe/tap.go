@@ -51,7 +51,7 @@ func (d *Decision) hasKey(key string) bool {
 
 func (d *Decision) hasUnmatched() bool {
 	for i := range d.Request.Descriptors {
-		if d.Rules[i] == nil && unmatched(d.outcome(i)) {
+		if d.forgotten(i) {
 			return true
 		}
 	}

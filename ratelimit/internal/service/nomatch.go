@@ -1,8 +1,9 @@
 package service
 
 import (
+	"slices"
+
 	"gatehouse/ratelimit/internal/limits"
-	"gatehouse/ratelimit/internal/rls"
 )
 
 // countUnmatched prepares the counters of the domains of r. They come into force before r does, so that each of its
@@ -16,12 +17,16 @@ func (s *Service) countUnmatched(r *limits.Rules) {
 	s.noMatch.Store(&counters)
 }
 
-// unmatched counts a descriptor for which Find has no rule, unless an entry without rate_limit takes it on purpose.
-func (s *Service) unmatched(d *limits.Domain, entries []rls.Entry) {
-	if !d.Outcome(entries).Unmatched() {
-		return
-	}
-	if c := (*s.noMatch.Load())[d.Name]; c != nil { // nil: a reload has just removed the domain
-		c.Inc()
+// countForgotten counts the descriptors of a request for which the configuration has no answer.
+func (s *Service) countForgotten(c *Call, domain *limits.Domain) {
+	decided := slices.ContainsFunc(c.rules, func(r *limits.Rule) bool { return r != nil })
+	for i, rule := range c.rules {
+		d := &c.Request.Descriptors[i]
+		if rule != nil || d.HasLimit || !domain.Forgotten(d.Entries, decided) {
+			continue
+		}
+		if counter := (*s.noMatch.Load())[domain.Name]; counter != nil { // nil: a reload has just removed the domain
+			counter.Inc()
+		}
 	}
 }

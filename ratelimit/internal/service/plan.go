@@ -37,9 +37,6 @@ func (s *Service) match(c *Call, rules *limits.Rules, domain *limits.Domain) {
 			s.o.Stats.DomainNotFound(c.Request.Domain).Inc()
 		default:
 			rule = domain.Find(d.Entries)
-			if rule == nil && s.o.CountNoMatch {
-				s.unmatched(domain, d.Entries)
-			}
 		}
 		c.rules = append(c.rules, rule)
 		if rule == nil {
@@ -57,6 +54,9 @@ func (s *Service) match(c *Call, rules *limits.Rules, domain *limits.Domain) {
 	}
 	if replaces {
 		c.dropReplaced()
+	}
+	if s.o.CountNoMatch && domain != nil {
+		s.countForgotten(c, domain)
 	}
 }
 

@@ -280,6 +280,29 @@ func TestNoMatch(t *testing.T) {
 	r.wantCounters(t, stats.NoMatchPrefix, map[string]int64{})
 }
 
+// A descriptor beside entries that only exempt values is forgotten only if no rule decides another one of the request.
+func TestNoMatch_exempt(t *testing.T) {
+	f := func(rules, request string, want int64) {
+		t.Helper()
+		r := newRig(t, rules, Options{Settings: Settings{CountNoMatch: true}})
+		r.decide(t, call("d", request))
+		counts := map[string]int64{"d": want}
+		if want == 0 {
+			counts = map[string]int64{}
+		}
+		r.wantCounters(t, stats.NoMatchPrefix, counts)
+	}
+	const exempt = `[{key: net, cidr: [10.0.0.0/8], rate_limit: {unlimited: true}}, {key: net, value: vpn}, {key: k, @3}]`
+	f(exempt, "(net,9.9.9.9)|(k,a)", 0)
+	f(exempt, "(k,a)|(net,9.9.9.9)", 0)
+	f(exempt, "(net,9.9.9.9)", 1)
+	f(exempt, "(net,9.9.9.9)|(x,y)", 2)
+	f(exempt, "(net,9.9.9.9)|(k,a)|(x,y)", 1)
+	// An entry with a limit, or with nested entries, may be the one that was meant.
+	f(`[{key: net, value: vpn}, {key: net, value: b, @3}, {key: k, @3}]`, "(net,9.9.9.9)|(k,a)", 1)
+	f(`[{key: net, value: vpn, descriptors: [{key: j, @3}]}, {key: k, @3}]`, "(net,9.9.9.9)|(k,a)", 1)
+}
+
 // What the daemon's settings make of a verdict is reported next to it.
 func TestExplain_modes(t *testing.T) {
 	r := newRig(t, `[{key: k, @3}]`,
