@@ -14,7 +14,8 @@ import (
 )
 
 const checkUsage = "usage: ratelimit check [-format json] [-merge_domain_configs] FILE|-|DIR ...\n" +
-	"       ratelimit check -settings [DIR]\n"
+	"       ratelimit check -settings [DIR]\n" +
+	"example: ratelimit check /etc/ratelimit/config\n"
 
 // checkCall is how check was called.
 type checkCall struct {

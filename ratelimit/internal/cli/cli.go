@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"path/filepath"
+	"strings"
 	"syscall"
 
 	"gatehouse/ratelimit/internal/daemon"
@@ -112,15 +113,16 @@ func (p Program) run(ctx context.Context, args, environ []string, stdout, stderr
 	return exitUsage
 }
 
-// newFlags is the flags of a command, which print how it is used to stderr.
+// newFlags is the flags of a command, which print how it is used to stderr: usage, whose last line is an example, with
+// the flags before that line.
 func newFlags(command, usage string, stderr io.Writer) *flag.FlagSet {
 	flags := flag.NewFlagSet("ratelimit "+command, flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	if usage != "" {
-		flags.Usage = func() {
-			fmt.Fprint(stderr, usage)
-			flags.PrintDefaults()
-		}
+	form, example, _ := strings.Cut(usage, "example: ")
+	flags.Usage = func() {
+		fmt.Fprint(stderr, form)
+		flags.PrintDefaults()
+		fmt.Fprint(stderr, "example: ", example)
 	}
 	return flags
 }

@@ -31,3 +31,19 @@ func TestReport(t *testing.T) {
 		`{"@timestamp":T,"level":"warning","@message":"LOG_LEVLE is no setting of this program and has no effect; did you mean LOG_LEVEL?"}`+"\n",
 		`{"@timestamp":T,"level":"fatal","@message":"settings: PORT=\"x\": not a whole number, such as 10 or 0x10"}`)
 }
+
+// Each command's -h begins with its usage and ends with an example that begins with the program's name.
+func TestHelp(t *testing.T) {
+	for _, command := range []string{"check", "client", "counters", "counters get", "diff", "explain", "health", "replay",
+		"schema", "tap"} {
+		var out strings.Builder
+		args := append([]string{"ratelimit"}, append(strings.Fields(command), "-h")...)
+		status := (Program{}).run(t.Context(), args, nil, &out, &out)
+		lines := strings.Split(strings.TrimSpace(out.String()), "\n")
+		name, _, _ := strings.Cut(command, " ")
+		if status != exitOK || !strings.HasPrefix(lines[0], "usage: ratelimit "+name) ||
+			!strings.HasPrefix(lines[len(lines)-1], "example: ratelimit "+name) {
+			t.Errorf("%s -h: exit status %d\n%s", command, status, out.String())
+		}
+	}
+}

@@ -14,6 +14,7 @@ import (
 
 const countersUsage = `usage: ratelimit counters get   [-debug_url U] -domain D -descriptors key=value,...
        ratelimit counters reset [-debug_url U] -domain D -descriptors key=value,...
+example: ratelimit counters get -domain shop -descriptors user=ann
 `
 
 // counters shows or resets the counters of one descriptor in a running daemon: exit 0 when there are some, 1 when no

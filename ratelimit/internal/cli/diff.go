@@ -9,7 +9,8 @@ import (
 	"gatehouse/ratelimit/internal/limits"
 )
 
-const diffUsage = "usage: ratelimit diff [-format text|json] [-escaped] OLD NEW\n"
+const diffUsage = "usage: ratelimit diff [-format text|json] [-escaped] OLD NEW\n" +
+	"example: ratelimit diff /etc/ratelimit/config new.yaml\n"
 
 // diff compares two sets of rules: exit 0 without a difference, 1 with some, 2 on bad usage or bad rules.
 func diff(ctx context.Context, args []string, stdout, stderr io.Writer) int {

@@ -11,7 +11,8 @@ import (
 	"gatehouse/ratelimit/internal/server"
 )
 
-const explainUsage = "usage: ratelimit explain -domain D -descriptors key=value,... [-descriptors ...] FILE|DIR\n"
+const explainUsage = "usage: ratelimit explain -domain D -descriptors key=value,... [-descriptors ...] FILE|DIR\n" +
+	"example: ratelimit explain -domain shop -descriptors user=ann /etc/ratelimit/config\n"
 
 // explain prints each descriptor's walk through the rules of a file or a folder, and what several of them are
 // to each other as one request: exit 0 when an entry decides one, 1 when none does, 2 on bad usage or

@@ -14,6 +14,7 @@ import (
 
 const healthUsage = `usage: ratelimit health [-timeout 2s] [URL]
 Asks the daemon on this host, at /healthcheck of HOST and PORT or at URL. Exit status 0: it answers 2xx.
+example: ratelimit health -timeout 1s
 `
 
 // health is the command of that name. It reads no setting but those of the HTTP listener.

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"encoding/json"
 	"io"
 	"maps"
 	"slices"
@@ -52,7 +51,7 @@ func eachSet[T any](r *replayer, of func(*replaySet) T) (both replaySets[T]) {
 }
 
 // writeJSON prints the report as one JSON object.
-func (r *replayer) writeJSON(w io.Writer, top int) error {
+func (r *replayer) writeJSON(w io.Writer, top int) {
 	s := r.recording.skipped
 	report := replayReport{
 		Requests: r.requests, Sampled: r.recording.sampled, Dropped: int(s.dropped),
@@ -77,9 +76,7 @@ func (r *replayer) writeJSON(w io.Writer, top int) error {
 	for _, d := range r.mostLimited(top) {
 		report.MostLimited = append(report.MostLimited, replayLimited{descriptorText(d.domain, d.entries), d.times})
 	}
-	out := json.NewEncoder(w)
-	out.SetEscapeHTML(false)
-	return out.Encode(report)
+	writeJSON(w, report)
 }
 
 // ruleNames are the names of the rules of all sets, in order.

@@ -17,6 +17,7 @@ func schema(args []string, stdout, stderr io.Writer) int {
 	if len(args) > 0 {
 		if isHelp(args) {
 			fmt.Fprintln(stdout, "usage: ratelimit schema   print the JSON Schema of rule files")
+			fmt.Fprintln(stdout, "example: ratelimit schema > rules.schema.json")
 			return exitOK
 		}
 		fmt.Fprintf(stderr, "ratelimit: schema takes no arguments; got %q\nusage: ratelimit schema\n", args)

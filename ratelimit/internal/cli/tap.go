@@ -9,10 +9,15 @@ import (
 	"strconv"
 )
 
+const tapUsage = `usage: ratelimit tap [-debug_url U] [-domain D] [-key K] [-code C] [-unmatched] [-rate N] [-sample SHARE]
+       [-seconds N]
+example: ratelimit tap -domain shop -code OVER_LIMIT -seconds 10
+`
+
 // tap prints the decisions of a running daemon as they are made, lines of JSON: exit 0 at the end of its time, or when
 // it or the daemon is stopped, 1 when there is no answer or it breaks off, 2 on bad usage.
 func tap(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
-	flags := newFlags("tap", "", stderr)
+	flags := newFlags("tap", tapUsage, stderr)
 	debugURL := flags.String("debug_url", defaultDebugURL,
 		"`URL` of the daemon's debug port; the token is DEBUG_TOKEN's")
 	domain := flags.String("domain", "", "only requests for this `domain`")
