@@ -18,6 +18,7 @@ var formerDefaults = []struct{ line, text string }{
 		"tokens are signed with RS256: whatever checks them with JWT_SECRET (data API, storage, own back ends) " +
 			"refuses them; AUTH_JWT_ALGORITHM=HS256 signs as before"},
 	{"AUTH_MAILER_OTP_EXP=86400", "links and codes in mails live 1h (24h before)"},
+	{"AUTH_MAILER_SHOW=both", "mails show a link alone (link and code before)"},
 	{"AUTH_SMS_OTP_EXP=60", "codes in SMS live 5m (1m before)"},
 	{"AUTH_SMTP_MAX_FREQUENCY=60", "a sign-up's confirmation is sent again after 15m (1m before)"},
 	{"AUTH_SECURITY_REFRESH_TOKEN_REUSE_INTERVAL=87600h",

@@ -121,7 +121,8 @@ func TestRoundTrips(t *testing.T) {
 	peer := redisClient(t, server.Addr(), 0)
 	relay := newRelay(t, server.Addr())
 	// A second connection, opened when the first is slow to come back, would give the server its scripts too.
-	s := newTestStore(t, Options{Settings: Settings{URL: relay.Addr().String(), Timeout: patience}, Stall: -1, OnEmpty: Wait})
+	s := newTestStore(t, Options{Settings: Settings{URL: relay.Addr().String(), Timeout: patience, PoolSize: 1}, Stall: -1,
+		OnEmpty: Wait})
 	f := func(want string, stop counter.Stop, hits ...counter.Hit) {
 		t.Helper()
 		if err := s.Add(t.Context(), &counter.Request{Hits: hits, Now: now(), Stop: stop}); err != nil {
