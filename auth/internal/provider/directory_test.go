@@ -223,7 +223,13 @@ func TestDirectory_callerGivesUp(t *testing.T) {
 	us := trust{issuer: f.Base("oidc")}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := d.document(ctx, us); !errors.Is(err, context.Canceled) {
+	release := make(chan struct{}) // the look-up does not end before the caller has left
+	_, err := d.of(us.issuer).document.get(ctx, func(ctx context.Context) (*document, error) {
+		<-release
+		return d.fetchDocument(ctx, us)
+	})
+	close(release)
+	if !errors.Is(err, context.Canceled) {
 		t.Errorf("a caller that has left: %v", err)
 	}
 	if _, err := d.document(t.Context(), us); err != nil {
