@@ -61,8 +61,14 @@ func environment(url string, more ...string) []string {
 // launch starts a daemon and does not wait for it. Of settings of one name the last wins.
 func launch(t testing.TB, dir string, env []string, args ...string) *instance {
 	t.Helper()
+	return launchProgram(t, os.Args[0], dir, env, args...)
+}
+
+// launchProgram is launch with another program than this test's.
+func launchProgram(t testing.TB, program, dir string, env []string, args ...string) *instance {
+	t.Helper()
 	d := &instance{log: newLines(), dir: dir, env: env}
-	cmd := exec.Command(os.Args[0], args...)
+	cmd := exec.Command(program, args...)
 	cmd.Dir, cmd.Env = dir, env
 	cmd.Stdout, cmd.Stderr = d.log, d.log
 	left, err := os.Open(os.DevNull)

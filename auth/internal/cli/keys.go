@@ -104,6 +104,7 @@ func (p *program) keysService(ctx context.Context, f *flag.FlagSet, args []strin
 		return err
 	}
 	var set *token.Set
+	now := time.Now() // without a database there is no other
 	if c.Keys.AcceptSecret {
 		set, err = token.NewSet(token.SetConfig{Secret: l.Keys.Secret, AcceptSecret: true, SignWithSecret: true,
 			Issuer: c.JWT.Issuer})
@@ -114,12 +115,11 @@ func (p *program) keysService(ctx context.Context, f *flag.FlagSet, args []strin
 		}
 		defer r.close()
 		err = r.keeper.Start(ctx)
-		set = r.keeper.Live().Load()
+		set, now = r.keeper.Live().Load(), r.now()
 	}
 	if err != nil {
 		return err
 	}
-	now := time.Now()
 	text, err := set.SignService(nil, *role, c.JWT.Issuer, now, now.Add(exp))
 	if err != nil {
 		return err
