@@ -33,7 +33,9 @@ func TestMain(m *testing.M) {
 	if os.Getenv(asProgram) != "" || len(os.Args) > 1 && os.Args[1] == "hashing" { // that one has no environment
 		os.Exit(cli.Main())
 	}
-	os.Exit(m.Run())
+	status := m.Run()
+	stopChromium()
+	os.Exit(status)
 }
 
 // instance is one daemon of a test: a real process on free ports.
