@@ -1,6 +1,6 @@
 # What a person or CI does with this repository. `make` alone builds.
 
-# A missing server program, or a client library that npm can't fetch, fails tests instead of skipping them.
+# A missing server program or browser, or a client library that npm can't fetch, fails tests instead of skipping them.
 export REQUIRE_SERVERS ?= 1
 # The race detector has a process sleep for a second before it exits, in which other threads could still report.
 export GORACE ?= atexit_sleep_ms=10
@@ -42,7 +42,7 @@ run: build # everything from nothing, until Ctrl-C; ready some seconds after it 
 	@exec .run/devstack
 
 test: build check # exactly what CI runs; some 13 minutes on two cores
-	@.ci/need redis-server memcached initdb pgbouncer curl npm promtool gcc libc bwrap
+	@.ci/need redis-server memcached initdb pgbouncer curl npm promtool gcc libc bwrap chromium
 	@.ci/envoy
 	@.ci/clients
 	@.ci/schemas

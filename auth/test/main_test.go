@@ -46,7 +46,9 @@ func TestMain(m *testing.M) {
 	if err := flag.Set("test.parallel", strconv.Itoa(max(4, runtime.GOMAXPROCS(0)))); err != nil {
 		panic(err)
 	}
-	os.Exit(m.Run())
+	status := m.Run()
+	stopChromium()
+	os.Exit(status)
 }
 
 // instance is one daemon of a test: a real process on free ports.
