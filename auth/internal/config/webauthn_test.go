@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -38,7 +39,7 @@ func TestConfig_relyingParty(t *testing.T) {
 			t.Errorf("%s=%s while nothing needs it: %v %s", name, value, mistakes, d)
 		}
 		if want != "" {
-			expected[0] = name + `="` + value + `": ` + want
+			expected[0] = fmt.Sprintf("%s=%q: %s", name, value, want)
 		}
 		for _, on := range []string{"AUTH_PASSKEY_ENABLED", "AUTH_MFA_WEB_AUTHN_ENROLL_ENABLED",
 			"AUTH_MFA_WEB_AUTHN_VERIFY_ENABLED"} {
@@ -53,7 +54,11 @@ func TestConfig_relyingParty(t *testing.T) {
 		f("AUTH_WEBAUTHN_RP_ID", id, badID)
 	}
 	f("AUTH_WEBAUTHN_RP_DISPLAY_NAME", strings.Repeat("é", 64), "")
-	f("AUTH_WEBAUTHN_RP_DISPLAY_NAME", strings.Repeat("é", 65), badName)
+	f("AUTH_WEBAUTHN_RP_DISPLAY_NAME", "a\nb", badName)
+	if _, _, warnings, _ := loadSettings(t, leastBut("AUTH_WEBAUTHN_RP_DISPLAY_NAME", strings.Repeat("é", 65))...); !slices.
+		Contains(warnings, "AUTH_WEBAUTHN_RP_DISPLAY_NAME: "+badName) {
+		t.Errorf("a name of 65 characters: %q", warnings)
+	}
 	for origin, want := range map[string]string{
 		"https://example.org": "", "https://example.org:65535": "",
 		"https://example.org/": badOrigin, "https://Example.org": badOrigin, "https://example.org?x": badOrigin,
