@@ -30,9 +30,11 @@ var Names = []string{
 	"limits", "limits_floor",
 	"signing_keys",
 	"external_states", "external_states_expires", "spent_id_tokens", "spent_id_tokens_expires",
-	"factors", "factors_name_key", "factors_phone_key", "factors_unverified",
+	"factors", "factors_name_key", "factors_phone_key", "factors_unverified", "factors_recovery_key",
 	"challenges", "challenges_factor", "challenges_expires",
 	"known_places", "known_places_seen",
 	"former_tokens", "former_tokens_session",
 	"moves", "moves_open",
+	"webauthn_credentials", "webauthn_credentials_key", "webauthn_credentials_user", "webauthn_credentials_factor",
+	"spent_challenges", "recovery_codes",
 }
