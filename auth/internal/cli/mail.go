@@ -50,7 +50,7 @@ func (p *program) mail(ctx context.Context, args []string) error {
 		return err
 	}
 	defer r.close()
-	list, err := r.db.Messages(ctx, store.MessageFilter{State: *state, Limit: *n}, time.Now())
+	list, err := r.db.Messages(ctx, store.MessageFilter{State: *state, Limit: *n}, r.now())
 	if err != nil {
 		return err
 	}
