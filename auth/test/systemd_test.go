@@ -26,7 +26,8 @@ func TestSystemd(t *testing.T) {
 	}
 	m := systemdtest.NewManager(t)
 	env := slices.Concat([]string{asProgram + "=1", "AUTH_API_HOST=127.0.0.1", "PORT=0", "AUTH_PASSWORD_HASH=bcrypt:4",
-		"AUTH_SITE_URL=http://localhost:3000", "AUTH_API_EXTERNAL_URL=http://localhost:9999"},
+		"AUTH_SITE_URL=http://localhost:3000", "AUTH_API_EXTERNAL_URL=http://localhost:9999", "AUTH_DB_DRIVER=postgres",
+		"AUTH_MAILER_AUTOCONFIRM=true"},
 		unit.Environment(t, map[string]string{"DATABASE_URL": testdb.Postgres(t),
 			"AUTH_JWT_SECRET": "0123456789abcdef0123456789abcdef", "AUTH_SECRET_KEY": "fedcba9876543210fedcba9876543210"}),
 		m.Environment(2*time.Second))
