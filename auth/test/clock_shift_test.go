@@ -11,15 +11,15 @@ import (
 	"time"
 )
 
-// Package time's own Now, and the same with seconds added that are read from a file, every 20 ms of the monotonic clock,
-// which goes on as it did. Nothing in the product knows of it.
+// Package time's own Now, and the same with seconds added that are read from a file every 20 ms. The monotonic clock goes
+// on as it did. Nothing in the product knows of it.
 const (
 	realNow = `func Now() Time {
 	sec, nsec, mono := runtimeNow()
 `
 	shiftedNow = `func Now() Time {
 	sec, nsec, mono := runtimeNow()
-	sec += shiftAt(mono)
+	sec += shiftBy.Load()
 `
 	shiftSource = `package time
 
@@ -28,15 +28,16 @@ import (
 	"syscall"
 )
 
-var shiftRead, shiftBy atomic.Int64
+var shiftBy atomic.Int64
 
-func init() { readShift() }
-
-func shiftAt(mono int64) int64 {
-	if last := shiftRead.Load(); mono-last > 20e6 && shiftRead.CompareAndSwap(last, mono) {
-		readShift()
-	}
-	return shiftBy.Load()
+func init() {
+	readShift()
+	go func() {
+		for {
+			Sleep(20 * Millisecond)
+			readShift()
+		}
+	}()
 }
 
 func readShift() {

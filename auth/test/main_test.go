@@ -100,6 +100,9 @@ func launchProgram(t testing.TB, program, dir string, env []string, args ...stri
 		d.Stop(20 * time.Second)
 		if t.Failed() {
 			text := regexp.MustCompile(`(?m)^.*"msg":"request".*"status":2.*\n`).ReplaceAllString(d.log.text(), "")
+			if crash := strings.Index(text, "\ngoroutine "); crash >= 0 { // why stands before the goroutines
+				text = text[:min(len(text), crash+2000)]
+			}
 			t.Logf("log of the daemon:\n%s", text[max(0, len(text)-8000):])
 		}
 	})
