@@ -165,6 +165,7 @@ func (d *daemon) measure() error {
 	most := f.level("auth.db.connections.max", "{connection}", "Most connections that the pool may have.")
 	waits := f.count("auth.db.connection.waits", "{request}", "How often no connection was free.")
 	key := f.age("auth.signing_key.age", "How long the key that signs has been signing.")
+	mirror := f.level("auth.mirror.current", "1", "Whether the mirror of the former tables has all its triggers.")
 	if f.err != nil {
 		return f.err
 	}
@@ -197,6 +198,10 @@ func (d *daemon) measure() error {
 			o.ObserveFloat64(key, age.Seconds())
 		}
 
+		if state := d.mirrored.Load(); state != mirrorNone {
+			o.ObserveInt64(mirror, int64(state-mirrorBroken))
+		}
+
 		ctx, cancel := context.WithTimeout(ctx, metricsTimeout)
 		defer cancel()
 		by, err := d.db.OutboxWaiting(ctx, time.Now())
@@ -214,7 +219,7 @@ func (d *daemon) measure() error {
 			o.ObserveFloat64(oldest, by[name].OldestDue.Seconds(), of("channel", name))
 		}
 		return nil
-	}, running, waiting, done, refused, pending, oldest, sent, retried, failed, expired, conns, most, waits, key)
+	}, running, waiting, done, refused, pending, oldest, sent, retried, failed, expired, conns, most, waits, key, mirror)
 	return err
 }
 
