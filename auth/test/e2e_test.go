@@ -115,20 +115,24 @@ func runClient(t *testing.T, node, modules, script, algorithm, database string, 
 		return strings.TrimSpace(out)
 	}
 
+	runScript(t, node, modules, script, "AUTH_URL="+gateway.URL+"/auth/v1", "MAILBOX="+d.mailbox,
+		"IDP="+gateway.URL+"/idp", "ALGORITHM="+algorithm, "CAPTCHA_SOLVED="+captchatest.Solved,
+		"SERVICE_KEY="+serviceKey("service_role"), "ANON_KEY="+serviceKey("anon"))
+}
+
+// runScript runs a script of e2e in a node with these variables and reports each of its cases as a subtest.
+func runScript(t *testing.T, node, modules, script string, env ...string) {
+	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 	defer cancel()
 	dir := clientFolder(t, modules)
 	cmd := exec.CommandContext(ctx, node, "--test-reporter=./reporter.mjs", "--test-reporter-destination=stdout",
 		script)
 	cmd.Dir = dir
-	cmd.Env = []string{
-		"PATH=" + os.Getenv("PATH"), "HOME=" + dir, "AUTH_URL=" + gateway.URL + "/auth/v1", "MAILBOX=" + d.mailbox,
-		"IDP=" + gateway.URL + "/idp", "ALGORITHM=" + algorithm, "CAPTCHA_SOLVED=" + captchatest.Solved,
-		"SERVICE_KEY=" + serviceKey("service_role"), "ANON_KEY=" + serviceKey("anon"),
-	}
+	cmd.Env = append([]string{"PATH=" + os.Getenv("PATH"), "HOME=" + dir}, env...)
 	var stdout, stderr bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &stdout, &stderr
-	err = cmd.Run()
+	err := cmd.Run()
 	failed, cases := 0, 0
 	for s := lineScanner(&stdout); s.Scan(); {
 		var c struct {
@@ -208,18 +212,8 @@ func lineScanner(r io.Reader) *bufio.Scanner {
 func clientFolder(t testing.TB, modules string) string {
 	t.Helper()
 	dir := t.TempDir()
-	scripts, err := filepath.Glob("e2e/*.mjs")
-	if err != nil || len(scripts) == 0 {
-		t.Fatal("e2e/*.mjs:", err)
-	}
-	for _, from := range append(scripts, "e2e/package.json") {
-		b, err := os.ReadFile(from)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := os.WriteFile(filepath.Join(dir, filepath.Base(from)), b, 0o644); err != nil {
-			t.Fatal(err)
-		}
+	if err := os.CopyFS(dir, os.DirFS("e2e")); err != nil {
+		t.Fatal(err)
 	}
 	if err := os.Symlink(modules, filepath.Join(dir, "node_modules")); err != nil {
 		t.Fatal(err)

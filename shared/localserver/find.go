@@ -17,6 +17,7 @@ var packages = map[string]string{
 	"initdb":         "postgresql",
 	"postgres":       "postgresql",
 	"pgbouncer":      "pgbouncer",
+	"chromium":       "chromium",
 }
 
 // Find is the path of a server program: from PATH, else from the folders where Debian puts servers,
