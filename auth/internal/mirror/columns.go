@@ -94,7 +94,7 @@ var identities = rows{here: "identities", there: "identities", row: "identity", 
 		{name: "created_at", typ: zoned, from: "u.created_at", differs: "false"},
 	}}
 
-var factors = rows{here: "factors", there: "mfa_factors", row: "factor", mirrored: "u.verified_at is not null",
+var factors = rows{here: "factors", there: "mfa_factors", row: "factor", mirrored: "u.verified_at is not null and u.kind <> 'recovery_code'",
 	pruned: "t.status::text = 'verified' and t.factor_type::text <> 'webauthn'", own: []string{"secret"},
 	columns: []column{
 		{name: "id", typ: "uuid", from: "u.id"},
@@ -124,5 +124,5 @@ var unmirrored = map[string]string{
 	"identities": "id email created_at updated_at",
 	"factors":    "id user_id secret last_step created_at updated_at last_challenged_at",
 	"sessions": "id user_id created_at secret_hash counter refreshed_at user_agent ip amr tag not_after ended_at " +
-		"ended_reason",
+		"ended_reason passkey_id",
 }
