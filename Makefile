@@ -2,6 +2,8 @@
 
 # A missing server program or browser, or a client library that npm can't fetch, fails tests instead of skipping them.
 export REQUIRE_SERVERS ?= 1
+# The race detector has a process sleep for a second before it exits, in which other threads could still report.
+export GORACE ?= atexit_sleep_ms=10
 # How long `make fuzz` spends on each target.
 FUZZTIME ?= 20s
 # Flags of the bench program, for example BENCHFLAGS=-short; `.run/bench -h` lists them.
@@ -21,11 +23,12 @@ DOCKER ?= docker
 # Modules linked into a daemon, one a line, without our own.
 linked = CGO_ENABLED=0 go list $(tags) -deps -f '{{with .Module}}{{if not .Main}}{{.Path}}{{end}}{{end}}' ./$(1) | LC_ALL=C sort -u
 
-# The tests that count what a call costs, and the packages that have tests of such names.
-counting := Alloc|Statements|Commands
+# The tests that count what a call costs, those of random cases, which under race are fewer, and the packages that have
+# tests of such names.
+counting := Alloc|Statements|Commands|Random
 having = $$(grep -rlE --include='*_test.go' '^func Test[A-Za-z0-9_]*($(1))' auth bench ratelimit shared | xargs -n1 dirname | sort -u | sed 's|^|./|')
 
-.PHONY: build help run test test-short check deps docs bench load load-late fuzz image
+.PHONY: build help run test test-race test-counts test-short check deps docs bench load load-late fuzz image
 
 build: # static and stripped bin/<daemon>, with version and commit; minutes the first time, then seconds
 	CGO_ENABLED=0 go build -buildvcs=$(buildvcs) $(tags) -trimpath -ldflags='-s -w' -o bin/ $(addprefix ./,$(daemons))
@@ -43,8 +46,14 @@ test: build check # exactly what CI runs; some 13 minutes on two cores
 	@.ci/envoy
 	@.ci/clients
 	@.ci/schemas
-	CGO_ENABLED=1 go test -race -shuffle=on -timeout 15m ./...
-	go test -run '$(counting)' $(call having,$(counting)) # built without race, where sync.Pool drops items on purpose
+	@$(MAKE) --no-print-directory test-race
+	@$(MAKE) --no-print-directory test-counts
+
+test-race: # the tests alone, with the race detector; some minutes. PACKAGES and RUN name fewer
+	CGO_ENABLED=1 go test -race -shuffle=on -vet=off -timeout 15m -run '$(RUN)' $(or $(PACKAGES),./...)
+
+test-counts: # the tests of what a call costs, without race, where sync.Pool drops items on purpose, and of random cases; two minutes
+	go test -vet=off -run '$(or $(RUN),$(counting))' $(or $(PACKAGES),$(call having,$(counting)))
 
 test-short: # whatever needs no server; some minutes
 	REQUIRE_SERVERS= go test -short -shuffle=on ./...

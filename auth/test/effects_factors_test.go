@@ -6,6 +6,7 @@ import (
 	"net/url"
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -93,4 +94,20 @@ func TestEffects_phoneFactors(t *testing.T) {
 	code(`^Your code is \d{6}$`)
 	with("AUTH_MFA_PHONE_MAX_FREQUENCY=0", "AUTH_MFA_PHONE_OTP_LENGTH=8", "AUTH_MFA_PHONE_TEMPLATE={{ .Code }} it is")
 	code(`^\d{8} it is$`)
+}
+
+// Without a relying party, or with one that no browser takes, nothing that needs it can be switched on.
+func TestEffects_relyingParty(t *testing.T) {
+	t.Parallel()
+	for setting, want := range map[string]string{
+		"AUTH_PASSKEY_ENABLED=true":              "AUTH_WEBAUTHN_RP_ID: is required with AUTH_PASSKEY_ENABLED=true",
+		"AUTH_MFA_WEB_AUTHN_ENROLL_ENABLED=true": "AUTH_WEBAUTHN_RP_ID: is required with AUTH_MFA_WEB_AUTHN_ENROLL_ENABLED=true",
+		"AUTH_MFA_WEB_AUTHN_VERIFY_ENABLED=true": "AUTH_WEBAUTHN_RP_ID: is required with AUTH_MFA_WEB_AUTHN_VERIFY_ENABLED=true",
+		"AUTH_WEBAUTHN_RP_ID=127.0.0.1":          "warn  AUTH_WEBAUTHN_RP_ID: must be a host name in lower case",
+	} {
+		if _, stdout, stderr := command(t, environment("postgres://h/d", "AUTH_DB_DRIVER=mysql", setting), "",
+			"check"); !strings.Contains(stdout+stderr, want) {
+			t.Errorf("%s: check says\n%s%s, want %s", setting, stdout, stderr, want)
+		}
+	}
 }

@@ -5,12 +5,15 @@ import (
 	"bufio"
 	"encoding/json"
 	"errors"
+	"flag"
 	"io"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"runtime"
+	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -29,9 +32,19 @@ import (
 // race detector where the tests have it.
 const asProgram = "GATEHOUSE_TEST_AS_AUTH"
 
+// quickExit: the race detector has a process sleep for a second before it exits.
+const quickExit = "GORACE=atexit_sleep_ms=10"
+
 func TestMain(m *testing.M) {
-	if os.Getenv(asProgram) != "" || len(os.Args) > 1 && os.Args[1] == "hashing" { // that one has no environment
+	if os.Getenv(asProgram) != "" {
 		os.Exit(cli.Main())
+	}
+	if len(os.Args) > 1 && os.Args[1] == "hashing" {
+		syscall.Exit(cli.Main()) // has no environment, and so no quickExit
+	}
+	// Most tests wait for another process. -parallel says otherwise.
+	if err := flag.Set("test.parallel", strconv.Itoa(max(4, runtime.GOMAXPROCS(0)))); err != nil {
+		panic(err)
 	}
 	status := m.Run()
 	stopChromium()
@@ -50,7 +63,7 @@ type instance struct {
 // environment is what a daemon of a test needs: the dev mailbox, cheap hashes, no pauses between mails.
 func environment(url string, more ...string) []string {
 	return append([]string{
-		asProgram + "=1", "PATH=" + os.Getenv("PATH"),
+		asProgram + "=1", "PATH=" + os.Getenv("PATH"), quickExit,
 		"DATABASE_URL=" + url, "AUTH_DB_DRIVER=postgres", "AUTH_SITE_URL=http://localhost:3000",
 		"AUTH_API_EXTERNAL_URL=http://localhost:9999",
 		"AUTH_JWT_SECRET=0123456789abcdef0123456789abcdef", "AUTH_JWT_ALGORITHM=ES256", "AUTH_API_HOST=127.0.0.1",

@@ -39,6 +39,9 @@ const asDaemon = "RATELIMIT_TEST_AS_DAEMON"
 // testDNS has that program look names up at a server of the test.
 const testDNS = "RATELIMIT_TEST_DNS"
 
+// quickExit: the race detector has a process sleep for a second before it exits.
+const quickExit = "GORACE=atexit_sleep_ms=10"
+
 func TestMain(m *testing.M) {
 	if os.Getenv(asDaemon) != "" {
 		var program cli.Program
@@ -85,7 +88,7 @@ type process struct {
 // command is this program with arguments and an environment of its own.
 func command(env map[string]string, args ...string) *exec.Cmd {
 	cmd := exec.Command(os.Args[0], args...)
-	cmd.Env = []string{asDaemon + "=1", "PATH=" + os.Getenv("PATH")}
+	cmd.Env = []string{asDaemon + "=1", "PATH=" + os.Getenv("PATH"), quickExit}
 	for name, value := range env {
 		cmd.Env = append(cmd.Env, name+"="+value)
 	}

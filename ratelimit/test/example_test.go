@@ -219,7 +219,7 @@ func TestExample_withoutContainers(t *testing.T) {
 		os.WriteFile(filepath.Join(example, "envoy.yaml"), []byte(placed), 0o644),
 		os.Symlink(filepath.Join(here, "example", "config"), filepath.Join(example, "config")),
 		os.WriteFile(filepath.Join(root, "bin", "ratelimit"),
-			[]byte("#!/bin/sh\nexec env "+asDaemon+"=1 "+os.Args[0]+"\n"), 0o755),
+			[]byte("#!/bin/sh\nexec env "+asDaemon+"=1 "+quickExit+" "+os.Args[0]+"\n"), 0o755),
 	} {
 		if err != nil {
 			t.Fatal(err)

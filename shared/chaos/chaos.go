@@ -26,6 +26,16 @@ func Time(t testing.TB, normal time.Duration) time.Duration {
 	return d
 }
 
+// Runs is how often a test goes through random cases: normal times, a third of it under the race detector, which makes
+// them slower by an order of magnitude. A test that calls it has Random in its name: make test runs such tests without
+// the detector too.
+func Runs(normal int) int {
+	if underRace {
+		return (normal + 2) / 3
+	}
+	return normal
+}
+
 // Rand is chance whose seed is in the test's log; CHAOS_SEED=n takes that of a run before. Goroutines and
 // processes still race as they like, so the same seed gives the same blows, not the same run.
 func Rand(t testing.TB) *rand.Rand {

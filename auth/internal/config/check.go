@@ -42,7 +42,8 @@ func (c *Config) check(r *settings.Report) {
 	c.checkExternal(r)
 	c.checkTelemetry(r)
 	c.checkTakeover(r)
-	c.checkUnsupported(r)
+	c.checkWebAuthn(r)
+	c.checkIgnored(r)
 	if role := c.Accounts.Role; slices.Contains(c.Accounts.AdminRoles, role) {
 		r.Clash("AUTH_JWT_DEFAULT_GROUP_NAME=%s is one of AUTH_JWT_ADMIN_ROLES: everybody who signs up would be an "+
 			"administrator", role)

@@ -41,7 +41,7 @@ var settingNames = settings.Options{
 }
 
 func namesWithoutEffect() []string {
-	return slices.Concat(unsupportedNames(), ignoredNames, unsupportedProviderNames())
+	return slices.Concat(ignoredNames, unsupportedProviderNames())
 }
 
 // schemaNames mean the schema of the replaced service, which auth takeover reads; nothing else here does.
@@ -86,10 +86,11 @@ var ignoredNames = []string{
 	"AUTH_LOG_TSFORMAT", "AUTH_LOG_FIELDS",
 	"AUTH_TRACING_HOST", "AUTH_TRACING_PORT", "AUTH_TRACING_SERVICE_NAME", "AUTH_TRACING_TAGS",
 	"AUTH_AUDIT_LOG_DISABLE_POSTGRES", "AUTH_PROFILER_*", "AUTH_RATE_LIMIT_SSO", "AUTH_RATE_LIMIT_WEB3",
-	"AUTH_RATE_LIMIT_PASSKEY",
-	"AUTH_SAML_*", "AUTH_SCIM_*", "AUTH_OAUTH_SERVER_*", "AUTH_CUSTOM_OAUTH_*", "AUTH_PASSKEY_*",
+	"AUTH_SAML_*", "AUTH_SCIM_*", "AUTH_OAUTH_SERVER_*", "AUTH_CUSTOM_OAUTH_*",
 	"AUTH_EXTERNAL_WEB3_*",
 	"AUTH_COOKIE_KEY", "AUTH_EXTERNAL_SAML_*", "AUTH_HOOK_CUSTOM_SMS_PROVIDER_*", "AUTH_MFA_MAX_VERIFIED_FACTORS",
+	"AUTH_MFA_RECOVERY_CODES_COUNT", "AUTH_MFA_RECOVERY_CODES_CODE_LENGTH",
+	"AUTH_MFA_RECOVERY_CODES_MAX_VERIFY_ATTEMPTS", "AUTH_MFA_RECOVERY_CODES_LOCKOUT_DURATION",
 	"AUTH_EXTERNAL_ALLOWED_ID_TOKEN_ISSUERS", "AUTH_EXTERNAL_REDIRECTURL",
 }
 
@@ -101,31 +102,15 @@ func named(list []string, name string) bool {
 	})
 }
 
-// unsupportedNames are variables of planned features; they are ours, and have no effect alone.
-func unsupportedNames() []string {
-	names := []string{
-		"AUTH_MFA_WEB_AUTHN_*", "AUTH_WEBAUTHN_*",
-	}
-	return names
-}
-
-// checkUnsupported refuses settings that an operator must not believe to be on, and warns of the rest.
-func (c *Config) checkUnsupported(r *settings.Report) {
-	var later, ignored []string
-	list := unsupportedNames()
+// checkIgnored warns of settings that mean nothing here.
+func (c *Config) checkIgnored(r *settings.Report) {
+	var ignored []string
 	for _, name := range r.Names() {
-		switch {
-		case named(ignoredNames, name):
+		if named(ignoredNames, name) {
 			ignored = append(ignored, r.Spelled(name))
-		case named(list, name):
-			later = append(later, r.Spelled(name))
 		}
 	}
-	slices.Sort(later)
 	slices.Sort(ignored)
-	if len(later) > 0 {
-		r.Warn("no effect, since what they configure is not in this version: %s", strings.Join(later, ", "))
-	}
 	if len(ignored) > 0 {
 		r.Warn("no effect, settings of the replaced service that are not needed here: %s", strings.Join(ignored, ", "))
 	}

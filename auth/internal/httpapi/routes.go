@@ -60,9 +60,13 @@ func (s *Server) routes() *http.ServeMux {
 	mux.Handle("PUT /admin/users/{user_id}", s.admin(withID("user_id", s.putAdminUser)))
 	mux.Handle("DELETE /admin/users/{user_id}", s.admin(withID("user_id", s.deleteUser)))
 	mux.Handle("GET /admin/users/{user_id}/sessions", s.admin(withID("user_id", s.getUserSessions)))
+	mux.Handle("DELETE /admin/users/{user_id}/sessions", s.admin(withID("user_id", s.deleteUserSessions)))
+	mux.Handle("DELETE /admin/users/{user_id}/sessions/{id}", s.admin(withID("user_id", s.deleteUserSession)))
 	mux.Handle("GET /admin/users/{user_id}/factors", s.admin(withID("user_id", s.getAdminFactors))) // admin_factors.go
 	mux.Handle("PUT /admin/users/{user_id}/factors/{factor_id}", s.admin(s.putAdminFactor))
 	mux.Handle("DELETE /admin/users/{user_id}/factors/{factor_id}", s.admin(s.deleteAdminFactor))
+	mux.Handle("GET /admin/outbox", s.admin(s.getOutbox)) // admin_outbox.go
+	mux.Handle("POST /admin/outbox/{id}/resend", s.admin(withID("id", s.postResendMessage)))
 
 	mux.Handle("POST /sso", s.open(s.postSSO)) // disabled.go: what is left out
 	mux.Handle("/passkeys", disabled(noPasskeys))

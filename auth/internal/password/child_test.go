@@ -78,7 +78,8 @@ func ready(each func(frame) bool) error {
 // childOf makes commands of such children.
 func childOf(kind string) func() *exec.Cmd {
 	return func() *exec.Cmd {
-		return &exec.Cmd{Path: os.Args[0], Args: []string{"password.test", "hashing", kind}, Env: []string{}}
+		return &exec.Cmd{Path: os.Args[0], Args: []string{"password.test", "hashing", kind},
+			Env: []string{"GORACE=atexit_sleep_ms=10"}}
 	}
 }
 

@@ -8,7 +8,8 @@ import (
 
 // ourTables is an array of the tables that migrations make, in SQL.
 const ourTables = `array['{users}', '{identities}', '{sessions}', '{one_time_tokens}', '{flows}', '{outbox}',
-                      '{audit}', '{limits}', '{signing_keys}', '{external_states}', '{spent_id_tokens}', '{factors}', '{challenges}', '{former_tokens}', '{moves}', '{schema_migrations}']`
+                      '{audit}', '{limits}', '{signing_keys}', '{external_states}', '{spent_id_tokens}', '{factors}', '{challenges}', '{former_tokens}', '{moves}',
+                      '{webauthn_credentials}', '{spent_challenges}', '{recovery_codes}', '{schema_migrations}']`
 
 // What migrations and statements need, read from the catalogue: nothing is created for the query. A table that
 // doesn't exist yet will be the daemon's own. PostgreSQL passes over a schema of the search path that the role may not

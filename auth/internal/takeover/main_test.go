@@ -81,7 +81,7 @@ func (m *move) process(t *testing.T, c child) (killed bool) {
 		t.Fatal(err)
 	}
 	cmd := exec.CommandContext(t.Context(), os.Args[0])
-	cmd.Env = []string{asProcess + "=" + string(text), "PATH=" + os.Getenv("PATH")}
+	cmd.Env = []string{asProcess + "=" + string(text), "PATH=" + os.Getenv("PATH"), "GORACE=atexit_sleep_ms=10"}
 	var out strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &out
 	err = cmd.Run()

@@ -15,6 +15,7 @@ import (
 	"gatehouse/ratelimit/internal/modeltest"
 	"gatehouse/ratelimit/internal/overlimit"
 	"gatehouse/ratelimit/internal/service"
+	"gatehouse/shared/chaos"
 )
 
 // countedStore counts the requests that reach a store.
@@ -31,14 +32,14 @@ func (s *countedStore) Add(ctx context.Context, r *counter.Request) error {
 // The over-limit cache answers as the store would: it refuses no hit that would pass, and no hit passes that the store
 // would refuse, from two daemons on one store with a cache each, through reloads. A key to which one of them refunds
 // hits is not used by the other, which would not know.
-func TestLimits_overLimitCache(t *testing.T) {
+func TestLimits_overLimitCacheRandom(t *testing.T) {
 	for _, b := range timedBackends {
 		t.Run(b.name, func(t *testing.T) {
 			t.Parallel()
 			clock := &testClock{}
 			store := b.open(t, clock)
 			asked, requests := int64(0), int64(0)
-			for range 4 {
+			for range chaos.Runs(4) {
 				store.empty(t)
 				n := againstStore(t, &store, clock, rand.Uint64(), 400)
 				if asked, requests = asked+n, requests+400; t.Failed() {

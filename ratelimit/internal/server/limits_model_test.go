@@ -19,6 +19,7 @@ import (
 	"gatehouse/ratelimit/internal/modeltest"
 	"gatehouse/ratelimit/internal/service"
 	"gatehouse/ratelimit/internal/sfvtest"
+	"gatehouse/shared/chaos"
 )
 
 // randomRules are some entries with one limit or a list of them, as rules and for the model; kinds are those that the
@@ -63,7 +64,7 @@ func randomRules(r *rand.Rand, kinds int, least int64) (yaml string, entries [][
 func modelRequests(t *testing.T) int {
 	text := os.Getenv("MODEL_REQUESTS")
 	if text == "" {
-		return 1500
+		return chaos.Runs(1500)
 	}
 	n, err := strconv.Atoi(text)
 	if err != nil {
@@ -75,7 +76,7 @@ func modelRequests(t *testing.T) int {
 // Random requests at random instants, on a clock that jumps both ways, get the model's answers, on each store and from
 // two daemons on one, whose servers forget their scripts now and then; each answer's headers are structured fields, and
 // Retry-After is no earlier than what refuses.
-func TestLimits_model(t *testing.T) {
+func TestLimits_modelRandom(t *testing.T) {
 	const each = 500
 	for _, b := range append(timedBackends, memcachedBackend) {
 		for _, stop := range []bool{false, true} {

@@ -68,7 +68,9 @@ type Settings struct {
 	Passwords PasswordSettings `table:"Security"`
 	Sessions  SessionSettings  `table:"Sessions"`
 	Hooks     Hooks
-	Factors   FactorSettings `table:"Factors"`
+	Factors   FactorSettings   `table:"Factors"`
+	WebAuthn  WebAuthnSettings `table:"WebAuthn"`
+	Passkeys  PasskeySettings  `table:"WebAuthn"`
 }
 
 // EmailSettings are those of mail and of sign-in by e-mail address.
@@ -111,6 +113,8 @@ type NotifySettings struct {
 	IdentityUnlinked bool `env:"IDENTITY_UNLINKED_ENABLED" envDefault:"false"`
 	FactorEnrolled   bool `env:"MFA_FACTOR_ENROLLED_ENABLED" envDefault:"false"`
 	FactorUnenrolled bool `env:"MFA_FACTOR_UNENROLLED_ENABLED" envDefault:"false"`
+	PasskeyCreated   bool `env:"PASSKEY_CREATED_ENABLED" envDefault:"true"`
+	PasskeyDeleted   bool `env:"PASSKEY_DELETED_ENABLED" envDefault:"true"`
 }
 
 // ExternalSettings are those of sign-in by external providers.
@@ -208,7 +212,7 @@ type FactorSettings struct {
 	// Pause between two codes of one phone.
 	PhoneInterval time.Duration `env:"AUTH_MFA_PHONE_MAX_FREQUENCY" envDefault:"1m" min:"0s"`
 
-	TOTP, Phone FactorSwitches
+	TOTP, Phone, WebAuthn FactorSwitches
 	// ChallengeLife is how long a challenge may be answered; UnverifiedLife is how long a factor that was neither
 	// verified nor challenged reserves its name.
 	ChallengeLife, UnverifiedLife time.Duration

@@ -22,31 +22,37 @@ const maxPlainDepth = 100
 //
 // With each, the items of the descriptors at the root are handed to it one by one instead, until it
 // returns false, and their nodes are used again: 100,000 rules need 80 MB of nodes otherwise.
-func readPlain(text string, each func(item *node) bool) (*node, obstacle) {
+func readPlain(text string, each func(item *node) bool) (root *node, why obstacle) {
 	p := plainReader{src: normalizeNewlines(text), each: each, seen: map[string]string{}}
+	defer func() {
+		if r := recover(); r != nil {
+			root, why = nil, r.(obstacle) // a panic with anything else goes on
+		}
+	}()
 	p.next()
 	if !p.eof && p.marker("---") {
 		p.from = p.skipBlanks(p.from + 3)
 		if p.from == p.to || p.src[p.from] == '#' {
 			p.next()
-		} else if c := p.src[p.from]; c != '{' && c != '[' {
+		} else if !p.opens(p.from) {
 			p.fail(p.from)
 		}
 	}
 	if p.eof {
-		return nil, p.obstacle
+		return nil, obstacle{}
 	}
-	root := p.root()
-	if !p.bad && !p.eof {
+	if p.opens(p.from) {
+		root = p.lastOfLine(p.from, rootFlow)
+	} else {
+		root = p.block(0)
+	}
+	if !p.eof {
 		p.fail(p.from)
-	}
-	if p.bad {
-		return nil, p.obstacle
 	}
 	return root, obstacle{}
 }
 
-// obstacle is what readPlain could not read, the first of the file.
+// obstacle is what readPlain could not read, the first of the file. The methods of plainReader panic with it.
 type obstacle struct {
 	pos  limits.Pos
 	what string
@@ -59,8 +65,7 @@ type plainReader struct {
 	line     int32
 	begin    int // where this line begins
 	from, to int // its content: without indentation, up to the line's end
-	eof, bad bool
-	obstacle obstacle
+	eof      bool
 
 	// Columns count characters. In a line where some take several bytes, the last count is kept:
 	// positions are queried from left to right, and a line may hold a whole file.
@@ -92,12 +97,12 @@ func (p *plainReader) advance() bool {
 		p.to = len(p.src)
 		p.nextLine = p.to
 	}
-	if wide, ok := plainLine(p.src[p.begin:p.to]); ok {
-		p.wide = wide
-		return true
+	wide, ok := plainLine(p.src[p.begin:p.to])
+	if !ok {
+		p.fail(p.from)
 	}
-	p.fail(p.from)
-	return false
+	p.wide = wide
+	return true
 }
 
 // plainLine says whether a line is UTF-8 without control characters, and whether any of it is outside
@@ -117,10 +122,7 @@ func plainLine(s string) (wide, ok bool) {
 // next goes to the next line with content.
 func (p *plainReader) next() {
 	for p.advance() {
-		p.from = p.begin
-		for p.from < p.to && p.src[p.from] == ' ' {
-			p.from++
-		}
+		p.from = p.skipSpaces(p.begin)
 		if i := p.skipBlanks(p.from); i < p.to && p.src[i] != '#' {
 			return
 		}
@@ -135,18 +137,17 @@ func (p *plainReader) marker(mark string) bool {
 	return strings.HasPrefix(p.src[p.begin:p.to], mark) && (end == p.to || blank(p.src[end]))
 }
 
+// opens says whether flow style begins at an offset.
+func (p *plainReader) opens(at int) bool { return p.src[at] == '{' || p.src[at] == '[' }
+
 // fail ends the reading: what stands at an offset of this line is left to the library.
-func (p *plainReader) fail(at int) *node {
+func (p *plainReader) fail(at int) {
 	at = min(max(at, p.begin), p.to)
-	return p.failFor(at, whatIs(p.src[at:p.to]))
+	p.failFor(at, whatIs(p.src[at:p.to]))
 }
 
-func (p *plainReader) failFor(at int, what string) *node {
-	if !p.bad {
-		p.obstacle = obstacle{limits.Pos{Line: p.line, Column: p.column(at)}, what}
-	}
-	p.bad, p.eof = true, true
-	return &node{}
+func (p *plainReader) failFor(at int, what string) {
+	panic(obstacle{limits.Pos{Line: p.line, Column: p.column(at)}, what})
 }
 
 // whatIs names what begins a text that readPlain does not read.
@@ -171,23 +172,10 @@ func whatIs(s string) string {
 	return "YAML that is rare in rules"
 }
 
-// root reads the value that begins on this line.
-func (p *plainReader) root() *node {
-	if c := p.src[p.from]; c != '{' && c != '[' {
-		return p.block(0)
-	}
-	n, end := p.flow(p.from, rootFlow)
-	if end < 0 || !p.nothingAfter(end) {
-		return p.fail(p.from)
-	}
-	p.next()
-	return n
-}
-
 // block reads what begins on this line.
 func (p *plainReader) block(depth int) *node {
 	if depth > maxPlainDepth {
-		return p.fail(p.from)
+		p.fail(p.from)
 	}
 	if p.dash() {
 		return p.list(p.indent(), depth)
@@ -202,9 +190,7 @@ func (p *plainReader) dash() bool {
 
 func (p *plainReader) list(indent, depth int) *node {
 	n := p.node(listNode, p.from)
-	mark := len(p.stack)
-	streamed := p.streams()
-	nodes, chunks := p.nodes, p.chunks
+	mark, items := len(p.stack), p.items()
 	for !p.eof && p.indent() == indent && p.dash() {
 		dash := p.from
 		p.from = p.skipSpaces(p.from + 1)
@@ -213,40 +199,51 @@ func (p *plainReader) list(indent, depth int) *node {
 		case p.from == p.to || p.src[p.from] == '#':
 			item = p.below(indent, dash+1, depth)
 			if item.plain && !p.eof && !(p.indent() == indent && p.dash()) {
-				return p.fail(p.from) // the library takes a key at the dash's indentation for the item
+				p.fail(p.from) // the library takes a key at the dash's indentation for the item
 			}
 		case p.dash():
-			return p.fail(p.from)
+			p.fail(p.from)
 		case p.keyEnd(p.from, false) >= 0:
 			item = p.mapping(p.indent(), depth+1)
 		default:
 			item = p.scalar(p.from, indent)
 		}
-		if !streamed {
-			p.stack = append(p.stack, pair{value: item})
-		} else if !p.bad {
-			if !p.each(item) {
-				return p.fail(p.from)
-			}
-			p.nodes, p.chunks = nodes, chunks
-		}
+		p.add(items, item)
 	}
 	if !p.eof && p.indent() > indent {
-		return p.fail(p.from)
+		p.fail(p.from)
 	}
 	n.pairs = p.take(mark)
 	return n
 }
 
-// streams says whether the list that begins here is handed over item by item, and makes room for a
-// large item then, so that none needs a chunk of its own.
-func (p *plainReader) streams() bool {
-	streams := p.descriptors && p.each != nil
+// items is where the items of a list go: with streamed to the caller of readPlain, one by one, each in the same chunks.
+type items struct {
+	streamed bool
+	nodes    []node
+	chunks   []pair
+}
+
+// items says where the items of the list that begins here go. Chunks of streamed items have room for a large one, so
+// that none needs a chunk of its own.
+func (p *plainReader) items() items {
+	streamed := p.descriptors && p.each != nil
 	p.descriptors = false
-	if streams {
+	if streamed {
 		p.nodes, p.chunks = make([]node, 1024), make([]pair, 1024)
 	}
-	return streams
+	return items{streamed, p.nodes, p.chunks}
+}
+
+func (p *plainReader) add(to items, item *node) {
+	if !to.streamed {
+		p.stack = append(p.stack, pair{value: item})
+		return
+	}
+	if !p.each(item) {
+		p.fail(p.from)
+	}
+	p.nodes, p.chunks = to.nodes, to.chunks
 }
 
 func (p *plainReader) mapping(indent, depth int) *node {
@@ -255,7 +252,7 @@ func (p *plainReader) mapping(indent, depth int) *node {
 	for {
 		colon := p.keyEnd(p.from, false)
 		if colon < 0 {
-			return p.fail(p.from)
+			p.fail(p.from)
 		}
 		key := p.key(p.from, colon)
 		p.descriptors = depth == 0 && key.text == "descriptors"
@@ -267,13 +264,13 @@ func (p *plainReader) mapping(indent, depth int) *node {
 		}
 		p.stack = append(p.stack, pair{key, value})
 		if len(p.stack)-mark > maxKeys {
-			return p.fail(p.from)
+			p.fail(p.from)
 		}
 		if p.eof || p.indent() < indent {
 			break
 		}
 		if p.indent() > indent || p.dash() {
-			return p.fail(p.from)
+			p.fail(p.from)
 		}
 	}
 	n.pairs = p.take(mark)
@@ -290,7 +287,7 @@ func (p *plainReader) below(indent, at, depth int) *node {
 	switch {
 	case p.eof:
 	case p.indent() > indent:
-		if c := p.src[p.from]; c == '{' || c == '[' {
+		if p.opens(p.from) {
 			return p.scalar(p.from, indent)
 		}
 		return p.block(depth + 1)

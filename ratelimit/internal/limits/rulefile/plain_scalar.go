@@ -9,57 +9,36 @@ import (
 // scalar reads the value from at to the end of its line, or of a later one in flow style, then goes to
 // the next line, which must not continue it.
 func (p *plainReader) scalar(at, indent int) *node {
-	var n *node
-	switch end := at; p.src[at] {
-	case '"', '\'':
-		n, end = p.quoted(at)
-		if end < 0 || !p.nothingAfter(end) {
-			return p.fail(at)
-		}
-	case '{', '[':
-		n, end = p.flow(at, 0)
-		if end < 0 || !p.nothingAfter(end) {
-			return p.fail(at)
-		}
-	default:
-		n = p.node(textNode, at)
-		if end = p.plainEnd(at, false); end <= at {
-			return p.fail(at)
-		}
-		n.plain, n.text = true, p.src[at:end]
-	}
-	p.next()
+	n := p.lastOfLine(at, 0)
 	if !p.eof && p.indent() > indent {
-		return p.failFor(p.from, "a value that goes on in a further line")
+		p.failFor(p.from, "a value that goes on in a further line")
 	}
 	return n
 }
 
-// nothingAfter says whether only a comment follows.
-func (p *plainReader) nothingAfter(end int) bool {
-	after := p.skipBlanks(end)
-	return after == p.to || after > end && p.src[after] == '#'
+// lastOfLine reads a value that only a comment follows and goes to the next line.
+func (p *plainReader) lastOfLine(at, depth int) *node {
+	n, end := p.value(at, depth, false)
+	if after := p.skipBlanks(end); after < p.to && (after == end || p.src[after] != '#') {
+		p.fail(at)
+	}
+	p.next()
+	return n
 }
 
 // key makes the node of a key whose colon keyEnd found.
 func (p *plainReader) key(at, colon int) *node {
 	if c := p.src[at]; c == '"' || c == '\'' {
-		n, end := p.quoted(at)
-		if end < 0 {
-			return p.fail(at)
-		}
+		n, _ := p.quoted(at)
 		n.text = p.intern(n.text)
 		return n
 	}
-	if strings.HasSuffix(strings.TrimRight(p.src[at:colon], " \t"),
-		"<<") { // the library takes more than << itself for a merge key
-		return p.fail(at)
+	text := strings.TrimRight(p.src[at:colon], " \t")
+	if strings.HasSuffix(text, "<<") { // the library takes more than << itself for a merge key
+		p.fail(at)
 	}
 	n := p.node(textNode, at)
-	for blank(p.src[colon-1]) {
-		colon--
-	}
-	n.plain, n.text = true, p.intern(p.src[at:colon])
+	n.plain, n.text = true, p.intern(text)
 	return n
 }
 
@@ -83,11 +62,10 @@ func (p *plainReader) keyEnd(at int, flow bool) int {
 	return end
 }
 
-// quoted reads a quoted text that ends on its line; end is -1 for any other.
+// quoted reads a quoted text that ends on its line.
 func (p *plainReader) quoted(at int) (n *node, end int) {
 	if end = p.quoteEnd(at); end < 0 {
 		p.fail(at)
-		return nil, -1
 	}
 	text := p.src[at+1 : end-1]
 	switch {
@@ -97,7 +75,6 @@ func (p *plainReader) quoted(at int) (n *node, end int) {
 		var ok bool
 		if text, ok = unescape(text); !ok {
 			p.fail(at)
-			return nil, -1
 		}
 	}
 	n = p.node(textNode, at)
@@ -165,15 +142,6 @@ func unescape(s string) (text string, ok bool) {
 		b.WriteRune(rune(r))
 		s = s[digits:]
 	}
-}
-
-// plainEnd finds the end of a plain scalar, -1 if there is none or a key stands there.
-func (p *plainReader) plainEnd(at int, flow bool) int {
-	end, stop := p.plainScan(at, flow)
-	if end == at || !flow && stop < p.to && p.src[stop] == ':' {
-		return -1
-	}
-	return end
 }
 
 // plainScan goes through a plain scalar: end is behind its last character, stop where something else

@@ -1,0 +1,49 @@
+package webauthn
+
+import (
+	"crypto/hmac"
+	"crypto/rand"
+	"encoding/binary"
+	"time"
+)
+
+// MACs returns the MAC of the parts under the current and each previous root key, in this order.
+type MACs func(parts ...string) [][]byte
+
+// Ceremony is what a challenge is good for. A challenge of another ceremony is unknown.
+type Ceremony struct {
+	Kind, RPID string
+	// Binding is whose it is.
+	Binding []string
+}
+
+// An id is a UUID of version 8: the second of expiry in 4 bytes, 42 random bits, and from here a tag, which proves
+// where the id comes from.
+const idTag = 10
+
+func (c *Ceremony) macs(m MACs, use string, id []byte) [][]byte {
+	parts := append([]string{use, c.Kind, c.RPID}, c.Binding...)
+	return m(append(parts, string(id))...)
+}
+
+// NewID returns the id of a new challenge.
+func (c *Ceremony) NewID(m MACs, expires time.Time) (id [16]byte) {
+	binary.BigEndian.PutUint32(id[:], uint32(expires.Unix()))
+	rand.Read(id[4:idTag])
+	id[6] = id[6]&0x0f | 0x80
+	id[8] = id[8]&0x3f | 0x80
+	copy(id[idTag:], c.macs(m, "id", id[:idTag])[0])
+	return id
+}
+
+// Expiry returns when the challenge expires; ok is false if the id was not made for this ceremony.
+func (c *Ceremony) Expiry(m MACs, id [16]byte) (expires time.Time, ok bool) {
+	for _, mac := range c.macs(m, "id", id[:idTag]) {
+		ok = hmac.Equal(id[idTag:], mac[:len(id)-idTag]) || ok
+	}
+	return time.Unix(int64(binary.BigEndian.Uint32(id[:])), 0).UTC(), ok
+}
+
+// Challenges returns the 32 bytes that the id stands for, under the current and each previous root key. The first is
+// sent.
+func (c *Ceremony) Challenges(m MACs, id [16]byte) [][]byte { return c.macs(m, "challenge", id[:]) }

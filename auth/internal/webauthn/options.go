@@ -1,0 +1,76 @@
+package webauthn
+
+// User is the user entity of options. ID is the user handle.
+type User struct {
+	ID          string `json:"id"`
+	Name        string `json:"name"`
+	DisplayName string `json:"displayName"`
+}
+
+// RelyingParty is the entity that credentials are made for.
+type RelyingParty struct {
+	ID   string `json:"id"`
+	Name string `json:"name"`
+}
+
+// Descriptor names a credential in options.
+type Descriptor struct {
+	Type       string   `json:"type"`
+	ID         string   `json:"id"`
+	Transports []string `json:"transports,omitempty"`
+}
+
+// Selection is what the authenticator has to offer.
+type Selection struct {
+	ResidentKey        string `json:"residentKey"`
+	RequireResidentKey bool   `json:"requireResidentKey"`
+	UserVerification   string `json:"userVerification"`
+}
+
+// Parameter offers an algorithm.
+type Parameter struct {
+	Type string `json:"type"`
+	Alg  int    `json:"alg"`
+}
+
+// CreationOptions are PublicKeyCredentialCreationOptionsJSON.
+type CreationOptions struct {
+	RP                 RelyingParty `json:"rp"`
+	User               User         `json:"user"`
+	Challenge          string       `json:"challenge"`
+	Parameters         []Parameter  `json:"pubKeyCredParams"`
+	Timeout            int64        `json:"timeout"`
+	ExcludeCredentials []Descriptor `json:"excludeCredentials,omitempty"`
+	Selection          Selection    `json:"authenticatorSelection"`
+	// Attestation is always sent: client libraries ask for it by default.
+	Attestation string `json:"attestation"`
+}
+
+// RequestOptions are PublicKeyCredentialRequestOptionsJSON.
+type RequestOptions struct {
+	Challenge        string       `json:"challenge"`
+	Timeout          int64        `json:"timeout"`
+	RPID             string       `json:"rpId"`
+	AllowCredentials []Descriptor `json:"allowCredentials,omitempty"`
+	UserVerification string       `json:"userVerification"`
+}
+
+// Create returns options of creation for a credential that a user selects by name (a passkey) or that only follows
+// another sign-in. verification is "preferred" or "required".
+func Create(rp RelyingParty, u User, passkey bool, verification string) CreationOptions {
+	s := Selection{ResidentKey: "discouraged", UserVerification: verification}
+	if passkey {
+		s.ResidentKey, s.RequireResidentKey = "required", true
+	}
+	return CreationOptions{RP: rp, User: u, Selection: s, Attestation: "none",
+		Parameters: []Parameter{{"public-key", ES256}, {"public-key", EdDSA}, {"public-key", RS256}}}
+}
+
+// Describe names credentials.
+func Describe(list []Credential) []Descriptor {
+	var out []Descriptor
+	for _, c := range list {
+		out = append(out, Descriptor{Type: "public-key", ID: Encode(c.ID), Transports: c.Transports})
+	}
+	return out
+}

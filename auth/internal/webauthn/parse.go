@@ -1,0 +1,161 @@
+package webauthn
+
+import (
+	"encoding/base64"
+	"encoding/json"
+	"strings"
+)
+
+// Bounds of the members, in bytes once decoded.
+const (
+	maxID                = 1023
+	maxClientData        = 4 << 10
+	maxAuthData          = 4 << 10
+	maxAttestationObject = 16 << 10
+	maxSignature         = 1024
+	maxUserHandle        = 64
+)
+
+var strict = base64.RawURLEncoding.Strict()
+
+// Encode writes bytes as the members of messages have them.
+func Encode(b []byte) string { return strict.EncodeToString(b) }
+
+// decode reads base64url without padding. CR and LF, which the package of the standard library skips, are refused.
+func decode(text string) ([]byte, bool) {
+	if strings.ContainsAny(text, "\r\n") {
+		return nil, false
+	}
+	b, err := strict.DecodeString(text)
+	return b, err == nil
+}
+
+// reader decodes members until one is not of its form.
+type reader struct{ err error }
+
+func (r *reader) bytes(name, text string, least, most int) []byte {
+	b, ok := decode(text)
+	if (!ok || len(b) < least || len(b) > most) && r.err == nil {
+		r.err = unreadable(name)
+	}
+	return b
+}
+
+// open reads the PublicKeyCredential as its toJSON gives it. Members that no check relies on are never read.
+func open(raw []byte, response any) (r reader, id []byte) {
+	e := struct {
+		ID, RawID, Type string
+		Response        any
+	}{Response: response}
+	if json.Unmarshal(raw, &e) != nil || e.Response != response || e.Type != "public-key" || e.ID != e.RawID {
+		r.err = unreadable("credential")
+		return r, nil
+	}
+	return r, r.bytes("id", e.ID, 1, maxID)
+}
+
+// signed reads what the authenticator answers for in both ceremonies.
+func (r *reader) signed(clientJSON string, authRaw []byte, attested bool) (c clientData, a authData) {
+	raw := r.bytes("clientDataJSON", clientJSON, 1, maxClientData)
+	if r.err == nil {
+		c, r.err = readClientData(raw)
+	}
+	if r.err == nil {
+		a, r.err = readAuthData(authRaw, attested)
+	}
+	return c, a
+}
+
+// Registration is an authenticator's answer to options of creation.
+type Registration struct {
+	id         []byte
+	transports []string
+	client     clientData
+	auth       authData
+}
+
+// ParseRegistration reads one from JSON.
+func ParseRegistration(raw []byte) (*Registration, error) {
+	var in struct {
+		ClientDataJSON, AttestationObject string
+		Transports                        json.RawMessage
+	}
+	r, id := open(raw, &in)
+	object := r.bytes("attestationObject", in.AttestationObject, 1, maxAttestationObject)
+	var auth []byte
+	if r.err == nil {
+		auth, r.err = readAttestation(object)
+	}
+	out := &Registration{id: id, transports: knownTransports(in.Transports)}
+	if out.client, out.auth = r.signed(in.ClientDataJSON, auth, true); r.err == nil {
+		_, r.err = readKey(out.auth.key)
+	}
+	return out, r.err
+}
+
+// readAttestation returns the authenticator data of an attestation object.
+func readAttestation(object []byte) (auth []byte, err error) {
+	r := cborReader{object}
+	n, ok := r.mapLen()
+	seen := map[string]int{}
+	for i := 0; ok && i < n; i++ {
+		name, readable := r.str(cborText)
+		seen[string(name)]++
+		switch string(name) {
+		case "fmt":
+			_, ok = r.str(cborText)
+		case "attStmt":
+			ok = r.next(cborMap) && r.skip(maxDepth-1)
+		case "authData":
+			auth, ok = r.str(cborBytes)
+		default:
+			ok = r.skip(maxDepth - 1)
+		}
+		ok = ok && readable
+	}
+	if !ok || len(r.b) > 0 || seen["fmt"] != 1 || seen["attStmt"] != 1 || seen["authData"] != 1 {
+		return nil, unreadable("attestationObject")
+	}
+	return auth, nil
+}
+
+// knownTransports keeps what has the form of a transport; new ones appear over time.
+func knownTransports(raw json.RawMessage) (out []string) {
+	var list []any
+	_ = json.Unmarshal(raw, &list) // nothing is kept of what is no list
+	for _, item := range list {
+		t, _ := item.(string)
+		if t != "" && len(t) <= 32 && len(out) < 8 &&
+			strings.Trim(t, "abcdefghijklmnopqrstuvwxyz0123456789-") == "" {
+			out = append(out, t)
+		}
+	}
+	return out
+}
+
+// Assertion is an authenticator's answer to options of a request.
+type Assertion struct {
+	// ID names the credential. Handle is the user handle, nil if none was sent.
+	ID, Handle        []byte
+	client            clientData
+	auth              authData
+	signature, signed []byte
+}
+
+// ParseAssertion reads one from JSON.
+func ParseAssertion(raw []byte) (*Assertion, error) {
+	var in struct {
+		ClientDataJSON, AuthenticatorData, Signature string
+		UserHandle                                   *string
+	}
+	r, id := open(raw, &in)
+	a := &Assertion{ID: id}
+	auth := r.bytes("authenticatorData", in.AuthenticatorData, 1, maxAuthData)
+	a.client, a.auth = r.signed(in.ClientDataJSON, auth, false)
+	a.signature = r.bytes("signature", in.Signature, 1, maxSignature)
+	if in.UserHandle != nil {
+		a.Handle = r.bytes("userHandle", *in.UserHandle, 1, maxUserHandle)
+	}
+	a.signed = append(auth, a.client.hash[:]...)
+	return a, r.err
+}
