@@ -42,7 +42,7 @@ func (p *program) adminList(ctx context.Context, f *flag.FlagSet, aud *string, a
 		if err != nil {
 			return plain(err)
 		}
-		filter.After = store.UsersCursor{CreatedAt: last.CreatedAt, ID: last.ID}
+		filter.After = store.Cursor{CreatedAt: last.CreatedAt, ID: last.ID}
 	}
 	list, _, err := r.users.AdminUsers(ctx, filter)
 	if err != nil {
