@@ -63,7 +63,8 @@ const usage = `usage: auth [-config FILE] [COMMAND]
        auth check                          settings, database rights, keys, providers, SMTP
        auth keys list|rotate|revoke KID    the signing keys
        auth keys service [-role ROLE] [-exp 10y]
-       auth admin create|get|ban|unban|delete|claim   users (-h for more)
+       auth admin create|list|get|password|role|ban|unban|delete|claim   users (-h for more)
+       auth admin sessions|factors WHO     what a user has open, and ends it
        auth mail list|resend ID            the outbox
        auth mail preview|send-test         what mails look like, and whether they arrive (-h for more)
        auth takeover [-ahead|-dry-run|-abandon]   bring the users of the replaced service along (-h for more)
