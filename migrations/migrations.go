@@ -25,6 +25,7 @@ var Names = []string{
 	"one_time_tokens_user", "one_time_tokens_expires", "one_time_tokens_waiting",
 	"flows", "flows_code_key", "flows_user", "flows_expires",
 	"outbox", "outbox_failed", "outbox_due", "outbox_newest", "outbox_user",
+	"outbox_of_user", "outbox_undelivered",
 	"audit", "audit_at", "audit_unnamed",
 	"limits", "limits_floor",
 	"signing_keys",

@@ -102,7 +102,7 @@ const saidNo = "hook_refused: members only"
 // news returns the users that the after-user-created messages report.
 func (h *house) news() (ids []uuid.UUID) {
 	h.t.Helper()
-	list, err := h.db.Messages(h.t.Context(), "", 1000)
+	list, err := h.db.Messages(h.t.Context(), store.MessageFilter{Limit: 1000}, time.Now())
 	if err != nil {
 		h.t.Fatal(err)
 	}
@@ -157,7 +157,7 @@ func TestHooks_creation(t *testing.T) {
 			c.refuse(no)
 			refused(t, way.create(h), saidNo)
 			list, _, err := h.db.Users(t.Context(), store.UsersFilter{Limit: 10})
-			if messages, _ := h.db.Messages(t.Context(), "", 10); err != nil ||
+			if messages, _ := h.db.Messages(t.Context(), store.MessageFilter{Limit: 10}, time.Now()); err != nil ||
 				len(list) != 0 || len(messages) != 0 || c.since() != "before" {
 				t.Fatalf("the refused left %v %v, %v", list, messages, err)
 			}

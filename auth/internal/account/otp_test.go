@@ -247,7 +247,7 @@ func TestResend(t *testing.T) {
 	id, err := h.Resend(t.Context(), browser, flow.Resend{Type: "signup", Email: "tom@example.org"})
 	accepted(t, err)
 	l := h.newest("confirmation", "tom@example.org")
-	list, err := h.db.Messages(t.Context(), "", 1)
+	list, err := h.db.Messages(t.Context(), store.MessageFilter{Limit: 1}, time.Now())
 	if err != nil || list[0].ID != id {
 		t.Errorf("message %v, want %v, %v", list[0].ID, id, err)
 	}

@@ -55,7 +55,7 @@ func (a *Accounts) EndSession(ctx context.Context, req flow.RequestInfo, princip
 			Audit: f.Audit(store.ActionSessionEnded, principal.User.ID, principal.Session.ID, "session_id",
 				session.String())})
 	if errors.Is(err, store.ErrNotFound) {
-		return refusal.Missing(refusal.CodeSessionNotFound, "Session not found")
+		return flow.ErrNoSession
 	}
 	return refusal.Failure("end session", err)
 }

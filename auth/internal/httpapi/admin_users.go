@@ -2,12 +2,8 @@ package httpapi
 
 import (
 	"cmp"
-	"encoding/base64"
-	"encoding/binary"
 	"fmt"
-	"strconv"
 	"strings"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -57,51 +53,25 @@ func (s *Server) usersBehind(c *call, f store.UsersFilter) error {
 	if err != nil {
 		return err
 	}
-	if text := c.param("cursor"); text != "" {
-		if f.After, err = parseCursor(text); err != nil {
-			return invalidRequest("Bad Pagination Parameters: " + err.Error())
-		}
+	if f.After, err = c.after(); err != nil {
+		return err
 	}
 	f.Limit = limit + 1
 	users, _, err := s.users.AdminUsers(c.ctx(), f)
 	if err != nil {
 		return err
 	}
-	more := len(users) > limit
-	if more {
+	next := ""
+	if len(users) > limit {
 		users = users[:limit]
+		next = cursor(users[limit-1].CreatedAt, users[limit-1].ID)
 	}
-	b := append(appendUsers(users, f.Aud), `,"pagination":{`...)
-	if more {
-		last := &users[limit-1]
-		b = append(jsontext.AppendString(append(b, `"next_cursor":`...), cursor(last)), ',')
-	}
-	b = strconv.AppendBool(append(b, `"has_more":`...), more)
-	return c.json(200, append(b, '}', '}'))
+	return c.json(200, appendPagination(appendUsers(users, f.Aud), next))
 }
 
 func appendUsers(users []store.User, aud string) []byte {
 	b := appendList(append(make([]byte, 0, 64+len(users)*768), `{"users":`...), users, appendUser)
 	return jsontext.AppendString(append(b, `,"aud":`...), aud)
-}
-
-// cursor is the place behind a user: its time in microseconds and its id.
-func cursor(u *store.User) string {
-	b := binary.BigEndian.AppendUint64(nil, uint64(u.CreatedAt.UnixMicro()))
-	return base64.RawURLEncoding.EncodeToString(append(b, u.ID[:]...))
-}
-
-func parseCursor(text string) (at store.UsersCursor, err error) {
-	b, err := base64.RawURLEncoding.Strict().DecodeString(text)
-	if err != nil || len(b) != 24 {
-		return at, fmt.Errorf("cursor is not one that this service gave out")
-	}
-	at.CreatedAt = time.UnixMicro(int64(binary.BigEndian.Uint64(b))).UTC()
-	copy(at.ID[:], b[8:])
-	if y := at.CreatedAt.Year(); y < 1 || y > 9999 {
-		return at, fmt.Errorf("cursor is not one that this service gave out")
-	}
-	return at, nil
 }
 
 // sort reads "created_at", "created_at asc" or "created_at desc"; the first of several counts.

@@ -3,10 +3,12 @@ package httpapi
 import (
 	"strings"
 	"testing"
+	"time"
 
 	sdkmetric "go.opentelemetry.io/otel/sdk/metric"
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 
+	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
 )
 
@@ -58,7 +60,7 @@ func TestApplication_refuses(t *testing.T) {
 			if n, err := a.db.CountUsers(t.Context()); n != 1 || err != nil {
 				t.Errorf("%d users, %v", n, err)
 			}
-			if list, err := a.db.Messages(t.Context(), "", 10); len(list) != 0 || err != nil {
+			if list, err := a.db.Messages(t.Context(), store.MessageFilter{Limit: 10}, time.Now()); len(list) != 0 || err != nil {
 				t.Errorf("%d messages, %v", len(list), err)
 			}
 			text := a.log.String()

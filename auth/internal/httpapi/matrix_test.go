@@ -144,14 +144,19 @@ var matrix = map[string]row{
 		want: admins("200")}, "GET /admin/users/{user_id}": {want: admins("200")},
 	"POST /admin/users/{user_id}": {body: func(c *cell) any { return map[string]any{"email": c.address} },
 		want: admins("422 validation_failed")},
-	"PUT /admin/users/{user_id}":          {body: fixed(map[string]any{"role": "editor"}), want: admins("200")},
-	"DELETE /admin/users/{user_id}":       {want: admins("200")},
-	"GET /admin/users/{user_id}/sessions": {want: admins("200")},
+	"PUT /admin/users/{user_id}":                  {body: fixed(map[string]any{"role": "editor"}), want: admins("200")},
+	"DELETE /admin/users/{user_id}":               {want: admins("200")},
+	"GET /admin/users/{user_id}/sessions":         {want: admins("200")},
+	"DELETE /admin/users/{user_id}/sessions":      {want: admins("204")},
+	"DELETE /admin/users/{user_id}/sessions/{id}": {want: admins("204")},
+	"GET /admin/outbox":                           {want: admins("200")},
+	"POST /admin/outbox/{id}/resend":              {want: admins("404 not_found")},
 }
 
 // destructive routes leave nothing for the next row.
 var destructive = map[string]bool{"DELETE /user/sessions/{id}": true, "POST /logout": true,
 	"DELETE /admin/users/{user_id}": true, "DELETE /factors/{factor_id}": true,
+	"DELETE /admin/users/{user_id}/sessions": true, "DELETE /admin/users/{user_id}/sessions/{id}": true,
 	"DELETE /admin/users/{user_id}/factors/{factor_id}": true}
 
 // Every route, by every kind of caller.

@@ -1,11 +1,19 @@
 package httpapi
 
 import (
+	"encoding/base64"
+	"encoding/binary"
 	"fmt"
 	"net/url"
 	"slices"
 	"strconv"
 	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/jsontext"
+	"gatehouse/auth/internal/store"
 )
 
 const (
@@ -83,4 +91,38 @@ func (c *call) links(p page, total int) {
 	h := c.Header()
 	h.Set("X-Total-Count", strconv.Itoa(total))
 	h.Set("Link", strings.Join(links, ", "))
+}
+
+// after is the place behind which a list continues; zero without a cursor.
+func (c *call) after() (at store.Cursor, err error) {
+	text := c.param("cursor")
+	if text == "" {
+		return at, nil
+	}
+	b, err := base64.RawURLEncoding.Strict().DecodeString(text)
+	if err == nil && len(b) == 24 {
+		at.CreatedAt = time.UnixMicro(int64(binary.BigEndian.Uint64(b))).UTC()
+		copy(at.ID[:], b[8:])
+		if y := at.CreatedAt.Year(); y >= 1 && y <= 9999 {
+			return at, nil
+		}
+	}
+	return store.Cursor{}, invalidRequest(
+		"Bad Pagination Parameters: cursor is not one that this service gave out")
+}
+
+// cursor is the place behind a row: its time in microseconds and its id.
+func cursor(at time.Time, id uuid.UUID) string {
+	b := binary.BigEndian.AppendUint64(nil, uint64(at.UnixMicro()))
+	return base64.RawURLEncoding.EncodeToString(append(b, id[:]...))
+}
+
+// appendPagination ends an object with where its list continues; next is "" at the end.
+func appendPagination(b []byte, next string) []byte {
+	b = append(b, `,"pagination":{`...)
+	if next != "" {
+		b = append(jsontext.AppendString(append(b, `"next_cursor":`...), next), ',')
+	}
+	b = strconv.AppendBool(append(b, `"has_more":`...), next != "")
+	return append(b, '}', '}')
 }

@@ -15,12 +15,14 @@ func (s *Server) routes() *http.ServeMux {
 	mux.Handle("GET /readyz", noTimeout(s.getReadyz))
 	mux.Handle("GET /settings", noTimeout(s.getSettings)) // settings.go
 	mux.Handle("GET /.well-known/jwks.json", noTimeout(s.getJWKS))
+	mux.Handle("GET /.well-known/openid-configuration", noTimeout(s.getDiscovery)) // discovery.go
 	mux.Handle("GET /openapi.json", noTimeout(s.getOpenAPI))
 
 	mux.Handle("POST /signup", s.open(s.captcha(s.postSignup))) // signup.go
 	mux.Handle("POST /token", s.open(s.postToken))              // token.go: a captcha for some grants
 	mux.Handle("POST /verify", s.limited(byVerify, s.postVerify))
-	mux.Handle("GET /verify", s.open(s.getVerify)) // verify.go
+	mux.Handle("GET /verify", s.open(s.getVerify))            // verify.go
+	mux.Handle("POST /verify/confirm", s.open(s.postConfirm)) // pages.go
 	mux.Handle("POST /otp", s.limited(byOTP, s.captcha(s.postOTP)))
 	mux.Handle("POST /magiclink", s.limited(byMagicLink, s.captcha(s.postMagicLink))) // otp.go
 	mux.Handle("POST /recover", s.limited(byRecover, s.captcha(s.postRecover)))
@@ -60,9 +62,13 @@ func (s *Server) routes() *http.ServeMux {
 	mux.Handle("PUT /admin/users/{user_id}", s.admin(withID("user_id", s.putAdminUser)))
 	mux.Handle("DELETE /admin/users/{user_id}", s.admin(withID("user_id", s.deleteUser)))
 	mux.Handle("GET /admin/users/{user_id}/sessions", s.admin(withID("user_id", s.getUserSessions)))
+	mux.Handle("DELETE /admin/users/{user_id}/sessions", s.admin(withID("user_id", s.deleteUserSessions)))
+	mux.Handle("DELETE /admin/users/{user_id}/sessions/{id}", s.admin(withID("user_id", s.deleteUserSession)))
 	mux.Handle("GET /admin/users/{user_id}/factors", s.admin(withID("user_id", s.getAdminFactors))) // admin_factors.go
 	mux.Handle("PUT /admin/users/{user_id}/factors/{factor_id}", s.admin(s.putAdminFactor))
 	mux.Handle("DELETE /admin/users/{user_id}/factors/{factor_id}", s.admin(s.deleteAdminFactor))
+	mux.Handle("GET /admin/outbox", s.admin(s.getOutbox)) // admin_outbox.go
+	mux.Handle("POST /admin/outbox/{id}/resend", s.admin(withID("id", s.postResendMessage)))
 
 	mux.Handle("POST /sso", s.open(s.postSSO)) // disabled.go: what is left out
 	mux.Handle("/passkeys", disabled(noPasskeys))

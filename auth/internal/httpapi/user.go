@@ -64,6 +64,20 @@ func (s *Server) getUserSessions(c *call, _ flow.Actor, id uuid.UUID) error {
 	return c.sessionsView(uuid.Nil, list, err)
 }
 
+// deleteUserSessions ends all sessions of a user.
+func (s *Server) deleteUserSessions(c *call, by flow.Actor, id uuid.UUID) error {
+	return c.noContent(s.users.AdminEndSessions(c.ctx(), c.requestInfo(), by, id))
+}
+
+// deleteUserSession ends one.
+func (s *Server) deleteUserSession(c *call, by flow.Actor, user uuid.UUID) error {
+	id, err := c.pathID("id")
+	if err != nil {
+		return err
+	}
+	return c.noContent(s.users.AdminEndSession(c.ctx(), c.requestInfo(), by, user, id))
+}
+
 // deleteIdentity removes one identity from the caller's account.
 func (s *Server) deleteIdentity(c *call, principal flow.Principal) error {
 	return c.empty(s.oauth.UnlinkIdentity(c.ctx(), c.requestInfo(), principal, c.r.PathValue("identity_id"),

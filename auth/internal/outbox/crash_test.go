@@ -69,7 +69,7 @@ func TestOutage(t *testing.T) {
 		Senders: map[string]outbox.Sender{mail.ChannelEmail: smtpSender(t, s, 0)}})
 	failed := func(times int) {
 		await.True(t, "all have failed", func() bool {
-			list, err := db.Messages(t.Context(), "pending", 1000)
+			list, err := db.Messages(t.Context(), store.MessageFilter{State: "pending", Limit: 1000}, time.Now())
 			n := 0
 			for _, m := range list {
 				if m.Attempts == times && m.Error != "" && m.DueAt.Sub(c.Now()) != lease {
@@ -99,7 +99,7 @@ func TestOutage(t *testing.T) {
 	c.Advance(time.Minute)
 	out.Wake()
 	await.True(t, "all sent", func() bool {
-		list, err := db.Messages(t.Context(), "sent", 1000)
+		list, err := db.Messages(t.Context(), store.MessageFilter{State: "sent", Limit: 1000}, time.Now())
 		return err == nil && len(list) == len(ids)
 	})
 	got := counts(t, s)
@@ -146,7 +146,7 @@ func TestChaos(t *testing.T) {
 	}
 	// The clock moves to the next try when nothing is being sent: no lease ends by itself.
 	await.True(t, "all sent", func() bool {
-		list, err := db.Messages(t.Context(), "pending", 1000)
+		list, err := db.Messages(t.Context(), store.MessageFilter{State: "pending", Limit: 1000}, time.Now())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -256,7 +256,7 @@ func TestDatabaseUnavailable(t *testing.T) {
 		t.Fatal(err)
 	}
 	await.True(t, "noted", func() bool {
-		list, err := db.Messages(t.Context(), "sent", 10)
+		list, err := db.Messages(t.Context(), store.MessageFilter{State: "sent", Limit: 10}, time.Now())
 		return err == nil && len(list) == 1 && list[0].ID == id
 	})
 	if n := counts(t, s); len(n) != 1 || n[messageID(id)] != 1 {

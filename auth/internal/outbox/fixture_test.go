@@ -110,7 +110,7 @@ func start(t testing.TB, o outbox.Options) (out *outbox.Outbox, stop func()) {
 // row is the message as `auth mail list` shows it.
 func row(t testing.TB, db *store.DB, id uuid.UUID) store.Message {
 	t.Helper()
-	list, err := db.Messages(context.Background(), "", 1000)
+	list, err := db.Messages(context.Background(), store.MessageFilter{Limit: 1000}, time.Now())
 	if err != nil {
 		t.Fatal(err)
 	}

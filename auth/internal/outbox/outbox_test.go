@@ -39,7 +39,7 @@ func TestDelivery(t *testing.T) {
 	}
 	out.Wake()
 	await.True(t, "all noted as sent", func() bool {
-		list, err := db.Messages(t.Context(), "sent", 100)
+		list, err := db.Messages(t.Context(), store.MessageFilter{State: "sent", Limit: 100}, time.Now())
 		return err == nil && len(list) == 60
 	})
 	n := counts(t, s)
@@ -319,7 +319,7 @@ func TestReplicas(t *testing.T) {
 			Senders: map[string]outbox.Sender{mail.ChannelEmail: smtpSender(t, s, 0)}})
 	}
 	await.True(t, "all noted as sent", func() bool {
-		list, err := db.Messages(t.Context(), "sent", 1000)
+		list, err := db.Messages(t.Context(), store.MessageFilter{State: "sent", Limit: 1000}, time.Now())
 		return err == nil && len(list) == len(ids)
 	})
 	n := counts(t, s)

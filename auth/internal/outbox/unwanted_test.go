@@ -60,7 +60,7 @@ func TestSecondAttempt(t *testing.T) {
 	start(t, outbox.Options{DB: db, Now: c.Now,
 		Senders: map[string]outbox.Sender{mail.ChannelEmail: smtpSender(t, s, 0)}})
 	await.True(t, "nothing waits", func() bool {
-		list, err := db.Messages(t.Context(), "pending", 10)
+		list, err := db.Messages(t.Context(), store.MessageFilter{State: "pending", Limit: 10}, time.Now())
 		return err == nil && len(list) == 0
 	})
 	got := counts(t, s)

@@ -22,6 +22,8 @@ type Message struct {
 	Attempts                            int
 	CreatedAt, DueAt, ExpiresAt, DoneAt time.Time
 	Error                               string
+	// CanResend is what a list says: ResendMessage would take it.
+	CanResend bool
 }
 
 // MessageStates are those that a message may be in.
@@ -142,17 +144,52 @@ func (db *DB) ExpireMessages(ctx context.Context, now time.Time) (int64, error) 
 	return db.exec(ctx, "expire messages", expireMessages, now)
 }
 
-var selectMessages = define(`
-select o.id, o.channel, o.kind, o.user_id, null::bytea, o.state, o.attempts, o.created_at, o.due_at, o.expires_at, o.done_at, o.error
-from {outbox} o
-where $1 = '' or o.state = $1
-order by o.created_at desc, o.id
-limit $2`)
+// MessageFilter chooses a page of the outbox.
+type MessageFilter struct {
+	// State is one of MessageStates, "" for any; User is whose, Nil for all.
+	State string
+	User  uuid.UUID
+	// After continues behind the message of that time and ID; zero: the beginning.
+	After Cursor
+	Limit int
+}
 
-// Messages lists the outbox, newest first, without payloads. state "" means any.
-func (db *DB) Messages(ctx context.Context, state string, limit int) ([]Message, error) {
-	var list []Message
-	err := db.query(ctx, "messages", messagesInto(&list), selectMessages, state, limit)
+// selectMessages are the lists by state, first all users' and then one user's. The state is written out: only so does
+// an index of one state serve a prepared statement.
+var selectMessages = func() map[string][2]statement {
+	lists := map[string][2]statement{}
+	for _, state := range append([]string{""}, MessageStates...) {
+		where := `
+where ($3::timestamptz is null or (o.created_at, o.id) < ($3, $4::uuid))`
+		if state != "" {
+			where += " and o.state = '" + state + "'"
+		}
+		of := func(user string) statement {
+			return define(`
+select o.id, o.channel, o.kind, o.user_id, null::bytea, o.state, o.attempts, o.created_at, o.due_at, o.expires_at, o.done_at, o.error,
+    ` + canResend + `
+from {outbox} o` + where + user + `
+order by o.created_at desc, o.id desc
+limit $1`)
+		}
+		lists[state] = [2]statement{of(""), of(" and o.user_id = $5")}
+	}
+	return lists
+}()
+
+// Messages lists the outbox, newest first, without payloads and with CanResend.
+func (db *DB) Messages(ctx context.Context, f MessageFilter, now time.Time) (list []Message, err error) {
+	args := []any{f.Limit, now, timeOrNull(f.After.CreatedAt), uuidOrNull(f.After.ID)}
+	sql := selectMessages[f.State][0]
+	if f.User != uuid.Nil {
+		sql, args = selectMessages[f.State][1], append(args, f.User)
+	}
+	err = db.query(ctx, "messages", func(r pgx.Rows) error {
+		var m Message
+		err := r.Scan(append(messageTargets(&m), &m.CanResend)...)
+		list = append(list, m)
+		return err
+	}, sql, args...)
 	return list, err
 }
 
@@ -171,20 +208,24 @@ func (db *DB) DropUnwanted(ctx context.Context, id uuid.UUID, now time.Time) (bo
 	return n > 0, err
 }
 
+// canResend is whether a message o may be sent again now, $2: it waits, or it failed and its token is still good.
+const canResend = `o.expires_at > $2 and o.payload is not null and (
+    o.state = 'pending' or o.state = 'failed' and ` + stillWanted + `)`
+
 var resendMessage = define(`
 update {outbox} o set due_at = $2, error = '', state = 'pending', done_at = null,
     attempts = case state when 'failed' then 0 else attempts end
-where id = $1 and expires_at > $2 and payload is not null and (
-    state = 'pending' or state = 'failed' and ` + stillWanted + `)`)
+where id = $1 and ` + canResend + `
+returning ` + messageColumns)
 
 // ResendMessage makes a message due now that waits, or that failed and whose token is still good. ErrNotFound: there
 // is none that can still be sent.
-func (db *DB) ResendMessage(ctx context.Context, id uuid.UUID, now time.Time) error {
-	n, err := db.exec(ctx, "resend message", resendMessage, id, now)
-	if err == nil && n == 0 {
-		return wrapError("resend message", ErrNotFound)
-	}
-	return err
+func (db *DB) ResendMessage(ctx context.Context, id uuid.UUID, now time.Time) (m Message, err error) {
+	err = db.queryRow(ctx, "resend message", func(r pgx.Row) error {
+		return r.Scan(messageTargets(&m)...)
+	}, resendMessage, id, now)
+	m.Payload, m.CanResend = nil, true
+	return m, err
 }
 
 var oldestDue = define(`

@@ -62,16 +62,17 @@ func TestOutbox(t *testing.T) {
 	if d, err := db.OldestDue(ctx, noon); d != 0 || err != nil {
 		t.Errorf("oldest due for %v, %v", d, err)
 	}
-	must(db.ResendMessage(ctx, id, noon.Add(time.Minute)))
+	_, err := db.ResendMessage(ctx, id, noon.Add(time.Minute))
+	must(err)
 	claimed(time.Minute, 1)
 	must(db.FinishMessage(ctx, id, noon.Add(time.Minute)))
 	claimed(30*time.Minute, 0)
-	list, err := db.Messages(ctx, "sent", 10)
+	list, err := db.Messages(ctx, store.MessageFilter{State: "sent", Limit: 10}, noon)
 	if err != nil || len(list) != 1 || list[0].Payload != nil || list[0].Attempts != 3 ||
 		list[0].DoneAt != noon.Add(time.Minute) {
 		t.Errorf("list %+v, %v", list, err)
 	}
-	if err := db.ResendMessage(ctx, id, noon); !errors.Is(err, store.ErrNotFound) {
+	if _, err := db.ResendMessage(ctx, id, noon); !errors.Is(err, store.ErrNotFound) {
 		t.Errorf("resending what was sent: %v", err)
 	}
 
@@ -89,7 +90,7 @@ func TestOutbox(t *testing.T) {
 		b.CancelMessages(u.ID, noon)
 		b.DeleteUser(u.ID)
 	})
-	list, err = db.Messages(ctx, "", 10)
+	list, err = db.Messages(ctx, store.MessageFilter{Limit: 10}, noon)
 	states := map[string]int{}
 	for _, m := range list {
 		states[m.State]++
@@ -126,7 +127,7 @@ func TestResendMessage_failed(t *testing.T) {
 	}
 	resend := func(id uuid.UUID, at time.Time, want error) {
 		t.Helper()
-		if err := db.ResendMessage(ctx, id, at); !errors.Is(err, want) {
+		if _, err := db.ResendMessage(ctx, id, at); !errors.Is(err, want) {
 			t.Errorf("%v, want %v", err, want)
 		}
 	}
@@ -176,7 +177,7 @@ func TestResendMessage_failed(t *testing.T) {
 	payloads(1)
 	send(t, db, func(b *store.Batch) { b.CancelMessages(u.ID, noon) })
 	payloads(0)
-	list, err := db.Messages(ctx, "failed", 10)
+	list, err := db.Messages(ctx, store.MessageFilter{State: "failed", Limit: 10}, noon)
 	if err != nil || !slices.ContainsFunc(list, func(m store.Message) bool {
 		return m.ID == last && m.Error == "no such mailbox"
 	}) {

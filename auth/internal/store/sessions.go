@@ -74,6 +74,7 @@ const (
 	EndedLogout          = "logout"
 	EndedLogoutTokens    = "logout_tokens"
 	EndedByUser          = "user"
+	EndedByAdmin         = "admin"
 	EndedPasswordChanged = "password_changed"
 	EndedEmailChanged    = "email_changed"
 	EndedPhoneChanged    = "phone_changed"

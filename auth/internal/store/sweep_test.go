@@ -115,7 +115,7 @@ func TestSweep(t *testing.T) {
 			t.Errorf("anonymous user: %v, want %v", err, a.want)
 		}
 	}
-	if list, err := db.Messages(ctx, "", 10); err != nil || len(list) != 1 || list[0].ID != waiting {
+	if list, err := db.Messages(ctx, store.MessageFilter{Limit: 10}, noon); err != nil || len(list) != 1 || list[0].ID != waiting {
 		t.Errorf("messages left: %+v, %v", list, err)
 	}
 	if got := trail(t, db); len(got) != 1 || got[0] != "logout" {

@@ -260,7 +260,7 @@ func TestInsertToken(t *testing.T) {
 			ExpiresAt: noon.Add(time.Hour)})
 		b.Audit(store.Audit{At: noon, Action: store.ActionUserRecoveryRequested, Actor: nobody.ID, OnlyFor: nobody.ID})
 	})
-	if list, err := db.Messages(t.Context(), "", 10); len(list) != 0 || err != nil || len(trail(t, db)) != 0 {
+	if list, err := db.Messages(t.Context(), store.MessageFilter{Limit: 10}, noon); len(list) != 0 || err != nil || len(trail(t, db)) != 0 {
 		t.Errorf("something was written for nobody: %v, %v, %v", list, err, trail(t, db))
 	}
 	send(t, db, func(b *store.Batch) {

@@ -58,6 +58,10 @@ func TestStatements_roundTrips(t *testing.T) {
 		_, err := db.SignOut(ctx, store.SignOut{User: u.ID, Session: s, Scope: store.ScopeTokens, Now: noon})
 		return err
 	})
+	f("messages", 1, func() error {
+		_, err := db.Messages(ctx, store.MessageFilter{State: "failed", User: u.ID, Limit: 10}, noon)
+		return err
+	})
 	f("sign-up look-up", 1, func() error {
 		var who store.User
 		var levels []store.Level

@@ -21,13 +21,13 @@ type UsersFilter struct {
 	OldestFirst bool
 	// Offset skips rows; After continues behind a row instead, at any depth for the same cost.
 	Offset, Limit int
-	After         UsersCursor
+	After         Cursor
 	// Count requests the total, which reads every row that the filter finds.
 	Count bool
 }
 
-// UsersCursor is the place of the last user of a page; zero: the beginning.
-type UsersCursor struct {
+// Cursor is the place of the last row of a page; zero: the beginning.
+type Cursor struct {
 	CreatedAt time.Time
 	ID        uuid.UUID
 }

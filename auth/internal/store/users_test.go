@@ -259,7 +259,7 @@ func TestUsers(t *testing.T) {
 	// Pages by cursor hold everybody once, in both directions.
 	for _, oldest := range []bool{false, true} {
 		seen := map[uuid.UUID]bool{}
-		var after store.UsersCursor
+		var after store.Cursor
 		for {
 			page, _, err := db.Users(t.Context(),
 				store.UsersFilter{Aud: "authenticated", Limit: 1, After: after, OldestFirst: oldest})
@@ -270,7 +270,7 @@ func TestUsers(t *testing.T) {
 				break
 			}
 			seen[page[0].ID] = true
-			after = store.UsersCursor{CreatedAt: page[0].CreatedAt, ID: page[0].ID}
+			after = store.Cursor{CreatedAt: page[0].CreatedAt, ID: page[0].ID}
 		}
 		if len(seen) != 4 {
 			t.Errorf("pages show %d users, want 4", len(seen))

@@ -1,19 +1,7 @@
-// Second factors: the authenticator app's codes are computed here as RFC 6238 says, the SMS are read in the
-// dev mailbox.
+// Second factors; the SMS are read in the dev mailbox.
 import assert from 'node:assert/strict'
-import { createHmac } from 'node:crypto'
+import { code } from './totp.mjs'
 import { admin, bad, check, claims, client, confirmed, good, mail, password, signedIn } from './lib.mjs'
-
-// code is what an app shows now, or steps of 30 s later.
-function code(secret, steps = 0) {
-  const bits = [...secret].map((c) => 'ABCDEFGHIJKLMNOPQRSTUVWXYZ234567'.indexOf(c).toString(2).padStart(5, '0')).join('')
-  const key = Buffer.from(bits.match(/.{8}/g).map((b) => parseInt(b, 2)))
-  const counter = Buffer.alloc(8)
-  counter.writeBigUInt64BE(BigInt(Math.floor(Date.now() / 30_000) + steps))
-  const sum = createHmac('sha1', key).update(counter).digest()
-  const at = sum[sum.length - 1] & 15
-  return String((sum.readUInt32BE(at) & 0x7fffffff) % 1_000_000).padStart(6, '0')
-}
 
 const level = async (c, jwt) => {
   const { currentLevel, nextLevel, currentAuthenticationMethods: methods } = await good(c.mfa.getAuthenticatorAssuranceLevel(jwt))

@@ -221,32 +221,27 @@ func (c *checker) limit(e *Entry, l *Limit, where string) {
 	}
 }
 
+// unlimited reports what an unlimited rule gives in addition.
 func (c *checker) unlimited(e *Entry) {
-	l := e.Limit
+	l, o := e.Limit, e.Limit.options()
+	number := func(field string, value uint32, given bool, pos Pos) {
+		if given {
+			c.report.Problem(c.at(e, pos), fmt.Sprint(value), "unlimited: true takes no %s, but it is %d", field, value)
+		}
+	}
+	text := func(field, value string, given bool, pos Pos) {
+		if given {
+			c.report.Problem(c.at(e, pos), value, "unlimited: true takes no %s, but it is %s", field, Quote(value))
+		}
+	}
 	if l.HasUnit {
 		c.report.Problem(c.at(e, l.UnitPos), l.Unit, "unlimited: true takes no unit, but unit is %s", Quote(l.Unit))
 	}
-	if l.HasPerUnit {
-		c.report.Problem(c.at(e, l.PerUnitPos), fmt.Sprint(l.PerUnit),
-			"unlimited: true takes no requests_per_unit, but it is %d", l.PerUnit)
-	}
-	if l.Multiplier != 0 {
-		c.report.Problem(c.at(e, l.MultiplierPos), fmt.Sprint(l.Multiplier),
-			"unlimited: true takes no unit_multiplier, but it is %d", l.Multiplier)
-	}
-	o := l.options()
-	if o.HasAlgorithm {
-		c.report.Problem(c.at(e, o.AlgorithmPos), o.Algorithm, "unlimited: true takes no algorithm, but it is %s",
-			Quote(o.Algorithm))
-	}
-	if o.Burst != 0 {
-		c.report.Problem(c.at(e, o.BurstPos), fmt.Sprint(o.Burst), "unlimited: true takes no burst, but it is %d",
-			o.Burst)
-	}
-	if o.HasCalendar {
-		c.report.Problem(c.at(e, o.CalendarPos), o.Calendar, "unlimited: true takes no calendar, but it is %s",
-			Quote(o.Calendar))
-	}
+	number("requests_per_unit", l.PerUnit, l.HasPerUnit, l.PerUnitPos)
+	number("unit_multiplier", l.Multiplier, l.Multiplier != 0, l.MultiplierPos)
+	text("algorithm", o.Algorithm, o.HasAlgorithm, o.AlgorithmPos)
+	number("burst", o.Burst, o.Burst != 0, o.BurstPos)
+	text("calendar", o.Calendar, o.HasCalendar, o.CalendarPos)
 }
 
 // pairKey is what makes two siblings the same: key and value, compared separately.

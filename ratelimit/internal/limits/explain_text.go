@@ -62,10 +62,7 @@ func (x *Explanation) Text() string {
 		x.Limits[i].text(&b, i+1)
 	}
 	if x.CounterKey != "" && len(x.Limits) == 0 {
-		fmt.Fprintf(&b, "%-11s %s\n", "counter key", visible(x.CounterKey))
-		if x.Window != "" {
-			fmt.Fprintf(&b, "%-11s %s\n", "window", x.Window)
-		}
+		writeKey(&b, x.CounterKey, x.Window)
 	}
 	if x.MetricKey != "" {
 		fmt.Fprintf(&b, "%-11s %s\n", "metric key", visible(x.MetricKey))
@@ -128,11 +125,16 @@ func (l *LimitExplanation) text(b *strings.Builder, n int) {
 		text += " (decides at present)"
 	}
 	fmt.Fprintf(b, "%-11s %s\n", fmt.Sprintf("limit %d", n), text)
-	fmt.Fprintf(b, "%-11s %s\n", "counter key", visible(l.CounterKey))
-	if l.Window != "" {
-		fmt.Fprintf(b, "%-11s %s\n", "window", l.Window)
-	}
+	writeKey(b, l.CounterKey, l.Window)
 	if l.CounterNow != "" {
 		fmt.Fprintf(b, "counter now: %s\n", l.CounterNow)
+	}
+}
+
+// writeKey writes the lines of a counter key and its window, if that follows a calendar.
+func writeKey(b *strings.Builder, key, window string) {
+	fmt.Fprintf(b, "%-11s %s\n", "counter key", visible(key))
+	if window != "" {
+		fmt.Fprintf(b, "%-11s %s\n", "window", window)
 	}
 }

@@ -46,6 +46,57 @@ func (a *Users) UserSessions(ctx context.Context, id uuid.UUID) ([]store.Session
 	return list, refusal.Failure("sessions", err)
 }
 
+// AdminEndSession ends one session of a user; codes that were issued and not yet exchanged stay good.
+func (a *Users) AdminEndSession(ctx context.Context, req flow.RequestInfo, by flow.Actor, user, session uuid.UUID) error {
+	f := a.core.Begin(req)
+	err := f.Core.DB.EndSession(ctx, store.EndSession{User: user, Session: session, Reason: store.EndedByAdmin,
+		Audit: by.Audit(f, store.ActionSessionEnded, "user_id", user.String(), "session_id", session.String())})
+	if errors.Is(err, store.ErrNotFound) {
+		if _, err := a.AdminUser(ctx, user); err != nil {
+			return err
+		}
+		return flow.ErrNoSession
+	}
+	return refusal.Failure("end session", err)
+}
+
+// AdminEndSessions ends all sessions of a user, with the codes that were issued and not yet exchanged.
+func (a *Users) AdminEndSessions(ctx context.Context, req flow.RequestInfo, by flow.Actor, user uuid.UUID) error {
+	f := a.core.Begin(req)
+	err := f.Commit(ctx, func(tx *flow.Tx) error {
+		if _, err := tx.LockUser(ctx, user); err != nil {
+			return err
+		}
+		b := tx.Batch()
+		b.EndSessions(store.EndSessions{User: user, Reason: store.EndedByAdmin, At: f.Now})
+		b.Audit(by.Audit(f, store.ActionSessionEnded, "user_id", user.String()))
+		return b.Send(ctx)
+	})
+	if errors.Is(err, store.ErrNotFound) {
+		return flow.ErrNoUser
+	}
+	return refusal.Failure("end sessions", err)
+}
+
+// AdminOutbox returns one page of the mails and SMS, newest first, without what they say.
+func (a *Users) AdminOutbox(ctx context.Context, m store.MessageFilter) ([]store.Message, error) {
+	list, err := a.core.DB.Messages(ctx, m, a.core.Begin(flow.RequestInfo{}).Now)
+	return list, refusal.Failure("outbox", err)
+}
+
+// AdminResend has a message tried again now that waits, or that failed and whose link or code is still good.
+func (a *Users) AdminResend(ctx context.Context, id uuid.UUID) (store.Message, error) {
+	m, err := a.core.DB.ResendMessage(ctx, id, a.core.Begin(flow.RequestInfo{}).Now)
+	if errors.Is(err, store.ErrNotFound) {
+		return m, refusal.Missing(refusal.CodeNotFound,
+			"No such message can be sent: it was sent, or its link or code is no longer good")
+	}
+	if err == nil {
+		a.core.Wake()
+	}
+	return m, refusal.Failure("resend", err)
+}
+
 // AuditLog returns one page of the log, newest first, and how many rows the filter finds.
 func (a *Users) AuditLog(ctx context.Context, f store.AuditFilter) ([]store.AuditRow, int, error) {
 	f.Author = flow.StorableText(f.Author)

@@ -105,6 +105,9 @@ func (f *Flow) follow(ctx context.Context, a *followUp) error {
 	return nil
 }
 
+// Wake has the outbox look at once for messages that are due.
+func (k *Core) Wake() { k.wake() }
+
 // countNotifications takes n committed notifications from the budget for mails.
 func (f *Flow) countNotifications(ctx context.Context, n int) {
 	if n == 0 {

@@ -145,6 +145,9 @@ func SessionNotFound() *refusal.Refusal {
 	return refusal.Denied(refusal.CodeSessionNotFound, "Session from session_id claim in JWT does not exist")
 }
 
+// ErrNoSession is the answer to the ID of a session in a path that is none of the user's.
+var ErrNoSession = refusal.Missing(refusal.CodeSessionNotFound, "Session not found")
+
 // IsExpired reports whether a session is past its end by the rules: not_after, time box, inactivity.
 func (s *Settings) IsExpired(v store.Session, now time.Time) bool {
 	return s.IsOutlived(v, now) || s.Sessions.Inactivity > 0 && now.After(v.RefreshedAt.Add(s.Sessions.Inactivity))

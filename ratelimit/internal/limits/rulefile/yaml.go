@@ -251,16 +251,8 @@ func (b *builder) node(n ast.Node, at limits.Pos) *node {
 			return leaf("", true, at)
 		}
 		return leaf(n.Token.Value, true, positionOf(n.Token))
-	case *ast.IntegerNode:
-		return leaf(n.Token.Value, true, positionOf(n.Token))
-	case *ast.FloatNode:
-		return leaf(n.Token.Value, true, positionOf(n.Token))
-	case *ast.BoolNode:
-		return leaf(n.Token.Value, true, positionOf(n.Token))
-	case *ast.InfinityNode:
-		return leaf(n.Token.Value, true, positionOf(n.Token))
-	case *ast.NanNode:
-		return leaf(n.Token.Value, true, positionOf(n.Token))
+	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
+		return leaf(n.GetToken().Value, true, positionOf(n.GetToken()))
 	case *ast.LiteralNode:
 		return leaf(n.Value.Value, false, positionOf(n.Start))
 	case *ast.SequenceNode:
