@@ -27,6 +27,7 @@ var machineClock = map[string]string{
 	"internal/mail/render.go":       "the default of tests",
 	"internal/mail/smtp.go":         "monotonic: a deadline",
 	"internal/mail/smtptest/":       "a server of tests",
+	"internal/mirror/install.go":    "monotonic: a duration, for people",
 	"internal/password/":            "monotonic: pauses and durations of the hashing process",
 	"internal/provider/settings.go": "the default of tests",
 	"internal/store/cancel.go":      "monotonic: deadlines",
