@@ -30,7 +30,9 @@ type cluster struct {
 func newCluster(t *testing.T) *cluster {
 	imagetest.Need(t)
 	redis := testdb.Private(t, localserver.RedisOptions{Password: "trial"})
-	m := kubetest.Read(t, "deploy/kubernetes")
+	delay := "{name: DRAIN_DELAY, value: 10s}"
+	m := kubetest.Read(t, "deploy/kubernetes", // a machine busy with other tests is not a dead store
+		delay, delay+"\n            - {name: STORE_STALL, value: 20s}")
 	return &cluster{m, imagetest.New(t, "ratelimit"), m.Volumes(t, map[string]string{"redis-password": "trial"}),
 		map[string]string{m.Env("KVSTORE_URL"): redis.Addr()}}
 }
