@@ -47,7 +47,7 @@ var floors = map[string]int{
 	"auth/internal/jsontext": 0, "auth/internal/outbound": 0, "auth/internal/mail/smtptest": 0,
 	"auth/internal/sms/smstest": 0, "auth/internal/captcha/captchatest": 0,
 	"auth/internal/token": 1, "auth/internal/mail": 1, "auth/internal/store": 1, "auth/internal/captcha": 1,
-	"auth/internal/takeover": 2, "auth/internal/former": 1, "auth/internal/former/formertest": 2,
+	"auth/internal/takeover": 2, "auth/internal/mirror": 2, "auth/internal/former": 1, "auth/internal/former/formertest": 2,
 	"auth/internal/keys": 2, "auth/internal/pages": 2, "auth/internal/mailbox": 2, "auth/internal/hook": 2, "auth/internal/provider": 2,
 	"auth/internal/sms": 2, "auth/internal/store/storetest": 2, "auth/internal/webauthn/webauthntest": 1,
 	"auth/internal/outbox": 3, "auth/internal/account/refusal": 3,

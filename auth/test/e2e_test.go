@@ -54,7 +54,7 @@ func TestClientLibrary(t *testing.T) {
 		"AUTH_RATE_LIMIT_HEADER=X-Client", "AUTH_RATE_LIMIT_TOKEN_REFRESH=3")
 	f("autoconfirm", "autoconfirm.mjs", "RS256", append(open, "AUTH_JWT_ALGORITHM=", "AUTH_MAILER_AUTOCONFIRM=true")...)
 	f("ES256", "claims.mjs", "ES256")
-	f("prefix", "signup.mjs", "ES256", withoutGateway)
+	f("prefix", "signup.mjs", "ES256", append(open, withoutGateway)...)
 	t.Run("captcha", func(t *testing.T) {
 		t.Parallel()
 		captchas := captchatest.Start(t)

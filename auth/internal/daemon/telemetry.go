@@ -165,6 +165,7 @@ func (d *daemon) measure() error {
 	most := f.level("auth.db.connections.max", "{connection}", "Most connections that the pool may have.")
 	waits := f.count("auth.db.connection.waits", "{request}", "How often no connection was free.")
 	key := f.age("auth.signing_key.age", "How long the key that signs has been signing.")
+	mirror := f.level("auth.mirror.current", "1", "Whether the mirror of the former tables has all its triggers.")
 	if f.err != nil {
 		return f.err
 	}
@@ -194,12 +195,15 @@ func (d *daemon) measure() error {
 			o.ObserveFloat64(key, age.Seconds())
 		}
 
+		if state := d.mirrored.Load(); state != mirrorNone {
+			o.ObserveInt64(mirror, int64(state-mirrorBroken))
+		}
 		for name, waiting := range d.outboxWaiting(ctx) {
 			o.ObserveInt64(pending, int64(waiting.Pending), of("channel", name))
 			o.ObserveFloat64(oldest, waiting.OldestDue.Seconds(), of("channel", name))
 		}
 		return nil
-	}, running, waiting, done, refused, pending, oldest, sent, retried, failed, expired, conns, most, waits, key)
+	}, running, waiting, done, refused, pending, oldest, sent, retried, failed, expired, conns, most, waits, key, mirror)
 	return err
 }
 
