@@ -61,17 +61,19 @@ func yardstickWork(ctx context.Context, kind, database string) (func(context.Con
 	case "handler":
 		return func(context.Context) error { return nil }, nil
 	case "select", "update":
-		// As many connections as the daemon that it is compared with has, for as long as this program lasts.
-		pool, err := pgxpool.New(ctx, fmt.Sprint(database, "&pool_max_conns=", authPool))
+		config, err := pgxpool.ParseConfig(database)
+		if err != nil {
+			return nil, err
+		}
+		config.MaxConns = authPool // as many as the daemon that it is compared with has
+		pool, err := pgxpool.NewWithConfig(ctx, config)
 		if kind == "select" {
 			return func(ctx context.Context) error {
-				var row struct {
-					counter   int64
-					at        time.Time
-					agent, ip string
-				}
+				var counter int64
+				var at time.Time
+				var agent, ip string
 				return pool.QueryRow(ctx, `select counter, at, agent, ip from yardstick where id = $1`,
-					mathrand.IntN(yardstickRows)).Scan(&row.counter, &row.at, &row.agent, &row.ip)
+					mathrand.IntN(yardstickRows)).Scan(&counter, &at, &agent, &ip)
 			}, err
 		}
 		return func(ctx context.Context) error {
