@@ -45,7 +45,8 @@ func TestClientLibrary(t *testing.T) {
 		})
 	}
 	open := []string{"AUTH_EXTERNAL_ANONYMOUS_USERS_ENABLED=true", "AUTH_EXTERNAL_PHONE_ENABLED=true",
-		"AUTH_SMS_MAX_FREQUENCY=0", "AUTH_MFA_PHONE_ENROLL_ENABLED=true", "AUTH_MFA_PHONE_VERIFY_ENABLED=true"}
+		"AUTH_SMS_MAX_FREQUENCY=0", "AUTH_MFA_PHONE_ENROLL_ENABLED=true", "AUTH_MFA_PHONE_VERIFY_ENABLED=true",
+		"AUTH_MFA_RECOVERY_CODES_ENROLL_ENABLED=true", "AUTH_MFA_RECOVERY_CODES_VERIFY_ENABLED=true"}
 	f("RS256", "all.mjs", "RS256", append(open, "AUTH_JWT_ALGORITHM=")...) // unset: the default
 	f("HS256", "all.mjs", "HS256", append(open, "AUTH_JWT_ALGORITHM=HS256")...)
 	f("strict", "strict.mjs", "RS256", "AUTH_JWT_ALGORITHM=", "AUTH_SMTP_MAX_FREQUENCY=",
@@ -54,7 +55,7 @@ func TestClientLibrary(t *testing.T) {
 		"AUTH_RATE_LIMIT_HEADER=X-Client", "AUTH_RATE_LIMIT_TOKEN_REFRESH=3")
 	f("autoconfirm", "autoconfirm.mjs", "RS256", append(open, "AUTH_JWT_ALGORITHM=", "AUTH_MAILER_AUTOCONFIRM=true")...)
 	f("ES256", "claims.mjs", "ES256")
-	f("prefix", "signup.mjs", "ES256", withoutGateway)
+	f("prefix", "signup.mjs", "ES256", append(open, withoutGateway)...)
 	t.Run("captcha", func(t *testing.T) {
 		t.Parallel()
 		captchas := captchatest.Start(t)

@@ -220,9 +220,6 @@ func (c *call) routeError() {
 
 var errNotFound = newProblem(404, refusal.CodeNotFound, "There is nothing at this path")
 
-// getNotFound answers as an unknown path is.
-func getNotFound(*call) error { return errNotFound }
-
 // ctx is the request's, with its deadline.
 func (c *call) ctx() context.Context { return c.r.Context() }
 

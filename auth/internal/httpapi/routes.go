@@ -44,9 +44,11 @@ func (s *Server) routes() *http.ServeMux {
 	mux.Handle("POST /factors/{factor_id}/challenge", s.member(withID("factor_id", s.postChallenge)))
 	mux.Handle("POST /factors/{factor_id}/verify", s.member(withID("factor_id", s.postFactorVerify)))
 	mux.Handle("DELETE /factors/{factor_id}", s.member(withID("factor_id", s.deleteFactor)))
-	for _, later := range []string{"GET /factors/recovery-codes", "POST /factors/recovery-codes"} {
-		mux.Handle(later, noTimeout(getNotFound)) // the client library knows them; no factor is called so
-	}
+	mux.Handle("GET /factors/recovery-codes", s.member(s.getRecoveryCodes)) // recovery_codes.go
+	mux.Handle("POST /factors/recovery-codes", s.member(s.postRecoveryCodes))
+	mux.Handle("DELETE /factors/recovery-codes", s.member(s.deleteRecoveryCodes))
+	mux.Handle("POST /factors/recovery-codes/verify", s.member(s.postRecoveryCodesVerify))
+	mux.Handle("POST /factors/recovery-codes/regenerate", s.member(s.postRecoveryCodesRegenerate))
 
 	mux.Handle("POST /logout", s.open(s.postLogout)) // user.go: it also takes tokens whose session is gone
 
