@@ -50,7 +50,8 @@ test: build check # exactly what CI runs; some 13 minutes on two cores
 	@$(MAKE) --no-print-directory test-counts
 
 test-race: # the tests alone, with the race detector; some minutes. PACKAGES and RUN name fewer
-	CGO_ENABLED=1 go test -race -shuffle=on -vet=off -timeout 15m -run '$(RUN)' $(or $(PACKAGES),./...)
+	@# Packages wait for servers and processes more than they compute: twice as many at once as there are cores.
+	CGO_ENABLED=1 go test -race -shuffle=on -vet=off -p $$((2 * $$(nproc))) -timeout 15m -run '$(RUN)' $(or $(PACKAGES),./...)
 
 test-counts: # the tests of what a call costs, without race, where sync.Pool drops items on purpose, and of random cases; two minutes
 	go test -vet=off -run '$(or $(RUN),$(counting))' $(or $(PACKAGES),$(call having,$(counting)))

@@ -73,6 +73,10 @@ func (p *program) keys(ctx context.Context, args []string) error {
 		}
 		return nil
 	}
+	return p.keysList(ctx, r)
+}
+
+func (p *program) keysList(ctx context.Context, r *rooms) error {
 	list, err := r.keeper.List(ctx)
 	if err != nil {
 		return err

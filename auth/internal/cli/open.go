@@ -2,10 +2,10 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 
 	"gatehouse/auth/internal/account/admin"
+	"gatehouse/auth/internal/account/factor"
 	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/config"
 	"gatehouse/auth/internal/daemon"
@@ -17,15 +17,9 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// load reads the settings for a command. Warnings are the daemon's to report, except those next to an error: a
-// misspelled name is often why another setting is missing.
+// load reads the settings for a command. Warnings are the daemon's and auth check's to report.
 func (p *program) load() (config.Config, config.Live, []string, error) {
 	c, l, r, err := p.read()
-	if err != nil {
-		for _, w := range r.Brief() {
-			fmt.Fprintln(p.stderr, "auth: warning:", w)
-		}
-	}
 	return c, l, r.Brief(), err
 }
 
@@ -47,6 +41,8 @@ type rooms struct {
 	keeper *keys.Keeper
 	hashes *password.Workers
 	users  *admin.Users
+	// factors are second factors.
+	factors *factor.Factors
 }
 
 // open opens the database for a command, with one try. What is logged goes to stderr as text.
@@ -75,7 +71,7 @@ func (p *program) open(ctx context.Context) (*rooms, error) {
 		DB: db, Keys: r.keeper.Live(), Refresh: token.NewRefreshCodec(r.root.Keys(secret.Refresh)), Root: r.root,
 		Passwords: r.hashes, Log: log,
 	}, l.Accounts)
-	r.users = admin.New(core)
+	r.users, r.factors = admin.New(core), factor.New(core)
 	return r, nil
 }
 

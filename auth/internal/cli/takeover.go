@@ -107,7 +107,8 @@ func (p *program) takeover(ctx context.Context, args []string) error {
 		*from = config.FormerSchema(p.environ, p.file)
 	}
 	if *abandon && !*yes {
-		if err := p.confirmAbandon(); err != nil {
+		if err := p.confirm("takeover: -abandon", "This deletes all users here. The tables there stay as they are.",
+			"abandon"); err != nil {
 			return err
 		}
 	}
@@ -147,19 +148,19 @@ func (p *program) runTakeover(ctx context.Context, o takeover.Options, c *config
 	return nil
 }
 
-// confirmAbandon asks on a terminal, and wants -yes elsewhere.
-func (p *program) confirmAbandon() error {
+// confirm asks for a word on a terminal, and wants -yes elsewhere.
+func (p *program) confirm(what, warning, word string) error {
 	in, ok := p.stdin.(*os.File)
 	if !ok || !terminal(in) {
-		return errors.New("takeover: -abandon deletes all users here: without a terminal it needs -yes")
+		return fmt.Errorf("%s: without a terminal it needs -yes. %s", what, warning)
 	}
-	fmt.Fprint(p.stderr, "This deletes all users here. The tables there stay as they are. Type abandon to go on: ")
+	fmt.Fprintf(p.stderr, "%s Type %s to go on: ", warning, word)
 	line, err := bufio.NewReader(in).ReadString('\n')
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
-	if strings.TrimSpace(line) != "abandon" {
-		return errors.New("takeover: nothing was changed")
+	if strings.TrimSpace(line) != word {
+		return fmt.Errorf("%s: nothing was changed", what)
 	}
 	return nil
 }

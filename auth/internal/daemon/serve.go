@@ -52,6 +52,7 @@ type daemon struct {
 	providers atomic.Pointer[provider.Set] // replaced likewise
 	hooks     atomic.Pointer[hook.Set]     // replaced likewise; nil: none
 	observed  observation
+	mirrored  atomic.Int32   // mirrorNone, mirrorBroken or mirrorCurrent
 	takeover  store.Takeover // as it was at the start
 	draining  atomic.Bool
 	migrated  atomic.Bool

@@ -34,6 +34,7 @@ func (d *daemon) sweep(ctx context.Context) {
 			return
 		case <-time.After(pause):
 		}
+		d.checkMirror(ctx)
 		c := d.config.Load()
 		if c.DB.Cleanup {
 			d.sweepOnce(ctx, c)

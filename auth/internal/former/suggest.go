@@ -150,6 +150,12 @@ func (s *Source) Advise(ctx context.Context, to Target) (a Advice, err error) {
 	a.Suggestions = append(append(a.Suggestions, renamed), validateHere...)
 	slices.Sort(revoke)
 	a.WayBackEnd = append(validateThere, slices.Compact(revoke)...)
+	a.onOneLine()
+	return a, nil
+}
+
+// onOneLine keeps names with line breaks from ending a comment.
+func (a *Advice) onOneLine() {
 	for _, lines := range [][]string{a.Suggestions, a.WayBack, a.WayBackEnd} {
 		for i, line := range lines {
 			if strings.HasPrefix(line, "--") {
@@ -160,7 +166,6 @@ func (s *Source) Advise(ctx context.Context, to Target) (a Advice, err error) {
 	for i, name := range a.Objects {
 		a.Objects[i] = oneLine(name)
 	}
-	return a, nil
 }
 
 // oneLine keeps a comment on its line whatever names it has: what stands behind a line break would be a statement. In a

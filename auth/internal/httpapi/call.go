@@ -36,6 +36,7 @@ type call struct {
 	query    url.Values // parsed on first use
 	queryErr error      // what is wrong with the query
 
+	slash   bool // the path had one at its end
 	byAdmin bool // a guard has found an administrator's token
 	routed  bool // a route of ours has the request
 	status  int
@@ -52,13 +53,8 @@ type call struct {
 
 func (s *Server) serve(l *liveSettings, w http.ResponseWriter, r *http.Request) {
 	began := time.Now()
-	if p := r.URL.Path; len(p) > 1 && p[len(p)-1] == '/' { // one is tolerated
-		u := *r.URL
-		u.Path, u.RawPath = p[:len(p)-1], strings.TrimSuffix(u.RawPath, "/")
-		r = r.WithContext(r.Context()) // a copy: the request is the caller's
-		r.URL = &u
-	}
-	c := &call{ResponseWriter: w, r: r, srv: s, live: l, id: requestID(l, r)}
+	r, slash := l.rewritten(r)
+	c := &call{ResponseWriter: w, r: r, srv: s, live: l, id: requestID(l, r), slash: slash}
 	w.Header()[l.idHeader] = []string{c.id}
 	defer c.release()
 	if s.observer != nil {
@@ -213,7 +209,7 @@ func (c *call) Unwrap() http.ResponseWriter { return c.ResponseWriter }
 func (c *call) routeError() {
 	h := c.Header()
 	delete(h, "Location")
-	p := errNotFound
+	p := c.notFound()
 	if c.refused == http.StatusMethodNotAllowed {
 		p = &problem{status: 405, code: refusal.CodeMethodNotAllowed,
 			msg: fmt.Sprintf("This path does not know the method %.32s", c.r.Method)}
@@ -223,9 +219,6 @@ func (c *call) routeError() {
 }
 
 var errNotFound = newProblem(404, refusal.CodeNotFound, "There is nothing at this path")
-
-// getNotFound answers as an unknown path is.
-func getNotFound(*call) error { return errNotFound }
 
 // ctx is the request's, with its deadline.
 func (c *call) ctx() context.Context { return c.r.Context() }
