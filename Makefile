@@ -28,7 +28,7 @@ linked = CGO_ENABLED=0 go list $(tags) -deps -f '{{with .Module}}{{if not .Main}
 counting := Alloc|Statements|Commands|Random
 having = $$(grep -rlE --include='*_test.go' '^func Test[A-Za-z0-9_]*($(1))' auth bench ratelimit shared | xargs -n1 dirname | sort -u | sed 's|^|./|')
 
-.PHONY: build help run test test-race test-counts test-short check deps docs bench load load-late fuzz image
+.PHONY: build help run test test-race test-counts test-short check deps docs bench load load-late fuzz image upgrade release
 
 build: # static and stripped bin/<daemon>, with version and commit; minutes the first time, then seconds
 	CGO_ENABLED=0 go build -buildvcs=$(buildvcs) $(tags) -trimpath -ldflags='-s -w' -o bin/ $(addprefix ./,$(daemons))
@@ -42,7 +42,7 @@ run: build # everything from nothing, until Ctrl-C; ready some seconds after it 
 	@exec .run/devstack
 
 test: build check # exactly what CI runs; some 13 minutes on two cores
-	@.ci/need redis-server memcached initdb pgbouncer curl npm promtool gcc libc bwrap chromium
+	@.ci/need redis-server memcached initdb pgbouncer curl npm promtool gcc libc bwrap chromium systemd-analyze
 	@.ci/envoy
 	@.ci/clients
 	@.ci/schemas
@@ -58,6 +58,14 @@ test-counts: # the tests of what a call costs, without race, where sync.Pool dro
 
 test-short: # whatever needs no server; some minutes
 	REQUIRE_SERVERS= go test -short -shuffle=on ./...
+
+upgrade: # the former release replaced by today's and back, under load on one database and one Redis; two minutes
+	@.ci/need redis-server initdb
+	UPGRADE_TIME=100s go test -count 1 -run '^TestUpgrade$$' ./auth/test ./ratelimit/test
+
+release: # builds the commit twice into .run/release, compares, and says what is missing; some ten minutes
+	@.ci/need dpkg-deb buildah
+	@.ci/release
 
 check: # format, vet, linked modules, settings tables; a minute or two
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt would change:" $$unformatted; exit 1; }

@@ -52,7 +52,7 @@ func printUsage(flags *flag.FlagSet) {
 		return list(names)
 	}
 	fmt.Fprintf(flags.Output(), usageFormat, list(ratelimitNames()), targets(groups()), list(authScenarios),
-		targets(authGroups()), list(takeoverNames()))
+		targets(authGroups()), list(append(takeoverNames(), "small")))
 	flags.PrintDefaults()
 }
 

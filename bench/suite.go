@@ -180,6 +180,7 @@ func (s *suite) run(ctx context.Context) error {
 		{s.wantsAny("ratelimit", ratelimitNames()), s.ratelimit},
 		{s.only != "" && s.asked("reload"), s.reload},
 		{s.only != "" && s.wantsAny("takeovers", takeoverNames()), s.takeovers},
+		{s.only != "" && s.asked("small"), s.small},
 		{s.wantsAny("auth", authScenarios), s.auth},
 	} {
 		if part.wanted {
