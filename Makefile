@@ -27,6 +27,8 @@ linked = CGO_ENABLED=0 go list $(tags) -deps -f '{{with .Module}}{{if not .Main}
 # tests of such names.
 counting := Alloc|Statements|Commands|Random
 having = $$(grep -rlE --include='*_test.go' '^func Test[A-Za-z0-9_]*($(1))' auth bench ratelimit shared | xargs -n1 dirname | sort -u | sed 's|^|./|')
+# Tests wait for servers and processes more than they compute: twice as many packages at once as there are cores.
+crowded := -p $$((2 * $$(nproc)))
 
 .PHONY: build help run test test-race test-counts test-short check deps docs bench load load-late fuzz image upgrade release
 
@@ -50,11 +52,10 @@ test: build check # exactly what CI runs; some 13 minutes on two cores
 	@$(MAKE) --no-print-directory test-counts
 
 test-race: # the tests alone, with the race detector; some minutes. PACKAGES and RUN name fewer
-	@# Packages wait for servers and processes more than they compute: twice as many at once as there are cores.
-	CGO_ENABLED=1 go test -race -shuffle=on -vet=off -p $$((2 * $$(nproc))) -timeout 15m -run '$(RUN)' $(or $(PACKAGES),./...)
+	CGO_ENABLED=1 go test -race -shuffle=on -vet=off $(crowded) -timeout 15m -run '$(RUN)' $(or $(PACKAGES),./...)
 
 test-counts: # the tests of what a call costs, without race, where sync.Pool drops items on purpose, and of random cases; two minutes
-	go test -vet=off -run '$(or $(RUN),$(counting))' $(or $(PACKAGES),$(call having,$(counting)))
+	go test -vet=off $(crowded) -run '$(or $(RUN),$(counting))' $(or $(PACKAGES),$(call having,$(counting)))
 
 test-short: # whatever needs no server; some minutes
 	REQUIRE_SERVERS= go test -short -shuffle=on ./...

@@ -325,7 +325,7 @@ func ratelimitNames() []string {
 }
 
 // measureLine measures one line once.
-func (s *suite) measureLine(ctx context.Context, l line) (sample, error) {
+func (s *suite) measureLine(ctx context.Context, _ int, l line) (sample, error) {
 	if l.via == viaTap {
 		stop, err := listen(ctx, s.target(l))
 		if err != nil {
