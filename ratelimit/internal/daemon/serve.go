@@ -100,18 +100,20 @@ func Serve(ctx context.Context, o Options) error {
 	defer d.remindOfRules(ctx, loaded, rulesPatience, time.Minute)()
 	d.health.Set(server.Running, true)
 	started()
-	d.ready(ctx, listeners)
-	d.manager.Ready(d.state())
-	defer d.manager.Watch(d.state, func(ctx context.Context) error { return d.alive(ctx, listeners) })()
+	return d.run(ctx, listeners)
+}
 
+// run serves until ctx ends or a listener fails, then drains.
+func (d *daemon) run(ctx context.Context, l *listeners) (err error) {
+	d.ready(ctx, l)
+	d.manager.Ready(d.state())
+	defer d.manager.Watch(d.state, func(ctx context.Context) error { return d.alive(ctx, l) })()
 	select {
 	case <-ctx.Done():
-		d.drain(listeners)
-		return nil
-	case err := <-listeners.failed:
-		d.drain(listeners)
-		return err
+	case err = <-l.failed:
 	}
+	d.drain(l)
+	return err
 }
 
 // ready writes the line that the daemon runs, whatever LOG_LEVEL is: who starts it the first time sees that it does.
