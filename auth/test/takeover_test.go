@@ -26,7 +26,7 @@ func TestTakeover_commands(t *testing.T) {
 		return out
 	}
 	f(0, `^usage: auth takeover \[-from SCHEMA\]`, `^$`, "-h")
-	f(2, `^$`, `^auth: takeover: -ahead, -dry-run and -abandon exclude each other\n`, "-ahead", "-dry-run")
+	f(2, `^$`, `^auth: takeover: -ahead, -dry-run, -abandon and -suggest exclude each other\n`, "-ahead", "-dry-run")
 	f(2, `^$`, `^auth: takeover: -leave-out "all": want instances, duplicates, `, "-leave-out", "saml,all")
 	f(2, `^$`, `usage: auth takeover \[-from`, "now")
 	f(1, `^$`, `^auth: takeover: -abandon: without a terminal it needs -yes. This deletes all users here.`, "-abandon")

@@ -60,6 +60,9 @@ func (p *program) check(ctx context.Context, args []string) error {
 		fmt.Fprintln(p.stdout, "warn ", doubt)
 	}
 	if r.say("settings", err) {
+		if w := daemon.HashMemory(l.Hash, c.Password.Workers); w != "" {
+			fmt.Fprintln(p.stdout, "warn ", w)
+		}
 		r.say(fmt.Sprintf("redirects: %s and %d patterns", c.General.SiteURL, len(c.General.AllowList)), nil)
 		db, migrated := r.database(ctx, &c)
 		if db != nil {

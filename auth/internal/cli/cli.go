@@ -67,8 +67,8 @@ const usage = `usage: auth [-config FILE] [COMMAND]
        auth admin sessions|factors WHO     what a user has open, and ends it
        auth mail list|resend ID            the outbox
        auth mail preview|send-test         what mails look like, and whether they arrive (-h for more)
-       auth takeover [-ahead|-dry-run|-abandon]   bring the users of the replaced service along (-h for more)
-       auth mirror install|check|drop      keep the former tables current for the application's SQL (-h for more)
+       auth takeover [-ahead|-dry-run|-abandon|-suggest]   bring the users of the replaced service along (-h for more)
+       auth mirror install|check|drop|scrub   keep the former tables current for the application's SQL (-h for more)
        auth redirect test URL...           whether redirect_to may lead there, and why
        auth health [-timeout 2s] [URL]     ask the daemon on this host whether it is ready
        auth openapi                        the API as an OpenAPI 3.1 document

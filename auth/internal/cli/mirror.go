@@ -15,7 +15,7 @@ import (
 
 const mirrorUsage = `usage: auth mirror install [-sessions] [-sign-ins all|day] [-sql] [-yes]
        auth mirror check [-try] [-json]
-       auth mirror drop [-sql] [-yes]
+       auth mirror drop | scrub [-sql] [-yes]
 
 Keeps the tables of the replaced service current after a takeover, by triggers: keys, policies, triggers, views and
 functions of the application on them go on unchanged, and what the application writes there is carried over or
@@ -29,6 +29,9 @@ too, or has all rights on them.
         compare functions, triggers and rows; changes nothing
   drop
         remove the functions and triggers, and print the way back
+
+  scrub
+        when going back is ruled out: remove hashes, tokens and secrets there, and list the users there who are not here
 
   -sessions
         sessions too, without tokens: for policies that look session_id up
@@ -66,6 +69,8 @@ func (p *program) mirror(ctx context.Context, args []string) error {
 		question = "This makes triggers on the tables there and here, and changes rows there to what they are here."
 	case "drop":
 		question = "This removes the mirror: the tables there are no longer kept current."
+	case "scrub":
+		question = "This removes hashes, tokens and secrets there: there is no way back after it."
 	case "check":
 		f.BoolVar(&try, "try", false, "make users of five kinds and undo it")
 		f.BoolVar(&asJSON, "json", false, "one JSON object")
@@ -95,6 +100,8 @@ func (p *program) mirror(ctx context.Context, args []string) error {
 			return mirror.Install(ctx, o)
 		case "drop":
 			return mirror.Drop(ctx, o)
+		case "scrub":
+			return mirror.Scrub(ctx, o)
 		}
 		return mirror.Check(ctx, o, try, asJSON)
 	})

@@ -3,6 +3,7 @@ package cli
 import (
 	"context"
 	"log/slog"
+	"time"
 
 	"gatehouse/auth/internal/account/admin"
 	"gatehouse/auth/internal/account/factor"
@@ -37,6 +38,7 @@ type rooms struct {
 	config config.Config
 	live   config.Live
 	db     *store.DB
+	now    func() time.Time // PostgreSQL's clock
 	root   *secret.Root
 	keeper *keys.Keeper
 	hashes *password.Workers
@@ -65,11 +67,17 @@ func (p *program) open(ctx context.Context) (*rooms, error) {
 		return nil, err
 	}
 	r := &rooms{config: c, live: l, db: db, root: c.Root()}
-	r.keeper = keys.New(keys.Options{DB: db, Root: r.root, Log: log}, l.Keys)
+	serverTime, err := daemon.StartClock(ctx, db, log)
+	if err != nil {
+		db.Close()
+		return nil, err
+	}
+	r.now = serverTime.Now
+	r.keeper = keys.New(keys.Options{DB: db, Root: r.root, Clock: serverTime, Log: log}, l.Keys)
 	r.hashes = password.NewWorkers(password.Options{Workers: 1, Params: l.Hash, Log: slog.New(slog.DiscardHandler)})
 	core := flow.New(flow.Options{
 		DB: db, Keys: r.keeper.Live(), Refresh: token.NewRefreshCodec(r.root.Keys(secret.Refresh)), Root: r.root,
-		Passwords: r.hashes, Log: log,
+		Passwords: r.hashes, Clock: serverTime, Log: log,
 	}, l.Accounts)
 	r.users, r.factors = admin.New(core), factor.New(core)
 	return r, nil

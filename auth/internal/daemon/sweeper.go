@@ -44,7 +44,7 @@ func (d *daemon) sweep(ctx context.Context) {
 }
 
 func (d *daemon) sweepOnce(ctx context.Context, c *config.Config) {
-	s := sweepAt(c, time.Now().UTC())
+	s := sweepAt(c, d.clock.Now().UTC())
 	if !s.Anonymous.IsZero() && !c.DB.AnonymousChosen {
 		// No sign-ups are accepted before a takeover is closed: users created earlier were carried over.
 		m, err := d.db.Takeover(ctx)

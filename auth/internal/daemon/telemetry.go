@@ -165,6 +165,7 @@ func (d *daemon) measure() error {
 	most := f.level("auth.db.connections.max", "{connection}", "Most connections that the pool may have.")
 	waits := f.count("auth.db.connection.waits", "{request}", "How often no connection was free.")
 	key := f.age("auth.signing_key.age", "How long the key that signs has been signing.")
+	clockOff := f.age("auth.clock.offset", "By how much the machine's clock is ahead of the database's, which counts.")
 	mirror := f.level("auth.mirror.current", "1", "Whether the mirror of the former tables has all its triggers.")
 	if f.err != nil {
 		return f.err
@@ -195,6 +196,7 @@ func (d *daemon) measure() error {
 			o.ObserveFloat64(key, age.Seconds())
 		}
 
+		o.ObserveFloat64(clockOff, d.clock.Offset().Seconds())
 		if state := d.mirrored.Load(); state != mirrorNone {
 			o.ObserveInt64(mirror, int64(state-mirrorBroken))
 		}
@@ -203,7 +205,8 @@ func (d *daemon) measure() error {
 			o.ObserveFloat64(oldest, waiting.OldestDue.Seconds(), of("channel", name))
 		}
 		return nil
-	}, running, waiting, done, refused, pending, oldest, sent, retried, failed, expired, conns, most, waits, key, mirror)
+	}, running, waiting, done, refused, pending, oldest, sent, retried, failed, expired, conns, most, waits, key, mirror,
+		clockOff)
 	return err
 }
 
@@ -215,7 +218,7 @@ func of(name, value string) metric.MeasurementOption {
 func (d *daemon) outboxWaiting(ctx context.Context) map[string]store.Waiting {
 	ctx, cancel := context.WithTimeout(ctx, metricsTimeout)
 	defer cancel()
-	by, err := d.db.OutboxWaiting(ctx, time.Now())
+	by, err := d.db.OutboxWaiting(ctx, d.clock.Now())
 	if err != nil { // an error would hold back all the other metrics
 		d.log.Debug("no metrics of the outbox", "error", err)
 		return nil

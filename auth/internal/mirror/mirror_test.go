@@ -1,10 +1,15 @@
 package mirror_test
 
 import (
+	"bytes"
 	"encoding/json"
+	"errors"
+	"os/exec"
+	"strings"
 	"testing"
 
 	"gatehouse/auth/internal/former/formertest"
+	"gatehouse/auth/internal/mirror"
 	"gatehouse/auth/internal/store"
 )
 
@@ -38,4 +43,36 @@ func TestMirror(t *testing.T) {
 			m.check(t, false)
 		})
 	}
+}
+
+// After scrub nothing there holds a hash, token or secret of before, and the mirror goes on.
+func TestScrub(t *testing.T) {
+	t.Parallel()
+	m := takeOver(t, formertest.Newest, "")
+	m.install(t)
+	m.exec(t, "create table app.seen (id uuid references auth.sessions)")
+	var out bytes.Buffer
+	if err := mirror.Scrub(t.Context(), m.options(&out)); !errors.Is(err, mirror.ErrRefused) ||
+		!strings.Contains(out.String(), "alter table app.seen drop constraint seen_id_fkey;") {
+		t.Errorf("%v\n%s", err, out.String())
+	}
+	m.exec(t, "drop table app.seen")
+	if err := mirror.Scrub(t.Context(), m.options(&out)); err != nil {
+		t.Fatalf("%v\n%s", err, out.String())
+	}
+	dump, err := exec.Command("pg_dump", "-a", "-n", "auth", m.admin).CombinedOutput()
+	if err != nil {
+		t.Skipf("pg_dump: %v\n%s", err, dump)
+	}
+	addresses := map[string]bool{"password": true} // a text of the fixture's metadata too
+	for _, u := range m.Users {
+		addresses[u.Email], addresses[u.Phone] = true, true
+	}
+	for _, secret := range m.Private() {
+		if !addresses[secret] && strings.Contains(string(dump), secret) {
+			t.Errorf("schema auth still has %s", secret)
+		}
+	}
+	m.add(t, "late@example.org")
+	m.check(t, true)
 }

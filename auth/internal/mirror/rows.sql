@@ -55,6 +55,9 @@ begin
     end if;
     {image} where u.id = new.id and {mirrored} into n;
     if not found then
+        if tg_op = 'UPDATE' and {unchanged} then
+            return null; -- a row that was left out
+        end if;
         if exists (select from {H}.{N}users u where u.id = new.user_id
             or tg_op = 'UPDATE' and u.id = old.user_id) then
             perform {H}.{N}mirror_refuse('{there}', 'rows are', 'Use POST /admin/users.');

@@ -276,7 +276,9 @@ func (p *plan) functions() (list []function) {
 			})+
 				p.updated(t, ", updated_at = n.updated_at"),
 			"{image}", p.image(t.here, of), "{mirrored}", t.mirrored, "{pruned}", t.pruned,
-			"{refusals}", p.rowRefusals(t)).Replace(rowFunctions))
+			"{unchanged}", each(of, " and ", func(c column) string {
+				return "new." + c.name + " is not distinct from old." + c.name
+			}), "{refusals}", p.rowRefusals(t)).Replace(rowFunctions))
 	}
 	for _, text := range texts {
 		for _, one := range strings.Split(text, "--- ")[1:] {

@@ -29,7 +29,7 @@ func check(docs []Document, o Options, rep *Report) []domainTree {
 		c.entries(doc.Entries)
 		if doc.Domain == "" {
 			if !doc.Unreadable {
-				rep.Problem(at, "", "domain is missing or empty")
+				rep.Problem(at, "", "domain is missing or empty; write the name that requests have, such as domain: shop")
 			}
 			c.siblings(doc.Entries)
 			continue
@@ -135,7 +135,7 @@ func (c *checker) entries(list []Entry) {
 		}
 		e := &list[i]
 		if e.Key == "" && !e.KeyUnreadable {
-			c.report.Problem(c.at(nil, e.Pos), "", "descriptors[%d] needs a key", i)
+			c.report.Problem(c.at(nil, e.Pos), "", "descriptors[%d] needs a key, such as key: remote_address", i)
 		}
 		c.flags(e)
 		c.unlikely(e)
@@ -214,9 +214,10 @@ func (c *checker) limit(e *Entry, l *Limit, where string) {
 	for i, x := range l.Replaces {
 		switch x.Name {
 		case "":
-			c.report.Problem(c.at(e, x.Pos), "", "replaces[%d] needs the name of a rule", i)
+			c.report.Problem(c.at(e, x.Pos), "", "replaces[%d] needs the name of a rule, such as {name: hourly}", i)
 		case l.Name:
-			c.report.Problem(c.at(e, x.Pos), x.Name, "the rule replaces itself: %s is its own name", Quote(x.Name))
+			c.report.Problem(c.at(e, x.Pos), x.Name, "the rule replaces itself: %s is its own name; write that "+
+				"of another rule", Quote(x.Name))
 		}
 	}
 }

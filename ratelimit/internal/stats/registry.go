@@ -184,11 +184,11 @@ func (r *Registry) CounterFunc(name string, f func() uint64, tags ...Tag) {
 }
 
 // GaugeFunc has the registry read a gauge at each flush. f must be quick and safe for concurrent
-// use. A name can be given once.
-func (r *Registry) GaugeFunc(name string, f func() int64) {
+// use. A name can be given once with the same tags.
+func (r *Registry) GaugeFunc(name string, f func() int64, tags ...Tag) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s := r.addLocked(name, nil, KindGauge)
+	s := r.addLocked(name, tags, KindGauge)
 	s.claim()
 	s.gauge = f
 }
