@@ -30,7 +30,7 @@ having = $$(grep -rlE --include='*_test.go' '^func Test[A-Za-z0-9_]*($(1))' auth
 # Tests wait for servers and processes more than they compute: twice as many packages at once as there are cores.
 crowded := -p $$((2 * $$(nproc)))
 
-.PHONY: build help run test test-race test-counts test-short check deps docs bench load load-late fuzz image upgrade release
+.PHONY: build help run test test-race test-counts test-short check deps docs bench load load-late fuzz image upgrade release lint
 
 build: # static and stripped bin/<daemon>, with version and commit; minutes the first time, then seconds
 	CGO_ENABLED=0 go build -buildvcs=$(buildvcs) $(tags) -trimpath -ldflags='-s -w' -o bin/ $(addprefix ./,$(daemons))
@@ -67,6 +67,9 @@ upgrade: # the former release replaced by today's and back, under load on one da
 release: # builds the commit twice into .run/release, compares, and says what is missing; some ten minutes
 	@.ci/need dpkg-deb buildah
 	@.ci/release
+
+lint: # staticcheck, in the version that .ci/lint pins; minutes the first time, then half a minute
+	@.ci/lint
 
 check: # format, vet, linked modules, settings tables; a minute or two
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt would change:" $$unformatted; exit 1; }
