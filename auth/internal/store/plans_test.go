@@ -42,6 +42,10 @@ func TestStatements_plans(t *testing.T) {
 		`insert into factors (id, user_id, kind, created_at, updated_at) select gen_random_uuid(), id, 'totp', now(), now() from users`,
 		`insert into known_places (user_id, place, seen_at) select id, sha256(id::text::bytea), now() from users`,
 		`insert into challenges (id, factor_id, created_at, expires_at) select gen_random_uuid(), id, now(), now() from factors`,
+		`insert into webauthn_credentials (id, user_id, credential_id, public_key, backup_eligible, backed_up, created_at)
+			select gen_random_uuid(), id, sha256(id::text::bytea), '', false, false, now() from users`,
+		`insert into spent_challenges select id from users`,
+		`insert into recovery_codes (factor_id, mac) select id, '' from factors`,
 		`insert into former_tokens (token_mac, session_id) select sha256(id::text::bytea), id from sessions`,
 		`analyze`,
 		`set plan_cache_mode = force_generic_plan`,
