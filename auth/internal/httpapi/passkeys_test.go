@@ -280,7 +280,8 @@ func TestPasskeys_owner(t *testing.T) {
 	storetest.Exec(t, a.db, behindTheBack+`update users set phone_confirmed_at = now(), banned_until = 'infinity'`)
 	a.assert(d).refused(403, "user_banned", "User is banned")
 	a.assert(d, wrong).refused(400, "webauthn_verification_failed", notVerified)
-	storetest.Exec(t, a.db, behindTheBack+`update users set banned_until = null`)
+	storetest.Exec(t, a.db, behindTheBack+`update users set banned_until = null, email = 'mia@example.org', phone = '',
+		email_confirmed_at = now(), phone_confirmed_at = null`)
 	a.passkeyIn(d)
 	o := a.request()
 	a.do("POST /passkeys/authentication/verify", answerOf(o.ChallengeID, newAssertion(t, d, o.Options)),
