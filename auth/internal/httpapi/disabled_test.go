@@ -18,6 +18,11 @@ func TestDisabled(t *testing.T) {
 		"GET /admin/users/abc/passkeys": "401 no_authorization This endpoint requires a valid " +
 			"Bearer token",
 		"POST /passkeys/authentication/verify":  "404 passkey_disabled Passkeys are disabled",
+		"POST /passkeys/authentication/options": "404 passkey_disabled Passkeys are disabled",
+		"POST /passkeys/registration/options":   "404 passkey_disabled Passkeys are disabled",
+		"POST /passkeys/registration/verify":    "404 passkey_disabled Passkeys are disabled",
+		"PATCH /passkeys/abc":                   "404 passkey_disabled Passkeys are disabled",
+		"DELETE /passkeys/abc":                  "404 passkey_disabled Passkeys are disabled",
 		"GET /oauth/authorize?client_id=x":      oauth,
 		"POST /oauth/token":                     oauth,
 		"GET /oauth/authorizations/abc":         oauth,

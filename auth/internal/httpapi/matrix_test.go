@@ -60,12 +60,14 @@ func fixed(body any) func(*cell) any { return func(*cell) any { return body } }
 
 // A route that is not in this table fails the test.
 var matrix = map[string]row{
-	"GET /health":                {want: everybody("200")},
-	"GET /livez":                 {want: everybody("200")},
-	"GET /readyz":                {want: everybody("200")},
-	"GET /settings":              {want: everybody("200")},
-	"GET /.well-known/jwks.json": {want: everybody("200")},
-	"GET /openapi.json":          {want: everybody("200")},
+	"GET /health":                           {want: everybody("200")},
+	"GET /livez":                            {want: everybody("200")},
+	"GET /readyz":                           {want: everybody("200")},
+	"GET /settings":                         {want: everybody("200")},
+	"GET /.well-known/jwks.json":            {want: everybody("200")},
+	"GET /openapi.json":                     {want: everybody("200")},
+	"GET /.well-known/openid-configuration": {want: everybody("200")},
+	"POST /verify/confirm":                  {want: everybody("404 not_found")},
 	"POST /signup": {body: func(c *cell) any {
 		return map[string]any{"email": c.address, "password": sesame}
 	}, want: everybody("200")},

@@ -148,10 +148,11 @@ func TestPasskeys_refusals(t *testing.T) {
 	a.do("PATCH /passkeys/"+p.ID, map[string]any{"friendly_name": strings.Repeat("ä", 121)}, token).
 		refused(400, "validation_failed", "friendly_name must be 120 characters or less")
 	a.do("PATCH /passkeys/"+p.ID, map[string]any{"friendly_name": strings.Repeat("ä", 120)}, token).is(200, "*")
+	a.do("GET /admin/users/x/passkeys", nil, a.service()).refused(404, "validation_failed", "user_id must be an UUID")
 	a.do("GET /admin/users/"+other+"/passkeys", nil, a.service()).refused(404, "user_not_found", "User not found")
 	a.do("DELETE /admin/users/"+other+"/passkeys/"+p.ID, nil, a.service()).refused(404, "user_not_found", "User not found")
 
-	for _, route := range []string{"GET /passkeys", "PATCH /passkeys/" + p.ID, "DELETE /passkeys/" + p.ID} {
+	for _, route := range []string{"POST /passkeys/registration/options", "GET /passkeys", "PATCH /passkeys/" + p.ID, "DELETE /passkeys/" + p.ID} {
 		a.do(route, nil, token, header{"X-JWT-AUD", "other"}).
 			refused(400, "validation_failed", "Token audience doesn't match request audience")
 	}
