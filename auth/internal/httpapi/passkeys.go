@@ -27,10 +27,20 @@ func (s *Server) withPasskeys(h http.Handler) http.Handler {
 	})
 }
 
+// signsIn counts a step of a sign-in.
+func (s *Server) signsIn(by routeLimit, h handler) http.Handler {
+	return s.withPasskeys(s.limited(by, h))
+}
+
+// owner requires the token of a user.
+func (s *Server) owner(h func(*call, flow.Principal) error) http.Handler {
+	return s.withPasskeys(s.user(flow.Full, h))
+}
+
 // registers counts a step of a registration and checks the level of the caller, before the body is read.
-func (s *Server) registers(h func(*call, flow.Principal) error) http.Handler {
+func (s *Server) registers(by routeLimit, h func(*call, flow.Principal) error) http.Handler {
 	return s.withPasskeys(s.member(func(c *call, principal flow.Principal) error {
-		if err := s.limit(c, byPasskeyRegistration); err != nil {
+		if err := s.limit(c, by); err != nil {
 			return err
 		}
 		if err := passkey.CheckLevel(principal); err != nil {

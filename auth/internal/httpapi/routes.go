@@ -50,14 +50,13 @@ func (s *Server) routes() *http.ServeMux {
 	mux.Handle("POST /factors/recovery-codes/verify", s.member(s.postRecoveryCodesVerify))
 	mux.Handle("POST /factors/recovery-codes/regenerate", s.member(s.postRecoveryCodesRegenerate))
 
-	mux.Handle("POST /passkeys/registration/options", s.registers(s.postRegistrationOptions)) // passkeys.go
-	mux.Handle("POST /passkeys/registration/verify", s.registers(s.postRegistrationVerify))
-	mux.Handle("POST /passkeys/authentication/options",
-		s.withPasskeys(s.limited(byPasskeyOptions, s.captcha(s.postPasskeyOptions))))
-	mux.Handle("POST /passkeys/authentication/verify", s.withPasskeys(s.limited(byPasskeyVerify, s.postPasskeyVerify)))
-	mux.Handle("GET /passkeys", s.withPasskeys(s.user(flow.Full, s.getPasskeys)))
-	mux.Handle("PATCH /passkeys/{passkey_id}", s.withPasskeys(s.user(flow.Full, s.patchPasskey)))
-	mux.Handle("DELETE /passkeys/{passkey_id}", s.withPasskeys(s.user(flow.Full, s.deletePasskey)))
+	mux.Handle("POST /passkeys/registration/options", s.registers(byPasskeyRegistration, s.postRegistrationOptions)) // passkeys.go
+	mux.Handle("POST /passkeys/registration/verify", s.registers(byPasskeyRegistration, s.postRegistrationVerify))
+	mux.Handle("POST /passkeys/authentication/options", s.signsIn(byPasskeyOptions, s.captcha(s.postPasskeyOptions)))
+	mux.Handle("POST /passkeys/authentication/verify", s.signsIn(byPasskeyVerify, s.postPasskeyVerify))
+	mux.Handle("GET /passkeys", s.owner(s.getPasskeys))
+	mux.Handle("PATCH /passkeys/{passkey_id}", s.owner(s.patchPasskey))
+	mux.Handle("DELETE /passkeys/{passkey_id}", s.owner(s.deletePasskey))
 	mux.Handle("/passkeys", s.withPasskeys(noTimeout(noPath))) // other methods and paths
 	mux.Handle("/passkeys/", s.withPasskeys(noTimeout(noPath)))
 
@@ -82,8 +81,7 @@ func (s *Server) routes() *http.ServeMux {
 	mux.Handle("POST /admin/outbox/{id}/resend", s.admin(withID("id", s.postResendMessage)))
 
 	mux.Handle("GET /admin/users/{user_id}/passkeys", s.admin(withID("user_id", s.getAdminPasskeys))) // passkeys.go
-	mux.Handle("DELETE /admin/users/{user_id}/passkeys/{passkey_id}",
-		s.admin(withID("user_id", s.deleteAdminPasskey)))
+	mux.Handle("DELETE /admin/users/{user_id}/passkeys/{passkey_id}", s.admin(withID("user_id", s.deleteAdminPasskey)))
 
 	mux.Handle("POST /sso", s.open(s.postSSO)) // disabled.go: what is left out
 	mux.Handle("/oauth/", disabled(noOAuthServer))

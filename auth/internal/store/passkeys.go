@@ -176,9 +176,6 @@ var deletePasskey = define(`
 delete from {webauthn_credentials} c where id = $2 and user_id = $1 and factor_id is null
 returning ` + credentialColumns)
 
-// EndedPasskey: the passkey that opened it was deleted.
-const EndedPasskey = "passkey_deleted"
-
 // A session whose passkey is unknown was continued from another, or carried over.
 var endPasskeySessions = define(`
 with codes as (
