@@ -34,12 +34,14 @@ const (
 	ExternalStates Purpose = "external states" // seals what a provider's callback is checked with
 	Factors        Purpose = "factors"         // seals TOTP keys
 	RecoveryCodes  Purpose = "recovery codes"  // MAC of factor and code
+	// WebAuthnChallenges makes the challenges of authenticators, and the tags of their ids.
+	WebAuthnChallenges Purpose = "webauthn challenges"
 	// FormerRefresh makes the secrets of sessions that were taken over, and the MACs by which their tokens are found.
 	FormerRefresh Purpose = "former refresh tokens"
 )
 
 var purposes = [...]Purpose{SigningKeys, Outbox, ProviderTokens, Refresh, OTP, Limits, FauxUser, ExternalStates,
-	Factors, RecoveryCodes, FormerRefresh}
+	Factors, RecoveryCodes, FormerRefresh, WebAuthnChallenges}
 
 // Root is the current and the previous root keys. It never changes and may be used by many goroutines.
 type Root struct {
