@@ -84,7 +84,8 @@ func TestTokens_claims(t *testing.T) {
 		"POST /factors", "POST /factors/" + uuid.NewString() + "/challenge",
 		"POST /factors/" + uuid.NewString() + "/verify", "DELETE /factors/" + uuid.NewString(),
 		"POST /passkeys/registration/options", "POST /passkeys/registration/verify", "GET /passkeys",
-		"PATCH /passkeys/" + uuid.NewString(), "DELETE /passkeys/" + uuid.NewString()}
+		"PATCH /passkeys/" + uuid.NewString(), "DELETE /passkeys/" + uuid.NewString(),
+		"POST /factors/recovery-codes/verify", "POST /factors/recovery-codes/regenerate"}
 	id := uuid.NewString()
 	admins := []string{"POST /invite", "POST /admin/generate_link", "GET /admin/audit", "GET /admin/users",
 		"POST /admin/users", "GET /admin/users/" + id,
@@ -92,7 +93,9 @@ func TestTokens_claims(t *testing.T) {
 		"GET /admin/users/" + id + "/sessions",
 		"GET /admin/users/" + id + "/passkeys", "DELETE /admin/users/" + id + "/passkeys/" + id,
 		"GET /admin/users/" + id + "/factors", "PUT /admin/users/" + id + "/factors/" + id,
-		"DELETE /admin/users/" + id + "/factors/" + id}
+		"DELETE /admin/users/" + id + "/factors/" + id,
+		"DELETE /admin/users/" + id + "/sessions", "DELETE /admin/users/" + id + "/sessions/" + id,
+		"GET /admin/outbox", "POST /admin/outbox/1/resend"}
 	f := func(routes []string, status int, code, msg string, change func(*token.Claims)) {
 		t.Helper()
 		for _, route := range routes {
