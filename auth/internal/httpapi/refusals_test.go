@@ -89,7 +89,8 @@ func TestTokens_claims(t *testing.T) {
 		"POST /admin/users/" + id, "PUT /admin/users/" + id, "DELETE /admin/users/" + id,
 		"GET /admin/users/" + id + "/sessions",
 		"GET /admin/users/" + id + "/factors", "PUT /admin/users/" + id + "/factors/" + id,
-		"DELETE /admin/users/" + id + "/factors/" + id}
+		"DELETE /admin/users/" + id + "/factors/" + id, "DELETE /admin/users/" + id + "/sessions",
+		"DELETE /admin/users/" + id + "/sessions/" + id, "GET /admin/outbox", "POST /admin/outbox/" + id + "/resend"}
 	f := func(routes []string, status int, code, msg string, change func(*token.Claims)) {
 		t.Helper()
 		for _, route := range routes {

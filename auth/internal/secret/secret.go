@@ -33,12 +33,13 @@ const (
 	FauxUser       Purpose = "faux users"      // MAC of addresses: ids of invented users
 	ExternalStates Purpose = "external states" // seals what a provider's callback is checked with
 	Factors        Purpose = "factors"         // seals TOTP keys
+	Console        Purpose = "console"         // seals cookies of the admin console
 	// FormerRefresh makes the secrets of sessions that were taken over, and the MACs by which their tokens are found.
 	FormerRefresh Purpose = "former refresh tokens"
 )
 
 var purposes = [...]Purpose{SigningKeys, Outbox, ProviderTokens, Refresh, OTP, Limits, FauxUser, ExternalStates,
-	Factors, FormerRefresh}
+	Factors, Console, FormerRefresh}
 
 // Root is the current and the previous root keys. It never changes and may be used by many goroutines.
 type Root struct {

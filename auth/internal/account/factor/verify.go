@@ -49,23 +49,40 @@ type verifyFactorOp struct {
 func (a *Factors) VerifyFactor(ctx context.Context, req flow.RequestInfo, principal flow.Principal,
 	p flow.FactorAnswer) (flow.Grant, error) {
 	f := a.core.Begin(req)
-	if principal.Session.ID == uuid.Nil {
-		return flow.Grant{}, flow.SessionNotFound()
-	}
-	factor, err := challengeable(f.Settings, principal, p.Factor)
+	op, err := verifyFactor(ctx, f, principal, p)
 	if err != nil {
 		return flow.Grant{}, err
 	}
-	op := verifyFactorOp{f: *f, principal: principal, factor: factor, challenge: p.Challenge,
+	return flow.SignGrant(f, op.user, op.session, &op.refresh, op.made)
+}
+
+// VerifyFactorConsole is VerifyFactor for a session of the admin console, which has no tokens.
+func (a *Factors) VerifyFactorConsole(ctx context.Context, req flow.RequestInfo, principal flow.Principal,
+	p flow.FactorAnswer) error {
+	f := a.core.Begin(req)
+	tokenless := *f.Settings
+	tokenless.Hooks.Claims = nil
+	f.Settings = &tokenless
+	_, err := verifyFactor(ctx, f, principal, p)
+	return err
+}
+
+func verifyFactor(ctx context.Context, f *flow.Flow, principal flow.Principal,
+	p flow.FactorAnswer) (*verifyFactorOp, error) {
+	if principal.Session.ID == uuid.Nil {
+		return nil, flow.SessionNotFound()
+	}
+	factor, err := challengeable(f.Settings, principal, p.Factor)
+	if err != nil {
+		return nil, err
+	}
+	op := &verifyFactorOp{f: *f, principal: principal, factor: factor, challenge: p.Challenge,
 		code: strings.TrimSpace(p.Code)}
 	if op.code == "" {
-		return flow.Grant{}, refusal.NotValid("Code needs to be non-empty")
+		return nil, refusal.NotValid("Code needs to be non-empty")
 	}
 	op.notify = flow.CanNotify(ctx, f, f.Settings.Email.Notify.FactorEnrolled && !factor.Verified())
-	if err := op.run(ctx); err != nil {
-		return flow.Grant{}, refusal.Failure("verify a factor", err)
-	}
-	return flow.SignGrant(f, op.user, op.session, &op.refresh, op.made)
+	return op, refusal.Failure("verify a factor", op.run(ctx))
 }
 
 // run checks and raises in one transaction; in two if a hook is called in between, which must not hold a connection and
