@@ -27,8 +27,10 @@ linked = CGO_ENABLED=0 go list $(tags) -deps -f '{{with .Module}}{{if not .Main}
 # tests of such names.
 counting := Alloc|Statements|Commands|Random
 having = $$(grep -rlE --include='*_test.go' '^func Test[A-Za-z0-9_]*($(1))' auth bench ratelimit shared | xargs -n1 dirname | sort -u | sed 's|^|./|')
+# Tests wait for servers and processes more than they compute: twice as many packages at once as there are cores.
+crowded := -p $$((2 * $$(nproc)))
 
-.PHONY: build help run test test-race test-counts test-short check deps docs bench load load-late fuzz image
+.PHONY: build help run test test-race test-counts test-short check deps docs bench load load-late fuzz image upgrade release lint
 
 build: # static and stripped bin/<daemon>, with version and commit; minutes the first time, then seconds
 	CGO_ENABLED=0 go build -buildvcs=$(buildvcs) $(tags) -trimpath -ldflags='-s -w' -o bin/ $(addprefix ./,$(daemons))
@@ -42,7 +44,7 @@ run: build # everything from nothing, until Ctrl-C; ready some seconds after it 
 	@exec .run/devstack
 
 test: build check # exactly what CI runs; some 13 minutes on two cores
-	@.ci/need redis-server memcached initdb pgbouncer curl npm promtool gcc libc bwrap chromium
+	@.ci/need redis-server memcached initdb pgbouncer curl npm promtool gcc libc bwrap chromium systemd-analyze
 	@.ci/envoy
 	@.ci/clients
 	@.ci/schemas
@@ -50,13 +52,24 @@ test: build check # exactly what CI runs; some 13 minutes on two cores
 	@$(MAKE) --no-print-directory test-counts
 
 test-race: # the tests alone, with the race detector; some minutes. PACKAGES and RUN name fewer
-	CGO_ENABLED=1 go test -race -shuffle=on -vet=off -timeout 15m -run '$(RUN)' $(or $(PACKAGES),./...)
+	CGO_ENABLED=1 go test -race -shuffle=on -vet=off $(crowded) -timeout 15m -run '$(RUN)' $(or $(PACKAGES),./...)
 
 test-counts: # the tests of what a call costs, without race, where sync.Pool drops items on purpose, and of random cases; two minutes
-	go test -vet=off -run '$(or $(RUN),$(counting))' $(or $(PACKAGES),$(call having,$(counting)))
+	go test -vet=off $(crowded) -run '$(or $(RUN),$(counting))' $(or $(PACKAGES),$(call having,$(counting)))
 
 test-short: # whatever needs no server; some minutes
 	REQUIRE_SERVERS= go test -short -shuffle=on ./...
+
+upgrade: # the former release replaced by today's and back, under load on one database and one Redis; two minutes
+	@.ci/need redis-server initdb
+	UPGRADE_TIME=100s go test -count 1 -run '^TestUpgrade$$' ./auth/test ./ratelimit/test
+
+release: # builds the commit twice into .run/release, compares, and says what is missing; some ten minutes
+	@.ci/need dpkg-deb buildah
+	@.ci/release
+
+lint: # staticcheck, in the version that .ci/lint pins; minutes the first time, then half a minute
+	@.ci/lint
 
 check: # format, vet, linked modules, settings tables; a minute or two
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt would change:" $$unformatted; exit 1; }

@@ -152,17 +152,13 @@ func cheapHash(algorithm string) []string {
 // awaitHTTP returns when a GET with that bearer token, or with none, is answered 200.
 func (l *testbed) awaitHTTP(ctx context.Context, t *target, path, bearer string) error {
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	return l.retry(ctx, t, 30*time.Second, func(ctx context.Context) error {
-		return get(ctx, &client, "http://"+t.addr+path, bearer)
+	return l.retry(ctx, t, time.Minute, func(ctx context.Context) error {
+		body, err := fetch(ctx, &client, "http://"+t.addr+path, bearer)
+		if err == nil {
+			body.Close()
+		}
+		return err
 	})
-}
-
-func get(ctx context.Context, client *http.Client, url, bearer string) error {
-	body, err := fetch(ctx, client, url, bearer)
-	if err == nil {
-		body.Close()
-	}
-	return err
 }
 
 // fetch returns the body of an answer of status 200, which the caller closes.

@@ -185,7 +185,7 @@ func (s *authSuite) round(ctx context.Context, round int) error {
 	}
 	for _, g := range groups {
 		g = s.testbed.withEditions(g, round)
-		if err := s.measureLines(ctx, round, g, s.asks, s.measure(round)); err != nil {
+		if err := s.measureLines(ctx, round, g, s.asks, s.measure); err != nil {
 			return err
 		}
 	}
@@ -198,62 +198,55 @@ func (s *authSuite) round(ctx context.Context, round int) error {
 	return nil
 }
 
+// paths are those of the scenarios that ask for one again and again.
+var paths = map[string]string{"health": "/health", "settings": "/settings", "jwks": "/.well-known/jwks.json"}
+
 // load returns the requests to a line's target.
 func (s *authSuite) load(l line, round int) load {
 	load := load{addr: s.targets[l.target].addr, conns: authConns, warm: 200 * time.Millisecond, run: s.time}
-	crowd := s.crowd[l.target]
-	switch l.scenario {
-	case "health":
-		load.traffic = getting("/health")
-	case "settings":
-		load.traffic = getting("/settings")
-	case "jwks":
-		load.traffic = getting("/.well-known/jwks.json")
-	case "user":
-		load.traffic = asUser(crowd)
-	case "refresh":
-		load.traffic = refreshing(crowd)
-	case "password":
-		load.traffic = signingIn(authConns, crowd)
+	what := l.scenario
+	if path := paths[what]; path != "" {
+		what = path
+	} else if what == l.target {
+		what = "/yardstick"
+	}
+	switch what {
 	case "signup":
 		s.toSignOut[l.target] = &[]account{}
-		load.traffic = signingUp(fmt.Sprintf("round%d", round), s.toSignOut[l.target])
 		load.run = 2 * s.time // for enough who sign out afterwards
 	case "logout":
 		toSignOut := *s.toSignOut[l.target]
 		load.traffic = signingOut(authConns, toSignOut)
 		load.warm, load.warmCalls, load.run = 0, len(toSignOut)/10, time.Minute
-	default: // a yardstick
-		load.traffic = getting("/yardstick")
+		return load
 	}
+	load.traffic = requests(what, authConns, s.crowd[l.target], fmt.Sprintf("round%d", round), s.toSignOut[l.target])
 	return load
 }
 
-// measure returns what runs a line's load and reads what its process and PostgreSQL used meanwhile.
-func (s *authSuite) measure(round int) func(context.Context, line) (sample, error) {
-	return func(ctx context.Context, l line) (sample, error) {
-		pid := s.targets[l.target].process.PID()
-		before, err := s.wholeReads(ctx, l)
-		if err != nil {
-			return none, err
-		}
-		measured, err := s.load(l, round).measure(func() (reading, error) {
-			u, err := readFamily(pid) // the daemon hashes in a child
-			if err != nil {
-				return reading{}, err
-			}
-			m, err := s.db.read(ctx)
-			m.own = u.cpu
-			return m, err
-		})
-		if err != nil {
-			return none, err
-		}
-		if measured.store <= 5 { // PostgreSQL's background processes
-			measured.store, measured.wal = 0, 0
-		}
-		after, err := s.wholeReads(ctx, l)
-		s.millionScans += after - before
-		return measured, err
+// measure runs a line's load and reads what its process and PostgreSQL used meanwhile.
+func (s *authSuite) measure(ctx context.Context, round int, l line) (sample, error) {
+	pid := s.targets[l.target].process.PID()
+	before, err := s.wholeReads(ctx, l)
+	if err != nil {
+		return none, err
 	}
+	measured, err := s.load(l, round).measure(func() (reading, error) {
+		u, err := readFamily(pid) // the daemon hashes in a child
+		if err != nil {
+			return reading{}, err
+		}
+		m, err := s.db.read(ctx)
+		m.own = u.cpu
+		return m, err
+	})
+	if err != nil {
+		return none, err
+	}
+	if measured.store <= 5 { // PostgreSQL's background processes
+		measured.store, measured.wal = 0, 0
+	}
+	after, err := s.wholeReads(ctx, l)
+	s.millionScans += after - before
+	return measured, err
 }

@@ -3,6 +3,7 @@
 package main
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"maps"
@@ -51,14 +52,14 @@ func TestDatabase(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	pool, err := yardstickPool(t.Context(), url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer pool.Close()
-	for range 300 {
-		if err := errors.Join(selectYardstick(t.Context(), pool), updateYardstick(t.Context(), pool)); err != nil {
-			t.Fatal(err)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	for _, kind := range []string{"select", "update"} {
+		work, err := yardstickWork(ctx, kind, url)
+		for range 300 {
+			if err = errors.Join(err, work(ctx)); err != nil {
+				t.Fatal(err)
+			}
 		}
 	}
 	after, err := d.read(t.Context())

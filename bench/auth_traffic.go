@@ -80,6 +80,22 @@ func byAccounts(conns int, accounts []account, once bool, request func(b []byte,
 	}}
 }
 
+// requests are those of a scenario by the accounts of a crowd; kept gets those that sign up, whose addresses begin with
+// prefix. A scenario that has no name is a path to GET.
+func requests(scenario string, conns int, crowd []account, prefix string, kept *[]account) httpTraffic {
+	switch scenario {
+	case "user":
+		return asUser(crowd)
+	case "refresh":
+		return refreshing(crowd)
+	case "password":
+		return signingIn(conns, crowd)
+	case "signup":
+		return signingUp(prefix, kept)
+	}
+	return getting(scenario)
+}
+
 // asUser asks for GET /user as one account after the other.
 func asUser(accounts []account) httpTraffic {
 	mail := []byte(`"email":"`)

@@ -70,7 +70,7 @@ func TestMeasureLines(t *testing.T) {
 	l := &testbed{daemon: "bin/ratelimit", against: "old"}
 	for round := range 2 {
 		err := r.measureLines(t.Context(), round, l.withEditions(closed("single", "tuned", "redis", "gone"), 0),
-			func(l line) bool { return true }, func(_ context.Context, l line) (sample, error) {
+			func(l line) bool { return true }, func(_ context.Context, _ int, l line) (sample, error) {
 				if round == 0 && l.target == "redis" {
 					return none, errors.New("refused")
 				}

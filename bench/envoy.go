@@ -7,11 +7,9 @@ import (
 	_ "embed"
 	"fmt"
 	"net"
-	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
-	"time"
 
 	"gatehouse/shared/localserver"
 )
@@ -46,10 +44,7 @@ func (l *testbed) envoy(ctx context.Context, program string, front *target) erro
 	if err != nil {
 		return err
 	}
-	_, service, err := net.SplitHostPort(front.addr)
-	if err != nil {
-		return err
-	}
+	_, service, _ := net.SplitHostPort(front.addr) // made of a free port
 	t := &target{name: "envoy of " + front.name, addr: "127.0.0.1:" + ports[0]}
 	config := filepath.Join(l.dir, "envoy-"+ports[0]+".yaml")
 	if err := os.WriteFile(config, fmt.Appendf(nil, envoyConfig, ports[0], ports[1], service), 0o644); err != nil {
@@ -59,12 +54,8 @@ func (l *testbed) envoy(ctx context.Context, program string, front *target) erro
 		"--log-level", "warning")); err != nil {
 		return err
 	}
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	err = l.retry(ctx, t, time.Minute, func(ctx context.Context) error {
-		return get(ctx, &client, "http://"+t.addr+"/", "")
-	})
 	front.envoy = t
-	return err
+	return l.awaitHTTP(ctx, t, "/", "")
 }
 
 // throughEnvoy is requests for which Envoy asks about the values of a scenario of one entry.

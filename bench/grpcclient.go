@@ -6,7 +6,6 @@ import (
 	"context"
 	"math/rand/v2"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -22,7 +21,8 @@ type clientTraffic struct{ calls grpcTraffic }
 // drive runs a load on goroutines, one for each call in flight. In an open loop each of them makes its share of the
 // calls at Poisson distributed times, which together are such times again.
 func (t clientTraffic) drive(l load) (*result, error) {
-	c := &clientLoad{load: l, requests: clientRequests(t.calls.scenario), workers: l.conns * t.calls.streams}
+	c := &clientLoad{runner: newRunner(l), requests: clientRequests(t.calls.scenario), workers: l.conns * t.calls.streams}
+	c.began = time.Now()
 	var stubs []ratelimitv3.RateLimitServiceClient
 	for range l.conns {
 		connection, err := grpc.NewClient(l.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
@@ -46,14 +46,12 @@ func (t clientTraffic) drive(l load) (*result, error) {
 	return &c.result, err
 }
 
-// clientLoad is such a load under way.
+// clientLoad is such a load under way. Its runner counts the answers, under mu, and has no connections.
 type clientLoad struct {
-	load
-	requests  []*ratelimitv3.RateLimitRequest
-	workers   int
-	measuring atomic.Bool
-	mu        sync.Mutex
-	result    result
+	*runner
+	requests []*ratelimitv3.RateLimitRequest
+	workers  int
+	mu       sync.Mutex
 }
 
 // clientRequests are requests of a scenario, made beforehand.
@@ -74,13 +72,13 @@ func (c *clientLoad) measure() error {
 	if err := c.notify(); err != nil {
 		return err
 	}
-	from := time.Now()
-	c.measuring.Store(true)
-	time.Sleep(c.run)
-	c.measuring.Store(false)
 	c.mu.Lock()
-	c.result.elapsed = time.Since(from)
+	c.measuring, c.from = true, c.now()
 	c.mu.Unlock()
+	time.Sleep(c.run)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.draining, c.result.elapsed = true, time.Duration(c.now()-c.from)
 	return c.notify()
 }
 
@@ -95,23 +93,14 @@ func (c *clientLoad) work(ctx context.Context, stub ratelimitv3.RateLimitService
 			due = time.Now()
 		}
 		answer, err := stub.ShouldRateLimit(ctx, c.requests[random.IntN(len(c.requests))])
-		if c.measuring.Load() {
-			c.ended(time.Since(due), answer.GetOverallCode(), err)
+		o, refusal := outcomeOK, ""
+		if err != nil {
+			o, refusal = outcomeFailed, err.Error()
+		} else if answer.GetOverallCode() == ratelimitv3.RateLimitResponse_OVER_LIMIT {
+			o = outcomeOver
 		}
-	}
-}
-
-func (c *clientLoad) ended(took time.Duration, code ratelimitv3.RateLimitResponse_Code, err error) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.result.latency.record(took)
-	switch {
-	case err != nil:
-		c.result.failed++
-		c.result.refusal = err.Error()
-	case code == ratelimitv3.RateLimitResponse_OVER_LIMIT:
-		c.result.over++
-	default:
-		c.result.ok++
+		c.mu.Lock()
+		c.ended(0, int64(due.Sub(c.began)), c.now(), o, refusal)
+		c.mu.Unlock()
 	}
 }

@@ -115,9 +115,6 @@ func (e *grpcExchange) ended(conn int, done *call, now int64) {
 
 // retry begins the calls for which the server had no window.
 func (e *grpcExchange) retry(c *client) {
-	if len(c.waiting) == 0 {
-		return
-	}
 	waiting := c.waiting
 	c.waiting = nil
 	for _, w := range waiting {

@@ -3,9 +3,11 @@
 package main
 
 import (
+	"bufio"
 	"bytes"
-	"errors"
 	"fmt"
+	"io"
+	"net/http"
 	"strconv"
 	"strings"
 )
@@ -19,7 +21,6 @@ import (
 type httpClient struct {
 	socket
 	in    []byte // of the answer, not yet complete
-	body  []byte // scratch for chunked answers
 	busy  bool
 	begun int64 // when the request in flight was due, ns on the load's clock
 }
@@ -38,7 +39,7 @@ func (c *httpClient) receive() (status int, body []byte, done bool, err error) {
 			return 0, nil, false, fmt.Errorf("an answer that nobody asked for: %q", c.in)
 		}
 		var size int
-		status, body, size, err = c.parse(c.in)
+		status, body, size, err = parse(c.in)
 		if err != nil {
 			return 0, nil, false, err
 		}
@@ -53,31 +54,11 @@ func (c *httpClient) receive() (status int, body []byte, done bool, err error) {
 	}
 }
 
-var (
-	endOfHead   = []byte("\r\n\r\n")
-	lengthField = newHeadField("\r\nContent-Length: ")
-	chunkField  = newHeadField("\r\nTransfer-Encoding: chunked\r\n")
-)
-
-// headField is a header field as Go's server writes it and, in small letters, as Envoy does.
-type headField [2][]byte
-
-func newHeadField(text string) headField {
-	return headField{[]byte(text), []byte(strings.ToLower(text))}
-}
-
-// after returns what follows the field.
-func (f headField) after(head []byte) (rest []byte, found bool) {
-	for _, text := range f {
-		if _, rest, found = bytes.Cut(head, text); found {
-			return rest, true
-		}
-	}
-	return nil, false
-}
+// lengthField is as Go's server writes it.
+var endOfHead, lengthField = []byte("\r\n\r\n"), []byte("\r\nContent-Length: ")
 
 // parse reads one answer. size is how long it is, 0 while something of it is missing.
-func (c *httpClient) parse(in []byte) (status int, body []byte, size int, err error) {
+func parse(in []byte) (status int, body []byte, size int, err error) {
 	end := bytes.Index(in, endOfHead)
 	if end < 0 {
 		return 0, nil, 0, nil
@@ -92,7 +73,7 @@ func (c *httpClient) parse(in []byte) (status int, body []byte, size int, err er
 	if status == 204 || status == 304 {
 		return status, nil, end + 4, nil
 	}
-	if length, ok := lengthField.after(head); ok {
+	if _, length, ok := bytes.Cut(head, lengthField); ok {
 		text, _, _ := bytes.Cut(length, []byte("\r\n"))
 		n, err := strconv.Atoi(string(text))
 		if err != nil || n < 0 {
@@ -103,38 +84,22 @@ func (c *httpClient) parse(in []byte) (status int, body []byte, size int, err er
 		}
 		return status, rest[:n], end + 4 + n, nil
 	}
-	if _, ok := chunkField.after(head); !ok {
-		return 0, nil, 0, fmt.Errorf("an answer without end: %q", head)
-	}
-	size, err = c.dechunk(rest)
-	if err != nil || size == 0 {
-		return 0, nil, 0, err
-	}
-	return status, c.body, end + 4 + size, nil
+	return parseOther(in)
 }
 
-// dechunk gathers a chunked body in c.body and returns its length on the wire, 0 while it isn't complete.
-func (c *httpClient) dechunk(in []byte) (int, error) {
-	c.body = c.body[:0]
-	for at := 0; ; {
-		line, rest, ok := bytes.Cut(in[at:], []byte("\r\n"))
-		if !ok {
-			return 0, nil
-		}
-		n, err := strconv.ParseUint(string(line), 16, 24)
-		if err != nil {
-			return 0, fmt.Errorf("chunk: %w", err)
-		}
-		if len(rest) < int(n)+2 {
-			return 0, nil
-		}
-		if rest[n] != '\r' || rest[n+1] != '\n' {
-			return 0, errors.New("a chunk without end")
-		}
-		c.body = append(c.body, rest[:n]...)
-		at += len(line) + 2 + int(n) + 2
-		if n == 0 {
-			return at, nil
-		}
+// parseOther is parse for an answer in chunks, or by a server other than Go's.
+func parseOther(in []byte) (status int, body []byte, size int, err error) {
+	from := bytes.NewReader(in)
+	buffered := bufio.NewReader(from)
+	answer, err := http.ReadResponse(buffered, nil)
+	if err != nil || answer.ContentLength < 0 && len(answer.TransferEncoding) == 0 {
+		return 0, nil, 0, fmt.Errorf("an answer without end: %q (%v)", in, err)
 	}
+	if body, err = io.ReadAll(answer.Body); err != nil {
+		if strings.Contains(err.Error(), "EOF") { // the rest is still to come
+			err = nil
+		}
+		return 0, nil, 0, err
+	}
+	return answer.StatusCode, body, len(in) - from.Len() - buffered.Buffered(), nil
 }

@@ -111,13 +111,12 @@ func appendFrame(to []byte, kind, flags byte, stream uint32, payload []byte) []b
 	return append(to, payload...)
 }
 
-// begin adds a call to what flush will write. It reports false, and remembers the call's time in
-// c.waiting, when the server's window is too small for it.
-func (c *client) begin(message []byte, now int64, large bool) bool {
+// begin adds a call to what flush will write, or to c.waiting when the server's window is too small for it.
+func (c *client) begin(message []byte, now int64, large bool) {
 	size := int64(len(message) + 5)
 	if c.window < size {
 		c.waiting = append(c.waiting, call{begun: now, large: large})
-		return false
+		return
 	}
 	c.window -= size
 	slot := c.slot(c.nextID)
@@ -135,7 +134,6 @@ func (c *client) begin(message []byte, now int64, large bool) bool {
 	c.out = append(c.out, 0, byte(n>>24), byte(n>>16), byte(n>>8), byte(n))
 	c.out = append(c.out, message...)
 	c.nextID += 2
-	return true
 }
 
 func (c *client) slot(id uint32) *call { return &c.calls[id>>1%uint32(len(c.calls))] }

@@ -18,8 +18,7 @@ import (
 func TestParseAnswer(t *testing.T) {
 	f := func(in string, status int, body string, size int) {
 		t.Helper()
-		var c httpClient
-		gotStatus, gotBody, gotSize, err := c.parse([]byte(in))
+		gotStatus, gotBody, gotSize, err := parse([]byte(in))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -45,7 +44,7 @@ func TestParseAnswer(t *testing.T) {
 		"HTTP/1.1 200 OK\r\nDate: now\r\n\r\n", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n",
 		"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nabc\r\n",
 	} {
-		if _, _, _, err := new(httpClient).parse([]byte(bad)); err == nil {
+		if _, _, _, err := parse([]byte(bad)); err == nil {
 			t.Errorf("%q is an answer", bad)
 		}
 	}

@@ -52,7 +52,7 @@ func printUsage(flags *flag.FlagSet) {
 		return list(names)
 	}
 	fmt.Fprintf(flags.Output(), usageFormat, list(ratelimitNames()), targets(groups()), list(authScenarios),
-		targets(authGroups()), list(takeoverNames()))
+		targets(authGroups()), list(append(takeoverNames(), "small")))
 	flags.PrintDefaults()
 }
 
@@ -82,18 +82,18 @@ func run(ctx context.Context, args []string) error {
 func runLoad(args []string) error {
 	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
 	l, calls := load{}, grpcTraffic{}
-	var name, addr *string
+	var name *string
 	var accounts *int
 	grpc, what := args[0] == "load", "request"
 	if grpc {
 		what = "call"
-		addr = flags.String("addr", "127.0.0.1:8081", "`address` of the gRPC listener, IPv4")
+		flags.StringVar(&l.addr, "addr", "127.0.0.1:8081", "`address` of the gRPC listener, IPv4")
 		name = flags.String("scenario", "single", strings.Join(slices.Sorted(maps.Keys(scenarios)), ", "))
 		flags.IntVar(&l.conns, "conns", 4, "connections")
 		flags.IntVar(&calls.streams, "streams", 64, "calls in flight on each connection (closed loop)")
 		flags.StringVar(&calls.timeout, "timeout", "", "grpc-timeout of each call, for example 20m (milliseconds)")
 	} else {
-		addr = flags.String("addr", "127.0.0.1:8082", "`address` of the HTTP listener, IPv4")
+		flags.StringVar(&l.addr, "addr", "127.0.0.1:8082", "`address` of the HTTP listener, IPv4")
 		name = flags.String("scenario", "user", "user, refresh, password, signup, or a path to GET")
 		flags.IntVar(&l.conns, "conns", authConns, "connections, at most 16")
 		accounts = flags.Int("accounts", 1_000, "accounts to sign up for user, refresh and password")
@@ -105,7 +105,6 @@ func runLoad(args []string) error {
 	if err := flags.Parse(args[1:]); err != nil {
 		return err
 	}
-	l.addr = *addr
 	if grpc {
 		var ok bool
 		if calls.scenario, ok = scenarios[*name]; !ok {
@@ -115,7 +114,7 @@ func runLoad(args []string) error {
 	} else {
 		l.conns = min(l.conns, authConns)
 		var err error
-		if l.traffic, err = authTraffic(*name, *addr, *accounts, l.conns); err != nil {
+		if l.traffic, err = authTraffic(*name, l.addr, *accounts, l.conns); err != nil {
 			return err
 		}
 	}
@@ -132,35 +131,22 @@ func authTraffic(scenario, addr string, accounts, conns int) (traffic, error) {
 			return nil, err
 		}
 	}
-	switch scenario {
-	case "user":
-		return asUser(crowd), nil
-	case "refresh":
-		return refreshing(crowd), nil
-	case "password":
-		return signingIn(conns, crowd), nil
-	case "signup":
-		return signingUp(prefix, &crowd), nil
-	}
-	return getting(scenario), nil
+	return requests(scenario, conns, crowd, prefix, &crowd), nil
 }
 
 // print runs a load and writes what came back and, where a process was watched, its CPU time for each call or request.
 func (l load) print(pid int, what string) error {
-	var marks []time.Duration
-	l.mark = func() error {
+	r, used, err := l.measured(func() (reading, error) {
 		u, err := readUsage(pid)
-		marks = append(marks, u.cpu)
-		return err
-	}
-	r, err := l.drive()
+		return reading{own: u.cpu}, err
+	})
 	if err != nil {
 		return err
 	}
 	fmt.Printf("%.0f/s: %d OK, %d OVER_LIMIT, %d failed %s\n", r.perSecond(), r.ok, r.over, r.failed, r.refusal)
 	fmt.Printf("p50 %v p99 %v max %v\n", r.latency.quantile(.5), r.latency.quantile(.99), r.latency.max)
 	if pid != 0 {
-		fmt.Printf("CPU %.2f µs a %s\n", float64((marks[1]-marks[0]).Nanoseconds())/1e3/float64(r.answered()), what)
+		fmt.Printf("CPU %.2f µs a %s\n", used.cpu, what)
 	}
 	return nil
 }

@@ -66,12 +66,17 @@ func peakRSS(pid int) (int64, error) {
 	if err != nil {
 		return 0, err
 	}
-	var kb int64
-	_, after, found := bytes.Cut(status, []byte("VmHWM:"))
-	if _, err := fmt.Sscan(string(after), &kb); !found || err != nil {
-		return 0, fmt.Errorf("process %d has no VmHWM", pid)
+	kb, err := numberAfter(status, "VmHWM:")
+	return kb << 10, err
+}
+
+// numberAfter finds a number in a page.
+func numberAfter(page []byte, label string) (n int64, err error) {
+	_, after, found := bytes.Cut(page, []byte(label))
+	if _, err := fmt.Sscan(string(after), &n); !found || err != nil {
+		return 0, fmt.Errorf("no number after %q: %.200q", label, page)
 	}
-	return kb << 10, nil
+	return n, nil
 }
 
 const (
@@ -164,9 +169,5 @@ func mallocs(ctx context.Context, debug string) (n int64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	_, after, found := bytes.Cut(page, []byte("\n# Mallocs = "))
-	if _, err := fmt.Sscan(string(after), &n); !found || err != nil {
-		return 0, fmt.Errorf("%s has no count of allocations: %.200q", debug, page)
-	}
-	return n, nil
+	return numberAfter(page, "\n# Mallocs = ")
 }

@@ -43,7 +43,7 @@ func (r *results) target(l line) *target {
 
 // measureLines measures each wanted line that has a process once.
 func (r *results) measureLines(ctx context.Context, round int, g group, wanted func(line) bool,
-	measure func(context.Context, line) (sample, error)) error {
+	measure func(context.Context, int, line) (sample, error)) error {
 	for _, l := range g {
 		if !wanted(l) || r.target(l) == nil || l.via == viaEnvoy && r.target(l).envoy == nil {
 			continue
@@ -51,7 +51,7 @@ func (r *results) measureLines(ctx context.Context, round int, g group, wanted f
 		if err := ctx.Err(); err != nil {
 			return err
 		}
-		measured, err := measure(ctx, l)
+		measured, err := measure(ctx, round, l)
 		r.add(round, l, measured, err)
 	}
 	return nil

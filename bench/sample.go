@@ -10,9 +10,9 @@ import (
 	"math"
 	"net"
 	"os/exec"
+	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 	"time"
 
 	"gatehouse/shared/localserver"
@@ -35,9 +35,8 @@ type reading struct {
 	commands, wal int64
 }
 
-// measure runs a load and reads what was used at its beginning and at its end. It refuses a run with other answers
-// than the load expects: its values would mean nothing.
-func (l load) measure(read func() (reading, error)) (sample, error) {
+// measured runs a load and reads what was used at its beginning and at its end.
+func (l load) measured(read func() (reading, error)) (*result, sample, error) {
 	var marks []reading
 	l.mark = func() error {
 		m, err := read()
@@ -45,6 +44,20 @@ func (l load) measure(read func() (reading, error)) (sample, error) {
 		return err
 	}
 	r, err := l.drive()
+	if err != nil {
+		return nil, none, err
+	}
+	s, before, after, answered := r.sample(), marks[0], marks[1], float64(r.answered())
+	s.cpu = float64(after.own-before.own) / 1e3 / answered
+	s.store = float64(after.store-before.store) / 1e3 / answered
+	s.commands = float64(after.commands-before.commands) / answered
+	s.wal = float64(after.wal-before.wal) / answered
+	return r, s, nil
+}
+
+// measure is measured, and refuses a run with other answers than the load expects: its values would mean nothing.
+func (l load) measure(read func() (reading, error)) (sample, error) {
+	r, s, err := l.measured(read)
 	if err != nil {
 		return none, err
 	}
@@ -57,12 +70,6 @@ func (l load) measure(read func() (reading, error)) (sample, error) {
 	if unexpected > 100 || r.failed*100 > r.answered() {
 		return none, fmt.Errorf("%d OK, %d OVER_LIMIT, %d failed (%s)", r.ok, r.over, r.failed, r.refusal)
 	}
-	answered := float64(r.answered())
-	s, before, after := r.sample(), marks[0], marks[1]
-	s.cpu = float64(after.own-before.own) / 1e3 / answered
-	s.store = float64(after.store-before.store) / 1e3 / answered
-	s.commands = float64(after.commands-before.commands) / answered
-	s.wal = float64(after.wal-before.wal) / answered
 	return s, nil
 }
 
@@ -158,6 +165,10 @@ func (s *suite) measureRedis(ctx context.Context) error {
 	return nil
 }
 
+// carriedOut is Redis' count of all commands, or one of memcached's counts.
+var carriedOut = regexp.MustCompile(
+	`^(?:total_commands_processed:|STAT (cmd_get|cmd_set|incr_hits|incr_misses|decr_hits|decr_misses) )(\d+)$`)
+
 // processed is how many commands a Redis or memcached has carried out since it started; a look-up of
 // several keys in memcached counts as so many.
 func processed(server *localserver.Server) (int, error) {
@@ -171,23 +182,17 @@ func processed(server *localserver.Server) (int, error) {
 	sum := 0
 	for lines := bufio.NewScanner(c); lines.Scan(); {
 		line := lines.Text()
-		if n, ok := strings.CutPrefix(line, "total_commands_processed:"); ok {
-			return strconv.Atoi(n)
-		}
-		switch fields := strings.Fields(line); {
+		count := carriedOut.FindStringSubmatch(line)
+		switch {
+		case count != nil:
+			n, err := strconv.Atoi(count[2])
+			if sum += n; count[1] == "" || err != nil {
+				return sum, err
+			}
 		case line == "ERROR": // memcached has another word for it
 			fmt.Fprint(c, "stats\r\n")
 		case line == "END":
 			return sum, nil
-		case len(fields) == 3 && fields[0] == "STAT":
-			switch fields[1] {
-			case "cmd_get", "cmd_set", "incr_hits", "incr_misses", "decr_hits", "decr_misses":
-				n, err := strconv.Atoi(fields[2])
-				if err != nil {
-					return 0, fmt.Errorf("memcached: %w", err)
-				}
-				sum += n
-			}
 		}
 	}
 	return 0, fmt.Errorf("the store says nothing of its commands")

@@ -180,6 +180,7 @@ func (s *suite) run(ctx context.Context) error {
 		{s.wantsAny("ratelimit", ratelimitNames()), s.ratelimit},
 		{s.only != "" && s.asked("reload"), s.reload},
 		{s.only != "" && s.wantsAny("takeovers", takeoverNames()), s.takeovers},
+		{s.only != "" && s.asked("small"), s.small},
 		{s.wantsAny("auth", authScenarios), s.auth},
 	} {
 		if part.wanted {
@@ -324,7 +325,7 @@ func ratelimitNames() []string {
 }
 
 // measureLine measures one line once.
-func (s *suite) measureLine(ctx context.Context, l line) (sample, error) {
+func (s *suite) measureLine(ctx context.Context, _ int, l line) (sample, error) {
 	if l.via == viaTap {
 		stop, err := listen(ctx, s.target(l))
 		if err != nil {

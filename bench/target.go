@@ -42,6 +42,8 @@ type testbed struct {
 	against    string   // folder with earlier programs, "" for none
 	authDaemon string   // path of bin/auth
 	authExtra  []string // further settings of auth
+
+	group *controlGroup // what is started now begins in it; nil: in none
 }
 
 // grace is how long a target may take to end by itself: longer than the daemon's drain deadline.
@@ -162,6 +164,9 @@ func (l *testbed) begin(t *target, cmd *exec.Cmd) (err error) {
 	}
 	defer log.Close() // the child has its own
 	cmd.Stdout, cmd.Stderr, cmd.Env = log, log, append(cmd.Env, "PATH="+os.Getenv("PATH"))
+	if l.group != nil {
+		l.group.enter(cmd)
+	}
 	if t.process, err = subprocess.Start(cmd); err == nil {
 		l.started = append(l.started, t)
 	}

@@ -21,7 +21,7 @@ func TestUsage(t *testing.T) {
 	words := strings.FieldsFunc(out.String(), func(r rune) bool { return strings.ContainsRune(",;: \n\t", r) })
 	said := " " + strings.Join(words, " ") + " "
 	names := append(append(ratelimitNames(), authScenarios...), takeoverNames()...)
-	names = append(names, "reload", "tuned is grpc-go as fast as it was made to go")
+	names = append(names, "reload", "small", "tuned is grpc-go as fast as it was made to go")
 	for _, g := range append(groups(), authGroups()...) {
 		for _, l := range g {
 			names = append(names, strings.TrimSuffix(l.target, limitsRules))

@@ -61,12 +61,26 @@ func yardstickWork(ctx context.Context, kind, database string) (func(context.Con
 	case "handler":
 		return func(context.Context) error { return nil }, nil
 	case "select", "update":
-		pool, err := yardstickPool(ctx, database) // which lasts as long as this program
-		query := selectYardstick
-		if kind == "update" {
-			query = updateYardstick
+		config, err := pgxpool.ParseConfig(database)
+		if err != nil {
+			return nil, err
 		}
-		return func(ctx context.Context) error { return query(ctx, pool) }, err
+		config.MaxConns = authPool // as many as the daemon that it is compared with has
+		pool, err := pgxpool.NewWithConfig(ctx, config)
+		if kind == "select" {
+			return func(ctx context.Context) error {
+				var counter int64
+				var at time.Time
+				var agent, ip string
+				return pool.QueryRow(ctx, `select counter, at, agent, ip from yardstick where id = $1`,
+					mathrand.IntN(yardstickRows)).Scan(&counter, &at, &agent, &ip)
+			}, err
+		}
+		return func(ctx context.Context) error {
+			var counter int64
+			return pool.QueryRow(ctx, `update yardstick set counter = counter + 1, at = $2 where id = $1 returning counter`,
+				mathrand.IntN(yardstickRows), time.Now()).Scan(&counter)
+		}, err
 	case "hash":
 		cost, err := strconv.Atoi(detail)
 		if err != nil {
@@ -92,47 +106,21 @@ func working(work func(context.Context) error) http.Handler {
 	})
 }
 
-// yardstickPool has as many connections as the daemon it is compared with.
-func yardstickPool(ctx context.Context, database string) (*pgxpool.Pool, error) {
-	config, err := pgxpool.ParseConfig(database)
-	if err != nil {
-		return nil, err
-	}
-	config.MaxConns = authPool
-	return pgxpool.NewWithConfig(ctx, config)
-}
-
-func selectYardstick(ctx context.Context, pool *pgxpool.Pool) error {
-	var counter int64
-	var at time.Time
-	var agent, ip string
-	return pool.QueryRow(ctx, `select counter, at, agent, ip from yardstick where id = $1`,
-		mathrand.IntN(yardstickRows)).
-		Scan(&counter, &at, &agent, &ip)
-}
-
-func updateYardstick(ctx context.Context, pool *pgxpool.Pool) error {
-	var counter int64
-	return pool.QueryRow(ctx, `update yardstick set counter = counter + 1, at = $2 where id = $1 returning counter`,
-		mathrand.IntN(yardstickRows), time.Now()).Scan(&counter)
-}
-
 // signer signs as a token of that algorithm is signed.
 func signer(algorithm string) (func(context.Context) error, error) {
 	digest := sha256.Sum256([]byte(yardstickAnswer))
+	var key crypto.Signer
+	var err error
 	switch algorithm {
 	case "RS256":
-		key, err := rsa.GenerateKey(rand.Reader, 2048)
-		return func(context.Context) error {
-			_, err := rsa.SignPKCS1v15(nil, key, crypto.SHA256, digest[:])
-			return err
-		}, err
+		key, err = rsa.GenerateKey(rand.Reader, 2048)
 	case "ES256":
-		key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-		return func(context.Context) error {
-			_, _, err := ecdsa.Sign(rand.Reader, key, digest[:])
-			return err
-		}, err
+		key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	default:
+		err = fmt.Errorf("no algorithm %q", algorithm)
 	}
-	return nil, fmt.Errorf("no algorithm %q", algorithm)
+	return func(context.Context) error {
+		_, err := key.Sign(rand.Reader, digest[:], crypto.SHA256)
+		return err
+	}, err
 }

@@ -44,11 +44,12 @@ var floors = map[string]int{
 
 	"auth/internal/secret": 0, "auth/internal/password": 0, "auth/internal/redirect": 0, "auth/internal/address": 0,
 	"auth/internal/totp": 0, "auth/internal/locale": 0, "auth/internal/webauthn": 0,
+	"auth/internal/clock":    0,
 	"auth/internal/jsontext": 0, "auth/internal/outbound": 0, "auth/internal/mail/smtptest": 0,
 	"auth/internal/sms/smstest": 0, "auth/internal/captcha/captchatest": 0,
 	"auth/internal/token": 1, "auth/internal/mail": 1, "auth/internal/store": 1, "auth/internal/captcha": 1,
-	"auth/internal/takeover": 2, "auth/internal/former": 1, "auth/internal/former/formertest": 2,
-	"auth/internal/keys": 2, "auth/internal/mailbox": 2, "auth/internal/hook": 2, "auth/internal/provider": 2,
+	"auth/internal/takeover": 2, "auth/internal/mirror": 2, "auth/internal/former": 1, "auth/internal/former/formertest": 2,
+	"auth/internal/keys": 2, "auth/internal/pages": 2, "auth/internal/mailbox": 2, "auth/internal/hook": 2, "auth/internal/provider": 2,
 	"auth/internal/sms": 2, "auth/internal/store/storetest": 2, "auth/internal/webauthn/webauthntest": 1,
 	"auth/internal/outbox": 3, "auth/internal/account/refusal": 3,
 	"auth/internal/account/flow": 4,
@@ -179,9 +180,9 @@ func TestImports(t *testing.T) {
 // linked is what of shared/ a daemon links. The rest is for tests, measurements and make run: what is added here is in
 // every installation.
 var linked = map[string][]string{
-	"auth": {"buildinfo", "httpx", "logging", "memlimit", "nonblock", "settings", "telemetry",
+	"auth": {"buildinfo", "httpx", "logging", "memlimit", "nonblock", "sdnotify", "settings", "telemetry",
 		"telemetry/metrics"},
-	"ratelimit": {"buildinfo", "certs", "filewatch", "httpx", "logging", "memlimit", "nonblock", "settings",
+	"ratelimit": {"buildinfo", "certs", "filewatch", "httpx", "logging", "memlimit", "nonblock", "sdnotify", "settings",
 		"telemetry"},
 }
 
@@ -224,7 +225,7 @@ func TestPackageComments(t *testing.T) {
 
 func TestTopLevel(t *testing.T) {
 	allowed := []string{
-		"auth", "ratelimit", "shared", "bench", "loadtest", "migrations", "go.mod", "go.sum", "Makefile", "README.md",
+		"auth", "ratelimit", "shared", "bench", "loadtest", "migrations", "go.mod", "go.sum", "Makefile", "README.md", "LICENSE",
 		".ci", ".git", ".github", ".gitignore", // and what .gitignore names:
 		"bin", ".run",
 	}

@@ -38,9 +38,16 @@ func TestCheck_oldNames(t *testing.T) {
 		"GOTRUE_JWT_AUD, …): each works as AUTH_… for two major versions; auth check lists them"
 	const otherwise = "GOTRUE_SECURITY_SB_FORWARDED_FOR_ENABLED is an old name; it is called " +
 		"AUTH_SECURITY_FORWARDED_FOR_ENABLED now"
-	if _, _, stderr := command(t, env, "", "serve"); strings.Contains(stderr, one) ||
-		!strings.Contains(stderr, all) || !strings.Contains(stderr, otherwise) {
-		t.Errorf("serve:\n%s", stderr)
+	d := launch(t, t.TempDir(), append(env, "AUTH_DB_DRIVER=postgres"))
+	d.log.await(t, all, nil)
+	d.log.await(t, otherwise, nil)
+	if strings.Contains(d.log.text(), one) {
+		t.Errorf("serve:\n%s", d.log.text())
+	}
+	// Errors come without warnings: check has both.
+	if status, _, stderr := command(t, env, "", "serve"); status != 1 || !strings.Contains(stderr, "AUTH_DB_DRIVER") ||
+		strings.Contains(stderr, "old name") {
+		t.Errorf("serve: status %d\n%s", status, stderr)
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -44,7 +45,8 @@ func TestClientLibrary(t *testing.T) {
 		})
 	}
 	open := []string{"AUTH_EXTERNAL_ANONYMOUS_USERS_ENABLED=true", "AUTH_EXTERNAL_PHONE_ENABLED=true",
-		"AUTH_SMS_MAX_FREQUENCY=0", "AUTH_MFA_PHONE_ENROLL_ENABLED=true", "AUTH_MFA_PHONE_VERIFY_ENABLED=true"}
+		"AUTH_SMS_MAX_FREQUENCY=0", "AUTH_MFA_PHONE_ENROLL_ENABLED=true", "AUTH_MFA_PHONE_VERIFY_ENABLED=true",
+		"AUTH_MFA_RECOVERY_CODES_ENROLL_ENABLED=true", "AUTH_MFA_RECOVERY_CODES_VERIFY_ENABLED=true"}
 	f("RS256", "all.mjs", "RS256", append(open, "AUTH_JWT_ALGORITHM=")...) // unset: the default
 	f("HS256", "all.mjs", "HS256", append(open, "AUTH_JWT_ALGORITHM=HS256")...)
 	f("strict", "strict.mjs", "RS256", "AUTH_JWT_ALGORITHM=", "AUTH_SMTP_MAX_FREQUENCY=",
@@ -53,6 +55,7 @@ func TestClientLibrary(t *testing.T) {
 		"AUTH_RATE_LIMIT_HEADER=X-Client", "AUTH_RATE_LIMIT_TOKEN_REFRESH=3")
 	f("autoconfirm", "autoconfirm.mjs", "RS256", append(open, "AUTH_JWT_ALGORITHM=", "AUTH_MAILER_AUTOCONFIRM=true")...)
 	f("ES256", "claims.mjs", "ES256")
+	f("prefix", "signup.mjs", "ES256", append(open, withoutGateway)...)
 	t.Run("captcha", func(t *testing.T) {
 		t.Parallel()
 		captchas := captchatest.Start(t)
@@ -76,6 +79,9 @@ func TestClientLibrary(t *testing.T) {
 	})
 }
 
+// withoutGateway has a script call the daemon itself.
+const withoutGateway = "AUTH_API_PREFIX=/auth/v1"
+
 // runClient starts a daemon, runs a script's cases against it and reports each as a subtest. control, if
 // not nil, answers the script's requests that are not for the daemon.
 func runClient(t *testing.T, node, modules, script, algorithm, database string, control http.Handler,
@@ -96,10 +102,19 @@ func runClient(t *testing.T, node, modules, script, algorithm, database string, 
 	routes.Handle("POST /idp/", http.StripPrefix("/idp", controlIDP(idp)))
 	gateway := httptest.NewServer(routes)
 	defer gateway.Close()
-	env := append(environment(database, "AUTH_API_EXTERNAL_URL="+gateway.URL+"/auth/v1",
+	base := gateway.URL + "/auth/v1"
+	if slices.Contains(settings, withoutGateway) {
+		ports, err := localserver.FreePorts(1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		base = "http://127.0.0.1:" + ports[0] + "/auth/v1"
+		settings = append(settings, "PORT="+ports[0])
+	}
+	env := append(environment(database, "AUTH_API_EXTERNAL_URL="+base,
 		"AUTH_API_MAX_REQUEST_DURATION=60s", "AUTH_SECURITY_REFRESH_TOKEN_REUSE_INTERVAL=5m"),
 		settings...) // slow machines are no failure
-	env = append(env, providersAt(idp, gateway.URL+"/auth/v1/callback")...)
+	env = append(env, providersAt(idp, base+"/callback")...)
 	d := start(t, env)
 	at, err := url.Parse(d.http)
 	if err != nil {
@@ -115,7 +130,7 @@ func runClient(t *testing.T, node, modules, script, algorithm, database string, 
 		return strings.TrimSpace(out)
 	}
 
-	runScript(t, node, modules, script, "AUTH_URL="+gateway.URL+"/auth/v1", "MAILBOX="+d.mailbox,
+	runScript(t, node, modules, script, "AUTH_URL="+base, "MAILBOX="+d.mailbox,
 		"IDP="+gateway.URL+"/idp", "ALGORITHM="+algorithm, "CAPTCHA_SOLVED="+captchatest.Solved,
 		"SERVICE_KEY="+serviceKey("service_role"), "ANON_KEY="+serviceKey("anon"))
 }

@@ -76,8 +76,14 @@ func environment(url string, more ...string) []string {
 // launch starts a daemon and does not wait for it. Of settings of one name the last wins.
 func launch(t testing.TB, dir string, env []string, args ...string) *instance {
 	t.Helper()
+	return launchProgram(t, os.Args[0], dir, env, args...)
+}
+
+// launchProgram is launch with another program than this test's.
+func launchProgram(t testing.TB, program, dir string, env []string, args ...string) *instance {
+	t.Helper()
 	d := &instance{log: newLines(), dir: dir, env: env}
-	cmd := exec.Command(os.Args[0], args...)
+	cmd := exec.Command(program, args...)
 	cmd.Dir, cmd.Env = dir, env
 	cmd.Stdout, cmd.Stderr = d.log, d.log
 	left, err := os.Open(os.DevNull)
@@ -94,6 +100,9 @@ func launch(t testing.TB, dir string, env []string, args ...string) *instance {
 		d.Stop(20 * time.Second)
 		if t.Failed() {
 			text := regexp.MustCompile(`(?m)^.*"msg":"request".*"status":2.*\n`).ReplaceAllString(d.log.text(), "")
+			if crash := strings.Index(text, "\ngoroutine "); crash >= 0 { // why stands before the goroutines
+				text = text[:min(len(text), crash+2000)]
+			}
 			t.Logf("log of the daemon:\n%s", text[max(0, len(text)-8000):])
 		}
 	})

@@ -190,7 +190,7 @@ func TestPod_rollingRestart(t *testing.T) {
 		before := served.Load()
 		await.True(t, "requests are served", func() bool { return served.Load() >= before+more || t.Failed() })
 	}
-	enough(100)
+	enough(500) // a second of them, on a machine that keeps up
 	for _, o := range old {
 		add()
 		if err := o.pod.Signal(syscall.SIGTERM); err != nil {
@@ -200,7 +200,7 @@ func TestPod_rollingRestart(t *testing.T) {
 		mu.Lock()
 		endpoints = endpoints[1:]
 		mu.Unlock()
-		enough(100)
+		enough(500)
 	}
 	for _, o := range old {
 		select {

@@ -213,7 +213,8 @@ func TestREADME_transcripts(t *testing.T) {
 	} else if err != nil {
 		t.Skip(err)
 	}
-	d := start(t, environment(testdb.Postgres(t), "AUTH_JWT_ALGORITHM=RS256"))
+	d := start(t, environment(testdb.Postgres(t), "AUTH_JWT_ALGORITHM=RS256", "AUTH_SITE_NAME=Demo Shop",
+		"AUTH_MAILER_SHOW=both"))
 	there := strings.NewReplacer("http://127.0.0.1:8082", d.http, "http://127.0.0.1:8083", d.mailbox)
 	back := strings.NewReplacer(d.http, "http://127.0.0.1:8082", d.mailbox, "http://127.0.0.1:8083",
 		"http://localhost:9999", "http://127.0.0.1:8082")

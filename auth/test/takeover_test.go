@@ -26,10 +26,10 @@ func TestTakeover_commands(t *testing.T) {
 		return out
 	}
 	f(0, `^usage: auth takeover \[-from SCHEMA\]`, `^$`, "-h")
-	f(2, `^$`, `^auth: takeover: -ahead, -dry-run and -abandon exclude each other\n`, "-ahead", "-dry-run")
+	f(2, `^$`, `^auth: takeover: -ahead, -dry-run, -abandon and -suggest exclude each other\n`, "-ahead", "-dry-run")
 	f(2, `^$`, `^auth: takeover: -leave-out "all": want instances, duplicates, `, "-leave-out", "saml,all")
 	f(2, `^$`, `usage: auth takeover \[-from`, "now")
-	f(1, `^$`, `^auth: takeover: -abandon deletes all users here: without a terminal it needs -yes\n$`, "-abandon")
+	f(1, `^$`, `^auth: takeover: -abandon: without a terminal it needs -yes. This deletes all users here.`, "-abandon")
 	f(1, `^$`, `^takeover: schema "auth" does not hold the tables of the replaced service \(looked for users\.raw_app_meta_data, identities, sessions, refresh_tokens\)\n$`)
 	formertest.CreateSchema(t, url, "auth", formertest.Newest)
 	f(1, `^$`, `^takeover: the database lacks \d+ migrations: auth migrate applies them\n$`, "-dry-run")

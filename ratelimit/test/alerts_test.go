@@ -234,6 +234,7 @@ func TestPullMetrics_help(t *testing.T) {
 	named := map[string]string{}
 	for _, page := range pagesOfEverything(t) {
 		alerttest.Lint(t, page, `counter metrics should have "_total" suffix$`,
+			`^ratelimit_store_clock_offset_ms metric names should not contain abbreviated units$`,
 			`^ratelimit_(go|localcache)_\w+ metric names should be written in 'snake_case' not 'camelCase'$`)
 		for _, m := range regexp.MustCompile(`(?m)^# HELP (\S+) (.*)$`).FindAllStringSubmatch(page, -1) {
 			name, help := m[1], m[2]

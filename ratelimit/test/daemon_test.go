@@ -99,6 +99,13 @@ func command(env map[string]string, args ...string) *exec.Cmd {
 // limit of five a minute; empty: no file.
 func launch(t testing.TB, rules string, env map[string]string) *process {
 	t.Helper()
+	return launchCommand(t, rules, env, func(all map[string]string) *exec.Cmd { return command(all) })
+}
+
+// launchCommand is launch with the command that a function makes.
+func launchCommand(t testing.TB, rules string, env map[string]string,
+	command func(map[string]string) *exec.Cmd) *process {
+	t.Helper()
 	p := &process{rules: t.TempDir(), log: newLines(), stdout: newLines()}
 	if rules != "" {
 		p.write(t, rules)
@@ -135,6 +142,12 @@ func launch(t testing.TB, rules string, env map[string]string) *process {
 func start(t testing.TB, rules string, env map[string]string) *process {
 	t.Helper()
 	p := launch(t, rules, env)
+	p.awaitReady(t)
+	return p
+}
+
+func (p *process) awaitReady(t testing.TB) {
+	t.Helper()
 	var ready struct {
 		GRPC  string `json:"grpc"`
 		HTTP  string `json:"http"`
@@ -142,7 +155,6 @@ func start(t testing.TB, rules string, env map[string]string) *process {
 	}
 	p.log.await(t, `"ready"`, &ready)
 	p.grpc, p.http, p.debug = ready.GRPC, ready.HTTP, ready.Debug
-	return p
 }
 
 // write replaces the daemon's rules file in one step.

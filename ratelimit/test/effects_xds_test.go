@@ -77,7 +77,7 @@ var _ = effect("CONFIG_TYPE", func(t *testing.T) {
 	await.True(t, "the refusal with both reasons", func() bool {
 		said := plane.Requests()[len(plane.Requests())-1]
 		return said.VersionInfo == "2" && strings.Contains(said.ErrorDetail.GetMessage(), reason) &&
-			strings.Contains(said.ErrorDetail.GetMessage(), "descriptors[2] needs a key")
+			strings.Contains(said.ErrorDetail.GetMessage(), "descriptors[2] needs a key, such as key: remote_address")
 	})
 	if got := limit(); got != 4 {
 		t.Errorf("after a refused set the limit is %d, want 4", got)
@@ -186,7 +186,7 @@ func TestXDS_waitsForGoodRules(t *testing.T) {
 	await.True(t, "the refusal", func() bool { return len(plane.Requests()) > 1 })
 	if said := plane.Requests()[1]; said.VersionInfo != "" ||
 		said.ErrorDetail.GetCode() != int32(codes.InvalidArgument) ||
-		said.ErrorDetail.GetMessage() != "r: domain is missing or empty" {
+		said.ErrorDetail.GetMessage() != "r: domain is missing or empty; write the name that requests have, such as domain: shop" {
 		t.Errorf("said %v", said)
 	}
 	if strings.Contains(p.log.text(), `"ready"`) {

@@ -12,6 +12,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"regexp"
+	"slices"
 	"strings"
 
 	"gatehouse/shared/fakeidp"
@@ -27,13 +29,14 @@ type auth struct {
 	home          string          // its working directory: log, secret, the person's .env
 	provider      *fakeidp.Server // it has no accounts
 	http, mailbox string          // host:port
-	env           []string
+	demo          *demo
+	settings      string // the file with all of them
 	admin, anon   string // service tokens
 }
 
 // startAuth returns when the daemon is ready.
-func startAuth(ctx context.Context, bin, dir string, out io.Writer) (a *auth, err error) {
-	a = &auth{}
+func startAuth(ctx context.Context, bin, dir string, limits *ratelimit, out io.Writer) (a *auth, err error) {
+	a = &auth{demo: &demo{ratelimit: "http://" + limits.http}}
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("auth: %w", err), a.stop())
@@ -56,7 +59,8 @@ func startAuth(ctx context.Context, bin, dir string, out io.Writer) (a *auth, er
 		name string
 		port int
 		addr *string
-	}{{"auth", 8082, &a.http}, {"the mailbox", 8083, &a.mailbox}, {"the fake identity provider", 8084, &idp}} {
+	}{{"auth", 8082, &a.http}, {"the mailbox", 8083, &a.mailbox}, {"the fake identity provider", 8084, &idp},
+		{"the demo", 3000, &a.demo.addr}} {
 		if *l.addr, err = freeAddr(l.port); err != nil {
 			return a, fmt.Errorf("%s: %w", l.name, err)
 		}
@@ -74,7 +78,12 @@ func startAuth(ctx context.Context, bin, dir string, out io.Writer) (a *auth, er
 	if err = errors.Join(os.RemoveAll(link), os.Symlink(a.postgres.Dir(), link)); err != nil {
 		return a, err
 	}
-	if err = a.environment(); err != nil {
+	if err = a.writeSettings(); err != nil {
+		return a, err
+	}
+	a.demo.auth = "http://" + a.http
+	a.demo.page = demoPage{API: a.demo.auth + "/auth/v1", Mailbox: "http://" + a.mailbox, Rules: limits.rules}
+	if err = a.demo.start(); err != nil {
 		return a, err
 	}
 	return a, a.launch(ctx, out)
@@ -89,8 +98,7 @@ func (a *auth) launch(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	defer log.Close()
-	cmd := exec.Command(a.program, "serve")
-	cmd.Dir, cmd.Env = a.home, a.env
+	cmd := a.command(context.WithoutCancel(ctx), "serve") // it is stopped by a signal
 	cmd.Stdout, cmd.Stderr = log, log
 	if a.process, err = subprocess.Start(cmd); err != nil {
 		return err
@@ -101,8 +109,7 @@ func (a *auth) launch(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	for role, into := range map[string]*string{"service_role": &a.admin, "anon": &a.anon} {
-		cmd := exec.CommandContext(ctx, a.program, "keys", "service", "-role", role)
-		cmd.Dir, cmd.Env = a.home, a.env
+		cmd := a.command(ctx, "keys", "service", "-role", role)
 		var errs bytes.Buffer
 		cmd.Stderr = &errs
 		text, err := cmd.Output()
@@ -114,28 +121,50 @@ func (a *auth) launch(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
-// environment is all settings that the stack decides; others can stand in .env in the daemon's folder.
-// The limits on mails are lifted: the mailbox sends nothing.
-func (a *auth) environment() error {
+// command is a command of the program with the settings file and no other setting.
+func (a *auth) command(ctx context.Context, args ...string) *exec.Cmd {
+	cmd := exec.CommandContext(ctx, a.program, append([]string{"-config", a.settings}, args...)...)
+	cmd.Dir, cmd.Env = a.home, passedOn("PATH", "HOME", "LOG_LEVEL")
+	return cmd
+}
+
+// named is a line of a settings file.
+var named = regexp.MustCompile(`(?m)^[ \t]*(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_]*)[ \t]*=`)
+
+// writeSettings writes all settings into one file: what the stack decides, and .env in the daemon's folder, whose names
+// win. The limits on mails are lifted: the mailbox sends nothing.
+func (a *auth) writeSettings() error {
 	secret := filepath.Join(a.home, "secret")
 	if err := writeOnce(secret, rand.Text()+rand.Text()+"\n"); err != nil {
 		return err
 	}
-	if err := writeOnce(filepath.Join(a.home, ".env"), dotEnv); err != nil {
+	dotEnvFile := filepath.Join(a.home, ".env")
+	if err := writeOnce(dotEnvFile, dotEnv); err != nil {
+		return err
+	}
+	own, err := os.ReadFile(dotEnvFile)
+	if err != nil {
 		return err
 	}
 	host, port, _ := net.SplitHostPort(a.http) // made by loopback
 	_, mailboxPort, _ := net.SplitHostPort(a.mailbox)
-	a.env = append([]string{
+	set := append([]string{
 		"AUTH_API_HOST=" + host, "AUTH_API_PORT=" + port, "AUTH_API_EXTERNAL_URL=http://" + a.http,
-		"AUTH_SITE_URL=" + a.site(), "AUTH_DB_DRIVER=postgres", "DATABASE_URL=" + a.postgres.PostgresURL("postgres"),
+		"AUTH_SITE_URL=" + a.demo.site(), "AUTH_API_PREFIX=/auth/v1", "AUTH_SITE_NAME=Demo Shop", "AUTH_MAILER_SHOW=both",
+		"AUTH_DB_DRIVER=postgres", "DATABASE_URL=" + a.postgres.PostgresURL("postgres"),
 		"AUTH_JWT_SECRET_FILE=" + secret, "AUTH_SECRET_KEY_FILE=" + secret,
 		"AUTH_DEV_MAILBOX=true", "AUTH_DEV_MAILBOX_PORT=" + mailboxPort, "AUTH_SMTP_MAX_FREQUENCY=0",
 		"AUTH_SMS_MAX_FREQUENCY=0",
 		"AUTH_RATE_LIMIT_EMAIL_SENT=1000000", "AUTH_RATE_LIMIT_SMS_SENT=1000000", "AUTH_RATE_LIMIT_SMS_PER_NUMBER=0",
 		"AUTH_EXTERNAL_PHONE_ENABLED=true", "AUTH_EXTERNAL_ANONYMOUS_USERS_ENABLED=true", "AUTH_LOG_FORMAT=text",
-	}, append(a.providers(), passedOn("PATH", "HOME", "LOG_LEVEL")...)...)
-	return nil
+	}, a.providers()...)
+	for _, m := range named.FindAllSubmatch(own, -1) {
+		set = slices.DeleteFunc(set, func(s string) bool { return strings.HasPrefix(s, string(m[1])+"=") })
+	}
+	a.settings = filepath.Join(a.home, "settings")
+	os.Remove(a.settings) // one of another mode
+	text := "# Written by make run at each start: its own settings, then those of .env.\n" + strings.Join(set, "\n") + "\n"
+	return os.WriteFile(a.settings, append([]byte(text), own...), 0o600)
 }
 
 // providers are two that lead to the fake one: a free OpenID Connect provider and GitHub's dialect.
@@ -151,20 +180,14 @@ func (a *auth) providers() []string {
 	return env
 }
 
-// signInLink begins a sign-in through the fake provider, which ends at its page that shows the session.
+// signInLink begins a sign-in through the fake provider, which ends at the demo.
 func (a *auth) signInLink(provider string) string {
-	return "http://" + a.http + "/authorize?provider=" + provider + "&redirect_to=" + url.QueryEscape(a.site())
-}
-
-// site is the application that users return to: the page of the fake provider that shows a session.
-func (a *auth) site() string {
-	_, port, _ := net.SplitHostPort(strings.TrimPrefix(a.provider.URL, "http://"))
-	return "http://localhost:" + port + fakeidp.SignedIn
+	return "http://" + a.http + "/authorize?provider=" + provider + "&redirect_to=" + url.QueryEscape(a.demo.site()+"/")
 }
 
 // dotEnv is the settings file of a first start.
-const dotEnv = `# Further settings of the auth daemon that make run starts, NAME=value, one a line. What make run sets
-# itself wins. SIGHUP has the daemon read this file again.
+const dotEnv = `# Further settings of the auth daemon that make run starts, NAME=value, one a line. They win over those that make
+# run sets itself. The next start of make run puts them in force.
 # AUTH_MAILER_AUTOCONFIRM=true
 `
 
@@ -183,6 +206,7 @@ func writeOnce(path, text string) error {
 }
 
 func (a *auth) stop() error {
+	a.demo.stop()
 	var err error
 	if a.process != nil {
 		if err = a.process.Stop(stopTime); err != nil {
@@ -207,8 +231,10 @@ func (a *auth) introduce(out io.Writer, dir string) {
 	bearer := `-H "Authorization: Bearer ` + field("access_token") + `"`
 	const ann = "ann@example.org"
 	fmt.Fprintf(out, `
+demo        %[14]s   an application with all of it: open it in a browser
 auth        http://%[1]s   mailbox http://%[2]s   PostgreSQL, empty at each start: psql '%[3]s'
 
+With supabase-js: createClient('http://%[1]s', '<ANON_KEY from below>')
 Sign up, and look at the mail (the page at http://%[2]s shows it too):
   curl -s http://%[1]s/signup -d '{"email":"%[4]s","password":"correct horse"}'
   curl -s 'http://%[2]s/messages?to=%[4]s&wait=10'
@@ -221,7 +247,7 @@ Refresh, and keep the new session:
 Sign out everywhere:
   curl -i -X POST 'http://%[1]s/logout?scope=global' %[6]s
 
-Sign in with the local fake provider: open in a browser, choose who to be, and look at the session
+Sign in with the local fake provider: open in a browser, choose who to be, and arrive at the demo
   %[12]s
 The same as GitHub does it:
   %[13]s
@@ -231,9 +257,11 @@ Service tokens (role service_role for administrators' programs, anon for browser
   ANON_KEY=%[9]s
 An administrator's list of users:
   curl -s http://%[1]s/admin/users -H 'Authorization: Bearer %[8]s'
+Every command works with the settings of this daemon, for example:
+  %[15]s -config %[16]s admin list
 
 The limits on mails and SMS are lifted here. Log: %[10]s. Further settings: %[11]s.
 `, a.http, a.mailbox, a.postgres.PostgresURL("postgres"), ann, session, bearer, field("refresh_token"), a.admin, a.anon,
 		filepath.Join(dir, "auth", "log"), filepath.Join(dir, "auth", ".env"), a.signInLink("local"),
-		a.signInLink("github"))
+		a.signInLink("github"), a.demo.site(), a.program, a.settings)
 }

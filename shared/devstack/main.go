@@ -36,7 +36,7 @@ func run(ctx context.Context, bin, dir string, out io.Writer) error {
 	if err != nil {
 		return orStopped(ctx, err)
 	}
-	users, err := startAuth(ctx, bin, dir, out)
+	users, err := startAuth(ctx, bin, dir, limits, out)
 	if err != nil {
 		return errors.Join(orStopped(ctx, err), limits.stop())
 	}

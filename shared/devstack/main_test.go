@@ -229,7 +229,7 @@ func signIn(t *testing.T, text string) {
 		end.Body.Close()
 		got, err := url.ParseQuery(end.Request.URL.EscapedFragment())
 		if err != nil || got.Get("access_token") == "" || got.Get("provider_token") == "" ||
-			end.Request.URL.Path != "/signed-in" {
+			end.Request.URL.Path != "/" {
 			t.Fatalf("%s ends at %s (%v)", link[1], end.Request.URL, err)
 		}
 		r, err := http.NewRequest(http.MethodGet, strings.Split(link[1], "/authorize")[0]+"/user", nil)

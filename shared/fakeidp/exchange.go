@@ -220,29 +220,8 @@ func (x *exchange) serveToken() {
 		x.wrong(http.StatusBadRequest, "unsupported_grant_type", "grant_type is not authorization_code")
 		return
 	}
-	x.mu.Lock()
-	g := x.codes[f.Get("code")]
-	used := g != nil && g.used
-	if g != nil {
-		g.used = true
-	}
-	x.mu.Unlock()
-	sum := sha256.Sum256([]byte(f.Get("code_verifier")))
-	switch {
-	case g == nil || g.dialect != x.name:
-		x.wrong(http.StatusBadRequest, "invalid_grant", "the code is unknown")
-		return
-	case used:
-		x.wrong(http.StatusBadRequest, "invalid_grant", "the code comes a second time")
-		return
-	case f.Get("redirect_uri") != g.redirect:
-		x.wrong(http.StatusBadRequest, "invalid_grant", "redirect_uri is another than before")
-		return
-	case g.challenge != "" && base64.RawURLEncoding.EncodeToString(sum[:]) != g.challenge:
-		x.wrong(http.StatusBadRequest, "invalid_grant", "code_verifier does not fit")
-		return
-	case g.challenge == "" && f.Has("code_verifier"):
-		x.wrong(http.StatusBadRequest, "invalid_grant", "code_verifier without a challenge")
+	g := x.redeem()
+	if g == nil {
 		return
 	}
 	access := random()
@@ -272,6 +251,37 @@ func (x *exchange) serveToken() {
 		return
 	}
 	x.answer(http.StatusOK, answer)
+}
+
+// redeem returns what a code was issued for, once; nil after a refusal.
+func (x *exchange) redeem() *grant {
+	f := x.r.PostForm
+	x.mu.Lock()
+	g := x.codes[f.Get("code")]
+	used := g != nil && g.used
+	if g != nil {
+		g.used = true
+	}
+	x.mu.Unlock()
+	sum := sha256.Sum256([]byte(f.Get("code_verifier")))
+	switch {
+	case g == nil || g.dialect != x.name:
+		x.wrong(http.StatusBadRequest, "invalid_grant", "the code is unknown")
+		return nil
+	case used:
+		x.wrong(http.StatusBadRequest, "invalid_grant", "the code comes a second time")
+		return nil
+	case f.Get("redirect_uri") != g.redirect:
+		x.wrong(http.StatusBadRequest, "invalid_grant", "redirect_uri is another than before")
+		return nil
+	case g.challenge != "" && base64.RawURLEncoding.EncodeToString(sum[:]) != g.challenge:
+		x.wrong(http.StatusBadRequest, "invalid_grant", "code_verifier does not fit")
+		return nil
+	case g.challenge == "" && f.Has("code_verifier"):
+		x.wrong(http.StatusBadRequest, "invalid_grant", "code_verifier without a challenge")
+		return nil
+	}
+	return g
 }
 
 // mint is an ID token for a user; claims are put over the usual ones, nil and "" remove them.

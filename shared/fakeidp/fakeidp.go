@@ -12,7 +12,6 @@ package fakeidp
 import (
 	"context"
 	"crypto/rand"
-	_ "embed"
 	"errors"
 	"fmt"
 	"net"
@@ -29,12 +28,6 @@ const (
 	ClientID     = "fake-client"
 	ClientSecret = "fake secret/+&" // not the same in a form, in Basic and in OAuth 1.0a
 )
-
-// SignedIn is the path of a page that shows what a finished sign-in brought.
-const SignedIn = "/signed-in"
-
-//go:embed signedin.html
-var signedIn []byte
 
 // User is a user with an account at the fake.
 type User struct {
@@ -111,8 +104,7 @@ type grant struct {
 // Options of a server. The zero value is for tests.
 type Options struct {
 	Addr string // "": a free port of 127.0.0.1
-	// Interactive shows a page "sign in as ..." instead of sending the browser back at once. There is also
-	// SignedIn, which stands for the application that the user signs in to.
+	// Interactive shows a page "sign in as ..." instead of sending the browser back at once.
 	Interactive bool
 	People      []User // on that page; nil: Ann and Bob
 }
@@ -214,11 +206,6 @@ func (s *Server) complain(dialect, format string, args ...any) {
 
 // ServeHTTP routes by the first part of the path, the dialect, and the rest.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	if s.interactive && r.URL.Path == SignedIn {
-		w.Header().Set("Content-Type", "text/html; charset=utf-8")
-		w.Write(signedIn)
-		return
-	}
 	name, rest, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/"), "/")
 	d, ok := dialects[name]
 	if !ok {

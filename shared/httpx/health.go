@@ -32,13 +32,27 @@ func HealthURL(host string, port int, page string) string {
 // listens on, are asked: a command that anybody may run in a container must not lead into its network. It speaks HTTP
 // itself instead of through a client, which would obey proxy variables and follow redirects.
 func Health(ctx context.Context, address, own string) error {
+	status, body, err := ask(ctx, address, own)
+	if err == nil && status/100 != 2 {
+		return fmt.Errorf("%s: %d %s: %s", address, status, http.StatusText(status), body)
+	}
+	return err
+}
+
+// Answers is Health that takes an answer of any status.
+func Answers(ctx context.Context, address, own string) error {
+	_, _, err := ask(ctx, address, own)
+	return err
+}
+
+func ask(ctx context.Context, address, own string) (status int, body string, err error) {
 	u, err := url.Parse(address)
 	if err != nil || u.Scheme != "http" || u.User != nil || u.Opaque != "" {
-		return fmt.Errorf("%q: %w: want http://HOST:PORT/PATH", address, ErrNotLocal)
+		return 0, "", fmt.Errorf("%q: %w: want http://HOST:PORT/PATH", address, ErrNotLocal)
 	}
 	hosts, err := local(u.Hostname(), own)
 	if err != nil {
-		return err
+		return 0, "", err
 	}
 	port := u.Port()
 	if port == "" {
@@ -46,19 +60,16 @@ func Health(ctx context.Context, address, own string) error {
 	}
 	conn, err := dial(ctx, hosts, port)
 	if err != nil {
-		return fmt.Errorf("%s: %w", address, err)
+		return 0, "", fmt.Errorf("%s: %w", address, err)
 	}
 	defer conn.Close()
-	status, body, err := get(ctx, conn, u)
-	switch {
-	case err != nil && ctx.Err() != nil:
-		return fmt.Errorf("%s: no answer in time", address)
-	case err != nil:
-		return fmt.Errorf("%s: %w", address, err)
-	case status/100 != 2:
-		return fmt.Errorf("%s: %d %s: %s", address, status, http.StatusText(status), body)
+	status, body, err = get(ctx, conn, u)
+	if err != nil && ctx.Err() != nil {
+		return 0, "", fmt.Errorf("%s: no answer in time", address)
+	} else if err != nil {
+		return 0, "", fmt.Errorf("%s: %w", address, err)
 	}
-	return nil
+	return status, body, nil
 }
 
 // local returns the addresses to try for a host, in order. localhost is never looked up.

@@ -238,19 +238,7 @@ func RedisCluster(ctx context.Context, o ClusterOptions) (_ *Cluster, err error)
 			}
 		}
 		if i > 0 {
-			bus, err := s.busPort()
-			if err != nil {
-				return nil, err
-			}
-			port := strconv.Itoa(s.port)
-			if o.TLS.used() {
-				addr, err := s.TLSAddr()
-				if err != nil {
-					return nil, err
-				}
-				_, port, _ = net.SplitHostPort(addr)
-			}
-			if _, err := c.Do(ctx, c.Nodes[0], "CLUSTER", "MEET", "127.0.0.1", port, strconv.Itoa(bus)); err != nil {
+			if err := c.meet(ctx, s); err != nil {
 				return nil, err
 			}
 		}
@@ -271,6 +259,24 @@ func RedisCluster(ctx context.Context, o ClusterOptions) (_ *Cluster, err error)
 		}
 	}
 	return c, c.Await(ctx, "cluster_state:ok", fmt.Sprintf("cluster_size:%d", o.Masters))
+}
+
+// meet has the first node meet another.
+func (c *Cluster) meet(ctx context.Context, s *Server) error {
+	bus, err := s.busPort()
+	if err != nil {
+		return err
+	}
+	port := strconv.Itoa(s.port)
+	if c.options.TLS.used() {
+		addr, err := s.TLSAddr()
+		if err != nil {
+			return err
+		}
+		_, port, _ = net.SplitHostPort(addr)
+	}
+	_, err = c.Do(ctx, c.Nodes[0], "CLUSTER", "MEET", "127.0.0.1", port, strconv.Itoa(bus))
+	return err
 }
 
 // Await waits until CLUSTER INFO of every node that runs holds all the lines.

@@ -6,9 +6,12 @@ package memlimit
 import (
 	"math"
 	"os"
+	"path"
+	"path/filepath"
 	"runtime"
 	"runtime/debug"
 	"runtime/metrics"
+	"slices"
 	"strconv"
 	"strings"
 )
@@ -19,16 +22,21 @@ import (
 //
 // The pacing is set again after each collection, from a cleanup of an object that dies in every one.
 // The floor never exceeds half of the memory the process may use: GOMEMLIMIT, else the container's.
-// Without GOMEMLIMIT nine tenths of the container's limit become Go's, with or without a floor.
+// Without GOMEMLIMIT nine tenths of the container's limit become Go's, with or without a floor; of a small one all but
+// 16 MiB or a quarter, since what is not heap does not shrink with it, and a limit that is too near makes the collector
+// run all the time.
 func KeepHeapFloor(floor int64) {
 	floor = min(floor, Limit()/2)
 	if debug.SetMemoryLimit(-1) == math.MaxInt64 && Limit() < math.MaxInt64 {
-		debug.SetMemoryLimit(Limit() / 10 * 9) // at its own limit a container is killed
+		debug.SetMemoryLimit(soft(Limit())) // at its own limit a container is killed
 	}
 	if floor > 0 {
 		pace(floor)
 	}
 }
+
+// soft is the limit of Go's memory in a group with a limit.
+func soft(limit int64) int64 { return limit - max(limit/10, min(limit/4, 16<<20)) }
 
 func pace(floor int64) {
 	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
@@ -44,15 +52,47 @@ func pace(floor int64) {
 // Limit is the memory that the process may use, in bytes: GOMEMLIMIT or the control group's limit, whichever is less,
 // else math.MaxInt64.
 func Limit() int64 {
-	limit := debug.SetMemoryLimit(-1)
-	for _, file := range []string{"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"} {
-		b, err := os.ReadFile(file)
-		if err != nil {
+	return min(debug.SetMemoryLimit(-1), groupLimit("/"))
+}
+
+// groupLimit is the smallest limit from the process's control group up to the root of those that are mounted, which in a
+// container is the container's. root is where /proc and /sys are.
+func groupLimit(root string) int64 {
+	limit := int64(math.MaxInt64)
+	groups, err := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
+	if err != nil {
+		groups = []byte("0::/\n1:memory:/\n")
+	}
+	for line := range strings.Lines(string(groups)) {
+		fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if len(fields) != 3 {
 			continue
 		}
-		if n, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64); err == nil && n > 0 {
-			limit = min(limit, n)
+		mount, file := "sys/fs/cgroup", "memory.max"
+		if slices.Contains(strings.Split(fields[1], ","), "memory") {
+			mount, file = "sys/fs/cgroup/memory", "memory.limit_in_bytes"
+		} else if fields[1] != "" {
+			continue
+		}
+		for group := path.Clean("/" + fields[2]); ; group = path.Dir(group) {
+			limit = min(limit, limitIn(filepath.Join(root, mount, group, file)))
+			if group == "/" {
+				break
+			}
 		}
 	}
 	return limit
+}
+
+// limitIn reads one limit; math.MaxInt64 for none.
+func limitIn(file string) int64 {
+	b, err := os.ReadFile(file)
+	if err != nil {
+		return math.MaxInt64
+	}
+	n, err := strconv.ParseInt(strings.TrimSpace(string(b)), 10, 64)
+	if err != nil || n <= 0 {
+		return math.MaxInt64
+	}
+	return n
 }

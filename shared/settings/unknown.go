@@ -10,6 +10,9 @@ import (
 // serviceLink is what Kubernetes puts into every container for each service of its namespace.
 var serviceLink = regexp.MustCompile(`_(SERVICE_HOST|SERVICE_PORT(_.*)?|PORT(_[0-9]+_(TCP|UDP|SCTP)(_.*)?)?)$`)
 
+// serviceManager are what systemd sets for a daemon.
+var serviceManager = []string{"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"}
+
 // unknown warns about variables that look like ours and are none: those with our prefixes, and
 // those that are within two letters of a longer name, one of today or an old one.
 func (r *Report) unknown(fields []Field, o Options) {
@@ -24,7 +27,8 @@ func (r *Report) unknown(fields []Field, o Options) {
 	old := r.oldNames(o)
 	before := slices.Sorted(maps.Keys(old))
 	for _, name := range r.Names() {
-		if matches(name, known) || hasPrefix(name, o.Foreign) || serviceLink.MatchString(name) {
+		if slices.Contains(serviceManager, name) || matches(name, known) || hasPrefix(name, o.Foreign) ||
+			serviceLink.MatchString(name) {
 			continue
 		}
 		near, distance := nearest(name, known)

@@ -112,7 +112,7 @@ func signUpPending(ctx context.Context, f *flow.Flow, cand *signupCandidate, tex
 	for again := false; ; again = true {
 		known, err := lookUp(ctx, f, cand, q)
 		if err != nil {
-			return store.User{}, contest(ctx, f, cand, known, text, err)
+			return store.User{}, cand.contest(ctx, f, known, text, err)
 		}
 		// Called whatever the state of the address: a refusal must not reveal that it is free.
 		if err := cand.checkCreation(ctx, f, cand.user(f, cand.newID(), false, cand.data)); err != nil {
@@ -143,7 +143,7 @@ func signUpPending(ctx context.Context, f *flow.Flow, cand *signupCandidate, tex
 		}
 		if refused := q.RefusalOf(err); refused != err { // another sign-up came between, which may be a second click
 			known, _ := lookUp(ctx, f, cand, q)
-			return store.User{}, contest(ctx, f, cand, known, text, refused)
+			return store.User{}, cand.contest(ctx, f, known, text, refused)
 		}
 		if err != nil {
 			return store.User{}, refusal.Failure("sign up", err)
@@ -162,7 +162,7 @@ func signUpPending(ctx context.Context, f *flow.Flow, cand *signupCandidate, tex
 // contest compares the password of a sign-up that a limit refuses with that of the newest pending one. If they differ,
 // the pending ones are contested: its sender may be the owner of the address, for whom POST /resend must not confirm
 // what another person chose. One hash and one transaction that writes, whatever the state of the address.
-func contest(ctx context.Context, f *flow.Flow, cand *signupCandidate, known store.User, text string,
+func (cand *signupCandidate) contest(ctx context.Context, f *flow.Flow, known store.User, text string,
 	refused error) error {
 	if r, ok := errors.AsType[*refusal.Refusal](refused); !ok || r.Kind != refusal.KindLimited {
 		return refused

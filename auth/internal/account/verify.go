@@ -140,17 +140,8 @@ func (a *Accounts) Verify(ctx context.Context, req flow.RequestInfo, p flow.Veri
 		}()
 	}
 	if p.Password != "" {
-		if err := f.Settings.CheckPassword(p.Password); err != nil {
+		if err := op.preparePassword(ctx, pf); err != nil {
 			return flow.Verified{}, err
-		}
-		waits, err := op.isPending(ctx, pf)
-		if err != nil {
-			return flow.Verified{}, refusal.Failure("verify", err)
-		}
-		if waits {
-			if err := op.hashPassword(ctx); err != nil {
-				return flow.Verified{}, err
-			}
 		}
 	}
 	var out flow.Verified
@@ -182,6 +173,21 @@ func (a *Accounts) Verify(ctx context.Context, req flow.RequestInfo, p flow.Veri
 	g.Type = out.Type
 	out.Grant = &g
 	return out, nil
+}
+
+// preparePassword checks the new password, and hashes it if the token is there.
+func (op *verifyOp) preparePassword(ctx context.Context, pf proof) error {
+	if err := op.f.Settings.CheckPassword(op.p.Password); err != nil {
+		return err
+	}
+	waits, err := op.isPending(ctx, pf)
+	if err != nil {
+		return refusal.Failure("verify", err)
+	}
+	if !waits {
+		return nil
+	}
+	return op.hashPassword(ctx)
 }
 
 // prepared redeems, and does so again after what has to be done outside of the transaction.

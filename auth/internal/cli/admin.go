@@ -16,16 +16,24 @@ import (
 
 	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/account/refusal"
+	"gatehouse/auth/internal/address"
 	"gatehouse/auth/internal/store"
 )
 
-const adminUsage = `usage: auth admin create [-confirm] [-role ROLE] [-aud AUD] EMAIL [PASSWORD|-]   - reads the password from standard input
-       auth admin get EMAIL|ID
-       auth admin ban EMAIL|ID DURATION      such as 24h
-       auth admin unban EMAIL|ID
-       auth admin delete [-soft] EMAIL|ID
-       auth admin claim EMAIL|ID             ends sessions, drops password, phone, factors and other identities,
+const adminUsage = `usage: auth admin create [-confirm] [-admin|-role ROLE] [-aud AUD] EMAIL [PASSWORD|-]
+	- reads the password from standard input; -admin gives the first role of AUTH_JWT_ADMIN_ROLES
+       auth admin list [-filter TEXT] [-n 50] [-cursor ID]   newest first; the next cursor on standard error
+       auth admin get WHO
+       auth admin sessions [-end ID|all] WHO   lists sessions, or ends them
+       auth admin factors [-delete ID|all] WHO   lists second factors, or removes them
+       auth admin password WHO               reads the new one from standard input; ends sessions
+       auth admin role WHO ROLE
+       auth admin ban WHO DURATION           such as 24h
+       auth admin unban WHO
+       auth admin delete [-soft] WHO
+       auth admin claim WHO                  ends sessions, drops password, phone, factors and other identities,
 	mails a recovery link
+WHO is an e-mail address, a phone number with +, or an id; -aud names another audience.
 `
 
 // operator is the actor in the audit log.
@@ -45,13 +53,19 @@ func (p *program) admin(ctx context.Context, args []string) error {
 	switch what {
 	case "create", "createuser":
 		return p.adminCreate(ctx, f, aud, args)
-	case "get", "unban", "claim":
-		args, err = p.parse(f, args, "EMAIL|ID", 1, 1)
+	case "list":
+		return p.adminList(ctx, f, aud, args)
+	case "sessions", "factors":
+		return p.adminOwned(ctx, f, aud, what, args)
+	case "get", "unban", "claim", "password":
+		args, err = p.parse(f, args, "WHO", 1, 1)
 	case "ban":
-		args, err = p.parse(f, args, "EMAIL|ID DURATION", 2, 2)
+		args, err = p.parse(f, args, "WHO DURATION", 2, 2)
+	case "role":
+		args, err = p.parse(f, args, "WHO ROLE", 2, 2)
 	case "delete", "deleteuser":
 		soft := f.Bool("soft", false, "keep the id, remove everything personal")
-		if args, err = p.parse(f, args, "[-soft] EMAIL|ID", 1, 1); err == nil && *soft {
+		if args, err = p.parse(f, args, "[-soft] WHO", 1, 1); err == nil && *soft {
 			what = "soft delete"
 		}
 	default:
@@ -87,13 +101,20 @@ func (p *program) admin(ctx context.Context, args []string) error {
 		_, err = fmt.Fprintf(p.stdout, "deleted %s\n", u.ID)
 		return err
 	}
-	duration := "none"
-	if what == "ban" {
-		duration = args[1]
+	change, none := flow.Attributes{}, "none"
+	switch what {
+	case "ban":
+		change.BanDuration = &args[1]
+	case "unban":
+		change.BanDuration = &none
+	case "role":
+		change.Role = &args[1]
+	case "password":
+		if change.Password, err = p.password("-"); err != nil {
+			return err
+		}
 	}
-	u, err = r.users.AdminUpdate(ctx, flow.RequestInfo{}, operator, u.ID,
-		flow.Attributes{BanDuration: &duration})
-	if err != nil {
+	if u, err = r.users.AdminUpdate(ctx, flow.RequestInfo{}, operator, u.ID, change); err != nil {
 		return plain(err)
 	}
 	return p.show(u)
@@ -152,22 +173,27 @@ func (p *program) password(arg string) (*string, error) {
 	return &line, nil
 }
 
-// find is the user with that address or id.
+// find is the user with that address, number or id.
 func (r *rooms) find(ctx context.Context, aud, who string) (store.User, error) {
 	if id, err := uuid.Parse(who); err == nil {
 		u, err := r.users.AdminUser(ctx, id)
 		return u, plain(err)
 	}
-	if !strings.Contains(who, "@") {
-		return store.User{}, fmt.Errorf("%q is neither an e-mail address nor an id", who)
+	filter := store.UsersFilter{Aud: cmp.Or(aud, r.config.Accounts.Audience), Limit: 1}
+	switch {
+	case strings.Contains(who, "@"):
+		filter.Email = strings.ToLower(who)
+	case strings.HasPrefix(who, "+"):
+		filter.Phone = address.FoldPhone(who)
+	default:
+		return store.User{}, fmt.Errorf("%q is neither an e-mail address nor an id, nor a phone number with +", who)
 	}
-	aud = cmp.Or(aud, r.config.Accounts.Audience)
-	list, _, err := r.users.AdminUsers(ctx, store.UsersFilter{Aud: aud, Email: strings.ToLower(who), Limit: 1})
+	list, _, err := r.users.AdminUsers(ctx, filter)
 	if err != nil {
 		return store.User{}, plain(err)
 	}
 	if len(list) == 0 {
-		return store.User{}, fmt.Errorf("no user %s in audience %s", who, aud)
+		return store.User{}, fmt.Errorf("no user %s in audience %s", who, filter.Aud)
 	}
 	u, err := r.users.AdminUser(ctx, list[0].ID)
 	return u, plain(err)

@@ -2,10 +2,14 @@ package cli
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"log/slog"
+	"net/http"
+	"net/url"
 	"strings"
 	"time"
 
@@ -52,7 +56,13 @@ func (p *program) check(ctx context.Context, args []string) error {
 	for _, w := range read.Warnings {
 		fmt.Fprintln(p.stdout, "warn ", w)
 	}
+	if doubt := c.ShortPasswords(); doubt != "" && !read.IsSet("AUTH_PASSWORD_MIN_LENGTH") {
+		fmt.Fprintln(p.stdout, "warn ", doubt)
+	}
 	if r.say("settings", err) {
+		if w := daemon.HashMemory(l.Hash, c.Password.Workers); w != "" {
+			fmt.Fprintln(p.stdout, "warn ", w)
+		}
 		r.say(fmt.Sprintf("redirects: %s and %d patterns", c.General.SiteURL, len(c.General.AllowList)), nil)
 		db, migrated := r.database(ctx, &c)
 		if db != nil {
@@ -61,6 +71,7 @@ func (p *program) check(ctx context.Context, args []string) error {
 		if migrated {
 			r.defaults(ctx, db, &l)
 			r.keys(ctx, db, &c, l)
+			r.discovery(ctx, &c)
 		} else { // what old names of settings say is known without the tables
 			r.tellDefaults(l.FormerDefaults(false, 0))
 		}
@@ -151,6 +162,43 @@ func (r *report) keys(ctx context.Context, db *store.DB, c *config.Config, l con
 	defer cancel()
 	keeper := keys.New(keys.Options{DB: db, Root: c.Root()}, l.Keys)
 	r.say("signing keys", keeper.Check(ctx))
+}
+
+// discovery warns where services that know only the issuer would not find the keys.
+func (r *report) discovery(ctx context.Context, c *config.Config) {
+	ctx, cancel := context.WithTimeout(ctx, checkPatience)
+	defer cancel()
+	if err := findKeys(ctx, c.JWT.Issuer); err != nil {
+		fmt.Fprintf(r.p.stdout, "warn  AUTH_JWT_ISSUER: services that know only the issuer do not find the keys: %v\n", err)
+	}
+}
+
+// findKeys looks for the discovery document as a verifier does.
+func findKeys(ctx context.Context, issuer string) error {
+	if u, err := url.Parse(issuer); err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
+		return fmt.Errorf("%q is no URL", issuer)
+	}
+	at := strings.TrimSuffix(issuer, "/") + "/.well-known/openid-configuration"
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, at, nil)
+	if err != nil {
+		return err
+	}
+	resp, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return err
+	}
+	defer resp.Body.Close()
+	var found struct{ Issuer string }
+	err = json.NewDecoder(io.LimitReader(resp.Body, 1<<20)).Decode(&found)
+	switch {
+	case resp.StatusCode != http.StatusOK:
+		return fmt.Errorf("%s answers %s", at, resp.Status)
+	case err != nil:
+		return fmt.Errorf("%s: %w", at, err)
+	case found.Issuer != issuer:
+		return fmt.Errorf("%s names the issuer %q", at, found.Issuer)
+	}
+	return nil
 }
 
 // providers begins a sign-in with each that is on: those whose endpoints or request token must be fetched show

@@ -63,10 +63,12 @@ const usage = `usage: auth [-config FILE] [COMMAND]
        auth check                          settings, database rights, keys, providers, SMTP
        auth keys list|rotate|revoke KID    the signing keys
        auth keys service [-role ROLE] [-exp 10y]
-       auth admin create|get|ban|unban|delete|claim   users (-h for more)
+       auth admin create|list|get|password|role|ban|unban|delete|claim   users (-h for more)
+       auth admin sessions|factors WHO     what a user has open, and ends it
        auth mail list|resend ID            the outbox
        auth mail preview|send-test         what mails look like, and whether they arrive (-h for more)
-       auth takeover [-ahead|-dry-run|-abandon]   bring the users of the replaced service along (-h for more)
+       auth takeover [-ahead|-dry-run|-abandon|-suggest]   bring the users of the replaced service along (-h for more)
+       auth mirror install|check|drop|scrub   keep the former tables current for the application's SQL (-h for more)
        auth redirect test URL...           whether redirect_to may lead there, and why
        auth health [-timeout 2s] [URL]     ask the daemon on this host whether it is ready
        auth openapi                        the API as an OpenAPI 3.1 document
@@ -75,7 +77,8 @@ Settings come from the environment and from .env or FILE; the environment wins.
 `
 
 // usages are those of commands that are several.
-var usages = map[string]string{"keys": keysUsage, "admin": adminUsage, "mail": mailUsage, "redirect": redirectUsage}
+var usages = map[string]string{"keys": keysUsage, "admin": adminUsage, "mail": mailUsage, "redirect": redirectUsage,
+	"mirror": mirrorUsage}
 
 // errUsage ends a command with exit status 2; its text was written already.
 var errUsage = errors.New("usage")
@@ -136,6 +139,8 @@ func run(ctx context.Context, p program) int {
 		err = p.mail(ctx, rest)
 	case "takeover":
 		err = p.takeover(ctx, rest)
+	case "mirror":
+		err = p.mirror(ctx, rest)
 	case "redirect":
 		err = p.redirect(rest)
 	case "health":

@@ -73,6 +73,10 @@ func (p *program) keys(ctx context.Context, args []string) error {
 		}
 		return nil
 	}
+	return p.keysList(ctx, r)
+}
+
+func (p *program) keysList(ctx context.Context, r *rooms) error {
 	list, err := r.keeper.List(ctx)
 	if err != nil {
 		return err
@@ -104,6 +108,7 @@ func (p *program) keysService(ctx context.Context, f *flag.FlagSet, args []strin
 		return err
 	}
 	var set *token.Set
+	now := time.Now() // without a database there is no other
 	if c.Keys.AcceptSecret {
 		set, err = token.NewSet(token.SetConfig{Secret: l.Keys.Secret, AcceptSecret: true, SignWithSecret: true,
 			Issuer: c.JWT.Issuer})
@@ -114,12 +119,11 @@ func (p *program) keysService(ctx context.Context, f *flag.FlagSet, args []strin
 		}
 		defer r.close()
 		err = r.keeper.Start(ctx)
-		set = r.keeper.Live().Load()
+		set, now = r.keeper.Live().Load(), r.now()
 	}
 	if err != nil {
 		return err
 	}
-	now := time.Now()
 	text, err := set.SignService(nil, *role, c.JWT.Issuer, now, now.Add(exp))
 	if err != nil {
 		return err

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -51,7 +50,7 @@ func (p *program) mail(ctx context.Context, args []string) error {
 		return err
 	}
 	defer r.close()
-	list, err := r.db.Messages(ctx, store.MessageFilter{State: *state, Limit: *n}, time.Now())
+	list, err := r.db.Messages(ctx, store.MessageFilter{State: *state, Limit: *n}, r.now())
 	if err != nil {
 		return err
 	}
@@ -85,7 +84,7 @@ func (p *program) mailResend(ctx context.Context, f *flag.FlagSet, args []string
 		return err
 	}
 	defer r.close()
-	if _, err := r.db.ResendMessage(ctx, id, time.Now().UTC()); errors.Is(err, store.ErrNotFound) {
+	if _, err := r.db.ResendMessage(ctx, id, r.now().UTC()); errors.Is(err, store.ErrNotFound) {
 		return fmt.Errorf(
 			"no message %s can be sent: it was sent, or its link or code is no longer good; the user must ask again",
 			id)

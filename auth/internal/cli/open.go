@@ -2,10 +2,11 @@ package cli
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
+	"time"
 
 	"gatehouse/auth/internal/account/admin"
+	"gatehouse/auth/internal/account/factor"
 	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/config"
 	"gatehouse/auth/internal/daemon"
@@ -17,15 +18,9 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// load reads the settings for a command. Warnings are the daemon's to report, except those next to an error: a
-// misspelled name is often why another setting is missing.
+// load reads the settings for a command. Warnings are the daemon's and auth check's to report.
 func (p *program) load() (config.Config, config.Live, []string, error) {
 	c, l, r, err := p.read()
-	if err != nil {
-		for _, w := range r.Brief() {
-			fmt.Fprintln(p.stderr, "auth: warning:", w)
-		}
-	}
 	return c, l, r.Brief(), err
 }
 
@@ -43,10 +38,13 @@ type rooms struct {
 	config config.Config
 	live   config.Live
 	db     *store.DB
+	now    func() time.Time // PostgreSQL's clock
 	root   *secret.Root
 	keeper *keys.Keeper
 	hashes *password.Workers
 	users  *admin.Users
+	// factors are second factors.
+	factors *factor.Factors
 }
 
 // open opens the database for a command, with one try. What is logged goes to stderr as text.
@@ -69,13 +67,19 @@ func (p *program) open(ctx context.Context) (*rooms, error) {
 		return nil, err
 	}
 	r := &rooms{config: c, live: l, db: db, root: c.Root()}
-	r.keeper = keys.New(keys.Options{DB: db, Root: r.root, Log: log}, l.Keys)
+	serverTime, err := daemon.StartClock(ctx, db, log)
+	if err != nil {
+		db.Close()
+		return nil, err
+	}
+	r.now = serverTime.Now
+	r.keeper = keys.New(keys.Options{DB: db, Root: r.root, Clock: serverTime, Log: log}, l.Keys)
 	r.hashes = password.NewWorkers(password.Options{Workers: 1, Params: l.Hash, Log: slog.New(slog.DiscardHandler)})
 	core := flow.New(flow.Options{
 		DB: db, Keys: r.keeper.Live(), Refresh: token.NewRefreshCodec(r.root.Keys(secret.Refresh)), Root: r.root,
-		Passwords: r.hashes, Log: log,
+		Passwords: r.hashes, Clock: serverTime, Log: log,
 	}, l.Accounts)
-	r.users = admin.New(core)
+	r.users, r.factors = admin.New(core), factor.New(core)
 	return r, nil
 }
 

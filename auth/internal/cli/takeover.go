@@ -20,7 +20,7 @@ import (
 	"gatehouse/auth/internal/takeover"
 )
 
-const takeoverHelp = `usage: auth takeover [-from SCHEMA] [-ahead | -dry-run | -abandon] [-leave-out KIND,...] [-json] [-yes]
+const takeoverHelp = `usage: auth takeover [-from SCHEMA] [-ahead | -dry-run | -abandon | -suggest] [-leave-out KIND,...] [-json] [-yes]
 
 Brings the users of the replaced service along: users, identities, verified second factors, live sessions,
 	links in mails
@@ -42,6 +42,8 @@ AUTH_SECURITY_DB_ENCRYPTION_DECRYPTION_KEYS opens columns that the service there
         write nothing; the same report, and all refusals at once
   -abandon
         empty the tables here and forget the open takeover
+  -suggest
+        print once more what the application needs, after the run that has closed the takeover
   -leave-out KIND,...
         accept these losses: instances, duplicates, passwords, saml, web3, webauthn, passkeys, oauth
   -json
@@ -62,6 +64,7 @@ func (p *program) takeover(ctx context.Context, args []string) error {
 	ahead := f.Bool("ahead", false, "copy now, close later; may be repeated")
 	dry := f.Bool("dry-run", false, "write nothing")
 	abandon := f.Bool("abandon", false, "empty the tables here and forget the open takeover")
+	suggest := f.Bool("suggest", false, "print once more what the application needs")
 	leaveOut := f.String("leave-out", "", "accepted losses: "+strings.Join(takeover.Kinds, ", "))
 	asJSON := f.Bool("json", false, "the report as one JSON object")
 	yes := f.Bool("yes", false, "-abandon without a question")
@@ -69,20 +72,20 @@ func (p *program) takeover(ctx context.Context, args []string) error {
 		fmt.Fprint(p.stdout, takeoverHelp)
 		return nil
 	}
-	if _, err := p.parse(f, args, "[-from SCHEMA] [-ahead | -dry-run | -abandon] [-leave-out KIND,...] [-json] [-yes]",
+	if _, err := p.parse(f, args, "[-from SCHEMA] [-ahead | -dry-run | -abandon | -suggest] [-leave-out KIND,...] [-json] [-yes]",
 		0, 0); err != nil {
 		return err
 	}
 	o := takeover.Options{JSON: *asJSON, Out: p.stdout, Log: p.stderr, Terminal: terminal(p.stderr)}
 	modes := 0
 	for mode, on := range map[takeover.Mode]bool{takeover.Ahead: *ahead, takeover.DryRun: *dry,
-		takeover.Abandon: *abandon} {
+		takeover.Abandon: *abandon, takeover.Suggest: *suggest} {
 		if on {
 			o.Mode, modes = mode, modes+1
 		}
 	}
 	if modes > 1 {
-		return p.misused(f, "-ahead, -dry-run and -abandon exclude each other")
+		return p.misused(f, "-ahead, -dry-run, -abandon and -suggest exclude each other")
 	}
 	for kind := range strings.SplitSeq(*leaveOut, ",") {
 		if kind = strings.TrimSpace(kind); kind == "" {
@@ -107,7 +110,8 @@ func (p *program) takeover(ctx context.Context, args []string) error {
 		*from = config.FormerSchema(p.environ, p.file)
 	}
 	if *abandon && !*yes {
-		if err := p.confirmAbandon(); err != nil {
+		if err := p.confirm("takeover: -abandon", "This deletes all users here. The tables there stay as they are.",
+			"abandon"); err != nil {
 			return err
 		}
 	}
@@ -147,19 +151,19 @@ func (p *program) runTakeover(ctx context.Context, o takeover.Options, c *config
 	return nil
 }
 
-// confirmAbandon asks on a terminal, and wants -yes elsewhere.
-func (p *program) confirmAbandon() error {
+// confirm asks for a word on a terminal, and wants -yes elsewhere.
+func (p *program) confirm(what, warning, word string) error {
 	in, ok := p.stdin.(*os.File)
 	if !ok || !terminal(in) {
-		return errors.New("takeover: -abandon deletes all users here: without a terminal it needs -yes")
+		return fmt.Errorf("%s: without a terminal it needs -yes. %s", what, warning)
 	}
-	fmt.Fprint(p.stderr, "This deletes all users here. The tables there stay as they are. Type abandon to go on: ")
+	fmt.Fprintf(p.stderr, "%s Type %s to go on: ", warning, word)
 	line, err := bufio.NewReader(in).ReadString('\n')
 	if err != nil && !errors.Is(err, io.EOF) {
 		return err
 	}
-	if strings.TrimSpace(line) != "abandon" {
-		return errors.New("takeover: nothing was changed")
+	if strings.TrimSpace(line) != word {
+		return fmt.Errorf("%s: nothing was changed", what)
 	}
 	return nil
 }

@@ -2,6 +2,7 @@ package config
 
 import (
 	"cmp"
+	"fmt"
 	"net"
 	"net/netip"
 	"net/url"
@@ -63,15 +64,25 @@ func (c *Config) check(r *settings.Report) {
 			"has as many limits as it likes; " +
 			"AUTH_TRUSTED_PROXIES reads that header from its trusted end")
 	}
-	if n := max(c.Password.MinLength, 6); n < 8 {
-		r.Warn("AUTH_PASSWORD_MIN_LENGTH=%d: passwords of fewer than 8 characters are soon guessed; 8 is the least "+
-			"that is recommended", n)
+	if r.IsSet("AUTH_PASSWORD_MIN_LENGTH") { // our own default is auth check's to doubt
+		if doubt := c.ShortPasswords(); doubt != "" {
+			r.Warn("%s", doubt)
+		}
 	}
 	if c.HTTP.LimitHeader == "" && !c.HTTP.LimitByPeer && !c.HTTP.ForwardedFor && len(c.API.Proxies) == 0 {
 		r.Warn("no limits by client address: AUTH_RATE_LIMIT_HEADER names the header in which your proxy gives it, " +
 			"AUTH_TRUSTED_PROXIES the proxies whose " +
 			"X-Forwarded-For does; AUTH_RATE_LIMIT_BY_PEER=true takes the connection's")
 	}
+}
+
+// ShortPasswords is the warning about passwords that are soon guessed; "" where new ones are longer.
+func (c *Config) ShortPasswords() string {
+	if n := max(c.Password.MinLength, 6); n < 8 {
+		return fmt.Sprintf("AUTH_PASSWORD_MIN_LENGTH=%d: passwords of fewer than 8 characters are soon guessed; 8 is the "+
+			"least that is recommended", n)
+	}
+	return ""
 }
 
 // settle decides between two names of one setting and raises what is below its bound.

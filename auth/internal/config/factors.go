@@ -23,6 +23,10 @@ type factorsConfig struct {
 	WebAuthnEnroll bool `env:"AUTH_MFA_WEB_AUTHN_ENROLL_ENABLED" envDefault:"false"`
 	// Their answers are taken.
 	WebAuthnVerify bool `env:"AUTH_MFA_WEB_AUTHN_VERIFY_ENABLED" envDefault:"false"`
+	// Users with another verified factor may have recovery codes made.
+	RecoveryEnroll bool `env:"AUTH_MFA_RECOVERY_CODES_ENROLL_ENABLED" envDefault:"false"`
+	// The codes are taken, each once.
+	RecoveryVerify bool `env:"AUTH_MFA_RECOVERY_CODES_VERIFY_ENABLED" envDefault:"false"`
 	// How long a challenge may be answered; less than 300 counts as 300.
 	ChallengeLife time.Duration `env:"AUTH_MFA_CHALLENGE_EXPIRY_DURATION" envDefault:"300" min:"0s"`
 	// How long a factor that was never verified or challenged blocks its name for another; less
@@ -39,6 +43,7 @@ func (c *Config) factorSettings(r *settings.Report) flow.FactorSettings {
 	s.TOTP = flow.FactorSwitches{Enroll: f.TOTPEnroll, Verify: f.TOTPVerify}
 	s.Phone = flow.FactorSwitches{Enroll: f.PhoneEnroll, Verify: f.PhoneVerify}
 	s.WebAuthn = flow.FactorSwitches{Enroll: f.WebAuthnEnroll, Verify: f.WebAuthnVerify}
+	s.RecoveryCodes = flow.FactorSwitches{Enroll: f.RecoveryEnroll, Verify: f.RecoveryVerify}
 	s.ChallengeLife, s.UnverifiedLife = max(f.ChallengeLife, 300*time.Second), max(f.FactorLife, 300*time.Second)
 	s.OTPLength, s.Text = f.OTPLength, codeText(r, "AUTH_MFA_PHONE_TEMPLATE", f.Template)
 	return s

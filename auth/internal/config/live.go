@@ -16,6 +16,7 @@ import (
 	"gatehouse/auth/internal/httpapi"
 	"gatehouse/auth/internal/keys"
 	"gatehouse/auth/internal/mail"
+	"gatehouse/auth/internal/pages"
 	"gatehouse/auth/internal/password"
 	"gatehouse/auth/internal/provider"
 	"gatehouse/auth/internal/redirect"
@@ -56,6 +57,7 @@ func (c *Config) live(r *settings.Report) (l Live) {
 	languages := c.languages(r, folder)
 	l.Accounts.SiteName, l.Accounts.Languages = site.Name, languages
 	l.API = c.apiSettings(r)
+	l.API.Look = pages.NewLook(site, languages)
 	l.API.Shown.External = enabledProviders(l.External)
 	warnAutoconfirm(r, &l.API.Shown)
 	l.Keys = c.keySettings(r)
@@ -114,6 +116,9 @@ func (c *Config) apiSettings(r *settings.Report) httpapi.Settings {
 				r.Warn("AUTH_URI_ALLOW_LIST: %s", doubt)
 			}
 		}
+	}
+	if err := httpapi.CheckPrefix(s.Prefix); err != nil {
+		r.Wrong("AUTH_API_PREFIX", "%v", err)
 	}
 	s.SiteURL, s.ExternalURL, s.Audience = c.General.SiteURL, c.API.ExternalURL, c.Accounts.Audience
 	s.TrustedProxies, s.Captcha = parseProxies(r, c.API.Proxies), c.makeCaptcha(r)

@@ -13,18 +13,19 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// siteConfig is what people see of the application in mails.
+// siteConfig is what people see of the application in mails and on pages.
 type siteConfig struct {
-	// Name of the product in mails and authenticator apps; unset: host of SITE_URL. One line of at most 32 characters.
+	// Name of the product in mails, on pages and in authenticator apps; unset: host of SITE_URL. One line of at
+	// most 32 characters.
 	Name string `env:"AUTH_SITE_NAME" table:"General"`
-	// Logo in mails: an https URL of a PNG, JPEG or GIF, shown 40 pixels high.
+	// Logo in mails and on pages: an https URL of a PNG, JPEG or GIF, shown 40 pixels high.
 	LogoURL string `env:"AUTH_SITE_LOGO_URL" table:"General"`
-	// Colour of buttons in mails, #rgb or #rrggbb; in .env in quotes. Their text is white or black, whichever has more
-	// contrast.
+	// Colour of buttons in mails and on pages, #rgb or #rrggbb; in .env in quotes. Their text is white or black,
+	// whichever has more contrast.
 	Color string `env:"AUTH_SITE_COLOR" envDefault:"#1d4ed8" table:"General"`
-	// E-mail address or https URL that mails name for help.
+	// E-mail address or https URL that mails and pages name for help.
 	Support string `env:"AUTH_SITE_SUPPORT" table:"General"`
-	// Languages of mails and SMS; the first is the default. Built in: en, de, fr, es.
+	// Languages of mails, SMS and pages; the first is the default. Built in: en, de, fr, es.
 	Locales []string `env:"AUTH_SITE_LOCALES" envDefault:"en" table:"General"`
 }
 

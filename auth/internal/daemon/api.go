@@ -17,7 +17,7 @@ import (
 
 // newProviders makes the set of external providers for the settings of the flows.
 func (d *daemon) newProviders(l *config.Live) (*provider.Set, error) {
-	l.External.Log, l.External.Watch = d.log.Logger, d.watch()
+	l.External.Log, l.External.Watch, l.External.Now = d.log.Logger, d.watch(), d.clock.Now
 	set, err := provider.New(l.External)
 	if err != nil {
 		return nil, err
@@ -55,7 +55,7 @@ func (d *daemon) makeAPI(l config.Live) (err error) {
 	codec := token.NewRefreshCodec(d.root.Keys(secret.Refresh))
 	d.core = flow.New(flow.Options{
 		DB: d.db, Keys: d.keeper.Live(), Refresh: codec, Root: d.root, Passwords: d.passwords, Wake: d.outbox.Wake,
-		SignedIn: d.signedIn(), Unsent: d.unsent(), Log: d.log.Logger,
+		SignedIn: d.signedIn(), Unsent: d.unsent(), Clock: d.clock, Log: d.log.Logger,
 	}, l.Accounts)
 	observer, err := d.observer()
 	if err != nil {
@@ -63,7 +63,7 @@ func (d *daemon) makeAPI(l config.Live) (err error) {
 	}
 	d.api, err = httpapi.New(httpapi.Options{
 		Core: d.core, Keys: d.keeper.Live(), Refresh: codec, Version: buildinfo.Release(), Log: d.log.Logger,
-		Observer: observer,
+		Observer: observer, Now: d.clock.Now,
 		Checks: []httpapi.Check{
 			{Name: "stopping", Check: d.checkDraining}, {Name: "database", Check: d.db.Ping},
 			{Name: "migrations", Check: d.checkMigrations}, {Name: "keys", Check: d.checkKeys},
@@ -102,7 +102,7 @@ func (d *daemon) checkOutbox(ctx context.Context) error {
 	if most == 0 {
 		return nil
 	}
-	age, err := d.db.OldestDueOn(ctx, d.channels(), time.Now())
+	age, err := d.db.OldestDueOn(ctx, d.channels(), d.clock.Now())
 	if err == nil && age > most {
 		err = fmt.Errorf("a message has been due for %s", age.Round(time.Second))
 	}

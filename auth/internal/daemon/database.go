@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"time"
 
+	"gatehouse/auth/internal/clock"
 	"gatehouse/auth/internal/store"
 )
 
@@ -19,7 +21,7 @@ func (d *daemon) openDatabase(ctx context.Context, skipMigrations bool) (err err
 	}
 	if err = d.db.CheckPooler(ctx); err != nil {
 		err = fmt.Errorf("DATABASE_URL: %w", err)
-	} else {
+	} else if d.clock, err = StartClock(ctx, d.db, d.log.Logger); err == nil {
 		err = CheckSchema(ctx, d.db)
 	}
 	if err == nil && skipMigrations {
@@ -41,6 +43,17 @@ func (d *daemon) openDatabase(ctx context.Context, skipMigrations bool) (err err
 		d.db.Close()
 	}
 	return err
+}
+
+// StartClock returns the database's clock, read once.
+func StartClock(ctx context.Context, db *store.DB, log *slog.Logger) (*clock.Clock, error) {
+	at, err := db.Time(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("DATABASE_URL: %w", err)
+	}
+	c := clock.New(log)
+	c.Start(at)
+	return c, nil
 }
 
 // DatabaseTimeout is how long a start waits for a database that is unreachable, as when both start at once.

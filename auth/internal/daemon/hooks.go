@@ -21,7 +21,8 @@ import (
 // makeHooks puts the hooks in force and into the settings of the flows. Calls under way end with those that
 // they began with.
 func (d *daemon) makeHooks(l *config.Live) {
-	set := hook.NewSet(hook.Options{Functions: d.callFunction, Watch: d.watch(), Inject: d.inject()}, l.Hooks)
+	set := hook.NewSet(hook.Options{Functions: d.callFunction, Now: d.clock.Now, Watch: d.watch(),
+		Inject: d.inject()}, l.Hooks)
 	l.Accounts.Hooks, l.Accounts.Factors.Attempt = flowHooks(set)
 	if l.SendSync {
 		l.Accounts.Hooks.SendNow = d.sendNow(set)

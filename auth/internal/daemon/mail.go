@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"sync/atomic"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -44,14 +43,14 @@ func (s *smsInForce) SendText(ctx context.Context, id uuid.UUID, m mail.SMS) err
 
 // makeMail makes the sending side.
 func (d *daemon) makeMail(l config.Live) {
-	d.renderer = mail.NewRenderer(mail.RendererOptions{Log: d.log.Logger, Watch: d.watch()})
+	d.renderer = mail.NewRenderer(mail.RendererOptions{Now: d.clock.Now, Log: d.log.Logger, Watch: d.watch()})
 	d.renderer.Apply(l.Mail)
 	d.smtp.p.Store(l.SMTP)
 	d.makeGateway(l.SMS)
 	senders := map[string]outbox.Sender{mail.ChannelEmail: outbox.Mails(d.renderer, watchedSMTP{&d.smtp, d.watch()}),
 		mail.ChannelSMS: outbox.Texts(&d.sms)}
 	if d.config.Load().Dev.Mailbox {
-		d.box = mailbox.New(time.Now)
+		d.box = mailbox.New(d.clock.Now)
 		senders = map[string]outbox.Sender{mail.ChannelEmail: outbox.Mails(d.renderer, d.box),
 			mail.ChannelSMS: outbox.Texts(d.box)}
 	}
@@ -60,7 +59,8 @@ func (d *daemon) makeMail(l config.Live) {
 		mail.ChannelSMS:   hookSender{d, hook.SendSMS, d.smsInput, senders[mail.ChannelSMS]},
 		mail.ChannelHook:  hookSender{d, hook.AfterUserCreated, createdInput, nil},
 	}
-	d.outbox = outbox.New(outbox.Options{DB: d.db, Root: d.root, Senders: senders, Now: time.Now, Log: d.log.Logger})
+	d.outbox = outbox.New(outbox.Options{DB: d.db, Root: d.root, Senders: senders, Now: d.clock.Now,
+		Log: d.log.Logger})
 }
 
 // channels are those that this process sends.

@@ -11,14 +11,17 @@ import (
 // in force what can change while requests run. A set with an error changes nothing.
 func (d *daemon) reload(ctx context.Context, environ []string, file string) {
 	d.log.reopen()
+	d.manager.Reloading()
 	c, l, stale, r, err := config.Load(environ, file, d.config.Load())
 	if err == nil {
 		err = d.apply(ctx, &c, l)
 	}
 	if err != nil {
 		d.log.Error("SIGHUP: keeping the settings in force", "error", err)
+		d.manager.Ready("serving, settings not reloaded: " + logging.HideCredentials(err.Error()))
 		return
 	}
+	d.manager.Ready(d.state())
 	for _, w := range r.Brief() {
 		d.log.Warn(w)
 	}

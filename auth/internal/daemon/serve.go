@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/clock"
 	"gatehouse/auth/internal/config"
 	"gatehouse/auth/internal/hook"
 	"gatehouse/auth/internal/httpapi"
@@ -32,6 +33,7 @@ import (
 	"gatehouse/shared/httpx"
 	"gatehouse/shared/memlimit"
 	"gatehouse/shared/nonblock"
+	"gatehouse/shared/sdnotify"
 )
 
 // daemon is what the steps of serve share.
@@ -40,6 +42,8 @@ type daemon struct {
 	config    atomic.Pointer[config.Config] // replaced as a whole by a SIGHUP
 	root      *secret.Root
 	db        *store.DB
+	clock     *clock.Clock
+	manager   *sdnotify.Notifier // nil: no service manager waits for the daemon's state
 	keeper    *keys.Keeper
 	passwords *password.Workers
 	renderer  *mail.Renderer
@@ -52,6 +56,7 @@ type daemon struct {
 	providers atomic.Pointer[provider.Set] // replaced likewise
 	hooks     atomic.Pointer[hook.Set]     // replaced likewise; nil: none
 	observed  observation
+	mirrored  atomic.Int32   // mirrorNone, mirrorBroken or mirrorCurrent
 	takeover  store.Takeover // as it was at the start
 	draining  atomic.Bool
 	migrated  atomic.Bool
@@ -77,7 +82,7 @@ type Options struct {
 // Ending ctx stops it in any phase; a clean shutdown returns nil.
 func Serve(ctx context.Context, o Options) (err error) {
 	c, l := o.Config, o.Live
-	d := &daemon{log: NewLogger(o.Stderr, c.Log), root: c.Root()}
+	d := &daemon{log: NewLogger(o.Stderr, c.Log), root: c.Root(), manager: sdnotify.New(o.Environ)}
 	defer func() {
 		if err != nil && c.Log.File != "" { // standard error gets it anyway
 			d.log.Error("the daemon ends", "error", err)
@@ -90,6 +95,8 @@ func Serve(ctx context.Context, o Options) (err error) {
 	memlimit.KeepHeapFloor(c.API.HeapFloor)
 	d.startTelemetry(ctx)
 
+	started := d.manager.Wait("waiting for the database")
+	defer started()
 	if err := d.openDatabase(ctx, o.SkipMigrations); err != nil {
 		return stopped(ctx, err)
 	}
@@ -101,7 +108,7 @@ func Serve(ctx context.Context, o Options) (err error) {
 	for _, f := range defaults {
 		d.log.Warn(f.Text)
 	}
-	d.keeper = keys.New(keys.Options{DB: d.db, Root: d.root, Log: d.log.Logger}, l.Keys)
+	d.keeper = keys.New(keys.Options{DB: d.db, Root: d.root, Clock: d.clock, Log: d.log.Logger}, l.Keys)
 	if err := d.keeper.Start(ctx); err != nil {
 		return stopped(ctx, err)
 	}
@@ -109,6 +116,9 @@ func Serve(ctx context.Context, o Options) (err error) {
 		Workers: c.Password.Workers, Params: l.Hash, Child: o.Hashing, Log: d.log.Logger,
 	})
 	defer d.passwords.Close()
+	if w := HashMemory(l.Hash, c.Password.Workers); w != "" {
+		d.log.Warn(w)
+	}
 	d.makeMail(l)
 	providers, err := d.newProviders(&l)
 	if err != nil {
@@ -147,7 +157,10 @@ func Serve(ctx context.Context, o Options) (err error) {
 	}
 	d.runBackground(background, &wg, o)
 	wg.Go(func() { d.watchTakeover(background, takeoverEvery, failed) })
+	started()
 	d.log.Info("ready", "version", buildinfo.Version("auth"), "http", address, "mailbox", at, "console", console)
+	d.manager.Ready(d.state())
+	defer d.manager.Watch(d.state, func(ctx context.Context) error { return alive(ctx, address) })()
 
 	select {
 	case <-ctx.Done():
@@ -174,6 +187,27 @@ func (d *daemon) runBackground(ctx context.Context, wg *sync.WaitGroup, o Option
 			}
 		}
 	})
+}
+
+// state is what a service manager shows of the daemon.
+func (d *daemon) state() string {
+	if d.keeper.Failing() {
+		return "serving, database unavailable"
+	}
+	return "serving, database up"
+}
+
+// alive is an error when the daemon does not answer at its own listener.
+func alive(ctx context.Context, address string) error {
+	host, port, err := net.SplitHostPort(address)
+	if err != nil {
+		return err
+	}
+	n, err := strconv.Atoi(port)
+	if err != nil {
+		return err
+	}
+	return httpx.Health(ctx, httpx.HealthURL(host, n, "/livez"), host)
 }
 
 // stopped is nil when the daemon was asked to stop: a failure during its start then has that cause.
@@ -239,6 +273,8 @@ func hostPort(host string, port int) string { return net.JoinHostPort(host, strc
 // background ends.
 func (d *daemon) drain(server *http.Server) {
 	began, c := time.Now(), d.config.Load().API
+	d.manager.Stopping()
+	defer d.manager.Wait("stopping: requests in flight are finished")()
 	d.draining.Store(true)
 	d.log.Info("stopping", "delay", c.DrainDelay, "timeout", c.DrainTimeout)
 	time.Sleep(c.DrainDelay)

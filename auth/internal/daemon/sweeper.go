@@ -34,6 +34,7 @@ func (d *daemon) sweep(ctx context.Context) {
 			return
 		case <-time.After(pause):
 		}
+		d.checkMirror(ctx)
 		c := d.config.Load()
 		if c.DB.Cleanup {
 			d.sweepOnce(ctx, c)
@@ -43,7 +44,7 @@ func (d *daemon) sweep(ctx context.Context) {
 }
 
 func (d *daemon) sweepOnce(ctx context.Context, c *config.Config) {
-	s := sweepAt(c, time.Now().UTC())
+	s := sweepAt(c, d.clock.Now().UTC())
 	if !s.Anonymous.IsZero() && !c.DB.AnonymousChosen {
 		// No sign-ups are accepted before a takeover is closed: users created earlier were carried over.
 		m, err := d.db.Takeover(ctx)

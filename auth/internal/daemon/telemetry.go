@@ -165,11 +165,10 @@ func (d *daemon) measure() error {
 	most := f.level("auth.db.connections.max", "{connection}", "Most connections that the pool may have.")
 	waits := f.count("auth.db.connection.waits", "{request}", "How often no connection was free.")
 	key := f.age("auth.signing_key.age", "How long the key that signs has been signing.")
+	clockOff := f.age("auth.clock.offset", "By how much the machine's clock is ahead of the database's, which counts.")
+	mirror := f.level("auth.mirror.current", "1", "Whether the mirror of the former tables has all its triggers.")
 	if f.err != nil {
 		return f.err
-	}
-	of := func(name, value string) metric.MeasurementOption {
-		return metric.WithAttributeSet(attribute.NewSet(attribute.String(name, value)))
 	}
 	used, idle := of("state", "used"), of("state", "idle")
 	_, err := f.meter.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
@@ -197,25 +196,39 @@ func (d *daemon) measure() error {
 			o.ObserveFloat64(key, age.Seconds())
 		}
 
-		ctx, cancel := context.WithTimeout(ctx, metricsTimeout)
-		defer cancel()
-		by, err := d.db.OutboxWaiting(ctx, time.Now())
-		if err != nil { // an error would hold back all the other metrics
-			d.log.Debug("no metrics of the outbox", "error", err)
-			return nil
+		o.ObserveFloat64(clockOff, d.clock.Offset().Seconds())
+		if state := d.mirrored.Load(); state != mirrorNone {
+			o.ObserveInt64(mirror, int64(state-mirrorBroken))
 		}
-		for _, name := range d.channels() { // those that are empty too
-			if _, there := by[name]; !there {
-				by[name] = store.Waiting{}
-			}
-		}
-		for name := range by {
-			o.ObserveInt64(pending, int64(by[name].Pending), of("channel", name))
-			o.ObserveFloat64(oldest, by[name].OldestDue.Seconds(), of("channel", name))
+		for name, waiting := range d.outboxWaiting(ctx) {
+			o.ObserveInt64(pending, int64(waiting.Pending), of("channel", name))
+			o.ObserveFloat64(oldest, waiting.OldestDue.Seconds(), of("channel", name))
 		}
 		return nil
-	}, running, waiting, done, refused, pending, oldest, sent, retried, failed, expired, conns, most, waits, key)
+	}, running, waiting, done, refused, pending, oldest, sent, retried, failed, expired, conns, most, waits, key, mirror,
+		clockOff)
 	return err
+}
+
+func of(name, value string) metric.MeasurementOption {
+	return metric.WithAttributeSet(attribute.NewSet(attribute.String(name, value)))
+}
+
+// outboxWaiting is what waits in each channel, also in one that is empty; nothing where the database cannot say it.
+func (d *daemon) outboxWaiting(ctx context.Context) map[string]store.Waiting {
+	ctx, cancel := context.WithTimeout(ctx, metricsTimeout)
+	defer cancel()
+	by, err := d.db.OutboxWaiting(ctx, d.clock.Now())
+	if err != nil { // an error would hold back all the other metrics
+		d.log.Debug("no metrics of the outbox", "error", err)
+		return nil
+	}
+	for _, name := range d.channels() {
+		if _, there := by[name]; !there {
+			by[name] = store.Waiting{}
+		}
+	}
+	return by
 }
 
 // instruments makes instruments and keeps the first error.

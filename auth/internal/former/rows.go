@@ -324,23 +324,7 @@ func (s *Source) Sessions(ctx context.Context, w Select) (list []*Session, err e
 		if err != nil || len(all) == 0 {
 			return err
 		}
-		newest := map[uuid.UUID]int64{}
-		err = s.query(ctx, c, selectTokens, func(r pgx.Rows) error {
-			var session uuid.UUID
-			var number int64
-			var token string
-			var written time.Time
-			if err := r.Scan(uid(&session), &number, str(&token), at(&written)); err != nil {
-				return err
-			}
-			if n, seen := newest[session]; !seen || number > n {
-				newest[session] = number
-				v := byID[session]
-				v.Token, v.TokenAt = token, written
-			}
-			return nil
-		}, ids(all))
-		if err != nil {
+		if err := s.newestTokens(ctx, c, all, byID); err != nil {
 			return err
 		}
 		return s.query(ctx, c, selectClaims, func(r pgx.Rows) error {
@@ -360,6 +344,26 @@ func (s *Source) Sessions(ctx context.Context, w Select) (list []*Session, err e
 		v.settle()
 	}
 	return list, nil
+}
+
+// newestTokens reads the newest live refresh token of each session.
+func (s *Source) newestTokens(ctx context.Context, c *pgx.Conn, all []uuid.UUID, byID map[uuid.UUID]*Session) error {
+	newest := map[uuid.UUID]int64{}
+	return s.query(ctx, c, selectTokens, func(r pgx.Rows) error {
+		var session uuid.UUID
+		var number int64
+		var token string
+		var written time.Time
+		if err := r.Scan(uid(&session), &number, str(&token), at(&written)); err != nil {
+			return err
+		}
+		if n, seen := newest[session]; !seen || number > n {
+			newest[session] = number
+			v := byID[session]
+			v.Token, v.TokenAt = token, written
+		}
+		return nil
+	}, ids(all))
 }
 
 // settle decides which token is live, if any.

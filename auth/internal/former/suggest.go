@@ -150,6 +150,12 @@ func (s *Source) Advise(ctx context.Context, to Target) (a Advice, err error) {
 	a.Suggestions = append(append(a.Suggestions, renamed), validateHere...)
 	slices.Sort(revoke)
 	a.WayBackEnd = append(validateThere, slices.Compact(revoke)...)
+	a.onOneLine()
+	return a, nil
+}
+
+// onOneLine keeps names with line breaks from ending a comment.
+func (a *Advice) onOneLine() {
 	for _, lines := range [][]string{a.Suggestions, a.WayBack, a.WayBackEnd} {
 		for i, line := range lines {
 			if strings.HasPrefix(line, "--") {
@@ -160,7 +166,6 @@ func (s *Source) Advise(ctx context.Context, to Target) (a Advice, err error) {
 	for i, name := range a.Objects {
 		a.Objects[i] = oneLine(name)
 	}
-	return a, nil
 }
 
 // oneLine keeps a comment on its line whatever names it has: what stands behind a line break would be a statement. In a
@@ -266,56 +271,71 @@ func (s *Source) triggers(ctx context.Context, c *pgx.Conn, to Target, a *Advice
 }
 
 const selectReaders = `
-with names (n) as (values ($1::text || '.users'), (format('%I', $1::text) || '.users'))
-select distinct kind, name from (
-    select 'view ' as kind, format('%I.%I', n.nspname, c.relname) as name, pg_get_viewdef(c.oid) as text
-    from pg_class c join pg_namespace n on n.oid = c.relnamespace
-    where c.relkind in ('v', 'm') and n.nspname not in ('pg_catalog', 'information_schema', $1)
+with tables as (
+    select c.oid, c.relname from pg_class c join pg_namespace n on n.oid = c.relnamespace
+    where n.nspname = $1 and c.relname in ('users', 'identities', 'sessions', 'mfa_factors', 'refresh_tokens')
+)
+select distinct kind, name, relation::text from (
+    select 'view ' as kind, format('%I.%I', n.nspname, c.relname) as name, n.nspname, t.relname as relation
+    from pg_depend d join pg_rewrite w on w.oid = d.objid join pg_class c on c.oid = w.ev_class and c.relkind in ('v', 'm')
+    join pg_namespace n on n.oid = c.relnamespace join tables t on t.oid = d.refobjid
+    where d.classid = 'pg_rewrite'::regclass and d.refclassid = 'pg_class'::regclass
     union all
-    select 'function ', format('%I.%I', n.nspname, p.proname), p.prosrc
-    from pg_proc p join pg_namespace n on n.oid = p.pronamespace
-    where n.nspname not in ('pg_catalog', 'information_schema', $1)
+    select 'policy ', format('%I on %I.%I', p.polname, n.nspname, c.relname), n.nspname, t.relname
+    from pg_depend d join pg_policy p on p.oid = d.objid join pg_class c on c.oid = p.polrelid
+    join pg_namespace n on n.oid = c.relnamespace join tables t on t.oid = d.refobjid
+    where d.classid = 'pg_policy'::regclass and d.refclassid = 'pg_class'::regclass
     union all
-    select 'policy ', format('%I on %I.%I', p.polname, n.nspname, c.relname),
-        coalesce(pg_get_expr(p.polqual, p.polrelid), '') || ' ' || coalesce(pg_get_expr(p.polwithcheck, p.polrelid), '')
-    from pg_policy p join pg_class c on c.oid = p.polrelid join pg_namespace n on n.oid = c.relnamespace
-    where n.nspname <> $1
-) d join names on position(names.n in d.text) > 0
-order by 1, 2`
+    select 'function ', format('%I.%I', n.nspname, p.proname), n.nspname, t.relname
+    from pg_proc p join pg_namespace n on n.oid = p.pronamespace join tables t
+        on p.prosrc ~ ('\m' || regexp_replace($1::text, '(\W)', '\\\1', 'g') || '\.' || t.relname || '\M') or position(format('%I.%I', $1::text, t.relname) in p.prosrc) > 0
+    where n.nspname not in ('pg_catalog', 'information_schema')
+) d where nspname <> $1
+order by 1, 2, 3`
 
+// What a function's text calls is seen in the text alone.
 const selectHelpers = `
-select count(*) from pg_policy p, lateral (select coalesce(pg_get_expr(p.polqual, p.polrelid), '') || ' '
-    || coalesce(pg_get_expr(p.polwithcheck, p.polrelid), '')) d (text)
-where exists (select from unnest(array['uid', 'role', 'email', 'jwt']) f
-    where position($1::text || '.' || f || '(' in d.text) > 0 or position(format('%I', $1::text) || '.' || f || '(' in d.text) > 0)`
+select name, policies, defaults, functions from (
+    select p.proname::text as name,
+        (select count(distinct d.objid) from pg_depend d where d.refclassid = 'pg_proc'::regclass and d.refobjid = p.oid
+            and d.classid = 'pg_policy'::regclass) as policies,
+        (select count(distinct d.objid) from pg_depend d where d.refclassid = 'pg_proc'::regclass and d.refobjid = p.oid
+            and d.classid = 'pg_attrdef'::regclass) as defaults,
+        (select count(*) from pg_proc f join pg_namespace m on m.oid = f.pronamespace
+            where m.nspname not in ('pg_catalog', 'information_schema', $1)
+            and position(format('%I.%I(', $1::text, p.proname) in f.prosrc) > 0) as functions
+    from pg_proc p join pg_namespace n on n.oid = p.pronamespace
+    where n.nspname = $1 and p.proname in ('uid', 'role', 'email', 'jwt')
+) h where policies + defaults + functions > 0
+order by array_position(array['uid', 'role', 'email', 'jwt'], name)`
 
-const haveHelpers = `
-select count(*) from pg_proc p join pg_namespace n on n.oid = p.pronamespace
-where n.nspname = $1 and p.proname in ('uid', 'role', 'email', 'jwt')`
-
-// readers lists what names the tables in its text: nothing can be said about how it should read.
+// readers lists what reads the tables, and what of the schema has to stay whatever becomes of its tables.
 func (s *Source) readers(ctx context.Context, a *Advice) error {
-	err := s.rows(ctx, selectReaders, func(r pgx.Rows) error {
-		var kind, name string
-		err := r.Scan(&kind, &name)
-		line := kind + name + " reads " + s.Schema + ".users"
+	add := func(line string) {
 		a.Objects, a.Suggestions = append(a.Objects, line), append(a.Suggestions, "-- "+line)
+	}
+	err := s.rows(ctx, selectReaders, func(r pgx.Rows) error {
+		var kind, name, table string
+		err := r.Scan(&kind, &name, &table)
+		add(kind + name + " reads " + s.Schema + "." + table)
 		return err
 	}, s.Schema)
 	if err != nil {
 		return err
 	}
-	var helpers, policies int64
-	if err := s.row(ctx, haveHelpers, []any{&helpers}, s.Schema); err != nil || helpers == 0 {
+	var used []string
+	err = s.rows(ctx, selectHelpers, func(r pgx.Rows) error {
+		var name string
+		var policies, defaults, functions int
+		err := r.Scan(&name, &policies, &defaults, &functions)
+		used = append(used, fmt.Sprintf("%s is used by %d policies, %d defaults and %d functions", name, policies, defaults,
+			functions))
 		return err
+	}, s.Schema)
+	if len(used) > 0 {
+		add("keep schema " + s.Schema + ": " + strings.Join(used, "; "))
 	}
-	if err := s.row(ctx, selectHelpers, []any{&policies}, s.Schema); err != nil {
-		return err
-	}
-	line := fmt.Sprintf("keep schema %s: these functions are used by %d policies", s.Schema, policies)
-	a.Objects = append(a.Objects, line)
-	a.Suggestions = append(a.Suggestions, "-- "+line)
-	return nil
+	return err
 }
 
 // Retire are the statements that make the live tokens of the schema worthless, once the way back isn't wanted any more.

@@ -36,5 +36,10 @@ func TestServe_Alloc(t *testing.T) {
 	f(8, offline, "/health", "")
 	f(10, offline, "/settings", "")
 	f(11, offline, "/.well-known/jwks.json", "")
+	f(11, offline, "/.well-known/openid-configuration", "")
+	set := offline.live.Load().Settings
+	set.Prefix = "/auth/v1"
+	offline.Apply(set)
+	f(10, offline, "/auth/v1/health", "")
 	f(76, a.server, "/user", g.AccessToken)
 }

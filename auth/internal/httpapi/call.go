@@ -36,6 +36,7 @@ type call struct {
 	query    url.Values // parsed on first use
 	queryErr error      // what is wrong with the query
 
+	slash   bool // the path had one at its end
 	byAdmin bool // a guard has found an administrator's token
 	console bool // of the admin console's listener
 	// actor is the administrator signed in at the console, who needs no token; nil at the public port.
@@ -54,15 +55,9 @@ type call struct {
 }
 
 func (s *Server) serve(l *liveSettings, w http.ResponseWriter, r *http.Request) {
-	if p := r.URL.Path; len(p) > 1 && p[len(p)-1] == '/' { // one is tolerated
-		u := *r.URL
-		u.Path, u.RawPath = p[:len(p)-1], strings.TrimSuffix(u.RawPath, "/")
-		r = r.WithContext(r.Context()) // a copy: the request is the caller's
-		r.URL = &u
-	}
-	s.run(&call{ResponseWriter: w, r: r, srv: s, live: l, id: requestID(l, r)}, r, func(c *call, r *http.Request) {
-		c.srv.mux.ServeHTTP(c, r)
-	})
+	r, slash := l.rewritten(r)
+	s.run(&call{ResponseWriter: w, r: r, srv: s, live: l, id: requestID(l, r), slash: slash}, r,
+		func(c *call, r *http.Request) { c.srv.mux.ServeHTTP(c, r) })
 }
 
 // run has a call answered, observed and logged.
@@ -225,7 +220,7 @@ func (c *call) Unwrap() http.ResponseWriter { return c.ResponseWriter }
 func (c *call) routeError() {
 	h := c.Header()
 	delete(h, "Location")
-	p := errNotFound
+	p := c.notFound()
 	if c.refused == http.StatusMethodNotAllowed {
 		p = &problem{status: 405, code: refusal.CodeMethodNotAllowed,
 			msg: fmt.Sprintf("This path does not know the method %.32s", c.r.Method)}
@@ -235,9 +230,6 @@ func (c *call) routeError() {
 }
 
 var errNotFound = newProblem(404, refusal.CodeNotFound, "There is nothing at this path")
-
-// getNotFound answers as an unknown path is.
-func getNotFound(*call) error { return errNotFound }
 
 // ctx is the request's, with its deadline.
 func (c *call) ctx() context.Context { return c.r.Context() }

@@ -104,6 +104,10 @@ func (c *call) writeError(err error) {
 	if p.retryAfter > 0 {
 		h["Retry-After"] = []string{strconv.Itoa(int(math.Ceil(p.retryAfter.Seconds())))}
 	}
+	if pageRoutes[c.r.Pattern] && prefersHTML(c.r.Header["Accept"]) {
+		c.errorPage(p)
+		return
+	}
 	status := p.status
 	var b []byte
 	switch {

@@ -128,11 +128,6 @@ func TestFactors_verifyRefused(t *testing.T) {
 		"MFA verification is disabled for Phone")
 	a.apply(func(s *flow.Settings, _ *Settings) { s.Factors.TOTP.Verify, s.Factors.Phone.Verify = true, true })
 
-	a.do("GET /factors/recovery-codes", nil, me).refused(404, "not_found", "There is nothing at this path")
-	a.do("POST /factors/recovery-codes", nil, me).refused(404, "not_found", "There is nothing at this path")
-	a.do("DELETE /factors/recovery-codes", nil, me).refused(404, "validation_failed", "*")
-	a.do("POST /factors/recovery-codes/verify", m{}, me).refused(404, "validation_failed", "*")
-
 	// A challenge is found by itself and its factor.
 	a.answerTo(g, e.ID, a.challenge(g, p.ID).ID, a.code(e, 0)).refused(422, "mfa_factor_not_found", "*")
 	// A code two steps off or of another length is wrong; so is one that was right before.

@@ -25,6 +25,8 @@ import (
 	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/account/oauth"
 	"gatehouse/auth/internal/captcha"
+	"gatehouse/auth/internal/mail"
+	"gatehouse/auth/internal/pages"
 	"gatehouse/auth/internal/redirect"
 	"gatehouse/auth/internal/token"
 )
@@ -78,6 +80,14 @@ type Settings struct {
 	// (SECURITY_CAPTCHA_*); nil: none is required.
 	Captcha *captcha.Verifier
 
+	// GET /verify shows a page with a button instead of using the link up, against mail filters that open links.
+	ConfirmPage bool `env:"AUTH_MAILER_CONFIRM_PAGE" envDefault:"false" table:"Mailer"`
+	// Path below which the API answers too, such as /auth/v1 for createClient of supabase-js without a proxy. A proxy
+	// that guards paths has to guard both spellings.
+	Prefix string `env:"AUTH_API_PREFIX" table:"API"`
+	// Look is that of pages; nil: an unnamed site, in English.
+	Look *pages.Look
+
 	Shown Shown
 }
 
@@ -115,9 +125,10 @@ type Shown struct {
 // liveSettings is Settings with what is made of them once.
 type liveSettings struct {
 	Settings
-	handler  http.Handler // with CORS around it
-	settings []byte       // the body of GET /settings
-	idHeader string       // in canonical form
+	handler   http.Handler // with CORS around it
+	settings  []byte       // the body of GET /settings
+	idHeader  string       // in canonical form
+	discovery atomic.Pointer[discovery]
 }
 
 // Server answers the daemon's HTTP requests.
@@ -183,6 +194,9 @@ func (set *Settings) Check() error {
 // Apply puts other settings, which Check has passed, in force for the requests that come from now on.
 func (s *Server) Apply(set Settings) {
 	l := &liveSettings{Settings: set, settings: settingsBody(set.Shown)}
+	if l.Look == nil {
+		l.Look = pages.NewLook(mail.Site{Color: "#1d4ed8"}, nil)
+	}
 	l.idHeader = http.CanonicalHeaderKey(cmp.Or(set.RequestIDHeader, "X-Request-Id"))
 	l.handler = corsRules(set.CORSHeaders).Handler(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		s.serve(l, w, r)

@@ -119,6 +119,15 @@ var matrix = map[string]row{
 	"DELETE /factors/{factor_id}": {want: but(users("404 mfa_factor_not_found"),
 		"anonymous: 403 no_authorization", "user: 200", "aal1 with factor: 422 insufficient_aal",
 		"admin at aal1: 422 insufficient_aal")},
+	"GET /factors/recovery-codes": {want: but(users("404 mfa_factor_not_found"),
+		"anonymous: 403 no_authorization")},
+	"POST /factors/recovery-codes": {want: but(users("422 mfa_recovery_codes_enroll_not_enabled"),
+		"anonymous: 403 no_authorization")},
+	"POST /factors/recovery-codes/regenerate": {want: but(users("422 mfa_recovery_codes_enroll_not_enabled"),
+		"anonymous: 403 no_authorization")},
+	"POST /factors/recovery-codes/verify": {want: but(users("422 mfa_recovery_codes_verify_not_enabled"),
+		"anonymous: 403 no_authorization")},
+	"DELETE /factors/recovery-codes":     {want: but(users("403 insufficient_aal"), "anonymous: 403 no_authorization")},
 	"GET /admin/users/{user_id}/factors": {want: admins("200")},
 	"PUT /admin/users/{user_id}/factors/{factor_id}": {body: func(c *cell) any {
 		return map[string]any{"friendly_name": c.address}

@@ -15,12 +15,14 @@ func (s *Server) routes() *http.ServeMux {
 	mux.Handle("GET /readyz", noTimeout(s.getReadyz))
 	mux.Handle("GET /settings", noTimeout(s.getSettings)) // settings.go
 	mux.Handle("GET /.well-known/jwks.json", noTimeout(s.getJWKS))
+	mux.Handle("GET /.well-known/openid-configuration", noTimeout(s.getDiscovery)) // discovery.go
 	mux.Handle("GET /openapi.json", noTimeout(s.getOpenAPI))
 
 	mux.Handle("POST /signup", s.open(s.captcha(s.postSignup))) // signup.go
 	mux.Handle("POST /token", s.open(s.postToken))              // token.go: a captcha for some grants
 	mux.Handle("POST /verify", s.limited(byVerify, s.postVerify))
-	mux.Handle("GET /verify", s.open(s.getVerify)) // verify.go
+	mux.Handle("GET /verify", s.open(s.getVerify))            // verify.go
+	mux.Handle("POST /verify/confirm", s.open(s.postConfirm)) // pages.go
 	mux.Handle("POST /otp", s.limited(byOTP, s.captcha(s.postOTP)))
 	mux.Handle("POST /magiclink", s.limited(byMagicLink, s.captcha(s.postMagicLink))) // otp.go
 	mux.Handle("POST /recover", s.limited(byRecover, s.captcha(s.postRecover)))
@@ -42,9 +44,11 @@ func (s *Server) routes() *http.ServeMux {
 	mux.Handle("POST /factors/{factor_id}/challenge", s.member(withID("factor_id", s.postChallenge)))
 	mux.Handle("POST /factors/{factor_id}/verify", s.member(withID("factor_id", s.postFactorVerify)))
 	mux.Handle("DELETE /factors/{factor_id}", s.member(withID("factor_id", s.deleteFactor)))
-	for _, later := range []string{"GET /factors/recovery-codes", "POST /factors/recovery-codes"} {
-		mux.Handle(later, noTimeout(getNotFound)) // the client library knows them; no factor is called so
-	}
+	mux.Handle("GET /factors/recovery-codes", s.member(s.getRecoveryCodes)) // recovery_codes.go
+	mux.Handle("POST /factors/recovery-codes", s.member(s.postRecoveryCodes))
+	mux.Handle("DELETE /factors/recovery-codes", s.member(s.deleteRecoveryCodes))
+	mux.Handle("POST /factors/recovery-codes/verify", s.member(s.postRecoveryCodesVerify))
+	mux.Handle("POST /factors/recovery-codes/regenerate", s.member(s.postRecoveryCodesRegenerate))
 
 	mux.Handle("POST /logout", s.open(s.postLogout)) // user.go: it also takes tokens whose session is gone
 

@@ -49,14 +49,19 @@ var jwksCache = []string{"public, max-age=600"}
 // (token.PublishAhead).
 func (s *Server) getJWKS(c *call) error {
 	set := s.keys.Load()
+	return c.cached(set.ETag(), set.JWKS())
+}
+
+// cached answers with what the keys are made into.
+func (c *call) cached(etag string, body []byte) error {
 	h := c.Header()
 	h["Cache-Control"] = jwksCache
-	h["Etag"] = []string{set.ETag()}
-	if c.r.Header.Get("If-None-Match") == set.ETag() {
+	h["Etag"] = []string{etag}
+	if c.r.Header.Get("If-None-Match") == etag {
 		c.WriteHeader(http.StatusNotModified)
 		return nil
 	}
-	return c.json(200, set.JWKS())
+	return c.json(200, body)
 }
 
 //go:embed openapi.json

@@ -39,26 +39,33 @@ func (s *Server) postVerify(c *call) error {
 	return c.grantView(*v.Grant, nil)
 }
 
-// getVerify is the link in a mail: it always redirects the browser. A request that only inspects (HEAD, a prefetch or
+// getVerify is the link in a mail: it redirects the browser, or asks for a click first (ConfirmPage). A request that only inspects (HEAD, a prefetch or
 // preview) consumes nothing.
 func (s *Server) getVerify(c *call) error {
 	if c.r.Method == http.MethodHead || looksAhead(c.r) {
 		return c.noContent(nil)
 	}
+	kind, token := c.param("type"), c.param("token")
+	if c.live.ConfirmPage && c.badQuery() == nil && token != "" && linkPages[kind][0] != "" {
+		return c.confirmPage(kind, token)
+	}
 	if err := s.limit(c, byVerify); err != nil {
 		return err
 	}
-	kind, token := c.param("type"), c.param("token")
 	if err := c.badQuery(); err != nil {
 		return c.redirect(http.StatusSeeOther, failed(c.target(""), c.learn(err), strings.HasPrefix(token, "pkce_")))
 	}
+	return s.redeemLink(c, c.requestInfo(), kind, token)
+}
+
+// redeemLink uses a link up and redirects the browser.
+func (s *Server) redeemLink(c *call, client flow.RequestInfo, kind, token string) error {
 	if kind == "" {
 		return invalidRequest("Verify requires a verification type")
 	}
 	if token == "" {
 		return invalidRequest("Verify requires a token or a token hash")
 	}
-	client := c.requestInfo()
 	pkce := strings.HasPrefix(token, "pkce_")
 	v, err := s.accounts.Verify(c.ctx(), client, flow.Verify{Type: kind, TokenHash: token, Link: true})
 	switch {

@@ -65,7 +65,7 @@ func (k *Keeper) states(s Settings, rows []store.SigningKey) map[string]token.St
 			RevokedAt: row.RevokedAt})
 	}
 	out := map[string]token.State{}
-	entries, err := token.StatesAt(stored, k.time(), s.AccessLife+margin)
+	entries, err := token.StatesAt(stored, k.at(), s.AccessLife+margin)
 	for _, e := range entries {
 		out[e.Key.ID()] = e.State
 	}
@@ -89,14 +89,14 @@ func (k *Keeper) Rotate(ctx context.Context) (Listed, error) {
 		return Listed{}, ErrSecret
 	}
 	states := k.states(s, rows)
-	signsAt := k.time()
+	signsAt := k.at()
 	for _, row := range rows {
 		switch states[row.KID] {
 		case token.Next:
 			return Listed{}, fmt.Errorf("keys: key %q is published already and signs from %s", row.KID,
 				row.SignsAt.UTC().Format(time.RFC3339))
 		case token.Current:
-			signsAt = k.time().Add(token.PublishAhead)
+			signsAt = k.at().Add(token.PublishAhead)
 		}
 	}
 	fresh, err := k.generate(s.Algorithm, signsAt)
@@ -117,7 +117,7 @@ func (k *Keeper) Rotate(ctx context.Context) (Listed, error) {
 		}
 	}
 	state := token.Next
-	if !signsAt.After(k.time()) {
+	if !signsAt.After(k.at()) {
 		state = token.Current
 	}
 	return Listed{KID: fresh.KID, Algorithm: fresh.Algorithm, State: state.String(), CreatedAt: fresh.CreatedAt,
@@ -141,9 +141,9 @@ func (k *Keeper) Revoke(ctx context.Context, kid string) (fresh *Listed, err err
 		return nil, fmt.Errorf("%w: %q", ErrNoKey, kid)
 	}
 	batch := k.db.Batch()
-	batch.RevokeSigningKey(kid, k.time())
+	batch.RevokeSigningKey(kid, k.at())
 	if state == token.Current && s.Algorithm != token.HS256 {
-		row, err := k.generate(s.Algorithm, k.time())
+		row, err := k.generate(s.Algorithm, k.at())
 		if err != nil {
 			return nil, err
 		}
@@ -174,5 +174,5 @@ func (k *Keeper) changeable(ctx context.Context) (Settings, []store.SigningKey, 
 // note is the audit row of an act on a key. Only the operator can run the commands.
 func (k *Keeper) note(action store.Action, kid string) store.Audit {
 	traits, _ := json.Marshal(map[string]string{"kid": kid}) // a string is always JSON
-	return store.Audit{At: k.time(), Action: action, ActorRole: "auth keys", Traits: traits}
+	return store.Audit{At: k.at(), Action: action, ActorRole: "auth keys", Traits: traits}
 }

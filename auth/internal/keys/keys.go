@@ -14,6 +14,7 @@ import (
 	"sync"
 	"time"
 
+	"gatehouse/auth/internal/clock"
 	"gatehouse/auth/internal/secret"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/token"
@@ -33,7 +34,9 @@ const (
 type Options struct {
 	DB   *store.DB
 	Root *secret.Root
-	// Now is the clock; nil: time.Now.
+	// Clock gets PostgreSQL's time with each poll; nil: none does.
+	Clock *clock.Clock
+	// Now replaces Clock's time in tests; nil: it does not.
 	Now func() time.Time
 	// Log gets changes and failures; nil: none.
 	Log *slog.Logger
@@ -59,6 +62,7 @@ type Settings struct {
 type Keeper struct {
 	db   *store.DB
 	root *secret.Root
+	time *clock.Clock
 	now  func() time.Time
 	log  *slog.Logger
 	live token.Live
@@ -74,10 +78,10 @@ type Keeper struct {
 
 // New makes a Keeper that holds nothing yet.
 func New(o Options, s Settings) *Keeper {
-	k := &Keeper{db: o.DB, root: o.Root, now: o.Now, log: o.Log, settings: s, opened: map[string]*token.Key{},
-		troubled: map[string]bool{}}
+	k := &Keeper{db: o.DB, root: o.Root, time: o.Clock, now: o.Now, log: o.Log, settings: s,
+		opened: map[string]*token.Key{}, troubled: map[string]bool{}}
 	if k.now == nil {
-		k.now = time.Now
+		k.now = o.Clock.Now
 	}
 	if k.log == nil {
 		k.log = slog.New(slog.DiscardHandler)
@@ -121,7 +125,7 @@ func (k *Keeper) obtain(ctx context.Context, s Settings) ([]store.SigningKey, er
 	if len(rows) > 0 || s.Algorithm == token.HS256 {
 		return rows, nil
 	}
-	row, err := k.generate(s.Algorithm, k.time())
+	row, err := k.generate(s.Algorithm, k.at())
 	if err != nil {
 		return nil, err
 	}
@@ -174,9 +178,9 @@ func (k *Keeper) Poll(ctx context.Context) {
 	k.failing = err != nil
 	k.mu.Unlock()
 	if changed && err != nil {
-		k.log.Error("cannot read the signing keys; going on with those read last", "error", err)
+		k.log.Error("cannot read the signing keys and the time; going on with those read last", "error", err)
 	} else if changed {
-		k.log.Info("can read the signing keys again")
+		k.log.Info("can read the signing keys and the time again")
 	}
 	if err := k.rebuild(false); err != nil {
 		k.log.Error("keeping the signing keys already in force", "error", err)
@@ -186,6 +190,13 @@ func (k *Keeper) Poll(ctx context.Context) {
 			k.log.Warn("cannot seal a signing key again", "error", err)
 		}
 	}
+}
+
+// Failing reports whether the last poll failed.
+func (k *Keeper) Failing() bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.failing
 }
 
 // Prepared is a set of keys made from other settings, ready to be put in force.
@@ -237,10 +248,10 @@ func (k *Keeper) snapshot() (Settings, []store.SigningKey) {
 	return k.settings, k.rows
 }
 
-// read fetches the rows, unless the operator's keys are used.
+// read fetches the rows and the time; only the time where the operator's keys are used.
 func (k *Keeper) read(ctx context.Context) error {
 	if s, _ := k.snapshot(); len(s.Given) > 0 {
-		return nil
+		return k.readTime(ctx)
 	}
 	rows, err := k.fetch(ctx)
 	if err != nil {
@@ -251,11 +262,26 @@ func (k *Keeper) read(ctx context.Context) error {
 }
 
 func (k *Keeper) fetch(ctx context.Context) ([]store.SigningKey, error) {
-	rows, err := k.db.SigningKeys(ctx)
+	rows, at, err := k.db.SigningKeys(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("keys: %w", err)
 	}
+	if k.time != nil {
+		k.time.Take(at)
+	}
 	return rows, nil
+}
+
+func (k *Keeper) readTime(ctx context.Context) error {
+	if k.time == nil {
+		return nil
+	}
+	at, err := k.db.Time(ctx)
+	if err != nil {
+		return fmt.Errorf("keys: %w", err)
+	}
+	k.time.Take(at)
+	return nil
 }
 
 func (k *Keeper) replaceRows(rows []store.SigningKey) {
@@ -264,8 +290,8 @@ func (k *Keeper) replaceRows(rows []store.SigningKey) {
 	k.rows = rows
 }
 
-// time is the clock as PostgreSQL keeps it.
-func (k *Keeper) time() time.Time { return k.now().UTC().Truncate(time.Microsecond) }
+// at is the time as PostgreSQL keeps it.
+func (k *Keeper) at() time.Time { return k.now().UTC().Truncate(time.Microsecond) }
 
 // rebuild makes the set of what is known and puts it in force if it is another one. strict: a key that
 // cannot be opened is an error; else it is logged once and left out.
@@ -297,7 +323,7 @@ func (k *Keeper) entries(s Settings, rows []store.SigningKey, strict bool) ([]to
 	if err != nil {
 		return nil, err
 	}
-	entries, err := token.StatesAt(stored, k.time(), s.AccessLife+margin)
+	entries, err := token.StatesAt(stored, k.at(), s.AccessLife+margin)
 	if err != nil && s.Algorithm != token.HS256 {
 		return nil, fmt.Errorf("keys: %w; auth keys rotate makes a new one", err)
 	}

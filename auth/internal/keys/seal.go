@@ -52,7 +52,7 @@ func (k *Keeper) generate(alg token.Algorithm, signsAt time.Time) (store.Signing
 	if err != nil {
 		return store.SigningKey{}, fmt.Errorf("keys: %w", err)
 	}
-	return sealKey(k.root, key, k.time(), signsAt)
+	return sealKey(k.root, key, k.at(), signsAt)
 }
 
 // reseal seals again what a previous root key has sealed, so that it can be dropped some day.

@@ -280,11 +280,11 @@ func TestBuiltIn_contrast(t *testing.T) {
 	}
 	hexOf := map[string]string{"white": "#ffffff", "black": "#000000"}
 	for _, color := range []string{"#1d4ed8", "#ffffff", "#000000", "#777777", "#fde047", "#f00f00"} {
-		if c := contrast(hexOf[contrasting(color)], color); c < 4.5 {
-			t.Errorf("%s on %s: %.2f", contrasting(color), color, c)
+		if c := contrast(hexOf[Contrasting(color)], color); c < 4.5 {
+			t.Errorf("%s on %s: %.2f", Contrasting(color), color, c)
 		}
 	}
-	if contrasting("#fff") != "black" || contrasting("#00c") != "white" {
+	if Contrasting("#fff") != "black" || Contrasting("#00c") != "white" {
 		t.Error("short colours")
 	}
 }

@@ -49,6 +49,14 @@ type Site struct {
 	Support string
 }
 
+// SupportURL is the URL that a link to Support has.
+func (s *Site) SupportURL() string {
+	if strings.Contains(s.Support, "://") {
+		return s.Support
+	}
+	return "mailto:" + s.Support
+}
+
 // stringsKey is the part of a mail in the keys of strings.
 func (p *Payload) stringsKey() string {
 	key := "mails." + strings.ToLower(p.Kind.Setting())
@@ -128,7 +136,7 @@ func (d *draft) frame() map[string]string {
 	f := map[string]string{
 		"Dir": d.lang.Dir(), "Subject": d.subjectText(), "Preheader": strings.ReplaceAll(preheader, sentenceEnd, " "),
 		"Heading": say(own + "heading"), "Body": say(own + "body"), "Closing": say(own + "closing"),
-		"ButtonColor": contrasting(d.t.site.Color), "Footer": say("common.footer"),
+		"ButtonColor": Contrasting(d.t.site.Color), "Footer": say("common.footer"),
 	}
 	link := d.p.Kind.hasLink() && d.p.Vars.ConfirmationURL != "" && (show != ShowCode || d.p.Kind == Invite)
 	code := d.p.Vars.Token != "" && (d.p.Kind == Reauthentication || d.p.Kind.hasLink() && show != ShowLink)
@@ -153,11 +161,8 @@ func (d *draft) frame() map[string]string {
 	if lifetime != "" && values["ExpiresIn"] != "" {
 		f["Lifetime"] = say("common.lifetime_" + lifetime)
 	}
-	if support := d.t.site.Support; support != "" {
-		f["Support"], f["SupportURL"] = say("common.support"), support
-		if !strings.Contains(support, "://") {
-			f["SupportURL"] = "mailto:" + support
-		}
+	if d.t.site.Support != "" {
+		f["Support"], f["SupportURL"] = say("common.support"), d.t.site.SupportURL()
 	}
 	return f
 }
@@ -191,8 +196,8 @@ func (d *draft) builtIn() (html, text string) {
 	return html, strings.ToValidUTF8(out.String(), "\uFFFD")
 }
 
-// contrasting is white or black, whichever stands out more on a colour (WCAG 2.2, relative luminance).
-func contrasting(color string) string {
+// Contrasting returns white or black, whichever stands out more on a colour (WCAG 2.2, relative luminance).
+func Contrasting(color string) string {
 	digits := strings.TrimPrefix(color, "#")
 	if len(digits) == 3 {
 		digits = strings.Repeat(digits[:1], 2) + strings.Repeat(digits[1:2], 2) + strings.Repeat(digits[2:], 2)

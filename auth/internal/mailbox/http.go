@@ -24,6 +24,9 @@ import (
 //go:embed page.html
 var pageSource string
 
+//go:embed app.js
+var script []byte
+
 var page = sync.OnceValue(func() *template.Template { return template.Must(template.New("page").Parse(pageSource)) })
 
 // mostWait bounds a caller's wait for a message.
@@ -31,7 +34,9 @@ const mostWait = 30 * time.Second
 
 // Handler serves the box:
 //
-//	GET /                      the page
+//	GET /                      the list, as a page
+//	GET /m/{id}                one message, as a page
+//	GET /app.js                the script of both
 //	GET /messages              JSON, newest first; ?to= ?kind= ?channel= choose, ?wait=10 waits so many seconds for one
 //	GET /messages/{id}         one, as JSON
 //	GET /messages/{id}/html    its body alone, without scripts
@@ -40,6 +45,11 @@ const mostWait = 30 * time.Second
 func (b *Box) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", b.getPage)
+	mux.HandleFunc("GET /m/{id}", b.getMessagePage)
+	mux.HandleFunc("GET /app.js", func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/javascript; charset=utf-8")
+		w.Write(script)
+	})
 	mux.HandleFunc("GET /messages", b.getMessages)
 	mux.HandleFunc("GET /messages/{id}", b.getMessage)
 	mux.HandleFunc("GET /messages/{id}/html", b.getBody)
@@ -55,8 +65,8 @@ func (b *Box) Handler() http.Handler {
 		h.Set("Referrer-Policy", "no-referrer")
 		h.Set("Cross-Origin-Resource-Policy", "same-origin")
 		h.Set("Content-Security-Policy",
-			"default-src 'none'; style-src 'unsafe-inline'; frame-src 'self'; frame-ancestors 'none'; base-uri "+
-				"'none'; form-action 'none'")
+			"default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'unsafe-inline'; img-src data:; "+
+				"frame-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'")
 		if !httpx.IsLoopbackHost(r.Host) {
 			http.Error(w, "the dev mailbox answers under loopback names only", http.StatusForbidden)
 			return
@@ -149,9 +159,17 @@ func (b *Box) getLatest(w http.ResponseWriter, r *http.Request) {
 	io.WriteString(w, value+"\n")
 }
 
-func (b *Box) getPage(w http.ResponseWriter, r *http.Request) {
+func (b *Box) getPage(w http.ResponseWriter, r *http.Request) { writePage(w, "list", b.chosen(r)) }
+
+func (b *Box) getMessagePage(w http.ResponseWriter, r *http.Request) {
+	if m := b.one(w, r); m != nil {
+		writePage(w, "message", m)
+	}
+}
+
+func writePage(w http.ResponseWriter, name string, data any) {
 	var out bytes.Buffer
-	if err := page().Execute(&out, b.chosen(r)); err != nil {
+	if err := page().ExecuteTemplate(&out, name, data); err != nil {
 		panic(err) // the template is ours
 	}
 	w.Header().Set("Content-Type", "text/html; charset=utf-8")

@@ -37,6 +37,10 @@ type Message struct {
 	// Link is the mail's ConfirmationURL, Code its digits; "" where there is none.
 	Link string `json:"link"`
 	Code string `json:"code"`
+	// Locale is the language tag of the built-in texts.
+	Locale string `json:"locale"`
+	// CodeInText reports whether Text has the code: AUTH_MAILER_SHOW and templates decide it.
+	CodeInText bool `json:"code_in_text"`
 }
 
 func (m *Message) size() int {
@@ -60,20 +64,21 @@ func New(now func() time.Time) *Box { return &Box{now: now, arrived: make(chan s
 func (b *Box) Send(_ context.Context, m mail.Message) error {
 	b.add(Message{
 		ID: m.ID, Channel: mail.ChannelEmail, Kind: string(m.Kind), To: m.To, Subject: m.Subject,
-		Text: m.Text, HTML: m.HTML, Link: m.Link, Code: m.Code,
+		Text: m.Text, HTML: m.HTML, Link: m.Link, Code: m.Code, Locale: m.Locale,
 	})
 	return nil
 }
 
 // SendText keeps an SMS; it is an outbox.Texter.
 func (b *Box) SendText(_ context.Context, id uuid.UUID, m mail.SMS) error {
-	b.add(Message{ID: id, Channel: mail.ChannelSMS, Kind: m.Kind, To: m.To, Text: m.Text, Code: m.Token})
+	b.add(Message{ID: id, Channel: mail.ChannelSMS, Kind: m.Kind, To: m.To, Text: m.Text, Code: m.Token,
+		Locale: m.Locale})
 	return nil
 }
 
 // add replaces a message that comes again.
 func (b *Box) add(m Message) {
-	m.At = b.now().UTC()
+	m.At, m.CodeInText = b.now().UTC(), m.Code != "" && strings.Contains(m.Text, m.Code)
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.remove(func(o *Message) bool { return o.ID == m.ID })

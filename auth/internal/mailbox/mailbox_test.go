@@ -31,7 +31,7 @@ func put(t *testing.T, b *Box, to string, kind mail.Kind) uuid.UUID {
 	id := uuid.New()
 	err := b.Send(t.Context(), mail.Message{
 		ID: id, At: noon, Kind: kind, To: to, Subject: "Hi <b>", HTML: "<p>Hi</p><script>x</script>", Text: "Hi\n",
-		Link: "https://auth.test/verify?token=a&type=b", Code: "123456",
+		Link: "https://auth.test/verify?token=a&type=b", Code: "123456", Locale: "de",
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -73,10 +73,14 @@ func TestHandler(t *testing.T) {
 			}
 		}
 	}
-	f("/", 200, "text/html", `<a href="https://auth.test/verify?token=a&amp;type=b"`, "654321", "123456",
-		"Hi &lt;b&gt;", "/messages/"+first.String()+"/html", "sandbox=")
+	f("/", 200, "text/html", `<a href="/m/`+first.String()+`">Hi &lt;b&gt;</a>`, "Your code is 654321")
+	f("/m/"+first.String(), 200, "text/html", `href="https://auth.test/verify?token=a&amp;type=b"`, "123456",
+		"Hi &lt;b&gt;", "/messages/"+first.String()+"/html", "sandbox=", "not in this mail: AUTH_MAILER_SHOW",
+		"&lt;script&gt;x&lt;/script&gt;", "Copy code")
+	f("/m/"+uuid.NewString(), 404, "text/plain")
+	f("/app.js", 200, "text/javascript", "clipboard")
 	f("/messages", 200, "application/json", `"link": "https://auth.test/verify?token=a&type=b"`,
-		`"at": "2026-03-04T12:00:00Z"`)
+		`"at": "2026-03-04T12:00:00Z"`, `"code_in_text": false`, `"code_in_text": true`, `"locale": "de"`)
 	f("/messages/"+first.String(), 200, "application/json", `"to": "ada@acme.test"`)
 	f("/messages/"+first.String()+"/html", 200, "text/html", "<p>Hi</p>")
 	f("/messages/"+uuid.NewString(), 404, "text/plain")

@@ -35,6 +35,14 @@ type Params struct {
 	threads uint8
 }
 
+// Memory is how many bytes one hash takes while it is computed.
+func (p Params) Memory() int64 {
+	if !p.argon {
+		return 4 << 10
+	}
+	return int64(p.memory) << 10
+}
+
 // ParseParams reads AUTH_PASSWORD_HASH: "bcrypt:12" (cost 4 to 15), "argon2id:19456,2,1" (memory in KiB,
 // passes, lanes), or either name alone for the default costs, bcrypt:10 and argon2id:19456,2,1. Nothing
 // is bcrypt:10.

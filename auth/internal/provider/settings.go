@@ -145,23 +145,9 @@ func (s Settings) Check() (found []Problem) {
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(s.OIDC)) {
-		c := s.OIDC[name]
-		prefix := "AUTH_EXTERNAL_OIDC_" + strings.ToUpper(name) + "_"
-		if !c.Enabled {
-			continue
+		if s.OIDC[name].Enabled {
+			s.checkCustom(name, wrong, warn)
 		}
-		if !customName().MatchString(name) {
-			wrong(prefix+"ISSUER",
-				"has the name %.40q, which is not a letter and up to 31 letters, digits and underscores", name)
-		} else if taken(name) {
-			wrong(prefix+"ISSUER", "has a name that is taken: %s", name)
-		}
-		if c.Issuer == "" {
-			wrong(prefix+"ISSUER", "is required")
-		} else {
-			s.checkURL(prefix+"ISSUER", c.Issuer, wrong, warn)
-		}
-		c.checkClient(prefix, wrong)
 	}
 	if s.DiscoveryTTL < 0 {
 		wrong("AUTH_EXTERNAL_OIDC_PROVIDER_CACHE_TTL", "is %s, not more than nothing", s.DiscoveryTTL)
@@ -170,6 +156,22 @@ func (s Settings) Check() (found []Problem) {
 		wrong("AUTH_INTERNAL_HTTP_TIMEOUT", "is %s, not more than nothing", s.Timeout)
 	}
 	return found
+}
+
+// checkCustom checks a provider of the operator's own.
+func (s Settings) checkCustom(name string, wrong, warn func(name, format string, args ...any)) {
+	c, issuer := s.OIDC[name], "AUTH_EXTERNAL_OIDC_"+strings.ToUpper(name)+"_ISSUER"
+	if !customName().MatchString(name) {
+		wrong(issuer, "has the name %.40q, which is not a letter and up to 31 letters, digits and underscores", name)
+	} else if taken(name) {
+		wrong(issuer, "has a name that is taken: %s", name)
+	}
+	if c.Issuer == "" {
+		wrong(issuer, "is required")
+	} else {
+		s.checkURL(issuer, c.Issuer, wrong, warn)
+	}
+	c.checkClient(strings.TrimSuffix(issuer, "ISSUER"), wrong)
 }
 
 // taken says whether a custom provider's name means something else in identities.

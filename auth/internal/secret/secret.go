@@ -34,12 +34,13 @@ const (
 	ExternalStates Purpose = "external states" // seals what a provider's callback is checked with
 	Factors        Purpose = "factors"         // seals TOTP keys
 	Console        Purpose = "console"         // seals cookies of the admin console
+	RecoveryCodes  Purpose = "recovery codes"  // MAC of factor and code
 	// FormerRefresh makes the secrets of sessions that were taken over, and the MACs by which their tokens are found.
 	FormerRefresh Purpose = "former refresh tokens"
 )
 
 var purposes = [...]Purpose{SigningKeys, Outbox, ProviderTokens, Refresh, OTP, Limits, FauxUser, ExternalStates,
-	Factors, Console, FormerRefresh}
+	Factors, Console, RecoveryCodes, FormerRefresh}
 
 // Root is the current and the previous root keys. It never changes and may be used by many goroutines.
 type Root struct {

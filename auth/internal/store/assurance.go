@@ -44,7 +44,7 @@ func (b *Batch) EndLowSessions(user, except uuid.UUID, now time.Time) {
 }
 
 // secondMethods are the amr methods that make a session aal2.
-const secondMethods = `('totp', 'mfa/phone', 'mfa/webauthn')`
+const secondMethods = `('totp', 'mfa/phone', 'mfa/webauthn', 'mfa/recovery_code')`
 
 // A method is kept where another factor of the same kind has raised the session too: it belongs to that one. Where
 // its factor is unknown (a session continued from another has no factor), it is removed. The other members of an amr

@@ -49,6 +49,10 @@ const (
 	ActionUserRoleChanged
 	ActionUsersCarried
 	ActionAdminRefused
+	ActionRecoveryCodesGenerated
+	ActionRecoveryCodesRegenerated
+	ActionRecoveryCodesVerified
+	ActionRecoveryCodesDeleted
 )
 
 // actions are each action's name and log type.
@@ -87,6 +91,10 @@ var actions = map[Action][2]string{
 	ActionUserRoleChanged:             {"user_role_changed", "team"},
 	ActionUsersCarried:                {"users_carried", "team"},
 	ActionAdminRefused:                {"admin_refused", "account"},
+	ActionRecoveryCodesGenerated:      {"recovery_codes_generated", "factor"},
+	ActionRecoveryCodesRegenerated:    {"recovery_codes_regenerated", "factor"},
+	ActionRecoveryCodesVerified:       {"recovery_codes_verified", "factor"},
+	ActionRecoveryCodesDeleted:        {"recovery_codes_deleted", "factor"},
 }
 
 // String is the action's name in the API.

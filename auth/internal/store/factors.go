@@ -19,6 +19,10 @@ type FactorKind string
 const (
 	FactorTOTP  FactorKind = "totp"
 	FactorPhone FactorKind = "phone"
+	// FactorWebAuthn is a security key.
+	FactorWebAuthn FactorKind = "webauthn"
+	// FactorRecoveryCodes is one factor for all codes of a user, verified from the start.
+	FactorRecoveryCodes FactorKind = "recovery_code"
 )
 
 // Factor is a second factor of a user. Its secret is read by Attempt alone.

@@ -5,6 +5,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"gatehouse/auth/internal/clock"
 )
 
 // SigningKey is a private key, sealed. Which one signs follows from the times: see the migration.
@@ -20,6 +22,15 @@ select kid, algorithm, sealed, created_at, signs_at, revoked_at
 from {signing_keys}
 order by signs_at desc, kid`)
 
+// A row without a key where there is none.
+var selectTimedKeys = define(`
+select now.at, kid, algorithm, sealed, created_at, signs_at, revoked_at
+from (select clock_timestamp() as at) now left join {signing_keys} on true
+order by signs_at desc, kid`)
+
+var selectTime = define(`
+select clock_timestamp()`)
+
 func keysInto(list *[]SigningKey) func(pgx.Rows) error {
 	*list = nil
 	return func(r pgx.Rows) error {
@@ -31,11 +42,44 @@ func keysInto(list *[]SigningKey) func(pgx.Rows) error {
 	}
 }
 
-// SigningKeys reads all keys, the one that signs last first.
-func (db *DB) SigningKeys(ctx context.Context) ([]SigningKey, error) {
-	var list []SigningKey
-	err := db.query(ctx, "signing keys", keysInto(&list), selectSigningKeys)
-	return list, err
+// SigningKeys reads all keys, the one that signs last first, and PostgreSQL's clock.
+func (db *DB) SigningKeys(ctx context.Context) (list []SigningKey, at clock.Reading, err error) {
+	at, err = db.timed(ctx, "signing keys", selectTimedKeys, func(r pgx.Rows, now *time.Time) error {
+		var k SigningKey
+		var kid, algorithm *string
+		err := r.Scan(now, &kid, &algorithm, (*nullBytes)(&k.Sealed), (*nullTime)(&k.CreatedAt), (*nullTime)(&k.SignsAt),
+			(*nullTime)(&k.RevokedAt))
+		if kid != nil && algorithm != nil {
+			k.KID, k.Algorithm = *kid, *algorithm
+			list = append(list, k)
+		}
+		return err
+	})
+	if err != nil {
+		list = nil
+	}
+	return list, at, err
+}
+
+// Time reads PostgreSQL's clock alone.
+func (db *DB) Time(ctx context.Context) (clock.Reading, error) {
+	return db.timed(ctx, "time", selectTime, func(r pgx.Rows, now *time.Time) error { return r.Scan(now) })
+}
+
+// timed runs a statement whose rows have PostgreSQL's time. The wait for a connection is no part of the reading.
+func (db *DB) timed(ctx context.Context, doing string, s statement,
+	row func(pgx.Rows, *time.Time) error) (at clock.Reading, err error) {
+	err = db.withConn(ctx, doing, func(c *pgx.Conn) error {
+		at.Sent = time.Now()
+		rows, err := c.Query(ctx, db.sql[s])
+		if err != nil {
+			return err
+		}
+		err = eachRow(rows, func(r pgx.Rows) error { return row(r, &at.Server) })
+		at.Received = time.Now()
+		return err
+	})
+	return at, err
 }
 
 var lockSigningKeys = define(`

@@ -8,6 +8,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"gatehouse/auth/internal/clock"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
 )
@@ -42,6 +43,9 @@ func TestSigningKeys(t *testing.T) {
 	t.Parallel()
 	ctx := t.Context()
 	db := storetest.Open(t)
+	if got, at, err := db.SigningKeys(ctx); len(got) != 0 || err != nil || at.Server.IsZero() {
+		t.Errorf("without a key: %v, read at %v, %v", got, at, err)
+	}
 	a := store.SigningKey{KID: "a", Algorithm: "RS256", Sealed: []byte("sealed"), CreatedAt: noon, SignsAt: noon}
 	b := store.SigningKey{KID: "b", Algorithm: "ES256", Sealed: []byte("sealed"), CreatedAt: noon,
 		SignsAt: noon.Add(20 * time.Minute)}
@@ -55,14 +59,21 @@ func TestSigningKeys(t *testing.T) {
 		t.Fatal(err)
 	}
 	a.RevokedAt, b.Sealed = noon.Add(time.Hour), []byte("anew")
-	got, err := db.SigningKeys(ctx)
+	got, at, err := db.SigningKeys(ctx)
 	if diff := cmp.Diff([]store.SigningKey{b, a}, got); diff != "" || err != nil {
 		t.Errorf("(-want +got): %v\n%s", err, diff)
+	}
+	alone, err := db.Time(ctx)
+	for _, r := range []clock.Reading{at, alone} { // the server's clock is this machine's
+		took := r.Received.Sub(r.Sent)
+		if off := r.Server.Sub(r.Sent.Round(0)); err != nil || off < -time.Second || off > took+time.Second {
+			t.Errorf("the server's time is %s after %s: %v", off, r.Sent, err)
+		}
 	}
 	if err := db.DeleteSigningKey(ctx, "a"); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := db.SigningKeys(ctx); len(got) != 1 || err != nil {
+	if got, _, err := db.SigningKeys(ctx); len(got) != 1 || err != nil {
 		t.Errorf("left: %v, %v", got, err)
 	}
 }

@@ -82,9 +82,16 @@ func (b *Batch) Levels(dst *[]Level, limits ...Limit) {
 	b.rows("levels", dst, levelsInto(dst, new(bool), len(limits)), selectLevels, keysOf(limits))
 }
 
-// LevelsAt is Levels, and says whether a place is known of the user with an address.
-func (b *Batch) LevelsAt(dst *[]Level, known *bool, aud, address string, p Place, limits ...Limit) {
-	b.rows("levels", dst, levelsInto(dst, known, len(limits)), selectLevelsAt, keysOf(limits), aud, address, p.MAC, p.Since)
+// UserAt is the user with an address, at a place.
+type UserAt struct {
+	Aud, Address string
+	Place        Place
+}
+
+// LevelsAt is Levels, and says whether the place is known of the user.
+func (b *Batch) LevelsAt(dst *[]Level, known *bool, u UserAt, limits ...Limit) {
+	b.rows("levels", dst, levelsInto(dst, known, len(limits)), selectLevelsAt, keysOf(limits), u.Aud, u.Address,
+		u.Place.MAC, u.Place.Since)
 }
 
 func keysOf(limits []Limit) [][]byte {

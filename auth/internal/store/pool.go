@@ -63,7 +63,7 @@ func (db *DB) beforeConnect(ctx context.Context, _ *pgx.ConnConfig) error {
 	if ctx.Value(callerKey{}) == nil {
 		return errNoCaller
 	}
-	if time.Now().UnixNano() < db.serverFullUntil.Load() &&
+	if db.fullUntil.Load() != nil && time.Now().Before(*db.fullUntil.Load()) &&
 		db.pool.Stat().TotalConns() > db.pool.Stat().ConstructingConns() {
 		return errServerFull
 	}
@@ -80,7 +80,7 @@ func (db *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 			return c, nil
 		}
 		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "53300" {
-			db.serverFullUntil.Store(time.Now().Add(noGrowth).UnixNano())
+			db.fullUntil.Store(new(time.Now().Add(noGrowth)))
 			db.log.Warn("the database has no connection left; the pool stays as it is for a while",
 				"connections", db.pool.Stat().TotalConns(), "for", noGrowth)
 		} else if !errors.Is(err, errServerFull) {

@@ -63,9 +63,9 @@ type DB struct {
 	fill func(string) string
 	names
 	log *slog.Logger
-	// serverFullUntil is until when no connection is added because the server had none left, Unix nanoseconds.
-	serverFullUntil atomic.Int64
-	unnamed         auditGate
+	// fullUntil is until when no connection is added because the server had none left; nil: it had always some.
+	fullUntil atomic.Pointer[time.Time]
+	unnamed   auditGate
 	// poolerLogged guards the one line about PgBouncer.
 	poolerLogged sync.Once
 }

@@ -100,28 +100,38 @@ func (r *run) check(ctx context.Context) error {
 		return err
 	}
 	if r.Mode == Last {
-		own := []int32{}
-		if r.result.sameDatabase {
-			if own, err = r.DB.OwnProcesses(ctx); err != nil {
-				return err
-			}
-		}
-		hosts, err := r.Source.Clients(ctx, own)
-		if err != nil {
+		if err := f.clients(ctx); err != nil {
 			return err
-		}
-		for _, host := range slices.Sorted(maps.Keys(hosts)) {
-			if host == "" {
-				f.warn("role %s has %d connections to the schema there, and role %s may not see where from (grant "+
-					"pg_read_all_stats to %s;): is the service stopped?",
-					c.Owner, hosts[host], c.Role, c.Role)
-				continue
-			}
-			f.warn("role %s has %d connections from %s to the schema there: is the service stopped?", c.Owner,
-				hosts[host], host)
 		}
 	}
 	return f.told()
+}
+
+// clients warns of connections to the source that are not this program's.
+func (f *findings) clients(ctx context.Context) (err error) {
+	r := f.r
+	c := &r.Source.Catalog
+	own := []int32{}
+	if r.result.sameDatabase {
+		if own, err = r.DB.OwnProcesses(ctx); err != nil {
+			return err
+		}
+	}
+	hosts, err := r.Source.Clients(ctx, own)
+	if err != nil {
+		return err
+	}
+	for _, host := range slices.Sorted(maps.Keys(hosts)) {
+		if host == "" {
+			f.warn("role %s has %d connections to the schema there, and role %s may not see where from (grant "+
+				"pg_read_all_stats to %s;): is the service stopped?",
+				c.Owner, hosts[host], c.Role, c.Role)
+			continue
+		}
+		f.warn("role %s has %d connections from %s to the schema there: is the service stopped?", c.Owner,
+			hosts[host], host)
+	}
+	return nil
 }
 
 // version judges which releases of the service made the tables.

@@ -390,14 +390,22 @@ func (m *mapper) link(l *former.MailedLink) (t store.NewToken, flow *store.Flow,
 	if !continues {
 		return t, nil, "", nil
 	}
+	if flow = flowOf(l, &t); flow == nil {
+		return t, nil, leftFlow, nil
+	}
+	return t, flow, "", nil
+}
+
+// flowOf is the flow that a link continues, noted in its token; nil without one that it can continue.
+func flowOf(l *former.MailedLink, t *store.NewToken) *store.Flow {
 	for _, f := range l.Flows {
 		if slices.Contains(flowMethods[l.Type], f.Method) &&
 			(f.ChallengeMethod == "s256" || f.ChallengeMethod == "plain") {
 			t.Flow = f.ID
-			return t, &store.Flow{ID: f.ID, User: u.ID, Method: f.Method, Challenge: f.Challenge,
+			return &store.Flow{ID: f.ID, User: t.User, Method: f.Method, Challenge: f.Challenge,
 				ChallengeMethod: f.ChallengeMethod,
-				CreatedAt:       orTime(f.CreatedAt, t.CreatedAt), ExpiresAt: t.ExpiresAt.Add(5 * time.Minute)}, "", nil
+				CreatedAt:       orTime(f.CreatedAt, t.CreatedAt), ExpiresAt: t.ExpiresAt.Add(5 * time.Minute)}
 		}
 	}
-	return t, nil, leftFlow, nil
+	return nil
 }

@@ -49,8 +49,7 @@ func (r *run) report(ctx context.Context) error {
 		return err
 	}
 	place := r.result.location
-	advice, err := r.Source.Advise(ctx, former.Target{Users: former.Name(place.Schema, r.Settings.Namespace+"users"),
-		Role: former.Name(place.Role), Same: r.result.sameDatabase})
+	advice, err := r.advise(ctx)
 	if err != nil {
 		return err
 	}
@@ -78,7 +77,29 @@ func (r *run) report(ctx context.Context) error {
 		}
 		return nil
 	}
-	fmt.Fprintln(w, "-- suggestions:")
+	r.reportAdvice(advice)
+	return nil
+}
+
+// advise asks the catalogue what of the application hangs on the tables there.
+func (r *run) advise(ctx context.Context) (former.Advice, error) {
+	place := r.result.location
+	return r.Source.Advise(ctx, former.Target{Users: former.Name(place.Schema, r.Settings.Namespace+"users"),
+		Role: former.Name(place.Role), Same: r.result.sameDatabase})
+}
+
+// reportAdvice prints what the application needs. A mirror needs nothing of it.
+func (r *run) reportAdvice(advice former.Advice) {
+	w := r.Out
+	if r.result.sameDatabase {
+		fmt.Fprintln(w, "-- suggestions: auth mirror install")
+		for _, name := range advice.Objects {
+			fmt.Fprintln(w, "-- goes on unchanged:", name)
+		}
+		fmt.Fprintln(w, "-- without a mirror:")
+	} else {
+		fmt.Fprintln(w, "-- suggestions:")
+	}
 	for _, line := range append(advice.Suggestions, r.Source.Retire()...) {
 		fmt.Fprintln(w, line)
 	}
@@ -86,7 +107,38 @@ func (r *run) report(ctx context.Context) error {
 	for _, line := range r.wayBack(advice) {
 		fmt.Fprintln(w, line)
 	}
-	return nil
+}
+
+// suggest prints the end of the report of a takeover that was closed before.
+func (r *run) suggest(ctx context.Context) error {
+	f := &findings{r: r}
+	if err := r.Source.Inspect(ctx); err != nil {
+		return fmt.Errorf("the source: %w", hideValues(err))
+	}
+	list, err := r.DB.Moves(ctx)
+	if err != nil {
+		return err
+	}
+	if len(list) == 0 || !list[0].Closed {
+		f.refuse("no takeover is closed: the run that closes it prints the suggestions")
+		return f.told()
+	}
+	c := &r.Source.Catalog
+	if !c.Holds() {
+		f.refuse("schema %q does not hold the tables of the replaced service", r.Source.Schema)
+		return f.told()
+	}
+	place, err := r.DB.Location(ctx)
+	if err != nil {
+		return err
+	}
+	r.result.location, r.result.closed = place, list[0].ClosedAt
+	r.result.sameDatabase = place.Cluster == c.Cluster && place.Database == c.DatabaseID
+	advice, err := r.advise(ctx)
+	if err == nil {
+		r.reportAdvice(advice)
+	}
+	return err
 }
 
 // wayBack are the statements with what to do around them.

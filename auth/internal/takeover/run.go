@@ -92,8 +92,11 @@ func (r *run) leaves(kind string) bool { return slices.Contains(r.LeaveOut, kind
 
 func (r *run) run(ctx context.Context) error {
 	defer r.progress.clear()
-	if r.Mode == Abandon {
+	switch r.Mode {
+	case Abandon:
 		return r.abandon(ctx)
+	case Suggest:
+		return r.suggest(ctx)
 	}
 	if err := r.check(ctx); err != nil {
 		return err

@@ -152,7 +152,11 @@ func TestSuggestions(t *testing.T) {
 		t.Errorf("a run that does not close tells\n%s", o.out)
 	}
 	o = m.must(t, takeover.Last)
-	_, rest, _ := strings.Cut(o.out, "-- suggestions:\n")
+	if again := m.must(t, takeover.Suggest).out; !strings.HasPrefix(again, "-- suggestions: auth mirror install\n") ||
+		!strings.HasSuffix(o.out, again) {
+		t.Errorf("-suggest prints\n%s", again)
+	}
+	_, rest, _ := strings.Cut(o.out, "-- without a mirror:\n")
 	forth, back, _ := strings.Cut(rest, "-- way back:\n")
 	for _, want := range []string{
 		"alter table app.profiles drop constraint \"Odd name\", add constraint \"Odd name\" foreign key (\"Friend\") " +
@@ -169,7 +173,7 @@ func TestSuggestions(t *testing.T) {
 			"public.users FOR EACH ROW WHEN (((least(old.email_confirmed_at, old.phone_confirmed_at) IS NULL) AND " +
 			"(new.app_metadata IS NOT NULL))) EXECUTE FUNCTION app.noted();",
 		"-- view app.people reads auth.users",
-		"-- function app.count_users reads auth.users", "-- keep schema auth: these functions are used by 1 policies",
+		"-- function app.count_users reads auth.users", "-- keep schema auth: uid is used by 1 policies, 0 defaults and 0 functions",
 		"CREATE TRIGGER on_user AFTER INSERT ON public.users FOR EACH ROW EXECUTE FUNCTION app.noted();",
 		"update auth.refresh_tokens set revoked = true; update auth.sessions set refresh_token_hmac_key = null;",
 	} {
@@ -284,7 +288,7 @@ func TestSuggestions_lineBreaks(t *testing.T) {
 		create table app."t{insert into app.run values ('t'); --" (id uuid references auth.users);
 		create table app.seen (session_id uuid constraint "k{insert into app.run values ('k'); --" references auth.sessions)`, "{", "\n"))
 	o := m.must(t, takeover.Last)
-	_, rest, _ := strings.Cut(o.out, "-- suggestions:\n")
+	_, rest, _ := strings.Cut(o.out, "-- without a mirror:\n")
 	forth, back, _ := strings.Cut(rest, "-- way back:\n")
 	for _, sql := range []string{forth, back} {
 		m.there(t, sql)

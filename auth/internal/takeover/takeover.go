@@ -26,12 +26,14 @@ import (
 // Mode is what a run is for.
 type Mode int
 
-// The modes: Last closes the takeover, Ahead copies for a later run, DryRun writes nothing, Abandon empties the tables.
+// The modes: Last closes the takeover, Ahead copies for a later run, DryRun writes nothing, Abandon empties the
+// tables, Suggest prints once more what the application needs.
 const (
 	Last Mode = iota
 	Ahead
 	DryRun
 	Abandon
+	Suggest
 )
 
 // Kinds are the losses that an operator may accept (-leave-out).

@@ -164,6 +164,9 @@ func (s *Set) JWKS() []byte { return s.jwks }
 // ETag is the quoted entity tag of JWKS.
 func (s *Set) ETag() string { return s.etag }
 
+// Issuer is what tokens of ours name as their issuer.
+func (s *Set) Issuer() string { return s.issuer }
+
 // Signer is the key that signs.
 func (s *Set) Signer() *Key { return s.signer }
 

@@ -1,19 +1,7 @@
-// Second factors: the authenticator app's codes are computed here as RFC 6238 says, the SMS are read in the
-// dev mailbox.
+// Second factors; the SMS are read in the dev mailbox.
 import assert from 'node:assert/strict'
-import { createHmac } from 'node:crypto'
+import { code } from './totp.mjs'
 import { admin, bad, check, claims, client, confirmed, good, mail, password, signedIn } from './lib.mjs'
-
-// code is what an app shows now, or steps of 30 s later.
-function code(secret, steps = 0) {
-  const bits = [...secret].map((c) => 'ABCDEFGHIJKLMNOPQRSTUVWXYZ234567'.indexOf(c).toString(2).padStart(5, '0')).join('')
-  const key = Buffer.from(bits.match(/.{8}/g).map((b) => parseInt(b, 2)))
-  const counter = Buffer.alloc(8)
-  counter.writeBigUInt64BE(BigInt(Math.floor(Date.now() / 30_000) + steps))
-  const sum = createHmac('sha1', key).update(counter).digest()
-  const at = sum[sum.length - 1] & 15
-  return String((sum.readUInt32BE(at) & 0x7fffffff) % 1_000_000).padStart(6, '0')
-}
 
 const level = async (c, jwt) => {
   const { currentLevel, nextLevel, currentAuthenticationMethods: methods } = await good(c.mfa.getAuthenticatorAssuranceLevel(jwt))
@@ -85,6 +73,43 @@ check('mfa: what is not there', async () => {
   const anonymous = client()
   await good(anonymous.signInAnonymously())
   await bad(anonymous.mfa.enroll({ factorType: 'totp' }), 'AuthApiError', 403, 'no_authorization')
+})
+
+check('mfa.recoveryCodes', async () => {
+  const flag = { experimental: { recoveryCodes: true } }
+  const { client: c, email } = await signedIn(undefined, flag)
+  await bad(c.mfa.recoveryCodes.getStatus(), 'AuthApiError', 404, 'mfa_factor_not_found')
+  await bad(c.mfa.recoveryCodes.generate(), 'AuthApiError', 403, 'insufficient_aal')
+  const factor = await good(c.mfa.enroll({ factorType: 'totp', friendlyName: 'my app' }))
+  await good(c.mfa.challengeAndVerify({ factorId: factor.id, code: code(factor.totp.secret) }))
+  await bad(c.mfa.recoveryCodes.regenerate(), 'AuthApiError', 404, 'mfa_factor_not_found')
+  const made = await good(c.mfa.recoveryCodes.generate({ friendlyName: 'printed' }))
+  assert.deepEqual([made.type, made.friendly_name, made.total, made.codes.length], ['recovery_code', 'printed', 10, 10])
+  await bad(c.mfa.recoveryCodes.generate(), 'AuthApiError', 422, 'mfa_verified_factor_exists')
+  const list = await good(c.mfa.listFactors())
+  assert.deepEqual([list.all.length, list.recovery_code.map((f) => f.id)], [2, [made.id]])
+  await bad(c.mfa.unenroll({ factorId: factor.id }), 'AuthApiError', 422, 'mfa_recovery_codes_sole_factor')
+  await bad(c.mfa.unenroll({ factorId: made.id }), 'AuthApiError', 422, 'validation_failed')
+
+  const d = client(flag)
+  await good(d.signInWithPassword({ email, password }))
+  await bad(d.mfa.recoveryCodes.verify({ code: '' }), 'AuthApiError', 400, 'validation_failed')
+  await bad(d.mfa.recoveryCodes.verify({ code: made.codes[0].slice(1) }), 'AuthApiError', 422, 'mfa_verification_failed')
+  await good(d.mfa.recoveryCodes.verify({ code: made.codes[0].toUpperCase().match(/.{4}/g).join('-') }))
+  assert.ok(d.events.includes('MFA_CHALLENGE_VERIFIED'), d.events.join())
+  assert.deepEqual(await level(d), ['aal2', 'aal2', 'mfa/recovery_code', 'password'])
+  const { total, remaining } = await good(d.mfa.recoveryCodes.getStatus())
+  assert.deepEqual([total, remaining], [10, 9])
+  const fresh = await good(d.mfa.recoveryCodes.regenerate())
+  assert.deepEqual([fresh.id, fresh.friendly_name, fresh.codes.length], [made.id, 'printed', 10])
+  const e = client(flag)
+  await good(e.signInWithPassword({ email, password }))
+  for (let i = 0; i < 5; i++) await bad(e.mfa.recoveryCodes.verify({ code: made.codes[1] }), 'AuthApiError', 422, 'mfa_verification_failed')
+  const locked = await bad(e.mfa.recoveryCodes.verify({ code: fresh.codes[0] }), 'AuthApiError', 429, 'mfa_recovery_codes_locked')
+  assert.equal(locked.message, 'Too many failed verification attempts, try again later')
+  assert.equal((await good(d.mfa.recoveryCodes.unenroll())).id, made.id)
+  await good(d.refreshSession())
+  assert.deepEqual(await level(d), ['aal1', 'aal2', 'password'])
 })
 
 check('admin.mfa', async () => {

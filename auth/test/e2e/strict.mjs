@@ -36,6 +36,13 @@ check('anonymous users and phones are switched off', async () => {
   await bad(c.signInWithPassword({ phone: '+15551234567', password }), 'AuthApiError', 422, 'phone_provider_disabled')
 })
 
+check('recovery codes are off', async () => {
+  const { client: c } = await signedIn(undefined, { experimental: { recoveryCodes: true } })
+  await bad(c.mfa.recoveryCodes.generate(), 'AuthApiError', 422, 'mfa_recovery_codes_enroll_not_enabled')
+  await bad(c.mfa.recoveryCodes.regenerate(), 'AuthApiError', 422, 'mfa_recovery_codes_enroll_not_enabled')
+  await bad(c.mfa.recoveryCodes.verify({ code: 'x' }), 'AuthApiError', 422, 'mfa_recovery_codes_verify_not_enabled')
+})
+
 check('a password needs characters of each set', async () => {
   const { reasons } = await bad(client().signUp({ email: address(), password: 'only letters' }), 'AuthWeakPasswordError', 422, 'weak_password')
   assert.deepEqual(reasons, ['characters'])

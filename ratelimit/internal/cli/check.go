@@ -45,13 +45,11 @@ func check(ctx context.Context, call checkCall, stdout, stderr io.Writer) int {
 	}
 	var files source.Settings
 	if *withSettings {
-		c, ok := checkSettings(call.environ, stdout)
+		c, ok := checkSettings(call.environ, &options, stdout)
 		if !ok {
 			return exitFailed
 		}
 		files = c.Rules.Files
-		options.MergeDomains = options.MergeDomains || c.Counting.Limits.MergeDomains
-		options.Memcached = c.Counting.Backend == config.BackendMemcache
 		switch {
 		case *dir != "" || flags.NArg() > 0:
 		case c.Rules.Type == config.TypeXDS:
@@ -74,18 +72,12 @@ func check(ctx context.Context, call checkCall, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "ratelimit check: -settings takes a folder, not %s\n", paths[0])
 		return exitUsage
 	}
-
-	text := stdout
+	report := newCheckReport(stdout)
 	if asJSON {
-		text = io.Discard
+		report.text = io.Discard
 	}
-	report := newCheckReport(text)
 	report.lenient = call.lenient || *withSettings
-	report.progress("checking rate limit configs...\n")
-	texts, ok := readRules(ctx, paths, files.IgnoreDotFiles, report)
-	_, warnings, err := rulefile.Load(ctx, texts, options)
-	report.loaded(warnings, err)
-	report.OK = ok && err == nil
+	checkRules(ctx, paths, files.IgnoreDotFiles, options, report)
 	if asJSON {
 		writeJSON(stdout, report)
 	}
@@ -96,8 +88,17 @@ func check(ctx context.Context, call checkCall, stdout, stderr io.Writer) int {
 	return exitOK
 }
 
-// checkSettings reports every error of an environment, as a start would.
-func checkSettings(environ []string, w io.Writer) (c config.Config, ok bool) {
+// checkRules loads the rules that paths name as one set.
+func checkRules(ctx context.Context, paths []string, ignoreDotFiles bool, options limits.Options, report *checkReport) {
+	report.progress("checking rate limit configs...\n")
+	texts, ok := readRules(ctx, paths, ignoreDotFiles, report)
+	_, warnings, err := rulefile.Load(ctx, texts, options)
+	report.loaded(warnings, err)
+	report.OK = ok && err == nil
+}
+
+// checkSettings reports every error of an environment, as a start would, and takes its settings for the rules over.
+func checkSettings(environ []string, options *limits.Options, w io.Writer) (c config.Config, ok bool) {
 	fmt.Fprintln(w, "checking settings...")
 	c, report, err := config.Load(environ)
 	for _, warning := range report.Warnings {
@@ -107,6 +108,8 @@ func checkSettings(environ []string, w io.Writer) (c config.Config, ok bool) {
 		fmt.Fprintf(w, "error in the settings: %v\n", err)
 		return c, false
 	}
+	options.MergeDomains = options.MergeDomains || c.Counting.Limits.MergeDomains
+	options.Memcached = c.Counting.Backend == config.BackendMemcache
 	fmt.Fprintln(w, "all settings ok")
 	return c, true
 }

@@ -40,7 +40,7 @@ func TestCheck_json(t *testing.T) {
 		Domain: "d", Path: "a*", Text: "a*",
 		Message: `the star in key "a*" is an ordinary character; wildcards work in values only`}})
 	f("domain: d\ndescriptors: [{value: v}]\n", exitFailed, false, []limits.Problem{{File: file, Line: 2, Column: 16,
-		Domain: "d", Message: "descriptors[0] needs a key"}}, none)
+		Domain: "d", Message: "descriptors[0] needs a key, such as key: remote_address"}}, none)
 
 	var out, errs strings.Builder
 	if got := (Program{}).run(t.Context(), []string{"ratelimit", "check", "-format", "json", "-settings"}, nil, &out,

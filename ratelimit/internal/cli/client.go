@@ -12,6 +12,7 @@ import (
 
 	pb "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/encoding/protojson"
 
@@ -32,12 +33,7 @@ func client(ctx context.Context, args []string, replaced bool, stdout, stderr io
 	var request requestFlags
 	request.define(flags)
 	format := flags.String("format", "text", "text, or json for the answer alone")
-	useTLS := flags.Bool("grpc-use-tls", false, "speak TLS")
-	var files certs.Files
-	flags.StringVar(&files.CA, "grpc-server-ca-file", "",
-		"PEM `file` of roots for the server's certificate, beside the system's")
-	flags.StringVar(&files.Cert, "grpc-cert-file", "", "PEM `file` of a client certificate")
-	flags.StringVar(&files.Key, "grpc-key-file", "", "PEM `file` of its key")
+	useTLS, files := tlsFlags(flags)
 	if err := flags.Parse(args); err != nil {
 		return flagExit(err)
 	}
@@ -58,19 +54,12 @@ func client(ctx context.Context, args []string, replaced bool, stdout, stderr io
 		noAnswer = stderr
 	}
 
-	protection := insecure.NewCredentials()
-	if *useTLS {
-		files.SystemRoots = true
-		store, err := certs.Open(files, nil)
-		if err != nil {
-			fmt.Fprintf(stderr, "ratelimit client: %v\n", err)
-			return exitUsage
-		}
-		defer store.Close()
-		protection = grpctls.Client(store)
-	} else if files != (certs.Files{}) {
-		fmt.Fprintln(stderr, "ratelimit client: certificate files have no effect without -grpc-use-tls")
+	protection, closeFiles, err := protectionOf(*useTLS, *files, stderr)
+	if err != nil {
+		fmt.Fprintf(stderr, "ratelimit client: %v\n", err)
+		return exitUsage
 	}
+	defer closeFiles()
 	conn, err := grpc.NewClient(*address, grpc.WithTransportCredentials(protection))
 	if err != nil {
 		fmt.Fprintf(noAnswer, "request error: %v\n", err)
@@ -91,17 +80,53 @@ func client(ctx context.Context, args []string, replaced bool, stdout, stderr io
 		fmt.Fprintf(stdout, "response: %v\n", answer)
 		return exitOK
 	}
-	text, err := protojson.Marshal(answer)
-	var line bytes.Buffer
-	if err == nil { // the library puts spaces where it likes
-		err = json.Compact(&line, text)
-	}
-	if err != nil {
+	if err := writeAnswer(stdout, answer); err != nil {
 		fmt.Fprintf(noAnswer, "request error: %v\n", err)
 		return exitFailed
 	}
-	fmt.Fprintf(stdout, "%s\n", line.Bytes())
 	return exitOK
+}
+
+// tlsFlags defines the flags of TLS.
+func tlsFlags(flags *flag.FlagSet) (useTLS *bool, files *certs.Files) {
+	useTLS, files = flags.Bool("grpc-use-tls", false, "speak TLS"), new(certs.Files)
+	flags.StringVar(&files.CA, "grpc-server-ca-file", "",
+		"PEM `file` of roots for the server's certificate, beside the system's")
+	flags.StringVar(&files.Cert, "grpc-cert-file", "", "PEM `file` of a client certificate")
+	flags.StringVar(&files.Key, "grpc-key-file", "", "PEM `file` of its key")
+	return useTLS, files
+}
+
+// protectionOf is TLS with the files, or none; closeFiles ends following the files.
+func protectionOf(useTLS bool, files certs.Files, stderr io.Writer) (
+	_ credentials.TransportCredentials, closeFiles func(), err error) {
+	if !useTLS {
+		if files != (certs.Files{}) {
+			fmt.Fprintln(stderr, "ratelimit client: certificate files have no effect without -grpc-use-tls")
+		}
+		return insecure.NewCredentials(), func() {}, nil
+	}
+	files.SystemRoots = true
+	store, err := certs.Open(files, nil)
+	if err != nil {
+		return nil, nil, err
+	}
+	return grpctls.Client(store), store.Close, nil
+}
+
+// writeAnswer prints an answer as a line of JSON, without the spaces that the library puts where it likes.
+func writeAnswer(w io.Writer, answer *pb.RateLimitResponse) error {
+	text, err := protojson.Marshal(answer)
+	if err != nil {
+		return err
+	}
+	var line bytes.Buffer
+	if err := json.Compact(&line, text); err != nil {
+		return err
+	}
+	line.WriteByte('\n')
+	_, err = w.Write(line.Bytes())
+	return err
 }
 
 // writeFlags prints the flags that the replaced service's client has, and of the others those that are set.

@@ -57,12 +57,7 @@ func counters(ctx context.Context, args, environ []string, stdout, stderr io.Wri
 		fmt.Fprintf(stderr, "ratelimit %s: %v\n", command, err)
 		return exitUsage
 	}
-	q := url.Values{"domain": {*domain}}
-	for name, value := range map[string]string{"descriptor": *descriptor, "descriptor_json": *asJSON, "limit": *limit} {
-		if value != "" {
-			q.Set(name, value)
-		}
-	}
+	q := url.Values{"domain": {*domain}, "descriptor": {*descriptor}, "descriptor_json": {*asJSON}, "limit": {*limit}}
 	resp, err := port.ask(ctx, methods[args[0]], "/counters", q)
 	if err != nil {
 		return failed(command, err, stderr)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/url"
 	"strings"
@@ -50,8 +51,9 @@ type refusal struct {
 
 func (r *refusal) Error() string { return fmt.Sprintf("%d %s", r.status, r.message) }
 
-// ask sends a request; the caller closes the answer's body. The error may be a *refusal.
+// ask sends a request, without the parameters that are empty; the caller closes the answer's body. The error may be a *refusal.
 func (d *debugPort) ask(ctx context.Context, method, page string, q url.Values) (*http.Response, error) {
+	maps.DeleteFunc(q, func(_ string, values []string) bool { return values[0] == "" })
 	r, err := http.NewRequestWithContext(ctx, method, d.base.JoinPath(page).String()+"?"+q.Encode(), nil)
 	if err != nil {
 		return nil, err

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"slices"
 
 	"gatehouse/ratelimit/internal/limits"
 )
@@ -44,10 +45,7 @@ func replay(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return exitUsage
 	}
 	var sets []*limits.Rules // the newer one last
-	for _, path := range []string{*older, *newer} {
-		if path == "" {
-			continue
-		}
+	for _, path := range slices.DeleteFunc([]string{*older, *newer}, func(path string) bool { return path == "" }) {
 		rules, ok := loadRules(ctx, "replay", path, options, stderr)
 		if !ok {
 			return exitUsage

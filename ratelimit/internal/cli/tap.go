@@ -40,12 +40,8 @@ func tap(ctx context.Context, args, environ []string, stdout, stderr io.Writer) 
 		return exitUsage
 	}
 	q := url.Values{"rate": {strconv.Itoa(*rate)}, "seconds": {strconv.Itoa(*seconds)},
-		"sample": {strconv.FormatFloat(*sample, 'g', -1, 64)}, "unmatched": {strconv.FormatBool(*unmatched)}}
-	for name, value := range map[string]string{"domain": *domain, "key": *key, "code": *code} {
-		if value != "" {
-			q.Set(name, value)
-		}
-	}
+		"sample": {strconv.FormatFloat(*sample, 'g', -1, 64)}, "unmatched": {strconv.FormatBool(*unmatched)},
+		"domain": {*domain}, "key": {*key}, "code": {*code}}
 	resp, err := port.ask(ctx, http.MethodGet, "/tap", q)
 	if err != nil {
 		return failed("tap", err, stderr)

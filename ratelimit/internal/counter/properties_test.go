@@ -6,10 +6,11 @@ import (
 	"testing"
 
 	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/shared/chaos"
 )
 
 // runs is how many random histories each property is tried on.
-const runs = 10_000
+var runs = chaos.Runs(10_000)
 
 // history is a random sequence of hits on one counter at instants of its own.
 type history struct {
@@ -83,7 +84,7 @@ type admitted struct {
 
 // In an aligned window pass at most L, and in an interval of length x of at most W pass at most L·(1 + x/W). What is
 // used is never less than the weighted count, and exceeds it by less than 1 + p·10⁻⁶.
-func TestSlidingWindow_bounds(t *testing.T) {
+func TestSlidingWindow_boundsRandom(t *testing.T) {
 	for seed := range uint64(runs) {
 		h := newHistory(seed, counter.SlidingWindow)
 		var log []admitted
@@ -123,7 +124,7 @@ func TestSlidingWindow_bounds(t *testing.T) {
 }
 
 // An interval of length t passes at most B + L·t/W.
-func TestTokenBucket_bounds(t *testing.T) {
+func TestTokenBucket_boundsRandom(t *testing.T) {
 	for seed := range uint64(runs) {
 		h := newHistory(seed, counter.TokenBucket)
 		var log []admitted
@@ -148,7 +149,7 @@ func TestTokenBucket_bounds(t *testing.T) {
 
 // A caller that takes what there is, before the bucket is full, gets exactly ⌊B + L·t/W⌋ within t of a full one:
 // nothing drifts.
-func TestTokenBucket_greedy(t *testing.T) {
+func TestTokenBucket_greedyRandom(t *testing.T) {
 	for seed := range uint64(runs) {
 		h := newHistory(seed, counter.TokenBucket)
 		h.hit.Burst++ // else it is full as soon as there is one
@@ -174,7 +175,7 @@ func TestTokenBucket_greedy(t *testing.T) {
 }
 
 // Refused hits pass after their wait, and not 2 µs before it.
-func TestWait(t *testing.T) {
+func TestWaitRandom(t *testing.T) {
 	for _, a := range []counter.Algorithm{counter.SlidingWindow, counter.TokenBucket} {
 		for seed := range uint64(runs) {
 			h := newHistory(seed, a)
@@ -208,7 +209,7 @@ func TestWait(t *testing.T) {
 }
 
 // A counter that is left alone is empty after the time that it says, and not 2 µs before.
-func TestEmpty(t *testing.T) {
+func TestEmptyRandom(t *testing.T) {
 	for _, a := range []counter.Algorithm{counter.SlidingWindow, counter.TokenBucket} {
 		for seed := range uint64(runs) {
 			h := newHistory(seed, a)
@@ -232,7 +233,7 @@ func TestEmpty(t *testing.T) {
 
 // Refused hits and peeks change nothing; a refund of what was just admitted restores what was used. What is left never
 // grows by an admission.
-func TestApply_changes(t *testing.T) {
+func TestApply_changesRandom(t *testing.T) {
 	for _, a := range []counter.Algorithm{counter.SlidingWindow, counter.TokenBucket} {
 		for seed := range uint64(runs) {
 			h := newHistory(seed, a)
@@ -268,7 +269,7 @@ func TestApply_changes(t *testing.T) {
 }
 
 // A clock that goes back, however far, has no counter refuse for longer than 2·W or B·T after the next hit.
-func TestLoad_clockBack(t *testing.T) {
+func TestLoad_clockBackRandom(t *testing.T) {
 	for _, a := range []counter.Algorithm{counter.SlidingWindow, counter.TokenBucket} {
 		for seed := range uint64(runs) {
 			h := newHistory(seed, a)
@@ -301,7 +302,7 @@ func TestLoad_clockBack(t *testing.T) {
 }
 
 // An undo takes back what it counted, in the window in which it was counted.
-func TestApply_undo(t *testing.T) {
+func TestApply_undoRandom(t *testing.T) {
 	for seed := range uint64(runs) {
 		h := newHistory(seed, counter.SlidingWindow)
 		h.do(h.n())

@@ -27,7 +27,12 @@ func (d *daemon) watchRules(ctx context.Context) (stop func(), loaded <-chan str
 		for {
 			select {
 			case <-d.hup:
+				d.manager.Reloading()
+				d.again.Store(true)
 				again()
+				if d.config.Rules.Type == config.TypeXDS { // its next set may be far
+					d.reloaded(nil)
+				}
 			case <-ctx.Done():
 				return
 			}
@@ -90,9 +95,11 @@ func (d *daemon) controlPlane(good func()) (follow func(context.Context), again 
 func (d *daemon) take(unreadable error, load func() error, good func()) error {
 	if unreadable != nil {
 		d.loader.Refuse(unreadable)
+		d.reloaded(unreadable)
 		return unreadable
 	}
 	err := load()
+	d.reloaded(err)
 	if err == nil {
 		good()
 	}

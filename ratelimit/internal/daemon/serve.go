@@ -11,6 +11,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
@@ -24,6 +25,7 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 	"gatehouse/shared/buildinfo"
 	"gatehouse/shared/memlimit"
+	"gatehouse/shared/sdnotify"
 	"gatehouse/shared/telemetry"
 )
 
@@ -45,7 +47,9 @@ func Serve(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	d.hup = hup
+	d.hup, d.manager = hup, sdnotify.New(o.Environ)
+	started := d.manager.Wait("waiting for the store and the rules")
+	defer started()
 	stopStats := d.flushStats(o.Stdout)
 	defer stopStats() // last of all, so that the final flush has everything
 	stopTracing, err := d.startTracing(ctx)
@@ -95,16 +99,21 @@ func Serve(ctx context.Context, o Options) error {
 	}
 	defer d.remindOfRules(ctx, loaded, rulesPatience, time.Minute)()
 	d.health.Set(server.Running, true)
-	d.ready(ctx, listeners)
+	started()
+	return d.run(ctx, listeners)
+}
 
+// run serves until ctx ends or a listener fails, then drains.
+func (d *daemon) run(ctx context.Context, l *listeners) (err error) {
+	d.ready(ctx, l)
+	d.manager.Ready(d.state())
+	defer d.manager.Watch(d.state, func(ctx context.Context) error { return d.alive(ctx, l) })()
 	select {
 	case <-ctx.Done():
-		d.drain(listeners)
-		return nil
-	case err := <-listeners.failed:
-		d.drain(listeners)
-		return err
+	case err = <-l.failed:
 	}
+	d.drain(l)
+	return err
 }
 
 // ready writes the line that the daemon runs, whatever LOG_LEVEL is: who starts it the first time sees that it does.
@@ -161,9 +170,13 @@ type daemon struct {
 	log      *slog.Logger
 	resolver *net.Resolver // of MCACHE_SRV; nil: the host's
 	stats    *stats.Registry
-	forPeers int64 // bytes that peers may make the gRPC front keep
+	skews    sync.Map // *atomic.Int64 by server
+	forPeers int64    // bytes that peers may make the gRPC front keep
 	health   *server.Health
 	hup      <-chan os.Signal
+	manager  *sdnotify.Notifier // nil: no service manager waits for the daemon's state
+	again    atomic.Bool        // rules are read again, of which manager knows
+	store    func() bool        // whether the store answers; nil: it always does
 	service  *service.Service
 	loader   *service.Loader
 	tls      *tls.Config // of the gRPC listener; nil: none
@@ -180,6 +193,8 @@ type daemon struct {
 // notice, then GOAWAY and a bounded wait for what is in flight.
 func (d *daemon) drain(l *listeners) {
 	start := time.Now()
+	d.manager.Stopping()
+	defer d.manager.Wait("stopping: calls in flight are finished")()
 	d.draining.Store(true)
 	d.health.Set(server.Running, false)
 	d.log.Info("stopping", "delay", d.config.Process.DrainDelay, "timeout", d.config.Process.DrainTimeout)

@@ -5,6 +5,8 @@ import (
 	"crypto/tls"
 	"fmt"
 	"slices"
+	"sync/atomic"
+	"time"
 
 	"gatehouse/ratelimit/internal/config"
 	"gatehouse/ratelimit/internal/counter"
@@ -119,6 +121,7 @@ func (d *daemon) openKVStores(ctx context.Context) (_ counter.Store, err error) 
 		return nil, err
 	}
 	d.poolStats("redis_pool", main)
+	d.store = func() bool { return !main.Open() }
 	if c.KVShared.HealthByConnection {
 		d.health.Watch(server.StoreLink, func() bool {
 			return main.ActiveConns() > 0 && (perSecond == nil || perSecond.ActiveConns() > 0)
@@ -145,6 +148,7 @@ func (d *daemon) openKV(ctx context.Context, setting string, k config.KVStore,
 	if k.WantsTLS() {
 		o.TLS = config
 	}
+	o.Skew = d.observeSkew
 	open := redis.Open
 	if !d.config.KVShared.StartRequired {
 		open = func(_ context.Context, o redis.Options) (redis.Store, error) { return redis.Connect(o) }
@@ -154,6 +158,16 @@ func (d *daemon) openKV(ctx context.Context, setting string, k config.KVStore,
 		return nil, fmt.Errorf("%s=%s: %w", setting, redis.MaskURL(k.Store.URL), err)
 	}
 	return kv, nil
+}
+
+// observeSkew keeps the difference to the clock of a store's server, in a gauge from the first reading on.
+func (d *daemon) observeSkew(server string, offset time.Duration) {
+	at, known := d.skews.LoadOrStore(server, new(atomic.Int64))
+	ms := at.(*atomic.Int64)
+	ms.Store(offset.Milliseconds())
+	if !known {
+		d.stats.GaugeFunc("ratelimit.store.clock_offset_ms", ms.Load, stats.Tag{Name: "server", Value: server})
+	}
 }
 
 // poolStats has a store's connections in the statistics, under the replaced service's names.

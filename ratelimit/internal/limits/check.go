@@ -29,7 +29,7 @@ func check(docs []Document, o Options, rep *Report) []domainTree {
 		c.entries(doc.Entries)
 		if doc.Domain == "" {
 			if !doc.Unreadable {
-				rep.Problem(at, "", "domain is missing or empty")
+				rep.Problem(at, "", "domain is missing or empty; write the name that requests have, such as domain: shop")
 			}
 			c.siblings(doc.Entries)
 			continue
@@ -135,7 +135,7 @@ func (c *checker) entries(list []Entry) {
 		}
 		e := &list[i]
 		if e.Key == "" && !e.KeyUnreadable {
-			c.report.Problem(c.at(nil, e.Pos), "", "descriptors[%d] needs a key", i)
+			c.report.Problem(c.at(nil, e.Pos), "", "descriptors[%d] needs a key, such as key: remote_address", i)
 		}
 		c.flags(e)
 		c.unlikely(e)
@@ -214,39 +214,35 @@ func (c *checker) limit(e *Entry, l *Limit, where string) {
 	for i, x := range l.Replaces {
 		switch x.Name {
 		case "":
-			c.report.Problem(c.at(e, x.Pos), "", "replaces[%d] needs the name of a rule", i)
+			c.report.Problem(c.at(e, x.Pos), "", "replaces[%d] needs the name of a rule, such as {name: hourly}", i)
 		case l.Name:
-			c.report.Problem(c.at(e, x.Pos), x.Name, "the rule replaces itself: %s is its own name", Quote(x.Name))
+			c.report.Problem(c.at(e, x.Pos), x.Name, "the rule replaces itself: %s is its own name; write that "+
+				"of another rule", Quote(x.Name))
 		}
 	}
 }
 
+// unlimited reports what an unlimited rule gives in addition.
 func (c *checker) unlimited(e *Entry) {
-	l := e.Limit
+	l, o := e.Limit, e.Limit.options()
+	number := func(field string, value uint32, given bool, pos Pos) {
+		if given {
+			c.report.Problem(c.at(e, pos), fmt.Sprint(value), "unlimited: true takes no %s, but it is %d", field, value)
+		}
+	}
+	text := func(field, value string, given bool, pos Pos) {
+		if given {
+			c.report.Problem(c.at(e, pos), value, "unlimited: true takes no %s, but it is %s", field, Quote(value))
+		}
+	}
 	if l.HasUnit {
 		c.report.Problem(c.at(e, l.UnitPos), l.Unit, "unlimited: true takes no unit, but unit is %s", Quote(l.Unit))
 	}
-	if l.HasPerUnit {
-		c.report.Problem(c.at(e, l.PerUnitPos), fmt.Sprint(l.PerUnit),
-			"unlimited: true takes no requests_per_unit, but it is %d", l.PerUnit)
-	}
-	if l.Multiplier != 0 {
-		c.report.Problem(c.at(e, l.MultiplierPos), fmt.Sprint(l.Multiplier),
-			"unlimited: true takes no unit_multiplier, but it is %d", l.Multiplier)
-	}
-	o := l.options()
-	if o.HasAlgorithm {
-		c.report.Problem(c.at(e, o.AlgorithmPos), o.Algorithm, "unlimited: true takes no algorithm, but it is %s",
-			Quote(o.Algorithm))
-	}
-	if o.Burst != 0 {
-		c.report.Problem(c.at(e, o.BurstPos), fmt.Sprint(o.Burst), "unlimited: true takes no burst, but it is %d",
-			o.Burst)
-	}
-	if o.HasCalendar {
-		c.report.Problem(c.at(e, o.CalendarPos), o.Calendar, "unlimited: true takes no calendar, but it is %s",
-			Quote(o.Calendar))
-	}
+	number("requests_per_unit", l.PerUnit, l.HasPerUnit, l.PerUnitPos)
+	number("unit_multiplier", l.Multiplier, l.Multiplier != 0, l.MultiplierPos)
+	text("algorithm", o.Algorithm, o.HasAlgorithm, o.AlgorithmPos)
+	number("burst", o.Burst, o.Burst != 0, o.BurstPos)
+	text("calendar", o.Calendar, o.HasCalendar, o.CalendarPos)
 }
 
 // pairKey is what makes two siblings the same: key and value, compared separately.

@@ -69,7 +69,7 @@ func (c *checker) replacesItem(e *Entry, i int) {
 		for j := range e.List.Items {
 			if other := &e.List.Items[j]; i != j && x.Name != "" && x.Name == other.Name && x.Name != l.Name {
 				c.report.Problem(c.at(e, x.Pos), x.Name,
-					"%s replaces %s, whose name is %s; that one would never be asked",
+					"%s replaces %s, whose name is %s: that limit would never count; write the name of another entry's rule",
 					itemName(i), itemName(j), Quote(x.Name))
 				break
 			}

@@ -13,6 +13,9 @@ const maskedAddress = "masked_remote_address"
 
 // unlikely warns about a key and values of an entry that no request has in all likelihood.
 func (c *checker) unlikely(e *Entry) {
+	if c.report.full() {
+		return
+	}
 	if trimmed := strings.TrimSpace(e.Key); trimmed != e.Key {
 		c.report.Warning(c.at(e, e.Pos), e.Key, "key %s has blanks around it, which a request must have too; write %s",
 			Quote(e.Key), OneLine(trimmed))

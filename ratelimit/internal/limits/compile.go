@@ -1,6 +1,7 @@
 package limits
 
 import (
+	"iter"
 	"slices"
 	"strings"
 
@@ -188,7 +189,7 @@ func (c *compiler) entry(r *Rule, e *Entry, path []*step) {
 	metric, fixed := metricParts(c.d.Name, path, e.Detailed)
 	base := Rule{Attributes: e.Attributes, Metadata: e.Metadata, step: path[len(path)-1]}
 	if metric == nil {
-		base.Stats = c.handle(fixed)
+		base.Stats = c.handle(func(r *stats.Registry) *stats.Rule { return r.Rule(fixed) })
 	}
 	*r = base
 	first := ruleLevels{metric: metric, keys: keysOf(path)}
@@ -212,7 +213,8 @@ func (c *compiler) entry(r *Rule, e *Entry, path []*step) {
 		levels.list = &listLimit{index: uint8(i), label: e.List.Items[i].label(labels)}
 		labels = append(labels, levels.list.label)
 		if metric == nil {
-			levels.list.stats = c.limitHandle(fixed, levels.list.label)
+			label := levels.list.label
+			levels.list.stats = c.handle(func(r *stats.Registry) *stats.Rule { return r.Limit(fixed, label) })
 		}
 		c.limit(rule, &e.List.Items[i], levels, fixedSeen)
 		fixedSeen = fixedSeen || rule.tag == 0
@@ -276,20 +278,12 @@ func keysOf(path []*step) (keys []keyPart) {
 	return keys
 }
 
-func (c *compiler) handle(key string) *stats.Rule {
+// handle is what of returns, which is kept for as long as the rules are.
+func (c *compiler) handle(of func(*stats.Registry) *stats.Rule) *stats.Rule {
 	if c.rules.o.Stats == nil {
 		return new(stats.Rule)
 	}
-	h := c.rules.o.Stats.Rule(key)
-	c.rules.handles = append(c.rules.handles, h)
-	return h
-}
-
-func (c *compiler) limitHandle(key, label string) *stats.Rule {
-	if c.rules.o.Stats == nil {
-		return new(stats.Rule)
-	}
-	h := c.rules.o.Stats.Limit(key, label)
+	h := of(c.rules.o.Stats)
 	c.rules.handles = append(c.rules.handles, h)
 	return h
 }
@@ -323,29 +317,34 @@ func branchOf(steps []step) *branch {
 	return b
 }
 
-// searched is how many patterns of one key, at most, a value has to be searched for.
-func (b *branch) searched() (most int) {
-	count := func(l *level) {
-		if l.wild != nil {
-			most = max(most, l.wild.patterns.searched())
+// levels are the levels below a step, one for each key, in configuration order.
+func (b *branch) levels() iter.Seq[*level] {
+	return func(yield func(*level) bool) {
+		if !yield(&b.first) || b.more == nil {
+			return
+		}
+		for i := range b.more.list {
+			if !yield(&b.more.list[i]) {
+				return
+			}
 		}
 	}
-	count(&b.first)
-	if b.more != nil {
-		for i := range b.more.list {
-			count(&b.more.list[i])
+}
+
+// searched is how many patterns of one key, at most, a value has to be searched for.
+func (b *branch) searched() (most int) {
+	for l := range b.levels() {
+		if l.wild != nil {
+			most = max(most, l.wild.patterns.searched())
 		}
 	}
 	return most
 }
 
 // lookups is how many sets of prefixes, at most, an address is looked up in at one level.
-func (b *branch) lookups() int {
-	most := b.first.networks.lookups()
-	if b.more != nil {
-		for i := range b.more.list {
-			most = max(most, b.more.list[i].networks.lookups())
-		}
+func (b *branch) lookups() (most int) {
+	for l := range b.levels() {
+		most = max(most, l.networks.lookups())
 	}
 	return most
 }

@@ -20,27 +20,28 @@ import (
 func (r *Rules) WriteText(w io.Writer) error {
 	b := bufio.NewWriter(w)
 	var line []byte
-	for _, d := range r.sorted {
-		d.root.each(func(s *step) {
-			for rule := range s.rule.Limits() {
-				line = rule.appendLine(line[:0], d.Name)
-				b.Write(line)
-			}
-		})
-	}
+	r.each(func(d *Domain, rule *Rule) {
+		line = rule.appendLine(line[:0], d.Name)
+		b.Write(line)
+	})
 	return b.Flush()
 }
 
 // Count is how many rules there are, as WriteText lists them.
 func (r *Rules) Count() (n int) {
+	r.each(func(*Domain, *Rule) { n++ })
+	return n
+}
+
+// each calls f for every rule, in the order of WriteText.
+func (r *Rules) each(f func(*Domain, *Rule)) {
 	for _, d := range r.sorted {
 		d.root.each(func(s *step) {
-			for range s.rule.Limits() {
-				n++
+			for rule := range s.rule.Limits() {
+				f(d, rule)
 			}
 		})
 	}
-	return n
 }
 
 // appendLine appends the rule's line of WriteText.

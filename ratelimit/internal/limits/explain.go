@@ -415,11 +415,9 @@ func (s *step) keys() []string {
 	if s.below == nil {
 		return nil
 	}
-	out := []string{s.below.first.key}
-	if s.below.more != nil {
-		for i := range s.below.more.list {
-			out = append(out, s.below.more.list[i].key)
-		}
+	var out []string
+	for l := range s.below.levels() {
+		out = append(out, l.key)
 	}
 	return out
 }

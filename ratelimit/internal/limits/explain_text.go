@@ -20,29 +20,7 @@ func (x *Explanation) Text() string {
 	for i, s := range x.Steps {
 		fmt.Fprintf(&b, "\n%d. %s = %s\n", i+1, visible(s.Entry.Key), Quote(s.Entry.Value))
 		for _, t := range s.Tried {
-			mark := "-"
-			if t.Matched {
-				mark = "+"
-			}
-			line := "   " + mark + " " + t.Kind
-			switch {
-			case t.NoAddress:
-				line += fmt.Sprintf(" (%d, but the value is no IP address)", t.Count)
-			case t.Kind == kindNetwork && t.Count > 0:
-				line += fmt.Sprintf(" (%d that do not contain the address)", t.Count)
-			case t.Count > 0:
-				line += fmt.Sprintf(" (%d with other values)", t.Count)
-			}
-			if t.Value != "" {
-				line += " " + Quote(t.Value)
-			}
-			if t.At != "" {
-				line += "  " + t.At
-			}
-			if t.TakenOutBy != "" {
-				line += ", taken out by not_cidr " + t.TakenOutBy
-			}
-			b.WriteString(line + "\n")
+			b.WriteString("   " + t.text() + "\n")
 		}
 		if s.Chosen != "" {
 			fmt.Fprintf(&b, "   => %s: %s\n", visible(s.Chosen), s.Why)
@@ -62,10 +40,7 @@ func (x *Explanation) Text() string {
 		x.Limits[i].text(&b, i+1)
 	}
 	if x.CounterKey != "" && len(x.Limits) == 0 {
-		fmt.Fprintf(&b, "%-11s %s\n", "counter key", visible(x.CounterKey))
-		if x.Window != "" {
-			fmt.Fprintf(&b, "%-11s %s\n", "window", x.Window)
-		}
+		writeKey(&b, x.CounterKey, x.Window)
 	}
 	if x.MetricKey != "" {
 		fmt.Fprintf(&b, "%-11s %s\n", "metric key", visible(x.MetricKey))
@@ -128,11 +103,42 @@ func (l *LimitExplanation) text(b *strings.Builder, n int) {
 		text += " (decides at present)"
 	}
 	fmt.Fprintf(b, "%-11s %s\n", fmt.Sprintf("limit %d", n), text)
-	fmt.Fprintf(b, "%-11s %s\n", "counter key", visible(l.CounterKey))
-	if l.Window != "" {
-		fmt.Fprintf(b, "%-11s %s\n", "window", l.Window)
-	}
+	writeKey(b, l.CounterKey, l.Window)
 	if l.CounterNow != "" {
 		fmt.Fprintf(b, "counter now: %s\n", l.CounterNow)
+	}
+}
+
+// text is the line of a candidate.
+func (t *Try) text() string {
+	line := "- " + t.Kind
+	if t.Matched {
+		line = "+ " + t.Kind
+	}
+	switch {
+	case t.NoAddress:
+		line += fmt.Sprintf(" (%d, but the value is no IP address)", t.Count)
+	case t.Kind == kindNetwork && t.Count > 0:
+		line += fmt.Sprintf(" (%d that do not contain the address)", t.Count)
+	case t.Count > 0:
+		line += fmt.Sprintf(" (%d with other values)", t.Count)
+	}
+	if t.Value != "" {
+		line += " " + Quote(t.Value)
+	}
+	if t.At != "" {
+		line += "  " + t.At
+	}
+	if t.TakenOutBy != "" {
+		line += ", taken out by not_cidr " + t.TakenOutBy
+	}
+	return line
+}
+
+// writeKey writes the lines of a counter key and its window, if that follows a calendar.
+func writeKey(b *strings.Builder, key, window string) {
+	fmt.Fprintf(b, "%-11s %s\n", "counter key", visible(key))
+	if window != "" {
+		fmt.Fprintf(b, "%-11s %s\n", "window", window)
 	}
 }

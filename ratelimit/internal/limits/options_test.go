@@ -124,8 +124,8 @@ func TestLoad_optionRejections(t *testing.T) {
 		`6:51 rate_limits[1] has calendar "Asia/Tokyo", rate_limits[0] has "Europe/Berlin"; one list takes one calendar`)
 	f("rate_limits:\n  - {unit: day, requests_per_unit: 1, replaces: [{name: m}]}\n"+
 		"  - {unit: month, requests_per_unit: 1, name: m, replaces: [{name: m}]}",
-		`5:57 rate_limits[0] replaces rate_limits[1], whose name is "m"; that one would never be asked`,
-		`6:68 the rule replaces itself: "m" is its own name`)
+		`5:57 rate_limits[0] replaces rate_limits[1], whose name is "m": that limit would never count; write the name of another entry's rule`,
+		`6:68 the rule replaces itself: "m" is its own name; write that of another rule`)
 	f("rate_limits: [{unit: day, requests_per_unit: 1, limit: 5, shadow_mode: 1}]",
 		`4:51 unknown key "limit" in rate_limits[0]; allowed are `+items+``,
 		`4:74 shadow_mode must be true or false, not a number (1)`)

@@ -21,20 +21,14 @@ func (d *Domain) outcome(entries []rls.Entry) (_ Outcome, exempts bool) {
 	if len(entries) == 0 {
 		return NoEntries, false
 	}
-	s := &d.root
-	for i := range entries {
-		if s.below == nil {
-			return TooDeep, false
-		}
-		l := s.below.level(entries[i].Key)
-		if l == nil {
-			return NoMatch, false
-		}
-		if s = l.choose(entries[i].Value).step; s == nil {
-			return NoMatch, l.exempts
-		}
-	}
+	s, left, l := d.walk(entries)
 	switch {
+	case left > 0 && l != nil:
+		return NoMatch, l.exempts
+	case left > 0 && s.below != nil:
+		return NoMatch, false
+	case left > 0:
+		return TooDeep, false
 	case s.rule == nil && s.below == nil:
 		return Whitelisted, false
 	case s.rule == nil:
@@ -45,27 +39,38 @@ func (d *Domain) outcome(entries []rls.Entry) (_ Outcome, exempts bool) {
 	return Limited, false
 }
 
+// walk follows entries as far as they match: to s, with so many entries left, the first of which ends the walk. l is
+// the level of that entry's key, nil without one.
+func (d *Domain) walk(entries []rls.Entry) (s *step, left int, l *level) {
+	s = &d.root
+	for i := range entries {
+		if s.below != nil {
+			l = s.below.level(entries[i].Key)
+		}
+		if s.below == nil || l == nil {
+			return s, len(entries) - i, nil
+		}
+		next := l.choose(entries[i].Value).step
+		if next == nil {
+			return s, len(entries) - i, l
+		}
+		s = next
+	}
+	return s, 0, nil
+}
+
 // maxNearestKeys is how many keys NearestKey compares: a page may call it for each of thousands of descriptors.
 const maxNearestKeys = 1000
 
 // NearestKey is the configured key that is spelled nearly like the one at which the walk of a descriptor ends; empty
 // where it does not end at a key that is unknown, or none is near.
 func (d *Domain) NearestKey(entries []rls.Entry) string {
-	s := &d.root
-	for i := range entries {
-		if s.below == nil {
-			return ""
-		}
-		l := s.below.level(entries[i].Key)
-		if l == nil {
-			compared := 0
-			return nearestWord(entries[i].Key, s.keys(), &compared, maxNearestKeys)
-		}
-		if s = l.choose(entries[i].Value).step; s == nil {
-			return ""
-		}
+	s, left, l := d.walk(entries)
+	if left == 0 || l != nil || s.below == nil {
+		return ""
 	}
-	return ""
+	compared := 0
+	return nearestWord(entries[len(entries)-left].Key, s.keys(), &compared, maxNearestKeys)
 }
 
 // Unmatched says whether the configuration has no answer for the descriptor: there is no limit, and no entry that
@@ -75,12 +80,7 @@ func (o Outcome) Unmatched() bool {
 }
 
 // Path is the dotted path of the rule's entry, the domain first; empty for a limit that the caller brings along.
-func (r *Rule) Path(domain string) string {
-	if r.step == nil {
-		return ""
-	}
-	return string(r.step.appendKey(nil, domain))
-}
+func (r *Rule) Path(domain string) string { return string(r.AppendPath(nil, domain)) }
 
 // At is where the rule's entry is configured, as file:line:column; empty for a limit that the caller brings along.
 func (r *Rule) At() string {

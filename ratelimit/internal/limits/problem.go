@@ -165,9 +165,12 @@ func (r *Report) Problem(at Place, text, format string, args ...any) {
 	r.problems = append(r.problems, at.say(text, format, args))
 }
 
+// full says that no further warning is kept, so that finding one is of no use.
+func (r *Report) full() bool { return len(r.warnings) == maxProblems }
+
 // Warning notes something odd.
 func (r *Report) Warning(at Place, text, format string, args ...any) {
-	if len(r.warnings) < maxProblems {
+	if !r.full() {
 		r.warnings = append(r.warnings, at.say(text, format, args))
 	}
 }

@@ -33,7 +33,7 @@ func TestLoad_rejections(t *testing.T) {
 	f("domain: d\n---\n---\n",
 		`f.yaml:2:1: a second YAML document begins here; a file holds one domain, so put each document into a file of its own`)
 	f("---\ndomain: d\n---\n# nothing more\n...\n") // an empty one is only said to begin
-	f("domain: d\ndescriptors: # caf\xe9\n", `f.yaml:2:19: byte 0xe9 is not UTF-8`)
+	f("domain: d\ndescriptors: # caf\xe9\n", `f.yaml:2:19: byte 0xe9 is not UTF-8; save the file as UTF-8`)
 	f("domain: d\n\x00", `f.yaml:2:1: control character 0x00 must be written as an escape in double quotes`)
 	f("\ufeffdomain: d\r\n")
 
@@ -115,16 +115,16 @@ func TestLoad_rejections(t *testing.T) {
 		`f.yaml:2:19: domain "d": on_store_failure "alow" is unknown; did you mean allow? Allowed are error, allow or deny`)
 
 	// 8: no domain.
-	f("", `f.yaml:1:1: domain is missing or empty`)
-	f("# nothing\n", `f.yaml:1:1: domain is missing or empty`)
-	f("domain: ''\n", `f.yaml:1:9: domain is missing or empty`)
-	f("domain:\ndescriptors: []\n", `f.yaml:1:8: domain is missing or empty`)
-	f("descriptors:\n- key: ''\n", `f.yaml:1:1: domain is missing or empty`, `f.yaml:2:3: descriptors[0] needs a key`)
+	f("", `f.yaml:1:1: domain is missing or empty; write the name that requests have, such as domain: shop`)
+	f("# nothing\n", `f.yaml:1:1: domain is missing or empty; write the name that requests have, such as domain: shop`)
+	f("domain: ''\n", `f.yaml:1:9: domain is missing or empty; write the name that requests have, such as domain: shop`)
+	f("domain:\ndescriptors: []\n", `f.yaml:1:8: domain is missing or empty; write the name that requests have, such as domain: shop`)
+	f("descriptors:\n- key: ''\n", `f.yaml:1:1: domain is missing or empty; write the name that requests have, such as domain: shop`, `f.yaml:2:3: descriptors[0] needs a key, such as key: remote_address`)
 
 	// 10: no key.
 	f(head+"- value: b\n- key: a\n  descriptors:\n  - rate_limit:\n",
-		`f.yaml:3:3: domain "d": descriptors[0] needs a key`,
-		`f.yaml:6:5: domain "d", descriptor a: descriptors[0] needs a key`)
+		`f.yaml:3:3: domain "d": descriptors[0] needs a key, such as key: remote_address`,
+		`f.yaml:6:5: domain "d", descriptor a: descriptors[0] needs a key, such as key: remote_address`)
 
 	// 11: siblings with equal key and value.
 	f(head+"- key: a\n  value: b\n- key: a_b\n- key: a\n- key: a\n  value: 'b'\n- key: a\n  value: ''\n",
@@ -162,10 +162,10 @@ func TestLoad_rejections(t *testing.T) {
 
 	// 15, 16: items of replaces.
 	f(limit("replaces: [{name: ''}, {}]"),
-		`f.yaml:7:23: domain "d", descriptor a: replaces[0] needs the name of a rule`,
-		`f.yaml:7:28: domain "d", descriptor a: replaces[1] needs the name of a rule`)
+		`f.yaml:7:23: domain "d", descriptor a: replaces[0] needs the name of a rule, such as {name: hourly}`,
+		`f.yaml:7:28: domain "d", descriptor a: replaces[1] needs the name of a rule, such as {name: hourly}`)
 	f(limit("name: n\n    replaces:\n    - name: n"),
-		`f.yaml:9:13: domain "d", descriptor a: the rule replaces itself: "n" is its own name`)
+		`f.yaml:9:13: domain "d", descriptor a: the rule replaces itself: "n" is its own name; write that of another rule`)
 	f(limit("replaces:\n    - nam: n"),
 		`f.yaml:8:7: domain "d", descriptor a: unknown key "nam" in an item of replaces; did you mean name? Only name is allowed`)
 
@@ -183,7 +183,7 @@ func TestLoad_rejections(t *testing.T) {
 		`f.yaml:4:13: domain "d", descriptor a: metadata must be a map, not a number (5)`)
 	f(head+"- key: a\n  metadata:\n    x:\n    - 1: y\n      z: .nan\n",
 		`f.yaml:6:7: domain "d", descriptor a: a key of metadata.x[0] must be a text, not a number (1); put it in quotes`,
-		`f.yaml:7:10: domain "d", descriptor a: metadata.x[0].z is .nan, which JSON can't hold`)
+		`f.yaml:7:10: domain "d", descriptor a: metadata.x[0].z is .nan, which JSON can't hold; put it in quotes`)
 
 	// Repeated keys (3.2).
 	f(head+"- key: a\n  value: b\n  key: c\n",
@@ -212,7 +212,7 @@ func TestLoad_rejections(t *testing.T) {
 	f(head+"- &x {key: a}\n- <<: *x\n  <<: *x\n",
 		`f.yaml:5:3: << stands twice in one map; one may take a list: <<: [*a, *b]`)
 	f(head+"- <<: 5\n  key: a\n", `f.yaml:3:7: << takes a map or a list of maps, not a number`)
-	f("domain: !domain d\n", `f.yaml:1:9: tag !domain is not known`)
+	f("domain: !domain d\n", `f.yaml:1:9: tag !domain is not known; allowed are !!str, !!int, !!bool, !!float, !!null, !!map or !!seq`)
 }
 
 // refused loads files and compares the whole report; no lines mean that the files are accepted.
@@ -238,7 +238,7 @@ func TestLoad_allProblems(t *testing.T) {
 	},
 		`b.yaml:1:9: domain "d": the domain is already configured in a.yaml:1:9; MERGE_DOMAIN_CONFIG=true lets files share one`,
 		`b.yaml:3:3: domain "d", descriptor descriptors[0]: unknown key "kee" in a descriptor; did you mean key? Allowed are key, value, values, cidr, not_cidr, prefix_length, group, rate_limit, rate_limits, descriptors, shadow_mode, quota_mode, detailed_metric, value_to_metric, share_threshold or metadata`,
-		`b.yaml:3:3: domain "d": descriptors[0] needs a key`,
+		`b.yaml:3:3: domain "d": descriptors[0] needs a key, such as key: remote_address`,
 		`b.yaml:5:22: domain "d", descriptor b: unit "dya" is unknown; did you mean day? Allowed are second, minute, hour, day, week, month or year`,
 		`b.yaml:5:46: domain "d", descriptor b: requests_per_unit is -5; allowed are whole numbers from 0 to 4294967295`,
 		`c.yaml:1:9: the [ here is never closed; write ] where it ends`,

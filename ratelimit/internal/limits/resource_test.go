@@ -180,11 +180,11 @@ func TestResources_rejected(t *testing.T) {
 	}
 	minute := &policy{Unit: 2, RequestsPerUnit: 1}
 	one := func(d ...*desc) []*conf { return []*conf{{Name: "r", Domain: "d", Descriptors: d}} }
-	f([]*conf{{Name: "r"}}, `r: domain is missing or empty`)
-	f([]*conf{{}}, `resources[0]: domain is missing or empty`)
-	f(one(&desc{Value: "v", RateLimit: minute}), `r: domain "d": descriptors[0] needs a key`)
+	f([]*conf{{Name: "r"}}, `r: domain is missing or empty; write the name that requests have, such as domain: shop`)
+	f([]*conf{{}}, `resources[0]: domain is missing or empty; write the name that requests have, such as domain: shop`)
+	f(one(&desc{Value: "v", RateLimit: minute}), `r: domain "d": descriptors[0] needs a key, such as key: remote_address`)
 	f(one(&desc{Key: "k", Descriptors: []*desc{{Value: "v"}}}),
-		`r: domain "d", descriptor k: descriptors[0] needs a key`)
+		`r: domain "d", descriptor k: descriptors[0] needs a key, such as key: remote_address`)
 	f(one(&desc{Key: "k", Value: "v", RateLimit: &policy{RequestsPerUnit: 1}}),
 		`r: domain "d", descriptor k_v: rate_limit needs a unit (second, minute, hour, day, week, month or year) or unlimited: true`)
 	f(one(&desc{Key: "k", RateLimit: &policy{Unit: 8, RequestsPerUnit: 1}}),
@@ -196,8 +196,8 @@ func TestResources_rejected(t *testing.T) {
 		`r: domain "d", descriptor k: unlimited: true takes no requests_per_unit, but it is 3`)
 	f(one(&desc{Key: "k", RateLimit: &policy{Unit: 2, RequestsPerUnit: 1, Name: "n",
 		Replaces: []*rlsconf.RateLimitReplace{{}, {Name: "n"}}}}),
-		`r: domain "d", descriptor k: replaces[0] needs the name of a rule`,
-		`r: domain "d", descriptor k: the rule replaces itself: "n" is its own name`)
+		`r: domain "d", descriptor k: replaces[0] needs the name of a rule, such as {name: hourly}`,
+		`r: domain "d", descriptor k: the rule replaces itself: "n" is its own name; write that of another rule`)
 	f(one(&desc{Key: "k", Value: "v", RateLimit: minute}, &desc{Key: "x"}, &desc{Key: "k", Value: "v"}),
 		`r: domain "d", descriptor k_v: this descriptor is already configured in r (descriptors[0]); key and value may stand once in a list`)
 	f(one(newer(t, &desc{Key: "k", RateLimit: minute}, false,
@@ -208,7 +208,7 @@ func TestResources_rejected(t *testing.T) {
 		`b: domain "d": the domain is already configured in a; MERGE_DOMAIN_CONFIG=true lets files share one`)
 	// All errors of all resources are reported together.
 	f([]*conf{{Name: "b\n", Domain: "e", Descriptors: []*desc{{}}}, {Name: "a"}},
-		`"b\n": domain "e": descriptors[0] needs a key`, `a: domain is missing or empty`)
+		`"b\n": domain "e": descriptors[0] needs a key, such as key: remote_address`, `a: domain is missing or empty; write the name that requests have, such as domain: shop`)
 
 	g := func(b []byte, want string) {
 		t.Helper()

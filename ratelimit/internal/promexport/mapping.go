@@ -47,9 +47,7 @@ func parseMapping(text string) (_ *Mapping, err error) {
 		return nil, first // no YAML, or no map: the library says where
 	}
 	doc, _ = textKeys(doc).(yaml.MapSlice)
-	changed, old := modern(doc)
-	if old {
-		doc = changed
+	if modernize(doc) {
 		if first = initFrom(m, doc, -1); first == nil {
 			return &Mapping{m}, nil
 		}
@@ -185,52 +183,38 @@ func firstToken(n ast.Node) int {
 	return n.GetToken().Position.Line
 }
 
-// modern gives old keys their names of today: timer_type, match_metric_type timer, and buckets and
+// modernize gives old keys their names of today: timer_type, match_metric_type timer, and buckets and
 // quantiles outside the options that hold them now. It says whether there were any.
-func modern(doc yaml.MapSlice) (yaml.MapSlice, bool) {
-	old := false
-	out := make(yaml.MapSlice, 0, len(doc))
+func modernize(doc yaml.MapSlice) (old bool) {
 	for _, item := range doc {
-		switch v := item.Value.(type) {
-		case yaml.MapSlice:
-			if item.Key == "defaults" {
-				m, was := modernEntry(v)
-				item.Value, old = m, old || was
-			}
-		case []any:
-			if item.Key != "mappings" {
-				break
-			}
-			list := make([]any, len(v))
-			for i := range v {
-				list[i] = v[i]
-				if entry, ok := v[i].(yaml.MapSlice); ok {
-					m, was := modernEntry(entry)
-					list[i], old = m, old || was
-				}
-			}
-			item.Value = list
+		if entry, ok := item.Value.(yaml.MapSlice); ok && item.Key == "defaults" {
+			old = modernizeEntry(entry) || old
 		}
-		out = append(out, item)
+		if list, ok := item.Value.([]any); ok && item.Key == "mappings" {
+			for _, v := range list {
+				entry, _ := v.(yaml.MapSlice)
+				old = modernizeEntry(entry) || old
+			}
+		}
 	}
-	return out, old
+	return old
 }
 
-func modernEntry(entry yaml.MapSlice) (out yaml.MapSlice, old bool) {
-	for _, item := range entry {
+func modernizeEntry(entry yaml.MapSlice) (old bool) {
+	for i := range entry {
+		item := &entry[i]
 		switch {
 		case item.Key == "timer_type":
 			item.Key, old = "observer_type", true
 		case item.Key == "match_metric_type" && item.Value == "timer":
 			item.Value, old = "observer", true
 		case item.Key == "buckets":
-			item, old = yaml.MapItem{Key: "histogram_options", Value: yaml.MapSlice{item}}, true
+			*item, old = yaml.MapItem{Key: "histogram_options", Value: yaml.MapSlice{*item}}, true
 		case item.Key == "quantiles":
-			item, old = yaml.MapItem{Key: "summary_options", Value: yaml.MapSlice{item}}, true
+			*item, old = yaml.MapItem{Key: "summary_options", Value: yaml.MapSlice{*item}}, true
 		}
-		out = append(out, item)
 	}
-	return out, old
+	return old
 }
 
 // target is what a mapping makes of one name.

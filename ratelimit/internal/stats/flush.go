@@ -79,11 +79,7 @@ func (r *Registry) flush(sink Sink, now time.Time) {
 
 // emit hands over all counters that grew and all gauges; false when the sink refused a counter.
 func (r *Registry) emit(sink Sink) bool {
-	r.runBefore()
-	r.mu.Lock()
-	list, ruling := r.list, r.ruling
-	r.mu.Unlock()
-
+	list, ruling := r.present()
 	all := true
 	for _, s := range list {
 		if s.kind == KindGauge {

@@ -184,11 +184,11 @@ func (r *Registry) CounterFunc(name string, f func() uint64, tags ...Tag) {
 }
 
 // GaugeFunc has the registry read a gauge at each flush. f must be quick and safe for concurrent
-// use. A name can be given once.
-func (r *Registry) GaugeFunc(name string, f func() int64) {
+// use. A name can be given once with the same tags.
+func (r *Registry) GaugeFunc(name string, f func() int64, tags ...Tag) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	s := r.addLocked(name, nil, KindGauge)
+	s := r.addLocked(name, tags, KindGauge)
 	s.claim()
 	s.gauge = f
 }
@@ -231,15 +231,14 @@ func (r *Registry) Each(f func(name string, kind Kind, value int64)) {
 		kind  Kind
 		value int64
 	}
-	r.runBefore()
+	_, ruling := r.present()
 	r.mu.Lock()
-	rows := make([]row, 0, len(r.named)+len(r.ruling)*len(RuleStats))
+	rows := make([]row, 0, len(r.named)+len(ruling)*len(RuleStats))
 	named := make([]*series, 0, len(r.named))
 	for id, s := range r.named {
 		rows = append(rows, row{name: id, kind: s.kind})
 		named = append(named, s)
 	}
-	ruling := r.ruling
 	r.mu.Unlock()
 	for i, s := range named {
 		if s.kind == KindGauge {
@@ -261,13 +260,17 @@ func (r *Registry) Each(f func(name string, kind Kind, value int64)) {
 	}
 }
 
-func (r *Registry) runBefore() {
+// present are all series and rules, after what runs ahead of a flush.
+func (r *Registry) present() ([]*series, []*ruleSeries) {
 	r.mu.Lock()
 	before := r.before
 	r.mu.Unlock()
 	for _, f := range before {
 		f()
 	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.list, r.ruling
 }
 
 // plainOwn is the name with the tags of its own only: what /stats shows.

@@ -1,6 +1,7 @@
 package stats
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 	"time"
@@ -106,15 +107,9 @@ func (r *Registry) dropLost() {
 // Named calls f with every other counter and gauge and its present value, sorted by name and tags,
 // zero ones included.
 func (r *Registry) Named(f func(s Series, kind Kind, value float64)) {
-	r.runBefore()
-	r.mu.Lock()
-	list := slices.Clone(r.list)
-	r.mu.Unlock()
-	slices.SortFunc(list, func(a, b *series) int {
-		if n := strings.Compare(a.Name, b.Name); n != 0 {
-			return n
-		}
-		return strings.Compare(a.suffix, b.suffix)
+	list, _ := r.present()
+	list = slices.SortedFunc(slices.Values(list), func(a, b *series) int {
+		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.suffix, b.suffix))
 	})
 	for _, s := range list {
 		if s.kind == KindGauge {

@@ -76,18 +76,23 @@ func (a *Users) AdminCreate(ctx context.Context, req flow.RequestInfo, by flow.A
 	if u.BannedUntil.After(f.Now) {
 		b.Audit(by.Audit(f, store.ActionUserBanned, "user_id", u.ID.String()))
 	}
-	err = b.Send(ctx)
-	switch {
-	case errors.Is(err, store.ErrIDTaken) || errors.Is(err, store.ErrIdentityTaken):
-		return store.User{}, refusal.Unprocessable(refusal.CodeValidationFailed, "A user with this ID already exists")
-	case errors.Is(err, store.ErrEmailTaken):
-		return store.User{}, flow.ErrEmailExists
-	case errors.Is(err, store.ErrPhoneTaken):
-		return store.User{}, errNumberTaken
-	case err != nil:
-		return store.User{}, refusal.Failure("create user", err)
+	if err := b.Send(ctx); err != nil {
+		return store.User{}, creationError(err)
 	}
 	return u, nil
+}
+
+// creationError is what the administrator is told of an error of the store.
+func creationError(err error) error {
+	switch {
+	case errors.Is(err, store.ErrIDTaken) || errors.Is(err, store.ErrIdentityTaken):
+		return refusal.Unprocessable(refusal.CodeValidationFailed, "A user with this ID already exists")
+	case errors.Is(err, store.ErrEmailTaken):
+		return flow.ErrEmailExists
+	case errors.Is(err, store.ErrPhoneTaken):
+		return errNumberTaken
+	}
+	return refusal.Failure("create user", err)
 }
 
 var errNumberTaken = refusal.Unprocessable(refusal.CodePhoneExists, "Phone number already registered by another user")

@@ -73,13 +73,14 @@ func factorOf(u store.User, id uuid.UUID) (store.Factor, error) {
 // verified one guards: another person may have left it there.
 func challengeable(s *flow.Settings, principal flow.Principal, id uuid.UUID) (store.Factor, error) {
 	factor, err := factorOf(principal.User, id)
-	switch {
-	case err != nil:
+	if err != nil {
 		return factor, err
-	case factor.Kind == store.FactorTOTP && !s.Factors.TOTP.Verify:
-		return factor, refusal.Unprocessable(refusal.CodeTOTPVerifyDisabled, "MFA verification is disabled for TOTP")
-	case factor.Kind == store.FactorPhone && !s.Factors.Phone.Verify:
-		return factor, refusal.Unprocessable(refusal.CodePhoneVerifyDisabled, "MFA verification is disabled for Phone")
+	}
+	if factor.Kind == store.FactorRecoveryCodes { // they have routes of their own
+		return factor, errFactorType
+	}
+	if err := checkVerify(s, factor.Kind); err != nil {
+		return factor, err
 	}
 	return factor, checkChallenge(factor, principal.User, principal.Session)
 }

@@ -91,15 +91,15 @@ func checkEnrolment(s *flow.Settings, p Enrolment, out *Enrolled) (err error) {
 	switch p.Kind {
 	case string(store.FactorTOTP):
 		factor.Kind = store.FactorTOTP
-		if !s.Factors.TOTP.Enroll {
-			return refusal.Unprocessable(refusal.CodeTOTPEnrollDisabled, "MFA enroll is disabled for TOTP")
+		if err := checkEnroll(s, factor.Kind); err != nil {
+			return err
 		}
 	case string(store.FactorPhone):
 		factor.Kind = store.FactorPhone
-		switch {
-		case !s.Factors.Phone.Enroll:
-			return refusal.Unprocessable(refusal.CodePhoneEnrollDisabled, "MFA enroll is disabled for Phone")
-		case p.Phone == "":
+		if err := checkEnroll(s, factor.Kind); err != nil {
+			return err
+		}
+		if p.Phone == "" {
 			return refusal.NotValid("Phone number required to enroll Phone factor")
 		}
 		if factor.Phone, err = flow.ParsePhone(p.Phone); err != nil {
@@ -109,10 +109,12 @@ func checkEnrolment(s *flow.Settings, p Enrolment, out *Enrolled) (err error) {
 	case "webauthn":
 		return refusal.Unprocessable(refusal.CodeWebAuthnEnrollDisabled, "MFA enroll is disabled for WebAuthn")
 	default:
-		return refusal.NotValid("factor_type needs to be totp, phone, or webauthn")
+		return errFactorType
 	}
 	return checkFactorText(p.FriendlyName, p.Issuer)
 }
+
+var errFactorType = refusal.NotValid("factor_type needs to be totp, phone, or webauthn")
 
 func checkFactorText(name, issuer string) error {
 	if utf8.RuneCountInString(name) > maxFactorText {

@@ -21,6 +21,9 @@ func (a *Factors) UnenrollFactor(ctx context.Context, req flow.RequestInfo, prin
 	if err != nil {
 		return err
 	}
+	if factor.Kind == store.FactorRecoveryCodes {
+		return errCodesElsewhere
+	}
 	notify := flow.CanNotify(ctx, f, f.Settings.Email.Notify.FactorUnenrolled && factor.Verified())
 	err = f.Commit(ctx, func(tx *flow.Tx) error {
 		u, v, err := flow.LockPrincipal(ctx, f, tx, principal)
@@ -33,7 +36,11 @@ func (a *Factors) UnenrollFactor(ctx context.Context, req flow.RequestInfo, prin
 		if factor.Verified() && v.AAL < 2 {
 			return refusal.Unprocessable(refusal.CodeInsufficientAAL, "AAL2 required to unenroll verified factor")
 		}
-		b := removeFactor(f, tx, u, factor, notify)
+		if leavesCodesAlone(f.Settings, u, factor) {
+			return errSoleFactor
+		}
+		b := tx.Batch()
+		removeFactor(f, b, u, factor, notify)
 		b.Audit(f.Audit(store.ActionFactorUnenrolled, u.ID, v.ID, "factor_id", factor.ID.String(), "factor_type",
 			string(factor.Kind)))
 		return b.Send(ctx)
@@ -41,15 +48,21 @@ func (a *Factors) UnenrollFactor(ctx context.Context, req flow.RequestInfo, prin
 	return refusal.Failure("unenroll a factor", err)
 }
 
-// removeFactor starts the batch that removes a factor, and the level that it gave to sessions.
-func removeFactor(f *flow.Flow, tx *flow.Tx, u store.User, factor store.Factor, notify bool) *flow.Batch {
-	b := tx.Batch()
+var (
+	errCodesElsewhere = refusal.Unprocessable(refusal.CodeValidationFailed,
+		"Recovery codes cannot be unenrolled with this endpoint, use DELETE /factors/recovery-codes")
+	errSoleFactor = refusal.Unprocessable(refusal.CodeRecoverySoleFactor,
+		"Recovery codes cannot be the only verified factor. Please enroll another factor before unenrolling this one or "+
+			"delete your recovery codes.")
+)
+
+// removeFactor removes a factor, and the level that it gave to sessions.
+func removeFactor(f *flow.Flow, b *flow.Batch, u store.User, factor store.Factor, notify bool) {
 	b.LowerSessions(u.ID, factor.ID, factorMethod(factor.Kind))
 	b.DeleteFactors(u.ID, factor.ID)
 	if notify && factor.Verified() {
 		notifyFactor(f, b, mail.FactorUnenrolled, u, factor)
 	}
-	return b
 }
 
 // AdminFactors returns a user's factors by age.
@@ -58,7 +71,8 @@ func (a *Factors) AdminFactors(ctx context.Context, user uuid.UUID) ([]store.Fac
 	return u.Factors, err
 }
 
-// AdminDeleteFactor removes a factor from a user who has lost it. The user is notified.
+// AdminDeleteFactor removes a factor from a user who has lost it, and recovery codes that it leaves alone. The user is
+// notified.
 func (a *Factors) AdminDeleteFactor(ctx context.Context, req flow.RequestInfo, by flow.Actor,
 	user, id uuid.UUID) (store.Factor, error) {
 	f := a.core.Begin(req)
@@ -66,8 +80,15 @@ func (a *Factors) AdminDeleteFactor(ctx context.Context, req flow.RequestInfo, b
 	var factor store.Factor
 	err := onFactor(ctx, f, user, id, func(tx *flow.Tx, u store.User, found store.Factor) error {
 		factor = found
-		b := removeFactor(f, tx, u, factor, notify)
-		b.Audit(by.Audit(f, store.ActionFactorDeleted, "user_id", u.ID.String(), "factor_id", factor.ID.String()))
+		gone := []store.Factor{factor}
+		if codes, _ := codesOf(u); leavesCodesAlone(f.Settings, u, factor) {
+			gone = append(gone, codes)
+		}
+		b := tx.Batch()
+		for _, one := range gone {
+			removeFactor(f, b, u, one, notify)
+			b.Audit(by.Audit(f, store.ActionFactorDeleted, "user_id", u.ID.String(), "factor_id", one.ID.String()))
+		}
 		return b.Send(ctx)
 	})
 	return factor, refusal.Failure("delete a factor", err)

@@ -34,7 +34,10 @@ type verifyFactorOp struct {
 	code      string
 	notify    bool // may be written
 
-	judged bool // the code was checked
+	find   func(store.User) (store.Factor, error)                           // the factor, of the locked user
+	judge  func(context.Context, *flow.Tx, store.User, store.Session) error // sets judged
+	judged bool                                                             // the code was checked
+	done   func(*flow.Batch)                                                // follows a right code
 
 	made *flow.CustomClaims // of the token, by a hook
 
@@ -49,11 +52,11 @@ type verifyFactorOp struct {
 func (a *Factors) VerifyFactor(ctx context.Context, req flow.RequestInfo, principal flow.Principal,
 	p flow.FactorAnswer) (flow.Grant, error) {
 	f := a.core.Begin(req)
-	op, err := verifyFactor(ctx, f, principal, p)
+	op, err := verifying(ctx, f, principal, p)
 	if err != nil {
 		return flow.Grant{}, err
 	}
-	return flow.SignGrant(f, op.user, op.session, &op.refresh, op.made)
+	return op.grant(ctx)
 }
 
 // VerifyFactorConsole is VerifyFactor for a session of the admin console, which has no tokens.
@@ -63,11 +66,15 @@ func (a *Factors) VerifyFactorConsole(ctx context.Context, req flow.RequestInfo,
 	tokenless := *f.Settings
 	tokenless.Hooks.Claims = nil
 	f.Settings = &tokenless
-	_, err := verifyFactor(ctx, f, principal, p)
-	return err
+	op, err := verifying(ctx, f, principal, p)
+	if err != nil {
+		return err
+	}
+	return refusal.Failure("verify a factor", op.run(ctx))
 }
 
-func verifyFactor(ctx context.Context, f *flow.Flow, principal flow.Principal,
+// verifying returns the operation that checks an answer to a challenge.
+func verifying(ctx context.Context, f *flow.Flow, principal flow.Principal,
 	p flow.FactorAnswer) (*verifyFactorOp, error) {
 	if principal.Session.ID == uuid.Nil {
 		return nil, flow.SessionNotFound()
@@ -82,7 +89,18 @@ func verifyFactor(ctx context.Context, f *flow.Flow, principal flow.Principal,
 		return nil, refusal.NotValid("Code needs to be non-empty")
 	}
 	op.notify = flow.CanNotify(ctx, f, f.Settings.Email.Notify.FactorEnrolled && !factor.Verified())
-	return op, refusal.Failure("verify a factor", op.run(ctx))
+	op.find = func(u store.User) (store.Factor, error) { return factorOf(u, factor.ID) }
+	op.judge = op.judgeAnswer
+	op.done = func(b *flow.Batch) { b.Audit(op.audit(store.ActionVerificationAttempted)) }
+	return op, nil
+}
+
+// grant runs the operation, and signs the tokens of the session that it raised.
+func (op *verifyFactorOp) grant(ctx context.Context) (flow.Grant, error) {
+	if err := op.run(ctx); err != nil {
+		return flow.Grant{}, refusal.Failure("verify a factor", err)
+	}
+	return flow.SignGrant(&op.f, op.user, op.session, &op.refresh, op.made)
 }
 
 // run checks and raises in one transaction; in two if a hook is called in between, which must not hold a connection and
@@ -91,7 +109,7 @@ func (op *verifyFactorOp) run(ctx context.Context) error {
 	ask := op.f.Settings.Factors.Attempt
 	apart := ask != nil || op.f.Settings.Hooks.Claims != nil
 	err := op.locked(ctx, func(tx *flow.Tx, u store.User, session store.Session) error {
-		if err := op.judgeAnswer(ctx, tx, u, session); err != nil || tx.Refusal != nil || apart {
+		if err := op.judge(ctx, tx, u, session); err != nil || tx.Refusal != nil || apart {
 			op.user, op.session = u, session
 			return err
 		}
@@ -122,7 +140,7 @@ func (op *verifyFactorOp) locked(ctx context.Context, do func(*flow.Tx, store.Us
 		if err != nil {
 			return err
 		}
-		if op.factor, err = factorOf(u, op.factor.ID); err != nil {
+		if op.factor, err = op.find(u); err != nil {
 			return err
 		}
 		return do(tx, u, session)
@@ -269,7 +287,7 @@ func (op *verifyFactorOp) raise(ctx context.Context, tx *flow.Tx, u store.User, 
 	if op.notify && !op.factor.Verified() {
 		notifyFactor(&op.f, b, mail.FactorEnrolled, u, op.factor)
 	}
-	b.Audit(op.audit(store.ActionVerificationAttempted))
+	op.done(b)
 	b.User(&op.user, u.ID)
 	if err := b.Send(ctx); err != nil {
 		return err
@@ -289,10 +307,10 @@ func (op *verifyFactorOp) audit(action store.Action) store.Audit {
 
 // factorMethod returns the amr method of a factor.
 func factorMethod(k store.FactorKind) string {
-	if k == store.FactorPhone {
-		return "mfa/phone"
+	if k == store.FactorTOTP {
+		return "totp"
 	}
-	return string(k)
+	return "mfa/" + string(k)
 }
 
 // withMethod puts a method in front, newest first, and removes an older entry of the same method. The other entries

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"gatehouse/auth/internal/clock"
 	"gatehouse/auth/internal/password"
 	"gatehouse/auth/internal/secret"
 	"gatehouse/auth/internal/store"
@@ -27,7 +28,9 @@ type Options struct {
 	SignedIn func(method string)
 	// Unsent is called, with channel and reason, for each message that no configured sender can send; nil: no call.
 	Unsent func(channel, reason string)
-	// Now is the clock; nil: time.Now.
+	// Clock is PostgreSQL's time; nil: the machine's.
+	Clock *clock.Clock
+	// Now replaces Clock, and PostgreSQL's own clock where statements go by it, in tests; nil: it does not.
 	Now func() time.Time
 	// Log gets what is not part of an answer; nil: discarded.
 	Log *slog.Logger
@@ -47,7 +50,7 @@ func New(o Options, s Settings) *Core {
 		k.Unsent = func(string, string) {}
 	}
 	if k.clock == nil {
-		k.clock = time.Now
+		k.clock = o.Clock.Now
 	}
 	k.Apply(s)
 	return k

@@ -29,17 +29,17 @@ type Quota struct {
 // callerPlace is where the caller of a mail is, known if the owner of the address has signed in from there. Its pauses
 // are in force instead of the address's then, so that a stranger's requests do not keep the owner from sending.
 type callerPlace struct {
-	aud, owner string
-	place      store.Place
-	pauses     []store.Limit
-	known      bool
+	owner  store.UserAt
+	pauses []store.Limit
+	known  bool
 }
 
 // Apart gives the owner of an address pauses of its own where it has signed in before. Tokens are replaced only by
 // those of the same place: see mark.
 func (q *Quota) Apart(f *Flow, aud, owner string) *Quota {
-	at := &callerPlace{aud: aud, owner: owner, place: store.Place{MAC: PlaceMAC(f), Since: f.Now.Add(-PlaceLife)}}
-	if at.place.MAC == nil {
+	at := &callerPlace{owner: store.UserAt{Aud: aud, Address: owner,
+		Place: store.Place{MAC: PlaceMAC(f), Since: f.Now.Add(-PlaceLife)}}}
+	if at.owner.Place.MAC == nil {
 		return q
 	}
 	for _, l := range q.Pauses {
@@ -61,7 +61,7 @@ func (q *Quota) IsKnown() bool { return q.at != nil && q.at.known }
 // Mark notes the known place in a token. Sign-ups of all places live next to each other.
 func (q *Quota) Mark(t *store.NewToken) {
 	if q.IsKnown() && t.Kind != store.KindSignup {
-		t.Place = q.at.place.MAC
+		t.Place = q.at.owner.Place.MAC
 	}
 }
 
@@ -157,7 +157,7 @@ func (q *Quota) All() []store.Limit {
 // Look adds the reading of the levels.
 func (q *Quota) Look(b *Batch) {
 	if at := q.at; at != nil {
-		b.LevelsAt(&q.levels, &at.known, at.aud, at.owner, at.place, append(q.All(), at.pauses...)...)
+		b.LevelsAt(&q.levels, &at.known, at.owner, append(q.All(), at.pauses...)...)
 		return
 	}
 	b.Levels(&q.levels, q.All()...)

@@ -212,7 +212,7 @@ type FactorSettings struct {
 	// Pause between two codes of one phone.
 	PhoneInterval time.Duration `env:"AUTH_MFA_PHONE_MAX_FREQUENCY" envDefault:"1m" min:"0s"`
 
-	TOTP, Phone, WebAuthn FactorSwitches
+	TOTP, Phone, WebAuthn, RecoveryCodes FactorSwitches
 	// ChallengeLife is how long a challenge may be answered; UnverifiedLife is how long a factor that was neither
 	// verified nor challenged reserves its name.
 	ChallengeLife, UnverifiedLife time.Duration
@@ -220,6 +220,21 @@ type FactorSettings struct {
 	Text                          func(code string) string // of its SMS; nil: "Your code is …"
 	// Attempt, if set, is called with every answer that was checked, and decides the outcome.
 	Attempt func(context.Context, FactorAttempt) (FactorVerdict, error)
+}
+
+// Switches returns the switches of a kind of factor.
+func (s *FactorSettings) Switches(k store.FactorKind) FactorSwitches {
+	switch k {
+	case store.FactorTOTP:
+		return s.TOTP
+	case store.FactorPhone:
+		return s.Phone
+	case store.FactorWebAuthn:
+		return s.WebAuthn
+	case store.FactorRecoveryCodes:
+		return s.RecoveryCodes
+	}
+	return FactorSwitches{}
 }
 
 // FactorSwitches are MFA_<KIND>_ENROLL_ENABLED and _VERIFY_ENABLED.

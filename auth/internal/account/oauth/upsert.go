@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"slices"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -159,8 +158,7 @@ func (op *oauthOp) askCreation(ctx context.Context, d accountDecision) error {
 	if op.newUser == uuid.Nil {
 		op.newUser = uuid.New()
 	}
-	u := externalUser(op.f.Settings, op.f.Aud(), op.profile.Provider, d.email,
-		identityData(&op.profile, &op.emails, nil), op.f.Now)
+	u := op.externalUser(d.email, identityData(&op.profile, &op.emails, nil))
 	u.ID = op.newUser
 	if err := flow.CheckCreation(ctx, &op.f, u); err != nil {
 		return err
@@ -252,7 +250,7 @@ func (op *oauthOp) upsertUser(ctx context.Context, tx *flow.Tx, d accountDecisio
 		patch: store.UserPatch{Now: op.f.Now, ProvidersFromIdentities: true}}
 	w.findIdentity()
 	if d.resolution == userCreated {
-		w.old = externalUser(op.f.Settings, op.f.Aud(), op.profile.Provider, d.email, w.data, op.f.Now)
+		w.old = op.externalUser(d.email, w.data)
 		if op.newUser != uuid.Nil {
 			w.old.ID = op.newUser
 		}
@@ -346,9 +344,11 @@ func (op *oauthOp) acceptInvite(ctx context.Context, tx *flow.Tx) error {
 
 // externalUser returns the account of a user whom a provider has identified, before anything of it is confirmed; email
 // may be "".
-func externalUser(s *flow.Settings, aud, provider, email string, data json.RawMessage, now time.Time) store.User {
+func (op *oauthOp) externalUser(email string, data json.RawMessage) store.User {
+	f, provider := &op.f, op.profile.Provider
 	return store.User{
-		ID: uuid.New(), Aud: aud, Role: s.Role, Email: email, CreatedAt: now, UpdatedAt: now, UserMetadata: data,
-		AppMetadata: flow.MustJSON(map[string]any{"provider": provider, "providers": []string{provider}}),
+		ID: uuid.New(), Aud: f.Aud(), Role: f.Settings.Role, Email: email, CreatedAt: f.Now, UpdatedAt: f.Now,
+		UserMetadata: data,
+		AppMetadata:  flow.MustJSON(map[string]any{"provider": provider, "providers": []string{provider}}),
 	}
 }

@@ -41,6 +41,16 @@ var newest string
 //go:embed oldest.sql
 var oldest string
 
+//go:embed app.sql
+var application string
+
+// AddApplication gives the schema, which is called auth, an owner of its own, and an application that has triggers, keys,
+// policies, views and functions on its tables.
+func AddApplication(t testing.TB, url string) {
+	t.Helper()
+	Exec(t, url, application)
+}
+
 // CreateSchema makes the schema with its tables, without rows. Name is plain: lower-case letters.
 func CreateSchema(t testing.TB, url, name string, release Release) {
 	t.Helper()

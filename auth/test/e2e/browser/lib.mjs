@@ -23,6 +23,7 @@ export const check = (name, f) => test(name, { timeout: 120_000 }, f)
 export async function visit(f, { allowed, ...options } = {}) {
   const context = await browser.newContext({ viewport: { width: 1280, height: 900 }, ...options })
   context.setDefaultTimeout(45_000)
+  if (options.bypassCSP) await context.route('**/favicon.ico', (route) => route.fulfill({ status: 204 })) // a CSP refuses it
   const complaints = []
   const complain = (text) => allowed?.test(text) || complaints.push(text)
   context.on('page', (page) => {
@@ -76,19 +77,26 @@ async function accessible(page, where) {
 // text, such as "button Sign in". What has the focus must be visible.
 export async function focusOrder(page, { most = 100 } = {}) {
   const order = []
-  await page.evaluate(() => document.activeElement?.blur())
+  await page.evaluate(() => { // Tab goes on from the place of the last click, else
+    document.body.tabIndex = -1
+    document.body.focus()
+    document.body.removeAttribute('tabindex')
+    window.firstFocused = undefined
+  })
   for (let i = 0; i < most; i++) {
     await page.keyboard.press('Tab')
     const at = await page.evaluate(() => {
       const e = document.activeElement
-      if (!e || e === document.body) return null
+      if (!e || e === document.body || e === window.firstFocused) return null
+      window.firstFocused ??= e
       const box = e.getBoundingClientRect()
       const label = e.getAttribute('aria-label') || e.labels?.[0]?.textContent || e.title || e.textContent
       const style = getComputedStyle(e)
-      const ring = style.outlineStyle !== 'none' || style.boxShadow !== 'none'
+      const ring = style.outlineStyle !== 'none' || style.boxShadow !== 'none' || e.localName === 'iframe'
       return { text: `${e.localName} ${label.trim().replace(/\s+/g, ' ')}`, shown: box.width > 0 && box.height > 0, ring }
     })
     if (!at) break
+    if (at.text === order.at(-1) && at.text.startsWith('iframe ')) continue // something in it
     assert.ok(at.shown && at.ring, `the focus on ${at.text} cannot be seen`)
     order.push(at.text)
   }

@@ -17,6 +17,7 @@ type access struct {
 	user, password string
 	db             int
 	clock          func() int64 // as Options.Clock
+	skew           *skew        // nil: the server's clock is not read
 }
 
 // client is rueidis with one connection to one server.

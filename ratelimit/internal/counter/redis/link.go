@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"time"
 	"unsafe"
 
 	"github.com/redis/rueidis"
@@ -174,6 +175,10 @@ func (l *redisLink) ping() (err error) {
 	case clusterServer:
 		cmds = append(cmds, build.ClusterInfo().Build())
 	}
+	timed, sent := l.access.skew != nil && l.access.skew.due(), time.Now()
+	if timed {
+		cmds = append(cmds, build.Time().Build())
+	}
 	replies, err := l.client.do(cmds...)
 	if err == nil {
 		err = replies[0].NonRedisError()
@@ -184,6 +189,10 @@ func (l *redisLink) ping() (err error) {
 	}
 	if err := replies[0].Error(); err != nil {
 		return err
+	}
+	if timed {
+		l.access.skew.take(l.where().Addr, replies[len(replies)-1], sent)
+		replies = replies[:len(replies)-1]
 	}
 	return l.role.check(replies[len(replies)-1])
 }

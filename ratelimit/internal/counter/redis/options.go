@@ -102,6 +102,8 @@ type Options struct {
 	// Clock is what sliding windows and token buckets go by instead of the server's clock, in µs since the Unix epoch.
 	// It is for tests, which compare answers at instants of their own; nil: the server's, which all processes share.
 	Clock func() int64
+	// Skew gets by how much this machine's clock is ahead of a server's, every ten seconds; nil: it is not read.
+	Skew func(server string, offset time.Duration)
 	// Log gets a line when the store is lost or found. Never credentials. May be nil.
 	Log *slog.Logger
 }

@@ -27,6 +27,7 @@ type Server struct {
 	o       Options
 	newLink func(timeout time.Duration) connection
 	stats   *link.PoolStats
+	skew    *skew
 	trouble func() // called when the server fails: the topology may have changed; must not block
 	breaker link.Breaker
 	seen    seenKeys
@@ -76,7 +77,9 @@ func NewServer(ctx context.Context, o Options) (*Server, error) {
 // at says where the server is.
 func (s *Server) at(t target, where func() link.Endpoint, as role) {
 	s.newLink = func(timeout time.Duration) connection {
-		return newRedisLink(s.ctx, s.o.access(t, timeout, s.stats), where, as)
+		a := s.o.access(t, timeout, s.stats)
+		a.skew = s.skew
+		return newRedisLink(s.ctx, a, where, as)
 	}
 }
 
@@ -102,6 +105,7 @@ func newServer(o Options) *Server {
 	return &Server{
 		o:       o,
 		stats:   new(link.PoolStats),
+		skew:    &skew{report: o.Skew, log: o.Log},
 		trouble: func() {},
 		breaker: link.Breaker{Stall: o.Stall},
 		seen:    seenKeys{generation: seenGeneration},

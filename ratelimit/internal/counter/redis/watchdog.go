@@ -178,13 +178,18 @@ func (s *Server) pingIdle(now int64) {
 	if s.breaker.IsOpen() {
 		return // the one probe stands for all
 	}
+	after := int64(pingAfter)
+	if s.skew.due() {
+		after = 0 // one that is hardly ever idle will do
+	}
 	kept := s.idle[:0]
 	for _, l := range s.idle {
 		switch {
 		case l.overflow && now-l.used >= int64(overflowIdle):
 			close(l.work)
 			s.pipelines = slices.DeleteFunc(s.pipelines, func(of *pipeline) bool { return of == l })
-		case now-l.rested >= int64(pingAfter) && !s.closed:
+		case now-l.rested >= after && !s.closed:
+			after = int64(pingAfter)
 			s.busy++
 			l.work <- false
 		default:

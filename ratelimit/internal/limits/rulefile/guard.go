@@ -71,13 +71,10 @@ func (g *complexityCheck) visit(t *token.Token) string {
 	case token.CommentType, token.DocumentEndType:
 		return ""
 	case token.DirectiveType:
-		if g.directives++; g.directives > maxMarks {
-			return fmt.Sprintf("more than %d directives", maxMarks)
-		}
-		return ""
+		return over(&g.directives, maxMarks, "directives")
 	case token.MergeKeyType:
-		if g.merges++; g.merges > maxMerges {
-			return fmt.Sprintf("more than %d merge keys (<<)", maxMerges)
+		if message := over(&g.merges, maxMerges, "merge keys (<<)"); message != "" {
+			return message
 		}
 	case token.SequenceStartType, token.MappingStartType:
 		g.flow++
@@ -101,8 +98,8 @@ func (g *complexityCheck) visit(t *token.Token) string {
 		}
 	case token.MappingValueType:
 		if g.flow == 0 {
-			if g.colons++; g.colons > maxMarks {
-				return fmt.Sprintf("more than %d colons on one line", maxMarks)
+			if message := over(&g.colons, maxMarks, "colons on one line"); message != "" {
+				return message
 			}
 			if g.key(t) > maxKeys {
 				return fmt.Sprintf("a map with more than %d keys", maxKeys)
@@ -114,6 +111,14 @@ func (g *complexityCheck) visit(t *token.Token) string {
 	}
 	if g.content = true; g.second != nil {
 		return secondDocument
+	}
+	return ""
+}
+
+// over counts one more and says so if that is too many.
+func over(n *int, most int, of string) string {
+	if *n++; *n > most {
+		return fmt.Sprintf("more than %d %s", most, of)
 	}
 	return ""
 }

@@ -78,7 +78,7 @@ func (r *reader) value(n *node, path string) *structpb.Value {
 	case floatScalar:
 		f, _ := yamlFloat(n.text)
 		if math.IsInf(f, 0) || math.IsNaN(f) {
-			r.problem(n.pos, n.text, "%s is %s, which JSON can't hold", path, limits.OneLine(n.text))
+			r.problem(n.pos, n.text, "%s is %s, which JSON can't hold; put it in quotes", path, limits.OneLine(n.text))
 		}
 		return structpb.NewNumberValue(f)
 	}

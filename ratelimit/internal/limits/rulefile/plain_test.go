@@ -77,7 +77,7 @@ func TestLoad_directives(t *testing.T) {
 		"%TAG ! tag:yaml.org,2002:\n---\ndomain: !str 5\n":     "",
 		"---\ndomain: !<tag:yaml.org,2002:str> 5\n":            "",
 		"%TAG !y! tag:example.org,2000:\n---\ndomain: !y!str 5\n": "f.yaml:3:9: tag tag:example.org,2000:str is not " +
-			"known",
+			"known; allowed are !!str, !!int, !!bool, !!float, !!null, !!map or !!seq",
 		"%YAML 2.0\n" + body:            "f.yaml:1:1: %YAML 2.0: want %YAML 1.1 or %YAML 1.2",
 		"%YAML\n" + body:                "f.yaml:1:1: %YAML: want %YAML 1.1 or %YAML 1.2",
 		"%YAML 1.1\n%YAML 1.1\n" + body: "f.yaml:2:1: %YAML stands twice",

@@ -70,24 +70,36 @@ const fieldDescriptors = 3
 // decoded as a whole, a large one would be held a second time in the library's messages, which take
 // ten times the bytes. Bytes that are no message come back as they are, for the library to say why.
 func splitMessage(b []byte) (rest []byte, descriptors [][]byte) {
-	for left := b; len(left) > 0; {
-		number, kind, n := protowire.ConsumeTag(left)
-		if n < 0 {
-			return b, nil
-		}
-		length := protowire.ConsumeFieldValue(number, kind, left[n:])
-		if length < 0 {
-			return b, nil
-		}
+	ok := eachField(b, func(number protowire.Number, kind protowire.Type, tag int, field []byte) {
 		if number == fieldDescriptors && kind == protowire.BytesType {
-			d, _ := protowire.ConsumeBytes(left[n:])
+			d, _ := protowire.ConsumeBytes(field[tag:])
 			descriptors = append(descriptors, d)
 		} else {
-			rest = append(rest, left[:n+length]...)
+			rest = append(rest, field...)
 		}
-		left = left[n+length:]
+	})
+	if !ok {
+		return b, nil
 	}
 	return rest, descriptors
+}
+
+// eachField calls f for each field of a message, whose first tag bytes say its number and kind. It is not ok for bytes
+// that are no message.
+func eachField(b []byte, f func(number protowire.Number, kind protowire.Type, tag int, field []byte)) (ok bool) {
+	for len(b) > 0 {
+		number, kind, tag := protowire.ConsumeTag(b)
+		if tag < 0 {
+			return false
+		}
+		length := protowire.ConsumeFieldValue(number, kind, b[tag:])
+		if length < 0 {
+			return false
+		}
+		f(number, kind, tag, b[:tag+length])
+		b = b[tag+length:]
+	}
+	return true
 }
 
 func decode(b []byte, m proto.Message, depth int) error {
@@ -137,26 +149,16 @@ const (
 func (r *resourceReader) newerFields(e *limits.Entry, unknown []byte) {
 	var metadata []byte
 	found := false
-	for len(unknown) > 0 {
-		number, kind, n := protowire.ConsumeTag(unknown)
-		if n < 0 {
-			return // never: the library has parsed these bytes
-		}
-		value := unknown[n:]
-		length := protowire.ConsumeFieldValue(number, kind, value)
-		if length < 0 {
-			return
-		}
+	eachField(unknown, func(number protowire.Number, kind protowire.Type, tag int, field []byte) {
 		switch {
 		case number == fieldQuotaMode && kind == protowire.VarintType:
-			v, _ := protowire.ConsumeVarint(value)
+			v, _ := protowire.ConsumeVarint(field[tag:])
 			e.Quota = v != 0
 		case number == fieldMetadata && kind == protowire.BytesType:
-			part, _ := protowire.ConsumeBytes(value)
+			part, _ := protowire.ConsumeBytes(field[tag:])
 			metadata, found = append(metadata, part...), true
 		}
-		unknown = value[length:]
-	}
+	})
 	if found {
 		e.Metadata = r.metadata(metadata)
 	}

@@ -80,7 +80,7 @@ func findInvalidByte(text string) *syntax {
 			at = limits.Pos{Line: at.Line + 1, Column: 1}
 			continue
 		case r == utf8.RuneError && !strings.HasPrefix(text[i:], "\ufffd"):
-			return &syntax{at, fmt.Sprintf("byte 0x%02x is not UTF-8", text[i])}
+			return &syntax{at, fmt.Sprintf("byte 0x%02x is not UTF-8; save the file as UTF-8", text[i])}
 		case r < ' ' && r != '\t' && r != '\r' || r == 0x7f:
 			return &syntax{at, fmt.Sprintf("control character 0x%02x must be written as an escape in double quotes", r)}
 		}
@@ -251,16 +251,8 @@ func (b *builder) node(n ast.Node, at limits.Pos) *node {
 			return leaf("", true, at)
 		}
 		return leaf(n.Token.Value, true, positionOf(n.Token))
-	case *ast.IntegerNode:
-		return leaf(n.Token.Value, true, positionOf(n.Token))
-	case *ast.FloatNode:
-		return leaf(n.Token.Value, true, positionOf(n.Token))
-	case *ast.BoolNode:
-		return leaf(n.Token.Value, true, positionOf(n.Token))
-	case *ast.InfinityNode:
-		return leaf(n.Token.Value, true, positionOf(n.Token))
-	case *ast.NanNode:
-		return leaf(n.Token.Value, true, positionOf(n.Token))
+	case *ast.IntegerNode, *ast.FloatNode, *ast.BoolNode, *ast.InfinityNode, *ast.NanNode:
+		return leaf(n.GetToken().Value, true, positionOf(n.GetToken()))
 	case *ast.LiteralNode:
 		return leaf(n.Value.Value, false, positionOf(n.Start))
 	case *ast.SequenceNode:
@@ -386,7 +378,8 @@ func (b *builder) tagged(n *ast.TagNode) *node {
 		}
 	case "!!map", "!!seq":
 	default:
-		return b.fail(at, "tag %s is not known", limits.OneLine(tag))
+		return b.fail(at, "tag %s is not known; allowed are !!str, !!int, !!bool, !!float, !!null, !!map or !!seq",
+			limits.OneLine(tag))
 	}
 	return v
 }

@@ -1,0 +1,235 @@
+package factor
+
+import (
+	"cmp"
+	"context"
+	"crypto/rand"
+	"encoding/base32"
+	"errors"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/refusal"
+	"gatehouse/auth/internal/mail"
+	"gatehouse/auth/internal/secret"
+	"gatehouse/auth/internal/store"
+)
+
+const (
+	// codeCount is how many recovery codes a user gets at once.
+	codeCount = 10
+	// codeBytes of random make a code of 16 characters: too many to guess, so that a MAC protects them well enough.
+	codeBytes = 10
+)
+
+// crockford is Douglas Crockford's base32: without letters that look like digits or like each other.
+var crockford = base32.NewEncoding("0123456789abcdefghjkmnpqrstvwxyz").WithPadding(base32.NoPadding)
+
+// misread has what a reader of Crockford's base32 may take a character for, and the separators between groups.
+var misread = strings.NewReplacer("-", "", "i", "1", "l", "1", "o", "0")
+
+// normalCode returns a recovery code as it was made, however it is typed.
+func normalCode(text string) string {
+	return misread.Replace(strings.ToLower(strings.Join(strings.Fields(text), "")))
+}
+
+// RecoveryCodes are a user's recovery codes. Codes is set only when they have just been made: they are shown once.
+type RecoveryCodes struct {
+	Factor store.Factor
+	store.RecoveryCodes
+	Codes []string
+}
+
+var (
+	errNoCodes    = refusal.Missing(refusal.CodeFactorNotFound, "The user has not enrolled recovery codes")
+	errCodesExist = refusal.Unprocessable(refusal.CodeVerifiedFactorExists,
+		"Recovery codes are already enrolled for this user, use regenerate to rotate them")
+	errNoOtherFactor = refusal.Unprocessable(refusal.CodeRecoverySoleFactor,
+		"At least one other verified factor is required to generate recovery codes")
+)
+
+// codesOf finds a user's recovery codes among the factors.
+func codesOf(u store.User) (store.Factor, error) {
+	i := slices.IndexFunc(u.Factors, func(o store.Factor) bool { return o.Kind == store.FactorRecoveryCodes })
+	if i < 0 {
+		return store.Factor{}, errNoCodes
+	}
+	return u.Factors[i], nil
+}
+
+// CheckRecoveryCodesEnroll refuses to make recovery codes while that is switched off.
+func (a *Factors) CheckRecoveryCodesEnroll() error {
+	return checkEnroll(a.core.Live(), store.FactorRecoveryCodes)
+}
+
+// CheckRecoveryCodesVerify refuses to verify recovery codes while that is switched off.
+func (a *Factors) CheckRecoveryCodesVerify() error {
+	return checkVerify(a.core.Live(), store.FactorRecoveryCodes)
+}
+
+// RecoveryCodes says how many recovery codes the user has.
+func (a *Factors) RecoveryCodes(ctx context.Context, principal flow.Principal) (out RecoveryCodes, err error) {
+	if out.Factor, err = codesOf(principal.User); err != nil {
+		return out, err
+	}
+	b := a.core.DB.Batch()
+	b.RecoveryCodes(&out.RecoveryCodes, out.Factor.ID)
+	return out, refusal.Failure("count recovery codes", b.Send(ctx))
+}
+
+// GenerateRecoveryCodes gives the user recovery codes; an empty name is the default one.
+func (a *Factors) GenerateRecoveryCodes(ctx context.Context, req flow.RequestInfo, principal flow.Principal,
+	name string) (RecoveryCodes, error) {
+	f := a.core.Begin(req)
+	out := newCodes(store.Factor{ID: uuid.New(), Kind: store.FactorRecoveryCodes, CreatedAt: f.Now, UpdatedAt: f.Now,
+		FriendlyName: cmp.Or(flow.StorableText(name), "Recovery codes")})
+	check := func(u store.User, v store.Session) ([]uuid.UUID, error) { return checkGenerate(f, out.Factor, u, v) }
+	if _, err := check(principal.User, principal.Session); err != nil {
+		return RecoveryCodes{}, err
+	}
+	notify := flow.CanNotify(ctx, f, f.Settings.Email.Notify.FactorEnrolled)
+	err := a.onCodes(ctx, f, principal, func(tx *flow.Tx, u store.User, v store.Session) (*flow.Batch, error) {
+		stale, err := check(u, v)
+		if err != nil {
+			return nil, err
+		}
+		b := tx.Batch()
+		if len(stale) > 0 {
+			b.DeleteFactors(u.ID, stale...)
+		}
+		b.InsertFactor(u.ID, out.Factor, nil)
+		b.VerifyFactor(out.Factor.ID, f.Now)
+		storeCodes(f, b, store.ActionRecoveryCodesGenerated, principal, out)
+		if notify {
+			notifyFactor(f, b, mail.FactorEnrolled, u, out.Factor)
+		}
+		return b, nil
+	})
+	return out, refusal.Failure("generate recovery codes", err)
+}
+
+// RegenerateRecoveryCodes replaces all of the user's codes.
+func (a *Factors) RegenerateRecoveryCodes(ctx context.Context, req flow.RequestInfo,
+	principal flow.Principal) (out RecoveryCodes, err error) {
+	f := a.core.Begin(req)
+	if _, err := ownCodes(principal.User, principal.Session, "regenerate"); err != nil {
+		return out, err
+	}
+	err = a.onCodes(ctx, f, principal, func(tx *flow.Tx, u store.User, v store.Session) (*flow.Batch, error) {
+		factor, err := ownCodes(u, v, "regenerate")
+		if err != nil {
+			return nil, err
+		}
+		out = newCodes(factor)
+		b := tx.Batch()
+		storeCodes(f, b, store.ActionRecoveryCodesRegenerated, principal, out)
+		return b, nil
+	})
+	return out, refusal.Failure("regenerate recovery codes", err)
+}
+
+// DeleteRecoveryCodes removes the user's recovery codes, and from the user's sessions the level that they gave them.
+func (a *Factors) DeleteRecoveryCodes(ctx context.Context, req flow.RequestInfo,
+	principal flow.Principal) (factor store.Factor, err error) {
+	f := a.core.Begin(req)
+	if _, err = ownCodes(principal.User, principal.Session, "delete"); err != nil {
+		return factor, err
+	}
+	notify := flow.CanNotify(ctx, f, f.Settings.Email.Notify.FactorUnenrolled)
+	err = a.onCodes(ctx, f, principal, func(tx *flow.Tx, u store.User, v store.Session) (_ *flow.Batch, err error) {
+		if factor, err = ownCodes(u, v, "delete"); err != nil {
+			return nil, err
+		}
+		b := tx.Batch()
+		removeFactor(f, b, u, factor, notify)
+		b.Audit(f.Audit(store.ActionRecoveryCodesDeleted, u.ID, v.ID, "factor_id", factor.ID.String()))
+		return b, nil
+	})
+	return factor, refusal.Failure("delete recovery codes", err)
+}
+
+// onCodes sends the batch that do makes with the user locked.
+func (a *Factors) onCodes(ctx context.Context, f *flow.Flow, principal flow.Principal,
+	do func(*flow.Tx, store.User, store.Session) (*flow.Batch, error)) error {
+	err := f.Commit(ctx, func(tx *flow.Tx) error {
+		u, v, err := flow.LockPrincipal(ctx, f, tx, principal)
+		if err != nil {
+			return err
+		}
+		b, err := do(tx, u, v)
+		if err != nil {
+			return err
+		}
+		return b.Send(ctx)
+	})
+	if errors.Is(err, store.ErrUserGone) {
+		err = flow.ErrPrincipalGone
+	}
+	return err
+}
+
+// checkGenerate checks whether a user may get recovery codes, and returns the abandoned factors to delete for them.
+func checkGenerate(f *flow.Flow, factor store.Factor, u store.User, v store.Session) ([]uuid.UUID, error) {
+	if v.AAL < 2 {
+		return nil, errCodesLow("generate")
+	}
+	if _, err := codesOf(u); err == nil {
+		return nil, errCodesExist
+	}
+	if err := checkFactorText(factor.FriendlyName, ""); err != nil {
+		return nil, err
+	}
+	stale, err := makeRoom(f.Settings, factor, u, v, f.Now)
+	if err != nil {
+		return nil, err
+	}
+	if !slices.ContainsFunc(u.Factors, func(o store.Factor) bool { return isUsable(f.Settings, o) }) {
+		return nil, errNoOtherFactor
+	}
+	return stale, nil
+}
+
+// ownCodes returns the user's recovery codes for a change that needs aal2.
+func ownCodes(u store.User, v store.Session, doing string) (store.Factor, error) {
+	if v.AAL < 2 {
+		return store.Factor{}, errCodesLow(doing)
+	}
+	return codesOf(u)
+}
+
+func errCodesLow(doing string) error {
+	return refusal.Denied(refusal.CodeInsufficientAAL, "AAL2 required to "+doing+" recovery codes")
+}
+
+// newCodes makes codes for a factor.
+func newCodes(factor store.Factor) RecoveryCodes {
+	out := RecoveryCodes{Factor: factor, RecoveryCodes: store.RecoveryCodes{Total: codeCount, Remaining: codeCount}}
+	for range codeCount {
+		random := make([]byte, codeBytes)
+		rand.Read(random) // never fails
+		out.Codes = append(out.Codes, crockford.EncodeToString(random))
+	}
+	return out
+}
+
+// storeCodes puts new codes in the place of those of before, with a full allowance of tries.
+func storeCodes(f *flow.Flow, b *flow.Batch, action store.Action, by flow.Principal, out RecoveryCodes) {
+	macs := make([][]byte, len(out.Codes))
+	for i, code := range out.Codes {
+		macs[i] = f.Core.Root.MAC(secret.RecoveryCodes, out.Factor.ID.String(), code)
+	}
+	b.ReplaceRecoveryCodes(out.Factor.ID, macs)
+	b.ForgetLimits(codeTries(f, by.User.ID).Key)
+	b.Audit(f.Audit(action, by.User.ID, by.Session.ID, "factor_id", out.Factor.ID.String(), "count",
+		strconv.Itoa(codeCount)))
+}
+
+// codeTries are the wrong recovery codes that a user has at once; one more comes back every 3 minutes.
+func codeTries(f *flow.Flow, user uuid.UUID) store.Limit {
+	return store.Limit{Key: f.LimitKey("recovery codes", user.String()), Size: 5, Refill: 15 * time.Minute}
+}

@@ -1,0 +1,134 @@
+package cli
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+
+	"gatehouse/auth/internal/config"
+	"gatehouse/auth/internal/daemon"
+	"gatehouse/auth/internal/mirror"
+	"gatehouse/shared/logging"
+)
+
+const mirrorUsage = `usage: auth mirror install [-sessions] [-sign-ins all|day] [-sql] [-yes]
+       auth mirror check [-try] [-json]
+       auth mirror drop | scrub [-sql] [-yes]
+
+Keeps the tables of the replaced service current after a takeover, by triggers: keys, policies, triggers, views and
+functions of the application on them go on unchanged, and what the application writes there is carried over or
+refused. No password hash, token or secret is written there. It connects by AUTH_TAKEOVER_SOURCE_URL, by default
+DATABASE_URL, as a superuser, or as a member of this program's role that is a member of the owner of the tables there
+too, or has all rights on them.
+
+  install
+        make the functions and triggers, and put the rows there in order; may be repeated, beside the daemon too
+  check
+        compare functions, triggers and rows; changes nothing
+  drop
+        remove the functions and triggers, and print the way back
+
+  scrub
+        when going back is ruled out: remove hashes, tokens and secrets there, and list the users there who are not here
+
+  -sessions
+        sessions too, without tokens: for policies that look session_id up
+  -sign-ins all|day
+        write last_sign_in_at at each sign-in (default), or once a UTC day
+  -try
+        make users of five kinds and undo it, to see whether the application's triggers take them; what these send to
+        other servers is not undone
+  -sql
+        print the statements and run none
+  -yes
+        without a question, as it is needed without a terminal
+
+Exit status: 0 done; 1 refused, failed, or something differs; 2 bad usage.
+
+Example: auth mirror install -yes && auth mirror check -try
+`
+
+// mirror is the command of that name.
+func (p *program) mirror(ctx context.Context, args []string) error {
+	if len(args) == 0 {
+		fmt.Fprint(p.stderr, mirrorUsage)
+		return errUsage
+	}
+	verb, args := args[0], args[1:]
+	f := flag.NewFlagSet("mirror "+verb, flag.ContinueOnError)
+	var o mirror.Options
+	var try, asJSON, yes bool
+	signIns := "all"
+	var question string
+	switch verb {
+	case "install":
+		f.BoolVar(&o.Sessions, "sessions", false, "mirror sessions too")
+		f.StringVar(&signIns, "sign-ins", "all", "write last_sign_in_at at each sign-in (all), or once a day (day)")
+		question = "This makes triggers on the tables there and here, and changes rows there to what they are here."
+	case "drop":
+		question = "This removes the mirror: the tables there are no longer kept current."
+	case "scrub":
+		question = "This removes hashes, tokens and secrets there: there is no way back after it."
+	case "check":
+		f.BoolVar(&try, "try", false, "make users of five kinds and undo it")
+		f.BoolVar(&asJSON, "json", false, "one JSON object")
+	default:
+		fmt.Fprintf(p.stderr, "auth: mirror: there is no %q\n%s", verb, mirrorUsage)
+		return errUsage
+	}
+	if question != "" {
+		f.BoolVar(&o.SQL, "sql", false, "print the statements and run none")
+		f.BoolVar(&yes, "yes", false, "without a question")
+	}
+	if _, err := p.parse(f, args, "[flags]", 0, 0); err != nil {
+		return err
+	}
+	if signIns != "all" && signIns != "day" {
+		return p.misused(f, "-sign-ins %q: want all or day", signIns)
+	}
+	o.Days = signIns == "day"
+	if question != "" && !o.SQL && !yes {
+		if err := p.confirm("mirror: "+verb, question, verb); err != nil {
+			return err
+		}
+	}
+	return p.runMirror(ctx, &o, func() error {
+		switch verb {
+		case "install":
+			return mirror.Install(ctx, o)
+		case "drop":
+			return mirror.Drop(ctx, o)
+		case "scrub":
+			return mirror.Scrub(ctx, o)
+		}
+		return mirror.Check(ctx, o, try, asJSON)
+	})
+}
+
+// runMirror gives the options what the settings say, for run.
+func (p *program) runMirror(ctx context.Context, o *mirror.Options, run func() error) error {
+	c, l, _, err := p.load()
+	if err != nil {
+		return err
+	}
+	log := daemon.NewLogger(p.stderr, config.Log{Level: "warn", Format: "text"}).Logger
+	if o.DB, err = daemon.OpenStore(ctx, c.StoreOptions(log), 0); err != nil {
+		return err
+	}
+	defer o.DB.Close()
+	if err := daemon.CheckMigrated(ctx, o.DB); err != nil {
+		return err
+	}
+	o.URL = cmp.Or(c.Takeover.SourceURL, c.DB.URL)
+	o.Namespace, o.AdminRoles = c.DB.Store.Namespace, l.Accounts.AdminRoles
+	o.Out, o.Log = p.stdout, p.stderr
+	switch err := run(); {
+	case errors.Is(err, mirror.ErrRefused), errors.Is(err, mirror.ErrDiffers):
+		return errSaid
+	case err != nil:
+		return fmt.Errorf("mirror: %s", logging.HideCredentials(err.Error()))
+	}
+	return nil
+}

@@ -1,0 +1,33 @@
+package daemon
+
+import (
+	"context"
+
+	"gatehouse/auth/internal/store"
+)
+
+// What checkMirror has found, as auth.mirror.current shows it.
+const (
+	mirrorNone = iota
+	mirrorBroken
+	mirrorCurrent
+)
+
+// checkMirror logs what is wrong with the mirror of a former schema, if one is installed.
+func (d *daemon) checkMirror(ctx context.Context) {
+	m, err := d.db.Mirror(ctx)
+	switch {
+	case err != nil: // the next check comes as usual
+	case !m.Installed:
+		d.mirrored.Store(mirrorNone)
+	case m.Enabled < m.Triggers:
+		d.mirrored.Store(mirrorBroken)
+		d.log.Error("the mirror lacks triggers or some are disabled: the application's tables are no longer kept "+
+			"current; auth mirror check names them, auth mirror install makes them again", "missing", m.Triggers-m.Enabled)
+	default:
+		d.mirrored.Store(mirrorCurrent)
+		if m.Version < store.MirrorVersion {
+			d.log.Warn("the mirror is of an older version: auth mirror install brings it up to date", "version", m.Version)
+		}
+	}
+}

@@ -1,0 +1,45 @@
+package httpapi
+
+import (
+	"crypto/sha256"
+	"fmt"
+	"slices"
+
+	"gatehouse/auth/internal/jsontext"
+	"gatehouse/auth/internal/token"
+)
+
+// discovery is the answer of GET /.well-known/openid-configuration, made once for as long as the keys live.
+type discovery struct {
+	keys *token.Set
+	body []byte
+	etag string
+}
+
+// discoveryOf lists no endpoints of OAuth, since there are none: it is for services that check tokens.
+func discoveryOf(keys *token.Set, externalURL string) *discovery {
+	b := jsontext.AppendString([]byte(`{"issuer":`), keys.Issuer())
+	b = jsontext.AppendString(append(b, `,"jwks_uri":`...), externalURL+"/.well-known/jwks.json")
+	algorithms := []string{keys.Signer().Algorithm().String()}
+	for _, e := range keys.Entries() {
+		name := e.Key.Algorithm().String()
+		if e.State != token.Revoked && !e.Key.Symmetric() && !slices.Contains(algorithms, name) {
+			algorithms = append(algorithms, name)
+		}
+	}
+	b = append(b, `,"id_token_signing_alg_values_supported":`...)
+	b = append(jsontext.AppendStrings(b, algorithms), `,"subject_types_supported":["public"]}`...)
+	sum := sha256.Sum256(b)
+	return &discovery{keys: keys, body: b, etag: fmt.Sprintf(`"%x"`, sum[:8])}
+}
+
+// getDiscovery lets libraries that know only an issuer find the keys. It is cached as the keys are.
+func (s *Server) getDiscovery(c *call) error {
+	keys := s.keys.Load()
+	d := c.live.discovery.Load()
+	if d == nil || d.keys != keys {
+		d = discoveryOf(keys, c.live.ExternalURL)
+		c.live.discovery.Store(d)
+	}
+	return c.cached(d.etag, d.body)
+}

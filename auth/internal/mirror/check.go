@@ -1,0 +1,237 @@
+package mirror
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"gatehouse/auth/internal/store"
+)
+
+// difference is a row that is not there as it is here.
+type difference struct {
+	Table   string    `json:"table"`
+	ID      uuid.UUID `json:"id"`
+	User    uuid.UUID `json:"user"`
+	Columns []string  `json:"columns"` // missing and extra stand for the row
+}
+
+// differences are what a comparison has found.
+type differences struct{ rows []difference }
+
+// users are the ids of the users to be repaired, in order.
+func (d *differences) users() (ids []uuid.UUID) {
+	for _, one := range d.rows {
+		ids = append(ids, one.User)
+	}
+	slices.SortFunc(ids, func(a, b uuid.UUID) int { return slices.Compare(a[:], b[:]) })
+	return slices.Compact(ids)
+}
+
+// keep drops what is not about these users.
+func (d *differences) keep(ids []uuid.UUID) {
+	d.rows = slices.DeleteFunc(d.rows, func(one difference) bool { return !slices.Contains(ids, one.User) })
+}
+
+// shown is how many differences are listed.
+const shown = 20
+
+func (d *differences) write(out io.Writer) {
+	for i, one := range d.rows {
+		if i == shown {
+			fmt.Fprintf(out, "and %d more\n", len(d.rows)-shown)
+			break
+		}
+		fmt.Fprintf(out, "%s %s differs: %s\n", one.Table, one.ID, strings.Join(one.Columns, ", "))
+	}
+}
+
+// compare reads both sides in one snapshot. Rows there of users who are not here were left out by the takeover, unless
+// our log says that they were deleted here.
+func (r *run) compare(ctx context.Context) (*differences, error) {
+	d := &differences{}
+	list := func(of []column) string {
+		return each(of, ", ", func(c column) string { return fmt.Sprintf("case when %s then '%s' end", c.differ(), c.name) })
+	}
+	users := r.have("users", userColumns)
+	sql := fmt.Sprintf(`
+select 'users' as relation, coalesce(n.id, o.id) as id, coalesce(n.id, o.id) as owner,
+    case when n.id is null then array['extra'] when o.id is null then array['missing']
+        else array_remove(array[%s], null) end as columns
+from %s() n full join %s o on o.id = n.id
+where n.id is not null and (o.id is null or %s)
+    or n.id is null and o.id in (select %s())`, list(users), ident(r.here, r.ns+"mirror_users"), r.theirs("users"),
+		each(users, " or ", column.differ), ident(r.here, r.ns+"mirror_deleted"))
+	for _, t := range r.tables() {
+		of := r.have(t.there, t.columns)
+		// A user who is soft-deleted there keeps rows as the service there has left them.
+		sql += fmt.Sprintf(`
+union all
+select '%[1]s', coalesce(n.id, o.id), coalesce(n.user_id, o.user_id),
+    case when n.id is null then array['extra'] when o.id is null then array['missing']
+        else array_remove(array[%[2]s], null) end
+from %[3]s() n full join (select * from %[4]s t where %[5]s) o on o.id = n.id
+join %[7]s() m on m.id = coalesce(n.user_id, o.user_id) and m.deleted_at is null
+where n.id is null or o.id is null or %[6]s`, t.there, list(of), ident(r.here, r.ns+"mirror_"+t.there),
+			r.theirs(t.there), t.pruned, each(of, " or ", column.differ), ident(r.here, r.ns+"mirror_users"))
+	}
+	rows, err := query(ctx, r, pgx.RowToStructByPos[difference], sql)
+	d.rows = rows
+	return d, err
+}
+
+// Check compares functions, triggers and rows with what install makes. ErrDiffers: something differs.
+func Check(ctx context.Context, o Options, try, asJSON bool) error {
+	r, err := open(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	if r.known == nil {
+		r.refuse("no mirror is installed: auth mirror install")
+		return r.told()
+	}
+	if err := r.installed(ctx); err != nil {
+		return err
+	}
+	found, err := r.altered(ctx)
+	if err != nil {
+		return err
+	}
+	if r.known.Version != store.MirrorVersion {
+		r.warn("the mirror is of version %d: auth mirror install brings it up to date", r.known.Version)
+	}
+	d := &differences{}
+	if len(found) == 0 {
+		if d, err = r.compare(ctx); err != nil {
+			return err
+		}
+	}
+	if err := r.warnings(ctx); err != nil {
+		return err
+	}
+	if try && len(found) == 0 {
+		found = append(found, r.try(ctx)...)
+	}
+	if asJSON {
+		err = json.NewEncoder(o.Out).Encode(struct {
+			Schema      string       `json:"schema"`
+			Version     int          `json:"version"`
+			Objects     []string     `json:"objects"`
+			Differences []difference `json:"differences"`
+		}{r.there.Name, r.known.Version, append([]string{}, found...), append([]difference{}, d.rows...)})
+	} else {
+		for _, text := range found {
+			fmt.Fprintln(o.Out, text)
+		}
+		d.write(o.Out)
+		if len(found)+len(d.rows) == 0 {
+			fmt.Fprintf(o.Out, "the mirror of schema %s is current: 0 rows differ\n", r.there.Name)
+		}
+	}
+	if err == nil && len(found)+len(d.rows) > 0 {
+		err = ErrDiffers
+	}
+	return err
+}
+
+const selectFunctions = `
+select p.proname::text, pg_get_userbyid(p.proowner)::text, p.prosrc, p.prosecdef,
+    coalesce(p.proconfig, '{}'), coalesce((select array_agg(coalesce(g.rolname::text, 'PUBLIC') order by 1) from aclexplode(p.proacl) a
+        left join pg_roles g on g.oid = a.grantee where a.grantee <> p.proowner), case when p.proacl is null then array['PUBLIC'] else '{}' end)
+from pg_proc p join pg_namespace n on n.oid = p.pronamespace where n.nspname = $1 and p.proname like $2`
+
+const selectTriggers = `
+select t.tgname::text || ' on ' || format('%I.%I', n.nspname, c.relname), t.tgenabled::text
+from pg_trigger t join pg_proc p on p.oid = t.tgfoid join pg_namespace f on f.oid = p.pronamespace
+join pg_class c on c.oid = t.tgrelid join pg_namespace n on n.oid = c.relnamespace
+where f.nspname = $1 and p.proname like $2 and not t.tgisinternal`
+
+// altered lists the functions and triggers that are not as this program makes them.
+func (r *run) altered(ctx context.Context) (found []string, err error) {
+	like := strings.ReplaceAll(r.ns+"mirror_", "_", `\_`) + "%"
+	type made struct {
+		Name, Owner, Source string
+		Definer             bool
+		Config, Grantees    []string
+	}
+	functions, err := query(ctx, r, pgx.RowToStructByPos[made], selectFunctions, r.here, like)
+	if err != nil {
+		return nil, err
+	}
+	there := map[string]made{}
+	for _, f := range functions {
+		there[f.Name] = f
+	}
+	for _, want := range r.functions() {
+		got, exists := there[want.name]
+		name := "function " + ident(r.here, want.name)
+		switch {
+		case !exists:
+			found = append(found, name+" is missing")
+		case got.Owner != want.owner:
+			found = append(found, fmt.Sprintf("%s is owned by %s, not %s", name, got.Owner, want.owner))
+		case !got.Definer || unquoted(strings.Join(got.Config, ";")) != unquoted(strings.Join(want.config, ";")):
+			found = append(found, name+" runs with other rights or another search_path than it was made with")
+		case slices.ContainsFunc(got.Grantees, func(g string) bool { return g != want.grantee }):
+			found = append(found, fmt.Sprintf("%s may be run by %s", name, strings.Join(got.Grantees, ", ")))
+		case strings.TrimSpace(got.Source) != strings.TrimSpace(want.body) && r.known.Version == store.MirrorVersion:
+			found = append(found, name+" has another text")
+		}
+	}
+	type fired struct{ Name, Enabled string }
+	triggers, err := query(ctx, r, pgx.RowToStructByPos[fired], selectTriggers, r.here, like)
+	if err != nil {
+		return nil, err
+	}
+	for _, want := range r.triggers() {
+		name := unquoted(want.name + " on " + want.table)
+		i := slices.IndexFunc(triggers, func(f fired) bool { return unquoted(f.Name) == name })
+		switch {
+		case i < 0:
+			found = append(found, "trigger "+name+" is missing")
+		case triggers[i].Enabled != "O" && triggers[i].Enabled != "A":
+			found = append(found, "trigger "+name+" is disabled")
+		}
+	}
+	return found, nil
+}
+
+// unquoted is for comparing: the server quotes the names that need it, and this program all.
+func unquoted(text string) string { return strings.ReplaceAll(text, `"`, "") }
+
+func sqlState(err error) string {
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return pg.Code
+	}
+	return ""
+}
+
+// place says of a database's error where it was raised, without the values of a row.
+func place(err error) string {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	if !ok {
+		return err.Error()
+	}
+	text := "SQLSTATE " + pg.Code
+	for line := range strings.Lines(pg.Where) {
+		if strings.HasPrefix(line, "PL/pgSQL function") || strings.HasPrefix(line, "SQL function") {
+			return text + ", " + strings.TrimSpace(line)
+		}
+	}
+	if pg.TableName != "" {
+		text += ", table " + pg.SchemaName + "." + pg.TableName
+	}
+	if pg.ConstraintName != "" {
+		text += ", constraint " + pg.ConstraintName
+	}
+	return text
+}

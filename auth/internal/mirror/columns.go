@@ -1,0 +1,128 @@
+package mirror
+
+import "strings"
+
+// column is a mirrored column: everything that is generated about columns comes from these lists.
+type column struct {
+	name string // there
+	typ  string
+	from string // an expression over u, the row here
+	// here are the columns that from reads, as far as a change of them is to be mirrored.
+	here string
+	// group numbers the UPDATE that writes the column there, from 1. 0: it is written with the first row alone.
+	group int
+	// differs, over o there and n, and set replace the plain comparison and n's value.
+	differs, set string
+	// carried: what the application writes there is carried over. Other columns are refused.
+	carried bool
+	cast    string // a type there
+}
+
+// claimed users have confirmed nothing yet: metadata there has what sign-ups that wait claim.
+const claimed = `(u.email_confirmed_at is null and u.phone_confirmed_at is null and u.invited_at is null
+        and u.deleted_at is null and not u.is_anonymous)`
+
+const zoned = "timestamptz"
+
+const mergedMetadata = `case when n.claimed and jsonb_typeof(o.raw_user_meta_data) = 'object'
+        then o.raw_user_meta_data || n.raw_user_meta_data else n.raw_user_meta_data end`
+
+// kept: the addresses of soft-deleted users stay as the service there has left them.
+const kept = `(n.deleted_at is null or o.deleted_at is null) and `
+
+// userColumns are the columns of the user. A group is what one statement of the service there writes.
+var userColumns = []column{
+	{name: "id", typ: "uuid", from: "u.id"},
+	{name: "created_at", typ: zoned, from: "u.created_at", differs: "false"},
+	{name: "email", typ: "text", from: "nullif(u.email, '')", here: "email", group: 1,
+		differs: kept + "o.email is distinct from n.email"},
+	{name: "phone", typ: "text", from: "nullif(u.phone, '')", here: "phone", group: 2,
+		differs: kept + "o.phone is distinct from n.phone"},
+	{name: "is_anonymous", typ: "boolean", from: "u.is_anonymous", here: "is_anonymous", group: 3},
+	{name: "role", typ: "text", from: "u.role", here: "role", group: 4, carried: true},
+	{name: "aud", typ: "text", from: "u.aud", here: "aud", group: 4},
+	{name: "email_confirmed_at", typ: zoned, from: "u.email_confirmed_at", here: "email_confirmed_at", group: 5},
+	{name: "phone_confirmed_at", typ: zoned, from: "u.phone_confirmed_at", here: "phone_confirmed_at", group: 5},
+	{name: "raw_app_meta_data", typ: "jsonb", from: "u.app_metadata", here: "app_metadata", group: 6, carried: true},
+	{name: "raw_user_meta_data", typ: "jsonb", from: "case when " + claimed +
+		" then coalesce(c.user_metadata, '{}') || u.user_metadata else u.user_metadata end", here: "user_metadata", group: 7,
+		differs: "o.raw_user_meta_data is distinct from " + mergedMetadata, set: mergedMetadata, carried: true},
+	{name: "email_change", typ: "text", from: "u.new_email", here: "new_email", group: 8,
+		differs: "coalesce(o.email_change, '') <> n.email_change"},
+	{name: "phone_change", typ: "text", from: "u.new_phone", here: "new_phone", group: 8,
+		differs: "coalesce(o.phone_change, '') <> n.phone_change"},
+	{name: "banned_until", typ: zoned, from: "u.banned_until", here: "banned_until", group: 9, carried: true},
+	{name: "deleted_at", typ: zoned, from: "u.deleted_at", here: "deleted_at", group: 9},
+	{name: "invited_at", typ: zoned, from: "u.invited_at", here: "invited_at", group: 10},
+	{name: "confirmation_sent_at", typ: zoned, from: "u.confirmation_sent_at", here: "confirmation_sent_at", group: 10},
+	{name: "recovery_sent_at", typ: zoned, from: "u.recovery_sent_at", here: "recovery_sent_at", group: 10},
+	{name: "email_change_sent_at", typ: zoned, from: "u.email_change_sent_at", here: "email_change_sent_at", group: 10},
+	{name: "phone_change_sent_at", typ: zoned, from: "u.phone_change_sent_at", here: "phone_change_sent_at", group: 10},
+	{name: "reauthentication_sent_at", typ: zoned, from: "u.reauthentication_sent_at", here: "reauthentication_sent_at",
+		group: 10},
+	{name: "last_sign_in_at", typ: zoned, from: "u.last_sign_in_at", here: "last_sign_in_at", group: 11},
+}
+
+// unwritten are columns of users there that only the service there writes, besides the tokens.
+var unwritten = strings.Fields("encrypted_password email_change_confirm_status is_sso_user")
+
+// tokens are the columns of users there that hold tokens: nothing but ” is ever written to them.
+var tokens = strings.Fields(`confirmation_token recovery_token email_change_token_new email_change_token_current
+	phone_change_token reauthentication_token`)
+
+// rows is a table whose rows hang on users.
+type rows struct {
+	here, there, row string
+	columns          []column
+	mirrored         string // which rows here are, over u
+	// pruned are the rows there, t, that go when they are not here. Others were left out by the takeover.
+	pruned string
+	// own are further columns there that the application may not write.
+	own []string
+	// optional: mirrored only with -sessions.
+	optional bool
+}
+
+var identities = rows{here: "identities", there: "identities", row: "identity", mirrored: "true",
+	pruned: "t.provider <> 'web3' and t.provider not like 'sso:%'", columns: []column{
+		{name: "id", typ: "uuid", from: "u.id"},
+		{name: "user_id", typ: "uuid", from: "u.user_id", here: "user_id"},
+		{name: "provider_id", typ: "text", from: "u.provider_id", here: "provider_id"},
+		{name: "provider", typ: "text", from: "{provider}", here: "provider"},
+		{name: "identity_data", typ: "jsonb", from: "u.identity_data", here: "identity_data"},
+		{name: "last_sign_in_at", typ: zoned, from: "u.last_sign_in_at", here: "last_sign_in_at"},
+		{name: "created_at", typ: zoned, from: "u.created_at", differs: "false"},
+	}}
+
+var factors = rows{here: "factors", there: "mfa_factors", row: "factor", mirrored: "u.verified_at is not null and u.kind <> 'recovery_code'",
+	pruned: "t.status::text = 'verified' and t.factor_type::text <> 'webauthn'", own: []string{"secret"},
+	columns: []column{
+		{name: "id", typ: "uuid", from: "u.id"},
+		{name: "user_id", typ: "uuid", from: "u.user_id"},
+		{name: "friendly_name", typ: "text", from: "nullif(u.friendly_name, '')", here: "friendly_name",
+			differs: "nullif(o.friendly_name, '') is distinct from n.friendly_name"},
+		{name: "factor_type", typ: "text", from: "u.kind", here: "kind", cast: "factor_type"},
+		{name: "status", typ: "text", from: "'verified'::text", here: "verified_at", cast: "factor_status"},
+		{name: "phone", typ: "text", from: "nullif(u.phone, '')", here: "phone",
+			differs: "nullif(ltrim(o.phone, '+'), '') is distinct from n.phone"},
+		{name: "created_at", typ: zoned, from: "u.created_at", differs: "false"},
+	}}
+
+var sessions = rows{here: "sessions", there: "sessions", row: "session", mirrored: "u.ended_at is null", pruned: "true",
+	optional: true, columns: []column{
+		{name: "id", typ: "uuid", from: "u.id"},
+		{name: "user_id", typ: "uuid", from: "u.user_id"},
+		{name: "aal", typ: "text", from: "'aal' || u.aal", here: "aal", cast: "aal_level"},
+		{name: "factor_id", typ: "uuid", from: "u.factor_id", here: "factor_id"},
+		{name: "created_at", typ: zoned, from: "u.created_at", differs: "false"},
+	}}
+
+// unmirrored are our columns of the mirrored tables that have no counterpart there, or must not have one.
+var unmirrored = map[string]string{
+	"users": "id created_at updated_at email_unproven phone_unproven current_email_proven new_email_proven " +
+		"sessions_void_before password_hash",
+	"identities": "id email created_at updated_at",
+	"factors":    "id user_id secret last_step created_at updated_at last_challenged_at",
+	"sessions": "id user_id created_at secret_hash counter refreshed_at user_agent ip amr tag not_after ended_at " +
+		"ended_reason passkey_id",
+}

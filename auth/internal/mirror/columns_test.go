@@ -1,0 +1,53 @@
+package mirror
+
+import (
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"gatehouse/auth/internal/former"
+	"gatehouse/auth/internal/former/formertest"
+	"gatehouse/auth/internal/store/storetest"
+)
+
+// Each of our columns is mirrored or named as not, and each mirrored column is there in the newest schema.
+func TestColumns(t *testing.T) {
+	t.Parallel()
+	url := storetest.URL(t)
+	formertest.CreateSchema(t, url, "auth", formertest.Newest)
+	c, err := pgx.Connect(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close(t.Context())
+	there, err := former.ReadSchema(t.Context(), c, "auth")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, table := range []rows{{here: "users", there: "users", columns: userColumns}, identities, factors, sessions} {
+		var known []string
+		for _, column := range table.columns {
+			if !there.Has(table.there, column.name) {
+				t.Errorf("auth.%s lacks %s", table.there, column.name)
+			}
+			if column.here != "" {
+				known = append(known, column.here)
+			}
+		}
+		known = append(known, strings.Fields(unmirrored[table.here])...)
+		slices.Sort(known)
+		rows, err := c.Query(t.Context(), `select a.attname::text from pg_attribute a
+			where a.attrelid = $1::regclass and a.attnum > 0 and not a.attisdropped order by 1`, table.here)
+		if err != nil {
+			t.Fatal(err)
+		}
+		ours, err := pgx.CollectRows(rows, pgx.RowTo[string])
+		slices.Sort(ours)
+		if err != nil || !slices.Equal(ours, known) {
+			t.Errorf("%s has %q, and columns.go names %q: mirror the new column or name it in unmirrored, %v", table.here, ours,
+				known, err)
+		}
+	}
+}

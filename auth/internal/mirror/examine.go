@@ -1,0 +1,230 @@
+package mirror
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// examine looks for everything that an install is refused for, and warns. first: no mirror was installed before.
+func (r *run) examine(ctx context.Context, first bool) error {
+	for _, f := range []func(context.Context) error{r.rights, r.moved, r.columns, r.kinds, r.warnings} {
+		if err := f(ctx); err != nil {
+			return err
+		}
+	}
+	if len(r.refusals) == 0 { // else rows may not be readable
+		if err := r.strangers(ctx); err != nil {
+			return err
+		}
+		if first {
+			if err := r.gone(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return r.told()
+}
+
+// mirrored are the tables there that are written.
+func (r *run) mirrored() []string {
+	list := []string{"users"}
+	for _, t := range r.tables() {
+		list = append(list, t.there)
+	}
+	return list
+}
+
+const selectRights = `
+with w as (select oid, rolsuper, rolbypassrls from pg_roles where rolname = $3)
+select format('role %I lacks %s on %I.%I: grant %s on %I.%I to %I;', $3::text, word, $1::text, t, lower(word), $1::text, t, $3::text)
+from unnest($2::text[]) t, unnest(array['SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRIGGER']) word, w
+where not has_table_privilege(w.oid, format('%I.%I', $1::text, t)::regclass, word)
+union all
+select format('row-level security hides rows of %s from role %I: alter role %I bypassrls;', c.oid::regclass, $3::text, $3::text)
+from pg_class c, w where c.oid = any(array(select format('%I.%I', $1::text, t)::regclass::oid from unnest($2::text[]) t))
+    and c.relrowsecurity and not c.relforcerowsecurity and not w.rolsuper and not w.rolbypassrls and not pg_has_role(w.oid, c.relowner, 'usage')
+union all
+select format('row-level security is forced on %s: alter table %s no force row level security;', c.oid::regclass, c.oid::regclass)
+from pg_class c where c.oid = any(array(select format('%I.%I', $1::text, t)::regclass::oid from unnest($2::text[]) t)) and c.relforcerowsecurity
+union all
+select format('role %I lacks USAGE on schema %I: grant usage on schema %I to %I;', $3::text, $1::text, $1::text, $3::text)
+from w where not has_schema_privilege(w.oid, $1::text, 'usage')
+union all
+select format('role %s is no member of role %I: grant %I to %s;', current_user, $4::text, $4::text, current_user)
+where not pg_has_role(current_user, $4::text, 'member')`
+
+// rights refuses what the writer, or this connection, may not do.
+func (r *run) rights(ctx context.Context) error {
+	list, err := r.lines(ctx, selectRights, r.there.Name, r.mirrored(), r.writer, r.role)
+	r.refusals = append(r.refusals, list...)
+	return err
+}
+
+const selectMoved = `
+select format('%s of %s refers to %s: alter table %s drop constraint %I, add constraint %I %s;', c.conname, c.conrelid::regclass,
+    c.confrelid::regclass, c.conrelid::regclass, c.conname, c.conname,
+    replace(pg_get_constraintdef(c.oid), 'REFERENCES ' || c.confrelid::regclass, 'REFERENCES ' || $2))
+from pg_constraint c join pg_class t on t.oid = c.conrelid join pg_namespace n on n.oid = t.relnamespace
+where c.contype = 'f' and c.confrelid = $1::regclass and n.nspname <> $3
+union all
+select format('trigger %s of %s runs the application''s function %s: drop trigger %I on %s; %s;', t.tgname, t.tgrelid::regclass,
+    p.oid::regprocedure, t.tgname, t.tgrelid::regclass,
+    replace(pg_get_triggerdef(t.oid), 'ON ' || t.tgrelid::regclass, 'ON ' || $2))
+from pg_trigger t join pg_class c on c.oid = t.tgrelid join pg_namespace n on n.oid = c.relnamespace
+join pg_proc p on p.oid = t.tgfoid join pg_namespace f on f.oid = p.pronamespace
+where not t.tgisinternal and t.tgrelid = $1::regclass and f.nspname <> $3`
+
+// moved refuses keys and triggers that were moved to our tables.
+func (r *run) moved(ctx context.Context) error {
+	list, err := r.lines(ctx, selectMoved, r.ours("users"), r.theirs("users"), r.here)
+	r.refusals = append(r.refusals, list...)
+	return err
+}
+
+const selectColumns = `
+select format('column %I of %s takes no null and has no default: alter table %s alter %I set default …;', a.attname, a.attrelid::regclass,
+    a.attrelid::regclass, a.attname)
+from pg_attribute a join pg_class c on c.oid = a.attrelid join pg_namespace n on n.oid = c.relnamespace
+where n.nspname = $1 and c.relname = $2 and a.attnum > 0 and not a.attisdropped and a.attnotnull and not a.atthasdef
+    and a.attidentity = '' and a.attname <> all($3::text[])`
+
+// columns refuses columns that rows can't be inserted without.
+func (r *run) columns(ctx context.Context) error {
+	given := map[string][]string{"users": append([]string{"instance_id", "encrypted_password", "email_change", "updated_at"},
+		tokens...)}
+	for _, c := range userColumns {
+		given["users"] = append(given["users"], c.name)
+	}
+	for _, t := range r.tables() {
+		for _, c := range append(t.columns, column{name: "updated_at"}) {
+			given[t.there] = append(given[t.there], c.name)
+		}
+	}
+	for _, table := range r.mirrored() {
+		list, err := r.lines(ctx, selectColumns, r.there.Name, table, given[table])
+		if err != nil {
+			return err
+		}
+		r.refusals = append(r.refusals, list...)
+	}
+	return nil
+}
+
+// kinds refuses a type of factors that lacks one of ours.
+func (r *run) kinds(ctx context.Context) error {
+	list, err := r.lines(ctx, `
+select format('type %I.factor_type lacks %s: alter type %I.factor_type add value ''%s'';', $1::text, kind, $1::text, kind)
+from unnest(array['totp', 'phone']) kind
+where not exists (select from pg_enum e join pg_type t on t.oid = e.enumtypid join pg_namespace n on n.oid = t.typnamespace
+    where n.nspname = $1 and t.typname = 'factor_type' and e.enumlabel = kind)`, r.there.Name)
+	r.refusals = append(r.refusals, list...)
+	return err
+}
+
+const selectWarnings = `
+select format('role %s may write %s', coalesce(g.rolname::text, 'PUBLIC'), c.oid::regclass)
+from pg_class c join pg_namespace n on n.oid = c.relnamespace cross join aclexplode(c.relacl) a left join pg_roles g on g.oid = a.grantee
+where n.nspname = $1 and c.relname = any($2) and a.privilege_type in ('INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'TRIGGER')
+    and (a.grantee = 0 or g.rolname in ('anon', 'authenticated'))
+group by 1
+union all
+select format('role %s may create in schema %s', coalesce(g.rolname::text, 'PUBLIC'), n.nspname)
+from pg_namespace n cross join aclexplode(n.nspacl) a left join pg_roles g on g.oid = a.grantee
+where n.nspname = $1 and a.privilege_type = 'CREATE' and (a.grantee = 0 or g.rolname in ('anon', 'authenticated'))
+union all
+select format('role %s, which writes there, is a superuser: the application''s triggers run with its rights', rolname)
+from pg_roles where rolname = $3 and rolsuper`
+
+// warnings tells who could do more than is meant.
+func (r *run) warnings(ctx context.Context) error {
+	list, err := r.lines(ctx, selectWarnings, r.there.Name, r.mirrored(), r.writer)
+	if err != nil {
+		return err
+	}
+	for _, text := range list {
+		r.warn("%s", text)
+	}
+	for _, of := range []struct{ role, why string }{
+		{r.role, "functions of theirs that run there read the hashes here"},
+		{r.writer, "they may alter the mirror's functions"},
+	} {
+		members, err := r.members(ctx, of.role)
+		if err != nil {
+			return err
+		}
+		for _, m := range members {
+			r.warn("role %s is a member of %s: %s (revoke %s from %s;)", m, of.role, of.why, ident(of.role), ident(m))
+		}
+	}
+	return nil
+}
+
+// members are those of a role, directly or not. Superusers need no membership.
+func (r *run) members(ctx context.Context, role string) ([]string, error) {
+	return r.lines(ctx, `
+with recursive m (oid) as (
+    select member from pg_auth_members where roleid = (select oid from pg_roles where rolname = $1)
+    union
+    select a.member from pg_auth_members a join m on a.roleid = m.oid)
+select r.rolname::text from m join pg_roles r on r.oid = m.oid where not r.rolsuper order by 1`, role)
+}
+
+// strangers looks at the users there who are not here: one with the address of a user here can't stay.
+func (r *run) strangers(ctx context.Context) error {
+	type stranger struct {
+		ID    uuid.UUID
+		Taken bool
+	}
+	list, err := query(ctx, r, pgx.RowToStructByPos[stranger], fmt.Sprintf(`
+select o.id, exists (select from %[2]s u where u.email <> '' and u.email = lower(o.email)
+        or u.phone <> '' and u.phone = ltrim(o.phone, '+'))
+from %[1]s o
+where not exists (select from %[2]s u where u.id = o.id) and (coalesce(o.email, '') <> '' or coalesce(o.phone, '') <> '')
+    and not o.is_sso_user and not exists (select from %[3]s a where a.action = 6 and a.traits ->> 'user_id' = o.id::text)`,
+		r.theirs("users"), r.ours("users"), r.ours("audit")))
+	if err != nil {
+		return err
+	}
+	var taken, free []string
+	for _, s := range list {
+		if s.Taken {
+			taken = append(taken, s.ID.String())
+		} else {
+			free = append(free, s.ID.String())
+		}
+	}
+	if len(taken) > 0 {
+		r.refuse("%d users there, who are not here, have the address of a user here: delete them, or change their "+
+			"addresses: %s", len(taken), few(taken))
+	}
+	if len(free) > 0 {
+		r.warn("%d users there are not here, and nobody can sign up with their addresses: %s", len(free), few(free))
+	}
+	return nil
+}
+
+// gone refuses carried users whom somebody has deleted there since the takeover was closed.
+func (r *run) gone(ctx context.Context) error {
+	list, err := r.lines(ctx, fmt.Sprintf(`
+select u.id::text from %s u where u.created_at < $1 and not exists (select from %s o where o.id = u.id) order by 1`,
+		r.ours("users"), r.theirs("users")), r.move.StartedAt)
+	if err == nil && len(list) > 0 {
+		r.refuse("%d users were deleted there since the takeover was closed: delete from %s where id in ('%s');", len(list),
+			r.ours("users"), strings.Join(list, "', '"))
+	}
+	return err
+}
+
+// few joins at most 20 of them.
+func few(list []string) string {
+	slices.Sort(list)
+	if len(list) > 20 {
+		return strings.Join(list[:20], " ") + " …"
+	}
+	return strings.Join(list, " ")
+}

@@ -1,0 +1,213 @@
+package mirror
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"gatehouse/auth/internal/store"
+)
+
+// Install makes the functions and triggers, again where they are there already, and puts the rows there in order. It
+// may run beside the daemon.
+func Install(ctx context.Context, o Options) error {
+	r, err := open(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	if o.SQL {
+		for _, sql := range r.statements() {
+			fmt.Fprintln(o.Out, sql+";")
+		}
+		return nil
+	}
+	first := r.known == nil
+	if err := r.examine(ctx, first); err != nil {
+		return err
+	}
+	err = r.begin(ctx, func() error {
+		if err := r.lock(ctx); err != nil {
+			return err
+		}
+		if err := r.unmake(ctx); err != nil {
+			return err
+		}
+		for _, sql := range r.statements() {
+			if err := r.exec(ctx, sql); err != nil {
+				return fmt.Errorf("%w: %s", err, sql)
+			}
+		}
+		if first {
+			if err := r.catchUp(ctx); err != nil {
+				return err
+			}
+		}
+		return r.note(ctx)
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(o.Out, "installed the mirror of schema %s\n", r.there.Name)
+	err = r.repair(ctx)
+	if members, err2 := r.members(ctx, r.role); err2 == nil && slices.Contains(members, r.login(ctx)) {
+		fmt.Fprintf(o.Out, "revoke %s from %s;\n", ident(r.role), ident(r.login(ctx)))
+	}
+	return err
+}
+
+func (r *run) login(ctx context.Context) (name string) {
+	_ = r.conn.QueryRow(ctx, "select current_user::text").Scan(&name)
+	return name
+}
+
+// statements are what the transaction of an install runs.
+func (r *run) statements() []string {
+	grant := fmt.Sprintf("on schema %s to %s", ident(r.here), ident(r.writer))
+	list := append([]string{"grant usage, create " + grant}, r.create()...)
+	return append(list, "revoke create "+strings.Replace(grant, " to ", " from ", 1))
+}
+
+// note keeps what is installed.
+func (r *run) note(ctx context.Context) error {
+	n := noted{Version: store.MirrorVersion, Sessions: r.sessions, SignIns: map[bool]string{true: "day", false: "all"}[r.days],
+		Triggers: len(r.triggers())}
+	if r.known != nil {
+		n.Scrubbed = r.known.Scrubbed
+	}
+	steps, err := json.Marshal(n)
+	if err != nil {
+		return err
+	}
+	if r.known != nil {
+		return r.exec(ctx, "update "+r.ours("moves")+" set steps = $1 where kind = 'mirror' and state = 'open'", steps)
+	}
+	return r.exec(ctx, "insert into "+r.ours("moves")+` (id, kind, source, state, steps, started_at)
+		values ($1, 'mirror', $2, 'open', $3, now())`, uuid.New(), r.move.Source, steps)
+}
+
+// catchUp carries what was written there since the takeover was closed, to users whom nobody has changed here since.
+func (r *run) catchUp(ctx context.Context) error {
+	if r.move.Floor == nil {
+		return nil
+	}
+	return r.exec(ctx, fmt.Sprintf(`
+update %s u set updated_at = now(),
+    app_metadata = case when jsonb_typeof(o.raw_app_meta_data) = 'object' then o.raw_app_meta_data else u.app_metadata end,
+    user_metadata = case when jsonb_typeof(o.raw_user_meta_data) = 'object' and not %s then o.raw_user_meta_data
+        else u.user_metadata end,
+    role = case when coalesce(o.role, '') = '' or o.role = any($3) then u.role else o.role end,
+    banned_until = case when o.banned_until = 'infinity' then '9999-12-31T00:00:00Z' else nullif(o.banned_until, '-infinity') end
+from %s o where o.id = u.id and age(o.xmin) <= age(($1::bigint %% 4294967296)::text::xid) and u.updated_at <= $2
+    and (o.raw_app_meta_data is distinct from u.app_metadata or o.role is distinct from u.role
+        or o.banned_until is distinct from u.banned_until or o.raw_user_meta_data is distinct from u.user_metadata)`,
+		r.ours("users"), claimed, r.theirs("users")), *r.move.Floor, r.move.ClosedAt, r.adminRoles)
+}
+
+// repairBatch is how many users one transaction of the repair locks.
+const repairBatch = 500
+
+// repair puts the rows there in order. Each user is written once: what differs then is listed.
+func (r *run) repair(ctx context.Context) error {
+	before, err := r.compare(ctx)
+	if err != nil {
+		return err
+	}
+	ids := before.users()
+	if err := r.takeAddresses(ctx, ids); err != nil {
+		return err
+	}
+	began := time.Now()
+	failed := map[uuid.UUID]string{}
+	for part := range slices.Chunk(ids, repairBatch) {
+		if r.Batch != nil {
+			r.Batch()
+		}
+		if err := r.repairUsers(ctx, part); err == nil {
+			continue
+		}
+		for _, id := range part { // one of them is refused
+			if err := r.repairUsers(ctx, []uuid.UUID{id}); err != nil {
+				if ctx.Err() != nil {
+					return ctx.Err()
+				}
+				failed[id] = place(err)
+			}
+		}
+	}
+	fmt.Fprintf(r.Out, "%d users put in order in %s\n", len(ids)-len(failed), time.Since(began).Round(time.Millisecond))
+	after, err := r.compare(ctx)
+	if err != nil {
+		return err
+	}
+	after.keep(ids) // users who came meanwhile are the triggers'
+	after.write(r.Out)
+	for _, id := range ids {
+		if text := failed[id]; text != "" {
+			fmt.Fprintf(r.Out, "user %s: %s\n", id, text)
+		}
+	}
+	if len(after.rows)+len(failed) > 0 {
+		return ErrDiffers
+	}
+	return nil
+}
+
+// repairUsers is one transaction. What the application has deferred runs as the writer: this connection's role may be a
+// superuser.
+func (r *run) repairUsers(ctx context.Context, ids []uuid.UUID) error {
+	var err error
+	for range 3 {
+		err = pgx.BeginFunc(ctx, r.conn, func(pgx.Tx) error {
+			if err := r.exec(ctx, "set local role "+ident(r.writer)); err != nil {
+				return err
+			}
+			if err := r.exec(ctx, "select "+ident(r.here, r.ns+"mirror_repair")+"($1)", ids); err != nil {
+				return err
+			}
+			return r.exec(ctx, "set constraints all immediate")
+		})
+		if code := sqlState(err); code != "40P01" && code != "40001" {
+			return err
+		}
+	}
+	return err
+}
+
+// takeAddresses empties the addresses there that other users have here by now: the next batches give them back.
+func (r *run) takeAddresses(ctx context.Context, ids []uuid.UUID) error {
+	type stale struct {
+		ids            []uuid.UUID
+		emails, phones []string
+	}
+	var s stale
+	err := r.conn.QueryRow(ctx, fmt.Sprintf(`
+select coalesce(array_agg(o.id), '{}'), coalesce(array_agg(o.email::text) filter (where o.email is not null), '{}'),
+    coalesce(array_agg(o.phone::text) filter (where o.phone is not null), '{}')
+from %[1]s o join %[2]s u on u.id = o.id
+where o.id = any($1) and u.deleted_at is null and (
+    o.email <> u.email and exists (select from %[2]s w where w.email = o.email and w.id <> o.id)
+    or o.phone <> u.phone and exists (select from %[2]s w where w.phone = o.phone and w.id <> o.id))`, r.theirs("users"),
+		r.ours("users")), ids).Scan(&s.ids, &s.emails, &s.phones)
+	if err != nil || len(s.ids) == 0 {
+		return err
+	}
+	return pgx.BeginFunc(ctx, r.conn, func(pgx.Tx) error {
+		if err := r.exec(ctx, "set local role "+ident(r.writer)); err != nil {
+			return err
+		}
+		return r.exec(ctx, "update "+r.theirs("users")+` o set email = case when email = any($2) then null else email end,
+			phone = case when phone = any($3) then null else phone end where id = any($1)`, s.ids, s.emails, s.phones)
+	})
+}
+
+// lines reads texts.
+func (r *run) lines(ctx context.Context, sql string, args ...any) ([]string, error) {
+	return query(ctx, r, pgx.RowTo[string], sql, args...)
+}

@@ -1,0 +1,302 @@
+// Package mirror keeps the tables of the replaced service current after a takeover, so that the application's SQL on
+// them goes on unchanged: what auth mirror does.
+//
+// Row triggers on our tables write users, identities and verified second factors there at the end of the transaction
+// that changed them, without hashes, tokens and secrets; triggers there carry what the application writes over to our
+// tables, or refuse it. The package makes, compares, repairs and drops these functions and triggers. Nothing of it runs
+// in a request: the functions do, in the server.
+package mirror
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+
+	"gatehouse/auth/internal/former"
+	"gatehouse/auth/internal/store"
+)
+
+// Options are those of one run.
+type Options struct {
+	// URL is of a role that may change both schemas: a superuser, or a member of our role who is one of the owner of the
+	// tables there too, or has all rights on them.
+	URL string
+	// DB are our tables, by the daemon's role.
+	DB         *store.DB
+	Namespace  string
+	AdminRoles []string
+	// Sessions mirrors sessions too; Days writes last_sign_in_at once a day.
+	Sessions, Days bool
+	// SQL only prints.
+	SQL bool
+	// Out gets the report, Log refusals and warnings.
+	Out, Log io.Writer
+
+	// Batch, if not nil, runs before each batch of the repair: for tests.
+	Batch func()
+}
+
+// ErrRefused: refusals were written to Log. ErrDiffers: the report lists differences.
+var (
+	ErrRefused = errors.New("mirror refused")
+	ErrDiffers = errors.New("the tables there differ")
+)
+
+// run is one run of the command.
+type run struct {
+	Options
+	plan
+	conn     *pgx.Conn
+	move     store.Move // the takeover
+	place    store.Location
+	known    *noted // nil: no mirror
+	refusals []string
+}
+
+// noted is what {moves} remembers of a mirror.
+type noted struct {
+	Version  int    `json:"version"`
+	Sessions bool   `json:"sessions"`
+	SignIns  string `json:"sign_ins"`
+	Triggers int    `json:"triggers"`
+	Scrubbed string `json:"scrubbed,omitempty"`
+}
+
+func (r *run) refuse(format string, args ...any) {
+	r.refusals = append(r.refusals, fmt.Sprintf(format, args...))
+}
+
+func (r *run) warn(format string, args ...any) {
+	fmt.Fprintf(r.Log, "mirror: warning: "+format+"\n", args...)
+}
+
+// told writes the refusals. ErrRefused: there are some.
+func (r *run) told() error {
+	for _, text := range r.refusals {
+		fmt.Fprintln(r.Log, "mirror:", text)
+	}
+	if len(r.refusals) > 0 {
+		return ErrRefused
+	}
+	return nil
+}
+
+// query reads rows of one shape.
+func query[T any](ctx context.Context, r *run, scan pgx.RowToFunc[T], sql string, args ...any) ([]T, error) {
+	rows, err := r.conn.Query(ctx, sql, args...)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, scan)
+}
+
+func (r *run) exec(ctx context.Context, sql string, args ...any) error {
+	_, err := r.conn.Exec(ctx, sql, args...)
+	return err
+}
+
+// ours is a table of ours as SQL writes it.
+func (r *run) ours(name string) string { return ident(r.here, r.ns+name) }
+
+// theirs is a table there as SQL writes it.
+func (r *run) theirs(name string) string { return ident(r.there.Name, name) }
+
+// open finds out where both schemas are and what is installed. The caller sets what is mirrored.
+func open(ctx context.Context, o Options) (*run, error) {
+	r := &run{Options: o}
+	config, err := pgx.ParseConfig(o.URL)
+	if err != nil {
+		return nil, err // pgx hides the password
+	}
+	config.RuntimeParams["application_name"] = "auth mirror"
+	// A named statement would stay on a server connection that the next client of a pooler uses.
+	config.DefaultQueryExecMode = pgx.QueryExecModeCacheDescribe
+	if r.conn, err = pgx.ConnectConfig(ctx, config); err != nil {
+		return nil, err
+	}
+	if err := r.find(ctx); err != nil {
+		r.close()
+		return nil, err
+	}
+	return r, nil
+}
+
+func (r *run) close() { r.conn.Close(context.Background()) }
+
+// find reads where both schemas are, whose they are, and what is installed.
+func (r *run) find(ctx context.Context) error {
+	moves, err := r.DB.Moves(ctx)
+	if err != nil {
+		return err
+	}
+	if len(moves) == 0 || !moves[0].Closed {
+		r.refuse("no takeover of this database is closed: auth takeover comes first")
+		return r.told()
+	}
+	r.move = moves[0]
+	if r.place, err = r.DB.Location(ctx); err != nil {
+		return err
+	}
+	schema := r.move.Source[strings.LastIndexByte(r.move.Source, ' ')+1:]
+	var cluster, database string
+	if err := r.conn.QueryRow(ctx, `select (select system_identifier from pg_control_system())::text,
+		(select oid from pg_database where datname = current_database())::text`).Scan(&cluster, &database); err != nil {
+		return err
+	}
+	r.plan = plan{here: r.place.Schema, ns: r.Namespace, adminRoles: r.AdminRoles, sessions: r.Sessions, days: r.Days}
+	if r.there, err = former.ReadSchema(ctx, r.conn, schema); err != nil {
+		return err
+	}
+	if cluster != r.place.Cluster || database != r.place.Database || !r.there.Holds() ||
+		strings.Split(r.move.Mark, "/")[len(strings.Split(r.move.Mark, "/"))-1] != r.oidOfUsers(ctx) {
+		r.refuse("a mirror needs the tables of schema %q in this database", schema)
+		return r.told()
+	}
+	var steps struct {
+		Custom map[string]string `json:"custom"`
+	}
+	if err := json.Unmarshal(r.move.Steps, &steps); err != nil {
+		return err
+	}
+	r.custom = steps.Custom
+	if err := r.roles(ctx); err != nil {
+		return err
+	}
+	return r.noted(ctx)
+}
+
+func (r *run) oidOfUsers(ctx context.Context) (oid string) {
+	if r.conn.QueryRow(ctx, "select to_regclass($1)::oid::text", r.theirs("users")).Scan(&oid) != nil {
+		return ""
+	}
+	return oid
+}
+
+// roles finds who owns our tables, and who is to write there: the owner of the tables there where this connection may
+// act for it, else its own role.
+func (r *run) roles(ctx context.Context) error {
+	var owner, me string
+	var acts bool
+	err := r.conn.QueryRow(ctx, `
+select pg_get_userbyid(h.relowner)::text, pg_get_userbyid(s.relowner)::text, current_user::text,
+    pg_has_role(s.relowner, 'member')
+from pg_class h, pg_class s where h.oid = $1::regclass and s.oid = $2::regclass`, r.ours("users"),
+		r.theirs("users")).Scan(&r.role, &owner, &me, &acts)
+	r.writer = owner
+	if !acts {
+		r.writer = me
+	}
+	return err
+}
+
+// noted reads what is installed.
+func (r *run) noted(ctx context.Context) error {
+	list, err := query(ctx, r, pgx.RowTo[json.RawMessage], "select steps from "+r.ours("moves")+
+		" where kind = 'mirror' and state = 'open'")
+	if err != nil || len(list) == 0 {
+		return err
+	}
+	r.known = &noted{}
+	return json.Unmarshal(list[0], r.known)
+}
+
+// installed makes the plan that of the mirror that is there.
+func (r *run) installed(ctx context.Context) error {
+	r.sessions, r.days = r.known.Sessions, r.known.SignIns == "day"
+	list, err := r.lines(ctx, `select pg_get_userbyid(p.proowner)::text from pg_proc p join pg_namespace n on n.oid = p.pronamespace
+		where n.nspname = $1 and p.proname = $2`, r.here, r.ns+"mirror_add_user")
+	if len(list) == 1 {
+		r.writer = list[0]
+	}
+	return err
+}
+
+// begin runs f in a transaction that waits for no lock for long.
+func (r *run) begin(ctx context.Context, f func() error) error {
+	return pgx.BeginFunc(ctx, r.conn, func(pgx.Tx) error {
+		if err := r.exec(ctx, "set local lock_timeout = '3s'"); err != nil {
+			return err
+		}
+		return f()
+	})
+}
+
+const selectMade = `
+select format('drop function %s cascade', p.oid::regprocedure) from pg_proc p join pg_namespace n on n.oid = p.pronamespace
+where n.nspname = $1 and p.proname like $2
+union all
+select format('drop type %s cascade', t.oid::regtype) from pg_type t join pg_namespace n on n.oid = t.typnamespace
+where n.nspname = $1 and t.typname like $2 and t.typtype = 'c'
+order by 1`
+
+// unmake drops all functions and types, and with them the triggers.
+func (r *run) unmake(ctx context.Context) error {
+	list, err := query(ctx, r, pgx.RowTo[string], selectMade, r.here, strings.ReplaceAll(r.ns+"mirror_", "_", `\_`)+"%")
+	for _, sql := range list {
+		if err == nil {
+			err = r.exec(ctx, sql)
+		}
+	}
+	return err
+}
+
+// Drop removes the mirror and prints the way back.
+func Drop(ctx context.Context, o Options) error {
+	r, err := open(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	if r.known == nil {
+		r.refuse("no mirror is installed")
+		return r.told()
+	}
+	if o.SQL {
+		list, err := query(ctx, r, pgx.RowTo[string], selectMade, r.here, strings.ReplaceAll(r.ns+"mirror_", "_", `\_`)+"%")
+		for _, sql := range list {
+			fmt.Fprintln(o.Out, sql+";")
+		}
+		return err
+	}
+	err = r.begin(ctx, func() error {
+		if err := r.lock(ctx); err != nil {
+			return err
+		}
+		if err := r.unmake(ctx); err != nil {
+			return err
+		}
+		return r.exec(ctx, "update "+r.ours("moves")+
+			" set state = 'closed', closed_at = now() where kind = 'mirror' and state = 'open'")
+	})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(o.Out, "dropped the mirror of schema %s\n\n%s\n", r.there.Name, r.wayBack())
+	return nil
+}
+
+// lock takes the locks of our tables before those of the tables there.
+func (r *run) lock(ctx context.Context) error {
+	var list []string
+	for _, name := range []string{"users", "identities", "factors", "sessions", "one_time_tokens"} {
+		list = append(list, r.ours(name))
+	}
+	return r.exec(ctx, "lock table "+strings.Join(list, ", ")+" in share row exclusive mode")
+}
+
+// wayBack is what makes the service there usable again, once the mirror is gone: hashes that it reads go there, and
+// what ended here ends there.
+func (r *run) wayBack() string {
+	blank := "u.id = o.id and u.password_hash ~ '^\\$(2[aby]|argon2i|argon2id|fbscrypt)\\$'"
+	return fmt.Sprintf(`-- way back: run this, then start the service there
+update %[1]s o set encrypted_password = u.password_hash from %[2]s u where %[3]s and o.encrypted_password is distinct from u.password_hash;
+delete from %[4]s f where f.status::text = 'verified' and f.factor_type::text = 'totp' and coalesce(f.secret, '') = '';
+delete from %[5]s s where exists (select from %[2]s u where u.id = s.user_id)
+    and not exists (select from %[6]s h where h.id = s.id and h.ended_at is null);`, r.theirs("users"), r.ours("users"),
+		blank, r.theirs("mfa_factors"), r.theirs("sessions"), r.ours("sessions"))
+}

@@ -1,0 +1,78 @@
+package mirror_test
+
+import (
+	"bytes"
+	"encoding/json"
+	"errors"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"gatehouse/auth/internal/former/formertest"
+	"gatehouse/auth/internal/mirror"
+	"gatehouse/auth/internal/store"
+)
+
+// What is changed here is there at the end of the same transaction, without hashes.
+func TestMirror(t *testing.T) {
+	t.Parallel()
+	for name, release := range map[string]formertest.Release{"newest": formertest.Newest, "oldest": formertest.Oldest} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			m := takeOver(t, release, map[formertest.Release]string{formertest.Oldest: "own_"}[release])
+			m.install(t)
+			m.check(t, true)
+			u := newUser("mia@staff.example")
+			if err := m.send(t, func(b *store.Batch) { b.InsertUser(u) }); err != nil {
+				t.Fatal(err)
+			}
+			type row struct {
+				Email, Hash, Name, Profile, Confirmed string
+				Staff, Here                           bool
+			}
+			got := one[json.RawMessage](t, m, `select jsonb_build_object('Email', o.email, 'Hash', o.encrypted_password,
+				'Name', o.raw_user_meta_data->>'name', 'Staff', o.raw_app_meta_data->'staff', 'Profile', p.name,
+				'Confirmed', c.name, 'Here', u.app_metadata->'staff')
+				from auth.users o join app.profiles p using (id) join app.confirmed c using (id) join {H}users u using (id)
+				where o.id = $1`, u.ID)
+			want := row{"mia@staff.example", "", "Mia", "Mia", "Mia", true, true}
+			var is row
+			if err := json.Unmarshal(got, &is); err != nil || is != want {
+				t.Errorf("got %s, %v", got, err)
+			}
+			m.check(t, false)
+		})
+	}
+}
+
+// After scrub nothing there holds a hash, token or secret of before, and the mirror goes on.
+func TestScrub(t *testing.T) {
+	t.Parallel()
+	m := takeOver(t, formertest.Newest, "")
+	m.install(t)
+	m.exec(t, "create table app.seen (id uuid references auth.sessions)")
+	var out bytes.Buffer
+	if err := mirror.Scrub(t.Context(), m.options(&out)); !errors.Is(err, mirror.ErrRefused) ||
+		!strings.Contains(out.String(), "alter table app.seen drop constraint seen_id_fkey;") {
+		t.Errorf("%v\n%s", err, out.String())
+	}
+	m.exec(t, "drop table app.seen")
+	if err := mirror.Scrub(t.Context(), m.options(&out)); err != nil {
+		t.Fatalf("%v\n%s", err, out.String())
+	}
+	dump, err := exec.Command("pg_dump", "-a", "-n", "auth", m.admin).CombinedOutput()
+	if err != nil {
+		t.Skipf("pg_dump: %v\n%s", err, dump)
+	}
+	addresses := map[string]bool{"password": true} // a text of the fixture's metadata too
+	for _, u := range m.Users {
+		addresses[u.Email], addresses[u.Phone] = true, true
+	}
+	for _, secret := range m.Private() {
+		if !addresses[secret] && strings.Contains(string(dump), secret) {
+			t.Errorf("schema auth still has %s", secret)
+		}
+	}
+	m.add(t, "late@example.org")
+	m.check(t, true)
+}

@@ -1,0 +1,130 @@
+package mirror
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// emptied are the tables there that hold nothing but tokens. Sessions go too where they are not mirrored.
+var emptied = []string{"refresh_tokens", "one_time_tokens", "flow_state", "mfa_challenges", "mfa_amr_claims",
+	"saml_relay_states", "sessions"}
+
+// blanked are the columns there that hold hashes, secrets and keys, by table, with what they get.
+var blanked = map[string]map[string]string{
+	"users": {"encrypted_password": "''", "confirmation_token": "''", "recovery_token": "''", "email_change_token_new": "''",
+		"email_change_token_current": "''", "phone_change_token": "''", "reauthentication_token": "''"},
+	"mfa_factors":          {"secret": "null", "web_authn_credential": "null", "last_webauthn_challenge_data": "null"},
+	"sessions":             {"refresh_token_hmac_key": "null"},
+	"webauthn_credentials": {"public_key": "''"},
+}
+
+// scrubs are the statements, each of which is repeated until it changes nothing.
+func (r *run) scrubs() (list []string) {
+	for _, name := range emptied {
+		if len(r.there.Tables[name].Columns) > 0 && (name != "sessions" || !r.sessions) {
+			list = append(list, fmt.Sprintf("delete from %[1]s where ctid = any(array(select ctid from %[1]s limit 5000))",
+				r.theirs(name)))
+		}
+	}
+	for _, table := range slices.Sorted(maps.Keys(blanked)) {
+		var set, where []string
+		for _, column := range slices.Sorted(maps.Keys(blanked[table])) {
+			if value := blanked[table][column]; r.there.Has(table, column) {
+				set, where = append(set, column+" = "+value), append(where, column+" <> ''")
+				if value == "null" {
+					where[len(where)-1] = column + " is not null"
+				}
+			}
+		}
+		if len(set) > 0 {
+			list = append(list, fmt.Sprintf("update %[1]s set %[2]s where ctid = any(array(select ctid from %[1]s where %[3]s limit 5000))",
+				r.theirs(table), strings.Join(set, ", "), strings.Join(where, " or ")))
+		}
+	}
+	return list
+}
+
+const selectReferring = `
+select distinct format('%s of %s refers to %s, which scrub empties: alter table %s drop constraint %I;', c.conname,
+    c.conrelid::regclass, c.confrelid::regclass, c.conrelid::regclass, c.conname)
+from pg_constraint c join pg_class t on t.oid = c.conrelid join pg_namespace n on n.oid = t.relnamespace
+join pg_class u on u.oid = c.confrelid join pg_namespace s on s.oid = u.relnamespace
+where c.contype = 'f' and s.nspname = $1 and u.relname = any($2) and n.nspname <> $1 order by 1`
+
+// Scrub removes the hashes, tokens and secrets there, once going back is ruled out, and lists the users there who are
+// not here.
+func Scrub(ctx context.Context, o Options) error {
+	r, err := open(ctx, o)
+	if err != nil {
+		return err
+	}
+	defer r.close()
+	if r.known == nil {
+		r.refuse("no mirror is installed: auth mirror install")
+		return r.told()
+	}
+	if err := r.installed(ctx); err != nil {
+		return err
+	}
+	tables := slices.DeleteFunc(slices.Clone(emptied), func(name string) bool { return name == "sessions" && r.sessions })
+	if r.refusals, err = r.lines(ctx, selectReferring, r.there.Name, tables); err != nil {
+		return err
+	}
+	if err := r.told(); err != nil {
+		return err
+	}
+	for _, sql := range r.scrubs() {
+		if o.SQL {
+			fmt.Fprintln(o.Out, sql+";")
+			continue
+		}
+		var all int64
+		for n := int64(1); n > 0; all += n {
+			if n, err = r.asWriter(ctx, sql); err != nil {
+				return err
+			}
+		}
+		verb, _, _ := strings.Cut(sql, " where ")
+		fmt.Fprintf(o.Out, "%d rows: %s\n", all, verb)
+	}
+	if o.SQL {
+		return nil
+	}
+	left, err := r.lines(ctx, fmt.Sprintf("select o.id::text from %s o where not exists (select from %s u where u.id = o.id) order by 1",
+		r.theirs("users"), r.ours("users")))
+	if err != nil {
+		return err
+	}
+	for _, id := range left {
+		fmt.Fprintf(o.Out, "user %s is not here\n", id)
+	}
+	r.known.Scrubbed = time.Now().UTC().Format(time.RFC3339)
+	steps, err := json.Marshal(r.known)
+	if err != nil {
+		return err
+	}
+	return r.exec(ctx, "update "+r.ours("moves")+" set steps = $1 where kind = 'mirror' and state = 'open'", steps)
+}
+
+// asWriter runs one statement as the role that writes there, in a transaction of its own.
+func (r *run) asWriter(ctx context.Context, sql string) (n int64, err error) {
+	err = pgx.BeginFunc(ctx, r.conn, func(pgx.Tx) error {
+		if err := r.exec(ctx, "set local role "+ident(r.writer)); err != nil {
+			return err
+		}
+		tag, err := r.conn.Exec(ctx, sql)
+		n = tag.RowsAffected()
+		if err == nil {
+			err = r.exec(ctx, "set constraints all immediate")
+		}
+		return err
+	})
+	return n, err
+}

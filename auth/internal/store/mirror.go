@@ -1,0 +1,36 @@
+package store
+
+import (
+	"context"
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// MirrorVersion is that of the functions and triggers that auth mirror install makes: it grows with every change of
+// their texts.
+const MirrorVersion = 1
+
+// Mirror is what the catalogue says of the mirror of a former schema.
+type Mirror struct {
+	// Installed: there is one; else the rest is zero.
+	Installed bool
+	Version   int
+	// Triggers is how many there should be, Enabled how many are there and fire.
+	Triggers, Enabled int
+}
+
+var selectMirror = define(`
+select (steps ->> 'version')::int, (steps ->> 'triggers')::int, (
+    select count(*) from pg_trigger t join pg_proc p on p.oid = t.tgfoid join pg_namespace n on n.oid = p.pronamespace
+    where n.nspname = current_schema() and p.proname like $1 and not t.tgisinternal and t.tgenabled in ('O', 'A'))::int
+from {moves} where kind = 'mirror' and state = 'open'`)
+
+// Mirror asks the catalogue.
+func (db *DB) Mirror(ctx context.Context) (m Mirror, err error) {
+	err = db.query(ctx, "mirror", func(r pgx.Rows) error {
+		m.Installed = true
+		return r.Scan(&m.Version, &m.Triggers, &m.Enabled)
+	}, selectMirror, strings.ReplaceAll(db.ns+"mirror_", "_", `\_`)+"%")
+	return m, err
+}

@@ -1,0 +1,52 @@
+package store
+
+import (
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// RecoveryCodes is how many codes a factor has, and how many of them are unused.
+type RecoveryCodes struct{ Total, Remaining int }
+
+var selectRecoveryCodes = define(`
+select count(*), count(*) filter (where used_at is null) from {recovery_codes} where factor_id = $1`)
+
+// RecoveryCodes counts the codes of a factor.
+func (b *Batch) RecoveryCodes(dst *RecoveryCodes, factor uuid.UUID) {
+	*dst = RecoveryCodes{}
+	b.rows("recovery codes", dst, func(r pgx.Rows) error { return r.Scan(&dst.Total, &dst.Remaining) },
+		selectRecoveryCodes, factor)
+}
+
+var replaceRecoveryCodes = define(`
+with old as (
+    delete from {recovery_codes} where factor_id = $1
+)
+insert into {recovery_codes} (factor_id, mac) select $1, unnest($2::bytea[])`)
+
+// ReplaceRecoveryCodes gives a factor these codes instead of all that it has.
+func (b *Batch) ReplaceRecoveryCodes(factor uuid.UUID, macs [][]byte) {
+	b.exec("replace recovery codes", replaceRecoveryCodes, factor, macs)
+}
+
+// Both parts see the rows of before the statement.
+var useRecoveryCode = define(`
+with used as (
+    update {recovery_codes} set used_at = $3 where factor_id = $1 and mac = any($2::bytea[]) and used_at is null
+    returning mac
+)
+select (select count(*) from used), count(*) - (select count(*) from used)
+from {recovery_codes} where factor_id = $1 and used_at is null`)
+
+// UseRecoveryCode uses up a code of a factor if it has one of these MACs; used says whether it had. remaining is how many
+// unused ones are left.
+func (b *Batch) UseRecoveryCode(used *bool, remaining *int, factor uuid.UUID, macs [][]byte, now time.Time) {
+	b.rows("use recovery code", used, func(r pgx.Rows) error {
+		var n int
+		err := r.Scan(&n, remaining)
+		*used = n > 0
+		return err
+	}, useRecoveryCode, factor, macs, now)
+}

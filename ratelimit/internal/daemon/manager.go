@@ -1,0 +1,90 @@
+package daemon
+
+import (
+	"context"
+	"crypto/tls"
+	"fmt"
+	"net"
+	"strconv"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials"
+	"google.golang.org/grpc/credentials/insecure"
+	healthpb "google.golang.org/grpc/health/grpc_health_v1"
+
+	"gatehouse/shared/httpx"
+	"gatehouse/shared/logging"
+)
+
+// state is what a service manager shows of the daemon.
+func (d *daemon) state() string {
+	rules, store := "no rules yet", "up"
+	if r := d.service.Rules(); r != nil {
+		rules = thousands(r.Count()) + " rules"
+	}
+	if d.store != nil && !d.store() {
+		store = "unavailable"
+	}
+	return fmt.Sprintf("serving, %s, store %s", rules, store)
+}
+
+// thousands is n with a comma before each three digits.
+func thousands(n int) string {
+	text := strconv.Itoa(n)
+	for i := len(text) - 3; i > 0; i -= 3 {
+		text = text[:i] + "," + text[i:]
+	}
+	return text
+}
+
+// reloaded ends a reload of which the service manager was notified.
+func (d *daemon) reloaded(refused error) {
+	if !d.again.CompareAndSwap(true, false) {
+		return
+	}
+	if refused != nil {
+		d.manager.Ready("serving, rules not reloaded: " + logging.HideCredentials(refused.Error()))
+		return
+	}
+	d.manager.Ready(d.state())
+}
+
+// alive is an error when the daemon does not answer at its own listeners: over HTTP with any status, and over gRPC where
+// no client certificate is required.
+func (d *daemon) alive(ctx context.Context, l *listeners) error {
+	host, port, err := net.SplitHostPort(addrOf(l.httpAt))
+	if err != nil {
+		return err
+	}
+	n, err := strconv.Atoi(port)
+	if err != nil {
+		return err
+	}
+	if err := httpx.Answers(ctx, httpx.HealthURL(host, n, "/healthcheck"), host); err != nil {
+		return err
+	}
+	if d.tls != nil && d.config.TLS.ClientCA != "" {
+		return nil
+	}
+	return d.aliveGRPC(ctx, l.grpcAt.Addr())
+}
+
+// aliveGRPC has a health check answered, with whatever status.
+func (d *daemon) aliveGRPC(ctx context.Context, at net.Addr) error {
+	secure := insecure.NewCredentials()
+	if d.tls != nil {
+		// It is this process; whether clients trust its certificate is not the question.
+		secure = credentials.NewTLS(&tls.Config{InsecureSkipVerify: true})
+	}
+	conn, err := grpc.NewClient("passthrough:///self", grpc.WithTransportCredentials(secure),
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
+			var dialer net.Dialer
+			return dialer.DialContext(ctx, at.Network(), at.String())
+		}))
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	_, err = healthpb.NewHealthClient(conn).Check(ctx, &healthpb.HealthCheckRequest{})
+	return err
+}

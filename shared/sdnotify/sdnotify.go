@@ -1,0 +1,172 @@
+// Package sdnotify tells a service manager, by systemd's notification protocol, what state the daemon is in.
+//
+// Nothing is ever waited for: a message that cannot be sent at once is dropped. Without NOTIFY_SOCKET all does nothing.
+package sdnotify
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+const (
+	// tick is how often a state is looked at.
+	tick = time.Second
+	// extend is how much longer than now a phase may take, with each tick of it.
+	extend = 30 * time.Second
+)
+
+// variables are what a service manager sets; no child process gets them.
+var variables = []string{"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"}
+
+// Notifier sends to the service manager. The methods of a nil one do nothing.
+type Notifier struct {
+	conn     *net.UnixConn
+	watchdog time.Duration // 0: none
+
+	mu     sync.Mutex
+	status string // as sent last
+	sent   time.Time
+}
+
+// New returns the notifier that the environment asks for, nil for none, and takes the variables out of the process's own.
+func New(environ []string) *Notifier {
+	set := map[string]string{}
+	for _, pair := range environ {
+		name, value, _ := strings.Cut(pair, "=")
+		set[name] = value
+	}
+	for _, name := range variables {
+		os.Unsetenv(name)
+	}
+	path := set["NOTIFY_SOCKET"]
+	if !strings.HasPrefix(path, "/") && !strings.HasPrefix(path, "@") {
+		return nil
+	}
+	conn, err := net.DialUnix("unixgram", nil, &net.UnixAddr{Name: path, Net: "unixgram"})
+	if err != nil {
+		return nil
+	}
+	n := &Notifier{conn: conn}
+	usec, err := strconv.ParseInt(set["WATCHDOG_USEC"], 10, 64)
+	if pid := set["WATCHDOG_PID"]; err == nil && usec > 0 && (pid == "" || pid == strconv.Itoa(os.Getpid())) {
+		n.watchdog = time.Duration(usec) * time.Microsecond
+	}
+	return n
+}
+
+// send sends lines, or drops them.
+func (n *Notifier) send(lines ...string) {
+	if n == nil {
+		return
+	}
+	raw, err := n.conn.SyscallConn()
+	if err != nil {
+		return
+	}
+	raw.Write(func(fd uintptr) bool {
+		syscall.Write(int(fd), []byte(strings.Join(lines, "\n")))
+		return true
+	})
+}
+
+// Ready says that requests are served, at the start and after a reload.
+func (n *Notifier) Ready(status string) {
+	n.send("READY=1", n.note(status))
+}
+
+// Reloading says that settings or rules are read again; Ready ends it.
+func (n *Notifier) Reloading() {
+	var now unix.Timespec
+	unix.ClockGettime(unix.CLOCK_MONOTONIC, &now)
+	n.send("RELOADING=1", fmt.Sprintf("MONOTONIC_USEC=%d", now.Nano()/1000))
+}
+
+// Stopping says that the daemon ends.
+func (n *Notifier) Stopping() { n.send("STOPPING=1", n.note("stopping")) }
+
+// note keeps a status as the one that was sent, and returns its line.
+func (n *Notifier) note(status string) string {
+	if n == nil {
+		return ""
+	}
+	status = strings.Join(strings.FieldsFunc(status, func(c rune) bool { return c == '\n' || c == '\r' }), "; ")
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.status, n.sent = status, time.Now()
+	return "STATUS=" + status
+}
+
+// Wait has the manager wait, while a phase that has a time-out there goes on, until stop is called; status says what for.
+func (n *Notifier) Wait(status string) (stop func()) {
+	if n == nil {
+		return func() {}
+	}
+	return n.every(tick, func(context.Context) {
+		n.send(fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", extend.Microseconds()), n.note(status))
+	})
+}
+
+// Watch shows status when it changes, at most once a second, and, where the manager wants it, a sign of life as long as
+// alive finds that the daemon answers. It ends with stop.
+func (n *Notifier) Watch(status func() string, alive func(context.Context) error) (stop func()) {
+	if n == nil {
+		return func() {}
+	}
+	stops := []func(){n.every(tick, func(context.Context) { n.show(status()) })}
+	if half := n.watchdog / 2; half > 0 {
+		stops = append(stops, n.every(half, func(ctx context.Context) {
+			ctx, cancel := context.WithTimeout(ctx, half)
+			defer cancel()
+			if alive(ctx) == nil {
+				n.send("WATCHDOG=1")
+			}
+		}))
+	}
+	return func() {
+		for _, stop := range stops {
+			stop()
+		}
+	}
+}
+
+// show sends a status that is another than the last.
+func (n *Notifier) show(status string) {
+	n.mu.Lock()
+	same := n.status == status || time.Since(n.sent) < tick
+	n.mu.Unlock()
+	if !same {
+		n.send(n.note(status))
+	}
+}
+
+// every calls f again and again until stop is called, which waits for it.
+func (n *Notifier) every(pause time.Duration, f func(context.Context)) (stop func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		t := time.NewTicker(pause)
+		defer t.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-t.C:
+				f(ctx)
+			}
+		}
+	}()
+	return sync.OnceFunc(func() {
+		cancel()
+		<-done
+	})
+}

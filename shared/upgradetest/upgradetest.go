@@ -1,0 +1,137 @@
+// Package upgradetest has tests replace the release before this one by today's program, and today's by the former one
+// again, under load.
+package upgradetest
+
+import (
+	"context"
+	"errors"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+)
+
+// Previous is the folder of the former release's programs and pages of settings. Without them the test is skipped.
+func Previous(t testing.TB) string {
+	t.Helper()
+	if testing.Short() {
+		t.Skip("builds the former release")
+	}
+	var top string
+	for dir := "."; ; dir = filepath.Join(dir, "..") {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			top = dir
+			break
+		}
+	}
+	cmd := exec.Command(".ci/previous")
+	cmd.Dir = top
+	out, err := cmd.Output()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() == 3 {
+		t.Skipf("%s", exit.Stderr)
+	} else if err != nil {
+		t.Fatalf(".ci/previous: %v", err)
+	}
+	return strings.TrimSpace(string(out))
+}
+
+// Phase is how long each state of an upgrade is kept under load: UPGRADE_TIME in all, five states; by default no longer
+// than the load needs.
+func Phase(t testing.TB) time.Duration {
+	t.Helper()
+	text := os.Getenv("UPGRADE_TIME")
+	if text == "" {
+		return 0
+	}
+	d, err := time.ParseDuration(text)
+	if err != nil {
+		t.Fatalf("UPGRADE_TIME: %v", err)
+	}
+	return d / 5
+}
+
+// Fleet is the replicas that a client may choose from.
+type Fleet[T any] struct {
+	mu   sync.Mutex
+	live []T
+	next int
+	done int
+}
+
+// Add lets clients choose a replica.
+func (f *Fleet[T]) Add(one T) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.live = append(f.live, one)
+}
+
+// RemoveFirst takes away the oldest, and returns it.
+func (f *Fleet[T]) RemoveFirst() T {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	one := f.live[0]
+	f.live = f.live[1:]
+	return one
+}
+
+// Pick returns each replica in turn.
+func (f *Fleet[T]) Pick() T {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.next++
+	return f.live[f.next%len(f.live)]
+}
+
+// Run has workers call work until the fleet was old, mixed, new, mixed and old again; replace replaces one replica by
+// another of the new or the old program. Each state lasts until enough calls have returned in it, and for pause.
+func (f *Fleet[T]) Run(t testing.TB, pause time.Duration, work func(i int), replace func(old bool)) {
+	t.Helper()
+	const workers, enough = 4, 8
+	ctx, stop := context.WithCancel(t.Context())
+	var wg sync.WaitGroup
+	for w := range workers {
+		wg.Go(func() {
+			for i := w; ctx.Err() == nil && !t.Failed(); i += workers {
+				work(i)
+				f.mu.Lock()
+				f.done++
+				f.mu.Unlock()
+			}
+		})
+	}
+	settle := func() {
+		f.mu.Lock()
+		until := f.done + enough
+		f.mu.Unlock()
+		for since := time.Now(); ; time.Sleep(10 * time.Millisecond) {
+			f.mu.Lock()
+			ok := f.done >= until
+			f.mu.Unlock()
+			if t.Failed() || ok && time.Since(since) >= pause || time.Since(since) > pause+2*time.Minute {
+				return
+			}
+		}
+	}
+	settle()
+	for _, old := range []bool{false, false, true, true} {
+		replace(old)
+		settle()
+	}
+	stop()
+	wg.Wait()
+}
+
+// Settings holds the names of today's page of settings, and of the changelog, to those of the former release.
+func Settings(t testing.TB, before, today, changelog string) {
+	t.Helper()
+	name := regexp.MustCompile("`([A-Z][A-Z0-9_]{3,})`")
+	for _, m := range name.FindAllStringSubmatch(before, -1) {
+		if whole := "`" + m[1] + "`"; !strings.Contains(today, whole) && !strings.Contains(changelog, whole) {
+			t.Errorf("%s of the former release is neither a setting nor in the changelog", m[1])
+		}
+	}
+}
