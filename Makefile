@@ -52,7 +52,7 @@ test: build check # exactly what CI runs; some 13 minutes on two cores
 	@$(MAKE) --no-print-directory test-counts
 
 test-race: # the tests alone, with the race detector; some minutes. PACKAGES and RUN name fewer
-	CGO_ENABLED=1 go test -race -shuffle=on -vet=off $(crowded) -timeout 15m -run '$(RUN)' $(or $(PACKAGES),./...)
+	CGO_ENABLED=1 go test -race -shuffle=on -vet=off $(crowded) -timeout 25m -run '$(RUN)' $(or $(PACKAGES),./...)
 
 test-counts: # the tests of what a call costs, without race, where sync.Pool drops items on purpose, and of random cases; two minutes
 	go test -vet=off $(crowded) -run '$(or $(RUN),$(counting))' $(or $(PACKAGES),$(call having,$(counting)))

@@ -138,7 +138,7 @@ func runClient(t *testing.T, node, modules, script, algorithm, database string, 
 // runScript runs a script of e2e in a node with these variables and reports each of its cases as a subtest.
 func runScript(t *testing.T, node, modules, script string, env ...string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 12*time.Minute)
 	defer cancel()
 	dir := clientFolder(t, modules)
 	cmd := exec.CommandContext(ctx, node, "--test-reporter=./reporter.mjs", "--test-reporter-destination=stdout",
@@ -248,7 +248,7 @@ func clientLibrary(t testing.TB) (node, modules string) {
 	if err != nil {
 		missing(t, "the client library comes through npm: %v", err)
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), 12*time.Minute)
 	defer cancel()
 	node = hostNode(ctx)
 	args := []string{"ci", "--no-audit", "--no-fund", "--no-progress"}

@@ -28,8 +28,9 @@ func (c *Config) TakeoverSettings(l Live, r *settings.Report) (takeover.Settings
 		Audience: l.Accounts.Audience, Role: l.Accounts.Role, AdminRoles: l.Accounts.AdminRoles,
 		Namespace: c.DB.Store.Namespace,
 		LinkLife:  formerLinkLife, OTPLife: c.Accounts.Email.OTPLife, Root: c.Root(),
-		Providers: map[string]bool{"email": c.Accounts.Email.Enabled, "phone": c.Accounts.Phone.Enabled},
-		Free:      map[string]bool{},
+		Providers:    map[string]bool{"email": c.Accounts.Email.Enabled, "phone": c.Accounts.Phone.Enabled},
+		Free:         map[string]bool{},
+		RelyingParty: l.Accounts.WebAuthn.RPID != "", SecurityKeys: l.Accounts.Factors.WebAuthn.Verify,
 	}
 	const otp = "AUTH_MAILER_OTP_EXP"
 	if r.IsSet(otp) && r.Spelled(otp) != otp { // the name of the replaced service means its value there

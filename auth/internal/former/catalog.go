@@ -101,7 +101,7 @@ func (s *Source) Inspect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	for _, name := range append(slices.Clone(Carried), "schema_migrations", "oauth_clients", "webauthn_credentials") {
+	for _, name := range append(slices.Clone(Carried), "schema_migrations", "oauth_clients") {
 		switch t := c.state[name]; {
 		case t.oid == 0:
 		case !t.readable:

@@ -26,6 +26,7 @@ const (
 	Identities = "identities"
 	Factors    = "mfa_factors"
 	Sessions   = "sessions"
+	Passkeys   = "webauthn_credentials"
 )
 
 // A user who might be a pending sign-up is one no more with another identity.
@@ -64,11 +65,11 @@ cross join lateral (select substr(t.newest, 20)) n (tok)
 offset 0) v`
 
 var entries = map[string]string{Users: userEntries, Identities: identityEntries, Factors: factorEntries,
-	Sessions: sessionEntries}
+	Sessions: sessionEntries, Passkeys: passkeyEntries}
 
 // aliases are the tables' names in these queries.
 var aliases = map[string]string{"u": Users, "i": Identities, "f": Factors, "s": Sessions, "t": "refresh_tokens",
-	"a": "mfa_amr_claims", "o": "one_time_tokens"}
+	"a": "mfa_amr_claims", "o": "one_time_tokens", "p": Passkeys}
 
 // bounded are the times of a row that are carried no later than the clock there, in queries where it has that alias. An
 // identity may take over its user's.
@@ -165,7 +166,7 @@ type Changes struct {
 
 // Changed looks for them.
 func (s *Source) Changed(ctx context.Context, floor Floor) (c Changes, err error) {
-	for _, alias := range []string{"u", "i", "f", "s", "t", "a", "o"} {
+	for _, alias := range []string{"u", "i", "f", "s", "t", "a", "o", "p"} {
 		name := aliases[alias]
 		if !s.Catalog.Tables[name].Heap {
 			continue

@@ -13,8 +13,6 @@ import (
 type Counts struct {
 	// Instances, SAML and Wallets are users that a takeover leaves out, or that can't sign in after it.
 	Instances, SAML, Wallets int64
-	// SecurityKeys are verified factors, Passkeys rows of webauthn_credentials.
-	SecurityKeys, Passkeys int64
 	// OAuthSessions are sessions of OAuthClients, as far as those exist.
 	OAuthSessions, OAuthClients int64
 	// Super are users marked is_super_admin, Admins users with one of the roles.
@@ -31,10 +29,6 @@ select
     count(*) filter (where u.is_super_admin), count(*) filter (where u.role = any($1))
 from {S}.users u`
 
-const countFactors = `
-select count(*) from {S}.mfa_factors f join {S}.users u on u.id = f.user_id
-where f.factor_type::text = 'webauthn' and f.status::text = 'verified'`
-
 var countOAuth = `
 select count(*), count(distinct c.id) from {S}.sessions s join {S}.oauth_clients c on c.id = s.oauth_client_id
 where ` + unset(`c.deleted_at`)
@@ -42,12 +36,6 @@ where ` + unset(`c.deleted_at`)
 // Count counts what a takeover has to say something about; roles are those of administrators here.
 func (s *Source) Count(ctx context.Context, roles []string) (c Counts, err error) {
 	err = s.row(ctx, countUsers, []any{&c.Instances, &c.SAML, &c.Wallets, &c.Super, &c.Admins}, roles)
-	if err == nil {
-		err = s.row(ctx, countFactors, []any{&c.SecurityKeys})
-	}
-	if err == nil && len(s.Catalog.Tables["webauthn_credentials"].Columns) > 0 {
-		err = s.row(ctx, "select count(*) from {S}.webauthn_credentials", []any{&c.Passkeys})
-	}
 	if err == nil && s.Catalog.Has("sessions", "oauth_client_id") && s.Catalog.Has("oauth_clients", "deleted_at") {
 		err = s.row(ctx, countOAuth, []any{&c.OAuthSessions, &c.OAuthClients})
 	}

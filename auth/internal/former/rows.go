@@ -181,16 +181,17 @@ func (s *Source) CustomProviders(ctx context.Context) (names []string, err error
 type Factor struct {
 	ID, UserID                             uuid.UUID
 	Kind, Name, Phone, Secret              string
+	Credential                             string // of a security key, JSON
 	CreatedAt, UpdatedAt, LastChallengedAt time.Time
 	Reason                                 string
 }
 
 const factorReason = `case ` + ownedReason + ` when f.status::text <> 'verified' then 'unverified'
-    when f.factor_type::text = 'webauthn' then 'webauthn' when f.factor_type::text not in ('totp', 'phone') then 'unknown' else '' end`
+    when f.factor_type::text not in ('totp', 'phone', 'webauthn') then 'unknown' else '' end`
 
 const selectFactors = `
 select f.id, f.user_id, f.factor_type::text, f.friendly_name, {f.phone}, f.secret, f.created_at, f.updated_at, {f.last_challenged_at},
-    ` + factorReason + `
+    {f.web_authn_credential}::text, ` + factorReason + `
 from {S}.mfa_factors f join {S}.users u on u.id = f.user_id
 where `
 
@@ -212,7 +213,7 @@ func (s *Source) FactorsOf(ctx context.Context, users []uuid.UUID, each func(*Fa
 	return s.factors(ctx, "f.user_id = any($1) order by f.user_id, f.created_at, f.id", each, ids(users))
 }
 
-// EachFactor reads the TOTP and phone factors that are verified.
+// EachFactor reads the factors that are verified.
 func (s *Source) EachFactor(ctx context.Context, each func(*Factor) error) error {
 	return s.factors(ctx, factorReason+" = '' order by f.user_id, f.created_at, f.id", each)
 }
@@ -225,7 +226,8 @@ func (s *Source) factors(ctx context.Context, where string, each func(*Factor) e
 	return read(ctx, selectFactors+where, func(r pgx.Rows) error {
 		var f Factor
 		err := r.Scan(uid(&f.ID), uid(&f.UserID), &f.Kind, str(&f.Name), str(&f.Phone), str(&f.Secret),
-			at(&f.CreatedAt), at(&f.UpdatedAt), at(&f.LastChallengedAt), &f.Reason)
+			at(&f.CreatedAt), at(&f.UpdatedAt), at(&f.LastChallengedAt), str(&f.Credential),
+			&f.Reason)
 		if err != nil {
 			return err
 		}

@@ -98,7 +98,7 @@ func (s *Schema) ReadVersion(ctx context.Context, q Querier) (int64, error) {
 // Carried are the tables whose rows come along, in the order in which they do, with the columns known here: those that
 // are carried and those that are left on purpose.
 var Carried = []string{"users", "identities", "mfa_factors", "sessions", "mfa_amr_claims", "refresh_tokens",
-	"one_time_tokens", "flow_state"}
+	"one_time_tokens", "flow_state", Passkeys}
 
 var known = map[string]string{
 	"users": `id instance_id aud role email encrypted_password email_confirmed_at invited_at confirmation_token
@@ -115,6 +115,8 @@ var known = map[string]string{
 	"mfa_amr_claims":  `id session_id created_at updated_at authentication_method`,
 	"refresh_tokens":  `id instance_id token user_id revoked created_at updated_at parent session_id`,
 	"one_time_tokens": `id user_id token_type token_hash relates_to created_at updated_at`,
+	Passkeys: `id user_id credential_id public_key attestation_type aaguid sign_count transports backup_eligible backed_up
+		friendly_name created_at updated_at last_used_at`,
 	"flow_state": `id user_id auth_code code_challenge_method code_challenge provider_type provider_access_token
 		provider_refresh_token created_at updated_at authentication_method auth_code_issued_at invite_token referrer
 		oauth_client_state_id linking_target_id email_optional`,

@@ -171,6 +171,12 @@ func (s *Source) prepareNames() {
 	optional("sessions", "s", "refresh_token_counter", "bigint")
 	optional("mfa_factors", "f", "phone", "text")
 	optional("mfa_factors", "f", "last_challenged_at", "timestamptz")
+	optional("mfa_factors", "f", "web_authn_credential", "jsonb")
+	passkeys := noPasskeys
+	if s.Catalog.Has(Passkeys, "credential_id") {
+		passkeys = s.Catalog.Table(Passkeys)
+	}
+	pairs = append(pairs, "{P}", passkeys)
 	s.fill = strings.NewReplacer(pairs...)
 }
 

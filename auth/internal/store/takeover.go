@@ -173,6 +173,7 @@ const (
 	CarriedIdentities
 	CarriedFactors
 	CarriedSessions
+	CarriedPasskeys
 )
 
 var selectCarriedIDs = [...]statement{
@@ -180,6 +181,7 @@ var selectCarriedIDs = [...]statement{
 	define(`select id, user_id from {identities} order by id`),
 	define(`select id, user_id from {factors} order by id`),
 	define(`select id, user_id from {sessions} order by id`),
+	define(`select id, user_id from {webauthn_credentials} where factor_id is null order by id`),
 }
 
 // CarriedIDs reads all ids of a table and their users', in order.
@@ -199,7 +201,7 @@ const SumOfIDs = `coalesce(sum(uuid_hash_extended(id, 0))::text || ' ' || sum(uu
 
 var groupCarried = [...]statement{
 	define(groupIDs("users")), define(groupIDs("identities")), define(groupIDs("factors")),
-	define(groupIDs("sessions")),
+	define(groupIDs("sessions")), define(groupIDs("webauthn_credentials") + " where factor_id is null"),
 }
 
 func groupIDs(table string) string { return "select count(*), " + SumOfIDs + " from {" + table + "}" }
@@ -237,6 +239,7 @@ var deleteCarried = [...]statement{
 	define(`delete from {identities} where id = any($1)`),
 	define(`delete from {factors} where user_id = any($1)`), // a name depends on those of the user's other factors
 	define(`delete from {sessions} where id = any($1)`),
+	define(`delete from {webauthn_credentials} where id = any($1)`),
 }
 
 // Delete removes rows by their ids; factors by their users'.
@@ -272,7 +275,7 @@ func (db *DB) CountUsers(ctx context.Context) (n int64, err error) {
 }
 
 var analyzeCarried = []string{"{users}", "{identities}", "{factors}", "{sessions}", "{former_tokens}",
-	"{one_time_tokens}"}
+	"{one_time_tokens}", "{webauthn_credentials}"}
 
 // AnalyzeCarried renews the planner's statistics after many rows have come.
 func (db *DB) AnalyzeCarried(ctx context.Context) error {
@@ -317,6 +320,8 @@ type CarriedFactor struct {
 	Factor
 	UserID uuid.UUID
 	Secret []byte
+	// Credential is a security key's; CarriedFactors does not read it.
+	Credential *CarriedCredential
 }
 
 var selectCarriedFactors = define(`

@@ -240,6 +240,15 @@ func (c *Carrier) Factors(ctx context.Context, list []CarriedFactor) (w Written,
 	if err == nil {
 		w.Added, err = c.t.exec(ctx, insertCarriedFactors)
 	}
+	var credentials []CarriedCredential
+	for i := range list {
+		if v := list[i].Credential; v != nil {
+			credentials = append(credentials, *v)
+		}
+	}
+	if err == nil && len(credentials) > 0 {
+		_, err = c.Credentials(ctx, credentials)
+	}
 	return w, err
 }
 

@@ -325,14 +325,8 @@ func (f *findings) contents(ctx context.Context) error {
 	}
 	f.accept("saml", counts.SAML, "%d users sign in by SAML only", counts.SAML)
 	f.accept("web3", counts.Wallets, "%d users sign in by a wallet only", counts.Wallets)
-	f.accept("webauthn", counts.SecurityKeys, "%d verified security keys: their owners would fall back to one factor",
-		counts.SecurityKeys)
-	f.accept("passkeys", counts.Passkeys, "%d passkeys", counts.Passkeys)
 	f.accept("oauth", counts.OAuthSessions+counts.OAuthClients, "%d sessions of %d OAuth clients", counts.OAuthSessions,
 		counts.OAuthClients)
-	if counts.Passkeys > 0 && f.r.leaves("passkeys") {
-		f.warn("left alone are %d passkeys", counts.Passkeys)
-	}
 	if counts.OAuthClients > 0 && f.r.leaves("oauth") {
 		f.warn("left alone are %d OAuth clients and their %d sessions", counts.OAuthClients, counts.OAuthSessions)
 	}

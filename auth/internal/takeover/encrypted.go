@@ -131,9 +131,16 @@ func (f *findings) factors(ctx context.Context, o *opener) error {
 	var user uuid.UUID
 	numbers := map[string]bool{}
 	var unreadable []string
+	keys := &securityKeys{seen: map[string]bool{}}
 	err := r.Source.EachFactor(ctx, func(v *former.Factor) error {
 		if v.UserID != user {
 			user, numbers = v.UserID, map[string]bool{}
+		}
+		if v.Kind == string(store.FactorWebAuthn) {
+			if reason := keys.add(v); reason != "" {
+				r.dropped[v.ID] = reason
+			}
+			return nil
 		}
 		if v.Kind == string(store.FactorPhone) {
 			number := phone(v.Phone)
@@ -154,5 +161,8 @@ func (f *findings) factors(ctx context.Context, o *opener) error {
 		f.warn("%d authenticators have no key that can be read, and are left out: %s", n,
 			strings.Join(unreadable[:min(n, 20)], ", "))
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return f.credentials(ctx, keys)
 }

@@ -167,7 +167,7 @@ func (m *move) dump(t testing.TB) map[string][]string {
 		m.namespace + "users": "", m.namespace + "identities": "", m.namespace + "sessions": "",
 		m.namespace + "former_tokens": "",
 		m.namespace + "factors":       "secret", m.namespace + "one_time_tokens": "id expires_at",
-		m.namespace + "flows":      "",
+		m.namespace + "flows": "", m.namespace + "webauthn_credentials": "",
 		m.namespace + "challenges": "", m.namespace + "outbox": "", m.namespace + "limits": "",
 	})
 }

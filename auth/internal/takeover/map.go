@@ -238,9 +238,14 @@ func (m *mapper) factors(list []*former.Factor, dropped map[uuid.UUID]string) []
 			UpdatedAt:  f.UpdatedAt,
 			VerifiedAt: f.UpdatedAt, LastChallengedAt: f.LastChallengedAt,
 		}}
-		if c.Kind == store.FactorPhone {
+		switch c.Kind {
+		case store.FactorPhone:
 			c.Phone = phone(f.Phone)
-		} else {
+		case store.FactorWebAuthn:
+			if c.Credential = securityKey(f); c.Credential == nil {
+				continue
+			}
+		default:
 			c.Secret = m.Root.Seal(secret.Factors, key, f.ID[:])
 		}
 		out = append(out, c)

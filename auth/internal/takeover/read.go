@@ -100,6 +100,16 @@ func (r *run) readBatch(ctx context.Context, t table, w former.Select, fresh boo
 			return s.add(len(i.Data) + 200)
 		})
 		b.write = writing(list, (*store.Carrier).Identities)
+	case former.Passkeys:
+		var list []store.CarriedCredential
+		err = r.Source.Passkeys(ctx, w, func(p *former.Passkey) error {
+			b.cursor = p.RowID
+			if p.Reason == "" && !r.duplicates[p.UserID] && r.dropped[p.RowID] == "" {
+				list = append(list, r.m.passkey(p))
+			}
+			return s.add(len(p.ID) + len(p.PublicKey) + 200)
+		})
+		b.write = writing(list, (*store.Carrier).Credentials)
 	case former.Sessions:
 		var found []*former.Session
 		var list []store.CarriedSession

@@ -165,7 +165,7 @@ func (r *run) rows() []row {
 		return tally{There: r.result.versions[n], Carried: r.result.versions[n], Left: map[string]int64{}}
 	}
 	rows := []row{{"users", *t["users"]}, {"  pending", r.result.pending}, {"  passwords", r.result.passwords},
-		{"identities", *t["identities"]}, {"factors", *t["factors"]}, {"sessions", *t["sessions"]},
+		{"identities", *t["identities"]}, {"factors", *t["factors"]}, {"passkeys", *t["passkeys"]}, {"sessions", *t["sessions"]},
 		{"  version 1", version(1)}, {"  version 2", version(2)}}
 	if r.Mode != Ahead {
 		rows = append(rows, row{"links", r.result.links})

@@ -19,8 +19,8 @@ import (
 
 // moved are all our tables that a run could write.
 var moved = map[string]string{"users": "", "identities": "", "sessions": "", "former_tokens": "", "factors": "",
-	"one_time_tokens": "",
-	"flows":           "", "moves": "", "audit": "", "outbox": "", "limits": ""}
+	"one_time_tokens": "", "webauthn_credentials": "",
+	"flows": "", "moves": "", "audit": "", "outbox": "", "limits": ""}
 
 // A dry run writes nothing, before a first run, after one, and when it is refused.
 func TestDryRun(t *testing.T) {

@@ -78,7 +78,11 @@ var tables = []table{
 	{store.CarriedIdentities, former.Identities, "identities", "identity"},
 	{store.CarriedFactors, former.Factors, "factors", "factor"},
 	{store.CarriedSessions, former.Sessions, "sessions", "session"},
+	{store.CarriedPasskeys, former.Passkeys, "passkeys", "passkey"},
 }
+
+// passkeyTable is the place of the passkeys among them.
+const passkeyTable = 4
 
 // owned is a row here.
 type owned struct{ id, user uuid.UUID }
@@ -155,7 +159,7 @@ func (r *run) reason(t table, e former.Entry) string {
 		return e.Reason
 	case r.duplicates[e.User]:
 		return "duplicates"
-	case t.source == former.Factors:
+	case t.source == former.Factors || t.source == former.Passkeys:
 		return r.dropped[e.ID]
 	case t.source == former.Sessions && r.badSessions[e.ID]:
 		return former.NoToken

@@ -43,6 +43,8 @@ var Kinds = []string{"instances", "duplicates", "passwords", "saml", "web3", "we
 type Settings struct {
 	Audience, Role string // JWT_AUD and JWT_DEFAULT_GROUP_NAME, where a user has none
 	AdminRoles     []string
+	// RelyingParty: AUTH_WEBAUTHN_RP_ID is set. SecurityKeys: they raise sessions here.
+	RelyingParty, SecurityKeys bool
 	// LinkLife is how long mailed links live there, OTPLife how long here.
 	LinkLife, OTPLife time.Duration
 	// Providers are ours by their names, true where one is on; email and phone are among them. Free are those that the

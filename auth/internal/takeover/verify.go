@@ -47,7 +47,8 @@ func (v *reservoir) add(id uuid.UUID) {
 // sameIDs counts a table's rows on both sides and reports whether the same ids are to be carried and are here. Where
 // something is left out that only reading all rows has shown, or where the ids differ, it counts nothing.
 func (r *run) sameIDs(ctx context.Context, t table, counts *tally) (same bool, err error) {
-	if len(r.duplicates) > 0 || t.source == former.Factors && len(r.dropped) > 0 || t.source == former.Sessions &&
+	dropping := t.source == former.Factors || t.source == former.Passkeys
+	if len(r.duplicates) > 0 || dropping && len(r.dropped) > 0 || t.source == former.Sessions &&
 		len(r.badSessions) > 0 {
 		return false, nil
 	}
@@ -101,7 +102,7 @@ func (r *run) compare(ctx context.Context, verify bool) error {
 	// Two tables at a time: each waits for its own sorting there. What concerns a table is counted by one goroutine.
 	var errs [2]error
 	var wg sync.WaitGroup
-	for i, pair := range [][]table{{tables[0], tables[2]}, {tables[3], tables[1]}} {
+	for i, pair := range [][]table{{tables[0], tables[2], tables[passkeyTable]}, {tables[3], tables[1]}} {
 		wg.Go(func() {
 			for _, t := range pair {
 				if errs[i] == nil {
@@ -147,7 +148,7 @@ func (r *run) compareRows(ctx context.Context, users, sessions []uuid.UUID) erro
 		if len(again[t.name]) == 0 {
 			continue
 		}
-		if t.target == store.CarriedIdentities { // which are inserted only
+		if t.target == store.CarriedIdentities || t.target == store.CarriedPasskeys { // which are inserted only
 			if err := r.carry(ctx, t.name, func(ctx context.Context, c *store.Carrier) error {
 				_, err := c.Delete(ctx, t.target, again[t.name])
 				return err
@@ -284,7 +285,17 @@ func (r *run) compareUsers(ctx context.Context, ids []uuid.UUID, differ differin
 		}); err != nil {
 			return err
 		}
+		passkeys, credentials, err := r.DB.CarriedCredentials(ctx, part)
+		if err != nil {
+			return err
+		}
+		for i := range factors {
+			factors[i].Credential = credentials[factors[i].ID]
+		}
 		if err := r.compareFactors(ctx, part, factors); err != nil {
+			return err
+		}
+		if err := r.comparePasskeys(ctx, part, passkeys, differ); err != nil {
 			return err
 		}
 	}
@@ -320,6 +331,8 @@ func (r *run) compareFactors(ctx context.Context, users []uuid.UUID, target []st
 				column = "verified_at"
 			case !r.sameKey(want, have):
 				column = "secret"
+			default:
+				column = differsCredential(want.Credential, have.Credential)
 			}
 			if column != "" {
 				return fmt.Errorf("user %s: column %s of factor %s differs", user, column, want.ID)

@@ -86,7 +86,7 @@ func ParseRegistration(raw []byte) (*Registration, error) {
 	if r.err == nil {
 		auth, r.err = readAttestation(object)
 	}
-	out := &Registration{id: id, transports: knownTransports(in.Transports)}
+	out := &Registration{id: id, transports: KnownTransports(in.Transports)}
 	if out.client, out.auth = r.signed(in.ClientDataJSON, auth, true); r.err == nil {
 		_, r.err = readKey(out.auth.key)
 	}
@@ -119,8 +119,8 @@ func readAttestation(object []byte) (auth []byte, err error) {
 	return auth, nil
 }
 
-// knownTransports keeps what has the form of a transport; new ones appear over time.
-func knownTransports(raw json.RawMessage) (out []string) {
+// KnownTransports keeps what has the form of a transport; new ones appear over time.
+func KnownTransports(raw json.RawMessage) (out []string) {
 	var list []any
 	_ = json.Unmarshal(raw, &list) // nothing is kept of what is no list
 	for _, item := range list {

@@ -37,7 +37,7 @@ beforeEach(() => { exchanges = [] })
 
 // check is a case. A failure prints what went over the wire.
 export function check(name, f) {
-  test(name, { timeout: 60_000 }, async (t) => {
+  test(name, { timeout: 300_000 }, async (t) => {
     try {
       await f(t)
     } catch (e) {

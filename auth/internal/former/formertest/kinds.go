@@ -462,7 +462,11 @@ func (w *writer) kinds() {
 		})
 	}
 	w.user(43, "security key", func(d *draft) {
-		f := w.factor(d, Factor{Type: "webauthn", Name: "key", Verified: true}, nil)
+		credential := row{}
+		if late { // before, the column is missing
+			credential["web_authn_credential"] = SecurityKey([]byte("the key of kind 43"), PublicKey())
+		}
+		f := w.factor(d, Factor{Type: "webauthn", Name: "key", Verified: true}, credential)
 		w.session(d, sessionDraft{methods: []string{"mfa/webauthn", "password"}, aal: 2, factor: f})
 	})
 	w.user(44, "array", func(d *draft) { d.row["raw_user_meta_data"] = []byte(`["a", "b"]`) })

@@ -39,7 +39,10 @@ create table auth.one_time_tokens (id uuid primary key, user_id uuid not null re
 create table auth.flow_state (id uuid primary key, user_id uuid, auth_code text, code_challenge_method auth.code_challenge_method, code_challenge text,
   provider_type text not null, provider_access_token text, provider_refresh_token text, created_at timestamptz, updated_at timestamptz,
   authentication_method text not null, auth_code_issued_at timestamptz);
-create table auth.webauthn_credentials (id uuid primary key, user_id uuid not null references auth.users on delete cascade); -- only counted
+create table auth.webauthn_credentials (id uuid primary key default gen_random_uuid(), user_id uuid not null references auth.users on delete cascade,
+  credential_id bytea not null unique, public_key bytea not null, attestation_type text, aaguid uuid, sign_count bigint not null default 0,
+  transports jsonb not null default '[]', backup_eligible boolean not null default false, backed_up boolean not null default false,
+  friendly_name text not null default '', created_at timestamptz not null default now(), updated_at timestamptz not null default now(), last_used_at timestamptz);
 create function auth.uid() returns uuid language sql stable as $$ select (current_setting('request.jwt.claims', true)::jsonb->>'sub')::uuid $$;
 alter table auth.schema_migrations enable row level security;
 alter table auth.users enable row level security;

@@ -1,0 +1,112 @@
+package former
+
+import (
+	"context"
+	"encoding/json"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// Credential is what an authenticator made for a user: the one of a security key, or a passkey.
+type Credential struct {
+	// PublicKey is a COSE_Key, as received.
+	ID, PublicKey            []byte
+	AAGUID                   uuid.UUID // Nil: none
+	SignCount                int64
+	Transports               json.RawMessage // a list of texts, as the browser said
+	BackupEligible, BackedUp bool
+}
+
+// ParseCredential reads the column of a security key. An error means that it is not of a known form.
+func ParseCredential(text string) (c Credential, err error) {
+	var in struct {
+		ID        []byte          `json:"id"`
+		PublicKey []byte          `json:"publicKey"`
+		Transport json.RawMessage `json:"transport"`
+		Flags     struct {
+			BackupEligible bool `json:"backupEligible"`
+			BackupState    bool `json:"backupState"`
+		} `json:"flags"`
+		Authenticator struct {
+			AAGUID    []byte `json:"AAGUID"`
+			SignCount uint32 `json:"signCount"`
+		} `json:"authenticator"`
+	}
+	if err := json.Unmarshal([]byte(text), &in); err != nil {
+		return c, err
+	}
+	if aaguid := in.Authenticator.AAGUID; len(aaguid) > 0 {
+		if c.AAGUID, err = uuid.FromBytes(aaguid); err != nil {
+			return c, err
+		}
+	}
+	c.ID, c.PublicKey, c.SignCount, c.Transports = in.ID, in.PublicKey, int64(in.Authenticator.SignCount), in.Transport
+	c.BackupEligible, c.BackedUp = in.Flags.BackupEligible, in.Flags.BackupState
+	return c, nil
+}
+
+// Passkey is a row of webauthn_credentials.
+type Passkey struct {
+	Credential
+	RowID, UserID         uuid.UUID
+	Name                  string
+	CreatedAt, LastUsedAt time.Time
+	Reason                string
+}
+
+const passkeyReason = `case ` + ownedReason + ` else '' end`
+
+const selectPasskeys = `
+select p.id, p.user_id, p.credential_id, p.public_key, p.aaguid, p.sign_count, p.transports::text, p.backup_eligible,
+    p.backed_up, p.friendly_name, p.created_at, p.last_used_at, ` + passkeyReason + `
+from {P} p join {S}.users u on u.id = p.user_id
+where `
+
+// noPasskeys stands for the table in versions of the schema without it.
+const noPasskeys = `(select null::uuid as id, null::uuid as user_id, ''::bytea as credential_id, ''::bytea as public_key,
+    null::uuid as aaguid, 0::bigint as sign_count, '[]'::jsonb as transports, false as backup_eligible, false as backed_up,
+    '' as friendly_name, now() as created_at, now() as last_used_at where false)`
+
+const passkeyEntries = `
+select p.id, p.user_id, ` + passkeyReason + `, {changed p}, 0
+from {P} p join {S}.users u on u.id = p.user_id`
+
+// Passkeys reads passkeys by their ids.
+func (s *Source) Passkeys(ctx context.Context, w Select, each func(*Passkey) error) error {
+	where, args := w.where("p")
+	return s.passkeys(ctx, s.batch, where, each, args...)
+}
+
+// PasskeysOf reads the passkeys of users.
+func (s *Source) PasskeysOf(ctx context.Context, users []uuid.UUID, each func(*Passkey) error) error {
+	return s.passkeys(ctx, s.batch, "p.user_id = any($1) order by p.id", each, ids(users))
+}
+
+// EachPasskey reads the passkeys that may be carried.
+func (s *Source) EachPasskey(ctx context.Context, each func(*Passkey) error) error {
+	return s.passkeys(ctx, s.rows, passkeyReason+" = '' order by p.id", each)
+}
+
+func (s *Source) passkeys(ctx context.Context,
+	read func(context.Context, string, func(pgx.Rows) error, ...any) error, where string, each func(*Passkey) error,
+	args ...any) error {
+	return read(ctx, selectPasskeys+where, func(r pgx.Rows) error {
+		var p Passkey
+		var transports string
+		var eligible, backedUp *bool
+		var count *int64
+		err := r.Scan(uid(&p.RowID), uid(&p.UserID), &p.ID, &p.PublicKey, uid(&p.AAGUID), &count, str(&transports), &eligible,
+			&backedUp, str(&p.Name), at(&p.CreatedAt), at(&p.LastUsedAt), &p.Reason)
+		if err != nil {
+			return err
+		}
+		if count != nil {
+			p.SignCount = *count
+		}
+		p.BackupEligible, p.BackedUp = eligible != nil && *eligible, backedUp != nil && *backedUp
+		p.Transports = json.RawMessage(transports)
+		return each(&p)
+	}, args...)
+}

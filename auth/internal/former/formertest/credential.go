@@ -1,0 +1,23 @@
+package formertest
+
+import (
+	"crypto/ecdsa"
+	"crypto/elliptic"
+
+	"gatehouse/auth/internal/webauthn/webauthntest"
+)
+
+// PublicKey is a key that signatures can be verified with, as authenticators send it; always the same one.
+func PublicKey() []byte {
+	curve := elliptic.P256().Params()
+	return webauthntest.COSE(&ecdsa.PublicKey{Curve: elliptic.P256(), X: curve.Gx, Y: curve.Gy})
+}
+
+// SecurityKey is the column web_authn_credential of a factor.
+func SecurityKey(id, publicKey []byte) []byte {
+	return mustJSON(map[string]any{
+		"id": id, "publicKey": publicKey, "attestationType": "none", "transport": []string{"usb", "NOT A TRANSPORT"},
+		"flags":         map[string]bool{"userPresent": true, "backupEligible": true, "backupState": true},
+		"authenticator": map[string]any{"AAGUID": make([]byte, 16), "signCount": 7, "cloneWarning": false},
+	})
+}

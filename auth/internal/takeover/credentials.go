@@ -1,0 +1,154 @@
+package takeover
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"math"
+	"slices"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/former"
+	"gatehouse/auth/internal/store"
+	"gatehouse/auth/internal/webauthn"
+)
+
+// maxCredentialID is how many bytes the id of a credential may have.
+const maxCredentialID = 1023
+
+// readable reports whether a credential can sign in here.
+func readable(c *former.Credential) bool {
+	return len(c.ID) > 0 && len(c.ID) <= maxCredentialID && c.SignCount >= 0 && c.SignCount <= math.MaxUint32 &&
+		webauthn.CheckKey(c.PublicKey) == nil
+}
+
+// credential maps a credential. The row of a security key's has the id of its factor.
+func credential(row uuid.UUID, c *former.Credential) store.CarriedCredential {
+	return store.CarriedCredential{ID: row, CredentialID: c.ID, PublicKey: c.PublicKey, AAGUID: c.AAGUID,
+		SignCount: c.SignCount, Transports: webauthn.KnownTransports(c.Transports), BackupEligible: c.BackupEligible,
+		BackedUp: c.BackedUp}
+}
+
+// securityKey maps the credential of a factor; nil where it can't be read.
+func securityKey(f *former.Factor) *store.CarriedCredential {
+	parsed, err := former.ParseCredential(f.Credential)
+	if err != nil || !readable(&parsed) {
+		return nil
+	}
+	c := credential(f.ID, &parsed)
+	c.UserID, c.FactorID, c.CreatedAt = f.UserID, f.ID, f.CreatedAt
+	return &c
+}
+
+func (m *mapper) passkey(p *former.Passkey) store.CarriedCredential {
+	c := credential(p.RowID, &p.Credential)
+	c.UserID, c.FriendlyName, c.LastUsedAt = p.UserID, p.Name, p.LastUsedAt
+	c.CreatedAt = orTime(p.CreatedAt, m.begun)
+	return c
+}
+
+// securityKeys are the verified security keys that are looked through before a takeover.
+type securityKeys struct {
+	good   int
+	broken []uuid.UUID
+	seen   map[string]bool // the ids of their credentials
+}
+
+// add finds what is wrong with one: why it does not come, or "".
+func (k *securityKeys) add(f *former.Factor) string {
+	c := securityKey(f)
+	switch {
+	case c == nil:
+		k.broken = append(k.broken, f.ID)
+		return "webauthn"
+	case k.seen[string(c.CredentialID)]:
+		return sameCredential
+	}
+	k.good++
+	k.seen[string(c.CredentialID)] = true
+	return ""
+}
+
+// sameCredential is the reason of a credential whose id another one has.
+const sameCredential = "same credential"
+
+// credentials refuses what can't be read of security keys and passkeys, and warns of settings without which the others
+// open nothing.
+func (f *findings) credentials(ctx context.Context, keys *securityKeys) error {
+	r := f.r
+	var passkeys int
+	var broken []uuid.UUID
+	err := r.Source.EachPasskey(ctx, func(p *former.Passkey) error {
+		switch {
+		case !readable(&p.Credential):
+			r.dropped[p.RowID] = "passkeys"
+			broken = append(broken, p.RowID)
+		case keys.seen[string(p.ID)]:
+			r.dropped[p.RowID] = sameCredential
+		default:
+			passkeys++
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if n := len(keys.broken); n > 0 {
+		f.accept("webauthn", int64(n), "%d security keys are of a form that is not read here (first factor %s): their "+
+			"owners would fall back to one factor", n, keys.broken[0])
+	}
+	if n := len(broken); n > 0 {
+		f.accept("passkeys", int64(n), "%d passkeys are of a form that is not read here (first %s)", n, broken[0])
+	}
+	if !r.Settings.RelyingParty && keys.good+passkeys > 0 {
+		f.warn("%d security keys and %d passkeys need AUTH_WEBAUTHN_RP_ID as it was there", keys.good, passkeys)
+	}
+	if !r.Settings.SecurityKeys && keys.good > 0 {
+		f.warn("%d security keys, and AUTH_MFA_WEB_AUTHN_VERIFY_ENABLED is false: their owners stay at aal1", keys.good)
+	}
+	return nil
+}
+
+// differsCredential is the first column in which two credentials differ.
+func differsCredential(want, have *store.CarriedCredential) string {
+	if want == nil || have == nil {
+		if want == have {
+			return ""
+		}
+		return "credential_id"
+	}
+	var d difference
+	d.check("user_id", want.UserID == have.UserID && want.FactorID == have.FactorID)
+	d.check("credential_id", bytes.Equal(want.CredentialID, have.CredentialID))
+	d.check("public_key", bytes.Equal(want.PublicKey, have.PublicKey))
+	d.check("aaguid", want.AAGUID == have.AAGUID)
+	d.check("sign_count", want.SignCount == have.SignCount)
+	d.check("transports", slices.Equal(want.Transports, have.Transports))
+	d.check("backup_eligible", want.BackupEligible == have.BackupEligible && want.BackedUp == have.BackedUp)
+	d.check("friendly_name", want.FriendlyName == have.FriendlyName)
+	d.time("created_at", want.CreatedAt, have.CreatedAt)
+	d.time("last_used_at", want.LastUsedAt, have.LastUsedAt)
+	return d.column
+}
+
+// comparePasskeys compares the passkeys of users with those there.
+func (r *run) comparePasskeys(ctx context.Context, users []uuid.UUID, target []store.CarriedCredential,
+	differ differing) error {
+	byID := map[uuid.UUID]*store.CarriedCredential{}
+	for i := range target {
+		byID[target[i].ID] = &target[i]
+	}
+	t := tables[passkeyTable]
+	return r.Source.PasskeysOf(ctx, users, func(p *former.Passkey) error {
+		if r.reason(t, former.Entry{ID: p.RowID, User: p.UserID, Reason: p.Reason}) != "" {
+			return nil
+		}
+		want := r.m.passkey(p)
+		if column := differsCredential(&want, byID[p.RowID]); column != "" {
+			return differ(t, p.RowID, p.UserID,
+				fmt.Errorf("user %s: column %s of passkey %s differs", p.UserID, column, p.RowID))
+		}
+		return nil
+	})
+}
