@@ -53,9 +53,9 @@ export const list = (pairs) => el('dl', {}, pairs.flatMap(([name, value]) => [el
 // say announces a result.
 export const say = (text) => { document.getElementById('status').textContent = text }
 
-// ask opens a dialog and runs act when it is confirmed. typed is what has to be typed first. A failure stays in the
-// dialog; the focus returns to where it was.
-export function ask({ title, text, word, typed, extra, act }) {
+// ask opens a dialog and runs act when it is confirmed, then after. typed is what has to be typed first. A failure stays
+// in the dialog; the focus returns to where it was.
+export function ask({ title, text, word, typed, extra, act, after }) {
   const back = document.activeElement
   const problem = el('p', { class: 'error', role: 'alert' })
   problem.hidden = true
@@ -74,6 +74,7 @@ export function ask({ title, text, word, typed, extra, act }) {
       try {
         await act(form.elements)
         d.close()
+        await after()
       } catch (e) {
         problem.hidden = false
         problem.textContent = e.message

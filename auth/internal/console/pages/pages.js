@@ -1,16 +1,17 @@
 // The pages behind the sign-in.
-import { api } from './api.js'
+import { api, hasKey } from './api.js'
 import { lost, show } from './app.js'
 import { ask, el, field, link, list, say, table, when } from './dom.js'
 
 const uuid = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i
 const params = () => new URLSearchParams(location.hash.split('?')[1])
 const path = (...parts) => '/admin/users/' + parts.map(encodeURIComponent).join('/')
-const nameOf = (u) => u.email || (u.phone && '+' + u.phone) || u.id
+// An erased address is a text that names nobody.
+const nameOf = (u) => !u.deleted_at && (u.email || (u.phone && '+' + u.phone)) || u.id
 
 // paged is a list that grows by the pages behind a cursor.
 function paged(read, draw) {
-  const box = el('div')
+  const box = el('section')
   const rows = []
   const load = async (cursor) => {
     const { items, pagination } = await read(cursor)
@@ -32,7 +33,10 @@ const doing = (word, className, question, again) => el('button', {
   onclick: () => ask({
     ...question,
     act: async (inputs) => {
-      try { await question.act(inputs) } catch (e) { if (lost(e)) return; throw e }
+      try { await question.act(inputs) } catch (e) { if (!lost(e)) throw e }
+    },
+    after: async () => {
+      if (!hasKey()) return // the sign-in has ended
       await again()
       say(question.done)
     },
@@ -116,7 +120,7 @@ function actions(u, again) {
   const who = nameOf(u)
   const ban = (ban_duration) => api('PUT', path(u.id), { ban_duration })
   return el('div', { class: 'actions' },
-    u.email && doing('Send a password reset', 'plain', {
+    u.email && !u.deleted_at && doing('Send a password reset', 'plain', {
       title: 'Send a password reset?', text: `A link to a new password is mailed to ${u.email}.`, word: 'Send',
       act: () => api('POST', '/recover', { email: u.email }), done: 'The mail is on its way.',
     }, again),
@@ -133,7 +137,7 @@ function actions(u, again) {
 }
 
 const deletion = (u, word, soft, again) => doing(word, 'bad', {
-  title: word + '?', word, typed: u.email || (u.phone && '+' + u.phone) || u.id.slice(0, 8),
+  title: word + '?', word, typed: nameOf(u) === u.id ? u.id.slice(0, 8) : nameOf(u),
   text: soft ? 'Only the id remains. This cannot be undone.' : 'Nothing of the user remains. This cannot be undone.',
   act: () => api('DELETE', path(u.id), { should_soft_delete: soft }), done: 'The user is deleted.',
 }, soft ? again : async () => { location.hash = '#/users' })
@@ -173,6 +177,6 @@ export async function keysPage({ current }) {
   if (!current()) return
   show('Keys', el('p', {}, 'Keys are shown here and changed by ', el('code', {}, 'auth keys rotate'), ' and ',
     el('code', {}, 'auth keys revoke'), '.'),
-  table('Signing keys', ['Id', 'Algorithm', 'State', 'Created', 'Signs from', 'Revoked'], keys.map((k) => [k.kid, k.alg,
-    k.state, when(k.created_at), when(k.signs_at), when(k.revoked_at)]), 'AUTH_JWT_SECRET signs; there are no keys.'))
+  el('section', {}, table('Signing keys', ['Id', 'Algorithm', 'State', 'Created', 'Signs from', 'Revoked'], keys.map((k) => [k.kid, k.alg,
+    k.state, when(k.created_at), when(k.signs_at), when(k.revoked_at)]), 'AUTH_JWT_SECRET signs; there are no keys.')))
 }
