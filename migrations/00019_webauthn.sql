@@ -13,7 +13,7 @@ create table {webauthn_credentials} (
     id uuid primary key,
     user_id uuid not null references {users} on delete cascade,
     -- null: a passkey.
-    factor_id uuid references {factors} on delete cascade,
+    factor_id uuid constraint {webauthn_credentials}_factor_fk references {factors} on delete cascade,
     credential_id bytea not null,
     -- COSE_Key, as received.
     public_key bytea not null,

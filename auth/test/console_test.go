@@ -1,12 +1,16 @@
 package test
 
 import (
+	"encoding/base32"
 	"encoding/json"
+	"fmt"
 	"io"
 	"net/http"
 	"strings"
 	"testing"
+	"time"
 
+	"gatehouse/auth/internal/totp"
 	"gatehouse/shared/testdb"
 )
 
@@ -221,6 +225,54 @@ func TestConsole(t *testing.T) {
 		if !strings.Contains(d.log.text(), `"console":true`) {
 			t.Error("the log does not say which requests are the console's")
 		}
+	})
+	t.Run("factor", func(t *testing.T) {
+		create("-admin", "cook@example.org")
+		got, err := call("POST", d.http+"/token?grant_type=password", "",
+			`{"email":"cook@example.org","password":"correct horse"}`)
+		if err != nil || got.status != 200 {
+			t.Fatal(got, err)
+		}
+		token := got.body["access_token"].(string)
+		enrolled, _ := call("POST", d.http+"/factors", token, `{"factor_type":"totp","friendly_name":"app"}`)
+		factor := enrolled.body["id"].(string)
+		key, err := base32.StdEncoding.WithPadding(base32.NoPadding).DecodeString(
+			enrolled.body["totp"].(map[string]any)["secret"].(string))
+		if err != nil {
+			t.Fatal(err)
+		}
+		challenged, _ := call("POST", d.http+"/factors/"+factor+"/challenge", token, "")
+		step := totp.Step(time.Now())
+		if got, err := call("POST", d.http+"/factors/"+factor+"/verify", token, fmt.Sprintf(
+			`{"challenge_id":%q,"code":%q}`, challenged.body["id"], totp.Code(key, step))); err != nil || got.status != 200 {
+			t.Fatal(got, err)
+		}
+		cook := &consoleSignIn{base: ready.Console}
+		cook.begin(t, "cook@example.org", "correct horse")
+		if text := cook.want(t, 200, "", "GET /session", ""); !strings.Contains(text,
+			`"next":"factor","factors":[{"id":"`+factor+`","factor_type":"totp","friendly_name":"app"}]`) {
+			t.Error(text)
+		}
+		cook.want(t, 403, "insufficient_aal", "GET /api/admin/users", "")
+		cook.want(t, 403, "insufficient_aal", "GET /api/keys", "")
+		var ch struct{ ID string }
+		json.Unmarshal([]byte(cook.want(t, 200, "", "POST /session/challenge", `{"factor_id":"`+factor+`"}`)), &ch)
+		answer := func(step int64) string {
+			return fmt.Sprintf(`{"factor_id":%q,"challenge_id":%q,"code":%q}`, factor, ch.ID, totp.Code(key, step))
+		}
+		cook.want(t, 422, "mfa_verification_failed", "POST /session/verify", answer(step)) // a step counts once
+		status, text, h := cook.send(t, "POST /session/verify", answer(step+1))
+		old := *cook
+		var in struct{ Key string }
+		json.Unmarshal([]byte(text), &in)
+		list := (&http.Response{Header: h}).Cookies()
+		if status != 200 || in.Key == "" || strings.Contains(text, "token") || len(list) != 1 {
+			t.Fatal(status, text, h)
+		}
+		cook.key, cook.cookie = in.Key, list[0]
+		cook.want(t, 200, "", "GET /api/admin/users", "")
+		old.cookie = cook.cookie
+		old.want(t, 401, "no_authorization", "GET /api/admin/users", "")
 	})
 	t.Run("ends", func(t *testing.T) {
 		create("-admin", "chief@example.org")

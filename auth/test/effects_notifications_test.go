@@ -1,6 +1,7 @@
 package test
 
 import (
+	"encoding/json"
 	"io"
 	"mime"
 	"mime/multipart"
@@ -11,6 +12,8 @@ import (
 	"testing"
 
 	"gatehouse/auth/internal/mail/smtptest"
+	"gatehouse/auth/internal/webauthn"
+	"gatehouse/auth/internal/webauthn/webauthntest"
 	"gatehouse/shared/await"
 	"gatehouse/shared/testdb"
 )
@@ -39,7 +42,7 @@ func read(t *testing.T, m smtptest.Mail) (to, subject, text string) {
 }
 
 var notices = []string{"PASSWORD_CHANGED", "EMAIL_CHANGED", "PHONE_CHANGED", "IDENTITY_LINKED", "IDENTITY_UNLINKED",
-	"MFA_FACTOR_ENROLLED", "MFA_FACTOR_UNENROLLED"}
+	"MFA_FACTOR_ENROLLED", "MFA_FACTOR_UNENROLLED", "PASSKEY_CREATED", "PASSKEY_DELETED"}
 
 // Every change that a user may be notified of happens to one; each is notified where its flag is on, and only there,
 // in the operator's words where they are set and in the built-in ones elsewhere.
@@ -59,6 +62,10 @@ func TestNotifications(t *testing.T) {
 			"A new verification method (phone) was added to your account ada@example.org"},
 		{"MFA_FACTOR_UNENROLLED", "ada@example.org", "A verification method was removed from your account",
 			"A verification method (phone) was removed from your account ada@example.org"},
+		{"PASSKEY_CREATED", "ada@example.org", "A passkey was added to your account",
+			"A passkey (Passkey) was added to your account ada@example.org at localhost:3000 on "},
+		{"PASSKEY_DELETED", "ada@example.org", "A passkey was removed from your account",
+			"A passkey (Passkey) was removed from your account ada@example.org at localhost:3000 on "},
 		{"EMAIL_CHANGED", "ada@example.org", "Your email address was changed",
 			"localhost:3000 was changed from ada@example.org to new@example.org on "},
 	}
@@ -70,8 +77,9 @@ func TestNotifications(t *testing.T) {
 		own bool // AUTH_MAILER_SUBJECTS_*_NOTIFICATION and AUTH_MAILER_TEMPLATES_*_NOTIFICATION are set
 		on  []string
 	}{
-		{true, notices}, {false, []string{"EMAIL_CHANGED", "MFA_FACTOR_ENROLLED", "IDENTITY_LINKED"}},
-		{false, []string{"PASSWORD_CHANGED", "IDENTITY_UNLINKED", "PHONE_CHANGED", "MFA_FACTOR_UNENROLLED"}},
+		{true, notices}, {false, []string{"EMAIL_CHANGED", "MFA_FACTOR_ENROLLED", "IDENTITY_LINKED", "PASSKEY_DELETED"}},
+		{false, []string{"PASSWORD_CHANGED", "IDENTITY_UNLINKED", "PHONE_CHANGED", "MFA_FACTOR_UNENROLLED",
+			"PASSKEY_CREATED"}},
 	} {
 		on := c.on
 		smtp := smtptest.Start(t, smtptest.Options{})
@@ -79,7 +87,13 @@ func TestNotifications(t *testing.T) {
 			"AUTH_EXTERNAL_PHONE_ENABLED=true", "AUTH_SMS_MAX_FREQUENCY=0",
 			"AUTH_SMS_TEST_OTP=4915100000007:424242,4915100000008:424242", "AUTH_SECURITY_MANUAL_LINKING_ENABLED=true",
 			"AUTH_MFA_PHONE_ENROLL_ENABLED=true", "AUTH_MFA_PHONE_VERIFY_ENABLED=true",
-			"AUTH_MFA_PHONE_MAX_FREQUENCY=0")
+			"AUTH_MFA_PHONE_MAX_FREQUENCY=0", "AUTH_PASSKEY_ENABLED=true", "AUTH_WEBAUTHN_RP_ID=localhost",
+			"AUTH_WEBAUTHN_RP_DISPLAY_NAME=App", "AUTH_WEBAUTHN_RP_ORIGINS=http://localhost:3000")
+		for _, kind := range []string{"PASSKEY_CREATED", "PASSKEY_DELETED"} { // on by default
+			if !slices.Contains(on, kind) {
+				env = append(env, "AUTH_MAILER_NOTIFICATIONS_"+kind+"_ENABLED=false")
+			}
+		}
 		for _, kind := range on {
 			env = append(env, "AUTH_MAILER_NOTIFICATIONS_"+kind+"_ENABLED=true")
 			if c.own {
@@ -124,6 +138,8 @@ func TestNotifications(t *testing.T) {
 		arrives("MFA_FACTOR_ENROLLED")
 		d.want(t, 200, "DELETE", factor, bearer, "")
 		arrives("MFA_FACTOR_UNENROLLED")
+		d.want(t, 204, "DELETE", "/passkeys/"+registerPasskey(t, d, bearer, func() { arrives("PASSKEY_CREATED") }), bearer, "")
+		arrives("PASSKEY_DELETED")
 		d.want(t, 200, "PUT", "/user", bearer, `{"email":"new@example.org"}`)
 		mails++
 		await.True(t, "the mail to the new address", func() bool { return len(smtp.Mails()) == mails })
@@ -163,4 +179,26 @@ func TestNotifications(t *testing.T) {
 			t.Errorf("%v: %d mails, want %d: %+v", on, len(got), i, got)
 		}
 	}
+}
+
+// registerPasskey registers a passkey of the page at http://localhost:3000 and returns its id.
+func registerPasskey(t *testing.T, d *instance, bearer string, registered func()) string {
+	t.Helper()
+	begun := d.want(t, 200, "POST", "/passkeys/registration/options", bearer, "")
+	text, err := json.Marshal(begun.body["options"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	var o webauthn.CreationOptions
+	if err := json.Unmarshal(text, &o); err != nil {
+		t.Fatal(err)
+	}
+	credential, err := new(webauthntest.Authenticator).Create(o, "http://localhost:3000")
+	if err != nil {
+		t.Fatal(err)
+	}
+	id := d.want(t, 200, "POST", "/passkeys/registration/verify", bearer,
+		`{"challenge_id":"`+begun.str("challenge_id")+`","credential":`+string(credential)+`}`).str("id")
+	registered()
+	return id
 }

@@ -26,9 +26,11 @@ var limitNames = map[string]string{
 	"bySignup": "OTP", "byRecover": "OTP", "byResend": "OTP", "byMagicLink": "OTP", "byOTP": "OTP", "byUser": "OTP",
 	"byReauthenticate": "OTP", "byEnroll": "OTP",
 	"byAnonymous": "ANONYMOUS_USERS", "byToken": "TOKEN_REFRESH", "byVerify": "VERIFY", "byAuthorize": "VERIFY",
-	"byCallback":     "VERIFY",
-	"byChallenge":    "`AUTH_MFA_RATE_LIMIT_CHALLENGE_AND_VERIFY`",
-	"byFactorVerify": "`AUTH_MFA_RATE_LIMIT_CHALLENGE_AND_VERIFY`",
+	"byCallback":       "VERIFY",
+	"byChallenge":      "`AUTH_MFA_RATE_LIMIT_CHALLENGE_AND_VERIFY`",
+	"byFactorVerify":   "`AUTH_MFA_RATE_LIMIT_CHALLENGE_AND_VERIFY`",
+	"byPasskeyOptions": "`AUTH_RATE_LIMIT_PASSKEY`", "byPasskeyVerify": "`AUTH_RATE_LIMIT_PASSKEY`",
+	"byPasskeyRegistration": "`AUTH_RATE_LIMIT_PASSKEY`",
 }
 
 // TestDocs_routeColumns compares file, guard and limits of each route with the source of the handlers.
@@ -75,7 +77,7 @@ func TestDocs_routeColumns(t *testing.T) {
 		t.Fatal(err)
 	}
 	guards := map[string]string{"noTimeout": "none", "s.open": "none", "s.limited": "none", "s.admin": "admin",
-		"s.member": "user, not anonymous"}
+		"s.member": "user, not anonymous", "s.registers": "user, not anonymous", "s.signsIn": "none", "s.owner": "user"}
 	for _, m := range regexp.MustCompile(
 		`mux\.Handle\("([^"]+)", ([\w.]+)\((?:([\w.]+), )?(?:s\.(captcha)\(|withID\("\w+", )?s\.(\w+)\)+`).FindAllStringSubmatch(
 		string(source), -1) {

@@ -233,6 +233,7 @@ func (w *verifyTx) fill(out flow.Verified) {
 	}
 	if w.claims {
 		w.b.DeleteUnverified(w.u.ID, "") // a mailbox takes no second factor away
+		w.b.DeletePasskeys(w.u.ID)       // but a way in
 	} else if w.dropForeign {
 		w.b.DeleteFactors(w.u.ID)
 	}

@@ -124,6 +124,7 @@ func (c *Config) apiSettings(r *settings.Report) httpapi.Settings {
 	s.TrustedProxies, s.Captcha = parseProxies(r, c.API.Proxies), c.makeCaptcha(r)
 	a := &c.Accounts
 	s.Shown = httpapi.Shown{
+		Passkeys:      a.Passkeys.Enabled,
 		DisableSignup: a.DisableSignup, Email: a.Email.Enabled, Phone: a.Phone.Enabled, Anonymous: a.Anonymous,
 		MailerAutoconfirm: a.Email.Autoconfirm, PhoneAutoconfirm: a.Phone.Autoconfirm, SMSProvider: c.Gateways.Provider,
 	}

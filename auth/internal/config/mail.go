@@ -34,6 +34,8 @@ type kindTexts struct {
 	IdentityUnlinked string `env:"IDENTITY_UNLINKED_NOTIFICATION"`
 	FactorEnrolled   string `env:"MFA_FACTOR_ENROLLED_NOTIFICATION"`
 	FactorUnenrolled string `env:"MFA_FACTOR_UNENROLLED_NOTIFICATION"`
+	PasskeyCreated   string `env:"PASSKEY_CREATED_NOTIFICATION"`
+	PasskeyDeleted   string `env:"PASSKEY_DELETED_NOTIFICATION"`
 }
 
 // byKind returns the texts that are set. The name of a kind is its field's in lower case.

@@ -43,7 +43,7 @@ const noToken = "captcha protection: request disallowed (no captcha_token found)
 // Where captchas are demanded, and where not.
 func TestCaptcha_where(t *testing.T) {
 	type m = map[string]any
-	a, s := guarded(t, nil)
+	a, s := guarded(t, nil, passkeysOn)
 	var g grantJSON
 	a.do("POST /signup", with(m{"email": "mia@example.org", "password": sesame})).is(200, "*")
 	a.do("POST /verify", m{"type": "signup", "token_hash": a.newest("mia@example.org").Hash}).json(&g)
@@ -56,6 +56,7 @@ func TestCaptcha_where(t *testing.T) {
 		{"POST /signup", m{"phone": "4915112345678", "password": sesame}},
 		{"POST /signup", m{}},
 		{"POST /token?grant_type=password", m{"email": "mia@example.org", "password": sesame}},
+		{"POST /passkeys/authentication/options", m{}},
 		{"POST /otp", m{"email": "otp@example.org"}},
 		{"POST /otp", m{"phone": "4915112345679"}},
 		{"POST /magiclink", m{"email": "link@example.org"}},

@@ -12,7 +12,6 @@ import (
 var (
 	noSAML            = newProblem(404, refusal.CodeSAMLProviderDisabled, "SAML 2.0 is disabled")
 	noWeb3            = newProblem(422, refusal.CodeWeb3ProviderDisabled, "Web3 provider is disabled")
-	noPasskeys        = newProblem(404, refusal.CodePasskeyDisabled, "Passkeys are disabled")
 	noOAuthServer     = newProblem(404, refusal.CodeFeatureDisabled, "OAuth server is disabled")
 	noCustomProviders = newProblem(404, refusal.CodeFeatureDisabled, "Custom OAuth providers are disabled")
 	noSCIM            = newProblem(404, refusal.CodeFeatureDisabled, "SCIM server is disabled")

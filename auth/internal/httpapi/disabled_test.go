@@ -11,15 +11,18 @@ func TestDisabled(t *testing.T) {
 	a := open(t)
 	const oauth = "404 feature_disabled OAuth server is disabled"
 	for request, want := range map[string]string{
-		"POST /sso":                                    "404 saml_provider_disabled SAML 2.0 is disabled",
-		"POST /token?grant_type=web3":                  "422 web3_provider_disabled Web3 provider is disabled",
-		"GET /passkeys/registration/options":           "404 passkey_disabled Passkeys are disabled",
-		"GET /passkeys":                                "404 passkey_disabled Passkeys are disabled",
-		"GET /admin/users/abc/passkeys (admin)":        "404 passkey_disabled Passkeys are disabled",
-		"DELETE /admin/users/abc/passkeys/def (admin)": "404 passkey_disabled Passkeys are disabled",
+		"POST /sso":                          "404 saml_provider_disabled SAML 2.0 is disabled",
+		"POST /token?grant_type=web3":        "422 web3_provider_disabled Web3 provider is disabled",
+		"GET /passkeys/registration/options": "404 passkey_disabled Passkeys are disabled",
+		"GET /passkeys":                      "404 passkey_disabled Passkeys are disabled",
 		"GET /admin/users/abc/passkeys": "401 no_authorization This endpoint requires a valid " +
 			"Bearer token",
 		"POST /passkeys/authentication/verify":  "404 passkey_disabled Passkeys are disabled",
+		"POST /passkeys/authentication/options": "404 passkey_disabled Passkeys are disabled",
+		"POST /passkeys/registration/options":   "404 passkey_disabled Passkeys are disabled",
+		"POST /passkeys/registration/verify":    "404 passkey_disabled Passkeys are disabled",
+		"PATCH /passkeys/abc":                   "404 passkey_disabled Passkeys are disabled",
+		"DELETE /passkeys/abc":                  "404 passkey_disabled Passkeys are disabled",
 		"GET /oauth/authorize?client_id=x":      oauth,
 		"POST /oauth/token":                     oauth,
 		"GET /oauth/authorizations/abc":         oauth,

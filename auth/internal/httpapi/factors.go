@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"encoding/json"
 	"net/http"
 	"strconv"
 
@@ -56,6 +57,9 @@ func (s *Server) postFactor(c *call, principal flow.Principal) error {
 	b := appendID(append(make([]byte, 0, 512+len(e.QRCode)*5/4), `{"id":`...), e.Factor.ID)
 	b = jsontext.AppendString(append(b, `,"type":`...), string(e.Factor.Kind))
 	b = jsontext.AppendString(append(b, `,"friendly_name":`...), e.Factor.FriendlyName)
+	if e.Factor.Kind == store.FactorWebAuthn {
+		return c.json(200, append(b, '}'))
+	}
 	if e.Factor.Kind == store.FactorPhone {
 		b = jsontext.AppendString(append(b, `,"phone":`...), e.Phone)
 		return c.json(200, append(b, '}'))
@@ -78,7 +82,7 @@ func (s *Server) postChallenge(c *call, principal flow.Principal, id uuid.UUID) 
 	if err := c.decodeGiven(&in); err != nil {
 		return err
 	}
-	if in.WebAuthn != nil {
+	if in.WebAuthn != nil && !s.core.Live().Factors.WebAuthn.Verify {
 		return errNoWebAuthn
 	}
 	ch, f, err := s.factors.ChallengeFactor(c.ctx(), c.forwardedClient(), principal, id, in.Channel)
@@ -88,10 +92,23 @@ func (s *Server) postChallenge(c *call, principal flow.Principal, id uuid.UUID) 
 	b := appendID(append(make([]byte, 0, 128), `{"id":`...), ch.ID)
 	b = jsontext.AppendString(append(b, `,"type":`...), string(f.Kind))
 	b = strconv.AppendInt(append(b, `,"expires_at":`...), ch.ExpiresAt.Unix(), 10)
-	return c.json(200, append(b, '}'))
+	if f.Kind != store.FactorWebAuthn {
+		return c.json(200, append(b, '}'))
+	}
+	kind, options, err := s.factors.WebAuthnOptions(c.ctx(), c.requestInfo(), principal, f, ch.ID)
+	if err != nil {
+		return err
+	}
+	text, err := json.Marshal(options)
+	if err != nil {
+		return err
+	}
+	b = jsontext.AppendString(append(b, `,"webauthn":{"type":`...), kind)
+	b = append(append(b, `,"credential_options":{"publicKey":`...), text...)
+	return c.json(200, append(b, '}', '}', '}'))
 }
 
-// errNoWebAuthn is for the second half of a ceremony whose first was refused.
+// errNoWebAuthn is for either half of a ceremony while security keys are switched off.
 var errNoWebAuthn = newProblem(422, refusal.CodeWebAuthnVerifyDisabled, "MFA verification is disabled for WebAuthn")
 
 // postFactorVerify answers a challenge.
@@ -100,22 +117,28 @@ func (s *Server) postFactorVerify(c *call, principal flow.Principal, id uuid.UUI
 		return err
 	}
 	var in struct {
-		ChallengeID string     `json:"challenge_id"`
-		Code        string     `json:"code"`
-		WebAuthn    jsonObject `json:"webauthn"`
+		ChallengeID string `json:"challenge_id"`
+		Code        string `json:"code"`
+		WebAuthn    *struct {
+			Type       string          `json:"type"`
+			Credential json.RawMessage `json:"credential_response"`
+		} `json:"webauthn"`
 	}
 	if err := c.decode(&in); err != nil {
 		return err
 	}
-	if in.WebAuthn != nil {
+	if in.WebAuthn != nil && !s.core.Live().Factors.WebAuthn.Verify {
 		return errNoWebAuthn
 	}
 	challenge, err := uuid.Parse(in.ChallengeID)
 	if in.ChallengeID != "" && (err != nil || len(in.ChallengeID) != 36) {
 		return invalidRequest("challenge_id must be an UUID")
 	}
-	return c.grantView(s.factors.VerifyFactor(c.ctx(), c.forwardedClient(), principal,
-		flow.FactorAnswer{Factor: id, Challenge: challenge, Code: in.Code}))
+	answer := flow.FactorAnswer{Factor: id, Challenge: challenge, Code: in.Code}
+	if in.WebAuthn != nil {
+		answer.WebAuthn = &flow.WebAuthnAnswer{Type: in.WebAuthn.Type, Credential: in.WebAuthn.Credential}
+	}
+	return c.grantView(s.factors.VerifyFactor(c.ctx(), c.forwardedClient(), principal, answer))
 }
 
 // deleteFactor unenrolls a factor.

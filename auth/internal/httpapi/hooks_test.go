@@ -12,13 +12,14 @@ import (
 	"gatehouse/auth/internal/hook"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/totp"
+	"gatehouse/auth/internal/webauthn/webauthntest"
 )
 
 // TestHooks_failures: a hook's refusal, or the failure of its call, is the answer of the request that called it, and
 // nothing is created.
 func TestHooks_failures(t *testing.T) {
 	var answer *refusal.Refusal
-	a := open(t, func(s *flow.Settings, _ *Settings) {
+	a := open(t, passkeysOn, func(s *flow.Settings, _ *Settings) {
 		s.Hooks.BeforeCreate = func(context.Context, string, store.User) error {
 			if answer != nil {
 				return answer
@@ -34,6 +35,8 @@ func TestHooks_failures(t *testing.T) {
 	})
 	mia := a.member("mia@example.org")
 	factor := a.enrolled(mia)
+	device := &webauthntest.Authenticator{}
+	a.register(a.member("eve@example.org"), device)
 	for n, r := range []*refusal.Refusal{
 		{Status: 400, Code: hook.CodeContentType}, {Status: 400, Code: hook.CodeRefused, ByHook: true},
 		{Status: 422, Code: hook.CodeRefused, ByHook: true}, {Status: 422, Code: hook.CodeTimeout},
@@ -46,6 +49,7 @@ func TestHooks_failures(t *testing.T) {
 		g := a.signIn("mia@example.org")
 		challenge, code := a.challenge(g, factor.ID).ID, a.code(factor, 0)
 
+		begun := a.request()
 		answer = r
 		f := func(route string, body map[string]any) {
 			t.Helper()
@@ -54,6 +58,7 @@ func TestHooks_failures(t *testing.T) {
 		f("POST /signup", map[string]any{"email": address("signup"), "password": sesame})
 		f("POST /otp", map[string]any{"email": address("otp")})
 		f("POST /magiclink", map[string]any{"email": address("magiclink")})
+		f("POST /passkeys/authentication/verify", answerOf(begun.ChallengeID, newAssertion(t, device, begun.Options)))
 		f("POST /verify", map[string]any{"type": "signup", "email": newcomer, "token": a.newest(newcomer).Code})
 		a.answerTo(g, factor.ID, challenge, code).refused(r.Status, r.Code, "said the hook")
 		answer = nil

@@ -24,6 +24,7 @@ import (
 	"gatehouse/auth/internal/account/factor"
 	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/account/oauth"
+	"gatehouse/auth/internal/account/passkey"
 	"gatehouse/auth/internal/captcha"
 	"gatehouse/auth/internal/mail"
 	"gatehouse/auth/internal/pages"
@@ -120,6 +121,7 @@ type Shown struct {
 	MailerAutoconfirm       bool
 	PhoneAutoconfirm        bool
 	SMSProvider             string
+	Passkeys                bool
 }
 
 // liveSettings is Settings with what is made of them once.
@@ -137,6 +139,7 @@ type Server struct {
 	accounts *account.Accounts
 	oauth    *oauth.Identities
 	factors  *factor.Factors
+	passkeys *passkey.Passkeys
 	users    *admin.Users
 	keys     *token.Live
 	refresh  *token.RefreshCodec
@@ -161,7 +164,7 @@ func New(o Options, s Settings) (*Server, error) {
 		return nil, errors.New("httpapi: needs Core, Keys and Refresh")
 	}
 	srv := &Server{core: o.Core, accounts: account.New(o.Core), oauth: oauth.New(o.Core),
-		factors: factor.New(o.Core), users: admin.New(o.Core),
+		factors: factor.New(o.Core), passkeys: passkey.New(o.Core), users: admin.New(o.Core),
 		keys: o.Keys, refresh: o.Refresh, log: o.Log, observer: o.Observer, now: o.Now,
 		refused: onceAMinute{most: refusedLines}, refusedAdmins: onceAMinute{most: maxRefusedAdmins}}
 	if srv.log == nil {

@@ -29,6 +29,9 @@ const (
 	byEnroll
 	byChallenge
 	byFactorVerify
+	byPasskeyOptions
+	byPasskeyVerify
+	byPasskeyRegistration
 	limiterCount
 )
 
@@ -47,6 +50,8 @@ func (l Limits) rate(by routeLimit) rate {
 		return rateOf(l.Token)
 	case byVerify, byAuthorize, byCallback:
 		return rateOf(l.Verify)
+	case byPasskeyOptions, byPasskeyVerify, byPasskeyRegistration:
+		return rateOf(l.Passkeys)
 	case byChallenge, byFactorVerify:
 		return rate{burst: float64(min(30, 30*l.Factors)), n: float64(l.Factors), per: time.Minute}
 	}

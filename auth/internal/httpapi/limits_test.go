@@ -197,9 +197,9 @@ func TestLimiter_memory(t *testing.T) {
 
 // Each endpoint has its own counter, counts before it validates, and is deaf to other addresses.
 func TestLimits_endpoints(t *testing.T) {
-	a := open(t, func(_ *flow.Settings, s *Settings) {
+	a := open(t, passkeysOn, func(_ *flow.Settings, s *Settings) {
 		s.LimitHeader = "X-Real-Ip"
-		s.Limits = Limits{OTP: 2, Verify: 3, Token: 2, Anonymous: 1}
+		s.Limits = Limits{OTP: 2, Verify: 3, Token: 2, Anonymous: 1, Passkeys: 2}
 	})
 	g := a.member("mia@example.org") // without the header nothing is counted
 	n := 0
@@ -236,6 +236,10 @@ func TestLimits_endpoints(t *testing.T) {
 	f(2, "PUT /user", "nonsense", bearer(g.AccessToken))
 	f(2, "GET /reauthenticate", nil, bearer(g.AccessToken))
 	f(2, "POST /factors", "nonsense", bearer(g.AccessToken))
+	for _, step := range []string{"options", "verify"} {
+		f(2, "POST /passkeys/authentication/"+step, "nonsense")
+		f(2, "POST /passkeys/registration/"+step, "nonsense", bearer(g.AccessToken))
+	}
 	f(2, "POST /token?grant_type=password", "nonsense")
 	f(2, "POST /token?grant_type=pkce", "nonsense")
 	f(2, "POST /token?grant_type=refresh_token", "nonsense")

@@ -60,12 +60,14 @@ func fixed(body any) func(*cell) any { return func(*cell) any { return body } }
 
 // A route that is not in this table fails the test.
 var matrix = map[string]row{
-	"GET /health":                {want: everybody("200")},
-	"GET /livez":                 {want: everybody("200")},
-	"GET /readyz":                {want: everybody("200")},
-	"GET /settings":              {want: everybody("200")},
-	"GET /.well-known/jwks.json": {want: everybody("200")},
-	"GET /openapi.json":          {want: everybody("200")},
+	"GET /health":                           {want: everybody("200")},
+	"GET /livez":                            {want: everybody("200")},
+	"GET /readyz":                           {want: everybody("200")},
+	"GET /settings":                         {want: everybody("200")},
+	"GET /.well-known/jwks.json":            {want: everybody("200")},
+	"GET /openapi.json":                     {want: everybody("200")},
+	"GET /.well-known/openid-configuration": {want: everybody("200")},
+	"POST /verify/confirm":                  {want: everybody("404 not_found")},
 	"POST /signup": {body: func(c *cell) any {
 		return map[string]any{"email": c.address, "password": sesame}
 	}, want: everybody("200")},
@@ -127,8 +129,21 @@ var matrix = map[string]row{
 		"anonymous: 403 no_authorization")},
 	"POST /factors/recovery-codes/verify": {want: but(users("422 mfa_recovery_codes_verify_not_enabled"),
 		"anonymous: 403 no_authorization")},
-	"DELETE /factors/recovery-codes":     {want: but(users("403 insufficient_aal"), "anonymous: 403 no_authorization")},
-	"GET /admin/users/{user_id}/factors": {want: admins("200")},
+	"DELETE /factors/recovery-codes": {want: but(users("403 insufficient_aal"), "anonymous: 403 no_authorization")},
+	"POST /passkeys/registration/options": {want: but(users("200"), "anonymous: 403 no_authorization",
+		"aal1 with factor: 403 insufficient_aal", "admin at aal1: 403 insufficient_aal")},
+	"POST /passkeys/registration/verify": {body: fixed(map[string]any{}), want: but(users("400 validation_failed"),
+		"anonymous: 403 no_authorization", "aal1 with factor: 403 insufficient_aal",
+		"admin at aal1: 403 insufficient_aal")},
+	"POST /passkeys/authentication/options": {want: everybody("200")},
+	"POST /passkeys/authentication/verify":  {body: fixed(map[string]any{}), want: everybody("400 validation_failed")},
+	"GET /passkeys":                         {want: users("200")},
+	"PATCH /passkeys/{passkey_id}":          {want: users("404 validation_failed")},
+	"DELETE /passkeys/{passkey_id}": {want: but(users("404 validation_failed"),
+		"aal1 with factor: 403 insufficient_aal", "admin at aal1: 403 insufficient_aal")},
+	"GET /admin/users/{user_id}/passkeys":                 {want: admins("200")},
+	"DELETE /admin/users/{user_id}/passkeys/{passkey_id}": {want: admins("404 validation_failed")},
+	"GET /admin/users/{user_id}/factors":                  {want: admins("200")},
 	"PUT /admin/users/{user_id}/factors/{factor_id}": {body: func(c *cell) any {
 		return map[string]any{"friendly_name": c.address}
 	}, want: admins("200")},
@@ -169,7 +184,7 @@ func TestMatrix(t *testing.T) {
 	if d := cmp.Diff(served(t), rows); d != "" {
 		t.Fatalf("routes.go (-) and the matrix (+):\n%s", d)
 	}
-	a := open(t, func(s *flow.Settings, _ *Settings) {
+	a := open(t, passkeysOn, func(s *flow.Settings, _ *Settings) {
 		s.External = flow.ExternalSettings{Providers: githubAlone(t), ManualLinking: true, LinkingAAL2: true,
 			StateCookie: true}
 	})

@@ -51,8 +51,8 @@ func TestObserver_spans(t *testing.T) {
 			"http.method": "DELETE", "http.route": "/admin/users/{user_id}/factors/{factor_id}",
 			"http.route.params.user_id": id,
 			"http.status_code":          "401"})
-	f("PATCH", "/passkeys/x", "PATCH /passkeys/",
-		map[string]string{"http.method": "PATCH", "http.route": "/passkeys/", "http.status_code": "404"})
+	f("PATCH", "/passkeys/x", "PATCH /passkeys/{passkey_id}",
+		map[string]string{"http.method": "PATCH", "http.route": "/passkeys/{passkey_id}", "http.status_code": "404"})
 	f("GET", "/secret", "GET", map[string]string{"http.method": "GET", "http.status_code": "404"})
 	f("DELETE", "/signup", "DELETE", map[string]string{"http.method": "DELETE", "http.status_code": "405"})
 	f("SESAME", "/signup", "_OTHER", map[string]string{"http.method": "_OTHER", "http.status_code": "405"})

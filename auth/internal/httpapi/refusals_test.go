@@ -63,7 +63,7 @@ func TestSending_limits(t *testing.T) {
 
 // A token is judged claim by claim, in this order, at every endpoint of users and administrators.
 func TestTokens_claims(t *testing.T) {
-	a := open(t)
+	a := open(t, passkeysOn)
 	g := a.member("mia@example.org")
 	claims := func(f func(*token.Claims)) header {
 		t.Helper()
@@ -82,12 +82,15 @@ func TestTokens_claims(t *testing.T) {
 		"DELETE /user/sessions/" + uuid.NewString(),
 		"GET /user/identities/authorize", "DELETE /user/identities/" + uuid.NewString(),
 		"POST /factors", "POST /factors/" + uuid.NewString() + "/challenge",
-		"POST /factors/" + uuid.NewString() + "/verify", "DELETE /factors/" + uuid.NewString()}
+		"POST /factors/" + uuid.NewString() + "/verify", "DELETE /factors/" + uuid.NewString(),
+		"POST /passkeys/registration/options", "POST /passkeys/registration/verify", "GET /passkeys",
+		"PATCH /passkeys/" + uuid.NewString(), "DELETE /passkeys/" + uuid.NewString()}
 	id := uuid.NewString()
 	admins := []string{"POST /invite", "POST /admin/generate_link", "GET /admin/audit", "GET /admin/users",
 		"POST /admin/users", "GET /admin/users/" + id,
 		"POST /admin/users/" + id, "PUT /admin/users/" + id, "DELETE /admin/users/" + id,
 		"GET /admin/users/" + id + "/sessions",
+		"GET /admin/users/" + id + "/passkeys", "DELETE /admin/users/" + id + "/passkeys/" + id,
 		"GET /admin/users/" + id + "/factors", "PUT /admin/users/" + id + "/factors/" + id,
 		"DELETE /admin/users/" + id + "/factors/" + id, "DELETE /admin/users/" + id + "/sessions",
 		"DELETE /admin/users/" + id + "/sessions/" + id, "GET /admin/outbox", "POST /admin/outbox/" + id + "/resend"}

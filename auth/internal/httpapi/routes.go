@@ -50,6 +50,16 @@ func (s *Server) routes() *http.ServeMux {
 	mux.Handle("POST /factors/recovery-codes/verify", s.member(s.postRecoveryCodesVerify))
 	mux.Handle("POST /factors/recovery-codes/regenerate", s.member(s.postRecoveryCodesRegenerate))
 
+	mux.Handle("POST /passkeys/registration/options", s.registers(byPasskeyRegistration, s.postRegistrationOptions)) // passkeys.go
+	mux.Handle("POST /passkeys/registration/verify", s.registers(byPasskeyRegistration, s.postRegistrationVerify))
+	mux.Handle("POST /passkeys/authentication/options", s.signsIn(byPasskeyOptions, s.captcha(s.postPasskeyOptions)))
+	mux.Handle("POST /passkeys/authentication/verify", s.signsIn(byPasskeyVerify, s.postPasskeyVerify))
+	mux.Handle("GET /passkeys", s.owner(s.getPasskeys))
+	mux.Handle("PATCH /passkeys/{passkey_id}", s.owner(s.patchPasskey))
+	mux.Handle("DELETE /passkeys/{passkey_id}", s.owner(s.deletePasskey))
+	mux.Handle("/passkeys", s.withPasskeys(noTimeout(noPath))) // other methods and paths
+	mux.Handle("/passkeys/", s.withPasskeys(noTimeout(noPath)))
+
 	mux.Handle("POST /logout", s.open(s.postLogout)) // user.go: it also takes tokens whose session is gone
 
 	mux.Handle("POST /invite", s.admin(s.postInvite)) // admin_link.go
@@ -70,11 +80,10 @@ func (s *Server) routes() *http.ServeMux {
 	mux.Handle("GET /admin/outbox", s.admin(s.getOutbox)) // admin_outbox.go
 	mux.Handle("POST /admin/outbox/{id}/resend", s.admin(withID("id", s.postResendMessage)))
 
+	mux.Handle("GET /admin/users/{user_id}/passkeys", s.admin(withID("user_id", s.getAdminPasskeys))) // passkeys.go
+	mux.Handle("DELETE /admin/users/{user_id}/passkeys/{passkey_id}", s.admin(withID("user_id", s.deleteAdminPasskey)))
+
 	mux.Handle("POST /sso", s.open(s.postSSO)) // disabled.go: what is left out
-	mux.Handle("/passkeys", disabled(noPasskeys))
-	mux.Handle("/passkeys/", disabled(noPasskeys))
-	mux.Handle("/admin/users/{user_id}/passkeys", s.disabledForAdmins(noPasskeys))
-	mux.Handle("/admin/users/{user_id}/passkeys/", s.disabledForAdmins(noPasskeys))
 	mux.Handle("/oauth/", disabled(noOAuthServer))
 	mux.Handle("/admin/oauth/", disabled(noOAuthServer))
 	mux.Handle("/user/oauth/grants", disabled(noOAuthServer))

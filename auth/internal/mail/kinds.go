@@ -20,6 +20,8 @@ const (
 	IdentityUnlinked Kind = "identity_unlinked_notification"
 	FactorEnrolled   Kind = "mfa_factor_enrolled_notification"
 	FactorUnenrolled Kind = "mfa_factor_unenrolled_notification"
+	PasskeyCreated   Kind = "passkey_created_notification"
+	PasskeyDeleted   Kind = "passkey_deleted_notification"
 )
 
 // Test is the kind of a mail that only shows that mails arrive. No flow sends it, and no setting names it.
@@ -29,6 +31,7 @@ const Test Kind = "test"
 var Kinds = []Kind{
 	Invite, Confirmation, Recovery, MagicLink, EmailChange, Reauthentication, PasswordChanged, EmailChanged,
 	PhoneChanged, IdentityLinked, IdentityUnlinked, FactorEnrolled, FactorUnenrolled,
+	PasskeyCreated, PasskeyDeleted,
 }
 
 // Setting is the kind's part in the names of settings: AUTH_MAILER_SUBJECTS_<Setting>.

@@ -51,6 +51,7 @@ type Vars struct {
 	ConfirmationURL string `json:"ConfirmationURL,omitempty"`
 	Provider        string `json:"Provider,omitempty"`
 	FactorType      string `json:"FactorType,omitempty"`
+	FriendlyName    string `json:"FriendlyName,omitempty"` // of a passkey
 	// Data is user_metadata as it was: an object that the user has written.
 	Data json.RawMessage `json:"Data,omitempty"`
 }

@@ -25,7 +25,7 @@ func everything() Vars {
 		Phone: "15550001", OldPhone: "15550002", SendingTo: "new@acme.test", Token: "123456", TokenHash: "pkce_abc",
 		RedirectTo:      "https://app.acme.test/home",
 		ConfirmationURL: "https://auth.acme.test/verify?token=abc&type=signup&redirect_to=https://app.acme.test/home",
-		Provider:        "github", FactorType: "totp",
+		Provider:        "github", FactorType: "totp", FriendlyName: "Work laptop",
 		Data: json.RawMessage(`{"name": "Ada <b>", "n": 12345678901234567, "deep": {"er": "x"}}`),
 	}
 }
@@ -91,6 +91,8 @@ func TestBuiltIn(t *testing.T) {
 		"GitHub")
 	f(FactorEnrolled, "MFA_FACTOR_ENROLLED_NOTIFICATION", "A new verification method was added to your account", email,
 		"authenticator app")
+	f(PasskeyCreated, "PASSKEY_CREATED_NOTIFICATION", "A passkey was added to your account", "Work laptop")
+	f(PasskeyDeleted, "PASSKEY_DELETED_NOTIFICATION", "A passkey was removed from your account", "Work laptop")
 	f(FactorUnenrolled, "MFA_FACTOR_UNENROLLED_NOTIFICATION", "A verification method was removed from your account",
 		email, "authenticator app")
 	if seen != len(Kinds) {

@@ -46,6 +46,8 @@ func Sample(name, siteURL, externalURL string, now time.Time) Payload {
 		p.Vars.Provider = "github"
 	case FactorEnrolled, FactorUnenrolled:
 		p.Vars.FactorType = "totp"
+	case PasskeyCreated, PasskeyDeleted:
+		p.Vars.FriendlyName = "Apple Passwords"
 	case Reauthentication:
 		p.Vars.Token = "123456"
 	}

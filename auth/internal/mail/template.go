@@ -33,7 +33,7 @@ func (v Vars) variables() variables {
 		"Phone": v.Phone, "OldPhone": v.OldPhone, "SendingTo": v.SendingTo,
 		"Token": v.Token, "TokenHash": v.TokenHash, "RedirectTo": v.RedirectTo,
 		"ConfirmationURL": v.ConfirmationURL, "Provider": v.Provider, "FactorType": v.FactorType,
-		"Data": data,
+		"FriendlyName": v.FriendlyName, "Data": data,
 	}
 }
 

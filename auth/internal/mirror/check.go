@@ -78,10 +78,10 @@ union all
 select '%[1]s', coalesce(n.id, o.id), coalesce(n.user_id, o.user_id),
     case when n.id is null then array['extra'] when o.id is null then array['missing']
         else array_remove(array[%[2]s], null) end
-from %[3]s() n full join (select * from %[4]s t where %[5]s) o on o.id = n.id
+from %[3]s() n full join %[4]s o on o.id = n.id
 join %[7]s() m on m.id = coalesce(n.user_id, o.user_id) and m.deleted_at is null
-where n.id is null or o.id is null or %[6]s`, t.there, list(of), ident(r.here, r.ns+"mirror_"+t.there),
-			r.theirs(t.there), t.pruned, each(of, " or ", column.differ), ident(r.here, r.ns+"mirror_users"))
+where n.id is null and %[5]s or n.id is not null and (o.id is null or %[6]s)`, t.there, list(of), ident(r.here, r.ns+"mirror_"+t.there),
+			r.theirs(t.there), strings.ReplaceAll(t.pruned, "t.", "o."), each(of, " or ", column.differ), ident(r.here, r.ns+"mirror_users"))
 	}
 	rows, err := query(ctx, r, pgx.RowToStructByPos[difference], sql)
 	d.rows = rows

@@ -35,12 +35,14 @@ const (
 	Factors        Purpose = "factors"         // seals TOTP keys
 	Console        Purpose = "console"         // seals cookies of the admin console
 	RecoveryCodes  Purpose = "recovery codes"  // MAC of factor and code
+	// WebAuthnChallenges makes the challenges of authenticators, and the tags of their ids.
+	WebAuthnChallenges Purpose = "webauthn challenges"
 	// FormerRefresh makes the secrets of sessions that were taken over, and the MACs by which their tokens are found.
 	FormerRefresh Purpose = "former refresh tokens"
 )
 
 var purposes = [...]Purpose{SigningKeys, Outbox, ProviderTokens, Refresh, OTP, Limits, FauxUser, ExternalStates,
-	Factors, Console, RecoveryCodes, FormerRefresh}
+	Factors, Console, RecoveryCodes, FormerRefresh, WebAuthnChallenges}
 
 // Root is the current and the previous root keys. It never changes and may be used by many goroutines.
 type Root struct {

@@ -35,12 +35,12 @@ with codes as (
     delete from {flows} where ` + issuedCodes + `
 )
 update {sessions} set ended_at = $3, ended_reason = '` + EndedByFactor + `'
-where user_id = $1 and id <> $2 and aal < 2 and (ended_at is null or ended_reason = 'logout_tokens')`)
+where user_id = $1 and id <> $2 and ($4::boolean or aal < 2) and (ended_at is null or ended_reason = 'logout_tokens')`)
 
-// EndLowSessions ends a user's sessions below aal2, but one, and the codes that were given out for more.
-func (b *Batch) EndLowSessions(user, except uuid.UUID, now time.Time) {
+// EndLowSessions ends a user's sessions below aal2, or all, but one, and the codes that were given out for more.
+func (b *Batch) EndLowSessions(user, except uuid.UUID, all bool, now time.Time) {
 	b.exec("lock", lockAndVoid, user, now)
-	b.exec("end low sessions", endLowSessions, user, except, now)
+	b.exec("end low sessions", endLowSessions, user, except, now, all)
 }
 
 // secondMethods are the amr methods that make a session aal2.

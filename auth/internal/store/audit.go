@@ -53,6 +53,9 @@ const (
 	ActionRecoveryCodesRegenerated
 	ActionRecoveryCodesVerified
 	ActionRecoveryCodesDeleted
+	ActionPasskeyCreated
+	ActionPasskeyUpdated
+	ActionPasskeyDeleted
 )
 
 // actions are each action's name and log type.
@@ -95,6 +98,9 @@ var actions = map[Action][2]string{
 	ActionRecoveryCodesRegenerated:    {"recovery_codes_regenerated", "factor"},
 	ActionRecoveryCodesVerified:       {"recovery_codes_verified", "factor"},
 	ActionRecoveryCodesDeleted:        {"recovery_codes_deleted", "factor"},
+	ActionPasskeyCreated:              {"passkey_created", "user"},
+	ActionPasskeyUpdated:              {"passkey_updated", "user"},
+	ActionPasskeyDeleted:              {"passkey_deleted", "user"},
 }
 
 // String is the action's name in the API.

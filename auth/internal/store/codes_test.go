@@ -38,7 +38,7 @@ func TestCodes_endWithSessions(t *testing.T) {
 			})
 		}, false},
 		{"a verified factor", func(u store.User, s uuid.UUID, at time.Time) error {
-			return try(t, db, func(b *store.Batch) { b.EndLowSessions(u.ID, s, at) })
+			return try(t, db, func(b *store.Batch) { b.EndLowSessions(u.ID, s, false, at) })
 		}, true},
 		{"sign-out", signOutBy(t, db, store.ScopeTokens), true},
 		{"sign-out global", signOutBy(t, db, store.ScopeGlobal), true},

@@ -20,9 +20,12 @@ func TestEndSessions_lock(t *testing.T) {
 	batches := map[string]func(b *store.Batch){
 		"end":    func(b *store.Batch) { b.EndSessions(store.EndSessions{User: user, At: noon}) },
 		"others": func(b *store.Batch) { b.EndSessions(store.EndSessions{User: user, Except: spared, At: noon}) },
-		"low":    func(b *store.Batch) { b.EndLowSessions(user, spared, noon) },
-		"erase":  func(b *store.Batch) { b.EraseUser(store.EraseUser{ID: user, Now: noon}) },
-		"limit":  func(b *store.Batch) { b.EnforceSessionLimit(user, 2, noon) },
+		"low":    func(b *store.Batch) { b.EndLowSessions(user, spared, false, noon) },
+		"passkey": func(b *store.Batch) {
+			b.DeletePasskey(new(store.Credential), user, uuid.New(), spared, noon)
+		},
+		"erase": func(b *store.Batch) { b.EraseUser(store.EraseUser{ID: user, Now: noon}) },
+		"limit": func(b *store.Batch) { b.EnforceSessionLimit(user, 2, noon) },
 		"without scope": func(b *store.Batch) {
 			b.SignOut(new(bool), store.SignOut{User: user, Scope: store.ScopeTokens, Now: noon})
 		},

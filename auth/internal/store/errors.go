@@ -28,6 +28,8 @@ var (
 	// ErrFactorName and ErrFactorPhone: another factor of the user has the name, or the number.
 	ErrFactorName  = errors.New("name of a factor taken")
 	ErrFactorPhone = errors.New("phone number of a factor taken")
+	// ErrCredentialExists: some user has a WebAuthn credential of that id.
+	ErrCredentialExists = errors.New("credential taken")
 	// ErrUserGone: the user was deleted meanwhile.
 	ErrUserGone = errors.New("user gone")
 	// ErrApplication: a trigger or a constraint of the application's tables refused what was written here. Its text
@@ -37,12 +39,13 @@ var (
 
 // byConstraint is what a violated unique index means. The names are those without namespace.
 var byConstraint = map[string]error{
-	"users_email_key":         ErrEmailTaken,
-	"users_phone_key":         ErrPhoneTaken,
-	"users_pkey":              ErrIDTaken,
-	"identities_provider_key": ErrIdentityTaken,
-	"factors_name_key":        ErrFactorName,
-	"factors_phone_key":       ErrFactorPhone,
+	"users_email_key":          ErrEmailTaken,
+	"users_phone_key":          ErrPhoneTaken,
+	"users_pkey":               ErrIDTaken,
+	"identities_provider_key":  ErrIdentityTaken,
+	"factors_name_key":         ErrFactorName,
+	"webauthn_credentials_key": ErrCredentialExists,
+	"factors_phone_key":        ErrFactorPhone,
 }
 
 // wrapError translates a driver's error into this package's. The driver's text stays in the chain, for the log only.
@@ -61,7 +64,7 @@ func wrapError(doing string, err error) error { return new(names).wrapError(doin
 
 func (n *names) meaningOf(err error) error {
 	for _, ours := range []error{ErrNotFound, ErrUnavailable, ErrEmailTaken, ErrPhoneTaken, ErrIDTaken,
-		ErrIdentityTaken, ErrFactorName, ErrFactorPhone, ErrUserGone, ErrApplication} {
+		ErrIdentityTaken, ErrFactorName, ErrFactorPhone, ErrCredentialExists, ErrUserGone, ErrApplication} {
 		if errors.Is(err, ours) {
 			return nil // said already
 		}

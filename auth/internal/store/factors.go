@@ -120,12 +120,21 @@ func (b *Batch) RenameFactor(f Factor, now time.Time) {
 	b.exec("rename factor", renameFactor, f.ID, f.FriendlyName, f.Phone, now)
 }
 
+// The passkey that opened the session is bound, since a factor was verified next to it. A first factor unbinds all
+// others: they may have been left there by a person who knew the password alone.
 var verifyFactor = define(`
+with bound as (
+    update {webauthn_credentials} c set bound = coalesce(c.id = s.passkey_id, false)
+    from {factors} f join {sessions} s on s.user_id = f.user_id
+    where f.id = $1 and s.id = $3 and c.user_id = f.user_id and c.factor_id is null and f.kind <> 'recovery_code'
+      and (c.id = s.passkey_id and not c.bound or $4 and c.bound and c.id is distinct from s.passkey_id)
+)
 update {factors} set verified_at = $2, updated_at = $2 where id = $1 and verified_at is null`)
 
-// VerifyFactor notes that a factor was proven for the first time; later proofs change nothing.
-func (b *Batch) VerifyFactor(factor uuid.UUID, now time.Time) {
-	b.exec("verify factor", verifyFactor, factor, now)
+// VerifyFactor notes that a factor was proven in a session. Only the first proof changes the factor. first says that
+// the user has no other verified factor.
+func (b *Batch) VerifyFactor(factor, session uuid.UUID, first bool, now time.Time) {
+	b.exec("verify factor", verifyFactor, factor, now, session, first)
 }
 
 var spendStep = define(`
@@ -137,9 +146,12 @@ func (b *Batch) SpendStep(factor uuid.UUID, step int64, secret []byte) {
 }
 
 var deleteFactors = define(`
+with passkeys as (
+    delete from {webauthn_credentials} where user_id = $1 and factor_id is null and $2::uuid[] is null
+)
 delete from {factors} where user_id = $1 and ($2::uuid[] is null or id = any($2))`)
 
-// DeleteFactors removes these factors of a user with their challenges, or all factors if none is named.
+// DeleteFactors removes these factors of a user with their challenges, or all factors, and passkeys, if none is named.
 func (b *Batch) DeleteFactors(user uuid.UUID, factors ...uuid.UUID) {
 	var list any
 	if len(factors) > 0 {

@@ -43,8 +43,8 @@ func TestFactors(t *testing.T) {
 	send(t, db, func(b *store.Batch) {
 		b.InsertChallenge(u.ID, challenge)
 		b.MissChallenge(challenge.ID)
-		b.VerifyFactor(a.ID, noon.Add(2*time.Minute))
-		b.VerifyFactor(a.ID, noon.Add(time.Hour)) // says nothing new
+		b.VerifyFactor(a.ID, uuid.Nil, false, noon.Add(2*time.Minute))
+		b.VerifyFactor(a.ID, uuid.Nil, false, noon.Add(time.Hour)) // says nothing new
 		b.SpendStep(a.ID, 7, []byte("anew"))
 		b.SpendStep(a.ID, 5, nil) // an older one
 	})
@@ -220,7 +220,7 @@ func TestRaiseSession(t *testing.T) {
 			AMR: json.RawMessage(`[]`), Now: noon})
 		b.RaiseSession(&v, store.Raise{User: u.ID, Session: id, SecretHash: secret, Factor: uuid.New(),
 			AMR: json.RawMessage(`[]`), Now: noon.Add(time.Hour)})
-		b.EndLowSessions(u.ID, id, noon)
+		b.EndLowSessions(u.ID, id, false, noon)
 		b.RaiseSession(&gone, store.Raise{User: u.ID, Session: low, SecretHash: secret, Factor: uuid.New(),
 			AMR: json.RawMessage(`[]`), Now: noon})
 	})
@@ -261,7 +261,7 @@ func TestRefresh_belowAAL2(t *testing.T) {
 	id := addSession(t, db, u, noon)
 	factor := addFactor(t, db, u, store.FactorTOTP, "", noon)
 	f(id, noon.Add(time.Second), true) // unverified
-	send(t, db, func(b *store.Batch) { b.VerifyFactor(factor.ID, noon) })
+	send(t, db, func(b *store.Batch) { b.VerifyFactor(factor.ID, uuid.Nil, false, noon) })
 	f(id, time.Time{}, true)
 	f(id, noon, true)
 	f(id, noon.Add(time.Microsecond), false)
@@ -283,7 +283,7 @@ func TestSweep_factors(t *testing.T) {
 	expired := store.Challenge{ID: uuid.New(), Factor: verified.ID, CreatedAt: noon, ExpiresAt: noon.Add(-time.Hour)}
 	open := store.Challenge{ID: uuid.New(), Factor: verified.ID, CreatedAt: noon, ExpiresAt: noon}
 	send(t, db, func(b *store.Batch) {
-		b.VerifyFactor(verified.ID, noon)
+		b.VerifyFactor(verified.ID, uuid.Nil, false, noon)
 		b.InsertChallenge(u.ID, expired)
 		b.InsertChallenge(u.ID, open)
 		b.InsertChallenge(u.ID, store.Challenge{ID: uuid.New(), Factor: old.ID, CreatedAt: noon, ExpiresAt: noon})

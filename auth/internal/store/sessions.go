@@ -85,6 +85,8 @@ const (
 	EndedClaimed = "claimed"
 	// EndedByFactor: it was below aal2 when a factor was verified in another one.
 	EndedByFactor = "mfa_verified"
+	// EndedPasskey: the passkey that opened it was deleted.
+	EndedPasskey = "passkey_deleted"
 	// EndedByHook: the hook of access tokens gave none for it.
 	EndedByHook = "hook"
 	// EndedByVerdict: an answer to a challenge was rejected, right or wrong.

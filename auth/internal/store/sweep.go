@@ -30,6 +30,8 @@ type Sweep struct {
 	Anonymous, AnonymousSince time.Time
 	// Behind is the anonymous user that the last step's walk through refused ones ended at; zero: at the beginning.
 	Behind AnonymousUser
+	// ServerNow is as in Refresh.
+	ServerNow time.Time
 	// Batch is how many rows of each kind one step may read or remove.
 	Batch int
 	// Cursor is where the last step's walk through sessions ended; Nil: at the beginning.
@@ -211,15 +213,17 @@ func (db *DB) sweepOneByOne(ctx context.Context, s Sweep, out *Swept) error {
 
 func (t *Tx) sweepByTime(ctx context.Context, s Sweep, out *Swept) error {
 	b := t.Batch()
-	kind := func(doing string, what statement, before time.Time, more ...any) {
-		if before.IsZero() {
-			return
-		}
+	count := func(doing string, what statement, args ...any) {
 		b.add(doing, func(r pgx.BatchResults) error {
 			tag, err := r.Exec()
 			out.Removed += tag.RowsAffected()
 			return err
-		}, what, append([]any{before, s.Batch}, more...)...)
+		}, what, args...)
+	}
+	kind := func(doing string, what statement, before time.Time, more ...any) {
+		if !before.IsZero() {
+			count(doing, what, append([]any{before, s.Batch}, more...)...)
+		}
 	}
 	kind("sweep tokens", sweepTokens, s.Now)
 	kind("sweep flows", sweepFlows, s.Now)
@@ -231,6 +235,7 @@ func (t *Tx) sweepByTime(ctx context.Context, s Sweep, out *Swept) error {
 	kind("sweep limits", sweepLimits, s.Now)
 	kind("sweep messages", sweepMessages, s.Messages)
 	b.exec("wipe messages", wipeMessages, s.Now, s.Batch)
+	count("sweep spent challenges", sweepSpentChallenges, s.Batch, timeOrNull(s.ServerNow))
 	kind("sweep audit", sweepAudit, s.Audit)
 	kind("sweep anonymous", sweepAnonymous, s.Anonymous, s.AnonymousSince, s.Behind.CreatedAt, s.Behind.ID)
 	return b.Send(ctx)

@@ -10,6 +10,7 @@ import (
 
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
+	"gatehouse/auth/internal/webauthn"
 )
 
 // The most round trips that a statement or batch may cost, counted on the wire.
@@ -47,6 +48,24 @@ func TestStatements_roundTrips(t *testing.T) {
 	f("open session", 1, func() error {
 		_, err := db.OpenSession(ctx, store.OpenSession{Session: newSession(u, noon), IfPassword: "hash",
 			Audit: store.Audit{At: noon, Action: store.ActionLogin}})
+		return err
+	})
+	challenge := store.Spending{Challenge: uuid.New(), Expires: time.Now().Add(time.Minute)}
+	passkey := store.Credential{ID: uuid.New(), User: u.ID, CreatedAt: noon, Key: webauthn.Credential{ID: []byte{1},
+		PublicKey: []byte{2}}}
+	b := db.Batch()
+	b.InsertWebAuthn(passkey)
+	if err := b.Send(ctx); err != nil {
+		t.Fatal(err)
+	}
+	f("passkey owner", 1, func() error {
+		_, err := db.PasskeyOwner(ctx, passkey.Key.ID, challenge.Challenge, "authenticated")
+		return err
+	})
+	f("open passkey session", 1, func() error {
+		challenge.Challenge = uuid.New()
+		_, err := db.OpenPasskeySession(ctx, store.OpenPasskeySession{Session: newSession(u, noon), Passkey: passkey,
+			Spending: challenge, Audit: store.Audit{At: noon, Action: store.ActionLogin}})
 		return err
 	})
 	f("failed password", 1, func() error {

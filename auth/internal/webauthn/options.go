@@ -55,22 +55,13 @@ type RequestOptions struct {
 	UserVerification string       `json:"userVerification"`
 }
 
-// Create returns options of creation for a credential that a user selects by name (a passkey) or that only follows
-// another sign-in. verification is "preferred" or "required".
-func Create(rp RelyingParty, u User, passkey bool, verification string) CreationOptions {
-	s := Selection{ResidentKey: "discouraged", UserVerification: verification}
-	if passkey {
-		s.ResidentKey, s.RequireResidentKey = "required", true
-	}
+// Create returns options of creation without a challenge.
+func Create(rp RelyingParty, u User, s Selection) CreationOptions {
 	return CreationOptions{RP: rp, User: u, Selection: s, Attestation: "none",
 		Parameters: []Parameter{{"public-key", ES256}, {"public-key", EdDSA}, {"public-key", RS256}}}
 }
 
-// Describe names credentials.
-func Describe(list []Credential) []Descriptor {
-	var out []Descriptor
-	for _, c := range list {
-		out = append(out, Descriptor{Type: "public-key", ID: Encode(c.ID), Transports: c.Transports})
-	}
-	return out
+// Describe names a credential.
+func Describe(c Credential) Descriptor {
+	return Descriptor{Type: "public-key", ID: Encode(c.ID), Transports: c.Transports}
 }

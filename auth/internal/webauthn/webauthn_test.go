@@ -144,7 +144,7 @@ func policy(uv bool) *webauthn.Policy {
 
 func creation() webauthn.CreationOptions {
 	o := webauthn.Create(webauthn.RelyingParty{ID: rpID, Name: "App"}, webauthn.User{ID: webauthn.Encode([]byte("ann"))},
-		true, "preferred")
+		webauthn.Selection{ResidentKey: "required", RequireResidentKey: true, UserVerification: "preferred"})
 	o.Challenge = webauthn.Encode(challenge)
 	return o
 }
@@ -328,8 +328,8 @@ func TestParse_transports(t *testing.T) {
 func TestOptions(t *testing.T) {
 	o := creation()
 	o.User.Name, o.User.DisplayName, o.Timeout = "ann@example.org", "Ann", 300000
-	o.ExcludeCredentials = webauthn.Describe([]webauthn.Credential{{ID: []byte{1}, Transports: []string{"usb"}},
-		{ID: []byte{2}}})
+	o.ExcludeCredentials = []webauthn.Descriptor{webauthn.Describe(webauthn.Credential{ID: []byte{1},
+		Transports: []string{"usb"}}), webauthn.Describe(webauthn.Credential{ID: []byte{2}})}
 	text, err := json.Marshal(o)
 	want := `{"rp":{"id":"app.test","name":"App"},"user":{"id":"YW5u","name":"ann@example.org","displayName":"Ann"},` +
 		`"challenge":` + strconv.Quote(webauthn.Encode(challenge)) + `,` +

@@ -106,8 +106,11 @@ func checkEnrolment(s *flow.Settings, p Enrolment, out *Enrolled) (err error) {
 			return err
 		}
 		out.Phone = p.Phone
-	case "webauthn":
-		return refusal.Unprocessable(refusal.CodeWebAuthnEnrollDisabled, "MFA enroll is disabled for WebAuthn")
+	case string(store.FactorWebAuthn):
+		factor.Kind = store.FactorWebAuthn
+		if err := checkEnroll(s, factor.Kind); err != nil {
+			return err
+		}
 	default:
 		return errFactorType
 	}

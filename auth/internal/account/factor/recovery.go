@@ -103,7 +103,7 @@ func (a *Factors) GenerateRecoveryCodes(ctx context.Context, req flow.RequestInf
 			b.DeleteFactors(u.ID, stale...)
 		}
 		b.InsertFactor(u.ID, out.Factor, nil)
-		b.VerifyFactor(out.Factor.ID, f.Now)
+		b.VerifyFactor(out.Factor.ID, uuid.Nil, false, f.Now)
 		storeCodes(f, b, store.ActionRecoveryCodesGenerated, principal, out)
 		if notify {
 			notifyFactor(f, b, mail.FactorEnrolled, u, out.Factor)

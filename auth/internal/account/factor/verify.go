@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/hmac"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -85,19 +86,28 @@ func verifying(ctx context.Context, f *flow.Flow, principal flow.Principal,
 	}
 	op := &verifyFactorOp{f: *f, principal: principal, factor: factor, challenge: p.Challenge,
 		code: strings.TrimSpace(p.Code)}
-	if op.code == "" {
-		return nil, refusal.NotValid("Code needs to be non-empty")
+	op.judge = op.judgeAnswer
+	op.done = func(b *flow.Batch) { b.Audit(op.audit(store.ActionVerificationAttempted)) }
+	if factor.Kind == store.FactorWebAuthn {
+		err = op.answerWithKey(p.WebAuthn)
+	} else if op.code == "" {
+		err = refusal.NotValid("Code needs to be non-empty")
+	}
+	if err != nil {
+		return nil, err
 	}
 	op.notify = flow.CanNotify(ctx, f, f.Settings.Email.Notify.FactorEnrolled && !factor.Verified())
 	op.find = func(u store.User) (store.Factor, error) { return factorOf(u, factor.ID) }
-	op.judge = op.judgeAnswer
-	op.done = func(b *flow.Batch) { b.Audit(op.audit(store.ActionVerificationAttempted)) }
 	return op, nil
 }
 
 // grant runs the operation, and signs the tokens of the session that it raised.
 func (op *verifyFactorOp) grant(ctx context.Context) (flow.Grant, error) {
-	if err := op.run(ctx); err != nil {
+	err := op.run(ctx)
+	if errors.Is(err, store.ErrCredentialExists) {
+		err = flow.ErrCredentialExists
+	}
+	if err != nil {
 		return flow.Grant{}, refusal.Failure("verify a factor", err)
 	}
 	return flow.SignGrant(&op.f, op.user, op.session, &op.refresh, op.made)
@@ -163,19 +173,8 @@ func (op *verifyFactorOp) judgeAnswer(ctx context.Context, tx *flow.Tx, u store.
 	if err := b.Send(ctx); err != nil {
 		return err
 	}
-	ch := at.Challenge
-	switch {
-	case ch.ID == uuid.Nil:
-		return refusal.Unprocessable(refusal.CodeFactorNotFound, "MFA factor with the provided challenge ID not found")
-	case !ch.VerifiedAt.IsZero(), ch.IP != "" && op.f.Req.TrustedIP != "" && ch.IP != op.f.Req.TrustedIP:
-		return refusal.Unprocessable(refusal.CodeFactorIPMismatch, "Challenge and verify IP addresses mismatch.")
-	case ch.Misses >= flow.MaxMisses:
-		return errChallengeExpired(ch.ID)
-	case op.f.Now.After(ch.ExpiresAt):
-		tx.Refuse(errChallengeExpired(ch.ID))
-		b := tx.Batch()
-		b.DeleteChallenge(ch.ID)
-		return b.Send(ctx)
+	if err := op.checkOpen(ctx, tx, at.Challenge); err != nil || tx.Refusal != nil {
+		return err
 	}
 	if err := op.checkFactorLimit(u, session); err != nil {
 		return err
@@ -193,8 +192,26 @@ func (op *verifyFactorOp) judgeAnswer(ctx context.Context, tx *flow.Tx, u store.
 	}
 	b = tx.Batch()
 	b.SpendStep(op.factor.ID, step, reseal)
-	b.UseChallenge(ch.ID, op.f.Now)
+	b.UseChallenge(op.challenge, op.f.Now)
 	return b.Send(ctx)
+}
+
+// checkOpen checks whether a challenge may be answered.
+func (op *verifyFactorOp) checkOpen(ctx context.Context, tx *flow.Tx, ch store.Challenge) error {
+	switch {
+	case ch.ID == uuid.Nil:
+		return refusal.Unprocessable(refusal.CodeFactorNotFound, "MFA factor with the provided challenge ID not found")
+	case !ch.VerifiedAt.IsZero(), ch.IP != "" && op.f.Req.TrustedIP != "" && ch.IP != op.f.Req.TrustedIP:
+		return refusal.Unprocessable(refusal.CodeFactorIPMismatch, "Challenge and verify IP addresses mismatch.")
+	case ch.Misses >= flow.MaxMisses:
+		return errChallengeExpired(ch.ID)
+	case op.f.Now.After(ch.ExpiresAt):
+		tx.Refuse(errChallengeExpired(ch.ID))
+		b := tx.Batch()
+		b.DeleteChallenge(ch.ID)
+		return b.Send(ctx)
+	}
+	return nil
 }
 
 // checkFactorLimit checks whether a right answer may add a verified factor.
@@ -281,8 +298,9 @@ func (op *verifyFactorOp) raise(ctx context.Context, tx *flow.Tx, u store.User, 
 		User: u.ID, Session: session.ID, SecretHash: op.refresh.SecretHash(), Factor: op.factor.ID,
 		AMR: withMethod(session.AMR, factorMethod(op.factor.Kind), op.f.Now), Now: op.f.Now,
 	})
-	b.EndLowSessions(u.ID, session.ID, op.f.Now)
-	b.VerifyFactor(op.factor.ID, op.f.Now)
+	first := !slices.ContainsFunc(u.Factors, store.Factor.Verified)
+	b.EndLowSessions(u.ID, session.ID, first, op.f.Now)
+	b.VerifyFactor(op.factor.ID, session.ID, first, op.f.Now)
 	b.DeleteUnverified(u.ID, op.factor.Kind)
 	if op.notify && !op.factor.Verified() {
 		notifyFactor(&op.f, b, mail.FactorEnrolled, u, op.factor)

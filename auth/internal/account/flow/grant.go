@@ -17,6 +17,7 @@ const (
 	MethodPassword  = "password"
 	MethodOTP       = "otp"
 	MethodAnonymous = "anonymous"
+	MethodPasskey   = "passkey"
 )
 
 // SessionDraft is a session that is about to be stored, with its first refresh token.

@@ -125,6 +125,14 @@ type Link struct {
 type FactorAnswer struct {
 	Factor, Challenge uuid.UUID
 	Code              string
+	// WebAuthn is the answer of a security key; nil: none was sent.
+	WebAuthn *WebAuthnAnswer
+}
+
+// WebAuthnAnswer is a credential as JSON: that of a registration (create) or an assertion (request).
+type WebAuthnAnswer struct {
+	Type       string
+	Credential json.RawMessage
 }
 
 // Grant is a session that was opened or refreshed.

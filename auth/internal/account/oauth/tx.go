@@ -189,6 +189,7 @@ func (w *oauthTx) updateUser(d accountDecision) {
 	}
 	if w.email.live {
 		b.DeleteUnverified(id, "") // a provider takes no second factor away
+		b.DeletePasskeys(id)       // but a way in
 	} else if w.email.claim {
 		b.DeleteFactors(id)
 	}

@@ -75,15 +75,22 @@ const (
 	CodeSAMLProviderDisabled     = "saml_provider_disabled"
 	CodeWeb3ProviderDisabled     = "web3_provider_disabled"
 	CodePasskeyDisabled          = "passkey_disabled"
-	CodeFeatureDisabled          = "feature_disabled"
-	CodeHookRefused              = "hook_refused" // a hook's own no, with a status below 500
-	CodeHookTimeout              = "hook_timeout"
-	CodeHookTimeoutAfterRetry    = "hook_timeout_after_retry"
-	CodeHookOverSize             = "hook_payload_over_size_limit"
-	CodeHookContentType          = "hook_payload_invalid_content_type"
-	CodeOverCapacity             = "over_capacity"
-	CodeRequestTimeout           = "request_timeout"
-	CodeUnexpectedFailure        = "unexpected_failure"
-	CodeNotFound                 = "not_found"
-	CodeMethodNotAllowed         = "method_not_allowed"
+	CodeTooManyPasskeys          = "too_many_passkeys"
+
+	CodeWebAuthnChallengeNotFound  = "webauthn_challenge_not_found"
+	CodeWebAuthnChallengeExpired   = "webauthn_challenge_expired"
+	CodeWebAuthnVerificationFailed = "webauthn_verification_failed"
+	CodeWebAuthnCredentialExists   = "webauthn_credential_exists"
+
+	CodeFeatureDisabled       = "feature_disabled"
+	CodeHookRefused           = "hook_refused" // a hook's own no, with a status below 500
+	CodeHookTimeout           = "hook_timeout"
+	CodeHookTimeoutAfterRetry = "hook_timeout_after_retry"
+	CodeHookOverSize          = "hook_payload_over_size_limit"
+	CodeHookContentType       = "hook_payload_invalid_content_type"
+	CodeOverCapacity          = "over_capacity"
+	CodeRequestTimeout        = "request_timeout"
+	CodeUnexpectedFailure     = "unexpected_failure"
+	CodeNotFound              = "not_found"
+	CodeMethodNotAllowed      = "method_not_allowed"
 )

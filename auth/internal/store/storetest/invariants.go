@@ -43,9 +43,9 @@ var invariants = []invariant{
 			or exists (select from {one_time_tokens} t where t.user_id = u.id)
 			or exists (select from {flows} f where f.user_id = u.id)
 			or exists (select from {factors} f where f.user_id = u.id))`},
-	{"a session of aal2 has a factor's method", `
+	{"a session of aal2 has the method of a factor or a passkey", `
 		select user_id from {sessions} s where aal > 1 and ended_at is null and not exists (
-			select from jsonb_array_elements(s.amr) m where m ->> 'method' = 'totp' or m ->> 'method' like 'mfa/%')`},
+			select from jsonb_array_elements(s.amr) m where m ->> 'method' in ('totp', 'passkey') or m ->> 'method' like 'mfa/%')`},
 	{"an ended session has a reason, and an aal of 1 or 2", `
 		select user_id from {sessions} where (ended_at is null) <> (ended_reason = '') or aal not in (1, 2)`},
 	{"a token carries what its kind may carry", `

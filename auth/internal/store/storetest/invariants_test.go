@@ -15,16 +15,16 @@ import (
 
 // broken are statements that break each rule, with a user to begin with.
 var broken = map[string]string{
-	"an anonymous user has no confirmed address":           "update users set is_anonymous = true",
-	"an unproven address is confirmed":                     "update users set phone_unproven = true",
-	"a confirmed address is there":                         "update users set phone_confirmed_at = now()",
-	"a confirmed address has an identity":                  "delete from identities",
-	"an identity of the user's own has the user's address": "update users set email = 'other@example.org'",
-	"a half-proven change has a new address":               "update users set new_email_proven = true",
-	"an erased user has no way in":                         "update users set deleted_at = now(), password_hash = 'x'",
-	"a session of aal2 has a factor's method":              "update sessions set aal = 2",
-	"an ended session has a reason, and an aal of 1 or 2":  "update sessions set ended_reason = 'user'",
-	"a token carries what its kind may carry":              "update one_time_tokens set password_hash = 'x'",
+	"an anonymous user has no confirmed address":                "update users set is_anonymous = true",
+	"an unproven address is confirmed":                          "update users set phone_unproven = true",
+	"a confirmed address is there":                              "update users set phone_confirmed_at = now()",
+	"a confirmed address has an identity":                       "delete from identities",
+	"an identity of the user's own has the user's address":      "update users set email = 'other@example.org'",
+	"a half-proven change has a new address":                    "update users set new_email_proven = true",
+	"an erased user has no way in":                              "update users set deleted_at = now(), password_hash = 'x'",
+	"a session of aal2 has the method of a factor or a passkey": "update sessions set aal = 2",
+	"an ended session has a reason, and an aal of 1 or 2":       "update sessions set ended_reason = 'user'",
+	"a token carries what its kind may carry":                   "update one_time_tokens set password_hash = 'x'",
 }
 
 const sound = `

@@ -72,6 +72,21 @@ func Exec(t testing.TB, db *store.DB, sql string, args ...any) {
 	}
 }
 
+// Text returns the text that a query of the test's own finds in a database that this package opened.
+func Text(t testing.TB, db *store.DB, sql string, args ...any) (out string) {
+	t.Helper()
+	url, _ := urls.Load(db)
+	c, err := pgx.Connect(t.Context(), url.(string))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close(t.Context())
+	if err := c.QueryRow(t.Context(), sql, args...).Scan(&out); err != nil {
+		t.Fatal(err)
+	}
+	return out
+}
+
 // Trips counts round trips: the server's ReadyForQuery answers, but for those to an empty query, by which the pool
 // checks that a connection idle for a second is still open.
 type Trips struct{ n atomic.Int64 }

@@ -12,9 +12,9 @@ import (
 	"gatehouse/shared/testdb"
 )
 
-// The clock of a server is read along with the PINGs; where the user may not, one line says so and all else goes on.
+// The clock of a server is read along with the PINGs; where the user may not, one line says so and all else goes on. Not
+// parallel: the stores are checked for goroutines that they leave.
 func TestSkew(t *testing.T) {
-	t.Parallel()
 	server := testdb.Private(t, localserver.RedisOptions{})
 	peer := redisClient(t, server.Addr(), 0)
 	if err := peer.Do(t.Context(), peer.B().Arbitrary("ACL", "SETUSER", "few", "on", ">pw", "~*", "+@all", "-time").

@@ -1,0 +1,193 @@
+// Package passkey holds the flows of passkeys: register, sign in, list, rename and remove, by the user or an
+// administrator.
+package passkey
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/refusal"
+	"gatehouse/auth/internal/mail"
+	"gatehouse/auth/internal/store"
+	"gatehouse/auth/internal/webauthn"
+)
+
+// Passkeys has the entry points of the flows of passkeys. Its methods may be called from any goroutine.
+type Passkeys struct{ core *flow.Core }
+
+// New returns the flows over what they share.
+func New(k *flow.Core) *Passkeys { return &Passkeys{k} }
+
+// Ceremony is what a client needs to begin one: Options is JSON.
+type Ceremony[T any] struct {
+	Challenge uuid.UUID
+	Options   T
+	Expires   time.Time
+}
+
+// Answer is an authenticator's response to options.
+type Answer struct {
+	Challenge  uuid.UUID
+	Credential []byte // JSON
+}
+
+var (
+	errChallengeNotFound = refusal.Invalid(refusal.CodeWebAuthnChallengeNotFound, "Challenge not found or already used")
+	errChallengeExpired  = refusal.Invalid(refusal.CodeWebAuthnChallengeExpired, "Challenge has expired")
+	errUnreadable        = refusal.Invalid(refusal.CodeWebAuthnVerificationFailed, "Invalid credential response")
+	errNotVerified       = refusal.Invalid(refusal.CodeWebAuthnVerificationFailed, "Credential verification failed")
+	errLow               = refusal.Denied(refusal.CodeInsufficientAAL,
+		"AAL2 session is required to manage passkeys when MFA is enabled")
+	errTooMany = refusal.Unprocessable(refusal.CodeTooManyPasskeys, "Maximum number of passkeys reached")
+)
+
+// ErrNotFound is the answer about a passkey that the user does not have.
+var ErrNotFound = refusal.Missing(refusal.CodeValidationFailed, "Passkey not found")
+
+// begin returns a new challenge of a ceremony: its id, and what is sent.
+func begin(f *flow.Flow, c webauthn.Ceremony) (id uuid.UUID, challenge string, expires time.Time) {
+	expires = f.Now.Add(f.Settings.WebAuthn.ChallengeLife).Truncate(time.Second)
+	id = c.NewID(flow.ChallengeMACs(f), expires)
+	return id, webauthn.Encode(c.Challenges(flow.ChallengeMACs(f), id)[0]), expires
+}
+
+// resume checks the id of a challenge and returns its expiry.
+func resume(f *flow.Flow, c webauthn.Ceremony, id uuid.UUID) (time.Time, error) {
+	expires, ok := c.Expiry(flow.ChallengeMACs(f), id)
+	switch {
+	case !ok:
+		return expires, errChallengeNotFound
+	case f.Now.After(expires):
+		return expires, errChallengeExpired
+	}
+	return expires, nil
+}
+
+// policy returns what a response must agree with.
+func policy(f *flow.Flow, c webauthn.Ceremony, id uuid.UUID) *webauthn.Policy {
+	required := f.Settings.Passkeys.UserVerification == flow.VerificationRequired
+	return flow.WebAuthnPolicy(f, c, id, required)
+}
+
+// List returns a user's passkeys by age.
+func (a *Passkeys) List(ctx context.Context, user uuid.UUID) ([]store.Credential, error) {
+	var all []store.Credential
+	b := a.core.DB.Batch()
+	b.WebAuthn(&all, user)
+	err := b.Send(ctx)
+	return passkeysOf(all), refusal.Failure("passkeys", err)
+}
+
+// AdminList returns a user's passkeys by age.
+func (a *Passkeys) AdminList(ctx context.Context, user uuid.UUID) ([]store.Credential, error) {
+	if _, err := a.core.UserOf(ctx, user); err != nil {
+		return nil, err
+	}
+	return a.List(ctx, user)
+}
+
+// passkeysOf leaves out security keys.
+func passkeysOf(all []store.Credential) []store.Credential {
+	var out []store.Credential
+	for _, c := range all {
+		if c.Factor == uuid.Nil {
+			out = append(out, c)
+		}
+	}
+	return out
+}
+
+// Rename names one of the user's passkeys.
+func (a *Passkeys) Rename(ctx context.Context, req flow.RequestInfo, principal flow.Principal, id uuid.UUID,
+	name string) (store.Credential, error) {
+	f := a.core.Begin(req)
+	c, err := f.Core.DB.RenamePasskey(ctx, principal.User.ID, id, flow.StorableText(name),
+		f.Audit(store.ActionPasskeyUpdated, principal.User.ID, principal.Session.ID, "passkey_id", id.String()))
+	if errors.Is(err, store.ErrNotFound) {
+		return c, ErrNotFound
+	}
+	return c, refusal.Failure("rename a passkey", err)
+}
+
+// CheckLevel refuses a principal with a verified factor below aal2.
+func CheckLevel(principal flow.Principal) error {
+	if flow.IsBelowAAL2(principal.User, principal.Session) {
+		return errLow
+	}
+	return nil
+}
+
+// Delete removes one of the user's passkeys and ends the other sessions that it opened.
+func (a *Passkeys) Delete(ctx context.Context, req flow.RequestInfo, principal flow.Principal, id uuid.UUID) error {
+	f := a.core.Begin(req)
+	notify := flow.CanNotify(ctx, f, f.Settings.Email.Notify.PasskeyDeleted)
+	err := f.Commit(ctx, func(tx *flow.Tx) error {
+		u, v, err := flow.LockPrincipal(ctx, f, tx, principal)
+		if err != nil {
+			return err
+		}
+		if flow.IsBelowAAL2(u, v) {
+			return errLow
+		}
+		return remove(ctx, f, tx, removal{user: u, passkey: id, except: v.ID, notify: notify,
+			audit: f.Audit(store.ActionPasskeyDeleted, u.ID, v.ID, "passkey_id", id.String())})
+	})
+	return refusal.Failure("delete a passkey", err)
+}
+
+// AdminDelete removes a passkey from a user who has lost it, and ends all sessions that it opened.
+func (a *Passkeys) AdminDelete(ctx context.Context, req flow.RequestInfo, by flow.Actor, user, id uuid.UUID) error {
+	f := a.core.Begin(req)
+	notify := flow.CanNotify(ctx, f, f.Settings.Email.Notify.PasskeyDeleted)
+	err := f.Commit(ctx, func(tx *flow.Tx) error {
+		u, err := tx.LockUser(ctx, user)
+		if errors.Is(err, store.ErrNotFound) {
+			return flow.ErrNoUser
+		}
+		if err != nil {
+			return err
+		}
+		return remove(ctx, f, tx, removal{user: u, passkey: id, notify: notify,
+			audit: by.Audit(f, store.ActionPasskeyDeleted, "user_id", user.String(), "passkey_id", id.String())})
+	})
+	return refusal.Failure("delete a passkey", err)
+}
+
+// removal is a passkey that goes.
+type removal struct {
+	user            store.User
+	passkey, except uuid.UUID
+	notify          bool
+	audit           store.Audit
+}
+
+// remove removes a passkey of a locked user.
+func remove(ctx context.Context, f *flow.Flow, tx *flow.Tx, r removal) error {
+	var gone store.Credential
+	b := tx.Batch()
+	b.DeletePasskey(&gone, r.user.ID, r.passkey, r.except, f.Now)
+	if err := b.Send(ctx); err != nil {
+		return err
+	}
+	if gone.ID == uuid.Nil {
+		return ErrNotFound // and undoes the end of sessions
+	}
+	b = tx.Batch()
+	if r.notify {
+		notify(f, b, mail.PasskeyDeleted, r.user, gone.FriendlyName)
+	}
+	b.Audit(r.audit)
+	return b.Send(ctx)
+}
+
+// notify adds the mail about a passkey, if the user has an address.
+func notify(f *flow.Flow, b *flow.Batch, kind mail.Kind, u store.User, name string) {
+	if u.Email != "" {
+		b.Notify(u.ID, flow.Notification(f, kind, u.Email,
+			mail.Vars{Email: u.Email, FriendlyName: name, Data: u.UserMetadata}))
+	}
+}

@@ -1,0 +1,136 @@
+package passkey
+
+import (
+	"context"
+	"errors"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/refusal"
+	"gatehouse/auth/internal/store"
+	"gatehouse/auth/internal/webauthn"
+)
+
+// authentication is the ceremony of a sign-in; nobody is known yet.
+func authentication(f *flow.Flow) webauthn.Ceremony {
+	return webauthn.Ceremony{Kind: "authentication", RPID: f.Settings.WebAuthn.RPID, Binding: []string{f.Aud()}}
+}
+
+// SignInOptions begins a sign-in, without the database: pages ask for it at every view.
+func (a *Passkeys) SignInOptions(req flow.RequestInfo) Ceremony[webauthn.RequestOptions] {
+	f := a.core.Begin(req)
+	out := Ceremony[webauthn.RequestOptions]{Options: webauthn.RequestOptions{RPID: f.Settings.WebAuthn.RPID,
+		UserVerification: f.Settings.Passkeys.UserVerification,
+		Timeout:          f.Settings.WebAuthn.ChallengeLife.Milliseconds()}}
+	out.Challenge, out.Options.Challenge, out.Expires = begin(f, authentication(f))
+	return out
+}
+
+// SignIn opens a session: one statement to read, one round trip to write. What fails before the credential is known
+// costs no statement.
+func (a *Passkeys) SignIn(ctx context.Context, req flow.RequestInfo, p Answer) (flow.Grant, error) {
+	f := a.core.Begin(req)
+	ceremony := authentication(f)
+	expires, err := resume(f, ceremony, p.Challenge)
+	if err != nil {
+		return flow.Grant{}, err
+	}
+	response, err := webauthn.ParseAssertion(p.Credential)
+	if err != nil {
+		return flow.Grant{}, because(errUnreadable, err)
+	}
+	if err := response.Check(policy(f, ceremony, p.Challenge)); err != nil {
+		return flow.Grant{}, because(errNotVerified, err)
+	}
+	known, err := f.Core.DB.PasskeyOwner(ctx, response.ID, p.Challenge, f.Aud())
+	switch {
+	case err != nil:
+		return flow.Grant{}, refusal.Failure("passkey owner", err)
+	case known.Spent:
+		return flow.Grant{}, errChallengeNotFound
+	case known.User.ID == uuid.Nil:
+		return flow.Grant{}, because(errNotVerified, webauthn.UnknownCredential)
+	}
+	op := signInOp{f: f, known: known, spending: store.Spending{Challenge: p.Challenge, Expires: expires,
+		ServerNow: f.Core.ServerNow()}}
+	if err := op.check(ctx, response); err != nil {
+		return flow.Grant{}, err
+	}
+	return op.open(ctx)
+}
+
+// signInOp is one call of SignIn whose credential is known.
+type signInOp struct {
+	f        *flow.Flow
+	known    store.PasskeyOwner
+	spending store.Spending
+	key      webauthn.Credential // as the assertion left it
+}
+
+// check verifies the assertion, and then whether the user may sign in: only the owner of the key learns that.
+func (op *signInOp) check(ctx context.Context, response *webauthn.Assertion) (err error) {
+	u := op.known.User
+	if string(response.Handle) != u.ID.String() {
+		return op.failed(ctx, webauthn.FailedUserHandle)
+	}
+	if op.key, err = response.Verify(op.known.Passkey.Key); err != nil {
+		return op.failed(ctx, err)
+	}
+	return checkOwner(u, op.f)
+}
+
+// checkOwner returns what refuses a sign-in with the right key.
+func checkOwner(u store.User, f *flow.Flow) error {
+	switch {
+	case u.Email != "" && u.EmailConfirmedAt.IsZero():
+		return refusal.Denied(refusal.CodeEmailNotConfirmed, "Email not confirmed")
+	case u.Email == "" && u.Phone != "" && u.PhoneConfirmedAt.IsZero():
+		return refusal.Denied(refusal.CodePhoneNotConfirmed, "Phone not confirmed")
+	case u.BannedUntil.After(f.Now):
+		return errBanned
+	}
+	return nil
+}
+
+var errBanned = refusal.Denied(refusal.CodeUserBanned, "User is banned")
+
+// failed notes a failure of a known passkey, at most once a minute, and answers it as any other.
+func (op *signInOp) failed(ctx context.Context, why error) error {
+	reason, _ := errors.AsType[webauthn.Failure](why)
+	id := op.known.Passkey.ID.String()
+	if reason == webauthn.FailedSignCount {
+		op.f.Core.Log.Warn("the counter of a passkey went back: it may have been copied", "passkey", id)
+	}
+	b := op.f.Batch()
+	op.f.AuditSeldom(b, "passkey note", id, op.f.Audit(store.ActionLoginFailed, op.known.User.ID, uuid.Nil,
+		"reason", string(reason), "passkey_id", id))
+	if err := b.Send(ctx); err != nil {
+		return refusal.Failure("note a failed sign-in", err)
+	}
+	return because(errNotVerified, why)
+}
+
+// open writes the session.
+func (op *signInOp) open(ctx context.Context) (flow.Grant, error) {
+	f, passkey := op.f, op.known.Passkey
+	passkey.Key = op.key
+	draft := flow.NewSession(f, op.known.User.ID, flow.MethodPasskey)
+	opened, err := f.Core.DB.OpenPasskeySession(ctx, store.OpenPasskeySession{Session: draft.Row, Passkey: passkey,
+		Spending: op.spending, MayReachAAL2: op.key.UserVerified && f.Settings.Passkeys.AAL == flow.PasskeyAAL2,
+		Audit: f.Audit(store.ActionLogin, op.known.User.ID, draft.Row.ID, "provider", "passkey", "passkey_id",
+			passkey.ID.String())})
+	switch {
+	case err != nil:
+		return flow.Grant{}, refusal.Failure("open session", err)
+	case !opened.Spent:
+		return flow.Grant{}, errChallengeNotFound
+	case !opened.Person: // banned or deleted since it was read
+		return flow.Grant{}, errBanned
+	case !opened.Opened: // deleted, or used in another request with a later counter
+		return flow.Grant{}, op.failed(ctx, webauthn.FailedSignCount)
+	}
+	draft.Row.AAL = opened.AAL
+	flow.EnforceSessionLimit(ctx, f, op.known.User.ID)
+	return flow.GrantNew(ctx, f, opened.User, &draft)
+}

@@ -1,0 +1,160 @@
+package httpapi
+
+import (
+	"encoding/json"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/store/storetest"
+	"gatehouse/auth/internal/webauthn"
+	"gatehouse/auth/internal/webauthn/webauthntest"
+)
+
+// keyChallengeJSON is a security key's challenge as a client reads it.
+type keyChallengeJSON struct {
+	ID, Type string
+	WebAuthn struct {
+		Type    string
+		Options struct {
+			PublicKey json.RawMessage `json:"publicKey"`
+		} `json:"credential_options"`
+	}
+}
+
+func (a *api) keyFactor(g grantJSON, name string) (e enrolledJSON) {
+	a.t.Helper()
+	a.do("POST /factors", map[string]any{"factor_type": "webauthn", "friendly_name": name}, bearer(g.AccessToken)).
+		is(200, `{"id":"*","type":"webauthn","friendly_name":"`+name+`"}`).json(&e)
+	return e
+}
+
+func (a *api) keyChallenge(g grantJSON, factor string) (ch keyChallengeJSON) {
+	a.t.Helper()
+	a.do("POST /factors/"+factor+"/challenge", map[string]any{"webauthn": map[string]any{"rpId": "x"}},
+		bearer(g.AccessToken)).json(&ch)
+	return ch
+}
+
+// keyAnswer answers a challenge of a security key as its type says.
+func (a *api) keyAnswer(g grantJSON, factor string, ch keyChallengeJSON, d *webauthntest.Authenticator,
+	changes ...webauthntest.Change) answer {
+	a.t.Helper()
+	var raw []byte
+	if ch.WebAuthn.Type == "create" {
+		var o webauthn.CreationOptions
+		if err := json.Unmarshal(ch.WebAuthn.Options.PublicKey, &o); err != nil {
+			a.t.Fatal(err)
+		}
+		raw = newCredential(a.t, d, o, changes...)
+	} else {
+		var o webauthn.RequestOptions
+		if err := json.Unmarshal(ch.WebAuthn.Options.PublicKey, &o); err != nil {
+			a.t.Fatal(err)
+		}
+		raw = newAssertion(a.t, d, o, changes...)
+	}
+	return a.keyVerify(g, factor, ch.ID, ch.WebAuthn.Type, raw)
+}
+
+func (a *api) keyVerify(g grantJSON, factor, challenge, kind string, raw []byte) answer {
+	a.t.Helper()
+	return a.do("POST /factors/"+factor+"/verify", map[string]any{"challenge_id": challenge,
+		"webauthn": map[string]any{"type": kind, "credential_response": json.RawMessage(raw)}}, bearer(g.AccessToken))
+}
+
+func TestSecurityKey(t *testing.T) {
+	t.Parallel()
+	a := open(t, passkeysOn)
+	g := a.member("mia@example.org")
+	d := &webauthntest.Authenticator{Step: 1}
+	e := a.keyFactor(g, "key")
+	ch := a.keyChallenge(g, e.ID)
+	path := "POST /factors/" + e.ID + "/verify"
+	for body, msg := range map[string]string{
+		`{"challenge_id":"` + ch.ID + `"}`:                                                       "WebAuthn config required",
+		`{"challenge_id":"` + ch.ID + `","webauthn":{"type":"x"}}`:                               "WebAuthn type must be create or request",
+		`{"challenge_id":"` + ch.ID + `","webauthn":{"type":"create"}}`:                          "credential_response required",
+		`{"challenge_id":"` + ch.ID + `","webauthn":{"type":"create","credential_response":{}}}`: "Invalid credential_response",
+	} {
+		a.do(path, body, bearer(g.AccessToken)).refused(400, "validation_failed", msg)
+	}
+	a.keyVerify(g, e.ID, uuid.NewString(), "create", []byte("{}")).refused(422, "mfa_factor_not_found", "*")
+	var up grantJSON
+	a.keyAnswer(g, e.ID, ch, d).json(&up)
+	if l := level(t, up); l != "aal2 mfa/webauthn password" && l != "aal2 mfa/webauthn otp" {
+		t.Errorf("raised to %s", l)
+	}
+	if f := up.User.Factors; len(f) != 1 || f[0].FactorType != "webauthn" || f[0].Status != "verified" {
+		t.Errorf("factors %+v", f)
+	}
+
+	low := a.signIn("mia@example.org")
+	ch = a.keyChallenge(low, e.ID)
+	if ch.WebAuthn.Type != "request" {
+		t.Fatalf("challenge %+v", ch)
+	}
+	a.keyAnswer(low, e.ID, ch, d).json(&up)
+	a.keyAnswer(up, e.ID, ch, d).refused(422, "mfa_ip_address_mismatch", "*")
+
+	// The credential is no passkey, belongs to one factor and to one user.
+	o := a.request()
+	o.Options.AllowCredentials = []webauthn.Descriptor{{Type: "public-key", ID: webauthn.Encode(d.Keys()[0].ID)}}
+	a.do("POST /passkeys/authentication/verify", answerOf(o.ChallengeID, newAssertion(t, d, o.Options))).
+		refused(400, "webauthn_verification_failed", notVerified)
+	eve := a.member("eve@example.org")
+	theirs := a.keyFactor(eve, "theirs")
+	mine := d.Keys()[0]
+	a.keyAnswer(eve, theirs.ID, a.keyChallenge(eve, theirs.ID), &webauthntest.Authenticator{},
+		webauthntest.Draft(func(m *webauthntest.Message) {
+			m.Key.ID, m.ID, m.RawID = mine.ID, webauthn.Encode(mine.ID), webauthn.Encode(mine.ID)
+		})).refused(422, "webauthn_credential_exists", "This credential is already registered")
+	mine.Count = 0
+	a.keyAnswer(up, e.ID, a.keyChallenge(up, e.ID), d).refused(422, "mfa_verification_failed", "Invalid WebAuthn response")
+	a.do("DELETE /factors/"+e.ID, nil, bearer(up.AccessToken)).is(200, "*")
+	if n := storetest.Text(t, a.db, `select count(*)::text from webauthn_credentials`); n != "0" {
+		t.Errorf("%s credentials without a factor", n)
+	}
+}
+
+func TestSecurityKey_hostile(t *testing.T) {
+	t.Parallel()
+	a := open(t, passkeysOn)
+	g := a.member("mia@example.org")
+	check := func(c webauthntest.Case, before string, got answer) {
+		t.Helper()
+		if c.Failure != "" {
+			got.refused(422, "mfa_verification_failed", "Invalid WebAuthn response")
+		} else {
+			got.refused(400, "validation_failed", "Invalid credential_response")
+		}
+		if a.tables() != before {
+			t.Errorf("%s changed a table", c.Name)
+		}
+		if t.Failed() {
+			t.Fatalf("at %q", c.Name)
+		}
+	}
+	e := a.keyFactor(g, "key")
+	for _, c := range webauthntest.Hostile(webauthntest.Creation, passkeyRP, passkeyOrigin) {
+		if c.Accepted || c.RequireUV {
+			continue
+		}
+		ch, before := a.keyChallenge(g, e.ID), a.tables()
+		check(c, before, a.keyAnswer(g, e.ID, ch, &webauthntest.Authenticator{Algorithm: c.Algorithm}, c.Change))
+	}
+	devices, factors := map[int]*webauthntest.Authenticator{}, map[int]string{}
+	for _, alg := range []int{0, webauthn.EdDSA, webauthn.RS256} {
+		devices[alg] = &webauthntest.Authenticator{Algorithm: alg}
+		factors[alg] = a.keyFactor(g, string(rune('a'-alg%20))).ID
+		a.keyAnswer(g, factors[alg], a.keyChallenge(g, factors[alg]), devices[alg]).json(&g)
+	}
+	for _, c := range webauthntest.Hostile(webauthntest.Request, passkeyRP, passkeyOrigin) {
+		if c.Accepted || c.RequireUV {
+			continue
+		}
+		id := factors[c.Algorithm]
+		ch, before := a.keyChallenge(g, id), a.tables()
+		check(c, before, a.keyAnswer(g, id, ch, devices[c.Algorithm], c.Change))
+	}
+}

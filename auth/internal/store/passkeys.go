@@ -1,0 +1,203 @@
+package store
+
+import (
+	"context"
+	"time"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+)
+
+// isLive is whether a challenge may still be spent: ids are swept a minute later. The time is PostgreSQL's, after every
+// wait for a lock, so that no replica's clock brings a spent challenge back.
+const isLive = `coalesce($3::timestamptz, clock_timestamp()) <= $2::timestamptz`
+
+var spendChallenge = define(`
+insert into {spent_challenges} (id) select $1::uuid where ` + isLive + `
+on conflict do nothing`)
+
+// Spending is a challenge that is answered.
+type Spending struct {
+	Challenge uuid.UUID
+	Expires   time.Time
+	// ServerNow is as in Refresh.
+	ServerNow time.Time
+}
+
+// spendingGrace is how long after its expiry a challenge may be spent: a request may wait that long for locks.
+const spendingGrace = time.Minute
+
+func (s Spending) args() []any {
+	return []any{s.Challenge, s.Expires.Add(spendingGrace), timeOrNull(s.ServerNow)}
+}
+
+// SpendChallenge spends a challenge. ErrNotFound, and nothing of the batch happens, when it was spent before or has
+// expired.
+func (b *Batch) SpendChallenge(s Spending) {
+	b.add("spend challenge", func(r pgx.BatchResults) error {
+		tag, err := r.Exec()
+		if err == nil && tag.RowsAffected() == 0 {
+			err = ErrNotFound
+		}
+		return err
+	}, spendChallenge, s.args()...)
+}
+
+// The first 4 bytes of an id are the second of its expiry.
+var sweepSpentChallenges = define(`
+delete from {spent_challenges} where id in (
+    select id from {spent_challenges}
+    where id < (lpad(to_hex(extract(epoch from coalesce($2::timestamptz, now()))::bigint - 120), 8, '0') || repeat('0', 24))::uuid
+    limit $1 for update skip locked)`)
+
+// PasskeyOwner is what a passkey's sign-in reads first.
+type PasskeyOwner struct {
+	// User has a Nil ID when the credential is unknown, no passkey, or its user's audience is another. Without
+	// identities.
+	User    User
+	Passkey Credential
+	Spent   bool
+}
+
+// One row in any case.
+var selectPasskeyOwner = define(`
+select ` + userColumns + `, ` + credentialColumns + `, exists (select from {spent_challenges} where id = $2)
+from (select) here
+left join {webauthn_credentials} c on c.credential_id = $1 and c.factor_id is null
+left join {users} u on u.id = c.user_id and u.aud = $3 and u.deleted_at is null`)
+
+// PasskeyOwner reads the owner of a passkey, and whether a challenge is spent, in one statement.
+func (db *DB) PasskeyOwner(ctx context.Context, credential []byte, challenge uuid.UUID, aud string) (PasskeyOwner, error) {
+	var o PasskeyOwner
+	err := db.queryRow(ctx, "passkey owner", func(r pgx.Row) error {
+		targets := append(nullable(&o.User), credentialTargets(&o.Passkey)...)
+		return r.Scan(append(targets, &o.Spent)...)
+	}, selectPasskeyOwner, credential, challenge, aud)
+	return o, err
+}
+
+// OpenPasskeySession is a sign-in with a passkey whose signature was right.
+type OpenPasskeySession struct {
+	Session NewSession
+	Passkey Credential // as it is to be stored
+	Spending
+	// MayReachAAL2: the session is of aal2 if the passkey is bound or the user has no verified factor.
+	MayReachAAL2 bool
+	Audit        Audit
+}
+
+// PasskeySession is what became of it. Each is false where a step before it found nothing.
+type PasskeySession struct {
+	Spent, Person, Opened bool
+	AAL                   int
+	User                  User
+}
+
+// Each step takes its row from the one before. The user was locked by a statement before, so that factors and bound
+// are read as the lock's previous holder left them.
+var openPasskeySession = define(`
+with spent as (
+    insert into {spent_challenges} (id) select $1::uuid where ` + isLive + `
+    on conflict do nothing returning id
+), person as (
+    update {users} u set last_sign_in_at = $6, updated_at = $6
+    from spent
+    where u.id = $5 and u.deleted_at is null and (u.banned_until is null or u.banned_until <= $6)
+    returning u.*
+), used as (
+    update {webauthn_credentials} c set
+        backed_up = $16, last_used_at = $6,
+        sign_count = case when c.backup_eligible then c.sign_count else $17::bigint end
+    from person
+    where c.id = $15 and c.user_id = person.id and c.factor_id is null
+      and (c.backup_eligible or c.sign_count < $17::bigint or c.sign_count = 0 and $17::bigint = 0)
+    returning c.id as passkey_id, c.user_id as id, c.bound
+), opened as (
+    insert into {sessions} (id, user_id, created_at, secret_hash, refreshed_at, user_agent, ip, aal, amr, tag, not_after,
+        passkey_id)
+    select $4, id, $6, $7, $6, $8, $9, case when $18::boolean and (bound or not exists (
+            select from {factors} f where f.user_id = $5 and f.verified_at is not null)) then 2 else 1 end,
+        $10, $11, $12, passkey_id from used
+    returning aal
+), ` + rememberPlace("used", "$5", "$13", "$6") + `, noted as (
+    insert into {audit} (at, action, actor_id, actor_role, session_id, ip, traits)
+    select $6, $14::smallint, $19::uuid, $20::text, $21::uuid, $22::text, $23::jsonb from opened
+)
+select exists (select from spent), (select aal from opened), ` + userColumns + `,` + identityColumns + `,` +
+	factorsOf("$5") + `
+from (select) here left join person u on true left join {identities} i on i.user_id = u.id`)
+
+// OpenPasskeySession locks the user and opens the session, in one round trip.
+func (db *DB) OpenPasskeySession(ctx context.Context, o OpenPasskeySession) (PasskeySession, error) {
+	var out PasskeySession
+	s, k := o.Session, o.Passkey.Key
+	args := append(o.Spending.args(), s.ID, s.User, s.At, s.SecretHash[:], s.UserAgent, s.IP, []byte(s.AMR), s.Tag,
+		timeOrNull(s.NotAfter), bytesOrNull(s.Place), o.Audit.Action, o.Passkey.ID, k.BackedUp, int64(k.SignCount),
+		o.MayReachAAL2)
+	b := db.Batch()
+	b.exec("lock", lockRow, s.User)
+	b.rows("open passkey session", &out, func(r pgx.Rows) error {
+		var i Identity
+		targets := append([]any{&out.Spent, (*nullInt)(&out.AAL)}, nullable(&out.User)...)
+		if err := r.Scan(append(append(targets, identityTargets(&i)...), (*factorList)(&out.User.Factors))...); err != nil {
+			return err
+		}
+		if i.ID != uuid.Nil {
+			out.User.Identities = append(out.User.Identities, i)
+		}
+		return nil
+	}, openPasskeySession, append(args, o.Audit.args()[2:]...)...)
+	err := b.Send(ctx)
+	out.Person, out.Opened = out.User.ID != uuid.Nil, out.AAL > 0
+	out.User.sortIdentities()
+	return out, err
+}
+
+var renamePasskey = define(`
+with renamed as (
+    update {webauthn_credentials} c set friendly_name = $3 where id = $2 and user_id = $1 and factor_id is null
+    returning c.*
+), noted as (
+    insert into {audit} (at, action, actor_id, actor_role, session_id, ip, traits)
+    select $4::timestamptz, $5::smallint, $6::uuid, $7::text, $8::uuid, $9::text, $10::jsonb from renamed
+)
+select ` + credentialColumns + ` from renamed c`)
+
+// RenamePasskey names one of a user's passkeys. ErrNotFound: the user has no such.
+func (db *DB) RenamePasskey(ctx context.Context, user, id uuid.UUID, name string, a Audit) (Credential, error) {
+	var c Credential
+	err := db.queryRow(ctx, "rename passkey", func(r pgx.Row) error {
+		return r.Scan(credentialTargets(&c)...)
+	}, renamePasskey, append([]any{user, id, name}, a.args()...)...)
+	return c, err
+}
+
+var deletePasskey = define(`
+delete from {webauthn_credentials} c where id = $2 and user_id = $1 and factor_id is null
+returning ` + credentialColumns)
+
+// A session whose passkey is unknown was continued from another, or carried over.
+var endPasskeySessions = define(`
+with codes as (
+    delete from {flows} where ` + issuedCodes + `
+)
+update {sessions} set ended_at = $4, ended_reason = '` + EndedPasskey + `'
+where user_id = $1 and ($3::uuid is null or id <> $3)
+  and (passkey_id = $2 or passkey_id is null and amr @> '[{"method": "passkey"}]')
+  and (ended_at is null or ended_reason = 'logout_tokens')`)
+
+// DeletePasskey removes one of a user's passkeys, with the sessions that it opened and the codes that were given out,
+// except one session. dst has a Nil ID when the user has no such.
+func (b *Batch) DeletePasskey(dst *Credential, user, id, except uuid.UUID, now time.Time) {
+	*dst = Credential{}
+	b.exec("lock", lockAndVoid, user, now)
+	b.exec("end passkey sessions", endPasskeySessions, user, id, uuidOrNull(except), now)
+	b.rows("delete passkey", dst, func(r pgx.Rows) error { return r.Scan(credentialTargets(dst)...) },
+		deletePasskey, user, id)
+}
+
+var deletePasskeys = define(`
+delete from {webauthn_credentials} where user_id = $1 and factor_id is null`)
+
+// DeletePasskeys removes all of a user's passkeys. Whatever ends them ends the sessions too.
+func (b *Batch) DeletePasskeys(user uuid.UUID) { b.exec("delete passkeys", deletePasskeys, user) }
