@@ -11,9 +11,10 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
-	"net/netip"
 	"strings"
 	"time"
+
+	"gatehouse/shared/httpx"
 )
 
 //go:embed demo
@@ -77,22 +78,12 @@ func (d *demo) handler() http.Handler {
 		h.Set("Referrer-Policy", "no-referrer")
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Cache-Control", "no-store")
-		if !loopbackName(r.Host) { // a name that an attacker made resolve to 127.0.0.1
+		if !httpx.IsLoopbackHost(r.Host) { // a name that an attacker made resolve to 127.0.0.1
 			http.Error(w, "the demo answers under loopback names only", http.StatusForbidden)
 			return
 		}
 		mux.ServeHTTP(w, r)
 	})
-}
-
-// loopbackName reports whether a Host header names this machine.
-func loopbackName(host string) bool {
-	name, _, err := net.SplitHostPort(host)
-	if err != nil {
-		name = host
-	}
-	ip, err := netip.ParseAddr(name)
-	return name == "localhost" || err == nil && ip.IsLoopback()
 }
 
 func answer(w http.ResponseWriter, status int, v any) {

@@ -27,10 +27,18 @@ func (a *Accounts) SignInPassword(ctx context.Context, req flow.RequestInfo, p P
 	op := signInOp{f: *f, p: p, provider: provider}
 	op.guesses = flow.PasswordGuesses(f, f.Aud(), who)
 	for range passwordRounds {
-		g, err := op.try(ctx)
-		if !errors.Is(err, errChangedMeanwhile) {
-			return g, err
+		u, draft, err := op.try(ctx)
+		if errors.Is(err, errChangedMeanwhile) {
+			continue
 		}
+		if err != nil {
+			return flow.Grant{}, err
+		}
+		g, err := flow.GrantNew(ctx, f, u, &draft)
+		if policy := f.Settings.Passwords.Policy; policy != nil {
+			g.Weak = policy.Check(p.Password)
+		}
+		return g, err
 	}
 	return flow.Grant{}, refusal.Unavailable(errChangedMeanwhile, time.Second)
 }
@@ -39,18 +47,19 @@ func (a *Accounts) SignInPassword(ctx context.Context, req flow.RequestInfo, p P
 // concurrent sign-in that renews the hash changes it once; the rest is for changes by the user.
 const passwordRounds = 3
 
-// signInOp is one call of SignInPassword.
+// signInOp is one call of SignInPassword or SignInConsole.
 type signInOp struct {
 	f            flow.Flow
 	guesses      flow.Guesses
 	p            Password
 	provider     string // email or phone
+	console      bool   // administrators alone, at the console
 	hookNotified bool   // the hook was called for the right password
 }
 
 // try checks the password against the account as it is. errChangedMeanwhile: the account changed while the password was
 // checked, and has to be read again.
-func (op *signInOp) try(ctx context.Context) (flow.Grant, error) {
+func (op *signInOp) try(ctx context.Context) (u store.User, draft flow.SessionDraft, err error) {
 	look := store.CredentialsFor{Aud: op.f.Aud(), Tries: op.guesses.Account, Place: op.guesses.Place}
 	if op.provider == "email" {
 		look.Email = op.guesses.Address
@@ -59,33 +68,39 @@ func (op *signInOp) try(ctx context.Context) (flow.Grant, error) {
 	}
 	known, err := op.f.Core.DB.Credentials(ctx, look, op.f.Now)
 	if err != nil {
-		return flow.Grant{}, refusal.Failure("credentials", err)
+		return u, draft, refusal.Failure("credentials", err)
 	}
 	if err := op.guesses.Check(&op.f, known.Tried); err != nil {
-		return flow.Grant{}, err
+		return u, draft, err
 	}
-	u, hash, pending := known.User, known.User.PasswordHash, false
+	u = known.User
+	hash, pending := known.User.PasswordHash, false
 	if hash == "" {
 		hash, pending = known.PendingHash, known.PendingHash != ""
 	}
 	right, rehash, err := op.f.Core.Passwords.Check(ctx, hash, op.p.Password)
 	if err != nil {
-		return flow.Grant{}, refusal.Failure("check password", err)
+		return u, draft, refusal.Failure("check password", err)
 	}
 	if !right || !op.hookNotified {
 		op.hookNotified = right
 		if err := flow.ReportPassword(ctx, &op.f, u.ID, right); err != nil {
-			return flow.Grant{}, op.guesses.RecordRejected(ctx, &op.f, u.ID, right, err)
+			return u, draft, op.guesses.RecordRejected(ctx, &op.f, u.ID, right, err)
 		}
 	}
 	if !right {
-		return flow.Grant{}, op.guesses.CountWrong(ctx, &op.f, u.ID, "password", errCredentials)
+		return u, draft, op.guesses.CountWrong(ctx, &op.f, u.ID, "password", errCredentials)
 	}
-	if r := checkSignIn(op.provider, u, pending, op.f.Now); r != nil {
-		if op.f.Settings.HideUnconfirmed && r.Code != refusal.CodeUserBanned {
-			return flow.Grant{}, op.guesses.CountWrong(ctx, &op.f, u.ID, r.Code, errCredentials)
+	r := checkSignIn(op.provider, u, pending, op.f.Now)
+	if op.console {
+		if err := op.refuseConsole(ctx, u, r); err != nil {
+			return u, draft, err
 		}
-		return flow.Grant{}, op.guesses.RecordRefused(ctx, &op.f, u.ID, r)
+	} else if r != nil {
+		if op.f.Settings.HideUnconfirmed && r.Code != refusal.CodeUserBanned {
+			return u, draft, op.guesses.CountWrong(ctx, &op.f, u.ID, r.Code, errCredentials)
+		}
+		return u, draft, op.guesses.RecordRefused(ctx, &op.f, u.ID, r)
 	}
 	o := store.OpenSession{IfPassword: hash, Tries: op.guesses.LimitToCheck()}
 	if rehash {
@@ -97,23 +112,23 @@ func (op *signInOp) try(ctx context.Context) (flow.Grant, error) {
 }
 
 // open writes the session.
-func (op *signInOp) open(ctx context.Context, u store.User, o store.OpenSession) (flow.Grant, error) {
+func (op *signInOp) open(ctx context.Context, u store.User,
+	o store.OpenSession) (store.User, flow.SessionDraft, error) {
 	draft := flow.NewSession(&op.f, u.ID, flow.MethodPassword)
+	if op.console {
+		draft.Row.NotAfter = op.f.Now.Add(ConsoleLife)
+	}
 	o.Session = draft.Row
 	o.Audit = op.f.Audit(store.ActionLogin, u.ID, draft.Row.ID, "provider", op.provider)
 	u, err := op.f.Core.DB.OpenSession(ctx, o)
 	if errors.Is(err, store.ErrNotFound) {
-		return flow.Grant{}, errChangedMeanwhile
+		return u, draft, errChangedMeanwhile
 	}
 	if err != nil {
-		return flow.Grant{}, refusal.Failure("open session", op.guesses.RefusalOf(err))
+		return u, draft, refusal.Failure("open session", op.guesses.RefusalOf(err))
 	}
 	flow.EnforceSessionLimit(ctx, &op.f, u.ID)
-	g, err := flow.GrantNew(ctx, &op.f, u, &draft)
-	if op.f.Settings.Passwords.Policy != nil {
-		g.Weak = op.f.Settings.Passwords.Policy.Check(op.p.Password)
-	}
-	return g, err
+	return u, draft, nil
 }
 
 // identifier returns the address to look up. It is folded, not checked: a malformed one is unknown.

@@ -39,6 +39,7 @@ func (c *Config) check(r *settings.Report) {
 	c.checkSMS(r)
 	c.checkCaptcha(r)
 	c.checkDev(r)
+	c.Console.check(r)
 	c.checkExternal(r)
 	c.checkTelemetry(r)
 	c.checkTakeover(r)

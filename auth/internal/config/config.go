@@ -36,6 +36,7 @@ type Config struct {
 	Limits    limitsConfig
 	Log       Log
 	Dev       devConfig
+	Console   consoleConfig
 	Telemetry telemetryConfig
 	Takeover  takeoverConfig
 

@@ -96,6 +96,8 @@ func TestConfig_everyVariable(t *testing.T) {
 	})
 	f("AUTH_TRUSTED_PROXIES", "10.0.0.0/8,::1", func(c *Config) { c.API.Proxies = []string{"10.0.0.0/8", "::1"} })
 	f("AUTH_DB_DRIVER", "postgres", func(c *Config) {})
+	f("AUTH_CONSOLE_ADDR", "127.0.0.1:8085", func(c *Config) { c.Console.Addr = "127.0.0.1:8085" })
+	f("AUTH_CONSOLE_EXTERNAL_URL", "https://x.test", func(c *Config) { c.Console.ExternalURL = "https://x.test" })
 	f("AUTH_DB_DATABASE_URL", "host=h2", func(c *Config) { c.DB.URL, c.DB.DatabaseURL = "host=h2", "host=h2" })
 	f("AUTH_SECURITY_DB_ENCRYPTION_DECRYPTION_KEYS", "k:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8", func(c *Config) {
 		c.Takeover.DecryptionKeys = "k:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8"

@@ -142,7 +142,7 @@ func Serve(ctx context.Context, o Options) (err error) {
 	defer wg.Wait()
 	defer endBackground()
 
-	failed := make(chan error, 3)
+	failed := make(chan error, 4)
 	at, err := d.openMailbox(background, &wg, failed)
 	if err != nil {
 		return err
@@ -151,10 +151,14 @@ func Serve(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return stopped(ctx, err)
 	}
+	console, err := d.openConsole(background, &wg, failed)
+	if err != nil {
+		return stopped(ctx, err)
+	}
 	d.runBackground(background, &wg, o)
 	wg.Go(func() { d.watchTakeover(background, takeoverEvery, failed) })
 	started()
-	d.log.Info("ready", "version", buildinfo.Version("auth"), "http", address, "mailbox", at)
+	d.log.Info("ready", "version", buildinfo.Version("auth"), "http", address, "mailbox", at, "console", console)
 	d.manager.Ready(d.state())
 	defer d.manager.Watch(d.state, func(ctx context.Context) error { return alive(ctx, address) })()
 

@@ -38,6 +38,9 @@ type call struct {
 
 	slash   bool // the path had one at its end
 	byAdmin bool // a guard has found an administrator's token
+	console bool // of the admin console's listener
+	// actor is the administrator signed in at the console, who needs no token; nil at the public port.
+	actor   *flow.Actor
 	routed  bool // a route of ours has the request
 	status  int
 	refused int // the status of ServeMux's own answer
@@ -52,17 +55,22 @@ type call struct {
 }
 
 func (s *Server) serve(l *liveSettings, w http.ResponseWriter, r *http.Request) {
-	began := time.Now()
 	r, slash := l.rewritten(r)
-	c := &call{ResponseWriter: w, r: r, srv: s, live: l, id: requestID(l, r), slash: slash}
-	w.Header()[l.idHeader] = []string{c.id}
+	s.run(&call{ResponseWriter: w, r: r, srv: s, live: l, id: requestID(l, r), slash: slash}, r,
+		func(c *call, r *http.Request) { c.srv.mux.ServeHTTP(c, r) })
+}
+
+// run has a call answered, observed and logged.
+func (s *Server) run(c *call, r *http.Request, answer func(*call, *http.Request)) {
+	began := time.Now()
+	c.Header()[c.live.idHeader] = []string{c.id}
 	defer c.release()
 	if s.observer != nil {
 		r = s.observer.begin(c, r)
 		defer s.observer.end(c, began)
 	}
 	defer s.finish(c, began)
-	s.mux.ServeHTTP(c, r)
+	answer(c, r)
 	if c.refused != 0 {
 		c.routeError()
 	}
@@ -70,7 +78,7 @@ func (s *Server) serve(l *liveSettings, w http.ResponseWriter, r *http.Request) 
 
 // startTimeout starts the request's time, once a route has it.
 func (c *call) startTimeout() {
-	if d := c.live.MaxDuration; d > 0 {
+	if d := c.live.MaxDuration; d > 0 && c.cancel == nil {
 		var ctx context.Context
 		ctx, c.cancel = context.WithTimeout(c.r.Context(), d)
 		c.r = c.r.WithContext(ctx)
@@ -123,7 +131,7 @@ func (s *Server) finish(c *call, began time.Time) {
 	if !s.log.Enabled(ctx, level) {
 		return
 	}
-	attrs := make([]slog.Attr, 0, 12)
+	attrs := make([]slog.Attr, 0, 13)
 	attrs = append(attrs, slog.String("method", method(c.r.Method)), slog.String("route", route(c.r.Pattern)),
 		slog.Int("status", c.status),
 		slog.Duration("duration", now.Sub(began)), slog.String("request_id", c.id), slog.String("ip", c.ip()))
@@ -132,6 +140,9 @@ func (s *Server) finish(c *call, began time.Time) {
 	}
 	if c.code != "" {
 		attrs = append(attrs, slog.String("error_code", c.code))
+	}
+	if c.console {
+		attrs = append(attrs, slog.Bool("console", true))
 	}
 	if gone > 0 {
 		attrs = append(attrs, slog.Int64("count", gone))

@@ -30,7 +30,7 @@ func (s *Server) verifyCaptcha(c *call) error {
 	if err != nil {
 		return err
 	}
-	if admin, err := s.core.IsAdmin(c.ctx(), c.bearer()); admin || err != nil {
+	if admin, err := c.isAdmin(); admin || err != nil {
 		return err
 	}
 	if token == "" {

@@ -97,6 +97,9 @@ func (s *Server) limitKey(c *call) string {
 
 // limitKey returns the key that limits by address count by; missing: LimitHeader is set and the request lacks it.
 func (c *call) limitKey() (key string, missing bool) {
+	if c.console {
+		return "", false
+	}
 	l := &c.live.Settings
 	if ip, ok := authForwardedFor(l, c.r); ok {
 		return network(ip), missing

@@ -198,8 +198,8 @@ func (s *Server) count(c *call, by routeLimit) {
 // it is valid, lifts the client's share.
 func (s *Server) sender(c *call) flow.RequestInfo {
 	client := c.requestInfo()
-	if client.Network != "" {
-		client.Admin, _ = s.core.IsAdmin(c.ctx(), c.bearer()) // where that is unknown, the database fails the rest
+	if client.Network != "" || c.console {
+		client.Admin, _ = c.isAdmin() // where that is unknown, the database fails the rest
 	}
 	if client.Admin {
 		client.AcceptLanguage = ""

@@ -11,7 +11,6 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
-	"net/netip"
 	"strconv"
 	"strings"
 	"sync"
@@ -68,31 +67,12 @@ func (b *Box) Handler() http.Handler {
 		h.Set("Content-Security-Policy",
 			"default-src 'none'; script-src 'self'; connect-src 'self'; style-src 'unsafe-inline'; img-src data:; "+
 				"frame-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'")
-		if !loopbackName(r.Host) {
+		if !httpx.IsLoopbackHost(r.Host) {
 			http.Error(w, "the dev mailbox answers under loopback names only", http.StatusForbidden)
 			return
 		}
 		mux.ServeHTTP(w, r)
 	})
-}
-
-// loopbackName says whether a Host header names this machine: what a browser sends after a name that an
-// attacker made resolve to 127.0.0.1 does not.
-func loopbackName(host string) bool {
-	if name, port, err := net.SplitHostPort(host); err == nil {
-		if _, err := strconv.ParseUint(port, 10, 16); err != nil {
-			return false
-		}
-		host = name
-	} else {
-		host = strings.TrimSuffix(strings.TrimPrefix(host, "["), "]")
-	}
-	host = strings.ToLower(host)
-	if host == "localhost" || strings.HasSuffix(host, ".localhost") {
-		return true
-	}
-	ip, err := netip.ParseAddr(host)
-	return err == nil && ip.Unmap().IsLoopback()
 }
 
 // chosen are the messages that the request selects.

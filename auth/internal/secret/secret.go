@@ -33,6 +33,7 @@ const (
 	FauxUser       Purpose = "faux users"      // MAC of addresses: ids of invented users
 	ExternalStates Purpose = "external states" // seals what a provider's callback is checked with
 	Factors        Purpose = "factors"         // seals TOTP keys
+	Console        Purpose = "console"         // seals cookies of the admin console
 	RecoveryCodes  Purpose = "recovery codes"  // MAC of factor and code
 	// WebAuthnChallenges makes the challenges of authenticators, and the tags of their ids.
 	WebAuthnChallenges Purpose = "webauthn challenges"
@@ -41,7 +42,7 @@ const (
 )
 
 var purposes = [...]Purpose{SigningKeys, Outbox, ProviderTokens, Refresh, OTP, Limits, FauxUser, ExternalStates,
-	Factors, RecoveryCodes, FormerRefresh, WebAuthnChallenges}
+	Factors, Console, RecoveryCodes, FormerRefresh, WebAuthnChallenges}
 
 // Root is the current and the previous root keys. It never changes and may be used by many goroutines.
 type Root struct {

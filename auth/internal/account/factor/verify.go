@@ -53,12 +53,36 @@ type verifyFactorOp struct {
 func (a *Factors) VerifyFactor(ctx context.Context, req flow.RequestInfo, principal flow.Principal,
 	p flow.FactorAnswer) (flow.Grant, error) {
 	f := a.core.Begin(req)
+	op, err := verifying(ctx, f, principal, p)
+	if err != nil {
+		return flow.Grant{}, err
+	}
+	return op.grant(ctx)
+}
+
+// VerifyFactorConsole is VerifyFactor for a session of the admin console, which has no tokens.
+func (a *Factors) VerifyFactorConsole(ctx context.Context, req flow.RequestInfo, principal flow.Principal,
+	p flow.FactorAnswer) error {
+	f := a.core.Begin(req)
+	tokenless := *f.Settings
+	tokenless.Hooks.Claims = nil
+	f.Settings = &tokenless
+	op, err := verifying(ctx, f, principal, p)
+	if err != nil {
+		return err
+	}
+	return refusal.Failure("verify a factor", op.run(ctx))
+}
+
+// verifying returns the operation that checks an answer to a challenge.
+func verifying(ctx context.Context, f *flow.Flow, principal flow.Principal,
+	p flow.FactorAnswer) (*verifyFactorOp, error) {
 	if principal.Session.ID == uuid.Nil {
-		return flow.Grant{}, flow.SessionNotFound()
+		return nil, flow.SessionNotFound()
 	}
 	factor, err := challengeable(f.Settings, principal, p.Factor)
 	if err != nil {
-		return flow.Grant{}, err
+		return nil, err
 	}
 	op := &verifyFactorOp{f: *f, principal: principal, factor: factor, challenge: p.Challenge,
 		code: strings.TrimSpace(p.Code)}
@@ -70,11 +94,11 @@ func (a *Factors) VerifyFactor(ctx context.Context, req flow.RequestInfo, princi
 		err = refusal.NotValid("Code needs to be non-empty")
 	}
 	if err != nil {
-		return flow.Grant{}, err
+		return nil, err
 	}
 	op.notify = flow.CanNotify(ctx, f, f.Settings.Email.Notify.FactorEnrolled && !factor.Verified())
 	op.find = func(u store.User) (store.Factor, error) { return factorOf(u, factor.ID) }
-	return op.grant(ctx)
+	return op, nil
 }
 
 // grant runs the operation, and signs the tokens of the session that it raised.

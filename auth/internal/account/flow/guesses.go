@@ -37,6 +37,14 @@ func PasswordGuesses(f *Flow, aud, who string) Guesses {
 	return g
 }
 
+// ConsoleGuesses are those at the admin console: a bucket of its own, which guesses at the public port do not empty.
+func ConsoleGuesses(f *Flow, aud, who string) Guesses {
+	g := PasswordGuesses(f, aud, who)
+	g.limit.Key = f.LimitKey("console password", aud, who)
+	g.Account = g.limit
+	return g
+}
+
 // Check refuses a try that the bucket does not have: that of the place, if the user has signed in from there before.
 func (g *Guesses) Check(f *Flow, tried store.Tried) error {
 	v := tried.Tries

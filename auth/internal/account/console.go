@@ -1,0 +1,78 @@
+package account
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/account/refusal"
+	"gatehouse/auth/internal/store"
+)
+
+// ConsoleLife is how long a sign-in at the admin console lasts at most.
+const ConsoleLife = 8 * time.Hour
+
+// SignInConsole opens a session at the admin console, without tokens. It takes the statements and the hash of
+// SignInPassword; an account that may not administer is answered, and counted, as a wrong password.
+func (a *Accounts) SignInConsole(ctx context.Context, req flow.RequestInfo,
+	p Password) (store.User, store.Session, error) {
+	f := a.core.Begin(req)
+	provider, who, err := identifier(f.Settings, p)
+	if err != nil {
+		return store.User{}, store.Session{}, err
+	}
+	op := signInOp{f: *f, p: p, provider: provider, console: true}
+	op.guesses = flow.ConsoleGuesses(f, f.Aud(), who)
+	for range passwordRounds {
+		u, draft, err := op.try(ctx)
+		if errors.Is(err, errChangedMeanwhile) {
+			continue
+		}
+		if err != nil {
+			return u, store.Session{}, err
+		}
+		return u, flow.OpenedSession(f, &draft), nil
+	}
+	return store.User{}, store.Session{}, refusal.Unavailable(errChangedMeanwhile, time.Second)
+}
+
+// reasonConsoleRole is the audit log's reason for a right password without an administrator's role.
+const reasonConsoleRole = "console_role"
+
+// refuseConsole returns nil if the user may sign in at the console, else the answer. r is why any sign-in would be
+// refused, nil if none would.
+func (op *signInOp) refuseConsole(ctx context.Context, u store.User, r *refusal.Refusal) error {
+	reason := ""
+	if r != nil {
+		reason = r.Code
+	} else if !slices.Contains(op.f.Settings.AdminRoles, u.Role) {
+		reason = reasonConsoleRole
+	}
+	if reason != "" {
+		return op.guesses.CountWrong(ctx, &op.f, u.ID, reason, errCredentials)
+	}
+	if !op.f.Settings.AdminRequireAAL2 {
+		return nil
+	}
+	b := op.f.Batch()
+	b.Factors(&u.Factors, u.ID)
+	if err := b.Send(ctx); err != nil {
+		return refusal.Failure("factors", err)
+	}
+	if !slices.ContainsFunc(u.Factors, store.Factor.Verified) {
+		return op.guesses.RecordRefused(ctx, &op.f, u.ID, flow.ErrAdminAAL2)
+	}
+	return nil
+}
+
+// SignOutConsole ends a session of the console.
+func (a *Accounts) SignOutConsole(ctx context.Context, req flow.RequestInfo, user, session uuid.UUID) error {
+	f := a.core.Begin(req)
+	_, err := f.Core.DB.SignOut(ctx, store.SignOut{User: user, Session: session, Scope: store.ScopeLocal, Now: f.Now,
+		IP: f.Req.IP})
+	return refusal.Failure("sign out", err)
+}

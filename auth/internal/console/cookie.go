@@ -1,0 +1,106 @@
+package console
+
+import (
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"encoding/binary"
+	"net"
+	"net/http"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/account/refusal"
+	"gatehouse/auth/internal/secret"
+)
+
+const (
+	// idleLimit is how long a sign-in lasts without a request.
+	idleLimit = 30 * time.Minute
+	// renewAfter is how old a cookie is when a request renews it.
+	renewAfter = time.Minute
+	keyHeader  = "X-Console-Key"
+)
+
+// ticket is what the cookie seals. Cookies are shared between the ports of a host and script storage is not, so the
+// cookie alone opens nothing: requests carry the key too.
+type ticket struct {
+	user, session uuid.UUID
+	used          time.Time // in seconds
+	key           [sha256.Size]byte
+}
+
+const ticketSize = 16 + 16 + 8 + sha256.Size
+
+var errNoSignIn = &refusal.Refusal{Kind: refusal.KindUnauthenticated, Code: refusal.CodeNoAuthorization,
+	Msg: "Sign in to the console"}
+
+var errIdle = &refusal.Refusal{Kind: refusal.KindUnauthenticated, Code: refusal.CodeSessionExpired,
+	Msg: "Signed out after 30 minutes without a request"}
+
+// newKey returns a key as the page keeps it.
+func newKey() string {
+	var raw [32]byte
+	rand.Read(raw[:]) // never fails
+	return base64.RawURLEncoding.EncodeToString(raw[:])
+}
+
+// seal returns the cookie's value.
+func (s *Console) seal(t *ticket) string {
+	b := append(append(make([]byte, 0, ticketSize), t.user[:]...), t.session[:]...)
+	b = binary.BigEndian.AppendUint64(b, uint64(t.used.Unix()))
+	b = append(b, t.key[:]...)
+	return base64.RawURLEncoding.EncodeToString(s.Root.Seal(secret.Console, b, nil))
+}
+
+func (s *Console) open(value string) (t ticket, ok bool) {
+	sealed, err := base64.RawURLEncoding.Strict().DecodeString(value)
+	if err != nil {
+		return t, false
+	}
+	b, _, err := s.Root.Open(secret.Console, sealed, nil)
+	if err != nil || len(b) != ticketSize {
+		return t, false
+	}
+	copy(t.user[:], b)
+	copy(t.session[:], b[16:])
+	t.used = time.Unix(int64(binary.BigEndian.Uint64(b[32:])), 0)
+	copy(t.key[:], b[40:])
+	return t, true
+}
+
+// ticketOf is the request's sign-in: a cookie that opens and the key that belongs to it. Another server of this host
+// may have set cookies of the same name.
+func (s *Console) ticketOf(r *http.Request) (ticket, error) {
+	key := sha256.Sum256([]byte(r.Header.Get(keyHeader)))
+	for _, c := range r.CookiesNamed(s.cookieName(r)) {
+		if t, ok := s.open(c.Value); ok && subtle.ConstantTimeCompare(t.key[:], key[:]) == 1 {
+			return t, nil
+		}
+	}
+	return ticket{}, errNoSignIn
+}
+
+// cookieName differs by port, since cookies do not.
+func (s *Console) cookieName(r *http.Request) string {
+	if s.secure() {
+		return "__Host-auth_console"
+	}
+	_, port, err := net.SplitHostPort(r.Host)
+	if err != nil {
+		port = "80"
+	}
+	return "auth_console_" + port
+}
+
+// setCookie gives the browser a cookie, or with "" takes it away.
+func (s *Console) setCookie(w http.ResponseWriter, r *http.Request, value string) {
+	c := &http.Cookie{Name: s.cookieName(r), Value: value, Path: "/", HttpOnly: true, Secure: s.secure(),
+		SameSite: http.SameSiteStrictMode}
+	if value == "" {
+		c.MaxAge = -1
+	}
+	http.SetCookie(w, c)
+}

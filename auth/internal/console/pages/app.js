@@ -1,0 +1,86 @@
+// The console: which page the address names, and who is signed in.
+import { Failure, forget, hasKey, send } from './api.js'
+import { el, link, say } from './dom.js'
+import { keysPage, outboxPage, userPage, usersPage } from './pages.js'
+import { signInPage } from './signin.js'
+
+let signedIn = null // the answer of GET /session
+
+const pages = [
+  [/^users\/([0-9a-f-]{36})$/, userPage], [/^users$/, usersPage], [/^outbox$/, outboxPage], [/^keys$/, keysPage],
+]
+
+// show draws a page: its title, one h1, which gets the focus, and its contents.
+export function show(title, ...children) {
+  document.title = `${title} – Admin console`
+  const h1 = el('h1', { tabindex: '-1' }, title)
+  document.getElementById('main').replaceChildren(h1, ...children.flat().filter(Boolean))
+  h1.focus()
+}
+
+function head(at) {
+  const item = (route, name) => {
+    const a = link(route, name)
+    if (at.split('/')[0] === route) a.setAttribute('aria-current', 'page')
+    return a
+  }
+  document.getElementById('top').replaceChildren(...signedIn ? [
+    el('nav', { 'aria-label': 'Pages' }, item('users', 'Users'), item('outbox', 'Outbox'), item('keys', 'Keys')),
+    el('span', { class: 'who' }, signedIn.user.email || signedIn.user.id),
+    el('button', { type: 'button', class: 'plain', onclick: signOut }, 'Sign out')] : [])
+}
+
+async function signOut() {
+  try { await send('DELETE', '/session') } catch (e) { if (e.status !== 401) { say(e.message); return } }
+  end('You are signed out.')
+}
+
+// end removes everything that was shown, and says why.
+function end(why) {
+  forget()
+  signedIn = null
+  document.querySelectorAll('dialog').forEach((d) => d.remove())
+  head('')
+  say('')
+  signInPage(show, begin, { why })
+}
+
+// begin goes on after a sign-in, or to the second factor.
+function begin(session) {
+  signedIn = session
+  if (session.next === 'factor') { signedIn = null; signInPage(show, begin, { session }); return }
+  route()
+}
+
+// lost ends the sign-in where a failure says that there is none any more.
+export function lost(e) {
+  const gone = e instanceof Failure && (e.status === 401 || e.status === 403 && e.code !== 'over_request_rate_limit')
+  if (gone) end(e.message)
+  return gone
+}
+
+let turn = 0 // of route: a late answer must not draw over a later page
+
+async function route() {
+  const mine = ++turn
+  const at = decodeURIComponent(location.hash.slice(2)).split('?')[0] || 'users'
+  say('')
+  if (!signedIn) return
+  head(at)
+  const [pattern, page] = pages.find(([p]) => p.test(at)) ?? []
+  if (!page) { show('No such page', el('p', {}, link('users', 'Users'))); return }
+  try {
+    await page({ id: at.match(pattern)[1], current: () => mine === turn, again: route })
+  } catch (e) {
+    if (lost(e) || mine !== turn) return
+    show('That did not work', el('p', { class: 'error', role: 'alert' }, e.message))
+  }
+}
+
+addEventListener('hashchange', route)
+
+async function start() {
+  if (!hasKey()) { end(''); return }
+  try { begin(await send('GET', '/session')) } catch (e) { end(e.message) }
+}
+start()

@@ -1,0 +1,166 @@
+package console
+
+import (
+	"crypto/sha256"
+	"errors"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/account"
+	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/httpapi"
+	"gatehouse/auth/internal/jsontext"
+	"gatehouse/auth/internal/store"
+)
+
+// request is one of a signed-in user. refused is flow.ErrAdminAAL2 as long as a factor is to be verified.
+type request struct {
+	httpapi.ConsoleCall
+	w         http.ResponseWriter
+	r         *http.Request
+	ticket    ticket
+	principal flow.Principal
+	actor     flow.Actor
+	refused   error
+}
+
+// signedIn requires a cookie with its key, used within the last 30 minutes, and a session that still may administer;
+// only the second factor may be missing.
+func (s *Console) signedIn(h func(*request) error) func(http.ResponseWriter, *http.Request,
+	httpapi.ConsoleCall) error {
+	return func(w http.ResponseWriter, r *http.Request, c httpapi.ConsoleCall) (err error) {
+		q := &request{ConsoleCall: c, w: w, r: r}
+		if q.ticket, err = s.ticketOf(r); err != nil {
+			return err
+		}
+		now := s.Now()
+		if now.Sub(q.ticket.used) > idleLimit {
+			return errIdle
+		}
+		q.principal, q.actor, err = s.Core.AuthenticateConsole(c.Context(), q.ticket.user, q.ticket.session)
+		if err != nil && !errors.Is(err, flow.ErrAdminAAL2) {
+			c.Refused(q.actor, err)
+			return err
+		}
+		q.refused = err
+		c.By(q.principal)
+		if now.Sub(q.ticket.used) >= renewAfter {
+			q.ticket.used = now
+			s.setCookie(w, r, s.seal(&q.ticket))
+		}
+		return h(q)
+	}
+}
+
+// begin gives the browser a new cookie and the key that belongs to it.
+func (s *Console) begin(w http.ResponseWriter, r *http.Request, user, session uuid.UUID) string {
+	key := newKey()
+	s.setCookie(w, r, s.seal(&ticket{user: user, session: session, used: s.Now(), key: sha256.Sum256([]byte(key))}))
+	return key
+}
+
+func (s *Console) postSession(w http.ResponseWriter, r *http.Request, c httpapi.ConsoleCall) error {
+	var in struct{ Email, Phone, Password string }
+	if err := c.Decode(&in); err != nil {
+		return err
+	}
+	u, v, err := s.accounts.SignInConsole(c.Context(), c.Client(), account.Password(in))
+	if err != nil {
+		return err
+	}
+	c.By(flow.Principal{User: u})
+	return c.JSON(http.StatusOK, s.sessionView(u, v, s.begin(w, r, u.ID, v.ID)))
+}
+
+// getSession says who is signed in.
+func (s *Console) getSession(q *request) error {
+	if q.refused != nil && !flow.IsBelowAAL2(q.principal.User, q.principal.Session) {
+		return q.refused // there is no factor to verify
+	}
+	return q.JSON(http.StatusOK, s.sessionView(q.principal.User, q.principal.Session, ""))
+}
+
+// deleteSession signs out, also after the idle time.
+func (s *Console) deleteSession(w http.ResponseWriter, r *http.Request, c httpapi.ConsoleCall) error {
+	t, err := s.ticketOf(r)
+	if err != nil {
+		return err
+	}
+	if err := s.accounts.SignOutConsole(c.Context(), c.Client(), t.user, t.session); err != nil {
+		return err
+	}
+	s.setCookie(w, r, "")
+	return c.NoContent(nil)
+}
+
+func (s *Console) postChallenge(q *request) error {
+	var in struct {
+		Factor uuid.UUID `json:"factor_id"`
+	}
+	if err := q.Decode(&in); err != nil {
+		return err
+	}
+	ch, f, err := s.factors.ChallengeFactor(q.Context(), q.Client(), q.principal, in.Factor, "")
+	if err != nil {
+		return err
+	}
+	b := jsontext.AppendString([]byte(`{"id":`), ch.ID.String())
+	b = jsontext.AppendString(append(b, `,"type":`...), string(f.Kind))
+	b = strconv.AppendInt(append(b, `,"expires_at":`...), ch.ExpiresAt.Unix(), 10)
+	return q.JSON(http.StatusOK, append(b, '}'))
+}
+
+// postVerify raises the session, which gets a new cookie and key.
+func (s *Console) postVerify(q *request) error {
+	var in struct {
+		Factor    uuid.UUID `json:"factor_id"`
+		Challenge uuid.UUID `json:"challenge_id"`
+		Code      string    `json:"code"`
+	}
+	if err := q.Decode(&in); err != nil {
+		return err
+	}
+	err := s.factors.VerifyFactorConsole(q.Context(), q.Client(), q.principal,
+		flow.FactorAnswer{Factor: in.Factor, Challenge: in.Challenge, Code: in.Code})
+	if err != nil {
+		return err
+	}
+	v := q.principal.Session
+	v.AAL = 2
+	return q.JSON(http.StatusOK, s.sessionView(q.principal.User, v, s.begin(q.w, q.r, v.UserID, v.ID)))
+}
+
+// sessionView shows a sign-in: what comes next, the factors that can be verified, who, and until when.
+func (s *Console) sessionView(u store.User, v store.Session, key string) []byte {
+	b := []byte{'{'}
+	if key != "" {
+		b = append(jsontext.AppendString(append(b, `"key":`...), key), ',')
+	}
+	next, factors := `null`, []store.Factor(nil)
+	if flow.IsBelowAAL2(u, v) {
+		next = `"factor"`
+		factors = slices.DeleteFunc(slices.Clone(u.Factors), func(f store.Factor) bool {
+			return !f.Verified() || f.Kind != store.FactorTOTP && f.Kind != store.FactorPhone
+		})
+	}
+	b = append(append(b, `"next":`+next+`,"factors":`...), '[')
+	for i, f := range factors {
+		if i > 0 {
+			b = append(b, ',')
+		}
+		b = jsontext.AppendString(append(b, `{"id":`...), f.ID.String())
+		b = jsontext.AppendString(append(b, `,"factor_type":`...), string(f.Kind))
+		b = append(jsontext.AppendString(append(b, `,"friendly_name":`...), f.FriendlyName), '}')
+	}
+	b = jsontext.AppendString(append(b, `],"user":{"id":`...), u.ID.String())
+	b = jsontext.AppendString(append(b, `,"email":`...), u.Email)
+	until := v.NotAfter
+	if box := s.Core.Live().Sessions.Timebox; box > 0 && v.CreatedAt.Add(box).Before(until) {
+		until = v.CreatedAt.Add(box)
+	}
+	return append(strconv.AppendInt(append(b, `},"expires_at":`...), until.Truncate(time.Second).Unix(), 10), '}')
+}
