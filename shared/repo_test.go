@@ -56,7 +56,7 @@ var floors = map[string]int{
 	"auth/internal/account":      5, "auth/internal/account/oauth": 5, "auth/internal/account/factor": 5,
 	"auth/internal/account/admin": 5, "auth/internal/account/passkey": 5,
 	"auth/internal/httpapi": 6,
-	"auth/internal/config":  7,
+	"auth/internal/config":  7, "auth/internal/console": 7,
 	"auth/internal/daemon":  8,
 	"auth/internal/cli":     9,
 	"auth":                  10,
