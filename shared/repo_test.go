@@ -57,9 +57,9 @@ var floors = map[string]int{
 	"auth/internal/account/admin": 5, "auth/internal/account/passkey": 5,
 	"auth/internal/httpapi": 6,
 	"auth/internal/config":  7, "auth/internal/console": 7,
-	"auth/internal/daemon":  8,
-	"auth/internal/cli":     9,
-	"auth":                  10,
+	"auth/internal/daemon": 8,
+	"auth/internal/cli":    9,
+	"auth":                 10,
 }
 
 // TestFloors: the table has every package of the daemons that has more than tests, and no other.
