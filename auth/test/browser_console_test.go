@@ -1,9 +1,12 @@
 package test
 
 import (
+	"encoding/hex"
 	"fmt"
 	"strings"
 	"testing"
+
+	"github.com/jackc/pgx/v5"
 
 	"gatehouse/shared/testdb"
 )
@@ -11,7 +14,8 @@ import (
 // TestBrowser_console: every page and action of the admin console, in Chromium.
 func TestBrowser_console(t *testing.T) {
 	t.Parallel()
-	env := environment(testdb.Postgres(t), "AUTH_CONSOLE_ADDR=127.0.0.1:0", "AUTH_MAILER_AUTOCONFIRM=true")
+	url := testdb.Postgres(t)
+	env := environment(url, "AUTH_CONSOLE_ADDR=127.0.0.1:0", "AUTH_MAILER_AUTOCONFIRM=true")
 	d := start(t, env)
 	var ready struct{ Console string }
 	d.log.await(t, `"msg":"ready"`, &ready)
@@ -39,5 +43,26 @@ func TestBrowser_console(t *testing.T) {
 	}
 	eve := create(`{"email":"eve@example.org","user_metadata":{"full_name":"` + markup + `"},"app_metadata":{"x":"` +
 		markup + `"}}`)
-	runBrowser(t, "console.mjs", "CONSOLE="+ready.Console, "HOSTILE="+eve.body["id"].(string))
+	create(`{"email":"cook@example.org","password":"correct horse","email_confirm":true,"role":"service_role"}`)
+	cook, key := enrolTOTP(t, d, "cook@example.org")
+	exec := func(sql string) {
+		t.Helper()
+		db, err := pgx.Connect(t.Context(), url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer db.Close(t.Context())
+		if _, err := db.Exec(t.Context(), sql); err != nil {
+			t.Fatal(err)
+		}
+	}
+	exec(`insert into outbox (id, channel, kind, user_id, payload, state, error, due_at, expires_at, created_at, done_at)
+		select gen_random_uuid(), 'email', 'password_changed_notification', id, 'x', 'failed',
+			'550 no such mailbox: <img src=x onerror=alert(1)>', now(), now() + interval '1 h', now(), now()
+		from users where email = 'eve@example.org'`)
+	exec(`insert into sessions (id, user_id, created_at, secret_hash, refreshed_at, user_agent, ip, amr)
+		select gen_random_uuid(), id, now(), '', now(), '` + markup + `', '192.0.2.1', '[]' from users
+		where email = 'eve@example.org'`)
+	runBrowser(t, "console.mjs", "CONSOLE="+ready.Console, "HOSTILE="+eve.body["id"].(string),
+		"COOK="+cook, "TOTP="+hex.EncodeToString(key))
 }

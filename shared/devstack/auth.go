@@ -29,6 +29,8 @@ type auth struct {
 	home          string          // its working directory: log, secret, the person's .env
 	provider      *fakeidp.Server // it has no accounts
 	http, mailbox string          // host:port
+	console       string          // host:port
+	password      string          // of the console's administrator
 	demo          *demo
 	settings      string // the file with all of them
 	admin, anon   string // service tokens
@@ -60,7 +62,7 @@ func startAuth(ctx context.Context, bin, dir string, limits *ratelimit, out io.W
 		port int
 		addr *string
 	}{{"auth", 8082, &a.http}, {"the mailbox", 8083, &a.mailbox}, {"the fake identity provider", 8084, &idp},
-		{"the demo", 3000, &a.demo.addr}} {
+		{"the admin console", 8085, &a.console}, {"the demo", 3000, &a.demo.addr}} {
 		if *l.addr, err = freeAddr(l.port); err != nil {
 			return a, fmt.Errorf("%s: %w", l.name, err)
 		}
@@ -82,15 +84,16 @@ func startAuth(ctx context.Context, bin, dir string, limits *ratelimit, out io.W
 		return a, err
 	}
 	a.demo.auth = "http://" + a.http
-	a.demo.page = demoPage{API: a.demo.auth + "/auth/v1", Mailbox: "http://" + a.mailbox, Rules: limits.rules}
+	a.demo.page = demoPage{API: a.demo.auth + "/auth/v1", Mailbox: "http://" + a.mailbox, Rules: limits.rules,
+		Console: "http://" + a.console}
 	if err = a.demo.start(); err != nil {
 		return a, err
 	}
 	return a, a.launch(ctx, out)
 }
 
-// launch starts the program and asks it for both service tokens. Its lines go to a file: it writes one
-// for each request.
+// launch starts the program, asks it for both service tokens and makes the console's administrator. Its lines go to a
+// file: it writes one for each request.
 func (a *auth) launch(ctx context.Context, out io.Writer) error {
 	path := filepath.Join(a.home, "log")
 	log, err := os.Create(path)
@@ -118,8 +121,17 @@ func (a *auth) launch(ctx context.Context, out io.Writer) error {
 		}
 		*into = strings.TrimSpace(string(text))
 	}
+	a.password = rand.Text()
+	create := a.command(ctx, "admin", "create", "-admin", "-confirm", administrator, "-")
+	create.Stdin = strings.NewReader(a.password + "\n")
+	if text, err := create.CombinedOutput(); err != nil {
+		return fmt.Errorf("admin create: %w: %s", err, text)
+	}
 	return nil
 }
+
+// administrator is who may sign in at the console.
+const administrator = "admin@example.org"
 
 // command is a command of the program with the settings file and no other setting.
 func (a *auth) command(ctx context.Context, args ...string) *exec.Cmd {
@@ -153,7 +165,8 @@ func (a *auth) writeSettings() error {
 		"AUTH_SITE_URL=" + a.demo.site(), "AUTH_API_PREFIX=/auth/v1", "AUTH_SITE_NAME=Demo Shop", "AUTH_MAILER_SHOW=both",
 		"AUTH_DB_DRIVER=postgres", "DATABASE_URL=" + a.postgres.PostgresURL("postgres"),
 		"AUTH_JWT_SECRET_FILE=" + secret, "AUTH_SECRET_KEY_FILE=" + secret,
-		"AUTH_DEV_MAILBOX=true", "AUTH_DEV_MAILBOX_PORT=" + mailboxPort, "AUTH_SMTP_MAX_FREQUENCY=0",
+		"AUTH_CONSOLE_ADDR=" + a.console, "AUTH_DEV_MAILBOX=true", "AUTH_DEV_MAILBOX_PORT=" + mailboxPort,
+		"AUTH_SMTP_MAX_FREQUENCY=0",
 		"AUTH_SMS_MAX_FREQUENCY=0",
 		"AUTH_RATE_LIMIT_EMAIL_SENT=1000000", "AUTH_RATE_LIMIT_SMS_SENT=1000000", "AUTH_RATE_LIMIT_SMS_PER_NUMBER=0",
 		"AUTH_EXTERNAL_PHONE_ENABLED=true", "AUTH_EXTERNAL_ANONYMOUS_USERS_ENABLED=true", "AUTH_LOG_FORMAT=text",
@@ -233,6 +246,7 @@ func (a *auth) introduce(out io.Writer, dir string) {
 	fmt.Fprintf(out, `
 demo        %[14]s   an application with all of it: open it in a browser
 auth        http://%[1]s   mailbox http://%[2]s   PostgreSQL, empty at each start: psql '%[3]s'
+console     http://%[17]s   administrator %[18]s, password %[19]s
 
 With supabase-js: createClient('http://%[1]s', '<ANON_KEY from below>')
 Sign up, and look at the mail (the page at http://%[2]s shows it too):
@@ -263,5 +277,5 @@ Every command works with the settings of this daemon, for example:
 The limits on mails and SMS are lifted here. Log: %[10]s. Further settings: %[11]s.
 `, a.http, a.mailbox, a.postgres.PostgresURL("postgres"), ann, session, bearer, field("refresh_token"), a.admin, a.anon,
 		filepath.Join(dir, "auth", "log"), filepath.Join(dir, "auth", ".env"), a.signInLink("local"),
-		a.signInLink("github"), a.demo.site(), a.program, a.settings)
+		a.signInLink("github"), a.demo.site(), a.program, a.settings, a.console, administrator, a.password)
 }

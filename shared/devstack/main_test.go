@@ -130,6 +130,7 @@ func TestStack(t *testing.T) {
 
 	typeAuth(t, typed)
 	followMailedLink(t, shown.String())
+	signInAtConsole(t, shown.String())
 	signIn(t, shown.String())
 	if _, err := os.Stat(filepath.Join(home, "auth", ".env")); err != nil ||
 		!strings.Contains(shown.String(), filepath.Join(home, "auth", ".env")) {
@@ -170,6 +171,21 @@ func typeAuth(t *testing.T, typed func(string) string) {
 	f(`curl -i -X POST 'http://\S+/logout`, "204 No Content")
 	f(`curl -s http://\S+/user `, `session_not_found`)
 	f(`curl -s http://\S+/admin/users `, `"ann@example.org"`)
+}
+
+// signInAtConsole signs the printed administrator in.
+func signInAtConsole(t *testing.T, text string) {
+	t.Helper()
+	at := regexp.MustCompile(`console +(http://\S+) +administrator (\S+), password (\S+)`).FindStringSubmatch(text)
+	answer, err := http.Post(at[1]+"/session", "application/json",
+		strings.NewReader(`{"email":"`+at[2]+`","password":"`+at[3]+`"}`))
+	if err != nil {
+		t.Fatal(err)
+	}
+	answer.Body.Close()
+	if answer.StatusCode != http.StatusOK {
+		t.Errorf("%s signs in at the console: %s", at[2], answer.Status)
+	}
 }
 
 // followMailedLink opens the link of a mail without redirect_to: it ends at a page that is served.

@@ -13,6 +13,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"gatehouse/auth/internal/account"
 	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/store"
@@ -162,6 +163,21 @@ func knownAndUnknown(t *testing.T, pause time.Duration) {
 		}
 		return nil
 	}, "confirmed@example.org", "pending@example.org", "nobody@example.org")
+	for who, ban := range map[string]string{"boss": "none", "banned": "10000h"} {
+		h.create(flow.Attributes{Email: ptr(who + "@example.org"), EmailConfirm: ptr(true), Password: ptr("sesame"),
+			Role: ptr("service_role"), BanDuration: &ban})
+	}
+	f("password at the console", func(who string) error {
+		pass := "sesame" // right, but for the administrator
+		if who == "boss@example.org" {
+			pass = "wrong"
+		}
+		_, _, err := h.SignInConsole(ctx, browser, account.Password{Email: who, Password: pass})
+		if err == nil || err.Error() != "invalid_credentials: Invalid login credentials" {
+			return fmt.Errorf("not refused: %w", err)
+		}
+		return nil
+	}, "boss@example.org", "confirmed@example.org", "banned@example.org", "pending@example.org", "nobody@example.org")
 	// With a challenge of the sign-up, contested or not, and without any.
 	challenge := s256(verifier)
 	for email, passwords := range map[string][]string{"one@example.org": {"sesame"}, "two@example.org": {"sesame", "another"}} {

@@ -59,12 +59,21 @@ export function lost(e) {
   return gone
 }
 
+let news = '' // what the next page announces
+
+// leave goes to another page, which announces what happened.
+export function leave(route, happened) {
+  news = happened
+  location.hash = '#/' + route
+}
+
 let turn = 0 // of route: a late answer must not draw over a later page
 
 async function route() {
   const mine = ++turn
   const at = decodeURIComponent(location.hash.slice(2)).split('?')[0] || 'users'
-  say('')
+  say(news)
+  news = ''
   if (!signedIn) return
   head(at)
   const [pattern, page] = pages.find(([p]) => p.test(at)) ?? []

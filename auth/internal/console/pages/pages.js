@@ -1,6 +1,6 @@
 // The pages behind the sign-in.
 import { api, hasKey } from './api.js'
-import { lost, show } from './app.js'
+import { leave, lost, show } from './app.js'
 import { ask, el, field, link, list, say, table, when } from './dom.js'
 
 const uuid = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i
@@ -140,7 +140,7 @@ const deletion = (u, word, soft, again) => doing(word, 'bad', {
   title: word + '?', word, typed: nameOf(u) === u.id ? u.id.slice(0, 8) : nameOf(u),
   text: soft ? 'Only the id remains. This cannot be undone.' : 'Nothing of the user remains. This cannot be undone.',
   act: () => api('DELETE', path(u.id), { should_soft_delete: soft }), done: 'The user is deleted.',
-}, soft ? again : async () => { location.hash = '#/users' })
+}, soft ? again : async () => leave('users', 'The user is deleted.'))
 
 const outboxTable = (messages, again, withUser) => table('Newest first',
   ['Kind', 'State', ...withUser ? ['User'] : [], 'Created', 'Tries', 'Error', 'Action'], messages.map((m) => [

@@ -1,5 +1,6 @@
 // The admin console, each task once, and by keyboard alone those that support staff do daily.
 import assert from 'node:assert/strict'
+import { createHmac } from 'node:crypto'
 import { createServer } from 'node:http'
 import { check, env, focusOrder, inspect, visit } from './lib.mjs'
 
@@ -14,10 +15,38 @@ async function signIn(page, email = 'boss@example.org') {
   await page.getByRole('heading', { level: 1, name: 'Users' }).waitFor()
 }
 
+// code is of the authenticator app of cook@example.org, one step ahead: the present one was used to enrol.
+function code() {
+  const counter = Buffer.alloc(8)
+  counter.writeBigUInt64BE(BigInt(Math.floor(Date.now() / 30_000) + 1))
+  const mac = createHmac('sha1', Buffer.from(env('TOTP'), 'hex')).update(counter).digest()
+  return String((mac.readUInt32BE(mac[19] & 15) & 0x7fffffff) % 1_000_000).padStart(6, '0')
+}
+
 const go = async (page, route, h1) => {
   await page.goto(`${base}/#/${route}`)
   await page.getByRole('heading', { level: 1, name: h1 }).waitFor()
 }
+
+check('a factor, by keyboard', async () => {
+  await visit(async (page) => {
+    await page.goto(base)
+    await page.getByLabel('E-mail address or phone number').focus()
+    await page.keyboard.type('cook@example.org')
+    await page.keyboard.press('Tab')
+    await page.keyboard.type('correct horse')
+    await page.keyboard.press('Enter')
+    await page.getByRole('heading', { level: 1, name: 'Second factor' }).waitFor()
+    await page.keyboard.press('Tab')
+    await page.keyboard.type('000000')
+    await page.keyboard.press('Enter')
+    await page.getByText('Invalid TOTP code entered').waitFor()
+    await page.keyboard.press('Control+A')
+    await page.keyboard.type(code())
+    await page.keyboard.press('Enter')
+    await page.getByRole('heading', { level: 1, name: 'Users' }).waitFor()
+  }, { allowed: /status of 422/ })
+})
 
 check('each action', async () => {
   await visit(async (page) => {
@@ -59,7 +88,25 @@ check('each action', async () => {
     await act('Unban', 'Unban', 'The user is unbanned.')
     await act('Delete personal data', 'Delete personal data', 'The user is deleted.',
       (d) => d.getByLabel('To confirm').fill('mia@example.org'))
-    await go(page, 'outbox?state=', 'Outbox')
+    await go(page, `users/${env('COOK')}`, 'cook@example.org')
+    await act('Remove', 'Remove', 'The factor is removed.')
+    assert.equal(await page.evaluate(() => document.activeElement.localName), 'h1')
+    await act('End all', 'End all', 'All sessions are ended.')
+    await act('Delete for good', 'Delete for good', 'The user is deleted.', async (d) => {
+      await d.getByLabel('To confirm').fill('somebody else')
+      await d.getByRole('button', { name: 'Delete for good' }).click()
+      await d.getByText('Type cook@example.org', { exact: true }).waitFor()
+      await d.getByLabel('To confirm').fill('cook@example.org')
+    })
+    await page.getByRole('heading', { level: 1, name: 'Users' }).waitFor()
+    await page.getByRole('link', { name: 'Outbox' }).focus() // resend a mail, by keyboard
+    await page.keyboard.press('Enter')
+    await page.getByText('no such mailbox').waitFor()
+    await page.getByRole('button', { name: 'Resend' }).focus()
+    await page.keyboard.press('Enter')
+    await page.getByRole('dialog').getByRole('button', { name: 'Resend' }).waitFor()
+    await page.keyboard.press('Enter')
+    await page.getByText('The message is on its way.').waitFor()
     await go(page, 'users', 'Users')
     await act('Invite', 'Send the invitation', 'The invitation is on its way.',
       (d) => d.getByLabel('E-mail address').fill('new@example.org'))
