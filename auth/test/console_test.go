@@ -117,6 +117,10 @@ func TestConsole(t *testing.T) {
 		boss.want(t, 401, "no_authorization", "GET /api/admin/users", "", "X-Console-Key", "")
 		boss.want(t, 401, "no_authorization", "DELETE /session", "", "X-Console-Key", "")
 		boss.want(t, 401, "no_authorization", "GET /api/admin/users", "", "Cookie", "")
+		second := &consoleSignIn{base: ready.Console}
+		second.begin(t, "boss@example.org", "correct horse")
+		second.cookie = boss.cookie // one's cookie with another's key
+		second.want(t, 401, "no_authorization", "GET /api/admin/users", "")
 		flipped := *boss.cookie
 		flipped.Value = flipped.Value[:60] + string(flipped.Value[60]^1) + flipped.Value[61:]
 		boss.want(t, 401, "no_authorization", "GET /api/admin/users", "", "Cookie", flipped.Name+"="+flipped.Value)
@@ -169,6 +173,7 @@ func TestConsole(t *testing.T) {
 				t.Errorf("%s: %d %s", what, status, text)
 			}
 		}
+		boss.want(t, 404, "not_found", "POST "+mia, `{"role":"x"}`, "X-HTTP-Method-Override", "PUT")
 		for _, member := range []string{"role", "Role", "password", "password_hash", "email", "phone", "email_confirm",
 			"user_metadata", "app_metadata", "Ban_Duration", "id", "aud"} {
 			boss.want(t, 400, "validation_failed", "PUT "+mia, `{"ban_duration":"1h","`+member+`":null}`)

@@ -185,7 +185,8 @@ check('looks', async () => {
     await page.goto(demo)
     await enter(page, 'Sign in', email, 'wrong horse')
     await problem(page, 'The email address or the password is wrong.')
-    assert.deepEqual((await focusOrder(page)).slice(0, 5), ['a mailbox', 'input Email address', 'input Password', 'button Sign in', 'button Sign up'])
+    assert.deepEqual((await focusOrder(page)).slice(0, 6), ['a mailbox', 'a console', 'input Email address',
+      'input Password', 'button Sign in', 'button Sign up'])
   }, refused)
   await inspect('demo-signed-in', async (page) => {
     await page.goto(demo)
