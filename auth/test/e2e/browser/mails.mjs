@@ -8,8 +8,8 @@ const names = readdirSync(env('MAILS')).filter((n) => n !== 'index.html' && n.en
 const chosen = names.filter((n) => n.endsWith('.en.html') || /^(magic_link|email_change_current)\./.test(n))
 
 check('mails', async () => {
-  assert.equal(names.length, 15 * 4)
-  assert.equal(chosen.length, 15 + 2 * 3)
+  assert.equal(names.length, 17 * 4)
+  assert.equal(chosen.length, 17 + 2 * 3)
   for (const name of chosen) {
     await inspect(`mail-${name.slice(0, -'.html'.length)}`, async (page) => {
       await page.goto(`file://${env('MAILS')}/${name}`)
