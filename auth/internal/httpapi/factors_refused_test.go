@@ -204,7 +204,9 @@ func TestFactors_limits(t *testing.T) {
 		a.do(path+what, map[string]any{"code": "1"}, me).refused(404, "mfa_factor_not_found", "*")
 	}
 	a.apply(func(_ *flow.Settings, s *Settings) { s.Limits.Factors = 0 })
-	a.do(path+"/challenge", nil, me, header{"X-Real-Ip", "192.0.2.3"}).refused(429, "over_request_rate_limit", "*")
+	for _, route := range []string{path + "/challenge", "POST /factors/recovery-codes/verify"} {
+		a.do(route, nil, me, header{"X-Real-Ip", "192.0.2.3"}).refused(429, "over_request_rate_limit", "*")
+	}
 }
 
 // Challenge and answer come from one address, where a trusted proxy reports both; headers that any client can write

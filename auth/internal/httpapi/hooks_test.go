@@ -20,6 +20,7 @@ import (
 func TestHooks_failures(t *testing.T) {
 	var answer *refusal.Refusal
 	a := open(t, passkeysOn, func(s *flow.Settings, _ *Settings) {
+		s.Factors.RecoveryCodes = flow.FactorSwitches{Enroll: true, Verify: true}
 		s.Hooks.BeforeCreate = func(context.Context, string, store.User) error {
 			if answer != nil {
 				return answer
@@ -35,6 +36,10 @@ func TestHooks_failures(t *testing.T) {
 	})
 	mia := a.member("mia@example.org")
 	factor := a.enrolled(mia)
+	rhea := a.member("rhea@example.org")
+	rhea = a.verify(rhea, a.enroll(rhea, ""))
+	var printed recoveryJSON
+	a.do("POST /factors/recovery-codes", nil, bearer(rhea.AccessToken)).json(&printed)
 	device := &webauthntest.Authenticator{}
 	a.register(a.member("eve@example.org"), device)
 	for n, r := range []*refusal.Refusal{
@@ -48,6 +53,7 @@ func TestHooks_failures(t *testing.T) {
 		a.do("POST /signup", map[string]any{"email": newcomer, "password": sesame}).is(200, "*")
 		g := a.signIn("mia@example.org")
 		challenge, code := a.challenge(g, factor.ID).ID, a.code(factor, 0)
+		low := a.signIn("rhea@example.org")
 
 		begun := a.request()
 		answer = r
@@ -61,6 +67,8 @@ func TestHooks_failures(t *testing.T) {
 		f("POST /passkeys/authentication/verify", answerOf(begun.ChallengeID, newAssertion(t, device, begun.Options)))
 		f("POST /verify", map[string]any{"type": "signup", "email": newcomer, "token": a.newest(newcomer).Code})
 		a.answerTo(g, factor.ID, challenge, code).refused(r.Status, r.Code, "said the hook")
+		a.do("POST /factors/recovery-codes/verify", map[string]any{"code": printed.Codes[n]}, bearer(low.AccessToken)).
+			refused(r.Status, r.Code, "said the hook")
 		answer = nil
 		a.pass(time.Hour + totp.Period)
 

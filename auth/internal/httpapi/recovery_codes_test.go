@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"strings"
@@ -130,4 +131,40 @@ func TestRecoveryCodes_answers(t *testing.T) {
 		"factor_type needs to be totp, phone, or webauthn")
 	a.do("DELETE /admin/users/"+g.User.ID+"/factors/"+made.ID, nil, a.service()).json(new(factorJSON))
 	a.do("GET /factors/recovery-codes", nil, bearer(up.AccessToken)).refused(404, "mfa_factor_not_found", "*")
+}
+
+// What stands in the way of recovery codes, in the words of their routes.
+func TestRecoveryCodes_refusals(t *testing.T) {
+	a := open(t, func(s *flow.Settings, _ *Settings) {
+		s.Factors.RecoveryCodes = flow.FactorSwitches{Enroll: true, Verify: true}
+	})
+	const at = "/factors/recovery-codes"
+	g := a.member("mia@example.org")
+	a.do("POST "+at, nil, bearer(g.AccessToken)).refused(403, "insufficient_aal",
+		"AAL2 required to generate recovery codes")
+	up := a.verify(g, a.enroll(g, "app"))
+	me, low := bearer(up.AccessToken), bearer(a.signIn("mia@example.org").AccessToken)
+	a.do("POST "+at+"/regenerate", nil, me).refused(404, "mfa_factor_not_found",
+		"The user has not enrolled recovery codes")
+	a.do("DELETE "+at, nil, me).refused(404, "mfa_factor_not_found", "The user has not enrolled recovery codes")
+	a.do("POST "+at, map[string]any{"friendly_name": "app"}, me).refused(422, "mfa_factor_name_conflict", "*")
+	a.apply(func(s *flow.Settings, _ *Settings) { s.Factors.TOTP.Verify = false })
+	a.do("POST "+at, nil, me).refused(422, "mfa_recovery_codes_sole_factor",
+		"At least one other verified factor is required to generate recovery codes")
+	a.apply(func(s *flow.Settings, _ *Settings) { s.Factors.TOTP.Verify, s.Factors.MaxVerified = true, 1 })
+	a.do("POST "+at, nil, me).refused(422, "too_many_enrolled_mfa_factors", "*")
+	a.apply(func(s *flow.Settings, _ *Settings) { s.Factors.MaxVerified = 10 })
+	var made recoveryJSON
+	a.do("POST "+at, nil, me).json(&made)
+	a.do("POST "+at, nil, me).refused(422, "mfa_verified_factor_exists",
+		"Recovery codes are already enrolled for this user, use regenerate to rotate them")
+	a.do("POST "+at+"/regenerate", nil, low).refused(403, "insufficient_aal",
+		"AAL2 required to regenerate recovery codes")
+	a.apply(func(s *flow.Settings, _ *Settings) {
+		s.Factors.Attempt = func(context.Context, flow.FactorAttempt) (flow.FactorVerdict, error) {
+			return flow.FactorVerdict{Reject: true, Message: "no more"}, nil
+		}
+	})
+	a.do("POST "+at+"/verify", map[string]any{"code": made.Codes[0]}, low).refused(403, "mfa_verification_rejected",
+		"no more")
 }

@@ -85,6 +85,7 @@ func TestTokens_claims(t *testing.T) {
 		"POST /factors/" + uuid.NewString() + "/verify", "DELETE /factors/" + uuid.NewString(),
 		"POST /passkeys/registration/options", "POST /passkeys/registration/verify", "GET /passkeys",
 		"PATCH /passkeys/" + uuid.NewString(), "DELETE /passkeys/" + uuid.NewString(),
+		"GET /factors/recovery-codes", "POST /factors/recovery-codes", "DELETE /factors/recovery-codes",
 		"POST /factors/recovery-codes/verify", "POST /factors/recovery-codes/regenerate"}
 	id := uuid.NewString()
 	admins := []string{"POST /invite", "POST /admin/generate_link", "GET /admin/audit", "GET /admin/users",

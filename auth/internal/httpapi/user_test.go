@@ -208,6 +208,8 @@ func TestAudience_everywhere(t *testing.T) {
 		"GET /user/identities/authorize?provider=github",
 		"POST /factors", "POST /factors/" + id + "/challenge", "POST /factors/" + id + "/verify",
 		"DELETE /factors/" + id,
+		"GET /factors/recovery-codes", "POST /factors/recovery-codes", "DELETE /factors/recovery-codes",
+		"POST /factors/recovery-codes/verify", "POST /factors/recovery-codes/regenerate",
 	} {
 		a.do(route, map[string]any{}, other...).refused(400, "validation_failed",
 			"Token audience doesn't match request audience")
