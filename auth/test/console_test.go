@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"gatehouse/auth/internal/totp"
+	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"
 )
 
@@ -82,6 +83,30 @@ func (c *consoleSignIn) begin(t *testing.T, email, password string) {
 		t.Fatalf("cookies %+v", list)
 	}
 	c.cookie, c.key = list[0], in.Key
+}
+
+// Behind a proxy that ends TLS the console answers under the proxy's name, and says that it is reached by https.
+func TestConsole_externalURL(t *testing.T) {
+	t.Parallel()
+	ports, err := localserver.FreePorts(1)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := start(t, environment(testdb.Postgres(t), "AUTH_CONSOLE_ADDR=127.0.0.1:"+ports[0],
+		"AUTH_CONSOLE_EXTERNAL_URL=https://console.example"))
+	var ready struct{ Console string }
+	d.log.await(t, `"msg":"ready"`, &ready)
+	if ready.Console != "https://console.example" {
+		t.Errorf("ready says %q", ready.Console)
+	}
+	c := &consoleSignIn{base: "http://127.0.0.1:" + ports[0]}
+	status, _, h := c.send(t, "GET /", "", "Host", "console.example")
+	if status != 200 || h.Get("Strict-Transport-Security") == "" {
+		t.Errorf("%d %v", status, h)
+	}
+	if status, text, _ := c.send(t, "GET /", "", "Host", "other.example"); status != 403 {
+		t.Errorf("another name: %d %s", status, text)
+	}
 }
 
 func TestConsole(t *testing.T) {

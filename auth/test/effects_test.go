@@ -77,6 +77,8 @@ var shown = map[string]string{
 	"TestEndpoints_databaseUnavailable": `AUTH_API_MAX_REQUEST_DURATION`,
 	"TestStopUnderLoad":                 `AUTH_DRAIN_DELAY`,
 	"TestStopWithAllInFlight":           `AUTH_DRAIN_TIMEOUT`,
+	"TestConsole":                       `AUTH_CONSOLE_ADDR`,
+	"TestConsole_externalURL":           `AUTH_CONSOLE_EXTERNAL_URL`,
 	"TestSubcommands":                   `AUTH_DB_NAMESPACE`,
 	"TestCheckFails":                    `AUTH_SMTP_HOST AUTH_SMTP_PORT`,
 	"TestWrongSettings":                 `AUTH_SITE_URL`,

@@ -44,7 +44,7 @@ type Options struct {
 	URL *url.URL
 	// Loopback: it listens on a loopback address, and answers under every loopback name.
 	Loopback bool
-	// Now is the clock of cookies; nil: time.Now.
+	// Now is the clock of cookies.
 	Now func() time.Time
 }
 
@@ -59,9 +59,6 @@ type Console struct {
 
 // New makes the handler.
 func New(o Options) *Console {
-	if o.Now == nil {
-		o.Now = time.Now
-	}
 	s := &Console{Options: o, accounts: account.New(o.Core), factors: factor.New(o.Core), mux: http.NewServeMux()}
 	s.handle("POST /session", s.postSession)
 	s.handle("GET /session", s.signedIn(s.getSession))

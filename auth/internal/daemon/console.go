@@ -26,7 +26,7 @@ func (d *daemon) openConsole(ctx context.Context, wg *sync.WaitGroup, failed cha
 		return "", fmt.Errorf("AUTH_CONSOLE_EXTERNAL_URL: %w", err)
 	}
 	s := console.New(console.Options{Core: d.core, API: d.api, Root: d.root, Keys: d.keeper.List, URL: u,
-		Loopback: loopback})
+		Loopback: loopback, Now: d.clock.Now})
 	wg.Go(func() {
 		if err := s.Serve(ctx, nonblock.Listener{Listener: l}, d.log.Logger); err != nil && ctx.Err() == nil {
 			failed <- err
