@@ -36,6 +36,14 @@ check('anonymous users and phones are switched off', async () => {
   await bad(c.signInWithPassword({ phone: '+15551234567', password }), 'AuthApiError', 422, 'phone_provider_disabled')
 })
 
+check('passkeys and security keys are off', async () => {
+  const { client: c } = await signedIn(undefined, { experimental: { passkey: true } })
+  for (const answer of [c.passkey.startRegistration(), c.passkey.startAuthentication(), c.passkey.list()]) {
+    await bad(answer, 'AuthApiError', 404, 'passkey_disabled')
+  }
+  await bad(c.mfa.enroll({ factorType: 'webauthn', friendlyName: 'key' }), 'AuthApiError', 422, 'mfa_webauthn_enroll_not_enabled')
+})
+
 check('recovery codes are off', async () => {
   const { client: c } = await signedIn(undefined, { experimental: { recoveryCodes: true } })
   await bad(c.mfa.recoveryCodes.generate(), 'AuthApiError', 422, 'mfa_recovery_codes_enroll_not_enabled')
