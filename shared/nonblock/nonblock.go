@@ -10,17 +10,20 @@ import (
 	"io"
 	"net"
 	"os"
+	"sync"
 	"syscall"
 )
 
-// Conn is a connection whose reads and writes go through Read and Write of this package. At most one goroutine may read
-// at a time, and at most one may write. Its deadlines are those of the connection below.
+// Conn is a connection whose reads and writes go through Read and Write of this package. Its deadlines are those of the
+// connection below.
 type Conn struct {
 	net.Conn
 	raw syscall.RawConn
 
-	// The callbacks of raw and what they work on: closures made for each call would be allocated.
+	// The callbacks of raw and what they work on, one reader's and one writer's at a time: closures made for each call
+	// would be allocated.
 	tryRead, tryWrite func(fd uintptr) bool
+	readMu, writeMu   sync.Mutex
 	reading, writing  []byte
 	readN, writeN     int
 	readErr, writeErr error
@@ -74,6 +77,8 @@ func (c *Conn) Read(b []byte) (int, error) {
 	if len(b) == 0 {
 		return 0, nil
 	}
+	c.readMu.Lock()
+	defer c.readMu.Unlock()
 	c.reading = b
 	err := c.raw.Read(c.tryRead)
 	c.reading = nil
@@ -90,6 +95,8 @@ func (c *Conn) Read(b []byte) (int, error) {
 
 // Write implements net.Conn.
 func (c *Conn) Write(b []byte) (int, error) {
+	c.writeMu.Lock()
+	defer c.writeMu.Unlock()
 	c.writing, c.writeN, c.writeErr = b, 0, nil
 	err := c.raw.Write(c.tryWrite)
 	c.writing = nil

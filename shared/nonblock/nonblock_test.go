@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -37,6 +38,27 @@ func pair(t testing.TB, network, addr string) (wrapped, peer net.Conn) {
 	}
 	t.Cleanup(func() { c.Close(); peer.Close() })
 	return wrapped, peer
+}
+
+// A connection that is given up is read by two goroutines for a moment: each gets what it read, in its own buffer.
+func TestConn_twoReaders(t *testing.T) {
+	c, peer := pair(t, "tcp", "127.0.0.1:0")
+	got := make(chan string, 2)
+	for range 2 {
+		go func() {
+			b := make([]byte, 1)
+			n, err := c.Read(b)
+			got <- fmt.Sprint(string(b[:n]), err)
+		}()
+	}
+	for _, part := range []string{"a", "b"} {
+		if _, err := peer.Write([]byte(part)); err != nil {
+			t.Fatal(err)
+		}
+		if text := <-got; text != part+"<nil>" {
+			t.Errorf("read %q, want %q", text, part)
+		}
+	}
 }
 
 // More than the socket takes at once arrives whole, and in order, in both directions at the same time.
@@ -96,8 +118,9 @@ func TestConn_errors(t *testing.T) {
 	c.SetDeadline(time.Time{})
 
 	// What the peer has not read when the deadline comes is not written.
-	c.SetWriteDeadline(time.Now().Add(20 * time.Millisecond))
-	n, err := c.Write(make([]byte, 64<<20))
+	large := make([]byte, 64<<20) // takes its time on a busy machine
+	c.SetWriteDeadline(time.Now().Add(200 * time.Millisecond))
+	n, err := c.Write(large)
 	f("write", err, os.ErrDeadlineExceeded)
 	if n <= 0 || n >= 64<<20 {
 		t.Errorf("%d bytes written before the deadline", n)
