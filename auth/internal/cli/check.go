@@ -71,6 +71,7 @@ func (p *program) check(ctx context.Context, args []string) error {
 		}
 		if migrated {
 			r.defaults(ctx, db, &l)
+			r.mirror(ctx, db, &c, &l)
 			r.keys(ctx, db, &c, l)
 			r.discovery(ctx, &c)
 		} else { // what old names of settings say is known without the tables
