@@ -45,28 +45,27 @@ func (r *run) mirrored() []string {
 	return list
 }
 
+// A name as regclass would need USAGE on its schema, which may be what is missing.
 const selectRights = `
-with w as (select oid, rolsuper, rolbypassrls from pg_roles where rolname = $3)
-select format('role %I lacks %s on %I.%I: grant %s on %I.%I to %I;', $3::text, word, $1::text, t, lower(word), $1::text, t, $3::text)
-from unnest($2::text[]) t, unnest(array['SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRIGGER']) word, w
-where not has_table_privilege(w.oid, format('%I.%I', $1::text, t)::regclass, word)
-union all
-select format('row-level security hides rows of %s from role %I: alter role %I bypassrls;', c.oid::regclass, $3::text, $3::text)
-from pg_class c, w where c.oid = any(array(select format('%I.%I', $1::text, t)::regclass::oid from unnest($2::text[]) t))
-    and c.relrowsecurity and not c.relforcerowsecurity and not w.rolsuper and not w.rolbypassrls and not pg_has_role(w.oid, c.relowner, 'usage')
-union all
-select format('row-level security is forced on %s: alter table %s no force row level security;', c.oid::regclass, c.oid::regclass)
-from pg_class c where c.oid = any(array(select format('%I.%I', $1::text, t)::regclass::oid from unnest($2::text[]) t)) and c.relforcerowsecurity
-union all
+with w as (select oid, rolsuper, rolbypassrls from pg_roles where rolname = $3), t as (
+    select c.*, c.oid as id, format('%I.%I', n.nspname, c.relname) as name
+    from pg_class c join pg_namespace n on n.oid = c.relnamespace where n.nspname = $1::text and c.relname = any($2::text[]))
 select format('role %I lacks USAGE on schema %I: grant usage on schema %I to %I;', $3::text, $1::text, $1::text, $3::text)
 from w where not has_schema_privilege(w.oid, $1::text, 'usage')
 union all
-select format('role %s is no member of role %I: grant %I to %s;', current_user, $4::text, $4::text, current_user)
-where not pg_has_role(current_user, $4::text, 'member')`
+select format('role %I lacks %s on %s: grant %s on %s to %I;', $3::text, word, t.name, lower(word), t.name, $3::text)
+from t, unnest(array['SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRIGGER']) word, w where not has_table_privilege(w.oid, t.id, word)
+union all
+select format('row-level security hides rows of %s from role %I: alter role %I bypassrls;', t.name, $3::text, $3::text)
+from t, w where t.relrowsecurity and not t.relforcerowsecurity and not w.rolsuper and not w.rolbypassrls
+    and not pg_has_role(w.oid, t.relowner, 'usage')
+union all
+select format('row-level security is forced on %s: alter table %s no force row level security;', t.name, t.name)
+from t where t.relforcerowsecurity`
 
 // rights refuses what the writer, or this connection, may not do.
 func (r *run) rights(ctx context.Context) error {
-	list, err := r.lines(ctx, selectRights, r.there.Name, r.mirrored(), r.writer, r.role)
+	list, err := r.lines(ctx, selectRights, r.there.Name, r.mirrored(), r.writer)
 	r.refusals = append(r.refusals, list...)
 	return err
 }

@@ -135,14 +135,14 @@ func open(ctx context.Context, o Options) (*run, error) {
 
 func (r *run) close() { r.conn.Close(context.Background()) }
 
-// selectPlace finds our table and the one there, if both are in this database, and whose they are.
+// selectPlace finds our table and the one there, if both are in this database, and whose they are. It needs no right.
 const selectPlace = `
 select pg_get_userbyid(h.relowner)::text, pg_get_userbyid(s.relowner)::text, current_user::text,
-    pg_has_role(s.relowner, 'member')
-from pg_class h, pg_class s join pg_namespace n on n.oid = s.relnamespace
-where h.oid = to_regclass($1) and n.nspname = $2 and s.relname = 'users' and s.oid::text = $3
-    and (select system_identifier::text from pg_control_system()) = $4
-    and (select oid::text from pg_database where datname = current_database()) = $5`
+    pg_has_role(h.relowner, 'member'), pg_has_role(s.relowner, 'member')
+from pg_class h join pg_namespace m on m.oid = h.relnamespace, pg_class s join pg_namespace n on n.oid = s.relnamespace
+where m.nspname = $1 and h.relname = $2 and n.nspname = $3 and s.relname = 'users' and s.oid::text = $4
+    and (select system_identifier::text from pg_control_system()) = $5
+    and (select oid::text from pg_database where datname = current_database()) = $6`
 
 // find reads where both schemas are, whose they are, and what is installed. The owner of the tables there writes them
 // where this connection may act for it, else the connection's own role.
@@ -156,14 +156,18 @@ func (r *run) find(ctx context.Context) (err error) {
 		return err
 	}
 	var owner, me string
-	var acts bool
-	err = r.conn.QueryRow(ctx, selectPlace, r.ours("users"), schema, r.move.Mark[strings.LastIndexByte(r.move.Mark, '/')+1:],
-		r.place.Cluster, r.place.Database).Scan(&r.role, &owner, &me, &acts)
+	var ours, theirs bool
+	err = r.conn.QueryRow(ctx, selectPlace, r.here, r.ns+"users", schema, r.move.Mark[strings.LastIndexByte(r.move.Mark, '/')+1:],
+		r.place.Cluster, r.place.Database).Scan(&r.role, &owner, &me, &ours, &theirs)
 	if errors.Is(err, pgx.ErrNoRows) || err == nil && !r.there.Holds() {
 		r.refuse("a mirror needs the tables of schema %q in this database", schema)
 		return r.told()
 	}
-	if r.writer = owner; !acts {
+	if err == nil && !ours {
+		r.refuse("role %s is no member of role %s: grant %s to %s;", me, r.role, ident(r.role), ident(me))
+		return r.told()
+	}
+	if r.writer = owner; !theirs {
 		r.writer = me
 	}
 	var steps struct {
