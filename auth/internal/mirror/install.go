@@ -41,6 +41,9 @@ func Install(ctx context.Context, o Options) error {
 		}
 		return nil
 	}
+	if err := r.needMember(); err != nil {
+		return err
+	}
 	if err := r.examine(ctx, first); err != nil {
 		return err
 	}
@@ -68,8 +71,8 @@ func Install(ctx context.Context, o Options) error {
 	}
 	fmt.Fprintf(o.Out, "installed the mirror of schema %s\n", r.there.Name)
 	err = r.repair(ctx)
-	if members, err2 := r.members(ctx, r.role); err2 == nil && slices.Contains(members, r.login(ctx)) {
-		fmt.Fprintf(o.Out, "revoke %s from %s;\n", ident(r.role), ident(r.login(ctx)))
+	if members, err2 := r.members(ctx, r.role); err2 == nil && slices.Contains(members, r.login) {
+		fmt.Fprintf(o.Out, "revoke %s from %s;\n", ident(r.role), ident(r.login))
 	}
 	return cmp.Or(err, r.stale(ctx))
 }
@@ -86,11 +89,6 @@ func (r *run) stale(ctx context.Context) error {
 		fmt.Fprintln(r.Out, "-- "+one)
 	}
 	return err
-}
-
-func (r *run) login(ctx context.Context) (name string) {
-	_ = r.conn.QueryRow(ctx, "select current_user::text").Scan(&name)
-	return name
 }
 
 // statements are what the transaction of an install runs.

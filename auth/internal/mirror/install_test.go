@@ -165,6 +165,7 @@ func TestInstall_roles(t *testing.T) {
 		m.check(t, true, with)
 		if role != "" {
 			m.exec(t, "revoke gatehouse from "+role)
+			m.check(t, false, with) // for which rights on the tables there are enough
 		}
 		u := m.add(t, "mia@staff.example")
 		if got := one[bool](t, m, "select (app_metadata ->> 'staff')::boolean from {H}users where id = $1", u.ID); !got {

@@ -56,6 +56,8 @@ type run struct {
 	move     store.Move // the takeover
 	place    store.Location
 	known    *noted // nil: no mirror
+	login    string // this connection's role
+	member   bool   // of ours
 	scrubbed string // when, with this mirror or an earlier one; "": never
 	refusals []string
 }
@@ -84,6 +86,14 @@ func (r *run) told() error {
 	return nil
 }
 
+// needMember refuses a role that may not change our functions.
+func (r *run) needMember() error {
+	if !r.member {
+		r.refuse("role %s is no member of role %s: grant %s to %s;", r.login, r.role, ident(r.role), ident(r.login))
+	}
+	return r.told()
+}
+
 // query reads rows of one shape.
 func query[T any](ctx context.Context, r *run, scan pgx.RowToFunc[T], sql string, args ...any) ([]T, error) {
 	rows, err := r.conn.Query(ctx, sql, args...)
@@ -107,7 +117,7 @@ func (r *run) theirs(name string) string { return ident(r.there.Name, name) }
 // open finds out where both schemas are and what is installed.
 func open(ctx context.Context, o Options) (*run, error) {
 	r := &run{Options: o}
-	moves, err := r.DB.Moves(ctx)
+	moves, err := r.DB.Moves(ctx, store.MoveTakeover)
 	if err != nil {
 		return nil, err
 	}
@@ -155,20 +165,16 @@ func (r *run) find(ctx context.Context) (err error) {
 	if r.there, err = former.ReadSchema(ctx, r.conn, schema); err != nil {
 		return err
 	}
-	var owner, me string
-	var ours, theirs bool
+	var owner string
+	var theirs bool
 	err = r.conn.QueryRow(ctx, selectPlace, r.here, r.ns+"users", schema, r.move.Mark[strings.LastIndexByte(r.move.Mark, '/')+1:],
-		r.place.Cluster, r.place.Database).Scan(&r.role, &owner, &me, &ours, &theirs)
+		r.place.Cluster, r.place.Database).Scan(&r.role, &owner, &r.login, &r.member, &theirs)
 	if errors.Is(err, pgx.ErrNoRows) || err == nil && !r.there.Holds() {
 		r.refuse("a mirror needs the tables of schema %q in this database", schema)
 		return r.told()
 	}
-	if err == nil && !ours {
-		r.refuse("role %s is no member of role %s: grant %s to %s;", me, r.role, ident(r.role), ident(me))
-		return r.told()
-	}
 	if r.writer = owner; !theirs {
-		r.writer = me
+		r.writer = r.login
 	}
 	var steps struct {
 		Custom map[string]string `json:"custom"`
@@ -182,17 +188,12 @@ func (r *run) find(ctx context.Context) (err error) {
 
 // noted reads what is installed, and whether scrub has run.
 func (r *run) noted(ctx context.Context) error {
-	type row struct {
-		Steps json.RawMessage
-		Open  bool
-	}
-	list, err := query(ctx, r, pgx.RowToStructByPos[row], "select steps, state = 'open' from "+r.ours("moves")+
-		" where kind = 'mirror'")
+	list, err := r.DB.Moves(ctx, store.MoveMirror)
 	for _, one := range list {
 		var n noted
 		err = cmp.Or(err, json.Unmarshal(one.Steps, &n))
 		r.scrubbed = cmp.Or(r.scrubbed, n.Scrubbed)
-		if one.Open {
+		if !one.Closed {
 			r.known = &n
 			r.sessions, r.days = n.Sessions, n.SignIns == "day"
 		}
@@ -265,6 +266,9 @@ func Drop(ctx context.Context, o Options) error {
 		}
 		return err
 	}
+	if err := r.needMember(); err != nil {
+		return err
+	}
 	err = r.begin(ctx, func() error {
 		if err := r.lock(ctx); err != nil {
 			return err
@@ -278,7 +282,7 @@ func Drop(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(o.Out, "dropped the mirror of schema %s\n\n%s\n", r.there.Name, r.wayBack())
+	fmt.Fprintf(o.Out, "-- dropped the mirror of schema %s\n%s\n", r.there.Name, r.wayBack())
 	return nil
 }
 

@@ -1,6 +1,7 @@
 package mirror
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -89,8 +90,8 @@ func Scrub(ctx context.Context, o Options) error {
 	if o.SQL {
 		return nil
 	}
-	left, err := r.lines(ctx, fmt.Sprintf("select o.id::text from %s o where not exists (select from %s u where u.id = o.id) order by 1",
-		r.theirs("users"), r.ours("users")))
+	left, err := r.lines(ctx, fmt.Sprintf("select o.id::text from %s o where not exists (select from %s() u where u.id = o.id) order by 1",
+		r.theirs("users"), ident(r.here, r.ns+"mirror_users")))
 	if err != nil {
 		return err
 	}
@@ -103,10 +104,7 @@ func Scrub(ctx context.Context, o Options) error {
 	}
 	r.known.Scrubbed = at[0]
 	steps, err := json.Marshal(r.known)
-	if err != nil {
-		return err
-	}
-	return r.exec(ctx, "update "+r.ours("moves")+" set steps = $1 where kind = 'mirror' and state = 'open'", steps)
+	return cmp.Or(err, r.DB.SetMirror(ctx, steps))
 }
 
 // asWriter runs one statement as the role that writes there, in a transaction of its own.

@@ -373,11 +373,12 @@ func (p *plan) create() (list []string) {
 		}
 		list = append(list, fmt.Sprintf("create function %s returns %s language plpgsql security definer%s as $mirror$\n%s$mirror$",
 			signature, f.returns, set.String(), f.body),
+			// Before the grant, which would go over to the new owner with what else its maker has.
+			fmt.Sprintf("alter function %s owner to %s", signature, ident(f.owner)),
 			fmt.Sprintf("revoke all on function %s from public", signature))
 		if f.grantee != "" {
 			list = append(list, fmt.Sprintf("grant execute on function %s to %s", signature, ident(f.grantee)))
 		}
-		list = append(list, fmt.Sprintf("alter function %s owner to %s", signature, ident(f.owner)))
 	}
 	for _, t := range p.triggers() {
 		list = append(list, t.create(p))

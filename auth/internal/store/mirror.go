@@ -34,3 +34,12 @@ func (db *DB) Mirror(ctx context.Context) (m Mirror, err error) {
 	}, selectMirror, strings.ReplaceAll(db.ns+"mirror_", "_", `\_`)+"%")
 	return m, err
 }
+
+var setMirror = define(`
+update {moves} set steps = $1 where kind = 'mirror' and state = 'open'`)
+
+// SetMirror replaces what is noted of the mirror that is installed.
+func (db *DB) SetMirror(ctx context.Context, steps []byte) error {
+	_, err := db.exec(ctx, "set mirror", setMirror, steps)
+	return err
+}
