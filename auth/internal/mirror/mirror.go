@@ -213,7 +213,7 @@ func openInstalled(ctx context.Context, o Options) (*run, error) {
 		return nil, r.told()
 	}
 	list, err := r.lines(ctx, `select pg_get_userbyid(p.proowner)::text from pg_proc p join pg_namespace n on n.oid = p.pronamespace
-		where n.nspname = $1 and p.proname = $2`, r.here, r.ns+"mirror_add_user")
+		where n.nspname = $1 and p.proname = $2`, r.here, r.ns+"mirror_add_users")
 	if len(list) == 1 {
 		r.writer = list[0]
 	}
