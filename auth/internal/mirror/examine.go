@@ -13,10 +13,22 @@ import (
 
 // examine looks for everything that an install is refused for, and warns. first: no mirror was installed before.
 func (r *run) examine(ctx context.Context, first bool) error {
-	for _, f := range []func(context.Context) error{r.rights, r.moved, r.columns, r.kinds} {
-		if err := f(ctx); err != nil {
+	for _, q := range []struct {
+		sql  string
+		args []any
+	}{
+		{selectRights, []any{r.there.Name, r.mirrored(), r.writer}},
+		{selectMoved, []any{r.ours("users"), r.theirs("users"), r.here}},
+		{selectKinds, []any{r.there.Name}},
+	} {
+		list, err := r.lines(ctx, q.sql, q.args...)
+		if err != nil {
 			return err
 		}
+		r.refusals = append(r.refusals, list...)
+	}
+	if err := r.columns(ctx); err != nil {
+		return err
 	}
 	doubts, err := r.warnings(ctx)
 	if err != nil {
@@ -45,7 +57,7 @@ func (r *run) mirrored() []string {
 	return list
 }
 
-// A name as regclass would need USAGE on its schema, which may be what is missing.
+// Rights that the writer lacks. A name as regclass would need USAGE on its schema, which may be what is missing.
 const selectRights = `
 with w as (select oid, rolsuper, rolbypassrls from pg_roles where rolname = $3), t as (
     select c.*, c.oid as id, format('%I.%I', n.nspname, c.relname) as name
@@ -63,13 +75,7 @@ union all
 select format('row-level security is forced on %s: alter table %s no force row level security;', t.name, t.name)
 from t where t.relforcerowsecurity`
 
-// rights refuses what the writer, or this connection, may not do.
-func (r *run) rights(ctx context.Context) error {
-	list, err := r.lines(ctx, selectRights, r.there.Name, r.mirrored(), r.writer)
-	r.refusals = append(r.refusals, list...)
-	return err
-}
-
+// Keys and triggers that were moved to our tables.
 const selectMoved = `
 select format('%s of %s refers to %s: alter table %s drop constraint %I, add constraint %I %s;', c.conname, c.conrelid::regclass,
     c.confrelid::regclass, c.conrelid::regclass, c.conname, c.conname,
@@ -83,13 +89,6 @@ select format('trigger %s of %s runs the application''s function %s: drop trigge
 from pg_trigger t join pg_class c on c.oid = t.tgrelid join pg_namespace n on n.oid = c.relnamespace
 join pg_proc p on p.oid = t.tgfoid join pg_namespace f on f.oid = p.pronamespace
 where not t.tgisinternal and t.tgrelid = $1::regclass and f.nspname <> $3`
-
-// moved refuses keys and triggers that were moved to our tables.
-func (r *run) moved(ctx context.Context) error {
-	list, err := r.lines(ctx, selectMoved, r.ours("users"), r.theirs("users"), r.here)
-	r.refusals = append(r.refusals, list...)
-	return err
-}
 
 const selectColumns = `
 select format('column %I of %s takes no null and has no default: alter table %s alter %I set default …;', a.attname, a.attrelid::regclass,
@@ -120,16 +119,12 @@ func (r *run) columns(ctx context.Context) error {
 	return nil
 }
 
-// kinds refuses a type of factors that lacks one of ours.
-func (r *run) kinds(ctx context.Context) error {
-	list, err := r.lines(ctx, `
+// The type of factors may lack one of ours.
+const selectKinds = `
 select format('type %I.factor_type lacks %s: alter type %I.factor_type add value ''%s'';', $1::text, kind, $1::text, kind)
 from unnest(array['totp', 'phone']) kind
 where not exists (select from pg_enum e join pg_type t on t.oid = e.enumtypid join pg_namespace n on n.oid = t.typnamespace
-    where n.nspname = $1 and t.typname = 'factor_type' and e.enumlabel = kind)`, r.there.Name)
-	r.refusals = append(r.refusals, list...)
-	return err
-}
+    where n.nspname = $1 and t.typname = 'factor_type' and e.enumlabel = kind)`
 
 const selectWarnings = `
 select format('role %s may write %s', coalesce(g.rolname::text, 'PUBLIC'), c.oid::regclass)

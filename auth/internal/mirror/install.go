@@ -47,18 +47,7 @@ func Install(ctx context.Context, o Options) error {
 	if err := r.examine(ctx, first); err != nil {
 		return err
 	}
-	err = r.begin(ctx, func() error {
-		if err := r.lock(ctx); err != nil {
-			return err
-		}
-		if err := r.unmake(ctx); err != nil {
-			return err
-		}
-		for _, sql := range r.statements() {
-			if err := r.exec(ctx, sql); err != nil {
-				return fmt.Errorf("%w: %s", err, sql)
-			}
-		}
+	err = r.replace(ctx, r.statements(), func() error {
 		if first {
 			if err := r.catchUp(ctx); err != nil {
 				return err
@@ -183,25 +172,32 @@ func (r *run) repair(ctx context.Context) error {
 	return nil
 }
 
-// repairUsers is one transaction. What the application has deferred runs as the writer: this connection's role may be a
-// superuser.
-func (r *run) repairUsers(ctx context.Context, ids []uuid.UUID) error {
-	var err error
+// repairUsers is one transaction, again where it is ended by what others do meanwhile.
+func (r *run) repairUsers(ctx context.Context, ids []uuid.UUID) (err error) {
 	for range 3 {
-		err = pgx.BeginFunc(ctx, r.conn, func(pgx.Tx) error {
-			if err := r.exec(ctx, "set local role "+ident(r.writer)); err != nil {
-				return err
-			}
-			if err := r.exec(ctx, "select "+ident(r.here, r.ns+"mirror_repair")+"($1)", ids); err != nil {
-				return err
-			}
-			return r.exec(ctx, "set constraints all immediate")
-		})
+		_, err = r.asWriter(ctx, "select "+ident(r.here, r.ns+"mirror_repair")+"($1)", ids)
 		if code := sqlState(err); code != "40P01" && code != "40001" {
 			return err
 		}
 	}
 	return err
+}
+
+// asWriter runs a statement in a transaction of its own. What the application defers runs as the writer too: this
+// connection's role may be a superuser.
+func (r *run) asWriter(ctx context.Context, sql string, args ...any) (n int64, err error) {
+	err = pgx.BeginFunc(ctx, r.conn, func(pgx.Tx) error {
+		if err := r.exec(ctx, "set local role "+ident(r.writer)); err != nil {
+			return err
+		}
+		tag, err := r.conn.Exec(ctx, sql, args...)
+		n = tag.RowsAffected()
+		if err == nil {
+			err = r.exec(ctx, "set constraints all immediate")
+		}
+		return err
+	})
+	return n, err
 }
 
 // takeAddresses empties the addresses there that other users have here by now: the next batches give them back.
@@ -222,13 +218,9 @@ where o.id = any($1) and u.deleted_at is null and (
 	if err != nil || len(s.ids) == 0 {
 		return err
 	}
-	return pgx.BeginFunc(ctx, r.conn, func(pgx.Tx) error {
-		if err := r.exec(ctx, "set local role "+ident(r.writer)); err != nil {
-			return err
-		}
-		return r.exec(ctx, "update "+r.theirs("users")+` o set email = case when email = any($2) then null else email end,
-			phone = case when phone = any($3) then null else phone end where id = any($1)`, s.ids, s.emails, s.phones)
-	})
+	_, err = r.asWriter(ctx, "update "+r.theirs("users")+` o set email = case when email = any($2) then null else email end,
+		phone = case when phone = any($3) then null else phone end where id = any($1)`, s.ids, s.emails, s.phones)
+	return err
 }
 
 // lines reads texts.

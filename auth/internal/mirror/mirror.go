@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -223,16 +224,6 @@ func openInstalled(ctx context.Context, o Options) (*run, error) {
 	return r, err
 }
 
-// begin runs f in a transaction that waits for no lock for long.
-func (r *run) begin(ctx context.Context, f func() error) error {
-	return pgx.BeginFunc(ctx, r.conn, func(pgx.Tx) error {
-		if err := r.exec(ctx, "set local lock_timeout = '3s'"); err != nil {
-			return err
-		}
-		return f()
-	})
-}
-
 const selectMade = `
 select format('drop function %s cascade', p.oid::regprocedure) from pg_proc p join pg_namespace n on n.oid = p.pronamespace
 where n.nspname = $1 and p.proname like $2
@@ -241,15 +232,36 @@ select format('drop type %s cascade', t.oid::regtype) from pg_type t join pg_nam
 where n.nspname = $1 and t.typname like $2 and t.typtype = 'c'
 order by 1`
 
-// unmake drops all functions and types, and with them the triggers.
-func (r *run) unmake(ctx context.Context) error {
-	list, err := query(ctx, r, pgx.RowTo[string], selectMade, r.here, strings.ReplaceAll(r.ns+"mirror_", "_", `\_`)+"%")
-	for _, sql := range list {
-		if err == nil {
-			err = r.exec(ctx, sql)
+// unmake are the statements that drop all functions and types, and with them the triggers.
+func (r *run) unmake(ctx context.Context) ([]string, error) {
+	return r.lines(ctx, selectMade, r.here, r.like())
+}
+
+// like is a pattern of the names of the mirror's objects.
+func (r *run) like() string { return strings.ReplaceAll(r.ns+"mirror_", "_", `\_`) + "%" }
+
+// replace replaces the functions and triggers by what these statements make, and notes it.
+func (r *run) replace(ctx context.Context, list []string, then func() error) error {
+	return pgx.BeginFunc(ctx, r.conn, func(pgx.Tx) error {
+		if err := r.exec(ctx, "set local lock_timeout = '3s'"); err != nil {
+			return err
 		}
-	}
-	return err
+		if err := r.lock(ctx); err != nil {
+			return err
+		}
+		old, err := r.unmake(ctx)
+		for _, sql := range slices.Concat(old, list) {
+			if err == nil {
+				if err = r.exec(ctx, sql); err != nil {
+					err = fmt.Errorf("%w: %s", err, sql)
+				}
+			}
+		}
+		if err == nil {
+			err = then()
+		}
+		return err
+	})
 }
 
 // Drop removes the mirror and prints the way back.
@@ -260,7 +272,7 @@ func Drop(ctx context.Context, o Options) error {
 	}
 	defer r.close()
 	if o.SQL {
-		list, err := query(ctx, r, pgx.RowTo[string], selectMade, r.here, strings.ReplaceAll(r.ns+"mirror_", "_", `\_`)+"%")
+		list, err := r.unmake(ctx)
 		for _, sql := range list {
 			fmt.Fprintln(o.Out, sql+";")
 		}
@@ -269,13 +281,7 @@ func Drop(ctx context.Context, o Options) error {
 	if err := r.needMember(); err != nil {
 		return err
 	}
-	err = r.begin(ctx, func() error {
-		if err := r.lock(ctx); err != nil {
-			return err
-		}
-		if err := r.unmake(ctx); err != nil {
-			return err
-		}
+	err = r.replace(ctx, nil, func() error {
 		return r.exec(ctx, "update "+r.ours("moves")+
 			" set state = 'closed', closed_at = now() where kind = 'mirror' and state = 'open'")
 	})

@@ -8,8 +8,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // emptied are the tables there that hold nothing but tokens. Sessions go too where they are not mirrored.
@@ -105,20 +103,4 @@ func Scrub(ctx context.Context, o Options) error {
 	r.known.Scrubbed = at[0]
 	steps, err := json.Marshal(r.known)
 	return cmp.Or(err, r.DB.SetMirror(ctx, steps))
-}
-
-// asWriter runs one statement as the role that writes there, in a transaction of its own.
-func (r *run) asWriter(ctx context.Context, sql string) (n int64, err error) {
-	err = pgx.BeginFunc(ctx, r.conn, func(pgx.Tx) error {
-		if err := r.exec(ctx, "set local role "+ident(r.writer)); err != nil {
-			return err
-		}
-		tag, err := r.conn.Exec(ctx, sql)
-		n = tag.RowsAffected()
-		if err == nil {
-			err = r.exec(ctx, "set constraints all immediate")
-		}
-		return err
-	})
-	return n, err
 }
