@@ -106,6 +106,8 @@ type Options struct {
 	Skew func(server string, offset time.Duration)
 	// Log gets a line when the store is lost or found. Never credentials. May be nil.
 	Log *slog.Logger
+
+	pool *link.PoolStats // that all connections of the store are counted in
 }
 
 func (o Options) withDefaults() Options {
@@ -113,6 +115,7 @@ func (o Options) withDefaults() Options {
 	o.OnEmptyWait = cmp.Or(o.OnEmptyWait, time.Second)
 	o.Settings.Timeout = cmp.Or(o.Settings.Timeout, 10*time.Second)
 	o.Stall = cmp.Or(o.Stall, 250*time.Millisecond)
+	o.pool = cmp.Or(o.pool, new(link.PoolStats))
 	o.Start.Initial = cmp.Or(o.Start.Initial, time.Second)
 	o.Start.Max = max(cmp.Or(o.Start.Max, 30*time.Second), o.Start.Initial)
 	if o.Log == nil {
