@@ -58,15 +58,11 @@ func (o Options) withDefaults() Options {
 	if o.Settings.MaxIdleConns < 1 {
 		o.Settings.MaxIdleConns = 2
 	}
-	if o.Resolver == nil {
-		o.Resolver = net.DefaultResolver
-	}
+	o.Resolver = cmp.Or(o.Resolver, net.DefaultResolver)
 	o.Settings.Timeout = cmp.Or(o.Settings.Timeout, 500*time.Millisecond)
 	o.Settings.QueueSize = cmp.Or(o.Settings.QueueSize, 10_000)
 	o.Stall = cmp.Or(o.Stall, 250*time.Millisecond)
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	return o
 }
 
