@@ -123,7 +123,7 @@ func TestConfirmPage_types(t *testing.T) {
 	f("token=x&type=signup", "en", "<h1>Confirm your email address</h1>", "<button>Confirm my address</button>",
 		"<title>Confirm your email address - Acme &lt;b&gt;</title>", `href="mailto:help@example.org"`)
 	f("token=x&type=invite", "de-AT", `<html lang="de"`, "Sie wurden", "Noch ein Schritt")
-	f("token=x&type=recovery", "fr", "Choisir un mot de passe")
+	f("token=x&type=recovery", "fr", "Choisir un nouveau mot de passe")
 	f("token=x&type=magiclink", "es", "<button>Iniciar sesión</button>")
 	f("token=x&type=email", "", "<button>Sign in</button>")
 	f("token=x&type=email_change", "", "<h1>Confirm the change of your email address</h1>")

@@ -289,6 +289,22 @@ func TestBuiltIn_contrast(t *testing.T) {
 	}
 }
 
+// TestBuiltIn_factorNames: every kind of factor has a name for people in every language.
+func TestBuiltIn_factorNames(t *testing.T) {
+	tags := []string{"en", "de", "fr", "es"}
+	r := NewRenderer(RendererOptions{Now: time.Now, Log: quiet()})
+	r.Apply(Settings{Site: acme, Languages: languages(t, tags...)})
+	for _, tag := range tags {
+		for _, kind := range []string{"totp", "phone", "webauthn", "recovery_code"} {
+			p := sample(FactorEnrolled, tag)
+			p.Vars.FactorType = kind
+			if m, err := r.Render(t.Context(), p); err != nil || strings.Contains(m.Text, "("+kind+")") && kind != "phone" {
+				t.Errorf("%s, %s: %v\n%s", tag, kind, err, m.Text)
+			}
+		}
+	}
+}
+
 // TestBuiltIn_hostile: what users write stays text, adds no line and turns nothing around.
 func TestBuiltIn_hostile(t *testing.T) {
 	r := NewRenderer(RendererOptions{Now: time.Now, Log: quiet()})
