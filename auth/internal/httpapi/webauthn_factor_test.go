@@ -1,11 +1,14 @@
 package httpapi
 
 import (
+	"context"
 	"encoding/json"
+	"sync"
 	"testing"
 
 	"github.com/google/uuid"
 
+	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/auth/internal/webauthn"
 	"gatehouse/auth/internal/webauthn/webauthntest"
@@ -43,11 +46,9 @@ func (a *api) read(text json.RawMessage, into any) {
 	}
 }
 
-// keyAnswer answers a challenge of a security key as its type says.
-func (a *api) keyAnswer(g grantJSON, factor string, ch keyChallengeJSON, d *webauthntest.Authenticator,
-	changes ...webauthntest.Change) answer {
+// keyMessage is what a security key answers to a challenge.
+func (a *api) keyMessage(ch keyChallengeJSON, d *webauthntest.Authenticator, changes ...webauthntest.Change) (raw []byte) {
 	a.t.Helper()
-	var raw []byte
 	if ch.WebAuthn.Type == "create" {
 		var o webauthn.CreationOptions
 		a.read(ch.WebAuthn.Options.PublicKey, &o)
@@ -57,7 +58,14 @@ func (a *api) keyAnswer(g grantJSON, factor string, ch keyChallengeJSON, d *weba
 		a.read(ch.WebAuthn.Options.PublicKey, &o)
 		raw = newAssertion(a.t, d, o, changes...)
 	}
-	return a.keyVerify(g, factor, ch.ID, ch.WebAuthn.Type, raw)
+	return raw
+}
+
+// keyAnswer answers a challenge of a security key as its type says.
+func (a *api) keyAnswer(g grantJSON, factor string, ch keyChallengeJSON, d *webauthntest.Authenticator,
+	changes ...webauthntest.Change) answer {
+	a.t.Helper()
+	return a.keyVerify(g, factor, ch.ID, ch.WebAuthn.Type, a.keyMessage(ch, d, changes...))
 }
 
 func (a *api) keyVerify(g grantJSON, factor, challenge, kind string, raw []byte) answer {
@@ -115,5 +123,50 @@ func TestSecurityKey(t *testing.T) {
 	a.do("DELETE /factors/"+e.ID, nil, bearer(up.AccessToken)).is(200, "*")
 	if n := storetest.Text(t, a.db, `select count(*)::text from webauthn_credentials`); n != "0" {
 		t.Errorf("%s credentials without a factor", n)
+	}
+}
+
+// Between the check and the effect of an answer a hook may be called, without a lock: a factor gets one credential all
+// the same, and a counter raises one session.
+func TestSecurityKey_hook(t *testing.T) {
+	t.Parallel()
+	a := open(t, passkeysOn)
+	g := a.member("mia@example.org")
+	d := &webauthntest.Authenticator{Step: 1}
+	var both *sync.WaitGroup
+	a.apply(func(s *flow.Settings, _ *Settings) {
+		s.Factors.Attempt = func(context.Context, flow.FactorAttempt) (flow.FactorVerdict, error) {
+			both.Done()
+			both.Wait()
+			return flow.FactorVerdict{}, nil
+		}
+	})
+	answers := func(factor string, devices [2]*webauthntest.Authenticator) map[string]int {
+		t.Helper()
+		both = new(sync.WaitGroup)
+		both.Add(2)
+		var challenges [2]keyChallengeJSON
+		var raw [2][]byte
+		for i, device := range devices {
+			challenges[i] = a.keyChallenge(g, factor)
+			raw[i] = a.keyMessage(challenges[i], device)
+			device.Step = 0
+		}
+		return together(2, func(i int) answer {
+			return a.keyVerify(g, factor, challenges[i].ID, challenges[i].WebAuthn.Type, raw[i])
+		})
+	}
+	e := a.keyFactor(g, "key")
+	if got := answers(e.ID, [2]*webauthntest.Authenticator{d, {}}); got["200"] != 1 || got["422 webauthn_credential_exists"] != 1 {
+		t.Errorf("two registrations: %v", got)
+	}
+	storetest.Exec(t, a.db, `delete from factors`)
+	e = a.keyFactor(g, "key")
+	both = new(sync.WaitGroup)
+	both.Add(1)
+	a.keyAnswer(g, e.ID, a.keyChallenge(g, e.ID), d).json(&g)
+	d.Step = 1
+	if got := answers(e.ID, [2]*webauthntest.Authenticator{d, d}); got["200"] != 1 || got["422 mfa_verification_failed"] != 1 {
+		t.Errorf("one counter, two challenges: %v", got)
 	}
 }
