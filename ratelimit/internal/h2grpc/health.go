@@ -108,7 +108,7 @@ func (c *conn) watch(s *stream, message []byte) {
 		w.ctx, w.cancel = context.WithCancel(ctx)
 	}
 	c.out.mu.Lock()
-	s.watch = w
+	s.watch = w.cancel
 	c.out.mu.Unlock()
 	if !c.out.admit(s, c.server.o.MaxStreams) {
 		c.server.refused(reasonTooManyCalls)

@@ -24,18 +24,18 @@ type stream struct {
 
 	registered bool
 	inStore    bool
-	open       bool      // the client has not sent all; kept for registered streams
-	gone       bool      // answered in full, or reset
-	early      bool      // answered before the client had sent all
-	body       []byte    // what DATA frames have brought of the message, where it is more than one
-	held       int       // bytes allocated for body and pending, which the send queue accounts for
-	credit     int64     // what WINDOW_UPDATEs gave beyond the initial window, less what was sent
-	pending    []byte    // of an answer, waiting for a window
-	queued     bool      // in the send queue's list of those
-	stalled    time.Time // when a part of pending was sent last, or pending was made
-	removed    bool      // in the send queue's list of streams for the reader to reuse
-	begun      bool      // its HEADERS were sent; of a watch
-	watch      *watcher
+	open       bool               // the client has not sent all; kept for registered streams
+	gone       bool               // answered in full, or reset
+	early      bool               // answered before the client had sent all
+	body       []byte             // what DATA frames have brought of the message, where it is more than one
+	held       int                // bytes allocated for body and pending, which the send queue accounts for
+	credit     int64              // what WINDOW_UPDATEs gave beyond the initial window, less what was sent
+	pending    []byte             // of an answer, waiting for a window
+	queued     bool               // in the send queue's list of those
+	stalled    time.Time          // when a part of pending was sent last, or pending was made
+	removed    bool               // in the send queue's list of streams for the reader to reuse
+	begun      bool               // its HEADERS were sent; of a watch
+	watch      context.CancelFunc // ends its Health/Watch; nil of any other call
 }
 
 const (
