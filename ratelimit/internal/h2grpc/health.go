@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
@@ -70,6 +71,15 @@ const (
 	watchesPerConn = 16
 	watchesInAll   = 1000
 )
+
+// watcher is a stream of Health/Watch, as grpc-go's health server needs it.
+type watcher struct {
+	grpc.ServerStream // nil: the health server calls Context and Send alone
+	conn              *conn
+	stream            *stream
+	ctx               context.Context // ends with the stream
+	cancel            context.CancelFunc
+}
 
 // Context implements grpc.ServerStream.
 func (w *watcher) Context() context.Context { return w.ctx }
