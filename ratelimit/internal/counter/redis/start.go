@@ -67,8 +67,8 @@ func (s *Server) enqueueAll(calls []*counter.Pending, now int64, open bool) (ref
 		}
 		refused = append(refused, st)
 	}
-	if len(s.queue) > 0 && (s.busy == 0 || now-s.dispatched >= s.spacing() || len(s.queue) >= maxBatchHits) {
-		s.dispatch(now)
+	if len(s.queue) > 0 {
+		s.dispatchDue(now)
 	}
 	return refused
 }
@@ -164,10 +164,8 @@ func (n *clusterNode) resume(ctx context.Context, req *counter.Request, undone *
 
 // Async implements counter.AsyncStore.
 func (c *connecting) Async(req *counter.Request) counter.Async {
-	if kv := c.kv.Load(); kv != nil {
-		if s, ok := (*kv).(counter.AsyncStore); ok {
-			return s.Async(req)
-		}
+	if s, ok := c.present().(counter.AsyncStore); ok {
+		return s.Async(req)
 	}
 	return nil
 }
