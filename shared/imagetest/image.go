@@ -62,8 +62,9 @@ func New(t testing.TB, daemon string) Image {
 	}
 	image := Parse(t, filepath.Join(Top(), daemon, "Dockerfile"))
 	image.Root = filepath.Join(Folder(t), "root")
-	if err := os.CopyFS(image.Root, os.DirFS(laid)); err != nil {
-		t.Fatal(err)
+	// cp keeps the modes, which the image has too; os.CopyFS would apply the umask.
+	if out, err := exec.Command("cp", "-a", laid, image.Root).CombinedOutput(); err != nil {
+		t.Fatalf("cp: %v: %s", err, out)
 	}
 	return image
 }
