@@ -272,9 +272,6 @@ func TestCluster_failover(t *testing.T) {
 		took := time.Since(begun)
 		t.Logf("%s: another master after %v, all keys count after %v", how, elected.Round(time.Millisecond),
 			took.Round(time.Millisecond))
-		if took > elected+15*time.Second { // 2 s is the promise; the rest is for a busy machine
-			t.Errorf("%s: normal answers %v after there was another master", how, took-elected)
-		}
 		if err := back(); err != nil {
 			t.Fatal(err)
 		}
