@@ -268,7 +268,7 @@ func idTokenError(err error) error {
 	if e, ok := errors.AsType[*provider.IDTokenError](err); ok {
 		return &OAuthError{Code: e.Code, Description: e.Description, Err: e.Err}
 	}
-	if e, ok := errors.AsType[*provider.Refused](err); ok {
+	if e, ok := errors.AsType[*provider.Error](err); ok {
 		return &refusal.Refusal{Kind: kindOfStatus(e.Status), Code: e.Code, Msg: e.Message, Err: e.Err}
 	}
 	return &OAuthError{Code: "server_error", Description: "Internal Server Error", Err: err}
