@@ -10,7 +10,6 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
-	"go.opentelemetry.io/otel/trace"
 
 	"gatehouse/auth/internal/httpapi"
 	"gatehouse/auth/internal/store"
@@ -104,7 +103,6 @@ func (d *daemon) observer() (*httpapi.Observer, error) {
 	if o.tracing == nil && o.metrics == nil {
 		return nil, nil
 	}
-	var tracer trace.Tracer
 	var meter metric.Meter
 	if o.metrics != nil {
 		meter = o.metrics.Meter(scopeName)
@@ -112,8 +110,7 @@ func (d *daemon) observer() (*httpapi.Observer, error) {
 	if o.tracing == nil {
 		return httpapi.NewObserver(nil, nil, meter)
 	}
-	tracer = o.tracing.Tracer(scopeName)
-	return httpapi.NewObserver(tracer, o.tracing.Propagator, meter)
+	return httpapi.NewObserver(o.tracing.Tracer(scopeName), o.tracing.Propagator, meter)
 }
 
 // signedIn counts sessions by their way in; nil without metrics.
