@@ -69,10 +69,9 @@ left join {limits} lp on lp.key = $8`)
 // Credentials reads them in one statement.
 func (db *DB) Credentials(ctx context.Context, f CredentialsFor, now time.Time) (Credentials, error) {
 	var c Credentials
-	err := db.queryRow(ctx, "credentials", func(r pgx.Row) error {
-		targets := append(nullable(&c.User), (*nullText)(&c.PendingHash))
-		return r.Scan(append(targets, triedTargets(&c.Tried)...)...)
-	}, selectCredentials, f.Aud, f.Email, f.Phone, f.Tries.Key, now, bytesOrNull(f.Place.MAC), f.Place.Since,
+	targets := append(nullable(&c.User), (*nullText)(&c.PendingHash))
+	err := db.queryRow(ctx, "credentials", append(targets, triedTargets(&c.Tried)...), selectCredentials,
+		f.Aud, f.Email, f.Phone, f.Tries.Key, now, bytesOrNull(f.Place.MAC), f.Place.Since,
 		bytesOrNull(f.Place.Tries.Key))
 	return c, err
 }
@@ -226,9 +225,7 @@ func (db *DB) FailedPassword(ctx context.Context, f FailedPassword) error {
 		f.Note.Refill.Seconds()}
 	e := db.admitAudit(f.Audit)
 	var taken, due, wrote bool
-	err := db.queryRow(ctx, "failed password", func(r pgx.Row) error {
-		return r.Scan(&taken, &due, &wrote)
-	}, failPassword,
+	err := db.queryRow(ctx, "failed password", []any{&taken, &due, &wrote}, failPassword,
 		append(append(args, f.Audit.args()...), e.args()...)...)
 	e.report(due, wrote, err)
 	return f.result(taken, err)

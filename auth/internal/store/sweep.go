@@ -187,12 +187,9 @@ func (db *DB) sweepStep(ctx context.Context, s Sweep) (out Swept, err error) {
 // sweepOneByOne removes a batch of anonymous users, each in a transaction, and counts those that are refused.
 func (db *DB) sweepOneByOne(ctx context.Context, s Sweep, out *Swept) error {
 	var list []AnonymousUser
-	err := db.query(ctx, "abandoned users", func(r pgx.Rows) error {
-		var u AnonymousUser
-		err := r.Scan((*nullUUID)(&u.ID), (*nullTime)(&u.CreatedAt))
-		list = append(list, u)
-		return err
-	}, selectAbandoned, s.Anonymous, s.Batch, s.AnonymousSince, s.Behind.CreatedAt, s.Behind.ID)
+	err := db.query(ctx, "abandoned users", appendTo(&list, func(u *AnonymousUser) []any {
+		return []any{(*nullUUID)(&u.ID), (*nullTime)(&u.CreatedAt)}
+	}), selectAbandoned, s.Anonymous, s.Batch, s.AnonymousSince, s.Behind.CreatedAt, s.Behind.ID)
 	if err != nil {
 		return err
 	}

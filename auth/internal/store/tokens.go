@@ -146,12 +146,7 @@ order by t.created_at desc, t.id desc`)
 // Tokens reads a user's tokens of these kinds, newest first, expired ones too.
 func (b *Batch) Tokens(dst *[]Token, user uuid.UUID, kinds ...Kind) {
 	*dst = nil
-	b.rows("tokens", dst, func(r pgx.Rows) error {
-		var t Token
-		err := r.Scan(tokenTargets(&t)...)
-		*dst = append(*dst, t)
-		return err
-	}, selectTokens, user, kindArray(kinds))
+	b.rows("tokens", dst, appendTo(dst, tokenTargets), selectTokens, user, kindArray(kinds))
 }
 
 // Digits are typed digits: the MACs that they have as each kind of token that may be meant, under
@@ -286,7 +281,7 @@ and not exists (
 
 // DigitsWait says whether RedeemDigits would find a token, and counts nothing: never, where there is no try left.
 func (db *DB) DigitsWait(ctx context.Context, d Digits) (found bool, err error) {
-	err = db.queryRow(ctx, "digits", func(r pgx.Row) error { return r.Scan(&found) }, digitsWait, d.Aud, d.Address,
+	err = db.queryRow(ctx, "digits", []any{&found}, digitsWait, d.Aud, d.Address,
 		kindArray(d.Kinds), d.MACs, d.Now,
 		bytesOrNull(d.Tries.Key), d.Tries.Size, d.Tries.rate(), bytesOrNull(d.Place.MAC), d.Place.Since,
 		bytesOrNull(d.Place.Tries.Key))
@@ -298,9 +293,7 @@ select exists (select from {one_time_tokens} t where t.link_hash = $1 and t.kind
 
 // LinkWaits says whether RedeemLink would find a token.
 func (db *DB) LinkWaits(ctx context.Context, hash []byte, kinds []Kind, now time.Time) (found bool, err error) {
-	err = db.queryRow(ctx, "link", func(r pgx.Row) error {
-		return r.Scan(&found)
-	}, linkWaits, hash, kindArray(kinds), now)
+	err = db.queryRow(ctx, "link", []any{&found}, linkWaits, hash, kindArray(kinds), now)
 	return found, err
 }
 
