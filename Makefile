@@ -68,12 +68,13 @@ release: # builds the commit twice into .run/release, compares, and says what is
 	@.ci/need dpkg-deb buildah
 	@.ci/release
 
-lint: # staticcheck, in the version that .ci/lint pins; minutes the first time, then half a minute
+lint: # staticcheck alone, in the version that .ci/lint pins; minutes the first time, then seconds
 	@.ci/lint
 
-check: # format, vet, linked modules, settings tables; a minute or two
+check: # format, vet, staticcheck, linked modules, settings tables; minutes the first time, then half a minute
 	@unformatted=$$(gofmt -l .); test -z "$$unformatted" || { echo "gofmt would change:" $$unformatted; exit 1; }
 	go vet ./...
+	@.ci/lint
 	@for d in $(daemons); do \
 		$(call linked,$$d) | diff $$d/deps.txt - || { echo "$$d links other modules than $$d/deps.txt says; make deps writes it anew"; exit 1; }; \
 	done

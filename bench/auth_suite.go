@@ -75,7 +75,7 @@ func (s *authSuite) asks(l line) bool {
 }
 
 // authDaemons are the daemons by name, with their settings and how many accounts each has. "default" has
-// the settings of a first start but for the limits that every sign-up shares.
+// the settings of a first start, with sign-ups confirmed at once.
 var authDaemons = []struct {
 	name     string
 	settings []string

@@ -108,8 +108,8 @@ func (s *suite) connections(ctx context.Context) error {
 	})
 }
 
-// burst sends as many calls at once as fit, with the preface, in burstBytes, on one connection, which hold gets when each
-// has been answered OK.
+// burst sends as many calls at once as fit, with the preface, in burstBytes, on one connection, whose
+// descriptor hold gets once each has been answered OK.
 func burst(addr string, hold func(fd int)) (calls int, err error) {
 	t := grpcTraffic{scenario: scenarios["single"], literalPath: true}
 	first, later := headerBlocks(addr, "", true)
@@ -123,7 +123,7 @@ func burst(addr string, hold func(fd int)) (calls int, err error) {
 }
 
 // allocations counts what the daemon's heap gets for each call, with header blocks as Envoy sends them. The
-// daemon's background counts too: hence not always none.
+// daemon's background counts too, so the figure is not always 0.
 func (s *suite) allocations(ctx context.Context) error {
 	for _, name := range []string{"memory", "redis"} {
 		var counts []float64

@@ -61,8 +61,8 @@ func (l load) measure(read func() (reading, error)) (sample, error) {
 	if err != nil {
 		return none, err
 	}
-	// A few calls may be over while the counter gets there, and in an open loop a standstill of the
-	// machine may cost some.
+	// Where all are to be over the limit, a few are OK until the counter reaches it; in an open loop a standstill of the
+	// machine may fail some.
 	unexpected := r.over
 	if l.over {
 		unexpected = r.ok

@@ -2,7 +2,6 @@ package test
 
 import (
 	"fmt"
-	"io"
 	"net/http"
 	"net/http/httptest"
 	"os"
@@ -42,7 +41,7 @@ func application(t *testing.T, modules, auth string) string {
 			return
 		}
 		w.Header().Set("Content-Type", "text/javascript")
-		io.WriteString(w, string(text))
+		w.Write(text)
 	}))
 	t.Cleanup(s.Close)
 	return strings.Replace(s.URL, "127.0.0.1", "localhost", 1)

@@ -109,10 +109,8 @@ func TestDocs_dependencies(t *testing.T) {
 func TestDocs_variables(t *testing.T) {
 	_, table, _ := strings.Cut(document(t, "docs/mail.md"), "\n| Kind | Variables |\n|---|---|\n")
 	table, _, _ = strings.Cut(table, "\n\n")
-	var kinds, want []string
-	for _, m := range regexp.MustCompile(`[A-Z]+(_[A-Z]+)+|\b[A-Z]{6,}\b`).FindAllString(table, -1) {
-		kinds = append(kinds, m)
-	}
+	var want []string
+	kinds := regexp.MustCompile(`[A-Z]+(_[A-Z]+)+|\b[A-Z]{6,}\b`).FindAllString(table, -1)
 	for _, k := range mail.Kinds {
 		want = append(want, k.Setting())
 	}

@@ -27,9 +27,9 @@ func TestHealth(t *testing.T) {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/ok", func(w http.ResponseWriter, r *http.Request) { w.WriteHeader(204) })
 	mux.HandleFunc("/bad", func(w http.ResponseWriter, r *http.Request) {
-		http.Error(w, "no\r\nstore\x1b["+strings.Repeat("x", 500), 503)
+		http.Error(w, "no\r\nstore\x1b["+strings.Repeat("x", 500), http.StatusServiceUnavailable)
 	})
-	mux.HandleFunc("/moved", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/ok", 302) })
+	mux.HandleFunc("/moved", func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/ok", http.StatusFound) })
 	server := httptest.NewServer(mux)
 	defer server.Close()
 	_, port, err := net.SplitHostPort(server.Listener.Addr().String())

@@ -152,7 +152,7 @@ func Validate(t testing.TB, top, version string, dirs ...string) error {
 	}
 	out, err := exec.Command(program, args...).CombinedOutput()
 	if err != nil {
-		return fmt.Errorf("Kubernetes %s: %w: %s", version, err, bytes.TrimSpace(out))
+		return fmt.Errorf("schemas of Kubernetes %s: %w: %s", version, err, bytes.TrimSpace(out))
 	}
 	return nil
 }

@@ -10,8 +10,8 @@ import (
 )
 
 // PgBouncer starts a PgBouncer in transaction mode before a server that Postgres started, on a unix
-// socket: every user may log in without password, and is the superuser behind it. Further lines go
-// into the [pgbouncer] section. Its PostgresURL is used as the server's own.
+// socket: every user may log in without password, and is the superuser at PostgreSQL. Further
+// lines go into the [pgbouncer] section. Call PostgresURL on the returned Server instead of on postgres.
 func PgBouncer(ctx context.Context, postgres *Server, lines ...string) (*Server, error) {
 	credential := postgres.plan.credential
 	return start(ctx, plan{

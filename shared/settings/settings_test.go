@@ -29,7 +29,7 @@ type sample struct {
 	Tags    map[string]string `env:"TAGS"`
 	Store   store             `envPrefix:"STORE_"`
 	Twin    store             `envPrefix:"STORE_TWIN_"`
-	notOurs int
+	notOurs int               //lint:ignore U1000 a field that is not exported is no setting
 }
 
 var options = Options{

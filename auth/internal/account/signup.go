@@ -160,8 +160,9 @@ func signUpPending(ctx context.Context, f *flow.Flow, cand *signupCandidate, tex
 }
 
 // contest compares the password of a sign-up that a limit refuses with that of the newest pending one. If they differ,
-// the pending ones are contested: its sender may be the owner of the address, for whom POST /resend must not confirm
-// what another person chose. One hash and one transaction that writes, whatever the state of the address.
+// the pending ones are contested: the sender of the refused sign-up may be the owner of the address, for whom POST
+// /resend must not confirm what another person chose. One hash and one transaction that writes, whatever the state of
+// the address, so that the time does not tell it.
 func (cand *signupCandidate) contest(ctx context.Context, f *flow.Flow, known store.User, text string,
 	refused error) error {
 	if r, ok := errors.AsType[*refusal.Refusal](refused); !ok || r.Kind != refusal.KindLimited {

@@ -392,8 +392,8 @@ func (op *verifyOp) hashPassword(ctx context.Context) (err error) {
 	return nil
 }
 
-// testToken returns a token for the code of a test number that was not requested, or was used before: the code is valid
-// at any time for the user with that number.
+// testToken returns a token for the fixed code of a test number when no code was requested or the last one was used: the
+// fixed code is valid at any time for the user with that number.
 func (op *verifyOp) testToken(ctx context.Context, tx *flow.Tx, pf proof) (store.Token, error) {
 	if !slices.Contains(pf.kinds, store.KindSMS) {
 		return store.Token{}, store.ErrNotFound // a change of number waits with its token, for a year

@@ -10,7 +10,9 @@ import (
 	"strings"
 )
 
-// Why an address is refused. The texts are sentences because the client is shown them.
+//lint:file-ignore ST1005 the texts of refusals are sentences because the client is shown them
+
+// Why an address is refused.
 var (
 	ErrNoEmail     = errors.New("An email address is required")
 	ErrLongEmail   = errors.New("An email address is too long")

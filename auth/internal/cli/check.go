@@ -15,7 +15,6 @@ import (
 
 	"gatehouse/auth/internal/config"
 	"gatehouse/auth/internal/daemon"
-	"gatehouse/auth/internal/hook"
 	"gatehouse/auth/internal/keys"
 	"gatehouse/auth/internal/mail"
 	"gatehouse/auth/internal/provider"
@@ -48,7 +47,9 @@ func (r *report) say(what string, err error) bool {
 // check is the command of that name: everything that a start would find out, and what it would not. It
 // changes nothing.
 func (p *program) check(ctx context.Context, args []string) error {
-	if _, err := p.parse(flag.NewFlagSet("check", flag.ContinueOnError), args, "", 0, 0); err != nil {
+	f := flag.NewFlagSet("check", flag.ContinueOnError)
+	tryHooks := f.Bool("hooks", false, "call the hooks in PostgreSQL with a sample, and roll back what they did")
+	if _, err := p.parse(f, args, "[-hooks]", 0, 0); err != nil {
 		return err
 	}
 	r := &report{p: p}
@@ -70,6 +71,7 @@ func (p *program) check(ctx context.Context, args []string) error {
 		}
 		if migrated {
 			r.defaults(ctx, db, &l)
+			r.mirror(ctx, db, &c, &l)
 			r.keys(ctx, db, &c, l)
 			r.discovery(ctx, &c)
 		} else { // what old names of settings say is known without the tables
@@ -79,7 +81,7 @@ func (p *program) check(ctx context.Context, args []string) error {
 		r.smtp(ctx, l)
 		r.templates(ctx, &c, l)
 		r.outbound(ctx, l)
-		r.hooks(ctx, l, db)
+		r.hooks(ctx, &c, &l, db, *tryHooks)
 	}
 	if r.failed > 0 {
 		return fmt.Errorf("%d of the checks failed", r.failed)
@@ -274,22 +276,5 @@ func (r *report) outbound(ctx context.Context, l config.Live) {
 		ctx, cancel := context.WithTimeout(ctx, checkPatience)
 		defer cancel()
 		r.say("captcha: "+v.String(), v.Check(ctx))
-	}
-}
-
-// hooks finds out whether each hook could be called; db is nil where the database is unreachable.
-func (r *report) hooks(ctx context.Context, l config.Live, db *store.DB) {
-	set := hook.NewSet(hook.Options{}, l.Hooks)
-	defer set.Close()
-	for _, p := range set.Points() {
-		ctx, cancel := context.WithTimeout(ctx, checkPatience)
-		r.say("hook "+string(p)+": "+set.Where(p),
-			set.Check(ctx, p, func(ctx context.Context, schema, function string) error {
-				if db == nil {
-					return errors.New("the database can't be queried")
-				}
-				return db.CheckFunction(ctx, schema, function)
-			}))
-		cancel()
 	}
 }

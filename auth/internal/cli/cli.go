@@ -60,7 +60,7 @@ type program struct {
 const usage = `usage: auth [-config FILE] [COMMAND]
        auth [serve [-skip-migrations]]     run the daemon
        auth migrate [-plan]                bring the database up to this version, or print what that takes
-       auth check                          settings, database rights, keys, providers, SMTP
+       auth check [-hooks]                 settings, database rights, keys, providers, SMTP; -hooks calls those in PostgreSQL
        auth keys list|rotate|revoke KID    the signing keys
        auth keys service [-role ROLE] [-exp 10y]
        auth admin create|list|get|password|role|ban|unban|delete|claim   users (-h for more)

@@ -6,10 +6,13 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"strconv"
+	"strings"
 
 	"gatehouse/auth/internal/config"
 	"gatehouse/auth/internal/daemon"
 	"gatehouse/auth/internal/mirror"
+	"gatehouse/auth/internal/store"
 	"gatehouse/shared/logging"
 )
 
@@ -24,7 +27,8 @@ DATABASE_URL, as a superuser, or as a member of this program's role that is a me
 too, or has all rights on them.
 
   install
-        make the functions and triggers, and put the rows there in order; may be repeated, beside the daemon too
+        make the functions and triggers, and put the rows there in order; may be repeated, beside the daemon too, and
+        keeps -sessions and -sign-ins as they were where these are not given
   check
         compare functions, triggers and rows; changes nothing
   drop
@@ -34,7 +38,7 @@ too, or has all rights on them.
         when going back is ruled out: remove hashes, tokens and secrets there, and list the users there who are not here
 
   -sessions
-        sessions too, without tokens: for policies that look session_id up
+        sessions too, without tokens: for policies that look session_id up (-sessions=false: no longer)
   -sign-ins all|day
         write last_sign_in_at at each sign-in (default), or once a UTC day
   -try
@@ -60,12 +64,21 @@ func (p *program) mirror(ctx context.Context, args []string) error {
 	f := flag.NewFlagSet("mirror "+verb, flag.ContinueOnError)
 	var o mirror.Options
 	var try, asJSON, yes bool
-	signIns := "all"
 	var question string
 	switch verb {
 	case "install":
-		f.BoolVar(&o.Sessions, "sessions", false, "mirror sessions too")
-		f.StringVar(&signIns, "sign-ins", "all", "write last_sign_in_at at each sign-in (all), or once a day (day)")
+		f.BoolFunc("sessions", "mirror sessions too", func(text string) error {
+			on, err := strconv.ParseBool(text)
+			o.Sessions = &on
+			return err
+		})
+		f.Func("sign-ins", "write last_sign_in_at at each sign-in (all), or once a day (day)", func(text string) error {
+			days := text == "day"
+			if o.Days = &days; !days && text != "all" {
+				return errors.New("want all or day")
+			}
+			return nil
+		})
 		question = "This makes triggers on the tables there and here, and changes rows there to what they are here."
 	case "drop":
 		question = "This removes the mirror: the tables there are no longer kept current."
@@ -85,10 +98,6 @@ func (p *program) mirror(ctx context.Context, args []string) error {
 	if _, err := p.parse(f, args, "[flags]", 0, 0); err != nil {
 		return err
 	}
-	if signIns != "all" && signIns != "day" {
-		return p.misused(f, "-sign-ins %q: want all or day", signIns)
-	}
-	o.Days = signIns == "day"
 	if question != "" && !o.SQL && !yes {
 		if err := p.confirm("mirror: "+verb, question, verb); err != nil {
 			return err
@@ -121,8 +130,7 @@ func (p *program) runMirror(ctx context.Context, o *mirror.Options, run func() e
 	if err := daemon.CheckMigrated(ctx, o.DB); err != nil {
 		return err
 	}
-	o.URL = cmp.Or(c.Takeover.SourceURL, c.DB.URL)
-	o.Namespace, o.AdminRoles = c.DB.Store.Namespace, l.Accounts.AdminRoles
+	setMirror(o, &c, &l)
 	o.Out, o.Log = p.stdout, p.stderr
 	switch err := run(); {
 	case errors.Is(err, mirror.ErrRefused), errors.Is(err, mirror.ErrDiffers):
@@ -131,4 +139,28 @@ func (p *program) runMirror(ctx context.Context, o *mirror.Options, run func() e
 		return fmt.Errorf("mirror: %s", logging.HideCredentials(err.Error()))
 	}
 	return nil
+}
+
+// setMirror gives the options what the settings say.
+func setMirror(o *mirror.Options, c *config.Config, l *config.Live) {
+	o.URL = cmp.Or(c.Takeover.SourceURL, c.DB.URL)
+	o.Namespace, o.AdminRoles = c.DB.Store.Namespace, l.Accounts.AdminRoles
+}
+
+// mirror finds out whether the functions and triggers of a mirror are as auth mirror install makes them.
+func (r *report) mirror(ctx context.Context, db *store.DB, c *config.Config, l *config.Live) {
+	ctx, cancel := context.WithTimeout(ctx, checkPatience)
+	defer cancel()
+	o := mirror.Options{DB: db}
+	setMirror(&o, c, l)
+	wrong, doubts, err := mirror.Look(ctx, o)
+	for _, text := range doubts {
+		fmt.Fprintln(r.p.stdout, "warn  mirror:", text)
+	}
+	if err == nil && len(wrong) > 0 {
+		err = fmt.Errorf("%s; auth mirror install makes it again", strings.Join(wrong, "; "))
+	}
+	if m, _ := db.Mirror(ctx); err != nil || m.Installed {
+		r.say("mirror", err)
+	}
 }

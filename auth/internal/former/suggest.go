@@ -263,28 +263,50 @@ func (s *Source) triggers(ctx context.Context, c *pgx.Conn, to Target, a *Advice
 	return err
 }
 
+// Of a table, or of one column of its users: functions are searched for the names.
 const selectReaders = `
 with tables as (
-    select c.oid, c.relname from pg_class c join pg_namespace n on n.oid = c.relnamespace
-    where n.nspname = $1 and c.relname in ('users', 'identities', 'sessions', 'mfa_factors', 'refresh_tokens')
+    select c.oid, c.relname::text, 0 as attnum, '' as attname from pg_class c join pg_namespace n on n.oid = c.relnamespace
+    where n.nspname = $1 and c.relname = any($2)
+    union all
+    select c.oid, c.relname || '.' || a.attname, a.attnum, a.attname
+    from pg_class c join pg_namespace n on n.oid = c.relnamespace join pg_attribute a on a.attrelid = c.oid
+    where n.nspname = $1 and c.relname = 'users' and a.attname = $3
 )
 select distinct kind, name, relation::text from (
     select 'view ' as kind, format('%I.%I', n.nspname, c.relname) as name, n.nspname, t.relname as relation
     from pg_depend d join pg_rewrite w on w.oid = d.objid join pg_class c on c.oid = w.ev_class and c.relkind in ('v', 'm')
-    join pg_namespace n on n.oid = c.relnamespace join tables t on t.oid = d.refobjid
+    join pg_namespace n on n.oid = c.relnamespace join tables t on t.oid = d.refobjid and t.attnum in (0, d.refobjsubid)
     where d.classid = 'pg_rewrite'::regclass and d.refclassid = 'pg_class'::regclass
     union all
     select 'policy ', format('%I on %I.%I', p.polname, n.nspname, c.relname), n.nspname, t.relname
     from pg_depend d join pg_policy p on p.oid = d.objid join pg_class c on c.oid = p.polrelid
-    join pg_namespace n on n.oid = c.relnamespace join tables t on t.oid = d.refobjid
+    join pg_namespace n on n.oid = c.relnamespace join tables t on t.oid = d.refobjid and t.attnum in (0, d.refobjsubid)
     where d.classid = 'pg_policy'::regclass and d.refclassid = 'pg_class'::regclass
     union all
     select 'function ', format('%I.%I', n.nspname, p.proname), n.nspname, t.relname
-    from pg_proc p join pg_namespace n on n.oid = p.pronamespace join tables t
-        on p.prosrc ~ ('\m' || regexp_replace($1::text, '(\W)', '\\\1', 'g') || '\.' || t.relname || '\M') or position(format('%I.%I', $1::text, t.relname) in p.prosrc) > 0
-    where n.nspname not in ('pg_catalog', 'information_schema')
+    from pg_proc p join pg_namespace n on n.oid = p.pronamespace join tables t on case when t.attnum > 0
+        then p.prosrc ~ ('\m' || t.attname || '\M')
+        else p.prosrc ~ ('\m' || regexp_replace($1::text, '(\W)', '\\\1', 'g') || '\.' || t.relname || '\M')
+            or position(format('%I.%I', $1::text, t.relname) in p.prosrc) > 0 end
+    where n.nspname not in ('pg_catalog', 'information_schema', $4)
 ) d where nspname <> $1
 order by 1, 2, 3`
+
+// Readers lists the views, policies and functions outside of the schema that read one of its tables, or a column of
+// users. Functions of the schema ours are left out.
+func Readers(ctx context.Context, q Querier, schema string, tables []string, column, ours string) (list []string, err error) {
+	rows, err := q.Query(ctx, selectReaders, schema, tables, column, ours)
+	if err != nil {
+		return nil, err
+	}
+	var kind, name, table string
+	_, err = pgx.ForEachRow(rows, []any{&kind, &name, &table}, func() error {
+		list = append(list, kind+name+" reads "+schema+"."+table)
+		return nil
+	})
+	return list, err
+}
 
 // What a function's text calls is seen in the text alone.
 const selectHelpers = `
@@ -307,12 +329,13 @@ func (s *Source) readers(ctx context.Context, a *Advice) error {
 	add := func(line string) {
 		a.Objects, a.Suggestions = append(a.Objects, line), append(a.Suggestions, "-- "+line)
 	}
-	err := s.rows(ctx, selectReaders, func(r pgx.Rows) error {
-		var kind, name, table string
-		err := r.Scan(&kind, &name, &table)
-		add(kind + name + " reads " + s.Schema + "." + table)
+	err := s.read(ctx, func(c *pgx.Conn) error {
+		list, err := Readers(ctx, c, s.Schema, []string{"users", "identities", "sessions", "mfa_factors", "refresh_tokens"}, "", "")
+		for _, one := range list {
+			add(one)
+		}
 		return err
-	}, s.Schema)
+	})
 	if err != nil {
 		return err
 	}

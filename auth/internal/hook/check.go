@@ -20,7 +20,7 @@ func (s *Set) Points() (on []Point) {
 	return on
 }
 
-// Where is the receiver at a point, for people: a URL without user and query, which may hold a password, or a
+// Where names the receiver at a point, for people: a URL without user and query, which may hold a password, or a
 // function.
 func (s *Set) Where(p Point) string {
 	t := s.targets[p]

@@ -32,7 +32,7 @@ func TestObserver_spans(t *testing.T) {
 		got := map[string]string{}
 		for _, kv := range spans[0].Attributes() {
 			if kv.Key != "error.code" {
-				got[string(kv.Key)] = kv.Value.Emit()
+				got[string(kv.Key)] = kv.Value.String()
 			}
 		}
 		if d := cmp.Diff(want, got); d != "" {

@@ -49,8 +49,8 @@ func (s *Server) passwordGrant(c *call) error {
 	return c.grantView(s.accounts.SignInPassword(c.ctx(), c.requestInfo(), account.Password(in)))
 }
 
-// refreshGrant counts only tokens that are not ours against the address: a refresh that is refused for
-// its neighbours' sake would sign the user out.
+// refreshGrant counts only tokens that are not ours against the address, which is why it reads the token before Refresh
+// does: a refresh that is refused for its neighbours' sake would sign the user out.
 func (s *Server) refreshGrant(c *call) error {
 	var in struct {
 		RefreshToken string `json:"refresh_token"`

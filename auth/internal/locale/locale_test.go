@@ -237,8 +237,9 @@ func TestParse(t *testing.T) {
 		}
 		_ = s
 	}
-	f("", "strings.xx.json:1: ")
 	f("[]", "strings.xx.json:1: it is no JSON object")
+	f("{\n\"mails\": {\"invite\": {", "strings.xx.json:2: it ends before its last brace is closed")
+	f("", "strings.xx.json:1: it ends before its last brace is closed")
 	f("{\n\"sms\": 7}", "strings.xx.json:2: sms is no text")
 	f("{\n\"a\": {\"b\": \n\"{{\"}}", "strings.xx.json:3: a.b: ")
 	f("{\"a\"\n\n", "strings.xx.json:")

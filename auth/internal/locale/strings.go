@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 	"strconv"
 	"strings"
@@ -28,6 +29,9 @@ func Parse(file string, data []byte) (Strings, error) {
 	}
 	if err == nil {
 		err = r.value("", first)
+	}
+	if errors.Is(err, io.EOF) {
+		err = errors.New("it ends before its last brace is closed")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", r.where(), err)

@@ -8,6 +8,7 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -90,33 +91,21 @@ where n.id is null and %[5]s or n.id is not null and (o.id is null or %[6]s)`, t
 
 // Check compares functions, triggers and rows with what install makes. ErrDiffers: something differs.
 func Check(ctx context.Context, o Options, try, asJSON bool) error {
-	r, err := open(ctx, o)
+	r, err := openInstalled(ctx, o)
 	if err != nil {
 		return err
 	}
 	defer r.close()
-	if r.known == nil {
-		r.refuse("no mirror is installed: auth mirror install")
-		return r.told()
-	}
-	if err := r.installed(ctx); err != nil {
-		return err
-	}
-	found, err := r.altered(ctx)
+	found, doubts, err := r.catalogue(ctx)
 	if err != nil {
 		return err
 	}
-	if r.known.Version != store.MirrorVersion {
-		r.warn("the mirror is of version %d: auth mirror install brings it up to date", r.known.Version)
-	}
+	r.warn(doubts)
 	d := &differences{}
 	if len(found) == 0 {
 		if d, err = r.compare(ctx); err != nil {
 			return err
 		}
-	}
-	if err := r.warnings(ctx); err != nil {
-		return err
 	}
 	if try && len(found) == 0 {
 		found = append(found, r.try(ctx)...)
@@ -141,6 +130,53 @@ func Check(ctx context.Context, o Options, try, asJSON bool) error {
 		err = ErrDiffers
 	}
 	return err
+}
+
+// catalogue lists what is wrong with functions and triggers, and what may be.
+func (r *run) catalogue(ctx context.Context) (wrong, doubts []string, err error) {
+	if wrong, err = r.altered(ctx); err != nil {
+		return nil, nil, err
+	}
+	doubts, err = r.warnings(ctx)
+	if r.known.Version != store.MirrorVersion {
+		doubts = append(doubts, fmt.Sprintf("the mirror is of version %d: auth mirror install brings it up to date",
+			r.known.Version))
+	}
+	return wrong, doubts, err
+}
+
+// scrubDue is how long after a takeover's closing nobody wants back.
+const scrubDue = 30 * 24 * time.Hour
+
+// Look is what Check finds in the catalogue, for which no right on the tables there is needed, and a reminder of Scrub.
+// Both lists are empty where no takeover was closed.
+func Look(ctx context.Context, o Options) (wrong, doubts []string, err error) {
+	var refused strings.Builder
+	o.Log = &refused
+	m, err := o.DB.Mirror(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	r, err := open(ctx, o)
+	switch {
+	case errors.Is(err, ErrRefused) && m.Installed:
+		return []string{strings.TrimPrefix(strings.TrimSpace(refused.String()), "mirror: ")}, nil, nil
+	case errors.Is(err, ErrRefused): // no takeover, or from another database
+		return nil, nil, nil
+	case err != nil:
+		return nil, nil, err
+	}
+	if r.close(); m.Installed {
+		if r, err = openInstalled(ctx, o); err == nil {
+			defer r.close()
+			wrong, doubts, err = r.catalogue(ctx)
+		}
+	}
+	if r.scrubbed == "" && time.Since(r.move.ClosedAt) > scrubDue {
+		doubts = append(doubts, fmt.Sprintf("the takeover was closed on %s, and hashes, tokens and secrets still lie in "+
+			"schema %s: auth mirror scrub, when going back is ruled out", r.move.ClosedAt.Format(time.DateOnly), r.there.Name))
+	}
+	return wrong, doubts, err
 }
 
 const selectFunctions = `

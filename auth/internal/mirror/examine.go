@@ -1,6 +1,7 @@
 package mirror
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -12,11 +13,16 @@ import (
 
 // examine looks for everything that an install is refused for, and warns. first: no mirror was installed before.
 func (r *run) examine(ctx context.Context, first bool) error {
-	for _, f := range []func(context.Context) error{r.rights, r.moved, r.columns, r.kinds, r.warnings} {
+	for _, f := range []func(context.Context) error{r.rights, r.moved, r.columns, r.kinds} {
 		if err := f(ctx); err != nil {
 			return err
 		}
 	}
+	doubts, err := r.warnings(ctx)
+	if err != nil {
+		return err
+	}
+	r.warn(doubts)
 	if len(r.refusals) == 0 { // else rows may not be readable
 		if err := r.strangers(ctx); err != nil {
 			return err
@@ -140,28 +146,27 @@ union all
 select format('role %s, which writes there, is a superuser: the application''s triggers run with its rights', rolname)
 from pg_roles where rolname = $3 and rolsuper`
 
-// warnings tells who could do more than is meant.
-func (r *run) warnings(ctx context.Context) error {
+// warnings are who could do more than is meant.
+func (r *run) warnings(ctx context.Context) ([]string, error) {
 	list, err := r.lines(ctx, selectWarnings, r.there.Name, r.mirrored(), r.writer)
-	if err != nil {
-		return err
-	}
-	for _, text := range list {
-		r.warn("%s", text)
-	}
 	for _, of := range []struct{ role, why string }{
 		{r.role, "functions of theirs that run there read the hashes here"},
 		{r.writer, "they may alter the mirror's functions"},
 	} {
-		members, err := r.members(ctx, of.role)
-		if err != nil {
-			return err
-		}
+		members, err2 := r.members(ctx, of.role)
+		err = cmp.Or(err, err2)
 		for _, m := range members {
-			r.warn("role %s is a member of %s: %s (revoke %s from %s;)", m, of.role, of.why, ident(of.role), ident(m))
+			list = append(list, fmt.Sprintf("role %s is a member of %s: %s (revoke %s from %s;)", m, of.role, of.why,
+				ident(of.role), ident(m)))
 		}
 	}
-	return nil
+	return list, err
+}
+
+func (r *run) warn(list []string) {
+	for _, text := range list {
+		fmt.Fprintln(r.Log, "mirror: warning:", text)
+	}
 }
 
 // members are those of a role, directly or not. Superusers need no membership.
@@ -203,7 +208,8 @@ where not exists (select from %[2]s u where u.id = o.id) and (coalesce(o.email, 
 			"addresses: %s", len(taken), few(taken))
 	}
 	if len(free) > 0 {
-		r.warn("%d users there are not here, and nobody can sign up with their addresses: %s", len(free), few(free))
+		r.warn([]string{fmt.Sprintf("%d users there are not here, and nobody can sign up with their addresses: %s", len(free),
+			few(free))})
 	}
 	return nil
 }

@@ -1,9 +1,11 @@
 package mirror
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -11,6 +13,7 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"gatehouse/auth/internal/former"
 	"gatehouse/auth/internal/store"
 )
 
@@ -22,13 +25,22 @@ func Install(ctx context.Context, o Options) error {
 		return err
 	}
 	defer r.close()
+	first := r.known == nil
+	if !first && (o.Sessions == nil || o.Days == nil) {
+		fmt.Fprintf(o.Log, "mirror: as installed before: sessions %s, sign-ins %s\n",
+			map[bool]string{true: "mirrored", false: "not mirrored"}[r.sessions], r.known.SignIns)
+	}
+	for flag, given := range map[*bool]*bool{&r.sessions: o.Sessions, &r.days: o.Days} {
+		if given != nil {
+			*flag = *given
+		}
+	}
 	if o.SQL {
 		for _, sql := range r.statements() {
 			fmt.Fprintln(o.Out, sql+";")
 		}
 		return nil
 	}
-	first := r.known == nil
 	if err := r.examine(ctx, first); err != nil {
 		return err
 	}
@@ -58,6 +70,20 @@ func Install(ctx context.Context, o Options) error {
 	err = r.repair(ctx)
 	if members, err2 := r.members(ctx, r.role); err2 == nil && slices.Contains(members, r.login(ctx)) {
 		fmt.Fprintf(o.Out, "revoke %s from %s;\n", ident(r.role), ident(r.login(ctx)))
+	}
+	return cmp.Or(err, r.stale(ctx))
+}
+
+// stale lists what reads columns or tables there that are no longer written.
+func (r *run) stale(ctx context.Context) error {
+	unwritten := slices.DeleteFunc(slices.Sorted(maps.Keys(r.there.Tables)),
+		func(name string) bool { return slices.Contains(r.mirrored(), name) })
+	list, err := former.Readers(ctx, r.conn, r.there.Name, unwritten, "encrypted_password", r.here)
+	if len(list) > 0 {
+		fmt.Fprintln(r.Out, "these read what is no longer kept current there:")
+	}
+	for _, one := range list {
+		fmt.Fprintln(r.Out, "-- "+one)
 	}
 	return err
 }

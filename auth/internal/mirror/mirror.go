@@ -8,6 +8,7 @@
 package mirror
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -30,8 +31,8 @@ type Options struct {
 	DB         *store.DB
 	Namespace  string
 	AdminRoles []string
-	// Sessions mirrors sessions too; Days writes last_sign_in_at once a day.
-	Sessions, Days bool
+	// Sessions mirrors sessions too; Days writes last_sign_in_at once a day. nil: as installed, else neither.
+	Sessions, Days *bool
 	// SQL only prints.
 	SQL bool
 	// Out gets the report, Log refusals and warnings.
@@ -55,6 +56,7 @@ type run struct {
 	move     store.Move // the takeover
 	place    store.Location
 	known    *noted // nil: no mirror
+	scrubbed string // when, with this mirror or an earlier one; "": never
 	refusals []string
 }
 
@@ -69,10 +71,6 @@ type noted struct {
 
 func (r *run) refuse(format string, args ...any) {
 	r.refusals = append(r.refusals, fmt.Sprintf(format, args...))
-}
-
-func (r *run) warn(format string, args ...any) {
-	fmt.Fprintf(r.Log, "mirror: warning: "+format+"\n", args...)
 }
 
 // told writes the refusals. ErrRefused: there are some.
@@ -106,9 +104,18 @@ func (r *run) ours(name string) string { return ident(r.here, r.ns+name) }
 // theirs is a table there as SQL writes it.
 func (r *run) theirs(name string) string { return ident(r.there.Name, name) }
 
-// open finds out where both schemas are and what is installed. The caller sets what is mirrored.
+// open finds out where both schemas are and what is installed.
 func open(ctx context.Context, o Options) (*run, error) {
 	r := &run{Options: o}
+	moves, err := r.DB.Moves(ctx)
+	if err != nil {
+		return nil, err
+	}
+	if len(moves) == 0 || !moves[0].Closed {
+		r.refuse("no takeover of this database is closed: auth takeover comes first")
+		return nil, r.told()
+	}
+	r.move = moves[0]
 	config, err := pgx.ParseConfig(o.URL)
 	if err != nil {
 		return nil, err // pgx hides the password
@@ -128,92 +135,87 @@ func open(ctx context.Context, o Options) (*run, error) {
 
 func (r *run) close() { r.conn.Close(context.Background()) }
 
-// find reads where both schemas are, whose they are, and what is installed.
-func (r *run) find(ctx context.Context) error {
-	moves, err := r.DB.Moves(ctx)
-	if err != nil {
-		return err
-	}
-	if len(moves) == 0 || !moves[0].Closed {
-		r.refuse("no takeover of this database is closed: auth takeover comes first")
-		return r.told()
-	}
-	r.move = moves[0]
+// selectPlace finds our table and the one there, if both are in this database, and whose they are.
+const selectPlace = `
+select pg_get_userbyid(h.relowner)::text, pg_get_userbyid(s.relowner)::text, current_user::text,
+    pg_has_role(s.relowner, 'member')
+from pg_class h, pg_class s join pg_namespace n on n.oid = s.relnamespace
+where h.oid = to_regclass($1) and n.nspname = $2 and s.relname = 'users' and s.oid::text = $3
+    and (select system_identifier::text from pg_control_system()) = $4
+    and (select oid::text from pg_database where datname = current_database()) = $5`
+
+// find reads where both schemas are, whose they are, and what is installed. The owner of the tables there writes them
+// where this connection may act for it, else the connection's own role.
+func (r *run) find(ctx context.Context) (err error) {
 	if r.place, err = r.DB.Location(ctx); err != nil {
 		return err
 	}
+	r.plan = plan{here: r.place.Schema, ns: r.Namespace, adminRoles: r.AdminRoles}
 	schema := r.move.Source[strings.LastIndexByte(r.move.Source, ' ')+1:]
-	var cluster, database string
-	if err := r.conn.QueryRow(ctx, `select (select system_identifier from pg_control_system())::text,
-		(select oid from pg_database where datname = current_database())::text`).Scan(&cluster, &database); err != nil {
-		return err
-	}
-	r.plan = plan{here: r.place.Schema, ns: r.Namespace, adminRoles: r.AdminRoles, sessions: r.Sessions, days: r.Days}
 	if r.there, err = former.ReadSchema(ctx, r.conn, schema); err != nil {
 		return err
 	}
-	if cluster != r.place.Cluster || database != r.place.Database || !r.there.Holds() ||
-		strings.Split(r.move.Mark, "/")[len(strings.Split(r.move.Mark, "/"))-1] != r.oidOfUsers(ctx) {
+	var owner, me string
+	var acts bool
+	err = r.conn.QueryRow(ctx, selectPlace, r.ours("users"), schema, r.move.Mark[strings.LastIndexByte(r.move.Mark, '/')+1:],
+		r.place.Cluster, r.place.Database).Scan(&r.role, &owner, &me, &acts)
+	if errors.Is(err, pgx.ErrNoRows) || err == nil && !r.there.Holds() {
 		r.refuse("a mirror needs the tables of schema %q in this database", schema)
 		return r.told()
+	}
+	if r.writer = owner; !acts {
+		r.writer = me
 	}
 	var steps struct {
 		Custom map[string]string `json:"custom"`
 	}
-	if err := json.Unmarshal(r.move.Steps, &steps); err != nil {
+	if err = cmp.Or(err, json.Unmarshal(r.move.Steps, &steps)); err != nil {
 		return err
 	}
 	r.custom = steps.Custom
-	if err := r.roles(ctx); err != nil {
-		return err
-	}
 	return r.noted(ctx)
 }
 
-func (r *run) oidOfUsers(ctx context.Context) (oid string) {
-	if r.conn.QueryRow(ctx, "select to_regclass($1)::oid::text", r.theirs("users")).Scan(&oid) != nil {
-		return ""
+// noted reads what is installed, and whether scrub has run.
+func (r *run) noted(ctx context.Context) error {
+	type row struct {
+		Steps json.RawMessage
+		Open  bool
 	}
-	return oid
-}
-
-// roles finds who owns our tables, and who is to write there: the owner of the tables there where this connection may
-// act for it, else its own role.
-func (r *run) roles(ctx context.Context) error {
-	var owner, me string
-	var acts bool
-	err := r.conn.QueryRow(ctx, `
-select pg_get_userbyid(h.relowner)::text, pg_get_userbyid(s.relowner)::text, current_user::text,
-    pg_has_role(s.relowner, 'member')
-from pg_class h, pg_class s where h.oid = $1::regclass and s.oid = $2::regclass`, r.ours("users"),
-		r.theirs("users")).Scan(&r.role, &owner, &me, &acts)
-	r.writer = owner
-	if !acts {
-		r.writer = me
+	list, err := query(ctx, r, pgx.RowToStructByPos[row], "select steps, state = 'open' from "+r.ours("moves")+
+		" where kind = 'mirror'")
+	for _, one := range list {
+		var n noted
+		err = cmp.Or(err, json.Unmarshal(one.Steps, &n))
+		r.scrubbed = cmp.Or(r.scrubbed, n.Scrubbed)
+		if one.Open {
+			r.known = &n
+			r.sessions, r.days = n.Sessions, n.SignIns == "day"
+		}
 	}
 	return err
 }
 
-// noted reads what is installed.
-func (r *run) noted(ctx context.Context) error {
-	list, err := query(ctx, r, pgx.RowTo[json.RawMessage], "select steps from "+r.ours("moves")+
-		" where kind = 'mirror' and state = 'open'")
-	if err != nil || len(list) == 0 {
-		return err
+// openInstalled refuses where no mirror is installed. The writer is that of the mirror that is there.
+func openInstalled(ctx context.Context, o Options) (*run, error) {
+	r, err := open(ctx, o)
+	if err != nil {
+		return nil, err
 	}
-	r.known = &noted{}
-	return json.Unmarshal(list[0], r.known)
-}
-
-// installed makes the plan that of the mirror that is there.
-func (r *run) installed(ctx context.Context) error {
-	r.sessions, r.days = r.known.Sessions, r.known.SignIns == "day"
+	if r.known == nil {
+		r.close()
+		r.refuse("no mirror is installed: auth mirror install")
+		return nil, r.told()
+	}
 	list, err := r.lines(ctx, `select pg_get_userbyid(p.proowner)::text from pg_proc p join pg_namespace n on n.oid = p.pronamespace
 		where n.nspname = $1 and p.proname = $2`, r.here, r.ns+"mirror_add_user")
 	if len(list) == 1 {
 		r.writer = list[0]
 	}
-	return err
+	if err != nil {
+		r.close()
+	}
+	return r, err
 }
 
 // begin runs f in a transaction that waits for no lock for long.
@@ -247,15 +249,11 @@ func (r *run) unmake(ctx context.Context) error {
 
 // Drop removes the mirror and prints the way back.
 func Drop(ctx context.Context, o Options) error {
-	r, err := open(ctx, o)
+	r, err := openInstalled(ctx, o)
 	if err != nil {
 		return err
 	}
 	defer r.close()
-	if r.known == nil {
-		r.refuse("no mirror is installed")
-		return r.told()
-	}
 	if o.SQL {
 		list, err := query(ctx, r, pgx.RowTo[string], selectMade, r.here, strings.ReplaceAll(r.ns+"mirror_", "_", `\_`)+"%")
 		for _, sql := range list {

@@ -60,18 +60,11 @@ where c.contype = 'f' and s.nspname = $1 and u.relname = any($2) and n.nspname <
 // Scrub removes the hashes, tokens and secrets there, once going back is ruled out, and lists the users there who are
 // not here.
 func Scrub(ctx context.Context, o Options) error {
-	r, err := open(ctx, o)
+	r, err := openInstalled(ctx, o)
 	if err != nil {
 		return err
 	}
 	defer r.close()
-	if r.known == nil {
-		r.refuse("no mirror is installed: auth mirror install")
-		return r.told()
-	}
-	if err := r.installed(ctx); err != nil {
-		return err
-	}
 	tables := slices.DeleteFunc(slices.Clone(emptied), func(name string) bool { return name == "sessions" && r.sessions })
 	if r.refusals, err = r.lines(ctx, selectReferring, r.there.Name, tables); err != nil {
 		return err

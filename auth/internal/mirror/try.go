@@ -21,8 +21,8 @@ var tried = []struct{ name, columns, values string }{
 	{"another anonymous user", "is_anonymous, app_metadata", "true, case when $1::text is null then null else '{}'::jsonb end"},
 }
 
-// try makes users as the service does and undoes it, and says what of the application fails. All are made in one
-// transaction: a unique constraint on what they have in common shows.
+// try makes users as the daemon does, rolls back, and says which trigger or constraint of the application fails. All are
+// made in one transaction, so that a unique constraint on what they have in common fails too.
 func (r *run) try(ctx context.Context) (found []string) {
 	err := pgx.BeginFunc(ctx, r.conn, func(tx pgx.Tx) error {
 		if err := r.exec(ctx, "set local statement_timeout = '5s'; set local role "+ident(r.role)); err != nil {

@@ -22,7 +22,7 @@ func BenchmarkWAL(b *testing.B) {
 	var out bytes.Buffer
 	off := m.wal(b)
 	for _, kind := range []string{"all", "day", "sessions"} {
-		m.install(b, func(o *mirror.Options) { o.Days, o.Sessions = kind == "day", kind == "sessions" })
+		m.install(b, func(o *mirror.Options) { o.Days, o.Sessions = new(kind == "day"), new(kind == "sessions") })
 		on := m.wal(b)
 		for name, bytes := range on {
 			b.ReportMetric(float64(bytes-off[name]), name+"-"+kind+"-B")

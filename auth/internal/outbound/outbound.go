@@ -110,8 +110,8 @@ func FromPublic(resp *http.Response) bool {
 	return false
 }
 
-// gate is what both clients share. Their connections are separate: one that a configured URL opened is never used for
-// a discovered one.
+// gate is what the clients for configured and for discovered URLs share. Their connections are separate: a connection
+// opened for a configured URL never serves a discovered one, whose address must be checked.
 type gate struct {
 	options       Options
 	proxy         func(*http.Request) (*url.URL, error)

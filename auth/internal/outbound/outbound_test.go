@@ -141,8 +141,7 @@ func TestClients(t *testing.T) {
 
 func TestRedirects(t *testing.T) {
 	inner := serve(t, says("inner"))
-	var outer *site
-	outer = serve(t, func(w http.ResponseWriter, r *http.Request) {
+	outer := serve(t, func(w http.ResponseWriter, r *http.Request) {
 		switch r.URL.Path {
 		case "/away":
 			http.Redirect(w, r, inner.URL, http.StatusFound)

@@ -96,14 +96,15 @@ func (c *child) running() (*process, *Workers, error) {
 	return nil, nil, &Busy{RetryAfter: time.Second}
 }
 
-// refused reports whether a start fails because the system allows none: no rights, no such file. A shortage may pass.
+// refused reports whether a start fails because the system allows none: no rights, no such file. A shortage may pass, and
+// a broken pipe is a child that ended before it had read its first request.
 func refused(err error) bool {
 	var errno syscall.Errno
 	if !errors.As(err, &errno) {
 		return false
 	}
 	switch errno {
-	case syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE:
+	case syscall.EAGAIN, syscall.ENOMEM, syscall.EMFILE, syscall.ENFILE, syscall.EPIPE:
 		return false
 	}
 	return true

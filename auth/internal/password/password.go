@@ -1,6 +1,6 @@
 // Package password hashes and checks passwords, judges new ones, and keeps the work from starving
-// everything else: a bounded number of hashes run at a time, at low priority and behind a short queue, in a
-// child process (Serve is its life) or on threads of this one.
+// everything else: a bounded number of hashes run at a time behind a short queue, at low priority in a child
+// process (Serve is its life), or in this one.
 //
 // It knows no users and stores nothing. New hashes are bcrypt or argon2id; imported ones may also be
 // argon2i, Firebase's scrypt and PBKDF2. No text of this package ever holds a password, a salt or a

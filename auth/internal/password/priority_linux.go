@@ -10,24 +10,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// lowestPriority is the nice value of a thread that gets what others leave.
+// lowestPriority is the nice value of threads that get what others leave.
 const lowestPriority = 19
-
-// lowPriority lowers the priority of the calling thread alone: on Linux a thread id stands for itself
-// here, contrary to POSIX. Lowering needs no privilege; a seccomp filter may still refuse.
-func lowPriority() error {
-	return syscall.Setpriority(syscall.PRIO_PROCESS, syscall.Gettid(), lowestPriority)
-}
-
-// onFirstThread says whether the calling thread is the one that the process began with.
-func onFirstThread() bool { return syscall.Gettid() == syscall.Getpid() }
 
 // separate starts a command in a session of its own: no terminal's signals reach it, and lowProcess can name its
 // threads and no others.
 func separate(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} }
 
 // lowProcess lowers the priority of all threads of this process, which leads a session of its own; those that start
-// afterwards inherit it.
+// afterwards inherit it. Lowering needs no privilege; a seccomp filter may still refuse.
 //
 // The session matters as much. Where the kernel shares the processor out by session first (autogroup in sched(7)),
 // each PostgreSQL backend is one, and one of daemon and child together waits for the child (GET /user under a flood:

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"math"
 	"os/exec"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -35,20 +34,17 @@ type Options struct {
 	// Log gets a line, once, when priorities may not be lowered, and one when a child ends. Nil: slog.Default().
 	Log *slog.Logger
 
-	lower    func() error  // for tests; nil: lowPriority
 	patience time.Duration // for tests; 0: replyTimeout
 }
 
-// Workers hash and check, a fixed number at a time, at the lowest priority, so that a flood of sign-ins takes only
-// otherwise idle processor time.
+// Workers hash and check, a fixed number at a time.
 //
-// With Options.Child that is another process. A thread of low priority in this one would not take processor time from
-// others, but block them: while the kernel has it wait, it keeps one of Go's processors, and a goroutine that stops
-// the world or sweeps waits for it (GET /user under a flood: p50 15 ms, p99 300 to 400 ms; with a child p50 is what
-// it is without the flood).
+// With Options.Child that is another process of the lowest priority, so that a flood of sign-ins takes only otherwise
+// idle processor time. A thread of low priority in this one would not take processor time from others, but block them:
+// while the kernel has it wait, it keeps one of Go's processors, and a goroutine that stops the world or sweeps waits
+// for it (GET /user under a flood: p50 15 ms, p99 300 to 400 ms; with a child p50 is what it is without the flood).
 //
-// Without, each worker is an OS thread that serves nothing else and ends with Close. argon2 computes in goroutines of
-// its own then, at normal priority, whose number stays bounded by workers times lanes.
+// Without, goroutines of this process hash: for commands and tests, where nothing else waits for the processor.
 type Workers struct {
 	jobs    chan *job
 	workers int
@@ -122,27 +118,14 @@ func NewWorkers(o Options) *Workers {
 	if o.Log == nil {
 		o.Log = slog.Default()
 	}
-	if o.lower == nil {
-		o.lower = lowPriority
-	}
 	w := &Workers{jobs: make(chan *job, o.Queue), workers: o.Workers, takers: o.Workers}
 	w.Use(o.Params)
 	if o.Child != nil {
 		w.child = &child{o: o}
 		w.takers *= pendingPerWorker
-		for range w.takers {
-			w.wg.Go(w.work)
-		}
-		return w
 	}
-	var refusal sync.Once
-	for range o.Workers {
-		w.start(func() {
-			if err := o.lower(); err != nil {
-				refusal.Do(func() { o.Log.Warn(normalPriority, "error", err) })
-			}
-			w.work()
-		})
+	for range w.takers {
+		w.wg.Go(w.work)
 	}
 	return w
 }
@@ -246,26 +229,6 @@ func (w *Workers) retryAfter() time.Duration {
 	jobs := float64(len(w.jobs)) + float64(w.running.Load())
 	seconds := math.Ceil(jobs * float64(w.mean.Load()) / float64(w.takers) / float64(time.Second))
 	return time.Duration(max(seconds, 1)) * time.Second
-}
-
-// start runs work on a thread of its own, which is never unlocked: the runtime ends it with the goroutine instead of
-// giving its low priority to other work. Threads that the runtime starts meanwhile do not inherit it: they are cloned
-// from a thread that belongs to no goroutine. The process's first thread is passed over, since it cannot end and its
-// priority is the one that ps shows for the whole process.
-func (w *Workers) start(work func()) {
-	locked := make(chan struct{})
-	w.wg.Go(func() {
-		runtime.LockOSThread()
-		if onFirstThread() {
-			w.start(work) // elsewhere: we hold this thread until that one is locked, too
-			runtime.UnlockOSThread()
-			close(locked)
-			return
-		}
-		close(locked)
-		work()
-	})
-	<-locked
 }
 
 // normalPriority is what the log says, once, when the kernel refuses.

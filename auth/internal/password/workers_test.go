@@ -227,20 +227,6 @@ func TestManyAtOnce(t *testing.T) {
 	wg.Wait()
 }
 
-func TestRefusedPriorityIsLoggedOnce(t *testing.T) {
-	var log bytes.Buffer
-	w := NewWorkers(Options{Workers: 3, Params: cheap, Log: slog.New(slog.NewTextHandler(&log, nil)),
-		lower: func() error { return errors.New("not allowed") }})
-	if _, err := w.Hash(context.Background(), "sesame"); err != nil {
-		t.Errorf("at normal priority: %v", err)
-	}
-	w.Close()
-	if n := strings.Count(log.String(), "\n"); n != 1 ||
-		!strings.Contains(log.String(), "hashing runs at normal priority") {
-		t.Errorf("logged %d lines:\n%s", n, &log)
-	}
-}
-
 func TestWorkers_logNothing(t *testing.T) {
 	var log bytes.Buffer
 	w := NewWorkers(Options{Workers: 2, Params: cheap, Log: slog.New(slog.NewTextHandler(&log, nil))})

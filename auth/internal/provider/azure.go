@@ -11,7 +11,7 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// Azure's base says whose accounts may sign in (note B): common, organizations or consumers of
+// Azure's base says whose accounts may sign in: common, organizations or consumers of
 // login.microsoftonline.com; one tenant of it; a tenant of a customer-identity host; or a place of the
 // operator's own.
 const (
@@ -30,8 +30,8 @@ var (
 	azureCIAM     = lazily(`^https://[a-z0-9-]+\.ciamlogin\.com/[^/]+/v2\.0/?$`)
 )
 
-// lazily compiles an expression when it is first needed: a start that needs none shall not pay for them, and
-// those of repeated letters are large.
+// lazily compiles an expression when it is first needed: most starts need none, and counted repetitions ({8}) compile
+// to large programs.
 func lazily(expression string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expression) })
 }

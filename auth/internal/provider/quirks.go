@@ -28,7 +28,7 @@ func appleProfile(ctx context.Context, s *signIn) (Profile, error) {
 	return d, appleName(s.callback.Get("user"), &d)
 }
 
-// appleClaims: Apple gives proven addresses only. is_private_email may arrive as text (note A).
+// appleClaims: Apple gives proven addresses only. is_private_email may arrive as text.
 func appleClaims(_ *Provider, t *idToken, d *Profile) {
 	d.addEmail(t.claims.textAt("email"), true, true)
 	if t.claims.lookup("is_private_email") != nil {
@@ -64,7 +64,7 @@ func bitbucketMore(ctx context.Context, s *signIn, me jsonObject, d *Profile) er
 	return nil
 }
 
-// discordMore: the name with its old four digits, and the picture (note C). Accounts without digits have
+// discordMore: the name with its old four digits, and the picture. Accounts without digits have
 // the discriminator "0" or none.
 func discordMore(_ context.Context, _ *signIn, me jsonObject, d *Profile) error {
 	id, digits := me.idAt("id"), me.idAt("discriminator")

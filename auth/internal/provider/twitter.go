@@ -13,7 +13,7 @@ import (
 	"gatehouse/auth/internal/outbound"
 )
 
-// beginOAuth1 gets a request token (note E). state travels in the callback's address.
+// beginOAuth1 gets a request token. state travels in the callback's address.
 func (p *Provider) beginOAuth1(ctx context.Context, r Start) (Begun, error) {
 	back := p.client.RedirectURI + "?state=" + url.QueryEscape(r.State)
 	if strings.Contains(p.client.RedirectURI, "?") {

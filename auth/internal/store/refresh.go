@@ -34,7 +34,8 @@ type Refreshed struct {
 	User User
 	// Session is as it is now, rotated or not.
 	Session Session
-	// RotatedAgo is the time since the last rotation, by PostgreSQL's clock: that replica and this one may differ.
+	// RotatedAgo is the time since the last rotation, by PostgreSQL's clock: the replica that rotated and this
+	// one may have different ones.
 	RotatedAgo time.Duration
 	// NewerLogin: SinglePerUser, and there is one.
 	NewerLogin bool

@@ -188,7 +188,8 @@ from {sessions} s
 where s.id = $1 and s.user_id = $2`)
 
 // Session reads one session of a user; a Nil ID when the user has none such. A caller that has locked the user sees
-// what ended it: every statement that ends a user's sessions locks the user first, except a sign-out.
+// whether and why the session ended, unless a sign-out ends it at the same moment: only a sign-out does not lock the
+// user first.
 func (b *Batch) Session(dst *Session, user, session uuid.UUID) {
 	*dst = Session{}
 	b.rows("session", dst, func(r pgx.Rows) error { return r.Scan(sessionTargets(dst)...) }, selectSession, session, user)

@@ -218,8 +218,8 @@ with taken as (
 ), ` + noteIfRoom(param(8)) + `
 select exists (select from taken), ` + roomColumns)
 
-// FailedPassword takes a try for a wrong password and notes it, in one statement. A LimitError: there was none,
-// so that the caller must not say that the password was wrong.
+// FailedPassword takes a try for a wrong password and notes it, in one statement. A LimitError: no try was
+// left, so that the caller must not say that the password was wrong.
 func (db *DB) FailedPassword(ctx context.Context, f FailedPassword) error {
 	args := []any{f.Tries.Key, f.Tries.Size, f.Tries.rate(), f.Now, f.Tries.Refill.Seconds(), f.Note.Key,
 		f.Note.Refill.Seconds()}

@@ -76,7 +76,7 @@ func TestRefreshForged(t *testing.T) {
 	if _, err := c.Parse(string(c.Append(nil, &big))); err != ErrRefreshForm {
 		t.Errorf("a counter beyond bigint: %v", err)
 	}
-	if NewRefreshSecret() == NewRefreshSecret() {
+	if secret := NewRefreshSecret(); secret == NewRefreshSecret() {
 		t.Error("two sessions have one secret")
 	}
 }
@@ -109,7 +109,7 @@ func TestOneTime(t *testing.T) {
 			t.Errorf("link token %q is accepted", bad)
 		}
 	}
-	if len(NewID()) != 22 || NewID() == NewID() {
+	if id := NewID(); len(id) != 22 || id == NewID() {
 		t.Error("jti")
 	}
 }

@@ -42,7 +42,7 @@ func readKey(cose []byte) (coseKey, error) {
 	n, ok := r.mapLen()
 	for i := 0; ok && i < n; i++ {
 		if !r.next(cborUint) && !r.next(cborNegative) {
-			ok = r.skip(maxDepth-1) && r.skip(maxDepth-1)
+			ok = r.skip(maxDepth-1) && r.skip(maxDepth-1) //lint:ignore SA4000 the label, then its value
 			continue
 		}
 		label, readable := r.integer()

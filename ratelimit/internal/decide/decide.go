@@ -119,8 +119,8 @@ func (d *Delta) AddToLimit(r *stats.Rule) {
 func Unlimited() rls.Status { return rls.Status{Code: rls.OK, Remaining: math.MaxUint32} }
 
 // Failed decides a limited descriptor when the store gave no answer: the limit and its reset,
-// nothing remaining, OK or OVER_LIMIT by mode. A shadow rule never blocks; a limit of 0 always does,
-// since no store is needed to know it.
+// nothing remaining, OK or OVER_LIMIT by mode. A shadow rule never blocks; any other limit of 0 always does, since no
+// store is needed to know it.
 func Failed(o Outcome, mode limits.FailureMode, globalShadow bool, st *rls.Status) Delta {
 	*st = limited(o.Rule, o.Reset)
 	st.Code = rls.OK

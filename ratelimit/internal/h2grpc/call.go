@@ -173,6 +173,6 @@ func (b *bundle) refuse(s *stream, r *refusal) {
 	b.answers = append(b.answers, answer{stream: s, refusal: r, early: !s.ended})
 }
 
-// costly is what a call may be estimated to take on the goroutine that reads the connection, where its neighbours wait
-// for it.
+// costly is the estimated time above which a call gets a goroutine of its own, so that its neighbours on the connection
+// do not wait for it.
 const costly = 200 * time.Microsecond

@@ -114,7 +114,7 @@ func appendSample(b []byte, name string, set *attribute.Set, le string, value fl
 	}
 	for i := set.Iter(); i.Next(); {
 		kv := i.Attribute()
-		label(labelName(string(kv.Key)), kv.Value.Emit())
+		label(labelName(string(kv.Key)), kv.Value.String())
 	}
 	if le != "" {
 		label("le", le)

@@ -149,8 +149,8 @@ func (op *oauthOp) attempt(ctx context.Context) error {
 	})
 }
 
-// askCreation asks the hook whether a user may be created, once for all tries, before the transaction: with the user as
-// far as it is known by then.
+// askCreation asks the hook whether a user may be created, once for all tries of the transaction and before
+// it, so that no connection is held meanwhile: with the user as far as it is known by then.
 func (op *oauthOp) askCreation(ctx context.Context, d accountDecision) error {
 	if op.creationAllowed || op.f.Settings.Hooks.BeforeCreate == nil {
 		return nil

@@ -21,7 +21,9 @@ export function link(route, ...children) {
   return a
 }
 
-export const when = (text) => text ? new Date(text).toLocaleString('en-GB', { dateStyle: 'medium', timeStyle: 'short' }) : '–'
+// when shows a time, which no line break parts.
+export const when = (text) => !text ? '–'
+  : new Date(text).toLocaleString('en-GB', { dateStyle: 'medium', timeStyle: 'short' }).replaceAll(' ', '\u00a0')
 
 // field is a labelled input with a place for its error.
 export function field(id, label, attributes = {},

@@ -9,8 +9,13 @@ import (
 
 // PublicKey is a key that signatures can be verified with, as authenticators send it; always the same one.
 func PublicKey() []byte {
-	curve := elliptic.P256().Params()
-	return webauthntest.COSE(&ecdsa.PublicKey{Curve: elliptic.P256(), X: curve.Gx, Y: curve.Gy})
+	one := make([]byte, 32)
+	one[31] = 1
+	key, err := ecdsa.ParseRawPrivateKey(elliptic.P256(), one)
+	if err != nil {
+		panic(err)
+	}
+	return webauthntest.COSE(&key.PublicKey)
 }
 
 // SecurityKey is the column web_authn_credential of a factor.

@@ -274,7 +274,7 @@ func (q *Request) readTwilio() error {
 	q.Text = q.Form.Get("Body")
 	to, plus := strings.CutPrefix(to, "+")
 	if q.To = to; !plus {
-		return fmt.Errorf("To is %q", q.Form.Get("To"))
+		return fmt.Errorf("parameter To is %q", q.Form.Get("To"))
 	}
 	if err := q.fields(want, free...); err != nil {
 		return err

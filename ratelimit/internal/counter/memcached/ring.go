@@ -27,8 +27,8 @@ func (r *ring) pick(key string) *node {
 	return r.nodes[sum%uint32(len(r.nodes))]
 }
 
-// setNodes puts a list in force. Nodes that stay keep their connections and what is pending for them; those
-// that go are written to first.
+// setNodes puts a list in force. Nodes that stay keep their connections and their pending hits; nodes that
+// go get their pending hits before they are dropped.
 func (s *Store) setNodes(addrs []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

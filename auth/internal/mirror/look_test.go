@@ -1,0 +1,101 @@
+package mirror_test
+
+import (
+	"bytes"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+
+	"gatehouse/auth/internal/former/formertest"
+	"gatehouse/auth/internal/mirror"
+)
+
+// look is what auth check says, by the daemon's role, which has no right on the tables there.
+func (m *moved) look(t testing.TB) (wrong, doubts []string) {
+	t.Helper()
+	o := m.options(&bytes.Buffer{})
+	o.URL = m.daemon
+	wrong, doubts, err := mirror.Look(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return wrong, doubts
+}
+
+// What was altered in the catalogue is found without a right on the tables there, and install makes it again as it was.
+func TestLook(t *testing.T) {
+	t.Parallel()
+	m := takeOver(t, formertest.Newest, "")
+	if wrong, doubts := m.look(t); len(wrong)+len(doubts) > 0 {
+		t.Errorf("before: %q %q", wrong, doubts)
+	}
+	m.exec(t, `create view app.hashes as select id, encrypted_password from auth.users;
+		create function app.live() returns bigint language sql as $$ select count(*) from auth.refresh_tokens $$`)
+	out := m.install(t, func(o *mirror.Options) { o.Sessions, o.Days = new(true), new(true) })
+	for _, want := range []string{"view app.hashes reads auth.users.encrypted_password\n",
+		"function app.live reads auth.refresh_tokens\n"} {
+		if !strings.Contains(out, want) || strings.Contains(out, "gatehouse.mirror") {
+			t.Errorf("%q is not in\n%s", want, out)
+		}
+	}
+	for _, test := range []struct{ change, want string }{
+		{"drop trigger mirror_from on auth.identities", "trigger mirror_from on auth.identities is missing"},
+		{"alter table auth.users disable trigger mirror_truncate", "trigger mirror_truncate on auth.users is disabled"},
+		{"alter table gatehouse.sessions disable trigger user", "trigger mirror_sessions_insert on gatehouse.sessions is disabled"},
+		{"drop function gatehouse.mirror_blank", `function "gatehouse"."mirror_blank" is missing`},
+		{"alter function gatehouse.mirror_blank owner to app_owner", `is owned by app_owner, not supabase_auth_admin`},
+		{"alter function gatehouse.mirror_blank security invoker", "runs with other rights or another search_path"},
+		{"alter function gatehouse.mirror_user set search_path = public", "runs with other rights or another search_path"},
+		{"grant execute on function gatehouse.mirror_user to public", "may be run by PUBLIC"},
+		{`create or replace function gatehouse.mirror_blank(user_id uuid) returns void language plpgsql security definer
+			set search_path = auth, pg_temp as 'begin end'`, "has another text"},
+		{"drop function gatehouse.mirror_deleted", `function "gatehouse"."mirror_deleted" is missing`},
+	} {
+		m.exec(t, "grant create on schema gatehouse to app_owner, supabase_auth_admin")
+		m.exec(t, test.change)
+		if wrong, _ := m.look(t); !slices.ContainsFunc(wrong, func(s string) bool { return strings.Contains(s, test.want) }) {
+			t.Errorf("%s: %q, want %s", test.change, wrong, test.want)
+		}
+		if out := m.install(t); !strings.Contains(out, "as installed before: sessions mirrored, sign-ins day") {
+			t.Errorf("%s:\n%s", test.change, out)
+		}
+		if wrong, doubts := m.look(t); len(wrong)+len(doubts) > 0 {
+			t.Errorf("%s, installed again: %q %q", test.change, wrong, doubts)
+		}
+	}
+	m.check(t, true)
+	member := "member_" + strings.ReplaceAll(uuid.NewString(), "-", "") // roles are the cluster's
+	m.exec(t, "create role "+member+" in role supabase_auth_admin")
+	t.Cleanup(func() { formertest.Exec(t, m.admin, "drop role "+member) })
+	m.exec(t, "grant insert on auth.users to anon; update {H}moves set closed_at = now() - interval '31 days' where kind = 'takeover'")
+	_, doubts := m.look(t)
+	for _, want := range []string{"role " + member + " is a member of supabase_auth_admin", "role anon may write auth.users",
+		"hashes, tokens and secrets still lie in schema auth: auth mirror scrub"} {
+		if !strings.Contains(strings.Join(doubts, "\n"), want) {
+			t.Errorf("%q lacks %q", doubts, want)
+		}
+	}
+	m.exec(t, "revoke supabase_auth_admin from "+member+"; revoke insert on auth.users from anon")
+	var text bytes.Buffer
+	if err := mirror.Scrub(t.Context(), m.options(&text)); err != nil {
+		t.Fatalf("%v\n%s", err, text.String())
+	}
+	none := func(when string) {
+		if wrong, doubts := m.look(t); len(wrong)+len(doubts) > 0 {
+			t.Errorf("%s: %q %q", when, wrong, doubts)
+		}
+	}
+	none("after scrub")
+	if err := mirror.Drop(t.Context(), m.options(&text)); err != nil {
+		t.Error(err)
+	}
+	none("without a mirror")
+	m.install(t)
+	none("with another mirror")
+	m.exec(t, "drop schema auth cascade")
+	if wrong, _ := m.look(t); len(wrong) != 1 || wrong[0] != `a mirror needs the tables of schema "auth" in this database` {
+		t.Errorf("without the tables there: %q", wrong)
+	}
+}
