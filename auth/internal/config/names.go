@@ -94,19 +94,11 @@ var ignoredNames = []string{
 	"AUTH_EXTERNAL_ALLOWED_ID_TOKEN_ISSUERS", "AUTH_EXTERNAL_REDIRECTURL",
 }
 
-// named says whether the name is in the list, or begins as one of its items with a * does.
-func named(list []string, name string) bool {
-	return slices.ContainsFunc(list, func(n string) bool {
-		prefix, open := strings.CutSuffix(n, "*")
-		return n == name || open && strings.HasPrefix(name, prefix)
-	})
-}
-
 // checkIgnored warns of settings that mean nothing here.
 func (c *Config) checkIgnored(r *settings.Report) {
 	var ignored []string
 	for _, name := range r.Names() {
-		if named(ignoredNames, name) {
+		if settings.Matches(name, ignoredNames) {
 			ignored = append(ignored, r.Spelled(name))
 		}
 	}

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"gatehouse/auth/internal/locale"
 )
@@ -73,9 +72,5 @@ func (b *body) render(values variables) (string, error) {
 
 // subjectLine makes one line of a subject whatever its values hold, so that no value can begin another header.
 func subjectLine(text string) string {
-	line := locale.OneLine(text)
-	if utf8.RuneCountInString(line) > maxSubject {
-		line = string([]rune(line)[:maxSubject-1]) + "…"
-	}
-	return line
+	return locale.Short(locale.OneLine(text), maxSubject)
 }
