@@ -134,17 +134,8 @@ func (db *DB) OpenPasskeySession(ctx context.Context, o OpenPasskeySession) (Pas
 		o.MayReachAAL2)
 	b := db.Batch()
 	b.exec("lock", lockRow, s.User)
-	b.rows("open passkey session", &out, func(r pgx.Rows) error {
-		var i Identity
-		targets := append([]any{&out.Spent, (*nullInt)(&out.AAL)}, nullable(&out.User)...)
-		if err := r.Scan(append(append(targets, identityTargets(&i)...), (*factorList)(&out.User.Factors))...); err != nil {
-			return err
-		}
-		if i.ID != uuid.Nil {
-			out.User.Identities = append(out.User.Identities, i)
-		}
-		return nil
-	}, openPasskeySession, append(args, o.Audit.args()[2:]...)...)
+	b.rows("open passkey session", &out, openedInto(&out.User, &out.Spent, (*nullInt)(&out.AAL)), openPasskeySession,
+		append(args, o.Audit.args()[2:]...)...)
 	err := b.Send(ctx)
 	out.Person, out.Opened = out.User.ID != uuid.Nil, out.AAL > 0
 	out.User.sortIdentities()

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -157,12 +158,12 @@ func (t *Tx) OpenSession(ctx context.Context, o OpenSession) (User, error) {
 	return u, o.result(&u, holds, err)
 }
 
-// openedInto reads a user with identities and factors, or a row of nulls.
-func openedInto(u *User, holds *bool) func(pgx.Rows) error {
+// openedInto reads what comes first, then a user with identities and factors, or a row of nulls.
+func openedInto(u *User, first ...any) func(pgx.Rows) error {
 	return func(r pgx.Rows) error {
 		var i Identity
-		targets := append([]any{holds}, nullable(u)...)
-		if err := r.Scan(append(append(targets, identityTargets(&i)...), (*factorList)(&u.Factors))...); err != nil {
+		targets := slices.Concat(first, nullable(u), identityTargets(&i), []any{(*factorList)(&u.Factors)})
+		if err := r.Scan(targets...); err != nil {
 			return err
 		}
 		if i.ID != uuid.Nil {

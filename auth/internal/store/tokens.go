@@ -267,7 +267,9 @@ returning ` + tokenColumns)
 // RedeemLink locks the user and consumes the token that a link's secret belongs to, if it is of one
 // of these kinds; ErrNotFound otherwise.
 func (t *Tx) RedeemLink(ctx context.Context, hash []byte, kinds []Kind, now time.Time) (Token, error) {
-	return t.redeem(ctx, redeemLink, hash, kindArray(kinds), now)
+	var token Token
+	err := t.tx.QueryRow(ctx, t.db.sql[redeemLink], hash, kindArray(kinds), now).Scan(tokenTargets(&token)...)
+	return token, t.db.wrapError("redeem token", err)
 }
 
 var digitsWait = define(`
@@ -332,12 +334,6 @@ type Nonce struct {
 func (t *Tx) RedeemNonce(ctx context.Context, n Nonce) (Token, Limit, error) {
 	args := []any{n.User, n.MACs, n.Now, n.MaxMisses}
 	return t.guess(ctx, redeemNonce, n.Tries, n.Place, append(args, takeTryArgs(n.Tries, n.Place)...))
-}
-
-func (t *Tx) redeem(ctx context.Context, s statement, args ...any) (Token, error) {
-	var token Token
-	err := t.tx.QueryRow(ctx, t.db.sql[s], encodeUUIDs(args)...).Scan(tokenTargets(&token)...)
-	return token, t.db.wrapError("redeem token", err)
 }
 
 // Pending is what waits for the proof of an address: the user, the newest token, its flow. A sign-up with a password,
