@@ -226,6 +226,12 @@ func (a *Identities) SignInIDToken(ctx context.Context, req flow.RequestInfo, p 
 			return flow.Grant{}, err
 		}
 	}
+	switch {
+	case p.Request.IDToken == "":
+		return flow.Grant{}, &OAuthError{Code: "invalid request", Description: "id_token required"}
+	case p.Request.Provider == "" && (p.Request.ClientID == "" || p.Request.Issuer == ""):
+		return flow.Grant{}, &OAuthError{Code: "invalid request", Description: "provider or client_id and issuer required"}
+	}
 	if f.Settings.External.Providers == nil {
 		return flow.Grant{}, refusal.Invalid(refusal.CodeProviderDisabled, "Provider is not enabled")
 	}
