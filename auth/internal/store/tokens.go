@@ -203,7 +203,22 @@ func ownerKnows(aud, address, mac, since string) string {
         where ` + knowsPlace("owner.id", mac, since) + `)`
 }
 
-// The user is locked before the tokens, as everywhere. A match consumes its row, a miss counts on each.
+// spendOrMiss are the last steps of a statement that compares digits with live tokens: the hit is consumed, and a miss
+// counts on each.
+func spendOrMiss(maxMisses string) string {
+	return `consumed as (
+    delete from {one_time_tokens} where id = (select id from hit)
+), missed as (
+    update {one_time_tokens} o set
+        misses = o.misses + 1,
+        otp_mac = case when ` + maxMisses + `::int > 0 and o.misses + 1 >= ` + maxMisses + `::int then null else o.otp_mac end
+    from live
+    where o.id = live.id and not exists (select from hit)
+)
+select ` + guessColumns + ` from known left join hit t on true`
+}
+
+// The user is locked before the tokens, as everywhere.
 var redeemDigits = define(`
 with ` + takeTry(ownerKnows("$1", "$2", "$11", "$12"), "$5", 7) + `, live as materialized (
     select t.* from {users} u join {one_time_tokens} t on u.id = t.user_id
@@ -214,16 +229,7 @@ with ` + takeTry(ownerKnows("$1", "$2", "$11", "$12"), "$5", 7) + `, live as mat
 ), hit as (
     select * from live where otp_mac = any($4::bytea[])
     order by array_position($3, kind), created_at desc limit 1
-), consumed as (
-    delete from {one_time_tokens} where id = (select id from hit)
-), missed as (
-    update {one_time_tokens} o set
-        misses = o.misses + 1,
-        otp_mac = case when $6::int > 0 and o.misses + 1 >= $6::int then null else o.otp_mac end
-    from live
-    where o.id = live.id and not exists (select from hit)
-)
-select ` + guessColumns + ` from known left join hit t on true`)
+), ` + spendOrMiss("$6"))
 
 // RedeemDigits locks the user and consumes the token that digits belong to, earlier kinds first. ErrNotFound after a
 // miss, which stays counted only if the transaction commits. The Limit is the bucket that a try was taken from, which
@@ -307,16 +313,7 @@ with ` + takeTry(knowsPlace("$1", "$9", "$10"), "$3", 5) + `, live as materializ
     for update
 ), hit as (
     select * from live where otp_mac = any($2::bytea[]) limit 1
-), consumed as (
-    delete from {one_time_tokens} where id = (select id from hit)
-), missed as (
-    update {one_time_tokens} o set
-        misses = o.misses + 1,
-        otp_mac = case when $4::int > 0 and o.misses + 1 >= $4::int then null else o.otp_mac end
-    from live
-    where o.id = live.id and not exists (select from hit)
-)
-select ` + guessColumns + ` from known left join hit t on true`)
+), ` + spendOrMiss("$4"))
 
 // Nonce are typed digits that prove a user's address once more: the MACs that they have.
 type Nonce struct {
