@@ -46,6 +46,9 @@ func (s *authSuite) compare() {
 		by(8.8, hs("signup"), updateLine, pg, storeOf),
 		by(2, hs("logout"), updateLine, server, cpuOf),
 		by(2, hs("logout"), updateLine, pg, storeOf),
+		by(2, optionsLine, hs("health"), server, cpuOf),
+		by(1.4, passkeyLine, hs("password"), pg, storeOf),
+		by(1.4, passkeyLine, hs("password"), "WAL", walOf),
 		by(2, floodedLine, quietLine, "p99", p99Of),
 	}
 	for _, scenario := range millionScenarios {
@@ -61,6 +64,7 @@ func (s *authSuite) compare() {
 	hash := minus(s.of(hashLine, cpuOf), s.of(bareLine, cpuOf))
 	s.report.atMost(500, " µs", "password: server beyond the hash", minus(s.of(hs("password"), cpuOf), hash),
 		fmt.Sprintf("bcrypt:4 %s µs", spreadOf(hash)))
+	s.comparePasskeys()
 	s.report.atMost(2900, " B", "signup: WAL", s.of(hs("signup"), walOf))
 	s.report.atMost(600, " B", "logout: WAL", s.of(hs("logout"), walOf))
 	for _, t := range []struct {

@@ -17,6 +17,7 @@ type authSuite struct {
 	// crowd has the accounts of the load by daemon; toSignOut those that sign out next, by daemon.
 	crowd        map[string][]account
 	toSignOut    map[string]*[]account
+	passkeys     passkeys
 	large        bool // fill a large database too: only when -only names it
 	millionScans int64
 }
@@ -46,26 +47,29 @@ func authGroups() []group {
 		closed("refresh", "default"),
 		{hashLine, hs("password"), millionLine("password")},
 		{hs("signup"), hs("logout")},
+		{optionsLine, passkeyLine, passwordLine},
 	}
 }
 
 // authScenarios are what -only may name.
-var authScenarios = []string{"health", "settings", "jwks", "user", "refresh", "password", "signup", "logout", "alike",
-	"flood", "million"}
+var authScenarios = []string{"health", "settings", "jwks", "user", "refresh", "password", "signup", "logout", "passkey",
+	"alike", "flood", "million"}
 
 // needs are the yardsticks that a scenario is compared with.
 var needs = map[string][]string{
-	"handler":    {"health", "settings", "jwks", "password", "refresh"},
+	"handler":    {"health", "settings", "jwks", "password", "refresh", "passkey"},
 	"refresh":    {"million"},
 	"select":     {"user"},
 	"update":     {"refresh", "signup", "logout"},
-	"hash:4":     {"password"},
-	"sign:RS256": {"refresh"},
+	"hash:4":     {"password", "passkey"},
+	"sign:RS256": {"refresh", "passkey"},
 	"sign:ES256": {"refresh"},
 	// Only accounts that have signed up can sign out.
 	"signup": {"logout"},
+	// Only challenges that were begun can be answered.
+	"options": {"passkey"}, "health": {"passkey"},
 	// The large database is compared with the small one.
-	"user": {"million"}, "password": {"million"},
+	"user": {"million"}, "password": {"million", "passkey"},
 }
 
 // asks reports whether a line is to be measured.
@@ -143,6 +147,11 @@ func (s *authSuite) start(ctx context.Context) error {
 			}
 		}
 	}
+	if s.asks(passkeyLine) {
+		if err := s.startPasskeys(ctx); err != nil {
+			return err
+		}
+	}
 	if s.large {
 		if err := s.startMillion(ctx); err != nil {
 			return err
@@ -214,6 +223,12 @@ func (s *authSuite) load(l line, round int) load {
 	case "signup":
 		s.toSignOut[l.target] = &[]account{}
 		load.run = 2 * s.time // for enough who sign out afterwards
+	case "options":
+		load.traffic = s.passkeys.asking()
+		return load
+	case "passkey":
+		load.traffic = s.passkeys.signingIn()
+		return load
 	case "logout":
 		toSignOut := *s.toSignOut[l.target]
 		load.traffic = signingOut(authConns, toSignOut)

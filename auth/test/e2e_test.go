@@ -47,9 +47,10 @@ func TestClientLibrary(t *testing.T) {
 	open := []string{"AUTH_EXTERNAL_ANONYMOUS_USERS_ENABLED=true", "AUTH_EXTERNAL_PHONE_ENABLED=true",
 		"AUTH_SMS_MAX_FREQUENCY=0", "AUTH_MFA_PHONE_ENROLL_ENABLED=true", "AUTH_MFA_PHONE_VERIFY_ENABLED=true",
 		"AUTH_MFA_RECOVERY_CODES_ENROLL_ENABLED=true", "AUTH_MFA_RECOVERY_CODES_VERIFY_ENABLED=true",
-		"AUTH_PASSKEY_ENABLED=true", "AUTH_MFA_WEB_AUTHN_ENROLL_ENABLED=true", "AUTH_MFA_WEB_AUTHN_VERIFY_ENABLED=true",
-		"AUTH_WEBAUTHN_RP_ID=localhost", "AUTH_WEBAUTHN_RP_DISPLAY_NAME=Shop",
-		"AUTH_WEBAUTHN_RP_ORIGINS=http://localhost:3000"}
+		"AUTH_MFA_WEB_AUTHN_ENROLL_ENABLED=true", "AUTH_MFA_WEB_AUTHN_VERIFY_ENABLED=true"}
+	passkeys := []string{"AUTH_PASSKEY_ENABLED=true", "AUTH_WEBAUTHN_RP_ID=localhost",
+		"AUTH_WEBAUTHN_RP_DISPLAY_NAME=Shop", "AUTH_WEBAUTHN_RP_ORIGINS=http://localhost:3000"}
+	open = slices.Clip(append(open, passkeys...))                          // appended to by tests that run at once
 	f("RS256", "all.mjs", "RS256", append(open, "AUTH_JWT_ALGORITHM=")...) // unset: the default
 	f("HS256", "all.mjs", "HS256", append(open, "AUTH_JWT_ALGORITHM=HS256")...)
 	f("strict", "strict.mjs", "RS256", "AUTH_JWT_ALGORITHM=", "AUTH_SMTP_MAX_FREQUENCY=",
@@ -63,9 +64,9 @@ func TestClientLibrary(t *testing.T) {
 		t.Parallel()
 		captchas := captchatest.Start(t)
 		runClient(t, node, modules, "captcha.mjs", "RS256", testdb.Postgres(t), nil,
-			[]string{"AUTH_JWT_ALGORITHM=", "AUTH_EXTERNAL_ANONYMOUS_USERS_ENABLED=true",
-				"AUTH_SECURITY_CAPTCHA_ENABLED=true", "AUTH_SECURITY_CAPTCHA_SECRET=" + captchatest.Secret,
-				"AUTH_SECURITY_CAPTCHA_URL=" + captchas.URL()})
+			append(passkeys, "AUTH_JWT_ALGORITHM=", "AUTH_EXTERNAL_ANONYMOUS_USERS_ENABLED=true",
+				"AUTH_SECURITY_CAPTCHA_ENABLED=true", "AUTH_SECURITY_CAPTCHA_SECRET="+captchatest.Secret,
+				"AUTH_SECURITY_CAPTCHA_URL="+captchas.URL()))
 	})
 	t.Run("outage", func(t *testing.T) {
 		t.Parallel()

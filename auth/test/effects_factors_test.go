@@ -3,6 +3,7 @@ package test
 import (
 	"encoding/base32"
 	"encoding/json"
+	"fmt"
 	"net/url"
 	"regexp"
 	"slices"
@@ -110,4 +111,49 @@ func TestEffects_relyingParty(t *testing.T) {
 			t.Errorf("%s: check says\n%s%s, want %s", setting, stdout, stderr, want)
 		}
 	}
+}
+
+// The settings of passkeys are live. A challenge of before a change of the relying party is no longer known.
+func TestEffects_passkeys(t *testing.T) {
+	t.Parallel()
+	d := startTuned(t)
+	const site = "http://localhost:3000"
+	with := func(more ...string) {
+		t.Helper()
+		d.with(t, append([]string{"AUTH_MAILER_AUTOCONFIRM=true", "AUTH_PASSKEY_ENABLED=true", "AUTH_WEBAUTHN_RP_ID=localhost",
+			"AUTH_WEBAUTHN_RP_DISPLAY_NAME=Shop", "AUTH_WEBAUTHN_RP_ORIGINS=" + site}, more...)...)
+	}
+	options := func(step, bearer string) (challenge string, options map[string]any) {
+		t.Helper()
+		a := d.want(t, 200, "POST", "/passkeys/"+step+"/options", bearer, "")
+		options, _ = a.body["options"].(map[string]any)
+		return a.str("challenge_id"), options
+	}
+	with()
+	access := d.want(t, 200, "POST", "/signup", "", credentials(d.unusedAddress(), horse)).str("access_token")
+	before, first := options("authentication", "")
+	if first["rpId"] != "localhost" || first["timeout"] != 300000.0 || first["userVerification"] != "preferred" {
+		t.Errorf("options %v", first)
+	}
+	with("AUTH_WEBAUTHN_RP_ID=app.localhost", "AUTH_WEBAUTHN_RP_DISPLAY_NAME=Market",
+		"AUTH_WEBAUTHN_RP_ORIGINS=http://app.localhost:3000", "AUTH_WEBAUTHN_CHALLENGE_EXPIRY_DURATION=1m",
+		"AUTH_PASSKEY_USER_VERIFICATION=required")
+	const verify = "/passkeys/authentication/verify"
+	d.refuses(t, "webauthn_challenge_not_found", "POST", verify, "", `{"challenge_id":"`+before+`","credential":{}}`)
+	_, second := options("authentication", "")
+	if second["rpId"] != "app.localhost" || second["timeout"] != 60000.0 || second["userVerification"] != "required" {
+		t.Errorf("options %v", second)
+	}
+	if _, o := options("registration", access); fmt.Sprint(o["rp"]) != "map[id:app.localhost name:Market]" {
+		t.Errorf("relying party %v", o["rp"])
+	}
+	with("AUTH_WEBAUTHN_RP_ORIGINS=http://localhost:3001")
+	d.refuses(t, "webauthn_verification_failed", "POST", "/passkeys/registration/verify", access,
+		passkeyAnswer(t, d.instance, access, site))
+	with("AUTH_PASSKEY_MAX_PASSKEYS_PER_USER=1")
+	registerPasskey(t, d.instance, access, func() {})
+	d.refuses(t, "too_many_passkeys", "POST", "/passkeys/registration/options", access, "")
+	with("AUTH_RATE_LIMIT_BY_PEER=true", "AUTH_RATE_LIMIT_PASSKEY=1")
+	options("authentication", "")
+	d.refuses(t, "over_request_rate_limit", "POST", "/passkeys/authentication/options", "", "")
 }

@@ -129,15 +129,21 @@ func onlyAt(p hook.Point, status int, body string) func(question) (int, string) 
 // count is a number that the database answers.
 func count(t *testing.T, url, sql string, args ...any) (n int) {
 	t.Helper()
+	return value[int](t, url, sql, args...)
+}
+
+// value is what the database answers.
+func value[T any](t *testing.T, url, sql string, args ...any) (v T) {
+	t.Helper()
 	conn, err := pgx.Connect(t.Context(), url)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer conn.Close(context.Background())
-	if err := conn.QueryRow(t.Context(), sql, args...).Scan(&n); err != nil {
+	if err := conn.QueryRow(t.Context(), sql, args...).Scan(&v); err != nil {
 		t.Fatal(err)
 	}
-	return n
+	return v
 }
 
 func execSQL(t *testing.T, url string, statements ...string) {

@@ -184,6 +184,15 @@ func TestNotifications(t *testing.T) {
 // registerPasskey registers a passkey of the page at http://localhost:3000 and returns its id.
 func registerPasskey(t *testing.T, d *instance, bearer string, registered func()) string {
 	t.Helper()
+	id := d.want(t, 200, "POST", "/passkeys/registration/verify", bearer,
+		passkeyAnswer(t, d, bearer, "http://localhost:3000")).str("id")
+	registered()
+	return id
+}
+
+// passkeyAnswer begins a registration and returns what a new authenticator answers on a page.
+func passkeyAnswer(t *testing.T, d *instance, bearer, page string) string {
+	t.Helper()
 	begun := d.want(t, 200, "POST", "/passkeys/registration/options", bearer, "")
 	text, err := json.Marshal(begun.body["options"])
 	if err != nil {
@@ -193,12 +202,9 @@ func registerPasskey(t *testing.T, d *instance, bearer string, registered func()
 	if err := json.Unmarshal(text, &o); err != nil {
 		t.Fatal(err)
 	}
-	credential, err := new(webauthntest.Authenticator).Create(o, "http://localhost:3000")
+	credential, err := new(webauthntest.Authenticator).Create(o, page)
 	if err != nil {
 		t.Fatal(err)
 	}
-	id := d.want(t, 200, "POST", "/passkeys/registration/verify", bearer,
-		`{"challenge_id":"`+begun.str("challenge_id")+`","credential":`+string(credential)+`}`).str("id")
-	registered()
-	return id
+	return `{"challenge_id":"` + begun.str("challenge_id") + `","credential":` + string(credential) + `}`
 }

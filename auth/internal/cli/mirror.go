@@ -153,6 +153,7 @@ func (r *report) mirror(ctx context.Context, db *store.DB, c *config.Config, l *
 	defer cancel()
 	o := mirror.Options{DB: db}
 	setMirror(&o, c, l)
+	o.URL = c.DB.URL // the other role may be gone, or no member of ours any more
 	wrong, doubts, err := mirror.Look(ctx, o)
 	for _, text := range doubts {
 		fmt.Fprintln(r.p.stdout, "warn  mirror:", text)

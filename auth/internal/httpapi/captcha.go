@@ -1,9 +1,7 @@
 package httpapi
 
 import (
-	"bytes"
 	"errors"
-	"io"
 	"strings"
 
 	"gatehouse/auth/internal/account/refusal"
@@ -74,7 +72,7 @@ func (c *call) captchaToken() (string, error) {
 	if err := decodeJSON(text, &in); err != nil {
 		return "", err
 	}
-	c.r.Body = io.NopCloser(bytes.NewReader(text))
+	c.rewind(text)
 	if t := strings.TrimSpace(in.Security.Token); t != "" {
 		return t, nil
 	}

@@ -81,6 +81,7 @@ func TestCaptcha_where(t *testing.T) {
 		delete(demanded.body, "gotrue_meta_security")
 		a.do(demanded.route, demanded.body, a.service()).is(200, "*")
 	}
+	a.do("POST /passkeys/authentication/options", nil).refused(400, "captcha_failed", noToken) // its body is optional
 	// Unknown grants and none, and what is left out: the captcha comes first.
 	for _, grant := range []string{"?grant_type=x", ""} {
 		a.do("POST /token"+grant, m{}).refused(400, "captcha_failed", noToken)

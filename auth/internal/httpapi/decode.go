@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"bytes"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -67,6 +68,24 @@ func (c *call) body() (text []byte, err error) {
 			return nil, &p
 		}
 		return nil, &problem{status: 400, code: refusal.CodeBadJSON, msg: "Could not read the request body", err: err}
+	}
+}
+
+// rewind has text read as the body once more.
+func (c *call) rewind(text []byte) { c.r.Body = io.NopCloser(bytes.NewReader(text)) }
+
+// optional has an empty body read as an empty object.
+func optional(h handler) handler {
+	return func(c *call) error {
+		text, err := c.body()
+		if err != nil {
+			return err
+		}
+		if len(text) == 0 {
+			text = []byte("{}")
+		}
+		c.rewind(text)
+		return h(c)
 	}
 }
 

@@ -103,8 +103,8 @@ type Limits struct {
 	OTP int `env:"AUTH_RATE_LIMIT_OTP" envDefault:"30" min:"0"`
 	// Anonymous sign-ins of one client in an hour.
 	Anonymous int `env:"AUTH_RATE_LIMIT_ANONYMOUS_USERS" envDefault:"30" min:"0"`
-	// Requests of one client in 5 minutes, counted apart: for options of a passkey's sign-in, with answers to them, for
-	// its registration (both steps).
+	// Options of a passkey's sign-in, answers to them, and both steps of its registration, each, of one client in 5
+	// minutes.
 	Passkeys int `env:"AUTH_RATE_LIMIT_PASSKEY" envDefault:"30" min:"0"`
 	// Challenges, and answers, of one client in a minute; 30 at once.
 	Factors int `env:"AUTH_MFA_RATE_LIMIT_CHALLENGE_AND_VERIFY" envDefault:"15" min:"0" table:"Factors"`

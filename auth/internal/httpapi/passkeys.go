@@ -70,7 +70,7 @@ func (s *Server) postRegistrationVerify(c *call, principal flow.Principal) error
 }
 
 func (s *Server) postPasskeyOptions(c *call) error {
-	if err := c.decodeGiven(&struct{}{}); err != nil {
+	if err := c.decode(&struct{}{}); err != nil {
 		return err
 	}
 	return writeCeremony(c, s.passkeys.SignInOptions(c.requestInfo()))

@@ -93,7 +93,7 @@ func (a *api) register(g grantJSON, d *webauthntest.Authenticator) (p passkeyJSO
 func (a *api) assert(d *webauthntest.Authenticator, changes ...webauthntest.Change) answer {
 	a.t.Helper()
 	o := a.request()
-	return a.do("POST /passkeys/authentication/verify", answerOf(o.ChallengeID, newAssertion(a.t, d, o.Options, changes...)))
+	return a.do(passkeyVerify, answerOf(o.ChallengeID, newAssertion(a.t, d, o.Options, changes...)))
 }
 
 // passkeyIn signs in with the device's newest passkey.
@@ -114,12 +114,20 @@ func level(t testing.TB, g grantJSON) string {
 	return strings.Join(out, " ")
 }
 
-// tables is what a refusal must leave as it was: users, credentials, sessions and spent challenges.
+// tables is what a refusal must leave as it was: users, credentials, factors, sessions and spent challenges.
 func (a *api) tables() string {
 	a.t.Helper()
 	return storetest.Text(a.t, a.db, `select concat(
+        (select string_agg(f::text, ';' order by f.id) from factors f),
         (select string_agg(c::text, ';' order by c.id) from webauthn_credentials c),
         (select string_agg(s::text, ';' order by s.id) from spent_challenges s),
         (select string_agg(s::text, ';' order by s.id) from sessions s),
         (select string_agg(u::text, ';' order by u.id) from users u))`)
+}
+
+// idOf gives a credential the id of another.
+func idOf(k *webauthntest.Key) webauthntest.Change {
+	return webauthntest.Draft(func(m *webauthntest.Message) {
+		m.Key.ID, m.ID, m.RawID = k.ID, webauthn.Encode(k.ID), webauthn.Encode(k.ID)
+	})
 }

@@ -52,7 +52,7 @@ func (s *Server) routes() *http.ServeMux {
 
 	mux.Handle("POST /passkeys/registration/options", s.registers(byPasskeyRegistration, s.postRegistrationOptions)) // passkeys.go
 	mux.Handle("POST /passkeys/registration/verify", s.registers(byPasskeyRegistration, s.postRegistrationVerify))
-	mux.Handle("POST /passkeys/authentication/options", s.signsIn(byPasskeyOptions, s.captcha(s.postPasskeyOptions)))
+	mux.Handle("POST /passkeys/authentication/options", s.signsIn(byPasskeyOptions, optional(s.captcha(s.postPasskeyOptions))))
 	mux.Handle("POST /passkeys/authentication/verify", s.signsIn(byPasskeyVerify, s.postPasskeyVerify))
 	mux.Handle("GET /passkeys", s.owner(s.getPasskeys))
 	mux.Handle("PATCH /passkeys/{passkey_id}", s.owner(s.patchPasskey))

@@ -193,13 +193,12 @@ where f.nspname = $1 and p.proname like $2 and not t.tgisinternal`
 
 // altered lists the functions and triggers that are not as this program makes them.
 func (r *run) altered(ctx context.Context) (found []string, err error) {
-	like := strings.ReplaceAll(r.ns+"mirror_", "_", `\_`) + "%"
 	type made struct {
 		Name, Owner, Source string
 		Definer             bool
 		Config, Grantees    []string
 	}
-	functions, err := query(ctx, r, pgx.RowToStructByPos[made], selectFunctions, r.here, like)
+	functions, err := query(ctx, r, pgx.RowToStructByPos[made], selectFunctions, r.here, r.like())
 	if err != nil {
 		return nil, err
 	}
@@ -224,7 +223,7 @@ func (r *run) altered(ctx context.Context) (found []string, err error) {
 		}
 	}
 	type fired struct{ Name, Enabled string }
-	triggers, err := query(ctx, r, pgx.RowToStructByPos[fired], selectTriggers, r.here, like)
+	triggers, err := query(ctx, r, pgx.RowToStructByPos[fired], selectTriggers, r.here, r.like())
 	if err != nil {
 		return nil, err
 	}

@@ -13,10 +13,22 @@ import (
 
 // examine looks for everything that an install is refused for, and warns. first: no mirror was installed before.
 func (r *run) examine(ctx context.Context, first bool) error {
-	for _, f := range []func(context.Context) error{r.rights, r.moved, r.columns, r.kinds} {
-		if err := f(ctx); err != nil {
+	for _, q := range []struct {
+		sql  string
+		args []any
+	}{
+		{selectRights, []any{r.there.Name, r.mirrored(), r.writer}},
+		{selectMoved, []any{r.ours("users"), r.theirs("users"), r.here}},
+		{selectKinds, []any{r.there.Name}},
+	} {
+		list, err := r.lines(ctx, q.sql, q.args...)
+		if err != nil {
 			return err
 		}
+		r.refusals = append(r.refusals, list...)
+	}
+	if err := r.columns(ctx); err != nil {
+		return err
 	}
 	doubts, err := r.warnings(ctx)
 	if err != nil {
@@ -45,32 +57,25 @@ func (r *run) mirrored() []string {
 	return list
 }
 
+// Rights that the writer lacks. A name as regclass would need USAGE on its schema, which may be what is missing.
 const selectRights = `
-with w as (select oid, rolsuper, rolbypassrls from pg_roles where rolname = $3)
-select format('role %I lacks %s on %I.%I: grant %s on %I.%I to %I;', $3::text, word, $1::text, t, lower(word), $1::text, t, $3::text)
-from unnest($2::text[]) t, unnest(array['SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRIGGER']) word, w
-where not has_table_privilege(w.oid, format('%I.%I', $1::text, t)::regclass, word)
-union all
-select format('row-level security hides rows of %s from role %I: alter role %I bypassrls;', c.oid::regclass, $3::text, $3::text)
-from pg_class c, w where c.oid = any(array(select format('%I.%I', $1::text, t)::regclass::oid from unnest($2::text[]) t))
-    and c.relrowsecurity and not c.relforcerowsecurity and not w.rolsuper and not w.rolbypassrls and not pg_has_role(w.oid, c.relowner, 'usage')
-union all
-select format('row-level security is forced on %s: alter table %s no force row level security;', c.oid::regclass, c.oid::regclass)
-from pg_class c where c.oid = any(array(select format('%I.%I', $1::text, t)::regclass::oid from unnest($2::text[]) t)) and c.relforcerowsecurity
-union all
+with w as (select oid, rolsuper, rolbypassrls from pg_roles where rolname = $3), t as (
+    select c.*, c.oid as id, format('%I.%I', n.nspname, c.relname) as name
+    from pg_class c join pg_namespace n on n.oid = c.relnamespace where n.nspname = $1::text and c.relname = any($2::text[]))
 select format('role %I lacks USAGE on schema %I: grant usage on schema %I to %I;', $3::text, $1::text, $1::text, $3::text)
 from w where not has_schema_privilege(w.oid, $1::text, 'usage')
 union all
-select format('role %s is no member of role %I: grant %I to %s;', current_user, $4::text, $4::text, current_user)
-where not pg_has_role(current_user, $4::text, 'member')`
+select format('role %I lacks %s on %s: grant %s on %s to %I;', $3::text, word, t.name, lower(word), t.name, $3::text)
+from t, unnest(array['SELECT', 'INSERT', 'UPDATE', 'DELETE', 'TRIGGER']) word, w where not has_table_privilege(w.oid, t.id, word)
+union all
+select format('row-level security hides rows of %s from role %I: alter role %I bypassrls;', t.name, $3::text, $3::text)
+from t, w where t.relrowsecurity and not t.relforcerowsecurity and not w.rolsuper and not w.rolbypassrls
+    and not pg_has_role(w.oid, t.relowner, 'usage')
+union all
+select format('row-level security is forced on %s: alter table %s no force row level security;', t.name, t.name)
+from t where t.relforcerowsecurity`
 
-// rights refuses what the writer, or this connection, may not do.
-func (r *run) rights(ctx context.Context) error {
-	list, err := r.lines(ctx, selectRights, r.there.Name, r.mirrored(), r.writer, r.role)
-	r.refusals = append(r.refusals, list...)
-	return err
-}
-
+// Keys and triggers that were moved to our tables.
 const selectMoved = `
 select format('%s of %s refers to %s: alter table %s drop constraint %I, add constraint %I %s;', c.conname, c.conrelid::regclass,
     c.confrelid::regclass, c.conrelid::regclass, c.conname, c.conname,
@@ -84,13 +89,6 @@ select format('trigger %s of %s runs the application''s function %s: drop trigge
 from pg_trigger t join pg_class c on c.oid = t.tgrelid join pg_namespace n on n.oid = c.relnamespace
 join pg_proc p on p.oid = t.tgfoid join pg_namespace f on f.oid = p.pronamespace
 where not t.tgisinternal and t.tgrelid = $1::regclass and f.nspname <> $3`
-
-// moved refuses keys and triggers that were moved to our tables.
-func (r *run) moved(ctx context.Context) error {
-	list, err := r.lines(ctx, selectMoved, r.ours("users"), r.theirs("users"), r.here)
-	r.refusals = append(r.refusals, list...)
-	return err
-}
 
 const selectColumns = `
 select format('column %I of %s takes no null and has no default: alter table %s alter %I set default …;', a.attname, a.attrelid::regclass,
@@ -121,16 +119,12 @@ func (r *run) columns(ctx context.Context) error {
 	return nil
 }
 
-// kinds refuses a type of factors that lacks one of ours.
-func (r *run) kinds(ctx context.Context) error {
-	list, err := r.lines(ctx, `
+// The type of factors may lack one of ours.
+const selectKinds = `
 select format('type %I.factor_type lacks %s: alter type %I.factor_type add value ''%s'';', $1::text, kind, $1::text, kind)
 from unnest(array['totp', 'phone']) kind
 where not exists (select from pg_enum e join pg_type t on t.oid = e.enumtypid join pg_namespace n on n.oid = t.typnamespace
-    where n.nspname = $1 and t.typname = 'factor_type' and e.enumlabel = kind)`, r.there.Name)
-	r.refusals = append(r.refusals, list...)
-	return err
-}
+    where n.nspname = $1 and t.typname = 'factor_type' and e.enumlabel = kind)`
 
 const selectWarnings = `
 select format('role %s may write %s', coalesce(g.rolname::text, 'PUBLIC'), c.oid::regclass)

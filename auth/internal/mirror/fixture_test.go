@@ -54,13 +54,21 @@ func takeOver(t testing.TB, release formertest.Release, namespace string) *moved
 	admin := testdb.Postgres(t)
 	m := &moved{admin: admin, namespace: namespace, Source: formertest.Fill(t, admin, "auth", release, time.Now())}
 	formertest.AddApplication(t, admin)
-	formertest.Exec(t, admin, "create schema gatehouse authorization gatehouse")
 	if release == formertest.Oldest {
 		formertest.Exec(t, admin, "alter type auth.factor_type add value 'phone'")
 	}
 	m.daemon = as(t, admin, "gatehouse", "gatehouse")
+	m.conn = connect(t, admin)
+	m.carry(t)
+	return m
+}
+
+// carry makes our tables and runs a takeover.
+func (m *moved) carry(t testing.TB) {
+	t.Helper()
+	m.exec(t, "create schema gatehouse authorization gatehouse")
 	var err error
-	m.db, err = store.Open(t.Context(), store.Options{URL: m.daemon, Settings: store.Settings{Namespace: namespace, MaxConns: 10}})
+	m.db, err = store.Open(t.Context(), store.Options{URL: m.daemon, Settings: store.Settings{Namespace: m.namespace, MaxConns: 10}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -68,8 +76,7 @@ func takeOver(t testing.TB, release formertest.Release, namespace string) *moved
 	if _, err := m.db.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	m.conn = connect(t, admin)
-	source, err := former.OpenSource(t.Context(), admin, "auth")
+	source, err := former.OpenSource(t.Context(), m.admin, "auth")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -82,12 +89,11 @@ func takeOver(t testing.TB, release formertest.Release, namespace string) *moved
 	err = takeover.Run(t.Context(), takeover.Options{Source: source, DB: m.db, Out: &log, Log: &log,
 		LeaveOut: []string{"passwords", "saml", "web3", "webauthn", "oauth"},
 		Settings: takeover.Settings{Audience: "authenticated", Role: "authenticated", AdminRoles: []string{"service_role"},
-			LinkLife: 24 * time.Hour, OTPLife: time.Hour, Namespace: namespace, Keys: keys,
+			LinkLife: 24 * time.Hour, OTPLife: time.Hour, Namespace: m.namespace, Keys: keys,
 			Root: secret.NewRoot("root secret for the test of derivation")}})
 	if err != nil {
 		t.Fatalf("%v\n%s", err, log.String())
 	}
-	return m
 }
 
 func connect(t testing.TB, link string) *pgx.Conn {
@@ -120,10 +126,14 @@ func (m *moved) install(t testing.TB, change ...func(*mirror.Options)) string {
 }
 
 // check must find nothing.
-func (m *moved) check(t testing.TB, try bool) {
+func (m *moved) check(t testing.TB, try bool, change ...func(*mirror.Options)) {
 	t.Helper()
 	var out bytes.Buffer
-	if err := mirror.Check(t.Context(), m.options(&out), try, false); err != nil {
+	o := m.options(&out)
+	for _, f := range change {
+		f(&o)
+	}
+	if err := mirror.Check(t.Context(), o, try, false); err != nil {
 		t.Errorf("check: %v\n%s", err, out.String())
 	}
 }

@@ -41,21 +41,13 @@ func Install(ctx context.Context, o Options) error {
 		}
 		return nil
 	}
+	if err := r.needMember(); err != nil {
+		return err
+	}
 	if err := r.examine(ctx, first); err != nil {
 		return err
 	}
-	err = r.begin(ctx, func() error {
-		if err := r.lock(ctx); err != nil {
-			return err
-		}
-		if err := r.unmake(ctx); err != nil {
-			return err
-		}
-		for _, sql := range r.statements() {
-			if err := r.exec(ctx, sql); err != nil {
-				return fmt.Errorf("%w: %s", err, sql)
-			}
-		}
+	err = r.replace(ctx, r.statements(), func() error {
 		if first {
 			if err := r.catchUp(ctx); err != nil {
 				return err
@@ -68,8 +60,8 @@ func Install(ctx context.Context, o Options) error {
 	}
 	fmt.Fprintf(o.Out, "installed the mirror of schema %s\n", r.there.Name)
 	err = r.repair(ctx)
-	if members, err2 := r.members(ctx, r.role); err2 == nil && slices.Contains(members, r.login(ctx)) {
-		fmt.Fprintf(o.Out, "revoke %s from %s;\n", ident(r.role), ident(r.login(ctx)))
+	if members, err2 := r.members(ctx, r.role); err2 == nil && slices.Contains(members, r.login) {
+		fmt.Fprintf(o.Out, "revoke %s from %s;\n", ident(r.role), ident(r.login))
 	}
 	return cmp.Or(err, r.stale(ctx))
 }
@@ -86,11 +78,6 @@ func (r *run) stale(ctx context.Context) error {
 		fmt.Fprintln(r.Out, "-- "+one)
 	}
 	return err
-}
-
-func (r *run) login(ctx context.Context) (name string) {
-	_ = r.conn.QueryRow(ctx, "select current_user::text").Scan(&name)
-	return name
 }
 
 // statements are what the transaction of an install runs.
@@ -185,25 +172,32 @@ func (r *run) repair(ctx context.Context) error {
 	return nil
 }
 
-// repairUsers is one transaction. What the application has deferred runs as the writer: this connection's role may be a
-// superuser.
-func (r *run) repairUsers(ctx context.Context, ids []uuid.UUID) error {
-	var err error
+// repairUsers is one transaction, again where it is ended by what others do meanwhile.
+func (r *run) repairUsers(ctx context.Context, ids []uuid.UUID) (err error) {
 	for range 3 {
-		err = pgx.BeginFunc(ctx, r.conn, func(pgx.Tx) error {
-			if err := r.exec(ctx, "set local role "+ident(r.writer)); err != nil {
-				return err
-			}
-			if err := r.exec(ctx, "select "+ident(r.here, r.ns+"mirror_repair")+"($1)", ids); err != nil {
-				return err
-			}
-			return r.exec(ctx, "set constraints all immediate")
-		})
+		_, err = r.asWriter(ctx, "select "+ident(r.here, r.ns+"mirror_repair")+"($1)", ids)
 		if code := sqlState(err); code != "40P01" && code != "40001" {
 			return err
 		}
 	}
 	return err
+}
+
+// asWriter runs a statement in a transaction of its own. What the application defers runs as the writer too: this
+// connection's role may be a superuser.
+func (r *run) asWriter(ctx context.Context, sql string, args ...any) (n int64, err error) {
+	err = pgx.BeginFunc(ctx, r.conn, func(pgx.Tx) error {
+		if err := r.exec(ctx, "set local role "+ident(r.writer)); err != nil {
+			return err
+		}
+		tag, err := r.conn.Exec(ctx, sql, args...)
+		n = tag.RowsAffected()
+		if err == nil {
+			err = r.exec(ctx, "set constraints all immediate")
+		}
+		return err
+	})
+	return n, err
 }
 
 // takeAddresses empties the addresses there that other users have here by now: the next batches give them back.
@@ -224,13 +218,9 @@ where o.id = any($1) and u.deleted_at is null and (
 	if err != nil || len(s.ids) == 0 {
 		return err
 	}
-	return pgx.BeginFunc(ctx, r.conn, func(pgx.Tx) error {
-		if err := r.exec(ctx, "set local role "+ident(r.writer)); err != nil {
-			return err
-		}
-		return r.exec(ctx, "update "+r.theirs("users")+` o set email = case when email = any($2) then null else email end,
-			phone = case when phone = any($3) then null else phone end where id = any($1)`, s.ids, s.emails, s.phones)
-	})
+	_, err = r.asWriter(ctx, "update "+r.theirs("users")+` o set email = case when email = any($2) then null else email end,
+		phone = case when phone = any($3) then null else phone end where id = any($1)`, s.ids, s.emails, s.phones)
+	return err
 }
 
 // lines reads texts.

@@ -6,8 +6,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/google/uuid"
-
 	"gatehouse/auth/internal/former/formertest"
 	"gatehouse/auth/internal/mirror"
 )
@@ -21,7 +19,10 @@ func (m *moved) look(t testing.TB) (wrong, doubts []string) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	return wrong, doubts
+	// Roles are the cluster's, and other tests make members meanwhile.
+	return wrong, slices.DeleteFunc(doubts, func(text string) bool {
+		return strings.Contains(text, " is a member of ") && !strings.HasPrefix(text, "role looker_")
+	})
 }
 
 // What was altered in the catalogue is found without a right on the tables there, and install makes it again as it was.
@@ -66,9 +67,7 @@ func TestLook(t *testing.T) {
 		}
 	}
 	m.check(t, true)
-	member := "member_" + strings.ReplaceAll(uuid.NewString(), "-", "") // roles are the cluster's
-	m.exec(t, "create role "+member+" in role supabase_auth_admin")
-	t.Cleanup(func() { formertest.Exec(t, m.admin, "drop role "+member) })
+	member := m.role(t, "looker", "in role supabase_auth_admin")
 	m.exec(t, "grant insert on auth.users to anon; update {H}moves set closed_at = now() - interval '31 days' where kind = 'takeover'")
 	_, doubts := m.look(t)
 	for _, want := range []string{"role " + member + " is a member of supabase_auth_admin", "role anon may write auth.users",

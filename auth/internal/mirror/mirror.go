@@ -14,6 +14,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -56,6 +57,8 @@ type run struct {
 	move     store.Move // the takeover
 	place    store.Location
 	known    *noted // nil: no mirror
+	login    string // this connection's role
+	member   bool   // of ours
 	scrubbed string // when, with this mirror or an earlier one; "": never
 	refusals []string
 }
@@ -84,6 +87,14 @@ func (r *run) told() error {
 	return nil
 }
 
+// needMember refuses a role that may not change our functions.
+func (r *run) needMember() error {
+	if !r.member {
+		r.refuse("role %s is no member of role %s: grant %s to %s;", r.login, r.role, ident(r.role), ident(r.login))
+	}
+	return r.told()
+}
+
 // query reads rows of one shape.
 func query[T any](ctx context.Context, r *run, scan pgx.RowToFunc[T], sql string, args ...any) ([]T, error) {
 	rows, err := r.conn.Query(ctx, sql, args...)
@@ -107,7 +118,7 @@ func (r *run) theirs(name string) string { return ident(r.there.Name, name) }
 // open finds out where both schemas are and what is installed.
 func open(ctx context.Context, o Options) (*run, error) {
 	r := &run{Options: o}
-	moves, err := r.DB.Moves(ctx)
+	moves, err := r.DB.Moves(ctx, store.MoveTakeover)
 	if err != nil {
 		return nil, err
 	}
@@ -135,14 +146,14 @@ func open(ctx context.Context, o Options) (*run, error) {
 
 func (r *run) close() { r.conn.Close(context.Background()) }
 
-// selectPlace finds our table and the one there, if both are in this database, and whose they are.
+// selectPlace finds our table and the one there, if both are in this database, and whose they are. It needs no right.
 const selectPlace = `
 select pg_get_userbyid(h.relowner)::text, pg_get_userbyid(s.relowner)::text, current_user::text,
-    pg_has_role(s.relowner, 'member')
-from pg_class h, pg_class s join pg_namespace n on n.oid = s.relnamespace
-where h.oid = to_regclass($1) and n.nspname = $2 and s.relname = 'users' and s.oid::text = $3
-    and (select system_identifier::text from pg_control_system()) = $4
-    and (select oid::text from pg_database where datname = current_database()) = $5`
+    pg_has_role(h.relowner, 'member'), pg_has_role(s.relowner, 'member')
+from pg_class h join pg_namespace m on m.oid = h.relnamespace, pg_class s join pg_namespace n on n.oid = s.relnamespace
+where m.nspname = $1 and h.relname = $2 and n.nspname = $3 and s.relname = 'users' and s.oid::text = $4
+    and (select system_identifier::text from pg_control_system()) = $5
+    and (select oid::text from pg_database where datname = current_database()) = $6`
 
 // find reads where both schemas are, whose they are, and what is installed. The owner of the tables there writes them
 // where this connection may act for it, else the connection's own role.
@@ -155,16 +166,16 @@ func (r *run) find(ctx context.Context) (err error) {
 	if r.there, err = former.ReadSchema(ctx, r.conn, schema); err != nil {
 		return err
 	}
-	var owner, me string
-	var acts bool
-	err = r.conn.QueryRow(ctx, selectPlace, r.ours("users"), schema, r.move.Mark[strings.LastIndexByte(r.move.Mark, '/')+1:],
-		r.place.Cluster, r.place.Database).Scan(&r.role, &owner, &me, &acts)
+	var owner string
+	var theirs bool
+	err = r.conn.QueryRow(ctx, selectPlace, r.here, r.ns+"users", schema, r.move.Mark[strings.LastIndexByte(r.move.Mark, '/')+1:],
+		r.place.Cluster, r.place.Database).Scan(&r.role, &owner, &r.login, &r.member, &theirs)
 	if errors.Is(err, pgx.ErrNoRows) || err == nil && !r.there.Holds() {
 		r.refuse("a mirror needs the tables of schema %q in this database", schema)
 		return r.told()
 	}
-	if r.writer = owner; !acts {
-		r.writer = me
+	if r.writer = owner; !theirs {
+		r.writer = r.login
 	}
 	var steps struct {
 		Custom map[string]string `json:"custom"`
@@ -178,17 +189,12 @@ func (r *run) find(ctx context.Context) (err error) {
 
 // noted reads what is installed, and whether scrub has run.
 func (r *run) noted(ctx context.Context) error {
-	type row struct {
-		Steps json.RawMessage
-		Open  bool
-	}
-	list, err := query(ctx, r, pgx.RowToStructByPos[row], "select steps, state = 'open' from "+r.ours("moves")+
-		" where kind = 'mirror'")
+	list, err := r.DB.Moves(ctx, store.MoveMirror)
 	for _, one := range list {
 		var n noted
 		err = cmp.Or(err, json.Unmarshal(one.Steps, &n))
 		r.scrubbed = cmp.Or(r.scrubbed, n.Scrubbed)
-		if one.Open {
+		if !one.Closed {
 			r.known = &n
 			r.sessions, r.days = n.Sessions, n.SignIns == "day"
 		}
@@ -208,7 +214,7 @@ func openInstalled(ctx context.Context, o Options) (*run, error) {
 		return nil, r.told()
 	}
 	list, err := r.lines(ctx, `select pg_get_userbyid(p.proowner)::text from pg_proc p join pg_namespace n on n.oid = p.pronamespace
-		where n.nspname = $1 and p.proname = $2`, r.here, r.ns+"mirror_add_user")
+		where n.nspname = $1 and p.proname = $2`, r.here, r.ns+"mirror_add_users")
 	if len(list) == 1 {
 		r.writer = list[0]
 	}
@@ -216,16 +222,6 @@ func openInstalled(ctx context.Context, o Options) (*run, error) {
 		r.close()
 	}
 	return r, err
-}
-
-// begin runs f in a transaction that waits for no lock for long.
-func (r *run) begin(ctx context.Context, f func() error) error {
-	return pgx.BeginFunc(ctx, r.conn, func(pgx.Tx) error {
-		if err := r.exec(ctx, "set local lock_timeout = '3s'"); err != nil {
-			return err
-		}
-		return f()
-	})
 }
 
 const selectMade = `
@@ -236,15 +232,36 @@ select format('drop type %s cascade', t.oid::regtype) from pg_type t join pg_nam
 where n.nspname = $1 and t.typname like $2 and t.typtype = 'c'
 order by 1`
 
-// unmake drops all functions and types, and with them the triggers.
-func (r *run) unmake(ctx context.Context) error {
-	list, err := query(ctx, r, pgx.RowTo[string], selectMade, r.here, strings.ReplaceAll(r.ns+"mirror_", "_", `\_`)+"%")
-	for _, sql := range list {
-		if err == nil {
-			err = r.exec(ctx, sql)
+// unmake are the statements that drop all functions and types, and with them the triggers.
+func (r *run) unmake(ctx context.Context) ([]string, error) {
+	return r.lines(ctx, selectMade, r.here, r.like())
+}
+
+// like is a pattern of the names of the mirror's objects.
+func (r *run) like() string { return strings.ReplaceAll(r.ns+"mirror_", "_", `\_`) + "%" }
+
+// replace replaces the functions and triggers by what these statements make, and notes it.
+func (r *run) replace(ctx context.Context, list []string, then func() error) error {
+	return pgx.BeginFunc(ctx, r.conn, func(pgx.Tx) error {
+		if err := r.exec(ctx, "set local lock_timeout = '3s'"); err != nil {
+			return err
 		}
-	}
-	return err
+		if err := r.lock(ctx); err != nil {
+			return err
+		}
+		old, err := r.unmake(ctx)
+		for _, sql := range slices.Concat(old, list) {
+			if err == nil {
+				if err = r.exec(ctx, sql); err != nil {
+					err = fmt.Errorf("%w: %s", err, sql)
+				}
+			}
+		}
+		if err == nil {
+			err = then()
+		}
+		return err
+	})
 }
 
 // Drop removes the mirror and prints the way back.
@@ -255,26 +272,23 @@ func Drop(ctx context.Context, o Options) error {
 	}
 	defer r.close()
 	if o.SQL {
-		list, err := query(ctx, r, pgx.RowTo[string], selectMade, r.here, strings.ReplaceAll(r.ns+"mirror_", "_", `\_`)+"%")
+		list, err := r.unmake(ctx)
 		for _, sql := range list {
 			fmt.Fprintln(o.Out, sql+";")
 		}
 		return err
 	}
-	err = r.begin(ctx, func() error {
-		if err := r.lock(ctx); err != nil {
-			return err
-		}
-		if err := r.unmake(ctx); err != nil {
-			return err
-		}
+	if err := r.needMember(); err != nil {
+		return err
+	}
+	err = r.replace(ctx, nil, func() error {
 		return r.exec(ctx, "update "+r.ours("moves")+
 			" set state = 'closed', closed_at = now() where kind = 'mirror' and state = 'open'")
 	})
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(o.Out, "dropped the mirror of schema %s\n\n%s\n", r.there.Name, r.wayBack())
+	fmt.Fprintf(o.Out, "-- dropped the mirror of schema %s\n%s\n", r.there.Name, r.wayBack())
 	return nil
 }
 

@@ -1,10 +1,11 @@
 -- The functions of the mirror. The line before each says who owns it: a writer function writes the tables there as the
 -- role that has them, the others are of the owner of the tables here. A keeper function runs in the application's
 -- transactions and gives way to the service's own; a shared one may be run by the writer.
---- writer mirror_add_user(n {H}.{N}mirror_user) returns void
+--- writer mirror_add_users(list {H}.{N}mirror_user[]) returns void
 begin
     insert into {S}.users ({users names}, instance_id, encrypted_password, {blank tokens})
-    values ({users first}, '00000000-0000-0000-0000-000000000000', '', {blanks});
+    select {users first}, '00000000-0000-0000-0000-000000000000', '', {blanks}
+    from unnest(list) n where not exists (select from {S}.users o where o.id = n.id);
 end
 --- writer mirror_set_user(n {H}.{N}mirror_user, step integer) returns integer
 declare
@@ -63,7 +64,7 @@ begin
             if added then
                 raise exception '% took no row of user %', {S text} || '.users', user_id using errcode = '42501';
             end if;
-            perform {H}.{N}mirror_add_user(n);
+            perform {H}.{N}mirror_add_users(array[n]);
             step := 1;
             added := true;
         end if;
@@ -91,15 +92,16 @@ end
 --- shared mirror_repair(ids uuid[]) returns void
 declare
     one uuid;
+    live uuid[];
 begin
+    -- Before they are read: else an old state overwrites a new one there.
+    perform from {H}.{N}users u where u.id = any(ids) order by u.id for no key update;
+    perform {H}.{N}mirror_add_users(array(select row(i.*)::{H}.{N}mirror_user from ({users image} where u.id = any(ids)) i));
     foreach one in array ids loop
-        -- Before it is read: else an old state overwrites a new one there.
-        perform from {H}.{N}users u where u.id = one for no key update;
         perform {H}.{N}mirror_user(one);
-        if exists (select from {H}.{N}users u where u.id = one and u.deleted_at is null) then
-            {row repairs}
-        end if;
     end loop;
+    live := array(select u.id from {H}.{N}users u where u.id = any(ids) and u.deleted_at is null);
+    {row repairs}
 end
 --- reader mirror_refuse(of_table text, what text, hint text) returns void
 begin
@@ -118,8 +120,10 @@ declare
     n {H}.{N}mirror_user;
     was_app jsonb;
     was_user jsonb;
-    app record;
-    own record;
+    app_set jsonb := '{}';
+    app_gone text[] := '{}';
+    own_set jsonb := '{}';
+    own_gone text[] := '{}';
     new_role text;
     banned boolean;
     at timestamptz := clock_timestamp();
@@ -161,27 +165,25 @@ begin
         banned := new.banned_until is distinct from old.banned_until and
             new.banned_until is distinct from n.banned_until;
     end if;
-    app := {H}.{N}mirror_changes('{}', '{}', '{}');
-    own := app;
     if new.raw_app_meta_data is distinct from was_app then
         if jsonb_typeof(new.raw_app_meta_data) is distinct from 'object' then
             perform {H}.{N}mirror_refuse('users', 'raw_app_meta_data is', 'It has to be an object.');
         end if;
-        app := {H}.{N}mirror_changes(was_app, new.raw_app_meta_data, n.raw_app_meta_data);
+        select * from {H}.{N}mirror_changes(was_app, new.raw_app_meta_data, n.raw_app_meta_data) into app_set, app_gone;
     end if;
     if new.raw_user_meta_data is distinct from was_user then
         if jsonb_typeof(new.raw_user_meta_data) is distinct from 'object' then
             perform {H}.{N}mirror_refuse('users', 'raw_user_meta_data is', 'It has to be an object.');
         end if;
-        own := {H}.{N}mirror_changes(was_user, new.raw_user_meta_data, n.raw_user_meta_data);
+        select * from {H}.{N}mirror_changes(was_user, new.raw_user_meta_data, n.raw_user_meta_data) into own_set, own_gone;
     end if;
-    if new_role is null and banned is not true and app.present = '{}' and app.gone = '{}' and own.present = '{}' and
-        own.gone = '{}' then
+    if new_role is null and banned is not true and app_set = '{}' and app_gone = '{}' and own_set = '{}' and
+        own_gone = '{}' then
         return null; -- the service's own writing
     end if;
     update {H}.{N}users u set updated_at = at, role = coalesce(new_role, u.role),
-        app_metadata = (u.app_metadata || app.present) - app.gone,
-        user_metadata = (u.user_metadata || own.present) - own.gone,
+        app_metadata = (u.app_metadata || app_set) - app_gone,
+        user_metadata = (u.user_metadata || own_set) - own_gone,
         banned_until = case when not coalesce(banned, false) then u.banned_until
             when new.banned_until = 'infinity' then '9999-12-31T00:00:00Z' else nullif(new.banned_until, '-infinity') end
     where u.id = new.id;

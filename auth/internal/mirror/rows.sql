@@ -13,9 +13,9 @@ begin
     end if;
     return true;
 end
---- writer mirror_prune_{there}(owner uuid, kept uuid[]) returns void
+--- writer mirror_prune_{there}(owners uuid[], kept uuid[]) returns void
 begin
-    delete from {S}.{there} t where t.user_id = owner and t.id <> all(kept) and {pruned};
+    delete from {S}.{there} t where t.user_id = any(owners) and t.id <> all(kept) and {pruned};
 end
 --- shared mirror_{there}() returns setof {H}.{N}mirror_{row}
 begin

@@ -1,14 +1,13 @@
 package mirror
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
-
-	"github.com/jackc/pgx/v5"
 )
 
 // emptied are the tables there that hold nothing but tokens. Sessions go too where they are not mirrored.
@@ -89,8 +88,8 @@ func Scrub(ctx context.Context, o Options) error {
 	if o.SQL {
 		return nil
 	}
-	left, err := r.lines(ctx, fmt.Sprintf("select o.id::text from %s o where not exists (select from %s u where u.id = o.id) order by 1",
-		r.theirs("users"), r.ours("users")))
+	left, err := r.lines(ctx, fmt.Sprintf("select o.id::text from %s o where not exists (select from %s() u where u.id = o.id) order by 1",
+		r.theirs("users"), ident(r.here, r.ns+"mirror_users")))
 	if err != nil {
 		return err
 	}
@@ -103,24 +102,5 @@ func Scrub(ctx context.Context, o Options) error {
 	}
 	r.known.Scrubbed = at[0]
 	steps, err := json.Marshal(r.known)
-	if err != nil {
-		return err
-	}
-	return r.exec(ctx, "update "+r.ours("moves")+" set steps = $1 where kind = 'mirror' and state = 'open'", steps)
-}
-
-// asWriter runs one statement as the role that writes there, in a transaction of its own.
-func (r *run) asWriter(ctx context.Context, sql string) (n int64, err error) {
-	err = pgx.BeginFunc(ctx, r.conn, func(pgx.Tx) error {
-		if err := r.exec(ctx, "set local role "+ident(r.writer)); err != nil {
-			return err
-		}
-		tag, err := r.conn.Exec(ctx, sql)
-		n = tag.RowsAffected()
-		if err == nil {
-			err = r.exec(ctx, "set constraints all immediate")
-		}
-		return err
-	})
-	return n, err
+	return cmp.Or(err, r.DB.SetMirror(ctx, steps))
 }

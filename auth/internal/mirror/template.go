@@ -223,9 +223,9 @@ func (p *plan) fill(text string) string {
 	var repairs, drops, roles []string
 	for _, t := range p.tables() {
 		drops = append(drops, fmt.Sprintf("when '%s' then delete from {S}.%s where id = row_id;", t.there, t.there))
-		repairs = append(repairs, fmt.Sprintf(`perform from (select u.id from {H}.{N}%[1]s u where u.user_id = one for no key update) l;
-            perform {H}.{N}mirror_prune_%[3]s(one, array(select u.id from {H}.{N}%[1]s u where u.user_id = one and %[4]s));
-            perform {H}.{N}mirror_%[2]s(u.id, one) from {H}.{N}%[1]s u where u.user_id = one and %[4]s;`,
+		repairs = append(repairs, fmt.Sprintf(`perform from {H}.{N}%[1]s u where u.user_id = any(live) for no key update;
+    perform {H}.{N}mirror_prune_%[3]s(live, array(select u.id from {H}.{N}%[1]s u where u.user_id = any(live) and %[4]s));
+    perform {H}.{N}mirror_%[2]s(u.id, u.user_id) from {H}.{N}%[1]s u where u.user_id = any(live) and %[4]s;`,
 			t.here, t.row, t.there, t.mirrored))
 	}
 	for _, r := range p.adminRoles {
@@ -249,7 +249,7 @@ func (p *plan) fill(text string) string {
 		})+", n.updated_at",
 		"{blank tokens}", strings.Join(blank, ", "), "{blanks}", strings.Repeat("'', ", len(blank)-1)+"''",
 		"{groups}", p.groups(), "{refusals}", p.refusals(), "{users image}", p.image("users", list),
-		"{row repairs}", strings.Join(repairs, "\n            "), "{drops}", strings.Join(drops, "\n    "),
+		"{row repairs}", strings.Join(repairs, "\n    "), "{drops}", strings.Join(drops, "\n    "),
 		"{first app}", firstApp, "{admin roles}", "array["+strings.Join(roles, ", ")+"]::text[]").Replace(text)
 	return strings.NewReplacer("{provider}", providers,
 		"{S quoted}", strings.ReplaceAll(ident(p.there.Name), "'", "''"), "{S}", ident(p.there.Name),
@@ -373,11 +373,12 @@ func (p *plan) create() (list []string) {
 		}
 		list = append(list, fmt.Sprintf("create function %s returns %s language plpgsql security definer%s as $mirror$\n%s$mirror$",
 			signature, f.returns, set.String(), f.body),
+			// Before the grant, which would go over to the new owner with what else its maker has.
+			fmt.Sprintf("alter function %s owner to %s", signature, ident(f.owner)),
 			fmt.Sprintf("revoke all on function %s from public", signature))
 		if f.grantee != "" {
 			list = append(list, fmt.Sprintf("grant execute on function %s to %s", signature, ident(f.grantee)))
 		}
-		list = append(list, fmt.Sprintf("alter function %s owner to %s", signature, ident(f.owner)))
 	}
 	for _, t := range p.triggers() {
 		list = append(list, t.create(p))

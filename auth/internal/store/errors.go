@@ -39,13 +39,14 @@ var (
 
 // byConstraint is what a violated unique index means. The names are those without namespace.
 var byConstraint = map[string]error{
-	"users_email_key":          ErrEmailTaken,
-	"users_phone_key":          ErrPhoneTaken,
-	"users_pkey":               ErrIDTaken,
-	"identities_provider_key":  ErrIdentityTaken,
-	"factors_name_key":         ErrFactorName,
-	"webauthn_credentials_key": ErrCredentialExists,
-	"factors_phone_key":        ErrFactorPhone,
+	"users_email_key":             ErrEmailTaken,
+	"users_phone_key":             ErrPhoneTaken,
+	"users_pkey":                  ErrIDTaken,
+	"identities_provider_key":     ErrIdentityTaken,
+	"factors_name_key":            ErrFactorName,
+	"webauthn_credentials_key":    ErrCredentialExists,
+	"webauthn_credentials_factor": ErrCredentialExists,
+	"factors_phone_key":           ErrFactorPhone,
 }
 
 // wrapError translates a driver's error into this package's. The driver's text stays in the chain, for the log only.

@@ -9,7 +9,7 @@ import (
 
 // MirrorVersion is that of the functions and triggers that auth mirror install makes: it grows with every change of
 // their texts.
-const MirrorVersion = 1
+const MirrorVersion = 2
 
 // Mirror is what the catalogue says of the mirror of a former schema.
 type Mirror struct {
@@ -33,4 +33,13 @@ func (db *DB) Mirror(ctx context.Context) (m Mirror, err error) {
 		return r.Scan(&m.Version, &m.Triggers, &m.Enabled)
 	}, selectMirror, strings.ReplaceAll(db.ns+"mirror_", "_", `\_`)+"%")
 	return m, err
+}
+
+var setMirror = define(`
+update {moves} set steps = $1 where kind = 'mirror' and state = 'open'`)
+
+// SetMirror replaces what is noted of the mirror that is installed.
+func (db *DB) SetMirror(ctx context.Context, steps []byte) error {
+	_, err := db.exec(ctx, "set mirror", setMirror, steps)
+	return err
 }

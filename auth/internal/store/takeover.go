@@ -28,20 +28,26 @@ type Move struct {
 // ErrMoveLost: another process goes on with the takeover, or has closed or abandoned it.
 var ErrMoveLost = errors.New("another process goes on with this takeover")
 
+// The kinds of rows of {moves}.
+const (
+	MoveTakeover = "takeover"
+	MoveMirror   = "mirror"
+)
+
 var selectMoves = define(`
 select id, owner, source, coalesce(source_mark, ''), state = 'closed', floor, pass_floor, steps, started_at, closed_at
-from {moves} where kind = 'takeover'
+from {moves} where kind = $1
 order by state = 'open' desc, started_at desc`)
 
-// Moves reads the takeovers, an open one first.
-func (db *DB) Moves(ctx context.Context) (list []Move, err error) {
+// Moves reads the takeovers, or the mirrors, an open one first.
+func (db *DB) Moves(ctx context.Context, kind string) (list []Move, err error) {
 	err = db.query(ctx, "moves", func(r pgx.Rows) error {
 		var m Move
 		err := r.Scan((*nullUUID)(&m.ID), (*nullUUID)(&m.Owner), &m.Source, &m.Mark, &m.Closed, &m.Floor, &m.PassFloor,
 			(*nullBytes)(&m.Steps), (*nullTime)(&m.StartedAt), (*nullTime)(&m.ClosedAt))
 		list = append(list, m)
 		return err
-	}, selectMoves)
+	}, selectMoves, kind)
 	return list, err
 }
 

@@ -22,7 +22,7 @@ func (r *run) abandon(ctx context.Context) error {
 		f.refuse("the database lacks %d migrations: auth migrate applies them", n)
 		return f.told()
 	}
-	list, err := r.DB.Moves(ctx)
+	list, err := r.DB.Moves(ctx, store.MoveTakeover)
 	if err != nil {
 		return err
 	}

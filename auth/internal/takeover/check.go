@@ -14,6 +14,7 @@ import (
 
 	"gatehouse/auth/internal/address"
 	"gatehouse/auth/internal/former"
+	"gatehouse/auth/internal/store"
 )
 
 // findings are the refusals of a run, in the order in which they are looked for.
@@ -246,7 +247,7 @@ func (f *findings) foreignKeys(ctx context.Context) error {
 // moves looks for takeovers that are open or closed, and for users whom none has brought.
 func (f *findings) moves(ctx context.Context) error {
 	r := f.r
-	list, err := r.DB.Moves(ctx)
+	list, err := r.DB.Moves(ctx, store.MoveTakeover)
 	if err != nil {
 		return err
 	}

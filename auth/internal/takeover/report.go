@@ -115,7 +115,7 @@ func (r *run) suggest(ctx context.Context) error {
 	if err := r.Source.Inspect(ctx); err != nil {
 		return fmt.Errorf("the source: %w", hideValues(err))
 	}
-	list, err := r.DB.Moves(ctx)
+	list, err := r.DB.Moves(ctx, store.MoveTakeover)
 	if err != nil {
 		return err
 	}

@@ -190,7 +190,7 @@ func (r *run) open(ctx context.Context) error {
 		return err
 	}
 	// The process before may have committed a batch meanwhile.
-	list, err := r.DB.Moves(ctx)
+	list, err := r.DB.Moves(ctx, store.MoveTakeover)
 	if err != nil {
 		return err
 	}

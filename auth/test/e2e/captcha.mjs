@@ -27,6 +27,7 @@ check('captcha: every method that takes a captchaToken', async () => {
   await demanded((options) => client().signInWithOtp({ email, options }))
   await demanded((options) => client().signInAnonymously({ options }))
   await demanded((options) => client().resetPasswordForEmail(email, { redirectTo: page, ...options }))
+  await demanded((options) => client({ experimental: { passkey: true } }).passkey.startAuthentication({ options }))
 })
 
 check('captcha: administrators need none', async () => {

@@ -3,7 +3,6 @@ package cli
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"io"
 	"time"
@@ -22,10 +21,7 @@ func health(ctx context.Context, args, environ []string, stderr io.Writer) int {
 	flags := newFlags("health", healthUsage, stderr)
 	timeout := flags.Duration("timeout", 2*time.Second, "how long to wait for the answer")
 	if err := flags.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			return exitOK
-		}
-		return exitUsage
+		return flagExit(err)
 	}
 	misused := func(format string, a ...any) int {
 		fmt.Fprintf(stderr, "ratelimit: health: "+format+"\n", a...)

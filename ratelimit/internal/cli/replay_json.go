@@ -74,7 +74,7 @@ func (r *replayer) writeJSON(w io.Writer, top int) {
 		report.Rules = append(report.Rules, replayRule{visibleRule(name), of})
 	}
 	for _, d := range r.mostLimited(top) {
-		report.MostLimited = append(report.MostLimited, replayLimited{descriptorText(d.domain, d.entries), d.times})
+		report.MostLimited = append(report.MostLimited, replayLimited{d, r.limited[d]})
 	}
 	writeJSON(w, report)
 }

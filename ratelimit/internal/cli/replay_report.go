@@ -96,11 +96,10 @@ func difference(was, is uint64) string {
 	return "0"
 }
 
-// mostLimited are the descriptors that are limited most often, top of them at most.
-func (r *replayer) mostLimited(top int) []*limitedDescriptor {
-	list := slices.SortedFunc(maps.Values(r.limited), func(a, b *limitedDescriptor) int {
-		return cmp.Or(cmp.Compare(b.times, a.times),
-			strings.Compare(descriptorText(a.domain, a.entries), descriptorText(b.domain, b.entries)))
+// mostLimited are the texts of the descriptors that are limited most often, top of them at most.
+func (r *replayer) mostLimited(top int) []string {
+	list := slices.SortedFunc(maps.Keys(r.limited), func(a, b string) int {
+		return cmp.Or(cmp.Compare(r.limited[b], r.limited[a]), strings.Compare(a, b))
 	})
 	return list[:min(top, len(list))]
 }
@@ -118,7 +117,7 @@ func (r *replayer) writeLimited(w io.Writer, top int) {
 	fmt.Fprintf(w, "\nmost often %s\n", how)
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	for _, d := range list {
-		fmt.Fprintf(t, "%d\t%s\n", d.times, descriptorText(d.domain, d.entries))
+		fmt.Fprintf(t, "%d\t%s\n", r.limited[d], d)
 	}
 	t.Flush()
 }

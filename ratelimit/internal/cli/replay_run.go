@@ -26,8 +26,8 @@ type replayer struct {
 	requests  int
 	newly     int // requests that the last set limits and the one before it does not
 	from, to  time.Time
-	// limited counts the descriptors that the last set limits and no set before it does.
-	limited map[string]*limitedDescriptor
+	// limited counts, by descriptorText, the descriptors that the last set limits and no set before it does.
+	limited map[string]uint64
 }
 
 // replaySet is a set of rules with its counters, on the clock of the recording.
@@ -52,15 +52,8 @@ func (t tally) MarshalJSON() ([]byte, error) {
 		t.requests, t.hits, t.passed, t.limited), nil
 }
 
-// limitedDescriptor is a descriptor and how often it is newly limited.
-type limitedDescriptor struct {
-	domain  string
-	entries []rls.Entry
-	times   uint64
-}
-
 func newReplayer(sets []*limits.Rules) *replayer {
-	r := &replayer{limited: map[string]*limitedDescriptor{}}
+	r := &replayer{limited: map[string]uint64{}}
 	for _, rules := range sets {
 		r.sets = append(r.sets, newReplaySet(rules))
 	}
@@ -118,7 +111,7 @@ func (r *replayer) decide(ctx context.Context, one *recorded) {
 	}
 	for i := range one.request.Descriptors {
 		if r.newlyLimited(i) {
-			r.noteLimited(one.request.Domain, one.request.Descriptors[i].Entries)
+			r.limited[descriptorText(one.request.Domain, one.request.Descriptors[i].Entries)]++
 		}
 	}
 }
@@ -135,16 +128,6 @@ func (s *replaySet) limits(i int) bool { return s.call.Response.Statuses[i].Code
 // refuses says whether the request that was decided last is OVER_LIMIT as a whole.
 func (s *replaySet) refuses() bool { return s.call.Response.Overall == rls.OverLimit }
 
-func (r *replayer) noteLimited(domain string, entries []rls.Entry) {
-	key := descriptorText(domain, entries)
-	d := r.limited[key]
-	if d == nil {
-		d = &limitedDescriptor{domain: domain, entries: entries}
-		r.limited[key] = d
-	}
-	d.times++
-}
-
 func (s *replaySet) decide(ctx context.Context, one *recorded) error {
 	s.now = one.at
 	s.call.Request = one.request
@@ -160,14 +143,7 @@ func (s *replaySet) count() {
 		decided = decided || s.call.Rule(i) != nil
 	}
 	for i := range request.Descriptors {
-		d, n := &request.Descriptors[i], uint64(0)
-		switch {
-		case d.Negative: // gives hits back
-		case d.HasHits:
-			n = d.Hits
-		default:
-			n = uint64(max(request.HitsAddend, 1))
-		}
+		d, n := &request.Descriptors[i], request.Taken(i)
 		hits = counter.Saturate(hits, n)
 		if rule := s.call.Rule(i); rule != nil {
 			s.tally(rule).add(n, s.call.Response.Statuses[i].Code)

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
 
+	"gatehouse/ratelimit/internal/counter/redis"
 	"gatehouse/ratelimit/internal/doctest"
 	"gatehouse/shared/certs/certtest"
 	"gatehouse/shared/settings"
@@ -412,7 +413,7 @@ func TestConfig_kvstore(t *testing.T) {
 	c, _, _ := loadSettings(t,
 		"KVSTORE_URL=h:1 STORE_STALL=0 KVSTORE_POOL_ON_EMPTY_WAIT_DURATION=0 KVSTORE_POOL_ON_EMPTY_BEHAVIOR=error")
 	if o := c.KVStoreOptions(c.KVStore); o.Stall >= 0 || o.OnEmptyWait != time.Nanosecond ||
-		o.OnEmpty != 1 || o.Settings.URL != "h:1" {
+		o.OnEmpty != redis.Refuse || o.Settings.URL != "h:1" {
 		t.Errorf("%+v", o)
 	}
 }

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"slices"
 	"strings"
 
@@ -87,6 +88,6 @@ func (c *Config) MemcacheOptions() memcached.Options {
 	return memcached.Options{
 		Settings:  m.Store,
 		HashKeys:  c.Counting.KeyFormat == "escaped",
-		JitterMax: c.Counting.JitterMax, Stall: never(c.Counting.Stall, -1),
+		JitterMax: c.Counting.JitterMax, Stall: cmp.Or(c.Counting.Stall, -1), // never, for the operator's 0
 	}
 }

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"time"
 
 	"gatehouse/ratelimit/internal/counter/memory"
@@ -70,18 +71,10 @@ func (k KVStore) WantsTLS() bool { return k.TLS || redis.WantsTLS(k.Store.URL) }
 
 // KVStoreOptions is one store's settings in the store's own words.
 func (c *Config) KVStoreOptions(k KVStore) redis.Options {
-	onEmpty, _ := redis.ParseOnEmpty(k.OnEmpty) // one of the three, as its tag says
 	return redis.Options{
-		Settings: k.Store, Start: c.KVShared.Start, OnEmpty: onEmpty,
-		OnEmptyWait: never(k.OnEmptyWait, time.Nanosecond),
-		JitterMax:   c.Counting.JitterMax, Stall: never(c.Counting.Stall, -1),
+		Settings: k.Store, Start: c.KVShared.Start, OnEmpty: redis.OnEmpty(k.OnEmpty),
+		// What the package understands for the operator's 0, where its own 0 means the default.
+		OnEmptyWait: cmp.Or(k.OnEmptyWait, time.Nanosecond), Stall: cmp.Or(c.Counting.Stall, -1),
+		JitterMax: c.Counting.JitterMax,
 	}
-}
-
-// never puts what a package understands for the operator's 0, where its own 0 means the default.
-func never(d, zero time.Duration) time.Duration {
-	if d == 0 {
-		return zero
-	}
-	return d
 }

@@ -13,6 +13,18 @@ func (o *Outcome) Fail(h *Hit, err error) {
 	o.failed++
 }
 
+// Whole is the error of a request that fails as a whole, of what Add has returned: the first hit's without an answer.
+func Whole(req *Request, err error) error {
+	if err == ErrPartial {
+		for i := range req.Hits {
+			if req.Hits[i].Err != nil {
+				return req.Hits[i].Err
+			}
+		}
+	}
+	return err
+}
+
 // Of is what Add returns: hits that have failed leave the others theirs.
 func (o *Outcome) Of(req *Request) error {
 	switch o.failed {

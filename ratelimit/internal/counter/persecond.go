@@ -66,20 +66,10 @@ func (t *PerSecondRouter) only(req *Request) Store {
 
 // whole carries out a request wherever its counters are, and fails as a whole.
 func (t *PerSecondRouter) whole(ctx context.Context, req *Request) error {
-	var err error
 	if only := t.only(req); only != nil {
-		err = only.Add(ctx, req)
-	} else {
-		err = t.carry(ctx, req)
+		return Whole(req, only.Add(ctx, req))
 	}
-	if err == ErrPartial {
-		for i := range req.Hits {
-			if req.Hits[i].Err != nil {
-				return req.Hits[i].Err
-			}
-		}
-	}
-	return err
+	return Whole(req, t.carry(ctx, req))
 }
 
 // carry has both stores carry out their sides and waits for both.

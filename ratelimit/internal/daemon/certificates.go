@@ -48,10 +48,5 @@ func (d *daemon) certStats(prefix string, store *certs.Store, certificate bool) 
 	if certificate {
 		d.stats.GaugeFunc(prefix+".certificate_ends_at", func() int64 { return store.State().NotAfter.Unix() })
 	}
-	d.stats.GaugeFunc(prefix+".files_rejected", func() int64 {
-		if store.State().Error != "" {
-			return 1
-		}
-		return 0
-	})
+	d.stats.FlagFunc(prefix+".files_rejected", func() bool { return store.State().Error != "" })
 }

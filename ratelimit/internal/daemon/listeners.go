@@ -111,10 +111,7 @@ func (d *daemon) openListeners(ctx context.Context, l *listeners) (err error) {
 // which is the whole process's; nothing else makes files while it starts.
 func withMode(octal string, listen func() (net.Listener, error)) (net.Listener, error) {
 	if octal != "" {
-		mode, err := config.FileMode(octal)
-		if err != nil {
-			return nil, fmt.Errorf("GRPC_UDS_MODE: %w", err)
-		}
+		mode, _ := config.FileMode(octal) // config has checked it
 		defer syscall.Umask(syscall.Umask(0o777 &^ mode))
 	}
 	return listen()

@@ -21,9 +21,7 @@ func (d *daemon) watchRules(ctx context.Context) (stop func(), loaded <-chan str
 	if err != nil {
 		return nil, nil, err
 	}
-	ctx, cancel := context.WithCancel(ctx)
-	var wg sync.WaitGroup
-	wg.Go(func() {
+	return running(ctx, func(ctx context.Context) {
 		for {
 			select {
 			case <-d.hup:
@@ -37,12 +35,20 @@ func (d *daemon) watchRules(ctx context.Context) (stop func(), loaded <-chan str
 				return
 			}
 		}
-	})
-	wg.Go(func() { follow(ctx) })
+	}, follow), first, nil
+}
+
+// running runs functions, each on a goroutine of its own, until stop is called, which waits for them.
+func running(ctx context.Context, all ...func(context.Context)) (stop func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	var wg sync.WaitGroup
+	for _, f := range all {
+		wg.Go(func() { f(ctx) })
+	}
 	return func() {
 		cancel()
 		wg.Wait()
-	}, first, nil
+	}
 }
 
 // source is where the rules come from. follow hands each set to the loader until its context ends,
@@ -128,9 +134,7 @@ const rulesPatience = 2 * time.Second
 // remindOfRules warns that nothing is decided while there are no rules yet: after first, and then every so
 // often until loaded is closed or stop is called.
 func (d *daemon) remindOfRules(ctx context.Context, loaded <-chan struct{}, first, every time.Duration) (stop func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	var wg sync.WaitGroup
-	wg.Go(func() {
+	return running(ctx, func(ctx context.Context) {
 		for pause := first; ; pause = every {
 			select {
 			case <-loaded:
@@ -143,10 +147,6 @@ func (d *daemon) remindOfRules(ctx context.Context, loaded <-chan struct{}, firs
 			}
 		}
 	})
-	return func() {
-		cancel()
-		wg.Wait()
-	}
 }
 
 // awaitRules waits for the first valid rules, and logs when that takes long; false: a stop was requested first.

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"net"
 	"strconv"
-	"sync"
 
 	"gatehouse/ratelimit/internal/promexport"
 	"gatehouse/ratelimit/internal/stats"
@@ -17,13 +16,9 @@ import (
 // for a bounded time.
 func (d *daemon) flushStats(stdout io.Writer) (stop func()) {
 	c := d.config.Stats
-	ctx, cancel := context.WithCancel(context.Background())
-	var wg sync.WaitGroup
-	wg.Go(func() { d.stats.Run(ctx, d.sink(stdout), c.FlushInterval) })
-	return func() {
-		cancel()
-		wg.Wait()
-	}
+	return running(context.Background(), func(ctx context.Context) {
+		d.stats.Run(ctx, d.sink(stdout), c.FlushInterval)
+	})
 }
 
 func (d *daemon) sink(stdout io.Writer) stats.Sink {

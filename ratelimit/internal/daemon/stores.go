@@ -176,14 +176,8 @@ func (d *daemon) poolStats(pool string, kv redis.Store) {
 	d.stats.GaugeFunc(pool+".cx_active", kv.ActiveConns)
 	d.stats.CounterFunc(pool+".cx_total", func() uint64 { return uint64(kv.TotalConns()) })
 	d.stats.CounterFunc(pool+".cx_local_close", func() uint64 { return uint64(kv.LocalCloses()) })
-	for name, is := range map[string]func() bool{".breaker_open": kv.Open, ".breaker_flapping": kv.Flapping} {
-		d.stats.GaugeFunc(pool+name, func() int64 {
-			if is() {
-				return 1
-			}
-			return 0
-		})
-	}
+	d.stats.FlagFunc(pool+".breaker_open", kv.Open)
+	d.stats.FlagFunc(pool+".breaker_flapping", kv.Flapping)
 }
 
 // storeWithCerts is a store that closes its certificate files after itself.

@@ -2,6 +2,7 @@ package decide
 
 import (
 	"bytes"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -87,20 +88,11 @@ func appendMemberName(dst []byte, rule *limits.Rule, taken [][]byte) []byte {
 	end := len(dst)
 	for n := 2; ; n++ {
 		dst = append(dst, '"')
-		if !has(taken, dst[from:]) {
+		if !slices.ContainsFunc(taken, func(name []byte) bool { return bytes.Equal(name, dst[from:]) }) {
 			return dst
 		}
 		dst = strconv.AppendInt(append(dst[:end], '#'), int64(n), 10)
 	}
-}
-
-func has(names [][]byte, name []byte) bool {
-	for _, n := range names {
-		if bytes.Equal(n, name) {
-			return true
-		}
-	}
-	return false
 }
 
 // unprintable reports whether a String of RFC 9651 cannot hold c.

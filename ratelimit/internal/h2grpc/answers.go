@@ -189,10 +189,7 @@ func (o *sendQueue) admit(s *stream, limit int) bool {
 }
 
 func (o *sendQueue) refuseStream(s *stream) {
-	if !o.closed {
-		o.grab()
-		o.buf = appendReset(o.buf, s.id, codeRefusedStream)
-	}
+	o.put(func(b []byte) []byte { return appendReset(b, s.id, codeRefusedStream) })
 	o.forget(s)
 }
 
@@ -203,10 +200,7 @@ func (o *sendQueue) reset(id uint32, code errCode) {
 	if s := o.streams[id]; s != nil {
 		o.cut(s)
 	}
-	if !o.closed {
-		o.grab()
-		o.buf = appendReset(o.buf, id, code)
-	}
+	o.put(func(b []byte) []byte { return appendReset(b, id, code) })
 }
 
 // push appends a message of a watch, which stays open; false: the stream has ended.
@@ -240,8 +234,7 @@ func (o *sendQueue) endWatch(s *stream, r *refusal) {
 		o.grab()
 		o.refuse(&answer{stream: s, refusal: r})
 	case len(s.pending) > 0:
-		o.grab()
-		o.buf = appendReset(o.buf, s.id, codeCancel)
+		o.put(func(b []byte) []byte { return appendReset(b, s.id, codeCancel) })
 		o.cut(s)
 	default:
 		o.grab()

@@ -12,8 +12,6 @@ import (
 // Indexes of HPACK's static table (RFC 7541, appendix A).
 const (
 	staticStatus200   = 8
-	staticStatus204   = 9
-	staticStatus400   = 12
 	staticContentType = 31
 )
 

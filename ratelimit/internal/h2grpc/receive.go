@@ -300,10 +300,7 @@ func (c *conn) ping(h frameHeader, payload []byte) *connError {
 	c.out.mu.Lock()
 	sent := c.out.sent
 	c.out.sent = false
-	if !c.out.closed {
-		c.out.grab()
-		c.out.buf = appendPing(c.out.buf, flagAck, payload)
-	}
+	c.out.put(func(b []byte) []byte { return appendPing(b, flagAck, payload) })
 	c.out.mu.Unlock()
 	// As grpc-go judges pings, since its clients reckon with it: answers in between forgive them.
 	now := time.Now()
@@ -381,10 +378,7 @@ func (o *sendQueue) configure(payload []byte) *connError {
 			}
 		}
 	}
-	if !o.closed {
-		o.grab()
-		o.buf = appendFrameHeader(o.buf, 0, frameSettings, flagAck, 0)
-	}
+	o.put(func(b []byte) []byte { return appendFrameHeader(b, 0, frameSettings, flagAck, 0) })
 	o.pump()
 	return nil
 }

@@ -45,8 +45,7 @@ func (c *conn) giveWay() {
 		o.goAway(c.lastStream(), codeEnhanceYourCalm, "the header block is not complete, and memory is short")
 		o.holdBlock(nil)
 	case s.pending != nil:
-		o.grab()
-		o.buf = appendReset(o.buf, s.id, codeEnhanceYourCalm)
+		o.put(func(b []byte) []byte { return appendReset(b, s.id, codeEnhanceYourCalm) })
 		o.cut(s)
 	default:
 		o.grab()

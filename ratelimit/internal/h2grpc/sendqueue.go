@@ -73,6 +73,11 @@ func recycle(b []byte) {
 func (o *sendQueue) add(f func(dst []byte) []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
+	o.put(f)
+}
+
+// put is add with the lock held.
+func (o *sendQueue) put(f func(dst []byte) []byte) {
 	if !o.closed {
 		o.grab()
 		o.buf = f(o.buf)

@@ -1,26 +1,22 @@
 package h2grpc
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"gatehouse/ratelimit/internal/stats"
 	"maps"
 	"net"
 	"slices"
 	"time"
+
+	"gatehouse/ratelimit/internal/stats"
 )
 
 // New makes a server.
 func New(o Options) *Server {
-	if o.KeepaliveTime <= 0 {
-		o.KeepaliveTime = 2 * time.Hour
-	}
-	if o.KeepaliveTimeout <= 0 {
-		o.KeepaliveTimeout = 20 * time.Second
-	}
-	if o.MaxStreams <= 0 {
-		o.MaxStreams = defaultMaxStreams
-	}
+	o.KeepaliveTime = cmp.Or(o.KeepaliveTime, 2*time.Hour)
+	o.KeepaliveTimeout = cmp.Or(o.KeepaliveTimeout, 20*time.Second)
+	o.MaxStreams = cmp.Or(o.MaxStreams, defaultMaxStreams)
 	if o.TLS != nil {
 		o.TLS = configFor(o.TLS) // once: the keys of session tickets belong to it
 	}

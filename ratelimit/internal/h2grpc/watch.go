@@ -1,6 +1,8 @@
 package h2grpc
 
 import (
+	"maps"
+	"slices"
 	"time"
 )
 
@@ -31,10 +33,7 @@ func (s *Server) watch() {
 			s.mu.Unlock()
 			return
 		}
-		conns = conns[:0]
-		for c := range s.conns {
-			conns = append(conns, c)
-		}
+		conns = slices.AppendSeq(conns[:0], maps.Keys(s.conns))
 		s.mu.Unlock()
 		now := time.Now()
 		for _, c := range conns {

@@ -132,7 +132,7 @@ func sameRule(a, b *Rule) bool {
 
 // replacedBy is the names that a rule replaces, sorted.
 func (d *Domain) replacedBy(r *Rule) (names []string) {
-	for _, id := range r.replaces() {
+	for _, id := range r.rare().replaces {
 		names = append(names, d.names[id-1])
 	}
 	slices.Sort(names)

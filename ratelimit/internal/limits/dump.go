@@ -220,7 +220,7 @@ func (r *Rule) view(d *Domain) RuleView {
 	if v.Calendar = r.Calendar(); v.Calendar != "" {
 		v.WindowSeconds = 0 // their lengths differ
 	}
-	for _, id := range r.replaces() {
+	for _, id := range r.rare().replaces {
 		v.Replaces = append(v.Replaces, d.names[id-1])
 	}
 	return v

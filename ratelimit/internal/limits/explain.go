@@ -364,7 +364,7 @@ func (x *Explanation) attributes(d *Domain, rule *Rule, of string) {
 			x.note("share_threshold: all values %s %s at entry %d share one counter", s.relation(), Quote(text), i+1)
 		}
 	}
-	for _, id := range rule.replaces() {
+	for _, id := range rule.rare().replaces {
 		x.note("%sreplaces the rules named %s when they match another descriptor of the same request", of,
 			Quote(d.names[id-1]))
 	}

@@ -31,7 +31,7 @@ func (r *Rules) AppendKey(dst []byte, rule *Rule, domain string, entries []rls.E
 		return appendEscapedKey(dst, rule, domain, entries, windowStart)
 	}
 	dst = append(dst, domain...)
-	keys := rule.keys()
+	keys := rule.rare().keys
 	for i := range entries {
 		dst = append(dst, '_')
 		dst = append(dst, entries[i].Key...)
@@ -92,7 +92,7 @@ const unitLetters = "?smhdMyw"
 
 func appendEscapedKey(dst []byte, rule *Rule, domain string, entries []rls.Entry, windowStart int64) []byte {
 	dst = appendEscaped(dst, domain)
-	keys := rule.keys()
+	keys := rule.rare().keys
 	for i := range entries {
 		dst = append(dst, '|')
 		dst = appendEscaped(dst, entries[i].Key)

@@ -44,14 +44,14 @@ func (r *Rule) anyReplaces(id uint32) bool {
 // LimitStats is the counters of one limit of a rate_limits list, of which those of stats.LimitStats are shown. It is
 // nil for a limit that stands alone, and when the metric key holds values of the request: AppendLimitKey names it then.
 func (r *Rule) LimitStats() *stats.Rule {
-	if r.levels == nil || r.levels.list == nil {
+	if !r.Listed() {
 		return nil
 	}
 	return r.levels.list.stats
 }
 
 // Listed reports whether the rule is one limit of a rate_limits list.
-func (r *Rule) Listed() bool { return r.levels != nil && r.levels.list != nil }
+func (r *Rule) Listed() bool { return r.rare().list != nil }
 
 // AppendLimitKey appends what stats.Registry.DynamicLimit takes: the metric key, as of AppendMetricKey, and the label
 // of a limit of a rate_limits list.

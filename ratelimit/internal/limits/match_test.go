@@ -48,7 +48,7 @@ func walk(t testing.TB, r *Rules, descriptor string) string {
 	now := int64(1700000000)
 	key := r.AppendKey(nil, rule, "d", entries, now-now%rule.Window)
 	metric := rule.appendAnyMetricKey(nil, "d", entries)
-	if (rule.Stats == nil) != (rule.metric() != nil) {
+	if (rule.Stats == nil) != (rule.rare().metric != nil) {
 		t.Errorf("%s: a rule has either counters or the parts of a metric key", descriptor)
 	}
 	return rule.limitText() + " | " + string(key) + " | " + string(metric)
@@ -247,8 +247,8 @@ func TestReplaces_numbers(t *testing.T) {
 	if a.ID == 0 || a.ID != b.ID || c.ID == a.ID || c.ID == 0 || x.ID != 0 {
 		t.Errorf("numbers: a %d, b %d, c %d, x %d", a.ID, b.ID, c.ID, x.ID)
 	}
-	if len(c.replaces()) != 1 || c.replaces()[0] != a.ID || !d.HasReplaces {
-		t.Errorf("c replaces %v, want [%d]", c.replaces(), a.ID)
+	if len(c.rare().replaces) != 1 || c.rare().replaces[0] != a.ID || !d.HasReplaces {
+		t.Errorf("c replaces %v, want [%d]", c.rare().replaces, a.ID)
 	}
 }
 

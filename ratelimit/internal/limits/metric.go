@@ -27,14 +27,14 @@ const (
 // override that is the domain and every entry as key or key_value.
 func (r *Rule) AppendMetricKey(dst []byte, domain string, entries []rls.Entry) []byte {
 	dst = append(dst, domain...)
-	parts := r.metric()
+	parts := r.rare().metric
 	for i := range entries {
 		e := &entries[i]
 		with := valueIfAny
 		if i < len(parts) && parts[i].with == addressAlways {
 			dst = append(append(dst, parts[i].text...), '_')
 			from := len(dst)
-			dst = r.keys()[i].appendAddress(dst, e.Value)
+			dst = r.rare().keys[i].appendAddress(dst, e.Value)
 			metricAddress(dst[from:])
 			continue
 		}
@@ -58,7 +58,7 @@ func (r *Rule) AppendMetricKey(dst []byte, domain string, entries []rls.Entry) [
 
 // appendAnyMetricKey is AppendMetricKey for rules with a fixed key too.
 func (r *Rule) appendAnyMetricKey(dst []byte, domain string, entries []rls.Entry) []byte {
-	if r.metric() == nil && r.step != nil {
+	if r.rare().metric == nil && r.step != nil {
 		_, fixed := metricParts(domain, r.path(), r.step.Detailed)
 		return append(dst, fixed...)
 	}

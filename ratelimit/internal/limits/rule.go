@@ -52,14 +52,13 @@ type Rule struct {
 
 // ReplacesID says whether the rule replaces those of a name.
 func (r *Rule) ReplacesID(id uint32) bool {
-	var marked [1]bool
-	r.MarkReplaced([]uint32{id}, marked[:])
-	return marked[0]
+	_, found := slices.BinarySearch(r.rare().replaces, id)
+	return found
 }
 
 // MarkReplaced sets replaced[i] where the rule replaces those of the name ids[i].
 func (r *Rule) MarkReplaced(ids []uint32, replaced []bool) {
-	replaces := r.replaces()
+	replaces := r.rare().replaces
 	if len(replaces) == 0 {
 		return
 	}
@@ -120,32 +119,19 @@ func (l *ruleLevels) empty() bool {
 	return l.metric == nil && l.keys == nil && l.replaces == nil && l.calendar == nil && l.list == nil
 }
 
+// noLevels are the ruleLevels of most rules. Never write to them.
+var noLevels ruleLevels
+
+// rare is what few rules have.
+func (r *Rule) rare() *ruleLevels {
+	if r.levels == nil {
+		return &noLevels
+	}
+	return r.levels
+}
+
 // Replacing reports whether the rule replaces others.
-func (r *Rule) Replacing() bool { return r.levels != nil && len(r.levels.replaces) > 0 }
-
-// replaces are the numbers of the names whose rules this one replaces, ascending.
-func (r *Rule) replaces() []uint32 {
-	if r.levels == nil {
-		return nil
-	}
-	return r.levels.replaces
-}
-
-// metric is what each level adds to the metric key, nil when that is fixed.
-func (r *Rule) metric() []metricPart {
-	if r.levels == nil {
-		return nil
-	}
-	return r.levels.metric
-}
-
-// keys is what each level puts in counter keys, nil when that is the value on all levels.
-func (r *Rule) keys() []keyPart {
-	if r.levels == nil {
-		return nil
-	}
-	return r.levels.keys
-}
+func (r *Rule) Replacing() bool { return len(r.rare().replaces) > 0 }
 
 // Override fills dst, a scratch rule, for a limit that the caller brings along. All
 // other attributes are off. dst.Window is 0 when the unit is not one.

@@ -39,8 +39,8 @@ func (c *calendarWindow) at(now int64) span {
 // Span is the window of the rule that now, in Unix seconds, lies in; end is exclusive. Sliding windows and token
 // buckets, whose keys name no window, have those of a fixed window. r.Window must not be 0.
 func (r *Rule) Span(now int64) (start, end int64) {
-	if r.levels != nil && r.levels.calendar != nil {
-		s := r.levels.calendar.at(now)
+	if calendar := r.rare().calendar; calendar != nil {
+		s := calendar.at(now)
 		return s.start, s.end
 	}
 	start = now - now%r.Window
@@ -49,10 +49,10 @@ func (r *Rule) Span(now int64) (start, end int64) {
 
 // Calendar is the name of the rule's time zone, empty without calendar.
 func (r *Rule) Calendar() string {
-	if r.levels == nil || r.levels.calendar == nil {
-		return ""
+	if calendar := r.rare().calendar; calendar != nil {
+		return calendar.name
 	}
-	return r.levels.calendar.name
+	return ""
 }
 
 // calendarText is the window of a rule with calendar that now lies in, in local time; empty without calendar.

@@ -171,14 +171,3 @@ func (d *Decision) forgotten(i int) bool {
 	decided := slices.ContainsFunc(d.Rules, func(r *limits.Rule) bool { return r != nil })
 	return d.Domain.Forgotten(d.Request.Descriptors[i].Entries, decided)
 }
-
-// hits is how many hits descriptor i takes, 0 of a refund.
-func (d *Decision) hits(i int) uint64 {
-	switch descriptor := &d.Request.Descriptors[i]; {
-	case descriptor.Negative:
-		return 0
-	case descriptor.HasHits:
-		return descriptor.Hits
-	}
-	return uint64(max(d.Request.HitsAddend, 1))
-}

@@ -77,7 +77,7 @@ func (l *list) add(d *Decision, i int, outcome limits.Outcome) {
 		l.skipped.Add(1)
 		return
 	}
-	r := &RecentDescriptor{At: d.At.UTC(), Outcome: outcome, Hits: d.hits(i)}
+	r := &RecentDescriptor{At: d.At.UTC(), Outcome: outcome, Hits: d.Request.Taken(i)}
 	r.Domain = text(d.Request.Domain, &r.Cut)
 	size, in := 0, d.Request.Descriptors[i].Entries
 	for _, e := range in {

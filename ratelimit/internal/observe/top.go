@@ -36,7 +36,7 @@ func newTop(keys int) *Top {
 func (t *Top) note(d *Decision, buf []byte) []byte {
 	now := d.Done.Unix() / 60
 	for i, rule := range d.Rules {
-		hits := d.hits(i)
+		hits := d.Request.Taken(i)
 		if rule == nil || rule.Unlimited || hits == 0 {
 			continue
 		}

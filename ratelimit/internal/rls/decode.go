@@ -30,37 +30,20 @@ const keepEntries = 4096
 func (r *Request) Unmarshal(b []byte) error {
 	r.Reset()
 	for len(b) > 0 && len(r.Descriptors) < maxDescriptors && len(r.entries) < maxEntries {
-		tag, n := varint(b)
-		if n == 0 {
+		tag, n, field, rest, ok := cutField(b)
+		if !ok {
 			return ErrMalformed
 		}
-		rest := b[n:]
-		var ok bool
+		b = rest
 		switch tag {
 		case 1<<3 | wireBytes:
-			var s []byte
-			if s, b, ok = lengthPrefixed(rest); !ok {
-				return ErrMalformed
-			}
-			r.Domain = text(s)
+			r.Domain = text(field)
 		case 2<<3 | wireBytes:
-			var m []byte
-			if m, b, ok = lengthPrefixed(rest); !ok {
+			if !r.descriptor(field) {
 				return ErrMalformed
-			}
-			if err := r.descriptor(m); err != nil {
-				return err
 			}
 		case 3<<3 | wireVarint:
-			v, n := varint(rest)
-			if n == 0 {
-				return ErrMalformed
-			}
-			r.HitsAddend, b = uint32(v), rest[n:]
-		default:
-			if b, ok = skip(tag, rest); !ok {
-				return ErrMalformed
-			}
+			r.HitsAddend = uint32(n)
 		}
 	}
 	return nil
@@ -81,53 +64,40 @@ func (r *Request) Reset() {
 	r.Domain, r.HitsAddend = "", 0
 }
 
-func (r *Request) descriptor(b []byte) error {
+func (r *Request) descriptor(b []byte) (ok bool) {
 	var d Descriptor
 	first := len(r.entries)
 	for len(b) > 0 {
-		tag, n := varint(b)
-		if n == 0 {
-			return ErrMalformed
+		tag, n, field, rest, ok := cutField(b)
+		if !ok {
+			return false
 		}
-		rest := b[n:]
-		var m []byte
-		var ok bool
+		b = rest
 		switch tag {
 		case 1<<3 | wireBytes:
-			if m, b, ok = lengthPrefixed(rest); !ok {
-				return ErrMalformed
-			}
 			var e Entry
-			if !e.unmarshal(m) {
-				return ErrMalformed
+			if !e.unmarshal(field) {
+				return false
 			}
 			r.entries = append(r.entries, e)
 		case 2<<3 | wireBytes:
-			if m, b, ok = lengthPrefixed(rest); !ok || !d.Limit.unmarshal(m) {
-				return ErrMalformed
+			if !d.Limit.unmarshal(field) {
+				return false
 			}
 			d.HasLimit = true
 		case 3<<3 | wireBytes:
-			if m, b, ok = lengthPrefixed(rest); !ok || !unmarshalUint64Value(m, &d.Hits) {
-				return ErrMalformed
+			if !unmarshalUint64Value(field, &d.Hits) {
+				return false
 			}
 			d.HasHits = true
 		case 4<<3 | wireVarint:
-			v, n := varint(rest)
-			if n == 0 {
-				return ErrMalformed
-			}
-			d.Negative, b = v != 0, rest[n:]
-		default:
-			if b, ok = skip(tag, rest); !ok {
-				return ErrMalformed
-			}
+			d.Negative = n != 0
 		}
 	}
 	// Growing the arena later leaves this slice on the older array, whose content stays.
 	d.Entries = r.entries[first:len(r.entries):len(r.entries)]
 	r.Descriptors = append(r.Descriptors, d)
-	return nil
+	return true
 }
 
 func (e *Entry) unmarshal(b []byte) bool {
@@ -135,28 +105,16 @@ func (e *Entry) unmarshal(b []byte) bool {
 		return true
 	}
 	for len(b) > 0 {
-		tag, n := varint(b)
-		if n == 0 {
+		tag, _, field, rest, ok := cutField(b)
+		if !ok {
 			return false
 		}
-		rest := b[n:]
-		var s []byte
-		var ok bool
+		b = rest
 		switch tag {
 		case 1<<3 | wireBytes:
-			if s, b, ok = lengthPrefixed(rest); !ok {
-				return false
-			}
-			e.Key = text(s)
+			e.Key = text(field)
 		case 2<<3 | wireBytes:
-			if s, b, ok = lengthPrefixed(rest); !ok {
-				return false
-			}
-			e.Value = text(s)
-		default:
-			if b, ok = skip(tag, rest); !ok {
-				return false
-			}
+			e.Value = text(field)
 		}
 	}
 	return true
@@ -178,28 +136,16 @@ func (e *Entry) usual(b []byte) bool {
 
 func (o *Override) unmarshal(b []byte) bool {
 	for len(b) > 0 {
-		tag, n := varint(b)
-		if n == 0 {
+		tag, n, _, rest, ok := cutField(b)
+		if !ok {
 			return false
 		}
-		rest := b[n:]
+		b = rest
 		switch tag {
-		case 1<<3 | wireVarint, 2<<3 | wireVarint:
-			v, n := varint(rest)
-			if n == 0 {
-				return false
-			}
-			if tag>>3 == 1 {
-				o.PerUnit = uint32(v)
-			} else {
-				o.Unit = Unit(int32(v))
-			}
-			b = rest[n:]
-		default:
-			var ok bool
-			if b, ok = skip(tag, rest); !ok {
-				return false
-			}
+		case 1<<3 | wireVarint:
+			o.PerUnit = uint32(n)
+		case 2<<3 | wireVarint:
+			o.Unit = Unit(int32(n))
 		}
 	}
 	return true
@@ -207,21 +153,12 @@ func (o *Override) unmarshal(b []byte) bool {
 
 func unmarshalUint64Value(b []byte, dst *uint64) bool {
 	for len(b) > 0 {
-		tag, n := varint(b)
-		if n == 0 {
+		tag, n, _, rest, ok := cutField(b)
+		if !ok {
 			return false
 		}
-		rest := b[n:]
-		if tag == 1<<3|wireVarint {
-			if *dst, n = varint(rest); n == 0 {
-				return false
-			}
-			b = rest[n:]
-			continue
-		}
-		var ok bool
-		if b, ok = skip(tag, rest); !ok {
-			return false
+		if b = rest; tag == 1<<3|wireVarint {
+			*dst = n
 		}
 	}
 	return true
@@ -241,25 +178,35 @@ func varint(b []byte) (v uint64, n int) {
 	return v, max(n, 0)
 }
 
-func lengthPrefixed(b []byte) (field, rest []byte, ok bool) {
-	v, n := varint(b)
-	if n == 0 || v > uint64(len(b)-n) {
-		return nil, nil, false
+// cutField cuts the first field off a message that is not empty: n is the number of a varint, field the bytes of what has a length.
+// Callers pass over the fields that they do not know, and those of an unexpected wire type.
+func cutField(b []byte) (tag, n uint64, field, rest []byte, ok bool) {
+	tag, at := uint64(b[0]), 1
+	if tag >= 0x80 { // a call less for the others, which are nearly all
+		tag, at = varint(b)
 	}
-	end := n + int(v)
-	return b[n:end:end], b[end:], true
-}
-
-// skip passes over a field this package does not know, or one of an unexpected wire type.
-func skip(tag uint64, b []byte) (rest []byte, ok bool) {
-	if bits.Len64(tag>>3) > 29 || tag>>3 == 0 {
-		return nil, false
+	if at == 0 || bits.Len64(tag>>3) > 29 || tag>>3 == 0 {
+		return 0, 0, nil, nil, false
 	}
-	n := protowire.ConsumeFieldValue(protowire.Number(tag>>3), protowire.Type(tag&7), b)
-	if n < 0 {
-		return nil, false
+	end := at
+	switch tag & 7 {
+	case wireBytes:
+		size, length := varint(b[at:])
+		at += length
+		if length == 0 || size > uint64(len(b)-at) {
+			return 0, 0, nil, nil, false
+		}
+		end = at + int(size)
+	case wireVarint:
+		n, end = varint(b[at:])
+		return tag, n, nil, b[at+end:], end > 0
+	default:
+		if end = protowire.ConsumeFieldValue(protowire.Number(tag>>3), protowire.Type(tag&7), b[at:]); end < 0 {
+			return 0, 0, nil, nil, false
+		}
+		end += at
 	}
-	return b[n:], true
+	return tag, 0, b[at:end:end], b[end:], true
 }
 
 // text reads b in place: copying every key and value would be most of the cost of decoding.

@@ -31,6 +31,22 @@ type Descriptor struct {
 	Negative bool
 }
 
+// Hits is how many hits a descriptor takes, or gives back.
+func (r *Request) Hits(d *Descriptor) uint64 {
+	if d.HasHits {
+		return d.Hits
+	}
+	return uint64(max(r.HitsAddend, 1))
+}
+
+// Taken is how many hits descriptor i takes, 0 where it gives some back.
+func (r *Request) Taken(i int) uint64 {
+	if d := &r.Descriptors[i]; !d.Negative {
+		return r.Hits(d)
+	}
+	return 0
+}
+
 // Entry is one key/value pair of a descriptor. Case-sensitive bytes.
 type Entry struct{ Key, Value string }
 

@@ -5,6 +5,7 @@ import (
 	"crypto/tls"
 	"log/slog"
 	"net"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -187,11 +188,4 @@ func countMethods(r *stats.Registry) grpc.UnaryServerInterceptor {
 	}
 }
 
-func methodName(full string) string {
-	for i := len(full) - 1; i >= 0; i-- {
-		if full[i] == '/' {
-			return full[i+1:]
-		}
-	}
-	return full
-}
+func methodName(full string) string { return full[strings.LastIndexByte(full, '/')+1:] }

@@ -2,8 +2,10 @@ package server
 
 import (
 	"context"
+	"maps"
 	"net"
 	"net/http"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -176,10 +178,4 @@ func (c metadataCarrier) Get(name string) string {
 func (c metadataCarrier) Set(name, value string) { metadata.MD(c).Set(name, value) }
 
 // Keys implements propagation.TextMapCarrier.
-func (c metadataCarrier) Keys() []string {
-	names := make([]string, 0, len(c))
-	for n := range c {
-		names = append(names, n)
-	}
-	return names
-}
+func (c metadataCarrier) Keys() []string { return slices.Collect(maps.Keys(c)) }

@@ -37,7 +37,7 @@ func (s *Service) judgeUnlimited(c *Call) {
 		}
 		c.Response.Statuses[i] = decide.Unlimited()
 		if d := &c.Request.Descriptors[i]; !d.Negative {
-			hits := hitsOf(&c.Request, d)
+			hits := c.Request.Hits(d)
 			s.count(c, i, &decide.Delta{Total: hits, Within: hits})
 		}
 	}

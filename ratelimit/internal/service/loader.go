@@ -56,12 +56,7 @@ func NewLoader(s *Service, o limits.Options, log *slog.Logger, onLoaded func(dom
 		bad:  o.Stats.Counter("ratelimit.service.config_load_error"),
 	}
 	l.state.Store(new(LoadState))
-	o.Stats.GaugeFunc("ratelimit.service.config_rejected", func() int64 {
-		if l.State().Error != "" {
-			return 1
-		}
-		return 0
-	})
+	o.Stats.FlagFunc("ratelimit.service.config_rejected", func() bool { return l.State().Error != "" })
 	o.Stats.GaugeFunc("ratelimit.service.config_loaded_at", func() int64 {
 		if at := l.State().LoadedAt; !at.IsZero() {
 			return at.Unix()

@@ -118,7 +118,7 @@ func (s *Service) planHits(c *Call, rules *limits.Rules, now int64) {
 	for i := range c.plan {
 		p := &c.plan[i]
 		rule, d := p.rule, &c.Request.Descriptors[p.descriptor]
-		p.hits = hitsOf(&c.Request, d)
+		p.hits = c.Request.Hits(d)
 		start := int64(0)
 		if rule.Algorithm == counter.FixedWindow {
 			start, p.end = rule.Span(now)
@@ -164,12 +164,4 @@ func (c *Call) settleHeld() {
 		}
 	}
 	counter.JudgeStop(c.batch.Hits, c.looks, true)
-}
-
-// hitsOf is how many hits a descriptor takes.
-func hitsOf(r *rls.Request, d *rls.Descriptor) uint64 {
-	if d.HasHits {
-		return d.Hits
-	}
-	return uint64(max(r.HitsAddend, 1))
 }

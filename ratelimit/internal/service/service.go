@@ -124,9 +124,7 @@ type storeInUse struct {
 
 // New makes a Service without rules: until SetRules it answers ErrNoRules.
 func New(o Options) *Service {
-	if o.OnStoreFailure == limits.FailureUnset {
-		o.OnStoreFailure = limits.FailureError
-	}
+	o.OnStoreFailure = cmp.Or(o.OnStoreFailure, limits.FailureError)
 	s := &Service{o: o, clock: o.Clock}
 	if s.clock == nil {
 		s.clock = time.Now

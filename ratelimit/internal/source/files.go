@@ -7,6 +7,7 @@ package source
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -113,15 +114,9 @@ func fingerprintOf(s Set) fingerprint {
 
 // NewFiles reads nothing yet.
 func NewFiles(o FilesOptions) *Files {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	if o.Stats == nil {
-		o.Stats = stats.NewRegistry(stats.Options{})
-	}
-	if o.poll == 0 {
-		o.poll = pollEvery
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	o.Stats = cmp.Or(o.Stats, stats.NewRegistry(stats.Options{}))
+	o.poll = cmp.Or(o.poll, pollEvery)
 	if abs, err := filepath.Abs(o.Root); err == nil {
 		o.Root = abs // and clean: a trailing slash would hide the symlink
 	}

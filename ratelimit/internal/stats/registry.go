@@ -104,6 +104,7 @@ type Registry struct {
 // series is one counter or gauge that has a name of its own.
 type series struct {
 	Series
+	id      string // the name with the tags of its own only: what /stats shows
 	kind    Kind
 	counter *Counter      // counters that are counted here
 	total   func() uint64 // counters that are counted elsewhere
@@ -128,24 +129,20 @@ func (s *series) value() uint64 {
 	return s.counter.Value()
 }
 
+// present is the value of a counter or gauge.
+func (s *series) present() int64 {
+	if s.kind == KindGauge {
+		return s.gauge()
+	}
+	return int64(s.value())
+}
+
 // NewRegistry makes an empty registry with the counters of its own.
 func NewRegistry(o Options) *Registry {
-	if o.MaxDynamicKeys <= 0 {
-		o.MaxDynamicKeys = DefaultMaxDynamicKeys
-	}
-	if o.MaxUnknownDomains <= 0 {
-		o.MaxUnknownDomains = DefaultMaxUnknownDomains
-	}
-	if o.DynamicIdle <= 0 {
-		o.DynamicIdle = DefaultDynamicIdle
-	}
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
 	r := &Registry{
 		extra: cleanTags(o.ExtraTags),
-		idle:  o.DynamicIdle,
-		log:   o.Log,
+		idle:  cmp.Or(o.DynamicIdle, DefaultDynamicIdle),
+		log:   cmp.Or(o.Log, slog.Default()),
 		named: map[string]*series{},
 		rules: map[string]*ruleSeries{},
 	}
@@ -157,7 +154,8 @@ func NewRegistry(o Options) *Registry {
 			reserved.Inc()
 		}
 	}
-	r.dyn.open(r, o.MaxDynamicKeys, o.MaxUnknownDomains)
+	r.dyn.open(r, cmp.Or(o.MaxDynamicKeys, DefaultMaxDynamicKeys),
+		cmp.Or(o.MaxUnknownDomains, DefaultMaxUnknownDomains))
 	return r
 }
 
@@ -193,6 +191,16 @@ func (r *Registry) GaugeFunc(name string, f func() int64, tags ...Tag) {
 	s.gauge = f
 }
 
+// FlagFunc is GaugeFunc for what is true, 1, or false, 0.
+func (r *Registry) FlagFunc(name string, is func() bool) {
+	r.GaugeFunc(name, func() int64 {
+		if is() {
+			return 1
+		}
+		return 0
+	})
+}
+
 // Timer returns the timer of that name, made at the first call.
 func (r *Registry) Timer(name string) *Timer {
 	r.mu.Lock()
@@ -214,7 +222,7 @@ func (r *Registry) addLocked(name string, own []Tag, k Kind) *series {
 	if s, ok := r.named[id]; ok {
 		return s
 	}
-	s := &series{Series: made, kind: k}
+	s := &series{Series: made, id: id, kind: k}
 	if k == KindCounter {
 		s.counter = new(Counter)
 	}
@@ -231,21 +239,10 @@ func (r *Registry) Each(f func(name string, kind Kind, value int64)) {
 		kind  Kind
 		value int64
 	}
-	_, ruling := r.present()
-	r.mu.Lock()
-	rows := make([]row, 0, len(r.named)+len(ruling)*len(RuleStats))
-	named := make([]*series, 0, len(r.named))
-	for id, s := range r.named {
-		rows = append(rows, row{name: id, kind: s.kind})
-		named = append(named, s)
-	}
-	r.mu.Unlock()
-	for i, s := range named {
-		if s.kind == KindGauge {
-			rows[i].value = s.gauge()
-		} else {
-			rows[i].value = int64(s.value())
-		}
+	list, ruling := r.present()
+	rows := make([]row, 0, len(list)+len(ruling)*len(RuleStats))
+	for _, s := range list {
+		rows = append(rows, row{s.id, s.kind, s.present()})
 	}
 	for _, s := range ruling {
 		for i := range RuleStats {

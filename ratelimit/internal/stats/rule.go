@@ -100,9 +100,9 @@ func (r *Registry) forget() {
 			r.keepLost(s)
 		}
 	}
-	for id, s := range r.named {
+	for _, s := range r.list {
 		if s.gone() {
-			delete(r.named, id)
+			delete(r.named, s.id)
 		}
 	}
 	if len(r.rules)+len(r.named) == before {

@@ -112,11 +112,7 @@ func (r *Registry) Named(f func(s Series, kind Kind, value float64)) {
 		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.suffix, b.suffix))
 	})
 	for _, s := range list {
-		if s.kind == KindGauge {
-			f(s.Series, KindGauge, float64(s.gauge()))
-		} else {
-			f(s.Series, KindCounter, float64(s.value()))
-		}
+		f(s.Series, s.kind, float64(s.present()))
 	}
 }
 

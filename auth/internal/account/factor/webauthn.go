@@ -131,6 +131,9 @@ func (k *keyAnswer) judge(ctx context.Context, tx *flow.Tx, u store.User, sessio
 		b = tx.Batch()
 	}
 	b.UseChallenge(op.challenge, op.f.Now)
+	if k.kind == typeRequest { // before a hook is called: the counter counts once, as a TOTP step
+		b.UseWebAuthn(k.row.ID, k.row.Key, op.f.Now)
+	}
 	return b.Send(ctx)
 }
 
@@ -167,13 +170,11 @@ func (k *keyAnswer) verify(all []store.Credential) (err error) {
 	return err
 }
 
-// done stores the credential with the session that it raised.
+// done stores a new credential with the session that it raised.
 func (k *keyAnswer) done(b *flow.Batch) {
 	if k.kind == typeCreate {
 		k.row.LastUsedAt = k.op.f.Now
 		b.InsertWebAuthn(k.row)
-	} else {
-		b.UseWebAuthn(k.row.ID, k.row.Key, k.op.f.Now)
 	}
 	b.Audit(k.op.audit(store.ActionVerificationAttempted))
 }

@@ -7,7 +7,16 @@ import (
 )
 
 // PoolStats are the metrics cx_active, cx_total and cx_local_close of a store's connections.
-type PoolStats struct{ Active, Total, LocalClose atomic.Int64 }
+type PoolStats struct{ active, total, localClose atomic.Int64 }
+
+// ActiveConns is the number of connections open now (cx_active).
+func (s *PoolStats) ActiveConns() int64 { return s.active.Load() }
+
+// TotalConns is how many were ever opened (cx_total).
+func (s *PoolStats) TotalConns() int64 { return s.total.Load() }
+
+// LocalCloses is how many of them were closed from our side (cx_local_close).
+func (s *PoolStats) LocalCloses() int64 { return s.localClose.Load() }
 
 // countedConn is a connection that is counted in the pool's metrics.
 type countedConn struct {
@@ -32,9 +41,9 @@ func (c *countedConn) Read(p []byte) (int, error) {
 
 func (c *countedConn) Close() error {
 	c.once.Do(func() {
-		c.stats.Active.Add(-1)
+		c.stats.active.Add(-1)
 		if !c.remote.Load() {
-			c.stats.LocalClose.Add(1)
+			c.stats.localClose.Add(1)
 		}
 	})
 	return c.Conn.Close()

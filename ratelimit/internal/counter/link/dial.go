@@ -41,8 +41,8 @@ func (d *Dialer) Dial(ctx context.Context, to Endpoint) (net.Conn, error) {
 	if d.Stats == nil {
 		return conn, nil
 	}
-	d.Stats.Active.Add(1)
-	d.Stats.Total.Add(1)
+	d.Stats.active.Add(1)
+	d.Stats.total.Add(1)
 	return &countedConn{Conn: conn, stats: d.Stats}, nil
 }
 

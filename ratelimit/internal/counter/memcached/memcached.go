@@ -58,15 +58,11 @@ func (o Options) withDefaults() Options {
 	if o.Settings.MaxIdleConns < 1 {
 		o.Settings.MaxIdleConns = 2
 	}
-	if o.Resolver == nil {
-		o.Resolver = net.DefaultResolver
-	}
+	o.Resolver = cmp.Or(o.Resolver, net.DefaultResolver)
 	o.Settings.Timeout = cmp.Or(o.Settings.Timeout, 500*time.Millisecond)
 	o.Settings.QueueSize = cmp.Or(o.Settings.QueueSize, 10_000)
 	o.Stall = cmp.Or(o.Stall, 250*time.Millisecond)
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	return o
 }
 
@@ -80,9 +76,9 @@ func (o Options) withDefaults() Options {
 // Differences from the other stores: keys are at most 250 bytes without white space and control
 // characters; under Request.Stop nothing but this process is atomic.
 type Store struct {
+	link.PoolStats
 	o      Options
 	dialer link.Dialer
-	conns  link.PoolStats
 	stats  Stats
 	ring   atomic.Pointer[ring]
 	begun  time.Time
@@ -110,7 +106,7 @@ type Stats struct {
 // New looks up the nodes, if SRV names them, and returns without connecting to any.
 func New(ctx context.Context, o Options) (*Store, error) {
 	s := &Store{o: o.withDefaults(), begun: time.Now()}
-	s.dialer = link.Dialer{TLS: o.TLS, Timeout: s.o.Settings.Timeout, Stats: &s.conns}
+	s.dialer = link.Dialer{TLS: o.TLS, Timeout: s.o.Settings.Timeout, Stats: &s.PoolStats}
 	nodes := o.Settings.Nodes
 	if o.Settings.SRV != "" {
 		var err error
@@ -172,9 +168,9 @@ func (s *Store) Add(ctx context.Context, req *counter.Request) error {
 	asked := a.open > 0
 	s.mu.Unlock()
 
-	gone := counter.ErrTimeout
+	gone := counter.ErrTimeout // of lookups that are not answered
 	if asked {
-		gone = a.wait(ctx, stay)
+		_, gone = link.Await(ctx, a.ready, stay)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -213,21 +209,6 @@ func (a *call) lookupAt(n *node) *lookup {
 	l := &lookup{call: a, node: n}
 	a.lookups = append(a.lookups, l)
 	return l
-}
-
-// wait blocks until all lookups are answered, or for stay, or until ctx ends; the error is what the
-// others are to be answered with.
-func (a *call) wait(ctx context.Context, stay time.Duration) error {
-	timer := time.NewTimer(stay)
-	defer timer.Stop()
-	select {
-	case <-a.ready:
-		return nil
-	case <-timer.C:
-		return counter.ErrTimeout
-	case <-ctx.Done():
-		return link.ContextError(ctx)
-	}
 }
 
 // answer works out the totals and puts the hits into the nodes' queues; s.mu is held. gone is the error
@@ -440,12 +421,3 @@ func (s *Store) Nodes() (all, lost int64) {
 	}
 	return int64(len(ring.nodes)), lost
 }
-
-// ActiveConns, TotalConns and LocalCloses are as of redis.Server.
-func (s *Store) ActiveConns() int64 { return s.conns.Active.Load() }
-
-// TotalConns is how many connections were ever opened.
-func (s *Store) TotalConns() int64 { return s.conns.Total.Load() }
-
-// LocalCloses is how many of them were closed from our side.
-func (s *Store) LocalCloses() int64 { return s.conns.LocalClose.Load() }

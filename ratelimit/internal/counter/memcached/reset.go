@@ -1,8 +1,8 @@
 package memcached
 
 import (
+	"cmp"
 	"context"
-	"time"
 
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/counter/link"
@@ -19,16 +19,8 @@ func (s *Store) Reset(ctx context.Context, h *counter.Hit) error {
 	if err := s.queueReset(key, done); err != nil {
 		return err
 	}
-	timer := time.NewTimer(s.o.Settings.Timeout)
-	defer timer.Stop()
-	select {
-	case err := <-done:
-		return err
-	case <-timer.C:
-		return counter.ErrTimeout
-	case <-ctx.Done():
-		return link.ContextError(ctx)
-	}
+	outcome, err := link.Await(ctx, done, s.o.Settings.Timeout)
+	return cmp.Or(err, outcome)
 }
 
 func (s *Store) queueReset(key string, done chan<- error) error {

@@ -31,10 +31,10 @@ const (
 // for clusters sends a batch for several nodes as one, follows redirections inside, and cannot drop
 // a connection: the slowest node would hold up all, and there would be nothing for a breaker to watch.
 type Cluster struct {
+	*link.PoolStats
 	o      Options
-	t      target // whose credentials and seeds
-	width  int    // nodes that one request uses at a time
-	stats  *link.PoolStats
+	t      target                             // whose credentials and seeds
+	width  int                                // nodes that one request uses at a time
 	slots  [slots]atomic.Pointer[clusterNode] // nil: no node serves it
 	splits sync.Pool                          // *split
 
@@ -66,7 +66,7 @@ func NewCluster(ctx context.Context, o Options) (*Cluster, error) {
 	}
 	o = o.withDefaults()
 	c := &Cluster{
-		o: o, t: t, stats: new(link.PoolStats), nodes: map[string]*clusterNode{}, peers: t.addrs,
+		PoolStats: o.pool, o: o, t: t, nodes: map[string]*clusterNode{}, peers: t.addrs,
 		width:  min(cmp.Or(o.Settings.Parallelism, o.Settings.PoolSize), o.Settings.PoolSize),
 		splits: sync.Pool{New: func() any { return new(split) }},
 		kick:   make(chan struct{}, 1),
@@ -87,7 +87,7 @@ func (c *Cluster) node(addr string) *clusterNode {
 		o := c.o
 		o.Log = o.Log.With("node", addr)
 		n = &clusterNode{server: newServer(o), cluster: c, addr: addr}
-		n.server.stats, n.server.trouble = c.stats, c.trouble
+		n.server.trouble = c.trouble
 		n.server.at(c.t, func() link.Endpoint { return link.Endpoint{Network: "tcp", Addr: addr} }, clusterServer)
 		n.server.run(n.server.newLink(o.Settings.Timeout))
 		c.nodes[addr] = n
@@ -136,10 +136,13 @@ func (c *Cluster) moved(key []byte, to, from string) {
 }
 
 // trouble requests a refresh.
-func (c *Cluster) trouble() {
+func (c *Cluster) trouble() { kick(c.kick) }
+
+// kick wakes whoever waits for the channel, which has room for one.
+func kick(wake chan<- struct{}) {
 	select {
-	case c.kick <- struct{}{}:
-	default:
+	case wake <- struct{}{}:
+	default: // it is to wake already
 	}
 }
 
@@ -220,15 +223,6 @@ func (c *Cluster) Close() {
 	link.Wait(&c.wg)
 }
 
-// ActiveConns is as Server's, of all nodes.
-func (c *Cluster) ActiveConns() int64 { return c.stats.Active.Load() }
-
-// TotalConns is as Server's, of all nodes.
-func (c *Cluster) TotalConns() int64 { return c.stats.Total.Load() }
-
-// LocalCloses is as Server's, of all nodes.
-func (c *Cluster) LocalCloses() int64 { return c.stats.LocalClose.Load() }
-
 // Open reports whether the breaker of any node is open.
 func (c *Cluster) Open() bool { return c.any((*Server).Open) }
 
@@ -288,15 +282,7 @@ func (c *Cluster) addElsewhere(ctx context.Context, req *counter.Request, n *clu
 
 // addWhole is addHits, and fails as a whole.
 func (c *Cluster) addWhole(ctx context.Context, req *counter.Request) error {
-	err := c.addHits(ctx, req)
-	if err == counter.ErrPartial {
-		for i := range req.Hits {
-			if req.Hits[i].Err != nil {
-				return req.Hits[i].Err
-			}
-		}
-	}
-	return err
+	return counter.Whole(req, c.addHits(ctx, req))
 }
 
 // add is one request to one node; see finish.

@@ -12,13 +12,39 @@ import (
 	"gatehouse/ratelimit/internal/counter/link"
 )
 
-// connecting is a store that is connected in the background. Until it has answered, hits are refused as
-// those behind an open breaker are: at once, and nothing is sent.
+// connecting is a store that is connected in the background.
 type connecting struct {
-	kv   atomic.Pointer[Store] // nil until the store has answered
+	*link.PoolStats
+	kv   atomic.Pointer[Store] // unreached until the store has answered
 	stop context.CancelFunc
 	wg   sync.WaitGroup
 }
+
+// unreached refuses hits as an open breaker does: at once, and nothing is sent.
+type unreached struct{ Store }
+
+// Add implements Store.
+func (unreached) Add(_ context.Context, req *counter.Request) error {
+	if len(req.Hits) == 0 {
+		return nil
+	}
+	return counter.ErrOpen
+}
+
+// Peek implements Store.
+func (unreached) Peek(context.Context, *counter.Hit) error { return counter.ErrOpen }
+
+// Reset implements Store.
+func (unreached) Reset(context.Context, *counter.Hit) error { return counter.ErrOpen }
+
+// Close implements Store.
+func (unreached) Close() {}
+
+// Open implements Store.
+func (unreached) Open() bool { return true }
+
+// Flapping implements Store.
+func (unreached) Flapping() bool { return false }
 
 // Connect returns a store that need not be there yet. It tries to reach it in the background for as
 // long as it is not closed, with the pauses that Open makes. The error is one of the options alone.
@@ -32,7 +58,8 @@ func Connect(o Options) (Store, error) {
 	o = o.withDefaults()
 	o.Start.MaxElapsed = 0
 	ctx, stop := context.WithCancel(context.Background())
-	c := &connecting{stop: stop}
+	c := &connecting{PoolStats: o.pool, stop: stop}
+	c.kv.Store(new(Store(unreached{})))
 	c.wg.Go(func() { c.connect(ctx, o) })
 	return c, nil
 }
@@ -55,67 +82,31 @@ func (c *connecting) connect(ctx context.Context, o Options) {
 	c.kv.Store(&kv)
 }
 
+// present is the store as it is reached at present.
+func (c *connecting) present() Store { return *c.kv.Load() }
+
 // Add implements Store.
 func (c *connecting) Add(ctx context.Context, req *counter.Request) error {
-	kv := c.kv.Load()
-	switch {
-	case kv != nil:
-		return (*kv).Add(ctx, req)
-	case len(req.Hits) == 0:
-		return nil
-	}
-	return counter.ErrOpen
+	return c.present().Add(ctx, req)
 }
 
 // Peek implements Store.
-func (c *connecting) Peek(ctx context.Context, h *counter.Hit) error {
-	if kv := c.kv.Load(); kv != nil {
-		return (*kv).Peek(ctx, h)
-	}
-	return counter.ErrOpen
-}
+func (c *connecting) Peek(ctx context.Context, h *counter.Hit) error { return c.present().Peek(ctx, h) }
 
 // Reset implements Store.
 func (c *connecting) Reset(ctx context.Context, h *counter.Hit) error {
-	if kv := c.kv.Load(); kv != nil {
-		return (*kv).Reset(ctx, h)
-	}
-	return counter.ErrOpen
+	return c.present().Reset(ctx, h)
 }
 
 // Close implements Store.
 func (c *connecting) Close() {
 	c.stop()
 	link.Wait(&c.wg)
-	if kv := c.kv.Load(); kv != nil {
-		(*kv).Close()
-	}
+	c.present().Close()
 }
 
-// ActiveConns is 0 until the store has answered, as are the other metrics.
-func (c *connecting) ActiveConns() int64 { return c.figure(Store.ActiveConns) }
-
-// TotalConns implements Store.
-func (c *connecting) TotalConns() int64 { return c.figure(Store.TotalConns) }
-
-// LocalCloses implements Store.
-func (c *connecting) LocalCloses() int64 { return c.figure(Store.LocalCloses) }
-
-func (c *connecting) figure(of func(Store) int64) int64 {
-	if kv := c.kv.Load(); kv != nil {
-		return of(*kv)
-	}
-	return 0
-}
-
-// Open reports true until the store has answered.
-func (c *connecting) Open() bool {
-	kv := c.kv.Load()
-	return kv == nil || (*kv).Open()
-}
+// Open implements Store.
+func (c *connecting) Open() bool { return c.present().Open() }
 
 // Flapping implements Store.
-func (c *connecting) Flapping() bool {
-	kv := c.kv.Load()
-	return kv != nil && (*kv).Flapping()
-}
+func (c *connecting) Flapping() bool { return c.present().Flapping() }

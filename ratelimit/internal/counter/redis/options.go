@@ -24,29 +24,16 @@ const (
 
 // OnEmpty is KVSTORE_POOL_ON_EMPTY_BEHAVIOR: what happens to hits while KVSTORE_POOL_SIZE batches
 // are in the store and ON_EMPTY_WAIT_DURATION has passed.
-type OnEmpty uint8
+type OnEmpty string
 
 const (
-	// Create sends on an overflow connection, at most PoolSize of them; beyond that as Wait.
-	Create OnEmpty = iota
-	// Refuse answers ErrBusy. The setting's word is ERROR.
-	Refuse
+	// Create sends on an overflow connection, at most PoolSize of them; beyond that as Wait. It is the default.
+	Create OnEmpty = "CREATE"
+	// Refuse answers ErrBusy.
+	Refuse OnEmpty = "ERROR"
 	// Wait holds the hits until the caller's deadline or the time-out.
-	Wait
+	Wait OnEmpty = "WAIT"
 )
-
-// ParseOnEmpty understands CREATE, ERROR and WAIT in any case; empty is CREATE.
-func ParseOnEmpty(s string) (OnEmpty, error) {
-	switch strings.ToUpper(s) {
-	case "", "CREATE":
-		return Create, nil
-	case "ERROR":
-		return Refuse, nil
-	case "WAIT":
-		return Wait, nil
-	}
-	return 0, fmt.Errorf("%q is none of CREATE, ERROR, WAIT", s)
-}
 
 // Settings are those of one store. A 0 means the default, but for PipelineWindow and Parallelism.
 type Settings struct {
@@ -106,6 +93,8 @@ type Options struct {
 	Skew func(server string, offset time.Duration)
 	// Log gets a line when the store is lost or found. Never credentials. May be nil.
 	Log *slog.Logger
+
+	pool *link.PoolStats // that all connections of the store are counted in
 }
 
 func (o Options) withDefaults() Options {
@@ -113,11 +102,11 @@ func (o Options) withDefaults() Options {
 	o.OnEmptyWait = cmp.Or(o.OnEmptyWait, time.Second)
 	o.Settings.Timeout = cmp.Or(o.Settings.Timeout, 10*time.Second)
 	o.Stall = cmp.Or(o.Stall, 250*time.Millisecond)
+	o.pool = cmp.Or(o.pool, new(link.PoolStats))
 	o.Start.Initial = cmp.Or(o.Start.Initial, time.Second)
 	o.Start.Max = max(cmp.Or(o.Start.Max, 30*time.Second), o.Start.Initial)
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
+	o.OnEmpty = cmp.Or(o.OnEmpty, Create)
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	return o
 }
 

@@ -82,19 +82,3 @@ func TestMaskURL(t *testing.T) {
 	f("redis://u:p@h:1/3", "redis://***@h:1/3")
 	f("redis://u:p@q@h:1?password=x@y", "redis://***@h:1?***")
 }
-
-func TestParseOnEmpty(t *testing.T) {
-	f := func(in string, want OnEmpty) {
-		t.Helper()
-		if got, err := ParseOnEmpty(in); got != want || err != nil {
-			t.Errorf("%q: %v %v, want %v", in, got, err, want)
-		}
-	}
-	f("", Create)
-	f("create", Create)
-	f("ERROR", Refuse)
-	f("Wait", Wait)
-	if _, err := ParseOnEmpty("BLOCK"); err == nil {
-		t.Error("BLOCK is accepted")
-	}
-}

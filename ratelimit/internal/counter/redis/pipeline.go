@@ -97,10 +97,7 @@ func (s *Server) send(l *pipeline, batch bool, now int64) {
 	l.work <- batch
 	if s.asleep {
 		s.asleep = false
-		select {
-		case s.wake <- struct{}{}:
-		default:
-		}
+		kick(s.wake)
 	}
 }
 
@@ -419,8 +416,5 @@ func (s *Server) relocated() {
 // wakeProbe makes an open breaker probe at once.
 func (s *Server) wakeProbe() {
 	s.breaker.ProbeNow()
-	select {
-	case s.wake <- struct{}{}:
-	default:
-	}
+	kick(s.wake)
 }

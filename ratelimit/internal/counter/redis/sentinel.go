@@ -70,12 +70,7 @@ func newSentinel(ctx context.Context, o Options) (*Server, error) {
 }
 
 // trouble triggers a query.
-func (f *sentinels) trouble() {
-	select {
-	case f.kick <- struct{}{}:
-	default:
-	}
-}
+func (f *sentinels) trouble() { kick(f.kick) }
 
 // watch queries the sentinels every refreshEvery, and often while the master is lost.
 func (f *sentinels) watch(ctx context.Context, lost func() bool) {

@@ -164,10 +164,8 @@ func (n *clusterNode) resume(ctx context.Context, req *counter.Request, undone *
 
 // Async implements counter.AsyncStore.
 func (c *connecting) Async(req *counter.Request) counter.Async {
-	if kv := c.kv.Load(); kv != nil {
-		if s, ok := (*kv).(counter.AsyncStore); ok {
-			return s.Async(req)
-		}
+	if s, ok := c.present().(counter.AsyncStore); ok {
+		return s.Async(req)
 	}
 	return nil
 }

@@ -24,9 +24,9 @@ const patient = 10 * time.Millisecond
 // callers, with the answers handed out in the order of arrival. So a lone caller does not wait for others, and many
 // callers share one write and one read. See batch, pipeline and watch.
 type Server struct {
+	*link.PoolStats
 	o       Options
 	newLink func(timeout time.Duration) connection
-	stats   *link.PoolStats
 	skew    *skew
 	trouble func() // called when the server fails: the topology may have changed; must not block
 	breaker link.Breaker
@@ -77,7 +77,7 @@ func NewServer(ctx context.Context, o Options) (*Server, error) {
 // at says where the server is.
 func (s *Server) at(t target, where func() link.Endpoint, as role) {
 	s.newLink = func(timeout time.Duration) connection {
-		a := s.o.access(t, timeout, s.stats)
+		a := s.o.access(t, timeout, s.PoolStats)
 		a.skew = s.skew
 		return newRedisLink(s.ctx, a, where, as)
 	}
@@ -103,8 +103,9 @@ func newServer(o Options) *Server {
 	o = o.withDefaults()
 	ctx, stop := context.WithCancel(context.Background())
 	return &Server{
+		PoolStats: o.pool,
+
 		o:       o,
-		stats:   new(link.PoolStats),
 		skew:    &skew{report: o.Skew, log: o.Log},
 		trouble: func() {},
 		breaker: link.Breaker{Stall: o.Stall},
@@ -249,17 +250,8 @@ func (s *Server) hash(key []byte) uint64 { return maphash.Bytes(s.seed, key) | 1
 // wait blocks until the call is answered, or for stay, or until ctx ends; the error says that the
 // caller has left.
 func (c *call) wait(ctx context.Context, stay time.Duration) error {
-	timer := time.NewTimer(stay)
-	defer timer.Stop()
-	gone := counter.ErrTimeout
-	select {
-	case <-c.ready:
-		return nil
-	case <-timer.C:
-	case <-ctx.Done():
-		gone = link.ContextError(ctx)
-	}
-	if c.claim(left) {
+	_, gone := link.Await(ctx, c.ready, stay)
+	if gone == nil || c.claim(left) {
 		return gone
 	}
 	<-c.ready // it was answered in this instant
@@ -318,15 +310,6 @@ func (s *Server) Close() {
 	link.Wait(&s.wg)
 	s.settle()
 }
-
-// ActiveConns is the number of connections open to the store now (cx_active).
-func (s *Server) ActiveConns() int64 { return s.stats.Active.Load() }
-
-// TotalConns is how many were ever opened (cx_total).
-func (s *Server) TotalConns() int64 { return s.stats.Total.Load() }
-
-// LocalCloses is how many of them were closed from our side (cx_local_close).
-func (s *Server) LocalCloses() int64 { return s.stats.LocalClose.Load() }
 
 // Open reports whether the breaker is open: hits are refused without a call to the store.
 func (s *Server) Open() bool { return s.breaker.IsOpen() }

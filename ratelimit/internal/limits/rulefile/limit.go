@@ -2,6 +2,7 @@ package rulefile
 
 import (
 	"fmt"
+	"math"
 
 	"gatehouse/ratelimit/internal/limits"
 )
@@ -68,10 +69,10 @@ func (r *reader) limitFields(n *node, where string, allowed []string, l *limits.
 			l.Unit, ok = r.text(key, v)
 			l.HasUnit, l.UnitPos = ok && !v.isNull(), v.pos
 		case "requests_per_unit":
-			l.PerUnit, ok = r.uint32(key, v, 0)
+			l.PerUnit, ok = r.number(key, v, 0, math.MaxUint32)
 			l.HasPerUnit, l.PerUnitPos = ok && !v.isNull(), v.pos
 		case "unit_multiplier":
-			l.Multiplier, ok = r.uint32(key, v, 1)
+			l.Multiplier, ok = r.number(key, v, 1, math.MaxUint32)
 			l.MultiplierPos = v.pos
 		case "unlimited":
 			l.Unlimited, ok = r.boolean(key, v)
@@ -98,7 +99,7 @@ func (r *reader) option(key string, v *node, o *limits.LimitOptions) (ok bool) {
 		o.Algorithm, ok = r.text(key, v)
 		o.HasAlgorithm, o.AlgorithmPos = ok && !v.isNull(), v.pos
 	case "burst":
-		o.Burst, ok = r.uint32(key, v, 1)
+		o.Burst, ok = r.number(key, v, 1, math.MaxUint32)
 		o.BurstPos = v.pos
 	case "calendar":
 		o.Calendar, ok = r.text(key, v)

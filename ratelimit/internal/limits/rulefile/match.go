@@ -1,7 +1,6 @@
 package rulefile
 
 import (
-	"math"
 	"strings"
 
 	"gatehouse/ratelimit/internal/limits"
@@ -142,9 +141,4 @@ func listLabel(field, first string, n int, before string) string {
 		return limits.ShownList("not ", first, n)
 	}
 	return before
-}
-
-// uint32 reads a whole number from lowest to 4294967295.
-func (r *reader) uint32(field string, v *node, lowest uint32) (uint32, bool) {
-	return r.number(field, v, lowest, math.MaxUint32)
 }

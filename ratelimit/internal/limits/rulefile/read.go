@@ -291,7 +291,7 @@ func (r *reader) eachKey(n *node, where string, allowed []string, f func(key str
 		case k.kind != textNode || k.scalar() != stringScalar:
 			r.problem(k.pos, k.shown(), "a key of %s must be a text, not %s (%s)", where, k.what(), k.shown())
 			ok = false
-		case !contains(allowed, k.text):
+		case !slices.Contains(allowed, k.text):
 			r.wrongKey(k, where, allowed)
 			ok = false
 		case firstOf(n.pairs, k.text) != i:
@@ -311,12 +311,12 @@ func (r *reader) wrongKey(k *node, where string, allowed []string) {
 		r.problem(k.pos, k.text, "unlimited has no meaning in rate_limits; write rate_limit: {unlimited: true}")
 		return
 	}
-	if contains(knownKeys, k.text) {
+	if slices.Contains(knownKeys, k.text) {
 		r.problem(k.pos, k.text, "key %s has no meaning in %s, but in %s; %s", k.text, where, home(k.text),
 			limits.Allow(allowed))
 		return
 	}
-	if dashed, ok := strings.CutPrefix(k.text, "-"); ok && contains(knownKeys, dashed) {
+	if dashed, ok := strings.CutPrefix(k.text, "-"); ok && slices.Contains(knownKeys, dashed) {
 		r.problem(k.pos, k.text, "a blank is missing after the dash; write - %s:", dashed)
 		return
 	}
@@ -331,32 +331,18 @@ func (r *reader) wrongKey(k *node, where string, allowed []string) {
 // home is where a known key belongs.
 func home(key string) string {
 	switch {
-	case contains(rootKeys, key):
+	case slices.Contains(rootKeys, key):
 		return "the file"
-	case contains(entryKeys, key):
+	case slices.Contains(entryKeys, key):
 		return "a descriptor"
-	case contains(limitKeys, key):
+	case slices.Contains(limitKeys, key):
 		return "rate_limit"
 	}
 	return "prefix_length"
 }
 
 func firstOf(pairs []pair, key string) int {
-	for i, p := range pairs {
-		if p.key.text == key {
-			return i
-		}
-	}
-	return -1
-}
-
-func contains(list []string, s string) bool {
-	for _, x := range list {
-		if x == s {
-			return true
-		}
-	}
-	return false
+	return slices.IndexFunc(pairs, func(p pair) bool { return p.key.text == key })
 }
 
 // text reads a field of type string. Plain numbers and booleans keep their source text, null is

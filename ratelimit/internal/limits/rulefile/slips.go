@@ -244,10 +244,10 @@ func unspaced(text string) string {
 	key, value, colon := strings.Cut(text, ":")
 	word, more, _ := strings.Cut(text, " ")
 	switch {
-	case colon && contains(knownKeys, key) && value != "" && value[0] != ' ':
+	case colon && slices.Contains(knownKeys, key) && value != "" && value[0] != ' ':
 		return fmt.Sprintf("a blank is missing after the colon of %s; write %s: %s", key, key,
 			limits.OneLine(strings.TrimSpace(value)))
-	case contains(knownKeys, word) && !colon:
+	case slices.Contains(knownKeys, word) && !colon:
 		return fmt.Sprintf("a colon is missing after %s; write %s", word,
 			limits.OneLine(strings.TrimSpace(word+": "+strings.TrimLeft(more, "= "))))
 	}

@@ -6,6 +6,7 @@
 package xds
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"fmt"
@@ -112,18 +113,10 @@ type Client struct {
 
 // NewClient dials nothing yet.
 func NewClient(o Options) *Client {
-	if o.Log == nil {
-		o.Log = slog.New(slog.DiscardHandler)
-	}
-	if o.Stats == nil {
-		o.Stats = stats.NewRegistry(stats.Options{})
-	}
-	if o.ping == 0 {
-		o.ping, o.pingTimeout = pingEvery, pingPatience
-	}
-	if o.nackAgain == 0 {
-		o.nackAgain = nackAgain
-	}
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	o.Stats = cmp.Or(o.Stats, stats.NewRegistry(stats.Options{}))
+	o.ping, o.pingTimeout = cmp.Or(o.ping, pingEvery), cmp.Or(o.pingTimeout, pingPatience)
+	o.nackAgain = cmp.Or(o.nackAgain, nackAgain)
 	c := &Client{
 		nagging: newPauses(0, o.nackAgain, nackLongest, 0),
 		o:       o, headers: metadata.New(o.Headers), again: make(chan struct{}, 1),
@@ -142,18 +135,8 @@ func NewClient(o Options) *Client {
 	}
 	c.nagging.reset() // a set that is refused again is no failure to get a first one
 	c.state = State{Server: o.Target, Since: time.Now(), Awaiting: true}
-	o.Stats.GaugeFunc("ratelimit.xds.awaiting_first_set", func() int64 {
-		if c.State().Awaiting {
-			return 1
-		}
-		return 0
-	})
-	o.Stats.GaugeFunc("ratelimit.xds.connected", func() int64 {
-		if c.State().Connected {
-			return 1
-		}
-		return 0
-	})
+	o.Stats.FlagFunc("ratelimit.xds.awaiting_first_set", func() bool { return c.State().Awaiting })
+	o.Stats.FlagFunc("ratelimit.xds.connected", func() bool { return c.State().Connected })
 	o.Stats.GaugeFunc("ratelimit.xds.acked_at", func() int64 {
 		if at := c.State().AckedAt; !at.IsZero() {
 			return at.Unix()

@@ -1,0 +1,231 @@
+package mirror_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os/exec"
+	"strings"
+	"testing"
+
+	"github.com/google/uuid"
+	"github.com/jackc/pgx/v5"
+
+	"gatehouse/auth/internal/former/formertest"
+	"gatehouse/auth/internal/mirror"
+	"gatehouse/auth/internal/store"
+)
+
+// role makes a role of this test, since roles are the cluster's, and drops it at the end.
+func (m *moved) role(t testing.TB, what, options string) string {
+	t.Helper()
+	name := what + "_" + strings.ReplaceAll(uuid.NewString(), "-", "")
+	m.exec(t, "create role "+name+" login "+options)
+	t.Cleanup(func() { formertest.Exec(t, m.admin, "drop owned by "+name+"; drop role "+name) })
+	return name
+}
+
+// refused runs an install that must be refused with each text, and change nothing.
+func (m *moved) refused(t testing.TB, role string, wants ...string) {
+	t.Helper()
+	var out bytes.Buffer
+	o := m.options(&out)
+	if role != "" {
+		o.URL = as(t, m.admin, role, "")
+	}
+	err := mirror.Install(t.Context(), o)
+	for _, want := range wants {
+		if !errors.Is(err, mirror.ErrRefused) || !strings.Contains(out.String(), "mirror: "+want) {
+			t.Errorf("%v\n%s\nwant %s", err, out.String(), want)
+		}
+	}
+	if n := one[int](t, m, "select count(*) from pg_proc where proname like 'mirror\\_%'"); n != 0 {
+		t.Errorf("%q: a refused install has left %d functions", wants, n)
+	}
+}
+
+// install is refused, with the statement that helps, whatever it lacks; what it lacks is told together.
+func TestInstall_refusals(t *testing.T) {
+	t.Parallel()
+	m := takeOver(t, formertest.Newest, "")
+	carried := m.Users[0].ID
+	stranger, poor := m.role(t, "stranger", ""), m.role(t, "poor", "in role gatehouse")
+	for _, test := range []struct{ change, undo, role, want string }{
+		{"update {H}moves set state = 'open', closed_at = null", "update {H}moves set state = 'closed', closed_at = now()", "",
+			"no takeover of this database is closed: auth takeover comes first"},
+		{"update {H}moves set source_mark = source_mark || '9'", "update {H}moves set source_mark = left(source_mark, -1)", "",
+			`a mirror needs the tables of schema "auth" in this database`},
+		{`grant references on gatehouse.users to app_owner; grant usage on schema gatehouse to app_owner;
+			create table app.moved (id uuid references gatehouse.users)`, "drop table app.moved", "",
+			"moved_id_fkey of app.moved refers to gatehouse.users: alter table app.moved drop constraint moved_id_fkey, " +
+				"add constraint moved_id_fkey FOREIGN KEY (id) REFERENCES \"auth\".\"users\"(id);"},
+		{"create trigger moved after insert on gatehouse.users for each row execute function app.handle_new_user()",
+			"drop trigger moved on gatehouse.users", "", "trigger moved of gatehouse.users runs the application's function " +
+				"app.handle_new_user(): drop trigger moved on gatehouse.users; CREATE TRIGGER moved AFTER INSERT ON \"auth\".\"users\""},
+		{"alter table auth.users add must text default 'x' not null; alter table auth.users alter must drop default",
+			"alter table auth.users drop must", "", "column must of auth.users takes no null"},
+		{"alter table auth.users force row level security", "alter table auth.users no force row level security", "",
+			"row-level security is forced on auth.users: alter table auth.users no force row level security;"},
+		{"alter type auth.factor_type rename value 'phone' to 'telex'", "alter type auth.factor_type rename value 'telex' to 'phone'",
+			"", "type auth.factor_type lacks phone: alter type auth.factor_type add value 'phone';"},
+		{"insert into auth.users (id, email) select gen_random_uuid(), upper(email) from gatehouse.users where email <> '' limit 1",
+			"delete from auth.users where email ~ '^[A-Z0-9@.-]+$'", "", "1 users there, who are not here, have the address of a user here"},
+		{"", "", stranger, "role " + stranger + " is no member of role gatehouse: grant \"gatehouse\" to \"" + stranger + "\";"},
+		{"", "", poor, "role " + poor + " lacks USAGE on schema auth: grant usage on schema auth to " + poor + ";"},
+		{"", "", poor, "role " + poor + " lacks TRIGGER on auth.identities: grant trigger on auth.identities to " + poor + ";"},
+		{"", "", poor, "row-level security hides rows of auth.users from role " + poor + ": alter role " + poor + " bypassrls;"},
+	} {
+		if test.change != "" {
+			m.exec(t, test.change)
+		}
+		m.refused(t, test.role, test.want)
+		if test.undo != "" {
+			m.exec(t, test.undo)
+		}
+	}
+	if err := pgx.BeginFunc(t.Context(), m.conn, func(pgx.Tx) error {
+		m.exec(t, "delete from auth.users where id = $1", carried)
+		return nil
+	}); err != nil {
+		t.Fatal(err)
+	}
+	m.refused(t, "", "1 users were deleted there since the takeover was closed: delete from \"gatehouse\".\"users\" where id in ('"+
+		carried.String()+"');")
+	m.exec(t, "alter table auth.users force row level security; alter table auth.identities force row level security")
+	m.refused(t, "", "row-level security is forced on auth.users", "row-level security is forced on auth.identities")
+	m.exec(t, "alter table auth.users no force row level security; alter table auth.identities no force row level security")
+	m.exec(t, "delete from {H}users where id = $1", carried)
+	m.install(t)
+	if n := one[int](t, m, "select count(*) from auth.users where id = $1", carried); n != 0 {
+		t.Error("a user who was deleted there is made again")
+	}
+}
+
+// What -sql prints makes the same functions, triggers and rights as the command, and drop's takes them away.
+func TestInstall_sql(t *testing.T) {
+	t.Parallel()
+	m := takeOver(t, formertest.Newest, "gh_")
+	before := m.dump(t, "auth", "gatehouse")
+	printed := func(f func(context.Context, mirror.Options) error) string {
+		var out bytes.Buffer
+		o := m.options(&out)
+		o.SQL = true
+		if err := f(t.Context(), o); err != nil {
+			t.Fatalf("%v\n%s", err, out.String())
+		}
+		if n := one[int](t, m, "select count(*) from pg_proc where proname like '%mirror\\_%'"); n != 0 && strings.Contains(out.String(), "create function") {
+			t.Error("-sql has made functions")
+		}
+		return out.String()
+	}
+	install := printed(mirror.Install)
+	m.install(t)
+	made := m.dump(t, "auth", "gatehouse")
+	m.exec(t, printed(mirror.Drop))
+	usage := "revoke usage on schema gatehouse from supabase_auth_admin" // harmless: R still grants no table
+	m.exec(t, usage)
+	if after := m.dump(t, "auth", "gatehouse"); after != before {
+		t.Errorf("drop -sql leaves\n%s", diff(before, after))
+	}
+	m.exec(t, install)
+	if after := m.dump(t, "auth", "gatehouse"); after != made {
+		t.Errorf("install -sql makes something else:\n%s", diff(made, after))
+	}
+	m.check(t, false)
+	var out bytes.Buffer
+	if err := mirror.Drop(t.Context(), m.options(&out)); err != nil {
+		t.Error(err)
+	}
+	m.exec(t, usage)
+	if after := m.dump(t, "auth", "gatehouse"); after != before {
+		t.Errorf("drop leaves\n%s", diff(before, after))
+	}
+}
+
+// The mirror may be made, compared and dropped by each kind of role, and nothing of it is left.
+func TestInstall_roles(t *testing.T) {
+	t.Parallel()
+	m := takeOver(t, formertest.Newest, "")
+	before := m.dump(t, "auth")
+	member := m.role(t, "member", "in role gatehouse, supabase_auth_admin")
+	hosted := m.role(t, "hosted", "bypassrls in role gatehouse")
+	m.exec(t, "grant usage on schema auth to "+hosted)
+	m.refused(t, hosted, "role "+hosted+" lacks DELETE on auth.mfa_factors: grant delete on auth.mfa_factors to "+hosted+";")
+	m.exec(t, "grant select, insert, update, delete, trigger on auth.users, auth.identities, auth.mfa_factors to "+hosted)
+	for _, role := range []string{"", member, hosted} {
+		with := func(o *mirror.Options) {
+			if role != "" {
+				o.URL = as(t, m.admin, role, "")
+			}
+		}
+		out := m.install(t, with)
+		if role != "" && !strings.Contains(out, `revoke "gatehouse" from "`+role+`"`) {
+			t.Errorf("%s: no revoke in\n%s", role, out)
+		}
+		m.check(t, true, with)
+		if role != "" {
+			m.exec(t, "revoke gatehouse from "+role)
+			m.check(t, false, with) // for which rights on the tables there are enough
+		}
+		u := m.add(t, "mia@staff.example")
+		if got := one[bool](t, m, "select (app_metadata ->> 'staff')::boolean from {H}users where id = $1", u.ID); !got {
+			t.Errorf("%s: the application's claim is not here", role)
+		}
+		m.exec(t, "update {H}users set email = 'mia@example.org' where id = $1", u.ID)
+		m.exec(t, "update auth.users set banned_until = 'infinity' where id = $1", u.ID)
+		m.check(t, true)
+		if err := m.send(t, func(b *store.Batch) { b.DeleteUser(u.ID) }); err != nil {
+			t.Error(err)
+		}
+		if n := one[int](t, m, "select count(*) from app.gone where id = $1", u.ID); n != 1 {
+			t.Errorf("%s: %d rows of the deletion", role, n)
+		}
+		if role != "" {
+			m.exec(t, "grant gatehouse to "+role)
+		}
+		var text bytes.Buffer
+		o := m.options(&text)
+		with(&o)
+		if err := mirror.Drop(t.Context(), o); err != nil || !strings.Contains(text.String(), "way back") {
+			t.Errorf("%s: %v\n%s", role, err, text.String())
+		}
+	}
+	m.exec(t, "revoke all on auth.users, auth.identities, auth.mfa_factors from "+hosted+"; revoke all on schema auth from "+hosted)
+	if after := m.dump(t, "auth"); before != after {
+		t.Errorf("schema auth has changed:\n%s", diff(before, after))
+	}
+	m.install(t)
+	m.exec(t, "drop schema gatehouse cascade")
+	if after := m.dump(t, "auth"); before != after {
+		t.Errorf("drop schema leaves:\n%s", diff(before, after))
+	}
+}
+
+// dump are the schemas as pg_dump writes them, but for the rows.
+func (m *moved) dump(t testing.TB, schemas ...string) string {
+	t.Helper()
+	out, err := exec.Command("pg_dump", "-s", "-n", strings.Join(schemas, "|"), m.admin).CombinedOutput()
+	if err != nil {
+		t.Skipf("pg_dump: %v\n%s", err, out)
+	}
+	var lines []string
+	for line := range strings.Lines(string(out)) {
+		if !strings.Contains(line, "restrict ") { // a random word of newer releases
+			lines = append(lines, line)
+		}
+	}
+	return strings.Join(lines, "")
+}
+
+// diff are the lines that only one of two texts has.
+func diff(a, b string) string {
+	var out strings.Builder
+	for _, pair := range [][3]string{{a, b, "-"}, {b, a, "+"}} {
+		for line := range strings.Lines(pair[0]) {
+			if !strings.Contains(pair[1], line) {
+				out.WriteString(pair[2] + line)
+			}
+		}
+	}
+	return out.String()
+}
