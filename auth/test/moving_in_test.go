@@ -132,6 +132,10 @@ func TestMovingIn_runbook(t *testing.T) {
 	if n := count(t, admin, "select count(*) from gatehouse.users"); n != users {
 		t.Errorf("the second attempt has carried %d users, want %d", n, users)
 	}
+	r.console("auth mirror scrub")
+	if n := count(t, admin, "select count(*) from auth.users where encrypted_password <> ''"); n != 0 {
+		t.Errorf("%d hashes are left there", n)
+	}
 }
 
 // oldAccess is an access token of the service there.
