@@ -146,15 +146,10 @@ func mark(escaped bool, text string) string {
 // fieldsChanged are the fields of two rules that differ, by name.
 func fieldsChanged(before, after *limits.RuleView) []changedField {
 	was, is := fieldsOf(before), fieldsOf(after)
-	names := slices.Collect(maps.Keys(was))
-	for name := range is {
-		if _, both := was[name]; !both {
-			names = append(names, name)
-		}
-	}
-	slices.Sort(names)
+	all := maps.Clone(was)
+	maps.Copy(all, is)
 	list := []changedField{}
-	for _, name := range names {
+	for _, name := range slices.Sorted(maps.Keys(all)) {
 		if !reflect.DeepEqual(was[name], is[name]) {
 			list = append(list, changedField{Field: name, Before: was[name], After: is[name]})
 		}

@@ -56,12 +56,7 @@ func oldNames() (all []settings.Alias) {
 
 // noEffect warns that those of the variables that are set have none, on one line.
 func noEffect(r *settings.Report, names []string, why string) {
-	var set []string
-	for _, name := range names {
-		if r.IsSet(name) {
-			set = append(set, name)
-		}
-	}
+	set := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !r.IsSet(name) })
 	switch n := len(set); n {
 	case 0:
 	case 1:

@@ -71,13 +71,12 @@ func pairs(text string) (m map[string]string, dropped []string) {
 // checkSource checks what belongs to one CONFIG_TYPE only.
 func (c *Config) checkSource(r *settings.Report) {
 	isXDS := c.Rules.Type == TypeXDS
-	var idle []string
-	for _, name := range r.Names() {
-		ofXDS := strings.HasPrefix(name, "CONFIG_GRPC_XDS_") || strings.HasPrefix(name, "XDS_CLIENT_")
-		if isXDS && strings.HasPrefix(name, "RUNTIME_") || !isXDS && ofXDS {
-			idle = append(idle, name)
+	idle := slices.DeleteFunc(r.Names(), func(name string) bool {
+		if isXDS {
+			return !strings.HasPrefix(name, "RUNTIME_")
 		}
-	}
+		return !strings.HasPrefix(name, "CONFIG_GRPC_XDS_") && !strings.HasPrefix(name, "XDS_CLIENT_")
+	})
 	noEffect(r, idle, "with CONFIG_TYPE="+c.Rules.Type)
 	if isXDS && c.Rules.ForceStart && !c.Process.HealthyWithConfig {
 		r.Warn("FORCE_START_WITHOUT_INITIAL_CONFIG=true without HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED=true: until " +

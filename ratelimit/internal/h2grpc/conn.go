@@ -4,14 +4,13 @@ import (
 	"encoding/binary"
 	"errors"
 	"io"
+	"math/rand/v2"
 	"net"
 	"os"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
-
-	"gatehouse/ratelimit/internal/counter"
 )
 
 const (
@@ -45,6 +44,19 @@ type conn struct {
 	watches     atomic.Int32
 }
 
+func newConn(s *Server, c net.Conn) *conn {
+	k := &conn{
+		server: s, id: s.ids.Add(1), net: c, wire: newWire(c), in: received{headers: newHeaderReader(s.o.Path, s.o.Tracing != nil), window: connWindow},
+		started: time.Now(), limits: allowance{budget: newBudget()},
+	}
+	k.ids.word.Store(maxWindow << 32)
+	if s.o.MaxAge > 0 {
+		k.age = s.o.MaxAge*9/10 + rand.N(s.o.MaxAge/5+1)
+	}
+	k.out = newSendQueue(k.wire, &s.account, s.o.KeepaliveTimeout, k.broken)
+	return k
+}
+
 // received is the receiving side of a connection.
 type received struct {
 	buf     []byte    // pooled; nil while nothing is there to be read
@@ -60,13 +72,6 @@ type received struct {
 	window  int     // what the client may still send
 	ended   endedStreams
 	work    *work // of the read that is being taken; nil between reads
-}
-
-// allowance is what a client has left of frames and pings that begin no call.
-type allowance struct {
-	budget   budget
-	lastPing time.Time
-	strikes  int
 }
 
 // connEnd is how far the end of a connection has come.
@@ -111,25 +116,6 @@ func (i *ids) stop() (last uint32) {
 	}
 }
 
-// work is what one read brings. It is pooled, since a connection has none between reads.
-type work struct {
-	bundle  bundle
-	waiting []*Call            // for the store
-	costly  []*Call            // for goroutines of their own
-	handed  []*counter.Pending // of one Start
-	dead    []*stream          // that have ended
-}
-
-var works = sync.Pool{New: func() any { return new(work) }}
-
-// block is a header block that comes in several frames. Its text is the send queue's.
-type block struct {
-	open   bool
-	stream uint32
-	ends   bool // END_STREAM
-	frames int
-}
-
 // endedStreams remembers streams that ended before the client knew it, and about which more frames may come.
 type endedStreams struct {
 	ring    [32]uint32
@@ -150,44 +136,6 @@ func (e *endedStreams) has(id uint32) bool { return id <= e.dropped || slices.Co
 var drainPing = []byte{'g', 'o', ' ', 'a', 'w', 'a', 'y', 0}
 var keepalivePing = make([]byte, 8)
 
-// flush passes answers to the send queue and calls to the store.
-func (c *conn) flush() {
-	c.flushBundle()
-	if len(c.in.work.waiting) > 0 {
-		c.server.startAll(c, c.in.work.waiting)
-		clear(c.in.work.waiting)
-		c.in.work.waiting = c.in.work.waiting[:0]
-	}
-}
-
-// flushBundle hands over the answers so far, then starts the calls that take long.
-func (c *conn) flushBundle() {
-	if len(c.in.work.bundle.answers) > 0 {
-		c.out.answer(&c.in.work.bundle, 0)
-		for i := range c.in.work.bundle.answers {
-			s := c.in.work.bundle.answers[i].stream
-			if !s.registered {
-				free(s)
-			}
-		}
-		c.in.work.bundle.reset()
-	}
-	if len(c.in.work.costly) > 0 {
-		c.out.flush()
-		n := c.out.handOver(c.in.work.costly, c.server.o.MaxStreams)
-		for i, x := range c.in.work.costly {
-			if i < n {
-				c.server.askers.start(x)
-			} else {
-				c.server.refused(reasonTooManyCalls)
-				x.drop()
-			}
-		}
-		clear(c.in.work.costly)
-		c.in.work.costly = c.in.work.costly[:0]
-	}
-}
-
 var streams = sync.Pool{New: func() any { return new(stream) }}
 
 func (c *conn) newStream(id uint32) *stream {
@@ -204,53 +152,6 @@ func (c *conn) find(id uint32) *stream {
 		return c.in.current
 	}
 	return c.out.find(id)
-}
-
-// findFlushed is the registered stream of that id, or nil. The answer or call of one that this read has completed is
-// passed on before, since the send queue has to know of a stream that is waiting for a window, or for the store.
-func (c *conn) findFlushed(id uint32) *stream {
-	s := c.out.find(id)
-	if s == nil && len(c.in.work.bundle.answers)+len(c.in.work.waiting)+len(c.in.work.costly) > 0 {
-		c.flush()
-		s = c.out.find(id)
-	}
-	return s
-}
-
-// checksApart is how many unfinished health checks a connection may have beyond its other streams.
-const checksApart = 16
-
-// register registers the stream whose DATA did not come next; false: there are too many.
-func (c *conn) register() bool {
-	s := c.in.current
-	if s == nil {
-		return true
-	}
-	c.in.current = nil
-	s.open = true
-	limit := c.server.o.MaxStreams
-	if s.header.method == methodCheck { // a health check is answered however many calls are open
-		limit += checksApart
-	}
-	if !c.out.admit(s, limit) {
-		c.server.refused(reasonTooManyCalls)
-		c.in.ended.add(s.id)
-		free(s)
-		return false
-	}
-	return true
-}
-
-// abort resets a stream. What was answered before goes out before.
-func (c *conn) abort(id uint32, code errCode) *connError {
-	c.flush()
-	c.out.reset(id, code)
-	if c.in.current != nil && c.in.current.id == id {
-		free(c.in.current)
-		c.in.current = nil
-	}
-	c.in.ended.add(id)
-	return c.spend()
 }
 
 // fail sends GOAWAY; what was answered before goes out with it.

@@ -5,8 +5,6 @@ import (
 	"strconv"
 	"strings"
 	"unicode/utf8"
-
-	"google.golang.org/grpc/codes"
 )
 
 // Indexes of HPACK's static table (RFC 7541, appendix A).
@@ -17,7 +15,6 @@ const (
 
 const (
 	tableSize   = 4096 // of HPACK's dynamic table unless SETTINGS say otherwise
-	contentType = "application/grpc"
 	statusName  = "grpc-status"
 	messageName = "grpc-message"
 	// usualFields is the size of the two dynamic entries: the content type and status 0 (RFC 7541, section 4.1).
@@ -109,22 +106,6 @@ func (e *encoder) failure(dst []byte, r *refusal) []byte { return r.appendStatus
 func (r *refusal) appendStatus(dst []byte) []byte {
 	dst = appendField(dst, 0, statusName, strconv.Itoa(int(r.code)))
 	return appendField(dst, 0, messageName, percentEncode(r.message))
-}
-
-// subtype is the content type of an answer to a request of application/grpc+sub.
-func subtype(sub string) string {
-	if sub == "" {
-		return contentType
-	}
-	return contentType + "+" + sub
-}
-
-// refusal is an answer without a message.
-type refusal struct {
-	status  int // of HTTP; 0 is 200
-	code    codes.Code
-	message string
-	subtype string
 }
 
 // appendField appends a literal field without indexing. Its name is that of a static entry, or literal for index 0.

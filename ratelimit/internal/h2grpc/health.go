@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 	"google.golang.org/grpc/status"
@@ -71,6 +72,15 @@ const (
 	watchesInAll   = 1000
 )
 
+// watcher is a stream of Health/Watch, as grpc-go's health server needs it.
+type watcher struct {
+	grpc.ServerStream // nil: the health server calls Context and Send alone
+	conn              *conn
+	stream            *stream
+	ctx               context.Context // ends with the stream
+	cancel            context.CancelFunc
+}
+
 // Context implements grpc.ServerStream.
 func (w *watcher) Context() context.Context { return w.ctx }
 
@@ -108,7 +118,7 @@ func (c *conn) watch(s *stream, message []byte) {
 		w.ctx, w.cancel = context.WithCancel(ctx)
 	}
 	c.out.mu.Lock()
-	s.watch = w
+	s.watch = w.cancel
 	c.out.mu.Unlock()
 	if !c.out.admit(s, c.server.o.MaxStreams) {
 		c.server.refused(reasonTooManyCalls)

@@ -2,24 +2,9 @@ package h2grpc
 
 import (
 	"errors"
-	"math/rand/v2"
-	"net"
 	"os"
 	"time"
 )
-
-func newConn(s *Server, c net.Conn) *conn {
-	k := &conn{
-		server: s, id: s.ids.Add(1), net: c, wire: newWire(c), in: received{headers: newHeaderReader(s.o.Path, s.o.Tracing != nil), window: connWindow},
-		started: time.Now(), limits: allowance{budget: newBudget()},
-	}
-	k.ids.word.Store(maxWindow << 32)
-	if s.o.MaxAge > 0 {
-		k.age = s.o.MaxAge*9/10 + rand.N(s.o.MaxAge/5+1)
-	}
-	k.out = newSendQueue(k.wire, &s.account, s.o.KeepaliveTimeout, k.broken)
-	return k
-}
 
 // serve reads the connection until it ends.
 func (c *conn) serve() {

@@ -94,18 +94,6 @@ func (c *conn) turnAway(id uint32, code errCode) *connError {
 	return c.spend()
 }
 
-// refuse answers a request that gets no further, whether it is complete or not.
-func (c *conn) refuse(s *stream, r *refusal) {
-	c.in.work.bundle.refuse(s, r)
-	s.refused = true
-	if !s.ended {
-		c.in.ended.add(s.id)
-	}
-	if c.in.current == s {
-		c.in.current = nil
-	}
-}
-
 func (c *conn) trailers(id uint32, ends bool, block []byte) *connError {
 	ok, err := c.in.headers.trailers(block)
 	if err != nil {
@@ -402,53 +390,4 @@ func (c *conn) abortIdle(id uint32, code errCode) *connError {
 		return &connError{code, reasonProtocol, "PRIORITY"}
 	}
 	return c.abort(id, code)
-}
-
-// budget is how many frames a connection may send that begin no call. Every call earns some, and so does time.
-type budget struct {
-	left   int
-	filled time.Time
-}
-
-const (
-	budgetMost      = 2000
-	budgetPerCall   = 4
-	budgetPerSecond = 200
-	longListCost    = 100 // of a list of fields of 64 KiB: decoding one takes a millisecond
-)
-
-func newBudget() budget { return budget{left: budgetMost, filled: time.Now()} }
-
-func (b *budget) earn() {
-	if b.left < budgetMost {
-		b.left += budgetPerCall
-	}
-}
-
-func (b *budget) spend() bool {
-	if b.left--; b.left > 0 {
-		return true
-	}
-	now := time.Now()
-	b.left = min(budgetMost, int(now.Sub(b.filled).Seconds()*budgetPerSecond))
-	b.filled = now
-	return b.left > 0
-}
-
-// charge takes from the budget what decoding the last list of fields has cost.
-func (c *conn) charge() { c.limits.budget.left -= c.in.headers.size * longListCost / maxHeaderList }
-
-// spend pays for a frame that is no part of a call.
-func (c *conn) spend() *connError {
-	if !c.limits.budget.spend() {
-		return &connError{codeEnhanceYourCalm, reasonFlood, "too many frames without calls"}
-	}
-	return nil
-}
-
-func (c *conn) spendIf(pays bool) *connError {
-	if pays {
-		return c.spend()
-	}
-	return nil
 }

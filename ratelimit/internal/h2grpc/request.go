@@ -2,14 +2,43 @@ package h2grpc
 
 import (
 	"fmt"
+	"math"
 	"net/http"
 	"strconv"
 	"strings"
+	"time"
 
 	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
 )
+
+const contentType = "application/grpc"
+
+// header is what a request's header block says.
+type header struct {
+	// malformed: the block breaks HTTP/2's rules for requests, and the stream is reset.
+	malformed bool
+	// refusal is why the request gets no further; nil: it does.
+	refusal *refusal
+	method  method
+	subtype string
+	// encoding is how messages are compressed; empty: they are not.
+	encoding string
+	// timed: the request has a deadline, timeout after its arrival.
+	timed   bool
+	timeout time.Duration
+	length  int64               // content-length; -1: none
+	fields  []hpack.HeaderField // kept for tracing alone
+}
+
+// refusal is an answer without a message.
+type refusal struct {
+	status  int // of HTTP; 0 is 200
+	code    codes.Code
+	message string
+	subtype string
+}
 
 // request gathers what the fields of one request say.
 type request struct {
@@ -156,4 +185,83 @@ func unimplemented(path, decides string) *refusal {
 		r.message = "unknown method " + name + " for service " + service
 	}
 	return r
+}
+
+// grpcSubtype is what follows application/grpc in a content type; ok is false for any other type.
+func grpcSubtype(s string) (sub string, ok bool) {
+	s = strings.ToLower(s)
+	rest, ok := strings.CutPrefix(s, contentType)
+	if !ok || rest == "" {
+		return "", ok
+	}
+	return rest[1:], rest[0] == '+' || rest[0] == ';'
+}
+
+// validName: names are lower case, and tokens (RFC 9113, section 8.2.1).
+func validName(name string) bool {
+	for i := range len(name) {
+		c := name[i]
+		if c <= ' ' || c >= 0x7f || c >= 'A' && c <= 'Z' || strings.IndexByte("\"(),/:;<=>?@[\\]{}", c) >= 0 {
+			return false
+		}
+	}
+	return name != ""
+}
+
+func validValue(v string) bool {
+	for i := range len(v) {
+		if c := v[i]; c == 0 || c == '\r' || c == '\n' {
+			return false
+		}
+	}
+	return true
+}
+
+// validBinary: base64, with padding or without, or several of those with commas between them.
+func validBinary(v string) bool {
+	for part := range strings.SplitSeq(v, ",") {
+		text := strings.TrimRight(part, "=")
+		if padding := len(part) - len(text); padding > 2 || padding > 0 && len(part)%4 != 0 || len(text)%4 == 1 {
+			return false
+		}
+		for i := range len(text) {
+			c := text[i] | 0x20
+			if !(c >= 'a' && c <= 'z' || text[i] >= '0' && text[i] <= '9' || text[i] == '+' || text[i] == '/') {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+var timeoutUnits = map[byte]time.Duration{
+	'H': time.Hour, 'M': time.Minute, 'S': time.Second, 'm': time.Millisecond, 'u': time.Microsecond,
+	'n': time.Nanosecond,
+}
+
+// parseTimeout reads grpc-timeout: up to eight digits and a unit.
+func parseTimeout(s string) (time.Duration, error) {
+	if len(s) < 2 || len(s) > 9 {
+		return 0, fmt.Errorf("%q: want 1 to 8 digits and a unit", s)
+	}
+	unit, known := timeoutUnits[s[len(s)-1]]
+	if !known {
+		return 0, fmt.Errorf("%q: the unit is not one of H, M, S, m, u, n", s)
+	}
+	n, err := strconv.ParseUint(s[:len(s)-1], 10, 64)
+	if err != nil {
+		return 0, fmt.Errorf("%q: want 1 to 8 digits and a unit", s)
+	}
+	if n > uint64(math.MaxInt64/unit) {
+		return math.MaxInt64, nil
+	}
+	return time.Duration(n) * unit, nil
+}
+
+// subtype is the content type of an answer to a request of application/grpc+sub.
+func subtype(sub string) string {
+	if sub == "" {
+		return contentType
+	}
+	return contentType + "+" + sub
 }

@@ -149,7 +149,7 @@ func (o *sendQueue) forget(s *stream) {
 	s.body, s.pending = nil, nil
 	o.hold(s)
 	if s.watch != nil {
-		s.watch.cancel()
+		s.watch()
 	}
 	if s.registered {
 		delete(o.streams, s.id)

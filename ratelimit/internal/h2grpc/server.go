@@ -20,6 +20,9 @@ import (
 	"sync/atomic"
 	"time"
 
+	"go.opentelemetry.io/otel/propagation"
+	"go.opentelemetry.io/otel/trace"
+	"google.golang.org/grpc/codes"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"gatehouse/ratelimit/internal/service"
@@ -55,6 +58,14 @@ type Options struct {
 	KeepaliveTime, KeepaliveTimeout time.Duration
 	// MinPing is the shortest time between pings of a client.
 	MinPing time.Duration
+}
+
+// Tracing starts and ends the spans of calls.
+type Tracing struct {
+	// Start begins the span of a call of a method, below the one that its metadata names.
+	Start func(ctx context.Context, md propagation.TextMapCarrier, method string, from net.Addr) (context.Context, trace.Span)
+	// End ends it with the call's status.
+	End func(span trace.Span, code codes.Code, message string)
 }
 
 // Server serves connections. Make one with New.

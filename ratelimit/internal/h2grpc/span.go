@@ -2,21 +2,9 @@ package h2grpc
 
 import (
 	"context"
-	"net"
 
-	"go.opentelemetry.io/otel/propagation"
-	"go.opentelemetry.io/otel/trace"
 	"golang.org/x/net/http2/hpack"
-	"google.golang.org/grpc/codes"
 )
-
-// Tracing starts and ends the spans of calls.
-type Tracing struct {
-	// Start begins the span of a call of a method, below the one that its metadata names.
-	Start func(ctx context.Context, md propagation.TextMapCarrier, method string, from net.Addr) (context.Context, trace.Span)
-	// End ends it with the call's status.
-	End func(span trace.Span, code codes.Code, message string)
-}
 
 // startSpan begins the span of a stream's call, which it may have: its context has the span, and end ends it; nil is a
 // call that ended well.

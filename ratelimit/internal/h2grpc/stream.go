@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"time"
 
-	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 )
 
@@ -24,18 +23,18 @@ type stream struct {
 
 	registered bool
 	inStore    bool
-	open       bool      // the client has not sent all; kept for registered streams
-	gone       bool      // answered in full, or reset
-	early      bool      // answered before the client had sent all
-	body       []byte    // what DATA frames have brought of the message, where it is more than one
-	held       int       // bytes allocated for body and pending, which the send queue accounts for
-	credit     int64     // what WINDOW_UPDATEs gave beyond the initial window, less what was sent
-	pending    []byte    // of an answer, waiting for a window
-	queued     bool      // in the send queue's list of those
-	stalled    time.Time // when a part of pending was sent last, or pending was made
-	removed    bool      // in the send queue's list of streams for the reader to reuse
-	begun      bool      // its HEADERS were sent; of a watch
-	watch      *watcher
+	open       bool               // the client has not sent all; kept for registered streams
+	gone       bool               // answered in full, or reset
+	early      bool               // answered before the client had sent all
+	body       []byte             // what DATA frames have brought of the message, where it is more than one
+	held       int                // bytes allocated for body and pending, which the send queue accounts for
+	credit     int64              // what WINDOW_UPDATEs gave beyond the initial window, less what was sent
+	pending    []byte             // of an answer, waiting for a window
+	queued     bool               // in the send queue's list of those
+	stalled    time.Time          // when a part of pending was sent last, or pending was made
+	removed    bool               // in the send queue's list of streams for the reader to reuse
+	begun      bool               // its HEADERS were sent; of a watch
+	watch      context.CancelFunc // ends its Health/Watch; nil of any other call
 }
 
 const (
@@ -43,46 +42,6 @@ const (
 	maxMessage    = 4 << 20
 	messageHeader = 5
 )
-
-// message takes the one message out of a finished request's body.
-func (s *stream) message(b []byte) ([]byte, *refusal) {
-	if len(b) == 0 {
-		return nil, s.refusal(codes.Internal,
-			"cardinality violation: received no request message from non-client-streaming RPC")
-	}
-	message, rest, r := s.cutMessage(b)
-	if r == nil && b[0] == 1 {
-		message, r = s.decompress(message)
-	}
-	if r != nil || len(rest) == 0 {
-		return message, r
-	}
-	if _, _, r := s.cutMessage(rest); r != nil {
-		return nil, r
-	}
-	return nil, s.refusal(codes.Internal,
-		"cardinality violation: received multiple request messages for non-client-streaming RPC")
-}
-
-// cutMessage takes the first message off a body that is not empty.
-func (s *stream) cutMessage(b []byte) (message, rest []byte, r *refusal) {
-	if len(b) < messageHeader {
-		return nil, nil, s.refusal(codes.Internal, "unexpected EOF")
-	}
-	n, text := messageLength(b), b[messageHeader:]
-	switch {
-	case n > maxMessage:
-		return nil, nil, s.tooLong(b)
-	case n > len(text):
-		return nil, nil, s.refusal(codes.Internal, "unexpected EOF")
-	case b[0] == 1 && s.header.encoding == "":
-		return nil, nil, s.refusal(codes.Internal, "grpc: compressed flag set with identity or empty encoding")
-	case b[0] > 1:
-		return nil, nil, s.refusal(codes.Internal, fmt.Sprintf("grpc: received unexpected payload format %d", b[0]))
-	default:
-		return text[:n], text[n:], nil
-	}
-}
 
 func messageLength(b []byte) int {
 	return int(uint32(b[1])<<24 | uint32(b[2])<<16 | uint32(b[3])<<8 | uint32(b[4]))
@@ -101,13 +60,4 @@ func (s *stream) tooLong(b []byte) *refusal {
 
 func (s *stream) refusal(code codes.Code, message string) *refusal {
 	return &refusal{code: code, message: message, subtype: s.header.subtype}
-}
-
-// watcher is a stream of Health/Watch, as grpc-go's health server needs it.
-type watcher struct {
-	grpc.ServerStream // nil: the health server calls Context and Send alone
-	conn              *conn
-	stream            *stream
-	ctx               context.Context // ends with the stream
-	cancel            context.CancelFunc
 }

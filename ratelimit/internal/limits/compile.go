@@ -17,20 +17,17 @@ const (
 	scanKeys   = 4
 )
 
-// unitByName are the units as files write them, in lower case.
-var unitByName = map[string]rls.Unit{
-	"second": rls.Second, "minute": rls.Minute, "hour": rls.Hour, "day": rls.Day,
-	"week": rls.Week, "month": rls.Month, "year": rls.Year,
-}
-
-// unitNames are the same in the order of their size, for messages.
-var unitNames = []string{"second", "minute", "hour", "day", "week", "month", "year"}
+// unitNames are the units as files write them, in lower case and by their size; units are their numbers.
+var (
+	unitNames = []string{"second", "minute", "hour", "day", "week", "month", "year"}
+	units     = [...]rls.Unit{rls.Second, rls.Minute, rls.Hour, rls.Day, rls.Week, rls.Month, rls.Year}
+)
 
 func unitOf(name string) rls.Unit {
-	if u, ok := unitByName[name]; ok {
-		return u
+	if i := slices.Index(unitNames, strings.ToLower(name)); i >= 0 {
+		return units[i]
 	}
-	return unitByName[strings.ToLower(name)]
+	return 0
 }
 
 // compile makes rules of trees that check let pass. What it makes is of no use once rep has stopped.

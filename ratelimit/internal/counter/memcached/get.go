@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strconv"
 )
 
@@ -138,17 +139,11 @@ func parseValueLine(line []byte) (key []byte, size int, err error) {
 
 // indexFrom looks a key up, from next on: memcached answers in the order of the keys, a proxy may not.
 func indexFrom(keys []string, next int, key []byte) int {
-	for i := next; i < len(keys); i++ {
-		if keys[i] == string(key) {
-			return i
-		}
+	is := func(k string) bool { return k == string(key) }
+	if i := slices.IndexFunc(keys[next:], is); i >= 0 {
+		return next + i
 	}
-	for i := range keys[:next] {
-		if keys[i] == string(key) {
-			return i
-		}
-	}
-	return -1
+	return slices.IndexFunc(keys[:next], is)
 }
 
 // readTotal reads a value of that many bytes, and the CRLF behind it.

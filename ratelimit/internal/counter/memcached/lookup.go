@@ -65,12 +65,9 @@ func (n *node) enqueue(l *lookup) {
 
 // forget takes a lookup whose caller has gone out of the queue; one that is under way ends by itself.
 func (n *node) forget(l *lookup) {
-	for i, have := range n.lookups {
-		if have == l {
-			n.lookups = append(n.lookups[:i], n.lookups[i+1:]...)
-			l.finish(counter.ErrTimeout)
-			return
-		}
+	if i := slices.Index(n.lookups, l); i >= 0 {
+		n.lookups = slices.Delete(n.lookups, i, i+1)
+		l.finish(counter.ErrTimeout)
 	}
 }
 

@@ -2,6 +2,7 @@
 package memory
 
 import (
+	"cmp"
 	"context"
 	"math"
 	"math/bits"
@@ -59,9 +60,7 @@ type Store struct {
 
 // New returns an empty store.
 func New(o Options) *Store {
-	if o.Settings.MaxKeys <= 0 {
-		o.Settings.MaxKeys = DefaultMaxKeys
-	}
+	o.Settings.MaxKeys = cmp.Or(o.Settings.MaxKeys, DefaultMaxKeys)
 	if o.Evicted == nil {
 		o.Evicted = func() {}
 	}

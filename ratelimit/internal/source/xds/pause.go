@@ -22,17 +22,11 @@ func newPauses(dial, stream, longest time.Duration, jitter float64) pauses {
 
 func (p *pauses) dialFailed() time.Duration {
 	p.dials++
-	if !p.settled {
-		return p.dial
-	}
 	return p.pause(p.dial, p.dials)
 }
 
 func (p *pauses) streamBroke() time.Duration {
 	p.streams++
-	if !p.settled {
-		return p.dial
-	}
 	return p.pause(p.stream, p.streams)
 }
 
@@ -41,6 +35,9 @@ func (p *pauses) reset() { p.settled, p.dials, p.streams = true, 0, 0 }
 
 // pause is initial at the first failure. Jitter makes it no longer than longest.
 func (p *pauses) pause(initial time.Duration, failures int) time.Duration {
+	if !p.settled {
+		return p.dial
+	}
 	d := min(initial, p.longest)
 	for ; failures > 1 && d < p.longest; failures-- {
 		d = min(2*d, p.longest)

@@ -55,3 +55,43 @@ func (s *stream) seal(b []byte, from int) ([]byte, error) {
 	binary.BigEndian.PutUint32(b[from+1:], uint32(len(b)-from-messageHeader))
 	return b, nil
 }
+
+// message takes the one message out of a finished request's body.
+func (s *stream) message(b []byte) ([]byte, *refusal) {
+	if len(b) == 0 {
+		return nil, s.refusal(codes.Internal,
+			"cardinality violation: received no request message from non-client-streaming RPC")
+	}
+	message, rest, r := s.cutMessage(b)
+	if r == nil && b[0] == 1 {
+		message, r = s.decompress(message)
+	}
+	if r != nil || len(rest) == 0 {
+		return message, r
+	}
+	if _, _, r := s.cutMessage(rest); r != nil {
+		return nil, r
+	}
+	return nil, s.refusal(codes.Internal,
+		"cardinality violation: received multiple request messages for non-client-streaming RPC")
+}
+
+// cutMessage takes the first message off a body that is not empty.
+func (s *stream) cutMessage(b []byte) (message, rest []byte, r *refusal) {
+	if len(b) < messageHeader {
+		return nil, nil, s.refusal(codes.Internal, "unexpected EOF")
+	}
+	n, text := messageLength(b), b[messageHeader:]
+	switch {
+	case n > maxMessage:
+		return nil, nil, s.tooLong(b)
+	case n > len(text):
+		return nil, nil, s.refusal(codes.Internal, "unexpected EOF")
+	case b[0] == 1 && s.header.encoding == "":
+		return nil, nil, s.refusal(codes.Internal, "grpc: compressed flag set with identity or empty encoding")
+	case b[0] > 1:
+		return nil, nil, s.refusal(codes.Internal, fmt.Sprintf("grpc: received unexpected payload format %d", b[0]))
+	default:
+		return text[:n], text[n:], nil
+	}
+}
