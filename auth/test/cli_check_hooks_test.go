@@ -38,9 +38,10 @@ func TestCheck_callsHooks(t *testing.T) {
 		"AFTER_USER_CREATED": "after"} {
 		env = append(env, "AUTH_HOOK_"+name+"_ENABLED=true", "AUTH_HOOK_"+name+"_URI=pg-functions://postgres/public/"+f)
 	}
-	env = append(environment(strings.Replace(owner, "postgres@", "rows@", 1)+"&search_path=gatehouse,public"), env...)
+	env = append(environment(strings.Replace(owner, "postgres@", "rows@", 1)+"&search_path=gatehouse,public", "GOTRUE_JWT_EXP=60"), env...)
 	status, stdout, stderr := command(t, env, "", "check")
-	if status != 0 || strings.Contains(stdout, "refuses a sample") {
+	if status != 0 || strings.Contains(stdout, "refuses a sample") ||
+		!strings.Contains(stdout, "\nAUTH_MAILER_SHOW=both\n") { // the lines for .env come before the tables
 		t.Errorf("without -hooks: status %d\n%s\n%s", status, stdout, stderr)
 	}
 	status, stdout, stderr = command(t, env, "", "check", "-hooks")

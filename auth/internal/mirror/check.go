@@ -243,30 +243,10 @@ func (r *run) altered(ctx context.Context) (found []string, err error) {
 // unquoted is for comparing: the server quotes the names that need it, and this program all.
 func unquoted(text string) string { return strings.ReplaceAll(text, `"`, "") }
 
-func sqlState(err error) string {
-	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
-		return pg.Code
-	}
-	return ""
-}
-
 // place says of a database's error where it was raised, without the values of a row.
 func place(err error) string {
-	pg, ok := errors.AsType[*pgconn.PgError](err)
-	if !ok {
-		return err.Error()
+	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
+		return store.RaisedAt(pg)
 	}
-	text := "SQLSTATE " + pg.Code
-	for line := range strings.Lines(pg.Where) {
-		if strings.HasPrefix(line, "PL/pgSQL function") || strings.HasPrefix(line, "SQL function") {
-			return text + ", " + strings.TrimSpace(line)
-		}
-	}
-	if pg.TableName != "" {
-		text += ", table " + pg.SchemaName + "." + pg.TableName
-	}
-	if pg.ConstraintName != "" {
-		text += ", constraint " + pg.ConstraintName
-	}
-	return text
+	return err.Error()
 }

@@ -4,11 +4,11 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"slices"
 	"strings"
 
-	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+
+	"gatehouse/auth/internal/store"
 )
 
 // examine looks for everything that an install is refused for, and warns. first: no mirror was installed before.
@@ -175,37 +175,29 @@ select r.rolname::text from m join pg_roles r on r.oid = m.oid where not r.rolsu
 
 // strangers looks at the users there who are not here: one with the address of a user here can't stay.
 func (r *run) strangers(ctx context.Context) error {
-	type stranger struct {
-		ID    uuid.UUID
+	type strangers struct {
 		Taken bool
+		Count int
+		Some  string
 	}
-	list, err := query(ctx, r, pgx.RowToStructByPos[stranger], fmt.Sprintf(`
-select o.id, exists (select from %[2]s u where u.email <> '' and u.email = lower(o.email)
-        or u.phone <> '' and u.phone = ltrim(o.phone, '+'))
-from %[1]s o
-where not exists (select from %[2]s u where u.id = o.id) and (coalesce(o.email, '') <> '' or coalesce(o.phone, '') <> '')
-    and not o.is_sso_user and not exists (select from %[3]s a where a.action = 6 and a.traits ->> 'user_id' = o.id::text)`,
-		r.theirs("users"), r.ours("users"), r.ours("audit")))
-	if err != nil {
-		return err
-	}
-	var taken, free []string
+	list, err := query(ctx, r, pgx.RowToStructByPos[strangers], fmt.Sprintf(`
+select taken, count(*), array_to_string((array_agg(id order by id))[:20], ' ') || case when count(*) > 20 then ' …' else '' end from (
+    select o.id::text, exists (select from %[2]s u where u.email <> '' and u.email = lower(o.email)
+        or u.phone <> '' and u.phone = ltrim(o.phone, '+')) as taken
+    from %[1]s o
+    where not exists (select from %[2]s u where u.id = o.id) and (coalesce(o.email, '') <> '' or coalesce(o.phone, '') <> '')
+        and not o.is_sso_user and not exists (select from %[3]s a where a.action = %[4]d and a.traits ->> 'user_id' = o.id::text)) s
+group by taken`, r.theirs("users"), r.ours("users"), r.ours("audit"), store.ActionUserDeleted))
 	for _, s := range list {
 		if s.Taken {
-			taken = append(taken, s.ID.String())
+			r.refuse("%d users there, who are not here, have the address of a user here: delete them, or change their "+
+				"addresses: %s", s.Count, s.Some)
 		} else {
-			free = append(free, s.ID.String())
+			r.warn([]string{fmt.Sprintf("%d users there are not here, and nobody can sign up with their addresses: %s", s.Count,
+				s.Some)})
 		}
 	}
-	if len(taken) > 0 {
-		r.refuse("%d users there, who are not here, have the address of a user here: delete them, or change their "+
-			"addresses: %s", len(taken), few(taken))
-	}
-	if len(free) > 0 {
-		r.warn([]string{fmt.Sprintf("%d users there are not here, and nobody can sign up with their addresses: %s", len(free),
-			few(free))})
-	}
-	return nil
+	return err
 }
 
 // gone refuses carried users whom somebody has deleted there since the takeover was closed.
@@ -218,13 +210,4 @@ select u.id::text from %s u where u.created_at < $1 and not exists (select from 
 			r.ours("users"), strings.Join(list, "', '"))
 	}
 	return err
-}
-
-// few joins at most 20 of them.
-func few(list []string) string {
-	slices.Sort(list)
-	if len(list) > 20 {
-		return strings.Join(list[:20], " ") + " …"
-	}
-	return strings.Join(list, " ")
 }

@@ -176,7 +176,7 @@ func (r *run) repair(ctx context.Context) error {
 func (r *run) repairUsers(ctx context.Context, ids []uuid.UUID) (err error) {
 	for range 3 {
 		_, err = r.asWriter(ctx, "select "+ident(r.here, r.ns+"mirror_repair")+"($1)", ids)
-		if code := sqlState(err); code != "40P01" && code != "40001" {
+		if !store.IsContention(err) {
 			return err
 		}
 	}

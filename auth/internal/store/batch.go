@@ -137,7 +137,7 @@ const deadlockTries = 3
 func again(ctx context.Context, transaction func() error) error {
 	for try := 1; ; try++ {
 		err := transaction()
-		if try == deadlockTries || !isContention(err) {
+		if try == deadlockTries || !IsContention(err) {
 			return err
 		}
 		// The other transaction must get the lock before this one retries: it has to be woken for it.

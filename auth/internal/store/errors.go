@@ -143,9 +143,14 @@ func (n *names) meaningOfCode(pg *pgconn.PgError) error {
 	return nil
 }
 
-// refusedByApplication is ErrApplication with where that was. Of the context only the functions count: its other lines
-// quote statements, and those may hold values.
+// refusedByApplication is ErrApplication with where that was.
 func refusedByApplication(pg *pgconn.PgError) error {
+	return fmt.Errorf("%w (%s)", ErrApplication, RaisedAt(pg))
+}
+
+// RaisedAt says where the server raised an error. Of the context only the functions count: its other lines quote
+// statements, and those may hold values.
+func RaisedAt(pg *pgconn.PgError) string {
 	parts := []string{"SQLSTATE " + pg.Code}
 	for _, p := range [][2]string{{"schema", pg.SchemaName}, {"table", pg.TableName}, {"constraint", pg.ConstraintName}} {
 		if p[1] != "" {
@@ -157,11 +162,11 @@ func refusedByApplication(pg *pgconn.PgError) error {
 			parts = append(parts, strings.TrimSpace(line))
 		}
 	}
-	return fmt.Errorf("%w (%s)", ErrApplication, strings.Join(parts, ", "))
+	return strings.Join(parts, ", ")
 }
 
-// isContention says that running the same transaction again may well work.
-func isContention(err error) bool {
+// IsContention says that running the same transaction again may well work.
+func IsContention(err error) bool {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && (pg.Code == "40001" || pg.Code == "40P01")
 }

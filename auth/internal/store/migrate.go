@@ -97,7 +97,7 @@ func (db *DB) applyWithRetry(ctx context.Context, files []migration, m migration
 			ran, err = db.apply(ctx, c, files, m)
 			return err
 		})
-		if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != "55P03" && !isContention(err) {
+		if pg, ok := errors.AsType[*pgconn.PgError](err); !ok || pg.Code != "55P03" && !IsContention(err) {
 			return ran, err
 		}
 		db.log.Info("a migration waits for a lock", "file", m.name)

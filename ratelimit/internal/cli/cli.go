@@ -16,6 +16,7 @@ import (
 
 	"gatehouse/ratelimit/internal/daemon"
 	"gatehouse/ratelimit/internal/limits"
+	"gatehouse/shared/buildinfo"
 	"gatehouse/shared/logging"
 )
 
@@ -104,7 +105,8 @@ func (p Program) run(ctx context.Context, args, environ []string, stdout, stderr
 	case "health":
 		return health(ctx, rest, environ, stderr)
 	case "version", "-version", "--version":
-		return version(stdout)
+		fmt.Fprintln(stdout, buildinfo.Version("ratelimit"))
+		return exitOK
 	case "help", "-h", "-help", "--help":
 		fmt.Fprint(stdout, usage)
 		return exitOK

@@ -52,8 +52,9 @@ type Rule struct {
 
 // ReplacesID says whether the rule replaces those of a name.
 func (r *Rule) ReplacesID(id uint32) bool {
-	_, found := slices.BinarySearch(r.rare().replaces, id)
-	return found
+	var marked [1]bool
+	r.MarkReplaced([]uint32{id}, marked[:])
+	return marked[0]
 }
 
 // MarkReplaced sets replaced[i] where the rule replaces those of the name ids[i].

@@ -70,7 +70,7 @@ func (o *Observer) Listen(f Filter) (*Listener, error) {
 	case len(o.listeners) == MaxListeners:
 		return nil, ErrTooManyListeners
 	}
-	l := newListener(f)
+	l := &Listener{filter: f, queue: make(chan []byte, maxQueued), ended: make(chan struct{})}
 	l.close = func() { o.remove(l) }
 	o.listeners = append(o.listeners, l)
 	o.publish()

@@ -72,10 +72,6 @@ type Listener struct {
 	close func()
 }
 
-func newListener(f Filter) *Listener {
-	return &Listener{filter: f, queue: make(chan []byte, maxQueued), ended: make(chan struct{})}
-}
-
 // note queues a decision that the filter takes, or drops it.
 func (l *Listener) note(d *Decision) {
 	if !l.filter.takes(d) {

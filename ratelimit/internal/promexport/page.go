@@ -71,7 +71,7 @@ func New(o Options) *Page {
 	p.own.MustRegister(
 		collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),
 		collectors.NewBuildInfoCollector())
-	p.times.open(p.timeMapping)
+	p.times = times{mapping: p.timeMapping, all: map[string]*timer{}, by: map[string]*timer{}}
 	o.Stats.OnTime(p.times.observe)
 	if o.Mapping == nil {
 		o.Stats.GroupRules(threeParts)

@@ -40,10 +40,6 @@ type timer struct {
 	quantiles  prometheus.Summary
 }
 
-func (t *times) open(mapping func(stats.Series) (timeMapping, bool)) {
-	t.mapping, t.all, t.by = mapping, map[string]*timer{}, map[string]*timer{}
-}
-
 // observe is for stats.Registry.OnTime.
 func (t *times) observe(s stats.Series, d time.Duration, rate float64) {
 	t.mu.Lock()

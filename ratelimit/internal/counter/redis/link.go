@@ -63,10 +63,6 @@ const (
 // script is a Lua script and its SHA-1.
 type script struct{ text, sha string }
 
-func newRedisLink(ctx context.Context, a *access, where func() link.Endpoint, as role) *redisLink {
-	return &redisLink{ctx: ctx, access: a, where: where, role: as}
-}
-
 // connect sees to a connection. Its error wraps errUnsent: whatever was to be sent is not.
 func (l *redisLink) connect() error {
 	l.mu.Lock()

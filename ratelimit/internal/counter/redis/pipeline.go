@@ -55,22 +55,24 @@ func (s *Server) newPipeline(via connection, overflow bool) *pipeline {
 
 // enqueue puts a call into the queue and sees to it that a pipeline will take it.
 func (s *Server) enqueue(c *call) error {
-	now := c.arrived
 	s.mu.Lock()
-	if s.closed {
-		s.mu.Unlock()
+	defer s.mu.Unlock()
+	switch {
+	case s.closed:
 		return link.ErrClosed
-	}
-	if s.breaker.IsOpen() { // since the caller checked; opened answers only the calls it finds
-		s.mu.Unlock()
+	case s.breaker.IsOpen(): // since the caller checked; opened answers only the calls it finds
 		return counter.ErrOpen
 	}
 	s.queue = append(s.queue, c)
+	s.dispatchDue(c.arrived)
+	return nil
+}
+
+// dispatchDue is dispatch if a batch is due; s.mu is held.
+func (s *Server) dispatchDue(now int64) {
 	if s.busy == 0 || now-s.dispatched >= s.spacing() || len(s.queue) >= maxBatchHits {
 		s.dispatch(now)
 	}
-	s.mu.Unlock()
-	return nil
 }
 
 // dispatch sends an idle pipeline for the queue, or a new one below PoolSize; s.mu is held. False: all are

@@ -67,8 +67,8 @@ func (s *Server) enqueueAll(calls []*counter.Pending, now int64, open bool) (ref
 		}
 		refused = append(refused, st)
 	}
-	if len(s.queue) > 0 && (s.busy == 0 || now-s.dispatched >= s.spacing() || len(s.queue) >= maxBatchHits) {
-		s.dispatch(now)
+	if len(s.queue) > 0 {
+		s.dispatchDue(now)
 	}
 	return refused
 }

@@ -79,7 +79,7 @@ func (s *Server) at(t target, where func() link.Endpoint, as role) {
 	s.newLink = func(timeout time.Duration) connection {
 		a := s.o.access(t, timeout, s.PoolStats)
 		a.skew = s.skew
-		return newRedisLink(s.ctx, a, where, as)
+		return &redisLink{ctx: s.ctx, access: a, where: where, role: as}
 	}
 }
 
