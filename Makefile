@@ -30,7 +30,7 @@ having = $$(grep -rlE --include='*_test.go' '^func Test[A-Za-z0-9_]*($(1))' auth
 # Tests wait for servers and processes more than they compute: twice as many packages at once as there are cores.
 crowded := -p $$((2 * $$(nproc)))
 
-.PHONY: build help run test test-race test-counts test-short check deps docs bench load load-late fuzz image upgrade release lint
+.PHONY: build help run test fetch test-race test-counts test-short check deps docs bench load load-late fuzz image upgrade release lint
 
 build: # static and stripped bin/<daemon>, with version and commit; minutes the first time, then seconds
 	CGO_ENABLED=0 go build -buildvcs=$(buildvcs) $(tags) -trimpath -ldflags='-s -w' -o bin/ $(addprefix ./,$(daemons))
@@ -43,13 +43,16 @@ run: build # everything from nothing, until Ctrl-C; ready some seconds after it 
 	@go build -o .run/devstack ./shared/devstack
 	@exec .run/devstack
 
-test: build check # exactly what CI runs; some 13 minutes on two cores
+test: build # exactly what CI runs, check included; some 18 minutes on two cores
 	@.ci/need redis-server memcached initdb pgbouncer curl npm promtool gcc libc bwrap chromium systemd-analyze
+	@$(MAKE) --no-print-directory -j2 check fetch
+	@$(MAKE) --no-print-directory test-race
+	@$(MAKE) --no-print-directory test-counts
+
+fetch: # what tests run and Debian has no package of: Envoy, gRPC clients, schemas of Kubernetes; a minute the first time
 	@.ci/envoy
 	@.ci/clients
 	@.ci/schemas
-	@$(MAKE) --no-print-directory test-race
-	@$(MAKE) --no-print-directory test-counts
 
 test-race: # the tests alone, with the race detector; some minutes. PACKAGES and RUN name fewer
 	CGO_ENABLED=1 go test -race -shuffle=on -vet=off $(crowded) -timeout 25m -run '$(RUN)' $(or $(PACKAGES),./...)

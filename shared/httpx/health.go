@@ -88,8 +88,7 @@ func local(host, own string) ([]string, error) {
 // dial connects to the first of the hosts that answers. The error is that of the first one.
 func dial(ctx context.Context, hosts []string, port string) (conn net.Conn, first error) {
 	for _, host := range hosts {
-		var dialer net.Dialer
-		conn, err := dialer.DialContext(ctx, "tcp", net.JoinHostPort(host, port))
+		conn, err := dialHere(ctx, host, port)
 		if err == nil {
 			return conn, nil
 		}
@@ -98,6 +97,17 @@ func dial(ctx context.Context, hosts []string, port string) (conn net.Conn, firs
 		}
 	}
 	return nil, first
+}
+
+// dialHere binds the socket to the address that it calls, so that it reaches this host alone, whatever the daemon's HOST
+// is set to.
+func dialHere(ctx context.Context, host, port string) (net.Conn, error) {
+	here, err := net.ResolveTCPAddr("tcp", net.JoinHostPort(host, "0"))
+	if err != nil {
+		return nil, err
+	}
+	dialer := net.Dialer{LocalAddr: here}
+	return dialer.DialContext(ctx, "tcp", net.JoinHostPort((&net.IPAddr{IP: here.IP, Zone: here.Zone}).String(), port))
 }
 
 // maxHealthBody is how much of an answer is shown.
