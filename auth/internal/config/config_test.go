@@ -469,7 +469,7 @@ func TestIgnored(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, f := range fields {
-		if named(ignoredNames, f.Name) {
+		if settings.Matches(f.Name, ignoredNames) {
 			t.Errorf("%s is a setting", f.Name)
 		}
 	}
