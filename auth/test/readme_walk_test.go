@@ -79,7 +79,7 @@ func TestDocs_routeColumns(t *testing.T) {
 	guards := map[string]string{"noTimeout": "none", "s.open": "none", "s.limited": "none", "s.admin": "admin",
 		"s.member": "user, not anonymous", "s.registers": "user, not anonymous", "s.signsIn": "none", "s.owner": "user"}
 	for _, m := range regexp.MustCompile(
-		`mux\.Handle\("([^"]+)", ([\w.]+)\((?:([\w.]+), )?(?:s\.(captcha)\(|withID\("\w+", )?s\.(\w+)\)+`).FindAllStringSubmatch(
+		`mux\.Handle\("([^"]+)", ([\w.]+)\((?:([\w.]+), )?(?:optional\()?(?:s\.(captcha)\(|withID\("\w+", )?s\.(\w+)\)+`).FindAllStringSubmatch(
 		string(source), -1) {
 		route, guard, before, captcha, handler := m[1], m[2], m[3], m[4], m[5]
 		h, ok := methods[handler]

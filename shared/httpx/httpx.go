@@ -102,3 +102,19 @@ func Stop(ctx context.Context, srv *http.Server) error {
 	}
 	return nil
 }
+
+// ServeUntil serves on l until ctx ends; then it is Stop, with that patience.
+func ServeUntil(ctx context.Context, srv *http.Server, l net.Listener, patience time.Duration) error {
+	served := make(chan error, 1)
+	go func() { served <- srv.Serve(l) }()
+	select {
+	case err := <-served:
+		return err
+	case <-ctx.Done():
+	}
+	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), patience)
+	defer cancel()
+	err := Stop(within, srv)
+	<-served
+	return err
+}

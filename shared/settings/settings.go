@@ -221,7 +221,7 @@ func (r *Report) rename(a Alias) {
 		r.env[a.New], r.origin[a.New] = old, a.Old
 	}
 	delete(r.env, a.Old)
-	if matches(a.New, r.options.Unused) {
+	if Matches(a.New, r.options.Unused) {
 		return
 	}
 	note := ""

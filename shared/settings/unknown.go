@@ -27,7 +27,7 @@ func (r *Report) unknown(fields []Field, o Options) {
 	old := r.oldNames(o)
 	before := slices.Sorted(maps.Keys(old))
 	for _, name := range r.Names() {
-		if slices.Contains(serviceManager, name) || matches(name, known) || hasPrefix(name, o.Foreign) ||
+		if slices.Contains(serviceManager, name) || Matches(name, known) || hasPrefix(name, o.Foreign) ||
 			serviceLink.MatchString(name) {
 			continue
 		}
@@ -61,7 +61,8 @@ func (r *Report) oldNames(o Options) map[string]string {
 	return old
 }
 
-func matches(name string, known []string) bool {
+// Matches reports whether a name is in a list, or begins as one of its items that end in * does.
+func Matches(name string, known []string) bool {
 	return slices.ContainsFunc(known, func(k string) bool {
 		prefix, open := strings.CutSuffix(k, "*")
 		return name == k || open && strings.HasPrefix(name, prefix)

@@ -2,7 +2,6 @@ package account
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
 
@@ -27,17 +26,11 @@ func (a *Accounts) SignInConsole(ctx context.Context, req flow.RequestInfo,
 	}
 	op := signInOp{f: *f, p: p, provider: provider, console: true}
 	op.guesses = flow.ConsoleGuesses(f, f.Aud(), who)
-	for range passwordRounds {
-		u, draft, err := op.try(ctx)
-		if errors.Is(err, errChangedMeanwhile) {
-			continue
-		}
-		if err != nil {
-			return u, store.Session{}, err
-		}
-		return u, flow.OpenedSession(f, &draft), nil
+	u, draft, err := op.run(ctx)
+	if err != nil {
+		return u, store.Session{}, err
 	}
-	return store.User{}, store.Session{}, refusal.Unavailable(errChangedMeanwhile, time.Second)
+	return u, flow.OpenedSession(f, &draft), nil
 }
 
 // reasonConsoleRole is the audit log's reason for a right password without an administrator's role.

@@ -26,21 +26,15 @@ func (a *Accounts) SignInPassword(ctx context.Context, req flow.RequestInfo, p P
 	}
 	op := signInOp{f: *f, p: p, provider: provider}
 	op.guesses = flow.PasswordGuesses(f, f.Aud(), who)
-	for range passwordRounds {
-		u, draft, err := op.try(ctx)
-		if errors.Is(err, errChangedMeanwhile) {
-			continue
-		}
-		if err != nil {
-			return flow.Grant{}, err
-		}
-		g, err := flow.GrantNew(ctx, f, u, &draft)
-		if policy := f.Settings.Passwords.Policy; policy != nil {
-			g.Weak = policy.Check(p.Password)
-		}
-		return g, err
+	u, draft, err := op.run(ctx)
+	if err != nil {
+		return flow.Grant{}, err
 	}
-	return flow.Grant{}, refusal.Unavailable(errChangedMeanwhile, time.Second)
+	g, err := flow.GrantNew(ctx, f, u, &draft)
+	if policy := f.Settings.Passwords.Policy; policy != nil {
+		g.Weak = policy.Check(p.Password)
+	}
+	return g, err
 }
 
 // passwordRounds is how often a sign-in starts over because the account changed while its password was checked. A
@@ -55,6 +49,16 @@ type signInOp struct {
 	provider     string // email or phone
 	console      bool   // administrators alone, at the console
 	hookNotified bool   // the hook was called for the right password
+}
+
+// run opens the session, and starts over as long as the account changes meanwhile.
+func (op *signInOp) run(ctx context.Context) (u store.User, draft flow.SessionDraft, err error) {
+	for range passwordRounds {
+		if u, draft, err = op.try(ctx); !errors.Is(err, errChangedMeanwhile) {
+			return u, draft, err
+		}
+	}
+	return u, draft, refusal.Unavailable(errChangedMeanwhile, time.Second)
 }
 
 // try checks the password against the account as it is. errChangedMeanwhile: the account changed while the password was

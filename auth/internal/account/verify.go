@@ -74,7 +74,7 @@ type proof struct {
 }
 
 // proofOf checks a verification before anything is looked up.
-func proofOf(s *flow.Settings, p flow.Verify) (proof, error) {
+func proofOf(p flow.Verify) (proof, error) {
 	if p.Type == "" {
 		return proof{}, refusal.NotValid("Verify requires a verification type")
 	}
@@ -121,7 +121,7 @@ func linkProof(typ, text string) (proof, error) {
 // for; parallel calls with one token do it once.
 func (a *Accounts) Verify(ctx context.Context, req flow.RequestInfo, p flow.Verify) (flow.Verified, error) {
 	f := a.core.Begin(req)
-	pf, err := proofOf(f.Settings, p)
+	pf, err := proofOf(p)
 	if err != nil {
 		return flow.Verified{}, err
 	}

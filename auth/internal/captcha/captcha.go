@@ -55,7 +55,6 @@ type Verifier struct {
 	o         Options
 	name, url string
 	http      outbound.Clients
-	client    *http.Client
 }
 
 // New says what is wrong with the options, by the settings' names.
@@ -75,9 +74,7 @@ func New(o Options) (*Verifier, error) {
 	v := &Verifier{o: o, name: o.Provider, url: cmp.Or(o.URL, at), http: outbound.New(outbound.Options{
 		Timeout: o.Timeout, MaxBytes: maxAnswer, Watch: o.Watch, Target: "captcha " + o.Provider,
 	})}
-	client := *v.http.Configured
-	client.CheckRedirect = outbound.NoRedirect
-	v.client = &client
+	v.http.Configured.CheckRedirect = outbound.NoRedirect
 	return v, nil
 }
 
@@ -162,7 +159,7 @@ func (v *Verifier) post(ctx context.Context, form url.Values) ([]byte, error) {
 	}
 	r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	r.Header.Set("Accept", "application/json")
-	_, body, err := outbound.Send(v.client, r)
+	_, body, err := outbound.Send(v.http.Configured, r)
 	return body, err
 }
 

@@ -80,6 +80,14 @@ Settings come from the environment and from .env or FILE; the environment wins.
 var usages = map[string]string{"keys": keysUsage, "admin": adminUsage, "mail": mailUsage, "redirect": redirectUsage,
 	"mirror": mirrorUsage}
 
+// commands are the commands by their names.
+var commands = map[string]func(*program, context.Context, []string) error{
+	"serve": (*program).serve, "migrate": (*program).migrate, "check": (*program).check, "keys": (*program).keys,
+	"admin": (*program).admin, "mail": (*program).mail, "takeover": (*program).takeover, "mirror": (*program).mirror,
+	"redirect": (*program).redirect, "health": (*program).health, "openapi": (*program).openAPI,
+	hashing: (*program).hashing,
+}
+
 // errUsage ends a command with exit status 2; its text was written already.
 var errUsage = errors.New("usage")
 
@@ -123,45 +131,23 @@ func run(ctx context.Context, p program) int {
 		fmt.Fprint(p.stdout, text)
 		return exitOK
 	}
-	var err error
+	if do := commands[command]; do != nil {
+		return p.status(do(&p, ctx, rest))
+	}
 	switch command {
-	case "serve":
-		err = p.serve(ctx, rest)
-	case "migrate":
-		err = p.migrate(ctx, rest)
-	case "check":
-		err = p.check(ctx, rest)
-	case "keys":
-		err = p.keys(ctx, rest)
-	case "admin":
-		err = p.admin(ctx, rest)
-	case "mail":
-		err = p.mail(ctx, rest)
-	case "takeover":
-		err = p.takeover(ctx, rest)
-	case "mirror":
-		err = p.mirror(ctx, rest)
-	case "redirect":
-		err = p.redirect(rest)
-	case "health":
-		err = p.health(ctx, rest)
-	case hashing:
-		err = p.hashing(rest)
-	case "openapi":
-		err = p.openAPI(rest)
 	case "version":
 		p.version()
+		return exitOK
 	case "help":
 		fmt.Fprint(p.stdout, usage)
-	default:
-		kind := "command"
-		if strings.HasPrefix(command, "-") {
-			kind = "flag"
-		}
-		fmt.Fprintf(p.stderr, "auth: there is no %s %q\n%s", kind, command, usage)
-		err = errUsage
+		return exitOK
 	}
-	return p.status(err)
+	kind := "command"
+	if strings.HasPrefix(command, "-") {
+		kind = "flag"
+	}
+	fmt.Fprintf(p.stderr, "auth: there is no %s %q\n%s", kind, command, usage)
+	return exitUsage
 }
 
 // status is the exit status for how a command ended. It writes why, where that is not written yet.

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"os/exec"
@@ -29,7 +30,7 @@ func hashingCommand() func() *exec.Cmd {
 
 // hashing is the command of that name. It ends when its daemon does, not when a signal stops both: requests in flight
 // still want their hashes.
-func (p *program) hashing(args []string) error {
+func (p *program) hashing(_ context.Context, args []string) error {
 	signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	in, ok := p.stdin.(*os.File)
 	out, ok2 := p.stdout.(*os.File)

@@ -1,6 +1,7 @@
 package cli
 
 import (
+	"context"
 	"flag"
 	"fmt"
 )
@@ -8,7 +9,7 @@ import (
 const redirectUsage = "usage: auth redirect test URL...   whether redirect_to may lead there, and why\n"
 
 // redirect is the command of that name.
-func (p *program) redirect(args []string) error {
+func (p *program) redirect(_ context.Context, args []string) error {
 	if len(args) == 0 || args[0] != "test" {
 		fmt.Fprint(p.stderr, redirectUsage)
 		return errUsage

@@ -22,14 +22,11 @@ import (
 
 const takeoverHelp = `usage: auth takeover [-from SCHEMA] [-ahead | -dry-run | -abandon | -suggest] [-leave-out KIND,...] [-json] [-yes]
 
-Brings the users of the replaced service along: users, identities, verified second factors, live sessions,
-	links in mails
-that are still good,
-	and sign-ups that wait. It reads the tables there and never writes to them. Run it with -ahead while
-the service there is in use,
-	as often as you like; stop the service; then run it without a flag: that run carries what has
-changed since, compares both sides and closes the takeover. A run that was stopped goes on where it was when the same
-command is given again. Until the takeover is closed, auth serve and auth admin refuse to start.
+Brings the users of the replaced service along: users, identities, verified second factors, live sessions, links in
+mails that are still good, and sign-ups that wait. It reads the tables there and never writes to them. Run it with
+-ahead while the service there is in use, as often as you like; stop the service; then run it without a flag: that run
+carries what has changed since, compares both sides and closes the takeover. A run that was stopped goes on where it was
+when the same command is given again. Until the takeover is closed, auth serve and auth admin refuse to start.
 
 The tables there are those of AUTH_TAKEOVER_SOURCE_URL, by default of DATABASE_URL.
 AUTH_SECURITY_DB_ENCRYPTION_DECRYPTION_KEYS opens columns that the service there has encrypted.

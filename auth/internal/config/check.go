@@ -3,7 +3,6 @@ package config
 import (
 	"cmp"
 	"fmt"
-	"net"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -12,6 +11,7 @@ import (
 
 	"gatehouse/auth/internal/redirect"
 	"gatehouse/auth/internal/store"
+	"gatehouse/shared/httpx"
 	"gatehouse/shared/settings"
 )
 
@@ -159,7 +159,7 @@ func (c *Config) checkOutward(r *settings.Report, name, text string) {
 	checkURL(r, name, text)
 	u, err := url.Parse(text)
 	switch {
-	case err != nil || u.Scheme != "http" || loopbackHost(u.Hostname()):
+	case err != nil || u.Scheme != "http" || httpx.IsLoopbackHost(u.Hostname()):
 	case c.Providers.AllowInsecure:
 		r.Warn("%s begins with http://: everybody on the way can read what it carries, credentials too", name)
 	default:
@@ -209,20 +209,13 @@ func (c *Config) checkDev(r *settings.Report) {
 	if !c.Dev.Mailbox {
 		return
 	}
-	if u, err := url.Parse(c.API.ExternalURL); err == nil && c.API.ExternalURL != "" && !loopbackHost(u.Hostname()) {
+	if u, err := url.Parse(c.API.ExternalURL); err == nil && c.API.ExternalURL != "" && !httpx.IsLoopbackHost(u.Hostname()) {
 		r.Clash("AUTH_DEV_MAILBOX=true shows every mail to everybody on this machine: it needs a loopback address in "+
 			"AUTH_API_EXTERNAL_URL, not %s", u.Hostname())
 	}
 	if c.Dev.MailboxPort != 0 && c.Dev.MailboxPort == c.API.Port {
 		r.Clash("AUTH_DEV_MAILBOX_PORT and PORT are both %d", c.API.Port)
 	}
-}
-
-func loopbackHost(host string) bool {
-	ip := net.ParseIP(host)
-	return strings.EqualFold(host, "localhost") || strings.HasSuffix(strings.ToLower(host), ".localhost") ||
-		ip != nil &&
-			ip.IsLoopback()
 }
 
 // previousRoots are the items of AUTH_SECRET_KEYS_PREVIOUS.

@@ -461,3 +461,16 @@ func collapsed(name string) string {
 	}
 	return name
 }
+
+// TestIgnored: no setting of ours is said to have no effect.
+func TestIgnored(t *testing.T) {
+	fields, err := settings.Fields(new(Config))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range fields {
+		if settings.Matches(f.Name, ignoredNames) {
+			t.Errorf("%s is a setting", f.Name)
+		}
+	}
+}

@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"strconv"
 
+	"gatehouse/shared/httpx"
 	"gatehouse/shared/settings"
 )
 
@@ -35,7 +36,7 @@ func (c *consoleConfig) check(r *settings.Report) {
 	case err != nil || c.ExternalURL != "" && (u.Scheme != "http" && u.Scheme != "https" || u.Hostname() == "" ||
 		u.Path != "" && u.Path != "/" || u.RawQuery != "" || u.Fragment != "" || u.User != nil):
 		r.Wrong("AUTH_CONSOLE_EXTERNAL_URL", "is a URL without a path, such as https://console.example.org")
-	case !loopbackHost(host) && u.Scheme != "https":
+	case !httpx.IsLoopbackHost(host) && u.Scheme != "https":
 		r.Clash("AUTH_CONSOLE_ADDR=%s is not a loopback address: AUTH_CONSOLE_EXTERNAL_URL must say under which https "+
 			"URL browsers find the console", c.Addr)
 	}

@@ -3,6 +3,7 @@ package config
 import (
 	"cmp"
 	"fmt"
+	"maps"
 	"net/url"
 	"reflect"
 	"slices"
@@ -146,19 +147,14 @@ func (c *externalConfig) clients() map[string]provider.Client {
 		}
 	}
 	for name, mode := range map[string]string{"linkedin": c.LinkedInMode, "slack": c.SlackMode} {
+		if mode != "legacy" { // a mode that its tag has refused is not refused twice
+			mode = "oidc"
+		}
 		client := clients[name]
-		client.Mode = modeOf(mode)
+		client.Mode = mode
 		clients[name] = client
 	}
 	return clients
-}
-
-// modeOf keeps a mode that its tag has refused from being refused twice.
-func modeOf(mode string) string {
-	if mode != "legacy" {
-		return "oidc"
-	}
-	return mode
 }
 
 // enabledProviders are the names that GET /settings shows as on: of the eighteen first, then the custom ones.
@@ -168,14 +164,12 @@ func enabledProviders(s provider.Settings) (names []string) {
 			names = append(names, name)
 		}
 	}
-	var custom []string
-	for name, c := range s.OIDC {
-		if c.Enabled {
-			custom = append(custom, name)
+	for _, name := range slices.Sorted(maps.Keys(s.OIDC)) {
+		if s.OIDC[name].Enabled {
+			names = append(names, name)
 		}
 	}
-	slices.Sort(custom)
-	return append(names, custom...)
+	return names
 }
 
 // checkExternal is what neither a field's tag nor package provider can say.

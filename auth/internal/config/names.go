@@ -88,25 +88,17 @@ var ignoredNames = []string{
 	"AUTH_AUDIT_LOG_DISABLE_POSTGRES", "AUTH_PROFILER_*", "AUTH_RATE_LIMIT_SSO", "AUTH_RATE_LIMIT_WEB3",
 	"AUTH_SAML_*", "AUTH_SCIM_*", "AUTH_OAUTH_SERVER_*", "AUTH_CUSTOM_OAUTH_*",
 	"AUTH_EXTERNAL_WEB3_*",
-	"AUTH_COOKIE_KEY", "AUTH_EXTERNAL_SAML_*", "AUTH_HOOK_CUSTOM_SMS_PROVIDER_*", "AUTH_MFA_MAX_VERIFIED_FACTORS",
+	"AUTH_COOKIE_KEY", "AUTH_EXTERNAL_SAML_*", "AUTH_HOOK_CUSTOM_SMS_PROVIDER_*",
 	"AUTH_MFA_RECOVERY_CODES_COUNT", "AUTH_MFA_RECOVERY_CODES_CODE_LENGTH",
 	"AUTH_MFA_RECOVERY_CODES_MAX_VERIFY_ATTEMPTS", "AUTH_MFA_RECOVERY_CODES_LOCKOUT_DURATION",
 	"AUTH_EXTERNAL_ALLOWED_ID_TOKEN_ISSUERS", "AUTH_EXTERNAL_REDIRECTURL",
-}
-
-// named says whether the name is in the list, or begins as one of its items with a * does.
-func named(list []string, name string) bool {
-	return slices.ContainsFunc(list, func(n string) bool {
-		prefix, open := strings.CutSuffix(n, "*")
-		return n == name || open && strings.HasPrefix(name, prefix)
-	})
 }
 
 // checkIgnored warns of settings that mean nothing here.
 func (c *Config) checkIgnored(r *settings.Report) {
 	var ignored []string
 	for _, name := range r.Names() {
-		if named(ignoredNames, name) {
+		if settings.Matches(name, ignoredNames) {
 			ignored = append(ignored, r.Spelled(name))
 		}
 	}

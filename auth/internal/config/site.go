@@ -10,6 +10,7 @@ import (
 
 	"gatehouse/auth/internal/locale"
 	"gatehouse/auth/internal/mail"
+	"gatehouse/shared/httpx"
 	"gatehouse/shared/settings"
 )
 
@@ -65,7 +66,7 @@ func (c *Config) siteHost() string {
 func publicURL(text string) bool {
 	u, err := url.Parse(text)
 	return err == nil && u.Host != "" && u.User == nil && !strings.ContainsFunc(text, notShown) &&
-		(u.Scheme == "https" || u.Scheme == "http" && loopbackHost(u.Hostname()))
+		(u.Scheme == "https" || u.Scheme == "http" && httpx.IsLoopbackHost(u.Hostname()))
 }
 
 func notShown(c rune) bool { return c < ' ' || c == 0x7f || c == '\u2028' || c == '\u2029' }

@@ -162,18 +162,7 @@ func getPage(w http.ResponseWriter, r *http.Request) {
 func (s *Console) Serve(ctx context.Context, l net.Listener, log *slog.Logger) error {
 	srv := httpx.NewServer(s, httpx.Timeouts{Header: 2 * time.Second, Read: 30 * time.Second, Write: time.Minute,
 		Idle: 2 * time.Minute}, log)
-	served := make(chan error, 1)
-	go func() { served <- srv.Serve(l) }()
-	select {
-	case err := <-served:
-		return err
-	case <-ctx.Done():
-	}
-	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-	defer cancel()
-	err := httpx.Stop(within, srv)
-	<-served
-	return err
+	return httpx.ServeUntil(ctx, srv, l, 5*time.Second)
 }
 
 // ExternalURL is where browsers find a console that listens at an address: what the settings say, else the address.

@@ -2,7 +2,6 @@ package daemon
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"net/http"
 	"os"
@@ -10,7 +9,6 @@ import (
 
 	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/metric"
-	"go.opentelemetry.io/otel/trace"
 
 	"gatehouse/auth/internal/httpapi"
 	"gatehouse/auth/internal/store"
@@ -104,7 +102,6 @@ func (d *daemon) observer() (*httpapi.Observer, error) {
 	if o.tracing == nil && o.metrics == nil {
 		return nil, nil
 	}
-	var tracer trace.Tracer
 	var meter metric.Meter
 	if o.metrics != nil {
 		meter = o.metrics.Meter(scopeName)
@@ -112,8 +109,7 @@ func (d *daemon) observer() (*httpapi.Observer, error) {
 	if o.tracing == nil {
 		return httpapi.NewObserver(nil, nil, meter)
 	}
-	tracer = o.tracing.Tracer(scopeName)
-	return httpapi.NewObserver(tracer, o.tracing.Propagator, meter)
+	return httpapi.NewObserver(o.tracing.Tracer(scopeName), o.tracing.Propagator, meter)
 }
 
 // signedIn counts sessions by their way in; nil without metrics.
@@ -150,28 +146,28 @@ func (d *daemon) measure() error {
 	if err := m.GoRuntime(); err != nil {
 		return err
 	}
-	f := instruments{meter: m.Meter(scopeName)}
-	running := f.level("auth.password.running", "{hash}", "Passwords that are being hashed.")
-	waiting := f.level("auth.password.waiting", "{hash}", "Passwords that wait for a worker.")
-	done := f.count("auth.password.hashes", "{hash}", "Passwords hashed or compared.")
-	refused := f.count("auth.password.refused", "{hash}", "Requests refused because too many wait for a worker.")
-	pending := f.level("auth.outbox.pending", "{message}", "Messages of all processes that were not sent yet.")
-	oldest := f.age("auth.outbox.oldest_due.age", "How long the oldest message that is due has been so.")
-	sent := f.count("auth.outbox.sent", "{message}", "Messages that this process sent.")
-	retried := f.count("auth.outbox.retried", "{message}", "Attempts of this process that failed and are made again.")
-	failed := f.count("auth.outbox.failed", "{message}", "Messages that this process gave up.")
-	expired := f.count("auth.outbox.expired", "{message}", "Messages that this process found too old to be sent.")
-	conns := f.level("auth.db.connections", "{connection}", "Connections to the database.")
-	most := f.level("auth.db.connections.max", "{connection}", "Most connections that the pool may have.")
-	waits := f.count("auth.db.connection.waits", "{request}", "How often no connection was free.")
-	key := f.age("auth.signing_key.age", "How long the key that signs has been signing.")
-	clockOff := f.age("auth.clock.offset", "By how much the machine's clock is ahead of the database's, which counts.")
-	mirror := f.level("auth.mirror.current", "1", "Whether the mirror of the former tables has all its triggers.")
-	if f.err != nil {
-		return f.err
+	f := metrics.Instruments{Meter: m.Meter(scopeName)}
+	running := f.Level("auth.password.running", "{hash}", "Passwords that are being hashed.")
+	waiting := f.Level("auth.password.waiting", "{hash}", "Passwords that wait for a worker.")
+	done := f.Count("auth.password.hashes", "{hash}", "Passwords hashed or compared.")
+	refused := f.Count("auth.password.refused", "{hash}", "Requests refused because too many wait for a worker.")
+	pending := f.Level("auth.outbox.pending", "{message}", "Messages of all processes that were not sent yet.")
+	oldest := f.Age("auth.outbox.oldest_due.age", "How long the oldest message that is due has been so.")
+	sent := f.Count("auth.outbox.sent", "{message}", "Messages that this process sent.")
+	retried := f.Count("auth.outbox.retried", "{message}", "Attempts of this process that failed and are made again.")
+	failed := f.Count("auth.outbox.failed", "{message}", "Messages that this process gave up.")
+	expired := f.Count("auth.outbox.expired", "{message}", "Messages that this process found too old to be sent.")
+	conns := f.Level("auth.db.connections", "{connection}", "Connections to the database.")
+	most := f.Level("auth.db.connections.max", "{connection}", "Most connections that the pool may have.")
+	waits := f.Count("auth.db.connection.waits", "{request}", "How often no connection was free.")
+	key := f.Age("auth.signing_key.age", "How long the key that signs has been signing.")
+	clockOff := f.Age("auth.clock.offset", "By how much the machine's clock is ahead of the database's, which counts.")
+	mirror := f.Level("auth.mirror.current", "1", "Whether the mirror of the former tables has all its triggers.")
+	if f.Err != nil {
+		return f.Err
 	}
 	used, idle := of("state", "used"), of("state", "idle")
-	_, err := f.meter.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
+	_, err := f.Meter.RegisterCallback(func(ctx context.Context, o metric.Observer) error {
 		p := d.passwords.Stats()
 		o.ObserveInt64(running, int64(p.Running))
 		o.ObserveInt64(waiting, int64(p.Waiting))
@@ -229,36 +225,6 @@ func (d *daemon) outboxWaiting(ctx context.Context) map[string]store.Waiting {
 		}
 	}
 	return by
-}
-
-// instruments makes instruments and keeps the first error.
-type instruments struct {
-	meter metric.Meter
-	err   error
-}
-
-func (f *instruments) note(err error) {
-	if f.err == nil && err != nil {
-		f.err = fmt.Errorf("metrics: %w", err)
-	}
-}
-
-func (f *instruments) level(name, unit, help string) metric.Int64Observable {
-	i, err := f.meter.Int64ObservableUpDownCounter(name, metric.WithUnit(unit), metric.WithDescription(help))
-	f.note(err)
-	return i
-}
-
-func (f *instruments) count(name, unit, help string) metric.Int64Observable {
-	i, err := f.meter.Int64ObservableCounter(name, metric.WithUnit(unit), metric.WithDescription(help))
-	f.note(err)
-	return i
-}
-
-func (f *instruments) age(name, help string) metric.Float64Observable {
-	i, err := f.meter.Float64ObservableGauge(name, metric.WithUnit("s"), metric.WithDescription(help))
-	f.note(err)
-	return i
 }
 
 // showMetrics opens the listener of metrics that are pulled.

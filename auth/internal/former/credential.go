@@ -7,6 +7,7 @@ import (
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgtype"
 )
 
 // Credential is what an authenticator made for a user: the one of a security key, or a passkey.
@@ -73,15 +74,10 @@ const passkeyEntries = `
 select p.id, p.user_id, ` + passkeyReason + `, {changed p}, 0
 from {P} p join {S}.users u on u.id = p.user_id`
 
-// Passkeys reads passkeys by their ids.
+// Passkeys reads passkeys.
 func (s *Source) Passkeys(ctx context.Context, w Select, each func(*Passkey) error) error {
 	where, args := w.where("p")
 	return s.passkeys(ctx, s.batch, where, each, args...)
-}
-
-// PasskeysOf reads the passkeys of users.
-func (s *Source) PasskeysOf(ctx context.Context, users []uuid.UUID, each func(*Passkey) error) error {
-	return s.passkeys(ctx, s.batch, "p.user_id = any($1) order by p.id", each, ids(users))
 }
 
 // EachPasskey reads the passkeys that may be carried.
@@ -95,17 +91,14 @@ func (s *Source) passkeys(ctx context.Context,
 	return read(ctx, selectPasskeys+where, func(r pgx.Rows) error {
 		var p Passkey
 		var transports string
-		var eligible, backedUp *bool
-		var count *int64
+		var eligible, backedUp pgtype.Bool // null: false
+		var count pgtype.Int8
 		err := r.Scan(uid(&p.RowID), uid(&p.UserID), &p.ID, &p.PublicKey, uid(&p.AAGUID), &count, str(&transports), &eligible,
 			&backedUp, str(&p.Name), at(&p.CreatedAt), at(&p.LastUsedAt), &p.Reason)
 		if err != nil {
 			return err
 		}
-		if count != nil {
-			p.SignCount = *count
-		}
-		p.BackupEligible, p.BackedUp = eligible != nil && *eligible, backedUp != nil && *backedUp
+		p.SignCount, p.BackupEligible, p.BackedUp = count.Int64, eligible.Bool, backedUp.Bool
 		p.Transports = json.RawMessage(transports)
 		return each(&p)
 	}, args...)

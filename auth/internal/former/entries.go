@@ -145,16 +145,9 @@ func (s *Source) Groups(ctx context.Context, name, sum string) (map[string]Group
 }
 
 // SampleChanged returns some of the rows of a table that are carried and were written since.
-func (s *Source) SampleChanged(ctx context.Context, name string, since Since, rows int) (list []uuid.UUID, err error) {
-	sql := "with e (id, owner, reason, changed, version) as (" + s.since(entries[name], &since) +
-		") select id from e where changed and reason = '' order by random() limit $1"
-	err = s.rows(ctx, sql, func(r pgx.Rows) error {
-		var id uuid.UUID
-		err := r.Scan(uid(&id))
-		list = append(list, id)
-		return err
-	}, rows)
-	return list, err
+func (s *Source) SampleChanged(ctx context.Context, name string, since Since, rows int) ([]uuid.UUID, error) {
+	return s.readIDs(ctx, "with e (id, owner, reason, changed, version) as ("+s.since(entries[name], &since)+
+		") select id from e where changed and reason = '' order by random() limit $1", rows)
 }
 
 // Changes are the rows of the carried tables that were written since a floor: how many, and a sum over them that is

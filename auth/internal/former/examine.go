@@ -58,16 +58,11 @@ var pendingUsers = `not u.is_anonymous and ` + unset(`u.deleted_at`) + ` and ` +
 // and an invited user brings no password.
 func (s *Source) Pending(ctx context.Context, duplicates []uuid.UUID) (pending, passwords Share, err error) {
 	share := func(sql string) (v Share, err error) {
-		v.Left = map[string]int64{}
-		err = s.rows(ctx, sql, func(r pgx.Rows) error {
-			var reason string
-			var n int64
-			err := r.Scan(&reason, &n)
-			if v.There += n; reason != "" {
-				v.Left[reason] += n
-			}
-			return err
-		}, ids(duplicates))
+		v.Left, err = s.readCounts(ctx, sql, ids(duplicates))
+		for _, n := range v.Left {
+			v.There += n
+		}
+		delete(v.Left, "") // which are carried
 		return v, err
 	}
 	if pending, err = share(
@@ -90,14 +85,7 @@ select u.id, u.encrypted_password from {S}.users u
 where u.encrypted_password <> '' and not (length(u.encrypted_password) = 60 and u.encrypted_password ~ '`+plainBcrypt+`')
     and `+unset(`u.deleted_at`)+` and `+userReason+` = ''
     and not (not `+unset(`u.invited_at`)+` and `+unset(`u.email_confirmed_at`)+` and `+unset(`u.phone_confirmed_at`)+`)
-order by u.id`, func(r pgx.Rows) error {
-		var user uuid.UUID
-		var password string
-		if err := r.Scan(uid(&user), &password); err != nil {
-			return err
-		}
-		return each(user, password)
-	})
+order by u.id`, texts(each))
 }
 
 // SealedSessions reads the session keys that may be encrypted, of sessions that are carried otherwise.
@@ -105,14 +93,19 @@ func (s *Source) SealedSessions(ctx context.Context, each func(session uuid.UUID
 	return s.rows(ctx, `
 select s.id, {s.refresh_token_hmac_key} from {S}.sessions s join {S}.users u on u.id = s.user_id
 where {s.refresh_token_hmac_key} like '{%' and {s.refresh_token_counter} >= 0 and `+sessionReason+` = ''
-order by s.id`, func(r pgx.Rows) error {
-		var session uuid.UUID
-		var key string
-		if err := r.Scan(uid(&session), &key); err != nil {
+order by s.id`, texts(each))
+}
+
+// texts passes on rows of an id and a text.
+func texts(each func(uuid.UUID, string) error) func(pgx.Rows) error {
+	return func(r pgx.Rows) error {
+		var id uuid.UUID
+		var text string
+		if err := r.Scan(uid(&id), &text); err != nil {
 			return err
 		}
-		return each(session, key)
-	})
+		return each(id, text)
+	}
 }
 
 // addressed are the users whom an address finds: neither deleted nor of SAML nor of another instance.
@@ -149,48 +142,26 @@ func addresses(each func(user uuid.UUID, aud, address string) error) func(pgx.Ro
 }
 
 // Latest returns the users by their last sign-in, then by age, then by id, the last first.
-func (s *Source) Latest(ctx context.Context, users []uuid.UUID) (sorted []uuid.UUID, err error) {
-	err = s.rows(ctx, `select u.id from {S}.users u where u.id = any($1)
-order by u.last_sign_in_at desc nulls last, u.created_at desc nulls last, u.id desc`, func(r pgx.Rows) error {
-		var user uuid.UUID
-		err := r.Scan(uid(&user))
-		sorted = append(sorted, user)
-		return err
-	}, ids(users))
-	return sorted, err
+func (s *Source) Latest(ctx context.Context, users []uuid.UUID) ([]uuid.UUID, error) {
+	return s.readIDs(ctx, `select u.id from {S}.users u where u.id = any($1)
+order by u.last_sign_in_at desc nulls last, u.created_at desc nulls last, u.id desc`, ids(users))
 }
 
 // ProviderCounts are how many identities each provider has.
-func (s *Source) ProviderCounts(ctx context.Context) (counts map[string]int64, err error) {
-	counts = map[string]int64{}
-	err = s.rows(ctx, `select i.provider, count(*) from {S}.identities i join {S}.users u on u.id = i.user_id
-where `+identityReason+` = '' group by 1`, func(r pgx.Rows) error {
-		var name string
-		var n int64
-		err := r.Scan(&name, &n)
-		counts[name] = n
-		return err
-	})
-	return counts, err
+func (s *Source) ProviderCounts(ctx context.Context) (map[string]int64, error) {
+	return s.readCounts(ctx, `select i.provider, count(*) from {S}.identities i join {S}.users u on u.id = i.user_id
+where `+identityReason+` = '' group by 1`)
 }
 
 // Clients are the connections of the schema's owner that are not a takeover's, by the address that they come from.
 // Without pg_read_all_stats a role sees of another one's connections only that they are there: their address is "". own
 // are processes that don't count.
-func (s *Source) Clients(ctx context.Context, own []int32) (hosts map[string]int64, err error) {
-	hosts = map[string]int64{}
-	err = s.rows(ctx, `select case when backend_type is null then '' else coalesce(host(client_addr), 'this machine') end, count(*)
+func (s *Source) Clients(ctx context.Context, own []int32) (map[string]int64, error) {
+	return s.readCounts(ctx, `select case when backend_type is null then '' else coalesce(host(client_addr), 'this machine') end, count(*)
 from pg_stat_activity
 where usename = $1 and datname = current_database() and coalesce(application_name, '') <> $2 and pid <> all($3)
     and coalesce(backend_type, 'client backend') = 'client backend'
-group by 1`, func(r pgx.Rows) error {
-		var host string
-		var n int64
-		err := r.Scan(&host, &n)
-		hosts[host] = n
-		return err
-	}, s.Catalog.Owner, ApplicationName, own)
-	return hosts, err
+group by 1`, s.Catalog.Owner, ApplicationName, own)
 }
 
 // Writer returns a process that holds a lock for writing on a carried table; prepared: it is a prepared transaction.

@@ -14,10 +14,10 @@ const (
 	BatchBytes = 16 << 20
 )
 
-// Select says which rows a read returns: those after a cursor, or those of these ids.
+// Select says which rows a read returns: those after a cursor, those of these ids, or those of these users.
 type Select struct {
-	After uuid.UUID
-	IDs   []uuid.UUID // not nil: only these
+	After      uuid.UUID
+	IDs, Users []uuid.UUID // not nil: only these
 	// Rows bounds a read by a cursor; 0: BatchRows.
 	Rows int
 }
@@ -54,15 +54,9 @@ func (u *User) Pending() bool {
 		u.InvitedAt.IsZero() && u.Password != "" && !u.ConfirmationSentAt.IsZero() && !u.External
 }
 
-// Why a user is not carried. Rows of such a user have the same reason.
-const (
-	ReasonSAML      = "saml"
-	ReasonInstances = "instances"
-	ReasonDeleted   = "deleted"
-)
-
 const zeroID = "'00000000-0000-0000-0000-000000000000'"
 
+// userReason is why a user is not carried. Rows of such a user have the same reason.
 const userReason = `case when u.is_sso_user then 'saml' when u.instance_id <> ` + zeroID +
 	` then 'instances' else '' end`
 
@@ -90,6 +84,9 @@ where `
 func (w Select) where(alias string) (sql string, args []any) {
 	if w.IDs != nil {
 		return alias + ".id = any($1) order by " + alias + ".id", []any{ids(w.IDs)}
+	}
+	if w.Users != nil {
+		return alias + ".user_id = any($1) order by " + alias + ".id", []any{ids(w.Users)}
 	}
 	n := w.Rows
 	if n == 0 {
@@ -139,18 +136,9 @@ select i.id, i.user_id, i.provider, i.provider_id, i.identity_data::text, i.last
 from {S}.identities i join {S}.users u on u.id = i.user_id
 where `
 
-// Identities reads identities by their ids.
+// Identities reads identities.
 func (s *Source) Identities(ctx context.Context, w Select, each func(*Identity) error) error {
 	where, args := w.where("i")
-	return s.identities(ctx, where, each, args...)
-}
-
-// IdentitiesOf reads those of users.
-func (s *Source) IdentitiesOf(ctx context.Context, users []uuid.UUID, each func(*Identity) error) error {
-	return s.identities(ctx, "i.user_id = any($1) order by i.id", each, ids(users))
-}
-
-func (s *Source) identities(ctx context.Context, where string, each func(*Identity) error, args ...any) error {
 	return s.batch(ctx, selectIdentities+where, func(r pgx.Rows) error {
 		var i Identity
 		var data string
@@ -196,16 +184,10 @@ from {S}.mfa_factors f join {S}.users u on u.id = f.user_id
 where `
 
 // FactorOwners are the ids of users who have factors, after a cursor, in order.
-func (s *Source) FactorOwners(ctx context.Context, after uuid.UUID, n int) (users []uuid.UUID, err error) {
-	err = s.rows(ctx,
+func (s *Source) FactorOwners(ctx context.Context, after uuid.UUID, n int) ([]uuid.UUID, error) {
+	return s.readIDs(ctx,
 		`select distinct f.user_id from {S}.mfa_factors f where f.user_id > $1 order by f.user_id limit $2`,
-		func(r pgx.Rows) error {
-			var u uuid.UUID
-			err := r.Scan(uid(&u))
-			users = append(users, u)
-			return err
-		}, ids([]uuid.UUID{after})[0], n)
-	return users, err
+		ids([]uuid.UUID{after})[0], n)
 }
 
 // FactorsOf reads the factors of users, a user's together and by age.

@@ -148,6 +148,30 @@ func (s *Source) query(ctx context.Context, c *pgx.Conn, sql string, each func(p
 	return rows.Err()
 }
 
+// readIDs runs a query whose only column is an id.
+func (s *Source) readIDs(ctx context.Context, sql string, args ...any) (list []uuid.UUID, err error) {
+	err = s.rows(ctx, sql, func(r pgx.Rows) error {
+		var id uuid.UUID
+		err := r.Scan(uid(&id))
+		list = append(list, id)
+		return err
+	}, args...)
+	return list, err
+}
+
+// readCounts runs a query whose columns are a text and how often it stands there.
+func (s *Source) readCounts(ctx context.Context, sql string, args ...any) (map[string]int64, error) {
+	counts := map[string]int64{}
+	err := s.rows(ctx, sql, func(r pgx.Rows) error {
+		var text string
+		var n int64
+		err := r.Scan(&text, &n)
+		counts[text] = n
+		return err
+	}, args...)
+	return counts, err
+}
+
 // row runs a query of one row.
 func (s *Source) row(ctx context.Context, sql string, into []any, args ...any) error {
 	return s.read(ctx, func(c *pgx.Conn) error {
@@ -158,7 +182,7 @@ func (s *Source) row(ctx context.Context, sql string, into []any, args ...any) e
 // prepareNames fills in the schema, the time of the run, and null for what an older version lacks.
 func (s *Source) prepareNames() {
 	pairs := []string{"{S}", pgx.Identifier{s.Schema}.Sanitize(),
-		"{now}", "'" + s.Catalog.Now.UTC().Format("2006-01-02 15:04:05.999999") + "+00'::timestamptz"}
+		"{now}", "'" + s.Catalog.Now.UTC().Format(clockFormat) + "'::timestamptz"}
 	optional := func(table, alias, column, kind string) {
 		value := alias + "." + column
 		if !s.Catalog.Has(table, column) {

@@ -97,7 +97,6 @@ func (s *Source) Advise(ctx context.Context, to Target) (a Advice, err error) {
 	there := Name(s.Schema, "users")
 	var validateThere, validateHere, revoke []string
 	err = s.read(ctx, func(c *pgx.Conn) error {
-		var keys []foreignKey
 		rows, err := c.Query(ctx, selectKeys, s.Schema)
 		if err != nil {
 			return err
@@ -105,22 +104,12 @@ func (s *Source) Advise(ctx context.Context, to Target) (a Advice, err error) {
 		var k foreignKey
 		_, err = pgx.ForEachRow(rows, []any{&k.table, &k.owner, &k.name, &k.target, &k.columns, &k.refers, &k.update,
 			&k.delete, &k.deferrable, &k.deferred, &k.validated, &k.full, &k.setColumns}, func() error {
-			one := k
-			one.columns, one.refers, one.setColumns = slices.Clone(k.columns), slices.Clone(k.refers),
-				slices.Clone(k.setColumns)
-			keys = append(keys, one)
-			return nil
-		})
-		if err != nil {
-			return err
-		}
-		for _, k := range keys {
 			a.Objects = append(a.Objects, fmt.Sprintf("foreign key %s of %s refers to %s.%s", k.name, k.table, s.Schema,
 				k.target))
 			if k.target != "users" || !slices.Equal(k.refers, []string{"id"}) || !to.Same {
 				a.Suggestions = append(a.Suggestions, fmt.Sprintf("-- foreign key %s of %s refers to %s.%s", k.name,
 					k.table, s.Schema, k.target))
-				continue
+				return nil
 			}
 			column := k.columns[0]
 			a.Suggestions = append(a.Suggestions,
@@ -135,6 +124,10 @@ func (s *Source) Advise(ctx context.Context, to Target) (a Advice, err error) {
 			if k.validated {
 				validateHere, validateThere = append(validateHere, k.validate()), append(validateThere, k.validate())
 			}
+			return nil
+		})
+		if err != nil {
+			return err
 		}
 		return s.triggers(ctx, c, to, &a)
 	})

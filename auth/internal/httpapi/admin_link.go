@@ -40,7 +40,7 @@ func (s *Server) postGenerateLink(c *call, by flow.Actor) error {
 	if err != nil {
 		return err
 	}
-	b := appendUser(make([]byte, 0, 2048), &l.User)
+	b := AppendUser(make([]byte, 0, 2048), &l.User)
 	b = jsontext.AppendString(append(b[:len(b)-1], `,"action_link":`...), l.ActionLink)
 	b = jsontext.AppendString(append(b, `,"email_otp":`...), l.EmailOTP)
 	b = jsontext.AppendString(append(b, `,"hashed_token":`...), l.HashedToken)

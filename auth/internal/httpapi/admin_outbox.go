@@ -23,10 +23,8 @@ func (s *Server) getOutbox(c *call, _ flow.Actor) error {
 		return invalidRequest(fmt.Sprintf("state must be one of %s", strings.Join(store.MessageStates, ", ")))
 	}
 	var err error
-	if id := c.param("user_id"); id != "" {
-		if f.User, err = uuid.Parse(id); err != nil || len(id) != 36 {
-			return invalidRequest("user_id must be an UUID")
-		}
+	if f.User, err = c.paramID("user_id"); err != nil {
+		return err
 	}
 	limit, err := c.count("limit", defaultPerPage, maxPerPage)
 	if err != nil {

@@ -21,13 +21,10 @@ func (s *Server) getUsers(c *call, _ flow.Actor) error {
 	f := store.UsersFilter{Aud: c.aud(), Text: c.param("filter"), Email: strings.ToLower(c.param("email")),
 		Phone: strings.TrimPrefix(c.param("phone"), "+")}
 	f.Aud = cmp.Or(f.Aud, c.live.Audience)
-	if id := c.param("id"); id != "" {
-		var err error
-		if f.ID, err = uuid.Parse(id); err != nil || len(id) != 36 {
-			return invalidRequest("id must be an UUID")
-		}
-	}
 	var err error
+	if f.ID, err = c.paramID("id"); err != nil {
+		return err
+	}
 	if f.OldestFirst, err = c.sort(); err != nil {
 		return err
 	}
@@ -70,7 +67,7 @@ func (s *Server) usersBehind(c *call, f store.UsersFilter) error {
 }
 
 func appendUsers(users []store.User, aud string) []byte {
-	b := appendList(append(make([]byte, 0, 64+len(users)*768), `{"users":`...), users, appendUser)
+	b := appendList(append(make([]byte, 0, 64+len(users)*768), `{"users":`...), users, AppendUser)
 	return jsontext.AppendString(append(b, `,"aud":`...), aud)
 }
 

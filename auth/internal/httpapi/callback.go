@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net/http"
 	"net/url"
-	"strconv"
 
 	"gatehouse/auth/internal/account/oauth"
 	"gatehouse/auth/internal/account/refusal"
@@ -51,11 +50,9 @@ func (s *Server) callback(c *call, params url.Values) error {
 		return c.redirect(http.StatusFound, withQuery(out.RedirectTo, url.Values{"code": {out.Code}}))
 	}
 	g := out.Grant
-	v := url.Values{
-		"access_token": {g.AccessToken}, "token_type": {"bearer"}, "refresh_token": {g.RefreshToken},
-		"expires_in": {strconv.Itoa(g.ExpiresIn)}, "expires_at": {strconv.FormatInt(g.ExpiresAt.Unix(), 10)},
-		"provider": {out.Provider}, "provider_token": {g.ProviderToken},
-	}
+	v := grantValues(g)
+	v.Set("provider", out.Provider)
+	v.Set("provider_token", g.ProviderToken)
 	if g.ProviderRefreshToken != "" {
 		v.Set("provider_refresh_token", g.ProviderRefreshToken)
 	}

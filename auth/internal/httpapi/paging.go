@@ -64,6 +64,19 @@ func (c *call) count(name string, absent, most int) (int, error) {
 	return min(int(n), most), nil
 }
 
+// paramID reads a UUID of the query; the zero one where it is absent.
+func (c *call) paramID(name string) (uuid.UUID, error) {
+	text := c.param(name)
+	if text == "" {
+		return uuid.Nil, nil
+	}
+	id, err := uuid.Parse(text)
+	if err != nil || len(text) != 36 {
+		return uuid.Nil, invalidRequest(name + " must be an UUID")
+	}
+	return id, nil
+}
+
 func (p page) offset() int { return (p.number - 1) * p.size }
 
 // links writes X-Total-Count and Link. The client library reads only the first character after the

@@ -2,6 +2,7 @@ package httpapi
 
 import (
 	"cmp"
+	"fmt"
 	"net/http"
 	"net/url"
 	"strconv"
@@ -107,11 +108,18 @@ func (c *call) learn(err error) *problem {
 
 // granted is the target with the session in its fragment, which no server ever sees.
 func granted(to string, g *flow.Grant) string {
-	return withFragment(to, url.Values{
-		"access_token": {g.AccessToken}, "token_type": {"bearer"}, "refresh_token": {g.RefreshToken}, "type": {g.Type},
+	v := grantValues(g)
+	v.Set("type", g.Type)
+	v.Set("sb", "")
+	return withFragment(to, v)
+}
+
+// grantValues are the members of a session as a fragment has them.
+func grantValues(g *flow.Grant) url.Values {
+	return url.Values{
+		"access_token": {g.AccessToken}, "token_type": {"bearer"}, "refresh_token": {g.RefreshToken},
 		"expires_in": {strconv.Itoa(g.ExpiresIn)}, "expires_at": {strconv.FormatInt(g.ExpiresAt.Unix(), 10)},
-		"sb": {""},
-	})
+	}
 }
 
 // errorOf is the "error" of a redirect by status. Others have none.
@@ -127,16 +135,16 @@ func failed(to string, p *problem, pkce bool) string {
 	if e := errorOf[p.status]; e != "" {
 		v.Set("error", e)
 	}
-	if pkce {
-		to = withQuery(to, v)
-	}
-	v.Set("sb", "")
-	return withFragment(to, v)
+	return inBoth(to, v, pkce)
 }
 
 // half is the target after one of two confirmations.
 func half(to string, pkce bool) string {
-	v := url.Values{"message": {flow.HalfMessage}}
+	return inBoth(to, url.Values{"message": {flow.HalfMessage}}, pkce)
+}
+
+// inBoth is the target with values in its fragment, and in a PKCE flow in its query too.
+func inBoth(to string, v url.Values, pkce bool) string {
 	if pkce {
 		to = withQuery(to, v)
 	}
@@ -180,11 +188,7 @@ func (c *call) redirect(status int, to string) error {
 
 // encodeHeader percent-encodes blanks, control characters and what is not ASCII.
 func encodeHeader(s string) string {
-	clean := true
-	for i := range len(s) {
-		clean = clean && s[i] > ' ' && s[i] < 0x7f
-	}
-	if clean {
+	if !strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r >= 0x7f }) {
 		return s
 	}
 	var b strings.Builder
@@ -192,9 +196,7 @@ func encodeHeader(s string) string {
 		if c := s[i]; c > ' ' && c < 0x7f {
 			b.WriteByte(c)
 		} else {
-			b.WriteByte('%')
-			b.WriteByte("0123456789ABCDEF"[c>>4])
-			b.WriteByte("0123456789ABCDEF"[c&15])
+			fmt.Fprintf(&b, "%%%02X", c)
 		}
 	}
 	return b.String()

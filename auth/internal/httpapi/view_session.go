@@ -24,7 +24,7 @@ func appendGrant(b []byte, g *flow.Grant) []byte {
 	b = strconv.AppendInt(append(b, `,"token_type":"bearer","expires_in":`...), int64(g.ExpiresIn), 10)
 	b = strconv.AppendInt(append(b, `,"expires_at":`...), g.ExpiresAt.Unix(), 10)
 	b = jsontext.AppendString(append(b, `,"refresh_token":`...), g.RefreshToken)
-	b = appendUser(append(b, `,"user":`...), &g.User)
+	b = AppendUser(append(b, `,"user":`...), &g.User)
 	b = fieldString(b, `,"type":`, g.Type)
 	b = fieldString(b, `,"provider_token":`, g.ProviderToken)
 	b = fieldString(b, `,"provider_refresh_token":`, g.ProviderRefreshToken)

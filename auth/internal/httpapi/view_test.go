@@ -47,14 +47,14 @@ func mia() store.User {
 func TestUserView(t *testing.T) {
 	u := mia()
 	want := `{"id":"7d0c3f0e-52a4-4a0e-9a52-0b6a3d1c9f10","aud":"authenticated","role":"authenticated","email":"mia@example.org","email_confirmed_at":"2031-03-04T10:15:30.120045Z","phone":"","confirmation_sent_at":"2031-03-04T10:14:02.551201Z","confirmed_at":"2031-03-04T10:15:30.120045Z","last_sign_in_at":"2031-03-05T07:00:01.004411Z","app_metadata":{"provider":"email","providers":["email"]},"user_metadata":{"sub":"7d0c3f0e-52a4-4a0e-9a52-0b6a3d1c9f10","email":"mia@example.org","email_verified":true,"phone_verified":false,"nick":"mi"},"identities":[{"identity_id":"b1f3a7a2-7d34-4a0d-9f5e-0a4cc0ce6a11","id":"7d0c3f0e-52a4-4a0e-9a52-0b6a3d1c9f10","user_id":"7d0c3f0e-52a4-4a0e-9a52-0b6a3d1c9f10","identity_data":{"sub":"7d0c3f0e-52a4-4a0e-9a52-0b6a3d1c9f10","email":"mia@example.org","email_verified":true,"phone_verified":false,"nick":"mi"},"provider":"email","last_sign_in_at":"2031-03-04T10:14:02.501100Z","created_at":"2031-03-04T10:14:02.501140Z","updated_at":"2031-03-04T10:15:30.121007Z","email":"mia@example.org"}],"created_at":"2031-03-04T10:14:02.480007Z","updated_at":"2031-03-05T07:00:01.010203Z","is_anonymous":false}`
-	if d := cmp.Diff(want, string(appendUser(nil, &u))); d != "" {
+	if d := cmp.Diff(want, string(AppendUser(nil, &u))); d != "" {
 		t.Error(d)
 	}
 
 	// Absent things have no key; texts and metadata always have one.
 	bare := store.User{ID: u.ID, CreatedAt: u.CreatedAt, UpdatedAt: u.UpdatedAt, IsAnonymous: true}
 	want = `{"id":"7d0c3f0e-52a4-4a0e-9a52-0b6a3d1c9f10","aud":"","role":"","email":"","phone":"","app_metadata":{},"user_metadata":{},"identities":[],"created_at":"2031-03-04T10:14:02.480007Z","updated_at":"2031-03-05T07:00:01.010203Z","is_anonymous":true}`
-	if d := cmp.Diff(want, string(appendUser(nil, &bare))); d != "" {
+	if d := cmp.Diff(want, string(AppendUser(nil, &bare))); d != "" {
 		t.Error(d)
 	}
 
@@ -65,7 +65,7 @@ func TestUserView(t *testing.T) {
 		"4915187654321", at
 	full.ReauthenticationSentAt, full.BannedUntil, full.DeletedAt = at, at, at
 	var keys []string
-	dec := json.NewDecoder(strings.NewReader(string(appendUser(nil, &full))))
+	dec := json.NewDecoder(strings.NewReader(string(AppendUser(nil, &full))))
 	for depth, key := 0, true; ; {
 		tok, err := dec.Token()
 		if err != nil {
@@ -99,7 +99,7 @@ func TestUserView(t *testing.T) {
 		t.Errorf("confirmed_at %s is not the earlier confirmation", got)
 	}
 	for _, secret := range []string{"$2a$", "password", "token"} {
-		if strings.Contains(string(appendUser(nil, &full)), secret) {
+		if strings.Contains(string(AppendUser(nil, &full)), secret) {
 			t.Errorf("the view holds %q", secret)
 		}
 	}
@@ -165,7 +165,7 @@ func BenchmarkUserView(b *testing.B) {
 	buf := make([]byte, 0, 2048)
 	b.ReportAllocs()
 	for b.Loop() {
-		if buf = appendUser(buf[:0], &u); len(buf) < 1000 {
+		if buf = AppendUser(buf[:0], &u); len(buf) < 1000 {
 			b.Fatal("too short")
 		}
 	}
@@ -175,7 +175,7 @@ func BenchmarkUserView(b *testing.B) {
 func BenchmarkUserView_encodingJSON(b *testing.B) {
 	u := mia()
 	var v any
-	if err := json.Unmarshal(appendUser(nil, &u), &v); err != nil {
+	if err := json.Unmarshal(AppendUser(nil, &u), &v); err != nil {
 		b.Fatal(err)
 	}
 	type identity struct {

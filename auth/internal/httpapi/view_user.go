@@ -9,18 +9,10 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// appendUser appends a user in the one form that every answer has: no secret, nothing of the account's inner state,
+// AppendUser appends a user in the one form that every answer has: no secret, nothing of the account's inner state,
 // and the same keys in the same order each time.
-func appendUser(b []byte, u *store.User) []byte {
+func AppendUser(b []byte, u *store.User) []byte {
 	b = appendID(append(b, `{"id":`...), u.ID)
-	return append(appendUserRest(b, u), '}')
-}
-
-// AppendUser appends a user as answers show it, for hooks and other readers of that form.
-func AppendUser(b []byte, u *store.User) []byte { return appendUser(b, u) }
-
-// appendUserRest appends what follows the id, without the closing brace: other keys may follow.
-func appendUserRest(b []byte, u *store.User) []byte {
 	b = jsontext.AppendString(append(b, `,"aud":`...), u.Aud)
 	b = jsontext.AppendString(append(b, `,"role":`...), u.Role)
 	b = jsontext.AppendString(append(b, `,"email":`...), u.Email)
@@ -47,7 +39,7 @@ func appendUserRest(b []byte, u *store.User) []byte {
 	b = appendTime(append(b, `,"updated_at":`...), u.UpdatedAt)
 	b = fieldTime(b, `,"banned_until":`, u.BannedUntil)
 	b = fieldTime(b, `,"deleted_at":`, u.DeletedAt)
-	return strconv.AppendBool(append(b, `,"is_anonymous":`...), u.IsAnonymous)
+	return append(strconv.AppendBool(append(b, `,"is_anonymous":`...), u.IsAnonymous), '}')
 }
 
 // confirmedAt is the earlier of the two confirmations.
@@ -79,5 +71,5 @@ func (c *call) userView(u store.User, err error) error {
 	if err != nil {
 		return err
 	}
-	return c.json(200, appendUser(make([]byte, 0, 1024), &u))
+	return c.json(200, AppendUser(make([]byte, 0, 1024), &u))
 }

@@ -3,7 +3,6 @@ package jsontext
 import (
 	"bytes"
 	"errors"
-	"strings"
 	"unicode/utf8"
 )
 
@@ -87,9 +86,9 @@ func checkEscapes(text []byte, from int) (end int, err error) {
 			}
 			continue
 		}
-		r := escapeValue(text[i+1 : i+5])
+		r, ok := hex4(text, i+1)
 		switch {
-		case r == 0:
+		case ok && r == 0:
 			return 0, errors.New(`a text contains \u0000`)
 		case r >= 0xdc00 && r <= 0xdfff:
 			if !high {
@@ -107,14 +106,3 @@ func checkEscapes(text []byte, from int) (end int, err error) {
 }
 
 var ErrHalfPair = errors.New("a text contains half of a surrogate pair")
-
-func escapeValue(text []byte) (r int) {
-	for _, c := range text {
-		n := strings.IndexByte(hex, c|0x20) // digits have that bit already
-		if n < 0 {
-			return -1
-		}
-		r = r<<4 | n
-	}
-	return r
-}

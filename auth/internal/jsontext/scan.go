@@ -256,7 +256,7 @@ func skipNumber(text string, i int) (int, error) {
 	return i, nil
 }
 
-func hex4(text string, i int) (rune, bool) {
+func hex4[T string | []byte](text T, i int) (rune, bool) {
 	if i+4 > len(text) {
 		return 0, false
 	}

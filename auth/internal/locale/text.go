@@ -8,6 +8,7 @@ import (
 	"text/template"
 	"text/template/parse"
 	"unicode"
+	"unicode/utf8"
 )
 
 // maxRendered bounds what a template may write. user_metadata can be repeated by a range, and a mail that no server
@@ -50,6 +51,14 @@ func OneLine(text string) string {
 	return strings.Join(strings.FieldsFunc(text, func(r rune) bool {
 		return unicode.IsSpace(r) || unicode.IsControl(r) || r == '\u2028' || r == '\u2029'
 	}), " ")
+}
+
+// Short cuts a text to so many characters, the last of which shows that there were more.
+func Short(text string, most int) string {
+	if utf8.RuneCountInString(text) <= most {
+		return text
+	}
+	return string([]rune(text)[:most-1]) + "…"
 }
 
 // shown is put behind every value, so that a missing one is empty: text/template would

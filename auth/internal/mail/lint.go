@@ -32,7 +32,7 @@ func (r *Renderer) Lint(ctx context.Context) (broken []error, doubts []Doubt) {
 	t, l, names := r.texts.Load(), new(linter), VariableNames()
 	for _, kind := range Kinds {
 		if s := t.subjects[kind]; s != nil {
-			l.unknown("AUTH_MAILER_SUBJECTS_"+kind.Setting(), s.t.Variables(), names)
+			l.unknown("AUTH_MAILER_SUBJECTS_"+kind.Setting(), s.Variables(), names)
 		}
 		if remote := t.bodies[kind]; remote != nil && remote.good != nil {
 			l.body("AUTH_MAILER_TEMPLATES_"+kind.Setting(), kind, remote.good)

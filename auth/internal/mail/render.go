@@ -79,7 +79,7 @@ func (s Settings) Check() error {
 	var bad []error
 	for _, kind := range Kinds {
 		if text := s.Subjects[kind]; text != "" {
-			if _, err := parseSubject(text); err != nil {
+			if _, err := locale.ParseText(text); err != nil {
 				bad = append(bad, fmt.Errorf("AUTH_MAILER_SUBJECTS_%s: %w", kind.Setting(), err))
 			}
 		}
@@ -148,7 +148,7 @@ type Renderer struct {
 
 // texts are one set of settings; a rendering loads the pointer once.
 type texts struct {
-	subjects map[Kind]*subject
+	subjects map[Kind]*locale.Text // plain text: HTML escaping would turn + and ' into entities
 	bodies   map[Kind]*remote
 	// fixed are the kinds with a setting of their own, which are not translated.
 	fixed     map[Kind]bool
@@ -182,7 +182,7 @@ func (r *Renderer) Apply(s Settings) {
 		loaded[b.url] = b
 	}
 	limits := fetchLimits{size: s.MaxSize, age: s.MaxAge, retry: s.Retry}.withDefaults()
-	next := &texts{subjects: map[Kind]*subject{}, bodies: map[Kind]*remote{}, fixed: map[Kind]bool{}, site: s.Site,
+	next := &texts{subjects: map[Kind]*locale.Text{}, bodies: map[Kind]*remote{}, fixed: map[Kind]bool{}, site: s.Site,
 		show: cmp.Or(s.Show, ShowLink), languages: s.Languages, folder: s.Folder}
 	if s.Folder != nil {
 		for _, err := range s.Folder.Errors {
@@ -192,7 +192,7 @@ func (r *Renderer) Apply(s Settings) {
 	for _, kind := range Kinds {
 		next.fixed[kind] = s.fixed(kind)
 		if text := s.Subjects[kind]; text != "" {
-			parsed, err := parseSubject(text)
+			parsed, err := locale.ParseText(text)
 			if err != nil {
 				r.log.Error("a mail's subject is no template; using the default", "setting",
 					"AUTH_MAILER_SUBJECTS_"+kind.Setting(), "error", err)
@@ -276,9 +276,9 @@ func (d *draft) text(key string, values variables) string {
 
 func (d *draft) subjectText() string {
 	if s := d.t.subjects[d.p.Kind]; s != nil {
-		text, err := s.render(d.vars)
-		if err == nil && text != "" {
-			return text
+		text, err := s.Render(d.vars)
+		if line := subjectLine(text); err == nil && line != "" {
+			return line
 		}
 		if err != nil {
 			d.fault("a mail's subject can't be rendered; using the default", "error", templateMistake(err))

@@ -109,11 +109,11 @@ func TestBuiltIn(t *testing.T) {
 func TestSubject(t *testing.T) {
 	f := func(text, want string) {
 		t.Helper()
-		s, err := parseSubject(text)
+		s, err := locale.ParseText(text)
 		if err != nil {
 			t.Fatalf("%s: %v", text, err)
 		}
-		if got, err := s.render(everything().variables()); got != want || err != nil {
+		if got, err := s.Render(everything().variables()); subjectLine(got) != want || err != nil {
 			t.Errorf("%s: %q, %v, want %q", text, got, err, want)
 		}
 	}
@@ -182,7 +182,7 @@ func TestPlainText(t *testing.T) {
 	f("<!-- <p>no</p> -->a<!DOCTYPE html>b", "ab\n")
 	f("1 < 2 &amp;&lt; 3 &nbsp; 4", "1 < 2 &< 3 4\n")
 	f("<p", "\n")
-	f("<a href=\"https://a.test", "https://a.test\n")
+	f("<a href=\"https://a.test", "\n") // which html/template refuses
 	f("<td>a</td><td>b</td>", "a b\n")
 }
 
@@ -264,8 +264,9 @@ func FuzzTemplates(f *testing.F) {
 			t.Skip("{{ range 9999999999 }} is the operator's own patience")
 		}
 		variables := everything().variables()
-		if s, err := parseSubject(subjectText); err == nil {
-			if line, err := s.render(variables); err == nil && line != locale.OneLine(line) {
+		if s, err := locale.ParseText(subjectText); err == nil {
+			text, err := s.Render(variables)
+			if line := subjectLine(text); err == nil && line != locale.OneLine(line) {
 				t.Errorf("subject %q", line)
 			}
 		}

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"gatehouse/auth/internal/locale"
 )
@@ -71,27 +70,7 @@ func (b *body) render(values variables) (string, error) {
 	return strings.ToValidUTF8(out.String(), "\uFFFD"), err
 }
 
-// subject is plain text: the HTML escaping of bodies would turn + and ' into entities.
-type subject struct{ t *locale.Text }
-
-func parseSubject(text string) (*subject, error) {
-	t, err := locale.ParseText(text)
-	if err != nil {
-		return nil, err
-	}
-	return &subject{t}, nil
-}
-
-// render makes one line of it whatever the values hold, so that no value can begin another header.
-func (s *subject) render(values variables) (string, error) {
-	text, err := s.t.Render(values)
-	return subjectLine(text), err
-}
-
+// subjectLine makes one line of a subject whatever its values hold, so that no value can begin another header.
 func subjectLine(text string) string {
-	line := locale.OneLine(text)
-	if utf8.RuneCountInString(line) > maxSubject {
-		line = string([]rune(line)[:maxSubject-1]) + "…"
-	}
-	return line
+	return locale.Short(locale.OneLine(text), maxSubject)
 }

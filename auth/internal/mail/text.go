@@ -1,24 +1,20 @@
 package mail
 
 import (
-	"html"
 	"strings"
 	"unicode"
 	"unicode/utf8"
+
+	"golang.org/x/net/html"
 )
 
 // plainText is the HTML of a mail for readers of plain text: its words, a line for each block, and behind each link
-// its address. It knows HTML only as far as mails go; whatever it makes of a broken document is still nothing but
-// text.
+// its address.
 func plainText(document string) string {
 	var p plain
-	for document != "" {
-		text, rest, more := strings.Cut(document, "<")
-		p.text(text)
-		if !more {
-			break
-		}
-		document = p.tag(rest)
+	tokens := html.NewTokenizer(strings.NewReader(document))
+	for tokens.Next() != html.ErrorToken {
+		p.add(tokens.Token())
 	}
 	return p.finish()
 }
@@ -27,12 +23,12 @@ func plainText(document string) string {
 type plain struct {
 	lines []string
 	line  strings.Builder
+	skip  string // the element whose contents are left out, until its end
 	href  string // of the link that is open
 	label string // its words so far
 }
 
 func (p *plain) text(s string) {
-	s = html.UnescapeString(s)
 	if s == "" {
 		return
 	}
@@ -51,32 +47,34 @@ func (p *plain) text(s string) {
 
 func blank(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }
 
-// tag reads a tag whose < is gone and returns what follows it.
-func (p *plain) tag(s string) string {
-	if after, ok := strings.CutPrefix(s, "!--"); ok {
-		_, rest, _ := strings.Cut(after, "-->")
-		return rest
+// add reads a piece of the document.
+func (p *plain) add(t html.Token) {
+	switch {
+	case p.skip != "":
+		if t.Type == html.EndTagToken && t.Data == p.skip {
+			p.skip = ""
+		}
+	case t.Type == html.TextToken:
+		p.text(t.Data)
+	case t.Type == html.StartTagToken || t.Type == html.SelfClosingTagToken:
+		p.begin(t)
+	case t.Type == html.EndTagToken:
+		p.end(t.Data)
 	}
-	if s == "" || !(s[0] == '/' || s[0] == '!' || s[0] == '?' || asciiLetter(s[0])) {
-		p.text("<")
-		return s
-	}
-	inside, rest := cutTag(s)
-	name, attributes := inside, ""
-	if i := strings.IndexFunc(inside, unicode.IsSpace); i >= 0 {
-		name, attributes = inside[:i], inside[i:]
-	}
-	name = strings.ToLower(strings.TrimSuffix(name, "/"))
-	switch name {
+}
+
+func (p *plain) begin(t html.Token) {
+	switch t.Data {
 	case "script", "style", "title", "head":
-		return skipElement(rest, name)
+		p.skip = t.Data
 	case "a":
 		p.endLink()
-		p.href, p.label = attribute(attributes, "href"), ""
-	case "/a":
-		p.endLink()
-	case "br", "/p", "/div", "/h1", "/h2", "/h3", "/h4", "/li", "/tr", "/ul", "/ol", "/table", "/title", "hr",
-		"/blockquote":
+		for _, attribute := range t.Attr {
+			if attribute.Key == "href" {
+				p.href = attribute.Val
+			}
+		}
+	case "br", "hr":
 		p.newLine()
 	case "p", "div", "h1", "h2", "h3", "h4", "li", "tr", "ul", "ol", "table", "blockquote":
 		if p.line.Len() > 0 {
@@ -85,67 +83,15 @@ func (p *plain) tag(s string) string {
 	case "td", "th":
 		p.text(" ")
 	}
-	return rest
 }
 
-func asciiLetter(c byte) bool { return c|0x20 >= 'a' && c|0x20 <= 'z' }
-
-// cutTag splits at the > that ends the tag: not one inside quotes.
-func cutTag(s string) (inside, rest string) {
-	var quote byte
-	for i := range len(s) {
-		switch c := s[i]; {
-		case quote != 0:
-			if c == quote {
-				quote = 0
-			}
-		case (c == '"' || c == '\'') && i > 0 && s[i-1] == '=':
-			quote = c
-		case c == '>':
-			return s[:i], s[i+1:]
-		}
+func (p *plain) end(name string) {
+	switch name {
+	case "a":
+		p.endLink()
+	case "p", "div", "h1", "h2", "h3", "h4", "li", "tr", "ul", "ol", "table", "title", "blockquote":
+		p.newLine()
 	}
-	return s, ""
-}
-
-// skipElement is what follows the element's end tag.
-func skipElement(s, name string) string {
-	end := "</" + name
-	for i := 0; i+len(end) <= len(s); i++ {
-		if s[i] == '<' && strings.EqualFold(s[i:i+len(end)], end) {
-			_, rest := cutTag(s[i+1:])
-			return rest
-		}
-	}
-	return ""
-}
-
-// attribute is the value of a quoted or bare attribute.
-func attribute(s, name string) string {
-	for s != "" {
-		s = strings.TrimLeftFunc(s, unicode.IsSpace)
-		key := s
-		if i := strings.IndexFunc(s, func(r rune) bool { return r == '=' || unicode.IsSpace(r) }); i >= 0 {
-			key, s = s[:i], s[i:]
-		} else {
-			s = ""
-		}
-		value := ""
-		if after, ok := strings.CutPrefix(strings.TrimLeftFunc(s, unicode.IsSpace), "="); ok {
-			after = strings.TrimLeftFunc(after, unicode.IsSpace)
-			if after != "" && (after[0] == '"' || after[0] == '\'') {
-				value, s, _ = strings.Cut(after[1:], after[:1])
-			} else if i := strings.IndexFunc(after, unicode.IsSpace); i >= 0 {
-				value, s = after[:i], after[i:]
-			} else {
-				value, s = after, ""
-			}
-		}
-		if strings.EqualFold(key, name) {
-			return html.UnescapeString(value)
-		}
-	}
-	return ""
 }
 
 // endLink writes the address of the link that is open, unless its words are the address.

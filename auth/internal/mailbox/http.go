@@ -186,16 +186,5 @@ func (b *Box) Serve(ctx context.Context, l net.Listener, log *slog.Logger) error
 	srv := httpx.NewServer(b.Handler(), httpx.Timeouts{Header: 10 * time.Second, Read: 30 * time.Second,
 		Write: mostWait + 30*time.Second, Idle: time.Minute}, log)
 	srv.BaseContext = func(net.Listener) context.Context { return ctx } // ends the waits
-	served := make(chan error, 1)
-	go func() { served <- srv.Serve(l) }()
-	select {
-	case err := <-served:
-		return err
-	case <-ctx.Done():
-	}
-	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*time.Second)
-	defer cancel()
-	err := httpx.Stop(within, srv)
-	<-served
-	return err
+	return httpx.ServeUntil(ctx, srv, l, 2*time.Second)
 }

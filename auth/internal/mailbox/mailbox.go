@@ -81,7 +81,13 @@ func (b *Box) add(m Message) {
 	m.At, m.CodeInText = b.now().UTC(), m.Code != "" && strings.Contains(m.Text, m.Code)
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.remove(func(o *Message) bool { return o.ID == m.ID })
+	b.list = slices.DeleteFunc(b.list, func(o Message) bool {
+		if o.ID != m.ID {
+			return false
+		}
+		b.bytes -= o.size()
+		return true
+	})
 	b.list = append(b.list, m)
 	b.bytes += m.size()
 	for len(b.list) > mostMessages || b.bytes > mostBytes && len(b.list) > 1 {
@@ -91,17 +97,6 @@ func (b *Box) add(m Message) {
 	}
 	close(b.arrived)
 	b.arrived = make(chan struct{})
-}
-
-// remove runs under the lock.
-func (b *Box) remove(which func(*Message) bool) {
-	b.list = slices.DeleteFunc(b.list, func(m Message) bool {
-		if !which(&m) {
-			return false
-		}
-		b.bytes -= m.size()
-		return true
-	})
 }
 
 // Clear forgets everything.

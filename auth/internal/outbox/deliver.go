@@ -8,10 +8,10 @@ import (
 	"runtime/debug"
 	"strings"
 	"time"
-	"unicode"
 
 	"github.com/google/uuid"
 
+	"gatehouse/auth/internal/locale"
 	"gatehouse/auth/internal/mail"
 	"gatehouse/auth/internal/secret"
 	"gatehouse/auth/internal/store"
@@ -41,10 +41,7 @@ func (c *channel) deliver(sending context.Context, m store.Message) {
 			return c.o.DB.ReleaseMessages(ctx, []uuid.UUID{m.ID}, now)
 		})
 	case refused || m.Attempts >= mostTries:
-		c.failed.Add(1)
-		c.o.Log.Error("outbox: a message failed and is not retried", "message", m.ID, "channel", c.name, "kind", m.Kind,
-			"attempts", m.Attempts, "error", err)
-		c.note(sending, m, func(ctx context.Context) error { return c.o.DB.FailMessage(ctx, m.ID, now, words(err)) })
+		c.fail(sending, m, now, err)
 	default:
 		c.tried.Add(1)
 		due := now.Add(pause(m.Attempts))
@@ -52,6 +49,14 @@ func (c *channel) deliver(sending context.Context, m store.Message) {
 			"attempts", m.Attempts, "next", due, "expires", m.ExpiresAt, "error", err)
 		c.note(sending, m, func(ctx context.Context) error { return c.o.DB.RetryMessage(ctx, m.ID, due, words(err)) })
 	}
+}
+
+// fail ends the attempts for a message.
+func (c *channel) fail(sending context.Context, m store.Message, now time.Time, why error) {
+	c.failed.Add(1)
+	c.o.Log.Error("outbox: a message failed and is not retried", "message", m.ID, "channel", c.name, "kind", m.Kind,
+		"attempts", m.Attempts, "error", why)
+	c.note(sending, m, func(ctx context.Context) error { return c.o.DB.FailMessage(ctx, m.ID, now, words(why)) })
 }
 
 // drop ends a message whose token is no longer good: the receiver had it before a process died, and the link was used.
@@ -116,13 +121,7 @@ func pause(attempts int) time.Duration {
 
 // words are an error's for the operator's list: one line of moderate length.
 func words(err error) string {
-	text := strings.Join(strings.FieldsFunc(strings.ToValidUTF8(err.Error(), "?"), func(r rune) bool {
-		return unicode.IsSpace(r) || unicode.IsControl(r)
-	}), " ")
-	if r := []rune(text); len(r) > 300 {
-		text = string(r[:299]) + "…"
-	}
-	return text
+	return locale.Short(locale.OneLine(strings.ToValidUTF8(err.Error(), "?")), 300)
 }
 
 // SendNow makes the one attempt at a message whose caller waits for the sender's answer. A failure is final. A
@@ -140,12 +139,7 @@ func (o *Outbox) SendNow(ctx context.Context, message uuid.UUID) error {
 			continue
 		}
 		if err = c.attempt(ctx, m); err != nil {
-			c.failed.Add(1)
-			o.o.Log.Error("outbox: a message failed and is not retried", "message", m.ID, "channel", c.name, "kind",
-				m.Kind, "attempts", m.Attempts, "error", err)
-			c.note(ctx, m, func(ctx context.Context) error {
-				return o.o.DB.FailMessage(ctx, m.ID, o.o.now(), words(err))
-			})
+			c.fail(ctx, m, o.o.now(), err)
 			return err
 		}
 		c.sent.Add(1)

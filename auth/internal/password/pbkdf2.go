@@ -57,13 +57,11 @@ func parsePBKDF2(kind, rest string) (hashed, error) {
 }
 
 func (h pbkdf2Hash) check(password []byte) (bool, error) {
-	var have []byte
-	var err error
+	digest := sha256.New
 	if h.wide {
-		have, err = pbkdf2.Key(sha512.New, string(password), h.salt, h.rounds, len(h.hash))
-	} else {
-		have, err = pbkdf2.Key(sha256.New, string(password), h.salt, h.rounds, len(h.hash))
+		digest = sha512.New
 	}
+	have, err := pbkdf2.Key(digest, string(password), h.salt, h.rounds, len(h.hash))
 	if err != nil {
 		return false, fmt.Errorf("password: %w", err)
 	}

@@ -73,7 +73,7 @@ func azureTrusts(p *Provider, iss string, native bool) (trust, error) {
 var errIssuerNotAllowed = errors.New("the ID token is of an issuer that is not configured")
 
 func azureProfile(ctx context.Context, s *signIn) (Profile, error) {
-	text := s.extra("id_token")
+	text := s.idToken()
 	if text == "" {
 		return s.idProfile(ctx, trust{}) // says so
 	}

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/base64"
-	"net/http"
 	"net/url"
 	"slices"
 	"strings"
@@ -42,8 +41,7 @@ func (p *Provider) Begin(ctx context.Context, r Start) (Begun, error) {
 	}
 	at, err := p.endpoints(ctx)
 	if err != nil {
-		return Begun{}, &Error{Status: http.StatusInternalServerError, Code: "unexpected_failure",
-			Message: "Error reaching the external provider", Err: withoutDescription(err)}
+		return Begun{}, unreachable(err)
 	}
 	params := map[string]string{}
 	if !p.noParams {

@@ -20,9 +20,6 @@ func (s *signIn) me(ctx context.Context) (jsonObject, error) {
 	path, query, _ := strings.Cut(s.row.profile, "?")
 	var into jsonObject
 	err := s.call(ctx, path, query, &into)
-	if err == nil && into == nil {
-		err = errNoObject
-	}
 	return into, err
 }
 
@@ -51,14 +48,9 @@ func (s *signIn) call(ctx context.Context, path, query string, into any) error {
 
 // getJSON gets an answer of status 200 to 299 and decodes it.
 func getJSON(ctx context.Context, c *http.Client, address string, header http.Header, into any) error {
-	resp, err := get(ctx, c, address, header)
+	body, resp, err := get(ctx, c, address, header)
 	if err != nil {
 		return withoutDescription(err)
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return fmt.Errorf("reading the answer of %s: %w", resp.Request.URL.Host, err)
 	}
 	if err := decode(body, into); err != nil {
 		return fmt.Errorf("%s: %w", resp.Request.URL.Host, err)
@@ -66,10 +58,11 @@ func getJSON(ctx context.Context, c *http.Client, address string, header http.He
 	return nil
 }
 
-func get(ctx context.Context, c *http.Client, address string, header http.Header) (*http.Response, error) {
+// get returns the body of an answer of status 200 to 299, and the answer, whose own body is closed.
+func get(ctx context.Context, c *http.Client, address string, header http.Header) ([]byte, *http.Response, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {
-		return nil, errors.New("the address of a call can't be read")
+		return nil, nil, errors.New("the address of a call can't be read")
 	}
 	if header != nil {
 		r.Header = header
@@ -77,11 +70,15 @@ func get(ctx context.Context, c *http.Client, address string, header http.Header
 	r.Header.Set("Accept", "application/json")
 	resp, err := c.Do(r)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
+	defer resp.Body.Close()
 	if resp.StatusCode < 200 || resp.StatusCode > 299 {
-		resp.Body.Close()
-		return nil, fmt.Errorf("%s answers %d", r.URL.Host, resp.StatusCode)
+		return nil, nil, fmt.Errorf("%s answers %d", r.URL.Host, resp.StatusCode)
 	}
-	return resp, nil
+	body, err := io.ReadAll(resp.Body)
+	if err != nil {
+		return nil, nil, fmt.Errorf("reading the answer of %s: %w", resp.Request.URL.Host, err)
+	}
+	return body, resp, nil
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"log/slog"
 	"net/http"
 	"net/url"
@@ -175,14 +174,9 @@ func (d *directory) keysAfter(ctx context.Context, t trust, older keySet) (keySe
 
 func (d *directory) fetchDocument(ctx context.Context, t trust) (*document, error) {
 	at := strings.TrimSuffix(t.issuer, "/") + "/.well-known/openid-configuration"
-	resp, err := get(ctx, d.clients.Configured, at, http.Header{})
+	body, resp, err := get(ctx, d.clients.Configured, at, http.Header{})
 	if err != nil {
 		return nil, withoutDescription(err)
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return nil, fmt.Errorf("reading the discovery document: %w", err)
 	}
 	o, err := decodeObject(body)
 	if err != nil {
@@ -253,14 +247,9 @@ func (d *directory) fetchKeys(ctx context.Context, doc *document) (keySet, error
 		return keySet{}, errors.New("the discovery document names no jwks_uri")
 	}
 	at := d.now()
-	resp, err := get(ctx, doc.client(d.clients), doc.keys, http.Header{})
+	body, _, err := get(ctx, doc.client(d.clients), doc.keys, http.Header{})
 	if err != nil {
 		return keySet{}, withoutDescription(err)
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return keySet{}, fmt.Errorf("reading the key set: %w", err)
 	}
 	keys, err := token.ParseForeignKeys(string(body))
 	return keySet{keys, at}, err

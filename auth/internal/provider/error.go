@@ -11,7 +11,8 @@ import (
 	"gatehouse/auth/internal/outbound"
 )
 
-// Error is why a sign-in in a browser fails. Status, Code and Message are the answer's and may be public; Err is for
+// Error is why a sign-in in a browser fails, or an ID token request before the token is checked or for reasons of this
+// service. Status, Code and Message are the answer's and may be public; Err is for
 // the log and holds no secret either.
 type Error struct {
 	Status  int
@@ -46,29 +47,22 @@ func (e *IDTokenError) Error() string {
 
 func (e *IDTokenError) Unwrap() error { return e.Err }
 
-// Refused is an ID token request that fails before the token is checked, or for reasons of this service.
-type Refused struct {
-	Status        int
-	Code, Message string
-	Err           error // for the log
-}
-
-func (e *Refused) Error() string {
-	if e.Err != nil {
-		return e.Message + ": " + e.Err.Error()
-	}
-	return e.Message
-}
-
-func (e *Refused) Unwrap() error { return e.Err }
-
 func badCallback(message string) *Error {
 	return &Error{Status: http.StatusBadRequest, Code: "bad_oauth_callback", Message: message}
 }
 
+// unexpected is a failure of the provider or of this service.
+func unexpected(message string, err error) *Error {
+	return &Error{Status: http.StatusInternalServerError, Code: "unexpected_failure", Message: message,
+		Err: withoutDescription(err)}
+}
+
+func unreachable(err error) *Error { return unexpected("Error reaching the external provider", err) }
+
+func noExchange(err error) *Error { return unexpected("Unable to exchange external code", err) }
+
 func noProfile(err error) *Error {
-	return &Error{Status: http.StatusInternalServerError, Code: "unexpected_failure",
-		Message: "Error getting user profile from external provider", Err: err}
+	return unexpected("Error getting user profile from external provider", err)
 }
 
 // withoutDescription is an error without what a log must not hold: the query of a URL (proofs stand in it), the body

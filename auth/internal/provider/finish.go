@@ -30,8 +30,7 @@ func (p *Provider) Finish(ctx context.Context, callback url.Values, keep []byte)
 	ctx = p.calling(ctx)
 	kept, err := openPrivate(keep)
 	if err != nil {
-		return Profile{}, &Error{Status: http.StatusInternalServerError, Code: "unexpected_failure",
-			Message: "Unable to exchange external code", Err: errors.New("what Begin kept can't be read")}
+		return Profile{}, noExchange(errors.New("what Begin kept can't be read"))
 	}
 	if code := callback.Get("error"); code != "" {
 		return Profile{}, &Error{Status: http.StatusBadRequest, OAuth: code, Message: callback.Get("error_description")}
@@ -64,15 +63,10 @@ func (p *Provider) Finish(ctx context.Context, callback url.Values, keep []byte)
 		err = p.complete(&d)
 	}
 	if err != nil {
-		return Profile{}, noProfile(withoutDescription(err))
+		return Profile{}, noProfile(err)
 	}
 	d.Token, d.RefreshToken = t.AccessToken, t.RefreshToken
 	return d, nil
-}
-
-func noExchange(err error) *Error {
-	return &Error{Status: http.StatusInternalServerError, Code: "unexpected_failure",
-		Message: "Unable to exchange external code", Err: withoutDescription(err)}
 }
 
 // checkIssuer refuses an answer that another provider gave (mix-up, RFC 9207): iss must be right where it
@@ -144,9 +138,9 @@ func (a acceptJSON) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// extra is a string member of the token's answer, "" when there is none.
-func (s *signIn) extra(name string) string {
-	text, _ := s.token.Extra(name).(string)
+// idToken is the ID token in the token's answer, "" when there is none.
+func (s *signIn) idToken() string {
+	text, _ := s.token.Extra("id_token").(string)
 	return text
 }
 

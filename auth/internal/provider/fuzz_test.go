@@ -138,7 +138,7 @@ func FuzzToken(f *testing.F) {
 				t.Errorf("a token out of %q", body)
 			}
 			s := &signIn{Provider: p, token: tok}
-			s.extra("id_token")
+			s.idToken()
 			if d, err := p.read(t.Context(), s); err == nil {
 				sound(t, p, &d, body)
 			}

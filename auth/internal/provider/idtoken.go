@@ -86,7 +86,7 @@ func (p *Provider) trust() trust {
 func fromIDToken(ctx context.Context, s *signIn) (Profile, error) { return s.idProfile(ctx, s.trust()) }
 
 func (s *signIn) idProfile(ctx context.Context, t trust) (Profile, error) {
-	text := s.extra("id_token")
+	text := s.idToken()
 	if text == "" {
 		return Profile{}, fmt.Errorf("%s: no OIDC ID token present in response", s.name)
 	}

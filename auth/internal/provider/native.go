@@ -32,14 +32,14 @@ type Accepted struct {
 var native = []string{"apple", "google", "azure", "facebook", "keycloak", "snapchat"}
 
 // IDToken verifies a native ID token. The settings decide which issuers are accepted; the request only chooses among
-// them. Errors are *IDTokenError and *Refused whose texts are the answer's; an issuer that can't be reached is
-// *Refused with status 500.
+// them. Errors are *IDTokenError and *Error whose texts are the answer's; an issuer that can't be reached is *Error with
+// status 500.
 func (s *Set) IDToken(ctx context.Context, r IDTokenRequest) (Profile, *Accepted, error) {
 	if r.IDToken == "" {
-		return refuseToken("invalid request", "id_token required", nil)
+		return refuseToken("id_token required", nil)
 	}
 	if r.Provider == "" && (r.ClientID == "" || r.Issuer == "") {
-		return refuseToken("invalid request", "provider or client_id and issuer required", nil)
+		return refuseToken("provider or client_id and issuer required", nil)
 	}
 	p := s.nativeProvider(r)
 	if p == nil {
@@ -51,7 +51,7 @@ func (s *Set) IDToken(ctx context.Context, r IDTokenRequest) (Profile, *Accepted
 		return Profile{}, nil, err
 	}
 	if !p.client.Enabled {
-		return Profile{}, nil, &Refused{Status: http.StatusBadRequest, Code: "provider_disabled",
+		return Profile{}, nil, &Error{Status: http.StatusBadRequest, Code: "provider_disabled",
 			Message: fmt.Sprintf("Provider (issuer %q) is not enabled", issuer)}
 	}
 	audiences := p.client.ClientIDs
@@ -62,15 +62,14 @@ func (s *Set) IDToken(ctx context.Context, r IDTokenRequest) (Profile, *Accepted
 	var away *unreachableError
 	switch {
 	case errors.As(err, &away):
-		return Profile{}, nil, &Refused{Status: http.StatusInternalServerError, Code: "unexpected_failure",
-			Message: "Error reaching the external provider", Err: withoutDescription(err)}
+		return Profile{}, nil, unreachable(err)
 	case errors.Is(err, errSubject):
-		return refuseToken("invalid request", "Missing sub claim in id_token", err)
+		return refuseToken("Missing sub claim in id_token", err)
 	case errors.Is(err, errAudience):
-		return refuseToken("invalid request",
+		return refuseToken(
 			"Unacceptable audience in id_token: ["+strings.Join(audiencesOf(r.IDToken), " ")+"]", err)
 	case err != nil:
-		return refuseToken("invalid request", "Bad ID token", err)
+		return refuseToken("Bad ID token", err)
 	}
 	if !p.client.SkipNonceCheck && p.id != "facebook" { // its app decides on the nonce, and hashes nothing
 		if err := checkNonce(id.Nonce, r.Nonce); err != nil {
@@ -79,17 +78,17 @@ func (s *Set) IDToken(ctx context.Context, r IDTokenRequest) (Profile, *Accepted
 	}
 	d := p.idData(id)
 	if err := p.complete(&d); err != nil {
-		return refuseToken("invalid request", "Bad ID token", err)
+		return refuseToken("Bad ID token", err)
 	}
 	return d, &Accepted{Key: fingerprint(id), Until: time.Unix(id.ExpiresAt, 0)}, nil
 }
 
-func refuseToken(code, description string, err error) (Profile, *Accepted, error) {
-	return Profile{}, nil, &IDTokenError{Code: code, Description: description, Err: err}
+func refuseToken(description string, err error) (Profile, *Accepted, error) {
+	return Profile{}, nil, &IDTokenError{Code: "invalid request", Description: description, Err: err}
 }
 
-func invalid(message string) *Refused {
-	return &Refused{Status: http.StatusBadRequest, Code: "validation_failed", Message: message}
+func invalid(message string) *Error {
+	return &Error{Status: http.StatusBadRequest, Code: "validation_failed", Message: message}
 }
 
 // audiencesOf are what the refused token is for. It was verified.

@@ -154,7 +154,7 @@ func wantOAuth(t *testing.T, err error, code, description string) {
 
 func wantRefused(t *testing.T, err error, status int, code, message string) {
 	t.Helper()
-	var e *Refused
+	var e *Error
 	if !errors.As(err, &e) || e.Status != status || e.Code != code || e.Message != message {
 		t.Errorf("error %#v (%v), want %d %s %q", err, err, status, code, message)
 	}

@@ -3,10 +3,8 @@ package provider
 import (
 	"cmp"
 	"crypto/hmac"
-	"crypto/rand"
 	"crypto/sha1"
 	"encoding/base64"
-	"encoding/hex"
 	"net/url"
 	"slices"
 	"strconv"
@@ -89,22 +87,5 @@ func baseString(method string, u *url.URL, params pairs) string {
 		escape(text.String())
 }
 
-// escape is the percent-encoding of section 3.6, which url.QueryEscape isn't.
-func escape(s string) string {
-	const digits = "0123456789ABCDEF"
-	var out []byte
-	for _, c := range []byte(s) {
-		if 'a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c && c <= '9' || strings.IndexByte("-._~", c) >= 0 {
-			out = append(out, c)
-		} else {
-			out = append(out, '%', digits[c>>4], digits[c&15])
-		}
-	}
-	return string(out)
-}
-
-func oauth1Nonce() string {
-	var b [16]byte
-	rand.Read(b[:])
-	return hex.EncodeToString(b[:])
-}
+// escape is the percent-encoding of section 3.6, where a space is no plus sign.
+func escape(s string) string { return strings.ReplaceAll(url.QueryEscape(s), "+", "%20") }

@@ -37,13 +37,8 @@ func decode(body []byte, into any) error {
 
 func decodeObject(body []byte) (jsonObject, error) {
 	var o jsonObject
-	if err := decode(body, &o); err != nil {
-		return nil, err
-	}
-	if o == nil { // null
-		return nil, errNoObject
-	}
-	return o, nil
+	err := decode(body, &o)
+	return o, err
 }
 
 // lookup is the value under names with dots between them; a number is an index into an array. nil when there
@@ -170,8 +165,3 @@ func boundedValue(v any, depth int) any {
 func noNUL(s string) string { return strings.ReplaceAll(s, "\x00", "") }
 
 func hasControl(s string) bool { return strings.ContainsFunc(s, unicode.IsControl) }
-
-func scalarText(v any) string {
-	s, _ := v.(string)
-	return s
-}

@@ -141,9 +141,9 @@ func gitlabMore(ctx context.Context, s *signIn, me jsonObject, d *Profile) error
 	return nil
 }
 
-// googleProfile is the ID token's, or the profile call's where an answer has none.
-func googleProfile(ctx context.Context, s *signIn) (Profile, error) {
-	if s.extra("id_token") == "" {
+// fromIDTokenOrCall is the ID token's profile, or the profile call's where an answer has no ID token.
+func fromIDTokenOrCall(ctx context.Context, s *signIn) (Profile, error) {
+	if s.idToken() == "" {
 		return s.readProfile(ctx)
 	}
 	return fromIDToken(ctx, s)
@@ -178,7 +178,7 @@ func slackMore(_ context.Context, s *signIn, me jsonObject, d *Profile) error {
 		return errors.New("the profile call says that it is not ok")
 	}
 	const user, team = "https://slack.com/user_id", "https://slack.com/team_id"
-	if d.Subject = scalarText(me[user]); d.Subject == "" && s.mode != "legacy" {
+	if d.Subject, _ = me[user].(string); d.Subject == "" && s.mode != "legacy" {
 		d.Subject = me.textAt("sub")
 	}
 	d.setCustom(team, me[team])
@@ -253,14 +253,6 @@ func workosProfile(ctx context.Context, s *signIn) (Profile, error) {
 func workosMore(_ context.Context, _ *signIn, me jsonObject, d *Profile) error {
 	d.set("name full_name", strings.TrimSpace(me.textAt("first_name")+" "+me.textAt("last_name")))
 	return nil
-}
-
-// linkedinProfile is the ID token's, or the profile endpoint's where an answer has none.
-func linkedinProfile(ctx context.Context, s *signIn) (Profile, error) {
-	if s.extra("id_token") == "" {
-		return s.readProfile(ctx)
-	}
-	return fromIDToken(ctx, s)
 }
 
 // linkedinUserinfo: the profile endpoint's members are the claims of the ID token.

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"net"
 	"net/netip"
 	"net/url"
 	"slices"
@@ -13,6 +12,7 @@ import (
 
 	"gatehouse/auth/internal/outbound"
 	"gatehouse/auth/internal/token"
+	"gatehouse/shared/httpx"
 )
 
 // Settings are all that concern providers. Zero values are the defaults. Fields without a tag
@@ -210,21 +210,13 @@ func (s Settings) checkURL(name, text string, wrong, warn func(name, format stri
 		wrong(name, "is not an absolute URL that begins with https://")
 	case u.User != nil || u.RawQuery != "" || u.ForceQuery || u.Fragment != "" || strings.HasSuffix(text, "#"):
 		wrong(name, "has user, query or fragment; it is a base URL that paths are put behind")
-	case u.Scheme == "http" && !loopback(u.Hostname()) && !s.AllowInsecure:
+	case u.Scheme == "http" && !httpx.IsLoopbackHost(u.Hostname()) && !s.AllowInsecure:
 		wrong(name,
 			"begins with http://, which everybody on the way can read and change; https://, or "+
 				"AUTH_EXTERNAL_ALLOW_INSECURE_URLS=true")
-	case u.Scheme == "http" && !loopback(u.Hostname()):
+	case u.Scheme == "http" && !httpx.IsLoopbackHost(u.Hostname()):
 		warn(name, "begins with http://: everybody on the way can read and change what the provider says")
 	}
-}
-
-func loopback(host string) bool {
-	if strings.EqualFold(host, "localhost") || strings.HasSuffix(strings.ToLower(host), ".localhost") {
-		return true
-	}
-	ip := net.ParseIP(host)
-	return ip != nil && ip.IsLoopback()
 }
 
 // checkAzure: only within one tenant does a domain have one owner.
@@ -239,17 +231,18 @@ func (s Settings) checkAzure(prefix string, c Client, wrong func(name, format st
 
 // checkApple: the secret is a JWT with an end, after which every sign-in in a browser fails.
 func (s Settings) checkApple(prefix string, c Client, warn func(name, format string, args ...any)) {
-	now := s.withDefaults().Now()
 	t, err := token.ParseForeign(c.Secret)
-	switch {
-	case err != nil:
+	if err != nil {
 		warn(prefix+"SECRET", "is no JWT: Apple takes only one that was made with its key")
-	case !now.Before(time.Unix(t.ExpiresAt, 0)):
-		warn(prefix+"SECRET", "has expired at %s: Apple refuses it; make another",
-			time.Unix(t.ExpiresAt, 0).UTC().Format(time.RFC3339))
-	case time.Unix(t.ExpiresAt, 0).Sub(now) < 14*24*time.Hour:
-		warn(prefix+"SECRET", "expires at %s: make another before",
-			time.Unix(t.ExpiresAt, 0).UTC().Format(time.RFC3339))
+		return
+	}
+	end := time.Unix(t.ExpiresAt, 0).UTC()
+	left := end.Sub(s.withDefaults().Now())
+	switch {
+	case left <= 0:
+		warn(prefix+"SECRET", "has expired at %s: Apple refuses it; make another", end.Format(time.RFC3339))
+	case left < 14*24*time.Hour:
+		warn(prefix+"SECRET", "expires at %s: make another before", end.Format(time.RFC3339))
 	}
 }
 

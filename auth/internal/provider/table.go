@@ -139,7 +139,7 @@ var table = []row{
 		api:   "https://www.googleapis.com", profile: "/userinfo/v2/me",
 		issuer: "https://accounts.google.com", also: []string{"accounts.google.com"}, discovered: true,
 		scopes: []string{"email", "profile"}, style: form, pkce: true, nonce: true,
-		read: googleProfile, claim: googleClaims,
+		read: fromIDTokenOrCall, claim: googleClaims,
 		sub: "id", email: "email", verified: "verified_email",
 		fields: fields{"name full_name": "name", "picture avatar_url": "picture"}, custom: fields{"hd": "hd"},
 		more: issuedByCall,
@@ -157,7 +157,7 @@ var table = []row{
 		token:     "https://api.linkedin.com/oauth/v2/accessToken",
 		api:       "https://api.linkedin.com", profile: "/v2/userinfo",
 		issuer: "https://www.linkedin.com/oauth", scopes: []string{"openid", "email", "profile"}, style: form,
-		read: linkedinProfile, claim: linkedinClaims,
+		read: fromIDTokenOrCall, claim: linkedinClaims,
 		sub: "sub", more: linkedinUserinfo,
 	},
 	{

@@ -4,8 +4,6 @@ import (
 	"context"
 	"crypto/subtle"
 	"errors"
-	"fmt"
-	"io"
 	"net/http"
 	"net/url"
 	"strings"
@@ -27,8 +25,7 @@ func (p *Provider) beginOAuth1(ctx context.Context, r Start) (Begun, error) {
 		err = errors.New("the callback was not confirmed")
 	}
 	if err != nil {
-		return Begun{}, &Error{Status: http.StatusInternalServerError, Code: "unexpected_failure",
-			Message: "Error getting a request token from external provider", Err: withoutDescription(err)}
+		return Begun{}, unexpected("Error getting a request token from external provider", err)
 	}
 	keep := private{Token: answer.Get("oauth_token"), Secret: answer.Get("oauth_token_secret")}
 	return Begun{URL: p.resolve(p.row.authorize) + "?oauth_token=" + url.QueryEscape(keep.Token), Private: keep.seal()},
@@ -68,7 +65,7 @@ func (p *Provider) finishOAuth1(ctx context.Context, callback url.Values, kept p
 		}
 	}
 	if err != nil {
-		return Profile{}, noProfile(withoutDescription(err))
+		return Profile{}, noProfile(err)
 	}
 	d.Token = c.token // its secret stays here
 	return d, nil
@@ -97,20 +94,12 @@ func (p *Provider) signed(ctx context.Context, c credentials, address string, mo
 	if err != nil {
 		return nil, errors.New("the address of a call can't be read")
 	}
-	header := http.Header{"Authorization": {c.authorization(http.MethodGet, u, more, oauth1Nonce(), p.now())}}
+	header := http.Header{"Authorization": {c.authorization(http.MethodGet, u, more, randomText(), p.now())}}
 	// A redirect would carry a signature that is good for this address only.
 	once := &http.Client{
 		Transport: p.http.Configured.Transport, Timeout: p.http.Configured.Timeout,
 		CheckRedirect: outbound.NoRedirect,
 	}
-	resp, err := get(ctx, once, address, header)
-	if err != nil {
-		return nil, err
-	}
-	defer resp.Body.Close()
-	body, err := io.ReadAll(resp.Body)
-	if err != nil {
-		return nil, fmt.Errorf("reading the answer of %s: %w", u.Host, err)
-	}
-	return body, nil
+	body, _, err := get(ctx, once, address, header)
+	return body, err
 }

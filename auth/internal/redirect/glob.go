@@ -74,13 +74,6 @@ func (g glob) skipRuns(at []bool) {
 	}
 }
 
-func literal(text string) (g glob) {
-	for i := range len(text) {
-		g = append(g, step{set: bytesOf(text[i : i+1])})
-	}
-	return g
-}
-
 // stars compiles text in which only * and ** are special.
 func stars(text string, one, two set) (g glob) {
 	for i := 0; i < len(text); i++ {

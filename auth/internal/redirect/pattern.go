@@ -33,10 +33,8 @@ func compile(text string) (r rule, err error) {
 	if len(text) > maxPattern {
 		return r, fmt.Errorf("longer than %d bytes", maxPattern)
 	}
-	for i := range len(text) {
-		if text[i] < ' ' || text[i] == 0x7f {
-			return r, errors.New("contains a control character")
-		}
+	if strings.ContainsFunc(text, func(c rune) bool { return c < ' ' || c == 0x7f }) {
+		return r, errors.New("contains a control character")
 	}
 	scheme, rest, ok := strings.Cut(text, ":")
 	if !ok || !isScheme(scheme) {
@@ -87,7 +85,7 @@ func (r *rule) compileAuthority(authority string, special, end bool) (err error)
 		if port != "" && port[0] != ':' {
 			return errors.New("something other than a port follows the IPv6 address")
 		}
-		r.host, r.literalHost = literal(strings.ToLower(host)), true
+		r.host, r.literalHost = stars(strings.ToLower(host), hostLabel, hostRun), true
 	} else {
 		if i := strings.IndexByte(authority, ':'); i >= 0 {
 			host, port = authority[:i], authority[i:]

@@ -84,10 +84,7 @@ func parse(text string) (t target, why reason) {
 	authority, slashes := strings.CutPrefix(t.rest, "//")
 	if !slashes {
 		// Browsers read https:evil.test and https:/evil.test as https://evil.test.
-		if t.special() {
-			return t, noHost
-		}
-		if t.rest == "" {
+		if t.special() || t.rest == "" {
 			return t, noHost
 		}
 		return t, good
@@ -152,13 +149,9 @@ func (t *target) split(authority string) reason {
 }
 
 func (t *target) setPort(port string) reason {
-	if port == "" || len(port) > 5 || port[0] == '0' || len(port) == 5 && port > "65535" {
+	if port == "" || len(port) > 5 || port[0] == '0' || len(port) == 5 && port > "65535" ||
+		strings.Trim(port, "0123456789") != "" {
 		return badPort
-	}
-	for i := range len(port) {
-		if port[i] < '0' || port[i] > '9' {
-			return badPort
-		}
 	}
 	t.port = port
 	return good
@@ -261,12 +254,7 @@ func endsInNumber(host string) bool {
 		}
 		return true
 	}
-	for i := range len(last) {
-		if !isDigit(last[i]) {
-			return false
-		}
-	}
-	return true
+	return strings.Trim(last, "0123456789") == ""
 }
 
 func isLetter(c byte) bool { return c|0x20 >= 'a' && c|0x20 <= 'z' }

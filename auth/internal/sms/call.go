@@ -9,8 +9,8 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
-	"unicode"
 
+	"gatehouse/auth/internal/locale"
 	"gatehouse/auth/internal/mail"
 	"gatehouse/auth/internal/outbound"
 )
@@ -62,7 +62,7 @@ func (g *Gateway) call(ctx context.Context, method, address string, form url.Val
 		r.Header.Set("Content-Type", "application/x-www-form-urlencoded")
 	}
 	r.Header.Set("Accept", "application/json")
-	status, body, err := outbound.Send(g.client, r)
+	status, body, err := outbound.Send(g.http.Configured, r)
 	return answer{status, body}, err
 }
 
@@ -100,12 +100,7 @@ func hide(words string, m mail.SMS, secrets []string) string {
 		words = hideDigits(words, m.To[n-7:], "<recipient>") // as it is written within the country
 	}
 	words = hideDigits(words, m.Token, "<code>")
-	words = strings.Join(strings.FieldsFunc(words,
-		func(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }), " ")
-	if r := []rune(words); len(r) > 250 {
-		words = string(r[:249]) + "…"
-	}
-	return words
+	return locale.Short(locale.OneLine(words), 250)
 }
 
 // hideDigits finds digits however they are grouped: +1 (555) 000-1.

@@ -100,7 +100,6 @@ type Gateway struct {
 	name   string
 	vendor vendor
 	http   outbound.Clients
-	client *http.Client
 	log    *slog.Logger
 }
 
@@ -116,9 +115,7 @@ func New(s Settings) *Gateway {
 	}
 	g := &Gateway{name: s.Provider, vendor: v, log: s.Log, http: outbound.New(outbound.Options{Timeout: s.Timeout,
 		MaxBytes: maxAnswer, Watch: s.Watch, Target: "sms " + s.Provider})}
-	client := *g.http.Configured
-	client.CheckRedirect = outbound.NoRedirect
-	g.client = &client
+	g.http.Configured.CheckRedirect = outbound.NoRedirect
 	return g
 }
 

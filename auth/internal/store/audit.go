@@ -210,14 +210,11 @@ where ($1::smallint[] is null or a.action = any($1))
 func (db *DB) AuditLog(ctx context.Context, f AuditFilter) (page []AuditRow, total int, err error) {
 	chosen, author := f.actions(), contains(f.Author)
 	b := db.Batch()
-	b.rows("audit log", &page, func(r pgx.Rows) error {
-		var a AuditRow
-		err := r.Scan(&a.ID, (*nullTime)(&a.At), &a.Action, (*nullUUID)(&a.Actor), (*nullUUID)(&a.Session),
+	b.rows("audit log", &page, appendTo(&page, func(a *AuditRow) []any {
+		return []any{&a.ID, (*nullTime)(&a.At), &a.Action, (*nullUUID)(&a.Actor), (*nullUUID)(&a.Session),
 			(*nullText)(&a.ActorRole), &a.IP, (*nullBytes)(&a.Traits),
-			(*nullText)(&a.ActorEmail), (*nullText)(&a.ActorPhone), (*nullText)(&a.ActorFullName))
-		page = append(page, a)
-		return err
-	}, selectAudit, chosen, author, f.Offset, f.Limit)
+			(*nullText)(&a.ActorEmail), (*nullText)(&a.ActorPhone), (*nullText)(&a.ActorFullName)}
+	}), selectAudit, chosen, author, f.Offset, f.Limit)
 	b.rows("audit count", &total, func(r pgx.Rows) error { return r.Scan(&total) }, countAudit, chosen, author)
 	err = b.Send(ctx)
 	return page, total, err

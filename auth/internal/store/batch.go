@@ -70,6 +70,16 @@ func eachRow(rows pgx.Rows, each func(pgx.Rows) error) error {
 	return rows.Err()
 }
 
+// appendTo reads each row into another element of a list.
+func appendTo[T any](list *[]T, targets func(*T) []any) func(pgx.Rows) error {
+	return func(r pgx.Rows) error {
+		var v T
+		err := r.Scan(targets(&v)...)
+		*list = append(*list, v)
+		return err
+	}
+}
+
 // Send sends the statements and takes their answers. An empty batch costs nothing.
 func (b *Batch) Send(ctx context.Context) error {
 	if len(b.readers) == 0 {
@@ -184,11 +194,11 @@ func (db *DB) inTx(ctx context.Context, c *pgx.Conn, f func(*Tx) error) error {
 	return tx.Commit(ctx)
 }
 
-// queryRow runs a statement of one row, which scan may read more than once.
-func (db *DB) queryRow(ctx context.Context, doing string, scan func(pgx.Row) error, s statement, args ...any) error {
+// queryRow runs a statement of one row, which is read into targets, after a deadlock once more.
+func (db *DB) queryRow(ctx context.Context, doing string, targets []any, s statement, args ...any) error {
 	return again(ctx, func() error {
 		return db.withConn(ctx, doing, func(c *pgx.Conn) error {
-			return scan(c.QueryRow(ctx, db.sql[s], encodeUUIDs(args)...))
+			return c.QueryRow(ctx, db.sql[s], encodeUUIDs(args)...).Scan(targets...)
 		})
 	})
 }

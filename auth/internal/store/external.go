@@ -61,13 +61,12 @@ from found f`)
 // gets it with UsedAt set and without its secrets. ErrNotFound: there is none such, or not any more.
 func (db *DB) UseExternalState(ctx context.Context, hash []byte, now time.Time) (ExternalState, error) {
 	var s ExternalState
-	err := db.queryRow(ctx, "use external state", func(r pgx.Row) error {
-		return r.Scan((*nullBytes)(&s.Hash), &s.Provider, &s.Aud, &s.RedirectTo, &s.Challenge, &s.ChallengeMethod,
-			(*nullBytes)(&s.InviteHash),
-			(*nullUUID)(&s.LinkingUser), (*nullUUID)(&s.LinkingSession), (*nullBytes)(&s.CookieHash),
-			(*nullBytes)(&s.Private),
-			(*nullTime)(&s.CreatedAt), (*nullTime)(&s.ExpiresAt), (*nullTime)(&s.UsedAt), (*nullInt)(&s.LinkingAAL))
-	}, useExternalState, hash, now)
+	targets := []any{(*nullBytes)(&s.Hash), &s.Provider, &s.Aud, &s.RedirectTo, &s.Challenge, &s.ChallengeMethod,
+		(*nullBytes)(&s.InviteHash),
+		(*nullUUID)(&s.LinkingUser), (*nullUUID)(&s.LinkingSession), (*nullBytes)(&s.CookieHash),
+		(*nullBytes)(&s.Private),
+		(*nullTime)(&s.CreatedAt), (*nullTime)(&s.ExpiresAt), (*nullTime)(&s.UsedAt), (*nullInt)(&s.LinkingAAL)}
+	err := db.queryRow(ctx, "use external state", targets, useExternalState, hash, now)
 	return s, err
 }
 
@@ -132,12 +131,9 @@ type MatchesFor struct {
 // Matches reads the users that have this identity, under any of the provider's names, or one of the addresses.
 func (b *Batch) Matches(dst *[]Match, f MatchesFor) {
 	*dst = nil
-	b.rows("matches", dst, func(r pgx.Rows) error {
-		var m Match
-		err := r.Scan((*nullUUID)(&m.User), (*nullInt)(&m.How), &m.Email)
-		*dst = append(*dst, m)
-		return err
-	}, selectMatches, f.Providers, f.Subject, f.Aud, stringArray(f.Addresses), f.Unproven)
+	b.rows("matches", dst, appendTo(dst, func(m *Match) []any {
+		return []any{(*nullUUID)(&m.User), (*nullInt)(&m.How), &m.Email}
+	}), selectMatches, f.Providers, f.Subject, f.Aud, stringArray(f.Addresses), f.Unproven)
 }
 
 var deleteAbandoned = define(`
@@ -156,12 +152,8 @@ where u.aud = $1 and u.email = any($2) and u.email <> '' and u.id <> $3 and u.de
 // TakenByOthers reads which of the addresses another user of that audience has.
 func (b *Batch) TakenByOthers(dst *[]string, aud string, addresses []string, user uuid.UUID) {
 	*dst = nil
-	b.rows("taken by others", dst, func(r pgx.Rows) error {
-		var email string
-		err := r.Scan(&email)
-		*dst = append(*dst, email)
-		return err
-	}, selectTaken, aud, stringArray(addresses), user)
+	b.rows("taken by others", dst, appendTo(dst, func(email *string) []any { return []any{email} }),
+		selectTaken, aud, stringArray(addresses), user)
 }
 
 var selectInvitation = define(`

@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
@@ -93,12 +92,7 @@ order by f.created_at, f.id`)
 // Factors reads a user's factors by age.
 func (b *Batch) Factors(dst *[]Factor, user uuid.UUID) {
 	*dst = nil
-	b.rows("factors", dst, func(r pgx.Rows) error {
-		var f Factor
-		err := r.Scan(factorTargets(&f)...)
-		*dst = append(*dst, f)
-		return err
-	}, selectFactors, user)
+	b.rows("factors", dst, appendTo(dst, factorTargets), selectFactors, user)
 }
 
 var insertFactor = define(`

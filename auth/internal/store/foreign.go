@@ -2,10 +2,6 @@ package store
 
 import (
 	"context"
-
-	"github.com/jackc/pgx/v5"
-
-	"gatehouse/migrations"
 )
 
 // ForeignTables says whether the schema that this program would use holds tables of another one.
@@ -68,24 +64,15 @@ type Reader struct {
 
 // Readers are the roles other than ours that may read or write tables of this program.
 func (db *DB) Readers(ctx context.Context) (list []Reader, err error) {
-	var names []string
-	for _, name := range migrations.Names {
-		names = append(names, db.ns+name)
-	}
-	err = db.query(ctx, "readers", func(r pgx.Rows) error {
-		var one Reader
-		err := r.Scan(&one.Role, &one.Tables)
-		list = append(list, one)
-		return err
-	}, mayRead, names)
+	err = db.query(ctx, "readers", appendTo(&list, func(one *Reader) []any { return []any{&one.Role, &one.Tables} }),
+		mayRead, db.tableNames())
 	return list, err
 }
 
 // ForeignTables finds them.
 func (db *DB) ForeignTables(ctx context.Context) (f ForeignTables, err error) {
-	err = db.queryRow(ctx, "foreign tables", func(r pgx.Row) error {
-		return r.Scan((*nullText)(&f.Schema), &f.Former, &f.Migrations, &f.Role, (*nullText)(&f.Readers))
-	}, selectForeignTables)
+	err = db.queryRow(ctx, "foreign tables", []any{
+		(*nullText)(&f.Schema), &f.Former, &f.Migrations, &f.Role, (*nullText)(&f.Readers)}, selectForeignTables)
 	f.Former = f.Former && db.ns == ""
 	return f, err
 }

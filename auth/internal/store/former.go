@@ -58,7 +58,7 @@ select id, secret_hash from {sessions} where id = $1`)
 
 // SecretOfSession reads the hash of a session's secret, ended or not; ErrNotFound.
 func (db *DB) SecretOfSession(ctx context.Context, id uuid.UUID) (s SessionSecret, err error) {
-	err = db.queryRow(ctx, "secret of session", s.scan(), selectSecret, id)
+	err = db.queryRow(ctx, "secret of session", s.targets(), selectSecret, id)
 	return s, err
 }
 
@@ -70,10 +70,8 @@ limit 1`)
 // SecretOfFormerToken reads the hash of the session's secret that a former refresh token with one of these MACs stands
 // for; ErrNotFound.
 func (db *DB) SecretOfFormerToken(ctx context.Context, macs [][]byte) (s SessionSecret, err error) {
-	err = db.queryRow(ctx, "secret of former token", s.scan(), selectSecretOfToken, macs)
+	err = db.queryRow(ctx, "secret of former token", s.targets(), selectSecretOfToken, macs)
 	return s, err
 }
 
-func (s *SessionSecret) scan() func(pgx.Row) error {
-	return func(r pgx.Row) error { return r.Scan((*nullUUID)(&s.Session), &s.Hash) }
-}
+func (s *SessionSecret) targets() []any { return []any{(*nullUUID)(&s.Session), &s.Hash} }

@@ -81,12 +81,9 @@ func (db *DB) CheckFunction(ctx context.Context, schema, function string) error 
 		many, see, call    bool
 	}
 	var all []candidate
-	err := db.query(ctx, "functions", func(r pgx.Rows) error {
-		var c candidate
-		err := r.Scan(&c.signature, &c.returns, &c.many, &c.see, &c.call)
-		all = append(all, c)
-		return err
-	}, functionsNamed, schema, function)
+	err := db.query(ctx, "functions", appendTo(&all, func(c *candidate) []any {
+		return []any{&c.signature, &c.returns, &c.many, &c.see, &c.call}
+	}), functionsNamed, schema, function)
 	if err != nil {
 		return err
 	}

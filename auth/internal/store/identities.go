@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 )
 
 // Identity is one way into an account: provider "email" and "phone" with the user's id as
@@ -40,12 +39,7 @@ order by i.created_at, i.id`)
 // Identities reads a user's identities by age.
 func (b *Batch) Identities(dst *[]Identity, user uuid.UUID) {
 	*dst = nil
-	b.rows("identities", dst, func(r pgx.Rows) error {
-		var i Identity
-		err := r.Scan(identityTargets(&i)...)
-		*dst = append(*dst, i)
-		return err
-	}, selectIdentities, user)
+	b.rows("identities", dst, appendTo(dst, identityTargets), selectIdentities, user)
 }
 
 var insertIdentity = define(`

@@ -33,13 +33,10 @@ select clock_timestamp()`)
 
 func keysInto(list *[]SigningKey) func(pgx.Rows) error {
 	*list = nil
-	return func(r pgx.Rows) error {
-		var k SigningKey
-		err := r.Scan(&k.KID, &k.Algorithm, (*nullBytes)(&k.Sealed), (*nullTime)(&k.CreatedAt), (*nullTime)(&k.SignsAt),
-			(*nullTime)(&k.RevokedAt))
-		*list = append(*list, k)
-		return err
-	}
+	return appendTo(list, func(k *SigningKey) []any {
+		return []any{&k.KID, &k.Algorithm, (*nullBytes)(&k.Sealed), (*nullTime)(&k.CreatedAt), (*nullTime)(&k.SignsAt),
+			(*nullTime)(&k.RevokedAt)}
+	})
 }
 
 // SigningKeys reads all keys, the one that signs last first, and PostgreSQL's clock.

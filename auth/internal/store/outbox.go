@@ -37,16 +37,6 @@ func messageTargets(m *Message) []any {
 		(*nullTime)(&m.CreatedAt), (*nullTime)(&m.DueAt), (*nullTime)(&m.ExpiresAt), (*nullTime)(&m.DoneAt), &m.Error}
 }
 
-func messagesInto(list *[]Message) func(pgx.Rows) error {
-	*list = nil
-	return func(r pgx.Rows) error {
-		var m Message
-		err := r.Scan(messageTargets(&m)...)
-		*list = append(*list, m)
-		return err
-	}
-}
-
 // NewMessage is a message to be sent.
 type NewMessage struct {
 	ID, User      uuid.UUID
@@ -94,7 +84,7 @@ returning ` + messageColumns)
 // it they are due again, if neither Finish, Retry nor Fail was called.
 func (db *DB) ClaimMessages(ctx context.Context, now time.Time, lease time.Duration, most int) ([]Message, error) {
 	var claimed []Message
-	err := db.query(ctx, "claim messages", messagesInto(&claimed), claimMessages, now, now.Add(lease), most)
+	err := db.query(ctx, "claim messages", appendTo(&claimed, messageTargets), claimMessages, now, now.Add(lease), most)
 	return claimed, err
 }
 
@@ -184,12 +174,9 @@ func (db *DB) Messages(ctx context.Context, f MessageFilter, now time.Time) (lis
 	if f.User != uuid.Nil {
 		sql, args = selectMessages[f.State][1], append(args, f.User)
 	}
-	err = db.query(ctx, "messages", func(r pgx.Rows) error {
-		var m Message
-		err := r.Scan(append(messageTargets(&m), &m.CanResend)...)
-		list = append(list, m)
-		return err
-	}, sql, args...)
+	err = db.query(ctx, "messages", appendTo(&list, func(m *Message) []any {
+		return append(messageTargets(m), &m.CanResend)
+	}), sql, args...)
 	return list, err
 }
 
@@ -221,9 +208,7 @@ returning ` + messageColumns)
 // ResendMessage makes a message due now that waits, or that failed and whose token is still good. ErrNotFound: there
 // is none that can still be sent.
 func (db *DB) ResendMessage(ctx context.Context, id uuid.UUID, now time.Time) (m Message, err error) {
-	err = db.queryRow(ctx, "resend message", func(r pgx.Row) error {
-		return r.Scan(messageTargets(&m)...)
-	}, resendMessage, id, now)
+	err = db.queryRow(ctx, "resend message", messageTargets(&m), resendMessage, id, now)
 	m.Payload, m.CanResend = nil, true
 	return m, err
 }
@@ -234,7 +219,7 @@ select min(due_at) from {outbox} where state = 'pending' and due_at <= $1 and ex
 // OldestDue is for how long the message that waits longest has been due; 0 when none is.
 func (db *DB) OldestDue(ctx context.Context, now time.Time) (time.Duration, error) {
 	var since time.Time
-	err := db.queryRow(ctx, "oldest due", func(r pgx.Row) error { return r.Scan((*nullTime)(&since)) }, oldestDue, now)
+	err := db.queryRow(ctx, "oldest due", []any{(*nullTime)(&since)}, oldestDue, now)
 	if err != nil || since.IsZero() {
 		return 0, err
 	}
@@ -255,7 +240,8 @@ returning ` + messageColumns)
 func (db *DB) ClaimMessagesOf(ctx context.Context, channel string, now time.Time, lease time.Duration,
 	most int) ([]Message, error) {
 	var claimed []Message
-	err := db.query(ctx, "claim messages", messagesInto(&claimed), claimMessagesOf, now, now.Add(lease), most, channel)
+	err := db.query(ctx, "claim messages", appendTo(&claimed, messageTargets), claimMessagesOf, now, now.Add(lease), most,
+		channel)
 	return claimed, err
 }
 
@@ -266,10 +252,7 @@ returning ` + messageColumns)
 
 // ClaimMessage takes one message, due or not. ErrNotFound: there is none that waits.
 func (db *DB) ClaimMessage(ctx context.Context, message uuid.UUID, until time.Time) (m Message, err error) {
-	err = db.queryRow(ctx, "claim message", func(r pgx.Row) error {
-		return r.Scan(messageTargets(&m)...)
-	}, claimMessage,
-		message, until)
+	err = db.queryRow(ctx, "claim message", messageTargets(&m), claimMessage, message, until)
 	return m, err
 }
 
@@ -308,10 +291,7 @@ func (db *DB) OutboxWaiting(ctx context.Context, now time.Time) (by map[string]W
 // OldestDueOn is OldestDue for some channels: those that a process sends.
 func (db *DB) OldestDueOn(ctx context.Context, channels []string, now time.Time) (time.Duration, error) {
 	var since time.Time
-	err := db.queryRow(ctx, "oldest due", func(r pgx.Row) error {
-		return r.Scan((*nullTime)(&since))
-	}, oldestDueOn, now,
-		channels)
+	err := db.queryRow(ctx, "oldest due", []any{(*nullTime)(&since)}, oldestDueOn, now, channels)
 	if err != nil || since.IsZero() {
 		return 0, err
 	}

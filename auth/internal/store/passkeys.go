@@ -69,10 +69,8 @@ left join {users} u on u.id = c.user_id and u.aud = $3 and u.deleted_at is null`
 // PasskeyOwner reads the owner of a passkey, and whether a challenge is spent, in one statement.
 func (db *DB) PasskeyOwner(ctx context.Context, credential []byte, challenge uuid.UUID, aud string) (PasskeyOwner, error) {
 	var o PasskeyOwner
-	err := db.queryRow(ctx, "passkey owner", func(r pgx.Row) error {
-		targets := append(nullable(&o.User), credentialTargets(&o.Passkey)...)
-		return r.Scan(append(targets, &o.Spent)...)
-	}, selectPasskeyOwner, credential, challenge, aud)
+	targets := append(nullable(&o.User), credentialTargets(&o.Passkey)...)
+	err := db.queryRow(ctx, "passkey owner", append(targets, &o.Spent), selectPasskeyOwner, credential, challenge, aud)
 	return o, err
 }
 
@@ -136,17 +134,8 @@ func (db *DB) OpenPasskeySession(ctx context.Context, o OpenPasskeySession) (Pas
 		o.MayReachAAL2)
 	b := db.Batch()
 	b.exec("lock", lockRow, s.User)
-	b.rows("open passkey session", &out, func(r pgx.Rows) error {
-		var i Identity
-		targets := append([]any{&out.Spent, (*nullInt)(&out.AAL)}, nullable(&out.User)...)
-		if err := r.Scan(append(append(targets, identityTargets(&i)...), (*factorList)(&out.User.Factors))...); err != nil {
-			return err
-		}
-		if i.ID != uuid.Nil {
-			out.User.Identities = append(out.User.Identities, i)
-		}
-		return nil
-	}, openPasskeySession, append(args, o.Audit.args()[2:]...)...)
+	b.rows("open passkey session", &out, openedInto(&out.User, &out.Spent, (*nullInt)(&out.AAL)), openPasskeySession,
+		append(args, o.Audit.args()[2:]...)...)
 	err := b.Send(ctx)
 	out.Person, out.Opened = out.User.ID != uuid.Nil, out.AAL > 0
 	out.User.sortIdentities()
@@ -166,9 +155,8 @@ select ` + credentialColumns + ` from renamed c`)
 // RenamePasskey names one of a user's passkeys. ErrNotFound: the user has no such.
 func (db *DB) RenamePasskey(ctx context.Context, user, id uuid.UUID, name string, a Audit) (Credential, error) {
 	var c Credential
-	err := db.queryRow(ctx, "rename passkey", func(r pgx.Row) error {
-		return r.Scan(credentialTargets(&c)...)
-	}, renamePasskey, append([]any{user, id, name}, a.args()...)...)
+	err := db.queryRow(ctx, "rename passkey", credentialTargets(&c), renamePasskey,
+		append([]any{user, id, name}, a.args()...)...)
 	return c, err
 }
 

@@ -154,12 +154,7 @@ limit 1000`)
 // Sessions are a user's, newest first, with the ended ones that are still kept; at most 1000.
 func (db *DB) Sessions(ctx context.Context, user uuid.UUID) ([]Session, error) {
 	var all []Session
-	err := db.query(ctx, "sessions", func(r pgx.Rows) error {
-		var s Session
-		err := r.Scan(sessionTargets(&s)...)
-		all = append(all, s)
-		return err
-	}, selectSessions, user)
+	err := db.query(ctx, "sessions", appendTo(&all, sessionTargets), selectSessions, user)
 	return all, err
 }
 
@@ -184,9 +179,7 @@ select id from {sessions} where id = $1 and user_id = $2`)
 // EndSession ends a session; ErrNotFound when it is not that user's. Ending an ended one is fine.
 func (db *DB) EndSession(ctx context.Context, e EndSession) error {
 	args := append([]any{e.Session, e.User, e.Audit.At, e.Reason}, e.Audit.args()[1:]...)
-	return db.queryRow(ctx, "end session", func(r pgx.Row) error {
-		return r.Scan(new(uuid.UUID))
-	}, endSession, args...)
+	return db.queryRow(ctx, "end session", []any{new(uuid.UUID)}, endSession, args...)
 }
 
 var selectSession = define(`
@@ -210,9 +203,8 @@ where s.id = $1`)
 // Refreshing reads a session and its user, without identities, to predict what a refresh would give. ErrNotFound: no
 // such session.
 func (db *DB) Refreshing(ctx context.Context, session uuid.UUID) (u User, s Session, err error) {
-	err = db.queryRow(ctx, "refreshing", func(r pgx.Row) error {
-		return r.Scan(append(append(userTargets(&u), sessionTargets(&s)...), (*factorList)(&u.Factors))...)
-	}, selectRefreshing, session)
+	targets := append(append(userTargets(&u), sessionTargets(&s)...), (*factorList)(&u.Factors))
+	err = db.queryRow(ctx, "refreshing", targets, selectRefreshing, session)
 	return u, s, err
 }
 

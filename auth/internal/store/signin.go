@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
@@ -69,10 +70,9 @@ left join {limits} lp on lp.key = $8`)
 // Credentials reads them in one statement.
 func (db *DB) Credentials(ctx context.Context, f CredentialsFor, now time.Time) (Credentials, error) {
 	var c Credentials
-	err := db.queryRow(ctx, "credentials", func(r pgx.Row) error {
-		targets := append(nullable(&c.User), (*nullText)(&c.PendingHash))
-		return r.Scan(append(targets, triedTargets(&c.Tried)...)...)
-	}, selectCredentials, f.Aud, f.Email, f.Phone, f.Tries.Key, now, bytesOrNull(f.Place.MAC), f.Place.Since,
+	targets := append(nullable(&c.User), (*nullText)(&c.PendingHash))
+	err := db.queryRow(ctx, "credentials", append(targets, triedTargets(&c.Tried)...), selectCredentials,
+		f.Aud, f.Email, f.Phone, f.Tries.Key, now, bytesOrNull(f.Place.MAC), f.Place.Since,
 		bytesOrNull(f.Place.Tries.Key))
 	return c, err
 }
@@ -158,12 +158,12 @@ func (t *Tx) OpenSession(ctx context.Context, o OpenSession) (User, error) {
 	return u, o.result(&u, holds, err)
 }
 
-// openedInto reads a user with identities and factors, or a row of nulls.
-func openedInto(u *User, holds *bool) func(pgx.Rows) error {
+// openedInto reads what comes first, then a user with identities and factors, or a row of nulls.
+func openedInto(u *User, first ...any) func(pgx.Rows) error {
 	return func(r pgx.Rows) error {
 		var i Identity
-		targets := append([]any{holds}, nullable(u)...)
-		if err := r.Scan(append(append(targets, identityTargets(&i)...), (*factorList)(&u.Factors))...); err != nil {
+		targets := slices.Concat(first, nullable(u), identityTargets(&i), []any{(*factorList)(&u.Factors)})
+		if err := r.Scan(targets...); err != nil {
 			return err
 		}
 		if i.ID != uuid.Nil {
@@ -226,9 +226,7 @@ func (db *DB) FailedPassword(ctx context.Context, f FailedPassword) error {
 		f.Note.Refill.Seconds()}
 	e := db.admitAudit(f.Audit)
 	var taken, due, wrote bool
-	err := db.queryRow(ctx, "failed password", func(r pgx.Row) error {
-		return r.Scan(&taken, &due, &wrote)
-	}, failPassword,
+	err := db.queryRow(ctx, "failed password", []any{&taken, &due, &wrote}, failPassword,
 		append(append(args, f.Audit.args()...), e.args()...)...)
 	e.report(due, wrote, err)
 	return f.result(taken, err)

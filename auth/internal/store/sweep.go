@@ -62,29 +62,19 @@ type Swept struct {
 var trySweepLock = define(`
 select pg_try_advisory_xact_lock($1)`)
 
-var sweepTokens = define(`
-delete from {one_time_tokens} where id in (
-    select id from {one_time_tokens} where expires_at < $1 limit $2 for update skip locked)`)
+// sweeping is the removal of rows, found by a key, of which a condition holds. Rows that others have locked wait.
+func sweeping(table, key, condition string) statement {
+	return define(`
+delete from {` + table + `} where ` + key + ` in (
+    select ` + key + ` from {` + table + `} where ` + condition + ` limit $2 for update skip locked)`)
+}
 
-var sweepFlows = define(`
-delete from {flows} where id in (
-    select id from {flows} where expires_at < $1 limit $2 for update skip locked)`)
-
-var sweepExternalStates = define(`
-delete from {external_states} where state_hash in (
-    select state_hash from {external_states} where expires_at < $1 limit $2 for update skip locked)`)
-
-var sweepSpentIDTokens = define(`
-delete from {spent_id_tokens} where key in (
-    select key from {spent_id_tokens} where expires_at < $1 limit $2 for update skip locked)`)
-
-var sweepChallenges = define(`
-delete from {challenges} where id in (
-    select id from {challenges} where expires_at < $1 limit $2 for update skip locked)`)
-
-var sweepFactors = define(`
-delete from {factors} where id in (
-    select id from {factors} where verified_at is null and created_at < $1 limit $2 for update skip locked)`)
+var sweepTokens = sweeping("one_time_tokens", "id", "expires_at < $1")
+var sweepFlows = sweeping("flows", "id", "expires_at < $1")
+var sweepExternalStates = sweeping("external_states", "state_hash", "expires_at < $1")
+var sweepSpentIDTokens = sweeping("spent_id_tokens", "key", "expires_at < $1")
+var sweepChallenges = sweeping("challenges", "id", "expires_at < $1")
+var sweepFactors = sweeping("factors", "id", "verified_at is null and created_at < $1")
 
 var sweepPlaces = define(`
 delete from {known_places} where (user_id, place) in (
@@ -92,9 +82,7 @@ delete from {known_places} where (user_id, place) in (
 
 // The two tables below have no index on the time: a step reads them whole. They stay small, since a full bucket and a
 // message done long ago keep no row.
-var sweepLimits = define(`
-delete from {limits} where key in (
-    select key from {limits} where full_at < $1 limit $2 for update skip locked)`)
+var sweepLimits = sweeping("limits", "key", "full_at < $1")
 
 var sweepMessages = define(`
 delete from {outbox} where id in (
@@ -187,12 +175,9 @@ func (db *DB) sweepStep(ctx context.Context, s Sweep) (out Swept, err error) {
 // sweepOneByOne removes a batch of anonymous users, each in a transaction, and counts those that are refused.
 func (db *DB) sweepOneByOne(ctx context.Context, s Sweep, out *Swept) error {
 	var list []AnonymousUser
-	err := db.query(ctx, "abandoned users", func(r pgx.Rows) error {
-		var u AnonymousUser
-		err := r.Scan((*nullUUID)(&u.ID), (*nullTime)(&u.CreatedAt))
-		list = append(list, u)
-		return err
-	}, selectAbandoned, s.Anonymous, s.Batch, s.AnonymousSince, s.Behind.CreatedAt, s.Behind.ID)
+	err := db.query(ctx, "abandoned users", appendTo(&list, func(u *AnonymousUser) []any {
+		return []any{(*nullUUID)(&u.ID), (*nullTime)(&u.CreatedAt)}
+	}), selectAbandoned, s.Anonymous, s.Batch, s.AnonymousSince, s.Behind.CreatedAt, s.Behind.ID)
 	if err != nil {
 		return err
 	}

@@ -41,13 +41,10 @@ order by state = 'open' desc, started_at desc`)
 
 // Moves reads the takeovers, or the mirrors, an open one first.
 func (db *DB) Moves(ctx context.Context, kind string) (list []Move, err error) {
-	err = db.query(ctx, "moves", func(r pgx.Rows) error {
-		var m Move
-		err := r.Scan((*nullUUID)(&m.ID), (*nullUUID)(&m.Owner), &m.Source, &m.Mark, &m.Closed, &m.Floor, &m.PassFloor,
-			(*nullBytes)(&m.Steps), (*nullTime)(&m.StartedAt), (*nullTime)(&m.ClosedAt))
-		list = append(list, m)
-		return err
-	}, selectMoves, kind)
+	err = db.query(ctx, "moves", appendTo(&list, func(m *Move) []any {
+		return []any{(*nullUUID)(&m.ID), (*nullUUID)(&m.Owner), &m.Source, &m.Mark, &m.Closed, &m.Floor, &m.PassFloor,
+			(*nullBytes)(&m.Steps), (*nullTime)(&m.StartedAt), (*nullTime)(&m.ClosedAt)}
+	}), selectMoves, kind)
 	return list, err
 }
 
@@ -161,12 +158,7 @@ select pid from pg_stat_activity where usename = session_user and application_na
 // OwnProcesses are the server's processes of connections by this role and application name, this program's among them.
 func (db *DB) OwnProcesses(ctx context.Context) (list []int32, err error) {
 	list = []int32{} // not null in SQL
-	err = db.readOnly(ctx, selectOwnProcesses, func(r pgx.Rows) error {
-		var pid int32
-		err := r.Scan(&pid)
-		list = append(list, pid)
-		return err
-	})
+	err = db.readOnly(ctx, selectOwnProcesses, appendTo(&list, func(pid *int32) []any { return []any{pid} }))
 	return list, err
 }
 
@@ -225,12 +217,8 @@ var sampleCarried = [...]statement{
 
 // SampleCarried returns the ids of some rows of a table, users or sessions.
 func (db *DB) SampleCarried(ctx context.Context, table CarriedTable, rows int) (list []uuid.UUID, err error) {
-	err = db.readOnly(ctx, sampleCarried[table], func(r pgx.Rows) error {
-		var id uuid.UUID
-		err := r.Scan((*nullUUID)(&id))
-		list = append(list, id)
-		return err
-	}, rows)
+	err = db.readOnly(ctx, sampleCarried[table],
+		appendTo(&list, func(id *uuid.UUID) []any { return []any{(*nullUUID)(id)} }), rows)
 	return list, err
 }
 
@@ -335,12 +323,9 @@ select ` + factorColumns + `, f.user_id, f.secret from {factors} f where f.user_
 
 // CarriedFactors reads the factors of users.
 func (db *DB) CarriedFactors(ctx context.Context, users []uuid.UUID) (list []CarriedFactor, err error) {
-	err = db.readOnly(ctx, selectCarriedFactors, func(r pgx.Rows) error {
-		var f CarriedFactor
-		err := r.Scan(append(factorTargets(&f.Factor), (*nullUUID)(&f.UserID), (*nullBytes)(&f.Secret))...)
-		list = append(list, f)
-		return err
-	}, users)
+	err = db.readOnly(ctx, selectCarriedFactors, appendTo(&list, func(f *CarriedFactor) []any {
+		return append(factorTargets(&f.Factor), (*nullUUID)(&f.UserID), (*nullBytes)(&f.Secret))
+	}), users)
 	return list, err
 }
 

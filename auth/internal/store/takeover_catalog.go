@@ -24,9 +24,7 @@ select (select system_identifier from pg_control_system())::text,
 
 // Location asks the catalogue.
 func (db *DB) Location(ctx context.Context) (p Location, err error) {
-	err = db.queryRow(ctx, "location", func(r pgx.Row) error {
-		return r.Scan(&p.Cluster, &p.Database, &p.Schema, &p.Role)
-	}, selectLocation)
+	err = db.queryRow(ctx, "location", []any{&p.Cluster, &p.Database, &p.Schema, &p.Role}, selectLocation)
 	return p, err
 }
 
@@ -70,12 +68,9 @@ func (db *DB) tableNames() []string {
 
 // ForeignKeys are those of the application's tables on users, or on another of ours that hangs on users.
 func (db *DB) ForeignKeys(ctx context.Context) (list []ForeignKey, err error) {
-	err = db.query(ctx, "foreign keys", func(r pgx.Rows) error {
-		var k ForeignKey
-		err := r.Scan(&k.Table, &k.Target, &k.QuotedTable, &k.Name, &k.Definition)
-		list = append(list, k)
-		return err
-	}, selectForeignKeys, db.tableNames(), len(db.ns)+1)
+	err = db.query(ctx, "foreign keys", appendTo(&list, func(k *ForeignKey) []any {
+		return []any{&k.Table, &k.Target, &k.QuotedTable, &k.Name, &k.Definition}
+	}), selectForeignKeys, db.tableNames(), len(db.ns)+1)
 	return list, err
 }
 
@@ -104,12 +99,7 @@ func (db *DB) AbandonMove(ctx context.Context, id uuid.UUID) error {
 			return err
 		}
 		var names []string
-		if err := eachRow(rows, func(r pgx.Rows) error {
-			var name string
-			err := r.Scan(&name)
-			names = append(names, name)
-			return err
-		}); err != nil {
+		if err := eachRow(rows, appendTo(&names, func(name *string) []any { return []any{name} })); err != nil {
 			return err
 		}
 		_, err = t.tx.Exec(ctx, "truncate "+strings.Join(names, ", "), pgx.QueryExecModeSimpleProtocol)

@@ -71,6 +71,15 @@ func (c *Carrier) copyRows(ctx context.Context, into staging, n int, row func(i 
 	return err
 }
 
+// insertRows has a statement insert n rows that are copied first.
+func (c *Carrier) insertRows(ctx context.Context, insert statement, from staging, n int,
+	row func(i int) []any) (int64, error) {
+	if err := c.copyRows(ctx, from, n, row); err != nil {
+		return 0, err
+	}
+	return c.t.exec(ctx, insert)
+}
+
 // jsonOrNull is JSON text as a copied value.
 func jsonOrNull(b json.RawMessage) any {
 	if len(b) == 0 {
@@ -196,14 +205,11 @@ func (c *Carrier) tokens(ctx context.Context, tokens []NewToken) error {
 	if len(tokens) == 0 {
 		return nil
 	}
-	err := c.copyRows(ctx, stageTokens, len(tokens), func(i int) []any {
+	_, err := c.insertRows(ctx, insertCarriedTokens, stageTokens, len(tokens), func(i int) []any {
 		t := &tokens[i]
 		return []any{t.ID, t.User, string(t.Kind), t.Address, bytesOrNull(t.LinkHash), uuidOrNull(t.Flow),
 			uuidOrNull(t.Identity), t.PasswordHash, jsonOrNull(t.UserMetadata), t.CreatedAt, t.ExpiresAt}
 	})
-	if err == nil {
-		_, err = c.t.exec(ctx, insertCarriedTokens)
-	}
 	return err
 }
 
@@ -214,14 +220,11 @@ on conflict do nothing`)
 
 // Identities writes identities whose users are here. Changed ones were deleted before.
 func (c *Carrier) Identities(ctx context.Context, list []Identity) (w Written, err error) {
-	err = c.copyRows(ctx, stageIdentities, len(list), func(n int) []any {
+	w.Added, err = c.insertRows(ctx, insertCarriedIdentities, stageIdentities, len(list), func(n int) []any {
 		i := &list[n]
 		return []any{i.ID, i.UserID, i.Provider, i.ProviderID, i.Email, []byte(i.Data), timeOrNull(i.LastSignInAt),
 			i.CreatedAt, i.UpdatedAt}
 	})
-	if err == nil {
-		w.Added, err = c.t.exec(ctx, insertCarriedIdentities)
-	}
 	return w, err
 }
 
@@ -232,14 +235,11 @@ on conflict do nothing`)
 
 // Factors writes factors whose users are here. Changed ones were deleted before.
 func (c *Carrier) Factors(ctx context.Context, list []CarriedFactor) (w Written, err error) {
-	err = c.copyRows(ctx, stageFactors, len(list), func(i int) []any {
+	w.Added, err = c.insertRows(ctx, insertCarriedFactors, stageFactors, len(list), func(i int) []any {
 		f := &list[i]
 		return []any{f.ID, f.UserID, string(f.Kind), f.FriendlyName, f.Phone, bytesOrNull(f.Secret), int64(0),
 			f.CreatedAt, f.UpdatedAt, f.VerifiedAt, timeOrNull(f.LastChallengedAt)}
 	})
-	if err == nil {
-		w.Added, err = c.t.exec(ctx, insertCarriedFactors)
-	}
 	var credentials []CarriedCredential
 	for i := range list {
 		if v := list[i].Credential; v != nil {
@@ -294,10 +294,7 @@ func (c *Carrier) Sessions(ctx context.Context, list []CarriedSession, fresh boo
 	if len(former) == 0 {
 		return w, nil
 	}
-	if err := c.copyRows(ctx, stageFormer, len(former), func(i int) []any { return former[i] }); err != nil {
-		return w, err
-	}
-	_, err = c.t.exec(ctx, insertCarriedFormer)
+	_, err = c.insertRows(ctx, insertCarriedFormer, stageFormer, len(former), func(i int) []any { return former[i] })
 	return w, err
 }
 
@@ -324,13 +321,10 @@ on conflict (id) do nothing`)
 // Links writes links and the flows that they continue.
 func (c *Carrier) Links(ctx context.Context, tokens []NewToken, flows []Flow) error {
 	if len(flows) > 0 {
-		err := c.copyRows(ctx, stageFlows, len(flows), func(i int) []any {
+		_, err := c.insertRows(ctx, insertCarriedFlows, stageFlows, len(flows), func(i int) []any {
 			f := &flows[i]
 			return []any{f.ID, f.User, f.Method, f.Challenge, f.ChallengeMethod, f.CreatedAt, f.ExpiresAt}
 		})
-		if err == nil {
-			_, err = c.t.exec(ctx, insertCarriedFlows)
-		}
 		if err != nil {
 			return err
 		}

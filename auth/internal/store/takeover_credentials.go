@@ -37,7 +37,7 @@ on conflict do nothing`)
 
 // Credentials writes credentials whose users, and factors, are here. Changed ones were deleted before.
 func (c *Carrier) Credentials(ctx context.Context, list []CarriedCredential) (w Written, err error) {
-	err = c.copyRows(ctx, stageCredentials, len(list), func(i int) []any {
+	w.Added, err = c.insertRows(ctx, insertCarriedCredentials, stageCredentials, len(list), func(i int) []any {
 		v := &list[i]
 		transports := v.Transports
 		if transports == nil {
@@ -46,9 +46,6 @@ func (c *Carrier) Credentials(ctx context.Context, list []CarriedCredential) (w 
 		return []any{v.ID, v.UserID, uuidOrNull(v.FactorID), v.CredentialID, v.PublicKey, uuidOrNull(v.AAGUID), v.SignCount,
 			transports, v.BackupEligible, v.BackedUp, v.FriendlyName, v.CreatedAt, timeOrNull(v.LastUsedAt)}
 	})
-	if err == nil {
-		w.Added, err = c.t.exec(ctx, insertCarriedCredentials)
-	}
 	return w, err
 }
 

@@ -146,12 +146,7 @@ order by t.created_at desc, t.id desc`)
 // Tokens reads a user's tokens of these kinds, newest first, expired ones too.
 func (b *Batch) Tokens(dst *[]Token, user uuid.UUID, kinds ...Kind) {
 	*dst = nil
-	b.rows("tokens", dst, func(r pgx.Rows) error {
-		var t Token
-		err := r.Scan(tokenTargets(&t)...)
-		*dst = append(*dst, t)
-		return err
-	}, selectTokens, user, kindArray(kinds))
+	b.rows("tokens", dst, appendTo(dst, tokenTargets), selectTokens, user, kindArray(kinds))
 }
 
 // Digits are typed digits: the MACs that they have as each kind of token that may be meant, under
@@ -208,7 +203,22 @@ func ownerKnows(aud, address, mac, since string) string {
         where ` + knowsPlace("owner.id", mac, since) + `)`
 }
 
-// The user is locked before the tokens, as everywhere. A match consumes its row, a miss counts on each.
+// spendOrMiss are the last steps of a statement that compares digits with live tokens: the hit is consumed, and a miss
+// counts on each.
+func spendOrMiss(maxMisses string) string {
+	return `consumed as (
+    delete from {one_time_tokens} where id = (select id from hit)
+), missed as (
+    update {one_time_tokens} o set
+        misses = o.misses + 1,
+        otp_mac = case when ` + maxMisses + `::int > 0 and o.misses + 1 >= ` + maxMisses + `::int then null else o.otp_mac end
+    from live
+    where o.id = live.id and not exists (select from hit)
+)
+select ` + guessColumns + ` from known left join hit t on true`
+}
+
+// The user is locked before the tokens, as everywhere.
 var redeemDigits = define(`
 with ` + takeTry(ownerKnows("$1", "$2", "$11", "$12"), "$5", 7) + `, live as materialized (
     select t.* from {users} u join {one_time_tokens} t on u.id = t.user_id
@@ -219,16 +229,7 @@ with ` + takeTry(ownerKnows("$1", "$2", "$11", "$12"), "$5", 7) + `, live as mat
 ), hit as (
     select * from live where otp_mac = any($4::bytea[])
     order by array_position($3, kind), created_at desc limit 1
-), consumed as (
-    delete from {one_time_tokens} where id = (select id from hit)
-), missed as (
-    update {one_time_tokens} o set
-        misses = o.misses + 1,
-        otp_mac = case when $6::int > 0 and o.misses + 1 >= $6::int then null else o.otp_mac end
-    from live
-    where o.id = live.id and not exists (select from hit)
-)
-select ` + guessColumns + ` from known left join hit t on true`)
+), ` + spendOrMiss("$6"))
 
 // RedeemDigits locks the user and consumes the token that digits belong to, earlier kinds first. ErrNotFound after a
 // miss, which stays counted only if the transaction commits. The Limit is the bucket that a try was taken from, which
@@ -272,7 +273,9 @@ returning ` + tokenColumns)
 // RedeemLink locks the user and consumes the token that a link's secret belongs to, if it is of one
 // of these kinds; ErrNotFound otherwise.
 func (t *Tx) RedeemLink(ctx context.Context, hash []byte, kinds []Kind, now time.Time) (Token, error) {
-	return t.redeem(ctx, redeemLink, hash, kindArray(kinds), now)
+	var token Token
+	err := t.tx.QueryRow(ctx, t.db.sql[redeemLink], hash, kindArray(kinds), now).Scan(tokenTargets(&token)...)
+	return token, t.db.wrapError("redeem token", err)
 }
 
 var digitsWait = define(`
@@ -286,7 +289,7 @@ and not exists (
 
 // DigitsWait says whether RedeemDigits would find a token, and counts nothing: never, where there is no try left.
 func (db *DB) DigitsWait(ctx context.Context, d Digits) (found bool, err error) {
-	err = db.queryRow(ctx, "digits", func(r pgx.Row) error { return r.Scan(&found) }, digitsWait, d.Aud, d.Address,
+	err = db.queryRow(ctx, "digits", []any{&found}, digitsWait, d.Aud, d.Address,
 		kindArray(d.Kinds), d.MACs, d.Now,
 		bytesOrNull(d.Tries.Key), d.Tries.Size, d.Tries.rate(), bytesOrNull(d.Place.MAC), d.Place.Since,
 		bytesOrNull(d.Place.Tries.Key))
@@ -298,9 +301,7 @@ select exists (select from {one_time_tokens} t where t.link_hash = $1 and t.kind
 
 // LinkWaits says whether RedeemLink would find a token.
 func (db *DB) LinkWaits(ctx context.Context, hash []byte, kinds []Kind, now time.Time) (found bool, err error) {
-	err = db.queryRow(ctx, "link", func(r pgx.Row) error {
-		return r.Scan(&found)
-	}, linkWaits, hash, kindArray(kinds), now)
+	err = db.queryRow(ctx, "link", []any{&found}, linkWaits, hash, kindArray(kinds), now)
 	return found, err
 }
 
@@ -312,16 +313,7 @@ with ` + takeTry(knowsPlace("$1", "$9", "$10"), "$3", 5) + `, live as materializ
     for update
 ), hit as (
     select * from live where otp_mac = any($2::bytea[]) limit 1
-), consumed as (
-    delete from {one_time_tokens} where id = (select id from hit)
-), missed as (
-    update {one_time_tokens} o set
-        misses = o.misses + 1,
-        otp_mac = case when $4::int > 0 and o.misses + 1 >= $4::int then null else o.otp_mac end
-    from live
-    where o.id = live.id and not exists (select from hit)
-)
-select ` + guessColumns + ` from known left join hit t on true`)
+), ` + spendOrMiss("$4"))
 
 // Nonce are typed digits that prove a user's address once more: the MACs that they have.
 type Nonce struct {
@@ -339,12 +331,6 @@ type Nonce struct {
 func (t *Tx) RedeemNonce(ctx context.Context, n Nonce) (Token, Limit, error) {
 	args := []any{n.User, n.MACs, n.Now, n.MaxMisses}
 	return t.guess(ctx, redeemNonce, n.Tries, n.Place, append(args, takeTryArgs(n.Tries, n.Place)...))
-}
-
-func (t *Tx) redeem(ctx context.Context, s statement, args ...any) (Token, error) {
-	var token Token
-	err := t.tx.QueryRow(ctx, t.db.sql[s], encodeUUIDs(args)...).Scan(tokenTargets(&token)...)
-	return token, t.db.wrapError("redeem token", err)
 }
 
 // Pending is what waits for the proof of an address: the user, the newest token, its flow. A sign-up with a password,

@@ -64,12 +64,8 @@ func (db *DB) Users(ctx context.Context, f UsersFilter) (page []User, total int,
 		order = selectUsersOldest
 	}
 	b := db.Batch()
-	b.rows("users", &page, func(r pgx.Rows) error {
-		var u User
-		err := r.Scan(userTargets(&u)...)
-		page = append(page, u)
-		return err
-	}, order, append(where, timeOrNull(f.After.CreatedAt), uuidOrNull(f.After.ID), f.Offset, f.Limit)...)
+	b.rows("users", &page, appendTo(&page, userTargets), order,
+		append(where, timeOrNull(f.After.CreatedAt), uuidOrNull(f.After.ID), f.Offset, f.Limit)...)
 	if f.Count {
 		b.rows("count users", &total, func(r pgx.Rows) error { return r.Scan(&total) }, countUsers, where...)
 	}

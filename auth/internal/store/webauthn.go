@@ -51,12 +51,7 @@ order by c.created_at, c.id`)
 // WebAuthn reads a user's passkeys and security keys by age.
 func (b *Batch) WebAuthn(dst *[]Credential, user uuid.UUID) {
 	*dst = nil
-	b.rows("webauthn credentials", dst, func(r pgx.Rows) error {
-		var c Credential
-		err := r.Scan(credentialTargets(&c)...)
-		*dst = append(*dst, c)
-		return err
-	}, selectWebAuthn, user)
+	b.rows("webauthn credentials", dst, appendTo(dst, credentialTargets), selectWebAuthn, user)
 }
 
 var insertWebAuthn = define(`

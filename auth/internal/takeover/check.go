@@ -375,7 +375,7 @@ func (f *findings) duplicates(ctx context.Context) error {
 	for _, column := range []string{"email", "phone"} {
 		fold := address.Fold
 		if column == "phone" {
-			fold = phone
+			fold = address.FoldPhone
 		}
 		same, err := r.namesakes(ctx, column, fold)
 		if err != nil {
@@ -400,14 +400,7 @@ func (f *findings) duplicates(ctx context.Context) error {
 }
 
 func joinIDs(list []uuid.UUID) string {
-	var b strings.Builder
-	for i, id := range list {
-		if i > 0 {
-			b.WriteByte(' ')
-		}
-		b.WriteString(id.String())
-	}
-	return b.String()
+	return strings.Trim(fmt.Sprint(list), "[]")
 }
 
 // namesakes are the groups of users who have one address here. PostgreSQL's lower case depends on the database's
@@ -434,9 +427,7 @@ func (r *run) namesakes(ctx context.Context, column string, fold func(string) st
 	}
 	slices.Sort(list)
 	list = slices.Compact(list)
-	for len(list) > 0 {
-		part := list[:min(len(list), former.BatchRows)]
-		list = list[len(part):]
+	for part := range slices.Chunk(list, former.BatchRows) {
 		if err := r.Source.WithAddress(ctx, column, part, add); err != nil {
 			return nil, err
 		}

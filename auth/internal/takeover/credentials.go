@@ -2,6 +2,7 @@ package takeover
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"math"
@@ -44,7 +45,7 @@ func securityKey(f *former.Factor) *store.CarriedCredential {
 func (m *mapper) passkey(p *former.Passkey) store.CarriedCredential {
 	c := credential(p.RowID, &p.Credential)
 	c.UserID, c.FriendlyName, c.LastUsedAt = p.UserID, p.Name, p.LastUsedAt
-	c.CreatedAt = orTime(p.CreatedAt, m.begun)
+	c.CreatedAt = cmp.Or(p.CreatedAt, m.begun)
 	return c
 }
 
@@ -140,7 +141,7 @@ func (r *run) comparePasskeys(ctx context.Context, users []uuid.UUID, target []s
 		byID[target[i].ID] = &target[i]
 	}
 	t := tables[passkeyTable]
-	return r.Source.PasskeysOf(ctx, users, func(p *former.Passkey) error {
+	return r.Source.Passkeys(ctx, former.Select{Users: users}, func(p *former.Passkey) error {
 		if r.reason(t, former.Entry{ID: p.RowID, User: p.UserID, Reason: p.Reason}) != "" {
 			return nil
 		}

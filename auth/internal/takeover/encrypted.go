@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/uuid"
 
+	"gatehouse/auth/internal/address"
 	"gatehouse/auth/internal/former"
 	"gatehouse/auth/internal/password"
 	"gatehouse/auth/internal/store"
@@ -143,7 +144,7 @@ func (f *findings) factors(ctx context.Context, o *opener) error {
 			return nil
 		}
 		if v.Kind == string(store.FactorPhone) {
-			number := phone(v.Phone)
+			number := address.FoldPhone(v.Phone)
 			if numbers[number] && number != "" {
 				r.dropped[v.ID] = "same number"
 			}

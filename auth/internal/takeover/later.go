@@ -2,6 +2,7 @@ package takeover
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -16,7 +17,7 @@ import (
 
 // laterPass carries what has changed since the floor. It may run twice, and one that was stopped begins again.
 func (r *run) laterPass(ctx context.Context) error {
-	since := former.Since{Floor: former.Floor(*r.move.Floor), Clock: orTime(r.steps.Clock, r.move.StartedAt)}
+	since := former.Since{Floor: former.Floor(*r.move.Floor), Clock: cmp.Or(r.steps.Clock, r.move.StartedAt)}
 	r.result.since = &since
 	oldest := int64(r.floor)
 	r.move.PassFloor = &oldest

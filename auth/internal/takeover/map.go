@@ -42,19 +42,12 @@ func past(t, clock time.Time) time.Time {
 	return t
 }
 
-func orTime(a, b time.Time) time.Time {
-	if a.IsZero() {
-		return b
-	}
-	return a
-}
-
-// object is a column that should hold an object; plain is false where it held something else.
-func object(text []byte) (o json.RawMessage, plain bool) {
+// object is a column that should hold an object; {} where it held something else.
+func object(text []byte) json.RawMessage {
 	if len(text) == 0 || text[0] != '{' {
-		return json.RawMessage("{}"), len(text) == 0 || string(text) == "null"
+		return json.RawMessage("{}")
 	}
-	return text, true
+	return text
 }
 
 // unlock opens a column if it is encrypted.
@@ -66,16 +59,14 @@ func (m *mapper) unlock(text string, id uuid.UUID) (string, error) {
 	return e.Open(m.Keys, id)
 }
 
-func phone(number string) string { return address.FoldPhone(number) }
-
 // user maps a user, and the sign-up that waits if the user is one.
 func (m *mapper) user(u *former.User) (store.CarriedUser, error) {
 	gone := !u.DeletedAt.IsZero()
-	created := past(orTime(u.CreatedAt, m.begun), u.Clock)
+	created := past(cmp.Or(u.CreatedAt, m.begun), u.Clock)
 	c := store.CarriedUser{User: store.User{
 		ID: u.ID, Aud: cmp.Or(u.Aud, m.Audience), Role: cmp.Or(u.Role, m.Role),
 		IsAnonymous: u.Anonymous && u.EmailConfirmedAt.IsZero() && u.PhoneConfirmedAt.IsZero(),
-		CreatedAt:   created, UpdatedAt: past(orTime(u.UpdatedAt, created), u.Clock), LastSignInAt: u.LastSignInAt,
+		CreatedAt:   created, UpdatedAt: past(cmp.Or(u.UpdatedAt, created), u.Clock), LastSignInAt: u.LastSignInAt,
 		EmailConfirmedAt: u.EmailConfirmedAt, PhoneConfirmedAt: u.PhoneConfirmedAt, InvitedAt: u.InvitedAt,
 		BannedUntil: u.BannedUntil, DeletedAt: u.DeletedAt, ConfirmationSentAt: u.ConfirmationSentAt,
 		RecoverySentAt: u.RecoverySentAt, EmailChangeSentAt: u.EmailChangeSentAt,
@@ -86,18 +77,18 @@ func (m *mapper) user(u *former.User) (store.CarriedUser, error) {
 	if gone {
 		return c, nil
 	}
-	c.Email, c.Phone = address.Fold(u.Email), phone(u.Phone)
-	c.NewEmail, c.NewPhone = address.Fold(u.NewEmail), phone(u.NewPhone)
+	c.Email, c.Phone = address.Fold(u.Email), address.FoldPhone(u.Phone)
+	c.NewEmail, c.NewPhone = address.Fold(u.NewEmail), address.FoldPhone(u.NewPhone)
 	if c.NewEmail != "" && u.ConfirmStatus == 1 {
 		c.CurrentEmailProven, c.NewEmailProven = u.CurrentTokenGone, u.NewTokenGone
 	}
-	c.AppMetadata, _ = object(u.AppMetadata)
+	c.AppMetadata = object(u.AppMetadata)
 	hash, err := m.password(u)
 	if err != nil {
 		return c, err
 	}
 	if !u.Pending() {
-		c.UserMetadata, _ = object(u.UserMetadata)
+		c.UserMetadata = object(u.UserMetadata)
 		c.PasswordHash = hash
 		return c, nil
 	}
@@ -138,9 +129,8 @@ func (m *mapper) pending(u *former.User, c *store.User, hash string) *store.Toke
 
 // signupData is what a user gave at sign-up, without what the service added.
 func signupData(text []byte) json.RawMessage {
-	o, _ := object(text)
 	var all map[string]json.RawMessage
-	if json.Unmarshal(o, &all) != nil {
+	if json.Unmarshal(object(text), &all) != nil {
 		return json.RawMessage("{}")
 	}
 	for _, name := range []string{"sub", "email", "email_verified", "phone_verified", "phone"} {
@@ -155,9 +145,9 @@ func signupData(text []byte) json.RawMessage {
 
 // identity maps an identity.
 func (m *mapper) identity(i *former.Identity) store.Identity {
-	created := orTime(i.CreatedAt, past(orTime(i.UserCreatedAt, m.begun), i.Clock))
-	updated := orTime(i.UpdatedAt, past(orTime(i.UserUpdatedAt, created), i.Clock))
-	data, _ := object(i.Data)
+	created := cmp.Or(i.CreatedAt, past(cmp.Or(i.UserCreatedAt, m.begun), i.Clock))
+	updated := cmp.Or(i.UpdatedAt, past(cmp.Or(i.UserUpdatedAt, created), i.Clock))
+	data := object(i.Data)
 	return store.Identity{
 		ID: i.ID, UserID: i.UserID, Provider: m.provider(i.Provider), ProviderID: i.ProviderID,
 		Email: provenEmail(i.Provider, data),
@@ -240,7 +230,7 @@ func (m *mapper) factors(list []*former.Factor, dropped map[uuid.UUID]string) []
 		}}
 		switch c.Kind {
 		case store.FactorPhone:
-			c.Phone = phone(f.Phone)
+			c.Phone = address.FoldPhone(f.Phone)
 		case store.FactorWebAuthn:
 			if c.Credential = securityKey(f); c.Credential == nil {
 				continue
@@ -284,7 +274,7 @@ func (m *mapper) session(s *former.Session) (c store.CarriedSession, ok bool, er
 	if !ok {
 		return c, false, nil
 	}
-	created := orTime(s.CreatedAt, orTime(s.RefreshedAt, m.begun))
+	created := cmp.Or(s.CreatedAt, s.RefreshedAt, m.begun)
 	refreshed := created
 	for _, at := range []time.Time{s.RefreshedAt, s.TokenAt} {
 		if at.After(refreshed) {
@@ -409,7 +399,7 @@ func flowOf(l *former.MailedLink, t *store.NewToken) *store.Flow {
 			t.Flow = f.ID
 			return &store.Flow{ID: f.ID, User: t.User, Method: f.Method, Challenge: f.Challenge,
 				ChallengeMethod: f.ChallengeMethod,
-				CreatedAt:       orTime(f.CreatedAt, t.CreatedAt), ExpiresAt: t.ExpiresAt.Add(5 * time.Minute)}
+				CreatedAt:       cmp.Or(f.CreatedAt, t.CreatedAt), ExpiresAt: t.ExpiresAt.Add(5 * time.Minute)}
 		}
 	}
 	return nil

@@ -291,12 +291,11 @@ func (r *run) dryRun(ctx context.Context) error {
 	if r.move.Floor != nil {
 		return r.dryLater(ctx)
 	}
-	drop := func(batch) error { return ctx.Err() }
 	for _, t := range tables {
 		r.progress.start(t.name, r.Source.Catalog.About(t.source))
 		if err := r.readAll(ctx, t, [16]byte{}, func(b batch) error {
 			r.progress.add(int64(b.rows))
-			return drop(b)
+			return ctx.Err()
 		}); err != nil {
 			return err
 		}
@@ -336,28 +335,19 @@ func (r *run) dryLater(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	n := changes.Rows
 	polled := time.Now()
-	if err := r.countOnly(ctx); err != nil {
-		return err
-	}
-	// The last run reads the ids twice to three times, and writes at the first run's rate.
-	estimate := 3 * time.Since(polled).Seconds()
-	if r.steps.Rows > 0 {
-		estimate += float64(n) * r.steps.Seconds / float64(r.steps.Rows)
-	}
-	r.result.outlook = fmt.Sprintf("changed since %s: about %s rows; the last run will take about %v",
-		stamp(r.steps.LookedAt), count(n),
-		max(time.Second, time.Duration(estimate*float64(time.Second)).Round(time.Second)))
-	return r.dryReport(ctx)
-}
-
-// countOnly reads the ids there once, for the time that it takes.
-func (r *run) countOnly(ctx context.Context) error {
-	for _, t := range tables {
+	for _, t := range tables { // only for the time that it takes
 		if err := r.merge(ctx, t, nil, true, func(pair) error { return nil }); err != nil {
 			return err
 		}
 	}
-	return nil
+	// The last run reads the ids twice to three times, and writes at the first run's rate.
+	estimate := 3 * time.Since(polled).Seconds()
+	if r.steps.Rows > 0 {
+		estimate += float64(changes.Rows) * r.steps.Seconds / float64(r.steps.Rows)
+	}
+	r.result.outlook = fmt.Sprintf("changed since %s: about %s rows; the last run will take about %v",
+		stamp(r.steps.LookedAt), count(changes.Rows),
+		max(time.Second, time.Duration(estimate*float64(time.Second)).Round(time.Second)))
+	return r.dryReport(ctx)
 }

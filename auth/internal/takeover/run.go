@@ -250,7 +250,7 @@ type batch struct {
 // pipe reads and writes side by side: while one batch is written the next one is read.
 func (r *run) pipe(ctx context.Context, step string, read func(ctx context.Context, pass func(batch) error) error,
 	done func(batch)) error {
-	next, stop := stream1(ctx, read)
+	next, stop := stream(ctx, 1, read)
 	defer stop()
 	for {
 		b, ok, err := next()
@@ -317,35 +317,4 @@ func (r *run) endPass(ctx context.Context) error {
 	r.steps.Pass, r.steps.LookedAt, r.steps.PassAt = "", r.steps.PassAt, time.Time{}
 	r.steps.Clock, r.steps.PassClock = r.steps.PassClock, time.Time{}
 	return r.carry(ctx, "end", nothing)
-}
-
-// stream1 is stream for batches: one is read while another one is written.
-func stream1(ctx context.Context, read func(context.Context, func(batch) error) error) (func() (batch, bool, error),
-	func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	batches := make(chan batch)
-	done := make(chan error, 1)
-	go func() {
-		defer close(batches)
-		done <- read(ctx, func(b batch) error {
-			select {
-			case batches <- b:
-				return nil
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-		})
-	}()
-	next := func() (batch, bool, error) {
-		b, ok := <-batches
-		if !ok {
-			return batch{}, false, <-done
-		}
-		return b, true, nil
-	}
-	return next, func() {
-		cancel()
-		for range batches {
-		}
-	}
 }

@@ -10,11 +10,12 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// chunk is how many rows a stream passes on at once.
-const chunk = 512
+// idChunk is how many ids a stream passes on at once.
+const idChunk = 512
 
-// stream runs read in a goroutine and returns its rows one by one. stop ends it, and must be called.
-func stream[T any](ctx context.Context, read func(context.Context, func(T) error) error) (
+// stream runs read in a goroutine and returns its rows one by one; the goroutine passes on chunk rows at once. stop ends
+// it, and must be called.
+func stream[T any](ctx context.Context, chunk int, read func(context.Context, func(T) error) error) (
 	next func() (v T, ok bool, err error), stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	chunks := make(chan []T)
@@ -101,11 +102,11 @@ func (p *pair) wanted() bool { return p.source != nil && p.reason == "" }
 
 // merge reads a table on both sides in order of ids and visits each id once. Without target it reads the source alone.
 func (r *run) merge(ctx context.Context, t table, since *former.Since, target bool, visit func(pair) error) error {
-	theirs, stop := stream(ctx, func(ctx context.Context, each func(former.Entry) error) error {
+	theirs, stop := stream(ctx, idChunk, func(ctx context.Context, each func(former.Entry) error) error {
 		return r.Source.Entries(ctx, t.source, since, each)
 	})
 	defer stop()
-	ours, stopOurs := stream(ctx, func(ctx context.Context, each func(owned) error) error {
+	ours, stopOurs := stream(ctx, idChunk, func(ctx context.Context, each func(owned) error) error {
 		if !target {
 			return nil
 		}

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -249,9 +250,7 @@ func sampled(changed, others []uuid.UUID) []uuid.UUID {
 const compareStep = 100
 
 func (r *run) compareUsers(ctx context.Context, ids []uuid.UUID, differ differing) error {
-	for len(ids) > 0 {
-		part := ids[:min(len(ids), compareStep)]
-		ids = ids[len(part):]
+	for part := range slices.Chunk(ids, compareStep) {
 		target, err := r.DB.CarriedUsers(ctx, part)
 		if err != nil {
 			return err
@@ -273,7 +272,7 @@ func (r *run) compareUsers(ctx context.Context, ids []uuid.UUID, differ differin
 		}); err != nil {
 			return err
 		}
-		if err := r.Source.IdentitiesOf(ctx, part, func(i *former.Identity) error {
+		if err := r.Source.Identities(ctx, former.Select{Users: part}, func(i *former.Identity) error {
 			if r.reason(tables[1], former.Entry{ID: i.ID, User: i.UserID, Reason: i.Reason}) != "" {
 				return nil
 			}

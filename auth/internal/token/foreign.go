@@ -104,7 +104,7 @@ func parseForeignKey(text string) (ForeignKey, error) {
 	k := ForeignKey{ID: t.kid, Alg: t.alg, kty: t.kty, crv: t.crv}
 	switch t.kty {
 	case "RSA":
-		k.rsa, err = t.foreignRSA()
+		k.rsa, err = t.rsaPublic(false) // some providers write a leading zero byte
 	case "EC":
 		k.ec, err = t.foreignEC()
 	case "OKP":
@@ -118,40 +118,13 @@ func parseForeignKey(text string) (ForeignKey, error) {
 	return k, err
 }
 
-// foreignRSA is more patient than rsaKey: some providers write a leading zero byte, and e is 3 at none
-// that are left.
-func (t *jwkText) foreignRSA() (*rsa.PublicKey, error) {
-	n, err := number("n", t.n, false)
-	if err != nil {
-		return nil, err
-	}
-	e, err := number("e", t.e, false)
-	if err != nil {
-		return nil, err
-	}
-	if bits := n.BitLen(); bits < minRSABits || bits > maxRSABits || n.Bit(0) == 0 ||
-		e.BitLen() < 17 || e.BitLen() > 31 || e.Bit(0) == 0 {
-		return nil, errors.New("the RSA numbers are out of bounds")
-	}
-	return &rsa.PublicKey{N: n, E: int(e.Int64())}, nil
-}
-
 func (t *jwkText) foreignEC() (*ecdsa.PublicKey, error) {
 	curve := map[string]elliptic.Curve{"P-256": elliptic.P256(), "P-384": elliptic.P384(),
 		"P-521": elliptic.P521()}[t.crv]
 	if curve == nil {
 		return nil, errors.New("the curve is not one of P-256, P-384, P-521")
 	}
-	size := (curve.Params().BitSize + 7) / 8
-	x, err := octets("x", t.x, size)
-	if err != nil {
-		return nil, err
-	}
-	y, err := octets("y", t.y, size)
-	if err != nil {
-		return nil, err
-	}
-	return ecdsa.ParseUncompressedPublicKey(curve, slices.Concat([]byte{4}, x, y))
+	return t.point(curve)
 }
 
 // fits says whether the key may check a signature of that algorithm.

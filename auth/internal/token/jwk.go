@@ -149,12 +149,13 @@ func number(name, text string, public bool) (*big.Int, error) {
 	return new(big.Int).SetBytes(raw), nil
 }
 
-func (t *jwkText) rsaKey() (*Key, error) {
-	n, err := number("n", t.n, true)
+// rsaPublic reads the public half of an RSA key; canonical: as number has it.
+func (t *jwkText) rsaPublic(canonical bool) (*rsa.PublicKey, error) {
+	n, err := number("n", t.n, canonical)
 	if err != nil {
 		return nil, err
 	}
-	e, err := number("e", t.e, true)
+	e, err := number("e", t.e, canonical)
 	if err != nil {
 		return nil, err
 	}
@@ -166,17 +167,24 @@ func (t *jwkText) rsaKey() (*Key, error) {
 	case n.Bit(0) == 0:
 		return nil, errors.New("the RSA modulus n is even")
 	}
-	public := rsa.PublicKey{N: n, E: int(e.Int64())}
+	return &rsa.PublicKey{N: n, E: int(e.Int64())}, nil
+}
+
+func (t *jwkText) rsaKey() (*Key, error) {
+	public, err := t.rsaPublic(true)
+	if err != nil {
+		return nil, err
+	}
 	if t.d == "" {
 		if t.p != "" || t.q != "" || t.dp != "" || t.dq != "" || t.qi != "" {
 			return nil, errors.New("the RSA key has private members but no d")
 		}
-		return newPublic(t.kid, &public), nil
+		return newPublic(t.kid, public), nil
 	}
 	if t.multiPrime {
 		return nil, errors.New("RSA keys of more than two primes (oth) are not supported")
 	}
-	private := &rsa.PrivateKey{PublicKey: public, Primes: make([]*big.Int, 2)}
+	private := &rsa.PrivateKey{PublicKey: *public, Primes: make([]*big.Int, 2)}
 	if private.D, err = number("d", t.d, false); err != nil {
 		return nil, err
 	}
@@ -216,21 +224,31 @@ func octets(name, text string, n int) ([]byte, error) {
 	return raw, nil
 }
 
+// point reads the public half of an EC key.
+func (t *jwkText) point(curve elliptic.Curve) (*ecdsa.PublicKey, error) {
+	size := (curve.Params().BitSize + 7) / 8
+	x, err := octets("x", t.x, size)
+	if err != nil {
+		return nil, err
+	}
+	y, err := octets("y", t.y, size)
+	if err != nil {
+		return nil, err
+	}
+	public, err := ecdsa.ParseUncompressedPublicKey(curve, slices.Concat([]byte{4}, x, y))
+	if err != nil {
+		return nil, errors.New("x and y are no point of " + curve.Params().Name)
+	}
+	return public, nil
+}
+
 func (t *jwkText) ecKey() (*Key, error) {
 	if t.crv != "P-256" {
 		return nil, fmt.Errorf("ES256 needs crv P-256, not %.20q", t.crv)
 	}
-	x, err := octets("x", t.x, 32)
+	public, err := t.point(elliptic.P256())
 	if err != nil {
 		return nil, err
-	}
-	y, err := octets("y", t.y, 32)
-	if err != nil {
-		return nil, err
-	}
-	public, err := ecdsa.ParseUncompressedPublicKey(elliptic.P256(), slices.Concat([]byte{4}, x, y))
-	if err != nil {
-		return nil, errors.New("x and y are no point of P-256")
 	}
 	if t.d == "" {
 		return newPublic(t.kid, public), nil

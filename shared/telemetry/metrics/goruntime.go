@@ -2,7 +2,6 @@ package metrics
 
 import (
 	"context"
-	"fmt"
 	"runtime/metrics"
 
 	"go.opentelemetry.io/otel/attribute"
@@ -12,13 +11,7 @@ import (
 // GoRuntime adds metrics of the Go runtime, under the names of OpenTelemetry's semantic conventions.
 // They are read once for each export or scrape, without stopping the program.
 func (m *Metrics) GoRuntime() error {
-	meter := m.Meter("go runtime")
-	var failed error
-	note := func(err error) {
-		if failed == nil && err != nil {
-			failed = fmt.Errorf("metrics: %w", err)
-		}
-	}
+	f := Instruments{Meter: m.Meter("go runtime")}
 	samples := []metrics.Sample{
 		{Name: "/memory/classes/total:bytes"}, {Name: "/memory/classes/heap/released:bytes"},
 		{Name: "/memory/classes/heap/stacks:bytes"},
@@ -26,29 +19,19 @@ func (m *Metrics) GoRuntime() error {
 		{Name: "/sched/goroutines:goroutines"}, {Name: "/sched/gomaxprocs:threads"},
 		{Name: "/gc/cycles/total:gc-cycles"},
 	}
-	gauge := func(name, unit, help string) metric.Int64ObservableUpDownCounter {
-		g, err := meter.Int64ObservableUpDownCounter(name, metric.WithUnit(unit), metric.WithDescription(help))
-		note(err)
-		return g
-	}
-	counter := func(name, unit, help string) metric.Int64ObservableCounter {
-		c, err := meter.Int64ObservableCounter(name, metric.WithUnit(unit), metric.WithDescription(help))
-		note(err)
-		return c
-	}
-	used := gauge("go.memory.used", "By", "Memory that the Go runtime holds.")
-	goal := gauge("go.memory.gc.goal", "By", "Size of the heap at which the next collection begins.")
-	goroutines := gauge("go.goroutine.count", "{goroutine}", "Goroutines that live.")
-	limit := gauge("go.processor.limit", "{thread}", "Threads that may run Go code at once.")
-	bytes := counter("go.memory.allocated", "By", "Memory allocated on the heap since the start.")
-	objects := counter("go.memory.allocations", "{allocation}", "Objects allocated on the heap since the start.")
-	cycles := counter("go.memory.gc.cycles", "{gc_cycle}", "Collections since the start.")
-	if failed != nil {
-		return failed
+	used := f.Level("go.memory.used", "By", "Memory that the Go runtime holds.")
+	goal := f.Level("go.memory.gc.goal", "By", "Size of the heap at which the next collection begins.")
+	goroutines := f.Level("go.goroutine.count", "{goroutine}", "Goroutines that live.")
+	limit := f.Level("go.processor.limit", "{thread}", "Threads that may run Go code at once.")
+	bytes := f.Count("go.memory.allocated", "By", "Memory allocated on the heap since the start.")
+	objects := f.Count("go.memory.allocations", "{allocation}", "Objects allocated on the heap since the start.")
+	cycles := f.Count("go.memory.gc.cycles", "{gc_cycle}", "Collections since the start.")
+	if f.Err != nil {
+		return f.Err
 	}
 	stack := metric.WithAttributeSet(attribute.NewSet(attribute.String("go.memory.type", "stack")))
 	other := metric.WithAttributeSet(attribute.NewSet(attribute.String("go.memory.type", "other")))
-	_, err := meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
+	_, err := f.Meter.RegisterCallback(func(_ context.Context, o metric.Observer) error {
 		now := make([]metrics.Sample, len(samples))
 		copy(now, samples)
 		metrics.Read(now)
@@ -63,6 +46,6 @@ func (m *Metrics) GoRuntime() error {
 		o.ObserveInt64(cycles, v(8))
 		return nil
 	}, used, goal, goroutines, limit, bytes, objects, cycles)
-	note(err)
-	return failed
+	f.note(err)
+	return f.Err
 }

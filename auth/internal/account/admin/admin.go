@@ -63,18 +63,12 @@ func (a *Users) AdminEndSession(ctx context.Context, req flow.RequestInfo, by fl
 // AdminEndSessions ends all sessions of a user, with the codes that were issued and not yet exchanged.
 func (a *Users) AdminEndSessions(ctx context.Context, req flow.RequestInfo, by flow.Actor, user uuid.UUID) error {
 	f := a.core.Begin(req)
-	err := f.Commit(ctx, func(tx *flow.Tx) error {
-		if _, err := tx.LockUser(ctx, user); err != nil {
-			return err
-		}
+	err := flow.OnUser(ctx, f, user, func(tx *flow.Tx, _ store.User) error {
 		b := tx.Batch()
 		b.EndSessions(store.EndSessions{User: user, Reason: store.EndedByAdmin, At: f.Now})
 		b.Audit(by.Audit(f, store.ActionSessionEnded, "user_id", user.String()))
 		return b.Send(ctx)
 	})
-	if errors.Is(err, store.ErrNotFound) {
-		return flow.ErrNoUser
-	}
 	return refusal.Failure("end sessions", err)
 }
 
@@ -108,11 +102,7 @@ func (a *Users) AuditLog(ctx context.Context, f store.AuditFilter) ([]store.Audi
 // free. Pending mails to the user are dropped.
 func (a *Users) AdminDelete(ctx context.Context, req flow.RequestInfo, by flow.Actor, id uuid.UUID, soft bool) error {
 	f := a.core.Begin(req)
-	err := f.Commit(ctx, func(tx *flow.Tx) error {
-		u, err := tx.LockUser(ctx, id)
-		if err != nil {
-			return err
-		}
+	err := flow.OnUser(ctx, f, id, func(tx *flow.Tx, u store.User) error {
 		b := tx.Batch()
 		switch {
 		case !soft:
@@ -126,9 +116,6 @@ func (a *Users) AdminDelete(ctx context.Context, req flow.RequestInfo, by flow.A
 		b.Audit(by.Audit(f, store.ActionUserDeleted, "user_id", id.String()))
 		return b.Send(ctx)
 	})
-	if errors.Is(err, store.ErrNotFound) {
-		return flow.ErrNoUser
-	}
 	return refusal.Failure("delete user", err)
 }
 

@@ -2,7 +2,6 @@ package admin
 
 import (
 	"context"
-	"errors"
 	"slices"
 	"time"
 
@@ -23,13 +22,10 @@ func (a *Users) AdminClaim(ctx context.Context, req flow.RequestInfo, by flow.Ac
 		return err
 	}
 	f.Req.RedirectTo = f.Settings.SiteURL
-	err := f.Commit(ctx, func(tx *flow.Tx) error {
-		u, err := tx.LockUser(ctx, id)
+	err := flow.OnUser(ctx, f, id, func(tx *flow.Tx, u store.User) error {
 		switch {
-		case err != nil:
-			return err
 		case !u.DeletedAt.IsZero():
-			return store.ErrNotFound
+			return flow.ErrNoUser
 		case u.Email == "" || u.EmailConfirmedAt.IsZero():
 			return refusal.Unprocessable(refusal.CodeEmailNotConfirmed,
 				"The user has no confirmed e-mail address to send the recovery to")
@@ -48,9 +44,6 @@ func (a *Users) AdminClaim(ctx context.Context, req flow.RequestInfo, by flow.Ac
 		b.Audit(by.Audit(f, store.ActionUserModified, "user_id", id.String(), "reason", "claim"))
 		return b.Send(ctx)
 	})
-	if errors.Is(err, store.ErrNotFound) {
-		return flow.ErrNoUser
-	}
 	return refusal.Failure("claim", err)
 }
 

@@ -42,13 +42,9 @@ func (a *Users) AdminUpdate(ctx context.Context, req flow.RequestInfo, by flow.A
 		}
 	}
 	var out store.User
-	err := f.Commit(ctx, func(tx *flow.Tx) error {
-		old, err := tx.LockUser(ctx, id)
-		if err != nil {
-			return err
-		}
+	err := flow.OnUser(ctx, f, id, func(tx *flow.Tx, old store.User) error {
 		if !old.DeletedAt.IsZero() {
-			return store.ErrNotFound
+			return flow.ErrNoUser
 		}
 		if err := f.Settings.CheckGrowth(old, op.user, op.app); err != nil {
 			return err
@@ -63,8 +59,6 @@ func (a *Users) AdminUpdate(ctx context.Context, req flow.RequestInfo, by flow.A
 		return b.Send(ctx)
 	})
 	switch {
-	case errors.Is(err, store.ErrNotFound):
-		return store.User{}, flow.ErrNoUser
 	case errors.Is(err, store.ErrEmailTaken):
 		return store.User{}, flow.ErrEmailExists
 	case errors.Is(err, store.ErrPhoneTaken):

@@ -88,17 +88,16 @@ func (a *Factors) EnrollFactor(ctx context.Context, req flow.RequestInfo, princi
 // checkEnrolment checks what needs only the request.
 func checkEnrolment(s *flow.Settings, p Enrolment, out *Enrolled) (err error) {
 	factor := &out.Factor
-	switch p.Kind {
-	case string(store.FactorTOTP):
-		factor.Kind = store.FactorTOTP
-		if err := checkEnroll(s, factor.Kind); err != nil {
-			return err
-		}
-	case string(store.FactorPhone):
-		factor.Kind = store.FactorPhone
-		if err := checkEnroll(s, factor.Kind); err != nil {
-			return err
-		}
+	switch kind := store.FactorKind(p.Kind); kind {
+	case store.FactorTOTP, store.FactorPhone, store.FactorWebAuthn:
+		factor.Kind = kind
+	default:
+		return errFactorType
+	}
+	if err := checkEnroll(s, factor.Kind); err != nil {
+		return err
+	}
+	if factor.Kind == store.FactorPhone {
 		if p.Phone == "" {
 			return refusal.NotValid("Phone number required to enroll Phone factor")
 		}
@@ -106,13 +105,6 @@ func checkEnrolment(s *flow.Settings, p Enrolment, out *Enrolled) (err error) {
 			return err
 		}
 		out.Phone = p.Phone
-	case string(store.FactorWebAuthn):
-		factor.Kind = store.FactorWebAuthn
-		if err := checkEnroll(s, factor.Kind); err != nil {
-			return err
-		}
-	default:
-		return errFactorType
 	}
 	return checkFactorText(p.FriendlyName, p.Issuer)
 }

@@ -143,14 +143,7 @@ func (a *Factors) AdminUpdateFactor(ctx context.Context, req flow.RequestInfo, b
 // onFactor runs do with a user locked and one of the user's factors.
 func onFactor(ctx context.Context, f *flow.Flow, user, id uuid.UUID, do func(*flow.Tx, store.User,
 	store.Factor) error) error {
-	return f.Commit(ctx, func(tx *flow.Tx) error {
-		u, err := tx.LockUser(ctx, user)
-		if errors.Is(err, store.ErrNotFound) {
-			return flow.ErrNoUser
-		}
-		if err != nil {
-			return err
-		}
+	return flow.OnUser(ctx, f, user, func(tx *flow.Tx, u store.User) error {
 		b := tx.Batch()
 		b.Factors(&u.Factors, u.ID)
 		if err := b.Send(ctx); err != nil {

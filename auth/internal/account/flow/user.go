@@ -26,6 +26,21 @@ func (k *Core) UserOf(ctx context.Context, id uuid.UUID) (store.User, error) {
 	return u, refusal.Failure("user", err)
 }
 
+// OnUser runs do in a transaction with a user locked, and answers ErrNoUser if there is none.
+func OnUser(ctx context.Context, f *Flow, id uuid.UUID, do func(*Tx, store.User) error) error {
+	err := f.Commit(ctx, func(tx *Tx) error {
+		u, err := tx.LockUser(ctx, id)
+		if err != nil {
+			return err
+		}
+		return do(tx, u)
+	})
+	if errors.Is(err, store.ErrNotFound) {
+		return ErrNoUser
+	}
+	return err
+}
+
 // DropOthers puts into a patch what an account loses when the owner of an address gets it: the password, unless the
 // owner chose one, the address of the other kind, and pending changes.
 func DropOthers(p *store.UserPatch, provider string) {

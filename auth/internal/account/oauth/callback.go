@@ -127,7 +127,7 @@ func useState(ctx context.Context, f *flow.Flow, text, cookie string) (store.Ext
 	if err != nil || len(text) != 36 {
 		return store.ExternalState{}, refusal.Invalid(refusal.CodeBadOAuthState, "OAuth state parameter is invalid")
 	}
-	st, err := f.Core.DB.UseExternalState(ctx, stateHash(state.String()), f.Now)
+	st, err := f.Core.DB.UseExternalState(ctx, hashOf(state.String()), f.Now)
 	switch {
 	case errors.Is(err, store.ErrNotFound):
 		return st, errStateUnknown
@@ -139,7 +139,7 @@ func useState(ctx context.Context, f *flow.Flow, text, cookie string) (store.Ext
 		return st, errStateUnknown
 	case !f.Now.Before(st.ExpiresAt):
 		return st, refusal.Invalid(refusal.CodeBadOAuthState, "OAuth state has expired")
-	case st.CookieHash != nil && subtle.ConstantTimeCompare(st.CookieHash, cookieHash(cookie)) == 0:
+	case st.CookieHash != nil && subtle.ConstantTimeCompare(st.CookieHash, hashOf(cookie)) == 0:
 		// Another browser's callback: the user who opens it must not end up in that account.
 		return st, refusal.Invalid(refusal.CodeBadOAuthState, "OAuth state was not issued to this browser")
 	}
@@ -268,8 +268,8 @@ func idTokenError(err error) error {
 	if e, ok := errors.AsType[*provider.IDTokenError](err); ok {
 		return &OAuthError{Code: e.Code, Description: e.Description, Err: e.Err}
 	}
-	if e, ok := errors.AsType[*provider.Refused](err); ok {
-		return &refusal.Refusal{Kind: kindOfStatus(e.Status), Code: e.Code, Msg: e.Message, Err: e.Err}
+	if _, ok := errors.AsType[*provider.Error](err); ok {
+		return providerError(err)
 	}
 	return &OAuthError{Code: "server_error", Description: "Internal Server Error", Err: err}
 }

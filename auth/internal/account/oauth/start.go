@@ -76,7 +76,7 @@ func (a *Identities) StartOAuth(ctx context.Context, req flow.RequestInfo, p OAu
 		return OAuthStarted{}, err
 	}
 	state := uuid.NewString()
-	st.Hash = stateHash(state)
+	st.Hash = hashOf(state)
 	begun, err := via.Begin(ctx, provider.Start{State: state, Scopes: p.Scopes, Params: p.Params})
 	if err != nil {
 		return OAuthStarted{}, providerError(err)
@@ -87,7 +87,7 @@ func (a *Identities) StartOAuth(ctx context.Context, req flow.RequestInfo, p OAu
 		var random [32]byte
 		rand.Read(random[:])
 		out.CookieName, out.CookieValue = StateCookie(state), base64.RawURLEncoding.EncodeToString(random[:])
-		st.CookieHash = cookieHash(out.CookieValue)
+		st.CookieHash = hashOf(out.CookieValue)
 	}
 	b := f.Batch()
 	b.InsertExternalState(st)
@@ -97,16 +97,12 @@ func (a *Identities) StartOAuth(ctx context.Context, req flow.RequestInfo, p OAu
 // StateCookie returns the name of the cookie that belongs to a state; each flow has its own. The state cannot be read
 // back from it.
 func StateCookie(state string) string {
-	return "gatehouse-state-" + hex.EncodeToString(stateHash(strings.ToLower(state))[:8])
+	return "gatehouse-state-" + hex.EncodeToString(hashOf(strings.ToLower(state))[:8])
 }
 
-func stateHash(state string) []byte {
-	sum := sha256.Sum256([]byte(state))
-	return sum[:]
-}
-
-func cookieHash(value string) []byte {
-	sum := sha256.Sum256([]byte(value))
+// hashOf returns the hash that the store knows a state, or the value of its cookie, by.
+func hashOf(text string) []byte {
+	sum := sha256.Sum256([]byte(text))
 	return sum[:]
 }
 
@@ -167,20 +163,10 @@ func providerError(err error) error {
 	return &refusal.Refusal{Kind: kindOfStatus(e.Status), Code: e.Code, Msg: e.Message, Err: e.Err}
 }
 
+// kindOfStatus returns the kind for the two statuses that errors of package provider have.
 func kindOfStatus(status int) refusal.Kind {
-	switch status {
-	case http.StatusBadRequest:
+	if status == http.StatusBadRequest {
 		return refusal.KindInvalid
-	case http.StatusUnauthorized:
-		return refusal.KindUnauthenticated
-	case http.StatusForbidden:
-		return refusal.KindDenied
-	case http.StatusNotFound:
-		return refusal.KindMissing
-	case http.StatusUnprocessableEntity:
-		return refusal.KindUnprocessable
-	case http.StatusServiceUnavailable:
-		return refusal.KindUnavailable
 	}
 	return refusal.KindFailed
 }
