@@ -11,7 +11,7 @@ import (
 	"gatehouse/auth/internal/jsontext"
 )
 
-// getAuthorize sends a browser to a provider. Its failures are JSON: no redirect target has been verified yet.
+// getAuthorize sends a browser to a provider. Its failures do not redirect: no target has been verified yet.
 func (s *Server) getAuthorize(c *call) error {
 	if err := c.noHead(); err != nil {
 		return err

@@ -69,8 +69,8 @@ type Settings struct {
 	ExternalHosts []string `env:"AUTH_MAILER_EXTERNAL_HOSTS" table:"Mailer"`
 	// The first value of Auth-Forwarded-For is the client's address. Only behind a proxy that sets it.
 	ForwardedFor bool `env:"AUTH_SECURITY_FORWARDED_FOR_ENABLED" envDefault:"false" table:"Security"`
-	// Header, set by a trusted proxy, whose first value identifies the client for the limits below;
-	// unset: no limits by client.
+	// Header, set by a trusted proxy, whose first value identifies the client for the limits below; unset: no limits by
+	// client but where `AUTH_TRUSTED_PROXIES` or `AUTH_RATE_LIMIT_BY_PEER` gives an address.
 	LimitHeader string `env:"AUTH_RATE_LIMIT_HEADER" table:"Limits"`
 	// Where no header identifies the client, the connection's address does.
 	LimitByPeer bool   `env:"AUTH_RATE_LIMIT_BY_PEER" envDefault:"false" table:"Limits"`
