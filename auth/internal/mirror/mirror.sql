@@ -96,6 +96,8 @@ declare
 begin
     -- Before they are read: else an old state overwrites a new one there.
     perform from {H}.{N}users u where u.id = any(ids) order by u.id for no key update;
+    -- Before users come who may have the addresses of those deleted here.
+    perform {H}.{N}mirror_drop('users', i) from unnest(ids) i where not exists (select from {H}.{N}users u where u.id = i);
     perform {H}.{N}mirror_add_users(array(select row(i.*)::{H}.{N}mirror_user from ({users image} where u.id = any(ids)) i));
     foreach one in array ids loop
         perform {H}.{N}mirror_user(one);

@@ -22,7 +22,7 @@ import (
 )
 
 // What happened between the closing and the install is put in order: new and deleted users, two swapped addresses, one
-// that was passed on, what was written there, a user who was deleted there.
+// that was passed on by a change and one by a deletion, what was written there, a user who was deleted there.
 func TestRepair(t *testing.T) {
 	t.Parallel()
 	m := takeOver(t, formertest.Newest, "")
@@ -49,6 +49,9 @@ func TestRepair(t *testing.T) {
 		insert into {H}audit (at, action, traits) values (now(), 6, jsonb_build_object('user_id', '`+id[4].String()+`'));
 		delete from {H}users where id = '`+id[4].String()+`'`)
 	m.add(t, "late@example.org")
+	// A new user with the address of the deleted one, whose id is the first.
+	m.exec(t, `insert into {H}users (id, aud, role, email, created_at, updated_at, email_confirmed_at) values
+		('00000000-0000-4000-8000-000000000001', 'authenticated', 'authenticated', 'user5@example.org', now(), now(), now())`)
 	m.install(t)
 	m.check(t, false)
 	if n := one[int](t, m, "select count(*) from auth.users where id = $1", id[4]); n != 0 {

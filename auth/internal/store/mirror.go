@@ -9,7 +9,7 @@ import (
 
 // MirrorVersion is that of the functions and triggers that auth mirror install makes: it grows with every change of
 // their texts.
-const MirrorVersion = 2
+const MirrorVersion = 3
 
 // Mirror is what the catalogue says of the mirror of a former schema.
 type Mirror struct {
