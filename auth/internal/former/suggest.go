@@ -289,13 +289,15 @@ select distinct kind, name, relation::text from (
         then p.prosrc ~ ('\m' || t.attname || '\M')
         else p.prosrc ~ ('\m' || regexp_replace($1::text, '(\W)', '\\\1', 'g') || '\.' || t.relname || '\M')
             or position(format('%I.%I', $1::text, t.relname) in p.prosrc) > 0 end
-    where n.nspname not in ('pg_catalog', 'information_schema', $4)
+    where n.nspname not in ('pg_catalog', 'information_schema')
+        and (n.nspname || '.' || p.proname = any($4::text[])) is not true
 ) d where nspname <> $1
 order by 1, 2, 3`
 
 // Readers lists the views, policies and functions outside of the schema that read one of its tables, or a column of
-// users. Functions of the schema ours are left out.
-func Readers(ctx context.Context, q Querier, schema string, tables []string, column, ours string) (list []string, err error) {
+// users. The functions ours, as schema.name without quotes, are left out.
+func Readers(ctx context.Context, q Querier, schema string, tables []string, column string, ours []string) (list []string,
+	err error) {
 	rows, err := q.Query(ctx, selectReaders, schema, tables, column, ours)
 	if err != nil {
 		return nil, err
@@ -330,7 +332,7 @@ func (s *Source) readers(ctx context.Context, a *Advice) error {
 		a.Objects, a.Suggestions = append(a.Objects, line), append(a.Suggestions, "-- "+line)
 	}
 	err := s.read(ctx, func(c *pgx.Conn) error {
-		list, err := Readers(ctx, c, s.Schema, []string{"users", "identities", "sessions", "mfa_factors", "refresh_tokens"}, "", "")
+		list, err := Readers(ctx, c, s.Schema, []string{"users", "identities", "sessions", "mfa_factors", "refresh_tokens"}, "", nil)
 		for _, one := range list {
 			add(one)
 		}

@@ -70,7 +70,11 @@ func Install(ctx context.Context, o Options) error {
 func (r *run) stale(ctx context.Context) error {
 	unwritten := slices.DeleteFunc(slices.Sorted(maps.Keys(r.there.Tables)),
 		func(name string) bool { return slices.Contains(r.mirrored(), name) })
-	list, err := former.Readers(ctx, r.conn, r.there.Name, unwritten, "encrypted_password", r.here)
+	var made []string
+	for _, f := range r.functions() {
+		made = append(made, r.here+"."+f.name)
+	}
+	list, err := former.Readers(ctx, r.conn, r.there.Name, unwritten, "encrypted_password", made)
 	if len(list) > 0 {
 		fmt.Fprintln(r.Out, "these read what is no longer kept current there:")
 	}
