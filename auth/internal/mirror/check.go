@@ -132,24 +132,27 @@ func Check(ctx context.Context, o Options, try, asJSON bool) error {
 	return err
 }
 
-// catalogue lists what is wrong with functions and triggers, and what may be.
+// catalogue lists what is wrong with functions and triggers, and what may be. Another version has others.
 func (r *run) catalogue(ctx context.Context) (wrong, doubts []string, err error) {
-	if wrong, err = r.altered(ctx); err != nil {
+	if _, err = r.findWriter(ctx); err != nil {
 		return nil, nil, err
 	}
-	doubts, err = r.warnings(ctx)
-	if r.known.Version != store.MirrorVersion {
-		doubts = append(doubts, fmt.Sprintf("the mirror is of version %d: auth mirror install brings it up to date",
-			r.known.Version))
+	if doubts, err = r.warnings(ctx); err != nil {
+		return nil, nil, err
 	}
+	if r.known.Version != store.MirrorVersion {
+		return nil, append(doubts, fmt.Sprintf("the mirror is of version %d: auth mirror install brings it up to date",
+			r.known.Version)), nil
+	}
+	wrong, err = r.altered(ctx)
 	return wrong, doubts, err
 }
 
 // scrubDue is how long after a takeover's closing nobody wants back.
 const scrubDue = 30 * 24 * time.Hour
 
-// Look is what Check finds in the catalogue, for which no right on the tables there is needed, and a reminder of Scrub.
-// Both lists are empty where no takeover was closed.
+// Look is what Check finds in the catalogue, for which no right on the tables there is needed, and a reminder of what
+// still lies there. Both lists are empty where no takeover was closed.
 func Look(ctx context.Context, o Options) (wrong, doubts []string, err error) {
 	var refused strings.Builder
 	o.Log = &refused
@@ -166,17 +169,18 @@ func Look(ctx context.Context, o Options) (wrong, doubts []string, err error) {
 	case err != nil:
 		return nil, nil, err
 	}
-	if r.close(); m.Installed {
-		if r, err = openInstalled(ctx, o); err == nil {
-			defer r.close()
-			wrong, doubts, err = r.catalogue(ctx)
-		}
+	defer r.close()
+	remedy := "auth mirror scrub, when going back is ruled out"
+	if r.known == nil {
+		remedy = "drop table for each table of it, when going back is ruled out, but never drop schema"
+	} else if wrong, doubts, err = r.catalogue(ctx); err != nil {
+		return nil, nil, err
 	}
 	if r.scrubbed == "" && time.Since(r.move.ClosedAt) > scrubDue {
 		doubts = append(doubts, fmt.Sprintf("the takeover was closed on %s, and hashes, tokens and secrets still lie in "+
-			"schema %s: auth mirror scrub, when going back is ruled out", r.move.ClosedAt.Format(time.DateOnly), r.there.Name))
+			"schema %s: %s", r.move.ClosedAt.Format(time.DateOnly), r.there.Name, remedy))
 	}
-	return wrong, doubts, err
+	return wrong, doubts, nil
 }
 
 const selectFunctions = `
@@ -218,7 +222,7 @@ func (r *run) altered(ctx context.Context) (found []string, err error) {
 			found = append(found, name+" runs with other rights or another search_path than it was made with")
 		case slices.ContainsFunc(got.Grantees, func(g string) bool { return g != want.grantee }):
 			found = append(found, fmt.Sprintf("%s may be run by %s", name, strings.Join(got.Grantees, ", ")))
-		case strings.TrimSpace(got.Source) != strings.TrimSpace(want.body) && r.known.Version == store.MirrorVersion:
+		case strings.TrimSpace(got.Source) != strings.TrimSpace(want.body):
 			found = append(found, name+" has another text")
 		}
 	}

@@ -2,6 +2,8 @@ package mirror_test
 
 import (
 	"bytes"
+	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -32,11 +34,24 @@ func TestLook(t *testing.T) {
 	if wrong, doubts := m.look(t); len(wrong)+len(doubts) > 0 {
 		t.Errorf("before: %q %q", wrong, doubts)
 	}
+	const closed = "update {H}moves set closed_at = now() - interval '%d days' where kind = 'takeover'"
+	m.exec(t, fmt.Sprintf(closed, 31))
+	if _, doubts := m.look(t); len(doubts) != 1 || !strings.Contains(doubts[0],
+		"secrets still lie in schema auth: drop table for each table of it,") {
+		t.Errorf("a month later, without a mirror: %q", doubts)
+	}
+	m.exec(t, fmt.Sprintf(closed, 0))
+	var refused bytes.Buffer
+	if err := mirror.Drop(t.Context(), m.options(&refused)); !errors.Is(err, mirror.ErrRefused) ||
+		refused.String() != "mirror: no mirror is installed\n" {
+		t.Errorf("drop without a mirror: %v %q", err, refused.String())
+	}
 	m.exec(t, `create view app.hashes as select id, encrypted_password from auth.users;
-		create function app.live() returns bigint language sql as $$ select count(*) from auth.refresh_tokens $$`)
+		create function app.live() returns bigint language sql as $$ select count(*) from auth.refresh_tokens $$;
+		create function gatehouse.reports() returns bigint language sql as $$ select count(*) from auth.refresh_tokens $$`)
 	out := m.install(t, func(o *mirror.Options) { o.Sessions, o.Days = new(true), new(true) })
 	for _, want := range []string{"view app.hashes reads auth.users.encrypted_password\n",
-		"function app.live reads auth.refresh_tokens\n"} {
+		"function app.live reads auth.refresh_tokens\n", "function gatehouse.reports reads auth.refresh_tokens\n"} {
 		if !strings.Contains(out, want) || strings.Contains(out, "gatehouse.mirror") {
 			t.Errorf("%q is not in\n%s", want, out)
 		}
@@ -68,7 +83,7 @@ func TestLook(t *testing.T) {
 	}
 	m.check(t, true)
 	member := m.role(t, "looker", "in role supabase_auth_admin")
-	m.exec(t, "grant insert on auth.users to anon; update {H}moves set closed_at = now() - interval '31 days' where kind = 'takeover'")
+	m.exec(t, "grant insert on auth.users to anon; "+fmt.Sprintf(closed, 31))
 	_, doubts := m.look(t)
 	for _, want := range []string{"role " + member + " is a member of supabase_auth_admin", "role anon may write auth.users",
 		"hashes, tokens and secrets still lie in schema auth: auth mirror scrub"} {
@@ -77,6 +92,15 @@ func TestLook(t *testing.T) {
 		}
 	}
 	m.exec(t, "revoke supabase_auth_admin from "+member+"; revoke insert on auth.users from anon")
+	// Of another version the functions have other names and texts.
+	m.exec(t, `alter function gatehouse.mirror_add_users rename to mirror_add_user;
+		update {H}moves set steps = steps || '{"version": 1}' where kind = 'mirror'; `+fmt.Sprintf(closed, 0))
+	if wrong, doubts := m.look(t); len(wrong) > 0 || len(doubts) != 1 ||
+		doubts[0] != "the mirror is of version 1: auth mirror install brings it up to date" {
+		t.Errorf("of version 1: %q %q", wrong, doubts)
+	}
+	m.exec(t, fmt.Sprintf(closed, 31))
+	m.install(t)
 	var text bytes.Buffer
 	if err := mirror.Scrub(t.Context(), m.options(&text)); err != nil {
 		t.Fatalf("%v\n%s", err, text.String())

@@ -202,7 +202,7 @@ func (r *run) noted(ctx context.Context) error {
 	return err
 }
 
-// openInstalled refuses where no mirror is installed. The writer is that of the mirror that is there.
+// openInstalled refuses where no mirror is installed.
 func openInstalled(ctx context.Context, o Options) (*run, error) {
 	r, err := open(ctx, o)
 	if err != nil {
@@ -210,18 +210,26 @@ func openInstalled(ctx context.Context, o Options) (*run, error) {
 	}
 	if r.known == nil {
 		r.close()
-		r.refuse("no mirror is installed: auth mirror install")
+		r.refuse("no mirror is installed")
 		return nil, r.told()
 	}
-	list, err := r.lines(ctx, `select pg_get_userbyid(p.proowner)::text from pg_proc p join pg_namespace n on n.oid = p.pronamespace
-		where n.nspname = $1 and p.proname = $2`, r.here, r.ns+"mirror_add_users")
-	if len(list) == 1 {
-		r.writer = list[0]
+	return r, nil
+}
+
+const selectWriter = `
+select pg_get_userbyid(p.proowner)::text from pg_proc p join pg_namespace n on n.oid = p.pronamespace
+where n.nspname = $1 and p.proname = any($2) group by 1 order by count(*) desc, 1 limit 1`
+
+// findWriter makes the writer that of the mirror that is installed: the owner of most functions that write there and
+// that every version has. It returns false and leaves the writer alone where there is none of them.
+func (r *run) findWriter(ctx context.Context) (bool, error) {
+	list, err := r.lines(ctx, selectWriter, r.here, []string{r.ns + "mirror_set_user", r.ns + "mirror_blank",
+		r.ns + "mirror_drop", r.ns + "mirror_settle"})
+	if err != nil || len(list) == 0 {
+		return false, err
 	}
-	if err != nil {
-		r.close()
-	}
-	return r, err
+	r.writer = list[0]
+	return true, nil
 }
 
 const selectMade = `

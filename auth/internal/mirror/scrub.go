@@ -64,6 +64,12 @@ func Scrub(ctx context.Context, o Options) error {
 		return err
 	}
 	defer r.close()
+	if found, err := r.findWriter(ctx); err != nil {
+		return err
+	} else if !found {
+		r.refuse("the functions of the mirror, whose owner scrub runs as, are missing: auth mirror install makes them again")
+		return r.told()
+	}
 	tables := slices.DeleteFunc(slices.Clone(emptied), func(name string) bool { return name == "sessions" && r.sessions })
 	if r.refusals, err = r.lines(ctx, selectReferring, r.there.Name, tables); err != nil {
 		return err
