@@ -12,8 +12,7 @@ import (
 )
 
 // Error is why a sign-in in a browser fails, or an ID token request before the token is checked or for reasons of this
-// service. Status, Code and Message are the answer's and may be public; Err is for
-// the log and holds no secret either.
+// service. Status, Code and Message are the answer's and may be public; Err is for the log and holds no secret either.
 type Error struct {
 	Status  int
 	Code    string // "" when there is none

@@ -59,7 +59,8 @@ insert into {webauthn_credentials} (id, user_id, factor_id, credential_id, publi
     backup_eligible, backed_up, bound, friendly_name, created_at, last_used_at)
 values ($1, $2, $3, $4, $5, nullif($6, '00000000-0000-0000-0000-000000000000'::uuid), $7, $8, $9, $10, $11, $12, $13, $14)`)
 
-// InsertWebAuthn adds a credential. ErrCredentialExists, and nothing of the batch happens, when some user has it.
+// InsertWebAuthn adds a credential. ErrCredentialExists, and nothing of the batch happens, when some user has it or the
+// factor has one already.
 func (b *Batch) InsertWebAuthn(c Credential) {
 	k := c.Key
 	b.exec("insert webauthn credential", insertWebAuthn, c.ID, c.User, uuidOrNull(c.Factor), k.ID, k.PublicKey, uuid.UUID(k.AAGUID), int64(k.SignCount),

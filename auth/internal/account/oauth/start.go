@@ -163,7 +163,8 @@ func providerError(err error) error {
 	return &refusal.Refusal{Kind: kindOfStatus(e.Status), Code: e.Code, Msg: e.Message, Err: e.Err}
 }
 
-// kindOfStatus returns the kind for the two statuses that errors of package provider have.
+// kindOfStatus returns the kind for a status of an error of package provider: 400 or 500, as the provider itself has not
+// refused.
 func kindOfStatus(status int) refusal.Kind {
 	if status == http.StatusBadRequest {
 		return refusal.KindInvalid
