@@ -67,6 +67,44 @@ func TestCheck_callsHooks(t *testing.T) {
 	if status != 1 {
 		t.Errorf("status %d\n%s\n%s", status, stdout, stderr)
 	}
+	// What is meant, what is uncertain, and what says nothing about the function.
+	execSQL(t, owner, `create role keeper; create schema "Closed"; create table public.plans (id int);
+		create table public.tenants (id int); alter table tenants enable row level security; grant insert on tenants to rows`,
+		"create view public.seen as select id from plans; alter view seen owner to keeper; grant select on seen to rows",
+		"create table hidden (id int); create view public.unseen as select id from hidden; alter view unseen owner to keeper; "+
+			"grant select on unseen, hidden to rows",
+		`create or replace function claims(event jsonb) returns jsonb language plpgsql as $$ begin
+			insert into tenants values (1); return event; end $$`,
+		`create or replace function before(event jsonb) returns jsonb language plpgsql as $$ begin
+			raise exception 'unknown user' using errcode = '42501'; end $$`,
+		`create or replace function factor(event jsonb) returns jsonb language sql as
+			$$ select jsonb_build_object('plan', max(id)) from seen $$`,
+		`create or replace function sms(event jsonb) returns void language plpgsql as $$ begin perform from unseen; end $$`,
+		`create or replace function after(event jsonb) returns void language plpgsql as
+			$$ begin perform pg_terminate_backend(pg_backend_pid()); end $$`,
+		// Two of the name, of which the call takes the one with a single parameter.
+		`create function password(event jsonb, more int) returns jsonb language sql security definer as $$ select event $$;
+			alter function password(jsonb, int) owner to keeper`,
+		`create or replace function password(event jsonb) returns jsonb language plpgsql as $$ begin perform from public.plans;
+			return event; end $$; alter function password(jsonb) security invoker`,
+		`create or replace function email(event jsonb) returns void language plpgsql as $$ begin perform from "Closed".a; end $$`)
+	_, stdout, stderr = command(t, env, "", "check", "-hooks")
+	const between = ", or to the owner of the view or function that the statement goes through\n"
+	for _, want := range []string{
+		"FAIL  hook customize-access-token: function public.claims: the function lacks a right: " +
+			"new row violates row-level security policy for table \"tenants\"\n",
+		"warn  hook before-user-created: function public.before refuses a sample for an unknown user: ",
+		"may not read public.plans: grant select on public.plans to rows" + between,
+		"permission denied for table hidden: grant select on it to the owner of the view or function",
+		"FAIL  hook after-user-created: function public.after: ",
+		"FAIL  hook password-verification: function public.password: the function lacks a right: " +
+			"may not read public.plans: grant select on public.plans to rows",
+		"may not use schema Closed: grant usage on schema \"Closed\" to rows\n",
+	} {
+		if !strings.Contains(stdout, want) {
+			t.Errorf("%q is not in\n%s\n%s", want, stdout, stderr)
+		}
+	}
 	if n := count(t, owner, "select count(*) from public.calls"); n != 0 {
 		t.Errorf("%d rows of the hooks are left", n)
 	}

@@ -26,7 +26,8 @@ func (r *report) hooks(ctx context.Context, c *config.Config, l *config.Live, db
 	}
 }
 
-// hook checks one. A function that lacks a right fails every call; another refusal of the sample may be meant.
+// hook checks one. A function that lacks a right fails every call, and a lost connection says nothing about the
+// function; another refusal of the sample may be meant.
 func (r *report) hook(ctx context.Context, set *hook.Set, p hook.Point, db *store.DB,
 	try func(context.Context) error) {
 	ctx, cancel := context.WithTimeout(ctx, checkPatience)
@@ -40,7 +41,7 @@ func (r *report) hook(ctx context.Context, set *hook.Set, p hook.Point, db *stor
 	what := "hook " + string(p) + ": " + set.Where(p)
 	if err == nil {
 		err = try(ctx)
-		if err != nil && !errors.Is(err, daemon.ErrHookRights) {
+		if err != nil && ctx.Err() == nil && !errors.Is(err, daemon.ErrHookRights) && !errors.Is(err, store.ErrUnavailable) {
 			fmt.Fprintf(r.p.stdout, "warn  %s refuses a sample for an unknown user: %v\n", what, err)
 			return
 		}

@@ -28,7 +28,7 @@ var (
 	// ErrFactorName and ErrFactorPhone: another factor of the user has the name, or the number.
 	ErrFactorName  = errors.New("name of a factor taken")
 	ErrFactorPhone = errors.New("phone number of a factor taken")
-	// ErrCredentialExists: some user has a WebAuthn credential of that id.
+	// ErrCredentialExists: some user has a WebAuthn credential of that id, or the factor has a credential already.
 	ErrCredentialExists = errors.New("credential taken")
 	// ErrUserGone: the user was deleted meanwhile.
 	ErrUserGone = errors.New("user gone")
@@ -157,12 +157,17 @@ func RaisedAt(pg *pgconn.PgError) string {
 			parts = append(parts, p[0]+" "+p[1])
 		}
 	}
+	return strings.Join(append(parts, functionsIn(pg)...), ", ")
+}
+
+// functionsIn are the lines of an error's context that name the functions it was raised in, the innermost first.
+func functionsIn(pg *pgconn.PgError) (list []string) {
 	for line := range strings.Lines(pg.Where) {
 		if strings.HasPrefix(line, "PL/pgSQL function") || strings.HasPrefix(line, "SQL function") {
-			parts = append(parts, strings.TrimSpace(line))
+			list = append(list, strings.TrimSpace(line))
 		}
 	}
-	return strings.Join(parts, ", ")
+	return list
 }
 
 // IsContention says that running the same transaction again may well work.

@@ -21,42 +21,67 @@ var (
 	})
 )
 
-// lacking are the relations of a name that a hook's function may not touch, and the role that it runs as.
+// lacking are the relation of a name that a hook's function may not touch, the role that the function runs as, and
+// whether a view of another owner reads the relation. Of several functions of the name it is the one that the call
+// resolves to: PostgreSQL prefers text, then fewer parameters.
 var lacking = define(`
 with who as (
-    select coalesce((select p.proowner from pg_proc p join pg_namespace n on n.oid = p.pronamespace
-        where n.nspname = $1 and p.proname = $2 and p.prosecdef limit 1), (select oid from pg_roles where rolname = current_user)) as role)
-select format('%I', pg_get_userbyid(role)), coalesce((
-    select format('%I.%I', n.nspname, c.relname) from pg_class c join pg_namespace n on n.oid = c.relnamespace
+    select coalesce((select case when p.prosecdef then p.proowner end
+        from pg_proc p join pg_namespace n on n.oid = p.pronamespace
+        where n.nspname = $1 and p.proname = $2 and p.pronargs > 0 and p.pronargs - p.pronargdefaults <= 1
+            and p.proargtypes[0] in ('json'::regtype, 'jsonb'::regtype, 'text'::regtype)
+        order by p.proargtypes[0] = 'text'::regtype desc, p.pronargs limit 1),
+        (select oid from pg_roles where rolname = current_user)) as role),
+what as (
+    select c.oid, format('%I.%I', n.nspname, c.relname) as name
+    from who, pg_class c join pg_namespace n on n.oid = c.relnamespace
     where c.relname = $3 and c.relkind in ('r', 'p', 'v', 'm', 'f') and not has_table_privilege(role, c.oid, $4)
-    order by array_position(current_schemas(false), n.nspname), n.nspname limit 1), '')
+    order by array_position(current_schemas(false), n.nspname), n.nspname limit 1)
+select format('%I', pg_get_userbyid(role)), format('%I', $3::text), coalesce((select name from what), ''), exists (
+    select from what join pg_depend d on d.refobjid = what.oid and d.refclassid = 'pg_class'::regclass
+    join pg_rewrite w on d.classid = 'pg_rewrite'::regclass and w.oid = d.objid join pg_class v on v.oid = w.ev_class
+    where v.oid <> what.oid and v.relowner <> role)
 from who`)
 
+// between ends an advice where the role is not certain.
+const between = ", or to the owner of the view or function that the statement goes through"
+
 // GrantFor returns what TryFunction's function was not allowed to do, with the GRANT that helps; "" if err is no such
-// refusal.
+// refusal: a function may raise insufficient_privilege too, and means it.
 func (db *DB) GrantFor(ctx context.Context, schema, function string, err error) string {
 	pg, _ := errors.AsType[*pgconn.PgError](err)
-	if pg == nil || pg.Code != "42501" { // insufficient_privilege
+	switch {
+	case pg == nil || pg.Code != "42501": // insufficient_privilege
+		return ""
+	case pg.Routine == "ExecWithCheckOptions" || pg.Routine == "check_enable_rls": // row-level security, as it says
+		return pg.Message
+	case pg.Routine != "aclcheck_error":
 		return ""
 	}
 	m := denied().FindStringSubmatch(pg.Message)
-	if m == nil { // another language, or raised by the function
+	if m == nil { // in another language, or for want of ownership
 		return pg.Message
 	}
 	kind, name, verb, word := m[1], m[2], "read", "select"
 	if m := ran().FindStringSubmatch(pg.Where); m != nil && strings.HasSuffix("."+m[2], "."+name) {
 		verb, word = "write", strings.ToLower(m[1])
 	}
-	var role, relation string
-	err = db.query(ctx, "grant", func(r pgx.Rows) error { return r.Scan(&role, &relation) }, lacking, schema, function,
-		name, word)
+	var role, quoted, relation string
+	var viewed bool
+	err = db.query(ctx, "grant", func(r pgx.Rows) error { return r.Scan(&role, &quoted, &relation, &viewed) }, lacking,
+		schema, function, name, word)
+	if viewed && verb == "read" || len(functionsIn(pg)) > 1 {
+		role += between
+	}
 	switch {
 	case err != nil:
 		return pg.Message
 	case kind == "schema":
-		return fmt.Sprintf("may not use schema %s: grant usage on schema %s to %s", name, name, role)
+		return fmt.Sprintf("may not use schema %s: grant usage on schema %s to %s", name, quoted, role)
 	case relation != "":
 		return fmt.Sprintf("may not %s %s: grant %s on %s to %s", verb, relation, word, relation, role)
+	case strings.HasSuffix(kind, "table") || strings.HasSuffix(kind, "view"): // the role has the right
+		return fmt.Sprintf("%s: grant %s on it to %s", pg.Message, word, strings.TrimPrefix(between, ", or to "))
 	}
 	return fmt.Sprintf("%s: grant it to %s", pg.Message, role)
 }
