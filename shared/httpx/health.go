@@ -85,29 +85,30 @@ func local(host, own string) ([]string, error) {
 		ErrNotLocal)
 }
 
-// dial connects to the first of the hosts that answers. The error is that of the first one.
-func dial(ctx context.Context, hosts []string, port string) (conn net.Conn, first error) {
+// dial connects to the first address of the hosts that answers. The error is that of the first one.
+func dial(ctx context.Context, hosts []string, port string) (net.Conn, error) {
+	var failed []error
 	for _, host := range hosts {
-		conn, err := dialHere(ctx, host, port)
-		if err == nil {
-			return conn, nil
+		addresses, err := net.DefaultResolver.LookupNetIP(ctx, "ip", host)
+		if err != nil {
+			failed = append(failed, err)
 		}
-		if first == nil {
-			first = err
+		for _, ip := range addresses {
+			conn, err := dialHere(ctx, ip.Unmap(), port)
+			if err == nil {
+				return conn, nil
+			}
+			failed = append(failed, err)
 		}
 	}
-	return nil, first
+	return nil, failed[0]
 }
 
 // dialHere binds the socket to the address that it calls, so that it reaches this host alone, whatever the daemon's HOST
 // is set to.
-func dialHere(ctx context.Context, host, port string) (net.Conn, error) {
-	here, err := net.ResolveTCPAddr("tcp", net.JoinHostPort(host, "0"))
-	if err != nil {
-		return nil, err
-	}
-	dialer := net.Dialer{LocalAddr: here}
-	return dialer.DialContext(ctx, "tcp", net.JoinHostPort((&net.IPAddr{IP: here.IP, Zone: here.Zone}).String(), port))
+func dialHere(ctx context.Context, ip netip.Addr, port string) (net.Conn, error) {
+	dialer := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(ip, 0))}
+	return dialer.DialContext(ctx, "tcp", net.JoinHostPort(ip.String(), port))
 }
 
 // maxHealthBody is how much of an answer is shown.

@@ -3,12 +3,12 @@ package cli
 import (
 	"bufio"
 	"bytes"
+	"container/heap"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"math"
-	"slices"
 	"time"
 
 	"gatehouse/ratelimit/internal/observe"
@@ -124,10 +124,11 @@ func (r *recorded) fromJSON(line []byte) error {
 // recording reads requests in the order of their times.
 type recording struct {
 	in      *bufio.Reader
-	waiting []heldRequest // until no earlier one can come, by their times; those of one time as they came
-	held    int           // bytes of their lines
+	waiting recordedHeap // until no earlier one can come
+	held    int          // bytes of their lines
 	maxHeld int
 	decided time.Time // of the last request handed out
+	lines   int
 	latest  time.Time // of all lines read
 	ended   bool
 	skipped skippedLines
@@ -161,9 +162,7 @@ func (r *recording) next() (recorded, error) {
 	if len(r.waiting) == 0 {
 		return recorded{}, io.EOF
 	}
-	first := r.waiting[0]
-	r.waiting[0] = heldRequest{} // its texts are free to go
-	r.waiting = r.waiting[1:]
+	first := heap.Pop(&r.waiting).(numbered)
 	r.held -= first.bytes
 	r.decided = first.at
 	return first.recorded, nil
@@ -202,17 +201,38 @@ func (r *recording) take(line []byte) {
 			r.latest = one.at
 		}
 		r.sampled = r.sampled || one.sampled
+		r.lines++
 		r.held += len(line)
-		at := len(r.waiting) // mostly its place: lines are nearly in order
-		for at > 0 && r.waiting[at-1].at.After(one.at) {
-			at--
-		}
-		r.waiting = slices.Insert(r.waiting, at, heldRequest{one, len(line)})
+		heap.Push(&r.waiting, numbered{one, r.lines, len(line)})
 	}
 }
 
-// heldRequest is a request with the length of its line.
-type heldRequest struct {
+// numbered is a request with the number of its line: those of one time stay in their order.
+type numbered struct {
 	recorded
-	bytes int
+	line  int
+	bytes int // of the line
+}
+
+type recordedHeap []numbered
+
+func (h recordedHeap) Len() int { return len(h) }
+
+func (h recordedHeap) Less(i, j int) bool {
+	if c := h[i].at.Compare(h[j].at); c != 0 {
+		return c < 0
+	}
+	return h[i].line < h[j].line
+}
+
+func (h recordedHeap) Swap(i, j int) { h[i], h[j] = h[j], h[i] }
+
+func (h *recordedHeap) Push(x any) { *h = append(*h, x.(numbered)) }
+
+func (h *recordedHeap) Pop() any {
+	last := len(*h) - 1
+	x := (*h)[last]
+	(*h)[last] = numbered{} // its texts are free to go
+	*h = (*h)[:last]
+	return x
 }

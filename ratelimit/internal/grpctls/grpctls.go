@@ -15,8 +15,8 @@ import (
 // Protocol is what ALPN settles on: gRPC is HTTP/2.
 const Protocol = "h2"
 
-// Server returns credentials made of a config of certs.Store.Server. failed is called for each failed handshake: grpc-go itself does
-// not report them.
+// Server returns credentials made of a config of certs.Store.Server. failed is called for each failed handshake: grpc-go
+// itself does not report them.
 func Server(c *tls.Config, failed func(peer net.Addr, err error)) credentials.TransportCredentials {
 	return &server{credentials.NewTLS(c), failed}
 }

@@ -178,8 +178,8 @@ func varint(b []byte) (v uint64, n int) {
 	return v, max(n, 0)
 }
 
-// cutField cuts the first field off a message that is not empty: n is the number of a varint, field the bytes of what has a length.
-// Callers pass over the fields that they do not know, and those of an unexpected wire type.
+// cutField cuts the first field off a message that is not empty: n is the number of a varint, field the bytes of what has
+// a length. Callers pass over the fields that they do not know, and those of an unexpected wire type.
 func cutField(b []byte) (tag, n uint64, field, rest []byte, ok bool) {
 	tag, at := uint64(b[0]), 1
 	if tag >= 0x80 { // a call less for the others, which are nearly all

@@ -115,7 +115,9 @@ func fingerprintOf(s Set) fingerprint {
 // NewFiles reads nothing yet.
 func NewFiles(o FilesOptions) *Files {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
-	o.Stats = cmp.Or(o.Stats, stats.NewRegistry(stats.Options{}))
+	if o.Stats == nil {
+		o.Stats = stats.NewRegistry(stats.Options{})
+	}
 	o.poll = cmp.Or(o.poll, pollEvery)
 	if abs, err := filepath.Abs(o.Root); err == nil {
 		o.Root = abs // and clean: a trailing slash would hide the symlink

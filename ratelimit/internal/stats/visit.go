@@ -112,7 +112,11 @@ func (r *Registry) Named(f func(s Series, kind Kind, value float64)) {
 		return cmp.Or(strings.Compare(a.Name, b.Name), strings.Compare(a.suffix, b.suffix))
 	})
 	for _, s := range list {
-		f(s.Series, s.kind, float64(s.present()))
+		value := float64(s.present())
+		if s.kind == KindCounter {
+			value = float64(s.value()) // above what an int64 holds, too
+		}
+		f(s.Series, s.kind, value)
 	}
 }
 

@@ -14,17 +14,17 @@ import (
 
 // connecting is a store that is connected in the background.
 type connecting struct {
-	*link.PoolStats
 	kv   atomic.Pointer[Store] // unreached until the store has answered
 	stop context.CancelFunc
 	wg   sync.WaitGroup
 }
 
-// unreached refuses hits as an open breaker does: at once, and nothing is sent.
-type unreached struct{ Store }
+// unreached refuses hits as an open breaker does: at once, and nothing is sent. It has no connections: those of the tries
+// to reach the store are none that could answer.
+type unreached struct{ link.PoolStats }
 
 // Add implements Store.
-func (unreached) Add(_ context.Context, req *counter.Request) error {
+func (*unreached) Add(_ context.Context, req *counter.Request) error {
 	if len(req.Hits) == 0 {
 		return nil
 	}
@@ -32,19 +32,19 @@ func (unreached) Add(_ context.Context, req *counter.Request) error {
 }
 
 // Peek implements Store.
-func (unreached) Peek(context.Context, *counter.Hit) error { return counter.ErrOpen }
+func (*unreached) Peek(context.Context, *counter.Hit) error { return counter.ErrOpen }
 
 // Reset implements Store.
-func (unreached) Reset(context.Context, *counter.Hit) error { return counter.ErrOpen }
+func (*unreached) Reset(context.Context, *counter.Hit) error { return counter.ErrOpen }
 
 // Close implements Store.
-func (unreached) Close() {}
+func (*unreached) Close() {}
 
 // Open implements Store.
-func (unreached) Open() bool { return true }
+func (*unreached) Open() bool { return true }
 
 // Flapping implements Store.
-func (unreached) Flapping() bool { return false }
+func (*unreached) Flapping() bool { return false }
 
 // Connect returns a store that need not be there yet. It tries to reach it in the background for as
 // long as it is not closed, with the pauses that Open makes. The error is one of the options alone.
@@ -58,8 +58,8 @@ func Connect(o Options) (Store, error) {
 	o = o.withDefaults()
 	o.Start.MaxElapsed = 0
 	ctx, stop := context.WithCancel(context.Background())
-	c := &connecting{PoolStats: o.pool, stop: stop}
-	c.kv.Store(new(Store(unreached{})))
+	c := &connecting{stop: stop}
+	c.kv.Store(new(Store(&unreached{})))
 	c.wg.Go(func() { c.connect(ctx, o) })
 	return c, nil
 }
@@ -104,6 +104,15 @@ func (c *connecting) Close() {
 	link.Wait(&c.wg)
 	c.present().Close()
 }
+
+// ActiveConns implements Store.
+func (c *connecting) ActiveConns() int64 { return c.present().ActiveConns() }
+
+// TotalConns implements Store.
+func (c *connecting) TotalConns() int64 { return c.present().TotalConns() }
+
+// LocalCloses implements Store.
+func (c *connecting) LocalCloses() int64 { return c.present().LocalCloses() }
 
 // Open implements Store.
 func (c *connecting) Open() bool { return c.present().Open() }

@@ -77,3 +77,27 @@ func TestConnectKV_ends(t *testing.T) {
 		kv.Close()
 	}
 }
+
+// TestConnectKV_frozen: connections over which nothing was answered yet are none of a store that is reached.
+func TestConnectKV_frozen(t *testing.T) {
+	t.Parallel()
+	server := testdb.Private(t, localserver.RedisOptions{})
+	if err := server.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	kv, err := Connect(Options{Settings: Settings{URL: server.Addr(), Timeout: 30 * time.Second}})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer kv.Close()
+	for range 100 { // the kernel accepts what the server does not
+		if n := kv.ActiveConns(); n != 0 || !kv.Open() {
+			t.Fatalf("%d connections, open %t", n, kv.Open())
+		}
+		time.Sleep(time.Millisecond)
+	}
+	if err := server.Cont(); err != nil {
+		t.Fatal(err)
+	}
+	await.True(t, "a connection", func() bool { return !kv.Open() && kv.ActiveConns() > 0 })
+}

@@ -94,7 +94,7 @@ type Options struct {
 	// Log gets a line when the store is lost or found. Never credentials. May be nil.
 	Log *slog.Logger
 
-	pool *link.PoolStats // that all connections of the store are counted in
+	pool *link.PoolStats // what connections of servers are counted in, of all nodes
 }
 
 func (o Options) withDefaults() Options {

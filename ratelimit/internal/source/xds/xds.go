@@ -114,7 +114,9 @@ type Client struct {
 // NewClient dials nothing yet.
 func NewClient(o Options) *Client {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
-	o.Stats = cmp.Or(o.Stats, stats.NewRegistry(stats.Options{}))
+	if o.Stats == nil {
+		o.Stats = stats.NewRegistry(stats.Options{})
+	}
 	o.ping, o.pingTimeout = cmp.Or(o.ping, pingEvery), cmp.Or(o.pingTimeout, pingPatience)
 	o.nackAgain = cmp.Or(o.nackAgain, nackAgain)
 	c := &Client{
