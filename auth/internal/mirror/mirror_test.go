@@ -75,4 +75,12 @@ func TestScrub(t *testing.T) {
 	}
 	m.add(t, "late@example.org")
 	m.check(t, true)
+	// Whose role it should run as is not guessed.
+	m.exec(t, `drop function gatehouse.mirror_set_user, gatehouse.mirror_blank, gatehouse.mirror_drop,
+		gatehouse.mirror_settle`)
+	out.Reset()
+	if err := mirror.Scrub(t.Context(), m.options(&out)); !errors.Is(err, mirror.ErrRefused) ||
+		!strings.Contains(out.String(), "are missing: auth mirror install makes them again") {
+		t.Errorf("without functions: %v\n%s", err, out.String())
+	}
 }
