@@ -46,7 +46,7 @@ func TestLimits_overLimitCacheRandom(t *testing.T) {
 					return
 				}
 			}
-			if asked > requests*9/10 {
+			if asked > requests*19/20 { // 71 to 91 % in some hundred runs
 				t.Errorf("the store was asked by %d of %d requests: the caches knew too little to prove anything",
 					asked, requests)
 			}
