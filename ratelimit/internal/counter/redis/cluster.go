@@ -32,9 +32,10 @@ const (
 // a connection: the slowest node would hold up all, and there would be nothing for a breaker to watch.
 type Cluster struct {
 	*link.PoolStats
-	o      Options
-	t      target                             // whose credentials and seeds
-	width  int                                // nodes that one request uses at a time
+	o     Options
+	t     target // whose credentials and seeds
+	width int    // nodes that one request uses at a time
+
 	slots  [slots]atomic.Pointer[clusterNode] // nil: no node serves it
 	splits sync.Pool                          // *split
 
