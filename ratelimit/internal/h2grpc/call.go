@@ -86,7 +86,8 @@ func (s *Server) begin(x *Call, now time.Time) (asks bool, ended *refusal) {
 	return false, s.refusalOf(x, err)
 }
 
-// startAll hands the calls of one read to the store.
+// startAll passes the calls of one read to the store together. A store that can complete calls later does so on the
+// goroutine that reads its answers; otherwise a goroutine waits for each call.
 func (s *Server) startAll(c *conn, calls []*Call) {
 	n := c.out.handOver(calls, s.o.MaxStreams)
 	for _, x := range calls[n:] {

@@ -2,8 +2,8 @@ package h2grpc
 
 import "time"
 
-// This file is the receiving side: one method for each type of frame. The reader calls them, in
-// the order of the frames.
+// This file has one method for each type of frame but DATA, which reader.go takes. The reader calls them in the order
+// of the frames.
 
 func (c *conn) headersFrame(h frameHeader, payload []byte) *connError {
 	if h.stream%2 == 0 {
