@@ -11,13 +11,11 @@ import (
 	"runtime/debug"
 	"strings"
 	"time"
-	"unicode/utf8"
 
 	"github.com/google/uuid"
 
 	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/account/refusal"
-	"gatehouse/auth/internal/redirect"
 )
 
 // call is one request on its way: what the guards found out, and what the log will say. It is the
@@ -52,6 +50,17 @@ type call struct {
 	told int // the status of a problem that a redirect carries
 	// unlisted is the host that a proxy names and no link is made of.
 	unlisted string
+}
+
+var noSniff = []string{"nosniff"}
+
+// ServeHTTP answers one request.
+func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
+	w.Header()["X-Content-Type-Options"] = noSniff
+	if r.Method == http.MethodOptions {
+		r = canonicalPreflight(r)
+	}
+	s.live.Load().handler.ServeHTTP(w, r)
 }
 
 func (s *Server) serve(l *liveSettings, w http.ResponseWriter, r *http.Request) {
@@ -89,14 +98,6 @@ func (c *call) release() {
 	if c.cancel != nil {
 		c.cancel()
 	}
-}
-
-// ip is the client's address, "" when it is unknown.
-func (c *call) ip() string {
-	if !c.ipKnown {
-		c.ipText, c.ipKnown = clientIP(&c.live.Settings, c.r), true
-	}
-	return c.ipText
 }
 
 // finish writes the log line, and an answer when a handler panicked.
@@ -233,118 +234,6 @@ var errNotFound = newProblem(404, refusal.CodeNotFound, "There is nothing at thi
 
 // ctx is the request's, with its deadline.
 func (c *call) ctx() context.Context { return c.r.Context() }
-
-// param is a query parameter without what no text column takes.
-func (c *call) param(name string) string { return cleanText(c.rawParam(name), 8<<10) }
-
-// rawParam is a query parameter as it was sent.
-func (c *call) rawParam(name string) string {
-	if c.r.URL.RawQuery == "" {
-		return ""
-	}
-	c.parseQuery()
-	return c.query.Get(name)
-}
-
-func (c *call) parseQuery() {
-	if c.query == nil {
-		c.query, c.queryErr = url.ParseQuery(c.r.URL.RawQuery)
-	}
-}
-
-// ignoresBadQuery routes answer a query that cannot be parsed as they answer their other errors: by a redirect. A
-// provider that calls back may send parameters of its own.
-var ignoresBadQuery = map[string]bool{"GET /verify": true, "GET /callback": true, "POST /callback": true}
-
-// checkQuery refuses a query of which package url would drop a part: a raw ";" or a bad percent escape. The
-// parameter that vanished may have been the one that restricts the request.
-func (c *call) checkQuery() error {
-	if c.r.URL.RawQuery == "" || ignoresBadQuery[c.r.Pattern] {
-		return nil
-	}
-	c.parseQuery()
-	return c.badQuery()
-}
-
-func (c *call) badQuery() error {
-	if c.queryErr == nil {
-		return nil
-	}
-	return &problem{status: 400, code: refusal.CodeValidationFailed, err: c.queryErr,
-		msg: `The query cannot be parsed: ";" is written %3B, and each "%" must begin an escape`}
-}
-
-// cleanText makes a text from outside fit for a database: UTF-8, no NUL, at most so many bytes.
-func cleanText(s string, most int) string {
-	if len(s) > most {
-		s = s[:most]
-	}
-	if !utf8.ValidString(s) {
-		s = strings.ToValidUTF8(s, "\uFFFD")
-	}
-	if strings.IndexByte(s, 0) >= 0 {
-		s = strings.ReplaceAll(s, "\x00", "")
-	}
-	return s
-}
-
-// requestInfo is what flows need to know about the client.
-func (c *call) requestInfo() flow.RequestInfo {
-	base, unlisted := baseURL(&c.live.Settings, c.r)
-	c.unlisted = unlisted
-	network, _ := c.limitKey()
-	return flow.RequestInfo{
-		IP: c.ip(), Network: network, UserAgent: cleanText(c.r.Header.Get("User-Agent"), 1024), Aud: c.aud(),
-		BaseURL: base, RedirectTo: c.target(""), AcceptLanguage: c.acceptLanguage(),
-	}
-}
-
-// acceptLanguage is the header of a request from the user's side. An administrator's says nothing about the user.
-func (c *call) acceptLanguage() string {
-	if c.byAdmin {
-		return ""
-	}
-	return c.r.Header.Get("Accept-Language")
-}
-
-// aud is the audience that the request names by header, "" when it names none.
-func (c *call) aud() string { return cleanText(c.r.Header.Get("X-Jwt-Aud"), 255) }
-
-// target is where a link may lead in the end: the target in the body or the query, else the page that sent the
-// request, else the site; the first that is allowed, without parameters that only an answer may have.
-func (c *call) target(body string) string {
-	l := c.live
-	for _, t := range [...]string{body, c.rawParam("redirect_to")} {
-		switch {
-		case t == "":
-		case l.Redirects.Allowed(t):
-			return redirect.Clean(t)
-		default:
-			c.srv.logRefused(c, t)
-		}
-	}
-	if t := c.r.Header.Get("Referer"); t != "" && l.Redirects.Allowed(t) {
-		return redirect.Clean(t)
-	}
-	return l.SiteURL
-}
-
-// bearer is the token of the Authorization header, "" when there is none of that form.
-func (c *call) bearer() string {
-	h := c.r.Header["Authorization"]
-	if len(h) == 0 {
-		return ""
-	}
-	const scheme = "bearer "
-	if len(h[0]) <= len(scheme) || !strings.EqualFold(h[0][:len(scheme)], scheme) {
-		return ""
-	}
-	token := h[0][len(scheme):]
-	if strings.ContainsAny(token, " \t") {
-		return ""
-	}
-	return token
-}
 
 var jsonType, noStore = []string{"application/json"}, []string{"no-store"}
 

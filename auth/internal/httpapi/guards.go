@@ -10,37 +10,6 @@ import (
 	"gatehouse/auth/internal/account/refusal"
 )
 
-// handler answers a call or says why not.
-type handler func(c *call) error
-
-// ServeHTTP takes the call over from ServeMux.
-func (h handler) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
-	c := w.(*call) // serve hands nothing else to ServeMux
-	c.routed = true
-	c.startTimeout()
-	err := c.checkQuery()
-	if err == nil {
-		err = h(c)
-	}
-	if err != nil {
-		c.writeError(err)
-	}
-}
-
-// noTimeout answers from what is ready made: it cannot be late, and no time is kept for it.
-type noTimeout func(c *call) error
-
-func (h noTimeout) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
-	c := w.(*call)
-	c.routed = true
-	if err := h(c); err != nil {
-		c.writeError(err)
-	}
-}
-
-// open guards nothing.
-func (s *Server) open(h handler) http.Handler { return h }
-
 // limited counts the request against its address before anything of it is read.
 func (s *Server) limited(by routeLimit, h handler) http.Handler {
 	return handler(func(c *call) error {

@@ -207,17 +207,6 @@ func (s *Server) Apply(set Settings) {
 	s.live.Store(l)
 }
 
-var noSniff = []string{"nosniff"}
-
-// ServeHTTP answers one request.
-func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
-	w.Header()["X-Content-Type-Options"] = noSniff
-	if r.Method == http.MethodOptions {
-		r = canonicalPreflight(r)
-	}
-	s.live.Load().handler.ServeHTTP(w, r)
-}
-
 // canonicalPreflight has the names of the requested headers in lower case and sorted. Browsers send them so (Fetch
 // standard, "CORS-unsafe request-header names") and package cors takes nothing else; an operator who tries the
 // settings by hand should get the answer that a browser would.

@@ -92,3 +92,34 @@ func (s *Server) routes() *http.ServeMux {
 	mux.Handle("/scim/v2/", disabled(noSCIM))
 	return mux
 }
+
+// handler answers a call or says why not.
+type handler func(c *call) error
+
+// ServeHTTP takes the call over from ServeMux.
+func (h handler) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	c := w.(*call) // serve hands nothing else to ServeMux
+	c.routed = true
+	c.startTimeout()
+	err := c.checkQuery()
+	if err == nil {
+		err = h(c)
+	}
+	if err != nil {
+		c.writeError(err)
+	}
+}
+
+// noTimeout answers from what is ready made: it cannot be late, and no time is kept for it.
+type noTimeout func(c *call) error
+
+func (h noTimeout) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+	c := w.(*call)
+	c.routed = true
+	if err := h(c); err != nil {
+		c.writeError(err)
+	}
+}
+
+// open guards nothing.
+func (s *Server) open(h handler) http.Handler { return h }

@@ -3,9 +3,7 @@ package store
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"reflect"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 )
@@ -140,25 +138,6 @@ type Tx struct {
 // Batch starts an empty batch within the transaction.
 func (t *Tx) Batch() *Batch { return &Batch{db: t.db, tx: t.tx} }
 
-// deadlockTries is how often a transaction is begun that ends in a deadlock.
-const deadlockTries = 3
-
-// again runs a transaction once more after a deadlock, which has undone it.
-func again(ctx context.Context, transaction func() error) error {
-	for try := 1; ; try++ {
-		err := transaction()
-		if try == deadlockTries || !IsContention(err) {
-			return err
-		}
-		// The other transaction must get the lock before this one retries: it has to be woken for it.
-		select {
-		case <-ctx.Done():
-			return err
-		case <-time.After(time.Duration(try) * (10*time.Millisecond + rand.N(20*time.Millisecond))):
-		}
-	}
-}
-
 // InTx runs f in a transaction (READ COMMITTED), which commits when f returns nil. After a deadlock f runs again, so
 // it must change nothing but the database and variables that it sets each time. It must not hash or call other
 // services: it holds a connection.
@@ -192,36 +171,4 @@ func (db *DB) inTx(ctx context.Context, c *pgx.Conn, f func(*Tx) error) error {
 	}
 	done = true
 	return tx.Commit(ctx)
-}
-
-// queryRow runs a statement of one row, which is read into targets, after a deadlock once more.
-func (db *DB) queryRow(ctx context.Context, doing string, targets []any, s statement, args ...any) error {
-	return again(ctx, func() error {
-		return db.withConn(ctx, doing, func(c *pgx.Conn) error {
-			return c.QueryRow(ctx, db.sql[s], encodeUUIDs(args)...).Scan(targets...)
-		})
-	})
-}
-
-// query runs a statement of any number of rows. One that writes belongs into again, with what it reads made empty.
-func (db *DB) query(ctx context.Context, doing string, query func(pgx.Rows) error, s statement, args ...any) error {
-	return db.withConn(ctx, doing, func(c *pgx.Conn) error {
-		rows, err := c.Query(ctx, db.sql[s], encodeUUIDs(args)...)
-		if err != nil {
-			return err
-		}
-		return eachRow(rows, query)
-	})
-}
-
-// exec runs a statement and says how many rows it changed.
-func (db *DB) exec(ctx context.Context, doing string, s statement, args ...any) (n int64, err error) {
-	err = again(ctx, func() error {
-		return db.withConn(ctx, doing, func(c *pgx.Conn) error {
-			tag, err := c.Exec(ctx, db.sql[s], encodeUUIDs(args)...)
-			n = tag.RowsAffected()
-			return err
-		})
-	})
-	return n, err
 }

@@ -150,21 +150,3 @@ func (db *DB) Close() { db.pool.Close() }
 func (db *DB) Ping(ctx context.Context) error {
 	return db.withConn(ctx, "ping", func(c *pgx.Conn) error { return c.Ping(ctx) })
 }
-
-// withConn runs f with a connection of its own and translates its error.
-func (db *DB) withConn(ctx context.Context, doing string, f func(*pgx.Conn) error) error {
-	c, err := db.acquire(ctx)
-	if err == nil {
-		err = f(c.Conn())
-		c.Release()
-	}
-	return db.wrapError(doing, err)
-}
-
-// wrapError is the package's wrapError with a log line for what an operator must change.
-func (db *DB) wrapError(doing string, err error) error {
-	if isLostStatement(err) {
-		db.poolerLogged.Do(func() { db.log.Error("DATABASE_URL: "+ErrPooler.Error(), "error", err) })
-	}
-	return db.names.wrapError(doing, err)
-}

@@ -1,0 +1,78 @@
+package store
+
+import (
+	"context"
+	"math/rand/v2"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// query runs a statement of any number of rows. One that writes belongs into again, with what it reads made empty.
+func (db *DB) query(ctx context.Context, doing string, query func(pgx.Rows) error, s statement, args ...any) error {
+	return db.withConn(ctx, doing, func(c *pgx.Conn) error {
+		rows, err := c.Query(ctx, db.sql[s], encodeUUIDs(args)...)
+		if err != nil {
+			return err
+		}
+		return eachRow(rows, query)
+	})
+}
+
+// queryRow runs a statement of one row, which is read into targets, after a deadlock once more.
+func (db *DB) queryRow(ctx context.Context, doing string, targets []any, s statement, args ...any) error {
+	return again(ctx, func() error {
+		return db.withConn(ctx, doing, func(c *pgx.Conn) error {
+			return c.QueryRow(ctx, db.sql[s], encodeUUIDs(args)...).Scan(targets...)
+		})
+	})
+}
+
+// exec runs a statement and says how many rows it changed.
+func (db *DB) exec(ctx context.Context, doing string, s statement, args ...any) (n int64, err error) {
+	err = again(ctx, func() error {
+		return db.withConn(ctx, doing, func(c *pgx.Conn) error {
+			tag, err := c.Exec(ctx, db.sql[s], encodeUUIDs(args)...)
+			n = tag.RowsAffected()
+			return err
+		})
+	})
+	return n, err
+}
+
+// deadlockTries is how often a transaction is begun that ends in a deadlock.
+const deadlockTries = 3
+
+// again runs a transaction once more after a deadlock, which has undone it.
+func again(ctx context.Context, transaction func() error) error {
+	for try := 1; ; try++ {
+		err := transaction()
+		if try == deadlockTries || !IsContention(err) {
+			return err
+		}
+		// The other transaction must get the lock before this one retries: it has to be woken for it.
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(time.Duration(try) * (10*time.Millisecond + rand.N(20*time.Millisecond))):
+		}
+	}
+}
+
+// withConn runs f with a connection of its own and translates its error.
+func (db *DB) withConn(ctx context.Context, doing string, f func(*pgx.Conn) error) error {
+	c, err := db.acquire(ctx)
+	if err == nil {
+		err = f(c.Conn())
+		c.Release()
+	}
+	return db.wrapError(doing, err)
+}
+
+// wrapError is the package's wrapError with a log line for what an operator must change.
+func (db *DB) wrapError(doing string, err error) error {
+	if isLostStatement(err) {
+		db.poolerLogged.Do(func() { db.log.Error("DATABASE_URL: "+ErrPooler.Error(), "error", err) })
+	}
+	return db.names.wrapError(doing, err)
+}
