@@ -82,12 +82,14 @@ check: # format, vet, staticcheck, linked modules, settings tables; minutes the 
 		$(call linked,$$d) | diff $$d/deps.txt - || { echo "$$d links other modules than $$d/deps.txt says; make deps writes it anew"; exit 1; }; \
 	done
 	go test $(configs) -run '^TestDocs_settingsTables$$'
+	go test ./auth/internal/httpapi -run '^TestOpenAPI_isCompressed$$'
 
 deps: # rewrites the lists of modules that check compares; seconds
 	@for d in $(daemons); do $(call linked,$$d) > $$d/deps.txt; done
 
-docs: # writes the tables of the daemons' docs/settings.md that check compares; seconds once compiled
+docs: # writes the tables of the daemons' docs/settings.md and openapi.json.gz, which check compares; seconds once compiled
 	@go test $(configs) -count 1 -run '^TestDocs_settingsTables$$' -update
+	@go test ./auth/internal/httpapi -count 1 -run '^TestOpenAPI_isCompressed$$' -update
 
 bench: build # Go benchmarks, then whole daemons against their budgets; some 45 minutes
 	@.ci/need redis-server memcached redis-benchmark initdb

@@ -42,10 +42,10 @@ var spec = sync.OnceValue(func() (s struct {
 	doc      document
 	compiler *jsonschema.Compiler
 }) {
-	if err := json.Unmarshal(openAPI, &s.doc); err != nil {
+	if err := json.Unmarshal(OpenAPI(), &s.doc); err != nil {
 		panic(err)
 	}
-	raw, err := jsonschema.UnmarshalJSON(bytes.NewReader(openAPI))
+	raw, err := jsonschema.UnmarshalJSON(bytes.NewReader(OpenAPI()))
 	if err != nil {
 		panic(err)
 	}
@@ -266,7 +266,7 @@ func TestOpenAPI_listsTheCodes(t *testing.T) {
 
 func TestOpenAPI_isServed(t *testing.T) {
 	a := open(t)
-	got := a.do("GET /openapi.json", nil).is(200, string(openAPI))
+	got := a.do("GET /openapi.json", nil).is(200, string(OpenAPI()))
 	if got.Header.Get("Content-Type") != "application/json" {
 		t.Errorf("headers %v", got.Header)
 	}

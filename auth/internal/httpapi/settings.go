@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	_ "embed"
 	"net/http"
 	"slices"
 	"strconv"
@@ -62,16 +61,4 @@ func (c *call) cached(etag string, body []byte) error {
 		return nil
 	}
 	return c.json(200, body)
-}
-
-//go:embed openapi.json
-var openAPI []byte
-
-// OpenAPI is the description of this API, OpenAPI 3.1, as /openapi.json answers it.
-func OpenAPI() []byte { return openAPI }
-
-// getOpenAPI answers the description of this API, OpenAPI 3.1.
-func (s *Server) getOpenAPI(c *call) error {
-	c.Header()["Cache-Control"] = []string{"public, max-age=3600"}
-	return c.json(200, openAPI)
 }

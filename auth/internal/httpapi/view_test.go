@@ -130,7 +130,7 @@ func TestSettingsView_providers(t *testing.T) {
 			}
 		}
 	}
-	if err := json.Unmarshal(openAPI, &doc); err != nil {
+	if err := json.Unmarshal(OpenAPI(), &doc); err != nil {
 		t.Fatal(err)
 	}
 	want := append(provider.Names(), "email", "phone", "anonymous_users")

@@ -162,3 +162,45 @@ func (c *conn) leaveWatch() {
 	c.server.watches.Add(-1)
 	c.watches.Add(-1)
 }
+
+// push appends a message of a watch, which stays open; false: the stream has ended.
+func (o *sendQueue) push(s *stream, message []byte) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if s.gone || o.closed {
+		return false
+	}
+	o.sent = true
+	o.grab()
+	if !s.begun {
+		s.begun = true
+		at := len(o.buf)
+		o.buf = o.encoder.headers(appendFrameHeader(o.buf, 0, frameHeaders, flagEndHeaders, s.id), &s.header)
+		o.setLength(at)
+	}
+	s.pending = append(s.pending, message...)
+	o.hold(s)
+	o.queue(s)
+	return true
+}
+
+// endWatch ends a watch with a status, and resets it if a message waits for a window.
+func (o *sendQueue) endWatch(s *stream, r *refusal) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	switch {
+	case s.gone || o.closed:
+	case !s.begun:
+		o.grab()
+		o.refuse(&answer{stream: s, refusal: r})
+	case len(s.pending) > 0:
+		o.put(func(b []byte) []byte { return appendReset(b, s.id, codeCancel) })
+		o.cut(s)
+	default:
+		o.grab()
+		at := len(o.buf)
+		o.buf = o.encoder.failure(appendFrameHeader(o.buf, 0, frameHeaders, flagEndHeaders|flagEndStream, s.id), r)
+		o.setLength(at)
+		o.forget(s)
+	}
+}

@@ -1,13 +1,9 @@
 package h2grpc
 
-import (
-	"time"
+import "time"
 
-	"google.golang.org/grpc/codes"
-)
-
-// This file is the receiving side: one method for each type of frame. The reader calls them, in
-// the order of the frames.
+// This file has one method for each type of frame but DATA, which reader.go takes. The reader calls them in the order
+// of the frames.
 
 func (c *conn) headersFrame(h frameHeader, payload []byte) *connError {
 	if h.stream%2 == 0 {
@@ -113,102 +109,6 @@ func (c *conn) trailers(id uint32, ends bool, block []byte) *connError {
 		return c.abort(id, codeProtocol)
 	}
 	return c.endOfRequest(s, nil)
-}
-
-func (c *conn) data(h frameHeader, payload []byte) *connError {
-	if h.stream%2 == 0 || h.stream > c.ids.opened() {
-		return protocolError("DATA on a stream that is not open")
-	}
-	if c.in.window -= len(payload); c.in.window < connWindow/2 {
-		n := connWindow - c.in.window
-		c.in.window = connWindow
-		c.out.add(func(b []byte) []byte { return appendWindowUpdate(b, 0, n) })
-	}
-	b, ok := unpad(h, payload)
-	if !ok {
-		return protocolError("more padding than payload")
-	}
-	s := c.find(h.stream)
-	if s == nil {
-		if c.in.ended.has(h.stream) || h.stream > c.ids.last() {
-			return c.spend()
-		}
-		return c.abort(h.stream, codeStreamClosed)
-	}
-	if s.refused {
-		return c.spend()
-	}
-	if s.ended {
-		return c.abort(s.id, codeStreamClosed)
-	}
-	if s.window -= len(payload); s.window < 0 {
-		c.server.refused(reasonFlowControl)
-		return c.abort(s.id, codeFlowControl)
-	}
-	s.received += int64(len(b))
-	if h.has(flagEndStream) && !s.parts {
-		return c.endOfRequest(s, b)
-	}
-	if c.in.current == s && !c.register() {
-		return nil
-	}
-	s.parts = true
-	body, room := c.out.keepBody(s, b)
-	switch r := s.tooLong(body); {
-	case r != nil:
-		c.refuse(s, r)
-		return nil
-	case !room:
-		c.server.refused(reasonBuffered)
-		c.refuse(s, s.refusal(codes.ResourceExhausted, "too many unfinished messages"))
-		return nil
-	case h.has(flagEndStream):
-		return c.endOfRequest(s, nil)
-	}
-	if s.window < streamWindow/2 {
-		n := streamWindow - s.window
-		s.window = streamWindow
-		c.out.add(func(b []byte) []byte { return appendWindowUpdate(b, s.id, n) })
-	}
-	return c.spendIf(len(b) == 0)
-}
-
-// endOfRequest is END_STREAM. The body lies in the read buffer, or has come in parts.
-func (c *conn) endOfRequest(s *stream, body []byte) *connError {
-	if s.header.length >= 0 && s.header.length != s.received {
-		return c.abort(s.id, codeProtocol)
-	}
-	s.ended = true
-	if c.in.current == s {
-		c.in.current = nil
-	}
-	if s.registered {
-		parts, ok := c.out.takeBody(s)
-		if !ok {
-			return nil
-		}
-		if s.parts {
-			body = parts
-		}
-	}
-	c.complete(s, body)
-	return nil
-}
-
-// complete decides a request that has come in full.
-func (c *conn) complete(s *stream, body []byte) {
-	c.limits.budget.earn()
-	message, r := s.message(body)
-	switch {
-	case r != nil:
-		c.refuse(s, r)
-	case s.header.method == methodDecide:
-		c.decide(s, message)
-	case s.header.method == methodWatch:
-		c.watch(s, message)
-	default:
-		c.health(s, message)
-	}
 }
 
 func (c *conn) windowUpdate(h frameHeader, payload []byte) *connError {

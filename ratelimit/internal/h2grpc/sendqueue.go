@@ -1,7 +1,6 @@
 package h2grpc
 
 import (
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -118,18 +117,19 @@ func (o *sendQueue) find(id uint32) *stream {
 	return o.streams[id]
 }
 
-// removed takes the streams that have ended since the last call.
-func (o *sendQueue) removed(into []*stream) []*stream {
+// admit registers a stream whose request is not complete, unless there are too many.
+func (o *sendQueue) admit(s *stream, limit int) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for _, s := range o.dead {
-		if s.removed = !s.inStore; s.removed { // else it was reset on its way to the store, which will be done with it
-			into = append(into, s)
-		}
+	if s.registered {
+		return true
 	}
-	clear(o.dead)
-	o.dead = o.dead[:0]
-	return into
+	if len(o.streams) >= limit {
+		o.refuseStream(s)
+		return false
+	}
+	o.register(s)
+	return true
 }
 
 // register makes frames of the peer find the stream. The lock is held.
@@ -165,88 +165,41 @@ func (o *sendQueue) remove(s *stream) {
 	}
 }
 
+// removed takes the streams that have ended since the last call.
+func (o *sendQueue) removed(into []*stream) []*stream {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, s := range o.dead {
+		if s.removed = !s.inStore; s.removed { // else it was reset on its way to the store, which will be done with it
+			into = append(into, s)
+		}
+	}
+	clear(o.dead)
+	o.dead = o.dead[:0]
+	return into
+}
+
+// reset ends a stream by RST_STREAM.
+func (o *sendQueue) reset(id uint32, code errCode) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if s := o.streams[id]; s != nil {
+		o.cut(s)
+	}
+	o.put(func(b []byte) []byte { return appendReset(b, id, code) })
+}
+
+func (o *sendQueue) refuseStream(s *stream) {
+	o.put(func(b []byte) []byte { return appendReset(b, s.id, codeRefusedStream) })
+	o.forget(s)
+}
+
 // goAway appends GOAWAY, behind which the connection ends. The lock is held.
 func (o *sendQueue) goAway(last uint32, code errCode, debug string) {
 	if !o.closed {
 		o.grab()
 		o.buf = appendGoAway(o.buf, last, code, debug)
 		o.ending = true
-	}
-}
-
-// flush sends what has been appended, as far as it goes without waiting.
-func (o *sendQueue) flush() {
-	o.mu.Lock()
-	if o.writing || len(o.buf) == 0 && o.wire.left() == 0 {
-		o.mu.Unlock()
-		return
-	}
-	o.writing = true
-	if len(o.buf) == 0 { // TLS has answered the peer on its own
-		o.mu.Unlock()
-		go o.drain()
-		return
-	}
-	for len(o.buf) > 0 {
-		b := o.buf
-		o.buf = nil
-		o.mu.Unlock()
-		sent, err := o.wire.write(b)
-		recycle(b)
-		if err != nil {
-			o.broken(err)
-			return // writing stays: nothing is sent any more
-		}
-		if !sent {
-			go o.drain()
-			return
-		}
-		o.mu.Lock()
-	}
-	o.sentAll()
-}
-
-// drain sends the rest, however long the peer takes for it, until the send queue is empty.
-func (o *sendQueue) drain() {
-	for {
-		o.mu.Lock()
-		o.waiting = o.wire.left()
-		o.mu.Unlock()
-		if err := o.wire.drain(time.Now().Add(o.patience)); err != nil {
-			o.broken(err)
-			return
-		}
-		o.mu.Lock()
-		o.waiting = 0
-		b := o.buf
-		if len(b) == 0 {
-			o.sentAll()
-			return
-		}
-		o.buf = nil
-		o.room.Signal()
-		o.mu.Unlock()
-		_, err := o.wire.write(b)
-		recycle(b)
-		if err != nil {
-			o.broken(err)
-			return
-		}
-	}
-}
-
-// sentAll ends a flush; it is called with the lock and gives it up.
-func (o *sendQueue) sentAll() {
-	o.writing = false
-	if o.buf != nil {
-		recycle(o.buf)
-		o.buf = nil
-	}
-	end := o.ending && !o.closed
-	o.room.Signal()
-	o.mu.Unlock()
-	if end {
-		o.broken(nil)
 	}
 }
 
@@ -279,75 +232,4 @@ func (o *sendQueue) close() {
 	o.blocked = nil
 	o.holdBlock(nil)
 	o.room.Broadcast()
-}
-
-// hold accounts for what a stream holds now. The lock is held.
-func (o *sendQueue) hold(s *stream) {
-	n := cap(s.body) + cap(s.pending)
-	o.count(n - s.held)
-	s.held = n
-}
-
-func (o *sendQueue) count(n int) {
-	o.held.Add(int64(n))
-	o.account.used.Add(int64(n))
-}
-
-// holdBlock replaces the unfinished header block. The lock is held.
-func (o *sendQueue) holdBlock(b []byte) {
-	o.count(cap(b) - cap(o.block))
-	o.block = b
-}
-
-// keepBlock appends to the header block that is not complete, and returns its length; 0: the connection is ending.
-func (o *sendQueue) keepBlock(b []byte) int {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.closed || o.ending {
-		return 0
-	}
-	if o.block == nil {
-		o.opened = time.Now()
-	}
-	o.holdBlock(append(o.block, b...))
-	return len(o.block)
-}
-
-// takeBlock returns the header block, which is complete now.
-func (o *sendQueue) takeBlock() []byte {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	b := o.block
-	o.holdBlock(nil)
-	return b
-}
-
-// keepBody keeps a part of a stream's message. It returns what has come of the message, and false where the connection
-// holds too much.
-func (o *sendQueue) keepBody(s *stream, b []byte) ([]byte, bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if s.gone || o.closed {
-		return nil, true
-	}
-	if have := len(s.body); have >= announced && have+len(b) > cap(s.body) {
-		whole := messageHeader + messageLength(s.body)
-		if whole <= messageHeader+maxMessage {
-			s.body = slices.Grow(s.body, max(len(b), whole-have))
-		}
-	}
-	s.body = append(s.body, b...)
-	o.hold(s)
-	return s.body, o.held.Load() <= maxHeld
-}
-
-// takeBody returns the body of a stream whose request is complete; false: the stream has ended.
-func (o *sendQueue) takeBody(s *stream) ([]byte, bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	s.open = false
-	b := s.body
-	s.body = nil
-	o.hold(s)
-	return b, !s.gone
 }

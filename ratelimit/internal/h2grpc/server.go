@@ -2,10 +2,10 @@
 // completion on the goroutine that reads them. What one read brings is decided together and answered by one write;
 // no call costs a goroutine, a channel or an allocation.
 //
-// Three parts own what they touch: the reader of a connection (conn, receive.go) has HPACK's decoder and the
-// receiving side, its send queue has the sending side under the connection's one lock, and the store has the calls that
-// wait for it. What moves between them is a bundle. Health checks are answered by the
-// reader, too; a watch of the health has a goroutine.
+// Three parts own what they touch. The reader of a connection (reader.go, receive.go) has HPACK's decoder and the
+// receiving side. The connection's send queue (sendqueue.go, answers.go) has the sending side, under the connection's
+// only lock. The store has the calls that wait for it (call.go). Answers reach the send queue in bundles. The reader
+// answers health checks too; a watch of the health has a goroutine.
 //
 // Protocol: RFC 9113 (HTTP/2), RFC 7541 (HPACK), and grpc's PROTOCOL-HTTP2.md; where those leave a choice, the answer
 // is grpc-go's.

@@ -2,12 +2,8 @@ package h2grpc
 
 import (
 	"sync"
-	"time"
-
-	"google.golang.org/grpc/codes"
 
 	"gatehouse/ratelimit/internal/counter"
-	"gatehouse/ratelimit/internal/service"
 )
 
 // work is what one read brings. It is pooled, since a connection has none between reads.
@@ -20,58 +16,6 @@ type work struct {
 }
 
 var works = sync.Pool{New: func() any { return new(work) }}
-
-// decide begins a call whose message has come. Its answer goes into the connection's bundle, now or, where a store is
-// asked, when the store has answered.
-func (c *conn) decide(s *stream, message []byte) {
-	x := calls.Get().(*Call)
-	x.conn, x.stream = c, s
-	x.ctx, x.end = c.startSpan(s)
-	if len(message) <= bufferBytes {
-		x.body = append(x.body[:0], message...)
-	} else {
-		x.body, x.kept = message, cap(message) // the stream's own, or decompressed for it
-		if c.server.account.used.Add(int64(x.kept)); !c.server.relieve() {
-			c.server.refused(reasonBuffered)
-			c.in.work.bundle.finish(x, s.refusal(codes.ResourceExhausted, "too many long messages"))
-			return
-		}
-	}
-	if s.header.timed {
-		x.deadline = c.in.now.Add(s.header.timeout)
-	}
-	o := &c.server.o
-	if err := x.Request.Unmarshal(x.body); err != nil {
-		o.Service.NoteRefused(service.Malformed, err)
-		c.in.work.bundle.finish(x,
-			s.refusal(codes.Internal, "grpc: failed to unmarshal the received message: "+err.Error()))
-		return
-	}
-	if o.Service.Cost(len(x.body)) > costly {
-		c.flushBundle()
-		c.in.work.costly = append(c.in.work.costly, x)
-		return
-	}
-	if asks, ended := c.server.begin(x, c.in.arrived); asks {
-		c.in.work.waiting = append(c.in.work.waiting, x)
-	} else {
-		c.in.work.bundle.finish(x, ended)
-	}
-}
-
-// costly is the estimated time above which a call gets a goroutine of its own, so that its neighbours on the connection
-// do not wait for it.
-const costly = 200 * time.Microsecond
-
-// flush passes answers to the send queue and calls to the store.
-func (c *conn) flush() {
-	c.flushBundle()
-	if len(c.in.work.waiting) > 0 {
-		c.server.startAll(c, c.in.work.waiting)
-		clear(c.in.work.waiting)
-		c.in.work.waiting = c.in.work.waiting[:0]
-	}
-}
 
 // flushBundle hands over the answers so far, then starts the calls that take long.
 func (c *conn) flushBundle() {

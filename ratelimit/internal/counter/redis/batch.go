@@ -13,14 +13,6 @@ const maxBatchHits = 2048
 
 type opKind uint8
 
-const (
-	opCount  opKind = iota // INCRBY, or GET when nothing is added
-	opRefund               // a script: subtract, not below 0
-	opStop                 // a script: all of some hits of one call, or none
-	opDelete               // DEL
-	opMeter                // a script: runs of hits on a sliding window or a token bucket
-)
-
 // op is one command of a batch, together with what has to go before it.
 type op struct {
 	kind opKind
@@ -67,6 +59,49 @@ type batch struct {
 	// command, such as LOADING.
 	refusal string
 }
+
+// turn is how many requests of one connection go into a batch that has no room for all.
+const turn = 64
+
+// inTurns moves calls from the queue to a batch: all, or as many as fit, with at most turn requests of a connection, so
+// that one that sends thousands does not hold up the others.
+func inTurns(batch, queue []*call) (taken, rest []*call) {
+	hits := 0
+	for _, c := range queue {
+		hits += len(c.hits)
+	}
+	if hits <= maxBatchHits {
+		batch = append(batch, queue...)
+		clear(queue)
+		return batch, queue[:0]
+	}
+	hits = 0
+	of := map[uint64]int{}
+	kept := queue[:0]
+	for _, c := range queue {
+		from := uint64(0)
+		if c.started != nil {
+			from = c.started.From
+		}
+		if len(batch) > 0 && (hits+len(c.hits) > maxBatchHits || from != 0 && of[from] >= turn) {
+			kept = append(kept, c)
+			continue
+		}
+		of[from]++
+		hits += len(c.hits)
+		batch = append(batch, c)
+	}
+	clear(queue[len(kept):])
+	return batch, kept
+}
+
+const (
+	opCount  opKind = iota // INCRBY, or GET when nothing is added
+	opRefund               // a script: subtract, not below 0
+	opStop                 // a script: all of some hits of one call, or none
+	opDelete               // DEL
+	opMeter                // a script: runs of hits on a sliding window or a token bucket
+)
 
 // build turns the calls that are still waited for into commands: one for each key, however many hit it,
 // but hits never pass a script on the same key. Calls whose callers have left are dropped.
@@ -231,47 +266,5 @@ func (b *batch) settle(c *call) {
 func (b *batch) unsent() {
 	for i := range b.ops {
 		b.ops[i].notExecuted = &notSent
-	}
-}
-
-// opIndex finds the command for a key within a batch: open addressing, at most half full. It is made as
-// large as the batch needs, since emptying it is part of each.
-type opIndex struct {
-	places []indexEntry
-	shift  int // of a hash, to get the place where its entry would like to be
-}
-
-type indexEntry struct {
-	op  int32  // its number plus 1; 0: a free place
-	tag uint32 // the other half of the hash
-}
-
-// reset empties the index and makes room for so many keys.
-func (x *opIndex) reset(keys int) {
-	size := 4
-	x.shift = 64 - 2
-	for size < 2*keys {
-		size *= 2
-		x.shift--
-	}
-	if cap(x.places) < size {
-		x.places = make([]indexEntry, size)
-	}
-	x.places = x.places[:size]
-	clear(x.places)
-}
-
-// find returns where the key's command number is kept: 0 if the key is new, and then the caller sets it.
-func (x *opIndex) find(hash uint64, same func(op int32) bool) *int32 {
-	tag := uint32(hash)
-	for i := hash >> x.shift; ; i++ {
-		e := &x.places[i&uint64(len(x.places)-1)]
-		if e.op == 0 {
-			e.tag = tag
-			return &e.op
-		}
-		if e.tag == tag && same(e.op-1) {
-			return &e.op
-		}
 	}
 }

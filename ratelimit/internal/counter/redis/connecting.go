@@ -119,3 +119,11 @@ func (c *connecting) Open() bool { return c.present().Open() }
 
 // Flapping implements Store.
 func (c *connecting) Flapping() bool { return c.present().Flapping() }
+
+// Async implements counter.AsyncStore.
+func (c *connecting) Async(req *counter.Request) counter.Async {
+	if s, ok := c.present().(counter.AsyncStore); ok {
+		return s.Async(req)
+	}
+	return nil
+}

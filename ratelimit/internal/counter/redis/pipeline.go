@@ -1,10 +1,8 @@
 package redis
 
 import (
+	"context"
 	"errors"
-	"fmt"
-	"log/slog"
-	"os"
 	"runtime"
 	"sync"
 	"time"
@@ -51,6 +49,61 @@ func (s *Server) newPipeline(via connection, overflow bool) *pipeline {
 	s.pipelines = append(s.pipelines, l)
 	s.wg.Go(l.run)
 	return l
+}
+
+// Async implements counter.AsyncStore.
+func (s *Server) Async(*counter.Request) counter.Async { return s }
+
+// Start implements counter.Async.
+func (s *Server) Start(calls []*counter.Pending) []*counter.Pending { return s.start(calls, s) }
+
+func (s *Server) start(calls []*counter.Pending, resume resumer) []*counter.Pending {
+	now := s.clock()
+	open := s.breaker.IsOpen()
+	for _, st := range calls {
+		st.Err, st.Own = nil, nil
+		stay := s.o.Settings.Timeout
+		if !st.Deadline.IsZero() {
+			stay = min(stay, st.Deadline.Sub(s.begun)-time.Duration(now)-link.LeaveBefore)
+		}
+		if open || stay <= patient {
+			continue
+		}
+		c := s.calls.Get().(*call)
+		c.fill(st.Req, nil, s.hash)
+		c.started, c.arrived, c.stay, c.leave = st, now, stay, now+int64(stay-watchTick)
+		c.resume, st.Own = resume, c
+	}
+	return s.enqueueAll(calls, now, open)
+}
+
+// enqueueAll puts calls into the queue and returns those that it does not. Once the lock is given up, the others are
+// the store's.
+func (s *Server) enqueueAll(calls []*counter.Pending, now int64, open bool) (refused []*counter.Pending) {
+	refused = calls[:0]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	open = open || s.breaker.IsOpen() // opened answers only what it finds
+	for _, st := range calls {
+		switch {
+		case s.closed:
+			st.Err = link.ErrClosed
+		case open:
+			st.Err = counter.ErrOpen
+		case st.Own != nil:
+			s.queue = append(s.queue, st.Own.(*call))
+			continue
+		}
+		if c, ok := st.Own.(*call); ok {
+			c.started = nil
+			s.calls.Put(c)
+		}
+		refused = append(refused, st)
+	}
+	if len(s.queue) > 0 {
+		s.dispatchDue(now)
+	}
+	return refused
 }
 
 // enqueue puts a call into the queue and sees to it that a pipeline will take it.
@@ -170,41 +223,6 @@ func (l *pipeline) take() bool {
 	return true
 }
 
-// turn is how many requests of one connection go into a batch that has no room for all.
-const turn = 64
-
-// inTurns moves calls from the queue to a batch: all, or as many as fit, with at most turn requests of a connection, so
-// that one that sends thousands does not hold up the others.
-func inTurns(batch, queue []*call) (taken, rest []*call) {
-	hits := 0
-	for _, c := range queue {
-		hits += len(c.hits)
-	}
-	if hits <= maxBatchHits {
-		batch = append(batch, queue...)
-		clear(queue)
-		return batch, queue[:0]
-	}
-	hits = 0
-	of := map[uint64]int{}
-	kept := queue[:0]
-	for _, c := range queue {
-		from := uint64(0)
-		if c.started != nil {
-			from = c.started.From
-		}
-		if len(batch) > 0 && (hits+len(c.hits) > maxBatchHits || from != 0 && of[from] >= turn) {
-			kept = append(kept, c)
-			continue
-		}
-		of[from]++
-		hits += len(c.hits)
-		batch = append(batch, c)
-	}
-	clear(queue[len(kept):])
-	return batch, kept
-}
-
 // linger waits until the first call in the queue is PipelineWindow old.
 func (l *pipeline) linger() {
 	s := l.store
@@ -278,14 +296,6 @@ func (l *pipeline) flush() {
 	}
 }
 
-// free takes back a call that its caller no longer waits for. A canceled one is left to the collector:
-// its caller may still be about to read why.
-func (s *Server) free(c *call) {
-	if c.state.Load() == left {
-		s.recycle(c)
-	}
-}
-
 // remember notes the keys that are now known to have an expiry and were not before.
 func (s *Server) remember(b *batch) {
 	s.seen.mu.Lock()
@@ -297,126 +307,48 @@ func (s *Server) remember(b *batch) {
 	}
 }
 
-// pinging stands for a PING among what is out.
-var pinging = []*call{}
-
-// ping checks an idle connection, so that a lost store is noticed before a request needs it.
-func (l *pipeline) ping() {
-	if err := l.check(); err != nil {
-		l.lost(err)
-	}
-}
-
-// check sends a PING.
-func (l *pipeline) check() error {
-	l.mu.Lock()
-	l.since, l.out = l.store.clock(), pinging
-	l.mu.Unlock()
-	err := l.link.ping()
-	l.mu.Lock()
-	l.out = nil
-	l.mu.Unlock()
-	if err == nil {
-		l.store.breaker.Answered()
-	}
-	return err
-}
-
-// lost notes that a connection has ended. That alone says little about the server, which may have been configured to
-// close it: what counts is whether a new one can be opened at once. A time-out is a failure.
-func (l *pipeline) lost(err error) {
-	s := l.store
-	s.forgetKeys()
-	if !errors.Is(err, errUnsent) && !errors.Is(err, os.ErrDeadlineExceeded) && s.ctx.Err() == nil &&
-		!s.breaker.IsOpen() {
-		if err = l.check(); err == nil {
-			return
+// end takes the answer of a call that was started and that its batch has claimed. It is complete, unless the server has
+// to be called again: then a separate goroutine completes it.
+func (s *Server) end(c *call) (done *counter.Pending) {
+	st := c.started
+	c.started = nil
+	st.Err = c.err
+	if c.err == nil {
+		c.deliver(st.Req)
+		if c.undone > 0 {
+			go func() {
+				ctx := context.Background()
+				if !st.Deadline.IsZero() {
+					var cancel context.CancelFunc
+					ctx, cancel = context.WithDeadline(ctx, st.Deadline)
+					defer cancel()
+				}
+				st.Err = c.resume.resume(ctx, st.Req, c)
+				st.Owner.Complete([]*counter.Pending{st})
+			}()
+			return nil
 		}
 	}
-	l.failed(err)
+	s.recycle(c)
+	return st
 }
 
-// refused notes that the server answers, but cannot count at present.
-func (l *pipeline) refused(code string) {
-	if code == "READONLY" || code == "MASTERDOWN" {
-		l.link.drop() // the name may lead to another server by now
-	}
-	l.failed(fmt.Errorf("the server answers %s", code))
-}
-
-// failed notes a failure of the server.
-func (l *pipeline) failed(err error) {
-	s := l.store
-	if s.ctx.Err() != nil {
-		return // it was us
-	}
-	s.forgetKeys()
-	s.trouble()
-	if s.breaker.Failed(time.Duration(s.clock())) {
-		s.opened(fmt.Sprintf("%d failures in a row, the last: %v", link.BreakerFailures, err))
-	}
-}
-
-// forgetKeys forgets which keys have an expiry: the store may come back empty.
-func (s *Server) forgetKeys() {
-	s.seen.mu.Lock()
-	defer s.seen.mu.Unlock()
-	s.seen.forget()
-}
-
-// opened answers everybody who waits, now that the breaker is open.
-func (s *Server) opened(why string) {
-	s.log(slog.LevelError, "the key-value store is lost; the failure mode answers until it is back", "why", why)
-	if s.breaker.Warns(time.Duration(s.clock())) {
-		s.log(slog.LevelWarn, "the key-value store is lost and found over and over", "openings within a minute, more than",
-			link.Flaps)
-	}
-	s.mu.Lock()
-	for _, c := range s.queue {
-		s.cancel(c, counter.ErrOpen)
-	}
-	clear(s.queue)
-	s.queue = s.queue[:0]
-	s.mu.Unlock()
-	s.breakOff()
-	s.trouble()
-}
-
-// breakOff answers the callers whose batches are out and ends the connections these are on. It is
-// repeated while the breaker is open, since a pipeline may have been about to dial.
-func (s *Server) breakOff() {
-	defer s.settle()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, l := range s.pipelines {
-		l.mu.Lock()
-		for _, c := range l.out {
-			s.cancel(c, counter.ErrOpen)
+// complete notifies the owners, a run of requests of one owner at a time. No lock is held.
+func complete(done []*counter.Pending) {
+	for len(done) > 0 {
+		n := 1
+		for n < len(done) && done[n].Owner == done[0].Owner {
+			n++
 		}
-		if l.out != nil {
-			l.link.drop()
-		}
-		l.mu.Unlock()
+		done[0].Owner.Complete(done[:n])
+		done = done[n:]
 	}
 }
 
-// relocated breaks off all connections, since the server has moved, and probes the new one at once if the breaker is
-// open.
-func (s *Server) relocated() {
-	s.forgetKeys()
-	s.mu.Lock()
-	for _, l := range s.pipelines {
-		l.link.drop()
+// free takes back a call that its caller no longer waits for. A canceled one is left to the collector:
+// its caller may still be about to read why.
+func (s *Server) free(c *call) {
+	if c.state.Load() == left {
+		s.recycle(c)
 	}
-	if s.probe != nil {
-		s.probe.drop() // it probes the old one
-	}
-	s.mu.Unlock()
-	s.wakeProbe()
-}
-
-// wakeProbe makes an open breaker probe at once.
-func (s *Server) wakeProbe() {
-	s.breaker.ProbeNow()
-	kick(s.wake)
 }

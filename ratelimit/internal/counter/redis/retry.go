@@ -34,6 +34,16 @@ var notNow, notTogether, notSent = notExecuted{reason: retryLater}, notExecuted{
 // errUnsent is wrapped by the errors of a link that has sent nothing.
 var errUnsent = errors.New("not connected")
 
+// resumer carries out what a server could not execute the first time.
+type resumer interface {
+	resume(ctx context.Context, req *counter.Request, undone *call) error
+}
+
+// resume implements resumer.
+func (s *Server) resume(ctx context.Context, req *counter.Request, undone *call) error {
+	return s.addLater(ctx, req, undone)
+}
+
 // refusal reads an error of Redis that says something about the server. Others leave o.notExecuted nil.
 func (l *redisLink) refusal(b *batch, o *op, text string) {
 	code, rest, _ := strings.Cut(text, " ")

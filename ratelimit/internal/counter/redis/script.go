@@ -7,6 +7,8 @@ import (
 	"math"
 	"strconv"
 
+	"github.com/redis/rueidis"
+
 	"gatehouse/ratelimit/internal/counter"
 )
 
@@ -187,4 +189,74 @@ var (
 func newScript(text string) *script {
 	sum := sha1.Sum([]byte(text))
 	return &script{text, hex.EncodeToString(sum[:])}
+}
+
+// stopper is the script for an opStop.
+func (l *redisLink) stopper(o *op) *script {
+	across := l.role == clusterServer && len(o.stop.hits) > 1
+	switch {
+	case across && o.stop.meters:
+		return stopMetersClusterScript.pick(l.access.clock)
+	case across:
+		return stopClusterLua
+	case o.stop.meters:
+		return stopMetersScript.pick(l.access.clock)
+	}
+	return stopLua
+}
+
+// evalStop is the call of an opStop's script.
+func (l *redisLink) evalStop(b *batch, o *op) rueidis.Completed {
+	build := l.client.B()
+	how, script := l.call(b, l.stopper(o))
+	args := o.stopArgs(b.jitter)
+	if l.role == clusterServer && len(o.stop.hits) > 1 {
+		for i := range o.stop.hits[1:] {
+			args = append(args, string(o.stop.hits[1+i].Key))
+		}
+		return build.Arbitrary(how, script, "1", string(o.stop.hits[0].Key)).Args(l.timed(o, args)...).Build()
+	}
+	c := build.Arbitrary(how, script, strconv.Itoa(len(o.stop.hits)))
+	for i := range o.stop.hits {
+		c = c.Args(string(o.stop.hits[i].Key))
+	}
+	return c.Args(l.timed(o, args)...).Build()
+}
+
+// timed adds the instant where the script takes it as an argument.
+func (l *redisLink) timed(o *op, args []string) []string {
+	if o.stop.meters && l.access.clock != nil {
+		args = append(args, l.decimal(l.access.clock()))
+	}
+	return args
+}
+
+func (o *op) readStop(r rueidis.RedisResult) error {
+	out, err := r.ToArray()
+	if err != nil {
+		return err
+	}
+	o.stop.was = o.stop.was[:0]
+	for i := range out {
+		if i == 0 {
+			held, err := out[0].AsInt64()
+			if err != nil {
+				return err
+			}
+			o.stop.held = held == 1
+			continue
+		}
+		if i == 1 && o.stop.meters {
+			if o.stop.now, err = out[1].AsInt64(); err != nil {
+				return err
+			}
+			continue
+		}
+		total, err := out[i].ToString()
+		if err != nil {
+			return err
+		}
+		o.stop.was = append(o.stop.was, total)
+	}
+	return nil
 }

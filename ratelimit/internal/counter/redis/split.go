@@ -7,6 +7,33 @@ import (
 	"gatehouse/ratelimit/internal/counter/link"
 )
 
+// Async implements counter.AsyncStore: a node takes a request whose counters it has all.
+func (c *Cluster) Async(req *counter.Request) counter.Async {
+	if len(req.Hits) == 0 || req.Stop == counter.StopAll {
+		return nil
+	}
+	if n := c.sole(req); n != nil {
+		return n
+	}
+	return nil
+}
+
+// Start implements counter.Async.
+func (n *clusterNode) Start(calls []*counter.Pending) []*counter.Pending {
+	refused := n.server.start(calls, n)
+	for _, st := range refused {
+		if st.Err == link.ErrClosed { // the node has just been given up: Add finds the others
+			st.Err = nil
+		}
+	}
+	return refused
+}
+
+// resume implements resumer.
+func (n *clusterNode) resume(ctx context.Context, req *counter.Request, undone *call) error {
+	return n.cluster.addElsewhere(ctx, req, n, undone)
+}
+
 // split is the hits of one request, grouped by the node that has their keys. It is used again.
 type split struct {
 	now    int64

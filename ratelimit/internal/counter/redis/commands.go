@@ -1,0 +1,246 @@
+package redis
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"unsafe"
+
+	"github.com/redis/rueidis"
+
+	"gatehouse/ratelimit/internal/counter"
+)
+
+func (l *redisLink) send(b *batch) error {
+	if len(b.ops) == 0 {
+		return nil
+	}
+	if err := l.connect(); err != nil {
+		return err
+	}
+	err := l.exchange(b)
+	if err != nil {
+		// The commands may still be in rueidis' hands; they must not share our memory any more.
+		l.numbers, l.cmds = nil, nil
+		l.disconnect()
+	}
+	return err
+}
+
+// exchange sends a batch over the connection and takes its answers.
+func (l *redisLink) exchange(b *batch) (err error) {
+	defer recovered(&err)
+	l.cmds, l.numbers, l.again = l.cmds[:0], l.numbers[:0], l.again[:0]
+	l.given = l.given[:0]
+	for i := range b.ops {
+		l.append(b, &b.ops[i])
+	}
+	// Without a deadline: it would close the connection under everybody, and the hits count all the same.
+	replies, err := l.client.do(l.cmds...)
+	if err == nil {
+		err = l.readAll(b, replies)
+	}
+	if err == nil && len(l.again) > 0 {
+		err = l.sendAgain(b)
+	}
+	return err
+}
+
+// append adds the commands of one op. Arguments that are no part of the literal point into the call
+// or into l.numbers, both of which stay as they are until the answer.
+func (l *redisLink) append(b *batch, o *op) {
+	build := l.client.B()
+	l.ask(o)
+	switch {
+	case o.kind == opStop:
+		l.cmds = append(l.cmds, l.evalStop(b, o))
+	case o.kind == opMeter:
+		l.cmds = append(l.cmds, l.evalMeter(b, o))
+	case o.kind == opRefund:
+		// By its text: hits of the key, behind, do not wait for a second try.
+		l.cmds = append(l.cmds, build.Arbitrary("EVAL", refundScript, "1", o.key).Args(l.decimal(o.n)).Build())
+	case o.kind == opDelete:
+		l.cmds = append(l.cmds, build.Arbitrary("DEL", o.key).Build())
+	case o.n == 0:
+		l.cmds = append(l.cmds, build.Arbitrary("GET", o.key).Build())
+	default:
+		// Not Keys, which also works out the cluster slot.
+		if o.fresh {
+			l.cmds = append(l.cmds, build.Arbitrary("SET", o.key, "0", "EX", l.decimal(b.ttl(o)), "NX").Build())
+			l.ask(o)
+		}
+		l.cmds = append(l.cmds, build.Arbitrary("INCRBY", o.key, l.decimal(o.n)).Build())
+	}
+}
+
+// ask adds ASKING, which holds for one command, where the next one needs it.
+func (l *redisLink) ask(o *op) {
+	if o.asking {
+		l.cmds = append(l.cmds, l.client.B().Asking().Build())
+	}
+}
+
+// call returns how a script is called: by its SHA-1 where the server has it, or by its text, which it then has.
+func (l *redisLink) call(b *batch, s *script) (how, script string) {
+	if !b.ordered || slices.Contains(l.given, s) {
+		return "EVALSHA", s.sha
+	}
+	l.given = append(l.given, s)
+	return "EVAL", s.text
+}
+
+// decimal is n as text, in memory that lives as long as the batch.
+func (l *redisLink) decimal(n int64) string {
+	if n < 100 {
+		return strconv.FormatInt(n, 10) // one of the ready-made
+	}
+	start := len(l.numbers)
+	l.numbers = strconv.AppendInt(l.numbers, n, 10)
+	return unsafe.String(&l.numbers[start], len(l.numbers)-start)
+}
+
+// readAll takes the answers to all commands of a batch.
+func (l *redisLink) readAll(b *batch, replies []rueidis.RedisResult) error {
+	for i := range b.ops {
+		o := &b.ops[i]
+		if o.asking {
+			replies = replies[1:]
+		}
+		if o.fresh {
+			if err := replies[0].NonRedisError(); err != nil {
+				return err
+			}
+			// Whether the key was new does not matter, but a refusal does: a user may have no right to SET.
+			if _, refused := rueidis.IsRedisErr(replies[0].Error()); refused {
+				o.fresh = false
+			}
+			replies = replies[1:]
+			if o.asking {
+				replies = replies[1:]
+			}
+		}
+		again, err := l.read(b, o, replies[0])
+		if err != nil {
+			return err
+		}
+		if again {
+			l.again = append(l.again, i)
+		}
+		replies = replies[1:]
+	}
+	return nil
+}
+
+// read takes one command's answer. again: it must be sent in another form, or is followed by an EXPIRE.
+func (l *redisLink) read(b *batch, o *op, r rueidis.RedisResult) (again bool, err error) {
+	if err := r.NonRedisError(); err != nil {
+		return false, err
+	}
+	switch {
+	case o.kind == opStop:
+		err = o.readStop(r)
+	case o.kind == opMeter:
+		err = b.meters[o.meter].read(r)
+	case o.kind == opRefund:
+		o.base, err = r.AsInt64()
+	case o.kind == opDelete:
+		_, err = r.ToInt64() // how many there were
+		// It may have come between the SET and the INCRBY of a first hit, whose key has no expiry then.
+		again = err == nil && o.first.Algorithm == counter.FixedWindow
+	case o.n == 0:
+		if o.base, err = r.AsInt64(); rueidis.IsRedisNil(err) {
+			o.base, err = 0, nil
+		}
+	default:
+		var after int64
+		after, err = r.ToInt64()
+		o.base = after - o.n
+		again = err == nil && o.base == 0 && !o.fresh // we made the key, and it has no expiry
+	}
+	if err == nil {
+		return again, nil
+	}
+	if e, ok := rueidis.IsRedisErr(err); ok && o.readsClock() {
+		return l.readScriptError(b, o, e)
+	}
+	if e, ok := rueidis.IsRedisErr(err); ok {
+		o.overflowed = o.kind == opCount && strings.Contains(e.Error(), "overflow")
+		if o.overflowed || e.IsNoScript() {
+			return true, nil
+		}
+		if l.refusal(b, o, e.Error()); o.notExecuted != nil {
+			return false, nil
+		}
+	}
+	// Not the text of the answer: it may name keys or users.
+	o.err = fmt.Errorf("%w: the store refused a command: %s", counter.ErrUnavailable, errorCode(err))
+	return false, nil
+}
+
+// errorCode is the first word of a Redis error, such as NOAUTH or LOADING.
+func errorCode(err error) string {
+	code, _, _ := strings.Cut(err.Error(), " ")
+	return code
+}
+
+// sendAgain sends what follows from the answers: the expiry of keys that came without one or may have, scripts the
+// store did not know, and the top value for counters that would have passed it.
+func (l *redisLink) sendAgain(b *batch) error {
+	l.cmds, l.given = l.cmds[:0], l.given[:0]
+	b.ordered = true // the server needs the text of each script once
+	build := l.client.B()
+	for _, i := range l.again {
+		o := &b.ops[i]
+		l.ask(o)
+		switch {
+		case o.kind == opStop:
+			l.cmds = append(l.cmds, l.evalStop(b, o))
+		case o.kind == opMeter:
+			l.cmds = append(l.cmds, l.evalMeter(b, o))
+		case o.overflowed:
+			// SETRANGE keeps the expiry, unlike SET.
+			l.cmds = append(l.cmds, build.Arbitrary("GET").Args(o.key).Build())
+			l.ask(o)
+			l.cmds = append(l.cmds, build.Arbitrary("SETRANGE").Args(o.key, "0", maxTotal).Build())
+		default:
+			l.cmds = append(l.cmds, build.Arbitrary("EXPIRE", o.key, l.decimal(b.ttl(o))).Build())
+		}
+	}
+	replies, err := l.client.do(l.cmds...)
+	if err != nil {
+		return err
+	}
+	for _, i := range l.again {
+		o := &b.ops[i]
+		if o.asking {
+			replies = replies[1:]
+		}
+		if err := replies[0].NonRedisError(); err != nil {
+			return err
+		}
+		switch {
+		case o.kind == opDelete: // EXPIRE, mostly of no key
+		case o.kind != opCount:
+			again, err := l.read(b, o, replies[0])
+			if err != nil {
+				return err
+			}
+			if again {
+				o.notExecuted = &notNow // the script is lost again
+			}
+		case o.overflowed:
+			base, err := replies[0].AsInt64()
+			if err != nil {
+				o.err = fmt.Errorf("%w: the store refused a command: %s", counter.ErrUnavailable, errorCode(err))
+			}
+			o.base = base
+			replies = replies[1:]
+			if o.asking {
+				replies = replies[1:]
+			}
+		}
+		replies = replies[1:]
+	}
+	return nil
+}
