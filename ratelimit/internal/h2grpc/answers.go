@@ -2,13 +2,14 @@ package h2grpc
 
 import (
 	"bytes"
+	"sync"
 	"time"
 )
 
 // answer is the answer to one call: a message, or a refusal.
 type answer struct {
 	stream *stream
-	// from and to are where the message lies in the bundle's text.
+	// from and to are the bounds of the message in the bundle's text.
 	from, to int
 	refusal  *refusal
 	// early: the client has not ended its request, and gets RST_STREAM so that it stops.
@@ -21,6 +22,8 @@ type bundle struct {
 	text    []byte
 }
 
+var bundles = sync.Pool{New: func() any { return new(bundle) }}
+
 func (b *bundle) reset() {
 	clear(b.answers)
 	b.answers, b.text = b.answers[:0], b.text[:0]
@@ -29,7 +32,7 @@ func (b *bundle) reset() {
 	}
 }
 
-// answer appends all answers of a bundle; finished is how many of them a store has finished.
+// answer appends all answers of a bundle. finished is how many of the answers are to calls that a store has finished.
 func (o *sendQueue) answer(b *bundle, finished int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -54,7 +57,7 @@ func (o *sendQueue) answer(b *bundle, finished int) {
 	}
 }
 
-// reply appends an answer with a message, or as much as the windows allow. The lock is held.
+// reply appends an answer with a message, or as much of it as the windows allow. The lock is held.
 func (o *sendQueue) reply(a *answer, message []byte) {
 	s := a.stream
 	s.early = a.early
@@ -102,145 +105,78 @@ func (o *sendQueue) refuse(a *answer) {
 	o.forget(a.stream)
 }
 
-// queue puts a stream behind those that wait for a window, and sends what goes. The lock is held.
-func (o *sendQueue) queue(s *stream) {
-	if !s.queued {
-		s.queued, s.stalled = true, time.Now()
-		o.blocked = append(o.blocked, s)
-	}
-	o.pump()
-}
-
-// pump appends of the blocked answers what the windows allow now. The lock is held.
-func (o *sendQueue) pump() {
-	if o.closed || len(o.blocked) == 0 {
+// flush sends the appended frames as far as possible without waiting.
+func (o *sendQueue) flush() {
+	o.mu.Lock()
+	if o.writing || len(o.buf) == 0 && o.wire.left() == 0 {
+		o.mu.Unlock()
 		return
 	}
-	o.keepBlocked(o.pumpOne)
-}
-
-// keepBlocked drops the streams that are gone or need not wait any longer. The lock is held.
-func (o *sendQueue) keepBlocked(waits func(*stream) bool) {
-	kept := o.blocked[:0]
-	for _, s := range o.blocked {
-		if !s.gone && waits(s) {
-			kept = append(kept, s)
-			continue
+	o.writing = true
+	if len(o.buf) == 0 { // TLS has answered the peer on its own
+		o.mu.Unlock()
+		go o.drain()
+		return
+	}
+	for len(o.buf) > 0 {
+		b := o.buf
+		o.buf = nil
+		o.mu.Unlock()
+		sent, err := o.wire.write(b)
+		recycle(b)
+		if err != nil {
+			o.broken(err)
+			return // writing stays true: nothing more is sent
 		}
-		s.queued = false
-		o.remove(s)
-	}
-	clear(o.blocked[len(kept):])
-	o.blocked, o.lost = kept, 0
-}
-
-// cut ends a stream that was reset. The lock is held.
-func (o *sendQueue) cut(s *stream) {
-	if s.gone {
-		return
-	}
-	o.forget(s)
-	if !s.queued {
-		return
-	}
-	// A peer that opens no window and resets its calls must not make this list grow.
-	if o.lost++; o.lost < 64 || 2*o.lost < len(o.blocked) {
-		return
-	}
-	o.keepBlocked(func(*stream) bool { return true })
-}
-
-// pumpOne reports whether the stream still has to wait.
-func (o *sendQueue) pumpOne(s *stream) (blocked bool) {
-	for len(s.pending) > 0 {
-		n := min(o.window, o.initial+s.credit, int64(o.frameSize), int64(len(s.pending)))
-		if n <= 0 {
-			return true
+		if !sent {
+			go o.drain()
+			return
 		}
-		s.stalled = time.Now()
-		o.grab()
-		o.buf = append(appendFrameHeader(o.buf, int(n), frameData, 0, s.id), s.pending[:n]...)
-		s.pending = s.pending[n:]
-		o.window -= n
-		s.credit -= n
+		o.mu.Lock()
 	}
-	s.pending = nil
-	o.hold(s)
-	if s.watch == nil { // else its next state queues it again
-		o.grab()
-		o.finish(s)
-	}
-	return false
+	o.sentAll()
 }
 
-// admit registers a stream whose request is not complete, unless there are too many.
-func (o *sendQueue) admit(s *stream, limit int) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if s.registered {
-		return true
+// drain sends the remaining frames, however long the peer takes for them, until the send queue is empty.
+func (o *sendQueue) drain() {
+	for {
+		o.mu.Lock()
+		o.waiting = o.wire.left()
+		o.mu.Unlock()
+		if err := o.wire.drain(time.Now().Add(o.patience)); err != nil {
+			o.broken(err)
+			return
+		}
+		o.mu.Lock()
+		o.waiting = 0
+		b := o.buf
+		if len(b) == 0 {
+			o.sentAll()
+			return
+		}
+		o.buf = nil
+		o.room.Signal()
+		o.mu.Unlock()
+		_, err := o.wire.write(b)
+		recycle(b)
+		if err != nil {
+			o.broken(err)
+			return
+		}
 	}
-	if len(o.streams) >= limit {
-		o.refuseStream(s)
-		return false
-	}
-	o.register(s)
-	return true
 }
 
-func (o *sendQueue) refuseStream(s *stream) {
-	o.put(func(b []byte) []byte { return appendReset(b, s.id, codeRefusedStream) })
-	o.forget(s)
-}
-
-// reset ends a stream by RST_STREAM.
-func (o *sendQueue) reset(id uint32, code errCode) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if s := o.streams[id]; s != nil {
-		o.cut(s)
+// sentAll ends a flush. It is called with the lock held, and releases the lock.
+func (o *sendQueue) sentAll() {
+	o.writing = false
+	if o.buf != nil {
+		recycle(o.buf)
+		o.buf = nil
 	}
-	o.put(func(b []byte) []byte { return appendReset(b, id, code) })
-}
-
-// push appends a message of a watch, which stays open; false: the stream has ended.
-func (o *sendQueue) push(s *stream, message []byte) bool {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if s.gone || o.closed {
-		return false
-	}
-	o.sent = true
-	o.grab()
-	if !s.begun {
-		s.begun = true
-		at := len(o.buf)
-		o.buf = o.encoder.headers(appendFrameHeader(o.buf, 0, frameHeaders, flagEndHeaders, s.id), &s.header)
-		o.setLength(at)
-	}
-	s.pending = append(s.pending, message...)
-	o.hold(s)
-	o.queue(s)
-	return true
-}
-
-// endWatch ends a watch with a status, and resets it if a message waits for a window.
-func (o *sendQueue) endWatch(s *stream, r *refusal) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	switch {
-	case s.gone || o.closed:
-	case !s.begun:
-		o.grab()
-		o.refuse(&answer{stream: s, refusal: r})
-	case len(s.pending) > 0:
-		o.put(func(b []byte) []byte { return appendReset(b, s.id, codeCancel) })
-		o.cut(s)
-	default:
-		o.grab()
-		at := len(o.buf)
-		o.buf = o.encoder.failure(appendFrameHeader(o.buf, 0, frameHeaders, flagEndHeaders|flagEndStream, s.id), r)
-		o.setLength(at)
-		o.forget(s)
+	end := o.ending && !o.closed
+	o.room.Signal()
+	o.mu.Unlock()
+	if end {
+		o.broken(nil)
 	}
 }

@@ -19,32 +19,58 @@ type Call struct {
 	body   []byte
 	// deadline is when the caller gives up; zero: never.
 	deadline time.Time
-	kept     int  // bytes of body that are accounted for, of a long one
-	begun    bool // what needs no store is decided
+	kept     int  // accounted bytes of body, where it is long
+	begun    bool // begin has decided all that needs no store
 	started  counter.Pending
-	ctx      context.Context // of the span
+	ctx      context.Context // of the span; the server's without tracing
 	end      func(*refusal)  // ends the span
 }
 
 var calls = sync.Pool{New: func() any { return new(Call) }}
 
-// release gives x back. Nothing of it may be used afterwards.
-func (x *Call) release() {
-	if x.kept > 0 {
-		x.conn.server.account.used.Add(-int64(x.kept))
-		x.kept = 0
+// costly is the estimated time above which a call gets a goroutine of its own, so that its neighbours on the connection
+// do not wait for it.
+const costly = 200 * time.Microsecond
+
+// decide begins a call whose message has arrived. The answer goes into the connection's bundle: now or, where a store
+// is called, when the store has answered.
+func (c *conn) decide(s *stream, message []byte) {
+	x := calls.Get().(*Call)
+	x.conn, x.stream = c, s
+	x.ctx, x.end = c.startSpan(s)
+	if len(message) <= bufferBytes {
+		x.body = append(x.body[:0], message...)
+	} else {
+		x.body, x.kept = message, cap(message) // memory of the stream, or made by decompressing
+		if c.server.account.used.Add(int64(x.kept)); !c.server.relieve() {
+			c.server.refused(reasonBuffered)
+			c.in.work.bundle.finish(x, s.refusal(codes.ResourceExhausted, "too many long messages"))
+			return
+		}
 	}
-	x.Request.Reset()
-	x.Response.Reset()
-	if cap(x.body) > bufferBytes {
-		x.body = nil
+	if s.header.timed {
+		x.deadline = c.in.now.Add(s.header.timeout)
 	}
-	x.conn, x.stream, x.deadline, x.begun, x.ctx, x.end = nil, nil, time.Time{}, false, nil, nil
-	x.started = counter.Pending{}
-	calls.Put(x)
+	o := &c.server.o
+	if err := x.Request.Unmarshal(x.body); err != nil {
+		o.Service.NoteRefused(service.Malformed, err)
+		c.in.work.bundle.finish(x,
+			s.refusal(codes.Internal, "grpc: failed to unmarshal the received message: "+err.Error()))
+		return
+	}
+	if o.Service.Cost(len(x.body)) > costly {
+		c.flushBundle()
+		c.in.work.costly = append(c.in.work.costly, x)
+		return
+	}
+	if asks, ended := c.server.begin(x, c.in.arrived); asks {
+		c.in.work.waiting = append(c.in.work.waiting, x)
+	} else {
+		c.in.work.bundle.finish(x, ended)
+	}
 }
 
-// begin decides as much as needs no store; asks says that one has to be called.
+// begin decides all that needs no store. asks reports whether a store has to be called.
 func (s *Server) begin(x *Call, now time.Time) (asks bool, ended *refusal) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -60,22 +86,142 @@ func (s *Server) begin(x *Call, now time.Time) (asks bool, ended *refusal) {
 	return false, s.refusalOf(x, err)
 }
 
-// ask asks the store for a call that begin has left, and waits for it.
-func (s *Server) ask(x *Call) (ended *refusal) {
+// startAll passes the calls of one read to the store together. A store that can complete calls later does so on the
+// goroutine that reads its answers; otherwise a goroutine waits for each call.
+func (s *Server) startAll(c *conn, calls []*Call) {
+	n := c.out.handOver(calls, s.o.MaxStreams)
+	for _, x := range calls[n:] {
+		s.refused(reasonTooManyCalls)
+		x.drop()
+	}
+	for i := 0; i < n; {
+		to := s.asyncOf(calls[i], c.in.now)
+		if to == nil {
+			s.askers.start(calls[i])
+			i++
+			continue
+		}
+		c.in.work.handed = append(c.in.work.handed[:0], &calls[i].started)
+		for i++; i < n && s.asyncOf(calls[i], c.in.now) == to; i++ {
+			c.in.work.handed = append(c.in.work.handed, &calls[i].started)
+		}
+		for _, st := range to.Start(c.in.work.handed) {
+			if x := st.Tag.(*Call); st.Err != nil {
+				c.in.work.bundle.finish(x, s.complete(x, st.Err))
+			} else {
+				s.askers.start(x)
+			}
+		}
+	}
+	clear(c.in.work.handed)
+	if n := len(c.in.work.bundle.answers); n > 0 {
+		c.out.answer(&c.in.work.bundle, n)
+		c.in.work.bundle.reset()
+	}
+}
+
+// handOver registers the streams of calls that go to a store. It accepts the first calls within the limit of streams,
+// refuses the others, and returns how many it accepted.
+func (o *sendQueue) handOver(calls []*Call, limit int) (accepted int) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for i, x := range calls {
+		s := x.stream
+		if !s.registered && len(o.streams) >= limit {
+			for _, x := range calls[i:] {
+				o.refuseStream(x.stream)
+			}
+			return i
+		}
+		o.register(s)
+		s.inStore = true
+		o.inStore++
+	}
+	return len(calls)
+}
+
+// asyncOf returns the store that takes a call and completes it later; nil if a goroutine has to wait for the store.
+func (s *Server) asyncOf(x *Call, now time.Time) counter.Async {
+	store, request := s.o.Service.Pending(&x.Call)
+	async, ok := store.(counter.AsyncStore)
+	if !ok || !x.deadline.IsZero() && x.deadline.Sub(now) <= counter.Soon {
+		return nil
+	}
+	x.started.Req, x.started.Deadline, x.started.Owner, x.started.Tag = request, x.deadline, s, x
+	x.started.From = x.conn.id
+	return async.Async(request)
+}
+
+// Complete implements counter.Owner. The answers to the calls of one connection are sent together.
+func (s *Server) Complete(done []*counter.Pending) {
+	b := bundles.Get().(*bundle)
+	for i := 0; i < len(done); {
+		c := done[i].Tag.(*Call).conn
+		for ; i < len(done); i++ {
+			x := done[i].Tag.(*Call)
+			if x.conn != c {
+				break
+			}
+			b.finish(x, s.complete(x, done[i].Err))
+		}
+		s.send(c, b)
+	}
+	bundles.Put(b)
+}
+
+// complete completes the decision of a call whose store has answered.
+func (s *Server) complete(x *Call, storeErr error) (ended *refusal) {
 	defer func() {
 		if p := recover(); p != nil {
 			ended = s.panicked(x, p)
 		}
 	}()
-	ctx := x.ctx
-	if !x.deadline.IsZero() {
-		var cancel context.CancelFunc
-		ctx, cancel = context.WithDeadline(ctx, x.deadline)
-		defer cancel()
-	}
-	err := s.o.Service.Ask(ctx, &x.Call)
+	err := s.o.Service.Complete(&x.Call, storeErr, s.o.Service.Now())
 	s.count(&x.Call)
 	return s.refusalOf(x, err)
+}
+
+// send sends the answers to calls that a store has finished.
+func (s *Server) send(c *conn, b *bundle) {
+	c.out.answer(b, len(b.answers))
+	b.reset()
+	c.out.flush()
+	s.relieve()
+	if c.ids.last() != maxWindow {
+		c.leaveIfDone()
+	}
+}
+
+// finish appends the answer to a call, or its refusal, and returns the call to its pool.
+func (b *bundle) finish(x *Call, ended *refusal) {
+	if ended == nil {
+		from := len(b.text)
+		text, err := x.Response.Append(beginMessage(b.text))
+		b.text = text
+		b.add(x.stream, from, err)
+	} else {
+		b.refuse(x.stream, ended)
+	}
+	x.end(ended)
+	x.release()
+}
+
+// add appends an answer. Its message is the text from an offset on, where the place of the message's prefix comes
+// first.
+func (b *bundle) add(s *stream, from int, err error) {
+	if err == nil {
+		b.text, err = s.seal(b.text, from)
+	}
+	if err != nil {
+		b.text = b.text[:from]
+		b.refuse(s, s.refusal(codes.Internal, "grpc: error while marshaling: "+err.Error()))
+		return
+	}
+	b.answers = append(b.answers, answer{stream: s, from: from, to: len(b.text)})
+}
+
+func (b *bundle) refuse(s *stream, r *refusal) {
+	b.answers = append(b.answers, answer{stream: s, refusal: r, early: !s.ended})
 }
 
 func (s *Server) count(c *service.Call) {
@@ -98,39 +244,24 @@ func (s *Server) panicked(x *Call, p any) *refusal {
 	return x.stream.refusal(service.GRPCStatus(nil))
 }
 
-// finish appends the answer to a call, or its refusal, and gives the call back.
-func (b *bundle) finish(x *Call, ended *refusal) {
-	if ended == nil {
-		from := len(b.text)
-		text, err := x.Response.Append(beginMessage(b.text))
-		b.text = text
-		b.add(x.stream, from, err)
-	} else {
-		b.refuse(x.stream, ended)
-	}
-	x.end(ended)
-	x.release()
-}
-
-// drop gives back a call that is not served.
+// drop returns to its pool a call that is not served.
 func (x *Call) drop() {
 	x.end(&refusal{code: codes.Unavailable, message: "too many calls"})
 	x.release()
 }
 
-// add appends an answer whose message, behind the place of its prefix, is the text from an offset on.
-func (b *bundle) add(s *stream, from int, err error) {
-	if err == nil {
-		b.text, err = s.seal(b.text, from)
+// release returns x to its pool. Nothing of x may be used afterwards.
+func (x *Call) release() {
+	if x.kept > 0 {
+		x.conn.server.account.used.Add(-int64(x.kept))
+		x.kept = 0
 	}
-	if err != nil {
-		b.text = b.text[:from]
-		b.refuse(s, s.refusal(codes.Internal, "grpc: error while marshaling: "+err.Error()))
-		return
+	x.Request.Reset()
+	x.Response.Reset()
+	if cap(x.body) > bufferBytes {
+		x.body = nil
 	}
-	b.answers = append(b.answers, answer{stream: s, from: from, to: len(b.text)})
-}
-
-func (b *bundle) refuse(s *stream, r *refusal) {
-	b.answers = append(b.answers, answer{stream: s, refusal: r, early: !s.ended})
+	x.conn, x.stream, x.deadline, x.begun, x.ctx, x.end = nil, nil, time.Time{}, false, nil, nil
+	x.started = counter.Pending{}
+	calls.Put(x)
 }

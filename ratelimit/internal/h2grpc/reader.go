@@ -4,6 +4,8 @@ import (
 	"errors"
 	"os"
 	"time"
+
+	"google.golang.org/grpc/codes"
 )
 
 // serve reads the connection until it ends.
@@ -23,7 +25,7 @@ func (c *conn) serve() {
 		return appendWindowUpdate(b, 0, connWindow-defaultWindow)
 	})
 	c.out.flush()
-	room, giveBack := c.room, c.giveBack // bound once: a method value is allocated
+	room, giveBack := c.room, c.giveBack // bound once: each method value would be allocated
 	for {
 		n, err := c.wire.read(room, giveBack)
 		if err != nil {
@@ -59,7 +61,7 @@ func (c *conn) serve() {
 	}
 }
 
-// room is where the next bytes are read to: behind the beginning of a frame that has come already.
+// room returns where the next bytes are read to: after the beginning of a frame that has already arrived.
 func (c *conn) room() []byte {
 	if c.in.buf == nil {
 		b := buffers.Get().(*[bufferBytes]byte)
@@ -75,7 +77,7 @@ func (c *conn) giveBack() {
 	}
 }
 
-// feed takes all complete frames of b, and keeps the rest.
+// feed takes all complete frames of b and keeps the remaining bytes.
 func (c *conn) feed(b []byte) *connError {
 	c.in.work = works.Get().(*work)
 	if c.in.greeted < len(preface) {
@@ -117,7 +119,7 @@ func (c *conn) keep(b []byte) *connError {
 	return nil
 }
 
-// frame takes one frame.
+// frame dispatches one frame by its type.
 func (c *conn) frame(h frameHeader, payload []byte) *connError {
 	switch {
 	case !c.in.settled && (h.kind != frameSettings || h.has(flagAck)):
@@ -153,20 +155,126 @@ func (c *conn) frame(h frameHeader, payload []byte) *connError {
 	case framePushPromise:
 		return protocolError("a client pushes nothing")
 	}
-	return c.spend() // of an unknown type
+	return c.spend() // a frame of unknown type
 }
 
-// dispatch passes on what one read has brought, and takes back the streams that have ended.
+func (c *conn) data(h frameHeader, payload []byte) *connError {
+	if h.stream%2 == 0 || h.stream > c.ids.opened() {
+		return protocolError("DATA on a stream that is not open")
+	}
+	if c.in.window -= len(payload); c.in.window < connWindow/2 {
+		n := connWindow - c.in.window
+		c.in.window = connWindow
+		c.out.add(func(b []byte) []byte { return appendWindowUpdate(b, 0, n) })
+	}
+	b, ok := unpad(h, payload)
+	if !ok {
+		return protocolError("more padding than payload")
+	}
+	s := c.find(h.stream)
+	if s == nil {
+		if c.in.ended.has(h.stream) || h.stream > c.ids.last() {
+			return c.spend()
+		}
+		return c.abort(h.stream, codeStreamClosed)
+	}
+	if s.refused {
+		return c.spend()
+	}
+	if s.ended {
+		return c.abort(s.id, codeStreamClosed)
+	}
+	if s.window -= len(payload); s.window < 0 {
+		c.server.refused(reasonFlowControl)
+		return c.abort(s.id, codeFlowControl)
+	}
+	s.received += int64(len(b))
+	if h.has(flagEndStream) && !s.parts {
+		return c.endOfRequest(s, b)
+	}
+	if c.in.current == s && !c.register() {
+		return nil
+	}
+	s.parts = true
+	body, room := c.out.keepBody(s, b)
+	switch r := s.tooLong(body); {
+	case r != nil:
+		c.refuse(s, r)
+		return nil
+	case !room:
+		c.server.refused(reasonBuffered)
+		c.refuse(s, s.refusal(codes.ResourceExhausted, "too many unfinished messages"))
+		return nil
+	case h.has(flagEndStream):
+		return c.endOfRequest(s, nil)
+	}
+	if s.window < streamWindow/2 {
+		n := streamWindow - s.window
+		s.window = streamWindow
+		c.out.add(func(b []byte) []byte { return appendWindowUpdate(b, s.id, n) })
+	}
+	return c.spendIf(len(b) == 0)
+}
+
+// endOfRequest takes END_STREAM. The body lies in the read buffer, or has arrived in parts.
+func (c *conn) endOfRequest(s *stream, body []byte) *connError {
+	if s.header.length >= 0 && s.header.length != s.received {
+		return c.abort(s.id, codeProtocol)
+	}
+	s.ended = true
+	if c.in.current == s {
+		c.in.current = nil
+	}
+	if s.registered {
+		parts, ok := c.out.takeBody(s)
+		if !ok {
+			return nil
+		}
+		if s.parts {
+			body = parts
+		}
+	}
+	c.complete(s, body)
+	return nil
+}
+
+// complete decides a request that has arrived in full.
+func (c *conn) complete(s *stream, body []byte) {
+	c.limits.budget.earn()
+	message, r := s.message(body)
+	switch {
+	case r != nil:
+		c.refuse(s, r)
+	case s.header.method == methodDecide:
+		c.decide(s, message)
+	case s.header.method == methodWatch:
+		c.watch(s, message)
+	default:
+		c.health(s, message)
+	}
+}
+
+// dispatch passes on the answers and calls of one read, and takes back the streams that have ended.
 func (c *conn) dispatch() {
 	c.flush()
 	c.register()
 	c.in.work.dead = c.out.removed(c.in.work.dead[:0])
 	for _, s := range c.in.work.dead {
-		if s.watch == nil { // else its handler may have it
+		if s.watch == nil { // otherwise the watch's handler may still use s
 			free(s)
 		}
 	}
 	clear(c.in.work.dead)
 	works.Put(c.in.work)
 	c.in.work = nil
+}
+
+// flush passes answers to the send queue and calls to the store.
+func (c *conn) flush() {
+	c.flushBundle()
+	if len(c.in.work.waiting) > 0 {
+		c.server.startAll(c, c.in.work.waiting)
+		clear(c.in.work.waiting)
+		c.in.work.waiting = c.in.work.waiting[:0]
+	}
 }

@@ -1,13 +1,9 @@
 package h2grpc
 
-import (
-	"time"
+import "time"
 
-	"google.golang.org/grpc/codes"
-)
-
-// This file is the receiving side: one method for each type of frame. The reader calls them, in
-// the order of the frames.
+// This file has one method for each type of frame but DATA, which reader.go takes. The reader calls them in the order
+// of the frames.
 
 func (c *conn) headersFrame(h frameHeader, payload []byte) *connError {
 	if h.stream%2 == 0 {
@@ -49,7 +45,7 @@ func (c *conn) continuation(h frameHeader, payload []byte) *connError {
 	return c.headersDone(k.stream, k.ends, c.out.takeBlock())
 }
 
-// headersDone takes a whole header block: a new request's, or the trailers of one.
+// headersDone takes a complete header block: of a new request, or the trailers of a request.
 func (c *conn) headersDone(id uint32, ends bool, block []byte) *connError {
 	if id <= c.ids.opened() {
 		return c.trailers(id, ends, block)
@@ -64,7 +60,7 @@ func (c *conn) headersDone(id uint32, ends bool, block []byte) *connError {
 	switch {
 	case !served:
 		c.charge()
-		return c.spend() // it will be tried elsewhere: our GOAWAY said so
+		return c.spend() // the client tries elsewhere: our GOAWAY said so
 	case head.malformed || ends && head.length > 0:
 		return c.turnAway(id, codeProtocol)
 	case head.method != methodCheck && c.in.open >= most && c.out.open() >= most:
@@ -113,102 +109,6 @@ func (c *conn) trailers(id uint32, ends bool, block []byte) *connError {
 		return c.abort(id, codeProtocol)
 	}
 	return c.endOfRequest(s, nil)
-}
-
-func (c *conn) data(h frameHeader, payload []byte) *connError {
-	if h.stream%2 == 0 || h.stream > c.ids.opened() {
-		return protocolError("DATA on a stream that is not open")
-	}
-	if c.in.window -= len(payload); c.in.window < connWindow/2 {
-		n := connWindow - c.in.window
-		c.in.window = connWindow
-		c.out.add(func(b []byte) []byte { return appendWindowUpdate(b, 0, n) })
-	}
-	b, ok := unpad(h, payload)
-	if !ok {
-		return protocolError("more padding than payload")
-	}
-	s := c.find(h.stream)
-	if s == nil {
-		if c.in.ended.has(h.stream) || h.stream > c.ids.last() {
-			return c.spend()
-		}
-		return c.abort(h.stream, codeStreamClosed)
-	}
-	if s.refused {
-		return c.spend()
-	}
-	if s.ended {
-		return c.abort(s.id, codeStreamClosed)
-	}
-	if s.window -= len(payload); s.window < 0 {
-		c.server.refused(reasonFlowControl)
-		return c.abort(s.id, codeFlowControl)
-	}
-	s.received += int64(len(b))
-	if h.has(flagEndStream) && !s.parts {
-		return c.endOfRequest(s, b)
-	}
-	if c.in.current == s && !c.register() {
-		return nil
-	}
-	s.parts = true
-	body, room := c.out.keepBody(s, b)
-	switch r := s.tooLong(body); {
-	case r != nil:
-		c.refuse(s, r)
-		return nil
-	case !room:
-		c.server.refused(reasonBuffered)
-		c.refuse(s, s.refusal(codes.ResourceExhausted, "too many unfinished messages"))
-		return nil
-	case h.has(flagEndStream):
-		return c.endOfRequest(s, nil)
-	}
-	if s.window < streamWindow/2 {
-		n := streamWindow - s.window
-		s.window = streamWindow
-		c.out.add(func(b []byte) []byte { return appendWindowUpdate(b, s.id, n) })
-	}
-	return c.spendIf(len(b) == 0)
-}
-
-// endOfRequest is END_STREAM. The body lies in the read buffer, or has come in parts.
-func (c *conn) endOfRequest(s *stream, body []byte) *connError {
-	if s.header.length >= 0 && s.header.length != s.received {
-		return c.abort(s.id, codeProtocol)
-	}
-	s.ended = true
-	if c.in.current == s {
-		c.in.current = nil
-	}
-	if s.registered {
-		parts, ok := c.out.takeBody(s)
-		if !ok {
-			return nil
-		}
-		if s.parts {
-			body = parts
-		}
-	}
-	c.complete(s, body)
-	return nil
-}
-
-// complete decides a request that has come in full.
-func (c *conn) complete(s *stream, body []byte) {
-	c.limits.budget.earn()
-	message, r := s.message(body)
-	switch {
-	case r != nil:
-		c.refuse(s, r)
-	case s.header.method == methodDecide:
-		c.decide(s, message)
-	case s.header.method == methodWatch:
-		c.watch(s, message)
-	default:
-		c.health(s, message)
-	}
 }
 
 func (c *conn) windowUpdate(h frameHeader, payload []byte) *connError {
@@ -290,7 +190,7 @@ func (c *conn) ping(h frameHeader, payload []byte) *connError {
 	c.out.sent = false
 	c.out.put(func(b []byte) []byte { return appendPing(b, flagAck, payload) })
 	c.out.mu.Unlock()
-	// As grpc-go judges pings, since its clients reckon with it: answers in between forgive them.
+	// Pings are judged as grpc-go does, which its clients rely on: an answer in between forgives earlier pings.
 	now := time.Now()
 	switch {
 	case sent:
@@ -359,7 +259,7 @@ func (o *sendQueue) configure(payload []byte) *connError {
 			o.frameSize = int(v)
 		}
 	}
-	if widest >= 0 { // once, however often the frame sets it
+	if widest >= 0 { // once, even where the frame sets the window repeatedly
 		for _, s := range o.streams {
 			if widest+s.credit > maxWindow {
 				return &connError{codeFlowControl, reasonFlowControl, "a stream's window is too large"}
@@ -384,7 +284,7 @@ func (c *conn) priority(h frameHeader, payload []byte) *connError {
 	return c.spend()
 }
 
-// abortIdle resets a stream that may not have been opened: that is a connection error then.
+// abortIdle resets a stream. On a stream that was never opened, the frame is a connection error.
 func (c *conn) abortIdle(id uint32, code errCode) *connError {
 	if id > c.ids.opened() || id%2 == 0 {
 		return &connError{code, reasonProtocol, "PRIORITY"}

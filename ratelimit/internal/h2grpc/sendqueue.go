@@ -1,46 +1,46 @@
 package h2grpc
 
 import (
-	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 )
 
-// fullQueue is how much may wait to be sent before the connection is no longer read.
+// fullQueue is how many bytes may wait to be sent before the connection is no longer read.
 const fullQueue = 256 << 10
 
-// sendQueue is the sending side of a connection: what is to be sent, the peer's windows, and the streams that have no
-// answer yet. Its lock is the only one over them, and nothing waits while it is held.
+// sendQueue is the sending side of a connection: the bytes to send, the peer's windows, and the streams that have no
+// answer yet. One lock guards all of them, and nothing waits while the lock is held.
 type sendQueue struct {
 	wire wire
-	// patience is how long the peer may take for what one write has left.
+	// patience is how long the peer may take for the rest of one write.
 	patience time.Duration
-	// broken is called without the lock when nothing can be sent any more; with nil, perhaps twice, when all is sent.
+	// broken is called, without the lock, with an error when nothing more can be sent; with nil, perhaps twice, when
+	// all is sent and the queue is ending.
 	broken func(error)
 
 	mu      sync.Mutex
-	room    sync.Cond // signalled when the reader may go on
+	room    sync.Cond // signaled when the reader may go on
 	buf     []byte    // frames that no flush has taken; nil or pooled
-	writing bool      // a flush is at work; it takes what others append meanwhile
-	waiting int       // bytes that the wire has left
-	closed  bool      // nothing is sent any more
+	writing bool      // a flush is running, and takes the frames that others append meanwhile
+	waiting int       // bytes that the wire has not sent yet
+	closed  bool      // nothing more is sent
 	ending  bool      // closes when all is sent
 	encoder encoder
 	sent    bool // HEADERS or DATA were sent since the last ping was judged
 
-	window    int64 // of the connection; negative never
+	window    int64 // of the connection; never negative
 	initial   int64 // window of a new stream
 	frameSize int
 	streams   map[uint32]*stream // registered, by id
-	blocked   []*stream          // answers that wait for a window, first come first
-	lost      int                // of blocked: streams that were reset
-	inStore   int                // calls that a store has not finished, those of reset streams among them
-	dead      []*stream          // registered ones that have ended, for the reader to reuse
+	blocked   []*stream          // streams whose answers wait for a window, in order
+	lost      int                // how many streams in blocked were reset
+	inStore   int                // calls that a store has not finished, including those of reset streams
+	dead      []*stream          // registered streams that have ended, for the reader to reuse
 
 	account *account
-	held    atomic.Int64 // of the account: what this connection's streams and block hold
-	block   []byte       // a header block that comes in several frames
+	held    atomic.Int64 // how much of the account this connection's streams and block hold
+	block   []byte       // a header block that arrives in several frames
 	opened  time.Time    // when the block began
 }
 
@@ -55,21 +55,21 @@ func newSendQueue(w wire, a *account, patience time.Duration, broken func(error)
 
 var buffers = sync.Pool{New: func() any { return new([bufferBytes]byte) }}
 
-// grab makes sure that there is a buffer to append to. The lock is held.
+// grab ensures that there is a buffer to append to. The lock is held.
 func (o *sendQueue) grab() {
 	if o.buf == nil {
 		o.buf = buffers.Get().(*[bufferBytes]byte)[:0]
 	}
 }
 
-// recycle gives back a buffer that grab got, unless it has grown.
+// recycle returns to the pool a buffer from grab, unless it has grown.
 func recycle(b []byte) {
 	if cap(b) == bufferBytes {
 		buffers.Put((*[bufferBytes]byte)(b[:bufferBytes]))
 	}
 }
 
-// add appends frames that no window holds back.
+// add appends frames that need no window.
 func (o *sendQueue) add(f func(dst []byte) []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -84,8 +84,8 @@ func (o *sendQueue) put(f func(dst []byte) []byte) {
 	}
 }
 
-// setLength completes the frame that begins at an offset, and splits off CONTINUATION frames where it is too long.
-// The lock is held.
+// setLength sets the length of the frame that begins at an offset, and splits it into CONTINUATION frames where it is
+// too long. The lock is held.
 func (o *sendQueue) setLength(at int) {
 	n := len(o.buf) - at - frameHeaderLen
 	if n > o.frameSize {
@@ -111,28 +111,29 @@ func (o *sendQueue) split(at, n int) {
 	}
 }
 
-// find is the registered stream of that id, or nil.
+// find returns the registered stream with that id, or nil.
 func (o *sendQueue) find(id uint32) *stream {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return o.streams[id]
 }
 
-// removed takes the streams that have ended since the last call.
-func (o *sendQueue) removed(into []*stream) []*stream {
+// admit registers a stream whose request is not complete, unless there are too many.
+func (o *sendQueue) admit(s *stream, limit int) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	for _, s := range o.dead {
-		if s.removed = !s.inStore; s.removed { // else it was reset on its way to the store, which will be done with it
-			into = append(into, s)
-		}
+	if s.registered {
+		return true
 	}
-	clear(o.dead)
-	o.dead = o.dead[:0]
-	return into
+	if len(o.streams) >= limit {
+		o.refuseStream(s)
+		return false
+	}
+	o.register(s)
+	return true
 }
 
-// register makes frames of the peer find the stream. The lock is held.
+// register enters a stream into the table, in which the peer's frames find it. The lock is held.
 func (o *sendQueue) register(s *stream) {
 	if !s.registered {
 		s.registered = true
@@ -157,7 +158,7 @@ func (o *sendQueue) forget(s *stream) {
 	}
 }
 
-// remove lets the reader reuse a stream that has ended, once no list and no store has it any more. The lock is held.
+// remove lets the reader reuse a stream that has ended, once no list and no store refers to it. The lock is held.
 func (o *sendQueue) remove(s *stream) {
 	if s.gone && s.registered && !s.removed && !s.queued && !s.inStore {
 		s.removed = true
@@ -165,7 +166,36 @@ func (o *sendQueue) remove(s *stream) {
 	}
 }
 
-// goAway appends GOAWAY, behind which the connection ends. The lock is held.
+// removed appends the streams that have ended since the last call.
+func (o *sendQueue) removed(into []*stream) []*stream {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, s := range o.dead {
+		if s.removed = !s.inStore; s.removed { // a stream reset while the store has its call is still in use
+			into = append(into, s)
+		}
+	}
+	clear(o.dead)
+	o.dead = o.dead[:0]
+	return into
+}
+
+// reset ends a stream by RST_STREAM.
+func (o *sendQueue) reset(id uint32, code errCode) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if s := o.streams[id]; s != nil {
+		o.cut(s)
+	}
+	o.put(func(b []byte) []byte { return appendReset(b, id, code) })
+}
+
+func (o *sendQueue) refuseStream(s *stream) {
+	o.put(func(b []byte) []byte { return appendReset(b, s.id, codeRefusedStream) })
+	o.forget(s)
+}
+
+// goAway appends GOAWAY, after which the connection ends. The lock is held.
 func (o *sendQueue) goAway(last uint32, code errCode, debug string) {
 	if !o.closed {
 		o.grab()
@@ -174,84 +204,8 @@ func (o *sendQueue) goAway(last uint32, code errCode, debug string) {
 	}
 }
 
-// flush sends what has been appended, as far as it goes without waiting.
-func (o *sendQueue) flush() {
-	o.mu.Lock()
-	if o.writing || len(o.buf) == 0 && o.wire.left() == 0 {
-		o.mu.Unlock()
-		return
-	}
-	o.writing = true
-	if len(o.buf) == 0 { // TLS has answered the peer on its own
-		o.mu.Unlock()
-		go o.drain()
-		return
-	}
-	for len(o.buf) > 0 {
-		b := o.buf
-		o.buf = nil
-		o.mu.Unlock()
-		sent, err := o.wire.write(b)
-		recycle(b)
-		if err != nil {
-			o.broken(err)
-			return // writing stays: nothing is sent any more
-		}
-		if !sent {
-			go o.drain()
-			return
-		}
-		o.mu.Lock()
-	}
-	o.sentAll()
-}
-
-// drain sends the rest, however long the peer takes for it, until the send queue is empty.
-func (o *sendQueue) drain() {
-	for {
-		o.mu.Lock()
-		o.waiting = o.wire.left()
-		o.mu.Unlock()
-		if err := o.wire.drain(time.Now().Add(o.patience)); err != nil {
-			o.broken(err)
-			return
-		}
-		o.mu.Lock()
-		o.waiting = 0
-		b := o.buf
-		if len(b) == 0 {
-			o.sentAll()
-			return
-		}
-		o.buf = nil
-		o.room.Signal()
-		o.mu.Unlock()
-		_, err := o.wire.write(b)
-		recycle(b)
-		if err != nil {
-			o.broken(err)
-			return
-		}
-	}
-}
-
-// sentAll ends a flush; it is called with the lock and gives it up.
-func (o *sendQueue) sentAll() {
-	o.writing = false
-	if o.buf != nil {
-		recycle(o.buf)
-		o.buf = nil
-	}
-	end := o.ending && !o.closed
-	o.room.Signal()
-	o.mu.Unlock()
-	if end {
-		o.broken(nil)
-	}
-}
-
-// waitRoom waits until the peer has taken enough of its answers, and the store has finished enough calls, for more
-// to be read. It returns how many streams are open; ok is false when nothing more is sent.
+// waitRoom waits until the peer has taken enough answers and the store has finished enough calls that more may be read.
+// It returns how many streams are open; ok is false when nothing more is sent.
 func (o *sendQueue) waitRoom(calls int) (open int, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -261,14 +215,14 @@ func (o *sendQueue) waitRoom(calls int) (open int, ok bool) {
 	return len(o.streams), !o.closed
 }
 
-// open is how many streams are registered.
+// open returns how many streams are registered.
 func (o *sendQueue) open() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return len(o.streams)
 }
 
-// close ends the sending side, and all streams with it.
+// close ends the sending side and all its streams.
 func (o *sendQueue) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -279,75 +233,4 @@ func (o *sendQueue) close() {
 	o.blocked = nil
 	o.holdBlock(nil)
 	o.room.Broadcast()
-}
-
-// hold accounts for what a stream holds now. The lock is held.
-func (o *sendQueue) hold(s *stream) {
-	n := cap(s.body) + cap(s.pending)
-	o.count(n - s.held)
-	s.held = n
-}
-
-func (o *sendQueue) count(n int) {
-	o.held.Add(int64(n))
-	o.account.used.Add(int64(n))
-}
-
-// holdBlock replaces the unfinished header block. The lock is held.
-func (o *sendQueue) holdBlock(b []byte) {
-	o.count(cap(b) - cap(o.block))
-	o.block = b
-}
-
-// keepBlock appends to the header block that is not complete, and returns its length; 0: the connection is ending.
-func (o *sendQueue) keepBlock(b []byte) int {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if o.closed || o.ending {
-		return 0
-	}
-	if o.block == nil {
-		o.opened = time.Now()
-	}
-	o.holdBlock(append(o.block, b...))
-	return len(o.block)
-}
-
-// takeBlock returns the header block, which is complete now.
-func (o *sendQueue) takeBlock() []byte {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	b := o.block
-	o.holdBlock(nil)
-	return b
-}
-
-// keepBody keeps a part of a stream's message. It returns what has come of the message, and false where the connection
-// holds too much.
-func (o *sendQueue) keepBody(s *stream, b []byte) ([]byte, bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	if s.gone || o.closed {
-		return nil, true
-	}
-	if have := len(s.body); have >= announced && have+len(b) > cap(s.body) {
-		whole := messageHeader + messageLength(s.body)
-		if whole <= messageHeader+maxMessage {
-			s.body = slices.Grow(s.body, max(len(b), whole-have))
-		}
-	}
-	s.body = append(s.body, b...)
-	o.hold(s)
-	return s.body, o.held.Load() <= maxHeld
-}
-
-// takeBody returns the body of a stream whose request is complete; false: the stream has ended.
-func (o *sendQueue) takeBody(s *stream) ([]byte, bool) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	s.open = false
-	b := s.body
-	s.body = nil
-	o.hold(s)
-	return b, !s.gone
 }

@@ -1,10 +1,8 @@
 package redis
 
 import (
+	"context"
 	"errors"
-	"fmt"
-	"log/slog"
-	"os"
 	"runtime"
 	"sync"
 	"time"
@@ -13,13 +11,13 @@ import (
 	"gatehouse/ratelimit/internal/counter/link"
 )
 
-// minSpacing is the least time between two batches that set out while one of them is still under way, so
-// that smaller batches cost no throughput. A store nearby has answered before.
+// minSpacing is the least time between the starts of two batches while one of them is under way, so that smaller
+// batches cost no throughput. A nearby store answers sooner.
 const minSpacing = int64(500 * time.Microsecond)
 
-// spacing is how long after the last batch the next one may start on another connection: half a round trip, so that
-// usually two are under way and hits wait for half of one at most. A store that slows down suddenly gets more of them,
-// up to PoolSize. s.mu is held.
+// spacing returns how long after the last batch the next one may start on another connection: half a round trip. So
+// usually two batches are under way, and hits wait for half a round trip at most. A store that slows down suddenly gets
+// more batches at once, up to PoolSize. s.mu is held.
 func (s *Server) spacing() int64 {
 	return max(minSpacing, s.trip/2, 2*int64(s.o.Settings.PipelineWindow))
 }
@@ -28,20 +26,20 @@ func (s *Server) spacing() int64 {
 type pipeline struct {
 	store    *Server
 	link     connection
-	overflow bool // opened by Create; ends when idle
+	overflow bool // opened under OnEmpty Create; ends when idle
 	replaced bool // given up by replaceStuck; guarded by store.mu
 	batch    batch
 
 	work chan bool // true: a batch may be waiting; false: PING
-	// When it last took a batch, and when it last went idle; guarded by store.mu.
+	// When the pipeline last took a batch, and when it last went idle; guarded by store.mu.
 	used, rested int64
-	done         []*counter.Pending // of the batch that has come back; of the goroutine
-	took         int64              // how long the last batch was out, until take has noted it; of the goroutine
+	done         []*counter.Pending // calls of the batch that came back; used by the goroutine only
+	took         int64              // round trip of the last batch, until take has noted it; used by the goroutine only
 
 	mu    sync.Mutex
-	out   []*call // in the store now, for the breaker; nil when their answers are being handed out
-	since int64   // when they set out
-	// watched is how long they have been out; the watchdog's.
+	out   []*call // calls in the store now, for the breaker; nil while their answers are handed out
+	since int64   // when these calls were sent
+	// watched is how long these calls have been in the store; used by the watchdog only.
 	watched link.OutFor
 }
 
@@ -53,14 +51,69 @@ func (s *Server) newPipeline(via connection, overflow bool) *pipeline {
 	return l
 }
 
-// enqueue puts a call into the queue and sees to it that a pipeline will take it.
+// Async implements counter.AsyncStore.
+func (s *Server) Async(*counter.Request) counter.Async { return s }
+
+// Start implements counter.Async.
+func (s *Server) Start(calls []*counter.Pending) []*counter.Pending { return s.start(calls, s) }
+
+func (s *Server) start(calls []*counter.Pending, resume resumer) []*counter.Pending {
+	now := s.clock()
+	open := s.breaker.IsOpen()
+	for _, st := range calls {
+		st.Err, st.Own = nil, nil
+		stay := s.o.Settings.Timeout
+		if !st.Deadline.IsZero() {
+			stay = min(stay, st.Deadline.Sub(s.begun)-time.Duration(now)-link.LeaveBefore)
+		}
+		if open || stay <= patient {
+			continue
+		}
+		c := s.calls.Get().(*call)
+		c.fill(st.Req, nil, s.hash)
+		c.started, c.arrived, c.stay, c.leave = st, now, stay, now+int64(stay-watchTick)
+		c.resume, st.Own = resume, c
+	}
+	return s.enqueueAll(calls, now, open)
+}
+
+// enqueueAll puts calls into the queue and returns the refused ones. Once the lock is released, the queued calls belong
+// to the store.
+func (s *Server) enqueueAll(calls []*counter.Pending, now int64, open bool) (refused []*counter.Pending) {
+	refused = calls[:0]
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	open = open || s.breaker.IsOpen() // opened answers only the calls that are in the queue
+	for _, st := range calls {
+		switch {
+		case s.closed:
+			st.Err = link.ErrClosed
+		case open:
+			st.Err = counter.ErrOpen
+		case st.Own != nil:
+			s.queue = append(s.queue, st.Own.(*call))
+			continue
+		}
+		if c, ok := st.Own.(*call); ok {
+			c.started = nil
+			s.calls.Put(c)
+		}
+		refused = append(refused, st)
+	}
+	if len(s.queue) > 0 {
+		s.dispatchDue(now)
+	}
+	return refused
+}
+
+// enqueue puts a call into the queue, and dispatches it if a batch is due.
 func (s *Server) enqueue(c *call) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case s.closed:
 		return link.ErrClosed
-	case s.breaker.IsOpen(): // since the caller checked; opened answers only the calls it finds
+	case s.breaker.IsOpen(): // the breaker may have opened since the caller checked
 		return counter.ErrOpen
 	}
 	s.queue = append(s.queue, c)
@@ -68,15 +121,15 @@ func (s *Server) enqueue(c *call) error {
 	return nil
 }
 
-// dispatchDue is dispatch if a batch is due; s.mu is held.
+// dispatchDue calls dispatch if a batch is due; s.mu is held.
 func (s *Server) dispatchDue(now int64) {
 	if s.busy == 0 || now-s.dispatched >= s.spacing() || len(s.queue) >= maxBatchHits {
 		s.dispatch(now)
 	}
 }
 
-// dispatch sends an idle pipeline for the queue, or a new one below PoolSize; s.mu is held. False: all are
-// in the store.
+// dispatch has an idle pipeline, or a new one below PoolSize, take the queue; s.mu is held. It returns false if all
+// pipelines are busy.
 func (s *Server) dispatch(now int64) bool {
 	var l *pipeline
 	switch n := len(s.idle); {
@@ -92,7 +145,7 @@ func (s *Server) dispatch(now int64) bool {
 	return true
 }
 
-// send gives an idle pipeline something to do; s.mu is held.
+// send wakes an idle pipeline for a batch or a PING; s.mu is held.
 func (s *Server) send(l *pipeline, batch bool, now int64) {
 	s.busy++
 	s.dispatched = now
@@ -103,7 +156,7 @@ func (s *Server) send(l *pipeline, batch bool, now int64) {
 	}
 }
 
-// run flushes whenever there is something to flush.
+// run sends batches and PINGs until the pipeline ends.
 func (l *pipeline) run() {
 	s := l.store
 	defer l.link.close()
@@ -113,7 +166,7 @@ func (l *pipeline) run() {
 			return
 		case batch, ok := <-l.work:
 			if !ok {
-				return // an overflow pipeline that is no longer needed, or one replaced
+				return // an overflow pipeline that is no longer needed, or a replaced pipeline
 			}
 			if !batch {
 				l.ping()
@@ -125,15 +178,15 @@ func (l *pipeline) run() {
 	}
 }
 
-// take moves calls from the queue into the batch. False: there is none; the pipeline is idle.
+// take moves calls from the queue into the batch. It returns false if there are none; then the pipeline is idle.
 func (l *pipeline) take() bool {
 	s := l.store
 	if s.o.Settings.PipelineWindow > 0 {
 		l.linger()
 	}
 	// Let ready goroutines run first: connections that have requests to read, then the handlers that these wake, so
-	// that their hits join this batch. With little load none is ready. This makes batches of the 256 calls in flight
-	// grow from 14 to 70 hits.
+	// that their hits join this batch. With little load none is ready. With 256 calls in flight, batches grow from 14
+	// to 70 hits.
 	runtime.Gosched()
 	runtime.Gosched()
 	now := s.clock()
@@ -170,41 +223,6 @@ func (l *pipeline) take() bool {
 	return true
 }
 
-// turn is how many requests of one connection go into a batch that has no room for all.
-const turn = 64
-
-// inTurns moves calls from the queue to a batch: all, or as many as fit, with at most turn requests of a connection, so
-// that one that sends thousands does not hold up the others.
-func inTurns(batch, queue []*call) (taken, rest []*call) {
-	hits := 0
-	for _, c := range queue {
-		hits += len(c.hits)
-	}
-	if hits <= maxBatchHits {
-		batch = append(batch, queue...)
-		clear(queue)
-		return batch, queue[:0]
-	}
-	hits = 0
-	of := map[uint64]int{}
-	kept := queue[:0]
-	for _, c := range queue {
-		from := uint64(0)
-		if c.started != nil {
-			from = c.started.From
-		}
-		if len(batch) > 0 && (hits+len(c.hits) > maxBatchHits || from != 0 && of[from] >= turn) {
-			kept = append(kept, c)
-			continue
-		}
-		of[from]++
-		hits += len(c.hits)
-		batch = append(batch, c)
-	}
-	clear(queue[len(kept):])
-	return batch, kept
-}
-
 // linger waits until the first call in the queue is PipelineWindow old.
 func (l *pipeline) linger() {
 	s := l.store
@@ -226,7 +244,7 @@ func (l *pipeline) linger() {
 // flush sends the batch and hands out its answers.
 func (l *pipeline) flush() {
 	s, b := l.store, &l.batch
-	l.mu.Lock() // build drops calls from the list that the breaker reads
+	l.mu.Lock() // the breaker reads the list from which build drops calls
 	b.build(&s.seen, s.o.JitterMax, s.free)
 	l.out = b.calls
 	l.mu.Unlock()
@@ -278,15 +296,7 @@ func (l *pipeline) flush() {
 	}
 }
 
-// free takes back a call that its caller no longer waits for. A canceled one is left to the collector:
-// its caller may still be about to read why.
-func (s *Server) free(c *call) {
-	if c.state.Load() == left {
-		s.recycle(c)
-	}
-}
-
-// remember notes the keys that are now known to have an expiry and were not before.
+// remember notes the keys that now have an expiry and were not known to have one.
 func (s *Server) remember(b *batch) {
 	s.seen.mu.Lock()
 	defer s.seen.mu.Unlock()
@@ -297,126 +307,48 @@ func (s *Server) remember(b *batch) {
 	}
 }
 
-// pinging stands for a PING among what is out.
-var pinging = []*call{}
-
-// ping checks an idle connection, so that a lost store is noticed before a request needs it.
-func (l *pipeline) ping() {
-	if err := l.check(); err != nil {
-		l.lost(err)
-	}
-}
-
-// check sends a PING.
-func (l *pipeline) check() error {
-	l.mu.Lock()
-	l.since, l.out = l.store.clock(), pinging
-	l.mu.Unlock()
-	err := l.link.ping()
-	l.mu.Lock()
-	l.out = nil
-	l.mu.Unlock()
-	if err == nil {
-		l.store.breaker.Answered()
-	}
-	return err
-}
-
-// lost notes that a connection has ended. That alone says little about the server, which may have been configured to
-// close it: what counts is whether a new one can be opened at once. A time-out is a failure.
-func (l *pipeline) lost(err error) {
-	s := l.store
-	s.forgetKeys()
-	if !errors.Is(err, errUnsent) && !errors.Is(err, os.ErrDeadlineExceeded) && s.ctx.Err() == nil &&
-		!s.breaker.IsOpen() {
-		if err = l.check(); err == nil {
-			return
+// end takes the answer of a started call that its batch has claimed. The call is complete, unless the server has to be
+// called again: then a separate goroutine completes it and end returns nil.
+func (s *Server) end(c *call) (done *counter.Pending) {
+	st := c.started
+	c.started = nil
+	st.Err = c.err
+	if c.err == nil {
+		c.deliver(st.Req)
+		if c.undone > 0 {
+			go func() {
+				ctx := context.Background()
+				if !st.Deadline.IsZero() {
+					var cancel context.CancelFunc
+					ctx, cancel = context.WithDeadline(ctx, st.Deadline)
+					defer cancel()
+				}
+				st.Err = c.resume.resume(ctx, st.Req, c)
+				st.Owner.Complete([]*counter.Pending{st})
+			}()
+			return nil
 		}
 	}
-	l.failed(err)
+	s.recycle(c)
+	return st
 }
 
-// refused notes that the server answers, but cannot count at present.
-func (l *pipeline) refused(code string) {
-	if code == "READONLY" || code == "MASTERDOWN" {
-		l.link.drop() // the name may lead to another server by now
-	}
-	l.failed(fmt.Errorf("the server answers %s", code))
-}
-
-// failed notes a failure of the server.
-func (l *pipeline) failed(err error) {
-	s := l.store
-	if s.ctx.Err() != nil {
-		return // it was us
-	}
-	s.forgetKeys()
-	s.trouble()
-	if s.breaker.Failed(time.Duration(s.clock())) {
-		s.opened(fmt.Sprintf("%d failures in a row, the last: %v", link.BreakerFailures, err))
-	}
-}
-
-// forgetKeys forgets which keys have an expiry: the store may come back empty.
-func (s *Server) forgetKeys() {
-	s.seen.mu.Lock()
-	defer s.seen.mu.Unlock()
-	s.seen.forget()
-}
-
-// opened answers everybody who waits, now that the breaker is open.
-func (s *Server) opened(why string) {
-	s.log(slog.LevelError, "the key-value store is lost; the failure mode answers until it is back", "why", why)
-	if s.breaker.Warns(time.Duration(s.clock())) {
-		s.log(slog.LevelWarn, "the key-value store is lost and found over and over", "openings within a minute, more than",
-			link.Flaps)
-	}
-	s.mu.Lock()
-	for _, c := range s.queue {
-		s.cancel(c, counter.ErrOpen)
-	}
-	clear(s.queue)
-	s.queue = s.queue[:0]
-	s.mu.Unlock()
-	s.breakOff()
-	s.trouble()
-}
-
-// breakOff answers the callers whose batches are out and ends the connections these are on. It is
-// repeated while the breaker is open, since a pipeline may have been about to dial.
-func (s *Server) breakOff() {
-	defer s.settle()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	for _, l := range s.pipelines {
-		l.mu.Lock()
-		for _, c := range l.out {
-			s.cancel(c, counter.ErrOpen)
+// complete notifies the owners of calls; consecutive calls of one owner go together. No lock is held.
+func complete(done []*counter.Pending) {
+	for len(done) > 0 {
+		n := 1
+		for n < len(done) && done[n].Owner == done[0].Owner {
+			n++
 		}
-		if l.out != nil {
-			l.link.drop()
-		}
-		l.mu.Unlock()
+		done[0].Owner.Complete(done[:n])
+		done = done[n:]
 	}
 }
 
-// relocated breaks off all connections, since the server has moved, and probes the new one at once if the breaker is
-// open.
-func (s *Server) relocated() {
-	s.forgetKeys()
-	s.mu.Lock()
-	for _, l := range s.pipelines {
-		l.link.drop()
+// free recycles a call whose caller has left. A canceled call is left to the garbage collector: its caller may still be
+// about to read the error.
+func (s *Server) free(c *call) {
+	if c.state.Load() == left {
+		s.recycle(c)
 	}
-	if s.probe != nil {
-		s.probe.drop() // it probes the old one
-	}
-	s.mu.Unlock()
-	s.wakeProbe()
-}
-
-// wakeProbe makes an open breaker probe at once.
-func (s *Server) wakeProbe() {
-	s.breaker.ProbeNow()
-	kick(s.wake)
 }

@@ -1,0 +1,247 @@
+package redis
+
+import (
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+	"unsafe"
+
+	"github.com/redis/rueidis"
+
+	"gatehouse/ratelimit/internal/counter"
+)
+
+func (l *redisLink) send(b *batch) error {
+	if len(b.ops) == 0 {
+		return nil
+	}
+	if err := l.connect(); err != nil {
+		return err
+	}
+	err := l.exchange(b)
+	if err != nil {
+		// rueidis may still refer to the commands; they must not share our memory any longer.
+		l.numbers, l.cmds = nil, nil
+		l.disconnect()
+	}
+	return err
+}
+
+// exchange sends a batch over the connection and reads the answers.
+func (l *redisLink) exchange(b *batch) (err error) {
+	defer recovered(&err)
+	l.cmds, l.numbers, l.again = l.cmds[:0], l.numbers[:0], l.again[:0]
+	l.given = l.given[:0]
+	for i := range b.ops {
+		l.append(b, &b.ops[i])
+	}
+	// No deadline: it would close the connection for all callers, and the hits would be counted all the same.
+	replies, err := l.client.do(l.cmds...)
+	if err == nil {
+		err = l.readAll(b, replies)
+	}
+	if err == nil && len(l.again) > 0 {
+		err = l.sendAgain(b)
+	}
+	return err
+}
+
+// append adds the commands of one op. Arguments that are not literals point into the call or into l.numbers, which both
+// stay unchanged until the answer.
+func (l *redisLink) append(b *batch, o *op) {
+	build := l.client.B()
+	l.ask(o)
+	switch {
+	case o.kind == opStop:
+		l.cmds = append(l.cmds, l.evalStop(b, o))
+	case o.kind == opMeter:
+		l.cmds = append(l.cmds, l.evalMeter(b, o))
+	case o.kind == opRefund:
+		// The script is sent as text, since later hits on the key do not wait for a second try.
+		l.cmds = append(l.cmds, build.Arbitrary("EVAL", refundScript, "1", o.key).Args(l.decimal(o.n)).Build())
+	case o.kind == opDelete:
+		l.cmds = append(l.cmds, build.Arbitrary("DEL", o.key).Build())
+	case o.n == 0:
+		l.cmds = append(l.cmds, build.Arbitrary("GET", o.key).Build())
+	default:
+		// Arbitrary without Keys, which would also compute the cluster slot.
+		if o.fresh {
+			l.cmds = append(l.cmds, build.Arbitrary("SET", o.key, "0", "EX", l.decimal(b.ttl(o)), "NX").Build())
+			l.ask(o)
+		}
+		l.cmds = append(l.cmds, build.Arbitrary("INCRBY", o.key, l.decimal(o.n)).Build())
+	}
+}
+
+// ask adds ASKING, which applies to one command, if the next command needs it.
+func (l *redisLink) ask(o *op) {
+	if o.asking {
+		l.cmds = append(l.cmds, l.client.B().Asking().Build())
+	}
+}
+
+// call returns how to call a script: by its SHA-1 if the server has the script, otherwise by its text, which the server
+// then keeps.
+func (l *redisLink) call(b *batch, s *script) (how, script string) {
+	if !b.ordered || slices.Contains(l.given, s) {
+		return "EVALSHA", s.sha
+	}
+	l.given = append(l.given, s)
+	return "EVAL", s.text
+}
+
+// decimal formats n in memory that lives as long as the batch.
+func (l *redisLink) decimal(n int64) string {
+	if n < 100 {
+		return strconv.FormatInt(n, 10) // no allocation below 100
+	}
+	start := len(l.numbers)
+	l.numbers = strconv.AppendInt(l.numbers, n, 10)
+	return unsafe.String(&l.numbers[start], len(l.numbers)-start)
+}
+
+// readAll reads the answers to all commands of a batch.
+func (l *redisLink) readAll(b *batch, replies []rueidis.RedisResult) error {
+	for i := range b.ops {
+		o := &b.ops[i]
+		if o.asking {
+			replies = replies[1:]
+		}
+		if o.fresh {
+			if err := replies[0].NonRedisError(); err != nil {
+				return err
+			}
+			// The answer does not matter, except a refusal: the user may lack the right to SET.
+			if _, refused := rueidis.IsRedisErr(replies[0].Error()); refused {
+				o.fresh = false
+			}
+			replies = replies[1:]
+			if o.asking {
+				replies = replies[1:]
+			}
+		}
+		again, err := l.read(b, o, replies[0])
+		if err != nil {
+			return err
+		}
+		if again {
+			l.again = append(l.again, i)
+		}
+		replies = replies[1:]
+	}
+	return nil
+}
+
+// read reads the answer to one command. again: the command must be sent in another form, or an EXPIRE must follow.
+func (l *redisLink) read(b *batch, o *op, r rueidis.RedisResult) (again bool, err error) {
+	if err := r.NonRedisError(); err != nil {
+		return false, err
+	}
+	switch {
+	case o.kind == opStop:
+		err = o.readStop(r)
+	case o.kind == opMeter:
+		err = b.meters[o.meter].read(r)
+	case o.kind == opRefund:
+		o.base, err = r.AsInt64()
+	case o.kind == opDelete:
+		_, err = r.ToInt64() // how many keys were deleted
+		// DEL may have come between the SET and the INCRBY of a first hit, whose key then has no expiry.
+		again = err == nil && o.first.Algorithm == counter.FixedWindow
+	case o.n == 0:
+		if o.base, err = r.AsInt64(); rueidis.IsRedisNil(err) {
+			o.base, err = 0, nil
+		}
+	default:
+		var after int64
+		after, err = r.ToInt64()
+		o.base = after - o.n
+		again = err == nil && o.base == 0 && !o.fresh // this INCRBY made the key, without an expiry
+	}
+	if err == nil {
+		return again, nil
+	}
+	if e, ok := rueidis.IsRedisErr(err); ok && o.readsClock() {
+		return l.readScriptError(b, o, e)
+	}
+	if e, ok := rueidis.IsRedisErr(err); ok {
+		o.overflowed = o.kind == opCount && strings.Contains(e.Error(), "overflow")
+		if o.overflowed || e.IsNoScript() {
+			return true, nil
+		}
+		if l.refusal(b, o, e.Error()); o.notExecuted != nil {
+			return false, nil
+		}
+	}
+	// Only the first word of the answer: the rest may name keys or users.
+	o.err = fmt.Errorf("%w: the store refused a command: %s", counter.ErrUnavailable, errorCode(err))
+	return false, nil
+}
+
+// errorCode returns the first word of a Redis error, such as NOAUTH or LOADING.
+func errorCode(err error) string {
+	code, _, _ := strings.Cut(err.Error(), " ")
+	return code
+}
+
+// sendAgain sends the commands that the answers require: an expiry for keys that lack or may lack one, scripts that the
+// server did not know, and the highest value for counters that would exceed it.
+func (l *redisLink) sendAgain(b *batch) error {
+	l.cmds, l.given = l.cmds[:0], l.given[:0]
+	b.ordered = true // each script is sent as text once
+	build := l.client.B()
+	for _, i := range l.again {
+		o := &b.ops[i]
+		l.ask(o)
+		switch {
+		case o.kind == opStop:
+			l.cmds = append(l.cmds, l.evalStop(b, o))
+		case o.kind == opMeter:
+			l.cmds = append(l.cmds, l.evalMeter(b, o))
+		case o.overflowed:
+			// SETRANGE keeps the expiry, unlike SET.
+			l.cmds = append(l.cmds, build.Arbitrary("GET").Args(o.key).Build())
+			l.ask(o)
+			l.cmds = append(l.cmds, build.Arbitrary("SETRANGE").Args(o.key, "0", maxTotal).Build())
+		default:
+			l.cmds = append(l.cmds, build.Arbitrary("EXPIRE", o.key, l.decimal(b.ttl(o))).Build())
+		}
+	}
+	replies, err := l.client.do(l.cmds...)
+	if err != nil {
+		return err
+	}
+	for _, i := range l.again {
+		o := &b.ops[i]
+		if o.asking {
+			replies = replies[1:]
+		}
+		if err := replies[0].NonRedisError(); err != nil {
+			return err
+		}
+		switch {
+		case o.kind == opDelete: // the answer to EXPIRE, usually of a missing key
+		case o.kind != opCount:
+			again, err := l.read(b, o, replies[0])
+			if err != nil {
+				return err
+			}
+			if again {
+				o.notExecuted = &notNow // the server has lost the script again
+			}
+		case o.overflowed:
+			base, err := replies[0].AsInt64()
+			if err != nil {
+				o.err = fmt.Errorf("%w: the store refused a command: %s", counter.ErrUnavailable, errorCode(err))
+			}
+			o.base = base
+			replies = replies[1:]
+			if o.asking {
+				replies = replies[1:]
+			}
+		}
+		replies = replies[1:]
+	}
+	return nil
+}
