@@ -15,7 +15,7 @@ type checkReport struct {
 	Warnings []limits.Problem `json:"warnings"`
 
 	text    io.Writer // discards with -format json
-	lenient bool      // as of checkCall
+	lenient bool      // as in checkCall
 }
 
 func newCheckReport(text io.Writer) *checkReport {

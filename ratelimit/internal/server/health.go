@@ -30,7 +30,7 @@ const (
 // Health is the daemon's state as balancers see it, over both gRPC and HTTP.
 type Health struct {
 	grpc *health.Server
-	// draining ends the streams, which would otherwise hold up a graceful stop for ever.
+	// draining ends the streams of Health/Watch, which would otherwise hold up a graceful stop for ever.
 	draining context.Context
 	drain    context.CancelFunc
 

@@ -89,7 +89,7 @@ func (s *tcp) awake(ctx context.Context) bool {
 	tried := make(chan struct{}, 1)
 	for !s.ready() {
 		select {
-		case s.hurry <- tried: // run is in its pause
+		case s.hurry <- tried: // run is waiting before its next dial
 			select {
 			case <-tried:
 			case <-ctx.Done():

@@ -133,7 +133,7 @@ func (s *stream) follow(apply func(Set) error) error {
 			if !errors.Is(err, io.EOF) {
 				return err
 			}
-			return <-broken // which says why
+			return <-broken // the reader's error says why
 		}
 	}
 }
