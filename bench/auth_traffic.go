@@ -67,7 +67,8 @@ func getting(path string) httpTraffic {
 	}
 }
 
-// byAccounts makes requests of one account after the other, over so many connections; once makes each account's one.
+// byAccounts makes requests of one account after the other, over the given number of connections. With once each
+// account makes only one request.
 func byAccounts(conns int, accounts []account, once bool, request func(b []byte, conn int, a *account) []byte,
 	judge func(conn, status int, body []byte) bool) httpTraffic {
 	w := &walk{n: len(accounts)}

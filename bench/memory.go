@@ -122,8 +122,8 @@ func burst(addr string, hold func(fd int)) (calls int, err error) {
 	return calls, err
 }
 
-// allocations counts what the daemon's heap gets for each call, with header blocks as Envoy sends them. The
-// daemon's background counts too, so the figure is not always 0.
+// allocations counts the daemon's heap allocations for each call, with header blocks as Envoy sends them. Background
+// work of the daemon allocates too, so the figure is not always 0.
 func (s *suite) allocations(ctx context.Context) error {
 	for _, name := range []string{"memory", "redis"} {
 		var counts []float64

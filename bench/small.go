@@ -81,7 +81,8 @@ func (s *suite) smallRatelimit(ctx context.Context, d daemon, rate float64, stea
 		}
 		// 100,000 live keys; a caller waits as long as it takes, so that what is lost shows as failed.
 		calls := grpcTraffic{scenario: scenario{request: "(account,acc-#)", keys: 100_000}, streams: 64}
-		to := load{addr: t.addr, traffic: calls, conns: 4, rate: rate, warm: time.Second, run: steady}
+		to := load{addr: t.addr, traffic: calls, conns: 4, rate: rate, warm: time.Second, run: steady,
+			stop: ctx.Done()}
 		if err := s.smallLoad(to, g, d.name+", steady", 20); err != nil {
 			return err
 		}
@@ -195,7 +196,7 @@ func (s *suite) smallAuth(ctx context.Context, steady time.Duration) error {
 			return err
 		}
 		l := func(tr traffic, rate float64, run time.Duration) load {
-			return load{addr: t.addr, traffic: tr, conns: authConns, rate: rate, run: run}
+			return load{addr: t.addr, traffic: tr, conns: authConns, rate: rate, run: run, stop: ctx.Done()}
 		}
 		half := accounts[:128] // no other load refreshes what one of them signs in
 		if err := together(

@@ -194,14 +194,14 @@ func (s *suite) run(ctx context.Context) error {
 	return nil
 }
 
-// auth measures that daemon and prints it.
+// auth measures the auth daemon and prints the results.
 func (s *suite) auth(ctx context.Context) error {
 	a := &authSuite{suite: *s, large: s.only != "" && s.asked("million")}
 	a.results, a.time = newResults(), s.time*7/20
 	return a.run(ctx)
 }
 
-// ratelimit measures that daemon and prints it.
+// ratelimit measures the ratelimit daemon and prints the results.
 func (s *suite) ratelimit(ctx context.Context) error {
 	if err := s.ratelimitHeader(); err != nil {
 		return err

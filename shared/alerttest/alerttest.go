@@ -93,8 +93,8 @@ func read(t testing.TB, path string, into any) {
 // lintFound is promtool's exit status when it has found fault with a page that it could read.
 const lintFound = 3
 
-// Lint holds a page of metrics against promtool's rules for names, types and help texts. Complaints that match one of
-// the regular expressions are the price of names that must stay. Without promtool Lint does nothing, or fails where
+// Lint checks a page of metrics by promtool's rules for names, types and help texts. It ignores complaints that match
+// one of the regular expressions, about names that must not change. Without promtool Lint does nothing, or fails where
 // REQUIRE_SERVERS is 1.
 func Lint(t testing.TB, page string, accepted ...string) {
 	t.Helper()

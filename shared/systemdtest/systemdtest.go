@@ -119,7 +119,7 @@ func (m *Manager) Await(t testing.TB, form string) (before []string) {
 	}
 }
 
-// Drain reads away what is there already.
+// Drain discards the messages that have already arrived.
 func (m *Manager) Drain() {
 	for m.Next(time.Millisecond) != "" {
 	}
