@@ -22,7 +22,7 @@ type takeoverConfig struct {
 // formerLinkLife is how long a mailed link of the replaced service lives without a setting.
 const formerLinkLife = 24 * time.Hour
 
-// TakeoverSettings are what a takeover makes rows with; r is the report of Load.
+// TakeoverSettings returns the settings on which the rows of a takeover depend; r is the report of Load.
 func (c *Config) TakeoverSettings(l Live, r *settings.Report) (takeover.Settings, error) {
 	s := takeover.Settings{
 		Audience: l.Accounts.Audience, Role: l.Accounts.Role, AdminRoles: l.Accounts.AdminRoles,

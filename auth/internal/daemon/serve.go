@@ -255,7 +255,7 @@ func (d *daemon) openMailbox(ctx context.Context, wg *sync.WaitGroup, failed cha
 	return l.Addr().String(), nil
 }
 
-// timeouts bound a connection; a request that may take longer has longer to be answered.
+// timeouts returns the time limits of a connection. The time to write includes the time that a request may take.
 func timeouts(request time.Duration) httpx.Timeouts {
 	t := httpx.Timeouts{Header: 2 * time.Second, Read: 30 * time.Second,
 		Write: max(time.Minute, request+30*time.Second),

@@ -29,7 +29,7 @@ type Source struct {
 	Catalog Catalog
 }
 
-// sourceConns: one reads ids while another one reads the rows of those that changed.
+// sourceConns is the size of the pool: one connection reads ids while another reads the rows that have changed.
 const sourceConns = 3
 
 // OpenSource connects to the database at url.

@@ -263,7 +263,8 @@ func (s *Source) triggers(ctx context.Context, c *pgx.Conn, to Target, a *Advice
 	return err
 }
 
-// Of a table, or of one column of its users: functions are searched for the names.
+// selectReaders finds the objects that read a table, or one column of the table users. It searches the texts of
+// functions for the names.
 const selectReaders = `
 with tables as (
     select c.oid, c.relname::text, 0 as attnum, '' as attname from pg_class c join pg_namespace n on n.oid = c.relnamespace
