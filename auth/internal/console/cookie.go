@@ -25,14 +25,16 @@ const (
 )
 
 // ticket is the content of the sealed cookie. A cookie alone is not enough, since the ports of a host share cookies:
-// requests must also have the key, from the page's script storage, which ports do not share.
+// requests must also have the key, from the page's script storage, which ports do not share. A ticket acts at the lower
+// of its own level and the session's, so that one from before the second factor is worth no more after it.
 type ticket struct {
 	user, session uuid.UUID
+	aal           byte
 	used          time.Time // in seconds
 	key           [sha256.Size]byte
 }
 
-const ticketSize = 16 + 16 + 8 + sha256.Size
+const ticketSize = 16 + 16 + 1 + 8 + sha256.Size
 
 var errNoSignIn = &refusal.Refusal{Kind: refusal.KindUnauthenticated, Code: refusal.CodeNoAuthorization,
 	Msg: "Sign in to the console"}
@@ -50,6 +52,7 @@ func newKey() string {
 // seal returns the cookie's value.
 func (s *Console) seal(t *ticket) string {
 	b := append(append(make([]byte, 0, ticketSize), t.user[:]...), t.session[:]...)
+	b = append(b, t.aal)
 	b = binary.BigEndian.AppendUint64(b, uint64(t.used.Unix()))
 	b = append(b, t.key[:]...)
 	return base64.RawURLEncoding.EncodeToString(s.Root.Seal(secret.Console, b, nil))
@@ -66,8 +69,9 @@ func (s *Console) open(value string) (t ticket, ok bool) {
 	}
 	copy(t.user[:], b)
 	copy(t.session[:], b[16:])
-	t.used = time.Unix(int64(binary.BigEndian.Uint64(b[32:])), 0)
-	copy(t.key[:], b[40:])
+	t.aal = b[32]
+	t.used = time.Unix(int64(binary.BigEndian.Uint64(b[33:])), 0)
+	copy(t.key[:], b[41:])
 	return t, true
 }
 

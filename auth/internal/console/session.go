@@ -41,7 +41,8 @@ func (s *Console) signedIn(h func(*request) error) func(http.ResponseWriter, *ht
 		if now.Sub(q.ticket.used) > idleLimit {
 			return errIdle
 		}
-		q.principal, q.actor, err = s.Core.AuthenticateConsole(c.Context(), q.ticket.user, q.ticket.session)
+		q.principal, q.actor, err = s.Core.AuthenticateConsole(c.Context(), q.ticket.user, q.ticket.session,
+			int(q.ticket.aal))
 		if err != nil && !errors.Is(err, flow.ErrAdminAAL2) {
 			c.Refused(q.actor, err)
 			return err
@@ -56,10 +57,11 @@ func (s *Console) signedIn(h func(*request) error) func(http.ResponseWriter, *ht
 	}
 }
 
-// begin gives the browser a new cookie and the key that belongs to it.
-func (s *Console) begin(w http.ResponseWriter, r *http.Request, user, session uuid.UUID) string {
+// begin gives the browser a new cookie, of the session's level, and the key that belongs to it.
+func (s *Console) begin(w http.ResponseWriter, r *http.Request, v store.Session) string {
 	key := newKey()
-	s.setCookie(w, r, s.seal(&ticket{user: user, session: session, used: s.Now(), key: sha256.Sum256([]byte(key))}))
+	s.setCookie(w, r, s.seal(&ticket{user: v.UserID, session: v.ID, aal: byte(v.AAL), used: s.Now(),
+		key: sha256.Sum256([]byte(key))}))
 	return key
 }
 
@@ -73,7 +75,7 @@ func (s *Console) postSession(w http.ResponseWriter, r *http.Request, c httpapi.
 		return err
 	}
 	c.By(flow.Principal{User: u})
-	return c.JSON(http.StatusOK, s.sessionView(u, v, s.begin(w, r, u.ID, v.ID)))
+	return c.JSON(http.StatusOK, s.sessionView(u, v, s.begin(w, r, v)))
 }
 
 // getSession shows who is signed in.
@@ -131,7 +133,7 @@ func (s *Console) postVerify(q *request) error {
 	}
 	v := q.principal.Session
 	v.AAL = 2
-	return q.JSON(http.StatusOK, s.sessionView(q.principal.User, v, s.begin(q.w, q.r, v.UserID, v.ID)))
+	return q.JSON(http.StatusOK, s.sessionView(q.principal.User, v, s.begin(q.w, q.r, v)))
 }
 
 // sessionView returns the view of a sign-in: the next step, the factors that can be verified, the user, and the end.

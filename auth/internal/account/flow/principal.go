@@ -240,15 +240,17 @@ func (s *Settings) checkAdmin(role string, reached bool) error {
 // ErrAdminAAL2 is the answer to an administrator without a second factor where one is required.
 var ErrAdminAAL2 = refusal.Denied(refusal.CodeInsufficientAAL, "AAL2 session is required to administer users")
 
-// AuthenticateConsole checks a session of the admin console, in one statement, by the rules of AuthenticateAdmin, with
-// the session's own level and the user's present role. With ErrAdminAAL2 it also returns the principal, who may verify
-// a factor. The actor is set as soon as the user is known.
-func (k *Core) AuthenticateConsole(ctx context.Context, user, session uuid.UUID) (Principal, Actor, error) {
+// AuthenticateConsole checks a session of the admin console, in one statement, by the rules of AuthenticateAdmin, at
+// the lower of the session's level and aal and with the user's present role. With ErrAdminAAL2 it also returns the
+// principal, who may verify a factor. The actor is set as soon as the user is known.
+func (k *Core) AuthenticateConsole(ctx context.Context, user, session uuid.UUID, aal int) (Principal, Actor,
+	error) {
 	s, now := k.live.Load(), k.now()
 	u, v, err := k.readPrincipal(ctx, user, session, nil)
 	if err != nil {
 		return Principal{}, Actor{}, err
 	}
+	v.AAL = min(v.AAL, aal)
 	actor := Actor{ID: u.ID, Session: v.ID, Role: u.Role}
 	if err := s.checkLive(u, v, now); err != nil {
 		return Principal{}, actor, err
