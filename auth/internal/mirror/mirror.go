@@ -16,8 +16,10 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"gatehouse/auth/internal/former"
 	"gatehouse/auth/internal/store"
@@ -248,28 +250,40 @@ func (r *run) unmake(ctx context.Context) ([]string, error) {
 // like is a pattern of the names of the mirror's objects.
 func (r *run) like() string { return strings.ReplaceAll(r.ns+"mirror_", "_", `\_`) + "%" }
 
-// replace replaces the functions and triggers by what these statements make, and notes it.
-func (r *run) replace(ctx context.Context, list []string, then func() error) error {
-	return pgx.BeginFunc(ctx, r.conn, func(pgx.Tx) error {
-		if err := r.exec(ctx, "set local lock_timeout = '3s'"); err != nil {
-			return err
+// replace replaces the functions and triggers by what these statements make, and runs then, in one transaction. A lock
+// that waits holds up every request, and requests that hold one table and wait for another can't both go on: so it
+// waits for a moment without traffic, each time a little longer. From the server's deadlock_timeout on, the server
+// decides, and a request that it ends is sent again.
+func (r *run) replace(ctx context.Context, list []string, then func() error) (err error) {
+	for wait := 5 * time.Millisecond; wait < 4*time.Second; wait += wait / 3 {
+		err = pgx.BeginFunc(ctx, r.conn, func(pgx.Tx) error { return r.replaceOnce(ctx, wait, list, then) })
+		if pg, _ := errors.AsType[*pgconn.PgError](err); pg == nil || pg.Code != "55P03" && !store.IsContention(err) {
+			break
 		}
-		if err := r.lock(ctx); err != nil {
-			return err
-		}
-		old, err := r.unmake(ctx)
-		for _, sql := range slices.Concat(old, list) {
-			if err == nil {
-				if err = r.exec(ctx, sql); err != nil {
-					err = fmt.Errorf("%w: %s", err, sql)
-				}
+		time.Sleep(20 * time.Millisecond) // for the requests that have waited
+	}
+	return err
+}
+
+func (r *run) replaceOnce(ctx context.Context, wait time.Duration, list []string, then func() error) error {
+	if err := r.exec(ctx, fmt.Sprintf("set local lock_timeout = %d", wait.Milliseconds())); err != nil {
+		return err
+	}
+	if err := r.lock(ctx); err != nil {
+		return err
+	}
+	old, err := r.unmake(ctx)
+	for _, sql := range slices.Concat(old, list) {
+		if err == nil {
+			if err = r.exec(ctx, sql); err != nil {
+				err = fmt.Errorf("%w: %s", err, sql)
 			}
 		}
-		if err == nil {
-			err = then()
-		}
-		return err
-	})
+	}
+	if err == nil {
+		err = then()
+	}
+	return err
 }
 
 // Drop removes the mirror and prints the way back.
@@ -300,13 +314,17 @@ func Drop(ctx context.Context, o Options) error {
 	return nil
 }
 
-// lock takes the locks of our tables before those of the tables there.
+// lock takes the locks of our tables before those of the tables there. Dropping a trigger needs its table alone.
 func (r *run) lock(ctx context.Context) error {
 	var list []string
 	for _, name := range []string{"users", "identities", "factors", "sessions", "one_time_tokens"} {
 		list = append(list, r.ours(name))
 	}
-	return r.exec(ctx, "lock table "+strings.Join(list, ", ")+" in share row exclusive mode")
+	mode := "share row exclusive"
+	if r.known != nil {
+		mode = "access exclusive"
+	}
+	return r.exec(ctx, "lock table "+strings.Join(list, ", ")+" in "+mode+" mode")
 }
 
 // wayBack is what makes the service there usable again, once the mirror is gone: hashes that it reads go there, and
