@@ -15,6 +15,7 @@ import (
 	"gatehouse/auth/internal/mail/smtptest"
 	"gatehouse/auth/internal/token"
 	"gatehouse/auth/internal/totp"
+	"gatehouse/auth/internal/webauthn/webauthntest"
 	"gatehouse/shared/await"
 	"gatehouse/shared/testdb"
 )
@@ -56,7 +57,9 @@ func testClocks(t *testing.T, program, setting string) {
 	smtp := smtptest.Start(t, smtptest.Options{})
 	c := &clocks{t: t, url: testdb.Postgres(t), mails: newSentMails(smtp)}
 	env := append(environment(c.url, setting, "AUTH_JWT_EXP="+strconv.Itoa(clockTokenLife), "AUTH_MAILER_OTP_EXP=300",
-		"AUTH_SMTP_MAX_FREQUENCY=100s", "AUTH_MFA_TOTP_ENROLL_ENABLED=true", "AUTH_SECURITY_REFRESH_TOKEN_REUSE_INTERVAL=60"), onSMTP(smtp)...)
+		"AUTH_SMTP_MAX_FREQUENCY=100s", "AUTH_MFA_TOTP_ENROLL_ENABLED=true", "AUTH_SECURITY_REFRESH_TOKEN_REUSE_INTERVAL=60",
+		"AUTH_RATE_LIMIT_EMAIL_SENT=4", "AUTH_PASSKEY_ENABLED=true", "AUTH_WEBAUTHN_RP_ID=localhost",
+		"AUTH_WEBAUTHN_RP_DISPLAY_NAME=Shop", "AUTH_WEBAUTHN_RP_ORIGINS="+passkeySite), onSMTP(smtp)...)
 	c.ahead = startShifted(t, program, 10*time.Minute, env)
 	c.behind = startShifted(t, program, -10*time.Minute, env)
 	for _, d := range []*shiftedInstance{c.ahead, c.behind} {
@@ -67,8 +70,10 @@ func testClocks(t *testing.T, program, setting string) {
 	session := c.signUp("ann@example.org")
 	c.tokens()
 	c.refreshes(session)
+	c.passkeys()
 	c.factors()
 	c.bans()
+	c.budgets()
 	c.steps()
 }
 
@@ -149,6 +154,41 @@ func (c *clocks) factors() {
 	challenge := c.behind.want(c.t, 200, "POST", factor+"/challenge", access, "").str("id")
 	c.ahead.want(c.t, 200, "POST", factor+"/verify", access,
 		fmt.Sprintf(`{"challenge_id":%q,"code":%q}`, challenge, totp.Code(key, totp.Step(c.now()))))
+}
+
+// passkeys: a challenge of either replica is good at the other one, and expires by PostgreSQL's time, as its id says.
+func (c *clocks) passkeys() {
+	c.t.Helper()
+	device := new(webauthntest.Authenticator)
+	access := c.signIn(c.ahead)
+	c.ahead.want(c.t, 200, "POST", "/passkeys/registration/verify", access,
+		passkeyAnswer(c.t, c.behind.instance, access, passkeySite, device))
+	for from, to := range map[*shiftedInstance]*shiftedInstance{c.ahead: c.behind, c.behind: c.ahead} {
+		before := c.now()
+		begun := from.want(c.t, 200, "POST", "/passkeys/authentication/options", "", "")
+		expires, err := strconv.ParseInt(begun.str("challenge_id")[:8], 16, 64)
+		if least := before.Unix() + 300; err != nil || expires < least-1 || expires > c.now().Unix()+301 {
+			c.t.Errorf("a challenge expires at %d (%v), want %d", expires, err, least)
+		}
+		to.want(c.t, 200, "POST", "/passkeys/authentication/verify", "", `{"challenge_id":"`+begun.str("challenge_id")+
+			`","credential":`+assertion(c.t, device, begun.body["options"])+`}`)
+	}
+}
+
+// budgets: of the four mails an hour each takes a quarter of an hour to come back, at both replicas.
+func (c *clocks) budgets() {
+	c.t.Helper()
+	status := 200
+	for i := 0; status == 200 && i < 4; i++ {
+		a, err := call("POST", c.behind.http+"/signup", "", credentials(fmt.Sprintf("bob%d@example.org", i), horse))
+		if status = a.status; err != nil {
+			c.t.Fatal(err)
+		}
+	}
+	if status != 429 {
+		c.t.Errorf("five mails are sent: %d", status)
+	}
+	c.ahead.want(c.t, 429, "POST", "/signup", "", credentials("eve@example.org", horse))
 }
 
 // bans for five minutes hold, whichever clock they were given by; the command's too.

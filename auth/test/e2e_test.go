@@ -50,7 +50,8 @@ func TestClientLibrary(t *testing.T) {
 		"AUTH_MFA_WEB_AUTHN_ENROLL_ENABLED=true", "AUTH_MFA_WEB_AUTHN_VERIFY_ENABLED=true"}
 	passkeys := []string{"AUTH_PASSKEY_ENABLED=true", "AUTH_WEBAUTHN_RP_ID=localhost",
 		"AUTH_WEBAUTHN_RP_DISPLAY_NAME=Shop", "AUTH_WEBAUTHN_RP_ORIGINS=http://localhost:3000"}
-	open = slices.Clip(append(open, passkeys...))                          // appended to by tests that run at once
+	passkeys = slices.Clip(passkeys) // both are appended to by tests that run at once
+	open = slices.Clip(append(open, passkeys...))
 	f("RS256", "all.mjs", "RS256", append(open, "AUTH_JWT_ALGORITHM=")...) // unset: the default
 	f("HS256", "all.mjs", "HS256", append(open, "AUTH_JWT_ALGORITHM=HS256")...)
 	f("strict", "strict.mjs", "RS256", "AUTH_JWT_ALGORITHM=", "AUTH_SMTP_MAX_FREQUENCY=",
@@ -59,6 +60,8 @@ func TestClientLibrary(t *testing.T) {
 		"AUTH_RATE_LIMIT_HEADER=X-Client", "AUTH_RATE_LIMIT_TOKEN_REFRESH=3")
 	f("autoconfirm", "autoconfirm.mjs", "RS256", append(open, "AUTH_JWT_ALGORITHM=", "AUTH_MAILER_AUTOCONFIRM=true")...)
 	f("ES256", "claims.mjs", "ES256")
+	f("late", "late.mjs", "ES256", append(passkeys, "AUTH_WEBAUTHN_CHALLENGE_EXPIRY_DURATION=1m",
+		"AUTH_MFA_WEB_AUTHN_ENROLL_ENABLED=true")...)
 	f("prefix", "signup.mjs", "ES256", append(open, withoutGateway)...)
 	t.Run("captcha", func(t *testing.T) {
 		t.Parallel()

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"gatehouse/auth/internal/totp"
+	"gatehouse/auth/internal/webauthn/webauthntest"
 	"gatehouse/shared/await"
 )
 
@@ -149,7 +150,7 @@ func TestEffects_passkeys(t *testing.T) {
 	}
 	with("AUTH_WEBAUTHN_RP_ORIGINS=http://localhost:3001")
 	d.refuses(t, "webauthn_verification_failed", "POST", "/passkeys/registration/verify", access,
-		passkeyAnswer(t, d.instance, access, site))
+		passkeyAnswer(t, d.instance, access, site, new(webauthntest.Authenticator)))
 	with("AUTH_PASSKEY_MAX_PASSKEYS_PER_USER=1")
 	registerPasskey(t, d.instance, access, func() {})
 	d.refuses(t, "too_many_passkeys", "POST", "/passkeys/registration/options", access, "")

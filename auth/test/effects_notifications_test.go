@@ -185,13 +185,13 @@ func TestNotifications(t *testing.T) {
 func registerPasskey(t *testing.T, d *instance, bearer string, registered func()) string {
 	t.Helper()
 	id := d.want(t, 200, "POST", "/passkeys/registration/verify", bearer,
-		passkeyAnswer(t, d, bearer, "http://localhost:3000")).str("id")
+		passkeyAnswer(t, d, bearer, passkeySite, new(webauthntest.Authenticator))).str("id")
 	registered()
 	return id
 }
 
-// passkeyAnswer begins a registration and returns what a new authenticator answers on a page.
-func passkeyAnswer(t *testing.T, d *instance, bearer, page string) string {
+// passkeyAnswer begins a registration and returns what an authenticator answers on a page.
+func passkeyAnswer(t *testing.T, d *instance, bearer, page string, device *webauthntest.Authenticator) string {
 	t.Helper()
 	begun := d.want(t, 200, "POST", "/passkeys/registration/options", bearer, "")
 	text, err := json.Marshal(begun.body["options"])
@@ -202,7 +202,7 @@ func passkeyAnswer(t *testing.T, d *instance, bearer, page string) string {
 	if err := json.Unmarshal(text, &o); err != nil {
 		t.Fatal(err)
 	}
-	credential, err := new(webauthntest.Authenticator).Create(o, page)
+	credential, err := device.Create(o, page)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"gatehouse/auth/internal/config"
 )
@@ -28,5 +29,20 @@ func TestOpenAPI_portTaken(t *testing.T) {
 		if err == nil || !strings.HasPrefix(err.Error(), "PORT: ") || server != nil || address != "" {
 			t.Errorf("%s: %v, %q, %v, want an error of PORT", name, server, address, err)
 		}
+	}
+}
+
+// The watchdog gets no sign of life where the listener's goroutines hang: connections are open, and nothing answers.
+func TestAlive_hangs(t *testing.T) {
+	t.Parallel()
+	hung, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hung.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+	defer cancel()
+	if err := alive(ctx, hung.Addr().String()); err == nil || !strings.Contains(err.Error(), "no answer in time") {
+		t.Errorf("%v, want no answer", err)
 	}
 }

@@ -41,7 +41,7 @@ func (s *Server) getAudit(c *call, _ flow.Actor) error {
 	return c.json(200, appendList(make([]byte, 0, 64+len(rows)*320), rows, appendAudit))
 }
 
-// appendAudit appends a row. A service has no id and goes by its role; a deleted actor keeps its id.
+// appendAudit appends a row. A service has no id and is shown by its role; a deleted actor is shown by its id.
 func appendAudit(b []byte, r *store.AuditRow) []byte {
 	name := cmp.Or(r.ActorPhone, r.ActorEmail)
 	if name == "" && r.Actor == uuid.Nil {

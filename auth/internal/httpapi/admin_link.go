@@ -19,7 +19,8 @@ func (s *Server) postInvite(c *call, by flow.Actor) error {
 		flow.Invitation{Email: in.Email, Data: in.Data.message()}))
 }
 
-// postGenerateLink makes a link without sending it: the user's fields and the link's are members of one object.
+// postGenerateLink makes a link without sending it. The answer is one object with the members of the user and of the
+// link.
 func (s *Server) postGenerateLink(c *call, by flow.Actor) error {
 	var in struct {
 		Type       string     `json:"type"`

@@ -44,7 +44,7 @@ func (s *Server) getUsers(c *call, _ flow.Actor) error {
 	return c.json(200, append(appendUsers(users, f.Aud), '}'))
 }
 
-// usersBehind is a page behind a cursor. One more user is read, to know whether there are more.
+// usersBehind answers the page of users behind a cursor. It reads one more user, to know whether the list continues.
 func (s *Server) usersBehind(c *call, f store.UsersFilter) error {
 	limit, err := c.count("limit", defaultPerPage, maxPerPage)
 	if err != nil {
@@ -71,7 +71,7 @@ func appendUsers(users []store.User, aud string) []byte {
 	return jsontext.AppendString(append(b, `,"aud":`...), aud)
 }
 
-// sort reads "created_at", "created_at asc" or "created_at desc"; the first of several counts.
+// sort reads "created_at", "created_at asc" or "created_at desc"; of several parameters it takes the first.
 func (c *call) sort() (oldestFirst bool, err error) {
 	c.param("sort") // parses the query
 	first := true
@@ -99,7 +99,7 @@ func (c *call) sort() (oldestFirst bool, err error) {
 	return oldestFirst, nil
 }
 
-// attributes are what an administrator writes of a user.
+// attributes are the fields of a user that an administrator writes.
 type attributes struct {
 	ID           string     `json:"id"`
 	Aud          string     `json:"aud"`
@@ -123,7 +123,7 @@ func (a *attributes) forAccount() flow.Attributes {
 	}
 }
 
-// postUser creates a user; an id may stand in the path too.
+// postUser creates a user, whose id may be in the body or in the path.
 func (s *Server) postUser(c *call, by flow.Actor) error {
 	var in attributes
 	if err := c.decode(&in); err != nil {

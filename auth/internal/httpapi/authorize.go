@@ -25,8 +25,8 @@ func (s *Server) getAuthorize(c *call) error {
 	return s.startExternal(c, nil)
 }
 
-// getLinkAuthorize begins the linking of an identity to the caller's account. The client library calls it by fetch
-// and navigates itself: no cookie of ours would come along.
+// getLinkAuthorize begins the linking of an identity to the caller's account. It sets no cookie: the client library
+// requests the URL with fetch and navigates by itself, so the browser would not send the cookie.
 func (s *Server) getLinkAuthorize(c *call, principal flow.Principal) error {
 	if err := c.noHead(); err != nil {
 		return err
@@ -68,10 +68,10 @@ func (c *call) noHead() error {
 	return newProblem(405, refusal.CodeMethodNotAllowed, "This path does not know the method HEAD")
 }
 
-// secure: browsers come here by https.
+// secure reports whether browsers use https.
 func (c *call) secure() bool { return strings.HasPrefix(c.live.ExternalURL, "https://") }
 
-// cookieName: over https only this host can set a cookie of that name (RFC 6265bis 4.1.3.2).
+// cookieName adds the prefix __Host- under https: only this host can set such a cookie (RFC 6265bis 4.1.3.2).
 func (c *call) cookieName(name string) string {
 	if c.secure() {
 		return "__Host-" + name
@@ -79,10 +79,10 @@ func (c *call) cookieName(name string) string {
 	return name
 }
 
-// setStateCookie marks the browser that begins, so that no other browser can be made to finish. A POST from the
-// provider's page brings only a cookie with SameSite=None, which browsers want Secure. Over http, which is for
-// development, a Secure cookie would be lost: there neither attribute is set, and shortly after the cookie comes
-// along from another port of the same host as from anywhere.
+// setStateCookie marks the browser that begins a flow, so that no other browser can be made to finish it. With a POST
+// from the provider's page browsers send only a cookie with SameSite=None, which must be Secure. Over http, which is
+// for development, browsers drop a Secure cookie, so neither attribute is set: browsers then send the cookie for a
+// short time with a POST too.
 func (c *call) setStateCookie(s oauth.OAuthStarted) {
 	k := &http.Cookie{
 		Name: c.cookieName(s.CookieName), Value: s.CookieValue, Path: "/", MaxAge: int(s.Life / time.Second),
@@ -92,12 +92,12 @@ func (c *call) setStateCookie(s oauth.OAuthStarted) {
 	case s.CrossSite && k.Secure:
 		k.SameSite = http.SameSiteNoneMode
 	case s.CrossSite:
-		k.SameSite = 0 // not said
+		k.SameSite = 0 // no attribute
 	}
 	http.SetCookie(c.ResponseWriter, k)
 }
 
-// takeStateCookie is the value of a state's cookie, which is good for one callback.
+// takeStateCookie returns the value of a state's cookie and deletes the cookie, which is for one callback.
 func (c *call) takeStateCookie(state string) string {
 	name := c.cookieName(oauth.StateCookie(state))
 	k, err := c.r.Cookie(name)

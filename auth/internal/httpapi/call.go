@@ -18,28 +18,28 @@ import (
 	"gatehouse/auth/internal/account/refusal"
 )
 
-// call is one request on its way: what the guards found out, and what the log will say. It is the
-// ResponseWriter that ServeMux gets, so that an answer of ServeMux's own (404, 405) becomes ours.
+// call is one request: what the guards found out about it, and what the log will say. It is the ResponseWriter of
+// ServeMux, so that ServeMux's own answers (404, 405) are replaced by ours.
 type call struct {
 	http.ResponseWriter
 	r    *http.Request
 	srv  *Server
 	live *liveSettings
-	id   string // the request's
+	id   string // of the request
 
 	ipText  string
 	ipKnown bool
-	cancel  context.CancelFunc // of the request's time, nil without a bound
+	cancel  context.CancelFunc // ends the request's time limit; nil: none
 
 	query    url.Values // parsed on first use
 	queryErr error      // what is wrong with the query
 
-	slash   bool // the path had one at its end
+	slash   bool // the path had a slash at its end
 	byAdmin bool // a guard has found an administrator's token
-	console bool // of the admin console's listener
+	console bool // the request came to the admin console's listener
 	// actor is the administrator signed in at the console, who needs no token; nil at the public port.
 	actor   *flow.Actor
-	routed  bool // a route of ours has the request
+	routed  bool // a handler of ours has the request
 	status  int
 	refused int // the status of ServeMux's own answer
 
@@ -47,14 +47,14 @@ type call struct {
 	user uuid.UUID
 	code string
 	err  error
-	told int // the status of a problem that a redirect carries
-	// unlisted is the host that a proxy names and no link is made of.
+	told int // the status of the problem that a redirect reports
+	// unlisted is a host that a proxy named and that is not used in links, because no setting lists it.
 	unlisted string
 }
 
 var noSniff = []string{"nosniff"}
 
-// ServeHTTP answers one request.
+// ServeHTTP answers one request: the handler that Apply made adds CORS and calls serve.
 func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	w.Header()["X-Content-Type-Options"] = noSniff
 	if r.Method == http.MethodOptions {
@@ -69,7 +69,7 @@ func (s *Server) serve(l *liveSettings, w http.ResponseWriter, r *http.Request) 
 		func(c *call, r *http.Request) { c.srv.mux.ServeHTTP(c, r) })
 }
 
-// run has a call answered, observed and logged.
+// run calls answer, and observes and logs the call.
 func (s *Server) run(c *call, r *http.Request, answer func(*call, *http.Request)) {
 	began := time.Now()
 	c.Header()[c.live.idHeader] = []string{c.id}
@@ -85,7 +85,7 @@ func (s *Server) run(c *call, r *http.Request, answer func(*call, *http.Request)
 	}
 }
 
-// startTimeout starts the request's time, once a route has it.
+// startTimeout starts the request's time limit, once a route has the request.
 func (c *call) startTimeout() {
 	if d := c.live.MaxDuration; d > 0 && c.cancel == nil {
 		var ctx context.Context
@@ -109,7 +109,7 @@ func (s *Server) finish(c *call, began time.Time) {
 		}
 		c.err = fmt.Errorf("panic: %v\n%s", p, debug.Stack())
 		if c.status != 0 {
-			panic(http.ErrAbortHandler) // half an answer is out: let the client see that it is half
+			panic(http.ErrAbortHandler) // part of the answer was sent: abort, so that the client notices
 		}
 		c.writeError(&problem{status: 500, code: refusal.CodeUnexpectedFailure, msg: "Internal Server Error",
 			err: c.err})
@@ -155,15 +155,15 @@ func (s *Server) finish(c *call, began time.Time) {
 		attrs = append(attrs, slog.String("unlisted_host", c.unlisted))
 	}
 	record := slog.NewRecord(now, level, "request",
-		0) // LogAttrs would look for the line that calls it, which is always this one
+		0) // no caller: LogAttrs would look it up, and it is always this line
 	record.AddAttrs(attrs...)
-	s.log.Handler().Handle(ctx, record) // LogAttrs ignores its error, too
+	s.log.Handler().Handle(ctx, record) // LogAttrs also ignores the error
 }
 
-// notLogged are routes that machines poll; only their failures are logged.
+// notLogged are routes that are polled by machines; only failures of these routes are logged.
 var notLogged = map[string]bool{"GET /health": true, "GET /livez": true, "GET /readyz": true}
 
-// route is a pattern without its method: the path of a request may hold anything, this never does.
+// route returns a pattern without its method. Unlike the path of a request, it holds nothing that a client chose.
 func route(pattern string) string {
 	if _, path, ok := strings.Cut(pattern, " "); ok {
 		return path
@@ -171,7 +171,7 @@ func route(pattern string) string {
 	return pattern // of any method
 }
 
-// requestID is the id that came with the request if it is decent, else a new one.
+// requestID returns the id that came with the request, if it is short and printable, else a new one.
 func requestID(l *liveSettings, r *http.Request) string {
 	if l.RequestIDHeader != "" {
 		if v := r.Header[l.idHeader]; len(v) > 0 && printable(v[0]) {
@@ -193,8 +193,8 @@ func printable(s string) bool {
 	return s != "" && len(s) <= 128
 }
 
-// WriteHeader lets answers of ours through. Before a route has the request it is ServeMux that says no:
-// in plain text, which the client library can't read.
+// WriteHeader writes the status of our own answers only. Before a route has the request, the caller is ServeMux, which
+// refuses in plain text, which the client library cannot read: routeError answers instead.
 func (c *call) WriteHeader(status int) {
 	if !c.routed {
 		c.refused = status
@@ -213,11 +213,11 @@ func (c *call) Write(b []byte) (int, error) {
 	return c.ResponseWriter.Write(b)
 }
 
-// Unwrap is for http.ResponseController.
+// Unwrap returns the underlying ResponseWriter, for http.ResponseController.
 func (c *call) Unwrap() http.ResponseWriter { return c.ResponseWriter }
 
-// routeError answers for ServeMux: 405 where the path has other methods, else 404, also where ServeMux
-// would like to redirect to a cleaner path.
+// routeError answers instead of ServeMux: 405 if the path has other methods, else 404, even if ServeMux would redirect
+// to a cleaned path.
 func (c *call) routeError() {
 	h := c.Header()
 	delete(h, "Location")
@@ -232,12 +232,12 @@ func (c *call) routeError() {
 
 var errNotFound = newProblem(404, refusal.CodeNotFound, "There is nothing at this path")
 
-// ctx is the request's, with its deadline.
+// ctx returns the request's context, with the deadline.
 func (c *call) ctx() context.Context { return c.r.Context() }
 
 var jsonType, noStore = []string{"application/json"}, []string{"no-store"}
 
-// json answers with a body that is JSON already. Answers of accounts are private: no cache on the way may keep them.
+// json answers with a JSON text. Answers about accounts are private, so no cache may store them.
 func (c *call) json(status int, body []byte) error {
 	h := c.Header()
 	h["Content-Type"] = jsonType
@@ -249,7 +249,7 @@ func (c *call) json(status int, body []byte) error {
 	return nil
 }
 
-// empty answers 200 {}, unless the flow failed.
+// empty answers 200 {}, unless the flow failed with err.
 func (c *call) empty(err error) error {
 	if err != nil {
 		return err
@@ -259,7 +259,7 @@ func (c *call) empty(err error) error {
 
 var emptyObject = []byte("{}")
 
-// noContent answers 204, unless the flow failed.
+// noContent answers 204, unless the flow failed with err.
 func (c *call) noContent(err error) error {
 	if err != nil {
 		return err
@@ -269,5 +269,5 @@ func (c *call) noContent(err error) error {
 	return nil
 }
 
-// timedOut says that the request's time is up.
+// timedOut reports whether the request's time limit has passed.
 func (c *call) timedOut() bool { return errors.Is(c.ctx().Err(), context.DeadlineExceeded) }

@@ -17,10 +17,10 @@ func (s *Server) getCallback(c *call) error {
 	if err := s.limit(c, byCallback); err != nil {
 		return err
 	}
-	return s.callback(c, c.r.URL.Query()) // what it can't read is missing, and answered as that
+	return s.callback(c, c.r.URL.Query()) // an unreadable parameter counts as missing
 }
 
-// postCallback is the same for providers that answer with a form (Apple).
+// postCallback is getCallback for providers that answer with a form (Apple).
 func (s *Server) postCallback(c *call) error {
 	if err := s.limit(c, byCallback); err != nil {
 		return err
@@ -29,7 +29,7 @@ func (s *Server) postCallback(c *call) error {
 	if err != nil {
 		return err
 	}
-	form, _ := url.ParseQuery(string(text)) // what it can't read is missing, and answered as that
+	form, _ := url.ParseQuery(string(text)) // an unreadable parameter counts as missing
 	return s.callback(c, form)
 }
 
@@ -60,7 +60,7 @@ func (s *Server) callback(c *call, params url.Values) error {
 }
 
 // externalFailed reports the failure to the application, in query and fragment. to is "" while the state is unknown:
-// then the site gets it, in the query alone.
+// then the failure goes to the site, in the query only.
 func (c *call) externalFailed(to string, err error) error {
 	v := url.Values{}
 	if refused, ok := errors.AsType[*oauth.ProviderRefused](err); ok {
@@ -83,7 +83,7 @@ func (c *call) externalFailed(to string, err error) error {
 	return c.redirect(http.StatusFound, withFragment(withQuery(to, v), v))
 }
 
-// externalErrorOf is the "error" of a redirect from a provider; there is always one.
+// externalErrorOf returns the parameter "error" of a redirect after a provider's answer; it is never empty.
 func externalErrorOf(p *problem) string {
 	switch p.code {
 	case refusal.CodeSignupDisabled, refusal.CodeUserBanned, refusal.CodeProviderEmailUnverified:

@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// clientIP is the address that audit rows and sessions show: Auth-Forwarded-For where it is believed, else
-// X-Forwarded-For from a trusted proxy, else the connection's.
+// clientIP returns the address that audit rows and sessions show: from Auth-Forwarded-For, if that is trusted, else
+// from X-Forwarded-For of a trusted proxy, else of the connection.
 func clientIP(s *Settings, r *http.Request) string {
 	if ip, ok := forwardedIP(s, r); ok {
 		return ip.String()
@@ -20,7 +20,7 @@ func clientIP(s *Settings, r *http.Request) string {
 	return ""
 }
 
-// forwardedIP is an address from a header that a trusted proxy set.
+// forwardedIP returns the address from a header that a trusted proxy set.
 func forwardedIP(s *Settings, r *http.Request) (netip.Addr, bool) {
 	if ip, ok := authForwardedFor(s, r); ok {
 		return ip, true
@@ -28,8 +28,8 @@ func forwardedIP(s *Settings, r *http.Request) (netip.Addr, bool) {
 	if len(s.TrustedProxies) == 0 || !trusted(s, peer(r)) {
 		return netip.Addr{}, false
 	}
-	// Each proxy appends the peer that it heard from; anything left of the first address that is no proxy of ours may
-	// be forged.
+	// Each proxy appends its peer's address. From the right, the first address that is not a trusted proxy is the
+	// client's; anything left of it may be forged.
 	list := strings.Join(r.Header["X-Forwarded-For"], ",")
 	for list != "" {
 		text := list
@@ -62,7 +62,7 @@ func authForwardedFor(s *Settings, r *http.Request) (netip.Addr, bool) {
 	return ip, ip.IsValid()
 }
 
-// parseIP reads an address, with the port that some proxies add; invalid if it is none.
+// parseIP reads an address, with the port that some proxies add; the result is invalid if text is not an address.
 func parseIP(text string) netip.Addr {
 	text = strings.TrimSpace(text)
 	if ip, err := netip.ParseAddr(text); err == nil {
@@ -86,7 +86,7 @@ func trusted(s *Settings, ip netip.Addr) bool {
 	return slices.ContainsFunc(s.TrustedProxies, func(p netip.Prefix) bool { return p.Contains(ip) })
 }
 
-// limitKey is what a client's requests are counted under, "" when they are not.
+// limitKey returns the key under which a client's requests are counted; "": they are not counted.
 func (s *Server) limitKey(c *call) string {
 	key, missing := c.limitKey()
 	if missing {
@@ -95,7 +95,7 @@ func (s *Server) limitKey(c *call) string {
 	return key
 }
 
-// limitKey returns the key that limits by address count by; missing: LimitHeader is set and the request lacks it.
+// limitKey returns the key for limits by address. missing: LimitHeader is set and the request lacks the header.
 func (c *call) limitKey() (key string, missing bool) {
 	if c.console {
 		return "", false
@@ -123,8 +123,8 @@ func (c *call) limitKey() (key string, missing bool) {
 	return "", missing
 }
 
-// network is what one subscriber has at least: an IPv4 address, but 2^64 IPv6 addresses to send from (RFC
-// 6177), which count as one.
+// network returns the smallest network of one subscriber: an IPv4 address, or an IPv6 /64 (RFC 6177), whose 2^64
+// addresses count as one.
 func network(ip netip.Addr) string {
 	if ip.Is4() {
 		return ip.String()
@@ -132,8 +132,8 @@ func network(ip netip.Addr) string {
 	return netip.PrefixFrom(ip, 64).Masked().String()
 }
 
-// baseURL is what links begin with: API_EXTERNAL_URL, unless a proxy names a host that is listed. An
-// unlisted header never gets into a mail; where a list is kept, it is unlisted, for the log.
+// baseURL returns the beginning of links: API_EXTERNAL_URL, unless a proxy names a listed host. A host that is not
+// listed never gets into a mail; if there is a list, the host is returned in unlisted, for the log.
 func baseURL(s *Settings, r *http.Request) (base, unlisted string) {
 	host := r.Header.Get("X-Forwarded-Host")
 	if host == "" || len(s.ExternalHosts) == 0 {

@@ -12,8 +12,9 @@ import (
 	"gatehouse/auth/internal/account/refusal"
 )
 
-// ConsoleCall is a request at the admin console's listener: read, bounded, logged and refused as those of the public
-// port. It counts against no client's limits, and its address is the connection's or a trusted proxy's.
+// ConsoleCall is a request at the admin console's listener. It is read, bounded, logged and refused like a request at
+// the public port. It does not count against a client's limits, and its address comes from the connection or a trusted
+// proxy.
 type ConsoleCall struct{ c *call }
 
 // ServeConsole answers a request of the console with h. r.Pattern is its route for the log.
@@ -31,7 +32,7 @@ func (s *Server) ServeConsole(w http.ResponseWriter, r *http.Request, h func(Con
 	})
 }
 
-// Context is the request's, with its deadline.
+// Context returns the request's context, with the deadline.
 func (cc ConsoleCall) Context() context.Context { return cc.c.ctx() }
 
 // Body reads the whole body.
@@ -43,7 +44,7 @@ func (cc ConsoleCall) Decode(into any) error { return cc.c.decode(into) }
 // DecodeText is Decode for a body that was read before.
 func (cc ConsoleCall) DecodeText(text []byte, into any) error { return decodeJSON(text, into) }
 
-// Client is what flows need to know about the client. No network: so no place becomes known.
+// Client returns what flows need to know about the client. It has no network, so that no place becomes known.
 func (cc ConsoleCall) Client() flow.RequestInfo {
 	c := cc.c
 	info := flow.RequestInfo{IP: c.ip(), UserAgent: cleanText(c.r.Header.Get("User-Agent"), 1024),
@@ -56,20 +57,20 @@ func (cc ConsoleCall) Client() flow.RequestInfo {
 	return info
 }
 
-// By notes whose request it is, for the log.
+// By sets the user whom the log names.
 func (cc ConsoleCall) By(p flow.Principal) { cc.c.user = p.User.ID }
 
 // Refused records in the audit log that the signed-in user may not administer.
 func (cc ConsoleCall) Refused(by flow.Actor, err error) { cc.c.srv.recordRefusal(cc.c, by, err) }
 
-// JSON answers with a body that is JSON already.
+// JSON answers with a JSON text.
 func (cc ConsoleCall) JSON(status int, body []byte) error { return cc.c.json(status, body) }
 
-// NoContent answers 204, unless the flow failed.
+// NoContent answers 204, unless the flow failed with err.
 func (cc ConsoleCall) NoContent(err error) error { return cc.c.noContent(err) }
 
-// Forward answers with what the public port's handler of method and path says to the administrator. The handler gets
-// a request made for it: nothing of the client's headers but the user agent.
+// Forward answers as the public port's handler of method and path answers the administrator. The handler gets a new
+// request, which has no header of the client but the user agent.
 func (cc ConsoleCall) Forward(by flow.Actor, method string, to *url.URL, body []byte) error {
 	c := cc.c
 	r := (&http.Request{Method: method, URL: to, Proto: c.r.Proto, ProtoMajor: c.r.ProtoMajor,
@@ -83,11 +84,11 @@ func (cc ConsoleCall) Forward(by flow.Actor, method string, to *url.URL, body []
 	return nil
 }
 
-// AppendTime appends a member with a time, key with its comma and colon; nothing for the zero time.
+// AppendTime appends a member with a time; key includes comma and colon. It appends nothing for the zero time.
 func AppendTime(b []byte, key string, t time.Time) []byte { return fieldTime(b, key, t) }
 
-// NotFound is the answer at a path where there is nothing.
+// NotFound returns the answer for a path where there is nothing.
 func NotFound() error { return errNotFound }
 
-// BadBody is the answer to a body that is not what the console takes.
+// BadBody returns the answer to a body that the console does not accept.
 func BadBody(why string) error { return newProblem(400, refusal.CodeBadJSON, why) }

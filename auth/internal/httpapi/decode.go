@@ -20,10 +20,10 @@ import (
 // maxBody is the longest request body in bytes.
 const maxBody = 1 << 20
 
-// body reads the whole request body within the request's time.
+// body reads the whole request body within the request's time limit.
 func (c *call) body() (text []byte, err error) {
 	if c.r.ContentLength > maxBody {
-		c.Header()["Connection"] = []string{"close"} // rather than read an unwanted body
+		c.Header()["Connection"] = []string{"close"} // instead of reading an unwanted body
 		return nil, tooLarge()
 	}
 	if c.r.Body == nil || c.r.Body == http.NoBody {
@@ -31,9 +31,9 @@ func (c *call) body() (text []byte, err error) {
 	}
 	if deadline, ok := c.ctx().Deadline(); ok {
 		conn := http.NewResponseController(c.ResponseWriter)
-		conn.SetReadDeadline(deadline) // tests' recorders can't
-		// Once the body is in, net/http goes on reading, to notice a client that hangs up; at the deadline it would
-		// take the silence for that. A body that isn't in by then is not waited for.
+		conn.SetReadDeadline(deadline) // fails on the recorders of tests
+		// Once the body was read, net/http keeps reading, to notice a client that hangs up, and would take the deadline
+		// for a hang-up. After an error the deadline stays, so that net/http does not wait for the rest of the body.
 		defer func() {
 			if err == nil {
 				conn.SetReadDeadline(time.Time{})
@@ -42,7 +42,7 @@ func (c *call) body() (text []byte, err error) {
 	}
 	var buf []byte
 	if n := c.r.ContentLength; n > 0 {
-		buf = make([]byte, 0, min(n+1, 64<<10)) // what was announced need not come
+		buf = make([]byte, 0, min(n+1, 64<<10)) // the client may announce more than it sends
 	} else {
 		buf = make([]byte, 0, 512)
 	}
@@ -71,10 +71,10 @@ func (c *call) body() (text []byte, err error) {
 	}
 }
 
-// rewind has text read as the body once more.
+// rewind makes text the body, to be read again.
 func (c *call) rewind(text []byte) { c.r.Body = io.NopCloser(bytes.NewReader(text)) }
 
-// optional has an empty body read as an empty object.
+// optional makes h read an empty body as an empty object.
 func optional(h handler) handler {
 	return func(c *call) error {
 		text, err := c.body()
@@ -130,7 +130,7 @@ func decodeJSON(text []byte, into any) error {
 	return badJSON("it does not have the expected form")
 }
 
-// mistyped says what a member should have been, without the names of our types: pkce is one that requests embed.
+// mistyped says what type a member must have, without the names of our types, such as pkce, which requests embed.
 func mistyped(t *json.UnmarshalTypeError) string {
 	name := "the body"
 	if t.Field != "" {
@@ -149,7 +149,7 @@ const notJSON = "Could not parse request body as JSON: "
 
 func badJSON(why string) *problem { return newProblem(400, refusal.CodeBadJSON, notJSON+why) }
 
-// reworded is err with another beginning where it says that the body is no JSON.
+// reworded returns err, with another beginning if it says that the body is not JSON.
 func reworded(err error, words string) error {
 	if p, ok := err.(*problem); ok {
 		p.msg = strings.Replace(p.msg, notJSON, words, 1)
@@ -157,7 +157,7 @@ func reworded(err error, words string) error {
 	return err
 }
 
-// jsonObject is a member that must be an object; null is none.
+// jsonObject is a member that must be an object; null counts as absent.
 type jsonObject json.RawMessage
 
 func (o *jsonObject) UnmarshalJSON(text []byte) error {
@@ -175,7 +175,7 @@ func (o *jsonObject) UnmarshalJSON(text []byte) error {
 
 func (o jsonObject) message() json.RawMessage { return json.RawMessage(o) }
 
-// pkce is the pair that begins a flow; the client sends null where it has none.
+// pkce is the challenge that begins a PKCE flow; the client sends null without one.
 type pkce struct {
 	CodeChallenge       string `json:"code_challenge"`
 	CodeChallengeMethod string `json:"code_challenge_method"`
@@ -185,7 +185,7 @@ func (p pkce) challenge() flow.Challenge {
 	return flow.Challenge{Challenge: p.CodeChallenge, Method: p.CodeChallengeMethod}
 }
 
-// retryIn is a whole number of seconds, one at least.
+// retryIn rounds up to whole seconds, at least one.
 func retryIn(d time.Duration) time.Duration {
 	return max(time.Second, (d + time.Second - 1).Truncate(time.Second))
 }

@@ -7,8 +7,8 @@ import (
 	"gatehouse/auth/internal/account/refusal"
 )
 
-// A route that this daemon does not implement answers as the service that it replaces does with the feature switched
-// off: the client library and its tests distinguish that from an unknown path.
+// A route that this daemon does not implement answers like the replaced service with the feature switched off: the
+// client library and its tests distinguish this answer from an unknown path.
 var (
 	noSAML            = newProblem(404, refusal.CodeSAMLProviderDisabled, "SAML 2.0 is disabled")
 	noWeb3            = newProblem(422, refusal.CodeWeb3ProviderDisabled, "Web3 provider is disabled")
@@ -20,10 +20,10 @@ var (
 // postSSO would begin a sign-in by SAML 2.0.
 func (s *Server) postSSO(*call) error { return noSAML }
 
-// disabled gives every request the same answer, before anything of it is read.
+// disabled answers every request with p, without reading the request.
 func disabled(p *problem) http.Handler { return handler(func(*call) error { return p }) }
 
-// disabledForAdmins does so for administrators; others learn that they are none.
+// disabledForAdmins is disabled for administrators; other callers are refused as by admin.
 func (s *Server) disabledForAdmins(p *problem) http.Handler {
 	return s.admin(func(*call, flow.Actor) error { return p })
 }

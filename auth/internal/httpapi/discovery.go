@@ -9,14 +9,14 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// discovery is the answer of GET /.well-known/openid-configuration, made once for as long as the keys live.
+// discovery is the answer of GET /.well-known/openid-configuration, made once for each set of keys.
 type discovery struct {
 	keys *token.Set
 	body []byte
 	etag string
 }
 
-// discoveryOf lists no endpoints of OAuth, since there are none: it is for services that check tokens.
+// discoveryOf makes the document, for services that check tokens. It lists no endpoints of OAuth, since there are none.
 func discoveryOf(keys *token.Set, externalURL string) *discovery {
 	b := jsontext.AppendString([]byte(`{"issuer":`), keys.Issuer())
 	b = jsontext.AppendString(append(b, `,"jwks_uri":`...), externalURL+"/.well-known/jwks.json")
@@ -33,7 +33,7 @@ func discoveryOf(keys *token.Set, externalURL string) *discovery {
 	return &discovery{keys: keys, body: b, etag: fmt.Sprintf(`"%x"`, sum[:8])}
 }
 
-// getDiscovery lets libraries that know only an issuer find the keys. It is cached as the keys are.
+// getDiscovery lets libraries that know only an issuer find the keys. The answer may be cached as long as the keys.
 func (s *Server) getDiscovery(c *call) error {
 	keys := s.keys.Load()
 	d := c.live.discovery.Load()

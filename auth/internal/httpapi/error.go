@@ -11,8 +11,8 @@ import (
 	"gatehouse/auth/internal/jsontext"
 )
 
-// apiVersion is the version of the API since which errors have another form. A client that requests it or a newer one
-// gets that form, with this date echoed.
+// apiVersion is the version of the API since which errors have another form. A client that requests this version or a
+// newer one gets the new form, and this date in a header.
 const apiVersion = "2024-01-01"
 
 // problem is a failure in the words of HTTP.
@@ -50,7 +50,7 @@ var statusOf = [...]int{
 var problemTimeout = problem{status: http.StatusGatewayTimeout, code: refusal.CodeRequestTimeout,
 	msg: "Processing this request timed out, please retry after a moment.", retryAfter: time.Second}
 
-// problemOf says an error in the words of HTTP. What isn't meant for the client becomes one sentence.
+// problemOf converts an error to HTTP. An error that is not meant for the client becomes one general sentence.
 func (c *call) problemOf(err error) *problem {
 	if c.hungUp() {
 		return &problem{status: statusClientGone, code: clientGone, err: err}
@@ -69,8 +69,8 @@ func (c *call) problemOf(err error) *problem {
 		if r.Weak != nil {
 			p.weak = r.Weak.Reasons
 		}
-		// A refresh answers 503 whatever it waited for, since any other status signs the user out, and so does a
-		// request that waited for a hashing worker.
+		// At the deadline, 504, with two exceptions that keep the refusal's 503: a refresh, because any other status
+		// signs the user out, and a request that waited for a hashing worker.
 		if r.Kind == refusal.KindUnavailable && c.timedOut() && c.r.Pattern != "POST /token" && !r.Busy() {
 			p.status, p.code, p.msg = problemTimeout.status, problemTimeout.code, problemTimeout.msg
 		}
@@ -87,7 +87,7 @@ func (c *call) problemOf(err error) *problem {
 
 var bearerScheme = []string{"Bearer"}
 
-// writeError is where every failed request ends.
+// writeError answers every failed request.
 func (c *call) writeError(err error) {
 	p := c.problemOf(err)
 	c.code = p.code
@@ -95,7 +95,7 @@ func (c *call) writeError(err error) {
 		c.err = p.err
 	}
 	h := c.Header()
-	if !p.oauth { // those of RFC 6749 are none of ours
+	if !p.oauth { // the codes of RFC 6749 are not ours
 		h["X-Sb-Error-Code"] = []string{p.code}
 	}
 	if p.status == http.StatusUnauthorized { // RFC 9110 section 11.6.1
@@ -140,7 +140,8 @@ func appendReasons(b []byte, reasons []string) []byte {
 	return append(jsontext.AppendStrings(b, reasons), '}')
 }
 
-// newForm reports whether the client requests the version of 2024 or a newer one. What is no date counts as absent.
+// newForm reports whether the client requests apiVersion or a newer version. A header that is not a date counts as
+// absent.
 func newForm(r *http.Request) bool {
 	v := r.Header["X-Supabase-Api-Version"]
 	if len(v) == 0 {

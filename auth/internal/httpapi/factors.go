@@ -24,8 +24,8 @@ func (s *Server) member(h func(*call, flow.Principal) error) http.Handler {
 	})
 }
 
-// forwardedClient is the client with its address where a trusted header gave it: challenge and answer must come from
-// the same address, which only two trusted ones can show.
+// forwardedClient returns the client, with TrustedIP if a trusted header has the address: a challenge and its answer
+// must come from the same address, which can only be compared if both addresses are trusted.
 func (c *call) forwardedClient() flow.RequestInfo {
 	out := c.requestInfo()
 	if ip, ok := forwardedIP(&c.live.Settings, c.r); ok {
@@ -108,7 +108,7 @@ func (s *Server) postChallenge(c *call, principal flow.Principal, id uuid.UUID) 
 	return c.json(200, append(b, '}', '}', '}'))
 }
 
-// errNoWebAuthn is for either half of a ceremony while security keys are switched off.
+// errNoWebAuthn answers both steps of a ceremony while security keys are switched off.
 var errNoWebAuthn = newProblem(422, refusal.CodeWebAuthnVerifyDisabled, "MFA verification is disabled for WebAuthn")
 
 // postFactorVerify answers a challenge.

@@ -10,7 +10,7 @@ import (
 	"gatehouse/auth/internal/account/refusal"
 )
 
-// limited counts the request against its address before anything of it is read.
+// limited counts the request against the client's address before it is read.
 func (s *Server) limited(by routeLimit, h handler) http.Handler {
 	return handler(func(c *call) error {
 		if err := s.limit(c, by); err != nil {
@@ -45,7 +45,7 @@ func (s *Server) admin(h func(*call, flow.Actor) error) http.Handler {
 	})
 }
 
-// administrator is who is signed in at the console, else the bearer of a token.
+// administrator returns the administrator signed in at the console, else the bearer of the token.
 func (c *call) administrator() (flow.Actor, error) {
 	if c.actor != nil {
 		return *c.actor, nil
@@ -53,7 +53,7 @@ func (c *call) administrator() (flow.Actor, error) {
 	return c.srv.core.AuthenticateAdmin(c.ctx(), c.bearer())
 }
 
-// isAdmin reports whether an administrator sends a request that needs none.
+// isAdmin reports whether a request that needs no administrator was sent by one.
 func (c *call) isAdmin() (bool, error) {
 	if c.actor != nil {
 		return true, nil
@@ -61,11 +61,11 @@ func (c *call) isAdmin() (bool, error) {
 	return c.srv.core.IsAdmin(c.ctx(), c.bearer())
 }
 
-// maxRefusedAdmins is for how many subjects this process records refusals in a minute; all replicas write one row for
-// each.
+// maxRefusedAdmins is for how many subjects this process records refusals in a minute. All replicas together write one
+// row for each subject.
 const maxRefusedAdmins = 1000
 
-// recordRefusal notes in the audit log that a signed token was refused on a route of administrators.
+// recordRefusal records in the audit log that a route for administrators refused a signed token.
 func (s *Server) recordRefusal(c *call, who flow.Actor, err error) {
 	r, ok := errors.AsType[*refusal.Refusal](err)
 	if ok && r.Kind == refusal.KindDenied && who.String() != "" && s.refusedAdmins.first(who.String(), s.now()) {
@@ -73,7 +73,7 @@ func (s *Server) recordRefusal(c *call, who flow.Actor, err error) {
 	}
 }
 
-// pathID reads a UUID of the path. Other spellings than the canonical one are no ids of ours.
+// pathID reads a UUID of the path. It accepts the canonical spelling only.
 func (c *call) pathID(name string) (uuid.UUID, error) {
 	text := c.r.PathValue(name)
 	id, err := uuid.Parse(text)
@@ -94,8 +94,8 @@ func withID[P any](name string, h func(*call, P, uuid.UUID) error) func(*call, P
 	}
 }
 
-// knownAud refuses an audience that is not configured where an account may be made in it: else a client would choose
-// the aud claim of its own tokens.
+// knownAud refuses an audience that is not configured, on routes that may create an account: otherwise a client could
+// choose the aud claim of its own tokens.
 func (c *call) knownAud() error {
 	if aud := c.aud(); aud != "" && aud != c.live.Audience {
 		return invalidRequest("The audience of the X-JWT-AUD header is not one of this service")

@@ -1,8 +1,8 @@
 // Package httpapi is the HTTP face of the auth daemon: one route table, the guards before a handler,
 // decoding, the JSON of answers, and the one place where failures are written.
 //
-// It decides nothing about accounts: that is package account, whose refusals it turns into statuses. It
-// runs no query and keeps no state but the per-address limiters, which are this process's own.
+// Decisions about accounts are made by package account, whose refusals httpapi converts to statuses. httpapi runs no
+// query and keeps no state but the per-address limiters, each for this process alone.
 package httpapi
 
 import (
@@ -43,7 +43,7 @@ type Options struct {
 	Checks []Check
 	// Version is what /health shows.
 	Version string
-	// Log gets one line for each request. nil: nowhere.
+	// Log gets one line for each request; nil: discarded.
 	Log *slog.Logger
 	// Observer makes spans and metrics of requests. nil: off.
 	Observer *Observer
@@ -51,11 +51,11 @@ type Options struct {
 	Now func() time.Time
 }
 
-// Settings are what may change while the daemon runs. A request uses those it began with. Fields without a tag are made
-// of other settings.
+// Settings are the settings that may change while the daemon runs. A request keeps the settings that it began with.
+// Fields without a tag are computed from other settings.
 type Settings struct {
-	SiteURL     string         // where a link leads when nothing else is allowed
-	Redirects   *redirect.List // what else is
+	SiteURL     string         // where a link leads if no other target is allowed
+	Redirects   *redirect.List // the other allowed targets
 	ExternalURL string         // API_EXTERNAL_URL, without a slash at its end
 	Audience    string         // JWT_AUD
 	// Time for one request; then 504. 0: any time.
@@ -86,7 +86,7 @@ type Settings struct {
 	// Path below which the API answers too, such as /auth/v1 for createClient of supabase-js without a proxy. A proxy
 	// that guards paths has to guard both spellings.
 	Prefix string `env:"AUTH_API_PREFIX" table:"API"`
-	// Look is that of pages; nil: an unnamed site, in English.
+	// Look is the look of pages; nil: an unnamed site, in English.
 	Look *pages.Look
 
 	Shown Shown
@@ -110,7 +110,7 @@ type Limits struct {
 	Factors int `env:"AUTH_MFA_RATE_LIMIT_CHALLENGE_AND_VERIFY" envDefault:"15" min:"0" table:"Factors"`
 }
 
-// DefaultLimits are those of docs/settings.md#limits.
+// DefaultLimits are the defaults in docs/settings.md#limits.
 var DefaultLimits = Limits{OTP: 30, Verify: 30, Token: 150, Anonymous: 30, Passkeys: 30, Factors: 15}
 
 // Shown is what GET /settings publishes.
@@ -124,7 +124,7 @@ type Shown struct {
 	Passkeys                bool
 }
 
-// liveSettings is Settings with what is made of them once.
+// liveSettings is Settings with values that are computed from them once.
 type liveSettings struct {
 	Settings
 	handler   http.Handler // with CORS around it
@@ -152,9 +152,9 @@ type Server struct {
 	limiters [limiterCount]limiter
 	refused  onceAMinute // redirect_to
 	gone     hangUps
-	// refusedAdmins are the subjects whose refusals on administrators' routes were recorded in this minute.
+	// refusedAdmins are the subjects of whom a refusal on a route for administrators was recorded in this minute.
 	refusedAdmins onceAMinute
-	missing       atomic.Int64 // when it was last said that LimitHeader is missing
+	missing       atomic.Int64 // when a missing LimitHeader was last logged
 	live          atomic.Pointer[liveSettings]
 }
 
@@ -194,7 +194,7 @@ func (set *Settings) Check() error {
 	return nil
 }
 
-// Apply puts other settings, which Check has passed, in force for the requests that come from now on.
+// Apply puts new settings, which Check has accepted, in force for requests that arrive from now on.
 func (s *Server) Apply(set Settings) {
 	l := &liveSettings{Settings: set, settings: settingsBody(set.Shown)}
 	if l.Look == nil {
@@ -207,9 +207,9 @@ func (s *Server) Apply(set Settings) {
 	s.live.Store(l)
 }
 
-// canonicalPreflight has the names of the requested headers in lower case and sorted. Browsers send them so (Fetch
-// standard, "CORS-unsafe request-header names") and package cors takes nothing else; an operator who tries the
-// settings by hand should get the answer that a browser would.
+// canonicalPreflight converts the names of the requested headers to lower case and sorts them. Browsers send the names
+// in this form (Fetch standard, "CORS-unsafe request-header names"), the only form that package cors accepts. So an
+// operator who tests the settings by hand gets the same answer as a browser.
 func canonicalPreflight(r *http.Request) *http.Request {
 	const asked = "Access-Control-Request-Headers"
 	given := r.Header[asked]
@@ -219,7 +219,7 @@ func canonicalPreflight(r *http.Request) *http.Request {
 	names := strings.FieldsFunc(strings.ToLower(strings.Join(given, ",")),
 		func(c rune) bool { return c == ',' || c == ' ' || c == '\t' })
 	slices.Sort(names)
-	r = r.Clone(r.Context()) // the request is the caller's
+	r = r.Clone(r.Context()) // the caller's request must not change
 	r.Header[asked] = []string{strings.Join(slices.Compact(names), ",")}
 	return r
 }
@@ -234,7 +234,8 @@ func corsRules(more []string) *cors.Cors {
 		ExposedHeaders: []string{"Retry-After", "X-Request-Id", "X-Sb-Error-Code", "X-Total-Count", "Link",
 			"X-Supabase-Api-Version"},
 		OptionsSuccessStatus: http.StatusNoContent,
-		// Each call has an Authorization header, and so a preflight; without this a browser repeats it after 5 s.
+		// Each call has an Authorization header and therefore a preflight. Without MaxAge a browser repeats the
+		// preflight after 5 s.
 		MaxAge: 600,
 	})
 }
@@ -246,8 +247,8 @@ const (
 	statusClientGone = 499
 )
 
-// hungUp says that the request's sender no longer waits: whatever failed then, failed for that reason. At the request's
-// deadline net/http takes a body that is not in for a hang-up.
+// hungUp reports whether the client has hung up, which explains whatever failed. At the request's deadline net/http
+// takes an incomplete body for a hang-up, hence the comparison with the deadline.
 func (c *call) hungUp() bool {
 	deadline, bounded := c.ctx().Deadline()
 	return errors.Is(c.ctx().Err(), context.Canceled) && (!bounded || time.Now().Before(deadline))
@@ -256,7 +257,7 @@ func (c *call) hungUp() bool {
 // hangUps counts requests whose sender hung up. One line a second is logged for them.
 type hangUps struct{ count, next atomic.Int64 }
 
-// add counts one, and returns how many there were since the last line if another line may be logged, else 0.
+// add counts a hang-up. If a line may be logged, it returns the number of hang-ups since the last line, else 0.
 func (h *hangUps) add(now time.Time) int64 {
 	h.count.Add(1)
 	next := h.next.Load()

@@ -9,13 +9,13 @@ import (
 	"gatehouse/auth/internal/jsontext"
 )
 
-// Answers are built by appending: their keys stand in the order of the examples in openapi.json, and
-// GET /user has 1.9 times the cost of a bare SELECT to spend.
+// Answers are built by appending: the keys have the order of the examples in openapi.json, and GET /user may cost at
+// most 1.9 times a bare SELECT.
 
 const hex = "0123456789abcdef"
 
-// appendTime appends a time as every answer shows it: six digits and Z, so that the same time is always the same
-// text.
+// appendTime appends a time in the form of every answer: six digits of a second and Z, so that the same time is always
+// the same text.
 func appendTime(b []byte, t time.Time) []byte {
 	return t.UTC().AppendFormat(b, `"2006-01-02T15:04:05.000000Z"`)
 }
@@ -32,7 +32,7 @@ func appendID(b []byte, id uuid.UUID) []byte {
 	return append(b, '"')
 }
 
-// appendRaw appends what is JSON already, instead where there is none.
+// appendRaw appends a JSON text, or fallback if raw is empty.
 func appendRaw(b []byte, raw json.RawMessage, fallback string) []byte {
 	if len(raw) == 0 || string(raw) == "null" {
 		return append(b, fallback...)
@@ -40,7 +40,7 @@ func appendRaw(b []byte, raw json.RawMessage, fallback string) []byte {
 	return append(b, raw...)
 }
 
-// The field functions append ,"key":value and nothing for what is absent.
+// The field functions append ,"key":value, or nothing if the value is zero.
 
 func fieldTime(b []byte, key string, t time.Time) []byte {
 	if t.IsZero() {
@@ -56,7 +56,7 @@ func fieldString(b []byte, key, s string) []byte {
 	return jsontext.AppendString(append(b, key...), s)
 }
 
-// appendList appends an array, each item by one.
+// appendList appends an array; the function one appends each item.
 func appendList[T any](b []byte, list []T, one func([]byte, *T) []byte) []byte {
 	b = append(b, '[')
 	for i := range list {

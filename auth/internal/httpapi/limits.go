@@ -35,7 +35,7 @@ const (
 	limiterCount
 )
 
-// rate is how many requests one address has at once, and the time in which that many come back.
+// rate describes a token bucket: it holds burst tokens, and n tokens are refilled evenly in the time per.
 type rate struct {
 	burst float64
 	n     float64
@@ -58,15 +58,15 @@ func (l Limits) rate(by routeLimit) rate {
 	return rateOf(l.OTP)
 }
 
-// rateOf: at most 30 at once, however many may come in 5 minutes.
+// rateOf returns the rate of n requests in 5 minutes, with at most 30 at once.
 func rateOf(n int) rate { return rate{burst: float64(min(30, n)), n: float64(n), per: 5 * time.Minute} }
 
 const (
 	shards = 16
-	// maxKeys is how many addresses a shard holds. Beyond them it forgets some: better than growing without end when
-	// a client sends from a whole network.
+	// maxKeys is how many addresses a shard holds. Beyond it the shard drops some addresses, so that a client that
+	// sends from a whole network cannot fill the memory.
 	maxKeys = 1 << 15
-	// sweepEvery is how often buckets that are full again are dropped: a new one would be the same.
+	// sweepEvery is how often full buckets are dropped: a new bucket is full too.
 	sweepEvery = time.Minute
 )
 
@@ -94,7 +94,7 @@ func (l *limiter) init() {
 	}
 }
 
-// take takes one from the key's bucket; if there is none, wait says when there will be.
+// take takes one token from the key's bucket. If the bucket is empty, wait says when it will hold one.
 func (l *limiter) take(key string, r rate, now time.Time) (wait time.Duration, ok bool) {
 	return l.draw(key, r, now, 1, 1)
 }
@@ -104,7 +104,7 @@ func (l *limiter) look(key string, r rate, now time.Time) (wait time.Duration, o
 	return l.draw(key, r, now, 1, 0)
 }
 
-// charge takes one from a bucket that may be empty: concurrent requests may overdraw it, by at most a burst.
+// charge takes one token even from an empty bucket: concurrent requests may overdraw the bucket, by at most a burst.
 func (l *limiter) charge(key string, r rate, now time.Time) { l.draw(key, r, now, -r.burst, 1) }
 
 // draw takes cost from the key's bucket if it holds needed.
@@ -187,19 +187,19 @@ func (s *Server) overLimit(c *call, by routeLimit) time.Duration {
 	return max(wait, time.Nanosecond)
 }
 
-// count takes one request from the client's allowance, whatever is left of it.
+// count takes one request from the client's allowance, even if nothing is left.
 func (s *Server) count(c *call, by routeLimit) {
 	if key := s.limitKey(c); key != "" {
 		s.limiters[by].charge(key, c.live.Limits.rate(by), s.now())
 	}
 }
 
-// sender is the client of a route that sends mails or SMS without asking for a token: an administrator's token, where
-// it is valid, lifts the client's share.
+// sender returns the client of a route that sends mails or SMS and requires no token. A valid token of an administrator
+// lifts the client's limit.
 func (s *Server) sender(c *call) flow.RequestInfo {
 	client := c.requestInfo()
 	if client.Network != "" || c.console {
-		client.Admin, _ = c.isAdmin() // where that is unknown, the database fails the rest
+		client.Admin, _ = c.isAdmin() // if the database does not answer, the rest fails too
 	}
 	if client.Admin {
 		client.AcceptLanguage = ""
@@ -207,7 +207,7 @@ func (s *Server) sender(c *call) flow.RequestInfo {
 	return client
 }
 
-// warnMissing says, once a minute, that requests come without the header that they are counted by.
+// warnMissing logs, once a minute, that requests lack the header by which they are counted.
 func (s *Server) warnMissing(header string) {
 	now, last := s.now().Unix(), s.missing.Load()
 	if now-last >= 60 && s.missing.CompareAndSwap(last, now) {

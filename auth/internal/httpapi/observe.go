@@ -18,10 +18,10 @@ import (
 	"gatehouse/auth/internal/account/refusal"
 )
 
-// Observer makes a span and metrics of each request. A server without one pays for a comparison only.
+// Observer makes a span and metrics of each request. Without an Observer this costs only a comparison.
 //
-// Nothing that a client chooses freely becomes an attribute: no query, no header, no body, and of the path the
-// route's pattern with those parameters that are ids. So there is a bounded number of series, and neither secrets nor
+// Nothing that a client chooses freely becomes an attribute: no query, no header, no body, and of the path only the
+// route's pattern, with the parameters that are ids. So the number of series is bounded, and neither secrets nor
 // addresses leave the process.
 type Observer struct {
 	tracer     trace.Tracer // nil: no spans
@@ -32,7 +32,8 @@ type Observer struct {
 	series     sync.Map            // series to *options, each made once
 }
 
-// NewObserver wants a tracer with its propagator, or a meter, or both; nil leaves one out.
+// NewObserver needs a tracer with a propagator, or a meter, or both. A nil tracer makes no spans, a nil meter no
+// metrics.
 func NewObserver(tracer trace.Tracer, propagator propagation.TextMapPropagator, meter metric.Meter) (*Observer, error) {
 	o := &Observer{tracer: tracer, propagator: propagator}
 	if meter == nil {
@@ -55,7 +56,7 @@ func NewObserver(tracer trace.Tracer, propagator propagation.TextMapPropagator, 
 	return o, err
 }
 
-// begin starts the span of a call, below the client's if the request carries one.
+// begin starts the span of a call, as a child of the client's span if the request names one.
 func (o *Observer) begin(c *call, r *http.Request) *http.Request {
 	if o.tracer == nil {
 		return r
@@ -107,14 +108,14 @@ func (o *Observer) endSpan(c *call, pattern string) {
 	span.SetName(method(c.r.Method) + " " + path)
 	span.SetAttributes(attribute.String("http.route", path))
 	for name := range parameters(path) {
-		// Whatever else stands there is no id of ours: it may be an address, or a token in the wrong place.
+		// A value in any other form is not an id: it may be an address, or a token in the wrong place.
 		if v := c.r.PathValue(name); len(v) == 36 && uuid.Validate(v) == nil {
 			span.SetAttributes(attribute.String("http.route.params."+name, v))
 		}
 	}
 }
 
-// parameters are the names in a pattern's braces.
+// parameters yields the names in a pattern's braces.
 func parameters(path string) func(yield func(string) bool) {
 	return func(yield func(string) bool) {
 		for {
@@ -155,7 +156,7 @@ func (o *Observer) seriesOf(s series) *options {
 	return known.(*options)
 }
 
-// method keeps a client from making series by inventing methods.
+// method returns a fixed name for unknown methods, so that a client cannot create series by inventing methods.
 func method(m string) string {
 	switch m {
 	case "GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS":

@@ -29,7 +29,7 @@ func (s *Server) postOTP(c *call) error {
 	}))
 }
 
-// postMagicLink is /otp of former times, with its own words for a body that is no JSON.
+// postMagicLink is the older form of /otp, with its own text for a body that is not JSON.
 func (s *Server) postMagicLink(c *call) error {
 	var in struct {
 		Email string     `json:"email"`
@@ -59,7 +59,7 @@ func (s *Server) postRecover(c *call) error {
 		flow.Recover{Email: in.Email, Challenge: in.challenge()}))
 }
 
-// postResend sends once more what is pending.
+// postResend sends another mail or SMS of what is pending.
 func (s *Server) postResend(c *call) error {
 	var in struct {
 		Type  string `json:"type"`

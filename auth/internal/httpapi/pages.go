@@ -16,7 +16,8 @@ import (
 // mostForm is the longest body of POST /verify/confirm in bytes.
 const mostForm = 16 << 10
 
-// linkPages has, for each type of a mailed link, what its confirmation page says: the heading and the button of the mail.
+// linkPages has, for each type of a mailed link, the texts of the confirmation page: the heading and the button of the
+// mail.
 var linkPages = map[string][2]string{
 	"signup":       {"mails.confirmation.heading", "mails.confirmation.button"},
 	"invite":       {"mails.invite.heading", "mails.invite.button"},
@@ -26,8 +27,8 @@ var linkPages = map[string][2]string{
 	"email_change": {"pages.change_heading", "pages.change_button"},
 }
 
-// confirmPage asks for a click before a link is used up, since mail filters open links. It looks nothing up. The
-// form's target is relative, so that it holds under every host and prefix.
+// confirmPage asks for a click before a link is used up, since mail filters open links. It does not query the database.
+// The form's target is relative, so that it works under every host and prefix.
 func (c *call) confirmPage(kind, token string) error {
 	texts, lang := linkPages[kind], c.live.Look.Language(c.r.Header.Get("Accept-Language"))
 	p := pages.Page{
@@ -42,8 +43,8 @@ func (c *call) confirmPage(kind, token string) error {
 	return nil
 }
 
-// postConfirm redeems the link that the page of getVerify was about. The token is the only authority: a page of another
-// site that knew it could as well open the link.
+// postConfirm redeems the link for which getVerify showed a page. It needs no protection against forged requests: a
+// page of another site that knew the token could also open the link.
 func (s *Server) postConfirm(c *call) error {
 	if !c.live.ConfirmPage {
 		return errNotFound
@@ -85,11 +86,11 @@ func (c *call) form() (url.Values, error) {
 	return form, nil
 }
 
-// pageRoutes are the routes that browsers are led to: failures are pages for clients that prefer HTML.
+// pageRoutes are the routes that browsers navigate to: clients that prefer HTML get failures as pages.
 var pageRoutes = map[string]bool{"GET /authorize": true, "GET /callback": true, "POST /callback": true,
 	"GET /verify": true, "POST /verify/confirm": true}
 
-// prefersHTML reports whether a header Accept names HTML, and prefers it where it names JSON too.
+// prefersHTML reports whether an Accept header names HTML, and prefers HTML if it names JSON too.
 func prefersHTML(accept []string) bool {
 	html, json := 0.0, 0.0
 	for part := range strings.SplitSeq(strings.Join(accept, ","), ",") {
@@ -114,8 +115,8 @@ func prefersHTML(accept []string) bool {
 	return html > json
 }
 
-// errorPage answers a browser with a problem. The status and the headers are set as they are for programs; no text of a
-// request or a provider is repeated.
+// errorPage answers a browser with a problem. Status and headers are the same as for programs. The page repeats no text
+// of the request or of a provider.
 func (c *call) errorPage(p *problem) {
 	text := "pages.failed"
 	switch {

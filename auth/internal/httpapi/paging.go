@@ -21,7 +21,7 @@ const (
 	maxPerPage     = 1000
 )
 
-// page is which part of a list an administrator requests, from 1.
+// page is the part of a list that an administrator requests; number counts from 1.
 type page struct{ number, size int }
 
 // page reads page and per_page. The client library always sends both, often empty.
@@ -33,8 +33,8 @@ func (c *call) page() (p page, err error) {
 	return p, err
 }
 
-// knownParams refuses parameters of other names: a filter that is misspelled would list everything. apikey and names
-// with a leading underscore are for proxies and caches.
+// knownParams refuses parameters of other names, since a misspelled filter would list everything. It accepts apikey and
+// names with a leading underscore, which are for proxies and caches.
 func (c *call) knownParams(names ...string) error {
 	c.parseQuery()
 	var unknown []string
@@ -51,7 +51,7 @@ func (c *call) knownParams(names ...string) error {
 		strings.Join(unknown[:min(len(unknown), 10)], ", "), strings.Join(names, ", ")))
 }
 
-// count reads a positive number of the query and cuts it to most.
+// count reads a positive number of the query and limits it to most; absent is the result without the parameter.
 func (c *call) count(name string, absent, most int) (int, error) {
 	text := c.param(name)
 	if text == "" {
@@ -64,7 +64,7 @@ func (c *call) count(name string, absent, most int) (int, error) {
 	return min(int(n), most), nil
 }
 
-// paramID reads a UUID of the query; the zero one where it is absent.
+// paramID reads a UUID of the query; the zero UUID if the parameter is absent.
 func (c *call) paramID(name string) (uuid.UUID, error) {
 	text := c.param(name)
 	if text == "" {
@@ -79,8 +79,8 @@ func (c *call) paramID(name string) (uuid.UUID, error) {
 
 func (p page) offset() int { return (p.number - 1) * p.size }
 
-// links writes X-Total-Count and Link. The client library reads only the first character after the
-// first "=" of the address as the page, hence page stands first; and it wants the quotes around rel.
+// links writes X-Total-Count and Link. The client library takes the character after the first "=" of the address for
+// the page, so page comes first; and it requires quotes around rel.
 func (c *call) links(p page, total int) {
 	last := (total + p.size - 1) / p.size
 	rest := url.Values{}
@@ -106,7 +106,7 @@ func (c *call) links(p page, total int) {
 	h.Set("Link", strings.Join(links, ", "))
 }
 
-// after is the place behind which a list continues; zero without a cursor.
+// after returns the position behind which a list continues; zero without a cursor.
 func (c *call) after() (at store.Cursor, err error) {
 	text := c.param("cursor")
 	if text == "" {
@@ -124,13 +124,13 @@ func (c *call) after() (at store.Cursor, err error) {
 		"Bad Pagination Parameters: cursor is not one that this service gave out")
 }
 
-// cursor is the place behind a row: its time in microseconds and its id.
+// cursor returns the text for the position behind a row: the row's time in microseconds and its id.
 func cursor(at time.Time, id uuid.UUID) string {
 	b := binary.BigEndian.AppendUint64(nil, uint64(at.UnixMicro()))
 	return base64.RawURLEncoding.EncodeToString(append(b, id[:]...))
 }
 
-// appendPagination ends an object with where its list continues; next is "" at the end.
+// appendPagination appends the cursor of the next page and ends the object; next is "" on the last page.
 func appendPagination(b []byte, next string) []byte {
 	b = append(b, `,"pagination":{`...)
 	if next != "" {

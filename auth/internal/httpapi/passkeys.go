@@ -16,7 +16,7 @@ import (
 
 var noPasskeys = newProblem(404, refusal.CodePasskeyDisabled, "Passkeys are disabled")
 
-// withPasskeys guards with the switch, before anything of the request is read.
+// withPasskeys refuses requests, unread, while passkeys are switched off.
 func (s *Server) withPasskeys(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if s.core.Live().Passkeys.Enabled {
@@ -146,7 +146,7 @@ func (s *Server) getPasskeys(c *call, principal flow.Principal) error {
 	return c.passkeysView(s.passkeys.List(c.ctx(), principal.User.ID))
 }
 
-// pathPasskey reads the id of a path: what is no UUID is no passkey either.
+// pathPasskey reads the passkey's id from the path: an id that is not a UUID is answered as an unknown passkey.
 func (c *call) pathPasskey() (uuid.UUID, error) {
 	id, err := c.pathID("passkey_id")
 	if err != nil {
@@ -155,7 +155,7 @@ func (c *call) pathPasskey() (uuid.UUID, error) {
 	return id, nil
 }
 
-// maxPasskeyName is how many characters the name of a passkey has.
+// maxPasskeyName is how many characters the name of a passkey may have.
 const maxPasskeyName = 120
 
 func (s *Server) patchPasskey(c *call, principal flow.Principal) error {
@@ -201,5 +201,5 @@ func (s *Server) deleteAdminPasskey(c *call, by flow.Actor, user uuid.UUID) erro
 	return c.noContent(err)
 }
 
-// noPath answers what is no route below /passkeys.
+// noPath answers requests below /passkeys that no other route matches.
 func noPath(*call) error { return errNotFound }

@@ -8,7 +8,7 @@ import (
 	"strings"
 )
 
-// firstSegments are what the paths of routes begin with.
+// firstSegments are the first segments of the paths of all routes.
 var firstSegments = []string{".well-known", "admin", "authorize", "callback", "factors", "health", "invite", "livez",
 	"logout", "magiclink", "oauth", "openapi.json", "otp", "passkeys", "readyz", "reauthenticate", "recover", "resend",
 	"scim", "settings", "signup", "sso", "token", "user", "verify"}
@@ -31,8 +31,8 @@ func CheckPrefix(prefix string) error {
 	return nil
 }
 
-// rewritten returns the request as the routes know it: without AUTH_API_PREFIX, which is cut once and only where it is
-// written without escapes, and without one slash at the end. slash reports that there was one.
+// rewritten returns the request with the path that the routes match: without AUTH_API_PREFIX, which is removed once and
+// only if it is written without escapes, and without a slash at the end. slash reports whether there was a slash.
 func (l *liveSettings) rewritten(r *http.Request) (_ *http.Request, slash bool) {
 	path, raw := r.URL.Path, r.URL.RawPath
 	if n := len(l.Prefix); n > 0 && under(path, l.Prefix) && (raw == "" || under(raw, l.Prefix)) {
@@ -46,7 +46,7 @@ func (l *liveSettings) rewritten(r *http.Request) (_ *http.Request, slash bool) 
 	}
 	u := *r.URL
 	u.Path, u.RawPath = path, raw
-	r = r.WithContext(r.Context()) // a copy: the request is the caller's
+	r = r.WithContext(r.Context()) // a copy: the caller's request must not change
 	r.URL = &u
 	return r, slash
 }
@@ -56,7 +56,8 @@ func under(path, prefix string) bool {
 	return strings.HasPrefix(path, prefix) && len(path) > len(prefix) && path[len(prefix)] == '/'
 }
 
-// notFound is the answer for an unknown path. It helps where a client library's path was meant, or no path at all.
+// notFound returns the answer for an unknown path. It has a hint if the path is the root, or one that a client library
+// uses behind a proxy.
 func (c *call) notFound() *problem {
 	p := *errNotFound
 	switch {

@@ -43,7 +43,7 @@ func (s *Server) postRecoveryCodesRegenerate(c *call, principal flow.Principal) 
 	return c.recoveryCodes(s.factors.RegenerateRecoveryCodes(c.ctx(), c.requestInfo(), principal))
 }
 
-// recoveryCodes answers new codes, which are shown here and never again.
+// recoveryCodes answers with new codes, which are shown only this once.
 func (c *call) recoveryCodes(codes factor.RecoveryCodes, err error) error {
 	if err != nil {
 		return err
@@ -58,7 +58,7 @@ func (c *call) recoveryCodes(codes factor.RecoveryCodes, err error) error {
 	return c.json(200, append(b, '}'))
 }
 
-// postRecoveryCodesVerify uses one of the user's recovery codes up.
+// postRecoveryCodesVerify uses up one of the user's recovery codes.
 func (s *Server) postRecoveryCodesVerify(c *call, principal flow.Principal) error {
 	if err := s.limit(c, byFactorVerify); err != nil {
 		return err

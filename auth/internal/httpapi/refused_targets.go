@@ -8,14 +8,16 @@ import (
 )
 
 const (
-	// refusedEvery is how often one refused redirect_to is logged, and the time in which refusedLines are.
+	// refusedEvery is the period in which a refused redirect_to is logged once, and at most refusedLines different
+	// ones.
 	refusedEvery = time.Minute
 	refusedLines = 10
-	// refusedBytes is how much of it is shown.
+	// refusedBytes is how many bytes of a redirect_to are logged.
 	refusedBytes = 200
 )
 
-// onceAMinute keeps what clients send from flooding a log: a value is noted once in a minute, and so many values are.
+// onceAMinute keeps values that clients send from flooding a log: each value is logged once in a minute, and at most so
+// many different values.
 type onceAMinute struct {
 	most  int
 	mu    sync.Mutex
@@ -23,7 +25,7 @@ type onceAMinute struct {
 	seen  map[string]bool
 }
 
-// first says whether the value is to be noted.
+// first reports whether the value is to be logged.
 func (t *onceAMinute) first(value string, now time.Time) bool {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -37,8 +39,8 @@ func (t *onceAMinute) first(value string, now time.Time) bool {
 	return true
 }
 
-// logRefused notes that a redirect_to leads to the site instead, so that an operator finds the item that the allow list
-// lacks.
+// logRefused logs a redirect_to that is replaced by the site's URL, so that an operator finds the entry that the allow
+// list lacks.
 func (s *Server) logRefused(c *call, target string) {
 	shown := target[:min(len(target), refusedBytes)]
 	if !s.refused.first(shown, s.now()) {

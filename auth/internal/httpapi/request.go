@@ -10,7 +10,7 @@ import (
 	"gatehouse/auth/internal/redirect"
 )
 
-// ip is the client's address, "" when it is unknown.
+// ip returns the client's address; "" if it is unknown.
 func (c *call) ip() string {
 	if !c.ipKnown {
 		c.ipText, c.ipKnown = clientIP(&c.live.Settings, c.r), true
@@ -18,10 +18,10 @@ func (c *call) ip() string {
 	return c.ipText
 }
 
-// param is a query parameter without what no text column takes.
+// param returns a query parameter, cleaned by cleanText.
 func (c *call) param(name string) string { return cleanText(c.rawParam(name), 8<<10) }
 
-// rawParam is a query parameter as it was sent.
+// rawParam returns a query parameter as it was sent.
 func (c *call) rawParam(name string) string {
 	if c.r.URL.RawQuery == "" {
 		return ""
@@ -36,12 +36,12 @@ func (c *call) parseQuery() {
 	}
 }
 
-// ignoresBadQuery routes answer a query that cannot be parsed as they answer their other errors: by a redirect. A
-// provider that calls back may send parameters of its own.
+// ignoresBadQuery are routes without checkQuery: they answer every error by a redirect. A provider that calls back may
+// send parameters of its own.
 var ignoresBadQuery = map[string]bool{"GET /verify": true, "GET /callback": true, "POST /callback": true}
 
-// checkQuery refuses a query of which package url would drop a part: a raw ";" or a bad percent escape. The
-// parameter that vanished may have been the one that restricts the request.
+// checkQuery refuses a query of which package url would drop a part, because of a raw ";" or a bad percent escape. The
+// dropped parameter might restrict the request.
 func (c *call) checkQuery() error {
 	if c.r.URL.RawQuery == "" || ignoresBadQuery[c.r.Pattern] {
 		return nil
@@ -58,7 +58,7 @@ func (c *call) badQuery() error {
 		msg: `The query cannot be parsed: ";" is written %3B, and each "%" must begin an escape`}
 }
 
-// cleanText makes a text from outside fit for a database: UTF-8, no NUL, at most so many bytes.
+// cleanText makes a client's text fit for the database: valid UTF-8 without NUL, at most most bytes.
 func cleanText(s string, most int) string {
 	if len(s) > most {
 		s = s[:most]
@@ -72,7 +72,7 @@ func cleanText(s string, most int) string {
 	return s
 }
 
-// requestInfo is what flows need to know about the client.
+// requestInfo returns what flows need to know about the client.
 func (c *call) requestInfo() flow.RequestInfo {
 	base, unlisted := baseURL(&c.live.Settings, c.r)
 	c.unlisted = unlisted
@@ -83,7 +83,7 @@ func (c *call) requestInfo() flow.RequestInfo {
 	}
 }
 
-// acceptLanguage is the header of a request from the user's side. An administrator's says nothing about the user.
+// acceptLanguage returns the header Accept-Language; "" for administrators, whose header says nothing about the user.
 func (c *call) acceptLanguage() string {
 	if c.byAdmin {
 		return ""
@@ -91,11 +91,11 @@ func (c *call) acceptLanguage() string {
 	return c.r.Header.Get("Accept-Language")
 }
 
-// aud is the audience that the request names by header, "" when it names none.
+// aud returns the audience that the header X-JWT-AUD names; "" without the header.
 func (c *call) aud() string { return cleanText(c.r.Header.Get("X-Jwt-Aud"), 255) }
 
-// target is where a link may lead in the end: the target in the body or the query, else the page that sent the
-// request, else the site; the first that is allowed, without parameters that only an answer may have.
+// target returns where a link finally leads: the first allowed URL among the body's target, the query's redirect_to,
+// the Referer and the site's URL, without parameters that only an answer may have.
 func (c *call) target(body string) string {
 	l := c.live
 	for _, t := range [...]string{body, c.rawParam("redirect_to")} {
@@ -113,7 +113,7 @@ func (c *call) target(body string) string {
 	return l.SiteURL
 }
 
-// bearer is the token of the Authorization header, "" when there is none of that form.
+// bearer returns the token of the Authorization header; "" if the header has another form or is absent.
 func (c *call) bearer() string {
 	h := c.r.Header["Authorization"]
 	if len(h) == 0 {

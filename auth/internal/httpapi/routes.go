@@ -6,7 +6,7 @@ import (
 	"gatehouse/auth/internal/account/flow"
 )
 
-// routes is every endpoint of the daemon's port. guards.go has what stands before the handlers.
+// routes returns all endpoints of the daemon's port. The guards before the handlers are in guards.go.
 func (s *Server) routes() *http.ServeMux {
 	mux := http.NewServeMux()
 
@@ -83,7 +83,7 @@ func (s *Server) routes() *http.ServeMux {
 	mux.Handle("GET /admin/users/{user_id}/passkeys", s.admin(withID("user_id", s.getAdminPasskeys))) // passkeys.go
 	mux.Handle("DELETE /admin/users/{user_id}/passkeys/{passkey_id}", s.admin(withID("user_id", s.deleteAdminPasskey)))
 
-	mux.Handle("POST /sso", s.open(s.postSSO)) // disabled.go: what is left out
+	mux.Handle("POST /sso", s.open(s.postSSO)) // disabled.go: what is not implemented
 	mux.Handle("/oauth/", disabled(noOAuthServer))
 	mux.Handle("/admin/oauth/", disabled(noOAuthServer))
 	mux.Handle("/user/oauth/grants", disabled(noOAuthServer))
@@ -93,12 +93,12 @@ func (s *Server) routes() *http.ServeMux {
 	return mux
 }
 
-// handler answers a call or says why not.
+// handler answers a call, or returns why it cannot.
 type handler func(c *call) error
 
-// ServeHTTP takes the call over from ServeMux.
+// ServeHTTP is called by ServeMux: it starts the time limit, calls h, and writes the error that h returns.
 func (h handler) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
-	c := w.(*call) // serve hands nothing else to ServeMux
+	c := w.(*call) // serve passes a *call to ServeMux
 	c.routed = true
 	c.startTimeout()
 	err := c.checkQuery()
@@ -110,7 +110,7 @@ func (h handler) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// noTimeout answers from what is ready made: it cannot be late, and no time is kept for it.
+// noTimeout is a handler without a time limit, which answers with values that are ready.
 type noTimeout func(c *call) error
 
 func (h noTimeout) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
@@ -121,5 +121,5 @@ func (h noTimeout) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	}
 }
 
-// open guards nothing.
+// open is the guard of routes that anyone may call: it checks nothing.
 func (s *Server) open(h handler) http.Handler { return h }

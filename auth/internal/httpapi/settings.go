@@ -9,17 +9,17 @@ import (
 	"gatehouse/auth/internal/provider"
 )
 
-// settingsBody is the answer of GET /settings, made once for as long as the settings hold.
+// settingsBody returns the answer of GET /settings, made once for each version of the settings.
 func settingsBody(s Shown) []byte {
 	b := []byte(`{"external":{`)
 	flag := func(key string, v bool) {
 		b = append(strconv.AppendBool(append(jsontext.AppendString(b, key), ':'), v), ',')
 	}
-	providers := provider.Names() // false while they are off
+	providers := provider.Names() // listed as false while they are off
 	for _, p := range providers {
 		flag(p, slices.Contains(s.External, p))
 	}
-	for _, p := range s.External { // those that the operator added
+	for _, p := range s.External { // custom providers of the operator
 		if !slices.Contains(providers, p) {
 			flag(p, true)
 		}
@@ -44,14 +44,13 @@ func (s *Server) getSettings(c *call) error { return c.json(200, c.live.settings
 
 var jwksCache = []string{"public, max-age=600"}
 
-// getJWKS publishes the keys. Ten minutes of caching are part of the schedule by which keys change
-// (token.PublishAhead).
+// getJWKS publishes the keys. The ten minutes of caching are part of the schedule of key rotation (token.PublishAhead).
 func (s *Server) getJWKS(c *call) error {
 	set := s.keys.Load()
 	return c.cached(set.ETag(), set.JWKS())
 }
 
-// cached answers with what the keys are made into.
+// cached answers with a document about the keys that clients may cache.
 func (c *call) cached(etag string, body []byte) error {
 	h := c.Header()
 	h["Cache-Control"] = jwksCache

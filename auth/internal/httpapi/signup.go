@@ -2,7 +2,7 @@ package httpapi
 
 import "gatehouse/auth/internal/account/flow"
 
-// postSignup opens an account, with an address or without.
+// postSignup creates an account, with an address or anonymous.
 func (s *Server) postSignup(c *call) error {
 	var in struct {
 		Email    string     `json:"email"`
@@ -19,7 +19,7 @@ func (s *Server) postSignup(c *call) error {
 	if in.Email == "" && in.Phone == "" {
 		by = byAnonymous
 	}
-	if by == bySignup || c.live.Shown.Anonymous { // where anonymous users are disabled, that is reported first
+	if by == bySignup || c.live.Shown.Anonymous { // if anonymous users are disabled, the flow reports that first
 		if err := s.limit(c, by); err != nil {
 			return err
 		}

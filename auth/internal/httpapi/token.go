@@ -10,7 +10,7 @@ import (
 	"gatehouse/auth/internal/provider"
 )
 
-// postToken gives out tokens, by the grant that the query names.
+// postToken issues tokens for the grant that the query names.
 func (s *Server) postToken(c *call) error {
 	grant := c.param("grant_type")
 	switch grant {
@@ -21,7 +21,8 @@ func (s *Server) postToken(c *call) error {
 	case "id_token":
 		return s.idTokenGrant(c)
 	}
-	// Those prove possession of something received before; a grant that can be guessed needs a captcha.
+	// The grants above present a secret that the client received before. The grants below can be guessed and need a
+	// captcha.
 	if err := s.verifyCaptcha(c); err != nil {
 		return err
 	}
@@ -49,8 +50,8 @@ func (s *Server) passwordGrant(c *call) error {
 	return c.grantView(s.accounts.SignInPassword(c.ctx(), c.requestInfo(), account.Password(in)))
 }
 
-// refreshGrant counts only tokens that are not ours against the address, which is why it reads the token before Refresh
-// does: a refresh that is refused for its neighbours' sake would sign the user out.
+// refreshGrant counts against the address only tokens that are not ours, and parses the token for this before Refresh
+// does. A valid token must never be refused because of other clients at the same address: that would sign the user out.
 func (s *Server) refreshGrant(c *call) error {
 	var in struct {
 		RefreshToken string `json:"refresh_token"`
@@ -70,14 +71,14 @@ func (s *Server) refreshGrant(c *call) error {
 		}
 	}
 	if _, ok := err.(*problem); ok {
-		return err // the body's; what is wrong with a token the flow says
+		return err // a bad body; the flow reports a bad token
 	}
 	return c.grantView(s.accounts.Refresh(c.ctx(), c.requestInfo(), in.RefreshToken))
 }
 
-// ownToken returns the refresh token here that one of another service stands for. One that is found is not counted
-// against the address, and an address over its limit is answered to retry: at a 429 the client library would sign the
-// user out because of a neighbour's bad tokens.
+// ownToken returns our refresh token for a token of the replaced service. A token that is found does not count against
+// the address. An address over its limit gets a 503: at a 429 the client library would sign the user out because of
+// other clients' bad tokens.
 func (s *Server) ownToken(c *call, text string) (string, error) {
 	if wait := s.overLimit(c, byToken); wait > 0 {
 		return "", &problem{status: 503, code: refusal.CodeUnexpectedFailure, retryAfter: retryIn(wait),
@@ -105,7 +106,7 @@ func (s *Server) pkceGrant(c *call) error {
 		oauth.CodeExchange{Code: in.AuthCode, Verifier: in.CodeVerifier, Bearer: c.bearer()}))
 }
 
-// idTokenGrant is a native sign-in, or with link_identity an identity for the caller.
+// idTokenGrant signs in by an ID token or, with link_identity, links the identity to the caller's account.
 func (s *Server) idTokenGrant(c *call) error {
 	if err := s.limit(c, byToken); err != nil {
 		return err

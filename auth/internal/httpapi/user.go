@@ -11,7 +11,7 @@ func (s *Server) getUser(c *call, principal flow.Principal) error {
 	return c.userView(principal.User, nil)
 }
 
-// putUser changes a user at the user's own request.
+// putUser changes the caller's own account.
 func (s *Server) putUser(c *call, principal flow.Principal) error {
 	if err := s.limit(c, byUser); err != nil {
 		return err
@@ -36,7 +36,7 @@ func (s *Server) putUser(c *call, principal flow.Principal) error {
 	}))
 }
 
-// getReauthenticate sends a nonce. It is a GET with an effect, which a HEAD must not have.
+// getReauthenticate sends a nonce. This GET has an effect, so a HEAD is refused.
 func (s *Server) getReauthenticate(c *call, principal flow.Principal) error {
 	if err := c.noHead(); err != nil {
 		return err
@@ -53,12 +53,12 @@ func (s *Server) getSessions(c *call, principal flow.Principal) error {
 	return c.sessionsView(principal.Session.ID, list, err)
 }
 
-// deleteSession ends one of the user's own sessions; another's is not found.
+// deleteSession ends one of the caller's own sessions; another user's session is answered as not found.
 func (s *Server) deleteSession(c *call, principal flow.Principal, id uuid.UUID) error {
 	return c.noContent(s.accounts.EndSession(c.ctx(), c.requestInfo(), principal, id))
 }
 
-// getUserSessions shows them to an administrator.
+// getUserSessions lists a user's sessions for an administrator.
 func (s *Server) getUserSessions(c *call, _ flow.Actor, id uuid.UUID) error {
 	list, err := s.users.UserSessions(c.ctx(), id)
 	return c.sessionsView(uuid.Nil, list, err)
@@ -69,7 +69,7 @@ func (s *Server) deleteUserSessions(c *call, by flow.Actor, id uuid.UUID) error 
 	return c.noContent(s.users.AdminEndSessions(c.ctx(), c.requestInfo(), by, id))
 }
 
-// deleteUserSession ends one.
+// deleteUserSession ends one session of a user.
 func (s *Server) deleteUserSession(c *call, by flow.Actor, user uuid.UUID) error {
 	id, err := c.pathID("id")
 	if err != nil {

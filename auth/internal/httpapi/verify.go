@@ -12,7 +12,7 @@ import (
 	"gatehouse/auth/internal/jsontext"
 )
 
-// postVerify redeems what was typed in, or a link's token.
+// postVerify redeems typed digits or a link's token.
 func (s *Server) postVerify(c *call) error {
 	var in struct {
 		Type       string `json:"type"`
@@ -40,8 +40,8 @@ func (s *Server) postVerify(c *call) error {
 	return c.grantView(*v.Grant, nil)
 }
 
-// getVerify is the link in a mail: it redirects the browser, or asks for a click first (ConfirmPage). A request that only inspects (HEAD, a prefetch or
-// preview) consumes nothing.
+// getVerify handles the link in a mail: it redirects the browser, or asks for a click first (ConfirmPage). A HEAD, a
+// prefetch or a preview consumes nothing.
 func (s *Server) getVerify(c *call) error {
 	if c.r.Method == http.MethodHead || looksAhead(c.r) {
 		return c.noContent(nil)
@@ -96,7 +96,7 @@ func looksAhead(r *http.Request) bool {
 	return false
 }
 
-// learn notes for the log the problem that a redirect carries.
+// learn converts an error to the problem that a redirect reports, and sets it for the log.
 func (c *call) learn(err error) *problem {
 	p := c.problemOf(err)
 	c.code, c.told = p.code, p.status
@@ -106,7 +106,7 @@ func (c *call) learn(err error) *problem {
 	return p
 }
 
-// granted is the target with the session in its fragment, which no server ever sees.
+// granted returns the target with the session in its fragment, which browsers do not send to servers.
 func granted(to string, g *flow.Grant) string {
 	v := grantValues(g)
 	v.Set("type", g.Type)
@@ -114,7 +114,7 @@ func granted(to string, g *flow.Grant) string {
 	return withFragment(to, v)
 }
 
-// grantValues are the members of a session as a fragment has them.
+// grantValues returns the members of a session as parameters of a fragment.
 func grantValues(g *flow.Grant) url.Values {
 	return url.Values{
 		"access_token": {g.AccessToken}, "token_type": {"bearer"}, "refresh_token": {g.RefreshToken},
@@ -122,15 +122,15 @@ func grantValues(g *flow.Grant) url.Values {
 	}
 }
 
-// errorOf is the "error" of a redirect by status. Others have none.
+// errorOf is the parameter "error" of a redirect by status; other statuses have none.
 var errorOf = map[int]string{400: "invalid_request", 401: "unauthorized_client", 403: "access_denied",
 	500: "server_error", 503: "temporarily_unavailable", 504: "temporarily_unavailable"}
 
-// failed is the target with what went wrong: in the fragment, and in a PKCE flow in the query too.
+// failed returns the target with the problem in its fragment and, in a PKCE flow, in its query too.
 func failed(to string, p *problem, pkce bool) string {
 	v := url.Values{"error_code": {p.code}, "error_description": {p.msg}}
 	if p.msg == "" {
-		v.Set("error_description", p.code) // by this key the client knows that something failed
+		v.Set("error_description", p.code) // by this key the client library recognizes a failure
 	}
 	if e := errorOf[p.status]; e != "" {
 		v.Set("error", e)
@@ -138,12 +138,12 @@ func failed(to string, p *problem, pkce bool) string {
 	return inBoth(to, v, pkce)
 }
 
-// half is the target after one of two confirmations.
+// half returns the target after the first of two confirmations.
 func half(to string, pkce bool) string {
 	return inBoth(to, url.Values{"message": {flow.HalfMessage}}, pkce)
 }
 
-// inBoth is the target with values in its fragment, and in a PKCE flow in its query too.
+// inBoth returns the target with values in its fragment and, in a PKCE flow, in its query too.
 func inBoth(to string, v url.Values, pkce bool) string {
 	if pkce {
 		to = withQuery(to, v)
@@ -162,7 +162,7 @@ func withFragment(to string, v url.Values) string {
 func withQuery(to string, v url.Values) string {
 	before, fragment, hashed := strings.Cut(to, "#")
 	path, query, _ := strings.Cut(before, "?")
-	old, _ := url.ParseQuery(query) // what it can't read is left out
+	old, _ := url.ParseQuery(query) // unreadable parts are left out
 	for key := range v {
 		old[key] = v[key]
 	}
@@ -173,8 +173,8 @@ func withQuery(to string, v url.Values) string {
 	return to
 }
 
-// redirect sends the browser on, and leaves no trace of the link in caches or in the next page's
-// Referer. The target was judged; what a header can't carry is percent-encoded.
+// redirect redirects the browser, and keeps the link out of caches and of the next page's Referer. The target was
+// checked before; characters that a header cannot carry are percent-encoded.
 func (c *call) redirect(status int, to string) error {
 	h := c.Header()
 	h["Location"] = []string{encodeHeader(to)}

@@ -10,7 +10,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// grantView answers 200 with a session, unless the flow failed.
+// grantView answers 200 with a session, unless the flow failed with err.
 func (c *call) grantView(g flow.Grant, err error) error {
 	if err != nil {
 		return err
@@ -35,7 +35,7 @@ func appendGrant(b []byte, g *flow.Grant) []byte {
 	return append(b, '}')
 }
 
-// sessionsView answers 200 with a list of sessions, newest first as the store sorts them.
+// sessionsView answers 200 with a list of sessions, newest first.
 func (c *call) sessionsView(current uuid.UUID, list []store.Session, err error) error {
 	if err != nil {
 		return err

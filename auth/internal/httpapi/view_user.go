@@ -9,8 +9,8 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// AppendUser appends a user in the one form that every answer has: no secret, nothing of the account's inner state,
-// and the same keys in the same order each time.
+// AppendUser appends a user in the form that every answer has: without secrets and internal state, with the same keys
+// in the same order.
 func AppendUser(b []byte, u *store.User) []byte {
 	b = appendID(append(b, `{"id":`...), u.ID)
 	b = jsontext.AppendString(append(b, `,"aud":`...), u.Aud)
@@ -42,7 +42,7 @@ func AppendUser(b []byte, u *store.User) []byte {
 	return append(strconv.AppendBool(append(b, `,"is_anonymous":`...), u.IsAnonymous), '}')
 }
 
-// confirmedAt is the earlier of the two confirmations.
+// confirmedAt returns the time of the earlier confirmation.
 func confirmedAt(u *store.User) time.Time {
 	if u.EmailConfirmedAt.IsZero() || !u.PhoneConfirmedAt.IsZero() && u.PhoneConfirmedAt.Before(u.EmailConfirmedAt) {
 		return u.PhoneConfirmedAt
@@ -50,7 +50,7 @@ func confirmedAt(u *store.User) time.Time {
 	return u.EmailConfirmedAt
 }
 
-// appendIdentity appends an identity: identity_id is its own id, id the one at the provider.
+// appendIdentity appends an identity: identity_id is the identity's own id, id the user's id at the provider.
 func appendIdentity(b []byte, i *store.Identity) []byte {
 	b = appendID(append(b, `{"identity_id":`...), i.ID)
 	b = jsontext.AppendString(append(b, `,"id":`...), i.ProviderID)
@@ -66,7 +66,7 @@ func appendIdentity(b []byte, i *store.Identity) []byte {
 	return append(b, '}')
 }
 
-// userView answers 200 with a user, unless the flow failed.
+// userView answers 200 with a user, unless the flow failed with err.
 func (c *call) userView(u store.User, err error) error {
 	if err != nil {
 		return err

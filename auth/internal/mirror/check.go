@@ -17,18 +17,18 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// difference is a row that is not there as it is here.
+// difference is a row that differs between our tables and the former tables.
 type difference struct {
 	Table   string    `json:"table"`
 	ID      uuid.UUID `json:"id"`
 	User    uuid.UUID `json:"user"`
-	Columns []string  `json:"columns"` // missing and extra stand for the row
+	Columns []string  `json:"columns"` // the columns that differ, or "missing" or "extra" for the whole row
 }
 
-// differences are what a comparison has found.
+// differences are the differences that a comparison has found.
 type differences struct{ rows []difference }
 
-// users are the ids of the users to be repaired, in order.
+// users returns the ids of the users to be repaired, in order.
 func (d *differences) users() (ids []uuid.UUID) {
 	for _, one := range d.rows {
 		ids = append(ids, one.User)
@@ -37,7 +37,7 @@ func (d *differences) users() (ids []uuid.UUID) {
 	return slices.Compact(ids)
 }
 
-// keep drops what is not about these users.
+// keep removes the differences that do not concern the given users.
 func (d *differences) keep(ids []uuid.UUID) {
 	d.rows = slices.DeleteFunc(d.rows, func(one difference) bool { return !slices.Contains(ids, one.User) })
 }
@@ -55,8 +55,8 @@ func (d *differences) write(out io.Writer) {
 	}
 }
 
-// compare reads both sides in one snapshot. Rows there of users who are not here were left out by the takeover, unless
-// our log says that they were deleted here.
+// compare reads both sides in one snapshot. If our tables lack the user of a former row, the takeover has left the user
+// out, unless our audit log says that the user was deleted.
 func (r *run) compare(ctx context.Context) (*differences, error) {
 	d := &differences{}
 	list := func(of []column) string {
@@ -73,7 +73,7 @@ where n.id is not null and (o.id is null or %s)
 		each(users, " or ", column.differ), ident(r.here, r.ns+"mirror_deleted"))
 	for _, t := range r.tables() {
 		of := r.have(t.there, t.columns)
-		// A user who is soft-deleted there keeps rows as the service there has left them.
+		// The rows of a user who is soft-deleted in the former tables stay as the former service left them.
 		sql += fmt.Sprintf(`
 union all
 select '%[1]s', coalesce(n.id, o.id), coalesce(n.user_id, o.user_id),
@@ -92,7 +92,7 @@ where n.id is null and %[5]s or n.id is not null and (o.id is null or %[6]s)`, t
 	return d, err
 }
 
-// Check compares functions, triggers and rows with what install makes. ErrDiffers: something differs.
+// Check compares functions, triggers and rows with those that Install makes. ErrDiffers: something differs.
 func Check(ctx context.Context, o Options, try, asJSON bool) error {
 	r, err := openInstalled(ctx, o)
 	if err != nil {
@@ -135,7 +135,8 @@ func Check(ctx context.Context, o Options, try, asJSON bool) error {
 	return err
 }
 
-// catalogue lists what is wrong with functions and triggers, and what may be. Another version has others.
+// catalogue lists what is wrong with functions and triggers, and what may be wrong. It compares them only if the
+// installed mirror has this program's version.
 func (r *run) catalogue(ctx context.Context) (wrong, doubts []string, err error) {
 	if _, err = r.findWriter(ctx); err != nil {
 		return nil, nil, err
@@ -151,11 +152,12 @@ func (r *run) catalogue(ctx context.Context) (wrong, doubts []string, err error)
 	return wrong, doubts, err
 }
 
-// scrubDue is how long after a takeover's closing nobody wants back.
+// scrubDue is how long after the end of a takeover Look begins to remind of scrub: by then the former service is no
+// longer needed.
 const scrubDue = 30 * 24 * time.Hour
 
-// Look is what Check finds in the catalogue, for which no right on the tables there is needed, and a reminder of what
-// still lies there. Both lists are empty where no takeover was closed.
+// Look returns what Check finds in the catalogue, which needs no right on the former tables, and a reminder if secrets
+// are left in them. Both lists are empty if no takeover was closed.
 func Look(ctx context.Context, o Options) (wrong, doubts []string, err error) {
 	var refused strings.Builder
 	o.Log = &refused
@@ -167,7 +169,7 @@ func Look(ctx context.Context, o Options) (wrong, doubts []string, err error) {
 	switch {
 	case errors.Is(err, ErrRefused) && m.Installed:
 		return []string{strings.TrimPrefix(strings.TrimSpace(refused.String()), "mirror: ")}, nil, nil
-	case errors.Is(err, ErrRefused): // no takeover, or from another database
+	case errors.Is(err, ErrRefused): // no takeover, or the takeover was from another database
 		return nil, nil, nil
 	case err != nil:
 		return nil, nil, err
@@ -198,7 +200,7 @@ from pg_trigger t join pg_proc p on p.oid = t.tgfoid join pg_namespace f on f.oi
 join pg_class c on c.oid = t.tgrelid join pg_namespace n on n.oid = c.relnamespace
 where f.nspname = $1 and p.proname like $2 and not t.tgisinternal`
 
-// altered lists the functions and triggers that are not as this program makes them.
+// altered lists the functions and triggers that differ from those that this program makes.
 func (r *run) altered(ctx context.Context) (found []string, err error) {
 	type made struct {
 		Name, Owner, Source string
@@ -247,10 +249,11 @@ func (r *run) altered(ctx context.Context) (found []string, err error) {
 	return found, nil
 }
 
-// unquoted is for comparing: the server quotes the names that need it, and this program all.
+// unquoted removes quotes before a comparison: the server quotes only names that need it, this program quotes all
+// names.
 func unquoted(text string) string { return strings.ReplaceAll(text, `"`, "") }
 
-// place says of a database's error where it was raised, without the values of a row.
+// place returns where the database raised an error, without the values of a row.
 func place(err error) string {
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return store.RaisedAt(pg)

@@ -2,23 +2,24 @@ package mirror
 
 import "strings"
 
-// column is a mirrored column: everything that is generated about columns comes from these lists.
+// column is a mirrored column. All generated SQL about columns is made from the lists of columns in this file.
 type column struct {
 	name string // there
 	typ  string
-	from string // an expression over u, the row here
-	// here are the columns that from reads, as far as a change of them is to be mirrored.
+	from string // an expression over u, our row
+	// here names our columns in from whose changes are mirrored.
 	here string
-	// group numbers the UPDATE that writes the column there, from 1. 0: it is written with the first row alone.
+	// group is the number of the UPDATE that writes the former column, from 1; 0: only the INSERT writes it.
 	group int
-	// differs, over o there and n, and set replace the plain comparison and n's value.
+	// differs replaces the comparison of the former row o with the new row n, set replaces n's value.
 	differs, set string
-	// carried: what the application writes there is carried over. Other columns are refused.
+	// carried: a change by the application is carried over to our tables. Changes of other columns are refused.
 	carried bool
-	cast    string // a type there
+	cast    string // a type in the former schema
 }
 
-// claimed users have confirmed nothing yet: metadata there has what sign-ups that wait claim.
+// claimed is the condition for a user who has confirmed nothing yet: the former metadata then includes that of the
+// pending sign-ups.
 const claimed = `(u.email_confirmed_at is null and u.phone_confirmed_at is null and u.invited_at is null
         and u.deleted_at is null and not u.is_anonymous)`
 
@@ -27,10 +28,11 @@ const zoned = "timestamptz"
 const mergedMetadata = `case when n.claimed and jsonb_typeof(o.raw_user_meta_data) = 'object'
         then o.raw_user_meta_data || n.raw_user_meta_data else n.raw_user_meta_data end`
 
-// kept: the addresses of soft-deleted users stay as the service there has left them.
+// kept excludes users who are soft-deleted on both sides: their addresses stay as the former service left them.
 const kept = `(n.deleted_at is null or o.deleted_at is null) and `
 
-// userColumns are the columns of the user. A group is what one statement of the service there writes.
+// userColumns are the columns of the table users. The columns of a group are those that one statement of the former
+// service writes.
 var userColumns = []column{
 	{name: "id", typ: "uuid", from: "u.id"},
 	{name: "created_at", typ: zoned, from: "u.created_at", differs: "false"},
@@ -63,21 +65,22 @@ var userColumns = []column{
 	{name: "last_sign_in_at", typ: zoned, from: "u.last_sign_in_at", here: "last_sign_in_at", group: 11},
 }
 
-// unwritten are columns of users there that only the service there writes, besides the tokens.
+// unwritten are columns of the former users, besides tokens, that only the former service writes.
 var unwritten = strings.Fields("encrypted_password email_change_confirm_status is_sso_user")
 
-// tokens are the columns of users there that hold tokens: nothing but ” is ever written to them.
+// tokens are the columns of the former users that hold tokens: the mirror only ever writes empty texts to them.
 var tokens = strings.Fields(`confirmation_token recovery_token email_change_token_new email_change_token_current
 	phone_change_token reauthentication_token`)
 
-// rows is a table whose rows hang on users.
+// rows is a table whose rows refer to users.
 type rows struct {
 	here, there, row string
 	columns          []column
-	mirrored         string // which rows here are, over u
-	// pruned are the rows there, t, that go when they are not here. Others were left out by the takeover.
+	mirrored         string // the condition, over u, for our rows that are mirrored
+	// pruned is the condition for former rows t that are deleted if our tables lack them. Other rows were left out by
+	// the takeover.
 	pruned string
-	// own are further columns there that the application may not write.
+	// own are further former columns that the application may not write.
 	own []string
 	// optional: mirrored only with -sessions.
 	optional bool
@@ -117,7 +120,7 @@ var sessions = rows{here: "sessions", there: "sessions", row: "session", mirrore
 		{name: "created_at", typ: zoned, from: "u.created_at", differs: "false"},
 	}}
 
-// unmirrored are our columns of the mirrored tables that have no counterpart there, or must not have one.
+// unmirrored are our columns of the mirrored tables that have no former column, or must not be copied to it.
 var unmirrored = map[string]string{
 	"users": "id created_at updated_at email_unproven phone_unproven current_email_proven new_email_proven " +
 		"sessions_void_before password_hash",

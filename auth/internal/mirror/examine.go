@@ -11,7 +11,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// examine looks for everything that an install is refused for, and warns. first: no mirror was installed before.
+// examine looks for all reasons to refuse an install, and for warnings. first: no mirror was installed before.
 func (r *run) examine(ctx context.Context, first bool) error {
 	for _, q := range []struct {
 		sql  string
@@ -35,7 +35,7 @@ func (r *run) examine(ctx context.Context, first bool) error {
 		return err
 	}
 	r.warn(doubts)
-	if len(r.refusals) == 0 { // else rows may not be readable
+	if len(r.refusals) == 0 { // otherwise rows may not be readable
 		if err := r.strangers(ctx); err != nil {
 			return err
 		}
@@ -48,7 +48,7 @@ func (r *run) examine(ctx context.Context, first bool) error {
 	return r.told()
 }
 
-// mirrored are the tables there that are written.
+// mirrored returns the former tables that the mirror writes.
 func (r *run) mirrored() []string {
 	list := []string{"users"}
 	for _, t := range r.tables() {
@@ -57,7 +57,8 @@ func (r *run) mirrored() []string {
 	return list
 }
 
-// Rights that the writer lacks. A name as regclass would need USAGE on its schema, which may be what is missing.
+// The rights that the writer lacks. The query does not cast names to regclass, which needs USAGE on the schema, a right
+// that may be lacking.
 const selectRights = `
 with w as (select oid, rolsuper, rolbypassrls from pg_roles where rolname = $3), t as (
     select c.*, c.oid as id, format('%I.%I', n.nspname, c.relname) as name
@@ -75,7 +76,7 @@ union all
 select format('row-level security is forced on %s: alter table %s no force row level security;', t.name, t.name)
 from t where t.relforcerowsecurity`
 
-// Keys and triggers that were moved to our tables.
+// The application's foreign keys and triggers that were moved to our tables.
 const selectMoved = `
 select format('%s of %s refers to %s: alter table %s drop constraint %I, add constraint %I %s;', c.conname, c.conrelid::regclass,
     c.confrelid::regclass, c.conrelid::regclass, c.conname, c.conname,
@@ -97,7 +98,7 @@ from pg_attribute a join pg_class c on c.oid = a.attrelid join pg_namespace n on
 where n.nspname = $1 and c.relname = $2 and a.attnum > 0 and not a.attisdropped and a.attnotnull and not a.atthasdef
     and a.attidentity = '' and a.attname <> all($3::text[])`
 
-// columns refuses columns that rows can't be inserted without.
+// columns refuses former columns that need a value which the mirror does not insert.
 func (r *run) columns(ctx context.Context) error {
 	given := map[string][]string{"users": append([]string{"instance_id", "encrypted_password", "email_change", "updated_at"},
 		tokens...)}
@@ -119,7 +120,7 @@ func (r *run) columns(ctx context.Context) error {
 	return nil
 }
 
-// The type of factors may lack one of ours.
+// The former type of factors may lack a kind of ours.
 const selectKinds = `
 select format('type %I.factor_type lacks %s: alter type %I.factor_type add value ''%s'';', $1::text, kind, $1::text, kind)
 from unnest(array['totp', 'phone']) kind
@@ -140,7 +141,7 @@ union all
 select format('role %s, which writes there, is a superuser: the application''s triggers run with its rights', rolname)
 from pg_roles where rolname = $3 and rolsuper`
 
-// warnings are who could do more than is meant.
+// warnings lists the roles that could do more than intended.
 func (r *run) warnings(ctx context.Context) ([]string, error) {
 	list, err := r.lines(ctx, selectWarnings, r.there.Name, r.mirrored(), r.writer)
 	for _, of := range []struct{ role, why string }{
@@ -163,7 +164,7 @@ func (r *run) warn(list []string) {
 	}
 }
 
-// members are those of a role, directly or not. Superusers need no membership.
+// members returns the direct and indirect members of a role. Superusers need no membership and are not listed.
 func (r *run) members(ctx context.Context, role string) ([]string, error) {
 	return r.lines(ctx, `
 with recursive m (oid) as (
@@ -173,7 +174,7 @@ with recursive m (oid) as (
 select r.rolname::text from m join pg_roles r on r.oid = m.oid where not r.rolsuper order by 1`, role)
 }
 
-// strangers looks at the users there who are not here: one with the address of a user here can't stay.
+// strangers looks for former users whom our tables lack: such a user cannot stay with the address of a user of ours.
 func (r *run) strangers(ctx context.Context) error {
 	type strangers struct {
 		Taken bool
@@ -200,7 +201,7 @@ group by taken`, r.theirs("users"), r.ours("users"), r.ours("audit"), store.Acti
 	return err
 }
 
-// gone refuses carried users whom somebody has deleted there since the takeover was closed.
+// gone refuses if carried users were deleted from the former tables since the takeover was closed.
 func (r *run) gone(ctx context.Context) error {
 	list, err := r.lines(ctx, fmt.Sprintf(`
 select u.id::text from %s u where u.created_at < $1 and not exists (select from %s o where o.id = u.id) order by 1`,

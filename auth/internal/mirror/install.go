@@ -17,8 +17,8 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// Install makes the functions and triggers, again where they are there already, and puts the rows there in order. It
-// may run beside the daemon.
+// Install makes the functions and triggers, or replaces them, and repairs the former rows. It may run while the daemon
+// runs.
 func Install(ctx context.Context, o Options) error {
 	r, err := open(ctx, o)
 	if err != nil {
@@ -77,7 +77,7 @@ func Install(ctx context.Context, o Options) error {
 	return cmp.Or(err, r.stale(ctx))
 }
 
-// stale lists what reads columns or tables there that are no longer written.
+// stale lists objects that read former columns or tables which are no longer written.
 func (r *run) stale(ctx context.Context) error {
 	unwritten := slices.DeleteFunc(slices.Sorted(maps.Keys(r.there.Tables)),
 		func(name string) bool { return slices.Contains(r.mirrored(), name) })
@@ -95,14 +95,14 @@ func (r *run) stale(ctx context.Context) error {
 	return err
 }
 
-// statements are what the transaction of an install runs.
+// statements returns the statements of an install's transaction.
 func (r *run) statements() []string {
 	grant := fmt.Sprintf("on schema %s to %s", ident(r.here), ident(r.writer))
 	list := append([]string{"grant usage, create " + grant}, r.create()...)
 	return append(list, "revoke create "+strings.Replace(grant, " to ", " from ", 1))
 }
 
-// note keeps what is installed.
+// note stores what is installed.
 func (r *run) note(ctx context.Context) error {
 	n := noted{Version: store.MirrorVersion, Sessions: r.sessions, SignIns: map[bool]string{true: "day", false: "all"}[r.days],
 		Triggers: len(r.triggers())}
@@ -120,7 +120,8 @@ func (r *run) note(ctx context.Context) error {
 		values ($1, 'mirror', $2, 'open', $3, now())`, uuid.New(), r.move.Source, steps)
 }
 
-// catchUp carries what was written there since the takeover was closed, to users whom nobody has changed here since.
+// catchUp carries over what the application has written to the former tables since the takeover was closed, for users
+// who have not changed in our tables since.
 func (r *run) catchUp(ctx context.Context) error {
 	if r.move.Floor == nil {
 		return nil
@@ -141,7 +142,7 @@ from %s o where o.id = u.id and age(o.xmin) <= age(($1::bigint %% 4294967296)::t
 // repairBatch is how many users one transaction of the repair locks.
 const repairBatch = 500
 
-// repair puts the rows there in order. Each user is written once: what differs then is listed.
+// repair corrects the former rows. It writes each user once, and lists the differences that remain.
 func (r *run) repair(ctx context.Context) error {
 	before, err := r.compare(ctx)
 	if err != nil {
@@ -160,7 +161,7 @@ func (r *run) repair(ctx context.Context) error {
 		if err := r.repairUsers(ctx, part); err == nil {
 			continue
 		}
-		for _, id := range part { // one of them is refused
+		for _, id := range part { // one of the users is refused
 			if err := r.repairUsers(ctx, []uuid.UUID{id}); err != nil {
 				if ctx.Err() != nil {
 					return ctx.Err()
@@ -174,7 +175,7 @@ func (r *run) repair(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	after.keep(ids) // users who came meanwhile are the triggers'
+	after.keep(ids) // the triggers write users who changed meanwhile
 	after.write(r.Out)
 	for _, id := range ids {
 		if text := failed[id]; text != "" {
@@ -187,7 +188,7 @@ func (r *run) repair(ctx context.Context) error {
 	return nil
 }
 
-// repairUsers is one transaction, again where it is ended by what others do meanwhile.
+// repairUsers repairs users in one transaction, and repeats it if a concurrent transaction made it fail.
 func (r *run) repairUsers(ctx context.Context, ids []uuid.UUID) (err error) {
 	for range 3 {
 		_, err = r.asWriter(ctx, "select "+ident(r.here, r.ns+"mirror_repair")+"($1)", ids)
@@ -198,8 +199,8 @@ func (r *run) repairUsers(ctx context.Context, ids []uuid.UUID) (err error) {
 	return err
 }
 
-// asWriter runs a statement in a transaction of its own. What the application defers runs as the writer too: this
-// connection's role may be a superuser.
+// asWriter runs a statement in a transaction of its own, as the writer. The application's deferred triggers run as the
+// writer too, since this connection's role may be a superuser.
 func (r *run) asWriter(ctx context.Context, sql string, args ...any) (n int64, err error) {
 	err = pgx.BeginFunc(ctx, r.conn, func(pgx.Tx) error {
 		if err := r.exec(ctx, "set local role "+ident(r.writer)); err != nil {
@@ -215,7 +216,8 @@ func (r *run) asWriter(ctx context.Context, sql string, args ...any) (n int64, e
 	return n, err
 }
 
-// takeAddresses empties the addresses there that other users have here by now: the next batches give them back.
+// takeAddresses empties addresses in the former tables that belong to other users in ours by now. The next batches
+// write the right addresses.
 func (r *run) takeAddresses(ctx context.Context, ids []uuid.UUID) error {
 	type stale struct {
 		ids            []uuid.UUID
@@ -238,7 +240,7 @@ where o.id = any($1) and u.deleted_at is null and (
 	return err
 }
 
-// lines reads texts.
+// lines runs a query that returns one text for each row.
 func (r *run) lines(ctx context.Context, sql string, args ...any) ([]string, error) {
 	return query(ctx, r, pgx.RowTo[string], sql, args...)
 }

@@ -1,10 +1,11 @@
 // Package mirror keeps the tables of the replaced service current after a takeover, so that the application's SQL on
 // them goes on unchanged: what auth mirror does.
 //
-// Row triggers on our tables write users, identities and verified second factors there at the end of the transaction
-// that changed them, without hashes, tokens and secrets; triggers there carry what the application writes over to our
-// tables, or refuse it. The package makes, compares, repairs and drops these functions and triggers. Nothing of it runs
-// in a request: the functions do, in the server.
+// Row triggers on our tables write users, identities and verified second factors to the former tables at the end of the
+// transaction that changed them, without hashes, tokens and secrets. Triggers on the former tables carry over to our
+// tables what the application writes, or refuse it. The package makes, compares, repairs and drops these functions and
+// triggers. No code of it runs in a request: only the functions do, in the database server. In names, here means our
+// schema, there the former schema.
 package mirror
 
 import (
@@ -27,16 +28,17 @@ import (
 
 // Options are those of one run.
 type Options struct {
-	// URL is of a role that may change both schemas: a superuser, or a member of our role who is one of the owner of the
-	// tables there too, or has all rights on them.
+	// URL connects as a role that may change both schemas: a superuser, or a member of our role that is also a member
+	// of the former tables' owner, or has all rights on these tables.
 	URL string
-	// DB are our tables, by the daemon's role.
+	// DB has our tables, with the daemon's role.
 	DB         *store.DB
 	Namespace  string
 	AdminRoles []string
-	// Sessions mirrors sessions too; Days writes last_sign_in_at once a day. nil: as installed, else neither.
+	// Sessions mirrors sessions too. Days writes last_sign_in_at at most once a day. nil: as in the installed mirror;
+	// without one, false.
 	Sessions, Days *bool
-	// SQL only prints.
+	// SQL prints the statements and runs none.
 	SQL bool
 	// Out gets the report, Log refusals and warnings.
 	Out, Log io.Writer
@@ -60,12 +62,12 @@ type run struct {
 	place    store.Location
 	known    *noted // nil: no mirror
 	login    string // this connection's role
-	member   bool   // of ours
-	scrubbed string // when, with this mirror or an earlier one; "": never
+	member   bool   // the role is a member of ours
+	scrubbed string // when scrub ran, with this mirror or an earlier one; "": never
 	refusals []string
 }
 
-// noted is what {moves} remembers of a mirror.
+// noted is what the table {moves} stores of a mirror.
 type noted struct {
 	Version  int    `json:"version"`
 	Sessions bool   `json:"sessions"`
@@ -78,7 +80,7 @@ func (r *run) refuse(format string, args ...any) {
 	r.refusals = append(r.refusals, fmt.Sprintf(format, args...))
 }
 
-// told writes the refusals. ErrRefused: there are some.
+// told writes the refusals. ErrRefused: there was at least one.
 func (r *run) told() error {
 	for _, text := range r.refusals {
 		fmt.Fprintln(r.Log, "mirror:", text)
@@ -111,13 +113,13 @@ func (r *run) exec(ctx context.Context, sql string, args ...any) error {
 	return err
 }
 
-// ours is a table of ours as SQL writes it.
+// ours returns the quoted name of one of our tables.
 func (r *run) ours(name string) string { return ident(r.here, r.ns+name) }
 
-// theirs is a table there as SQL writes it.
+// theirs returns the quoted name of a former table.
 func (r *run) theirs(name string) string { return ident(r.there.Name, name) }
 
-// open finds out where both schemas are and what is installed.
+// open connects, and finds both schemas and what is installed.
 func open(ctx context.Context, o Options) (*run, error) {
 	r := &run{Options: o}
 	moves, err := r.DB.Moves(ctx, store.MoveTakeover)
@@ -148,7 +150,8 @@ func open(ctx context.Context, o Options) (*run, error) {
 
 func (r *run) close() { r.conn.Close(context.Background()) }
 
-// selectPlace finds our table and the one there, if both are in this database, and whose they are. It needs no right.
+// selectPlace finds our table users and the former one, if both are in this database, and their owners. It needs no
+// right.
 const selectPlace = `
 select pg_get_userbyid(h.relowner)::text, pg_get_userbyid(s.relowner)::text, current_user::text,
     pg_has_role(h.relowner, 'member'), pg_has_role(s.relowner, 'member')
@@ -157,8 +160,8 @@ where m.nspname = $1 and h.relname = $2 and n.nspname = $3 and s.relname = 'user
     and (select system_identifier::text from pg_control_system()) = $5
     and (select oid::text from pg_database where datname = current_database()) = $6`
 
-// find reads where both schemas are, whose they are, and what is installed. The owner of the tables there writes them
-// where this connection may act for it, else the connection's own role.
+// find reads where both schemas are, who owns them, and what is installed. The writer is the owner of the former
+// tables, if this connection may act as the owner, else the connection's own role.
 func (r *run) find(ctx context.Context) (err error) {
 	if r.place, err = r.DB.Location(ctx); err != nil {
 		return err
@@ -204,7 +207,7 @@ func (r *run) noted(ctx context.Context) error {
 	return err
 }
 
-// openInstalled refuses where no mirror is installed.
+// openInstalled is open, and refuses if no mirror is installed.
 func openInstalled(ctx context.Context, o Options) (*run, error) {
 	r, err := open(ctx, o)
 	if err != nil {
@@ -222,8 +225,8 @@ const selectWriter = `
 select pg_get_userbyid(p.proowner)::text from pg_proc p join pg_namespace n on n.oid = p.pronamespace
 where n.nspname = $1 and p.proname = any($2) group by 1 order by count(*) desc, 1 limit 1`
 
-// findWriter makes the writer that of the mirror that is installed: the owner of most functions that write there and
-// that every version has. It returns false and leaves the writer alone where there is none of them.
+// findWriter sets the writer to that of the installed mirror: the owner of most of the functions that write former
+// tables and exist in every version. It returns false and does not change the writer if there are no such functions.
 func (r *run) findWriter(ctx context.Context) (bool, error) {
 	list, err := r.lines(ctx, selectWriter, r.here, []string{r.ns + "mirror_set_user", r.ns + "mirror_blank",
 		r.ns + "mirror_drop", r.ns + "mirror_settle"})
@@ -242,25 +245,25 @@ select format('drop type %s cascade', t.oid::regtype) from pg_type t join pg_nam
 where n.nspname = $1 and t.typname like $2 and t.typtype = 'c'
 order by 1`
 
-// unmake are the statements that drop all functions and types, and with them the triggers.
+// unmake returns the statements that drop all functions and types, and with them the triggers.
 func (r *run) unmake(ctx context.Context) ([]string, error) {
 	return r.lines(ctx, selectMade, r.here, r.like())
 }
 
-// like is a pattern of the names of the mirror's objects.
+// like returns a pattern for the names of the mirror's objects.
 func (r *run) like() string { return strings.ReplaceAll(r.ns+"mirror_", "_", `\_`) + "%" }
 
-// replace replaces the functions and triggers by what these statements make, and runs then, in one transaction. A lock
-// that waits holds up every request, and requests that hold one table and wait for another can't both go on: so it
-// waits for a moment without traffic, each time a little longer. From the server's deadlock_timeout on, the server
-// decides, and a request that it ends is sent again.
+// replace replaces the functions and triggers by those that the statements make, and runs then, in one transaction. A
+// pending lock holds up every request, and a request that holds one table and waits for another would deadlock with the
+// transaction. So each attempt waits a little longer for its locks than the attempt before; from the server's
+// deadlock_timeout on, the server ends one of the two, and a request that is ended is sent again.
 func (r *run) replace(ctx context.Context, list []string, then func() error) (err error) {
 	for wait := 5 * time.Millisecond; wait < 4*time.Second; wait += wait / 3 {
 		err = pgx.BeginFunc(ctx, r.conn, func(pgx.Tx) error { return r.replaceOnce(ctx, wait, list, then) })
 		if pg, _ := errors.AsType[*pgconn.PgError](err); pg == nil || pg.Code != "55P03" && !store.IsContention(err) {
 			break
 		}
-		time.Sleep(20 * time.Millisecond) // for the requests that have waited
+		time.Sleep(20 * time.Millisecond) // lets pending requests through
 	}
 	return err
 }
@@ -314,7 +317,7 @@ func Drop(ctx context.Context, o Options) error {
 	return nil
 }
 
-// lock takes the locks of our tables before those of the tables there. Dropping a trigger needs its table alone.
+// lock locks our tables, then the former tables. Dropping a trigger needs an exclusive lock.
 func (r *run) lock(ctx context.Context) error {
 	var list []string
 	for _, name := range []string{"users", "identities", "factors", "sessions", "one_time_tokens"} {
@@ -327,8 +330,8 @@ func (r *run) lock(ctx context.Context) error {
 	return r.exec(ctx, "lock table "+strings.Join(list, ", ")+" in "+mode+" mode")
 }
 
-// wayBack is what makes the service there usable again, once the mirror is gone: hashes that it reads go there, and
-// what ended here ends there.
+// wayBack returns the SQL that makes the former service usable again once the mirror is dropped: it copies the hashes
+// that the former service can read, and ends there what has ended in our tables.
 func (r *run) wayBack() string {
 	blank := "u.id = o.id and u.password_hash ~ '^\\$(2[aby]|argon2i|argon2id|fbscrypt)\\$'"
 	return fmt.Sprintf(`-- way back: run this, then start the service there

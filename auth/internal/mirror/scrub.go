@@ -10,11 +10,11 @@ import (
 	"strings"
 )
 
-// emptied are the tables there that hold nothing but tokens. Sessions go too where they are not mirrored.
+// emptied are the former tables that hold only tokens. Sessions are deleted too if they are not mirrored.
 var emptied = []string{"refresh_tokens", "one_time_tokens", "flow_state", "mfa_challenges", "mfa_amr_claims",
 	"saml_relay_states", "sessions"}
 
-// blanked are the columns there that hold hashes, secrets and keys, by table, with what they get.
+// blanked are the former columns that hold hashes, secrets and keys, by table, with the values that replace them.
 var blanked = map[string]map[string]string{
 	"users": {"encrypted_password": "''", "confirmation_token": "''", "recovery_token": "''", "email_change_token_new": "''",
 		"email_change_token_current": "''", "phone_change_token": "''", "reauthentication_token": "''"},
@@ -23,7 +23,7 @@ var blanked = map[string]map[string]string{
 	"webauthn_credentials": {"public_key": "''"},
 }
 
-// scrubs are the statements, each of which is repeated until it changes nothing.
+// scrubs returns the statements of Scrub, each of which is repeated until it changes nothing.
 func (r *run) scrubs() (list []string) {
 	for _, name := range emptied {
 		if len(r.there.Tables[name].Columns) > 0 && (name != "sessions" || !r.sessions) {
@@ -56,8 +56,8 @@ from pg_constraint c join pg_class t on t.oid = c.conrelid join pg_namespace n o
 join pg_class u on u.oid = c.confrelid join pg_namespace s on s.oid = u.relnamespace
 where c.contype = 'f' and s.nspname = $1 and u.relname = any($2) and n.nspname <> $1 order by 1`
 
-// Scrub removes the hashes, tokens and secrets there, once going back is ruled out, and lists the users there who are
-// not here.
+// Scrub removes hashes, tokens and secrets from the former tables, after which there is no way back, and lists the
+// former users whom our tables lack.
 func Scrub(ctx context.Context, o Options) error {
 	r, err := openInstalled(ctx, o)
 	if err != nil {

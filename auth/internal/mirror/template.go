@@ -22,21 +22,21 @@ var rowFunctions string
 // plan is what the functions and triggers of a mirror depend on.
 type plan struct {
 	there *former.Schema
-	// here is our schema, ns what stands before names of ours in it.
+	// here is our schema, ns the namespace of our names in it.
 	here, ns string
-	// role owns our tables, writer is who writes there.
+	// role owns our tables, writer is the role that writes the former tables.
 	role, writer string
 	adminRoles   []string
-	// custom are our names of providers by theirs.
+	// custom has our names of providers by their former names.
 	custom         map[string]string
 	sessions, days bool
 }
 
-// function is one of the mirror's.
+// function is a function of the mirror.
 type function struct {
 	name, owner, args, returns, body string
 	config                           []string
-	// grantee may run it, besides its owner; "": a trigger's alone.
+	// grantee is the role that may run the function besides the owner; "": only triggers run it.
 	grantee string
 }
 
@@ -44,7 +44,7 @@ func ident(parts ...string) string { return pgx.Identifier(parts).Sanitize() }
 
 func literal(text string) string { return "'" + strings.ReplaceAll(text, "'", "''") + "'" }
 
-// tables are those that hang on users and are mirrored.
+// tables returns the mirrored tables that refer to users.
 func (p *plan) tables() []rows {
 	if p.sessions {
 		return []rows{identities, factors, sessions}
@@ -52,7 +52,7 @@ func (p *plan) tables() []rows {
 	return []rows{identities, factors}
 }
 
-// have are the columns that the schema there has.
+// have returns the columns of a list that the former schema has.
 func (p *plan) have(table string, list []column) (have []column) {
 	for _, c := range list {
 		if p.there.Has(table, c.name) {
@@ -78,7 +78,7 @@ func (c column) differ() string {
 	return old + " is distinct from n." + c.name
 }
 
-// value is what the column there gets.
+// value returns the expression that the former column is set to.
 func (p *plan) value(c column) string {
 	switch {
 	case c.set != "":
@@ -89,7 +89,7 @@ func (p *plan) value(c column) string {
 	return "n." + c.name
 }
 
-// each joins what f makes of the columns.
+// each joins the texts that f returns for the columns, without empty ones.
 func each(list []column, sep string, f func(column) string) string {
 	var parts []string
 	for _, c := range list {
@@ -102,7 +102,7 @@ func each(list []column, sep string, f func(column) string) string {
 
 func name(c column) string { return c.name }
 
-// image reads the rows here as they are to be there.
+// image returns the query that reads our rows in the form of the former rows.
 func (p *plan) image(table string, list []column) string {
 	text := "select " + each(list, ", ", func(c column) string { return c.from }) + ", u.{updated} from {H}.{N}" +
 		table + " u"
@@ -119,7 +119,7 @@ func (p *plan) image(table string, list []column) string {
 	return strings.ReplaceAll(text, "{updated}", updated)
 }
 
-// types are the rows there, as far as they are mirrored.
+// types returns the composite types that have the mirrored columns of the former tables.
 func (p *plan) types() map[string]string {
 	types := map[string]string{}
 	field := func(c column) string { return c.name + " " + c.typ }
@@ -130,7 +130,8 @@ func (p *plan) types() map[string]string {
 	return types
 }
 
-// groups are the updates of a user there, each of which fires the application's triggers on its columns alone.
+// groups returns the updates of a former user. Each update fires the application's triggers only for the columns of its
+// group.
 func (p *plan) groups() string {
 	var b strings.Builder
 	list := p.have("users", userColumns)
@@ -160,7 +161,7 @@ func (p *plan) groups() string {
 	return b.String()
 }
 
-// refusals are the columns of users there that the application may not write.
+// refusals returns the statements that refuse what the application may not write to the former users.
 func (p *plan) refusals() string {
 	var b strings.Builder
 	refuse := func(column, condition string) {
@@ -175,7 +176,7 @@ func (p *plan) refusals() string {
 		case c.carried || c.name == "id":
 		case c.name == "email_change" || c.name == "phone_change":
 			refuse(c.name, "coalesce(new."+c.name+", '') <> n."+c.name)
-		case c.name == "email" || c.name == "phone": // another user's here may be taken away
+		case c.name == "email" || c.name == "phone": // an address that our user does not have may be removed
 			refuse(c.name, condition+" and (new."+c.name+" is not null or old."+c.name+" is not distinct from n."+c.name+
 				")")
 		case c.name == "last_sign_in_at" && p.days:
@@ -211,7 +212,7 @@ func (p *plan) rowRefusals(t rows) string {
 const firstApp = `case when n.is_anonymous then '{}' else (select coalesce(jsonb_object_agg(e.key, e.value), '{}')
             from jsonb_each(n.raw_app_meta_data) e where e.key in ('provider', 'providers')) end`
 
-// fill puts names into a text.
+// fill replaces the placeholders of names in a text.
 func (p *plan) fill(text string) string {
 	list := p.have("users", userColumns)
 	first := slices.DeleteFunc(slices.Clone(list), func(c column) bool {
@@ -259,7 +260,7 @@ func (p *plan) fill(text string) string {
 		"{user_role_changed}", fmt.Sprint(int(store.ActionUserRoleChanged))).Replace(text)
 }
 
-// functions are all of the mirror's, in the order in which they are made.
+// functions returns all functions of the mirror, in the order in which they are made.
 func (p *plan) functions() (list []function) {
 	texts := []string{userFunctions}
 	for _, t := range p.tables() {
@@ -310,10 +311,10 @@ func (p *plan) updated(t rows, text string) string {
 	return ""
 }
 
-// trigger is one of the mirror's. when is empty for all rows.
+// trigger is a trigger of the mirror. when is empty for all rows.
 type trigger struct{ name, table, event, when, function string }
 
-// triggers are all of the mirror's, ours before theirs.
+// triggers returns all triggers of the mirror, first those on our tables.
 func (p *plan) triggers() (list []trigger) {
 	here := func(table string) string { return ident(p.here, p.ns+table) }
 	distinct := func(columns []column, more string) string {
@@ -354,7 +355,7 @@ func (p *plan) triggers() (list []trigger) {
 	return list
 }
 
-// create are the statements that make everything, in order.
+// create returns the statements that make all types, functions and triggers, in order.
 func (p *plan) create() (list []string) {
 	types := p.types()
 	for _, name := range slices.Sorted(maps.Keys(types)) {
@@ -373,7 +374,8 @@ func (p *plan) create() (list []string) {
 		}
 		list = append(list, fmt.Sprintf("create function %s returns %s language plpgsql security definer%s as $mirror$\n%s$mirror$",
 			signature, f.returns, set.String(), f.body),
-			// Before the grant, which would go over to the new owner with what else its maker has.
+			// The owner is changed before the grant, since the rights that the maker has granted would pass to the new
+			// owner.
 			fmt.Sprintf("alter function %s owner to %s", signature, ident(f.owner)),
 			fmt.Sprintf("revoke all on function %s from public", signature))
 		if f.grantee != "" {

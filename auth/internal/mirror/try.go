@@ -9,10 +9,10 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// errUndone ends a transaction that is to leave nothing.
+// errUndone ends a transaction that must not change anything.
 var errUndone = errors.New("undone")
 
-// tried are the users that -try makes, each by the columns that differ from an ordinary one's.
+// tried are the users that -try makes, each with the columns that differ from an ordinary user's.
 var tried = []struct{ name, columns, values string }{
 	{"a confirmed user", "email, email_confirmed_at, user_metadata", "$1::text || '@example.invalid', now(), '{\"name\": \"try\"}'"},
 	{"a user who waits for confirmation", "email", "$1::text || '@example.invalid'"},
@@ -21,8 +21,8 @@ var tried = []struct{ name, columns, values string }{
 	{"another anonymous user", "is_anonymous, app_metadata", "true, case when $1::text is null then null else '{}'::jsonb end"},
 }
 
-// try makes users as the daemon does, rolls back, and says which trigger or constraint of the application fails. All are
-// made in one transaction, so that a unique constraint on what they have in common fails too.
+// try makes users as the daemon does, rolls back, and returns which triggers or constraints of the application fail.
+// All users are made in one transaction, so that a unique constraint on a value that they share fails too.
 func (r *run) try(ctx context.Context) (found []string) {
 	err := pgx.BeginFunc(ctx, r.conn, func(tx pgx.Tx) error {
 		if err := r.exec(ctx, "set local statement_timeout = '5s'; set local role "+ident(r.role)); err != nil {

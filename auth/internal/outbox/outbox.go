@@ -1,9 +1,9 @@
 // Package outbox delivers the mails and SMS that wait in the database: it claims them under leases, sends them
-// concurrently, tries again with growing pauses, and fails them in the open.
+// concurrently, tries again with growing pauses, and notes messages that fail for good.
 //
-// It doesn't know what a message means or why it is sent. Delivery is at least once: a message is sent twice only if
-// the process or the database dies, or clocks of replicas differ by more than 15 s, after the receiver took it and
-// before this was noted; its id, and so its Message-ID, is the same then.
+// It does not know what a message means or why it is sent. Delivery is at least once. A message is sent twice only if
+// the process or the database dies, or clocks of replicas differ by more than 15 s, after the receiver took the message
+// and before this was noted; both times it has the same id, and so the same Message-ID.
 package outbox
 
 import (
@@ -19,7 +19,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// The times of a message's life.
+// Times in the life of a message.
 const (
 	lease       = time.Minute
 	sendTimeout = 45 * time.Second // of one attempt; well within the lease, so that no other process begins meanwhile
@@ -28,29 +28,29 @@ const (
 	firstPause  = 5 * time.Second
 	longPause   = 10 * time.Minute
 	mostTries   = 10
-	noteTimeout = 5 * time.Second // of one try to write down what became of a message
+	noteTimeout = 5 * time.Second // of one try to write the outcome of a message
 )
 
 // Item is one message to be sent.
 type Item struct {
 	// ID is the same at every attempt.
 	ID uuid.UUID
-	// User is whose it is.
+	// User is the user to whom the message belongs.
 	User uuid.UUID
-	// CreatedAt is when it was ordered, ExpiresAt when its link or code ends.
+	// CreatedAt is when the message was created, ExpiresAt when its link or code expires.
 	CreatedAt, ExpiresAt time.Time
-	// Payload is opened.
+	// Payload is decrypted.
 	Payload []byte
 }
 
-// Sender delivers one channel's messages; many at once. A nil error means that the receiver has the
-// message, a *mail.Refused that it never will; any other is tried again.
+// Sender delivers the messages of one channel, many at once. A nil error means that the receiver has the message, a
+// *mail.Refused that the receiver will never take it. After any other error the message is tried again.
 type Sender interface {
 	Send(ctx context.Context, m Item) error
 }
 
-// Resting is a Sender, or a Texter, that may have nothing to send with for a while. As long as Ready is
-// false its messages are left to other processes, or until they expire.
+// Resting is a Sender, or a Texter, that may be unable to send for a while. As long as Ready returns false, its
+// messages are left to other processes, or until they expire.
 type Resting interface{ Ready() bool }
 
 func ready(s any) bool {
@@ -62,17 +62,17 @@ func ready(s any) bool {
 type Options struct {
 	DB   *store.DB
 	Root *secret.Root
-	// Senders by channel. Messages of other channels wait for a process that has one, or until they expire.
+	// Senders by channel. Messages of other channels wait for a process with a sender, or until they expire.
 	Senders map[string]Sender
 	Now     func() time.Time
 	Log     *slog.Logger
 	// Parallel is how many messages of a channel are sent at once (0: 8).
 	Parallel int
-	// Grace is how long Run waits for the messages that are being sent when it has to end (0: 5 s).
+	// Grace is how long Run waits at its end for the messages that are being sent (0: 5 s).
 	Grace time.Duration
 }
 
-// Outbox is the sending side. Messages are put in by the store.
+// Outbox is the sending side. The store adds messages.
 type Outbox struct {
 	o        Options
 	channels []*channel
@@ -97,7 +97,7 @@ func New(o Options) *Outbox {
 	return out
 }
 
-// Wake has the outbox read now: a message was committed. It never blocks, and may be called before, during and after
+// Wake makes the outbox look for a newly committed message. It never blocks, and may be called before, during and after
 // Run.
 func (o *Outbox) Wake() {
 	for _, c := range o.channels {
@@ -108,13 +108,13 @@ func (o *Outbox) Wake() {
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
-	default: // it is signalled already
+	default: // a wake-up is already pending
 	}
 }
 
-// Run delivers until ctx ends. Then it claims no more, lets those that are being sent come to an end for
-// the grace period, gives the others back and returns. Each channel has a loop and places of its own, so
-// that a dead SMTP server holds up no SMS.
+// Run delivers until ctx ends. Then it claims no more messages, lets those being sent finish within the grace period,
+// gives the others back and returns. Each channel has a loop and places of its own, so that a dead SMTP server holds up
+// no SMS.
 func (o *Outbox) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	for _, c := range o.channels {
@@ -124,7 +124,7 @@ func (o *Outbox) Run(ctx context.Context) {
 	wg.Wait()
 }
 
-// expire ends what may no longer be sent, of all channels.
+// expire ends the messages of all channels that are too old to be sent.
 func (o *Outbox) expire(ctx context.Context) {
 	tick := time.NewTicker(expireEvery)
 	defer tick.Stop()
@@ -147,17 +147,17 @@ func (o *Outbox) expire(ctx context.Context) {
 	}
 }
 
-// now is the time as the database keeps it.
+// now returns the time with the database's precision.
 func (o *Options) now() time.Time { return o.Now().UTC().Truncate(time.Microsecond) }
 
-// ChannelStats is what this process has done on one channel since it began.
+// ChannelStats has what this process has done on one channel since it started.
 type ChannelStats struct {
 	Channel string
-	// Sent went out; Retried failed for now, and will be tried again; Failed were given up.
+	// Sent messages were delivered; Retried ones failed and will be tried again; Failed ones were given up.
 	Sent, Retried, Failed uint64
 }
 
-// Stats are this process's metrics, by channel. Expired are messages that it found too old to be sent.
+// Stats returns this process's metrics by channel. expired counts messages that it found too old to be sent.
 func (o *Outbox) Stats() (by []ChannelStats, expired uint64) {
 	for _, c := range o.channels {
 		by = append(by, ChannelStats{Channel: c.name, Sent: c.sent.Load(), Retried: c.tried.Load(),

@@ -11,7 +11,7 @@ import (
 // Raise brings a session to aal2.
 type Raise struct {
 	User, Session uuid.UUID
-	// SecretHash is of new random bytes: no refresh token of before works any more.
+	// SecretHash is the hash of new random bytes, so that the session's earlier refresh tokens stop working.
 	SecretHash [32]byte
 	Factor     uuid.UUID
 	AMR        json.RawMessage
@@ -23,7 +23,7 @@ update {sessions} s set aal = 2, factor_id = $3, amr = $4, secret_hash = $5, cou
 where id = $1 and user_id = $2 and ended_at is null
 returning ` + sessionColumns)
 
-// RaiseSession raises a session and reads what it is then; a Nil ID when it has ended.
+// RaiseSession raises a session and reads it into dst; dst has a Nil ID when the session has ended.
 func (b *Batch) RaiseSession(dst *Session, r Raise) {
 	*dst = Session{}
 	b.rows("raise session", dst, func(rows pgx.Rows) error { return rows.Scan(sessionTargets(dst)...) },
@@ -37,7 +37,8 @@ with codes as (
 update {sessions} set ended_at = $3, ended_reason = '` + EndedByFactor + `'
 where user_id = $1 and id <> $2 and ($4::boolean or aal < 2) and (ended_at is null or ended_reason = 'logout_tokens')`)
 
-// EndLowSessions ends a user's sessions below aal2, or all, but one, and the codes that were given out for more.
+// EndLowSessions ends a user's sessions below aal2, or all sessions, except one. The PKCE codes that were given out for
+// further sessions end too.
 func (b *Batch) EndLowSessions(user, except uuid.UUID, all bool, now time.Time) {
 	b.exec("lock", lockAndVoid, user, now)
 	b.exec("end low sessions", endLowSessions, user, except, now, all)
@@ -46,9 +47,9 @@ func (b *Batch) EndLowSessions(user, except uuid.UUID, all bool, now time.Time) 
 // secondMethods are the amr methods that make a session aal2.
 const secondMethods = `('totp', 'mfa/phone', 'mfa/webauthn', 'mfa/recovery_code')`
 
-// A method is kept where another factor of the same kind has raised the session too: it belongs to that one. Where
-// its factor is unknown (a session continued from another has no factor), it is removed. The other members of an amr
-// entry are unchanged.
+// A method is kept if another factor of the same kind has also raised the session: the method belongs to that factor.
+// If the method's factor is unknown (a session continued from another one has no factor), the method is removed. The
+// other members of an amr entry are unchanged.
 var lowerSessions = define(`
 update {sessions} s set
     amr = coalesce((
@@ -63,12 +64,12 @@ where s.user_id = $1 and exists (select from jsonb_array_elements(s.amr) e where
       select from {factors} f where f.id = s.factor_id and f.id <> $2
         and f.kind = (select g.kind from {factors} g where g.id = $2)))`)
 
-// A code that was given out, or will be, for a session that went on from one of aal2.
+// Flows whose code, given out or not yet, continues a session of aal2.
 var lowerFlows = define(`
 update {flows} set aal = null, amr = null where user_id = $1 and aal > 1`)
 
-// LowerSessions takes from a user's sessions what a factor gave them, whose amr method is given; before the
-// factor is deleted.
+// LowerSessions removes from a user's sessions the level and the amr method that a factor gave them. It comes before
+// the factor is deleted.
 func (b *Batch) LowerSessions(user, factor uuid.UUID, method string) {
 	b.exec("lower sessions", lowerSessions, user, factor, method)
 	b.exec("lower flows", lowerFlows, user)

@@ -13,7 +13,7 @@ import (
 // Action is what an audit row is about. The numbers are in the database: they never change.
 type Action int16
 
-// The actions of the replaced service, and those added to them (docs/operations.md#audit-log).
+// The actions of the replaced service, and the actions added here (docs/operations.md#audit-log).
 const (
 	ActionLogin Action = iota + 1
 	ActionLogout
@@ -147,7 +147,7 @@ func (b *Batch) Audit(a Audit) {
 	b.exec("audit", insertAudit, append(a.args(), uuidOrNull(a.OnlyFor))...)
 }
 
-// The mark is a bucket of one whose refusal is no error: nothing is noted then.
+// The interval is a bucket that holds one token. An empty bucket is not an error: no row is written.
 var insertAuditSeldom = define(`
 with marked as (
     insert into {limits} as l (key, tokens, at, full_at)
@@ -158,7 +158,7 @@ with marked as (
 ), ` + noteIfRoom(param(1)) + `
 select ` + roomColumns)
 
-// AuditSeldom notes an act unless one was noted under that interval before.
+// AuditSeldom adds a row unless an earlier row took the token of the interval pause.
 func (b *Batch) AuditSeldom(pause Limit, a Audit) {
 	e := b.db.admitAudit(a)
 	b.note("audit seldom", insertAuditSeldom, e,
@@ -174,8 +174,8 @@ type AuditFilter struct {
 	Offset, Limit   int
 }
 
-// AuditRow is one noted act, with the actor's present data. So are user_email and user_phone in its traits; a deleted
-// user has none.
+// AuditRow is a row of the audit log, with the actor's present data. The traits user_email and user_phone are present
+// data too; a deleted user has none.
 type AuditRow struct {
 	ID             int64
 	At             time.Time
@@ -206,7 +206,7 @@ from {audit} a left join {users} u on u.id = a.actor_id
 where ($1::smallint[] is null or a.action = any($1))
   and ($2 = '' or u.email ilike $2 or u.phone ilike $2 or a.actor_role ilike $2 or u.user_metadata->>'full_name' ilike $2)`)
 
-// AuditLog is one page, newest first, and how many rows the filter finds in all.
+// AuditLog returns one page, newest first, and how many rows the filter finds in all.
 func (db *DB) AuditLog(ctx context.Context, f AuditFilter) (page []AuditRow, total int, err error) {
 	chosen, author := f.actions(), contains(f.Author)
 	b := db.Batch()
@@ -220,7 +220,7 @@ func (db *DB) AuditLog(ctx context.Context, f AuditFilter) (page []AuditRow, tot
 	return page, total, err
 }
 
-// actions are the numbers that the filter means; nil for any.
+// actions returns the numbers of the actions that the filter selects; nil for any.
 func (f AuditFilter) actions() []int16 {
 	if f.Action == "" && f.LogType == "" {
 		return nil
@@ -235,7 +235,7 @@ func (f AuditFilter) actions() []int16 {
 	return chosen
 }
 
-// contains is a LIKE pattern for text anywhere; "" stays "".
+// contains returns a LIKE pattern that finds part anywhere in a text; "" stays "".
 func contains(part string) string {
 	if part == "" {
 		return ""

@@ -7,20 +7,20 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// auditGate spares the database rows that it has refused: an empty bucket is not queried again for as long as one row
-// takes to come back, so that a flood doesn't queue for one lock. Rows skipped meanwhile are counted here and
-// reported with the next row that queries the bucket.
+// auditGate limits audit rows without an actor before they reach the database. Once the bucket was empty, it is not
+// queried again until it holds a token, so that a flood of rows does not queue for one lock. Skipped rows are counted
+// here and reported with the next row that queries the bucket.
 type auditGate struct {
 	mu          sync.Mutex
-	closedUntil time.Time // until then
+	closedUntil time.Time // the bucket is not queried before
 	skipped     int64
 }
 
 // unnamedPerMinute is how many rows without an actor all replicas write in a minute.
 const unnamedPerMinute = "60"
 
-// auditTicket is one row's pass: skipped is how many rows were left out here so far, nil when the row queries no
-// bucket.
+// auditTicket is the admission of one row. skipped is how many rows the gate has skipped so far; nil if the row queries
+// no bucket.
 type auditTicket struct {
 	gate    *auditGate
 	at      time.Time
@@ -28,7 +28,8 @@ type auditTicket struct {
 	closed  bool
 }
 
-// admitAudit begins a row's way. A row with an actor, or with the role of a service, is always written.
+// admitAudit decides whether a row goes to the database. A row with an actor, or with the role of a service, always
+// does.
 func (db *DB) admitAudit(a Audit) auditTicket {
 	e := auditTicket{gate: &db.unnamed, at: a.At}
 	if !a.unnamed() {
@@ -37,7 +38,7 @@ func (db *DB) admitAudit(a Audit) auditTicket {
 	g := e.gate
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if wait := g.closedUntil.Sub(a.At); wait > 0 && wait <= time.Second { // else the clock was set back
+	if wait := g.closedUntil.Sub(a.At); wait > 0 && wait <= time.Second { // more: the clock was set back
 		e.closed = true
 		return e
 	}
@@ -46,7 +47,8 @@ func (db *DB) admitAudit(a Audit) auditTicket {
 	return e
 }
 
-// report ends it: due says that the row would have been written without the bucket, wrote that it was.
+// report tells the gate the outcome: due says that the row would have been written without the bucket, wrote that it
+// was written.
 func (e *auditTicket) report(due, wrote bool, err error) {
 	g := e.gate
 	g.mu.Lock()
@@ -66,8 +68,8 @@ func (e *auditTicket) args() []any { return []any{e.skipped, e.closed} }
 
 func (a Audit) unnamed() bool { return uuidOrNull(a.Actor) == nil && a.ActorRole == "" }
 
-// noteIfRoom are steps of a statement that write an audit row if a row of marked is there: at, action, actor, role,
-// session, IP address and traits are the parameters from first on, then come an entry's.
+// noteIfRoom returns the steps of a statement that write an audit row if the step marked has a row. The parameters are
+// at, action, actor, role, session, IP address and traits, then the parameters of the bucket.
 func noteIfRoom(p func(int) string) string {
 	return `counted as (
     insert into {audit_unnamed} as g (one, tokens, at, wrote, omitted, told, told_before)

@@ -8,15 +8,15 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Batch gathers statements that go to the server together and cost one round trip. Outside of a Tx
-// they are one transaction: the first that fails undoes all, and Send's success is the commit.
+// Batch gathers statements that go to the server together and cost one round trip. Outside of a Tx they are one
+// transaction: the first statement that fails undoes all of them, and Send's success is the commit.
 //
-// A read fills its destination in Send; one that finds nothing leaves it zero and is no error. To
-// keep transactions from waiting for each other crosswise, statements that change rows come in the
-// order limits, users, identities, sessions, tokens, flows, factors, challenges, outbox, audit.
+// A read fills its destination in Send; a read that finds nothing leaves the destination zero and is not an error. To
+// keep transactions from waiting for each other crosswise, statements that change rows come in the order limits, users,
+// identities, sessions, tokens, flows, factors, challenges, outbox, audit.
 type Batch struct {
 	db      *DB
-	tx      pgx.Tx // nil: a transaction of its own
+	tx      pgx.Tx // nil: the batch is a transaction by itself
 	queue   pgx.Batch
 	readers []resultReader
 }
@@ -29,7 +29,7 @@ type resultReader struct {
 	into any
 }
 
-// Batch starts an empty one.
+// Batch starts an empty batch.
 func (db *DB) Batch() *Batch { return &Batch{db: db} }
 
 func (b *Batch) add(doing string, take func(pgx.BatchResults) error, s statement, args ...any) {
@@ -37,7 +37,7 @@ func (b *Batch) add(doing string, take func(pgx.BatchResults) error, s statement
 	b.readers = append(b.readers, resultReader{doing: doing, read: take})
 }
 
-// exec adds a statement whose answer says nothing.
+// exec adds a statement whose result is not read.
 func (b *Batch) exec(doing string, s statement, args ...any) { b.add(doing, discardResult, s, args...) }
 
 func discardResult(r pgx.BatchResults) error {
@@ -45,7 +45,7 @@ func discardResult(r pgx.BatchResults) error {
 	return err
 }
 
-// rows adds a statement whose rows one function reads into a destination.
+// rows adds a statement whose rows each reads into the destination into.
 func (b *Batch) rows(doing string, into any, each func(pgx.Rows) error, s statement, args ...any) {
 	b.add(doing, func(r pgx.BatchResults) error {
 		rows, err := r.Query()
@@ -68,7 +68,7 @@ func eachRow(rows pgx.Rows, each func(pgx.Rows) error) error {
 	return rows.Err()
 }
 
-// appendTo reads each row into another element of a list.
+// appendTo returns a function that appends each row to a list.
 func appendTo[T any](list *[]T, targets func(*T) []any) func(pgx.Rows) error {
 	return func(r pgx.Rows) error {
 		var v T
@@ -98,8 +98,8 @@ func (b *Batch) Send(ctx context.Context) error {
 	})
 }
 
-// restart makes a batch that was undone as it was before Send. pgx keeps in it what the statements are called on the
-// connection that it went over.
+// restart puts a batch whose transaction was undone into its state before Send. The queue is built again because pgx
+// stores in it the names that the statements have on one connection.
 func (b *Batch) restart() {
 	var queue pgx.Batch
 	for _, q := range b.queue.QueuedQueries {
@@ -109,7 +109,7 @@ func (b *Batch) restart() {
 	for _, r := range b.readers {
 		switch into := r.into.(type) {
 		case nil:
-		case *[]Level: // one for each limit, found or not
+		case *[]Level: // has an element for each limit, found or not
 			clear(*into)
 		case *Pending:
 			*into = Pending{Place: into.Place}
@@ -122,7 +122,7 @@ func (b *Batch) restart() {
 func (b *Batch) readResults(r pgx.BatchResults) error {
 	for _, s := range b.readers {
 		if err := s.read(r); err != nil {
-			r.Close() // says the same again
+			r.Close() // returns the same error again
 			return fmt.Errorf("%s: %w", s.doing, err)
 		}
 	}
@@ -149,7 +149,7 @@ func (db *DB) InTx(ctx context.Context, f func(*Tx) error) error {
 
 func (db *DB) inTx(ctx context.Context, c *pgx.Conn, f func(*Tx) error) error {
 	if err := ctx.Err(); err != nil {
-		return err // a begin that is not sent would close the connection, as a commit would
+		return err // pgx closes the connection when a begin or commit cannot be sent
 	}
 	tx, err := c.Begin(ctx)
 	if err != nil {
@@ -157,10 +157,10 @@ func (db *DB) inTx(ctx context.Context, c *pgx.Conn, f func(*Tx) error) error {
 	}
 	done := false
 	defer func() {
-		if !done { // whose time is up too, so that the connection is good for the next caller
+		if !done { // also after ctx has ended, so that the next caller can use the connection
 			undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), cancelGrace)
 			defer cancel()
-			tx.Rollback(undo) // where it fails the connection is closed, and that ends the transaction
+			tx.Rollback(undo) // a failure closes the connection, which ends the transaction
 		}
 	}()
 	if err := f(&Tx{db: db, tx: tx}); err != nil {

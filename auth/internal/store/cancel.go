@@ -9,33 +9,31 @@ import (
 )
 
 const (
-	// cancelGrace is how long a server may take to report the outcome of a statement that it was sent a cancellation
-	// for.
+	// cancelGrace is how long the server may take to report the outcome of a statement after a cancel request was sent.
 	cancelGrace = time.Second
-	// cancelSettle is how long after it took the message a server may be at passing it on to the statement; until
-	// then the connection has no other one, which might be cancelled in its place.
+	// cancelSettle is how long the server may take to deliver a cancel request that it has accepted. Until then the
+	// connection runs no other statement, which might be cancelled instead.
 	cancelSettle = 100 * time.Millisecond
-	// cancelTimeout bounds the message itself.
+	// cancelTimeout bounds the sending of a cancel request.
 	cancelTimeout = 15 * time.Second
 )
 
-// hangUpPatience is how long a statement runs on whose caller has hung up. Nearly all are done by then, and their
-// connections serve others at once: a cancel request costs a connection cancelSettle, and so would cost everybody when
-// many hang up.
+// hangUpPatience is how long a statement keeps running after its caller has hung up. Nearly all statements end within
+// it, and their connections serve others at once. A cancel request blocks a connection for cancelSettle, which would
+// slow down all callers when many hang up.
 const hangUpPatience = 250 * time.Millisecond
 
 // cancelHandler cancels a statement whose caller has no more time: the server gets a cancel request, and its reply
 // decides, "cancelled" or "done", so that a caller to whom a failure is reported knows that nothing will happen
 // later. Closing the connection would leave the statement waiting for its lock, and change rows once it holds it.
 //
-// It is pgconn.CancelRequestContextWatcherHandler with two differences: a caller that has hung up, which no answer
-// reaches, leaves the statement hangUpPatience, and the cancel request is never broken off, since PgBouncer 1.18 ends
-// itself then.
+// It is pgconn.CancelRequestContextWatcherHandler with two differences: after a hang-up the statement gets
+// hangUpPatience, and the cancel request is never aborted, since an aborted one makes PgBouncer 1.18 exit.
 type cancelHandler struct {
 	conn      *pgconn.PgConn
 	request   *time.Timer   // sends the cancel request
 	deadline  time.Time     // the end of cancelGrace
-	delivered chan struct{} // closed when the server has the message, or never will
+	delivered chan struct{} // closed when the cancel request was delivered or has failed
 }
 
 func newCancelHandler(c *pgconn.PgConn) ctxwatch.Handler { return &cancelHandler{conn: c} }
@@ -75,6 +73,6 @@ func (h *cancelHandler) HandleUnwatchAfterCancel() {
 	case <-h.delivered:
 		h.conn.Conn().SetDeadline(time.Time{})
 	case <-grace.C:
-		h.conn.Close(context.Background()) // not only its socket: the pool has to know
+		h.conn.Close(context.Background()) // closing only the socket would hide it from the pool
 	}
 }

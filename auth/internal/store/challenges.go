@@ -19,11 +19,10 @@ type Challenge struct {
 	VerifiedAt           time.Time // zero: unanswered
 }
 
-// challengesKept is how many challenges of a factor are open at once; the oldest goes for one more.
+// challengesKept is how many challenges of a factor are open at once; one more removes the oldest.
 const challengesKept = 20
 
-// An own statement for the mark on the factor would be one more lock; so it is the row that the challenge is
-// made from.
+// The update of the factor is a step of the same statement: a statement of its own would take one more lock.
 var insertChallenge = define(`
 with marked as (
     update {factors} set last_challenged_at = $5 where id = $2 and user_id = $7 returning id
@@ -46,12 +45,12 @@ func (b *Batch) InsertChallenge(user uuid.UUID, c Challenge) {
 	}, insertChallenge, c.ID, c.Factor, c.IP, bytesOrNull(c.OTPMAC), c.CreatedAt, c.ExpiresAt, user, challengesKept-1)
 }
 
-// Attempt is what an answer to a challenge is judged by.
+// Attempt holds the data by which an answer to a challenge is judged.
 type Attempt struct {
-	// Secret is a TOTP key, sealed; LastStep the last step that was accepted.
+	// Secret is a sealed TOTP key, LastStep the last step that was accepted.
 	Secret   []byte
 	LastStep int64
-	// Challenge has a Nil ID when the factor has none such.
+	// Challenge has a Nil ID if the factor has no such challenge.
 	Challenge Challenge
 }
 
@@ -82,7 +81,7 @@ func (b *Batch) MissChallenge(challenge uuid.UUID) {
 var useChallenge = define(`
 update {challenges} set verified_at = $2 where id = $1`)
 
-// UseChallenge notes the right answer.
+// UseChallenge records the right answer.
 func (b *Batch) UseChallenge(challenge uuid.UUID, now time.Time) {
 	b.exec("use challenge", useChallenge, challenge, now)
 }
@@ -90,7 +89,7 @@ func (b *Batch) UseChallenge(challenge uuid.UUID, now time.Time) {
 var deleteChallenge = define(`
 delete from {challenges} where id = $1`)
 
-// DeleteChallenge removes one.
+// DeleteChallenge removes a challenge.
 func (b *Batch) DeleteChallenge(challenge uuid.UUID) {
 	b.exec("delete challenge", deleteChallenge, challenge)
 }
@@ -98,5 +97,5 @@ func (b *Batch) DeleteChallenge(challenge uuid.UUID) {
 var deleteChallenges = define(`
 delete from {challenges} where factor_id in (select id from {factors} where user_id = $1)`)
 
-// DeleteChallenges voids all of a user's, and with them the codes that were sent.
+// DeleteChallenges removes all challenges of a user; codes that were sent become void.
 func (b *Batch) DeleteChallenges(user uuid.UUID) { b.exec("delete challenges", deleteChallenges, user) }

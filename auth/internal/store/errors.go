@@ -13,7 +13,7 @@ import (
 	"gatehouse/migrations"
 )
 
-// What a caller can do something about. Everything else is a bug here or a broken schema.
+// The errors that a caller can handle. Any other error is a bug here or a broken schema.
 var (
 	// ErrNotFound: no such row, or not in the requested state.
 	ErrNotFound = errors.New("not found")
@@ -32,12 +32,12 @@ var (
 	ErrCredentialExists = errors.New("credential taken")
 	// ErrUserGone: the user was deleted meanwhile.
 	ErrUserGone = errors.New("user gone")
-	// ErrApplication: a trigger or a constraint of the application's tables refused what was written here. Its text
-	// names what in the log; of what the application says itself nothing is for clients.
+	// ErrApplication: a trigger or a constraint of the application's tables refused a write of this package. The
+	// error's text names the trigger or constraint, for the log only. The application's own message is not for clients.
 	ErrApplication = errors.New("refused by the application's SQL")
 )
 
-// byConstraint is what a violated unique index means. The names are those without namespace.
+// byConstraint has the error for each violated unique index. The names are without the namespace.
 var byConstraint = map[string]error{
 	"users_email_key":             ErrEmailTaken,
 	"users_phone_key":             ErrPhoneTaken,
@@ -60,14 +60,14 @@ func (n *names) wrapError(doing string, err error) error {
 	return fmt.Errorf("store: %s: %w", doing, err)
 }
 
-// wrapError is that of errors that don't come from a statement.
+// wrapError is names.wrapError for errors that do not come from a statement.
 func wrapError(doing string, err error) error { return new(names).wrapError(doing, err) }
 
 func (n *names) meaningOf(err error) error {
 	for _, ours := range []error{ErrNotFound, ErrUnavailable, ErrEmailTaken, ErrPhoneTaken, ErrIDTaken,
 		ErrIdentityTaken, ErrFactorName, ErrFactorPhone, ErrCredentialExists, ErrUserGone, ErrApplication} {
 		if errors.Is(err, ours) {
-			return nil // said already
+			return nil // translated already
 		}
 	}
 	if errors.Is(err, pgx.ErrNoRows) {
@@ -92,7 +92,7 @@ func (n *names) meaningOf(err error) error {
 	return ErrUnavailable
 }
 
-// names are those by which the server's errors tell our tables from the application's.
+// names distinguish our tables from the application's in the server's errors.
 type names struct {
 	schema string // "": unknown
 	ns     string
@@ -104,13 +104,13 @@ func (n *names) ours(pg *pgconn.PgError) bool {
 	return found && (n.schema == "" || pg.SchemaName == n.schema) && slices.Contains(migrations.Names, table)
 }
 
-// theirs reports whether the application's SQL refuses: a table that is not ours, or whatever ran on behalf of the
-// functions that mirror our rows.
+// theirs reports whether the error comes from the application's SQL: from a table that is not ours, or from code that
+// the functions which mirror our rows have called.
 func (n *names) theirs(pg *pgconn.PgError) bool {
 	if pg.SchemaName != "" && n.schema != "" && !n.ours(pg) {
 		return true
 	}
-	// PostgreSQL quotes a schema's name where it has to.
+	// PostgreSQL quotes the schema's name only if that is necessary.
 	function := "." + n.ns + "mirror_"
 	return strings.Contains(pg.Where, " function "+n.schema+function) ||
 		strings.Contains(pg.Where, " function "+pgx.Identifier{n.schema}.Sanitize()+function)
@@ -119,8 +119,8 @@ func (n *names) theirs(pg *pgconn.PgError) bool {
 func (n *names) meaningOfCode(pg *pgconn.PgError) error {
 	switch pg.Code {
 	case "40001", "40P01", "55P03", "57014", "25006":
-		// serialization_failure, deadlock_detected, lock_not_available, query_canceled, and
-		// read_only_sql_transaction: connected to what is a standby now
+		// serialization_failure, deadlock_detected, lock_not_available, query_canceled, and read_only_sql_transaction:
+		// the server has become a standby
 		return ErrUnavailable
 	}
 	switch pg.Code[:2] {
@@ -133,7 +133,7 @@ func (n *names) meaningOfCode(pg *pgconn.PgError) error {
 	switch pg.Code {
 	case "23505": // unique_violation
 		return byConstraint[strings.TrimPrefix(pg.ConstraintName, n.ns)]
-	case "23503": // foreign_key_violation: users is all that is referred to
+	case "23503": // foreign_key_violation: foreign keys refer to users only
 		return ErrUserGone
 	case "23502": // not_null_violation: the statement found no such user, or a deleted one
 		if pg.ColumnName == "user_id" {
@@ -143,13 +143,13 @@ func (n *names) meaningOfCode(pg *pgconn.PgError) error {
 	return nil
 }
 
-// refusedByApplication is ErrApplication with where that was.
+// refusedByApplication returns ErrApplication with the place where the error was raised.
 func refusedByApplication(pg *pgconn.PgError) error {
 	return fmt.Errorf("%w (%s)", ErrApplication, RaisedAt(pg))
 }
 
-// RaisedAt says where the server raised an error. Of the context only the functions count: its other lines quote
-// statements, and those may hold values.
+// RaisedAt returns the place where the server raised an error. Of the error's context it takes only the lines that name
+// functions: other lines quote statements, which may hold values.
 func RaisedAt(pg *pgconn.PgError) string {
 	parts := []string{"SQLSTATE " + pg.Code}
 	for _, p := range [][2]string{{"schema", pg.SchemaName}, {"table", pg.TableName}, {"constraint", pg.ConstraintName}} {
@@ -160,7 +160,7 @@ func RaisedAt(pg *pgconn.PgError) string {
 	return strings.Join(append(parts, functionsIn(pg)...), ", ")
 }
 
-// functionsIn are the lines of an error's context that name the functions it was raised in, the innermost first.
+// functionsIn returns the lines of an error's context that name functions, the innermost first.
 func functionsIn(pg *pgconn.PgError) (list []string) {
 	for line := range strings.Lines(pg.Where) {
 		if strings.HasPrefix(line, "PL/pgSQL function") || strings.HasPrefix(line, "SQL function") {
@@ -170,7 +170,7 @@ func functionsIn(pg *pgconn.PgError) (list []string) {
 	return list
 }
 
-// IsContention says that running the same transaction again may well work.
+// IsContention reports whether the same transaction may succeed when it is run again.
 func IsContention(err error) bool {
 	pg, ok := errors.AsType[*pgconn.PgError](err)
 	return ok && (pg.Code == "40001" || pg.Code == "40P01")

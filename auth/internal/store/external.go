@@ -27,7 +27,7 @@ type ExternalState struct {
 	// Private is sealed.
 	Private              []byte
 	CreatedAt, ExpiresAt time.Time
-	// UsedAt is when another callback had it; zero for the first.
+	// UsedAt is when an earlier callback used the state; zero for the first callback.
 	UsedAt time.Time
 }
 
@@ -37,7 +37,7 @@ insert into {external_states} (
     cookie_hash, private, created_at, expires_at, linking_aal)
 values ($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14)`)
 
-// InsertExternalState begins a way to a provider.
+// InsertExternalState stores the state of a redirect to a provider.
 func (b *Batch) InsertExternalState(s ExternalState) {
 	b.exec("insert external state", insertExternalState, s.Hash, s.Provider, s.Aud, s.RedirectTo, s.Challenge,
 		s.ChallengeMethod,
@@ -45,7 +45,7 @@ func (b *Batch) InsertExternalState(s ExternalState) {
 		bytesOrNull(s.Private), s.CreatedAt, s.ExpiresAt, s.LinkingAAL)
 }
 
-// Of two callbacks at once the second waits for the first and sees it in used_at.
+// Of two concurrent callbacks, the second waits for the first and then finds used_at set.
 var useExternalState = define(`
 with found as materialized (
     select * from {external_states} where state_hash = $1 for update
@@ -57,8 +57,8 @@ select f.state_hash, f.provider, f.aud, f.redirect_to, f.challenge, f.challenge_
     f.linking_session, f.cookie_hash, f.private, f.created_at, f.expires_at, f.used_at, f.linking_aal
 from found f`)
 
-// UseExternalState uses a state up, in one statement, and returns it as it was before: a second caller
-// gets it with UsedAt set and without its secrets. ErrNotFound: there is none such, or not any more.
+// UseExternalState uses a state up, in one statement, and returns the state as it was before: a second caller gets it
+// with UsedAt set and without its secrets. ErrNotFound: there is no such state, or it has expired.
 func (db *DB) UseExternalState(ctx context.Context, hash []byte, now time.Time) (ExternalState, error) {
 	var s ExternalState
 	targets := []any{(*nullBytes)(&s.Hash), &s.Provider, &s.Aud, &s.RedirectTo, &s.Challenge, &s.ChallengeMethod,
@@ -70,20 +70,20 @@ func (db *DB) UseExternalState(ctx context.Context, hash []byte, now time.Time) 
 	return s, err
 }
 
-// How says by what a user was found for a profile that a provider vouches for.
+// How says how a user was found for the profile that a provider gave.
 type How int
 
-// The ways to be found: by the identity itself; by the address of an account, confirmed or not; by the
-// address of another provider's identity, which is in its column only when that provider has verified it.
+// A user is found by the identity itself; by the address of the account, confirmed or not; or by the address of another
+// provider's identity, whose column holds only an address that the provider has verified.
 const (
 	BySubject How = iota + 1
 	ByConfirmed
 	ByUnconfirmed
 	ByIdentity
-	// ByAbandoned is an identity whose user never signed in and has nothing else: it counts as unknown.
+	// ByAbandoned is an identity whose user never signed in and has nothing else: the identity counts as unknown.
 	ByAbandoned
-	// ByUnproven is the address of an account that a setting alone confirmed; ByLeaving one whose account has a proven
-	// number too.
+	// ByUnproven is the address of an account that only a setting has confirmed. ByLeaving is such an address if the
+	// account also has a proven phone number.
 	ByUnproven
 	ByLeaving
 )
@@ -118,13 +118,14 @@ where i.email = any($4) and i.email <> '' and i.provider <> 'email' and u.aud = 
 	abandoned + `)
 order by 2, 1, 3`)
 
-// MatchesFor says whose profile a provider vouches for.
+// MatchesFor is the profile that a provider gave, as far as users are found by it.
 type MatchesFor struct {
 	// Providers are the provider's names.
 	Providers    []string
 	Subject, Aud string
 	Addresses    []string
-	// Unproven: addresses that a setting alone confirmed are told apart, instead of counted as confirmed.
+	// Unproven: addresses that only a setting has confirmed are found ByUnproven or ByLeaving, instead of counted as
+	// confirmed.
 	Unproven bool
 }
 
@@ -140,7 +141,7 @@ var deleteAbandoned = define(`
 delete from {users} u using {identities} i
 where u.id = $1 and i.user_id = u.id and ` + abandoned)
 
-// DeleteAbandoned removes a user found ByAbandoned, unless something of the account is used by now.
+// DeleteAbandoned removes a user found ByAbandoned, unless the account has been used since.
 func (b *Batch) DeleteAbandoned(user uuid.UUID) {
 	b.exec("delete abandoned user", deleteAbandoned, user)
 }
@@ -149,7 +150,7 @@ var selectTaken = define(`
 select u.email from {users} u
 where u.aud = $1 and u.email = any($2) and u.email <> '' and u.id <> $3 and u.deleted_at is null`)
 
-// TakenByOthers reads which of the addresses another user of that audience has.
+// TakenByOthers reads which of the addresses belong to other users of the audience.
 func (b *Batch) TakenByOthers(dst *[]string, aud string, addresses []string, user uuid.UUID) {
 	*dst = nil
 	b.rows("taken by others", dst, appendTo(dst, func(email *string) []any { return []any{email} }),
@@ -159,7 +160,7 @@ func (b *Batch) TakenByOthers(dst *[]string, aud string, addresses []string, use
 var selectInvitation = define(`
 select t.user_id from {one_time_tokens} t where t.link_hash = $1 and t.kind = 'invite' and t.expires_at > $2`)
 
-// Invitation reads the user that an invitation is for; Nil: there is none, or no longer.
+// Invitation reads the user whom an invitation is for; Nil: there is no such invitation, or it has expired.
 func (b *Batch) Invitation(dst *uuid.UUID, linkHash []byte, now time.Time) {
 	*dst = uuid.Nil
 	b.rows("invitation", dst, func(r pgx.Rows) error { return r.Scan((*nullUUID)(dst)) }, selectInvitation, linkHash, now)
@@ -169,7 +170,7 @@ var spendIDToken = define(`
 insert into {spent_id_tokens} (key, expires_at) values ($1, $2)
 on conflict (key) do nothing`)
 
-// SpendIDToken notes that an ID token was used for a sign-in. false: it was used before.
+// SpendIDToken records that an ID token was used for a sign-in. false: the token was used before.
 func (t *Tx) SpendIDToken(ctx context.Context, key []byte, until time.Time) (bool, error) {
 	tag, err := t.tx.Exec(ctx, t.db.sql[spendIDToken], key, until)
 	return tag.RowsAffected() == 1, t.db.wrapError("spend id token", err)

@@ -11,7 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// FactorKind is what a factor's owner proves to have.
+// FactorKind is the kind of a second factor.
 type FactorKind string
 
 // The kinds of factors.
@@ -40,9 +40,9 @@ type Factor struct {
 // Verified reports whether possession of the factor has been proven once.
 func (f Factor) Verified() bool { return !f.VerifiedAt.IsZero() }
 
-// factorsOf is the column of a user's factors: JSON objects separated by commas, in no order; ” for none.
-// user must not depend on the row, so that they are looked up once for a statement. An aggregate, or sorting
-// there, would cost PostgreSQL 3 of the 5 µs that this adds to GET /user, and most users have none.
+// factorsOf returns the column of a user's factors: JSON objects separated by commas, in no order; empty for none. The
+// expression user must not depend on the row, so that the factors are read once for a statement. An aggregate or a sort
+// in SQL would cost PostgreSQL 3 of the 5 µs that the column adds to GET /user, and most users have no factors.
 func factorsOf(user string) string {
 	return `
     array_to_string(array(
@@ -51,7 +51,7 @@ func factorsOf(user string) string {
         from {factors} f where f.user_id = ` + user + `), ',')`
 }
 
-// factorList takes that column. Rows that repeat it are read once.
+// factorList scans the column of factorsOf. A column that further rows repeat is read once.
 type factorList []Factor
 
 // ScanText implements pgtype.TextScanner.
@@ -99,8 +99,8 @@ var insertFactor = define(`
 insert into {factors} (id, user_id, kind, friendly_name, phone, secret, created_at, updated_at)
 values ($1, $2, $3, $4, $5, $6, $7, $7)`)
 
-// InsertFactor adds an unverified factor; secret is sealed, nil for none. ErrFactorName and ErrFactorPhone:
-// the user has such a one.
+// InsertFactor adds an unverified factor; secret is sealed, nil for none. ErrFactorName and ErrFactorPhone: another
+// factor of the user has the name or the number.
 func (b *Batch) InsertFactor(user uuid.UUID, f Factor, secret []byte) {
 	b.exec("insert factor", insertFactor, f.ID, user, string(f.Kind), f.FriendlyName, f.Phone, bytesOrNull(secret),
 		f.CreatedAt)
@@ -114,8 +114,8 @@ func (b *Batch) RenameFactor(f Factor, now time.Time) {
 	b.exec("rename factor", renameFactor, f.ID, f.FriendlyName, f.Phone, now)
 }
 
-// The passkey that opened the session is bound, since a factor was verified next to it. A first factor unbinds all
-// others: they may have been left there by a person who knew the password alone.
+// The passkey that opened the session becomes bound, since a factor was verified in the session. A first factor unbinds
+// all other passkeys: a person who knew only the password may have added them.
 var verifyFactor = define(`
 with bound as (
     update {webauthn_credentials} c set bound = coalesce(c.id = s.passkey_id, false)
@@ -125,7 +125,7 @@ with bound as (
 )
 update {factors} set verified_at = $2, updated_at = $2 where id = $1 and verified_at is null`)
 
-// VerifyFactor notes that a factor was proven in a session. Only the first proof changes the factor. first says that
+// VerifyFactor records that a factor was proven in a session. Only the first proof changes the factor. first says that
 // the user has no other verified factor.
 func (b *Batch) VerifyFactor(factor, session uuid.UUID, first bool, now time.Time) {
 	b.exec("verify factor", verifyFactor, factor, now, session, first)
@@ -134,7 +134,8 @@ func (b *Batch) VerifyFactor(factor, session uuid.UUID, first bool, now time.Tim
 var spendStep = define(`
 update {factors} set last_step = greatest(last_step, $2), secret = coalesce($3, secret) where id = $1`)
 
-// SpendStep notes which TOTP step was accepted; 0 for another kind. secret replaces the sealed key, nil keeps it.
+// SpendStep records which TOTP step was accepted; 0 for other kinds of factors. secret replaces the sealed key; nil
+// keeps the key.
 func (b *Batch) SpendStep(factor uuid.UUID, step int64, secret []byte) {
 	b.exec("spend step", spendStep, factor, step, bytesOrNull(secret))
 }
@@ -145,7 +146,8 @@ with passkeys as (
 )
 delete from {factors} where user_id = $1 and ($2::uuid[] is null or id = any($2))`)
 
-// DeleteFactors removes these factors of a user with their challenges, or all factors, and passkeys, if none is named.
+// DeleteFactors removes the given factors of a user with their challenges. If none are given, it removes all factors
+// and passkeys.
 func (b *Batch) DeleteFactors(user uuid.UUID, factors ...uuid.UUID) {
 	var list any
 	if len(factors) > 0 {
@@ -157,7 +159,7 @@ func (b *Batch) DeleteFactors(user uuid.UUID, factors ...uuid.UUID) {
 var deleteUnverified = define(`
 delete from {factors} where user_id = $1 and ($2 = '' or kind = $2) and verified_at is null`)
 
-// DeleteUnverified removes a user's unverified factors of that kind; "" is any.
+// DeleteUnverified removes a user's unverified factors of a kind; "" is any kind.
 func (b *Batch) DeleteUnverified(user uuid.UUID, kind FactorKind) {
 	b.exec("delete unverified factors", deleteUnverified, user, string(kind))
 }

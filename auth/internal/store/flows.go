@@ -23,20 +23,21 @@ type Flow struct {
 	// Of a flow that came from a provider: its name, and its tokens, sealed.
 	Provider       string
 	ProviderTokens []byte
-	// AAL and AMR are those of a session that goes on in the new one; 0 and nil: none does.
+	// AAL and AMR are the level and methods of a session that the new session continues; 0 and nil: there is none.
 	AAL int
 	AMR json.RawMessage
 
-	// Linked is the sealed profile of an identity that is linked by the exchange; nil: it is a sign-in.
-	// LinkingSession requested it, at the level LinkingAAL.
+	// Linked is the sealed profile of an identity that the exchange of the code links; nil: the exchange is a sign-in.
+	// LinkingSession requested the linking, at the level LinkingAAL.
 	Linked         []byte
 	LinkingSession uuid.UUID
 	LinkingAAL     int
 
-	// UsedAt is when the code was exchanged first, and Session what that opened. TakeFlow alone reads them.
+	// UsedAt is when the code was first exchanged, Session the session that the exchange opened. Only TakeFlow reads
+	// them.
 	UsedAt  time.Time
 	Session uuid.UUID
-	// Void: sessions of the user were ended after the code was given out. TakeFlow alone reads it.
+	// Void: sessions of the user were ended after the code was given out. Only TakeFlow reads it.
 	Void bool
 }
 
@@ -89,13 +90,13 @@ func (b *Batch) InsertIssuedFlow(f Flow, codeHash []byte) {
 var issueCode = define(`
 update {flows} set code_hash = $2, issued_at = $3, user_id = $4 where id = $1 and code_hash is null`)
 
-// IssueCode gives a flow its code, once, and its user.
+// IssueCode sets the code and the user of a flow that has no code yet.
 func (b *Batch) IssueCode(flow uuid.UUID, codeHash []byte, now time.Time, user uuid.UUID) {
 	b.exec("issue code", issueCode, flow, codeHash, now, user)
 }
 
-// The user is locked before the flow, as everywhere, and read as the previous lock holder left it. A used flow has
-// the hash of its code's hash, and no secrets.
+// The user is locked before the flow, as in all statements, and the flow is read as the previous holder of the lock
+// left it. A used flow keeps the hash of its code's hash and no secrets.
 var takeFlow = define(`
 with live as materialized (
     select f.*, u.sessions_void_before

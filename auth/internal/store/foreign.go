@@ -4,23 +4,24 @@ import (
 	"context"
 )
 
-// ForeignTables says whether the schema that this program would use holds tables of another one.
+// ForeignTables says whether the schema that this program would use holds another program's tables.
 type ForeignTables struct {
 	// Schema is the first one on the search_path that exists; "": none.
 	Schema string
-	// Former: its table users is that of the service that this one replaces, and without a namespace it would be ours.
+	// Former: the schema's table users belongs to the replaced service; without a namespace, ours would have the same
+	// name.
 	Former bool
-	// Migrations: it has a table with the name of our {schema_migrations}, and another shape.
+	// Migrations: the schema has a table with the name of our {schema_migrations} and other columns.
 	Migrations bool
-	// Role is the one that this program connects as.
+	// Role is the role that this program connects as.
 	Role string
-	// Readers are the other roles that would have any right to tables which Role makes there, by its default
-	// privileges: a trigger, too, runs with the rights of the program that writes. "" where {schema_migrations} exists
-	// already.
+	// Readers are the other roles that Role's default privileges would give a right to new tables in the schema; even
+	// the right to add a trigger matters, since a trigger runs with the rights of the role that writes. "" if
+	// {schema_migrations} exists already.
 	Readers string
 }
 
-// Read from the catalogue, which needs no right and creates nothing: before the first statement on our own tables.
+// It runs before the first statement on our own tables and reads only the catalogue, for which no right is needed.
 var selectForeignTables = define(`
 with columns as (
     select c.relname::text as relation, a.attname::text as name
@@ -43,7 +44,7 @@ select current_schema()::text,
          or d.defaclnamespace = (select oid from pg_namespace where nspname = current_schema()))
        and not exists (select from columns where relation = '{schema_migrations}'))`)
 
-// mayRead lists who else has any right to our tables, a row for each role.
+// mayRead lists the other roles that have any right to our tables, one row for each role.
 var mayRead = define(`
 select role, array_agg(relation order by array_position($1, relation))
 from (
@@ -56,20 +57,20 @@ from (
       and a.grantee <> c.relowner and r.rolname is distinct from current_user) granted
 group by role order by role`)
 
-// Reader is a role that may read or write tables of ours by a grant.
+// Reader is a role that a grant lets read or write our tables.
 type Reader struct {
 	Role   string
 	Tables []string // at least one
 }
 
-// Readers are the roles other than ours that may read or write tables of this program.
+// Readers returns the roles other than ours that may read or write our tables.
 func (db *DB) Readers(ctx context.Context) (list []Reader, err error) {
 	err = db.query(ctx, "readers", appendTo(&list, func(one *Reader) []any { return []any{&one.Role, &one.Tables} }),
 		mayRead, db.tableNames())
 	return list, err
 }
 
-// ForeignTables finds them.
+// ForeignTables reads from the catalogue which tables of other programs the schema holds.
 func (db *DB) ForeignTables(ctx context.Context) (f ForeignTables, err error) {
 	err = db.queryRow(ctx, "foreign tables", []any{
 		(*nullText)(&f.Schema), &f.Former, &f.Migrations, &f.Role, (*nullText)(&f.Readers)}, selectForeignTables)

@@ -10,13 +10,13 @@ import (
 
 // Takeover is how far users were taken over from another service's tables.
 type Takeover struct {
-	// Source is HOST:PORT/DATABASE SCHEMA; "": there is no takeover, or none any more.
+	// Source is HOST:PORT/DATABASE SCHEMA; "": there is no takeover, or it was abandoned.
 	Source string
 	// Open: the tables belong to the takeover, and no other program may change them.
 	Open bool
-	// StartedAt is the time of the first run, ClosedAt that of the last one; zero while it is open.
+	// StartedAt is the time of the first run. ClosedAt is the time of the last run; zero while the takeover is open.
 	StartedAt, ClosedAt time.Time
-	// LinksUntil is when the last mailed link that was carried over expires; zero without any.
+	// LinksUntil is when the last mailed link that was carried over expires; zero if there is none.
 	LinksUntil time.Time
 }
 
@@ -46,7 +46,7 @@ func (db *DB) CarriedAnonymous(ctx context.Context, closed time.Time) (n int64, 
 	return n, err
 }
 
-// SessionSecret is what proves that a refresh token is of a session.
+// SessionSecret proves that a refresh token belongs to a session.
 type SessionSecret struct {
 	Session uuid.UUID
 	// Hash is SHA-256 of the session's secret.
@@ -56,7 +56,7 @@ type SessionSecret struct {
 var selectSecret = define(`
 select id, secret_hash from {sessions} where id = $1`)
 
-// SecretOfSession reads the hash of a session's secret, ended or not; ErrNotFound.
+// SecretOfSession reads the hash of the secret of a session, ended or not. ErrNotFound: no such session.
 func (db *DB) SecretOfSession(ctx context.Context, id uuid.UUID) (s SessionSecret, err error) {
 	err = db.queryRow(ctx, "secret of session", s.targets(), selectSecret, id)
 	return s, err
@@ -67,8 +67,8 @@ select s.id, s.secret_hash from {former_tokens} f join {sessions} s on s.id = f.
 where f.token_mac = any($1::bytea[])
 limit 1`)
 
-// SecretOfFormerToken reads the hash of the session's secret that a former refresh token with one of these MACs stands
-// for; ErrNotFound.
+// SecretOfFormerToken reads the secret's hash of the session that a refresh token of the replaced service belongs to.
+// macs are the token's MACs under each key. ErrNotFound: no such token.
 func (db *DB) SecretOfFormerToken(ctx context.Context, macs [][]byte) (s SessionSecret, err error) {
 	err = db.queryRow(ctx, "secret of former token", s.targets(), selectSecretOfToken, macs)
 	return s, err

@@ -12,11 +12,11 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// ErrFunctionTime: a function of the operator took longer than it may.
+// ErrFunctionTime: a function of the operator exceeded its time limit.
 var ErrFunctionTime = errors.New("the function took too long")
 
-// afterFunction puts back what a function may have set for the session, which the next one in the pool is to know
-// nothing of. reset all leaves the two roles as they are.
+// afterFunction resets everything that a function may have set for the session, so that it does not affect the
+// connection's next user. reset all does not reset the two roles.
 const afterFunction = "reset all; reset session authorization; reset role; commit"
 
 // CallFunction calls a function of the operator with one JSON parameter, in a transaction of its own with
@@ -40,16 +40,16 @@ func (db *DB) callFunction(ctx context.Context, schema, function string, input [
 			limit.Milliseconds())); err != nil {
 			return err
 		}
-		// Described again each time: the operator may replace the function while the daemon runs.
+		// The statement is described each time, since the operator may replace the function while the daemon runs.
 		err := c.QueryRow(ctx, call, pgx.QueryExecModeDescribeExec, string(input)).Scan(&out)
 		if err != nil {
-			execSimple(ctx, c, "rollback") // where this fails the pool drops the connection
+			execSimple(ctx, c, "rollback") // a failure makes the pool drop the connection
 			return err
 		}
 		return execSimple(ctx, c, end)
 	})
 	if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "57014" &&
-		ctx.Err() == nil { // query_canceled, and not for the caller's sake
+		ctx.Err() == nil { // query_canceled, and the caller still waits
 		return nil, fmt.Errorf("%w: %w", ErrFunctionTime, err)
 	}
 	return out, err
@@ -65,7 +65,7 @@ func functionCall(schema, function string) string {
 	return fmt.Sprintf("select (%s($1))::text", pgx.Identifier{schema, function}.Sanitize())
 }
 
-// functionsNamed are the functions of a name with what the daemon's database user may do with them.
+// functionsNamed reads the functions that have a name, and what the daemon's database user may do with them.
 var functionsNamed = define(`
 select p.oid::regprocedure::text, p.prorettype::regtype::text, p.proretset,
        has_schema_privilege(n.oid, 'usage'), has_function_privilege(p.oid, 'execute')
@@ -73,8 +73,8 @@ from pg_proc p join pg_namespace n on n.oid = p.pronamespace
 where n.nspname = $1 and p.proname = $2
 order by 1`)
 
-// CheckFunction says why CallFunction could not call a function of the operator; nil when it could. It is not
-// called.
+// CheckFunction returns why CallFunction could not call a function of the operator; nil if it could. It does not call
+// the function.
 func (db *DB) CheckFunction(ctx context.Context, schema, function string) error {
 	type candidate struct {
 		signature, returns string
@@ -124,5 +124,5 @@ func (db *DB) CheckFunction(ctx context.Context, schema, function string) error 
 	return nil
 }
 
-// jsonTypes are the types of a parameter that JSON text fits: json, jsonb, text.
+// jsonTypes are the types of parameters that accept JSON text: json, jsonb, text.
 var jsonTypes = map[uint32]bool{pgtype.JSONOID: true, pgtype.JSONBOID: true, pgtype.TextOID: true}

@@ -12,8 +12,8 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// denied reads a refusal's text, ran the table that the statement in its context writes. PostgreSQL has neither in a
-// field.
+// denied matches the text of a refusal, ran the table that the statement in the error's context writes. PostgreSQL
+// reports neither in a field.
 var (
 	denied = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^permission denied for ([a-z ]+) (\S+)$`) })
 	ran    = sync.OnceValue(func() *regexp.Regexp {
@@ -21,8 +21,8 @@ var (
 	})
 )
 
-// lacking are the relation of a name that a hook's function may not touch, the role that the function runs as, and
-// whether a view of another owner reads the relation. Of several functions of the name it is the one that the call
+// lacking reads the relation that a hook's function may not access, the role that the function runs as, and whether a
+// view of another owner reads the relation. If several functions have the name, it takes the function that the call
 // resolves to: PostgreSQL prefers text, then fewer parameters.
 var lacking = define(`
 with who as (
@@ -43,23 +43,23 @@ select format('%I', pg_get_userbyid(role)), format('%I', $3::text), coalesce((se
     where v.oid <> what.oid and v.relowner <> role)
 from who`)
 
-// between ends an advice where the role is not certain.
+// between is appended to the advice if the role is not certain.
 const between = ", or to the owner of the view or function that the statement goes through"
 
-// GrantFor returns what TryFunction's function was not allowed to do, with the GRANT that helps; "" if err is no such
-// refusal: a function may raise insufficient_privilege too, and means it.
+// GrantFor returns what the function called by TryFunction was not allowed to do, with the GRANT that allows it. It
+// returns "" if err is not such a refusal: a function may also raise insufficient_privilege on purpose.
 func (db *DB) GrantFor(ctx context.Context, schema, function string, err error) string {
 	pg, _ := errors.AsType[*pgconn.PgError](err)
 	switch {
 	case pg == nil || pg.Code != "42501": // insufficient_privilege
 		return ""
-	case pg.Routine == "ExecWithCheckOptions" || pg.Routine == "check_enable_rls": // row-level security, as it says
+	case pg.Routine == "ExecWithCheckOptions" || pg.Routine == "check_enable_rls": // row-level security
 		return pg.Message
 	case pg.Routine != "aclcheck_error":
 		return ""
 	}
 	m := denied().FindStringSubmatch(pg.Message)
-	if m == nil { // in another language, or for want of ownership
+	if m == nil { // the message is in another language, or ownership is lacking
 		return pg.Message
 	}
 	kind, name, verb, word := m[1], m[2], "read", "select"
@@ -80,7 +80,7 @@ func (db *DB) GrantFor(ctx context.Context, schema, function string, err error) 
 		return fmt.Sprintf("may not use schema %s: grant usage on schema %s to %s", name, quoted, role)
 	case relation != "":
 		return fmt.Sprintf("may not %s %s: grant %s on %s to %s", verb, relation, word, relation, role)
-	case strings.HasSuffix(kind, "table") || strings.HasSuffix(kind, "view"): // the role has the right
+	case strings.HasSuffix(kind, "table") || strings.HasSuffix(kind, "view"): // the role has the right already
 		return fmt.Sprintf("%s: grant %s on it to %s", pg.Message, word, strings.TrimPrefix(between, ", or to "))
 	}
 	return fmt.Sprintf("%s: grant it to %s", pg.Message, role)

@@ -7,8 +7,8 @@ import (
 	"github.com/google/uuid"
 )
 
-// Identity is one way into an account: provider "email" and "phone" with the user's id as
-// ProviderID, or an external provider.
+// Identity is one way to sign in to an account: an external provider, or "email" or "phone" with the user's id as
+// ProviderID.
 type Identity struct {
 	ID, UserID           uuid.UUID
 	Provider, ProviderID string
@@ -18,7 +18,7 @@ type Identity struct {
 	LastSignInAt, CreatedAt, UpdatedAt time.Time
 }
 
-// identityColumns are read in this order by identityTargets, as nulls where there is none.
+// identityColumns are read in this order by identityTargets; they are null if there is no identity.
 const identityColumns = `
     i.id, i.user_id, i.provider, i.provider_id, i.email, i.identity_data, i.last_sign_in_at, i.created_at, i.updated_at`
 
@@ -56,7 +56,7 @@ func identityArgs(i Identity) []any {
 		i.CreatedAt, i.UpdatedAt}
 }
 
-// The owner's row alone is brought up to date; another user's stays as it is.
+// Only a row of the same user is updated; another user's row is left unchanged.
 var putIdentity = define(`
 insert into {identities} as i (id, user_id, provider, provider_id, email, identity_data, last_sign_in_at, created_at, updated_at)
 values ($1, $2, $3, $4, $5, $6, $7, $8, $9)
@@ -64,8 +64,8 @@ on conflict (provider, provider_id) do update set
     email = excluded.email, identity_data = i.identity_data || excluded.identity_data, updated_at = excluded.updated_at
 where i.user_id = excluded.user_id`)
 
-// PutIdentity adds an identity, or merges e-mail and data into the one that this user has. An identity of another user
-// is left unchanged: check first.
+// PutIdentity adds an identity, or merges e-mail and data into the same identity if the user has it. If another user
+// has the identity, nothing changes: the caller must check before.
 func (b *Batch) PutIdentity(i Identity) { b.exec("put identity", putIdentity, identityArgs(i)...) }
 
 var verifyIdentities = define(`
@@ -87,7 +87,7 @@ func (b *Batch) DeleteIdentity(id uuid.UUID) { b.exec("delete identity", deleteI
 var refreshIdentity = define(`
 update {identities} set email = $2, identity_data = $3, last_sign_in_at = $4, updated_at = $4 where id = $1`)
 
-// RefreshIdentity puts what a provider says today in the place of what it said before.
+// RefreshIdentity replaces the address and the data of an identity.
 func (b *Batch) RefreshIdentity(id uuid.UUID, email string, data json.RawMessage, now time.Time) {
 	b.exec("refresh identity", refreshIdentity, id, email, []byte(data), now)
 }
@@ -95,7 +95,8 @@ func (b *Batch) RefreshIdentity(id uuid.UUID, email string, data json.RawMessage
 var deleteIdentitiesBut = define(`
 delete from {identities} where user_id = $1 and id <> $2 and ($3 or provider not in ('email', 'phone'))`)
 
-// DeleteIdentitiesBut removes a user's identities but one; with own also those of the user's own addresses.
+// DeleteIdentitiesBut removes a user's external identities except keep; with own, the identities of the user's own
+// addresses too.
 func (b *Batch) DeleteIdentitiesBut(user, keep uuid.UUID, own bool) {
 	b.exec("delete identities", deleteIdentitiesBut, user, keep, own)
 }

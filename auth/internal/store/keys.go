@@ -9,11 +9,11 @@ import (
 	"gatehouse/auth/internal/clock"
 )
 
-// SigningKey is a private key, sealed. Which one signs follows from the times: see the migration.
+// SigningKey is a sealed private key. The times decide which key signs: see migration 00007.
 type SigningKey struct {
 	KID, Algorithm string
 	Sealed         []byte
-	// SignsAt is from when on it signs. RevokedAt is zero unless it was revoked.
+	// SignsAt is when the key begins to sign. RevokedAt is zero unless the key was revoked.
 	CreatedAt, SignsAt, RevokedAt time.Time
 }
 
@@ -22,7 +22,7 @@ select kid, algorithm, sealed, created_at, signs_at, revoked_at
 from {signing_keys}
 order by signs_at desc, kid`)
 
-// A row without a key where there is none.
+// If there is no key, it returns one row with the time only.
 var selectTimedKeys = define(`
 select now.at, kid, algorithm, sealed, created_at, signs_at, revoked_at
 from (select clock_timestamp() as at) now left join {signing_keys} on true
@@ -39,7 +39,7 @@ func keysInto(list *[]SigningKey) func(pgx.Rows) error {
 	})
 }
 
-// SigningKeys reads all keys, the one that signs last first, and PostgreSQL's clock.
+// SigningKeys reads all keys, the latest SignsAt first, and PostgreSQL's clock.
 func (db *DB) SigningKeys(ctx context.Context) (list []SigningKey, at clock.Reading, err error) {
 	at, err = db.timed(ctx, "signing keys", selectTimedKeys, func(r pgx.Rows, now *time.Time) error {
 		var k SigningKey
@@ -58,12 +58,12 @@ func (db *DB) SigningKeys(ctx context.Context) (list []SigningKey, at clock.Read
 	return list, at, err
 }
 
-// Time reads PostgreSQL's clock alone.
+// Time reads PostgreSQL's clock.
 func (db *DB) Time(ctx context.Context) (clock.Reading, error) {
 	return db.timed(ctx, "time", selectTime, func(r pgx.Rows, now *time.Time) error { return r.Scan(now) })
 }
 
-// timed runs a statement whose rows have PostgreSQL's time. The wait for a connection is no part of the reading.
+// timed runs a statement whose rows have PostgreSQL's time. The reading does not include the wait for a connection.
 func (db *DB) timed(ctx context.Context, doing string, s statement,
 	row func(pgx.Rows, *time.Time) error) (at clock.Reading, err error) {
 	err = db.withConn(ctx, doing, func(c *pgx.Conn) error {
@@ -86,8 +86,8 @@ var insertSigningKey = define(`
 insert into {signing_keys} (kid, algorithm, sealed, created_at, signs_at)
 values ($1, $2, $3, $4, $5)`)
 
-// FirstSigningKey adds a key if there is none at all, and returns what is there then: of replicas
-// that start at once on an empty database, all work with the same key.
+// FirstSigningKey adds a key if there is none, and returns the stored keys: replicas that start at once on an empty
+// database all get the same key.
 func (db *DB) FirstSigningKey(ctx context.Context, k SigningKey) (list []SigningKey, err error) {
 	err = db.InTx(ctx, func(t *Tx) error {
 		if _, err := t.tx.Exec(ctx, db.sql[lockSigningKeys]); err != nil {
@@ -115,7 +115,7 @@ func (b *Batch) InsertSigningKey(k SigningKey) {
 var revokeSigningKey = define(`
 update {signing_keys} set revoked_at = $2 where kid = $1 and revoked_at is null`)
 
-// RevokeSigningKey makes a key's tokens worthless on every replica that reads the keys again.
+// RevokeSigningKey revokes a key: each replica refuses the key's tokens once it reads the keys again.
 func (b *Batch) RevokeSigningKey(kid string, now time.Time) {
 	b.exec("revoke signing key", revokeSigningKey, kid, now)
 }
@@ -123,7 +123,7 @@ func (b *Batch) RevokeSigningKey(kid string, now time.Time) {
 var resealSigningKey = define(`
 update {signing_keys} set sealed = $2 where kid = $1`)
 
-// ResealSigningKey replaces a sealed key by the same one sealed with a newer root key.
+// ResealSigningKey replaces a sealed key by the same key sealed with a newer root key.
 func (db *DB) ResealSigningKey(ctx context.Context, kid string, sealed []byte) error {
 	_, err := db.exec(ctx, "reseal signing key", resealSigningKey, kid, sealed)
 	return err

@@ -21,18 +21,18 @@ type Limit struct {
 	Refill time.Duration
 }
 
-// NewInterval is the pause between two acts: a bucket of one.
+// NewInterval returns the limit of one act per pause: a bucket that holds one token.
 func NewInterval(key []byte, pause time.Duration) Limit {
 	return Limit{Key: key, Size: 1, Refill: pause}
 }
 
-// Level is what a bucket held at a time. The zero Level is one never used: full.
+// Level is what a bucket held at a time. The zero Level is that of a full bucket, which was never used.
 type Level struct {
 	Tokens float64
 	At     time.Time
 }
 
-// Left is what the bucket holds now.
+// Left returns what the bucket holds now.
 func (l Limit) Left(v Level, now time.Time) float64 {
 	if v.At.IsZero() || l.Refill <= 0 {
 		return l.Size
@@ -40,8 +40,8 @@ func (l Limit) Left(v Level, now time.Time) float64 {
 	return min(l.Size, v.Tokens+max(0, now.Sub(v.At).Seconds())*l.rate())
 }
 
-// Wait is how long it takes until n can be taken; 0: at once. A bucket too small for n takes for
-// ever, which is the longest Duration.
+// Wait returns how long it takes until n can be taken; 0: at once. For a bucket smaller than n it is the longest
+// Duration.
 func (l Limit) Wait(v Level, now time.Time, n float64) time.Duration {
 	lacking := n - l.Left(v, now)
 	if lacking <= 0 {
@@ -50,11 +50,11 @@ func (l Limit) Wait(v Level, now time.Time, n float64) time.Duration {
 	if n > l.Size {
 		return math.MaxInt64
 	}
-	// Whole microseconds, upwards, but not for what is only rounding.
+	// Round up to whole microseconds, except for a rounding error.
 	return time.Duration(math.Ceil(lacking/l.rate()*1e6-1e-3)) * time.Microsecond
 }
 
-// rate is tokens per second.
+// rate returns the tokens per second.
 func (l Limit) rate() float64 {
 	if l.Refill <= 0 {
 		return math.MaxFloat32
@@ -88,7 +88,7 @@ type UserAt struct {
 	Place        Place
 }
 
-// LevelsAt is Levels, and says whether the place is known of the user.
+// LevelsAt is Levels, and reports whether the place is a known place of the user.
 func (b *Batch) LevelsAt(dst *[]Level, known *bool, u UserAt, limits ...Limit) {
 	b.rows("levels", dst, levelsInto(dst, known, len(limits)), selectLevelsAt, keysOf(limits), u.Aud, u.Address,
 		u.Place.MAC, u.Place.Since)
@@ -102,7 +102,7 @@ func keysOf(limits []Limit) [][]byte {
 	return keys
 }
 
-// levelsInto reads the levels of n limits by their number; 0 says that the place is known.
+// levelsInto reads the levels of n limits, whose rows are numbered from 1; row 0 says that the place is known.
 func levelsInto(dst *[]Level, known *bool, n int) func(pgx.Rows) error {
 	*dst, *known = make([]Level, n), false
 	return func(r pgx.Rows) error {
@@ -120,8 +120,8 @@ func levelsInto(dst *[]Level, known *bool, n int) func(pgx.Rows) error {
 	}
 }
 
-// The new level is computed in one place, on the row as it is when we hold its lock. Less than
-// nothing violates {limits_floor}.
+// The new level is computed from the row as it is once the lock on it is held. A level below zero violates
+// {limits_floor}.
 var takeLimit = define(`
 insert into {limits} as l (key, tokens, at, full_at)
 values ($1, $2::float8 - $4::float8, $5::timestamptz, $5::timestamptz + $6::float8 * interval '1 second')
@@ -130,8 +130,8 @@ on conflict (key) do update set
     at = greatest(l.at, $5::timestamptz),
     full_at = greatest(l.full_at, $5::timestamptz + $6::float8 * interval '1 second')`)
 
-// Take takes n from a bucket. If there is less, Send fails with a LimitError and nothing of the
-// batch happens. Taking 0 costs what taking costs, and always succeeds.
+// Take takes n from a bucket. If the bucket holds less, Send fails with a LimitError and nothing of the batch happens.
+// Taking 0 costs the same and always succeeds.
 func (b *Batch) Take(l Limit, n float64, now time.Time) {
 	b.add("take", func(r pgx.BatchResults) error {
 		_, err := r.Exec()
@@ -145,31 +145,31 @@ func (b *Batch) Take(l Limit, n float64, now time.Time) {
 var deleteLimits = define(`
 delete from {limits} where key = any($1::bytea[])`)
 
-// ForgetLimits fills buckets up.
+// ForgetLimits makes buckets full again.
 func (b *Batch) ForgetLimits(keys ...[]byte) { b.exec("forget limits", deleteLimits, keys) }
 
 // Place is a network from which a sign-in is tried.
 type Place struct {
 	// MAC names the network; nil: unknown.
 	MAC []byte
-	// Since is since when a sign-in from there makes it a known place of the user's.
+	// Since bounds the age of a sign-in from the place that makes it a known place of the user.
 	Since time.Time
-	// Tries is the bucket that counts there instead of the account's.
+	// Tries is the bucket that counts at a known place instead of the account's.
 	Tries Limit
 }
 
 // maxPlaces is how many places of a user are remembered.
 const maxPlaces = "20"
 
-// placeOf is the place in the table of a user's; user and mac are expressions. The user's id is hashed in, so that
-// the table doesn't show which users share a network.
+// placeOf returns the SQL for a user's place as it is stored; user and mac are expressions. The hash includes the
+// user's id, so that the table does not show which users share a network.
 func placeOf(user, mac string) string {
 	return "sha256(uuid_send(" + user + "::uuid) || " + mac + "::bytea)"
 }
 
-// rememberPlace are two steps of a statement that opens a session: they note where the user, a table with one
-// row or none, signs in from, and forget the place longest unused when there are too many. A place that was noted
-// today costs no write.
+// rememberPlace returns two steps of a statement that opens a session: they store the place that the user signs in
+// from, and delete the place that was unused longest if there are too many. users is a table with one row or none. A
+// place that was stored today costs no write.
 func rememberPlace(users, user, mac, now string) string {
 	return `
 placed as (
@@ -186,7 +186,7 @@ placed as (
 )`
 }
 
-// knowsPlace is whether a place is known of a user.
+// knowsPlace returns the SQL for whether a place is a known place of a user.
 func knowsPlace(user, mac, since string) string {
 	return `exists (select from {known_places} k
     where k.user_id = ` + user + ` and k.place = ` + placeOf(user, mac) + ` and k.seen_at > ` + since + `::timestamptz)`

@@ -23,10 +23,10 @@ import (
 type migration struct {
 	version int
 	name    string
-	sql     string // as written: the checksum doesn't depend on the namespace
+	sql     string // without the namespace, on which the checksum must not depend
 	sum     [32]byte
-	// outside: not in a transaction. Its statements end with a semicolon and a newline, and each
-	// may run again after a kill.
+	// outside: the file is not run in a transaction. Its statements end with a semicolon and a newline, and each may
+	// run again after a crash.
 	outside bool
 	// breaks: a program that doesn't know this file must not run on the schema.
 	breaks bool
@@ -55,16 +55,16 @@ const insertVersion = `
 insert into {schema_migrations} (version, name, checksum, breaks) values ($1, $2, $3, $4)
 on conflict (version) do nothing`
 
-// Migrations is how many files this program knows: what Migrate applies to a database that has none of them.
+// Migrations returns how many migrations this program has.
 func Migrations() int {
-	files, _ := readMigrations(migrations.FS) // Migrate has the error
+	files, _ := readMigrations(migrations.FS) // Migrate reports the error
 	return len(files)
 }
 
-// Migrate brings the schema up to what this program knows and says how many files that took. Any
-// number of programs may do it at once, and a killed one can be followed by another. It refuses a
-// schema on which a file was changed after it was applied, and one made by a newer program that
-// says that older ones can't work with it. Where nothing is to be applied it needs no right but to read.
+// Migrate applies the migrations that the schema lacks, and returns their number. Several processes may call it at
+// once, and a call that was killed can be repeated. It refuses a schema whose applied migrations differ from this
+// program's files, and a schema that a newer program has declared unusable for older ones. If nothing is to be applied,
+// it only needs the right to read.
 func (db *DB) Migrate(ctx context.Context) (int, error) {
 	files, err := readMigrations(migrations.FS)
 	if err != nil {
@@ -89,8 +89,8 @@ func (db *DB) migrate(ctx context.Context, files []migration) (done int, err err
 	return done, nil
 }
 
-// applyWithRetry tries again when another client holds a lock for longer than a second, rather than queue for it with
-// all traffic queueing behind.
+// applyWithRetry applies one file. If another client holds a lock for longer than a second, it retries instead of
+// waiting in the lock's queue, where all traffic would wait behind it.
 func (db *DB) applyWithRetry(ctx context.Context, files []migration, m migration) (ran bool, err error) {
 	for pause := 100 * time.Millisecond; ; pause = min(2*pause, 5*time.Second) {
 		err = db.withConn(ctx, "apply", func(c *pgx.Conn) error {
@@ -125,7 +125,7 @@ func (db *DB) apply(ctx context.Context, c *pgx.Conn, files []migration, m migra
 		}
 		if !m.outside {
 			ran = true
-			// Without arguments it goes as one simple query, which may hold many statements.
+			// Without arguments the file is sent as one simple query, which may hold many statements.
 			if _, err := tx.Exec(ctx, db.fill(m.sql), pgx.QueryExecModeSimpleProtocol); err != nil {
 				return err
 			}
@@ -156,11 +156,11 @@ func (db *DB) applyOutside(ctx context.Context, c *pgx.Conn, files []migration, 
 	return true, nil
 }
 
-// locked runs f in a transaction during which no other program's migration runs. The lock is the transaction's, since
-// a session's has no meaning behind PgBouncer.
+// locked runs f in a transaction during which no other process migrates. The lock belongs to the transaction, since a
+// session's lock has no meaning behind PgBouncer.
 func (db *DB) locked(ctx context.Context, c *pgx.Conn, f func(pgx.Tx) error) error {
 	return pgx.BeginFunc(ctx, c, func(tx pgx.Tx) error {
-		// Another daemon's migration may take long; the wait is logged now and then.
+		// Another daemon's migration may take long; the timeout lets the wait be logged.
 		if _, err := tx.Exec(ctx, "set local lock_timeout = '5s'"); err != nil {
 			return err
 		}
@@ -184,7 +184,7 @@ func (db *DB) migrationLock() int64 {
 	return int64(h.Sum64())
 }
 
-// versions reads what has been applied and compares it with the files that we know.
+// versions reads which migrations were applied and compares them with this program's files.
 func (db *DB) versions(ctx context.Context, tx pgx.Tx, files []migration) (map[int]applied, error) {
 	there, err := db.readVersions(ctx, tx)
 	if err != nil {
@@ -193,7 +193,7 @@ func (db *DB) versions(ctx context.Context, tx pgx.Tx, files []migration) (map[i
 	return there, checkVersions(there, files)
 }
 
-// schemaError says why a schema isn't for this program. Waiting doesn't help.
+// schemaError says why this program cannot use a schema. Retrying does not help.
 type schemaError string
 
 func (e schemaError) Error() string { return string(e) }
@@ -235,7 +235,7 @@ func (db *DB) readVersions(ctx context.Context, q interface {
 	return there, err
 }
 
-// Pending is how many files are still to be applied; an error when the schema isn't for us at all.
+// Pending returns how many migrations are still to be applied; an error if this program cannot use the schema.
 func (db *DB) Pending(ctx context.Context) (n int, err error) {
 	files, err := readMigrations(migrations.FS)
 	if err != nil {
@@ -249,7 +249,7 @@ func (db *DB) pending(ctx context.Context, files []migration) (n int, err error)
 	return len(missing), err
 }
 
-// missing are the files that are still to be applied, in order.
+// missing returns the files that are still to be applied, in order.
 func (db *DB) missing(ctx context.Context, files []migration) (list []migration, err error) {
 	err = db.withConn(ctx, "pending migrations", func(c *pgx.Conn) error {
 		there, err := db.readVersions(ctx, c)

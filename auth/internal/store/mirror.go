@@ -7,16 +7,16 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// MirrorVersion is that of the functions and triggers that auth mirror install makes: it grows with every change of
-// their texts.
+// MirrorVersion is the version of the functions and triggers that auth mirror install makes: it grows with every change
+// of their texts.
 const MirrorVersion = 3
 
-// Mirror is what the catalogue says of the mirror of a former schema.
+// Mirror describes the installed mirror of a former schema.
 type Mirror struct {
-	// Installed: there is one; else the rest is zero.
+	// Installed: there is a mirror; otherwise the other fields are zero.
 	Installed bool
 	Version   int
-	// Triggers is how many there should be, Enabled how many are there and fire.
+	// Triggers is how many triggers there should be, Enabled how many exist and fire.
 	Triggers, Enabled int
 }
 
@@ -26,7 +26,7 @@ select (steps ->> 'version')::int, (steps ->> 'triggers')::int, (
     where n.nspname = current_schema() and p.proname like $1 and not t.tgisinternal and t.tgenabled in ('O', 'A'))::int
 from {moves} where kind = 'mirror' and state = 'open'`)
 
-// Mirror asks the catalogue.
+// Mirror reads the state of the mirror, and counts its triggers in the catalogue.
 func (db *DB) Mirror(ctx context.Context) (m Mirror, err error) {
 	err = db.query(ctx, "mirror", func(r pgx.Rows) error {
 		m.Installed = true
@@ -38,7 +38,7 @@ func (db *DB) Mirror(ctx context.Context) (m Mirror, err error) {
 var setMirror = define(`
 update {moves} set steps = $1 where kind = 'mirror' and state = 'open'`)
 
-// SetMirror replaces what is noted of the mirror that is installed.
+// SetMirror replaces the stored record of the installed mirror.
 func (db *DB) SetMirror(ctx context.Context, steps []byte) error {
 	_, err := db.exec(ctx, "set mirror", setMirror, steps)
 	return err

@@ -11,22 +11,22 @@ import (
 // Message is a mail or an SMS on its way.
 type Message struct {
 	ID uuid.UUID
-	// Channel is "email", "sms" or "hook"; Kind is the mail's or SMS's.
+	// Channel is "email", "sms" or "hook"; Kind is the kind of the mail or SMS.
 	Channel, Kind string
 	User          uuid.UUID
-	// Payload is sealed; nil once the message is done.
+	// Payload is sealed; nil once the message was sent or has expired.
 	Payload []byte
 	// State is one of MessageStates.
 	State string
-	// Attempts counts claims, this one included.
+	// Attempts counts the claims, including the present one.
 	Attempts                            int
 	CreatedAt, DueAt, ExpiresAt, DoneAt time.Time
 	Error                               string
-	// CanResend is what a list says: ResendMessage would take it.
+	// CanResend: ResendMessage would accept the message. Only Messages sets it.
 	CanResend bool
 }
 
-// MessageStates are those that a message may be in.
+// MessageStates are the states of a message.
 var MessageStates = []string{"pending", "sent", "failed", "expired"}
 
 const messageColumns = `o.id, o.channel, o.kind, o.user_id, o.payload, o.state, o.attempts, o.created_at, o.due_at, o.expires_at, o.done_at, o.error`
@@ -43,7 +43,7 @@ type NewMessage struct {
 	Channel, Kind string
 	Payload       []byte
 	At, ExpiresAt time.Time
-	// DueAt is when it may be sent; zero: At.
+	// DueAt is when the message may be sent; zero: At.
 	DueAt time.Time
 }
 
@@ -65,8 +65,8 @@ update {outbox} set payload = null,
     error = case state when 'pending' then 'no longer wanted' else error end
 where user_id = $1 and (state = 'pending' or state = 'failed' and payload is not null)`)
 
-// CancelMessages drops a user's pending messages: when the user is deleted, or the tokens are void. Failed messages
-// can no longer be sent again.
+// CancelMessages expires a user's pending messages, when the user is deleted or the tokens become void. Failed messages
+// cannot be sent again after that.
 func (b *Batch) CancelMessages(user uuid.UUID, now time.Time) {
 	b.exec("cancel messages", cancelMessages, user, now)
 }
@@ -80,8 +80,8 @@ where o.id in (
     for update skip locked)
 returning ` + messageColumns)
 
-// ClaimMessages takes up to so many messages that are due. No other process gets them before the lease is over; after
-// it they are due again, if neither Finish, Retry nor Fail was called.
+// ClaimMessages claims up to most due messages. No other process gets them before the lease ends; then they are due
+// again, unless FinishMessage, RetryMessage or FailMessage was called.
 func (db *DB) ClaimMessages(ctx context.Context, now time.Time, lease time.Duration, most int) ([]Message, error) {
 	var claimed []Message
 	err := db.query(ctx, "claim messages", appendTo(&claimed, messageTargets), claimMessages, now, now.Add(lease), most)
@@ -92,14 +92,14 @@ var finishMessage = define(`
 update {outbox} set state = $2, payload = case when $2 = 'failed' then payload end, done_at = $3, error = $4
 where id = $1 and state = 'pending'`)
 
-// FinishMessage: it was sent.
+// FinishMessage records that a message was sent.
 func (db *DB) FinishMessage(ctx context.Context, id uuid.UUID, now time.Time) error {
 	_, err := db.exec(ctx, "finish message", finishMessage, id, "sent", now, "")
 	return err
 }
 
-// FailMessage ends the attempts for a message; why is for an operator, who may have it sent again with ResendMessage
-// until it expires. Sweep wipes it then.
+// FailMessage ends the attempts for a message; why is for the operator, who may call ResendMessage until the message
+// expires. Then Sweep wipes the payload.
 func (db *DB) FailMessage(ctx context.Context, id uuid.UUID, now time.Time, why string) error {
 	_, err := db.exec(ctx, "fail message", finishMessage, id, "failed", now, why)
 	return err
@@ -109,7 +109,7 @@ var retryMessage = define(`
 update {outbox} set due_at = $2, error = $3
 where id = $1 and state = 'pending'`)
 
-// RetryMessage: it could not be sent and is due again then.
+// RetryMessage records that a message could not be sent; it is due again at due.
 func (db *DB) RetryMessage(ctx context.Context, id uuid.UUID, due time.Time, why string) error {
 	_, err := db.exec(ctx, "retry message", retryMessage, id, due, why)
 	return err
@@ -119,7 +119,7 @@ var releaseMessages = define(`
 update {outbox} set due_at = $2, attempts = attempts - 1
 where id = any($1) and state = 'pending'`)
 
-// ReleaseMessages gives claimed messages back untried: a process that ends lets another take them.
+// ReleaseMessages returns claimed messages untried, so that another process can claim them when this one ends.
 func (db *DB) ReleaseMessages(ctx context.Context, ids []uuid.UUID, now time.Time) error {
 	_, err := db.exec(ctx, "release messages", releaseMessages, ids, now)
 	return err
@@ -129,23 +129,23 @@ var expireMessages = define(`
 update {outbox} set state = 'expired', payload = null, done_at = $1
 where state = 'pending' and expires_at <= $1`)
 
-// ExpireMessages ends what may not be sent any more and says how many they were.
+// ExpireMessages expires the messages that are too old to be sent, and returns their number.
 func (db *DB) ExpireMessages(ctx context.Context, now time.Time) (int64, error) {
 	return db.exec(ctx, "expire messages", expireMessages, now)
 }
 
 // MessageFilter chooses a page of the outbox.
 type MessageFilter struct {
-	// State is one of MessageStates, "" for any; User is whose, Nil for all.
+	// State is one of MessageStates, "" for any; User is the recipient, Nil for all.
 	State string
 	User  uuid.UUID
-	// After continues behind the message of that time and ID; zero: the beginning.
+	// After is the place of the last message of the previous page; zero: the beginning.
 	After Cursor
 	Limit int
 }
 
-// selectMessages are the lists by state, first all users' and then one user's. The state is written out: only so does
-// an index of one state serve a prepared statement.
+// selectMessages has two statements for each state: the list of all users, then the list of one user. The state is a
+// constant in the text, since a prepared statement cannot use a partial index on a parameter.
 var selectMessages = func() map[string][2]statement {
 	lists := map[string][2]statement{}
 	for _, state := range append([]string{""}, MessageStates...) {
@@ -180,8 +180,8 @@ func (db *DB) Messages(ctx context.Context, f MessageFilter, now time.Time) (lis
 	return list, err
 }
 
-// stillWanted is whether the token of a message o is good. Message and token are written with the same time.
-// Notifications, codes of factors and hooks have no token.
+// stillWanted is the SQL for whether the token of a message o is still valid. Message and token are written with the
+// same time. Notifications, codes of factors and hooks have no token.
 const stillWanted = `(o.user_id is null or o.channel = 'hook' or o.kind = 'mfa' or o.kind like '%\_notification'
     or exists (select from {one_time_tokens} t where t.user_id = o.user_id and t.created_at = o.created_at and t.expires_at > $2))`
 
@@ -189,13 +189,14 @@ var dropUnwanted = define(`
 update {outbox} o set state = 'expired', payload = null, done_at = $2, error = 'no longer wanted'
 where id = $1 and state = 'pending' and not ` + stillWanted)
 
-// DropUnwanted ends a message whose token was redeemed, or is void, and reports whether it did.
+// DropUnwanted expires a message whose token was redeemed or is void, and reports whether it did so.
 func (db *DB) DropUnwanted(ctx context.Context, id uuid.UUID, now time.Time) (bool, error) {
 	n, err := db.exec(ctx, "drop message", dropUnwanted, id, now)
 	return n > 0, err
 }
 
-// canResend is whether a message o may be sent again now, $2: it waits, or it failed and its token is still good.
+// canResend is the SQL for whether a message o may be sent again at the time $2: the message is pending, or it has
+// failed and its token is still valid.
 const canResend = `o.expires_at > $2 and o.payload is not null and (
     o.state = 'pending' or o.state = 'failed' and ` + stillWanted + `)`
 
@@ -205,8 +206,8 @@ update {outbox} o set due_at = $2, error = '', state = 'pending', done_at = null
 where id = $1 and ` + canResend + `
 returning ` + messageColumns)
 
-// ResendMessage makes a message due now that waits, or that failed and whose token is still good. ErrNotFound: there
-// is none that can still be sent.
+// ResendMessage makes a message due now if it is pending, or if it has failed and its token is still valid.
+// ErrNotFound: there is no such message, or it can no longer be sent.
 func (db *DB) ResendMessage(ctx context.Context, id uuid.UUID, now time.Time) (m Message, err error) {
 	err = db.queryRow(ctx, "resend message", messageTargets(&m), resendMessage, id, now)
 	m.Payload, m.CanResend = nil, true
@@ -216,7 +217,7 @@ func (db *DB) ResendMessage(ctx context.Context, id uuid.UUID, now time.Time) (m
 var oldestDue = define(`
 select min(due_at) from {outbox} where state = 'pending' and due_at <= $1 and expires_at > $1`)
 
-// OldestDue is for how long the message that waits longest has been due; 0 when none is.
+// OldestDue returns how long the oldest due message has been due; 0 if none is due.
 func (db *DB) OldestDue(ctx context.Context, now time.Time) (time.Duration, error) {
 	var since time.Time
 	err := db.queryRow(ctx, "oldest due", []any{(*nullTime)(&since)}, oldestDue, now)
@@ -235,8 +236,8 @@ where o.id in (
     for update skip locked)
 returning ` + messageColumns)
 
-// ClaimMessagesOf is ClaimMessages for one channel. What no sender of this process can send waits for
-// one that can, without its attempts being counted.
+// ClaimMessagesOf is ClaimMessages for one channel. Messages of channels that this process cannot send wait for another
+// process, and their attempts are not counted.
 func (db *DB) ClaimMessagesOf(ctx context.Context, channel string, now time.Time, lease time.Duration,
 	most int) ([]Message, error) {
 	var claimed []Message
@@ -250,7 +251,7 @@ update {outbox} o set due_at = $2, attempts = attempts + 1
 where o.id = $1 and o.state = 'pending'
 returning ` + messageColumns)
 
-// ClaimMessage takes one message, due or not. ErrNotFound: there is none that waits.
+// ClaimMessage claims one message, due or not. ErrNotFound: no such message is pending.
 func (db *DB) ClaimMessage(ctx context.Context, message uuid.UUID, until time.Time) (m Message, err error) {
 	err = db.queryRow(ctx, "claim message", messageTargets(&m), claimMessage, message, until)
 	return m, err
@@ -262,14 +263,14 @@ select min(due_at) from {outbox} where state = 'pending' and due_at <= $1 and ex
 var outboxWaiting = define(`
 select channel, count(*), min(due_at) filter (where due_at <= $1) from {outbox} where state = 'pending' and expires_at > $1 group by channel`)
 
-// Waiting is what a channel's messages wait for: Pending are not sent yet, OldestDue is how long the
-// oldest of those that are due has been so, 0 when none is.
+// Waiting describes the unsent messages of a channel: Pending is their number, OldestDue is how long the oldest due
+// message has been due; 0 if none is due.
 type Waiting struct {
 	Pending   int
 	OldestDue time.Duration
 }
 
-// OutboxWaiting counts by channel. It reads what is pending and nothing else.
+// OutboxWaiting returns Waiting for each channel. It reads pending messages only.
 func (db *DB) OutboxWaiting(ctx context.Context, now time.Time) (by map[string]Waiting, err error) {
 	by = map[string]Waiting{}
 	err = db.query(ctx, "outbox waiting", func(r pgx.Rows) error {
@@ -288,7 +289,7 @@ func (db *DB) OutboxWaiting(ctx context.Context, now time.Time) (by map[string]W
 	return by, err
 }
 
-// OldestDueOn is OldestDue for some channels: those that a process sends.
+// OldestDueOn is OldestDue for the given channels.
 func (db *DB) OldestDueOn(ctx context.Context, channels []string, now time.Time) (time.Duration, error) {
 	var since time.Time
 	err := db.queryRow(ctx, "oldest due", []any{(*nullTime)(&since)}, oldestDueOn, now, channels)

@@ -8,23 +8,23 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// isLive is whether a challenge may still be spent: ids are swept a minute later. The time is PostgreSQL's, after every
-// wait for a lock, so that no replica's clock brings a spent challenge back.
+// isLive is the SQL for whether a challenge may still be spent: ids of spent challenges are swept a minute later. It
+// reads PostgreSQL's clock after every wait for a lock, so that no replica's clock revives a spent challenge.
 const isLive = `coalesce($3::timestamptz, clock_timestamp()) <= $2::timestamptz`
 
 var spendChallenge = define(`
 insert into {spent_challenges} (id) select $1::uuid where ` + isLive + `
 on conflict do nothing`)
 
-// Spending is a challenge that is answered.
+// Spending is a challenge that is to be spent by an answer.
 type Spending struct {
 	Challenge uuid.UUID
 	Expires   time.Time
-	// ServerNow is as in Refresh.
+	// ServerNow replaces PostgreSQL's clock, as in Refresh.
 	ServerNow time.Time
 }
 
-// spendingGrace is how long after its expiry a challenge may be spent: a request may wait that long for locks.
+// spendingGrace is how long after its expiry a challenge may still be spent: a request may wait so long for locks.
 const spendingGrace = time.Minute
 
 func (s Spending) args() []any {
@@ -43,23 +43,23 @@ func (b *Batch) SpendChallenge(s Spending) {
 	}, spendChallenge, s.args()...)
 }
 
-// The first 4 bytes of an id are the second of its expiry.
+// The first 4 bytes of an id are the Unix time of its expiry.
 var sweepSpentChallenges = define(`
 delete from {spent_challenges} where id in (
     select id from {spent_challenges}
     where id < (lpad(to_hex(extract(epoch from coalesce($2::timestamptz, now()))::bigint - 120), 8, '0') || repeat('0', 24))::uuid
     limit $1 for update skip locked)`)
 
-// PasskeyOwner is what a passkey's sign-in reads first.
+// PasskeyOwner holds the data that a sign-in by passkey reads first.
 type PasskeyOwner struct {
-	// User has a Nil ID when the credential is unknown, no passkey, or its user's audience is another. Without
-	// identities.
+	// User has a Nil ID if the credential is unknown, is not a passkey, or belongs to a user of another audience.
+	// Identities are not read.
 	User    User
 	Passkey Credential
 	Spent   bool
 }
 
-// One row in any case.
+// It returns one row, whether or not the passkey is known.
 var selectPasskeyOwner = define(`
 select ` + userColumns + `, ` + credentialColumns + `, exists (select from {spent_challenges} where id = $2)
 from (select) here
@@ -77,21 +77,22 @@ func (db *DB) PasskeyOwner(ctx context.Context, credential []byte, challenge uui
 // OpenPasskeySession is a sign-in with a passkey whose signature was right.
 type OpenPasskeySession struct {
 	Session NewSession
-	Passkey Credential // as it is to be stored
+	Passkey Credential // the row to store
 	Spending
-	// MayReachAAL2: the session is of aal2 if the passkey is bound or the user has no verified factor.
+	// MayReachAAL2: the session gets aal2 if the passkey is bound or the user has no verified factor.
 	MayReachAAL2 bool
 	Audit        Audit
 }
 
-// PasskeySession is what became of it. Each is false where a step before it found nothing.
+// PasskeySession is the outcome of OpenPasskeySession. Each field is false if an earlier step of the statement found no
+// row.
 type PasskeySession struct {
 	Spent, Person, Opened bool
 	AAL                   int
 	User                  User
 }
 
-// Each step takes its row from the one before. The user was locked by a statement before, so that factors and bound
+// Each step takes its row from the step before it. An earlier statement has locked the user, so that factors and bound
 // are read as the lock's previous holder left them.
 var openPasskeySession = define(`
 with spent as (
@@ -152,7 +153,7 @@ with renamed as (
 )
 select ` + credentialColumns + ` from renamed c`)
 
-// RenamePasskey names one of a user's passkeys. ErrNotFound: the user has no such.
+// RenamePasskey names one of a user's passkeys. ErrNotFound: the user has no such passkey.
 func (db *DB) RenamePasskey(ctx context.Context, user, id uuid.UUID, name string, a Audit) (Credential, error) {
 	var c Credential
 	err := db.queryRow(ctx, "rename passkey", credentialTargets(&c), renamePasskey,
@@ -164,7 +165,7 @@ var deletePasskey = define(`
 delete from {webauthn_credentials} c where id = $2 and user_id = $1 and factor_id is null
 returning ` + credentialColumns)
 
-// A session whose passkey is unknown was continued from another, or carried over.
+// A session whose passkey is unknown was continued from another session, or carried over.
 var endPasskeySessions = define(`
 with codes as (
     delete from {flows} where ` + issuedCodes + `
@@ -174,8 +175,8 @@ where user_id = $1 and ($3::uuid is null or id <> $3)
   and (passkey_id = $2 or passkey_id is null and amr @> '[{"method": "passkey"}]')
   and (ended_at is null or ended_reason = 'logout_tokens')`)
 
-// DeletePasskey removes one of a user's passkeys, with the sessions that it opened and the codes that were given out,
-// except one session. dst has a Nil ID when the user has no such.
+// DeletePasskey removes one of a user's passkeys, ends the sessions that it opened, except one, and deletes the codes
+// that were given out. dst has a Nil ID if the user has no such passkey.
 func (b *Batch) DeletePasskey(dst *Credential, user, id, except uuid.UUID, now time.Time) {
 	*dst = Credential{}
 	b.exec("lock", lockAndVoid, user, now)
@@ -187,5 +188,5 @@ func (b *Batch) DeletePasskey(dst *Credential, user, id, except uuid.UUID, now t
 var deletePasskeys = define(`
 delete from {webauthn_credentials} where user_id = $1 and factor_id is null`)
 
-// DeletePasskeys removes all of a user's passkeys. Whatever ends them ends the sessions too.
+// DeletePasskeys removes all passkeys of a user. It ends no session: its callers do.
 func (b *Batch) DeletePasskeys(user uuid.UUID) { b.exec("delete passkeys", deletePasskeys, user) }

@@ -13,7 +13,7 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// noGrowth is how long no connection is added after the server said that it has none left.
+// noGrowth is how long the pool adds no connection after the server has reported that none is left.
 const noGrowth = 30 * time.Second
 
 var (
@@ -26,15 +26,15 @@ var (
 // callerKey marks the context of a caller that waits for a connection.
 type callerKey struct{}
 
-// look connects once, learns where our tables are, and returns how large the pool may grow.
+// look connects once, reads which schema has our tables, and returns how large the pool may grow.
 func (db *DB) look(ctx context.Context, config *pgx.ConnConfig, wanted int) (most int, err error) {
 	conn, err := pgconn.ConnectConfig(ctx, &config.Config) // without pgx's caches and types, for one statement
 	if err != nil {
 		return 0, err
 	}
 	defer conn.Close(ctx)
-	// Our own connection of this moment is among the taken ones. Before the first migration the tables are none, and
-	// are going to be in the first schema of the path.
+	// The connection of this query is among the connections in use. Before the first migration there are no tables yet:
+	// they will be in the first schema of the path.
 	const facts = `
 select current_setting('max_connections')::int
      - current_setting('superuser_reserved_connections')::int
@@ -57,9 +57,9 @@ select current_setting('max_connections')::int
 	return max(free-5, 4), nil
 }
 
-// beforeConnect runs before each new connection. The pool tends to fill itself up to MinConns, which would cost each
-// replica 4 connections for each core from the start; refused, it leaves these few alone and closes idle connections
-// beyond them, which is all that MinConns is set for.
+// beforeConnect runs before each new connection. The pool would open MinConns connections by itself, which is 4 for
+// each core in each replica from the start. beforeConnect refuses these connections: MinConns is only set as the number
+// of idle connections that the pool keeps.
 func (db *DB) beforeConnect(ctx context.Context, _ *pgx.ConnConfig) error {
 	if ctx.Value(callerKey{}) == nil {
 		return errNoCaller
@@ -71,8 +71,8 @@ func (db *DB) beforeConnect(ctx context.Context, _ *pgx.ConnConfig) error {
 	return nil
 }
 
-// acquire takes a connection. When the server has none left for the pool to grow, the caller waits for one that is in
-// use, until its context ends.
+// acquire takes a connection. If the server has no connection left for the pool to add, the caller waits for a
+// connection in use, until its context ends.
 func (db *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	waiting := context.WithValue(ctx, callerKey{}, true)
 	for pause := time.Millisecond; ; pause = min(2*pause, 50*time.Millisecond) {
@@ -96,10 +96,11 @@ func (db *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	}
 }
 
-// PoolStats is the use of connections now, and what callers waited for since the start.
+// PoolStats is the present use of connections, and how callers have waited for them since the start.
 type PoolStats struct {
 	Used, Idle, Most int
-	// Waits are how often a caller found no free connection, Waited the time of all callers, waiting or not.
+	// Waits is how often a caller found no free connection, Waited the time that all callers together took to get a
+	// connection.
 	Waits  int64
 	Waited time.Duration
 }

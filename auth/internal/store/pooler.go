@@ -12,19 +12,19 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 )
 
-// ErrPooler: between this program and PostgreSQL something hands each transaction to another connection of the
-// server, so that prepared statements get lost.
+// ErrPooler: a pooler between this program and PostgreSQL sends each transaction to another server connection, so that
+// prepared statements get lost.
 var ErrPooler = errors.New("prepared statements get lost between this program and PostgreSQL; " +
 	"behind PgBouncer in transaction mode add the parameter default_query_exec_mode=cache_describe")
 
-// poolerConns is how many connections are tried at once: a pooler that has just one server connection free
-// shows itself on the second.
+// poolerConns is how many connections are tried at once: a pooler with only one free server connection fails on the
+// second.
 const poolerConns = 3
 
-// CheckPooler tests whether prepared statements survive: over several connections at once, each prepares two
-// statements under the same names and runs them. It returns ErrPooler when one is lost or exists already, and nil
-// otherwise, also where the connections cannot be opened: other checks report that. It does nothing when DATABASE_URL
-// selects a mode without named statements.
+// CheckPooler tests whether prepared statements survive: over several connections at once, each prepares two statements
+// under the same names and runs them. It returns ErrPooler when one is lost or exists already, and nil otherwise, also
+// if the connections cannot be opened: other checks report that. It does nothing when DATABASE_URL selects a mode
+// without named statements.
 func (db *DB) CheckPooler(ctx context.Context) error {
 	config := db.pool.Config().ConnConfig
 	if config.DefaultQueryExecMode != pgx.QueryExecModeCacheStatement {
@@ -48,8 +48,8 @@ func (db *DB) CheckPooler(ctx context.Context) error {
 		return err
 	})
 	conns = slices.DeleteFunc(conns, func(c *pgconn.PgConn) bool { return c == nil })
-	// Equal names on all connections, as pgx names a statement by its text; new ones each time, so that what an
-	// interrupted probe left in a pooler's connection is not found again.
+	// The names are equal on all connections, as pgx names a statement by its text, and new in each probe, so that
+	// statements left behind by an interrupted probe do not matter.
 	first, second := "probe_"+uuid.NewString(), "probe_"+uuid.NewString()
 	prepare := func(i int, name string) error {
 		_, err := conns[i].Prepare(ctx, name, "select 1", nil)

@@ -8,7 +8,8 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// query runs a statement of any number of rows. One that writes belongs into again, with what it reads made empty.
+// query runs a statement and reads its rows with the function query. If the statement writes, call query inside again,
+// and clear the destination at the beginning of each attempt.
 func (db *DB) query(ctx context.Context, doing string, query func(pgx.Rows) error, s statement, args ...any) error {
 	return db.withConn(ctx, doing, func(c *pgx.Conn) error {
 		rows, err := c.Query(ctx, db.sql[s], encodeUUIDs(args)...)
@@ -19,7 +20,7 @@ func (db *DB) query(ctx context.Context, doing string, query func(pgx.Rows) erro
 	})
 }
 
-// queryRow runs a statement of one row, which is read into targets, after a deadlock once more.
+// queryRow runs a statement of one row and reads the row into targets. It repeats after a deadlock.
 func (db *DB) queryRow(ctx context.Context, doing string, targets []any, s statement, args ...any) error {
 	return again(ctx, func() error {
 		return db.withConn(ctx, doing, func(c *pgx.Conn) error {
@@ -28,7 +29,7 @@ func (db *DB) queryRow(ctx context.Context, doing string, targets []any, s state
 	})
 }
 
-// exec runs a statement and says how many rows it changed.
+// exec runs a statement and returns how many rows it changed. It repeats after a deadlock.
 func (db *DB) exec(ctx context.Context, doing string, s statement, args ...any) (n int64, err error) {
 	err = again(ctx, func() error {
 		return db.withConn(ctx, doing, func(c *pgx.Conn) error {
@@ -40,17 +41,17 @@ func (db *DB) exec(ctx context.Context, doing string, s statement, args ...any) 
 	return n, err
 }
 
-// deadlockTries is how often a transaction is begun that ends in a deadlock.
+// deadlockTries is how often a transaction that ends in a deadlock is tried.
 const deadlockTries = 3
 
-// again runs a transaction once more after a deadlock, which has undone it.
+// again runs a transaction, and repeats it after a deadlock, which undid it.
 func again(ctx context.Context, transaction func() error) error {
 	for try := 1; ; try++ {
 		err := transaction()
 		if try == deadlockTries || !IsContention(err) {
 			return err
 		}
-		// The other transaction must get the lock before this one retries: it has to be woken for it.
+		// Wait before the retry, so that the other transaction, which has to be woken first, gets the lock.
 		select {
 		case <-ctx.Done():
 			return err
@@ -69,7 +70,7 @@ func (db *DB) withConn(ctx context.Context, doing string, f func(*pgx.Conn) erro
 	return db.wrapError(doing, err)
 }
 
-// wrapError is the package's wrapError with a log line for what an operator must change.
+// wrapError is names.wrapError, and logs once that a pooler loses prepared statements.
 func (db *DB) wrapError(doing string, err error) error {
 	if isLostStatement(err) {
 		db.poolerLogged.Do(func() { db.log.Error("DATABASE_URL: "+ErrPooler.Error(), "error", err) })

@@ -26,12 +26,12 @@ with old as (
 )
 insert into {recovery_codes} (factor_id, mac) select $1, unnest($2::bytea[])`)
 
-// ReplaceRecoveryCodes gives a factor these codes instead of all that it has.
+// ReplaceRecoveryCodes replaces all recovery codes of a factor.
 func (b *Batch) ReplaceRecoveryCodes(factor uuid.UUID, macs [][]byte) {
 	b.exec("replace recovery codes", replaceRecoveryCodes, factor, macs)
 }
 
-// Both parts see the rows of before the statement.
+// Both parts of the statement read the rows as they were before it.
 var useRecoveryCode = define(`
 with used as (
     update {recovery_codes} set used_at = $3 where factor_id = $1 and mac = any($2::bytea[]) and used_at is null
@@ -40,8 +40,8 @@ with used as (
 select (select count(*) from used), count(*) - (select count(*) from used)
 from {recovery_codes} where factor_id = $1 and used_at is null`)
 
-// UseRecoveryCode uses up a code of a factor if it has one of these MACs; used says whether it had. remaining is how many
-// unused ones are left.
+// UseRecoveryCode uses up the unused code of a factor that has one of the MACs; used reports whether there was such a
+// code. remaining is how many unused codes are left.
 func (b *Batch) UseRecoveryCode(used *bool, remaining *int, factor uuid.UUID, macs [][]byte, now time.Time) {
 	b.rows("use recovery code", used, func(r pgx.Rows) error {
 		var n int

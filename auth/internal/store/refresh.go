@@ -8,36 +8,36 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Refresh is a refresh token whose MAC was good, and the rules of the moment.
+// Refresh is a refresh token with a valid MAC, and the rules that apply to it now.
 type Refresh struct {
 	Session       uuid.UUID
 	SecretHash    [32]byte
 	Counter       uint64
 	Now           time.Time
 	UserAgent, IP string
-	// ServerNow is what PostgreSQL's clock is taken to say, for tests with a clock of their own; zero: what it says.
+	// ServerNow replaces PostgreSQL's clock in tests that have a clock of their own; zero: PostgreSQL's clock is read.
 	ServerNow time.Time
 	// CreatedAfter and ActiveAfter are how old a session and its last refresh may be: the time box
 	// and the inactivity limit, counted back from Now. Zero: any age.
 	CreatedAfter, ActiveAfter time.Time
 	// LowAfter is how old a session of aal1 may be whose user has a verified factor. Zero: any age.
 	LowAfter time.Time
-	// SinglePerUser ends what a newer sign-in of the same tag has followed.
+	// SinglePerUser refuses a session if the user has signed in since with the same tag.
 	SinglePerUser bool
 }
 
-// Refreshed is what became of it.
+// Refreshed is the outcome of a Refresh.
 type Refreshed struct {
-	// Rotated: the token was the live one and all conditions held. The new one has Session.Counter.
+	// Rotated: the token was the session's newest one and all conditions held. The new token has Session.Counter.
 	Rotated bool
-	// User has identities and factors.
+	// User is read with identities and factors.
 	User User
-	// Session is as it is now, rotated or not.
+	// Session is the session after the statement, rotated or not.
 	Session Session
-	// RotatedAgo is the time since the last rotation, by PostgreSQL's clock: the replica that rotated and this
-	// one may have different ones.
+	// RotatedAgo is the time since the last rotation by PostgreSQL's clock, since the clocks of the two replicas may
+	// differ.
 	RotatedAgo time.Duration
-	// NewerLogin: SinglePerUser, and there is one.
+	// NewerLogin: SinglePerUser is set, and the user has signed in since with the same tag.
 	NewerLogin bool
 }
 
@@ -49,7 +49,7 @@ var refreshSession, refreshBoundedSession = define(refreshText("")), define(refr
       and (old.aal > 1 or old.created_at >= $12 or not exists (
           select from {factors} f where f.user_id = old.user_id and f.verified_at is not null))`))
 
-// refreshText is the statement with one more condition.
+// refreshText returns the statement with a further condition.
 func refreshText(and string) string {
 	return `
 with old as (
@@ -87,9 +87,9 @@ left join rotated r on true
 left join {identities} i on i.user_id = u.id`
 }
 
-// Refresh rotates a session's refresh token if that is allowed, notes it, and returns the session's present state,
-// all in one statement that commits. ErrNotFound: no such session, or its secret is another. When nothing was rotated
-// the fields say why.
+// Refresh rotates a session's refresh token if that is allowed, records it, and returns the session's present state,
+// all in one statement that commits. ErrNotFound: there is no such session, or it has another secret. If nothing was
+// rotated, the other fields of the result say why.
 func (db *DB) Refresh(ctx context.Context, p Refresh) (Refreshed, error) {
 	what, args := refreshSession, []any{p.Session, p.SecretHash[:], int64(p.Counter), p.Now, p.UserAgent, p.IP,
 		timeOrNull(p.CreatedAfter), timeOrNull(p.ActiveAfter), p.SinglePerUser, ActionTokenRefreshed,
@@ -129,12 +129,12 @@ with ended as (
 insert into {audit} (at, action, actor_id, session_id, ip, traits)
 select $2, $3::smallint, user_id, id, $4, '{"reason":"reuse"}' from ended`)
 
-// EndByReuse ends a session whose code came back, and notes it.
+// EndByReuse ends a session whose PKCE code came again, and records it.
 func (b *Batch) EndByReuse(session uuid.UUID, now time.Time, ip string) {
 	b.exec("end by reuse", endByReuse, session, now, ActionTokenRevoked, ip)
 }
 
-// EndByReuse ends a session one of whose old refresh tokens came back, and notes it.
+// EndByReuse ends a session one of whose old refresh tokens came again, and records it.
 func (db *DB) EndByReuse(ctx context.Context, session uuid.UUID, now time.Time, ip string) error {
 	_, err := db.exec(ctx, "end by reuse", endByReuse, session, now, ActionTokenRevoked, ip)
 	return err

@@ -11,9 +11,9 @@ const ourTables = `array['{users}', '{identities}', '{sessions}', '{one_time_tok
                       '{audit}', '{limits}', '{signing_keys}', '{external_states}', '{spent_id_tokens}', '{factors}', '{challenges}', '{former_tokens}', '{moves}',
                       '{webauthn_credentials}', '{spent_challenges}', '{recovery_codes}', '{schema_migrations}']`
 
-// What migrations and statements need, read from the catalogue: nothing is created for the query. A table that
-// doesn't exist yet will be the daemon's own. PostgreSQL passes over a schema of the search path that the role may not
-// use, as if it did not exist.
+// The rights that migrations and statements need are read from the catalogue; the query creates nothing. A table that
+// does not exist yet will be the daemon's own. PostgreSQL ignores a schema of the search path that the role may not
+// use.
 var missingRights = define(`
 with path (schema, i) as (
     select case trim(both '"' from name) when '$user' then current_user::text else trim(both '"' from name) end, i
@@ -42,8 +42,8 @@ with path (schema, i) as (
 )
 select name, migrating from needed where granted is not true and name is not null`)
 
-// MissingRights names each right that the daemon's database user lacks: those that it needs to serve, and
-// those that only migrations need. Both are empty when it has all.
+// MissingRights names each right that the daemon's database user lacks: the rights needed to serve, and the rights that
+// only migrations need.
 func (db *DB) MissingRights(ctx context.Context) (serving, migrating []string, err error) {
 	err = db.query(ctx, "missing rights", func(r pgx.Rows) error {
 		var name string

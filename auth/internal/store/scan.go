@@ -10,15 +10,15 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// Destinations of a Scan that take null as the zero value. They are plain pointers to the fields of
-// our rows, so that reading a row costs no allocation for them.
+// Destinations of a Scan that read null as the zero value. A pointer to a field of a row converts to a pointer to one
+// of these types, so that scanning needs no allocation.
 type (
 	nullTime  time.Time
 	nullUUID  uuid.UUID
 	nullText  string
 	nullBytes []byte
 	nullFloat float64
-	// nullUint and small are integers of ours.
+	// nullUint and nullInt are the integers of our rows.
 	nullUint uint64
 	nullInt  int
 )
@@ -67,7 +67,7 @@ func (r *nullBytes) ScanBytes(v []byte) error {
 	return nil
 }
 
-// timeOrNull is a time as an argument: nil for the zero one.
+// timeOrNull returns a time as an argument: nil for the zero time.
 func timeOrNull(t time.Time) any {
 	if t.IsZero() {
 		return nil
@@ -75,8 +75,8 @@ func timeOrNull(t time.Time) any {
 	return t
 }
 
-// encodeUUIDs puts ids into pgx's own form. It would turn uuid.UUID into text and back, since that
-// implements driver.Valuer.
+// encodeUUIDs converts ids to pgx's own type. pgx would convert a uuid.UUID to text and back, since it implements
+// driver.Valuer.
 func encodeUUIDs(args []any) []any {
 	for i, a := range args {
 		if u, ok := a.(uuid.UUID); ok {
@@ -86,7 +86,7 @@ func encodeUUIDs(args []any) []any {
 	return args
 }
 
-// uuidOrNull is an id as an argument: nil for the zero one.
+// uuidOrNull returns an id as an argument: nil for the zero id.
 func uuidOrNull(u uuid.UUID) any {
 	if u == uuid.Nil {
 		return nil
@@ -94,7 +94,7 @@ func uuidOrNull(u uuid.UUID) any {
 	return pgtype.UUID{Bytes: u, Valid: true}
 }
 
-// bytesOrNull is bytes, or JSON text, as an argument: nil for none.
+// bytesOrNull returns bytes, or JSON text, as an argument: nil for none.
 func bytesOrNull(b []byte) any {
 	if len(b) == 0 {
 		return nil
@@ -102,7 +102,7 @@ func bytesOrNull(b []byte) any {
 	return b
 }
 
-// timeOrInfinity is an optional time as an argument: nil stays null, the zero time becomes -infinity.
+// timeOrInfinity returns an optional time as an argument: nil becomes null, the zero time -infinity.
 func timeOrInfinity(t *time.Time) pgtype.Timestamptz {
 	switch {
 	case t == nil:
@@ -121,12 +121,12 @@ func (f *nullBool) ScanBool(v pgtype.Bool) error {
 	return nil
 }
 
-// scanRow is r.Scan for rows that are read often. pgx makes a plan for each column of each row, and that is
-// half of what GET /user allocates; what is in the usual form is read here, and the rest left to pgx.
+// scanRow is r.Scan for rows that are read often. pgx makes a plan for each column of each row, which is half of what
+// GET /user allocates. scanRow reads values in the usual form itself and leaves the others to pgx.
 func scanRow(r pgx.Rows, targets []any) error {
 	fields, values := r.FieldDescriptions(), r.RawValues()
 	if len(targets) != len(values) {
-		return r.Scan(targets...) // says how many there are of each
+		return r.Scan(targets...) // returns an error with both numbers
 	}
 	types := r.Conn().TypeMap()
 	for i, t := range targets {
@@ -141,8 +141,8 @@ func scanRow(r pgx.Rows, targets []any) error {
 	return nil
 }
 
-// scanUsual reads a value that PostgreSQL sent in the form that pgx requests by default. For any other form, and for
-// an error, it returns false and has read nothing.
+// scanUsual reads a value that PostgreSQL sent in the form that pgx requests by default. For any other form, and for a
+// malformed value, it returns false and reads nothing.
 func scanUsual(to any, oid uint32, format int16, v []byte) bool {
 	inBinary := format == pgtype.BinaryFormatCode
 	switch to := to.(type) {
@@ -190,7 +190,7 @@ func scanUsual(to any, oid uint32, format int16, v []byte) bool {
 	return true
 }
 
-// integer reads one of two or eight bytes, 0 for null: ours have no other sizes.
+// integer reads an integer of two or eight bytes, the only sizes in our tables; null is 0.
 func integer(oid uint32, inBinary bool, v []byte) (int64, bool) {
 	switch {
 	case !inBinary:
@@ -204,7 +204,7 @@ func integer(oid uint32, inBinary bool, v []byte) (int64, bool) {
 	return 0, false
 }
 
-// isText: the same bytes in both formats.
+// isText reports whether a type has the same bytes in both formats.
 func isText(oid uint32) bool { return oid == pgtype.TextOID || oid == pgtype.VarcharOID }
 
 // scanBinary reads the binary form: microseconds since 2000. Infinite times are left to pgx.

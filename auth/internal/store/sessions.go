@@ -13,24 +13,24 @@ import (
 type Session struct {
 	ID, UserID uuid.UUID
 	CreatedAt  time.Time
-	// Counter is the number of the refresh token issued last, 0 before the first refresh; RefreshedAt
-	// is when, CreatedAt before.
+	// Counter is the number of the newest refresh token, 0 before the first refresh. RefreshedAt is when that token was
+	// issued, CreatedAt before the first refresh.
 	Counter     uint64
 	RefreshedAt time.Time
 	UserAgent   string
 	IP          string
-	// AAL is 1 or 2. AMR is the claim: [{"method","timestamp","provider"?}], newest first.
+	// AAL is 1 or 2. AMR is the claim amr: [{"method","timestamp","provider"?}], newest first.
 	AAL      int
 	AMR      json.RawMessage
 	Tag      string
 	FactorID uuid.UUID
 	NotAfter time.Time
-	// EndedAt is zero while it lives.
+	// EndedAt is zero while the session lives.
 	EndedAt     time.Time
 	EndedReason string
 }
 
-// sessionColumns are read in this order by sessionTargets, as nulls where there is none.
+// sessionColumns are read in this order by sessionTargets; they are null if there is no session.
 const sessionColumns = `
     s.id, s.user_id, s.created_at, s.counter, s.refreshed_at, s.user_agent, s.ip, s.aal, s.amr, s.tag, s.factor_id,
     s.not_after, s.ended_at, s.ended_reason`
@@ -47,14 +47,15 @@ func sessionTargets(s *Session) []any {
 // NewSession is a sign-in.
 type NewSession struct {
 	ID, User uuid.UUID
-	// SecretHash is SHA-256 of the random bytes in its refresh tokens.
+	// SecretHash is SHA-256 of the random bytes in the session's refresh tokens.
 	SecretHash         [32]byte
 	At                 time.Time
 	UserAgent, IP, Tag string
 	AAL                int
 	AMR                json.RawMessage
 	NotAfter           time.Time
-	// Place is the MAC of the network that the user signs in from, which becomes a known place; nil: none does.
+	// Place is the MAC of the network that the user signs in from, which becomes a known place; nil: no place becomes
+	// known.
 	Place []byte
 }
 
@@ -69,7 +70,7 @@ func (b *Batch) InsertSession(s NewSession) {
 		[]byte(s.AMR), s.Tag, timeOrNull(s.NotAfter), bytesOrNull(s.Place))
 }
 
-// Why a session ended. A sign-out without scope takes the refresh token only: see Session.Readable.
+// The reasons why a session ended. A sign-out without scope ends the refresh token only: see Session.Readable.
 const (
 	EndedLogout          = "logout"
 	EndedLogoutTokens    = "logout_tokens"
@@ -83,42 +84,42 @@ const (
 	// EndedClaimed: the address of an unconfirmed account was proven, and the account went to the user that proved
 	// it.
 	EndedClaimed = "claimed"
-	// EndedByFactor: it was below aal2 when a factor was verified in another one.
+	// EndedByFactor: the session was below aal2 when a factor was verified in another session.
 	EndedByFactor = "mfa_verified"
 	// EndedPasskey: the passkey that opened it was deleted.
 	EndedPasskey = "passkey_deleted"
-	// EndedByHook: the hook of access tokens gave none for it.
+	// EndedByHook: the hook of access tokens refused a token for the session.
 	EndedByHook = "hook"
 	// EndedByVerdict: an answer to a challenge was rejected, right or wrong.
 	EndedByVerdict = "mfa_rejected"
 )
 
-// Ended says that no refresh is possible any more.
+// Ended reports whether the session can no longer be refreshed.
 func (s Session) Ended() bool { return !s.EndedAt.IsZero() }
 
-// Readable says that GET /user goes on accepting the session's access tokens: after POST /logout
-// without a scope it does, until they expire.
+// Readable reports whether GET /user accepts the session's access tokens: it does so, until they expire, even after
+// POST /logout without a scope.
 func (s Session) Readable() bool { return !s.Ended() || s.EndedReason == EndedLogoutTokens }
 
 // EndSessions says which of a user's sessions end.
 type EndSessions struct {
 	User uuid.UUID
-	// Only ends this one; Except spares it. Nil: all.
+	// Only is the only session to end, Except a session to keep. Nil: all sessions end.
 	Only, Except uuid.UUID
 	Reason       string
 	At           time.Time
 }
 
-// lockAndVoid precedes whatever ends several sessions of a user: it locks the user's row, and voids the codes that were
-// issued before. It is a statement of its own, since one that waits for the lock does not see the sessions that the
-// previous holder of the lock opened.
+// lockAndVoid comes before each statement that ends several sessions of a user: it locks the user's row, and voids the
+// codes that were issued before. It is a statement of its own, since a statement that waits for the lock does not see
+// the sessions that the previous holder of the lock opened.
 var lockAndVoid = define(`
 update {users} set sessions_void_before = greatest(sessions_void_before, $2) where id = $1`)
 
 // issuedCodes are the flows of the user $1 whose codes were issued and not yet exchanged.
 const issuedCodes = `user_id = $1 and code_hash is not null and used_at is null`
 
-// A session that only lost its refresh token can still be ended for good.
+// A session that lost only its refresh token can still be ended completely.
 var endSessions = define(`
 with codes as (
     delete from {flows} where ` + issuedCodes + ` and $2::uuid is null
@@ -127,8 +128,8 @@ update {sessions} set ended_at = $4, ended_reason = $5
 where user_id = $1 and ($2::uuid is null or id = $2) and ($3::uuid is null or id <> $3)
   and (ended_at is null or ended_reason = 'logout_tokens' and $5 <> 'logout_tokens')`)
 
-// EndSessions ends sessions at once. Unless it is Only one, the user is locked first, and the codes that were given out
-// and not yet exchanged end with them.
+// EndSessions ends sessions at once. Unless Only is set, the user is locked first, and the codes that were given out
+// and not yet exchanged are voided.
 func (b *Batch) EndSessions(e EndSessions) {
 	if e.Only == uuid.Nil {
 		b.exec("lock", lockAndVoid, e.User, e.At)
@@ -151,7 +152,7 @@ where s.user_id = $1
 order by s.created_at desc, s.id
 limit 1000`)
 
-// Sessions are a user's, newest first, with the ended ones that are still kept; at most 1000.
+// Sessions returns a user's sessions, newest first, including ended sessions that are still stored; at most 1000.
 func (db *DB) Sessions(ctx context.Context, user uuid.UUID) ([]Session, error) {
 	var all []Session
 	err := db.query(ctx, "sessions", appendTo(&all, sessionTargets), selectSessions, user)
@@ -176,7 +177,7 @@ with ended as (
 )
 select id from {sessions} where id = $1 and user_id = $2`)
 
-// EndSession ends a session; ErrNotFound when it is not that user's. Ending an ended one is fine.
+// EndSession ends a session. ErrNotFound: the user has no such session. Ending an ended session is not an error.
 func (db *DB) EndSession(ctx context.Context, e EndSession) error {
 	args := append([]any{e.Session, e.User, e.Audit.At, e.Reason}, e.Audit.args()[1:]...)
 	return db.queryRow(ctx, "end session", []any{new(uuid.UUID)}, endSession, args...)
@@ -187,9 +188,8 @@ select ` + sessionColumns + `
 from {sessions} s
 where s.id = $1 and s.user_id = $2`)
 
-// Session reads one session of a user; a Nil ID when the user has none such. A caller that has locked the user sees
-// whether and why the session ended, unless a sign-out ends it at the same moment: only a sign-out does not lock the
-// user first.
+// Session reads one session of a user; dst has a Nil ID if the user has no such session. A caller that has locked the
+// user sees whether and why the session ended, except by a concurrent sign-out, which does not lock the user.
 func (b *Batch) Session(dst *Session, user, session uuid.UUID) {
 	*dst = Session{}
 	b.rows("session", dst, func(r pgx.Rows) error { return r.Scan(sessionTargets(dst)...) }, selectSession, session, user)
@@ -208,7 +208,7 @@ func (db *DB) Refreshing(ctx context.Context, session uuid.UUID) (u User, s Sess
 	return u, s, err
 }
 
-// EndedSessionLimit is the reason of sessions that were ended because newer ones exceeded the user's limit.
+// EndedSessionLimit is the reason of sessions that ended because newer sessions exceeded the user's limit.
 const EndedSessionLimit = "session_limit"
 
 var enforceSessionLimit = define(`
@@ -220,7 +220,7 @@ where id in (
 var lockRow = define(`
 select from {users} where id = $1 for no key update`)
 
-// EnforceSessionLimit ends all but so many of a user's sessions; those used last stay.
+// EnforceSessionLimit ends a user's sessions except the keep most recently refreshed ones.
 func (b *Batch) EnforceSessionLimit(user uuid.UUID, keep int, now time.Time) {
 	b.exec("lock", lockRow, user)
 	b.exec("enforce session limit", enforceSessionLimit, user, keep, now)

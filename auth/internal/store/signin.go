@@ -12,25 +12,25 @@ import (
 // CredentialsFor says whose password is to be checked: Email or Phone.
 type CredentialsFor struct {
 	Aud, Email, Phone string
-	// Tries is the bucket of failures of that address; Place that of failures from a known place.
+	// Tries is the bucket of failures for the address, Place has the bucket of failures from a known place.
 	Tries Limit
 	Place Place
 }
 
 // Credentials are the data that a password sign-in reads first.
 type Credentials struct {
-	// User has a Nil ID when the address is unknown. Without identities.
+	// User has a Nil ID if the address is unknown. Identities are not read.
 	User User
-	// PendingHash is the newest pending sign-up's.
+	// PendingHash is the password hash of the newest pending sign-up.
 	PendingHash string
 	Tried
 }
 
-// Tried is how often a user's password was tried.
+// Tried holds the levels of the buckets that count wrong passwords.
 type Tried struct {
-	// Tries is the bucket's level.
+	// Tries is the level of the address's bucket.
 	Tries Level
-	// PlaceKnown: the user signed in from the place not long ago. PlaceTries is its bucket's level.
+	// PlaceKnown: the place is a known place of the user. PlaceTries is the level of the place's bucket.
 	PlaceKnown bool
 	PlaceTries Level
 }
@@ -44,13 +44,14 @@ var selectTried = define(`
 select l.tokens, l.at, ` + knowsPlace("$1", "$3", "$4") + `, lp.tokens, lp.at
 from (select) here left join {limits} l on l.key = $2 left join {limits} lp on lp.key = $5`)
 
-// Tried reads how often a user's password was tried, in tries or from a place.
+// Tried reads the levels of the bucket tries and of a place's bucket.
 func (b *Batch) Tried(dst *Tried, user uuid.UUID, tries Limit, p Place) {
 	b.rows("tried", dst, func(r pgx.Rows) error { return r.Scan(triedTargets(dst)...) },
 		selectTried, user, tries.Key, bytesOrNull(p.MAC), p.Since, bytesOrNull(p.Tries.Key))
 }
 
-// One row in any case, found by the same work. A pending sign-up counts only while nothing is confirmed.
+// It returns one row, by the same work, whether or not the address is known. A pending sign-up counts only while
+// nothing is confirmed.
 var selectCredentials = define(`
 select ` + userColumns + `,
     (select t.password_hash from {one_time_tokens} t
@@ -67,7 +68,7 @@ left join {users} u on u.id = (
 left join {limits} l on l.key = $4
 left join {limits} lp on lp.key = $8`)
 
-// Credentials reads them in one statement.
+// Credentials reads the credentials in one statement.
 func (db *DB) Credentials(ctx context.Context, f CredentialsFor, now time.Time) (Credentials, error) {
 	var c Credentials
 	targets := append(nullable(&c.User), (*nullText)(&c.PendingHash))
@@ -77,7 +78,7 @@ func (db *DB) Credentials(ctx context.Context, f CredentialsFor, now time.Time) 
 	return c, err
 }
 
-// nullable are userTargets that take a row of nulls.
+// nullable returns userTargets that accept a row of nulls.
 func nullable(u *User) []any {
 	targets := userTargets(u)
 	for i, t := range targets {
@@ -94,24 +95,25 @@ func nullable(u *User) []any {
 // OpenSession is a sign-in whose password was right.
 type OpenSession struct {
 	Session NewSession
-	// IfPassword is the hash that was checked: a user whose hash has changed since is refused. "" tests nothing.
+	// IfPassword is the hash that was checked: a user whose hash has changed since is refused. "": the hash is not
+	// compared.
 	IfPassword string
-	// Rehash replaces it; "" keeps it.
+	// Rehash replaces the hash; "" keeps the hash.
 	Rehash string
-	// Tries, if it has a key, is the bucket that must hold one try; none is taken.
+	// Tries, if it has a key, is the bucket that must hold one try. No try is taken.
 	Tries Limit
 	Audit Audit
 }
 
-// bucketHoldsTry is whether the bucket in a row l of {limits} holds a try; size, rate and now are parameters.
-// The tolerance is for rounding only: a try that came back a moment ago counts.
+// bucketHoldsTry returns the SQL for whether the bucket in a row l of {limits} holds a try; size, rate and now are
+// parameters. The tolerance is only for rounding.
 func bucketHoldsTry(size, rate, now string) string {
 	return "least(" + size + "::float8, l.tokens + greatest(0, extract(epoch from " +
 		now + "::timestamptz - l.at)::float8) * " + rate + "::float8) >= 1 - 1e-9"
 }
 
-// The conditions stand here again: between the look-up and now a hash was computed. The row is there in any
-// case, so that it says whether the bucket held a try.
+// The conditions of the look-up are tested again, since time has passed while a hash was computed. The statement always
+// returns a row, which says whether the bucket held a try.
 var openSession = define(`
 with bucket as (
     select $20::bytea is null or not exists (
@@ -135,7 +137,7 @@ with bucket as (
 select bucket.holds, ` + userColumns + `,` + identityColumns + `,` + factorsOf("$2") + `
 from bucket left join person u on true left join {identities} i on i.user_id = u.id`)
 
-// OpenSession opens it, in one statement, and returns the user's present row with identities and factors. A
+// OpenSession opens the session, in one statement, and returns the user's present row with identities and factors.
 // LimitError: the bucket of tries is empty. ErrNotFound: the user was banned, deleted or given another password
 // meanwhile.
 func (db *DB) OpenSession(ctx context.Context, o OpenSession) (User, error) {
@@ -148,7 +150,7 @@ func (db *DB) OpenSession(ctx context.Context, o OpenSession) (User, error) {
 	return u, o.result(&u, holds, err)
 }
 
-// OpenSession is DB's, as a step of a transaction.
+// OpenSession is DB.OpenSession as a step of a transaction.
 func (t *Tx) OpenSession(ctx context.Context, o OpenSession) (User, error) {
 	var u User
 	var holds bool
@@ -158,7 +160,7 @@ func (t *Tx) OpenSession(ctx context.Context, o OpenSession) (User, error) {
 	return u, o.result(&u, holds, err)
 }
 
-// openedInto reads what comes first, then a user with identities and factors, or a row of nulls.
+// openedInto reads the first columns into first, then a user with identities and factors, or a row of nulls.
 func openedInto(u *User, first ...any) func(pgx.Rows) error {
 	return func(r pgx.Rows) error {
 		var i Identity
@@ -189,18 +191,18 @@ func (o OpenSession) args() []any {
 	return append(args, bytesOrNull(o.Tries.Key), o.Tries.Size, o.Tries.rate(), bytesOrNull(s.Place))
 }
 
-// FailedPassword is a password that opened nothing.
+// FailedPassword is a password that opened no session.
 type FailedPassword struct {
-	// Tries must hold a try.
+	// Tries is the bucket that must hold a try.
 	Tries Limit
 	Now   time.Time
-	// Audit is noted when Note holds one: at most once a minute for an address.
+	// Audit is written if the bucket Note holds a token: at most once a minute for an address.
 	Audit Audit
 	Note  Limit
 }
 
-// The mark of the audit row is a bucket of one whose refusal is no error: nothing is noted then. A
-// bucket that is already empty is left alone: its try comes back when it would have.
+// If the bucket Note is empty, no audit row is written, which is not an error. A bucket that is already empty is not
+// written: it refills as if no try had been made.
 var failPassword = define(`
 with taken as (
     insert into {limits} as l (key, tokens, at, full_at)
@@ -219,8 +221,8 @@ with taken as (
 ), ` + noteIfRoom(param(8)) + `
 select exists (select from taken), ` + roomColumns)
 
-// FailedPassword takes a try for a wrong password and notes it, in one statement. A LimitError: no try was
-// left, so that the caller must not say that the password was wrong.
+// FailedPassword takes a try for a wrong password and records it, in one statement. LimitError: no try was left, so the
+// caller must not tell the client that the password was wrong.
 func (db *DB) FailedPassword(ctx context.Context, f FailedPassword) error {
 	args := []any{f.Tries.Key, f.Tries.Size, f.Tries.rate(), f.Now, f.Tries.Refill.Seconds(), f.Note.Key,
 		f.Note.Refill.Seconds()}
@@ -248,9 +250,9 @@ with bucket as (
 )
 select from bucket`)
 
-// RefusedPassword notes a right password whose owner may not sign in, in one statement, which takes no try. A
-// LimitError: there was none, so that the caller must not say that the password was right. Tries without a key are
-// ignored.
+// RefusedPassword records a right password whose owner may not sign in, in one statement, which takes no try.
+// LimitError: no try was left, so the caller must not tell the client that the password was right. Tries without a key
+// are ignored.
 func (db *DB) RefusedPassword(ctx context.Context, f FailedPassword) error {
 	args := []any{bytesOrNull(f.Tries.Key), f.Tries.Size, f.Tries.rate(), f.Now, f.Note.Key, f.Note.Refill.Seconds()}
 	n, err := db.exec(ctx, "refused password", refusePassword, append(args, f.Audit.args()...)...)

@@ -11,7 +11,7 @@ import (
 // Scope is which sessions a sign-out ends.
 type Scope int16
 
-// ScopeTokens takes the refresh tokens of all (no scope given); the others end sessions at once.
+// ScopeTokens ends only the refresh tokens of all sessions (no scope was given); the other scopes end sessions at once.
 const (
 	ScopeTokens Scope = iota
 	ScopeGlobal
@@ -19,17 +19,17 @@ const (
 	ScopeOthers
 )
 
-// SignOut is a sign-out by a token that was good.
+// SignOut is a sign-out by a valid token.
 type SignOut struct {
 	User uuid.UUID
-	// Session is Nil for a token without one: then all sessions count as others.
+	// Session is Nil for a token without a session: then all sessions count as other sessions.
 	Session uuid.UUID
 	Scope   Scope
 	Now     time.Time
 	IP      string
 }
 
-// mayEnd is whether the session $2 of the user $1, or a token without one, may end sessions.
+// mayEnd is the SQL for whether the session $2 of the user $1, or a token without a session, may end sessions.
 const mayEnd = `($2::uuid is null or exists (
     select from {sessions} s where s.id = $2 and s.user_id = $1 and (s.ended_at is null or s.ended_reason = 'logout_tokens')))`
 
@@ -53,8 +53,9 @@ with present as (
 )
 select exists (select from present)`)
 
-// SignOut ends sessions, and but for ScopeLocal the codes that were given out and not yet exchanged. done becomes false
-// when the token's own session had ended before, or the user is gone: then nothing was done, and nothing noted.
+// SignOut ends sessions and, except with ScopeLocal, the codes that were given out and not yet exchanged. done becomes
+// false if the token's own session had ended before, or the user is gone: then nothing changes and no audit row is
+// written.
 func (b *Batch) SignOut(done *bool, o SignOut) {
 	if o.Scope != ScopeLocal {
 		b.exec("lock", lockAndVoidBy, o.User, uuidOrNull(o.Session), o.Now)
@@ -63,7 +64,7 @@ func (b *Batch) SignOut(done *bool, o SignOut) {
 		signOut, o.User, uuidOrNull(o.Session), int16(o.Scope), o.Now, ActionLogout, o.IP)
 }
 
-// SignOut is Batch's, in one round trip.
+// SignOut is Batch.SignOut in one round trip.
 func (db *DB) SignOut(ctx context.Context, o SignOut) (done bool, err error) {
 	b := db.Batch()
 	b.SignOut(&done, o)

@@ -7,24 +7,26 @@ import (
 	"gatehouse/migrations"
 )
 
-// statement is the number of one SQL text of this package.
+// statement is the index of an SQL text in statements.
 type statement int
 
-// statements are all texts, with names in braces.
+// statements are all SQL texts of this package, with names in braces.
 var statements []string
 
-// define is for package variables: the names in the text are filled in once, when a DB is opened.
+// define registers an SQL text. It initializes package variables: Open replaces the names in the text, once for each
+// DB.
 func define(sql string) statement {
 	statements = append(statements, strings.TrimSpace(sql))
 	return statement(len(statements) - 1)
 }
 
-// param names the parameters of a part of a statement, whose first one has that number.
+// param returns the names of the parameters of a part of a statement: param(first)(0) is the part's first parameter.
 func param(first int) func(int) string {
 	return func(i int) string { return fmt.Sprintf("$%d", first+i) }
 }
 
-// filler puts the namespace before the names in braces. Other braces stay: '{}'::jsonb.
+// filler returns a function that replaces each name in braces by the namespace and the name. Other braces stay:
+// '{}'::jsonb.
 func filler(namespace string) func(string) string {
 	pairs := make([]string, 0, 2*len(migrations.Names))
 	for _, name := range migrations.Names {

@@ -46,24 +46,25 @@ type Options struct {
 	// URL is DATABASE_URL: a URL or a list of key=value.
 	URL string
 	Settings
-	// Name is what the connections are called in pg_stat_activity, unless URL has a name; "": auth.
+	// Name is the connections' application_name in pg_stat_activity, unless URL has one; "": auth.
 	Name string
-	// Dial replaces the connecting of sockets; tests count with it what goes over them.
+	// Dial replaces the dialing of connections; tests use it to count what is sent.
 	Dial func(ctx context.Context, network, addr string) (net.Conn, error)
 	// Tracer makes spans of statements; nil: none.
 	Tracer trace.Tracer
-	// Log gets what is not reported to any caller. nil: nowhere.
+	// Log gets what is not reported to any caller; nil: discarded.
 	Log *slog.Logger
 }
 
 // DB is an open database. Its methods may be called from any goroutine.
 type DB struct {
 	pool *pgxpool.Pool
-	sql  []string // by statement: with the namespace filled in
+	sql  []string // by statement, with the namespace
 	fill func(string) string
 	names
 	log *slog.Logger
-	// fullUntil is until when no connection is added because the server had none left; nil: it had always some.
+	// fullUntil is the time until which no connection is added, because the server had none left; nil: the server has
+	// never run out.
 	fullUntil atomic.Pointer[time.Time]
 	unnamed   auditGate
 	// poolerLogged guards the one line about PgBouncer.
@@ -72,7 +73,7 @@ type DB struct {
 
 var validNamespace = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[a-z_][a-z0-9_]{0,29}$`) })
 
-// CheckNamespace says what is wrong with a DB_NAMESPACE; nil for a good or an empty one.
+// CheckNamespace returns what is wrong with a DB_NAMESPACE; nil for a valid or an empty one.
 func CheckNamespace(ns string) error {
 	if ns != "" && !validNamespace().MatchString(ns) {
 		return errors.New("must be 1 to 30 of a-z, 0-9 and _, not beginning with a digit")
@@ -80,8 +81,8 @@ func CheckNamespace(ns string) error {
 	return nil
 }
 
-// Open connects once, to see that the database answers and how many connections it has to give. While the database is
-// unreachable the error is ErrUnavailable, and trying again makes sense.
+// Open connects once, to check that the database answers and how many connections it has left. While the database is
+// unreachable the error is ErrUnavailable, and the caller may retry.
 func Open(ctx context.Context, o Options) (*DB, error) {
 	if err := CheckNamespace(o.Namespace); err != nil {
 		return nil, fmt.Errorf("store: namespace %q: %w", o.Namespace, err)
@@ -128,8 +129,8 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 		return nil, wrapError("open", err)
 	}
 	config.MaxConns = int32(most)
-	// See pool.go: the pool may not make these by itself, so they are only a floor for closing.
-	// Cores: GOMAXPROCS may be less, by a quota, or more, by the operator.
+	// beforeConnect keeps the pool from opening these connections by itself, so MinConns is only the number that stay
+	// open when idle. GOMAXPROCS may be less than the cores, by a quota, or more, by the operator.
 	config.MinConns = int32(min(most, 4*min(runtime.NumCPU(), runtime.GOMAXPROCS(0))))
 	config.MinIdleConns = 0
 	config.MaxConnLifetime = cmp.Or(o.MaxConnLifetime, 100*365*24*time.Hour)
@@ -143,7 +144,7 @@ func Open(ctx context.Context, o Options) (*DB, error) {
 	return db, nil
 }
 
-// Close waits until every connection is back and closes them.
+// Close waits until every connection was returned, and closes all of them.
 func (db *DB) Close() { db.pool.Close() }
 
 // Ping reports whether the database answers.

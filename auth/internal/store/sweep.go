@@ -15,30 +15,32 @@ import (
 // Sweep says what has expired. A zero time keeps everything of its kind.
 type Sweep struct {
 	Now time.Time
-	// Tokens, flows, states, spent ID tokens and limits go when they have been worthless since before Now. Messages go
-	// when they were done before Messages, audit rows when they are older than Audit.
+	// Tokens, flows, states, spent ID tokens and limits are removed if they expired before Now, messages if they were
+	// done before Messages, audit rows if they are older than Audit.
 	Messages, Audit time.Time
-	// Challenges go when they expired before Challenges, unverified factors when they were enrolled before Factors.
+	// Challenges are removed if they expired before Challenges, unverified factors if they were enrolled before
+	// Factors.
 	Challenges, Factors time.Time
-	// Places that users signed in from go when that was before Places.
+	// Known places are removed if the last sign-in from there was before Places.
 	Places time.Time
-	// Sessions go when they ended before EndedBefore, or are past their end by the rules: not_after,
-	// created or last refreshed before these times.
+	// Sessions are removed if they ended before EndedBefore, are past not_after, were created before CreatedBefore, or
+	// were last refreshed before ActiveBefore.
 	EndedBefore, CreatedBefore, ActiveBefore time.Time
-	// Anonymous users go when they were last active before, unless they were made before AnonymousSince, or have a
-	// confirmed address, a password, an identity of a provider or a verified factor.
+	// Anonymous users are removed if they were last active before Anonymous, unless they were created before
+	// AnonymousSince, or have a confirmed address, a password, an identity of a provider or a verified factor.
 	Anonymous, AnonymousSince time.Time
-	// Behind is the anonymous user that the last step's walk through refused ones ended at; zero: at the beginning.
+	// Behind is the last anonymous user that the previous step tried to remove one by one; zero: the step starts at the
+	// beginning.
 	Behind AnonymousUser
 	// ServerNow is as in Refresh.
 	ServerNow time.Time
 	// Batch is how many rows of each kind one step may read or remove.
 	Batch int
-	// Cursor is where the last step's walk through sessions ended; Nil: at the beginning.
+	// Cursor is the session at which the previous step ended; Nil: the step starts at the beginning.
 	Cursor uuid.UUID
 }
 
-// AnonymousUser is a place in the walk through anonymous users, by age.
+// AnonymousUser is a position among the anonymous users, who are sorted by age.
 type AnonymousUser struct {
 	CreatedAt time.Time
 	ID        uuid.UUID
@@ -46,23 +48,24 @@ type AnonymousUser struct {
 
 // Swept is what one step did.
 type Swept struct {
-	// Removed is how many rows went.
+	// Removed is how many rows were removed.
 	Removed int64
-	// Cursor is for the next step. Nil: the walk is complete.
+	// Cursor is for the next step; Nil: all sessions were read.
 	Cursor uuid.UUID
-	// Refused is how many anonymous users could not be removed, Why the first error of those. Behind is for the next
-	// step, which leaves them out.
+	// Refused is how many anonymous users could not be removed, Why the first error. Behind is for the next step, which
+	// skips these users.
 	Refused int
 	Why     error
 	Behind  AnonymousUser
-	// Busy: another replica was at it, and nothing was done.
+	// Busy: another replica was sweeping, and this step did nothing.
 	Busy bool
 }
 
 var trySweepLock = define(`
 select pg_try_advisory_xact_lock($1)`)
 
-// sweeping is the removal of rows, found by a key, of which a condition holds. Rows that others have locked wait.
+// sweeping defines the statement that removes a table's rows for which condition holds, found by key. It skips locked
+// rows.
 func sweeping(table, key, condition string) statement {
 	return define(`
 delete from {` + table + `} where ` + key + ` in (
@@ -80,8 +83,8 @@ var sweepPlaces = define(`
 delete from {known_places} where (user_id, place) in (
     select user_id, place from {known_places} where seen_at < $1 limit $2 for update skip locked)`)
 
-// The two tables below have no index on the time: a step reads them whole. They stay small, since a full bucket and a
-// message done long ago keep no row.
+// The two tables below have no index on the time, so that a step reads them completely. They stay small, since full
+// buckets and old messages are removed.
 var sweepLimits = sweeping("limits", "key", "full_at < $1")
 
 var sweepMessages = define(`
@@ -94,12 +97,13 @@ var wipeMessages = define(`
 update {outbox} set payload = null where id in (
     select id from {outbox} where state = 'failed' and payload is not null and expires_at <= $1 limit $2 for update skip locked)`)
 
-// Numbers grow with time, so the oldest rows are found by the key.
+// The ids of audit rows grow with time, so that the primary key finds the oldest rows.
 var sweepAudit = define(`
 delete from {audit} where at < $1 and id <= (
     select max(id) from (select id, at from {audit} order by id limit $2) oldest where at < $1)`)
 
-// An index on ended_at or refreshed_at would slow every refresh; a walk by the key slows none.
+// An index on ended_at or refreshed_at would slow down every refresh. Reading sessions in the order of the primary key
+// does not.
 var sweepSessions = define(`
 with part as (
     select id, created_at, refreshed_at, not_after, ended_at from {sessions}
@@ -132,8 +136,8 @@ select u.id, u.created_at ` + nextAbandoned)
 var sweepAnonymousUser = define(`
 delete from {users} u where u.id = $2 and ` + isAbandoned)
 
-// Sweep does one bounded step, unless another replica is at it. Anonymous users of whom one can't be removed, since
-// the application refers to it, go one by one.
+// Sweep does one bounded step, unless another replica is sweeping. If an anonymous user cannot be removed, because the
+// application refers to the user, the users of the step are removed one by one.
 func (db *DB) Sweep(ctx context.Context, s Sweep) (out Swept, err error) {
 	out, err = db.sweepStep(ctx, s)
 	if pg, _ := errors.AsType[*pgconn.PgError](err); pg == nil || s.Anonymous.IsZero() ||
@@ -172,7 +176,7 @@ func (db *DB) sweepStep(ctx context.Context, s Sweep) (out Swept, err error) {
 	return out, err
 }
 
-// sweepOneByOne removes a batch of anonymous users, each in a transaction, and counts those that are refused.
+// sweepOneByOne removes a batch of anonymous users, each in a transaction, and counts the users that cannot be removed.
 func (db *DB) sweepOneByOne(ctx context.Context, s Sweep, out *Swept) error {
 	var list []AnonymousUser
 	err := db.query(ctx, "abandoned users", appendTo(&list, func(u *AnonymousUser) []any {

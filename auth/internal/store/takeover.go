@@ -14,18 +14,18 @@ import (
 // Move is a takeover of another service's users.
 type Move struct {
 	ID, Owner uuid.UUID
-	// Source is HOST:PORT/DATABASE SCHEMA; Mark distinguishes its tables from others of that name.
+	// Source is HOST:PORT/DATABASE SCHEMA; Mark distinguishes the source's tables from other tables of the same names.
 	Source, Mark string
 	Closed       bool
-	// Floor is the transaction of the source since which the next pass looks for changes, PassFloor that of the pass
-	// that is under way; nil: none.
+	// Floor is the transaction of the source from which on the next pass looks for changes. PassFloor is the floor of
+	// the pass under way; nil: none.
 	Floor, PassFloor *int64
 	Steps            json.RawMessage
 	StartedAt        time.Time
 	ClosedAt         time.Time // zero while it is open
 }
 
-// ErrMoveLost: another process goes on with the takeover, or has closed or abandoned it.
+// ErrMoveLost: another process has continued, closed or abandoned the takeover.
 var ErrMoveLost = errors.New("another process goes on with this takeover")
 
 // The kinds of rows of {moves}.
@@ -39,7 +39,7 @@ select id, owner, source, coalesce(source_mark, ''), state = 'closed', floor, pa
 from {moves} where kind = $1
 order by state = 'open' desc, started_at desc`)
 
-// Moves reads the takeovers, or the mirrors, an open one first.
+// Moves reads the takeovers, or the mirrors; an open one comes first.
 func (db *DB) Moves(ctx context.Context, kind string) (list []Move, err error) {
 	err = db.query(ctx, "moves", appendTo(&list, func(m *Move) []any {
 		return []any{(*nullUUID)(&m.ID), (*nullUUID)(&m.Owner), &m.Source, &m.Mark, &m.Closed, &m.Floor, &m.PassFloor,
@@ -62,8 +62,8 @@ func (db *DB) OpenMove(ctx context.Context, m Move) (opened bool, err error) {
 	return n == 1, err
 }
 
-// OwnMove makes a process the one that works on an open takeover, and stores the mark: the batch of any other process
-// fails from then on.
+// OwnMove makes a process the owner of an open takeover, and stores the mark. From then on the batches of other
+// processes fail.
 func (db *DB) OwnMove(ctx context.Context, m Move) error {
 	n, err := db.exec(ctx, "own move", ownMove, m.ID, m.Owner, m.Mark)
 	if err == nil && n == 0 {
@@ -85,11 +85,11 @@ select from {moves} where id = $1 and owner = $2 and state = 'open' for update`)
 var saveMove = define(`
 update {moves} set steps = $3, floor = $4, pass_floor = $5 where id = $1 and owner = $2`)
 
-// batchSettings are as the source has them: joins with a batch go by the indexes of our tables, which have no
-// statistics until they are filled.
+// batchSettings make joins with a batch use the indexes of our tables, which have no statistics until they are filled.
+// The source's connections have the same settings.
 const batchSettings = carrySettings + `; set local enable_hashjoin = off; set local enable_mergejoin = off`
 
-// Carry runs f and saves what it leaves in m, all or nothing. ErrMoveLost: another process owns the takeover.
+// Carry runs f and stores m as f leaves it, in one transaction. ErrMoveLost: another process owns the takeover.
 func (db *DB) Carry(ctx context.Context, m *Move, f func(*Carrier) error) error {
 	return db.withConn(ctx, "carry", func(c *pgx.Conn) error {
 		return db.inTx(ctx, c, func(t *Tx) error {
@@ -120,7 +120,7 @@ func (t *Tx) exec(ctx context.Context, s statement, args ...any) (int64, error) 
 var closeMove = define(`
 update {moves} set state = 'closed', closed_at = $3, owner = null where id = $1 and owner = $2 and state = 'open'`)
 
-// Close ends the takeover and notes it, within the transaction. traits are the audit row's.
+// Close ends the takeover and writes an audit row with these traits, within the transaction.
 func (c *Carrier) Close(ctx context.Context, m *Move, at time.Time, traits json.RawMessage) error {
 	b := c.t.Batch()
 	b.exec("close move", closeMove, m.ID, m.Owner, at)
@@ -129,7 +129,7 @@ func (c *Carrier) Close(ctx context.Context, m *Move, at time.Time, traits json.
 	return b.Send(ctx)
 }
 
-// readOnly runs a query of its own, without a time limit.
+// readOnly runs a query in a transaction of its own, without a time limit.
 func (db *DB) readOnly(ctx context.Context, s statement, each func(pgx.Rows) error, args ...any) error {
 	return db.withConn(ctx, "read", func(c *pgx.Conn) error {
 		tx, err := c.BeginTx(ctx, pgx.TxOptions{AccessMode: pgx.ReadOnly})
@@ -155,14 +155,15 @@ func (db *DB) readOnly(ctx context.Context, s statement, each func(pgx.Rows) err
 var selectOwnProcesses = define(`
 select pid from pg_stat_activity where usename = session_user and application_name = current_setting('application_name')`)
 
-// OwnProcesses are the server's processes of connections by this role and application name, this program's among them.
+// OwnProcesses returns the IDs of the server's processes whose connections have our role and application name,
+// including this program's own.
 func (db *DB) OwnProcesses(ctx context.Context) (list []int32, err error) {
-	list = []int32{} // not null in SQL
+	list = []int32{} // an empty list, not null, in SQL
 	err = db.readOnly(ctx, selectOwnProcesses, appendTo(&list, func(pid *int32) []any { return []any{pid} }))
 	return list, err
 }
 
-// CarriedTable is a table whose rows a takeover brings.
+// CarriedTable is a table into which a takeover writes rows.
 type CarriedTable int
 
 // The tables that are compared with the source by their ids.
@@ -182,7 +183,7 @@ var selectCarriedIDs = [...]statement{
 	define(`select id, user_id from {webauthn_credentials} where factor_id is null order by id`),
 }
 
-// CarriedIDs reads all ids of a table and their users', in order.
+// CarriedIDs reads the id and the user's id of all rows of a table, in order.
 func (db *DB) CarriedIDs(ctx context.Context, table CarriedTable, each func(id, user uuid.UUID) error) error {
 	return db.readOnly(ctx, selectCarriedIDs[table], func(r pgx.Rows) error {
 		var id, user uuid.UUID
@@ -193,8 +194,8 @@ func (db *DB) CarriedIDs(ctx context.Context, table CarriedTable, each func(id, 
 	})
 }
 
-// SumOfIDs is an aggregate over a column id: two hashes of 64 bits, each summed up. In two databases that hash
-// otherwise it differs for the same ids, and never the other way round.
+// SumOfIDs is an aggregate over a column id: the sums of two 64-bit hashes. If two databases hash differently, it
+// differs for equal ids; it is never equal for different ids.
 const SumOfIDs = `coalesce(sum(uuid_hash_extended(id, 0))::text || ' ' || sum(uuid_hash_extended(id, 1))::text, '')`
 
 var groupCarried = [...]statement{
@@ -231,12 +232,12 @@ func (c *Carrier) CountUsers(ctx context.Context) (n int64, err error) {
 var deleteCarried = [...]statement{
 	define(`delete from {users} where id = any($1)`),
 	define(`delete from {identities} where id = any($1)`),
-	define(`delete from {factors} where user_id = any($1)`), // a name depends on those of the user's other factors
+	define(`delete from {factors} where user_id = any($1)`), // names are unique for each user
 	define(`delete from {sessions} where id = any($1)`),
 	define(`delete from {webauthn_credentials} where id = any($1)`),
 }
 
-// Delete removes rows by their ids; factors by their users'.
+// Delete removes rows by their ids; factors by their users' ids.
 func (c *Carrier) Delete(ctx context.Context, table CarriedTable, ids []uuid.UUID) (int64, error) {
 	return c.t.exec(ctx, deleteCarried[table], ids)
 }
@@ -244,7 +245,8 @@ func (c *Carrier) Delete(ctx context.Context, table CarriedTable, ids []uuid.UUI
 var blankUsers = define(`
 update {users} set email = '', phone = '' where id = any($1) and (email <> '' or phone <> '')`)
 
-// BlankUsers takes users' addresses, which others may have now. They are given again when the users are written.
+// BlankUsers removes users' addresses, which other users may have now. The addresses are set again when the users are
+// written.
 func (c *Carrier) BlankUsers(ctx context.Context, ids []uuid.UUID) error {
 	_, err := c.t.exec(ctx, blankUsers, ids)
 	return err
@@ -254,7 +256,7 @@ var detachFactors = define(`
 update {sessions} s set factor_id = null
 where s.factor_id is not null and not exists (select from {factors} f where f.id = s.factor_id)`)
 
-// DetachFactors makes sessions forget factors that are no more.
+// DetachFactors removes from sessions the factors that no longer exist.
 func (c *Carrier) DetachFactors(ctx context.Context) error {
 	_, err := c.t.exec(ctx, detachFactors)
 	return err
@@ -271,7 +273,7 @@ func (db *DB) CountUsers(ctx context.Context) (n int64, err error) {
 var analyzeCarried = []string{"{users}", "{identities}", "{factors}", "{sessions}", "{former_tokens}",
 	"{one_time_tokens}", "{webauthn_credentials}"}
 
-// AnalyzeCarried renews the planner's statistics after many rows have come.
+// AnalyzeCarried renews the planner's statistics after many rows were written.
 func (db *DB) AnalyzeCarried(ctx context.Context) error {
 	return db.withConn(ctx, "analyze", func(c *pgx.Conn) error {
 		for _, name := range analyzeCarried {
@@ -314,7 +316,7 @@ type CarriedFactor struct {
 	Factor
 	UserID uuid.UUID
 	Secret []byte
-	// Credential is a security key's; CarriedFactors does not read it.
+	// Credential is the credential of a security key; CarriedFactors does not read it.
 	Credential *CarriedCredential
 }
 
@@ -329,11 +331,12 @@ func (db *DB) CarriedFactors(ctx context.Context, users []uuid.UUID) (list []Car
 	return list, err
 }
 
-// CarriedSession is a session of the other service. Its refresh token there is the first one here.
+// CarriedSession is a session of the other service. The session's refresh token there stands for the first refresh
+// token here.
 type CarriedSession struct {
 	Session
 	SecretHash [32]byte
-	// TokenMAC finds the session by a token that doesn't name it; nil: the token does.
+	// TokenMAC finds the session by a refresh token that does not contain the session's ID; nil: the token contains it.
 	TokenMAC []byte
 }
 

@@ -10,11 +10,11 @@ import (
 	"gatehouse/migrations"
 )
 
-// Location is where our tables are, however the connection names it.
+// Location is where our tables are, independent of how the connection string names the server.
 type Location struct {
 	// Cluster is the server's identifier, Database the number of the database.
 	Cluster, Database string
-	// Schema is the first of the search path, Role the one that we are.
+	// Schema is the first schema of the search path, Role the role that we connect as.
 	Schema, Role string
 }
 
@@ -22,21 +22,21 @@ var selectLocation = define(`
 select (select system_identifier from pg_control_system())::text,
     (select oid from pg_database where datname = current_database())::text, coalesce(current_schema()::text, ''), current_user::text`)
 
-// Location asks the catalogue.
+// Location reads it from the server.
 func (db *DB) Location(ctx context.Context) (p Location, err error) {
 	err = db.queryRow(ctx, "location", []any{&p.Cluster, &p.Database, &p.Schema, &p.Role}, selectLocation)
 	return p, err
 }
 
-// ForeignKey is one of a table that is not ours.
+// ForeignKey is a foreign key of a table that is not ours.
 type ForeignKey struct {
-	// Table is the one that has it, Target ours, without the namespace; both without quotes.
+	// Table has the foreign key, Target is our table, without the namespace; both without quotes.
 	Table, Target string
-	// Name and Definition are as SQL wants them: the definition is pg_get_constraintdef's.
+	// Name and Definition are quoted for SQL; Definition comes from pg_get_constraintdef.
 	QuotedTable, Name, Definition string
 }
 
-// Ours are the tables that hang on users, directly or through another one.
+// ours finds our tables that refer to users, directly or through another table.
 const ours = `
 with recursive ours (oid) as (
     select to_regclass('{users}')::oid
@@ -57,7 +57,7 @@ where c.contype = 'f' and c.confrelid in (select oid from ours) and c.conrelid n
     and c.conparentid = 0
 order by 1, 4`)
 
-// tableNames are ours with the namespace; other names of migrations are those of indexes, which no table has.
+// tableNames returns migrations.Names with the namespace: the names of our tables, and of indexes, which no table has.
 func (db *DB) tableNames() []string {
 	names := make([]string, len(migrations.Names))
 	for i, n := range migrations.Names {
@@ -66,7 +66,8 @@ func (db *DB) tableNames() []string {
 	return names
 }
 
-// ForeignKeys are those of the application's tables on users, or on another of ours that hangs on users.
+// ForeignKeys returns the foreign keys of the application's tables on users, or on a table of ours that refers to
+// users.
 func (db *DB) ForeignKeys(ctx context.Context) (list []ForeignKey, err error) {
 	err = db.query(ctx, "foreign keys", appendTo(&list, func(k *ForeignKey) []any {
 		return []any{&k.Table, &k.Target, &k.QuotedTable, &k.Name, &k.Definition}
@@ -80,8 +81,8 @@ order by 1`)
 
 var deleteMove = define(`delete from {moves} where id = $1 and state = 'open'`)
 
-// AbandonMove empties users and the tables of ours that hang on it, and forgets the open takeover. A table of another
-// program that refers to one of them makes it fail: nothing cascades.
+// AbandonMove empties users and our tables that refer to it, and deletes the open takeover. It fails if a table of
+// another program refers to one of these tables: nothing cascades.
 func (db *DB) AbandonMove(ctx context.Context, id uuid.UUID) error {
 	return db.InTx(ctx, func(t *Tx) error {
 		if _, err := t.tx.Exec(ctx, carrySettings, pgx.QueryExecModeSimpleProtocol); err != nil {

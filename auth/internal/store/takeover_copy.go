@@ -10,7 +10,7 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// The columns that are carried, in the order in which their rows are copied.
+// The carried columns of each table, in the order in which they are copied.
 var (
 	carriedUser = strings.Fields(`id aud role email phone password_hash is_anonymous app_metadata user_metadata created_at updated_at
 		last_sign_in_at email_confirmed_at phone_confirmed_at invited_at banned_until deleted_at confirmation_sent_at
@@ -29,7 +29,7 @@ var (
 
 func columns(alias string, names []string) string { return alias + strings.Join(names, ", "+alias) }
 
-// assign is the part behind "do update set": every column but the id.
+// assign returns the assignments after "do update set": every column but the id.
 func assign(names []string) string {
 	var parts []string
 	for _, n := range names[1:] {
@@ -38,8 +38,8 @@ func assign(names []string) string {
 	return strings.Join(parts, ", ")
 }
 
-// staging is a temporary table like some columns of a table. It ends with the transaction, and so does its name: a
-// pooler's next client doesn't see it.
+// staging is a temporary table with some columns of a table. It is dropped at the end of the transaction, so that a
+// pooler's next client does not see it.
 type staging struct {
 	name    string
 	columns []string
@@ -61,7 +61,7 @@ var (
 	stageFlows      = stage("carried_flows", "flows", carriedFlow)
 )
 
-// copyRows makes the temporary table and fills it with n rows.
+// copyRows creates the temporary table and fills it with n rows.
 func (c *Carrier) copyRows(ctx context.Context, into staging, n int, row func(i int) []any) error {
 	if _, err := c.t.tx.Exec(ctx, c.t.db.sql[into.create]); err != nil {
 		return err
@@ -71,7 +71,7 @@ func (c *Carrier) copyRows(ctx context.Context, into staging, n int, row func(i 
 	return err
 }
 
-// insertRows has a statement insert n rows that are copied first.
+// insertRows copies n rows into a temporary table, from which the statement insert writes them.
 func (c *Carrier) insertRows(ctx context.Context, insert statement, from staging, n int,
 	row func(i int) []any) (int64, error) {
 	if err := c.copyRows(ctx, from, n, row); err != nil {
@@ -80,7 +80,7 @@ func (c *Carrier) insertRows(ctx context.Context, insert statement, from staging
 	return c.t.exec(ctx, insert)
 }
 
-// jsonOrNull is JSON text as a copied value.
+// jsonOrNull returns JSON text as a value to copy.
 func jsonOrNull(b json.RawMessage) any {
 	if len(b) == 0 {
 		return nil
@@ -98,16 +98,16 @@ func userValues(u *User) []any {
 		u.CurrentEmailProven, u.NewEmailProven}
 }
 
-// CarriedUser is a user with the sign-up that waits, if one does.
+// CarriedUser is a user with the pending sign-up, if there is one.
 type CarriedUser struct {
 	User
 	Pending *Token
 }
 
-// Written is what a batch of rows has become.
+// Written is the outcome of a batch of rows.
 type Written struct {
-	// Added rows are new here, Updated ones were here, Removed ones had to go: another user holds the address. The
-	// other rows are left for the next run, Removed ones among them.
+	// Added rows are new, Updated rows existed, Removed rows were deleted because another user has the address. The
+	// other rows, and the Removed rows, are left for the next run.
 	Added, Updated, Removed int64
 }
 
@@ -117,8 +117,8 @@ select ` + columns("c.", carriedUser) + ` from carried_users c
 on conflict do nothing
 returning true, id`)
 
-// Of two users with one address the one that is here stays, and of two new ones the one with the smaller id. The
-// conditions are separate so that the partial indexes serve them.
+// Of two users with one address the existing user stays; of two new users, the user with the smaller id. The conditions
+// are separate so that they can use the partial indexes.
 var removeTakenUsers = define(`
 with second as (
     select id from (
@@ -150,7 +150,7 @@ insert into {one_time_tokens} (` + columns("", carriedToken) + `)
 select ` + columns("c.", carriedToken) + ` from carried_tokens c join {users} u on u.id = c.user_id
 on conflict do nothing`)
 
-// Users writes users with the sign-ups that wait. Fresh: none of them is here yet, which is faster.
+// Users writes users with their pending sign-ups. fresh says that none of the users exists yet, which is faster.
 func (c *Carrier) Users(ctx context.Context, list []CarriedUser, fresh bool) (w Written, err error) {
 	if err := c.copyRows(ctx, stageUsers, len(list), func(i int) []any {
 		return userValues(&list[i].User)
@@ -181,7 +181,7 @@ func (c *Carrier) Users(ctx context.Context, list []CarriedUser, fresh bool) (w 
 	return w, c.tokens(ctx, tokens)
 }
 
-// count runs a statement that returns whether each row was added, and more, and counts the rows.
+// count runs a statement that returns for each row whether it was added, and further columns, and counts the rows.
 func (c *Carrier) count(ctx context.Context, s statement, w *Written, each func(), more ...any) error {
 	rows, err := c.t.tx.Query(ctx, c.t.db.sql[s])
 	if err != nil {
@@ -218,7 +218,7 @@ insert into {identities} (` + columns("", carriedIdentity) + `)
 select ` + columns("c.", carriedIdentity) + ` from carried_identities c join {users} u on u.id = c.user_id
 on conflict do nothing`)
 
-// Identities writes identities whose users are here. Changed ones were deleted before.
+// Identities writes identities whose users exist. Changed identities were deleted before.
 func (c *Carrier) Identities(ctx context.Context, list []Identity) (w Written, err error) {
 	w.Added, err = c.insertRows(ctx, insertCarriedIdentities, stageIdentities, len(list), func(n int) []any {
 		i := &list[n]
@@ -233,7 +233,7 @@ insert into {factors} (` + columns("", carriedFactor) + `)
 select ` + columns("c.", carriedFactor) + ` from carried_factors c join {users} u on u.id = c.user_id
 on conflict do nothing`)
 
-// Factors writes factors whose users are here. Changed ones were deleted before.
+// Factors writes factors whose users exist. Changed factors were deleted before.
 func (c *Carrier) Factors(ctx context.Context, list []CarriedFactor) (w Written, err error) {
 	w.Added, err = c.insertRows(ctx, insertCarriedFactors, stageFactors, len(list), func(i int) []any {
 		f := &list[i]
@@ -252,7 +252,7 @@ func (c *Carrier) Factors(ctx context.Context, list []CarriedFactor) (w Written,
 	return w, err
 }
 
-// A factor that did not come leaves the session at its level.
+// If a session's factor was not carried, the session keeps its level.
 var upsertCarriedSessions = define(`
 insert into {sessions} (` + columns("", carriedSession) + `)
 select ` + strings.Replace(columns("c.", carriedSession), "c.factor_id", "f.id", 1) + `
@@ -268,7 +268,7 @@ insert into {former_tokens} (token_mac, session_id)
 select c.token_mac, c.session_id from carried_former c join {sessions} s on s.id = c.session_id
 on conflict (token_mac) do update set session_id = excluded.session_id`)
 
-// Sessions writes sessions whose users are here, with what finds them by their tokens.
+// Sessions writes sessions whose users exist, with the MACs that find them by their tokens.
 func (c *Carrier) Sessions(ctx context.Context, list []CarriedSession, fresh bool) (w Written, err error) {
 	if err := c.copyRows(ctx, stageSessions, len(list), func(i int) []any {
 		s := &list[i]
@@ -304,7 +304,7 @@ delete from {one_time_tokens} where link_hash is not null`)
 var deleteCarriedFlows = define(`
 delete from {flows}`)
 
-// DeleteLinks removes all links and the flows that they continue: the last run writes them again.
+// DeleteLinks removes all carried links and the flows that they continue: the last run writes both again.
 func (c *Carrier) DeleteLinks(ctx context.Context) error {
 	if _, err := c.t.exec(ctx, deleteCarriedLinks); err != nil {
 		return err

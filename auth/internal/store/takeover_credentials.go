@@ -35,7 +35,7 @@ from carried_credentials c join {users} u on u.id = c.user_id left join {factors
 where c.factor_id is null or f.id is not null
 on conflict do nothing`)
 
-// Credentials writes credentials whose users, and factors, are here. Changed ones were deleted before.
+// Credentials writes credentials whose users, and factors, exist. Changed credentials were deleted before.
 func (c *Carrier) Credentials(ctx context.Context, list []CarriedCredential) (w Written, err error) {
 	w.Added, err = c.insertRows(ctx, insertCarriedCredentials, stageCredentials, len(list), func(i int) []any {
 		v := &list[i]
@@ -52,7 +52,8 @@ func (c *Carrier) Credentials(ctx context.Context, list []CarriedCredential) (w 
 var selectCarriedCredentials = define(`
 select ` + columns("w.", carriedCredential) + ` from {webauthn_credentials} w where w.user_id = any($1)`)
 
-// CarriedCredentials reads the credentials of users: the passkeys, and those of security keys by their factors.
+// CarriedCredentials reads the credentials of users: the passkeys in a list, the credentials of security keys by
+// factor.
 func (db *DB) CarriedCredentials(ctx context.Context,
 	users []uuid.UUID) (passkeys []CarriedCredential, byFactor map[uuid.UUID]*CarriedCredential, err error) {
 	byFactor = map[uuid.UUID]*CarriedCredential{}

@@ -9,7 +9,7 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Kind is what a one-time token was sent for; it is redeemed as nothing else.
+// Kind is what a one-time token was sent for; the token can be redeemed for nothing else.
 type Kind string
 
 // The kinds of one-time tokens.
@@ -29,37 +29,39 @@ const (
 type Token struct {
 	ID, User uuid.UUID
 	Kind     Kind
-	// Address is where it was sent.
+	// Address is where the token was sent.
 	Address string
-	// Flow is the PKCE flow that its link continues; Nil: none.
+	// Flow is the PKCE flow that the token's link continues; Nil: none.
 	Flow uuid.UUID
-	// Identity is the one whose sign-in required the confirmation; Nil: none.
+	// Identity is the identity whose sign-in required the confirmation; Nil: none.
 	Identity uuid.UUID
-	// PasswordHash and UserMetadata are a pending sign-up's; "" and nil: none.
+	// PasswordHash and UserMetadata belong to a pending sign-up; "" and nil: none.
 	PasswordHash         string
 	UserMetadata         json.RawMessage
 	CreatedAt, ExpiresAt time.Time
-	// Contested: several sign-ups of the address differ, or one with another password was refused. InsertToken finds the
-	// former itself.
+	// Contested: pending sign-ups of the address differ, which InsertToken finds by itself, or a sign-up with another
+	// password was refused.
 	Contested bool
 }
 
 // NewToken is a token with what proves it.
 type NewToken struct {
 	Token
-	// LinkHash is SHA-256 of the link's secret, OTPMAC the MAC of kind, address and digits; nil: no such form.
+	// LinkHash is SHA-256 of the link's secret, OTPMAC the MAC of kind, address and digits; nil: the token has no link,
+	// or no digits.
 	LinkHash, OTPMAC []byte
-	// Keep is how many older tokens of this user, kind and place stay alive: 4 for sign-ups, else 0.
+	// Keep is how many older tokens of the same user, kind and place are kept: 4 for sign-ups, else 0.
 	Keep int
-	// Place is the MAC of the known place of its user that it was asked for from; nil: elsewhere.
+	// Place is the MAC of the known place from which the token was requested; nil: the place is not known.
 	Place []byte
-	// Required: without its user Send fails with ErrUserGone, and nothing of the batch happens.
+	// Required: if the user does not exist, Send fails with ErrUserGone, and nothing of the batch happens.
 	Required bool
 }
 
 const tokenColumns = `t.id, t.user_id, t.kind, t.address, t.flow_id, t.identity_id, t.password_hash, t.user_metadata, t.created_at, t.expires_at, t.contested`
 
-// isSignUp is whether a token t is that of a sign-up with anything that others could be given by mistake.
+// isSignUp is the SQL for whether a token t belongs to a sign-up with a password, data or an identity, which must not
+// reach another account.
 const isSignUp = `t.kind = 'signup' and (t.password_hash <> '' or t.user_metadata is not null or t.identity_id is not null)`
 
 func tokenTargets(t *Token) []any {
@@ -68,7 +70,7 @@ func tokenTargets(t *Token) []any {
 		(*nullTime)(&t.CreatedAt), (*nullTime)(&t.ExpiresAt), (*nullBool)(&t.Contested)}
 }
 
-// Sign-ups of one address that differ contest each other: the older ones are marked, and so is the new one.
+// Different sign-ups of one address contest each other: the older tokens are marked, and so is the new one.
 var insertToken = define(`
 with older as (
     select t.id, t.place is not distinct from ` + placeOf("$2", "$16") + `
@@ -85,8 +87,8 @@ insert into {one_time_tokens} (id, user_id, kind, address, link_hash, otp_mac, f
 select $1, (select id from {users} where id = $2 and deleted_at is null), $3, $4, $5, $6, $7, $8, $9, $10, $11, $13, $15 or exists (select from older where differs), ` + placeOf("$2", "$16") + `
 where $14 or exists (select from {users} where id = $2 and deleted_at is null)`)
 
-// InsertToken adds a token and drops the older ones of its kind and place. For a user that doesn't exist, or was deleted, it
-// costs the same and does nothing, so that the reply to an unknown address takes the same work.
+// InsertToken adds a token and deletes older tokens of the same kind and place. For a user that does not exist, or was
+// deleted, it costs the same and does nothing, so that the reply to an unknown address takes the same work.
 func (b *Batch) InsertToken(t NewToken) {
 	b.exec("insert token", insertToken, t.ID, t.User, string(t.Kind), t.Address, bytesOrNull(t.LinkHash),
 		bytesOrNull(t.OTPMAC), uuidOrNull(t.Flow),
@@ -115,7 +117,7 @@ func (b *Batch) DeleteTokens(user uuid.UUID, kinds ...Kind) {
 	b.exec("delete tokens", deleteTokens, user, kindArray(kinds))
 }
 
-// kindArray are kinds as an argument; null for none.
+// kindArray returns kinds as an argument; null for none.
 func kindArray(kinds []Kind) []string {
 	var list []string
 	for _, k := range kinds {
@@ -149,24 +151,24 @@ func (b *Batch) Tokens(dst *[]Token, user uuid.UUID, kinds ...Kind) {
 	b.rows("tokens", dst, appendTo(dst, tokenTargets), selectTokens, user, kindArray(kinds))
 }
 
-// Digits are typed digits: the MACs that they have as each kind of token that may be meant, under
-// each key in force.
+// Digits are typed digits: their MACs for each kind of token that they may belong to, under each key in force.
 type Digits struct {
 	Aud, Address string
 	Kinds        []Kind
 	MACs         [][]byte
 	Now          time.Time
-	// MaxMisses voids the digits of a token, but not its link; 0: never.
+	// MaxMisses wrong tries void the digits of a token, but not its link; 0: the digits are never voided.
 	MaxMisses int
-	// Tries is the bucket of wrong digits of the address, Place that of those from a known place of its owner's.
-	// Without a key they are not counted.
+	// Tries is the bucket of wrong digits for the address. Place has the bucket of wrong digits from a known place of
+	// the owner. Without a key, wrong digits are not counted.
 	Tries Limit
 	Place Place
 }
 
-// takeTry are steps of a statement that take a try before anything is compared, so that guesses at one address come
-// one after the other: known is whether the place is, guess has a row when there was a try. A right guess gives it
-// back. Parameters from first on: key, size, rate, refill, the place's MAC, since, key.
+// takeTry returns the steps of a statement that take a try before digits are compared, so that guesses at one address
+// run one after the other. The step known says whether the place is a known one, and guess has a row if there was a
+// try. A right guess gives the try back. Parameters from first on: key, size, rate, refill, the place's MAC, since,
+// key.
 func takeTry(known, now string, first int) string {
 	p := param(first)
 	return `known as (
@@ -193,7 +195,7 @@ func takeTryArgs(tries Limit, p Place) []any {
 		bytesOrNull(p.Tries.Key)}
 }
 
-// ownerKnows is whether a place is known of the user with an address.
+// ownerKnows returns the SQL for whether a place is a known place of the user with an address.
 func ownerKnows(aud, address, mac, since string) string {
 	return `exists (
         select from (
@@ -203,8 +205,8 @@ func ownerKnows(aud, address, mac, since string) string {
         where ` + knowsPlace("owner.id", mac, since) + `)`
 }
 
-// spendOrMiss are the last steps of a statement that compares digits with live tokens: the hit is consumed, and a miss
-// counts on each.
+// spendOrMiss returns the last steps of a statement that compares digits with live tokens: the matching token is
+// consumed; if none matches, a miss is counted on each.
 func spendOrMiss(maxMisses string) string {
 	return `consumed as (
     delete from {one_time_tokens} where id = (select id from hit)
@@ -231,15 +233,15 @@ with ` + takeTry(ownerKnows("$1", "$2", "$11", "$12"), "$5", 7) + `, live as mat
     order by array_position($3, kind), created_at desc limit 1
 ), ` + spendOrMiss("$6"))
 
-// RedeemDigits locks the user and consumes the token that digits belong to, earlier kinds first. ErrNotFound after a
-// miss, which stays counted only if the transaction commits. The Limit is the bucket that a try was taken from, which
-// is to be given back when a token was found. A LimitError: there was no try, and nothing was compared.
+// RedeemDigits locks the user and consumes the token that the digits belong to, earlier kinds first. ErrNotFound: no
+// token matched, and the miss is counted if the transaction commits. The Limit is the bucket that a try was taken from;
+// the caller gives the try back if a token was found. LimitError: there was no try, and nothing was compared.
 func (t *Tx) RedeemDigits(ctx context.Context, d Digits) (Token, Limit, error) {
 	args := []any{d.Aud, d.Address, kindArray(d.Kinds), d.MACs, d.Now, d.MaxMisses}
 	return t.guess(ctx, redeemDigits, d.Tries, d.Place, append(args, takeTryArgs(d.Tries, d.Place)...))
 }
 
-// guessColumns are whether the place is known, whether there was a try, and the token, or nulls.
+// guessColumns are whether the place is known, whether there was a try, and the token's columns, or nulls.
 const guessColumns = `known.here, exists (select from guess), ` + tokenColumns
 
 func (t *Tx) guess(ctx context.Context, s statement, tries Limit, place Place, args []any) (Token, Limit, error) {
@@ -270,8 +272,8 @@ delete from {one_time_tokens} t using person
 where t.user_id = person.id and t.link_hash = $1 and t.kind = any($2) and t.expires_at > $3
 returning ` + tokenColumns)
 
-// RedeemLink locks the user and consumes the token that a link's secret belongs to, if it is of one
-// of these kinds; ErrNotFound otherwise.
+// RedeemLink locks the user and consumes the token that a link's secret belongs to, if the token is of one of these
+// kinds; ErrNotFound otherwise.
 func (t *Tx) RedeemLink(ctx context.Context, hash []byte, kinds []Kind, now time.Time) (Token, error) {
 	var token Token
 	err := t.tx.QueryRow(ctx, t.db.sql[redeemLink], hash, kindArray(kinds), now).Scan(tokenTargets(&token)...)
@@ -287,7 +289,8 @@ and not exists (
     where l.key = case when ` + ownerKnows("$1", "$2", "$9", "$10") + ` then $11::bytea else $6::bytea end
       and not ` + bucketHoldsTry("$7", "$8", "$5") + `)`)
 
-// DigitsWait says whether RedeemDigits would find a token, and counts nothing: never, where there is no try left.
+// DigitsWait reports whether RedeemDigits would find a token, and counts nothing. It reports false if there is no try
+// left.
 func (db *DB) DigitsWait(ctx context.Context, d Digits) (found bool, err error) {
 	err = db.queryRow(ctx, "digits", []any{&found}, digitsWait, d.Aud, d.Address,
 		kindArray(d.Kinds), d.MACs, d.Now,
@@ -299,7 +302,7 @@ func (db *DB) DigitsWait(ctx context.Context, d Digits) (found bool, err error) 
 var linkWaits = define(`
 select exists (select from {one_time_tokens} t where t.link_hash = $1 and t.kind = any($2) and t.expires_at > $3)`)
 
-// LinkWaits says whether RedeemLink would find a token.
+// LinkWaits reports whether RedeemLink would find a token.
 func (db *DB) LinkWaits(ctx context.Context, hash []byte, kinds []Kind, now time.Time) (found bool, err error) {
 	err = db.queryRow(ctx, "link", []any{&found}, linkWaits, hash, kindArray(kinds), now)
 	return found, err
@@ -315,7 +318,7 @@ with ` + takeTry(knowsPlace("$1", "$9", "$10"), "$3", 5) + `, live as materializ
     select * from live where otp_mac = any($2::bytea[]) limit 1
 ), ` + spendOrMiss("$4"))
 
-// Nonce are typed digits that prove a user's address once more: the MACs that they have.
+// Nonce holds the MACs of typed digits that prove a user's address again.
 type Nonce struct {
 	User      uuid.UUID // locked by LockUser
 	MACs      [][]byte
@@ -326,26 +329,26 @@ type Nonce struct {
 	Place Place
 }
 
-// RedeemNonce consumes the reauthentication nonce of a user locked by LockUser. Its results are those of
+// RedeemNonce consumes the reauthentication nonce of a user locked by LockUser. It returns the same results as
 // RedeemDigits.
 func (t *Tx) RedeemNonce(ctx context.Context, n Nonce) (Token, Limit, error) {
 	args := []any{n.User, n.MACs, n.Now, n.MaxMisses}
 	return t.guess(ctx, redeemNonce, n.Tries, n.Place, append(args, takeTryArgs(n.Tries, n.Place)...))
 }
 
-// Pending is what waits for the proof of an address: the user, the newest token, its flow. A sign-up with a password,
-// data or an identity is preferred to tokens without any.
+// Pending is what waits for the proof of an address: the user, the newest token, the token's flow. A sign-up with a
+// password, data or an identity is preferred to other tokens.
 type Pending struct {
-	User  User  // without identities; Nil ID: no user has the address or is about to
+	User  User  // without identities; Nil ID: no user has the address or changes to it
 	Token Token // Nil ID: none
 	Flow  Flow  // Nil ID: none
-	// Place, set before, is the MAC of a place: a token that was asked for from there comes first.
+	// Place is set by the caller: a token that was requested from the place with this MAC comes first.
 	Place []byte
 }
 
-// The user that has the address comes first, if the address is confirmed or a token of these kinds is out; then the
-// user that is changing to it, found by the token that was sent there; last an unconfirmed account, which blocks no
-// other user's change. Tokens that have expired count until they are swept.
+// The user that has the address comes first, if the address is confirmed or has a token of these kinds; then the user
+// that is changing to the address, found by the token that was sent there; last an unconfirmed account, which does not
+// block another user's change. Expired tokens count until they are swept.
 var selectPending = define(`
 select ` + userColumns + `,
     ` + tokenColumns + `,

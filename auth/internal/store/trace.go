@@ -10,14 +10,14 @@ import (
 	"go.opentelemetry.io/otel/trace"
 )
 
-// tracer makes a span of each statement, and one of each batch, below a span that is recorded: that of a
-// request. What runs in the background makes none, and neither do callers that are not sampled.
+// tracer makes a span of each statement and of each batch, as a child of a request's span, if that is recorded.
+// Statements in the background and of requests that are not sampled make no span.
 //
-// A span has the statement's text, which is a constant of this package (or the call of a hook's function), and
-// never its arguments.
+// A span has the statement's text, which is a constant of this package (or the call of a hook's function), and never
+// the arguments.
 type tracer struct{ trace.Tracer }
 
-// longestStatement is how much of the text of a batch a span has, in bytes.
+// longestStatement is how many bytes of a batch's text a span has at most.
 const longestStatement = 8 << 10
 
 func (t tracer) start(ctx context.Context, name string, about ...attribute.KeyValue) context.Context {
@@ -29,12 +29,12 @@ func (t tracer) start(ctx context.Context, name string, about ...attribute.KeyVa
 func (t tracer) end(ctx context.Context, err error) {
 	span := trace.SpanFromContext(ctx)
 	if err != nil {
-		span.SetStatus(codes.Error, "") // PostgreSQL's words may quote a value
+		span.SetStatus(codes.Error, "") // PostgreSQL's message may quote a value
 	}
 	span.End()
 }
 
-// spanKey marks the contexts of this package's spans: pgx gives the end a context that may be the caller's.
+// spanKey marks the contexts in which this package has begun a span: pgx may call the end with the caller's context.
 type spanKey struct{}
 
 func isRecording(ctx context.Context) bool { return trace.SpanFromContext(ctx).IsRecording() }
@@ -85,7 +85,7 @@ func (t tracer) TraceBatchEnd(ctx context.Context, _ *pgx.Conn, d pgx.TraceBatch
 
 func oneLine(sql string) string { return strings.Join(strings.Fields(sql), " ") }
 
-// operation is a statement's first word: select, update, begin.
+// operation returns a statement's first word: select, update, begin.
 func operation(sql string) string {
 	word, _, _ := strings.Cut(sql, " ")
 	return strings.ToLower(strings.TrimSuffix(word, ";"))

@@ -8,25 +8,25 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// UsersFilter chooses a page of users of one audience, soft-deleted ones too.
+// UsersFilter chooses a page of the users of one audience, including soft-deleted users.
 type UsersFilter struct {
 	Aud string
-	// Text is part of the e-mail address, the phone number or user_metadata.full_name, in any case,
-	// or the whole id. "" for any. It reads all users of the audience.
+	// Text is part of the e-mail address, the phone number or user_metadata.full_name, in any case, or the whole id. ""
+	// for any. A search for Text reads all users of the audience.
 	Text string
 	// Email, Phone and ID are exact, and cheap; zero for any.
 	Email, Phone string
 	ID           uuid.UUID
-	// OldestFirst sorts by created_at and id from the old end.
+	// OldestFirst sorts by created_at and id, ascending.
 	OldestFirst bool
-	// Offset skips rows; After continues behind a row instead, at any depth for the same cost.
+	// Offset skips rows. After continues behind a row instead, which costs the same on every page.
 	Offset, Limit int
 	After         Cursor
 	// Count requests the total, which reads every row that the filter finds.
 	Count bool
 }
 
-// Cursor is the place of the last row of a page; zero: the beginning.
+// Cursor is the position of the last row of a page; zero: the beginning.
 type Cursor struct {
 	CreatedAt time.Time
 	ID        uuid.UUID
@@ -56,7 +56,7 @@ offset $9 limit $10`)
 var countUsers = define(`
 select count(*) from {users} u` + usersWhere)
 
-// Users returns one page, and the total if the filter requests it; no identities.
+// Users returns one page of users without identities, and the total if the filter requests it.
 func (db *DB) Users(ctx context.Context, f UsersFilter) (page []User, total int, err error) {
 	where := []any{f.Aud, contains(f.Text), f.Text, f.Email, f.Phone, uuidOrNull(f.ID)}
 	order := selectUsersNewest

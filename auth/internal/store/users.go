@@ -16,9 +16,9 @@ import (
 type User struct {
 	ID        uuid.UUID
 	Aud, Role string
-	// Email is lower-cased, Phone without its plus; "" when there is none.
+	// Email is lower-cased, Phone has no plus; "" if there is none.
 	Email, Phone string
-	// PasswordHash is "" when no password can be right.
+	// PasswordHash is "" if the user has no password.
 	PasswordHash              string
 	IsAnonymous               bool
 	AppMetadata, UserMetadata json.RawMessage
@@ -29,10 +29,10 @@ type User struct {
 	ConfirmationSentAt, RecoverySentAt   time.Time
 	EmailChangeSentAt, PhoneChangeSentAt time.Time
 	ReauthenticationSentAt               time.Time
-	// NewEmail and NewPhone are a change that waits for its proofs.
+	// NewEmail and NewPhone are pending changes, until the new address is proven.
 	NewEmail, NewPhone                 string
 	CurrentEmailProven, NewEmailProven bool
-	// EmailUnproven and PhoneUnproven: a setting confirmed the address, which nobody has proven.
+	// EmailUnproven and PhoneUnproven: only a setting has confirmed the address; the user has not proven it.
 	EmailUnproven, PhoneUnproven bool
 
 	// Identities and Factors are sorted by age. Only methods that say so fill them.
@@ -63,7 +63,7 @@ func userTargets(u *User) []any {
 	}
 }
 
-// userInto reads one user of any number of rows that repeat it, and its factors, for each identity.
+// userInto reads a user with identities and factors. There is a row for each identity, which repeats the user.
 func userInto(u *User) func(pgx.Rows) error {
 	*u = User{}
 	return func(r pgx.Rows) error {
@@ -79,7 +79,7 @@ func userInto(u *User) func(pgx.Rows) error {
 	}
 }
 
-// userRow are the columns of a user and the password of the newest pending sign-up.
+// userRow has the columns of a user and the password hash of the newest pending sign-up.
 const userRow = userColumns + `, (
     select t.password_hash from {one_time_tokens} t where t.user_id = u.id and ` + isSignUp + `
     order by t.created_at desc, t.id desc limit 1)`
@@ -90,7 +90,7 @@ func userRowInto(u *User) func(pgx.Rows) error {
 	return func(r pgx.Rows) error { return r.Scan(append(userTargets(u), (*nullText)(&u.PendingHash))...) }
 }
 
-// sortIdentities puts the oldest first.
+// sortIdentities sorts the identities by age, the oldest first.
 func (u *User) sortIdentities() {
 	if len(u.Identities) > 1 {
 		slices.SortFunc(u.Identities, func(a, b Identity) int {
@@ -105,7 +105,7 @@ from {users} u left join {identities} i on i.user_id = u.id
 where u.id = $1
 order by i.created_at, i.id`)
 
-// User reads a user with identities and factors, a deleted one too, or returns ErrNotFound.
+// User reads a user with identities and factors, even if the user is soft-deleted. ErrNotFound: no such user.
 func (db *DB) User(ctx context.Context, id uuid.UUID) (User, error) {
 	var u User
 	err := db.query(ctx, "user", userInto(&u), selectUser, id)
@@ -129,9 +129,9 @@ where u.id = $1
 order by i.created_at, i.id
 for no key update of u`)
 
-// LockUser reads a user with identities and blocks changes to it by others until the transaction ends: the first step
-// of every change that depends on the user's present state. ErrNotFound when it is gone. Factors are read by a later
-// statement: this one, where it had to wait, sees other rows as they were before.
+// LockUser reads a user with identities and blocks changes of the user by others until the transaction ends. It is the
+// first step of every change that depends on the user's present state. ErrNotFound: no such user. Factors are read by a
+// later statement: a statement that waited for the lock sees other tables as they were before.
 func (t *Tx) LockUser(ctx context.Context, id uuid.UUID) (User, error) {
 	var u User
 	rows, err := t.tx.Query(ctx, t.db.sql[lockUser], id)
@@ -146,7 +146,7 @@ select ` + userRow + `
 from {users} u
 where u.aud = $1 and u.email = $2 and u.email <> ''`)
 
-// UserByEmail reads the user with that address, with PendingHash and without identities.
+// UserByEmail reads the user with an address, with PendingHash and without identities.
 func (b *Batch) UserByEmail(dst *User, aud, email string) {
 	b.rows("user by e-mail", dst, userRowInto(dst), selectUserByEmail, aud, email)
 }
@@ -156,12 +156,12 @@ select ` + userRow + `
 from {users} u
 where u.aud = $1 and u.phone = $2 and u.phone <> ''`)
 
-// UserByPhone reads the user with that number, with PendingHash and without identities.
+// UserByPhone reads the user with a phone number, with PendingHash and without identities.
 func (b *Batch) UserByPhone(dst *User, aud, phone string) {
 	b.rows("user by phone", dst, userRowInto(dst), selectUserByPhone, aud, phone)
 }
 
-// An address known only from a provider's identity is taken too, and comes first.
+// A user whose identity of a provider has the address is found too, and comes first.
 var selectAccount = define(`
 select ` + userRow + `
 from {users} u

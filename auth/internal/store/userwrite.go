@@ -27,7 +27,7 @@ func (b *Batch) InsertUser(u User) {
 		timeOrNull(u.RecoverySentAt), u.EmailUnproven, u.PhoneUnproven)
 }
 
-// objectOrEmpty is JSON text as an argument; {} for none.
+// objectOrEmpty returns JSON text as an argument; {} for none.
 func objectOrEmpty(m json.RawMessage) []byte {
 	if len(m) == 0 {
 		return []byte("{}")
@@ -35,7 +35,7 @@ func objectOrEmpty(m json.RawMessage) []byte {
 	return m
 }
 
-// UserPatch changes a user. What is nil stays as it is; a pointer to the zero time means null.
+// UserPatch changes a user. A nil field stays as it is; a pointer to the zero time means null.
 type UserPatch struct {
 	ID  uuid.UUID
 	Now time.Time
@@ -44,7 +44,7 @@ type UserPatch struct {
 	NewEmail, NewPhone                 *string
 	CurrentEmailProven, NewEmailProven *bool
 	IsAnonymous                        *bool
-	// EmailUnproven and PhoneUnproven are set to false by what confirms the address or removes it, unless given.
+	// EmailUnproven and PhoneUnproven, if nil, become false when the patch confirms or removes the address.
 	EmailUnproven, PhoneUnproven *bool
 
 	EmailConfirmedAt, PhoneConfirmedAt   *time.Time
@@ -54,8 +54,8 @@ type UserPatch struct {
 	ReauthenticationSentAt               *time.Time
 
 	AppMetadata, UserMetadata MetadataPatch
-	// ProvidersFromIdentities sets app_metadata.provider and .providers to what the identities say
-	// after the batch's earlier statements, oldest first; before AppMetadata is merged in.
+	// ProvidersFromIdentities sets app_metadata.provider and .providers from the user's identities, oldest first, as
+	// the batch's earlier statements left them. It comes before AppMetadata is merged.
 	ProvidersFromIdentities bool
 }
 
@@ -69,19 +69,19 @@ type MetadataPatch struct {
 	Replace bool
 }
 
-// Apply is the object as the patch leaves it.
+// Apply returns the object after the patch.
 func (p MetadataPatch) Apply(old json.RawMessage) json.RawMessage {
 	members := map[string]json.RawMessage{}
 	if !p.Replace && len(old) > 0 {
-		_ = json.Unmarshal(old, &members) // it came out of PostgreSQL
+		_ = json.Unmarshal(old, &members) // JSON from PostgreSQL
 	}
 	if len(p.Set) > 0 {
-		_ = json.Unmarshal(p.Set, &members) // ParseMetadataPatch has read it, or the caller has written it
+		_ = json.Unmarshal(p.Set, &members) // JSON from ParseMetadataPatch or from the caller itself
 	}
 	for _, name := range p.Delete {
 		delete(members, name)
 	}
-	out, _ := json.Marshal(members) // of what was just parsed
+	out, _ := json.Marshal(members) // parsed above, so this cannot fail
 	return out
 }
 
@@ -102,12 +102,12 @@ func ParseMetadataPatch(text json.RawMessage) (MetadataPatch, error) {
 		}
 	}
 	if len(members) > 0 {
-		p.Set, _ = json.Marshal(members) // what was just parsed
+		p.Set, _ = json.Marshal(members) // parsed above, so this cannot fail
 	}
 	return p, nil
 }
 
-// A time that is to be null comes as -infinity: null already says that it stays.
+// A time that becomes null is passed as -infinity, since null means that it stays.
 var updateUser = define(`
 update {users} u set
     updated_at = $2,
@@ -154,7 +154,7 @@ func (b *Batch) UpdateUser(p UserPatch) {
 		p.EmailUnproven, p.PhoneUnproven)
 }
 
-// stringArray is a list as an argument that is never null.
+// stringArray returns a list as an argument that is never null.
 func stringArray(list []string) []string {
 	if list == nil {
 		return []string{}
@@ -184,7 +184,7 @@ update {users} set
     reauthentication_sent_at = case $3 when 'reauthentication_sent_at' then $2 else reauthentication_sent_at end
 where id = $1`)
 
-// MarkSent notes that something was sent; without effect on a user that doesn't exist.
+// MarkSent sets the time at which a message was sent to a user; without effect if the user does not exist.
 func (b *Batch) MarkSent(user uuid.UUID, column SentColumn, now time.Time) {
 	b.exec("mark sent", markSent, user, now, string(column))
 }
@@ -192,14 +192,14 @@ func (b *Batch) MarkSent(user uuid.UUID, column SentColumn, now time.Time) {
 var deleteUser = define(`
 delete from {users} where id = $1`)
 
-// DeleteUser removes a user with all that refers to it. Audit rows stay; for messages see CancelMessages.
+// DeleteUser removes a user and all rows that refer to the user. Audit rows stay; for messages see CancelMessages.
 func (b *Batch) DeleteUser(id uuid.UUID) { b.exec("delete user", deleteUser, id) }
 
-// EraseUser takes everything personal out of a user whose id must stay.
+// EraseUser removes all personal data of a user whose id must stay.
 type EraseUser struct {
 	ID  uuid.UUID
 	Now time.Time
-	// Email and Phone stand for the addresses from now on; "" leaves "" where there was none.
+	// Email and Phone replace the addresses; an empty address stays empty.
 	Email, Phone string
 }
 
@@ -213,7 +213,7 @@ update {users} set
     email_change_sent_at = null, phone_change_sent_at = null, reauthentication_sent_at = null
 where id = $1`)
 
-// The provider's id is hashed with the user's, so that the same account elsewhere can sign up again.
+// The provider's id is hashed together with the user's id, so that the same account of the provider can sign up again.
 var eraseIdentities = define(`
 update {identities} set
     provider_id = encode(sha256(convert_to(user_id::text || ' ' || provider || ':' || provider_id, 'UTF8')), 'hex'),
@@ -223,8 +223,8 @@ where user_id = $1 and identity_data <> '{}'`)
 var eraseFlows = define(`
 delete from {flows} where user_id = $1`)
 
-// EraseUser empties the user, its identities and its sessions, which end. Its tokens, its flows, used ones too, and
-// its factors are deleted.
+// EraseUser removes the personal data of the user, the identities and the sessions, which end. The user's tokens,
+// flows, even used ones, and factors are deleted.
 func (b *Batch) EraseUser(e EraseUser) {
 	b.exec("erase user", eraseUser, e.ID, e.Now, e.Email, e.Phone)
 	b.exec("erase identities", eraseIdentities, e.ID, e.Now)

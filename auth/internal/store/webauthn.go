@@ -25,7 +25,7 @@ const credentialColumns = `
     c.id, c.user_id, c.factor_id, c.credential_id, c.public_key, c.aaguid, c.sign_count, c.transports,
     c.backup_eligible, c.backed_up, c.bound, c.friendly_name, c.created_at, c.last_used_at`
 
-// signCount takes a counter, null as 0.
+// signCount scans a counter; null is 0.
 type signCount uint32
 
 // ScanInt64 implements pgtype.Int64Scanner.
@@ -59,8 +59,8 @@ insert into {webauthn_credentials} (id, user_id, factor_id, credential_id, publi
     backup_eligible, backed_up, bound, friendly_name, created_at, last_used_at)
 values ($1, $2, $3, $4, $5, nullif($6, '00000000-0000-0000-0000-000000000000'::uuid), $7, $8, $9, $10, $11, $12, $13, $14)`)
 
-// InsertWebAuthn adds a credential. ErrCredentialExists, and nothing of the batch happens, when some user has it or the
-// factor has one already.
+// InsertWebAuthn adds a credential. ErrCredentialExists, and nothing of the batch happens, if some user has a
+// credential with the same id or the factor already has a credential.
 func (b *Batch) InsertWebAuthn(c Credential) {
 	k := c.Key
 	b.exec("insert webauthn credential", insertWebAuthn, c.ID, c.User, uuidOrNull(c.Factor), k.ID, k.PublicKey, uuid.UUID(k.AAGUID), int64(k.SignCount),
@@ -79,7 +79,7 @@ func (b *Batch) IsWebAuthnTaken(dst *bool, id []byte) {
 var useWebAuthn = define(`
 update {webauthn_credentials} set backed_up = $2, sign_count = $3, last_used_at = $4 where id = $1`)
 
-// UseWebAuthn notes that a security key, whose user is locked, was used; key is what it is now.
+// UseWebAuthn records the use of a security key whose user is locked; key is the credential's new state.
 func (b *Batch) UseWebAuthn(id uuid.UUID, key webauthn.Credential, now time.Time) {
 	b.exec("use webauthn credential", useWebAuthn, id, key.BackedUp, int64(key.SignCount), now)
 }

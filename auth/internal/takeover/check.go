@@ -17,7 +17,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// findings are the refusals of a run, in the order in which they are looked for.
+// findings are the warnings and refusals of a run, in the order of the checks.
 type findings struct {
 	r        *run
 	refusals []string
@@ -31,14 +31,14 @@ func (f *findings) warn(format string, args ...any) {
 	f.r.warnings = append(f.r.warnings, fmt.Sprintf(format, args...))
 }
 
-// accept is refuse, unless the operator accepts losses of that kind.
+// accept is refuse, unless the operator accepts losses of the kind.
 func (f *findings) accept(kind string, n int64, format string, args ...any) {
 	if n > 0 && !f.r.leaves(kind) {
 		f.refuse(format, args...)
 	}
 }
 
-// told logs the warnings and refusals, and returns ErrRefused if there are refusals.
+// told logs the warnings and refusals, and returns ErrRefused if there is a refusal.
 func (f *findings) told() error {
 	for _, text := range f.r.warnings {
 		fmt.Fprintln(f.r.Log, "takeover: warning:", text)
@@ -52,7 +52,7 @@ func (f *findings) told() error {
 	return nil
 }
 
-// check looks for everything that a run is refused for, before anything is written.
+// check looks for all reasons to refuse a run, before anything is written.
 func (r *run) check(ctx context.Context) error {
 	f := &findings{r: r}
 	if err := r.Source.Inspect(ctx); err != nil {
@@ -108,7 +108,7 @@ func (r *run) check(ctx context.Context) error {
 	return f.told()
 }
 
-// clients warns of connections to the source that are not this program's.
+// clients warns of other programs' connections to the source.
 func (f *findings) clients(ctx context.Context) (err error) {
 	r := f.r
 	c := &r.Source.Catalog
@@ -135,7 +135,7 @@ func (f *findings) clients(ctx context.Context) (err error) {
 	return nil
 }
 
-// version judges which releases of the service made the tables.
+// version checks which releases of the service made the tables.
 func (f *findings) version(ctx context.Context) error {
 	c := &f.r.Source.Catalog
 	readable := !slices.Contains(c.Unreadable, "schema_migrations") && !slices.Contains(c.Hidden, "schema_migrations")
@@ -162,7 +162,7 @@ func (f *findings) version(ctx context.Context) error {
 		left = append(left, "the tables "+strings.Join(names, ", "))
 	}
 	if c.Version <= former.Newest {
-		if len(left) > 0 { // the application's, or the operator's
+		if len(left) > 0 { // tables of the application or the operator
 			f.warn("schema %q has what is none of the replaced service's: left alone are %s", f.r.Source.Schema,
 				strings.Join(left, ", "))
 		}
@@ -176,7 +176,7 @@ func (f *findings) version(ctx context.Context) error {
 	return nil
 }
 
-// target judges our own tables. ready: they can be queried.
+// target checks our own tables. ready: the tables can be queried.
 func (f *findings) target(ctx context.Context) (ready bool, err error) {
 	r := f.r
 	place, err := r.DB.Location(ctx)
@@ -208,7 +208,8 @@ func (f *findings) target(ctx context.Context) (ready bool, err error) {
 	return true, f.moves(ctx)
 }
 
-// rights refuses in words what would be counted as missing tables, or fail at the first statement.
+// rights names the rights that are lacking, which would otherwise look like missing tables, or fail at the first
+// statement.
 func (f *findings) rights(ctx context.Context) (lacks bool, err error) {
 	place := f.r.result.location
 	serving, _, err := f.r.DB.MissingRights(ctx)
@@ -230,7 +231,8 @@ func (f *findings) rights(ctx context.Context) (lacks bool, err error) {
 	return lacks, err
 }
 
-// foreignKeys refuses while rows of the application hang on users here: deleting users would take them along.
+// foreignKeys refuses if tables of the application refer to our users: deleting a user would delete the application's
+// rows.
 func (f *findings) foreignKeys(ctx context.Context) error {
 	keys, err := f.r.DB.ForeignKeys(ctx)
 	if err != nil {
@@ -244,7 +246,7 @@ func (f *findings) foreignKeys(ctx context.Context) error {
 	return nil
 }
 
-// moves looks for takeovers that are open or closed, and for users whom none has brought.
+// moves looks for open and closed takeovers, and for users who were not carried by a takeover.
 func (f *findings) moves(ctx context.Context) error {
 	r := f.r
 	list, err := r.DB.Moves(ctx, store.MoveTakeover)
@@ -280,10 +282,10 @@ func (f *findings) moves(ctx context.Context) error {
 	return nil
 }
 
-// maxAge is how many transactions may have passed since the floor: at twice that, numbers come again.
+// maxAge is how many transactions may have passed since the floor: the numbers repeat after twice as many.
 const maxAge = 1_000_000_000
 
-// mark makes sure that a floor still means something there.
+// mark checks that a floor is still valid in the source.
 func (f *findings) mark(next former.Floor) {
 	m := &f.r.move
 	floor := m.Floor
@@ -295,7 +297,7 @@ func (f *findings) mark(next former.Floor) {
 	}
 }
 
-// kinds refuses runs that the tables there don't allow.
+// kinds refuses runs that the source's tables do not allow.
 func (f *findings) kinds() {
 	c := &f.r.Source.Catalog
 	if names := c.NotHeaps(); len(names) > 0 && (f.r.Mode == Ahead || f.r.move.Floor != nil) {
@@ -309,7 +311,7 @@ func (f *findings) kinds() {
 	}
 }
 
-// contents judges the rows.
+// contents checks the rows of the source.
 func (f *findings) contents(ctx context.Context) error {
 	r := f.r
 	if err := f.encrypted(ctx); err != nil {
@@ -338,7 +340,7 @@ func (f *findings) contents(ctx context.Context) error {
 	return f.providers(ctx)
 }
 
-// providers warns of identities that open nothing until their provider is on.
+// providers warns of identities that cannot sign in until their provider is switched on.
 func (f *findings) providers(ctx context.Context) error {
 	r := f.r
 	names, err := r.Source.CustomProviders(ctx)
@@ -366,8 +368,8 @@ func (f *findings) providers(ctx context.Context) error {
 	return nil
 }
 
-// duplicates finds users who differ in the spelling of an address or number only. Of such users the one who signed in
-// last comes.
+// duplicates finds users whose addresses or numbers differ only in spelling. Of these users, only the user who signed
+// in last is carried.
 func (f *findings) duplicates(ctx context.Context) error {
 	r := f.r
 	var pairs []string
@@ -403,8 +405,8 @@ func joinIDs(list []uuid.UUID) string {
 	return strings.Trim(fmt.Sprint(list), "[]")
 }
 
-// namesakes are the groups of users who have one address here. PostgreSQL's lower case depends on the database's
-// collation, so it only chooses what may fold.
+// namesakes returns the groups of users whose addresses are equal after fold. The query only preselects users, since
+// PostgreSQL's lower case depends on the database's collation.
 func (r *run) namesakes(ctx context.Context, column string, fold func(string) string) (groups [][]uuid.UUID,
 	err error) {
 	type key struct{ aud, address string }
@@ -443,5 +445,5 @@ func (r *run) namesakes(ctx context.Context, column string, fold func(string) st
 	return groups, nil
 }
 
-// stamp is a time for people.
+// stamp formats a time for people.
 func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }

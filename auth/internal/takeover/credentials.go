@@ -18,20 +18,20 @@ import (
 // maxCredentialID is how many bytes the id of a credential may have.
 const maxCredentialID = 1023
 
-// readable reports whether a credential can sign in here.
+// readable reports whether our program can use a credential.
 func readable(c *former.Credential) bool {
 	return len(c.ID) > 0 && len(c.ID) <= maxCredentialID && c.SignCount >= 0 && c.SignCount <= math.MaxUint32 &&
 		webauthn.CheckKey(c.PublicKey) == nil
 }
 
-// credential maps a credential. The row of a security key's has the id of its factor.
+// credential maps a credential. The row of a security key has the id of the key's factor.
 func credential(row uuid.UUID, c *former.Credential) store.CarriedCredential {
 	return store.CarriedCredential{ID: row, CredentialID: c.ID, PublicKey: c.PublicKey, AAGUID: c.AAGUID,
 		SignCount: c.SignCount, Transports: webauthn.KnownTransports(c.Transports), BackupEligible: c.BackupEligible,
 		BackedUp: c.BackedUp}
 }
 
-// securityKey maps the credential of a factor; nil where it can't be read.
+// securityKey maps the credential of a factor; nil if it cannot be read.
 func securityKey(f *former.Factor) *store.CarriedCredential {
 	parsed, err := former.ParseCredential(f.Credential)
 	if err != nil || !readable(&parsed) {
@@ -49,14 +49,14 @@ func (m *mapper) passkey(p *former.Passkey) store.CarriedCredential {
 	return c
 }
 
-// securityKeys are the verified security keys that are looked through before a takeover.
+// securityKeys collects the verified security keys that are checked before a takeover.
 type securityKeys struct {
 	good   int
 	broken []uuid.UUID
 	seen   map[string]bool // the ids of their credentials
 }
 
-// add finds what is wrong with one: why it does not come, or "".
+// add checks a security key and returns why it is not carried; "" if it is carried.
 func (k *securityKeys) add(f *former.Factor) string {
 	c := securityKey(f)
 	switch {
@@ -71,11 +71,11 @@ func (k *securityKeys) add(f *former.Factor) string {
 	return ""
 }
 
-// sameCredential is the reason of a credential whose id another one has.
+// sameCredential is the reason for a credential whose id another credential has.
 const sameCredential = "same credential"
 
-// credentials refuses what can't be read of security keys and passkeys, and warns of settings without which the others
-// open nothing.
+// credentials refuses security keys and passkeys that cannot be read, and warns of settings without which the others
+// cannot be used.
 func (f *findings) credentials(ctx context.Context, keys *securityKeys) error {
 	r := f.r
 	var passkeys int
@@ -111,7 +111,7 @@ func (f *findings) credentials(ctx context.Context, keys *securityKeys) error {
 	return nil
 }
 
-// differsCredential is the first column in which two credentials differ.
+// differsCredential returns the first column in which two credentials differ.
 func differsCredential(want, have *store.CarriedCredential) string {
 	if want == nil || have == nil {
 		if want == have {
@@ -133,7 +133,7 @@ func differsCredential(want, have *store.CarriedCredential) string {
 	return d.column
 }
 
-// comparePasskeys compares the passkeys of users with those there.
+// comparePasskeys compares the passkeys of users with the source's.
 func (r *run) comparePasskeys(ctx context.Context, users []uuid.UUID, target []store.CarriedCredential,
 	differ differing) error {
 	byID := map[uuid.UUID]*store.CarriedCredential{}

@@ -16,17 +16,17 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// sealedBy counts what is encrypted under one key.
+// sealedBy counts the values that are encrypted under one key.
 type sealedBy struct{ passwords, factors, sessions int64 }
 
-// opener opens encrypted columns, and notes by the names of their keys what does not open.
+// opener opens encrypted columns, and collects, by the names of the keys, the columns that cannot be opened.
 type opener struct {
 	keys    former.Keys
 	missing map[string]*sealedBy
 	failed  map[string]*broken
 }
 
-// broken is the first column that a key does not open, and how many others.
+// broken is the first column that a key does not open, and the number of others.
 type broken struct {
 	what string
 	n    int64
@@ -36,7 +36,7 @@ func newOpener(keys former.Keys) *opener {
 	return &opener{keys: keys, missing: map[string]*sealedBy{}, failed: map[string]*broken{}}
 }
 
-// open opens a column. format names it by its row's id, add counts it.
+// open opens a column. format names the column by the row's id, add counts it.
 func (o *opener) open(text string, id uuid.UUID, format string, add func(*sealedBy)) (plain string, ok bool) {
 	e, sealed := former.ParseEncrypted(text)
 	if !sealed {
@@ -59,7 +59,7 @@ func (o *opener) open(text string, id uuid.UUID, format string, add func(*sealed
 	return plain, err == nil
 }
 
-// join adds what another opener has noted.
+// join adds what another opener has collected.
 func (o *opener) join(p *opener) {
 	for key, s := range p.missing {
 		if have := o.missing[key]; have != nil {
@@ -78,8 +78,8 @@ func (o *opener) join(p *opener) {
 	}
 }
 
-// encrypted opens every encrypted column, and reads every password and factor that isn't plainly good. Opening takes as
-// long as reading: passwords are opened next to the others.
+// encrypted opens every encrypted column, and checks every password and factor that may be unusable. Opening takes as
+// long as reading, so passwords are opened in parallel with the other columns.
 func (f *findings) encrypted(ctx context.Context) error {
 	r := f.r
 	all, others := newOpener(r.Settings.Keys), newOpener(r.Settings.Keys)
@@ -126,7 +126,7 @@ func (f *findings) encrypted(ctx context.Context) error {
 	return nil
 }
 
-// factors finds the factors that don't come: unreadable ones, and a second one of the same number.
+// factors finds the factors that are not carried: unreadable factors, and a second factor with the same number.
 func (f *findings) factors(ctx context.Context, o *opener) error {
 	r := f.r
 	var user uuid.UUID

@@ -15,7 +15,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// laterPass carries what has changed since the floor. It may run twice, and one that was stopped begins again.
+// laterPass carries the changes since the floor. It may run twice; a pass that was stopped starts over.
 func (r *run) laterPass(ctx context.Context) error {
 	since := former.Since{Floor: former.Floor(*r.move.Floor), Clock: cmp.Or(r.steps.Clock, r.move.StartedAt)}
 	r.result.since = &since
@@ -39,21 +39,21 @@ func (r *run) laterPass(ctx context.Context) error {
 	return r.endPass(ctx)
 }
 
-// laterRows are the ids of one table's rows that a later run has something to do with.
+// laterRows are the ids of the rows of one table that a later run has to delete or write.
 type laterRows struct {
 	r *run
 	t table
 
-	gone, freed []uuid.UUID // to be deleted; users who give up what others may have now
-	changed     []uuid.UUID // to be written, up to Hooks.Kept
-	overflow    bool        // there are more
-	// former have lost an identity: without one of another kind than email and phone an
-	// unconfirmed user is pending again.
+	gone, freed []uuid.UUID // rows to delete; users whose addresses are removed, since others may have them now
+	changed     []uuid.UUID // rows to write, up to Hooks.Kept
+	overflow    bool        // there are more than Hooks.Kept
+	// former are users who have lost an identity: an unconfirmed user whose remaining identities are only email and
+	// phone becomes pending again.
 	former []uuid.UUID
 }
 
-// laterTable removes the rows that no longer belong here, and frees what others may have now: addresses, names,
-// provider ids. Then it writes those that have changed or are missing.
+// laterTable deletes the rows that are no longer carried, and frees values that other rows may have now: addresses,
+// names, provider ids. Then it writes the rows that have changed or are missing.
 func (r *run) laterTable(ctx context.Context, t table, since former.Since) error {
 	r.progress.start(t.name, r.Source.Catalog.About(t.source))
 	l := &laterRows{r: r, t: t}
@@ -71,17 +71,17 @@ func (r *run) laterTable(ctx context.Context, t table, since former.Since) error
 	if err != nil {
 		return err
 	}
-	// Removing a factor has removed the user's others.
+	// Removing a factor has removed the user's other factors.
 	if again := l.overflow || t.target == store.CarriedFactors; again {
 		return r.writeMissing(ctx, t, since)
 	}
 	return r.writeChanged(ctx, t, l.changed)
 }
 
-// outdated: the row there is to be written here.
+// outdated reports whether the source's row has to be written.
 func (p *pair) outdated() bool { return p.wanted() && (p.target == nil || p.source.Changed) }
 
-// sort notes what a row needs.
+// sort puts a row into the lists by what has to be done with it.
 func (l *laterRows) sort(p *pair) {
 	target := l.t.target
 	switch {
@@ -89,7 +89,7 @@ func (l *laterRows) sort(p *pair) {
 		if p.target != nil && (!p.wanted() || p.source.Changed) {
 			l.gone = append(l.gone, p.target.user)
 		}
-		if p.outdated() { // a new one too: it may have the name that another one was given here
+		if p.outdated() { // new factors too: a new factor may have a name that was given to another one here
 			l.gone = append(l.gone, p.source.User)
 		}
 		return
@@ -97,7 +97,7 @@ func (l *laterRows) sort(p *pair) {
 		l.gone = append(l.gone, p.id)
 	case p.target != nil && p.source.Changed && target == store.CarriedUsers:
 		l.freed = append(l.freed, p.id)
-	case p.target != nil && p.source.Changed && target != store.CarriedSessions: // of which nothing can be another's
+	case p.target != nil && p.source.Changed && target != store.CarriedSessions: // a session blocks no other
 		l.gone = append(l.gone, p.id)
 	}
 	if target == store.CarriedIdentities && p.target != nil && (!p.wanted() || p.target.user != p.source.User) {
@@ -110,8 +110,8 @@ func (l *laterRows) sort(p *pair) {
 	}
 }
 
-// rewrite writes those who have lost an identity. It comes before the identity is deleted here: a run that is stopped in
-// between would not find them again.
+// rewrite writes the users who have lost an identity. It comes before the identity is deleted here: otherwise, after a
+// run that was stopped in between, the next run would not find these users.
 func (l *laterRows) rewrite(ctx context.Context) error {
 	if len(l.former) == 0 {
 		return nil
@@ -121,7 +121,7 @@ func (l *laterRows) rewrite(ctx context.Context) error {
 	return err
 }
 
-// remove deletes and frees, if there are that many.
+// remove deletes and frees the listed rows, if there are at least so many.
 func (l *laterRows) remove(ctx context.Context, least int) error {
 	if len(l.gone) < least && len(l.freed) < least {
 		return nil
@@ -133,8 +133,8 @@ func (l *laterRows) remove(ctx context.Context, least int) error {
 	var refused error
 	err := l.r.carry(ctx, l.t.name, func(ctx context.Context, c *store.Carrier) error {
 		if users && len(l.gone) > 0 {
-			// A daemon notices within a minute that a takeover is open. A sign-up of until then would be
-			// among those that are gone.
+			// A daemon notices within a minute that a takeover is open. A user who signed up before that would look
+			// like a user deleted from the source.
 			n, err := c.CountUsers(ctx)
 			if err != nil {
 				return err
@@ -159,7 +159,7 @@ func (l *laterRows) remove(ctx context.Context, least int) error {
 	return err
 }
 
-// signups is an error if there are more users here than the runs have written.
+// signups returns an error if there are more users here than the runs have written.
 func (r *run) signups(users int64) error {
 	if n := users - (r.steps.Written - r.steps.Deleted); n > 0 {
 		return fmt.Errorf(
@@ -168,7 +168,7 @@ func (r *run) signups(users int64) error {
 	return nil
 }
 
-// writeMissing finds the changed and missing rows once more, and writes them while it reads.
+// writeMissing finds the changed and missing rows again, and writes them while it reads.
 func (r *run) writeMissing(ctx context.Context, t table, since former.Since) error {
 	var part []uuid.UUID
 	flush := func() error {
@@ -198,9 +198,9 @@ func (r *run) writeMissing(ctx context.Context, t table, since former.Since) err
 	return flush()
 }
 
-// writeChanged writes rows by their ids; factors by their users'.
+// writeChanged writes rows by their ids; factors by their users' ids.
 func (r *run) writeChanged(ctx context.Context, t table, list []uuid.UUID) error {
-	slices.SortFunc(list, func(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) }) // as they are read
+	slices.SortFunc(list, func(a, b uuid.UUID) int { return bytes.Compare(a[:], b[:]) }) // as rows are read
 	list = slices.Compact(list)
 	return r.pipe(ctx, t.name, func(ctx context.Context, pass func(batch) error) error {
 		if t.target != store.CarriedFactors {
@@ -214,7 +214,7 @@ func (r *run) writeChanged(ctx context.Context, t table, list []uuid.UUID) error
 	}, func(batch) {})
 }
 
-// links replaces all links: they live shortly, and carry no cursor.
+// links replaces all links, which are few, as they soon expire, and have no cursor.
 func (r *run) links(ctx context.Context) error {
 	r.progress.start("links", r.Source.Catalog.About("one_time_tokens"))
 	r.steps.LinksUntil = time.Time{}
@@ -228,7 +228,7 @@ func (r *run) links(ctx context.Context) error {
 	}, func(batch) {})
 }
 
-// readLinks reads the links, maps them and counts them.
+// readLinks reads, maps and counts the links.
 func (r *run) readLinks(ctx context.Context, pass func(batch) error) error {
 	var cursor uuid.UUID
 	for {
@@ -273,8 +273,8 @@ func (r *run) readLinks(ctx context.Context, pass func(batch) error) error {
 	}
 }
 
-// awaitWriters waits until no transaction there can still write: its rows would be older than the last check and appear
-// after it.
+// awaitWriters waits until no open transaction can still write to the source: its rows would be older than the last
+// check and appear after it.
 func (r *run) awaitWriters(ctx context.Context) error {
 	deadline := time.Now().Add(r.Hooks.LockWait)
 	for {
@@ -296,8 +296,8 @@ func (r *run) awaitWriters(ctx context.Context) error {
 	}
 }
 
-// lastCheck makes sure that nothing was written there since this run began. The floor may be older than that, held back
-// by a transaction of another application: what was there already is no news.
+// lastCheck makes sure that nothing was written to the source since this run began. The floor may be older than the
+// run, held back by a transaction of another application: rows that existed when the run began do not count.
 func (r *run) lastCheck(ctx context.Context) error {
 	now, err := r.Source.Changed(ctx, r.floor)
 	if err == nil && now != r.before {

@@ -19,22 +19,23 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// pendingLife is how long a sign-up that was never confirmed waits here.
+// pendingLife is how long a carried sign-up that was never confirmed stays pending.
 const pendingLife = 30 * 24 * time.Hour
 
-// mapper converts their rows into ours. It depends on nothing but its fields, so that a row that is mapped again is the
-// same.
+// mapper converts rows of the source into ours. The result depends only on the row and the mapper's fields, so that a
+// row that is mapped again gives the same result.
 type mapper struct {
 	Settings
-	// begun is when the takeover began, which stands in for times that are missing; now is when the run began.
+	// begun is when the takeover began, which replaces missing times; now is when the run began.
 	begun, now time.Time
 	// withoutPasswords: passwords in an unknown form are dropped.
 	withoutPasswords bool
-	// custom are our names of providers called custom:NAME there.
+	// custom has our names of providers that the source calls custom:NAME.
 	custom map[string]string
 }
 
-// past bounds a time by the clock there when its row was read: one that lies ahead is read again by the next pass.
+// past limits a time to the source's clock when the row was read: a row with a later time is read again by the next
+// pass.
 func past(t, clock time.Time) time.Time {
 	if t.After(clock) {
 		return clock
@@ -42,7 +43,7 @@ func past(t, clock time.Time) time.Time {
 	return t
 }
 
-// object is a column that should hold an object; {} where it held something else.
+// object returns a column that should hold a JSON object; {} if it holds something else.
 func object(text []byte) json.RawMessage {
 	if len(text) == 0 || text[0] != '{' {
 		return json.RawMessage("{}")
@@ -50,7 +51,7 @@ func object(text []byte) json.RawMessage {
 	return text
 }
 
-// unlock opens a column if it is encrypted.
+// unlock decrypts a column if it is encrypted.
 func (m *mapper) unlock(text string, id uuid.UUID) (string, error) {
 	e, sealed := former.ParseEncrypted(text)
 	if !sealed {
@@ -59,7 +60,7 @@ func (m *mapper) unlock(text string, id uuid.UUID) (string, error) {
 	return e.Open(m.Keys, id)
 }
 
-// user maps a user, and the sign-up that waits if the user is one.
+// user maps a user, with the pending sign-up if the user is unconfirmed.
 func (m *mapper) user(u *former.User) (store.CarriedUser, error) {
 	gone := !u.DeletedAt.IsZero()
 	created := past(cmp.Or(u.CreatedAt, m.begun), u.Clock)
@@ -96,7 +97,7 @@ func (m *mapper) user(u *former.User) (store.CarriedUser, error) {
 	return c, nil
 }
 
-// password is the hash that the user brings; "" for none.
+// password returns the user's password hash; "" for none.
 func (m *mapper) password(u *former.User) (string, error) {
 	if u.Password == "" || !u.DeletedAt.IsZero() || invited(u) {
 		return "", nil
@@ -118,7 +119,8 @@ func invited(u *former.User) bool {
 	return !u.InvitedAt.IsZero() && u.EmailConfirmedAt.IsZero() && u.PhoneConfirmedAt.IsZero()
 }
 
-// pending is the sign-up that waits. It is a little older than the link that the service mailed with it.
+// pending returns the token of the pending sign-up, which is a little older than the link that the service mailed with
+// it.
 func (m *mapper) pending(u *former.User, c *store.User, hash string) *store.Token {
 	return &store.Token{
 		ID: uuid.New(), User: u.ID, Kind: store.KindSignup, Address: cmp.Or(c.Email, c.Phone), PasswordHash: hash,
@@ -127,7 +129,7 @@ func (m *mapper) pending(u *former.User, c *store.User, hash string) *store.Toke
 	}
 }
 
-// signupData is what a user gave at sign-up, without what the service added.
+// signupData returns the metadata that a user gave at sign-up, without the members that the service added.
 func signupData(text []byte) json.RawMessage {
 	var all map[string]json.RawMessage
 	if json.Unmarshal(object(text), &all) != nil {
@@ -138,7 +140,7 @@ func signupData(text []byte) json.RawMessage {
 	}
 	b, err := json.Marshal(all)
 	if err != nil {
-		panic(err) // it was read just now
+		panic(err) // parsed above
 	}
 	return b
 }
@@ -157,9 +159,9 @@ func (m *mapper) identity(i *former.Identity) store.Identity {
 
 func (m *mapper) provider(name string) string { return cmp.Or(m.custom[name], name) }
 
-// provenEmail is the address that the provider vouches for.
+// provenEmail returns the address that the provider has verified.
 func provenEmail(provider string, data json.RawMessage) string {
-	var claims map[string]any // not a struct, whose fields take names in any case
+	var claims map[string]any // not a struct: its fields would match names in any case
 	if json.Unmarshal(data, &claims) != nil || provider != "email" && claims["email_verified"] != true {
 		return ""
 	}
@@ -167,9 +169,9 @@ func provenEmail(provider string, data json.RawMessage) string {
 	return address.Fold(email)
 }
 
-// customProviders are our names of providers that are called custom:NAME there: those under which
-// AUTH_EXTERNAL_OIDC_<NAME>_* configures one. Two that would have one name, or that of a provider of ours, keep theirs.
-// What an earlier run has decided stays, whatever providers have come since.
+// customProviders returns our names of providers that the source calls custom:NAME: the names under which
+// AUTH_EXTERNAL_OIDC_<NAME>_* configures them. If two providers would get the same name, or the name of a provider of
+// ours, they keep their names. Names that an earlier run has decided stay, whatever providers were added since.
 func customProviders(names []string, ours map[string]bool, decided map[string]string) map[string]string {
 	short := func(name string) string {
 		return strings.ToLower(strings.NewReplacer("-", "_", ":", "_").Replace(strings.TrimPrefix(name, "custom:")))
@@ -199,7 +201,7 @@ func customProviders(names []string, ours map[string]bool, decided map[string]st
 	return renamed
 }
 
-// factors maps the factors of one user, which come by age. dropped are those that don't come.
+// factors maps the factors of one user, sorted by age. dropped are the factors that are not carried.
 func (m *mapper) factors(list []*former.Factor, dropped map[uuid.UUID]string) []store.CarriedFactor {
 	var out []store.CarriedFactor
 	own, taken := map[string]bool{}, map[string]bool{}
@@ -215,7 +217,7 @@ func (m *mapper) factors(list []*former.Factor, dropped map[uuid.UUID]string) []
 			base = ""
 		}
 		name := base
-		for n := 2; taken[name] || n > 2 && own[name]; n++ { // one that is made up is no other factor's own
+		for n := 2; taken[name] || n > 2 && own[name]; n++ { // a generated name must not be another factor's own name
 			name = strings.TrimLeft(fmt.Sprintf("%s %d", base, n), " ")
 		}
 		taken[name] = true
@@ -243,7 +245,7 @@ func (m *mapper) factors(list []*former.Factor, dropped map[uuid.UUID]string) []
 	return out
 }
 
-// totpKey is a TOTP factor's key; nil where it is missing or can't be read.
+// totpKey returns a TOTP factor's key; nil if it is missing or cannot be read.
 func (m *mapper) totpKey(f *former.Factor) ([]byte, error) {
 	if f.Kind != string(store.FactorTOTP) {
 		return nil, nil
@@ -256,7 +258,7 @@ func (m *mapper) totpKey(f *former.Factor) ([]byte, error) {
 	return key, nil
 }
 
-// session maps a session with a live token; ok is false if an encrypted key turns out to be none.
+// session maps a session with a live token; ok is false if the decrypted key is not a key.
 func (m *mapper) session(s *former.Session) (c store.CarriedSession, ok bool, err error) {
 	text := s.Token
 	if s.Version == 2 {
@@ -292,7 +294,7 @@ func (m *mapper) session(s *former.Session) (c store.CarriedSession, ok bool, er
 	return c, true, nil
 }
 
-// amr is the claim: newest first, then by method.
+// amr returns the claim amr: newest first, then by method.
 func amr(claims []former.Claim) json.RawMessage {
 	type method struct {
 		Method    string `json:"method"`
@@ -307,12 +309,12 @@ func amr(claims []former.Claim) json.RawMessage {
 	})
 	b, err := json.Marshal(list)
 	if err != nil {
-		panic(err) // texts and numbers
+		panic(err) // cannot fail: texts and numbers
 	}
 	return b
 }
 
-// Why a link is not carried.
+// The reasons why a link is not carried.
 const (
 	leftExpired = "expired"
 	leftCodes   = "codes only"
@@ -321,7 +323,7 @@ const (
 	leftUsed    = "no longer valid"
 )
 
-// flowMethods are the methods there of flows that a kind of link continues.
+// flowMethods are the source's names for the methods of flows that a kind of link continues.
 var flowMethods = map[string][]string{
 	"confirmation_token":         {"email/signup", "magiclink", "invite"},
 	"recovery_token":             {"recovery", "magiclink"},
@@ -329,7 +331,7 @@ var flowMethods = map[string][]string{
 	"email_change_token_new":     {"email_change"},
 }
 
-// link maps a mailed link, and the flow that it continues. reason is why it is not carried.
+// link maps a mailed link, and the flow that the link continues. reason is why the link is not carried.
 func (m *mapper) link(l *former.MailedLink) (t store.NewToken, flow *store.Flow, reason string, err error) {
 	u := l.User
 	if u == nil || u.Reason != "" || !u.DeletedAt.IsZero() {
@@ -391,7 +393,8 @@ func (m *mapper) link(l *former.MailedLink) (t store.NewToken, flow *store.Flow,
 	return t, flow, "", nil
 }
 
-// flowOf is the flow that a link continues, noted in its token; nil without one that it can continue.
+// flowOf returns the flow that a link continues, and sets it in the link's token; nil if there is no flow that the link
+// can continue.
 func flowOf(l *former.MailedLink, t *store.NewToken) *store.Flow {
 	for _, f := range l.Flows {
 		if slices.Contains(flowMethods[l.Type], f.Method) &&

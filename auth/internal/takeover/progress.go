@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// progress reports how far a step is: on a terminal every second in one line, elsewhere a line each 30 s.
+// progress reports how far a step is: on a terminal in one line that changes every second, elsewhere in a new line
+// every 30 s.
 type progress struct {
 	out      io.Writer
 	terminal bool
@@ -47,7 +48,7 @@ func (p *progress) add(rows int64) {
 	}
 }
 
-// line is such as: users 1,240,000 of about 10,000,000, 14,800/s, 9m50s left
+// line returns a line such as: users 1,240,000 of about 10,000,000, 14,800/s, 9m50s left
 func (p *progress) line(now time.Time) string {
 	rate := float64(p.done) / max(now.Sub(p.begun).Seconds(), 0.001)
 	text := fmt.Sprintf("%s %s", p.step, count(p.done))
@@ -62,7 +63,7 @@ func (p *progress) line(now time.Time) string {
 	return text
 }
 
-// clear removes the line, before something else is written.
+// clear removes the line from the terminal, before something else is written.
 func (p *progress) clear() {
 	p.mu.Lock()
 	defer p.mu.Unlock()

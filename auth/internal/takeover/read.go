@@ -9,7 +9,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// size gathers what a batch holds, and says when it is full.
+// size counts the rows and bytes of a batch, and says when the batch is full.
 type size struct{ rows, bytes int }
 
 func (s *size) add(bytes int) error {
@@ -20,7 +20,8 @@ func (s *size) add(bytes int) error {
 	return nil
 }
 
-// next bounds the read after a batch that was cut: what the server sends beyond it is discarded.
+// next returns how many rows to read after a batch that was cut short: rows that the server sends beyond a full batch
+// are discarded.
 func (s *size) next(rows, most int) int {
 	if s.bytes >= former.BatchBytes {
 		return min(2*s.rows, most)
@@ -53,7 +54,7 @@ func (r *run) readChanged(ctx context.Context, t table, list []uuid.UUID, pass f
 		if err != nil {
 			return err
 		}
-		if s.bytes >= former.BatchBytes && s.rows < len(part) { // cut: the rest comes next
+		if s.bytes >= former.BatchBytes && s.rows < len(part) { // the batch was cut short: the rest comes next
 			last := 0
 			for i, id := range part {
 				if id == b.cursor {
@@ -73,7 +74,7 @@ func (r *run) readChanged(ctx context.Context, t table, list []uuid.UUID, pass f
 	return nil
 }
 
-// readBatch reads one batch, and maps it. fresh: none of its rows is here.
+// readBatch reads and maps one batch. fresh: none of the rows exists here.
 func (r *run) readBatch(ctx context.Context, t table, w former.Select, fresh bool) (b batch, s size, err error) {
 	switch t.source {
 	case former.Users:
@@ -159,7 +160,7 @@ func (r *run) readFactors(ctx context.Context, cursor uuid.UUID, pass func(batch
 	}
 }
 
-// factorsOf reads all factors of users, since the names of one user's depend on each other.
+// factorsOf reads all factors of users, since the names of a user's factors depend on each other.
 func (r *run) factorsOf(ctx context.Context, owners []uuid.UUID) (b batch, err error) {
 	var list []store.CarriedFactor
 	var one []*former.Factor
@@ -183,7 +184,7 @@ func (r *run) factorsOf(ctx context.Context, owners []uuid.UUID) (b batch, err e
 	return b, err
 }
 
-// writing returns what writes a list, if it is not empty.
+// writing returns a function that writes a list, unless the list is empty.
 func writing[T any](list []T, write func(*store.Carrier, context.Context, []T) (store.Written, error)) func(
 	context.Context, *store.Carrier) error {
 	return func(ctx context.Context, c *store.Carrier) error {

@@ -13,7 +13,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// result is what a run has found out for its report.
+// result is the data for the report of a run.
 type result struct {
 	location     store.Location
 	sameDatabase bool
@@ -22,17 +22,17 @@ type result struct {
 	versions     [3]int64
 	pending      tally
 	passwords    tally
-	// since is that of a later run.
+	// since is what a later run has read; nil in the first run.
 	since                       *former.Since
 	sampleUsers, sampleSessions int
-	// rewritten are the rows that differed in the verification and were written once more.
+	// rewritten is the number of rows that differed in the verification and were written again.
 	rewritten int
 	closed    time.Time
-	// outlook is what a dry run says of the last run.
+	// outlook is what a dry run predicts about the last run.
 	outlook string
 }
 
-// state is how the takeover stands after the run.
+// state returns the state of the takeover after the run.
 func (r *run) state() string {
 	switch {
 	case r.Mode == DryRun:
@@ -43,7 +43,7 @@ func (r *run) state() string {
 	return "open"
 }
 
-// report counts what only concerns the report, and writes it.
+// report counts what only the report needs, and writes the report.
 func (r *run) report(ctx context.Context) error {
 	if err := r.countPending(ctx); err != nil {
 		return err
@@ -81,14 +81,14 @@ func (r *run) report(ctx context.Context) error {
 	return nil
 }
 
-// advise asks the catalogue what of the application hangs on the tables there.
+// advise reads from the catalogue which objects of the application depend on the source's tables.
 func (r *run) advise(ctx context.Context) (former.Advice, error) {
 	place := r.result.location
 	return r.Source.Advise(ctx, former.Target{Users: former.Name(place.Schema, r.Settings.Namespace+"users"),
 		Role: former.Name(place.Role), Same: r.result.sameDatabase})
 }
 
-// reportAdvice prints what the application needs. A mirror needs nothing of it.
+// reportAdvice prints the changes that the application needs. With a mirror it needs none.
 func (r *run) reportAdvice(advice former.Advice) {
 	w := r.Out
 	if r.result.sameDatabase {
@@ -141,7 +141,7 @@ func (r *run) suggest(ctx context.Context) error {
 	return err
 }
 
-// wayBack are the statements with what to do around them.
+// wayBack returns the statements of the way back, with instructions.
 func (r *run) wayBack(a former.Advice) []string {
 	lines := []string{"-- 503 at the proxy, stop this service, list the users created since " + stamp(r.result.closed) +
 		", then run:"}
@@ -153,7 +153,7 @@ func (r *run) wayBack(a former.Advice) []string {
 	return lines
 }
 
-// row is a line of the table.
+// row is a line of the report's table.
 type row struct {
 	name string
 	tally
@@ -180,7 +180,7 @@ func (t *tally) leftOut() (n int64) {
 	return n
 }
 
-// reasons are the kinds of what was left out, the most frequent first.
+// reasons returns the reasons why rows were left out, the most frequent first.
 func (t *tally) reasons() string {
 	names := slices.Sorted(maps.Keys(t.Left))
 	slices.SortStableFunc(names, func(a, b string) int { return int(t.Left[b] - t.Left[a]) })
@@ -266,7 +266,7 @@ func (r *run) reportJSON(a former.Advice) error {
 	return err
 }
 
-// countPending counts the users who wait for their confirmation, and the passwords.
+// countPending counts the unconfirmed users and the passwords.
 func (r *run) countPending(ctx context.Context) error {
 	duplicates := slices.Collect(maps.Keys(r.duplicates))
 	pending, passwords, err := r.Source.Pending(ctx, duplicates)
@@ -303,7 +303,7 @@ func (r *run) dryRun(ctx context.Context) error {
 	return r.dryReport(ctx)
 }
 
-// dryReport counts what would come.
+// dryReport counts what would be carried.
 func (r *run) dryReport(ctx context.Context) error {
 	r.result.links = tally{Left: map[string]int64{}}
 	if err := r.readLinks(ctx, func(batch) error { return ctx.Err() }); err != nil {
@@ -329,14 +329,14 @@ func (r *run) dryReport(ctx context.Context) error {
 	return r.report(ctx)
 }
 
-// dryLater counts what has changed since the first run: the last run reads everything as this one does, and writes it.
+// dryLater counts the changes since the first run. The last run would read the same rows, and write them.
 func (r *run) dryLater(ctx context.Context) error {
 	changes, err := r.Source.Changed(ctx, former.Floor(*r.move.Floor))
 	if err != nil {
 		return err
 	}
 	polled := time.Now()
-	for _, t := range tables { // only for the time that it takes
+	for _, t := range tables { // only to measure the time
 		if err := r.merge(ctx, t, nil, true, func(pair) error { return nil }); err != nil {
 			return err
 		}

@@ -21,50 +21,51 @@ const changedKept = 1 << 19
 type run struct {
 	Options
 	m        *mapper
-	begun    time.Time // of this run
+	begun    time.Time // when this run began
 	progress *progress
 
 	move  store.Move
 	steps steps
-	// floor is the oldest transaction there that was running when this run began; before is what was written since then
-	// when the last run began.
+	// floor is the oldest transaction of the source that was running when this run began. before is what was written
+	// between the floor and the beginning of the last run.
 	floor  former.Floor
 	before former.Changes
-	clock  time.Time // there, after the floor
+	clock  time.Time // of the source, read after the floor
 
 	warnings []string
 	counts   former.Counts
-	// duplicates are users who have an address that another one keeps, dropped factors and badSessions sessions that only
-	// their contents rule out.
+	// duplicates are users with an address that another user keeps. dropped and badSessions are factors and sessions
+	// that are not carried because of their contents.
 	duplicates  map[uuid.UUID]bool
 	dropped     map[uuid.UUID]string
 	badSessions map[uuid.UUID]bool
-	// refused is how many passwords are left out.
+	// refused is the number of passwords that are left out.
 	refused int64
 
 	result result
 }
 
-// steps is what a move remembers between batches and runs.
+// steps is the state of a takeover that is stored between batches and runs.
 type steps struct {
-	// Pass is first until every row has been read once; then it is later while a pass is under way.
+	// Pass is "first" until every row has been read once, then "later" while a pass is under way.
 	Pass string `json:"pass,omitempty"`
-	// Step and Cursor are how far the first pass is.
+	// Step and Cursor are the position of the first pass.
 	Step   string    `json:"step,omitempty"`
 	Cursor uuid.UUID `json:"cursor"`
-	// Written and Deleted count users: what is here besides signed up here.
+	// Written and Deleted count users: any other users have signed up here.
 	Written int64 `json:"written"`
 	Deleted int64 `json:"deleted"`
-	// Rows and Seconds are those of the first pass.
+	// Rows and Seconds are the size and duration of the first pass.
 	Rows    int64   `json:"rows"`
 	Seconds float64 `json:"seconds"`
-	// LookedAt is when the pass began whose floor is the takeover's.
+	// LookedAt is when the pass began that set the takeover's floor.
 	LookedAt time.Time `json:"looked_at,omitzero"`
 	PassAt   time.Time `json:"pass_at,omitzero"`
-	// Clock and PassClock are the clock there at these times. A takeover of a program before has none.
+	// Clock and PassClock are the source's clock at these times. They are zero if an older program began the takeover.
 	Clock     time.Time `json:"clock,omitzero"`
 	PassClock time.Time `json:"pass_clock,omitzero"`
-	// Custom are our names of providers called custom:NAME there: rows that are here have them already.
+	// Custom has our names of providers that the source calls custom:NAME. They must not change, since carried rows
+	// have them.
 	Custom map[string]string `json:"custom,omitempty"`
 	// LinksUntil is when the last carried link expires.
 	LinksUntil time.Time `json:"links_until,omitzero"`
@@ -128,7 +129,7 @@ func (r *run) run(ctx context.Context) error {
 	return r.finish(ctx)
 }
 
-// finish is the end of the last run.
+// finish verifies and closes the takeover at the end of the last run.
 func (r *run) finish(ctx context.Context) error {
 	if err := r.links(ctx); err != nil {
 		return err
@@ -140,8 +141,8 @@ func (r *run) finish(ctx context.Context) error {
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
-	// The look comes last, since comparing takes a while, and transactions may have begun meanwhile. A service that still
-	// writes is why the sides differ.
+	// The last check comes after the comparison, which takes a while: transactions may have begun meanwhile. If the
+	// sides differ, the cause is a service that still writes.
 	if err := r.awaitWriters(ctx); err != nil {
 		return err
 	}
@@ -189,7 +190,7 @@ func (r *run) open(ctx context.Context) error {
 	if err := r.DB.OwnMove(ctx, r.move); err != nil {
 		return err
 	}
-	// The process before may have committed a batch meanwhile.
+	// The previous owner may have committed a batch meanwhile.
 	list, err := r.DB.Moves(ctx, store.MoveTakeover)
 	if err != nil {
 		return err
@@ -202,7 +203,7 @@ func (r *run) open(ctx context.Context) error {
 	return store.ErrMoveLost
 }
 
-// resume takes over what a move remembers.
+// resume continues from the stored state of a takeover.
 func (r *run) resume(m store.Move) error {
 	r.move = m
 	r.steps = steps{}
@@ -213,7 +214,7 @@ func (r *run) resume(m store.Move) error {
 	return nil
 }
 
-// carry runs one transaction here, with the state that f leaves. A batch that has begun is finished when the context
+// carry runs f in one transaction, which also stores the state. A batch that has begun is finished even if the context
 // ends.
 func (r *run) carry(ctx context.Context, step string, f func(context.Context, *store.Carrier) error) error {
 	if ctx.Err() != nil {
@@ -247,7 +248,7 @@ type batch struct {
 	write  func(context.Context, *store.Carrier) error
 }
 
-// pipe reads and writes side by side: while one batch is written the next one is read.
+// pipe reads and writes concurrently: while one batch is written, the next one is read.
 func (r *run) pipe(ctx context.Context, step string, read func(ctx context.Context, pass func(batch) error) error,
 	done func(batch)) error {
 	next, stop := stream(ctx, 1, read)
@@ -270,7 +271,7 @@ func (r *run) pipe(ctx context.Context, step string, read func(ctx context.Conte
 	}
 }
 
-// firstPass copies every row, from where an earlier run has stopped.
+// firstPass copies every row. It continues where an earlier run has stopped.
 func (r *run) firstPass(ctx context.Context) error {
 	if r.steps.Pass == "" {
 		oldest := int64(r.floor)
@@ -311,7 +312,7 @@ func (r *run) firstPass(ctx context.Context) error {
 
 func nothing(context.Context, *store.Carrier) error { return nil }
 
-// endPass makes the pass's floor the one of the next.
+// endPass makes the pass's floor the floor of the next pass.
 func (r *run) endPass(ctx context.Context) error {
 	r.move.Floor, r.move.PassFloor = r.move.PassFloor, nil
 	r.steps.Pass, r.steps.LookedAt, r.steps.PassAt = "", r.steps.PassAt, time.Time{}

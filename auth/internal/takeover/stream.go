@@ -13,8 +13,8 @@ import (
 // idChunk is how many ids a stream passes on at once.
 const idChunk = 512
 
-// stream runs read in a goroutine and returns its rows one by one; the goroutine passes on chunk rows at once. stop ends
-// it, and must be called.
+// stream runs read in a goroutine, which passes on chunk rows at once, and returns a function that yields the rows one
+// by one. stop ends the goroutine and must be called.
 func stream[T any](ctx context.Context, chunk int, read func(context.Context, func(T) error) error) (
 	next func() (v T, ok bool, err error), stop func()) {
 	ctx, cancel := context.WithCancel(ctx)
@@ -60,13 +60,13 @@ func stream[T any](ctx context.Context, chunk int, read func(context.Context, fu
 	}
 	stop = func() {
 		cancel()
-		for range chunks { // until the reader has given its connection back
+		for range chunks { // until the reader has returned its connection
 		}
 	}
 	return next, stop
 }
 
-// table is one whose rows are compared by their ids.
+// table is a table whose rows are compared by their ids.
 type table struct {
 	target store.CarriedTable
 	source string
@@ -82,25 +82,26 @@ var tables = []table{
 	{store.CarriedPasskeys, former.Passkeys, "passkeys", "passkey"},
 }
 
-// passkeyTable is the place of the passkeys among them.
+// passkeyTable is the index of the passkeys in tables.
 const passkeyTable = 4
 
-// owned is a row here.
+// owned is a row of our tables.
 type owned struct{ id, user uuid.UUID }
 
-// pair is an id with its row there, here, or both.
+// pair is an id with the row of the source, our row, or both.
 type pair struct {
 	id     uuid.UUID
 	source *former.Entry // nil: no such row
 	target *owned        // nil: no such row
-	// reason is why the row there is not carried.
+	// reason is why the source's row is not carried.
 	reason string
 }
 
-// wanted: the row belongs here.
+// wanted reports whether the source has the row and it is carried.
 func (p *pair) wanted() bool { return p.source != nil && p.reason == "" }
 
-// merge reads a table on both sides in order of ids and visits each id once. Without target it reads the source alone.
+// merge reads a table on both sides in the order of ids and visits each id once. Without target it reads only the
+// source.
 func (r *run) merge(ctx context.Context, t table, since *former.Since, target bool, visit func(pair) error) error {
 	theirs, stop := stream(ctx, idChunk, func(ctx context.Context, each func(former.Entry) error) error {
 		return r.Source.Entries(ctx, t.source, since, each)
@@ -153,7 +154,7 @@ func (r *run) merge(ctx context.Context, t table, since *former.Since, target bo
 	return nil
 }
 
-// reason is why a row is not carried: what the source says of it, and what only reading all of them has shown.
+// reason returns why a row is not carried: because of its columns, or because of what the check of all rows has found.
 func (r *run) reason(t table, e former.Entry) string {
 	switch {
 	case e.Reason != "":

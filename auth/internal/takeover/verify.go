@@ -27,10 +27,10 @@ type tally struct {
 	Left    map[string]int64 `json:"left_out"`
 }
 
-// leftForNext is the reason of a row that the next run of -ahead brings.
+// leftForNext is the reason for a row that the next run with -ahead carries.
 const leftForNext = "left for the next run"
 
-// reservoir is a random sample of ids of unknown number.
+// reservoir is a random sample of ids whose number is not known in advance.
 type reservoir struct {
 	size, seen int
 	ids        []uuid.UUID
@@ -45,8 +45,9 @@ func (v *reservoir) add(id uuid.UUID) {
 	}
 }
 
-// sameIDs counts a table's rows on both sides and reports whether the same ids are to be carried and are here. Where
-// something is left out that only reading all rows has shown, or where the ids differ, it counts nothing.
+// sameIDs compares the number and the sums of the ids to carry with ours, and reports whether they are the same. If
+// they differ, or if rows are left out because of what the check of all rows has found, it reports false and counts
+// nothing.
 func (r *run) sameIDs(ctx context.Context, t table, counts *tally) (same bool, err error) {
 	dropping := t.source == former.Factors || t.source == former.Passkeys
 	if len(r.duplicates) > 0 || dropping && len(r.dropped) > 0 || t.source == former.Sessions &&
@@ -68,7 +69,7 @@ func (r *run) sameIDs(ctx context.Context, t table, counts *tally) (same bool, e
 		}
 	}
 	counts.Carried = rows
-	if t.target == store.CarriedSessions { // another table's rows have version 0, and are counted at the same time
+	if t.target == store.CarriedSessions { // rows of other tables have version 0; tables are counted concurrently
 		for version, n := range carried.Versions {
 			r.result.versions[version] += n
 		}
@@ -76,15 +77,15 @@ func (r *run) sameIDs(ctx context.Context, t table, counts *tally) (same bool, e
 	return true, nil
 }
 
-// comparison is the samples that the comparison of all ids takes on its way.
+// comparison has the samples that are taken during the comparison of all ids.
 type comparison struct {
 	verify                 bool          // a difference is an error
-	since                  *former.Since // of a later run, half of whose sample of users it has changed
+	since                  *former.Since // of a later run: half of its sample are users who have changed since
 	users, fresh, sessions reservoir
 }
 
-// compare reads the ids on both sides once more and counts them. With verify a difference is an error, and a sample of
-// users and sessions is compared with rows that are mapped anew.
+// compare reads the ids on both sides again and counts them. With verify a difference is an error, and a sample of
+// users and sessions is compared with rows that are mapped again.
 func (r *run) compare(ctx context.Context, verify bool) error {
 	r.result.tables = map[string]*tally{}
 	half := sampleSize
@@ -100,7 +101,7 @@ func (r *run) compare(ctx context.Context, verify bool) error {
 		r.result.tables[t.name] = &tally{Left: map[string]int64{}}
 	}
 	r.progress.start("comparing ids", 0)
-	// Two tables at a time: each waits for its own sorting there. What concerns a table is counted by one goroutine.
+	// Two tables at a time, since each waits for the source to sort it. One goroutine counts everything of a table.
 	var errs [2]error
 	var wg sync.WaitGroup
 	for i, pair := range [][]table{{tables[0], tables[2], tables[passkeyTable]}, {tables[3], tables[1]}} {
@@ -113,7 +114,7 @@ func (r *run) compare(ctx context.Context, verify bool) error {
 		})
 	}
 	wg.Wait()
-	for _, err := range errs { // a missing user is told before the sessions that are missing with it
+	for _, err := range errs { // a missing user is reported before the user's missing sessions
 		if err != nil {
 			return err
 		}
@@ -124,11 +125,11 @@ func (r *run) compare(ctx context.Context, verify bool) error {
 	return r.compareRows(ctx, sampled(c.fresh.ids, c.users.ids), c.sessions.ids)
 }
 
-// differing is what becomes of a row of a table, of a user, that is not here as it is there.
+// differing is called with each row, and its user, that differs between source and target; err says how.
 type differing func(t table, id, user uuid.UUID, err error) error
 
-// compareRows compares users and sessions column by column. A row that differs is written once more, since a time that
-// was ahead there may have passed since it was read; one that differs then is an error.
+// compareRows compares users and sessions column by column. A row that differs is written again, since a time that lay
+// ahead of the source's clock may have passed meanwhile. A row that still differs is an error.
 func (r *run) compareRows(ctx context.Context, users, sessions []uuid.UUID) error {
 	again := map[string][]uuid.UUID{}
 	var owners []uuid.UUID
@@ -149,7 +150,7 @@ func (r *run) compareRows(ctx context.Context, users, sessions []uuid.UUID) erro
 		if len(again[t.name]) == 0 {
 			continue
 		}
-		if t.target == store.CarriedIdentities || t.target == store.CarriedPasskeys { // which are inserted only
+		if t.target == store.CarriedIdentities || t.target == store.CarriedPasskeys { // only inserted
 			if err := r.carry(ctx, t.name, func(ctx context.Context, c *store.Carrier) error {
 				_, err := c.Delete(ctx, t.target, again[t.name])
 				return err
@@ -171,7 +172,7 @@ func (r *run) compareRows(ctx context.Context, users, sessions []uuid.UUID) erro
 	return err
 }
 
-// compareTable compares the ids of one table: by their sums, and one by one where these differ.
+// compareTable compares the ids of one table by their sums and, if the sums differ, one by one.
 func (r *run) compareTable(ctx context.Context, t table, c *comparison) error {
 	counts := r.result.tables[t.name]
 	same, err := r.sameIDs(ctx, t, counts)
@@ -197,7 +198,7 @@ func (r *run) compareTable(ctx context.Context, t table, c *comparison) error {
 	})
 }
 
-// comparePair counts a row of either side or both.
+// comparePair counts a row of one side or of both.
 func (r *run) comparePair(t table, p *pair, c *comparison, counts *tally) error {
 	switch {
 	case p.source == nil:
@@ -233,7 +234,7 @@ func (r *run) comparePair(t table, p *pair, c *comparison, counts *tally) error 
 	return nil
 }
 
-// sampled are the changed users and others, up to the sample's size.
+// sampled returns the changed users and other users, up to the sample's size.
 func sampled(changed, others []uuid.UUID) []uuid.UUID {
 	seen := map[uuid.UUID]bool{}
 	var list []uuid.UUID
@@ -341,7 +342,7 @@ func (r *run) compareFactors(ctx context.Context, users []uuid.UUID, target []st
 	return nil
 }
 
-// sameKey compares what was sealed.
+// sameKey compares the sealed keys of two factors.
 func (r *run) sameKey(a, b store.CarriedFactor) bool {
 	if a.Secret == nil || b.Secret == nil {
 		return a.Secret == nil && b.Secret == nil
@@ -351,10 +352,11 @@ func (r *run) sameKey(a, b store.CarriedFactor) bool {
 	return err == nil && err2 == nil && bytes.Equal(x, y)
 }
 
-// difference gathers the first column that differs.
+// difference keeps the first column that differs.
 type difference struct {
 	column string
-	// clock is the one there, which bounds times: one that still lies ahead was bounded by an earlier time of it.
+	// clock is the source's clock, which limits times: a time that still lies ahead was limited by an earlier reading
+	// of the clock.
 	clock time.Time
 }
 
@@ -422,9 +424,9 @@ func differsIdentity(clock time.Time, want store.Identity, user *store.User) str
 	return "id"
 }
 
-// compareSessions derives each session's former token once more.
+// compareSessions compares sessions; it derives each session's former token again.
 func (r *run) compareSessions(ctx context.Context, ids []uuid.UUID, differ differing) error {
-	if len(ids) == 0 { // which Select takes for all
+	if len(ids) == 0 { // an empty list would select all rows
 		return nil
 	}
 	target, err := r.DB.CarriedSessions(ctx, ids)

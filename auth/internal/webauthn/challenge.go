@@ -22,8 +22,8 @@ type Ceremony struct {
 const idTag = 10
 
 func (c *Ceremony) macs(m MACs, use string, id []byte) [][]byte {
-	parts := append([]string{use, c.Kind, c.RPID}, c.Binding...)
-	return m(append(parts, string(id))...)
+	parts := append(make([]string, 0, 8), use, c.Kind, c.RPID)
+	return m(append(append(parts, c.Binding...), string(id))...)
 }
 
 // NewID returns the id of a new challenge.

@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict'
 import { randomUUID } from 'node:crypto'
 import { Authenticator } from './authenticator.mjs'
-import { admin, bad, check, claims, client, good, signedIn } from './lib.mjs'
+import { address, admin, bad, check, claims, client, good, password, signedIn } from './lib.mjs'
 import { code } from './totp.mjs'
 
 const flag = { experimental: { passkey: true } }
@@ -76,6 +76,27 @@ check('passkey: what is refused', async () => {
   await bad(signIn(client(flag), device), 'AuthApiError', 403, 'user_banned')
 })
 
+check('passkey: an owner whose address is not confirmed', async () => {
+  const number = () => `+49152${Math.floor(Math.random() * 1e8)}`
+  const c = client(flag)
+  const { user } = await good(admin().createUser({ phone: number(), password, phone_confirm: true }))
+  await good(c.signInWithPassword({ phone: user.phone, password }))
+  const { device } = await registered(c)
+  await good(admin().updateUserById(user.id, { email: address('new') }))
+  await bad(signIn(client(flag), device), 'AuthApiError', 403, 'email_not_confirmed')
+
+  const other = await good(admin().createUser({ phone: number(), password })) // who can have no passkey yet
+  const code = 'phone_not_confirmed'
+  await bad(client().signInWithPassword({ phone: other.user.phone, password }), 'AuthApiError', 400, code)
+})
+
+check('passkey: a request that is cut off', async () => {
+  const cut = (input, init = {}) => fetch(input, { ...init, body: init.body?.slice(0, -1) })
+  const { client: c } = await signedIn(undefined, flag)
+  const d = client({ ...flag, fetch: cut })
+  await bad(d.passkey.verifyAuthentication({ challengeId: randomUUID(), credential: {} }), 'AuthApiError', 400, 'bad_json')
+})
+
 check('passkey: beside a second factor', async () => {
   const { client: c, email } = await signedIn(undefined, flag)
   const { device } = await registered(c)
@@ -108,8 +129,9 @@ check('mfa: a security key', async () => {
   const factor = await good(c.mfa.enroll({ factorType: 'webauthn', friendlyName: 'key' }))
   assert.deepEqual([factor.type, factor.friendly_name], ['webauthn', 'key'])
   const site = { rpId: 'localhost', rpOrigins: ['http://localhost:3000'] }
-  const answer = async (make) => {
-    const { id: challengeId, webauthn: { type, credential_options: { publicKey } } } = await good(c.mfa.challenge({ factorId: factor.id, webauthn: site }))
+  const begin = () => good(c.mfa.challenge({ factorId: factor.id, webauthn: site }))
+  const answer = async (make, begun) => {
+    const { id: challengeId, webauthn: { type, credential_options: { publicKey } } } = begun ?? await begin()
     const made = make(type, publicKey)
     return c.mfa.verify({ factorId: factor.id, challengeId, webauthn: { ...site, type, credential_response: { toJSON: () => made } } })
   }
@@ -117,8 +139,13 @@ check('mfa: a security key', async () => {
   const forged = (type, options) => new Authenticator({ origin: 'https://evil.example' }).create(options)
   await bad(answer(forged), 'AuthApiError', 422, 'mfa_verification_failed')
   await bad(answer(() => ({})), 'AuthApiError', 400, 'validation_failed')
-  await good(answer(right))
+  const guessed = await begin()
+  for (let i = 0; i < 5; i++) await bad(answer(forged, guessed), 'AuthApiError', 422, 'mfa_verification_failed')
+  await bad(answer(right, guessed), 'AuthApiError', 422, 'mfa_challenge_expired')
+  const once = await begin()
+  await good(answer(right, once))
   assert.ok(c.events.includes('MFA_CHALLENGE_VERIFIED'), c.events.join())
+  await bad(answer(right, once), 'AuthApiError', 422, 'mfa_ip_address_mismatch')
   await good(answer(right)) // an assertion this time
   const { currentLevel, currentAuthenticationMethods: methods } = await good(c.mfa.getAuthenticatorAssuranceLevel())
   assert.deepEqual([currentLevel, methods[0].method], ['aal2', 'mfa/webauthn'])

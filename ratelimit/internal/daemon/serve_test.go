@@ -1,6 +1,9 @@
 package daemon
 
 import (
+	"context"
+	"net"
+	"net/http"
 	"strings"
 	"testing"
 	"time"
@@ -25,4 +28,27 @@ func TestRemindOfRules(t *testing.T) {
 		t.Errorf("%d reminders after the rules came", got-n)
 	}
 	d.remindOfRules(t.Context(), make(chan struct{}), time.Hour, time.Hour)()
+}
+
+// The watchdog gets no sign of life where a listener's goroutines hang, that of HTTP or that of gRPC: connections are
+// open, and nothing answers.
+func TestAlive_hangs(t *testing.T) {
+	t.Parallel()
+	listen := func() net.Listener {
+		l, err := net.Listen("tcp", "127.0.0.1:0")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { l.Close() })
+		return l
+	}
+	hung, answers := listen(), listen()
+	go http.Serve(answers, http.NotFoundHandler()) // any status will do
+	for name, l := range map[string]*listeners{"HTTP": {httpAt: hung, grpcAt: hung}, "gRPC": {httpAt: answers, grpcAt: hung}} {
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		if err := new(daemon).alive(ctx, l); err == nil {
+			t.Errorf("%s hangs, and the daemon counts as alive", name)
+		}
+	}
 }

@@ -13,22 +13,22 @@ const (
 	// leastMemory and mostMemory bound Options.Memory.
 	leastMemory = 16 << 20
 	mostMemory  = 256 << 20
-	// announced is how much of a message has to be there before memory for all of it is allocated.
+	// announced is how much of a message has to arrive before memory for the whole message is allocated.
 	announced = 64 << 10
 )
 
 // account is the memory that peers make the server keep: messages and header blocks that are not complete, long
-// messages of calls that wait for the store, and answers that wait for a window. What is allocated counts, not what has
-// come of it.
+// messages of calls that wait for the store, and answers that wait for a window. Allocated memory counts, not only the
+// part in use.
 type account struct {
 	limit int64
 	used  atomic.Int64
-	mu    sync.Mutex // of the goroutine that makes room
+	mu    sync.Mutex // held while relieve makes room
 }
 
 func (a *account) over() bool { return a.used.Load() > a.limit }
 
-// hold accounts for what a stream holds now. The lock is held.
+// hold accounts for the memory that a stream holds now. The lock is held.
 func (o *sendQueue) hold(s *stream) {
 	n := cap(s.body) + cap(s.pending)
 	o.count(n - s.held)
@@ -46,7 +46,7 @@ func (o *sendQueue) holdBlock(b []byte) {
 	o.block = b
 }
 
-// keepBlock appends to the header block that is not complete, and returns its length; 0: the connection is ending.
+// keepBlock appends to the incomplete header block and returns its length, or 0 when the connection is ending.
 func (o *sendQueue) keepBlock(b []byte) int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -60,7 +60,7 @@ func (o *sendQueue) keepBlock(b []byte) int {
 	return len(o.block)
 }
 
-// takeBlock returns the header block, which is complete now.
+// takeBlock returns the header block, which is now complete.
 func (o *sendQueue) takeBlock() []byte {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -69,8 +69,8 @@ func (o *sendQueue) takeBlock() []byte {
 	return b
 }
 
-// keepBody keeps a part of a stream's message. It returns what has come of the message, and false where the connection
-// holds too much.
+// keepBody keeps a part of a stream's message. It returns the message so far, and false where the connection holds too
+// much.
 func (o *sendQueue) keepBody(s *stream, b []byte) ([]byte, bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -88,7 +88,7 @@ func (o *sendQueue) keepBody(s *stream, b []byte) ([]byte, bool) {
 	return s.body, o.held.Load() <= maxHeld
 }
 
-// takeBody returns the body of a stream whose request is complete; false: the stream has ended.
+// takeBody returns the body of a stream whose request is complete; false if the stream has ended.
 func (o *sendQueue) takeBody(s *stream) ([]byte, bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

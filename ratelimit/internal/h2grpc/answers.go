@@ -9,7 +9,7 @@ import (
 // answer is the answer to one call: a message, or a refusal.
 type answer struct {
 	stream *stream
-	// from and to are where the message lies in the bundle's text.
+	// from and to are the bounds of the message in the bundle's text.
 	from, to int
 	refusal  *refusal
 	// early: the client has not ended its request, and gets RST_STREAM so that it stops.
@@ -32,7 +32,7 @@ func (b *bundle) reset() {
 	}
 }
 
-// answer appends all answers of a bundle; finished is how many of them a store has finished.
+// answer appends all answers of a bundle. finished is how many of the answers are to calls that a store has finished.
 func (o *sendQueue) answer(b *bundle, finished int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -57,7 +57,7 @@ func (o *sendQueue) answer(b *bundle, finished int) {
 	}
 }
 
-// reply appends an answer with a message, or as much as the windows allow. The lock is held.
+// reply appends an answer with a message, or as much of it as the windows allow. The lock is held.
 func (o *sendQueue) reply(a *answer, message []byte) {
 	s := a.stream
 	s.early = a.early
@@ -105,7 +105,7 @@ func (o *sendQueue) refuse(a *answer) {
 	o.forget(a.stream)
 }
 
-// flush sends what has been appended, as far as it goes without waiting.
+// flush sends the appended frames as far as possible without waiting.
 func (o *sendQueue) flush() {
 	o.mu.Lock()
 	if o.writing || len(o.buf) == 0 && o.wire.left() == 0 {
@@ -126,7 +126,7 @@ func (o *sendQueue) flush() {
 		recycle(b)
 		if err != nil {
 			o.broken(err)
-			return // writing stays: nothing is sent any more
+			return // writing stays true: nothing more is sent
 		}
 		if !sent {
 			go o.drain()
@@ -137,7 +137,7 @@ func (o *sendQueue) flush() {
 	o.sentAll()
 }
 
-// drain sends the rest, however long the peer takes for it, until the send queue is empty.
+// drain sends the remaining frames, however long the peer takes for them, until the send queue is empty.
 func (o *sendQueue) drain() {
 	for {
 		o.mu.Lock()
@@ -166,7 +166,7 @@ func (o *sendQueue) drain() {
 	}
 }
 
-// sentAll ends a flush; it is called with the lock and gives it up.
+// sentAll ends a flush. It is called with the lock held, and releases the lock.
 func (o *sendQueue) sentAll() {
 	o.writing = false
 	if o.buf != nil {

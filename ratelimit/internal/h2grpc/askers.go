@@ -5,7 +5,7 @@ import (
 	"sync"
 )
 
-// ask asks the store for a call that begin has left, and waits for it.
+// ask calls the store for the hits that begin has left, and waits for the answer.
 func (s *Server) ask(x *Call) (ended *refusal) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -39,8 +39,8 @@ func (s *Server) answer(x *Call) {
 	bundles.Put(b)
 }
 
-// askers are the goroutines that wait for a store. One that has nothing to do is kept for the next call, since a new
-// goroutine has to grow its stack under every call.
+// askers are the goroutines that wait for a store. An idle one is kept for the next call, since a new goroutine has to
+// grow its stack for every call.
 type askers struct {
 	do   func(*Call)
 	most int
@@ -48,7 +48,7 @@ type askers struct {
 	mu      sync.Mutex
 	idle    []chan *Call
 	running int
-	queue   []*Call // while most are running
+	queue   []*Call // calls that wait for a goroutine while most are running
 }
 
 // start runs do(x) on a goroutine.

@@ -2,7 +2,7 @@ package h2grpc
 
 import "time"
 
-// queue puts a stream behind those that wait for a window, and sends what goes. The lock is held.
+// queue adds a stream to those that wait for a window, and sends what the windows allow. The lock is held.
 func (o *sendQueue) queue(s *stream) {
 	if !s.queued {
 		s.queued, s.stalled = true, time.Now()
@@ -11,7 +11,7 @@ func (o *sendQueue) queue(s *stream) {
 	o.pump()
 }
 
-// pump appends of the blocked answers what the windows allow now. The lock is held.
+// pump appends as much of the blocked answers as the windows allow now. The lock is held.
 func (o *sendQueue) pump() {
 	if o.closed || len(o.blocked) == 0 {
 		return
@@ -19,7 +19,7 @@ func (o *sendQueue) pump() {
 	o.keepBlocked(o.pumpOne)
 }
 
-// keepBlocked drops the streams that are gone or need not wait any longer. The lock is held.
+// keepBlocked keeps the blocked streams that have to wait longer. The lock is held.
 func (o *sendQueue) keepBlocked(waits func(*stream) bool) {
 	kept := o.blocked[:0]
 	for _, s := range o.blocked {
@@ -50,7 +50,7 @@ func (o *sendQueue) pumpOne(s *stream) (blocked bool) {
 	}
 	s.pending = nil
 	o.hold(s)
-	if s.watch == nil { // else its next state queues it again
+	if s.watch == nil { // a watch is queued again by its next state
 		o.grab()
 		o.finish(s)
 	}
@@ -66,7 +66,7 @@ func (o *sendQueue) cut(s *stream) {
 	if !s.queued {
 		return
 	}
-	// A peer that opens no window and resets its calls must not make this list grow.
+	// A peer that opens no window and resets its calls must not make o.blocked grow.
 	if o.lost++; o.lost < 64 || 2*o.lost < len(o.blocked) {
 		return
 	}

@@ -2,14 +2,14 @@ package h2grpc
 
 import "time"
 
-// allowance is what a client has left of frames and pings that begin no call.
+// allowance is how many frames and pings that begin no call a client may still send.
 type allowance struct {
 	budget   budget
 	lastPing time.Time
 	strikes  int
 }
 
-// budget is how many frames a connection may send that begin no call. Every call earns some, and so does time.
+// budget is how many frames that begin no call a connection may still send. It grows with every call and with time.
 type budget struct {
 	left   int
 	filled time.Time
@@ -19,7 +19,7 @@ const (
 	budgetMost      = 2000
 	budgetPerCall   = 4
 	budgetPerSecond = 200
-	longListCost    = 100 // of a list of fields of 64 KiB: decoding one takes a millisecond
+	longListCost    = 100 // frames that a list of fields of 64 KiB costs: decoding one takes a millisecond
 )
 
 func newBudget() budget { return budget{left: budgetMost, filled: time.Now()} }

@@ -19,10 +19,10 @@ type Call struct {
 	body   []byte
 	// deadline is when the caller gives up; zero: never.
 	deadline time.Time
-	kept     int  // bytes of body that are accounted for, of a long one
-	begun    bool // what needs no store is decided
+	kept     int  // accounted bytes of body, where it is long
+	begun    bool // begin has decided all that needs no store
 	started  counter.Pending
-	ctx      context.Context // of the span
+	ctx      context.Context // of the span; the server's without tracing
 	end      func(*refusal)  // ends the span
 }
 
@@ -32,8 +32,8 @@ var calls = sync.Pool{New: func() any { return new(Call) }}
 // do not wait for it.
 const costly = 200 * time.Microsecond
 
-// decide begins a call whose message has come. Its answer goes into the connection's bundle, now or, where a store is
-// asked, when the store has answered.
+// decide begins a call whose message has arrived. The answer goes into the connection's bundle: now or, where a store
+// is called, when the store has answered.
 func (c *conn) decide(s *stream, message []byte) {
 	x := calls.Get().(*Call)
 	x.conn, x.stream = c, s
@@ -41,7 +41,7 @@ func (c *conn) decide(s *stream, message []byte) {
 	if len(message) <= bufferBytes {
 		x.body = append(x.body[:0], message...)
 	} else {
-		x.body, x.kept = message, cap(message) // the stream's own, or decompressed for it
+		x.body, x.kept = message, cap(message) // memory of the stream, or made by decompressing
 		if c.server.account.used.Add(int64(x.kept)); !c.server.relieve() {
 			c.server.refused(reasonBuffered)
 			c.in.work.bundle.finish(x, s.refusal(codes.ResourceExhausted, "too many long messages"))
@@ -70,7 +70,7 @@ func (c *conn) decide(s *stream, message []byte) {
 	}
 }
 
-// begin decides as much as needs no store; asks says that one has to be called.
+// begin decides all that needs no store. asks reports whether a store has to be called.
 func (s *Server) begin(x *Call, now time.Time) (asks bool, ended *refusal) {
 	defer func() {
 		if p := recover(); p != nil {
@@ -120,8 +120,8 @@ func (s *Server) startAll(c *conn, calls []*Call) {
 	}
 }
 
-// handOver registers the streams of calls that go to a store, and reports how many of the first are within the limit of
-// streams; the others are refused.
+// handOver registers the streams of calls that go to a store. It accepts the first calls within the limit of streams,
+// refuses the others, and returns how many it accepted.
 func (o *sendQueue) handOver(calls []*Call, limit int) (accepted int) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -140,7 +140,7 @@ func (o *sendQueue) handOver(calls []*Call, limit int) (accepted int) {
 	return len(calls)
 }
 
-// asyncOf is what takes a call without a goroutine that waits; nil: nothing does.
+// asyncOf returns the store that takes a call and completes it later; nil if a goroutine has to wait for the store.
 func (s *Server) asyncOf(x *Call, now time.Time) counter.Async {
 	store, request := s.o.Service.Pending(&x.Call)
 	async, ok := store.(counter.AsyncStore)
@@ -152,7 +152,7 @@ func (s *Server) asyncOf(x *Call, now time.Time) counter.Async {
 	return async.Async(request)
 }
 
-// Complete implements counter.Owner: the answers to the calls of one connection go out together.
+// Complete implements counter.Owner. The answers to the calls of one connection are sent together.
 func (s *Server) Complete(done []*counter.Pending) {
 	b := bundles.Get().(*bundle)
 	for i := 0; i < len(done); {
@@ -192,7 +192,7 @@ func (s *Server) send(c *conn, b *bundle) {
 	}
 }
 
-// finish appends the answer to a call, or its refusal, and gives the call back.
+// finish appends the answer to a call, or its refusal, and returns the call to its pool.
 func (b *bundle) finish(x *Call, ended *refusal) {
 	if ended == nil {
 		from := len(b.text)
@@ -206,7 +206,8 @@ func (b *bundle) finish(x *Call, ended *refusal) {
 	x.release()
 }
 
-// add appends an answer whose message, behind the place of its prefix, is the text from an offset on.
+// add appends an answer. Its message is the text from an offset on, where the place of the message's prefix comes
+// first.
 func (b *bundle) add(s *stream, from int, err error) {
 	if err == nil {
 		b.text, err = s.seal(b.text, from)
@@ -243,13 +244,13 @@ func (s *Server) panicked(x *Call, p any) *refusal {
 	return x.stream.refusal(service.GRPCStatus(nil))
 }
 
-// drop gives back a call that is not served.
+// drop returns to its pool a call that is not served.
 func (x *Call) drop() {
 	x.end(&refusal{code: codes.Unavailable, message: "too many calls"})
 	x.release()
 }
 
-// release gives x back. Nothing of it may be used afterwards.
+// release returns x to its pool. Nothing of x may be used afterwards.
 func (x *Call) release() {
 	if x.kept > 0 {
 		x.conn.server.account.used.Add(-int64(x.kept))

@@ -16,9 +16,9 @@ import (
 const (
 	connWindow   = 1 << 20
 	streamWindow = 64 << 10
-	// greeting is how long a client may take for the preface and its SETTINGS, and for TLS before them.
+	// greeting is how long a client may take for TLS, and then for the preface and its SETTINGS.
 	greeting = 10 * time.Second
-	// lingering is how long a connection that was ended by GOAWAY is still read, so that the peer gets to see why.
+	// lingering is how long a connection ended by GOAWAY is still read, so that the peer receives the reason.
 	lingering = time.Second
 )
 
@@ -31,15 +31,15 @@ type conn struct {
 	out    *sendQueue
 
 	in     received  // the reader's
-	limits allowance // the reader's, too
+	limits allowance // the reader's too
 	end    connEnd   // the watch's
 
 	started     time.Time
-	age         time.Duration // at which the connection is to go; 0: never
+	age         time.Duration // age at which the connection is to end; 0: never
 	lastRead    atomic.Int64  // Unix nanoseconds
 	settingsAck atomic.Bool
 	ids         ids
-	reading     atomic.Bool // the reader is at work, and may hold calls that the send queue doesn't know
+	reading     atomic.Bool // the reader is at work, and may hold calls that the send queue does not know
 	drained     atomic.Bool // the ping between the two GOAWAYs was answered
 	watches     atomic.Int32
 }
@@ -59,34 +59,34 @@ func newConn(s *Server, c net.Conn) *conn {
 
 // received is the receiving side of a connection.
 type received struct {
-	buf     []byte    // pooled; nil while nothing is there to be read
-	partial []byte    // the beginning of a frame whose rest has not come
-	greeted int       // bytes of the preface that have come
-	settled bool      // the first SETTINGS have come
-	now     time.Time // of this read; arrived is the same by the clock of the service
+	buf     []byte    // pooled; nil while there is nothing to read
+	partial []byte    // the beginning of a frame whose rest has not arrived
+	greeted int       // bytes of the preface that have arrived
+	settled bool      // the first SETTINGS have arrived
+	now     time.Time // now is when this read began; arrived is the same time by the service's clock
 	arrived time.Time
 	headers *headerReader
 	block   block   // a header block in several frames
-	current *stream // whose HEADERS came last; not registered, since its DATA mostly comes next
+	current *stream // the stream whose HEADERS came last; not registered, since its DATA usually comes next
 	open    int     // registered streams, when this read began
-	window  int     // what the client may still send
+	window  int     // bytes that the client may still send
 	ended   endedStreams
-	work    *work // of the read that is being taken; nil between reads
+	work    *work // of this read; nil between reads
 }
 
 // connEnd is how far the end of a connection has come.
 type connEnd struct {
 	mu       sync.Mutex
-	pinged   time.Time // a keepalive ping is out
-	draining time.Time // the first GOAWAY was sent
+	pinged   time.Time // when a keepalive ping without an answer was sent
+	draining time.Time // when the first GOAWAY was sent
 	leaving  bool      // the second GOAWAY was sent
 	over     bool      // the connection is being ended
-	why      string    // it has to end, for the GOAWAYs
-	once     sync.Once // closes the connection
+	why      string    // why the connection has to end, for the GOAWAYs
+	once     sync.Once // guards closing the connection
 }
 
-// ids are the two numbers that say which streams are served: the highest that the client has opened, and the last that
-// is served. Both are in one word, since the reader sets one and the watch the other.
+// ids has two stream numbers: the highest that the client has opened, and the last that is served. Both are in one
+// word, since the reader sets one and the watch the other.
 type ids struct{ word atomic.Uint64 }
 
 // opened is the highest stream that the client has opened.
@@ -116,11 +116,12 @@ func (i *ids) stop() (last uint32) {
 	}
 }
 
-// endedStreams remembers streams that ended before the client knew it, and about which more frames may come.
+// endedStreams remembers streams that ended before the client could know, so that more frames of these streams may
+// arrive.
 type endedStreams struct {
 	ring    [32]uint32
 	n       int
-	dropped uint32 // the highest that the ring has lost
+	dropped uint32 // the highest stream that the ring has dropped
 }
 
 func (e *endedStreams) add(id uint32) {
@@ -130,7 +131,7 @@ func (e *endedStreams) add(id uint32) {
 	e.n++
 }
 
-// has reports whether a closed stream may be one of them.
+// has reports whether id may be a stream that e remembers, or has dropped.
 func (e *endedStreams) has(id uint32) bool { return id <= e.dropped || slices.Contains(e.ring[:], id) }
 
 var drainPing = []byte{'g', 'o', ' ', 'a', 'w', 'a', 'y', 0}
@@ -144,7 +145,7 @@ func (c *conn) newStream(id uint32) *stream {
 	return s
 }
 
-// free keeps a stream without references for the next one.
+// free returns a stream without references to the pool.
 func free(s *stream) { streams.Put(s) }
 
 func (c *conn) find(id uint32) *stream {
@@ -154,7 +155,7 @@ func (c *conn) find(id uint32) *stream {
 	return c.out.find(id)
 }
 
-// fail sends GOAWAY; what was answered before goes out with it.
+// fail sends GOAWAY, together with the answers before it.
 func (c *conn) fail(e *connError) {
 	c.server.refused(e.reason)
 	c.endWith(e.code, e.debug)
@@ -168,10 +169,10 @@ func (c *conn) endWith(code errCode, debug string) {
 	c.out.flush()
 }
 
-// lastStream is the last stream that was or may be served.
+// lastStream returns the last stream that was served or may have been.
 func (c *conn) lastStream() uint32 { return min(c.ids.opened(), c.ids.last()) }
 
-// broken is called when nothing more can be sent, or all that was to be sent before the end (nil).
+// broken is called when nothing more can be sent, or, with nil, when all is sent and the connection is to end.
 func (c *conn) broken(err error) {
 	if errors.Is(err, os.ErrDeadlineExceeded) {
 		c.server.refused(reasonNotReading)
@@ -189,7 +190,7 @@ func (c *conn) broken(err error) {
 	c.close()
 }
 
-// linger drops what still comes: closing at once would make the peer's system forget our GOAWAY.
+// linger drops what still arrives: closing at once would make the peer's system discard our GOAWAY.
 func (c *conn) linger() {
 	c.net.SetReadDeadline(time.Now().Add(lingering))
 	io.CopyN(io.Discard, c.net, 4*connWindow)
@@ -203,8 +204,8 @@ func (c *conn) close() {
 	})
 }
 
-// leaveIfDone ends a connection that takes no new streams and has none left. While the reader is at work, that is the
-// reader's to do.
+// leaveIfDone ends a connection that takes no new streams and has none left. While the reader is at work, it leaves
+// this to the reader.
 func (c *conn) leaveIfDone() {
 	if c.reading.Load() {
 		return

@@ -14,28 +14,29 @@ const (
 )
 
 const (
-	tableSize   = 4096 // of HPACK's dynamic table unless SETTINGS say otherwise
+	tableSize   = 4096 // of HPACK's dynamic table unless SETTINGS change it
 	statusName  = "grpc-status"
 	messageName = "grpc-message"
 	// usualFields is the size of the two dynamic entries: the content type and status 0 (RFC 7541, section 4.1).
 	usualFields = len("content-type") + len(contentType) + 32 + len(statusName) + len("0") + 32
 )
 
-// encoder writes the header blocks of answers. Nearly all are the same, so it keeps just the two fields that they share
-// in the peer's dynamic table, and refers to them by their index; every other field is a literal that is not indexed.
+// encoder writes the header blocks of answers. Nearly all blocks are equal, so the encoder keeps only their two common
+// fields in the peer's dynamic table and refers to these fields by index. Every other field is a literal that is not
+// indexed.
 type encoder struct {
 	// max is the size of the dynamic table that the peer allows and we use.
 	max int
-	// update is a new max that the next block has to begin with; -1: none.
+	// update is a new max, with which the next block has to begin; -1: none.
 	update int
-	// typed: the content type is in the table. indexed: both usual fields are, status 0 at index 62, the content type
-	// at 63.
+	// typed: the content type is in the table. indexed: both usual fields are, status 0 at index 62 and the content
+	// type at 63.
 	typed, indexed bool
 }
 
 func newEncoder() encoder { return encoder{max: tableSize, update: -1} }
 
-// resize takes the peer's SETTINGS_HEADER_TABLE_SIZE. A larger table than the default would not be used.
+// resize takes the peer's SETTINGS_HEADER_TABLE_SIZE. A table larger than the default would be of no use.
 func (e *encoder) resize(n int) {
 	if n >= e.max {
 		return
@@ -46,7 +47,7 @@ func (e *encoder) resize(n int) {
 	}
 }
 
-// begin appends what a block begins with.
+// begin appends the table size update that a block may have to begin with.
 func (e *encoder) begin(dst []byte) []byte {
 	if e.update >= 0 {
 		dst = appendInt(dst, 0x20, 5, uint64(e.update))
@@ -55,7 +56,7 @@ func (e *encoder) begin(dst []byte) []byte {
 	return dst
 }
 
-// headers appends the block before an answer's message to a request with that header.
+// headers appends the block before the message of an answer. h is the header of the request.
 func (e *encoder) headers(dst []byte, h *header) []byte {
 	dst = append(e.begin(dst), 0x80|staticStatus200)
 	if h.encoding != "" {
@@ -68,14 +69,14 @@ func (e *encoder) headers(dst []byte, h *header) []byte {
 		return append(dst, 0x80|63)
 	}
 	if e.max >= usualFields {
-		// With incremental indexing. The trailers that come next, whosever they are, put status 0 in front of it.
+		// With incremental indexing. The next trailers, of whichever call, put status 0 in front of the content type.
 		e.typed = true
 		return appendText(append(dst, 0x40|staticContentType), contentType)
 	}
 	return appendField(dst, staticContentType, "", contentType)
 }
 
-// trailers appends the block behind an answer's message.
+// trailers appends the block after an answer's message.
 func (e *encoder) trailers(dst []byte) []byte {
 	dst = e.begin(dst)
 	if e.indexed {
@@ -100,7 +101,7 @@ func (e *encoder) refusal(dst []byte, r *refusal) []byte {
 	return r.appendStatus(dst)
 }
 
-// failure appends the block behind the messages of an answer that ends with a refusal.
+// failure appends the block after the messages of an answer that ends with a refusal.
 func (e *encoder) failure(dst []byte, r *refusal) []byte { return r.appendStatus(e.begin(dst)) }
 
 func (r *refusal) appendStatus(dst []byte) []byte {
@@ -108,7 +109,8 @@ func (r *refusal) appendStatus(dst []byte) []byte {
 	return appendField(dst, 0, messageName, percentEncode(r.message))
 }
 
-// appendField appends a literal field without indexing. Its name is that of a static entry, or literal for index 0.
+// appendField appends a literal field without indexing. Its name is that of the static entry at index, or the literal
+// name for index 0.
 func appendField(dst []byte, index uint64, name, value string) []byte {
 	dst = appendInt(dst, 0, 4, index)
 	if index == 0 {
@@ -121,7 +123,7 @@ func appendText(dst []byte, s string) []byte {
 	return append(appendInt(dst, 0, 7, uint64(len(s))), s...)
 }
 
-// appendInt appends n with a prefix of that many bits, the others being those of first (RFC 7541, section 5.1).
+// appendInt appends n with a prefix of so many bits; the other bits are those of first (RFC 7541, section 5.1).
 func appendInt(dst []byte, first byte, bits uint, n uint64) []byte {
 	limit := uint64(1)<<bits - 1
 	if n < limit {
@@ -134,8 +136,8 @@ func appendInt(dst []byte, first byte, bits uint, n uint64) []byte {
 	return append(dst, byte(n))
 }
 
-// percentEncode is the form of grpc-message: every byte but the printable ones of ASCII, and %, as %XX. What is not
-// UTF-8 becomes U+FFFD.
+// percentEncode encodes a grpc-message: bytes that are not printable ASCII, and %, become %XX. Invalid UTF-8 becomes
+// U+FFFD first.
 func percentEncode(s string) string {
 	plain := func(c byte) bool { return c >= ' ' && c <= '~' && c != '%' }
 	clean := true

@@ -57,7 +57,7 @@ const (
 const (
 	preface        = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
 	frameHeaderLen = 9
-	// maxFrame is the longest payload that a peer may send, and the default for what it takes
+	// maxFrame is the longest payload that a peer may send, and the default of the longest payload that a peer accepts
 	// (SETTINGS_MAX_FRAME_SIZE).
 	maxFrame = 1 << 14
 	// maxWindow is the largest flow-control window.
@@ -73,7 +73,7 @@ type frameHeader struct {
 	stream uint32
 }
 
-// parseFrameHeader reads the 9 bytes before a payload.
+// parseFrameHeader parses the 9 bytes before a payload.
 func parseFrameHeader(b []byte) frameHeader {
 	_ = b[frameHeaderLen-1]
 	return frameHeader{
@@ -122,8 +122,8 @@ func appendSettings(dst []byte, settings ...setting) []byte {
 	return dst
 }
 
-// unpad takes the padding off the payload of a DATA or HEADERS frame; ok is false if there is
-// more padding than payload.
+// unpad removes the padding from the payload of a DATA or HEADERS frame. ok is false if there is more padding than
+// payload.
 func unpad(h frameHeader, payload []byte) (rest []byte, ok bool) {
 	if !h.has(flagPadded) {
 		return payload, true
@@ -145,7 +145,7 @@ func protocolError(debug string) *connError { return &connError{codeProtocol, re
 
 func frameSizeError(debug string) *connError { return &connError{codeFrameSize, reasonProtocol, debug} }
 
-// reason says in one word why a connection or a stream was ended; a counter has it as its tag.
+// reason says in one word why a connection or a stream was ended; it is the tag of a counter.
 type reason string
 
 const (

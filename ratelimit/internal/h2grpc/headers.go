@@ -12,34 +12,34 @@ import (
 )
 
 const (
-	// maxBlock bounds a header block as it is sent, maxHeaderList as it is decoded: fields count 32 bytes in addition
-	// to their text (RFC 9113, section 6.5.2). maxContinuations bounds the frames of a block, since empty ones cost
-	// nothing.
+	// maxBlock bounds a header block as it is sent, maxHeaderList as it is decoded: each field counts 32 bytes in
+	// addition to its text (RFC 9113, section 6.5.2). maxContinuations bounds the frames of a block, since empty frames
+	// cost nothing.
 	maxBlock         = 64 << 10
 	maxHeaderList    = 64 << 10
 	maxContinuations = 32
-	// maxRemembered is how long a block may be that is remembered, rememberedBlocks how many are for a connection:
-	// among thousands of an Envoy's calls there are two different blocks.
+	// maxRemembered is the longest block that is remembered, rememberedBlocks how many blocks a connection remembers:
+	// thousands of an Envoy's calls have two different blocks.
 	maxRemembered    = 1 << 10
 	rememberedBlocks = 4
 )
 
 // headerReader decodes the header blocks of a connection, in their order.
 type headerReader struct {
-	path    string // of ShouldRateLimit
+	path    string // path of ShouldRateLimit
 	keep    bool   // headers keep their fields
 	decoder *hpack.Decoder
-	fields  []hpack.HeaderField // of the block that was decoded last
-	size    int                 // of the fields of the last block; 0 if it was remembered
-	// generation counts the changes of the dynamic table. A block that changes nothing and equals one decoded under the
-	// same table says the same.
+	fields  []hpack.HeaderField // of the last decoded block
+	size    int                 // size of the last block's fields; 0 if the block was remembered
+	// generation counts the changes of the dynamic table. A block that leaves the table unchanged and equals a block
+	// decoded under the same table has the same fields.
 	generation int
 	remembered [rememberedBlocks]struct {
 		block      []byte
 		generation int
 		header     header
 	}
-	next int // the place of the next block to remember
+	next int // place of the next block to remember
 }
 
 func newHeaderReader(path string, keep bool) *headerReader {
@@ -77,7 +77,7 @@ func (r *headerReader) read(block []byte) (header, *connError) {
 	return h, nil
 }
 
-// trailers decodes the block at the end of a request, whose fields mean nothing here; ok is false where it has
+// trailers decodes the block at the end of a request, whose fields are ignored. ok is false where the block has
 // pseudo-header fields.
 func (r *headerReader) trailers(block []byte) (ok bool, err *connError) {
 	r.generation++
@@ -104,7 +104,7 @@ func (r *headerReader) decode(block []byte) *connError {
 	return nil
 }
 
-// judge says what the fields of a request mean.
+// judge interprets the fields of a request.
 func (r *headerReader) judge() header {
 	if r.size > maxHeaderList {
 		return header{length: -1, refusal: &refusal{status: http.StatusRequestHeaderFieldsTooLarge,
@@ -141,8 +141,8 @@ func (r *headerReader) judge() header {
 	return h
 }
 
-// changesTable reports whether a block changes HPACK's dynamic table, by walking over its fields without decoding
-// them (RFC 7541, section 6). A block that makes no sense counts as one that does.
+// changesTable reports whether a block changes HPACK's dynamic table, by walking over the block's fields without
+// decoding them (RFC 7541, section 6). An invalid block counts as a change.
 func changesTable(b []byte) bool {
 	for len(b) > 0 {
 		first := b[0]
@@ -173,7 +173,7 @@ func changesTable(b []byte) bool {
 	return false
 }
 
-// readInt reads an integer with a prefix of that many bits (RFC 7541, section 5.1).
+// readInt reads an integer with a prefix of so many bits (RFC 7541, section 5.1).
 func readInt(b []byte, bits uint) (n uint64, rest []byte, ok bool) {
 	limit := uint64(1)<<bits - 1
 	n = uint64(b[0]) & limit
@@ -202,10 +202,10 @@ func skipText(b []byte) (rest []byte, ok bool) {
 	return b[n:], true
 }
 
-// block is a header block that comes in several frames. Its text is the send queue's.
+// block is a header block that arrives in several frames. The send queue has its text.
 type block struct {
 	open   bool
 	stream uint32
-	ends   bool // END_STREAM
+	ends   bool // HEADERS had END_STREAM
 	frames int
 }

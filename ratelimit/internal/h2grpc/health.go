@@ -14,7 +14,7 @@ import (
 	"gatehouse/ratelimit/internal/service"
 )
 
-// health answers a call of Health/Check or Health/List on the goroutine that has read it.
+// health answers a call of Health/Check or Health/List on the reader's goroutine.
 func (c *conn) health(s *stream, message []byte) {
 	began := time.Now()
 	name := "ratelimit_server.Check"
@@ -72,9 +72,9 @@ const (
 	watchesInAll   = 1000
 )
 
-// watcher is a stream of Health/Watch, as grpc-go's health server needs it.
+// watcher is a stream of Health/Watch in the form that grpc-go's health server needs.
 type watcher struct {
-	grpc.ServerStream // nil: the health server calls Context and Send alone
+	grpc.ServerStream // nil: the health server calls only Context and Send
 	conn              *conn
 	stream            *stream
 	ctx               context.Context // ends with the stream
@@ -148,7 +148,7 @@ func (c *conn) watch(s *stream, message []byte) {
 	}()
 }
 
-// enterWatch takes a place for a watch; false: there is none.
+// enterWatch takes a place for a watch; false if no place is left.
 func (c *conn) enterWatch() bool {
 	mine, all := c.watches.Add(1), c.server.watches.Add(1)
 	if mine > watchesPerConn || all > watchesInAll {
@@ -163,7 +163,7 @@ func (c *conn) leaveWatch() {
 	c.watches.Add(-1)
 }
 
-// push appends a message of a watch, which stays open; false: the stream has ended.
+// push appends a message of a watch, which stays open. false: the stream has ended.
 func (o *sendQueue) push(s *stream, message []byte) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

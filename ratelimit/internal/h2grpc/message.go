@@ -11,7 +11,7 @@ import (
 	_ "google.golang.org/grpc/encoding/gzip" // registers gzip
 )
 
-// decompress is the text of a compressed message: maxMessage bytes at most, as it is sent and as it is read.
+// decompress decompresses a message of at most maxMessage bytes, compressed and decompressed.
 func (s *stream) decompress(message []byte) ([]byte, *refusal) {
 	r, err := encoding.GetCompressor(s.header.encoding).Decompress(bytes.NewReader(message))
 	if err != nil {
@@ -31,10 +31,11 @@ func (s *stream) decompress(message []byte) ([]byte, *refusal) {
 	return text, nil
 }
 
-// beginMessage appends the place of a message's prefix, which seal fills.
+// beginMessage appends an empty prefix of a message, which seal fills.
 func beginMessage(dst []byte) []byte { return append(dst, 0, 0, 0, 0, 0) }
 
-// seal completes a message whose prefix stands at an offset: compressed, if the request was, and with its length.
+// seal completes a message whose prefix stands at an offset: it compresses the message if the request was compressed,
+// and sets the length.
 func (s *stream) seal(b []byte, from int) ([]byte, error) {
 	text := b[from+messageHeader:]
 	if s.header.encoding != "" && len(text) > 0 {
@@ -56,7 +57,7 @@ func (s *stream) seal(b []byte, from int) ([]byte, error) {
 	return b, nil
 }
 
-// message takes the one message out of a finished request's body.
+// message returns the one message in the body of a finished request.
 func (s *stream) message(b []byte) ([]byte, *refusal) {
 	if len(b) == 0 {
 		return nil, s.refusal(codes.Internal,
@@ -76,7 +77,7 @@ func (s *stream) message(b []byte) ([]byte, *refusal) {
 		"cardinality violation: received multiple request messages for non-client-streaming RPC")
 }
 
-// cutMessage takes the first message off a body that is not empty.
+// cutMessage splits the first message off a body that is not empty.
 func (s *stream) cutMessage(b []byte) (message, rest []byte, r *refusal) {
 	if len(b) < messageHeader {
 		return nil, nil, s.refusal(codes.Internal, "unexpected EOF")

@@ -25,7 +25,7 @@ func (c *conn) serve() {
 		return appendWindowUpdate(b, 0, connWindow-defaultWindow)
 	})
 	c.out.flush()
-	room, giveBack := c.room, c.giveBack // bound once: a method value is allocated
+	room, giveBack := c.room, c.giveBack // bound once: each method value would be allocated
 	for {
 		n, err := c.wire.read(room, giveBack)
 		if err != nil {
@@ -61,7 +61,7 @@ func (c *conn) serve() {
 	}
 }
 
-// room is where the next bytes are read to: behind the beginning of a frame that has come already.
+// room returns where the next bytes are read to: after the beginning of a frame that has already arrived.
 func (c *conn) room() []byte {
 	if c.in.buf == nil {
 		b := buffers.Get().(*[bufferBytes]byte)
@@ -77,7 +77,7 @@ func (c *conn) giveBack() {
 	}
 }
 
-// feed takes all complete frames of b, and keeps the rest.
+// feed takes all complete frames of b and keeps the remaining bytes.
 func (c *conn) feed(b []byte) *connError {
 	c.in.work = works.Get().(*work)
 	if c.in.greeted < len(preface) {
@@ -119,7 +119,7 @@ func (c *conn) keep(b []byte) *connError {
 	return nil
 }
 
-// frame takes one frame.
+// frame dispatches one frame by its type.
 func (c *conn) frame(h frameHeader, payload []byte) *connError {
 	switch {
 	case !c.in.settled && (h.kind != frameSettings || h.has(flagAck)):
@@ -155,7 +155,7 @@ func (c *conn) frame(h frameHeader, payload []byte) *connError {
 	case framePushPromise:
 		return protocolError("a client pushes nothing")
 	}
-	return c.spend() // of an unknown type
+	return c.spend() // a frame of unknown type
 }
 
 func (c *conn) data(h frameHeader, payload []byte) *connError {
@@ -216,7 +216,7 @@ func (c *conn) data(h frameHeader, payload []byte) *connError {
 	return c.spendIf(len(b) == 0)
 }
 
-// endOfRequest is END_STREAM. The body lies in the read buffer, or has come in parts.
+// endOfRequest takes END_STREAM. The body lies in the read buffer, or has arrived in parts.
 func (c *conn) endOfRequest(s *stream, body []byte) *connError {
 	if s.header.length >= 0 && s.header.length != s.received {
 		return c.abort(s.id, codeProtocol)
@@ -238,7 +238,7 @@ func (c *conn) endOfRequest(s *stream, body []byte) *connError {
 	return nil
 }
 
-// complete decides a request that has come in full.
+// complete decides a request that has arrived in full.
 func (c *conn) complete(s *stream, body []byte) {
 	c.limits.budget.earn()
 	message, r := s.message(body)
@@ -254,13 +254,13 @@ func (c *conn) complete(s *stream, body []byte) {
 	}
 }
 
-// dispatch passes on what one read has brought, and takes back the streams that have ended.
+// dispatch passes on the answers and calls of one read, and takes back the streams that have ended.
 func (c *conn) dispatch() {
 	c.flush()
 	c.register()
 	c.in.work.dead = c.out.removed(c.in.work.dead[:0])
 	for _, s := range c.in.work.dead {
-		if s.watch == nil { // else its handler may have it
+		if s.watch == nil { // otherwise the watch's handler may still use s
 			free(s)
 		}
 	}

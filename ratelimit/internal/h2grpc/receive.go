@@ -45,7 +45,7 @@ func (c *conn) continuation(h frameHeader, payload []byte) *connError {
 	return c.headersDone(k.stream, k.ends, c.out.takeBlock())
 }
 
-// headersDone takes a whole header block: a new request's, or the trailers of one.
+// headersDone takes a complete header block: of a new request, or the trailers of a request.
 func (c *conn) headersDone(id uint32, ends bool, block []byte) *connError {
 	if id <= c.ids.opened() {
 		return c.trailers(id, ends, block)
@@ -60,7 +60,7 @@ func (c *conn) headersDone(id uint32, ends bool, block []byte) *connError {
 	switch {
 	case !served:
 		c.charge()
-		return c.spend() // it will be tried elsewhere: our GOAWAY said so
+		return c.spend() // the client tries elsewhere: our GOAWAY said so
 	case head.malformed || ends && head.length > 0:
 		return c.turnAway(id, codeProtocol)
 	case head.method != methodCheck && c.in.open >= most && c.out.open() >= most:
@@ -190,7 +190,7 @@ func (c *conn) ping(h frameHeader, payload []byte) *connError {
 	c.out.sent = false
 	c.out.put(func(b []byte) []byte { return appendPing(b, flagAck, payload) })
 	c.out.mu.Unlock()
-	// As grpc-go judges pings, since its clients reckon with it: answers in between forgive them.
+	// Pings are judged as grpc-go does, which its clients rely on: an answer in between forgives earlier pings.
 	now := time.Now()
 	switch {
 	case sent:
@@ -259,7 +259,7 @@ func (o *sendQueue) configure(payload []byte) *connError {
 			o.frameSize = int(v)
 		}
 	}
-	if widest >= 0 { // once, however often the frame sets it
+	if widest >= 0 { // once, even where the frame sets the window repeatedly
 		for _, s := range o.streams {
 			if widest+s.credit > maxWindow {
 				return &connError{codeFlowControl, reasonFlowControl, "a stream's window is too large"}
@@ -284,7 +284,7 @@ func (c *conn) priority(h frameHeader, payload []byte) *connError {
 	return c.spend()
 }
 
-// abortIdle resets a stream that may not have been opened: that is a connection error then.
+// abortIdle resets a stream. On a stream that was never opened, the frame is a connection error.
 func (c *conn) abortIdle(id uint32, code errCode) *connError {
 	if id > c.ids.opened() || id%2 == 0 {
 		return &connError{code, reasonProtocol, "PRIORITY"}

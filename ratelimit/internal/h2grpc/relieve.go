@@ -2,8 +2,8 @@ package h2grpc
 
 import "google.golang.org/grpc/codes"
 
-// relieve makes room while the account is over its limit: the connection that holds most gives way, whichever asked for
-// more. It reports false where no connection holds anything.
+// relieve makes room while the account is over its limit. The connection that holds most gives way, even if another one
+// needs the memory. relieve returns false where no connection holds anything.
 func (s *Server) relieve() bool {
 	if !s.account.over() {
 		return true
@@ -28,8 +28,8 @@ func (s *Server) relieve() bool {
 	return true
 }
 
-// giveWay ends what holds most on the connection: an unfinished call is refused, an answer that waits for a window is
-// dropped with its stream, and an unfinished header block ends the connection, since the blocks behind it need it.
+// giveWay ends what holds most memory on the connection: an unfinished call is refused; an answer that waits for a
+// window is dropped with its stream; an unfinished header block ends the connection, since later blocks depend on it.
 func (c *conn) giveWay() {
 	o := c.out
 	o.mu.Lock()
@@ -40,7 +40,7 @@ func (c *conn) giveWay() {
 		}
 	}
 	switch {
-	case o.closed, o.held.Load() == 0: // it has ended meanwhile
+	case o.closed, o.held.Load() == 0: // the connection has ended meanwhile
 	case s == nil || s.held < cap(o.block):
 		o.goAway(c.lastStream(), codeEnhanceYourCalm, "the header block is not complete, and memory is short")
 		o.holdBlock(nil)

@@ -15,42 +15,42 @@ import (
 
 const contentType = "application/grpc"
 
-// header is what a request's header block says.
+// header is a request's header block, interpreted.
 type header struct {
 	// malformed: the block breaks HTTP/2's rules for requests, and the stream is reset.
 	malformed bool
-	// refusal is why the request gets no further; nil: it does.
+	// refusal is why the request is refused; nil if it is not.
 	refusal *refusal
 	method  method
 	subtype string
-	// encoding is how messages are compressed; empty: they are not.
+	// encoding is the compression of messages; empty: none.
 	encoding string
 	// timed: the request has a deadline, timeout after its arrival.
 	timed   bool
 	timeout time.Duration
 	length  int64               // content-length; -1: none
-	fields  []hpack.HeaderField // kept for tracing alone
+	fields  []hpack.HeaderField // kept only for tracing
 }
 
 // refusal is an answer without a message.
 type refusal struct {
-	status  int // of HTTP; 0 is 200
+	status  int // HTTP status; 0 is 200
 	code    codes.Code
 	message string
 	subtype string
 }
 
-// request gathers what the fields of one request say.
+// request gathers the fields of one request.
 type request struct {
 	header header
 
 	method, path, scheme string
-	pseudo               int    // of these that have come
+	pseudo               int    // how many of method, path and scheme have come
 	regular              bool   // a regular field has come
-	contentType          string // one that is not gRPC's
+	contentType          string // a content type that is not gRPC's
 	isGRPC               bool
 	authorities, hosts   int
-	bad                  *refusal // of a malformed timeout or binary field
+	bad                  *refusal // for a malformed timeout or binary field
 }
 
 // pseudoField takes one of method, path, scheme and authority, each once and before the regular fields (RFC 9113,
@@ -116,7 +116,7 @@ func (q *request) regularField(f hpack.HeaderField) {
 	}
 }
 
-// refused is why the request gets no further; nil: it does. Where several things are wrong, the order is grpc-go's.
+// refused returns why the request is refused; nil if it is not. Where several things are wrong, the order is grpc-go's.
 func (q *request) refused() *refusal {
 	switch {
 	case q.hosts > 1:
@@ -143,7 +143,7 @@ func badRequest(message string) *refusal {
 	return &refusal{status: http.StatusBadRequest, code: codes.Internal, message: message}
 }
 
-// method is what a request's path names.
+// method is the method that a request's path names.
 type method uint8
 
 const (
@@ -156,7 +156,7 @@ const (
 
 const healthService = "grpc.health.v1.Health"
 
-// methodOf is the method that a path names; decides is the path of ShouldRateLimit.
+// methodOf returns the method that a path names. decides is the path of ShouldRateLimit.
 func methodOf(path, decides string) method {
 	switch path {
 	case decides:
@@ -171,7 +171,7 @@ func methodOf(path, decides string) method {
 	return methodUnknown
 }
 
-// unimplemented refuses a path that names no method, as grpc-go does; decides is the path of ShouldRateLimit.
+// unimplemented refuses a path that names no method, with grpc-go's text. decides is the path of ShouldRateLimit.
 func unimplemented(path, decides string) *refusal {
 	r := &refusal{code: codes.Unimplemented, message: fmt.Sprintf("malformed method name: %q", path)}
 	rest, slash := strings.CutPrefix(path, "/")
@@ -187,7 +187,7 @@ func unimplemented(path, decides string) *refusal {
 	return r
 }
 
-// grpcSubtype is what follows application/grpc in a content type; ok is false for any other type.
+// grpcSubtype returns the part after application/grpc of a content type; ok is false for any other type.
 func grpcSubtype(s string) (sub string, ok bool) {
 	s = strings.ToLower(s)
 	rest, ok := strings.CutPrefix(s, contentType)
@@ -197,7 +197,7 @@ func grpcSubtype(s string) (sub string, ok bool) {
 	return rest[1:], rest[0] == '+' || rest[0] == ';'
 }
 
-// validName: names are lower case, and tokens (RFC 9113, section 8.2.1).
+// validName reports whether a name is lower case and a token (RFC 9113, section 8.2.1).
 func validName(name string) bool {
 	for i := range len(name) {
 		c := name[i]
@@ -217,7 +217,7 @@ func validValue(v string) bool {
 	return true
 }
 
-// validBinary: base64, with padding or without, or several of those with commas between them.
+// validBinary reports whether v is base64, with or without padding, or several base64 values separated by commas.
 func validBinary(v string) bool {
 	for part := range strings.SplitSeq(v, ",") {
 		text := strings.TrimRight(part, "=")
@@ -258,7 +258,7 @@ func parseTimeout(s string) (time.Duration, error) {
 	return time.Duration(n) * unit, nil
 }
 
-// subtype is the content type of an answer to a request of application/grpc+sub.
+// subtype returns the content type of an answer to a request of application/grpc+sub.
 func subtype(sub string) string {
 	if sub == "" {
 		return contentType

@@ -6,40 +6,41 @@ import (
 	"time"
 )
 
-// fullQueue is how much may wait to be sent before the connection is no longer read.
+// fullQueue is how many bytes may wait to be sent before the connection is no longer read.
 const fullQueue = 256 << 10
 
-// sendQueue is the sending side of a connection: what is to be sent, the peer's windows, and the streams that have no
-// answer yet. Its lock is the only one over them, and nothing waits while it is held.
+// sendQueue is the sending side of a connection: the bytes to send, the peer's windows, and the streams that have no
+// answer yet. One lock guards all of them, and nothing waits while the lock is held.
 type sendQueue struct {
 	wire wire
-	// patience is how long the peer may take for what one write has left.
+	// patience is how long the peer may take for the rest of one write.
 	patience time.Duration
-	// broken is called without the lock when nothing can be sent any more; with nil, perhaps twice, when all is sent.
+	// broken is called, without the lock, with an error when nothing more can be sent; with nil, perhaps twice, when
+	// all is sent and the queue is ending.
 	broken func(error)
 
 	mu      sync.Mutex
-	room    sync.Cond // signalled when the reader may go on
+	room    sync.Cond // signaled when the reader may go on
 	buf     []byte    // frames that no flush has taken; nil or pooled
-	writing bool      // a flush is at work; it takes what others append meanwhile
-	waiting int       // bytes that the wire has left
-	closed  bool      // nothing is sent any more
+	writing bool      // a flush is running, and takes the frames that others append meanwhile
+	waiting int       // bytes that the wire has not sent yet
+	closed  bool      // nothing more is sent
 	ending  bool      // closes when all is sent
 	encoder encoder
 	sent    bool // HEADERS or DATA were sent since the last ping was judged
 
-	window    int64 // of the connection; negative never
+	window    int64 // of the connection; never negative
 	initial   int64 // window of a new stream
 	frameSize int
 	streams   map[uint32]*stream // registered, by id
-	blocked   []*stream          // answers that wait for a window, first come first
-	lost      int                // of blocked: streams that were reset
-	inStore   int                // calls that a store has not finished, those of reset streams among them
-	dead      []*stream          // registered ones that have ended, for the reader to reuse
+	blocked   []*stream          // streams whose answers wait for a window, in order
+	lost      int                // how many streams in blocked were reset
+	inStore   int                // calls that a store has not finished, including those of reset streams
+	dead      []*stream          // registered streams that have ended, for the reader to reuse
 
 	account *account
-	held    atomic.Int64 // of the account: what this connection's streams and block hold
-	block   []byte       // a header block that comes in several frames
+	held    atomic.Int64 // how much of the account this connection's streams and block hold
+	block   []byte       // a header block that arrives in several frames
 	opened  time.Time    // when the block began
 }
 
@@ -54,21 +55,21 @@ func newSendQueue(w wire, a *account, patience time.Duration, broken func(error)
 
 var buffers = sync.Pool{New: func() any { return new([bufferBytes]byte) }}
 
-// grab makes sure that there is a buffer to append to. The lock is held.
+// grab ensures that there is a buffer to append to. The lock is held.
 func (o *sendQueue) grab() {
 	if o.buf == nil {
 		o.buf = buffers.Get().(*[bufferBytes]byte)[:0]
 	}
 }
 
-// recycle gives back a buffer that grab got, unless it has grown.
+// recycle returns to the pool a buffer from grab, unless it has grown.
 func recycle(b []byte) {
 	if cap(b) == bufferBytes {
 		buffers.Put((*[bufferBytes]byte)(b[:bufferBytes]))
 	}
 }
 
-// add appends frames that no window holds back.
+// add appends frames that need no window.
 func (o *sendQueue) add(f func(dst []byte) []byte) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -83,8 +84,8 @@ func (o *sendQueue) put(f func(dst []byte) []byte) {
 	}
 }
 
-// setLength completes the frame that begins at an offset, and splits off CONTINUATION frames where it is too long.
-// The lock is held.
+// setLength sets the length of the frame that begins at an offset, and splits it into CONTINUATION frames where it is
+// too long. The lock is held.
 func (o *sendQueue) setLength(at int) {
 	n := len(o.buf) - at - frameHeaderLen
 	if n > o.frameSize {
@@ -110,7 +111,7 @@ func (o *sendQueue) split(at, n int) {
 	}
 }
 
-// find is the registered stream of that id, or nil.
+// find returns the registered stream with that id, or nil.
 func (o *sendQueue) find(id uint32) *stream {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -132,7 +133,7 @@ func (o *sendQueue) admit(s *stream, limit int) bool {
 	return true
 }
 
-// register makes frames of the peer find the stream. The lock is held.
+// register enters a stream into the table, in which the peer's frames find it. The lock is held.
 func (o *sendQueue) register(s *stream) {
 	if !s.registered {
 		s.registered = true
@@ -157,7 +158,7 @@ func (o *sendQueue) forget(s *stream) {
 	}
 }
 
-// remove lets the reader reuse a stream that has ended, once no list and no store has it any more. The lock is held.
+// remove lets the reader reuse a stream that has ended, once no list and no store refers to it. The lock is held.
 func (o *sendQueue) remove(s *stream) {
 	if s.gone && s.registered && !s.removed && !s.queued && !s.inStore {
 		s.removed = true
@@ -165,12 +166,12 @@ func (o *sendQueue) remove(s *stream) {
 	}
 }
 
-// removed takes the streams that have ended since the last call.
+// removed appends the streams that have ended since the last call.
 func (o *sendQueue) removed(into []*stream) []*stream {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	for _, s := range o.dead {
-		if s.removed = !s.inStore; s.removed { // else it was reset on its way to the store, which will be done with it
+		if s.removed = !s.inStore; s.removed { // a stream reset while the store has its call is still in use
 			into = append(into, s)
 		}
 	}
@@ -194,7 +195,7 @@ func (o *sendQueue) refuseStream(s *stream) {
 	o.forget(s)
 }
 
-// goAway appends GOAWAY, behind which the connection ends. The lock is held.
+// goAway appends GOAWAY, after which the connection ends. The lock is held.
 func (o *sendQueue) goAway(last uint32, code errCode, debug string) {
 	if !o.closed {
 		o.grab()
@@ -203,8 +204,8 @@ func (o *sendQueue) goAway(last uint32, code errCode, debug string) {
 	}
 }
 
-// waitRoom waits until the peer has taken enough of its answers, and the store has finished enough calls, for more
-// to be read. It returns how many streams are open; ok is false when nothing more is sent.
+// waitRoom waits until the peer has taken enough answers and the store has finished enough calls that more may be read.
+// It returns how many streams are open; ok is false when nothing more is sent.
 func (o *sendQueue) waitRoom(calls int) (open int, ok bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -214,14 +215,14 @@ func (o *sendQueue) waitRoom(calls int) (open int, ok bool) {
 	return len(o.streams), !o.closed
 }
 
-// open is how many streams are registered.
+// open returns how many streams are registered.
 func (o *sendQueue) open() int {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return len(o.streams)
 }
 
-// close ends the sending side, and all streams with it.
+// close ends the sending side and all its streams.
 func (o *sendQueue) close() {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -12,13 +12,13 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// New makes a server.
+// New returns a server.
 func New(o Options) *Server {
 	o.KeepaliveTime = cmp.Or(o.KeepaliveTime, 2*time.Hour)
 	o.KeepaliveTimeout = cmp.Or(o.KeepaliveTimeout, 20*time.Second)
 	o.MaxStreams = cmp.Or(o.MaxStreams, defaultMaxStreams)
 	if o.TLS != nil {
-		o.TLS = configFor(o.TLS) // once: the keys of session tickets belong to it
+		o.TLS = configFor(o.TLS) // once, since the keys of session tickets belong to the config
 	}
 	s := &Server{
 		o:         o,
@@ -37,7 +37,7 @@ func New(o Options) *Server {
 	return s
 }
 
-// Serve accepts connections until the listener fails, or the server is closed: then it returns ErrServerClosed.
+// Serve accepts connections until the listener fails, or until the server is closed, and then returns ErrServerClosed.
 func (s *Server) Serve(l net.Listener) error {
 	s.mu.Lock()
 	if s.draining {
@@ -61,7 +61,7 @@ func (s *Server) Serve(l net.Listener) error {
 			go s.serve(c)
 		case s.isDraining():
 			return ErrServerClosed
-		case temporary(err): // out of file descriptors: the next try may have one
+		case temporary(err): // out of file descriptors: the next try may succeed
 			pause = min(max(2*pause, 5*time.Millisecond), time.Second)
 			time.Sleep(pause)
 		default:
@@ -123,14 +123,15 @@ func (s *Server) serve(raw net.Conn) {
 	k.serve()
 }
 
-// spoke takes a connection off those that are not set up yet. The lock is held.
+// spoke removes a connection from s.silent. The lock is held.
 func (s *Server) spoke(raw net.Conn) {
 	delete(s.silent, raw)
 	s.endIfEmpty()
 }
 
 // Shutdown stops accepting, sends every peer GOAWAY in two steps, as grpc-go does, and waits until all calls have been
-// answered and the connections have ended, or ctx ends; then it cuts what is left and returns ctx's error.
+// answered and the connections have ended. If ctx ends first, it cuts the remaining connections and returns ctx's
+// error.
 func (s *Server) Shutdown(ctx context.Context) error {
 	for _, c := range s.stopAccepting(false) {
 		c.drain(time.Now())
@@ -145,8 +146,8 @@ func (s *Server) Shutdown(ctx context.Context) error {
 	}
 }
 
-// stopAccepting ends the listeners and the connections that have said nothing yet, and returns the others. closed: none
-// of these may go on either.
+// stopAccepting closes the listeners and the connections in their TLS handshake, and returns the other connections.
+// closed: the server is closed, not only draining.
 func (s *Server) stopAccepting(closed bool) []*conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()

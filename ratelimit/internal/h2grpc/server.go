@@ -1,13 +1,13 @@
 // Package h2grpc serves Envoy's rate limit service over gRPC: an HTTP/2 server for one unary method, whose calls run to
-// completion on the goroutine that reads them. What one read brings is decided together and answered by one write;
-// no call costs a goroutine, a channel or an allocation.
+// completion on the goroutine that reads them. All calls of one read are decided together and answered by one write; no
+// call costs a goroutine, a channel or an allocation.
 //
-// Three parts own what they touch. The reader of a connection (reader.go, receive.go) has HPACK's decoder and the
-// receiving side. The connection's send queue (sendqueue.go, answers.go) has the sending side, under the connection's
-// only lock. The store has the calls that wait for it (call.go). Answers reach the send queue in bundles. The reader
-// answers health checks too; a watch of the health has a goroutine.
+// Three parts own their data. The reader of a connection (reader.go, receive.go) has HPACK's decoder and the receiving
+// side. The connection's send queue (sendqueue.go, answers.go) has the sending side, under the connection's only lock.
+// The store has the calls that wait for it (call.go). Answers reach the send queue in bundles. The reader answers
+// health checks too; a watch of the health has a goroutine.
 //
-// Protocol: RFC 9113 (HTTP/2), RFC 7541 (HPACK), and grpc's PROTOCOL-HTTP2.md; where those leave a choice, the answer
+// Protocol: RFC 9113 (HTTP/2), RFC 7541 (HPACK), and grpc's PROTOCOL-HTTP2.md. Where these leave a choice, the answer
 // is grpc-go's.
 package h2grpc
 
@@ -31,14 +31,14 @@ import (
 
 // Options shape a server.
 type Options struct {
-	// Service decides.
+	// Service decides the calls.
 	Service *service.Service
 	// Path is the method that decides, such as /package.Service/Method.
 	Path string
 	// Health answers grpc.health.v1.Health. Its Watch returns when the daemon drains.
 	Health healthpb.HealthServer
 	Stats  *stats.Registry
-	// Memory bounds what peers make the server keep, in bytes; it is brought into 16 to 256 MiB.
+	// Memory bounds the memory that peers make the server keep, in bytes; it is clamped to 16 to 256 MiB.
 	Memory int64
 	// Tracing records a span for each call; nil: none.
 	Tracing *Tracing
@@ -50,11 +50,11 @@ type Options struct {
 	Panicked func(any)
 	// MaxStreams is how many calls of a connection may be open, and how many may wait for a store.
 	MaxStreams int
-	// MaxAge is the age at which a connection gets GOAWAY (±10 %), MaxAgeGrace what it gets to finish its calls; 0
-	// means never.
+	// MaxAge is the age at which a connection gets GOAWAY (±10 %), MaxAgeGrace the time that its calls then have to
+	// finish; 0 means never.
 	MaxAge, MaxAgeGrace time.Duration
-	// KeepaliveTime is how long a connection may be silent before it is pinged, KeepaliveTimeout how long the peer has
-	// to answer, and to take what it is sent.
+	// KeepaliveTime is how long a connection may be silent before it is pinged; KeepaliveTimeout is how long the peer
+	// has to answer, and to read its answers.
 	KeepaliveTime, KeepaliveTimeout time.Duration
 	// MinPing is the shortest time between pings of a client.
 	MinPing time.Duration
@@ -62,9 +62,9 @@ type Options struct {
 
 // Tracing starts and ends the spans of calls.
 type Tracing struct {
-	// Start begins the span of a call of a method, below the one that its metadata names.
+	// Start begins the span of a call of a method, as a child of the span that the call's metadata names.
 	Start func(ctx context.Context, md propagation.TextMapCarrier, method string, from net.Addr) (context.Context, trace.Span)
-	// End ends it with the call's status.
+	// End ends the span with the call's status.
 	End func(span trace.Span, code codes.Code, message string)
 }
 
@@ -79,15 +79,15 @@ type Server struct {
 	askers   askers
 	watches  atomic.Int32
 	account  account
-	ids      atomic.Uint64 // of connections
+	ids      atomic.Uint64 // numbers the connections
 
 	mu        sync.Mutex
 	listeners map[net.Listener]struct{}
 	conns     map[*conn]struct{}
-	silent    map[net.Conn]struct{} // in their TLS handshake
+	silent    map[net.Conn]struct{} // connections in their TLS handshake
 	draining  bool
 	closed    bool
-	empty     chan struct{} // closed when draining and no connection is left
+	empty     chan struct{} // closed when the server is draining and no connection is left
 	ticking   bool
 }
 

@@ -6,8 +6,8 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// startSpan begins the span of a stream's call, which it may have: its context has the span, and end ends it; nil is a
-// call that ended well.
+// startSpan begins the span of a stream's call, if calls are traced. ctx has the span, and end ends it; nil means that
+// the call ended well.
 func (c *conn) startSpan(s *stream) (ctx context.Context, end func(*refusal)) {
 	t := c.server.o.Tracing
 	if t == nil {

@@ -7,7 +7,7 @@ import (
 )
 
 const (
-	// watchEvery is how often connections are checked, unless a setting needs it more often.
+	// watchEvery is how often connections are checked, unless a setting requires more.
 	watchEvery = 250 * time.Millisecond
 	// ackPatience is how long a peer has to acknowledge SETTINGS and the ping between two GOAWAYs.
 	ackPatience = 5 * time.Second
@@ -15,8 +15,8 @@ const (
 	requestPatience = time.Minute
 )
 
-// watch keeps the time for all connections: their age, keepalive, and what a peer takes too long for. It ends when
-// there is no connection.
+// watch checks the times of all connections: age, keepalive, and the peer's delays. It ends when there is no
+// connection.
 func (s *Server) watch() {
 	every := watchEvery
 	for _, d := range []time.Duration{s.o.MaxAge, s.o.MaxAgeGrace, s.o.KeepaliveTime, s.o.KeepaliveTimeout} {
@@ -101,7 +101,7 @@ func (s *Server) keepalive(c *conn, now time.Time) {
 }
 
 // expire resets the streams whose requests were not completed in time, or whose answers have waited too long for a
-// window. It reports whether a header block was not completed in time.
+// window. It reports whether the connection's header block was not completed in time.
 func (o *sendQueue) expire(now time.Time, s *Server) (block bool) {
 	late := map[uint32]reason{}
 	o.mu.Lock()
@@ -135,8 +135,8 @@ func (c *conn) drain(now time.Time) {
 	}
 }
 
-// beginDrain is the first of two GOAWAYs: it excludes no stream yet, since some may be on their way. The second comes
-// when the peer has answered the ping behind it. The lock is held.
+// beginDrain sends the first of two GOAWAYs, which excludes no stream, since some may be on their way. The second is
+// sent when the peer has answered the ping after the first. The lock is held.
 func (c *conn) beginDrain(now time.Time) {
 	if c.end.draining = now; c.end.why == "" {
 		c.end.why = "max_age"

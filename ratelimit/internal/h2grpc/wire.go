@@ -15,34 +15,34 @@ import (
 // bufferBytes is the size of pooled buffers, for reading and for writing.
 const bufferBytes = 64 << 10
 
-// wire moves the bytes of one connection. read has one caller at a time, and so have write and drain together.
+// wire moves the bytes of one connection. read must have one caller at a time; so must write and drain together.
 type wire interface {
-	// read waits until bytes have come and reads them into what room returns. room is called when there is
-	// something to read, so that an idle connection holds no buffer; giveBack returns it unused.
+	// read waits until bytes have arrived and reads them into the buffer that room returns. room is called only then,
+	// so that an idle connection holds no buffer; giveBack returns an unused buffer.
 	read(room func() []byte, giveBack func()) (int, error)
-	// write takes all of b, sends what goes without waiting, and reports whether nothing is left.
+	// write takes all of b, sends as much as possible without waiting, and reports whether everything is sent.
 	write(b []byte) (sent bool, err error)
-	// drain sends what write has left. It waits for the peer until the deadline.
+	// drain sends the bytes that write has left. It waits for the peer until the deadline.
 	drain(deadline time.Time) error
-	// left is how many bytes wait for drain.
+	// left returns how many bytes wait for drain.
 	left() int
 }
 
-// newWire is the wire of a connection that is set up: of TCP, a unix socket or TLS on one of them.
+// newWire returns the wire of an open connection: of TCP, a unix socket, or TLS on either.
 func newWire(c net.Conn) wire {
 	if s, ok := c.(*sealedConn); ok {
 		return s.wire
 	}
-	raw, _ := c.(syscall.Conn).SyscallConn() // the error is for connections that are not set up
+	raw, _ := c.(syscall.Conn).SyscallConn() // fails only for connections that are not open
 	return newSocket(c, raw)
 }
 
-// socket reads and writes a file descriptor when it is ready, without a goroutine that waits.
+// socket reads and writes a file descriptor when it is ready, without a waiting goroutine.
 type socket struct {
 	conn net.Conn
 	raw  syscall.RawConn
 
-	// The callbacks of raw and what they work on: closures made for each call would be allocated.
+	// The callbacks of raw and their variables: a closure for each call would be allocated.
 	readReady, writeReady func(fd uintptr) bool
 	room                  func() []byte
 	giveBack              func()
@@ -52,7 +52,7 @@ type socket struct {
 	writeN                int
 	writeErr              error
 
-	mu       sync.Mutex // of what follows: TLS writes from the reading side, too
+	mu       sync.Mutex // guards the fields below: TLS writes from the reading side too
 	rest     []byte     // not sent yet
 	draining bool
 }
@@ -137,22 +137,22 @@ func (s *socket) left() int {
 	return len(s.rest)
 }
 
-// sealedConn is a TLS connection whose records go out without waiting. A tls.Conn cannot write a part of a record,
-// and is broken by a write that times out; so it writes into memory, which a wire sends.
+// sealedConn is a TLS connection whose records are sent without waiting. A tls.Conn cannot write a part of a record,
+// and a write that times out breaks it. So it writes into memory, from which a wire sends.
 type sealedConn struct {
 	*tls.Conn
 	under *recordConn
 	wire  *sealed
 }
 
-// recordConn is what the tls.Conn stands on. Until the handshake is over, it writes to the network itself.
+// recordConn is the connection below a tls.Conn. Until the handshake is over, it writes to the network itself.
 type recordConn struct {
 	net.Conn
-	in      net.Conn // the same, to read from
+	in      net.Conn // the same connection, to read from
 	mu      sync.Mutex
 	settled bool
 	records []byte
-	spare   []byte // what records was before, for the next time
+	spare   []byte // the former memory of records, to be used again
 }
 
 // Read implements net.Conn.
@@ -169,7 +169,7 @@ func (c *recordConn) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// SetWriteDeadline implements net.Conn. Writing into memory needs no deadline: the wire's is its own.
+// SetWriteDeadline implements net.Conn. Writing into memory needs no deadline: the wire has its own.
 func (c *recordConn) SetWriteDeadline(t time.Time) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -179,7 +179,7 @@ func (c *recordConn) SetWriteDeadline(t time.Time) error {
 	return c.Conn.SetWriteDeadline(t)
 }
 
-// take is what was written since the last take. It is good until the next but one.
+// take returns the bytes written since the last take. They are valid until the take after the next.
 func (c *recordConn) take() []byte {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -205,7 +205,7 @@ func serveTLS(raw net.Conn, config *tls.Config) (*sealedConn, error) {
 	if err := c.Handshake(); err != nil {
 		return nil, err
 	}
-	if c.ConnectionState().NegotiatedProtocol != "h2" { // as grpc-go: RFC 9113, section 3.2
+	if c.ConnectionState().NegotiatedProtocol != "h2" { // as grpc-go does: RFC 9113, section 3.2
 		return nil, errors.New("the client did not ask for the protocol h2 by ALPN")
 	}
 	under.mu.Lock()
@@ -231,14 +231,14 @@ func (c *sealedConn) CloseWrite() error {
 
 type sealed struct {
 	conn *sealedConn
-	wire wire // of the records
+	wire wire // carries the records
 	mu   sync.Mutex
 }
 
 // read implements wire.
 func (s *sealed) read(room func() []byte, _ func()) (int, error) {
 	n, err := s.conn.Conn.Read(room())
-	if _, sendErr := s.send(); sendErr != nil && err == nil { // an answer to the peer's change of keys
+	if _, sendErr := s.send(); sendErr != nil && err == nil { // answers the peer's change of keys
 		err = sendErr
 	}
 	return n, err

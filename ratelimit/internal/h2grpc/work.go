@@ -6,18 +6,18 @@ import (
 	"gatehouse/ratelimit/internal/counter"
 )
 
-// work is what one read brings. It is pooled, since a connection has none between reads.
+// work is the calls and answers of one read. It is pooled, since a connection needs none between reads.
 type work struct {
 	bundle  bundle
-	waiting []*Call            // for the store
-	costly  []*Call            // for goroutines of their own
-	handed  []*counter.Pending // of one Start
-	dead    []*stream          // that have ended
+	waiting []*Call            // wait for the store
+	costly  []*Call            // need goroutines of their own
+	handed  []*counter.Pending // the calls of one Start
+	dead    []*stream          // have ended
 }
 
 var works = sync.Pool{New: func() any { return new(work) }}
 
-// flushBundle hands over the answers so far, then starts the calls that take long.
+// flushBundle passes the answers so far to the send queue, then starts the calls that take long.
 func (c *conn) flushBundle() {
 	if len(c.in.work.bundle.answers) > 0 {
 		c.out.answer(&c.in.work.bundle, 0)
@@ -45,8 +45,8 @@ func (c *conn) flushBundle() {
 	}
 }
 
-// findFlushed is the registered stream of that id, or nil. The answer or call of one that this read has completed is
-// passed on before, since the send queue has to know of a stream that is waiting for a window, or for the store.
+// findFlushed returns the registered stream with that id, or nil. If there is none, the answers and calls of this read
+// are passed on first: a stream of this read may then be registered, since it waits for a window or for the store.
 func (c *conn) findFlushed(id uint32) *stream {
 	s := c.out.find(id)
 	if s == nil && len(c.in.work.bundle.answers)+len(c.in.work.waiting)+len(c.in.work.costly) > 0 {
@@ -59,7 +59,7 @@ func (c *conn) findFlushed(id uint32) *stream {
 // checksApart is how many unfinished health checks a connection may have beyond its other streams.
 const checksApart = 16
 
-// register registers the stream whose DATA did not come next; false: there are too many.
+// register registers the stream whose DATA did not come next. false: there are too many streams.
 func (c *conn) register() bool {
 	s := c.in.current
 	if s == nil {
@@ -80,7 +80,7 @@ func (c *conn) register() bool {
 	return true
 }
 
-// abort resets a stream. What was answered before goes out before.
+// abort resets a stream. Earlier answers are sent before the reset.
 func (c *conn) abort(id uint32, code errCode) *connError {
 	c.flush()
 	c.out.reset(id, code)
@@ -92,7 +92,7 @@ func (c *conn) abort(id uint32, code errCode) *connError {
 	return c.spend()
 }
 
-// refuse answers a request that gets no further, whether it is complete or not.
+// refuse refuses a request, whether or not it is complete.
 func (c *conn) refuse(s *stream, r *refusal) {
 	c.in.work.bundle.refuse(s, r)
 	s.refused = true
@@ -104,10 +104,10 @@ func (c *conn) refuse(s *stream, r *refusal) {
 	}
 }
 
-// charge takes from the budget what decoding the last list of fields has cost.
+// charge takes the cost of decoding the last list of fields from the budget.
 func (c *conn) charge() { c.limits.budget.left -= c.in.headers.size * longListCost / maxHeaderList }
 
-// spend pays for a frame that is no part of a call.
+// spend takes a frame that is no part of a call from the budget.
 func (c *conn) spend() *connError {
 	if !c.limits.budget.spend() {
 		return &connError{codeEnhanceYourCalm, reasonFlood, "too many frames without calls"}

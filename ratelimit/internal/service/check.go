@@ -7,8 +7,8 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// check refuses malformed requests, before any store is called. The order and the first
-// three texts are those of the replaced service.
+// check refuses malformed requests, before any store is called. The order of the checks and the texts of the first
+// three are those of the replaced service.
 func (s *Service) check(rules *limits.Rules, r *rls.Request) error {
 	switch {
 	case r.Domain == "":

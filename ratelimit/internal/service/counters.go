@@ -15,15 +15,16 @@ import (
 type CounterReport struct {
 	Domain string         `json:"domain"`
 	Limits []LimitCounter `json:"limits"`
-	// Deleted is how many counters that held something a reset has deleted, nil of no reset; Limits are as they stood
-	// before.
+	// Deleted is how many counters with hits a reset has deleted; nil without a reset. Limits shows the counters as
+	// they stood before the reset.
 	Deleted *int   `json:"deleted,omitempty"`
 	Note    string `json:"note,omitempty"`
 }
 
 // LimitCounter is one limit of a descriptor with its counter.
 type LimitCounter struct {
-	// Rule is the dotted path of the entry, and File where it stands; neither of a limit that the request brings along.
+	// Rule is the dotted path of the entry, File the file that has the entry. Both are empty for a limit that the
+	// request brings along.
 	Rule string `json:"rule,omitempty"`
 	File string `json:"file,omitempty"`
 	Key  string `json:"key"`
@@ -46,7 +47,7 @@ func (s *Service) Counters(ctx context.Context, domain string, d *rls.Descriptor
 	return report, err
 }
 
-// ResetCounters deletes them. With an error the report still says how many are deleted already.
+// ResetCounters deletes the counters of a descriptor. Even with an error the report says how many counters are deleted.
 func (s *Service) ResetCounters(ctx context.Context, domain string, d *rls.Descriptor) (*CounterReport, error) {
 	report, readings, err := s.counters(ctx, domain, d)
 	if err != nil {
@@ -115,10 +116,10 @@ func counterRefusal(err error) error {
 type reading struct {
 	rule  *limits.Rule
 	hit   counter.Hit
-	reset int64 // in seconds, as in the answer to a peek
+	reset int64 // in seconds, as in the answer to a request without hits
 }
 
-// readings are the counters of a rule and of the further limits of its list, not yet read.
+// readings returns the counters of a rule and of the further limits of its list, not yet read.
 func (s *Service) readings(rules *limits.Rules, first *limits.Rule, domain string, entries []rls.Entry) []reading {
 	now := s.clock().Unix()
 	all := make([]reading, 0, 1+len(first.Further))
@@ -139,17 +140,17 @@ func (s *Service) readings(rules *limits.Rules, first *limits.Rule, domain strin
 	return all
 }
 
-// withoutStore says whether the limit has no counter: it admits nothing, and counts what it admits.
+// withoutStore reports whether the limit has no counter: a limit of 0 that counts only admitted hits.
 func (m *reading) withoutStore() bool {
 	return m.rule.PerUnit == 0 && m.rule.Algorithm != counter.FixedWindow
 }
 
-// holds says whether there is a counter: a store keeps none that holds nothing, or tells them apart.
+// holds reports whether the counter has hits: a store does not distinguish an empty counter from none.
 func (m *reading) holds() bool {
 	return m.hit.After != 0 || m.hit.State.Current != 0 || m.hit.State.Previous != 0
 }
 
-// errNoStore is the error of read before the store was reached.
+// errNoStore is the error of read before the daemon has reached the store.
 var errNoStore = fmt.Errorf("%w: it has not been reached yet", counter.ErrUnavailable)
 
 // read has the store fill in the hit.
@@ -171,14 +172,14 @@ func (s *Service) read(ctx context.Context, m *reading) error {
 	return nil
 }
 
-// look is the outcome of a peek: a request without hits.
+// look returns the outcome of a request without hits.
 func (m *reading) look() decide.Outcome {
 	return decide.Outcome{Rule: m.rule, After: uint64(m.hit.After), Reset: m.reset}
 }
 
 func (m *reading) remaining() int64 { return max(0, int64(decide.Capacity(m.rule))-m.hit.After) }
 
-// tightest is the index of the limit that decides at present.
+// tightest returns the index of the limit that decides at present.
 func tightest(readings []reading) int {
 	chosen, at := decide.Verdict{}, 0
 	for i := range readings {

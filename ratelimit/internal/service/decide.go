@@ -18,30 +18,30 @@ import (
 type Call struct {
 	Request  rls.Request
 	Response rls.Response
-	// At is when the request arrived, Done when the store had answered, or At where it was not called. Windows are
-	// chosen by the first and resets counted from the second, since a store may take its time.
+	// At is when the request arrived. Done is when the store had answered, or At where no store was called. Windows are
+	// chosen by At and resets counted from Done, since a store may take its time.
 	At, Done time.Time
 
 	asked     time.Time      // when the store was called, or At
 	span      trace.Span     // of the decision; nil: none
 	domain    *limits.Domain // of the request; nil: unknown
-	rules     []*limits.Rule // per descriptor: the rule in force, of a list the limit that decides; nil for none
-	plan      []step         // per limit, in the order of the descriptors and then of their lists
+	rules     []*limits.Rule // per descriptor: the rule in force; for a list, its deciding limit; nil for none
+	plan      []step         // one step per limit, in the order of the descriptors and of their lists
 	overrides []limits.Rule  // backs rules of descriptors with a limit of their own
 	keys      []byte         // all counter keys, back to back
 	batch     counter.Request
-	held      bool          // the stop option holds the batch back: its hits only look
-	looks     []counter.Hit // of settleHeld
-	scratch   []byte        // of count and show
-	shown     [][]byte      // of show
+	held      bool          // set by the stop option: all hits of the batch only look
+	looks     []counter.Hit // memory for settleHeld
+	scratch   []byte        // memory for count and show
+	shown     [][]byte      // memory for show
 
-	unanswered []bool          // per descriptor: its answer follows a failure mode; empty where the store has answered
+	unanswered []bool          // per descriptor: a failure mode made its answer; empty where the store has answered
 	members    []decide.Member // for the draft headers
-	named      int             // how many of Response.Headers have names of LIMIT_*_HEADER; they come first
+	named      int             // how many headers, the first of Response.Headers, have names of LIMIT_*_HEADER
 }
 
-// Rule is the rule that decided descriptor i of an answered request, of a list the limit that did; nil for none. It is
-// valid until the call is used again.
+// Rule returns the rule that decided descriptor i of an answered request; for a list of limits, the deciding limit; nil
+// for none. It is valid until the call is used again.
 func (c *Call) Rule(i int) *limits.Rule {
 	if i >= len(c.rules) {
 		return nil
@@ -49,8 +49,8 @@ func (c *Call) Rule(i int) *limits.Rule {
 	return c.rules[i]
 }
 
-// Decide fills c.Response for c.Request, which arrived at a time read with Now. Its error is a *Refusal, and then nothing
-// was answered.
+// Decide fills c.Response for c.Request, whose arrival time was read with Now. Its error is a *Refusal; then c.Response
+// is not valid.
 func (s *Service) Decide(ctx context.Context, c *Call, arrived time.Time) error {
 	asks, err := s.Begin(ctx, c, arrived)
 	if !asks {
@@ -59,8 +59,8 @@ func (s *Service) Decide(ctx context.Context, c *Call, arrived time.Time) error 
 	return s.Ask(ctx, c)
 }
 
-// Begin decides as much of a request that arrived at a time read with Now as needs no store, or one that answers at once.
-// asks: the store has to be called, and Ask completes the decision; else it is complete, or refused with err.
+// Begin decides what needs no store, or a store that answers at once. arrived was read with Now. If asks is true, the
+// store has to be called, and Ask completes the decision. Otherwise the decision is complete, or refused with err.
 func (s *Service) Begin(ctx context.Context, c *Call, arrived time.Time) (asks bool, err error) {
 	c.At, c.Done, c.asked = arrived, arrived, arrived
 	c.unanswered, c.members = c.unanswered[:0], c.members[:0]
@@ -96,8 +96,8 @@ func (s *Service) Begin(ctx context.Context, c *Call, arrived time.Time) (asks b
 	return false, s.Ask(ctx, c)
 }
 
-// Ask calls the store for what Begin has left, and completes the decision. Reading the clock costs 50 ns, so that the
-// time before the call is only read where it goes somewhere.
+// Ask calls the store for the hits that Begin has left, and completes the decision. The time before the call is read
+// only where a statistic needs it: reading the clock costs 50 ns.
 func (s *Service) Ask(ctx context.Context, c *Call) error {
 	if s.storeTook.Enabled() {
 		c.asked = s.clock()
@@ -109,8 +109,8 @@ func (s *Service) Ask(ctx context.Context, c *Call) error {
 	return s.Complete(c, err, s.clock())
 }
 
-// Pending returns the store and the request to start on it after Begin; Complete takes its answer. A store whose calls
-// are traced is started as if they were not, where the request's span is not recorded.
+// Pending returns the store and the request to start on it after Begin; Complete takes the store's answer. A traced
+// store is returned without its tracing where the request's span is not recorded.
 func (s *Service) Pending(c *Call) (counter.Store, *counter.Request) {
 	store := s.store.Load().Store
 	if t, ok := store.(*tracedStore); ok && c.span != nil && !c.span.IsRecording() {
@@ -119,7 +119,7 @@ func (s *Service) Pending(c *Call) (counter.Store, *counter.Request) {
 	return store, &c.batch
 }
 
-// Complete completes the decision of a call whose store has answered at a time read with Now.
+// Complete completes the decision of a call. The store answered at a time read with Now.
 func (s *Service) Complete(c *Call, storeErr error, answered time.Time) error {
 	c.Done = answered
 	s.storeTook.Observe(answered.Sub(c.asked))
@@ -145,7 +145,7 @@ func (s *Service) end(c *Call, err error) error {
 	return err
 }
 
-// Cost estimates how long the decision of a request of so many bytes takes, at most, without the store.
+// Cost estimates how long it takes, at most, to decide a request of so many bytes, without the store.
 func (s *Service) Cost(bytes int) time.Duration {
 	if rules := s.rules.Load(); rules != nil {
 		return rules.Cost(bytes)
@@ -153,7 +153,7 @@ func (s *Service) Cost(bytes int) time.Duration {
 	return 0
 }
 
-// finish joins the statuses and adds what surrounds them.
+// finish makes the request's code of the statuses, and adds headers and metadata.
 func (s *Service) finish(c *Call) {
 	c.Response.Overall = decide.Overall(c.Response.Statuses, c.rules, s.o.GlobalQuota)
 	if s.o.GlobalShadow && c.Response.Overall == rls.OverLimit {

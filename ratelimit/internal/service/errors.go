@@ -27,7 +27,7 @@ const (
 // Refusal is the only error of Decide. Its text goes to the caller: it names no host and no key.
 type Refusal struct {
 	Kind Kind
-	// Reason is why, of the Invalid ones.
+	// Reason is the reason of an Invalid refusal.
 	Reason Reason
 	Msg    string
 	// Err is the cause, for the log.
@@ -36,7 +36,7 @@ type Refusal struct {
 
 func (r *Refusal) Error() string { return r.Msg }
 
-// GRPCStatus is what a gRPC caller is told of an error of Decide, or of a panic in it (nil).
+// GRPCStatus returns the status that a gRPC caller gets for an error of Decide, or for a panic in Decide (nil).
 func GRPCStatus(err error) (codes.Code, string) {
 	r, ok := errors.AsType[*Refusal](err)
 	if !ok {
@@ -64,7 +64,7 @@ func invalid(reason Reason, format string, args ...any) *Refusal {
 	return &Refusal{Kind: Invalid, Reason: reason, Msg: fmt.Sprintf(format, args...)}
 }
 
-// storeRefusal is what a caller hears of a store's error.
+// storeRefusal returns the refusal that a caller gets for a store's error.
 func storeRefusal(err error) *Refusal {
 	if errors.Is(err, counter.ErrTimeout) || errors.Is(err, context.DeadlineExceeded) {
 		return &Refusal{Kind: TimedOut, Msg: "rate limit store did not answer in time", Err: err}

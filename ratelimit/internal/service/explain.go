@@ -14,25 +14,26 @@ import (
 // Explanation is a descriptor's walk through the rules in force, with its counter as it stands.
 type Explanation struct {
 	limits.Explanation
-	// Counter is nil where no counter decides, and of several limits that of the first.
+	// Counter is nil where no counter decides. Of several limits it shows the first limit's.
 	Counter *CounterView `json:"counter,omitempty"`
 }
 
 // CounterView is the present state of one counter.
 type CounterView struct {
-	// Value is how much is used, nil when the store gave no answer; Error says why.
+	// Value is how much is used; nil when the store gave no answer, and then Error says why.
 	Value *int64 `json:"value,omitempty"`
 	Limit uint32 `json:"limit"`
-	// Reset is how long the window still lasts, in seconds; of other algorithms, as in the answer to a peek.
+	// Reset is how long the window still lasts, in seconds; for other algorithms, the reset in the answer to a request
+	// without hits.
 	Reset int64  `json:"reset"`
 	Error string `json:"error,omitempty"`
 
-	// Algorithm is that of a sliding window or a token bucket, as are the fields below.
+	// Algorithm and the fields below are set for a sliding window or a token bucket.
 	Algorithm string `json:"algorithm,omitempty"`
 	// Current and Previous are the hits in the present sliding window and the one before.
 	Current  *uint32 `json:"current,omitempty"`
 	Previous *uint32 `json:"previous,omitempty"`
-	// FullAt is when a token bucket is full again; nil for one that is.
+	// FullAt is when a token bucket is full again; nil if it is full.
 	FullAt *time.Time `json:"full_at,omitempty"`
 
 	text string
@@ -55,7 +56,7 @@ func (s *Service) Explain(ctx context.Context, domain string, entries []rls.Entr
 	for i := range readings {
 		v := s.view(ctx, &readings[i])
 		if i == 0 {
-			x.Counter = v // as Rule and CounterKey are the first's
+			x.Counter = v // of the first limit, as Rule and CounterKey are
 		}
 		if i < len(x.Limits) {
 			x.Limits[i].Counter, x.Limits[i].CounterNow = v, v.text
@@ -88,7 +89,7 @@ func (s *Service) view(ctx context.Context, m *reading) *CounterView {
 	return v
 }
 
-// fill takes over what the store has answered.
+// fill takes over the store's answer.
 func (v *CounterView) fill(m *reading) {
 	used, state := m.hit.After, m.hit.State
 	v.Value = &used
@@ -114,7 +115,7 @@ func (v *CounterView) fill(m *reading) {
 	}
 }
 
-// noteModes adds what the daemon's settings make of the verdict, which the rules know nothing of.
+// noteModes adds notes on the daemon's settings that change a verdict, since rules do not know these settings.
 func (s *Service) noteModes(x *Explanation) {
 	if x.Outcome == limits.UnknownDomain && s.o.DenyUnknown {
 		x.Notes = append(x.Notes, "UNKNOWN_DOMAIN=deny: every descriptor of this domain is answered OVER_LIMIT")

@@ -9,10 +9,9 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// storeFailed answers when the store did not: by the domain's on_store_failure, else by
-// STORE_FAILURE_MODE. The default is an error, so that Envoy's failure_mode_deny decides. Where a
-// limit of 0, the over-limit cache, or a hit that did get an answer settles the request all the same,
-// that is the answer in every mode.
+// storeFailed answers a request whose hits the store did not count: by the domain's on_store_failure, else by
+// STORE_FAILURE_MODE. The default is an error, so that Envoy's failure_mode_deny decides. Where a limit of 0, the
+// over-limit cache, or a hit that did get an answer settles the request, this answer stands in every mode.
 func (s *Service) storeFailed(c *Call, domain *limits.Domain, err error) error {
 	s.storeError.Inc()
 	partial := errors.Is(err, counter.ErrPartial)
@@ -39,8 +38,8 @@ func (s *Service) storeFailed(c *Call, domain *limits.Domain, err error) error {
 	return nil
 }
 
-// failedHit is the hit that represents an ErrPartial: the first whose key no store would take, since a retry does not
-// help it, else the first of all.
+// failedHit returns the hit that represents an ErrPartial: the first whose key no store would take, since a retry does
+// not help, else the first hit that failed.
 func (c *Call) failedHit() (descriptor int, err error) {
 	for i := range c.plan {
 		p := &c.plan[i]
@@ -58,8 +57,8 @@ func (c *Call) failedHit() (descriptor int, err error) {
 	return descriptor, err
 }
 
-// judgeWithoutStore fills in what follows without totals, or with some of them (partial), and counts the hits: they
-// were requested, whether or not they were counted in a store.
+// judgeWithoutStore fills in the statuses without totals, or with some of them (partial), and counts the hits: they
+// were requested, whether or not a store counted them.
 func (s *Service) judgeWithoutStore(c *Call, now int64, mode limits.FailureMode, partial bool) {
 	s.judgeUnlimited(c)
 	for range c.rules {
@@ -72,8 +71,8 @@ func (s *Service) judgeWithoutStore(c *Call, now int64, mode limits.FailureMode,
 	}
 }
 
-// judgeListWithoutStore judges the limits of a descriptor that have an answer. If one of them refuses, or all have one,
-// that is the answer. Else it is the failure mode's, with the first limit that is not in shadow mode.
+// judgeListWithoutStore judges the limits of a descriptor that have an answer. If one of these limits refuses, or all
+// limits have an answer, that decides. Otherwise the failure mode does, for the first limit that is not in shadow mode.
 func (s *Service) judgeListWithoutStore(c *Call, list []step, now int64, mode limits.FailureMode, partial bool) {
 	descriptor := list[0].descriptor
 	var tightest decide.Verdict
@@ -100,8 +99,8 @@ func (s *Service) judgeListWithoutStore(c *Call, list []step, now int64, mode li
 	s.decided(c, descriptor, &tightest)
 }
 
-// verdictWithoutStore judges one limit where not all have an answer. known says that it has one, or needs none, as a
-// limit of 0.
+// verdictWithoutStore judges one limit where not all limits have an answer. known reports whether this limit has an
+// answer or, as a limit of 0, needs none.
 func (s *Service) verdictWithoutStore(c *Call, p *step, now int64, mode limits.FailureMode, partial bool) (
 	v decide.Verdict, known bool) {
 	if p.hit < 0 || partial && c.batch.Hits[p.hit].Err == nil {
@@ -114,7 +113,7 @@ func (s *Service) verdictWithoutStore(c *Call, p *step, now int64, mode limits.F
 	return v, v.Over
 }
 
-// failed is what the failure mode makes of a limit.
+// failed judges a limit by the failure mode.
 func failed(c *Call, p *step, now int64, mode limits.FailureMode, globalShadow bool) (v decide.Verdict) {
 	var o decide.Outcome
 	p.unanswered(&o, c, now)

@@ -8,12 +8,12 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// HTTPHeaders are the headers of the response that are fields of HTTP by themselves: Retry-After and the draft's, not
+// HTTPHeaders returns the response's headers that /json sends as HTTP headers: Retry-After and the draft's headers, not
 // the three named by LIMIT_*_HEADER.
 func (c *Call) HTTPHeaders() []rls.Header { return c.Response.Headers[c.named:] }
 
-// describe adds a limit to the draft headers. st is its status, known unless a failure mode has made it. Limits in
-// shadow mode refuse nothing and are left out.
+// describe adds a limit to the draft headers. st is its status; known is false where a failure mode made the status.
+// Limits in shadow mode refuse nothing and are left out.
 func (c *Call) describe(p *step, st *rls.Status, known bool) {
 	if p.rule.Shadow || len(c.members) == decide.MaxMembers {
 		return

@@ -43,7 +43,7 @@ func (s *Service) judgeUnlimited(c *Call) {
 	}
 }
 
-// outcome fills in what became of a limit's hits.
+// outcome fills in the outcome of a limit's hits.
 func (s *Service) outcome(o *decide.Outcome, c *Call, p *step, now int64) {
 	p.unanswered(o, c, now)
 	switch p.hit {
@@ -58,7 +58,7 @@ func (s *Service) outcome(o *decide.Outcome, c *Call, p *step, now int64) {
 	}
 }
 
-// unanswered fills in the outcome of a limit's hits without an answer of the store.
+// unanswered fills in the outcome of a limit's hits as far as it is known without the store.
 func (p *step) unanswered(o *decide.Outcome, c *Call, now int64) {
 	o.Rule, o.Hits, o.Refund, o.Reset = p.rule, p.hits, c.Request.Descriptors[p.descriptor].Negative, p.reset
 	if p.rule.Algorithm == counter.FixedWindow {
@@ -78,22 +78,22 @@ func (s *Service) answered(o *decide.Outcome, c *Call, p *step, now int64) {
 	}
 }
 
-// resetOf is the reset of a sliding window or a token bucket: until it is empty, or when it is over, until the same
-// hits pass.
+// resetOf returns the reset of a sliding window or a token bucket: the time until the counter is empty or, when it is
+// over, until the same hits pass.
 func resetOf(h *counter.Hit, o *decide.Outcome) int64 {
 	switch {
 	case !o.Over():
 		return seconds(h.Empty())
-	case o.Refund: // is answered like a look
+	case o.Refund: // a refund is answered like a request without hits
 		return seconds(h.Wait(0))
 	}
 	return seconds(h.Wait(o.Hits))
 }
 
-// seconds is a time in µs in whole seconds, rounded up, at least 1.
+// seconds converts µs to whole seconds, rounded up, at least 1.
 func seconds(micros int64) int64 { return max(1, (micros+999_999)/1_000_000) }
 
-// count adds a descriptor's statistics to its rule, or to the runtime value's own series.
+// count adds a descriptor's statistics to its rule, or to the statistics that the rule keeps per value at runtime.
 func (s *Service) count(c *Call, descriptor int, d *decide.Delta) {
 	rule := c.rules[descriptor]
 	handle := rule.Stats

@@ -11,7 +11,8 @@ func cutDescriptor(plan []step) (list, rest []step) {
 	return plan[:n], plan[n:]
 }
 
-// isList says whether the limits of a descriptor are those of rate_limits, of which replaces may have left one.
+// isList reports whether the limits of a descriptor are a list (rate_limits), of which replaces may have left one
+// limit.
 func isList(list []step) bool { return len(list) > 1 || list[0].rule.Listed() }
 
 // judgeList judges the limits of one list. The tightest gives the descriptor its status and its statistics.
@@ -40,7 +41,7 @@ func (s *Service) judged(c *Call, p *step, v *decide.Verdict, known bool) {
 	}
 }
 
-// countLimit adds to the statistics that each limit of a list has.
+// countLimit adds to the statistics that every limit of a list has of its own.
 func (s *Service) countLimit(c *Call, p *step, d *decide.Delta) {
 	handle := p.rule.LimitStats()
 	if handle == nil {
@@ -50,7 +51,7 @@ func (s *Service) countLimit(c *Call, p *step, d *decide.Delta) {
 	d.AddToLimit(handle)
 }
 
-// decided answers a descriptor with what its tightest limit says.
+// decided answers a descriptor with the verdict of its tightest limit.
 func (s *Service) decided(c *Call, descriptor int, v *decide.Verdict) {
 	c.Response.Statuses[descriptor] = v.Status
 	s.count(c, descriptor, &v.Delta)

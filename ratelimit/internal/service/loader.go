@@ -18,8 +18,8 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// Loader turns sets of configuration files, or of a control plane's resources, into rules in force. All or nothing: a
-// set with one problem changes nothing but the statistics and the LoadState.
+// Loader turns sets of configuration files, or a control plane's resources, into rules in force. A set with one problem
+// changes nothing but the statistics and the LoadState.
 type Loader struct {
 	service  *Service
 	options  limits.Options
@@ -42,12 +42,12 @@ type LoadState struct {
 	// Files are the names of the files or resources in force.
 	Files    []string `json:"files,omitempty"`
 	Warnings []string `json:"warnings,omitempty"`
-	// Error is why the newest set was refused, empty when it was not.
+	// Error is why the newest set was refused; empty if it was not.
 	Error   string    `json:"error,omitempty"`
 	ErrorAt time.Time `json:"error_at,omitzero"`
 }
 
-// NewLoader loads into s. onLoaded is called with the number of domains after each success.
+// NewLoader returns a Loader that loads into s. onLoaded is called with the number of domains after each success.
 func NewLoader(s *Service, o limits.Options, log *slog.Logger, onLoaded func(domains int)) *Loader {
 	o.Stats = s.o.Stats
 	l := &Loader{
@@ -66,8 +66,8 @@ func NewLoader(s *Service, o limits.Options, log *slog.Logger, onLoaded func(dom
 	return l
 }
 
-// Load compiles files and puts them in force, or keeps the rules already loaded and says why. A load
-// that ctx ends changes nothing at all.
+// Load compiles files and puts them in force, or keeps the rules already loaded and returns why. A load that ctx ends
+// changes nothing at all.
 func (l *Loader) Load(ctx context.Context, files []rulefile.File) error {
 	bytes := 0
 	for _, f := range files {
@@ -89,17 +89,17 @@ func (l *Loader) LoadResources(ctx context.Context, resources [][]byte) error {
 	})
 }
 
-// load puts what compile makes in force. bytes is how much there was to read.
+// load puts the rules that compile returns in force. bytes is the size of the configuration.
 func (l *Loader) load(ctx context.Context, bytes int,
 	compile func(limits.Options) (*limits.Rules, []limits.Problem, error)) error {
 	l.loading.Lock()
 	defer l.loading.Unlock()
 	start := time.Now()
 	o := l.options
-	o.Paced = l.State().Generation > 0 // requests wait for the first rules, but not for others
+	o.Paced = l.State().Generation > 0 // requests wait for the first rules, but for no later ones
 	rules, warnings, err := compile(o)
 	if ctx.Err() != nil {
-		return context.Cause(ctx) // the daemon stops: what could not be finished is no fault of the set
+		return context.Cause(ctx) // the daemon stops: an unfinished load is no fault of the set
 	}
 	if err != nil {
 		l.refused(err)
@@ -139,7 +139,7 @@ func (l *Loader) load(ctx context.Context, bytes int,
 	return nil
 }
 
-// Refuse records that no set could be had from the source at all.
+// Refuse records that the source could not read any set.
 func (l *Loader) Refuse(err error) {
 	l.loading.Lock()
 	defer l.loading.Unlock()
@@ -156,7 +156,7 @@ func (l *Loader) refused(err error) {
 	if state.Generation == 0 {
 		keeping = "there are no rules yet"
 	}
-	if repeated { // a swap and a SIGHUP for it, or a file that was only touched
+	if repeated { // a swap and a SIGHUP for the same swap, or a file that was only touched
 		l.log.Info("configuration still refused for the same reasons, " + keeping)
 		return
 	}
@@ -166,11 +166,11 @@ func (l *Loader) refused(err error) {
 	l.log.Error("configuration refused, "+keeping, "error", err)
 }
 
-// State is what is known about the configuration. It never waits for a load: a large one takes seconds, and scrapes
-// call State too.
+// State returns what is known about the configuration. State never waits for a load: a large one takes seconds, and
+// scrapes call State too.
 func (l *Loader) State() LoadState { return *l.state.Load() }
 
-// zoneSources says where the data of time zones come from: replicas must have the same.
+// zoneSources names the sources of time zone data: replicas must have the same.
 func zoneSources(zones []string) string {
 	var sources []string
 	for _, zone := range zones {

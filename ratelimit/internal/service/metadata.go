@@ -9,8 +9,8 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// metadata builds dynamic_metadata: the request, and the merged metadata of the rules
-// that let the request pass. Rules are shared by all requests, so what is merged is copied first.
+// metadata builds dynamic_metadata: the request, and the merged metadata of the rules that let the request pass.
+// Metadata is copied before it is merged, since requests share the rules.
 func metadata(c *Call) *structpb.Struct {
 	fields := map[string]*structpb.Value{
 		"domain":      structpb.NewStringValue(printable.Text(c.Request.Domain)),
@@ -56,8 +56,8 @@ func describe(descriptors []rls.Descriptor) []*structpb.Value {
 	return list
 }
 
-// mergeStruct adds src to dst. Where both have a key, two maps merge and anything else keeps what
-// came first. dst takes nothing of src's memory that a further merge would write to.
+// mergeStruct adds src to dst. Where both have a key, two maps merge, and any other value keeps dst's. dst shares no
+// memory of src that a further merge would write to.
 func mergeStruct(dst, src *structpb.Struct) {
 	for key, value := range src.GetFields() {
 		have, ok := dst.Fields[key]

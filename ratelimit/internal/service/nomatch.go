@@ -6,8 +6,8 @@ import (
 	"gatehouse/ratelimit/internal/limits"
 )
 
-// countUnmatched prepares the counters of the domains of r. They come into force before r does, so that each of its
-// domains has one.
+// countUnmatched prepares counters for the domains of r. They come into force before r does, so that each of r's
+// domains has a counter.
 func (s *Service) countUnmatched(r *limits.Rules) {
 	names := make([]string, 0, len(r.Domains()))
 	for _, d := range r.Domains() {
@@ -17,7 +17,7 @@ func (s *Service) countUnmatched(r *limits.Rules) {
 	s.noMatch.Store(&counters)
 }
 
-// countForgotten counts the descriptors of a request for which the configuration has no answer.
+// countForgotten counts the descriptors of a request that no entry of the configuration takes.
 func (s *Service) countForgotten(c *Call, domain *limits.Domain) {
 	decided := slices.ContainsFunc(c.rules, func(r *limits.Rule) bool { return r != nil })
 	for i, rule := range c.rules {

@@ -2,11 +2,11 @@ package service
 
 import "gatehouse/ratelimit/internal/observe"
 
-// watched says whether decided and refused requests go to the log of requests or to an operator. It is inlined: without
-// either, a request pays for two pointer reads.
+// watched reports whether decided and refused requests go to the log of requests or to an operator. It is inlined:
+// where it is false, a request pays for two pointer reads.
 func (s *Service) watched() bool { return s.sampler != nil || s.observer.Watching() != nil }
 
-// show shows a request to both.
+// show passes a request to the log of requests and to the operators that watch.
 func (s *Service) show(c *Call, err error) {
 	rules := s.rules.Load()
 	if s.sampler != nil {
@@ -23,7 +23,7 @@ func (s *Service) show(c *Call, err error) {
 	}
 }
 
-// counterKeys appends the key of a counter of each descriptor that needed the store, nil for others.
+// counterKeys appends for each descriptor the key of a counter if the descriptor needed the store, nil otherwise.
 func (c *Call) counterKeys(dst [][]byte) [][]byte {
 	for range c.rules {
 		dst = append(dst, nil)

@@ -9,8 +9,8 @@ import (
 	"gatehouse/ratelimit/internal/overlimit"
 )
 
-// knownOver consults the over-limit cache; of sliding windows and token buckets it fills in the reset. A refund drops
-// what is known.
+// knownOver consults the over-limit cache. For sliding windows and token buckets it fills in the reset. A refund drops
+// the cache's entry.
 func (s *Service) knownOver(c *Call, p *step, key []byte, refund bool) bool {
 	if refund {
 		s.o.OverLimit.Delete(key)
@@ -19,12 +19,12 @@ func (s *Service) knownOver(c *Call, p *step, key []byte, refund bool) bool {
 	if p.rule.Algorithm != counter.FixedWindow {
 		return s.knownWait(c, p, key)
 	}
-	// The counter last seen is judged against the limit in force, since overrides share counters.
+	// The count in the cache is compared with the limit in force, since overrides share counters.
 	seen, ok := s.o.OverLimit.Get(key)
 	return ok && counter.Saturate(uint64(seen), p.hits) > uint64(p.rule.PerUnit)
 }
 
-// knownWait reports whether not even one hit would pass yet. A peek has to be answered by the store.
+// knownWait reports whether not even one hit would pass yet. The store has to answer a request without hits.
 func (s *Service) knownWait(c *Call, p *step, key []byte) bool {
 	if p.hits == 0 {
 		return false
@@ -50,7 +50,7 @@ func (s *Service) rememberOver(c *Call, p *step, h *counter.Hit, now int64) {
 	seen := h.After
 	if s.o.StopWhenOver { // the refused hits were not written
 		if seen -= int64(min(p.hits, uint64(seen))); c.hitsBefore(p) {
-			return // nor those of the same counter before, which After has too
+			return // earlier hits on the same counter were not written either, but After includes them
 		}
 	}
 	s.o.OverLimit.Set(h.Key, seen, int(p.end-now))
@@ -75,5 +75,5 @@ func (s *Service) rememberWait(c *Call, p *step, h *counter.Hit) {
 		Capacity: uint32(decide.Capacity(p.rule))}, int(ttl)+1)
 }
 
-// age is how old the service was when the request arrived, in µs. Unlike the time of day it does not jump.
+// age returns how old the service was when the request arrived, in µs. Unlike the time of day it does not jump.
 func (s *Service) age(c *Call) int64 { return c.At.Sub(s.began).Microseconds() }

@@ -6,24 +6,26 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// step is one limit of a descriptor on its way. Mostly it is the only one; the limits of a list follow each other.
+// step is one limit of a descriptor in a call's plan. Most descriptors have one limit; the limits of a list follow each
+// other.
 type step struct {
 	rule       *limits.Rule
 	descriptor int
 	hit        int // index into batch.Hits, fromCache or withoutStore
 	hits       uint64
-	// window is the length of the window in seconds, and end the end of a fixed one.
+	// window is the length of the window in seconds; end is when a fixed window ends.
 	window, end int64
-	// reset is what is known of the reset before the store is called, in seconds. Fixed windows have end.
+	// reset is the reset in seconds as far as it is known before the store is called. Fixed windows use end.
 	reset int64
 }
 
 const (
-	fromCache    = -1 // the over-limit cache knows it
+	fromCache    = -1 // the over-limit cache knows the answer
 	withoutStore = -2 // a limit of 0 that counts nothing: see planHits
 )
 
-// match finds the limits of each descriptor, its own before those of any rule, and drops the replaced ones.
+// match finds the limits of each descriptor and drops the replaced ones. A limit that the descriptor brings comes
+// before any rule.
 func (s *Service) match(c *Call, rules *limits.Rules, domain *limits.Domain) {
 	c.rules, c.plan, c.overrides = c.rules[:0], c.plan[:0], c.overrides[:0]
 	replaces := false
@@ -60,8 +62,8 @@ func (s *Service) match(c *Call, rules *limits.Rules, domain *limits.Domain) {
 	}
 }
 
-// override makes the rule of a descriptor that brings its own limit. Rules point into c.overrides,
-// so it never grows beneath them.
+// override makes the rule of a descriptor that brings its own limit. c.rules and c.plan point into c.overrides, so a
+// full c.overrides is replaced by an empty one and not copied.
 func (c *Call) override(rules *limits.Rules, o rls.Override) *limits.Rule {
 	if cap(c.overrides) == len(c.overrides) {
 		c.overrides = make([]limits.Rule, 0, max(4, 2*cap(c.overrides), len(c.Request.Descriptors)))
@@ -72,15 +74,15 @@ func (c *Call) override(rules *limits.Rules, o rls.Override) *limits.Rule {
 	return rule
 }
 
-// dropReplaced drops each limit that another matched rule or limit replaces, whether or not that one is itself
-// replaced. Unlimited rules replace but are not replaced. Asking each rule about all names at once keeps 256 lists of
+// dropReplaced drops each limit that another matched rule or limit replaces, whether or not the replacing one is itself
+// replaced. Unlimited rules replace but are not replaced. Each rule marks all names at once, which keeps 256 lists of
 // 10,000 names far below a millisecond.
 func (c *Call) dropReplaced() {
 	var fewIDs [16]uint32
 	var fewMarks [16]bool
 	ids, replaced := fewIDs[:0], fewMarks[:]
 	for i := range c.plan {
-		ids = append(ids, c.plan[i].rule.ID) // 0, which no name has, without one
+		ids = append(ids, c.plan[i].rule.ID) // 0 without a name; no name has 0
 	}
 	if len(ids) > len(replaced) {
 		replaced = make([]bool, len(ids))
@@ -111,7 +113,7 @@ func (c *Call) dropReplaced() {
 	c.plan = kept
 }
 
-// planHits builds the counter keys and separates the limits whose answer is known from those that need the store.
+// planHits builds the counter keys, and the batch of the hits whose answer needs the store.
 func (s *Service) planHits(c *Call, rules *limits.Rules, now int64) {
 	c.keys, c.batch.Hits, c.batch.Stop = c.keys[:0], c.batch.Hits[:0], counter.StopWhen(s.o.StopWhenOver)
 	c.held = false
@@ -126,14 +128,14 @@ func (s *Service) planHits(c *Call, rules *limits.Rules, now int64) {
 		} else {
 			p.window, p.reset = rule.Window, rule.Window
 		}
-		if rule.PerUnit == 0 && rule.Algorithm != counter.FixedWindow { // counts what it admits, which is nothing
+		if rule.PerUnit == 0 && rule.Algorithm != counter.FixedWindow { // the counter has only admitted hits: none
 			p.hit = withoutStore
 			c.held = c.held || s.o.StopWhenOver && !rule.Shadow && !d.Negative && p.hits > 0
 			continue
 		}
 		from := len(c.keys)
 		c.keys = rules.AppendKey(c.keys, rule, c.Request.Domain, d.Entries, start)
-		key := c.keys[from:len(c.keys):len(c.keys)] // growing c.keys leaves it on the older array
+		key := c.keys[from:len(c.keys):len(c.keys)] // keeps pointing to the old array when c.keys grows
 		if s.o.OverLimit != nil && s.knownOver(c, p, key, d.Negative) {
 			p.hit = fromCache
 			c.held = c.held || s.o.StopWhenOver && !rule.Shadow
@@ -155,7 +157,7 @@ func (s *Service) planHits(c *Call, rules *limits.Rules, now int64) {
 	}
 }
 
-// settleHeld works out what would have become of the hits that only looked.
+// settleHeld works out the outcome that the hits would have had if they had not only looked.
 func (c *Call) settleHeld() {
 	c.looks = append(c.looks[:0], c.batch.Hits...)
 	for i := range c.plan {

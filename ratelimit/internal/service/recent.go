@@ -5,8 +5,8 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// Recent are the last refused and the last unmatched descriptors of a domain, of all for "", the latter with the
-// nearest key of the rules in force. ok is false when nothing is kept.
+// Recent returns the last refused and the last unmatched descriptors of a domain; of all domains for "". An unmatched
+// descriptor has the nearest key of the rules in force. ok is false when nothing is kept.
 func (s *Service) Recent(domain string) (refused, unmatched observe.RecentList, ok bool) {
 	recent := s.observer.Recent()
 	if recent == nil {

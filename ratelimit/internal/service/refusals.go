@@ -8,10 +8,10 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// Reason says in one word why a request was refused for what it holds; it ends the name of a counter.
+// Reason says in one word why an invalid request was refused; it is the last part of a counter's name.
 type Reason string
 
-// The reasons. What is refused here passes at an Envoy with failure_mode_deny=false, so that each is counted and
+// The reasons. An Envoy with failure_mode_deny=false lets requests that are refused here pass, so each is counted and
 // logged.
 const (
 	Malformed          Reason = "malformed" // the bytes are no request
@@ -24,7 +24,7 @@ const (
 	TextTooLong        Reason = "text_too_long"
 	UnknownUnit        Reason = "unknown_unit"
 	TooManyHits        Reason = "too_many_hits"
-	// the store, memcached, takes no such counter key; with the failure mode error
+	// memcached takes no such counter key, and the failure mode is error
 	BadKey Reason = "bad_key"
 )
 
@@ -33,7 +33,7 @@ var reasons = []Reason{
 	UnknownUnit, TooManyHits, BadKey,
 }
 
-// refusalPause is how often one reason is logged at the most: a caller decides how often there is one.
+// refusalPause is the least time between two log lines with one reason: callers decide how often they are refused.
 const refusalPause = time.Minute
 
 // refusals counts refused requests by reason, and logs each reason at most once a minute.
@@ -53,7 +53,7 @@ func newRefusals(r *stats.Registry, log *slog.Logger) *refusals {
 	return f
 }
 
-// note counts a refusal of this moment.
+// note counts a refusal at now, and logs it if one is due.
 func (f *refusals) note(reason Reason, why string, now time.Time) {
 	f.counts[reason].Inc()
 	f.mu.Lock()

@@ -14,11 +14,11 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// Bounds of the log of requests: callers decide how many there are and how long.
+// Bounds of the log of requests: callers decide how many requests there are and how long they are.
 const (
 	samplesPerSecond = 10
 	maxSampleText    = 256     // bytes of a domain, key or value
-	maxSample        = 4 << 10 // bytes of descriptors after which no further one begins
+	maxSample        = 4 << 10 // bytes of descriptors after which no further descriptor begins
 )
 
 // sampler logs some requests at debug level: at most samplesPerSecond in any second.
@@ -26,12 +26,12 @@ type sampler struct {
 	log *slog.Logger
 
 	mu      sync.Mutex
-	logged  [samplesPerSecond]time.Time // when the last ones were
+	logged  [samplesPerSecond]time.Time // when the last lines were logged
 	oldest  int
-	skipped int // since the last one
+	skipped int // requests not logged since the last line
 }
 
-// newSampler returns nil, which is off, where log takes no lines of debug level.
+// newSampler returns nil, which logs nothing, where log has no debug level.
 func newSampler(log *slog.Logger) *sampler {
 	if log == nil || !log.Enabled(context.Background(), slog.LevelDebug) {
 		return nil
@@ -39,7 +39,7 @@ func newSampler(log *slog.Logger) *sampler {
 	return &sampler{log: log}
 }
 
-// take says whether a request of this moment is logged, and how many were not since the last that was.
+// take reports whether a request at now is logged, and how many requests were skipped since the last logged one.
 func (s *sampler) take(now time.Time) (ok bool, skipped int) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -53,7 +53,7 @@ func (s *sampler) take(now time.Time) (ok bool, skipped int) {
 	return true, skipped
 }
 
-// note logs a decided or refused request, if it is its turn. Nothing of the line aliases the request's bytes.
+// note logs a decided or refused request if take allows it. Nothing in the line shares the request's memory.
 func (s *sampler) note(c *Call, rules *limits.Rules, err error) {
 	ok, skipped := s.take(c.At)
 	if !ok {
@@ -72,7 +72,7 @@ func (s *sampler) note(c *Call, rules *limits.Rules, err error) {
 	s.log.Debug("request", attrs...)
 }
 
-// describeAll is one piece for each descriptor: its entries as /explain takes them, its code and its rule.
+// describeAll returns one text for each descriptor: its entries as /explain takes them, its code and its rule.
 func describeAll(c *Call, rules *limits.Rules, answered bool) string {
 	var b []byte
 	for i := range c.Request.Descriptors {
@@ -132,7 +132,7 @@ func appendEntries(b []byte, entries []rls.Entry) []byte {
 	return b
 }
 
-// appendText appends a text of a request: cut where it is long, quoted where its end could not be seen.
+// appendText appends a text of a request: cut where it is long, quoted where its end would be unclear.
 func appendText(b []byte, s string) []byte {
 	s, cut := printable.Cut(s, maxSampleText)
 	if strings.ContainsFunc(s, func(r rune) bool { return strings.ContainsRune(` ,;="\`, r) || unicode.IsControl(r) }) {

@@ -1,7 +1,7 @@
-// Package service is the way of one request: rules, match, over-limit cache, store, verdict.
+// Package service decides one request: rules, match, over-limit cache, store, verdict.
 //
-// Everything a request needs lies in a Call that its listener reuses; the straight line is in
-// decide.go. The package knows rules and stores, never sockets: gRPC and /json both end here.
+// Everything that a request needs lies in a Call, which its listener reuses; decide.go has the steps in their order.
+// The package knows rules and stores, never sockets: gRPC and /json both call it.
 package service
 
 import (
@@ -63,13 +63,13 @@ type Options struct {
 	// Observe keeps decisions for operators.
 	Observe observe.Settings
 
-	// Tracer records each decision as a span; nil is off, and then no context is searched for one.
+	// Tracer records each decision as a span. nil is off; then no context is searched for a span.
 	Tracer trace.Tracer
-	// TraceRequests puts the text of whole requests into those spans (TRACING_REQUEST_TEXT).
+	// TraceRequests puts the text of whole requests into the spans of decisions (TRACING_REQUEST_TEXT).
 	TraceRequests bool
 
-	// Log takes refused requests, at most a line a minute and reason, and at debug level a sample of all; nil is
-	// nowhere.
+	// Log gets refused requests, at most one line a minute for each reason, and at debug level a sample of all
+	// requests; nil discards.
 	Log *slog.Logger
 	// Clock returns the time; nil is time.Now.
 	Clock func() time.Time
@@ -89,7 +89,7 @@ type Caps struct {
 type Service struct {
 	o     Options
 	rules atomic.Pointer[limits.Rules] // nil until the first valid set
-	store atomic.Pointer[storeInUse]   // nil until the store was reached
+	store atomic.Pointer[storeInUse]   // nil until the store is reached
 	// noMatch counts unmatched descriptors by domain; nil without CountNoMatch, and before the first rules.
 	noMatch atomic.Pointer[map[string]*stats.Counter]
 	clock   func() time.Time
@@ -104,7 +104,7 @@ type Service struct {
 	observer                               observe.Observer
 }
 
-// Now is the service's clock.
+// Now returns the time of the service's clock.
 func (s *Service) Now() time.Time { return s.clock() }
 
 // Observer shows decisions to operators.
@@ -116,7 +116,7 @@ func (s *Service) SetStore(store counter.Store) {
 	s.store.Store(&storeInUse{store, immediate})
 }
 
-// storeInUse is the store of a service. immediate: it answers without waiting for anything.
+// storeInUse is the store of a service. immediate: the store answers without waiting.
 type storeInUse struct {
 	counter.Store
 	immediate bool
@@ -160,5 +160,5 @@ func (s *Service) SetRules(r *limits.Rules) {
 	}
 }
 
-// Rules is the set in force, nil before the first.
+// Rules returns the set in force; nil before the first.
 func (s *Service) Rules() *limits.Rules { return s.rules.Load() }

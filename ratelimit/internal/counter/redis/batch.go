@@ -7,64 +7,63 @@ import (
 	"gatehouse/ratelimit/internal/counter"
 )
 
-// maxBatchHits bounds one batch, so that a flood is spread over the connections. One request may
+// maxBatchHits bounds the hits of one batch, so that a flood is spread over the connections. A single request may
 // exceed it.
 const maxBatchHits = 2048
 
 type opKind uint8
 
-// op is one command of a batch, together with what has to go before it.
+// op is one command of a batch, with the commands that have to come before it.
 type op struct {
 	kind opKind
-	// seen: this process knows that the key has an expiry. fresh: it does not, so SET NX gives it one first.
+	// seen: this process knows that the key has an expiry. fresh: it does not know, so SET NX sets an expiry first.
 	seen, fresh bool
-	// asking: ASKING goes before each of its commands.
+	// asking: ASKING goes before each command of the op.
 	asking     bool
 	overflowed bool // INCRBY would pass 2^63-1
 
 	hash  uint64
 	key   string   // points into a call of the batch
 	n     int64    // hits to add, saturating; or to refund
-	first *callHit // the hit that it was made for, at now: its expiry is the key's
+	first *callHit // the hit that the op was made for, at now: sets the key's expiry
 	now   int64
 
-	base        int64        // the answer: total before the batch's hits; after a refund
+	base        int64        // the answer: the total before the batch's hits, or after a refund
 	err         error        // the store refused this command
-	notExecuted *notExecuted // not executed; a retry or another node may succeed
+	notExecuted *notExecuted // not executed; the same or another server may execute it later
 
-	stop  *stopOp // nil unless of that kind
-	meter int32   // the place in the batch's meters, of an opMeter
+	stop  *stopOp // nil unless kind is opStop
+	meter int32   // index into the batch's meters, of an opMeter
 }
 
-// stopOp is what only an opStop has.
+// stopOp has what only an opStop needs.
 type stopOp struct {
 	hits []callHit
-	was  []string // the totals before
-	held bool     // nothing was written, since a hit would go over
-	// meters: some of the hits are on sliding windows or token buckets. now is then the server's instant.
+	was  []string // the totals before the op
+	held bool     // nothing was written, since a hit would exceed its limit
+	// meters: some of the hits are on sliding windows or token buckets; then now is the server's time.
 	meters bool
 	now    int64
 }
 
-// batch is calls on their way to the store, reused for the next ones.
+// batch is a list of calls on their way to the store. It is reused.
 type batch struct {
 	calls  []*call
 	ops    []op
 	meters []meterOp
 	index  opIndex
 	jitter int64
-	// ordered: a key has a command behind a script, which must not find the server without that script.
+	// ordered: a key has a command after a script, so the server must not lack the script.
 	ordered bool
-	// refusal is the first word of an answer that says something about the server and not about the
-	// command, such as LOADING.
+	// refusal is the first word of an answer that concerns the server and not the command, such as LOADING.
 	refusal string
 }
 
-// turn is how many requests of one connection go into a batch that has no room for all.
+// turn is how many requests of one connection go into a batch that cannot take all.
 const turn = 64
 
-// inTurns moves calls from the queue to a batch: all, or as many as fit, with at most turn requests of a connection, so
-// that one that sends thousands does not hold up the others.
+// inTurns moves calls from the queue to a batch: all calls, or as many as fit, with at most turn requests of a
+// connection, so that a connection that sends thousands does not hold up the others.
 func inTurns(batch, queue []*call) (taken, rest []*call) {
 	hits := 0
 	for _, c := range queue {
@@ -103,8 +102,8 @@ const (
 	opMeter                // a script: runs of hits on a sliding window or a token bucket
 )
 
-// build turns the calls that are still waited for into commands: one for each key, however many hit it,
-// but hits never pass a script on the same key. Calls whose callers have left are dropped.
+// build turns the calls whose callers still wait into commands: one command for each key, however many hits the key
+// has, except that hits stay behind an earlier script on their key. Other calls are dropped.
 func (b *batch) build(met *seenKeys, jitter int64, free func(*call)) {
 	b.ops, b.meters, b.refusal, b.jitter = b.ops[:0], b.meters[:0], "", jitter
 	b.ordered = false
@@ -126,7 +125,7 @@ func (b *batch) build(met *seenKeys, jitter int64, free func(*call)) {
 		case counter.StopEach:
 			for i := range c.hits {
 				if h := &c.hits[i]; h.isMeter() {
-					b.addHit(c, h) // which its limit stops anyway
+					b.addHit(c, h) // its limit stops it anyway
 				} else {
 					b.addStop(c, c.hits[i:i+1])
 				}
@@ -151,7 +150,7 @@ func (b *batch) build(met *seenKeys, jitter int64, free func(*call)) {
 	}
 }
 
-// add makes room for one more command; last is the one before on the same key, plus 1.
+// add makes room for one more command. last is the number of the previous command on the same key, plus 1; 0 is none.
 func (b *batch) add(last int32) *op {
 	b.ordered = b.ordered || last > 0 && b.ops[last-1].usesSHA()
 	b.ops = append(b.ops, op{})
@@ -198,7 +197,7 @@ func (b *batch) addStop(c *call, hits []callHit) {
 		h.prefix = h.ttl(c.now, b.jitter)
 		o.stop.meters = o.stop.meters || h.isMeter()
 		o.asking = o.asking || h.asking
-		// Later hits on this key need a command of their own, behind this one.
+		// Later hits on this key need a command of their own, after this one.
 		key := unsafe.String(unsafe.SliceData(h.Key), len(h.Key))
 		at := b.index.find(h.hash, func(op int32) bool { return b.ops[op].holds(key) })
 		b.ordered = b.ordered || *at > 0 && *at <= h.op && b.ops[*at-1].usesSHA()
@@ -219,10 +218,10 @@ func (o *op) holds(key string) bool {
 	return false
 }
 
-// longestTTL is a thousand years: Redis refuses times to live whose end in milliseconds has no 63 bits.
+// longestTTL is a thousand years: Redis refuses a time to live whose end in milliseconds exceeds 63 bits.
 const longestTTL = 1000 * 365 * 86400
 
-// ttl is the life of a key made by this hit, in seconds: docs/windows.md#life-of-a-key.
+// ttl returns the time to live of a key made by this hit, in seconds: docs/windows.md#life-of-a-key.
 func (h *callHit) ttl(now, jitter int64) int64 {
 	ttl := min(max(1, h.End-now)+counter.ExpirySlack, longestTTL)
 	if j := min(jitter, h.Window/10); j > 0 {
@@ -231,10 +230,10 @@ func (h *callHit) ttl(now, jitter int64) int64 {
 	return ttl
 }
 
-// ttl is the life of the command's key, in seconds.
+// ttl returns the time to live of the command's key, in seconds.
 func (b *batch) ttl(o *op) int64 { return o.first.ttl(o.now, b.jitter) }
 
-// settle works out the answers of one call from those of its commands.
+// settle works out the answers of one call from the answers to its commands.
 func (b *batch) settle(c *call) {
 	for i := 0; i < len(c.hits); i++ {
 		h := &c.hits[i]
@@ -252,7 +251,7 @@ func (b *batch) settle(c *call) {
 			h.After, h.Spared = counter.Saturate(max(0, o.base), h.prefix), false
 		case opRefund, opDelete:
 			h.After, h.Spared = o.base, false
-		case opMeter: // replay has
+		case opMeter: // done by replay
 		case opStop:
 			if c.err = o.settleStop(); c.err != nil {
 				return
@@ -262,7 +261,7 @@ func (b *batch) settle(c *call) {
 	}
 }
 
-// unsent says that nothing of the batch has gone out.
+// unsent marks all commands of the batch as not sent.
 func (b *batch) unsent() {
 	for i := range b.ops {
 		b.ops[i].notExecuted = &notSent

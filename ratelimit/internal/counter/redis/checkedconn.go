@@ -7,35 +7,35 @@ import (
 	"strings"
 )
 
-// Bounds of one reply, which are far beyond any that our commands have.
+// Bounds of one reply, far beyond any reply to our commands.
 const (
 	maxReplyLine   = 64 << 10
 	maxReplyString = 1 << 20
-	maxReplyValues = 1 << 18 // a cluster whose every slot is a range of its own has fewer
+	maxReplyValues = 1 << 18 // more than a cluster has in which every slot is a range of its own
 	maxReplyDepth  = 8
 	maxDigits      = 20 // with the sign
 )
 
-// errUnexpected is the error of a connection on which more arrives than was asked for. What belongs to which command is
-// not known any more.
+// errUnexpected is the error of a connection that receives more replies than it sent commands. It is then unknown which
+// reply answers which command.
 var errUnexpected = errors.New("a reply that no command asked for")
 
-// checkedConn is a connection whose replies are checked before rueidis reads them. rueidis allocates whatever a length
-// announces, panics where it cannot, and takes a reply too many for that of the next command, or panics in a goroutine
-// of its own.
+// checkedConn checks the replies on a connection before rueidis reads them. rueidis allocates any length that a reply
+// announces, or panics where it cannot. It takes a surplus reply for the answer to the next command, or panics in a
+// goroutine of its own.
 type checkedConn struct {
 	net.Conn
-	expected int // replies that are still due
+	expected int // replies that have not arrived
 
-	kind   byte  // of the value under way; 0: none is
-	last   byte  // the byte before, within a line
-	line   int   // bytes of the line, behind the kind
+	kind   byte  // of the incomplete value; 0: none
+	last   byte  // the previous byte of the line
+	line   int   // bytes of the line after the kind
 	minus  bool  // the number in the line is negative
-	number int64 // in the line, without its sign; more than 63 bits wrap
-	body   int64 // bytes of a string that are still due, with the CRLF behind it
-	values int64 // announced by the arrays of the reply
+	number int64 // the number in the line, without its sign; more than 63 bits wrap
+	body   int64 // bytes of a string that have not arrived, with the CRLF after it
+	values int64 // values that the arrays of the reply announced
 	open   [maxReplyDepth]int64
-	depth  int // how many of open, each the values that an array still lacks
+	depth  int // how many of open are in use; each is the number of values that an array still lacks
 }
 
 // Read implements net.Conn.
@@ -50,7 +50,7 @@ func (c *checkedConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
-// check goes through what has arrived, and fails before a value that is out of bounds is complete.
+// check checks the bytes that have arrived, and fails before a value that is out of bounds is complete.
 func (c *checkedConn) check(b []byte) error {
 	for len(b) > 0 {
 		switch {
@@ -88,7 +88,8 @@ func (c *checkedConn) check(b []byte) error {
 	return nil
 }
 
-// wholeTotal is the length of a plain number at the beginning, with all of its line, or 0: most replies are one.
+// wholeTotal returns the length of a plain number at the beginning of b, with its whole line, or 0. Most replies are
+// plain numbers.
 func wholeTotal(b []byte) int {
 	n := 1
 	for n < len(b) && n < maxDigits && b[n]-'0' <= 9 {
@@ -100,7 +101,7 @@ func wholeTotal(b []byte) int {
 	return 0
 }
 
-// lineByte checks a byte of the line that follows a kind.
+// lineByte checks a byte of the line after a kind.
 func (c *checkedConn) lineByte(b byte) error {
 	text := c.kind == '+' || c.kind == '-'
 	switch {
@@ -121,7 +122,7 @@ func (c *checkedConn) lineByte(b byte) error {
 	return nil
 }
 
-// lineEnds checks the number of a line, now that it is complete.
+// lineEnds checks the number of a complete line.
 func (c *checkedConn) lineEnds() error {
 	isString, isArray := c.kind == '$', c.kind == '*'
 	switch {
@@ -141,7 +142,7 @@ func (c *checkedConn) lineEnds() error {
 	return nil
 }
 
-// valueEnds notes that a value is complete, and the arrays whose last value it is.
+// valueEnds notes that a value is complete, and each array that ends with it.
 func (c *checkedConn) valueEnds() {
 	c.kind = 0
 	for ; c.depth > 0; c.depth-- {

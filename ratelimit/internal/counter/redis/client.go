@@ -11,7 +11,7 @@ import (
 	"gatehouse/ratelimit/internal/counter/link"
 )
 
-// access is how the servers of one kind are reached and entered: those of a store, or its sentinels.
+// access says how to connect and authenticate to the servers of one kind: a store's servers, or its sentinels.
 type access struct {
 	dialer         link.Dialer
 	user, password string
@@ -22,15 +22,15 @@ type access struct {
 
 // client is rueidis with one connection to one server.
 //
-// One command or batch is under way at a time, so that rueidis writes and reads in the caller's
-// goroutine and needs none of its own; that is also why its timer for PINGs is off. Nor is it ever closed: its Close
-// waits, for ever after a panic, and has a goroutine of its own read what is left. Without its socket it is garbage.
+// One command or batch is under way at a time, so that rueidis writes and reads in the caller's goroutine and needs
+// none of its own; for this reason its timer for PINGs is off, too. A client is never closed: rueidis' Close waits, for
+// ever after a panic, and has a goroutine of its own read the rest. Without its socket a client is garbage.
 type client struct {
 	rueidis.Client
 	conn checkedConn
 }
 
-// client opens a connection with dial and makes it rueidis'.
+// client opens a connection with dial and has rueidis use it.
 func (a *access) client(addr string, dial func(context.Context) (net.Conn, error)) (_ *client, err error) {
 	c := new(client)
 	defer func() {
@@ -39,7 +39,7 @@ func (a *access) client(addr string, dial func(context.Context) (net.Conn, error
 		}
 	}()
 	defer recovered(&err)
-	c.conn.expected = 1 // HELLO
+	c.conn.expected = 1 // the reply to HELLO
 	if a.user != "" || a.password != "" {
 		c.conn.expected++
 	}
@@ -53,12 +53,12 @@ func (a *access) client(addr string, dial func(context.Context) (net.Conn, error
 		SelectDB:    a.db,
 		DialCtxFn: func(ctx context.Context, _ string, _ *net.Dialer, _ *tls.Config) (_ net.Conn, err error) {
 			if c.conn.Conn != nil {
-				return nil, net.ErrClosed // it may lead elsewhere
+				return nil, net.ErrClosed // the address may lead to another server
 			}
 			c.conn.Conn, err = dial(ctx)
 			return &c.conn, err
 		},
-		// its pings off; dial sets the socket's
+		// KeepAlive turns rueidis' PINGs off; dial sets the socket's.
 		Dialer:              net.Dialer{Timeout: a.dialer.Timeout, KeepAlive: -1},
 		ConnWriteTimeout:    a.dialer.Timeout,
 		ForceSingleClient:   true,
@@ -67,7 +67,7 @@ func (a *access) client(addr string, dial func(context.Context) (net.Conn, error
 		DisableRetry:        true,
 		ClientSetInfo:       rueidis.DisableClientSetInfo,
 		PipelineMultiplex:   -1,
-		BlockingPipeline:    1 << 30, // never: it would take another connection
+		BlockingPipeline:    1 << 30, // never: blocking pipelines take another connection
 		BlockingPoolSize:    1,
 		RingScaleEachConn:   4, // a ring of 16: there is one sender
 		ReadBufferEachConn:  64 << 10,
@@ -89,14 +89,14 @@ func (c *client) close() {
 	}
 }
 
-// recovered makes a panic of rueidis an error.
+// recovered turns a panic of rueidis into an error.
 func recovered(err *error) {
 	if r := recover(); r != nil {
 		*err = fmt.Errorf("the client library has panicked: %v", r)
 	}
 }
 
-// once sends commands over a connection of its own, which ends with ctx.
+// once sends commands over a connection of their own, which ends with ctx.
 func (a *access) once(ctx context.Context, addr string,
 	build func(rueidis.Builder) []rueidis.Completed) ([]rueidis.RedisResult, error) {
 	ctx, cancel := context.WithCancel(ctx)

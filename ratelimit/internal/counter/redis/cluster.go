@@ -17,23 +17,23 @@ import (
 const (
 	// refreshEvery is how often a node is queried for the slot table.
 	refreshEvery = 5 * time.Second
-	// refreshSoon is how often while a node is lost, and at most.
+	// refreshSoon is how often nodes are queried while a node is lost, and at most.
 	refreshSoon = 100 * time.Millisecond
-	// unwanted nodes, without slots for this long, are given up.
+	// unwanted is how long a node may have no slots before it is given up.
 	unwanted = 30 * time.Second
 )
 
-// Cluster counts in a Redis Cluster: each master is a Server of its own, with its own queue,
-// connections and breaker, and a table says which slot is whose.
+// Cluster counts in a Redis Cluster. Each master is a Server of its own, with its own queue, connections and breaker,
+// and a table has the master of each slot.
 //
-// A request's hits are grouped by node, one call of a Server each, so that hits of different requests
-// meet in one pipeline for each node and a dead node holds up its own keys only. rueidis' own client
-// for clusters sends a batch for several nodes as one, follows redirections inside, and cannot drop
-// a connection: the slowest node would hold up all, and there would be nothing for a breaker to watch.
+// A request's hits are grouped by node, with one call of a Server for each node. So hits of different requests share
+// the pipelines of their node, and a dead node delays only its own keys. rueidis' own client for clusters sends a batch
+// for several nodes as one, follows redirections inside, and cannot drop a connection: the slowest node would delay
+// all, and a breaker would have nothing to watch.
 type Cluster struct {
 	*link.PoolStats
 	o     Options
-	t     target // whose credentials and seeds
+	t     target // credentials and seeds
 	width int    // nodes that one request uses at a time
 
 	slots  [slots]atomic.Pointer[clusterNode] // nil: no node serves it
@@ -41,9 +41,9 @@ type Cluster struct {
 
 	mu    sync.Mutex
 	nodes map[string]*clusterNode // by address
-	peers []string                // all addresses that the cluster named, and those of the settings
-	turn  int                     // the peer to query next
-	down  bool                    // no queried node found the cluster healthy the last time
+	peers []string                // all addresses that the cluster or the settings named
+	turn  int                     // index of the peer to query next
+	down  bool                    // no node of the last query found the cluster healthy
 
 	kick chan struct{} // requests a refresh
 	ctx  context.Context
@@ -56,10 +56,10 @@ type clusterNode struct {
 	server  *Server
 	cluster *Cluster
 	addr    string
-	wanted  time.Time // when it last had slots, or was named; guarded by Cluster.mu
+	wanted  time.Time // when the node last had slots, or was named; guarded by Cluster.mu
 }
 
-// NewCluster returns when a node has said which slots are where. See NewServer.
+// NewCluster returns when a node has sent the table of slots. See NewServer.
 func NewCluster(ctx context.Context, o Options) (*Cluster, error) {
 	t, err := o.Settings.target()
 	if err != nil {
@@ -81,7 +81,7 @@ func NewCluster(ctx context.Context, o Options) (*Cluster, error) {
 	return c, nil
 }
 
-// node is the store at an address, made when it is first named. c.mu is held.
+// node returns the node at an address, and makes it when the address is new. c.mu is held.
 func (c *Cluster) node(addr string) *clusterNode {
 	n := c.nodes[addr]
 	if n == nil {
@@ -97,7 +97,7 @@ func (c *Cluster) node(addr string) *clusterNode {
 	return n
 }
 
-// named is the node that another one has named; from is that other's address.
+// named returns the node at an address that the node at from has named.
 func (c *Cluster) named(to, from string) *clusterNode {
 	addr, ok := absolute(to, from)
 	if !ok {
@@ -111,7 +111,7 @@ func (c *Cluster) named(to, from string) *clusterNode {
 	return c.node(addr)
 }
 
-// absolute is the address of a node as another one gives it. No host is the other's own.
+// absolute completes the address to, as the node at from names it. Without a host, to has the host of from.
 func absolute(to, from string) (addr string, ok bool) {
 	i := strings.LastIndexByte(to, ':')
 	if i < 0 || !link.IsPort(to[i+1:]) {
@@ -139,11 +139,11 @@ func (c *Cluster) moved(key []byte, to, from string) {
 // trouble requests a refresh.
 func (c *Cluster) trouble() { kick(c.kick) }
 
-// kick wakes whoever waits for the channel, which has room for one.
+// kick sends to a channel that has room for one value.
 func kick(wake chan<- struct{}) {
 	select {
 	case wake <- struct{}{}:
-	default: // it is to wake already
+	default: // a value is already waiting
 	}
 }
 
@@ -158,7 +158,8 @@ func (c *Cluster) watch() {
 	})
 }
 
-// refreshing calls refresh every refreshEvery, when it is kicked, and soon again where that says so, until ctx ends.
+// refreshing calls refresh every refreshEvery, whenever kick has a value, and soon again after a refresh that returns
+// true, until ctx ends.
 func refreshing(ctx context.Context, kick <-chan struct{}, refresh func() (soon bool)) {
 	timer := time.NewTimer(refreshEvery)
 	defer timer.Stop()
@@ -182,7 +183,7 @@ func refreshing(ctx context.Context, kick <-chan struct{}, refresh func() (soon 
 	}
 }
 
-// retire gives up nodes that have had no slot for a while: they have left the cluster, or are replicas now.
+// retire gives up nodes that have had no slot for a while: they have left the cluster, or have become replicas.
 func (c *Cluster) retire() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -227,7 +228,7 @@ func (c *Cluster) Close() {
 // Open reports whether the breaker of any node is open.
 func (c *Cluster) Open() bool { return c.any((*Server).Open) }
 
-// Flapping is as Server's, of any node.
+// Flapping reports whether the breaker of any node flaps, as Server.Flapping does.
 func (c *Cluster) Flapping() bool { return c.any((*Server).Flapping) }
 
 func (c *Cluster) any(is func(*Server) bool) bool {
@@ -241,7 +242,7 @@ func (c *Cluster) any(is func(*Server) bool) bool {
 	return false
 }
 
-// sole is the node that has all keys of a request; nil: there are several, or none.
+// sole returns the node that has all keys of a request; nil if several nodes or no node have them.
 func (c *Cluster) sole(req *counter.Request) *clusterNode {
 	n := c.slots[slotOf(req.Hits[0].Key)].Load()
 	for i := range req.Hits[1:] {
@@ -252,7 +253,7 @@ func (c *Cluster) sole(req *counter.Request) *clusterNode {
 	return n
 }
 
-// addHits carries out the hits of a request, whatever nodes they belong to.
+// addHits carries out the hits of a request on the nodes that have their keys.
 func (c *Cluster) addHits(ctx context.Context, req *counter.Request) error {
 	n := c.sole(req)
 	if n == nil {
@@ -260,7 +261,7 @@ func (c *Cluster) addHits(ctx context.Context, req *counter.Request) error {
 	}
 	undone, err := n.add(ctx, req)
 	switch {
-	case err == link.ErrClosed: // the node has just been given up
+	case err == link.ErrClosed: // the node was just given up
 		return c.addSpread(ctx, req)
 	case undone == nil:
 		return err
@@ -268,7 +269,7 @@ func (c *Cluster) addHits(ctx context.Context, req *counter.Request) error {
 	return c.addElsewhere(ctx, req, n, undone)
 }
 
-// addElsewhere carries out what a node could not, where it can be.
+// addElsewhere carries out the hits that node n could not, on the nodes that can.
 func (c *Cluster) addElsewhere(ctx context.Context, req *counter.Request, n *clusterNode, undone *call) error {
 	for i := range req.Hits {
 		req.Hits[i].Err = nil
@@ -281,12 +282,12 @@ func (c *Cluster) addElsewhere(ctx context.Context, req *counter.Request, n *clu
 	return out.Of(req)
 }
 
-// addWhole is addHits, and fails as a whole.
+// addWhole is addHits, except that one failed hit fails the whole request.
 func (c *Cluster) addWhole(ctx context.Context, req *counter.Request) error {
 	return counter.Whole(req, c.addHits(ctx, req))
 }
 
-// add is one request to one node; see finish.
+// add sends one request to one node; see finish.
 func (n *clusterNode) add(ctx context.Context, req *counter.Request) (undone *call, err error) {
 	call, err := n.server.begin(ctx, req, nil)
 	if err != nil {
@@ -295,7 +296,8 @@ func (n *clusterNode) add(ctx context.Context, req *counter.Request) (undone *ca
 	return n.server.finish(ctx, call, req)
 }
 
-// addStop lets one script decide where one node has all counters, and else reads before it writes.
+// addStop lets one script decide where one node has all counters. Otherwise it reads the counters before it writes
+// them.
 func (c *Cluster) addStop(ctx context.Context, req *counter.Request) error {
 	for tries := 0; ; tries++ {
 		n := c.sole(req)
@@ -308,7 +310,7 @@ func (c *Cluster) addStop(ctx context.Context, req *counter.Request) error {
 		}
 		is := notNow
 		if undone != nil {
-			is = *undone.hits[0].notExecuted // of all, for one script carries them
+			is = *undone.hits[0].notExecuted // the same for all hits, since one script carries them
 			n.server.recycle(undone)
 		}
 		if is.reason == retryMoved {
@@ -328,7 +330,7 @@ func (c *Cluster) addStop(ctx context.Context, req *counter.Request) error {
 // maxRedirects is how many redirections in a row are followed without a pause.
 const maxRedirects = 4
 
-// addLater carries out the hits that were redirected or not executed the first time.
+// addLater carries out the hits that were redirected or not executed at first.
 func (c *Cluster) addLater(ctx context.Context, req *counter.Request, left *remainder, out *counter.Outcome) {
 	ctx, cancel := context.WithTimeout(ctx, c.o.Settings.Timeout)
 	defer cancel()
@@ -359,7 +361,7 @@ func (c *Cluster) addLater(ctx context.Context, req *counter.Request, left *rema
 	}
 }
 
-// next is the node to send a redirected hit to; nil: no node serves its slot.
+// next returns the node to send a redirected hit to; nil if no node serves its slot.
 func (c *Cluster) next(h *counter.Hit, to, from string, asking bool) *clusterNode {
 	if asking {
 		return c.named(to, from)

@@ -11,27 +11,27 @@ import (
 	"github.com/redis/rueidis"
 )
 
-// view is what one node says about the cluster.
+// view is one node's report on the cluster.
 type view struct {
-	ok     bool // it reports the cluster as healthy
+	ok     bool // the node reports the cluster as healthy
 	ranges []slotRange
 	peers  []string // addresses of all nodes
 }
 
-// slotRange is slots first to last, both included, and their master.
+// slotRange is the slots from first to last, inclusive, and their master.
 type slotRange struct {
 	first, last int
 	master      string
 }
 
-// askAtOnce is how many nodes are queried at the same time: one that hangs must not delay the view.
+// askAtOnce is how many nodes are queried at the same time, so that a node that hangs does not delay the view.
 const askAtOnce = 3
 
 // refresh adopts the slot table of a node that reports the cluster as healthy.
 func (c *Cluster) refresh(ctx context.Context) error {
 	c.mu.Lock()
 	peers := make([]string, 0, len(c.peers))
-	for i := range c.peers { // each time another one first
+	for i := range c.peers { // each refresh begins with another peer
 		peers = append(peers, c.peers[(c.turn+i)%len(c.peers)])
 	}
 	c.turn++
@@ -84,7 +84,7 @@ func (c *Cluster) refreshFrom(ctx context.Context, peers []string) error {
 	return failure
 }
 
-// ask queries one node, over a connection of its own.
+// ask queries one node over a connection of its own.
 func (c *Cluster) ask(ctx context.Context, addr string) (v view, err error) {
 	timeout := min(c.o.Settings.Timeout, time.Second)
 	ctx, cancel := context.WithTimeout(ctx, timeout)
@@ -97,7 +97,7 @@ func (c *Cluster) ask(ctx context.Context, addr string) (v view, err error) {
 	if err != nil {
 		return v, err
 	}
-	info, unknown := replies[0].ToString() // a user may have no right to it
+	info, unknown := replies[0].ToString() // the user may lack the right
 	ranges, err := replies[1].ToArray()
 	if err != nil {
 		return v, err
@@ -106,8 +106,8 @@ func (c *Cluster) ask(ctx context.Context, addr string) (v view, err error) {
 	return v, v.read(ranges, addr)
 }
 
-// read takes the answer to CLUSTER SLOTS: of each range first, last, master, replicas; of each of
-// these host, port and more. A missing host is the queried one.
+// read reads the answer to CLUSTER SLOTS: for each range first, last, master and replicas; for each node host, port and
+// more. asked is the queried node, whose host replaces a missing host.
 func (v *view) read(ranges []rueidis.RedisMessage, asked string) error {
 	for i := range ranges {
 		fields, err := ranges[i].ToArray()
@@ -141,7 +141,7 @@ func (v *view) read(ranges []rueidis.RedisMessage, asked string) error {
 	return nil
 }
 
-// apply puts a view into force. A slot without a master waits for the next one.
+// apply puts a view into force. A slot without a master has no node until a view names one.
 func (c *Cluster) apply(v view) {
 	table := make([]*clusterNode, slots)
 	c.mu.Lock()
@@ -155,7 +155,7 @@ func (c *Cluster) apply(v view) {
 			table[i] = n
 		}
 	}
-	if c.down { // until now: probe the nodes given up as down
+	if c.down { // the cluster has recovered: probe the nodes with an open breaker
 		for _, n := range c.nodes {
 			n.server.wakeProbe()
 		}

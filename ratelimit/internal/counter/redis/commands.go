@@ -21,14 +21,14 @@ func (l *redisLink) send(b *batch) error {
 	}
 	err := l.exchange(b)
 	if err != nil {
-		// The commands may still be in rueidis' hands; they must not share our memory any more.
+		// rueidis may still refer to the commands; they must not share our memory any longer.
 		l.numbers, l.cmds = nil, nil
 		l.disconnect()
 	}
 	return err
 }
 
-// exchange sends a batch over the connection and takes its answers.
+// exchange sends a batch over the connection and reads the answers.
 func (l *redisLink) exchange(b *batch) (err error) {
 	defer recovered(&err)
 	l.cmds, l.numbers, l.again = l.cmds[:0], l.numbers[:0], l.again[:0]
@@ -36,7 +36,7 @@ func (l *redisLink) exchange(b *batch) (err error) {
 	for i := range b.ops {
 		l.append(b, &b.ops[i])
 	}
-	// Without a deadline: it would close the connection under everybody, and the hits count all the same.
+	// No deadline: it would close the connection for all callers, and the hits would be counted all the same.
 	replies, err := l.client.do(l.cmds...)
 	if err == nil {
 		err = l.readAll(b, replies)
@@ -47,8 +47,8 @@ func (l *redisLink) exchange(b *batch) (err error) {
 	return err
 }
 
-// append adds the commands of one op. Arguments that are no part of the literal point into the call
-// or into l.numbers, both of which stay as they are until the answer.
+// append adds the commands of one op. Arguments that are not literals point into the call or into l.numbers, which both
+// stay unchanged until the answer.
 func (l *redisLink) append(b *batch, o *op) {
 	build := l.client.B()
 	l.ask(o)
@@ -58,14 +58,14 @@ func (l *redisLink) append(b *batch, o *op) {
 	case o.kind == opMeter:
 		l.cmds = append(l.cmds, l.evalMeter(b, o))
 	case o.kind == opRefund:
-		// By its text: hits of the key, behind, do not wait for a second try.
+		// The script is sent as text, since later hits on the key do not wait for a second try.
 		l.cmds = append(l.cmds, build.Arbitrary("EVAL", refundScript, "1", o.key).Args(l.decimal(o.n)).Build())
 	case o.kind == opDelete:
 		l.cmds = append(l.cmds, build.Arbitrary("DEL", o.key).Build())
 	case o.n == 0:
 		l.cmds = append(l.cmds, build.Arbitrary("GET", o.key).Build())
 	default:
-		// Not Keys, which also works out the cluster slot.
+		// Arbitrary without Keys, which would also compute the cluster slot.
 		if o.fresh {
 			l.cmds = append(l.cmds, build.Arbitrary("SET", o.key, "0", "EX", l.decimal(b.ttl(o)), "NX").Build())
 			l.ask(o)
@@ -74,14 +74,15 @@ func (l *redisLink) append(b *batch, o *op) {
 	}
 }
 
-// ask adds ASKING, which holds for one command, where the next one needs it.
+// ask adds ASKING, which applies to one command, if the next command needs it.
 func (l *redisLink) ask(o *op) {
 	if o.asking {
 		l.cmds = append(l.cmds, l.client.B().Asking().Build())
 	}
 }
 
-// call returns how a script is called: by its SHA-1 where the server has it, or by its text, which it then has.
+// call returns how to call a script: by its SHA-1 if the server has the script, otherwise by its text, which the server
+// then keeps.
 func (l *redisLink) call(b *batch, s *script) (how, script string) {
 	if !b.ordered || slices.Contains(l.given, s) {
 		return "EVALSHA", s.sha
@@ -90,17 +91,17 @@ func (l *redisLink) call(b *batch, s *script) (how, script string) {
 	return "EVAL", s.text
 }
 
-// decimal is n as text, in memory that lives as long as the batch.
+// decimal formats n in memory that lives as long as the batch.
 func (l *redisLink) decimal(n int64) string {
 	if n < 100 {
-		return strconv.FormatInt(n, 10) // one of the ready-made
+		return strconv.FormatInt(n, 10) // no allocation below 100
 	}
 	start := len(l.numbers)
 	l.numbers = strconv.AppendInt(l.numbers, n, 10)
 	return unsafe.String(&l.numbers[start], len(l.numbers)-start)
 }
 
-// readAll takes the answers to all commands of a batch.
+// readAll reads the answers to all commands of a batch.
 func (l *redisLink) readAll(b *batch, replies []rueidis.RedisResult) error {
 	for i := range b.ops {
 		o := &b.ops[i]
@@ -111,7 +112,7 @@ func (l *redisLink) readAll(b *batch, replies []rueidis.RedisResult) error {
 			if err := replies[0].NonRedisError(); err != nil {
 				return err
 			}
-			// Whether the key was new does not matter, but a refusal does: a user may have no right to SET.
+			// The answer does not matter, except a refusal: the user may lack the right to SET.
 			if _, refused := rueidis.IsRedisErr(replies[0].Error()); refused {
 				o.fresh = false
 			}
@@ -132,7 +133,7 @@ func (l *redisLink) readAll(b *batch, replies []rueidis.RedisResult) error {
 	return nil
 }
 
-// read takes one command's answer. again: it must be sent in another form, or is followed by an EXPIRE.
+// read reads the answer to one command. again: the command must be sent in another form, or an EXPIRE must follow.
 func (l *redisLink) read(b *batch, o *op, r rueidis.RedisResult) (again bool, err error) {
 	if err := r.NonRedisError(); err != nil {
 		return false, err
@@ -145,8 +146,8 @@ func (l *redisLink) read(b *batch, o *op, r rueidis.RedisResult) (again bool, er
 	case o.kind == opRefund:
 		o.base, err = r.AsInt64()
 	case o.kind == opDelete:
-		_, err = r.ToInt64() // how many there were
-		// It may have come between the SET and the INCRBY of a first hit, whose key has no expiry then.
+		_, err = r.ToInt64() // how many keys were deleted
+		// DEL may have come between the SET and the INCRBY of a first hit, whose key then has no expiry.
 		again = err == nil && o.first.Algorithm == counter.FixedWindow
 	case o.n == 0:
 		if o.base, err = r.AsInt64(); rueidis.IsRedisNil(err) {
@@ -156,7 +157,7 @@ func (l *redisLink) read(b *batch, o *op, r rueidis.RedisResult) (again bool, er
 		var after int64
 		after, err = r.ToInt64()
 		o.base = after - o.n
-		again = err == nil && o.base == 0 && !o.fresh // we made the key, and it has no expiry
+		again = err == nil && o.base == 0 && !o.fresh // this INCRBY made the key, without an expiry
 	}
 	if err == nil {
 		return again, nil
@@ -173,22 +174,22 @@ func (l *redisLink) read(b *batch, o *op, r rueidis.RedisResult) (again bool, er
 			return false, nil
 		}
 	}
-	// Not the text of the answer: it may name keys or users.
+	// Only the first word of the answer: the rest may name keys or users.
 	o.err = fmt.Errorf("%w: the store refused a command: %s", counter.ErrUnavailable, errorCode(err))
 	return false, nil
 }
 
-// errorCode is the first word of a Redis error, such as NOAUTH or LOADING.
+// errorCode returns the first word of a Redis error, such as NOAUTH or LOADING.
 func errorCode(err error) string {
 	code, _, _ := strings.Cut(err.Error(), " ")
 	return code
 }
 
-// sendAgain sends what follows from the answers: the expiry of keys that came without one or may have, scripts the
-// store did not know, and the top value for counters that would have passed it.
+// sendAgain sends the commands that the answers require: an expiry for keys that lack or may lack one, scripts that the
+// server did not know, and the highest value for counters that would exceed it.
 func (l *redisLink) sendAgain(b *batch) error {
 	l.cmds, l.given = l.cmds[:0], l.given[:0]
-	b.ordered = true // the server needs the text of each script once
+	b.ordered = true // each script is sent as text once
 	build := l.client.B()
 	for _, i := range l.again {
 		o := &b.ops[i]
@@ -220,14 +221,14 @@ func (l *redisLink) sendAgain(b *batch) error {
 			return err
 		}
 		switch {
-		case o.kind == opDelete: // EXPIRE, mostly of no key
+		case o.kind == opDelete: // the answer to EXPIRE, usually of a missing key
 		case o.kind != opCount:
 			again, err := l.read(b, o, replies[0])
 			if err != nil {
 				return err
 			}
 			if again {
-				o.notExecuted = &notNow // the script is lost again
+				o.notExecuted = &notNow // the server has lost the script again
 			}
 		case o.overflowed:
 			base, err := replies[0].AsInt64()

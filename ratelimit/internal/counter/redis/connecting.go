@@ -19,8 +19,8 @@ type connecting struct {
 	wg   sync.WaitGroup
 }
 
-// unreached refuses hits as an open breaker does: at once, and nothing is sent. It has no connections: those of the tries
-// to reach the store are none that could answer.
+// unreached refuses hits as an open breaker does: at once, without sending anything. It reports no connections: none of
+// the connections that try to reach the store can answer yet.
 type unreached struct{ link.PoolStats }
 
 // Add implements Store.
@@ -46,8 +46,8 @@ func (*unreached) Open() bool { return true }
 // Flapping implements Store.
 func (*unreached) Flapping() bool { return false }
 
-// Connect returns a store that need not be there yet. It tries to reach it in the background for as
-// long as it is not closed, with the pauses that Open makes. The error is one of the options alone.
+// Connect returns a store that may not be running yet. Connect tries to reach it in the background, with the pauses of
+// Open, until it is closed. An error concerns only the options.
 func Connect(o Options) (Store, error) {
 	if err := o.Settings.Check(); err != nil {
 		return nil, err
@@ -70,19 +70,19 @@ func (c *connecting) connect(ctx context.Context, o Options) {
 	switch {
 	case errors.Is(err, context.Canceled):
 		return
-	case err != nil: // the options were checked, and the tries have no end
+	case err != nil: // does not happen: the options are valid, and tries have no end
 		o.Log.Error("the key-value store is given up; the failure mode answers", "error", err)
 		return
 	}
 	level := slog.LevelInfo
-	if time.Since(begun) >= o.Start.Initial { // a try has failed, and a warning said so
+	if time.Since(begun) >= o.Start.Initial { // a try has failed, with a warning
 		level = slog.LevelWarn
 	}
 	o.Log.Log(ctx, level, "the key-value store answers", "after", time.Since(begun).Round(time.Millisecond))
 	c.kv.Store(&kv)
 }
 
-// present is the store as it is reached at present.
+// present returns the store, or unreached until it has answered.
 func (c *connecting) present() Store { return *c.kv.Load() }
 
 // Add implements Store.

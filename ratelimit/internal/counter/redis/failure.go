@@ -11,7 +11,7 @@ import (
 	"gatehouse/ratelimit/internal/counter/link"
 )
 
-// pinging stands for a PING among what is out.
+// pinging is the value of pipeline.out during a PING.
 var pinging = []*call{}
 
 // ping checks an idle connection, so that a lost store is noticed before a request needs it.
@@ -36,8 +36,8 @@ func (l *pipeline) check() error {
 	return err
 }
 
-// lost notes that a connection has ended. That alone says little about the server, which may have been configured to
-// close it: what counts is whether a new one can be opened at once. A time-out is a failure.
+// lost notes that a connection has ended. The end alone says little about the server, which may be configured to close
+// connections: the server has failed if no new connection can be opened at once. A time-out is a failure.
 func (l *pipeline) lost(err error) {
 	s := l.store
 	s.forgetKeys()
@@ -50,7 +50,7 @@ func (l *pipeline) lost(err error) {
 	l.failed(err)
 }
 
-// refused notes that the server answers, but cannot count at present.
+// refused notes that the server answers but cannot count at present.
 func (l *pipeline) refused(code string) {
 	if code == "READONLY" || code == "MASTERDOWN" {
 		l.link.drop() // the name may lead to another server by now
@@ -62,7 +62,7 @@ func (l *pipeline) refused(code string) {
 func (l *pipeline) failed(err error) {
 	s := l.store
 	if s.ctx.Err() != nil {
-		return // it was us
+		return // the store was closed
 	}
 	s.forgetKeys()
 	s.trouble()
@@ -71,14 +71,14 @@ func (l *pipeline) failed(err error) {
 	}
 }
 
-// forgetKeys forgets which keys have an expiry: the store may come back empty.
+// forgetKeys forgets which keys have an expiry: the server may have lost its keys.
 func (s *Server) forgetKeys() {
 	s.seen.mu.Lock()
 	defer s.seen.mu.Unlock()
 	s.seen.forget()
 }
 
-// opened answers everybody who waits, now that the breaker is open.
+// opened answers all waiting calls after the breaker has opened.
 func (s *Server) opened(why string) {
 	s.log(slog.LevelError, "the key-value store is lost; the failure mode answers until it is back", "why", why)
 	if s.breaker.Warns(time.Duration(s.clock())) {
@@ -96,7 +96,7 @@ func (s *Server) opened(why string) {
 	s.trouble()
 }
 
-// breakOff answers the callers whose batches are out and ends the connections these are on. It is
+// breakOff answers the callers whose batches are in the store and drops the connections of these batches. It is
 // repeated while the breaker is open, since a pipeline may have been about to dial.
 func (s *Server) breakOff() {
 	defer s.settle()
@@ -114,7 +114,7 @@ func (s *Server) breakOff() {
 	}
 }
 
-// cancel answers a call whose batch is not back yet. One that was started is completed by settle. s.mu is held.
+// cancel answers a call whose batch is not back yet. A call that was started is completed by settle. s.mu is held.
 func (s *Server) cancel(c *call, err error) {
 	if !c.claim(canceled) {
 		return
@@ -129,7 +129,7 @@ func (s *Server) cancel(c *call, err error) {
 	c.ready <- struct{}{}
 }
 
-// settle completes the calls that were canceled. s.mu is not held.
+// settle completes the started calls that were canceled. s.mu is not held.
 func (s *Server) settle() {
 	s.mu.Lock()
 	done := s.canceled
@@ -138,7 +138,7 @@ func (s *Server) settle() {
 	complete(done)
 }
 
-// relocated breaks off all connections, since the server has moved, and probes the new one at once if the breaker is
+// relocated drops all connections, since the server has moved, and probes the new server at once if the breaker is
 // open.
 func (s *Server) relocated() {
 	s.forgetKeys()
@@ -147,7 +147,7 @@ func (s *Server) relocated() {
 		l.link.drop()
 	}
 	if s.probe != nil {
-		s.probe.drop() // it probes the old one
+		s.probe.drop() // it probes the old server
 	}
 	s.mu.Unlock()
 	s.wakeProbe()

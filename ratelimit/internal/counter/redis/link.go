@@ -16,53 +16,54 @@ import (
 
 // connection is one connection to a store. One goroutine uses it at a time; only drop may be called concurrently.
 type connection interface {
-	// send carries out a batch and fills in its answers. An error is one of the link: nothing is
-	// known about any command. A command that the store refuses has its own err.
+	// send carries out a batch and fills in its answers. It returns an error of the connection; then it is unknown
+	// which commands were executed. A command that the store refuses has its own err.
 	send(b *batch) error
 	// ping sends a PING and waits for its answer.
 	ping() error
-	// drop breaks the connection off, so that send returns at once. The next send makes a new one.
+	// drop closes the connection, so that send returns at once. The next send opens a new connection.
 	drop()
-	// close ends it for good.
+	// close closes the connection for good.
 	close()
 }
 
-// redisLink speaks to one Redis over one connection of rueidis. Idle ones are pinged by the watchdog.
+// redisLink is a connection to one Redis, by rueidis. The watchdog pings idle connections.
 type redisLink struct {
-	ctx    context.Context // of the store: ends dials when it closes
+	ctx    context.Context // of the store; its end ends dials
 	access *access
-	where  func() link.Endpoint // the server, called before each dial
+	where  func() link.Endpoint // returns the server; called before each dial
 	role   role
 
 	client  *client // nil without a connection
 	cmds    []rueidis.Completed
 	numbers []byte    // digits of the arguments
-	again   []int     // commands to send once more
-	given   []*script // whose text is in the batch
+	again   []int     // indexes of the ops to send once more
+	given   []*script // scripts whose text is in the batch
 
-	mu      sync.Mutex // guards what drop needs
+	mu      sync.Mutex // guards the fields below, which drop needs
 	conn    net.Conn
-	alive   func() bool        // of conn
-	cancel  context.CancelFunc // ends a dial under way
+	alive   func() bool        // reports whether conn is alive
+	cancel  context.CancelFunc // ends a dial
 	dropped bool
 }
 
-// role is what the server must be besides alive.
+// role is what the server must be, apart from being alive.
 type role uint8
 
 const (
 	anyServer     role = iota
-	masterServer       // of sentinels
+	masterServer       // the master that sentinels name
 	clusterServer      // a node that reports its cluster as healthy
 )
 
 // script is a Lua script and its SHA-1.
 type script struct{ text, sha string }
 
-// connect sees to a connection. Its error wraps errUnsent: whatever was to be sent is not.
+// connect opens a connection if there is none. Its error wraps errUnsent: nothing was sent.
 func (l *redisLink) connect() error {
 	l.mu.Lock()
-	// The server may have closed it, or said something out of turn, for which the next reply would be taken.
+	// The server may have closed the connection, or sent something unrequested, which would be taken for the next
+	// reply.
 	gone := l.dropped || l.client != nil && !l.alive()
 	l.mu.Unlock()
 	if gone {
@@ -86,8 +87,8 @@ func (l *redisLink) connect() error {
 	return nil
 }
 
-// load gives the server the scripts, so that it need not be told a text within a batch. One that forbids it gets texts
-// all the same, as one that has lost them.
+// load gives the server the scripts, so that batches need not contain their texts. A server that forbids SCRIPT LOAD
+// gets the texts in batches, as does a server that has lost the scripts.
 func (l *redisLink) load(c *client) error {
 	build := c.B()
 	cmds := make([]rueidis.Completed, 0, 6)
@@ -101,7 +102,7 @@ func (l *redisLink) load(c *client) error {
 	return err
 }
 
-// scripts are those that batches call by their SHA-1.
+// scripts returns the scripts that batches call by SHA-1.
 func (l *redisLink) scripts() []*script {
 	clock := l.access.clock
 	all := []*script{stopLua, slidingScript.pick(clock), bucketScript.pick(clock), stopMetersScript.pick(clock)}
@@ -111,7 +112,7 @@ func (l *redisLink) scripts() []*script {
 	return all
 }
 
-// disconnect drops the connection, so that connect makes a new one.
+// disconnect closes the connection, so that connect opens a new one.
 func (l *redisLink) disconnect() {
 	l.drop()
 	l.client = nil
@@ -132,7 +133,7 @@ func (l *redisLink) dial(context.Context) (net.Conn, error) {
 		return nil, err
 	}
 	if l.dropped {
-		conn.Close() // it may lead where the server no longer is
+		conn.Close() // it may lead to a former address of the server
 		return nil, net.ErrClosed
 	}
 	l.conn, l.alive = conn, link.Aliveness(conn)
@@ -189,7 +190,7 @@ func (l *redisLink) ping() (err error) {
 	return l.role.check(replies[len(replies)-1])
 }
 
-// check reports what is wrong with a server that answers. One that forbids the query is accepted.
+// check returns what is wrong with a server that answers. A server that forbids the query is accepted.
 func (as role) check(r rueidis.RedisResult) error {
 	switch as {
 	case masterServer:

@@ -13,21 +13,21 @@ import (
 	"gatehouse/ratelimit/internal/counter"
 )
 
-// meterOp is what only an opMeter has: one call of a script for the hits on a sliding window or a token bucket. It is
-// used again by later batches.
+// meterOp has what only an opMeter needs: one call of a script for the hits on a sliding window or a token bucket.
+// Later batches reuse it.
 type meterOp struct {
 	meter  counter.Meter
 	jitter int64 // in ms
 	runs   []meterRun
-	// state is the counter as it stands, at the instant of the answer, before the hit that replay comes to next.
+	// state is the counter at the instant of the answer, before the next hit that replay judges.
 	state counter.State
 }
 
-// meterRun is equal hits, or refunds, one after another.
+// meterRun is a run of equal hits, or of equal refunds.
 type meterRun struct {
 	count int64
 	kind  string
-	x, y  int64 // as the script takes them
+	x, y  int64 // two numbers for the script, depending on kind
 }
 
 // Kinds of runs.
@@ -37,13 +37,13 @@ const (
 	runUndo   = "u"
 )
 
-// maxRefund is the most that one refund gives back: more than a window ever holds.
+// maxRefund is the most that one refund gives back: more than a window ever has.
 const maxRefund = 1 << 32
 
 func (h *callHit) isMeter() bool { return h.Algorithm != counter.FixedWindow }
 
-// addMeter adds a hit on a sliding window or a token bucket to the call of its key's script. Hits that are judged by
-// other numbers get a call of their own, behind.
+// addMeter adds a hit on a sliding window or a token bucket to the call of its key's script. Hits with another meter
+// get a later call of their own.
 func (b *batch) addMeter(c *call, h *callHit) {
 	key := unsafe.String(unsafe.SliceData(h.Key), len(h.Key))
 	at := b.index.find(h.hash, func(op int32) bool { return b.ops[op].key == key })
@@ -60,7 +60,8 @@ func (b *batch) addMeter(c *call, h *callHit) {
 	b.meters[o.meter].add(h)
 }
 
-// takes says that hits judged by the meter may go along with the command. Sliding windows have a limit with each run.
+// takes reports whether the command can include hits with the given meter. On a sliding window each run has its own
+// limit.
 func (b *batch) takes(o *op, meter counter.Meter) bool {
 	if o.kind != opMeter {
 		return false
@@ -72,7 +73,7 @@ func (b *batch) takes(o *op, meter counter.Meter) bool {
 	return of == meter
 }
 
-// newMeterOp is the place of one more meterOp, with the memory of one before.
+// newMeterOp returns the index of one more meterOp, which reuses the memory of a former one.
 func (b *batch) newMeterOp(meter counter.Meter) int32 {
 	if len(b.meters) < cap(b.meters) {
 		b.meters = b.meters[:len(b.meters)+1]
@@ -85,8 +86,8 @@ func (b *batch) newMeterOp(meter counter.Meter) int32 {
 	return int32(len(b.meters) - 1)
 }
 
-// jitterOf is a random time by which a sliding window outlives its end, in ms: docs/windows.md#jitter. Token buckets
-// end at different times anyway.
+// jitterOf returns a random time that a sliding window's key lives longer than its window, in ms:
+// docs/windows.md#jitter. Keys of token buckets expire at different times anyway.
 func jitterOf(m counter.Meter, most int64) int64 {
 	if j := min(most, m.Window/10); j > 0 && m.Algorithm == counter.SlidingWindow {
 		return rand.Int64N(j * 1000)
@@ -94,7 +95,7 @@ func jitterOf(m counter.Meter, most int64) int64 {
 	return 0
 }
 
-// add appends a hit for the script, except peeks and hits that can never pass: these change nothing.
+// add appends a hit for the script, except hits that change nothing: looks, and hits that can never pass.
 func (m *meterOp) add(h *callHit) {
 	meter := h.Meter()
 	run := meterRun{count: 1, kind: runHits, x: h.n, y: int64(h.Limit)}
@@ -102,7 +103,7 @@ func (m *meterOp) add(h *callHit) {
 	switch {
 	case h.n == 0 && !h.BringDown:
 		return
-	case h.n == 0: // a run of none
+	case h.n == 0: // a run of no hits
 		run.count, run.x = 0, 1
 	case h.Refund:
 		run.kind, run.x, run.y = runRefund, min(h.n, maxRefund), 0
@@ -130,7 +131,7 @@ func (m *meterOp) add(h *callHit) {
 	m.runs = append(m.runs, run)
 }
 
-// script is the one for the command's counter.
+// script returns the script for the command's counter.
 func (m *meterOp) script() meterScript {
 	if m.meter.Algorithm == counter.TokenBucket {
 		return bucketScript
@@ -138,7 +139,7 @@ func (m *meterOp) script() meterScript {
 	return slidingScript
 }
 
-// pick is the script, or the one that takes the instant as an argument.
+// pick returns the script, or the variant that takes the instant as an argument.
 func (s meterScript) pick(clock func() int64) *script {
 	if clock != nil {
 		return s.timed
@@ -146,7 +147,7 @@ func (s meterScript) pick(clock func() int64) *script {
 	return s.script
 }
 
-// evalMeter is the call of the script.
+// evalMeter returns the call of the script.
 func (l *redisLink) evalMeter(b *batch, o *op) rueidis.Completed {
 	m := &b.meters[o.meter]
 	how, script := l.call(b, m.script().pick(l.access.clock))
@@ -166,10 +167,10 @@ func (l *redisLink) evalMeter(b *batch, o *op) rueidis.Completed {
 	return c.Build()
 }
 
-// errNonsense is the error of an answer that no script of ours gives.
+// errNonsense is the error of an answer that none of our scripts gives.
 var errNonsense = fmt.Errorf("%w: a script answered nonsense", counter.ErrUnavailable)
 
-// read takes the answer: the instant and the counter before the runs.
+// read reads the answer: the instant, and the counter before the runs.
 func (m *meterOp) read(r rueidis.RedisResult) error {
 	fields, err := r.ToArray()
 	if err != nil {
@@ -192,7 +193,7 @@ func (m *meterOp) read(r rueidis.RedisResult) error {
 	return err
 }
 
-// stateOf is the state of which a script answers the numbers.
+// stateOf makes a state of the numbers that a script returns.
 func stateOf(a counter.Algorithm, now int64, n []int64) (s counter.State, err error) {
 	for i, v := range n {
 		if v < 0 || i > 0 && v > math.MaxUint32 {
@@ -210,8 +211,8 @@ func stateOf(a counter.Algorithm, now int64, n []int64) (s counter.State, err er
 	return s, nil
 }
 
-// replay works out what became of each hit on a sliding window or a token bucket, in the order in which they went into
-// the batch: callers that have left are counted like the others.
+// replay works out the outcome of each hit on a sliding window or a token bucket, in the order of the batch. Hits of
+// callers that have left count too.
 func (b *batch) replay() {
 	for _, c := range b.calls {
 		if c.stop == counter.StopAll {
@@ -231,7 +232,8 @@ func (b *batch) replay() {
 	}
 }
 
-// meterStopArgs is ARGV of the script for a request under counter.StopAll that has sliding windows or token buckets.
+// meterStopArgs returns ARGV of the script for a request under counter.StopAll that has sliding windows or token
+// buckets.
 func (o *op) meterStopArgs(jitter int64) []string {
 	decimal := func(n int64) string { return strconv.FormatInt(n, 10) }
 	args := make([]string, 0, 9*len(o.stop.hits)+1)
@@ -263,7 +265,7 @@ func (o *op) meterStopArgs(jitter int64) []string {
 	return args
 }
 
-// parseState reads a state as a script formats it.
+// parseState parses a state as a script formats it.
 func parseState(a counter.Algorithm, now int64, text string) (s counter.State, err error) {
 	var n [3]int64
 	want := 3

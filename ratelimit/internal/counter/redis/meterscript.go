@@ -2,28 +2,29 @@ package redis
 
 import "strings"
 
-// Sliding windows and token buckets are decided by scripts, one call for each key and batch, which read the server's
-// clock: so that all processes judge a counter at one clock, and in the order in which the server does.
+// Scripts decide sliding windows and token buckets, one call for each key and batch. They read the server's clock, so
+// that all processes judge a counter by one clock, in the order in which the server executes.
 //
-// ARGV holds the counter's numbers and then runs of four: how many hits, of which kind, and two numbers. Equal hits one
-// after another are one run. The answer is the instant and the counter as it stood before the runs, from which
-// replay works out what became of each hit, with the same integers. All numbers are below 2^53, so that Lua's doubles
-// are exact; '..' and tostring would keep 14 digits only. A key is written with its expiry, and only if a run changed
-// the counter or a hit found its state ahead of the clock, which can go back.
+// ARGV holds the counter's numbers and then runs of four: how many hits, of which kind, and two numbers. Consecutive
+// equal hits are one run. The answer is the instant and the counter before the runs, from which replay works out the
+// outcome of each hit with the same integers. All numbers are below 2^53, so that Lua's doubles are exact; '..' and
+// tostring would keep only 14 digits. A key is written with its expiry, and only if a run changed the counter or a hit
+// found the counter ahead of the clock, which can go back.
 
 // timeLua reads the server's clock.
 const timeLua = `
 local time = redis.call('TIME')
 local now = time[1] * 1000000 + time[2]`
 
-// instantLua has the clock in the last argument instead; see Options.Clock.
+// instantLua takes the time from the last argument instead; see Options.Clock.
 const instantLua = `
 local now = table.remove(ARGV) + 0`
 
-// The arithmetic of both algorithms, of which the scripts are put together. Each piece works on the locals that it
-// names: k is the key, now the instant. future says that a state was ahead of the clock.
+// The arithmetic of both algorithms, in pieces from which the scripts are put together. Each piece uses the locals that
+// its comment names; k is the key and now the instant. future says that a state was ahead of the clock.
 
-// readSlidingLua reads window i: c hits in it and p before, which count s at present. It takes w, in seconds.
+// readSlidingLua reads window i, w seconds long: it has c hits, the window before it has p hits, and these p count s at
+// present.
 const readSlidingLua = `
 local size = w * 1000000
 local i, c, p, future = math.floor(now / size), 0, 0, false
@@ -41,7 +42,7 @@ if v then
 end
 local s = math.ceil(p * left / 1000000)`
 
-// writeSlidingLua takes the jitter besides, in ms.
+// writeSlidingLua writes the window. It also uses jitter, in ms.
 const writeSlidingLua = `
 if c == 0 and p == 0 then
   redis.call('DEL', k)
@@ -50,8 +51,8 @@ else
     'PX', string.format('%.0f', math.ceil((2 * size - e) / 1000) + jitter))
 end`
 
-// readBucketLua reads when a bucket is full again: a, and r parts of a µs. It takes parts, and fa and fr, when an empty
-// one is.
+// readBucketLua reads when a bucket is full again: a, in µs, and r parts of a µs. It takes parts, how many make a µs,
+// and fa and fr, when an empty bucket is full.
 const readBucketLua = `
 local a, r, future, v = 0, 0, false, redis.call('GET', k)
 if v then
@@ -61,12 +62,12 @@ if v then
   if a > fa or (a == fa and r > fr) then a, r, future = fa, fr, true end
 end`
 
-// admitLua is na and nr, when the bucket is full again after a hit that takes q and t.
+// admitLua sets na and nr: when the bucket is full again after a hit that takes q µs and t parts.
 const admitLua = `
 local na, nr = a + q, r + t
 if nr >= parts then na, nr = na + 1, nr - parts end`
 
-// tooFullLua, fullLua: the hit does not pass; there is nothing to give back.
+// tooFullLua: the hit does not pass. fullLua: the bucket is full, so there is nothing to give back.
 const (
 	tooFullLua = `na > fa or (na == fa and nr > fr)`
 	fullLua    = `a < now or (a == now and r == 0)`
@@ -85,8 +86,8 @@ else
     'PX', string.format('%.0f', math.ceil((a + 1 - now) / 1000)))
 end`
 
-// slidingLua is for a sliding window. ARGV[1] is the window in seconds, ARGV[2] the jitter in ms. Kinds of runs: h (n,
-// limit), g gives hits back (n, 0), u undoes hits (n, the window that they were counted in).
+// slidingLua decides a sliding window. ARGV[1] is the window in seconds, ARGV[2] the jitter in ms. Kinds of runs: h
+// hits (n, limit), g gives hits back (n, 0), u undoes hits (n, the window in which they were counted).
 const slidingLua = `
 local k, w, jitter = KEYS[1], ARGV[1] + 0, ARGV[2]` + readSlidingLua + `
 local c0, p0, write = c, p, false
@@ -109,8 +110,9 @@ if write then` + writeSlidingLua + `
 end
 return {now, i, c0, p0}`
 
-// bucketLua is for a token bucket. ARGV[1] and ARGV[2] are how long an empty one takes to fill: whole µs, and parts of
-// a µs of which there are ARGV[3]. Kinds of runs: h, and g or u to give back, both with the time that the hits take.
+// bucketLua decides a token bucket. ARGV[1] and ARGV[2] are how long an empty bucket takes to fill: whole µs, and parts
+// of a µs, of which ARGV[3] make a µs. Kinds of runs: h hits, g or u to give back, each with the time that the hits
+// take.
 const bucketLua = `
 local k, fa, fr, parts = KEYS[1], now + ARGV[1], ARGV[2] + 0, ARGV[3] + 0` + readBucketLua + `
 local a0, r0, write = a, r, false
@@ -141,8 +143,8 @@ return {now, a0, r0}`
 //	b  time that the hits take (two numbers), limit, time in which an empty bucket fills (two numbers),
 //	   and 0: a look, 1: hits, 2: more hits than the bucket is large
 //
-// It first judges all on what it remembers of each key, and then writes all of that or nothing. Only a counter ahead of
-// the clock is brought down in any case. It returns whether it held back, the instant, and the counters as they stood.
+// The script first judges all hits in memory, and then writes all counters or none. Only a counter ahead of the clock
+// is brought down in any case. The script returns whether it wrote nothing, the instant, and the counters before it.
 const stopMetersLua = `
 local ms, over, held = {}, {}, 0
 local function sliding(m, k, w, jitter)` + readSlidingLua + `
@@ -223,13 +225,14 @@ for i, k in ipairs(KEYS) do
     m.bring, m.changed = false, false
   elseif held == 0 and not over[i] and n ~= '0' then` + writeFixedLua
 
-// stopMetersClusterLua does the same for keys in several slots of one node; as stopClusterScript.
+// stopMetersClusterLua does the same for keys in several slots of one node, as stopClusterScript does.
 const stopMetersClusterLua = `
 local KEYS = {KEYS[1]}
 for i = #ARGV - (#ARGV - 8) / 9 + 1, #ARGV do KEYS[#KEYS+1] = ARGV[i] end` + stopMetersLua
 
-// meterScript is a script that reads the clock, and the same with the instant as its last argument. The server's own
-// clock, by which it drops keys, runs on while such an instant stands still, so that keys then live an hour longer.
+// meterScript is a script in two variants: script reads the server's clock, timed takes the instant as its last
+// argument. The server drops keys by its own clock, which runs on while such an instant stands still; so keys of timed
+// live an hour longer.
 type meterScript struct{ script, timed *script }
 
 func newMeterScript(shebang, body string) meterScript {

@@ -1,18 +1,18 @@
 package redis
 
-// opIndex finds the command for a key within a batch: open addressing, at most half full. It is made as
-// large as the batch needs, since emptying it is part of each.
+// opIndex finds the command for a key within a batch. It is a hash table with open addressing, at most half full, and
+// as large as the batch needs, since each batch clears it.
 type opIndex struct {
 	places []indexEntry
-	shift  int // of a hash, to get the place where its entry would like to be
+	shift  int // of a hash, to get the preferred place of its entry
 }
 
 type indexEntry struct {
-	op  int32  // its number plus 1; 0: a free place
-	tag uint32 // the other half of the hash
+	op  int32  // the command's number plus 1; 0: a free place
+	tag uint32 // the low half of the hash
 }
 
-// reset empties the index and makes room for so many keys.
+// reset empties the index and makes room for the given number of keys.
 func (x *opIndex) reset(keys int) {
 	size := 4
 	x.shift = 64 - 2
@@ -27,7 +27,7 @@ func (x *opIndex) reset(keys int) {
 	clear(x.places)
 }
 
-// find returns where the key's command number is kept: 0 if the key is new, and then the caller sets it.
+// find returns where the number of the key's command is kept: 0 if the key is new, in which case the caller sets it.
 func (x *opIndex) find(hash uint64, same func(op int32) bool) *int32 {
 	tag := uint32(hash)
 	for i := hash >> x.shift; ; i++ {

@@ -79,22 +79,23 @@ type Options struct {
 	// TLS makes the config for the host that is dialled, a name or an address; nil: no TLS. It is called for each
 	// connection, so that certificates may change. rediss:// in Settings.URL needs it.
 	TLS func(host string) *tls.Config
-	// OnEmpty applies when all are taken and OnEmptyWait (1 s) has passed.
+	// OnEmpty applies when all connections are in use and OnEmptyWait (1 s) has passed.
 	OnEmpty     OnEmpty
 	OnEmptyWait time.Duration
 	// JitterMax is EXPIRATION_JITTER_MAX_SECONDS; 0 or negative: no jitter. A tenth of the window bounds it too.
 	JitterMax int64
 	// Stall is STORE_STALL: the age of a batch at which the store counts as dead (250 ms); negative: never.
 	Stall time.Duration
-	// Clock is what sliding windows and token buckets go by instead of the server's clock, in µs since the Unix epoch.
-	// It is for tests, which compare answers at instants of their own; nil: the server's, which all processes share.
+	// Clock replaces the server's clock for sliding windows and token buckets, in µs since the Unix epoch. It is for
+	// tests, which compare answers at chosen instants; nil: the server's clock, which all processes share.
 	Clock func() int64
-	// Skew gets by how much this machine's clock is ahead of a server's, every ten seconds; nil: it is not read.
+	// Skew is called every ten seconds with the offset by which this machine's clock is ahead of a server's; nil: no
+	// server's clock is read.
 	Skew func(server string, offset time.Duration)
-	// Log gets a line when the store is lost or found. Never credentials. May be nil.
+	// Log gets a line when the store is lost or found, never with credentials. May be nil.
 	Log *slog.Logger
 
-	pool *link.PoolStats // what connections of servers are counted in, of all nodes
+	pool *link.PoolStats // counts the connections to servers, of all nodes
 }
 
 func (o Options) withDefaults() Options {
@@ -110,29 +111,29 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// target is where the store is and as whom we come.
+// target is the store's address and credentials.
 type target struct {
 	at             link.Endpoint
 	user, password string
 	db             int
-	master         string   // its name, of type sentinel
-	addrs          []string // host:port of the sentinels, or of nodes of the cluster
+	master         string   // the master's name, for type sentinel
+	addrs          []string // host:port of the sentinels, or of the cluster's nodes
 }
 
-// access is how connections to a store's servers are opened.
+// access returns how to open connections to a store's servers.
 func (o Options) access(t target, timeout time.Duration, stats *link.PoolStats) *access {
 	return &access{dialer: link.Dialer{TLS: o.TLS, Timeout: timeout, Stats: stats}, user: t.user, password: t.password,
 		db: t.db, clock: o.Clock}
 }
 
-// Check says what is wrong with URL, SocketType and Auth, without credentials; nil if nothing is.
+// Check returns what is wrong with URL, SocketType and Auth, without credentials; nil if nothing is.
 func (s Settings) Check() error {
 	_, err := s.target()
 	return err
 }
 
-// target reads URL, SocketType and Auth. Its errors name the settings and hold no credentials: a part
-// of the URL that cannot be read may be one.
+// target parses URL, SocketType and Auth. Its errors name the settings and contain no credentials: an unreadable part
+// of the URL may be one.
 func (s Settings) target() (t target, err error) {
 	switch socket := strings.ToLower(s.SocketType); {
 	case socket != "" && socket != "tcp" && socket != "unix":
@@ -179,13 +180,13 @@ func credentials(auth string) (user, password string) {
 	return "", auth
 }
 
-// several says that the URL is a list.
+// several reports whether the URL is a list.
 func (s Settings) several() bool {
 	t := strings.ToLower(s.Type)
 	return t == Sentinel || t == InCluster
 }
 
-// list reads the URL of types sentinel and cluster.
+// list parses the URL of types sentinel and cluster.
 func (s Settings) list() (t target, err error) {
 	kind := strings.ToLower(s.Type)
 	if strings.Contains(s.URL, "://") {
@@ -221,7 +222,7 @@ func WantsTLS(url string) bool {
 	return ok && strings.EqualFold(scheme, "rediss")
 }
 
-// parseURL reads redis://[user[:password]@]host[:port][/db][?username=&password=&db=].
+// parseURL parses redis://[user[:password]@]host[:port][/db][?username=&password=&db=].
 func parseURL(s string) (t target, err error) {
 	u, err := url.Parse(s)
 	if err != nil {
@@ -259,7 +260,7 @@ func parseURL(s string) (t target, err error) {
 	return t, nil
 }
 
-// MaskURL is a KVSTORE_URL fit for logs: user name, password and parameters are replaced by ***.
+// MaskURL returns a KVSTORE_URL fit for logs: user name, password and parameters are replaced by ***.
 func MaskURL(s string) string {
 	scheme, rest, ok := strings.Cut(s, "://")
 	if !ok {

@@ -11,13 +11,13 @@ import (
 	"gatehouse/ratelimit/internal/counter/link"
 )
 
-// minSpacing is the least time between two batches that set out while one of them is still under way, so
-// that smaller batches cost no throughput. A store nearby has answered before.
+// minSpacing is the least time between the starts of two batches while one of them is under way, so that smaller
+// batches cost no throughput. A nearby store answers sooner.
 const minSpacing = int64(500 * time.Microsecond)
 
-// spacing is how long after the last batch the next one may start on another connection: half a round trip, so that
-// usually two are under way and hits wait for half of one at most. A store that slows down suddenly gets more of them,
-// up to PoolSize. s.mu is held.
+// spacing returns how long after the last batch the next one may start on another connection: half a round trip. So
+// usually two batches are under way, and hits wait for half a round trip at most. A store that slows down suddenly gets
+// more batches at once, up to PoolSize. s.mu is held.
 func (s *Server) spacing() int64 {
 	return max(minSpacing, s.trip/2, 2*int64(s.o.Settings.PipelineWindow))
 }
@@ -26,20 +26,20 @@ func (s *Server) spacing() int64 {
 type pipeline struct {
 	store    *Server
 	link     connection
-	overflow bool // opened by Create; ends when idle
+	overflow bool // opened under OnEmpty Create; ends when idle
 	replaced bool // given up by replaceStuck; guarded by store.mu
 	batch    batch
 
 	work chan bool // true: a batch may be waiting; false: PING
-	// When it last took a batch, and when it last went idle; guarded by store.mu.
+	// When the pipeline last took a batch, and when it last went idle; guarded by store.mu.
 	used, rested int64
-	done         []*counter.Pending // of the batch that has come back; of the goroutine
-	took         int64              // how long the last batch was out, until take has noted it; of the goroutine
+	done         []*counter.Pending // calls of the batch that came back; used by the goroutine only
+	took         int64              // round trip of the last batch, until take has noted it; used by the goroutine only
 
 	mu    sync.Mutex
-	out   []*call // in the store now, for the breaker; nil when their answers are being handed out
-	since int64   // when they set out
-	// watched is how long they have been out; the watchdog's.
+	out   []*call // calls in the store now, for the breaker; nil while their answers are handed out
+	since int64   // when these calls were sent
+	// watched is how long these calls have been in the store; used by the watchdog only.
 	watched link.OutFor
 }
 
@@ -77,13 +77,13 @@ func (s *Server) start(calls []*counter.Pending, resume resumer) []*counter.Pend
 	return s.enqueueAll(calls, now, open)
 }
 
-// enqueueAll puts calls into the queue and returns those that it does not. Once the lock is given up, the others are
-// the store's.
+// enqueueAll puts calls into the queue and returns the refused ones. Once the lock is released, the queued calls belong
+// to the store.
 func (s *Server) enqueueAll(calls []*counter.Pending, now int64, open bool) (refused []*counter.Pending) {
 	refused = calls[:0]
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	open = open || s.breaker.IsOpen() // opened answers only what it finds
+	open = open || s.breaker.IsOpen() // opened answers only the calls that are in the queue
 	for _, st := range calls {
 		switch {
 		case s.closed:
@@ -106,14 +106,14 @@ func (s *Server) enqueueAll(calls []*counter.Pending, now int64, open bool) (ref
 	return refused
 }
 
-// enqueue puts a call into the queue and sees to it that a pipeline will take it.
+// enqueue puts a call into the queue, and dispatches it if a batch is due.
 func (s *Server) enqueue(c *call) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case s.closed:
 		return link.ErrClosed
-	case s.breaker.IsOpen(): // since the caller checked; opened answers only the calls it finds
+	case s.breaker.IsOpen(): // the breaker may have opened since the caller checked
 		return counter.ErrOpen
 	}
 	s.queue = append(s.queue, c)
@@ -121,15 +121,15 @@ func (s *Server) enqueue(c *call) error {
 	return nil
 }
 
-// dispatchDue is dispatch if a batch is due; s.mu is held.
+// dispatchDue calls dispatch if a batch is due; s.mu is held.
 func (s *Server) dispatchDue(now int64) {
 	if s.busy == 0 || now-s.dispatched >= s.spacing() || len(s.queue) >= maxBatchHits {
 		s.dispatch(now)
 	}
 }
 
-// dispatch sends an idle pipeline for the queue, or a new one below PoolSize; s.mu is held. False: all are
-// in the store.
+// dispatch has an idle pipeline, or a new one below PoolSize, take the queue; s.mu is held. It returns false if all
+// pipelines are busy.
 func (s *Server) dispatch(now int64) bool {
 	var l *pipeline
 	switch n := len(s.idle); {
@@ -145,7 +145,7 @@ func (s *Server) dispatch(now int64) bool {
 	return true
 }
 
-// send gives an idle pipeline something to do; s.mu is held.
+// send wakes an idle pipeline for a batch or a PING; s.mu is held.
 func (s *Server) send(l *pipeline, batch bool, now int64) {
 	s.busy++
 	s.dispatched = now
@@ -156,7 +156,7 @@ func (s *Server) send(l *pipeline, batch bool, now int64) {
 	}
 }
 
-// run flushes whenever there is something to flush.
+// run sends batches and PINGs until the pipeline ends.
 func (l *pipeline) run() {
 	s := l.store
 	defer l.link.close()
@@ -166,7 +166,7 @@ func (l *pipeline) run() {
 			return
 		case batch, ok := <-l.work:
 			if !ok {
-				return // an overflow pipeline that is no longer needed, or one replaced
+				return // an overflow pipeline that is no longer needed, or a replaced pipeline
 			}
 			if !batch {
 				l.ping()
@@ -178,15 +178,15 @@ func (l *pipeline) run() {
 	}
 }
 
-// take moves calls from the queue into the batch. False: there is none; the pipeline is idle.
+// take moves calls from the queue into the batch. It returns false if there are none; then the pipeline is idle.
 func (l *pipeline) take() bool {
 	s := l.store
 	if s.o.Settings.PipelineWindow > 0 {
 		l.linger()
 	}
 	// Let ready goroutines run first: connections that have requests to read, then the handlers that these wake, so
-	// that their hits join this batch. With little load none is ready. This makes batches of the 256 calls in flight
-	// grow from 14 to 70 hits.
+	// that their hits join this batch. With little load none is ready. With 256 calls in flight, batches grow from 14
+	// to 70 hits.
 	runtime.Gosched()
 	runtime.Gosched()
 	now := s.clock()
@@ -244,7 +244,7 @@ func (l *pipeline) linger() {
 // flush sends the batch and hands out its answers.
 func (l *pipeline) flush() {
 	s, b := l.store, &l.batch
-	l.mu.Lock() // build drops calls from the list that the breaker reads
+	l.mu.Lock() // the breaker reads the list from which build drops calls
 	b.build(&s.seen, s.o.JitterMax, s.free)
 	l.out = b.calls
 	l.mu.Unlock()
@@ -296,7 +296,7 @@ func (l *pipeline) flush() {
 	}
 }
 
-// remember notes the keys that are now known to have an expiry and were not before.
+// remember notes the keys that now have an expiry and were not known to have one.
 func (s *Server) remember(b *batch) {
 	s.seen.mu.Lock()
 	defer s.seen.mu.Unlock()
@@ -307,8 +307,8 @@ func (s *Server) remember(b *batch) {
 	}
 }
 
-// end takes the answer of a call that was started and that its batch has claimed. It is complete, unless the server has
-// to be called again: then a separate goroutine completes it.
+// end takes the answer of a started call that its batch has claimed. The call is complete, unless the server has to be
+// called again: then a separate goroutine completes it and end returns nil.
 func (s *Server) end(c *call) (done *counter.Pending) {
 	st := c.started
 	c.started = nil
@@ -333,7 +333,7 @@ func (s *Server) end(c *call) (done *counter.Pending) {
 	return st
 }
 
-// complete notifies the owners, a run of requests of one owner at a time. No lock is held.
+// complete notifies the owners of calls; consecutive calls of one owner go together. No lock is held.
 func complete(done []*counter.Pending) {
 	for len(done) > 0 {
 		n := 1
@@ -345,8 +345,8 @@ func complete(done []*counter.Pending) {
 	}
 }
 
-// free takes back a call that its caller no longer waits for. A canceled one is left to the collector:
-// its caller may still be about to read why.
+// free recycles a call whose caller has left. A canceled call is left to the garbage collector: its caller may still be
+// about to read the error.
 func (s *Server) free(c *call) {
 	if c.state.Load() == left {
 		s.recycle(c)

@@ -1,4 +1,4 @@
-// Package redis counts hits in Redis and what speaks like it: in one server, in the master that sentinels name, or in a
+// Package redis counts hits in Redis and compatible servers: in one server, in the master that sentinels name, or in a
 // cluster.
 package redis
 
@@ -9,11 +9,11 @@ import (
 	"gatehouse/ratelimit/internal/counter"
 )
 
-// Store is a store in other processes, of whatever type.
+// Store is a store in other processes, of any type.
 type Store interface {
 	counter.Store
-	// ActiveConns is the number of connections open now (cx_active), TotalConns how many were ever
-	// opened (cx_total), LocalCloses how many of them were closed from our side (cx_local_close).
+	// ActiveConns is the number of connections open now (cx_active), TotalConns the number ever opened (cx_total),
+	// LocalCloses the number closed by this process (cx_local_close).
 	ActiveConns() int64
 	TotalConns() int64
 	LocalCloses() int64
@@ -23,8 +23,8 @@ type Store interface {
 	Flapping() bool
 }
 
-// Open connects to a store of the type that the options name. It tries again with exponential backoff
-// until the store answers, ctx ends or StartMaxElapsed is over.
+// Open connects to a store of the type in the options. It tries again with exponential backoff until the store answers,
+// ctx ends or StartMaxElapsed is over.
 func Open(ctx context.Context, o Options) (kv Store, err error) {
 	switch strings.ToLower(o.Settings.Type) {
 	case Sentinel:

@@ -11,11 +11,11 @@ import (
 	"gatehouse/ratelimit/internal/counter/link"
 )
 
-// notExecuted says that a server has not carried out a command that is sound. Nothing is counted yet, so that
-// it can go out once more.
+// notExecuted says why a server has not executed a valid command. Nothing is counted yet, so the command can be sent
+// again.
 type notExecuted struct {
 	reason retryReason
-	to     string // of retryMoved and retryAsk: the node, as the server names it
+	to     string // of retryMoved and retryAsk: the node, as the server named it
 }
 
 type retryReason uint8
@@ -23,18 +23,18 @@ type retryReason uint8
 const (
 	retryMoved  retryReason = iota // another node of the cluster has the slot
 	retryAsk                       // another node may have the key, and needs ASKING
-	retryLater                     // the server cannot at present: it loads, or is no master, or its cluster is down
-	retryApart                     // a script cannot reach all its keys here at present
-	retryUnsent                    // it never went out: there is no connection
+	retryLater                     // the server cannot at present: it is loading or no master, or its cluster is down
+	retryApart                     // a script cannot reach all its keys on this server at present
+	retryUnsent                    // not sent: there is no connection
 )
 
 var notNow, notTogether, notSent = notExecuted{reason: retryLater}, notExecuted{reason: retryApart},
 	notExecuted{reason: retryUnsent}
 
-// errUnsent is wrapped by the errors of a link that has sent nothing.
+// errUnsent is wrapped by the errors of a connection that has sent nothing.
 var errUnsent = errors.New("not connected")
 
-// resumer carries out what a server could not execute the first time.
+// resumer carries out the hits that a server could not execute at first.
 type resumer interface {
 	resume(ctx context.Context, req *counter.Request, undone *call) error
 }
@@ -44,7 +44,7 @@ func (s *Server) resume(ctx context.Context, req *counter.Request, undone *call)
 	return s.addLater(ctx, req, undone)
 }
 
-// refusal reads an error of Redis that says something about the server. Others leave o.notExecuted nil.
+// refusal interprets an error of Redis that concerns the server. For other errors it leaves o.notExecuted nil.
 func (l *redisLink) refusal(b *batch, o *op, text string) {
 	code, rest, _ := strings.Cut(text, " ")
 	inCluster := l.role == clusterServer
@@ -58,7 +58,7 @@ func (l *redisLink) refusal(b *batch, o *op, text string) {
 		case code == "MOVED":
 			o.notExecuted = &notExecuted{retryMoved, strings.TrimSpace(to)}
 		case o.kind == opStop && len(o.stop.hits) > 1:
-			o.notExecuted = &notTogether // the other keys may be here
+			o.notExecuted = &notTogether // the other keys may be on this node
 		default:
 			o.notExecuted = &notExecuted{retryAsk, strings.TrimSpace(to)}
 		}
@@ -69,7 +69,7 @@ func (l *redisLink) refusal(b *batch, o *op, text string) {
 			o.notExecuted = &notTogether
 		}
 	case "ERR":
-		// The script meets a key whose slot is on its way, or is more than an old Redis understands.
+		// The script meets a key whose slot is moving, or an old Redis does not understand the script.
 		if inCluster && o.kind == opStop && (strings.Contains(rest, "non local key") ||
 			strings.Contains(rest, "same slot") || strings.Contains(rest, "compiling script")) {
 			o.notExecuted = &notTogether
@@ -77,18 +77,18 @@ func (l *redisLink) refusal(b *batch, o *op, text string) {
 	}
 }
 
-// remainder notes which hits of a request are not carried out yet.
+// remainder has the hits of a request that are not executed yet.
 type remainder struct {
 	req    counter.Request
-	at     []int    // the hits' places in the request they come from
-	to     []string // where each is to go, as from names it; empty: where its key belongs
+	at     []int    // the hits' indexes in the whole request
+	to     []string // the node for each hit, as the node in from named it; empty: the node that has its key
 	from   []string
-	asking []bool      // the slot of its key is on its way there
-	reason retryReason // the gravest
+	asking []bool      // the slot of the hit's key is moving to that node
+	reason retryReason // the gravest reason of all hits
 }
 
-// take notes the hits that c's server has not carried out; at is where in the whole request c's hits
-// are, nil: in their order.
+// take adds the hits that c's server has not executed. at has the indexes of c's hits in the whole request; nil: they
+// are the same.
 func (l *remainder) take(c *call, req *counter.Request, at []int, from string) {
 	for i := range c.hits {
 		h := &c.hits[i]
@@ -117,20 +117,20 @@ func (l *remainder) add(req *counter.Request, h *counter.Hit, at int, why retryR
 	l.reason = max(l.reason, why)
 }
 
-// deliver hands the answers over to the whole request.
+// deliver copies the answers to the whole request.
 func (l *remainder) deliver(req *counter.Request) {
 	for i, at := range l.at {
 		req.Hits[at].TakeAnswer(&l.req.Hits[i])
 	}
 }
 
-// retryPause is how long to wait before the nth retry on a server that cannot execute commands.
+// retryPause returns the pause before the nth retry on a server that cannot execute commands.
 func retryPause(n int) time.Duration { return min(5*time.Millisecond<<min(n, 4), 50*time.Millisecond) }
 
-// errLater is the error of a caller whose deadline comes while the server still cannot.
+// errLater is the error for a caller whose deadline comes before the server can execute its hits.
 var errLater = fmt.Errorf("%w: it refuses hits at present", counter.ErrUnavailable)
 
-// pause waits before a retry. The error says that the caller's deadline would be over.
+// pause waits before a retry. It returns an error if the caller's deadline would pass first.
 func pause(ctx context.Context, n int) error {
 	d := retryPause(n)
 	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= d+link.LeaveBefore {

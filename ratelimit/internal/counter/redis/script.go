@@ -12,11 +12,11 @@ import (
 	"gatehouse/ratelimit/internal/counter"
 )
 
-// Lua has only doubles. Where a sum may exceed 2^53 the scripts leave the arithmetic to INCRBY and
-// DECRBY, pass numbers as text, and have the answer worked out here from the totals before.
+// Lua has only doubles. Where a sum may exceed 2^53, the scripts leave the arithmetic to INCRBY and DECRBY, pass
+// numbers as text, and return the totals before, from which this package works out the answers.
 
-// refundScript subtracts ARGV[1], not below 0, keeps the expiry, and returns the total after it.
-// Totals and hits are plain decimal numbers, so the longer text is the larger number.
+// refundScript subtracts ARGV[1], not below 0, keeps the expiry, and returns the total after the subtraction. Totals
+// and hits are plain decimal numbers, so the longer text is the larger number.
 const refundScript = `
 local v = redis.call('GET', KEYS[1])
 if not v then return '0' end
@@ -29,10 +29,10 @@ end
 redis.call('DECRBY', KEYS[1], n)
 return redis.call('GET', KEYS[1])`
 
-// stopScript carries out the hits of one request or, if one of them would go over its limit, none.
-// ARGV holds four for each key: hits, limit, time to live, and the kind: a hit, a shadow hit, a refund.
-// It returns whether it held back, then the totals as they were, as text. Comparing doubles is exact
-// for limits below 2^53; the protocol's have 32 bits.
+// stopScript carries out the hits of one request or, if one of them would exceed its limit, none. ARGV holds four for
+// each key: hits, limit, time to live, and the kind: a hit, a shadow hit, a refund. The script returns whether it wrote
+// nothing, then the totals before it, as text. Comparing doubles is exact for limits below 2^53; the protocol's have 32
+// bits.
 const stopScript = `
 local was, cur, over, held = {}, {}, {}, 0
 for i, k in ipairs(KEYS) do
@@ -56,7 +56,7 @@ for i, k in ipairs(KEYS) do
   local n, ttl, kind = ARGV[4*i-3], ARGV[4*i-1], ARGV[4*i]
   if held == 0 and not over[i] and n ~= '0' then` + writeFixedLua
 
-// writeFixedLua is how both stop scripts write the hits of a fixed window, and how they end.
+// writeFixedLua is the end of both stop scripts, which writes the hits of fixed windows.
 const writeFixedLua = `
     local v = redis.call('GET', k)
     if kind == 'refund' then
@@ -75,14 +75,14 @@ const writeFixedLua = `
 end
 return out`
 
-// stopClusterScript does the same for keys in several slots of one node, which a script may reach but
-// not declare: all keys but the first are at the end of ARGV. A key that is not there, because its
-// slot is moving, fails the script before anything is written. Redis before 7 does not know the flag.
+// stopClusterScript does the same for keys in several slots of one node, which a script may reach but not declare: all
+// keys but the first are at the end of ARGV. A missing key of a slot that is moving fails the script before anything is
+// written. Redis before 7 does not know the flag.
 const stopClusterScript = `#!lua flags=allow-cross-slot-keys
 local KEYS = {KEYS[1]}
 for i = #ARGV - (#ARGV - 4) / 5 + 1, #ARGV do KEYS[#KEYS+1] = ARGV[i] end` + stopScript
 
-// stopArgs is ARGV of stopScript, or of stopMetersLua.
+// stopArgs returns ARGV of stopScript, or of stopMetersLua.
 func (o *op) stopArgs(jitter int64) []string {
 	if o.stop.meters {
 		return o.meterStopArgs(jitter)
@@ -96,7 +96,7 @@ func (o *op) stopArgs(jitter int64) []string {
 	return args
 }
 
-// stopKind is what the stop scripts call the hit.
+// stopKind returns the stop scripts' name for the kind of hit.
 func (h *callHit) stopKind() string {
 	switch {
 	case h.Refund:
@@ -107,7 +107,7 @@ func (h *callHit) stopKind() string {
 	return "hit"
 }
 
-// settleStop replays the script's decision on the counters it found, as memory's addOrStop does.
+// settleStop replays the script's decision on the counters that the script found, as memory's addOrStop does.
 func (o *op) settleStop() error {
 	hits := o.stop.hits
 	if len(o.stop.was) != len(hits) {
@@ -153,8 +153,8 @@ func (o *op) settleStop() error {
 	return nil
 }
 
-// settleTotal works out the answer of a fixed window's hit. was is the counter before the request, and earlier the last
-// hit before on the same key.
+// settleTotal works out the answer of a fixed window's hit. text is the counter before the request, and earlier the
+// previous hit on the same key.
 func (h *callHit) settleTotal(text string, earlier *callHit, held bool) error {
 	was, err := strconv.ParseInt(text, 10, 64)
 	if err != nil {
@@ -169,7 +169,7 @@ func (h *callHit) settleTotal(text string, earlier *callHit, held bool) error {
 	} else {
 		h.After = counter.Saturate(max(0, before), h.n)
 	}
-	h.prefix, h.Spared = h.After, false // prefix: the total the next hit on this key starts from
+	h.prefix, h.Spared = h.After, false // prefix: the total from which the next hit on this key starts
 	if !h.Refund && uint64(h.After) > h.Limit {
 		h.prefix = before
 	} else if held {
@@ -178,7 +178,7 @@ func (h *callHit) settleTotal(text string, earlier *callHit, held bool) error {
 	return nil
 }
 
-// maxTotal is what a counter is set to when it would pass 2^63-1.
+// maxTotal is the value of a counter that would exceed 2^63-1.
 var maxTotal = strconv.FormatInt(math.MaxInt64, 10)
 
 var (
@@ -191,7 +191,7 @@ func newScript(text string) *script {
 	return &script{text, hex.EncodeToString(sum[:])}
 }
 
-// stopper is the script for an opStop.
+// stopper returns the script for an opStop.
 func (l *redisLink) stopper(o *op) *script {
 	across := l.role == clusterServer && len(o.stop.hits) > 1
 	switch {
@@ -205,7 +205,7 @@ func (l *redisLink) stopper(o *op) *script {
 	return stopLua
 }
 
-// evalStop is the call of an opStop's script.
+// evalStop returns the call of an opStop's script.
 func (l *redisLink) evalStop(b *batch, o *op) rueidis.Completed {
 	build := l.client.B()
 	how, script := l.call(b, l.stopper(o))
@@ -223,7 +223,7 @@ func (l *redisLink) evalStop(b *batch, o *op) rueidis.Completed {
 	return c.Args(l.timed(o, args)...).Build()
 }
 
-// timed adds the instant where the script takes it as an argument.
+// timed appends the instant where the script takes it as an argument.
 func (l *redisLink) timed(o *op, args []string) []string {
 	if o.stop.meters && l.access.clock != nil {
 		args = append(args, l.decimal(l.access.clock()))

@@ -9,10 +9,10 @@ import (
 	"gatehouse/ratelimit/internal/counter"
 )
 
-// readsClock says that the command is a script for sliding windows or token buckets.
+// readsClock reports whether the command is a script for sliding windows or token buckets.
 func (o *op) readsClock() bool { return o.kind == opMeter || o.kind == opStop && o.stop.meters }
 
-// readScriptError takes the error of such a script. again: the server does not know it.
+// readScriptError interprets the error of a script that reads the clock. again: the server does not know the script.
 func (l *redisLink) readScriptError(b *batch, o *op, e *rueidis.RedisError) (again bool, err error) {
 	if e.IsNoScript() {
 		return true, nil
@@ -28,10 +28,10 @@ func (l *redisLink) readScriptError(b *batch, o *op, e *rueidis.RedisError) (aga
 	return false, nil
 }
 
-// errReplicate is the reason of a Redis 6 that is configured to replicate scripts as such.
+// errReplicate is the error with a Redis 6 that is configured to replicate scripts as text.
 const errReplicate = "it needs lua-replicate-commands yes"
 
-// scriptError is the error that a command has in a script. Redis 6 puts the script's own around it.
+// scriptError extracts the error of the command within a script. Redis 6 wraps it in an error of the script.
 func scriptError(text string) string {
 	if !strings.HasPrefix(text, "ERR Error running script") {
 		return text

@@ -5,16 +5,16 @@ import "sync"
 // seenGeneration is how many keys one generation holds: two of them take at most 8 MiB.
 const seenGeneration = 1 << 18
 
-// seenKeys is a bounded set of the keys that are known to have an expiry in the store, as 64-bit keyed
-// hashes. A key that drops out costs one more SET NX; one taken for another (1 in 2^45 with both
-// generations full) is caught by the reply that equals the hits sent.
+// seenKeys is a bounded set of the keys that are known to have an expiry in the store, as 64-bit keyed hashes. A key
+// that drops out costs one more SET NX. A key taken for another (1 in 2^45 with both generations full) is detected by a
+// reply that equals the hits sent.
 type seenKeys struct {
 	mu         sync.Mutex
 	young, old hashSet
-	generation int // most keys in young before it becomes old
+	generation int // how many keys young may have before it becomes old
 }
 
-// has reports whether the key is in the set, and keeps it there if so.
+// has reports whether the key is in the set, and if so keeps it there.
 func (m *seenKeys) has(hash uint64) bool {
 	if m.young.has(hash) {
 		return true
@@ -34,7 +34,7 @@ func (m *seenKeys) add(hash uint64) {
 	m.young.add(hash)
 }
 
-// forget empties the set: the store may have been restarted without its data.
+// forget empties the set: the store may have restarted without its data.
 func (m *seenKeys) forget() {
 	m.young.clear()
 	m.old.clear()

@@ -19,12 +19,12 @@ import (
 	"gatehouse/ratelimit/internal/counter/link"
 )
 
-// sentinels find the master of a Server. They are subscribed to, for +switch-master, and all queried every
-// refreshEvery and whenever the server fails.
+// sentinels finds the master of a Server. It subscribes to +switch-master at one sentinel, and queries all sentinels
+// every refreshEvery and whenever the server fails.
 //
-// rueidis' own client for sentinels was not taken: it follows one sentinel's word, each of its connections has a
-// subscription of its own, and it cannot say when the master changed, so nothing would break off the batches that are
-// still out at a frozen one.
+// rueidis' own client for sentinels is not used: it follows one sentinel's word, each of its connections has a
+// subscription of its own, and it cannot report a change of the master, so nothing would drop the batches that are in a
+// frozen master.
 type sentinels struct {
 	name  string
 	addrs []string
@@ -32,14 +32,14 @@ type sentinels struct {
 	log   *slog.Logger
 
 	master  atomic.Pointer[link.Endpoint]
-	changed func() // called when it has
-	epoch   int64  // of the present master; of ask, which one goroutine calls at a time
+	changed func() // called when the master has changed
+	epoch   int64  // of the present master; used by ask, which one goroutine calls at a time
 
 	kick chan struct{} // triggers a query of all sentinels
 	wg   sync.WaitGroup
 }
 
-// newSentinel is a Server whose server the sentinels name.
+// newSentinel returns a Server whose address comes from sentinels.
 func newSentinel(ctx context.Context, o Options) (*Server, error) {
 	t, err := o.Settings.target()
 	if err != nil {
@@ -52,7 +52,7 @@ func newSentinel(ctx context.Context, o Options) (*Server, error) {
 		name: t.master, addrs: t.addrs, log: s.o.Log, kick: make(chan struct{}, 1),
 		a: s.o.access(as, min(s.o.Settings.Timeout, time.Second), nil),
 	}
-	find.master.Store(&link.Endpoint{}) // no server, until they have been queried
+	find.master.Store(&link.Endpoint{}) // none before the first query
 	find.changed = s.relocated
 	s.at(t, func() link.Endpoint { return *find.master.Load() }, masterServer)
 	if err := reach(ctx, s.o, find.ask); err != nil {
@@ -78,8 +78,8 @@ func (f *sentinels) watch(ctx context.Context, lost func() bool) {
 	refreshing(ctx, f.kick, func() (soon bool) { return f.ask(ctx) != nil || lost() })
 }
 
-// ask queries all sentinels for the master. One that was cut off may not have heard of a fail-over: the
-// highest configuration epoch is right. It goes down only when they have all dropped the master.
+// ask queries all sentinels for the master and takes the answer with the highest configuration epoch: a sentinel that
+// was cut off may not know of a failover. A lower epoch counts only when all sentinels have dropped the master.
 func (f *sentinels) ask(ctx context.Context) error {
 	type answer struct {
 		master link.Endpoint
@@ -103,7 +103,7 @@ func (f *sentinels) ask(ctx context.Context) error {
 		if failure = errors.Join(failure, a.err); a.err == nil && a.epoch > best.epoch {
 			best = a
 		}
-		if best.epoch > f.epoch { // news, while others may take their time or not answer
+		if best.epoch > f.epoch { // a newer master counts at once: other sentinels may answer late or never
 			f.epoch = best.epoch
 			f.set(best.master)
 		}
@@ -112,7 +112,7 @@ func (f *sentinels) ask(ctx context.Context) error {
 		return failure
 	}
 	if best.epoch < f.epoch && failure != nil {
-		return nil // a sentinel that knows better does not answer
+		return nil // a sentinel that knows the present master does not answer
 	}
 	f.epoch = best.epoch
 	f.set(best.master) // with the same epoch, in case a message of +switch-master was wrong
@@ -129,9 +129,8 @@ func (f *sentinels) set(to link.Endpoint) {
 	f.changed()
 }
 
-// askOne queries one sentinel, over a connection of its own. The address is not taken from SENTINEL MASTER:
-// the sentinel that leads a fail-over reports the old one there, with the new epoch, until all replicas
-// follow the new master.
+// askOne queries one sentinel over a connection of its own. The address does not come from SENTINEL MASTER: there the
+// sentinel that leads a failover reports the old address with the new epoch, until all replicas follow the new master.
 func (f *sentinels) askOne(ctx context.Context, addr string) (master link.Endpoint, epoch int64, err error) {
 	defer recovered(&err)
 	replies, err := f.a.once(ctx, addr, func(b rueidis.Builder) []rueidis.Completed {
@@ -150,7 +149,7 @@ func (f *sentinels) askOne(ctx context.Context, addr string) (master link.Endpoi
 	case len(address) != 2:
 		return master, 0, errors.New("an answer without the master's address")
 	}
-	if fields, err := replies[1].AsStrMap(); err == nil { // a user may have no right to it
+	if fields, err := replies[1].AsStrMap(); err == nil { // the user may lack the right
 		epoch, _ = strconv.ParseInt(fields["config-epoch"], 10, 64)
 	}
 	master, err = masterAt(address[0], address[1])
@@ -165,10 +164,10 @@ func masterAt(host, port string) (link.Endpoint, error) {
 	return link.Endpoint{Network: "tcp", Addr: addr}, nil
 }
 
-// listen hears of fail-overs from one sentinel, or else from the next.
+// listen subscribes to failovers at one sentinel, or else at the next.
 func (f *sentinels) listen(ctx context.Context) {
 	for i := 0; ctx.Err() == nil; i = (i + 1) % len(f.addrs) {
-		f.subscribe(ctx, f.addrs[i]) // why it ended does not matter: f.watch queries too
+		f.subscribe(ctx, f.addrs[i]) // any error will do: f.watch queries too
 		select {
 		case <-ctx.Done():
 		case <-time.After(time.Second):
@@ -176,8 +175,8 @@ func (f *sentinels) listen(ctx context.Context) {
 	}
 }
 
-// subscribe listens to one sentinel until the connection ends. rueidis is not used: it reads in a goroutine of its own,
-// in which a reply too many is a panic. Of what a sentinel sends, only the message has the form of one.
+// subscribe listens to one sentinel until the connection ends. It does without rueidis, which reads in a goroutine of
+// its own, where a surplus reply is a panic. Of all that a sentinel sends, only the message has the form of a message.
 func (f *sentinels) subscribe(ctx context.Context, addr string) error {
 	conn, err := f.a.dialer.Dial(ctx, link.Endpoint{Network: "tcp", Addr: addr})
 	if err != nil {
@@ -195,11 +194,11 @@ func (f *sentinels) subscribe(ctx context.Context, addr string) error {
 	if _, err := conn.Write(appendCommand(out, "SUBSCRIBE", "+switch-master")); err != nil {
 		return err
 	}
-	lines := bufio.NewScanner(conn) // which bounds a line
+	lines := bufio.NewScanner(conn) // a Scanner bounds the length of a line
 	for lines.Scan() {
 		if to, ok := switchedTo(lines.Text(), f.name); ok {
 			f.set(to)
-			f.trouble() // for the epoch
+			f.trouble() // a query finds the epoch
 		} else if bytes.HasPrefix(lines.Bytes(), []byte("-")) {
 			return errors.New("the sentinel refuses the subscription")
 		}
@@ -216,7 +215,7 @@ func appendCommand(out []byte, words ...string) []byte {
 	return out
 }
 
-// switchedTo reads a message of +switch-master: name, old host, old port, new host, new port.
+// switchedTo parses a message of +switch-master: name, old host, old port, new host, new port.
 func switchedTo(message, name string) (link.Endpoint, bool) {
 	words := strings.Fields(message)
 	if len(words) != 5 || words[0] != name {

@@ -11,20 +11,20 @@ import (
 const (
 	// skewEvery is how often a server's clock is read.
 	skewEvery = 10 * time.Second
-	// skewSlowest is the longest a reading may take: it may be wrong by half of that.
+	// skewSlowest is the longest that a reading may take: its error is up to half of that.
 	skewSlowest = 100 * time.Millisecond
-	// skewWarns is the difference that is warned of.
+	// skewWarns is the difference from which a warning is logged.
 	skewWarns = 200 * time.Millisecond
 )
 
-// skew compares the machine's clock, which fixed windows go by, with a server's, at the connections that are pinged.
-// No right is required for it: where the server refuses TIME, it is not asked again.
+// skew compares this machine's clock, which decides fixed windows, with a server's, on connections that are pinged. It
+// needs no right: after a server has refused TIME, skew does not send it again.
 type skew struct {
 	report func(server string, offset time.Duration) // as Options.Skew
 	log    *slog.Logger
 
 	mu      sync.Mutex
-	last    time.Time // when it was last read
+	last    time.Time // when a server's clock was last read
 	warned  time.Time
 	refused bool
 }
@@ -36,12 +36,12 @@ func (s *skew) due() bool {
 	return s.report != nil && !s.refused && (s.last.IsZero() || time.Since(s.last) >= skewEvery)
 }
 
-// ahead is by how much a machine's time is ahead of an answer to TIME: seconds and microseconds.
+// ahead returns how far a machine's time is ahead of an answer to TIME: seconds and microseconds.
 func ahead(at time.Time, there []int64) time.Duration {
 	return at.Round(0).Sub(time.Unix(there[0], there[1]*1000))
 }
 
-// take takes an answer to TIME, sent at sent.
+// take takes the answer to a TIME that was sent at sent.
 func (s *skew) take(server string, r rueidis.RedisResult, sent time.Time) {
 	took := time.Since(sent)
 	s.mu.Lock()

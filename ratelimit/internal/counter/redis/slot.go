@@ -2,11 +2,11 @@ package redis
 
 import "bytes"
 
-// slots is how many there are in a Redis Cluster.
+// slots is the number of slots in a Redis Cluster.
 const slots = 16384
 
-// slotOf is a key's slot: CRC-16/XMODEM of what stands between the first { and the next }, or of the
-// whole key where that is nothing (Redis Cluster Specification, "Hash tags").
+// slotOf returns a key's slot: CRC-16/XMODEM of the text between the first { and the next }, or of the whole key if
+// that text is empty or missing (Redis Cluster Specification, "Hash tags").
 func slotOf(key []byte) uint16 {
 	if i := bytes.IndexByte(key, '{'); i >= 0 {
 		if n := bytes.IndexByte(key[i+1:], '}'); n > 0 {

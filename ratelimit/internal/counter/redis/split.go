@@ -7,7 +7,7 @@ import (
 	"gatehouse/ratelimit/internal/counter/link"
 )
 
-// Async implements counter.AsyncStore: a node takes a request whose counters it has all.
+// Async implements counter.AsyncStore. It returns the node that has all counters of the request, or nil.
 func (c *Cluster) Async(req *counter.Request) counter.Async {
 	if len(req.Hits) == 0 || req.Stop == counter.StopAll {
 		return nil
@@ -22,7 +22,7 @@ func (c *Cluster) Async(req *counter.Request) counter.Async {
 func (n *clusterNode) Start(calls []*counter.Pending) []*counter.Pending {
 	refused := n.server.start(calls, n)
 	for _, st := range refused {
-		if st.Err == link.ErrClosed { // the node has just been given up: Add finds the others
+		if st.Err == link.ErrClosed { // the node was just given up: Add finds the present node
 			st.Err = nil
 		}
 	}
@@ -34,29 +34,29 @@ func (n *clusterNode) resume(ctx context.Context, req *counter.Request, undone *
 	return n.cluster.addElsewhere(ctx, req, n, undone)
 }
 
-// split is the hits of one request, grouped by the node that has their keys. It is used again.
+// split is the hits of one request, grouped by the node that has their keys. It is reused.
 type split struct {
 	now    int64
 	stop   counter.Stop
 	shards []shard
 }
 
-// shard is what one node gets of a request.
+// shard is the part of a request for one node.
 type shard struct {
 	node   *clusterNode
 	req    counter.Request
-	at     []int  // the hits' places in the request
-	asking []bool // the slot of its key is on its way to the node
-	call   *call  // under way
+	at     []int  // the hits' indexes in the whole request
+	asking []bool // per hit: the slot of its key is moving to the node
+	call   *call  // sent and not finished
 	err    error
 }
 
-// reset empties it for hits of req.
+// reset empties s for the hits of req.
 func (s *split) reset(req *counter.Request) {
 	s.now, s.stop = req.Now, req.Stop
 	for i := range s.shards {
 		p := &s.shards[i]
-		clear(p.req.Hits) // keys of others
+		clear(p.req.Hits) // drops references to keys
 		p.node, p.call, p.err, p.req.Hits, p.at, p.asking = nil, nil, nil, p.req.Hits[:0], p.at[:0], p.asking[:0]
 	}
 	s.shards = s.shards[:0]
@@ -70,7 +70,7 @@ func (s *split) add(n *clusterNode, h *counter.Hit, at int, asking bool) {
 	}
 	if i == len(s.shards) {
 		if i < cap(s.shards) {
-			s.shards = s.shards[:i+1] // with the memory of before
+			s.shards = s.shards[:i+1] // reuses its memory
 		} else {
 			s.shards = append(s.shards, shard{})
 		}
@@ -81,7 +81,7 @@ func (s *split) add(n *clusterNode, h *counter.Hit, at int, asking bool) {
 	p.req.Hits, p.at, p.asking = append(p.req.Hits, *h), append(p.at, at), append(p.asking, asking)
 }
 
-// addSpread carries out a request whose keys several nodes have. A node that fails fails its own.
+// addSpread carries out a request whose keys are on several nodes. A failing node fails only its own hits.
 func (c *Cluster) addSpread(ctx context.Context, req *counter.Request) error {
 	s := c.splits.Get().(*split)
 	defer c.splits.Put(s)
@@ -104,8 +104,8 @@ func (c *Cluster) addSpread(ctx context.Context, req *counter.Request) error {
 	return out.Of(req)
 }
 
-// carry has the nodes carry out their shards, c.width of them at a time, and puts what they cannot at
-// present into left.
+// carry sends the shards to their nodes, c.width at a time, and adds the hits that a node cannot execute at present to
+// left.
 func (c *Cluster) carry(ctx context.Context, s *split, req *counter.Request, left *remainder, out *counter.Outcome) {
 	begun := 0
 	for i := range s.shards {
@@ -119,7 +119,7 @@ func (c *Cluster) carry(ctx context.Context, s *split, req *counter.Request, lef
 			undone, p.err = p.node.server.finish(ctx, p.call, &p.req)
 		}
 		switch {
-		case p.err == link.ErrClosed: // the node has just been given up
+		case p.err == link.ErrClosed: // the node was just given up
 			for j, at := range p.at {
 				left.later(&p.req, &p.req.Hits[j], at)
 			}

@@ -14,14 +14,14 @@ import (
 	"gatehouse/ratelimit/internal/counter/link"
 )
 
-// patient callers, with more time than this, are expired by the watchdog when their time is up. A timer and a select
-// for each would cost 1.0 of the 2.5 us that a hit takes (BenchmarkKVStore).
+// patient is the least time from which the watchdog expires a waiting caller. A timer and a select for each caller
+// would cost 1.0 of the 2.5 us that a hit takes (BenchmarkKVStore).
 const patient = 10 * time.Millisecond
 
-// Server counts in a key-value store that many processes share (Redis and what speaks like it).
+// Server counts in a key-value store that many processes share: Redis or a compatible server.
 //
-// Hits are collected while a batch is in the store and go together in the next: one command for each key, for all its
-// callers, with the answers handed out in the order of arrival. So a lone caller does not wait for others, and many
+// Hits are collected while a batch is in the store, and go together in the next batch: one command for each key, for
+// all callers, with the answers handed out in the order of arrival. So a single caller waits for no other, and many
 // callers share one write and one read. See batch, pipeline and watch.
 type Server struct {
 	*link.PoolStats
@@ -33,31 +33,31 @@ type Server struct {
 	seen    seenKeys
 	seed    maphash.Seed
 	calls   sync.Pool // *call
-	begun   time.Time // the clock counts from here
+	begun   time.Time // zero of the clock
 
 	mu         sync.Mutex
 	queue      []*call     // waiting for a batch, in the order of arrival
-	idle       []*pipeline // the one used last at the end
-	pipelines  []*pipeline // all, overflow included
+	idle       []*pipeline // the last one was used last
+	pipelines  []*pipeline // all pipelines, including overflow ones
 	busy       int         // pipelines with a batch, or about to take one
-	dispatched int64       // when the last batch set out
-	trip       int64       // a moving average of how long batches are out
-	asleep     bool        // the watchdog sleeps until it is called
+	dispatched int64       // when the last batch was sent
+	trip       int64       // a moving average of the batches' round trips
+	asleep     bool        // the watchdog sleeps until wake has a value
 	closed     bool
 	canceled   []*counter.Pending // answered by the breaker or the watchdog; settle completes them
-	probe      connection         // of an open breaker, to be dropped by Close
+	probe      connection         // connection that probes for an open breaker; Close drops it
 
-	wake chan struct{}   // calls the watchdog
+	wake chan struct{}   // wakes the watchdog
 	ctx  context.Context // ends with Close
 	stop context.CancelFunc
 	wg   sync.WaitGroup
 }
 
-// errNeedsTLS keeps what was to be protected from being sent in clear.
+// errNeedsTLS prevents sending in clear what a rediss:// URL protects.
 var errNeedsTLS = errors.New("rediss:// needs TLS")
 
-// NewServer connects to the store and returns when it has answered a PING. Until then it tries again
-// with exponential backoff, until ctx ends or StartMaxElapsed is over.
+// NewServer connects to the store and returns when the store has answered a PING. Until then it tries again with
+// exponential backoff, until ctx ends or StartMaxElapsed is over.
 func NewServer(ctx context.Context, o Options) (*Server, error) {
 	t, err := o.Settings.target()
 	if err != nil {
@@ -74,7 +74,7 @@ func NewServer(ctx context.Context, o Options) (*Server, error) {
 	return s, nil
 }
 
-// at says where the server is.
+// at sets the server's address and role.
 func (s *Server) at(t target, where func() link.Endpoint, as role) {
 	s.newLink = func(timeout time.Duration) connection {
 		a := s.o.access(t, timeout, s.PoolStats)
@@ -83,7 +83,7 @@ func (s *Server) at(t target, where func() link.Endpoint, as role) {
 	}
 }
 
-// open waits until the server has given a sign of life, and starts.
+// open waits until the server has answered a PING, and starts.
 func (s *Server) open(ctx context.Context) error {
 	first := s.newLink(s.o.Settings.Timeout)
 	err := reach(ctx, s.o, func(ctx context.Context) error {
@@ -127,8 +127,8 @@ func (s *Server) run(first connection) {
 	s.wg.Go(s.watch)
 }
 
-// reach tries until there is no error. The pause is a random one between StartInitial and a step that
-// doubles up to StartMax.
+// reach calls try until it returns no error. The pauses are random, between StartInitial and a step that doubles up to
+// StartMax.
 func reach(ctx context.Context, o Options, try func(context.Context) error) error {
 	step := o.Start.Initial
 	for begun := time.Now(); ; step = min(2*step, o.Start.Max) {
@@ -169,7 +169,7 @@ func (s *Server) Add(ctx context.Context, req *counter.Request) error {
 	return s.addLater(ctx, req, undone)
 }
 
-// addLater carries out what the server could not execute the first time, as soon as it can.
+// addLater carries out the hits that the server could not execute at first, as soon as it can.
 func (s *Server) addLater(ctx context.Context, req *counter.Request, undone *call) error {
 	ctx, cancel := context.WithTimeout(ctx, s.o.Settings.Timeout)
 	defer cancel()
@@ -197,7 +197,7 @@ func (s *Server) addLater(ctx context.Context, req *counter.Request, undone *cal
 	}
 }
 
-// begin puts a request into the queue. asking is as of call.fill.
+// begin puts a request into the queue. asking is as in call.fill.
 func (s *Server) begin(ctx context.Context, req *counter.Request, asking []bool) (*call, error) {
 	if s.breaker.IsOpen() {
 		return nil, counter.ErrOpen
@@ -223,13 +223,13 @@ func (s *Server) begin(ctx context.Context, req *counter.Request, asking []bool)
 	return c, nil
 }
 
-// finish waits for a request's batch and takes the answers. undone: the server has not carried out some
-// hits; c says which, and is the caller's to recycle.
+// finish waits for a request's batch and takes the answers. If the server has not executed some hits, undone is c,
+// which says which hits; the caller recycles it.
 func (s *Server) finish(ctx context.Context, c *call, req *counter.Request) (undone *call, err error) {
 	if c.ctx != nil {
 		<-c.ready
 	} else if err := c.wait(ctx, c.stay-time.Duration(s.clock()-c.arrived)); err != nil {
-		return nil, err // c belongs to the batcher
+		return nil, err // c belongs to the batch
 	}
 	err = c.err
 	if c.state.Load() != answered {
@@ -247,14 +247,13 @@ func (s *Server) finish(ctx context.Context, c *call, req *counter.Request) (und
 
 func (s *Server) hash(key []byte) uint64 { return maphash.Bytes(s.seed, key) | 1 }
 
-// wait blocks until the call is answered, or for stay, or until ctx ends; the error says that the
-// caller has left.
+// wait blocks until the call is answered, for at most stay, or until ctx ends. An error says that the caller has left.
 func (c *call) wait(ctx context.Context, stay time.Duration) error {
 	_, gone := link.Await(ctx, c.ready, stay)
 	if gone == nil || c.claim(left) {
 		return gone
 	}
-	<-c.ready // it was answered in this instant
+	<-c.ready // it was answered at this moment
 	return nil
 }
 
@@ -287,11 +286,11 @@ func peek(ctx context.Context, s counter.Store, h *counter.Hit) error {
 func reset(ctx context.Context, s counter.Store, h *counter.Hit) error {
 	gone := *h
 	gone.N, gone.Refund, gone.Undo, gone.Delete = 0, false, false, true
-	gone.End = h.Window // from a Now of 0: a key that a hit makes meanwhile lives for a whole window
+	gone.End = h.Window // counted from a Now of 0: a key that a hit makes meanwhile lives for a whole window
 	return s.Add(ctx, &counter.Request{Hits: []counter.Hit{gone}})
 }
 
-// Close implements Store. Connections are broken off; no call may be in flight.
+// Close implements Store. It drops the connections; no call may be in flight.
 func (s *Server) Close() {
 	s.mu.Lock()
 	if s.closed {
@@ -317,7 +316,7 @@ func (s *Server) Open() bool { return s.breaker.IsOpen() }
 // Flapping reports whether the breaker has opened more than link.Flaps times within a minute.
 func (s *Server) Flapping() bool { return s.breaker.Flapping(time.Duration(s.clock())) }
 
-// clock is the time since the store was made, monotonic, in nanoseconds.
+// clock returns the monotonic time since the store was made, in nanoseconds.
 func (s *Server) clock() int64 { return int64(time.Since(s.begun)) }
 
 func (s *Server) log(level slog.Level, msg string, args ...any) {

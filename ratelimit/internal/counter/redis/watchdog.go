@@ -10,12 +10,12 @@ import (
 )
 
 const (
-	// watchTick is how often the watchdog runs while hits come in.
+	// watchTick is how often the watchdog runs while hits arrive.
 	watchTick = 2 * time.Millisecond
-	// watchBeat is the longest time between two runs that counts as this process running: more means that it was
-	// stopped.
+	// watchBeat is the longest time between two runs in which this process counts as running: after a longer time it
+	// was stopped.
 	watchBeat = 4 * time.Millisecond
-	// watchRests after this long without any.
+	// watchRests is how long no hits arrive before the watchdog sleeps.
 	watchRests = 100 * time.Millisecond
 	// pingAfter is how long a connection is idle before it is pinged.
 	pingAfter = time.Second
@@ -23,12 +23,12 @@ const (
 	overflowIdle = 30 * time.Second
 	// probeTimeout bounds one probe of an open breaker.
 	probeTimeout = link.ProbeEvery
-	// stuckAfter is how many times KVSTORE_TIMEOUT make a pipeline stuck: connecting and sending have one each.
+	// stuckAfter is how many times KVSTORE_TIMEOUT make a pipeline stuck: connecting and sending may each take one.
 	stuckAfter = 2
 )
 
-// watch watches over what no caller and no pipeline can see: batches that do not come back, hits that
-// no pipeline takes, connections that rest, an open breaker. It sleeps while there is nothing to watch.
+// watch handles what no caller and no pipeline can notice: batches that do not come back, hits that no pipeline takes,
+// idle connections, an open breaker. It sleeps while there is nothing to watch.
 func (s *Server) watch() {
 	timer := time.NewTimer(watchTick)
 	defer timer.Stop()
@@ -60,7 +60,7 @@ func (s *Server) watch() {
 		pause := watchTick
 		if s.asleep = s.busy == 0 && len(s.queue) == 0 && now-s.dispatched > int64(watchRests); s.asleep {
 			if pause = pingAfter / 4; s.breaker.IsOpen() {
-				pause = 5 * watchTick // a probe may be due as soon as the one before is back
+				pause = 5 * watchTick // a probe may be due as soon as the previous one has ended
 			}
 		}
 		s.mu.Unlock()
@@ -69,15 +69,15 @@ func (s *Server) watch() {
 	}
 }
 
-// oldest is the age of the oldest batch that is out, as far as this process ran meanwhile; ran is how much of the time
-// since the previous check that was. A PING counts from when hits began to wait behind it: alone, a late answer to it
-// says more about this machine than about the store.
+// oldest returns the age of the oldest batch in the store, counting only the time in which this process ran; ran is
+// this time since the previous check. A PING counts from when hits began to wait for it: without waiting hits, a late
+// answer to a PING says more about this machine than about the store.
 func (s *Server) oldest(now int64, ran time.Duration) (oldest time.Duration) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for _, l := range s.pipelines {
 		if !l.mu.TryLock() {
-			continue // it is on the move
+			continue // the pipeline is building its batch
 		}
 		switch {
 		case len(l.out) > 0:
@@ -101,7 +101,7 @@ func (s *Server) expireCallers(now int64) {
 			s.free(c)
 		}
 	}
-	clear(s.queue[len(waits):]) // while a store stands still the queue holds no more than those who wait
+	clear(s.queue[len(waits):]) // while a store hangs, the queue holds only callers that still wait
 	s.queue = waits
 	for _, l := range s.pipelines {
 		if !l.mu.TryLock() {
@@ -151,8 +151,8 @@ func (s *Server) scaleUp(now int64) {
 	}
 }
 
-// replaceStuck gives up pipelines that are not back though every wait of theirs has had its time: another one takes
-// their place. One that does come back ends. s.mu is held.
+// replaceStuck gives up pipelines that have not come back although all their time-outs have passed, and lets new
+// pipelines take their places. A pipeline that does come back ends. s.mu is held.
 func (s *Server) replaceStuck(now int64) {
 	for i := len(s.pipelines) - 1; i >= 0; i-- {
 		l := s.pipelines[i]
@@ -173,14 +173,14 @@ func (s *Server) replaceStuck(now int64) {
 	}
 }
 
-// pingIdle pings idle connections and ends overflow ones; s.mu is held.
+// pingIdle pings idle connections and closes idle overflow ones; s.mu is held.
 func (s *Server) pingIdle(now int64) {
 	if s.breaker.IsOpen() {
-		return // the one probe stands for all
+		return // the probe replaces all PINGs
 	}
 	after := int64(pingAfter)
 	if s.skew.due() {
-		after = 0 // one that is hardly ever idle will do
+		after = 0 // no connection is idle for long, so any will do
 	}
 	kept := s.idle[:0]
 	for _, l := range s.idle {
