@@ -17,7 +17,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// request is one of a signed-in user. refused is flow.ErrAdminAAL2 as long as a factor is to be verified.
+// request is a request of a signed-in user. refused is flow.ErrAdminAAL2 until a required factor is verified.
 type request struct {
 	httpapi.ConsoleCall
 	w         http.ResponseWriter
@@ -78,15 +78,15 @@ func (s *Console) postSession(w http.ResponseWriter, r *http.Request, c httpapi.
 	return c.JSON(http.StatusOK, s.sessionView(u, v, s.begin(w, r, v)))
 }
 
-// getSession says who is signed in.
+// getSession shows who is signed in.
 func (s *Console) getSession(q *request) error {
 	if q.refused != nil && !flow.IsBelowAAL2(q.principal.User, q.principal.Session) {
-		return q.refused // there is no factor to verify
+		return q.refused // the user has no factor to verify
 	}
 	return q.JSON(http.StatusOK, s.sessionView(q.principal.User, q.principal.Session, ""))
 }
 
-// deleteSession signs out, also after the idle time.
+// deleteSession signs out, even after the idle limit.
 func (s *Console) deleteSession(w http.ResponseWriter, r *http.Request, c httpapi.ConsoleCall) error {
 	t, err := s.ticketOf(r)
 	if err != nil {
@@ -116,7 +116,7 @@ func (s *Console) postChallenge(q *request) error {
 	return q.JSON(http.StatusOK, append(b, '}'))
 }
 
-// postVerify raises the session, which gets a new cookie and key.
+// postVerify verifies a factor and raises the session, which gets a new cookie and key.
 func (s *Console) postVerify(q *request) error {
 	var in struct {
 		Factor    uuid.UUID `json:"factor_id"`
@@ -136,7 +136,7 @@ func (s *Console) postVerify(q *request) error {
 	return q.JSON(http.StatusOK, s.sessionView(q.principal.User, v, s.begin(q.w, q.r, v)))
 }
 
-// sessionView shows a sign-in: what comes next, the factors that can be verified, who, and until when.
+// sessionView returns the view of a sign-in: the next step, the factors that can be verified, the user, and the end.
 func (s *Console) sessionView(u store.User, v store.Session, key string) []byte {
 	b := []byte{'{'}
 	if key != "" {

@@ -31,7 +31,8 @@ func ParsePhone(text string) (string, error) {
 
 const whatsApp = "whatsapp"
 
-// ChannelOf returns the channel of a message. Channels other than these two are accepted only where a hook sends.
+// ChannelOf returns the channel of a message: whatsapp or, for any other text, sms. CheckChannel accepts another text
+// only if a hook sends the SMS.
 func ChannelOf(channel string) string {
 	if channel == whatsApp {
 		return channel
