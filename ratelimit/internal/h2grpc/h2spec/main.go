@@ -1,5 +1,5 @@
 // Command h2spec runs the conformance tests of github.com/summerwind/h2spec against a server, and prints a line of JSON
-// for each. It is a module of its own, which keeps its dependencies out of the daemons' go.mod.
+// for each. It is a module of its own, so that the daemons' go.mod knows nothing of it.
 package main
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/summerwind/h2spec/spec"
 )
 
-// result is the result of one test.
+// result is one test.
 type result struct {
 	ID, Test        string
 	Failed, Skipped bool
@@ -56,7 +56,7 @@ func run(args []string) error {
 	return nil
 }
 
-// report prints the results of a group and of the groups in it.
+// report prints the results of a group and of those in it.
 func report(out *json.Encoder, group *spec.TestGroup) error {
 	for _, test := range append(group.Tests, group.StrictTests...) {
 		if test.Result == nil {
