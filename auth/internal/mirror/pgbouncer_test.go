@@ -36,7 +36,7 @@ func TestPgBouncer(t *testing.T) {
 			var out bytes.Buffer
 			o := m.options(&out)
 			through(&o)
-			if wrong, _, err := mirror.Look(t.Context(), o); len(wrong) > 0 || err != nil {
+			if wrong, _, err := mirror.Look(t.Context(), o, true); len(wrong) > 0 || err != nil {
 				t.Errorf("%s: look: %q, %v", mode, wrong, err)
 			}
 			if err := mirror.Scrub(t.Context(), o); err != nil {
