@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// enumerationProbe is a request whose answer must not reveal, by its time either, whether an account exists.
+// enumerationProbe is a request whose answer must not reveal whether an account exists, not even by its time.
 type enumerationProbe struct {
 	name, path string
 	body       string // %[1]s is the address, %[2]s a password that no account has
@@ -22,15 +22,15 @@ var enumerationProbes = []enumerationProbe{
 }
 
 const (
-	enumerationCalls = 300 // measured of each side in each round
+	enumerationCalls = 300 // measured calls of each side in each round
 	enumerationWarm  = 30
 )
 
-// sides are a probe's lines: the addresses that have an account, and those that don't.
+// sides returns a probe's two lines: addresses with an account, and addresses without one.
 func (p enumerationProbe) sides() group { return closed(p.name, "known address", "unknown address") }
 
-// startEnumeration starts a daemon on the accounts of HS256 that confirms by mail. Its mails go to the dev
-// mailbox, and it may send as many as it likes, to each address in its time.
+// startEnumeration starts a daemon on the accounts of HS256 that confirms by mail. Its mails go to the dev mailbox, and
+// it may send any number of them to any address.
 func (s *authSuite) startEnumeration(ctx context.Context) (err error) {
 	settings := append(cheapHash("HS256"),
 		"AUTH_MAILER_AUTOCONFIRM=false", "AUTH_API_EXTERNAL_URL=http://127.0.0.1:9", "AUTH_SITE_URL=http://127.0.0.1:9",
@@ -41,8 +41,8 @@ func (s *authSuite) startEnumeration(ctx context.Context) (err error) {
 	return err
 }
 
-// measureEnumeration asks each request for known and unknown addresses at the same time, over a connection each.
-// An address is used once for each, in as many rounds as there are accounts for.
+// measureEnumeration sends each request for known and unknown addresses at the same time, over a connection each. Each
+// address is used once for each request, in as many rounds as there are accounts for.
 func (s *authSuite) measureEnumeration(round int) {
 	known := s.crowd["HS256"]
 	known = known[round*(enumerationCalls+enumerationWarm)%(len(known)-enumerationCalls-enumerationWarm):]

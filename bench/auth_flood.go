@@ -15,9 +15,9 @@ const (
 	userRate     = 100 // GET /user a second meanwhile
 )
 
-// The lines of a flood: GET /user without and with it, the sign-ins that the daemon does, and the hashes that the cores
-// allow: a bare handler that only compares a password, two at a time for each core, so that they end one after the
-// other.
+// The lines of a flood: GET /user without and with the flood, the sign-ins that the daemon completes, and the hashes
+// that the cores allow: a bare handler that only compares a password, with two requests at a time for each core, so
+// that they end one after the other.
 var (
 	quietLine   = line{scenario: "user", target: "default", open: true, rate: userRate}
 	floodedLine = line{scenario: "user", target: "default", open: true, rate: userRate, via: viaFlood}
@@ -46,7 +46,7 @@ func (s *authSuite) measureFlood(ctx context.Context, round int) error {
 	return ctx.Err()
 }
 
-// flood returns what came of its four lines.
+// flood returns the results of its four lines.
 func (s *authSuite) flood() (got [4]*result, err error) {
 	t, crowd := s.targets["default"], s.crowd["default"]
 	users := load{

@@ -15,22 +15,22 @@ import (
 	"golang.org/x/crypto/bcrypt"
 )
 
-// The large database: what each user has is what a sign-up by e-mail address leaves.
+// The large database: each user has the rows of a sign-up by e-mail address.
 const (
 	millionUsers    = 1_000_000
-	millionSessions = 3 // of each
+	millionSessions = 3 // of each user
 	millionCrowd    = 2_000
 )
 
 //go:embed million.sql
 var millionRows string
 
-// millionScenarios run on a database that is empty but for the accounts of the load, and on the large one.
+// millionScenarios run on a database that has only the accounts of the load, and on the large one.
 var millionScenarios = []string{"user", "refresh", "password"}
 
 func millionLine(scenario string) line { return line{scenario: scenario, target: "million"} }
 
-// startMillion fills a database, starts a daemon on it, and signs in as many of its users.
+// startMillion fills a database, starts a daemon on it, and signs in as many users as the load needs.
 func (s *authSuite) startMillion(ctx context.Context) error {
 	const name = "million"
 	t, url, err := s.startDaemon(ctx, s.testbed.authDaemon, name, cheapHash("HS256"))
@@ -60,7 +60,7 @@ func (s *authSuite) startMillion(ctx context.Context) error {
 	return nil
 }
 
-// signInAccounts signs accounts in, each once, and keeps their tokens.
+// signInAccounts signs each account in once, and keeps the tokens.
 func signInAccounts(t *target, accounts []account) ([]account, error) {
 	signIn, kept := signingIn(authConns, accounts), make([]account, 0, len(accounts))
 	judge := signIn.judge
@@ -79,7 +79,7 @@ func signInAccounts(t *target, accounts []account) ([]account, error) {
 	return kept, nil
 }
 
-// wholeReads is how often one of the large tables has been read from end to end, for a line of the large database.
+// wholeReads returns how often one of the large tables has been read completely, for a line of the large database.
 func (s *authSuite) wholeReads(ctx context.Context, l line) (n int64, err error) {
 	if l.target != "million" {
 		return 0, nil

@@ -14,7 +14,7 @@ import (
 )
 
 // Sign-ins with passkeys have a daemon of their own: all others are measured with passkeys off. optionsLine keeps the
-// challenges that passkeyLine answers; passwordLine is the sign-in that hashes as installations do.
+// challenges that passkeyLine answers; passwordLine is the sign-in that hashes as in production.
 var (
 	optionsLine  = line{scenario: "options", target: "passkeys"}
 	passkeyLine  = line{scenario: "passkey", target: "passkeys"}
@@ -23,7 +23,7 @@ var (
 
 const passkeyRP, passkeyOrigin = "bench.example", "https://bench.example"
 
-// passkeys are the accounts with a passkey each, all of one key, and the challenges to be answered.
+// passkeys has the accounts with a passkey each, all with the same key, and the challenges to answer.
 type passkeys struct {
 	key      *ecdsa.PrivateKey
 	accounts []account
@@ -83,7 +83,7 @@ func (p *passkeys) signingIn() httpTraffic {
 	}, answered(200))
 }
 
-// answer signs as a synced passkey does that has verified its user.
+// answer signs as a synced passkey that has verified its user.
 func (p *passkeys) answer(c challenge, a *account) []byte {
 	text := base64.RawURLEncoding.EncodeToString
 	client := fmt.Appendf(nil, `{"type":"webauthn.get","challenge":%q,"origin":%q,"crossOrigin":false}`, c.text,
@@ -102,7 +102,7 @@ func (p *passkeys) answer(c challenge, a *account) []byte {
 		c.id, id, id, text(client), text(data), text(signature), text([]byte(field(claims, "sub"))))
 }
 
-// comparePasskeys compares a sign-in, with the options before it, with one by password.
+// comparePasskeys compares a sign-in, including its options request, with a sign-in by password.
 func (s *authSuite) comparePasskeys() {
 	whole := s.of(passkeyLine, cpuOf)
 	for i, options := range s.of(optionsLine, cpuOf) {

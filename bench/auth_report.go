@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// header says what was measured on what.
+// header prints what was measured on which versions.
 func (s *authSuite) header(ctx context.Context) error {
 	info, err := buildinfo.ReadFile(s.testbed.authDaemon)
 	if err != nil {
@@ -71,7 +71,7 @@ func (s *authSuite) compare() {
 		scenario string
 		limit    float64
 	}{{"user", 1}, {"refresh", 1}, {"password", 2}, {"signup", 2}, {"logout", 1}} {
-		// The background's polls are a few of several hundred.
+		// The polls in the background are few among several hundred round trips.
 		s.report.atMost(t.limit+.05, "", t.scenario+": round trips", s.of(hs(t.scenario), commandsOf))
 	}
 	s.report.atMost(1.1, " ×", "refresh, RS256: rate with a pool of 10 ÷ with the default one",
@@ -97,7 +97,7 @@ func minus(of, less []float64) []float64 {
 	return values
 }
 
-// otherBudgets measures the budgets that aren't about a request: start, memory, the binary.
+// otherBudgets measures the budgets that are not about a request: start, memory, the binary.
 func (s *authSuite) otherBudgets(ctx context.Context) error {
 	busy, err := readFamily(s.targets["HS256"].process.PID())
 	if err != nil {
@@ -111,13 +111,13 @@ func (s *authSuite) otherBudgets(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		// As in ratelimit's, the first answer that has done all that a request does.
+		// As for ratelimit, the first answer after which everything that a request needs has been done.
 		if err := s.testbed.awaitHTTP(ctx, t, "/user", s.crowd["ES256"][0].access); err != nil {
 			return err
 		}
 		took = append(took, float64(time.Since(began).Microseconds())/1000)
 		if len(idle) < s.rounds {
-			time.Sleep(500 * time.Millisecond) // what start-up left behind is collected
+			time.Sleep(500 * time.Millisecond) // until the garbage of the start is collected
 			u, err := readUsage(t.process.PID())
 			if err != nil {
 				return err

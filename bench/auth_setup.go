@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	// authPool is the pool of the daemons and of the yardsticks, but for the daemon with default settings.
+	// authPool is the pool size of the daemons and of the yardsticks, except for the daemon with default settings.
 	authPool = 10
-	// The secrets of every daemon: what one made, another on the same database accepts.
+	// The secrets of every daemon, so that each accepts the tokens of another on the same database.
 	benchSecret   = "bench: an HS256 secret of more than 32 bytes"
 	benchPassword = "correct horse battery staple"
 )
@@ -29,8 +29,8 @@ type database struct {
 	conn   *pgx.Conn
 }
 
-// postgresSettings: it syncs and writes full pages, as an installation does; checkpoints come only when
-// we ask for one.
+// postgresSettings has syncing and full page writes on, as in production; checkpoints come only when the measurement
+// requests one.
 var postgresSettings = localserver.PostgresOptions{
 	Durable: true,
 	Config:  []string{"checkpoint_timeout=1h", "max_wal_size=8GB", "max_connections=200"},
@@ -77,7 +77,7 @@ func (d *database) createYardstick(ctx context.Context) (string, error) {
 		"vacuum analyze")
 }
 
-// execSQL runs texts of SQL in a database, each in a transaction of its own.
+// execSQL runs SQL statements in a database, each in a transaction of its own.
 func execSQL(ctx context.Context, url string, statements ...string) error {
 	conn, err := pgx.Connect(ctx, url)
 	if err != nil {
@@ -92,13 +92,13 @@ func execSQL(ctx context.Context, url string, statements ...string) error {
 	return nil
 }
 
-// checkpoint writes everything out, so that none falls into what is measured next.
+// checkpoint writes everything out, so that no checkpoint falls into the next measurement.
 func (d *database) checkpoint(ctx context.Context) error {
 	_, err := d.conn.Exec(ctx, "checkpoint")
 	return err
 }
 
-// read is what PostgreSQL has used: CPU time of all its processes, bytes of WAL.
+// read returns what PostgreSQL has used: CPU time of all its processes, bytes of WAL.
 func (d *database) read(ctx context.Context) (m reading, err error) {
 	if err := d.conn.QueryRow(
 		ctx, "select (pg_current_wal_insert_lsn() - '0/0'::pg_lsn)::bigint").Scan(&m.wal); err != nil {
@@ -121,17 +121,17 @@ func (l *testbed) auth(program, name, database string, settings ...string) (*tar
 	return t, l.begin(t, cmd)
 }
 
-// authSettings are those of every process of the daemon's program.
+// authSettings returns the settings of every process of the daemon's program.
 func authSettings(database string) []string {
 	return []string{
-		// The same for all: it is in the tokens.
+		// The same URL for all: the tokens contain it.
 		"AUTH_API_EXTERNAL_URL=http://auth.bench.example", "AUTH_SITE_URL=http://bench.example",
 		"AUTH_DB_DRIVER=postgres", "DATABASE_URL=" + database,
 		"AUTH_JWT_SECRET=" + benchSecret, "AUTH_MAILER_AUTOCONFIRM=true",
 	}
 }
 
-// readyAuth is auth, and waits until the daemon answers.
+// readyAuth is auth, except that it waits until the daemon answers.
 func (l *testbed) readyAuth(ctx context.Context, program, name, database string, settings ...string) (*target, error) {
 	t, err := l.auth(program, name, database, settings...)
 	if err == nil {
@@ -140,8 +140,8 @@ func (l *testbed) readyAuth(ctx context.Context, program, name, database string,
 	return t, err
 }
 
-// cheapHash returns the settings of the daemons that everything but hashing is measured with: the hash would be
-// all that one sees.
+// cheapHash returns the settings of the daemons for all measurements but hashing, which an expensive hash would
+// dominate.
 func cheapHash(algorithm string) []string {
 	return []string{
 		"AUTH_JWT_ALGORITHM=" + algorithm, "AUTH_PASSWORD_HASH=bcrypt:4",
@@ -149,7 +149,7 @@ func cheapHash(algorithm string) []string {
 	}
 }
 
-// awaitHTTP returns when a GET with that bearer token, or with none, is answered 200.
+// awaitHTTP returns when a GET with the bearer token, if it is not empty, is answered 200.
 func (l *testbed) awaitHTTP(ctx context.Context, t *target, path, bearer string) error {
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	return l.retry(ctx, t, time.Minute, func(ctx context.Context) error {
@@ -161,7 +161,7 @@ func (l *testbed) awaitHTTP(ctx context.Context, t *target, path, bearer string)
 	})
 }
 
-// fetch returns the body of an answer of status 200, which the caller closes.
+// fetch returns the body of an answer with status 200, which the caller closes.
 func fetch(ctx context.Context, client *http.Client, url, bearer string) (io.ReadCloser, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {

@@ -10,15 +10,15 @@ import (
 	"time"
 )
 
-// authSuite is the part of the measurement that is about auth, with results of its own.
+// authSuite is the part of the measurement for auth, with results of its own.
 type authSuite struct {
 	suite
 	db *database
-	// crowd has the accounts of the load by daemon; toSignOut those that sign out next, by daemon.
+	// crowd has the accounts of the load by daemon; toSignOut the accounts that sign out next, by daemon.
 	crowd        map[string][]account
 	toSignOut    map[string]*[]account
 	passkeys     passkeys
-	large        bool // fill a large database too: only when -only names it
+	large        bool // fill a large database too; only if -only names it
 	millionScans int64
 }
 
@@ -32,11 +32,11 @@ var (
 	es256Line  = line{scenario: "sign:ES256", target: "sign:ES256"}
 )
 
-// hs is a scenario's line of the daemon that most of them are measured with.
+// hs returns a scenario's line for the daemon with which most scenarios are measured.
 func hs(scenario string) line { return line{scenario: scenario, target: "HS256"} }
 
-// authGroups are measured one after the other; within a round their order turns, the order within one
-// stays, because those who sign out have signed up before.
+// authGroups are measured one after the other. Their order rotates from round to round; the order within a group stays,
+// because accounts have to sign up before they sign out.
 func authGroups() []group {
 	return []group{
 		{bareLine, hs("health"), hs("settings"), {scenario: "jwks", target: "RS256"}},
@@ -51,11 +51,11 @@ func authGroups() []group {
 	}
 }
 
-// authScenarios are what -only may name.
+// authScenarios are the scenarios that -only may name.
 var authScenarios = []string{"health", "settings", "jwks", "user", "refresh", "password", "signup", "logout", "passkey",
 	"alike", "flood", "million"}
 
-// needs are the yardsticks that a scenario is compared with.
+// needs maps a yardstick or scenario to the scenarios for which it is measured too.
 var needs = map[string][]string{
 	"handler":    {"health", "settings", "jwks", "password", "refresh", "passkey"},
 	"refresh":    {"million"},
@@ -123,7 +123,7 @@ func (s *authSuite) run(ctx context.Context) (err error) {
 			return err
 		}
 	}
-	// They end before their database does.
+	// The targets end before their database.
 	return s.stop()
 }
 
@@ -160,7 +160,7 @@ func (s *authSuite) start(ctx context.Context) error {
 	return s.startEnumeration(ctx)
 }
 
-// startDaemon starts one on a database of its own.
+// startDaemon starts a daemon on a database of its own.
 func (s *authSuite) startDaemon(ctx context.Context, program, name string, settings []string) (
 	t *target, url string, err error) {
 	if url, err = s.db.create(ctx, name); err != nil {
@@ -179,7 +179,7 @@ func (s *authSuite) startCrowd(ctx context.Context, program, name string, accoun
 	if s.crowd[name], err = signUpAccounts(t, "crowd", accounts); err != nil {
 		return fmt.Errorf("%w\n%s", err, s.testbed.logTail(t))
 	}
-	// Plans were made for empty tables.
+	// The plans were made for empty tables.
 	return execSQL(ctx, url, "vacuum analyze")
 }
 
@@ -207,7 +207,7 @@ func (s *authSuite) round(ctx context.Context, round int) error {
 	return nil
 }
 
-// paths are those of the scenarios that ask for one again and again.
+// paths are the paths of the scenarios that request one path repeatedly.
 var paths = map[string]string{"health": "/health", "settings": "/settings", "jwks": "/.well-known/jwks.json"}
 
 // load returns the requests to a line's target.
@@ -222,7 +222,7 @@ func (s *authSuite) load(l line, round int) load {
 	switch what {
 	case "signup":
 		s.toSignOut[l.target] = &[]account{}
-		load.run = 2 * s.time // for enough who sign out afterwards
+		load.run = 2 * s.time // so that enough accounts can sign out afterwards
 	case "options":
 		load.traffic = s.passkeys.asking()
 		return load

@@ -29,17 +29,17 @@ const takeoverSchema = "auth/internal/former/formertest/newest.sql"
 //go:embed takeover.sql
 var takeoverRows string
 
-// takeoverCase is one takeover: rows there, and what the first and the last run may take.
+// takeoverCase is one takeover: the source's rows, and how long the first and the last run may take.
 type takeoverCase struct {
 	name        string
 	users       int
-	revoked     int // refresh tokens of a session besides the live one
+	revoked     int // refresh tokens of a session in addition to the valid one
 	encrypted   bool
 	first, last time.Duration
 }
 
-// takeoverCases are measured where -only names them. Of each user one identity and one session; half of the sessions of
-// each version, and a factor for every tenth.
+// takeoverCases are measured if -only names them. Each user has one identity and one session; half of the sessions are
+// of each version, and every tenth user has a factor.
 var takeoverCases = []takeoverCase{
 	{"takeover", 200_000, 0, false, time.Minute, 5 * time.Second},
 	{"takeover-tokens", 200_000, 20, false, 75 * time.Second, 10 * time.Second},
@@ -47,7 +47,7 @@ var takeoverCases = []takeoverCase{
 	{"takeover-million", 1_000_000, 0, false, 6 * time.Minute, 20 * time.Second},
 }
 
-// takeoverMemory is what the command may hold, MiB, whatever the size.
+// takeoverMemory is the memory that the command may use, in MiB, whatever the number of rows.
 const takeoverMemory = 128
 
 func (s *suite) takeovers(ctx context.Context) error {
@@ -71,8 +71,8 @@ func (s *suite) takeovers(ctx context.Context) error {
 	return nil
 }
 
-// takeover fills the tables there, copies them ahead, changes one in a hundred, and closes the takeover. It returns the
-// users that the first run carried in a second.
+// takeover fills the source's tables, copies them in advance, changes one row in a hundred, and finishes the takeover.
+// It returns how many users a second the first run copied.
 func (s *suite) takeover(ctx context.Context, db *database, c takeoverCase) (float64, error) {
 	fmt.Fprintln(os.Stderr, c.name)
 	url, err := db.create(ctx, strings.ReplaceAll(c.name, "-", "_"))
@@ -109,7 +109,7 @@ func (s *suite) takeover(ctx context.Context, db *database, c takeoverCase) (flo
 	return float64(c.users) / first.Seconds(), nil
 }
 
-// timed runs auth with the arguments, on the database at url, and reports what that took; peak is its memory in MiB.
+// timed runs auth with the arguments, on the database at url, and returns the time; peak is the memory in MiB.
 func (s *suite) timed(ctx context.Context, db *database, url, name string, args ...string) (
 	took time.Duration, peak float64, err error,
 ) {
@@ -124,7 +124,7 @@ func (s *suite) timed(ctx context.Context, db *database, url, name string, args 
 	if err := s.testbed.begin(t, cmd); err != nil {
 		return 0, 0, err
 	}
-	// Its resource usage would hold the memory of this program, which it had before it became the other one.
+	// The resource usage of the child would include this program's memory, from before it executed the other program.
 	for ended := false; !ended; {
 		if n, err := peakRSS(t.process.PID()); err == nil {
 			peak = max(peak, float64(n)/mib)
@@ -155,7 +155,7 @@ const takeoverKeyName = "k1"
 
 var takeoverKey = []byte("0123456789abcdef0123456789abcdef")
 
-// encryptColumn is what the replaced service stores of a text with encryption on.
+// encryptColumn returns what the replaced service stores for a text with encryption on.
 func encryptColumn(plain, id string) string {
 	key, err := hkdf.Key(sha256.New, takeoverKey, nil, id, 32)
 	block, refused := aes.NewCipher(key)
@@ -173,7 +173,7 @@ func encryptColumn(plain, id string) string {
 		b64(aead.Seal(nil, nonce, []byte(plain), nil)), b64(nonce))
 }
 
-// fillTakeover makes the tables there and their rows.
+// fillTakeover makes the source's tables and their rows.
 func fillTakeover(ctx context.Context, url string, c takeoverCase) error {
 	schema, err := os.ReadFile(filepath.FromSlash(takeoverSchema))
 	if err != nil {
@@ -205,7 +205,7 @@ func fillTakeover(ctx context.Context, url string, c takeoverCase) error {
 	return err
 }
 
-// encryptAll rewrites a column with what the replaced service stores when encryption is on.
+// encryptAll rewrites a column as the replaced service stores it with encryption on.
 func encryptAll(ctx context.Context, conn *pgx.Conn, table, column string) error {
 	rows, err := conn.Query(ctx, fmt.Sprintf("select id::text, %[2]s from auth.%[1]s where %[2]s is not null", table,
 		column))
@@ -225,7 +225,7 @@ func encryptAll(ctx context.Context, conn *pgx.Conn, table, column string) error
 	return err
 }
 
-// takeoverNames are what -only may name.
+// takeoverNames returns the names of takeovers for -only.
 func takeoverNames() (names []string) {
 	for _, c := range takeoverCases {
 		names = append(names, c.name)

@@ -16,7 +16,7 @@ type account struct{ email, access, refresh string }
 // authConns is how many connections the scenarios use, each with one request in flight.
 const authConns = 16
 
-// clientHeaders are what the client library sends with everything.
+// clientHeaders are the headers that the client library sends with every request.
 const clientHeaders = "User-Agent: gatehouse-bench\r\nX-Client-Info: gotrue-js/2.0.0\r\n" +
 	"X-Supabase-Api-Version: 2024-01-01\r\n"
 
@@ -39,13 +39,14 @@ func appendRequest(b []byte, method, path, bearer string, body []byte) []byte {
 	return append(append(b, "\r\n"...), body...)
 }
 
-// walk deals accounts out to connections: each goes round its own, so that none is used twice at once.
+// walk assigns accounts to connections: each connection goes through accounts of its own, so that no account is used
+// twice at once.
 type walk struct {
 	n    int
-	gone [256]int // how far each has gone; more than any load's connections
+	gone [256]int // each connection's position; there are more than connections of any load
 }
 
-// next is a connection's next account of a load with so many connections; once gives each only once.
+// next returns a connection's next account, in a load with conns connections; with once each account only once.
 func (w *walk) next(conn, conns int, once bool) (int, bool) {
 	i := conn + w.gone[conn]
 	if i >= w.n {
@@ -58,7 +59,7 @@ func (w *walk) next(conn, conns int, once bool) (int, bool) {
 	return i, true
 }
 
-// getting asks for one path again and again.
+// getting requests one path repeatedly.
 func getting(path string) httpTraffic {
 	request := appendRequest(nil, "GET", path, "", nil)
 	return httpTraffic{
@@ -67,7 +68,8 @@ func getting(path string) httpTraffic {
 	}
 }
 
-// byAccounts makes requests of one account after the other, over so many connections; once makes each account's one.
+// byAccounts makes requests of one account after the other, over the given number of connections. With once each
+// account makes only one request.
 func byAccounts(conns int, accounts []account, once bool, request func(b []byte, conn int, a *account) []byte,
 	judge func(conn, status int, body []byte) bool) httpTraffic {
 	w := &walk{n: len(accounts)}
@@ -80,8 +82,8 @@ func byAccounts(conns int, accounts []account, once bool, request func(b []byte,
 	}}
 }
 
-// requests are those of a scenario by the accounts of a crowd; kept gets those that sign up, whose addresses begin with
-// prefix. A scenario that has no name is a path to GET.
+// requests returns the traffic of a scenario for the accounts of a crowd. kept gets the accounts that sign up, whose
+// addresses begin with prefix. A scenario without a name is a path to GET.
 func requests(scenario string, conns int, crowd []account, prefix string, kept *[]account) httpTraffic {
 	switch scenario {
 	case "user":
@@ -96,7 +98,7 @@ func requests(scenario string, conns int, crowd []account, prefix string, kept *
 	return getting(scenario)
 }
 
-// asUser asks for GET /user as one account after the other.
+// asUser requests GET /user for one account after the other.
 func asUser(accounts []account) httpTraffic {
 	mail := []byte(`"email":"`)
 	return byAccounts(authConns, accounts, false, func(b []byte, _ int, a *account) []byte {
@@ -104,7 +106,7 @@ func asUser(accounts []account) httpTraffic {
 	}, func(_, status int, body []byte) bool { return status == 200 && bytes.Contains(body, mail) })
 }
 
-// refreshing gives each account's refresh token for a new one, which it keeps.
+// refreshing exchanges each account's refresh token for a new one, and keeps it.
 func refreshing(accounts []account) httpTraffic {
 	current := make([]*account, authConns)
 	var body []byte
@@ -135,7 +137,7 @@ func field(answer []byte, name string) string {
 	return string(value)
 }
 
-// signingIn signs accounts in with their passwords, over so many connections.
+// signingIn signs accounts in with their passwords, over conns connections.
 func signingIn(conns int, accounts []account) httpTraffic {
 	return byAccounts(conns, accounts, false, func(b []byte, _ int, a *account) []byte {
 		body := fmt.Appendf(nil, `{"email":%q,"password":%q,"gotrue_meta_security":{}}`, a.email, benchPassword)
@@ -143,7 +145,7 @@ func signingIn(conns int, accounts []account) httpTraffic {
 	}, answered(200))
 }
 
-// answered judges by the status alone.
+// answered judges by the status only.
 func answered(want int) func(conn, status int, body []byte) bool {
 	return func(_, status int, _ []byte) bool { return status == want }
 }
@@ -178,7 +180,7 @@ func signingOut(conns int, accounts []account) httpTraffic {
 	}, answered(204))
 }
 
-// signUpAccounts signs up n accounts in no particular order, so that neighbours in the table are not read one after the
+// signUpAccounts signs up n accounts and shuffles them, so that neighbours in the table are not read one after the
 // other.
 func signUpAccounts(t *target, prefix string, n int) ([]account, error) {
 	var accounts []account

@@ -15,15 +15,14 @@ import (
 	"time"
 )
 
-// tripCounter stands between a daemon and PostgreSQL and counts the round trips: answers that end with
-// ReadyForQuery.
+// tripCounter is a proxy between a daemon and PostgreSQL that counts round trips: answers that end with ReadyForQuery.
 type tripCounter struct {
 	dir      string
 	listener net.Listener
 	trips    atomic.Int64
 }
 
-// countTripsTo listens on a unix socket of its own for a PostgreSQL on one.
+// countTripsTo listens on a unix socket of its own for a PostgreSQL on a unix socket.
 func countTripsTo(upstream string) (*tripCounter, error) {
 	dir, err := os.MkdirTemp("", "gatehouse-trips-")
 	if err != nil {
@@ -38,7 +37,7 @@ func countTripsTo(upstream string) (*tripCounter, error) {
 	return c, nil
 }
 
-// url is DATABASE_URL for a database behind the counter.
+// url returns DATABASE_URL for a database through the counter.
 func (c *tripCounter) url(database string) string {
 	return "postgres://postgres@/" + database + "?host=" + c.dir
 }
@@ -60,11 +59,11 @@ func (c *tripCounter) count(client io.Writer, server io.Reader) {
 	}
 }
 
-// messages follows what a PostgreSQL server writes: a byte for the kind, four for the length, content.
+// messages parses what a PostgreSQL server writes: a byte for the kind, four for the length, content.
 type messages struct {
 	head [5]byte
-	have int // bytes of head
-	skip int // bytes of content still to come
+	have int // bytes of head that have arrived
+	skip int // bytes of content that have not arrived
 }
 
 // ready counts the ReadyForQuery messages that begin in b.
@@ -87,9 +86,9 @@ func (m *messages) ready(b []byte) (n int) {
 	return n
 }
 
-// countTrips asks a daemon of its own, on the accounts of its edition's HS256, for each scenario over one connection,
-// after a warm-up in which statements are prepared, and adds the round trips to the samples. What the daemon does in the
-// background counts too: hence not always whole numbers.
+// countTrips sends each scenario's requests over one connection to a daemon of its own, on the accounts of its
+// edition's HS256, after a warm-up in which statements are prepared, and adds the round trips to the samples. Round
+// trips of the daemon's background work count too, so the numbers are not always whole.
 func (s *authSuite) countTrips(ctx context.Context, e edition) error {
 	counter, err := countTripsTo(s.db.server.Addr())
 	if err != nil {
@@ -109,7 +108,7 @@ func (s *authSuite) countTrips(ctx context.Context, e edition) error {
 		l := s.load(line{scenario: scenario, target: t.name}, s.rounds)
 		l.conns, l.warm, l.warmCalls, l.calls, l.run = 1, 0, 100, 300, time.Minute
 		if scenario == "logout" {
-			l.traffic, l.calls = signingOut(1, *s.toSignOut[t.name]), 200 // of the 400 who signed up, each once
+			l.traffic, l.calls = signingOut(1, *s.toSignOut[t.name]), 200 // of the 400 that signed up, each once
 		}
 		counted, err := l.measure(func() (reading, error) { return reading{commands: counter.trips.Load()}, nil })
 		if err != nil {

@@ -12,7 +12,7 @@ import (
 
 const mib = 1 << 20
 
-// otherBudgets measures the budgets that aren't about a call: start, memory, reload, the binary.
+// otherBudgets measures the budgets that are not about a call: start, memory, reload, the binary.
 func (s *suite) otherBudgets(ctx context.Context) error {
 	fmt.Fprintln(os.Stderr, "start, memory, reload")
 	for _, f := range []func(context.Context) error{s.startTime, s.memory, s.connections, s.allocations, s.reload} {
@@ -23,7 +23,7 @@ func (s *suite) otherBudgets(ctx context.Context) error {
 	return s.report.printBinary(s.testbed.daemon, "other budgets", 25, 41)
 }
 
-// fresh starts a daemon on its in-process store, hands it to use after its first decision, and ends it.
+// fresh starts a daemon on its in-process store, passes it to use after its first decision, and ends it.
 func (s *suite) fresh(ctx context.Context, name string, rules []byte, use func(t *target, took time.Duration) error,
 	settings ...string) error {
 	began := time.Now()
@@ -37,7 +37,7 @@ func (s *suite) fresh(ctx context.Context, name string, rules []byte, use func(t
 	return s.testbed.stop(t)
 }
 
-// startTime is from before the fork to the first decision on a socket.
+// startTime measures from before the fork to the first decision on a socket.
 func (s *suite) startTime(ctx context.Context) error {
 	var took []float64
 	for range 2*s.rounds + 1 {
@@ -69,7 +69,7 @@ func (s *suite) compare() {
 	s.report.printBudgets("kinds of limits, round by round")
 }
 
-// serverBudgets are those of the daemon's own gRPC server, and one of grpc-go's.
+// serverBudgets returns the budgets of the daemon's own gRPC server, and one of grpc-go's.
 func serverBudgets() (all []ratioBudget) {
 	add := func(limit float64, name string, figure func(sample) float64, lines ...line) {
 		for _, l := range lines {

@@ -13,14 +13,14 @@ import (
 	"strings"
 )
 
-// controlGroup is a group of this machine's whose processes have a limit of memory and a quota of CPU.
+// controlGroup is a control group of this machine with a memory limit and a CPU quota.
 type controlGroup struct {
 	memory string   // folder of the memory controller
-	dirs   []string // all its folders
+	dirs   []string // all folders of the group
 	v2     bool
 }
 
-// newControlGroup makes one below the group of this process: version 2, or the memory and cpu controllers of version 1.
+// newControlGroup makes a group below this process's group: version 2, or the memory and cpu controllers of version 1.
 // Only root may.
 func newControlGroup(name string, memory int64, cores float64) (*controlGroup, error) {
 	own, err := ownGroups()
@@ -39,7 +39,7 @@ func newControlGroup(name string, memory int64, cores float64) (*controlGroup, e
 		limits[filepath.Join(cpu, "cpu.cfs_period_us")] = strconv.Itoa(period)
 		limits[filepath.Join(cpu, "cpu.cfs_quota_us")] = quota
 	} else {
-		// A group with processes in it has no groups with controllers below: next to the root.
+		// A group with processes cannot have subgroups with controllers, so the new group is directly below the root.
 		g.memory, g.v2 = filepath.Join("/sys/fs/cgroup", name), true
 		g.dirs = []string{g.memory}
 		limits["/sys/fs/cgroup/cgroup.subtree_control"] = "+memory +cpu"
@@ -60,7 +60,7 @@ func newControlGroup(name string, memory int64, cores float64) (*controlGroup, e
 	return g, nil
 }
 
-// ownGroups are the folders of this process's groups by controller of version 1.
+// ownGroups returns the folders of this process's groups by controller of version 1.
 func ownGroups() (map[string]string, error) {
 	text, err := os.ReadFile("/proc/self/cgroup")
 	if err != nil {
@@ -78,7 +78,7 @@ func ownGroups() (map[string]string, error) {
 	return own, nil
 }
 
-// enter has a command begin in the group: its limits count from the program's first moment.
+// enter has a command start in the group, so that the limits apply from the program's first moment.
 func (g *controlGroup) enter(cmd *exec.Cmd) {
 	script := ""
 	for _, dir := range g.dirs {
@@ -88,7 +88,7 @@ func (g *controlGroup) enter(cmd *exec.Cmd) {
 	cmd.Path = "/bin/sh"
 }
 
-// used is the memory that the group has, and kills how often the kernel ended a process of it for want of memory.
+// used returns the group's memory, and how often the kernel killed a process of the group for lack of memory.
 func (g *controlGroup) used() (memory int64, kills int, err error) {
 	current, events := "memory.usage_in_bytes", "memory.oom_control"
 	if g.v2 {

@@ -10,18 +10,18 @@ import (
 
 // edition is one build of the daemons in the same interleaved rounds.
 type edition struct {
-	suffix          string // of its targets' names
+	suffix          string // ends the names of its targets
 	ratelimit, auth string // the programs
 }
 
-// With -against, the earlier programs run twice: the difference between two processes of one program is the noise of a
-// row.
+// With -against, the earlier programs run twice: the difference between two processes of the same program is a row's
+// noise.
 const (
 	beforeSuffix = "-before"
 	againSuffix  = "-again"
 )
 
-// editions are the programs under measurement and, with -against, the earlier ones.
+// editions returns the programs under measurement and, with -against, the earlier ones.
 func (l *testbed) editions() []edition {
 	all := []edition{{"", l.daemon, l.authDaemon}}
 	if l.against != "" {
@@ -31,7 +31,7 @@ func (l *testbed) editions() []edition {
 	return all
 }
 
-// smallest is the least difference that counts as one, however quiet the machine was.
+// smallest is the least difference that counts, however quiet the machine was.
 const smallest = .05
 
 // comparison is one figure of one row, round by round; larger is worse.
@@ -40,14 +40,14 @@ type comparison struct {
 	now, before, again []float64
 }
 
-// noise is half the distance between the extreme ratios of two processes of the same program: about twice
-// the standard error of a median of five rounds.
+// noise returns half the distance between the extreme ratios of two processes of the same program: about twice the
+// standard error of a median of five rounds.
 func (c comparison) noise() float64 {
 	apart := spreadOf(ratios(c.again, c.before))
 	return (apart.high - apart.low) / 2
 }
 
-// worse says whether the median ratio is beyond the noise.
+// worse reports whether the median ratio is beyond the noise.
 func (c comparison) worse() bool {
 	return spreadOf(ratios(c.now, c.before)).median > 1+max(smallest, c.noise())
 }
@@ -80,7 +80,7 @@ func (r *report) comparisonTable(title string, all []comparison) {
 	r.linef("%d of %d figures are worse by more than %.0f %% and the row's noise", worse, len(rows)-1, 100*smallest)
 }
 
-// inverse makes a figure of which more is better one of which more is worse.
+// inverse turns a figure of which more is better into one of which more is worse.
 func inverse(figure func(sample) float64) func(sample) float64 {
 	return func(s sample) float64 {
 		if v := figure(s); v > 0 {
@@ -90,15 +90,16 @@ func inverse(figure func(sample) float64) func(sample) float64 {
 	}
 }
 
-// rotated is the order of the editions in a round: each is first, second and last equally often, since what is
-// measured before leaves a cache and a disk behind.
+// rotated returns the order of the editions in a round: each is first, second and last equally often, since the
+// measurement before affects caches and disks.
 func (l *testbed) rotated(round int) []edition {
 	all := l.editions()
 	first := round % len(all)
 	return append(all[first:len(all):len(all)], all[:first]...)
 }
 
-// withEditions adds, next to a line, the same line for the earlier programs. Yardsticks have no processes of that name.
+// withEditions adds, next to a line, the same line for the earlier programs. There are no such processes for
+// yardsticks.
 func (l *testbed) withEditions(g group, round int) (all group) {
 	for _, of := range g {
 		for _, e := range l.rotated(round) {

@@ -17,7 +17,7 @@ import (
 //go:embed envoy.yaml
 var envoyConfig string
 
-// startEnvoys starts an Envoy in front of each target that is measured through one, unless there is no Envoy here.
+// startEnvoys starts an Envoy in front of each target that is measured through one, if Envoy is installed.
 func (s *suite) startEnvoys(ctx context.Context) error {
 	program := localserver.Envoy(".")
 	for _, g := range groups() {
@@ -58,7 +58,7 @@ func (l *testbed) envoy(ctx context.Context, program string, front *target) erro
 	return l.awaitHTTP(ctx, t, "/", "")
 }
 
-// throughEnvoy is requests for which Envoy asks about the values of a scenario of one entry.
+// throughEnvoy returns requests for which Envoy calls with the values of a scenario of one entry.
 func throughEnvoy(s scenario) httpTraffic {
 	next := numbers(s, 1)
 	return httpTraffic{

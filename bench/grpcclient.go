@@ -14,12 +14,12 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// clientTraffic is calls as a program in Go makes them, by grpc-go's client and the generated types. It costs
-// more than the server does: what it shows is how the server fares with calls as they come from such a client.
+// clientTraffic is calls as a Go program makes them, by grpc-go's client and the generated types. The client costs more
+// than the server: the measurement shows how the server performs with calls from such a client.
 type clientTraffic struct{ calls grpcTraffic }
 
-// drive runs a load on goroutines, one for each call in flight. In an open loop each of them makes its share of the
-// calls at Poisson distributed times, which together are such times again.
+// drive runs a load on goroutines, one for each call in flight. In an open loop each goroutine makes its share of the
+// calls at Poisson distributed times; together these are Poisson distributed, too.
 func (t clientTraffic) drive(l load) (*result, error) {
 	c := &clientLoad{runner: newRunner(l), requests: clientRequests(t.calls.scenario), workers: l.conns * t.calls.streams}
 	c.began = time.Now()
@@ -46,7 +46,7 @@ func (t clientTraffic) drive(l load) (*result, error) {
 	return &c.result, err
 }
 
-// clientLoad is such a load under way. Its runner counts the answers, under mu, and has no connections.
+// clientLoad is a running load of clientTraffic. Its runner counts the answers, under mu, and has no connections.
 type clientLoad struct {
 	*runner
 	requests []*ratelimitv3.RateLimitRequest
@@ -54,7 +54,7 @@ type clientLoad struct {
 	mu       sync.Mutex
 }
 
-// clientRequests are requests of a scenario, made beforehand.
+// clientRequests returns requests of a scenario, made in advance.
 func clientRequests(s scenario) []*ratelimitv3.RateLimitRequest {
 	e, all := newEncoder(s, 1), make([]*ratelimitv3.RateLimitRequest, 10_000)
 	for i := range all {
@@ -66,7 +66,7 @@ func clientRequests(s scenario) []*ratelimitv3.RateLimitRequest {
 	return all
 }
 
-// measure opens and closes the measured time.
+// measure begins and ends the measured time.
 func (c *clientLoad) measure() error {
 	time.Sleep(c.warm)
 	if err := c.notify(); err != nil {

@@ -8,11 +8,11 @@ type grpcTraffic struct {
 	// streams is how many calls each connection keeps in flight (closed loop).
 	streams int
 	timeout string // grpc-timeout of the calls, "" for none
-	// largeEvery, when not 0, makes each call of that number one of the scenario large. Those are begun and
-	// must be answered OK; latency and the count of answers are those of the others.
+	// largeEvery, when not 0, makes each call with a multiple of that number a call of the scenario large. Large calls
+	// are made and must be answered OK; latency and count are those of the other calls.
 	large      scenario
 	largeEvery int
-	// literalPath has :path in full in each header block, as Envoy sends it, and not by its number.
+	// literalPath writes :path in full in each header block, as Envoy does, and not as an index.
 	literalPath bool
 }
 
@@ -27,7 +27,7 @@ func (t grpcTraffic) drive(l load) (*result, error) {
 	return r.drive()
 }
 
-// grpcExchange is the calls of a load under way.
+// grpcExchange is a running load of calls.
 type grpcExchange struct {
 	runner *runner
 	grpcTraffic
@@ -50,10 +50,10 @@ func (e *grpcExchange) dial(conn int) (*socket, error) {
 
 func (e *grpcExchange) inFlight() int { return e.streams }
 
-// exhausted is never so: a closed loop that has begun its calls waits for their answers.
+// exhausted returns false: a closed loop that has begun its calls waits for their answers.
 func (*grpcExchange) exhausted() bool { return false }
 
-// pending is nothing: a call that the server still has takes nothing from the next load.
+// pending returns false: a call that the server still has does not affect the next load.
 func (*grpcExchange) pending() bool { return false }
 
 // begin starts a call. In a closed loop calls may run out.
@@ -63,7 +63,7 @@ func (e *grpcExchange) begin(conn int, due int64) error {
 	}
 	e.begun++
 	c := e.clients[conn]
-	if c.full() { // a server that has stood still for so long answers no call in time
+	if c.full() { // a server that has hung for so long answers no call in time
 		e.runner.result.failed++
 		e.runner.result.refusal = "too many calls in flight"
 		return nil
@@ -80,7 +80,7 @@ func (e *grpcExchange) send(c *client, due int64, large bool) {
 	c.begin(encoder.next(), due, large)
 }
 
-// beginDue takes the connections in turns.
+// beginDue uses the connections in turn.
 func (e *grpcExchange) beginDue(due int64) error {
 	conn := e.turn
 	e.turn = (e.turn + 1) % len(e.clients)

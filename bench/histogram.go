@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// histogram counts durations in buckets of 1.6 % width (64 to each power of two), so that a
-// percentile costs no memory per call and is never off by more than that.
+// histogram counts durations in buckets of 1.6 % width (64 to each power of two), so that percentiles need no memory
+// for each call and their error is never larger than that.
 type histogram struct {
 	counts [buckets]uint64
 	n      uint64
@@ -17,11 +17,11 @@ type histogram struct {
 
 const (
 	subBits = 6
-	// buckets reaches 2^40 ns, some 18 minutes. What is longer falls into the last one.
+	// buckets reaches 2^40 ns, some 18 minutes. Longer durations fall into the last bucket.
 	buckets = (40-subBits)<<subBits + 1<<subBits
 )
 
-// bucketOf is exact below 128 ns; above, the number's six bits after its leading one choose.
+// bucketOf returns a duration's bucket: exact below 128 ns; above, by the number's six bits after its leading one.
 func bucketOf(d time.Duration) int {
 	v := uint64(max(d, 0))
 	if v < 2<<subBits {
@@ -31,7 +31,7 @@ func bucketOf(d time.Duration) int {
 	return min(shift<<subBits+int(v>>shift), buckets-1)
 }
 
-// upperBound is the longest duration of a bucket.
+// upperBound returns the longest duration of a bucket.
 func upperBound(bucket int) time.Duration {
 	if bucket < 2<<subBits {
 		return time.Duration(bucket)
@@ -47,7 +47,7 @@ func (h *histogram) record(d time.Duration) {
 	h.max = max(h.max, d)
 }
 
-// quantile is the duration that the share q of all calls did not exceed, 0 without calls.
+// quantile returns the duration that the share q of all calls did not exceed, 0 without calls.
 func (h *histogram) quantile(q float64) time.Duration {
 	if h.n == 0 {
 		return 0

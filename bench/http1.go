@@ -12,20 +12,20 @@ import (
 	"strings"
 )
 
-// httpClient is one HTTP/1.1 connection with at most one request in flight. Like client, its sister for
-// gRPC, it does little and costs little: net/http's would take as much CPU time as the daemon, on the
-// same cores.
+// httpClient is one HTTP/1.1 connection with at most one request in flight. Like client, its counterpart for gRPC, it
+// does little and costs little: net/http's client would take as much CPU time as the daemon, on the same cores.
 //
-// It is not a general client: it understands Content-Length and whole chunked answers, nothing else, and
-// it gives up where another would reconnect. One goroutine owns it.
+// It is not a general client: it understands only Content-Length and whole chunked answers, and it gives up where
+// another client would reconnect. One goroutine owns it.
 type httpClient struct {
 	socket
-	in    []byte // of the answer, not yet complete
+	in    []byte // of the answer, which is not complete
 	busy  bool
 	begun int64 // when the request in flight was due, ns on the load's clock
 }
 
-// receive reads what has come. done reports that the answer is complete; body is valid until the next call.
+// receive reads the bytes that have arrived. done reports that the answer is complete; body is valid until the next
+// call.
 func (c *httpClient) receive() (status int, body []byte, done bool, err error) {
 	for {
 		c.in = append(c.in, make([]byte, 4096)...) // no allocation once the buffer has grown
@@ -57,7 +57,7 @@ func (c *httpClient) receive() (status int, body []byte, done bool, err error) {
 // lengthField is as Go's server writes it.
 var endOfHead, lengthField = []byte("\r\n\r\n"), []byte("\r\nContent-Length: ")
 
-// parse reads one answer. size is how long it is, 0 while something of it is missing.
+// parse parses one answer. size is its length, 0 while it is not complete.
 func parse(in []byte) (status int, body []byte, size int, err error) {
 	end := bytes.Index(in, endOfHead)
 	if end < 0 {
@@ -87,7 +87,7 @@ func parse(in []byte) (status int, body []byte, size int, err error) {
 	return parseOther(in)
 }
 
-// parseOther is parse for an answer in chunks, or by a server other than Go's.
+// parseOther is parse for a chunked answer, or an answer of a server other than Go's.
 func parseOther(in []byte) (status int, body []byte, size int, err error) {
 	from := bytes.NewReader(in)
 	buffered := bufio.NewReader(from)
@@ -96,7 +96,7 @@ func parseOther(in []byte) (status int, body []byte, size int, err error) {
 		return 0, nil, 0, fmt.Errorf("an answer without end: %q (%v)", in, err)
 	}
 	if body, err = io.ReadAll(answer.Body); err != nil {
-		if strings.Contains(err.Error(), "EOF") { // the rest is still to come
+		if strings.Contains(err.Error(), "EOF") { // the rest has not arrived
 			err = nil
 		}
 		return 0, nil, 0, err

@@ -12,28 +12,28 @@ import (
 	"golang.org/x/net/http2/hpack"
 )
 
-// client is one HTTP/2 connection that makes one kind of gRPC call. It does what Envoy's side of the
-// protocol does and no more, because it shares the machine with the server it measures: ready-made
-// header blocks, no goroutines, no locks, one write for all calls begun since the last.
+// client is one HTTP/2 connection that makes one kind of gRPC call. It does what Envoy's side of the protocol does and
+// no more, because it shares the machine with the server it measures: prepared header blocks, no goroutines, no locks,
+// one write for all calls begun since the last.
 //
-// It is not a general client: responses must come in single, unpadded frames, and it gives up where
-// another would reconnect. One goroutine owns it.
+// It is not a general client: responses must come in single, unpadded frames, and it gives up where another client
+// would reconnect. One goroutine owns it.
 type client struct {
 	socket
-	in  []byte // bytes not yet understood
+	in  []byte // bytes not yet parsed
 	buf []byte
 
 	nextID     uint32
-	headers    []byte     // the block of the next call
-	laterBlock []byte     // of all calls after the first
-	window     int64      // bytes the server lets us send
+	headers    []byte     // header block of the next call
+	laterBlock []byte     // header block of all calls after the first
+	window     int64      // bytes that the server lets the client send
 	waiting    []call     // calls that wait for window
-	unreported int64      // response bytes for which the server has not got window back
+	unreported int64      // response bytes for which the server has got no window back
 	calls      [4096]call // by stream id; far more than are ever in flight
 
 	decoder     *hpack.Decoder
 	status      string
-	okHead      []byte // blocks that were decoded before and still mean the same
+	okHead      []byte // blocks that were decoded before and are still valid
 	okTrailer   []byte
 	inFlight    int
 	lastRefused string
@@ -45,12 +45,12 @@ type call struct {
 	begun   int64  // ns on the load's clock
 	overall byte   // RateLimitResponse.overall_code
 	bad     bool
-	large   bool // the load's other scenario
+	large   bool // a call of the scenario large
 }
 
 const (
 	preface  = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-	ourWin   = 1 << 30 // we take what comes
+	ourWin   = 1 << 30 // all responses fit
 	fullPath = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
 
 	frameData, frameHeaders, frameReset, frameSettings  = 0, 1, 3, 4
@@ -58,8 +58,8 @@ const (
 	flagEndStream, flagAck, flagEndHeaders, flagPadded  = 1, 1, 4, 8
 )
 
-// dial connects to an IPv4 address on this machine. timeout becomes the calls' grpc-timeout, "" is none.
-// literalPath writes out :path in each call, as Envoy does.
+// dial connects to an IPv4 address on this machine. timeout becomes the calls' grpc-timeout; "" is none. literalPath
+// writes :path in full in each call, as Envoy does.
 func dial(addr, timeout string, literalPath bool) (*client, error) {
 	s, err := connect(addr)
 	if err != nil {
@@ -81,7 +81,8 @@ func dial(addr, timeout string, literalPath bool) (*client, error) {
 	return c, nil
 }
 
-// headerBlocks are the request headers, once filling the server's table and ever after by number.
+// headerBlocks returns the request headers: a first block, which fills the server's table, and a block of indexes for
+// later calls.
 func headerBlocks(authority, timeout string, literalPath bool) (first, later []byte) {
 	fields := []hpack.HeaderField{
 		{Name: ":method", Value: "POST"}, {Name: ":scheme", Value: "http"},
@@ -97,7 +98,7 @@ func headerBlocks(authority, timeout string, literalPath bool) (first, later []b
 	for _, block := range []*[]byte{&first, &later} {
 		b.Reset()
 		for _, f := range fields {
-			encoder.WriteField(f) // a bytes.Buffer takes everything
+			encoder.WriteField(f) // a bytes.Buffer never fails
 		}
 		*block = bytes.Clone(b.Bytes())
 	}
@@ -111,7 +112,7 @@ func appendFrame(to []byte, kind, flags byte, stream uint32, payload []byte) []b
 	return append(to, payload...)
 }
 
-// begin adds a call to what flush will write, or to c.waiting when the server's window is too small for it.
+// begin adds a call to the bytes that flush writes, or to c.waiting when the server's window is too small for it.
 func (c *client) begin(message []byte, now int64, large bool) {
 	size := int64(len(message) + 5)
 	if c.window < size {
@@ -120,7 +121,7 @@ func (c *client) begin(message []byte, now int64, large bool) {
 	}
 	c.window -= size
 	slot := c.slot(c.nextID)
-	for slot.id != 0 { // an older call holds this place: numbers may be skipped
+	for slot.id != 0 { // an older call still has this place: skip its number
 		c.nextID += 2
 		slot = c.slot(c.nextID)
 	}
@@ -138,10 +139,10 @@ func (c *client) begin(message []byte, now int64, large bool) {
 
 func (c *client) slot(id uint32) *call { return &c.calls[id>>1%uint32(len(c.calls))] }
 
-// full says that begin might find no free number.
+// full reports that begin might find no free number.
 func (c *client) full() bool { return c.inFlight+len(c.waiting) >= len(c.calls)/2 }
 
-// receive reads what has come and hands each finished call to done, which may begin others.
+// receive reads the bytes that have arrived and passes each finished call to done, which may begin others.
 func (c *client) receive(done func(*call)) error {
 	for {
 		n, err := c.read(c.buf)
@@ -164,7 +165,7 @@ func (c *client) receive(done func(*call)) error {
 	}
 }
 
-// frames handles all whole frames and returns the bytes of the last, broken one.
+// frames handles all whole frames and returns the bytes of the last, incomplete one.
 func (c *client) frames(data []byte, done func(*call)) ([]byte, error) {
 	for len(data) >= 9 {
 		size := int(data[0])<<16 | int(data[1])<<8 | int(data[2])
@@ -219,7 +220,7 @@ func (c *client) frame(kind, flags byte, id uint32, payload []byte, done func(*c
 	return nil
 }
 
-// streamFrame takes a part of a response into its call.
+// streamFrame adds a part of a response to its call.
 func (c *client) streamFrame(to *call, kind, flags byte, payload []byte) error {
 	switch kind {
 	case frameReset:
@@ -245,8 +246,8 @@ func (c *client) streamFrame(to *call, kind, flags byte, payload []byte) error {
 	return nil
 }
 
-// headersOK understands a header block. The same block means the same again as long as no block has
-// changed the table meanwhile, and a server that answers well sends the same two for ever.
+// headersOK interprets a header block. The same block has the same meaning as long as no block has changed the table
+// meanwhile, and a server without failures sends the same two blocks for ever.
 func (c *client) headersOK(block []byte, trailer bool) (bool, error) {
 	known := &c.okHead
 	if trailer {
@@ -256,7 +257,7 @@ func (c *client) headersOK(block []byte, trailer bool) (bool, error) {
 		return true, nil
 	}
 	if slices.ContainsFunc(block, func(b byte) bool { return b < 0x80 || b == 0xff }) {
-		c.okHead, c.okTrailer = c.okHead[:0], c.okTrailer[:0] // something is added to the table
+		c.okHead, c.okTrailer = c.okHead[:0], c.okTrailer[:0] // the block adds an entry to the table
 	}
 	c.status = ""
 	_, err := c.decoder.Write(block)

@@ -8,12 +8,12 @@ import (
 	"slices"
 )
 
-// httpTraffic makes HTTP/1.1 requests and judges the answers, both on the load's own thread. A connection has
-// one request in flight.
+// httpTraffic makes HTTP/1.1 requests and judges the answers, both on the load's own thread. A connection has one
+// request in flight.
 type httpTraffic struct {
-	// next appends a connection's next request to b. false: it has none left and sends no more.
+	// next appends a connection's next request to b. It returns false when the connection has no further request.
 	next func(b []byte, conn int) ([]byte, bool)
-	// judge reports whether an answer is what the scenario asks for. body is overwritten by the next one.
+	// judge reports whether an answer is the one that the scenario expects. The next answer overwrites body.
 	judge func(conn, status int, body []byte) bool
 }
 
@@ -24,7 +24,7 @@ func (t httpTraffic) drive(l load) (*result, error) {
 	return r.drive()
 }
 
-// httpExchange is the requests of a load under way.
+// httpExchange is a running load of requests.
 type httpExchange struct {
 	runner *runner
 	httpTraffic
@@ -44,7 +44,7 @@ func (*httpExchange) inFlight() int { return 1 }
 
 func (e *httpExchange) exhausted() bool { return e.finished == len(e.clients) }
 
-// pending reports whether a request is in flight: its answer, not read yet, may hold the token that the next request
+// pending reports whether a request is in flight: its answer, not read yet, may contain the token that the next request
 // needs.
 func (e *httpExchange) pending() bool {
 	return slices.ContainsFunc(e.clients, func(c *httpClient) bool { return c.busy })
@@ -62,7 +62,7 @@ func (e *httpExchange) begin(conn int, due int64) error {
 	return c.flush()
 }
 
-// beginDue takes the first connection that is free. Without one the request waits, with the clock running.
+// beginDue uses the first connection that is free. Without one the request waits, with the clock running.
 func (e *httpExchange) beginDue(due int64) error {
 	free := slices.IndexFunc(e.clients, func(c *httpClient) bool { return !c.busy })
 	if free < 0 {
@@ -72,8 +72,8 @@ func (e *httpExchange) beginDue(due int64) error {
 	return e.begin(free, due)
 }
 
-// serve writes and reads what a connection is ready for. One that breaks is a failed request, and another
-// takes its place.
+// serve writes and reads as far as a connection is ready. A connection that breaks is a failed request, and another
+// connection replaces it.
 func (e *httpExchange) serve(conn int) error {
 	c := e.clients[conn]
 	err := c.flush()
@@ -94,8 +94,8 @@ func (e *httpExchange) serve(conn int) error {
 	return nil
 }
 
-// ended reports an answer and begins the connection's next request: in a closed loop at once, in an open one if
-// one is due.
+// ended reports an answer and begins the connection's next request: in a closed loop at once, in an open loop if one is
+// due.
 func (e *httpExchange) ended(conn int, begun int64, status int, body []byte) error {
 	now := e.runner.now()
 	o, refusal := outcomeOK, ""

@@ -11,16 +11,16 @@ import (
 	"strings"
 )
 
-// limitsRules marks the targets whose rules are those of limitRules.
+// limitsRules marks the targets with the rules of limitRules.
 const limitsRules = ", limits"
 
-// twins are the scenarios that count the same requests in fixed windows, or find the same rules by exact values.
+// twins maps a scenario to one that counts the same requests in fixed windows, or finds the same rules by exact values.
 var twins = map[string]string{
 	"sliding": "fixed", "bucket": "fixed", "bucket hot": "fixed hot", "sliding overlimit": "fixed overlimit",
 	"list": "fixed list", "cidr": "values",
 }
 
-// limitScenarios are in force with the rules of limitRules.
+// limitScenarios returns the scenarios for the rules of limitRules.
 func limitScenarios() []scenario {
 	return []scenario{
 		{name: "fixed", request: "(fixed,key-#)", keys: 10_000},
@@ -37,16 +37,16 @@ func limitScenarios() []scenario {
 	}
 }
 
-// networkCount is how many prefixes or values one key has; valuesPerEntry is the most that one entry may.
+// networkCount is how many prefixes or values one key has; valuesPerEntry is the most that one entry may have.
 const networkCount, valuesPerEntry = 10_000, 1_000
 
-// fewLimits is a format: domain, plenty. It has a window that no run fills, and a bucket that no run drains: each key
-// keeps its counter for the whole run.
+// fewLimits is a format: domain, plenty. It has a window that no run fills, and a bucket that no run drains, so each
+// key keeps its counter for the whole run.
 //
 //go:embed limits.yaml
 var fewLimits string
 
-// limitRules are the rules of limitScenarios.
+// limitRules returns the rules for limitScenarios.
 func limitRules() []byte {
 	var b strings.Builder
 	fmt.Fprintf(&b, fewLimits, domain, plenty)
@@ -66,7 +66,7 @@ func limitRules() []byte {
 // limitStores are the stores that count by every algorithm.
 var limitStores = []string{"memory", "redis", "cluster"}
 
-// limitGroups has each kind of limit next to its twin on each store.
+// limitGroups returns each kind of limit next to its twin on each store.
 func limitGroups() (all []group) {
 	for _, store := range limitStores {
 		on, pairs := store+limitsRules, func(target string, scenarios ...string) (g group) {
@@ -102,7 +102,7 @@ func listen(ctx context.Context, t *target) (stop func(), err error) {
 	return func() { answer.Close(); <-done }, nil
 }
 
-// limitBudgets are those of each kind of limit, against its twin.
+// limitBudgets returns the budgets of each kind of limit, relative to its twin.
 func limitBudgets() (all []ratioBudget) {
 	add := func(limit float64, l line, name string, figure func(sample) float64) {
 		twin := l
@@ -122,7 +122,7 @@ func limitBudgets() (all []ratioBudget) {
 				add(1.03, l, "CPU", cpuOf)
 			case counted && l.open:
 				add(1.3, l, "p99", p99Of)
-				add(1.15, l, "CPU", cpuOf) // at the same rate, which a closed loop does not have
+				add(1.15, l, "CPU", cpuOf) // at the same rate, unlike in a closed loop
 			case counted:
 				add(1.15, l, "CPU", cpuOf)
 			}
@@ -140,8 +140,8 @@ func (s *suite) compareLimits() {
 	}
 }
 
-// wantsLimits reports whether a line of limitGroups is to be measured: by its own name, by that of the whole, or as the
-// twin of one that was named.
+// wantsLimits reports whether a line of limitGroups is to be measured: by its own name, by the name of the whole, or as
+// the twin of a named line.
 func (s *suite) wantsLimits(l line) bool {
 	if !strings.Contains(l.target, limitsRules) {
 		return false

@@ -17,22 +17,22 @@ type load struct {
 	addr    string
 	traffic traffic
 	conns   int
-	// rate, when not 0, makes it an open loop: requests begin at Poisson distributed times whether or
-	// not others have ended, rate a second over all connections. Latency counts from the time a request
-	// was due, so that a stall shows in all requests it delayed. Without a rate the loop is closed: each
-	// answer is followed by the next request, and a slow server is asked less often.
+	// rate, when not 0, makes it an open loop: requests begin at Poisson distributed times whether or not others have
+	// ended, rate a second over all connections. Latency counts from the time at which a request was due, so that a
+	// stall shows in all requests that it delayed. Without a rate the loop is closed: each answer is followed by the
+	// next request, and a slow server gets fewer requests.
 	rate float64
-	// The warm-up, which is not measured, ends after warm, and after warmCalls answers.
+	// The warm-up, which is not measured, ends after warm and after warmCalls answers.
 	warm      time.Duration
 	warmCalls int
 	run       time.Duration
 	calls     int             // ends the run after so many answers, good or bad, if not 0
 	stop      <-chan struct{} // ends the run when closed
 	mark      func() error    // called at the beginning and at the end of the measured time
-	over      bool            // measure wants all but the first few answers to be OVER_LIMIT
-	// each, when set, sees every measured answer.
+	over      bool            // measure expects OVER_LIMIT in all but the first few answers
+	// each, when set, is called with every measured answer.
 	each func(answer)
-	// hold, when set, gets the connections when the load has ended, instead of their being closed.
+	// hold, when set, gets the connections when the load has ended; otherwise they are closed.
 	hold func(fd int)
 }
 
@@ -41,28 +41,28 @@ type traffic interface {
 	drive(load) (*result, error)
 }
 
-// answer is on which connection and when an answer came, and how long it took.
+// answer is the connection and time of an answer, and how long it took.
 type answer struct {
 	conn    int
 	at      time.Time
 	latency time.Duration
 }
 
-// outcome is what an answer was.
+// outcome is the kind of an answer.
 type outcome int
 
 const (
 	outcomeOK     outcome = iota
 	outcomeOver           // OVER_LIMIT
-	outcomeFailed         // refused, reset, or not what the load asked for
+	outcomeFailed         // refused, reset, or not the answer that the load expects
 )
 
-// result is what the measured part of a load came to.
+// result is the result of the measured part of a load.
 type result struct {
 	latency  histogram
 	elapsed  time.Duration
 	ok, over int
-	failed   int // those of the warm-up too
+	failed   int // including those of the warm-up
 	refusal  string
 }
 
@@ -70,7 +70,7 @@ func (r *result) answered() int { return r.ok + r.over }
 
 func (r *result) perSecond() float64 { return float64(r.answered()) / r.elapsed.Seconds() }
 
-// check refuses a run that measured something else than it was meant to.
+// check refuses a run that measured something else than intended.
 func (r *result) check() error {
 	if r.answered() == 0 {
 		return fmt.Errorf("no request was answered as it should be (%d failed, %q)", r.failed, r.refusal)
@@ -80,7 +80,7 @@ func (r *result) check() error {
 
 func (l load) drive() (*result, error) { return l.traffic.drive(l) }
 
-// driveClean is drive for a load none of whose requests may fail.
+// driveClean is drive for a load in which no request may fail.
 func (l load) driveClean() (*result, error) {
 	r, err := l.drive()
 	if err == nil && r.failed > 0 {
@@ -89,17 +89,17 @@ func (l load) driveClean() (*result, error) {
 	return r, err
 }
 
-// exchange is a protocol's part of a load under way. The runner calls it on the load's thread.
+// exchange is a protocol's part of a running load. The runner calls it on the load's thread.
 type exchange interface {
 	// dial makes connection number conn.
 	dial(conn int) (*socket, error)
-	// inFlight is how many requests a connection has at once in a closed loop.
+	// inFlight returns how many requests a connection has at once in a closed loop.
 	inFlight() int
 	// begin sends a connection's next request, which was due at the given time.
 	begin(conn int, due int64) error
 	// beginDue sends a request of an open loop over a connection of its choice, or notes that it is due.
 	beginDue(due int64) error
-	// serve writes and reads what a connection is ready for, and reports each answer by runner.ended.
+	// serve writes and reads as far as a connection is ready, and reports each answer by runner.ended.
 	serve(conn int) error
 	// exhausted reports that no request is left for any connection.
 	exhausted() bool
@@ -107,9 +107,9 @@ type exchange interface {
 	pending() bool
 }
 
-// runner is a load under way. One OS thread does everything: it waits on all connections at once and
-// wakes when a request is due, to some ten microseconds (the Go runtime's timers are up to a millisecond
-// late on an idle machine, which would be most of the latency measured).
+// runner is a running load. One OS thread does everything: it waits on all connections at once and wakes when a request
+// is due, within some ten microseconds (the Go runtime's timers are up to a millisecond late on an idle machine, which
+// would be most of the measured latency).
 type runner struct {
 	load
 	exchange exchange
@@ -148,7 +148,7 @@ func (r *runner) drive() (*result, error) {
 	return &r.result, nil
 }
 
-// connect makes connection number i, in place of one that broke if there was one.
+// connect makes connection number i; if there was one, it replaces the broken connection.
 func (r *runner) connect(i int) error {
 	s, err := r.exchange.dial(i)
 	if err != nil {
@@ -173,7 +173,7 @@ func (r *runner) close() {
 	}
 }
 
-// now is on the load's clock.
+// now returns the time of the load's clock.
 func (r *runner) now() int64 { return int64(time.Since(r.began)) }
 
 func (r *runner) loop() error {
@@ -206,7 +206,7 @@ func (r *runner) loop() error {
 	}
 }
 
-// over reports that the measured time has come to its end.
+// over reports whether the measured time has ended.
 func (r *runner) over(now int64) bool {
 	select {
 	case <-r.stop: // never for nil
@@ -266,7 +266,7 @@ func (r *runner) beginDue(now int64) error {
 	return nil
 }
 
-// poll writes what has been begun, waits until something can be done, and does it.
+// poll writes pending requests, waits until a connection is ready, and serves it.
 func (r *runner) poll() error {
 	for i, s := range r.sockets {
 		if err := s.flush(); err != nil {
@@ -288,8 +288,8 @@ func (r *runner) poll() error {
 	return nil
 }
 
-// pollTimeout is how long the loop may sleep, ns. The millisecond bounds how late the end of the warm-up, the
-// end of the run and a stop from outside are noticed.
+// pollTimeout returns how long the loop may sleep, in ns. A millisecond bounds how late the end of the warm-up, the end
+// of the run and a stop from outside are noticed.
 func (r *runner) pollTimeout() int64 {
 	now := r.now()
 	next := float64(now + int64(time.Millisecond))
@@ -306,7 +306,7 @@ func (r *runner) ended(conn int, begun, now int64, o outcome, refusal string) {
 	}
 	switch {
 	case o == outcomeFailed:
-		r.result.failed++ // in the warm-up too: it is no better there
+		r.result.failed++ // in the warm-up too: failures are no better there
 		r.result.refusal = refusal
 	case !r.measuring:
 	case o == outcomeOver:

@@ -1,12 +1,12 @@
 //go:build linux
 
-// Command bench measures the daemons as they run, from outside, against their budgets.
+// Command bench measures the running daemons from outside, and compares them with their budgets.
 //
-// Its yardsticks are processes of its own program that do the same protocol and nothing else. Both
-// sides are measured in turns in one run, and the budget is the ratio: machines are noisy.
+// Its yardsticks are processes of its own program that implement the same protocol and nothing else. Both sides are
+// measured in turns in one run, and the budget is the ratio, since machines are noisy.
 //
-// It needs Linux (/proc, ppoll) and measures on this machine only, so the load it makes takes part
-// of the same cores. CPU per request is what to compare; a rate says which side ran out first.
+// It needs Linux (/proc, ppoll) and measures only on this machine, so the load that it makes uses part of the same
+// cores. CPU per request is the figure to compare; a rate says which side reached its limit first.
 package main
 
 import (
@@ -30,7 +30,7 @@ func main() {
 	os.Exit(exitStatus(run(ctx, os.Args[1:])))
 }
 
-// exitStatus says what went wrong and returns the exit status. Help that was asked for is no failure.
+// exitStatus prints what went wrong and returns the exit status. A request for help is no failure.
 func exitStatus(err error) int {
 	if err == nil || errors.Is(err, flag.ErrHelp) {
 		return 0
@@ -42,7 +42,7 @@ func exitStatus(err error) int {
 //go:embed usage.txt
 var usageFormat string
 
-// printUsage says what can be measured.
+// printUsage prints what can be measured.
 func printUsage(flags *flag.FlagSet) {
 	targets := func(all []group) string {
 		var names []string
@@ -56,7 +56,7 @@ func printUsage(flags *flag.FlagSet) {
 	flags.PrintDefaults()
 }
 
-// list is names in order, each once.
+// list joins names in order, without duplicates.
 func list(names []string) string {
 	return strings.Join(slices.Compact(slices.Sorted(slices.Values(names))), "; ")
 }
@@ -77,8 +77,8 @@ func run(ctx context.Context, args []string) error {
 	return runSuite(ctx, args, os.Stdout)
 }
 
-// runLoad sends one load to a server that is running already and prints what came back: gRPC calls or, as http-load,
-// requests to an auth daemon, or to a yardstick, where it signs up the accounts that it needs.
+// runLoad sends one load to a running server and prints the result: gRPC calls or, as http-load, requests to an auth
+// daemon, or to a yardstick, where it signs up the accounts that it needs.
 func runLoad(args []string) error {
 	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
 	l, calls := load{}, grpcTraffic{}
@@ -121,7 +121,7 @@ func runLoad(args []string) error {
 	return l.print(*pid, what)
 }
 
-// authTraffic is the requests of an auth scenario, by accounts that it signs up for them.
+// authTraffic returns the requests of an auth scenario, for accounts that it signs up.
 func authTraffic(scenario, addr string, accounts, conns int) (traffic, error) {
 	var crowd []account
 	var err error
@@ -134,7 +134,7 @@ func authTraffic(scenario, addr string, accounts, conns int) (traffic, error) {
 	return requests(scenario, conns, crowd, prefix, &crowd), nil
 }
 
-// print runs a load and writes what came back and, where a process was watched, its CPU time for each call or request.
+// print runs a load and prints the result and, where a process was watched, its CPU time for each call or request.
 func (l load) print(pid int, what string) error {
 	r, used, err := l.measured(func() (reading, error) {
 		u, err := readUsage(pid)

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// memory is the daemon's RSS in several situations, each in a process of its own.
+// memory measures the daemon's RSS in several situations, each in a process of its own.
 func (s *suite) memory(ctx context.Context) error {
 	single := load{traffic: grpcTraffic{scenario: scenarios["single"], streams: 64}, conns: 4, run: 2 * s.time}
 	fill := scenarios["fill"]
@@ -34,7 +34,7 @@ func (s *suite) memory(ctx context.Context) error {
 		{"1M live keys", 200, rules, keys, []string{"MEMORY_MAX_KEYS=2000000"}},
 	} {
 		if err := s.fresh(ctx, r.name, r.rules, func(t *target, _ time.Duration) error {
-			time.Sleep(500 * time.Millisecond) // what start-up left behind is collected
+			time.Sleep(500 * time.Millisecond) // until the garbage of the start is collected
 			if r.load.addr = t.addr; r.load.run > 0 {
 				if _, err := r.load.measure(t.read); err != nil {
 					return err
@@ -48,7 +48,7 @@ func (s *suite) memory(ctx context.Context) error {
 	return nil
 }
 
-// reportRSS compares the memory that a target holds now with a budget.
+// reportRSS compares a target's present memory with a budget.
 func (s *suite) reportRSS(t *target, limit float64, what, note string) error {
 	u, err := readUsage(t.process.PID())
 	if err != nil {
@@ -60,7 +60,7 @@ func (s *suite) reportRSS(t *target, limit float64, what, note string) error {
 	return err
 }
 
-// peakRSS is the most memory a process ever held, bytes.
+// peakRSS returns the most memory that a process has had, in bytes.
 func peakRSS(pid int) (int64, error) {
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -84,7 +84,7 @@ const (
 	burstBytes      = 64 << 10
 )
 
-// connections is the daemon's RSS with many connections open, each of which has sent a burst of calls.
+// connections measures the daemon's RSS with many open connections, each of which has sent a burst of calls.
 func (s *suite) connections(ctx context.Context) error {
 	return s.fresh(ctx, "connections", ruleText(0, 1), func(t *target, _ time.Duration) error {
 		calls, open := 0, []int{}
@@ -102,14 +102,14 @@ func (s *suite) connections(ctx context.Context) error {
 				return fmt.Errorf("connection %d: %w", held+1, err)
 			}
 		}
-		time.Sleep(500 * time.Millisecond) // what the last bursts left behind is given back
+		time.Sleep(500 * time.Millisecond) // until the memory of the last bursts is given back
 		return s.reportRSS(t, 160, fmt.Sprintf("RSS, %d connections after a burst of %d KiB each", heldConnections,
 			burstBytes>>10), fmt.Sprintf("; %d calls each", calls))
 	})
 }
 
-// burst sends as many calls at once as fit, with the preface, in burstBytes, on one connection, whose
-// descriptor hold gets once each has been answered OK.
+// burst sends as many calls at once as fit into burstBytes together with the preface, on one connection. hold gets the
+// connection's descriptor when all calls have been answered OK.
 func burst(addr string, hold func(fd int)) (calls int, err error) {
 	t := grpcTraffic{scenario: scenarios["single"], literalPath: true}
 	first, later := headerBlocks(addr, "", true)
@@ -122,8 +122,8 @@ func burst(addr string, hold func(fd int)) (calls int, err error) {
 	return calls, err
 }
 
-// allocations counts what the daemon's heap gets for each call, with header blocks as Envoy sends them. The
-// daemon's background counts too, so the figure is not always 0.
+// allocations counts the daemon's heap allocations for each call, with header blocks as Envoy sends them. Background
+// work of the daemon allocates too, so the figure is not always 0.
 func (s *suite) allocations(ctx context.Context) error {
 	for _, name := range []string{"memory", "redis"} {
 		var counts []float64
@@ -140,7 +140,7 @@ func (s *suite) allocations(ctx context.Context) error {
 }
 
 func allocationsPerCall(ctx context.Context, t *target, run time.Duration) (float64, error) {
-	var page int64 // what asking for the count costs, which the second reading counts
+	var page int64 // allocations of reading the count, which the second reading includes
 	read := func() (m reading, err error) {
 		before, err := mallocs(ctx, t.debug)
 		if m.commands = before; err == nil && page == 0 {
@@ -158,7 +158,7 @@ func allocationsPerCall(ctx context.Context, t *target, run time.Duration) (floa
 	return counted.commands, err
 }
 
-// mallocs is how many objects a daemon has allocated since it started, from its debug listener.
+// mallocs returns how many objects a daemon has allocated since it started, from its debug listener.
 func mallocs(ctx context.Context, debug string) (n int64, err error) {
 	body, err := fetch(ctx, http.DefaultClient, "http://"+debug+"/debug/pprof/heap?debug=1", "")
 	if err != nil {

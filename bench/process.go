@@ -13,10 +13,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// usage is what a process has used since it began.
+// usage is what a process has used since it started.
 type usage struct {
 	cpu time.Duration // user and system time of all its threads
-	rss int64         // resident memory at this moment, bytes
+	rss int64         // present resident memory, bytes
 
 	parent int           // the process that waits for it
 	reaped time.Duration // CPU time of children that have ended and were waited for
@@ -25,8 +25,8 @@ type usage struct {
 // clockTick is the unit of /proc's times. Linux fixes it at 100 a second for user space.
 const clockTick = 10 * time.Millisecond
 
-// readUsage reads /proc, and the CPU time in nanoseconds: at 2,000 calls a second a step of 10 ms is that of a hundred
-// calls. A pid of 0 is no process and has used nothing.
+// readUsage reads /proc, and the CPU time in nanoseconds: at 2,000 calls a second a step of 10 ms is the CPU time of a
+// hundred calls. A pid of 0 is no process and has used nothing.
 func readUsage(pid int) (usage, error) {
 	if pid == 0 {
 		return usage{}, nil
@@ -40,10 +40,10 @@ func readUsage(pid int) (usage, error) {
 	return u, err
 }
 
-// readFamily is what a process and its children have used, the ended ones included: PostgreSQL has a
-// process for each connection. Memory that they share counts once for each.
+// readFamily returns what a process and its children have used, including ended children: PostgreSQL has a process for
+// each connection. Memory that they share counts once for each.
 func readFamily(pid int) (usage, error) {
-	// A child that ends while they are read is in neither sum: then they are read again.
+	// A child that ends during the reading is in neither sum; then everything is read again.
 	for try := 1; ; try++ {
 		family, err := sumFamily(pid)
 		if err != nil {
@@ -66,7 +66,7 @@ func sumFamily(pid int) (usage, error) {
 	for _, path := range stats {
 		stat, err := os.ReadFile(path)
 		if err != nil {
-			continue // it has ended meanwhile
+			continue // the process has ended meanwhile
 		}
 		u, err := parseStat(stat)
 		if err != nil {
@@ -85,11 +85,10 @@ func sumFamily(pid int) (usage, error) {
 	return family, nil
 }
 
-// exactCPU is a process's user and system time as the scheduler counted it, in nanoseconds: a load that
-// ends after a tenth of a second, or one spread over a dozen processes, is lost in steps of 10 ms. It is
-// read from the process's own clock, as clock_getcpuclockid(3) names it, for that one knows the threads
-// that have ended, too; /proc has only the living ones. rounded is the answer where the clock can't be
-// read.
+// exactCPU returns a process's user and system time as the scheduler counted it, in nanoseconds: steps of 10 ms hide a
+// load that ends after a tenth of a second, or one spread over a dozen processes. It reads the process's own clock, as
+// clock_getcpuclockid(3) names it, which includes ended threads; /proc has only the living ones. It returns rounded
+// where the clock cannot be read.
 func exactCPU(pid int, rounded time.Duration) time.Duration {
 	const scheduled = 2 // CPUCLOCK_SCHED: all threads' time on a core
 	var t unix.Timespec
@@ -99,9 +98,9 @@ func exactCPU(pid int, rounded time.Duration) time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// parseStat takes fields 4 (parent), 14 to 17 (utime, stime, and those of ended children) and 24 (rss in
-// pages) of proc_pid_stat(5). The second field is the program's name in parentheses and may hold spaces
-// and parentheses itself.
+// parseStat reads fields 4 (parent), 14 to 17 (utime, stime, and those of ended children) and 24 (rss in pages) of
+// proc_pid_stat(5). The second field is the program's name in parentheses and may itself contain spaces and
+// parentheses.
 func parseStat(stat []byte) (usage, error) {
 	end := bytes.LastIndexByte(stat, ')')
 	fields := bytes.Fields(stat[end+1:]) // fields[0] is field 3

@@ -18,12 +18,12 @@ import (
 
 const reloadRate = 5_000 // calls a second meanwhile
 
-// reloadCase is a set of rules that a daemon takes again and again under load.
+// reloadCase is a set of rules that a daemon reloads repeatedly under load.
 type reloadCase struct {
 	name   string
 	text   func(generation uint32) []byte
 	rounds int
-	apart  time.Duration // calm between two reloads
+	apart  time.Duration // pause between two reloads
 
 	// What a reload may cost; 0 is not judged.
 	took, slowest    float64 // ms
@@ -31,11 +31,11 @@ type reloadCase struct {
 	peak             float64 // MiB
 }
 
-// span is the time in which one reload took place: from the signal to the first answer by new rules.
+// span is the time of one reload: from the signal to the first answer by new rules.
 type span struct{ from, to time.Time }
 
-// reload replaces rules by others while calls go on. What a reload costs its callers is compared with
-// the calm between reloads.
+// reload replaces rules by others while calls go on. The callers' latency during a reload is compared with the calm
+// between reloads.
 func (s *suite) reload(ctx context.Context) error {
 	for _, c := range []reloadCase{
 		{name: "10k rules", text: func(generation uint32) []byte { return ruleText(10_000, generation) },
@@ -51,8 +51,7 @@ func (s *suite) reload(ctx context.Context) error {
 	return nil
 }
 
-// flowRuleText is ruleText with rules as people write them by hand: flow style that goes over lines and
-// text outside ASCII.
+// flowRuleText is ruleText with rules as written by hand: flow style over several lines, and text outside ASCII.
 func flowRuleText(extra int, limit uint32) []byte {
 	text := bytes.NewBuffer(ruleText(0, limit))
 	for i := range extra {
@@ -65,7 +64,7 @@ func flowRuleText(extra int, limit uint32) []byte {
 
 func (s *suite) reloadUnderLoad(ctx context.Context, c reloadCase) error {
 	return s.fresh(ctx, "reload", c.text(1), func(t *target, _ time.Duration) error {
-		for generation := range c.rounds { // beforehand: making them would take the load's processor
+		for generation := range c.rounds { // in advance: making them would use the load's processor
 			if err := os.WriteFile(c.next(t, uint32(generation+2)), c.text(uint32(generation+2)), 0o644); err != nil {
 				return err
 			}
@@ -98,12 +97,12 @@ func (s *suite) reloadUnderLoad(ctx context.Context, c reloadCase) error {
 	})
 }
 
-// next is the file of a generation before it is put in its place.
+// next returns the file of a generation, not yet in its place.
 func (c *reloadCase) next(t *target, generation uint32) string {
 	return fmt.Sprintf("%s.%d", t.rules, generation)
 }
 
-// reloads makes the daemon take new rules again and again.
+// reloads makes the daemon reload rules repeatedly.
 func (s *suite) reloads(ctx context.Context, t *target, c reloadCase) (spans []span, err error) {
 	for generation := uint32(2); len(spans) < c.rounds; generation++ {
 		time.Sleep(c.apart)
@@ -115,7 +114,7 @@ func (s *suite) reloads(ctx context.Context, t *target, c reloadCase) (spans []s
 			return nil, err
 		}
 		if err := s.testbed.retry(ctx, t, 20*time.Second, func(context.Context) error {
-			time.Sleep(time.Millisecond) // between two questions
+			time.Sleep(time.Millisecond) // between two calls
 			return decidesBy(t, generation)
 		}); err != nil {
 			return nil, err
@@ -125,7 +124,7 @@ func (s *suite) reloads(ctx context.Context, t *target, c reloadCase) (spans []s
 	return spans, nil
 }
 
-// decidesBy asks whether the limit in a daemon's answer is that of a generation of rules.
+// decidesBy returns an error unless the limit in a daemon's answer is that of a generation of rules.
 func decidesBy(t *target, generation uint32) error {
 	const request = `{"domain": "` + domain + `", "descriptors": [{"entries": [{"key": "generation", "value": "?"}]}]}`
 	answer, err := http.Post("http://"+t.http+"/json", "application/json", strings.NewReader(request))
@@ -176,7 +175,7 @@ func (s *suite) reportReloads(c reloadCase, answers []answer, spans []span, peak
 
 func milliseconds(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-// within says whether a call was under way during a reload or up to some time after it.
+// within reports whether a call was in flight during a reload or up to some time after it.
 func within(a answer, spans []span, after time.Duration) bool {
 	for _, s := range spans {
 		if a.at.After(s.from) && a.at.Add(-a.latency).Before(s.to.Add(after)) {

@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// report writes what was measured, and collects what is compared with a budget.
+// report writes the measurements, and collects the figures that are compared with a budget.
 type report struct {
 	out     io.Writer
 	budgets []budget
@@ -27,11 +27,11 @@ type budget struct {
 	measured spread
 	unit     string
 	limit    float64
-	atLeast  bool // limit is the least, not the most
+	atLeast  bool // limit is the least value, not the most
 	note     string
 }
 
-// missed reports whether the median is on the wrong side of the limit, and by what share of it.
+// missed reports whether the median is on the wrong side of the limit, and by what share of the limit.
 func (b budget) missed() (by float64, missed bool) {
 	by = b.measured.median/b.limit - 1
 	if b.atLeast {
@@ -42,7 +42,7 @@ func (b budget) missed() (by float64, missed bool) {
 
 func (r *report) linef(format string, args ...any) { fmt.Fprintf(r.out, format+"\n", args...) }
 
-// atMost compares the median of values with a limit. Nothing measured is no row.
+// atMost compares the median of values with a limit. It adds no row without values.
 func (r *report) atMost(limit float64, unit, what string, values []float64, note ...string) {
 	r.add(values, budget{what: what, unit: unit, limit: limit, note: strings.Join(note, " ")})
 }
@@ -71,7 +71,7 @@ func (r *report) table(rows [][]string) {
 	}
 }
 
-// printBudgets writes the rows collected so far and forgets them.
+// printBudgets writes the collected rows and forgets them.
 func (r *report) printBudgets(title string) {
 	if len(r.budgets) == 0 {
 		return
@@ -96,7 +96,7 @@ func (r *report) printBudgets(title string) {
 	r.budgets = nil
 }
 
-// format writes figures of one row with equal precision: three digits of the smallest that matter.
+// format writes the figures of one row with equal precision: three digits of the smallest significant figure.
 func (s spread) format(v float64) string {
 	switch {
 	case s.median >= 1000:
@@ -111,7 +111,7 @@ func (s spread) String() string {
 	return fmt.Sprintf("%s [%s–%s]", s.format(s.median), s.format(s.low), s.format(s.high))
 }
 
-// createResult makes the file for a run that is to be kept.
+// createResult makes the file of a run that is to be kept.
 func createResult(now time.Time) (*os.File, error) {
 	dir := filepath.Join("bench", "results")
 	if err := os.MkdirAll(dir, 0o755); err != nil {
@@ -121,7 +121,7 @@ func createResult(now time.Time) (*os.File, error) {
 		os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 }
 
-// header prints where it was measured: results without it cannot be compared.
+// header prints the machine: results without it cannot be compared.
 func (s *suite) header() error {
 	s.report.linef("gatehouse bench, %s, %s/%s, %d cores", time.Now().UTC().Format("2006-01-02 15:04 MST"),
 		runtime.GOOS, runtime.GOARCH, runtime.NumCPU())
@@ -134,7 +134,7 @@ func (s *suite) header() error {
 	return nil
 }
 
-// ratelimitHeader says what was measured.
+// ratelimitHeader prints what was measured.
 func (s *suite) ratelimitHeader() error {
 	info, err := buildinfo.ReadFile(s.testbed.daemon)
 	if err != nil {

@@ -13,15 +13,14 @@ type results struct {
 	targets map[string]*target
 	lines   []line // in the order in which they were first measured
 	samples map[line][]sample
-	refused []string // runs that measured something else than they were meant to
+	refused []string // runs that measured something else than intended
 }
 
 func newResults() results {
 	return results{targets: map[string]*target{}, samples: map[line][]sample{}}
 }
 
-// add takes a line's sample of a round. One bad run among a hundred is reported, not paid for with the other
-// ninety-nine.
+// add adds a line's sample of a round. One bad run among a hundred is reported, and the other runs are kept.
 func (r *results) add(round int, l line, measured sample, err error) {
 	if err != nil {
 		r.refused = append(r.refused, fmt.Sprintf("round %d, %s: %v", round+1, l.row(), err))
@@ -33,7 +32,7 @@ func (r *results) add(round int, l line, measured sample, err error) {
 	r.samples[l] = append(r.samples[l], measured)
 }
 
-// target finds the process for a line, nil without one; a yardstick may be there once for each answer.
+// target returns the process for a line, nil without one. A yardstick may have a process for each answer.
 func (r *results) target(l line) *target {
 	if t := r.targets[l.target]; t != nil {
 		return t
@@ -60,10 +59,10 @@ func (r *results) measureLines(ctx context.Context, round int, g group, wanted f
 // of returns one figure of each of a line's samples.
 func (r *results) of(l line, figure func(sample) float64) []float64 { return of(r.samples[l], figure) }
 
-// row is a line's name, unlike that of every other.
+// row returns a line's name, which is unique.
 func (l line) row() string { return l.scenario + l.loop() + ", " + l.target }
 
-// loop says how a line's requests come, where they are not those of our own client in a closed loop.
+// loop returns how a line's requests are made, unless by this program's client in a closed loop.
 func (l line) loop() (how string) {
 	if l.open {
 		how = ", open loop"
@@ -77,7 +76,7 @@ func (l line) loop() (how string) {
 	}[l.via]
 }
 
-// printTable writes the figures of all lines of the programs of now. A figure that is 0 in each round is none.
+// printTable writes the figures of all lines of the present programs. A figure that is 0 in every round is left out.
 func (s *suite) printTable(commands string) {
 	rows := [][]string{{"scenario", "loop", "target", "CPU µs", "store µs", "p99 µs", "a second", commands, "WAL bytes",
 		"p50 µs", "max µs"}}
@@ -111,7 +110,7 @@ func (s *suite) printTable(commands string) {
 }
 
 // ratioBudget is the largest, or smallest, permitted ratio of a target's value to its twin's in the same round, or to
-// the tuned yardstick's where it has no twin.
+// the tuned yardstick's if it has no twin.
 type ratioBudget struct {
 	line   line
 	name   string
@@ -128,7 +127,7 @@ func (s *suite) judge(all []ratioBudget) {
 		if b.twin == (line{}) {
 			yardstick, by = b.line, "tuned"
 			yardstick.target = "tuned"
-			if b.line.scenario == "overlimit" { // the tuned server answers a refusal as fast as it answers anything
+			if b.line.scenario == "overlimit" { // the tuned server answers a refusal as fast as any other answer
 				yardstick.scenario, by = "unmatched", "tuned, unmatched"
 			}
 		}

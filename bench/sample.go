@@ -26,7 +26,7 @@ type sample struct {
 	p50, p99 time.Duration
 	max      time.Duration
 	commands float64 // of the store for each call, or round trips to it
-	wal      float64 // bytes of PostgreSQL for each call
+	wal      float64 // bytes of PostgreSQL's WAL for each call
 }
 
 // reading is what a target and the store behind it had used at one moment.
@@ -35,7 +35,7 @@ type reading struct {
 	commands, wal int64
 }
 
-// measured runs a load and reads what was used at its beginning and at its end.
+// measured runs a load and reads usage at its beginning and at its end.
 func (l load) measured(read func() (reading, error)) (*result, sample, error) {
 	var marks []reading
 	l.mark = func() error {
@@ -55,14 +55,14 @@ func (l load) measured(read func() (reading, error)) (*result, sample, error) {
 	return r, s, nil
 }
 
-// measure is measured, and refuses a run with other answers than the load expects: its values would mean nothing.
+// measure is measured, but refuses a run with other answers than the load expects, whose values would mean nothing.
 func (l load) measure(read func() (reading, error)) (sample, error) {
 	r, s, err := l.measured(read)
 	if err != nil {
 		return none, err
 	}
-	// Where all are to be over the limit, a few are OK until the counter reaches it; in an open loop a standstill of the
-	// machine may fail some.
+	// If all answers are to be over the limit, a few are OK until the counter reaches it; in an open loop a standstill
+	// of the machine may fail some.
 	unexpected := r.over
 	if l.over {
 		unexpected = r.ok
@@ -73,12 +73,12 @@ func (l load) measure(read func() (reading, error)) (sample, error) {
 	return s, nil
 }
 
-// sample is what the requests alone say.
+// sample returns the figures that follow from the requests alone.
 func (r *result) sample() sample {
 	return sample{rate: r.perSecond(), p50: r.latency.quantile(.5), p99: r.latency.quantile(.99), max: r.latency.max}
 }
 
-// read is what a target of the rate limit daemon's and its stores have used.
+// read returns what a target of the rate limit daemon and its stores have used.
 func (t *target) read() (m reading, err error) {
 	u, err := readUsage(t.process.PID())
 	m.own = u.cpu
@@ -90,7 +90,7 @@ func (t *target) read() (m reading, err error) {
 	return m, err
 }
 
-// none is the sample of a run that was refused: it has its place in the rounds but no figures.
+// none is the sample of a refused run: it has a place in the rounds but no figures.
 var none = sample{cpu: math.NaN()}
 
 // spread is the median, the lowest and the highest value of several rounds.
@@ -104,7 +104,7 @@ func spreadOf(values []float64) spread {
 	return spread{median: (v[(len(v)-1)/2] + v[len(v)/2]) / 2, low: v[0], high: v[len(v)-1]}
 }
 
-// of picks one figure of each round's sample; NaN where there is none.
+// of returns one figure of each round's sample; NaN where there is none.
 func of(samples []sample, figure func(sample) float64) []float64 {
 	var values []float64
 	for _, s := range samples {
@@ -117,7 +117,7 @@ func of(samples []sample, figure func(sample) float64) []float64 {
 	return values
 }
 
-// ratios divides round by round: what disturbs the machine for a while disturbs both sides.
+// ratios divides round by round, since a disturbance of the machine affects both sides.
 func ratios(of, by []float64) []float64 {
 	var values []float64
 	for i := range min(len(of), len(by)) {
@@ -128,7 +128,7 @@ func ratios(of, by []float64) []float64 {
 	return values
 }
 
-// The figures that budgets are about.
+// The figures that have budgets.
 func cpuOf(s sample) float64      { return s.cpu }
 func storeOf(s sample) float64    { return s.store }
 func rateOf(s sample) float64     { return s.rate }
@@ -138,8 +138,8 @@ func maxOf(s sample) float64      { return float64(s.max.Microseconds()) }
 func commandsOf(s sample) float64 { return s.commands }
 func walOf(s sample) float64      { return s.wal }
 
-// measureRedis has redis-benchmark send INCRBYs to keys like the daemon's, 64 at a time, and takes
-// the server's CPU time for each: what the same work costs Redis when nothing is wasted.
+// measureRedis has redis-benchmark send INCRBYs to keys like the daemon's, 64 at a time, and reads the server's CPU
+// time for each: the cost of the same work for Redis without any waste.
 func (s *suite) measureRedis(ctx context.Context) error {
 	program, err := localserver.Find("redis-benchmark")
 	if err != nil {
@@ -169,8 +169,8 @@ func (s *suite) measureRedis(ctx context.Context) error {
 var carriedOut = regexp.MustCompile(
 	`^(?:total_commands_processed:|STAT (cmd_get|cmd_set|incr_hits|incr_misses|decr_hits|decr_misses) )(\d+)$`)
 
-// processed is how many commands a Redis or memcached has carried out since it started; a look-up of
-// several keys in memcached counts as so many.
+// processed returns how many commands a Redis or memcached has executed since it started; a look-up of several keys in
+// memcached counts once for each key.
 func processed(server *localserver.Server) (int, error) {
 	c, err := net.DialTimeout("tcp", server.Addr(), time.Second)
 	if err != nil {
@@ -189,7 +189,7 @@ func processed(server *localserver.Server) (int, error) {
 			if sum += n; count[1] == "" || err != nil {
 				return sum, err
 			}
-		case line == "ERROR": // memcached has another word for it
+		case line == "ERROR": // memcached does not know INFO
 			fmt.Fprint(c, "stats\r\n")
 		case line == "END":
 			return sum, nil

@@ -12,17 +12,16 @@ import (
 	"google.golang.org/protobuf/encoding/protowire"
 )
 
-// scenario is one shape of traffic: a request as text and the numbers that are put into it.
+// scenario is one kind of traffic: a request as text and the numbers that are put into it.
 //
-// The text is a list of descriptors separated by "|", each a run of "(key,value)". Every "#" is
-// replaced by the number of this request in seven digits, and every "@" by the same digits as two groups
-// of an IPv6 address, so all requests of a scenario are equally long and are made by overwriting digits
-// in a ready message.
+// The text is a list of descriptors separated by "|", each a run of "(key,value)". Every "#" is replaced by the number
+// of the request in seven digits, and every "@" by the same digits as two groups of an IPv6 address, so all requests of
+// a scenario are equally long and are made by overwriting digits in a prepared message.
 type scenario struct {
 	name    string
 	request string
-	keys    int  // how many different numbers
-	zipf    bool // a few numbers often, most of them seldom; otherwise all are equally likely
+	keys    int  // how many different numbers there are
+	zipf    bool // a few numbers occur often, most seldom; otherwise all are equally likely
 	over    bool // all but the first few answers are OVER_LIMIT
 }
 
@@ -32,7 +31,7 @@ const (
 	group1 = 3 // digits before the colon of an IPv6 address
 )
 
-// scenarios are in force with the rules of ruleText.
+// scenarios are the scenarios for the rules of ruleText.
 var scenarios = map[string]scenario{}
 
 func init() {
@@ -62,8 +61,8 @@ const plenty = "{unit: day, requests_per_unit: 4000000000}"
 //go:embed rules.yaml
 var serverRules string
 
-// ruleText is the domain's rules, with extra further rules for values that no scenario sends. The
-// limit of those is given, so that a caller can see from an answer which generation decided.
+// ruleText returns the domain's rules, with extra further rules for values that no scenario sends. The extra rules have
+// the limit extraLimit, so that an answer shows which generation of rules decided.
 func ruleText(extra int, extraLimit uint32) []byte {
 	var b strings.Builder
 	fmt.Fprintf(&b, serverRules, domain, plenty, extraLimit, patternRules())
@@ -75,11 +74,10 @@ func ruleText(extra int, extraLimit uint32) []byte {
 	return []byte(b.String())
 }
 
-// patternCount is how many patterns the values of the scenario "patterns" are searched for, without being found
-// before the last.
+// patternCount is how many patterns the values of the scenario "patterns" are searched for; only the last one matches.
 const patternCount = 100
 
-// patternsRequest is a request of 64 descriptors whose values are as long as they can be for a DATA frame.
+// patternsRequest returns a request of 64 descriptors whose values are as long as a DATA frame allows.
 func patternsRequest() string {
 	const descriptor = "(searched,/files/"
 	var b strings.Builder
@@ -89,7 +87,7 @@ func patternsRequest() string {
 	return strings.TrimSuffix(b.String(), "|")
 }
 
-// patternRules are the rules that match it.
+// patternRules returns the rules that match it.
 func patternRules() string {
 	var b strings.Builder
 	for i := range patternCount - 1 {
@@ -106,10 +104,10 @@ type encoder struct {
 	numbers func() uint32
 }
 
-// slot is where digits from to to of the number stand.
+// slot is the place of digits from to to of the number.
 type slot struct{ at, from, to int }
 
-// newEncoder draws its numbers from a fixed seed: two targets get the same keys.
+// newEncoder draws its numbers from a fixed seed, so that two targets get the same keys.
 func newEncoder(s scenario, seed uint64) *encoder {
 	e := &encoder{numbers: numbers(s, seed)}
 	e.message = protowire.AppendTag(e.message, 1, protowire.BytesType)
@@ -134,8 +132,8 @@ func newEncoder(s scenario, seed uint64) *encoder {
 	return e
 }
 
-// What stands for the digits while a message is made. A length may happen to be the byte '#' too, but not so many
-// times in a row.
+// The marks for the digits while a message is made. A length may happen to be the byte '#' too, but not so many times
+// in a row.
 var (
 	whole   = strings.Repeat("#", digits)
 	address = strings.Repeat("#", group1) + ":" + strings.Repeat("#", digits-group1)
@@ -156,7 +154,7 @@ func (e *encoder) addSlots(mark string, parts ...slot) {
 	}
 }
 
-// next is the next request. It is overwritten by the one after it.
+// next returns the next request, which the following call overwrites.
 func (e *encoder) next() []byte {
 	n := e.numbers()
 	var text [digits]byte
@@ -170,7 +168,7 @@ func (e *encoder) next() []byte {
 	return e.message
 }
 
-// numbers draws from [0, s.keys). "fill" counts up instead: it is there to meet every key once.
+// numbers draws from [0, s.keys). The scenario "fill" counts up instead, to use every key once.
 func numbers(s scenario, seed uint64) func() uint32 {
 	if s.name == "fill" {
 		n := uint32(0)
@@ -180,7 +178,7 @@ func numbers(s scenario, seed uint64) func() uint32 {
 	if !s.zipf {
 		return func() uint32 { return uint32(random.Uint64() >> 32 * uint64(s.keys) >> 32) }
 	}
-	// Drawing costs a logarithm or two: done beforehand, so that the generator stays cheap.
+	// Drawing costs a logarithm or two, so numbers are drawn in advance and the generator stays cheap.
 	zipf := rand.NewZipf(random, 1.1, 1, uint64(s.keys-1))
 	drawn := make([]uint32, 1<<20)
 	for i := range drawn {

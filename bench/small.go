@@ -20,8 +20,8 @@ const (
 	smallCores  = 0.25
 )
 
-// small runs both daemons in a control group of 64 MiB and a quarter of a CPU, stores outside. Kills, failures and lost
-// requests are errors; the other figures are compared with budgets.
+// small runs both daemons in a control group of 64 MiB and a quarter of a CPU, with stores outside. Kills, failures and
+// lost requests are errors; the other figures are compared with budgets.
 func (s *suite) small(ctx context.Context) error {
 	steady := 10 * time.Minute
 	if s.short {
@@ -51,7 +51,7 @@ func (s *suite) small(ctx context.Context) error {
 	return nil
 }
 
-// inGroup runs use with a control group that everything started meanwhile is in.
+// inGroup runs use with a control group in which everything starts meanwhile.
 func (s *suite) inGroup(name string, use func(*controlGroup) error) error {
 	g, err := newControlGroup("gatehouse-"+name, smallMemory, smallCores)
 	if err != nil {
@@ -60,7 +60,7 @@ func (s *suite) inGroup(name string, use func(*controlGroup) error) error {
 	s.testbed.group = g
 	err = use(g)
 	s.testbed.group = nil
-	if err != nil { // what was started is still in the group
+	if err != nil { // the processes are still in the group
 		for _, t := range slices.Clone(s.testbed.started) {
 			err = errors.Join(err, s.testbed.stop(t))
 		}
@@ -79,7 +79,7 @@ func (s *suite) smallRatelimit(ctx context.Context, d daemon, rate float64, stea
 		if err := s.smallIdle(t, g, 26, 0.5); err != nil {
 			return err
 		}
-		// 100,000 live keys; a caller waits as long as it takes, so that what is lost shows as failed.
+		// 100,000 live keys; a caller waits as long as it takes, so that a lost request shows as failed.
 		calls := grpcTraffic{scenario: scenario{request: "(account,acc-#)", keys: 100_000}, streams: 64}
 		to := load{addr: t.addr, traffic: calls, conns: 4, rate: rate, warm: time.Second, run: steady,
 			stop: ctx.Done()}
@@ -106,7 +106,7 @@ func (s *suite) smallRatelimit(ctx context.Context, d daemon, rate float64, stea
 	})
 }
 
-// smallIdle compares what a daemon takes when nothing is asked.
+// smallIdle compares what an idle daemon uses with budgets.
 func (s *suite) smallIdle(t *target, g *controlGroup, memory, percent float64) error {
 	time.Sleep(2 * time.Second)
 	before, err := readFamily(t.process.PID())
@@ -125,7 +125,7 @@ func (s *suite) smallIdle(t *target, g *controlGroup, memory, percent float64) e
 	return err
 }
 
-// smallLoad runs a load of which no request may fail. most is the budget of p99 in milliseconds; 0: it is only shown.
+// smallLoad runs a load in which no request may fail. most is the budget of p99 in milliseconds; 0 only shows it.
 func (s *suite) smallLoad(l load, g *controlGroup, name string, most float64) error {
 	r, err := l.drive()
 	if err != nil {
@@ -146,7 +146,7 @@ func (s *suite) smallLoad(l load, g *controlGroup, name string, most float64) er
 	return nil
 }
 
-// smallFlood runs a load that the daemon need not carry, but outlive.
+// smallFlood runs a load that the daemon must survive, but need not handle completely.
 func (s *suite) smallFlood(l load, g *controlGroup, name string) error {
 	r, err := l.drive()
 	if err != nil {
@@ -157,7 +157,7 @@ func (s *suite) smallFlood(l load, g *controlGroup, name string) error {
 	return g.alive(name)
 }
 
-// alive is an error when the kernel has killed a process of the group.
+// alive returns an error if the kernel has killed a process of the group.
 func (g *controlGroup) alive(name string) error {
 	used, kills, err := g.used()
 	if err == nil && kills > 0 {
@@ -198,7 +198,7 @@ func (s *suite) smallAuth(ctx context.Context, steady time.Duration) error {
 		l := func(tr traffic, rate float64, run time.Duration) load {
 			return load{addr: t.addr, traffic: tr, conns: authConns, rate: rate, run: run, stop: ctx.Done()}
 		}
-		half := accounts[:128] // no other load refreshes what one of them signs in
+		half := accounts[:128] // no other load refreshes the sessions of these accounts
 		if err := together(
 			func() error { return s.smallLoad(l(asUser(half), 100, steady), g, "small auth, GET /user", 100) },
 			func() error {

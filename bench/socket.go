@@ -11,7 +11,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// socket is a TCP connection whose reads and writes don't wait.
+// socket is a TCP connection whose reads and writes do not wait.
 type socket struct {
 	fd  int
 	out []byte // not yet written
@@ -41,7 +41,7 @@ func connect(addr string) (socket, error) {
 	return socket{fd: fd}, nil
 }
 
-// flush writes what the kernel takes; the rest stays for later.
+// flush writes what the kernel takes; the rest stays in out.
 func (s *socket) flush() error {
 	for len(s.out) > 0 {
 		n, err := unix.Write(s.fd, s.out)
@@ -59,7 +59,7 @@ func (s *socket) flush() error {
 	return nil
 }
 
-// read takes what has come. Nothing without an error: nothing has.
+// read reads the bytes that have arrived. It returns nothing and no error if there are none.
 func (s *socket) read(buf []byte) (int, error) {
 	for {
 		n, err := unix.Read(s.fd, buf)
@@ -77,7 +77,7 @@ func (s *socket) read(buf []byte) (int, error) {
 	}
 }
 
-// events are those of poll(2) that the connection waits for.
+// events returns the events of poll(2) for which the connection waits.
 func (s *socket) events() int16 {
 	if len(s.out) > 0 {
 		return unix.POLLIN | unix.POLLOUT
@@ -87,8 +87,8 @@ func (s *socket) events() int16 {
 
 func (s *socket) close() { unix.Close(s.fd) }
 
-// wait sleeps until a connection can be read or written, for at most pollTimeout nanoseconds. ready says
-// that one can.
+// wait sleeps until a connection can be read or written, for at most pollTimeout nanoseconds. ready reports that one
+// can.
 func wait(polled []unix.PollFd, pollTimeout int64) (ready bool, err error) {
 	timeout := unix.NsecToTimespec(pollTimeout)
 	n, err := unix.Ppoll(polled, &timeout, nil)

@@ -36,7 +36,7 @@ type suite struct {
 	report  *report
 }
 
-// line names one line of a table: the target, the scenario and the kind of load.
+// line identifies one line of a table: the target, the scenario and the kind of load.
 type line struct {
 	scenario, target string
 	open             bool
@@ -44,24 +44,24 @@ type line struct {
 	via              via
 }
 
-// via is what stands between the load and the target, "" for nothing.
+// via is what is between the load and the target, "" for nothing.
 type via string
 
 const (
 	viaGRPCGo via = "grpc-client" // calls by grpc-go's client
-	viaEnvoy  via = "envoy"       // HTTP requests for which an Envoy asks the target
-	viaTap    via = "tap"         // nothing either, but a listener has the target's /tap open
-	viaTop    via = "top"         // nothing either, but the target keeps /recent and /top
-	viaFlood  via = "flood"       // nothing either, but many clients sign in without pause
+	viaEnvoy  via = "envoy"       // HTTP requests for which an Envoy calls the target
+	viaTap    via = "tap"         // nothing, but a listener has the target's /tap open
+	viaTop    via = "top"         // nothing, but the target keeps /recent and /top
+	viaFlood  via = "flood"       // nothing, but many clients sign in without pause
 )
 
-// group is measured target by target within each round, so that all of them meet the same weather.
+// group is measured target by target within each round, so that all targets meet the same conditions.
 type group []line
 
 // library is the target whose gRPC server is grpc-go.
 const library = "memory, grpc-go"
 
-// closed and open are lines of one scenario.
+// closed and open return lines of one scenario.
 func closed(scenario string, targets ...string) group {
 	return like(line{scenario: scenario}, targets...)
 }
@@ -97,7 +97,7 @@ func groups() []group {
 
 const (
 	slowRate, fastRate = 2_000, 30_000 // calls a second of the open loops in addition to that of -rate
-	// neighbours is small calls on one connection on which each largeEvery-th call has 64 descriptors that are
+	// neighbours is small calls on one connection on which every largeEvery-th call has 64 descriptors that are
 	// searched for patterns.
 	neighbours = "neighbours"
 	largeEvery = 20
@@ -105,7 +105,7 @@ const (
 	envoyConns = 16
 )
 
-// runSuite measures everything and prints what it came to.
+// runSuite measures everything and prints the results.
 func runSuite(ctx context.Context, args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	s := &suite{results: newResults()}
@@ -156,7 +156,7 @@ func runSuite(ctx context.Context, args []string, out io.Writer) error {
 		defer file.Close()
 		s.report.out = io.MultiWriter(out, file)
 	}
-	// A daemon without a clean shutdown is a finding too, but the table is printed first.
+	// A daemon without a clean shutdown is an error too, but the table is printed first.
 	err = s.run(ctx)
 	if failed := s.testbed.close(); err == nil {
 		err = failed
@@ -194,14 +194,14 @@ func (s *suite) run(ctx context.Context) error {
 	return nil
 }
 
-// auth measures that daemon and prints it.
+// auth measures the auth daemon and prints the results.
 func (s *suite) auth(ctx context.Context) error {
 	a := &authSuite{suite: *s, large: s.only != "" && s.asked("million")}
 	a.results, a.time = newResults(), s.time*7/20
 	return a.run(ctx)
 }
 
-// ratelimit measures that daemon and prints it.
+// ratelimit measures the ratelimit daemon and prints the results.
 func (s *suite) ratelimit(ctx context.Context) error {
 	if err := s.ratelimitHeader(); err != nil {
 		return err
@@ -245,7 +245,7 @@ func (s *suite) stop() error {
 	return nil
 }
 
-// start brings up all targets. They stay for the whole run: an idle one costs next to nothing.
+// start starts all targets. They run during the whole suite: an idle one costs next to nothing.
 func (s *suite) start(ctx context.Context) (err error) {
 	if s.redis, err = localserver.Redis(ctx, localserver.RedisOptions{}); err != nil {
 		return err
@@ -310,15 +310,15 @@ func (s *suite) asked(name string) bool {
 	return s.only == "" || slices.Contains(strings.Split(s.only, ","), name)
 }
 
-// wanted says whether a daemon's scenario is to be measured.
+// wanted reports whether a daemon's scenario is to be measured.
 func (s *suite) wanted(daemon, scenario string) bool { return s.asked(daemon) || s.asked(scenario) }
 
-// wantsAny says whether something of a daemon is.
+// wantsAny reports whether one of a daemon's scenarios is to be measured.
 func (s *suite) wantsAny(daemon string, scenarios []string) bool {
 	return s.asked(daemon) || slices.ContainsFunc(scenarios, s.asked)
 }
 
-// ratelimitNames are what -only may name of the rate limit daemon.
+// ratelimitNames returns the names of the rate limit daemon's scenarios for -only.
 func ratelimitNames() []string {
 	return append(slices.Collect(maps.Keys(scenarios)), neighbours, "limits", string(viaGRPCGo), string(viaEnvoy),
 		string(viaTap), string(viaTop))
@@ -336,7 +336,7 @@ func (s *suite) measureLine(ctx context.Context, _ int, l line) (sample, error) 
 	return s.load(l).measure(s.target(l).read)
 }
 
-// wantsLine reports whether a line is to be measured: its daemon, its scenario or what stands before it was named.
+// wantsLine reports whether a line is to be measured: -only names its daemon, its scenario or its via.
 func (s *suite) wantsLine(l line) bool {
 	return s.wanted("ratelimit", l.scenario) || l.via != "" && s.asked(string(l.via)) || s.wantsLimits(l)
 }

@@ -26,16 +26,16 @@ type target struct {
 	http    string // the daemon's HTTP listener
 	debug   string // its debug listener, "" for a yardstick
 	process *subprocess.Process
-	envoy   *target               // an Envoy that asks it, nil without one
-	stores  []*localserver.Server // the servers that count; none when it counts in process or not at all
+	envoy   *target               // an Envoy that calls it, nil without one
+	stores  []*localserver.Server // the stores that count; none when it counts in process or not at all
 	rules   string                // its rules file
 }
 
-// testbed starts targets and ends all of them. Its folder holds their rules and logs.
+// testbed starts targets and ends all of them. Its folder has their rules and logs.
 type testbed struct {
 	dir     string
 	daemon  string   // path of bin/ratelimit
-	statsd  string   // host:port of our sink, "" for DISABLE_STATS
+	statsd  string   // host:port of this program's sink, "" for DISABLE_STATS
 	extra   []string // further settings of ratelimit, NAME=value
 	started []*target
 
@@ -43,13 +43,13 @@ type testbed struct {
 	authDaemon string   // path of bin/auth
 	authExtra  []string // further settings of auth
 
-	group *controlGroup // what is started now begins in it; nil: in none
+	group *controlGroup // in which processes start now; nil: none
 }
 
 // grace is how long a target may take to end by itself: longer than the daemon's drain deadline.
 const grace = 15 * time.Second
 
-// close ends everything. An error is a daemon that did not shut down cleanly.
+// close ends everything. It returns an error if a daemon did not shut down cleanly.
 func (l *testbed) close() error {
 	var err error
 	for _, t := range l.started {
@@ -58,8 +58,8 @@ func (l *testbed) close() error {
 	return errors.Join(err, os.RemoveAll(l.dir))
 }
 
-// settings takes further settings of the daemons, NAME=value separated by spaces: AUTH_… are auth's, GO…
-// (those of the Go runtime) both's, the others ratelimit's.
+// settings adds further settings of the daemons, NAME=value separated by spaces: AUTH_… are auth's, GO… (those of the
+// Go runtime) are both daemons', others ratelimit's.
 func (l *testbed) settings(text string) {
 	for _, setting := range strings.Fields(text) {
 		auth, runtime := strings.HasPrefix(setting, "AUTH_"), strings.HasPrefix(setting, "GO")
@@ -72,7 +72,7 @@ func (l *testbed) settings(text string) {
 	}
 }
 
-// stop ends one target, and the Envoy before it, before the others.
+// stop ends one target, and the Envoy in front of it, before the others end.
 func (l *testbed) stop(t *target) error {
 	if t.envoy != nil {
 		if err := l.stop(t.envoy); err != nil {
@@ -86,7 +86,7 @@ func (l *testbed) stop(t *target) error {
 	return nil
 }
 
-// startSelf starts this program once more, as a server that writes its address as the first line.
+// startSelf starts this program again, as a server that writes its address as the first line.
 func (l *testbed) startSelf(ctx context.Context, name string, args ...string) (*target, error) {
 	self, err := os.Executable()
 	if err != nil {
@@ -105,8 +105,8 @@ func (l *testbed) startSelf(ctx context.Context, name string, args ...string) (*
 	})
 }
 
-// daemon is a rate limit daemon to start: on the given stores, a Redis unless the settings say otherwise, or, with none,
-// on its in-process store.
+// daemon is a rate limit daemon to start: on the given stores, a Redis unless the settings say otherwise, or without
+// stores on its in-process store.
 type daemon struct {
 	name     string
 	rules    []byte
@@ -146,13 +146,13 @@ func (l *testbed) ratelimit(ctx context.Context, program, suffix string, d daemo
 	return t, l.await(ctx, t)
 }
 
-// command runs a program of this folder, not one on PATH.
+// command returns a command of a program of this folder, not one on PATH.
 func command(program string, args ...string) *exec.Cmd {
-	path, _ := filepath.Abs(program) // only a folder that is gone has no path
+	path, _ := filepath.Abs(program) // fails only if the folder has been removed
 	return exec.Command(path, args...)
 }
 
-// begin starts a target's process, with a log of its own, in a folder where it finds no .env.
+// begin starts a target's process, with a log of its own, in a folder without a .env.
 func (l *testbed) begin(t *target, cmd *exec.Cmd) (err error) {
 	cmd.Dir = filepath.Join(l.dir, t.name)
 	if err := os.MkdirAll(cmd.Dir, 0o755); err != nil {
@@ -162,7 +162,7 @@ func (l *testbed) begin(t *target, cmd *exec.Cmd) (err error) {
 	if err != nil {
 		return err
 	}
-	defer log.Close() // the child has its own
+	defer log.Close() // the child has a descriptor of its own
 	cmd.Stdout, cmd.Stderr, cmd.Env = log, log, append(cmd.Env, "PATH="+os.Getenv("PATH"))
 	if l.group != nil {
 		l.group.enter(cmd)
@@ -181,7 +181,7 @@ func (l *testbed) statsSettings() []string {
 	return []string{"USE_STATSD=true", "STATSD_HOST=" + host, "STATSD_PORT=" + port}
 }
 
-// await returns after the target's first decision, which it requests again and again.
+// await returns after the target's first decision, which it requests repeatedly.
 func (l *testbed) await(ctx context.Context, t *target) error {
 	return l.retry(ctx, t, 20*time.Second, func(context.Context) error {
 		_, err := load{addr: t.addr, traffic: grpcTraffic{scenario: scenarios["unmatched"], streams: 1}, conns: 1,
@@ -209,7 +209,7 @@ func (l *testbed) retry(ctx context.Context, t *target, within time.Duration, as
 	}
 }
 
-// logTail is the end of a daemon's log.
+// logTail returns the end of a daemon's log.
 func (l *testbed) logTail(t *target) string {
 	log, err := os.ReadFile(filepath.Join(l.dir, t.name, "log"))
 	if err != nil {
@@ -218,7 +218,7 @@ func (l *testbed) logTail(t *target) string {
 	return string(log[max(0, len(log)-2_000):])
 }
 
-// startSink starts a statsd server that discards everything, over TCP and UDP on one port. It lasts as long as this
+// startSink starts a statsd server that discards everything, over TCP and UDP on one port. It runs as long as this
 // program.
 func startSink() (addr string, err error) {
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
@@ -226,14 +226,14 @@ func startSink() (addr string, err error) {
 		return "", fmt.Errorf("statsd sink: %w", err)
 	}
 	addr = listener.Addr().String()
-	if _, err := net.ListenPacket("udp4", addr); err != nil { // the kernel drops what nobody reads
+	if _, err := net.ListenPacket("udp4", addr); err != nil { // the kernel drops datagrams that are not read
 		return "", fmt.Errorf("statsd sink: %w", err)
 	}
 	go serveEach(listener, func(c net.Conn) { io.Copy(io.Discard, c) })
 	return addr, nil
 }
 
-// serveEach gives each connection to handle until the listener closes.
+// serveEach passes each connection to handle until the listener closes.
 func serveEach(listener net.Listener, handle func(net.Conn)) {
 	for {
 		c, err := listener.Accept()

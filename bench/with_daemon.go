@@ -18,16 +18,16 @@ import (
 	"gatehouse/shared/localserver"
 )
 
-// withDaemon is a daemon, and its store, that a command is run with.
+// withDaemon is a daemon, and its store, with which a command is run.
 type withDaemon struct {
 	testbed *testbed
 	rules   string
 	delay   time.Duration
 }
 
-// runWith starts a daemon and its store, runs a command with BASE_URL, ADDR and PID in its environment, and ends both:
-// of auth, with DATABASE_URL too; of ratelimit, with a file of rules, where BASE_URL is that of /json and ADDR that of
-// gRPC. The k6 scripts are run so; a delay shows that they notice.
+// runWith starts a daemon and its store, runs a command with BASE_URL, ADDR and PID in its environment, and ends both.
+// For auth there is DATABASE_URL too; ratelimit has a file of rules, and there BASE_URL is that of /json and ADDR that
+// of gRPC. The k6 scripts are run this way; a delay shows that they notice it.
 func runWith(ctx context.Context, args []string) (err error) {
 	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
 	w := withDaemon{testbed: &testbed{}}
@@ -113,7 +113,7 @@ func (w *withDaemon) run(ctx context.Context, t *target, command []string, env .
 	return nil
 }
 
-// delayed is an address from which answers of addr come with a delay, until ctx ends; addr itself without one.
+// delayed returns an address that relays to addr and delays the answers, until ctx ends; addr itself without a delay.
 func delayed(ctx context.Context, addr string, delay time.Duration) (string, error) {
 	if delay <= 0 {
 		return addr, nil
@@ -127,7 +127,7 @@ func delayed(ctx context.Context, addr string, delay time.Duration) (string, err
 	return listener.Addr().String(), nil
 }
 
-// relay passes connections on to an address, and what comes back through answers, until the listener closes.
+// relay passes connections on to an address, and its answers through answers, until the listener closes.
 func relay(listener net.Listener, network, addr string, answers func(client io.Writer, server io.Reader)) {
 	serveEach(listener, func(client net.Conn) {
 		server, err := net.Dial(network, addr)
@@ -138,12 +138,12 @@ func relay(listener net.Listener, network, addr string, answers func(client io.W
 		var answered sync.WaitGroup
 		answered.Go(func() { answers(client, server) })
 		io.Copy(server, client)
-		server.(interface{ CloseWrite() error }).CloseWrite() // its last answers still come
+		server.(interface{ CloseWrite() error }).CloseWrite() // its last answers still arrive
 		answered.Wait()
 	})
 }
 
-// copyDelayed copies what comes, each piece a delay after it came.
+// copyDelayed copies what arrives, each piece after a delay.
 func copyDelayed(to io.Writer, from io.Reader, delay time.Duration) {
 	type piece struct {
 		due  time.Time
@@ -165,6 +165,6 @@ func copyDelayed(to io.Writer, from io.Reader, delay time.Duration) {
 	}()
 	for p := range pieces {
 		time.Sleep(time.Until(p.due))
-		to.Write(p.data) // a client that has gone is noticed by the other direction
+		to.Write(p.data) // the other direction notices a client that has left
 	}
 }

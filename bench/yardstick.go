@@ -18,10 +18,9 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// runYardstick is a rate limit service that decides nothing: what any server in Go pays for the
-// protocol alone. plain is grpc-go as its documentation shows it. tuned is as fast as grpc-go was
-// made to go: requests are not parsed and the answer lies ready. It serves until ctx ends, having
-// written its address as the first line.
+// runYardstick runs a rate limit service that decides nothing: what any server in Go pays for the protocol alone. plain
+// is grpc-go as its documentation shows it. tuned is as fast as grpc-go could be made: requests are not parsed and the
+// answer is prepared. It serves until ctx ends, after writing its address as the first line.
 func runYardstick(ctx context.Context, args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("yardstick", flag.ContinueOnError)
 	kind := flags.String("kind", "tuned", "`plain` or tuned")
@@ -49,7 +48,7 @@ func runYardstick(ctx context.Context, args []string, out io.Writer) error {
 	return serveUntil(ctx, out, *listen, server.Serve, server.Stop)
 }
 
-// serveUntil serves until ctx ends, having written its address as the first line.
+// serveUntil serves until ctx ends, after writing its address as the first line.
 func serveUntil(ctx context.Context, out io.Writer, listen string, serve func(net.Listener) error, stop func()) error {
 	listener, err := net.Listen("tcp4", listen)
 	if err != nil {
@@ -63,7 +62,7 @@ func serveUntil(ctx context.Context, out io.Writer, listen string, serve func(ne
 	return nil
 }
 
-// answers are what the daemon says to the scenarios' requests, so that both sides send as much.
+// answers are the daemon's answers to the scenarios' requests, so that both sides send as many bytes.
 var answers = map[string]*ratelimitv3.RateLimitResponse{
 	"single": {OverallCode: okCode, Statuses: []*ratelimitv3.RateLimitResponse_DescriptorStatus{limited}},
 	"multi": {OverallCode: okCode, Statuses: []*ratelimitv3.RateLimitResponse_DescriptorStatus{limited, limited,

@@ -25,18 +25,17 @@ import (
 
 const (
 	yardstickRows = 10_000
-	// yardstickAnswer is as long as GET /health's.
+	// yardstickAnswer is as long as the answer to GET /health.
 	yardstickAnswer = `{"version":"0.0.0","name":"Yardstick","description":"answers the same few words to everybody, at once"}`
-	// yardstickTable has the columns that a session's refresh reads and writes, and room on its pages
-	// for the new version of a row.
+	// yardstickTable has the columns that refreshing a session reads and writes, and room on its pages for the new
+	// version of a row.
 	yardstickTable = `create table yardstick (
 		id integer primary key, counter bigint not null, at timestamptz not null, agent text not null, ip text not null
 	) with (fillfactor = 70)`
 )
 
-// runHTTPYardstick serves HTTP until ctx ends and does one thing for each request: nothing ("handler"),
-// one prepared SELECT, one UPDATE … RETURNING, one bcrypt comparison, or one signature. It writes its
-// address as the first line.
+// runHTTPYardstick serves HTTP until ctx ends and does one thing for each request: nothing ("handler"), one prepared
+// SELECT, one UPDATE … RETURNING, one bcrypt comparison, or one signature. It writes its address as the first line.
 func runHTTPYardstick(ctx context.Context, args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("http-yardstick", flag.ContinueOnError)
 	kind := flags.String("kind", "handler", "handler, select, update, hash:COST, sign:RS256 or sign:ES256")
@@ -55,7 +54,7 @@ func runHTTPYardstick(ctx context.Context, args []string, out io.Writer) error {
 	return serveUntil(ctx, out, "127.0.0.1:0", server.Serve, func() { server.Close() })
 }
 
-// yardstickWork makes the work of a kind.
+// yardstickWork returns the work of a kind.
 func yardstickWork(ctx context.Context, kind, database string) (func(context.Context) error, error) {
 	switch kind, detail, _ := strings.Cut(kind, ":"); kind {
 	case "handler":
@@ -65,7 +64,7 @@ func yardstickWork(ctx context.Context, kind, database string) (func(context.Con
 		if err != nil {
 			return nil, err
 		}
-		config.MaxConns = authPool // as many as the daemon that it is compared with has
+		config.MaxConns = authPool // as many as the compared daemon has
 		pool, err := pgxpool.NewWithConfig(ctx, config)
 		if kind == "select" {
 			return func(ctx context.Context) error {
@@ -106,7 +105,7 @@ func working(work func(context.Context) error) http.Handler {
 	})
 }
 
-// signer signs as a token of that algorithm is signed.
+// signer returns work that signs as a token with the algorithm is signed.
 func signer(algorithm string) (func(context.Context) error, error) {
 	digest := sha256.Sum256([]byte(yardstickAnswer))
 	var key crypto.Signer

@@ -41,7 +41,7 @@ func TestBrowser_console(t *testing.T) {
 	for range 2 {
 		call("POST", d.http+"/token?grant_type=password", "", `{"email":"mia@example.org","password":"correct horse"}`)
 	}
-	eve := create(`{"email":"eve@example.org","user_metadata":{"full_name":"` + markup + `"},"app_metadata":{"x":"` +
+	eve := create(`{"email":"eve@example.org","user_metadata":{"full_name":"` + markup + `\u202egnp.exe"},"app_metadata":{"x":"` +
 		markup + `"}}`)
 	create(`{"email":"cook@example.org","password":"correct horse","email_confirm":true,"role":"service_role"}`)
 	cook, key := enrolTOTP(t, d, "cook@example.org")

@@ -280,7 +280,7 @@ func TestConsole(t *testing.T) {
 		}
 		cook.want(t, 422, "mfa_verification_failed", "POST /session/verify", answer(step-9)) // long gone
 		status, text, h := cook.send(t, "POST /session/verify", answer(step+1))              // a step counts once
-		old := *cook
+		old, before := *cook, *cook
 		var in struct{ Key string }
 		json.Unmarshal([]byte(text), &in)
 		list := (&http.Response{Header: h}).Cookies()
@@ -291,6 +291,11 @@ func TestConsole(t *testing.T) {
 		cook.want(t, 200, "", "GET /api/admin/users", "")
 		old.cookie = cook.cookie
 		old.want(t, 401, "no_authorization", "GET /api/admin/users", "")
+		// A cookie with its key from before the factor stay what they were.
+		before.want(t, 403, "insufficient_aal", "GET /api/admin/users", "")
+		if text := before.want(t, 200, "", "GET /session", ""); !strings.Contains(text, `"next":"factor"`) {
+			t.Error(text)
+		}
 	})
 	t.Run("ends", func(t *testing.T) {
 		create("-admin", "chief@example.org")

@@ -1,8 +1,8 @@
-// Package alerttest holds a daemon's alert rules for Prometheus to what they promise: each is shown firing, and
-// silent where all is well, by Prometheus' own test tool.
+// Package alerttest tests a daemon's alert rules for Prometheus by Prometheus' own test tool: each alert is shown
+// firing, and silent where all is well.
 //
-// It is for tests only. Whether the metrics that the rules name are there is the daemon's own test, which has a
-// scrape to compare them with.
+// It is for tests only. The daemon's own test checks that the metrics exist that the rules name, since it has a scrape
+// to compare them with.
 package alerttest
 
 import (
@@ -37,8 +37,8 @@ func Read(t testing.TB, dir string) (all []Alert) {
 	return all
 }
 
-// Fire runs dir/alerts_test.yml, which has to show each rule firing and silent. Without promtool the test is
-// skipped, or fails where REQUIRE_SERVERS is 1.
+// Fire runs dir/alerts_test.yml, which has to show each alert firing and silent. Without promtool the test is skipped,
+// or fails where REQUIRE_SERVERS is 1.
 func Fire(t testing.TB, dir string) {
 	t.Helper()
 	tool := promtool(t)
@@ -90,11 +90,11 @@ func read(t testing.TB, path string, into any) {
 	}
 }
 
-// lintFound is promtool's exit status when it has found fault with a page that it could read.
+// lintFound is promtool's exit status for complaints about a page that it could read.
 const lintFound = 3
 
-// Lint holds a page of metrics against promtool's rules for names, types and help texts. Complaints that match one of
-// the regular expressions are the price of names that must stay. Without promtool Lint does nothing, or fails where
+// Lint checks a page of metrics by promtool's rules for names, types and help texts. It ignores complaints that match
+// one of the regular expressions, about names that must not change. Without promtool Lint does nothing, or fails where
 // REQUIRE_SERVERS is 1.
 func Lint(t testing.TB, page string, accepted ...string) {
 	t.Helper()
@@ -118,7 +118,7 @@ func Lint(t testing.TB, page string, accepted ...string) {
 	}
 }
 
-// promtool is the tool's path, "" where it is missing and need not be there.
+// promtool returns the tool's path, "" if it is missing and not required.
 func promtool(t testing.TB) string {
 	t.Helper()
 	tool, err := exec.LookPath("promtool")

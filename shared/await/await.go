@@ -6,11 +6,11 @@ import (
 	"time"
 )
 
-// limit is for a test that hangs, not for one on a busy machine.
+// limit is long enough for a busy machine: only a test that hangs reaches it.
 const limit = time.Minute
 
-// True returns when cond holds. It polls, at first every millisecond, and fails the test when what, the
-// name of the condition, has not come within a minute; more then says what else is known.
+// True returns when cond holds. It polls, at first every millisecond. If the condition does not hold within a minute,
+// it fails the test with what, the condition's name, and the text of more.
 func True(t testing.TB, what string, cond func() bool, more ...func() string) {
 	t.Helper()
 	pause := time.Millisecond

@@ -1,4 +1,4 @@
-// Package buildinfo says which version a daemon is.
+// Package buildinfo returns the version of a daemon.
 //
 // It knows no daemon and reads no setting.
 package buildinfo
@@ -9,11 +9,11 @@ import (
 	"strings"
 )
 
-// Info is what the build info says of the program. It needs no linker flags.
+// Info is the version from the program's build info. It needs no linker flags.
 type Info struct{ Version, Revision, Go string }
 
-// Read returns "unknown" for what the build info lacks. A revision with changes that were not committed ends in
-// ", modified".
+// Read returns "unknown" for fields that the build info lacks. A revision with uncommitted changes ends in ",
+// modified".
 func Read() Info {
 	b := Info{"unknown", "unknown", "unknown"}
 	info, ok := debug.ReadBuildInfo()
@@ -34,13 +34,13 @@ func Read() Info {
 	return b
 }
 
-// Version is the program's name with what its build info says: module version, commit, Go.
+// Version returns the program's name with its module version, commit and Go version.
 func Version(name string) string {
 	b := Read()
 	return fmt.Sprintf("%s %s (commit %s, %s)", name, b.Version, b.Revision, b.Go)
 }
 
-// Release is the module's version alone, "0.0.0" where the build info has none.
+// Release returns only the module's version, "0.0.0" if the build info has none.
 func Release() string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok || info.Main.Version == "" || info.Main.Version == "(devel)" {

@@ -1,9 +1,9 @@
-// Package certs keeps certificates, keys and roots that lie in PEM files, and follows the files: a
-// connection that begins after they have changed uses what they hold then, by a rename, a write in
-// place or a swap of any symlink on the way (a Kubernetes volume's ..data too). Files that are no
-// good change nothing: what was good stays in use, and one log line says why.
+// Package certs keeps certificates, keys and roots from PEM files, and follows the files: a connection that begins
+// after they have changed, by a rename, a write in place or a swap of any symlink on the path (a Kubernetes volume's
+// ..data too), uses the new contents. Invalid files change nothing: the former contents stay in use, and one log line
+// says why.
 //
-// It makes tls.Configs for both ends; what runs over them it does not know.
+// It makes tls.Configs for clients and servers; it does not know what runs over TLS.
 package certs
 
 import (
@@ -23,18 +23,18 @@ import (
 	"time"
 )
 
-// Files are the PEM files of one end. Empty names are not used.
+// Files are the PEM files of a client or server. Empty names are not used.
 type Files struct {
-	// Cert is this end's certificate with what leads to its root, Key the key: both or neither.
+	// Cert is the file of the own certificate with the chain to its root, Key that of its key: both or neither.
 	Cert, Key string
-	// CA holds the roots that the peer's certificate must lead to.
+	// CA is the file of the roots that the peer's certificate must lead to.
 	CA string
-	// SystemRoots count in addition to those of CA. It is for clients: on a server it would admit any client with a
-	// certificate of any public authority.
+	// SystemRoots adds the system's roots to those of CA. It is for clients: on a server it would admit any client with
+	// a certificate of any public authority.
 	SystemRoots bool
 }
 
-// Role is what a file of Files is for.
+// Role is the purpose of a file of Files.
 type Role uint8
 
 // The roles, as the fields of Files.
@@ -44,14 +44,14 @@ const (
 	CA
 )
 
-// Error is what is wrong with one file.
+// Error is the error in one file.
 type Error struct {
 	Role Role
 	Path string
 	Err  error
 }
 
-// Error is path: reason.
+// Error returns path: reason.
 func (e *Error) Error() string {
 	if pathError, ok := errors.AsType[*os.PathError](e.Err); ok && pathError.Path == e.Path {
 		return pathError.Error()
@@ -59,10 +59,10 @@ func (e *Error) Error() string {
 	return e.Path + ": " + e.Err.Error()
 }
 
-// Unwrap is the reason.
+// Unwrap returns the reason.
 func (e *Error) Unwrap() error { return e.Err }
 
-// Check reads the files as Open does and reports everything that is wrong: one *Error for each file.
+// Check reads the files as Open does and reports all errors: one *Error for each file.
 func (f Files) Check() []*Error {
 	_, errs := f.load()
 	return errs
@@ -71,15 +71,14 @@ func (f Files) Check() []*Error {
 // maxBytes bounds one file. All public roots together are below 250 KiB.
 const maxBytes = 4 << 20
 
-// material is what the files held at one time. It does not change.
+// material is the contents of the files at one time. It does not change.
 type material struct {
 	texts [3][]byte // by Role
 	pair  *tls.Certificate
 	roots *x509.CertPool // nil: the system's
 }
 
-// load reads and parses everything. Where both files of the pair are readable and do not go
-// together, the error is the key's.
+// load reads and parses all files. If both files of the pair are readable and do not match, the error is the key's.
 func (f Files) load() (*material, []*Error) {
 	m := &material{}
 	var errs []*Error
@@ -131,7 +130,7 @@ func (m *material) readRoots(system bool) error {
 	}
 	m.roots = x509.NewCertPool()
 	if system {
-		if pool, err := x509.SystemCertPool(); err == nil { // none: a lean image
+		if pool, err := x509.SystemCertPool(); err == nil { // a lean image has no system roots
 			m.roots = pool
 		}
 	}
@@ -141,7 +140,7 @@ func (m *material) readRoots(system bool) error {
 	return nil
 }
 
-// parseCertificates wants at least one, and every one readable: a half-written bundle is an error.
+// parseCertificates requires at least one certificate and no unreadable one: a half-written bundle is an error.
 func parseCertificates(text []byte) (all []*x509.Certificate, err error) {
 	for {
 		var block *pem.Block
@@ -180,7 +179,7 @@ func readFile(path string) ([]byte, error) {
 	return text, err
 }
 
-// Store holds what its files hold.
+// Store has the contents of its files.
 type Store struct {
 	files Files
 	log   *slog.Logger
@@ -192,27 +191,27 @@ type Store struct {
 	state State
 }
 
-// State is what there is to see of a Store.
+// State is the state of a Store, for operators.
 type State struct {
-	// NotAfter is when this end's certificate ends; zero without one.
+	// NotAfter is when the own certificate ends; zero without one.
 	NotAfter time.Time `json:"not_after,omitzero"`
-	// LoadedAt is when what is in use was read.
+	// LoadedAt is when the contents in use were read.
 	LoadedAt time.Time `json:"loaded_at"`
 	// Error is why newer files are not in use; empty when there are none.
 	Error string `json:"error,omitempty"`
-	// Reads is how often the files were read, Refused how often they were no good.
+	// Reads is how often the files were read, Refused how often they were invalid.
 	Reads   uint64 `json:"reads"`
 	Refused uint64 `json:"refused"`
 }
 
-// Open reads the files and follows them until Close. All must be good at first; the error names
-// every one that is not. A nil log is none.
+// Open reads the files and follows them until Close. All files must be valid at first; the error names every invalid
+// one. A nil log discards.
 func Open(f Files, log *slog.Logger) (*Store, error) {
 	if log == nil {
 		log = slog.New(slog.DiscardHandler)
 	}
 	s := &Store{files: f.absolute(), log: log}
-	w := newWatch(s) // before reading: what changes from here on is noticed
+	w := newWatch(s) // before reading, so that later changes are noticed
 	m, errs := s.read()
 	if len(errs) > 0 {
 		w.w.Close()
@@ -225,7 +224,7 @@ func Open(f Files, log *slog.Logger) (*Store, error) {
 	return s, nil
 }
 
-// absolute keeps a Store at its files whatever becomes of the working directory.
+// absolute makes paths absolute, so that a Store keeps its files when the working directory changes.
 func (f Files) absolute() Files {
 	for _, path := range []*string{&f.Cert, &f.Key, &f.CA} {
 		if *path == "" {
@@ -246,13 +245,13 @@ func joined(errs []*Error) error {
 	return errors.Join(all...)
 }
 
-// Close stops following the files. Configs made by the Store go on with what they have.
+// Close stops following the files. Configs made by the Store go on with its present contents.
 func (s *Store) Close() {
 	s.stop()
 	s.done.Wait()
 }
 
-// State is a copy of what is known now.
+// State returns a copy of the present state.
 func (s *Store) State() State {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -270,7 +269,7 @@ func (s *Store) read() (*material, []*Error) {
 	return m, errs
 }
 
-// use puts m in force and says what is odd about it.
+// use puts m in force and warns about oddities.
 func (s *Store) use(m *material) {
 	s.now.Store(m)
 	s.mu.Lock()
@@ -287,7 +286,7 @@ func (s *Store) use(m *material) {
 	}
 }
 
-// reload takes the files if they are good and differ. It returns what is wrong otherwise.
+// reload takes the files if they are valid and differ. Otherwise it returns what is wrong.
 func (s *Store) reload() error {
 	m, errs := s.read()
 	if len(errs) > 0 {
@@ -304,12 +303,12 @@ func (s *Store) reload() error {
 		return nil
 	}
 	s.mu.Lock()
-	s.state.Error = "" // what was good is back
+	s.state.Error = "" // the contents in use are back in the files
 	s.mu.Unlock()
 	return nil
 }
 
-// refused records files that are no good, and logs them once.
+// refused records invalid files, and logs them once.
 func (s *Store) refused(err error) {
 	s.mu.Lock()
 	known := s.state.Error == err.Error()

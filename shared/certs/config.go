@@ -8,14 +8,13 @@ import (
 	"sync/atomic"
 )
 
-// minVersion is the oldest TLS that either end speaks.
+// minVersion is the oldest version of TLS for clients and servers.
 const minVersion = tls.VersionTLS12
 
-// Server is the config of a listener. Each handshake uses the files as they are then; connections
-// that are up stay as they are. With CA every client must show a certificate that leads to one of
-// its roots and is meant for clients, and with clientName one that is valid for that DNS name,
-// wildcards in the certificate included. Resumed sessions are held to the same. protocols are those
-// of ALPN, best first.
+// Server returns the config of a listener. Each handshake uses the present contents of the files; open connections stay
+// as they are. With CA every client must present a certificate that leads to one of its roots and is meant for clients,
+// and with clientName one that is valid for that DNS name, including by wildcards in the certificate. The same holds
+// for resumed sessions. protocols are those of ALPN, best first.
 func (s *Store) Server(clientName string, protocols ...string) *tls.Config {
 	type built struct {
 		from   *material
@@ -44,7 +43,7 @@ func (s *Store) Server(clientName string, protocols ...string) *tls.Config {
 	}
 }
 
-// verifyClient holds a client to what tls checked only when the session was new, and to the name.
+// verifyClient checks a client as tls does only for new sessions, and checks the name.
 func verifyClient(cs tls.ConnectionState, roots *x509.CertPool, name string) error {
 	if len(cs.PeerCertificates) == 0 {
 		return errors.New("certs: the client showed no certificate")
@@ -78,10 +77,10 @@ func verify(cs tls.ConnectionState, roots *x509.CertPool, usage x509.ExtKeyUsage
 	return nil
 }
 
-// Client is the config of connections to one server. Each handshake shows this end's certificate, if there is one and
-// the server requests it, and verifies the server's against the roots as the files are then. serverName is the name
-// or IP address that the server's certificate must be valid for, and is sent to the server (SNI). With skipName any
-// name is good; the chain is verified all the same.
+// Client returns the config of connections to one server. Each handshake presents the own certificate, if there is one
+// and the server requests it, and verifies the server's certificate by the present roots. serverName is the name or IP
+// address that the server's certificate must be valid for, and is sent to the server (SNI). With skipName any name is
+// accepted; the chain is still verified.
 func (s *Store) Client(serverName string, skipName bool) *tls.Config {
 	return &tls.Config{
 		MinVersion: minVersion,
@@ -92,7 +91,7 @@ func (s *Store) Client(serverName string, skipName bool) *tls.Config {
 			}
 			return &tls.Certificate{}, nil // none; the server decides
 		},
-		// tls itself would hold every connection to the roots of now, for ever.
+		// tls itself would use the present roots for every connection, for ever.
 		InsecureSkipVerify: true,
 		VerifyConnection: func(cs tls.ConnectionState) error {
 			if len(cs.PeerCertificates) == 0 {

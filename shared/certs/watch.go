@@ -10,12 +10,12 @@ import (
 )
 
 const (
-	// settle is what a writer gets before the files are read.
+	// settle is how long a writer has before the files are read.
 	settle = 50 * time.Millisecond
-	// retryAfter is what a writer gets to bring the second file of a pair.
+	// retryAfter is how long a writer has to write the second file of a pair.
 	retryAfter = 300 * time.Millisecond
-	// lookEvery is how often the files are checked without a notification: file systems that give none, and symlinks
-	// swapped further up the path.
+	// lookEvery is how often the files are checked without a notification: for file systems without notifications, and
+	// symlinks swapped further up the path.
 	lookEvery = 500 * time.Millisecond
 )
 
@@ -23,7 +23,7 @@ const (
 type watch struct {
 	s    *Store
 	w    *filewatch.Watcher
-	seen string // signature when the files were last read, or about to be
+	seen string // signature when the files were last read, or are about to be
 }
 
 func newWatch(s *Store) *watch {
@@ -43,14 +43,14 @@ func (w *watch) run(ctx context.Context) {
 	defer look.Stop()
 	due := time.NewTimer(time.Hour)
 	due.Stop()
-	waiting := false // for due; never put off, or a busy directory would hide its certificates
+	waiting := false // for due; never postponed, or a busy directory would hide its certificates
 	changed := func(after time.Duration) {
 		if !waiting {
 			waiting = true
 			due.Reset(after)
 		}
 	}
-	failed := false // the files were no good just now, and may be complete in a moment
+	failed := false // the files were just invalid, and may be complete in a moment
 	for {
 		select {
 		case <-ctx.Done():
@@ -65,7 +65,7 @@ func (w *watch) run(ctx context.Context) {
 			}
 		case <-due.C:
 			waiting = false
-			w.refresh() // before reading: what changes from here on is noticed
+			w.refresh() // before reading, so that later changes are noticed
 			switch err := w.s.reload(); {
 			case err == nil:
 				failed = false
@@ -80,7 +80,7 @@ func (w *watch) run(ctx context.Context) {
 	}
 }
 
-// refresh watches the directories that the files are in now, by name and where symlinks lead.
+// refresh watches the directories in which the files are now, by name and where symlinks lead.
 func (w *watch) refresh() {
 	w.seen = w.signature()
 	var dirs []string
@@ -102,7 +102,7 @@ func (f Files) paths() (all []string) {
 	return all
 }
 
-// signature changes when a file is another one or has other contents.
+// signature changes when a file is replaced or its contents change.
 func (w *watch) signature() string {
 	var b strings.Builder
 	for _, path := range w.s.files.paths() {

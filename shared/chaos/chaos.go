@@ -1,4 +1,4 @@
-// Package chaos says how long the tests that break things go on, and gives them chance that can be had again.
+// Package chaos says how long the tests that break things run, and gives them reproducible randomness.
 package chaos
 
 import (
@@ -9,8 +9,8 @@ import (
 	"time"
 )
 
-// Time is how long a chaos test goes on breaking things: normal, a quarter of it with -short, or what
-// CHAOS says, such as 10m for a long night.
+// Time returns how long a chaos test goes on breaking things: normal, a quarter of it with -short, or the value of
+// CHAOS, such as 10m for a long night.
 func Time(t testing.TB, normal time.Duration) time.Duration {
 	text := os.Getenv("CHAOS")
 	if text == "" {
@@ -26,9 +26,9 @@ func Time(t testing.TB, normal time.Duration) time.Duration {
 	return d
 }
 
-// Runs is how often a test goes through random cases: normal times, a third of it under the race detector, which makes
-// them slower by an order of magnitude. A test that calls it has Random in its name: make test runs such tests without
-// the detector too.
+// Runs returns how many random cases a test tries: normal, or a third of it under the race detector, which makes them
+// slower by an order of magnitude. A test that calls Runs has Random in its name: make test runs such tests without the
+// detector too.
 func Runs(normal int) int {
 	if underRace {
 		return (normal + 2) / 3
@@ -36,8 +36,8 @@ func Runs(normal int) int {
 	return normal
 }
 
-// Rand is chance whose seed is in the test's log; CHAOS_SEED=n takes that of a run before. Goroutines and
-// processes still race as they like, so the same seed gives the same blows, not the same run.
+// Rand returns a source of random numbers whose seed is in the test's log; CHAOS_SEED=n uses the seed of a former run.
+// Goroutines and processes still race freely, so the same seed gives the same actions, not the same run.
 func Rand(t testing.TB) *rand.Rand {
 	seed := rand.Uint64()
 	if text := os.Getenv("CHAOS_SEED"); text != "" {

@@ -26,13 +26,13 @@ type auth struct {
 	process       *subprocess.Process
 	postgres      *localserver.Server
 	program       string
-	home          string          // its working directory: log, secret, the person's .env
-	provider      *fakeidp.Server // it has no accounts
+	home          string          // its working directory: log, secret, the user's .env
+	provider      *fakeidp.Server // needs no accounts
 	http, mailbox string          // host:port
 	console       string          // host:port
 	password      string          // of the console's administrator
 	demo          *demo
-	settings      string // the file with all of them
+	settings      string // the file with all settings
 	admin, anon   string // service tokens
 }
 
@@ -92,8 +92,8 @@ func startAuth(ctx context.Context, bin, dir string, limits *ratelimit, out io.W
 	return a, a.launch(ctx, out)
 }
 
-// launch starts the program, asks it for both service tokens and makes the console's administrator. Its lines go to a
-// file: it writes one for each request.
+// launch starts the program, gets both service tokens from it and makes the console's administrator. The program's log
+// goes to a file: it has a line for each request.
 func (a *auth) launch(ctx context.Context, out io.Writer) error {
 	path := filepath.Join(a.home, "log")
 	log, err := os.Create(path)
@@ -101,13 +101,13 @@ func (a *auth) launch(ctx context.Context, out io.Writer) error {
 		return err
 	}
 	defer log.Close()
-	cmd := a.command(context.WithoutCancel(ctx), "serve") // it is stopped by a signal
+	cmd := a.command(context.WithoutCancel(ctx), "serve") // a signal stops it
 	cmd.Stdout, cmd.Stderr = log, log
 	if a.process, err = subprocess.Start(cmd); err != nil {
 		return err
 	}
 	if err := awaitReady(ctx, a.process, "http://"+a.http+"/readyz"); err != nil {
-		text, _ := os.ReadFile(path) // to say more than err does
+		text, _ := os.ReadFile(path) // says more than err
 		fmt.Fprintf(out, "%s", text)
 		return err
 	}
@@ -130,21 +130,21 @@ func (a *auth) launch(ctx context.Context, out io.Writer) error {
 	return nil
 }
 
-// administrator is who may sign in at the console.
+// administrator is the user who may sign in at the console.
 const administrator = "admin@example.org"
 
-// command is a command of the program with the settings file and no other setting.
+// command returns a command of the program with the settings file and no other setting.
 func (a *auth) command(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, a.program, append([]string{"-config", a.settings}, args...)...)
 	cmd.Dir, cmd.Env = a.home, passedOn("PATH", "HOME", "LOG_LEVEL")
 	return cmd
 }
 
-// named is a line of a settings file.
+// named matches a line of a settings file.
 var named = regexp.MustCompile(`(?m)^[ \t]*(?:export[ \t]+)?([A-Za-z_][A-Za-z0-9_]*)[ \t]*=`)
 
-// writeSettings writes all settings into one file: what the stack decides, and .env in the daemon's folder, whose names
-// win. The limits on mails are lifted: the mailbox sends nothing.
+// writeSettings writes all settings into one file: the stack's, and those of .env in the daemon's folder, which win.
+// The limits on mails are lifted, since the mailbox sends nothing.
 func (a *auth) writeSettings() error {
 	secret := filepath.Join(a.home, "secret")
 	if err := writeOnce(secret, rand.Text()+rand.Text()+"\n"); err != nil {
@@ -175,12 +175,13 @@ func (a *auth) writeSettings() error {
 		set = slices.DeleteFunc(set, func(s string) bool { return strings.HasPrefix(s, string(m[1])+"=") })
 	}
 	a.settings = filepath.Join(a.home, "settings")
-	os.Remove(a.settings) // one of another mode
+	os.Remove(a.settings) // a former file may have another mode
 	text := "# Written by make run at each start: its own settings, then those of .env.\n" + strings.Join(set, "\n") + "\n"
 	return os.WriteFile(a.settings, append([]byte(text), own...), 0o600)
 }
 
-// providers are two that lead to the fake one: a free OpenID Connect provider and GitHub's dialect.
+// providers returns the settings of two providers at the fake one: a custom OpenID Connect provider, and GitHub's
+// dialect.
 func (a *auth) providers() []string {
 	env := []string{
 		"AUTH_EXTERNAL_OIDC_LOCAL_ISSUER=" + a.provider.Base("oidc"),
@@ -193,19 +194,19 @@ func (a *auth) providers() []string {
 	return env
 }
 
-// signInLink begins a sign-in through the fake provider, which ends at the demo.
+// signInLink returns a link that begins a sign-in through the fake provider and ends at the demo.
 func (a *auth) signInLink(provider string) string {
 	return "http://" + a.http + "/authorize?provider=" + provider + "&redirect_to=" + url.QueryEscape(a.demo.site()+"/")
 }
 
-// dotEnv is the settings file of a first start.
+// dotEnv is the contents of .env at the first start.
 const dotEnv = `# Further settings of the auth daemon that make run starts, NAME=value, one a line. They win over those that make
 # run sets itself. The next start of make run puts them in force.
 # AUTH_MAILER_AUTOCONFIRM=true
 `
 
-// writeOnce makes a file unless it is there: with the same secret the service tokens of yesterday are good
-// today, and an edited settings file stays.
+// writeOnce makes a file unless it exists: with the same secret the service tokens of earlier runs stay valid, and an
+// edited settings file stays.
 func writeOnce(path, text string) error {
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o600)
 	if errors.Is(err, os.ErrExist) {
@@ -235,7 +236,7 @@ func (a *auth) stop() error {
 	return err
 }
 
-// introduce says where it listens and what to try. Every line can be typed as it stands, in this order.
+// introduce prints where the daemon listens and what to try. Every line can be typed unchanged, in this order.
 func (a *auth) introduce(out io.Writer, dir string) {
 	session := filepath.Join(dir, "auth", "session.json")
 	field := func(name string) string {

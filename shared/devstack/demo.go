@@ -20,8 +20,8 @@ import (
 //go:embed demo
 var demoFiles embed.FS
 
-// demo is an application of a person's own: a page that signs in, and a server that asks auth and ratelimit before it
-// takes an order, as an Envoy would.
+// demo is a user's own application: a page that signs in, and a server that calls auth and ratelimit before it takes an
+// order, as an Envoy would.
 type demo struct {
 	addr      string // host:port
 	auth      string // URL
@@ -31,7 +31,7 @@ type demo struct {
 	client    http.Client
 }
 
-// demoPage is what the page needs to know.
+// demoPage is the data of the page.
 type demoPage struct {
 	API     string `json:"api"`
 	Mailbox string `json:"mailbox"`
@@ -39,7 +39,7 @@ type demoPage struct {
 	Rules   string `json:"rules"`
 }
 
-// start serves on the address, and on [::1] where there is one, since browsers may take localhost for either.
+// start serves on the address, and on [::1] where it exists, since browsers may resolve localhost to either.
 func (d *demo) start() error {
 	_, port, _ := net.SplitHostPort(d.addr) // made by loopback
 	l, err := net.Listen("tcp", d.addr)
@@ -89,7 +89,7 @@ func (d *demo) handler() http.Handler {
 func answer(w http.ResponseWriter, status int, v any) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	json.NewEncoder(w).Encode(v) // an error means that the browser has gone
+	json.NewEncoder(w).Encode(v) // an error means that the browser has left
 }
 
 // problem has the form of the API's errors.
@@ -104,7 +104,7 @@ func (d *demo) postOrder(w http.ResponseWriter, r *http.Request) {
 	if err == nil && status != http.StatusOK {
 		w.Header().Set("Content-Type", "application/json")
 		w.WriteHeader(status)
-		w.Write(body) // auth's own words
+		w.Write(body) // auth's own answer
 		return
 	}
 	var user struct{ ID string }
@@ -172,5 +172,5 @@ func (d *demo) fetch(ctx context.Context, method, url, authorization string, bod
 	return resp.StatusCode, bytes.TrimSpace(text), err
 }
 
-// site is what browsers call the demo.
+// site returns the demo's URL for browsers.
 func (d *demo) site() string { return "http://" + strings.Replace(d.addr, "127.0.0.1", "localhost", 1) }

@@ -1,8 +1,8 @@
-// Command devstack is behind make run: it starts the daemons from nothing, says what to try, and
-// stops everything it started on Ctrl-C or when one of them ends.
+// Command devstack is behind make run: it starts the daemons from nothing, prints what to try, and stops everything it
+// started on Ctrl-C or when one of them ends.
 //
-// It is for one person at one machine: listeners are on loopback only, and users and counts are lost at
-// the end. What it writes lies in .run/, but for PostgreSQL's data, which it links to.
+// It is for one developer at one machine: listeners are on loopback only, and users and counts are lost at the end. Its
+// files are in .run/, except PostgreSQL's data, to which it has a link.
 package main
 
 import (
@@ -57,7 +57,7 @@ func run(ctx context.Context, bin, dir string, out io.Writer) error {
 	return errors.Join(err, users.stop(), limits.stop())
 }
 
-// orStopped is nil where the stack was stopped while it started.
+// orStopped returns nil if the stack was stopped while it started, otherwise err.
 func orStopped(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil

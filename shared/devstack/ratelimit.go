@@ -74,13 +74,13 @@ func startRatelimit(ctx context.Context, bin, dir string, out io.Writer) (*ratel
 	return r, nil
 }
 
-// environment is all settings of the daemon that the stack decides. The person's own environment is
-// not passed on: a variable meant for another daemon would change this one.
+// environment returns all settings of the daemon that the stack decides. The developer's own environment is not passed
+// on: a variable for another daemon would change this one.
 func (r *ratelimit) environment(home string) []string {
 	set := []string{
 		"BACKEND_TYPE=memory",
 		"RUNTIME_ROOT=" + home, "RUNTIME_APPDIRECTORY=config", "RUNTIME_WATCH_ROOT=false",
-		"DISABLE_STATS=true", // no collector runs here; the debug port shows them all the same
+		"DISABLE_STATS=true", // no collector runs here; the debug port shows statistics all the same
 	}
 	for _, l := range []struct{ prefix, addr string }{{"GRPC_", r.grpc}, {"", r.http}, {"DEBUG_", r.debug}} {
 		host, port, _ := net.SplitHostPort(l.addr) // made by loopback
@@ -100,7 +100,7 @@ func passedOn(names ...string) (set []string) {
 
 func loopback(port int) string { return net.JoinHostPort("127.0.0.1", strconv.Itoa(port)) }
 
-// freeAddr is the port itself, or the first free one of those 10,000, 20,000, … above it.
+// freeAddr returns the first free port among port and those 10,000, 20,000, … above it.
 func freeAddr(port int) (string, error) {
 	for p := port; p < 1<<16; p += 10_000 {
 		l, err := net.Listen("tcp", loopback(p))
@@ -145,7 +145,7 @@ func (r *ratelimit) stop() error {
 	return nil
 }
 
-// introduce says where it listens and what to try. Every line can be typed as it stands.
+// introduce prints where the daemon listens and what to try. Every line can be typed unchanged.
 func (r *ratelimit) introduce(out io.Writer) {
 	fmt.Fprintf(out, `
 ratelimit   gRPC %[1]s   HTTP %[2]s   debug %[3]s

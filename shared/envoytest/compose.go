@@ -12,10 +12,10 @@ import (
 // Compose is the part of a compose file that tests read.
 type Compose struct {
 	Services map[string]Service
-	Volumes  map[string]any // the named ones
+	Volumes  map[string]any // the named volumes
 }
 
-// Service is one of its services.
+// Service is a service of a compose file.
 type Service struct {
 	Environment map[string]string
 	Deploy      struct{ Replicas int }
@@ -27,8 +27,8 @@ type Service struct {
 	}
 }
 
-// ReadCompose decodes a compose file, and fails the test where a folder or file that it names is missing. oldnew,
-// pairs as strings.NewReplacer has them, are replaced in its text first.
+// ReadCompose decodes a compose file, and fails the test if a folder or file that it names is missing. oldnew, pairs as
+// for strings.NewReplacer, are first replaced in its text.
 func ReadCompose(t testing.TB, file string, oldnew ...string) Compose {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -54,7 +54,7 @@ func ReadCompose(t testing.TB, file string, oldnew ...string) Compose {
 	return c
 }
 
-// Environ is a service's environment as a process has it.
+// Environ returns a service's environment in the form of os.Environ.
 func (s Service) Environ() []string {
 	var environ []string
 	for name, value := range s.Environment {

@@ -14,7 +14,7 @@ import (
 // Config is an Envoy's bootstrap configuration, decoded: maps, lists and scalars that a test may change.
 type Config map[string]any
 
-// Read decodes a YAML file. oldnew, pairs as strings.NewReplacer has them, are replaced in its text first.
+// Read decodes a YAML file. oldnew, pairs as for strings.NewReplacer, are first replaced in its text.
 func Read(t testing.TB, file string, oldnew ...string) Config {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -28,8 +28,7 @@ func Read(t testing.TB, file string, oldnew ...string) Config {
 	return c
 }
 
-// Dig goes down into decoded YAML, by name into a map, by index into a list, and fails the test where there
-// is nothing.
+// Dig follows path in decoded YAML, by name into a map, by index into a list, and fails the test if there is nothing.
 func Dig(t testing.TB, v any, path ...any) any {
 	t.Helper()
 	if c, ok := v.(Config); ok {
@@ -54,7 +53,7 @@ func Dig(t testing.TB, v any, path ...any) any {
 	return v
 }
 
-// Map is Dig for what a test changes.
+// Map is Dig for a map that the test changes.
 func Map(t testing.TB, v any, path ...any) map[string]any {
 	t.Helper()
 	m, ok := Dig(t, v, path...).(map[string]any)
@@ -64,19 +63,19 @@ func Map(t testing.TB, v any, path ...any) map[string]any {
 	return m
 }
 
-// Manager is the HTTP connection manager of the first listener.
+// Manager returns the HTTP connection manager of the first listener.
 func (c Config) Manager(t testing.TB) map[string]any {
 	t.Helper()
 	return Map(t, c, "static_resources", "listeners", 0, "filter_chains", 0, "filters", 0, "typed_config")
 }
 
-// Filter is the configuration of the HTTP filter of that name.
+// Filter returns the configuration of the HTTP filter with that name.
 func (c Config) Filter(t testing.TB, name string) map[string]any {
 	t.Helper()
 	return Map(t, named(t, Dig(t, c.Manager(t), "http_filters"), name), "typed_config")
 }
 
-// Cluster is the cluster of that name.
+// Cluster returns the cluster with that name.
 func (c Config) Cluster(t testing.TB, name string) map[string]any {
 	t.Helper()
 	return named(t, Dig(t, c, "static_resources", "clusters"), name)
@@ -94,7 +93,7 @@ func named(t testing.TB, list any, name string) map[string]any {
 	return nil
 }
 
-// Place has a cluster ask the servers at addrs, host:port each.
+// Place gives a cluster the servers at addrs, host:port each.
 func (c Config) Place(t testing.TB, cluster string, addrs ...string) {
 	t.Helper()
 	var endpoints []any
@@ -104,7 +103,7 @@ func (c Config) Place(t testing.TB, cluster string, addrs ...string) {
 	Map(t, c.Cluster(t, cluster), "load_assignment", "endpoints", 0)["lb_endpoints"] = endpoints
 }
 
-// Endpoint is where the configuration has a cluster's first server.
+// Endpoint returns the address of a cluster's first server.
 func (c Config) Endpoint(t testing.TB, cluster string) (host string, port string) {
 	t.Helper()
 	at := Map(t, c.Cluster(t, cluster), "load_assignment", "endpoints", 0, "lb_endpoints", 0, "endpoint", "address",
@@ -112,7 +111,7 @@ func (c Config) Endpoint(t testing.TB, cluster string) (host string, port string
 	return fmt.Sprint(at["address"]), fmt.Sprint(at["port_value"])
 }
 
-// address is a core.v3.Address.
+// address returns a core.v3.Address.
 func address(t testing.TB, addr string) map[string]any {
 	t.Helper()
 	host, port, err := net.SplitHostPort(addr)

@@ -1,5 +1,5 @@
-// Package envoytest runs a real Envoy in a test, with the configuration of one of this repository's examples:
-// only addresses change, and what the test says.
+// Package envoytest runs a real Envoy in a test, with the configuration of one of this repository's examples, in which
+// only addresses and the test's changes differ.
 package envoytest
 
 import (
@@ -18,8 +18,8 @@ import (
 	"gatehouse/shared/subprocess"
 )
 
-// Program is Envoy: ENVOY_BIN, on PATH, or where .ci/envoy puts it, which also says why it could not. Without
-// one the test is skipped, or fails where REQUIRE_SERVERS is 1 and .ci/envoy was not run.
+// Program returns Envoy's path: ENVOY_BIN, on PATH, or where .ci/envoy puts it, which also says why it could not.
+// Without Envoy the test is skipped, or fails where REQUIRE_SERVERS is 1 and .ci/envoy was not run.
 func Program(t testing.TB) string {
 	t.Helper()
 	if testing.Short() {
@@ -39,7 +39,7 @@ func Program(t testing.TB) string {
 	return ""
 }
 
-// repository is the folder that the tests' module lies in: tests run in that of their package, or of their daemon.
+// repository returns the folder of the tests' module: tests run in the folder of their package, or of their daemon.
 func repository(t testing.TB) string {
 	t.Helper()
 	dir, err := os.Getwd()
@@ -58,7 +58,7 @@ func repository(t testing.TB) string {
 	}
 }
 
-// Valid has Envoy itself read a file as it stands, comments, aliases and all.
+// Valid has Envoy itself validate an unchanged file, with its comments and aliases.
 func Valid(t testing.TB, file string) {
 	t.Helper()
 	if out, err := exec.CommandContext(t.Context(), Program(t), "--mode", "validate", "-c", file, "--log-level",
@@ -67,14 +67,14 @@ func Valid(t testing.TB, file string) {
 	}
 }
 
-// Envoy is one that runs until its test ends.
+// Envoy is a running Envoy, which ends with its test.
 type Envoy struct {
 	*subprocess.Process
-	// Addr is its first listener, Admin its administration page: host:port each.
+	// Addr is its first listener, Admin its administration page, as host:port.
 	Addr, Admin string
 }
 
-// Start runs Envoy, its first listener and its administration on free ports of 127.0.0.1, and waits until it
+// Start runs Envoy, with its first listener and its administration on free ports of 127.0.0.1, and waits until it
 // listens.
 func Start(t testing.TB, c Config) *Envoy {
 	t.Helper()

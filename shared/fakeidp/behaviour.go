@@ -8,11 +8,11 @@ import (
 	"time"
 )
 
-// Behaviour is how a dialect misbehaves. The zero value is honest.
+// Behaviour is how a dialect misbehaves. The zero value behaves correctly.
 type Behaviour struct {
 	// Deny sends the browser back with error=access_denied (OAuth 1.0a: denied).
 	Deny bool
-	// ResponseIssuer is sent as iss with the code; "-": none is sent, where the dialect sends one.
+	// ResponseIssuer is sent as iss with the code; "-" sends none where the dialect sends one.
 	ResponseIssuer string
 	// Claims changes the claims of ID tokens before they are signed: wrong iss, aud, nonce, exp, tenant ...
 	Claims func(map[string]any)
@@ -21,22 +21,22 @@ type Behaviour struct {
 	// Alg signs ID tokens with another algorithm. "none": no signature. "HS256": with the PEM of the public
 	// RSA key as secret, the old confusion attack.
 	Alg string
-	// Forged signs ID tokens with a key that is not published, under the kid of one that is.
+	// Forged signs ID tokens with an unpublished key, under the kid of a published key.
 	Forged bool
-	// NoIDToken leaves the ID token out of the token's answer.
+	// NoIDToken leaves the ID token out of the token response.
 	NoIDToken bool
-	// FormToken answers the token as a form, as GitHub does without an Accept header for JSON.
+	// FormToken encodes the token response as a form, as GitHub does without an Accept header for JSON.
 	FormToken bool
-	// Token changes the token's answer.
+	// Token changes the token response.
 	Token func(map[string]any)
 	// Discovery changes the discovery document.
 	Discovery func(map[string]any)
-	// Answers take the place of what is at a path: "/user/emails". "token" and "keys" are those of every
-	// dialect, "discovery" too.
+	// Answers replace the responses at a path, such as "/user/emails". "token", "keys" and "discovery" are the
+	// endpoints of every dialect.
 	Answers map[string]Answer
 }
 
-// Answer is a ready answer.
+// Answer is a prepared response.
 type Answer struct {
 	Status int // 0: 200
 	Type   string
@@ -46,28 +46,28 @@ type Answer struct {
 	Size   int           // bytes of white space before Body
 }
 
-// What providers answer on bad days.
+// Responses of failing providers.
 var (
 	NotJSON     = Answer{Type: "text/html", Body: "<html><body>We'll be back soon.</body></html>"}
 	ServerError = Answer{Status: http.StatusInternalServerError, Type: "application/json",
 		Body: `{"error":"server_error"}`}
 	Unauthorized = Answer{Status: http.StatusUnauthorized, Type: "application/json", Body: `{"error":"invalid_client"}`}
-	// FailedWith200 is how GitHub says that a code is no good.
+	// FailedWith200 is GitHub's response to an invalid code.
 	FailedWith200 = Answer{Type: "application/json",
 		Body: `{"error":"bad_verification_code","error_description":"The code passed is incorrect or expired."}`}
 	NotOK     = Answer{Type: "application/json", Body: `{"ok":false,"error":"invalid_code"}`}
 	Oversized = Answer{Type: "application/json", Size: 1 << 20, Body: "{}"}
 )
 
-// Slow is an answer that takes its time.
+// Slow returns a delayed response.
 func Slow(d time.Duration) Answer { return Answer{Type: "application/json", Body: "{}", Delay: d} }
 
-// Redirect leads elsewhere; status 307 keeps method and body.
+// Redirect returns a redirect; status 307 keeps method and body.
 func Redirect(status int, to string) Answer {
 	return Answer{Status: status, Header: http.Header{"Location": {to}}}
 }
 
-// JSON is an answer of status 200.
+// JSON returns a response with status 200.
 func JSON(format string, args ...any) Answer {
 	return Answer{Type: "application/json", Body: fmt.Sprintf(format, args...)}
 }

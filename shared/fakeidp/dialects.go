@@ -8,24 +8,23 @@ import (
 	"time"
 )
 
-// dialect is how one provider speaks: which paths it has, and what stands in its answers.
+// dialect is the protocol of one provider: its paths, and the contents of its responses.
 type dialect struct {
-	authorize, token []string // paths; further ones are those of another mode
-	basic            bool     // clients authenticate with HTTP Basic; else in the form
-	pkce             bool     // an S256 challenge is demanded
-	// issuer is the path of the issuer below the base, discovery and keys those of its documents; "" where
-	// there are no ID tokens.
+	authorize, token []string // paths; further paths are another mode's
+	basic            bool     // clients authenticate with HTTP Basic, otherwise in the form
+	pkce             bool     // an S256 challenge is required
+	// issuer is the issuer's path below the base, discovery and keys the paths of its documents; "" without ID tokens.
 	issuer          string
 	discovery, keys string
 	algs            []string
-	// idToken says whether a code gets an ID token: nil is always.
+	// idToken reports whether a code gets an ID token; nil: always.
 	idToken func(g *grant) bool
-	claims  func(u User, c map[string]any) // beyond the standard ones
+	claims  func(u User, c map[string]any) // adds to the standard claims
 	sendIss bool                           // iss goes with the code (RFC 9207)
 
-	pages map[string]func(x *exchange, u User) any // profile calls, answered as JSON
+	pages map[string]func(x *exchange, u User) any // profile calls, with responses in JSON
 	more  func(x *exchange, u User, answer map[string]any)
-	check func(x *exchange) string // of authorize; what is wrong
+	check func(x *exchange) string // returns what is wrong with an authorize request
 }
 
 func number(id string) json.Number { return json.Number(id) }
@@ -46,7 +45,7 @@ func openID(g *grant) bool {
 	return false
 }
 
-// wellKnown is where issuers publish what they are.
+// wellKnown is the path of an issuer's discovery document.
 const wellKnown = "/.well-known/openid-configuration"
 
 var dialects = map[string]dialect{
@@ -197,7 +196,7 @@ var dialects = map[string]dialect{
 		claims: func(u User, c map[string]any) {
 			c["email_verified"] = strconv.FormatBool(u.Verified)
 			c["locale"] = "en_US"
-			delete(c, "nonce") // it never repeats it
+			delete(c, "nonce") // the provider never repeats it
 		},
 		pages: map[string]func(*exchange, User) any{
 			"/v2/me": func(x *exchange, u User) any {
@@ -335,7 +334,7 @@ var dialects = map[string]dialect{
 	},
 }
 
-// refusal is the answer to a bad request of a client, as a page.
+// refusal is a page that refuses a client's bad request.
 type refusal struct{ text string }
 
 func (x *exchange) refuse(format string, args ...any) any {

@@ -22,7 +22,7 @@ type exchange struct {
 	w          http.ResponseWriter
 	r          *http.Request
 	b          Behaviour
-	grant      *grant // of a profile call
+	grant      *grant // for a profile call
 }
 
 func (x *exchange) serve() {
@@ -68,7 +68,7 @@ func (x *exchange) answer(status int, v any) {
 	json.NewEncoder(x.w).Encode(v)
 }
 
-// wrong answers a client's error and records it.
+// wrong responds to a client's error and records it.
 func (x *exchange) wrong(status int, code, why string) {
 	x.complain(x.name, "%s: %s", x.path, why)
 	x.w.Header().Set("X-Complaint", why)
@@ -102,7 +102,7 @@ func (x *exchange) document() map[string]any {
 	return d
 }
 
-// serveAuthorize is the page that a browser comes to.
+// serveAuthorize serves the page that a browser is sent to.
 func (x *exchange) serveAuthorize() {
 	q := x.r.URL.Query()
 	redirect, err := url.Parse(q.Get("redirect_uri"))
@@ -180,8 +180,8 @@ func (x *exchange) serveAuthorize() {
 	http.Redirect(x.w, x.r, redirect.String(), http.StatusFound)
 }
 
-// clientKnown says whether the client of a token request is the one client, and authenticates in the dialect's style;
-// if not, it has answered.
+// clientKnown reports whether a token request comes from the known client, authenticated in the dialect's style. If
+// not, it has responded.
 func (x *exchange) clientKnown() bool {
 	f := x.r.PostForm
 	id, secret, hasBasic := x.r.BasicAuth()
@@ -284,7 +284,7 @@ func (x *exchange) redeem() *grant {
 	return g
 }
 
-// mint is an ID token for a user; claims are put over the usual ones, nil and "" remove them.
+// mint returns an ID token for a user. claims override the usual ones; nil and "" remove claims.
 func (x *exchange) mint(u User, claims map[string]any, access string, b Behaviour) string {
 	alg := b.Alg
 	if alg == "" {
@@ -311,14 +311,14 @@ func (x *exchange) mint(u User, claims map[string]any, access string, b Behaviou
 	return x.ring.sign(alg, c, b.Header, b.Forged)
 }
 
-// IDToken is a native ID token of a dialect for a user, as its own sign-in on a telephone gives it; claims
-// are put over the usual ones. The dialect's Behaviour holds.
+// IDToken returns a native ID token of a dialect for a user, as a sign-in on a telephone does. claims override the
+// usual ones. The dialect's Behaviour applies.
 func (s *Server) IDToken(dialect string, u User, claims map[string]any) string {
 	x := &exchange{Server: s, dialect: dialects[dialect], name: dialect}
 	return x.mint(u, claims, "", s.behaves(dialect))
 }
 
-// AccessHash is the claim at_hash that belongs to an access token in tokens signed with an algorithm.
+// AccessHash returns the claim at_hash for an access token, in ID tokens signed with alg.
 func AccessHash(alg, access string) string { return accessHash(alg, access) }
 
 func (x *exchange) bearer() string {
@@ -326,7 +326,7 @@ func (x *exchange) bearer() string {
 	return token
 }
 
-// servePage answers a profile call.
+// servePage responds to a profile call.
 func (x *exchange) servePage(page func(*exchange, User) any) {
 	x.mu.Lock()
 	x.grant = x.access[x.bearer()]
@@ -346,7 +346,7 @@ func (x *exchange) answerPage(v any) {
 	x.answer(http.StatusOK, v)
 }
 
-// proof is Facebook's appsecret_proof.
+// proof returns Facebook's appsecret_proof.
 func proof(access string) string {
 	mac := hmac.New(sha256.New, []byte(ClientSecret))
 	mac.Write([]byte(access))

@@ -1,12 +1,12 @@
-// Package fakeidp is an identity provider that isn't one: it speaks the dialects of the eighteen that the
-// auth daemon knows, and plain OpenID Connect, so that sign-ins can be tried and tested without an account
-// anywhere. Each dialect lives under a path of its own, Base("github") and so on, which is what goes into
-// AUTH_EXTERNAL_GITHUB_URL; Base("oidc") is an issuer for a free provider.
+// Package fakeidp is a fake identity provider: it speaks the dialects of the eighteen providers that the auth daemon
+// knows, and plain OpenID Connect, so that sign-ins can be tried and tested without an account anywhere. Each dialect
+// has a path of its own, Base("github") and so on, which is the value of AUTH_EXTERNAL_GITHUB_URL; Base("oidc") is an
+// issuer for a custom provider.
 //
-// It is strict: a code is good once, for the client, redirect URI and PKCE challenge it was made for, with
-// the one style of client authentication that the real provider documents; what is wrong is refused and
-// kept in Complaints. And it can be hostile: Behave has it lie, stall and fail in every way a provider
-// could. It is for loopback only and knows one client, ClientID with ClientSecret.
+// It is strict: a code is valid once, for the client, redirect URI and PKCE challenge for which it was made, with the
+// one style of client authentication that the real provider documents; anything else is refused and kept in Complaints.
+// And it can be hostile: Behave makes it lie, stall and fail in every way a provider could. It is for loopback only and
+// knows one client, ClientID with ClientSecret.
 package fakeidp
 
 import (
@@ -26,10 +26,10 @@ import (
 // The client that every dialect knows.
 const (
 	ClientID     = "fake-client"
-	ClientSecret = "fake secret/+&" // not the same in a form, in Basic and in OAuth 1.0a
+	ClientSecret = "fake secret/+&" // differs between a form, Basic and OAuth 1.0a
 )
 
-// User is a user with an account at the fake.
+// User is a user with an account at the fake provider.
 type User struct {
 	ID         string // digits: some providers write it as a number
 	Login      string
@@ -39,9 +39,9 @@ type User struct {
 	Email      string // "": the provider gives none
 	Verified   bool
 	Picture    string
-	// Emails are for the dialects that list several; nil: the one above, primary.
+	// Emails are for dialects that list several; nil stands for Email, primary.
 	Emails []Email
-	// Extra is merged over the profile of the dialect and the claims of ID tokens.
+	// Extra is merged into the profile of the dialect and the claims of ID tokens.
 	Extra map[string]any
 }
 
@@ -51,7 +51,7 @@ type Email struct {
 	Verified, Primary bool
 }
 
-// Ann signs in unless SetUser says otherwise.
+// Ann is the user who signs in unless SetUser sets another.
 var Ann = User{
 	ID: "1234567", Login: "ann", Name: "Ann Example", GivenName: "Ann", FamilyName: "Example",
 	Email: "Ann@Example.org", Verified: true, Picture: "https://pictures.example.org/ann.png",
@@ -64,14 +64,14 @@ func (u User) emails() []Email {
 	return u.Emails
 }
 
-// Request is what arrived at one of the paths.
+// Request is a request that has arrived.
 type Request struct {
 	Dialect, Method, Path string // Path without the dialect
 	Query, Form           url.Values
 	Header                http.Header
 }
 
-// Server is a running fake.
+// Server is a running fake provider.
 type Server struct {
 	URL string // without a path
 
@@ -88,25 +88,25 @@ type Server struct {
 	access     map[string]*grant // by access token
 	requests   []Request
 	complaints []string
-	seen       map[string]bool // dialect and user, for what Apple sends once
+	seen       map[string]bool // by dialect and user, for what Apple sends once
 }
 
-// grant is what a user agreed to.
+// grant is a user's consent.
 type grant struct {
 	dialect, clientID, redirect, nonce, challenge string
 	scopes                                        []string
 	user                                          User
 	used                                          bool
-	token, tokenSecret                            string // OAuth 1.0a: of the request, then of access
-	old                                           bool   // through the second authorize path
+	token, tokenSecret                            string // OAuth 1.0a: the request token, then the access token
+	old                                           bool   // by the second authorize path
 }
 
 // Options of a server. The zero value is for tests.
 type Options struct {
 	Addr string // "": a free port of 127.0.0.1
-	// Interactive shows a page "sign in as ..." instead of sending the browser back at once.
+	// Interactive shows a page "sign in as ..." instead of redirecting the browser at once.
 	Interactive bool
-	People      []User // on that page; nil: Ann and Bob
+	People      []User // listed on that page; nil: Ann and Bob
 }
 
 // Start returns when the server listens. Close ends it.
@@ -136,23 +136,23 @@ func Start(o Options) (*Server, error) {
 	return s, nil
 }
 
-// Close ends the server at once, with whatever it is stalling.
+// Close ends the server at once, with all stalled responses.
 func (s *Server) Close() {
 	s.http.Close()
 	<-s.done
 }
 
-// Base is the base URL of a dialect.
+// Base returns the base URL of a dialect.
 func (s *Server) Base(dialect string) string { return s.URL + "/" + dialect }
 
-// SetUser sets the user that signs in from now on, everywhere.
+// SetUser sets the user who signs in from now on, in all dialects.
 func (s *Server) SetUser(u User) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.user = u
 }
 
-// Behave says how a dialect misbehaves from now on; the zero Behaviour is honest.
+// Behave sets how a dialect misbehaves from now on; the zero Behaviour behaves correctly.
 func (s *Server) Behave(dialect string, b Behaviour) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -165,7 +165,7 @@ func (s *Server) behaves(dialect string) Behaviour {
 	return s.behaviour[dialect]
 }
 
-// Requests are those that arrived at a dialect, at a path that begins so, since the last Reset.
+// Requests returns the requests to a dialect since the last Reset whose paths begin with path.
 func (s *Server) Requests(dialect, path string) (found []Request) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -177,7 +177,7 @@ func (s *Server) Requests(dialect, path string) (found []Request) {
 	return found
 }
 
-// Complaints are what a client of a dialect did wrong.
+// Complaints returns the errors of a dialect's client.
 func (s *Server) Complaints(dialect string) (found []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -189,7 +189,7 @@ func (s *Server) Complaints(dialect string) (found []string) {
 	return found
 }
 
-// Reset forgets requests, complaints, behaviour and who is signed in; keys stay.
+// Reset forgets requests, complaints, behaviour and the signed-in user; keys stay.
 func (s *Server) Reset() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -229,13 +229,13 @@ func (s *Server) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	x.serve()
 }
 
-// Callback is the answer that a browser carries back from a provider.
+// Callback is the response that a browser carries back from a provider.
 type Callback struct {
 	URL  string     // with its query
 	Form url.Values // of a POST; nil: a GET
 }
 
-// Params are the callback's parameters, wherever they stand.
+// Params returns the callback's parameters, from the query or the form.
 func (c Callback) Params() url.Values {
 	if c.Form != nil {
 		return c.Form
@@ -247,8 +247,8 @@ func (c Callback) Params() url.Values {
 	return u.Query()
 }
 
-// Visit does what a browser does at the provider: it opens the address that the daemon sent it to and
-// returns where the provider sends it back.
+// Visit acts as a browser at the provider: it opens the address to which the daemon has sent it, and returns the
+// callback.
 func (s *Server) Visit(ctx context.Context, address string) (Callback, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {

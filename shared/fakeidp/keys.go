@@ -21,23 +21,24 @@ import (
 
 var b64 = base64.RawURLEncoding
 
-// keyRing is the keys that ID tokens are signed with: one of each kind, published together.
+// keyRing has the keys that sign ID tokens: one of each kind, published together.
 type keyRing struct {
 	mu         sync.Mutex
 	generation int
-	named      int // the generation that the ids are of
+	named      int // the generation that the key ids name
 	rsa        *rsa.PrivateKey
 	ec         map[string]*ecdsa.PrivateKey // by algorithm
 	ed         ed25519.PrivateKey
 }
 
-// rsaKeys are made once for all servers of a process, as they take long: the first, and what Swap brings.
+// rsaKeys are made once for all servers of a process, since making them is slow: the first key, and the one after
+// SwapKeys.
 var rsaKeys = [2]func() *rsa.PrivateKey{sync.OnceValue(newRSA), sync.OnceValue(newRSA)}
 
 func newRSA() *rsa.PrivateKey {
 	k, err := rsa.GenerateKey(rand.Reader, 2048)
 	if err != nil {
-		panic(err) // the system's random source is gone
+		panic(err) // the system's random source has failed
 	}
 	return k
 }
@@ -61,7 +62,7 @@ var curves = map[string]elliptic.Curve{"ES256": elliptic.P256(), "ES384": ellipt
 
 var hashes = map[string]crypto.Hash{"256": crypto.SHA256, "384": crypto.SHA384, "512": crypto.SHA512}
 
-// SwapKeys has all dialects sign with new keys, which are published in the place of the old ones.
+// SwapKeys has all dialects sign with new keys, which are published instead of the old ones.
 func (s *Server) SwapKeys() {
 	s.ring.mu.Lock()
 	defer s.ring.mu.Unlock()
@@ -70,7 +71,7 @@ func (s *Server) SwapKeys() {
 	s.ring.fill()
 }
 
-// ReplaceKeys does the same, but the new ones have the ids of the old.
+// ReplaceKeys is SwapKeys, except that the new keys have the old ids.
 func (s *Server) ReplaceKeys() {
 	s.ring.mu.Lock()
 	defer s.ring.mu.Unlock()
@@ -80,8 +81,8 @@ func (s *Server) ReplaceKeys() {
 
 func (r *keyRing) kid(kind string) string { return fmt.Sprintf("%s-%d", kind, r.named) }
 
-// set is the published key set: besides the keys, one for encryption and one of an unknown kind,
-// which a client has to step over.
+// set returns the published key set, including a key for encryption and one of an unknown kind, which a client has to
+// skip.
 func (r *keyRing) set() map[string]any {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -102,7 +103,7 @@ func (r *keyRing) set() map[string]any {
 	return map[string]any{"keys": keys}
 }
 
-// sign makes a token. forged: with keys that are not published.
+// sign returns a token; with forged, signed by unpublished keys.
 func (r *keyRing) sign(alg string, claims map[string]any, header func(map[string]any), forged bool) string {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -163,12 +164,12 @@ func (r *keyRing) signature(alg string, input []byte) []byte {
 func encode(v any) string {
 	text, err := json.Marshal(v)
 	if err != nil {
-		panic(err) // a test gave a claim that is no JSON
+		panic(err) // a test set a claim that is no JSON
 	}
 	return b64.EncodeToString(text)
 }
 
-// accessHash is at_hash for an access token.
+// accessHash returns at_hash for an access token.
 func accessHash(alg, access string) string {
 	hash := crypto.SHA256
 	if alg == "EdDSA" {

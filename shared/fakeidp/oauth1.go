@@ -95,11 +95,11 @@ func (x *exchange) serveOAuth1() {
 }
 
 func (x *exchange) form(v url.Values) {
-	x.w.Header().Set("Content-Type", "text/html; charset=utf-8") // as the real one does
+	x.w.Header().Set("Content-Type", "text/html; charset=utf-8") // as Twitter does
 	x.w.Write([]byte(v.Encode()))
 }
 
-// protocol is the parameters of the Authorization header.
+// protocol returns the parameters of the Authorization header.
 func (x *exchange) protocol() map[string]string {
 	text, ok := strings.CutPrefix(x.r.Header.Get("Authorization"), "OAuth ")
 	if !ok {
@@ -124,7 +124,7 @@ func (x *exchange) byOAuthToken(in map[string]*grant) *grant {
 	return g
 }
 
-// signedWith checks a request's signature; nil and answered when it is wrong.
+// signedWith checks a request's signature. If it is wrong, it responds and returns nil.
 func (x *exchange) signedWith(token, secret string) map[string]string {
 	p := x.protocol()
 	seconds, _ := strconv.ParseInt(p["oauth_timestamp"], 10, 64)

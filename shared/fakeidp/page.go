@@ -23,7 +23,7 @@ button,input{font:inherit;width:100%;box-sizing:border-box;padding:.6rem;margin:
 <form><input type="hidden" name="-as" value="-">{{template "q" .Query}}<button>Refuse</button></form>
 {{define "q"}}{{range $name, $v := .}}<input type="hidden" name="{{$name}}" value="{{$v}}">{{end}}{{end}}`))
 
-// choose is the user that signs in. When a page asks for it first, ok is false; a user without ID refuses.
+// choose returns the user who signs in. If a page asks for the user first, ok is false; a user without ID refuses.
 func (x *exchange) choose() (u User, ok bool) {
 	if !x.interactive {
 		x.mu.Lock()
@@ -56,7 +56,7 @@ func (x *exchange) choose() (u User, ok bool) {
 	return User{}, false
 }
 
-// idOf is always the same number for the same address.
+// idOf returns the same number for the same address.
 func idOf(email string) string {
 	n := uint32(2166136261) // FNV-1a
 	for _, c := range []byte(strings.ToLower(email)) {
@@ -71,7 +71,7 @@ func idOf(email string) string {
 	return "9" + string(out)
 }
 
-// writeForm is the page of response_mode=form_post: it posts itself.
+// writeForm writes the page of response_mode=form_post, which posts itself.
 func writeForm(w http.ResponseWriter, action string, form url.Values) {
 	var b strings.Builder
 	b.WriteString(
@@ -91,7 +91,7 @@ var (
 	formInput  = regexp.MustCompile(`<input type="hidden" name="([^"]*)" value="([^"]*)">`)
 )
 
-// readForm is what the page of writeForm would post.
+// readForm returns what the page of writeForm would post.
 func readForm(resp *http.Response) (Callback, error) {
 	body, err := io.ReadAll(resp.Body)
 	if err != nil {

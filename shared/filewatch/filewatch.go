@@ -1,6 +1,6 @@
-// Package filewatch notices that files may have changed, by the system's notifications of the directories that they
-// are in. Where there are none (no watches left, some network file systems, a symlink swapped further up the path) its
-// user compares what Identity says every now and then.
+// Package filewatch notices that files may have changed, by the system's notifications for their directories. Where
+// there are none (no watches left, some network file systems, a symlink swapped further up the path), its user compares
+// the results of Identity from time to time.
 //
 // It does not read files, and does not wait for a writer to finish.
 package filewatch
@@ -15,7 +15,7 @@ import (
 	"github.com/fsnotify/fsnotify"
 )
 
-// Watcher follows directories. Its methods are one goroutine's; the channels may be read by another.
+// Watcher follows directories. One goroutine calls its methods; another may read the channels.
 type Watcher struct {
 	// Events and Errors are fsnotify's; an error means that events were lost. On systems without notifications both are
 	// nil, and so never deliver.
@@ -26,7 +26,7 @@ type Watcher struct {
 	watched []string
 }
 
-// New returns a Watcher in any case; the error says why it gets no notifications.
+// New always returns a Watcher; the error says why it gets no notifications.
 func New() (*Watcher, error) {
 	w, err := fsnotify.NewWatcher()
 	if err != nil {
@@ -35,14 +35,14 @@ func New() (*Watcher, error) {
 	return &Watcher{w: w, Events: w.Events, Errors: w.Errors}, nil
 }
 
-// Follow watches these directories and no others. A directory that was removed and made again is another one to the
-// system, which its name does not show: Follow it again. One that cannot be watched is left out.
+// Follow watches only these directories. A directory that was removed and made again under the same name is a different
+// directory to the system: call Follow again. Directories that cannot be watched are left out.
 func (w *Watcher) Follow(dirs ...string) {
 	if w.w == nil {
 		return
 	}
 	for _, dir := range w.watched {
-		w.w.Remove(dir) // fails for one that was removed
+		w.w.Remove(dir) // fails for a removed directory
 	}
 	w.watched = slices.DeleteFunc(slices.Compact(slices.Sorted(slices.Values(dirs))),
 		func(dir string) bool { return w.w.Add(dir) != nil })
@@ -55,7 +55,8 @@ func (w *Watcher) Close() {
 	}
 }
 
-// Identity distinguishes the file or directory at a path from another one, and for files one content from another.
+// Identity returns a text that changes when the file or directory at a path is replaced or, for files, when its
+// contents change.
 func Identity(path string) string {
 	info, err := os.Stat(path)
 	if err != nil {

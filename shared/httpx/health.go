@@ -19,7 +19,7 @@ import (
 // ErrNotLocal is the error of Health for an address that is not a page of this host.
 var ErrNotLocal = errors.New("not a page of this host")
 
-// HealthURL returns the address of a page of a daemon that listens on host and port. An unspecified host is reached at
+// HealthURL returns the address of a page of a daemon that listens on host and port. For an unspecified host it is on
 // loopback.
 func HealthURL(host string, port int, page string) string {
 	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.IsUnspecified() {
@@ -28,9 +28,9 @@ func HealthURL(host string, port int, page string) string {
 	return "http://" + net.JoinHostPort(host, strconv.Itoa(port)) + page
 }
 
-// Health sends one GET, and returns nil for an answer of 2xx. Only loopback addresses and own, the host that the daemon
-// listens on, are asked: a command that anybody may run in a container must not lead into its network. It speaks HTTP
-// itself instead of through a client, which would obey proxy variables and follow redirects.
+// Health sends one GET, and returns nil for a 2xx answer. It connects only to loopback addresses and to own, the host
+// on which the daemon listens: a command that anybody may run in a container must not reach into its network. It speaks
+// HTTP itself, since a client would obey proxy variables and follow redirects.
 func Health(ctx context.Context, address, own string) error {
 	status, body, err := ask(ctx, address, own)
 	if err == nil && status/100 != 2 {
@@ -39,7 +39,7 @@ func Health(ctx context.Context, address, own string) error {
 	return err
 }
 
-// Answers is Health that takes an answer of any status.
+// Answers is Health that accepts any status.
 func Answers(ctx context.Context, address, own string) error {
 	_, _, err := ask(ctx, address, own)
 	return err
@@ -72,7 +72,7 @@ func ask(ctx context.Context, address, own string) (status int, body string, err
 	return status, body, nil
 }
 
-// local returns the addresses to try for a host, in order. localhost is never looked up.
+// local returns the addresses to try for a host, in order. It never looks localhost up.
 func local(host, own string) ([]string, error) {
 	if strings.EqualFold(host, "localhost") {
 		return []string{"127.0.0.1", "::1"}, nil
@@ -85,7 +85,7 @@ func local(host, own string) ([]string, error) {
 		ErrNotLocal)
 }
 
-// dial connects to the first address of the hosts that answers. The error is that of the first one.
+// dial connects to the first address of the hosts that accepts. Its error is the first address's.
 func dial(ctx context.Context, hosts []string, port string) (net.Conn, error) {
 	var failed []error
 	for _, host := range hosts {
@@ -104,8 +104,8 @@ func dial(ctx context.Context, hosts []string, port string) (net.Conn, error) {
 	return nil, failed[0]
 }
 
-// dialHere binds the socket to the address that it calls, so that it reaches this host alone, whatever the daemon's HOST
-// is set to.
+// dialHere binds the socket to the address that it connects to, so that it reaches only this host, whatever the
+// daemon's HOST is set to.
 func dialHere(ctx context.Context, ip netip.Addr, port string) (net.Conn, error) {
 	dialer := net.Dialer{LocalAddr: net.TCPAddrFromAddrPort(netip.AddrPortFrom(ip, 0))}
 	return dialer.DialContext(ctx, "tcp", net.JoinHostPort(ip.String(), port))
@@ -126,7 +126,7 @@ func get(ctx context.Context, conn net.Conn, u *url.URL) (status int, body strin
 		return 0, "", err
 	}
 	defer resp.Body.Close()
-	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxHealthBody)) // the status says enough
+	text, _ := io.ReadAll(io.LimitReader(resp.Body, maxHealthBody)) // an error does not matter: the status says enough
 	oneLine := strings.Map(func(c rune) rune {
 		if !unicode.IsPrint(c) {
 			return ' '

@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// IsLoopbackHost says whether a Host header names this machine: what a browser sends after a name that an
-// attacker made resolve to 127.0.0.1 does not.
+// IsLoopbackHost reports whether a Host header names this machine. A browser's Host header does not if an attacker made
+// another name resolve to 127.0.0.1.
 func IsLoopbackHost(host string) bool {
 	if name, port, err := net.SplitHostPort(host); err == nil {
 		if _, err := strconv.ParseUint(port, 10, 16); err != nil {

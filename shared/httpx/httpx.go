@@ -1,5 +1,4 @@
-// Package httpx is what both daemons share around net/http: binding listeners, bounding
-// connections, ending them.
+// Package httpx has what both daemons need around net/http: binding listeners, bounding connections, ending them.
 //
 // It knows no route and no daemon.
 package httpx
@@ -18,7 +17,7 @@ import (
 )
 
 // Listen binds a TCP address exclusively, or a unix socket. A socket file without a listener is left over from an
-// unclean exit and is removed first; one that answers is an error, as a busy port is.
+// unclean exit and is removed first; one with a listener is an error, as a port in use is.
 func Listen(ctx context.Context, network, address string) (net.Listener, error) {
 	if network == "unix" {
 		if err := removeStale(address); err != nil {
@@ -29,7 +28,7 @@ func Listen(ctx context.Context, network, address string) (net.Listener, error) 
 	l, err := lc.Listen(ctx, network, address)
 	if err != nil {
 		if op, ok := errors.AsType[*net.OpError](err); ok {
-			err = op.Err // it would name the address again
+			err = op.Err // without the address, which the caller's error names
 		}
 		if errors.Is(err, syscall.EADDRINUSE) && network != "unix" {
 			err = fmt.Errorf("%w: another program has this port, set another one", err)
@@ -65,12 +64,12 @@ func removeStale(path string) error {
 type Timeouts struct {
 	// Header is how long a client may take to send a request's header, Read the whole request.
 	Header, Read time.Duration
-	// Write is how long an answer may take, Idle how long a kept-alive connection may rest.
+	// Write is how long an answer may take, Idle how long a kept-alive connection may be idle.
 	Write, Idle time.Duration
 }
 
-// NewServer is an http.Server with the bounds that the zero one lacks. Its own complaints
-// (broken connections, mostly) go to the log at debug level.
+// NewServer returns an http.Server with the bounds that the zero value lacks. Its own log lines (mostly on broken
+// connections) go to log at debug level.
 func NewServer(h http.Handler, t Timeouts, log *slog.Logger) *http.Server {
 	return &http.Server{
 		Handler:           h,
@@ -83,8 +82,8 @@ func NewServer(h http.Handler, t Timeouts, log *slog.Logger) *http.Server {
 	}
 }
 
-// Closing is h; while closing says so, each answer ends its connection. A proxy that keeps connections then
-// takes its next request elsewhere, instead of to a listener that has just closed.
+// Closing returns h; while closing returns true, each answer ends its connection. A proxy that keeps connections then
+// sends its next request elsewhere, and not to a listener that has just closed.
 func Closing(h http.Handler, closing func() bool) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if closing() {
@@ -94,8 +93,7 @@ func Closing(h http.Handler, closing func() bool) http.Handler {
 	})
 }
 
-// Stop ends srv: new connections are refused at once, running requests may finish until ctx ends
-// and are cut then.
+// Stop ends srv: new connections are refused at once; running requests may finish until ctx ends, and are then cut.
 func Stop(ctx context.Context, srv *http.Server) error {
 	if err := srv.Shutdown(ctx); err != nil {
 		return errors.Join(err, srv.Close())
@@ -103,7 +101,7 @@ func Stop(ctx context.Context, srv *http.Server) error {
 	return nil
 }
 
-// ServeUntil serves on l until ctx ends; then it is Stop, with that patience.
+// ServeUntil serves on l until ctx ends, and then calls Stop, with patience as its bound.
 func ServeUntil(ctx context.Context, srv *http.Server, l net.Listener, patience time.Duration) error {
 	served := make(chan error, 1)
 	go func() { served <- srv.Serve(l) }()

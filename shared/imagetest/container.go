@@ -23,22 +23,22 @@ import (
 	"gatehouse/shared/subprocess"
 )
 
-// Container is one program in a sandbox: the image's root, read-only, no capabilities, and a network in which nothing is
-// but loopback.
+// Container is one program in a sandbox: the image's root, read-only, no capabilities, and a network with nothing but
+// loopback.
 type Container struct {
 	Image
 	Argv   []string
-	Env    map[string]string // besides the image's
+	Env    map[string]string // in addition to the image's
 	UID    int
 	Mounts map[string]string // folders of this machine by their path inside, read-only
-	// Hosts are names, and what stands behind their ports: addresses NAME:PORT to those of servers on this machine,
-	// the paths of unix sockets included.
+	// Hosts maps NAME:PORT in the container's network to the addresses of servers on this machine, which may be paths
+	// of unix sockets.
 	Hosts map[string]string
 }
 
 // Running is a container that was started.
 type Running struct {
-	*subprocess.Process // bubblewrap's: its end is the program's
+	*subprocess.Process // bubblewrap's; it ends with the program
 	Log                 *subprocess.Lines
 	Forwards            map[string]*Forward // by NAME:PORT
 	program             *os.Process         // inside
@@ -46,7 +46,7 @@ type Running struct {
 	credential          *syscall.Credential
 }
 
-// Need skips the test where no sandbox can be made.
+// Need skips the test if no sandbox can be made.
 func Need(t testing.TB) {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -55,7 +55,7 @@ func Need(t testing.TB) {
 	if _, err := exec.LookPath("bwrap"); err != nil {
 		t.Skip("bwrap is missing: apt-get install bubblewrap")
 	}
-	// As the user of images: some machines let root alone make namespaces, or have temporary folders for root alone.
+	// As the images' user: on some machines only root can make namespaces, or temporary folders are for root only.
 	cmd := exec.Command("bwrap", "--ro-bind", "/", "/", "--ro-bind", Folder(t), "/mnt", "--unshare-user", "--unshare-net",
 		"--unshare-pid", "--proc", "/proc", "true")
 	cmd.Dir, cmd.SysProcAttr = "/", &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: 65532, Gid: 65532}}
@@ -64,7 +64,7 @@ func Need(t testing.TB) {
 	}
 }
 
-// sandbox is the arguments of bubblewrap up to the program.
+// sandbox returns the arguments of bubblewrap up to the program.
 func (c Container) sandbox(t testing.TB, names map[string]string) []string {
 	t.Helper()
 	args := []string{"--die-with-parent", "--unshare-user", "--uid", strconv.Itoa(c.UID), "--gid", strconv.Itoa(c.UID),
@@ -104,7 +104,7 @@ func (c Container) sandbox(t testing.TB, names map[string]string) []string {
 	return args
 }
 
-// Start starts the container; its end is t's. It doesn't wait until the program is ready.
+// Start starts the container, which ends with t. It does not wait until the program is ready.
 func (c Container) Start(t testing.TB) *Running {
 	t.Helper()
 	names := map[string]string{}
@@ -115,7 +115,7 @@ func (c Container) Start(t testing.TB) *Running {
 		}
 	}
 	r := &Running{Log: new(subprocess.Lines), Forwards: map[string]*Forward{}, args: c.sandbox(t, names)}
-	if os.Getuid() == 0 { // the real user is another one too: the files' modes count
+	if os.Getuid() == 0 { // the real user differs too, so that the files' modes apply
 		r.credential = &syscall.Credential{Uid: uint32(c.UID), Gid: uint32(c.UID)}
 	}
 	info, infoEnd := pipe(t)
@@ -158,12 +158,12 @@ func (c Container) Start(t testing.TB) *Running {
 		t.Cleanup(f.Down)
 		r.Forwards[at] = f
 	}
-	blockEnd.Write([]byte{1}) // now the program begins
+	blockEnd.Write([]byte{1}) // lets the program begin
 	blockEnd.Close()
 	return r
 }
 
-// pipe is closed when t ends.
+// pipe returns a pipe that is closed when t ends.
 func pipe(t testing.TB) (read, write *os.File) {
 	t.Helper()
 	read, write, err := os.Pipe()
@@ -174,7 +174,7 @@ func pipe(t testing.TB) (read, write *os.File) {
 	return read, write
 }
 
-// command is bubblewrap with a program, as the container's user.
+// command returns bubblewrap with a program, as the container's user.
 func (r *Running) command(args, argv []string) *exec.Cmd {
 	cmd := exec.Command("bwrap", append(append(append([]string{}, args...), "--"), argv...)...)
 	cmd.Dir, cmd.Env = "/", []string{"PATH=" + os.Getenv("PATH")}
@@ -182,7 +182,7 @@ func (r *Running) command(args, argv []string) *exec.Cmd {
 	return cmd
 }
 
-// Exec runs another program in the container, and returns its exit status and what it wrote.
+// Exec runs another program in the container, and returns its exit status and output.
 func (r *Running) Exec(t testing.TB, argv ...string) (status int, output string) {
 	t.Helper()
 	var out strings.Builder
@@ -199,10 +199,10 @@ func (r *Running) Exec(t testing.TB, argv ...string) (status int, output string)
 	return 0, out.String()
 }
 
-// Signal sends the program a signal, not bubblewrap.
+// Signal sends a signal to the program, not to bubblewrap.
 func (r *Running) Signal(s os.Signal) error { return r.program.Signal(s) }
 
-// Stop sends SIGTERM and waits; the error is the exit status, if not 0.
+// Stop sends SIGTERM and waits; the error is the exit status unless it is 0.
 func (r *Running) Stop(grace time.Duration) error {
 	r.Signal(syscall.SIGTERM)
 	select {
@@ -224,12 +224,12 @@ func (r *Running) Dial(ctx context.Context, network, address string) (conn net.C
 	return conn, err
 }
 
-// Client sends requests into the container; each has a connection of its own, as a probe has.
+// Client sends requests into the container, each over a connection of its own, as a probe does.
 func (r *Running) Client(timeout time.Duration) *http.Client {
 	return &http.Client{Timeout: timeout, Transport: &http.Transport{DialContext: r.Dial, DisableKeepAlives: true}}
 }
 
-// Get is the answer of a page in the container; the status is 0 without one.
+// Get returns the status and body of a page in the container; the status is 0 without an answer.
 func (r *Running) Get(url string) (status int, body string) {
 	resp, err := r.Client(20 * time.Second).Get(url)
 	if err != nil {

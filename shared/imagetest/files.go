@@ -12,7 +12,7 @@ import (
 )
 
 // Swap writes files into a folder as a kubelet writes a ConfigMap or a secret: each name leads through ..data to a
-// version of them all, and one rename swaps the versions.
+// version of all files, and one rename swaps the versions.
 func Swap(t testing.TB, dir string, files map[string]string) {
 	t.Helper()
 	must := func(err error) {
@@ -43,7 +43,7 @@ func Swap(t testing.TB, dir string, files map[string]string) {
 	}
 }
 
-// List is the mode of each file below root, and of links where they lead to.
+// List returns the mode of each file below root, and the targets of links.
 func List(t testing.TB, root string) map[string]string {
 	t.Helper()
 	all := map[string]string{}
@@ -75,7 +75,7 @@ func List(t testing.TB, root string) map[string]string {
 	return all
 }
 
-// WantRoot compares a daemon's root: the programs given, and what all images have.
+// WantRoot compares a daemon's root with the given programs and the files of all images.
 func WantRoot(t testing.TB, root string, want map[string]string, daemon string) {
 	t.Helper()
 	notices := "usr/share/doc/gatehouse-" + daemon + "/NOTICES"
@@ -104,7 +104,7 @@ func WantRoot(t testing.TB, root string, want map[string]string, daemon string) 
 	}
 }
 
-// Snapshot is the name, mode and time of each file below the folders.
+// Snapshot returns the name, mode and time of each file below the folders.
 func Snapshot(t testing.TB, roots ...string) string {
 	t.Helper()
 	var all strings.Builder
@@ -131,7 +131,7 @@ type counter int
 
 func (c *counter) Write(p []byte) (int, error) { *c += counter(len(p)); return len(p), nil }
 
-// Compressed is how large the root is as a layer of an image.
+// Compressed returns the size of the root as an image layer.
 func Compressed(t testing.TB, root string) int {
 	t.Helper()
 	var size counter

@@ -7,7 +7,7 @@ import (
 	"sync"
 )
 
-// Forward is a listener in a container's network behind which a server of this machine stands.
+// Forward is a listener in a container's network that forwards to a server of this machine.
 type Forward struct {
 	in     *Running
 	at, to string
@@ -17,7 +17,7 @@ type Forward struct {
 	open     map[net.Conn]bool
 }
 
-// Up listens. It is without effect on one that does.
+// Up listens. It has no effect if it already listens.
 func (f *Forward) Up() error {
 	f.mu.Lock()
 	defer f.mu.Unlock()

@@ -1,8 +1,8 @@
-// Package imagetest runs the images of the daemons without a container runtime: the root that .ci/root lays out, read
-// as the daemon's Dockerfile says, in a sandbox of bubblewrap with a network of its own.
+// Package imagetest runs the images of the daemons without a container runtime: the root that .ci/root lays out, run as
+// the daemon's Dockerfile says, in a sandbox of bubblewrap with a network of its own.
 //
-// It stands in for a runtime and a kubelet in tests. What it can't do where the machine forbids namespaces makes a test
-// skip, with the reason.
+// It replaces a runtime and a kubelet in tests. Where the machine forbids namespaces, tests are skipped, with the
+// reason.
 package imagetest
 
 import (
@@ -16,7 +16,7 @@ import (
 	"testing"
 )
 
-// Image is a daemon's image: its root, and what the Dockerfile says.
+// Image is a daemon's image: its root, and the contents of the Dockerfile.
 type Image struct {
 	Root            string
 	Entrypoint, Cmd []string
@@ -24,7 +24,7 @@ type Image struct {
 	User            string
 }
 
-// Top is the repository's folder.
+// Top returns the repository's folder.
 var Top = sync.OnceValue(func() string {
 	out, err := exec.Command("go", "env", "GOMOD").Output()
 	if err != nil {
@@ -39,7 +39,7 @@ var (
 	built   = map[string]error{}
 )
 
-// New builds a daemon's image. Its root is a copy for t alone, where every user may read it.
+// New builds a daemon's image. Its root is a copy only for t, which every user may read.
 func New(t testing.TB, daemon string) Image {
 	t.Helper()
 	if testing.Short() {
@@ -62,14 +62,14 @@ func New(t testing.TB, daemon string) Image {
 	}
 	image := Parse(t, filepath.Join(Top(), daemon, "Dockerfile"))
 	image.Root = filepath.Join(Folder(t), "root")
-	// cp keeps the modes, which the image has too; os.CopyFS would apply the umask.
+	// cp keeps the modes, as the image does; os.CopyFS would apply the umask.
 	if out, err := exec.Command("cp", "-a", laid, image.Root).CombinedOutput(); err != nil {
 		t.Fatalf("cp: %v: %s", err, out)
 	}
 	return image
 }
 
-// Folder is a temporary folder that every user may read, unlike that of t.
+// Folder returns a temporary folder that every user may read, unlike t's.
 func Folder(t testing.TB) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "image")
@@ -83,7 +83,7 @@ func Folder(t testing.TB) string {
 	return dir
 }
 
-// Parse reads a Dockerfile of the few instructions that ours has; any other fails the test.
+// Parse reads a Dockerfile with the few instructions that ours has; any other fails the test.
 func Parse(t testing.TB, file string) (i Image) {
 	t.Helper()
 	text, err := os.ReadFile(file)
@@ -123,8 +123,8 @@ func Parse(t testing.TB, file string) (i Image) {
 	return i
 }
 
-// Argv is what a container runs: first is a manifest's entrypoint (Docker) or command (Kubernetes), rest its command or
-// args; nil is what a manifest lacks. A replaced entrypoint drops the image's CMD.
+// Argv returns the arguments of a container's program. first is a manifest's entrypoint (Docker) or command
+// (Kubernetes), rest its command or args; nil where the manifest has none. A replaced entrypoint drops the image's CMD.
 func (i Image) Argv(first, rest []string) []string {
 	switch {
 	case first != nil:

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// inNetwork calls f on a thread that is in a process's network. What f opens stays there. The thread never serves
-// other goroutines: it ends with the one that is locked to it.
+// inNetwork calls f on a thread that is in a process's network. Sockets that f opens stay there. The thread never
+// serves other goroutines: it ends with the goroutine that is locked to it.
 func inNetwork(pid int, f func() error) error {
 	done := make(chan error, 1)
 	go func() {

@@ -8,8 +8,8 @@ import (
 	"time"
 )
 
-// patience is how long a probe waits at least: a busy machine of tests is slow, and a manifest's second is not what is
-// tested.
+// patience is how long a probe waits at least: a machine busy with tests is slow, and the manifest's second is not what
+// is tested.
 const patience = 20 * time.Second
 
 // Probe is one of a container's probes: a GET, or a connection to TCP where URL is "".
@@ -19,7 +19,7 @@ type Probe struct {
 	FailureThreshold int
 }
 
-// Once probes.
+// Once probes once.
 func (p Probe) Once(r *Running) error {
 	if p.URL != "" {
 		resp, err := r.Client(max(p.Timeout, patience)).Get(p.URL)
@@ -41,7 +41,7 @@ func (p Probe) Once(r *Running) error {
 	return conn.Close()
 }
 
-// Watch is a probe that is repeated.
+// Watch is a repeated probe.
 type Watch struct {
 	mu      sync.Mutex
 	n       int // probes made
@@ -52,7 +52,7 @@ type Watch struct {
 	t       testing.TB
 }
 
-// Watch probes each period until t ends or Stop. It trips when the threshold of failures in a row is reached.
+// Watch probes each period until t ends or Stop is called. It trips after a number of failures in a row, the threshold.
 func (p Probe) Watch(t testing.TB, r *Running) *Watch {
 	w := &Watch{stop: make(chan struct{}), stopped: make(chan struct{}), t: t}
 	go func() {
@@ -85,14 +85,14 @@ func (w *Watch) add(err error, threshold int) {
 	}
 }
 
-// State is whether the last probe succeeded, and how many were made.
+// State returns whether the last probe succeeded, and how many were made.
 func (w *Watch) State() (ok bool, n int) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.n > 0 && w.row == 0, w.n
 }
 
-// Stop ends the probes, and returns the error with which the watch tripped.
+// Stop ends the probes, and returns the error with which the watch tripped, if it has.
 func (w *Watch) Stop() error {
 	w.mu.Lock()
 	select {
@@ -105,7 +105,7 @@ func (w *Watch) Stop() error {
 	return w.tripped
 }
 
-// Tripped is the error with which the watch tripped; nil: it has not.
+// Tripped returns the error with which the watch tripped; nil if it has not.
 func (w *Watch) Tripped() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()

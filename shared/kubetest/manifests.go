@@ -1,5 +1,5 @@
 // Package kubetest checks a daemon's manifests for Kubernetes without a cluster: schemas, references, the restricted
-// profile, and what their numbers must exceed; and it runs their pod, as a kubelet would.
+// profile, and the least values of their numbers. It also runs their pod, as a kubelet would.
 package kubetest
 
 import (
@@ -29,7 +29,7 @@ type Manifests struct {
 	Objects       []Object
 }
 
-// Read decodes a folder. oldnew, pairs as strings.NewReplacer has them, are replaced in all texts first: a mutation.
+// Read decodes a folder. oldnew, pairs as for strings.NewReplacer, are first replaced in all texts: a mutation.
 func Read(t testing.TB, dir string, oldnew ...string) *Manifests {
 	t.Helper()
 	m := &Manifests{Dir: dir}
@@ -68,7 +68,7 @@ func Read(t testing.TB, dir string, oldnew ...string) *Manifests {
 	return m
 }
 
-// Get is what lies at a path of keys and, as numbers, of items; nil where there is nothing.
+// Get returns the value at a path of keys and, as numbers, of items; nil if there is none.
 func Get(v any, path ...any) any {
 	for _, step := range path {
 		switch s := step.(type) {
@@ -92,7 +92,7 @@ func Get(v any, path ...any) any {
 	return v
 }
 
-// Text is Get as text.
+// Text is Get for a text.
 func Text(v any, path ...any) string {
 	if v = Get(v, path...); v == nil {
 		return ""
@@ -100,13 +100,13 @@ func Text(v any, path ...any) string {
 	return fmt.Sprint(v)
 }
 
-// List is Get as a list.
+// List is Get for a list.
 func List(v any, path ...any) []any {
 	list, _ := Get(v, path...).([]any)
 	return list
 }
 
-// Kind is the objects of a kind.
+// Kind returns the objects of a kind.
 func (m *Manifests) Kind(kind string) (all []Object) {
 	for _, o := range m.Objects {
 		if Text(o, "kind") == kind {
@@ -116,7 +116,7 @@ func (m *Manifests) Kind(kind string) (all []Object) {
 	return all
 }
 
-// Pod is the pod template's spec of the one Deployment.
+// Pod returns the spec of the pod template of the only Deployment.
 func (m *Manifests) Pod() any { return Get(m.deployment(), "spec", "template", "spec") }
 
 func (m *Manifests) deployment() Object {
@@ -126,12 +126,12 @@ func (m *Manifests) deployment() Object {
 	return nil
 }
 
-// containers are the pod's, those that run first included.
+// containers returns the pod's containers, including init containers.
 func containers(pod any) []any {
 	return slices.Concat(List(pod, "initContainers"), List(pod, "containers"))
 }
 
-// Validate holds the manifests of folders against the strict schemas of one version of Kubernetes.
+// Validate checks the manifests of folders by the strict schemas of one version of Kubernetes.
 func Validate(t testing.TB, top, version string, dirs ...string) error {
 	t.Helper()
 	program := filepath.Join(top, ".run", "schemas", "bin", "kubernetes-validate")

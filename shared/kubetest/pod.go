@@ -10,17 +10,17 @@ import (
 	"gatehouse/shared/imagetest"
 )
 
-// Hurry divides the periods of probes and of what else a kubelet waits for, which a test need not.
+// Hurry divides the periods of probes and other waits of a kubelet, which a test need not observe.
 const Hurry = 20
 
 // Pod is a pod that runs as the Deployment says.
 type Pod struct {
 	*imagetest.Running
-	Init        []string // what the containers wrote that run first
+	Init        []string // output of the init containers
 	Ready, Live *imagetest.Watch
 }
 
-// Volumes makes the pod's volumes, as folders by name: of the manifests' ConfigMaps and a secret's keys.
+// Volumes makes the pod's volumes from the manifests' ConfigMaps and a secret's keys, as folders by name.
 func (m *Manifests) Volumes(t testing.TB, secrets map[string]string) map[string]string {
 	t.Helper()
 	volumes := map[string]string{}
@@ -43,7 +43,7 @@ func (m *Manifests) Volumes(t testing.TB, secrets map[string]string) map[string]
 	return volumes
 }
 
-// words is a list of texts; nil where there is none.
+// words returns a list of texts; nil if there is none.
 func words(list []any) (all []string) {
 	for _, w := range list {
 		all = append(all, fmt.Sprint(w))
@@ -51,7 +51,7 @@ func words(list []any) (all []string) {
 	return all
 }
 
-// container is one of the pod's.
+// container returns a container of the pod.
 func (m *Manifests) container(image imagetest.Image, c any, volumes map[string]string) imagetest.Container {
 	env := map[string]string{}
 	for _, from := range List(c, "envFrom") {
@@ -76,7 +76,7 @@ func (m *Manifests) container(image imagetest.Image, c any, volumes map[string]s
 		UID: uid, Mounts: mounts}
 }
 
-// probe is one of a container's, hurried.
+// probe returns a probe of a container, with its period divided by Hurry.
 func probe(c any, kind string) imagetest.Probe {
 	number := func(name string, otherwise int) int {
 		fmt.Sscan(Text(c, kind, name), &otherwise)
@@ -101,8 +101,8 @@ func probe(c any, kind string) imagetest.Probe {
 	return p
 }
 
-// Start runs the pod: the init containers to their ends, then the container until its startup probe succeeds; the other
-// probes follow it from then on.
+// Start runs the pod: the init containers to their ends, then the container until its startup probe succeeds. The other
+// probes run from then on.
 func (m *Manifests) Start(t testing.TB, image imagetest.Image, volumes, hosts map[string]string) *Pod {
 	t.Helper()
 	pod := new(Pod)
@@ -133,15 +133,15 @@ func (m *Manifests) Start(t testing.TB, image imagetest.Image, volumes, hosts ma
 	return pod
 }
 
-// AwaitReady waits until the readiness probe says so.
+// AwaitReady waits until the readiness probe has the given result.
 func (p *Pod) AwaitReady(t testing.TB, want bool) {
 	t.Helper()
 	await.True(t, fmt.Sprintf("ready: %v", want), func() bool { ok, _ := p.Ready.State(); return ok == want },
 		func() string { return p.Log.String() })
 }
 
-// Outlive waits until each probe was made so often that a failing one would have tripped: a kubelet would have
-// restarted the pod. The liveness probe must not have.
+// Outlive waits until each probe was made so often that a failing probe would have tripped, after which a kubelet would
+// have restarted the pod. The liveness probe must not have tripped.
 func (p *Pod) Outlive(t testing.TB) {
 	t.Helper()
 	for _, w := range []*imagetest.Watch{p.Ready, p.Live} {
@@ -153,21 +153,21 @@ func (p *Pod) Outlive(t testing.TB) {
 	}
 }
 
-// Grace is how long the pod may take to end.
+// Grace returns how long the pod may take to end.
 func (m *Manifests) Grace() time.Duration {
 	grace := 30
 	fmt.Sscan(Text(m.Pod(), "terminationGracePeriodSeconds"), &grace)
 	return time.Duration(grace) * time.Second
 }
 
-// Env is the value of a variable of the serving container, or of its ConfigMap; "" without one.
+// Env returns the value of a variable of the serving container, or of its ConfigMap; "" if there is none.
 func (m *Manifests) Env(name string) string {
 	c := m.container(imagetest.Image{}, Get(m.Pod(), "containers", 0), nil)
 	return strings.TrimSpace(c.Env[name])
 }
 
-// DrainsInTime says which number of the pod is too small for how the daemon drains: the delay and the timeout as the
-// daemon has them.
+// DrainsInTime returns which number of the pod is too small for the daemon's drain, given the daemon's delay and
+// timeout.
 func (m *Manifests) DrainsInTime(delay, timeout time.Duration) (wrong []string) {
 	if least := delay + timeout + 3*time.Second; m.Grace() <= least {
 		wrong = append(wrong, fmt.Sprintf("terminationGracePeriodSeconds %v: want more than %v", m.Grace(), least))

@@ -6,12 +6,12 @@ import (
 	"strings"
 )
 
-// volumeKinds are those that the restricted profile allows.
+// volumeKinds are the kinds of volumes that the restricted profile allows.
 var volumeKinds = []string{"configMap", "csi", "downwardAPI", "emptyDir", "ephemeral", "persistentVolumeClaim",
 	"projected", "secret"}
 
-// Restricted says where a pod breaks the restricted profile of the Pod Security standards, or what all pods of ours
-// have besides: a read-only root, no token of the cluster, no variables made of services.
+// Restricted returns where a pod breaks the restricted profile of the Pod Security standards, or what all our pods must
+// have in addition: a read-only root, no token of the cluster, no variables made of services.
 func Restricted(pod any) (broken []string) {
 	add := func(bad bool, format string, a ...any) {
 		if bad {

@@ -16,12 +16,15 @@ var packages = map[string]string{
 	"memcached":      "memcached",
 	"initdb":         "postgresql",
 	"postgres":       "postgresql",
+	"pg_dump":        "postgresql-client",
+	"pg_restore":     "postgresql-client",
+	"pg_basebackup":  "postgresql-client",
 	"pgbouncer":      "pgbouncer",
 	"chromium":       "chromium",
 }
 
-// Find is the path of a server program: from PATH, else from the folders where Debian puts servers,
-// which are not on every user's PATH. Of several PostgreSQL versions the newest counts.
+// Find returns the path of a server program: from PATH, otherwise from the folders where Debian puts servers, which are
+// not on every user's PATH. Of several PostgreSQL versions it returns the newest.
 func Find(program string) (string, error) {
 	if path, err := exec.LookPath(program); err == nil {
 		return path, nil
@@ -38,7 +41,8 @@ func Find(program string) (string, error) {
 	return "", fmt.Errorf("%w: %s; apt-get install -y %s", ErrMissing, program, packages[program])
 }
 
-// Envoy is the path of Envoy: ENVOY_BIN, on PATH, or where .ci/envoy puts it below a checkout's root; "" without one.
+// Envoy returns the path of Envoy: ENVOY_BIN, on PATH, or where .ci/envoy puts it below a checkout's root; "" if there
+// is none.
 func Envoy(root string) string {
 	if path := os.Getenv("ENVOY_BIN"); path != "" {
 		return path
@@ -55,8 +59,8 @@ func Envoy(root string) string {
 	return path
 }
 
-// version is 15 for /usr/lib/postgresql/15/bin.
+// version returns 15 for /usr/lib/postgresql/15/bin.
 func version(dir string) int {
-	n, _ := strconv.Atoi(filepath.Base(filepath.Dir(dir))) // 0 for what is no number: last
+	n, _ := strconv.Atoi(filepath.Base(filepath.Dir(dir))) // 0, the least, for a text that is no number
 	return n
 }

@@ -1,8 +1,8 @@
-// Package localserver starts private real servers for tests, measurements and make run: on a free
-// loopback port or a unix socket, with a folder of their own, gone when their owner is gone.
+// Package localserver starts private real servers for tests, measurements and make run: on a free loopback port or a
+// unix socket, with a folder of their own, which is removed when their owner ends.
 //
-// It installs nothing and knows no test framework (see testdb). A kind of server is one file with a
-// plan. Outside Linux a server outlives a program that is killed.
+// It installs nothing and knows no test framework (see testdb). A kind of server is one file with a plan. Outside Linux
+// a server outlives a program that is killed.
 package localserver
 
 import (
@@ -30,27 +30,27 @@ var ErrMissing = errors.New("localserver: program not found")
 const (
 	// startTimeout is how long a server may take until it answers.
 	startTimeout = 10 * time.Second
-	// stopTimeout is how long it may take to end by itself.
+	// stopTimeout is how long a server may take to end by itself.
 	stopTimeout = 5 * time.Second
 )
 
 // plan says how to run one kind of server.
 type plan struct {
 	program string
-	// prepare writes what the program needs into dir and returns its arguments. port is 0 when the
-	// server listens on a unix socket only.
+	// prepare writes the program's files into dir and returns its arguments. port is 0 when the server listens only on
+	// a unix socket.
 	prepare func(dir string, port int) (args []string, err error)
 	// socket is the unix socket's name in dir; empty for TCP.
 	socket string
 	// ready checks once whether the server works.
 	ready func(ctx context.Context, network, addr string) error
-	// credential is who runs the program; nil: ourselves.
+	// credential is the user that runs the program; nil: the present user.
 	credential *syscall.Credential
 	// quit requests a clean shutdown; 0: SIGTERM.
 	quit syscall.Signal
-	// family finds the processes that belong to the server in dir besides its first one; nil: none.
+	// family returns the processes of the server in dir besides its first one; nil: there are none.
 	family func(dir string) []int
-	// files says that the running server needs its folder.
+	// files reports that the running server needs its folder.
 	files bool
 }
 
@@ -66,11 +66,11 @@ type Server struct {
 	done <-chan struct{} // closed when the present process has ended
 	log  *os.File
 
-	hold *os.File // see Forget; never closed, or the folder would go
+	hold *os.File // see Forget; never closed, or the folder would be removed
 }
 
-// start runs a plan in a fresh folder. If a port is taken between our check and the server's bind, another one is
-// tried.
+// start runs a plan in a fresh folder. If a port is taken between the check and the server's bind, it tries another
+// port.
 func start(ctx context.Context, p plan) (*Server, error) {
 	dir, err := os.MkdirTemp("", "gatehouse-"+p.program+"-")
 	if err != nil {
@@ -95,14 +95,14 @@ func start(ctx context.Context, p plan) (*Server, error) {
 	return nil, err
 }
 
-// FreePorts are TCP ports of 127.0.0.1 that had no listener a moment ago.
+// FreePorts returns TCP ports of 127.0.0.1 that had no listener a moment ago.
 func FreePorts(n int) (ports []string, err error) {
 	for range n {
 		l, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
 			return nil, fmt.Errorf("localserver: %w", err)
 		}
-		defer l.Close() // all are held until the last is found, so that none comes twice
+		defer l.Close() // all are held until the last is found, so that none is found twice
 		ports = append(ports, strconv.Itoa(l.Addr().(*net.TCPAddr).Port))
 	}
 	return ports, nil
@@ -155,7 +155,7 @@ func (s *Server) run(ctx context.Context) error {
 	return nil
 }
 
-// await checks for readiness until the server answers, ends, or the time is up.
+// await checks for readiness until the server answers or ends, or the time is up.
 func (s *Server) await(ctx context.Context, done <-chan struct{}) error {
 	ctx, cancel := context.WithTimeout(ctx, startTimeout)
 	defer cancel()
@@ -174,7 +174,7 @@ func (s *Server) await(ctx context.Context, done <-chan struct{}) error {
 	}
 }
 
-// lastWords is the end of the server's output.
+// lastWords returns the end of the server's output.
 func (s *Server) lastWords() string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -189,22 +189,22 @@ func (s *Server) lastWords() string {
 	return string(text)
 }
 
-// Network is "tcp" or "unix".
+// Network returns "tcp" or "unix".
 func (s *Server) Network() string { return s.network }
 
-// Addr is host:port, or the unix socket's path. It stays the same over Restart.
+// Addr returns host:port, or the unix socket's path. It stays the same after Restart.
 func (s *Server) Addr() string { return s.addr }
 
-// Dir is the server's folder.
+// Dir returns the server's folder.
 func (s *Server) Dir() string { return s.dir }
 
-// PID is the process last started.
+// PID returns the id of the process started last.
 func (s *Server) PID() int {
 	cmd, _ := s.process()
 	return cmd.Process.Pid
 }
 
-// Ended is closed when the process last started has ended.
+// Ended is closed when the process started last has ended.
 func (s *Server) Ended() <-chan struct{} {
 	_, done := s.process()
 	return done
@@ -216,21 +216,21 @@ func (s *Server) process() (*exec.Cmd, <-chan struct{}) {
 	return s.cmd, s.done
 }
 
-// Kill ends the server as kill -9 does and waits until it is gone. Without effect on a dead one.
+// Kill ends the server as kill -9 does and waits for its end. It has no effect on an ended server.
 func (s *Server) Kill() {
 	cmd, done := s.process()
-	cmd.Process.Kill() // fails only when it has ended already
+	cmd.Process.Kill() // fails only if the process has already ended
 	<-done
-	// They would notice by themselves, but not at once, and a stopped one never.
+	// The other processes would notice, but not at once, and a stopped one never.
 	for pids := s.family(); len(pids) > 0; pids = s.family() {
 		for _, pid := range pids {
-			syscall.Kill(pid, syscall.SIGKILL) // it may have ended already
+			syscall.Kill(pid, syscall.SIGKILL) // the process may already have ended
 		}
 		time.Sleep(time.Millisecond)
 	}
 }
 
-// family is every process of the server but the first.
+// family returns every process of the server but the first.
 func (s *Server) family() []int {
 	if s.plan.family == nil {
 		return nil
@@ -239,7 +239,7 @@ func (s *Server) family() []int {
 	return slices.DeleteFunc(s.plan.family(s.dir), func(pid int) bool { return pid == first })
 }
 
-// Stop freezes the server (SIGSTOP): connections stay open, nothing is answered once it returns.
+// Stop freezes the server (SIGSTOP): connections stay open, and nothing is answered once Stop returns.
 func (s *Server) Stop() error {
 	if err := s.signal(syscall.SIGSTOP); err != nil {
 		return err
@@ -256,7 +256,7 @@ func (s *Server) signal(sig syscall.Signal) error {
 		return fmt.Errorf("localserver: %s: %w", s.plan.program, err)
 	}
 	for _, pid := range s.family() {
-		syscall.Kill(pid, sig) // it may have ended meanwhile
+		syscall.Kill(pid, sig) // the process may have ended meanwhile
 	}
 	return nil
 }
@@ -271,7 +271,7 @@ func (s *Server) Restart(ctx context.Context) error {
 func (s *Server) Close() {
 	cmd, done := s.process()
 	cmd.Process.Signal(cmp.Or(s.plan.quit, syscall.SIGTERM))
-	s.Cont() // a stopped one would never hear of it
+	s.Cont() // a stopped server would not notice its end
 	select {
 	case <-done:
 	case <-time.After(stopTimeout):
@@ -283,9 +283,9 @@ func (s *Server) Close() {
 	os.RemoveAll(s.dir)
 }
 
-// Forget gives up the server's folder of a server that is not closed because it ends with the program: it is removed
-// at once, or, where the server needs its files, when this process has ended in whatever way. Not for Redis on a unix
-// socket.
+// Forget is for a server that is not closed because it ends with the program. It gives the server's folder up: the
+// folder is removed at once or, where the server needs its files, when this process has ended in whatever way. It is
+// not for Redis on a unix socket.
 func (s *Server) Forget() error {
 	if !s.plan.files {
 		return os.RemoveAll(s.dir)
@@ -295,7 +295,8 @@ func (s *Server) Forget() error {
 		return fmt.Errorf("localserver: %w", err)
 	}
 	defer r.Close()
-	// Our end of the pipe closes with us, then cat ends. The pause is for the server's last children.
+	// Our end of the pipe closes when this process ends, and then cat ends. The pause is for the server's last
+	// children.
 	cmd := exec.Command("/bin/sh", "-c", `cat; sleep 1; rm -rf "$0" || { sleep 5; rm -rf "$0"; }`, s.dir)
 	cmd.Dir, cmd.Stdin = "/", r
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

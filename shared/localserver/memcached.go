@@ -28,7 +28,7 @@ type MemcachedOptions struct {
 
 // Memcached starts a memcached of 64 MiB.
 func Memcached(ctx context.Context, o MemcachedOptions) (*Server, error) {
-	// It has nothing to save, and takes up to a second to hear of SIGTERM.
+	// memcached has nothing to save, and takes up to a second to notice SIGTERM.
 	p := plan{program: "memcached", ready: o.ready, quit: syscall.SIGKILL}
 	if o.Socket {
 		p.socket = "memcached.sock"
@@ -36,7 +36,7 @@ func Memcached(ctx context.Context, o MemcachedOptions) (*Server, error) {
 	p.prepare = func(dir string, port int) ([]string, error) {
 		args := append([]string{"-m", "64", "-U", "0", "-t", "2"}, o.Args...)
 		if os.Geteuid() == 0 {
-			args = append(args, "-u", "root") // it refuses root without this
+			args = append(args, "-u", "root") // memcached refuses to run as root without this
 		}
 		if o.Socket {
 			return append(args, "-s", filepath.Join(dir, p.socket)), nil
@@ -53,7 +53,7 @@ func Memcached(ctx context.Context, o MemcachedOptions) (*Server, error) {
 	return start(ctx, p)
 }
 
-// ready queries the version. A server that demands a client's certificate is ready when it says so.
+// ready queries the version. A server that requires a client's certificate is ready when it says so.
 func (o MemcachedOptions) ready(ctx context.Context, network, addr string) error {
 	c, err := new(net.Dialer).DialContext(ctx, network, addr)
 	if err != nil {

@@ -20,19 +20,18 @@ import (
 
 // PostgresOptions configures Postgres.
 type PostgresOptions struct {
-	// Durable keeps fsync and full page writes on, as an installation has them: for measurements.
-	// Without it a commit survives the end of every process, but not of the machine.
+	// Durable keeps fsync and full page writes on, as in production: for measurements. Without it a commit survives the
+	// end of every process, but not of the machine.
 	Durable bool
 	// Config is further lines of postgresql.conf.
 	Config []string
 }
 
-// socketName is what PostgreSQL calls its socket for port 5432.
+// socketName is the name of PostgreSQL's socket for port 5432.
 const socketName = ".s.PGSQL.5432"
 
-// Postgres starts an empty PostgreSQL on a unix socket; its superuser is postgres, without password.
-// PostgreSQL refuses to run as root: then it runs as the user postgres, else nobody, who owns its
-// folder below os.TempDir.
+// Postgres starts an empty PostgreSQL on a unix socket; its superuser is postgres, without a password. PostgreSQL
+// refuses to run as root: then it runs as the user postgres, otherwise nobody, which owns its folder below os.TempDir.
 func Postgres(ctx context.Context, o PostgresOptions) (*Server, error) {
 	credential, err := unprivileged()
 	if err != nil {
@@ -62,14 +61,14 @@ func Postgres(ctx context.Context, o PostgresOptions) (*Server, error) {
 	})
 }
 
-// PostgresURL is DATABASE_URL for one database of a server that Postgres started.
+// PostgresURL returns DATABASE_URL for one database of a server that Postgres started.
 func (s *Server) PostgresURL(database string) string {
 	u := url.URL{Scheme: "postgres", User: url.User("postgres"), Path: "/" + database}
 	u.RawQuery = url.Values{"host": {s.dir}}.Encode()
 	return u.String()
 }
 
-// unprivileged is who runs PostgreSQL when we are root; nil: ourselves.
+// unprivileged returns the user that runs PostgreSQL when this process is root; nil: the present user.
 func unprivileged() (*syscall.Credential, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
@@ -92,7 +91,7 @@ func unprivileged() (*syscall.Credential, error) {
 	return nil, errors.New("localserver: PostgreSQL refuses root, and there is neither a user postgres nor nobody")
 }
 
-// initdb makes the data folder unless it is there already: the server may be starting again.
+// initdb makes the data folder unless it exists: the server may be starting again.
 func initdb(dir, data string, credential *syscall.Credential) error {
 	if _, err := os.Stat(data); err == nil {
 		return nil
@@ -117,8 +116,8 @@ func initdb(dir, data string, credential *syscall.Credential) error {
 	return nil
 }
 
-// workingIn are the processes whose working directory is dir: the server and its backends, which
-// each have a process group of their own. Empty where there is no /proc.
+// workingIn returns the processes whose working directory is dir: the server and its backends, each of which has a
+// process group of its own. It returns none without /proc.
 func workingIn(dir string) (pids []int) {
 	dir, err := filepath.EvalSymlinks(dir)
 	if err != nil {
@@ -135,8 +134,8 @@ func workingIn(dir string) (pids []int) {
 	return pids
 }
 
-// postgresReady sends a start-up message and waits for ReadyForQuery: the socket accepts a little
-// earlier than the server answers.
+// postgresReady sends a start-up message and waits for ReadyForQuery: the socket accepts connections a little earlier
+// than the server answers.
 func postgresReady(ctx context.Context, network, addr string) error {
 	c, err := new(net.Dialer).DialContext(ctx, network, addr)
 	if err != nil {
@@ -160,7 +159,7 @@ func postgresReady(ctx context.Context, network, addr string) error {
 		}
 		switch head[0] {
 		case 'Z':
-			c.Write([]byte("X\x00\x00\x00\x04")) // a polite end, so that the server logs nothing
+			c.Write([]byte("X\x00\x00\x00\x04")) // a clean end, so that the server logs nothing
 			return nil
 		case 'E':
 			return fmt.Errorf("answered %q", strings.ReplaceAll(string(rest), "\x00", " "))

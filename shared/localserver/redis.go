@@ -17,7 +17,7 @@ import (
 type RedisOptions struct {
 	// Password is requirepass: the password of the user named default.
 	Password string
-	// Users maps further user names to their passwords; they may do everything.
+	// Users maps further user names to their passwords; these users may do everything.
 	Users map[string]string
 	// Socket listens on a unix socket instead of a port.
 	Socket bool
@@ -28,7 +28,7 @@ type RedisOptions struct {
 	// Config is further lines of redis.conf.
 	Config []string
 
-	tls TLSFiles // of a topology's server
+	tls TLSFiles // for a server of a topology
 }
 
 // Redis starts a Redis that keeps nothing on disk and has 4096 databases.
@@ -43,7 +43,7 @@ func (o RedisOptions) plan() plan {
 		p.socket = "redis.sock"
 	}
 	p.prepare = func(dir string, port int) ([]string, error) {
-		// In a file and not in the arguments: passwords would show in the process list.
+		// Settings are in a file and not in the arguments: the process list would show passwords.
 		conf := filepath.Join(dir, "redis.conf")
 		o := o
 		lines, err := o.tls.lines(dir)
@@ -85,7 +85,7 @@ func (o RedisOptions) conf(dir string, port int) string {
 	return b.String()
 }
 
-// redisReady sends one PING. A demand for a password is an answer too.
+// redisReady sends one PING. A request for a password is an answer too.
 func redisReady(ctx context.Context, network, addr string) error {
 	c, err := new(net.Dialer).DialContext(ctx, network, addr)
 	if err != nil {
@@ -95,8 +95,8 @@ func redisReady(ctx context.Context, network, addr string) error {
 	return redisPing(c)
 }
 
-// tlsReady is redisReady over TLS. A server that demands a client's certificate is ready when its
-// handshake is done.
+// tlsReady is redisReady over TLS. A server that requires a client's certificate is ready when its handshake is
+// complete.
 func (o RedisOptions) tlsReady(ctx context.Context, network, addr string) error {
 	c, err := new(net.Dialer).DialContext(ctx, network, addr)
 	if err != nil {

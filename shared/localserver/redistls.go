@@ -10,17 +10,17 @@ import (
 	"strings"
 )
 
-// TLSFiles are the PEM files with which servers of a topology speak TLS, to one another and on a second
-// port to clients. The first port stays in clear, for our own commands.
+// TLSFiles are the PEM files with which servers of a topology use TLS, between each other and on a second port for
+// clients. The first port stays in clear, for this package's commands.
 type TLSFiles struct {
-	// Cert and Key are those of each server, CA what each believes.
+	// Cert and Key are each server's, and CA is the authority that each trusts.
 	Cert, Key, CA string
 }
 
-// used says whether there is any.
+// used reports whether there are any files.
 func (f TLSFiles) used() bool { return f.Cert != "" }
 
-// lines are a server's lines of configuration. The port is chosen once: others know it by that.
+// lines returns a server's lines of configuration. The port is chosen once, since other servers remember it.
 func (f TLSFiles) lines(dir string) ([]string, error) {
 	if !f.used() {
 		return nil, nil
@@ -45,7 +45,7 @@ func (f TLSFiles) lines(dir string) ([]string, error) {
 	}, nil
 }
 
-// TLSAddr is the address at which a server with TLSFiles speaks TLS.
+// TLSAddr returns the address at which a server with TLSFiles uses TLS.
 func (s *Server) TLSAddr() (string, error) {
 	port, err := os.ReadFile(filepath.Join(s.dir, "tlsport"))
 	if err != nil {
@@ -54,13 +54,13 @@ func (s *Server) TLSAddr() (string, error) {
 	return net.JoinHostPort("127.0.0.1", string(port)), nil
 }
 
-// TLSURL is URL with the ports that speak TLS.
+// TLSURL is URL with the ports for TLS.
 func (s *SentinelSet) TLSURL() (string, error) {
 	list, err := tlsAddresses(s.Sentinels)
 	return MasterName + "," + list, err
 }
 
-// TLSURL is URL with the ports that speak TLS.
+// TLSURL is URL with the ports for TLS.
 func (c *Cluster) TLSURL() (string, error) { return tlsAddresses(c.Nodes) }
 
 func tlsAddresses(servers []*Server) (string, error) {

@@ -15,37 +15,37 @@ import (
 	"time"
 )
 
-// MasterName is what the sentinels of RedisSentinels call their master.
+// MasterName is the name of the master at the sentinels of RedisSentinels.
 const MasterName = "gate"
 
 // SentinelOptions configures RedisSentinels.
 type SentinelOptions struct {
 	// Password is that of the servers, SentinelPassword that of the sentinels.
 	Password, SentinelPassword string
-	// DownAfter is how long a silent master is waited for (default 1 s).
+	// DownAfter is how long a master may be silent before it is replaced (default 1 s).
 	DownAfter time.Duration
-	// TLS has all of them speak TLS too; see TLSURL.
+	// TLS makes all servers use TLS too; see TLSURL.
 	TLS TLSFiles
 }
 
 // SentinelSet is three sentinels and the servers they watch.
 type SentinelSet struct {
-	// Servers are the master of the beginning and its two replicas.
+	// Servers are the initial master and its two replicas.
 	Servers   []*Server
 	Sentinels []*Server
 	options   SentinelOptions
 }
 
-// URL is the form of KVSTORE_URL for type sentinel.
+// URL returns KVSTORE_URL for type sentinel.
 func (s *SentinelSet) URL() string { return MasterName + "," + addresses(s.Sentinels) }
 
-// Close ends all of them.
+// Close ends all servers and sentinels.
 func (s *SentinelSet) Close() { closeAll(append(s.Sentinels, s.Servers...)) }
 
-// Forget is Server.Forget for all of them.
+// Forget is Server.Forget for all servers and sentinels.
 func (s *SentinelSet) Forget() error { return forgetAll(append(s.Sentinels, s.Servers...)) }
 
-// Master is the server that most sentinels call the master.
+// Master returns the server that most sentinels name as the master.
 func (s *SentinelSet) Master(ctx context.Context) (*Server, error) {
 	votes := map[string]int{}
 	var last error
@@ -71,8 +71,8 @@ func (s *SentinelSet) Flush(ctx context.Context) error {
 	return flushAll(ctx, s.Servers, s.options.Password)
 }
 
-// RedisSentinels starts a master with two replicas and three sentinels that watch them, and waits until
-// all know one another.
+// RedisSentinels starts a master with two replicas and three sentinels that watch them, and waits until all know each
+// other.
 func RedisSentinels(ctx context.Context, o SentinelOptions) (_ *SentinelSet, err error) {
 	if o.DownAfter == 0 {
 		o.DownAfter = time.Second
@@ -115,7 +115,7 @@ func RedisSentinels(ctx context.Context, o SentinelOptions) (_ *SentinelSet, err
 	return set, set.Await(ctx)
 }
 
-// Await waits until all is well: the sentinels agree on a master that has two replicas in step.
+// Await waits until all are healthy: the sentinels agree on a master that has two replicas in sync.
 func (s *SentinelSet) Await(ctx context.Context) error {
 	for _, sentinel := range s.Sentinels {
 		if err := awaitInfo(ctx, sentinel.Addr(), s.options.SentinelPassword, "sentinel", "status=ok,",
@@ -131,7 +131,7 @@ func (s *SentinelSet) AwaitReplica(ctx context.Context) error {
 	return s.awaitMaster(ctx, "state=online")
 }
 
-// awaitMaster waits until the master, whichever it is by then, says all the texts about its replicas.
+// awaitMaster waits until INFO replication of the present master contains all texts.
 func (s *SentinelSet) awaitMaster(ctx context.Context, texts ...string) error {
 	return awaitText(ctx, append(texts, "role:master"), func() (string, error) {
 		master, err := s.Master(ctx)
@@ -142,16 +142,16 @@ func (s *SentinelSet) awaitMaster(ctx context.Context, texts ...string) error {
 	})
 }
 
-// known is where the others find a server.
+// known returns the address by which the others know a server.
 func (o SentinelOptions) known(s *Server) string {
 	if !o.TLS.used() {
 		return s.Addr()
 	}
-	addr, _ := s.TLSAddr() // it has been started with it
+	addr, _ := s.TLSAddr() // the server was started with it
 	return addr
 }
 
-// plan is a sentinel's. It keeps what it learns in its configuration file.
+// plan returns the plan of a sentinel, which keeps its state in its configuration file.
 func (o SentinelOptions) plan(master string) plan {
 	p := plan{program: "redis-server", ready: redisReady, files: true}
 	p.prepare = func(dir string, port int) ([]string, error) {
@@ -181,9 +181,9 @@ func (o SentinelOptions) plan(master string) plan {
 // ClusterOptions configures RedisCluster.
 type ClusterOptions struct {
 	Password string
-	// NodeTimeout is after how long a silent node counts as failed (default 15 s).
+	// NodeTimeout is how long a node may be silent before it counts as failed (default 15 s).
 	NodeTimeout time.Duration
-	// TLS has all of them speak TLS too; see TLSURL.
+	// TLS makes all nodes use TLS too; see TLSURL.
 	TLS TLSFiles
 	// Masters and Replicas are how many there are (default 3 and 3); replica i is master i's.
 	Masters, Replicas int
@@ -191,12 +191,12 @@ type ClusterOptions struct {
 
 // Cluster is a Redis Cluster.
 type Cluster struct {
-	// Nodes are the masters of the beginning, in the order of their slots, then their replicas.
+	// Nodes are the initial masters, in the order of their slots, then their replicas.
 	Nodes   []*Server
 	options ClusterOptions
 }
 
-// URL is the form of KVSTORE_URL for type cluster.
+// URL returns KVSTORE_URL for type cluster.
 func (c *Cluster) URL() string { return addresses(c.Nodes) }
 
 // Close ends all nodes.
@@ -205,7 +205,7 @@ func (c *Cluster) Close() { closeAll(c.Nodes) }
 // Forget is Server.Forget for all nodes.
 func (c *Cluster) Forget() error { return forgetAll(c.Nodes) }
 
-// RedisCluster starts a cluster and waits until every node says that all slots are served.
+// RedisCluster starts a cluster and waits until every node reports that all slots are served.
 func RedisCluster(ctx context.Context, o ClusterOptions) (_ *Cluster, err error) {
 	if o.Masters == 0 {
 		o.Masters, o.Replicas = 3, 3
@@ -261,7 +261,7 @@ func RedisCluster(ctx context.Context, o ClusterOptions) (_ *Cluster, err error)
 	return c, c.Await(ctx, "cluster_state:ok", fmt.Sprintf("cluster_size:%d", o.Masters))
 }
 
-// meet has the first node meet another.
+// meet has the first node meet another node.
 func (c *Cluster) meet(ctx context.Context, s *Server) error {
 	bus, err := s.busPort()
 	if err != nil {
@@ -279,7 +279,7 @@ func (c *Cluster) meet(ctx context.Context, s *Server) error {
 	return err
 }
 
-// Await waits until CLUSTER INFO of every node that runs holds all the lines.
+// Await waits until CLUSTER INFO of every running node contains all lines.
 func (c *Cluster) Await(ctx context.Context, lines ...string) error {
 	for _, s := range c.Nodes {
 		select {
@@ -296,7 +296,7 @@ func (c *Cluster) Await(ctx context.Context, lines ...string) error {
 	return nil
 }
 
-// AwaitReplica waits until a node is a replica in step with its master.
+// AwaitReplica waits until a node is a replica in sync with its master.
 func (c *Cluster) AwaitReplica(ctx context.Context, s *Server) error {
 	return awaitInfo(ctx, s.Addr(), c.options.Password, "replication", "role:slave", "master_link_status:up")
 }
@@ -320,13 +320,13 @@ func flushAll(ctx context.Context, servers []*Server, password string) error {
 	return nil
 }
 
-// plan is a node's. It keeps its identity and the cluster's shape in nodes.conf.
+// plan returns the plan of a node, which keeps its identity and the cluster's shape in nodes.conf.
 func (o ClusterOptions) plan() plan {
 	server := RedisOptions{Password: o.Password}
 	p := keep(server.plan())
-	bus := 0 // by default it has the port 10,000 higher, which there may not be
+	bus := 0 // the default is the port plus 10,000, which may not exist
 	p.prepare = func(dir string, port int) (args []string, err error) {
-		if bus == 0 { // the others know a node that starts again by it
+		if bus == 0 { // the other nodes know a restarted node by this port
 			if bus, err = freePort(); err != nil {
 				return nil, err
 			}
@@ -352,13 +352,13 @@ func (o ClusterOptions) plan() plan {
 			return nil, err
 		}
 		conf := filepath.Join(dir, "redis.conf")
-		text := strings.Replace(server.conf(dir, port), "databases 4096\n", "", 1) // a cluster has one
+		text := strings.Replace(server.conf(dir, port), "databases 4096\n", "", 1) // a cluster has one database
 		return []string{conf}, os.WriteFile(conf, []byte(text), 0o600)
 	}
 	return p
 }
 
-// busPort is a cluster node's second port.
+// busPort returns a cluster node's second port.
 func (s *Server) busPort() (int, error) {
 	text, err := os.ReadFile(filepath.Join(s.dir, "bus"))
 	if err != nil {
@@ -367,7 +367,7 @@ func (s *Server) busPort() (int, error) {
 	return strconv.Atoi(string(text))
 }
 
-// keep says that the running server needs its folder.
+// keep notes that the running server needs its folder.
 func keep(p plan) plan {
 	p.files = true
 	return p
@@ -397,12 +397,12 @@ func forgetAll(servers []*Server) (err error) {
 	return err
 }
 
-// awaitInfo waits until a section of INFO holds all the texts.
+// awaitInfo waits until a section of INFO contains all texts.
 func awaitInfo(ctx context.Context, addr, password, section string, texts ...string) error {
 	return awaitText(ctx, texts, func() (string, error) { return RedisCommand(ctx, addr, password, "INFO", section) })
 }
 
-// topologyTimeout is how long servers may take to find one another: sentinels speak up every 2 s.
+// topologyTimeout is how long servers may take to find each other: sentinels announce themselves every 2 s.
 const topologyTimeout = 60 * time.Second
 
 func awaitText(ctx context.Context, texts []string, ask func() (string, error)) error {

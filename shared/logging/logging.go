@@ -1,5 +1,5 @@
-// Package logging is what the logs of both daemons have in common: the words of LOG_LEVEL, durations with their unit,
-// and that no line shows the user information of a URL. Each daemon formats its lines itself.
+// Package logging has what the logs of both daemons share: the words of LOG_LEVEL, durations with their unit, and
+// hiding the user information of URLs. Each daemon formats its lines itself.
 package logging
 
 import (
@@ -21,7 +21,7 @@ var levels = map[string]slog.Level{
 	"info":    slog.LevelInfo, "debug": slog.LevelDebug, "trace": LevelTrace,
 }
 
-// Level is the level that a word of LOG_LEVEL means, in any case; info for an unknown word.
+// Level returns the level for a word of LOG_LEVEL, in any case; info for an unknown word.
 func Level(word string) slog.Level { return levels[strings.ToLower(word)] }
 
 // CleanAttr gives durations their unit, which slog's JSON lacks, and hides credentials in texts and errors.

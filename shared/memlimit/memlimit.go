@@ -16,32 +16,32 @@ import (
 	"strings"
 )
 
-// KeepHeapFloor lets the heap rest: the collector does not run before the heap has floor bytes. A
-// daemon whose live heap is 4 MB would otherwise collect many times a second under load (13 % of the
-// replaced service's CPU). Above the floor it is Go's usual doubling.
+// KeepHeapFloor keeps the collector from running before the heap has floor bytes. A daemon whose live heap is 4 MB
+// would otherwise collect many times a second under load (13 % of the replaced service's CPU). Above the floor the heap
+// may double between collections, as usual in Go.
 //
-// The pacing is set again after each collection, from a cleanup of an object that dies in every one.
-// The floor never exceeds half of the memory the process may use: GOMEMLIMIT, else the container's.
-// Without GOMEMLIMIT nine tenths of the container's limit become Go's, with or without a floor; of a small one all but
-// 16 MiB or a quarter, since what is not heap does not shrink with it, and a limit that is too near makes the collector
-// run all the time.
+// The pace is set again after each collection, by a cleanup of an object that dies in every collection. The floor never
+// exceeds half of the memory that the process may use: GOMEMLIMIT, otherwise the container's. Without GOMEMLIMIT nine
+// tenths of the container's limit become Go's limit, with or without a floor; of a small container all but 16 MiB or a
+// quarter, since memory outside the heap does not shrink with the container, and a limit that is too low makes the
+// collector run all the time.
 func KeepHeapFloor(floor int64) {
 	floor = min(floor, Limit()/2)
 	if debug.SetMemoryLimit(-1) == math.MaxInt64 && Limit() < math.MaxInt64 {
-		debug.SetMemoryLimit(soft(Limit())) // at its own limit a container is killed
+		debug.SetMemoryLimit(soft(Limit())) // a container at its own limit is killed
 	}
 	if floor > 0 {
 		pace(floor)
 	}
 }
 
-// soft is the limit of Go's memory in a group with a limit.
+// soft returns the limit for Go's memory in a control group with a limit.
 func soft(limit int64) int64 { return limit - max(limit/10, min(limit/4, 16<<20)) }
 
 func pace(floor int64) {
 	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
 	metrics.Read(live)
-	const smallest = 4 << 20 // the runtime takes a live heap below this for this
+	const smallest = 4 << 20 // the runtime counts a smaller live heap as this
 	heap := max(smallest, int64(live[0].Value.Uint64()))
 	debug.SetGCPercent(int(max(100, (floor-heap)*100/heap)))
 
@@ -49,14 +49,14 @@ func pace(floor int64) {
 	runtime.AddCleanup(sentinel, pace, floor)
 }
 
-// Limit is the memory that the process may use, in bytes: GOMEMLIMIT or the control group's limit, whichever is less,
-// else math.MaxInt64.
+// Limit returns the memory that the process may use, in bytes: GOMEMLIMIT or the control group's limit, whichever is
+// less, otherwise math.MaxInt64.
 func Limit() int64 {
 	return min(debug.SetMemoryLimit(-1), groupLimit("/"))
 }
 
-// groupLimit is the smallest limit from the process's control group up to the root of those that are mounted, which in a
-// container is the container's. root is where /proc and /sys are.
+// groupLimit returns the smallest limit from the process's control group up to the root of the mounted groups, which in
+// a container is the container's. root is the folder of /proc and /sys.
 func groupLimit(root string) int64 {
 	limit := int64(math.MaxInt64)
 	groups, err := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))

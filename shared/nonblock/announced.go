@@ -1,17 +1,17 @@
 //go:build unix && (!linux || race)
 
-// The race detector takes what one end of a socket writes and the other reads as synchronized, if
-// package syscall does both.
+// The race detector takes a write at one end of a socket and the read at the other as synchronized, if package syscall
+// does both.
 
 package nonblock
 
 import "syscall"
 
-// Read reads from a socket that does not block. EAGAIN: nothing is there yet; 0 without an
-// error: the peer has ended it.
+// Read reads from a socket that does not block. EAGAIN: there is nothing to read yet; 0 without an error: the peer has
+// ended the stream.
 func Read(fd uintptr, b []byte) (int, error) { return again(syscall.Read, fd, b) }
 
-// Write writes to a socket that does not block what it takes. EAGAIN: nothing.
+// Write writes as much as a socket that does not block takes. EAGAIN: the socket takes nothing.
 func Write(fd uintptr, b []byte) (int, error) { return again(syscall.Write, fd, b) }
 
 func again(call func(int, []byte) (int, error), fd uintptr, b []byte) (int, error) {

@@ -1,8 +1,9 @@
 // Package nonblock reads and writes sockets that never block, without announcing it to the scheduler.
 //
-// A system call that may block is announced to the scheduler, and the first one after a pause also wakes its monitor
-// thread, which then looks around every 20 µs for a while. A daemon that gets a few thousand calls a second pauses
-// between most of them. The calls of this package return at once whatever the peer does, so the scheduler need not know.
+// A system call that may block is announced to the scheduler, and the first one after a pause also wakes the
+// scheduler's monitor thread, which then checks every 20 µs for a while. A daemon that gets a few thousand calls a
+// second pauses between most of them. The calls of this package return at once whatever the peer does, so the scheduler
+// need not know.
 package nonblock
 
 import (
@@ -14,14 +15,14 @@ import (
 	"syscall"
 )
 
-// Conn is a connection whose reads and writes go through Read and Write of this package. Its deadlines are those of the
+// Conn is a connection that reads and writes by Read and Write of this package. Its deadlines are those of the
 // connection below.
 type Conn struct {
 	net.Conn
 	raw syscall.RawConn
 
-	// The callbacks of raw and what they work on, one reader's and one writer's at a time: closures made for each call
-	// would be allocated.
+	// The callbacks of raw and their variables, for one reader and one writer at a time: a closure for each call would
+	// be allocated.
 	tryRead, tryWrite func(fd uintptr) bool
 	readMu, writeMu   sync.Mutex
 	reading, writing  []byte
@@ -29,7 +30,7 @@ type Conn struct {
 	readErr, writeErr error
 }
 
-// Wrap returns c as a Conn if there is a socket right below it, else c.
+// Wrap returns c as a Conn if a socket is directly below it, otherwise c.
 func Wrap(c net.Conn) net.Conn {
 	sc, ok := c.(syscall.Conn)
 	if !ok {
@@ -109,7 +110,7 @@ func (c *Conn) Write(b []byte) (int, error) {
 	return c.writeN, nil
 }
 
-// CloseWrite tells the peer that nothing more is written, which net/http does before it drops a request's rest.
+// CloseWrite tells the peer that nothing more is written, which net/http does before it drops the rest of a request.
 func (c *Conn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()
@@ -120,7 +121,7 @@ func (c *Conn) CloseWrite() error {
 // SyscallConn implements syscall.Conn.
 func (c *Conn) SyscallConn() (syscall.RawConn, error) { return c.raw, nil }
 
-// renamed is an error of raw, whose operations are called raw-read and raw-write.
+// renamed returns an error of raw, whose operations are named raw-read and raw-write, with the operation named op.
 func renamed(err error, op string) error {
 	if e, ok := err.(*net.OpError); ok {
 		e.Op = op
@@ -128,7 +129,7 @@ func renamed(err error, op string) error {
 	return err
 }
 
-// failed is the error that package net would return.
+// failed returns the error that package net would return.
 func (c *Conn) failed(op string, err error) error {
 	return &net.OpError{Op: op, Net: c.RemoteAddr().Network(), Source: c.LocalAddr(), Addr: c.RemoteAddr(),
 		Err: os.NewSyscallError(op, err)}

@@ -7,11 +7,11 @@ import (
 	"unsafe"
 )
 
-// Read reads from a socket that does not block. EAGAIN: nothing is there yet; 0 without an
-// error: the peer has ended it.
+// Read reads from a socket that does not block. EAGAIN: there is nothing to read yet; 0 without an error: the peer has
+// ended the stream.
 func Read(fd uintptr, b []byte) (int, error) { return transfer(syscall.SYS_READ, fd, b) }
 
-// Write writes to a socket that does not block what it takes. EAGAIN: nothing.
+// Write writes as much as a socket that does not block takes. EAGAIN: the socket takes nothing.
 func Write(fd uintptr, b []byte) (int, error) { return transfer(syscall.SYS_WRITE, fd, b) }
 
 func transfer(call, fd uintptr, b []byte) (int, error) {

@@ -1,6 +1,6 @@
-// Package sdnotify tells a service manager, by systemd's notification protocol, what state the daemon is in.
+// Package sdnotify reports the daemon's state to a service manager, by systemd's notification protocol.
 //
-// Nothing is ever waited for: a message that cannot be sent at once is dropped. Without NOTIFY_SOCKET all does nothing.
+// It never waits: a message that cannot be sent at once is dropped. Without NOTIFY_SOCKET it does nothing.
 package sdnotify
 
 import (
@@ -18,26 +18,27 @@ import (
 )
 
 const (
-	// tick is how often a state is looked at.
+	// tick is how often a state is checked.
 	tick = time.Second
-	// extend is how much longer than now a phase may take, with each tick of it.
+	// extend is how much longer from now a phase may take, sent with each tick of the phase.
 	extend = 30 * time.Second
 )
 
-// variables are what a service manager sets; no child process gets them.
+// variables are set by a service manager; no child process gets them.
 var variables = []string{"NOTIFY_SOCKET", "WATCHDOG_USEC", "WATCHDOG_PID"}
 
-// Notifier sends to the service manager. The methods of a nil one do nothing.
+// Notifier sends messages to the service manager. The methods of a nil Notifier do nothing.
 type Notifier struct {
 	conn     *net.UnixConn
 	watchdog time.Duration // 0: none
 
 	mu     sync.Mutex
-	status string // as sent last
+	status string // the last status sent
 	sent   time.Time
 }
 
-// New returns the notifier that the environment asks for, nil for none, and takes the variables out of the process's own.
+// New returns the notifier that the environment asks for, or nil, and removes the variables from the process's
+// environment.
 func New(environ []string) *Notifier {
 	set := map[string]string{}
 	for _, pair := range environ {
@@ -78,22 +79,22 @@ func (n *Notifier) send(lines ...string) {
 	})
 }
 
-// Ready says that requests are served, at the start and after a reload.
+// Ready reports that requests are served, at the start and after a reload.
 func (n *Notifier) Ready(status string) {
 	n.send("READY=1", n.note(status))
 }
 
-// Reloading says that settings or rules are read again; Ready ends it.
+// Reloading reports that settings or rules are being read again; Ready ends it.
 func (n *Notifier) Reloading() {
 	var now unix.Timespec
 	unix.ClockGettime(unix.CLOCK_MONOTONIC, &now)
 	n.send("RELOADING=1", fmt.Sprintf("MONOTONIC_USEC=%d", now.Nano()/1000))
 }
 
-// Stopping says that the daemon ends.
+// Stopping reports that the daemon ends.
 func (n *Notifier) Stopping() { n.send("STOPPING=1", n.note("stopping")) }
 
-// note keeps a status as the one that was sent, and returns its line.
+// note remembers a status as the last one sent, and returns its line.
 func (n *Notifier) note(status string) string {
 	if n == nil {
 		return ""
@@ -105,7 +106,7 @@ func (n *Notifier) note(status string) string {
 	return "STATUS=" + status
 }
 
-// Wait has the manager wait, while a phase that has a time-out there goes on, until stop is called; status says what for.
+// Wait extends the manager's time-out of the present phase until stop is called; status says what the daemon waits for.
 func (n *Notifier) Wait(status string) (stop func()) {
 	if n == nil {
 		return func() {}
@@ -115,8 +116,8 @@ func (n *Notifier) Wait(status string) (stop func()) {
 	})
 }
 
-// Watch shows status when it changes, at most once a second, and, where the manager wants it, a sign of life as long as
-// alive finds that the daemon answers. It ends with stop.
+// Watch shows status when it changes, at most once a second. If the manager has a watchdog, it also reports that the
+// daemon is alive, as long as alive returns no error. stop ends it.
 func (n *Notifier) Watch(status func() string, alive func(context.Context) error) (stop func()) {
 	if n == nil {
 		return func() {}
@@ -138,7 +139,7 @@ func (n *Notifier) Watch(status func() string, alive func(context.Context) error
 	}
 }
 
-// show sends a status that is another than the last.
+// show sends a status that differs from the last one.
 func (n *Notifier) show(status string) {
 	n.mu.Lock()
 	same := n.status == status || time.Since(n.sent) < tick
@@ -148,7 +149,7 @@ func (n *Notifier) show(status string) {
 	}
 }
 
-// every calls f again and again until stop is called, which waits for it.
+// every calls f repeatedly until stop is called, which waits for f to return.
 func (n *Notifier) every(pause time.Duration, f func(context.Context)) (stop func()) {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan struct{})

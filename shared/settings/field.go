@@ -10,17 +10,15 @@ import (
 // Field is one variable of a settings struct.
 type Field struct {
 	Name, Default string
-	// Secret values are never shown and may come from NAME_FILE; of URL ones only the
-	// credentials are hidden.
+	// Secret values are never shown and may come from NAME_FILE; of URL values only the credentials are hidden.
 	Secret, URL bool
-	// Index is where the field is, as reflect's FieldByIndex takes it.
+	// Index is the field's index for reflect's FieldByIndex.
 	Index []int
 
 	failed bool
 }
 
-// Fields lists the variables of a pointer to a struct, in the order of the struct: for README
-// tables and for tests of them.
+// Fields lists the variables of a pointer to a struct, in the order of the struct, for tables in pages and their tests.
 func Fields(of any) ([]Field, error) {
 	v := reflect.ValueOf(of)
 	if v.Kind() != reflect.Pointer || v.Elem().Kind() != reflect.Struct {
@@ -39,7 +37,7 @@ func Fields(of any) ([]Field, error) {
 	return all, err
 }
 
-// walk visits every field that has a variable, nested structs with their envPrefix.
+// walk visits every field that has a variable; nested structs have an envPrefix.
 func walk(v reflect.Value, visit func(Field, reflect.StructTag, reflect.Value)) {
 	walkStruct(v, "", nil, visit)
 }
@@ -61,12 +59,12 @@ func walkStruct(v reflect.Value, prefix string, index []int, visit func(Field, r
 	}
 }
 
-// hidden stands for what may not be shown.
+// hidden replaces values that must not be shown.
 const hidden = "***"
 
-// MaskURL hides the user information of a URL, and the values of its query's username and
-// password: a store's address in a form for logs. Where it cannot tell what is a secret it hides
-// more: up to the last @ when a password holds one, all when that stands behind a question mark.
+// MaskURL hides the user information of a URL, and the values of its query's username and password, so that a store's
+// address may be logged. Where it is unclear which part is secret, MaskURL hides more: up to the last @ when a password
+// contains one, everything when that @ comes after a question mark.
 func MaskURL(s string) string {
 	scheme, rest, ok := strings.Cut(s, "://")
 	if ok {

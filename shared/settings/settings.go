@@ -1,9 +1,8 @@
 // Package settings reads a daemon's configuration from the environment into a struct and reports all errors together:
 // the variable, its value (never a secret's), and what would be right.
 //
-// Old names, secrets from files and misspelt names are dealt with first; an empty variable counts
-// as unset. Package settings reads no file but those that a NAME_FILE variable names, keeps
-// nothing, and knows no daemon.
+// It first handles old names, secrets from files and misspelled names; an empty variable counts as unset. It reads no
+// file but those that a NAME_FILE variable names, keeps no state, and knows no daemon.
 package settings
 
 import (
@@ -14,28 +13,27 @@ import (
 	"strings"
 )
 
-// Options say what a daemon's environment may look like.
+// Options describe a daemon's environment.
 //
-// Fields of the struct carry these tags: `env` and `envDefault` (`envPrefix` on nested structs);
-// `secret:"true"` for values that are never shown and may come from NAME_FILE instead;
-// `secret:"url"` for the same where only the credentials inside are secret; `min` and `max` in
-// the field's own notation; `oneof:"a b"` for the allowed words, with `fold:"true"` in any case. A nested struct may be
-// of another package, which need not import this one.
+// Fields of the struct have these tags: `env` and `envDefault` (`envPrefix` on nested structs); `secret:"true"` for
+// values that are never shown and may come from NAME_FILE instead; `secret:"url"` for the same where only the
+// credentials inside are secret; `min` and `max` in the field's own notation; `oneof:"a b"` for the allowed words, with
+// `fold:"true"` in any case. A nested struct may be of another package, which need not import this one.
 type Options struct {
-	// Aliases are old names. One that ends in * stands for all names with that beginning.
+	// Aliases are old names. A name that ends in * stands for all names with that beginning.
 	Aliases []Alias
-	// OldPrefixes are beginnings of names that changed while the rest of the name stayed: Brief sums such
-	// names up. Old may be empty.
+	// OldPrefixes are beginnings of names that changed while the rest of the name stayed: Brief summarizes such names
+	// in one line. Old may be empty.
 	OldPrefixes []Alias
-	// ListAll ends that summary: how to get the whole list.
+	// ListAll ends that line: how to get the whole list.
 	ListAll string
-	// Summary is another text of it, with the number of names and some of them; "": the usual one.
+	// Summary replaces the usual text of that line, with the number of names and some of them; "": the usual text.
 	Summary string
-	// Known are names that are ours without being a field. One may end in *.
+	// Known are names of this daemon that are not a field. A name may end in *.
 	Known []string
-	// Unused are names of Known whose old name is not reported as renamed, since neither has an effect.
+	// Unused are names in Known whose old name is not reported as renamed, since neither name has an effect.
 	Unused []string
-	// Prefixes begin our names: others that begin so are probably misspelt.
+	// Prefixes begin this daemon's names: other names with such a beginning are probably misspelled.
 	Prefixes []string
 	// Foreign are prefixes of names that belong to other programs although they match Prefixes.
 	Foreign []string
@@ -43,34 +41,34 @@ type Options struct {
 	Seconds bool
 }
 
-// Alias is an old name and what it is called today.
+// Alias is an old name with the present name.
 type Alias struct {
 	Old, New string
-	// Note is what else the warning says: how the setting differs from the old one.
+	// Note adds to the warning how the setting differs from the old one.
 	Note string
 }
 
-// Report is what there is to say about an environment.
+// Report has the warnings and errors about an environment.
 type Report struct {
-	// Warnings are all there are, one line each; see Brief for the log.
+	// Warnings are all warnings, one line each; see Brief for the log.
 	Warnings []string
 	// Mistakes are the errors that keep the daemon from starting, one line each.
 	Mistakes []string
 
-	env    map[string]string // without empty ones, by new name
-	origin map[string]string // how the operator spelled a variable
+	env    map[string]string // without empty values, by the present name
+	origin map[string]string // the variable's name as the operator wrote it
 	fields map[string]Field
-	// renamed are the aliases in use that differ in one of OldPrefixes alone, by their warnings.
+	// renamed are the aliases in use that differ only in one of OldPrefixes, by their warnings.
 	renamed map[string]Alias
-	// notes are the warnings that Brief puts behind its summary.
+	// notes are the warnings that Brief appends to its summary.
 	notes   []string
 	options Options
-	// fromFile are the secrets that readFile put there.
+	// fromFile are the secrets that readFile has read.
 	fromFile map[string]bool
 }
 
-// Load fills into, a pointer to a struct, from environ ("NAME=value" as os.Environ gives it).
-// Fields of wrong variables are left at zero; see Report.Err before using any.
+// Load fills into, a pointer to a struct, from environ ("NAME=value", as os.Environ returns it). Fields of invalid
+// variables stay zero; call Report.Err before using any field.
 func Load(into any, environ []string, o Options) *Report {
 	r := &Report{env: map[string]string{}, origin: map[string]string{}, fields: map[string]Field{},
 		renamed: map[string]Alias{}, options: o, fromFile: map[string]bool{}}
@@ -101,7 +99,7 @@ func Load(into any, environ []string, o Options) *Report {
 	return r
 }
 
-// Err is nil, or an error that lists each on a line of its own.
+// Err returns nil, or an error that lists each error on a line of its own.
 func (r *Report) Err() error {
 	switch len(r.Mistakes) {
 	case 0:
@@ -112,10 +110,10 @@ func (r *Report) Err() error {
 	return fmt.Errorf("settings: %d errors:\n  %s", len(r.Mistakes), strings.Join(r.Mistakes, "\n  "))
 }
 
-// IsSet says whether the operator gave the variable a value, by whatever name.
+// IsSet reports whether the operator gave the variable a value, under any of its names.
 func (r *Report) IsSet(name string) bool { return r.env[name] != "" }
 
-// Spelled is the variable's name as the operator wrote it: an old one, or NAME_FILE; name itself when unset.
+// Spelled returns the variable's name as the operator wrote it: an old name, or NAME_FILE; name itself when unset.
 func (r *Report) Spelled(name string) string {
 	if spelled := r.origin[name]; spelled != "" {
 		return spelled
@@ -123,7 +121,7 @@ func (r *Report) Spelled(name string) string {
 	return name
 }
 
-// Renamed says whether a variable that is set has an old name.
+// Renamed reports whether a variable is set under an old name.
 func (r *Report) Renamed() bool {
 	for name, spelled := range r.origin {
 		if r.IsSet(name) && spelled != name && spelled != name+fileSuffix {
@@ -133,11 +131,11 @@ func (r *Report) Renamed() bool {
 	return false
 }
 
-// Text is the value as the operator gave it; "" when unset.
+// Text returns the value as the operator gave it; "" when unset.
 func (r *Report) Text(name string) string { return r.env[name] }
 
-// Names are the variables that are set, sorted. A secret from a file is there as its NAME_FILE alone:
-// what is said about it must not be said twice.
+// Names returns the variables that are set, sorted. A secret from a file is listed only as its NAME_FILE, so that
+// nothing is reported twice.
 func (r *Report) Names() []string {
 	var names []string
 	for n := range r.env {
@@ -164,13 +162,13 @@ func (r *Report) Warn(format string, args ...any) {
 	r.Warnings = append(r.Warnings, fmt.Sprintf(format, args...))
 }
 
-// Note adds a warning that also concerns old names: Brief appends it to the line that sums them up.
+// Note adds a warning that also concerns old names: Brief appends it to the line that summarizes them.
 func (r *Report) Note(format string, args ...any) {
 	r.Warn(format, args...)
 	r.notes = append(r.notes, r.Warnings[len(r.Warnings)-1])
 }
 
-// shown is the variable with its value as it may appear in a log.
+// shown returns the variable with its value as a log may show it.
 func (r *Report) shown(name string) string {
 	spelled, f := r.Spelled(name), r.fields[name]
 	value, set := r.env[name]
@@ -235,7 +233,7 @@ func (r *Report) rename(a Alias) {
 	r.Warnings = append(r.Warnings, warning)
 }
 
-// prefixAlone says whether an old name differs from today's in one of OldPrefixes alone.
+// prefixAlone reports whether an old name differs from the present name only in one of OldPrefixes.
 func (o Options) prefixAlone(a Alias) bool {
 	return slices.ContainsFunc(o.OldPrefixes, func(p Alias) bool {
 		rest, ok := strings.CutPrefix(a.Old, p.Old)
@@ -243,11 +241,11 @@ func (o Options) prefixAlone(a Alias) bool {
 	})
 }
 
-// examples is how many renamed names Brief gives.
+// examples is how many renamed names Brief lists.
 const examples = 3
 
-// Brief is Warnings for the log of a daemon: one line sums up the names whose prefix alone changed, of
-// which a whole deployment may be full.
+// Brief returns Warnings for a daemon's log: one line summarizes the names of which only the prefix changed, since a
+// whole deployment may be full of such names.
 func (r *Report) Brief() []string {
 	if len(r.renamed) < 2 {
 		return r.Warnings
@@ -285,13 +283,13 @@ func (r *Report) Brief() []string {
 	return brief
 }
 
-// fileSuffix names the file that holds a secret.
+// fileSuffix ends the name of a variable that names a secret's file.
 const fileSuffix = "_FILE"
 
-// secretBytes bounds what is read from such a file.
+// secretBytes bounds how much is read from a secret's file.
 const secretBytes = 64 << 10
 
-// readFile takes a secret from the file that NAME_FILE names, without its last newline.
+// readFile reads a secret from the file that NAME_FILE names, without its last newline.
 func (r *Report) readFile(name string) {
 	path, ok := r.env[name+fileSuffix]
 	if !ok {
@@ -318,12 +316,12 @@ func (r *Report) readFile(name string) {
 	}
 }
 
-// readSecret reads a little more than secretBytes at most: the path may lead to something endless.
+// readSecret reads little more than secretBytes: the path may lead to something endless.
 func readSecret(path string) ([]byte, error) {
 	f, err := os.Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer f.Close()
-	return io.ReadAll(io.LimitReader(f, secretBytes+3)) // a line's end is cut off
+	return io.ReadAll(io.LimitReader(f, secretBytes+3)) // with room for the line's end, which is cut off
 }

@@ -9,10 +9,10 @@ import (
 	"time"
 )
 
-// parser reads a text into a field of one type.
+// parser parses a text into a field of one type.
 type parser struct {
 	set  func(field reflect.Value, text string) error
-	want string // what a text should have been; empty: the error says it
+	want string // what a text should be; empty: the error says it
 }
 
 func parserOf[T any](parse func(string) (T, error), want string) parser {
@@ -26,7 +26,7 @@ func parserOf[T any](parse func(string) (T, error), want string) parser {
 	return parser{set, want}
 }
 
-// parsers are those of the types that a field may have.
+// parsers are the parsers of all types that a field may have.
 var parsers = map[reflect.Type]parser{
 	reflect.TypeFor[string](): parserOf(func(s string) (string, error) { return s, nil }, ""),
 	reflect.TypeFor[bool]():   parserOf(strconv.ParseBool, "not a yes or no: true, false, 1, 0"),
@@ -52,7 +52,7 @@ var parsers = map[reflect.Type]parser{
 	reflect.TypeFor[map[string]string](): parserOf(Map, ""),
 }
 
-// inSeconds takes the place of the parser of durations where a bare number is one too.
+// inSeconds replaces the parser of durations where a bare number is a duration too.
 var inSeconds = parserOf(Seconds, "not a duration: a number of seconds, or 10s, 150us, 1h30m")
 
 const (
@@ -60,8 +60,8 @@ const (
 	number  = "not a number, such as 0.8"
 )
 
-// fill sets every field to its variable's value, else to its default; a field without either keeps what it has. A text
-// that cannot be read is an error and leaves zero.
+// fill sets every field to its variable's value, otherwise to its default; a field without either stays unchanged. An
+// invalid text is an error and sets zero.
 func (r *Report) fill(into any, seconds bool) {
 	walk(reflect.ValueOf(into).Elem(), func(f Field, _ reflect.StructTag, field reflect.Value) {
 		p, ok := parsers[field.Type()]
@@ -102,7 +102,7 @@ func (r *Report) unreadable(f Field, text, want string, err error) {
 	r.fields[f.Name] = f
 }
 
-// Seconds reads a whole number of seconds or a Go duration.
+// Seconds parses a whole number of seconds or a Go duration.
 func Seconds(s string) (time.Duration, error) {
 	n, err := strconv.ParseInt(s, 10, 64)
 	if err != nil {
@@ -118,7 +118,7 @@ func Seconds(s string) (time.Duration, error) {
 	return d, nil
 }
 
-// List splits at commas, trims each item and drops blank ones.
+// List splits at commas, trims each item and drops blank items.
 func List(s string) []string {
 	var items []string
 	for item := range strings.SplitSeq(s, ",") {
@@ -129,7 +129,7 @@ func List(s string) []string {
 	return items
 }
 
-// Map reads "k1:v1,k2:v2": items are split at their first colon, so that values may hold more.
+// Map parses "k1:v1,k2:v2": items are split at their first colon, so that values may contain colons.
 func Map(s string) (map[string]string, error) {
 	m := map[string]string{}
 	for _, item := range List(s) {
@@ -146,7 +146,7 @@ func Map(s string) (map[string]string, error) {
 	return m, nil
 }
 
-// check holds every field against its tags min, max and oneof.
+// check checks every field by its tags min, max and oneof.
 func (r *Report) check(into any) {
 	walk(reflect.ValueOf(into).Elem(), func(f Field, tag reflect.StructTag, v reflect.Value) {
 		if r.fields[f.Name].failed {
@@ -173,7 +173,7 @@ func (r *Report) check(into any) {
 	})
 }
 
-// oneOf replaces the value by the spelling of the list, or says what there is.
+// oneOf replaces the value by its spelling in the list, or reports the allowed words.
 func (r *Report) oneOf(name string, words []string, fold bool, v reflect.Value) {
 	for _, w := range words {
 		if w == v.String() || fold && strings.EqualFold(w, v.String()) {
@@ -188,7 +188,7 @@ func (r *Report) oneOf(name string, words []string, fold bool, v reflect.Value) 
 	r.Wrong(name, "%s", text)
 }
 
-// compare gives v - limit, not a number when v is none.
+// compare returns v - limit, and not a number if v is none.
 func compare(v reflect.Value, limit string) (float64, error) {
 	if v.Type() == reflect.TypeFor[time.Duration]() {
 		d, err := time.ParseDuration(limit)

@@ -9,12 +9,12 @@ import (
 	"time"
 )
 
-// Lines keeps what a child writes, and lets others wait for a line of it. The zero value is ready to be a
-// command's Stdout or Stderr. Its methods may be called from any goroutine.
+// Lines keeps a child's output, and lets others wait for a line of it. The zero value is ready to be a command's Stdout
+// or Stderr. Its methods may be called from any goroutine.
 type Lines struct {
 	mu   sync.Mutex
 	buf  bytes.Buffer
-	more chan struct{} // closed and forgotten when something comes; nil without a waiter
+	more chan struct{} // closed and replaced when more is written; nil without a waiter
 }
 
 // Write never fails.
@@ -28,15 +28,15 @@ func (l *Lines) Write(p []byte) (int, error) {
 	return l.buf.Write(p)
 }
 
-// String is all that was written so far.
+// String returns all output so far.
 func (l *Lines) String() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.buf.String()
 }
 
-// Await waits for a whole line that contains part and, if v isn't nil, is JSON that v can hold. It stops when ended
-// is closed (nil: never) and when the time is up.
+// Await waits for a whole line that contains part and, if v is not nil, is JSON that fits v. It stops when ended is
+// closed (nil: never) and when the time is up.
 func (l *Lines) Await(part string, v any, ended <-chan struct{}, limit time.Duration) error {
 	timeout := time.NewTimer(limit)
 	defer timeout.Stop()
@@ -45,7 +45,7 @@ func (l *Lines) Await(part string, v any, ended <-chan struct{}, limit time.Dura
 		over := false
 		select {
 		case <-ended:
-			over = true // what it wrote before is there
+			over = true // its earlier output is complete
 		default:
 		}
 		text, more := l.since(read)
@@ -72,7 +72,7 @@ func (l *Lines) Await(part string, v any, ended <-chan struct{}, limit time.Dura
 	}
 }
 
-// since is what was written behind the first read bytes, and a channel that is closed when there is more.
+// since returns the output after the first read bytes, and a channel that is closed when there is more.
 func (l *Lines) since(read int) (string, <-chan struct{}) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -1,8 +1,8 @@
-// Package subprocess runs programs of this repository next to the one that needs them (make run, bench, tests): a
-// child is stopped by its process id, cleanly, and ends with its owner however that ends.
+// Package subprocess runs programs of this repository for the program that needs them (make run, bench, tests): a child
+// is stopped by its process id, cleanly, and ends with its owner, in whatever way the owner ends.
 //
-// It doesn't know when a program is ready, and doesn't start it again. Outside Linux a child
-// outlives an owner that is killed.
+// It does not know when a program is ready, and does not start it again. Outside Linux a child outlives an owner that
+// is killed.
 package subprocess
 
 import (
@@ -22,8 +22,8 @@ type Process struct {
 	err  error // how it ended; written before done is closed
 }
 
-// Start starts cmd in a process group of its own, so that Ctrl-C reaches the owner alone and the
-// owner decides the order of ending. What else cmd.SysProcAttr says stays.
+// Start starts cmd in a process group of its own, so that Ctrl-C reaches only the owner, and the owner decides the
+// order of ending. Other fields of cmd.SysProcAttr stay unchanged.
 func Start(cmd *exec.Cmd) (*Process, error) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = new(syscall.SysProcAttr)
@@ -39,9 +39,9 @@ func Start(cmd *exec.Cmd) (*Process, error) {
 	return p, nil
 }
 
-// watch starts the program and waits for its end on one thread. The kernel tells a child of its parent's
-// death when the thread that forked ends, not the process, so that thread must live as long as the child;
-// being locked, it ends together with this function.
+// watch starts the program and waits for its end on one thread. The kernel reports the parent's death to a child when
+// the thread that forked ends, not the process, so that thread must live as long as the child. Since it is locked, it
+// ends together with this function.
 func (p *Process) watch(started chan<- error) {
 	runtime.LockOSThread()
 	err := p.cmd.Start()
@@ -52,17 +52,17 @@ func (p *Process) watch(started chan<- error) {
 	close(p.done)
 }
 
-// PID is the child's process id.
+// PID returns the child's process id.
 func (p *Process) PID() int { return p.cmd.Process.Pid }
 
 // Ended is closed when the child has ended.
 func (p *Process) Ended() <-chan struct{} { return p.done }
 
-// Signal sends a signal. An error means that the child has ended already.
+// Signal sends a signal. An error means that the child has already ended.
 func (p *Process) Signal(s os.Signal) error { return p.cmd.Process.Signal(s) }
 
-// Stop sends SIGTERM, after grace SIGKILL, and waits. It returns how the child ended: nil for exit
-// status 0. A child that had ended before is reported the same way.
+// Stop sends SIGTERM and, after grace, SIGKILL, and waits. It returns how the child ended: nil for exit status 0. A
+// child that had ended before is reported the same way.
 func (p *Process) Stop(grace time.Duration) error {
 	if err := p.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("subprocess: %w", err)

@@ -1,4 +1,4 @@
-// Package systemdtest stands in for systemd in tests of the daemons: it reads their units, and is the other end of the
+// Package systemdtest replaces systemd in tests of the daemons: it reads their units, and is the other end of the
 // notification socket.
 package systemdtest
 
@@ -13,10 +13,10 @@ import (
 	"time"
 )
 
-// Unit is what a service unit says: all values of a key, in order.
+// Unit is the contents of a service unit: all values of each key, in order.
 type Unit map[string][]string
 
-// Read reads a unit. oldnew, pairs as strings.NewReplacer has them, are replaced first: a mutation.
+// Read reads a unit. oldnew, pairs as for strings.NewReplacer, are first replaced in its text: a mutation.
 func Read(t testing.TB, file string, oldnew ...string) (u Unit, text string) {
 	t.Helper()
 	b, err := os.ReadFile(file)
@@ -34,8 +34,8 @@ func Read(t testing.TB, file string, oldnew ...string) (u Unit, text string) {
 	return u, text
 }
 
-// Environment is that of the service: what the unit sets, %d being a folder of its credentials, whose texts are given by
-// name. A credential that is not given fails the test, as it ends a start.
+// Environment returns the service's environment as the unit sets it, where %d is a folder with the given credentials,
+// by name. A missing credential fails the test, as it fails a start.
 func (u Unit) Environment(t testing.TB, credentials map[string]string) (env []string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -57,7 +57,7 @@ func (u Unit) Environment(t testing.TB, credentials map[string]string) (env []st
 	return env
 }
 
-// Manager is the other end of the socket.
+// Manager is the service manager's end of the socket.
 type Manager struct {
 	conn *net.UnixConn
 	path string
@@ -82,7 +82,7 @@ func NewManager(t testing.TB) *Manager {
 	return &Manager{conn: conn, path: path}
 }
 
-// Environment is what the manager adds to a service's, with a watchdog of so long; 0: none.
+// Environment returns what the manager adds to a service's environment, with a watchdog of the given period; 0: none.
 func (m *Manager) Environment(watchdog time.Duration) []string {
 	env := []string{"NOTIFY_SOCKET=" + m.path}
 	if watchdog > 0 {
@@ -91,7 +91,7 @@ func (m *Manager) Environment(watchdog time.Duration) []string {
 	return env
 }
 
-// Next is the next message; "" when none came in so long.
+// Next returns the next message; "" if none comes within patience.
 func (m *Manager) Next(patience time.Duration) string {
 	b := make([]byte, 4096)
 	m.conn.SetReadDeadline(time.Now().Add(patience))
@@ -102,7 +102,7 @@ func (m *Manager) Next(patience time.Duration) string {
 	return string(b[:n])
 }
 
-// Await waits for a message of that form and returns those before it.
+// Await waits for a message of the given form and returns the messages before it.
 func (m *Manager) Await(t testing.TB, form string) (before []string) {
 	t.Helper()
 	want := regexp.MustCompile("^(?:" + form + ")$")
@@ -119,7 +119,7 @@ func (m *Manager) Await(t testing.TB, form string) (before []string) {
 	}
 }
 
-// Drain reads away what is there already.
+// Drain discards the messages that have already arrived.
 func (m *Manager) Drain() {
 	for m.Next(time.Millisecond) != "" {
 	}

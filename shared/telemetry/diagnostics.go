@@ -8,9 +8,8 @@ import (
 	"go.opentelemetry.io/otel"
 )
 
-// Diagnostics sends what the OpenTelemetry SDK says about itself to log, for the whole process:
-// errors and warnings as such, all else at the given level. Without it the SDK writes to standard
-// error in a form of its own.
+// Diagnostics sends the OpenTelemetry SDK's own messages to log, for the whole process: errors and warnings as such,
+// other messages at the given level. Without it the SDK writes to standard error in a form of its own.
 func Diagnostics(log *slog.Logger, level slog.Level) {
 	log = log.With("component", "opentelemetry")
 	h := sdkHandler{log.Handler(), level}
@@ -20,8 +19,8 @@ func Diagnostics(log *slog.Logger, level slog.Level) {
 	}))
 }
 
-// sdkHandler gives the SDK's records levels that mean the same here: logr's verbosity 1 is the SDK's
-// warning, 4 its information, 8 every change inside it. They arrive as slog levels -1, -4 and -8.
+// sdkHandler converts the levels of the SDK's records: logr's verbosity 1 is the SDK's warning, 4 its information, 8
+// every change inside it. They arrive as slog levels -1, -4 and -8.
 type sdkHandler struct {
 	slog.Handler
 	level slog.Level

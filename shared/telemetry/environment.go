@@ -12,10 +12,9 @@ import (
 
 const otlpPrefix = "OTEL_EXPORTER_OTLP_"
 
-// CheckEnvironment says what is wrong with the standard variables of an OTLP exporter, each line
-// with the variable's name and what would be right; the values of headers are never shown. signal is
-// TRACES or METRICS, protocol http or grpc, get reads a variable ("" for none). The SDK itself would
-// ignore an error and export to its default endpoint.
+// CheckEnvironment returns the errors in the standard variables of an OTLP exporter, each line with the variable's name
+// and what would be right; the values of headers are never shown. signal is TRACES or METRICS, protocol http or grpc,
+// and get returns a variable ("" for none). The SDK itself would ignore an error and export to its default endpoint.
 func CheckEnvironment(signal, protocol string, get func(name string) string) (mistakes []string) {
 	for _, infix := range []string{"", signal + "_"} {
 		c := checker{prefix: otlpPrefix + infix, get: get}
@@ -39,7 +38,7 @@ func (c *checker) wrong(name, format string, args ...any) {
 	c.mistakes = append(c.mistakes, c.prefix+name+": "+fmt.Sprintf(format, args...))
 }
 
-// endpoint: over gRPC anything that the library can dial will do.
+// endpoint checks the endpoint: over gRPC any target that the library can dial is valid.
 func (c *checker) endpoint(protocol string) {
 	v := c.value("ENDPOINT")
 	if v == "" {
@@ -91,8 +90,8 @@ func (c *checker) others() {
 	}
 }
 
-// ParseHeaders reads OTEL_EXPORTER_OTLP_HEADERS: name=value,name=value with values percent-encoded.
-// Its errors show no value.
+// ParseHeaders parses OTEL_EXPORTER_OTLP_HEADERS: name=value,name=value with percent-encoded values. Its errors show no
+// value.
 func ParseHeaders(text string) (map[string]string, error) {
 	headers := map[string]string{}
 	for i, item := range strings.Split(text, ",") {
@@ -116,7 +115,7 @@ func ParseHeaders(text string) (map[string]string, error) {
 	return headers, nil
 }
 
-// isToken: what RFC 9110 section 5.6.2 allows in a name.
+// isToken reports whether RFC 9110, section 5.6.2, allows r in a name.
 func isToken(r rune) bool {
 	return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' ||
 		strings.ContainsRune("!#$%&'*+-.^_`|~", r)

@@ -50,34 +50,34 @@ import (
 type TracingOptions struct {
 	// Protocol is http (OTLP as protobuf over HTTP) or grpc.
 	Protocol string
-	// SamplingRate is the share of traces that are recorded, 0 to 1, chosen by trace id. It decides
-	// where a trace begins here; a caller's choice is followed.
+	// SamplingRate is the share of traces that are recorded, 0 to 1, chosen by trace id. It decides where a trace
+	// begins here; otherwise the caller's choice applies.
 	SamplingRate float64
-	// StandardSampler leaves the choice to OTEL_TRACES_SAMPLER and OTEL_TRACES_SAMPLER_ARG instead;
-	// without them every trace is recorded that begins here.
+	// StandardSampler leaves the choice to OTEL_TRACES_SAMPLER and OTEL_TRACES_SAMPLER_ARG instead; without them every
+	// trace that begins here is recorded.
 	StandardSampler bool
-	// Resource describes the process, service.name above all. It wins over OTEL_SERVICE_NAME and
-	// OTEL_RESOURCE_ATTRIBUTES, and Default yields to them.
+	// Resource describes the process, above all its service.name. It takes precedence over OTEL_SERVICE_NAME and
+	// OTEL_RESOURCE_ATTRIBUTES, and these over Default.
 	Resource, Default []attribute.KeyValue
-	// Headers go with each export, in place of OTEL_EXPORTER_OTLP_HEADERS: for secrets that come from
-	// a file. nil leaves the variable alone.
+	// Headers are sent with each export, instead of OTEL_EXPORTER_OTLP_HEADERS: for secrets from a file. nil leaves the
+	// variable in effect.
 	Headers map[string]string
-	// Log hears of an outage of the collector: when it begins and when it is over.
+	// Log gets a line when an outage of the collector begins and when it is over.
 	Log *slog.Logger
 }
 
 // Tracing makes spans and sends them. All methods are safe for concurrent use.
 type Tracing struct {
-	// Propagator reads and writes what callers send along: W3C trace context and baggage, B3 in one
-	// header or several. Where both are there, W3C counts.
+	// Propagator reads and writes the trace context of callers: W3C trace context and baggage, B3 in one header or
+	// several. Where both are present, W3C wins.
 	Propagator propagation.TextMapPropagator
 
 	provider *sdktrace.TracerProvider
 	exporter *exporter
 }
 
-// StartTracing sets the exporter up; it does not wait for a collector. An error means that the
-// environment or o is wrong.
+// StartTracing sets the exporter up; it does not wait for a collector. An error means that the environment or o is
+// invalid.
 func StartTracing(ctx context.Context, o TracingOptions) (*Tracing, error) {
 	if o.Log == nil {
 		o.Log = slog.Default()
@@ -99,30 +99,29 @@ func StartTracing(ctx context.Context, o TracingOptions) (*Tracing, error) {
 	return &Tracing{Propagator: Propagator(), exporter: e, provider: sdktrace.NewTracerProvider(with...)}, nil
 }
 
-// Propagator is what Tracing.Propagator holds.
+// Propagator returns the value of Tracing.Propagator.
 func Propagator() propagation.TextMapPropagator {
-	// The last one that finds something wins.
+	// The last propagator that finds a context wins.
 	return propagation.NewCompositeTextMapPropagator(
 		b3.New(b3.WithInjectEncoding(b3.B3SingleHeader|b3.B3MultipleHeader)),
 		propagation.TraceContext{}, propagation.Baggage{},
 	)
 }
 
-// Tracer makes the spans of one instrumentation scope. Call it once and keep the result: the look-up takes a lock.
+// Tracer returns the tracer of one instrumentation scope. Call it once and keep the result: the look-up takes a lock.
 func (t *Tracing) Tracer(scope string) trace.Tracer { return t.provider.Tracer(scope) }
 
-// Spans is how many spans the collector took, and how many it did not. Those that found the queue
-// full (OTEL_BSP_MAX_QUEUE_SIZE) are in neither.
+// Spans returns how many spans the collector took, and how many it did not. Spans that found the queue full
+// (OTEL_BSP_MAX_QUEUE_SIZE) are in neither number.
 func (t *Tracing) Spans() (sent, lost uint64) { return t.exporter.sent.Load(), t.exporter.lost.Load() }
 
-// Stop sends what was recorded and ends everything within the time given. An error says that spans
-// were lost.
+// Stop sends the recorded spans and ends everything within the given time. An error says that spans were lost.
 func (t *Tracing) Stop(patience time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
 	_, before := t.Spans()
 	err := t.provider.Shutdown(ctx)
-	t.exporter.cancel() // what still waits for the collector
+	t.exporter.cancel() // spans that still wait for the collector
 	_, after := t.Spans()
 	if errors.Is(err, context.DeadlineExceeded) || err == nil && after > before {
 		return errors.New("tracing: the collector did not take the last spans")
@@ -130,7 +129,7 @@ func (t *Tracing) Stop(patience time.Duration) error {
 	return err
 }
 
-// Resource merges what is known of the process, the strongest last: fallback, OTEL_RESOURCE_ATTRIBUTES, sure.
+// Resource merges the attributes of the process, the strongest last: fallback, OTEL_RESOURCE_ATTRIBUTES, sure.
 func Resource(ctx context.Context, sure, fallback []attribute.KeyValue) (*resource.Resource, error) {
 	return resource.New(ctx,
 		resource.WithTelemetrySDK(), resource.WithAttributes(fallback...), resource.WithFromEnv(),
@@ -162,8 +161,8 @@ func newExporter(ctx context.Context, o TracingOptions) (sdktrace.SpanExporter, 
 	return nil, fmt.Errorf("there is no protocol %q, only http and grpc", o.Protocol)
 }
 
-// Local says that the environment names no collector for a signal, TRACES or METRICS, so that the
-// specification's default counts: http on this host.
+// Local reports that the environment names no collector for a signal, TRACES or METRICS, so that the specification's
+// default applies: http on this host.
 func Local(signal string) bool {
 	for _, n := range []string{"ENDPOINT", "INSECURE", "CERTIFICATE"} {
 		if strings.TrimSpace(os.Getenv(otlpPrefix+n)) != "" ||
@@ -180,16 +179,16 @@ type exporter struct {
 	out      sdktrace.SpanExporter
 	log      *slog.Logger
 	protocol string
-	ctx      context.Context // ends what is under way
+	ctx      context.Context // ends exports that are running
 	cancel   context.CancelFunc
 
 	sent, lost atomic.Uint64
 
 	mu   sync.Mutex
-	away bool // the last batch was not taken
+	away bool // the collector did not take the last batch
 }
 
-// ExportSpans implements sdktrace.SpanExporter. It has dealt with every error itself.
+// ExportSpans implements sdktrace.SpanExporter. It handles every error itself.
 func (e *exporter) ExportSpans(ctx context.Context, spans []sdktrace.ReadOnlySpan) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

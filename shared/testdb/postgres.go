@@ -39,7 +39,7 @@ func Postgres(t testing.TB) string {
 	return url
 }
 
-// PrivatePostgres starts a PostgreSQL for t alone, closed when t ends: for tests that stop or kill it, or read its
+// PrivatePostgres starts a PostgreSQL only for t, closed when t ends: for tests that stop or kill it, or read its
 // statistics.
 func PrivatePostgres(t testing.TB, o localserver.PostgresOptions) *localserver.Server {
 	t.Helper()
@@ -50,8 +50,7 @@ func PrivatePostgres(t testing.TB, o localserver.PostgresOptions) *localserver.S
 	return s
 }
 
-// Template is a database that is prepared once in each test binary and copied for each test, which
-// takes some 50 ms.
+// Template is a database that is prepared once in each test binary and copied for each test, which takes some 50 ms.
 type Template struct {
 	prepare func(url string) error
 	once    sync.Once
@@ -59,7 +58,7 @@ type Template struct {
 	err     error
 }
 
-// NewTemplate is a Template that prepare fills. It must leave no connection open.
+// NewTemplate returns a Template that prepare fills. prepare must leave no connection open.
 func NewTemplate(prepare func(url string) error) *Template { return &Template{prepare: prepare} }
 
 // New creates a copy for t and returns its DATABASE_URL.
@@ -85,7 +84,7 @@ func createFrom(s *localserver.Server, template string) (url string, err error) 
 	return s.PostgresURL(name), create(s, name, template)
 }
 
-// creating: PostgreSQL refuses to copy one template twice at once.
+// PostgreSQL refuses to copy one template twice at the same time.
 var creating sync.Mutex
 
 func create(s *localserver.Server, name, template string) error {
@@ -103,7 +102,7 @@ func create(s *localserver.Server, name, template string) error {
 	return nil
 }
 
-// PgBouncer starts a PgBouncer in transaction mode before a server of t's own, closed when t ends.
+// PgBouncer starts a PgBouncer in transaction mode in front of a server of t's own, closed when t ends.
 func PgBouncer(t testing.TB, postgres *localserver.Server, lines ...string) *localserver.Server {
 	t.Helper()
 	s, err := localserver.PgBouncer(context.Background(), postgres, lines...)

@@ -1,8 +1,8 @@
-// Package testdb gives a test its own key space on a real server: one server for each test binary,
-// one database of it for each test.
+// Package testdb gives a test its own key space on a real server: one server for each test binary, one database of it
+// for each test.
 //
-// Where the server's program is missing the test is skipped, or fails with REQUIRE_SERVERS=1. Tests
-// that count a server's commands, or stop or kill it, take one of their own from Private.
+// Where the server's program is missing the test is skipped, or fails with REQUIRE_SERVERS=1. Tests that count a
+// server's commands, or stop or kill it, start one of their own with Private.
 package testdb
 
 import (
@@ -27,10 +27,10 @@ type KV struct {
 	DB int
 }
 
-// URL is the form of KVSTORE_URL.
+// URL returns KVSTORE_URL for the database.
 func (kv KV) URL() string { return "redis://" + kv.Addr + "/" + strconv.Itoa(kv.DB) }
 
-// shared is started by the first test that needs it and ends with the test binary, even if that panics.
+// shared is started by the first test that needs it and ends with the test binary, even after a panic.
 var shared = sync.OnceValues(func() (*localserver.Server, error) {
 	s, err := localserver.Redis(context.Background(), localserver.RedisOptions{})
 	if err != nil {
@@ -50,7 +50,7 @@ func Redis(t testing.TB) KV {
 	return KV{Addr: s.Addr(), DB: int(databases.Add(1))}
 }
 
-// Private starts a Redis for t alone, closed when t ends.
+// Private starts a Redis only for t, closed when t ends.
 func Private(t testing.TB, o localserver.RedisOptions) *localserver.Server {
 	t.Helper()
 	skipShort(t)
@@ -60,8 +60,8 @@ func Private(t testing.TB, o localserver.RedisOptions) *localserver.Server {
 	return s
 }
 
-// Cluster returns a 3+3 Redis Cluster, started by the first test that needs it and emptied for each. One test uses it
-// at a time, until it ends.
+// Cluster returns a Redis Cluster with 3 masters and 3 replicas, started by the first test that needs it and emptied
+// for each test. A test that uses it has it alone until the test ends.
 func Cluster(t testing.TB) *localserver.Cluster {
 	t.Helper()
 	skipShort(t)
@@ -73,7 +73,7 @@ func Cluster(t testing.TB) *localserver.Cluster {
 	return c
 }
 
-// Sentinels is the same for three sentinels with a master and two replicas.
+// Sentinels is Cluster for three sentinels with a master and two replicas.
 func Sentinels(t testing.TB) *localserver.SentinelSet {
 	t.Helper()
 	skipShort(t)

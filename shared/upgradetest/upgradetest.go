@@ -1,5 +1,5 @@
-// Package upgradetest has tests replace the release before this one by today's program, and today's by the former one
-// again, under load.
+// Package upgradetest has tests replace the former release by the present program, and the present program by the
+// former release again, under load.
 package upgradetest
 
 import (
@@ -15,7 +15,7 @@ import (
 	"time"
 )
 
-// Previous is the folder of the former release's programs and pages of settings. Without them the test is skipped.
+// Previous returns the folder of the former release's programs and pages of settings. Without it the test is skipped.
 func Previous(t testing.TB) string {
 	t.Helper()
 	if testing.Short() {
@@ -39,8 +39,8 @@ func Previous(t testing.TB) string {
 	return strings.TrimSpace(string(out))
 }
 
-// Phase is how long each state of an upgrade is kept under load: UPGRADE_TIME in all, five states; by default no longer
-// than the load needs.
+// Phase returns how long each state of an upgrade is kept under load: UPGRADE_TIME divided among the five states; by
+// default no longer than the load needs.
 func Phase(t testing.TB) time.Duration {
 	t.Helper()
 	text := os.Getenv("UPGRADE_TIME")
@@ -54,7 +54,7 @@ func Phase(t testing.TB) time.Duration {
 	return d / 5
 }
 
-// Fleet is the replicas that a client may choose from.
+// Fleet is the replicas among which a client may choose.
 type Fleet[T any] struct {
 	mu   sync.Mutex
 	live []T
@@ -69,7 +69,7 @@ func (f *Fleet[T]) Add(one T) {
 	f.live = append(f.live, one)
 }
 
-// RemoveFirst takes away the oldest, and returns it.
+// RemoveFirst removes the oldest replica and returns it.
 func (f *Fleet[T]) RemoveFirst() T {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -125,7 +125,7 @@ func (f *Fleet[T]) Run(t testing.TB, pause time.Duration, work func(i int), repl
 	wg.Wait()
 }
 
-// Settings holds the names of today's page of settings, and of the changelog, to those of the former release.
+// Settings compares the names of the present page of settings, and of the changelog, with the former release's.
 func Settings(t testing.TB, before, today, changelog string) {
 	t.Helper()
 	name := regexp.MustCompile("`([A-Z][A-Z0-9_]{3,})`")

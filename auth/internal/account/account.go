@@ -1,12 +1,12 @@
 // Package account holds the flows of addresses, passwords and sessions: sign up, sign in, refresh, verify, recover,
-// change, sign out, and invitations and links by an administrator, which are steps of a sign-up. Its neighbours below
-// are package oauth for external providers, package factor for second factors and package admin for administrators.
-// The four share package flow and know nothing of each other.
+// change, sign out, and invitations and links by an administrator, which are steps of a sign-up. The packages oauth,
+// factor, passkey and admin below it hold the flows of external providers, second factors, passkeys and administrators.
+// All five share package flow and do not import each other.
 //
-// Each flow is one business transaction in as few round trips as it allows, and refuses with a refusal.Refusal whose
-// code is stable. None knows HTTP or SQL text, renders or sends anything (mails and SMS go into the outbox), or checks
-// redirects: what a flow.RequestInfo carries has been checked. Known and unknown addresses take the same statements,
-// one hash where there is one, and one commit, unless docs/threat-model.md names the answer that differs.
+// Each flow is one business transaction in as few round trips as possible, and refuses with a refusal.Refusal, whose
+// code is stable. No flow knows HTTP or SQL, renders or sends messages (mails and SMS go into the outbox), or checks
+// redirects: a flow.RequestInfo was checked before. Known and unknown addresses take the same statements, the same
+// number of hashes and one commit, unless docs/threat-model.md names the answer that differs.
 package account
 
 import (

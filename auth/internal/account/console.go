@@ -15,8 +15,8 @@ import (
 // ConsoleLife is how long a sign-in at the admin console lasts at most.
 const ConsoleLife = 8 * time.Hour
 
-// SignInConsole opens a session at the admin console, without tokens. It takes the statements and the hash of
-// SignInPassword; an account that may not administer is answered, and counted, as a wrong password.
+// SignInConsole opens a session at the admin console, without tokens. It runs the same statements and the same hash as
+// SignInPassword. An account that may not administer is answered, and counted, like a wrong password.
 func (a *Accounts) SignInConsole(ctx context.Context, req flow.RequestInfo,
 	p Password) (store.User, store.Session, error) {
 	f := a.core.Begin(req)
@@ -33,11 +33,11 @@ func (a *Accounts) SignInConsole(ctx context.Context, req flow.RequestInfo,
 	return u, flow.OpenedSession(f, &draft), nil
 }
 
-// reasonConsoleRole is the audit log's reason for a right password without an administrator's role.
+// reasonConsoleRole is the reason in the audit log if the password is right but the user has no administrator's role.
 const reasonConsoleRole = "console_role"
 
-// refuseConsole returns nil if the user may sign in at the console, else the answer. r is why any sign-in would be
-// refused, nil if none would.
+// refuseConsole returns nil if the user may sign in at the console, else the answer. r is the refusal of any sign-in of
+// the user; nil if there is none.
 func (op *signInOp) refuseConsole(ctx context.Context, u store.User, r *refusal.Refusal) error {
 	reason := ""
 	if r != nil {

@@ -24,7 +24,7 @@ func TestSignInConsole(t *testing.T) {
 		return h.SignInConsole(ctx, browser, account.Password{Email: email, Password: pass})
 	}
 	auth := func(u store.User, v store.Session) string {
-		_, _, err := h.AuthenticateConsole(ctx, u.ID, v.ID)
+		_, _, err := h.AuthenticateConsole(ctx, u.ID, v.ID, 1)
 		if r, refused := errors.AsType[*refusal.Refusal](err); refused {
 			return r.Code
 		}

@@ -11,8 +11,8 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// OwnToken returns the refresh token here that a former one stands for: the first of its session, whose secret is
-// derived from the former text. Refresh does everything else.
+// OwnToken returns our refresh token for a former one: the first token of the session, whose secret is derived from the
+// former token. Refresh does everything else.
 func (a *Accounts) OwnToken(ctx context.Context, text string) (string, error) {
 	t, ok := former.ParseToken(text)
 	if !ok || !a.core.HasTakenOver() {
@@ -39,7 +39,7 @@ func (a *Accounts) OwnToken(ctx context.Context, text string) (string, error) {
 	return string(k.Codec.Append(nil, &token.Refresh{Session: s.Session, Secret: secret})), nil
 }
 
-// byFormerLink is byLink for links that were carried over: the other service finds each under two names.
+// byFormerLink is byLink for carried links, which the former service finds under two types each.
 var byFormerLink = map[string][]store.Kind{
 	typeEmail:       {store.KindSignup, store.KindInvite, store.KindMagicLink, store.KindRecovery},
 	"signup":        {store.KindSignup, store.KindInvite},
@@ -49,7 +49,7 @@ var byFormerLink = map[string][]store.Kind{
 	typeEmailChange: byLink[typeEmailChange],
 }
 
-// formerType returns the type that the answer names for a link that was carried over: the one in the request.
+// formerType returns the type that the answer names for a carried link: the type in the request.
 func formerType(requested string, k store.Kind) string {
 	switch {
 	case requested != typeEmail:
@@ -60,8 +60,8 @@ func formerType(requested string, k store.Kind) string {
 	return "magiclink"
 }
 
-// isFormerForm reports whether a refresh token is one of another service and not merely malformed: by its checksum, or,
-// where users were taken over, by its length and alphabet.
+// isFormerForm reports whether a refresh token has the form of another service and is not merely malformed: by its
+// checksum or, if users were taken over, by its length and alphabet.
 func isFormerForm(f *flow.Flow, text string) bool {
 	t, ok := former.ParseToken(text)
 	return ok && (t.Version == 2 || f.Core.HasTakenOver())

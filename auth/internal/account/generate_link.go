@@ -54,12 +54,12 @@ type generateLinkOp struct {
 	p    flow.LinkRequest
 	cand signupCandidate
 
-	// What the look-up found; set again after the address was overtaken.
-	typ   string // the effective type: magiclink becomes signup for an unknown address
+	// The results of the look-up, which is repeated if another request takes the address meanwhile.
+	typ   string // the effective type: for an unknown address magiclink becomes signup
 	made  linkType
 	state addressState
 	user  store.User
-	waits store.Token // of the pending sign-up
+	waits store.Token // the token of the pending sign-up
 }
 
 // linkType describes what each type creates.
@@ -197,7 +197,7 @@ func (op *generateLinkOp) write(ctx context.Context) (flow.Link, error) {
 	case made.mail.Vars.NewEmail != "":
 		b.UpdateUser(store.UserPatch{ID: id, Now: op.f.Now, NewEmail: &made.mail.Vars.NewEmail,
 			CurrentEmailProven: new(false), NewEmailProven: new(false), EmailChangeSentAt: &op.f.Now})
-		if u.NewEmail != made.mail.Vars.NewEmail { // what was sent for another address no longer proves anything
+		if u.NewEmail != made.mail.Vars.NewEmail { // tokens for another address no longer prove anything
 			b.DeleteTokens(id, store.KindEmailChangeCurrent, store.KindEmailChangeNew)
 		}
 	default:
@@ -218,7 +218,7 @@ func (op *generateLinkOp) write(ctx context.Context) (flow.Link, error) {
 		RedirectTo: op.f.Req.RedirectTo}, nil
 }
 
-// beginPause begins the pause that a mail would have begun, unless it runs already. Nothing depends on it.
+// beginPause begins the pause that a mail would have begun, unless the pause runs already. A failure is ignored.
 func (op *generateLinkOp) beginPause(ctx context.Context) {
 	if op.made.pause == "" {
 		return

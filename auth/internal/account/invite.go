@@ -11,8 +11,8 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// Invite makes a user without password and sends a link. An unconfirmed user is invited again and keeps the metadata.
-// Only the budget for mails applies, no pause.
+// Invite creates a user without a password and sends a link. An unconfirmed user is invited again and keeps the
+// metadata. The budget for mails applies, but no pause.
 func (a *Accounts) Invite(ctx context.Context, req flow.RequestInfo, by flow.Actor,
 	p flow.Invitation) (store.User, error) {
 	f := a.core.Begin(req)
@@ -74,7 +74,7 @@ func newInvitation(f *flow.Flow, cand *signupCandidate, known store.User) (flow.
 	})
 }
 
-// addInvited adds an invited user, or marks that one was invited again.
+// addInvited adds an invited user, or records that an existing user was invited again.
 func (cand *signupCandidate) addInvited(f *flow.Flow, b *flow.Batch, state addressState, known store.User) uuid.UUID {
 	if state == addressPending {
 		b.UpdateUser(store.UserPatch{ID: known.ID, Now: f.Now, InvitedAt: &f.Now, ConfirmationSentAt: &f.Now})

@@ -11,8 +11,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// SendOTP sends a link or digits to sign in with; unknown addresses become accounts unless CreateUser
-// is false.
+// SendOTP sends a link or digits to sign in with. An unknown address becomes an account unless CreateUser is false.
 func (a *Accounts) SendOTP(ctx context.Context, req flow.RequestInfo, p flow.OTP) error {
 	f := a.core.Begin(req)
 	switch {
@@ -62,7 +61,7 @@ func sendLink(ctx context.Context, f *flow.Flow, p flow.MagicLink, create bool) 
 	if err := f.Settings.CheckMailSendable("magic link"); err != nil {
 		return err
 	}
-	// The pause is that of recovery, whatever kind of mail is sent.
+	// Every kind of mail that is sent here shares the pause of recovery.
 	op := otpOp{f: *f, cand: cand, create: create, autoconfirm: f.Settings.Email.Autoconfirm}
 	op.q = flow.BoundClient(f, flow.MailQuota(f, "recovery", f.Settings.Email.Interval, cand.aud, cand.address)).
 		Apart(f, cand.aud, cand.address)
@@ -98,12 +97,12 @@ type otpOp struct {
 	cand        signupCandidate
 	q           *flow.Quota
 	create      bool // an unknown address becomes an account
-	autoconfirm bool // which is confirmed at once
+	autoconfirm bool // the new account is confirmed at once
 
 	// What the look-up found; set again after the address was overtaken.
 	known  store.User
 	state  addressState
-	hidden bool // unknown, and answered like a known one
+	hidden bool // the address is unknown and answered like a known one
 }
 
 // run sends a message to sign in with to the address: a confirmation to a new or unconfirmed one, else a magic link or
@@ -157,7 +156,7 @@ func (op *otpOp) write(ctx context.Context) error {
 	switch {
 	case signsUp:
 		id = cand.addPending(f, b, state, known)
-	case created: // confirmed at once; the link below signs in
+	case created: // the account is confirmed; the link below signs in
 		u := cand.user(f, cand.newID(), true, cand.data)
 		b.InsertUser(u)
 		b.InsertIdentity(u.Identities[0])

@@ -11,8 +11,8 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// Refresh rotates a refresh token, in one statement (docs/tokens.md#refresh-tokens). Every answer that is not about the
-// token itself is a 503: any other makes the client library drop its session.
+// Refresh rotates a refresh token, in one statement (docs/tokens.md#refresh-tokens). Every failure that is not about
+// the token itself is a 503: any other status makes the client library drop its session.
 func (a *Accounts) Refresh(ctx context.Context, req flow.RequestInfo, text string) (flow.Grant, error) {
 	f := a.core.Begin(req)
 	r, err := f.Core.Codec.Parse(text)
@@ -57,7 +57,7 @@ func (a *Accounts) Refresh(ctx context.Context, req flow.RequestInfo, text strin
 	if out.Rotated {
 		f.Core.Rotations.Take(r.Session, f.Settings.Sessions.RefreshBurst, f.Now)
 	}
-	if made == nil && f.Settings.Hooks.Claims != nil { // the hook's read found a ban, say, that was lifted since
+	if made == nil && f.Settings.Hooks.Claims != nil { // skipped, perhaps for a ban that has ended
 		return flow.Grant{}, refusal.Unavailable(errNoClaims, flow.RefreshRetry)
 	}
 	r.Counter = out.Session.Counter
@@ -83,7 +83,7 @@ var (
 	errReused   = refusal.Invalid(refusal.CodeRefreshTokenAlreadyUsed, "Invalid Refresh Token: Already Used")
 )
 
-// refreshRefusal says why nothing was rotated; nil means that the child token is handed out once more.
+// refreshRefusal returns why nothing was rotated; nil if the present token is handed out again.
 func refreshRefusal(s *flow.Settings, out store.Refreshed, counter uint64, now time.Time) error {
 	const expired = "Invalid Refresh Token: Session Expired"
 	v := out.Session
@@ -101,7 +101,7 @@ func refreshRefusal(s *flow.Settings, out store.Refreshed, counter uint64, now t
 	case out.NewerLogin:
 		return refusal.Invalid(refusal.CodeSessionExpired, expired+" (Revoked by Newer Login)")
 	case counter >= v.Counter:
-		// Ours by its MAC and never issued: the database was restored to an older state.
+		// The MAC is ours, but the token was never issued: the database was restored to an older state.
 		return errRefreshNotFound
 	case counter+1 == v.Counter && (!s.Sessions.Rotation || out.RotatedAgo <= s.Sessions.ReuseInterval):
 		return nil

@@ -12,7 +12,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// resendable says what each type of a resend looks for.
+// resendable describes what each type of a resend looks for.
 var resendable = map[string]struct {
 	phone bool
 	name  string // in errors
@@ -27,8 +27,8 @@ var resendable = map[string]struct {
 // flowMethods are the amr methods of the sessions that a mail's PKCE flow opens.
 var flowMethods = map[string]string{"signup": "email/signup", typeEmailChange: "email_change"}
 
-// Resend sends another mail or SMS of what is pending for an address. The answer is the ID of the message, or of one
-// that was never written: it does not reveal whether anything is pending.
+// Resend sends another mail or SMS for what is pending for an address. It returns the ID of the message or, if nothing
+// is pending, a random ID, so that the answer does not reveal whether anything is pending.
 func (a *Accounts) Resend(ctx context.Context, req flow.RequestInfo, p flow.Resend) (uuid.UUID, error) {
 	op := resendOp{f: *a.core.Begin(req), p: p}
 	return op.run(ctx)
@@ -41,7 +41,7 @@ type resendOp struct {
 	address string // the address, of whatever kind
 	q       *flow.Quota
 	pending store.Pending
-	// found: something is pending. Otherwise the same statements are made for a user that does not exist.
+	// found: something is pending. Otherwise the same statements run for a user that does not exist.
 	found bool
 }
 
@@ -52,7 +52,7 @@ func (op *resendOp) run(ctx context.Context) (uuid.UUID, error) {
 	}
 	f, what, aud := &op.f, resendable[op.p.Type], op.f.Aud()
 	if what.phone {
-		if flow.CheckSMSSendable(f, what.name, op.address) != nil { // answered as if nothing were pending for any number
+		if flow.CheckSMSSendable(f, what.name, op.address) != nil { // answered as if nothing were pending
 			f.Core.Unsent("sms", "unconfigured")
 			f.Core.Log.Warn("a message was asked for again, and AUTH_SMS_PROVIDER is not set or lacks its credentials",
 				"type", op.p.Type)
@@ -83,19 +83,19 @@ func (op *resendOp) run(ctx context.Context) (uuid.UUID, error) {
 	}
 	op.found = hasPending(op.p.Type, op.address, &op.pending)
 	id, err := op.write(ctx)
-	if errors.Is(err, errOtherPaused) { // the other address has just had a message: answered as if nothing were pending
+	if errors.Is(err, errOtherPaused) { // the other address just got a message: answered as if nothing were pending
 		op.found = false
 		id, err = op.write(ctx)
 	}
 	return id, err
 }
 
-// errOtherPaused: the other address that a change is about is still paused.
+// errOtherPaused: the other address of a pending change is still paused.
 var errOtherPaused = errors.New("account: resend: the pause of the other address")
 
-// otherLimits returns the pauses and caps of the other address that a message goes to, next to the requested one:
-// otherwise any user with a pending change could trigger one more message to another person. Where there is no other
-// address they belong to a random one.
+// otherLimits returns the pauses and caps of the other address that gets a message besides the requested one: without
+// them any user with a pending change could send further messages to another person. If there is no other address, they
+// belong to a random one.
 func (op *resendOp) otherLimits() []store.Limit {
 	f, u, other := &op.f, &op.pending.User, uuid.NewString()
 	switch op.p.Type {
@@ -116,7 +116,7 @@ func (op *resendOp) otherLimits() []store.Limit {
 		}
 		q := flow.SMSQuota(f, f.Aud(), other)
 		if len(q.Budgets) > 0 {
-			q.Budgets = q.Budgets[1:] // the service's own is taken already
+			q.Budgets = q.Budgets[1:] // the budget of the service is taken already
 		}
 		return q.All()
 	}
@@ -158,7 +158,7 @@ func resendAddress(s *flow.Settings, p flow.Resend) (who string, err error) {
 	return who, err
 }
 
-// hasPending reports whether anything of that type is pending for the address.
+// hasPending reports whether anything of the type is pending for the address.
 func hasPending(typ, who string, p *store.Pending) bool {
 	u := &p.User
 	switch typ {
@@ -180,7 +180,7 @@ func (op *resendOp) write(ctx context.Context) (uuid.UUID, error) {
 	}
 	var pkce *store.Flow
 	if !resendable[op.p.Type].phone {
-		if p.Token.Contested { // the challenge is another person's too
+		if p.Token.Contested { // the challenge may be another person's too
 			p.Flow = store.Flow{}
 		}
 		pkce = pkceFlowAgain(f.Settings, op.p.Challenge, p.Flow, flowMethods[op.p.Type], f.Now)
@@ -197,7 +197,7 @@ func (op *resendOp) write(ctx context.Context) (uuid.UUID, error) {
 	op.q.Take(b, f.Now, others...)
 	b.MarkSent(id, sent, f.Now)
 	if pkce == nil && !resendable[op.p.Type].phone {
-		b.InsertFlow(store.Flow{ID: uuid.New(), User: uuid.New()}) // does nothing, as often as another adds a flow
+		b.InsertFlow(store.Flow{ID: uuid.New(), User: uuid.New()}) // does nothing, at the same cost
 	}
 	flow.InsertOutgoing(b, id, pkce, msgs...)
 	note.At, note.Actor, note.OnlyFor, note.IP = f.Now, id, id, f.Req.IP
@@ -214,7 +214,7 @@ func (op *resendOp) write(ctx context.Context) (uuid.UUID, error) {
 	return uuid.New(), nil // a test number
 }
 
-// compose returns the messages, the column that notes them, and the audit row.
+// compose returns the messages, the column for the time of sending, and the audit row.
 func (op *resendOp) compose(pkce *store.Flow) (msgs []flow.Outgoing, sent store.SentColumn, note store.Audit, err error) {
 	f, p, who, found := &op.f, &op.pending, op.address, op.found
 	sent, note = store.ConfirmationSent,
@@ -228,7 +228,7 @@ func (op *resendOp) compose(pkce *store.Flow) (msgs []flow.Outgoing, sent store.
 	case typeEmailChange:
 		sent, note.Action, note.Traits = store.EmailChangeSent, store.ActionEmailChangeRequested, nil
 		u := p.User
-		if !found { // as many mails as for an account
+		if !found { // as many mails as for an existing account
 			u.Email, u.NewEmail = who, who
 		}
 		msgs, err = flow.NewEmailChange(f, u, pkce)
@@ -246,7 +246,7 @@ func (op *resendOp) compose(pkce *store.Flow) (msgs []flow.Outgoing, sent store.
 	return msgs, sent, note, err
 }
 
-// keepPassword moves the password that is pending with a first address to its new token.
+// keepPassword moves the password that is pending with an account's first address to the address's new token.
 func (op *resendOp) keepPassword(msgs []flow.Outgoing) {
 	waiting := &op.pending.Token
 	for i := range msgs {
@@ -256,8 +256,8 @@ func (op *resendOp) keepPassword(msgs []flow.Outgoing) {
 	}
 }
 
-// renewConfirmation renews the pending sign-up, whoever asks: the new confirmation carries the same password, metadata
-// and identity. Where sign-ups are contested it proves the address alone.
+// renewConfirmation renews the pending sign-up for any caller: the new confirmation carries the same password, metadata
+// and identity. If sign-ups are contested, it proves only the address.
 func (op *resendOp) renewConfirmation(provider string, pkce *store.Flow) ([]flow.Outgoing, error) {
 	f, p, who, found := &op.f, &op.pending, op.address, op.found
 	cand := &signupCandidate{provider: provider, address: who}
@@ -268,15 +268,16 @@ func (op *resendOp) renewConfirmation(provider string, pkce *store.Flow) ([]flow
 	return []flow.Outgoing{msg}, err
 }
 
-// renew makes cand the sign-up that a token confirms, unless that is contested.
+// renew fills cand with the sign-up that a token confirms, unless the sign-up is contested.
 func (cand *signupCandidate) renew(t *store.Token) {
 	if cand.contested = t.Contested; !t.Contested {
 		cand.hash, cand.data, cand.identity = t.PasswordHash, t.UserMetadata, t.Identity
 	}
 }
 
-// pkceFlowAgain returns the flow of a mail that is sent once more: the client's, or one like that of the previous mail.
-// The client library sends no challenge here, and refuses a link that is not of its flow.
+// pkceFlowAgain returns the flow of a mail that is sent again: by the client's challenge or, without one, like the flow
+// of the previous mail. The client library sends no challenge here, and refuses a link that does not belong to its
+// flow.
 func pkceFlowAgain(s *flow.Settings, c flow.Challenge, old store.Flow, method string, now time.Time) *store.Flow {
 	if !c.Given() && old.ID != uuid.Nil {
 		c, method = flow.Challenge{Challenge: old.Challenge, Method: old.ChallengeMethod}, old.Method

@@ -16,8 +16,8 @@ type Password struct{ Email, Phone, Password string }
 
 var errCredentials = refusal.Invalid(refusal.CodeInvalidCredentials, "Invalid login credentials")
 
-// SignInPassword opens a session: one statement, one hash, one statement, whether or not the address has an account and
-// the password is right.
+// SignInPassword opens a session with one statement, one hash and another statement, whether or not the address has an
+// account and the password is right.
 func (a *Accounts) SignInPassword(ctx context.Context, req flow.RequestInfo, p Password) (flow.Grant, error) {
 	f := a.core.Begin(req)
 	provider, who, err := identifier(f.Settings, p)
@@ -37,8 +37,8 @@ func (a *Accounts) SignInPassword(ctx context.Context, req flow.RequestInfo, p P
 	return g, err
 }
 
-// passwordRounds is how often a sign-in starts over because the account changed while its password was checked. A
-// concurrent sign-in that renews the hash changes it once; the rest is for changes by the user.
+// passwordRounds is how often a sign-in is tried if the account changes while the password is checked. A concurrent
+// sign-in that renews the hash changes the account once; further rounds are for changes by the user.
 const passwordRounds = 3
 
 // signInOp is one call of SignInPassword or SignInConsole.
@@ -47,11 +47,11 @@ type signInOp struct {
 	guesses      flow.Guesses
 	p            Password
 	provider     string // email or phone
-	console      bool   // administrators alone, at the console
+	console      bool   // the sign-in is at the console, for administrators only
 	hookNotified bool   // the hook was called for the right password
 }
 
-// run opens the session, and starts over as long as the account changes meanwhile.
+// run opens the session, and starts over if the account has changed meanwhile.
 func (op *signInOp) run(ctx context.Context) (u store.User, draft flow.SessionDraft, err error) {
 	for range passwordRounds {
 		if u, draft, err = op.try(ctx); !errors.Is(err, errChangedMeanwhile) {
@@ -135,7 +135,8 @@ func (op *signInOp) open(ctx context.Context, u store.User,
 	return u, draft, nil
 }
 
-// identifier returns the address to look up. It is folded, not checked: a malformed one is unknown.
+// identifier returns the address to look up. The address is folded, but not checked: a malformed address is just
+// unknown.
 func identifier(s *flow.Settings, p Password) (provider, who string, err error) {
 	switch {
 	case p.Email != "" && p.Phone != "":
@@ -152,7 +153,7 @@ func identifier(s *flow.Settings, p Password) (provider, who string, err error) 
 	return "", "", refusal.NotValid("missing email or phone")
 }
 
-// checkSignIn returns what refuses a sign-in with the right password.
+// checkSignIn returns the refusal of a sign-in with the right password; nil if there is none.
 func checkSignIn(provider string, u store.User, pending bool, now time.Time) *refusal.Refusal {
 	switch {
 	case u.BannedUntil.After(now):

@@ -34,7 +34,7 @@ func (a *Accounts) SignUp(ctx context.Context, req flow.RequestInfo, p flow.Sign
 	return flow.SignedUp{User: u}, err
 }
 
-// newSignupCandidate checks a sign-up before anything is looked up.
+// newSignupCandidate checks a sign-up before the database is queried.
 func newSignupCandidate(f *flow.Flow, p flow.SignUp) (*signupCandidate, error) {
 	s := f.Settings
 	cand := &signupCandidate{aud: f.Aud(), challenge: p.Challenge, channel: p.Channel}
@@ -84,8 +84,8 @@ func newSignupCandidate(f *flow.Flow, p flow.SignUp) (*signupCandidate, error) {
 	return cand, checkSignUpAudience(s, cand.aud)
 }
 
-// checkSignUpAudience keeps clients from creating users of an audience that is not configured: it would be in their
-// tokens.
+// checkSignUpAudience keeps clients from creating users of an audience that is not configured, which would get into the
+// users' tokens.
 func checkSignUpAudience(s *flow.Settings, aud string) error {
 	if aud != s.Audience {
 		return refusal.NotValid("Users cannot sign up for this audience")
@@ -93,7 +93,7 @@ func checkSignUpAudience(s *flow.Settings, aud string) error {
 	return nil
 }
 
-// confirmationQuota returns the quota of a confirmation, or the refusal where none could be delivered.
+// confirmationQuota returns the quota of a confirmation, or a refusal if no confirmation could be delivered.
 func confirmationQuota(f *flow.Flow, cand *signupCandidate) (*flow.Quota, error) {
 	if cand.provider == "email" {
 		q := flow.MailQuota(f, "confirmation", f.Settings.Email.ConfirmationInterval, cand.aud, cand.address)
@@ -114,7 +114,7 @@ func signUpPending(ctx context.Context, f *flow.Flow, cand *signupCandidate, tex
 		if err != nil {
 			return store.User{}, cand.contest(ctx, f, known, text, err)
 		}
-		// Called whatever the state of the address: a refusal must not reveal that it is free.
+		// The hook is called whatever the state of the address: a refusal must not reveal that the address is free.
 		if err := cand.checkCreation(ctx, f, cand.user(f, cand.newID(), false, cand.data)); err != nil {
 			return store.User{}, err
 		}
@@ -141,7 +141,7 @@ func signUpPending(ctx context.Context, f *flow.Flow, cand *signupCandidate, tex
 		if isOvertaken(err) && !again {
 			continue
 		}
-		if refused := q.RefusalOf(err); refused != err { // another sign-up came between, which may be a second click
+		if refused := q.RefusalOf(err); refused != err { // a concurrent sign-up took the limit, perhaps a second click
 			known, _ := lookUp(ctx, f, cand, q)
 			return store.User{}, cand.contest(ctx, f, known, text, refused)
 		}
@@ -159,10 +159,10 @@ func signUpPending(ctx context.Context, f *flow.Flow, cand *signupCandidate, tex
 	}
 }
 
-// contest compares the password of a sign-up that a limit refuses with that of the newest pending one. If they differ,
-// the pending ones are contested: the sender of the refused sign-up may be the owner of the address, for whom POST
-// /resend must not confirm what another person chose. One hash and one transaction that writes, whatever the state of
-// the address, so that the time does not tell it.
+// contest compares the password of a sign-up that a limit refuses with the password of the newest pending sign-up. If
+// they differ, the pending sign-ups become contested: the sender of the refused sign-up may be the owner of the
+// address, for whom POST /resend must not confirm what another person chose. It always takes one hash and one
+// transaction that writes, so that the time does not reveal the state of the address.
 func (cand *signupCandidate) contest(ctx context.Context, f *flow.Flow, known store.User, text string,
 	refused error) error {
 	if r, ok := errors.AsType[*refusal.Refusal](refused); !ok || r.Kind != refusal.KindLimited {
@@ -174,11 +174,11 @@ func (cand *signupCandidate) contest(ctx context.Context, f *flow.Flow, known st
 	}
 	user := known.ID
 	if same {
-		user = uuid.New() // that no user has
+		user = uuid.New() // an ID that no user has
 	}
 	b := f.Batch()
 	note := store.NewInterval(f.LimitKey("contest", cand.aud, cand.address), time.Second)
-	b.Take(note, 0, f.Now) // a row is written in any case
+	b.Take(note, 0, f.Now) // writes a row in every case
 	b.ContestSignUps(user, cand.address)
 	if err := b.Send(ctx); err != nil {
 		return refusal.Failure("sign up", err)
@@ -190,7 +190,7 @@ func (cand *signupCandidate) contest(ctx context.Context, f *flow.Flow, known st
 func lookUp(ctx context.Context, f *flow.Flow, cand *signupCandidate, q *flow.Quota) (known store.User, err error) {
 	b := f.Batch()
 	q.Look(b)
-	cand.find(b, &known) // afterwards, so that it sees the sign-up that began a pause
+	cand.find(b, &known) // read after the pauses, so that it sees the sign-up that began a pause
 	if err := b.Send(ctx); err != nil {
 		return known, refusal.Failure("look up", err)
 	}
@@ -224,7 +224,7 @@ func signUpConfirmed(ctx context.Context, f *flow.Flow, cand *signupCandidate, t
 		state := cand.state(known)
 		if state == addressPending && (known.PasswordHash != "" || known.IsAnonymous || hasProvider(known) ||
 			!known.EmailConfirmedAt.IsZero() || !known.PhoneConfirmedAt.IsZero()) {
-			state = addressTaken // an administrator gave the address, or its other address is confirmed
+			state = addressTaken // an administrator set the address, or the account's other address is confirmed
 		}
 		g, err := signUpAtOnce(ctx, f, cand, state, known)
 		if isOvertaken(err) && !again {
@@ -234,10 +234,10 @@ func signUpConfirmed(ctx context.Context, f *flow.Flow, cand *signupCandidate, t
 	}
 }
 
-// hasProvider reports whether the user came by a provider, or has linked one.
+// hasProvider reports whether the user signed up by a provider, or has linked one.
 func hasProvider(u store.User) bool {
 	var app struct{ Providers []string }
-	_ = json.Unmarshal(u.AppMetadata, &app) // other forms are not written by this service
+	_ = json.Unmarshal(u.AppMetadata, &app) // this service writes no other form
 	return slices.ContainsFunc(app.Providers, func(p string) bool { return p != "email" && p != "phone" })
 }
 
@@ -292,7 +292,7 @@ func signUpAtOnce(ctx context.Context, f *flow.Flow, cand *signupCandidate, stat
 	return flow.SignGrant(f, u, flow.OpenedSession(f, &draft), &draft.First, made)
 }
 
-// confirmPatch returns the patch that makes an unconfirmed account what u is.
+// confirmPatch returns the patch that turns an unconfirmed account into u.
 func confirmPatch(u store.User, now time.Time) store.UserPatch {
 	p := store.UserPatch{ID: u.ID, Now: now, PasswordHash: &u.PasswordHash, LastSignInAt: &now,
 		ProvidersFromIdentities: true}

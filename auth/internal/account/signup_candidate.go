@@ -12,20 +12,20 @@ import (
 )
 
 // signupCandidate is a request for an account with an address. Password and metadata are stored with the token that is
-// sent to the address, and only what is confirmed becomes the account's.
+// sent to the address. They become the account's only when the token is redeemed.
 type signupCandidate struct {
 	id                     uuid.UUID // see newID
-	allowed                bool      // by the hook before a creation
+	allowed                bool      // the hook before a creation has allowed it
 	aud, provider, address string    // provider: email or phone
 	hash                   string    // "" without a password
 	data                   json.RawMessage
 	challenge              flow.Challenge
 	channel                string
-	identity               uuid.UUID // of the provider that gave the address; Nil: none did
+	identity               uuid.UUID // the identity of the provider that gave the address; Nil: none did
 	contested              bool      // the message proves the address alone, whatever sign-ups are pending
 }
 
-// newID returns the ID that a new account gets: the same in each try, since a hook may have seen it.
+// newID returns the ID of the new account. It is the same in each try, since a hook may have seen it.
 func (cand *signupCandidate) newID() uuid.UUID {
 	if cand.id == uuid.Nil {
 		cand.id = uuid.New()
@@ -33,7 +33,7 @@ func (cand *signupCandidate) newID() uuid.UUID {
 	return cand.id
 }
 
-// accountID returns the ID of the known account, else that of the account to be created.
+// accountID returns the ID of the known account, else the ID of the account to be created.
 func (cand *signupCandidate) accountID(known store.User) uuid.UUID {
 	if known.ID != uuid.Nil {
 		return known.ID
@@ -41,7 +41,7 @@ func (cand *signupCandidate) accountID(known store.User) uuid.UUID {
 	return cand.newID()
 }
 
-// checkCreation asks the hook whether the account may be created, once, however often the sign-up is tried.
+// checkCreation asks the hook whether the account may be created, only once for all tries of the sign-up.
 func (cand *signupCandidate) checkCreation(ctx context.Context, f *flow.Flow, u store.User) error {
 	if cand.allowed {
 		return nil
@@ -69,7 +69,7 @@ func (cand *signupCandidate) state(u store.User) addressState {
 	case cand.provider == "phone" && u.PhoneConfirmedAt.IsZero():
 		return addressPending
 	}
-	return addressTaken // confirmed, or the address of another provider's identity
+	return addressTaken // confirmed, or known from another provider's identity
 }
 
 // find adds the look-up of the account with the address.
@@ -86,7 +86,7 @@ func (cand *signupCandidate) profile(id uuid.UUID, verified bool, data json.RawM
 	return flow.Profile(id, cand.provider, cand.address, verified, data)
 }
 
-// user returns the account as a new one is stored, or shown. Nobody has proven an address that is confirmed at once.
+// user returns the new account as it is stored, or shown. An address that is confirmed at once counts as unproven.
 func (cand *signupCandidate) user(f *flow.Flow, id uuid.UUID, confirmed bool, data json.RawMessage) store.User {
 	u := store.User{
 		ID: id, Aud: cand.aud, Role: f.Settings.Role, CreatedAt: f.Now, UpdatedAt: f.Now,
@@ -114,13 +114,13 @@ func (cand *signupCandidate) user(f *flow.Flow, id uuid.UUID, confirmed bool, da
 	return u
 }
 
-// phone returns the number of the sign-up as that of a user with the given metadata.
+// phone returns the recipient of an SMS to the sign-up's number, with the given metadata.
 func (cand *signupCandidate) phone(metadata json.RawMessage) flow.Phone {
 	return flow.Phone{Number: cand.address, Channel: cand.channel, Metadata: metadata}
 }
 
-// confirmation returns the message that asks for confirmation; user is the account's ID, pkce nil without PKCE. Its
-// template sees the user_metadata that the account will have.
+// confirmation returns the message that asks for confirmation; user is the account's ID, pkce nil without PKCE. The
+// message's template sees the user_metadata that the account will have.
 func (cand *signupCandidate) confirmation(f *flow.Flow, user uuid.UUID, pkce *store.Flow) (flow.Outgoing, error) {
 	var msg flow.Outgoing
 	var err error
@@ -135,7 +135,7 @@ func (cand *signupCandidate) confirmation(f *flow.Flow, user uuid.UUID, pkce *st
 	return msg, err
 }
 
-// shown returns the user_metadata that the account will have: a provider's is complete.
+// shown returns the user_metadata that the account will have. Metadata from a provider is complete already.
 func (cand *signupCandidate) shown(user uuid.UUID) json.RawMessage {
 	if cand.identity != uuid.Nil {
 		return cand.data
@@ -143,9 +143,9 @@ func (cand *signupCandidate) shown(user uuid.UUID) json.RawMessage {
 	return cand.profile(user, false, cand.data)
 }
 
-// addPending adds what a sign-up writes: for a free address the account, for a pending one another confirmation, for
-// one that is taken as many statements that do nothing. It returns the user's ID, for a taken address one that no user
-// has.
+// addPending adds what a sign-up writes: for a free address the account, for a pending address another confirmation,
+// for a taken address as many statements that do nothing. It returns the user's ID; for a taken address, an ID that no
+// user has.
 func (cand *signupCandidate) addPending(f *flow.Flow, b *flow.Batch, state addressState, known store.User) uuid.UUID {
 	switch state {
 	case addressFree:

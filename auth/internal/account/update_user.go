@@ -23,21 +23,21 @@ type updateUserOp struct {
 	principal flow.Principal
 	p         flow.UserUpdate
 
-	email, phone string // wanted, and different from the present ones; "" for no change
+	email, phone string // the requested addresses; "" for no change
 	data         store.MetadataPatch
 
-	// What the hash workers found for the given passwords, before the transaction.
+	// The results of the hash workers for the given passwords, from before the transaction.
 	hash string // of the new password; "" for no change
-	// against is the hash that was compared: if the user has another by now, the comparison is made again.
+	// against is the hash that was compared: if the user has another hash by now, the comparison is repeated.
 	against string
-	// same: the new password is the old one. current: the current one was given, and right.
+	// same: the new password is the old one. current: the current password was given and is right.
 	same, current bool
 
-	guesses      flow.Guesses // of the current password
+	guesses      flow.Guesses // at the current password
 	tries        store.Tried
-	nonceTry     store.Limit // a right nonce gives it back
-	proven       string      // the address that it was sent to
-	hookNotified bool        // of the right current password
+	nonceTry     store.Limit // given back if the nonce is right
+	proven       string      // the address that the nonce was sent to
+	hookNotified bool        // the hook was called for the right current password
 	mails        *flow.Quota
 	texts        *flow.Quota
 	notify       bool // notifications may be written
@@ -103,7 +103,7 @@ func (op *updateUserOp) wrongCurrent(ctx context.Context) error {
 	return op.guesses.CountWrong(ctx, &op.f, op.principal.User.ID, "current_password", errCurrentInvalid)
 }
 
-// checkGuesses refuses a try that the bucket does not have, outside of the transaction.
+// checkGuesses refuses the call if the bucket holds no try, outside of the transaction.
 func (op *updateUserOp) checkGuesses(ctx context.Context) error {
 	b := op.f.Batch()
 	op.addTried(b)
@@ -140,12 +140,12 @@ func (op *updateUserOp) checkCurrent(ctx context.Context) (err error) {
 	return nil
 }
 
-// errChangedMeanwhile: the hash that was compared is no longer the user's. The principal's is the present one by now,
-// so that the comparison can be made again.
+// errChangedMeanwhile: the hash that was compared is no longer the user's. The principal has the present hash by now,
+// so that the comparison can be repeated.
 var errChangedMeanwhile = errors.New("account: the password was changed meanwhile")
 
-// endPauses ends the pauses between mails after a new password. It is not part of the transaction, in which it would
-// come after the lock on the user; nothing is lost if it fails.
+// endPauses ends the pauses between mails after a new password. It runs outside of the transaction, where it would come
+// after the lock on the user. A failure is harmless.
 func (op *updateUserOp) endPauses(ctx context.Context, pauses [][]byte) {
 	b := op.f.Batch()
 	b.ForgetLimits(pauses...)
@@ -177,7 +177,7 @@ func (op *updateUserOp) validate() (err error) {
 		if err := op.f.Settings.CheckPassword(*p.Password); err != nil {
 			return err
 		}
-		if *p.Password == "" { // without a policy
+		if *p.Password == "" { // also without a policy
 			return refusal.Unprocessable(refusal.CodeWeakPassword, "Password should not be empty.")
 		}
 	}
@@ -200,12 +200,12 @@ func (op *updateUserOp) validate() (err error) {
 	return nil
 }
 
-// emailAtOnce reports whether an anonymous user's first address is confirmed by the setting alone.
+// emailAtOnce reports whether the setting confirms an anonymous user's first address without a mail.
 func (op *updateUserOp) emailAtOnce() bool {
 	return op.principal.User.IsAnonymous && op.f.Settings.Email.Autoconfirm
 }
 
-// look reads which accounts have the wanted addresses, and checks what the sending is under.
+// look reads which accounts have the requested addresses, and checks the limits of the sending.
 func (op *updateUserOp) look(ctx context.Context) error {
 	if op.email == "" && op.phone == "" {
 		return nil
@@ -236,8 +236,8 @@ func (op *updateUserOp) look(ctx context.Context) error {
 		return refusal.Failure("look up", err)
 	}
 	me := op.principal.User.ID
-	// An account that never proved the address yields to a proof; an address that is set without one does not ask for
-	// it.
+	// An account that never proved the address yields to a user who proves it. An address that is set at once is not
+	// proven.
 	s := op.f.Settings
 	if byEmail.ID != uuid.Nil && byEmail.ID != me && (op.mails == nil || !yields(s, byEmail, "email", op.email)) {
 		return flow.ErrEmailExists
@@ -248,7 +248,7 @@ func (op *updateUserOp) look(ctx context.Context) error {
 	return nil
 }
 
-// checkSending comes last among the checks: what it refuses is allowed later.
+// checkSending is the last of the checks: the request may succeed when it is repeated later.
 func (op *updateUserOp) checkSending() error {
 	if op.mails != nil {
 		if err := op.f.Settings.CheckMailSendable("email change"); err != nil {
@@ -267,7 +267,7 @@ func (op *updateUserOp) checkSending() error {
 	return nil
 }
 
-// hashPasswords compares and hashes, outside of the transaction.
+// hashPasswords compares and hashes the passwords, outside of the transaction.
 func (op *updateUserOp) hashPasswords(ctx context.Context) (err error) {
 	if op.p.Password == nil {
 		return nil
@@ -292,7 +292,7 @@ func (op *updateUserOp) hashPasswords(ctx context.Context) (err error) {
 	return nil
 }
 
-// needsNonce reports whether a new password needs a fresh proof of the address: not in young sessions.
+// needsNonce reports whether a new password needs a new proof of the address. Young sessions need none.
 func (op *updateUserOp) needsNonce() bool {
 	v := op.principal.Session
 	young := op.f.Settings.Passwords.NonceMaxAge > 0 && v.ID != uuid.Nil &&
@@ -300,9 +300,9 @@ func (op *updateUserOp) needsNonce() bool {
 	return op.f.Settings.Passwords.RequireNonce && !young
 }
 
-// needsCurrent reports whether a new password needs the old one: unless there is none, or the session was opened by a
-// mail or an SMS to an address that the user had before. The session of a change of address is only as good as the one
-// that requested the change.
+// needsCurrent reports whether a new password needs the old one. It does not if the user has no password, or if a mail
+// or SMS to an address that the user had before opened the session. A session that a change of address opened is worth
+// no more than the session that requested the change.
 func (op *updateUserOp) needsCurrent() bool {
 	if !op.f.Settings.Passwords.RequireCurrent || op.principal.User.PasswordHash == "" {
 		return false
@@ -324,7 +324,8 @@ func (op *updateUserOp) checkPasswordChange(ctx context.Context, tx *flow.Tx, no
 			}
 		}
 		n := store.Nonce{User: now.ID, MACs: macs, Now: op.f.Now, MaxMisses: flow.MaxMisses}
-		// A bucket of its own: it is taken from under the lock on the user, that of /verify before it.
+		// The bucket is not that of /verify, since this try is taken under the lock on the user, and a try of /verify
+		// before it.
 		n.Tries, n.Place = flow.CodeTries(&op.f, "nonces", now.Aud, op.guesses.Address)
 		nonce, try, err := tx.RedeemNonce(ctx, n)
 		op.nonceTry, op.proven, err = try, nonce.Address, flow.TooManyCodes(err)
@@ -362,7 +363,8 @@ func (op *updateUserOp) write(ctx context.Context, tx *flow.Tx) (out store.User,
 			return out, err
 		}
 	}
-	// A new password ends other sessions; what they request while it is written would outlive it.
+	// A new password ends other sessions. Without the lock, their concurrent requests would have effects that outlive
+	// them.
 	old, session, err := flow.LockPrincipal(ctx, &op.f, tx, op.principal, op.addTried)
 	if err != nil {
 		return out, err
@@ -377,7 +379,7 @@ func (op *updateUserOp) write(ctx context.Context, tx *flow.Tx) (out store.User,
 		if err := op.checkPasswordChange(ctx, tx, old); err != nil {
 			if err == error(errNonce) {
 				tx.Refuse(err)
-				return out, op.recordNonce(ctx, tx, sendable == nil) // the miss counts, so it is committed
+				return out, op.recordNonce(ctx, tx, sendable == nil) // commits, so that the miss is counted
 			}
 			return out, err
 		}
@@ -385,7 +387,7 @@ func (op *updateUserOp) write(ctx context.Context, tx *flow.Tx) (out store.User,
 	if sendable != nil {
 		return out, sendable
 	}
-	// Last of all: any other password is set now, so that trying the present one cannot go unnoticed.
+	// This check is the last: any other password would be set now, so that nobody can test passwords unnoticed.
 	if op.same {
 		return out, errSamePassword
 	}
@@ -424,8 +426,8 @@ func (op *updateUserOp) requireAAL2(now store.User, v store.Session) error {
 	return nil
 }
 
-// recordNonce records a wrong nonce, at most once a minute for a user. It returns what takeQuotas took, if that was
-// taken: the miss commits, and nothing is sent. The rows are locked already.
+// recordNonce records a wrong nonce, at most once a minute for a user. It gives back what takeQuotas took, if taken:
+// the miss commits, and nothing is sent. The rows are locked already.
 func (op *updateUserOp) recordNonce(ctx context.Context, tx *flow.Tx, taken bool) error {
 	b := tx.Batch()
 	for _, q := range []*flow.Quota{op.mails, op.texts} {
@@ -439,8 +441,8 @@ func (op *updateUserOp) recordNonce(ctx context.Context, tx *flow.Tx, taken bool
 	return b.Send(ctx)
 }
 
-// takeQuotas takes what the sending costs before the user is locked: limits are always taken first, or two transactions
-// would deadlock.
+// takeQuotas takes the limits of the sending before the user is locked: limits are always taken first, since otherwise
+// two transactions could deadlock.
 func (op *updateUserOp) takeQuotas(ctx context.Context, tx *flow.Tx) error {
 	b := tx.Batch()
 	for _, q := range []*flow.Quota{op.mails, op.texts} {
@@ -457,7 +459,7 @@ func (op *updateUserOp) takeQuotas(ctx context.Context, tx *flow.Tx) error {
 	return err
 }
 
-// notify adds a notification, if it is on and the user has an address.
+// notify adds a notification, if it is switched on and the user has an address.
 func (ch *updateUserTx) notify(on bool, kind mail.Kind, v mail.Vars) {
 	if on && ch.op.notify && ch.old.Email != "" {
 		v.Email, v.Data = ch.old.Email, ch.old.UserMetadata

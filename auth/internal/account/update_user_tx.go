@@ -13,7 +13,7 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// updateUserTx is what an update changes of its user, gathered into one batch.
+// updateUserTx gathers the changes of an update into one batch.
 type updateUserTx struct {
 	f     *flow.Flow
 	op    *updateUserOp
@@ -21,8 +21,8 @@ type updateUserTx struct {
 	old   store.User // as locked
 	patch store.UserPatch
 
-	identities    []store.Identity // to be written
-	void          []store.Kind     // tokens to delete; all when voidAll
+	identities    []store.Identity // identities to write
+	void          []store.Kind     // tokens to delete; all if voidAll
 	voidAll       bool
 	outgoing      []flow.Outgoing
 	pkce          *store.Flow
@@ -31,14 +31,15 @@ type updateUserTx struct {
 	pending string
 }
 
-// passwordWaits reports whether the password waits for a proof: one given together with the account's first address
-// becomes the account's when that address is proven, as a sign-up's does.
+// passwordWaits reports whether the password waits for a proof: a password that is given together with the account's
+// first address is set when the address is proven, as in a sign-up.
 func (ch *updateUserTx) passwordWaits() bool {
 	atOnce := ch.op.email != "" && ch.op.mails == nil || ch.op.phone != "" && ch.op.texts == nil
 	return ch.old.Email == "" && ch.old.Phone == "" && (ch.op.mails != nil || ch.op.texts != nil) && !atOnce
 }
 
-// password sets the password. What others may have requested ends: tokens, pending changes, and other sessions.
+// password sets the password, and ends what other persons may have requested: tokens, pending changes, and other
+// sessions.
 func (ch *updateUserTx) password() {
 	p := &ch.patch
 	p.PasswordHash = &ch.op.hash
@@ -71,7 +72,7 @@ func hasIdentity(u store.User, provider string) bool {
 	return slices.ContainsFunc(u.Identities, func(i store.Identity) bool { return i.Provider == provider })
 }
 
-// email makes the new address pending until it is proven, or sets an anonymous user's at once.
+// email makes the new address pending until it is proven, or sets the address of an anonymous user at once.
 func (ch *updateUserTx) email() error {
 	p := &ch.patch
 	if ch.op.emailAtOnce() {
@@ -83,7 +84,7 @@ func (ch *updateUserTx) email() error {
 	wanted.NewEmail = ch.op.email
 	ch.pkce = ch.f.Settings.PkceFlow(ch.op.p.Challenge, "email_change", ch.f.Now)
 	msgs, err := flow.NewEmailChange(ch.f, wanted, ch.pkce)
-	for i := range msgs { // without a previous address there is only the message to the new one
+	for i := range msgs { // without a previous address there is only one message
 		msgs[i].Token.PasswordHash = ch.pending
 		ch.op.mails.Mark(&msgs[i].Token)
 	}
@@ -111,7 +112,7 @@ func (ch *updateUserTx) phone() error {
 	return err
 }
 
-// proven makes an address one that the user signs in with. Pending changes end, except one that this call requests.
+// proven makes an address a way to sign in. Pending changes end, except a change that this call requests.
 func (ch *updateUserTx) proven(provider, who string) {
 	if p := &ch.patch; p.NewEmail == nil {
 		p.NewEmail, p.CurrentEmailProven, p.NewEmailProven = new(""), new(false), new(false)
@@ -124,7 +125,7 @@ func (ch *updateUserTx) proven(provider, who string) {
 	ch.voidAll = true
 }
 
-// fill adds all of it to the batch, in the lock order.
+// fill adds all changes to the batch, in the lock order.
 func (ch *updateUserTx) fill() {
 	b, id := ch.b, ch.old.ID
 	for _, i := range ch.identities {
@@ -138,7 +139,7 @@ func (ch *updateUserTx) fill() {
 	}
 	if ch.voidAll {
 		b.DeleteTokens(id)
-		b.DeleteFlows(id) // and the codes that were issued
+		b.DeleteFlows(id) // and the issued codes
 	} else if len(ch.void) > 0 {
 		b.DeleteTokens(id, ch.void...)
 	}

@@ -16,15 +16,15 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// The types of a verification that are not the name of a token's kind.
+// The types of a verification that differ from the name of a token's kind.
 const (
 	typeEmail       = "email"
 	typeEmailChange = "email_change"
 )
 
-// byLink holds the kinds of token that a link's type finds; with digits and an e-mail address it is used too, with a
-// phone number byPhone: a token is redeemed only as what it was sent for (docs/tokens.md#one-time-tokens). Of several,
-// the earlier kind is preferred.
+// byLink holds the kinds of tokens for each type of a link, or of digits with an e-mail address; byPhone for digits
+// with a phone number. A token is redeemed only for what it was sent for (docs/tokens.md#one-time-tokens). Earlier
+// kinds are preferred.
 var (
 	byLink = map[string][]store.Kind{
 		typeEmail:       {store.KindSignup, store.KindInvite, store.KindMagicLink},
@@ -66,14 +66,14 @@ var (
 type proof struct {
 	kinds   []store.Kind
 	link    []byte
-	former  bool // the link has the other service's form
+	former  bool // the link has the former service's form
 	pkce    bool
 	address string
 	digits  string
 	missed  *refusal.Refusal
 }
 
-// proofOf checks a verification before anything is looked up.
+// proofOf checks a verification before the database is queried.
 func proofOf(p flow.Verify) (proof, error) {
 	if p.Type == "" {
 		return proof{}, refusal.NotValid("Verify requires a verification type")
@@ -117,8 +117,8 @@ func linkProof(typ, text string) (proof, error) {
 	return pf, nil
 }
 
-// Verify redeems a link or digits. In one transaction it consumes the token and does what the token was
-// for; parallel calls with one token do it once.
+// Verify redeems a link or digits. One transaction consumes the token and makes the changes that the token was sent
+// for; of parallel calls with one token, one succeeds.
 func (a *Accounts) Verify(ctx context.Context, req flow.RequestInfo, p flow.Verify) (flow.Verified, error) {
 	f := a.core.Begin(req)
 	pf, err := proofOf(p)
@@ -154,7 +154,7 @@ func (a *Accounts) Verify(ctx context.Context, req flow.RequestInfo, p flow.Veri
 			out, err = op.redeem(ctx, tx, pf)
 			if errors.Is(err, store.ErrNotFound) {
 				tx.Refuse(pf.missed)
-				return op.recordMiss(ctx, tx, pf) // a miss counts, so it is committed
+				return op.recordMiss(ctx, tx, pf) // commits, so that the miss is counted
 			}
 			return err
 		})
@@ -175,7 +175,7 @@ func (a *Accounts) Verify(ctx context.Context, req flow.RequestInfo, p flow.Veri
 	return out, nil
 }
 
-// preparePassword checks the new password, and hashes it if the token is there.
+// preparePassword checks the new password, and hashes it if the token exists.
 func (op *verifyOp) preparePassword(ctx context.Context, pf proof) error {
 	if err := op.f.Settings.CheckPassword(op.p.Password); err != nil {
 		return err
@@ -190,10 +190,10 @@ func (op *verifyOp) preparePassword(ctx context.Context, pf proof) error {
 	return op.hashPassword(ctx)
 }
 
-// prepared redeems, and does so again after what has to be done outside of the transaction.
+// prepared calls redeem, and calls it again after steps that must run outside of the transaction.
 func (op *verifyOp) prepared(ctx context.Context, redeem func() error) error {
 	err := redeem()
-	if errors.Is(err, errPasswordNotHashed) { // it was sent since the look-up
+	if errors.Is(err, errPasswordNotHashed) { // the token was created after the look-up
 		if err = op.hashPassword(ctx); err == nil {
 			err = redeem()
 		}
@@ -205,7 +205,7 @@ func (op *verifyOp) prepared(ctx context.Context, redeem func() error) error {
 		}
 	}
 	if errors.Is(err, store.ErrEmailTaken) || errors.Is(err, store.ErrPhoneTaken) {
-		op.displace = true // an account that never proved the address gives way
+		op.displace = true // an account that never proved the address yields
 		err = redeem()
 	}
 	return err
@@ -229,18 +229,20 @@ var errPhoneExists = refusal.Unprocessable(refusal.CodePhoneExists,
 type verifyOp struct {
 	f      flow.Flow
 	p      flow.Verify
-	hash   string // of p.Password
+	hash   string // the hash of p.Password
 	notify bool   // may be written
 	open   flow.SessionDraft
 	// displace: an unconfirmed account has the address that is proven.
 	displace bool
-	// found: the token exists, whatever became of it.
+	// found: the token exists, even if redeeming it failed.
 	found bool
-	// owner gets a new account with the address, which another account has without a proof; nil: not asked for yet.
+	// owner is the sign-up of a new account for the proven address, which another account has without a proof; nil: not
+	// prepared yet.
 	owner *signupCandidate
 }
 
-// take consumes the token. ErrNotFound: there is none. The Limit is what the digits were taken from.
+// take consumes the token. ErrNotFound: there is no such token. The Limit is the bucket that a try of digits was taken
+// from.
 func (op *verifyOp) take(ctx context.Context, tx *flow.Tx, pf proof) (t store.Token, try store.Limit, err error) {
 	switch {
 	case pf.digits != "":
@@ -259,7 +261,7 @@ func (op *verifyOp) take(ctx context.Context, tx *flow.Tx, pf proof) (t store.To
 	return t, try, err
 }
 
-// redeem consumes the token, and does what it was for. ErrNotFound: there is none.
+// redeem consumes the token, and makes the changes that the token was sent for. ErrNotFound: there is no such token.
 func (op *verifyOp) redeem(ctx context.Context, tx *flow.Tx, pf proof) (flow.Verified, error) {
 	t, try, err := op.take(ctx, tx, pf)
 	if err != nil {
@@ -267,7 +269,7 @@ func (op *verifyOp) redeem(ctx context.Context, tx *flow.Tx, pf proof) (flow.Ver
 	}
 	op.found = true
 	if pf.link != nil && pf.pkce != (t.Flow != uuid.Nil) {
-		return flow.Verified{}, pf.missed // not the text that was sent; the transaction is undone, and the link stays
+		return flow.Verified{}, pf.missed // an altered prefix; the link stays valid
 	}
 	if op.p.Password != "" && op.hash == "" {
 		return flow.Verified{}, errPasswordNotHashed
@@ -307,7 +309,7 @@ func (op *verifyOp) redeem(ctx context.Context, tx *flow.Tx, pf proof) (flow.Ver
 		if _, test := op.f.Settings.Phone.TestCode(pf.address, op.f.Now); test { // its code is in a file
 			op.open.Row.Place = nil
 		}
-		if isChange(t.Kind) { // it proves an address of the client's choice, not the user's identity: see needsCurrent
+		if isChange(t.Kind) { // it proves an address that the client chose: see needsCurrent
 			op.open.Row.AMR = flow.MustJSON([]token.AMR{{Method: flow.MethodOTP, Timestamp: op.f.Now.Unix(),
 				Provider: out.Type}})
 		}
@@ -318,8 +320,8 @@ func (op *verifyOp) redeem(ctx context.Context, tx *flow.Tx, pf proof) (flow.Ver
 	return out, w.b.Send(ctx)
 }
 
-// typeOf returns the type that the answer names. A link that proves the address alone, of a user who is left without a
-// password, is a recovery for client libraries: the user is to choose one.
+// typeOf returns the type that the answer names. If a link proved only the address and the user has no password, the
+// type is recovery, so that client libraries ask the user to choose one.
 func (op *verifyOp) typeOf(t store.Token, u store.User, pf proof) string {
 	switch {
 	case pf.former:
@@ -331,10 +333,10 @@ func (op *verifyOp) typeOf(t store.Token, u store.User, pf proof) string {
 	return typeOf(t)
 }
 
-// errNewUser: the address leaves the account that has it, and a hook is to allow the new one.
+// errNewUser: the address leaves the account that has it, and a hook has to allow the new account.
 var errNewUser = errors.New("account: verify: the address gets a new account")
 
-// moveOut takes the address from the account, and goes on with a new one, as if none had it.
+// moveOut removes the address from the account, and continues with a new account.
 func (w *verifyTx) moveOut() error {
 	f, op, provider := w.f, w.op, "email"
 	if !isEmail(w.t.Address) {
@@ -370,8 +372,8 @@ func (op *verifyOp) typedDigits(pf proof) store.Digits {
 	return d
 }
 
-// isPending reports whether the token exists that the proof asks for, so that nothing is hashed for invented tokens.
-// Redeeming decides, and counts a miss.
+// isPending reports whether the token of a proof exists, so that nothing is hashed for invented tokens. It counts no
+// miss: redeem does.
 func (op *verifyOp) isPending(ctx context.Context, pf proof) (bool, error) {
 	switch {
 	case pf.digits != "":
@@ -382,7 +384,7 @@ func (op *verifyOp) isPending(ctx context.Context, pf proof) (bool, error) {
 	return false, nil
 }
 
-// errPasswordNotHashed: a token was found after all, and the password that came with it is not hashed yet.
+// errPasswordNotHashed: redeem found a token that isPending did not find, so the given password is not hashed yet.
 var errPasswordNotHashed = errors.New("account: verify: the password is not hashed")
 
 func (op *verifyOp) hashPassword(ctx context.Context) (err error) {
@@ -396,7 +398,7 @@ func (op *verifyOp) hashPassword(ctx context.Context) (err error) {
 // fixed code is valid at any time for the user with that number.
 func (op *verifyOp) testToken(ctx context.Context, tx *flow.Tx, pf proof) (store.Token, error) {
 	if !slices.Contains(pf.kinds, store.KindSMS) {
-		return store.Token{}, store.ErrNotFound // a change of number waits with its token, for a year
+		return store.Token{}, store.ErrNotFound // the pending change of number is kept with its token, for a year
 	}
 	var u store.User
 	b := tx.Batch()
@@ -414,7 +416,7 @@ func (op *verifyOp) testToken(ctx context.Context, tx *flow.Tx, pf proof) (store
 // recordMiss records a failed verification: at most once a minute for an address, and for all unknown links together.
 func (op *verifyOp) recordMiss(ctx context.Context, tx *flow.Tx, pf proof) error {
 	typ := op.p.Type
-	if pf.kinds == nil { // anything may stand there
+	if pf.kinds == nil { // the client may have sent any text
 		typ = ""
 	}
 	b := tx.Batch()

@@ -14,7 +14,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// verifyTx is what a redeemed token changes of its user, gathered into one batch.
+// verifyTx gathers the changes of a redeemed token into one batch.
 type verifyTx struct {
 	f     *flow.Flow
 	op    *verifyOp
@@ -22,21 +22,21 @@ type verifyTx struct {
 	u     store.User // as locked
 	t     store.Token
 	patch store.UserPatch
-	// identity is written, with the address that it proves.
+	// identity is the identity to write, with the proven address.
 	identity *store.Identity
-	// endSessions is the reason for which all older ones end; "" leaves them.
+	// endSessions is the reason for which all older sessions end; "": they stay.
 	endSessions string
-	// dropForeign: external identities are deleted, except the one that requested the token. claims: the account was
-	// live, so its metadata and verified factors stay.
+	// dropForeign: external identities are deleted, except the identity that requested the token. claims: the account
+	// was in use, so its metadata and verified factors stay.
 	dropForeign, claims bool
-	// CodeHash is the hash of the code for the token's PKCE flow.
+	// codeHash is the hash of the code for the token's PKCE flow.
 	codeHash      []byte
 	action        store.Action
-	trait         string // provider, of a sign-up
+	trait         string // the provider of a sign-up
 	notifications []store.NewMessage
 }
 
-// apply prepares the changes. half: it was the first half of an e-mail change.
+// apply prepares the changes. half: the token was the first of two proofs of an e-mail change.
 func (w *verifyTx) apply() (half bool, err error) {
 	switch w.t.Kind {
 	case store.KindSignup, store.KindInvite, store.KindMagicLink, store.KindRecovery, store.KindSMS:
@@ -49,9 +49,9 @@ func (w *verifyTx) apply() (half bool, err error) {
 	return false, errTokenExpired
 }
 
-// confirm makes the address that the token was sent to a proven one, unless it is, and signs in. An address that a
-// setting alone confirmed counts as unconfirmed. A token is void if the user no longer has the address that it was sent
-// to, because both happened at once.
+// confirm makes the address that the token was sent to a proven one, unless it is proven already, and signs in. An
+// address that only a setting has confirmed counts as unconfirmed. If the user no longer has the address, because of a
+// concurrent change, the token is void.
 func (w *verifyTx) confirm() error {
 	w.action = store.ActionLogin
 	provider, at, sent, unproven := "email", w.u.EmailConfirmedAt, w.u.Email, w.u.EmailUnproven
@@ -79,8 +79,8 @@ func (w *verifyTx) confirm() error {
 	} else {
 		w.patch.PhoneConfirmedAt, w.dropForeign = &w.f.Now, w.claims
 	}
-	// Password and metadata are those of the sign-up that this token belongs to; a recovery or a magic link confirms
-	// without any. What was set before stays.
+	// Password and metadata come from the sign-up that the token belongs to; a recovery or a magic link has none, and
+	// then the present ones stay.
 	var data json.RawMessage
 	first := w.u.EmailConfirmedAt.IsZero() && w.u.PhoneConfirmedAt.IsZero() || w.dropForeign
 	mayChoose := w.u.PasswordHash == "" || w.dropForeign
@@ -94,7 +94,7 @@ func (w *verifyTx) confirm() error {
 		w.patch.PasswordHash = &w.op.hash // chosen by the owner of the mailbox
 	}
 	by := w.confirmedIdentity()
-	if by != nil { // the account belongs to that provider, and has its data
+	if by != nil { // the account was made by a provider, and has the provider's data
 		w.trait = by.Provider
 		w.patch.UserMetadata.Set = flow.MustJSON(map[string]any{"email": w.t.Address, "email_verified": true})
 	} else {
@@ -119,22 +119,22 @@ func (w *verifyTx) confirmedIdentity() *store.Identity {
 	return nil
 }
 
-// dropForeignAccess: the address came from an external provider that had not verified it, and that identity is in the
-// account, but this token belongs to another mail; or a setting alone had confirmed the address. Its owner gets the
-// account without the ways in that others may have left in it.
+// dropForeignAccess removes the ways into the account that other persons may have added, before the owner of the
+// address gets it. This is necessary if only a setting had confirmed the address, or if the address came from an
+// external provider that had not verified it, whose identity is in the account, and the token belongs to another mail.
 func (w *verifyTx) dropForeignAccess(provider string) {
 	flow.DropOthers(&w.patch, provider)
 	w.patch.UserMetadata.Replace = w.identity != nil && !w.claims
 	w.endSessions = store.EndedClaimed
 }
 
-// putIdentity sets the identity of an address that is the user's own.
+// putIdentity sets the identity of the user's own address.
 func (w *verifyTx) putIdentity(provider, who string, data json.RawMessage) {
 	w.identity = flow.OwnIdentity(w.u.ID, provider, who, data, w.patch)
 	w.patch.ProvidersFromIdentities = true
 }
 
-// changeEmail handles one proof of an e-mail change. Each address has a flag of its own that only its own token sets,
+// changeEmail handles one proof of an e-mail change. Each address has a flag that only a token for that address sets,
 // and the new address must always be proven.
 func (w *verifyTx) changeEmail() (half bool, err error) {
 	current := w.t.Kind == store.KindEmailChangeCurrent
@@ -190,7 +190,7 @@ func (w *verifyTx) changePhone() error {
 	return nil
 }
 
-// firstPassword sets the password that was given with the account's first address.
+// firstPassword sets the password that was given together with the account's first address.
 func (w *verifyTx) firstPassword() {
 	if w.u.Email == "" && w.u.Phone == "" && w.t.PasswordHash != "" {
 		w.patch.PasswordHash = &w.t.PasswordHash
@@ -232,8 +232,8 @@ func (w *verifyTx) fill(out flow.Verified) {
 		w.b.IssueCode(w.t.Flow, w.codeHash, w.f.Now, w.u.ID)
 	}
 	if w.claims {
-		w.b.DeleteUnverified(w.u.ID, "") // a mailbox takes no second factor away
-		w.b.DeletePasskeys(w.u.ID)       // but a way in
+		w.b.DeleteUnverified(w.u.ID, "") // verified factors stay: a mailbox must not remove them
+		w.b.DeletePasskeys(w.u.ID)       // passkeys go: they are a way into the account
 	} else if w.dropForeign {
 		w.b.DeleteFactors(w.u.ID)
 	}
@@ -241,8 +241,8 @@ func (w *verifyTx) fill(out flow.Verified) {
 	w.b.Audit(w.f.Audit(w.action, w.u.ID, w.op.open.Row.ID, "provider", w.trait))
 }
 
-// displaceUnproven takes an address that was just proven from an account that never proved it: the account's identity
-// of the address and what was sent there are deleted, and the account too if nothing else is left of it.
+// displaceUnproven removes an address that was just proven from an account that never proved it. The account's identity
+// of the address and the tokens that were sent there are deleted; the account too, if nothing else is left of it.
 func (w *verifyTx) displaceUnproven(ctx context.Context, tx *flow.Tx) error {
 	var other store.User
 	provider, b := "email", tx.Batch()
@@ -264,10 +264,10 @@ func (w *verifyTx) displaceUnproven(ctx context.Context, tx *flow.Tx) error {
 		return nil // already deleted
 	}
 	if err != nil || !yields(w.f.Settings, locked, provider, address) {
-		return err // confirmed by now: the unique index refuses the change
+		return err // proven by now: the unique index refuses the change
 	}
 	b = tx.Batch()
-	b.Identities(&locked.Identities, locked.ID) // those that LockUser returns may be older than the lock
+	b.Identities(&locked.Identities, locked.ID) // the identities that LockUser returns may be older than the lock
 	if err := b.Send(ctx); err != nil {
 		return err
 	}
@@ -285,8 +285,8 @@ func yields(s *flow.Settings, u store.User, provider, address string) bool {
 	return u.Email == address && (u.EmailConfirmedAt.IsZero() || leaves(s, u, address))
 }
 
-// leaves reports whether a setting alone confirmed the address of a user who has a proven one besides: the account is
-// the user's, and the address is not.
+// leaves reports whether only a setting has confirmed the address and the user has proven another address: then the
+// user keeps the account and loses the address.
 func leaves(s *flow.Settings, u store.User, address string) bool {
 	both := u.Email != "" && u.Phone != "" && !u.EmailConfirmedAt.IsZero() && !u.PhoneConfirmedAt.IsZero()
 	return s.ClaimUnproven && both && (address == u.Email && u.EmailUnproven && !u.PhoneUnproven ||

@@ -1,8 +1,8 @@
 // Package address defines what an e-mail address and a phone number may look like, and what form of them is stored
 // and compared (docs/accounts.md#addresses).
 //
-// It judges text only: nothing is trimmed, no plus-label or dot is folded, no name is looked up, and an address that
-// passes may not exist.
+// It checks the text only: nothing is trimmed, no plus-label or dot is folded, no name is looked up, and a valid
+// address need not exist.
 package address
 
 import (
@@ -20,7 +20,7 @@ var (
 	ErrPhoneFormat = errors.New("Invalid phone number format (E.164 required)")
 )
 
-// Lengths in bytes, which are characters where the form is right.
+// Lengths in bytes, which are also characters in a valid address.
 const (
 	maxEmail = 255
 	maxLabel = 63 // RFC 1035 section 2.3.4
@@ -28,7 +28,7 @@ const (
 	maxPhone = 15 // E.164
 )
 
-// Email is the stored form of an address: all of it lower-cased.
+// Email returns the stored form of an address, in lower case.
 func Email(text string) (string, error) {
 	switch {
 	case text == "":
@@ -43,10 +43,11 @@ func Email(text string) (string, error) {
 	return strings.ToLower(text), nil
 }
 
-// Fold is the form in which an unchecked address is looked up: at password sign-in a malformed one is simply unknown.
+// Fold returns the form in which an unchecked address is looked up: at a sign-in by password a malformed address is
+// just unknown.
 func Fold(email string) string { return strings.ToLower(email) }
 
-// isDomain: labels of letters, digits and inner hyphens. A single label will do.
+// isDomain reports whether text consists of labels of letters, digits and inner hyphens. A single label is enough.
 func isDomain(text string) bool {
 	for label := range strings.SplitSeq(text, ".") {
 		if label == "" || len(label) > maxLabel || !all(label, isLabel) || label[0] == '-' ||
@@ -76,7 +77,7 @@ func isLabel(c byte) bool {
 
 func isDigit(c byte) bool { return '0' <= c && c <= '9' }
 
-// Phone is the stored form of a number: the digits of E.164 without the plus.
+// Phone returns the stored form of a number: the digits of E.164 without the plus.
 func Phone(text string) (string, error) {
 	number := FoldPhone(text)
 	if len(number) < minPhone || len(number) > maxPhone || number[0] == '0' || !all(number, isDigit) {

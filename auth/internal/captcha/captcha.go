@@ -1,8 +1,8 @@
-// Package captcha verifies with hCaptcha or Turnstile whether a visitor has solved the challenge of their script.
-// Both speak the same protocol.
+// Package captcha verifies with hCaptcha or Turnstile whether a visitor has solved a captcha. Both providers have the
+// same protocol.
 //
-// It knows no request and no status; which requests need a captcha, and the answer when one is not solved or cannot
-// be verified, is package httpapi's.
+// It knows no requests and statuses: package httpapi decides which requests need a captcha, and how a request is
+// answered whose captcha is not solved or cannot be verified.
 package captcha
 
 import (
@@ -20,10 +20,10 @@ import (
 	"gatehouse/auth/internal/outbound"
 )
 
-// maxAnswer is the longest answer in bytes; theirs have a few hundred.
+// maxAnswer is the longest answer in bytes; the providers' answers have a few hundred.
 const maxAnswer = 64 << 10
 
-// maxToken is the longest token in bytes; theirs have up to a few thousand.
+// maxToken is the longest token in bytes; the providers' tokens have up to a few thousand.
 const maxToken = 32 << 10
 
 // siteVerify is each provider's endpoint.
@@ -57,7 +57,7 @@ type Verifier struct {
 	http      outbound.Clients
 }
 
-// New says what is wrong with the options, by the settings' names.
+// New returns a verifier. Its error names the settings that are wrong.
 func New(o Options) (*Verifier, error) {
 	var bad []error
 	at, known := siteVerify[o.Provider]
@@ -78,41 +78,41 @@ func New(o Options) (*Verifier, error) {
 	return v, nil
 }
 
-// Watched is a Verifier like v whose calls are watched.
+// Watched returns a copy of v whose calls are watched.
 func (v *Verifier) Watched(w outbound.Watch) *Verifier {
 	o := v.o
 	o.Watch = w
-	n, _ := New(o) // they were good before
+	n, _ := New(o) // valid: v has the same options
 	return n
 }
 
-// String is the provider and its endpoint.
+// String returns the provider and the endpoint.
 func (v *Verifier) String() string { return v.name + " at " + v.url }
 
-// Overridden says that the operator has put the provider somewhere else.
+// Overridden reports whether the operator has set another endpoint than the provider's own.
 func (v *Verifier) Overridden() bool { return v.url != siteVerify[v.name] }
 
-// Close lets idle connections go. Verify still works.
+// Close closes idle connections. Verify still works.
 func (v *Verifier) Close() { v.http.CloseIdle() }
 
-// Refused is a captcha that was not solved, with the provider's reasons, such as
+// Refused is the error for a captcha that was not solved, with the provider's reasons, such as
 // invalid-or-already-seen-response.
 type Refused struct{ Codes []string }
 
 func (e *Refused) Error() string { return "captcha refused: " + e.Reasons() }
 
-// Reasons are the codes, joined by comma and space.
+// Reasons returns the codes, joined by comma and space.
 func (e *Refused) Reasons() string { return strings.Join(e.Codes, ", ") }
 
-// Misconfigured says that the provider blames the secret, not the visitor.
+// Misconfigured reports whether the provider refused because of the secret and not because of the visitor.
 func (e *Refused) Misconfigured() bool {
 	return slices.ContainsFunc(e.Codes, func(c string) bool {
 		return c == "invalid-input-secret" || c == "missing-input-secret" || c == "sitekey-secret-mismatch"
 	})
 }
 
-// Verify verifies a token that came from ip ("": unknown). A *Refused is the provider's no; any other error says that
-// it could not be reached or gave no answer.
+// Verify verifies a token that came from ip ("": unknown). The error is a *Refused if the provider refuses the token;
+// any other error says that the provider could not be reached or gave no valid answer.
 func (v *Verifier) Verify(ctx context.Context, token, ip string) error {
 	if len(token) > maxToken {
 		return &Refused{Codes: []string{"invalid-input-response"}}
@@ -130,7 +130,7 @@ func (v *Verifier) Verify(ctx context.Context, token, ip string) error {
 		Success *bool    `json:"success"`
 		Codes   []string `json:"error-codes"`
 	}
-	if json.Unmarshal(body, &in) != nil || in.Success == nil { // the parser's text may quote the answer
+	if json.Unmarshal(body, &in) != nil || in.Success == nil { // its error may quote the answer
 		return fmt.Errorf("captcha: %s: the answer is not the JSON that was expected", v.name)
 	}
 	if *in.Success {
@@ -139,7 +139,7 @@ func (v *Verifier) Verify(ctx context.Context, token, ip string) error {
 	return &Refused{Codes: words(in.Codes)}
 }
 
-// Check finds out whether the provider can be reached and knows the secret: the test of `auth check`.
+// Check finds out, for `auth check`, whether the provider can be reached and knows the secret.
 func (v *Verifier) Check(ctx context.Context) error {
 	err := v.Verify(ctx, "auth-check", "")
 	if r, ok := errors.AsType[*Refused](err); ok {
@@ -151,7 +151,7 @@ func (v *Verifier) Check(ctx context.Context) error {
 	return err
 }
 
-// post makes the call. Its errors don't hold the URL.
+// post makes the call. Its errors do not contain the URL.
 func (v *Verifier) post(ctx context.Context, form url.Values) ([]byte, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, v.url, strings.NewReader(form.Encode()))
 	if err != nil {
@@ -163,7 +163,7 @@ func (v *Verifier) post(ctx context.Context, form url.Values) ([]byte, error) {
 	return body, err
 }
 
-// words are the provider's codes, fit for an answer and a log: few, short, printable.
+// words returns the provider's codes in a form for answers and logs: few, short, printable.
 func words(codes []string) []string {
 	codes = codes[:min(len(codes), 8)]
 	for i, c := range codes {

@@ -39,7 +39,7 @@ WHO is an e-mail address, a phone number with +, or an id; -aud names another au
 // operator is the actor in the audit log.
 var operator = flow.Actor{Role: "auth admin"}
 
-// admin is the command of that name. createuser and deleteuser are the replaced service's words.
+// admin runs auth admin. createuser and deleteuser are the names of the sub-commands in the replaced service.
 func (p *program) admin(ctx context.Context, args []string) error {
 	if len(args) == 0 {
 		fmt.Fprint(p.stderr, adminUsage)
@@ -158,7 +158,7 @@ func (p *program) adminCreate(ctx context.Context, f *flag.FlagSet, aud *string,
 	return p.show(u)
 }
 
-// password is the argument, or for - the first line of standard input, which no list of processes shows.
+// password returns the argument or, for "-", the first line of standard input, which no list of processes shows.
 func (p *program) password(arg string) (*string, error) {
 	if arg != "-" {
 		return &arg, nil
@@ -173,7 +173,7 @@ func (p *program) password(arg string) (*string, error) {
 	return &line, nil
 }
 
-// find is the user with that address, number or id.
+// find returns the user with the address, number or id.
 func (r *rooms) find(ctx context.Context, aud, who string) (store.User, error) {
 	if id, err := uuid.Parse(who); err == nil {
 		u, err := r.users.AdminUser(ctx, id)
@@ -199,7 +199,7 @@ func (r *rooms) find(ctx context.Context, aud, who string) (store.User, error) {
 	return u, plain(err)
 }
 
-// plain is what a refusal says to people: the codes are for programs.
+// plain reduces a refusal to its text for people, without the code.
 func plain(err error) error {
 	if refusal, ok := errors.AsType[*refusal.Refusal](err); ok {
 		if refusal.Err != nil {

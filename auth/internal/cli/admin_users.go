@@ -14,7 +14,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// adminList prints a page of users. A cursor is the id of the last user of the page before.
+// adminList prints a page of users. The cursor is the id of the previous page's last user.
 func (p *program) adminList(ctx context.Context, f *flag.FlagSet, aud *string, args []string) error {
 	text := f.String("filter", "", "part of the e-mail address, the phone number or the full name")
 	n, cursor := f.Int("n", 50, "how many"), f.String("cursor", "", "the id that the page before ended with")
@@ -138,7 +138,7 @@ func (p *program) listFactors(ctx context.Context, r *rooms, user uuid.UUID) err
 	return t.Flush()
 }
 
-// deleteFactors removes one factor; the zero id is all of them.
+// deleteFactors removes one factor of a user, or all if id is zero.
 func (p *program) deleteFactors(ctx context.Context, r *rooms, user, id uuid.UUID) error {
 	ids := []uuid.UUID{id}
 	if id == uuid.Nil {
@@ -160,7 +160,7 @@ func (p *program) deleteFactors(ctx context.Context, r *rooms, user, id uuid.UUI
 	return nil
 }
 
-// printable is a text from outside for a terminal: no control characters, at most 60 of others.
+// printable returns a text from outside in a form for a terminal: without control characters, at most 60 others.
 func printable(text string) string {
 	text = strings.Map(func(r rune) rune {
 		if !strconv.IsPrint(r) {

@@ -24,7 +24,7 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// checkPatience bounds each question of auth check.
+// checkPatience bounds each test of auth check.
 const checkPatience = 15 * time.Second
 
 // report prints what auth check finds.
@@ -44,8 +44,7 @@ func (r *report) say(what string, err error) bool {
 	return true
 }
 
-// check is the command of that name: everything that a start would find out, and what it would not. It
-// changes nothing.
+// check runs auth check, which finds everything that a start would report, and more. It changes nothing.
 func (p *program) check(ctx context.Context, args []string) error {
 	f := flag.NewFlagSet("check", flag.ContinueOnError)
 	tryHooks := f.Bool("hooks", false, "call the hooks in PostgreSQL with a sample, and roll back what they did")
@@ -74,7 +73,7 @@ func (p *program) check(ctx context.Context, args []string) error {
 			r.mirror(ctx, db, &c, &l)
 			r.keys(ctx, db, &c, l)
 			r.discovery(ctx, &c)
-		} else { // what old names of settings say is known without the tables
+		} else { // what follows from old names of settings does not need the tables
 			r.tellDefaults(l.FormerDefaults(false, 0))
 		}
 		r.providers(ctx, l)
@@ -89,7 +88,7 @@ func (p *program) check(ctx context.Context, args []string) error {
 	return nil
 }
 
-// database is nil when it doesn't answer. migrated: its tables can be queried.
+// database opens the database; db is nil if it does not answer. migrated: the tables can be queried.
 func (r *report) database(ctx context.Context, c *config.Config) (db *store.DB, migrated bool) {
 	ctx, cancel := context.WithTimeout(ctx, checkPatience)
 	defer cancel()
@@ -121,7 +120,7 @@ func (r *report) database(ctx context.Context, c *config.Config) (db *store.DB, 
 	return db, true
 }
 
-// readers warns of roles that have been granted any right to our tables.
+// readers warns of other roles that have a right to our tables.
 func (r *report) readers(ctx context.Context, db *store.DB) {
 	list, err := db.Readers(ctx)
 	if err != nil {
@@ -133,7 +132,8 @@ func (r *report) readers(ctx context.Context, db *store.DB) {
 	}
 }
 
-// defaults warns of those that the replaced service had otherwise, and prints the lines that bring them back.
+// defaults warns of settings whose defaults differ from the replaced service's, and prints the lines that restore the
+// former defaults.
 func (r *report) defaults(ctx context.Context, db *store.DB, l *config.Live) {
 	ctx, cancel := context.WithTimeout(ctx, checkPatience)
 	defer cancel()
@@ -166,7 +166,7 @@ func (r *report) keys(ctx context.Context, db *store.DB, c *config.Config, l con
 	r.say("signing keys", keeper.Check(ctx))
 }
 
-// discovery warns where services that know only the issuer would not find the keys.
+// discovery warns if services that know only the issuer would not find the keys.
 func (r *report) discovery(ctx context.Context, c *config.Config) {
 	ctx, cancel := context.WithTimeout(ctx, checkPatience)
 	defer cancel()
@@ -175,7 +175,7 @@ func (r *report) discovery(ctx context.Context, c *config.Config) {
 	}
 }
 
-// findKeys looks for the discovery document as a verifier does.
+// findKeys fetches the discovery document and the keys as a verifier does.
 func findKeys(ctx context.Context, issuer string) error {
 	if u, err := url.Parse(issuer); err != nil || u.Host == "" || u.Scheme != "https" && u.Scheme != "http" {
 		return fmt.Errorf("%q is no URL", issuer)
@@ -203,24 +203,24 @@ func findKeys(ctx context.Context, issuer string) error {
 	return nil
 }
 
-// providers begins a sign-in with each that is on: those whose endpoints or request token must be fetched show
-// whether that works.
+// providers begins a sign-in with each provider that is on. This tests providers whose endpoints or request token must
+// be fetched.
 func (r *report) providers(ctx context.Context, l config.Live) {
 	set, err := provider.New(l.External)
 	if err != nil {
-		return // said already
+		return // reported already
 	}
 	defer set.Close()
 	for _, name := range set.Names() {
 		p, err := set.Lookup(name)
 		if err != nil {
-			continue // of ID tokens only
+			continue // the provider takes only ID tokens
 		}
 		ctx, cancel := context.WithTimeout(ctx, checkPatience)
 		_, err = p.Begin(ctx, provider.Start{State: "check"})
 		cancel()
 		if e, ok := errors.AsType[*provider.Error](err); ok && e.Status < 500 {
-			err = nil // it misses a parameter that an application gives
+			err = nil // a parameter is missing, which applications give
 		}
 		r.say("provider "+name, err)
 	}
@@ -235,7 +235,7 @@ func (r *report) smtp(ctx context.Context, l config.Live) {
 	r.say("SMTP server", l.SMTP.Check(ctx))
 }
 
-// templates tries the operator's mail templates: a daemon would use the built-in texts in the place of broken ones.
+// templates tests the operator's mail templates. A daemon would replace broken templates by the built-in texts.
 func (r *report) templates(ctx context.Context, c *config.Config, l config.Live) {
 	if c.Site.Name != "" && c.SMTP.SenderName == "" && l.SMTP != nil {
 		fmt.Fprintln(r.p.stdout, "warn  AUTH_SITE_NAME is set and AUTH_SMTP_SENDER_NAME is not: mails show the sender's "+

@@ -18,7 +18,7 @@ import (
 	"gatehouse/shared/logging"
 )
 
-// Exit statuses. Bad usage has its own, so that scripts can distinguish it from a bad answer.
+// Exit statuses. Bad usage has a status of its own, so that scripts can distinguish it from a failure.
 const (
 	exitOK     = 0
 	exitFailed = 1
@@ -48,9 +48,9 @@ func Main() int {
 	return exitFailed
 }
 
-// program is what a run of the program is given.
+// program is the input of a run of the program: arguments, environment and streams.
 type program struct {
-	name           string // by which it was called: a link may have another one
+	name           string // the name by which the program was called, which may be that of a link
 	args, environ  []string
 	file           string // -config
 	stdin          io.Reader
@@ -76,7 +76,7 @@ const usage = `usage: auth [-config FILE] [COMMAND]
 Settings come from the environment and from .env or FILE; the environment wins.
 `
 
-// usages are those of commands that are several.
+// usages are the usage texts of commands with sub-commands.
 var usages = map[string]string{"keys": keysUsage, "admin": adminUsage, "mail": mailUsage, "redirect": redirectUsage,
 	"mirror": mirrorUsage}
 
@@ -88,10 +88,10 @@ var commands = map[string]func(*program, context.Context, []string) error{
 	hashing: (*program).hashing,
 }
 
-// errUsage ends a command with exit status 2; its text was written already.
+// errUsage ends a command with exit status 2, after the usage was written.
 var errUsage = errors.New("usage")
 
-// errSaid ends a command with exit status 1; why was written already.
+// errSaid ends a command with exit status 1, after the cause was written.
 var errSaid = errors.New("said")
 
 // run is the whole program. It returns the exit status when ctx has ended or the command is done.
@@ -150,7 +150,7 @@ func run(ctx context.Context, p program) int {
 	return exitUsage
 }
 
-// status is the exit status for how a command ended. It writes why, where that is not written yet.
+// status returns the exit status for the result of a command. It writes the error, unless that was written already.
 func (p *program) status(err error) int {
 	switch {
 	case err == nil || errors.Is(err, flag.ErrHelp):
@@ -164,10 +164,10 @@ func (p *program) status(err error) int {
 	return exitFailed
 }
 
-// parse reads a command's flags, which may stand before, behind and between its arguments, but not behind
-// a --. least and most say how many arguments there are; most < 0: any number.
+// parse reads a command's flags, which may be before, after and between the arguments, but not after "--". least and
+// most bound the number of arguments; most < 0: any number.
 func (p *program) parse(f *flag.FlagSet, args []string, arguments string, least, most int) ([]string, error) {
-	var said bytes.Buffer // requested help goes to standard output, usage errors to standard error
+	var said bytes.Buffer // help that was requested goes to standard output, usage errors to standard error
 	own := flag.NewFlagSet(f.Name(), flag.ContinueOnError)
 	f.VisitAll(func(one *flag.Flag) { own.Var(one.Value, one.Name, one.Usage) })
 	f.Usage = func() {
@@ -175,7 +175,7 @@ func (p *program) parse(f *flag.FlagSet, args []string, arguments string, least,
 		own.SetOutput(f.Output())
 		own.PrintDefaults()
 	}
-	for _, name := range []string{"config", "c"} { // may stand before the command, too
+	for _, name := range []string{"config", "c"} { // may also be before the command
 		f.Func(name, "settings file", func(value string) error {
 			if value == "" {
 				return errors.New("needs a file")
@@ -211,7 +211,7 @@ func (p *program) parse(f *flag.FlagSet, args []string, arguments string, least,
 	return rest, nil
 }
 
-// misused says what is wrong with the use of a command.
+// misused reports the wrong use of a command.
 func (p *program) misused(f *flag.FlagSet, format string, args ...any) error {
 	fmt.Fprintf(p.stderr, "auth: %s: %s\n", f.Name(), fmt.Sprintf(format, args...))
 	f.Usage()

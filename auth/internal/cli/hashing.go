@@ -12,24 +12,24 @@ import (
 	"gatehouse/auth/internal/password"
 )
 
-// hashing is the command by which serve starts this program again, to hash passwords in a process of low priority.
-// The usage text doesn't list it: it is not for operators.
+// hashing is the command with which serve starts this program again, to hash passwords in a process of low priority. It
+// is not for operators, so the usage text does not list it.
 const hashing = "hashing"
 
-// hashingCommand is that start. The child needs no setting, so it gets none: the environment is full of
-// secrets.
+// hashingCommand returns the function that makes the command for this process. The process needs no settings and gets
+// no environment, since it contains secrets.
 func hashingCommand() func() *exec.Cmd {
 	program, err := os.Executable()
 	if runtime.GOOS == "linux" {
-		program = "/proc/self/exe" // this very program, when its file has been replaced meanwhile, too
+		program = "/proc/self/exe" // the running program, even if its file was replaced
 	}
 	return func() *exec.Cmd {
 		return &exec.Cmd{Path: program, Args: []string{"auth", hashing}, Env: []string{}, Dir: "/", Err: err}
 	}
 }
 
-// hashing is the command of that name. It ends when its daemon does, not when a signal stops both: requests in flight
-// still want their hashes.
+// hashing runs auth hashing. It ends when its daemon ends, not at a signal to both, since requests in flight still need
+// hashes.
 func (p *program) hashing(_ context.Context, args []string) error {
 	signal.Ignore(os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	in, ok := p.stdin.(*os.File)

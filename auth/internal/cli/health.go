@@ -13,10 +13,10 @@ import (
 	"gatehouse/shared/httpx"
 )
 
-// healthTimeout is how long a health check waits where no flag says otherwise.
+// healthTimeout is how long a health check waits by default.
 const healthTimeout = 2 * time.Second
 
-// health is the command of that name. It reads no setting but those of the listener.
+// health runs auth health. It reads only the settings of the listener.
 func (p *program) health(ctx context.Context, args []string) error {
 	f := flag.NewFlagSet("health", flag.ContinueOnError)
 	timeout := f.Duration("timeout", healthTimeout, "how long to wait for the answer")
@@ -48,15 +48,15 @@ func (p *program) health(ctx context.Context, args []string) error {
 	return nil
 }
 
-// wgetIgnored are the flags of wget without a value that change nothing here, and wgetValues those with one: as
-// -t N, --tries=N.
+// wgetIgnored are flags of wget without a value, wgetValues flags with a value, such as -t N, --tries=N. Both are
+// ignored.
 var (
 	wgetIgnored = []string{"-q", "-nv", "--no-verbose", "--quiet"}
 	wgetValues  = []string{"-t", "-T", "--tries", "--timeout"}
 )
 
-// wget is the program under that name, which a link in the image has: health checks that were written for the replaced
-// service's image call it.
+// wget runs when the program is called wget, by a link in the image: health checks written for the replaced service's
+// image call it.
 func (p *program) wget(ctx context.Context) error {
 	spider, urls := false, []string(nil)
 	for args := p.args; len(args) > 0; {

@@ -20,7 +20,7 @@ const keysUsage = `usage: auth keys list
        auth keys service [-role service_role|anon] [-exp 10y]   print a service token
 `
 
-// keys is the command of that name.
+// keys runs auth keys.
 func (p *program) keys(ctx context.Context, args []string) error {
 	if len(args) == 0 {
 		fmt.Fprint(p.stderr, keysUsage)
@@ -38,7 +38,7 @@ func (p *program) keys(ctx context.Context, args []string) error {
 		args = nil
 	case "revoke":
 		if len(args) == 1 && len(args[0]) > len("--help") {
-			args = []string{"--", args[0]} // one kid in 64 begins with a dash, and is no flag
+			args = []string{"--", args[0]} // one kid in 64 begins with a dash, and is not a flag
 		}
 		var err error
 		if args, err = p.parse(f, args, "KID", 1, 1); err != nil {
@@ -108,7 +108,7 @@ func (p *program) keysService(ctx context.Context, f *flag.FlagSet, args []strin
 		return err
 	}
 	var set *token.Set
-	now := time.Now() // without a database there is no other
+	now := time.Now() // there is no database to read the time from
 	if c.Keys.AcceptSecret {
 		set, err = token.NewSet(token.SetConfig{Secret: l.Keys.Secret, AcceptSecret: true, SignWithSecret: true,
 			Issuer: c.JWT.Issuer})
@@ -160,7 +160,7 @@ func parseLife(text string) (time.Duration, error) {
 	return time.Duration(n) * unit, nil
 }
 
-// clock is a time for people; "-" for none.
+// clock formats a time for people; "-" for none.
 func clock(t time.Time) string {
 	if t.IsZero() {
 		return "-"
@@ -168,7 +168,7 @@ func clock(t time.Time) string {
 	return t.UTC().Format(time.RFC3339)
 }
 
-// columns is a table whose columns are as wide as they must be.
+// columns writes a table whose columns are as wide as necessary.
 type columns struct{ *tabwriter.Writer }
 
 func table(w io.Writer, heads ...string) columns {

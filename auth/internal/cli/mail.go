@@ -19,7 +19,7 @@ const mailUsage = `usage: auth mail list [-state pending|sent|failed|expired] [-
        auth mail send-test [-kind KIND] [-locale LOCALE] ADDRESS     send one mail through SMTP; its link does nothing
 `
 
-// mail is the command of that name. What a message says stays sealed.
+// mail runs auth mail. The contents of messages stay sealed.
 func (p *program) mail(ctx context.Context, args []string) error {
 	if len(args) == 0 || !slices.Contains([]string{"list", "resend", "preview", "send-test"}, args[0]) {
 		fmt.Fprint(p.stderr, mailUsage)

@@ -22,7 +22,7 @@ import (
 	"gatehouse/auth/internal/mail"
 )
 
-// samples are what preview and send-test render mails with.
+// samples is what preview and send-test need to render mails.
 type samples struct {
 	config   config.Config
 	live     config.Live
@@ -62,7 +62,7 @@ func (s *samples) render(ctx context.Context, name, tag, to string) (mail.Messag
 	return s.renderer.Render(ctx, m)
 }
 
-// mailPreview is the command of that name: it needs no database and changes nothing but the folder.
+// mailPreview runs auth mail preview. It needs no database and writes only into the folder.
 func (p *program) mailPreview(ctx context.Context, f *flag.FlagSet, args []string) error {
 	kind, tag := f.String("kind", "", "this kind only, such as magic_link"), f.String("locale", "", "this language only")
 	dir := f.String("o", "", "folder to write to; it is made where it is missing")
@@ -114,7 +114,7 @@ func (p *program) mailPreview(ctx context.Context, f *flag.FlagSet, args []strin
 	return nil
 }
 
-// mailSendTest is the command of that name.
+// mailSendTest runs auth mail send-test.
 func (p *program) mailSendTest(ctx context.Context, f *flag.FlagSet, args []string) error {
 	kind := f.String("kind", "", "this kind, such as magic_link, instead of a test mail")
 	tag := f.String("locale", "", "this language instead of the default one")

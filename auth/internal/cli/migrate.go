@@ -10,7 +10,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// migrate is the command of that name.
+// migrate runs auth migrate.
 func (p *program) migrate(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("migrate", flag.ContinueOnError)
 	plan := flags.Bool("plan", false, "print what would be applied and the rights it needs; change nothing")
@@ -41,7 +41,7 @@ func (p *program) migrate(ctx context.Context, args []string) error {
 	return err
 }
 
-// plan prints the files that would be applied. What the role lacks for them is an error.
+// plan prints the files that would be applied. It returns an error if the role lacks a right for them.
 func (p *program) plan(ctx context.Context, db *store.DB, namespace string) error {
 	files, err := db.Plan(ctx)
 	if err != nil {

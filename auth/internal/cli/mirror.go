@@ -54,7 +54,7 @@ Exit status: 0 done; 1 refused, failed, or something differs; 2 bad usage.
 Example: auth mirror install -yes && auth mirror check -try
 `
 
-// mirror is the command of that name.
+// mirror runs auth mirror.
 func (p *program) mirror(ctx context.Context, args []string) error {
 	if len(args) == 0 {
 		fmt.Fprint(p.stderr, mirrorUsage)
@@ -116,7 +116,7 @@ func (p *program) mirror(ctx context.Context, args []string) error {
 	})
 }
 
-// runMirror gives the options what the settings say, for run.
+// runMirror sets the options from the settings, and calls run.
 func (p *program) runMirror(ctx context.Context, o *mirror.Options, run func() error) error {
 	c, l, _, err := p.load()
 	if err != nil {
@@ -141,19 +141,19 @@ func (p *program) runMirror(ctx context.Context, o *mirror.Options, run func() e
 	return nil
 }
 
-// setMirror gives the options what the settings say.
+// setMirror sets the options from the settings.
 func setMirror(o *mirror.Options, c *config.Config, l *config.Live) {
 	o.URL = cmp.Or(c.Takeover.SourceURL, c.DB.URL)
 	o.Namespace, o.AdminRoles = c.DB.Store.Namespace, l.Accounts.AdminRoles
 }
 
-// mirror finds out whether the functions and triggers of a mirror are as auth mirror install makes them.
+// mirror checks whether the functions and triggers of a mirror are as auth mirror install makes them.
 func (r *report) mirror(ctx context.Context, db *store.DB, c *config.Config, l *config.Live) {
 	ctx, cancel := context.WithTimeout(ctx, checkPatience)
 	defer cancel()
 	o := mirror.Options{DB: db}
 	setMirror(&o, c, l)
-	o.URL = c.DB.URL // the other role may be gone, or no member of ours any more
+	o.URL = c.DB.URL // the role of the installation may no longer exist, or no longer be a member of ours
 	wrong, doubts, err := mirror.Look(ctx, o)
 	for _, text := range doubts {
 		fmt.Fprintln(r.p.stdout, "warn  mirror:", text)

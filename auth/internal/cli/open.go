@@ -18,7 +18,7 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// load reads the settings for a command. Warnings are the daemon's and auth check's to report.
+// load reads the settings for a command. It reports no warnings: the daemon and auth check do.
 func (p *program) load() (config.Config, config.Live, []string, error) {
 	c, l, r, err := p.read()
 	return c, l, r.Brief(), err
@@ -33,7 +33,7 @@ func (p *program) read() (config.Config, config.Live, *settings.Report, error) {
 	return c, l, r, err
 }
 
-// rooms are what a command on accounts works with.
+// rooms has what a command on accounts needs.
 type rooms struct {
 	config config.Config
 	live   config.Live

@@ -8,7 +8,7 @@ import (
 
 const redirectUsage = "usage: auth redirect test URL...   whether redirect_to may lead there, and why\n"
 
-// redirect is the command of that name.
+// redirect runs auth redirect.
 func (p *program) redirect(_ context.Context, args []string) error {
 	if len(args) == 0 || args[0] != "test" {
 		fmt.Fprint(p.stderr, redirectUsage)

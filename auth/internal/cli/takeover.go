@@ -51,10 +51,10 @@ AUTH_SECURITY_DB_ENCRYPTION_DECRYPTION_KEYS opens columns that the service there
 Exit status: 0 done; 1 refused, failed, stopped, or a difference was found; 2 bad usage.
 `
 
-// takeoverMemory is what the garbage collector keeps the command within: batches hold up to 16 MiB of text.
+// takeoverMemory is the memory limit of the command's garbage collector. Batches hold up to 16 MiB of text.
 const takeoverMemory = 96 << 20
 
-// takeover is the command of that name.
+// takeover runs auth takeover.
 func (p *program) takeover(ctx context.Context, args []string) error {
 	f := flag.NewFlagSet("takeover", flag.ContinueOnError)
 	from := f.String("from", "", "schema of the tables there")
@@ -129,7 +129,7 @@ func (p *program) runTakeover(ctx context.Context, o takeover.Options, c *config
 	}
 	defer o.DB.Close()
 	source := c.Takeover.SourceURL
-	if o.Mode != takeover.Abandon || source == "" { // which another database that is gone must not keep from
+	if o.Mode != takeover.Abandon || source == "" { // Abandon works even if the source's database no longer exists
 		if o.Source, err = former.OpenSource(ctx, cmp.Or(source, c.DB.URL), schema); err != nil {
 			return fmt.Errorf("AUTH_TAKEOVER_SOURCE_URL: %w", err)
 		}
@@ -148,7 +148,7 @@ func (p *program) runTakeover(ctx context.Context, o takeover.Options, c *config
 	return nil
 }
 
-// confirm asks for a word on a terminal, and wants -yes elsewhere.
+// confirm asks for a word on a terminal; elsewhere -yes is required.
 func (p *program) confirm(what, warning, word string) error {
 	in, ok := p.stdin.(*os.File)
 	if !ok || !terminal(in) {
@@ -165,7 +165,7 @@ func (p *program) confirm(what, warning, word string) error {
 	return nil
 }
 
-// terminal reports whether a person reads it.
+// terminal reports whether f is a terminal.
 func terminal(f any) bool {
 	file, ok := f.(*os.File)
 	if !ok {

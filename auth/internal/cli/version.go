@@ -6,5 +6,5 @@ import (
 	"gatehouse/shared/buildinfo"
 )
 
-// version is the command of that name.
+// version runs auth version.
 func (p *program) version() { fmt.Fprintln(p.stdout, buildinfo.Version("auth")) }

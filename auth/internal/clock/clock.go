@@ -1,8 +1,8 @@
-// Package clock keeps PostgreSQL's time between readings of it, so that all replicas judge by one clock, whatever their
+// Package clock keeps PostgreSQL's time between readings of it, so that all replicas use one clock, whatever their
 // machines' clocks say.
 //
-// The time of now is that of the last reading and what the machine's monotonic clock has counted since. It therefore
-// goes on while the database is unavailable, and a step of the machine's clock changes nothing.
+// The present time is the time of the last reading plus what the machine's monotonic clock has counted since. So the
+// clock continues while the database is unavailable, and a step of the machine's clock changes nothing.
 package clock
 
 import (
@@ -13,13 +13,13 @@ import (
 )
 
 const (
-	// stepAbove is the difference of a reading that is taken over at once; a smaller one is slewed.
+	// stepAbove is the difference above which a reading is applied at once; a smaller difference is slewed.
 	stepAbove = 500 * time.Millisecond
-	// slewPerSecond is how much of a difference is made up for in a second.
+	// slewPerSecond is how much of a difference is corrected in a second.
 	slewPerSecond = 5 * time.Millisecond
-	// slowest is the longest a reading may take: its midpoint may be wrong by half of that.
+	// slowest is how long a reading may take: its midpoint may be wrong by half of that time.
 	slowest = time.Second
-	// warnAbove is the difference between the machine's clock and PostgreSQL's that is warned of.
+	// warnAbove is the difference between the machine's clock and PostgreSQL's above which a warning is logged.
 	warnAbove = 2 * time.Second
 	warnEvery = time.Hour
 )
@@ -30,23 +30,23 @@ type Reading struct {
 	Sent, Received time.Time
 }
 
-// middle is when, by this machine, the server is taken to have read its clock.
+// middle returns when, by this machine's clock, the server is assumed to have read its clock.
 func (r Reading) middle() time.Time { return r.Sent.Add(r.Received.Sub(r.Sent) / 2) }
 
-// Clock is PostgreSQL's time. A nil one, and one without a reading, is the machine's. Its methods may be called from any
-// goroutine.
+// Clock is PostgreSQL's clock. A nil Clock, and one without a reading, is the machine's clock. Its methods may be
+// called from any goroutine.
 type Clock struct {
 	log *slog.Logger
 	run atomic.Pointer[run]
 
-	mu     sync.Mutex // for what follows
+	mu     sync.Mutex // guards the fields below
 	warned time.Time
 }
 
 // run is the time since a reading.
 type run struct {
-	from   time.Time // of the machine, with its monotonic reading
-	server time.Time // at from, without one
+	from   time.Time // of the machine, with a monotonic reading
+	server time.Time // at from, without a monotonic reading
 	slew   time.Duration
 }
 
@@ -77,7 +77,7 @@ func (c *Clock) Start(r Reading) {
 	c.warn()
 }
 
-// Take takes another reading. One that took too long is left out.
+// Take applies another reading. It ignores a reading that took longer than slowest.
 func (c *Clock) Take(r Reading) {
 	now := c.run.Load()
 	switch {
@@ -109,7 +109,7 @@ func (c *Clock) Offset() time.Duration {
 	return machine.Round(0).Sub(r.at(machine))
 }
 
-// warn says, at most hourly, that the machine's clock is wrong.
+// warn logs, at most hourly, that the machine's clock is wrong.
 func (c *Clock) warn() {
 	off := c.Offset()
 	if off.Abs() <= warnAbove {

@@ -5,7 +5,7 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// captchaConfig is captchas.
+// captchaConfig has the settings of captchas.
 type captchaConfig struct {
 	// Sign-up, sign-in by password, and whatever sends something to an address, need a solved
 	// captcha; administrators don't.
@@ -19,7 +19,7 @@ func (c *Config) checkCaptcha(r *settings.Report) {
 	}
 }
 
-// makeCaptcha is nil when captchas are off.
+// makeCaptcha returns the verifier; nil if captchas are off.
 func (c *Config) makeCaptcha(r *settings.Report) *captcha.Verifier {
 	if !c.Captcha.Enabled {
 		return nil

@@ -15,7 +15,7 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// check is what no single field's tag can say, and settles what has two names or a lower bound.
+// check makes the checks that concern several fields, and calls settle.
 func (c *Config) check(r *settings.Report) {
 	c.settle(r)
 	c.checkRequired(r)
@@ -64,7 +64,7 @@ func (c *Config) check(r *settings.Report) {
 			"has as many limits as it likes; " +
 			"AUTH_TRUSTED_PROXIES reads that header from its trusted end")
 	}
-	if r.IsSet("AUTH_PASSWORD_MIN_LENGTH") { // our own default is auth check's to doubt
+	if r.IsSet("AUTH_PASSWORD_MIN_LENGTH") { // auth check warns of the default
 		if doubt := c.ShortPasswords(); doubt != "" {
 			r.Warn("%s", doubt)
 		}
@@ -76,7 +76,7 @@ func (c *Config) check(r *settings.Report) {
 	}
 }
 
-// ShortPasswords is the warning about passwords that are soon guessed; "" where new ones are longer.
+// ShortPasswords returns a warning if short passwords are allowed; "" if not.
 func (c *Config) ShortPasswords() string {
 	if n := max(c.Password.MinLength, 6); n < 8 {
 		return fmt.Sprintf("AUTH_PASSWORD_MIN_LENGTH=%d: passwords of fewer than 8 characters are soon guessed; 8 is the "+
@@ -85,7 +85,7 @@ func (c *Config) ShortPasswords() string {
 	return ""
 }
 
-// settle decides between two names of one setting and raises what is below its bound.
+// settle chooses between two names of one setting, and raises values below their bounds.
 func (c *Config) settle(r *settings.Report) {
 	if r.IsSet("AUTH_API_PORT") {
 		c.API.Port = c.API.APIPort
@@ -125,10 +125,10 @@ func (c *Config) checkRequired(r *settings.Report) {
 	}
 }
 
-// weakSecret is what a secret of fewer than 32 bytes means.
+// weakSecret ends the warning about a secret of fewer than 32 bytes.
 const weakSecret = `: who guesses it from one token is any user and any administrator; docs/tokens.md, "Another JWT secret"`
 
-// checkDatabase refuses the URL of another database's server. A list of key=value may hold :// in a value.
+// checkDatabase refuses a URL of any scheme but PostgreSQL's. A list of key=value may contain :// in a value.
 func checkDatabase(r *settings.Report, name, text string) {
 	scheme, _, isURL := strings.Cut(text, "://")
 	scheme = strings.ToLower(scheme)
@@ -178,7 +178,7 @@ func checkHeader(r *settings.Report, setting, name string) {
 	}
 }
 
-// mailed says whether something sends mails.
+// mailed reports whether anything sends mails.
 func (c *Config) mailed() bool {
 	return c.Dev.Mailbox || c.Hooks.SendEmail.Enabled || c.SMTP.Server.Host != "" && c.SMTP.Server.From != ""
 }
@@ -204,7 +204,7 @@ func (c *Config) checkMail(r *settings.Report) {
 	}
 }
 
-// checkDev keeps the mailbox, which shows everybody's codes, off anything but a developer's machine.
+// checkDev refuses the mailbox, which shows all users' codes, on anything but a developer's machine.
 func (c *Config) checkDev(r *settings.Report) {
 	if !c.Dev.Mailbox {
 		return
@@ -218,7 +218,7 @@ func (c *Config) checkDev(r *settings.Report) {
 	}
 }
 
-// previousRoots are the items of AUTH_SECRET_KEYS_PREVIOUS.
+// previousRoots returns the items of AUTH_SECRET_KEYS_PREVIOUS.
 func (c *Config) previousRoots() []string {
 	text, sep := c.JWT.PreviousRoots, ","
 	if strings.Contains(text, "\n") {

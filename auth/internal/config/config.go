@@ -1,4 +1,4 @@
-// Package config reads the settings of the daemon, checks them and makes of them what the other packages take.
+// Package config reads the settings of the daemon, checks them and converts them to the settings of the other packages.
 package config
 
 import (
@@ -40,7 +40,7 @@ type Config struct {
 	Telemetry telemetryConfig
 	Takeover  takeoverConfig
 
-	// What the other packages take as it is; live adds what is made.
+	// The settings of other packages. live sets the fields that are computed from other settings.
 	HTTP      httpapi.Settings
 	Accounts  flow.Settings
 	Keys      keys.Settings
@@ -49,7 +49,7 @@ type Config struct {
 	Providers provider.Settings
 }
 
-// generalConfig is which ways to sign in are open, and where links may lead.
+// generalConfig has the settings of the site, and of where links may lead.
 type generalConfig struct {
 	// Required. Base URL of the application: where links lead by default, and what mails call the site.
 	SiteURL string `env:"AUTH_SITE_URL"`
@@ -61,7 +61,7 @@ type generalConfig struct {
 	FlowLife time.Duration `env:"AUTH_EXTERNAL_FLOW_STATE_EXPIRY_DURATION" envDefault:"300s" min:"0s"`
 }
 
-// apiConfig is the HTTP listener.
+// apiConfig has the settings of the HTTP listener.
 type apiConfig struct {
 	// Address to listen on; empty: all.
 	Host string `env:"AUTH_API_HOST" restart:"true"`
@@ -84,7 +84,7 @@ type apiConfig struct {
 	HeapFloor int64 `env:"AUTH_HEAP_FLOOR_BYTES" envDefault:"33554432" min:"0" restart:"true"`
 }
 
-// dbConfig is PostgreSQL.
+// dbConfig has the settings of the database.
 type dbConfig struct {
 	// Required. Only postgres.
 	Driver string `env:"AUTH_DB_DRIVER" oneof:"postgres" restart:"true"`
@@ -103,11 +103,11 @@ type dbConfig struct {
 	// Time without activity after which anonymous users are removed; 0: never. Unset: 720h, but users whom a
 	// takeover has carried are kept.
 	AnonymousRetention time.Duration `env:"AUTH_ANONYMOUS_USERS_RETENTION" envDefault:"720h" min:"0s"`
-	// AnonymousChosen: the operator has set it, and it holds for carried users too.
+	// AnonymousChosen: the operator has set AnonymousRetention, which then applies to carried users too.
 	AnonymousChosen bool
 }
 
-// jwtConfig is the signing of tokens and the root key.
+// jwtConfig has the settings of the signing of tokens, and the root key.
 type jwtConfig struct {
 	// Required. Secret of HS256 tokens, such as service tokens; at least 32 bytes.
 	Secret string `env:"AUTH_JWT_SECRET" secret:"true"`
@@ -128,7 +128,7 @@ type jwtConfig struct {
 	PreviousRoots string `env:"AUTH_SECRET_KEYS_PREVIOUS" secret:"true" restart:"true"`
 }
 
-// passwordConfig is the policy for passwords and their hashing.
+// passwordConfig has the settings of the policy for passwords and of hashing.
 type passwordConfig struct {
 	// Fewest characters of a new password, 72 at most; less than 6 counts as 6.
 	MinLength int `env:"AUTH_PASSWORD_MIN_LENGTH" envDefault:"6" min:"0" max:"72"`
@@ -143,7 +143,7 @@ type passwordConfig struct {
 	Workers int `env:"AUTH_PASSWORD_WORKERS" envDefault:"0" min:"0" max:"1024" restart:"true"`
 }
 
-// limitsConfig is how often something may be sent.
+// limitsConfig has the settings of how many messages may be sent.
 type limitsConfig struct {
 	// Mails of the whole service, per hour, or `N/DURATION`. 0: none.
 	Emails string `env:"AUTH_RATE_LIMIT_EMAIL_SENT" envDefault:"30"`
@@ -155,7 +155,7 @@ type limitsConfig struct {
 	SMSPerPrefix string `env:"AUTH_RATE_LIMIT_SMS_PER_PREFIX" envDefault:"0"`
 }
 
-// Log is the log.
+// Log has the settings of the log.
 type Log struct {
 	// panic, fatal, error, warn (or warning), info, debug or trace, in any case.
 	Level string `env:"LOG_LEVEL" envDefault:"info" oneof:"panic fatal error warn warning info debug trace" fold:"true"`
@@ -167,7 +167,7 @@ type Log struct {
 	File string `env:"AUTH_LOG_FILE" restart:"true"`
 }
 
-// devConfig is for development.
+// devConfig has the settings for development.
 type devConfig struct {
 	// Mails and SMS are kept for a page of their own instead of being sent. Refused unless
 	// API_EXTERNAL_URL is a loopback address.
@@ -176,9 +176,9 @@ type devConfig struct {
 	MailboxPort int `env:"AUTH_DEV_MAILBOX_PORT" envDefault:"8083" min:"0" max:"65535" restart:"true"`
 }
 
-// Load reads the environment, and variables missing there from .env or file. The report holds the warnings; the error
-// lists all errors together, and the other results are not to be used then. With running, the config that the process
-// began with, settings that need a restart are taken from there, and stale names those that differ.
+// Load reads the environment, and variables missing there from .env or file. The report holds the warnings. The error
+// lists all errors together; the other results must not be used then. With running, the config that the process began
+// with, settings that need a restart keep their running values, and stale names the settings that differ.
 func Load(environ []string, file string,
 	running *Config) (c Config, l Live, stale []string, r *settings.Report, err error) {
 	all, err := withFile(environ, file)

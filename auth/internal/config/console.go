@@ -9,7 +9,7 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// consoleConfig is the admin console.
+// consoleConfig has the settings of the admin console.
 type consoleConfig struct {
 	// Address and port of the admin console, such as 127.0.0.1:8085; port 0 takes a free one. Unset: no console.
 	Addr string `env:"AUTH_CONSOLE_ADDR" restart:"true"`
@@ -18,7 +18,7 @@ type consoleConfig struct {
 	ExternalURL string `env:"AUTH_CONSOLE_EXTERNAL_URL" restart:"true"`
 }
 
-// check keeps the console off networks without TLS.
+// check refuses a console that other machines could reach without TLS.
 func (c *consoleConfig) check(r *settings.Report) {
 	if c.Addr == "" {
 		if c.ExternalURL != "" {

@@ -14,8 +14,8 @@ import (
 // dotenvFile is read from the working directory unless another file is named.
 const dotenvFile = ".env"
 
-// withFile adds to environ what the settings file has and environ has not: the environment wins. An
-// empty variable counts as none. Without a name the file may be missing.
+// withFile adds to environ the variables of the settings file that environ lacks: the environment wins. An empty
+// variable counts as absent. Without a name the file may be missing.
 func withFile(environ []string, name string) ([]string, error) {
 	path := cmp.Or(name, dotenvFile)
 	text, err := os.ReadFile(path)
@@ -44,8 +44,8 @@ func withFile(environ []string, name string) ([]string, error) {
 	return all, nil
 }
 
-// ExportStandard lets libraries see what only the settings file has: that of the database reads PGSSLROOTCERT
-// and the like from the process's environment, that of telemetry OTEL_EXPORTER_OTLP_ENDPOINT.
+// ExportStandard puts variables of the settings file that libraries read into the process's environment: the database
+// driver reads PGSSLROOTCERT and the like, telemetry OTEL_EXPORTER_OTLP_ENDPOINT.
 func ExportStandard(environ []string, file string) error {
 	all, err := withFile(environ, file)
 	for _, e := range all {
@@ -79,13 +79,13 @@ func parseDotenv(text string) (vars [][2]string, err error) {
 	return vars, nil
 }
 
-// dotenv is the text that is still to be read.
+// dotenv is the rest of the text, which is still to be read.
 type dotenv struct {
 	rest string
 	line int
 }
 
-// next reads one line, or several where a quoted value spans them. ok is false for blanks and comments.
+// next reads one line, or several lines with a quoted value. ok is false for blanks and comments.
 func (p *dotenv) next() (key, value string, ok bool, err error) {
 	line, _, _ := strings.Cut(p.rest, "\n")
 	trimmed := strings.TrimLeft(line, " \t")
@@ -125,7 +125,7 @@ func (p *dotenv) next() (key, value string, ok bool, err error) {
 		return key, value, true, nil
 	}
 	p.skip(len(after))
-	for i := range len(after) { // a#b keeps its hash
+	for i := range len(after) { // a comment needs a blank before: a#b keeps its hash
 		if after[i] == '#' && (i == 0 || after[i-1] == ' ' || after[i-1] == '\t') {
 			after = after[:i]
 			break
@@ -140,9 +140,8 @@ func (p *dotenv) skip(n int) {
 	p.line++
 }
 
-// quoted reads a value up to its closing quote. Single quotes hold everything as it is; in double ones
-// a backslash writes a line break, a carriage return, a quote, a dollar or itself, and stays before
-// anything else.
+// quoted reads a value up to its closing quote. In single quotes all text is literal. In double quotes a backslash
+// escapes n, r, a quote, a dollar and itself, and is literal before anything else.
 func (p *dotenv) quoted(quote byte) (string, error) {
 	var b strings.Builder
 	for i := 1; i < len(p.rest); i++ {

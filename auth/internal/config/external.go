@@ -14,7 +14,7 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// externalConfig is sign-in by external providers.
+// externalConfig has the settings of sign-in by external providers.
 type externalConfig struct {
 	// The eighteen of docs/providers.md#providers.
 	Apple     provider.Client `envPrefix:"AUTH_EXTERNAL_APPLE_"`
@@ -81,12 +81,12 @@ func (c customConfig) client() provider.Client {
 
 const customPrefix = "AUTH_EXTERNAL_OIDC_"
 
-// readCustom finds the custom providers among the variables: their names are the operator's choice, so that no struct
-// has them. Each is read as the one called NAME, and its errors are reported under its own.
+// readCustom finds the custom providers among the variables. The operator chooses their names, so no struct has them:
+// each provider is read as if it were called NAME, and its errors are reported with its own name.
 func (c *externalConfig) readCustom(r *settings.Report) {
 	fields, err := settings.Fields(new(customConfig))
 	if err != nil {
-		panic(err) // a bug in the struct
+		panic(err) // only a bug in the struct can fail
 	}
 	environs := map[string][]string{}
 	for _, name := range r.Names() {
@@ -121,7 +121,7 @@ func (c *externalConfig) readCustom(r *settings.Report) {
 	}
 }
 
-// providerSettings are the settings of package provider; what it finds wrong with them is reported.
+// providerSettings returns the settings of package provider, and reports the errors that it finds in them.
 func (c *Config) providerSettings(r *settings.Report) provider.Settings {
 	s, x := c.Providers, &c.External
 	s.Clients, s.OIDC = x.clients(), map[string]provider.Client{}
@@ -138,7 +138,7 @@ func (c *Config) providerSettings(r *settings.Report) provider.Settings {
 	return s
 }
 
-// clients are the eighteen by name, which is their field's in lower case.
+// clients returns the eighteen by name, which is the field's name in lower case.
 func (c *externalConfig) clients() map[string]provider.Client {
 	clients := map[string]provider.Client{}
 	for field, v := range reflect.ValueOf(c).Elem().Fields() {
@@ -147,7 +147,7 @@ func (c *externalConfig) clients() map[string]provider.Client {
 		}
 	}
 	for name, mode := range map[string]string{"linkedin": c.LinkedInMode, "slack": c.SlackMode} {
-		if mode != "legacy" { // a mode that its tag has refused is not refused twice
+		if mode != "legacy" { // the tag has refused any other mode
 			mode = "oidc"
 		}
 		client := clients[name]
@@ -157,7 +157,7 @@ func (c *externalConfig) clients() map[string]provider.Client {
 	return clients
 }
 
-// enabledProviders are the names that GET /settings shows as on: of the eighteen first, then the custom ones.
+// enabledProviders returns the names that GET /settings shows as on: first of the eighteen, then of custom providers.
 func enabledProviders(s provider.Settings) (names []string) {
 	for _, name := range provider.Names() {
 		if s.Clients[name].Enabled {
@@ -172,7 +172,7 @@ func enabledProviders(s provider.Settings) (names []string) {
 	return names
 }
 
-// checkExternal is what neither a field's tag nor package provider can say.
+// checkExternal makes the checks that neither a field's tag nor package provider makes.
 func (c *Config) checkExternal(r *settings.Report) {
 	c.External.readCustom(r)
 	warnUnsupportedProviders(r)
@@ -185,7 +185,8 @@ func (c *Config) checkExternal(r *settings.Report) {
 	}
 }
 
-// warnAutoconfirm: a sign-up with another person's address is a live account when the owner comes by a provider.
+// warnAutoconfirm warns of autoconfirm together with providers: a sign-up with another person's address is a usable
+// account before the owner signs in by a provider.
 func warnAutoconfirm(r *settings.Report, s *httpapi.Shown) {
 	name := "AUTH_MAILER_AUTOCONFIRM"
 	if !s.Email || !s.MailerAutoconfirm {
@@ -198,8 +199,8 @@ func warnAutoconfirm(r *settings.Report, s *httpapi.Shown) {
 	}
 }
 
-// warnCookies: a cookie is only sent to the host that set it. A browser that begins at one host and comes back to
-// another counts as another browser.
+// warnCookies warns of callback URLs at another host. A cookie is sent only to the host that set it, so a browser that
+// begins at one host and comes back to another is not recognized.
 func (c *Config) warnCookies(r *settings.Report, s provider.Settings) {
 	ours, err := url.Parse(c.API.ExternalURL)
 	if err != nil || !c.Accounts.External.StateCookie {

@@ -9,7 +9,7 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// factorsConfig is second factors.
+// factorsConfig has the settings of second factors.
 type factorsConfig struct {
 	// Authenticator apps may be enrolled.
 	TOTPEnroll bool `env:"AUTH_MFA_TOTP_ENROLL_ENABLED" envDefault:"true"`
@@ -49,7 +49,8 @@ func (c *Config) factorSettings(r *settings.Report) flow.FactorSettings {
 	return s
 }
 
-// codeText makes the text of an SMS from a code, by a template that is tried at once; nil when it is none, or unset.
+// codeText returns a function that makes the text of an SMS from a code, by a template that is tested at once; nil if
+// the template is invalid or unset.
 func codeText(r *settings.Report, name, source string) func(code string) string {
 	if source == "" {
 		return nil

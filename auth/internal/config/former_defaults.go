@@ -8,11 +8,11 @@ import (
 
 // FormerDefault is a setting whose default differs from the replaced service's, and which the operator has not set.
 type FormerDefault struct {
-	// Line brings the old default back, as it stands in .env; Text says what differs.
+	// Line is the line of .env that restores the former default; Text says what differs.
 	Line, Text string
 }
 
-// Setting it, to whichever value, ends the warning.
+// The warning about a setting ends once the setting has any value.
 var formerDefaults = []struct{ name, value, text string }{
 	{"AUTH_JWT_ALGORITHM", "HS256",
 		"tokens are signed with RS256: whatever checks them with JWT_SECRET (data API, storage, own back ends) " +
@@ -45,8 +45,8 @@ func (c *Config) formerDefaults(r *settings.Report) (list []FormerDefault) {
 	return list
 }
 
-// FormerDefaults are for operators who move from the replaced service: the settings have old names, or a takeover was
-// closed, which brought that many anonymous users.
+// FormerDefaults returns the warnings for operators who move from the replaced service: some settings have old names,
+// or a takeover was closed, which has carried so many anonymous users.
 func (l *Live) FormerDefaults(closed bool, anonymous int64) (list []FormerDefault) {
 	if !closed && !l.oldNames {
 		return nil

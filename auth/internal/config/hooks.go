@@ -5,7 +5,7 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// hooksConfig is the operator's own code that the flows call (docs/hooks.md).
+// hooksConfig has the settings of hooks, the operator's own code that flows call (docs/hooks.md).
 type hooksConfig struct {
 	// SendSMS is called in the place of a gateway.
 	SendSMS hookConfig `envPrefix:"AUTH_HOOK_SEND_SMS_"`
@@ -26,7 +26,7 @@ type hooksConfig struct {
 	SendSync bool `env:"AUTH_HOOK_SEND_SYNC" envDefault:"false"`
 }
 
-// hookConfig is one hook.
+// hookConfig has the settings of one hook.
 type hookConfig struct {
 	// The hook is called.
 	Enabled bool `env:"ENABLED" envDefault:"false"`
@@ -56,7 +56,7 @@ func (h *hooksConfig) stems() []stem {
 	}
 }
 
-// targets are the hooks that are on. The settings of one that is off are not checked.
+// targets returns the hooks that are on. The settings of a hook that is off are not checked.
 func (h *hooksConfig) targets(r *settings.Report) map[hook.Point]hook.Target {
 	all := map[hook.Point]hook.Target{}
 	for _, s := range h.stems() {

@@ -9,12 +9,13 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// legacyPair matches a setting of linkedin or slack: each is one provider with a mode here, and was two in the replaced
-// service, of which the second is called OIDC.
+// legacyPair matches a setting of linkedin or slack. Each is one provider with a mode here, and was two providers in
+// the replaced service, the second with OIDC in its name.
 var legacyPair = regexp.MustCompile(`^(?:GOTRUE|AUTH)_EXTERNAL_(LINKEDIN|SLACK)_(OIDC_)?(\w+)$`)
 
-// dropUnusedLegacy removes from the environment the settings of one that is off while the other is on, and returns
-// their names: once both have the same names, the settings of one would contradict the other's.
+// dropUnusedLegacy removes from the environment the settings of a provider of such a pair that is off while the other
+// one is on, and returns their names. Otherwise, since both get the same names here, the settings would contradict each
+// other.
 func dropUnusedLegacy(environ []string) (rest, taken []string) {
 	on := map[string]bool{}
 	for _, e := range environ {
@@ -47,7 +48,7 @@ func dropUnusedLegacy(environ []string) (rest, taken []string) {
 // unsupportedProviders are providers of the replaced service that are not among the eighteen.
 var unsupportedProviders = []string{"FLY", "KAKAO", "VERCEL_MARKETPLACE", "X", "ZOOM"}
 
-// unsupportedProviderNames are their settings, which mean nothing here.
+// unsupportedProviderNames returns the names of their settings, which are ignored.
 func unsupportedProviderNames() (names []string) {
 	for _, p := range unsupportedProviders {
 		names = append(names, "AUTH_EXTERNAL_"+p+"_*")
@@ -55,7 +56,7 @@ func unsupportedProviderNames() (names []string) {
 	return names
 }
 
-// warnUnsupportedProviders names those that were on: their users cannot sign in with them any more.
+// warnUnsupportedProviders warns of unsupported providers that are on: their users can no longer sign in.
 func warnUnsupportedProviders(r *settings.Report) {
 	for _, p := range unsupportedProviders {
 		name := "AUTH_EXTERNAL_" + p + "_ENABLED"

@@ -27,24 +27,24 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// Live is what is made of the settings for the rooms below: all of it may be replaced by a SIGHUP.
+// Live has the settings of the other packages, computed from Config. A SIGHUP may replace all of them.
 type Live struct {
 	Accounts flow.Settings
 	API      httpapi.Settings
-	External provider.Settings // of which the daemon makes the set
+	External provider.Settings // from which the daemon makes the provider.Set
 	Keys     keys.Settings
 	Mail     mail.Settings
 	Hooks    map[hook.Point]hook.Target
-	SendSync bool       // SEND_EMAIL and SEND_SMS are waited for
+	SendSync bool       // requests wait for SEND_EMAIL and SEND_SMS
 	SMTP     *mail.SMTP // nil: nothing is mailed
 	SMS      sms.Settings
 	Hash     password.Params
 
 	oldNames bool            // some settings have names of the replaced service
-	unset    []FormerDefault // settings that are not set, and whose defaults were others there
+	unset    []FormerDefault // unset settings whose defaults differ from the replaced service's
 }
 
-// live makes it, and reports what only the making shows to be wrong.
+// live makes a Live, and reports the errors that it finds.
 func (c *Config) live(r *settings.Report) (l Live) {
 	var err error
 	if l.Hash, err = password.ParseParams(c.Password.Hash); err != nil {
@@ -106,7 +106,7 @@ func (c *Config) emailSettings(r *settings.Report) flow.EmailSettings {
 
 func (c *Config) apiSettings(r *settings.Report) httpapi.Settings {
 	s := c.HTTP
-	if _, err := redirect.New(c.General.SiteURL, nil, false); err == nil { // else it was said already
+	if _, err := redirect.New(c.General.SiteURL, nil, false); err == nil { // otherwise reported already
 		if s.Redirects, err = redirect.New(c.General.SiteURL, c.General.AllowList, c.General.AnyPort); err != nil {
 			for _, e := range parts(err) {
 				r.Clash("AUTH_URI_ALLOW_LIST: %v", e)
@@ -134,7 +134,7 @@ func (c *Config) apiSettings(r *settings.Report) httpapi.Settings {
 func (c *Config) keySettings(r *settings.Report) keys.Settings {
 	s := c.Keys
 	s.Issuer, s.AccessLife = c.JWT.Issuer, c.JWT.Life
-	s.Algorithm, _ = token.ParseAlgorithm(c.JWT.Algorithm) // one of the four, as its tag says
+	s.Algorithm, _ = token.ParseAlgorithm(c.JWT.Algorithm) // the tag allows only valid names
 	if c.JWT.Secret != "" {
 		s.Secret, _ = token.NewSecret(c.JWT.KeyID, []byte(c.JWT.Secret)) // fails only when empty
 	}
@@ -166,10 +166,10 @@ func (c *Config) keySettings(r *settings.Report) keys.Settings {
 	return s
 }
 
-// Root is the root key, with the earlier ones.
+// Root returns the root key, with the earlier root keys.
 func (c *Config) Root() *secret.Root { return secret.NewRoot(c.JWT.Root, c.previousRoots()...) }
 
-// StoreOptions are how the database is opened.
+// StoreOptions returns the options with which the database is opened.
 func (c *Config) StoreOptions(log *slog.Logger) store.Options {
 	return store.Options{URL: c.DB.URL, Settings: c.DB.Store, Log: log}
 }
@@ -181,7 +181,7 @@ func (c *Config) makeSMTP(r *settings.Report) *mail.SMTP {
 	}
 	u, err := url.Parse(c.API.ExternalURL)
 	if err != nil || u.Hostname() == "" {
-		return nil // said already
+		return nil // reported already
 	}
 	s, err := mail.NewSMTP(mail.SMTPOptions{
 		SMTPSettings: c.SMTP.Server, Encryption: mail.Encryption(c.SMTP.TLS),
@@ -193,7 +193,7 @@ func (c *Config) makeSMTP(r *settings.Report) *mail.SMTP {
 	return s
 }
 
-// parseRate reads "30", so many an hour, or "30/10m".
+// parseRate reads a rate: "30", which means 30 an hour, or "30/10m".
 func parseRate(r *settings.Report, name, text string) flow.Rate {
 	number, per, given := strings.Cut(text, "/")
 	n, err := strconv.ParseFloat(strings.TrimSpace(number), 64)
@@ -208,7 +208,7 @@ func parseRate(r *settings.Report, name, text string) flow.Rate {
 	return rate
 }
 
-// parts are the errors that were joined into one, or the one itself.
+// parts returns the errors that were joined into err, or err itself.
 func parts(err error) []error {
 	if err == nil {
 		return nil
@@ -222,8 +222,8 @@ func parts(err error) []error {
 	return []error{err}
 }
 
-// keepUntilRestart puts the running values back where only a restart changes them, and names the
-// settings in which the two differed.
+// keepUntilRestart copies the running values of settings that only a restart can change, and returns the names of those
+// that differed.
 func keepUntilRestart(running, c *Config) (names []string) {
 	var walk func(old, fresh reflect.Value)
 	walk = func(old, fresh reflect.Value) {

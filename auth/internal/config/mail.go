@@ -8,7 +8,7 @@ import (
 	"gatehouse/auth/internal/mail"
 )
 
-// mailerConfig is what mails say and when they are sent.
+// mailerConfig has the settings of the texts of mails.
 type mailerConfig struct {
 	// Digits of a code, 6 to 10; anything else counts as 6.
 	OTPLength int `env:"AUTH_MAILER_OTP_LENGTH" envDefault:"6"`
@@ -19,7 +19,7 @@ type mailerConfig struct {
 	Templates kindTexts `envPrefix:"AUTH_MAILER_TEMPLATES_"`
 }
 
-// kindTexts is one text for each kind of mail.
+// kindTexts has one text for each kind of mail.
 type kindTexts struct {
 	Invite           string `env:"INVITE"`
 	Confirmation     string `env:"CONFIRMATION"`
@@ -38,7 +38,7 @@ type kindTexts struct {
 	PasskeyDeleted   string `env:"PASSKEY_DELETED_NOTIFICATION"`
 }
 
-// byKind returns the texts that are set. The name of a kind is its field's in lower case.
+// byKind returns the texts that are set. The name of a kind is the variable of its field in lower case.
 func (k kindTexts) byKind() map[mail.Kind]string {
 	all := map[mail.Kind]string{}
 	for field, v := range reflect.ValueOf(k).Fields() {
@@ -53,7 +53,7 @@ func (k kindTexts) byKind() map[mail.Kind]string {
 	return all
 }
 
-// smtpConfig is the mail server.
+// smtpConfig has the settings of the mail server.
 type smtpConfig struct {
 	Server mail.SMTPSettings
 	// required: STARTTLS or nothing; opportunistic: STARTTLS where offered; implicit: TLS from the first byte; none: in

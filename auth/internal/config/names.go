@@ -10,10 +10,9 @@ import (
 const notHIBP = "PASSWORD_HIBP_ENABLED asked a service with 900 million leaked passwords; here " +
 	"AUTH_PASSWORD_COMMON_REFUSED refuses the 10,000 most common ones"
 
-// settingNames is what package settings must know about our variables: old names, prefixes, and
-// names that are ours without being a field.
+// settingNames tells package settings about our variables: old names, prefixes, and names that belong to no field.
 var settingNames = settings.Options{
-	// What is renamed by more than its prefix comes first.
+	// Names that differ by more than the prefix come first.
 	Aliases: []settings.Alias{
 		{Old: "GOTRUE_API_API_EXTERNAL_URL", New: "AUTH_API_EXTERNAL_URL"},
 		{Old: "API_EXTERNAL_URL", New: "AUTH_API_EXTERNAL_URL"},
@@ -24,7 +23,7 @@ var settingNames = settings.Options{
 		{Old: "AUTH_PASSWORD_HIBP_ENABLED", New: "AUTH_PASSWORD_COMMON_REFUSED", Note: notHIBP},
 		{Old: "OTEL_EXPORTER_PROMETHEUS_HOST", New: "OTEL_EXPORTER_PULL_HOST"},
 		{Old: "OTEL_EXPORTER_PROMETHEUS_PORT", New: "OTEL_EXPORTER_PULL_PORT"},
-		// The names of the modes that are the default here.
+		// The second provider of each pair has the mode that is our default.
 		{Old: "GOTRUE_EXTERNAL_LINKEDIN_OIDC_*", New: "AUTH_EXTERNAL_LINKEDIN_"},
 		{Old: "GOTRUE_EXTERNAL_SLACK_OIDC_*", New: "AUTH_EXTERNAL_SLACK_"},
 		{Old: "AUTH_EXTERNAL_LINKEDIN_OIDC_*", New: "AUTH_EXTERNAL_LINKEDIN_"},
@@ -44,10 +43,10 @@ func namesWithoutEffect() []string {
 	return slices.Concat(ignoredNames, unsupportedProviderNames())
 }
 
-// schemaNames mean the schema of the replaced service, which auth takeover reads; nothing else here does.
+// schemaNames are variables for the schema of the replaced service. Only auth takeover reads them.
 var schemaNames = []string{"DB_NAMESPACE", "GOTRUE_DB_NAMESPACE", "GOTRUE_DB_DB_NAMESPACE"}
 
-// takeSchema removes them from the environment and returns those that were set, as NAME=value.
+// takeSchema removes schemaNames from the environment and returns those that were set, as NAME=value.
 func takeSchema(environ []string) (rest, found []string) {
 	for _, e := range environ {
 		name, value, _ := strings.Cut(e, "=")
@@ -60,7 +59,7 @@ func takeSchema(environ []string) (rest, found []string) {
 	return rest, found
 }
 
-// schemasDiffer says whether they have different values.
+// schemasDiffer reports whether the variables have different values.
 func schemasDiffer(found []string) bool {
 	return slices.ContainsFunc(found, func(e string) bool {
 		_, first, _ := strings.Cut(found[0], "=")
@@ -69,8 +68,8 @@ func schemasDiffer(found []string) bool {
 	})
 }
 
-// ignoredNames are settings of the replaced service that mean nothing here: what they configured is done
-// otherwise, or not at all. One may end in *.
+// ignoredNames are settings of the replaced service that are ignored, since what they configured works differently
+// here, or does not exist. A name may end in *.
 var ignoredNames = []string{
 	"AUTH_API_ENDPOINT", "AUTH_OPERATOR_TOKEN", "AUTH_MULTI_INSTANCE_MODE", "AUTH_DB_AUTOMIGRATE",
 	"AUTH_DB_MIGRATIONS_PATH",
@@ -94,7 +93,7 @@ var ignoredNames = []string{
 	"AUTH_EXTERNAL_ALLOWED_ID_TOKEN_ISSUERS", "AUTH_EXTERNAL_REDIRECTURL",
 }
 
-// checkIgnored warns of settings that mean nothing here.
+// checkIgnored warns of settings that are ignored.
 func (c *Config) checkIgnored(r *settings.Report) {
 	var ignored []string
 	for _, name := range r.Names() {

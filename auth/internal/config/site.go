@@ -14,7 +14,7 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// siteConfig is what people see of the application in mails and on pages.
+// siteConfig has the settings of how mails and pages show the application.
 type siteConfig struct {
 	// Name of the product in mails, on pages and in authenticator apps; unset: host of SITE_URL. One line of at
 	// most 32 characters.
@@ -34,7 +34,7 @@ var color = regexp.MustCompile(`^#([0-9A-Fa-f]{3}|[0-9A-Fa-f]{6})$`)
 
 const mostSiteName = 32
 
-// siteSettings checks the settings of the site and returns what mails show of it.
+// siteSettings checks the settings of the site and returns them for mails.
 func (c *Config) siteSettings(r *settings.Report) mail.Site {
 	s := &c.Site
 	if utf8.RuneCountInString(s.Name) > mostSiteName || strings.ContainsFunc(s.Name, notShown) {
@@ -54,7 +54,7 @@ func (c *Config) siteSettings(r *settings.Report) mail.Site {
 	return mail.Site{Name: cmp.Or(s.Name, c.siteHost()), LogoURL: s.LogoURL, Color: s.Color, Support: s.Support}
 }
 
-// siteHost is the host, and port, of SITE_URL.
+// siteHost returns the host, and port, of SITE_URL.
 func (c *Config) siteHost() string {
 	if u, err := url.Parse(c.General.SiteURL); err == nil && u.Host != "" {
 		return u.Host
@@ -71,7 +71,7 @@ func publicURL(text string) bool {
 
 func notShown(c rune) bool { return c < ' ' || c == 0x7f || c == '\u2028' || c == '\u2029' }
 
-// templateFolder reads AUTH_MAILER_TEMPLATE_DIR; nil where it is not set.
+// templateFolder reads AUTH_MAILER_TEMPLATE_DIR; nil if it is not set.
 func (c *Config) templateFolder(r *settings.Report) *mail.Folder {
 	if c.Mail.Dir == "" {
 		return nil
@@ -87,7 +87,7 @@ func (c *Config) templateFolder(r *settings.Report) *mail.Folder {
 	return f
 }
 
-// warnTemplates warns of templates that no mail gets, and of paths that are none.
+// warnTemplates warns of templates that no mail uses, and of paths that are not templates.
 func (l *Live) warnTemplates(r *settings.Report) {
 	if l.Mail.Folder != nil && l.Mail.Languages != nil {
 		for _, w := range l.Mail.Folder.Check(&l.Mail) {

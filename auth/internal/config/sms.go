@@ -10,7 +10,7 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// smsConfig is SMS.
+// smsConfig has the settings of SMS.
 type smsConfig struct {
 	// Digits of the code, 6 to 10; anything else counts as 6.
 	OTPLength int `env:"AUTH_SMS_OTP_LENGTH" envDefault:"6"`
@@ -22,7 +22,7 @@ type smsConfig struct {
 	TestOTPUntil string `env:"AUTH_SMS_TEST_OTP_VALID_UNTIL"`
 }
 
-// smsSettings are those of the gateway; with the dev mailbox there is none.
+// smsSettings returns the settings of the gateway, which the dev mailbox replaces.
 func (c *Config) smsSettings() sms.Settings {
 	s := c.Gateways
 	s.Timeout = c.Providers.Timeout
@@ -32,7 +32,7 @@ func (c *Config) smsSettings() sms.Settings {
 	return s
 }
 
-// texted says whether something sends SMS.
+// texted reports whether anything sends SMS.
 func (c *Config) texted() bool {
 	s := c.smsSettings()
 	return c.Dev.Mailbox || c.Hooks.SendSMS.Enabled || s.Provider != "" && len(s.Missing()) == 0
@@ -77,7 +77,7 @@ func (c *Config) phoneSettings(r *settings.Report) flow.PhoneSettings {
 		normal, err := address.Phone(number)
 		if err != nil || code == "" || strings.Trim(code, "0123456789") != "" {
 			r.Wrong("AUTH_SMS_TEST_OTP", "wants number:code, the number with its country code, the code in digits")
-			break // other gateways' places mean nothing
+			break // settings of other gateways are ignored
 		}
 		p.TestCodes[normal] = code
 	}

@@ -10,7 +10,7 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// takeoverConfig is what auth takeover reads besides.
+// takeoverConfig has the settings that only auth takeover reads.
 type takeoverConfig struct {
 	// Connection string of the database that auth takeover reads, where that or its role is another
 	// one; unset: DATABASE_URL.
@@ -19,10 +19,10 @@ type takeoverConfig struct {
 	DecryptionKeys string `env:"AUTH_SECURITY_DB_ENCRYPTION_DECRYPTION_KEYS" secret:"true" restart:"true"`
 }
 
-// formerLinkLife is how long a mailed link of the replaced service lives without a setting.
+// formerLinkLife is how long a mailed link of the replaced service lives by default.
 const formerLinkLife = 24 * time.Hour
 
-// TakeoverSettings are what a takeover makes rows with; r is the report of Load.
+// TakeoverSettings returns the settings on which the rows of a takeover depend; r is the report of Load.
 func (c *Config) TakeoverSettings(l Live, r *settings.Report) (takeover.Settings, error) {
 	s := takeover.Settings{
 		Audience: l.Accounts.Audience, Role: l.Accounts.Role, AdminRoles: l.Accounts.AdminRoles,
@@ -33,7 +33,7 @@ func (c *Config) TakeoverSettings(l Live, r *settings.Report) (takeover.Settings
 		RelyingParty: l.Accounts.WebAuthn.RPID != "", SecurityKeys: l.Accounts.Factors.WebAuthn.Verify,
 	}
 	const otp = "AUTH_MAILER_OTP_EXP"
-	if r.IsSet(otp) && r.Spelled(otp) != otp { // the name of the replaced service means its value there
+	if r.IsSet(otp) && r.Spelled(otp) != otp { // the former name has the former service's value
 		s.LinkLife = c.Accounts.Email.OTPLife
 	}
 	for _, name := range provider.Names() {
@@ -47,18 +47,19 @@ func (c *Config) TakeoverSettings(l Live, r *settings.Report) (takeover.Settings
 	return s, err
 }
 
-// checkTakeover reads the keys, so that a mistake is reported with all others.
+// checkTakeover parses the keys, so that an error is reported together with all others.
 func (c *Config) checkTakeover(r *settings.Report) {
 	if _, err := former.ParseKeys(c.Takeover.DecryptionKeys); err != nil {
 		r.Wrong("AUTH_SECURITY_DB_ENCRYPTION_DECRYPTION_KEYS", "%v", err)
 	}
 }
 
-// FormerSchema is the schema of the replaced service by its own settings, the default of auth takeover -from.
+// FormerSchema returns the schema of the replaced service according to its own settings: the default of auth takeover
+// -from.
 func FormerSchema(environ []string, file string) string {
 	all, err := withFile(environ, file)
 	if err != nil {
-		return "auth" // Load has the error
+		return "auth" // Load reports the error
 	}
 	for _, want := range schemaNames {
 		for _, e := range all {

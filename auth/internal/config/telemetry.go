@@ -7,8 +7,8 @@ import (
 	"gatehouse/shared/telemetry"
 )
 
-// telemetryConfig is what is traced and measured, and where it goes. The collector is said by the
-// standard variables of OpenTelemetry, OTEL_EXPORTER_OTLP_*.
+// telemetryConfig has the settings of traces and metrics. The standard variables of OpenTelemetry,
+// OTEL_EXPORTER_OTLP_*, name the collector.
 type telemetryConfig struct {
 	// true: spans of requests, their statements and calls are exported over OTLP to `OTEL_EXPORTER_OTLP_ENDPOINT`;
 	// without one to this host.
@@ -33,7 +33,7 @@ type telemetryConfig struct {
 	Debug bool `env:"DEBUG" envDefault:"false" restart:"true"`
 }
 
-// Transport is the protocol as package telemetry calls it.
+// Transport returns the protocol's name in package telemetry.
 func (c *telemetryConfig) Transport() string {
 	before, _, _ := strings.Cut(c.Protocol, "/")
 	return before
@@ -42,10 +42,10 @@ func (c *telemetryConfig) Transport() string {
 // Scraped reports whether metrics are fetched from a listener instead of being pushed.
 func (c *telemetryConfig) Scraped() bool { return c.Metrics && c.MetricsExporter == "prometheus" }
 
-// checkTelemetry holds the standard variables to what the SDK understands: it would pass over an error.
+// checkTelemetry checks the standard variables, since the SDK would ignore errors in them.
 func (c *Config) checkTelemetry(r *settings.Report) {
 	t := &c.Telemetry
-	said := map[string]bool{} // what concerns both
+	said := map[string]bool{} // errors of both exporters are reported once
 	check := func(signal string) {
 		for _, mistake := range telemetry.CheckEnvironment(signal, t.Transport(), r.Text) {
 			if !said[mistake] {

@@ -19,7 +19,7 @@ var (
 
 const mostRPName = 64
 
-// checkWebAuthn checks the relying party. While nothing needs it, its errors are warnings.
+// checkWebAuthn checks the settings of the relying party. While no feature needs them, errors are reported as warnings.
 func (c *Config) checkWebAuthn(r *settings.Report) {
 	rp, p, on := &c.Accounts.WebAuthn, &c.Accounts.Passkeys, c.needRelyingParty()
 	wrong := func(name, format string, args ...any) { r.Wrong(name, "%s", fmt.Sprintf(format, args...)) }
@@ -51,7 +51,7 @@ func (c *Config) checkWebAuthn(r *settings.Report) {
 	}
 }
 
-// needRelyingParty names a switch that is on and needs the relying party; "" when none is.
+// needRelyingParty returns the name of a switch that is on and needs the relying party; "" if there is none.
 func (c *Config) needRelyingParty() string {
 	switch {
 	case c.Accounts.Passkeys.Enabled:
@@ -64,14 +64,14 @@ func (c *Config) needRelyingParty() string {
 	return ""
 }
 
-// isRelyingParty reports whether a text is a host name that browsers take as the id of a relying party.
+// isRelyingParty reports whether a text is a host name that browsers accept as the id of a relying party.
 func isRelyingParty(id string) bool {
 	_, err := netip.ParseAddr(id)
 	return err != nil && len(id) <= 253 && relyingParty.MatchString(id)
 }
 
-// originFault says what is wrong with an origin of the relying party; "": nothing. Origins are compared byte for byte
-// with the browser's, so that there is one way to write each. An empty id is not compared.
+// originFault returns what is wrong with an origin of the relying party; "" if it is valid. Origins are compared byte
+// for byte with the browser's, so each has only one valid spelling. An empty id is not compared.
 func originFault(origin, id string) string {
 	if androidOrigin.MatchString(origin) {
 		return ""
@@ -86,7 +86,7 @@ func originFault(origin, id string) string {
 	_, err = netip.ParseAddrPort("0.0.0.0:" + port)
 	defaultPort := map[string]string{"https": "443", "http": "80"}[u.Scheme]
 	switch {
-	case host == u.Host: // no port
+	case host == u.Host: // without a port
 	case err != nil || strings.HasPrefix(port, "0"):
 		return "has no port of 1 to 65535 behind its colon"
 	case port == defaultPort:

@@ -15,15 +15,15 @@ import (
 	"gatehouse/auth/internal/jsontext"
 )
 
-// allowed is a request that is forwarded. members are the only ones that its body may have, exactly so spelled; the
-// first is required unless the body may be missing.
+// allowed describes a request that is forwarded. The body may have only these members, in exactly this spelling. The
+// first member is required unless bodyless is set.
 type allowed struct {
 	method, path string
 	members      []string
 	bodyless     bool
 }
 
-// forwarded is all that can be done with a sign-in; GET /keys is answered here.
+// forwarded are all requests that are forwarded; GET /keys is answered by the console itself.
 var forwarded = []allowed{
 	{"GET", "/admin/users", nil, true},
 	{"GET", "/admin/users/{id}", nil, true},
@@ -40,7 +40,7 @@ var forwarded = []allowed{
 	{"POST", "/admin/outbox/{id}/resend", nil, true},
 }
 
-// matches compares whole paths, segment by segment: another spelling of the same path is another path.
+// matches compares whole paths, segment by segment: other spellings of a path do not match.
 func (a allowed) matches(method, path string) bool {
 	if a.method != method {
 		return false
@@ -51,7 +51,7 @@ func (a allowed) matches(method, path string) bool {
 	})
 }
 
-// api forwards what is allowed to the public port's handlers, with the administrator in a bearer's place.
+// api forwards allowed requests to the public port's handlers, with the administrator instead of a token.
 func (s *Console) api(q *request) error {
 	if q.refused != nil {
 		return q.refused
@@ -75,8 +75,8 @@ func (s *Console) api(q *request) error {
 	return q.Forward(q.actor, q.r.Method, to, body)
 }
 
-// body is what is forwarded: the members that were allowed, written again. The handlers would take a member in any
-// case.
+// body returns the body to forward, encoded again from the allowed members, since the handlers would match members in
+// upper or lower case.
 func (a allowed) body(q *request) ([]byte, error) {
 	text, err := q.Body()
 	if err != nil || len(text) == 0 && a.bodyless {

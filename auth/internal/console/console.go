@@ -32,17 +32,17 @@ import (
 //go:embed pages
 var pages embed.FS
 
-// Options are what the console works with.
+// Options are the dependencies of the console.
 type Options struct {
 	Core *flow.Core
-	// API answers what is forwarded to it.
+	// API answers forwarded requests.
 	API  *httpapi.Server
 	Root *secret.Root
 	// Keys lists the signing keys.
 	Keys func(context.Context) ([]keys.Listed, error)
 	// URL is where browsers find the console, without a path.
 	URL *url.URL
-	// Loopback: it listens on a loopback address, and answers under every loopback name.
+	// Loopback: the console listens on a loopback address, and answers under every loopback name.
 	Loopback bool
 	// Now is the clock of cookies.
 	Now func() time.Time
@@ -84,8 +84,8 @@ const policy = "default-src 'none'; script-src 'self'; style-src 'self'; img-src
 	"form-action 'none'; base-uri 'none'; frame-ancestors 'none'; require-trusted-types-for 'script'; " +
 	"trusted-types 'none'"
 
-// ServeHTTP answers under the console's own names only: a name that an attacker made resolve to this machine would
-// make the attacker's page one of the same origin.
+// ServeHTTP answers only under the console's own names. If it answered under any name, an attacker could make a name
+// resolve to this machine, and the attacker's page would have the same origin.
 func (s *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	h := w.Header()
 	h.Set("Content-Security-Policy", policy)
@@ -109,7 +109,7 @@ func (s *Console) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 
 func (s *Console) secure() bool { return s.URL.Scheme == "https" }
 
-// withPort is a host with its port, the scheme's where it has none.
+// withPort returns a host with its port, or with the scheme's default port.
 func withPort(host, scheme string) string {
 	if _, _, err := net.SplitHostPort(host); err == nil {
 		return host
@@ -121,11 +121,11 @@ func withPort(host, scheme string) string {
 	return net.JoinHostPort(strings.Trim(host, "[]"), port)
 }
 
-// handle has a route read, bounded, logged and refused as those of the public port.
+// handle adds a route, whose requests are read, bounded, logged and refused as at the public port.
 func (s *Console) handle(pattern string, h func(http.ResponseWriter, *http.Request, httpapi.ConsoleCall) error) {
 	s.mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
 		s.API.ServeConsole(w, r, func(c httpapi.ConsoleCall) error {
-			if method, _, ok := strings.Cut(pattern, " "); ok && r.Method != method { // HEAD, for GET
+			if method, _, ok := strings.Cut(pattern, " "); ok && r.Method != method { // a HEAD
 				return httpapi.NotFound()
 			}
 			if r.ContentLength != 0 {
@@ -165,7 +165,7 @@ func (s *Console) Serve(ctx context.Context, l net.Listener, log *slog.Logger) e
 	return httpx.ServeUntil(ctx, srv, l, 5*time.Second)
 }
 
-// ExternalURL is where browsers find a console that listens at an address: what the settings say, else the address.
+// ExternalURL returns the URL of a console that listens at an address: from the settings, else from the address.
 func ExternalURL(configured string, at net.Addr) (u *url.URL, loopback bool, err error) {
 	tcp, err := netip.ParseAddrPort(at.String())
 	if err != nil {

@@ -19,20 +19,22 @@ import (
 const (
 	// idleLimit is how long a sign-in lasts without a request.
 	idleLimit = 30 * time.Minute
-	// renewAfter is how old a cookie is when a request renews it.
+	// renewAfter is the age from which a request renews a cookie.
 	renewAfter = time.Minute
 	keyHeader  = "X-Console-Key"
 )
 
-// ticket is what the cookie seals. Cookies are shared between the ports of a host and script storage is not, so the
-// cookie alone opens nothing: requests carry the key too.
+// ticket is the content of the sealed cookie. A cookie alone is not enough, since the ports of a host share cookies:
+// requests must also have the key, from the page's script storage, which ports do not share. A ticket acts at the lower
+// of its own level and the session's, so that one from before the second factor is worth no more after it.
 type ticket struct {
 	user, session uuid.UUID
+	aal           byte
 	used          time.Time // in seconds
 	key           [sha256.Size]byte
 }
 
-const ticketSize = 16 + 16 + 8 + sha256.Size
+const ticketSize = 16 + 16 + 1 + 8 + sha256.Size
 
 var errNoSignIn = &refusal.Refusal{Kind: refusal.KindUnauthenticated, Code: refusal.CodeNoAuthorization,
 	Msg: "Sign in to the console"}
@@ -40,7 +42,7 @@ var errNoSignIn = &refusal.Refusal{Kind: refusal.KindUnauthenticated, Code: refu
 var errIdle = &refusal.Refusal{Kind: refusal.KindUnauthenticated, Code: refusal.CodeSessionExpired,
 	Msg: "Signed out after 30 minutes without a request"}
 
-// newKey returns a key as the page keeps it.
+// newKey returns a new key, in the form that the page stores.
 func newKey() string {
 	var raw [32]byte
 	rand.Read(raw[:]) // never fails
@@ -50,6 +52,7 @@ func newKey() string {
 // seal returns the cookie's value.
 func (s *Console) seal(t *ticket) string {
 	b := append(append(make([]byte, 0, ticketSize), t.user[:]...), t.session[:]...)
+	b = append(b, t.aal)
 	b = binary.BigEndian.AppendUint64(b, uint64(t.used.Unix()))
 	b = append(b, t.key[:]...)
 	return base64.RawURLEncoding.EncodeToString(s.Root.Seal(secret.Console, b, nil))
@@ -66,13 +69,14 @@ func (s *Console) open(value string) (t ticket, ok bool) {
 	}
 	copy(t.user[:], b)
 	copy(t.session[:], b[16:])
-	t.used = time.Unix(int64(binary.BigEndian.Uint64(b[32:])), 0)
-	copy(t.key[:], b[40:])
+	t.aal = b[32]
+	t.used = time.Unix(int64(binary.BigEndian.Uint64(b[33:])), 0)
+	copy(t.key[:], b[41:])
 	return t, true
 }
 
-// ticketOf is the request's sign-in: a cookie that opens and the key that belongs to it. Another server of this host
-// may have set cookies of the same name.
+// ticketOf returns the request's sign-in: a cookie that can be opened, with the matching key. Another server of this
+// host may have set cookies of the same name.
 func (s *Console) ticketOf(r *http.Request) (ticket, error) {
 	key := sha256.Sum256([]byte(r.Header.Get(keyHeader)))
 	for _, c := range r.CookiesNamed(s.cookieName(r)) {
@@ -83,7 +87,7 @@ func (s *Console) ticketOf(r *http.Request) (ticket, error) {
 	return ticket{}, errNoSignIn
 }
 
-// cookieName differs by port, since cookies do not.
+// cookieName returns the cookie's name, which has the port, since the ports of a host share cookies.
 func (s *Console) cookieName(r *http.Request) string {
 	if s.secure() {
 		return "__Host-auth_console"
@@ -95,7 +99,7 @@ func (s *Console) cookieName(r *http.Request) string {
 	return "auth_console_" + port
 }
 
-// setCookie gives the browser a cookie, or with "" takes it away.
+// setCookie sets the browser's cookie, or deletes it if value is empty.
 func (s *Console) setCookie(w http.ResponseWriter, r *http.Request, value string) {
 	c := &http.Cookie{Name: s.cookieName(r), Value: value, Path: "/", HttpOnly: true, Secure: s.secure(),
 		SameSite: http.SameSiteStrictMode}

@@ -17,7 +17,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// request is one of a signed-in user. refused is flow.ErrAdminAAL2 as long as a factor is to be verified.
+// request is a request of a signed-in user. refused is flow.ErrAdminAAL2 until a required factor is verified.
 type request struct {
 	httpapi.ConsoleCall
 	w         http.ResponseWriter
@@ -41,7 +41,8 @@ func (s *Console) signedIn(h func(*request) error) func(http.ResponseWriter, *ht
 		if now.Sub(q.ticket.used) > idleLimit {
 			return errIdle
 		}
-		q.principal, q.actor, err = s.Core.AuthenticateConsole(c.Context(), q.ticket.user, q.ticket.session)
+		q.principal, q.actor, err = s.Core.AuthenticateConsole(c.Context(), q.ticket.user, q.ticket.session,
+			int(q.ticket.aal))
 		if err != nil && !errors.Is(err, flow.ErrAdminAAL2) {
 			c.Refused(q.actor, err)
 			return err
@@ -56,10 +57,11 @@ func (s *Console) signedIn(h func(*request) error) func(http.ResponseWriter, *ht
 	}
 }
 
-// begin gives the browser a new cookie and the key that belongs to it.
-func (s *Console) begin(w http.ResponseWriter, r *http.Request, user, session uuid.UUID) string {
+// begin gives the browser a new cookie, of the session's level, and the key that belongs to it.
+func (s *Console) begin(w http.ResponseWriter, r *http.Request, v store.Session) string {
 	key := newKey()
-	s.setCookie(w, r, s.seal(&ticket{user: user, session: session, used: s.Now(), key: sha256.Sum256([]byte(key))}))
+	s.setCookie(w, r, s.seal(&ticket{user: v.UserID, session: v.ID, aal: byte(v.AAL), used: s.Now(),
+		key: sha256.Sum256([]byte(key))}))
 	return key
 }
 
@@ -73,18 +75,18 @@ func (s *Console) postSession(w http.ResponseWriter, r *http.Request, c httpapi.
 		return err
 	}
 	c.By(flow.Principal{User: u})
-	return c.JSON(http.StatusOK, s.sessionView(u, v, s.begin(w, r, u.ID, v.ID)))
+	return c.JSON(http.StatusOK, s.sessionView(u, v, s.begin(w, r, v)))
 }
 
-// getSession says who is signed in.
+// getSession shows who is signed in.
 func (s *Console) getSession(q *request) error {
 	if q.refused != nil && !flow.IsBelowAAL2(q.principal.User, q.principal.Session) {
-		return q.refused // there is no factor to verify
+		return q.refused // the user has no factor to verify
 	}
 	return q.JSON(http.StatusOK, s.sessionView(q.principal.User, q.principal.Session, ""))
 }
 
-// deleteSession signs out, also after the idle time.
+// deleteSession signs out, even after the idle limit.
 func (s *Console) deleteSession(w http.ResponseWriter, r *http.Request, c httpapi.ConsoleCall) error {
 	t, err := s.ticketOf(r)
 	if err != nil {
@@ -114,7 +116,7 @@ func (s *Console) postChallenge(q *request) error {
 	return q.JSON(http.StatusOK, append(b, '}'))
 }
 
-// postVerify raises the session, which gets a new cookie and key.
+// postVerify verifies a factor and raises the session, which gets a new cookie and key.
 func (s *Console) postVerify(q *request) error {
 	var in struct {
 		Factor    uuid.UUID `json:"factor_id"`
@@ -131,10 +133,10 @@ func (s *Console) postVerify(q *request) error {
 	}
 	v := q.principal.Session
 	v.AAL = 2
-	return q.JSON(http.StatusOK, s.sessionView(q.principal.User, v, s.begin(q.w, q.r, v.UserID, v.ID)))
+	return q.JSON(http.StatusOK, s.sessionView(q.principal.User, v, s.begin(q.w, q.r, v)))
 }
 
-// sessionView shows a sign-in: what comes next, the factors that can be verified, who, and until when.
+// sessionView returns the view of a sign-in: the next step, the factors that can be verified, the user, and the end.
 func (s *Console) sessionView(u store.User, v store.Session, key string) []byte {
 	b := []byte{'{'}
 	if key != "" {

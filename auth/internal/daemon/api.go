@@ -26,7 +26,7 @@ func (d *daemon) newProviders(l *config.Live) (*provider.Set, error) {
 	return set, nil
 }
 
-// useProviders puts a set in force. The one before keeps nothing open.
+// useProviders puts a set in force. The previous set needs no closing.
 func (d *daemon) useProviders(set *provider.Set, s provider.Settings) {
 	for _, line := range s.Overrides() {
 		d.log.Info("an external provider is somewhere else than usual", "provider", line)
@@ -36,7 +36,7 @@ func (d *daemon) useProviders(set *provider.Set, s provider.Settings) {
 	}
 }
 
-// watchCaptcha has captcha requests watched, and logs their address when that is not the provider's own.
+// watchCaptcha makes the captcha verifier watched, and logs its endpoint if that is not the provider's own.
 func (d *daemon) watchCaptcha(l *config.Live) {
 	v := l.API.Captcha
 	if v == nil {
@@ -96,7 +96,8 @@ func (d *daemon) checkKeys(context.Context) error {
 	return nil
 }
 
-// checkOutbox: a message that fails is due again after a while, so one that stays due means that no process sends.
+// checkOutbox returns an error if no process seems to send: a failed message is due again later, so a message that
+// stays due was not tried.
 func (d *daemon) checkOutbox(ctx context.Context) error {
 	most := d.config.Load().API.OutboxAge
 	if most == 0 {

@@ -56,7 +56,7 @@ func StartClock(ctx context.Context, db *store.DB, log *slog.Logger) (*clock.Clo
 	return c, nil
 }
 
-// DatabaseTimeout is how long a start waits for a database that is unreachable, as when both start at once.
+// DatabaseTimeout is how long a start waits for an unreachable database, which may be starting at the same time.
 const DatabaseTimeout = 30 * time.Second
 
 // OpenStore connects, and tries again while the database is unreachable.
@@ -81,7 +81,7 @@ func OpenStore(ctx context.Context, o store.Options, patience time.Duration) (*s
 	}
 }
 
-// CheckMigrated is an error when this program needs a newer schema.
+// CheckMigrated returns an error if this program needs a newer schema.
 func CheckMigrated(ctx context.Context, db *store.DB) error {
 	n, err := db.Pending(ctx)
 	if err == nil && n > 0 {

@@ -9,8 +9,8 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// CheckSchema refuses a schema that belongs to another program, and one whose new tables others could read or write. It reads
-// the catalogue alone, before any statement on a table of ours.
+// CheckSchema refuses a schema that belongs to another program, and a schema whose new tables other roles could read or
+// write. It reads only the catalogue, before any statement on our tables.
 func CheckSchema(ctx context.Context, db *store.DB) error {
 	f, err := db.ForeignTables(ctx)
 	switch {

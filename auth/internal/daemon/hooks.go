@@ -18,8 +18,8 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// makeHooks puts the hooks in force and into the settings of the flows. Calls under way end with those that
-// they began with.
+// makeHooks puts the hooks in force and into the settings of the flows. Calls under way keep the hooks that they began
+// with.
 func (d *daemon) makeHooks(l *config.Live) {
 	set := hook.NewSet(hook.Options{Functions: d.callFunction, Now: d.clock.Now, Watch: d.watch(),
 		Inject: d.inject()}, l.Hooks)
@@ -42,7 +42,7 @@ func (d *daemon) callFunction(ctx context.Context, schema, function string, in [
 
 type attemptFunc = func(context.Context, flow.FactorAttempt) (flow.FactorVerdict, error)
 
-// flowHooks are the hooks as the flows call them; nil where there is none.
+// flowHooks returns the functions by which flows call the hooks; nil for hooks that are off.
 func flowHooks(set *hook.Set) (h flow.Hooks, factor attemptFunc) {
 	if set.On(hook.BeforeUserCreated) {
 		h.BeforeCreate = func(ctx context.Context, ip string, u store.User) error {
@@ -81,7 +81,7 @@ func flowHooks(set *hook.Set) (h flow.Hooks, factor attemptFunc) {
 	return h, factor
 }
 
-// sendNow are the channels whose hook is waited for.
+// sendNow returns the functions for channels whose hook is called before the answer.
 func (d *daemon) sendNow(set *hook.Set) map[string]func(context.Context, uuid.UUID) error {
 	all := map[string]func(context.Context, uuid.UUID) error{}
 	for channel, p := range map[string]hook.Point{mail.ChannelEmail: hook.SendEmail, mail.ChannelSMS: hook.SendSMS} {
@@ -94,7 +94,7 @@ func (d *daemon) sendNow(set *hook.Set) map[string]func(context.Context, uuid.UU
 
 func userJSON(u *store.User) json.RawMessage { return httpapi.AppendUser(make([]byte, 0, 1024), u) }
 
-// refusalOf is a hook's failure as the flows know failures.
+// refusalOf converts a hook's error to a Refusal.
 func refusalOf(err error) error {
 	e, ok := errors.AsType[*hook.Error](err)
 	if !ok {
@@ -104,14 +104,13 @@ func refusalOf(err error) error {
 		ByHook: e.Refused}
 }
 
-// hookSender calls a hook in the place of another sender while there is one.
+// hookSender calls a hook instead of another sender, while the hook is on.
 type hookSender struct {
 	d     *daemon
 	point hook.Point
-	// input returns what the hook is sent about a message, but for member user, which Send adds, and the client's
-	// address.
+	// input returns the hook's input for a message, without the member user, which Send adds, and the client's address.
 	input     func(m outbox.Item, u *store.User) (in map[string]any, ip string, err error)
-	otherwise outbox.Sender // nil: messages wait while there is no hook
+	otherwise outbox.Sender // nil: messages wait while the hook is off
 }
 
 // Ready implements outbox.Resting.
@@ -123,7 +122,7 @@ func (s hookSender) Ready() bool {
 	return s.otherwise != nil && (!ok || resting.Ready())
 }
 
-// Send implements outbox.Sender. A status of 400 to 499 that the hook itself answers with is final.
+// Send implements outbox.Sender. If the hook itself answers with a status of 400 to 499, the failure is final.
 func (s hookSender) Send(ctx context.Context, m outbox.Item) error {
 	set := s.d.hooks.Load()
 	switch {

@@ -16,8 +16,8 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// TryHook calls the function at a point with a sample for a user who does not exist, and rolls back what it did.
-// The error of a function that may not do what it does is an ErrHookRights.
+// TryHook calls the function at a point with a sample for a user who does not exist, and rolls back. The error is an
+// ErrHookRights if the function lacks a right.
 func TryHook(ctx context.Context, db *store.DB, c *config.Config, l *config.Live, p hook.Point) error {
 	var schema, function string
 	var failed error
@@ -46,7 +46,7 @@ func TryHook(ctx context.Context, db *store.DB, c *config.Config, l *config.Live
 // ErrHookRights: the function of a hook, or the role that it runs as, lacks a right.
 var ErrHookRights = errors.New("the function lacks a right")
 
-// callSample calls the hook as the flow or the outbox does.
+// callSample calls the hook with a sample, as the flow or the outbox would.
 func callSample(ctx context.Context, set *hook.Set, c *config.Config, l *config.Live, p hook.Point) error {
 	const ip = "192.0.2.1"
 	now := time.Now()

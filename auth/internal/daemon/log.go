@@ -17,8 +17,8 @@ type Logger struct {
 	out   logOut
 }
 
-// NewLogger writes to stderr, or appends to the file. A file that can't be opened is complained of, and
-// stderr takes its place: a full disk must not keep people from signing in.
+// NewLogger returns a logger that writes to stderr, or appends to the file. If the file cannot be opened, it logs that
+// to stderr and continues there: a full disk must not prevent sign-ins.
 func NewLogger(stderr io.Writer, c config.Log) *Logger {
 	l := &Logger{out: logOut{path: c.File, w: stderr, stderr: stderr}}
 	l.level.Set(logging.Level(c.Level))
@@ -39,7 +39,7 @@ func (l *Logger) reopen() {
 	}
 }
 
-// cleanAttr gives times in UTC and levels in lower case, and does what logging.CleanAttr does.
+// cleanAttr is logging.CleanAttr, and also writes times in UTC and levels in lower case.
 func cleanAttr(groups []string, a slog.Attr) slog.Attr {
 	if len(groups) == 0 {
 		switch a.Key {
@@ -54,7 +54,7 @@ func cleanAttr(groups []string, a slog.Attr) slog.Attr {
 	return logging.CleanAttr(a)
 }
 
-// logOut is where lines go. Its file stays open until the process ends.
+// logOut is the output of the log. Its file stays open until the process ends.
 type logOut struct {
 	mu        sync.Mutex
 	path      string // "": stderr

@@ -6,7 +6,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// What checkMirror has found, as auth.mirror.current shows it.
+// The results of checkMirror, which the metric auth.mirror.current shows.
 const (
 	mirrorNone = iota
 	mirrorBroken
@@ -17,7 +17,7 @@ const (
 func (d *daemon) checkMirror(ctx context.Context) {
 	m, err := d.db.Mirror(ctx)
 	switch {
-	case err != nil: // the next check comes as usual
+	case err != nil: // wait for the next check
 	case !m.Installed:
 		d.mirrored.Store(mirrorNone)
 	case m.Enabled < m.Triggers:

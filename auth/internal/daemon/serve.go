@@ -36,7 +36,7 @@ import (
 	"gatehouse/shared/sdnotify"
 )
 
-// daemon is what the steps of serve share.
+// daemon has what the steps of Serve share.
 type daemon struct {
 	log       *Logger
 	config    atomic.Pointer[config.Config] // replaced as a whole by a SIGHUP
@@ -54,7 +54,7 @@ type daemon struct {
 	core      *flow.Core // what the flows share
 	api       *httpapi.Server
 	providers atomic.Pointer[provider.Set] // replaced likewise
-	hooks     atomic.Pointer[hook.Set]     // replaced likewise; nil: none
+	hooks     atomic.Pointer[hook.Set]     // replaced as a whole by a SIGHUP; nil: none
 	observed  observation
 	mirrored  atomic.Int32   // mirrorNone, mirrorBroken or mirrorCurrent
 	takeover  store.Takeover // as it was at the start
@@ -62,12 +62,12 @@ type daemon struct {
 	migrated  atomic.Bool
 }
 
-// Options are what Serve needs.
+// Options are the input of Serve.
 type Options struct {
 	Config   *config.Config
 	Live     config.Live
 	Warnings []string // about the settings; they are logged
-	// Environ and File are where the settings were read; each value from Hangup reads them again.
+	// Environ and File are the sources of the settings; at each value from Hangup they are read again.
 	Environ []string
 	File    string
 	Hangup  <-chan os.Signal
@@ -78,13 +78,13 @@ type Options struct {
 	Hashing func() *exec.Cmd
 }
 
-// Serve is the whole daemon: a straight line from settings to an open listener, a wait, and the same line back.
+// Serve runs the daemon: it goes from the settings to an open listener, waits, and undoes its steps in reverse order.
 // Ending ctx stops it in any phase; a clean shutdown returns nil.
 func Serve(ctx context.Context, o Options) (err error) {
 	c, l := o.Config, o.Live
 	d := &daemon{log: NewLogger(o.Stderr, c.Log), root: c.Root(), manager: sdnotify.New(o.Environ)}
 	defer func() {
-		if err != nil && c.Log.File != "" { // standard error gets it anyway
+		if err != nil && c.Log.File != "" { // without a file, standard error has the error anyway
 			d.log.Error("the daemon ends", "error", err)
 		}
 	}()
@@ -136,7 +136,7 @@ func Serve(ctx context.Context, o Options) (err error) {
 	defer d.stopTelemetry()
 	d.showMetrics(ctx)
 
-	// Requests in flight still need what runs in the background, so that ends after them.
+	// Requests in flight still need the background work, which therefore ends after them.
 	background, endBackground := context.WithCancel(context.WithoutCancel(ctx))
 	var wg sync.WaitGroup
 	defer wg.Wait()
@@ -189,7 +189,7 @@ func (d *daemon) runBackground(ctx context.Context, wg *sync.WaitGroup, o Option
 	})
 }
 
-// state is what a service manager shows of the daemon.
+// state returns the status that a service manager shows.
 func (d *daemon) state() string {
 	if d.keeper.Failing() {
 		return "serving, database unavailable"
@@ -197,7 +197,7 @@ func (d *daemon) state() string {
 	return "serving, database up"
 }
 
-// alive is an error when the daemon does not answer at its own listener.
+// alive returns an error if the daemon does not answer at its own listener.
 func alive(ctx context.Context, address string) error {
 	host, port, err := net.SplitHostPort(address)
 	if err != nil {
@@ -210,7 +210,7 @@ func alive(ctx context.Context, address string) error {
 	return httpx.Health(ctx, httpx.HealthURL(host, n, "/livez"), host)
 }
 
-// stopped is nil when the daemon was asked to stop: a failure during its start then has that cause.
+// stopped returns err, or nil if the daemon was asked to stop, which then caused the failure of its start.
 func stopped(ctx context.Context, err error) error {
 	if ctx.Err() != nil {
 		return nil
@@ -255,7 +255,7 @@ func (d *daemon) openMailbox(ctx context.Context, wg *sync.WaitGroup, failed cha
 	return l.Addr().String(), nil
 }
 
-// timeouts bound a connection; a request that may take longer has longer to be answered.
+// timeouts returns the time limits of a connection. The time to write includes the time that a request may take.
 func timeouts(request time.Duration) httpx.Timeouts {
 	t := httpx.Timeouts{Header: 2 * time.Second, Read: 30 * time.Second,
 		Write: max(time.Minute, request+30*time.Second),
@@ -268,9 +268,9 @@ func timeouts(request time.Duration) httpx.Timeouts {
 
 func hostPort(host string, port int) string { return net.JoinHostPort(host, strconv.Itoa(port)) }
 
-// drain stops taking work in the sequence that balancers need: unready first, then a pause for them to notice, then
-// no new connections and a bounded wait for the requests in flight. The outbox gives back unsent messages when the
-// background ends.
+// drain stops taking work in the sequence that balancers need: unready first, then a pause for them to notice, then no
+// new connections and a bounded wait for the requests in flight. The outbox releases unsent messages when the
+// background work ends.
 func (d *daemon) drain(server *http.Server) {
 	began, c := time.Now(), d.config.Load().API
 	d.manager.Stopping()

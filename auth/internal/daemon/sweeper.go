@@ -16,11 +16,11 @@ import (
 const (
 	// sweepBatch is how many rows of a kind one transaction removes.
 	sweepBatch = 500
-	// sweepPause lies between two of them, so that a backlog takes no more than a share of the database.
+	// sweepPause is the pause between two transactions, so that a backlog takes only a share of the database.
 	sweepPause = 50 * time.Millisecond
 
 	day = 24 * time.Hour
-	// messagesKept is for how long auth mail list shows what became of a message.
+	// messagesKept is how long auth mail list shows the outcome of a message.
 	messagesKept = 7 * day
 )
 
@@ -87,8 +87,8 @@ func (d *daemon) sweepOnce(ctx context.Context, c *config.Config) {
 	}
 }
 
-// sweepAt says what has expired at now (docs/operations.md#sweeper). An ended session is kept until its last access
-// token has expired, and a day.
+// sweepAt returns what has expired at now (docs/operations.md#sweeper). An ended session is kept until a day after its
+// last access token has expired.
 func sweepAt(c *config.Config, now time.Time) store.Sweep {
 	s := store.Sweep{Now: now, Messages: now.Add(-messagesKept), Places: now.Add(-flow.PlaceLife),
 		Challenges: now.Add(-day), Factors: now.Add(-max(day, c.Factors.FactorLife)),

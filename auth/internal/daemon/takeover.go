@@ -13,8 +13,8 @@ import (
 // takeoverEvery is how often a running daemon checks whether a takeover has begun or was closed.
 const takeoverEvery = time.Minute
 
-// CheckTakeover is an error while a takeover is open: nothing else may change the tables until it is closed, since what
-// the other service has wins.
+// CheckTakeover returns an error while a takeover is open: no other program may change the tables until it is closed,
+// since the former service's data overwrite ours.
 func CheckTakeover(ctx context.Context, db *store.DB) (store.Takeover, error) {
 	m, err := db.Takeover(ctx)
 	if err == nil && m.Open {
@@ -27,12 +27,12 @@ func CheckTakeover(ctx context.Context, db *store.DB) (store.Takeover, error) {
 	return m, err
 }
 
-// takeoverError says that a takeover is open.
+// takeoverError is the error that a takeover is open.
 type takeoverError string
 
 func (e takeoverError) Error() string { return string(e) }
 
-// useTakeover notifies the accounts of a closed takeover.
+// useTakeover notifies the flows of a closed takeover.
 func (d *daemon) useTakeover(m store.Takeover) {
 	if !m.ClosedAt.IsZero() {
 		d.core.TookOver(m.LinksUntil)

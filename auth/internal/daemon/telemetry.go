@@ -18,27 +18,28 @@ import (
 	"gatehouse/shared/telemetry/metrics"
 )
 
-// observation is the telemetry that is on; its fields are nil where it is off. The scope's name distinguishes our
-// instruments from the runtime's.
+// observation is the telemetry; fields are nil for parts that are off. The scope's name distinguishes our instruments
+// from the Go runtime's.
 type observation struct {
 	tracing *telemetry.Tracing
 	metrics *metrics.Metrics
 	signIns metric.Int64Counter
 	unsent  metric.Int64Counter
-	calls   metric.Float64Histogram // that leave the daemon
-	page    *http.Server            // of metrics that are pulled
+	calls   metric.Float64Histogram // of outgoing calls
+	page    *http.Server            // the listener of metrics that are scraped
 }
 
 const (
 	scopeName = "auth"
-	// telemetryTimeout is how long the last spans and metrics may take at the end of the process.
+	// telemetryTimeout is how long the export of the last spans and metrics may take at the end of the process.
 	telemetryTimeout = 5 * time.Second
 	// metricsTimeout bounds the database queries of metrics.
 	metricsTimeout = 2 * time.Second
 )
 
-// startTelemetry sets up what is switched on. Errors in the settings were reported before; an exporter that can't
-// start for another reason is logged and left off, since it must not prevent sign-ins.
+// startTelemetry sets up traces and metrics that are switched on. Errors in the settings were reported before. If an
+// exporter cannot start for another reason, that is logged and the exporter stays off, since telemetry must not prevent
+// sign-ins.
 func (d *daemon) startTelemetry(ctx context.Context) {
 	c := d.config.Load().Telemetry
 	if !c.Tracing && !c.Metrics {
@@ -53,8 +54,8 @@ func (d *daemon) startTelemetry(ctx context.Context) {
 	fallback := []attribute.KeyValue{attribute.String("service.name", "auth"),
 		attribute.String("service.version", buildinfo.Release())}
 	var headers map[string]string
-	if c.Headers != "" && os.Getenv("OTEL_EXPORTER_OTLP_HEADERS") == "" { // they came from a file
-		headers, _ = telemetry.ParseHeaders(c.Headers) // checkTelemetry has seen those that are wrong
+	if c.Headers != "" && os.Getenv("OTEL_EXPORTER_OTLP_HEADERS") == "" { // the headers came from a file
+		headers, _ = telemetry.ParseHeaders(c.Headers) // checkTelemetry has reported errors
 	}
 	var err error
 	if c.Tracing {
@@ -96,7 +97,7 @@ func (d *daemon) startTelemetry(ctx context.Context) {
 	}
 }
 
-// observer watches requests; nil when nothing is on.
+// observer returns what observes requests; nil if traces and metrics are off.
 func (d *daemon) observer() (*httpapi.Observer, error) {
 	o := &d.observed
 	if o.tracing == nil && o.metrics == nil {
@@ -112,7 +113,7 @@ func (d *daemon) observer() (*httpapi.Observer, error) {
 	return httpapi.NewObserver(o.tracing.Tracer(scopeName), o.tracing.Propagator, meter)
 }
 
-// signedIn counts sessions by their way in; nil without metrics.
+// signedIn returns a function that counts opened sessions by method; nil without metrics.
 func (d *daemon) signedIn() func(method string) {
 	n := d.observed.signIns
 	if n == nil {
@@ -123,7 +124,7 @@ func (d *daemon) signedIn() func(method string) {
 	}
 }
 
-// unsent counts messages that nothing can send; nil without metrics.
+// unsent returns a function that counts messages that no sender can send; nil without metrics.
 func (d *daemon) unsent() func(channel, reason string) {
 	n := d.observed.unsent
 	if n == nil {
@@ -133,7 +134,7 @@ func (d *daemon) unsent() func(channel, reason string) {
 		n.Add(context.Background(), more,
 			metric.WithAttributes(attribute.String("channel", channel), attribute.String("reason", reason)))
 	}
-	add(0, "sms", "unconfigured") // a rate needs to have seen it at 0
+	add(0, "sms", "unconfigured") // so that rates see the counter begin at 0
 	return func(channel, reason string) { add(1, channel, reason) }
 }
 
@@ -210,12 +211,13 @@ func of(name, value string) metric.MeasurementOption {
 	return metric.WithAttributeSet(attribute.NewSet(attribute.String(name, value)))
 }
 
-// outboxWaiting is what waits in each channel, also in one that is empty; nothing where the database cannot say it.
+// outboxWaiting returns the waiting messages of each channel, including empty channels; nil if the database does not
+// answer.
 func (d *daemon) outboxWaiting(ctx context.Context) map[string]store.Waiting {
 	ctx, cancel := context.WithTimeout(ctx, metricsTimeout)
 	defer cancel()
 	by, err := d.db.OutboxWaiting(ctx, d.clock.Now())
-	if err != nil { // an error would hold back all the other metrics
+	if err != nil { // an error would suppress all other metrics
 		d.log.Debug("no metrics of the outbox", "error", err)
 		return nil
 	}
@@ -227,7 +229,7 @@ func (d *daemon) outboxWaiting(ctx context.Context) map[string]store.Waiting {
 	return by
 }
 
-// showMetrics opens the listener of metrics that are pulled.
+// showMetrics opens the listener of metrics that are scraped.
 func (d *daemon) showMetrics(ctx context.Context) {
 	c := d.config.Load().Telemetry
 	if d.observed.metrics == nil || !c.Scraped() {
@@ -247,7 +249,7 @@ func (d *daemon) showMetrics(ctx context.Context) {
 	d.log.Info("metrics", "http", l.Addr().String())
 }
 
-// stopTelemetry sends what is left, after the last request and while the database is still open.
+// stopTelemetry exports what is left, after the last request and while the database is still open.
 func (d *daemon) stopTelemetry() {
 	o := &d.observed
 	if o.page != nil {

@@ -14,10 +14,11 @@ import (
 	"gatehouse/auth/internal/outbound"
 )
 
-// watch makes a span and a metric of each call that leaves the daemon; nil when nothing is on. Below a request the
-// span is its child; calls of the outbox, and of keys that are fetched ahead, have one of their own.
+// watch returns what makes a span and a metric of each outgoing call; nil if traces and metrics are off. The span of a
+// call is a child of the request's span. Calls of the outbox, and of keys that are fetched ahead, have a trace of their
+// own.
 //
-// Neither holds a path, a query or a body: there are codes and secrets in them.
+// Neither contains a path, a query or a body, which may hold codes and secrets.
 func (d *daemon) watch() outbound.Watch {
 	o := &d.observed
 	if o.tracing == nil && o.calls == nil {
@@ -50,8 +51,8 @@ func (d *daemon) watch() outbound.Watch {
 	}
 }
 
-// inject sends a receiver the trace that a call belongs to (W3C Trace Context); nil without traces. Only hooks get
-// it, which are the operator's own.
+// inject returns what adds a call's trace to its headers (W3C Trace Context); nil without traces. Only hooks get it,
+// which belong to the operator.
 func (d *daemon) inject() func(context.Context, http.Header) {
 	if d.observed.tracing == nil {
 		return nil
@@ -76,7 +77,7 @@ func endCall(span trace.Span, status int, failed bool) {
 		span.SetAttributes(attribute.Int("http.status_code", status))
 	}
 	if failed {
-		span.SetStatus(codes.Error, "") // the words go to the log, without what may be secret in them
+		span.SetStatus(codes.Error, "") // the error goes to the log, without secrets
 	}
 	span.End()
 }

@@ -10,36 +10,37 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Catalog is what the catalogue of the source's database says. Reading it takes no right on the schema.
+// Catalog is what the source's system catalogue says. Reading it needs no right on the schema.
 type Catalog struct {
 	*Schema
-	// Version is the newest version that was applied; 0 if that can't be read.
+	// Version is the newest applied version of the schema; 0 if it cannot be read.
 	Version int64
-	// Database is its name, Role the one that reads it, Owner that of the table users.
+	// Database is the database's name, Role the role that reads it, Owner the owner of the table users.
 	Database, Role, Owner string
-	// Now is the server's time. What has expired by then is not carried; what expires later,
-	// while a run is at work, is.
+	// Now is the server's time. Rows that have expired by then are not carried; rows that expire during the run are
+	// carried.
 	Now time.Time
 	// Recovery: the server is a standby.
 	Recovery bool
-	// Mark changes with the cluster, its timeline and the database, and when the table users is made again.
+	// Mark identifies the cluster, the cluster's timeline, the database and the table users: it changes if one of them
+	// is replaced.
 	Mark string
-	// Cluster and DatabaseID are where the schema is, however the connection names it.
+	// Cluster and DatabaseID identify the place of the schema, independent of how the connection string names it.
 	Cluster, DatabaseID string
-	// Unreadable are the tables that Role may not read, Hidden those whose rows row-level security would hide.
+	// Unreadable are the tables that Role may not read, Hidden the tables whose rows row-level security would hide.
 	Unreadable, Hidden []string
 
 	state map[string]state
 }
 
-// state is what Table doesn't say.
+// state is what is known of a table besides Table.
 type state struct {
 	oid              uint32
-	rows             int64 // by the statistics
+	rows             int64 // an estimate, from the statistics
 	readable, hidden bool
 }
 
-// NotHeaps are the carried tables that are not ordinary ones: their rows don't say when they were written.
+// NotHeaps returns the carried tables that are not ordinary tables: their rows do not show when they were written.
 func (c *Catalog) NotHeaps() (names []string) {
 	for _, name := range Carried {
 		if t, there := c.Tables[name]; there && !t.Heap {
@@ -49,7 +50,7 @@ func (c *Catalog) NotHeaps() (names []string) {
 	return names
 }
 
-// About is how many rows a table has by its statistics; 0 if there are none.
+// About returns how many rows a table has according to its statistics; 0 if there are none.
 func (c *Catalog) About(name string) int64 { return max(c.state[name].rows, 0) }
 
 const selectState = `
@@ -58,14 +59,14 @@ select c.relname::text, c.oid, c.reltuples::bigint,
 from pg_class c join pg_namespace n on n.oid = c.relnamespace
 where n.nspname = $1 and c.relkind in ('r', 'p', 'v', 'm', 'f')`
 
-// OldMark is the mark as programs before wrote it, without the database.
+// OldMark returns the mark in the form of older programs, without the database.
 func (c *Catalog) OldMark() string {
 	parts := strings.Split(c.Mark, "/")
 	return strings.Join(slices.Delete(parts, 2, 3), "/")
 }
 
-// A restored base backup has the cluster's identifier, but another timeline; a restored dump has tables of other
-// numbers; a database made from a template has another number itself.
+// A restored base backup has the same cluster identifier but another timeline, a restored dump has other OIDs of
+// tables, and a database made from a template has another OID itself.
 const selectPlace = `
 select now(), current_database()::text, current_user::text, pg_is_in_recovery(),
     (select system_identifier from pg_control_system())::text, (select timeline_id from pg_control_checkpoint())::text,
@@ -73,7 +74,7 @@ select now(), current_database()::text, current_user::text, pg_is_in_recovery(),
     coalesce((select pg_get_userbyid(c.relowner)::text from pg_class c join pg_namespace n on n.oid = c.relnamespace
               where n.nspname = $1 and c.relname = 'users'), '')`
 
-// Inspect reads the catalogue. Everything else needs what it has found.
+// Inspect reads the catalogue. All other methods need its result.
 func (s *Source) Inspect(ctx context.Context) error {
 	c := Catalog{state: map[string]state{}}
 	var timeline string
@@ -122,7 +123,7 @@ func (s *Source) Inspect(ctx context.Context) error {
 	})
 }
 
-// UnknownRows are the unknown tables with rows that Role may read, and how many rows each has.
+// UnknownRows returns the unknown tables that have rows and that Role may read, and the number of rows of each.
 func (s *Source) UnknownRows(ctx context.Context) (names []string, rows []int64, err error) {
 	_, unknown := s.Catalog.Unknown()
 	for _, name := range unknown {

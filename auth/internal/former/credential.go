@@ -10,17 +10,17 @@ import (
 	"github.com/jackc/pgx/v5/pgtype"
 )
 
-// Credential is what an authenticator made for a user: the one of a security key, or a passkey.
+// Credential is what an authenticator made for a user: a security key's credential or a passkey.
 type Credential struct {
 	// PublicKey is a COSE_Key, as received.
 	ID, PublicKey            []byte
 	AAGUID                   uuid.UUID // Nil: none
 	SignCount                int64
-	Transports               json.RawMessage // a list of texts, as the browser said
+	Transports               json.RawMessage // a list of texts, as the browser reported it
 	BackupEligible, BackedUp bool
 }
 
-// ParseCredential reads the column of a security key. An error means that it is not of a known form.
+// ParseCredential reads the column of a security key. It returns an error if the text has no known form.
 func ParseCredential(text string) (c Credential, err error) {
 	var in struct {
 		ID        []byte          `json:"id"`
@@ -65,7 +65,7 @@ select p.id, p.user_id, p.credential_id, p.public_key, p.aaguid, p.sign_count, p
 from {P} p join {S}.users u on u.id = p.user_id
 where `
 
-// noPasskeys stands for the table in versions of the schema without it.
+// noPasskeys replaces the table in versions of the schema that lack it.
 const noPasskeys = `(select null::uuid as id, null::uuid as user_id, ''::bytea as credential_id, ''::bytea as public_key,
     null::uuid as aaguid, 0::bigint as sign_count, '[]'::jsonb as transports, false as backup_eligible, false as backed_up,
     '' as friendly_name, now() as created_at, now() as last_used_at where false)`

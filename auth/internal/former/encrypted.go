@@ -18,13 +18,13 @@ import (
 // Encrypted is the content of a column that the replaced service has encrypted: a password hash, a TOTP key or a
 // session's key.
 type Encrypted struct {
-	// KeyID names the key, of those that the operator gave the service.
+	// KeyID names one of the keys that the operator gave the replaced service.
 	KeyID string
 
 	data, nonce []byte
 }
 
-// Keys are the operator's keys by their names. They are not printed.
+// Keys are the operator's keys by name. They are never printed.
 type Keys map[string][]byte
 
 // String names the keys without showing them.
@@ -56,11 +56,10 @@ func ParseKeys(text string) (Keys, error) {
 	return keys, nil
 }
 
-// algorithm is the only one there is.
+// algorithm is the only algorithm of encrypted columns.
 const algorithm = "aes-gcm-hkdf"
 
-// ParseEncrypted reports whether a column's text is encrypted. Any other text is the content itself, also one that
-// begins like JSON.
+// ParseEncrypted parses an encrypted column; ok is false for a text that is not encrypted, even if it begins like JSON.
 func ParseEncrypted(text string) (Encrypted, bool) {
 	if !strings.HasPrefix(text, "{") {
 		return Encrypted{}, false
@@ -82,16 +81,16 @@ func ParseEncrypted(text string) (Encrypted, bool) {
 	return Encrypted{KeyID: v.KeyID, data: data, nonce: nonce}, true
 }
 
-// What Open refuses.
+// The errors of Open.
 var (
-	// ErrNoKey: the key that the column names was not given.
+	// ErrNoKey: the key that the column names is not among Keys.
 	ErrNoKey = errors.New("former: the key of an encrypted column is not known")
-	// ErrOtherKey: the key of that name is another one, or the content belongs to another row.
+	// ErrOtherKey: the named key has another value, or the content belongs to another row.
 	ErrOtherKey = errors.New("former: an encrypted column does not open with its key")
 )
 
-// Open decrypts the content. id is the row's: the user's for a password, the factor's for a TOTP key, the session's for
-// a session's key. The error is ErrNoKey or ErrOtherKey.
+// Open decrypts the content. id is the id of the row: of the user for a password, of the factor for a TOTP key, of the
+// session for a session's key. The error is ErrNoKey or ErrOtherKey.
 func (e Encrypted) Open(keys Keys, id uuid.UUID) (string, error) {
 	key, known := keys[e.KeyID]
 	if !known {
@@ -104,7 +103,7 @@ func (e Encrypted) Open(keys Keys, id uuid.UUID) (string, error) {
 	return string(plain), nil
 }
 
-// columnCipher is AES-256-GCM under the key of one row.
+// columnCipher returns AES-256-GCM with the key for one row.
 func columnCipher(key []byte, id uuid.UUID) cipher.AEAD {
 	derived, err := hkdf.Key(sha256.New, key, nil, id.String(), 32)
 	if err != nil {
@@ -121,8 +120,8 @@ func columnCipher(key []byte, id uuid.UUID) cipher.AEAD {
 	return aead
 }
 
-// TOTPKey reads the text that a TOTP factor's key has there, opened if it was encrypted: base32 in either case, with or
-// without padding. ok is false for an empty or unreadable one.
+// TOTPKey parses a TOTP factor's key, after decryption: base32 in upper or lower case, with or without padding. ok is
+// false for an empty or malformed text.
 func TOTPKey(text string) (key []byte, ok bool) {
 	if strings.ContainsAny(text, "\r\n") {
 		return nil, false

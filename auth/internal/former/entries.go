@@ -9,18 +9,18 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Entry is a row there as the merge with ours sees it.
+// Entry is a row of the source, with what the comparison with our tables needs.
 type Entry struct {
 	ID, User uuid.UUID
-	// Reason is why the row is not carried; "": it is.
+	// Reason is why the row is not carried; "" if it is carried.
 	Reason string
-	// Changed: it was written since the floor.
+	// Changed: the row was written since the floor.
 	Changed bool
-	// Version of a session's live token.
+	// Version is the version of a session's live token.
 	Version int
 }
 
-// tables that have entries.
+// The tables that have entries.
 const (
 	Users      = "users"
 	Identities = "identities"
@@ -29,7 +29,7 @@ const (
 	Passkeys   = "webauthn_credentials"
 )
 
-// A user who might be a pending sign-up is one no more with another identity.
+// An unconfirmed user is no longer a pending sign-up if an identity of another kind was added.
 var userEntries = `
 select u.id, u.id, ` + userReason + `, ({changed u}
     or ` + unset(`u.email_confirmed_at`) + ` and ` + unset(`u.phone_confirmed_at`) + ` and coalesce(u.encrypted_password, '') <> '' and exists (
@@ -44,8 +44,8 @@ const factorEntries = `
 select f.id, f.user_id, ` + factorReason + `, {changed f}, 0
 from {S}.mfa_factors f join {S}.users u on u.id = f.user_id`
 
-// Most refresh tokens are revoked and old: the one scan of them keeps few rows to group. A number before the text makes
-// the largest the newest. The offset keeps the server from computing live and reason once for each use.
+// Most refresh tokens are revoked and old, so a single scan leaves few rows to group. The number before the text makes
+// the largest text the newest token. The offset keeps the server from computing live and reason again for each use.
 const sessionEntries = `
 with tokens as (
     select t.session_id, bool_or({changed t}) as written,
@@ -67,20 +67,21 @@ offset 0) v`
 var entries = map[string]string{Users: userEntries, Identities: identityEntries, Factors: factorEntries,
 	Sessions: sessionEntries, Passkeys: passkeyEntries}
 
-// aliases are the tables' names in these queries.
+// aliases has the tables by their aliases in the queries.
 var aliases = map[string]string{"u": Users, "i": Identities, "f": Factors, "s": Sessions, "t": "refresh_tokens",
 	"a": "mfa_amr_claims", "o": "one_time_tokens", "p": Passkeys}
 
-// bounded are the times of a row that are carried no later than the clock there, in queries where it has that alias. An
-// identity may take over its user's.
+// bounded has, by alias, the times of a row that the source's clock bounds when they are carried. An identity may get
+// its user's times.
 var bounded = map[string]string{"u": "u.created_at, u.updated_at", "i": "u.created_at, u.updated_at",
 	"s": "s.created_at, s.refreshed_at at time zone 'UTC'", "t": "t.updated_at"}
 
 const clockFormat = "2006-01-02 15:04:05.999999+00"
 
-// since fills in the conditions {changed ALIAS}: that a row was written since the floor. Rows of what is no ordinary
-// table don't say so, and count as unchanged. A row that was frozen more than 2^31 transactions ago has a negative age.
-// Most rows are too old, so that is compared first, with an age that is computed once for each query.
+// since replaces {changed ALIAS} by the condition that a row was written since the floor. Rows of tables that are not
+// ordinary ones do not show it, and count as unchanged. A row that was frozen more than 2^31 transactions ago has a
+// negative age. Most rows are too old, so this comparison comes first, with an age that is computed once for each
+// query.
 func (s *Source) since(sql string, since *Since) string {
 	var pairs []string
 	for alias, name := range aliases {
@@ -98,7 +99,7 @@ func (s *Source) since(sql string, since *Since) string {
 	return strings.NewReplacer(pairs...).Replace(sql)
 }
 
-// Entries reads all rows of a table in the order of their ids. Without since none is changed.
+// Entries reads all rows of a table in the order of their ids. Without since no row counts as changed.
 func (s *Source) Entries(ctx context.Context, name string, since *Since, each func(Entry) error) error {
 	return s.rows(ctx, s.since(entries[name], since)+" order by 1", func(r pgx.Rows) error {
 		var e Entry
@@ -109,17 +110,17 @@ func (s *Source) Entries(ctx context.Context, name string, since *Since, each fu
 	})
 }
 
-// Group is the rows of a table that have one reason.
+// Group describes the rows of a table that have the same reason.
 type Group struct {
 	Rows int64
-	// Sum stands for their ids: it is the same for the same ids.
+	// Sum is a digest of the rows' ids: it is the same for the same ids.
 	Sum string
-	// Versions are how many sessions have a live token of each version.
+	// Versions has the number of sessions by the version of their live token.
 	Versions map[int]int64
 }
 
-// Groups reads what Entries reads, and neither sorts the rows nor sends them. The rows that are carried have the reason
-// "". sum is the aggregate over a column id that becomes Sum.
+// Groups counts the rows that Entries reads, by reason, without sorting or sending them. Carried rows have the reason
+// "". sum is the aggregate over a column id that gives Sum.
 func (s *Source) Groups(ctx context.Context, name, sum string) (map[string]Group, error) {
 	groups := map[string]Group{"": {Versions: map[int]int64{}}}
 	sql := "with e (id, owner, reason, changed, version) as (" + s.since(entries[name], nil) +
@@ -150,14 +151,14 @@ func (s *Source) SampleChanged(ctx context.Context, name string, since Since, ro
 		") select id from e where changed and reason = '' order by random() limit $1", rows)
 }
 
-// Changes are the rows of the carried tables that were written since a floor: how many, and a sum over them that is
-// another one when one of them is written once more.
+// Changes describes the rows of the carried tables that were written since a floor: their number, and a digest that
+// changes when one of them is written again.
 type Changes struct {
 	Rows int64
 	Sum  string
 }
 
-// Changed looks for them.
+// Changed returns the changes since a floor.
 func (s *Source) Changed(ctx context.Context, floor Floor) (c Changes, err error) {
 	for _, alias := range []string{"u", "i", "f", "s", "t", "a", "o", "p"} {
 		name := aliases[alias]

@@ -9,11 +9,11 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Counts are those of users and of what hangs on them.
+// Counts has the numbers of users and of related rows that a takeover reports.
 type Counts struct {
-	// Instances, SAML and Wallets are users that a takeover leaves out, or that can't sign in after it.
+	// Instances, SAML and Wallets are users whom a takeover leaves out, or who cannot sign in after it.
 	Instances, SAML, Wallets int64
-	// OAuthSessions are sessions of OAuthClients, as far as those exist.
+	// OAuthSessions are sessions of OAuthClients; both are 0 in schemas without clients.
 	OAuthSessions, OAuthClients int64
 	// Super are users marked is_super_admin, Admins users with one of the roles.
 	Super, Admins int64
@@ -33,7 +33,7 @@ var countOAuth = `
 select count(*), count(distinct c.id) from {S}.sessions s join {S}.oauth_clients c on c.id = s.oauth_client_id
 where ` + unset(`c.deleted_at`)
 
-// Count counts what a takeover has to say something about; roles are those of administrators here.
+// Count counts what a takeover reports; roles are our roles of administrators.
 func (s *Source) Count(ctx context.Context, roles []string) (c Counts, err error) {
 	err = s.row(ctx, countUsers, []any{&c.Instances, &c.SAML, &c.Wallets, &c.Super, &c.Admins}, roles)
 	if err == nil && s.Catalog.Has("sessions", "oauth_client_id") && s.Catalog.Has("oauth_clients", "deleted_at") {
@@ -42,7 +42,7 @@ func (s *Source) Count(ctx context.Context, roles []string) (c Counts, err error
 	return c, err
 }
 
-// Share is how many of something there are, and how many of them a takeover leaves out by reason.
+// Share is the number of rows of a kind, and how many of them a takeover leaves out, by reason.
 type Share struct {
 	There int64
 	Left  map[string]int64
@@ -54,15 +54,15 @@ const ownerReason = `case when u.is_sso_user then 'saml' when u.instance_id <> `
 var pendingUsers = `not u.is_anonymous and ` + unset(`u.deleted_at`) + ` and ` + unset(`u.email_confirmed_at`) + ` and ` + unset(`u.phone_confirmed_at`) + `
     and ` + unset(`u.invited_at`) + ` and u.encrypted_password <> '' and not ` + unset(`u.confirmation_sent_at`) + ` and not ` + isExternal
 
-// Pending counts users who never confirmed their sign-up, and passwords: of the users in duplicates none is carried,
-// and an invited user brings no password.
+// Pending counts users who never confirmed their sign-up, and passwords. Users in duplicates are not carried, and an
+// invited user has no password.
 func (s *Source) Pending(ctx context.Context, duplicates []uuid.UUID) (pending, passwords Share, err error) {
 	share := func(sql string) (v Share, err error) {
 		v.Left, err = s.readCounts(ctx, sql, ids(duplicates))
 		for _, n := range v.Left {
 			v.There += n
 		}
-		delete(v.Left, "") // which are carried
+		delete(v.Left, "") // carried rows are not left out
 		return v, err
 	}
 	if pending, err = share(
@@ -75,10 +75,10 @@ func (s *Source) Pending(ctx context.Context, duplicates []uuid.UUID) (pending, 
 	return pending, passwords, err
 }
 
-// plainBcrypt are hashes of 60 characters that are known to be good without being read: nearly all.
+// plainBcrypt matches hashes that are valid bcrypt without further checks, which nearly all are.
 const plainBcrypt = `^\$2[aby]\$(?:0[4-9]|1[0-5])\$[./A-Za-z0-9]*[.CGKOSWaeimquy26]$`
 
-// OddPasswords reads the passwords of users who are carried with one, but for hashes that are plainly bcrypt's.
+// OddPasswords reads the passwords of carried users, except those that plainBcrypt matches.
 func (s *Source) OddPasswords(ctx context.Context, each func(user uuid.UUID, password string) error) error {
 	return s.rows(ctx, `
 select u.id, u.encrypted_password from {S}.users u
@@ -88,7 +88,7 @@ where u.encrypted_password <> '' and not (length(u.encrypted_password) = 60 and 
 order by u.id`, texts(each))
 }
 
-// SealedSessions reads the session keys that may be encrypted, of sessions that are carried otherwise.
+// SealedSessions reads the keys that may be encrypted, of sessions that are carried unless the key proves unusable.
 func (s *Source) SealedSessions(ctx context.Context, each func(session uuid.UUID, key string) error) error {
 	return s.rows(ctx, `
 select s.id, {s.refresh_token_hmac_key} from {S}.sessions s join {S}.users u on u.id = s.user_id
@@ -96,7 +96,7 @@ where {s.refresh_token_hmac_key} like '{%' and {s.refresh_token_counter} >= 0 an
 order by s.id`, texts(each))
 }
 
-// texts passes on rows of an id and a text.
+// texts returns a function that passes on rows of an id and a text.
 func texts(each func(uuid.UUID, string) error) func(pgx.Rows) error {
 	return func(r pgx.Rows) error {
 		var id uuid.UUID
@@ -108,11 +108,12 @@ func texts(each func(uuid.UUID, string) error) func(pgx.Rows) error {
 	}
 }
 
-// addressed are the users whom an address finds: neither deleted nor of SAML nor of another instance.
+// addressed is the condition for users who can be found by an address: neither deleted, nor of SAML, nor of another
+// instance.
 var addressed = unset(`u.deleted_at`) + ` and ` + userReason + ` = ''`
 
-// OddAddresses reads the addresses (email) or numbers (phone) that are perhaps not in the form in which they are stored
-// here: what is neither upper case nor beyond ASCII stays as it is.
+// OddAddresses reads the addresses (email) or numbers (phone) whose stored form here may differ: they have upper-case
+// letters or characters beyond ASCII.
 func (s *Source) OddAddresses(ctx context.Context, column string,
 	each func(user uuid.UUID, aud, address string) error) error {
 	odd := `u.email ~ '[A-Z]' or u.email ~ '[^\x01-\x7f]'`
@@ -141,21 +142,21 @@ func addresses(each func(user uuid.UUID, aud, address string) error) func(pgx.Ro
 	}
 }
 
-// Latest returns the users by their last sign-in, then by age, then by id, the last first.
+// Latest returns the users sorted by last sign-in, then by creation, then by id, the latest first.
 func (s *Source) Latest(ctx context.Context, users []uuid.UUID) ([]uuid.UUID, error) {
 	return s.readIDs(ctx, `select u.id from {S}.users u where u.id = any($1)
 order by u.last_sign_in_at desc nulls last, u.created_at desc nulls last, u.id desc`, ids(users))
 }
 
-// ProviderCounts are how many identities each provider has.
+// ProviderCounts returns how many identities each provider has.
 func (s *Source) ProviderCounts(ctx context.Context) (map[string]int64, error) {
 	return s.readCounts(ctx, `select i.provider, count(*) from {S}.identities i join {S}.users u on u.id = i.user_id
 where `+identityReason+` = '' group by 1`)
 }
 
-// Clients are the connections of the schema's owner that are not a takeover's, by the address that they come from.
-// Without pg_read_all_stats a role sees of another one's connections only that they are there: their address is "". own
-// are processes that don't count.
+// Clients counts the connections of the schema's owner that are not a takeover's, by client address. Without
+// pg_read_all_stats a role sees only the existence of another role's connections: their address is "". own are the IDs
+// of processes that do not count.
 func (s *Source) Clients(ctx context.Context, own []int32) (map[string]int64, error) {
 	return s.readCounts(ctx, `select case when backend_type is null then '' else coalesce(host(client_addr), 'this machine') end, count(*)
 from pg_stat_activity
@@ -164,8 +165,8 @@ where usename = $1 and datname = current_database() and coalesce(application_nam
 group by 1`, s.Catalog.Owner, ApplicationName, own)
 }
 
-// Writer returns a process that holds a lock for writing on a carried table; prepared: it is a prepared transaction.
-// Autovacuum has no user.
+// Writer returns a process that holds a lock for writing on a carried table; the pid of a prepared transaction is 0.
+// Autovacuum, which has no user, does not count.
 func (s *Source) Writer(ctx context.Context) (pid int, found bool, err error) {
 	var list []uint32
 	for _, name := range Carried {
@@ -186,7 +187,7 @@ limit 1`, func(r pgx.Rows) error {
 	return pid, found, err
 }
 
-// keywords can't stand for a name without quotes, or not everywhere.
+// keywords are words that need quotes, at least in some places, to be a name.
 var keywords = strings.Fields(`all analyse analyze and any array as asc asymmetric authorization between bigint binary bit
 	boolean both case cast char character check coalesce collate collation column concurrently constraint create cross
 	current_catalog current_date current_role current_schema current_time current_timestamp current_user dec decimal default
@@ -199,7 +200,7 @@ var keywords = strings.Fields(`all analyse analyze and any array as asc asymmetr
 	time timestamp to trailing treat trim true union unique user using values varchar variadic verbose when where window with
 	xmlattributes xmlconcat xmlelement xmlexists xmlforest xmlnamespaces xmlparse xmlpi xmlroot xmlserialize xmltable`)
 
-// Name is a name of one or two parts as it stands in SQL, without quotes where a part needs none.
+// Name returns a name of one or two parts for SQL, with quotes only around parts that need them.
 func Name(parts ...string) string {
 	var quoted []string
 	for _, p := range parts {

@@ -1,6 +1,7 @@
-// Package former knows the service that this one replaces: how its schema is recognised, which tables and columns it
-// has, and the formats of its refresh tokens, encrypted columns, mailed links and TOTP keys.
+// Package former knows the service that this one replaces: how to recognise its schema, the tables and columns, and the
+// formats of refresh tokens, encrypted columns, mailed links and TOTP keys.
 //
-// It reads and derives. It writes to no database, neither there nor here, and decides nothing: what is carried over is
-// the takeover's business, what a former refresh token may do the accounts'.
+// It only reads and derives, writes to no database, and decides nothing: package takeover decides what is carried over,
+// package account what a former refresh token may do. In comments, the source is the replaced service's database, and
+// here means ours.
 package former

@@ -8,16 +8,16 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// MailedLink is a row of one_time_tokens with what is needed of other tables.
+// MailedLink is a row of one_time_tokens, with data of other tables.
 type MailedLink struct {
 	ID, UserID uuid.UUID
-	// Type is its kind there, such as recovery_token; Token the text in the link, with PKCEPrefix where a flow
-	// continues it; RelatesTo the address, in lower case.
+	// Type is the token's type in the source, such as recovery_token; Token the text in the link, with PKCEPrefix if it
+	// belongs to a PKCE flow; RelatesTo the address, in lower case.
 	Type, Token, RelatesTo string
 	User                   *User
-	// Identity is the user's only one, if it is neither of e-mail nor of a phone.
+	// Identity is the user's only identity, if it is an external provider's; otherwise Nil.
 	Identity uuid.UUID
-	// Flows are those of the user that a link could continue, newest first.
+	// Flows are the user's flows that a link could continue, newest first.
 	Flows []Flow
 }
 
@@ -29,7 +29,7 @@ type Flow struct {
 	CreatedAt         time.Time
 }
 
-// linkRows bounds a batch of links: each comes with its user.
+// linkRows is how many links a batch has: each link comes with its user.
 const linkRows = 500
 
 const selectLinks = `

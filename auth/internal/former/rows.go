@@ -8,16 +8,16 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Limits of a batch: rows, and bytes of their texts.
+// The limits of a batch: rows, and bytes of text in them.
 const (
 	BatchRows  = 5000
 	BatchBytes = 16 << 20
 )
 
-// Select says which rows a read returns: those after a cursor, those of these ids, or those of these users.
+// Select chooses the rows of a read: the rows after a cursor, the rows with given ids, or the rows of given users.
 type Select struct {
 	After      uuid.UUID
-	IDs, Users []uuid.UUID // not nil: only these
+	IDs, Users []uuid.UUID // if not nil, only rows with these ids or of these users
 	// Rows bounds a read by a cursor; 0: BatchRows.
 	Rows int
 }
@@ -30,7 +30,7 @@ type User struct {
 	AppMetadata, UserMetadata          []byte
 	NewEmail, NewPhone                 string
 	ConfirmStatus                      int
-	CurrentTokenGone, NewTokenGone     bool // the change's tokens are empty
+	CurrentTokenGone, NewTokenGone     bool // the tokens of the pending change are empty
 	Anonymous                          bool
 	CreatedAt, UpdatedAt, LastSignInAt time.Time
 	EmailConfirmedAt, PhoneConfirmedAt time.Time
@@ -39,16 +39,16 @@ type User struct {
 	EmailChangeSentAt                  time.Time
 	PhoneChangeSentAt                  time.Time
 	ReauthenticationSentAt             time.Time
-	// External: there is an identity of another kind than email and phone.
+	// External: the user has an identity of another kind than email and phone.
 	External bool
 	// Clock is the server's when the row was read.
 	Clock time.Time
-	// Reason is why the user is not carried; "": it is, unless it is one of two with one address.
+	// Reason is why the user is not carried; "": the user is carried, unless another user has the same address.
 	Reason string
 }
 
-// Pending reports whether the user is a sign-up that was never confirmed: the password and the data become valid with
-// the address. An unconfirmed user to whom nothing was sent was made by an administrator.
+// Pending reports whether the user is an unconfirmed sign-up, whose password and data become valid when the address is
+// confirmed. An unconfirmed user to whom nothing was sent was created by an administrator.
 func (u *User) Pending() bool {
 	return !u.Anonymous && u.DeletedAt.IsZero() && u.EmailConfirmedAt.IsZero() && u.PhoneConfirmedAt.IsZero() &&
 		u.InvitedAt.IsZero() && u.Password != "" && !u.ConfirmationSentAt.IsZero() && !u.External
@@ -56,18 +56,18 @@ func (u *User) Pending() bool {
 
 const zeroID = "'00000000-0000-0000-0000-000000000000'"
 
-// userReason is why a user is not carried. Rows of such a user have the same reason.
+// userReason is the SQL for the reason why a user is not carried. The user's rows have the same reason.
 const userReason = `case when u.is_sso_user then 'saml' when u.instance_id <> ` + zeroID +
 	` then 'instances' else '' end`
 
-// unset is the condition that a time there is missing: minus infinity is read as null.
+// unset returns the condition that a time of the source is missing: minus infinity counts as null.
 func unset(column string) string { return "coalesce(" + column + ", '-infinity') = '-infinity'" }
 
-// ownedReason is that of a row of a user, which may be deleted.
+// ownedReason begins the SQL for the reason why a user's row is not carried; the user u may be soft-deleted.
 const ownedReason = `when u.is_sso_user then 'saml' when u.instance_id <> ` + zeroID + ` then 'instances'
     when u.deleted_at > '-infinity' then 'deleted'`
 
-// For an exists the server would read all identities again for each batch of users.
+// With exists the server would read all identities again for each batch of users.
 const isExternal = `coalesce((select true from {S}.identities e where e.user_id = u.id and e.provider not in ('email', 'phone') limit 1), false)`
 
 const selectUsers = `
@@ -80,7 +80,7 @@ select u.id, u.aud, u.role, u.email, u.phone, u.encrypted_password, u.raw_app_me
 from {S}.users u
 where `
 
-// where is the condition of a read, and its arguments.
+// where returns the condition of a read and its arguments.
 func (w Select) where(alias string) (sql string, args []any) {
 	if w.IDs != nil {
 		return alias + ".id = any($1) order by " + alias + ".id", []any{ids(w.IDs)}
@@ -153,7 +153,7 @@ func (s *Source) Identities(ctx context.Context, w Select, each func(*Identity) 
 	}, args...)
 }
 
-// CustomProviders are the names custom:NAME that identities have.
+// CustomProviders returns the names custom:NAME of identities.
 func (s *Source) CustomProviders(ctx context.Context) (names []string, err error) {
 	err = s.rows(ctx, `select distinct i.provider from {S}.identities i where i.provider like 'custom:%'`,
 		func(r pgx.Rows) error {
@@ -183,19 +183,19 @@ select f.id, f.user_id, f.factor_type::text, f.friendly_name, {f.phone}, f.secre
 from {S}.mfa_factors f join {S}.users u on u.id = f.user_id
 where `
 
-// FactorOwners are the ids of users who have factors, after a cursor, in order.
+// FactorOwners returns the ids of users who have factors, after a cursor, in order.
 func (s *Source) FactorOwners(ctx context.Context, after uuid.UUID, n int) ([]uuid.UUID, error) {
 	return s.readIDs(ctx,
 		`select distinct f.user_id from {S}.mfa_factors f where f.user_id > $1 order by f.user_id limit $2`,
 		ids([]uuid.UUID{after})[0], n)
 }
 
-// FactorsOf reads the factors of users, a user's together and by age.
+// FactorsOf reads the factors of users, grouped by user and sorted by age.
 func (s *Source) FactorsOf(ctx context.Context, users []uuid.UUID, each func(*Factor) error) error {
 	return s.factors(ctx, "f.user_id = any($1) order by f.user_id, f.created_at, f.id", each, ids(users))
 }
 
-// EachFactor reads the factors that are verified.
+// EachFactor reads the verified factors.
 func (s *Source) EachFactor(ctx context.Context, each func(*Factor) error) error {
 	return s.factors(ctx, factorReason+" = '' order by f.user_id, f.created_at, f.id", each)
 }
@@ -223,7 +223,8 @@ type Session struct {
 	CreatedAt, RefreshedAt, NotAfter time.Time
 	AAL                              int
 	UserAgent, IP, Tag               string
-	// Token is the live one's text, for version 1; TokenAt when it was written. Key and Counter make that of version 2.
+	// Token is the text of the live token, if it has version 1; TokenAt is when it was written. Key and Counter make
+	// the live token of version 2.
 	Token   string
 	TokenAt time.Time
 	Key     string
@@ -241,12 +242,12 @@ type Claim struct {
 	At     time.Time `json:"at"`
 }
 
-// NoToken is the reason of a session without a live token.
+// NoToken is the reason for a session without a live token.
 const NoToken = "without a live token"
 
-// versionOf is the version of a session's live token by its own columns and by tok, the text of version 1, as
-// Session.live has it. A key that is not encrypted is 32 bytes in base64url. A length is cheaper
-// than a count in a pattern.
+// versionOf is the SQL for the version of a session's live token, from the session's columns and tok, the text of
+// version 1; settle does the same in Go. A key that is not encrypted is 32 bytes in base64url. The comparison of
+// lengths is cheaper than counts in a pattern.
 const versionOf = `case
     when {s.refresh_token_hmac_key} is not null and {s.refresh_token_counter} is not null then
         case when {s.refresh_token_counter} >= 0 and ({s.refresh_token_hmac_key} like '{%'
@@ -254,7 +255,7 @@ const versionOf = `case
                 and {s.refresh_token_hmac_key} ~ '^[A-Za-z0-9_-]*[AEIMQUYcgkosw048]$') then 2 else 0 end
     when length(tok) = 12 and tok ~ '^[a-z0-9]*$' or length(tok) = 22 and tok ~ '^[A-Za-z0-9_-]*$' then 1 else 0 end`
 
-// sessionReason is what a session's own row and user say.
+// sessionReason is the SQL for the reason that follows from a session's own row and user.
 const sessionReason = `case ` + ownedReason + ` when {s.oauth_client_id} is not null then 'oauth'
     when s.not_after <= {now} and s.not_after > '-infinity' then 'expired' else '' end`
 
@@ -266,7 +267,7 @@ select s.id, s.user_id, s.factor_id, s.created_at, s.refreshed_at at time zone '
 from {S}.sessions s join {S}.users u on u.id = s.user_id
 where `
 
-// The index there is on (session_id, revoked).
+// The source's index is on (session_id, revoked).
 const selectTokens = `
 select t.session_id, t.id, t.token, t.updated_at from {S}.refresh_tokens t where t.session_id = any($1) and not t.revoked
 union all
@@ -350,7 +351,7 @@ func (s *Source) newestTokens(ctx context.Context, c *pgx.Conn, all []uuid.UUID,
 	}, ids(all))
 }
 
-// settle decides which token is live, if any.
+// settle decides which token of the session is live, if any.
 func (v *Session) settle() {
 	if v.Version == 2 {
 		_, readable := SessionKey(v.Key)

@@ -16,24 +16,24 @@ type Querier interface {
 	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
 }
 
-// The versions of the schema that are known here, as schema_migrations numbers them.
+// The known versions of the schema, as numbered in schema_migrations.
 const (
 	Oldest = 20240427152123
 	Newest = 20260625000000
 )
 
-// Schema is what the catalogue says of the replaced service's schema. No right is needed to read it.
+// Schema describes the replaced service's schema, from the catalogue, which needs no right.
 type Schema struct {
 	Name   string
 	Tables map[string]Table
 }
 
-// Table is one of its tables.
+// Table is a table of the schema.
 type Table struct {
-	// Heap: an ordinary table, whose rows have the xmin of the transaction that wrote them; not a view, a partitioned
-	// or a foreign table.
+	// Heap: the table is an ordinary one, whose rows have the xmin of the transaction that wrote them; not a view, or a
+	// partitioned or foreign table.
 	Heap bool
-	// Columns are in the order of the table.
+	// Columns are the columns in the order of the table.
 	Columns []string
 }
 
@@ -66,18 +66,18 @@ func ReadSchema(ctx context.Context, q Querier, name string) (*Schema, error) {
 	return s, nil
 }
 
-// Has reports whether a table is there, with that column.
+// Has reports whether the schema has a table with the column.
 func (s *Schema) Has(table, column string) bool {
 	return slices.Contains(s.Tables[table].Columns, column)
 }
 
-// Holds reports whether these are the tables of the replaced service.
+// Holds reports whether the schema's tables are the replaced service's.
 func (s *Schema) Holds() bool {
 	return s.Has("users", "raw_app_meta_data") && s.Has("identities", "user_id") && s.Has("sessions", "user_id") &&
 		s.Has("refresh_tokens", "token")
 }
 
-// Table is a table's name as it stands in SQL.
+// Table returns a table's name for SQL.
 func (s *Schema) Table(name string) string { return pgx.Identifier{s.Name, name}.Sanitize() }
 
 // ReadVersion reads the newest version that was applied to the schema; 0 for none.
@@ -91,12 +91,12 @@ func (s *Schema) ReadVersion(ctx context.Context, q Querier) (int64, error) {
 	if err != nil {
 		return 0, fmt.Errorf("former: read the version: %w", err)
 	}
-	version, _ := strconv.ParseInt(text, 10, 64) // 14 digits, or none
+	version, _ := strconv.ParseInt(text, 10, 64) // 14 digits, or 0 for any other text
 	return version, nil
 }
 
-// Carried are the tables whose rows come along, in the order in which they do, with the columns known here: those that
-// are carried and those that are left on purpose.
+// Carried are the tables whose rows are carried, in that order. Their known columns are the carried columns and the
+// columns that are left out on purpose.
 var Carried = []string{"users", "identities", "mfa_factors", "sessions", "mfa_amr_claims", "refresh_tokens",
 	"one_time_tokens", "flow_state", Passkeys}
 
@@ -122,13 +122,13 @@ var known = map[string]string{
 		oauth_client_state_id linking_target_id email_optional`,
 }
 
-// left are the tables that are known and not carried, besides those whose names begin with one of leftPrefixes.
+// left are known tables that are not carried, besides tables whose names begin with one of leftPrefixes.
 var left = []string{"audit_log_entries", "mfa_challenges", "custom_oauth_providers", "instances", "schema_migrations"}
 
 var leftPrefixes = []string{"saml_", "sso_", "oauth_", "webauthn_"}
 
-// Unknown returns what a newer version of the schema has added: the columns of carried tables, as TABLE.COLUMN, and
-// whole tables, in order.
+// Unknown returns what a newer version of the schema has added: columns of carried tables, as TABLE.COLUMN, and tables,
+// both sorted.
 func (s *Schema) Unknown() (columns, tables []string) {
 	for name, t := range s.Tables {
 		if fields, carried := known[name]; carried {
@@ -151,12 +151,13 @@ func (s *Schema) Unknown() (columns, tables []string) {
 	return columns, tables
 }
 
-// OwnSchema is what gives this program a schema of its own, in SQL and settings.
+// OwnSchema returns the SQL and settings that give this program a schema of its own.
 func OwnSchema(role string) string {
 	return fmt.Sprintf("create schema gatehouse authorization %s; search_path=gatehouse in DATABASE_URL", role)
 }
 
-// Occupied says why none of our tables can be made in a schema that holds the replaced service's, and what to do.
+// Occupied returns a text on why our tables cannot be made in a schema with the replaced service's tables, and what to
+// do.
 func Occupied(schema, role string) string {
 	return fmt.Sprintf(
 		"schema %q holds the tables of the service that this one replaces; they are neither read nor changed."+

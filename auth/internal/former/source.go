@@ -13,23 +13,23 @@ import (
 	"github.com/jackc/pgx/v5/pgxpool"
 )
 
-// ApplicationName is what a takeover's connections are called in pg_stat_activity.
+// ApplicationName is the name of a takeover's connections in pg_stat_activity.
 const ApplicationName = "auth takeover"
 
-// Source reads the tables of the replaced service. It writes nothing there and locks nothing: each of its reads is a
-// READ ONLY transaction of its own, whose settings end with it, so that a pooler in transaction mode may stand between.
-// Its methods may be called from several goroutines.
+// Source reads the tables of the replaced service. It writes nothing and locks nothing: each read is a READ ONLY
+// transaction, whose settings end with it, so that a pooler in transaction mode is possible. Its methods may be called
+// from several goroutines.
 type Source struct {
-	// Schema is where the tables are.
+	// Schema is the name of the schema.
 	Schema string
 
 	pool *pgxpool.Pool
-	fill *strings.Replacer // of the names in braces
+	fill *strings.Replacer // replaces the names in braces
 	// Catalog is what Inspect has found.
 	Catalog Catalog
 }
 
-// sourceConns: one reads ids while another one reads the rows of those that changed.
+// sourceConns is the size of the pool: one connection reads ids while another reads the rows that have changed.
 const sourceConns = 3
 
 // OpenSource connects to the database at url.
@@ -60,19 +60,19 @@ func OpenSource(ctx context.Context, url, schema string) (*Source, error) {
 // Close closes the connections.
 func (s *Source) Close() { s.pool.Close() }
 
-// Place is HOST:PORT/DATABASE SCHEMA, without a user or a password.
+// Place returns HOST:PORT/DATABASE SCHEMA, without user and password.
 func (s *Source) Place() string { return s.Host() + " " + s.Schema }
 
-// Host is HOST:PORT/DATABASE.
+// Host returns HOST:PORT/DATABASE.
 func (s *Source) Host() string {
 	c := s.pool.Config().ConnConfig
 	return fmt.Sprintf("%s:%d/%s", c.Host, c.Port, c.Database)
 }
 
-// beginRead goes as one message. Each setting ends with the transaction. The catalogue's texts have every name with its
-// schema, but for those on the search path, where the service's own role has its schema. Compiling the long conditions
-// of a query that reads each row once costs more than it saves, and so does a sort of a few hundred thousand
-// ids that goes to the disk.
+// beginRead is sent as one message. All settings end with the transaction. The search path is set so that texts from
+// the catalogue have every name with its schema, even if the role's own search path has the service's schema. JIT is
+// off, since compiling the long conditions of a query that reads each row once costs more than it saves. work_mem lets
+// some hundred thousand ids be sorted in memory.
 const beginRead = `begin isolation level repeatable read read only;
 set local row_security = off;
 set local statement_timeout = 0;
@@ -93,7 +93,7 @@ func (s *Source) read(ctx context.Context, f func(*pgx.Conn) error) error {
 		return err
 	}
 	if err := f(c.Conn()); err != nil {
-		// A connection that can't be rolled back is closed when it is released, since it is in a transaction.
+		// If the rollback fails, the pool closes the connection at its release, since it is still in a transaction.
 		undo, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
 		c.Exec(undo, "rollback", pgx.QueryExecModeSimpleProtocol)
@@ -106,13 +106,13 @@ func (s *Source) read(ctx context.Context, f func(*pgx.Conn) error) error {
 // ErrEnough ends the reading of rows without an error.
 var ErrEnough = errors.New("former: enough rows")
 
-// rows runs a query and passes each row on, until one is enough (ErrEnough).
+// rows runs a query and passes on each row, until each returns ErrEnough.
 func (s *Source) rows(ctx context.Context, sql string, each func(pgx.Rows) error, args ...any) error {
 	return s.read(ctx, func(c *pgx.Conn) error { return s.query(ctx, c, sql, each, args...) })
 }
 
-// batchSettings let a read of some thousand rows find what belongs to them by its index. With the statistics of a large
-// table, or none, the server would rather read that whole, again for each batch.
+// batchSettings make a read of some thousand rows find related rows by an index. Otherwise, with the statistics of a
+// large table, or without any, the server would read the whole related table for each batch.
 const batchSettings = `set local enable_hashjoin = off; set local enable_mergejoin = off; set local max_parallel_workers_per_gather = 0`
 
 func forBatch(ctx context.Context, c *pgx.Conn) error {
@@ -120,7 +120,7 @@ func forBatch(ctx context.Context, c *pgx.Conn) error {
 	return err
 }
 
-// batch is rows for a few of a table's rows.
+// batch is rows with batchSettings.
 func (s *Source) batch(ctx context.Context, sql string, each func(pgx.Rows) error, args ...any) error {
 	return s.read(ctx, func(c *pgx.Conn) error {
 		if err := forBatch(ctx, c); err != nil {
@@ -144,7 +144,7 @@ func (s *Source) query(ctx context.Context, c *pgx.Conn, sql string, each func(p
 			return err
 		}
 	}
-	rows.Close() // reads and drops what is left
+	rows.Close() // reads and drops remaining rows
 	return rows.Err()
 }
 
@@ -159,7 +159,7 @@ func (s *Source) readIDs(ctx context.Context, sql string, args ...any) (list []u
 	return list, err
 }
 
-// readCounts runs a query whose columns are a text and how often it stands there.
+// readCounts runs a query whose columns are a text and a count.
 func (s *Source) readCounts(ctx context.Context, sql string, args ...any) (map[string]int64, error) {
 	counts := map[string]int64{}
 	err := s.rows(ctx, sql, func(r pgx.Rows) error {
@@ -179,7 +179,8 @@ func (s *Source) row(ctx context.Context, sql string, into []any, args ...any) e
 	})
 }
 
-// prepareNames fills in the schema, the time of the run, and null for what an older version lacks.
+// prepareNames prepares the replacements in queries: the schema, the time of the run, and null for columns that an
+// older version lacks.
 func (s *Source) prepareNames() {
 	pairs := []string{"{S}", pgx.Identifier{s.Schema}.Sanitize(),
 		"{now}", "'" + s.Catalog.Now.UTC().Format(clockFormat) + "'::timestamptz"}
@@ -204,26 +205,26 @@ func (s *Source) prepareNames() {
 	s.fill = strings.NewReplacer(pairs...)
 }
 
-// Floor is a transaction there: rows written by it and later ones count as changed.
+// Floor is a transaction ID of the source: rows written by this or a later transaction count as changed.
 type Floor int64
 
-// Since is what a later pass looks for: rows written by Floor and later ones, and rows with a time after Clock, which
-// was ahead when they were read and is bounded here. A zero Clock adds none.
+// Since describes what a later pass reads: rows written by Floor or later, and rows with a time after Clock, which lay
+// ahead when the row was read and was bounded. With a zero Clock there are no such rows.
 type Since struct {
 	Floor Floor
 	Clock time.Time
 }
 
-// Snapshot is the oldest transaction there that may still be running, the next one to come, and the clock there: a
-// read that begins later bounds times by a later one.
+// Snapshot returns the oldest transaction of the source that may still be running, the next transaction, and the
+// source's clock. A later read bounds times by a later clock.
 func (s *Source) Snapshot(ctx context.Context) (oldest, next Floor, clock time.Time, err error) {
 	err = s.row(ctx, `select txid_snapshot_xmin(t), txid_snapshot_xmax(t), now() from txid_current_snapshot() t`,
 		[]any{&oldest, &next, at(&clock)})
 	return oldest, next, clock, err
 }
 
-// scanTime takes a time there; null and minus infinity are zero. An infinite time is read as none by the service here,
-// so that a ban for ever would be over: it becomes the end of the year 9999, like every later one.
+// scanTime scans a time of the source; null and minus infinity are zero. Infinity would be read as no time, which would
+// end a ban for ever, so it becomes the end of the year 9999, like every later time.
 type scanTime time.Time
 
 var endOfTime = time.Date(9999, 12, 31, 0, 0, 0, 0, time.UTC)
@@ -241,7 +242,7 @@ func (t *scanTime) ScanTimestamptz(v pgtype.Timestamptz) error {
 	return nil
 }
 
-// text takes null as "".
+// text scans a text; null is "".
 type text string
 
 // ScanText implements pgtype.TextScanner.
@@ -250,7 +251,7 @@ func (t *text) ScanText(v pgtype.Text) error {
 	return nil
 }
 
-// id takes null as the zero id.
+// id scans an id; null is the zero id.
 type id uuid.UUID
 
 // ScanUUID implements pgtype.UUIDScanner.
@@ -263,7 +264,7 @@ func at(t *time.Time) any  { return (*scanTime)(t) }
 func str(t *string) any    { return (*text)(t) }
 func uid(u *uuid.UUID) any { return (*id)(u) }
 
-// ids are an argument of type uuid[].
+// ids returns an argument of type uuid[].
 func ids(list []uuid.UUID) []pgtype.UUID {
 	out := make([]pgtype.UUID, len(list))
 	for i, u := range list {

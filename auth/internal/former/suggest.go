@@ -11,26 +11,28 @@ import (
 	"github.com/jackc/pgx/v5"
 )
 
-// Target is where the users are now.
+// Target is our table of users, to which the application should refer.
 type Target struct {
-	// Users is the table there as SQL writes it, such as gatehouse.users.
+	// Users is the quoted name of the table, such as gatehouse.users.
 	Users string
-	// Role owns it, as SQL writes the name.
+	// Role is the quoted name of the table's owner.
 	Role string
-	// Same: it is in the source's database. Foreign keys and triggers can only refer to tables of their own database.
+	// Same: the table is in the source's database. Foreign keys and triggers can refer only to tables of their own
+	// database.
 	Same bool
 }
 
-// Advice is what an application that uses the schema's tables should do. Nothing of it is ever run by this program.
+// Advice is what the operator of an application that uses the schema's tables should do. This program never runs any of
+// it.
 type Advice struct {
-	// Suggestions and WayBack are statements of SQL and comments, one a line; the latter undoes the former. Rows of
-	// users who are only here stand in the way of the end of it, WayBackEnd.
+	// Suggestions and WayBack are lines of SQL and comments; WayBack undoes Suggestions. WayBackEnd is the end of
+	// WayBack, which fails while the application has rows of users whom the source lacks.
 	Suggestions, WayBack, WayBackEnd []string
-	// Objects are the names that the suggestions refer to, and of objects that can only be inspected.
+	// Objects are the names of objects in the suggestions, and of objects that the operator has to inspect.
 	Objects []string
 }
 
-// foreignKey is one of the application on a table of the schema.
+// foreignKey is a foreign key of the application on a table of the schema.
 type foreignKey struct {
 	table, owner, name, target string
 	columns, refers            []string
@@ -57,7 +59,7 @@ order by 1, 3`
 
 var actions = map[string]string{"r": "restrict", "c": "cascade", "n": "set null", "d": "set default"}
 
-// rules are the key's actions and when it is checked.
+// rules returns the SQL for the key's actions and for when it is checked.
 func (k *foreignKey) rules() string {
 	var b strings.Builder
 	if k.full {
@@ -81,7 +83,7 @@ func (k *foreignKey) rules() string {
 	return b.String()
 }
 
-// move makes the key refer to another table.
+// move returns the SQL that makes the key refer to another table.
 func (k *foreignKey) move(users string) string {
 	return fmt.Sprintf(
 		"alter table %s drop constraint %s, add constraint %s foreign key (%s) references %s (id)%s not valid;",
@@ -92,7 +94,7 @@ func (k *foreignKey) validate() string {
 	return fmt.Sprintf("alter table %s validate constraint %s;", k.table, k.name)
 }
 
-// Advise reads the catalogue for what refers to the tables.
+// Advise finds in the catalogue what refers to the schema's tables.
 func (s *Source) Advise(ctx context.Context, to Target) (a Advice, err error) {
 	there := Name(s.Schema, "users")
 	var validateThere, validateHere, revoke []string
@@ -161,8 +163,8 @@ func (a *Advice) onOneLine() {
 	}
 }
 
-// oneLine keeps a comment on its line whatever names it has: what stands behind a line break would be a statement. In a
-// statement the quotes keep names together.
+// oneLine removes line breaks, which names may contain: in a comment, the text behind a line break would be a
+// statement. In statements names are quoted.
 func oneLine(text string) string { return strings.NewReplacer("\n", " ", "\r", " ").Replace(text) }
 
 const selectTriggers = `
@@ -172,13 +174,13 @@ from pg_trigger t join pg_proc p on p.oid = t.tgfoid join pg_namespace f on f.oi
 join pg_class c on c.oid = t.tgrelid join pg_namespace n on n.oid = c.relnamespace
 where n.nspname = $1 and not t.tgisinternal order by 2, 1`
 
-// renamed are columns that are called otherwise here.
+// renamed is the comment on columns that have other names here.
 const renamed = "-- columns that are called otherwise here: raw_user_meta_data is user_metadata, raw_app_meta_data " +
 	"is app_metadata, " +
 	"encrypted_password is password_hash, email_change is new_email, phone_change is new_phone, confirmed_at is " +
 	"least(email_confirmed_at, phone_confirmed_at); email and phone are '' instead of null"
 
-// columnsHere are our names of columns that are called otherwise there.
+// columnsHere has our names of columns by their different names in the source.
 var columnsHere = map[string]string{"raw_user_meta_data": "user_metadata", "raw_app_meta_data": "app_metadata",
 	"encrypted_password": "password_hash", "email_change": "new_email", "phone_change": "new_phone",
 	"confirmed_at": "email_confirmed_at, phone_confirmed_at"}
@@ -188,7 +190,7 @@ var columnsThere = sync.OnceValue(func() *regexp.Regexp {
 		`email_change|phone_change|confirmed_at)\b`)
 })
 
-// renamedIn says which column of there a trigger's definition or its function names; "": none.
+// renamedIn returns a renamed column of the source that a trigger's definition or function names; "": none.
 func renamedIn(definition, function, source string) string {
 	if m := columnsThere().FindStringSubmatch(source); m != nil {
 		return "function " + function + " reads " + strings.ToLower(m[2]) + ", which has another name; mend it first"
@@ -199,7 +201,7 @@ func renamedIn(definition, function, source string) string {
 	return ""
 }
 
-// mend replaces the columns' names in a trigger's definition. The columns of UPDATE OF may be named only once each.
+// mend replaces the names of renamed columns in a trigger's definition, and removes duplicates in UPDATE OF.
 func mend(definition string) string {
 	head, rest, found := strings.Cut(rename(definition), " UPDATE OF ")
 	if !found {
@@ -263,7 +265,8 @@ func (s *Source) triggers(ctx context.Context, c *pgx.Conn, to Target, a *Advice
 	return err
 }
 
-// Of a table, or of one column of its users: functions are searched for the names.
+// selectReaders finds the objects that read a table, or one column of the table users. It searches the texts of
+// functions for the names.
 const selectReaders = `
 with tables as (
     select c.oid, c.relname::text, 0 as attnum, '' as attname from pg_class c join pg_namespace n on n.oid = c.relnamespace
@@ -295,7 +298,7 @@ select distinct kind, name, relation::text from (
 order by 1, 2, 3`
 
 // Readers lists the views, policies and functions outside of the schema that read one of its tables, or a column of
-// users. The functions ours, as schema.name without quotes, are left out.
+// users. Functions in ours (schema.name, without quotes) are left out.
 func Readers(ctx context.Context, q Querier, schema string, tables []string, column string, ours []string) (list []string,
 	err error) {
 	rows, err := q.Query(ctx, selectReaders, schema, tables, column, ours)
@@ -310,7 +313,7 @@ func Readers(ctx context.Context, q Querier, schema string, tables []string, col
 	return list, err
 }
 
-// What a function's text calls is seen in the text alone.
+// The catalogue does not show which functions a function calls, so its text is searched.
 const selectHelpers = `
 select name, policies, defaults, functions from (
     select p.proname::text as name,
@@ -326,7 +329,7 @@ select name, policies, defaults, functions from (
 ) h where policies + defaults + functions > 0
 order by array_position(array['uid', 'role', 'email', 'jwt'], name)`
 
-// readers lists what reads the tables, and what of the schema has to stay whatever becomes of its tables.
+// readers adds what reads the tables, and the objects of the schema that must stay even if the tables go.
 func (s *Source) readers(ctx context.Context, a *Advice) error {
 	add := func(line string) {
 		a.Objects, a.Suggestions = append(a.Objects, line), append(a.Suggestions, "-- "+line)
@@ -356,7 +359,7 @@ func (s *Source) readers(ctx context.Context, a *Advice) error {
 	return err
 }
 
-// Retire are the statements that make the live tokens of the schema worthless, once the way back isn't wanted any more.
+// Retire returns the statements that invalidate the live tokens of the schema, once the way back is no longer needed.
 func (s *Source) Retire() []string {
 	lines := []string{"update " + Name(s.Schema, "refresh_tokens") + " set revoked = true;"}
 	if s.Catalog.Has("sessions", "refresh_token_hmac_key") {

@@ -23,12 +23,12 @@ import (
 //	next 16      HMAC-SHA256 under the session's key over all bytes before, the first 16 bytes
 //	last 4       SHA-256 over all bytes before, the first 4 bytes
 //
-// The session's key stays with the replaced service, so a version 2 text is not checked by its MAC: what proves it is
-// that the session's secret was derived of it.
+// The session's key stays with the replaced service, so the MAC of a version 2 token cannot be checked. A token is
+// valid if the session's secret here was derived from it.
 type Token struct {
 	// Version is 1 or 2.
 	Version int
-	// Session and Counter are in the text of version 2 only.
+	// Session and Counter are only set for version 2.
 	Session uuid.UUID
 	Counter uint64
 
@@ -40,15 +40,15 @@ const (
 
 	version2Head = 1 + 16
 	version2Tail = 16 + 4
-	// The counter is a bigint there: 1 to 9 bytes.
+	// The counter is a bigint in the source: 1 to 9 bytes.
 	version2Min = (version2Head+1+version2Tail)*8/6 + 1
 	version2Max = (version2Head+9+version2Tail)*8/6 + 1
 )
 
-// encoding is strict: a text has one spelling.
+// encoding is strict: each token has only one spelling.
 var encoding = base64.RawURLEncoding.Strict()
 
-// ParseToken reports whether text has the form of a former refresh token. Nothing is looked up.
+// ParseToken parses a text of the form of a former refresh token. It does not query the database.
 func ParseToken(text string) (Token, bool) {
 	t := Token{Version: 1, text: text}
 	switch n := len(text); {
@@ -56,7 +56,7 @@ func ParseToken(text string) (Token, bool) {
 		return t, strings.Trim(text, "abcdefghijklmnopqrstuvwxyz0123456789") == ""
 	case n == version1Old:
 		return t, strings.Trim(text, "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-") == ""
-	case n < version2Min || n > version2Max || strings.ContainsAny(text, "\r\n"): // which the decoder would skip
+	case n < version2Min || n > version2Max || strings.ContainsAny(text, "\r\n"): // the decoder would skip line breaks
 		return Token{}, false
 	}
 	raw, err := encoding.DecodeString(text)
@@ -66,7 +66,7 @@ func ParseToken(text string) (Token, bool) {
 	body := raw[:len(raw)-version2Tail]
 	counter, n := binary.Uvarint(body[version2Head:])
 	if n != len(body)-version2Head || n > 1 && body[len(body)-1] == 0 || counter > 1<<63-1 {
-		return Token{}, false // malformed, longer than needed, or with bytes behind it
+		return Token{}, false // a malformed or too long varint, or bytes behind it
 	}
 	sum := sha256.Sum256(raw[:len(raw)-4])
 	if !bytes.Equal(sum[:4], raw[len(raw)-4:]) {
@@ -77,8 +77,8 @@ func ParseToken(text string) (Token, bool) {
 	return t, true
 }
 
-// NewVersion2 returns the text of a version 2 token. Under one key the same content always has the same text, which is
-// how the text of a live token is known without being stored.
+// NewVersion2 returns the text of a version 2 token. With one key the same content always gives the same text, so that
+// the text of a live token can be computed.
 func NewVersion2(session uuid.UUID, counter uint64, key []byte) string {
 	raw := append([]byte{0}, session[:]...)
 	raw = binary.AppendUvarint(raw, counter)
@@ -89,29 +89,29 @@ func NewVersion2(session uuid.UUID, counter uint64, key []byte) string {
 	return encoding.EncodeToString(append(raw, sum[:4]...))
 }
 
-// SessionKey reads the text that a session's key has there, opened if it was encrypted.
+// SessionKey parses a session's key, after decryption.
 func SessionKey(text string) ([]byte, bool) {
 	key, err := encoding.DecodeString(text)
 	return key, err == nil && len(key) == 32 && !strings.ContainsAny(text, "\r\n")
 }
 
-// secretSize is that of a refresh token's secret here.
+// secretSize is the size of the secret in our refresh tokens.
 const secretSize = 16
 
-// Secret is what the session of the token has as its secret here, under the current root key. It is derived, so that
-// the token is stored neither in clear nor as a plain hash: the short form has 60 random bits, and among the hashes of
-// millions of them one is found in seconds.
+// Secret returns the secret that the token's session gets here, under the current root key. It is derived with a key,
+// so that neither the token nor a plain hash is stored: the short form has only 60 random bits, and one of millions of
+// plain hashes would be found in seconds.
 func (t Token) Secret(root *secret.Root) [secretSize]byte {
 	return [secretSize]byte(root.MAC(secret.FormerRefresh, "secret", t.text))
 }
 
-// SecretHash is what the sessions table holds of the secret.
+// SecretHash returns the hash of Secret, which the table of sessions holds.
 func (t Token) SecretHash(root *secret.Root) [sha256.Size]byte {
 	s := t.Secret(root)
 	return sha256.Sum256(s[:])
 }
 
-// SecretOf returns the secret with that hash, under whichever root key it was derived; ok is false when there is none.
+// SecretOf returns the secret with the given hash, trying each root key; ok is false if none matches.
 func (t Token) SecretOf(root *secret.Root, hash []byte) (s [secretSize]byte, ok bool) {
 	for _, mac := range root.MACs(secret.FormerRefresh, "secret", t.text) {
 		s = [secretSize]byte(mac)
@@ -122,10 +122,10 @@ func (t Token) SecretOf(root *secret.Root, hash []byte) (s [secretSize]byte, ok 
 	return [secretSize]byte{}, false
 }
 
-// MAC is what finds a version 1 token's session, under the current root key.
+// MAC returns the MAC by which the session of a version 1 token is found, under the current root key.
 func (t Token) MAC(root *secret.Root) []byte { return root.MAC(secret.FormerRefresh, "lookup", t.text) }
 
-// MACs is MAC under each root key.
+// MACs returns MAC under each root key.
 func (t Token) MACs(root *secret.Root) [][]byte {
 	return root.MACs(secret.FormerRefresh, "lookup", t.text)
 }

@@ -84,8 +84,11 @@ join %[7]s() m on m.id = coalesce(n.user_id, o.user_id) and m.deleted_at is null
 where n.id is null and %[5]s or n.id is not null and (o.id is null or %[6]s)`, t.there, list(of), ident(r.here, r.ns+"mirror_"+t.there),
 			r.theirs(t.there), strings.ReplaceAll(t.pruned, "t.", "o."), each(of, " or ", column.differ), ident(r.here, r.ns+"mirror_users"))
 	}
-	rows, err := query(ctx, r, pgx.RowToStructByPos[difference], sql)
-	d.rows = rows
+	// Else each statement of the functions has a snapshot of its own.
+	err := pgx.BeginTxFunc(ctx, r.conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, func(pgx.Tx) (err error) {
+		d.rows, err = query(ctx, r, pgx.RowToStructByPos[difference], sql)
+		return err
+	})
 	return d, err
 }
 

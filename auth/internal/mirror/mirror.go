@@ -17,8 +17,10 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"gatehouse/auth/internal/former"
 	"gatehouse/auth/internal/store"
@@ -251,28 +253,40 @@ func (r *run) unmake(ctx context.Context) ([]string, error) {
 // like returns a pattern for the names of the mirror's objects.
 func (r *run) like() string { return strings.ReplaceAll(r.ns+"mirror_", "_", `\_`) + "%" }
 
-// replace replaces the functions and triggers by those that the statements make, and stores what is installed.
-func (r *run) replace(ctx context.Context, list []string, then func() error) error {
-	return pgx.BeginFunc(ctx, r.conn, func(pgx.Tx) error {
-		if err := r.exec(ctx, "set local lock_timeout = '3s'"); err != nil {
-			return err
+// replace replaces the functions and triggers by those that the statements make, and runs then, in one transaction. A
+// pending lock holds up every request, and a request that holds one table and waits for another would deadlock with the
+// transaction. So each attempt waits a little longer for its locks than the attempt before; from the server's
+// deadlock_timeout on, the server ends one of the two, and a request that is ended is sent again.
+func (r *run) replace(ctx context.Context, list []string, then func() error) (err error) {
+	for wait := 5 * time.Millisecond; wait < 4*time.Second; wait += wait / 3 {
+		err = pgx.BeginFunc(ctx, r.conn, func(pgx.Tx) error { return r.replaceOnce(ctx, wait, list, then) })
+		if pg, _ := errors.AsType[*pgconn.PgError](err); pg == nil || pg.Code != "55P03" && !store.IsContention(err) {
+			break
 		}
-		if err := r.lock(ctx); err != nil {
-			return err
-		}
-		old, err := r.unmake(ctx)
-		for _, sql := range slices.Concat(old, list) {
-			if err == nil {
-				if err = r.exec(ctx, sql); err != nil {
-					err = fmt.Errorf("%w: %s", err, sql)
-				}
+		time.Sleep(20 * time.Millisecond) // lets pending requests through
+	}
+	return err
+}
+
+func (r *run) replaceOnce(ctx context.Context, wait time.Duration, list []string, then func() error) error {
+	if err := r.exec(ctx, fmt.Sprintf("set local lock_timeout = %d", wait.Milliseconds())); err != nil {
+		return err
+	}
+	if err := r.lock(ctx); err != nil {
+		return err
+	}
+	old, err := r.unmake(ctx)
+	for _, sql := range slices.Concat(old, list) {
+		if err == nil {
+			if err = r.exec(ctx, sql); err != nil {
+				err = fmt.Errorf("%w: %s", err, sql)
 			}
 		}
-		if err == nil {
-			err = then()
-		}
-		return err
-	})
+	}
+	if err == nil {
+		err = then()
+	}
+	return err
 }
 
 // Drop removes the mirror and prints the way back.
@@ -303,13 +317,17 @@ func Drop(ctx context.Context, o Options) error {
 	return nil
 }
 
-// lock locks our tables, then the former tables.
+// lock locks our tables, then the former tables. Dropping a trigger needs an exclusive lock.
 func (r *run) lock(ctx context.Context) error {
 	var list []string
 	for _, name := range []string{"users", "identities", "factors", "sessions", "one_time_tokens"} {
 		list = append(list, r.ours(name))
 	}
-	return r.exec(ctx, "lock table "+strings.Join(list, ", ")+" in share row exclusive mode")
+	mode := "share row exclusive"
+	if r.known != nil {
+		mode = "access exclusive"
+	}
+	return r.exec(ctx, "lock table "+strings.Join(list, ", ")+" in "+mode+" mode")
 }
 
 // wayBack returns the SQL that makes the former service usable again once the mirror is dropped: it copies the hashes

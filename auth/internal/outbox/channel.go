@@ -17,16 +17,16 @@ type channel struct {
 	name   string
 	sender Sender
 	wake   chan struct{}
-	// freed says that a place has become free.
+	// freed has a value after a place was freed.
 	freed chan struct{}
 
 	sent, tried, failed atomic.Uint64 // see Stats
 
 	mu      sync.Mutex
-	running int // places taken
-	// held are the messages that are being sent, or were sent and not yet noted: when the database was unreachable
-	// for longer than a lease, our own claim may bring them again. A message whose failure is about to be noted is
-	// not held: from that moment on any process may claim it.
+	running int // places in use
+	// held are the messages that are being sent, or were sent but not recorded: if the database was unreachable for
+	// longer than a lease, this process may claim them again. A message whose failure is being recorded is not held,
+	// since any process may claim it from then on.
 	held map[uuid.UUID]bool
 	away bool // the last claim failed
 	wg   sync.WaitGroup
@@ -40,7 +40,7 @@ func (c *channel) run(ctx context.Context) {
 	for ctx.Err() == nil {
 		var freed chan struct{}
 		if c.claim(ctx, sending) {
-			freed = c.freed // there may be more than we had places for
+			freed = c.freed // there may be more messages than there were places
 		}
 		select {
 		case <-ctx.Done():
@@ -53,8 +53,8 @@ func (c *channel) run(ctx context.Context) {
 	c.wg.Wait()
 }
 
-// claim takes as many messages as there are places and begins to send them. It is true when there may
-// be more. Nothing waits with a claim in its hands: a lease begins with the attempt.
+// claim takes as many messages as there are places and begins to send them. It returns true if there may be more
+// messages. No claimed message waits: its lease begins with the attempt.
 func (c *channel) claim(ctx, sending context.Context) (more bool) {
 	c.mu.Lock()
 	free := c.o.Parallel - c.running
@@ -91,7 +91,7 @@ func (c *channel) claim(ctx, sending context.Context) (more bool) {
 	return len(list) == free
 }
 
-// hold takes a place for a message; false when it is held already.
+// hold takes a place for a message. It returns false if the message is already held.
 func (c *channel) hold(id uuid.UUID) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -109,7 +109,8 @@ func (c *channel) letGo(id uuid.UUID) {
 	delete(c.held, id)
 }
 
-// note writes down what became of a message, under a context of its own: also when sending was cut.
+// note writes the outcome of a message to the database, with a context of its own, so that it also works after sending
+// was aborted.
 func (c *channel) note(ctx context.Context, m store.Message, write func(context.Context) error) error {
 	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteTimeout)
 	defer cancel()

@@ -17,8 +17,8 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// deliver makes one attempt and notes how it ended. The log gets the message's id and kind, never the
-// recipient or what is in it.
+// deliver makes one attempt and records its outcome. The log gets the message's id and kind, never the recipient or the
+// contents.
 func (c *channel) deliver(sending context.Context, m store.Message) {
 	if m.Attempts > 1 && c.drop(sending, m) {
 		c.letGo(m.ID)
@@ -36,7 +36,7 @@ func (c *channel) deliver(sending context.Context, m store.Message) {
 	_, refused := errors.AsType[*mail.Refused](err)
 	switch {
 	case sending.Err() != nil && !refused:
-		// Cut off by our own end: not its fault, so the attempt doesn't count.
+		// The stop of the daemon aborted the attempt, so it does not count.
 		c.note(sending, m, func(ctx context.Context) error {
 			return c.o.DB.ReleaseMessages(ctx, []uuid.UUID{m.ID}, now)
 		})
@@ -59,8 +59,8 @@ func (c *channel) fail(sending context.Context, m store.Message, now time.Time, 
 	c.note(sending, m, func(ctx context.Context) error { return c.o.DB.FailMessage(ctx, m.ID, now, words(why)) })
 }
 
-// drop ends a message whose token is no longer good: the receiver had it before a process died, and the link was used.
-// While that is unknown the message is sent.
+// drop expires a message whose token is no longer valid, for example because the receiver got the message before a
+// process died, and the link was used. If the database does not answer, the message is sent.
 func (c *channel) drop(sending context.Context, m store.Message) (dropped bool) {
 	c.note(sending, m, func(ctx context.Context) (err error) {
 		dropped, err = c.o.DB.DropUnwanted(ctx, m.ID, c.o.now())
@@ -69,10 +69,10 @@ func (c *channel) drop(sending context.Context, m store.Message) (dropped bool) 
 	return dropped
 }
 
-// attempt opens the payload and hands it to the sender.
+// attempt opens the payload and passes it to the sender.
 func (c *channel) attempt(ctx context.Context, m store.Message) (err error) {
 	defer func() {
-		// A message that makes a sender panic must not end the daemon each time that it is due.
+		// A message with which a sender panics must not end the daemon at each attempt.
 		if p := recover(); p != nil {
 			c.o.Log.Error("outbox: a sender panicked", "message", m.ID, "kind", m.Kind, "stack", string(debug.Stack()))
 			err = errors.New("a fault in the service; see its log")
@@ -80,7 +80,7 @@ func (c *channel) attempt(ctx context.Context, m store.Message) (err error) {
 	}()
 	plain, _, err := c.o.Root.Open(secret.Outbox, m.Payload, m.ID[:])
 	if errors.Is(err, secret.ErrOtherRoot) {
-		return fmt.Errorf("%w (AUTH_SECRET_KEYS_PREVIOUS)", err) // can be mended while it waits
+		return fmt.Errorf("%w (AUTH_SECRET_KEYS_PREVIOUS)", err) // can be repaired while the message waits
 	}
 	if err != nil {
 		return &mail.Refused{Err: err}
@@ -91,8 +91,8 @@ func (c *channel) attempt(ctx context.Context, m store.Message) (err error) {
 		Payload: plain})
 }
 
-// finish notes that the receiver has the message, and tries until the database is back: else the end of
-// the lease would send it again. A process that has to end meanwhile leaves just that to happen.
+// finish records that the receiver has the message, and retries until the database answers: otherwise the message would
+// be sent again after the lease. If the process has to end before, the message is sent again.
 func (c *channel) finish(sending context.Context, m store.Message) {
 	for {
 		err := c.note(sending, m, func(ctx context.Context) error { return c.o.DB.FinishMessage(ctx, m.ID, c.o.now()) })
@@ -109,8 +109,8 @@ func (c *channel) finish(sending context.Context, m store.Message) {
 	}
 }
 
-// pause grows from 5 s to 10 min, and a little at random so that messages that failed together don't all come back
-// together.
+// pause grows from 5 s to 10 min, with a small random part, so that messages that failed together are not all tried
+// again together.
 func pause(attempts int) time.Duration {
 	d := longPause
 	if attempts < 8 {
@@ -119,13 +119,13 @@ func pause(attempts int) time.Duration {
 	return d + rand.N(d/10)
 }
 
-// words are an error's for the operator's list: one line of moderate length.
+// words returns an error's text for the operator: one line of limited length.
 func words(err error) string {
 	return locale.Short(locale.OneLine(strings.ToValidUTF8(err.Error(), "?")), 300)
 }
 
-// SendNow makes the one attempt at a message whose caller waits for the sender's answer. A failure is final. A
-// message that doesn't exist, or was sent already, is no error.
+// SendNow makes the only attempt at a message, while the caller waits for the outcome. A failure is final. A message
+// that does not exist, or was already sent, is not an error.
 func (o *Outbox) SendNow(ctx context.Context, message uuid.UUID) error {
 	m, err := o.o.DB.ClaimMessage(ctx, message, o.o.now().Add(lease))
 	if errors.Is(err, store.ErrNotFound) {

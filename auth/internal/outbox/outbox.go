@@ -1,9 +1,9 @@
-// Package outbox delivers the mails and SMS that wait in the database: it claims them under leases, sends them
-// concurrently, tries again with growing pauses, and fails them in the open.
+// Package outbox delivers the mails and SMS that wait in the database: it claims them with leases, sends them
+// concurrently, retries with growing pauses, and records messages that have failed for good.
 //
-// It doesn't know what a message means or why it is sent. Delivery is at least once: a message is sent twice only if
-// the process or the database dies, or clocks of replicas differ by more than 15 s, after the receiver took it and
-// before this was noted; its id, and so its Message-ID, is the same then.
+// It does not know what a message means or why it is sent. Delivery is at least once. A message is sent twice only if,
+// between its acceptance by the receiver and the record of that, the process or the database dies, or if the clocks of
+// replicas differ by more than 15 s. Both times it has the same id, and therefore the same Message-ID.
 package outbox
 
 import (
@@ -19,38 +19,38 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// The times of a message's life.
+// Times in the life of a message.
 const (
 	lease       = time.Minute
-	sendTimeout = 45 * time.Second // of one attempt; well within the lease, so that no other process begins meanwhile
+	sendTimeout = 45 * time.Second // of one attempt; much shorter than the lease
 	pollEvery   = time.Second
 	expireEvery = 15 * time.Second
 	firstPause  = 5 * time.Second
 	longPause   = 10 * time.Minute
 	mostTries   = 10
-	noteTimeout = 5 * time.Second // of one try to write down what became of a message
+	noteTimeout = 5 * time.Second // of one attempt to write the outcome of a message
 )
 
 // Item is one message to be sent.
 type Item struct {
 	// ID is the same at every attempt.
 	ID uuid.UUID
-	// User is whose it is.
+	// User is the user to whom the message belongs.
 	User uuid.UUID
-	// CreatedAt is when it was ordered, ExpiresAt when its link or code ends.
+	// CreatedAt is when the message was created, ExpiresAt when its link or code expires.
 	CreatedAt, ExpiresAt time.Time
-	// Payload is opened.
+	// Payload is decrypted.
 	Payload []byte
 }
 
-// Sender delivers one channel's messages; many at once. A nil error means that the receiver has the
-// message, a *mail.Refused that it never will; any other is tried again.
+// Sender delivers the messages of one channel, many at once. A nil error means that the receiver has the message, a
+// *mail.Refused that the receiver will never take it. After any other error the message is tried again.
 type Sender interface {
 	Send(ctx context.Context, m Item) error
 }
 
-// Resting is a Sender, or a Texter, that may have nothing to send with for a while. As long as Ready is
-// false its messages are left to other processes, or until they expire.
+// Resting is a Sender, or a Texter, that may be unable to send for a while. As long as Ready returns false, its
+// messages are left to other processes, or until they expire.
 type Resting interface{ Ready() bool }
 
 func ready(s any) bool {
@@ -58,28 +58,28 @@ func ready(s any) bool {
 	return !ok || r.Ready()
 }
 
-// Options are what an Outbox works with.
+// Options are the dependencies of an Outbox.
 type Options struct {
 	DB   *store.DB
 	Root *secret.Root
-	// Senders by channel. Messages of other channels wait for a process that has one, or until they expire.
+	// Senders by channel. Messages of other channels wait for a process with a sender, or until they expire.
 	Senders map[string]Sender
 	Now     func() time.Time
 	Log     *slog.Logger
 	// Parallel is how many messages of a channel are sent at once (0: 8).
 	Parallel int
-	// Grace is how long Run waits for the messages that are being sent when it has to end (0: 5 s).
+	// Grace is how long Run waits at its end for the messages that are being sent (0: 5 s).
 	Grace time.Duration
 }
 
-// Outbox is the sending side. Messages are put in by the store.
+// Outbox sends the messages that package store adds.
 type Outbox struct {
 	o        Options
 	channels []*channel
 	expired  atomic.Uint64
 }
 
-// New starts nothing; see Run.
+// New returns an Outbox, which Run starts.
 func New(o Options) *Outbox {
 	if o.Parallel <= 0 {
 		o.Parallel = 8
@@ -97,7 +97,7 @@ func New(o Options) *Outbox {
 	return out
 }
 
-// Wake has the outbox read now: a message was committed. It never blocks, and may be called before, during and after
+// Wake makes the outbox look for a newly committed message. It never blocks, and may be called before, during and after
 // Run.
 func (o *Outbox) Wake() {
 	for _, c := range o.channels {
@@ -108,13 +108,13 @@ func (o *Outbox) Wake() {
 func signal(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
-	default: // it is signalled already
+	default: // a wake-up is already pending
 	}
 }
 
-// Run delivers until ctx ends. Then it claims no more, lets those that are being sent come to an end for
-// the grace period, gives the others back and returns. Each channel has a loop and places of its own, so
-// that a dead SMTP server holds up no SMS.
+// Run delivers until ctx ends. Then it claims no more messages, lets those being sent finish within the grace period,
+// releases the others and returns. Each channel has a loop and places of its own, so that an unreachable SMTP server
+// does not delay SMS.
 func (o *Outbox) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	for _, c := range o.channels {
@@ -124,7 +124,7 @@ func (o *Outbox) Run(ctx context.Context) {
 	wg.Wait()
 }
 
-// expire ends what may no longer be sent, of all channels.
+// expire expires the messages of all channels that are too old to be sent.
 func (o *Outbox) expire(ctx context.Context) {
 	tick := time.NewTicker(expireEvery)
 	defer tick.Stop()
@@ -147,17 +147,18 @@ func (o *Outbox) expire(ctx context.Context) {
 	}
 }
 
-// now is the time as the database keeps it.
+// now returns the time in UTC and whole microseconds, the precision of the database.
 func (o *Options) now() time.Time { return o.Now().UTC().Truncate(time.Microsecond) }
 
-// ChannelStats is what this process has done on one channel since it began.
+// ChannelStats counts what this process has done on one channel since it started.
 type ChannelStats struct {
 	Channel string
-	// Sent went out; Retried failed for now, and will be tried again; Failed were given up.
+	// Sent counts delivered messages, Retried failed attempts that will be repeated, Failed messages that were given
+	// up.
 	Sent, Retried, Failed uint64
 }
 
-// Stats are this process's metrics, by channel. Expired are messages that it found too old to be sent.
+// Stats returns this process's metrics by channel. expired counts messages that were too old to be sent.
 func (o *Outbox) Stats() (by []ChannelStats, expired uint64) {
 	for _, c := range o.channels {
 		by = append(by, ChannelStats{Channel: c.name, Sent: c.sent.Load(), Retried: c.tried.Load(),

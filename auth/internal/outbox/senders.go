@@ -10,8 +10,8 @@ import (
 	"gatehouse/auth/internal/mail"
 )
 
-// Mails is the sender of the channel "email": it renders with the texts of now and passes the mail on,
-// to SMTP or to the dev mailbox.
+// Mails returns the sender of the channel "email". It renders with the templates in force and passes the mail to to:
+// SMTP or the dev mailbox.
 func Mails(r *mail.Renderer, to mail.Sender) Sender { return mails{r, to} }
 
 type mails struct {
@@ -21,10 +21,10 @@ type mails struct {
 
 func (s mails) Send(ctx context.Context, m Item) error {
 	var p mail.Payload
-	if json.Unmarshal(m.Payload, &p) != nil { // the parser's text may quote the payload
+	if json.Unmarshal(m.Payload, &p) != nil { // the parser's error may quote the payload
 		return &mail.Refused{Err: errors.New("the payload is no mail")}
 	}
-	if p.Current != nil { // it was ordered for a hook, which would have had both at once
+	if p.Current != nil { // ordered for a hook, which would have got both mails in one call
 		if err := s.send(ctx, uuid.NewSHA1(m.ID, []byte("current")), m, *p.Current); err != nil {
 			return err
 		}
@@ -42,18 +42,18 @@ func (s mails) send(ctx context.Context, id uuid.UUID, m Item, p mail.Payload) e
 	return s.to.Send(ctx, rendered)
 }
 
-// Texter takes an SMS: the dev mailbox, or a gateway. The id is the same at every attempt, for receivers
-// that can drop what they have already.
+// Texter sends an SMS: it is the dev mailbox or a gateway. The id is the same at every attempt, for receivers that can
+// drop duplicates.
 type Texter interface {
 	SendText(ctx context.Context, id uuid.UUID, m mail.SMS) error
 }
 
-// Texts is the sender of the channel "sms".
+// Texts returns the sender of the channel "sms".
 func Texts(to Texter) Sender { return texts{to} }
 
 type texts struct{ to Texter }
 
-// Ready is the Texter's.
+// Ready reports whether the Texter is ready.
 func (s texts) Ready() bool { return ready(s.to) }
 
 func (s texts) Send(ctx context.Context, m Item) error {

@@ -11,9 +11,8 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// Azure's base says whose accounts may sign in: common, organizations or consumers of
-// login.microsoftonline.com; one tenant of it; a tenant of a customer-identity host; or a place of the
-// operator's own.
+// Azure's base URL decides whose accounts may sign in. It is common, organizations, consumers or one tenant below
+// login.microsoftonline.com, a tenant of a customer-identity host, or any other URL of the operator.
 const (
 	azureHost      = "https://login.microsoftonline.com/"
 	azureOldHost   = "https://sts.windows.net/" // of tokens in version 1.0

@@ -74,7 +74,7 @@ type Registration struct {
 	auth       authData
 }
 
-// ParseRegistration reads one from JSON.
+// ParseRegistration reads a Registration from JSON.
 func ParseRegistration(raw []byte) (*Registration, error) {
 	var in struct {
 		ClientDataJSON, AttestationObject string
@@ -142,7 +142,7 @@ type Assertion struct {
 	signature, signed []byte
 }
 
-// ParseAssertion reads one from JSON.
+// ParseAssertion reads an Assertion from JSON.
 func ParseAssertion(raw []byte) (*Assertion, error) {
 	var in struct {
 		ClientDataJSON, AuthenticatorData, Signature string

@@ -17,16 +17,16 @@ const checkUsage = "usage: ratelimit check [-format json] [-merge_domain_configs
 	"       ratelimit check -settings [DIR]\n" +
 	"example: ratelimit check /etc/ratelimit/config\n"
 
-// checkCall is how check was called.
+// checkCall has the arguments of check.
 type checkCall struct {
 	args, environ []string
 	// lenient only warns about a folder without rules, as the program ratelimit_config_check does.
 	lenient bool
 }
 
-// check loads files, standard input and folders as one set, as the daemon would, and reports every
-// problem of every file: exit 0 when all is well, 1 when not. It ignores the daemon's environment
-// unless -settings is given, which checks it too.
+// check loads files, standard input and folders as one set, as the daemon would, and reports every problem of every
+// file: exit 0 without problems, 1 with some. It ignores the daemon's environment unless -settings is given, which
+// checks the environment too.
 func check(ctx context.Context, call checkCall, stdout, stderr io.Writer) int {
 	flags := newFlags("check", checkUsage, stderr)
 	dir := flags.String("config_dir", "", "a folder, instead of `DIR`")
@@ -88,7 +88,7 @@ func check(ctx context.Context, call checkCall, stdout, stderr io.Writer) int {
 	return exitOK
 }
 
-// checkRules loads the rules that paths name as one set.
+// checkRules loads the rules of all paths as one set.
 func checkRules(ctx context.Context, paths []string, ignoreDotFiles bool, options limits.Options, report *checkReport) {
 	report.progress("checking rate limit configs...\n")
 	texts, ok := readRules(ctx, paths, ignoreDotFiles, report)
@@ -97,7 +97,7 @@ func checkRules(ctx context.Context, paths []string, ignoreDotFiles bool, option
 	report.OK = ok && err == nil
 }
 
-// checkSettings reports every error of an environment, as a start would, and takes its settings for the rules over.
+// checkSettings reports every error of an environment, as a start would, and uses its settings for the rules.
 func checkSettings(environ []string, options *limits.Options, w io.Writer) (c config.Config, ok bool) {
 	fmt.Fprintln(w, "checking settings...")
 	c, report, err := config.Load(environ)

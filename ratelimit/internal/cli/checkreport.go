@@ -8,14 +8,14 @@ import (
 	"gatehouse/ratelimit/internal/limits"
 )
 
-// checkReport is what check finds. As text, each line is written as it is found; as JSON, all of it at the end.
+// checkReport is the result of check. As text, each line is written as it is found; as JSON, everything at the end.
 type checkReport struct {
 	OK       bool             `json:"ok"`
 	Problems []limits.Problem `json:"problems"`
 	Warnings []limits.Problem `json:"warnings"`
 
 	text    io.Writer // discards with -format json
-	lenient bool      // as of checkCall
+	lenient bool      // as in checkCall
 }
 
 func newCheckReport(text io.Writer) *checkReport {
@@ -36,7 +36,7 @@ func (r *checkReport) odd(dir, message string) {
 	r.Warnings = append(r.Warnings, limits.Problem{File: dir, Message: message})
 }
 
-// loaded notes what a load said of the rules.
+// loaded notes the outcome of loading the rules.
 func (r *checkReport) loaded(warnings []limits.Problem, err error) {
 	for _, w := range warnings {
 		r.progress("warning: %s\n", w)

@@ -20,7 +20,7 @@ import (
 	"gatehouse/shared/logging"
 )
 
-// Exit statuses. Bad usage has its own, so that scripts can distinguish it from a bad answer.
+// Exit statuses. Bad usage has its own status, so that scripts can distinguish it from a negative answer.
 const (
 	exitOK     = 0
 	exitFailed = 1
@@ -32,12 +32,12 @@ func Main() int { return Program{}.Main() }
 
 // Program is what the program needs beyond arguments and environment.
 type Program struct {
-	// Resolver looks up the names of memcached's nodes, MCACHE_SRV; nil: the resolver of the host.
+	// Resolver looks up the names of memcached's nodes, MCACHE_SRV; nil is the host's resolver.
 	Resolver *net.Resolver
 }
 
-// Main runs p with the arguments and the environment of this process until it is done or a signal ends it, and
-// returns the exit status.
+// Main runs p with the arguments and the environment of this process until p is done or a signal ends it, and returns
+// the exit status.
 func (p Program) Main() int {
 	// Never undone: supervisors repeat signals, and a second one must not cut a clean shutdown short.
 	ctx, _ := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
@@ -63,7 +63,7 @@ func (p Program) run(ctx context.Context, args, environ []string, stdout, stderr
 	if len(rest) > 0 {
 		command, rest = rest[0], rest[1:]
 	}
-	switch filepath.Base(args[0]) { // the replaced service's three programs, as links to this one
+	switch filepath.Base(args[0]) { // the replaced service's three programs, as links to this program
 	case "ratelimit_client":
 		command, rest, replaced = "client", args[1:], true
 	case "ratelimit_config_check":
@@ -115,8 +115,8 @@ func (p Program) run(ctx context.Context, args, environ []string, stdout, stderr
 	return exitUsage
 }
 
-// newFlags is the flags of a command, which print how it is used to stderr: usage, whose last line is an example, with
-// the flags before that line.
+// newFlags returns the flags of a command. Their usage message, on stderr, is usage, whose last line is an example,
+// with the flags before that line.
 func newFlags(command, usage string, stderr io.Writer) *flag.FlagSet {
 	flags := flag.NewFlagSet("ratelimit "+command, flag.ContinueOnError)
 	flags.SetOutput(stderr)
@@ -129,13 +129,13 @@ func newFlags(command, usage string, stderr io.Writer) *flag.FlagSet {
 	return flags
 }
 
-// mergeFlag is the flag of the commands that load rules.
+// mergeFlag adds the flag of all commands that load rules.
 func mergeFlag(flags *flag.FlagSet, s *limits.Settings) {
 	flags.BoolVar(&s.MergeDomains, "merge_domain_configs", false,
 		"allow one domain in several files, as MERGE_DOMAIN_CONFIG does")
 }
 
-// isHelp says that the arguments only ask how a command is used.
+// isHelp reports whether the arguments only ask for the usage of a command.
 func isHelp(args []string) bool {
 	return len(args) == 1 && (args[0] == "-h" || args[0] == "-help" || args[0] == "--help")
 }

@@ -24,8 +24,8 @@ const clientUsage = `usage: ratelimit client [-dial_string HOST:PORT] -domain D 
 example: ratelimit client -dial_string localhost:8081 -domain shop -descriptors user=ann
 `
 
-// client queries a running daemon once: exit 0 with an answer, whatever it says, 1 without
-// one, 2 on bad flags. Where it is called as the replaced service's client it prints its flags before the answer.
+// client queries a running daemon once: exit 0 with any answer, 1 without one, 2 on bad flags. If it is called as the
+// replaced service's client, it prints its flags before the answer.
 func client(ctx context.Context, args []string, replaced bool, stdout, stderr io.Writer) int {
 	flags := newFlags("client", clientUsage, stderr)
 	address := flags.String("dial_string", "localhost:8081", "server to ask, host:port")
@@ -97,7 +97,7 @@ func tlsFlags(flags *flag.FlagSet) (useTLS *bool, files *certs.Files) {
 	return useTLS, files
 }
 
-// protectionOf is TLS with the files, or none; closeFiles ends following the files.
+// protectionOf returns credentials for TLS with the files, or for none; closeFiles ends following the files.
 func protectionOf(useTLS bool, files certs.Files, stderr io.Writer) (
 	_ credentials.TransportCredentials, closeFiles func(), err error) {
 	if !useTLS {
@@ -114,7 +114,7 @@ func protectionOf(useTLS bool, files certs.Files, stderr io.Writer) (
 	return grpctls.Client(store), store.Close, nil
 }
 
-// writeAnswer prints an answer as a line of JSON, without the spaces that the library puts where it likes.
+// writeAnswer prints an answer as a line of JSON, without the random spaces that the library adds.
 func writeAnswer(w io.Writer, answer *pb.RateLimitResponse) error {
 	text, err := protojson.Marshal(answer)
 	if err != nil {
@@ -129,7 +129,7 @@ func writeAnswer(w io.Writer, answer *pb.RateLimitResponse) error {
 	return err
 }
 
-// writeFlags prints the flags that the replaced service's client has, and of the others those that are set.
+// writeFlags prints the flags that the replaced service's client has, and the other flags that are set.
 func writeFlags(w io.Writer, flags *flag.FlagSet) {
 	set := map[string]bool{}
 	flags.Visit(func(f *flag.Flag) { set[f.Name] = true })
@@ -144,7 +144,7 @@ func writeFlags(w io.Writer, flags *flag.FlagSet) {
 	})
 }
 
-// flagExit is the exit status after FlagSet.Parse has failed and said why.
+// flagExit returns the exit status after FlagSet.Parse has failed and printed why.
 func flagExit(err error) int {
 	if errors.Is(err, flag.ErrHelp) {
 		return exitOK

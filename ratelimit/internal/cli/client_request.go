@@ -16,7 +16,7 @@ import (
 	"gatehouse/ratelimit/internal/server"
 )
 
-// requestFlags collects a request from flags, whose order matters: what is said of a descriptor follows it.
+// requestFlags collects a request from flags, whose order matters: flags about a descriptor follow it.
 type requestFlags struct {
 	descriptors []*ratelimitpb.RateLimitDescriptor
 	hits        uint32 // of the request; 0: not set
@@ -36,7 +36,7 @@ func (r *requestFlags) add(flags *flag.FlagSet, name, usage string, set func(str
 	flags.Var(&repeatedFlag{set: set}, name, usage)
 }
 
-// last is the descriptor before a flag.
+// last returns the last descriptor so far.
 func (r *requestFlags) last() (*ratelimitpb.RateLimitDescriptor, error) {
 	if len(r.descriptors) == 0 {
 		return nil, errors.New("it belongs to the descriptor before it, and there is none")
@@ -59,7 +59,7 @@ func (r *requestFlags) addJSON(text string) error {
 func (r *requestFlags) setHits(text string) error {
 	if len(r.descriptors) == 0 {
 		n, err := strconv.ParseUint(text, 10, 32)
-		if err != nil || n == 0 { // a request's 0 counts as 1
+		if err != nil || n == 0 { // 0 in a request counts as 1
 			return fmt.Errorf("hits of a request are whole numbers from 1 to %d", uint32(math.MaxUint32))
 		}
 		r.hits = uint32(n)
@@ -87,31 +87,31 @@ func (r *requestFlags) setLimit(text string) error {
 	return nil
 }
 
-// repeatedFlag is a flag that may stand several times.
+// repeatedFlag is a flag that may be repeated.
 type repeatedFlag struct {
 	texts []string
 	set   func(string) error
 }
 
-// String is the texts of all.
+// String returns the texts of all uses.
 func (f *repeatedFlag) String() string { return strings.Join(f.texts, " ") }
 
-// Set takes one of them.
+// Set takes the text of one use.
 func (f *repeatedFlag) Set(text string) error {
 	f.texts = append(f.texts, text)
 	return f.set(text)
 }
 
-// refundFlag is -refund.
+// refundFlag is the flag -refund.
 type refundFlag struct {
 	request *requestFlags
-	given   int // how often it is true
+	given   int // how often the flag is true
 }
 
-// String is true if some descriptor's hits are given back.
+// String returns true if a descriptor's hits are given back.
 func (f *refundFlag) String() string { return strconv.FormatBool(f.given > 0) }
 
-// Set takes true or false, for the descriptor before it.
+// Set takes true or false, for the last descriptor so far.
 func (f *refundFlag) Set(text string) error {
 	on, err := strconv.ParseBool(text)
 	if err != nil {
@@ -127,16 +127,16 @@ func (f *refundFlag) Set(text string) error {
 	return nil
 }
 
-// IsBoolFlag says that no value has to follow.
+// IsBoolFlag reports that the flag needs no value.
 func (f *refundFlag) IsBoolFlag() bool { return true }
 
-// descriptorsFlag is -descriptors.
+// descriptorsFlag is the flag -descriptors.
 type descriptorsFlag struct {
 	request *requestFlags
 	given   []*ratelimitpb.RateLimitDescriptor
 }
 
-// String is the form that the replaced service's client prints.
+// String returns the form that the replaced service's client prints.
 func (f *descriptorsFlag) String() string {
 	var b strings.Builder
 	for _, descriptor := range f.given {

@@ -17,8 +17,8 @@ const countersUsage = `usage: ratelimit counters get   [-debug_url U] -domain D 
 example: ratelimit counters get -domain shop -descriptors user=ann
 `
 
-// counters shows or resets the counters of one descriptor in a running daemon: exit 0 when there are some, 1 when no
-// counter decides the descriptor or the daemon gives none, 2 on bad usage.
+// counters shows or resets the counters of one descriptor in a running daemon: exit 0 when there are counters, 1 when
+// no counter decides the descriptor or the daemon gives none, 2 on bad usage.
 func counters(ctx context.Context, args, environ []string, stdout, stderr io.Writer) int {
 	methods := map[string]string{"get": http.MethodGet, "reset": http.MethodDelete}
 	if len(args) == 0 || methods[args[0]] == "" {

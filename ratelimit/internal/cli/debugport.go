@@ -19,14 +19,14 @@ import (
 // defaultDebugURL is the debug port of a daemon on this host.
 const defaultDebugURL = "http://127.0.0.1:6070"
 
-// debugPort asks the guarded pages of a daemon's debug port.
+// debugPort requests the guarded pages of a daemon's debug port.
 type debugPort struct {
 	base  *url.URL
 	token string
 	http  *http.Client
 }
 
-// openDebugPort takes the token from DEBUG_TOKEN or DEBUG_TOKEN_FILE.
+// openDebugPort reads the token from DEBUG_TOKEN or DEBUG_TOKEN_FILE.
 func openDebugPort(base string, environ []string) (*debugPort, error) {
 	u, err := url.Parse(base)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
@@ -37,7 +37,7 @@ func openDebugPort(base string, environ []string) (*debugPort, error) {
 		return nil, err
 	}
 	return &debugPort{u, s.Debug.Token, &http.Client{
-		// No proxy: it would see the token, and the daemon would not take the request for one from this host.
+		// No proxy: it would see the token, and the daemon would not recognize the request as one from this host.
 		Transport:     &http.Transport{ResponseHeaderTimeout: 30 * time.Second},
 		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
 	}}, nil
@@ -51,7 +51,7 @@ type refusal struct {
 
 func (r *refusal) Error() string { return fmt.Sprintf("%d %s", r.status, r.message) }
 
-// ask sends a request, without the parameters that are empty; the caller closes the answer's body. The error may be a *refusal.
+// ask sends a request, without empty parameters; the caller closes the body of the answer. The error may be a *refusal.
 func (d *debugPort) ask(ctx context.Context, method, page string, q url.Values) (*http.Response, error) {
 	maps.DeleteFunc(q, func(_ string, values []string) bool { return values[0] == "" })
 	r, err := http.NewRequestWithContext(ctx, method, d.base.JoinPath(page).String()+"?"+q.Encode(), nil)
@@ -65,7 +65,7 @@ func (d *debugPort) ask(ctx context.Context, method, page string, q url.Values) 
 	if err != nil {
 		var failed *url.Error
 		if errors.As(err, &failed) {
-			err = failed.Err // it would name the URL, with its parameters
+			err = failed.Err // err would contain the URL with its parameters
 		}
 		return nil, fmt.Errorf("%s: %w", d.base, err)
 	}

@@ -68,7 +68,7 @@ func (d *ruleDiff) print(w io.Writer) {
 
 func placeOf(r *limits.RuleView) string { return fmt.Sprintf("%s:%d:%d", r.File, r.Line, r.Column) }
 
-// limitOf is a rule's limit in short.
+// limitOf returns a rule's limit in short form.
 func limitOf(r *limits.RuleView) string {
 	switch {
 	case r.Whitelist:
@@ -81,7 +81,7 @@ func limitOf(r *limits.RuleView) string {
 	return fmt.Sprintf("%d per %s", r.RequestsPerUnit, r.Unit)
 }
 
-// shownField is a field's value, as JSON; "none" where it is not set.
+// shownField returns a field's value as JSON; "none" if it is not set.
 func shownField(v any) string {
 	if v == nil {
 		return "none"

@@ -11,7 +11,7 @@ import (
 	"gatehouse/ratelimit/internal/limits"
 )
 
-// ruleDiff is what two sets of rules differ in, in the order of their files.
+// ruleDiff is the differences between two sets of rules, in the order of their files.
 type ruleDiff struct {
 	Added   []limits.RuleView `json:"added"`
 	Removed []limits.RuleView `json:"removed"`
@@ -19,12 +19,12 @@ type ruleDiff struct {
 	Same    int               `json:"same"`
 }
 
-// changedRule is a rule that both sets have and that is not the same in both, or whose counters are not.
+// changedRule is a rule that both sets have and that differs, in itself or in its counters.
 type changedRule struct {
 	Rule   string         `json:"rule"`
 	Place  string         `json:"place"` // in the newer set
 	Fields []changedField `json:"fields"`
-	// Counters says what becomes of them: one of the constants below, empty where neither rule counts.
+	// Counters says what happens to the rule's counters: one of the constants below; empty where neither rule counts.
 	Counters string `json:"counters,omitempty"`
 }
 
@@ -42,10 +42,10 @@ type changedField struct {
 
 func (d *ruleDiff) same() bool { return len(d.Added)+len(d.Removed)+len(d.Changed) == 0 }
 
-// counted is a rule with what names its counters.
+// counted is a rule with the texts that identify its counters.
 type counted struct {
 	limits.RuleView
-	window  string // the kind and length of its windows; another one is another counter
+	window  string // kind and length of its windows; another window is another counter
 	sharing string // which requests share a counter
 }
 
@@ -86,7 +86,7 @@ func compareRules(before, after []limits.DomainView, escaped bool) *ruleDiff {
 	return d
 }
 
-// countersOf finds each rule's counters. The rules of a list stand behind each other.
+// countersOf finds each rule's counters. The rules of a list follow each other.
 func countersOf(domains []limits.DomainView, escaped bool) (rules map[string]*counted, order []string) {
 	rules = map[string]*counted{}
 	for _, domain := range domains {
@@ -135,7 +135,7 @@ func sharedBy(l *limits.DescriptorView, escaped bool) string {
 	return mark(escaped, "=") + l.Value
 }
 
-// mark is what only the escaped layout writes.
+// mark returns text for the escaped layout, which alone writes it.
 func mark(escaped bool, text string) string {
 	if escaped {
 		return text
@@ -143,7 +143,7 @@ func mark(escaped bool, text string) string {
 	return ""
 }
 
-// fieldsChanged are the fields of two rules that differ, by name.
+// fieldsChanged returns the fields in which two rules differ, by name.
 func fieldsChanged(before, after *limits.RuleView) []changedField {
 	was, is := fieldsOf(before), fieldsOf(after)
 	all := maps.Clone(was)
@@ -157,8 +157,8 @@ func fieldsChanged(before, after *limits.RuleView) []changedField {
 	return list
 }
 
-// fieldsOf are a rule's fields as /rlconfig names them, those of each level of its way behind its key, without where it
-// stands and what follows from other fields.
+// fieldsOf returns a rule's fields as /rlconfig names them, the fields of each level of its path after the level's key,
+// without the rule's place and fields that follow from other fields.
 func fieldsOf(r *limits.RuleView) map[string]any {
 	fields := asMap(r)
 	for _, name := range []string{"key", "descriptors", "window_seconds", "file", "line", "column"} {

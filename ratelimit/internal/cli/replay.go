@@ -16,9 +16,9 @@ const replayUsage = `usage: ratelimit replay -rules NEW [-against OLD [-fail-abo
 example: ratelimit replay -rules new.yaml -against /etc/ratelimit -fail-above 0.5 recording
 `
 
-// replay decides recorded requests by a set of rules, or by two to compare them, and prints what each rule would have
-// passed and limited: exit 0, 1 when more requests than -fail-above allows are newly limited, 2 on bad usage, bad rules
-// or a recording that cannot be read. It contacts no daemon.
+// replay decides recorded requests by a set of rules, or by two sets to compare them, and prints what each rule would
+// have passed and limited: exit 0, 1 when more requests than -fail-above allows are newly limited, 2 on bad usage, bad
+// rules or a recording that cannot be read. It contacts no daemon.
 func replay(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	flags := newFlags("replay", replayUsage, stderr)
 	newer := flags.String("rules", "", "`file` or folder of the rules to decide by")
@@ -44,7 +44,7 @@ func replay(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "ratelimit replay: %v\n", err)
 		return exitUsage
 	}
-	var sets []*limits.Rules // the newer one last
+	var sets []*limits.Rules // the newer set last
 	for _, path := range slices.DeleteFunc([]string{*older, *newer}, func(path string) bool { return path == "" }) {
 		rules, ok := loadRules(ctx, "replay", path, options, stderr)
 		if !ok {

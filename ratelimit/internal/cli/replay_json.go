@@ -7,21 +7,22 @@ import (
 	"time"
 )
 
-// replayReport is the report as JSON. Rules and totals have one tally for each set of rules: the older one, if there is
-// one, and the newer one.
+// replayReport is the report as JSON. Rules and totals have one tally for each set of rules: for the older set, if
+// there is one, and for the newer.
 type replayReport struct {
 	Requests int        `json:"requests"`
 	From     *time.Time `json:"from,omitempty"`
 	To       *time.Time `json:"to,omitempty"`
-	// NewlyLimited counts the requests that only the newer rules limit; absent without older ones.
+	// NewlyLimited counts the requests that only the newer rules limit; absent without older rules.
 	NewlyLimited *int               `json:"newly_limited,omitempty"`
 	Skipped      map[string]int     `json:"skipped"`
-	Dropped      int                `json:"dropped"` // by the tap
+	Dropped      int                `json:"dropped"` // requests that the tap left out
 	Sampled      bool               `json:"sampled"`
 	Total        replaySets[tally]  `json:"total"`
 	Rules        []replayRule       `json:"rules"`
 	Unmatched    replaySets[uint64] `json:"unmatched"`
-	// MostLimited are the descriptors that are limited most often; with older rules, that are newly limited.
+	// MostLimited are the descriptors that are limited most often; with older rules, those that are newly limited most
+	// often.
 	MostLimited []replayLimited `json:"most_limited"`
 }
 
@@ -40,7 +41,7 @@ type replayLimited struct {
 	Times      uint64 `json:"times"`
 }
 
-// eachSet returns what of says of the newer rules, and of the older ones.
+// eachSet returns the result of of for the newer rules and for the older ones.
 func eachSet[T any](r *replayer, of func(*replaySet) T) (both replaySets[T]) {
 	both.New = of(r.sets[len(r.sets)-1])
 	if len(r.sets) == 2 {
@@ -79,7 +80,7 @@ func (r *replayer) writeJSON(w io.Writer, top int) {
 	writeJSON(w, report)
 }
 
-// ruleNames are the names of the rules of all sets, in order.
+// ruleNames returns the names of the rules of all sets, in order.
 func (r *replayer) ruleNames() []string {
 	names := map[string]*tally{}
 	for _, s := range r.sets {
@@ -88,7 +89,7 @@ func (r *replayer) ruleNames() []string {
 	return slices.Sorted(maps.Keys(names))
 }
 
-// tallyOf is the tally of a rule, zero if it decided nothing.
+// tallyOf returns the tally of a rule, zero if the rule decided nothing.
 func (s *replaySet) tallyOf(name string) tally {
 	if t := s.tallies[name]; t != nil {
 		return *t

@@ -17,25 +17,25 @@ import (
 )
 
 // maxRecordedLine is the longest line that is read: lines of /tap have 16 KiB at most, bodies of /json 1 MiB unless
-// HTTP_MAX_BODY_BYTES says otherwise.
+// HTTP_MAX_BODY_BYTES allows more.
 const maxRecordedLine = 4 << 20
 
-// maxDisorder is how much earlier than a line before it a line may be. Daemons write lines in the order of their
+// maxDisorder is how much earlier than a preceding line a line may be. Daemons write lines in the order of their
 // answers, and several recordings may be written to one file.
 const maxDisorder = 5 * time.Second
 
-// maxHeld bounds the lines, in bytes, that wait for earlier ones. The tap writes less than that in maxDisorder; beyond,
-// the earliest is decided at once.
+// maxHeld bounds the lines, in bytes, that wait for earlier ones. The tap writes less than that in maxDisorder; beyond
+// the bound, the earliest line is decided at once.
 const maxHeld = 64 << 20
 
-// recorded is a request and when it arrived.
+// recorded is a request and the time of its arrival.
 type recorded struct {
 	at      time.Time
 	request rls.Request
-	sampled bool // one of several: the others are not recorded
+	sampled bool // some requests were not recorded
 }
 
-// Why a line holds no request.
+// Reasons why a line is no request.
 var (
 	errBrokenLine = errors.New("no request")
 	errCutLine    = errors.New("its texts are cut")
@@ -46,11 +46,11 @@ type droppedLine uint64
 
 func (d droppedLine) Error() string { return fmt.Sprintf("%d requests are left out", uint64(d)) }
 
-// parseRecorded reads a line of /tap, or a request as /json takes it with the time "at".
+// parseRecorded parses a line of /tap, or a request in the form of /json with the time "at".
 func parseRecorded(line []byte) (recorded, error) {
 	var head struct {
 		At      *time.Time `json:"at"`
-		Code    *string    `json:"code"` // in lines of /tap alone
+		Code    *string    `json:"code"` // only in lines of /tap
 		Cut     bool       `json:"cut"`
 		Dropped *uint64    `json:"dropped"`
 	}
@@ -124,29 +124,29 @@ func (r *recorded) fromJSON(line []byte) error {
 // recording reads requests in the order of their times.
 type recording struct {
 	in      *bufio.Reader
-	waiting recordedHeap // until no earlier one can come
-	held    int          // bytes of their lines
+	waiting recordedHeap // requests that an earlier one may still precede
+	held    int          // bytes of the waiting lines
 	maxHeld int
-	decided time.Time // of the last request handed out
+	decided time.Time // time of the last request returned by next
 	lines   int
-	latest  time.Time // of all lines read
+	latest  time.Time // latest time of all lines read
 	ended   bool
 	skipped skippedLines
-	sampled bool // some line is one of several
+	sampled bool // a line is a sample
 }
 
-// skippedLines counts the lines that are no requests to decide, by their reasons.
+// skippedLines counts the lines that are not decided, by reason.
 type skippedLines struct {
 	broken, cut, late int
-	overtaken         int    // are out of order by more lines than are held
-	dropped           uint64 // requests that the tap says it has left out
+	overtaken         int    // lines that are out of order by more than is held
+	dropped           uint64 // requests that the tap reports as left out
 }
 
 func newRecording(in io.Reader) *recording {
 	return &recording{in: bufio.NewReaderSize(in, maxRecordedLine), maxHeld: maxHeld}
 }
 
-// next is the next request, io.EOF behind the last.
+// next returns the next request, io.EOF after the last.
 func (r *recording) next() (recorded, error) {
 	for !r.ended && (len(r.waiting) == 0 || r.latest.Sub(r.waiting[0].at) < maxDisorder && r.held <= r.maxHeld) {
 		line, err := r.line()
@@ -168,7 +168,8 @@ func (r *recording) next() (recorded, error) {
 	return first.recorded, nil
 }
 
-// line reads a line, empty for one that is too long or blank. At the end it is io.EOF, with what is left.
+// line reads a line; it returns none for a line that is too long or blank. At the end the error is io.EOF, with the
+// rest of the text.
 func (r *recording) line() ([]byte, error) {
 	line, err := r.in.ReadSlice('\n')
 	if err == bufio.ErrBufferFull {
@@ -181,7 +182,7 @@ func (r *recording) line() ([]byte, error) {
 	return bytes.TrimSpace(line), err
 }
 
-// take puts a line's request among those that wait, or counts why it does not.
+// take adds a line's request to the waiting ones, or counts why it is skipped.
 func (r *recording) take(line []byte) {
 	one, err := parseRecorded(line)
 	var dropped droppedLine
@@ -207,7 +208,7 @@ func (r *recording) take(line []byte) {
 	}
 }
 
-// numbered is a request with the number of its line: those of one time stay in their order.
+// numbered is a request with the number of its line, which keeps requests of the same time in order.
 type numbered struct {
 	recorded
 	line  int
@@ -232,7 +233,7 @@ func (h *recordedHeap) Push(x any) { *h = append(*h, x.(numbered)) }
 func (h *recordedHeap) Pop() any {
 	last := len(*h) - 1
 	x := (*h)[last]
-	(*h)[last] = numbered{} // its texts are free to go
+	(*h)[last] = numbered{} // drops the references to its texts
 	*h = (*h)[:last]
 	return x
 }

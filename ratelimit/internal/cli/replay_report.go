@@ -17,7 +17,7 @@ import (
 // ownLimits is appended to the domain to name the limits that requests bring along; no dotted path has a space there.
 const ownLimits = " (limits of requests)"
 
-// write prints the report, with so many of the descriptors that are limited most often.
+// write prints the report, with the top descriptors that are limited most often.
 func (r *replayer) write(w io.Writer, top int) {
 	fmt.Fprintf(w, "requests: %d", r.requests)
 	if r.requests > 0 {
@@ -43,7 +43,7 @@ func (r *replayer) write(w io.Writer, top int) {
 	r.writeLimited(w, top)
 }
 
-// writeTallies prints the table of rules: the names of all sets, each with its row of every set and the difference.
+// writeTallies prints the table of rules: the names of all sets, each with its row for every set and the difference.
 func (r *replayer) writeTallies(w io.Writer) {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
 	set := ""
@@ -64,7 +64,7 @@ func (r *replayer) writeTallies(w io.Writer) {
 	t.Flush()
 }
 
-// visibleRule is the name of a rule, safe to print.
+// visibleRule returns the name of a rule, safe to print.
 func visibleRule(name string) string {
 	if domain, own := strings.CutSuffix(name, ownLimits); own {
 		return server.Visible(domain) + ownLimits
@@ -85,7 +85,7 @@ func (r *replayer) writeRows(w io.Writer, name string, of func(*replaySet) tally
 		difference(was.passed, is.passed), difference(was.limited, is.limited))
 }
 
-// difference is what is more than was, with its sign.
+// difference returns is - was with its sign.
 func difference(was, is uint64) string {
 	switch {
 	case is > was:
@@ -96,7 +96,7 @@ func difference(was, is uint64) string {
 	return "0"
 }
 
-// mostLimited are the texts of the descriptors that are limited most often, top of them at most.
+// mostLimited returns the texts of the descriptors that are limited most often, at most top of them.
 func (r *replayer) mostLimited(top int) []string {
 	list := slices.SortedFunc(maps.Keys(r.limited), func(a, b string) int {
 		return cmp.Or(cmp.Compare(r.limited[b], r.limited[a]), strings.Compare(a, b))
@@ -122,7 +122,8 @@ func (r *replayer) writeLimited(w io.Writer, top int) {
 	t.Flush()
 }
 
-// descriptorText is a descriptor as -descriptors takes it, behind its domain, safe to print: no two have one text.
+// descriptorText returns a descriptor in the form of -descriptors, after its domain, safe to print. No two descriptors
+// have the same text.
 func descriptorText(domain string, entries []rls.Entry) string {
 	var b strings.Builder
 	b.WriteString(server.Visible(domain))

@@ -16,7 +16,7 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// replayMaxKeys is above all counters that memory holds: none is dropped before it has ended.
+// replayMaxKeys is more than all counters that memory holds: none is dropped before it has ended.
 const replayMaxKeys = 1 << 30
 
 // replayer decides recorded requests by one or two sets of rules, each with counters of its own.
@@ -24,20 +24,20 @@ type replayer struct {
 	sets      []*replaySet // two: the older and the newer
 	recording *recording
 	requests  int
-	newly     int // requests that the last set limits and the one before it does not
+	newly     int // requests that the last set limits and the set before does not
 	from, to  time.Time
-	// limited counts, by descriptorText, the descriptors that the last set limits and no set before it does.
+	// limited counts, by descriptorText, the descriptors that the last set limits and no set before does.
 	limited map[string]uint64
 }
 
-// replaySet is a set of rules with its counters, on the clock of the recording.
+// replaySet is a set of rules with its counters, on the recording's clock.
 type replaySet struct {
 	service *service.Service
 	now     time.Time
 	call    service.Call
 	total   tally
-	tallies map[string]*tally // by name of the rule
-	// unmatched counts descriptors that the configuration has no answer for.
+	tallies map[string]*tally // by the name of the rule
+	// unmatched counts descriptors for which the configuration has no answer.
 	unmatched uint64
 }
 
@@ -91,7 +91,7 @@ func (r *replayer) run(ctx context.Context, in io.Reader) error {
 	}
 }
 
-// decide decides one request by each set. What a daemon refuses to decide depends on no rules.
+// decide decides one request by each set. Whether a daemon refuses a request as invalid does not depend on the rules.
 func (r *replayer) decide(ctx context.Context, one *recorded) {
 	for _, s := range r.sets {
 		if err := s.decide(ctx, one); err != nil {
@@ -116,16 +116,16 @@ func (r *replayer) decide(ctx context.Context, one *recorded) {
 	}
 }
 
-// newlyLimited says whether the last set limits descriptor i, and no set before it.
+// newlyLimited reports whether the last set limits descriptor i, and no set before it does.
 func (r *replayer) newlyLimited(i int) bool {
 	last := len(r.sets) - 1
 	return r.sets[last].limits(i) && !slices.ContainsFunc(r.sets[:last], func(s *replaySet) bool { return s.limits(i) })
 }
 
-// limits says whether the answer to descriptor i of the request that was decided last is OVER_LIMIT.
+// limits reports whether the answer to descriptor i of the last decided request is OVER_LIMIT.
 func (s *replaySet) limits(i int) bool { return s.call.Response.Statuses[i].Code == rls.OverLimit }
 
-// refuses says whether the request that was decided last is OVER_LIMIT as a whole.
+// refuses reports whether the last decided request is OVER_LIMIT as a whole.
 func (s *replaySet) refuses() bool { return s.call.Response.Overall == rls.OverLimit }
 
 func (s *replaySet) decide(ctx context.Context, one *recorded) error {
@@ -134,7 +134,7 @@ func (s *replaySet) decide(ctx context.Context, one *recorded) error {
 	return s.service.Decide(ctx, &s.call, s.service.Now())
 }
 
-// count adds the answer to the request that was decided last.
+// count adds the answer to the last decided request.
 func (s *replaySet) count() {
 	request, hits := &s.call.Request, uint64(0)
 	domain := s.service.Rules().Domain(request.Domain)
@@ -154,7 +154,7 @@ func (s *replaySet) count() {
 	s.total.add(hits, s.call.Response.Overall)
 }
 
-// tally is that of a rule. Limits that requests of a domain bring along share one.
+// tally returns the tally of a rule. Limits that requests of a domain bring along share one.
 func (s *replaySet) tally(rule *limits.Rule) *tally {
 	name := rule.Path(s.call.Request.Domain)
 	if name == "" {

@@ -13,11 +13,11 @@ import (
 	"gatehouse/ratelimit/internal/source"
 )
 
-// stdinName is what messages call standard input.
+// stdinName is the name of standard input in messages.
 const stdinName = "<stdin>"
 
-// readRules reads the files, folders and standard input ("-") that arguments of check name, and says
-// what it reads. ok is false when something could not be read.
+// readRules reads the files, folders and standard input ("-") that the arguments of check name, and prints what it
+// reads. ok is false when something could not be read.
 func readRules(
 	ctx context.Context, paths []string, ignoreDotFiles bool, w *checkReport,
 ) (files []rulefile.File, ok bool) {
@@ -82,8 +82,8 @@ func readFolder(dir string, ignoreDotFiles bool, w *checkReport) (files []rulefi
 	return files, len(unread) == 0
 }
 
-// loadRules loads the rules of a file or a folder for a command, which exits with exitUsage if that fails: the reason
-// is then written.
+// loadRules loads the rules of a file or a folder for a command. If that fails, it writes the reason, and the command
+// exits with exitUsage.
 func loadRules(
 	ctx context.Context, command, path string, options limits.Options, stderr io.Writer,
 ) (rules *limits.Rules, ok bool) {
@@ -120,7 +120,7 @@ func loadRules(
 	return rules, true
 }
 
-// readOne reads a file of any name, or standard input. More than a file of rules may have is not read.
+// readOne reads a file of any name, or standard input. It reads at most the size that a file of rules may have.
 func readOne(path string) (name string, text []byte, err error) {
 	in := io.Reader(os.Stdin)
 	name = stdinName
@@ -132,7 +132,7 @@ func readOne(path string) (name string, text []byte, err error) {
 		defer file.Close()
 		in, name = file, path
 	}
-	text, err = io.ReadAll(io.LimitReader(in, rulefile.MaxFileBytes+1)) // one more is refused with its reason
+	text, err = io.ReadAll(io.LimitReader(in, rulefile.MaxFileBytes+1)) // a larger file is refused with its reason
 	if err != nil {
 		return name, nil, fmt.Errorf("read %s: %w", name, err)
 	}

@@ -12,7 +12,7 @@ import (
 //go:embed schema.json
 var rulesSchema string
 
-// schema is the command of that name.
+// schema is the command schema.
 func schema(args []string, stdout, stderr io.Writer) int {
 	if len(args) > 0 {
 		if isHelp(args) {

@@ -10,8 +10,8 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// settingNames is what package settings must know about our variables: old names,
-// prefixes, and names that are ours without being a field.
+// settingNames is what package settings must know about our variables: old names, prefixes, and names that are ours
+// without being a field.
 var settingNames = settings.Options{
 	Aliases: append(oldNames(), []settings.Alias{
 		{Old: "USE_PROMETHEUS", New: "USE_PULLMETRICS"},
@@ -35,8 +35,8 @@ var settingNames = settings.Options{
 		"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", "GRPC_TRACE", "GRPC_DNS_", "GRPC_CLIENT_CHANNEL_"},
 }
 
-// oldNames are the aliases that differ in their prefix only. They are listed one by one: a
-// Kubernetes service named redis sets REDIS_PORT, REDIS_SERVICE_HOST and more.
+// oldNames are the aliases that differ only in their prefix. They are listed one by one: a Kubernetes service named
+// redis sets REDIS_PORT, REDIS_SERVICE_HOST and more.
 func oldNames() (all []settings.Alias) {
 	add := func(before, now, suffixes string) {
 		for s := range strings.FieldsSeq(suffixes) {
@@ -54,7 +54,7 @@ func oldNames() (all []settings.Alias) {
 	return all
 }
 
-// noEffect warns that those of the variables that are set have none, on one line.
+// noEffect warns, on one line, that those of the variables that are set have no effect.
 func noEffect(r *settings.Report, names []string, why string) {
 	set := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !r.IsSet(name) })
 	switch n := len(set); n {
@@ -66,7 +66,7 @@ func noEffect(r *settings.Report, names []string, why string) {
 	}
 }
 
-// check is what no single field's tag can say. Texts name every setting that is involved.
+// check checks what the tag of a single field cannot express. Messages name every setting involved.
 func (c *Config) check(r *settings.Report) {
 	c.checkSource(r)
 	c.checkBackend(r)
@@ -82,7 +82,7 @@ func (c *Config) check(r *settings.Report) {
 	}
 }
 
-// checkBackend settles BACKEND_TYPE: afterwards it is one of the backend constants.
+// checkBackend sets BACKEND_TYPE to one of the backend constants.
 func (c *Config) checkBackend(r *settings.Report) {
 	url := r.IsSet("KVSTORE_URL")
 	switch b := &c.Counting.Backend; *b {
@@ -108,7 +108,7 @@ func (c *Config) checkBackend(r *settings.Report) {
 	c.checkKVStores(r)
 }
 
-// checkKVStores judges the main store and, where there is one, that for limits per second.
+// checkKVStores checks the main store and, if there is one, the store for limits per second.
 func (c *Config) checkKVStores(r *settings.Report) {
 	for _, prefix := range []string{"KVSTORE_", "KVSTORE_PERSECOND_"} {
 		if r.IsSet(prefix + "PIPELINE_LIMIT") {
@@ -144,11 +144,11 @@ func (c *Config) checkKVStores(r *settings.Report) {
 	}
 }
 
-// checkKVStore judges one store; prefix is that of its settings.
+// checkKVStore checks one store, whose settings begin with prefix.
 func (c *Config) checkKVStore(r *settings.Report, prefix string, k KVStore) {
 	if !slices.Contains([]string{redis.Single, redis.Sentinel, redis.InCluster}, k.Store.Type) ||
 		!slices.Contains([]string{"", "tcp", "unix"}, k.Store.SocketType) {
-		return // an error of the field itself, without which no other setting can be judged
+		return // an error of the field itself, without which no other setting can be checked
 	}
 	if err := k.Store.Check(); err != nil {
 		r.Clash("%s", strings.ReplaceAll(err.Error(), "KVSTORE_", prefix))
@@ -214,10 +214,10 @@ func (c *Config) checkListeners(r *settings.Report) {
 	}
 }
 
-// minDebugToken is how many bytes a DEBUG_TOKEN has at least, so that it cannot be guessed.
+// minDebugToken is the least length of a DEBUG_TOKEN in bytes, so that it cannot be guessed.
 const minDebugToken = 16
 
-// checkDebugToken refuses a token that is short, or that no header can hold.
+// checkDebugToken refuses a token that is short, or that no header can contain.
 func checkDebugToken(r *settings.Report, token string) {
 	switch {
 	case token == "":
@@ -230,7 +230,7 @@ func checkDebugToken(r *settings.Report, token string) {
 	}
 }
 
-// FileMode reads permissions in octal.
+// FileMode parses permissions in octal.
 func FileMode(s string) (int, error) {
 	mode, err := strconv.ParseUint(s, 8, 9)
 	return int(mode), err
@@ -241,7 +241,7 @@ func anyHost(h string) bool {
 	return h == "" || ip != nil && ip.IsUnspecified()
 }
 
-// checkHeaders holds the header names against RFC 9110: Envoy would refuse the whole answer.
+// checkHeaders checks the header names by RFC 9110: Envoy would refuse the whole answer.
 func (c *Config) checkHeaders(r *settings.Report) {
 	names := map[string]string{}
 	for _, h := range []struct{ setting, name string }{
@@ -274,5 +274,5 @@ func (c *Config) checkHeaders(r *settings.Report) {
 	}
 }
 
-// Draft says whether the headers are those of the draft, where they are sent.
+// Draft reports whether the headers, where they are sent, are the draft's.
 func (a *Answer) Draft() bool { return a.HeadersStyle == "draft" }

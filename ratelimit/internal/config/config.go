@@ -103,8 +103,8 @@ type Answer struct {
 	HeaderNames  decide.HeaderNames
 }
 
-// Load reads the environment. The report holds the warnings; the error lists every error found, and the config is not
-// usable then.
+// Load reads the environment. The report has the warnings. The error lists every error found; the config is not usable
+// then.
 func Load(environ []string) (c Config, r *settings.Report, err error) {
 	r = settings.Load(&c, environ, settingNames)
 	c.check(r)

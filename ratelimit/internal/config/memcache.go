@@ -10,7 +10,7 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// MCache is the memcached nodes.
+// MCache is the settings of the memcached nodes.
 type MCache struct {
 	Store memcached.Settings
 	// true: TLS (1.2 or later) to every node.
@@ -18,7 +18,7 @@ type MCache struct {
 	Files ClientTLS
 }
 
-// ClientTLS is what both ends of a connection to a store are shown.
+// ClientTLS names the certificates for connections to a store.
 type ClientTLS struct {
 	// PEM file with the certificate that servers are shown; needs TLS_CLIENT_KEY, under the same prefix.
 	// Followed while the daemon runs.
@@ -35,8 +35,7 @@ func (t ClientTLS) Files() certs.Files {
 	return certs.Files{Cert: t.Cert, Key: t.Key, CA: t.CA, SystemRoots: true}
 }
 
-// check holds the files of a store's TLS to what can be used. on says that some connection
-// speaks TLS; prefix is that of the settings.
+// check checks the files of a store's TLS. on reports that some connection uses TLS; prefix begins the settings.
 func (t ClientTLS) check(r *settings.Report, prefix string, on bool, need string) {
 	if on {
 		checkFiles(r, t.Files(), prefix+"TLS_CLIENT_CERT", prefix+"TLS_CLIENT_KEY", prefix+"TLS_CACERT")
@@ -82,12 +81,12 @@ func (c *Config) checkMemcache(r *settings.Report) {
 	m.Files.check(r, "MCACHE_", m.TLS, "MCACHE_TLS=true")
 }
 
-// MemcacheOptions is the nodes' settings in the store's own words.
+// MemcacheOptions returns the nodes' settings as options of the store.
 func (c *Config) MemcacheOptions() memcached.Options {
 	m := c.MCache
 	return memcached.Options{
 		Settings:  m.Store,
 		HashKeys:  c.Counting.KeyFormat == "escaped",
-		JitterMax: c.Counting.JitterMax, Stall: cmp.Or(c.Counting.Stall, -1), // never, for the operator's 0
+		JitterMax: c.Counting.JitterMax, Stall: cmp.Or(c.Counting.Stall, -1), // the operator's 0 means never
 	}
 }

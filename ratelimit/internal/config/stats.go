@@ -47,24 +47,24 @@ type Stats struct {
 	MapperYAML string `env:"PULLMETRICS_MAPPER_YAML"`
 	Page       promexport.Settings
 
-	assumed    bool                // statsd is the sink because nobody has said otherwise, after check
-	mogrifiers []stats.Mogrifier   // of Mogrifiers, after check
-	mapping    *promexport.Mapping // of MapperYAML, after check
+	assumed    bool                // set by check: statsd is the sink because no setting names one
+	mogrifiers []stats.Mogrifier   // set by check from Mogrifiers
+	mapping    *promexport.Mapping // set by check from MapperYAML
 }
 
-// Assumed says that statistics go to statsd's default address because no setting says where: perhaps nobody listens.
+// Assumed reports that statistics go to statsd's default address because no setting says where: there may be no statsd.
 func (s *Stats) Assumed() bool { return s.assumed }
 
-// Patterns are the mogrifiers that Mogrifiers names, in its order.
+// Patterns returns the mogrifiers that Mogrifiers names, in its order.
 func (s *Stats) Patterns() []stats.Mogrifier { return s.mogrifiers }
 
-// Mapping is what MapperYAML says; nil: the default mapping.
+// Mapping returns the mapping of MapperYAML; nil is the default mapping.
 func (s *Stats) Mapping() *promexport.Mapping { return s.mapping }
 
-// mogrifierPrefix begins the variables of one mogrifier.
+// mogrifierPrefix begins the variables of mogrifiers.
 const mogrifierPrefix = "TAGGED_STATSD_MOGRIFIER_"
 
-// checkStats settles which sinks there are and reads what they need.
+// checkStats determines the sinks and reads the files that they need.
 func (c *Config) checkStats(r *settings.Report) {
 	s := &c.Stats
 	other := s.Tagged || s.Pull

@@ -59,21 +59,21 @@ type KVShared struct {
 	Start         redis.StartSettings
 }
 
-// backends that Counting.Backend names after check.
+// The backends that Counting.Backend names after check.
 const (
 	BackendKVStore  = "redis"
 	BackendMemcache = "memcache"
 	BackendMemory   = "memory"
 )
 
-// WantsTLS says whether the store's servers are spoken to over TLS.
+// WantsTLS reports whether connections to the store's servers use TLS.
 func (k KVStore) WantsTLS() bool { return k.TLS || redis.WantsTLS(k.Store.URL) }
 
-// KVStoreOptions is one store's settings in the store's own words.
+// KVStoreOptions returns one store's settings as options of the store.
 func (c *Config) KVStoreOptions(k KVStore) redis.Options {
 	return redis.Options{
 		Settings: k.Store, Start: c.KVShared.Start, OnEmpty: redis.OnEmpty(k.OnEmpty),
-		// What the package understands for the operator's 0, where its own 0 means the default.
+		// The operator's 0, since the package's own 0 means the default.
 		OnEmptyWait: cmp.Or(k.OnEmptyWait, time.Nanosecond), Stall: cmp.Or(c.Counting.Stall, -1),
 		JitterMax: c.Counting.JitterMax,
 	}

@@ -8,7 +8,7 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// TLS protects the gRPC listener.
+// TLS has the settings that protect the gRPC listener.
 type TLS struct {
 	// true: the gRPC listener speaks TLS (1.2 or later) only.
 	On bool `env:"GRPC_SERVER_USE_TLS" envDefault:"false"`
@@ -28,8 +28,8 @@ func (c TLS) Files() certs.Files { return certs.Files{Cert: c.Cert, Key: c.Key, 
 // noServerCA is set by manifests for the replaced service, which never read it either.
 const noServerCA = "GRPC_SERVER_TLS_CA_CERT"
 
-// checkTLS requires a listener with TLS to be protected as the environment says. The files of a listener without TLS
-// are allowed: manifests mount them before they turn it on.
+// checkTLS requires the files that a listener with TLS needs. The files of a listener without TLS are allowed:
+// manifests mount them before they turn TLS on.
 func (c *Config) checkTLS(r *settings.Report) {
 	t := c.TLS
 	if r.IsSet(noServerCA) {
@@ -68,7 +68,7 @@ func (c *Config) checkTLS(r *settings.Report) {
 	}
 }
 
-// checkFiles reads certificate files and names the setting of each that is no good.
+// checkFiles reads certificate files and names the setting of each invalid file.
 func checkFiles(r *settings.Report, f certs.Files, cert, key, ca string) {
 	names := map[certs.Role]string{certs.Cert: cert, certs.Key: key, certs.CA: ca}
 	for _, e := range f.Check() {
@@ -76,7 +76,7 @@ func checkFiles(r *settings.Report, f certs.Files, cert, key, ca string) {
 	}
 }
 
-// isDNSName says whether a certificate could be valid for s.
+// isDNSName reports whether a certificate could be valid for s.
 func isDNSName(s string) bool {
 	for label := range strings.SplitSeq(strings.TrimSuffix(s, "."), ".") {
 		if label == "" || strings.ContainsFunc(label, func(c rune) bool {

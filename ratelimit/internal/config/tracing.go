@@ -5,8 +5,8 @@ import (
 	"gatehouse/shared/telemetry"
 )
 
-// Tracing is what is traced and how. Where spans go is said by the standard variables of
-// OpenTelemetry, OTEL_EXPORTER_OTLP_*.
+// Tracing says what is traced and how. OpenTelemetry's standard variables, OTEL_EXPORTER_OTLP_*, say where spans are
+// sent.
 type Tracing struct {
 	// true: spans of requests are exported over OTLP to OTEL_EXPORTER_OTLP_ENDPOINT; without one to this host.
 	Enabled bool `env:"TRACING_ENABLED" envDefault:"false"`
@@ -27,7 +27,7 @@ type Tracing struct {
 	Headers string `env:"OTEL_EXPORTER_OTLP_HEADERS" secret:"true"`
 }
 
-// checkTracing checks that the SDK understands the standard variables: it would ignore an error.
+// checkTracing checks that the SDK understands the standard variables, since the SDK ignores errors.
 func (c *Config) checkTracing(r *settings.Report) {
 	if !c.Tracing.Enabled {
 		return

@@ -12,7 +12,7 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// XDS is the control plane that CONFIG_TYPE=GRPC_XDS_SOTW takes rules from.
+// XDS is the control plane from which CONFIG_TYPE=GRPC_XDS_SOTW takes rules.
 type XDS struct {
 	Client xds.Settings
 	// key=value,key=value sent to it with CONFIG_GRPC_XDS_NODE_ID, as texts.
@@ -36,12 +36,12 @@ type XDS struct {
 // TypeXDS is the CONFIG_TYPE that reads no files.
 const TypeXDS = "GRPC_XDS_SOTW"
 
-// Files are those of the connection to the control plane.
+// Files returns the files for the connection to the control plane.
 func (c XDS) Files() certs.Files {
 	return certs.Files{Cert: c.Cert, Key: c.Key, CA: c.CA, SystemRoots: true}
 }
 
-// Options is the settings in the xds package's words.
+// Options returns the settings as options of package xds.
 func (c XDS) Options() xds.Options {
 	metadata, _ := pairs(c.NodeMetadata)
 	o := xds.Options{Settings: c.Client, Type: rulefile.ResourceType, NodeMetadata: metadata,
@@ -55,7 +55,7 @@ func (c XDS) Options() xds.Options {
 	return o
 }
 
-// pairs reads k=v,k2=v2, split at the first = of each; what has none is left out and returned.
+// pairs parses k=v,k2=v2, split at the first = of each pair; texts without = are left out and returned as dropped.
 func pairs(text string) (m map[string]string, dropped []string) {
 	m = map[string]string{}
 	for _, item := range settings.List(text) {
@@ -68,7 +68,7 @@ func pairs(text string) (m map[string]string, dropped []string) {
 	return m, dropped
 }
 
-// checkSource checks what belongs to one CONFIG_TYPE only.
+// checkSource checks the settings that only one CONFIG_TYPE uses.
 func (c *Config) checkSource(r *settings.Report) {
 	isXDS := c.Rules.Type == TypeXDS
 	idle := slices.DeleteFunc(r.Names(), func(name string) bool {
@@ -137,7 +137,7 @@ func (c *Config) checkXDS(r *settings.Report) {
 		"without CONFIG_GRPC_XDS_SERVER_USE_TLS=true")
 }
 
-// isMetadataName says whether gRPC lets a program set that header.
+// isMetadataName reports whether gRPC lets a program set the header.
 func isMetadataName(s string) bool {
 	return s != "" && !strings.HasPrefix(s, "grpc-") && !strings.ContainsFunc(s, func(c rune) bool {
 		return !('a' <= c && c <= 'z' || '0' <= c && c <= '9' || c == '-' || c == '_' || c == '.')

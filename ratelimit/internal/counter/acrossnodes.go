@@ -2,11 +2,11 @@ package counter
 
 import "context"
 
-// AddAcrossNodes carries out a request under Stop whose counters no one script reaches: it reads all, and
-// writes if none is over; each write checks its own limit again. What another request counts in
-// between can make one write go over while the others have happened: that one then is OVER_LIMIT and
-// not written, and the others are given back; others see them counted
-// until then. add carries out hits wherever they belong.
+// AddAcrossNodes carries out a request under Stop whose counters no single script reaches. It reads all counters, and
+// writes if no hit is over; each write checks its own limit again. Hits of another request in between can make one
+// write go over after others have happened. Then the hit that went over is answered OVER_LIMIT and not written, and the
+// other hits are given back; until then other requests see them counted. add carries out hits on the nodes that have
+// their keys.
 func AddAcrossNodes(ctx context.Context, req *Request, add func(context.Context, *Request) error) error {
 	looks := Request{Hits: make([]Hit, len(req.Hits)), Now: req.Now}
 	for i := range req.Hits {
@@ -47,8 +47,8 @@ func AddAcrossNodes(ctx context.Context, req *Request, add func(context.Context,
 	return nil
 }
 
-// giveBack undoes the hits at those places that were written though another one went over. It does so
-// within the caller's time: what cannot be given back stays counted, and the answer is the same.
+// giveBack undoes the hits at the given indexes, which were written although another hit went over. It does so within
+// the caller's time: hits that it cannot give back stay counted, and the answer is the same.
 func giveBack(ctx context.Context, req *Request, written []int, add func(context.Context, *Request) error) {
 	back := Request{Now: req.Now}
 	var at []int
@@ -64,7 +64,7 @@ func giveBack(ctx context.Context, req *Request, written []int, add func(context
 	for i, at := range at {
 		h := &req.Hits[at]
 		h.TakeAnswer(&back.Hits[i])
-		for j := range back.Hits[i+1:] { // the same key later in this request: without that, too
+		for j := range back.Hits[i+1:] { // the answer of a later hit on the same key excludes both
 			if later := &back.Hits[i+1+j]; string(later.Key) == string(h.Key) {
 				h.TakeAnswer(later)
 			}
@@ -73,8 +73,8 @@ func giveBack(ctx context.Context, req *Request, written []int, add func(context
 	}
 }
 
-// JudgeStop works out what becomes of each hit when the counters stand where looks found them. held:
-// one that is not in shadow mode would go over, so that nothing is written; or known is true, because one of no counter
+// JudgeStop works out the outcome of each hit when the counters stand where looks found them. held reports whether
+// nothing is written: a hit that is not in shadow mode would go over, or known is true, because a hit without a counter
 // is over.
 func JudgeStop(hits, looks []Hit, known bool) (held bool) {
 	held = known
@@ -93,7 +93,7 @@ func JudgeStop(hits, looks []Hit, known bool) (held bool) {
 			continue
 		}
 		before := looks[i].After
-		for j := i - 1; j >= 0; j-- { // the same key earlier in this request; a hit that goes over is never written
+		for j := i - 1; j >= 0; j-- { // an earlier hit on the same key; a hit that goes over is never written
 			if string(hits[j].Key) == string(h.Key) && !hits[j].Over(hits[j].After) {
 				before = hits[j].After
 				break

@@ -9,8 +9,9 @@ import (
 // Algorithm is how a counter turns hits into a decision.
 type Algorithm uint8
 
-// The algorithms. A fixed window counts every hit, refused ones too, in a window that its key names. The other two
-// count only what they admit, by the clock of the store that holds the counter, under a key that names no window.
+// The algorithms. A fixed window counts every hit, including refused ones, in a window that its key names. The other
+// two count only the hits that they admit, by the clock of the store that holds the counter, under a key that names no
+// window.
 const (
 	FixedWindow Algorithm = iota
 	SlidingWindow
@@ -20,10 +21,10 @@ const (
 var algorithmNames = [...]string{FixedWindow: "fixed_window", SlidingWindow: "sliding_window",
 	TokenBucket: "token_bucket"}
 
-// String is the name that rule files use.
+// String returns the name that rule files use.
 func (a Algorithm) String() string { return algorithmNames[a] }
 
-// ParseAlgorithm understands the names of String in any case.
+// ParseAlgorithm parses a name of String, in upper or lower case.
 func ParseAlgorithm(name string) (a Algorithm, ok bool) {
 	for i, n := range algorithmNames {
 		if strings.EqualFold(n, name) {
@@ -33,50 +34,50 @@ func ParseAlgorithm(name string) (a Algorithm, ok bool) {
 	return 0, false
 }
 
-// AlgorithmNames are the names of String, in the order of the constants.
+// AlgorithmNames returns the names of String, in the order of the constants.
 func AlgorithmNames() []string { return algorithmNames[:] }
 
-// State is where a sliding window or a token bucket stands. The zero State is a counter without hits.
+// State is the state of a sliding window or a token bucket. The zero State is a counter without hits.
 type State struct {
-	// Now is the instant, in µs since the Unix epoch, on the clock of the store that holds the counter.
+	// Now is the time of the state, in µs since the Unix epoch, by the clock of the store that holds the counter.
 	Now int64
-	// At is the number of a sliding window since the epoch. Of a token bucket it is the whole µs at which the bucket is
-	// full again if nothing more is taken.
+	// At is the number of a sliding window since the epoch. For a token bucket it is when the bucket is full again if
+	// nothing more is taken, in whole µs.
 	At int64
-	// Current and Previous are the hits admitted in sliding window At and in the one before.
+	// Current and Previous are the hits admitted in sliding window At and in the window before.
 	Current, Previous uint32
-	// Rest is how much later than At a token bucket is full again, in parts of a µs of which there are Limit.
+	// Rest is how much later than At a token bucket is full again, in parts of a µs; Limit parts make a µs.
 	Rest uint32
 }
 
-// Meter is what a sliding window or a token bucket is judged by: the part of a Hit that comes from its rule. Its
-// methods are pure, and exact in integers: a state never drifts, whatever the rate.
+// Meter has the numbers by which a sliding window or a token bucket is judged: the part of a Hit that comes from its
+// rule. The methods of Meter are pure, and exact in integers: a state never drifts, whatever the rate.
 type Meter struct {
 	Algorithm Algorithm
-	// Window is in seconds, at most 10 years; Limit and a token bucket's Burst have at most 32 bits, and Limit is not
-	// 0. The time in which an empty bucket fills is at most 10 years too.
+	// Window is in seconds, at most 10 years. Limit, which is not 0, and a token bucket's Burst have at most 32 bits.
+	// An empty bucket fills in at most 10 years, too.
 	Window       int64
 	Limit, Burst uint64
 }
 
 const (
-	// second is a second in µs. A window of w seconds has so many ticks of w µs.
+	// second is a second in µs. A window of w seconds has second ticks of w µs.
 	second = 1_000_000
 	// maxWindow is 10 years, in seconds.
 	maxWindow = 10 * 365 * 86400
 )
 
-// Meter is the hit's.
+// Meter returns the hit's meter.
 func (h *Hit) Meter() Meter {
 	return Meter{Algorithm: h.Algorithm, Window: h.Window, Limit: h.Limit, Burst: h.Burst}
 }
 
-// bounded brings numbers that the rules refuse into the range in which the arithmetic holds.
+// bounded brings numbers that rules refuse into the range in which the arithmetic holds.
 func (m *Meter) bounded() (window int64, limit uint64) {
 	return min(max(m.Window, 1), maxWindow), min(max(m.Limit, 1), math.MaxUint32)
 }
 
-// Capacity is the most that may be used: Burst for a token bucket, else Limit.
+// Capacity returns the most that may be used: Burst for a token bucket, otherwise Limit.
 func (m *Meter) Capacity() uint64 {
 	if m.Algorithm != TokenBucket {
 		return min(m.Limit, math.MaxUint32)
@@ -87,11 +88,11 @@ func (m *Meter) Capacity() uint64 {
 	return min(m.Burst, math.MaxUint32)
 }
 
-// Load brings a stored state to an instant of the store's clock. fromFuture says that the state was ahead of the clock,
-// which went back, or of a bucket that has become smaller since: it is brought down to what it can be now, so that no
-// counter refuses hits for longer than a full one does.
+// Load brings a stored state to an instant of the store's clock. fromFuture reports that the state was ahead: the clock
+// went back, or the bucket has become smaller since. Load then brings the state down to what is possible now, so that
+// no counter refuses hits for longer than a full counter does.
 //
-// States are changed in place: copying one that has just been written costs more than the arithmetic.
+// States are changed in place: copying a state that has just been written costs more than the arithmetic.
 func (m *Meter) Load(s *State, now int64) (fromFuture bool) {
 	window, limit := m.bounded()
 	s.Now = now
@@ -118,11 +119,11 @@ func (m *Meter) Load(s *State, now int64) (fromFuture bool) {
 	return fromFuture
 }
 
-// Take is the time that n hits take from a bucket: whole µs, and what is left in parts of a µs
-// of which there are Limit.
+// Take returns the time that n hits take from a bucket: whole µs, and the rest in parts of a µs, of which Limit make a
+// µs.
 func (m *Meter) Take(n uint64) (q int64, t uint32) {
 	window, limit := m.bounded()
-	if n == limit { // as often as not: a burst that is the limit
+	if n == limit { // frequent: a burst equal to the limit
 		return window * second, 0
 	}
 	hi, lo := bits.Mul64(n, uint64(window*second))
@@ -133,14 +134,14 @@ func (m *Meter) Take(n uint64) (q int64, t uint32) {
 	return int64(min(quo, maxWindow*second)), uint32(rem)
 }
 
-// elapsed is how far into its window a sliding counter is, in µs, and the length of the window in seconds.
+// elapsed returns how far into its window a sliding counter is, in µs, and the length of the window in seconds.
 func (m *Meter) elapsed(s *State) (e, window int64) {
 	window, _ = m.bounded()
 	return s.Now % (window * second), window
 }
 
-// weight is what the hits of the previous window count at present: spread evenly, so much as still lies within the last
-// Window, rounded up.
+// weight returns how much the hits of the previous window count at present: they are spread evenly, and the part within
+// the last Window counts, rounded up.
 func (m *Meter) weight(s *State) int64 {
 	if s.Previous == 0 {
 		return 0
@@ -149,7 +150,7 @@ func (m *Meter) weight(s *State) int64 {
 	return (int64(s.Previous)*(second-e/window) + second - 1) / second
 }
 
-// Used is how much of the capacity a state uses, rounded up.
+// Used returns how much of the capacity a state uses, rounded up.
 func (m *Meter) Used(s *State) int64 {
 	if m.Algorithm != TokenBucket {
 		return int64(s.Current) + m.weight(s)
@@ -172,18 +173,18 @@ func (m *Meter) Used(s *State) int64 {
 	return int64(min(quo, math.MaxInt64))
 }
 
-// Change is what a hit does to a counter.
+// Change is the effect of a hit on a counter.
 type Change struct {
-	// N is how many hits; 0 only peeks.
+	// N is the number of hits; 0 only looks.
 	N uint64
-	// Refund gives them back, never below 0.
+	// Refund gives the hits back, never below 0.
 	Refund bool
 	// Undo takes back hits that the counter admitted a moment ago, in sliding window Window.
 	Undo   bool
 	Window int64
 }
 
-// Apply carries out a change on a state that Load has brought to the present. used is as Hit.After and refused as
+// Apply carries out a change on a state that Load has brought to the present. used is as in Hit.After, refused as in
 // Hit.Refused.
 func (m *Meter) Apply(s *State, c Change) (used int64, refused, changed bool) {
 	n := min(c.N, math.MaxInt64)
@@ -217,7 +218,7 @@ func (m *Meter) Apply(s *State, c Change) (used int64, refused, changed bool) {
 	return used, false, true
 }
 
-// giveBack takes n hits, n > 0, out of a state. False: there were none.
+// giveBack takes n hits, n > 0, out of a state. It returns false if the state had no hits.
 func (m *Meter) giveBack(s *State, n uint64, c *Change) (changed bool) {
 	if m.Algorithm != TokenBucket {
 		of := &s.Current
@@ -233,7 +234,7 @@ func (m *Meter) giveBack(s *State, n uint64, c *Change) (changed bool) {
 	if m.Empty(s) {
 		return false
 	}
-	if n >= m.Capacity() { // n × Window may have more bits than there are
+	if n >= m.Capacity() { // n × Window may overflow
 		s.At, s.Rest = 0, 0
 		return true
 	}
@@ -246,12 +247,12 @@ func (m *Meter) giveBack(s *State, n uint64, c *Change) (changed bool) {
 		s.At, s.Rest = s.At-1, uint32(uint64(s.Rest)+limit-uint64(t))
 	}
 	if m.Empty(s) {
-		s.At, s.Rest = 0, 0 // as if it had never been used, also for a clock that goes back
+		s.At, s.Rest = 0, 0 // as a counter without hits, also for a clock that goes back
 	}
 	return true
 }
 
-// Empty says that the counter stands as one without hits does: a store need not keep it.
+// Empty reports whether the counter is like one without hits: a store need not keep it.
 func (m *Meter) Empty(s *State) bool {
 	if m.Algorithm == TokenBucket {
 		return s.At < s.Now || s.At == s.Now && s.Rest == 0
@@ -259,7 +260,7 @@ func (m *Meter) Empty(s *State) bool {
 	return s.Current == 0 && s.Previous == 0
 }
 
-// TimeToEmpty is how many µs it takes until Empty, rounded up, if nothing else comes.
+// TimeToEmpty returns how many µs it takes until Empty, rounded up, without further hits.
 func (m *Meter) TimeToEmpty(s *State) int64 {
 	if m.Algorithm == TokenBucket {
 		left := s.At - s.Now
@@ -278,9 +279,9 @@ func (m *Meter) TimeToEmpty(s *State) int64 {
 	return 0
 }
 
-// Wait is how many µs it takes until n hits pass, rounded up, if nothing else comes: 0 when they pass at once. When
-// they can never pass, because there are more than the capacity, it is TimeToEmpty. For n = 0 it is the time until no
-// more is used than the capacity.
+// Wait returns how many µs it takes until n hits pass, rounded up, without further hits: 0 when they pass at once. When
+// n exceeds the capacity, so that the hits never pass, Wait returns TimeToEmpty. For n = 0 it returns the time until no
+// more than the capacity is used.
 func (m *Meter) Wait(s *State, n uint64) int64 {
 	if n > m.Capacity() {
 		return m.TimeToEmpty(s)
@@ -290,7 +291,7 @@ func (m *Meter) Wait(s *State, n uint64) int64 {
 	}
 	e, window := m.elapsed(s)
 	size := window * second
-	room := int64(m.Limit-n) - int64(s.Current) // in addition to what this window holds
+	room := int64(m.Limit-n) - int64(s.Current) // for the previous window's hits, next to this window's
 	if s.Previous > 0 && room >= 0 {
 		if ticks := room * second / int64(s.Previous); ticks >= 1 {
 			return max(0, (second-ticks)*window-e)
@@ -327,14 +328,14 @@ func (m *Meter) waitForTokens(s *State, n uint64) int64 {
 }
 
 // Judge carries out a hit of a sliding window or a token bucket on a state that Load has brought to the present, and
-// fills in its answer. changed says that the state afterwards, State, is another one.
+// fills in the hit's answer. changed reports whether State, the state afterwards, differs.
 func (h *Hit) Judge(s *State) (changed bool) {
 	c := h.Change()
 	h.State = *s
 	return h.JudgeChange(c)
 }
 
-// JudgeChange is Judge on State itself; c is what Change returned before State was set.
+// JudgeChange is Judge on h.State itself; c is what Change returned before State was set.
 func (h *Hit) JudgeChange(c Change) (changed bool) {
 	m := h.Meter()
 	h.After, h.Refused, changed = m.Apply(&h.State, c)
@@ -342,37 +343,37 @@ func (h *Hit) JudgeChange(c Change) (changed bool) {
 	return changed
 }
 
-// BringsDown says that the hit has a State from the future written as it is judged, even when it is refused. Looks do
-// not, nor do refunds and hits that can never pass.
+// BringsDown reports whether the hit has a State from the future written as it is judged, even when the hit is refused.
+// Looks, refunds and hits that can never pass do not.
 func (h *Hit) BringsDown() bool {
 	return h.BringDown || h.N > 0 && !h.Refund && h.Algorithm != FixedWindow && h.N <= h.Capacity()
 }
 
-// Change is what the hit does to the counter of a sliding window or a token bucket.
+// Change returns the hit's effect on the counter of a sliding window or a token bucket.
 func (h *Hit) Change() Change {
 	return Change{N: h.N, Refund: h.Refund, Undo: h.Undo, Window: h.State.At}
 }
 
-// Wait is how many µs it takes from State.Now until n hits pass if nothing else comes; see Meter.Wait. The hit is one
-// of a sliding window or a token bucket, and has an answer.
+// Wait returns how many µs it takes from State.Now until n hits pass, without further hits; see Meter.Wait. The hit is
+// on a sliding window or a token bucket, and has an answer.
 func (h *Hit) Wait(n uint64) int64 {
 	m := h.Meter()
 	return m.Wait(&h.State, n)
 }
 
-// Empty is how many µs it takes from State.Now until nothing is used any more if nothing else comes.
+// Empty returns how many µs it takes from State.Now until nothing is used, without further hits.
 func (h *Hit) Empty() int64 {
 	m := h.Meter()
 	return m.TimeToEmpty(&h.State)
 }
 
-// Used is how much of the capacity State uses.
+// Used returns how much of the capacity State uses.
 func (h *Hit) Used() int64 {
 	m := h.Meter()
 	return m.Used(&h.State)
 }
 
-// Capacity is the most that may be used: Burst for a token bucket, else Limit.
+// Capacity returns the most that may be used: Burst for a token bucket, otherwise Limit.
 func (h *Hit) Capacity() uint64 {
 	m := h.Meter()
 	return m.Capacity()

@@ -1,10 +1,10 @@
 // Package counter counts hits in fixed windows, sliding windows and token buckets: in process, in a key-value store, or
-// (fixed windows alone) in memcached.
+// (fixed windows only) in memcached.
 //
-// It knows keys, hits and windows; it never knows rules, gRPC or HTTP, nor any of the stores, which are packages of
-// their own. Every Store passes the one conformance test, countertest.Run. A fixed window is part of its key, so no
-// store reads the clock to begin one; Request.Now only says which counters are over and how long new ones live. Sliding
-// windows and token buckets go by the clock of the store.
+// The package knows keys, hits and windows. It never knows rules, gRPC or HTTP, nor any of the stores, which are
+// packages of their own. Every Store passes the same conformance test, countertest.Run. A fixed window is part of its
+// key, so no store reads the clock to begin one; Request.Now only says which counters are over and how long new
+// counters live. Sliding windows and token buckets, together called meters, use the clock of the store.
 package counter
 
 import (
@@ -15,49 +15,47 @@ import (
 
 // Store counts hits. Implementations are safe for concurrent use.
 type Store interface {
-	// Add carries out all hits of one request in order and fills in their After and Spared
-	// fields. It returns by ctx's deadline. After an error no field means anything, and
-	// hits may or may not have been counted; ErrPartial alone says that some hits have an answer.
-	// The keys belong to the caller again when Add returns; a store that still needs one then has
-	// made a copy.
+	// Add carries out all hits of one request in order and fills in their After and Spared fields. It returns by ctx's
+	// deadline. After an error no field is valid, and hits may or may not have been counted; only with ErrPartial do
+	// some hits have an answer. When Add returns, the keys belong to the caller again; a store that still needs a key
+	// has made a copy.
 	Add(ctx context.Context, req *Request) error
 	// Peek fills in the After and State of one hit without counting it: the counter as it stands, 0 for a key that does
-	// not exist. Of the hit it reads what names and judges the counter: Key, PerSecond, Window,
-	// Algorithm, Limit, Burst.
+	// not exist. It uses only the fields that name and judge the counter: Key, PerSecond, Window, Algorithm, Limit,
+	// Burst.
 	Peek(ctx context.Context, h *Hit) error
-	// Reset deletes the counter of a hit, which then stands at 0. It reads of the hit what Peek does.
+	// Reset deletes the counter of a hit, which is then 0. It uses the same fields as Peek.
 	Reset(ctx context.Context, h *Hit) error
-	// Close ends what the store started. No call may be in flight.
+	// Close ends the store's goroutines and connections. No call may be in flight.
 	Close()
 }
 
-// Immediate marks a Store whose Add never waits: it may be called where others would wait for it.
+// Immediate marks a Store whose Add never waits, so that Add may be called where other stores are called later.
 type Immediate interface{ Immediate() }
 
 // Request is the hits of one rate limit request.
 type Request struct {
 	Hits []Hit
-	// Now is the time of the request, Unix seconds. Instant is the same in µs where the caller knows it: it saves the
-	// in-process store a read of the clock, which its sliding windows and token buckets go by.
+	// Now is the time of the request in Unix seconds. Instant is the same time in µs, or 0 if the caller does not know
+	// it. Instant saves the in-process store a read of the clock for its sliding windows and token buckets.
 	Now, Instant int64
-	// Stop says what a hit that would go over its Limit keeps from being written.
+	// Stop says which hits are not written when a hit would go over its Limit.
 	Stop Stop
 }
 
-// Stop is what a hit that would go over its limit keeps from being written
-// (STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT).
+// Stop says which hits are not written when a hit would go over its limit (STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT).
 type Stop uint8
 
 const (
-	// StopNone: nothing, it is written itself.
+	// StopNone: none; the hit itself is written, too.
 	StopNone Stop = iota
-	// StopAll: all hits of the request, if it has no Shadow.
+	// StopAll: all hits of the request, unless the hit is Shadow.
 	StopAll
-	// StopEach: itself alone. So a request is written that one store or script cannot decide about; see AddAcrossNodes.
+	// StopEach: only the hit itself. AddAcrossNodes uses it for requests that no single store or script can decide.
 	StopEach
 )
 
-// StopWhen is StopAll if the option is on, else StopNone.
+// StopWhen returns StopAll if the option is on, otherwise StopNone.
 func StopWhen(on bool) Stop {
 	if on {
 		return StopAll
@@ -68,7 +66,7 @@ func StopWhen(on bool) Stop {
 // Hit is one increment of one counter.
 type Hit struct {
 	Key []byte
-	// N is how many hits to add, at most 2^63-1; 0 only peeks and creates nothing.
+	// N is how many hits to add, at most 2^63-1; 0 only looks and creates nothing.
 	N uint64
 	// Refund subtracts N instead, never below 0.
 	Refund bool
@@ -76,46 +74,45 @@ type Hit struct {
 	Shadow bool
 	// PerSecond routes the hit to the per-second instance where one is configured: the unit is second.
 	PerSecond bool
-	// Undo makes a Refund take back a hit that another store of the same request refused: State is then the one that
-	// the hit had left. Fixed windows know no difference.
+	// Undo makes a Refund take back a hit of a request in which another store refused a hit: State is then the state
+	// that the undone hit had left. It makes no difference to fixed windows.
 	Undo bool
-	// BringDown makes a peek write a State from the future as it is judged, which only hits do otherwise.
+	// BringDown makes a look write a State from the future as it is judged, as otherwise only hits do.
 	BringDown bool
 	// Delete deletes the counter instead; only Reset sets it.
 	Delete bool
 	// Algorithm is how the counter turns hits into a decision.
 	Algorithm Algorithm
-	// Limit is the number the counter is judged against. The in-process store uses it when it
-	// must drop a counter; Stop uses it to decide. Sliding windows and token buckets admit by it; it is then not 0.
+	// Limit is the number that the counter is judged against. The in-process store uses it when it must drop a counter;
+	// Stop uses it to decide. Sliding windows and token buckets admit hits by it, and there it is not 0.
 	Limit uint64
 	// Burst is the size of a token bucket.
 	Burst uint64
-	// Window is the length of the window and End its last instant (exclusive), both in seconds. Only fixed windows have
-	// an End.
+	// Window is the length of the window and End its end (exclusive), both in seconds. Only fixed windows have an End.
 	Window, End int64
 
-	// After is the total after this hit; hits on the same key in one request count one after another.
-	// Sums saturate at 2^63-1. Under Stop, a hit that would go over its limit is not written, a
-	// Shadow one neither, and After is what the total would have been.
+	// After is the total after this hit; hits on the same key in one request count one after another. Sums saturate at
+	// 2^63-1. Under Stop, a hit that would go over its limit, Shadow or not, is not written, and After is what the
+	// total would have been.
 	//
-	// Of sliding windows and token buckets it is how much of the capacity is used after this hit. Refused ones are not
-	// written, so it is then what would have been used.
+	// For sliding windows and token buckets, After is how much of the capacity is used after this hit. Refused hits are
+	// not written; for these After is what would have been used.
 	After int64
-	// Spared says that Stop kept this hit from being written because another one is over;
-	// After is then the total without it.
+	// Spared reports that Stop kept this hit from being written because another hit is over; After is then the total
+	// without this hit.
 	Spared bool
-	// Refused says that a sliding window or a token bucket did not admit the hit, and has not counted it; or, of a
-	// peek, that more is used than the capacity. Fixed windows leave it false.
+	// Refused reports that a sliding window or a token bucket did not admit the hit, and has not counted it; for a
+	// look, that more than the capacity is used. Fixed windows leave it false.
 	Refused bool
-	// State is the counter of a sliding window or a token bucket after this hit; without it, if
-	// it was refused or Spared.
+	// State is the counter of a sliding window or a token bucket after this hit, or without this hit if it was refused
+	// or Spared.
 	State State
-	// Err is why this hit has no answer. It means something only when Add has returned ErrPartial;
-	// nil is then a hit that was carried out like any other.
+	// Err is why this hit has no answer. It is valid only when Add has returned ErrPartial; nil then means that the hit
+	// was carried out.
 	Err error
 }
 
-// Apply is the total after the hit: saturating at 2^63-1, never below 0.
+// Apply returns the total after the hit: saturating at 2^63-1, never below 0.
 func (h *Hit) Apply(total int64) int64 {
 	n := int64(min(h.N, math.MaxInt64))
 	if h.Refund {
@@ -124,10 +121,10 @@ func (h *Hit) Apply(total int64) int64 {
 	return Saturate(total, n)
 }
 
-// Over says whether the total is above the limit the hit is judged against. Refunds are never over.
+// Over reports whether the total is above the hit's limit. Refunds are never over.
 func (h *Hit) Over(after int64) bool { return !h.Refund && uint64(after) > h.Limit }
 
-// IsOver says whether the hit's answer is that it goes over its limit.
+// IsOver reports whether the hit's answer is that it goes over its limit.
 func (h *Hit) IsOver() bool {
 	if h.Algorithm != FixedWindow {
 		return h.Refused
@@ -135,7 +132,7 @@ func (h *Hit) IsOver() bool {
 	return h.Over(h.After)
 }
 
-// TakeAnswer copies the answer of another hit, but for Err.
+// TakeAnswer copies the answer of another hit, except Err.
 func (h *Hit) TakeAnswer(from *Hit) {
 	h.After, h.Spared, h.Refused = from.After, from.Spared, from.Refused
 	if h.Algorithm != FixedWindow {
@@ -143,7 +140,7 @@ func (h *Hit) TakeAnswer(from *Hit) {
 	}
 }
 
-// Saturate is a + b, at most the greatest number of its type. Neither is negative.
+// Saturate returns a + b, at most the greatest number of its type. a and b are not negative.
 func Saturate[N int64 | uint64](a, b N) N {
 	if sum := a + b; sum >= a {
 		return sum
@@ -158,8 +155,8 @@ func Saturate[N int64 | uint64](a, b N) N {
 // ExpirySlack is how many seconds a key outlives its window, for instances whose clocks differ.
 const ExpirySlack = 5
 
-// Errors of a Store. Everything else it returns wraps one of these; none names a host or a key
-// in a way that callers of the daemon get to see.
+// Errors of a Store. Every other error of a Store wraps one of these. No error that the daemon's callers see names a
+// host or a key.
 var (
 	// ErrUnavailable: the store cannot be reached, refused, or answered nonsense.
 	ErrUnavailable = errors.New("counter: store unavailable")
@@ -177,7 +174,7 @@ var (
 
 // KeyError is the Err of a hit whose key the store can never hold.
 type KeyError struct {
-	// Why completes "the counter key ...". It holds nothing of the key.
+	// Why completes "the counter key ...". It contains no part of the key.
 	Why string
 }
 

@@ -1,9 +1,9 @@
 package counter
 
-// Outcome is what became of the hits of one request.
+// Outcome collects the failures among the hits of one request.
 type Outcome struct {
 	failed int
-	err    error // of the first that failed
+	err    error // of the first failed hit
 }
 
 func (o *Outcome) Fail(h *Hit, err error) {
@@ -13,7 +13,8 @@ func (o *Outcome) Fail(h *Hit, err error) {
 	o.failed++
 }
 
-// Whole is the error of a request that fails as a whole, of what Add has returned: the first hit's without an answer.
+// Whole returns the error of a request that fails as a whole, given the error that Add returned: for ErrPartial, the
+// error of the first hit without an answer.
 func Whole(req *Request, err error) error {
 	if err == ErrPartial {
 		for i := range req.Hits {
@@ -25,7 +26,7 @@ func Whole(req *Request, err error) error {
 	return err
 }
 
-// Of is what Add returns: hits that have failed leave the others theirs.
+// Of returns the error of Add. Failed hits leave the answers of the others valid.
 func (o *Outcome) Of(req *Request) error {
 	switch o.failed {
 	case 0:

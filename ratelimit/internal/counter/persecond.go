@@ -5,12 +5,12 @@ import (
 	"sync"
 )
 
-// PerSecondRouter sends hits of rules per second to a store of their own and all others to the main one
-// (KVSTORE_PERSECOND). A request with both is one batch to each, at the same time.
+// PerSecondRouter sends hits of rules per second to a store of their own and all other hits to the main store
+// (KVSTORE_PERSECOND). A request with both is one batch to each store, at the same time.
 //
-// Under Request.Stop a request with both is read in both stores first and written when no hit is over, each write
-// checking its own limit again; see AddAcrossNodes. It fails as a whole when either store does. Without, a store that
-// fails fails its own hits alone, and so does a node of it: Add returns ErrPartial.
+// Under Request.Stop a request with both is read in both stores first and written when no hit is over; each write
+// checks its own limit again, see AddAcrossNodes. Such a request fails as a whole when either store fails. Without
+// Stop, a store that fails, or a node of a store, fails only its own hits: Add returns ErrPartial.
 type PerSecondRouter struct {
 	main, perSecond Store
 	pairs           sync.Pool // *pair
@@ -23,16 +23,16 @@ func NewPerSecondRouter(main, perSecond Store) *PerSecondRouter {
 	}}}
 }
 
-// pair is one request in two parts.
+// pair is one request divided in two.
 type pair struct {
 	main, perSecond subrequest
-	done            chan struct{} // the per-second side is
+	done            chan struct{} // signals that the per-second side has finished
 }
 
-// subrequest is what one store gets of a request.
+// subrequest is the part of a request for one store.
 type subrequest struct {
 	req Request
-	at  []int // the hits' places in the request
+	at  []int // the hits' indexes in the whole request
 	err error
 }
 
@@ -47,7 +47,7 @@ func (t *PerSecondRouter) Add(ctx context.Context, req *Request) error {
 	return t.carry(ctx, req)
 }
 
-// only is the store that has all of the request's counters; nil: both have some.
+// only returns the store that has all of the request's counters; nil: both have some.
 func (t *PerSecondRouter) only(req *Request) Store {
 	perSecond := 0
 	for i := range req.Hits {
@@ -64,7 +64,7 @@ func (t *PerSecondRouter) only(req *Request) Store {
 	return nil
 }
 
-// whole carries out a request wherever its counters are, and fails as a whole.
+// whole carries out a request on both stores, and fails as a whole.
 func (t *PerSecondRouter) whole(ctx context.Context, req *Request) error {
 	if only := t.only(req); only != nil {
 		return Whole(req, only.Add(ctx, req))
@@ -72,7 +72,7 @@ func (t *PerSecondRouter) whole(ctx context.Context, req *Request) error {
 	return Whole(req, t.carry(ctx, req))
 }
 
-// carry has both stores carry out their sides and waits for both.
+// carry has both stores carry out their sides, and waits for both.
 func (t *PerSecondRouter) carry(ctx context.Context, req *Request) error {
 	p := t.pairs.Get().(*pair)
 	sides := [...]*subrequest{&p.main, &p.perSecond}
@@ -103,7 +103,7 @@ func (t *PerSecondRouter) carry(ctx context.Context, req *Request) error {
 				out.Fail(h, done.Err)
 			}
 		}
-		clear(s.req.Hits) // keys of others
+		clear(s.req.Hits) // drops references to keys
 		s.req.Hits, s.at, s.err = s.req.Hits[:0], s.at[:0], nil
 	}
 	t.pairs.Put(p)
@@ -121,7 +121,7 @@ func (t *PerSecondRouter) Peek(ctx context.Context, h *Hit) error { return t.of(
 // Reset implements Store.
 func (t *PerSecondRouter) Reset(ctx context.Context, h *Hit) error { return t.of(h).Reset(ctx, h) }
 
-// of is the store that has the hit's counter.
+// of returns the store that has the hit's counter.
 func (t *PerSecondRouter) of(h *Hit) Store {
 	if h.PerSecond {
 		return t.perSecond

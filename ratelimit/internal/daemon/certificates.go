@@ -9,7 +9,7 @@ import (
 	"gatehouse/shared/certs"
 )
 
-// openCerts reads the files of the gRPC listener's TLS and follows them until closed is called.
+// openCerts reads the files for the gRPC listener's TLS and follows them until closed is called.
 func (d *daemon) openCerts() (closed func(), err error) {
 	c := d.config.TLS
 	if !c.On {
@@ -31,8 +31,8 @@ func (d *daemon) openCerts() (closed func(), err error) {
 	return store.Close, nil
 }
 
-// openClientCerts reads what a store's servers are believed by and shown, and follows the files until
-// closed is called. It is called once: two key-value stores share the files.
+// openClientCerts reads the certificates that a store's servers are trusted by and those shown to them, and follows the
+// files until closed is called. It is called once: two key-value stores share the files.
 func (d *daemon) openClientCerts(t config.ClientTLS) (config func(host string) *tls.Config, closed func(), err error) {
 	store, err := certs.Open(t.Files(), d.log)
 	if err != nil {
@@ -42,8 +42,8 @@ func (d *daemon) openClientCerts(t config.ClientTLS) (config func(host string) *
 	return func(host string) *tls.Config { return store.Client(host, t.SkipName) }, store.Close, nil
 }
 
-// certStats has the statistics say, below prefix, how files are that are followed: when the certificate
-// ends, if there is one of ours, and whether newer files are refused.
+// certStats adds statistics below prefix on followed files: when this daemon's certificate ends, if there is one, and
+// whether newer files are refused.
 func (d *daemon) certStats(prefix string, store *certs.Store, certificate bool) {
 	if certificate {
 		d.stats.GaugeFunc(prefix+".certificate_ends_at", func() int64 { return store.State().NotAfter.Unix() })

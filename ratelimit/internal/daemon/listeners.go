@@ -54,7 +54,7 @@ func (d *daemon) openDebug(ctx context.Context, l *listeners) {
 	l.serve(func() error { return l.debug.Serve(l.debugAt) })
 }
 
-// openPage opens the listener of the pull metrics, which serves that one page and nothing else.
+// openPage opens the listener of the pull metrics, which serves only that page.
 func (d *daemon) openPage(ctx context.Context, l *listeners) (err error) {
 	if d.page == nil {
 		return nil
@@ -107,11 +107,11 @@ func (d *daemon) openListeners(ctx context.Context, l *listeners) (err error) {
 	return nil
 }
 
-// withMode runs listen so that a socket it makes has that mode from its first moment, by the umask,
-// which is the whole process's; nothing else makes files while it starts.
+// withMode runs listen so that a socket it makes has that mode from its first moment. It uses the umask, which applies
+// to the whole process; nothing else makes files while it starts.
 func withMode(octal string, listen func() (net.Listener, error)) (net.Listener, error) {
 	if octal != "" {
-		mode, _ := config.FileMode(octal) // config has checked it
+		mode, _ := config.FileMode(octal) // checked by config
 		defer syscall.Umask(syscall.Umask(0o777 &^ mode))
 	}
 	return listen()
@@ -126,8 +126,8 @@ func (l *listeners) serve(f func() error) {
 	})
 }
 
-// stop ends gRPC and HTTP side by side: GOAWAY and no new connections at once, what is in flight may
-// finish until the time is up. It says whether something was cut.
+// stop ends gRPC and HTTP side by side: GOAWAY and no new connections at once, and calls in flight may finish until the
+// time is up. It reports whether a call was cut.
 func (l *listeners) stop(patience time.Duration) (cut bool) {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -139,8 +139,8 @@ func (l *listeners) stop(patience time.Duration) (cut bool) {
 	return grpcCut || httpCut
 }
 
-// stopDebug ends the debug port and that of the pull metrics, the last to go, and waits until no listener
-// serves any more.
+// stopDebug ends the debug port and the listener of the pull metrics, the last ones, and waits until no listener serves
+// any more.
 func (l *listeners) stopDebug(patience time.Duration) {
 	ctx, cancel := context.WithTimeout(context.Background(), min(patience, time.Second)) // a profile may be running
 	defer cancel()
@@ -153,7 +153,7 @@ func (l *listeners) stopDebug(patience time.Duration) {
 	l.wg.Wait()
 }
 
-// addrOf is where l listens, empty when it does not.
+// addrOf returns the address of l, empty if l is nil.
 func addrOf(l net.Listener) string {
 	if l == nil {
 		return ""

@@ -16,8 +16,8 @@ import (
 	"gatehouse/shared/logging"
 )
 
-// newLogger writes lines to w, of text or JSON. level is one of LOG_LEVEL's words; an unknown one
-// is info. format json in any case gives JSON lines, all else text.
+// newLogger writes lines of text or JSON to w. level is one of LOG_LEVEL's words; an unknown word is info. The format
+// json, in any case, gives JSON lines; any other, text.
 func newLogger(w io.Writer, level, format string) *slog.Logger {
 	o := &slog.HandlerOptions{Level: logging.Level(level), ReplaceAttr: jsonAttr}
 	if strings.EqualFold(format, "json") {
@@ -29,8 +29,8 @@ func newLogger(w io.Writer, level, format string) *slog.Logger {
 	return slog.New(t)
 }
 
-// Report writes why the daemon does not start, or ends: as plain text, and with LOG_FORMAT=json as a line of the log,
-// whatever its level, since a program reads it.
+// Report writes why the daemon does not start, or ends: as plain text or, with LOG_FORMAT=json, as a line of the log,
+// whatever the log level, since a program reads it.
 func Report(w io.Writer, environ []string, level slog.Level, text string) {
 	for _, e := range environ {
 		if format, ok := strings.CutPrefix(e, "LOG_FORMAT="); ok && strings.EqualFold(format, "json") {
@@ -44,7 +44,7 @@ func Report(w io.Writer, environ []string, level slog.Level, text string) {
 	fmt.Fprintln(w, "ratelimit:", text)
 }
 
-// levelName is the word that a line shows.
+// levelName returns the word for a level in a line.
 func levelName(l slog.Level) string {
 	switch {
 	case l >= logging.LevelPanic:
@@ -63,7 +63,7 @@ func levelName(l slog.Level) string {
 	return "trace"
 }
 
-// jsonAttr gives slog's own members the names that the log pipelines know: @timestamp, @message, level.
+// jsonAttr gives slog's own members the names that log pipelines expect: @timestamp, @message, level.
 func jsonAttr(groups []string, a slog.Attr) slog.Attr {
 	if len(groups) == 0 {
 		switch a.Key {
@@ -80,7 +80,7 @@ func jsonAttr(groups []string, a slog.Attr) slog.Attr {
 	return logging.CleanAttr(a)
 }
 
-// textAttr leaves out what textHandler writes itself.
+// textAttr removes the members that textHandler writes itself.
 func textAttr(groups []string, a slog.Attr) slog.Attr {
 	if len(groups) == 0 && (a.Key == slog.TimeKey || a.Key == slog.LevelKey || a.Key == slog.MessageKey) {
 		return slog.Attr{}
@@ -130,8 +130,8 @@ func (h *textHandler) WithGroup(name string) slog.Handler {
 	return &textHandler{out: h.out, attrs: h.attrs.WithGroup(name)}
 }
 
-// takeGRPCLog makes lines of our log from the errors that grpc-go writes by itself; it must run before
-// anything of gRPC does. grpc-go's own logging variables take precedence.
+// takeGRPCLog turns the errors that grpc-go itself writes into lines of our log. It must run before anything else of
+// gRPC. grpc-go's own logging variables take precedence.
 func takeGRPCLog(log *slog.Logger, environ []string) {
 	for _, e := range environ {
 		if strings.HasPrefix(e, "GRPC_GO_LOG_") {

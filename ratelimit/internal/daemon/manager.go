@@ -16,7 +16,7 @@ import (
 	"gatehouse/shared/logging"
 )
 
-// state is what a service manager shows of the daemon.
+// state returns the daemon's state in words, as a service manager shows it.
 func (d *daemon) state() string {
 	rules, store := "no rules yet", "up"
 	if r := d.service.Rules(); r != nil {
@@ -28,7 +28,7 @@ func (d *daemon) state() string {
 	return fmt.Sprintf("serving, %s, store %s", rules, store)
 }
 
-// thousands is n with a comma before each three digits.
+// thousands formats n with a comma before each three digits.
 func thousands(n int) string {
 	text := strconv.Itoa(n)
 	for i := len(text) - 3; i > 0; i -= 3 {
@@ -49,8 +49,8 @@ func (d *daemon) reloaded(refused error) {
 	d.manager.Ready(d.state())
 }
 
-// alive is an error when the daemon does not answer at its own listeners: over HTTP with any status, and over gRPC where
-// no client certificate is required.
+// alive returns an error if the daemon does not answer at its own listeners: over HTTP with any status, and over gRPC
+// where no client certificate is required.
 func (d *daemon) alive(ctx context.Context, l *listeners) error {
 	host, port, err := net.SplitHostPort(addrOf(l.httpAt))
 	if err != nil {
@@ -69,11 +69,11 @@ func (d *daemon) alive(ctx context.Context, l *listeners) error {
 	return d.aliveGRPC(ctx, l.grpcAt.Addr())
 }
 
-// aliveGRPC has a health check answered, with whatever status.
+// aliveGRPC calls for a health check, and accepts any status.
 func (d *daemon) aliveGRPC(ctx context.Context, at net.Addr) error {
 	secure := insecure.NewCredentials()
 	if d.tls != nil {
-		// It is this process; whether clients trust its certificate is not the question.
+		// The server is this process; whether clients trust its certificate does not matter.
 		secure = credentials.NewTLS(&tls.Config{InsecureSkipVerify: true})
 	}
 	conn, err := grpc.NewClient("passthrough:///self", grpc.WithTransportCredentials(secure),

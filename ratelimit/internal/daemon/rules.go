@@ -28,7 +28,7 @@ func (d *daemon) watchRules(ctx context.Context) (stop func(), loaded <-chan str
 				d.manager.Reloading()
 				d.again.Store(true)
 				again()
-				if d.config.Rules.Type == config.TypeXDS { // its next set may be far
+				if d.config.Rules.Type == config.TypeXDS { // the next set of a control plane may be far away
 					d.reloaded(nil)
 				}
 			case <-ctx.Done():
@@ -51,8 +51,8 @@ func running(ctx context.Context, all ...func(context.Context)) (stop func()) {
 	}
 }
 
-// source is where the rules come from. follow hands each set to the loader until its context ends,
-// good is called when one was taken; again is SIGHUP.
+// source returns where the rules come from. follow passes each set to the loader until its context ends, and calls good
+// when a set was taken; again is called on SIGHUP.
 func (d *daemon) source(good func()) (follow func(context.Context), again func(), err error) {
 	if d.config.Rules.Type == config.TypeXDS {
 		return d.controlPlane(good)
@@ -70,7 +70,7 @@ func (d *daemon) source(good func()) (follow func(context.Context), again func()
 	return follow, again, nil
 }
 
-// controlPlane is the source of CONFIG_TYPE=GRPC_XDS_SOTW.
+// controlPlane is source for CONFIG_TYPE=GRPC_XDS_SOTW.
 func (d *daemon) controlPlane(good func()) (follow func(context.Context), again func(), err error) {
 	o := d.config.XDS.Options()
 	o.Stats, o.Log = d.stats, d.log
@@ -97,7 +97,7 @@ func (d *daemon) controlPlane(good func()) (follow func(context.Context), again 
 	return follow, again, nil
 }
 
-// take puts one set in force, or keeps what is and says why.
+// take puts one set in force, or keeps the present set and returns why.
 func (d *daemon) take(unreadable error, load func() error, good func()) error {
 	if unreadable != nil {
 		d.loader.Refuse(unreadable)
@@ -112,8 +112,8 @@ func (d *daemon) take(unreadable error, load func() error, good func()) error {
 	return err
 }
 
-// controlPlaneState is what the debug port shows of the control plane; nil without one. The port
-// opens before the client is made.
+// controlPlaneState returns a function that describes the control plane; nil without one. The debug port opens before
+// the client is made.
 func (d *daemon) controlPlaneState() func() (text string, v any) {
 	if d.config.Rules.Type != config.TypeXDS {
 		return nil
@@ -131,8 +131,8 @@ func (d *daemon) controlPlaneState() func() (text string, v any) {
 // rulesPatience is how long the daemon waits for the first valid rules before it logs a warning.
 const rulesPatience = 2 * time.Second
 
-// remindOfRules warns that nothing is decided while there are no rules yet: after first, and then every so
-// often until loaded is closed or stop is called.
+// remindOfRules warns that nothing is decided while there are no rules yet: after first, and then at intervals until
+// loaded is closed or stop is called.
 func (d *daemon) remindOfRules(ctx context.Context, loaded <-chan struct{}, first, every time.Duration) (stop func()) {
 	return running(ctx, func(ctx context.Context) {
 		for pause := first; ; pause = every {
@@ -149,7 +149,8 @@ func (d *daemon) remindOfRules(ctx context.Context, loaded <-chan struct{}, firs
 	})
 }
 
-// awaitRules waits for the first valid rules, and logs when that takes long; false: a stop was requested first.
+// awaitRules waits for the first valid rules, and logs when that takes long. It returns false if a stop was requested
+// first.
 func (d *daemon) awaitRules(ctx context.Context, loaded <-chan struct{}) bool {
 	patience := time.NewTimer(rulesPatience)
 	defer patience.Stop()

@@ -29,20 +29,20 @@ import (
 	"gatehouse/shared/telemetry"
 )
 
-// Options are what the daemon takes from the program that starts it.
+// Options are what the daemon gets from the program that starts it.
 type Options struct {
 	Environ        []string
 	Stdout, Stderr io.Writer
-	// Resolver looks up the names of memcached's nodes, MCACHE_SRV; nil: the resolver of the host.
+	// Resolver looks up the names of memcached's nodes, MCACHE_SRV; nil is the host's resolver.
 	Resolver *net.Resolver
 }
 
-// Serve is the whole daemon: a straight line from settings to open listeners, a wait, and the same
-// line back. Ending ctx stops it in any phase; a clean shutdown returns nil.
+// Serve runs the whole daemon: the steps from settings to open listeners, a wait, and the same steps back. Ending ctx
+// stops it in any phase; a clean shutdown returns nil.
 func Serve(ctx context.Context, o Options) error {
 	hup := make(chan os.Signal, 1)
-	signal.Notify(hup, syscall.SIGHUP) // never undone: it ends the daemon in no phase
-	signal.Ignore(syscall.SIGPIPE)     // nor does a closed reader of its log or statistics
+	signal.Notify(hup, syscall.SIGHUP) // never undone: SIGHUP must not end the daemon in any phase
+	signal.Ignore(syscall.SIGPIPE)     // nor must a closed reader of the log or of statistics
 	d, err := newDaemon(o)
 	if err != nil {
 		return err
@@ -67,12 +67,12 @@ func Serve(ctx context.Context, o Options) error {
 
 	var store counter.Store
 	defer func() {
-		if store != nil { // the debug port, which reads counters, ends before it
+		if store != nil { // closed after the debug port, which reads counters
 			store.Close()
 		}
 	}()
 
-	// The debug port opens first, so that a store that does not answer and rules that are refused can be seen.
+	// The debug port opens first, so that operators can see a store that does not answer, and refused rules.
 	listeners := &listeners{log: d.log}
 	d.openDebug(ctx, listeners)
 	defer listeners.stopDebug(d.config.Process.DrainTimeout)
@@ -116,7 +116,7 @@ func (d *daemon) run(ctx context.Context, l *listeners) (err error) {
 	return err
 }
 
-// ready writes the line that the daemon runs, whatever LOG_LEVEL is: who starts it the first time sees that it does.
+// ready logs that the daemon runs, whatever LOG_LEVEL is, so that an operator sees it at the first start.
 func (d *daemon) ready(ctx context.Context, l *listeners) {
 	line := slog.NewRecord(time.Now(), slog.LevelInfo, "ready", 0)
 	line.Add("version", buildinfo.Version("ratelimit"), "grpc", addrOf(l.grpcAt), "http", addrOf(l.httpAt),
@@ -132,7 +132,7 @@ func (d *daemon) ready(ctx context.Context, l *listeners) {
 	d.log.Handler().Handle(ctx, line)
 }
 
-// newDaemon reads the settings and opens what needs nothing else: the log and the statistics.
+// newDaemon reads the settings and opens the log and the statistics, which need nothing else.
 func newDaemon(o Options) (*daemon, error) {
 	c, settings, err := config.Load(o.Environ)
 	if err != nil {
@@ -156,7 +156,7 @@ func newDaemon(o Options) (*daemon, error) {
 	return d, nil
 }
 
-// stopped is nil when err only says that a stop was requested.
+// stopped returns nil if err only says that a stop was requested, otherwise err.
 func stopped(ctx context.Context, err error) error {
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		return nil
@@ -164,19 +164,19 @@ func stopped(ctx context.Context, err error) error {
 	return err
 }
 
-// daemon is what the steps of serve share.
+// daemon is what the steps of Serve share.
 type daemon struct {
 	config   config.Config
 	log      *slog.Logger
-	resolver *net.Resolver // of MCACHE_SRV; nil: the host's
+	resolver *net.Resolver // for MCACHE_SRV; nil: the host's
 	stats    *stats.Registry
 	skews    sync.Map // *atomic.Int64 by server
 	forPeers int64    // bytes that peers may make the gRPC front keep
 	health   *server.Health
 	hup      <-chan os.Signal
 	manager  *sdnotify.Notifier // nil: no service manager waits for the daemon's state
-	again    atomic.Bool        // rules are read again, of which manager knows
-	store    func() bool        // whether the store answers; nil: it always does
+	again    atomic.Bool        // a reload is running of which manager was notified
+	store    func() bool        // reports whether the store answers; nil: it always does
 	service  *service.Service
 	loader   *service.Loader
 	tls      *tls.Config // of the gRPC listener; nil: none
@@ -185,12 +185,12 @@ type daemon struct {
 	draining atomic.Bool
 
 	tracing        *telemetry.Tracing // nil: off
-	traceListeners *server.Tracing    // the same
+	traceListeners *server.Tracing    // the same, for the listeners
 	page           *promexport.Page   // of pull metrics; nil: none
 }
 
-// drain stops taking work in the order that balancers need: unhealthy first, then a pause for them to
-// notice, then GOAWAY and a bounded wait for what is in flight.
+// drain stops taking work in the order that balancers need: unhealthy first, then a pause for the balancers to notice,
+// then GOAWAY and a bounded wait for calls in flight.
 func (d *daemon) drain(l *listeners) {
 	start := time.Now()
 	d.manager.Stopping()

@@ -10,7 +10,7 @@ import (
 
 func (d *daemon) makeService() {
 	c := d.config
-	mode, _ := limits.ParseFailureMode(c.Counting.FailureMode) // one of the three, as its tag says
+	mode, _ := limits.ParseFailureMode(c.Counting.FailureMode) // its tag allows only valid modes
 	o := service.Options{
 		Settings: c.Answer.Service, Caps: c.Listen.Caps, Stats: d.stats, Log: d.log,
 		Observe: c.Listen.Observe, DenyUnknown: c.Answer.UnknownDomain == "deny", OnStoreFailure: mode,

@@ -12,8 +12,7 @@ import (
 	"gatehouse/shared/buildinfo"
 )
 
-// flushStats starts the flush loop. The function it returns flushes once more and waits for that,
-// for a bounded time.
+// flushStats starts the flush loop. stop flushes once more and waits for that, for a bounded time.
 func (d *daemon) flushStats(stdout io.Writer) (stop func()) {
 	c := d.config.Stats
 	return running(context.Background(), func(ctx context.Context) {
@@ -46,7 +45,7 @@ func (d *daemon) statsd() string {
 	return net.JoinHostPort(d.config.Stats.Host, strconv.Itoa(d.config.Stats.Port))
 }
 
-// statsLog is where it is said that statsd does not answer: nowhere, when nobody has pointed the daemon at one.
+// statsLog returns the log for a statsd that does not answer: none, if no setting names a statsd.
 func (d *daemon) statsLog() *slog.Logger {
 	if d.config.Stats.Assumed() {
 		return slog.New(slog.DiscardHandler)
@@ -54,8 +53,8 @@ func (d *daemon) statsLog() *slog.Logger {
 	return d.log
 }
 
-// makePage makes the page of pull metrics, if there is to be one. It reads the counters themselves, so
-// it and another sink each get everything.
+// makePage makes the page of pull metrics, if it is configured. The page reads the counters themselves, so it and
+// another sink each get everything.
 func (d *daemon) makePage() {
 	c := d.config.Stats
 	if c.Pull && !c.Disable {

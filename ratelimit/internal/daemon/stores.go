@@ -30,7 +30,7 @@ func (d *daemon) openStore(ctx context.Context) (counter.Store, error) {
 	return d.openKVStores(ctx)
 }
 
-// openMemcache looks up the nodes if their names come from DNS; none is connected to yet.
+// openMemcache looks up the nodes if their names come from DNS. It does not connect to any.
 func (d *daemon) openMemcache(ctx context.Context) (counter.Store, error) {
 	o := d.config.MemcacheOptions()
 	o.Log, o.Resolver = d.log, d.resolver
@@ -56,7 +56,7 @@ func (d *daemon) openMemcache(ctx context.Context) (counter.Store, error) {
 }
 
 // memcacheStats adds the store's metrics to the statistics: the first ones under the names of the replaced service,
-// which dashboards know.
+// which dashboards use.
 func (d *daemon) memcacheStats(m *memcached.Store) {
 	st := m.Stats()
 	for name, codes := range map[string]map[string]func() uint64{
@@ -137,13 +137,13 @@ func (d *daemon) openKVStores(ctx context.Context) (_ counter.Store, err error) 
 	return store, nil
 }
 
-// openKV connects to one store, in the background where the start does not require it; setting is where
-// its address comes from.
+// openKV connects to one store, in the background where the start does not require the store. setting is the setting
+// that has its address.
 func (d *daemon) openKV(ctx context.Context, setting string, k config.KVStore,
 	config func(host string) *tls.Config) (redis.Store, error) {
 	o := d.config.KVStoreOptions(k)
 	if o.Log = d.log; d.config.KVShared.PerSecond {
-		o.Log = d.log.With("store", setting) // there are two to lose
+		o.Log = d.log.With("store", setting) // there may be two stores
 	}
 	if k.WantsTLS() {
 		o.TLS = config
@@ -160,7 +160,7 @@ func (d *daemon) openKV(ctx context.Context, setting string, k config.KVStore,
 	return kv, nil
 }
 
-// observeSkew keeps the difference to the clock of a store's server, in a gauge from the first reading on.
+// observeSkew keeps the difference to the clock of a store's server in a gauge, from the first reading on.
 func (d *daemon) observeSkew(server string, offset time.Duration) {
 	at, known := d.skews.LoadOrStore(server, new(atomic.Int64))
 	ms := at.(*atomic.Int64)
@@ -170,7 +170,7 @@ func (d *daemon) observeSkew(server string, offset time.Duration) {
 	}
 }
 
-// poolStats has a store's connections in the statistics, under the replaced service's names.
+// poolStats adds a store's connections to the statistics, under the replaced service's names.
 func (d *daemon) poolStats(pool string, kv redis.Store) {
 	pool = "ratelimit." + pool
 	d.stats.GaugeFunc(pool+".cx_active", kv.ActiveConns)
@@ -180,13 +180,13 @@ func (d *daemon) poolStats(pool string, kv redis.Store) {
 	d.stats.FlagFunc(pool+".breaker_flapping", kv.Flapping)
 }
 
-// storeWithCerts is a store that closes its certificate files after itself.
+// storeWithCerts is a store that stops following its certificate files when it is closed.
 type storeWithCerts struct {
 	counter.Store
 	closeCerts func()
 }
 
-// Async implements counter.AsyncStore where the store does.
+// Async implements counter.AsyncStore where the wrapped store does.
 func (s *storeWithCerts) Async(req *counter.Request) counter.Async {
 	if store, ok := s.Store.(counter.AsyncStore); ok {
 		return store.Async(req)

@@ -17,11 +17,11 @@ import (
 	"gatehouse/shared/telemetry"
 )
 
-// tracingPatience is what the last spans get at the end of the process.
+// tracingPatience is how long sending the last spans may take at the end of the process.
 const tracingPatience = 5 * time.Second
 
-// startTracing sets tracing up if it is configured; stop sends what is left. Without it both tracing
-// fields of the daemon stay nil, and requests take the way they take without this file.
+// startTracing sets tracing up if it is configured; stop sends the remaining spans. Without tracing both tracing fields
+// of the daemon stay nil, and requests do no work for it.
 func (d *daemon) startTracing(ctx context.Context) (stop func(), err error) {
 	c := d.config.Tracing
 	if !c.Enabled {
@@ -40,7 +40,7 @@ func (d *daemon) startTracing(ctx context.Context) (stop func(), err error) {
 	if c.ServiceNamespace != "" {
 		o.Resource = append(o.Resource, attribute.String("service.namespace", c.ServiceNamespace))
 	}
-	if c.Headers != "" && os.Getenv("OTEL_EXPORTER_OTLP_HEADERS") == "" { // they came from a file
+	if c.Headers != "" && os.Getenv("OTEL_EXPORTER_OTLP_HEADERS") == "" { // the headers came from a file
 		if o.Headers, err = telemetry.ParseHeaders(c.Headers); err != nil {
 			return nil, err
 		}
@@ -61,8 +61,8 @@ func (d *daemon) startTracing(ctx context.Context) (stop func(), err error) {
 	}, nil
 }
 
-// traceStore has the store's part of each decision recorded, under the replaced service's names. The
-// in-process store takes less time than a span would.
+// traceStore has the store's part of each decision recorded, under the replaced service's names. The in-process store
+// takes less time than a span would.
 func (d *daemon) traceStore(store counter.Store) counter.Store {
 	if d.tracing == nil || store == nil {
 		return store
@@ -80,7 +80,7 @@ func (d *daemon) traceStore(store counter.Store) counter.Store {
 	return store
 }
 
-// pipelineLengths counts a request's hits by the store that takes them.
+// pipelineLengths returns the number of a request's hits for each store that takes them.
 func (d *daemon) pipelineLengths(hits []counter.Hit) []attribute.KeyValue {
 	perSecond := 0
 	for i := range hits {

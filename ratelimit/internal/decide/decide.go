@@ -1,7 +1,7 @@
-// Package decide turns limits and totals into verdicts, headers and statistics deltas.
+// Package decide turns limits and totals into verdicts, headers and changes of statistics.
 //
-// It is pure: no clock, no I/O, no state. The request and the store's totals come in as values, the response and what
-// to count go out.
+// It is pure: no clock, no I/O, no state. The request and the store's totals are its input; the response and the
+// changes of statistics are its output.
 package decide
 
 import (
@@ -13,27 +13,27 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// Outcome is what became of one descriptor's hits.
+// Outcome is the outcome of one descriptor's hits.
 type Outcome struct {
 	// Rule is the limit in force; never nil, never unlimited.
 	Rule *limits.Rule
-	// Hits were requested; Refund says they were given back instead.
+	// Hits were requested; Refund reports that they were given back instead.
 	Hits   uint64
 	Refund bool
-	// After is the counter after the hits, or where they were refused and not counted, what it would be. With Known it
-	// is not used.
+	// After is the counter after the hits or, where they were refused and not counted, the counter that they would have
+	// made. It is not used with Known.
 	After uint64
-	// Known says that the over-limit cache answered: over, and nothing was counted.
+	// Known reports that the over-limit cache answered: over, and nothing was counted.
 	Known bool
-	// Spared says that the hits were not written because another descriptor is over.
+	// Spared reports that the hits were not written because another descriptor is over.
 	Spared bool
-	// Reset is the time in seconds to the end of a fixed window; of the other algorithms until the counter is empty, or
+	// Reset is the time in seconds until a fixed window ends; for the other algorithms, until the counter is empty or,
 	// when it is over, until the hits would pass.
 	Reset int64
 }
 
-// Capacity is the most that the counter of a rule may hold without being over: its limit, or
-// the size of a token bucket.
+// Capacity returns the most that the counter of a rule may be without being over: the limit, or the size of a token
+// bucket.
 func Capacity(r *limits.Rule) uint64 {
 	if r.Algorithm == counter.TokenBucket && r.PerUnit > 0 {
 		return uint64(r.Burst)
@@ -41,14 +41,14 @@ func Capacity(r *limits.Rule) uint64 {
 	return uint64(r.PerUnit)
 }
 
-// Over says whether the hits go over the limit, in shadow mode or not.
+// Over reports whether the hits go over the limit, in shadow mode or not.
 func (o *Outcome) Over() bool { return o.Known || o.After > Capacity(o.Rule) }
 
 // Delta is what one descriptor adds to the statistics of its rule: docs/statistics.md#what-a-hit-counts-as.
 type Delta struct{ Total, Over, Near, Within, Shadow, OverCached uint64 }
 
-// Judge decides one limited descriptor: over when the total with its hits is above the limit. globalShadow is
-// SHADOW_MODE: it leaves the descriptor's code alone (Overall turns the answer) but counts as a shadow hit.
+// Judge decides one limited descriptor, which is over when the total with its hits is above the limit. globalShadow is
+// SHADOW_MODE: it does not change the descriptor's code (Overall changes the answer) but counts as a shadow hit.
 func Judge(o Outcome, globalShadow bool, st *rls.Status) Delta {
 	limit := Capacity(o.Rule)
 	*st = limited(o.Rule, o.Reset)
@@ -87,7 +87,7 @@ func Judge(o Outcome, globalShadow bool, st *rls.Status) Delta {
 	return d
 }
 
-// nearHits is how many of the hits of a passed descriptor lie above the near threshold.
+// nearHits returns how many of the hits of a passed descriptor are above the near threshold.
 func nearHits(o Outcome, near uint64) uint64 {
 	if o.After <= near {
 		return 0
@@ -115,12 +115,11 @@ func (d *Delta) AddToLimit(r *stats.Rule) {
 	r.ShadowMode.Add(d.Shadow)
 }
 
-// Unlimited is the status of a descriptor whose rule is unlimited.
+// Unlimited returns the status of a descriptor whose rule is unlimited.
 func Unlimited() rls.Status { return rls.Status{Code: rls.OK, Remaining: math.MaxUint32} }
 
-// Failed decides a limited descriptor when the store gave no answer: the limit and its reset,
-// nothing remaining, OK or OVER_LIMIT by mode. A shadow rule never blocks; any other limit of 0 always does, since no
-// store is needed to know it.
+// Failed decides a limited descriptor when the store gave no answer: the limit and its reset, nothing remaining, OK or
+// OVER_LIMIT by mode. A shadow rule never blocks; any other limit of 0 always does, since that needs no store.
 func Failed(o Outcome, mode limits.FailureMode, globalShadow bool, st *rls.Status) Delta {
 	*st = limited(o.Rule, o.Reset)
 	st.Code = rls.OK

@@ -10,21 +10,21 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// MaxMembers is how many limits of one request the draft headers describe: the first.
+// MaxMembers is how many limits of one request, from the first on, the draft headers describe.
 const MaxMembers = 16
 
-// Member is what the draft headers say about one limit of a request.
+// Member is one limit of a request in the draft headers.
 type Member struct {
 	Rule *limits.Rule
-	// Window is its length in seconds.
+	// Window is the length of the limit's window in seconds.
 	Window int64
-	// Remaining is its limit_remaining, and Until the seconds until one hit more than that would pass.
+	// Remaining is the limit's limit_remaining, and Until the seconds until one more hit than that would pass.
 	Remaining uint32
 	Until     int64
 }
 
-// DraftHeaders appends the RateLimit-Policy and RateLimit fields of draft-ietf-httpapi-ratelimit-headers-11, one
-// member per limit and in the order given; none for no members.
+// DraftHeaders appends the RateLimit-Policy and RateLimit fields of draft-ietf-httpapi-ratelimit-headers-11, with one
+// item per member in the given order; nothing without members.
 //
 // Both fields are structured: lists of strings with parameters (RFC 9651, sections 3.1 and 3.3.3).
 func DraftHeaders(dst []rls.Header, members []Member) []rls.Header {
@@ -41,7 +41,7 @@ func DraftHeaders(dst []rls.Header, members []Member) []rls.Header {
 		}
 		from := len(policy)
 		policy = appendMemberName(policy, m.Rule, names[:i])
-		names[i] = policy[from:len(policy):len(policy)] // growing policy leaves it on the older array
+		names[i] = policy[from:len(policy):len(policy)] // keeps pointing to the old array when policy grows
 		policy = append(policy, ";q="...)
 		policy = strconv.AppendUint(policy, uint64(m.Rule.PerUnit), 10)
 		if m.Window <= maxInteger {
@@ -64,8 +64,8 @@ func DraftHeaders(dst []rls.Header, members []Member) []rls.Header {
 // maxInteger is the largest Integer of RFC 9651.
 const maxInteger = 999_999_999_999_999
 
-// appendMemberName appends the quoted name of a limit that none of the members before it has: its own if that is
-// printable ASCII, else <limit>-per-<unit>; further ones of the same name end in #2, #3, ….
+// appendMemberName appends the quoted name of a limit: the limit's own name if that is printable ASCII, otherwise
+// <limit>-per-<unit>. A name that an earlier member has gets #2, #3, … at its end.
 func appendMemberName(dst []byte, rule *limits.Rule, taken [][]byte) []byte {
 	from := len(dst)
 	dst = append(dst, '"')

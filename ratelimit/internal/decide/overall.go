@@ -8,9 +8,10 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// Overall joins the statuses of a request into one code: over when one outside of quota mode is, or all in it.
-// rules[i] is the rule of statuses[i], nil where none applies. Under globalQuota every descriptor but an unlimited
-// one is in quota mode, so that an unmatched one counts as an alternative that has quota left.
+// Overall joins the statuses of a request into one code: over when a descriptor outside of quota mode is over, or when
+// all descriptors in quota mode are. rules[i] is the rule of statuses[i], nil where none applies. Under globalQuota
+// every descriptor but an unlimited one is in quota mode, so that an unmatched descriptor counts as an alternative that
+// has quota left.
 func Overall(statuses []rls.Status, rules []*limits.Rule, globalQuota bool) rls.Code {
 	quotas, quotasOver := 0, 0
 	for i := range statuses {
@@ -38,7 +39,7 @@ func inQuotaMode(rule *limits.Rule, globalQuota bool) bool {
 	return !rule.Unlimited && (globalQuota || rule.Quota)
 }
 
-// HeaderNames are those of the three headers.
+// HeaderNames are the names of the three headers.
 type HeaderNames struct {
 	// Header with the limit.
 	Limit string `env:"LIMIT_LIMIT_HEADER" envDefault:"RateLimit-Limit"`
@@ -48,9 +49,8 @@ type HeaderNames struct {
 	Reset string `env:"LIMIT_RESET_HEADER" envDefault:"RateLimit-Reset"`
 }
 
-// Headers appends the three headers that describe the tightest limit: the last
-// descriptor over its limit and not in quota mode, else the first with the least remaining.
-// None where no descriptor has a limit.
+// Headers appends the three headers that describe the tightest limit: the last descriptor that is over its limit and
+// not in quota mode, otherwise the first with the least remaining. It appends none where no descriptor has a limit.
 func Headers(dst []rls.Header, names HeaderNames, statuses []rls.Status, rules []*limits.Rule,
 	globalQuota bool) []rls.Header {
 	var chosen *rls.Status

@@ -5,11 +5,12 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// RetryAfter is how many seconds a request that is over its limit should wait: the longest reset of the descriptors
-// that refuse it, or the shortest where only descriptors in quota mode do. ok is false where that is not known.
+// RetryAfter returns how many seconds a request that is over its limit should wait: the longest reset of the
+// descriptors that refuse it, or the shortest where only descriptors in quota mode do. ok is false where that is not
+// known.
 //
-// unanswered[i] says that the answer to descriptor i follows a failure mode: it says nothing about its counter.
-// It may be shorter than statuses.
+// unanswered[i] reports that a failure mode made the answer to descriptor i, which says nothing about the counter.
+// unanswered may be shorter than statuses.
 func RetryAfter(statuses []rls.Status, rules []*limits.Rule, unanswered []bool,
 	globalQuota bool) (seconds int64, ok bool) {
 	var longest, shortest int64

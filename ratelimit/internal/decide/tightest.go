@@ -2,11 +2,11 @@ package decide
 
 import "gatehouse/ratelimit/internal/rls"
 
-// Verdict is what one limit of a list says about a descriptor.
+// Verdict is the verdict of one limit of a list on a descriptor.
 type Verdict struct {
 	Status rls.Status
 	Delta  Delta
-	// Over says that the limit is exceeded, in shadow mode or not.
+	// Over reports that the limit is exceeded, in shadow mode or not.
 	Over, Shadow bool
 }
 
@@ -17,9 +17,10 @@ func JudgeLimit(o Outcome, globalShadow bool) (v Verdict) {
 	return v
 }
 
-// TighterThan says whether v, which stands behind w in their list, decides the descriptor rather than w: limits that
-// are over and not in shadow mode go first, then those not in shadow mode, then those that would be over. Among several
-// that are over the longest reset decides, among others what remains, and then the longest reset.
+// TighterThan reports whether v, which comes after w in their list, decides the descriptor instead of w. Limits that
+// are over and not in shadow mode come first, then other limits not in shadow mode, then limits in shadow mode that are
+// over. Among several that are over the longest reset decides; among others the least remaining, and then the longest
+// reset.
 func (v *Verdict) TighterThan(w *Verdict) bool {
 	if v.Shadow != w.Shadow {
 		return w.Shadow
@@ -33,5 +34,5 @@ func (v *Verdict) TighterThan(w *Verdict) bool {
 	return v.Status.Reset > w.Status.Reset
 }
 
-// Refuses says whether the limit makes the descriptor's code OVER_LIMIT, whatever the others say.
+// Refuses reports whether the limit makes the descriptor's code OVER_LIMIT, whatever the other limits say.
 func (v *Verdict) Refuses() bool { return v.Over && !v.Shadow }

@@ -1,4 +1,4 @@
-// Package grpctls puts the certificates of package certs under gRPC connections, at either end.
+// Package grpctls uses the certificates of package certs for gRPC connections, as client and as server.
 package grpctls
 
 import (
@@ -12,11 +12,11 @@ import (
 	"gatehouse/shared/certs"
 )
 
-// Protocol is what ALPN settles on: gRPC is HTTP/2.
+// Protocol is the protocol that ALPN negotiates: gRPC is HTTP/2.
 const Protocol = "h2"
 
-// Server returns credentials made of a config of certs.Store.Server. failed is called for each failed handshake: grpc-go
-// itself does not report them.
+// Server returns credentials for a config of certs.Store.Server. failed is called for each failed handshake, which
+// grpc-go itself does not report.
 func Server(c *tls.Config, failed func(peer net.Addr, err error)) credentials.TransportCredentials {
 	return &server{credentials.NewTLS(c), failed}
 }
@@ -40,8 +40,8 @@ func (s *server) Clone() credentials.TransportCredentials {
 	return &server{s.TransportCredentials.Clone(), s.failed}
 }
 
-// Client dials with the certificate and the roots that store holds at each handshake. The server must
-// prove the host part of the connection's authority: of the address dialled, or of grpc.WithAuthority.
+// Client returns credentials with the certificate and roots that store has at each handshake. The server must prove the
+// host part of the connection's authority: of the dialled address, or of grpc.WithAuthority.
 func Client(store *certs.Store) credentials.TransportCredentials { return client{store} }
 
 type client struct{ store *certs.Store }
@@ -51,7 +51,7 @@ func (c client) ClientHandshake(ctx context.Context, authority string,
 	raw net.Conn) (net.Conn, credentials.AuthInfo, error) {
 	name, _, err := net.SplitHostPort(authority)
 	if err != nil {
-		name = authority // there is no port
+		name = authority // an authority without a port
 	}
 	return credentials.NewTLS(c.store.Client(name, false)).ClientHandshake(ctx, authority, raw)
 }

@@ -2,18 +2,18 @@ package limits
 
 import "iter"
 
-// The switches of an entry stand in two structs that the tree, compiled entries and views share. A further switch
-// is a field in one of them, with its name as the tag, a row in switches and a case in switchOf: compile copies the
-// structs whole, and what reads, checks, shows and explains rules walks switches.
+// The switches of an entry are in two structs, which the tree, compiled entries and views share. A further switch is a
+// field in one of the structs, with its name as the tag, a row in switches and a case in switchOf: compile copies the
+// structs whole, and the code that reads, checks, shows and explains rules walks switches.
 
-// Attributes are the switches that count where an entry decides a descriptor.
+// Attributes are the switches that apply where an entry decides a descriptor.
 type Attributes struct {
 	Shadow   bool `json:"shadow_mode,omitempty"`
 	Quota    bool `json:"quota_mode,omitempty"`
 	Detailed bool `json:"detailed_metric,omitempty"`
 }
 
-// PathAttributes are the switches that count on every way through an entry.
+// PathAttributes are the switches that apply to every path through an entry.
 type PathAttributes struct {
 	ValueToMetric bool `json:"value_to_metric,omitempty"`
 	Share         bool `json:"share_threshold,omitempty"`
@@ -22,9 +22,9 @@ type PathAttributes struct {
 // switchRow describes one switch.
 type switchRow struct {
 	name string
-	// needsLimit and needsCounting warn where the entry has no rate_limit, or an unlimited one.
+	// needsLimit and needsCounting cause a warning where the entry has no rate_limit, or an unlimited one.
 	needsLimit, needsCounting bool
-	// note is what explain says of a rule that counts and has the switch on; empty for none.
+	// note is what explain says of a counting rule with the switch on; empty for none.
 	note string
 }
 
@@ -47,7 +47,7 @@ var switches = [...]switchRow{
 	shareThreshold: {name: "share_threshold"},
 }
 
-// SwitchNames are the keys of an entry whose values are true or false.
+// SwitchNames returns the keys of an entry whose values are true or false.
 func SwitchNames() []string {
 	names := make([]string, len(switches))
 	for i := range switches {
@@ -56,7 +56,7 @@ func SwitchNames() []string {
 	return names
 }
 
-// Switch is a switch of the entry by its name, and where its position goes; nil for any other key.
+// Switch returns a switch of the entry by its name, and where to store its position; nil for any other key.
 func (e *Entry) Switch(name string) (value *bool, pos *Pos) {
 	for i := range switches {
 		if switches[i].name == name {
@@ -66,7 +66,7 @@ func (e *Entry) Switch(name string) (value *bool, pos *Pos) {
 	return nil, nil
 }
 
-// switchOf is the field of a switch.
+// switchOf returns the field of a switch.
 func switchOf(a *Attributes, p *PathAttributes, i int) *bool {
 	switch i {
 	case shadowMode:
@@ -81,7 +81,7 @@ func switchOf(a *Attributes, p *PathAttributes, i int) *bool {
 	return &p.Share
 }
 
-// notes are what explain says of the rule's switches, by their numbers.
+// notes returns what explain says of the rule's switches, by the switches' numbers.
 func (r *Rule) notes() iter.Seq2[int, string] {
 	return func(yield func(int, string) bool) {
 		path := r.step.PathAttributes

@@ -6,19 +6,19 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Changes is what one set of rules has that another had not, for a reload's log line.
+// Changes is the difference between two sets of rules, for a reload's log line.
 type Changes struct {
 	Added, Removed, Changed int
-	// First are the first maxChanges of them, each as +, - or ~, domain, descriptor and limit.
+	// First has the first maxChanges differences, each as +, - or ~, domain, descriptor and limit.
 	First []string
 
 	before, after *Domain // being compared
-	differing     int     // entries above that match other values
+	differing     int     // how many entries above match other values than before
 }
 
 const maxChanges = 10
 
-// ChangesSince compares the rules with those of before, descriptor by descriptor.
+// ChangesSince compares the rules with the former rules, descriptor by descriptor.
 func (r *Rules) ChangesSince(before *Rules) Changes {
 	var c Changes
 	for _, d := range r.sorted {
@@ -44,7 +44,7 @@ func (s *step) children() []step {
 	return s.below.steps
 }
 
-// compare goes through the entries of one list before and after.
+// compare compares the entries of one list before and after.
 func (c *Changes) compare(domain string, before, after []step) {
 	same := func(a, b step) bool { return a.key == b.key && a.value == b.value }
 	if slices.EqualFunc(before, after, same) {
@@ -70,7 +70,7 @@ func (c *Changes) compare(domain string, before, after []step) {
 	}
 }
 
-// pair compares an entry with what it was; either may be nil.
+// pair compares an entry before and after; either may be nil.
 func (c *Changes) pair(domain string, before, after *step) {
 	var was, is *Rule
 	var below [2][]step
@@ -130,7 +130,7 @@ func sameRule(a, b *Rule) bool {
 		proto.Equal(a.Metadata, b.Metadata)
 }
 
-// replacedBy is the names that a rule replaces, sorted.
+// replacedBy returns the names that a rule replaces, sorted.
 func (d *Domain) replacedBy(r *Rule) (names []string) {
 	for _, id := range r.rare().replaces {
 		names = append(names, d.names[id-1])

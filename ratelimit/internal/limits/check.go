@@ -6,19 +6,19 @@ import (
 	"time"
 )
 
-// domainTree is all entries of one domain, from one file or, when merged, several.
+// domainTree has all entries of one domain, from one file or, when merged, from several.
 type domainTree struct {
 	name    string
 	files   []string
 	failure FailureMode
 	entries []Entry
 
-	failurePlace Place // where failure was said
-	first        Place // where the domain was said first
+	failurePlace Place // where on_store_failure is set
+	first        Place // where the domain is first named
 }
 
-// check judges what documents mean, whose form reader has judged, and joins those of one domain. What
-// it returns may be compiled only when the report holds no problem.
+// check checks the meaning of documents, whose form reader has checked, and joins the documents of one domain. The
+// result may be compiled only when the report has no problem.
 func check(docs []Document, o Options, rep *Report) []domainTree {
 	var out []domainTree
 	index := map[string]int{}
@@ -81,7 +81,7 @@ func (d *domainTree) join(doc *Document, rep *Report) {
 	}
 }
 
-// where is file:line:column.
+// where returns file:line:column.
 func where(p Place) string {
 	if p.Pos.Line == 0 {
 		return p.File
@@ -89,7 +89,7 @@ func where(p Place) string {
 	return fmt.Sprintf("%s:%d:%d", p.File, p.Pos.Line, p.Pos.Column)
 }
 
-// whereEntry is where of something in an entry; resources have no lines, so there it is the entry's
+// whereEntry is where for a position in an entry. Resources have no lines, so for a resource it returns the entry's
 // place in its list.
 func whereEntry(e *Entry, p Pos) string {
 	if p.Line == 0 {
@@ -100,7 +100,7 @@ func whereEntry(e *Entry, p Pos) string {
 
 // checker walks the entries of one domain.
 type checker struct {
-	file      string // of the document; entries of merged domains know their own
+	file      string // of the document; entries of merged domains have their own
 	domain    string
 	memcached bool // Options.Memcached
 	path      []*Entry
@@ -115,7 +115,7 @@ func (c *checker) at(e *Entry, p Pos) Place {
 	return Place{File: file, Pos: p, Domain: c.domain, Path: c.dotted(e)}
 }
 
-// dotted is the path of an entry below those being walked; nil stands for the last of them.
+// dotted returns the path of an entry below the entries being walked; nil stands for the last of these.
 func (c *checker) dotted(e *Entry) string {
 	labels := make([]string, 0, len(c.path)+1)
 	for _, up := range c.path {
@@ -127,7 +127,7 @@ func (c *checker) dotted(e *Entry) string {
 	return strings.Join(labels, ".")
 }
 
-// entries judges each entry of a list and all below it.
+// entries checks each entry of a list and all entries below.
 func (c *checker) entries(list []Entry) {
 	for i := range list {
 		if !c.report.Step() {
@@ -170,7 +170,7 @@ func (c *checker) flags(e *Entry) {
 	}
 }
 
-// idle warns about switches that are on and have no effect on an entry of some kind.
+// idle warns about switches that are on and have no effect on the entry.
 func (c *checker) idle(e *Entry, kind string, without func(*switchRow) bool) {
 	for i := range switches {
 		name := switches[i].name
@@ -187,7 +187,7 @@ func (e *Entry) shownValue() string {
 	return Quote(e.Value)
 }
 
-// limit checks one limit of an entry; where names it in messages.
+// limit checks one limit of an entry. where names the limit in messages.
 func (c *checker) limit(e *Entry, l *Limit, where string) {
 	orUnlimited := " or unlimited: true"
 	if e.List != nil {
@@ -222,7 +222,7 @@ func (c *checker) limit(e *Entry, l *Limit, where string) {
 	}
 }
 
-// unlimited reports what an unlimited rule gives in addition.
+// unlimited reports the fields that an unlimited rule must not have.
 func (c *checker) unlimited(e *Entry) {
 	l, o := e.Limit, e.Limit.options()
 	number := func(field string, value uint32, given bool, pos Pos) {
@@ -245,13 +245,13 @@ func (c *checker) unlimited(e *Entry) {
 	text("calendar", o.Calendar, o.HasCalendar, o.CalendarPos)
 }
 
-// pairKey is what makes two siblings the same: key and value, compared separately.
+// pairKey identifies duplicate siblings: by key and value, compared separately.
 type pairKey struct {
 	key, value string
 	wild       bool
 }
 
-// siblings finds entries of one list with equal key and value, and wildcards that never get a turn.
+// siblings finds entries of one list with equal key and value, and wildcards that never match.
 func (c *checker) siblings(list []Entry) {
 	if len(list) < 2 && (len(list) == 0 || list[0].Match == nil) {
 		return
@@ -298,19 +298,19 @@ func (c *checker) siblings(list []Entry) {
 	if keyTexts {
 		c.keyTexts(list)
 	}
-	for i := range list { // in file order, so that messages are too
+	for i := range list { // in file order, for the order of messages
 		if group := wild[list[i].Key]; len(group) > 1 && group[0] == &list[i] {
 			c.covered(group)
 		}
 	}
 }
 
-// maxCovered bounds the comparisons of patterns by which a load finds those that never match, some 6 ns
-// each: 50,000 patterns that begin with a star make a billion.
+// maxCovered bounds the comparisons of patterns by which a load finds patterns that never match, some 6 ns each: 50,000
+// patterns that begin with a star would take a billion.
 const maxCovered = 5_000_000
 
-// covered warns about wildcards that an earlier one leaves nothing to match, and about many that cost a
-// call much.
+// covered warns about wildcards that never match because of an earlier wildcard, and about many wildcards that are
+// costly.
 func (c *checker) covered(group []*Entry) {
 	patterns := make([]*pattern, len(group))
 	for i, e := range group {
@@ -323,7 +323,7 @@ func (c *checker) covered(group []*Entry) {
 		if !c.report.Step() {
 			return
 		}
-		// 0xff stands in no text, so only a star of the earlier pattern can take it in.
+		// No text has 0xff, so only a star of the earlier pattern can match it.
 		text := patterns[i].joined("\xff")
 		if left -= min(ix.candidates(text), i+1) * (1 + len(text)/256); left < 0 {
 			c.report.Warning(c.at(e, e.ValuePos), e.Value,
@@ -335,7 +335,7 @@ func (c *checker) covered(group []*Entry) {
 		if first := ix.first(text); first < i {
 			up := group[first]
 			if up.Value == e.Value {
-				continue // a duplicate, which is an error of its own
+				continue // a duplicate, which is reported as an error
 			}
 			c.report.Warning(c.at(e, e.ValuePos), e.Value, "%s never matches: %s in %s takes everything before it",
 				Quote(e.Value), Quote(up.Value), whereEntry(up, up.ValuePos))
@@ -343,14 +343,14 @@ func (c *checker) covered(group []*Entry) {
 	}
 }
 
-// What one pattern with a text between two stars costs a call with a value of 60 KiB, the most that
-// Envoy lets into headers, and from which sum on a load says so (BenchmarkPatterns_inside).
+// The cost for a call of one pattern with a text between two stars, with a value of 60 KiB, the most that Envoy accepts
+// in headers; and the total cost from which a load warns (BenchmarkPatterns_inside).
 const (
 	costInside   = 8 * time.Microsecond
 	costReported = time.Millisecond
 )
 
-// costly warns when the patterns of a key that must be searched for in a value are many.
+// costly warns when a key has many patterns that must be searched for in a value.
 func (c *checker) costly(group []*Entry, ix *patterns) {
 	n := ix.searched()
 	cost := time.Duration(n) * costInside
@@ -367,7 +367,7 @@ func (c *checker) costly(group []*Entry, ix *patterns) {
 	}
 }
 
-// names checks the names of a domain's rules, and which rule replaces which.
+// names checks the names of a domain's rules, and which rules replace which.
 func (c *checker) names(list []Entry) {
 	g := replaceGraph{checker: c, rules: map[string]namedLimit{}}
 	g.collect(list)

@@ -7,11 +7,11 @@ import (
 	"gatehouse/ratelimit/internal/counter"
 )
 
-// maxSpan is the longest window of a sliding window, and the longest that an empty token bucket may take to fill, in
+// maxSpan is the longest window of a sliding window, and the longest time in which an empty token bucket may fill, in
 // seconds: 10 years, which keeps the stores' numbers below 2^53.
 const maxSpan = 315360000
 
-// limits checks the limits of an entry, each by itself and those of a list against each other.
+// limits checks each limit of an entry, and the limits of a list against each other.
 func (c *checker) limits(e *Entry) {
 	if e.List == nil {
 		c.limit(e, e.Limit, "rate_limit")
@@ -33,7 +33,7 @@ func (c *checker) limits(e *Entry) {
 
 func itemName(i int) string { return fmt.Sprintf("rate_limits[%d]", i) }
 
-// windowTwice reports an item that counts what one before it counts.
+// windowTwice reports an item that counts the same as an earlier item.
 func (c *checker) windowTwice(e *Entry, i int) {
 	l := &e.List.Items[i]
 	for j := range e.List.Items[:i] {
@@ -62,7 +62,7 @@ func (l *Limit) sameWindow(other *Limit) bool {
 		o.algorithm() == p.algorithm() && o.Calendar == p.Calendar
 }
 
-// replacesItem reports an item that replaces another of its list.
+// replacesItem reports an item that replaces another item of its list.
 func (c *checker) replacesItem(e *Entry, i int) {
 	l := &e.List.Items[i]
 	for _, x := range l.Replaces {
@@ -122,7 +122,7 @@ func (c *checker) options(e *Entry, l *Limit) {
 	}
 }
 
-// span checks how long the window of a sliding window or token bucket is, and what else is odd about its numbers.
+// span checks the length of a sliding window or of a token bucket's filling, and warns about odd numbers.
 func (c *checker) span(e *Entry, l *Limit, algorithm counter.Algorithm, unit int64) {
 	o := l.options()
 	rule := Rule{PerUnit: l.PerUnit, Unit: unitOf(l.Unit), Multiplier: max(l.Multiplier, 1)}
@@ -156,7 +156,7 @@ func (c *checker) span(e *Entry, l *Limit, algorithm counter.Algorithm, unit int
 	}
 }
 
-// calendar checks a limit whose windows are those of a time zone.
+// calendar checks a limit whose windows follow a time zone.
 func (c *checker) calendar(e *Entry, l *Limit, algorithm counter.Algorithm) {
 	o := l.options()
 	at := c.at(e, o.CalendarPos)

@@ -7,7 +7,7 @@ import (
 	"gatehouse/ratelimit/internal/limits/network"
 )
 
-// match checks what an entry has instead of one value.
+// match checks the lists that an entry has instead of one value.
 func (c *checker) match(e *Entry) {
 	l := e.Match
 	if l.Unreadable {
@@ -57,7 +57,7 @@ func (c *checker) group(e *Entry) {
 	}
 }
 
-// prefixes reads the texts of a list. Those that are refused are missing in the result.
+// prefixes parses the texts of a list. Refused texts are missing in the result.
 func (c *checker) prefixes(e *Entry, list string, items []Item) []network.Prefix {
 	if len(items) == 0 {
 		return nil
@@ -126,12 +126,12 @@ func (c *checker) prefixLength(e *Entry) {
 		if *length != 0 && int(*length) < p.Bits() {
 			c.report.Problem(c.at(e, pos), field, "prefix_length.%s is %d, which is wider than cidr[%d] %s", field,
 				*length, i, item.Text)
-			*length = 0 // once for each
+			*length = 0 // once for each length
 		}
 	}
 }
 
-// exceptions warns about prefixes of not_cidr and cidr that have no effect for each other.
+// exceptions warns about prefixes of not_cidr and cidr that make each other useless.
 func (c *checker) exceptions(e *Entry) {
 	l := e.Match
 	if len(l.notCIDR) == 0 {
@@ -170,7 +170,7 @@ func (c *checker) valuesTaken(e *Entry, seen map[pairKey]taken) {
 		k := pairKey{e.Key, text, false}
 		if first, known := seen[k]; !known {
 			seen[k] = taken{e, v.Pos}
-		} else if first.entry != e { // else it has been reported
+		} else if first.entry != e { // a duplicate in the entry's own list has been reported
 			c.report.Problem(c.at(e, v.Pos), v.Text,
 				"values[%d] %s is already configured in %s; key and value may stand once in a list", i, Quote(v.Text),
 				first)
@@ -186,7 +186,7 @@ type taken struct {
 
 func (t taken) String() string { return whereEntry(t.entry, t.pos) }
 
-// prefixKey is what makes two prefixes of siblings the same.
+// prefixKey identifies equal prefixes of siblings.
 type prefixKey struct {
 	key    string
 	prefix network.Prefix
@@ -221,10 +221,10 @@ func (c *checker) prefixesTaken(list []Entry) {
 	}
 }
 
-// keyText is a text that stands in counter keys in place of a value, or is one.
+// keyText is a text that counter keys have in place of a value, or is a value.
 type keyText struct {
 	taken
-	text, name string // the name is such as value or values[3]
+	text, name string // name is the field, such as value or values[3]
 	kind       string
 }
 
@@ -236,7 +236,7 @@ const (
 	anAddr   = "an address"
 )
 
-// keyTexts are the texts of an entry.
+// keyTexts returns the texts of an entry.
 func (e *Entry) keyTexts() (out []keyText) {
 	add := func(text, name, kind string, pos Pos) { out = append(out, keyText{taken{e, pos}, text, name, kind}) }
 	switch l := e.Match; {
@@ -266,7 +266,7 @@ func (e *Entry) keyTexts() (out []keyText) {
 	return out
 }
 
-// keyTexts finds siblings of one key of whose texts two are equal and of different kinds: they would share a counter.
+// keyTexts finds siblings of one key that have an equal text of different kinds: they would share a counter.
 func (c *checker) keyTexts(list []Entry) {
 	first, byAddress := map[pairKey]keyText{}, map[string]taken{}
 	for i := range list {
@@ -302,9 +302,9 @@ func (c *checker) textTaken(t keyText, kind string, by taken) {
 		kind, by)
 }
 
-// made counts the limits, or entries without, that lists make of the entries and of what is below them, and finds the
-// list that makes most.
-// Entries that neither have a list nor are below one do not count.
+// made counts the steps that lists make: each list multiplies the limits of its entry and of the entries below, where
+// an entry without a limit counts as one. It also returns the list that makes most. Entries that neither have a list
+// nor are below one do not count.
 func (c *checker) made(entries []Entry, below bool) (n int, most mostMade) {
 	for i := range entries {
 		e := &entries[i]
@@ -342,7 +342,7 @@ type mostMade struct {
 	at    Place
 }
 
-// manySteps is where counting them ends.
+// manySteps is where counting steps saturates.
 const manySteps = math.MaxInt32
 
 func plus(a, b int) int { return min(a+b, manySteps) }
@@ -354,7 +354,7 @@ func times(a, b int) int {
 	return a * b
 }
 
-// multiplied refuses lists that make too much of a domain.
+// multiplied refuses a domain whose lists make too many steps.
 func (c *checker) multiplied(entries []Entry) {
 	if n, most := c.made(entries, false); n > maxMade {
 		c.report.Problem(most.at, fmt.Sprint(n),

@@ -8,10 +8,10 @@ import (
 	"gatehouse/ratelimit/internal/limits/network"
 )
 
-// maskedAddress is the key of the descriptor entry whose value Envoy makes a network.
+// maskedAddress is the key of the descriptor entry whose value Envoy masks to a network.
 const maskedAddress = "masked_remote_address"
 
-// unlikely warns about a key and values of an entry that no request has in all likelihood.
+// unlikely warns about a key and values of an entry that probably occur in no request.
 func (c *checker) unlikely(e *Entry) {
 	if c.report.full() {
 		return
@@ -38,7 +38,8 @@ func (c *checker) unlikelyValue(e *Entry, field, text string, pos Pos) {
 			Quote(text), OneLine(trimmed))
 		return
 	}
-	// A path is not parsed as a network: the error of each would be garbage of the load.
+	// Texts with a slash are parsed only where they look like a network: the errors for thousands of paths would be
+	// garbage of the load.
 	if strings.Contains(text, "/") && strings.ContainsAny(text[:min(len(text), 1)], "0123456789abcdefABCDEF:") &&
 		e.Key != maskedAddress {
 		if p, _, ok := network.ParsePrefix(text); ok {
@@ -53,11 +54,11 @@ func (c *checker) unlikelyValue(e *Entry, field, text string, pos Pos) {
 	}
 }
 
-// bracketed are the parts of a text by which it is known as a regular expression and that have an inside.
+// bracketed finds bracketed parts by which a text is recognized as a regular expression.
 var bracketed = regexp.MustCompile(`\[[^\[\]]+\]|\([^()]*\|[^()]*\)`)
 
-// regularExpression is the part by which a text is known as a regular expression; empty for any other. .* is none: in
-// 10.0.* and shop.* only the star is a pattern.
+// regularExpression returns the part by which a text is recognized as a regular expression; empty if there is none. .*
+// is no such part: in 10.0.* and shop.* only the star is a pattern.
 func regularExpression(text string) string {
 	switch {
 	case !strings.ContainsAny(text, `^$\+[(`):
@@ -74,7 +75,7 @@ func regularExpression(text string) string {
 	}
 	found := bracketed.FindString(text)
 	if _, err := netip.ParseAddr(strings.Trim(found, "[]")); err == nil {
-		return "" // an IPv6 address with a port is written so
+		return "" // the form of an IPv6 address with a port
 	}
 	return OneLine(found)
 }

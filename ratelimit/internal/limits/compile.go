@@ -10,14 +10,14 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// Up to these numbers a scan beats a map or is as fast (BenchmarkLevel: 4 values 9 ns either way,
-// 8 values 14 ns against 10).
+// Up to these numbers a scan beats a map or is as fast (BenchmarkLevel: 4 values 9 ns either way, 8 values 14 ns
+// against 10).
 const (
 	scanValues = 4
 	scanKeys   = 4
 )
 
-// unitNames are the units as files write them, in lower case and by their size; units are their numbers.
+// unitNames are the units as files write them, in lower case and by size; units are their numbers.
 var (
 	unitNames = []string{"second", "minute", "hour", "day", "week", "month", "year"}
 	units     = [...]rls.Unit{rls.Second, rls.Minute, rls.Hour, rls.Day, rls.Week, rls.Month, rls.Year}
@@ -30,7 +30,7 @@ func unitOf(name string) rls.Unit {
 	return 0
 }
 
-// compile makes rules of trees that check let pass. What it makes is of no use once rep has stopped.
+// compile makes rules of trees that check has passed. The rules are incomplete if rep has stopped.
 func compile(domains []domainTree, o Options, rep *Report) *Rules {
 	r := &Rules{o: o, domains: make(map[string]*Domain, len(domains))}
 	for _, t := range domains {
@@ -52,10 +52,10 @@ type compiler struct {
 	rules  *Rules
 	d      *Domain
 	ids    map[string]uint32
-	keys   map[string]string // one copy of each
+	keys   map[string]string // one copy of each key
 }
 
-// key returns the one copy of a key: the same few keys are compared all the time.
+// key returns the one copy of a key: matching compares the same few keys all the time.
 func (c *compiler) key(s string) string {
 	have, ok := c.keys[s]
 	if !ok {
@@ -65,7 +65,7 @@ func (c *compiler) key(s string) string {
 	return have
 }
 
-// names gives every rule name of the domain its number.
+// names gives each rule name of the domain a number.
 func (c *compiler) names(entries []Entry) {
 	for i := range entries {
 		e := &entries[i]
@@ -80,8 +80,8 @@ func (c *compiler) names(entries []Entry) {
 	}
 }
 
-// children compiles the entries below one step, and empties them if they are not compiled again. path leads to it and
-// is reused by the callers.
+// children compiles the entries below one step. With last it empties each compiled entry, since none is compiled again.
+// path leads to the step, and the callers reuse its memory.
 func (c *compiler) children(parent *step, entries []Entry, path []*step, last bool) {
 	// One allocation for all siblings.
 	m := c.materials(parent, entries)
@@ -96,7 +96,7 @@ func (c *compiler) children(parent *step, entries []Entry, path []*step, last bo
 			c.step(&m, e, j, path, last && j == n-1)
 		}
 		if last {
-			*e = Entry{} // compiled: of a large set what was read and what it became must not both be held
+			*e = Entry{} // a large set must not be held twice, read and compiled
 		}
 	}
 	parent.below = branchOf(steps)
@@ -116,7 +116,7 @@ func (c *compiler) step(m *materials, e *Entry, i int, path []*step, last bool) 
 	if s.Share && s.match != nil && s.match.networks != nil {
 		further = len(s.match.networks.cidr) - 1
 	}
-	for j := range further { // steps of their own, since their rules have keys of their own
+	for j := range further { // further steps, whose rules have keys of their own
 		if j == 0 {
 			s.match.further = make([]step, further)
 		}
@@ -130,7 +130,7 @@ func (c *compiler) step(m *materials, e *Entry, i int, path []*step, last bool) 
 	c.below(m, s, e, path, last)
 }
 
-// below compiles the rule of a step and what is nested in it.
+// below compiles the rule of a step and the entries nested below it.
 func (c *compiler) below(m *materials, s *step, e *Entry, path []*step, last bool) {
 	path = append(path, s)
 	if e.Limit != nil {
@@ -142,12 +142,12 @@ func (c *compiler) below(m *materials, s *step, e *Entry, path []*step, last boo
 	}
 }
 
-// materials are what the steps of one list of entries are made of, all allocated at once.
+// materials are the steps, rules and texts for one list of entries, allocated at once.
 type materials struct {
 	parent *step
 	steps  []step
 	rules  []Rule
-	values string // of all steps: those of entries point into the text of a whole file
+	values string // values of all steps: those of the entries point into the text of a whole file
 }
 
 func (c *compiler) materials(parent *step, entries []Entry) (m materials) {
@@ -164,10 +164,10 @@ func (c *compiler) materials(parent *step, entries []Entry) (m materials) {
 		}
 	}
 	return materials{parent, make([]step, steps), make([]Rule, rules),
-		strings.Clone(b.String())} // without the room to grow
+		strings.Clone(b.String())} // without spare capacity
 }
 
-// step is the next step, with a value of so many bytes.
+// step returns the next step, with a value of the given length.
 func (m *materials) step(bytes int) *step {
 	s := &m.steps[0]
 	s.value = m.values[:bytes]
@@ -218,7 +218,7 @@ func (c *compiler) entry(r *Rule, e *Entry, path []*step) {
 	}
 }
 
-// limit compiles one limit into r, which has what it takes from the entry. fixedSeen is as of tagOf.
+// limit compiles one limit into r, which has the entry's attributes. fixedSeen is as in tagOf.
 func (c *compiler) limit(r *Rule, l *Limit, levels ruleLevels, fixedSeen bool) {
 	r.Name, r.ID, r.Unlimited = strings.Clone(l.Name), c.ids[l.Name], l.Unlimited
 	for _, x := range l.Replaces {
@@ -235,12 +235,12 @@ func (c *compiler) limit(r *Rule, l *Limit, levels ruleLevels, fixedSeen bool) {
 		r.tag = tagOf(r.Algorithm, levels.calendar != nil, fixedSeen)
 	}
 	if !levels.empty() {
-		kept := levels // few rules have any
+		kept := levels // allocated for the few rules that need it
 		r.levels = &kept
 	}
 }
 
-// window compiles what a limit counts and how.
+// window compiles the window and the algorithm of a limit.
 func (c *compiler) window(r *Rule, l *Limit, levels *ruleLevels) {
 	r.PerUnit, r.Unit, r.Multiplier = l.PerUnit, unitOf(l.Unit), max(l.Multiplier, 1)
 	r.Window = r.Unit.Seconds() * int64(r.Multiplier)
@@ -262,7 +262,7 @@ func (c *compiler) window(r *Rule, l *Limit, levels *ruleLevels) {
 	}
 }
 
-// keysOf is what each level of a path puts in counter keys, nil when that is the value on all levels.
+// keysOf returns the key parts of all levels of a path; nil when each is the value.
 func keysOf(path []*step) (keys []keyPart) {
 	for i, s := range path {
 		if k := s.keyPart(); k != (keyPart{}) {
@@ -275,7 +275,7 @@ func keysOf(path []*step) (keys []keyPart) {
 	return keys
 }
 
-// handle is what of returns, which is kept for as long as the rules are.
+// handle returns the counters that of returns, which live as long as the rules.
 func (c *compiler) handle(of func(*stats.Registry) *stats.Rule) *stats.Rule {
 	if c.rules.o.Stats == nil {
 		return new(stats.Rule)
@@ -328,7 +328,7 @@ func (b *branch) levels() iter.Seq[*level] {
 	}
 }
 
-// searched is how many patterns of one key, at most, a value has to be searched for.
+// searched returns for how many patterns of one key, at most, a value has to be searched.
 func (b *branch) searched() (most int) {
 	for l := range b.levels() {
 		if l.wild != nil {
@@ -338,7 +338,7 @@ func (b *branch) searched() (most int) {
 	return most
 }
 
-// lookups is how many sets of prefixes, at most, an address is looked up in at one level.
+// lookups returns in how many sets of prefixes, at most, an address is looked up at one level.
 func (b *branch) lookups() (most int) {
 	for l := range b.levels() {
 		most = max(most, l.networks.lookups())
@@ -346,8 +346,8 @@ func (b *branch) lookups() (most int) {
 	return most
 }
 
-// fill compiles the entries of one key. The texts of patterns stand among the exact values too,
-// since a value that is literally the pattern matches exactly.
+// fill compiles the entries of one key. The texts of patterns are among the exact values too, since a value that equals
+// the pattern's text matches exactly.
 func (l *level) fill(key string, steps []*step) {
 	l.key = key
 	l.networks = networksOf(steps)
@@ -406,7 +406,7 @@ func (l *level) addExact(value string, s *step) {
 
 func (s *step) target() target { return target{s.below, s.rule, s} }
 
-// literal is the text that an exact entry's value stands for.
+// literal returns the text that an exact entry matches.
 func (s *step) literal() string {
 	text, _ := parseValue(s.value)
 	return text

@@ -15,8 +15,8 @@ import (
 	"gatehouse/ratelimit/internal/limits/network"
 )
 
-// WriteText writes one line per rule: domains sorted, rules in configuration order.
-// The line is the replaced service's, with what it lacks added where it is not the default.
+// WriteText writes one line per rule: domains sorted, rules in configuration order. The line is the replaced service's,
+// plus attributes that it lacks, where these are not the default.
 func (r *Rules) WriteText(w io.Writer) error {
 	b := bufio.NewWriter(w)
 	var line []byte
@@ -27,7 +27,7 @@ func (r *Rules) WriteText(w io.Writer) error {
 	return b.Flush()
 }
 
-// Count is how many rules there are, as WriteText lists them.
+// Count returns the number of rules, as WriteText lists them.
 func (r *Rules) Count() (n int) {
 	r.each(func(*Domain, *Rule) { n++ })
 	return n
@@ -47,7 +47,7 @@ func (r *Rules) each(f func(*Domain, *Rule)) {
 // appendLine appends the rule's line of WriteText.
 func (r *Rule) appendLine(line []byte, domain string) []byte {
 	line = r.appendPath(line, domain)
-	if bytes.ContainsFunc(line, unicode.IsControl) { // else a key could pretend to be a further rule
+	if bytes.ContainsFunc(line, unicode.IsControl) { // otherwise a key could look like a further rule
 		line = strconv.AppendQuote(nil, string(line))
 	}
 	line = fmt.Appendf(line, ": unit=%s requests_per_unit=%d, shadow_mode: %t, quota_mode: %t", r.Unit, r.PerUnit,
@@ -70,8 +70,7 @@ func (r *Rule) appendLine(line []byte, domain string) []byte {
 	return append(line, '\n')
 }
 
-// appendPath appends the dotted path of the rule's entry with the rule's place in the entry's
-// list, if it stands in one.
+// appendPath appends the dotted path of the rule's entry, and the rule's index in the entry's list if it has one.
 func (r *Rule) appendPath(dst []byte, domain string) []byte {
 	dst = r.step.appendKey(dst, domain)
 	if r.Listed() {
@@ -108,7 +107,7 @@ func (s *step) appendKey(dst []byte, domain string) []byte {
 	return dst
 }
 
-// at is file:line:column of the entry.
+// at returns file:line:column of the entry.
 func (s *step) at() string { return where(Place{File: s.file, Pos: s.pos}) }
 
 // DomainView is a domain as /rlconfig?format=json shows it.
@@ -141,7 +140,7 @@ type RuleView struct {
 	Column   int              `json:"column,omitempty"`
 }
 
-// DescriptorView is one level of a rule's path, with the attributes that count on each level.
+// DescriptorView is one level of a rule's path, with the attributes that apply on each level.
 type DescriptorView struct {
 	Key   string `json:"key"`
 	Value string `json:"value,omitempty"`
@@ -149,8 +148,8 @@ type DescriptorView struct {
 	PathAttributes
 }
 
-// MatchView is what an entry has instead of one value. Values is set where they share a counter only: others are rules
-// of their own.
+// MatchView is what an entry matches instead of one value. Values is set only where the values share a counter: other
+// values are rules of their own.
 type MatchView struct {
 	Values       []string          `json:"values,omitempty"`
 	Group        string            `json:"group,omitempty"`
@@ -159,13 +158,13 @@ type MatchView struct {
 	PrefixLength *PrefixLengthView `json:"prefix_length,omitempty"`
 }
 
-// PrefixLengthView is the lengths that addresses are cut to, where they are not whole.
+// PrefixLengthView is the lengths to which addresses are cut, where they are cut.
 type PrefixLengthView struct {
 	V4 uint8 `json:"v4,omitempty"`
 	V6 uint8 `json:"v6,omitempty"`
 }
 
-// View is the whole configuration for JSON: rules and whitelist entries, domains sorted.
+// View returns the whole configuration for JSON: rules and whitelist entries, domains sorted.
 func (r *Rules) View() []DomainView {
 	out := make([]DomainView, 0, len(r.sorted))
 	for _, d := range r.sorted {
@@ -205,7 +204,7 @@ func (s *step) view(d *Domain) RuleView {
 	return v
 }
 
-// view is the rule with all attributes of its entry.
+// view returns the rule with all attributes of its entry.
 func (r *Rule) view(d *Domain) RuleView {
 	v := r.step.view(d)
 	v.Key, v.Attributes = string(r.appendPath(nil, d.Name)), r.Attributes
@@ -218,7 +217,7 @@ func (r *Rule) view(d *Domain) RuleView {
 		v.Algorithm, v.Burst = r.Algorithm.String(), r.Burst
 	}
 	if v.Calendar = r.Calendar(); v.Calendar != "" {
-		v.WindowSeconds = 0 // their lengths differ
+		v.WindowSeconds = 0 // the windows' lengths differ
 	}
 	for _, id := range r.rare().replaces {
 		v.Replaces = append(v.Replaces, d.names[id-1])
@@ -226,10 +225,11 @@ func (r *Rule) view(d *Domain) RuleView {
 	return v
 }
 
-// maxAbove is how many values and prefixes of an entry each rule below it repeats. There may be 10,000 of either.
+// maxAbove is how many values and prefixes of an entry are repeated for each rule below it. There may be 10,000 of
+// either.
 const maxAbove = 100
 
-// descriptor is the view of the step's level, with so many values and prefixes at most.
+// descriptor returns the view of the step's level, with at most most values and prefixes.
 func (s *step) descriptor(most int) DescriptorView {
 	v := DescriptorView{Key: s.key, Value: s.value, PathAttributes: s.PathAttributes}
 	l := s.match
@@ -266,7 +266,7 @@ func prefixTexts(list []network.Prefix, most int) (out []string) {
 	return cut(out, most)
 }
 
-// cut is a list of at most so many texts, the last of which stands for those that are left out.
+// cut returns at most most texts of a list; the last one says how many are left out.
 func cut(list []string, most int) []string {
 	if len(list) <= most {
 		return list
@@ -274,7 +274,7 @@ func cut(list []string, most int) []string {
 	return append(list[:most-1:most-1], "…")
 }
 
-// windowText is the limit in words without algorithm: 5 per MINUTE, 5 per 10 × MINUTE, unlimited.
+// windowText returns the limit in words without the algorithm: 5 per MINUTE, 5 per 10 × MINUTE, unlimited.
 func (r *Rule) windowText() string {
 	switch {
 	case r.Unlimited:
@@ -285,7 +285,7 @@ func (r *Rule) windowText() string {
 	return fmt.Sprintf("%d per %s", r.PerUnit, r.Unit)
 }
 
-// limitText is the limit in words: 5 per SECOND (token_bucket, burst 20).
+// limitText returns the limit in words: 5 per SECOND (token_bucket, burst 20).
 func (r *Rule) limitText() string {
 	if how := r.how(); how != "" {
 		return r.windowText() + " (" + how + ")"
@@ -293,7 +293,7 @@ func (r *Rule) limitText() string {
 	return r.windowText()
 }
 
-// how is what the limit has beyond a fixed window, in words; empty for none.
+// how returns in words what distinguishes the limit from a fixed window; empty for nothing.
 func (r *Rule) how() string {
 	switch {
 	case r.Algorithm == counter.SlidingWindow:
@@ -306,7 +306,7 @@ func (r *Rule) how() string {
 	return ""
 }
 
-// limitsText is all limits of the rule's entry in words: 10 per SECOND (token_bucket, burst 20) and 1000 per HOUR.
+// limitsText returns all limits of the rule's entry in words: 10 per SECOND (token_bucket, burst 20) and 1000 per HOUR.
 func (r *Rule) limitsText() string {
 	text := r.limitText()
 	for _, further := range r.Further {

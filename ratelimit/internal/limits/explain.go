@@ -22,16 +22,16 @@ type Explanation struct {
 	// Reason is a sentence for people.
 	Reason string `json:"reason"`
 	Steps  []Step `json:"steps,omitempty"`
-	// Rule is the rule that decides, nil when there is no limit; of a rate_limits list, the first limit.
+	// Rule is the rule that decides; nil when there is no limit. Of a rate_limits list it is the first limit.
 	Rule *RuleView `json:"rule,omitempty"`
-	// Limits are all limits of a rate_limits list, the first too; nil for a limit that stands alone.
+	// Limits are all limits of a rate_limits list, including the first; nil without a list.
 	Limits []LimitExplanation `json:"limits,omitempty"`
-	// CounterKey holds the window's start in the result of ExplainAt, else <window start>.
+	// CounterKey contains the window's start in the result of ExplainAt, otherwise <window start>.
 	CounterKey string `json:"counter_key,omitempty"`
 	// Window is the present window of a rule with calendar, in local time, in the result of ExplainAt.
 	Window    string `json:"window,omitempty"`
 	MetricKey string `json:"metric_key,omitempty"`
-	// Notes say what else matters: limits that were passed by, rules that replace this one.
+	// Notes say what else matters: limits that were passed over, rules that replace this rule.
 	Notes []string `json:"notes,omitempty"`
 
 	// Decides is Rule as Find returned it, for callers that look up the counter.
@@ -46,7 +46,7 @@ const (
 	Limited       Outcome = "limited"
 	Unlimited     Outcome = "unlimited"
 	Whitelisted   Outcome = "whitelisted"    // the entry has neither rate_limit nor children
-	TooShallow    Outcome = "too_shallow"    // limits are only deeper
+	TooShallow    Outcome = "too_shallow"    // only deeper entries have limits
 	TooDeep       Outcome = "too_deep"       // nothing is configured below the last entry that matched
 	NoMatch       Outcome = "no_match"       // no entry of the level takes this key and value
 	NoEntries     Outcome = "no_entries"     // the descriptor is empty
@@ -60,7 +60,7 @@ type EntryView rls.Entry
 func (e EntryView) MarshalJSON() ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
-	enc.SetEscapeHTML(false) // the encoder of the whole decides
+	enc.SetEscapeHTML(false) // the encoder of the whole explanation decides about HTML
 	err := enc.Encode(struct {
 		Key   string `json:"key"`
 		Value string `json:"value"`
@@ -82,12 +82,12 @@ type Step struct {
 // Try is one candidate of a level.
 type Try struct {
 	Kind string `json:"kind"` // exact, network, wildcard or any value
-	// Count is set where this stands for so many that do not match.
+	// Count is set where the Try stands for so many candidates that do not match.
 	Count   int    `json:"count,omitempty"`
 	Value   string `json:"value,omitempty"`
 	At      string `json:"at,omitempty"`
 	Matched bool   `json:"matched"`
-	// TakenOutBy is the prefix of the entry's not_cidr that contains the address as well.
+	// TakenOutBy is the prefix of the entry's not_cidr that contains the address, too.
 	TakenOutBy string `json:"taken_out_by,omitempty"`
 	// NoAddress is set for networks where the value is no IP address.
 	NoAddress bool `json:"no_address,omitempty"`
@@ -104,7 +104,7 @@ const (
 // maxShown bounds the wildcards and keys that an explanation lists.
 const maxShown = 20
 
-// Explain walks like Find and says what it sees. It counts and changes nothing.
+// Explain walks as Find does and describes the walk. It counts and changes nothing.
 func (r *Rules) Explain(domain string, entries []rls.Entry) Explanation {
 	x := Explanation{Domain: printable.Text(domain)}
 	for _, e := range entries {
@@ -129,7 +129,7 @@ func (r *Rules) Explain(domain string, entries []rls.Entry) Explanation {
 	return x
 }
 
-// ExplainAt is Explain with the counter key of the window that now, in Unix seconds, lies in.
+// ExplainAt is Explain with the counter key of the window that contains now, in Unix seconds.
 func (r *Rules) ExplainAt(domain string, entries []rls.Entry, now int64) Explanation {
 	x := r.Explain(domain, entries)
 	rule := x.Decides
@@ -144,13 +144,13 @@ func (r *Rules) ExplainAt(domain string, entries []rls.Entry, now int64) Explana
 	return x
 }
 
-// keyAt is the counter key of a rule at an instant.
+// keyAt returns the counter key of a rule at now.
 func (r *Rules) keyAt(rule *Rule, domain string, entries []rls.Entry, now int64) string {
 	start, _ := rule.Span(now)
 	return printable.Text(string(r.AppendKey(nil, rule, domain, entries, start)))
 }
 
-// keyOfAny is the counter key of a rule for any window.
+// keyOfAny returns the counter key of a rule for any window.
 func (r *Rules) keyOfAny(rule *Rule, domain string, entries []rls.Entry) string {
 	key := printable.Text(string(r.AppendKey(nil, rule, domain, entries, 0)))
 	if rule.windowless() {
@@ -163,8 +163,8 @@ func (r *Rules) keyOfAny(rule *Rule, domain string, entries []rls.Entry) string 
 	return key[:len(key)-len(tag)-1] + "<window start>" + tag
 }
 
-// walk fills in the steps. It returns the step that the last entry leads to, or nil after saying
-// why the walk ended before.
+// walk fills in the steps. It returns the step to which the last entry leads, or nil after recording why the walk ended
+// early.
 func (x *Explanation) walk(d *Domain, entries []rls.Entry) *step {
 	s := &d.root
 	var path []*step // chosen so far
@@ -187,7 +187,7 @@ func (x *Explanation) walk(d *Domain, entries []rls.Entry) *step {
 	return s
 }
 
-// level records one level and returns what was chosen there.
+// level records one level and returns the step chosen there.
 func (x *Explanation) level(s *step, d *Domain, e rls.Entry) *step {
 	st := Step{Entry: EntryView(e)}
 	defer func() { x.Steps = append(x.Steps, st) }()
@@ -221,7 +221,7 @@ func (x *Explanation) level(s *step, d *Domain, e rls.Entry) *step {
 	return chosen
 }
 
-// tried lists the candidates of a level in the order they are considered, up to the chosen one.
+// tried lists the candidates of a level in the order in which they are considered, up to the chosen one.
 func (l *level) tried(value string, chosen *step) []Try {
 	if exact := l.exact(value).step; exact != nil {
 		if exact.pattern == nil && exact.match != nil {
@@ -257,7 +257,7 @@ func (l *level) tried(value string, chosen *step) []Try {
 	return out
 }
 
-// exactCount is how many exact values the level has, texts of patterns not counted.
+// exactCount returns how many exact values the level has, not counting the texts of patterns.
 func (l *level) exactCount() (n int) {
 	for _, c := range l.few {
 		if c.target.step.pattern == nil {
@@ -300,14 +300,14 @@ func (x *Explanation) fail(s *step, i int, entries []rls.Entry) {
 			keys, more = keys[:maxShown], ", …"
 		}
 		x.note("the keys at this level are: %s%s", strings.Join(keys, ", "), more)
-		// A frequent error: the rule is there, but the entries come in another order.
+		// A frequent error: the rule exists, but the request has the entries in another order.
 		if s.parent == nil && i == 0 && len(entries) > 1 && s.below.level(entries[len(entries)-1].Key) != nil {
 			x.note("the order of entries matters, and key %s stands at this level", Quote(entries[len(entries)-1].Key))
 		}
 	}
 }
 
-// end says what the step means that the last entry led to.
+// end records what the step means to which the last entry led.
 func (x *Explanation) end(r *Rules, d *Domain, s *step, entries []rls.Entry) {
 	rule := s.rule
 	switch {
@@ -348,7 +348,7 @@ func (x *Explanation) end(r *Rules, d *Domain, s *step, entries []rls.Entry) {
 	}
 }
 
-// attributes notes what changes the meaning of a rule; of begins what belongs to one limit of a list.
+// attributes notes what changes the meaning of a rule. of begins each note on one limit of a list.
 func (x *Explanation) attributes(d *Domain, rule *Rule, of string) {
 	if !rule.Unlimited {
 		for i, note := range rule.notes() {
@@ -379,7 +379,7 @@ func (x *Explanation) attributes(d *Domain, rule *Rule, of string) {
 	})
 }
 
-// backtracking notes that an entry passed over would have led to a rule: what is chosen stays chosen.
+// backtracking notes that an entry passed over would have led to a rule: a choice at one level is final.
 func (x *Explanation) backtracking(d *Domain, path []*step, entries []rls.Entry) {
 	s := &d.root
 	for i, chosen := range path {
@@ -400,17 +400,17 @@ func (x *Explanation) backtracking(d *Domain, path []*step, entries []rls.Entry)
 
 func (x *Explanation) note(format string, args ...any) {
 	text := fmt.Sprintf(format, args...)
-	if len(x.Notes) < maxShown && !slices.Contains(x.Notes, text) { // the limits of a list may have notes in common
+	if len(x.Notes) < maxShown && !slices.Contains(x.Notes, text) { // limits of a list may share notes
 		x.Notes = append(x.Notes, text)
 	}
 }
 
-// path is the dotted path of an entry within its domain.
+// path returns the dotted path of an entry within its domain.
 func (s *step) path() string {
 	return strings.TrimPrefix(string(s.appendKey(nil, "")), ".")
 }
 
-// keys are the different keys below a step, in configuration order.
+// keys returns the different keys below a step, in configuration order.
 func (s *step) keys() []string {
 	if s.below == nil {
 		return nil
@@ -422,7 +422,7 @@ func (s *step) keys() []string {
 	return out
 }
 
-// values are the exact values of a level, sorted.
+// values returns the exact values of a level, sorted.
 func (l *level) values() []string {
 	out := slices.Collect(maps.Keys(l.many))
 	for _, c := range l.few {
@@ -439,8 +439,8 @@ func firstWords(words []string) []string {
 	return words
 }
 
-// nearMiss names a configured text that differs from word by case or surrounding space only, else
-// the nearest by spelling.
+// nearMiss returns a configured text that differs from word only by case or surrounding space, otherwise the nearest by
+// spelling.
 func nearMiss(word string, known []string) string {
 	if len(known) > 10_000 {
 		known = known[:10_000]

@@ -1,7 +1,7 @@
 package limits
 
-// triedNetworks lists the networks of a level that contain an address, the longest first, up to the one that is chosen,
-// and how many do not.
+// triedNetworks returns the networks of a level that contain an address, the longest first, up to the chosen one, and
+// how many networks do not contain it.
 func (l *level) triedNetworks(value string) (out []Try) {
 	if l.networks == nil {
 		return nil
@@ -26,7 +26,7 @@ func (l *level) triedNetworks(value string) (out []Try) {
 	return out
 }
 
-// networkSteps are the entries of a level whose networks contain an address.
+// networkSteps returns the entries of a level whose networks contain an address.
 func (l *level) networkSteps(value string) (out []*step) {
 	if l.networks == nil {
 		return nil
@@ -51,7 +51,7 @@ func (l *level) networkWhy(tried []Try) string {
 	return "longest network that contains the address; no exact value matches"
 }
 
-// orNetwork names networks among what does not match, if the level has any.
+// orNetwork mentions networks among the candidates that do not match, if the level has any.
 func (l *level) orNetwork(joint string) string {
 	if l.networks == nil {
 		return ""
@@ -59,7 +59,7 @@ func (l *level) orNetwork(joint string) string {
 	return joint + " network"
 }
 
-// relation is how values are related to the text that stands for them in counter keys.
+// relation names the relation of values to the text that stands for them in counter keys.
 func (s *step) relation() string {
 	switch {
 	case s.match == nil:

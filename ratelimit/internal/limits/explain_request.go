@@ -8,27 +8,26 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// RequestExplanation is the walks of all descriptors of one request, and what they are to each other.
+// RequestExplanation is the walks of all descriptors of one request, and how their rules affect each other.
 type RequestExplanation struct {
 	Descriptors []Explanation `json:"descriptors"`
 	Request     RequestView   `json:"request"`
 }
 
-// RequestView says what becomes of the rules that a request's descriptors match. Descriptors are
-// numbered from 1.
+// RequestView says which of the rules that a request's descriptors match decide. Descriptors are numbered from 1.
 type RequestView struct {
-	// Replaced are the descriptors that lose their limit to the rule of another.
+	// Replaced are the descriptors whose limit is replaced by the rule of another descriptor.
 	Replaced []ReplacedView `json:"replaced,omitempty"`
-	// QuotaAlternatives are the descriptors left whose rules are in quota mode.
+	// QuotaAlternatives are the descriptors in Left whose rules are in quota mode.
 	QuotaAlternatives []int `json:"quota_alternatives,omitempty"`
 	// Left are the descriptors whose rules decide.
 	Left []int `json:"left,omitempty"`
 }
 
-// ReplacedView is a descriptor whose rule is replaced by those of others.
+// ReplacedView is a descriptor whose rule is replaced by rules of others.
 type ReplacedView struct {
 	Descriptor int `json:"descriptor"`
-	// Limit is the number of the limit in its rate_limits list, from 1, where the others may stay.
+	// Limit is the number of the limit in its rate_limits list, from 1, where other limits of the list may stay.
 	Limit int    `json:"limit,omitempty"`
 	Name  string `json:"name"`
 	By    []int  `json:"by"`
@@ -68,7 +67,7 @@ func (r *Rules) ExplainRequest(domain string, descriptors [][]rls.Entry, now int
 	return x
 }
 
-// replacing are the descriptors whose rules replace a rule, whether or not they are replaced themselves.
+// replacing returns the descriptors whose rules replace a rule, whether or not they are replaced themselves.
 func (x *RequestExplanation) replacing(rule *Rule) (by []int) {
 	if rule.Unlimited || rule.ID == 0 {
 		return nil
@@ -81,13 +80,13 @@ func (x *RequestExplanation) replacing(rule *Rule) (by []int) {
 	return by
 }
 
-// Decided says whether an entry decides one of the descriptors, if only by whitelisting it.
+// Decided reports whether an entry decides one of the descriptors, even if only by whitelisting it.
 func (x *RequestExplanation) Decided() bool {
 	return slices.ContainsFunc(x.Descriptors,
 		func(e Explanation) bool { return e.Decides != nil || e.Outcome == Whitelisted })
 }
 
-// Text is the explanation for people; of one descriptor, its walk alone.
+// Text returns the explanation for people; for one descriptor, only its walk.
 func (x *RequestExplanation) Text() string {
 	var b strings.Builder
 	for i := range x.Descriptors {
@@ -121,7 +120,7 @@ func (x *RequestExplanation) Text() string {
 	return b.String()
 }
 
-// leftOf is what is left of the limits of descriptor n.
+// leftOf describes which limits of descriptor n decide.
 func (x *RequestExplanation) leftOf(n int) string {
 	d := &x.Descriptors[n-1]
 	var texts []string
@@ -136,7 +135,7 @@ func (x *RequestExplanation) leftOf(n int) string {
 	return strings.Join(texts, " and ")
 }
 
-// numbered is "descriptor 1" or "descriptors 1, 2 or 3".
+// numbered returns "descriptor 1" or "descriptors 1, 2 or 3".
 func numbered(numbers []int) string {
 	var words []string
 	for _, n := range numbers {

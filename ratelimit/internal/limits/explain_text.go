@@ -8,7 +8,7 @@ import (
 	"gatehouse/ratelimit/internal/printable"
 )
 
-// Text is the explanation for people, several lines, each ended by a newline.
+// Text returns the explanation for people, in several lines, each ended by a newline.
 func (x *Explanation) Text() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "domain      %s\n", visible(x.Domain))
@@ -64,7 +64,7 @@ func (x *Explanation) summary() string {
 	return "no limit (" + strings.ReplaceAll(string(x.Outcome), "_", " ") + ")"
 }
 
-// visible keeps control bytes of a request's values off the terminal, and writes bytes that are no UTF-8 as \xNN.
+// visible escapes control bytes of a request's values for the terminal, and writes invalid UTF-8 as \xNN.
 func visible(s string) string {
 	return strings.Map(func(r rune) rune {
 		if r < ' ' || r == 0x7f {
@@ -74,7 +74,7 @@ func visible(s string) string {
 	}, printable.Text(s))
 }
 
-// LimitExplanation is one limit of a rate_limits list. What a store says of it is for callers that have one to fill in.
+// LimitExplanation is one limit of a rate_limits list. Callers with a store fill in the store's part.
 type LimitExplanation struct {
 	RuleView
 	// CounterKey and Window are as in Explanation.
@@ -86,7 +86,7 @@ type LimitExplanation struct {
 	// Tightest is set for the limit that decides at present.
 	Tightest bool `json:"decides_at_present,omitempty"`
 
-	// Decides is the limit as a rule, for callers that look up its counter.
+	// Decides is the limit's rule, for callers that look up its counter.
 	Decides *Rule `json:"-"`
 }
 
@@ -109,7 +109,7 @@ func (l *LimitExplanation) text(b *strings.Builder, n int) {
 	}
 }
 
-// text is the line of a candidate.
+// text returns the line for a candidate.
 func (t *Try) text() string {
 	line := "- " + t.Kind
 	if t.Matched {
@@ -135,7 +135,7 @@ func (t *Try) text() string {
 	return line
 }
 
-// writeKey writes the lines of a counter key and its window, if that follows a calendar.
+// writeKey writes the lines of a counter key and, if its window follows a calendar, of the window.
 func writeKey(b *strings.Builder, key, window string) {
 	fmt.Fprintf(b, "%-11s %s\n", "counter key", visible(key))
 	if window != "" {

@@ -10,21 +10,20 @@ import (
 // AppendKey appends the counter key of a rule for the window that begins at windowStart to dst. It allocates nothing
 // when dst has room.
 //
-// The default layout is <prefix><domain>_<key>_<value>…_<windowStart>, texts as they came, so that
-// old and new instances can share a store; different entries may give one key.
+// The default layout is <prefix><domain>_<key>_<value>…_<windowStart>, with unchanged texts, so that old and new
+// instances can share a store; different entries may give the same key.
 //
-// The escaped layout is <prefix><domain>|<key>=<value>|…|<unit><multiplier>|<windowStart>. The unit
-// is one letter (s m h d w M y). What stands for several values (a pattern or prefix of share_threshold, a group) and
-// the canonical text of an address that a network matched follow ~ instead of =. Bytes up to
-// 0x20, 0x7f and any of % | = ~ { } are written as % and two hexadecimal digits, so no two
-// descriptors, units or shared patterns have a key in common, memcache takes it if it is short
-// enough, and a value can't choose the node of a cluster with a hash tag. The prefix stands there
-// as configured.
+// The escaped layout is <prefix><domain>|<key>=<value>|…|<unit><multiplier>|<windowStart>. The unit is one letter (s m
+// h d w M y). A text that stands for several values (a pattern or prefix of share_threshold, a group) and the canonical
+// text of an address that a network matched follow ~ instead of =. Bytes up to 0x20, 0x7f and any of % | = ~ { } are
+// written as % and two hexadecimal digits. So no two descriptors, units or shared patterns have the same key, memcached
+// accepts the key if it is short enough, and a value cannot choose the node of a cluster with a hash tag. The prefix is
+// written as configured.
 //
-// Counters of another kind than a fixed window's have keys that no fixed window has, so that no counter is read in
-// the wrong form. A tag says the kind: r for sliding windows and b for token buckets, whose keys name no window
-// (…_~rm1, escaped …|rm1), c for calendar windows (…_<windowStart>~cM1, escaped …|cM1|<windowStart>) and, in the
-// default layout alone, f for the second and further fixed windows of one list (…_<windowStart>~fm1).
+// Counters other than fixed windows have keys that no fixed window has, so that no counter is read in the wrong form. A
+// tag says the kind: r for sliding windows and b for token buckets, whose keys name no window (…_~rm1, escaped …|rm1),
+// c for calendar windows (…_<windowStart>~cM1, escaped …|cM1|<windowStart>) and, only in the default layout, f for the
+// second and further fixed windows of one list (…_<windowStart>~fm1).
 func (r *Rules) AppendKey(dst []byte, rule *Rule, domain string, entries []rls.Entry, windowStart int64) []byte {
 	dst = append(dst, r.o.KeyPrefix...)
 	if r.o.EscapedKeys {
@@ -52,7 +51,7 @@ func (r *Rules) AppendKey(dst []byte, rule *Rule, domain string, entries []rls.E
 	return rule.appendTag(dst)
 }
 
-// appendTag appends what ends a key in the default layout, nothing for a plain fixed window.
+// appendTag appends the end of a key in the default layout; nothing for a plain fixed window.
 func (r *Rule) appendTag(dst []byte) []byte {
 	if r.tag == 0 {
 		return dst
@@ -68,8 +67,8 @@ const (
 	tagBucket   = 'b'
 )
 
-// tagOf is the tag of a limit, 0 for a plain fixed window. fixedSeen says that a limit before it in its list has such a
-// window.
+// tagOf returns the tag of a limit, 0 for a plain fixed window. fixedSeen reports that an earlier limit of the list is
+// a plain fixed window.
 func tagOf(a counter.Algorithm, calendar, fixedSeen bool) byte {
 	switch {
 	case a == counter.SlidingWindow:
@@ -87,7 +86,7 @@ func tagOf(a counter.Algorithm, calendar, fixedSeen bool) byte {
 // windowless reports whether the rule's keys name no window.
 func (r *Rule) windowless() bool { return r.tag == tagSliding || r.tag == tagBucket }
 
-// unitLetters stand for the units in escaped keys, by number.
+// unitLetters are the letters of units in escaped keys, by the units' numbers.
 const unitLetters = "?smhdMyw"
 
 func appendEscapedKey(dst []byte, rule *Rule, domain string, entries []rls.Entry, windowStart int64) []byte {
@@ -105,11 +104,11 @@ func appendEscapedKey(dst []byte, rule *Rule, domain string, entries []rls.Entry
 			dst = appendEscaped(dst, keys[i].text)
 		default:
 			dst = append(dst, '~')
-			dst = keys[i].appendAddress(dst, entries[i].Value) // none of its bytes needs an escape
+			dst = keys[i].appendAddress(dst, entries[i].Value) // no byte of an address needs an escape
 		}
 	}
 	dst = append(dst, '|')
-	if rule.tag != 0 && rule.tag != tagFurther { // the fixed windows of a list differ in unit or multiplier
+	if rule.tag != 0 && rule.tag != tagFurther { // fixed windows of a list differ in unit or multiplier
 		dst = append(dst, rule.tag)
 	}
 	dst = rule.appendUnit(dst)

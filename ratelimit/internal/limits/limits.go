@@ -1,10 +1,10 @@
-// Package limits turns rate limit configuration into rules and finds the rule for a request's
-// descriptor. Package rulefile reads files and xDS resources into a tree with positions (tree.go). It is
-// judged (check.go) and compiled into an immutable trie (compile.go, trie.go), from which Find answers
-// without allocating. It also lays out counter keys (key.go) and metric keys (metric.go).
+// Package limits turns rate limit configuration into rules and finds the rule for a request's descriptor. Package
+// rulefile reads files and xDS resources into a tree with positions (tree.go). This package checks the tree (check.go)
+// and compiles it into an immutable trie (compile.go, trie.go), in which Find looks rules up without allocating. It
+// also lays out counter keys (key.go) and metric keys (metric.go).
 //
-// It knows neither stores nor gRPC nor YAML, reads no file itself and keeps no clock: callers hand in
-// trees and window starts.
+// The package knows neither stores nor gRPC nor YAML, reads no file and has no clock: callers pass trees and window
+// starts.
 package limits
 
 import (
@@ -16,10 +16,10 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// FailureMode is what a domain answers when its counters can't be reached.
+// FailureMode is a domain's answer when its counters cannot be reached.
 type FailureMode uint8
 
-// Failure modes. FailureUnset leaves it to STORE_FAILURE_MODE.
+// Failure modes. With FailureUnset, STORE_FAILURE_MODE applies.
 const (
 	FailureUnset FailureMode = iota
 	FailureError
@@ -29,10 +29,10 @@ const (
 
 var failureNames = []string{"", "error", "allow", "deny"}
 
-// FailureWords are the modes that a configuration may set.
+// FailureWords returns the modes that a configuration may set.
 func FailureWords() []string { return failureNames[1:] }
 
-// String is the mode as configurations write it, empty for FailureUnset.
+// String returns the mode as configurations write it, empty for FailureUnset.
 func (m FailureMode) String() string {
 	if int(m) < len(failureNames) {
 		return failureNames[m]
@@ -40,7 +40,7 @@ func (m FailureMode) String() string {
 	return ""
 }
 
-// ParseFailureMode reads error, allow or deny; the empty text is FailureUnset.
+// ParseFailureMode parses error, allow or deny; the empty text is FailureUnset.
 func ParseFailureMode(s string) (FailureMode, error) {
 	if i := slices.Index(failureNames, s); i >= 0 {
 		return FailureMode(i), nil
@@ -64,19 +64,18 @@ type Options struct {
 	EscapedKeys bool // CACHE_KEY_FORMAT=escaped
 	// Memcached refuses algorithms other than fixed_window: BACKEND_TYPE=memcache.
 	Memcached bool
-	// Paced makes a load sleep more than it works, so that requests which are decided meanwhile keep the processor.
-	// It takes three times as long.
+	// Paced makes a load sleep more than it works, so that requests keep the processor meanwhile. The load takes three
+	// times as long.
 	Paced bool
-	// Stats resolves the counters of rules. Without it (check, explain) every rule gets
-	// unread counters of its own.
+	// Stats resolves the counters of rules. Without it (check, explain) every rule gets unread counters of its own.
 	Stats *stats.Registry
 }
 
-// MuchText is how many bytes of rules leave so much behind when they have been read that waiting for the
-// collector costs: 100,000 rules are 6 MB of text, and 50 MB of what was read along the way.
+// MuchText is the size of rules, in bytes, from which the garbage of reading them is collected at once: 100,000 rules
+// are 6 MB of text and leave 50 MB of garbage.
 const MuchText = 1 << 20
 
-// Compile judges and compiles what was read from so many bytes.
+// Compile checks and compiles documents that were read from so many bytes.
 func Compile(bytes int, docs []Document, o Options, rep *Report) (*Rules, []Problem, error) {
 	domains := check(docs, o, rep)
 	if rep.Stopped() {
@@ -87,7 +86,7 @@ func Compile(bytes int, docs []Document, o Options, rep *Report) (*Rules, []Prob
 		return nil, rep.warnings, err
 	}
 	if bytes >= MuchText {
-		runtime.GC() // what reading left, before as much again is made: the peak of a reload falls by a sixth
+		runtime.GC() // frees what reading has used, before as much again is made: lowers the peak of a reload by a sixth
 	}
 	rules := compile(domains, o, rep)
 	if rep.Stopped() {

@@ -10,14 +10,14 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// listLimit is what belongs to one limit of a rate_limits list.
+// listLimit has what only limits of a rate_limits list have.
 type listLimit struct {
-	index uint8       // in the list, from 0
+	index uint8       // index in the list
 	label string      // of its statistics
-	stats *stats.Rule // nil when the metric key holds values of the request
+	stats *stats.Rule // nil when the metric key contains values of the request
 }
 
-// Limits are the rule and those of Further, in order; none of nil.
+// Limits returns the rule and its Further rules, in order; none for nil.
 func (r *Rule) Limits() iter.Seq[*Rule] {
 	return func(yield func(*Rule) bool) {
 		if r == nil || !yield(r) {
@@ -31,7 +31,7 @@ func (r *Rule) Limits() iter.Seq[*Rule] {
 	}
 }
 
-// anyReplaces reports whether one of the rule's limits replaces those of a name; not of nil.
+// anyReplaces reports whether one of the rule's limits replaces the rules of a name. r is not nil.
 func (r *Rule) anyReplaces(id uint32) bool {
 	for limit := range r.Limits() {
 		if limit.ReplacesID(id) {
@@ -41,8 +41,9 @@ func (r *Rule) anyReplaces(id uint32) bool {
 	return false
 }
 
-// LimitStats is the counters of one limit of a rate_limits list, of which those of stats.LimitStats are shown. It is
-// nil for a limit that stands alone, and when the metric key holds values of the request: AppendLimitKey names it then.
+// LimitStats returns the counters of one limit of a rate_limits list, of which those of stats.LimitStats are shown. It
+// returns nil for a limit without a list, and when the metric key contains values of the request; then AppendLimitKey
+// makes the key.
 func (r *Rule) LimitStats() *stats.Rule {
 	if !r.Listed() {
 		return nil
@@ -53,14 +54,14 @@ func (r *Rule) LimitStats() *stats.Rule {
 // Listed reports whether the rule is one limit of a rate_limits list.
 func (r *Rule) Listed() bool { return r.rare().list != nil }
 
-// AppendLimitKey appends what stats.Registry.DynamicLimit takes: the metric key, as of AppendMetricKey, and the label
-// of a limit of a rate_limits list.
+// AppendLimitKey appends the argument of stats.Registry.DynamicLimit: the metric key, as AppendMetricKey makes it, and
+// the label of a limit of a rate_limits list.
 func (r *Rule) AppendLimitKey(dst []byte, domain string, entries []rls.Entry) []byte {
 	dst = r.AppendMetricKey(dst, domain, entries)
 	return stats.AppendLabel(dst, r.levels.list.label)
 }
 
-// label names the limit in statistics: by its name, else by what it allows. A label that is taken gets a number.
+// label names the limit in statistics: by its name, otherwise by its numbers. A label that is taken gets a number.
 func (l *Limit) label(taken []string) string {
 	var room [48]byte
 	text := append(room[:0], l.Name...)

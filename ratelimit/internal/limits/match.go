@@ -13,15 +13,15 @@ type Match struct {
 	ValuesPos, CIDRPos, NotCIDRPos Pos
 	Group                          string
 	GroupPos                       Pos
-	// PrefixLength is prefix_length, V4 and V6 its fields; they are 0 where they are not given.
+	// V4 and V6 are the fields of prefix_length; 0 where a field is missing.
 	V4, V6                        uint8
 	HasPrefixLength               bool
 	PrefixLengthPos, V4Pos, V6Pos Pos
-	Unreadable                    bool // a list was refused, so what is missing is not reported too
+	Unreadable                    bool // a list was refused, so that missing fields are not reported too
 
-	shown         string           // once it has been asked for
-	cidr, notCIDR []network.Prefix // what check made of the texts; cidr is never empty for networks
-	networks      *networkList     // compiled, once for all values of an entry above
+	shown         string           // made by the first call of shown
+	cidr, notCIDR []network.Prefix // the texts as check has parsed them; cidr is never empty for networks
+	networks      *networkList     // compiled once for all values of an entry above
 }
 
 // Item is a text in a list of the configuration.
@@ -30,7 +30,7 @@ type Item struct {
 	Pos  Pos
 }
 
-// What the lists of one entry may hold, and what they may make of a domain.
+// How much the lists of one entry may hold, and how many steps lists may make of a domain.
 const (
 	MaxValues   = 1000
 	MaxPrefixes = 10_000
@@ -45,7 +45,7 @@ func (e *Entry) hasNetworks() bool {
 	return e.Match != nil && len(e.Match.CIDR)+len(e.Match.NotCIDR) > 0
 }
 
-// shown is the value, or what stands for the lists in labels and paths.
+// shown returns the value, or the text that stands for the lists in labels and paths.
 func (e *Entry) shown() string {
 	m := e.Match
 	switch {
@@ -66,7 +66,7 @@ func (e *Entry) shown() string {
 	return m.shown
 }
 
-// ShownList is a list of n texts by its first.
+// ShownList shows a list of n texts by its first.
 func ShownList(not, first string, n int) string {
 	more := ""
 	if n > 1 {
@@ -75,7 +75,8 @@ func ShownList(not, first string, n int) string {
 	return "{" + not + first + more + "}"
 }
 
-// steps is how many steps are compiled of the entry in its list: one for each value, unless they share one.
+// steps returns how many steps of its list the entry is compiled to: one for each value, or one if the values share a
+// counter.
 func (e *Entry) steps() int {
 	if e.hasValues() && !e.Share {
 		return len(e.Match.Values)
@@ -83,7 +84,7 @@ func (e *Entry) steps() int {
 	return 1
 }
 
-// copies is how many steps are compiled of the entry in all: with share_threshold, one for each prefix.
+// copies returns how many steps the entry is compiled to in all: with share_threshold, one for each prefix.
 func (e *Entry) copies() int {
 	if e.hasNetworks() && e.Share {
 		return len(e.Match.cidr)
@@ -91,7 +92,7 @@ func (e *Entry) copies() int {
 	return e.steps()
 }
 
-// valueOf is the value of the i-th of the entry's steps.
+// valueOf returns the value of the entry's ith step.
 func (e *Entry) valueOf(i int) string {
 	if e.hasValues() && !e.Share {
 		return e.Match.Values[i].Text
@@ -99,38 +100,38 @@ func (e *Entry) valueOf(i int) string {
 	return e.shown()
 }
 
-// stepMatch is what a step has that stands for a list of values with one counter, or for networks.
+// stepMatch is the part of a step that has a list of values with one counter, or networks.
 type stepMatch struct {
-	values   []string // what a group stands for
+	values   []string // the values of a group
 	networks *networkList
 	key      keyPart
-	further  []step // with share_threshold: the steps of the prefixes behind the first
+	further  []step // with share_threshold: the steps of all prefixes but the first
 }
 
 // networkList is the networks of one entry.
 type networkList struct {
 	cidr, notCIDR []network.Prefix
-	implied       bool         // cidr was not written: all addresses
-	except        *network.Set // notCIDR, nil without
+	implied       bool         // cidr is not configured: all addresses
+	except        *network.Set // the prefixes of notCIDR; nil without any
 	// level is set in the first entry of its key that has networks.
 	level *levelSet
 }
 
-// levelSet is the prefixes of all entries of one key, and which of the entries each belongs to.
+// levelSet has the prefixes of all entries of one key, and the entry to which each belongs.
 type levelSet struct {
 	set    *network.Set
 	owners []int32
 }
 
-// keyPart is what stands in counter keys in place of the value of one level. The zero keyPart is the value.
+// keyPart is the text that counter keys have in place of a level's value. The zero keyPart stands for the value itself.
 type keyPart struct {
 	text   string // the same for all values
-	v4, v6 uint8  // of networks: the length that addresses are cut to
+	v4, v6 uint8  // for networks: the length to which addresses are cut
 }
 
 func (k keyPart) isValue() bool { return k == keyPart{} }
 
-// keyPart is what the step puts in counter keys.
+// keyPart returns the step's part of counter keys.
 func (s *step) keyPart() keyPart {
 	switch {
 	case s.match != nil:
@@ -145,7 +146,7 @@ func (s *step) keyPart() keyPart {
 func (k keyPart) appendAddress(dst []byte, value string) []byte {
 	a, ok := network.ParseAddr(value)
 	if !ok {
-		return append(dst, value...) // not a value that Find gave this rule for
+		return append(dst, value...) // v is no address: Find did not return this rule for it
 	}
 	if a.Is6() {
 		return a.First(int(k.v6)).AppendTo(dst)
@@ -153,7 +154,7 @@ func (k keyPart) appendAddress(dst []byte, value string) []byte {
 	return a.First(int(k.v4)).AppendTo(dst)
 }
 
-// compiledMatch are those of the entry's step, nil for an entry whose steps have one value each.
+// compiledMatch returns the stepMatch of the entry's step; nil for an entry with one value per step.
 func (e *Entry) compiledMatch() *stepMatch {
 	switch {
 	case e.hasValues() && e.Share:
@@ -189,7 +190,7 @@ func (e *Entry) compiledMatch() *stepMatch {
 	return nil
 }
 
-// only are the lists for the prefix with index i, with share_threshold.
+// only returns l for the prefix with index i alone, with share_threshold.
 func (l *stepMatch) only(i int) *stepMatch {
 	own := *l
 	own.key.text, own.further = l.networks.cidr[i].String(), nil
@@ -208,7 +209,7 @@ func sameMatch(a, b *step) bool {
 	return slices.Equal(m.cidr, n.cidr) && slices.Equal(m.notCIDR, n.notCIDR) && a.match.key == b.match.key
 }
 
-// networks are the entries of a level with cidr or not_cidr.
+// networks has the entries of a level with cidr or not_cidr.
 type networks struct {
 	*levelSet
 	entries []networkEntry
@@ -219,7 +220,7 @@ type networkEntry struct {
 	except *network.Set // nil without not_cidr
 }
 
-// networksOf compiles the steps of a level that have networks; nil without any.
+// networksOf compiles the steps of a level that have networks; it returns nil if there are none.
 func networksOf(steps []*step) *networks {
 	var n networks
 	var first *networkList
@@ -249,7 +250,7 @@ func (n *networks) add(s *step) {
 	n.entries = append(n.entries, networkEntry{s.target(), s.match.networks.except})
 }
 
-// levelSetOf gathers prefixes in the order in which networksOf does their entries.
+// levelSetOf gathers prefixes in the order in which networksOf takes their entries.
 func levelSetOf(steps []*step) *levelSet {
 	var l levelSet
 	var prefixes []network.Prefix
@@ -259,7 +260,7 @@ func levelSetOf(steps []*step) *levelSet {
 			continue
 		}
 		for i, p := range s.match.networks.cidr {
-			if i == 0 || s.Share { // each prefix has an entry of its own
+			if i == 0 || s.Share { // each prefix of s belongs to an entry of its own
 				entry++
 			}
 			prefixes = append(prefixes, p)
@@ -270,8 +271,8 @@ func levelSetOf(steps []*step) *levelSet {
 	return &l
 }
 
-// find is the entry with the longest prefix that contains the address whose not_cidr does not contain it. There is none
-// for a value that is no address.
+// find returns the entry with the longest prefix that contains the address, among the entries whose not_cidr does not
+// contain it. It returns none for a value that is no address.
 func (n *networks) find(value string) target {
 	a, ok := network.ParseAddr(value)
 	if !ok {
@@ -290,10 +291,11 @@ func (n *networks) find(value string) target {
 type networkTry struct {
 	prefix   network.Prefix
 	step     *step
-	takenOut string // the prefix of not_cidr that contains it too, empty without
+	takenOut string // the prefix of not_cidr that contains the address, too; empty if none does
 }
 
-// tries are all prefixes that contain the address, the longest first. address is false for a value that is none.
+// tries returns all prefixes that contain the address, the longest first. address is false for a value that is no
+// address.
 func (n *networks) tries(value string) (out []networkTry, address bool) {
 	a, ok := network.ParseAddr(value)
 	if !ok {
@@ -312,7 +314,7 @@ func (n *networks) tries(value string) (out []networkTry, address bool) {
 	return out, true
 }
 
-// lookups is how many sets of prefixes, at most, one address is looked up in.
+// lookups returns in how many sets of prefixes, at most, one address is looked up.
 func (n *networks) lookups() int {
 	if n == nil {
 		return 0
@@ -325,8 +327,8 @@ func (n *networks) lookups() int {
 	return 1
 }
 
-// matchMetricPart is what networks and groups add to a metric key. It is the first prefix, whichever matched, unless
-// the requests' values are wanted.
+// matchMetricPart returns what networks and groups add to a metric key: the first prefix, whichever matched, unless the
+// key contains the requests' values.
 func (s *step) matchMetricPart(detailed bool) metricPart {
 	n := s.match.networks
 	part := make([]byte, 0, 64)
@@ -350,7 +352,7 @@ func (s *step) matchMetricPart(detailed bool) metricPart {
 	return metricPart{string(part), noValue}
 }
 
-// metricAddress takes out of an address or prefix what separates the parts of metric names.
+// metricAddress replaces the characters of an address or prefix that separate the parts of metric names.
 func metricAddress(text []byte) {
 	for i, c := range text {
 		if c == '.' || c == ':' {

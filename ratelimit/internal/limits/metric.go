@@ -7,7 +7,7 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// metricPart is what one level adds to a rule's metric key: docs/statistics.md#metric-keys.
+// metricPart is a level's part of a rule's metric key: docs/statistics.md#metric-keys.
 type metricPart struct {
 	text string // ".key", ".key_value" or ".key_prefix"
 	with runtimeValue
@@ -20,11 +20,11 @@ const (
 	noValue       runtimeValue = iota
 	valueIfAny                 // _value, or nothing when it is empty
 	valueAlways                // _value, also when it is empty
-	addressAlways              // _address, as it stands in counter keys
+	addressAlways              // _address, as in counter keys
 )
 
-// AppendMetricKey appends the metric key of a rule whose Stats is nil, before sanitising. For an
-// override that is the domain and every entry as key or key_value.
+// AppendMetricKey appends the metric key, before sanitising, of a rule whose Stats is nil. For an override the key is
+// the domain and every entry as key or key_value.
 func (r *Rule) AppendMetricKey(dst []byte, domain string, entries []rls.Entry) []byte {
 	dst = append(dst, domain...)
 	parts := r.rare().metric
@@ -43,7 +43,7 @@ func (r *Rule) AppendMetricKey(dst []byte, domain string, entries []rls.Entry) [
 			dst = append(dst, e.Key...)
 		} else {
 			if i >= len(parts) {
-				break // not a descriptor that Find gave this rule for
+				break // Find did not return this rule for these entries
 			}
 			dst = append(dst, parts[i].text...)
 			with = parts[i].with
@@ -56,7 +56,7 @@ func (r *Rule) AppendMetricKey(dst []byte, domain string, entries []rls.Entry) [
 	return dst
 }
 
-// appendAnyMetricKey is AppendMetricKey for rules with a fixed key too.
+// appendAnyMetricKey is AppendMetricKey for rules with a fixed key, too.
 func (r *Rule) appendAnyMetricKey(dst []byte, domain string, entries []rls.Entry) []byte {
 	if r.rare().metric == nil && r.step != nil {
 		_, fixed := metricParts(domain, r.path(), r.step.Detailed)
@@ -65,7 +65,7 @@ func (r *Rule) appendAnyMetricKey(dst []byte, domain string, entries []rls.Entry
 	return r.AppendMetricKey(dst, domain, entries)
 }
 
-// path is the steps that lead to the rule, its own the last.
+// path returns the steps that lead to the rule; the last one is the rule's own.
 func (r *Rule) path() (path []*step) {
 	for s := r.step; s.parent != nil; s = s.parent {
 		path = append(path, s)
@@ -74,8 +74,8 @@ func (r *Rule) path() (path []*step) {
 	return path
 }
 
-// metricParts lays out the metric key of a rule at the end of path. fixed is the whole key when no
-// part depends on the request.
+// metricParts lays out the metric key of a rule at the end of path. If no part depends on the request, parts is nil and
+// fixed is the whole key.
 func metricParts(domain string, path []*step, detailed bool) (parts []metricPart, fixed string) {
 	shared := false
 	for _, s := range path {
@@ -106,7 +106,7 @@ func (s *step) metricPart(detailed, someShared bool) metricPart {
 	case s.Share:
 		return metricPart{key + "_" + s.pattern.prefix, noValue}
 	case s.value != "" && s.pattern == nil:
-		// An exact entry is only reached with its own value.
+		// An exact entry is reached only with its own value.
 		return metricPart{key + "_" + s.literal(), noValue}
 	case detailed && someShared:
 		return metricPart{key, valueIfAny}

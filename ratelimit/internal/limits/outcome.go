@@ -2,21 +2,22 @@ package limits
 
 import "gatehouse/ratelimit/internal/rls"
 
-// Outcome says how the walk of a descriptor through the domain ends: what Explain says in full. It allocates nothing.
+// Outcome says how the walk of a descriptor through the domain ends; Explain says it in full. Outcome allocates
+// nothing.
 func (d *Domain) Outcome(entries []rls.Entry) Outcome {
 	outcome, _ := d.outcome(entries)
 	return outcome
 }
 
-// Forgotten says whether the configuration has no answer for a descriptor that no rule decides. Where the walk ends in
-// NoMatch at entries that only exempt values, it has one if a rule decides another descriptor of the request: that
-// descriptor stands for all who are not exempt.
+// Forgotten reports whether the configuration has no answer for a descriptor that no rule decides. A walk that ends in
+// NoMatch at entries that only exempt values has an answer if a rule decides another descriptor of the request: the
+// other descriptor covers all values that are not exempt.
 func (d *Domain) Forgotten(entries []rls.Entry, otherDecided bool) bool {
 	outcome, exempts := d.outcome(entries)
 	return outcome.Unmatched() && !(exempts && otherDecided)
 }
 
-// outcome is Outcome, and whether the walk ends in NoMatch at entries that only exempt values.
+// outcome returns Outcome, and whether the walk ends in NoMatch at entries that only exempt values.
 func (d *Domain) outcome(entries []rls.Entry) (_ Outcome, exempts bool) {
 	if len(entries) == 0 {
 		return NoEntries, false
@@ -39,8 +40,8 @@ func (d *Domain) outcome(entries []rls.Entry) (_ Outcome, exempts bool) {
 	return Limited, false
 }
 
-// walk follows entries as far as they match: to s, with so many entries left, the first of which ends the walk. l is
-// the level of that entry's key, nil without one.
+// walk follows entries as far as they match. s is the last matching step, left how many entries remain, and l the level
+// of the next entry's key; nil if there is none.
 func (d *Domain) walk(entries []rls.Entry) (s *step, left int, l *level) {
 	s = &d.root
 	for i := range entries {
@@ -62,8 +63,8 @@ func (d *Domain) walk(entries []rls.Entry) (s *step, left int, l *level) {
 // maxNearestKeys is how many keys NearestKey compares: a page may call it for each of thousands of descriptors.
 const maxNearestKeys = 1000
 
-// NearestKey is the configured key that is spelled nearly like the one at which the walk of a descriptor ends; empty
-// where it does not end at a key that is unknown, or none is near.
+// NearestKey returns the configured key whose spelling is nearest to the key at which the walk of a descriptor ends. It
+// returns the empty text where the walk does not end at an unknown key, or no key is near.
 func (d *Domain) NearestKey(entries []rls.Entry) string {
 	s, left, l := d.walk(entries)
 	if left == 0 || l != nil || s.below == nil {
@@ -73,16 +74,17 @@ func (d *Domain) NearestKey(entries []rls.Entry) string {
 	return nearestWord(entries[len(entries)-left].Key, s.keys(), &compared, maxNearestKeys)
 }
 
-// Unmatched says whether the configuration has no answer for the descriptor: there is no limit, and no entry that
-// says so on purpose.
+// Unmatched reports whether the configuration has no answer for the descriptor: no limit, and no entry that exempts it
+// on purpose.
 func (o Outcome) Unmatched() bool {
 	return o == NoMatch || o == TooDeep || o == TooShallow || o == NoEntries
 }
 
-// Path is the dotted path of the rule's entry, the domain first; empty for a limit that the caller brings along.
+// Path returns the dotted path of the rule's entry, beginning with the domain; empty for a limit that the caller brings
+// along.
 func (r *Rule) Path(domain string) string { return string(r.AppendPath(nil, domain)) }
 
-// At is where the rule's entry is configured, as file:line:column; empty for a limit that the caller brings along.
+// At returns where the rule's entry is configured, as file:line:column; empty for a limit that the caller brings along.
 func (r *Rule) At() string {
 	if r.step == nil {
 		return ""

@@ -5,26 +5,25 @@ import (
 	"strings"
 )
 
-// A scan costs 5 ns a wildcard, the index 12 ns for each length of prefix that occurs
-// (BenchmarkPatterns), so wildcards are indexed when they are more than scanPatterns and more than
-// perLength for each length.
+// A scan costs 5 ns for each wildcard, the index 12 ns for each length of prefix that occurs (BenchmarkPatterns). So
+// wildcards are indexed when there are more than scanPatterns, and more than perLength for each length.
 const (
 	scanPatterns = 6
 	perLength    = 3
 )
 
-// patterns finds the first wildcard, in configuration order, that matches a value. Many are
-// indexed by their literal prefix: a value is looked up once per length of prefix that occurs, so
-// hundreds of wildcards cost as much as the few that can match.
+// patterns finds the first wildcard, in configuration order, that matches a value. Many wildcards are indexed by their
+// literal prefix: a value is looked up once for each length of prefix that occurs, so hundreds of wildcards cost as
+// much as the few that can match.
 type patterns struct {
 	all      []*pattern
-	byPrefix []prefixes // nil when all are scanned
+	byPrefix []prefixes // nil when all patterns are scanned
 }
 
-// prefixes is the patterns whose prefix has one length.
+// prefixes is the patterns whose prefixes have one length.
 type prefixes struct {
 	length  int
-	numbers map[string][]int32 // prefix -> numbers in all, ascending
+	numbers map[string][]int32 // prefix -> indexes in all, ascending
 }
 
 func indexPatterns(all []*pattern) patterns {
@@ -38,7 +37,7 @@ func indexPatterns(all []*pattern) patterns {
 
 func buildIndex(all []*pattern) patterns {
 	ps := patterns{all: all}
-	byLength := map[int]int{} // place in byPrefix
+	byLength := map[int]int{} // index in byPrefix
 	for i, p := range all {
 		n := len(p.prefix)
 		at, known := byLength[n]
@@ -54,7 +53,7 @@ func buildIndex(all []*pattern) patterns {
 	return ps
 }
 
-// first is the number of the first pattern that matches, len(ps.all) when none does.
+// first returns the index of the first pattern that matches, len(ps.all) when none does.
 func (ps *patterns) first(value string) int {
 	if ps.byPrefix == nil {
 		for i, p := range ps.all {
@@ -83,7 +82,7 @@ func (ps *patterns) first(value string) int {
 	return best
 }
 
-// candidates is how many patterns first compares with a value at most.
+// candidates returns with how many patterns, at most, first compares a value.
 func (ps *patterns) candidates(value string) (n int) {
 	if ps.byPrefix == nil {
 		return len(ps.all)
@@ -96,8 +95,8 @@ func (ps *patterns) candidates(value string) (n int) {
 	return n
 }
 
-// searched is how many patterns with a text between two stars one value may have to be searched for:
-// those without an index, else the most with one prefix of each length.
+// searched returns how many patterns with a text between two stars, at most, require a search in one value: without an
+// index all of them, otherwise those with the most frequent prefix of each length.
 func (ps *patterns) searched() (n int) {
 	inside := func(numbers []int32) (n int) {
 		for _, i := range numbers {
@@ -125,7 +124,7 @@ func (ps *patterns) searched() (n int) {
 	return n
 }
 
-// joined is the pattern's pieces with star between them; adjacent stars are one.
+// joined returns the pattern's pieces joined by star; adjacent stars are one.
 func (p *pattern) joined(star string) string {
 	pieces := append([]string{p.prefix}, p.middle...)
 	return strings.Join(append(pieces, p.suffix), star)

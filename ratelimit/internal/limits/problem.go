@@ -15,23 +15,22 @@ import (
 	"gatehouse/ratelimit/internal/limits/calendar"
 )
 
-// Problem is one thing wrong with, or odd about, the configuration: where it is, what stands there
-// and what may stand there instead.
+// Problem is an error or oddity of the configuration: where it is, which text is there, and what may be there instead.
 type Problem struct {
 	File string `json:"file"`
 	// Line and Column count from 1; 0 where the source has no lines (an xDS resource).
 	Line   int    `json:"line,omitempty"`
 	Column int    `json:"column,omitempty"`
 	Domain string `json:"domain,omitempty"`
-	// Path is the descriptor, dotted: key_value.key. A descriptor without a key shows as
-	// descriptors[i], counted from 0.
+	// Path is the dotted path of the descriptor: key_value.key. A descriptor without a key is descriptors[i], counted
+	// from 0.
 	Path string `json:"path,omitempty"`
 	// Text is the offending key or value as it stands in the source.
 	Text    string `json:"text,omitempty"`
 	Message string `json:"message"`
 }
 
-// String is one line: file:line:column: domain "d", descriptor a_b.c: message.
+// String returns one line: file:line:column: domain "d", descriptor a_b.c: message.
 func (p Problem) String() string {
 	var b strings.Builder
 	b.WriteString(p.File)
@@ -56,7 +55,7 @@ func (p Problem) String() string {
 // Rejection is the error of a set of files that was refused: every problem of every file.
 type Rejection struct{ Problems []Problem }
 
-// Error is all problems, one a line.
+// Error returns all problems, one a line.
 func (r *Rejection) Error() string {
 	lines := make([]string, len(r.Problems))
 	for i, p := range r.Problems {
@@ -65,24 +64,25 @@ func (r *Rejection) Error() string {
 	return strings.Join(lines, "\n")
 }
 
-// Report gathers the problems and warnings of one load, and knows whether it is still wanted.
+// Report gathers the problems and warnings of one load, and knows whether the load is still wanted.
 type Report struct {
 	problems, warnings []Problem
 	unlisted           int // problems beyond maxProblems
 	suggestions        int // names suggested so far
-	compared           int // names compared for them
+	compared           int // names compared for suggestions
 
 	ctx    context.Context
 	steps  int
-	zones  map[string]*time.Location // loaded for calendars; nil entries are no zones
+	zones  map[string]*time.Location // loaded for calendars; nil for a name that is no zone
 	paced  bool                      // Options.Paced
 	rested time.Time                 // when the last rest ended; zero before the first pause
 }
 
-// NewReport is the report of a load that ends with ctx. paced is as of Options.
+// NewReport returns the report of a load that ends with ctx. paced is as in Options.
 func NewReport(ctx context.Context, paced bool) *Report { return &Report{ctx: ctx, paced: paced} }
 
-// zone is a time zone of the configuration, each loaded once a load; ok is false for names of none.
+// zone returns a time zone of the configuration, which is loaded once for each load. ok is false if there is no zone of
+// that name.
 func (r *Report) zone(name string) (zone *time.Location, ok bool) {
 	zone, known := r.zones[name]
 	if !known {
@@ -95,13 +95,13 @@ func (r *Report) zone(name string) (zone *time.Location, ok bool) {
 	return zone, zone != nil
 }
 
-// Another is a report of the same load for what is read a second time if there is anything to report.
+// Another returns a report of the same load for a part that is read a second time if there is anything to report.
 func (r *Report) Another() *Report { return NewReport(r.ctx, false) }
 
 // Done is closed when the result of the load is no longer wanted.
 func (r *Report) Done() <-chan struct{} { return r.ctx.Done() }
 
-// stepsPerPause is how many steps of a load, each a microsecond or so, are made between two pauses.
+// stepsPerPause is how many steps of a load, each about a microsecond, are made between two pauses.
 const stepsPerPause = 64
 
 // A paced load sleeps for restTime after each workTime of work. The operating system rounds a shorter sleep up to
@@ -111,8 +111,8 @@ const (
 	restTime = time.Millisecond
 )
 
-// Step is called at each step of a load and reports whether to go on. It yields the processor to requests that
-// wait for one, and rests if the load is paced: a reload is never urgent.
+// Step is called at each step of a load and reports whether to go on. It yields the processor to requests, and sleeps
+// if the load is paced: a reload is never urgent.
 func (r *Report) Step() bool {
 	if r.steps++; r.steps%stepsPerPause == 0 {
 		r.pause()
@@ -136,15 +136,15 @@ func (r *Report) pause() {
 // Stopped reports whether the result of the load is no longer wanted.
 func (r *Report) Stopped() bool { return r.ctx.Err() != nil }
 
-// abandoned is the error of a load that was stopped.
+// abandoned returns the error of a load that was stopped.
 func (r *Report) abandoned() error {
 	return fmt.Errorf("limits: the load was abandoned: %w", context.Cause(r.ctx))
 }
 
 const (
-	// maxProblems bounds a report: a file of another kind could fill it without end.
+	// maxProblems bounds a report: a file of another kind could have any number of problems.
 	maxProblems = 1000
-	// maxText bounds what Problem.Text keeps of an offending text.
+	// maxText bounds the length of Problem.Text.
 	maxText = 256
 )
 
@@ -156,7 +156,7 @@ type Place struct {
 	Path   string
 }
 
-// Problem notes something that the set is refused for. text is what stands there.
+// Problem notes an error for which the set is refused. text is the offending text.
 func (r *Report) Problem(at Place, text, format string, args ...any) {
 	if len(r.problems) == maxProblems {
 		r.unlisted++
@@ -165,10 +165,10 @@ func (r *Report) Problem(at Place, text, format string, args ...any) {
 	r.problems = append(r.problems, at.say(text, format, args))
 }
 
-// full says that no further warning is kept, so that finding one is of no use.
+// full reports that no further warning is kept, so that the search for one can be skipped.
 func (r *Report) full() bool { return len(r.warnings) == maxProblems }
 
-// Warning notes something odd.
+// Warning notes an oddity.
 func (r *Report) Warning(at Place, text, format string, args ...any) {
 	if !r.full() {
 		r.warnings = append(r.warnings, at.say(text, format, args))
@@ -182,7 +182,7 @@ func (at Place) say(text, format string, args []any) Problem {
 	}
 }
 
-// rejection is the error of the problems found, nil if there are none.
+// rejection returns the error of the problems found; nil if there are none.
 func (r *Report) rejection() error {
 	if len(r.problems) == 0 {
 		return nil
@@ -212,7 +212,7 @@ func Quote(s string) string {
 	return strconv.Quote(s)
 }
 
-// OneLine is a text as it stands, or quoted if it is long or would spoil the line.
+// OneLine returns a text unchanged, or quoted if it is long or contains control characters.
 func OneLine(s string) string {
 	if len(s) > MaxQuoted || strings.ContainsFunc(s, unicode.IsControl) {
 		return Quote(s)
@@ -220,20 +220,19 @@ func OneLine(s string) string {
 	return s
 }
 
-// DidYouMean is the tail of a message about an unknown word: the nearest known one, or nothing
-// when none is near.
+// DidYouMean returns the end of a message about an unknown word: the nearest known word, or nothing if none is near.
 func DidYouMean(word string, known []string) string {
 	compared := 0
 	return nearest(word, known, &compared, math.MaxInt)
 }
 
-// What a load may spend on suggestions: a generated file may name 100,000 rules that are not there.
+// Bounds of a load's suggestions: a generated file may refer to 100,000 rules that do not exist.
 const (
 	maxSuggestions = 100
 	maxCompared    = 1_000_000 // names, 0.2 µs each
 )
 
-// suggest is DidYouMean for the names of a configuration, while the load can afford it.
+// suggest is DidYouMean for the names of a configuration, within the load's bounds.
 func (r *Report) suggest(word string, known []string) string {
 	if r.suggestions == maxSuggestions || r.compared >= maxCompared {
 		return ""
@@ -242,7 +241,7 @@ func (r *Report) suggest(word string, known []string) string {
 	return nearest(word, known, &r.compared, maxCompared)
 }
 
-// nearest is the tail of a message about an unknown word, nothing when no known one is near.
+// nearest returns the end of a message about an unknown word; nothing if no known word is near.
 func nearest(word string, known []string, compared *int, atMost int) string {
 	best := nearestWord(word, known, compared, atMost)
 	if best == "" {
@@ -251,7 +250,7 @@ func nearest(word string, known []string, compared *int, atMost int) string {
 	return fmt.Sprintf("; did you mean %s?", OneLine(best))
 }
 
-// nearestWord compares word with known ones until compared reaches a bound.
+// nearestWord returns the known word that is nearest to word. It stops when compared reaches a bound.
 func nearestWord(word string, known []string, compared *int, atMost int) string {
 	if len(word) > maxNear {
 		return ""
@@ -273,19 +272,18 @@ func nearestWord(word string, known []string, compared *int, atMost int) string 
 	return best
 }
 
-// maxNear is the longest word, in bytes, for which a similar one is searched.
+// maxNear is the longest word, in bytes, for which a similar word is searched.
 const maxNear = 40
 
-// distance is how many bytes must be added, removed, changed or swapped with their neighbour to
-// turn a into b, or some number from limit on when they are at least that many. Neither is longer than
-// maxNear by more than three bytes.
+// distance returns how many bytes must be added, removed, changed or swapped with their neighbour to turn a into b, or
+// any number from limit on if there are at least limit. a and b are at most three bytes longer than maxNear.
 func distance(a, b string, limit int) int {
 	var rows [3][maxNear + 5]int
 	before, row, next := &rows[0], &rows[1], &rows[2]
 	for j := range len(b) + 1 {
 		row[j] = j
 	}
-	least := 0 // of row
+	least := 0 // the least number in row
 	for i := 1; i <= len(a); i++ {
 		next[0] = i
 		leastBefore := least
@@ -302,14 +300,14 @@ func distance(a, b string, limit int) int {
 			least = min(least, next[j])
 		}
 		if least >= limit && leastBefore >= limit {
-			return limit // a swap looks back two rows, nothing further
+			return limit // a swap refers back two rows, no further
 		}
 		before, row, next = row, next, before
 	}
 	return row[len(b)]
 }
 
-// Allow says which words may stand somewhere.
+// Allow says which words are allowed.
 func Allow(words []string) string {
 	if len(words) == 1 {
 		return "only " + words[0] + " is allowed"
@@ -317,8 +315,8 @@ func Allow(words []string) string {
 	return "allowed are " + OrList(words)
 }
 
-// Choices is the tail of a message about an unknown word: the nearest of those that are known, if one is near, and
-// what is allowed where the word stands.
+// Choices returns the end of a message about an unknown word: the nearest known word, if one is near, and the words
+// allowed at that place.
 func Choices(word string, known, allowed []string) string {
 	if near := DidYouMean(word, known); near != "" {
 		list := Allow(allowed)
@@ -327,7 +325,7 @@ func Choices(word string, known, allowed []string) string {
 	return "; " + Allow(allowed)
 }
 
-// OrList is "a, b or c".
+// OrList returns "a, b or c".
 func OrList(words []string) string {
 	if len(words) < 2 {
 		return strings.Join(words, "")

@@ -7,11 +7,11 @@ import (
 	"strings"
 )
 
-// replaceGraph holds which rule replaces which in one domain, to warn about certain errors: names that no rule has,
-// names that several rules have, and circles, in which all limits are dropped.
+// replaceGraph has which rule replaces which in one domain, to warn about likely errors: names that no rule has, names
+// that several rules have, and cycles, in which all limits are dropped.
 type replaceGraph struct {
 	*checker
-	rules     map[string]namedLimit // by name, the first rule of that name
+	rules     map[string]namedLimit // the first rule of each name
 	replacing []replacingRule       // the rules with replaces
 }
 
@@ -25,7 +25,7 @@ type replacingRule struct {
 	file, path string
 }
 
-// collect walks all entries, warning about names that stand twice.
+// collect walks all entries and warns about names that occur twice.
 func (g *replaceGraph) collect(list []Entry) {
 	for i := range list {
 		if !g.report.Step() {
@@ -70,7 +70,7 @@ func (g *replaceGraph) warn() {
 	g.circles(names)
 }
 
-// circles reports each group of names that replace each other once, by a shortest way around it.
+// circles reports each group of names that replace each other once, by a shortest cycle.
 func (g *replaceGraph) circles(names []string) {
 	w := newNameGraph(names, g.replacing)
 	groups := w.groups(g.report.Step)
@@ -92,7 +92,7 @@ func (g *replaceGraph) circles(names []string) {
 	}
 }
 
-// maxMembers is how many rules of a circle a warning names.
+// maxMembers is how many rules of a cycle a warning names.
 const maxMembers = 10
 
 func (g *replaceGraph) shownCircle(names []string, circle []int32) string {
@@ -106,10 +106,10 @@ func (g *replaceGraph) shownCircle(names []string, circle []int32) string {
 	return strings.Join(append(shown, OneLine(names[circle[0]])), " replaces ")
 }
 
-// nameGraph has the rules' names as nodes, by their number.
+// nameGraph has the rules' names as nodes, numbered.
 type nameGraph struct {
 	number map[string]int32
-	rules  [][]replacingRule // by the number of their name
+	rules  [][]replacingRule // by the number of the rules' name
 }
 
 func newNameGraph(names []string, replacing []replacingRule) *nameGraph {
@@ -125,15 +125,14 @@ func newNameGraph(names []string, replacing []replacingRule) *nameGraph {
 	return w
 }
 
-// edge is one item of replaces that leads to a rule.
+// edge is one item of replaces that refers to a rule.
 type edge struct {
 	to   int32
 	rule replacingRule
 	pos  Pos
 }
 
-// edgeAt is the edge of a node that a cursor stands on; the cursor goes behind it. ok is false behind
-// the last.
+// edgeAt returns the edge of node n at cursor and advances the cursor. ok is false after the last edge.
 func (w *nameGraph) edgeAt(n int32, cursor *[2]int) (e edge, ok bool) {
 	for rules := w.rules[n]; cursor[0] < len(rules); cursor[0], cursor[1] = cursor[0]+1, 0 {
 		r := rules[cursor[0]]
@@ -148,8 +147,8 @@ func (w *nameGraph) edgeAt(n int32, cursor *[2]int) (e edge, ok bool) {
 	return edge{}, false
 }
 
-// groups numbers the strongly connected components (Tarjan's algorithm, with a stack of its own:
-// chains may be 100,000 rules long). step may end it early.
+// groups numbers the strongly connected components by Tarjan's algorithm, with an explicit stack, since chains may be
+// 100,000 rules long. step may end it early.
 func (w *nameGraph) groups(step func() bool) []int32 {
 	type frame struct {
 		node   int32
@@ -157,9 +156,9 @@ func (w *nameGraph) groups(step func() bool) []int32 {
 	}
 	var (
 		group  = make([]int32, len(w.rules)) // 0: none yet
-		index  = make([]int32, len(w.rules)) // 0: not met yet
+		index  = make([]int32, len(w.rules)) // 0: not visited yet
 		low    = make([]int32, len(w.rules))
-		open   []int32 // met, without a group
+		open   []int32 // visited, without a group
 		frames []frame
 		met    int32
 		made   int32
@@ -207,7 +206,7 @@ func (w *nameGraph) groups(step func() bool) []int32 {
 	return group
 }
 
-// circle is a shortest way from a node back to it within its group, and the edge that closes it.
+// circle returns a shortest cycle through a node within its group, and the edge that closes the cycle.
 func (w *nameGraph) circle(start int32, groups []int32) (circle []int32, closing edge) {
 	from := map[int32]int32{start: start}
 	for queue := []int32{start}; len(queue) > 0; queue = queue[1:] {
@@ -232,5 +231,5 @@ func (w *nameGraph) circle(start int32, groups []int32) (circle []int32, closing
 			}
 		}
 	}
-	return []int32{start}, edge{rule: w.rules[start][0]} // never: a group of several is connected
+	return []int32{start}, edge{rule: w.rules[start][0]} // does not happen: a group of several is connected
 }

@@ -11,35 +11,35 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// Rule is one limit with the attributes of its entry, or a caller's own limit. Compiled rules
-// are read by many requests at once and never written to. There may be 100,000 of them.
+// Rule is one limit with the attributes of its entry, or a caller's own limit. Many requests read a compiled rule at
+// once, and nothing writes to it. There may be 100,000 rules.
 type Rule struct {
 	PerUnit    uint32
 	Unit       rls.Unit
-	Multiplier uint32 // 1 unless unit_multiplier says otherwise
-	// Near is the number of hits up to which statistics call a counter far from its limit: T of
+	Multiplier uint32 // unit_multiplier; 1 without
+	// Near is the number of hits up to which a counter is far from its limit in statistics: T of
 	// docs/statistics.md#what-a-hit-counts-as.
 	Near uint32
-	// Window is unit times multiplier in seconds; 0 only for an override with an unknown unit. Those of rules with
-	// a calendar have no fixed length: Span says the present one.
+	// Window is unit times multiplier in seconds; 0 only for an override with an unknown unit. Windows of a rule with a
+	// calendar have no fixed length: Span returns the present one.
 	Window int64
 	Name   string
 
-	// ID numbers the Name within the domain, 0 without one; rules of one name share it.
+	// ID is the number of Name within the domain, 0 without a name; rules of one name share it.
 	ID uint32
 	// Burst is the size of a token bucket, 0 for other algorithms.
 	Burst     uint32
 	Algorithm counter.Algorithm
 	// Unlimited rules count nothing; PerUnit, Unit and Window are 0.
 	Unlimited bool
-	// Attributes are the entry's, but for Shadow of an item of rate_limits, which may be its own.
+	// Attributes are the entry's, except Shadow of an item of rate_limits, which may be the item's own.
 	Attributes
 	override bool
-	tag      byte // what parts its counter keys from those of other kinds: see AppendKey; 0 for none
+	tag      byte // distinguishes its counter keys from keys of other kinds: see AppendKey; 0 for none
 
 	// Metadata goes into dynamic metadata; nil when none is configured. Never write to it.
 	Metadata *structpb.Struct
-	// Stats is nil when the metric key holds values of the request: AppendMetricKey names it.
+	// Stats is nil when the metric key contains values of the request; then AppendMetricKey makes the key.
 	Stats *stats.Rule
 
 	// Further are the limits of a rate_limits list after the first, which is the rule that Find returns. Each is a
@@ -50,14 +50,14 @@ type Rule struct {
 	levels *ruleLevels // nil for most rules
 }
 
-// ReplacesID says whether the rule replaces those of a name.
+// ReplacesID reports whether the rule replaces the rules of a name.
 func (r *Rule) ReplacesID(id uint32) bool {
 	var marked [1]bool
 	r.MarkReplaced([]uint32{id}, marked[:])
 	return marked[0]
 }
 
-// MarkReplaced sets replaced[i] where the rule replaces those of the name ids[i].
+// MarkReplaced sets replaced[i] where the rule replaces the rules of the name ids[i].
 func (r *Rule) MarkReplaced(ids []uint32, replaced []bool) {
 	replaces := r.rare().replaces
 	if len(replaces) == 0 {
@@ -73,21 +73,21 @@ func (r *Rule) MarkReplaced(ids []uint32, replaced []bool) {
 	}
 	bits, first := r.levels.replaced, replaces[0]
 	for i, id := range ids {
-		at := id - first // below the first it wraps around, beyond all bits
+		at := id - first // an id below first wraps around, beyond all bits
 		if at/64 < uint32(len(bits)) && bits[at/64]>>(at%64)&1 != 0 {
 			replaced[i] = true
 		}
 	}
 }
 
-// Lists of replaces are searched up to scanReplaces numbers; longer ones become bits, from their first
-// number on, unless those would be more than bitsPerReplaced for each number of the list.
+// Lists of up to scanReplaces names to replace are searched. Longer lists become bits, from their first number on,
+// unless they would need more than bitsPerReplaced bits for each number.
 const (
 	scanReplaces    = 16
 	bitsPerReplaced = 128
 )
 
-// replacedBits are the bits for a list, nil when it is to be searched.
+// replacedBits returns the bits for a list; nil when the list is to be searched.
 func replacedBits(ids []uint32) []uint64 {
 	if len(ids) <= scanReplaces {
 		return nil
@@ -103,19 +103,19 @@ func replacedBits(ids []uint32) []uint64 {
 	return bits
 }
 
-// ruleLevels are what few rules have: what each level of the way to a rule adds to its keys, and rare options.
+// ruleLevels has what few rules need: what each level of a rule's path adds to its keys, and rare options.
 type ruleLevels struct {
 	metric []metricPart // nil when the metric key is fixed
-	keys   []keyPart    // what each level puts in counter keys; nil when that is the value on all levels
+	keys   []keyPart    // each level's part of counter keys; nil when each is the value
 
-	replaces []uint32 // the numbers of the names whose rules this one replaces, ascending
-	replaced []uint64 // the same as bits, from the first number on; nil when the list is searched
+	replaces []uint32 // numbers of the names whose rules this rule replaces, ascending
+	replaced []uint64 // the same as bits, from the first number on; nil when replaces is searched
 
-	calendar *calendarWindow // nil without calendar
-	list     *listLimit      // nil but for the limits of rate_limits
+	calendar *calendarWindow // nil without a calendar
+	list     *listLimit      // nil except for limits of rate_limits
 }
 
-// empty reports whether there is nothing that a rule would hold the struct for.
+// empty reports whether no rule needs l.
 func (l *ruleLevels) empty() bool {
 	return l.metric == nil && l.keys == nil && l.replaces == nil && l.calendar == nil && l.list == nil
 }
@@ -123,7 +123,7 @@ func (l *ruleLevels) empty() bool {
 // noLevels are the ruleLevels of most rules. Never write to them.
 var noLevels ruleLevels
 
-// rare is what few rules have.
+// rare returns the rule's ruleLevels.
 func (r *Rule) rare() *ruleLevels {
 	if r.levels == nil {
 		return &noLevels
@@ -134,8 +134,8 @@ func (r *Rule) rare() *ruleLevels {
 // Replacing reports whether the rule replaces others.
 func (r *Rule) Replacing() bool { return len(r.rare().replaces) > 0 }
 
-// Override fills dst, a scratch rule, for a limit that the caller brings along. All
-// other attributes are off. dst.Window is 0 when the unit is not one.
+// Override makes of dst, a scratch rule, the rule of a limit that the caller brings along. All other attributes are
+// off. dst.Window is 0 when the unit is unknown.
 func (r *Rules) Override(dst *Rule, o rls.Override) {
 	*dst = Rule{
 		PerUnit:    o.PerUnit,
@@ -147,8 +147,8 @@ func (r *Rules) Override(dst *Rule, o rls.Override) {
 	}
 }
 
-// near is floor(limit × ratio) in single precision, as the replaced service computed it: double
-// precision differs for some pairs, such as 0.7 × 90.
+// near returns floor(limit × ratio) in single precision, as the replaced service does: double precision gives other
+// results for some pairs, such as 0.7 × 90.
 func near(limit uint32, ratio float32) uint32 {
 	t := float32(limit) * ratio
 	switch {

@@ -8,8 +8,8 @@ import (
 	"gatehouse/ratelimit/internal/counter"
 )
 
-// The tree that rulefile produces and check.go judges. Positions of xDS resources are zero. Texts are as written,
-// defaults are not applied.
+// The tree that package rulefile reads and check.go checks. Positions in xDS resources are zero. Texts are as written,
+// and defaults are not applied.
 
 // Pos is a place in a file; line 0 means none.
 type Pos struct{ Line, Column int32 }
@@ -20,10 +20,10 @@ type Document struct {
 	Domain  string
 	Pos     Pos // of the domain's name
 	Failure FailureMode
-	// FailurePos is where on_store_failure stands.
+	// FailurePos is the position of on_store_failure.
 	FailurePos Pos
 	Entries    []Entry
-	// Unreadable is set when reading found errors that would cause others.
+	// Unreadable is set when reading found errors that would cause further errors.
 	Unreadable bool
 }
 
@@ -33,8 +33,8 @@ type Entry struct {
 	Key, Value string
 	ValuePos   Pos
 	Match      *Match     // instead of a value; nil for none
-	Limit      *Limit     // the first of List where that is set
-	List       *LimitList // rate_limits; nil for an entry without
+	Limit      *Limit     // the first of List, if there is a List
+	List       *LimitList // rate_limits; nil without
 	Metadata   *structpb.Struct
 	Children   []Entry
 
@@ -42,10 +42,10 @@ type Entry struct {
 	PathAttributes
 	switchPos [len(switches)]Pos
 
-	// KeyUnreadable is set when a key stands there but could not be read; it has been reported.
+	// KeyUnreadable is set when the entry has a key that could not be read, which has been reported.
 	KeyUnreadable bool
 	Index         int    // in its list, from 0
-	File          string // where it stands, which differs between merged files
+	File          string // of the entry; differs between merged files
 }
 
 // LimitList is a rate_limits list.
@@ -65,7 +65,7 @@ type Limit struct {
 	Replaces      []Replaced
 	HasUnit       bool
 	HasPerUnit    bool
-	Unreadable    bool // some field was refused, so what is missing is not reported too
+	Unreadable    bool // a field was refused, so that missing fields are not reported too
 	UnitPos       Pos
 	PerUnitPos    Pos
 	MultiplierPos Pos
@@ -73,7 +73,7 @@ type Limit struct {
 	Options       *LimitOptions // nil for most
 }
 
-// LimitOptions are what few limits say. Texts are empty and positions zero where they do not.
+// LimitOptions are the fields that few limits have. Texts are empty and positions zero where a field is missing.
 type LimitOptions struct {
 	HasAlgorithm bool
 	Algorithm    string
@@ -87,7 +87,7 @@ type LimitOptions struct {
 	CalendarPos  Pos
 }
 
-// noOptions are the options of a limit that says none. Never write to them.
+// noOptions are the options of a limit without options. Never write to them.
 var noOptions LimitOptions
 
 func (l *Limit) options() *LimitOptions {
@@ -97,13 +97,13 @@ func (l *Limit) options() *LimitOptions {
 	return l.Options
 }
 
-// algorithm is the limit's, the default for one that is not given or unknown.
+// algorithm returns the limit's algorithm; the default if it is missing or unknown.
 func (o *LimitOptions) algorithm() counter.Algorithm {
 	a, _ := counter.ParseAlgorithm(o.Algorithm)
 	return a
 }
 
-// burst is the size of the limit's bucket.
+// burst returns the size of the limit's bucket.
 func (l *Limit) burst() uint32 {
 	if b := l.options().Burst; b != 0 {
 		return b
@@ -111,7 +111,7 @@ func (l *Limit) burst() uint32 {
 	return l.PerUnit
 }
 
-// limits is how many limits the entry has.
+// limits returns how many limits the entry has.
 func (e *Entry) limits() int {
 	switch {
 	case e.List != nil:
@@ -122,7 +122,7 @@ func (e *Entry) limits() int {
 	return 0
 }
 
-// limit is one of the entry's limits.
+// limit returns the entry's limit with an index.
 func (e *Entry) limit(i int) *Limit {
 	if e.List != nil {
 		return &e.List.Items[i]
@@ -136,10 +136,10 @@ type Replaced struct {
 	Pos  Pos
 }
 
-// Label is the part of a dotted path that stands for the entry.
+// Label returns the entry's part of a dotted path.
 func (e *Entry) Label() string { return Label(e.Index, e.Key, e.shown()) }
 
-// Label is as of Entry.Label, for an entry that is not read yet.
+// Label is Entry.Label for an entry that has not been read yet.
 func Label(index int, key, value string) string {
 	switch {
 	case key == "":

@@ -7,11 +7,11 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// Rules is a compiled configuration. It never changes: a reload makes a new one.
+// Rules is a compiled configuration. It never changes: a reload makes new Rules.
 type Rules struct {
-	// searched is how many patterns with a text between two stars, at most, a value is searched for.
+	// searched is for how many patterns with a text between two stars, at most, a value is searched.
 	searched int
-	// lookups is how many sets of prefixes, at most, an address is looked up in.
+	// lookups is in how many sets of prefixes, at most, an address is looked up.
 	lookups int
 	// further is how many limits, at most, an entry has after its first.
 	further int
@@ -22,7 +22,7 @@ type Rules struct {
 	zones   []string // of calendars, sorted
 }
 
-// Domain returns the rules of a domain, nil for one that is not configured.
+// Domain returns the rules of a domain; nil if the domain is not configured.
 func (r *Rules) Domain(name string) *Domain { return r.domains[name] }
 
 // Domains returns all domains, sorted by name. The slice belongs to the Rules.
@@ -38,26 +38,27 @@ func (r *Rules) Zones() []string { return r.zones }
 type Domain struct {
 	Name           string
 	OnStoreFailure FailureMode
-	// HasReplaces says that some rule replaces another, so that a request needs a second pass
-	// that drops the replaced ones.
+	// HasReplaces reports that some rule replaces another, so that a request needs a second pass, which drops the
+	// replaced rules.
 	HasReplaces bool
-	// Files are where the domain is configured, one unless files are merged.
+	// Files are the files that configure the domain: one, unless files are merged.
 	Files []string
 
 	root  step
 	names []string // names[id-1] is the rule name with that number
 }
 
-// Cost estimates how long a request of so many bytes takes to be matched, at most: every byte is compared, and searched
-// for each of the patterns that its key may have to be searched for; an entry with an address, of nine bytes at least,
-// is looked up in sets of prefixes (BenchmarkFind, BenchmarkPatterns_inside, BenchmarkNetworks). Each further limit of
-// a list has a key of all the texts (BenchmarkAppendKey) and is judged, for each descriptor of seven bytes at least.
+// Cost estimates how long it takes, at most, to match a request of so many bytes. Every byte is compared, and searched
+// for each of the patterns that its key may require to be searched for. An entry with an address, of nine bytes at
+// least, is looked up in sets of prefixes (BenchmarkFind, BenchmarkPatterns_inside, BenchmarkNetworks). For each
+// descriptor, of seven bytes at least, each further limit of a list has a key of all the texts (BenchmarkAppendKey) and
+// is judged.
 func (r *Rules) Cost(bytes int) time.Duration {
 	return time.Duration(bytes*5+bytes/9*r.lookups*200+(bytes*2+bytes/7*80)*r.further) +
 		time.Duration(int64(bytes)*int64(r.searched)*int64(costInside)/(60<<10))
 }
 
-// step is one configured entry, as compiled. Find does not touch it: its part is in place.
+// step is one compiled entry of the configuration. Find does not read it: target has what Find needs.
 type step struct {
 	rule  *Rule   // nil without rate_limit
 	below *branch // nil without nested descriptors
@@ -73,16 +74,16 @@ type step struct {
 	PathAttributes
 }
 
-// target is where an entry of a request leads. It holds what Find needs next, so that a level costs
-// one look into its table and no further pointers: in a large configuration each is a miss of the
-// processor's cache (BenchmarkFind with 100,000 rules: 400 ns through steps, 90 to 140 so).
+// target is where an entry of a request leads. It holds what Find needs next, so that each level costs one look into
+// its table and no further pointers: in a large configuration each pointer is a miss of the processor's cache
+// (BenchmarkFind with 100,000 rules: 400 ns through steps, 90 to 140 with targets).
 type target struct {
 	below *branch
 	rule  *Rule
 	step  *step
 }
 
-// branch is the entries below one step, one level per key. Most have a single key.
+// branch is the entries below one step, one level for each key. Most branches have a single key.
 type branch struct {
 	first level
 	more  *moreLevels // the levels of further keys
@@ -100,10 +101,11 @@ type level struct {
 	anyVal target
 	many   map[string]target // exact values, when there are many
 	few    []choice          // exact values, scanned
-	wild   *wildcards        // nil without
-	// networks are the entries with cidr or not_cidr; nil without.
+	wild   *wildcards        // nil without wildcards
+	// networks are the entries with cidr or not_cidr; nil if there are none.
 	networks *networks
-	// exempts says that the entries only exempt values: each is unlimited, or has neither limit nor nested entries.
+	// exempts reports that the entries only exempt values: each is unlimited, or has neither a limit nor nested
+	// entries.
 	exempts bool
 }
 
@@ -118,9 +120,9 @@ type wildcards struct {
 	targets []target
 }
 
-// Find returns the rule that decides a descriptor: the one of the entry that its last entry leads
-// to. It is nil when the walk ends early, when that entry has no rate_limit, and for a descriptor
-// without entries.
+// Find returns the rule that decides a descriptor: the rule of the configured entry to which the descriptor's last
+// entry leads. It returns nil when the walk ends early, when the configured entry has no rate_limit, and for a
+// descriptor without entries.
 func (d *Domain) Find(entries []rls.Entry) *Rule {
 	return find(d.root.below, entries)
 }
@@ -161,8 +163,9 @@ func (b *branch) level(key string) *level {
 	return nil
 }
 
-// choose picks the entry for a value: exact, else the longest network, else the first wildcard that matches, else the
-// entry for any value. What is chosen stays chosen, wherever it leads: no entry that was passed over gets a turn.
+// choose picks the entry for a value: exact, otherwise the longest network, otherwise the first wildcard that matches,
+// otherwise the entry for any value. The choice is final, wherever it leads: no entry that was passed over is tried
+// later.
 func (l *level) choose(value string) target {
 	if to := l.exact(value); to.step != nil {
 		return to

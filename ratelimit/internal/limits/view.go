@@ -5,20 +5,20 @@ import (
 	"strings"
 )
 
-// LimitView says which limit decided: of one entry there may be several, of one number. It is empty for no rule and for
-// an unlimited one.
+// LimitView says which limit decided: one entry may have several, even with the same number. It is empty for no rule
+// and for an unlimited rule.
 type LimitView struct {
 	Unit           string `json:"unit,omitempty"`
 	UnitMultiplier uint32 `json:"unit_multiplier,omitempty"` // where it is not 1
 	Algorithm      string `json:"algorithm,omitempty"`
 	Name           string `json:"name,omitempty"`
-	// Place is the limit's place in a rate_limits list, from 1, and Of how many the list has; 0 of a limit that stands
-	// alone.
+	// Place is the limit's place in a rate_limits list, from 1, and Of the length of the list; both are 0 without a
+	// list.
 	Place int `json:"place,omitempty"`
 	Of    int `json:"of,omitempty"`
 }
 
-// LimitView is what tells the limit from others. The rule may be nil.
+// LimitView returns what distinguishes the limit from others. The rule may be nil.
 func (r *Rule) LimitView() LimitView {
 	if r == nil || r.Unlimited {
 		return LimitView{}
@@ -33,8 +33,8 @@ func (r *Rule) LimitView() LimitView {
 	return v
 }
 
-// Text is the limit in words: 10 a minute, sliding_window, `burst-guard`, 2 of 3. more is what else stands behind the
-// algorithm, empty for nothing.
+// Text returns the limit in words: 10 a minute, sliding_window, `burst-guard`, 2 of 3. more is a text to add after the
+// algorithm; empty for none.
 func (v *LimitView) Text(requests uint32, more string) string {
 	unit := strings.ToLower(v.Unit)
 	text := fmt.Sprintf("%d a %s, %s", requests, unit, v.Algorithm)

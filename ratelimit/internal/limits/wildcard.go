@@ -2,17 +2,16 @@ package limits
 
 import "strings"
 
-// pattern is a value with wildcards, cut at its stars when compiled.
+// pattern is a value with wildcards, cut at its stars when it is compiled.
 type pattern struct {
 	prefix, suffix string
-	middle         []string // the pieces between, none empty
+	middle         []string // the pieces between stars, none empty
 	least          int      // len(prefix) + len(suffix)
-	escaped        bool     // the text holds a backslash before a star
+	escaped        bool     // the text has a backslash before a star
 }
 
-// match says whether v begins with the prefix, ends with the suffix without overlap, and holds the
-// middle pieces between them in order. Leftmost search is enough: a piece found earlier leaves
-// more room for the next.
+// match reports whether v begins with the prefix, ends with the suffix without overlap, and has the middle pieces in
+// between, in order. Leftmost search is enough: a piece found earlier leaves more room for the next.
 func (p *pattern) match(v string) bool {
 	if len(v) < p.least || v[:len(p.prefix)] != p.prefix || v[len(v)-len(p.suffix):] != p.suffix {
 		return false
@@ -31,9 +30,9 @@ func (p *pattern) match(v string) bool {
 	return true
 }
 
-// parseValue cuts a configured value at its stars. A value without a wildcard gives its literal
-// text and a nil pattern. A backslash directly before a star makes the star literal; of several
-// backslashes before a star each pair stands for one. Elsewhere a backslash is a backslash.
+// parseValue cuts a configured value at its stars. For a value without a wildcard it returns the literal text and a nil
+// pattern. A backslash directly before a star makes the star literal; of several backslashes before a star each pair
+// stands for one. Elsewhere a backslash is a backslash.
 func parseValue(value string) (literal string, p *pattern) {
 	if !strings.Contains(value, "*") {
 		return value, nil

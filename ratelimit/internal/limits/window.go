@@ -9,7 +9,7 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// calendarWindow finds the windows of a rule with calendar. Finding one takes microseconds, so the present one is
+// calendarWindow finds the windows of a rule with a calendar. Finding one takes microseconds, so the present window is
 // kept: it is the same for hours, and for all requests.
 type calendarWindow struct {
 	name    string // as configured
@@ -18,7 +18,7 @@ type calendarWindow struct {
 	present atomic.Pointer[span]
 }
 
-// calendarUnits are the units that windows of a calendar have, 0 for the others.
+// calendarUnits are the calendar's units by the rule's; 0 for units without calendar windows.
 var calendarUnits = [...]calendar.Unit{
 	rls.Day: calendar.Day, rls.Week: calendar.Week, rls.Month: calendar.Month, rls.Year: calendar.Year,
 }
@@ -36,8 +36,8 @@ func (c *calendarWindow) at(now int64) span {
 	return *s
 }
 
-// Span is the window of the rule that now, in Unix seconds, lies in; end is exclusive. Sliding windows and token
-// buckets, whose keys name no window, have those of a fixed window. r.Window must not be 0.
+// Span returns the window of the rule that contains now, in Unix seconds; end is exclusive. For sliding windows and
+// token buckets, whose keys name no window, it returns the fixed window. r.Window must not be 0.
 func (r *Rule) Span(now int64) (start, end int64) {
 	if calendar := r.rare().calendar; calendar != nil {
 		s := calendar.at(now)
@@ -47,7 +47,7 @@ func (r *Rule) Span(now int64) (start, end int64) {
 	return start, start + r.Window
 }
 
-// Calendar is the name of the rule's time zone, empty without calendar.
+// Calendar returns the name of the rule's time zone; empty without a calendar.
 func (r *Rule) Calendar() string {
 	if calendar := r.rare().calendar; calendar != nil {
 		return calendar.name
@@ -55,7 +55,8 @@ func (r *Rule) Calendar() string {
 	return ""
 }
 
-// calendarText is the window of a rule with calendar that now lies in, in local time; empty without calendar.
+// calendarText returns, in local time, the window of a rule with a calendar that contains now; empty without a
+// calendar.
 func (r *Rule) calendarText(now int64) string {
 	if r.Calendar() == "" {
 		return ""

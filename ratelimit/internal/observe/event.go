@@ -12,7 +12,7 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// Bounds of what is copied from a request: callers decide how long its texts are and how many.
+// Bounds of the copies of requests: callers decide how long their texts are and how many.
 const (
 	maxText  = 256      // bytes of one text
 	maxEvent = 16 << 10 // bytes of one event
@@ -23,10 +23,10 @@ type Event struct {
 	At     time.Time `json:"at"`
 	Domain string    `json:"domain"`
 	Code   string    `json:"code"` // of the request as a whole
-	Hits   uint64    `json:"hits"` // of each descriptor that does not bring its own
+	Hits   uint64    `json:"hits"` // of each descriptor without hits of its own
 	// Sample is the share of requests that the listener sees.
 	Sample float64 `json:"sample"`
-	// Cut says that texts are shorter here than in the request.
+	// Cut reports that texts are shorter than in the request.
 	Cut         bool              `json:"cut,omitempty"`
 	Descriptors []EventDescriptor `json:"descriptors"`
 }
@@ -40,7 +40,7 @@ type EventDescriptor struct {
 	Refund   bool      `json:"refund,omitempty"`
 
 	Code string `json:"code"`
-	// Rule is the dotted path of the entry that decides, and File where it stands.
+	// Rule is the dotted path of the deciding entry, and File the entry's file and position.
 	Rule      string  `json:"rule,omitempty"`
 	File      string  `json:"file,omitempty"`
 	Limit     *uint32 `json:"limit,omitempty"`
@@ -51,7 +51,7 @@ type EventDescriptor struct {
 	Unmatched limits.Outcome `json:"unmatched,omitempty"`
 }
 
-// Entry is one key and value of a request; bytes that are no UTF-8 stand as \xNN.
+// Entry is one key and value of a request; invalid UTF-8 is written as \xNN.
 type Entry struct {
 	Key   string `json:"key"`
 	Value string `json:"value"`
@@ -63,7 +63,7 @@ type OwnLimit struct {
 	Unit            string `json:"unit"`
 }
 
-// text copies a text of a request, cut where it is long.
+// text copies a text of a request, and cuts a long one.
 func text(s string, cut *bool) string {
 	s, shorter := printable.Cut(s, maxText)
 	*cut = *cut || shorter
@@ -81,7 +81,7 @@ func entries(of []rls.Entry, cut *bool) []Entry {
 	return out
 }
 
-// size is how many bytes the texts of a decision take at least, in an event.
+// size returns how many bytes the texts of a decision take at least in an event.
 func (d *Decision) size() int {
 	n := min(len(d.Request.Domain), maxText)
 	for i := range d.Request.Descriptors {
@@ -119,7 +119,7 @@ func (d *Decision) event(sample float64) *Event {
 	return e
 }
 
-// line is the event as a line of JSON, nil if it is longer than one may be.
+// line returns the event as a line of JSON; nil if the line would be too long.
 func (e *Event) line() []byte {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)

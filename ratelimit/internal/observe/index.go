@@ -2,13 +2,13 @@ package observe
 
 import "math/bits"
 
-// index finds slots by their ids, which are hashes: a table with open addressing, at most half full. It holds the
-// number of a slot plus 1, 0 where it is free.
+// index finds slots by their ids, which are hashes. It is a table with open addressing, at most half full, of the
+// slots' numbers plus 1; 0 is a free place.
 type index []int32
 
 func newIndex(keys int) index { return make(index, 1<<bits.Len(uint(2*keys-1))) }
 
-// find returns the place of an id: where it is, else where it would be.
+// find returns the place of an id or, if it is not in the table, the place to put it.
 func (x index) find(id uint64, slots []slot) int {
 	at := int(id) & (len(x) - 1)
 	for x[at] != 0 && slots[x[at]-1].id != id {
@@ -17,7 +17,7 @@ func (x index) find(id uint64, slots []slot) int {
 	return at
 }
 
-// remove takes an id out, and moves those behind it that could not be found any more.
+// remove removes an id, and moves the ids after it that find would no longer reach.
 func (x index) remove(id uint64, slots []slot) {
 	mask := len(x) - 1
 	free := x.find(id, slots)
@@ -26,7 +26,7 @@ func (x index) remove(id uint64, slots []slot) {
 		if x[at] == 0 {
 			break
 		}
-		// It may move if its own place does not lie behind the free one.
+		// The id may move if its preferred place does not come after the free place.
 		if own := int(slots[x[at]-1].id) & mask; (at-own)&mask >= (at-free)&mask {
 			x[free], free = x[at], at
 		}

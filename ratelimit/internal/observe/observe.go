@@ -1,8 +1,8 @@
 // Package observe shows decisions to operators: the tap streams them as they are made, recent keeps the last refused
 // and unmatched descriptors, top counts the keys with most hits.
 //
-// It reads decisions that are already made. It knows neither stores nor HTTP, and changes no answer: a listener that
-// does not read loses events, and no request waits for one.
+// It reads completed decisions. It knows neither stores nor HTTP, and changes no answer: a listener that does not read
+// loses events, and no request waits for a listener.
 package observe
 
 import (
@@ -16,7 +16,7 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// Settings turn on what is kept without a listener. The comments are the documentation of the variables.
+// Settings turn on what is kept without a listener. The fields' comments are the documentation of the variables.
 type Settings struct {
 	// Descriptors that /recent keeps: so many refused and so many unmatched ones, with values of requests; 0: off.
 	RecentSize int `env:"DEBUG_RECENT_SIZE" envDefault:"0" min:"0" max:"10000"`
@@ -30,12 +30,12 @@ const MaxListeners = 4
 // ErrTooManyListeners refuses a further tap.
 var ErrTooManyListeners = errors.New("4 taps are open, which is the most there may be")
 
-// ErrClosed refuses a tap of a daemon that stops.
+// ErrClosed refuses a tap while the daemon stops.
 var ErrClosed = errors.New("the daemon is stopping")
 
-// Observer passes decisions to their watchers. The zero value has none.
+// Observer passes decisions to their watchers. The zero value has no watchers.
 type Observer struct {
-	// watching is nil while nothing is on, so that a decision then costs one atomic load.
+	// watching is nil while nothing watches, so that a decision then costs one atomic load.
 	watching atomic.Pointer[Watchers]
 	recent   *Recent // nil: off
 	top      *Top    // nil: off
@@ -51,16 +51,16 @@ func (o *Observer) Keep(s Settings) {
 	o.publish()
 }
 
-// Watching returns the watchers of decisions, nil for none.
+// Watching returns the watchers of decisions; nil if there are none.
 func (o *Observer) Watching() *Watchers { return o.watching.Load() }
 
-// Recent is nil when it is off.
+// Recent returns the last descriptors; nil when recent is off.
 func (o *Observer) Recent() *Recent { return o.recent }
 
-// Top is nil when it is off.
+// Top returns the counts of keys; nil when top is off.
 func (o *Observer) Top() *Top { return o.top }
 
-// Listen opens a tap. The error is ErrTooManyListeners or ErrClosed. Close it after use.
+// Listen opens a tap, which the caller closes after use. The error is ErrTooManyListeners or ErrClosed.
 func (o *Observer) Listen(f Filter) (*Listener, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -103,33 +103,33 @@ func (o *Observer) Close() {
 	}
 }
 
-// Watchers are those who want to see decisions.
+// Watchers are the taps, recent and top that see decisions.
 type Watchers struct {
 	listeners []*Listener
 	recent    *Recent
 	top       *Top
 }
 
-// Decision is a decided request. All of it belongs to the request and is read before Note returns.
+// Decision is a decided request. All of it belongs to the request, and is read before Note returns.
 type Decision struct {
 	// At is when the request arrived, Done when it was decided.
 	At, Done time.Time
 	Request  *rls.Request
 	Response *rls.Response
-	// Set is the rules in force, Domain those of the request's domain, nil for one that is not configured.
+	// Set is the rules in force. Domain is the request's domain in it; nil for an unknown domain.
 	Set    *limits.Rules
 	Domain *limits.Domain
-	// Rules holds the rule of each descriptor, nil where none decides.
+	// Rules has the rule of each descriptor; nil where none decides.
 	Rules []*limits.Rule
-	// Keys holds the key of a counter of each descriptor, nil where no store was called. It may be empty without
-	// Watchers.Counting.
+	// Keys has the key of a counter of each descriptor; nil where no store was called. Keys may be empty unless
+	// Watchers.Counting returns true.
 	Keys [][]byte
 }
 
 // Counting reports whether hits are counted by keys.
 func (w *Watchers) Counting() bool { return w.top != nil }
 
-// Note shows a decision to all watchers. buf is scratch space, returned as it has grown.
+// Note shows a decision to all watchers. buf is scratch space, which is returned, perhaps grown.
 func (w *Watchers) Note(d *Decision, buf []byte) []byte {
 	for _, l := range w.listeners {
 		l.note(d)
@@ -146,10 +146,10 @@ func (w *Watchers) Note(d *Decision, buf []byte) []byte {
 // Outcomes in addition to those of limits.
 const (
 	decided  limits.Outcome = ""
-	replaced limits.Outcome = "replaced" // the rule of another descriptor replaces this one's
+	replaced limits.Outcome = "replaced" // the rule of another descriptor replaces its rule
 )
 
-// outcome says why no rule decides descriptor i; decided where one does.
+// outcome returns why no rule decides descriptor i, or decided if one does.
 func (d *Decision) outcome(i int) limits.Outcome {
 	if d.Rules[i] != nil {
 		return decided
@@ -163,7 +163,7 @@ func (d *Decision) outcome(i int) limits.Outcome {
 	return replaced
 }
 
-// forgotten says whether the configuration has no answer for descriptor i: an unknown domain has none either.
+// forgotten reports whether the configuration has no answer for descriptor i; it has none for an unknown domain either.
 func (d *Decision) forgotten(i int) bool {
 	if d.Rules[i] != nil || d.Domain == nil {
 		return d.Rules[i] == nil

@@ -10,11 +10,11 @@ import (
 )
 
 const (
-	recentPerSecond = 100     // descriptors that a list takes
+	recentPerSecond = 100     // descriptors that a list takes in a second
 	maxRecentText   = 2 << 10 // bytes of a descriptor's texts after which no further entry is copied
 )
 
-// Recent keeps the last descriptors that were refused, and the last that no rule matched.
+// Recent keeps the last refused and the last unmatched descriptors.
 type Recent struct{ refused, unmatched list }
 
 // newRecent returns nil, which is off, for a size of 0.
@@ -30,19 +30,19 @@ type RecentDescriptor struct {
 	At      time.Time `json:"at"`
 	Domain  string    `json:"domain"`
 	Entries []Entry   `json:"entries"`
-	// Rule refused it; File is where that stands.
+	// Rule refused the descriptor; File is the rule's file and position.
 	Rule  string  `json:"rule,omitempty"`
 	File  string  `json:"file,omitempty"`
 	Limit *uint32 `json:"limit,omitempty"`
 	limits.LimitView
-	// Hits is how many the descriptor took, 0 of a look and of a refund.
+	// Hits is how many hits the descriptor took; 0 for a look or a refund.
 	Hits  uint64 `json:"hits"`
 	Reset *int64 `json:"reset,omitempty"`
 	// Outcome says why no rule matched.
 	Outcome limits.Outcome `json:"outcome,omitempty"`
-	// NearestKey is a configured key that the request may have meant. The owner of the rules fills it in.
+	// NearestKey is a configured key that the request may have meant. The owner of the rules sets it.
 	NearestKey string `json:"nearest_key,omitempty"`
-	// Cut says that texts are shorter here than in the request.
+	// Cut reports that texts are shorter than in the request.
 	Cut bool `json:"cut,omitempty"`
 }
 
@@ -53,7 +53,7 @@ type list struct {
 
 	mu   sync.Mutex
 	last []*RecentDescriptor
-	next int // index of the one that is overwritten next
+	next int // index of the descriptor to overwrite next
 }
 
 // note keeps the refused and the unmatched descriptors of a decision.
@@ -101,17 +101,17 @@ func (l *list) add(d *Decision, i int, outcome limits.Outcome) {
 	l.next = (l.next + 1) % len(l.last)
 }
 
-// RecentList is what one of the lists holds, newest first.
+// RecentList is the contents of one list, newest first.
 type RecentList struct {
-	// Skipped counts descriptors that were too many in their second.
+	// Skipped counts descriptors beyond the number that a list takes in a second.
 	Skipped     uint64             `json:"skipped"`
 	Descriptors []RecentDescriptor `json:"descriptors"`
 }
 
-// Refused are the last refused descriptors of a domain, of all for "".
+// Refused returns the last refused descriptors of a domain; of all domains for "".
 func (r *Recent) Refused(domain string) RecentList { return r.refused.read(domain) }
 
-// Unmatched are the last unmatched descriptors of a domain, of all for "".
+// Unmatched returns the last unmatched descriptors of a domain; of all domains for "".
 func (r *Recent) Unmatched(domain string) RecentList { return r.unmatched.read(domain) }
 
 func (l *list) read(domain string) RecentList {

@@ -8,25 +8,25 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// Bounds of what waits for a listener.
+// Bounds of the events that wait for a listener.
 const (
 	maxQueued = 1024    // events
 	maxWaits  = 1 << 20 // bytes
 )
 
-// Filter says which decisions a listener sees. The zero value of each of the first four fields takes all.
+// Filter says which decisions a listener sees. The zero value of each of the first four fields accepts all.
 type Filter struct {
 	Domain    string   // of the request
-	Key       string   // some entry has it
+	Key       string   // an entry has this key
 	Code      rls.Code // of the request as a whole
-	Unmatched bool     // some descriptor has no answer in the configuration
-	// Sample is the share of them, above 0 and at most 1.
+	Unmatched bool     // the configuration has no answer for a descriptor
+	// Sample is the share of these decisions to show, above 0 and at most 1.
 	Sample float64
-	// Rate is how many a second, at most.
+	// Rate is how many decisions a second to show, at most.
 	Rate int
 }
 
-// takes says whether the filter is for this decision. It allocates nothing.
+// takes reports whether the filter accepts a decision. It allocates nothing.
 func (f *Filter) takes(d *Decision) bool {
 	switch {
 	case f.Domain != "" && f.Domain != d.Request.Domain,
@@ -58,7 +58,7 @@ func (d *Decision) hasUnmatched() bool {
 	return false
 }
 
-// Listener receives decisions as lines of JSON. What it does not take in time is dropped.
+// Listener receives decisions as lines of JSON. Lines that it does not take in time are dropped.
 type Listener struct {
 	filter Filter
 	rate   perSecond
@@ -72,7 +72,7 @@ type Listener struct {
 	close func()
 }
 
-// note queues a decision that the filter takes, or drops it.
+// note queues a decision that the filter accepts, or drops it.
 func (l *Listener) note(d *Decision) {
 	if !l.filter.takes(d) {
 		return
@@ -96,14 +96,14 @@ func (l *Listener) note(d *Decision) {
 	}
 }
 
-// Lines delivers the events. Call Took with each.
+// Lines delivers the events. The caller calls Took with each.
 func (l *Listener) Lines() <-chan []byte { return l.queue }
 
 // Took makes room for further events.
 func (l *Listener) Took(line []byte) { l.waits.Add(-int64(len(line))) }
 
-// Dropped is how many events that the filter takes were dropped since the last call: beyond the rate, too long, or with
-// no room left.
+// Dropped returns how many accepted events were dropped since the last call: beyond the rate, too long, or without room
+// in the queue.
 func (l *Listener) Dropped() uint64 {
 	if l.dropped.Load() == 0 {
 		return 0

@@ -12,18 +12,18 @@ import (
 	"gatehouse/ratelimit/internal/printable"
 )
 
-// Top counts the hits of the keys with most of them, minute by minute, in a number of slots that does not grow with
-// the keys (Metwally, Agrawal, El Abbadi: Efficient Computation of Frequent and Top-k Elements in Data Streams, 2005).
+// Top counts the hits of the keys with most hits, minute by minute, in a number of slots that does not grow with the
+// keys (Metwally, Agrawal, El Abbadi: Efficient Computation of Frequent and Top-k Elements in Data Streams, 2005).
 type Top struct {
 	seed maphash.Seed
 	size int
 
 	mu      sync.Mutex
-	present *minute // being counted
-	last    *minute // the one before, which no one writes to; nil: it had no hits
+	present *minute // the minute being counted
+	last    *minute // the minute before, to which nothing is written; nil: it had no hits
 }
 
-// newTop returns nil, which is off, for no keys.
+// newTop returns nil, which is off, for 0 keys.
 func newTop(keys int) *Top {
 	if keys == 0 {
 		return nil
@@ -31,8 +31,8 @@ func newTop(keys int) *Top {
 	return &Top{seed: maphash.MakeSeed(), size: keys, present: newMinute(keys)}
 }
 
-// note counts the hits of a decision. A descriptor counts once, by the texts of its counter key; limits that share a
-// counter thereby share a place, and so do those of one list.
+// note counts the hits of a decision. A descriptor counts once, by the texts of its counter key, so limits that share a
+// counter share a slot, as do the limits of one list.
 func (t *Top) note(d *Decision, buf []byte) []byte {
 	now := d.Done.Unix() / 60
 	for i, rule := range d.Rules {
@@ -59,21 +59,21 @@ func (t *Top) note(d *Decision, buf []byte) []byte {
 	return buf
 }
 
-// texts is a counter key without what names the kind of the limit and its window, as limits.Rules.AppendKey ends it:
-// …_<start> or …_~rm1, escaped …|m1|<start> or …|rm1.
+// texts returns a counter key without its end, which names the kind of the limit and its window, as
+// limits.Rules.AppendKey writes it: …_<start> or …_~rm1, escaped …|m1|<start> or …|rm1.
 func texts(key []byte) []byte {
 	i := len(key) - 1
 	for i > 0 && key[i] != '_' && key[i] != '|' {
 		i--
 	}
-	if i > 0 && key[i] == '|' && '0' <= key[i+1] && key[i+1] <= '9' { // a window's start; the kind stands before it
+	if i > 0 && key[i] == '|' && '0' <= key[i+1] && key[i+1] <= '9' { // a window's start, which the kind precedes
 		i = bytes.LastIndexByte(key[:i], '|')
 	}
 	return key[:max(i, 0)]
 }
 
-// turn begins a new minute when the present one is over. A request of the minute before, a little late, counts for the
-// present one; a clock that went back further begins again.
+// turn begins a new minute when the present one is over. A slightly late request of the minute before counts for the
+// present minute; a clock that went back further begins again.
 func (t *Top) turn(now int64) {
 	if now == t.present.at || now == t.present.at-1 {
 		return
@@ -84,7 +84,7 @@ func (t *Top) turn(now int64) {
 		t.last, t.present = t.present, nil
 	}
 	switch {
-	case t.present != nil: // it lies further back, and no reader can hold it
+	case t.present != nil: // an older minute, which no reader can hold
 	case spare != nil && spare.readers == 0:
 		t.present = spare
 	default:
@@ -97,15 +97,15 @@ func (t *Top) turn(now int64) {
 type TopKey struct {
 	Domain  string  `json:"domain"`
 	Entries []Entry `json:"entries"`
-	Rule    string  `json:"rule,omitempty"` // of the first descriptor that came with the key; none: a limit of its own
+	Rule    string  `json:"rule,omitempty"` // of the first descriptor with the key; empty for a limit of its own
 	Hits    uint64  `json:"hits"`
-	// Error is how much too high Hits may be.
+	// Error is by how much Hits may be too high.
 	Error uint64 `json:"error"`
 	Cut   bool   `json:"cut,omitempty"`
 }
 
-// Read returns the keys of the last whole minute, those with most hits first, and when that minute began. A domain of
-// "" takes all.
+// Read returns the keys of the last whole minute, beginning with the most hits, and when that minute began. An empty
+// domain stands for all domains.
 func (t *Top) Read(now time.Time, domain string) (from time.Time, keys []TopKey) {
 	whole := now.Unix() / 60
 	t.mu.Lock()
@@ -120,7 +120,7 @@ func (t *Top) Read(now time.Time, domain string) (from time.Time, keys []TopKey)
 	t.mu.Unlock()
 	var wanted slot
 	wanted.append(domain, ruleText)
-	shown := wanted.key().Domain // as cut as those of the slots
+	shown := wanted.key().Domain // cut as the slots' domains are
 	for i := range m.slots {
 		if k := m.slots[i].key(); domain == "" || k.Domain == shown {
 			keys = append(keys, k)
@@ -133,16 +133,16 @@ func (t *Top) Read(now time.Time, domain string) (from time.Time, keys []TopKey)
 	return from, keys
 }
 
-// minute is the slots of one minute.
+// minute has the slots of one minute.
 type minute struct {
 	at      int64 // Unix time / 60
-	readers int   // who forbid that it is used again
+	readers int   // readers that keep it from being reused
 	slots   []slot
-	heap    []ranked // that with the fewest hits is first
+	heap    []ranked // the slot with the fewest hits is first
 	index   index
 }
 
-// ranked is a slot in the heap with its hits, so that the heap is put in order without reading the slots.
+// ranked is a slot in the heap with its hits, so that ordering the heap reads no slots.
 type ranked struct {
 	hits uint64
 	slot int32
@@ -157,8 +157,8 @@ func (m *minute) reset(at int64) {
 	m.at, m.slots, m.heap = at, m.slots[:0], m.heap[:0]
 }
 
-// add counts hits of a key. It returns the key's slot if that is new and has to be described: where none is free, the
-// key takes the place of the one with the fewest hits, and with it those hits, as its possible error.
+// add counts hits of a key. It returns the key's slot if the slot is new and has to be described. Where no slot is
+// free, the key takes the slot with the fewest hits, and these hits as its possible error.
 func (m *minute) add(id uint64, hits uint64) *slot {
 	at := m.index.find(id, m.slots)
 	if i := m.index[at]; i != 0 {
@@ -185,8 +185,7 @@ func (m *minute) add(id uint64, hits uint64) *slot {
 	return s
 }
 
-// up puts a slot at a place of the heap, or before those above it with more hits; down puts it behind those below with
-// fewer.
+// up moves an element up the heap, before elements with more hits; down moves it down, behind elements with fewer.
 func (m *minute) up(at int, moving ranked) {
 	for at > 0 {
 		above := (at - 1) / 2
@@ -222,8 +221,8 @@ func (m *minute) put(at int, r ranked) {
 	m.slots[r.slot].place = int32(at)
 }
 
-// A slot holds its key's texts in place, so that a key takes at most 512 bytes in both minutes (TestTop_memory) and a
-// new one allocates nothing. The rule's path comes last and has ruleText bytes at least.
+// A slot has its key's texts in place, so that a key takes at most 512 bytes in both minutes (TestTop_memory) and a new
+// key allocates nothing. The rule's path comes last and has at least ruleText bytes.
 const (
 	slotText = 152
 	ruleText = 48
@@ -234,10 +233,10 @@ type slot struct {
 	id        uint64
 	hits, err uint64
 	place     int32 // in the heap
-	entries   uint8 // how many are in text
+	entries   uint8 // number of entries in text
 	cut       bool
 	used      uint8
-	// text is the domain, then keys and values, then the rule's path below the domain, each with its length before it.
+	// text is the domain, then keys and values, then the rule's path below the domain, each after its length.
 	text [slotText]byte
 }
 
@@ -258,7 +257,7 @@ func (s *slot) describe(d *Decision, i int) {
 	s.append(string(d.Rules[i].AppendPath(path[:0], "")), 0)
 }
 
-// append adds a text, cut to what leaves so many bytes.
+// append adds a text, cut so that leave bytes remain free.
 func (s *slot) append(text string, leave int) {
 	text, shorter := printable.Cut(text, slotText-leave-int(s.used)-1)
 	s.cut = s.cut || shorter
@@ -267,7 +266,7 @@ func (s *slot) append(text string, leave int) {
 	s.used += uint8(n) + 1
 }
 
-// key is the slot for people.
+// key returns the slot as a TopKey.
 func (s *slot) key() TopKey {
 	k := TopKey{Hits: s.hits, Error: s.err, Cut: s.cut, Entries: make([]Entry, s.entries)}
 	rest := s.text[:]

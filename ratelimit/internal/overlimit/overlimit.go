@@ -1,4 +1,4 @@
-// Package overlimit remembers in this process which counters are over their limits, so that hits on them cost no store.
+// Package overlimit remembers in this process which counters are over their limits, so that hits on them need no store.
 package overlimit
 
 import (
@@ -9,30 +9,30 @@ import (
 	"gatehouse/ratelimit/internal/siphash"
 )
 
-// maxCachedKey is the longest key that the over-limit cache keeps as it is. freecache refuses entries
-// above a 1024th of its size, 488 bytes at the smallest; longer keys are kept as their hash.
+// maxCachedKey is the longest key that the over-limit cache keeps unchanged. freecache refuses entries above a 1024th
+// of its size, at least 488 bytes; longer keys are kept as their hash.
 const maxCachedKey = 400
 
 // Cache remembers counters that were over their limit, so that a blocked caller costs no store
-// (LOCAL_CACHE_SIZE_IN_BYTES). It holds the counter last seen,
-// not a verdict: overrides share counters, so the caller judges it against the limit in force.
+// (LOCAL_CACHE_SIZE_IN_BYTES). It has the last known counter, not a verdict: overrides share counters, so the caller
+// compares the counter with the limit in force.
 //
-// An entry may be missing at any time, evicted by others. A hit answered before a refund and
-// remembered after it stays until the window ends.
+// An entry may disappear at any time, evicted by others. A hit that is answered before a refund and remembered after it
+// stays until the window ends.
 type Cache struct {
 	cache  *freecache.Cache
 	secret siphash.Secret
 }
 
-// New returns an empty cache of about size bytes, at least 512 KiB, all taken at once.
+// New returns an empty cache of about size bytes, at least 512 KiB, allocated at once.
 func New(size int) *Cache { return newCache(size, nil) }
 
-// newCache takes the clock too; nil is the real one.
+// newCache is New with a clock; nil is the real clock.
 func newCache(size int, clock freecache.Timer) *Cache {
 	return &Cache{freecache.NewCacheCustomTimer(size, clock), siphash.NewSecret()}
 }
 
-// Get returns the counter last seen for key. 0 allocations.
+// Get returns the last known counter for key. 0 allocations.
 func (o *Cache) Get(key []byte) (value int64, ok bool) {
 	var long [16]byte
 	var buf [8]byte
@@ -51,19 +51,19 @@ func (o *Cache) Set(key []byte, value int64, ttl int) {
 	var long [16]byte
 	var buf [8]byte
 	binary.LittleEndian.PutUint64(buf[:], uint64(value))
-	o.cache.Set(o.key(key, &long), buf[:], ttl) // fits by construction, so it cannot fail
+	o.cache.Set(o.key(key, &long), buf[:], ttl) // fits by construction, so Set cannot fail
 }
 
-// Wait is what is known of a sliding window or a token bucket that is over its limit: until when it admits not even one
-// hit. Both times are in µs, counted from where the caller likes.
+// Wait says until when a sliding window or a token bucket that is over its limit admits not even one hit. Both times
+// are in µs, from a zero that the caller chooses.
 type Wait struct {
-	// Pass is when one hit passes, and Until when the store has to be called again, at most a second before.
+	// Pass is when one hit passes. Until is when the store has to be called again, at most a second earlier.
 	Pass, Until int64
-	// Limit and Capacity are those it was judged by; judged by others it is another counter.
+	// Limit and Capacity are the numbers by which the counter was judged; with other numbers it is another counter.
 	Limit, Capacity uint32
 }
 
-// GetWait returns what is known for the key of a sliding window or a token bucket. 0 allocations.
+// GetWait returns the Wait for the key of a sliding window or a token bucket. 0 allocations.
 func (o *Cache) GetWait(key []byte) (w Wait, ok bool) {
 	var long [16]byte
 	var buf [24]byte
@@ -77,7 +77,7 @@ func (o *Cache) GetWait(key []byte) (w Wait, ok bool) {
 	}, true
 }
 
-// SetWait remembers a sliding window or a token bucket for ttl seconds. Its key is never one that Set gets.
+// SetWait remembers a sliding window or a token bucket for ttl seconds. Set is never called with its key.
 func (o *Cache) SetWait(key []byte, w Wait, ttl int) {
 	if ttl <= 0 {
 		return // freecache would keep it for ever
@@ -91,17 +91,16 @@ func (o *Cache) SetWait(key []byte, w Wait, ttl int) {
 	o.cache.Set(o.key(key, &long), buf[:], ttl)
 }
 
-// Delete forgets a counter: it has been refunded.
+// Delete forgets a counter, which has been refunded.
 func (o *Cache) Delete(key []byte) {
 	var long [16]byte
 	o.cache.Del(o.key(key, &long))
 }
 
-// Clear forgets all of them: the rules have changed. The statistics start again from 0.
+// Clear forgets all counters, since the rules have changed. The statistics start again from 0.
 func (o *Cache) Clear() { o.cache.Clear() }
 
-// key is what the cache knows a key by. A hash never meets a short key of 16 bytes by more than
-// chance, since it is keyed.
+// key returns the key in the cache. A hash equals a short key of 16 bytes only by chance, since the hash is keyed.
 func (o *Cache) key(key []byte, long *[16]byte) []byte {
 	if len(key) <= maxCachedKey {
 		return key

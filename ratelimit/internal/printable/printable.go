@@ -1,11 +1,11 @@
-// Package printable makes text of any bytes fit to leave the daemon. Keys and values of a request may hold
-// whatever a client put into a header; what goes out must be UTF-8.
+// Package printable makes texts of any bytes fit to leave the daemon. Keys and values of a request may have any bytes
+// that a client put into a header; the daemon's output must be UTF-8.
 package printable
 
 import "unicode/utf8"
 
-// Text is s for everything that leaves the daemon and must be UTF-8 (dynamic metadata, names of statistics, logs,
-// traces, JSON): bytes that are no UTF-8 are written as \xNN. The result is s itself where all of it is.
+// Text returns s with invalid UTF-8 written as \xNN, for all output that must be UTF-8 (dynamic metadata, names of
+// statistics, logs, traces, JSON). It returns s itself if all of it is valid.
 func Text(s string) string {
 	if utf8.ValidString(s) {
 		return s
@@ -28,7 +28,7 @@ func Append(dst []byte, s string) []byte {
 	return dst
 }
 
-// Cut is s, or as many whole runes of it as fit into so many bytes.
+// Cut returns s, or as many whole runes of it as fit into most bytes.
 func Cut(s string, most int) (text string, cut bool) {
 	if len(s) <= most {
 		return s, false

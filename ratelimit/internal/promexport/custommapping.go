@@ -9,27 +9,26 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// seen is what a mapping file makes of a series, looked up once, and when the series last changed.
+// seen is the result of a mapping file for a series, and when the series last changed.
 type seen struct {
 	target
 	labels []stats.Tag
-	into   string // metric and labels: what it is counted in, with others perhaps
+	into   string // metric and labels in which it is counted, possibly with other series
 	kind   kind
 	value  float64
 	since  time.Time
-	round  int // the last scrape that had it
+	round  int // the last scrape in which it occurred
 }
 
-// lost is what names that are gone had counted in a series that other names are counted in too. Without
-// it the sum would shrink, and a counter that shrinks is read as a reset.
+// lost is the counts of forgotten names in a series that also counts other names. Without them the sum would decrease,
+// and a counter that decreases is read as a reset.
 type lost struct {
-	*seen // one of them
+	*seen // one of the forgotten names
 	value float64
 }
 
-// writeMapped shows everything but times as the file says. A counter that was never touched is not there, as
-// in a statsd exporter; a series with a ttl goes when it has not changed for that long, as far as
-// scrapes can tell.
+// writeMapped shows everything but times as the mapping file says. A counter that never counted is not shown, as in a
+// statsd exporter; a series with a ttl is dropped when scrapes have seen no change for that long.
 func (p *Page) writeMapped(w *writer) {
 	all, alive := families{}, map[string]bool{}
 	p.round++
@@ -78,7 +77,7 @@ func (p *Page) writeMapped(w *writer) {
 	all.write(w)
 }
 
-// lookup is what the file makes of a series.
+// lookup returns the result of the mapping file for a series.
 func (p *Page) lookup(name string, tags []stats.Tag, k kind) *seen {
 	id := name
 	if len(tags) > len(p.extra) {
@@ -99,7 +98,7 @@ func (p *Page) lookup(name string, tags []stats.Tag, k kind) *seen {
 	return s
 }
 
-// forget lets go of what the registry has forgotten since the last scrape.
+// forget drops the series that the registry has forgotten since the last scrape.
 func (p *Page) forget() {
 	for id, s := range p.seen {
 		if s.round == p.round {

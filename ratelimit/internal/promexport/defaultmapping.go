@@ -10,7 +10,7 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// The default mapping, the table of docs/statistics.md#pull-metrics. Rules are rules below; times are in times.go.
+// The default mapping, the table of docs/statistics.md#pull-metrics. Rules are mapped below, times in times.go.
 
 // writeDefault shows everything but rules and times.
 func (p *Page) writeDefault(w *writer) {
@@ -26,13 +26,13 @@ func (p *Page) writeDefault(w *writer) {
 	all.write(w)
 }
 
-// labels are the labels of a series: own ones, and its tags.
+// labels returns the labels of a series: own labels, and its tags.
 func (p *Page) labels(s stats.Series, own ...stats.Tag) []stats.Tag {
 	return with(labelsOf(s.Tags), own...)
 }
 
-// defaultName maps a counter's or gauge's name; what the table does not list keeps its name,
-// with `_` for whatever a metric's name may not have.
+// defaultName maps the name of a counter or gauge. A name that the table does not list is kept, with `_` for characters
+// that a metric's name must not have.
 func defaultName(name string, k kind) (string, []stats.Tag) {
 	if k == counter {
 		if part, ok := strings.CutPrefix(name, "ratelimit.service.call.should_rate_limit."); ok &&
@@ -52,7 +52,7 @@ func defaultName(name string, k kind) (string, []stats.Tag) {
 	return clean(name), nil
 }
 
-// unknownDomain is the domain of a domain_not_found.
+// unknownDomain returns the domain in the name of a domain_not_found counter.
 func unknownDomain(name string) (string, bool) {
 	rest, ok := strings.CutPrefix(name, stats.RulePrefix)
 	if !ok {
@@ -61,7 +61,7 @@ func unknownDomain(name string) (string, bool) {
 	return strings.CutSuffix(rest, stats.NotFoundSuffix)
 }
 
-// methodOf is the star of ratelimit_server.*<suffix>.
+// methodOf returns the part for the star in ratelimit_server.*<suffix>.
 func methodOf(name, suffix string) (string, bool) {
 	rest, ok := strings.CutPrefix(name, "ratelimit_server.")
 	if !ok {
@@ -71,15 +71,15 @@ func methodOf(name, suffix string) (string, bool) {
 	return method, ok && method != "" && !strings.Contains(method, ".")
 }
 
-// ruleKey is the part of a rule's key that becomes labels, and where its labels end.
+// ruleKey is the part of a rule's key that becomes labels, with the ends of the labels.
 type ruleKey struct {
 	text  string // domain, key1 and key2 with the dots between
 	rules *stats.Rule
 }
 
-// rules shows the rules that were hit: domain, key1 and key2 as labels. Deeper ones have the labels of
-// the first three parts and add up. Every series of a rule is shown from its first hit on,
-// but for the two that most rules never need.
+// rules shows the rules that were hit, with domain, key1 and key2 as labels. Deeper rules have the labels of their
+// first three parts, and are added up. Every series of a rule is shown from its first hit on, except the two that most
+// rules never need.
 func (p *Page) rules(w *writer) {
 	hit := p.Stats.Rules()
 	keys := make([]ruleKey, len(hit))
@@ -109,8 +109,8 @@ func (p *Page) rules(w *writer) {
 	}
 }
 
-// limits shows the limits of lists that were hit, by the labels of their rules and their own; shadow_mode from its
-// first hit.
+// limits shows the limits of lists that were hit, with the labels of their rules and their own label; shadow_mode from
+// its first hit on.
 func (p *Page) limits(w *writer) {
 	all := families{}
 	for _, l := range p.Stats.Limits() {
@@ -132,8 +132,8 @@ func (p *Page) limits(w *writer) {
 	all.write(w)
 }
 
-// threeParts cuts a rule's key after its third part. An empty label is no label, so dots at the end
-// would separate what has the same labels.
+// threeParts cuts a rule's key after its third part. An empty label is the same as none, so dots at the end would
+// separate series with the same labels.
 func threeParts(key string) string {
 	dots := 0
 	for i := range len(key) {
@@ -161,7 +161,7 @@ type ruleSlot struct {
 	value   float64
 	parts   [3]string
 	own     [3]dto.LabelPair
-	pairs   [3][]*dto.LabelPair // the first one, two or three of own, and the labels that all have
+	pairs   [3][]*dto.LabelPair // the first one, two or three of own, and the labels of all series
 }
 
 var partNames = [3]string{"domain", "key1", "key2"}
@@ -188,7 +188,7 @@ func (l *ruleLines) begin(w *writer, name, help string) {
 	l.n, l.first = 0, true
 }
 
-// add shows one series. Labels that are empty are left out: key1 of a key of one part, key2 of two.
+// add shows one series. Empty labels are left out: key1 of a key of one part, key2 of two.
 func (l *ruleLines) add(w *writer, key string, value float64) {
 	s := &l.slots[l.n]
 	s.parts[0], key, _ = strings.Cut(key, ".")

@@ -5,10 +5,10 @@ import (
 	"strings"
 )
 
-// help is the text of a metric that a mapping file made up.
+// help is the help text of metrics whose names come from a mapping file.
 const help = "A statistic of ratelimit; its README says what it counts."
 
-// helpText is the texts of all metrics of the default mapping: a line each, the name first.
+// helpText has the help texts of all metrics of the default mapping: one line for each, beginning with the name.
 //
 //go:embed help.txt
 var helpText string

@@ -17,12 +17,12 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// Mapping is a mapping file of the statsd exporter's format. It maps the dotted names of docs/statistics.md,
-// without tags; timers come in milliseconds.
+// Mapping is a mapping file in the statsd exporter's format. It maps the dotted names of docs/statistics.md, without
+// tags; timers are in milliseconds.
 type Mapping struct{ m *mapper.MetricMapper }
 
-// LoadMapping reads the file, old key names (timer_type, buckets, quantiles) too. An error says the line
-// and what is wrong there.
+// LoadMapping reads the file, including old key names (timer_type, buckets, quantiles). An error names the line and
+// what is wrong there.
 func LoadMapping(path string) (*Mapping, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
@@ -32,7 +32,7 @@ func LoadMapping(path string) (*Mapping, error) {
 }
 
 func parseMapping(text string) (_ *Mapping, err error) {
-	defer func() { // the libraries fall over some of what is no mapping file (FuzzParseMapping)
+	defer func() { // the libraries panic on some texts that are no mapping file (FuzzParseMapping)
 		if p := recover(); p != nil {
 			err = fmt.Errorf("not a mapping file: %v", p)
 		}
@@ -44,23 +44,23 @@ func parseMapping(text string) (_ *Mapping, err error) {
 	}
 	var doc yaml.MapSlice
 	if err := yaml.UnmarshalWithOptions([]byte(text), &doc, yaml.UseOrderedMap()); err != nil {
-		return nil, first // no YAML, or no map: the library says where
+		return nil, first // no YAML, or no map: the library's error has the line
 	}
 	doc, _ = textKeys(doc).(yaml.MapSlice)
 	if modernize(doc) {
 		if first = initFrom(m, doc, -1); first == nil {
 			return &Mapping{m}, nil
 		}
-	} else if lines, yes := strings.CutPrefix(first.Error(), unmarshalErrors); yes { // the library's lines are true
+	} else if lines, yes := strings.CutPrefix(first.Error(), unmarshalErrors); yes { // the library's lines are correct
 		return nil, errors.New(strings.ReplaceAll(strings.ReplaceAll(lines, "\n ", "\n   "), "mapper.", ""))
 	}
 	return nil, located(text, doc, first)
 }
 
-// unmarshalErrors begins what the YAML library says of values that do not fit, each behind its line.
+// unmarshalErrors begins the YAML library's text on values of wrong types, each after its line.
 const unmarshalErrors = "yaml: unmarshal errors:\n  "
 
-// textKeys makes texts of all keys: the library writes no others.
+// textKeys converts all keys to texts: the library writes no others.
 func textKeys(v any) any {
 	switch v := v.(type) {
 	case yaml.MapSlice:
@@ -75,7 +75,7 @@ func textKeys(v any) any {
 	return v
 }
 
-// initFrom loads doc with no more than n of its mappings; -1: all.
+// initFrom loads doc with at most n of its mappings; -1: all.
 func initFrom(m *mapper.MetricMapper, doc yaml.MapSlice, n int) error {
 	cut := make(yaml.MapSlice, 0, len(doc))
 	for _, item := range doc {
@@ -91,7 +91,7 @@ func initFrom(m *mapper.MetricMapper, doc yaml.MapSlice, n int) error {
 	return load(m, string(b))
 }
 
-// load adds checks for what the library would panic over in use.
+// load also checks for texts on which the library would panic in use.
 func load(m *mapper.MetricMapper, text string) error {
 	if err := m.InitFromYAMLString(text); err != nil {
 		return err
@@ -118,8 +118,8 @@ var (
 	errBuckets = errors.New("buckets must rise")
 )
 
-// located puts the line before err. The library gives one for YAML's errors alone, so located looks for the first
-// mapping that cannot be loaded with those before it.
+// located puts the line before err. The library has lines only for YAML's errors, so located looks for the first
+// mapping that cannot be loaded together with those before it.
 func located(text string, doc yaml.MapSlice, err error) error {
 	list := 0
 	for _, item := range doc {
@@ -139,7 +139,7 @@ func located(text string, doc yaml.MapSlice, err error) error {
 	return err
 }
 
-// reason is the library's text without its own idea of lines, which are those of another text or none.
+// reason returns the library's text without its lines, which are wrong or missing.
 func reason(err error) string {
 	s := strings.TrimPrefix(err.Error(), unmarshalErrors)
 	if rest, ok := strings.CutPrefix(s, "line "); ok {
@@ -150,7 +150,7 @@ func reason(err error) string {
 	return strings.ReplaceAll(s, "mapper.", "")
 }
 
-// lineOf is where mapping n begins, counted from 1; 0: the defaults.
+// lineOf returns the line of mapping n, counted from 1; 0 stands for the defaults.
 func lineOf(text string, n int) int {
 	file, err := parser.ParseBytes([]byte(text), 0)
 	if err != nil || len(file.Docs) == 0 {
@@ -183,8 +183,8 @@ func firstToken(n ast.Node) int {
 	return n.GetToken().Position.Line
 }
 
-// modernize gives old keys their names of today: timer_type, match_metric_type timer, and buckets and
-// quantiles outside the options that hold them now. It says whether there were any.
+// modernize replaces old keys by their present names: timer_type, match_metric_type timer, and buckets and quantiles
+// outside the options that contain them now. It reports whether there were any.
 func modernize(doc yaml.MapSlice) (old bool) {
 	for _, item := range doc {
 		if entry, ok := item.Value.(yaml.MapSlice); ok && item.Key == "defaults" {
@@ -217,7 +217,7 @@ func modernizeEntry(entry yaml.MapSlice) (old bool) {
 	return old
 }
 
-// target is what a mapping makes of one name.
+// target is the result of a mapping for one name.
 type target struct {
 	name, help string
 	labels     map[string]string
@@ -246,7 +246,7 @@ func (m *Mapping) of(name string, t mapper.MetricType) target {
 	return to
 }
 
-// tags joins the mapping's labels with the tags of a series; the mapping's win, unless it honours the
+// tags joins the mapping's labels with the tags of a series. The mapping's labels win, unless the mapping honours the
 // tags.
 func (t *target) tags(tags []stats.Tag) []stats.Tag {
 	var own []stats.Tag

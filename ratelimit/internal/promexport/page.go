@@ -1,11 +1,10 @@
-// Package promexport serves the statistics to scrapers: Prometheus' text exposition format,
-// read from the live counters at each scrape.
+// Package promexport serves the statistics to scrapers in Prometheus' text exposition format, read from the live
+// counters at each scrape.
 //
-// The default mapping gives the series of rules, methods and errors labels instead of names; a mapping
-// file of the statsd exporter's format replaces it. Names and lines are written by Prometheus' own
-// libraries. A scrape of the default mapping needs memory for the list of rules that were hit and for
-// one chunk of lines, whatever the number of series; it takes no lock that a request takes. Only one
-// scrape runs at a time.
+// The default mapping gives the series of rules, methods and errors labels instead of names; a mapping file in the
+// statsd exporter's format replaces it. Prometheus' own libraries write names and lines. A scrape of the default
+// mapping needs memory for the list of rules that were hit and for one chunk of lines, whatever the number of series;
+// it takes no lock that a request takes. Only one scrape runs at a time.
 package promexport
 
 import (
@@ -36,11 +35,11 @@ type Settings struct {
 // Options of a Page. Stats is required.
 type Options struct {
 	Settings
-	// Stats is what is shown. New must be called before its Run.
+	// Stats is the registry that is shown. New must be called before its Run.
 	Stats *stats.Registry
-	// Mapping replaces the default one; nil leaves that.
+	// Mapping replaces the default mapping; nil keeps it.
 	Mapping *Mapping
-	// Build are the labels of ratelimit_build_info, which is 1; without any it is not shown.
+	// Build has the labels of ratelimit_build_info, which is 1; without labels it is not shown.
 	Build []stats.Tag
 	Log   *slog.Logger
 }
@@ -53,15 +52,15 @@ type Page struct {
 	times    times
 	conflict *stats.Counter
 
-	turn  chan struct{} // held during a scrape; guards what follows
+	turn  chan struct{} // held during a scrape; guards the fields below
 	zip   *gzip.Writer
-	told  map[string]bool // names of conflicts that were logged
+	told  map[string]bool // names of conflicts that have been logged
 	seen  map[string]*seen
 	lost  map[string]lost // of mapped series, by metric and labels
 	round int
 }
 
-// New makes the page and has the registry hand it timer values.
+// New returns a Page and has the registry pass it timer values.
 func New(o Options) *Page {
 	p := &Page{
 		Options: o, extra: labelsOf(o.Stats.ExtraTags()), own: prometheus.NewRegistry(),
@@ -114,7 +113,7 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// write is one scrape: the daemon's own series, the rules, the times, Go and the process.
+// write is one scrape: the daemon's own series, rules, times, Go and the process.
 func (p *Page) write(w *bufio.Writer) error {
 	out := &writer{w: w, page: p, kinds: map[string]kind{}}
 	theirs, err := p.own.Gather()
@@ -142,7 +141,8 @@ func (p *Page) write(w *bufio.Writer) error {
 	return out.err
 }
 
-// joined adds the labels that all series have to a series of the collectors'. Its own win: go_info has a version.
+// joined adds the labels of all series to those of a collector's series. The series' own labels win: go_info has a
+// version.
 func (p *Page) joined(own []*dto.LabelPair) []*dto.LabelPair {
 	tags := make([]stats.Tag, len(own))
 	for i, l := range own {
@@ -151,7 +151,7 @@ func (p *Page) joined(own []*dto.LabelPair) []*dto.LabelPair {
 	return pairs(with(p.extra, tags...))
 }
 
-// buildInfo shows which program this is, under the same name with a mapping file.
+// buildInfo shows which program this is, under the same name with a mapping file, too.
 func (p *Page) buildInfo(w *writer) {
 	if len(p.Build) == 0 {
 		return
@@ -163,7 +163,7 @@ func (p *Page) buildInfo(w *writer) {
 
 const buildInfo = "ratelimit_build_info"
 
-// labelsOf makes label names of tags' names. Of two that become one name the first stays.
+// labelsOf turns tags' names into label names. Of two that become equal the first stays.
 func labelsOf(tags []stats.Tag) []stats.Tag {
 	var labels []stats.Tag
 	seen := map[string]bool{}
@@ -177,8 +177,8 @@ func labelsOf(tags []stats.Tag) []stats.Tag {
 	return labels
 }
 
-// LabelClash says why the tags cannot all be labels, "" when they can: a name is one that metrics have
-// themselves or that Prometheus keeps, or two names become the same.
+// LabelClash returns why the tags cannot all be labels, "" if they can: metrics or Prometheus already use a name, or
+// two names become equal.
 func LabelClash(tags map[string]string) string {
 	made := map[string]string{}
 	for name := range tags {
@@ -202,8 +202,8 @@ func LabelClash(tags map[string]string) string {
 var reserved = map[string]bool{"domain": true, "key1": true, "key2": true, "err_type": true, "grpc_method": true,
 	"le": true, "quantile": true, "code": true}
 
-// clean puts `_` for every byte that the name of a label or metric may not have, and before a
-// leading digit.
+// clean replaces by `_` every byte that the name of a label or metric must not have, and puts `_` before a leading
+// digit.
 func clean(s string) string {
 	if s == "" || isDigit(s[0]) {
 		s = "_" + s

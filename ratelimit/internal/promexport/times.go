@@ -13,8 +13,8 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// times turn timer values into histograms and summaries. The registry hands over samples, each for
-// 1/rate events, so that counts and sums are those of all events.
+// times turns timer values into histograms and summaries. The registry passes samples, each for 1/rate events, so
+// counts and sums are those of all events.
 type times struct {
 	mapping func(stats.Series) (timeMapping, bool)
 
@@ -23,19 +23,19 @@ type times struct {
 	by  map[string]*timer // by metric and labels
 }
 
-// timeMapping is what becomes of a timer.
+// timeMapping says what a timer becomes.
 type timeMapping struct {
 	name, help string
 	labels     []stats.Tag
 	kind       kind    // histogram or summary
-	scale      float64 // of milliseconds
+	scale      float64 // factor for milliseconds
 	buckets    []float64
 	summary    prometheus.SummaryOpts
 }
 
 type timer struct {
 	timeMapping
-	counts     []float64 // per bucket, not cumulative; the last is beyond all
+	counts     []float64 // per bucket, not cumulative; the last one is above all buckets
 	count, sum float64
 	quantiles  prometheus.Summary
 }
@@ -49,7 +49,7 @@ func (t *times) observe(s stats.Series, d time.Duration, rate float64) {
 	}
 }
 
-// of finds or makes the timer's metric. t.mu is held.
+// of returns the timer's metric, and makes it if it is new. t.mu is held.
 func (t *times) of(s stats.Series) *timer {
 	h, known := t.all[s.Name]
 	if known {
@@ -76,11 +76,11 @@ func (h *timer) observe(v, events float64) {
 		h.quantiles.Observe(v)
 		return
 	}
-	i, _ := slices.BinarySearch(h.buckets, v) // le: a value on the edge is inside
+	i, _ := slices.BinarySearch(h.buckets, v) // a value equal to a bound is inside (le)
 	h.counts[i] += events
 }
 
-// write shows every timer there is, those without values too.
+// write shows all timers, including those without values.
 func (t *times) write(w *writer, timers []stats.Series) {
 	families := t.families(w, timers)
 	for _, name := range slices.Sorted(maps.Keys(families)) {
@@ -88,8 +88,8 @@ func (t *times) write(w *writer, timers []stats.Series) {
 	}
 }
 
-// families takes the present values. Nothing is written under the lock, which the flusher needs: a client may read
-// the page slowly.
+// families reads the present values. Nothing is written under the lock, which the flusher needs: a client may read the
+// page slowly.
 func (t *times) families(w *writer, timers []stats.Series) map[string]*dto.MetricFamily {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -133,13 +133,13 @@ func (h *timer) metric() *dto.Metric {
 	return m
 }
 
-// defaultQuantiles are those of a timer that nothing is said about.
+// defaultQuantiles are the quantiles of a timer for which the file names none.
 var defaultQuantiles = map[float64]float64{0.5: 0.05, 0.9: 0.01, 0.99: 0.001}
 
-// callBuckets are those of the replaced service, .005 to 10 s, and finer ones below, where decisions are.
+// callBuckets are the replaced service's buckets, .005 to 10 s, and finer ones below, where decisions are.
 var callBuckets = append([]float64{.00005, .0001, .00025, .0005, .001, .0025}, prometheus.DefBuckets...)
 
-// storeBuckets begin where a store nearby answers.
+// storeBuckets begin where a nearby store answers.
 var storeBuckets = []float64{.00005, .0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10}
 
 // timeMapping maps a timer by the default mapping or the file's.
@@ -154,12 +154,12 @@ func (p *Page) timeMapping(s stats.Series) (timeMapping, bool) {
 	if method, ok := methodOf(s.Name, ".response_time"); ok {
 		m := seconds("ratelimit_service_response_time_seconds", callBuckets,
 			stats.Tag{Name: "grpc_method", Value: method})
-		if p.Milliseconds { // the replaced service's buckets begin at 5 µs then
+		if p.Milliseconds { // the replaced service's buckets then begin at 5 µs
 			m.scale, m.buckets = 1, prometheus.DefBuckets
 		}
 		return m, true
 	}
-	if s.Name == "ratelimit.store.response_time" { // is not in the table, which is older; seconds in any case
+	if s.Name == "ratelimit.store.response_time" { // newer than the table and not in it; always in seconds
 		return seconds("ratelimit_store_response_time_seconds", storeBuckets), true
 	}
 	name := clean(s.Name)

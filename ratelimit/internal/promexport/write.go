@@ -22,7 +22,7 @@ const (
 	gauge
 	histogram
 	summary
-	taken // by Go's or the process's metrics
+	taken // used by Go's or the process's metrics
 )
 
 var types = map[kind]*dto.MetricType{
@@ -30,8 +30,8 @@ var types = map[kind]*dto.MetricType{
 	histogram: dto.MetricType_HISTOGRAM.Enum(), summary: dto.MetricType_SUMMARY.Enum(),
 }
 
-// writer is one scrape on its way out. It keeps one name to one type: a second type of the same name
-// would make the whole page unreadable.
+// writer writes one scrape. It keeps each name to one type: a second type of the same name would make the whole page
+// unreadable.
 type writer struct {
 	w     *bufio.Writer
 	page  *Page
@@ -40,7 +40,7 @@ type writer struct {
 	err   error
 }
 
-// claim says whether the name may be shown as k.
+// claim reports whether the name may be shown with kind k.
 func (w *writer) claim(name string, k kind) bool {
 	if w.kinds[name] == 0 {
 		w.kinds[name] = k
@@ -57,7 +57,7 @@ func (w *writer) claim(name string, k kind) bool {
 	return false
 }
 
-// encode writes a family, or with first false more of the one before.
+// encode writes a family or, with first false, more of the previous family.
 func (w *writer) encode(f *dto.MetricFamily, first bool) {
 	if w.err != nil || len(f.Metric) == 0 {
 		return
@@ -73,7 +73,7 @@ func (w *writer) encode(f *dto.MetricFamily, first bool) {
 	_, w.err = w.w.Write(text)
 }
 
-// families gathers samples by metric, adding up those that have the same labels.
+// families gathers samples by metric, and adds up samples with the same labels.
 type families map[string]*family
 
 type family struct {
@@ -87,7 +87,7 @@ type sample struct {
 	value  float64
 }
 
-// of is the family of a name; nil where the name is another type's.
+// of returns the family of a name; nil where the name has another type.
 func (fs families) of(w *writer, name string, k kind, help string) *family {
 	if !w.claim(name, k) {
 		return nil
@@ -100,7 +100,7 @@ func (fs families) of(w *writer, name string, k kind, help string) *family {
 	return f
 }
 
-// add counts value to a series. labels become the family's own.
+// add adds value to a series. The family takes over labels.
 func (f *family) add(labels []stats.Tag, value float64) {
 	if f == nil {
 		return
@@ -110,14 +110,14 @@ func (f *family) add(labels []stats.Tag, value float64) {
 	switch {
 	case s == nil:
 		f.samples[id] = &sample{labels, value}
-	case f.kind == gauge: // the newest word
+	case f.kind == gauge: // the latest value
 		s.value = value
 	default:
 		s.value += value
 	}
 }
 
-// write shows the families by name, their series by labels.
+// write shows the families sorted by name, and their series sorted by labels.
 func (fs families) write(w *writer) {
 	for _, name := range slices.Sorted(maps.Keys(fs)) {
 		f := fs[name]
@@ -144,8 +144,8 @@ func (fs families) write(w *writer) {
 // chunk is how many series are turned into lines at a time.
 const chunk = 512
 
-// identity is a text that two equal sets of labels share. No label's value holds a zero byte: control
-// bytes are replaced where names are cleaned.
+// identity returns a text that is the same for equal sets of labels. No label's value has a zero byte, since cleaning
+// names replaces control bytes.
 func identity(labels []stats.Tag) string {
 	var b strings.Builder
 	for _, l := range labels {
@@ -157,7 +157,7 @@ func identity(labels []stats.Tag) string {
 	return b.String()
 }
 
-// with joins a metric's own labels with those common to all metrics; its own take precedence.
+// with joins a metric's own labels with the labels of all metrics; own labels win.
 func with(extra []stats.Tag, own ...stats.Tag) []stats.Tag {
 	all := own
 	for _, t := range extra {

@@ -11,22 +11,23 @@ import (
 // ErrMalformed is the answer to bytes that are no RateLimitRequest.
 var ErrMalformed = errors.New("rls: malformed RateLimitRequest")
 
-// Far above what MAX_DESCRIPTORS and MAX_ENTRIES may sensibly be.
+// Far above any sensible MAX_DESCRIPTORS and MAX_ENTRIES.
 const (
 	maxDescriptors = 1 << 16
 	maxEntries     = 1 << 18
 )
 
-// A Request keeps its arena of entries between calls, unless one outsized message grew it.
+// A Request keeps its memory for entries between calls, unless one outsized message made it grow beyond this.
 const keepEntries = 4096
 
-// Unmarshal decodes one envoy.service.ratelimit.v3.RateLimitRequest. It accepts exactly what the
-// generated code accepts: unknown fields are skipped, the last of a repeated scalar wins, split
-// messages merge; but strings may hold any bytes. An Envoy passes on what a client put into a header, UTF-8 or
-// not, and with its default failure_mode_deny=false lets a request pass whose call is refused: refusing would be
-// a way around every limit. The strings of r point into b, which must not change while r is in use.
+// Unmarshal decodes one envoy.service.ratelimit.v3.RateLimitRequest. It accepts exactly what the generated code
+// accepts: unknown fields are skipped, the last of a repeated scalar wins, split messages merge. But strings may have
+// any bytes: an Envoy passes on what a client put into a header, UTF-8 or not, and with its default
+// failure_mode_deny=false lets a request pass whose call is refused, so refusing would be a way around every limit. The
+// strings of r point into b, which must not change while r is in use.
 //
-// It stops at maxDescriptors or maxEntries: four megabytes can hold millions, and what has so many is refused anyway.
+// Unmarshal stops at maxDescriptors or maxEntries: four megabytes can have millions, and such a request is refused
+// anyway.
 func (r *Request) Unmarshal(b []byte) error {
 	r.Reset()
 	for len(b) > 0 && len(r.Descriptors) < maxDescriptors && len(r.entries) < maxEntries {
@@ -94,7 +95,7 @@ func (r *Request) descriptor(b []byte) (ok bool) {
 			d.Negative = n != 0
 		}
 	}
-	// Growing the arena later leaves this slice on the older array, whose content stays.
+	// This slice keeps pointing to the old array when the entries grow.
 	d.Entries = r.entries[first:len(r.entries):len(r.entries)]
 	r.Descriptors = append(r.Descriptors, d)
 	return true
@@ -120,13 +121,13 @@ func (e *Entry) unmarshal(b []byte) bool {
 	return true
 }
 
-// usual reads an entry as everybody writes it: a key and a value of less than 128 bytes each, in this
-// order. Otherwise it changes nothing.
+// usual reads an entry in the form that all clients write: a key and a value of less than 128 bytes each, in this
+// order. For any other form it changes nothing.
 func (e *Entry) usual(b []byte) bool {
 	if len(b) < 4 || b[0] != 1<<3|byte(wireBytes) || b[1] >= 0x80 {
 		return false
 	}
-	end := 2 + int(b[1]) // of the key
+	end := 2 + int(b[1]) // end of the key
 	if len(b) < end+2 || b[end] != 2<<3|byte(wireBytes) || b[end+1] >= 0x80 || end+2+int(b[end+1]) != len(b) {
 		return false
 	}
@@ -169,20 +170,20 @@ const (
 	wireBytes  = uint64(protowire.BytesType)
 )
 
-// varint reads one base-128 number; n is 0 when b holds none.
+// varint reads one base-128 number; n is 0 if b has none.
 func varint(b []byte) (v uint64, n int) {
-	if len(b) > 0 && b[0] < 0x80 { // nearly always: tags, lengths and hits are small
+	if len(b) > 0 && b[0] < 0x80 { // frequent: tags, lengths and hits are small
 		return uint64(b[0]), 1
 	}
 	v, n = protowire.ConsumeVarint(b)
 	return v, max(n, 0)
 }
 
-// cutField cuts the first field off a message that is not empty: n is the number of a varint, field the bytes of what has
-// a length. Callers pass over the fields that they do not know, and those of an unexpected wire type.
+// cutField cuts the first field off a message that is not empty. n is the number of a varint, field the bytes of a
+// field with a length. Callers ignore unknown fields, and fields of an unexpected wire type.
 func cutField(b []byte) (tag, n uint64, field, rest []byte, ok bool) {
 	tag, at := uint64(b[0]), 1
-	if tag >= 0x80 { // a call less for the others, which are nearly all
+	if tag >= 0x80 { // saves a call for smaller tags, which are nearly all
 		tag, at = varint(b)
 	}
 	if at == 0 || bits.Len64(tag>>3) > 29 || tag>>3 == 0 {

@@ -60,8 +60,8 @@ func (s *Status) append(dst []byte) []byte {
 	return dst
 }
 
-// setLength writes the length of the message that begins at start into the byte before it, and makes
-// room for a length that needs more than one.
+// setLength writes the length of the message that begins at start into the byte before it, and makes room for a length
+// that needs more than one byte.
 func setLength(dst []byte, start int) []byte {
 	n := len(dst) - start
 	if n < 0x80 {
@@ -72,7 +72,7 @@ func setLength(dst []byte, start int) []byte {
 	return slices.Replace(dst, start-1, start, protowire.AppendVarint(length[:0], uint64(n))...)
 }
 
-// Every field number here is below 16, so that a tag is one byte; zero values are left out (proto3).
+// Every field number below is less than 16, so that a tag is one byte. Zero values are left out (proto3).
 
 func appendUint(dst []byte, field byte, v uint64) []byte {
 	if v == 0 {

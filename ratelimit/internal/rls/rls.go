@@ -1,14 +1,14 @@
-// Package rls holds the two hot messages of Envoy's v3 rate limit service as plain structs,
-// with a decoder and an encoder for their protobuf wire form.
+// Package rls has the two most frequent messages of Envoy's v3 rate limit service as plain structs, with a decoder and
+// an encoder for their protobuf wire form.
 //
-// It is the ground floor: it knows neither rules nor stores nor listeners. Messages and field
-// numbers follow envoy.service.ratelimit.v3 and envoy.extensions.common.ratelimit.v3.
+// It is the lowest package: it knows neither rules nor stores nor listeners. Messages and field numbers follow
+// envoy.service.ratelimit.v3 and envoy.extensions.common.ratelimit.v3.
 package rls
 
 import "google.golang.org/protobuf/types/known/structpb"
 
-// Request is one ShouldRateLimit call. After Unmarshal its strings alias the wire bytes and
-// live only as long as those; the slices are reused by the next Unmarshal into the same Request.
+// Request is one ShouldRateLimit call. After Unmarshal its strings point into the wire bytes and live only as long as
+// these; the next Unmarshal into the same Request reuses the slices.
 type Request struct {
 	Domain      string
 	Descriptors []Descriptor
@@ -18,20 +18,20 @@ type Request struct {
 	entries []Entry // backs all Descriptors[i].Entries
 }
 
-// Descriptor is an ordered list of entries, counted as one.
+// Descriptor is an ordered list of entries that is counted as a whole.
 type Descriptor struct {
 	Entries []Entry
 	// Limit overrides the configured rule when HasLimit is set.
 	Limit    Override
 	HasLimit bool
-	// Hits replaces the request's HitsAddend when HasHits is set; 0 only peeks.
+	// Hits replaces the request's HitsAddend when HasHits is set; 0 only looks.
 	Hits    uint64
 	HasHits bool
 	// Negative gives hits back instead of taking them (is_negative_hits).
 	Negative bool
 }
 
-// Hits is how many hits a descriptor takes, or gives back.
+// Hits returns how many hits a descriptor takes, or gives back.
 func (r *Request) Hits(d *Descriptor) uint64 {
 	if d.HasHits {
 		return d.Hits
@@ -39,7 +39,7 @@ func (r *Request) Hits(d *Descriptor) uint64 {
 	return uint64(max(r.HitsAddend, 1))
 }
 
-// Taken is how many hits descriptor i takes, 0 where it gives some back.
+// Taken returns how many hits descriptor i takes; 0 where it gives hits back.
 func (r *Request) Taken(i int) uint64 {
 	if d := &r.Descriptors[i]; !d.Negative {
 		return r.Hits(d)
@@ -47,7 +47,7 @@ func (r *Request) Taken(i int) uint64 {
 	return 0
 }
 
-// Entry is one key/value pair of a descriptor. Case-sensitive bytes.
+// Entry is one key/value pair of a descriptor. Both are case-sensitive.
 type Entry struct{ Key, Value string }
 
 // Override is a limit that the caller brings along.
@@ -60,7 +60,7 @@ type Override struct {
 // not in size order: never compare them.
 type Unit int32
 
-// The units of the v3 API. Override requests know no Week by name; wire value 7 is passed through.
+// The units of the v3 API. A limit in a request cannot name Week; the wire value 7 is passed through.
 const (
 	UnknownUnit Unit = 0
 	Second      Unit = 1
@@ -76,7 +76,7 @@ var unitNames = [...]string{"UNKNOWN", "SECOND", "MINUTE", "HOUR", "DAY", "MONTH
 
 var unitSeconds = [...]int64{0, 1, 60, 3600, 86400, 2592000, 31536000, 604800}
 
-// Seconds is the length of the unit, 0 for an unknown one. Months have 30 days, years 365.
+// Seconds returns the length of the unit; 0 for an unknown unit. Months have 30 days, years 365.
 func (u Unit) Seconds() int64 {
 	if u < 0 || int(u) >= len(unitSeconds) {
 		return 0
@@ -84,7 +84,7 @@ func (u Unit) Seconds() int64 {
 	return unitSeconds[u]
 }
 
-// String is the enum's name, upper case, "UNKNOWN" for numbers it does not have.
+// String returns the enum's name, in upper case; "UNKNOWN" for other numbers.
 func (u Unit) String() string {
 	if u < 0 || int(u) >= len(unitNames) {
 		return unitNames[0]
@@ -102,7 +102,7 @@ const (
 	OverLimit   Code = 2
 )
 
-// String is the enum's name.
+// String returns the enum's name.
 func (c Code) String() string {
 	switch c {
 	case OK:
@@ -126,14 +126,14 @@ type Response struct {
 // Status is the verdict on one descriptor.
 type Status struct {
 	Code Code
-	// HasLimit says that current_limit and duration_until_reset are sent.
+	// HasLimit reports that current_limit and duration_until_reset are sent.
 	HasLimit bool
 	PerUnit  uint32
 	Unit     Unit
 	Name     string
 	// Remaining is limit_remaining; 4294967295 for an unlimited rule.
 	Remaining uint32
-	// Reset is the time to the end of the window, whole seconds.
+	// Reset is the time to the end of the window in whole seconds.
 	Reset int64
 }
 

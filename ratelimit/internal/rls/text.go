@@ -2,8 +2,8 @@ package rls
 
 import "strconv"
 
-// AppendText appends the request in protobuf's text form, on one line: for people, and for traces. It
-// may hold personal data. Nothing of it aliases the wire bytes.
+// AppendText appends the request in protobuf's text form, on one line, for people and for traces. It may contain
+// personal data. It shares no memory with the wire bytes.
 func (r *Request) AppendText(b []byte) []byte {
 	start := len(b)
 	if r.Domain != "" {
@@ -43,7 +43,7 @@ func (d *Descriptor) appendText(b []byte) []byte {
 	return append(b, '}')
 }
 
-// space separates what follows from what is already there.
+// space appends a space unless nothing has been appended since start.
 func space(b []byte, start int) []byte {
 	if len(b) > start {
 		return append(b, ' ')

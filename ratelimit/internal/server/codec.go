@@ -4,15 +4,14 @@ import (
 	"sync"
 
 	"google.golang.org/grpc/encoding"
-	_ "google.golang.org/grpc/encoding/proto" // registers the codec that everything but decisions uses
+	_ "google.golang.org/grpc/encoding/proto" // registers the codec of all messages but decisions
 	"google.golang.org/grpc/mem"
 
 	"gatehouse/ratelimit/internal/service"
 )
 
-// exchange is one decision on the wire: a pooled call and the buffers its strings point into.
-// grpc-go frees what it read when Unmarshal returns, so the exchange holds its own reference until
-// the answer is encoded.
+// exchange is one decision on the wire: a pooled call and the buffers that its strings point into. grpc-go frees the
+// bytes of a request when Unmarshal returns, so the exchange holds a reference of its own until the answer is encoded.
 type exchange struct {
 	service.Call
 	wire mem.BufferSlice
@@ -20,7 +19,7 @@ type exchange struct {
 
 var exchanges = sync.Pool{New: func() any { return new(exchange) }}
 
-// release gives x back. Nothing of it may be used afterwards.
+// release returns x to its pool. Nothing of x may be used afterwards.
 func (x *exchange) release() {
 	x.Request.Reset()
 	x.Response.Reset()
@@ -29,8 +28,8 @@ func (x *exchange) release() {
 	exchanges.Put(x)
 }
 
-// codec decodes and encodes decisions by hand and leaves every other message (health, reflection)
-// to the registered one.
+// codec decodes and encodes decisions by hand and leaves every other message (health, reflection) to the registered
+// codec.
 type codec struct{ other encoding.CodecV2 }
 
 func newCodec() codec { return codec{encoding.GetCodecV2("proto")} }
@@ -71,7 +70,7 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	return x.Request.Unmarshal(x.wire[0].ReadOnlyData())
 }
 
-// answerPool recycles encoded answers. grpc-go gives back no buffer of 1 KiB or less, so they start above.
+// answerPool recycles encoded answers. grpc-go returns no buffer of 1 KiB or less, so the buffers are larger.
 type answerPool struct{ p sync.Pool }
 
 var answers = &answerPool{sync.Pool{New: func() any {

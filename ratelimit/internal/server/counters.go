@@ -14,7 +14,7 @@ import (
 	"gatehouse/ratelimit/internal/service"
 )
 
-// counters shows the counters of a descriptor; DELETE resets them, and leaves a line in the log.
+// counters shows the counters of a descriptor; DELETE resets them and is logged.
 func (d *debugPort) counters(w http.ResponseWriter, r *http.Request) {
 	q := r.URL.Query()
 	descriptor, err := counterQuery(q)
@@ -52,16 +52,16 @@ func writeCounterError(w http.ResponseWriter, err error) {
 	writeRefusal(w, err)
 }
 
-// logReset is the audit: who has reset what, or has tried to while the store gave no answer. It
-// holds values of requests.
+// logReset logs who has reset what, or has tried to while the store gave no answer. The line contains values of
+// requests.
 func (d *debugPort) logReset(r *http.Request, domain string, descriptor *rls.Descriptor, report *service.CounterReport,
 	err error) {
 	message := "counters reset"
 	if report.Deleted == nil || *report.Deleted == 0 {
 		if refusal, ok := errors.AsType[*service.Refusal](err); !ok || refusal.Err == nil {
-			return // there was nothing to reset
+			return // nothing to reset
 		}
-		message += " failed" // and may have been carried out all the same
+		message += " failed" // the store may have executed it all the same
 	}
 	var used []string
 	for _, l := range report.Limits {
@@ -73,13 +73,13 @@ func (d *debugPort) logReset(r *http.Request, domain string, descriptor *rls.Des
 		attributes = append(attributes, slog.String("rule", cut(report.Limits[0].Rule)),
 			slog.String("used", strings.Join(used, ",")))
 	}
-	if err != nil { // of a list others may be deleted
+	if err != nil { // other counters of a list may be deleted
 		attributes = append(attributes, slog.String("error", err.Error()))
 	}
 	d.Log.Warn(message, attributes...)
 }
 
-// descriptorText is the descriptor as descriptor= takes it.
+// descriptorText returns the descriptor in the form of the parameter descriptor.
 func descriptorText(entries []rls.Entry) string {
 	var pairs []string
 	for _, e := range entries {
@@ -88,10 +88,10 @@ func descriptorText(entries []rls.Entry) string {
 	return strings.Join(pairs, ",")
 }
 
-// maxLogged is how many bytes of a text of a request one line of the log holds.
+// maxLogged is how many bytes of a request's text a log line has at most.
 const maxLogged = 256
 
-// cut is a text of a request for the log.
+// cut cuts a text of a request for the log.
 func cut(s string) string {
 	s, shorter := printable.Cut(s, maxLogged)
 	if shorter {

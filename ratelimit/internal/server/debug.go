@@ -16,7 +16,8 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// DebugSettings are the plain settings of the debug listener. The comments are the documentation of the variables.
+// DebugSettings are the plain settings of the debug listener. The fields' comments are the documentation of the
+// variables.
 type DebugSettings struct {
 	// Opens the guarded pages of the debug port, which has no TLS, as a bearer token of 16 bytes or more; unset: they
 	// are for this host alone, to read. _TOKEN_FILE reads it from a file.
@@ -32,7 +33,7 @@ type DebugOptions struct {
 	Log     *slog.Logger
 	// Version is the line that ratelimit version prints.
 	Version string
-	// ControlPlane is how the connection to it is, for people and for JSON; nil without one.
+	// ControlPlane returns the state of the control plane, for people and for JSON; nil without a control plane.
 	ControlPlane func() (text string, v any)
 }
 
@@ -55,16 +56,16 @@ var debugPages = []page{
 	{"/top", "guarded; the keys with most hits in the last minute, DEBUG_TOP_KEYS: ?domain=D"},
 }
 
-// xdsPage is there with a control plane only.
+// xdsPage exists only with a control plane.
 var xdsPage = page{"/xds", "the control plane: connected or not, the version in force, what was refused last"}
 
-// NewDebug is the handler of the debug listener. Every page but the profiles answers as JSON too, with
-// ?format=json. What shows values of requests, or writes, is behind a guard; the other pages are open to all but web
-// pages: bind it where only operators come.
+// NewDebug returns the handler of the debug listener. Every page but the profiles answers as JSON too, with
+// ?format=json. Pages that show values of requests, and pages that write, have a guard. The other pages are open to all
+// but web pages: bind the port where only operators reach it.
 func NewDebug(o DebugOptions) http.Handler {
 	d := &debugPort{o}
 	mux := http.NewServeMux()
-	// Tools that fetch profiles may POST.
+	// Programs that fetch profiles may POST.
 	profile := func(path string, h http.HandlerFunc) {
 		mux.HandleFunc(path, only(h, append(readMethods, http.MethodPost)...))
 	}
@@ -90,7 +91,7 @@ func NewDebug(o DebugOptions) http.Handler {
 	return recovered(guarded.keepForeignOut(mux), o.Log, o.Stats.Counter(panicStat))
 }
 
-// only answers other methods with 405.
+// only answers methods other than the given ones with 405.
 func only(h http.HandlerFunc, methods ...string) http.HandlerFunc {
 	allow := strings.Join(methods, ", ")
 	return func(w http.ResponseWriter, r *http.Request) {
@@ -176,8 +177,8 @@ func (d *debugPort) explain(w http.ResponseWriter, r *http.Request) {
 	respond(w, r, x.Text(), x)
 }
 
-// ParseDescriptor reads k=v,k2=v2, split at the first = of each pair: the form of the client's
-// -descriptors. An empty text is a descriptor without entries.
+// ParseDescriptor parses k=v,k2=v2, split at the first = of each pair: the form of the client's -descriptors. An empty
+// text is a descriptor without entries.
 func ParseDescriptor(text string) ([]rls.Entry, error) {
 	if text == "" {
 		return nil, nil

@@ -13,12 +13,12 @@ import (
 type Front interface {
 	// Serve accepts connections. It returns nil, grpc.ErrServerStopped or h2grpc.ErrServerClosed after Shutdown.
 	Serve(net.Listener) error
-	// Shutdown takes no new calls, waits for those in flight until ctx ends, and cuts the rest:
-	// then its error is ctx's.
+	// Shutdown takes no new calls and waits for the calls in flight. When ctx ends, it cuts the remaining calls and
+	// returns ctx's error.
 	Shutdown(ctx context.Context) error
 }
 
-// NewFront is the server of GRPC_SERVER: the native one, or grpc-go.
+// NewFront returns the server that GRPC_SERVER names: the native one, or grpc-go.
 func NewFront(o GRPCOptions) Front {
 	if !o.Native {
 		return grpcGo{NewGRPC(o)}

@@ -37,7 +37,7 @@ type GRPCSettings struct {
 	Reflection bool `env:"GRPC_REFLECTION" envDefault:"false"`
 }
 
-// GRPCOptions are what the gRPC listener takes.
+// GRPCOptions are the options of the gRPC listener.
 type GRPCOptions struct {
 	GRPCSettings
 	Service *service.Service
@@ -46,7 +46,7 @@ type GRPCOptions struct {
 	Log     *slog.Logger
 	// Native: package h2grpc serves, and grpc-go does not.
 	Native bool
-	// Memory is what peers may make the native front keep, in bytes.
+	// Memory bounds the memory that peers may make the native front keep, in bytes.
 	Memory int64
 	// TLS is the listener's config; nil: plain HTTP/2.
 	TLS *tls.Config
@@ -54,13 +54,12 @@ type GRPCOptions struct {
 	Tracing *Tracing
 }
 
-// serviceName is the one service this daemon exists for.
+// serviceName is the service that this daemon implements.
 const serviceName = "envoy.service.ratelimit.v3.RateLimitService"
 
-// Windows and buffers are fixed: sizing them by probing costs a ping per connection and buys nothing
-// for messages of a hundred bytes. There are as many stream workers as requests are usually in
-// flight, since a new goroutine's stack has to grow under every request (14 % of the replaced
-// service's CPU).
+// Windows and buffers are fixed: sizing them by probing costs a ping per connection and gains nothing for messages of a
+// hundred bytes. There are as many stream workers as requests are usually in flight, since the stack of a new goroutine
+// has to grow for every request (14 % of the replaced service's CPU).
 const (
 	streamWorkers = 512
 	bufferBytes   = 64 << 10
@@ -69,7 +68,7 @@ const (
 	minPingSlack  = time.Second // a ping sent after 5 s may arrive after 4.9
 )
 
-// NewGRPC builds the server with the decision service, health and, if asked, reflection.
+// NewGRPC returns the server with the decision service, health and, if configured, reflection.
 func NewGRPC(o GRPCOptions) *grpc.Server {
 	handshakeFailed := failedHandshakes(o)
 	unary, stream, decide := []grpc.UnaryServerInterceptor{countMethods(o.Stats)},
@@ -112,8 +111,8 @@ func NewGRPC(o GRPCOptions) *grpc.Server {
 	return s
 }
 
-// failedHandshakes counts rejected clients, and logs the reason at debug level: otherwise any client could fill the
-// log.
+// failedHandshakes counts rejected clients, and logs the reason only at debug level: otherwise any client could fill
+// the log.
 func failedHandshakes(o GRPCOptions) func(net.Addr, error) {
 	count := o.Stats.Counter("ratelimit_server.tls.handshake_error")
 	return func(peer net.Addr, err error) {
@@ -140,7 +139,8 @@ type decisions struct {
 	panics   *stats.Counter
 }
 
-// shouldRateLimit answers one call. The interceptor is for the other services; what it does is done here.
+// shouldRateLimit answers one call. It ignores the interceptor, which is for the other services, and does the
+// interceptor's work itself.
 func shouldRateLimit(srv any, ctx context.Context, decode func(any) error, _ grpc.UnaryServerInterceptor) (any, error) {
 	d := srv.(*decisions)
 	arrived := d.service.Now()
@@ -161,8 +161,8 @@ func shouldRateLimit(srv any, ctx context.Context, decode func(any) error, _ grp
 	return x, nil // the codec releases it
 }
 
-// decide turns refusals into gRPC statuses and a panic into INTERNAL.
-// After a panic the exchange is left to the collector: its state is unknown.
+// decide turns refusals into gRPC statuses and a panic into INTERNAL. After a panic the exchange is left to the garbage
+// collector, since its state is unknown.
 func (d *decisions) decide(ctx context.Context, x *exchange, arrived time.Time) (err error) {
 	defer func() {
 		if p := recover(); p != nil {

@@ -12,14 +12,14 @@ import (
 	"strings"
 )
 
-// guard protects the pages of the debug port that show values of requests, and those that write. Without a token they
-// are for programs on this host, and only to read; with one, for its holders. Browsers that a web page sends there are
-// refused in either case.
+// guard protects the pages of the debug port that show values of requests, and those that write. Without a token these
+// pages are for programs on this host, and only to read; with a token, for its holders. Requests that a web page makes
+// a browser send are refused in either case.
 type guard struct {
 	token string // DEBUG_TOKEN; empty: none
 }
 
-// page is h for those whom the guard lets in.
+// page returns h for the requests that the guard admits.
 func (g guard) page(h http.HandlerFunc, methods ...string) http.HandlerFunc {
 	h = only(h, methods...)
 	writes := slices.Contains(methods, http.MethodDelete)
@@ -37,8 +37,8 @@ func (g guard) page(h http.HandlerFunc, methods ...string) http.HandlerFunc {
 	}
 }
 
-// refuses says why a request is not let in; a status of 0 lets it in. writes says that the page takes DELETE. The port
-// has kept foreign web pages out already; the guarded pages are not for the operator's own web pages either.
+// refuses returns why a request is refused; a status of 0 admits it. writes says that the page takes DELETE. The port
+// has already refused foreign web pages; the guarded pages refuse the operator's own web pages, too.
 func (g guard) refuses(r *http.Request, writes bool) (status int, code, message string) {
 	forbidden := func(message string) (int, string, string) {
 		return http.StatusForbidden, "PERMISSION_DENIED", message
@@ -53,7 +53,7 @@ func (g guard) refuses(r *http.Request, writes bool) (status int, code, message 
 		}
 	case !fromThisHost(r):
 		return forbidden("only from this host, or with DEBUG_TOKEN")
-	case !isLocalName(r.Host): // a name that a web page made lead here
+	case !isLocalName(r.Host): // a name that a web page has made to resolve to this host
 		return forbidden("Host must be an IP address or localhost")
 	case writes && r.Method == http.MethodDelete:
 		return forbidden("needs DEBUG_TOKEN")
@@ -61,7 +61,7 @@ func (g guard) refuses(r *http.Request, writes bool) (status int, code, message 
 	return 0, "", ""
 }
 
-// keepForeignOut is h without the requests that a web page sends.
+// keepForeignOut returns h without the requests that a web page sends.
 func (g guard) keepForeignOut(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if message := g.foreign(r); message != "" {
@@ -72,9 +72,9 @@ func (g guard) keepForeignOut(h http.Handler) http.Handler {
 	})
 }
 
-// foreign says why a request may come from a web page of somebody else's; empty: it does not. Such a page sends Origin
-// or Sec-Fetch-Site, or has made a name of its own lead here, which the browser then takes for the page's own host (DNS
-// rebinding). Accept-Language is a header that a page cannot leave out, as it can forge User-Agent.
+// foreign returns why a request may come from a foreign web page; empty if it does not. A foreign page sends Origin or
+// Sec-Fetch-Site, or has made a name of its own resolve to this host, which the browser then takes for the page's own
+// host (DNS rebinding). Accept-Language is a header that a page cannot leave out, while it can forge User-Agent.
 func (g guard) foreign(r *http.Request) (message string) {
 	for _, site := range r.Header.Values("Sec-Fetch-Site") {
 		if site != "none" && site != "same-origin" {
@@ -104,7 +104,7 @@ func (g guard) hasToken(r *http.Request) bool {
 	return strings.EqualFold(scheme, "Bearer") && subtle.ConstantTimeCompare(got[:], want[:]) == 1
 }
 
-// fromThisHost says whether the connection is from a loopback address and no proxy has passed the request on.
+// fromThisHost reports whether the connection is from a loopback address and no proxy has forwarded the request.
 func fromThisHost(r *http.Request) bool {
 	for _, name := range []string{"Forwarded", "X-Forwarded-For", "Via"} {
 		if len(r.Header.Values(name)) > 0 {
@@ -115,14 +115,14 @@ func fromThisHost(r *http.Request) bool {
 	return err == nil && peer.Addr().Unmap().IsLoopback()
 }
 
-// isLocalName says whether a Host header names this host by an address, or as localhost.
+// isLocalName reports whether a Host header names this host by an address, or as localhost.
 func isLocalName(host string) bool {
 	name := hostName(host)
 	_, err := netip.ParseAddr(name)
 	return err == nil || strings.EqualFold(name, "localhost")
 }
 
-// hostName is a Host header without port and brackets.
+// hostName returns a Host header without port and brackets.
 func hostName(host string) string {
 	if name, _, err := net.SplitHostPort(host); err == nil {
 		return name
@@ -133,8 +133,8 @@ func hostName(host string) string {
 	return host
 }
 
-// isOwnName says whether a Host header is an address, or a name that nobody can register: the machine's own, one
-// without a dot, or one of a zone for private use.
+// isOwnName reports whether a Host header is an address, or a name that cannot be registered publicly: the machine's
+// own, a name without a dot, or a name of a zone for private use.
 func isOwnName(host string) bool {
 	name := strings.ToLower(strings.TrimSuffix(hostName(host), "."))
 	own, _ := os.Hostname()
@@ -143,5 +143,5 @@ func isOwnName(host string) bool {
 			func(zone string) bool { return strings.HasSuffix(name, zone) })
 }
 
-// readMethods are those of a page that changes nothing.
+// readMethods are the methods of a page that changes nothing.
 var readMethods = []string{http.MethodGet, http.MethodHead}

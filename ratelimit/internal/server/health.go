@@ -13,16 +13,16 @@ import (
 	"google.golang.org/grpc/status"
 )
 
-// Component is one part that must be well for the daemon to be healthy.
+// Component is one part that must be healthy for the daemon to be healthy.
 type Component uint8
 
 // The components. A component that was never set does not count.
 const (
-	// StoreLink is the key-value store's connections, with KVSTORE_HEALTH_CHECK_ACTIVE_CONNECTION.
+	// StoreLink is healthy while the key-value store has connections, with KVSTORE_HEALTH_CHECK_ACTIVE_CONNECTION.
 	StoreLink Component = iota
-	// Rules is having at least one domain, with HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED.
+	// Rules is healthy while there is at least one domain, with HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED.
 	Rules
-	// Running is false until the listeners are open and from the moment a stop is requested.
+	// Running is healthy from the time when the listeners are open until a stop is requested.
 	Running
 	components
 )
@@ -30,7 +30,7 @@ const (
 // Health is the daemon's state as balancers see it, over both gRPC and HTTP.
 type Health struct {
 	grpc *health.Server
-	// draining ends the streams, which would otherwise hold up a graceful stop for ever.
+	// draining ends the streams of Health/Watch, which would otherwise hold up a graceful stop for ever.
 	draining context.Context
 	drain    context.CancelFunc
 
@@ -39,7 +39,7 @@ type Health struct {
 	well    [components]bool
 }
 
-// NewHealth starts unhealthy: Running is false.
+// NewHealth returns a Health that is unhealthy, since Running is false.
 func NewHealth() *Health {
 	h := &Health{grpc: health.NewServer()}
 	h.draining, h.drain = context.WithCancel(context.Background())
@@ -47,7 +47,7 @@ func NewHealth() *Health {
 	return h
 }
 
-// Set enables a component and says how it is.
+// Set enables a component and sets whether it is healthy.
 func (h *Health) Set(c Component, well bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -82,7 +82,7 @@ func (h *Health) Watch(c Component, f func() bool) {
 	}()
 }
 
-// Healthy says that every enabled component is well.
+// Healthy reports whether every enabled component is healthy.
 func (h *Health) Healthy() bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -101,8 +101,8 @@ func (h *Health) healthy() bool {
 // EndStreams ends the health and reflection streams that clients keep open, and refuses new ones.
 func (h *Health) EndStreams() { h.drain() }
 
-// endStreams ends every stream when EndStreams says so. The handler of a stream other than a health stream, which ends
-// itself, waits for its client, and finds out when its stream has ended.
+// endStreams ends every stream after EndStreams. The handler of a health stream ends by itself; any other handler waits
+// for its client until its stream has ended.
 func (h *Health) endStreams(srv any, ss grpc.ServerStream, info *grpc.StreamServerInfo,
 	handler grpc.StreamHandler) error {
 	if info.FullMethod == healthpb.Health_Watch_FullMethodName {
@@ -118,7 +118,7 @@ func (h *Health) endStreams(srv any, ss grpc.ServerStream, info *grpc.StreamServ
 	}
 }
 
-// service is grpc.health.v1.Health.
+// service returns grpc.health.v1.Health.
 func (h *Health) service() healthpb.HealthServer { return healthService{h.grpc, h.draining} }
 
 type healthService struct {
@@ -141,7 +141,7 @@ type endable struct {
 
 func (e endable) Context() context.Context { return e.ctx }
 
-// ServeHTTP is /healthcheck: 200 and OK, or 500 and nothing. Any method.
+// ServeHTTP answers /healthcheck: 200 and OK, or 500 and an empty body, for any method.
 func (h *Health) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	if !h.Healthy() {
 		w.WriteHeader(http.StatusInternalServerError)

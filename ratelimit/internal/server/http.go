@@ -1,6 +1,6 @@
-// Package server is the daemon's listeners: gRPC, HTTP /json, the debug port, health and drain.
+// Package server has the daemon's listeners: gRPC, HTTP /json, the debug port, health and drain.
 //
-// It turns wire messages into service.Call and back. It knows nothing of how counting works.
+// It converts wire messages to service.Call and back. It does not know how counting works.
 package server
 
 import (
@@ -25,7 +25,8 @@ import (
 	"gatehouse/shared/httpx"
 )
 
-// HTTPSettings shape the HTTP listener. Those that bound reading and idling hold for the other HTTP listeners too.
+// HTTPSettings are the settings of the HTTP listener. The bounds of reading and idling apply to the other HTTP
+// listeners too.
 type HTTPSettings struct {
 	// Longest body of /json, in bytes; beyond it 413.
 	BodyBytes int64 `env:"HTTP_MAX_BODY_BYTES" envDefault:"1048576" min:"1"`
@@ -41,12 +42,12 @@ type HTTPSettings struct {
 	IdleTimeout time.Duration `env:"HTTP_IDLE_TIMEOUT" envDefault:"2m" min:"1ms"`
 }
 
-// Timeouts bound a listener's connections; write is that of its answers, 0 none.
+// Timeouts returns the bounds of a listener's connections. write is the bound of its answers; 0 means none.
 func (s HTTPSettings) Timeouts(write time.Duration) httpx.Timeouts {
 	return httpx.Timeouts{Header: s.HeaderTimeout, Read: s.ReadTimeout, Write: write, Idle: s.IdleTimeout}
 }
 
-// HTTPOptions are what the HTTP listener takes.
+// HTTPOptions are the options of the HTTP listener.
 type HTTPOptions struct {
 	HTTPSettings
 	Service *service.Service
@@ -57,7 +58,7 @@ type HTTPOptions struct {
 	Tracing *Tracing
 }
 
-// NewHTTP is the handler of the HTTP listener: /json and /healthcheck, all else 404.
+// NewHTTP returns the handler of the HTTP listener: /json and /healthcheck, otherwise 404.
 func NewHTTP(o HTTPOptions) http.Handler {
 	j := &jsonHandler{
 		HTTPOptions: o,
@@ -89,7 +90,7 @@ type jsonHandler struct {
 	panics   *stats.Counter
 }
 
-// ServeHTTP is POST /json: 200 within the limits, 429 over them.
+// ServeHTTP answers POST /json: 200 within the limits, 429 over them.
 func (h *jsonHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	start := time.Now()
 	h.requests.Inc()
@@ -153,8 +154,8 @@ func writeReadError(w http.ResponseWriter, err error) {
 	writeError(w, http.StatusBadRequest, "INVALID_ARGUMENT", "the body could not be read")
 }
 
-// badBody says why a body is no request. The library begins its texts with a space that varies from
-// build to build, and says little about a body of nothing.
+// badBody returns why a body is no request. The library's texts begin with a space that varies from build to build, and
+// say little about an empty body.
 func badBody(body []byte, err error) string {
 	if len(bytes.TrimSpace(body)) == 0 {
 		return `the body is empty; want {"domain": "…", "descriptors": [{"entries": [{"key": "…", "value": "…"}]}]}`
@@ -168,7 +169,7 @@ func writeRefusal(w http.ResponseWriter, err error) {
 	case !ok:
 		writeError(w, http.StatusInternalServerError, "INTERNAL", "internal error")
 	case refusal == service.ErrNoRules:
-		// 400 in the replaced service; nothing the caller can mend, but its code is relied on
+		// 400 as in the replaced service: the caller cannot repair anything, but clients rely on the code
 		writeError(w, http.StatusBadRequest, "UNAVAILABLE", refusal.Msg)
 	case refusal.Kind == service.Invalid:
 		writeError(w, http.StatusBadRequest, "INVALID_ARGUMENT", refusal.Msg)
@@ -179,7 +180,7 @@ func writeRefusal(w http.ResponseWriter, err error) {
 	}
 }
 
-// writeError answers with a reason: {"code":"INVALID_ARGUMENT","message":"…"}, codes as gRPC names them.
+// writeError answers with a reason: {"code":"INVALID_ARGUMENT","message":"…"}, with gRPC's names of codes.
 func writeError(w http.ResponseWriter, status int, code, message string) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")
@@ -192,7 +193,7 @@ func writeError(w http.ResponseWriter, status int, code, message string) {
 	}{code, message})
 }
 
-// recovered answers a panic with 500 and counts it; the connection lives on.
+// recovered answers a panic with 500 and counts it; the connection stays open.
 func recovered(h http.Handler, log *slog.Logger, panics *stats.Counter) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		defer func() {

@@ -96,7 +96,8 @@ func shownEntries(entries []observe.Entry) string {
 	return strings.Join(parts, ",")
 }
 
-// Visible is a text of a request, quoted where its end could not be seen or it would do something to a terminal.
+// Visible returns a text of a request, quoted where its end would be unclear or it has control characters for a
+// terminal.
 func Visible(s string) string {
 	if strings.ContainsFunc(s, func(r rune) bool { return strings.ContainsRune(` ,="\`, r) || !unicode.IsPrint(r) }) {
 		return strconv.Quote(s)

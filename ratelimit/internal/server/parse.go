@@ -13,7 +13,7 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// ParseDescriptorJSON reads a descriptor as /json takes them, for texts that hold a comma or an equals sign:
+// ParseDescriptorJSON parses a descriptor in the form of /json, for texts that contain a comma or an equals sign:
 // {"entries": [{"key": "…", "value": "…"}]}.
 func ParseDescriptorJSON(text string) (rls.Descriptor, error) {
 	var in ratelimitpb.RateLimitDescriptor
@@ -26,7 +26,7 @@ func ParseDescriptorJSON(text string) (rls.Descriptor, error) {
 	return r.Descriptors[0], nil
 }
 
-// ParseRequestJSON reads a request as /json takes it.
+// ParseRequestJSON parses a request in the form of /json.
 func ParseRequestJSON(text []byte) (r rls.Request, err error) {
 	var in pb.RateLimitRequest
 	if err := protojson.Unmarshal(text, &in); err != nil {
@@ -36,7 +36,7 @@ func ParseRequestJSON(text []byte) (r rls.Request, err error) {
 	return r, nil
 }
 
-// ParseLimit reads a limit that a request brings along: 10/minute.
+// ParseLimit parses a limit that a request brings along: 10/minute.
 func ParseLimit(text string) (rls.Override, error) {
 	number, name, ok := strings.Cut(text, "/")
 	n, err := strconv.ParseUint(number, 10, 32)

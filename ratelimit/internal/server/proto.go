@@ -10,8 +10,8 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// fromProto and toProto carry /json's messages, which the library decodes and encodes, to and from
-// the plain structs that the service works on.
+// fromProto and toProto convert /json's messages, which the library decodes and encodes, to and from the plain structs
+// that the service uses.
 
 func fromProto(r *rls.Request, in *pb.RateLimitRequest) {
 	r.Domain, r.HitsAddend = in.GetDomain(), in.GetHitsAddend()

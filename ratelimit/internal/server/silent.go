@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// Listener is for grpc.Server.Serve. Closing it ends the connections that have not said yet that they
-// speak HTTP/2. grpc-go waits for those before it sends any GOAWAY, in Stop too, and a client that
-// says nothing would hold up a stop for as long as greeting.
+// Listener wraps a listener for grpc.Server.Serve. Closing it ends the connections that have not begun HTTP/2 yet.
+// grpc-go waits for these before it sends any GOAWAY, in Stop too, so a silent client would delay a stop for as long as
+// greeting.
 func Listener(l net.Listener) net.Listener {
 	return &listener{Listener: l, silent: map[*silentConn]struct{}{}}
 }
@@ -59,8 +59,8 @@ func (l *listener) spoke(c *silentConn) {
 	delete(l.silent, c)
 }
 
-// silentConn is on its listener's list until grpc-go has what it waits for, which it shows by taking
-// the deadline off, or has given up.
+// silentConn is on its listener's list until grpc-go has received the beginning of HTTP/2, after which it removes the
+// deadline, or has given up.
 type silentConn struct {
 	net.Conn
 	l *listener

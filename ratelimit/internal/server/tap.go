@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	// tapPatience is how long a reader of /tap may take nothing.
+	// tapPatience is how long a reader of /tap may read nothing.
 	tapPatience = 5 * time.Second
 	// tapReport is how often dropped events are reported.
 	tapReport = time.Second
@@ -42,7 +42,7 @@ func (d *debugPort) tap(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	defer listener.Close()
-	w.Header().Set("Connection", "close") // its deadlines are no other request's
+	w.Header().Set("Connection", "close") // its deadlines must not apply to another request
 	s := stream{w, http.NewResponseController(w)}
 	s.control.SetReadDeadline(time.Time{}) // HTTP_READ_TIMEOUT would end it
 	s.send(listener, r, lasts)
@@ -54,7 +54,7 @@ type stream struct {
 	control *http.ResponseController
 }
 
-// send delivers events until the time is up, the reader is gone, or the daemon stops.
+// send delivers events until the time is up, the reader has left, or the daemon stops.
 func (s stream) send(l *observe.Listener, r *http.Request, lasts time.Duration) {
 	end, report := time.NewTimer(lasts), time.NewTicker(tapReport)
 	defer end.Stop()
@@ -64,7 +64,7 @@ func (s stream) send(l *observe.Listener, r *http.Request, lasts time.Duration) 
 	}
 loop:
 	for {
-		select { // the end goes first: there may always be another line
+		select { // the end first: there may always be another line
 		case <-end.C:
 			break loop
 		case <-l.Ended():
@@ -91,7 +91,7 @@ loop:
 	s.rest(l)
 }
 
-// lines writes a line, and those that wait behind it, for a moment: behind a slow reader there are always some.
+// lines writes a line and, for a moment, the lines that wait after it: a slow reader always has some.
 func (s stream) lines(l *observe.Listener, line []byte) error {
 	for begun := time.Now(); ; {
 		now := time.Now()
@@ -112,7 +112,7 @@ func (s stream) lines(l *observe.Listener, line []byte) error {
 	}
 }
 
-// rest writes what waits when the tap ends, as much as is there now and a slow reader takes in time.
+// rest writes the lines that wait when the tap ends: those present now, as far as a slow reader takes them in time.
 func (s stream) rest(l *observe.Listener) {
 	s.control.SetWriteDeadline(time.Now().Add(tapPatience))
 	for range len(l.Lines()) {
@@ -173,7 +173,7 @@ func tapQuery(q url.Values) (f observe.Filter, lasts time.Duration, err error) {
 	return f, time.Duration(seconds) * time.Second, err
 }
 
-// number reads a whole number from 1 on.
+// number parses a whole number of at least 1.
 func number(q url.Values, name string, otherwise, most int) (int, error) {
 	text := q.Get(name)
 	if text == "" {
@@ -186,8 +186,7 @@ func number(q url.Values, name string, otherwise, most int) (int, error) {
 	return n, nil
 }
 
-// known refuses parameters that a page has not, and those that stand twice: a filter with a misspelled name would be
-// none.
+// known refuses unknown and repeated parameters: a filter with a misspelled name would filter nothing.
 func known(q url.Values, names ...string) error {
 	for name, values := range q {
 		if !slices.Contains(names, name) {

@@ -22,8 +22,8 @@ import (
 	"gatehouse/ratelimit/internal/h2grpc"
 )
 
-// Tracing has the listeners record a span for each request. Where it is nil other handlers
-// are registered, so that tracing that is off is not on any request's path.
+// Tracing has the listeners record a span for each request. Without it other handlers are registered, so that disabled
+// tracing costs no request anything.
 type Tracing struct {
 	Tracer     trace.Tracer
 	Propagator propagation.TextMapPropagator
@@ -41,7 +41,7 @@ func (t *Tracing) startGRPC(ctx context.Context, fullMethod string) (context.Con
 	return t.startCall(ctx, metadataCarrier(md), fullMethod, from)
 }
 
-// startCall begins the span of a call, below the one that the caller names in its metadata.
+// startCall begins the span of a call, as a child of the span that the caller names in its metadata.
 func (t *Tracing) startCall(ctx context.Context, md propagation.TextMapCarrier, fullMethod string,
 	from net.Addr) (context.Context, trace.Span) {
 	name := strings.TrimPrefix(fullMethod, "/")
@@ -63,7 +63,7 @@ func endGRPC(span trace.Span, err error) {
 	endCall(span, s.Code(), s.Message())
 }
 
-// endCall ends the span of a call with its status. A client's errors are no errors of this server.
+// endCall ends the span of a call with its status. A client's errors are not errors of this server.
 func endCall(span trace.Span, code grpccodes.Code, message string) {
 	if span.IsRecording() {
 		span.SetAttributes(attribute.Int("rpc.grpc.status_code", int(code)))
@@ -76,7 +76,7 @@ func endCall(span trace.Span, code grpccodes.Code, message string) {
 	span.End()
 }
 
-// native is what the native front takes; nil if t is.
+// native returns t for the native front; nil if t is nil.
 func (t *Tracing) native() *h2grpc.Tracing {
 	if t == nil {
 		return nil
@@ -84,7 +84,7 @@ func (t *Tracing) native() *h2grpc.Tracing {
 	return &h2grpc.Tracing{Start: t.startCall, End: endCall}
 }
 
-// handler is shouldRateLimit inside a span.
+// handler is shouldRateLimit within a span.
 func (t *Tracing) handler(srv any, ctx context.Context, decode func(any) error,
 	i grpc.UnaryServerInterceptor) (answer any, err error) {
 	ctx, span := t.startGRPC(ctx, "/"+serviceName+"/ShouldRateLimit")
@@ -92,7 +92,7 @@ func (t *Tracing) handler(srv any, ctx context.Context, decode func(any) error,
 	return shouldRateLimit(srv, ctx, decode, i)
 }
 
-// unary is for the other services (health checks).
+// unary is the interceptor for the other services (health checks).
 func (t *Tracing) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo,
 	next grpc.UnaryHandler) (answer any, err error) {
 	ctx, span := t.startGRPC(ctx, info.FullMethod)
@@ -100,7 +100,7 @@ func (t *Tracing) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo
 	return next(ctx, req)
 }
 
-// stream records how long a health watch or a reflection lasted.
+// stream records how long a health watch or a reflection stream lasted.
 func (t *Tracing) stream(srv any, s grpc.ServerStream, info *grpc.StreamServerInfo,
 	next grpc.StreamHandler) (err error) {
 	ctx, span := t.startGRPC(s.Context(), info.FullMethod)
@@ -139,7 +139,7 @@ func (t *Tracing) http(route string, h http.Handler) http.Handler {
 	})
 }
 
-// statusWriter remembers the status.
+// statusWriter remembers the status of a response.
 type statusWriter struct {
 	http.ResponseWriter
 	status int
@@ -163,7 +163,7 @@ func peerAttributes(address string) []attribute.KeyValue {
 	return []attribute.KeyValue{attribute.String("network.peer.address", host), attribute.Int("network.peer.port", n)}
 }
 
-// metadataCarrier lets a propagator read what came with a call. grpc-go keeps names in lower case.
+// metadataCarrier lets a propagator read a call's metadata. grpc-go keeps names in lower case.
 type metadataCarrier metadata.MD
 
 // Get implements propagation.TextMapCarrier.

@@ -1,5 +1,5 @@
-// Package sfvtest parses the structured fields of HTTP that tests expect: lists of strings with integer parameters
-// (RFC 9651). Everything else that the RFC allows is an error.
+// Package sfvtest parses the structured fields of HTTP that tests expect: lists of strings with integer parameters (RFC
+// 9651). Everything else that the RFC allows is an error.
 package sfvtest
 
 import (
@@ -12,7 +12,7 @@ import (
 // Member is one string of a list.
 type Member struct {
 	Name string
-	// Keys are those of Params in their order.
+	// Keys are the keys of Params in their order.
 	Keys   []string
 	Params map[string]int64
 }
@@ -96,7 +96,7 @@ func (p *parser) text() (string, error) {
 	return "", errors.New("a string without end")
 }
 
-// take cuts off the bytes that are allowed.
+// take cuts off and returns the leading bytes that are allowed.
 func (p *parser) take(allowed func(c byte, first bool) bool) string {
 	n := 0
 	for n < len(p.rest) && allowed(p.rest[n], n == 0) {

@@ -1,5 +1,5 @@
-// Package siphash is SipHash-2-4 with 128 bits: a hash of keys that stands for them where they would be too large to
-// keep, for which two keys with one hash cannot be found without the process's secret.
+// Package siphash implements SipHash-2-4 with 128 bits: a hash that replaces keys that would be too large to keep. Two
+// keys with the same hash cannot be found without the process's secret.
 package siphash
 
 import (
@@ -8,12 +8,11 @@ import (
 	"math/bits"
 )
 
-// ID is the 128-bit keyed hash that stands for a counter key wherever the key itself would be too large to keep. Two
-// of a million keys share an id with a probability below 2^-88, and without the process's secret such a pair cannot
-// be searched for.
+// ID is the 128-bit keyed hash of a counter key, used where the key itself would be too large to keep. Two of a million
+// keys share an id with a probability below 2^-88, and without the process's secret such a pair cannot be searched for.
 type ID struct{ A, B uint64 }
 
-// Secret keys the hash; every process and every store has its own.
+// Secret is the hash's key; every process and every store has its own.
 type Secret struct{ k0, k1 uint64 }
 
 func NewSecret() Secret {
@@ -22,9 +21,9 @@ func NewSecret() Secret {
 	return Secret{binary.LittleEndian.Uint64(b[:8]), binary.LittleEndian.Uint64(b[8:])}
 }
 
-// Sum is SipHash-2-4 with a 128-bit result. It is written out here because hash/maphash, the
-// standard library's keyed hash, has only 64 bits and says that it must not be relied on against
-// an adversary. 28 ns for a key of 48 bytes (BenchmarkSum).
+// Sum returns SipHash-2-4 of p with a 128-bit result. It is implemented here because hash/maphash, the standard
+// library's keyed hash, has only 64 bits and must not be relied on against an adversary. It takes 28 ns for a key of 48
+// bytes (BenchmarkSum).
 func (s Secret) Sum(p []byte) ID {
 	v0 := s.k0 ^ 0x736f6d6570736575
 	v1 := s.k1 ^ 0x646f72616e646f6d ^ 0xee

@@ -1,8 +1,8 @@
 // Package source reads configuration from directories: whole sets of files, one after the other, each passed to one
 // function.
 //
-// It knows directories, symlinks and when they change. It does not know what the files mean,
-// whether a set was valid, or what uses it.
+// It knows directories, symlinks and when they change. It does not know what the files mean, whether a set was valid,
+// or what uses the set.
 package source
 
 import (
@@ -25,15 +25,15 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// Set is one whole configuration as it lay there at one time.
+// Set is one whole configuration as it was at one time.
 type Set struct {
-	// Files in order of their names; none is a valid set.
+	// Files are in order of their names; no files at all are a valid set.
 	Files []rulefile.File
-	// Err says why the files could not be read; Files means nothing then.
+	// Err is why the files could not be read; Files is not valid then.
 	Err error
 }
 
-// Settings say where the files are and what makes them be read again.
+// Settings say where the files are and what makes the daemon read them again.
 type Settings struct {
 	// Rules are read from RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY/*.yaml and *.yml.
 	Root string `env:"RUNTIME_ROOT" envDefault:"/srv/runtime_data/current"`
@@ -44,7 +44,7 @@ type Settings struct {
 	// true: files and directories whose names begin with a dot are not read.
 	IgnoreDotFiles bool `env:"RUNTIME_IGNOREDOTFILES" envDefault:"false"`
 	// true: RUNTIME_ROOT is a symlink and a swap of it reloads; false: any change in the directory does.
-	WatchRoot bool `env:"RUNTIME_WATCH_ROOT" envDefault:"true"` // it also reloads at a Kubernetes swap inside the directory
+	WatchRoot bool `env:"RUNTIME_WATCH_ROOT" envDefault:"true"` // a Kubernetes swap inside the directory reloads too
 	// true: a reload that finds no file at all is refused; false: it removes every limit, with a loud warning.
 	RefuseEmpty bool `env:"RUNTIME_REFUSE_EMPTY" envDefault:"false"`
 }
@@ -60,42 +60,41 @@ type FilesOptions struct {
 }
 
 const (
-	// settle is how long nothing may change before the files are read, settleMax how long that
-	// may be put off by ever more changes.
+	// settle is how long nothing may change before the files are read; settleMax is how long further changes may delay
+	// the reading.
 	settle    = 100 * time.Millisecond
 	settleMax = time.Second
-	// retryAfter is how long a writer gets to finish a file that seems incomplete.
+	// retryAfter is how long a writer has to finish a file that seems incomplete.
 	retryAfter = 200 * time.Millisecond
-	// pollEvery is how often the directory is read without a notification: file systems that give none, targets of
-	// symlinks, directories that do not exist yet.
+	// pollEvery is how often the directory is read without a notification, for file systems without notifications,
+	// targets of symlinks, and directories that do not exist yet.
 	pollEvery = 2 * time.Second
 )
 
 // Files watches a directory of YAML files.
 type Files struct {
 	o        FilesOptions
-	dir      string // what is read
+	dir      string // the directory to read
 	reload   chan struct{}
 	attempts *stats.Counter // runtime.load_attempts: times the directory was read
-	failures *stats.Counter // runtime.load_failures: entries, or directories, that could not be
+	failures *stats.Counter // runtime.load_failures: entries or directories that could not be read
 	values   atomic.Int64   // runtime.num_values: files read
 
-	// Run's own.
-	last    fingerprint // of what was handed over last
-	applied bool        // something was handed over
-	refused bool        // the set handed over last was not taken
+	// Fields of Run.
+	last    fingerprint // of the set passed on last
+	applied bool        // a set was passed on
+	refused bool        // the set passed on last was refused
 	logged  string      // what logIgnored logged last
 
-	leftovers []string // those of the last reading, which have been reported
-	told      bool     // whether saved files count has been looked at
+	leftovers []string // of the last reading; already reported
+	told      bool     // warnUnfollowed has run
 }
 
-// fingerprint identifies a set. It stands for the texts, which may be large and are of no use
-// once they have been read.
+// fingerprint identifies a set. It replaces the texts, which may be large and are of no use after reading.
 type fingerprint struct {
 	files int
 	sum   [sha256.Size]byte // of their names and texts
-	err   string            // why there is no set; the files are then those of the last good one
+	err   string            // why there is no set; files are then those of the last valid set
 }
 
 func fingerprintOf(s Set) fingerprint {
@@ -105,14 +104,14 @@ func fingerprintOf(s Set) fingerprint {
 	h := sha256.New()
 	for _, file := range s.Files {
 		fmt.Fprintf(h, "%q %d ", file.Name, len(file.Text))
-		for piece := range slices.Chunk(file.Text, 64<<10) { // one of 64 MB at once would serve no request meanwhile
+		for piece := range slices.Chunk(file.Text, 64<<10) { // hashing a file of 64 MB at once would block requests
 			h.Write(piece)
 		}
 	}
 	return fingerprint{files: len(s.Files), sum: [sha256.Size]byte(h.Sum(nil))}
 }
 
-// NewFiles reads nothing yet.
+// NewFiles returns a Files that has not read anything yet.
 func NewFiles(o FilesOptions) *Files {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.Stats == nil {
@@ -133,19 +132,17 @@ func NewFiles(o FilesOptions) *Files {
 	return f
 }
 
-// Reload has the files read and applied even if nothing seems to have changed (SIGHUP). It does
-// not wait.
+// Reload has the files read and applied even if nothing seems to have changed (SIGHUP). It does not wait.
 func (f *Files) Reload() {
 	select {
 	case f.reload <- struct{}{}:
-	default: // one is due already
+	default: // a reload is already pending
 	}
 }
 
-// Run hands the present set to apply, and then each new one, until ctx ends; it then returns nil.
-// apply runs in this goroutine, one call after the other. Its error is its own business: a set it
-// refused is handed over again only when a file has changed, were it only its time or mode, or after
-// Reload.
+// Run passes the present set to apply, and then each new one, until ctx ends; then it returns nil. apply runs in this
+// goroutine, one call after the other. Run ignores its error, except that a refused set is passed on again only after
+// Reload or when a file has changed, even if only its time or mode.
 func (f *Files) Run(ctx context.Context, apply func(Set) error) error {
 	w := f.newWatch()
 	defer w.close()
@@ -157,7 +154,7 @@ func (f *Files) Run(ctx context.Context, apply func(Set) error) error {
 			return nil
 		}
 		swapped := w.swapped
-		w.refresh() // before reading: what changes from here on is noticed
+		w.refresh() // before reading, so that later changes are noticed
 		set := f.read()
 		if !forced && unfinished(set) {
 			select {
@@ -172,7 +169,7 @@ func (f *Files) Run(ctx context.Context, apply func(Set) error) error {
 	}
 }
 
-// read takes the whole directory and counts.
+// read reads the whole directory and counts files and failures.
 func (f *Files) read() Set {
 	f.attempts.Inc()
 	files, skipped, leftovers, errs := ReadDir(f.dir, f.o.IgnoreDotFiles)
@@ -198,7 +195,7 @@ func (f *Files) read() Set {
 	return Set{Files: files}
 }
 
-// warnUnfollowed says, once, that a folder is read which nothing swaps: people save files there and wait in vain.
+// warnUnfollowed warns once about a folder that no swap replaces: files saved in the folder would never be loaded.
 func (f *Files) warnUnfollowed() {
 	if f.told || !f.o.WatchRoot {
 		return
@@ -216,8 +213,8 @@ func (f *Files) warnUnfollowed() {
 		"directory", f.dir)
 }
 
-// logIgnored logs, once, what lies in the directory and is not read. Sub-directories get a warning:
-// the replaced service reads them.
+// logIgnored logs once the entries of the directory that are not read. Sub-directories get a warning, since the
+// replaced service reads them.
 func (f *Files) logIgnored(skipped string) {
 	if skipped == f.logged {
 		return
@@ -232,8 +229,7 @@ func (f *Files) logIgnored(skipped string) {
 	f.o.Log.Log(context.Background(), level, "source: "+NotRead, "directory", f.dir, "names", skipped)
 }
 
-// shown is the name by which messages call a file: with WatchRoot its path below Subdirectory, `/`
-// turned into `.`.
+// shown returns a file's name in messages: with WatchRoot its path below Subdirectory, with `.` for `/`.
 func (f *Files) shown(base string) string {
 	app := strings.Trim(filepath.ToSlash(filepath.Clean(f.o.AppDirectory)), "/")
 	if !f.o.WatchRoot || app == "." || app == "" {
@@ -242,12 +238,12 @@ func (f *Files) shown(base string) string {
 	return strings.ReplaceAll(app, "/", ".") + "." + base
 }
 
-// anyChange says that changes in the directory itself are a reason to reload, not only a swap of the
-// root: without WatchRoot, and after a refused set, which people mend where it lies.
+// anyChange reports whether changes in the directory itself are a reason to reload, and not only a swap of the root:
+// without WatchRoot, and after a refused set, which operators repair in place.
 func (f *Files) anyChange() bool { return !f.o.WatchRoot || f.refused }
 
 // unfinished reports whether a file may still be being written: it is missing or blank, or its last line has no end.
-// Taking such a file for finished costs an error that the next reload corrects.
+// Taking such a file as finished costs an error that the next reload corrects.
 func unfinished(s Set) bool {
 	if s.Err != nil {
 		return true
@@ -260,8 +256,8 @@ func unfinished(s Set) bool {
 	return false
 }
 
-// applyIfChanged applies set unless it is what was applied last and no file was touched since: the event may have
-// been of another file, or of what had been read already.
+// applyIfChanged applies set unless it equals the set applied last and no file was touched since: the event may have
+// concerned another file, or a change that had already been read.
 func (f *Files) applyIfChanged(set Set, apply func(Set) error, touched bool) {
 	if set.Err == nil && len(set.Files) == 0 {
 		had := f.last.files > 0
@@ -282,14 +278,14 @@ func (f *Files) applyIfChanged(set Set, apply func(Set) error, touched bool) {
 	f.applied = true
 	unread := set.Err != nil
 	if unread {
-		f.last.err = now.err // the files of before are still what a good set is compared with
+		f.last.err = now.err // a later valid set is still compared with the files before
 	} else {
 		f.last = now
 	}
 	f.refused = apply(set) != nil || unread // apply has counted and logged the error
 }
 
-// same says that b would change nothing after a.
+// same reports whether b would change nothing after a.
 func (a fingerprint) same(b fingerprint) bool {
 	if a.err != "" || b.err != "" {
 		return a.err == b.err

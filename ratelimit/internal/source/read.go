@@ -10,11 +10,11 @@ import (
 )
 
 // ReadDir reads dir/*.yaml and *.yml, sorted by name, as Files does; a file is named by its base name. Symlinks are
-// followed, and what two of them lead to is read once.
+// followed, and a file to which two of them lead is read once.
 //
-// It also returns the names that it skipped, sub-directories with a slash, but not those that begin with a dot: a
-// Kubernetes volume is full of them. Every entry that cannot be read is an error of its own, next to the files that
-// can. leftovers are what editors and file managers left behind, which is never read, dot files or not.
+// It also returns the names that it skipped, sub-directories with a slash, except names that begin with a dot: a
+// Kubernetes volume is full of these. Every entry that cannot be read is an error of its own, next to the files that
+// can be read. leftovers are files that editors and file managers left behind, dot files or not, which are never read.
 func ReadDir(dir string, ignoreDotFiles bool) (files []rulefile.File, skipped, leftovers []string, errs []error) {
 	entries, err := os.ReadDir(dir) // sorted by name
 	if err != nil {
@@ -55,23 +55,23 @@ func ReadDir(dir string, ignoreDotFiles bool) (files []rulefile.File, skipped, l
 	return files, skipped, leftovers, errs
 }
 
-// NotRead says why names were passed over.
+// NotRead is the reason logged for skipped names.
 const NotRead = "not read: only files named *.yaml or *.yml in the directory itself are, each once"
 
-// leftover says whether a name is one that Emacs gives its locks (symlinks that lead nowhere) or macOS
-// the attributes of files that it copies (no YAML).
+// leftover reports whether a name is one that Emacs gives its locks (symlinks that lead nowhere), or macOS the
+// attributes of copied files (no YAML).
 func leftover(name string) bool {
 	return strings.HasPrefix(name, ".#") || strings.HasPrefix(name, "._")
 }
 
-// Leftover is the reason that is logged for a skipped leftover.
+// Leftover is the reason logged for a skipped leftover.
 const Leftover = "not read: a leftover of an editor or file manager, not a file of rules"
 
 // maxFileBytes is far above any set of rules that people maintain.
 const maxFileBytes = 64 << 20
 
-// readFile returns the contents of a regular file and the path it resolves to; "" when it is no regular file: a
-// directory, or a pipe that would never end.
+// readFile returns the contents of a regular file and the path it resolves to; "" for a directory, or a pipe that would
+// never end.
 func readFile(path string) (text []byte, real string, err error) {
 	if real, err = filepath.EvalSymlinks(path); err != nil {
 		return nil, "", err

@@ -16,13 +16,13 @@ import (
 // kubernetesData is the symlink that Kubernetes renames into place when it updates a volume.
 const kubernetesData = "..data"
 
-// watch reports when the files may have changed: at once by notifications, by polling every few seconds where there
-// are none.
+// watch reports when the files may have changed: at once by notifications, and by polling every few seconds where there
+// are no notifications.
 type watch struct {
 	f       *Files
 	w       *filewatch.Watcher
-	read    string // signature when the files were last read, or about to be
-	seen    string // the same, or a later one that a tick found
+	read    string // signature when the files were last read, or are about to be
+	seen    string // the same, or a later signature that a tick found
 	swapped bool   // the root, or Kubernetes' link, was replaced since
 	tick    *time.Ticker
 }
@@ -42,7 +42,8 @@ func (w *watch) close() {
 	w.w.Close()
 }
 
-// refresh watches what exists now, and takes the signature. A directory that does not exist yet is found by polling.
+// refresh watches the directories that exist now, and takes the signature. Polling finds a directory that does not
+// exist yet.
 func (w *watch) refresh() {
 	w.read, w.swapped = w.signature(), false
 	w.seen = w.read
@@ -53,10 +54,10 @@ func (w *watch) refresh() {
 	w.w.Follow(dirs...)
 }
 
-// wait returns when something changed and has come to rest, or at once when reload says so
-// (forced); ok is false when ctx ended.
+// wait returns when something has changed and then settled, or at once when reload has a value (forced). ok is false
+// when ctx has ended.
 func (w *watch) wait(ctx context.Context, reload <-chan struct{}) (forced, ok bool) {
-	var rest <-chan time.Time // runs once something changed
+	var rest <-chan time.Time // runs after a change
 	var latest time.Time
 	changed := func() {
 		now := time.Now()
@@ -89,7 +90,7 @@ func (w *watch) wait(ctx context.Context, reload <-chan struct{}) (forced, ok bo
 	}
 }
 
-// concerns says whether an event is a reason to reload.
+// concerns reports whether an event is a reason to reload.
 func (w *watch) concerns(e fsnotify.Event) bool {
 	if w.f.anyChange() && (filepath.Dir(e.Name) == w.f.dir || e.Name == w.f.dir) {
 		return true
@@ -104,8 +105,8 @@ func (w *watch) concerns(e fsnotify.Event) bool {
 	return w.swapped
 }
 
-// signature changes when the directory is another one, and, unless only the root counts, when a
-// file in it or behind a symlink in it does.
+// signature changes when the directory is replaced and, unless only the root counts, when a file in it or behind a
+// symlink in it changes.
 func (w *watch) signature() string {
 	var b strings.Builder
 	if w.f.o.WatchRoot {

@@ -11,18 +11,18 @@ import (
 // Bounds of the dynamic table.
 const (
 	dynamicShards = 64
-	// maxDynamicKey is the longest name with runtime values, in bytes: a longer one would not
-	// fit a statsd datagram, and a hostile one would fill the memory. It counts as overflow.
+	// maxDynamicKey is the longest name with runtime values, in bytes: a longer name would not fit a statsd datagram,
+	// and hostile names would fill the memory. A longer name counts as overflow.
 	maxDynamicKey = 512
 )
 
-// NotFoundSuffix ends the names of the counters of domains that no file has; RulePrefix and the domain come before.
+// NotFoundSuffix ends the names of the counters of domains that no file has; RulePrefix and the domain come before it.
 const NotFoundSuffix = ".domain_not_found"
 
-// dynamic leads from keys that hold runtime values, and from domains that no file has, to counters. It is bounded by
-// the number of keys and, separately, by the number of domains: values of requests must not displace the domains,
-// which show that a configuration is wrong, nor domains the values. A request looks up under a shard's read lock;
-// only a new key takes Registry.mu. Where both locks are needed the shard's comes first.
+// dynamic maps keys that contain runtime values, and domains that no file has, to counters. It is bounded by the number
+// of keys and, separately, by the number of domains: values of requests must not displace the domains, which show that
+// a configuration is wrong, nor domains the values. A request looks up under a shard's read lock; only a new key takes
+// Registry.mu. Where both locks are needed, the shard's comes first.
 type dynamic struct {
 	r      *Registry
 	seed   maphash.Seed
@@ -38,10 +38,10 @@ type dynamic struct {
 type room struct {
 	max      int64
 	n        atomic.Int64
-	overflow *Counter // look-ups that hit the limit, or had too long a key
+	overflow *Counter // look-ups that hit the limit, or whose keys were too long
 }
 
-// full says whether a new key of this many bytes goes to the overflow series, and counts that.
+// full reports whether a new key of this many bytes goes to the overflow series, and counts the overflow.
 func (m *room) full(bytes int) bool {
 	if bytes > maxDynamicKey || m.n.Load() >= m.max {
 		m.overflow.Inc()
@@ -66,7 +66,7 @@ type shard struct {
 	domains map[string]*dynamicDomain
 }
 
-// Kinds of keys that lead to a Rule.
+// Kinds of keys that map to a Rule.
 const (
 	ruleKeys = iota
 	limitKeys
@@ -82,13 +82,13 @@ type dynamicDomain struct {
 	idleness
 }
 
-// idleness remembers when a sum last changed; the flusher's own.
+// idleness remembers when a sum last changed; used by the flusher only.
 type idleness struct {
 	was   uint64
 	since time.Time
 }
 
-// over says whether the sum has stood still for longer than idle.
+// over reports whether the sum has not changed for longer than idle.
 func (i *idleness) over(sum uint64, now time.Time, idle time.Duration) bool {
 	if sum != i.was || i.since.IsZero() {
 		i.was, i.since = sum, now
@@ -108,16 +108,16 @@ func (d *dynamic) open(r *Registry, maxKeys, maxDomains int) {
 	}
 	d.keys.overflow = r.Counter("ratelimit.stats.dynamic_keys_overflow")
 	d.unknown.overflow = r.Counter("ratelimit.stats.unknown_domains_overflow")
-	d.overflowRule = &d.hold("_overflow").Rule // for ever
+	d.overflowRule = &d.hold("_overflow").Rule // kept for ever
 	d.overflowUnknown = r.Counter(RulePrefix + "_overflow" + NotFoundSuffix)
 	r.GaugeFunc("ratelimit.stats.dynamic_keys", d.keys.n.Load)
 	r.GaugeFunc("ratelimit.stats.unknown_domains", d.unknown.n.Load)
 }
 
-// DynamicRule returns the counters of a rule key with runtime values. Known keys cost a look-up
-// and no allocation; the key stays the caller's. When the table is full, all new keys share one
-// Rule named "_overflow", and ratelimit.stats.dynamic_keys_overflow counts them. A handle is for
-// the request at hand: it is forgotten some flushes after its last use.
+// DynamicRule returns the counters of a rule key with runtime values. Known keys cost a look-up and no allocation; the
+// key stays the caller's. When the table is full, all new keys share one Rule named "_overflow", and
+// ratelimit.stats.dynamic_keys_overflow counts them. A handle is for the present request: it is forgotten some flushes
+// after its last use.
 func (r *Registry) DynamicRule(key []byte) *Rule { return r.dyn.find(key, ruleKeys) }
 
 func (d *dynamic) find(key []byte, kind int) *Rule {
@@ -143,7 +143,7 @@ func (d *dynamic) addRule(sh *shard, key []byte, kind int) *Rule {
 	if !d.keys.take() {
 		return d.overflowOf(kind)
 	}
-	// Two keys may be one name once cleaned, or the name of a rule without runtime values.
+	// Two keys may have the same clean name, or the name of a rule without runtime values.
 	var clean string
 	if kind == limitKeys {
 		clean = cleanLimit(key)
@@ -155,7 +155,7 @@ func (d *dynamic) addRule(sh *shard, key []byte, kind int) *Rule {
 	return &s.Rule
 }
 
-// hold is the series of a clean key, which stays until it is released.
+// hold returns the series of a clean key, which stays until it is released.
 func (d *dynamic) hold(clean string) *ruleSeries {
 	d.r.mu.Lock()
 	defer d.r.mu.Unlock()
@@ -164,7 +164,7 @@ func (d *dynamic) hold(clean string) *ruleSeries {
 	return s
 }
 
-// overflowOf is what new keys share when the table is full.
+// overflowOf returns the Rule that new keys share when the table is full.
 func (d *dynamic) overflowOf(kind int) *Rule {
 	if kind == ruleKeys {
 		return d.overflowRule
@@ -172,13 +172,13 @@ func (d *dynamic) overflowOf(kind int) *Rule {
 	if have := d.overflowLimit.Load(); have != nil {
 		return have
 	}
-	made := &d.hold(string(AppendLabel([]byte("_overflow"), "_overflow"))).Rule // kept for ever, as of rules
+	made := &d.hold(string(AppendLabel([]byte("_overflow"), "_overflow"))).Rule // kept for ever, as for rules
 	d.overflowLimit.Store(made)
 	return made
 }
 
 // DomainNotFound returns the counter of descriptors in a domain that no file has; domain stays the caller's. When there
-// are too many, new ones share the counter of the domain "_overflow".
+// are too many domains, new ones share the counter of the domain "_overflow".
 func (r *Registry) DomainNotFound(domain string) *Counter {
 	d := &r.dyn
 	sh := &d.shards[maphash.String(d.seed, domain)%dynamicShards]
@@ -211,8 +211,8 @@ func (d *dynamic) addDomain(sh *shard, domain string) *Counter {
 	return s.counter
 }
 
-// expire lets go of the keys that have not counted for longer than Options.DynamicIdle. The
-// flusher calls it after each flush, one shard after the other.
+// expire drops the keys that have not counted for longer than Options.DynamicIdle. The flusher calls it after each
+// flush, one shard after the other.
 func (d *dynamic) expire(now time.Time, idle time.Duration) {
 	for i := range d.shards {
 		sh := &d.shards[i]

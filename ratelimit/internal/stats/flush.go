@@ -5,41 +5,40 @@ import (
 	"time"
 )
 
-// Sink receives the metrics. Only the flusher calls it, and no method waits for a network or a
-// pipe: a sink queues, bounded, and refuses what it has no room for.
+// Sink receives the metrics. Only the flusher calls it, and no method waits for a network or a pipe: a sink has a
+// bounded queue, and refuses values that do not fit.
 type Sink interface {
-	// Ready says that what is handed over now has a live way out. While it is false counters
-	// keep their differences, and timers record nothing.
+	// Ready reports that the sink can deliver values now. While it returns false, counters keep their differences, and
+	// timers record nothing.
 	Ready() bool
-	// Count hands over what was counted since the last time it returned true for that series.
+	// Count passes the growth since the last time Count returned true for that series.
 	Count(s Series, delta uint64) bool
-	// Gauge hands over a value; the next flush brings a newer one if this is refused.
+	// Gauge passes a value; the next flush brings a newer value if this one is refused.
 	Gauge(s Series, value int64) bool
-	// Time hands over one duration that stands for 1/rate events; refused ones are lost.
+	// Time passes one duration that stands for 1/rate events; refused durations are lost.
 	Time(s Series, d time.Duration, rate float64) bool
-	// Flush sends on what was handed over so far.
+	// Flush sends the values passed so far.
 	Flush()
-	// Awake tries once more to find a live way out, until ctx ends, and is Ready: the last counts
-	// of a process would otherwise be lost in the pause between two tries.
+	// Awake tries to connect once more, until ctx ends, and then returns Ready: the last counts of a process would
+	// otherwise be lost in the pause between two tries.
 	Awake(ctx context.Context) bool
-	// Close sends what is queued until ctx ends, then frees everything.
+	// Close sends queued values until ctx ends, then frees everything.
 	Close(ctx context.Context) error
 }
 
 const (
-	// drainEvery is how late a timer's value may leave: twice this.
+	// drainEvery is the period of draining timers; a value leaves after twice this time at the latest.
 	drainEvery = 100 * time.Millisecond
 	// finalFlush bounds the last flush, so that a dead sink does not hold up the shutdown.
 	finalFlush = 2 * time.Second
 )
 
 // Run flushes into sink until ctx ends, then once more, and closes sink. It is called once, also without a sink (nil,
-// DISABLE_STATS): idle keys expire here. Counters leave as the difference to what the sink last took, only when it is
-// not 0; gauges at every flush; timer values as they come.
+// DISABLE_STATS), since idle keys expire here. Of counters the difference to the value that the sink last took is sent,
+// unless it is 0; gauges are sent at every flush, timer values as they come.
 //
-// A count is latched when the sink took it: lost is only what was in the kernel's or the
-// network's hands when a connection broke, a datagram that was not received, and what could not be
-// delivered before the program's end.
+// A count is latched when the sink has taken it. Lost are only values that the kernel or the network held when a
+// connection broke, datagrams that were not received, and values that could not be delivered before the program's end.
 func (r *Registry) Run(ctx context.Context, sink Sink, every time.Duration) {
 	r.delivered = time.Now()
 	flush := time.NewTicker(every)
@@ -49,7 +48,7 @@ func (r *Registry) Run(ctx context.Context, sink Sink, every time.Duration) {
 		t := time.NewTicker(drainEvery)
 		defer t.Stop()
 		drain = t.C
-		r.timing.Store(true) // a sink finds its way out within the first drain, or that drain ends this
+		r.timing.Store(true) // a sink connects within the first drain, or that drain resets this
 	}
 	for {
 		select {
@@ -64,9 +63,9 @@ func (r *Registry) Run(ctx context.Context, sink Sink, every time.Duration) {
 	}
 }
 
-// flush hands everything to sink and then lets go of what is idle, unless the sink refused
-// something: what still has a difference stays. After Options.DynamicIdle without a sink it goes all
-// the same, or a statsd that never comes would fill the table, and memory with each reload.
+// flush passes all values to sink and then drops idle series, unless the sink refused something: series with a
+// difference stay. Without a ready sink for Options.DynamicIdle they are dropped all the same, or a statsd that never
+// comes would fill the table, and memory with each reload.
 func (r *Registry) flush(sink Sink, now time.Time) {
 	if sink == nil || sink.Ready() && r.emit(sink) {
 		r.delivered = now
@@ -77,7 +76,7 @@ func (r *Registry) flush(sink Sink, now time.Time) {
 	r.forget()
 }
 
-// emit hands over all counters that grew and all gauges; false when the sink refused a counter.
+// emit passes all counters that grew and all gauges. It returns false when the sink refused a counter.
 func (r *Registry) emit(sink Sink) bool {
 	list, ruling := r.present()
 	all := true
@@ -105,7 +104,7 @@ func (r *Registry) emit(sink Sink) bool {
 	return all
 }
 
-// latch hands over the growth since *last and remembers it if the sink took it.
+// latch passes the growth since *last, and sets *last if the sink took it.
 func latch(sink Sink, s Series, last *uint64, v uint64) bool {
 	if v > *last && !sink.Count(s, v-*last) {
 		return false
@@ -114,8 +113,8 @@ func latch(sink Sink, s Series, last *uint64, v uint64) bool {
 	return true
 }
 
-// drain hands over the timers' samples, to the sink while it is ready and to the function of OnTime, and has timers
-// record only while there is a receiver.
+// drain passes the timers' samples to the sink, while it is ready, and to the function of OnTime. Timers record only
+// while there is a receiver.
 func (r *Registry) drain(sink Sink) {
 	ready := sink != nil && sink.Ready()
 	r.timing.Store(ready || r.onTime != nil)
@@ -140,8 +139,7 @@ func (r *Registry) drain(sink Sink) {
 	}
 }
 
-// finish is the final flush: nothing may be counted any more. Two drains empty both buffers of
-// a timer.
+// finish is the final flush, after which nothing is counted. Two drains empty both buffers of a timer.
 func (r *Registry) finish(sink Sink) {
 	if sink == nil {
 		return

@@ -5,9 +5,9 @@ import (
 	"sync"
 )
 
-// GoRuntime adds the ratelimit.go.* series. The metrics are read once per flush and
-// per Each, which stops the program for some tens of microseconds; nothing on the request path
-// reads them. `sys` and `lookups` are always 0, as dashboards made for the replaced service know them.
+// GoRuntime adds the ratelimit.go.* series. The metrics are read once per flush and per Each, which stops the program
+// for some tens of microseconds; nothing on the request path reads them. `sys` and `lookups` are always 0, as in
+// dashboards made for the replaced service.
 func (r *Registry) GoRuntime() {
 	var (
 		mu sync.Mutex

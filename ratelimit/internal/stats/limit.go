@@ -6,13 +6,13 @@ import (
 	"strings"
 )
 
-// Each limit of several on one entry has counters in addition to those of the entry's rule: a Rule of which only
-// LimitStats are shown. Its key is that of the rule with the limit's label behind a byte that no clean key holds.
+// Each limit of a list has counters in addition to the counters of its entry's rule: a Rule of which only LimitStats
+// are shown. Its key is the rule's key and the limit's label, separated by a byte that no clean key has.
 
-// LimitPrefix begins the names of all statistics of the limits of lists.
+// LimitPrefix begins the names of all statistics of limits of lists.
 const LimitPrefix = "ratelimit.service.limit."
 
-// LimitStats are the statistics of such a limit, in the order of RuleStats.
+// LimitStats are the statistics of a limit of a list, in the order of RuleStats.
 var LimitStats = []string{"over_limit", "near_limit", "shadow_mode"}
 
 const labelMark = 0
@@ -20,18 +20,19 @@ const labelMark = 0
 // AppendLabel appends the label of a limit to the key of its rule, for DynamicLimit.
 func AppendLabel(dst []byte, label string) []byte { return append(append(dst, labelMark), label...) }
 
-// CleanLabel is a label as it stands in a metric's name: cleaned as keys are, and without dots, which would part it.
+// CleanLabel returns a label as metric names have it: cleaned as keys are, and without dots, which separate the parts
+// of names.
 func CleanLabel(label string) string {
 	return strings.ReplaceAll(string(appendKey(nil, []byte(label))), ".", "_")
 }
 
-// cutLabel splits a series' key into the rule's key and the label; ok is false for a rule's own.
+// cutLabel splits a series' key into the rule's key and the label; ok is false for the key of a rule itself.
 func cutLabel(key string) (rule, label string, ok bool) {
 	return strings.Cut(key, string(rune(labelMark)))
 }
 
-// Limit returns the counters of one limit of several. It cleans key, the key of the rule; label must be clean. Handles
-// live as long as those of Rule.
+// Limit returns the counters of one limit of a list. It cleans key, the key of the rule; label must be clean. Handles
+// live as long as handles of Rule.
 func (r *Registry) Limit(key, label string) *Rule {
 	clean := string(AppendLabel(appendKey(make([]byte, 0, len(key)+1+len(label)), []byte(key)), label))
 	r.mu.Lock()
@@ -44,16 +45,16 @@ func (r *Registry) Limit(key, label string) *Rule {
 // DynamicLimit is DynamicRule for a key that ends in a label, as AppendLabel appends it.
 func (r *Registry) DynamicLimit(key []byte) *Rule { return r.dyn.find(key, limitKeys) }
 
-// cleanLimit is the clean key of a key with a label.
+// cleanLimit cleans a key with a label.
 func cleanLimit(key []byte) string {
-	at := bytes.LastIndexByte(key, labelMark) // values of requests may hold the mark, labels do not
+	at := bytes.LastIndexByte(key, labelMark) // values of requests may have the mark, labels do not
 	return string(append(appendKey(nil, key[:at]), key[at:]...))
 }
 
 // isLimit reports whether the series is of a limit of a list.
 func (s *ruleSeries) isLimit() bool { return strings.IndexByte(s.key, labelMark) >= 0 }
 
-// statName is the name of a statistic, RuleStats[i]; empty where it is not shown.
+// statName returns the name of the statistic RuleStats[i]; empty where it is not shown.
 func (s *ruleSeries) statName(i int) string {
 	key, label, limit := cutLabel(s.key)
 	switch {
@@ -65,13 +66,13 @@ func (s *ruleSeries) statName(i int) string {
 	return ""
 }
 
-// LimitSeries is the counters of one limit of a list with the key of its rule and its label, both clean.
+// LimitSeries has the counters of one limit of a list, the key of its rule and its label, both clean.
 type LimitSeries struct {
 	Key, Label string
 	*Rule
 }
 
-// Limits are the limits of lists that were hit, and after GroupRules the groups, as of Rules.
+// Limits returns the limits of lists that were hit and, after GroupRules, the groups, as Rules does.
 func (r *Registry) Limits() []LimitSeries {
 	var out []LimitSeries
 	for _, s := range r.hit(true) {
@@ -81,7 +82,7 @@ func (r *Registry) Limits() []LimitSeries {
 	return out
 }
 
-// groupOf is the group of a series; limits are grouped by their rule's group and their label.
+// groupOf returns the group of a series; limits are grouped by their rule's group and their label.
 func (r *Registry) groupOf(s *ruleSeries) string {
 	key, label, limit := cutLabel(s.key)
 	if !limit {

@@ -11,17 +11,17 @@ import (
 // Tag is a name and a value that travel with a metric.
 type Tag struct{ Name, Value string }
 
-// Series is how one metric is called.
+// Series is the name of one metric.
 type Series struct {
-	// Name is dotted and holds no tags.
+	// Name has dots and no tags.
 	Name string
-	// Tags are the metric's own and EXTRA_TAGS, sorted by name and clean. Shared: not to be changed.
+	// Tags are the metric's own tags and EXTRA_TAGS, sorted by name and clean. They are shared and must not be changed.
 	Tags []Tag
 
-	suffix string // Tags as plain statsd writes them
+	suffix string // Tags in plain statsd's form
 }
 
-// Plain is the name with its tags in plain statsd's form, `name.__k=v`.
+// Plain returns the name with its tags in plain statsd's form, `name.__k=v`.
 func (s Series) Plain() string {
 	if s.suffix == "" {
 		return s.Name
@@ -29,14 +29,14 @@ func (s Series) Plain() string {
 	return s.Name + s.suffix
 }
 
-// reservedTags are names that a statsd relay of the replaced service's makers fills in itself.
+// reservedTags are the names that a statsd relay by the replaced service's authors sets itself.
 var reservedTags = map[string]bool{
 	"asg": true, "az": true, "backend": true, "canary": true, "host": true, "period": true,
 	"region": true, "shard": true, "window": true, "source": true, "project": true,
 	"facet": true, "envoyservice": true,
 }
 
-// seriesOf joins a name with its own tags and the extra ones; its own win.
+// seriesOf joins a name with its own tags and the extra tags; own tags win.
 func (r *Registry) seriesOf(name string, own []Tag) Series {
 	tags := r.extra
 	if len(own) > 0 {
@@ -63,7 +63,7 @@ func suffixOf(tags []Tag) string {
 	return b.String()
 }
 
-// cleanTags sorts by name, drops what is empty, and puts `_` for what would end a name or a line.
+// cleanTags sorts tags by name, drops empty ones, and replaces by `_` the characters that would end a name or a line.
 func cleanTags(m map[string]string) []Tag {
 	var tags []Tag
 	for k, v := range m {
@@ -85,9 +85,9 @@ func cleanTag(s string) string {
 	}, s)
 }
 
-// appendKey appends a rule key as it stands in a metric name: `:`, `|` and control
-// bytes become `_`, and so do the dots of what looks like an IPv4 address. Other dots stay and
-// make further path parts. Bytes that are no UTF-8 become \xNN: a page that Prometheus reads must be UTF-8.
+// appendKey appends a rule key as metric names have it: `:`, `|` and control bytes become `_`, and so do the dots of a
+// text that looks like an IPv4 address. Other dots stay and separate further parts. Invalid UTF-8 becomes \xNN, since a
+// page for Prometheus must be UTF-8.
 func appendKey(dst, key []byte) []byte {
 	start := len(dst)
 	if utf8.Valid(key) {
@@ -101,8 +101,8 @@ func appendKey(dst, key []byte) []byte {
 		case c == ':' || c == '|' || c < 0x20 || c == 0x7f:
 			out[i] = '_'
 		case isDigit(c):
-			// The first of four groups may start inside a longer run of digits, as a
-			// regular expression would find it: 1234.5.6.7 holds 234.5.6.7.
+			// The first of four groups may start inside a longer run of digits, as for a regular expression: 1234.5.6.7
+			// contains 234.5.6.7.
 			run := digits(out, i)
 			i += max(0, run-3)
 			run = min(run, 3)
@@ -119,7 +119,7 @@ func appendKey(dst, key []byte) []byte {
 	return dst
 }
 
-// ipv4 finds the three dots of an address whose first group is b[i:i+run], and its end; end is 0 when there is none.
+// ipv4 finds the three dots of an address whose first group is b[i:i+run], and its end; end is 0 if there is none.
 func ipv4(b []byte, i, run int) (dots [3]int, end int) {
 	i += run
 	for g := range dots {

@@ -2,11 +2,11 @@ package stats
 
 import "strings"
 
-// NoMatchPrefix begins the names of the counters of unmatched descriptors; a domain follows.
+// NoMatchPrefix begins the names of the counters of unmatched descriptors; the domain follows.
 const NoMatchPrefix = "ratelimit.service.no_match."
 
-// NoMatch returns the counters of unmatched descriptors, by the names of the domains in force. Counters of domains
-// that are no longer listed are flushed for as long as a running request may still add to them, and then forgotten.
+// NoMatch returns the counters of unmatched descriptors for the domains in force. Counters of domains that are no
+// longer listed are flushed for as long as a running request may still add to them, and then forgotten.
 func (r *Registry) NoMatch(domains []string) map[string]*Counter {
 	counters := make(map[string]*Counter, len(domains))
 	r.mu.Lock()

@@ -1,9 +1,9 @@
-// Package stats counts what the daemon does and hands the metrics to a sink: statsd, plain or tagged,
-// over UDP or TCP, JSON lines, or nothing.
+// Package stats counts what the daemon does and passes the metrics to a sink: statsd, plain or tagged, over UDP or TCP,
+// JSON lines, or nothing.
 //
-// It is a base package like rls, since the rules resolve their counters when they are compiled; it knows nothing of
-// requests, rules or listeners. Names are the replaced service's, which dashboards know. A counter is one atomic
-// number; nothing on the request path waits for a sink.
+// It is a base package like rls, since rules resolve their counters when they are compiled; it knows nothing of
+// requests, rules or listeners. Names are the replaced service's, which dashboards use. A counter is one atomic number;
+// nothing on the request path waits for a sink.
 package stats
 
 import (
@@ -26,7 +26,7 @@ const (
 	KindTimer
 )
 
-// String is the word that the stdout sink writes.
+// String returns the word that the stdout sink writes.
 func (k Kind) String() string { return [...]string{"counter", "gauge", "timer"}[k] }
 
 // Counter only grows. The zero value is ready.
@@ -42,7 +42,7 @@ func (c *Counter) Add(n uint64) {
 // Inc adds one.
 func (c *Counter) Inc() { c.n.Add(1) }
 
-// Value is the total since the program started.
+// Value returns the total since the program started.
 func (c *Counter) Value() uint64 { return c.n.Load() }
 
 // Settings of a Registry; a 0 means the default.
@@ -78,12 +78,12 @@ type Registry struct {
 	extra       []Tag // sorted, clean; never changes
 	extraSuffix string
 	idle        time.Duration
-	delivered   time.Time // when the sink last took everything; the flusher's own
+	delivered   time.Time // when the sink last took everything; used by the flusher only
 	log         *slog.Logger
-	dropped     *Counter                             // timer values that the sink had no room for
-	onTime      func(Series, time.Duration, float64) // takes timer values too; never changes after Run
+	dropped     *Counter                             // timer values that did not fit into the sink
+	onTime      func(Series, time.Duration, float64) // gets timer values too; never changes after Run
 
-	// timing says that the sink takes samples now; all timers read it.
+	// timing reports that samples are taken now; all timers read it.
 	timing atomic.Bool
 	dyn    dynamic
 
@@ -96,25 +96,25 @@ type Registry struct {
 	timers []*Timer
 	rules  map[string]*ruleSeries // by clean key
 	ruling []*ruleSeries
-	group  func(key string) string // of GroupRules; nil: no sums are kept
+	group  func(key string) string // of GroupRules; nil: no groups
 	lost   map[string]*Rule        // by group
-	before []func()                // run ahead of each flush and each Each
+	before []func()                // called before each flush and each Each
 }
 
-// series is one counter or gauge that has a name of its own.
+// series is a counter or gauge with a name of its own.
 type series struct {
 	Series
-	id      string // the name with the tags of its own only: what /stats shows
+	id      string // the name with only its own tags, as /stats shows it
 	kind    Kind
-	counter *Counter      // counters that are counted here
-	total   func() uint64 // counters that are counted elsewhere
+	counter *Counter      // a counter that is counted here
+	total   func() uint64 // a counter that is counted elsewhere
 	gauge   func() int64
-	last    uint64 // flushed so far; the flusher's own
+	last    uint64 // flushed so far; used by the flusher only
 
 	holders
 }
 
-// claim makes the series the program's own, once: two sources of one name are a bug of ours.
+// claim marks the series as taken. Two sources of one name are a bug of the program.
 func (s *series) claim() {
 	if s.fixed {
 		panic("stats: " + s.Name + " registered twice")
@@ -129,7 +129,7 @@ func (s *series) value() uint64 {
 	return s.counter.Value()
 }
 
-// present is the value of a counter or gauge.
+// present returns the value of a counter or gauge.
 func (s *series) present() int64 {
 	if s.kind == KindGauge {
 		return s.gauge()
@@ -137,7 +137,7 @@ func (s *series) present() int64 {
 	return int64(s.value())
 }
 
-// NewRegistry makes an empty registry with the counters of its own.
+// NewRegistry returns an empty registry with the counters of its own.
 func NewRegistry(o Options) *Registry {
 	r := &Registry{
 		extra: cleanTags(o.ExtraTags),
@@ -159,7 +159,7 @@ func NewRegistry(o Options) *Registry {
 	return r
 }
 
-// Counter returns the counter of that name and these tags of its own, made at the first call.
+// Counter returns the counter with that name and these own tags, made at the first call.
 func (r *Registry) Counter(name string, tags ...Tag) *Counter {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -171,8 +171,8 @@ func (r *Registry) Counter(name string, tags ...Tag) *Counter {
 	return s.counter
 }
 
-// CounterFunc has the registry read a counter that is kept elsewhere. f must be quick, safe for
-// concurrent use, and never fall. A name can be given once with the same tags.
+// CounterFunc has the registry read a counter that is kept elsewhere. f must be quick, safe for concurrent use, and
+// never decrease. A name can be given once with the same tags.
 func (r *Registry) CounterFunc(name string, f func() uint64, tags ...Tag) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -191,7 +191,7 @@ func (r *Registry) GaugeFunc(name string, f func() int64, tags ...Tag) {
 	s.gauge = f
 }
 
-// FlagFunc is GaugeFunc for what is true, 1, or false, 0.
+// FlagFunc is GaugeFunc for a bool: 1 for true, 0 for false.
 func (r *Registry) FlagFunc(name string, is func() bool) {
 	r.GaugeFunc(name, func() int64 {
 		if is() {
@@ -215,7 +215,7 @@ func (r *Registry) Timer(name string) *Timer {
 	return t
 }
 
-// addLocked finds or makes the series. r.mu is held.
+// addLocked returns the series, and makes it if it is new. r.mu is held.
 func (r *Registry) addLocked(name string, own []Tag, k Kind) *series {
 	made := r.seriesOf(name, own)
 	id := plainOwn(name, own)
@@ -231,8 +231,8 @@ func (r *Registry) addLocked(name string, own []Tag, k Kind) *series {
 	return s
 }
 
-// Each calls f with every counter and gauge, sorted by name, zero ones included. A name shows
-// the series' own tags, not EXTRA_TAGS. The values are read one after the other.
+// Each calls f with every counter and gauge, sorted by name, including zero values. A name shows the series' own tags,
+// not EXTRA_TAGS. The values are read one after the other.
 func (r *Registry) Each(f func(name string, kind Kind, value int64)) {
 	type row struct {
 		name  string
@@ -257,7 +257,7 @@ func (r *Registry) Each(f func(name string, kind Kind, value int64)) {
 	}
 }
 
-// present are all series and rules, after what runs ahead of a flush.
+// present returns all series and rules, after calling the functions in before.
 func (r *Registry) present() ([]*series, []*ruleSeries) {
 	r.mu.Lock()
 	before := r.before
@@ -270,7 +270,7 @@ func (r *Registry) present() ([]*series, []*ruleSeries) {
 	return r.list, r.ruling
 }
 
-// plainOwn is the name with the tags of its own only: what /stats shows.
+// plainOwn returns the name with only its own tags, as /stats shows it.
 func plainOwn(name string, own []Tag) string {
 	if len(own) == 0 {
 		return name

@@ -2,8 +2,8 @@ package stats
 
 import "slices"
 
-// Rule is the counters of one rule, or of one runtime value of it;
-// docs/statistics.md#what-a-hit-counts-as says what adds to which.
+// Rule has the counters of one rule, or of one runtime value of it; docs/statistics.md#what-a-hit-counts-as says what
+// each of them counts.
 type Rule struct {
 	TotalHits, OverLimit, NearLimit, WithinLimit, ShadowMode, OverLimitWithLocalCache Counter
 }
@@ -13,14 +13,14 @@ func (r *Rule) counter(i int) *Counter {
 		&r.OverLimitWithLocalCache}[i]
 }
 
-// holders are the rules that still need a series. Guarded by Registry.mu.
+// holders says why a series is still needed. Guarded by Registry.mu.
 type holders struct {
-	refs  int32 // dynamic keys that lead here
-	free  uint8 // flushes since neither held
-	fixed bool  // rules in force, or being compiled, or the program itself
+	refs  int32 // dynamic keys that map to the series
+	free  uint8 // flushes since the series is not needed
+	fixed bool  // rules in force or being compiled, or the program itself, need it
 }
 
-// sum changes whenever one of the counters does.
+// sum changes whenever one of the counters changes.
 func (r *Rule) sum() uint64 {
 	var n uint64
 	for i := range RuleStats {
@@ -29,18 +29,18 @@ func (r *Rule) sum() uint64 {
 	return n
 }
 
-// ruleSeries is a Rule with its place in the registry. There may be one for each of 100,000 rules, most
-// of which are never hit.
+// ruleSeries is a Rule with its place in the registry. There may be one for each of 100,000 rules, most of which are
+// never hit.
 type ruleSeries struct {
 	Rule
 	key  string                  // clean
-	last *[len(RuleStats)]uint64 // flushed so far, nil for nothing; the flusher's own
+	last *[len(RuleStats)]uint64 // flushed so far, nil for nothing; used by the flusher only
 
 	holders
 }
 
-// Rule returns the counters of a rule key, "domain.key_value.key2", cleaned here.
-// Equal keys give equal handles, across reloads too, until Retain leaves one out.
+// Rule returns the counters of a rule key, "domain.key_value.key2", which it cleans. Equal keys give equal handles,
+// across reloads too, until Retain leaves the handle out.
 func (r *Registry) Rule(key string) *Rule {
 	clean := string(appendKey(nil, []byte(key)))
 	r.mu.Lock()
@@ -61,8 +61,8 @@ func (r *Registry) ruleLocked(clean string) *ruleSeries {
 	return s
 }
 
-// Retain says which handles of Rule the rules in force hold, after a reload. The others are
-// flushed for as long as a running request may still add to them, and then forgotten.
+// Retain says, after a reload, which handles of Rule the rules in force use. The other handles are flushed for as long
+// as a running request may still add to them, and then forgotten.
 func (r *Registry) Retain(inUse []*Rule) {
 	held := make(map[*Rule]struct{}, len(inUse))
 	for _, h := range inUse {
@@ -75,10 +75,10 @@ func (r *Registry) Retain(inUse []*Rule) {
 	}
 }
 
-// forgetFlushes is how many flushes an unused series is kept: a request that is still running may hold it that long.
+// forgetFlushes is how many flushes an unused series is kept, since a running request may still use it.
 const forgetFlushes = 3
 
-// gone counts one more flush and says whether the series may be dropped.
+// gone counts one more flush and reports whether the series may be dropped.
 func (h *holders) gone() bool {
 	if h.fixed || h.refs > 0 {
 		h.free = 0
@@ -88,8 +88,8 @@ func (h *holders) gone() bool {
 	return h.free > forgetFlushes
 }
 
-// forget drops unused series. The flusher calls it after each flush. The lists are
-// replaced, not changed: readers may hold them.
+// forget drops unused series. The flusher calls it after each flush. The lists are replaced, not changed, since readers
+// may use them.
 func (r *Registry) forget() {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -27,7 +27,7 @@ type Statsd struct {
 }
 
 // NewStatsdTCP sends over one connection to addr, made in the background and again after it breaks. A statsd that is
-// unavailable or does not read costs nothing but the differences kept.
+// unavailable or does not read costs nothing but the kept differences.
 func NewStatsdTCP(addr string, log *slog.Logger) *Statsd { return newStatsd(newTCP(addr, log)) }
 
 // NewStatsdUDP sends datagrams of at most 1432 bytes to addr. Their arrival is not confirmed.
@@ -38,7 +38,7 @@ func newStatsd(out transport) *Statsd {
 	if err != nil {
 		panic(err) // only for a nil sender
 	}
-	// The samples were chosen already; the client must not throw dice again.
+	// The samples are already chosen; the client must not sample again.
 	lines := client.NewSubStatter("")
 	lines.SetSamplerFunc(func(float32) bool { return true })
 	return &Statsd{out: out, lines: lines}
@@ -52,7 +52,7 @@ func (s *Statsd) Count(m Series, delta uint64) bool {
 	return s.lines.Inc(m.Plain(), int64(min(delta, math.MaxInt64)), 1) == nil
 }
 
-// Gauge implements Sink. A statsd takes a leading minus for a decrease: it is set to 0 first.
+// Gauge implements Sink. A statsd takes a leading minus as a decrease, so the gauge is set to 0 first.
 func (s *Statsd) Gauge(m Series, value int64) bool {
 	if value < 0 && s.lines.Gauge(m.Plain(), 0, 1) != nil {
 		return false
@@ -74,7 +74,7 @@ func (s *Statsd) Awake(ctx context.Context) bool { return s.out.awake(ctx) }
 // Close implements Sink.
 func (s *Statsd) Close(ctx context.Context) error { return s.out.drain(ctx) }
 
-// milliseconds writes whole values without a decimal point and others with six decimals.
+// milliseconds writes whole values without a decimal point and other values with six decimals.
 func milliseconds(d time.Duration) string {
 	if d%time.Millisecond == 0 {
 		return strconv.FormatInt(d.Milliseconds(), 10)

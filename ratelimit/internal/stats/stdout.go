@@ -11,7 +11,7 @@ import (
 // Lines writes one JSON object per line, for USE_STATSD=false.
 type Lines struct {
 	now    func() time.Time
-	buf    []byte      // the flusher's own
+	buf    []byte      // used by the flusher only
 	full   chan []byte // to the writer
 	empty  chan []byte // back from it
 	closed chan struct{}
@@ -21,7 +21,7 @@ type Lines struct {
 const lineBuffers = 4
 
 // NewLines writes to w from a goroutine of its own, so that a pipe without a reader blocks neither flusher nor
-// shutdown. While w has not taken the last few flushes, Ready is false.
+// shutdown. While w has not taken the last few flushes, Ready returns false.
 func NewLines(w io.Writer) *Lines {
 	l := &Lines{now: time.Now, full: make(chan []byte, lineBuffers), empty: make(chan []byte, lineBuffers),
 		closed: make(chan struct{})}
@@ -54,7 +54,7 @@ func (l *Lines) Gauge(s Series, value int64) bool {
 	return l.line(KindGauge, s, strconv.FormatInt(value, 10)+".000000", 1)
 }
 
-// Time implements Sink. A sampled value carries its rate as one more member.
+// Time implements Sink. A sampled value has its rate as one more member.
 func (l *Lines) Time(s Series, d time.Duration, rate float64) bool {
 	return l.line(KindTimer, s, strconv.FormatFloat(float64(d)/float64(time.Millisecond), 'f', 6, 64), rate)
 }
@@ -74,7 +74,7 @@ func (l *Lines) line(k Kind, s Series, value string, rate float64) bool {
 	b = append(b, `,"logger":"stats","msg":"flushing `+k.String()+`","json":{"name":`...)
 	name, err := json.Marshal(s.Plain())
 	if err != nil {
-		return true // cannot be: any string has a JSON form
+		return true // does not happen: any string has a JSON form
 	}
 	b = append(b, name...)
 	b = append(b, `,"type":"`+k.String()+`","value":"`+value...)
@@ -91,12 +91,12 @@ func (l *Lines) line(k Kind, s Series, value string, rate float64) bool {
 // Flush implements Sink.
 func (l *Lines) Flush() {
 	if len(l.buf) > 0 {
-		l.full <- l.buf // has room: the buffer came from empty
+		l.full <- l.buf // does not block: the buffer came from empty
 		l.buf = nil
 	}
 }
 
-// Close implements Sink. A writer that still blocks when ctx ends is left behind.
+// Close implements Sink. A writer that still blocks when ctx ends is abandoned.
 func (l *Lines) Close(ctx context.Context) error {
 	l.Flush()
 	close(l.full)

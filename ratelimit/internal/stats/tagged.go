@@ -12,14 +12,14 @@ import (
 	"github.com/cactus/go-statsd-client/v5/statsd"
 )
 
-// Tagged writes statsd lines with tags behind the value, as DogStatsD reads them:
-// `name:1|c|#az:b,ver:1_2`. Mogrifiers turn parts of names into tags.
+// Tagged writes statsd lines with tags after the value, as DogStatsD reads them: `name:1|c|#az:b,ver:1_2`. Mogrifiers
+// turn parts of names into tags.
 type Tagged struct {
 	*Statsd
 	mogrifiers []Mogrifier
 }
 
-// NewTaggedUDP sends datagrams of at most 1432 bytes to addr, as DogStatsD wants them.
+// NewTaggedUDP sends datagrams of at most 1432 bytes to addr, in DogStatsD's form.
 func NewTaggedUDP(addr string, m []Mogrifier, log *slog.Logger) *Tagged {
 	return &Tagged{NewStatsdUDP(addr, log), m}
 }
@@ -35,7 +35,7 @@ func (t *Tagged) Count(m Series, delta uint64) bool {
 	return t.lines.Inc(name, int64(min(delta, math.MaxInt64)), 1, tags...) == nil
 }
 
-// Gauge implements Sink. With tags a leading minus is a negative value.
+// Gauge implements Sink. With tags, a leading minus is a negative value.
 func (t *Tagged) Gauge(m Series, value int64) bool {
 	name, tags := t.name(m)
 	return t.lines.Gauge(name, value, 1, tags...) == nil
@@ -48,7 +48,7 @@ func (t *Tagged) Time(m Series, d time.Duration, rate float64) bool {
 		tags...) == nil
 }
 
-// name is what the first mogrifier that matches makes of a series. Tags of the series come first.
+// name applies the first mogrifier that matches to a series. The series' own tags come first.
 func (t *Tagged) name(m Series) (string, []statsd.Tag) {
 	tags := make([]statsd.Tag, 0, len(m.Tags)+4)
 	for _, tag := range m.Tags {
@@ -65,16 +65,16 @@ func (t *Tagged) name(m Series) (string, []statsd.Tag) {
 	return m.Name, tags
 }
 
-// Mogrifier renames what its pattern matches and makes tags of its groups.
+// Mogrifier renames the names that its pattern matches and makes tags of the pattern's groups.
 type Mogrifier struct {
 	pattern *regexp.Regexp
 	name    string
 	tags    []Tag
 }
 
-// NewMogrifier takes a regular expression, which matches anywhere in a name (use anchors), the new name,
-// and tags "k:v,k2:v2" in the order they will have. $0 in name and values is the whole match, $1 and so
-// on its groups; the number of no group stays as it is.
+// NewMogrifier takes a regular expression, which matches anywhere in a name (use anchors), the new name, and tags
+// "k:v,k2:v2" in the order of the output. $0 in name and values is the whole match, $1 and so on its groups; other
+// numbers stay unchanged.
 func NewMogrifier(pattern, name, tags string) (Mogrifier, error) {
 	p, err := regexp.Compile(pattern)
 	if err != nil {
@@ -95,7 +95,7 @@ func NewMogrifier(pattern, name, tags string) (Mogrifier, error) {
 	return m, nil
 }
 
-// apply gives the new name and tags, ok when the pattern matches.
+// apply returns the new name and tags; ok reports whether the pattern matches.
 func (m *Mogrifier) apply(name string) (string, []Tag, bool) {
 	at := m.pattern.FindStringSubmatchIndex(name)
 	if at == nil {
@@ -108,10 +108,10 @@ func (m *Mogrifier) apply(name string) (string, []Tag, bool) {
 	return expand(m.name, name, at, nil), tags, true
 }
 
-// tagValue puts `_` for the comma, which would begin another tag. Names hold no `|` and no control byte.
+// tagValue replaces by `_` the comma, which would begin another tag. Names have no `|` and no control byte.
 func tagValue(s string) string { return strings.ReplaceAll(s, ",", "_") }
 
-// expand puts the groups of name at `at` into template.
+// expand replaces the groups' numbers in template by the groups of name at `at`.
 func expand(template, name string, at []int, clean func(string) string) string {
 	var b strings.Builder
 	for template != "" {
@@ -127,7 +127,7 @@ func expand(template, name string, at []int, clean func(string) string) string {
 		group, err := strconv.Atoi(rest[:n])
 		if err != nil || group >= len(at)/2 {
 			b.WriteString("$" + rest[:n])
-		} else if from, to := at[2*group], at[2*group+1]; from >= 0 { // a group that took no part is empty
+		} else if from, to := at[2*group], at[2*group+1]; from >= 0 { // a group without a match is empty
 			value := name[from:to]
 			if clean != nil {
 				value = clean(value)

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// Metrics of the TCP transport: docs/statistics.md lists them.
+// Metrics of the TCP transport, listed in docs/statistics.md.
 const (
 	tcpDial      = 1500 * time.Millisecond
 	tcpReconnect = 3 * time.Second
@@ -26,21 +26,21 @@ var (
 	errFull = errors.New("stats: the queue to statsd is full")
 )
 
-// tcp is a statsd.Sender over one connection. Send appends to a bounded queue while there is a
-// connection and refuses otherwise; one goroutine dials and writes. What a broken connection had
-// not taken is sent on the next one, from the start of the line that was cut.
+// tcp is a statsd.Sender over one connection. Send appends to a bounded queue while there is a connection and refuses
+// otherwise; one goroutine dials and writes. Lines that a broken connection had not taken are sent on the next one,
+// from the start of the line that was cut.
 type tcp struct {
 	addr      string
 	log       *slog.Logger
 	connected atomic.Bool
 	wake      chan struct{}
-	hurry     chan chan<- struct{} // requests a try now; answered when it has failed or succeeded
+	hurry     chan chan<- struct{} // requests a try now; answered when the try has ended
 	stop      context.CancelFunc   // ends dialling and waiting
 	closing   chan struct{}
 	done      chan struct{}
 
 	mu    sync.Mutex
-	queue []byte // whole lines not being written yet
+	queue []byte // whole lines that are not being written yet
 }
 
 func newTCP(addr string, log *slog.Logger) *tcp {
@@ -77,7 +77,7 @@ func (s *tcp) flush() {
 	}
 }
 
-// Close implements statsd.Sender; nothing queued is sent.
+// Close implements statsd.Sender. Queued lines are not sent.
 func (s *tcp) Close() error {
 	s.stop()
 	<-s.done
@@ -89,7 +89,7 @@ func (s *tcp) awake(ctx context.Context) bool {
 	tried := make(chan struct{}, 1)
 	for !s.ready() {
 		select {
-		case s.hurry <- tried: // run is in its pause
+		case s.hurry <- tried: // run is waiting before its next dial
 			select {
 			case <-tried:
 			case <-ctx.Done():
@@ -131,7 +131,7 @@ func (s *tcp) queued() int {
 func (s *tcp) run(ctx context.Context) {
 	defer close(s.done)
 	told := false
-	var tried chan<- struct{} // of awake
+	var tried chan<- struct{} // the request of awake
 	answer := func() {
 		if tried != nil {
 			tried <- struct{}{}
@@ -167,14 +167,14 @@ func (s *tcp) run(ctx context.Context) {
 	}
 }
 
-// write sends the queue whenever it is woken. It returns nil when all is sent after closing,
-// else why the connection is of no use any more.
+// write sends the queue whenever it is woken. It returns nil when all is sent after closing, otherwise why the
+// connection cannot be used any longer.
 func (s *tcp) write(ctx context.Context, conn net.Conn) error {
 	defer conn.Close()
 	defer context.AfterFunc(ctx, func() { conn.Close() })()
 
-	// A statsd says nothing; a read that ends means that it is gone. Without this read, the first lines after its
-	// restart would be lost.
+	// A statsd sends nothing; a read that ends means that it has closed the connection. Without this read, the first
+	// lines after its restart would be lost.
 	broken := make(chan error, 1)
 	go func() {
 		_, err := conn.Read(make([]byte, 1))
@@ -205,12 +205,12 @@ func (s *tcp) write(ctx context.Context, conn net.Conn) error {
 		case <-s.closing:
 			last = true
 		case <-s.wake:
-		case <-time.After(time.Second): // lines go out at least each second
+		case <-time.After(time.Second): // lines are sent at least every second
 		}
 	}
 }
 
-// empty writes all that is queued now, in chunks with a deadline each, and puts back what was not taken.
+// empty writes all queued lines, in chunks with a deadline each, and puts back the lines that were not taken.
 func (s *tcp) empty(conn net.Conn) error {
 	s.mu.Lock()
 	lines := s.queue
@@ -232,7 +232,7 @@ func (s *tcp) empty(conn net.Conn) error {
 	}
 	s.mu.Lock()
 	if s.queue == nil && cap(lines) <= tcpQueue/4 {
-		s.queue = lines[:0] // its memory is used again
+		s.queue = lines[:0] // reuses the memory
 	}
 	s.mu.Unlock()
 	return nil

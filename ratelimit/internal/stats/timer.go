@@ -9,19 +9,19 @@ import (
 // at most, however many requests come.
 const timerSlots = 512
 
-// Timer takes durations. At a rate the sink can write it keeps every one; above that every
-// second, fourth, eighth …, and says so by a sample rate.
+// Timer takes durations. At a rate that the sink can write, it keeps every duration; above, every second, fourth,
+// eighth …, with the corresponding sample rate.
 type Timer struct {
 	Series
-	on  *atomic.Bool // the registry's: samples are taken
+	on  *atomic.Bool // the registry's timing
 	cur atomic.Pointer[samples]
 
-	// Owned by the flusher. A buffer cools for one drain after it was swapped out, so that
-	// an Observe that had already loaded it has long written its slot.
+	// Used by the flusher only. A buffer cools for one drain after it was swapped out, so that an Observe that had
+	// already loaded the buffer has long written its slot.
 	cooling, spare *samples
 }
 
-// samples is what one drain takes. shift is fixed while observers see the buffer.
+// samples are the samples of one drain. shift is fixed while observers use the buffer.
 type samples struct {
 	seen  atomic.Uint64
 	shift uint64
@@ -34,11 +34,11 @@ func newTimer(s Series, on *atomic.Bool) *Timer {
 	return t
 }
 
-// Enabled says whether Observe records anything now: a caller may spare itself the clock.
+// Enabled reports whether Observe records anything now; otherwise a caller need not read the clock.
 func (t *Timer) Enabled() bool { return t.on.Load() }
 
-// Observe records one duration: one load without a listener, one atomic addition and at most
-// one store otherwise (BenchmarkTimer). It never waits.
+// Observe records one duration: one load without a receiver, otherwise one atomic addition and at most one store
+// (BenchmarkTimer). It never waits.
 func (t *Timer) Observe(d time.Duration) {
 	if !t.on.Load() {
 		return
@@ -53,8 +53,8 @@ func (t *Timer) Observe(d time.Duration) {
 	}
 }
 
-// drain hands out what has cooled and puts a fresh buffer before the observers. Each kept sample
-// stands for 1/rate events. Only the flusher calls it.
+// drain passes the samples that have cooled to emit and gives the observers an empty buffer. Each kept sample stands
+// for 1/rate events. Only the flusher calls it.
 func (t *Timer) drain(emit func(d time.Duration, rate float64)) {
 	next := t.spare
 	retired := t.cur.Load()
@@ -82,7 +82,7 @@ func (t *Timer) drain(emit func(d time.Duration, rate float64)) {
 	ready.seen.Store(0)
 }
 
-// shiftFor makes one in 2^shift of seen fit.
+// shiftFor returns the least shift with which one in 2^shift of seen samples fit.
 func shiftFor(seen uint64) uint64 {
 	var shift uint64
 	for seen>>shift > timerSlots {

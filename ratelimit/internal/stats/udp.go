@@ -17,13 +17,13 @@ const (
 	udpRetry   = 3 * time.Second
 )
 
-// udp packs lines into datagrams for the client library's sender. The name of the server may
-// not resolve at first: it is tried in the background.
+// udp packs lines into datagrams for the client library's sender. It resolves the server's name in the background,
+// since the name may not resolve at first.
 type udp struct {
 	sender atomic.Pointer[statsd.Sender]
 	stop   context.CancelFunc
 	done   chan struct{}
-	packet []byte // the flusher's own
+	packet []byte // used by the flusher only
 }
 
 func newUDP(addr string, log *slog.Logger) *udp {
@@ -53,11 +53,11 @@ func newUDP(addr string, log *slog.Logger) *udp {
 
 func (u *udp) ready() bool { return u.sender.Load() != nil }
 
-// awake is ready: a name that does not resolve for minutes does not resolve now.
+// awake returns ready: a name that has not resolved for minutes does not resolve now.
 func (u *udp) awake(context.Context) bool { return u.ready() }
 
-// Send implements statsd.Sender. An error means that this line was not taken; the lines of a
-// datagram that the kernel refuses are lost.
+// Send implements statsd.Sender. An error means that this line was not taken; the lines of a datagram that the kernel
+// refuses are lost.
 func (u *udp) Send(line []byte) (int, error) {
 	if !u.ready() {
 		return 0, errAway

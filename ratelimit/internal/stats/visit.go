@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// RuleSeries is one rule's counters with their key, clean: what stands between
+// RuleSeries has one rule's counters with the rule's clean key: the part of their names between
 // "ratelimit.service.rate_limit." and the statistic.
 type RuleSeries struct {
 	Key string
@@ -17,14 +17,14 @@ type RuleSeries struct {
 // RulePrefix begins the names of all statistics of rules.
 const RulePrefix = "ratelimit.service.rate_limit."
 
-// RuleStats are the statistics of a rule by name, in the order of Rule's fields.
+// RuleStats are the names of a rule's statistics, in the order of Rule's fields.
 var RuleStats = [...]string{"total_hits", "over_limit", "near_limit", "within_limit", "shadow_mode",
 	"over_limit_with_local_cache"}
 
-// Stat is the counter RuleStats[i].
+// Stat returns the counter of RuleStats[i].
 func (r *Rule) Stat(i int) *Counter { return r.counter(i) }
 
-// Hit says whether anything was ever counted.
+// Hit reports whether anything was ever counted.
 func (r *Rule) Hit() bool {
 	for i := range RuleStats {
 		if r.counter(i).Value() != 0 {
@@ -34,11 +34,11 @@ func (r *Rule) Hit() bool {
 	return false
 }
 
-// Rules are the rules that were hit, in no order: 24 bytes each, and the counters are live. After
-// GroupRules there are also the groups themselves, with what their forgotten rules had counted.
+// Rules returns the rules that were hit, in no order: 24 bytes each, with the live counters. After GroupRules it also
+// returns the groups, with the counts of their forgotten rules.
 func (r *Registry) Rules() []RuleSeries { return r.hit(false) }
 
-// hit are the rules that were hit, or the limits of lists.
+// hit returns the rules that were hit, or the limits of lists that were.
 func (r *Registry) hit(limits bool) []RuleSeries {
 	r.mu.Lock()
 	ruling := r.ruling
@@ -64,12 +64,12 @@ func (r *Registry) hit(limits bool) []RuleSeries {
 	return append(hit, lost...)
 }
 
-// GroupRules is for callers that add up the rules of a group, whose name group makes of a key. Rules that are
-// forgotten would make such a sum smaller, and a counter that shrinks is read as a reset: so what they had counted is
-// kept for as long as the group has another rule. It must be called before Run.
+// GroupRules is for callers that add up the rules of a group; group returns the group's name for a key. A forgotten
+// rule would make such a sum smaller, and a counter that decreases is read as a reset. So the counts of forgotten rules
+// are kept for as long as the group has another rule. GroupRules must be called before Run.
 func (r *Registry) GroupRules(group func(key string) string) { r.group = group }
 
-// keepLost adds a rule that is forgotten to its group. r.mu is held.
+// keepLost adds the counts of a forgotten rule to its group. r.mu is held.
 func (r *Registry) keepLost(s *ruleSeries) {
 	if r.group == nil || !s.Hit() {
 		return
@@ -104,8 +104,8 @@ func (r *Registry) dropLost() {
 	}
 }
 
-// Named calls f with every other counter and gauge and its present value, sorted by name and tags,
-// zero ones included.
+// Named calls f with every counter and gauge that is not a rule's and its present value, sorted by name and tags,
+// including zero values.
 func (r *Registry) Named(f func(s Series, kind Kind, value float64)) {
 	list, _ := r.present()
 	list = slices.SortedFunc(slices.Values(list), func(a, b *series) int {
@@ -114,13 +114,13 @@ func (r *Registry) Named(f func(s Series, kind Kind, value float64)) {
 	for _, s := range list {
 		value := float64(s.present())
 		if s.kind == KindCounter {
-			value = float64(s.value()) // above what an int64 holds, too
+			value = float64(s.value()) // also correct above the greatest int64
 		}
 		f(s.Series, s.kind, value)
 	}
 }
 
-// Timers are the timers made so far.
+// Timers returns the timers made so far.
 func (r *Registry) Timers() []Series {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -131,11 +131,11 @@ func (r *Registry) Timers() []Series {
 	return all
 }
 
-// ExtraTags are EXTRA_TAGS, sorted and clean.
+// ExtraTags returns EXTRA_TAGS, sorted and clean.
 func (r *Registry) ExtraTags() []Tag { return slices.Clone(r.extra) }
 
 // OnTime has f called with every timer value, in addition to the sink, within two tenths of a second, from one
-// goroutine: rate is as in Sink.Time. It must be called before Run.
+// goroutine. rate is as in Sink.Time. It must be called before Run.
 func (r *Registry) OnTime(f func(s Series, d time.Duration, rate float64)) {
 	r.onTime = f
 	r.timing.Store(true)

@@ -54,13 +54,13 @@ func (ca *CA) Issue(names ...string) Pair {
 	return ca.issue(names, time.Now().Add(time.Hour), x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)
 }
 
-// IssueUntil is Issue with an end of its own.
+// IssueUntil is Issue with a given end.
 func (ca *CA) IssueUntil(end time.Time, names ...string) Pair {
 	ca.t.Helper()
 	return ca.issue(names, end, x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth)
 }
 
-// IssueServer makes a certificate that is good for servers only.
+// IssueServer makes a certificate that is valid only for servers.
 func (ca *CA) IssueServer(names ...string) Pair {
 	ca.t.Helper()
 	return ca.issue(names, time.Now().Add(time.Hour), x509.ExtKeyUsageServerAuth)
@@ -114,14 +114,14 @@ func sign(t testing.TB, template, parent *x509.Certificate, public crypto.Public
 	return der
 }
 
-// Pool holds the root alone.
+// Pool returns a pool with only the root.
 func (ca *CA) Pool() *x509.CertPool {
 	pool := x509.NewCertPool()
 	pool.AddCert(ca.cert)
 	return pool
 }
 
-// TLS is the pair as crypto/tls takes it.
+// TLS returns the pair in crypto/tls's form.
 func (p Pair) TLS(t testing.TB) tls.Certificate {
 	t.Helper()
 	c, err := tls.X509KeyPair(p.Cert, p.Key)
@@ -131,13 +131,13 @@ func (p Pair) TLS(t testing.TB) tls.Certificate {
 	return c
 }
 
-// Write puts the pair into dir as tls.crt and tls.key, each in one step, and returns the paths.
+// Write writes the pair into dir as tls.crt and tls.key, each atomically, and returns the paths.
 func (p Pair) Write(t testing.TB, dir string) (cert, key string) {
 	t.Helper()
 	return WriteFile(t, filepath.Join(dir, "tls.crt"), p.Cert), WriteFile(t, filepath.Join(dir, "tls.key"), p.Key)
 }
 
-// Write puts the root into dir as ca.crt, in one step, and returns the path.
+// Write writes the root into dir as ca.crt, atomically, and returns the path.
 func (ca *CA) Write(t testing.TB, dir string) string {
 	t.Helper()
 	return WriteFile(t, filepath.Join(dir, "ca.crt"), ca.PEM)

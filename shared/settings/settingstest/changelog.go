@@ -15,8 +15,8 @@ var (
 	changelogParts   = []string{"Changed", "Added", "Fixed", "Security", "Upgrading"}
 )
 
-// Changelog holds a daemon's changelog to its form: versions, newest first, each with some of the five headings in their
-// order; and every old name of a setting is named, by itself or as PREFIX_*.
+// Changelog checks the form of a daemon's changelog: versions, newest first, each with some of the five headings in
+// their order; and every old name of a setting, by itself or as PREFIX_*.
 func Changelog(t testing.TB, text string, aliases []settings.Alias) {
 	t.Helper()
 	for _, problem := range changelogProblems(text, aliases) {

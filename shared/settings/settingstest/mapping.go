@@ -16,10 +16,10 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// Mapping sets each variable of C, one at a time, to a valid value that is not its default, and holds that its field
-// has that value then and no other field has changed. load reads an environment in addition to the least one; o are for
-// comparing C. Variables that need others, or more than a type and tags allow, are except: the
-// caller has a test of each.
+// Mapping sets each variable of C, one at a time, to a valid value that is not its default, and checks that its field
+// has that value and no other field has changed. load reads an environment in addition to the least one; o are for
+// comparing C. Variables that need others, or more than a type and tags allow, are except: the caller has a test of
+// each.
 func Mapping[C any](t *testing.T, load func(environ ...string) (C, error), except map[string]bool, o ...cmp.Option) {
 	t.Helper()
 	defaults, err := load()
@@ -56,7 +56,7 @@ func Mapping[C any](t *testing.T, load func(environ ...string) (C, error), excep
 	}
 }
 
-// change gives a field another value that its tags allow, and returns its text.
+// change gives a field another value that its tags allow, and returns the value's text.
 func change(field reflect.Value, tag reflect.StructTag) (text string, err error) {
 	before := field.Interface()
 	set := func(value any, as string) {
@@ -99,7 +99,7 @@ func change(field reflect.Value, tag reflect.StructTag) (text string, err error)
 	return text, nil
 }
 
-// step is 1, or -1 where the tag max allows no more.
+// step returns 1, or -1 where the tag max allows no more.
 func step(now int, tag reflect.StructTag) int {
 	if most, err := strconv.Atoi(tag.Get("max")); err == nil && now >= most {
 		return -1
@@ -107,8 +107,8 @@ func step(now int, tag reflect.StructTag) int {
 	return 1
 }
 
-// Rooms are the struct types that hold C's variables, with the names of these, where they are not of C's own package: a
-// struct of settings that is passed on whole.
+// Rooms returns the struct types of C's variables that are not of C's own package, with the names of their variables:
+// structs of settings that are passed on whole.
 func Rooms[C any](t *testing.T) map[reflect.Type][]string {
 	t.Helper()
 	fields, err := settings.Fields(new(C))

@@ -11,12 +11,12 @@ import (
 	"go.opentelemetry.io/otel/sdk/metric/metricdata"
 )
 
-// This file writes gathered metrics in the text format of Prometheus 0.0.4, with names as OpenTelemetry's
-// compatibility specification makes them: dots become underscores, the unit and for a counter _total
-// are put behind. The resource is the series target_info.
+// This file writes gathered metrics in the text format of Prometheus 0.0.4, with names as OpenTelemetry's compatibility
+// specification makes them: dots become underscores, and the unit and, for a counter, _total are appended. The resource
+// is the series target_info.
 
-// appendExposition writes all metrics, sorted by name, each once with its type. Of two instruments with
-// one name the first is shown.
+// appendExposition writes all metrics, sorted by name, each once with its type. Of two instruments with one name it
+// shows the first.
 func appendExposition(b []byte, all *metricdata.ResourceMetrics) []byte {
 	b = append(b, "# HELP target_info What this process is.\n# TYPE target_info gauge\n"...)
 	if all.Resource != nil {
@@ -47,8 +47,8 @@ func appendExposition(b []byte, all *metricdata.ResourceMetrics) []byte {
 	return b
 }
 
-// seriesName is the name of a metric here. A final _count belongs to histograms, so that go.goroutine.count becomes
-// go_goroutines, as Prometheus' own libraries call it.
+// seriesName returns the name of a metric in the exposition. A final _count is reserved for histograms, so
+// go.goroutine.count becomes go_goroutines, as in Prometheus' own libraries.
 func seriesName(m metricdata.Metrics, counter bool) string {
 	name := labelName(m.Name)
 	if of, ok := strings.CutSuffix(name, "_count"); ok {
@@ -103,7 +103,7 @@ func appendHistograms(b []byte, m metricdata.Metrics, points []metricdata.Histog
 	return b
 }
 
-// appendSample writes one line; le is a bucket's bound, "" for anything else.
+// appendSample writes one line; le is a bucket's bound, "" for any other line.
 func appendSample(b []byte, name string, set *attribute.Set, le string, value float64) []byte {
 	b = append(b, name...)
 	sep := byte('{')

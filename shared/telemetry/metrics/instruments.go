@@ -18,21 +18,21 @@ func (f *Instruments) note(err error) {
 	}
 }
 
-// Level makes an instrument of what goes up and down.
+// Level makes an instrument for a value that goes up and down.
 func (f *Instruments) Level(name, unit, help string) metric.Int64Observable {
 	i, err := f.Meter.Int64ObservableUpDownCounter(name, metric.WithUnit(unit), metric.WithDescription(help))
 	f.note(err)
 	return i
 }
 
-// Count makes an instrument of what only goes up.
+// Count makes an instrument for a value that only goes up.
 func (f *Instruments) Count(name, unit, help string) metric.Int64Observable {
 	i, err := f.Meter.Int64ObservableCounter(name, metric.WithUnit(unit), metric.WithDescription(help))
 	f.note(err)
 	return i
 }
 
-// Age makes an instrument of a time in seconds.
+// Age makes an instrument for a time in seconds.
 func (f *Instruments) Age(name, help string) metric.Float64Observable {
 	i, err := f.Meter.Float64ObservableGauge(name, metric.WithUnit("s"), metric.WithDescription(help))
 	f.note(err)

@@ -24,8 +24,8 @@ import (
 
 // Options are a daemon's settings.
 type Options struct {
-	// Protocol is http or grpc: metrics are pushed over OTLP, every OTEL_METRIC_EXPORT_INTERVAL
-	// (60 s). "": nothing is pushed, Metrics is an http.Handler that shows them.
+	// Protocol is http or grpc: metrics are pushed over OTLP, every OTEL_METRIC_EXPORT_INTERVAL (60 s). With "" nothing
+	// is pushed, and Metrics is an http.Handler that serves the metrics.
 	Protocol string
 	// Resource, Default, Headers and Log are as in telemetry.TracingOptions.
 	Resource, Default []attribute.KeyValue
@@ -36,13 +36,12 @@ type Options struct {
 // Metrics gathers metrics, and pushes or serves them. All methods are safe for concurrent use.
 type Metrics struct {
 	provider *sdkmetric.MeterProvider
-	exporter *metricExporter         // nil: shown
-	reader   *sdkmetric.ManualReader // nil: sent
+	exporter *metricExporter         // nil: metrics are served
+	reader   *sdkmetric.ManualReader // nil: metrics are pushed
 	log      *slog.Logger
 }
 
-// Start sets the exporter up; it does not wait for a collector. An error means that the
-// environment or o is wrong.
+// Start sets the exporter up; it does not wait for a collector. An error means that the environment or o is invalid.
 func Start(ctx context.Context, o Options) (*Metrics, error) {
 	if o.Log == nil {
 		o.Log = slog.Default()
@@ -69,10 +68,10 @@ func Start(ctx context.Context, o Options) (*Metrics, error) {
 	return m, nil
 }
 
-// Meter makes the instruments of one instrumentation scope.
+// Meter returns the meter of one instrumentation scope.
 func (m *Metrics) Meter(scope string) metric.Meter { return m.provider.Meter(scope) }
 
-// ServeHTTP serves the metrics in the text format of Prometheus (version 0.0.4), at any path that leads here.
+// ServeHTTP serves the metrics in the text format of Prometheus (version 0.0.4), at any path.
 func (m *Metrics) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if m.reader == nil {
 		http.Error(w, "the figures are pushed", http.StatusNotFound)
@@ -84,10 +83,10 @@ func (m *Metrics) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("X-Content-Type-Options", "nosniff")
 	w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-	w.Write(appendExposition(nil, &all)) // an error means that the client is gone
+	w.Write(appendExposition(nil, &all)) // an error means that the client has left
 }
 
-// Stop sends the last values and ends everything within the time given.
+// Stop sends the last values and ends everything within the given time.
 func (m *Metrics) Stop(patience time.Duration) error {
 	ctx, cancel := context.WithTimeout(context.Background(), patience)
 	defer cancel()
@@ -95,7 +94,7 @@ func (m *Metrics) Stop(patience time.Duration) error {
 	if m.exporter == nil {
 		return err
 	}
-	m.exporter.cancel() // what still waits for the collector
+	m.exporter.cancel() // exports that still wait for the collector
 	if errors.Is(err, context.DeadlineExceeded) || err == nil && m.exporter.away.Load() {
 		return errors.New("metrics: the collector did not accept the last metrics")
 	}
@@ -132,14 +131,14 @@ type metricExporter struct {
 	sdkmetric.Exporter
 	log      *slog.Logger
 	protocol string
-	ctx      context.Context // ends what is under way
+	ctx      context.Context // ends exports that are running
 	cancel   context.CancelFunc
 	mu       sync.Mutex  // one export at a time, so that the calls below come in order
-	away     atomic.Bool // the last export was not taken
+	away     atomic.Bool // the collector did not take the last export
 }
 
-// Export implements sdkmetric.Exporter. It has dealt with every error itself; sums are cumulative, so
-// that an export that was lost costs a point and no count.
+// Export implements sdkmetric.Exporter. It handles every error itself; sums are cumulative, so that a lost export costs
+// a point and no count.
 func (e *metricExporter) Export(ctx context.Context, all *metricdata.ResourceMetrics) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()

@@ -12,8 +12,7 @@ import (
 	"google.golang.org/grpc/metadata"
 )
 
-// Point is one data point as it arrived: of a sum, a gauge, or a histogram, whose Value is the number of
-// what was measured.
+// Point is one data point as it arrived: of a sum, a gauge, or a histogram, whose Value is the number of measurements.
 type Point struct {
 	Name, Unit           string
 	Value                float64
@@ -68,8 +67,8 @@ func (c *Collector) keepPoints(r *metricscollector.ExportMetricsServiceRequest, 
 	}
 }
 
-// AwaitPoint returns the first point of that name that fits, and fails the test after 20 seconds. A
-// sender exports each OTEL_METRIC_EXPORT_INTERVAL, a minute by default: set it shorter.
+// AwaitPoint returns the first point with that name that fits, and fails the test after 20 seconds. A sender exports
+// each OTEL_METRIC_EXPORT_INTERVAL, a minute by default: set it shorter.
 func (c *Collector) AwaitPoint(t testing.TB, name string, fits func(Point) bool) Point {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); ; time.Sleep(5 * time.Millisecond) {

@@ -1,7 +1,7 @@
-// Package otlptest is an OTLP collector for tests: it takes spans and metrics over HTTP and gRPC, on free ports of
+// Package otlptest is an OTLP collector for tests: it receives spans and metrics over HTTP and gRPC, on free ports of
 // loopback, and keeps them.
 //
-// It knows protobuf only (no JSON), and no logs.
+// It supports only protobuf (no JSON), and no logs.
 package otlptest
 
 import (
@@ -28,9 +28,9 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Collector keeps what it is sent.
+// Collector keeps the spans and metrics that it receives.
 type Collector struct {
-	// HTTP is the base URL for OTLP over HTTP, GRPC the one for gRPC: values of OTEL_EXPORTER_OTLP_ENDPOINT.
+	// HTTP is the base URL for OTLP over HTTP, GRPC that for gRPC: values of OTEL_EXPORTER_OTLP_ENDPOINT.
 	HTTP, GRPC string
 
 	collector.UnimplementedTraceServiceServer
@@ -170,7 +170,7 @@ func text(v *common.AnyValue) string {
 	return fmt.Sprint(v)
 }
 
-// Spans are those that have come so far.
+// Spans returns the spans received so far.
 func (c *Collector) Spans() []Span {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -199,7 +199,7 @@ func (c *Collector) Await(t testing.TB, names ...string) []Span {
 	}
 }
 
-// Named is the first span of that name.
+// Named returns the first span with that name.
 func Named(t testing.TB, spans []Span, name string) Span {
 	t.Helper()
 	for _, s := range spans {

@@ -1,5 +1,5 @@
-// Package admin holds what an administrator does with users: list, create, change, claim and delete them, and read the
-// audit log.
+// Package admin holds the flows of administrators: list, create, change, claim and delete users, see the outbox and
+// read the audit log.
 package admin
 
 import (
@@ -15,14 +15,14 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// Users has the entry points of what an administrator does. Its methods may be called from any goroutine.
+// Users has the entry points of the flows of administrators. Its methods may be called from any goroutine.
 type Users struct{ core *flow.Core }
 
 // New returns the flows over what they share.
 func New(k *flow.Core) *Users { return &Users{k} }
 
-// AdminUsers returns one page of users, and how many there are if the filter asks for it. Without an audience it is the
-// default one's.
+// AdminUsers returns one page of users, and their total if the filter requests it. A filter without an audience selects
+// the default audience.
 func (a *Users) AdminUsers(ctx context.Context, f store.UsersFilter) ([]store.User, int, error) {
 	if f.Aud == "" {
 		f.Aud = a.core.Live().Audience
@@ -46,7 +46,7 @@ func (a *Users) UserSessions(ctx context.Context, id uuid.UUID) ([]store.Session
 	return list, refusal.Failure("sessions", err)
 }
 
-// AdminEndSession ends one session of a user; codes that were issued and not yet exchanged stay good.
+// AdminEndSession ends one session of a user. Codes that were issued and not yet exchanged stay valid.
 func (a *Users) AdminEndSession(ctx context.Context, req flow.RequestInfo, by flow.Actor, user, session uuid.UUID) error {
 	f := a.core.Begin(req)
 	err := f.Core.DB.EndSession(ctx, store.EndSession{User: user, Session: session, Reason: store.EndedByAdmin,
@@ -60,7 +60,7 @@ func (a *Users) AdminEndSession(ctx context.Context, req flow.RequestInfo, by fl
 	return refusal.Failure("end session", err)
 }
 
-// AdminEndSessions ends all sessions of a user, with the codes that were issued and not yet exchanged.
+// AdminEndSessions ends all sessions of a user, and voids codes that were issued and not yet exchanged.
 func (a *Users) AdminEndSessions(ctx context.Context, req flow.RequestInfo, by flow.Actor, user uuid.UUID) error {
 	f := a.core.Begin(req)
 	err := flow.OnUser(ctx, f, user, func(tx *flow.Tx, _ store.User) error {
@@ -72,13 +72,13 @@ func (a *Users) AdminEndSessions(ctx context.Context, req flow.RequestInfo, by f
 	return refusal.Failure("end sessions", err)
 }
 
-// AdminOutbox returns one page of the mails and SMS, newest first, without what they say.
+// AdminOutbox returns one page of the mails and SMS, newest first, without their contents.
 func (a *Users) AdminOutbox(ctx context.Context, m store.MessageFilter) ([]store.Message, error) {
 	list, err := a.core.DB.Messages(ctx, m, a.core.Begin(flow.RequestInfo{}).Now)
 	return list, refusal.Failure("outbox", err)
 }
 
-// AdminResend has a message tried again now that waits, or that failed and whose link or code is still good.
+// AdminResend makes a message due now if it is pending, or if it has failed and its link or code is still valid.
 func (a *Users) AdminResend(ctx context.Context, id uuid.UUID) (store.Message, error) {
 	m, err := a.core.DB.ResendMessage(ctx, id, a.core.Begin(flow.RequestInfo{}).Now)
 	if errors.Is(err, store.ErrNotFound) {
@@ -98,8 +98,8 @@ func (a *Users) AuditLog(ctx context.Context, f store.AuditFilter) ([]store.Audi
 	return page, total, refusal.Failure("audit log", err)
 }
 
-// AdminDelete removes a user with all data, or softly: then the ID stays, no personal data does, and the addresses are
-// free. Pending mails to the user are dropped.
+// AdminDelete deletes a user with all data. If soft, the ID stays without personal data, and the addresses become free.
+// Pending mails to the user are dropped.
 func (a *Users) AdminDelete(ctx context.Context, req flow.RequestInfo, by flow.Actor, id uuid.UUID, soft bool) error {
 	f := a.core.Begin(req)
 	err := flow.OnUser(ctx, f, id, func(tx *flow.Tx, u store.User) error {
@@ -119,8 +119,8 @@ func (a *Users) AdminDelete(ctx context.Context, req flow.RequestInfo, by flow.A
 	return refusal.Failure("delete user", err)
 }
 
-// erasedAddress returns what replaces an address that was erased. There are few numbers, so a plain digest could be
-// reversed by trying them all.
+// erasedAddress returns what replaces an erased address. It is a MAC: a plain digest of a phone number could be
+// reversed by trying all numbers.
 func erasedAddress(f *flow.Flow, id uuid.UUID, who string) string {
 	return base64.RawURLEncoding.EncodeToString(f.Core.Root.MAC(secret.FauxUser, "deleted", id.String(), who))
 }

@@ -13,9 +13,9 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// AdminClaim gives an account to the owner of its confirmed address alone: every other way into it is removed, and a
-// recovery mail is sent. It is for an owner who confirmed an account that a stranger had prepared: recovery alone
-// leaves the stranger's phone, factors and identities in place.
+// AdminClaim leaves only the owner of its confirmed address in an account: it removes every other way in, and sends a
+// recovery mail. It is for an owner who confirmed an account that a stranger had prepared: a recovery alone would leave
+// the stranger's phone, factors and identities.
 func (a *Users) AdminClaim(ctx context.Context, req flow.RequestInfo, by flow.Actor, id uuid.UUID) error {
 	f := a.core.Begin(req)
 	if err := f.Settings.CheckMailSendable("recovery"); err != nil {
@@ -47,7 +47,7 @@ func (a *Users) AdminClaim(ctx context.Context, req flow.RequestInfo, by flow.Ac
 	return refusal.Failure("claim", err)
 }
 
-// dropAccess removes everything from an account but its address, metadata and bans.
+// dropAccess removes everything from an account except its address, metadata and bans.
 func dropAccess(b *flow.Batch, u store.User, now time.Time) {
 	p := store.UserPatch{ID: u.ID, Now: now, IsAnonymous: new(false),
 		UserMetadata: store.MetadataPatch{Set: flow.MustJSON(map[string]any{"phone_verified": false})}}

@@ -16,7 +16,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// valueOf returns the text of an attribute, "" if it was not given: an empty one changes nothing.
+// valueOf returns the text of an attribute, or "" if the attribute was not given, which means the same as an empty one.
 func valueOf(text *string) string {
 	if text == nil {
 		return ""
@@ -26,7 +26,7 @@ func valueOf(text *string) string {
 
 func isTrue(flag *bool) bool { return flag != nil && *flag }
 
-// AdminCreate makes a user with the given attributes: no mail is sent, and it works while sign-ups are disabled.
+// AdminCreate creates a user with the given attributes. It sends no mail, and works while sign-ups are disabled.
 func (a *Users) AdminCreate(ctx context.Context, req flow.RequestInfo, by flow.Actor,
 	p flow.Attributes) (store.User, error) {
 	f := a.core.Begin(req)
@@ -82,7 +82,7 @@ func (a *Users) AdminCreate(ctx context.Context, req flow.RequestInfo, by flow.A
 	return u, nil
 }
 
-// creationError is what the administrator is told of an error of the store.
+// creationError converts an error of the store to the administrator's answer.
 func creationError(err error) error {
 	switch {
 	case errors.Is(err, store.ErrIDTaken) || errors.Is(err, store.ErrIdentityTaken):
@@ -97,8 +97,8 @@ func creationError(err error) error {
 
 var errNumberTaken = refusal.Unprocessable(refusal.CodePhoneExists, "Phone number already registered by another user")
 
-// takeAddresses checks and sets the addresses of a new user, in this order: the form of the e-mail address, whether it
-// is taken, then both for the phone number.
+// takeAddresses checks and sets the addresses of a new user: first the form of the e-mail address, then whether it is
+// taken, then the same for the phone number.
 func takeAddresses(ctx context.Context, f *flow.Flow, u *store.User, p flow.Attributes) (err error) {
 	if valueOf(p.Email) == "" && valueOf(p.Phone) == "" {
 		return refusal.NotValid("Cannot create a user without either an email or phone")
@@ -168,7 +168,8 @@ func parseUserID(text string) (uuid.UUID, error) {
 	return id, nil
 }
 
-// parseBan reads a ban_duration: until when, and whether it was given. "none" and 0 end a ban, which is the zero time.
+// parseBan reads a ban_duration. It returns the end of the ban, and whether a duration was given. "none" and 0 end a
+// ban: then the result is the zero time.
 func parseBan(text *string, now time.Time) (until time.Time, given bool, err error) {
 	if valueOf(text) == "" {
 		return until, false, nil
@@ -189,7 +190,7 @@ func parseBan(text *string, now time.Time) (until time.Time, given bool, err err
 	return now.Add(d).Truncate(time.Microsecond), true, nil
 }
 
-// addIdentities gives a new user its identities and what follows from them.
+// addIdentities sets a new user's identities, and the metadata that follows from them.
 func addIdentities(u *store.User, p flow.Attributes, app json.RawMessage, now time.Time) {
 	confirmed := map[string]bool{}
 	var providers []string

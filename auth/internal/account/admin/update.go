@@ -24,9 +24,9 @@ type adminUpdateOp struct {
 	user, app    store.MetadataPatch
 }
 
-// AdminUpdate changes a user on behalf of an administrator: addresses change at once, and no message is sent. A new
-// password ends all sessions of the user, and so does an address that replaces another: a session opened by the old one
-// must not stay. A ban keeps them.
+// AdminUpdate changes a user on behalf of an administrator. Addresses change at once, and no message is sent. A new
+// password ends all sessions of the user, and so does an address that replaces another, since sessions opened by the
+// old address must not stay. A ban does not end sessions.
 func (a *Users) AdminUpdate(ctx context.Context, req flow.RequestInfo, by flow.Actor, id uuid.UUID,
 	p flow.Attributes) (store.User, error) {
 	f := a.core.Begin(req)
@@ -99,8 +99,8 @@ func (op *adminUpdateOp) validate() (err error) {
 	return err
 }
 
-// look reads what the change depends on: which account has the address, and the sign-up whose password and metadata a
-// confirmation would set.
+// look reads which accounts have the new addresses, and the pending sign-up whose password and metadata a confirmation
+// would set.
 func (op *adminUpdateOp) look(ctx context.Context, tx *flow.Tx, old store.User) (pending store.Token, err error) {
 	var other store.User
 	b := tx.Batch()
@@ -158,7 +158,7 @@ func (op *adminUpdateOp) fill(b *flow.Batch, old store.User, pending store.Token
 		}
 		i := flow.OwnIdentity(old.ID, way.provider, who, nil, p)
 		i.Data, i.LastSignInAt = flow.Profile(old.ID, way.provider, who, way.confirm, nil), time.Time{}
-		if !way.confirm { // the flags of the other address stay, and this one's is as it was
+		if !way.confirm { // the flags of both addresses stay
 			was := !way.since.IsZero()
 			i.Data = flow.MustJSON(map[string]any{"sub": old.ID.String(), way.provider: who,
 				way.provider + "_verified": was})
@@ -183,7 +183,7 @@ func (op *adminUpdateOp) fill(b *flow.Batch, old store.User, pending store.Token
 			op.adoptSignup(&p, old, pending)
 		}
 	}
-	if voids { // what was sent proves an address or a right that no longer exists
+	if voids { // sent tokens prove an address or a right that no longer exists
 		flow.DropChanges(&p)
 	}
 	b.UpdateUser(p)
@@ -192,13 +192,13 @@ func (op *adminUpdateOp) fill(b *flow.Batch, old store.User, pending store.Token
 	}
 	if voids {
 		b.DeleteTokens(old.ID)
-		b.DeleteFlows(old.ID) // and the codes that were issued
+		b.DeleteFlows(old.ID) // and the issued codes
 		b.DeleteChallenges(old.ID)
 	}
 	op.audit(b, old)
 }
 
-// adoptSignup sets what the user's sign-up contained, where nothing is set yet.
+// adoptSignup sets the password and metadata of the user's sign-up, unless the user has some.
 func (op *adminUpdateOp) adoptSignup(p *store.UserPatch, old store.User, pending store.Token) {
 	if op.hash == "" && old.PasswordHash == "" && pending.PasswordHash != "" {
 		p.PasswordHash = &pending.PasswordHash

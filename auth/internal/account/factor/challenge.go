@@ -16,10 +16,10 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// kindFactor is the kind of an SMS with a factor's code in the outbox.
+// kindFactor is the kind, in the outbox, of an SMS with a factor's code.
 const kindFactor = "mfa"
 
-// ChallengeFactor creates a challenge for one of the user's own factors; a phone is sent a code.
+// ChallengeFactor creates a challenge for one of the user's own factors. For a phone factor it sends a code.
 func (a *Factors) ChallengeFactor(ctx context.Context, req flow.RequestInfo, principal flow.Principal, id uuid.UUID,
 	channel string) (store.Challenge, store.Factor, error) {
 	f := a.core.Begin(req)
@@ -59,7 +59,7 @@ func (a *Factors) ChallengeFactor(ctx context.Context, req flow.RequestInfo, pri
 
 var errNoFactor = refusal.Missing(refusal.CodeFactorNotFound, "Factor not found")
 
-// factorOf finds one of a user's own factors: another user's is as unknown as none.
+// factorOf finds one of a user's own factors. Another user's factor is answered as an unknown one.
 func factorOf(u store.User, id uuid.UUID) (store.Factor, error) {
 	for _, factor := range u.Factors {
 		if factor.ID == id {
@@ -69,14 +69,14 @@ func factorOf(u store.User, id uuid.UUID) (store.Factor, error) {
 	return store.Factor{}, errNoFactor
 }
 
-// challengeable returns one of the user's factors if it may be challenged. An unverified one does not open what a
-// verified one guards: another person may have left it there.
+// challengeable returns one of the user's factors if it may be challenged. An unverified factor must not replace a
+// verified one: another person may have added it.
 func challengeable(s *flow.Settings, principal flow.Principal, id uuid.UUID) (store.Factor, error) {
 	factor, err := factorOf(principal.User, id)
 	if err != nil {
 		return factor, err
 	}
-	if factor.Kind == store.FactorRecoveryCodes { // they have routes of their own
+	if factor.Kind == store.FactorRecoveryCodes { // recovery codes have routes of their own
 		return factor, errFactorType
 	}
 	if err := checkVerify(s, factor.Kind); err != nil {
@@ -93,7 +93,8 @@ func checkChallenge(factor store.Factor, u store.User, v store.Session) error {
 	return nil
 }
 
-// factorQuota checks whether an SMS may be sent now. Its pause is the factor's own; the budgets are those of all SMS.
+// factorQuota checks whether an SMS may be sent now. Each factor has a pause of its own; the budgets are shared by all
+// SMS.
 func factorQuota(ctx context.Context, f *flow.Flow, by *flow.Principal, factor store.Factor,
 	channel string) (*flow.Quota, error) {
 	if err := f.Settings.Phone.CheckChannel(channel); err != nil {
@@ -116,7 +117,7 @@ func factorQuota(ctx context.Context, f *flow.Flow, by *flow.Principal, factor s
 	return q, q.Check(f.Now)
 }
 
-// factorSMS chooses the code of a challenge and returns the SMS with it. A test number gets its fixed code, and no SMS.
+// factorSMS chooses the code of a challenge and returns the SMS with it. A test number gets its fixed code and no SMS.
 func factorSMS(f *flow.Flow, factor store.Factor, ch *store.Challenge, channel string,
 	metadata json.RawMessage) (store.NewMessage, error) {
 	code, test := f.Settings.Phone.TestCode(factor.Phone, ch.CreatedAt)

@@ -19,7 +19,7 @@ import (
 	"gatehouse/auth/internal/totp"
 )
 
-// Enrolment asks for a factor.
+// Enrolment is a request to enroll a factor.
 type Enrolment struct {
 	Kind         string // totp or phone
 	FriendlyName string
@@ -30,7 +30,7 @@ type Enrolment struct {
 // Enrolled is the enrolled factor. The TOTP key is shown here and never again.
 type Enrolled struct {
 	Factor store.Factor
-	// Phone is the number as it was spelled in the request.
+	// Phone is the number as spelled in the request.
 	Phone               string
 	Secret, URI, QRCode string
 }
@@ -38,7 +38,7 @@ type Enrolled struct {
 // maxFactorText bounds a factor's name and issuer, in characters: the name is in an index, both are in a QR code.
 const maxFactorText = 255
 
-// EnrollFactor gives the user a factor, unverified.
+// EnrollFactor adds an unverified factor to the user.
 func (a *Factors) EnrollFactor(ctx context.Context, req flow.RequestInfo, principal flow.Principal,
 	p Enrolment) (Enrolled, error) {
 	f := a.core.Begin(req)
@@ -85,7 +85,7 @@ func (a *Factors) EnrollFactor(ctx context.Context, req flow.RequestInfo, princi
 	return out, refusal.Failure("enroll a factor", err)
 }
 
-// checkEnrolment checks what needs only the request.
+// checkEnrolment makes the checks that need only the request.
 func checkEnrolment(s *flow.Settings, p Enrolment, out *Enrolled) (err error) {
 	factor := &out.Factor
 	switch kind := store.FactorKind(p.Kind); kind {
@@ -121,8 +121,8 @@ func checkFactorText(name, issuer string) error {
 	return nil
 }
 
-// makeRoom checks whether a user may have one more factor, and returns the unverified ones to delete for it: those of
-// the same number, and the abandoned ones.
+// makeRoom checks whether a user may have one more factor, and returns the unverified factors to delete first: those
+// with the same number, and abandoned factors.
 func makeRoom(s *flow.Settings, factor store.Factor, u store.User, v store.Session,
 	now time.Time) (stale []uuid.UUID, err error) {
 	verified := 0
@@ -163,7 +163,7 @@ func errFactorName(name string) error {
 		fmt.Sprintf("A factor with the friendly name %q for this user already exists", name))
 }
 
-// issuer returns what an authenticator app calls the site.
+// issuer returns the name of the site in an authenticator app.
 func issuer(s *flow.Settings, asked string) string {
 	if issuer := cmp.Or(asked, s.SiteName); issuer != "" {
 		return issuer
@@ -174,10 +174,10 @@ func issuer(s *flow.Settings, asked string) string {
 	return s.SiteURL
 }
 
-// accountName returns what it calls the user.
+// accountName returns the name of the user in an authenticator app.
 func accountName(u store.User) string { return cmp.Or(u.Email, u.Phone, u.ID.String()) }
 
-// sealKey returns a TOTP key as it is stored, bound to its factor.
+// sealKey returns the stored form of a TOTP key: sealed, and bound to the factor.
 func sealKey(f *flow.Flow, id uuid.UUID, key []byte) []byte {
 	return f.Core.Root.Seal(secret.Factors, key, id[:])
 }

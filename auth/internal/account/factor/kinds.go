@@ -8,7 +8,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// kinds are the names of the kinds of factors, and the codes of the refusals while a kind is switched off.
+// kinds has the name of each kind of factor, and the codes of the refusals while the kind is switched off.
 var kinds = map[store.FactorKind]struct{ name, enrollOff, verifyOff string }{
 	store.FactorTOTP:          {"TOTP", refusal.CodeTOTPEnrollDisabled, refusal.CodeTOTPVerifyDisabled},
 	store.FactorPhone:         {"Phone", refusal.CodePhoneEnrollDisabled, refusal.CodePhoneVerifyDisabled},
@@ -37,8 +37,8 @@ func isUsable(s *flow.Settings, o store.Factor) bool {
 	return o.Kind != store.FactorRecoveryCodes && o.Verified() && s.Factors.Switches(o.Kind).Verify
 }
 
-// leavesCodesAlone reports whether a user's recovery codes would be the only verified factor, or the only usable one,
-// after a factor was removed.
+// leavesCodesAlone reports whether, without the removed factor, a user's recovery codes would be the only verified
+// factor, or the only usable one.
 func leavesCodesAlone(s *flow.Settings, u store.User, removed store.Factor) bool {
 	if _, err := codesOf(u); err != nil || !removed.Verified() || removed.Kind == store.FactorRecoveryCodes {
 		return false

@@ -23,22 +23,24 @@ import (
 const (
 	// codeCount is how many recovery codes a user gets at once.
 	codeCount = 10
-	// codeBytes of random make a code of 16 characters: too many to guess, so that a MAC protects them well enough.
+	// codeBytes is how many random bytes make a code, of 16 characters. Such a code cannot be guessed, so a MAC is
+	// enough to protect it.
 	codeBytes = 10
 )
 
 // crockford is Douglas Crockford's base32: without letters that look like digits or like each other.
 var crockford = base32.NewEncoding("0123456789abcdefghjkmnpqrstvwxyz").WithPadding(base32.NoPadding)
 
-// misread has what a reader of Crockford's base32 may take a character for, and the separators between groups.
+// misread replaces the characters that a reader may confuse in Crockford's base32, and removes the separators between
+// groups.
 var misread = strings.NewReplacer("-", "", "i", "1", "l", "1", "o", "0")
 
-// normalCode returns a recovery code as it was made, however it is typed.
+// normalCode returns the original spelling of a typed recovery code.
 func normalCode(text string) string {
 	return misread.Replace(strings.ToLower(strings.Join(strings.Fields(text), "")))
 }
 
-// RecoveryCodes are a user's recovery codes. Codes is set only when they have just been made: they are shown once.
+// RecoveryCodes are a user's recovery codes. Codes is set only when they were just made: the codes are shown once.
 type RecoveryCodes struct {
 	Factor store.Factor
 	store.RecoveryCodes
@@ -62,17 +64,17 @@ func codesOf(u store.User) (store.Factor, error) {
 	return u.Factors[i], nil
 }
 
-// CheckRecoveryCodesEnroll refuses to make recovery codes while that is switched off.
+// CheckRecoveryCodesEnroll refuses if the making of recovery codes is switched off.
 func (a *Factors) CheckRecoveryCodesEnroll() error {
 	return checkEnroll(a.core.Live(), store.FactorRecoveryCodes)
 }
 
-// CheckRecoveryCodesVerify refuses to verify recovery codes while that is switched off.
+// CheckRecoveryCodesVerify refuses if the verification of recovery codes is switched off.
 func (a *Factors) CheckRecoveryCodesVerify() error {
 	return checkVerify(a.core.Live(), store.FactorRecoveryCodes)
 }
 
-// RecoveryCodes says how many recovery codes the user has.
+// RecoveryCodes returns how many recovery codes the user has.
 func (a *Factors) RecoveryCodes(ctx context.Context, principal flow.Principal) (out RecoveryCodes, err error) {
 	if out.Factor, err = codesOf(principal.User); err != nil {
 		return out, err
@@ -82,7 +84,7 @@ func (a *Factors) RecoveryCodes(ctx context.Context, principal flow.Principal) (
 	return out, refusal.Failure("count recovery codes", b.Send(ctx))
 }
 
-// GenerateRecoveryCodes gives the user recovery codes; an empty name is the default one.
+// GenerateRecoveryCodes makes recovery codes for the user; an empty name stands for the default name.
 func (a *Factors) GenerateRecoveryCodes(ctx context.Context, req flow.RequestInfo, principal flow.Principal,
 	name string) (RecoveryCodes, error) {
 	f := a.core.Begin(req)
@@ -133,7 +135,7 @@ func (a *Factors) RegenerateRecoveryCodes(ctx context.Context, req flow.RequestI
 	return out, refusal.Failure("regenerate recovery codes", err)
 }
 
-// DeleteRecoveryCodes removes the user's recovery codes, and from the user's sessions the level that they gave them.
+// DeleteRecoveryCodes removes the user's recovery codes, and takes back the level that they gave to sessions.
 func (a *Factors) DeleteRecoveryCodes(ctx context.Context, req flow.RequestInfo,
 	principal flow.Principal) (factor store.Factor, err error) {
 	f := a.core.Begin(req)
@@ -153,7 +155,7 @@ func (a *Factors) DeleteRecoveryCodes(ctx context.Context, req flow.RequestInfo,
 	return factor, refusal.Failure("delete recovery codes", err)
 }
 
-// onCodes sends the batch that do makes with the user locked.
+// onCodes locks the user and sends the batch that do fills.
 func (a *Factors) onCodes(ctx context.Context, f *flow.Flow, principal flow.Principal,
 	do func(*flow.Tx, store.User, store.Session) (*flow.Batch, error)) error {
 	err := f.Commit(ctx, func(tx *flow.Tx) error {
@@ -173,7 +175,7 @@ func (a *Factors) onCodes(ctx context.Context, f *flow.Flow, principal flow.Prin
 	return err
 }
 
-// checkGenerate checks whether a user may get recovery codes, and returns the abandoned factors to delete for them.
+// checkGenerate checks whether a user may get recovery codes, and returns the abandoned factors to delete first.
 func checkGenerate(f *flow.Flow, factor store.Factor, u store.User, v store.Session) ([]uuid.UUID, error) {
 	if v.AAL < 2 {
 		return nil, errCodesLow("generate")
@@ -217,7 +219,7 @@ func newCodes(factor store.Factor) RecoveryCodes {
 	return out
 }
 
-// storeCodes puts new codes in the place of those of before, with a full allowance of tries.
+// storeCodes replaces the codes of a factor, and resets the user's tries.
 func storeCodes(f *flow.Flow, b *flow.Batch, action store.Action, by flow.Principal, out RecoveryCodes) {
 	macs := make([][]byte, len(out.Codes))
 	for i, code := range out.Codes {
@@ -229,7 +231,7 @@ func storeCodes(f *flow.Flow, b *flow.Batch, action store.Action, by flow.Princi
 		strconv.Itoa(codeCount)))
 }
 
-// codeTries are the wrong recovery codes that a user has at once; one more comes back every 3 minutes.
+// codeTries returns the bucket of a user's wrong recovery codes; one try is refilled every 3 minutes.
 func codeTries(f *flow.Flow, user uuid.UUID) store.Limit {
 	return store.Limit{Key: f.LimitKey("recovery codes", user.String()), Size: 5, Refill: 15 * time.Minute}
 }

@@ -12,7 +12,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// VerifyRecoveryCode uses up one of the user's recovery codes and raises the session as VerifyFactor does.
+// VerifyRecoveryCode uses up one of the user's recovery codes and raises the session like VerifyFactor.
 func (a *Factors) VerifyRecoveryCode(ctx context.Context, req flow.RequestInfo, principal flow.Principal,
 	code string) (flow.Grant, error) {
 	f := a.core.Begin(req)
@@ -25,7 +25,7 @@ func (a *Factors) VerifyRecoveryCode(ctx context.Context, req flow.RequestInfo, 
 	}
 	remaining := 0
 	op.find = func(u store.User) (store.Factor, error) {
-		factor, _ := codesOf(u) // without codes every code is a wrong one
+		factor, _ := codesOf(u) // if the user has no codes, every code is wrong
 		return factor, nil
 	}
 	op.judge = func(ctx context.Context, tx *flow.Tx, _ store.User, _ store.Session) error {
@@ -39,7 +39,7 @@ func (a *Factors) VerifyRecoveryCode(ctx context.Context, req flow.RequestInfo, 
 	return op.grant(ctx)
 }
 
-// judgeRecoveryCode uses the code up if it is right, and takes a try if it is not.
+// judgeRecoveryCode uses up the code if it is right, and takes a try if it is wrong.
 func (op *verifyFactorOp) judgeRecoveryCode(ctx context.Context, tx *flow.Tx, remaining *int) error {
 	tries := codeTries(&op.f, op.principal.User.ID)
 	var levels []store.Level

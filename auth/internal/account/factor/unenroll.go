@@ -12,8 +12,8 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// UnenrollFactor removes one of the user's own factors, and from the user's sessions the level that it gave them.
-// Removing a verified one needs a session of aal2.
+// UnenrollFactor removes one of the user's own factors, and takes back the level that the factor gave to sessions. To
+// remove a verified factor, the session needs aal2.
 func (a *Factors) UnenrollFactor(ctx context.Context, req flow.RequestInfo, principal flow.Principal,
 	id uuid.UUID) error {
 	f := a.core.Begin(req)
@@ -56,7 +56,7 @@ var (
 			"delete your recovery codes.")
 )
 
-// removeFactor removes a factor, and the level that it gave to sessions.
+// removeFactor removes a factor, and takes back the level that the factor gave to sessions.
 func removeFactor(f *flow.Flow, b *flow.Batch, u store.User, factor store.Factor, notify bool) {
 	b.LowerSessions(u.ID, factor.ID, factorMethod(factor.Kind))
 	b.DeleteFactors(u.ID, factor.ID)
@@ -71,8 +71,8 @@ func (a *Factors) AdminFactors(ctx context.Context, user uuid.UUID) ([]store.Fac
 	return u.Factors, err
 }
 
-// AdminDeleteFactor removes a factor from a user who has lost it, and recovery codes that it leaves alone. The user is
-// notified.
+// AdminDeleteFactor removes a factor from a user who has lost it, and the recovery codes too if they would be the only
+// factor left. The user is notified.
 func (a *Factors) AdminDeleteFactor(ctx context.Context, req flow.RequestInfo, by flow.Actor,
 	user, id uuid.UUID) (store.Factor, error) {
 	f := a.core.Begin(req)
@@ -94,13 +94,13 @@ func (a *Factors) AdminDeleteFactor(ctx context.Context, req flow.RequestInfo, b
 	return factor, refusal.Failure("delete a factor", err)
 }
 
-// FactorUpdate is what an administrator changes of a factor; "" keeps.
+// FactorUpdate is an administrator's change of a factor; "" changes nothing.
 type FactorUpdate struct {
 	Factor              uuid.UUID
 	FriendlyName, Phone string
 }
 
-// AdminUpdateFactor gives a factor another name or, if it is a phone, number; "" keeps. Codes that were sent to another
+// AdminUpdateFactor changes the name of a factor or the number of a phone factor. Codes that were sent to the old
 // number become void.
 func (a *Factors) AdminUpdateFactor(ctx context.Context, req flow.RequestInfo, by flow.Actor, user uuid.UUID,
 	p FactorUpdate) (store.Factor, error) {
@@ -140,7 +140,7 @@ func (a *Factors) AdminUpdateFactor(ctx context.Context, req flow.RequestInfo, b
 	return factor, refusal.Failure("update a factor", err)
 }
 
-// onFactor runs do with a user locked and one of the user's factors.
+// onFactor locks a user and runs do with one of the user's factors.
 func onFactor(ctx context.Context, f *flow.Flow, user, id uuid.UUID, do func(*flow.Tx, store.User,
 	store.Factor) error) error {
 	return flow.OnUser(ctx, f, user, func(tx *flow.Tx, u store.User) error {

@@ -22,8 +22,8 @@ import (
 	"gatehouse/auth/internal/totp"
 )
 
-// factorMisses is how many wrong answers a factor takes at once, from whatever clients; one more comes back every 6
-// minutes. Beyond that a right one is refused too. A challenge takes MaxMisses.
+// factorMisses is the size of a factor's bucket of wrong answers, for all clients together; one is refilled every 6
+// minutes. If the bucket is empty, right answers are refused too. A single challenge allows MaxMisses.
 const factorMisses = 10
 
 // verifyFactorOp is one call of VerifyFactor.
@@ -33,22 +33,22 @@ type verifyFactorOp struct {
 	factor    store.Factor
 	challenge uuid.UUID
 	code      string
-	notify    bool // may be written
+	notify    bool // a notification may be sent
 
-	find   func(store.User) (store.Factor, error)                           // the factor, of the locked user
+	find   func(store.User) (store.Factor, error)                           // the locked user's factor
 	judge  func(context.Context, *flow.Tx, store.User, store.Session) error // sets judged
 	judged bool                                                             // the code was checked
-	done   func(*flow.Batch)                                                // follows a right code
+	done   func(*flow.Batch)                                                // called after a right code
 
-	made *flow.CustomClaims // of the token, by a hook
+	made *flow.CustomClaims // the token's claims, from a hook
 
-	session store.Session // raised
+	session store.Session // the raised session
 	user    store.User
 	refresh token.Refresh
 }
 
 // VerifyFactor answers a challenge. A right answer raises the session to aal2 with a new refresh token, and ends the
-// user's sessions below that. Wrong answers are counted under the lock on the user, so that parallel answers get no
+// user's sessions below aal2. Wrong answers are counted under the lock on the user, so that parallel answers get no
 // more tries.
 func (a *Factors) VerifyFactor(ctx context.Context, req flow.RequestInfo, principal flow.Principal,
 	p flow.FactorAnswer) (flow.Grant, error) {
@@ -101,7 +101,7 @@ func verifying(ctx context.Context, f *flow.Flow, principal flow.Principal,
 	return op, nil
 }
 
-// grant runs the operation, and signs the tokens of the session that it raised.
+// grant runs the operation, and signs the tokens of the raised session.
 func (op *verifyFactorOp) grant(ctx context.Context) (flow.Grant, error) {
 	err := op.run(ctx)
 	if errors.Is(err, store.ErrCredentialExists) {
@@ -113,8 +113,8 @@ func (op *verifyFactorOp) grant(ctx context.Context) (flow.Grant, error) {
 	return flow.SignGrant(&op.f, op.user, op.session, &op.refresh, op.made)
 }
 
-// run checks and raises in one transaction; in two if a hook is called in between, which must not hold a connection and
-// a lock.
+// run checks the answer and raises the session in one transaction, or in two if a hook is called in between, since no
+// connection and no lock may be held during the call.
 func (op *verifyFactorOp) run(ctx context.Context) error {
 	ask := op.f.Settings.Factors.Attempt
 	apart := ask != nil || op.f.Settings.Hooks.Claims != nil
@@ -162,8 +162,8 @@ func (op *verifyFactorOp) misses() store.Limit {
 		Refill: time.Hour}
 }
 
-// judgeAnswer checks the answer and uses up what it used. A refusal of tx is committed with what it counted; an error
-// undoes the transaction.
+// judgeAnswer checks the answer, and uses up the challenge or counts the miss. A refusal by tx.Refuse commits, with the
+// miss; an error undoes the transaction.
 func (op *verifyFactorOp) judgeAnswer(ctx context.Context, tx *flow.Tx, u store.User, session store.Session) error {
 	var at store.Attempt
 	var levels []store.Level
@@ -236,7 +236,7 @@ func errChallengeExpired(id uuid.UUID) error {
 		fmt.Sprintf("MFA challenge %s has expired, verify against another challenge or create a new challenge.", id))
 }
 
-// check reports whether the code is right. reseal is the key sealed again if it was sealed by an earlier root key.
+// check reports whether the code is right. reseal is the factor's key, sealed again if an earlier root key sealed it.
 func (op *verifyFactorOp) check(at store.Attempt) (step int64, reseal []byte, right bool, err error) {
 	if op.factor.Kind == store.FactorPhone {
 		macs := op.f.Core.Root.MACs(secret.OTP, kindFactor, op.challenge.String(), op.code)
@@ -256,8 +256,8 @@ func (op *verifyFactorOp) check(at store.Attempt) (step int64, reseal []byte, ri
 	return step, reseal, right, nil
 }
 
-// countMiss counts a wrong answer. All who take from this bucket have locked the user before, so there is no deadlock.
-// The fixed code of a test number need not be guessed.
+// countMiss counts a wrong answer. Each caller that takes from the bucket has locked the user before, so there is no
+// deadlock. It does not count for a test number, whose fixed code is known anyway.
 func (op *verifyFactorOp) countMiss(ctx context.Context, tx *flow.Tx) error {
 	tx.Refuse(refusal.Unprocessable(refusal.CodeFactorVerificationFailed, "Invalid TOTP code entered"))
 	if op.factor.Kind == store.FactorPhone {
@@ -290,7 +290,7 @@ func (op *verifyFactorOp) askHook(ctx context.Context, ask func(context.Context,
 		cmp.Or(verdict.Message, "Further MFA verification attempts will be rejected."))
 }
 
-// raise puts the right answer into effect.
+// raise raises the session after a right answer.
 func (op *verifyFactorOp) raise(ctx context.Context, tx *flow.Tx, u store.User, session store.Session) error {
 	op.refresh = token.Refresh{Session: session.ID, Secret: token.NewRefreshSecret()}
 	b := tx.Batch()
@@ -310,7 +310,7 @@ func (op *verifyFactorOp) raise(ctx context.Context, tx *flow.Tx, u store.User, 
 	if err := b.Send(ctx); err != nil {
 		return err
 	}
-	if op.session.ID == uuid.Nil { // a sign-out does not lock the user
+	if op.session.ID == uuid.Nil { // ended by a sign-out, which does not lock the user
 		return flow.SessionNotFound()
 	}
 	op.refresh.Counter = op.session.Counter
@@ -331,8 +331,7 @@ func factorMethod(k store.FactorKind) string {
 	return "mfa/" + string(k)
 }
 
-// withMethod puts a method in front, newest first, and removes an older entry of the same method. The other entries
-// stay as they are.
+// withMethod adds a method in front, and removes an older entry of the same method. Other entries are unchanged.
 func withMethod(old json.RawMessage, method string, now time.Time) json.RawMessage {
 	list := []json.RawMessage{flow.MustJSON(token.AMR{Method: method, Timestamp: now.Unix()})}
 	var entries []json.RawMessage

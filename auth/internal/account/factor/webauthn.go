@@ -17,8 +17,8 @@ const (
 	typeRequest = "request"
 )
 
-// keyCeremony returns what the challenge of a security key is good for: an unverified one is registered first. An
-// answer to a registration that comes after another has verified the factor is void.
+// keyCeremony returns the ceremony of a security key's challenge: a registration for an unverified key, otherwise an
+// assertion. So, once a factor is verified, further answers to its registration are void.
 func keyCeremony(f *flow.Flow, factor store.Factor) (kind string, c webauthn.Ceremony) {
 	kind = typeCreate
 	if factor.Verified() {
@@ -63,10 +63,10 @@ type keyAnswer struct {
 	made      *webauthn.Registration
 	signed    *webauthn.Assertion
 	malformed error
-	row       store.Credential // to be inserted, or as it is now
+	row       store.Credential // the row to insert, or the present row
 }
 
-// answerWithKey has the operation judge what a security key answered.
+// answerWithKey sets the operation to judge a security key's answer.
 func (op *verifyFactorOp) answerWithKey(p *flow.WebAuthnAnswer) error {
 	switch {
 	case p == nil:
@@ -131,13 +131,13 @@ func (k *keyAnswer) judge(ctx context.Context, tx *flow.Tx, u store.User, sessio
 		b = tx.Batch()
 	}
 	b.UseChallenge(op.challenge, op.f.Now)
-	if k.kind == typeRequest { // before a hook is called: the counter counts once, as a TOTP step
+	if k.kind == typeRequest { // store the counter before a hook is called, as with a TOTP step
 		b.UseWebAuthn(k.row.ID, k.row.Key, op.f.Now)
 	}
 	return b.Send(ctx)
 }
 
-// verify checks a readable answer and sets what is to be stored.
+// verify checks a parsed answer and sets the row to store.
 func (k *keyAnswer) verify(all []store.Credential) (err error) {
 	op := k.op
 	kind, c := keyCeremony(&op.f, op.factor)
@@ -170,7 +170,7 @@ func (k *keyAnswer) verify(all []store.Credential) (err error) {
 	return err
 }
 
-// done stores a new credential with the session that it raised.
+// done stores a new credential, in the batch that raises the session.
 func (k *keyAnswer) done(b *flow.Batch) {
 	if k.kind == typeCreate {
 		k.row.LastUsedAt = k.op.f.Now

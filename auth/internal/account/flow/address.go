@@ -31,7 +31,8 @@ func ParsePhone(text string) (string, error) {
 
 const whatsApp = "whatsapp"
 
-// ChannelOf returns the channel of a message. Channels other than these two are accepted only where a hook sends.
+// ChannelOf returns the channel of a message: whatsapp or, for any other text, sms. CheckChannel accepts another text
+// only if a hook sends the SMS.
 func ChannelOf(channel string) string {
 	if channel == whatsApp {
 		return channel
@@ -47,8 +48,8 @@ func (p *PhoneSettings) CheckChannel(channel string) error {
 	return refusal.NotValid(badChannel)
 }
 
-// CheckMailSendable refuses what could not be delivered, before any user is looked up: so the answer reveals nothing
-// about the address.
+// CheckMailSendable refuses mails that could not be delivered. It is called before the address is looked up, so that
+// the answer reveals nothing about it.
 func (s *Settings) CheckMailSendable(what string) error {
 	if !s.Email.Configured {
 		return &refusal.Refusal{Kind: refusal.KindFailed, Code: refusal.CodeUnexpectedFailure,
@@ -57,7 +58,7 @@ func (s *Settings) CheckMailSendable(what string) error {
 	return nil
 }
 
-// CheckSMSSendable is CheckMailSendable for an SMS; that to a test number is never sent.
+// CheckSMSSendable is CheckMailSendable for an SMS. It accepts test numbers, to which no SMS is sent.
 func CheckSMSSendable(f *Flow, what, number string) error {
 	if _, test := f.Settings.Phone.TestCode(number, f.Now); !test && !f.Settings.Phone.Configured {
 		r := refusal.Unprocessable(refusal.CodeSMSSendFailed,

@@ -10,7 +10,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// Challenge is the client's half of PKCE; empty: none.
+// Challenge is the client's PKCE challenge; empty: none.
 type Challenge struct{ Challenge, Method string }
 
 // Given reports whether there is a challenge.

@@ -10,8 +10,8 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// followUp is what one attempt of a transaction, or a batch, leaves to be done after its commit. It only remembers:
-// the rows are written where they are added, in the lock order.
+// followUp collects what has to be done after the commit of one attempt of a transaction, or of a batch. The rows
+// themselves are written in the transaction, in the lock order.
 type followUp struct {
 	notified int
 	tasks    []func(context.Context)
@@ -19,10 +19,10 @@ type followUp struct {
 	Refusal  error
 }
 
-// Then has a task run after the commit. Nothing may depend on its success.
+// Then adds a task that runs after the commit. Nothing may depend on the task's success.
 func (a *followUp) Then(task func(context.Context)) { a.tasks = append(a.tasks, task) }
 
-// Refuse commits what was written, and has the flow answer with err.
+// Refuse makes the flow answer with err after it has committed.
 func (a *followUp) Refuse(err error) { a.Refusal = err }
 
 // Tx is one attempt of a transaction.
@@ -34,7 +34,7 @@ type Tx struct {
 // Batch starts an empty batch within the transaction.
 func (t *Tx) Batch() *Batch { return &Batch{t.Tx.Batch(), t.followUp} }
 
-// Batch is a batch of statements, in a transaction or as one by itself.
+// Batch is a batch of statements, either part of a transaction or a transaction by itself.
 type Batch struct {
 	*store.Batch
 	*followUp
@@ -43,7 +43,7 @@ type Batch struct {
 // Batch starts an empty batch outside of a transaction.
 func (f *Flow) Batch() *Batch { return &Batch{f.Core.DB.Batch(), new(followUp)} }
 
-// Message adds a message to the user, unless it is empty.
+// Message adds a message to the user, unless the message is empty.
 func (b *Batch) Message(user uuid.UUID, m store.NewMessage) {
 	if m.Payload != nil {
 		m.User = user
@@ -52,7 +52,7 @@ func (b *Batch) Message(user uuid.UUID, m store.NewMessage) {
 	}
 }
 
-// Notify adds notifications to the user. They are counted against the budget for mails.
+// Notify adds notifications to the user, which count against the budget for mails.
 func (b *Batch) Notify(user uuid.UUID, list ...store.NewMessage) {
 	b.notified += len(list)
 	for _, m := range list {
@@ -60,8 +60,8 @@ func (b *Batch) Notify(user uuid.UUID, list ...store.NewMessage) {
 	}
 }
 
-// Commit runs do in a transaction, several times if a retry may succeed: do must begin afresh each time. Then it does
-// what the last attempt has left.
+// Commit runs do in a transaction, and repeats it if a retry may succeed: do must start from the beginning each time.
+// Then it carries out the follow-up of the last attempt.
 func (f *Flow) Commit(ctx context.Context, do func(*Tx) error) error {
 	var after *followUp
 	err := f.Core.DB.InTx(ctx, func(t *store.Tx) error {
@@ -74,7 +74,7 @@ func (f *Flow) Commit(ctx context.Context, do func(*Tx) error) error {
 	return f.follow(ctx, after)
 }
 
-// Send sends a batch that is a transaction by itself, and does what it has left.
+// Send sends a batch that is a transaction by itself, and carries out its follow-up.
 func (f *Flow) Send(ctx context.Context, b *Batch) error {
 	if err := b.Send(ctx); err != nil {
 		return err
@@ -82,8 +82,8 @@ func (f *Flow) Send(ctx context.Context, b *Batch) error {
 	return f.follow(ctx, b.followUp)
 }
 
-// follow does what a commit has left. A message that a hook delivers at once is not tried twice: if that fails, what
-// was committed stays.
+// follow carries out a follow-up. A message that a hook delivers at once is tried once: if the hook fails, the commit
+// stays.
 func (f *Flow) follow(ctx context.Context, a *followUp) error {
 	f.countNotifications(ctx, a.notified)
 	for _, task := range a.tasks {
@@ -105,7 +105,7 @@ func (f *Flow) follow(ctx context.Context, a *followUp) error {
 	return nil
 }
 
-// Wake has the outbox look at once for messages that are due.
+// Wake makes the outbox look for due messages at once.
 func (k *Core) Wake() { k.wake() }
 
 // countNotifications takes n committed notifications from the budget for mails.

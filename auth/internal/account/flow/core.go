@@ -15,7 +15,7 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// Options are what the flows work with.
+// Options are the dependencies of the flows.
 type Options struct {
 	DB        *store.DB
 	Keys      *token.Live
@@ -28,11 +28,11 @@ type Options struct {
 	SignedIn func(method string)
 	// Unsent is called, with channel and reason, for each message that no configured sender can send; nil: no call.
 	Unsent func(channel, reason string)
-	// Clock is PostgreSQL's time; nil: the machine's.
+	// Clock is PostgreSQL's time; nil: the machine's clock.
 	Clock *clock.Clock
-	// Now replaces Clock, and PostgreSQL's own clock where statements go by it, in tests; nil: it does not.
+	// Now replaces Clock in tests, and PostgreSQL's clock in statements that use it; nil: nothing is replaced.
 	Now func() time.Time
-	// Log gets what is not part of an answer; nil: discarded.
+	// Log gets errors that no answer reports; nil: discarded.
 	Log *slog.Logger
 }
 
@@ -56,13 +56,13 @@ func New(o Options, s Settings) *Core {
 	return k
 }
 
-// Apply puts other settings in force. A call under way keeps those it began with.
+// Apply puts new settings in force. A call under way keeps the settings that it began with.
 func (k *Core) Apply(s Settings) { k.live.Store(&s) }
 
 // Live returns the settings in force.
 func (k *Core) Live() *Settings { return k.live.Load() }
 
-// Core is what all flows share. After New only the settings, the rotations and the takeover change.
+// Core holds what all flows share. After New only the settings, the rotations and the takeover change.
 type Core struct {
 	DB        *store.DB
 	keys      *token.Live
@@ -80,10 +80,10 @@ type Core struct {
 	live      atomic.Pointer[Settings] // replaced as a whole, never changed
 }
 
-// now returns the time as PostgreSQL keeps it.
+// now returns the time by PostgreSQL's clock, in UTC and whole microseconds.
 func (k *Core) now() time.Time { return k.clock().UTC().Truncate(time.Microsecond) }
 
-// ServerNow returns the time of a clock set by Options, to be used in place of PostgreSQL's own; zero without one.
+// ServerNow returns the time of Options.Now, for statements that otherwise use PostgreSQL's clock; zero if it is nil.
 func (k *Core) ServerNow() time.Time {
 	if k.fakeClock {
 		return k.now()
@@ -91,17 +91,17 @@ func (k *Core) ServerNow() time.Time {
 	return time.Time{}
 }
 
-// hashing is the workers as flows see them: a request whose deadline passes before a worker was done is answered like
-// one that found the queue full. The wait for a worker is what takes so long, not the request itself.
+// hashing wraps the password workers for flows: a request whose deadline passes before a worker is done is answered as
+// if the queue were full, since the wait for a worker took the time.
 type hashing struct{ workers *password.Workers }
 
-// Hash waits for a worker.
+// Hash hashes a password on a worker, after a wait if all are busy.
 func (h hashing) Hash(ctx context.Context, text string) (string, error) {
 	hash, err := h.workers.Hash(ctx, text)
 	return hash, busy(err)
 }
 
-// Check waits for a worker.
+// Check compares a password with a hash on a worker, after a wait if all are busy.
 func (h hashing) Check(ctx context.Context, hash, text string) (ok, rehash bool, err error) {
 	ok, rehash, err = h.workers.Check(ctx, hash, text)
 	return ok, rehash, busy(err)
@@ -114,7 +114,7 @@ func busy(err error) error {
 	return err
 }
 
-// takeover is what flows need to know about users that were taken over from another service.
+// takeover is what flows need to know about users who were taken over from another service.
 type takeover struct {
 	linksUntil time.Time // when the last link that was carried over expires
 }

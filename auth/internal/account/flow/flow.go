@@ -13,9 +13,9 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// Flow is one call of an entry point: the settings and the time that it began with, and the request. It reaches the
-// database, fills in audit rows and does what follows a commit. It holds no rule: what is allowed is decided by the
-// operations that have a flow, and by the functions that take one.
+// Flow is one call of an entry point: the settings and the time that the call began with, and the request. Its methods
+// access the database, fill in audit rows and carry out follow-ups. It has no rules: the operations that have a flow,
+// and the functions that take one, decide what is allowed.
 type Flow struct {
 	Core     *Core
 	Settings *Settings
@@ -37,13 +37,13 @@ func (f *Flow) Aud() string { return cmp.Or(f.Req.Aud, f.Settings.Audience) }
 // LimitKey returns the key of a bucket. An address among the parts cannot be read back from it.
 func (f *Flow) LimitKey(parts ...string) []byte { return f.Core.Root.MAC(secret.Limits, parts...)[:16] }
 
-// Audit returns the row about what the request did. pairs are its traits, name and value in turns.
+// Audit returns an audit row about an action of the request. pairs are the row's traits, name and value in turns.
 func (f *Flow) Audit(action store.Action, actor, session uuid.UUID, pairs ...string) store.Audit {
 	return store.Audit{At: f.Now, Action: action, Actor: actor, Session: session, IP: f.Req.IP,
 		Traits: Traits(pairs...)}
 }
 
-// AuditSeldom adds a row, at most one a minute of a name and subject, so that guesses cannot fill the log.
+// AuditSeldom adds a row, at most one a minute for each name and subject, so that guesses cannot fill the log.
 func (f *Flow) AuditSeldom(b *Batch, name, subject string, row store.Audit) {
 	b.AuditSeldom(store.NewInterval(f.LimitKey(name, subject), time.Minute), row)
 }
@@ -55,7 +55,7 @@ func (f *Flow) Seal(channel, kind string, payload any, expires time.Time) store.
 	return m
 }
 
-// RequestInfo describes the request: where it comes from, and what it asks for besides its body.
+// RequestInfo describes the request: where it comes from, and what it asks for apart from the body.
 type RequestInfo struct {
 	IP, UserAgent string
 	// RedirectTo is where a link finally leads; it has been checked.
@@ -64,14 +64,14 @@ type RequestInfo struct {
 	BaseURL string
 	// Aud is the audience that the request works in; "" is JWT_AUD.
 	Aud string
-	// TrustedIP is IP if it comes from a trusted header, else "".
+	// TrustedIP is IP if a trusted header has it, else "".
 	TrustedIP string
-	// Network is what limits count the client under: an IPv4 address, an IPv6 /64, or whatever else the trusted header
-	// identifies clients by; "" without such a header.
+	// Network is the key of limits by client: an IPv4 address, an IPv6 /64, or the value by which a trusted header
+	// identifies clients; "" without such a header.
 	Network string
-	// AcceptLanguage is the user's header, not read yet; "" for requests of administrators.
+	// AcceptLanguage is the user's header Accept-Language, not parsed; "" for requests of administrators.
 	AcceptLanguage string
-	// Admin: the request came with an administrator's token, though it needs none.
+	// Admin: the request, which needs no token, came with an administrator's token.
 	Admin bool
 }
 

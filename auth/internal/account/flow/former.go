@@ -11,15 +11,16 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// TookOver says that a takeover of users was closed in this database: from now on their former refresh tokens are
-// looked up, and until linksUntil the links that the other service has mailed them.
+// TookOver is called when a takeover of users was closed in this database: from now on the users' former refresh tokens
+// are looked up, and until linksUntil the links that the former service has mailed.
 func (k *Core) TookOver(linksUntil time.Time) {
 	if old := k.takeover.Load(); old == nil || !old.linksUntil.Equal(linksUntil) {
 		k.takeover.Store(&takeover{linksUntil: linksUntil})
 	}
 }
 
-// IsFormer reports whether a refresh token has to be looked up as one of another service whose users were taken over.
+// IsFormer reports whether a refresh token has to be looked up as a former token: users were taken over, and the token
+// has the former service's form.
 func (k *Core) IsFormer(text string) bool {
 	if !k.HasTakenOver() {
 		return false
@@ -31,20 +32,20 @@ func (k *Core) IsFormer(text string) bool {
 // HasTakenOver reports whether a takeover of users was closed in this database.
 func (k *Core) HasTakenOver() bool { return k.takeover.Load() != nil }
 
-// FormerLink returns the hash of a link's token of the other service, and whether the link belongs to a PKCE flow.
+// FormerLink returns the hash of the token in a former link, and whether the link belongs to a PKCE flow.
 func FormerLink(text string) (hash []byte, pkce, ok bool) {
 	text, pkce = strings.CutPrefix(text, pkcePrefix)
 	sum, ok := former.LinkHash(text)
 	return sum[:], pkce, ok
 }
 
-// CarriesLinks reports whether a link that was carried over may still be valid.
+// CarriesLinks reports whether a carried link may still be valid.
 func (f *Flow) CarriesLinks() bool {
 	t := f.Core.takeover.Load()
 	return t != nil && f.Now.Before(t.linksUntil)
 }
 
-// formerLinkMisses is how many links of the other service's form may be tried in vain within an hour, by all clients
+// formerLinkMisses is how many unknown links of the former service's form may be tried within an hour, by all clients
 // together. Such a link can be guessed from the address and a million codes.
 const formerLinkMisses = 600
 
@@ -52,8 +53,8 @@ func formerLinkTries(f *Flow) store.Limit {
 	return store.Limit{Key: f.LimitKey("former links"), Size: formerLinkMisses, Refill: time.Hour}
 }
 
-// TakeFormerLinkTry takes a try before a link of the other service's form is looked up. It commits, so that parallel
-// guesses learn no more than the bucket holds; a link that was found gives it back.
+// TakeFormerLinkTry takes a try before a link of the former service's form is looked up. It commits, so that parallel
+// guesses get no more tries than the bucket holds. If the link is found, the try is given back.
 func TakeFormerLinkTry(ctx context.Context, f *Flow) error {
 	l := formerLinkTries(f)
 	b := f.Batch()
@@ -65,7 +66,7 @@ func TakeFormerLinkTry(ctx context.Context, f *Flow) error {
 	return refusal.Failure("link", err)
 }
 
-// GiveBackFormerLinkTry undoes it. If it fails, a try is lost for six seconds.
+// GiveBackFormerLinkTry undoes TakeFormerLinkTry. If it fails, a try is lost for six seconds.
 func GiveBackFormerLinkTry(ctx context.Context, f *Flow) {
 	b := f.Batch()
 	b.Take(formerLinkTries(f), -1, f.Now)

@@ -12,7 +12,7 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// The amr methods of a session.
+// Some amr methods of a session.
 const (
 	MethodPassword  = "password"
 	MethodOTP       = "otp"
@@ -20,7 +20,7 @@ const (
 	MethodPasskey   = "passkey"
 )
 
-// SessionDraft is a session that is about to be stored, with its first refresh token.
+// SessionDraft is a session that is not stored yet, with its first refresh token.
 type SessionDraft struct {
 	Row    store.NewSession
 	First  token.Refresh
@@ -38,7 +38,7 @@ func NewSession(f *Flow, user uuid.UUID, method string) SessionDraft {
 	return o
 }
 
-// SetID gives the session an ID that was stored elsewhere before.
+// SetID gives the session an ID that is stored elsewhere already.
 func (o *SessionDraft) SetID(id uuid.UUID) { o.Row.ID, o.First.Session = id, id }
 
 func (s *Settings) tag() string {
@@ -61,7 +61,7 @@ func EnforceSessionLimit(ctx context.Context, f *Flow, user uuid.UUID) {
 	}
 }
 
-// OpenedSession counts the sign-in and returns the session as it will be read back.
+// OpenedSession counts the sign-in and returns the session as it is stored.
 func OpenedSession(f *Flow, o *SessionDraft) store.Session {
 	if f.Core.signedIn != nil {
 		f.Core.signedIn(o.method)
@@ -69,13 +69,13 @@ func OpenedSession(f *Flow, o *SessionDraft) store.Session {
 	return o.stored()
 }
 
-// stored returns the session as it will be read back.
+// stored returns the session as it is stored.
 func (o *SessionDraft) stored() store.Session {
 	return store.Session{ID: o.Row.ID, UserID: o.Row.User, CreatedAt: o.Row.At, RefreshedAt: o.Row.At, AAL: o.Row.AAL,
 		AMR: o.Row.AMR, NotAfter: o.Row.NotAfter}
 }
 
-// claims returns those of a session's access token; u has its factors.
+// claims returns the claims of a session's access token; u must have its factors.
 func (s *Settings) claims(u store.User, v store.Session, now time.Time) (token.Claims, error) {
 	expires := now.Add(s.AccessLife)
 	if box := v.CreatedAt.Add(s.Sessions.Timebox); s.Sessions.Timebox > 0 && box.Before(expires) {
@@ -88,7 +88,7 @@ func (s *Settings) claims(u store.User, v store.Session, now time.Time) (token.C
 	if !v.NotAfter.IsZero() && v.NotAfter.Before(expires) {
 		expires = v.NotAfter
 	}
-	// Clients take 0 for no session at all.
+	// Clients take 0 seconds for no session.
 	seconds := max(1, expires.Unix()-now.Unix())
 	claims := token.Claims{
 		Issuer: s.Issuer, Subject: u.ID.String(), Audience: u.Aud, ExpiresAt: now.Unix() + seconds,
@@ -103,8 +103,8 @@ func (s *Settings) claims(u store.User, v store.Session, now time.Time) (token.C
 	return claims, nil
 }
 
-// SignGrant signs the access token of a session and encodes the refresh token. All claims come from what the database
-// holds now, u with its factors, unless the hook of access tokens made them: made is nil without it.
+// SignGrant signs the access token of a session and encodes the refresh token. made has the claims from the hook of
+// access tokens; if it is nil, the claims come from the user, with factors, and the session as they are stored now.
 func SignGrant(f *Flow, u store.User, v store.Session, r *token.Refresh, made *CustomClaims) (Grant, error) {
 	var access []byte
 	var expires int64

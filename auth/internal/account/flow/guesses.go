@@ -14,22 +14,22 @@ import (
 )
 
 // Guesses counts the wrong passwords for an address, whether or not it has an account. A try is checked twice: before
-// the hash, which an empty bucket saves, and by the statement that follows it, which decides. So parallel guesses learn
-// no more than the bucket holds, and beyond that right and wrong ones get the same answer.
+// the hash, which is not computed if the bucket is empty, and by the statement after the hash, which decides. So
+// parallel guesses get no more tries than the bucket holds; beyond that, right and wrong passwords get the same answer.
 type Guesses struct {
 	Address string
-	// limit is the account's bucket, or that of the place where it is known.
+	// limit is the account's bucket or, if the place is known, the place's bucket.
 	limit, Account store.Limit
 	Place          store.Place
-	note           store.Limit // pause between two audit rows about the address, so that guesses cannot fill the log
+	note           store.Limit // pause between two audit rows about the address
 	off            bool
 }
 
-// PasswordGuesses returns the guesses at the password of an address.
+// PasswordGuesses returns the Guesses for the password of an address.
 func PasswordGuesses(f *Flow, aud, who string) Guesses {
 	n := f.Settings.Passwords.TriesPerAccount
 	g := Guesses{Address: who, note: store.NewInterval(f.LimitKey("password note", who), time.Minute), off: n <= 0}
-	n = max(n, 1) // off: counted by the same statements, and not checked
+	n = max(n, 1) // switched off: counted by the same statements, but not checked
 	g.limit = store.Limit{Key: f.LimitKey("password", aud, who), Size: float64(n),
 		Refill: time.Duration(n) * time.Minute}
 	g.Account = g.limit
@@ -37,7 +37,8 @@ func PasswordGuesses(f *Flow, aud, who string) Guesses {
 	return g
 }
 
-// ConsoleGuesses are those at the admin console: a bucket of its own, which guesses at the public port do not empty.
+// ConsoleGuesses returns the Guesses for the admin console. They have a bucket of their own, so that guesses at the
+// public port do not lock out administrators.
 func ConsoleGuesses(f *Flow, aud, who string) Guesses {
 	g := PasswordGuesses(f, aud, who)
 	g.limit.Key = f.LimitKey("console password", aud, who)
@@ -45,7 +46,7 @@ func ConsoleGuesses(f *Flow, aud, who string) Guesses {
 	return g
 }
 
-// Check refuses a try that the bucket does not have: that of the place, if the user has signed in from there before.
+// Check refuses if the bucket is empty. It checks the place's bucket if the user has signed in from the place before.
 func (g *Guesses) Check(f *Flow, tried store.Tried) error {
 	v := tried.Tries
 	if g.limit = g.Account; tried.PlaceKnown {
@@ -63,7 +64,7 @@ func tooManyPasswords(wait time.Duration) *refusal.Refusal {
 		"Too many wrong passwords for this address. Wait, or sign in with a link or a code.", wait)
 }
 
-// LimitToCheck returns the bucket that a statement checks; without a key where tries are not limited.
+// LimitToCheck returns the bucket that a statement checks. It has no key if tries are not limited.
 func (g *Guesses) LimitToCheck() store.Limit {
 	if g.off {
 		return store.Limit{}
@@ -71,8 +72,8 @@ func (g *Guesses) LimitToCheck() store.Limit {
 	return g.limit
 }
 
-// RefusalOf turns the error of a statement that found the bucket empty into the refusal. The bucket's level is not
-// known then; refilling a whole try takes no longer than this.
+// RefusalOf converts the error of a statement that found the bucket empty to a refusal. The statement does not return
+// the level, so the refusal names the longest time in which one try is refilled.
 func (g *Guesses) RefusalOf(err error) error {
 	if over, ok := errors.AsType[*store.LimitError](err); ok {
 		return tooManyPasswords(over.Limit.Refill / time.Duration(over.Limit.Size))
@@ -92,7 +93,7 @@ func (g *Guesses) CountWrong(ctx context.Context, f *Flow, user uuid.UUID, reaso
 	return answer
 }
 
-// RecordRefused records a try that failed although the password was right.
+// RecordRefused records a sign-in that failed although the password was right.
 func (g *Guesses) RecordRefused(ctx context.Context, f *Flow, user uuid.UUID, r *refusal.Refusal) error {
 	if err := f.Core.DB.RefusedPassword(ctx, g.failed(f, g.LimitToCheck(), user, r.Code)); err != nil {
 		return refusal.Failure("refused sign-in", g.RefusalOf(err))
@@ -107,7 +108,7 @@ func (g *Guesses) failed(f *Flow, limit store.Limit, user uuid.UUID, reason stri
 	}
 }
 
-// RecordRejected records a try that the hook rejected, and counts it if the password was wrong.
+// RecordRejected records a sign-in that the hook rejected, and counts it if the password was wrong.
 func (g *Guesses) RecordRejected(ctx context.Context, f *Flow, user uuid.UUID, right bool, why error) error {
 	r, ok := errors.AsType[*refusal.Refusal](why)
 	switch {
@@ -119,8 +120,8 @@ func (g *Guesses) RecordRejected(ctx context.Context, f *Flow, user uuid.UUID, r
 	return g.CountWrong(ctx, f, user, "password", r)
 }
 
-// CodeTries returns the bucket of wrong digits for an address, whether or not any were sent to it; without a key where
-// they are not limited. name separates callers that hold different locks when the try is taken.
+// CodeTries returns the bucket of wrong digits for an address, whether or not digits were sent there. The bucket has no
+// key if wrong digits are not limited. name separates callers that hold different locks when they take the try.
 func CodeTries(f *Flow, name, aud, who string) (store.Limit, store.Place) {
 	n := f.Settings.CodesPerAccount
 	if n <= 0 {
@@ -130,7 +131,8 @@ func CodeTries(f *Flow, name, aud, who string) (store.Limit, store.Place) {
 	return limit, placeTries(f, limit, name+" place", aud, who)
 }
 
-// TooManyCodes is the answer to digits, right or wrong, for which there is no try left; err, if it is another error.
+// TooManyCodes converts a LimitError to the answer to digits, right or wrong, if no try is left. It returns other
+// errors unchanged.
 func TooManyCodes(err error) error {
 	if over, ok := errors.AsType[*store.LimitError](err); ok {
 		return refusal.Limited(refusal.CodeOverRequestRate, "Too many wrong codes for this address. Wait; links still work.",
@@ -142,8 +144,8 @@ func TooManyCodes(err error) error {
 // PlaceLife is how long a place that a user signed in from stays known.
 const PlaceLife = 90 * 24 * time.Hour
 
-// place returns the part of the network that the client's address is in: an IPv4 /24, an IPv6 /64, from which providers
-// assign the next address to the same home. "" if the address is unknown.
+// place returns the network of the client's address, an IPv4 /24 or an IPv6 /64: a provider often assigns the next
+// address of a household from the same network. "" if the address is unknown.
 func (req RequestInfo) place() string {
 	if ip, err := netip.ParseAddr(req.Network); err == nil && ip.Is4() {
 		return netip.PrefixFrom(ip, 24).Masked().String()
@@ -154,7 +156,7 @@ func (req RequestInfo) place() string {
 	return ""
 }
 
-// PlaceMAC returns the MAC of the client's place, nil if places are not used or this one is not known.
+// PlaceMAC returns the MAC of the client's place; nil if places are switched off or the client's address is unknown.
 func PlaceMAC(f *Flow) []byte {
 	where := f.Req.place()
 	if where == "" || !f.Settings.KnownPlaces {

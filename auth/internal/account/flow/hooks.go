@@ -15,20 +15,20 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// KindAfterCreate is the kind of the message about a new user.
+// KindAfterCreate is the kind of the message to the hook about a new user.
 const KindAfterCreate = "after-user-created"
 
-// Created is that message's payload.
+// Created is the payload of the message about a new user.
 type Created struct {
 	User uuid.UUID `json:"user"`
 	IP   string    `json:"ip,omitempty"`
 }
 
-// createdLife is how long the message about a new user is worth delivering.
+// createdLife is how long delivery of the message about a new user is tried.
 const createdLife = 24 * time.Hour
 
-// HookIP returns the client's address for the hook that delivers a message, "" without such a hook: it is kept no
-// longer than the message is.
+// HookIP returns the client's address for the payload of a message that a hook delivers; "" without such a hook. The
+// address is kept only as long as the message.
 func (s *Settings) HookIP(channel string, req RequestInfo) string {
 	if !s.Hooks.Sends[channel] {
 		return ""
@@ -36,7 +36,8 @@ func (s *Settings) HookIP(channel string, req RequestInfo) string {
 	return req.IP
 }
 
-// sendNowLife is how long the outbox leaves a message to the request that delivers it, in case that request dies.
+// sendNowLife is how long the outbox leaves a message to the request that delivers it. After that the outbox delivers
+// it, since the request may have died.
 const sendNowLife = time.Minute
 
 // HoldForSendNow delays a message in the outbox if the request itself delivers it.
@@ -72,11 +73,11 @@ type CustomClaims struct {
 	expires int64 // Unix seconds
 }
 
-// methodRefresh is the method that a hook gets for a token that replaces another.
+// methodRefresh is the method that a hook gets for a refreshed token.
 const methodRefresh = "token_refresh"
 
-// CustomClaimsOf asks the hook of access tokens for the claims of a session; nil when it is off. If method is empty, it
-// is the session's newest.
+// CustomClaimsOf asks the hook of access tokens for the claims of a session; nil if the hook is off. An empty method
+// stands for the session's newest method.
 func CustomClaimsOf(ctx context.Context, f *Flow, u store.User, v store.Session, method string) (*CustomClaims, error) {
 	if f.Settings.Hooks.Claims == nil {
 		return nil, nil
@@ -104,9 +105,9 @@ func CustomClaimsOf(ctx context.Context, f *Flow, u store.User, v store.Session,
 	return &CustomClaims{text: made, expires: out.ExpiresAt}, nil
 }
 
-// CustomClaimsOfRefresh asks for the claims of a refreshed token before anything is rotated: if the hook is
-// unavailable, the client keeps its refresh token and tries again. So anything but a refusal by the hook itself is a
-// 503.
+// CustomClaimsOfRefresh asks the hook for the claims of a refreshed token before the rotation: if the hook is
+// unavailable, the client keeps its refresh token and retries. Therefore every failure except a refusal by the hook is
+// a 503.
 func CustomClaimsOfRefresh(ctx context.Context, f *Flow, session uuid.UUID) (*CustomClaims, error) {
 	if f.Settings.Hooks.Claims == nil {
 		return nil, nil
@@ -118,7 +119,7 @@ func CustomClaimsOfRefresh(ctx context.Context, f *Flow, session uuid.UUID) (*Cu
 	case err != nil:
 		return nil, refusal.Unavailable(err, RefreshRetry)
 	case v.Ended() || !u.DeletedAt.IsZero() || u.BannedUntil.After(f.Now):
-		return nil, nil // likewise
+		return nil, nil // the refresh itself reports this
 	}
 	made, err := CustomClaimsOf(ctx, f, u, v, methodRefresh)
 	if r, ok := errors.AsType[*refusal.Refusal](err); ok && r.Status >= 400 && r.Status < 500 && r.ByHook {
@@ -151,5 +152,5 @@ func ReportPassword(ctx context.Context, f *Flow, user uuid.UUID, right bool) er
 	return refusal.Invalid(refusal.CodeInvalidCredentials, cmp.Or(verdict.Message, rejectedPasswordMessage))
 }
 
-// RefreshRetry is when a client may try again: the client library waits 200 ms and more by itself.
+// RefreshRetry is after how long a client may retry a refresh: the client library waits at least 200 ms by itself.
 const RefreshRetry = time.Second

@@ -4,7 +4,8 @@ import (
 	"encoding/json"
 )
 
-// MustJSON returns v as JSON text. v consists of strings, bools and maps of them, or of JSON out of PostgreSQL.
+// MustJSON returns v as JSON text. v must be a value that cannot fail to encode: strings, bools, maps of them, or JSON
+// from PostgreSQL.
 func MustJSON(v any) json.RawMessage {
 	text, err := json.Marshal(v)
 	if err != nil {
@@ -13,7 +14,7 @@ func MustJSON(v any) json.RawMessage {
 	return text
 }
 
-// Merge returns an object with the members of a second one put over it. Either may be nil.
+// Merge returns the object under with the members of over, which win. Either may be nil.
 func Merge(under, over json.RawMessage) json.RawMessage {
 	members := map[string]json.RawMessage{}
 	for _, o := range []json.RawMessage{under, over} {

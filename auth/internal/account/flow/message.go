@@ -30,19 +30,19 @@ const KeepPending = 4
 // Outgoing is a one-time token and the message that carries it. All are created in this file.
 type Outgoing struct {
 	Token   store.NewToken
-	Message store.NewMessage // without payload: nothing is sent
-	// code and url are what the recipient sees.
+	Message store.NewMessage // without a payload nothing is sent
+	// Code and URL are what the recipient sees; TokenHash is the link's secret, for templates.
 	Code, TokenHash, URL string
 }
 
-// MailSpec describes a token that is sent by mail. Its user is set when it is written.
+// MailSpec describes a token that is sent by mail. The token's user is set when the token is written.
 type MailSpec struct {
 	Kind store.Kind
 	Mail mail.Kind
-	Link string // its type; "" for digits alone
+	Link string // the link's type; "" for digits alone
 	To   string
 	Vars mail.Vars // Email, NewEmail, Data
-	// flow is the PKCE flow that the link continues.
+	// Flow is the PKCE flow that the link continues.
 	Flow uuid.UUID
 	Keep int
 }
@@ -56,12 +56,12 @@ func NewMail(f *Flow, spec MailSpec) (Outgoing, error) {
 	return msg, err
 }
 
-// sealMail returns the message with a payload; it expires with the token.
+// sealMail returns the message with the payload p; the message expires with the token.
 func sealMail(f *Flow, msg Outgoing, p mail.Payload) store.NewMessage {
 	return f.Settings.HoldForSendNow(f.Seal(mail.ChannelEmail, string(p.Kind), p, msg.Token.ExpiresAt))
 }
 
-// composeMail creates the token and returns the payload of its mail.
+// composeMail creates a token and the payload of the mail that carries it.
 func composeMail(f *Flow, spec MailSpec) (Outgoing, mail.Payload, error) {
 	code, err := token.NewCode(f.Settings.Email.OTPLength)
 	if err != nil {
@@ -85,8 +85,8 @@ func composeMail(f *Flow, spec MailSpec) (Outgoing, mail.Payload, error) {
 		Locales: f.locales(v.Data)}, nil
 }
 
-// NewConfirmation returns the mail that asks to confirm the address of a sign-up; data is what its template sees, pkce
-// nil without PKCE.
+// NewConfirmation returns the mail that asks to confirm the address of a sign-up; data is what the mail's template
+// sees, pkce is nil without PKCE.
 func NewConfirmation(f *Flow, to string, data json.RawMessage, pkce *store.Flow) (Outgoing, error) {
 	return NewMail(f, MailSpec{
 		Kind: store.KindSignup, Mail: mail.Confirmation, Link: mail.LinkSignup, To: to, Flow: IDOf(pkce),
@@ -99,7 +99,7 @@ func (f *Flow) locales(metadata json.RawMessage) []string {
 	return f.Settings.Languages.Candidates(metadata, f.Req.AcceptLanguage)
 }
 
-// TextSMS returns an SMS with a code: the operator's text, or that of the user's language.
+// TextSMS returns an SMS with a code: the operator's text, or the built-in text in the user's language.
 func (f *Flow) TextSMS(text func(string) string, code string, metadata json.RawMessage) mail.SMS {
 	language := f.Settings.Languages.Choose(f.locales(metadata)...)
 	if text == nil {
@@ -114,7 +114,7 @@ type Phone struct {
 	Metadata        json.RawMessage
 }
 
-// NewSMS returns a token and the SMS that carries it. A test number gets its fixed code, and no message.
+// NewSMS returns a token and the SMS that carries it. A test number gets its fixed code and no SMS.
 func NewSMS(f *Flow, kind store.Kind, to Phone) (Outgoing, error) {
 	if code, test := f.Settings.Phone.TestCode(to.Number, f.Now); test {
 		return Outgoing{Code: code, Token: newToken(f, kind, to.Number, code, 365*24*time.Hour)}, nil
@@ -137,8 +137,8 @@ func newToken(f *Flow, kind store.Kind, to, code string, life time.Duration) sto
 	}
 }
 
-// InsertOutgoing adds tokens, their PKCE flow and messages, in the lock order. If user does not exist, the same
-// statements do nothing.
+// InsertOutgoing adds tokens, their PKCE flow and their messages, in the lock order. If the user does not exist, the
+// same statements do nothing.
 func InsertOutgoing(b *Batch, user uuid.UUID, pkce *store.Flow, msgs ...Outgoing) {
 	for _, msg := range msgs {
 		msg.Token.User = user
@@ -169,8 +169,8 @@ func DigitMACs(f *Flow, kinds []store.Kind, to, code string) [][]byte {
 	return macs
 }
 
-// DecoyID returns the user ID that a sign-up gets for an address that has an account: a MAC of the address, so that it
-// is as stable as that of a pending account. It has the form of any other ID.
+// DecoyID returns the user ID in the answer to a sign-up for an address that has an account. It is a MAC of the address
+// in the form of a random ID, so that it is as stable as the ID of a pending account.
 func DecoyID(f *Flow, aud, who string) uuid.UUID {
 	var id uuid.UUID
 	copy(id[:], f.Core.Root.MAC(secret.FauxUser, aud, who))
@@ -188,7 +188,7 @@ func CodeHash(code string) []byte {
 	return sum[:]
 }
 
-// notificationLife is how long a notification is worth sending.
+// notificationLife is how long the sending of a notification is tried.
 const notificationLife = 24 * time.Hour
 
 // Notification returns a mail that only informs.
@@ -198,12 +198,12 @@ func Notification(f *Flow, kind mail.Kind, to string, v mail.Vars) store.NewMess
 		IP: f.Settings.HookIP(mail.ChannelEmail, f.Req), Locales: f.locales(v.Data)}, f.Now.Add(notificationLife))
 }
 
-// Notifications count against the budget for mails; when it is used up, none is sent and the operation succeeds all the
-// same. The budget is read before the transaction and taken from after it. Within it, taking would come after the lock
-// on the user, while all others take before they lock the user, which is a deadlock; so a few at the same moment may
-// overdraw.
+// Notifications count against the budget for mails. If the budget is used up, no notification is sent and the operation
+// still succeeds. The budget is read before the transaction, and the notification is taken from it after the
+// transaction: within it, taking would come after the lock on the user, while all other flows take first, which could
+// deadlock. So concurrent notifications may overdraw the budget a little.
 
-// CanNotify reports whether the budget has something left. It costs nothing if no notification is wanted.
+// CanNotify reports whether the budget allows a notification. It costs nothing if no notification is wanted.
 func CanNotify(ctx context.Context, f *Flow, wanted bool) bool {
 	if !wanted || !f.Settings.Email.Configured {
 		return false
@@ -222,13 +222,13 @@ func CanNotify(ctx context.Context, f *Flow, wanted bool) bool {
 	return true
 }
 
-// AsksCurrent reports whether the current address has to agree to a change.
+// AsksCurrent reports whether a change of address must be confirmed from the current address too.
 func (s *Settings) AsksCurrent(u *store.User) bool {
 	return s.Email.SecureChange && u.Email != "" && !s.Email.Autoconfirm
 }
 
-// NewEmailChange returns the mails of a change of address: to the new one, and to the current one if that has to agree.
-// A hook gets both in one call, so they are one message.
+// NewEmailChange returns the mails of a change of address: to the new address and, if AsksCurrent, to the current one.
+// A hook gets both mails in one call, so they are one message.
 func NewEmailChange(f *Flow, u store.User, pkce *store.Flow) ([]Outgoing, error) {
 	half := func(kind store.Kind, to string) MailSpec {
 		return MailSpec{

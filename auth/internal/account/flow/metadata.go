@@ -14,12 +14,12 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// maxNesting keeps metadata readable to verifiers of the tokens: they stop at some depth, ours at 32.
+// maxNesting limits the depth of metadata, since verifiers of tokens limit it too; ours stops at 32.
 const maxNesting = 24
 
-// Metadata reads an object that a client sent and writes it so that PostgreSQL and every reader of our
-// tokens take it; nil and null are nil. PostgreSQL refuses the character U+0000 and numbers beyond its
-// range, which would otherwise be a failure of ours.
+// Metadata parses an object that a client sent and returns it in a form that PostgreSQL and readers of our tokens
+// accept; nil and null give nil. It refuses the character U+0000 and numbers beyond PostgreSQL's range, which
+// PostgreSQL would refuse later.
 func Metadata(data json.RawMessage) (json.RawMessage, error) {
 	if len(data) == 0 || string(data) == "null" {
 		return nil, nil
@@ -45,7 +45,7 @@ func Metadata(data json.RawMessage) (json.RawMessage, error) {
 // clients are dropped.
 var ownMembers = []string{"sub", "email", "email_verified", "phone", "phone_verified"}
 
-// UserMetadata is metadata without the members that are this service's own.
+// UserMetadata is Metadata without the members that this service writes itself.
 func UserMetadata(data json.RawMessage) (json.RawMessage, error) {
 	data, err := Metadata(data)
 	if err != nil || data == nil {
@@ -54,14 +54,14 @@ func UserMetadata(data json.RawMessage) (json.RawMessage, error) {
 	return WithoutOwn(data), nil
 }
 
-// WithoutOwn is the object without the members that are this service's own.
+// WithoutOwn returns the object without the members that this service writes itself.
 func WithoutOwn(data json.RawMessage) json.RawMessage { return without(data, ownMembers...) }
 
-// without is the object as compact JSON, without some of its members.
+// without returns the object as compact JSON, without the named members.
 func without(data json.RawMessage, names ...string) json.RawMessage {
 	members := map[string]json.RawMessage{}
 	if len(data) > 0 {
-		_ = json.Unmarshal(data, &members) // parsed by the caller or by PostgreSQL before
+		_ = json.Unmarshal(data, &members) // valid: parsed before, by the caller or PostgreSQL
 	}
 	for _, name := range names {
 		delete(members, name)
@@ -69,7 +69,7 @@ func without(data json.RawMessage, names ...string) json.RawMessage {
 	return MustJSON(members)
 }
 
-// NewMetadata is UserMetadata of a new user, within the limit.
+// NewMetadata is UserMetadata for a new user, and refuses objects beyond the limit.
 func (s *Settings) NewMetadata(data json.RawMessage) (json.RawMessage, error) {
 	data, err := UserMetadata(data)
 	if err == nil && s.IsTooLarge(data, nil) {
@@ -100,8 +100,8 @@ func metadataSize(user, app json.RawMessage) (size int) {
 	return size
 }
 
-// CheckGrowth refuses a change that makes a user's metadata exceed the limit. Metadata that exceeds it already may
-// change as long as it does not grow.
+// CheckGrowth refuses a change that makes a user's metadata exceed the limit. Metadata that exceeds the limit already
+// may change if it does not grow.
 func (s *Settings) CheckGrowth(u store.User, user, app store.MetadataPatch) error {
 	if s.grows(u, user, app) {
 		return s.ErrTooLarge()
@@ -117,14 +117,14 @@ func (s *Settings) grows(u store.User, user, app store.MetadataPatch) bool {
 	return s.IsTooLarge(newUser, newApp) && metadataSize(newUser, newApp) > metadataSize(u.UserMetadata, u.AppMetadata)
 }
 
-// WithinLimit returns what a sign-in or a confirmation adds to a user's metadata. Neither may fail because of the
-// limit: beyond it only the service's own members are written.
+// WithinLimit returns the patch that a sign-in or a confirmation applies to a user's metadata. Neither may fail because
+// of the limit: beyond the limit, only the members that this service writes itself are kept.
 func (s *Settings) WithinLimit(u store.User, p store.MetadataPatch) store.MetadataPatch {
 	if !s.grows(u, p, store.MetadataPatch{}) {
 		return p
 	}
 	var members map[string]json.RawMessage
-	_ = json.Unmarshal(p.Set, &members) // written here
+	_ = json.Unmarshal(p.Set, &members) // written by this service
 	for name := range members {
 		if !slices.Contains(ownMembers, name) {
 			delete(members, name)
@@ -148,12 +148,12 @@ func mantissa(number string) string {
 	return digits
 }
 
-// StorableText replaces what PostgreSQL refuses in any text. No address contains it.
+// StorableText replaces characters that PostgreSQL refuses in text. No valid address contains them.
 func StorableText(text string) string {
 	return strings.ReplaceAll(strings.ToValidUTF8(text, "\uFFFD"), "\x00", "\uFFFD")
 }
 
-// Storable reports what of a value PostgreSQL or readers of our tokens would refuse.
+// Storable returns an error for a part of a value that PostgreSQL or readers of our tokens would refuse.
 func Storable(v any, depth int) error {
 	if depth > maxNesting {
 		return fmt.Errorf("it is nested deeper than %d levels", maxNesting)

@@ -17,24 +17,24 @@ import (
 // Access says what a bearer token is used for.
 type Access uint8
 
-// Full access needs a live session. Reading the user needs only one that lost nothing but its refresh token: what POST
-// /logout without a scope leaves of it.
+// Full access needs a live session. To read the user, a session is enough that lost only its refresh token, by POST
+// /logout without a scope.
 const (
 	Full Access = iota
 	ReadUser
-	// AnyAudience is Full with a token of any audience: the operation itself answers a mismatch.
+	// AnyAudience is Full for tokens of any audience: the operation itself refuses another audience.
 	AnyAudience
 )
 
 // Principal is the user on whose behalf a request is made.
 type Principal struct {
 	User store.User // with identities and factors
-	// Session has a Nil ID when the token names none. Its AAL is the level at which the token acts.
+	// Session has a Nil ID if the token names no session. Session.AAL is the level at which the token acts.
 	Session store.Session
 	Claims  token.Claims
 }
 
-// Actor is the administrator: a service, with a role and no ID, or a user with such a role.
+// Actor is an administrator: a service, which has a role and no ID, or a user with an administrator's role.
 type Actor struct {
 	ID      uuid.UUID
 	Session uuid.UUID
@@ -49,7 +49,7 @@ func (a Actor) String() string {
 	return a.Role
 }
 
-// Authenticate checks an access token and what it names, in one statement and in the order of
+// Authenticate checks an access token and the user and session that it names, in one statement and in the order of
 // docs/api.md#checks-and-their-order. bearer is the token alone, "" without one; aud is the request's X-JWT-AUD, which
 // must be the token's unless access is AnyAudience.
 func (k *Core) Authenticate(ctx context.Context, bearer, aud string, access Access) (Principal, error) {
@@ -81,14 +81,15 @@ func (k *Core) Authenticate(ctx context.Context, bearer, aud string, access Acce
 	return c, nil
 }
 
-// IsOtherAudience reports whether a request works in another audience than its token's. The request's is the one that
-// it names, else the default if the token has none. Tokens of admin roles belong to no audience.
+// IsOtherAudience reports whether a request's audience differs from its token's. asked is the audience that the request
+// names; without one the request works in the token's audience, or in the default if the token has none. Tokens of
+// admin roles belong to no audience.
 func (s *Settings) IsOtherAudience(asked string, c *token.Claims) bool {
 	return !slices.Contains(s.AdminRoles, c.Role) && cmp.Or(asked, c.Audience, s.Audience) != c.Audience
 }
 
-// ReadIDs checks the token and returns the IDs in it. If only the session's is malformed, the user's is returned with
-// the error: that the user exists is checked first.
+// ReadIDs checks the token and returns the IDs in it. If only the session's ID is malformed, it returns the user's ID
+// with the error, since a user who does not exist is reported first.
 func (k *Core) ReadIDs(c *token.Claims, bearer string, now time.Time) (user, session uuid.UUID, err error) {
 	if err := k.verifyToken(c, bearer, now); err != nil {
 		return user, session, err
@@ -99,7 +100,7 @@ func (k *Core) ReadIDs(c *token.Claims, bearer string, now time.Time) (user, ses
 	if user, err = uuid.Parse(c.Subject); err != nil || len(c.Subject) != 36 {
 		return uuid.Nil, session, refusal.Invalid(refusal.CodeBadJWT, "invalid claim: sub claim must be a UUID")
 	}
-	if user == uuid.Nil { // of no user, as some make tokens for services
+	if user == uuid.Nil { // a token without a user, as some operators make for services
 		return uuid.Nil, session, ErrPrincipalGone
 	}
 	if c.SessionID != "" {
@@ -145,7 +146,7 @@ func SessionNotFound() *refusal.Refusal {
 	return refusal.Denied(refusal.CodeSessionNotFound, "Session from session_id claim in JWT does not exist")
 }
 
-// ErrNoSession is the answer to the ID of a session in a path that is none of the user's.
+// ErrNoSession is the answer to a session's ID in a path if the user has no such session.
 var ErrNoSession = refusal.Missing(refusal.CodeSessionNotFound, "Session not found")
 
 // IsExpired reports whether a session is past its end by the rules: not_after, time box, inactivity.
@@ -153,7 +154,7 @@ func (s *Settings) IsExpired(v store.Session, now time.Time) bool {
 	return s.IsOutlived(v, now) || s.Sessions.Inactivity > 0 && now.After(v.RefreshedAt.Add(s.Sessions.Inactivity))
 }
 
-// IsOutlived is IsExpired without the inactivity.
+// IsOutlived is IsExpired without the rule of inactivity.
 func (s *Settings) IsOutlived(v store.Session, now time.Time) bool {
 	return !v.NotAfter.IsZero() && !now.Before(v.NotAfter) ||
 		s.Sessions.Timebox > 0 && now.After(v.CreatedAt.Add(s.Sessions.Timebox))
@@ -175,9 +176,9 @@ func (k *Core) IsAdmin(ctx context.Context, bearer string) (bool, error) {
 	return err == nil, err
 }
 
-// AuthenticateAdmin checks a token whose role may administer. A service token names no session; a token with
-// a session is only as good as its user and session, and needs aal2 when the user has a verified factor or
-// AdminRequireAAL2 is set. With a refusal of a signed token comes what the token says of its bearer.
+// AuthenticateAdmin checks a token whose role may administer. A service token names no session. A token with a session
+// needs a valid user and session, and aal2 if the user has a verified factor or AdminRequireAAL2 is set. If it refuses
+// a signed token, it also returns the Actor that the token names.
 func (k *Core) AuthenticateAdmin(ctx context.Context, bearer string) (Actor, error) {
 	s, now := k.live.Load(), k.now()
 	var c token.Claims
@@ -207,7 +208,7 @@ func (k *Core) AuthenticateAdmin(ctx context.Context, bearer string) (Actor, err
 	return actor, nil
 }
 
-// checkLive returns why the session of a user cannot be used.
+// checkLive returns why the session of a user cannot be used; nil if it can.
 func (s *Settings) checkLive(u store.User, v store.Session, now time.Time) error {
 	switch {
 	case v.Ended():
@@ -225,7 +226,7 @@ func (s *Settings) reachesAdmin(u store.User, v store.Session) bool {
 	return v.AAL >= 2 || !hasFactor(u) && !s.AdminRequireAAL2
 }
 
-// checkAdmin returns why a role, or a level that is not reached, cannot administer.
+// checkAdmin returns why a user with this role cannot administer; reached says whether the session's level suffices.
 func (s *Settings) checkAdmin(role string, reached bool) error {
 	switch {
 	case !slices.Contains(s.AdminRoles, role):
@@ -240,14 +241,16 @@ func (s *Settings) checkAdmin(role string, reached bool) error {
 var ErrAdminAAL2 = refusal.Denied(refusal.CodeInsufficientAAL, "AAL2 session is required to administer users")
 
 // AuthenticateConsole checks a session of the admin console, in one statement, by the rules of AuthenticateAdmin, at
-// the session's own level and with the role that the user has now. Only with ErrAdminAAL2 the principal comes too: it
-// may verify a factor. The actor is set as soon as the user is known.
-func (k *Core) AuthenticateConsole(ctx context.Context, user, session uuid.UUID) (Principal, Actor, error) {
+// the lower of the session's level and aal and with the user's present role. With ErrAdminAAL2 it also returns the
+// principal, who may verify a factor. The actor is set as soon as the user is known.
+func (k *Core) AuthenticateConsole(ctx context.Context, user, session uuid.UUID, aal int) (Principal, Actor,
+	error) {
 	s, now := k.live.Load(), k.now()
 	u, v, err := k.readPrincipal(ctx, user, session, nil)
 	if err != nil {
 		return Principal{}, Actor{}, err
 	}
+	v.AAL = min(v.AAL, aal)
 	actor := Actor{ID: u.ID, Session: v.ID, Role: u.Role}
 	if err := s.checkLive(u, v, now); err != nil {
 		return Principal{}, actor, err
@@ -260,7 +263,7 @@ func (k *Core) AuthenticateConsole(ctx context.Context, user, session uuid.UUID)
 	return p, actor, err
 }
 
-// RecordAdminRefusal records that a route of administrators was refused, at most once a minute for a user, or a role.
+// RecordAdminRefusal records that a route for administrators was refused, at most once a minute for a user or role.
 func (k *Core) RecordAdminRefusal(ctx context.Context, req RequestInfo, who Actor, code string) {
 	f := k.Begin(req)
 	row := f.Audit(store.ActionAdminRefused, who.ID, who.Session, "reason", code)
@@ -274,9 +277,9 @@ func (k *Core) RecordAdminRefusal(ctx context.Context, req RequestInfo, who Acto
 	}
 }
 
-// A session is of aal1 however it was opened, and of aal2 from when a factor was verified in it until that factor is
-// removed. An access token acts at the lower of its own level and its session's: a token issued before the session was
-// raised stays at aal1, and one issued before the factor was removed is worth no more than the session.
+// A session begins at aal1. It has aal2 from when a factor is verified in it until the factor is removed. An access
+// token acts at the lower of its own level and the session's: a token issued before the session was raised stays at
+// aal1, and a token issued before the factor was removed acts at the session's level.
 
 // hasFactor reports whether a user can reach aal2. u must have been read with its factors.
 func hasFactor(u store.User) bool { return slices.ContainsFunc(u.Factors, store.Factor.Verified) }
@@ -292,7 +295,8 @@ func levelOf(v store.Session, c *token.Claims) store.Session {
 	return v
 }
 
-// IsBelowAAL2TooLong reports whether a session has been below that level for longer than SESSIONS_ALLOW_LOW_AAL.
+// IsBelowAAL2TooLong reports whether a session of a user who can reach aal2 has been below it for longer than
+// SESSIONS_ALLOW_LOW_AAL.
 func (s *Settings) IsBelowAAL2TooLong(u store.User, v store.Session, now time.Time) bool {
 	return s.Sessions.AllowLowAAL > 0 && now.After(v.CreatedAt.Add(s.Sessions.AllowLowAAL)) && IsBelowAAL2(u, v)
 }
@@ -338,7 +342,7 @@ func LockPrincipal(ctx context.Context, f *Flow, tx *Tx, principal Principal,
 	return u, levelOf(v, &principal.Claims), nil
 }
 
-// Audit returns the row about what an administrator did.
+// Audit returns an audit row about an action of an administrator.
 func (by Actor) Audit(f *Flow, action store.Action, pairs ...string) store.Audit {
 	a := f.Audit(action, by.ID, by.Session, pairs...)
 	if by.ID == uuid.Nil {

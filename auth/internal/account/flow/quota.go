@@ -12,30 +12,32 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// Quota holds the limits that a mail or SMS is under: pauses between two to the same address, which an unknown one has
-// too, and budgets of the whole service. They are read first, so that nothing is hashed or built in vain, and taken
-// with the commit, which decides.
+// Quota holds the limits of a mail or SMS: pauses between messages to one address, which apply to unknown addresses
+// too, and budgets of the whole service. They are read first, so that nothing is hashed or built in vain, and taken in
+// the transaction, which decides.
 type Quota struct {
 	sms     bool
 	Pauses  []store.Limit
 	Budgets []store.Limit
-	// barred is the answer, checked between the two, if the address may not be written to.
+	// barred is the answer if messages to the address are not allowed. It is checked between pauses and budgets.
 	barred *refusal.Refusal
 	levels []store.Level
-	// at finds out whether the caller is in a place from which the owner of an address has signed in; nil: not asked.
+	// at finds out whether the caller is in a place from which the owner of the address has signed in; nil: places do
+	// not count.
 	at *callerPlace
 }
 
-// callerPlace is where the caller of a mail is, known if the owner of the address has signed in from there. Its pauses
-// are in force instead of the address's then, so that a stranger's requests do not keep the owner from sending.
+// callerPlace is the place of the caller who requests a mail. It is known if the owner of the address has signed in
+// from there. Then the place's pauses apply instead of the address's, so that a stranger's requests do not delay the
+// owner's mails.
 type callerPlace struct {
 	owner  store.UserAt
 	pauses []store.Limit
 	known  bool
 }
 
-// Apart gives the owner of an address pauses of its own where it has signed in before. Tokens are replaced only by
-// those of the same place: see mark.
+// Apart gives the owner of an address separate pauses in places from which the owner has signed in before. Tokens are
+// only replaced by tokens of the same place: see Mark.
 func (q *Quota) Apart(f *Flow, aud, owner string) *Quota {
 	at := &callerPlace{owner: store.UserAt{Aud: aud, Address: owner,
 		Place: store.Place{MAC: PlaceMAC(f), Since: f.Now.Add(-PlaceLife)}}}
@@ -49,7 +51,7 @@ func (q *Quota) Apart(f *Flow, aud, owner string) *Quota {
 	return q
 }
 
-// PauseAt returns the pause that is in force in the client's place if that is known.
+// PauseAt returns the pause that applies in the client's place if the place is known.
 func PauseAt(f *Flow, l store.Limit) store.Limit {
 	l.Key = f.LimitKey("at place", string(l.Key), f.Req.place())
 	return l
@@ -58,15 +60,15 @@ func PauseAt(f *Flow, l store.Limit) store.Limit {
 // IsKnown reports whether the caller is in a known place.
 func (q *Quota) IsKnown() bool { return q.at != nil && q.at.known }
 
-// Mark notes the known place in a token. Sign-ups of all places live next to each other.
+// Mark sets the known place of a token, except of sign-ups, which are kept together whatever their place.
 func (q *Quota) Mark(t *store.NewToken) {
 	if q.IsKnown() && t.Kind != store.KindSignup {
 		t.Place = q.at.owner.Place.MAC
 	}
 }
 
-// MailQuota returns the quota of a mail about these addresses. name is the name of the pause, so that one kind of mail
-// does not delay another.
+// MailQuota returns the quota of a mail about the addresses. name is the name of the pause: mails with different names
+// do not delay each other.
 func MailQuota(f *Flow, name string, pause time.Duration, aud string, addresses ...string) *Quota {
 	q := &Quota{}
 	if pause > 0 {
@@ -84,7 +86,7 @@ func MailQuota(f *Flow, name string, pause time.Duration, aud string, addresses 
 	return q
 }
 
-// isAuthorized reports whether the allow list has the address. Labels after a plus do not count.
+// isAuthorized reports whether the allow list has the address. Labels after a plus are ignored.
 func (e *EmailSettings) isAuthorized(to string) bool {
 	return len(e.Authorized) == 0 || slices.ContainsFunc(e.Authorized, func(listed string) bool {
 		return strings.EqualFold(withoutLabel(listed), withoutLabel(to))
@@ -97,7 +99,7 @@ func withoutLabel(email string) string {
 	return local + "@" + domain
 }
 
-// SMSQuota returns the quota of an SMS. A test number gets none, so only the pause applies to it.
+// SMSQuota returns the quota of an SMS. Only the pause applies to a test number, which gets no SMS.
 func SMSQuota(f *Flow, aud, number string) *Quota {
 	q := &Quota{sms: true}
 	if f.Settings.Phone.Interval > 0 {
@@ -111,15 +113,15 @@ func SMSQuota(f *Flow, aud, number string) *Quota {
 		q.Budgets = append(q.Budgets, f.Settings.Phone.PerNumber.limit(f.LimitKey("sms number", number)))
 	}
 	if f.Settings.Phone.PerPrefix.N > 0 {
-		// Numbers are rented in blocks: those that differ in their last four digits share a bucket.
+		// Numbers are rented in blocks, so numbers that differ only in the last four digits share a bucket.
 		q.Budgets = append(q.Budgets, f.Settings.Phone.PerPrefix.limit(f.LimitKey("sms prefix",
 			number[:max(0, len(number)-4)])))
 	}
 	return q
 }
 
-// BoundClient limits a client that limits can identify to its share of the service's budget, for all routes together
-// that need no token. A user's token makes no difference, an administrator's lifts the limit.
+// BoundClient limits an identified client to its share of the service's budget, for all routes together that need no
+// token. A user's token makes no difference; an administrator's token lifts the limit.
 func BoundClient(f *Flow, q *Quota) *Quota {
 	if f.Req.Admin {
 		return q
@@ -127,7 +129,8 @@ func BoundClient(f *Flow, q *Quota) *Quota {
 	return q.bound(f, "client", f.Req.Network)
 }
 
-// BoundUser limits a user to such a share, for all routes together that need a token, wherever the requests come from.
+// BoundUser limits a user to the same share, for all routes together that need a token, whatever clients send the
+// requests.
 func BoundUser(f *Flow, q *Quota, by *Principal) *Quota {
 	if slices.Contains(f.Settings.AdminRoles, by.Claims.Role) {
 		return q
@@ -135,7 +138,7 @@ func BoundUser(f *Flow, q *Quota, by *Principal) *Quota {
 	return q.bound(f, "user", by.User.ID.String())
 }
 
-// bound comes after the service's budget: the order of taking is the same everywhere.
+// bound appends the limit of a share, after the service's budget: limits are always taken in the same order.
 func (q *Quota) bound(f *Flow, by, who string) *Quota {
 	if f.Settings.SentPerClient <= 0 || who == "" || len(q.Budgets) == 0 {
 		return q
@@ -154,7 +157,7 @@ func (q *Quota) All() []store.Limit {
 	return append(q.Pauses[:len(q.Pauses):len(q.Pauses)], q.Budgets...)
 }
 
-// Look adds the reading of the levels.
+// Look adds the statement that reads the levels of all limits.
 func (q *Quota) Look(b *Batch) {
 	if at := q.at; at != nil {
 		b.LevelsAt(&q.levels, &at.known, at.owner, append(q.All(), at.pauses...)...)
@@ -163,7 +166,7 @@ func (q *Quota) Look(b *Batch) {
 	b.Levels(&q.levels, q.All()...)
 }
 
-// pick puts the pauses of the place in force, if look has found that it is known.
+// pick replaces the pauses by the place's, if Look has found that the place is known.
 func (q *Quota) pick() {
 	if q.IsKnown() && q.at.pauses != nil {
 		copy(q.levels, q.levels[len(q.All()):])
@@ -171,7 +174,7 @@ func (q *Quota) pick() {
 	}
 }
 
-// Check refuses what look has found used up: pauses first, then a barred address, then budgets.
+// Check refuses if Look has found a limit used up: pauses first, then a barred address, then budgets.
 func (q *Quota) Check(now time.Time) error {
 	q.pick()
 	for i, l := range q.All() {
@@ -188,9 +191,9 @@ func (q *Quota) Check(now time.Time) error {
 	return nil
 }
 
-// Take adds the taking, which is the same if nothing will be sent because no account has the address: else the next
-// request would reveal it. others are pauses of other addresses that are written to. Pauses are taken in the order of
-// their keys, or two calls about the same two addresses would deadlock.
+// Take adds the statements that take from all limits. They are the same if nothing is sent because no account has the
+// address; otherwise the next request would reveal that. others are the pauses of other recipients. Pauses are taken in
+// the order of their keys, so that two calls about the same two addresses do not deadlock.
 func (q *Quota) Take(b *Batch, now time.Time, others ...store.Limit) {
 	pauses := slices.Concat(q.Pauses, others)
 	slices.SortFunc(pauses, func(x, y store.Limit) int { return bytes.Compare(x.Key, y.Key) })
@@ -202,15 +205,15 @@ func (q *Quota) Take(b *Batch, now time.Time, others ...store.Limit) {
 	}
 }
 
-// GiveBack undoes a take of the same transaction, which commits although nothing is sent.
+// GiveBack undoes a Take of the same transaction, which commits although nothing is sent.
 func (q *Quota) GiveBack(b *Batch, now time.Time) {
 	for _, l := range q.All() {
 		b.Take(l, -1, now)
 	}
 }
 
-// RefusalOf returns the refusal for the error of a batch that take was part of: another request has used up the limit
-// since look.
+// RefusalOf returns the refusal for the error of a batch with Take, if another request has used up the limit since
+// Look.
 func (q *Quota) RefusalOf(err error) error {
 	if l, ok := Among(q.Pauses, err); ok {
 		return q.refuse(true, l.Refill)
@@ -221,7 +224,7 @@ func (q *Quota) RefusalOf(err error) error {
 	return err
 }
 
-// Among returns the limit in a list that a batch failed at.
+// Among returns the limit of a list at which a batch failed.
 func Among(list []store.Limit, err error) (store.Limit, bool) {
 	if over, ok := errors.AsType[*store.LimitError](err); ok {
 		for _, l := range list {
@@ -233,7 +236,7 @@ func Among(list []store.Limit, err error) (store.Limit, bool) {
 	return store.Limit{}, false
 }
 
-// refuse returns the refusal, in the words that applications read the number from.
+// refuse returns the refusal, in the words from which applications read the number of seconds.
 func (q *Quota) refuse(pause bool, wait time.Duration) *refusal.Refusal {
 	code, what := refusal.CodeOverEmailSendRate, "email rate limit exceeded"
 	if q.sms {

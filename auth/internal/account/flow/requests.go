@@ -18,8 +18,8 @@ type SignUp struct {
 	Challenge              Challenge
 }
 
-// SignedUp is its answer. Grant is nil while the address is unconfirmed: then User is built from the request alone, the
-// same for a new, a pending and an existing account.
+// SignedUp is the answer to a SignUp. Grant is nil while the address is unconfirmed: then User is built from the
+// request alone, the same for a new, a pending and an existing account.
 type SignedUp struct {
 	User  store.User
 	Grant *Grant
@@ -47,7 +47,7 @@ type Recover struct {
 	Challenge Challenge
 }
 
-// Resend asks for another mail or SMS of what is pending.
+// Resend asks for another mail or SMS for what is pending.
 type Resend struct {
 	Type         string // signup, email_change, sms, phone_change
 	Email, Phone string
@@ -59,13 +59,13 @@ type Verify struct {
 	Type             string
 	Token, TokenHash string
 	Email, Phone     string
-	RedirectTo       string // of the body; only checked to be absent where it is not allowed
+	RedirectTo       string // of the body; refused where it is not allowed
 	Password         string // for a sign-up or invitation without one
 	// Link: the link itself was opened (GET). A PKCE flow then gets a code instead of a session.
 	Link bool
 }
 
-// Verified is the result: a session, a PKCE code, or the first half of an e-mail change.
+// Verified is the result of a Verify: a session, a PKCE code, or the first half of an e-mail change.
 type Verified struct {
 	Grant *Grant
 	Code  string
@@ -78,8 +78,8 @@ type Verified struct {
 // HalfMessage is the answer to the first half of an e-mail change.
 const HalfMessage = "Confirmation link accepted. Please proceed to confirm link sent to the other email"
 
-// UserUpdate is a change that a user makes to the own account. Empty fields stay as they are; Password and
-// CurrentPassword also count when they are given and empty.
+// UserUpdate is a change of the user's own account. Empty fields change nothing, except Password and CurrentPassword,
+// which count as given even if empty.
 type UserUpdate struct {
 	Email, Phone              string
 	Password, CurrentPassword *string
@@ -95,9 +95,9 @@ type Invitation struct {
 	Data  json.RawMessage
 }
 
-// Attributes are what an administrator sets of a user; nil stays as it is.
+// Attributes are the attributes of a user that an administrator sets; nil changes nothing.
 type Attributes struct {
-	ID                         string // creation only; "" is a new one
+	ID                         string // creation only; "": a new ID
 	Aud                        string // creation only
 	Email, Phone               *string
 	Password                   *string
@@ -129,7 +129,7 @@ type FactorAnswer struct {
 	WebAuthn *WebAuthnAnswer
 }
 
-// WebAuthnAnswer is a credential as JSON: that of a registration (create) or an assertion (request).
+// WebAuthnAnswer is a credential as JSON, of a registration (create) or an assertion (request).
 type WebAuthnAnswer struct {
 	Type       string
 	Credential json.RawMessage
@@ -144,8 +144,9 @@ type Grant struct {
 	Session                   uuid.UUID
 	// Type is what was verified, after a verification by mail or SMS.
 	Type string
-	// Weak: the password was right and would be refused today.
+	// Weak is set if the password was right but would be refused as a new one.
 	Weak *password.Weak
-	// ProviderToken and ProviderRefreshToken are the external provider's own, for the application to call it.
+	// ProviderToken and ProviderRefreshToken are the external provider's tokens, with which the application can call
+	// the provider.
 	ProviderToken, ProviderRefreshToken string
 }

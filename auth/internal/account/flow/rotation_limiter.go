@@ -8,12 +8,12 @@ import (
 )
 
 // rotationLimiter limits how often each session may rotate its refresh token, in this process: a broken client in a
-// loop gets a 503 before it costs the database anything. A token with a valid MAC never counts against an address: a
-// refresh that is refused because of a neighbour would sign the user out.
+// loop gets a 503 before it reaches the database. A token with a valid MAC never counts against an address: a refresh
+// that is refused because of other clients at the address would sign the user out.
 type rotationLimiter struct {
 	mu     sync.Mutex
 	levels map[uuid.UUID]bucket
-	// sweepAt is the size at which full buckets are dropped: a full bucket is the same as none.
+	// sweepAt is the number of buckets at which full buckets are dropped: a full bucket is the same as none.
 	sweepAt int
 }
 
@@ -24,13 +24,13 @@ type bucket struct {
 
 const sweepFirst = 4096
 
-// left returns what a bucket of that burst holds now; one token comes back each second.
+// left returns what a bucket of size burst holds now; one token is refilled each second.
 func (b bucket) left(burst int, now time.Time) float64 {
 	return min(float64(burst), b.tokens+max(0, now.Sub(b.at).Seconds()))
 }
 
-// Allow reports whether a rotation may be tried. Handing out a child token again takes nothing, so trying does not
-// either.
+// Allow reports whether a rotation may be tried. It takes nothing, since a refresh that only returns the present token
+// again is free.
 func (b *rotationLimiter) Allow(id uuid.UUID, burst int, now time.Time) bool {
 	if burst <= 0 {
 		return true
@@ -41,7 +41,7 @@ func (b *rotationLimiter) Allow(id uuid.UUID, burst int, now time.Time) bool {
 	return !known || v.left(burst, now) >= 1
 }
 
-// Take counts a rotation. Parallel ones may overdraw a little, and then wait longer.
+// Take counts a rotation. Parallel rotations may overdraw the bucket a little, which then takes longer to refill.
 func (b *rotationLimiter) Take(id uuid.UUID, burst int, now time.Time) {
 	if burst <= 0 {
 		return

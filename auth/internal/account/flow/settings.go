@@ -14,15 +14,15 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// Settings are what an operator may change while the daemon runs. A flow loads them once. Fields without a tag are made
-// of other settings.
+// Settings are the settings that an operator may change while the daemon runs. A flow loads them once. Fields without a
+// tag are computed from other settings.
 type Settings struct {
 	SiteURL string // SITE_URL
-	// SiteName is SITE_NAME: the issuer of authenticator apps; "" is the host of SITE_URL.
+	// SiteName is SITE_NAME: the issuer that authenticator apps show; "" is the host of SITE_URL.
 	SiteName string
 	// Languages of mails and SMS; nil is English.
 	Languages *locale.Catalog
-	BaseURL   string // API_EXTERNAL_URL: of links, where the request gives no other
+	BaseURL   string // API_EXTERNAL_URL: the beginning of links, unless the request has another
 
 	// Audience of users and of requests that name none.
 	Audience string `env:"AUTH_JWT_AUD" envDefault:"authenticated" table:"JWT"`
@@ -59,7 +59,7 @@ type Settings struct {
 	SentPerClient float64 `env:"AUTH_RATE_LIMIT_SENT_PER_CLIENT" envDefault:"0.5" min:"0" max:"1" table:"Limits"`
 	// Wrong codes for one address, of whatever kind, one more each 3 minutes; 0: any number. Links still work.
 	CodesPerAccount int `env:"AUTH_RATE_LIMIT_CODES_PER_ACCOUNT" envDefault:"30" min:"0" table:"Limits"`
-	// FlowLife is how long a PKCE code lives after it was given out (EXTERNAL_FLOW_STATE_EXPIRY_DURATION).
+	// FlowLife is how long a PKCE code is valid after it was given out (EXTERNAL_FLOW_STATE_EXPIRY_DURATION).
 	FlowLife time.Duration
 
 	Email     EmailSettings    `table:"Mailer"`
@@ -73,7 +73,7 @@ type Settings struct {
 	Passkeys  PasskeySettings  `table:"WebAuthn"`
 }
 
-// EmailSettings are those of mail and of sign-in by e-mail address.
+// EmailSettings are the settings of mail and of sign-in by e-mail address.
 type EmailSettings struct {
 	// Sign-up and sign-in by e-mail address.
 	Enabled bool `env:"AUTH_EXTERNAL_EMAIL_ENABLED" envDefault:"true" table:"General"`
@@ -97,8 +97,8 @@ type EmailSettings struct {
 	// Configured: there is a way to send mails, possibly only the dev mailbox.
 	Configured bool
 	OTPLength  int // MAILER_OTP_LENGTH, 6 to 10
-	// ConfirmationInterval is the pause between two sign-up confirmations to one address, Interval
-	// between two other mails of a kind (SMTP_MAX_FREQUENCY); 0: none.
+	// ConfirmationInterval is the pause between two sign-up confirmations to one address, Interval between two mails of
+	// any other kind (SMTP_MAX_FREQUENCY); 0: none.
 	ConfirmationInterval, Interval time.Duration
 	Sent                           Rate // RATE_LIMIT_EMAIL_SENT
 	Links                          *mail.Links
@@ -117,7 +117,7 @@ type NotifySettings struct {
 	PasskeyDeleted   bool `env:"PASSKEY_DELETED_ENABLED" envDefault:"true"`
 }
 
-// ExternalSettings are those of sign-in by external providers.
+// ExternalSettings are the settings of sign-in by external providers.
 type ExternalSettings struct {
 	Providers *provider.Set // nil: none
 	// A browser that is sent to a provider is marked by a cookie and has to bring it back; false: for
@@ -136,7 +136,7 @@ type ExternalSettings struct {
 	LinkingPKCE bool `env:"AUTH_SECURITY_LINKING_REQUIRE_PKCE" envDefault:"true"` // by the client that requested the linking
 }
 
-// PhoneSettings are those of SMS and of sign-in by phone number.
+// PhoneSettings are the settings of SMS and of sign-in by phone number.
 type PhoneSettings struct {
 	// Sign-up and sign-in by phone number.
 	Enabled bool `env:"AUTH_EXTERNAL_PHONE_ENABLED" envDefault:"false" table:"General"`
@@ -148,9 +148,9 @@ type PhoneSettings struct {
 	// Life of the code in an SMS.
 	OTPLife time.Duration `env:"AUTH_SMS_OTP_EXP" envDefault:"300" min:"1s"`
 
-	// Configured: SMS_PROVIDER is set with its credentials, or the dev mailbox is there.
+	// Configured: SMS_PROVIDER is set with its credentials, or the dev mailbox is on.
 	Configured bool
-	WhatsApp   bool // the provider knows that channel
+	WhatsApp   bool // the provider supports WhatsApp
 	AnyChannel bool // a hook sends, and decides what a channel means
 	OTPLength  int  // 6 to 10
 	Sent       Rate // RATE_LIMIT_SMS_SENT
@@ -158,7 +158,7 @@ type PhoneSettings struct {
 	PerNumber, PerPrefix Rate
 	// Text is SMS_TEMPLATE with a code; nil: "Your code is …".
 	Text func(code string) string
-	// TestCodes are SMS_TEST_OTP by number (without plus), until TestUntil; zero: for ever.
+	// TestCodes are the codes of SMS_TEST_OTP by number (without plus), valid until TestUntil; zero: for ever.
 	TestCodes map[string]string
 	TestUntil time.Time
 }
@@ -217,7 +217,7 @@ type FactorSettings struct {
 	// verified nor challenged reserves its name.
 	ChallengeLife, UnverifiedLife time.Duration
 	OTPLength                     int                      // of a phone factor's code, 6 to 10
-	Text                          func(code string) string // of its SMS; nil: "Your code is …"
+	Text                          func(code string) string // of a phone factor's SMS; nil: "Your code is …"
 	// Attempt, if set, is called with every answer that was checked, and decides the outcome.
 	Attempt func(context.Context, FactorAttempt) (FactorVerdict, error)
 }
@@ -240,8 +240,7 @@ func (s *FactorSettings) Switches(k store.FactorKind) FactorSwitches {
 // FactorSwitches are MFA_<KIND>_ENROLL_ENABLED and _VERIFY_ENABLED.
 type FactorSwitches struct{ Enroll, Verify bool }
 
-// FactorAttempt is an answer to a challenge that was found right or wrong: the input of the hook
-// MFA_VERIFICATION_ATTEMPT (docs/hooks.md).
+// FactorAttempt is a checked answer to a challenge: the input of the hook MFA_VERIFICATION_ATTEMPT (docs/hooks.md).
 type FactorAttempt struct {
 	User, Factor uuid.UUID
 	Kind         store.FactorKind
@@ -255,7 +254,7 @@ type FactorVerdict struct {
 	Message string
 }
 
-// Rate is N per time, refilled evenly.
+// Rate is N in the time Per, refilled evenly.
 type Rate struct {
 	N   float64
 	Per time.Duration
@@ -263,27 +262,29 @@ type Rate struct {
 
 func (r Rate) limit(key []byte) store.Limit { return store.Limit{Key: key, Size: r.N, Refill: r.Per} }
 
-// Hooks are the calls into the operator's own code (docs/hooks.md); a nil one is off and costs nothing. None is made
-// while a transaction is open. A hook refuses with a Refusal; any other error is a failure of the service. The hook of
-// factors is FactorSettings.Attempt.
+// Hooks are the calls of the operator's own code (docs/hooks.md); a nil hook is off and costs nothing. No hook is
+// called while a transaction is open. A hook refuses with a Refusal; any other error is a failure of the service. The
+// hook of factors is FactorSettings.Attempt.
 type Hooks struct {
-	// BeforeCreate may refuse a new user, of whom nothing has been written yet. It is not called for users whom an
-	// administrator creates or invites.
+	// BeforeCreate may refuse a new user before anything is written. It is not called for users whom an administrator
+	// creates or invites.
 	BeforeCreate func(ctx context.Context, ip string, u store.User) error
-	// AfterCreate: a message of mail.ChannelHook, whose payload is a Created, is written with each such user.
+	// AfterCreate: with each user for whom BeforeCreate is called, a message of mail.ChannelHook is written, whose
+	// payload is a Created.
 	AfterCreate bool
 	// Claims may replace the claims of an access token that is about to be signed.
 	Claims func(context.Context, ClaimsQuestion) (json.RawMessage, error)
-	// Sends are the channels whose messages a hook delivers; these messages also carry what only a hook gets.
+	// Sends are the channels whose messages a hook delivers. These messages have further fields for the hook.
 	Sends map[string]bool
-	// SendNow delivers a message of a channel before the answer (AUTH_HOOK_SEND_SYNC); channels without it are left to
-	// the outbox. A message that does not exist is not an error.
+	// SendNow has for some channels a function that delivers a message before the answer (AUTH_HOOK_SEND_SYNC); the
+	// outbox delivers the messages of other channels. A message that does not exist is not an error.
 	SendNow map[string]func(ctx context.Context, message uuid.UUID) error
-	// Password is called with each password that was checked for a user, and decides the outcome.
+	// Password is called with the result of each check of a user's password, and decides the outcome.
 	Password func(context.Context, PasswordAttempt) (PasswordVerdict, error)
 }
 
-// ClaimsQuestion holds the claims that a token would have. Method is how the session was opened, or token_refresh.
+// ClaimsQuestion holds the claims that a token would have without the hook. Method is how the session was opened, or
+// token_refresh.
 type ClaimsQuestion struct {
 	User   uuid.UUID
 	Claims json.RawMessage
@@ -291,14 +292,14 @@ type ClaimsQuestion struct {
 	IP     string
 }
 
-// PasswordAttempt is a password that was found right or wrong.
+// PasswordAttempt is the result of the check of a password: the input of the hook Password.
 type PasswordAttempt struct {
 	User  uuid.UUID
 	Valid bool
 	IP    string
 }
 
-// PasswordVerdict is its outcome.
+// PasswordVerdict is the outcome of the hook Password.
 type PasswordVerdict struct {
 	Reject bool
 	// SignOut ends all sessions of the user, with Reject only.

@@ -14,7 +14,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// ErrNoUser is the answer about a user who does not exist.
+// ErrNoUser is the answer if a user does not exist.
 var ErrNoUser = refusal.Missing(refusal.CodeUserNotFound, "User not found")
 
 // UserOf returns a user of any audience, even a soft-deleted one.
@@ -26,7 +26,7 @@ func (k *Core) UserOf(ctx context.Context, id uuid.UUID) (store.User, error) {
 	return u, refusal.Failure("user", err)
 }
 
-// OnUser runs do in a transaction with a user locked, and answers ErrNoUser if there is none.
+// OnUser locks a user and runs do in a transaction. It returns ErrNoUser if the user does not exist.
 func OnUser(ctx context.Context, f *Flow, id uuid.UUID, do func(*Tx, store.User) error) error {
 	err := f.Commit(ctx, func(tx *Tx) error {
 		u, err := tx.LockUser(ctx, id)
@@ -41,8 +41,8 @@ func OnUser(ctx context.Context, f *Flow, id uuid.UUID, do func(*Tx, store.User)
 	return err
 }
 
-// DropOthers puts into a patch what an account loses when the owner of an address gets it: the password, unless the
-// owner chose one, the address of the other kind, and pending changes.
+// DropOthers adds to a patch what an account loses when the owner of an address gets the account: the password, unless
+// the owner chose one, the address of the other kind, and pending changes.
 func DropOthers(p *store.UserPatch, provider string) {
 	if p.PasswordHash == nil {
 		p.PasswordHash = new("")
@@ -56,14 +56,14 @@ func DropOthers(p *store.UserPatch, provider string) {
 	p.ProvidersFromIdentities = true
 }
 
-// ClearSent forgets when the user was last written to.
+// ClearSent clears the times at which messages were last sent to the user.
 func ClearSent(p *store.UserPatch) {
 	p.ConfirmationSentAt, p.RecoverySentAt, p.ReauthenticationSentAt = &time.Time{}, &time.Time{}, &time.Time{}
 	p.EmailChangeSentAt, p.PhoneChangeSentAt = &time.Time{}, &time.Time{}
 }
 
-// DropChanges ends every pending change. A change left here could be sent again, to an address that another person
-// may have named.
+// DropChanges ends every pending change. Otherwise a mail of the change could be sent again, to an address that another
+// person may have given.
 func DropChanges(p *store.UserPatch) {
 	p.NewEmail, p.NewPhone, p.CurrentEmailProven, p.NewEmailProven = new(""), new(""), new(false), new(false)
 }
@@ -71,7 +71,7 @@ func DropChanges(p *store.UserPatch) {
 // maxClaim is how many bytes a role and an audience may have: they are in every token, which travels in headers.
 const maxClaim = 255
 
-// CheckClaimLengths bounds what gets into every token of a user.
+// CheckClaimLengths refuses a role or audience that is longer than maxClaim.
 func CheckClaimLengths(role, aud string) error {
 	switch {
 	case len(role) > maxClaim:
@@ -82,14 +82,15 @@ func CheckClaimLengths(role, aud string) error {
 	return nil
 }
 
-// ErrSignupDisabled is the answer where only administrators and invitations make users.
+// ErrSignupDisabled is the answer if only administrators and invitations may create users.
 var ErrSignupDisabled = refusal.Unprocessable(refusal.CodeSignupDisabled, "Signups not allowed for this instance")
 
-// Profile returns identity_data, and user_metadata when verified: the service's own members win over those of data.
+// Profile returns data with the members that this service writes itself, which win. It is the identity_data and, if
+// verified, the user_metadata.
 func Profile(id uuid.UUID, provider, who string, verified bool, data json.RawMessage) json.RawMessage {
 	members := map[string]json.RawMessage{}
 	if len(data) > 0 {
-		_ = json.Unmarshal(data, &members) // it was checked when it came in
+		_ = json.Unmarshal(data, &members) // checked when it was received
 	}
 	ours := map[string]any{"sub": id.String(), provider: who, "email_verified": false, "phone_verified": false}
 	ours[provider+"_verified"] = verified
@@ -99,11 +100,11 @@ func Profile(id uuid.UUID, provider, who string, verified bool, data json.RawMes
 	return MustJSON(members)
 }
 
-// ErrEmailExists is the answer about an address that another user has.
+// ErrEmailExists is the answer if another user has the address.
 var ErrEmailExists = refusal.Unprocessable(refusal.CodeEmailExists,
 	"A user with this email address has already been registered")
 
-// OwnIdentity returns the identity of an address that is the user's own.
+// OwnIdentity returns the identity of the user's own address.
 func OwnIdentity(user uuid.UUID, provider, who string, data json.RawMessage, p store.UserPatch) *store.Identity {
 	i := &store.Identity{
 		ID: uuid.New(), UserID: user, Provider: provider, ProviderID: user.String(),
@@ -115,7 +116,7 @@ func OwnIdentity(user uuid.UUID, provider, who string, data json.RawMessage, p s
 	return i
 }
 
-// NoteProof notes that the owner of an address of the user has proven it.
+// NoteProof records in a patch that the user has proven an address.
 func NoteProof(p *store.UserPatch, u store.User, who string) {
 	switch {
 	case who == "":
@@ -126,8 +127,8 @@ func NoteProof(p *store.UserPatch, u store.User, who string) {
 	}
 }
 
-// RemoveAddress removes an address from a user, or a user without anything else, and returns which. An anonymous user
-// stays: the address was given to it, and its sessions are more than the address.
+// RemoveAddress removes an address from a user, or the user if nothing else is left, and returns the action for the
+// audit log. An anonymous user is never removed, since the user existed before the address.
 func RemoveAddress(b *Batch, u store.User, provider string, now time.Time) store.Action {
 	elsewhere := u.Phone
 	if provider == "phone" {

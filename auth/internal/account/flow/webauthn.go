@@ -12,11 +12,11 @@ import (
 	"gatehouse/auth/internal/webauthn"
 )
 
-// ErrCredentialExists is the answer to a credential that some user has.
+// ErrCredentialExists is the answer if some user already has the credential.
 var ErrCredentialExists = refusal.Unprocessable(refusal.CodeWebAuthnCredentialExists,
 	"This credential is already registered")
 
-// ChallengeMACs returns the MACs that challenges of authenticators are.
+// ChallengeMACs returns what makes and checks the challenges of authenticators, which are MACs.
 func ChallengeMACs(f *Flow) webauthn.MACs {
 	return func(parts ...string) [][]byte { return f.Core.Root.MACs(secret.WebAuthnChallenges, parts...) }
 }
@@ -27,8 +27,8 @@ func WebAuthnPolicy(f *Flow, c webauthn.Ceremony, challenge uuid.UUID, verified 
 		Challenges: c.Challenges(ChallengeMACs(f), challenge)}
 }
 
-// CreationOptions returns options without challenge and timeout. all are the user's passkeys and security keys: they
-// have the same user handle, so that a second one on the same authenticator could overwrite the first.
+// CreationOptions returns options without challenge and timeout. They exclude all of the user's passkeys and security
+// keys, which share a user handle: a second credential on the same authenticator could overwrite the first.
 func CreationOptions(f *Flow, u store.User, all []store.Credential, s webauthn.Selection) webauthn.CreationOptions {
 	rp := &f.Settings.WebAuthn
 	name := u.ID.String()

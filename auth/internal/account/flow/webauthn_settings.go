@@ -2,7 +2,7 @@ package flow
 
 import "time"
 
-// WebAuthnSettings are the relying party: this site, as authenticators know it.
+// WebAuthnSettings describe the relying party: the site as authenticators know it.
 type WebAuthnSettings struct {
 	// Domain that passkeys and security keys are for: the host of the application or a domain above it, such as
 	// example.com. Passkeys and security keys made for another one never work again.
@@ -15,13 +15,13 @@ type WebAuthnSettings struct {
 	ChallengeLife time.Duration `env:"AUTH_WEBAUTHN_CHALLENGE_EXPIRY_DURATION" envDefault:"5m" min:"1m" max:"15m"`
 }
 
-// What PasskeySettings.UserVerification and .AAL say.
+// The values of PasskeySettings.UserVerification and .AAL.
 const (
 	VerificationRequired = "required"
 	PasskeyAAL2          = "aal2"
 )
 
-// PasskeySettings are those of passkeys.
+// PasskeySettings are the settings of passkeys.
 type PasskeySettings struct {
 	// Passkeys may be registered and sign in. Needs the three settings of the relying party.
 	Enabled bool `env:"AUTH_PASSKEY_ENABLED" envDefault:"false"`

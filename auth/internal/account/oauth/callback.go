@@ -21,11 +21,11 @@ import (
 
 // OAuthResult is the result of a callback.
 type OAuthResult struct {
-	// RedirectTo is where the browser goes, also with an error; "" while that is unknown, because the state is not
+	// RedirectTo is where the browser goes, also with an error; "" if the target is unknown because the state is not
 	// ours.
 	RedirectTo string
 	Provider   string
-	// Grant is the session; in a PKCE flow, Code is what it is exchanged for.
+	// Grant is the session. In a PKCE flow Code is set instead, which the client exchanges for a session.
 	Grant *flow.Grant
 	Code  string
 	User  uuid.UUID
@@ -34,8 +34,8 @@ type OAuthResult struct {
 var errStateUnknown = refusal.Invalid(refusal.CodeBadOAuthState, "OAuth state not found or expired")
 
 // FinishOAuth handles a provider's answer, which the browser brings. cookie is the value of the cookie
-// StateCookie(state). A state is good for one callback, whatever its result. The provider is queried before a
-// transaction is begun.
+// StateCookie(state). A state is valid for one callback, whatever its result. The provider is queried before a
+// transaction begins.
 func (a *Identities) FinishOAuth(ctx context.Context, req flow.RequestInfo, callback url.Values,
 	cookie string) (out OAuthResult, err error) {
 	f := a.core.Begin(req)
@@ -63,7 +63,7 @@ func (a *Identities) FinishOAuth(ctx context.Context, req flow.RequestInfo, call
 	p := Arrival{Profile: profile, Aliases: via.Aliases(), Optional: via.EmailOptional(),
 		LinkUser: st.LinkingUser, LinkSession: st.LinkingSession, LinkAAL: st.LinkingAAL, Invite: st.InviteHash}
 	if st.LinkingUser != uuid.Nil &&
-		f.Settings.External.LinkingPKCE && st.Challenge == "" { // begun before the setting was in force
+		f.Settings.External.LinkingPKCE && st.Challenge == "" { // the linking began before the setting was in force
 		return out, errLinkingNeedsPKCE
 	}
 	if st.Challenge != "" {
@@ -72,22 +72,22 @@ func (a *Identities) FinishOAuth(ctx context.Context, req flow.RequestInfo, call
 	return Arrive(ctx, f, p, out)
 }
 
-// Arrival is a profile that a provider has vouched for, and what it is for.
+// Arrival is a profile that a provider gave, and what it is used for.
 type Arrival struct {
 	provider.Profile
 	Aliases   []string // other names that its identities may be stored under
-	Optional  bool     // no address is needed
-	Native    bool     // it came as an ID token
+	Optional  bool     // the profile needs no address
+	Native    bool     // the profile came as an ID token
 	Challenge flow.Challenge
-	Accepted  *provider.Accepted // the ID token, where it signs in once
+	Accepted  *provider.Accepted // the ID token, if it may be used only once
 	Invite    []byte             // the hash of an invitation's token
 
-	// LinkUser requested the linking, by an access token of LinkSession at LinkAAL; Nil: it is a sign-in.
+	// LinkUser requested the linking, by an access token of LinkSession at level LinkAAL; Nil: a sign-in.
 	LinkUser, LinkSession uuid.UUID
 	LinkAAL               int
 }
 
-// Arrive does what follows once a provider has vouched for a profile, and writes the result into out.
+// Arrive signs in by a provider's profile, or links it, and writes the result into out.
 func Arrive(ctx context.Context, f *flow.Flow, p Arrival, out OAuthResult) (OAuthResult, error) {
 	op := oauthOp{f: *f, profile: p.Profile, names: append([]string{p.Provider}, p.Aliases...),
 		optional: p.Optional, strict: !p.Native, challenge: p.Challenge, accepted: p.Accepted, invite: p.Invite,
@@ -117,8 +117,7 @@ func (op *oauthOp) finish(ctx context.Context, out OAuthResult) (OAuthResult, er
 	return out, nil
 }
 
-// useState uses a state up and returns what is wrong with it. Until here nothing in the request is trusted, so its
-// errors lead to SITE_URL.
+// useState uses up a state and checks it. Nothing in the request is trusted before, so its errors lead to SITE_URL.
 func useState(ctx context.Context, f *flow.Flow, text, cookie string) (store.ExternalState, error) {
 	if text == "" {
 		return store.ExternalState{}, refusal.Invalid(refusal.CodeBadOAuthCallback, "OAuth state parameter missing")
@@ -140,7 +139,7 @@ func useState(ctx context.Context, f *flow.Flow, text, cookie string) (store.Ext
 	case !f.Now.Before(st.ExpiresAt):
 		return st, refusal.Invalid(refusal.CodeBadOAuthState, "OAuth state has expired")
 	case st.CookieHash != nil && subtle.ConstantTimeCompare(st.CookieHash, hashOf(cookie)) == 0:
-		// Another browser's callback: the user who opens it must not end up in that account.
+		// The callback is another browser's: the user who opens it must not be signed in to that browser's account.
 		return st, refusal.Invalid(refusal.CodeBadOAuthState, "OAuth state was not issued to this browser")
 	}
 	if st.LinkingUser != uuid.Nil {
@@ -157,13 +156,13 @@ func useState(ctx context.Context, f *flow.Flow, text, cookie string) (store.Ext
 
 var errTargetGone = refusal.Unprocessable(refusal.CodeUserNotFound, "Linking target user not found")
 
-// providerTokens are a provider's own tokens, as they are sealed in a flow.
+// providerTokens are a provider's tokens, in the form that is sealed in a flow.
 type providerTokens struct {
 	Token   string `json:"t,omitempty"`
 	Refresh string `json:"r,omitempty"`
 }
 
-// issueFlow returns the flow of a client that came with a challenge, and the hash of its code.
+// issueFlow returns the flow of a client with a PKCE challenge, and the hash of the flow's code.
 func (op *oauthOp) issueFlow(user uuid.UUID) (store.Flow, []byte) {
 	code, hash := token.NewLinkToken()
 	op.code = code
@@ -180,7 +179,7 @@ func (op *oauthOp) issueFlow(user uuid.UUID) (store.Flow, []byte) {
 	return pkce, hash[:]
 }
 
-// giveTokens adds the provider's tokens of a flow to the grant that its code is exchanged for.
+// giveTokens adds the provider's tokens in a flow to the grant of the flow's code.
 func giveTokens(f *flow.Flow, g *flow.Grant, pkce store.Flow) {
 	if pkce.ProviderTokens == nil {
 		return
@@ -199,11 +198,11 @@ func giveTokens(f *flow.Flow, g *flow.Grant, pkce store.Flow) {
 // IDToken is a native sign-in.
 type IDToken struct {
 	Request provider.IDTokenRequest
-	// Linking is the user to link the identity to; nil: it is a sign-in.
+	// Linking is the user to link the identity to; nil: a sign-in.
 	Linking *flow.Principal
 }
 
-// OAuthError is a failure in the form of RFC 6749, for the grant that answers so.
+// OAuthError is a failure that is answered in the form of RFC 6749.
 type OAuthError struct {
 	Code, Description string
 	Err               error
@@ -218,7 +217,7 @@ func (e *OAuthError) Error() string {
 
 func (e *OAuthError) Unwrap() error { return e.Err }
 
-// SignInIDToken opens a session for the user whom an ID token names, or links the identity.
+// SignInIDToken opens a session for the user of an ID token's identity, or links the identity.
 func (a *Identities) SignInIDToken(ctx context.Context, req flow.RequestInfo, p IDToken) (flow.Grant, error) {
 	f := a.core.Begin(req)
 	if p.Linking != nil {

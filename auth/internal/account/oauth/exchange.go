@@ -18,8 +18,8 @@ import (
 
 var errNoFlow = refusal.Missing(refusal.CodeFlowStateNotFound, "invalid flow state, no valid flow state found")
 
-// codeRetry is how long after its exchange a code may come again without consequence: a client that lost the answer
-// retries, or two tabs of a browser exchange one code.
+// codeRetry is how long after its exchange a code may come again without ending the session: a client that lost the
+// answer may retry, or two tabs of a browser may exchange one code.
 const codeRetry = 10 * time.Second
 
 // exchangeCodeOp is one call of ExchangeCode.
@@ -29,7 +29,7 @@ type exchangeCodeOp struct {
 	verifier string
 	bearer   string
 
-	// What a transaction found out; set again by each try.
+	// The results of a transaction; each try sets them again.
 	pkce store.Flow
 	open flow.SessionDraft
 	user store.User
@@ -43,8 +43,9 @@ type CodeExchange struct {
 }
 
 // ExchangeCode opens the session of a code for the client that knows the verifier (RFC 7636 section 4.5). The first try
-// uses the code up, right or wrong; but one that ends in a 503 has changed nothing and may be repeated. If a code comes
-// again later with the right verifier, two clients have it: the session that it opened ends (RFC 9700 section 4.5).
+// uses up the code, even with a wrong verifier; a try that ends in a 503 has changed nothing and may be repeated. If
+// the code comes again later with the right verifier, two clients have it: the session that the code opened ends (RFC
+// 9700 section 4.5).
 func (a *Identities) ExchangeCode(ctx context.Context, req flow.RequestInfo, p CodeExchange) (flow.Grant, error) {
 	f := a.core.Begin(req)
 	if p.Code == "" || p.Verifier == "" {
@@ -93,12 +94,12 @@ func (op *exchangeCodeOp) write(ctx context.Context, tx *flow.Tx) error {
 	op.user, err = tx.OpenSession(ctx, store.OpenSession{Session: op.open.Row,
 		Audit: op.f.Audit(store.ActionLogin, f.User, f.Session, "provider_type", cmp.Or(f.Provider, "email"))})
 	if errors.Is(err, store.ErrNotFound) {
-		return nil // the code is used up, for no user
+		return nil // the code is used up, and no session is opened
 	}
 	return err
 }
 
-// takeCode uses the code up for a session. refusal says why it yields none; the code is used up all the same.
+// takeCode uses up the code for a session. refused is why the code opens no session; the code is used up in any case.
 func (op *exchangeCodeOp) takeCode(ctx context.Context, tx *flow.Tx, session uuid.UUID) (refused, err error) {
 	op.pkce, err = tx.TakeFlow(ctx, op.hash, session, op.f.Now)
 	f := &op.pkce
@@ -121,7 +122,7 @@ func (op *exchangeCodeOp) takeCode(ctx context.Context, tx *flow.Tx, session uui
 	return refused, nil
 }
 
-// recordMiss records a code that was refused, at most once a minute for a user, and for all unknown codes together.
+// recordMiss records a refused code, at most once a minute for each user, and once for all unknown codes.
 func (op *exchangeCodeOp) recordMiss(ctx context.Context, tx *flow.Tx, reason string) error {
 	b := tx.Batch()
 	op.f.AuditSeldom(b, "code note", op.pkce.User.String(),
@@ -129,8 +130,8 @@ func (op *exchangeCodeOp) recordMiss(ctx context.Context, tx *flow.Tx, reason st
 	return b.Send(ctx)
 }
 
-// endReused ends the session that a used code opened, if the code comes again too late to be a retry. A wrong verifier
-// only shows that the code leaked, and ends no session.
+// endReused ends the session that a used code opened, if the code comes again after codeRetry. With a wrong verifier it
+// ends no session: the code has leaked, but the verifier has not.
 func (op *exchangeCodeOp) endReused(ctx context.Context, tx *flow.Tx) error {
 	if !op.f.Now.After(op.pkce.UsedAt.Add(codeRetry)) || !proves(op.pkce, op.verifier) {
 		return nil
@@ -151,7 +152,7 @@ func noSessionReason(ctx context.Context, f *flow.Flow, user uuid.UUID) error {
 	case u.BannedUntil.After(f.Now):
 		return refusal.Denied(refusal.CodeUserBanned, "User is banned")
 	}
-	return errNoFlow // it was so a moment ago
+	return errNoFlow // nothing is wrong any more
 }
 
 // proves reports whether a verifier belongs to a flow's challenge (RFC 7636 section 4.6).

@@ -28,7 +28,7 @@ var (
 	errLinkingNeedsPKCE = refusal.NotValid("Linking needs a code challenge: use the PKCE flow (flowType: 'pkce')")
 )
 
-// checkLinking checks whether a user may change the identities of the account at all.
+// checkLinking checks whether a user may change the account's identities.
 func checkLinking(s *flow.Settings, u store.User, v store.Session) error {
 	if !s.External.ManualLinking {
 		return errManualLinking
@@ -36,7 +36,7 @@ func checkLinking(s *flow.Settings, u store.User, v store.Session) error {
 	return checkLinkingLevel(s, u, v)
 }
 
-// checkLinkingLevel requires the second factor of a user who has one: another identity is a way in without the first.
+// checkLinkingLevel requires the second factor of a user who has one: a linked identity replaces the first factor.
 func checkLinkingLevel(s *flow.Settings, u store.User, v store.Session) error {
 	if s.External.LinkingAAL2 && flow.IsBelowAAL2(u, v) {
 		return refusal.Denied(refusal.CodeInsufficientAAL,
@@ -45,8 +45,8 @@ func checkLinkingLevel(s *flow.Settings, u store.User, v store.Session) error {
 	return nil
 }
 
-// linkIdentity links an identity to the account of the user who requested it. The user's state is checked again: the
-// account may be gone, banned or signed out by now.
+// linkIdentity links an identity to the account of the user who requested it. It checks the user again, who may be
+// deleted, banned or signed out by now.
 func (op *oauthOp) linkIdentity(ctx context.Context, tx *flow.Tx) error {
 	old, err := tx.LockUser(ctx, op.linkUser)
 	if errors.Is(err, store.ErrNotFound) || err == nil && !old.DeletedAt.IsZero() {
@@ -90,7 +90,7 @@ func (op *oauthOp) linkIdentity(ctx context.Context, tx *flow.Tx) error {
 	w.findIdentity()
 	w.note(store.ActionIdentityLinked, "identity_id", w.identity.ID.String(), "provider", w.identity.Provider,
 		"provider_id", w.identity.ProviderID)
-	if op.emails.has(old.Email) { // asked for by a session of the account, so it ends nothing
+	if op.emails.has(old.Email) { // a session of the account requested it, so no session ends
 		flow.NoteProof(&w.patch, old, old.Email)
 	}
 	if old.Email == "" {
@@ -103,8 +103,8 @@ func (op *oauthOp) linkIdentity(ctx context.Context, tx *flow.Tx) error {
 	return w.finish(ctx)
 }
 
-// adoptEmail gives a user without an address the provider's. An unverified one is only pending, as in a change of
-// address: until its mail is answered it belongs to no account, and blocks none.
+// adoptEmail gives a user without an address the provider's address. An unverified address is only pending, as in a
+// change of address: until it is confirmed by mail, it belongs to no account and blocks no other account.
 func (w *oauthTx) adoptEmail(found []store.Match) error {
 	best := w.op.emails.best
 	switch {
@@ -144,7 +144,7 @@ func (w *oauthTx) isTaken(found []store.Match) bool {
 	})
 }
 
-// joinAMR joins the methods of two sessions, newer first.
+// joinAMR joins the methods of two sessions, the newer session's first.
 func joinAMR(newer, older json.RawMessage) json.RawMessage {
 	var a, b []token.AMR
 	if json.Unmarshal(newer, &a) != nil || json.Unmarshal(older, &b) != nil {
@@ -158,23 +158,23 @@ func joinAMR(newer, older json.RawMessage) json.RawMessage {
 	return flow.MustJSON(a)
 }
 
-// pendingLink is an identity, sealed in a flow, that is going to be linked.
+// pendingLink is an identity, sealed in a flow, that the exchange of the flow's code will link.
 type pendingLink struct {
 	Profile    provider.Profile `json:"profile"`
 	RedirectTo string           `json:"redirect_to"`
 }
 
 // issueLinkingCode answers a callback that links an identity: the browser gets a code, and nothing is linked until the
-// client that requested it exchanges the code. Anyone can open the URL that begins the linking; without this, the
-// identity of that person would be linked to the requester's account.
+// client that requested the linking exchanges the code. Otherwise, if another person opened the URL that begins the
+// linking, that person's identity would be linked to the requester's account.
 func (op *oauthOp) issueLinkingCode(ctx context.Context, out OAuthResult) (OAuthResult, error) {
-	op.f.Tick() // the provider may have taken long
+	op.f.Tick() // the provider's answer may have taken long
 	f, hash := op.issueFlow(op.linkUser)
 	text, err := json.Marshal(pendingLink{op.profile, op.f.Req.RedirectTo})
 	if err != nil {
 		return out, fmt.Errorf("account: profile of %s: %w", op.profile.Provider, err)
 	}
-	f.Linked, f.ProviderTokens = op.f.Core.Root.Seal(secret.ExternalStates, text, f.ID[:]), nil // the profile has them
+	f.Linked, f.ProviderTokens = op.f.Core.Root.Seal(secret.ExternalStates, text, f.ID[:]), nil // sealed too
 	f.LinkingSession, f.LinkingAAL = op.linkSession, op.linkAAL
 	b := op.f.Batch()
 	b.InsertIssuedFlow(f, hash)
@@ -187,11 +187,11 @@ func (op *oauthOp) issueLinkingCode(ctx context.Context, out OAuthResult) (OAuth
 	return out, nil
 }
 
-// errLinksIdentity ends the transaction of a sign-in that turned out to link an identity; the code stays unused.
+// errLinksIdentity ends the transaction of an exchange whose code links an identity; the code stays unused.
 var errLinksIdentity = errors.New("account: the code links an identity")
 
-// checkBearer refuses the token of a user other than the one who requested the link. No token is needed: the client
-// library sends none, and the verifier proves where the request came from.
+// checkBearer refuses the token of a user who has not requested the link. The request needs no token: the client
+// library sends none, and the verifier proves that the same client requested the link.
 func (op *exchangeCodeOp) checkBearer() error {
 	var claims token.Claims
 	if user, _, err := op.f.Core.ReadIDs(&claims, op.bearer, op.f.Now); err == nil && user != op.pkce.User {
@@ -200,7 +200,7 @@ func (op *exchangeCodeOp) checkBearer() error {
 	return nil
 }
 
-// link links the identity that is pending in the flow, and opens the session.
+// link links the flow's pending identity, and opens the session.
 func (op *exchangeCodeOp) link(ctx context.Context) (flow.Grant, error) {
 	f := op.pkce
 	text, _, err := op.f.Core.Root.Open(secret.ExternalStates, f.Linked, f.ID[:])
@@ -226,7 +226,7 @@ func (op *exchangeCodeOp) link(ctx context.Context) (flow.Grant, error) {
 	return *out.Grant, nil
 }
 
-// spendCode uses up a code that led to a refusal which a retry would not change.
+// spendCode uses up a code after a refusal that a retry would not change.
 func (op *exchangeCodeOp) spendCode(ctx context.Context, refused error) error {
 	r, ok := errors.AsType[*refusal.Refusal](refused)
 	if !ok || r.Kind != refusal.KindDenied && r.Kind != refusal.KindUnprocessable && r.Kind != refusal.KindInvalid {
@@ -242,7 +242,7 @@ func (op *exchangeCodeOp) spendCode(ctx context.Context, refused error) error {
 // linkByCode uses the code up and links the identity in one transaction.
 func (op *oauthOp) linkByCode(ctx context.Context, tx *flow.Tx) error {
 	refused, err := op.exchange.takeCode(ctx, tx, uuid.New())
-	if err != nil || refused != nil { // another exchange, or what ends codes, came between
+	if err != nil || refused != nil { // the code was used or ended meanwhile
 		return cmp.Or(err, refused)
 	}
 	return op.linkIdentity(ctx, tx)

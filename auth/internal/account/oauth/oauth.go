@@ -1,5 +1,5 @@
-// Package oauth holds the flows of external providers: the way to a provider and back, which account an identity leads
-// to, linking and unlinking, ID tokens, and the exchange of a PKCE code for a session.
+// Package oauth holds the flows of external providers: the redirect to a provider and the callback, the choice of the
+// account for an identity, linking and unlinking, ID tokens, and the exchange of a PKCE code for a session.
 package oauth
 
 import (

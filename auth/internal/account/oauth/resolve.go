@@ -18,8 +18,8 @@ import (
 type providerEmails struct {
 	all      []string // each once
 	verified []string
-	// best is the primary address if it is verified, else the first that is, else the primary, else the
-	// last; "" without any.
+	// best is the primary address if it is verified, else the first verified address, else the primary address, else
+	// the last address; "" if there is none.
 	best string
 }
 
@@ -65,29 +65,30 @@ type resolution uint8
 
 const (
 	userKnown     resolution = iota + 1 // the identity is known
-	userLinked                          // it is not; a user has proven one of its addresses
-	userCreated                         // no user has
-	userAmbiguous                       // several users have
+	userLinked                          // the identity is new; a user has proven one of its addresses
+	userCreated                         // the identity is new; no user has proven an address
+	userAmbiguous                       // the identity is new; several users have proven addresses
 )
 
-// accountDecision says which user is signed in. It is comparable: it is made again under the lock, and must be the
-// same.
+// accountDecision says which user is signed in. It is comparable: the decision is made again under the lock, and must
+// be the same.
 type accountDecision struct {
 	resolution resolution
 	user       uuid.UUID // of userKnown and userLinked
-	email      string    // of userCreated: the new user's; "" if there is none, or another user has it
+	email      string    // of userCreated: the new user's address; "" if there is none, or another user has it
 	// free: no other user has the best address.
 	free bool
-	// yields is the user whom the best address leaves, which a setting alone confirmed; Nil: none.
+	// yields is the user who loses the best address, because only a setting had confirmed it; Nil: none.
 	yields uuid.UUID
-	// abandoned is the user that has the identity and nothing else, and is deleted before the identity is added again;
-	// Nil: none.
+	// abandoned is a user who has only this identity and never signed in, and who is deleted before the identity is
+	// added again; Nil: none.
 	abandoned uuid.UUID
 }
 
-// resolveAccount decides which account an identity leads to. Only addresses that the provider has verified lead to a
-// user, and only users who have proven them: by confirming the address, or by another provider that has verified it.
-// Without such a user, an account is taken over that was never confirmed, or by a setting alone.
+// resolveAccount decides which account an identity leads to. An address leads to a user only if this provider has
+// verified it and the user has proven it, by confirming the address or by another provider that has verified it.
+// Without such a user, the identity gets an account that has the address and was confirmed by nobody, or only by a
+// setting.
 func resolveAccount(found []store.Match, a providerEmails) accountDecision {
 	d := accountDecision{resolution: userCreated, email: a.best, free: true}
 	var proven, waiting []uuid.UUID
@@ -116,7 +117,7 @@ func resolveAccount(found []store.Match, a providerEmails) accountDecision {
 			if !slices.Contains(proven, m.User) {
 				proven = append(proven, m.User)
 			}
-		} else if m.Email == a.best { // unconfirmed accounts: that of the best address is preferred
+		} else if m.Email == a.best { // of unconfirmed accounts, the one with the best address is preferred
 			waiting = slices.Insert(waiting, 0, m.User)
 		} else {
 			waiting = append(waiting, m.User)
@@ -130,7 +131,7 @@ func resolveAccount(found []store.Match, a providerEmails) accountDecision {
 		d = accountDecision{resolution: userLinked, user: proven[0], abandoned: d.abandoned}
 	case len(waiting) > 0:
 		d = accountDecision{resolution: userLinked, user: waiting[0], abandoned: d.abandoned}
-	case !d.free: // and not proven, or it would have led there
+	case !d.free: // not proven: a proven address would have led to its user
 		d.email = ""
 	}
 	if d.resolution != userCreated && d.yields != uuid.Nil {
@@ -144,7 +145,7 @@ func resolveAccount(found []store.Match, a providerEmails) accountDecision {
 
 // emailOutcome says what happens to a user's address in a sign-in by a provider.
 type emailOutcome struct {
-	// adopt is the proven address that a user without any gets.
+	// adopt is the proven address that a user without an address gets.
 	adopt string
 	// confirm: the user's address is proven.
 	confirm bool
@@ -152,10 +153,10 @@ type emailOutcome struct {
 	claim bool
 	// confirmByMail: a mail to the user requests confirmation of the address.
 	confirmByMail bool
-	// refuse: the sign-in is refused.
+	// refuse: the sign-in is refused, with confirmByMail until the user has confirmed the address.
 	refuse bool
-	// unproven: it is confirmed by a setting alone. live: that is how the account was until now, so that its metadata
-	// and verified factors stay.
+	// unproven: only a setting confirms the address. live: only a setting had confirmed the address so far, so that the
+	// account was in use, and its metadata and verified factors stay.
 	unproven, live bool
 }
 
@@ -167,8 +168,8 @@ type emailRules struct {
 	optional, autoconfirm, allowUnverified, claim bool
 }
 
-// reconcileEmail returns it for a user as it is, or as it is created. Exactly the address that was proven becomes
-// confirmed, never another one that the account has.
+// reconcileEmail returns the outcome for an existing or a new user. Only the proven address becomes confirmed, never
+// another address of the account.
 func reconcileEmail(d accountDecision, u store.User, a providerEmails, r emailRules) emailOutcome {
 	if !u.EmailConfirmedAt.IsZero() {
 		proves := u.EmailUnproven && a.has(u.Email)
@@ -191,7 +192,7 @@ func reconcileEmail(d accountDecision, u store.User, a providerEmails, r emailRu
 	return emailOutcome{confirmByMail: true, refuse: !r.allowUnverified}
 }
 
-// confirmedAt returns when the address of a new user is confirmed; zero: not yet.
+// confirmedAt returns the time at which a new user's address counts as confirmed; zero: it is unconfirmed.
 func (v emailOutcome) confirmedAt(now time.Time) time.Time {
 	if v.confirm {
 		return now
@@ -199,11 +200,11 @@ func (v emailOutcome) confirmedAt(now time.Time) time.Time {
 	return time.Time{}
 }
 
-// maxProfile limits the size of a provider's profile: it gets into every token of the user.
+// maxProfile limits the size of a provider's profile, which gets into every token of the user.
 const maxProfile = 16 << 10
 
-// storableAddress reports whether a provider's address can be stored and compared; it need not be one by the rules of
-// this service.
+// storableAddress reports whether a provider's address can be stored and compared. The address need not be valid by the
+// rules of this service.
 func storableAddress(s string) bool {
 	return s != "" && len(s) <= 255 && utf8.ValidString(s) && strings.Contains(s, "@") &&
 		!strings.ContainsFunc(s, func(r rune) bool { return r <= ' ' || r == 0x7f })
@@ -212,8 +213,8 @@ func storableAddress(s string) bool {
 // nameKeys are the members that Apple sends on the first sign-in only.
 var nameKeys = []string{"name", "full_name", "family_name", "given_name", "middle_name", "nickname"}
 
-// identityData returns what is kept with an identity, and merged into user_metadata. old is what was there: names stay
-// if the new data has none. What PostgreSQL refuses is left out.
+// identityData returns the data that is stored with an identity and merged into user_metadata. Names of the previous
+// data, old, stay if the new data has none. Values that PostgreSQL would refuse are left out.
 func identityData(p *provider.Profile, a *providerEmails, old json.RawMessage) json.RawMessage {
 	data := map[string]any{}
 	for name, value := range p.Data {
@@ -241,7 +242,7 @@ func identityData(p *provider.Profile, a *providerEmails, old json.RawMessage) j
 	data["email_verified"], data["phone_verified"] = a.bestVerified(), false
 	text, err := json.Marshal(data)
 	if err != nil || len(text) > maxProfile {
-		// Claims are of any size; the rest is short.
+		// Custom claims may have any size; the other members are short.
 		delete(data, "custom_claims")
 		for name, value := range data {
 			if s, ok := value.(string); ok && len(s) > 2048 {
@@ -253,7 +254,7 @@ func identityData(p *provider.Profile, a *providerEmails, old json.RawMessage) j
 	return text
 }
 
-// matched returns the address that other identities are linked by: only a verified one.
+// matched returns the address by which other identities are linked to the account: only a verified address.
 func (a *providerEmails) matched() string {
 	if a.bestVerified() {
 		return a.best

@@ -21,32 +21,32 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// OAuthStart asks for the URL of a provider.
+// OAuthStart requests a provider's URL, to which the browser is sent.
 type OAuthStart struct {
 	Provider, Scopes string
-	// Params are the request's query; the provider gets those that are not this service's own.
+	// Params are the request's query; parameters that are not this service's own are passed on to the provider.
 	Params    url.Values
 	Challenge flow.Challenge
 	// InviteToken is the token of an invitation's link.
 	InviteToken string
 	// Linking is the user to link the identity to; nil: it is a sign-in.
 	Linking *flow.Principal
-	// Cookie: the browser that begins must be the one that comes back.
+	// Cookie: the callback must come from the browser that begins.
 	Cookie bool
 }
 
-// OAuthStarted is that URL.
+// OAuthStarted is the provider's URL, with a cookie for the browser.
 type OAuthStarted struct {
 	URL string
-	// CookieName and CookieValue are for the browser, for Life; "" if it need not be recognized.
+	// CookieName and CookieValue are the cookie, for the time Life; "" if the browser need not be recognized.
 	CookieName, CookieValue string
 	Life                    time.Duration
-	// CrossSite: the browser comes back with a POST from the provider's page.
+	// CrossSite: the callback is a POST from the provider's page.
 	CrossSite bool
 }
 
-// StartOAuth begins a sign-in, or the linking of an identity. The state in the URL is a random ID; everything that
-// belongs to it is stored here.
+// StartOAuth begins a sign-in, or the linking of an identity. The state in the URL is a random ID; the data of the
+// state is stored here.
 func (a *Identities) StartOAuth(ctx context.Context, req flow.RequestInfo, p OAuthStart) (OAuthStarted, error) {
 	f := a.core.Begin(req)
 	if p.Linking != nil {
@@ -94,13 +94,13 @@ func (a *Identities) StartOAuth(ctx context.Context, req flow.RequestInfo, p OAu
 	return out, refusal.Failure("external state", b.Send(ctx))
 }
 
-// StateCookie returns the name of the cookie that belongs to a state; each flow has its own. The state cannot be read
-// back from it.
+// StateCookie returns the name of the cookie that belongs to a state. Each flow has a cookie of its own. The state
+// cannot be read back from the name.
 func StateCookie(state string) string {
 	return "gatehouse-state-" + hex.EncodeToString(hashOf(strings.ToLower(state))[:8])
 }
 
-// hashOf returns the hash that the store knows a state, or the value of its cookie, by.
+// hashOf returns the hash by which the store knows a state, or the value of its cookie.
 func hashOf(text string) []byte {
 	sum := sha256.Sum256([]byte(text))
 	return sum[:]
@@ -146,12 +146,12 @@ func invitationHash(ctx context.Context, f *flow.Flow, inviteToken string) ([]by
 	return hash, nil
 }
 
-// ProviderRefused is a provider's refusal; the application gets the provider's words.
+// ProviderRefused is a refusal by a provider; the application gets the provider's text.
 type ProviderRefused struct{ Code, Description string }
 
 func (e *ProviderRefused) Error() string { return "the provider refused: " + e.Code }
 
-// providerError turns an error of package provider into one of this package.
+// providerError converts an error of package provider to an error of this package.
 func providerError(err error) error {
 	e, ok := errors.AsType[*provider.Error](err)
 	if !ok {
@@ -163,8 +163,7 @@ func providerError(err error) error {
 	return &refusal.Refusal{Kind: kindOfStatus(e.Status), Code: e.Code, Msg: e.Message, Err: e.Err}
 }
 
-// kindOfStatus returns the kind for a status of an error of package provider: 400 or 500, as the provider itself has not
-// refused.
+// kindOfStatus returns the kind for the status of an error of package provider, which is 400 or 500.
 func kindOfStatus(status int) refusal.Kind {
 	if status == http.StatusBadRequest {
 		return refusal.KindInvalid
@@ -172,7 +171,8 @@ func kindOfStatus(status int) refusal.Kind {
 	return refusal.KindFailed
 }
 
-// invitationLink returns the hash of an invitation's token, of ours or of the other service's form; former says which.
+// invitationLink returns the hash of an invitation's token, in our form or in the former service's; isFormer says
+// which.
 func invitationLink(f *flow.Flow, text string) (hash []byte, isFormer, ok bool) {
 	if hash, _, ok = flow.LinkHash(text); ok || !f.CarriesLinks() {
 		return hash, false, ok

@@ -14,13 +14,13 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// oauthTx is what an oauthOp changes of its user, gathered into one batch.
+// oauthTx gathers the changes of an oauthOp into one batch.
 type oauthTx struct {
 	f   *flow.Flow
 	op  *oauthOp
 	b   *flow.Batch
-	old store.User // as locked; or the new user
-	// identity is the one that was presented: known, or to be added.
+	old store.User // the locked user, or the new user
+	// identity is the identity that was presented: known, or to be added.
 	identity      store.Identity
 	known         bool
 	created       bool
@@ -32,7 +32,7 @@ type oauthTx struct {
 	audits        []store.Audit
 }
 
-// findIdentity finds the identity among the user's, or creates it.
+// findIdentity finds the identity among the user's identities, or creates it.
 func (w *oauthTx) findIdentity() {
 	for _, i := range w.old.Identities {
 		if slices.Contains(w.op.names, i.Provider) && i.ProviderID == w.op.profile.Subject {
@@ -53,7 +53,7 @@ func (w *oauthTx) findIdentity() {
 func (w *oauthTx) reconcile(d accountDecision) error {
 	if w.email.adopt != "" {
 		w.patch.Email = &w.email.adopt
-		w.old.Email = w.email.adopt // of a new user, as it is inserted
+		w.old.Email = w.email.adopt // a new user, as inserted
 	}
 	if w.email.confirm {
 		w.patch.EmailConfirmedAt, w.patch.IsAnonymous = &w.f.Now, new(false)
@@ -80,13 +80,13 @@ func (w *oauthTx) reconcile(d accountDecision) error {
 
 const confirmationSent = "Unverified email with %s. A confirmation email has been sent to your %[1]s email"
 
-// refuse refuses the sign-in, and commits what was written; words get the provider's name.
+// refuse makes the flow answer with a refusal after the commit; words has a place for the provider's name.
 func (w *oauthTx) refuse(code, words string) {
 	w.b.Refuse(refusal.Unprocessable(code, fmt.Sprintf(words, w.op.profile.Provider)))
 }
 
-// confirmation writes the mail that asks to confirm the address. Whether one is needed is known only under the lock,
-// but its cost must be taken before the lock: so the first time the operation starts over.
+// confirmation writes the mail that asks to confirm the address. Whether it is needed is known only under the lock, but
+// its limits must be taken before the lock: so, at first, the operation starts over.
 func (w *oauthTx) confirmation() error {
 	to := w.old.Email
 	if w.op.mailSkipped {
@@ -98,13 +98,13 @@ func (w *oauthTx) confirmation() error {
 		return errRaced
 	}
 	msg, err := flow.NewConfirmation(w.f, to, w.data, nil)
-	msg.Token.Identity = w.identity.ID // whose data is the account's already
+	msg.Token.Identity = w.identity.ID // the account has this identity's data already
 	w.outgoing = append(w.outgoing, msg)
 	w.patch.ConfirmationSentAt = &w.f.Now
 	return err
 }
 
-// audit adds the rows about what happens, the most important first.
+// audit adds the audit rows, the most important first.
 func (w *oauthTx) audit(d accountDecision) {
 	if d.resolution == userLinked {
 		w.note(store.ActionIdentityLinked, "identity_id", w.identity.ID.String(), "provider", w.identity.Provider,
@@ -124,8 +124,8 @@ func (w *oauthTx) note(action store.Action, pairs ...string) {
 	w.audits = append(w.audits, w.f.Audit(action, w.old.ID, uuid.Nil, pairs...))
 }
 
-// recordRefusal records a refused sign-in and stores nothing else: a user without address who owned the identity would
-// keep a later try, with a verified address, from its own account.
+// recordRefusal records a refused sign-in and stores nothing else: if a user without an address were created for the
+// identity, a later sign-in with a verified address could not reach the account that has the address.
 func (w *oauthTx) recordRefusal(ctx context.Context, d accountDecision) error {
 	row := w.f.Audit(store.ActionLoginFailed, w.old.ID, uuid.Nil, "reason", refusal.CodeProviderEmailUnverified,
 		"provider", w.op.profile.Provider)
@@ -160,7 +160,7 @@ func (w *oauthTx) insertUser() {
 	w.created = true
 }
 
-// updateUser brings a user up to date.
+// updateUser writes the changes of an existing user.
 func (w *oauthTx) updateUser(d accountDecision) {
 	b, id := w.b, w.old.ID
 	if w.known {
@@ -188,15 +188,16 @@ func (w *oauthTx) updateUser(d accountDecision) {
 		b.DeleteFlows(id)
 	}
 	if w.email.live {
-		b.DeleteUnverified(id, "") // a provider takes no second factor away
-		b.DeletePasskeys(id)       // but a way in
+		b.DeleteUnverified(id, "") // verified factors stay: a provider must not remove them
+		b.DeletePasskeys(id)       // passkeys go: they are a way into the account
 	} else if w.email.claim {
 		b.DeleteFactors(id)
 	}
 }
 
-// clearAccount removes from an account whose address nobody has proven all ways in that others may have left: password,
-// phone, metadata unless the account was live, other identities; sessions, tokens, flows and factors go with it.
+// clearAccount removes from an account whose address nobody has proven all ways in that other persons may have added:
+// password, phone, other identities, metadata unless the account was in use; updateUser also deletes sessions, tokens,
+// flows and factors.
 func (w *oauthTx) clearAccount() {
 	flow.DropOthers(&w.patch, "email")
 	w.patch.UserMetadata.Replace = !w.email.live
@@ -204,7 +205,7 @@ func (w *oauthTx) clearAccount() {
 	w.b.DeleteIdentitiesBut(w.old.ID, w.identity.ID, true)
 }
 
-// notifyLinked notifies the user of the new way to sign in.
+// notifyLinked notifies the user of the new identity.
 func (w *oauthTx) notifyLinked() {
 	to := w.old.Email
 	if !w.op.notify || !w.f.Settings.Email.Notify.IdentityLinked || to == "" || w.email.claim && !w.email.live {
@@ -214,7 +215,7 @@ func (w *oauthTx) notifyLinked() {
 		mail.Vars{Email: to, Provider: w.identity.Provider, Data: w.old.UserMetadata}))
 }
 
-// finish adds the session, or the code for one, and sends all of it.
+// finish adds the session, or the flow with a code for one, and sends the batch.
 func (w *oauthTx) finish(ctx context.Context) error {
 	op, b, id := w.op, w.b, w.old.ID
 	var session uuid.UUID

@@ -35,7 +35,7 @@ func (a *Identities) UnlinkIdentity(ctx context.Context, req flow.RequestInfo, p
 	op.notify = flow.CanNotify(ctx, f, f.Settings.Email.Notify.IdentityUnlinked)
 	err = f.Commit(ctx, func(tx *flow.Tx) error { return op.write(ctx, tx) })
 	switch {
-	case errors.Is(err, store.ErrEmailTaken): // between the look-up and the commit
+	case errors.Is(err, store.ErrEmailTaken): // another user took the address meanwhile
 		return errUnlinkConflict
 	case errors.Is(err, store.ErrNotFound):
 		return refusal.Denied(refusal.CodeUserNotFound, "User from sub claim in JWT does not exist")
@@ -51,7 +51,7 @@ type unlinkIdentityOp struct {
 	f         flow.Flow
 	principal flow.Principal
 	id        uuid.UUID
-	notify    bool // may be written
+	notify    bool // a notification may be sent
 }
 
 func (op *unlinkIdentityOp) write(ctx context.Context, tx *flow.Tx) error {
@@ -88,7 +88,7 @@ func (op *unlinkIdentityOp) write(ctx context.Context, tx *flow.Tx) error {
 		!slices.ContainsFunc(rest, func(i store.Identity) bool {
 			return old.Email != "" && IdentityEmail(&i) == old.Email
 		}) {
-		p.PasswordHash = new("") // it belonged to the address
+		p.PasswordHash = new("") // the password belonged to the address
 	}
 	b = tx.Batch()
 	b.DeleteIdentity(gone.ID)
@@ -108,9 +108,9 @@ func (op *unlinkIdentityOp) write(ctx context.Context, tx *flow.Tx) error {
 	return b.Send(ctx)
 }
 
-// moveEmail gives the user the verified address of a remaining identity, if none of them has the user's own. An address
-// that the provider has not verified is never given: its owner would enter an account that others can sign in to.
-// Without a verified one the user has none.
+// moveEmail gives the user the verified address of a remaining identity, if no remaining identity has the user's own
+// address. It never gives an unverified address, whose owner could then enter an account that another person uses.
+// Without a verified address the user has none.
 func (op *unlinkIdentityOp) moveEmail(ctx context.Context, tx *flow.Tx, p *store.UserPatch, old store.User,
 	rest []store.Identity) (moved bool, err error) {
 	var wanted []string
@@ -151,8 +151,8 @@ func (op *unlinkIdentityOp) moveEmail(ctx context.Context, tx *flow.Tx, p *store
 	return true, nil
 }
 
-// nextEmail returns the identity whose address the user gets: the oldest with a verified one, else the oldest. Those
-// whose verified address another user has do not count.
+// nextEmail returns the identity whose address the user gets: the oldest identity with a verified address, else the
+// oldest. Identities whose verified address another user has are ignored.
 func nextEmail(rest []store.Identity, taken []string) (store.Identity, bool) {
 	free := slices.DeleteFunc(slices.Clone(rest), func(i store.Identity) bool {
 		return verifiedBy(i) && slices.Contains(taken, IdentityEmail(&i))
@@ -171,8 +171,7 @@ func nextEmail(rest []store.Identity, taken []string) (store.Identity, bool) {
 	}), true
 }
 
-// IdentityEmail returns the address of an identity, verified or not; the row's own column has only those that
-// identities are linked by.
+// IdentityEmail returns the address of an identity, verified or not; the column email has only verified addresses.
 func IdentityEmail(i *store.Identity) string {
 	if i.Email != "" || i.Provider == "email" || i.Provider == "phone" {
 		return i.Email
@@ -184,7 +183,7 @@ func IdentityEmail(i *store.Identity) string {
 	return data.Email
 }
 
-// verifiedBy reports whether the identity's provider has verified its address. No statement counts as no.
+// verifiedBy reports whether the identity's provider has verified the address. A missing flag counts as no.
 func verifiedBy(i store.Identity) bool {
 	var data struct {
 		Verified bool `json:"email_verified"`

@@ -21,43 +21,43 @@ const methodOAuth = "oauth"
 type oauthOp struct {
 	f       flow.Flow
 	profile provider.Profile
-	names   []string // that its identities may be stored under, the present one first
+	names   []string // names under which identities of the provider are stored, the present name first
 	emails  providerEmails
-	// optional: no address is needed. strict: without one it ends before anything is looked up.
+	// optional: no address is needed. strict: without an address the operation ends before the database is queried.
 	optional, strict bool
-	// challenge: the client gets a code for it, otherwise the session itself.
+	// challenge: if given, the client gets a code, otherwise a session.
 	challenge flow.Challenge
 	accepted  *provider.Accepted
 
 	invite                []byte
 	linkUser, linkSession uuid.UUID
 	linkAAL               int             // of the access token that requested the linking
-	exchange              *exchangeCodeOp // of the code that links; nil: it is linked at once
+	exchange              *exchangeCodeOp // of the code that links; nil: the identity is linked at once
 
-	quota           *flow.Quota // of a confirmation, once it is known that one is needed
-	confirmTo       string      // the address that it goes to
-	mailOptional    bool        // the sign-in succeeds without the mail
-	newUser         uuid.UUID   // the user ID that the hook was called with; Nil: it was not
-	creationAllowed bool        // by the hook before a creation
+	quota           *flow.Quota // of a confirmation mail, once the mail is known to be needed
+	confirmTo       string      // the recipient of the confirmation
+	mailOptional    bool        // the sign-in succeeds even without the mail
+	newUser         uuid.UUID   // the user ID that the hook got; Nil: it was not called
+	creationAllowed bool        // the hook before a creation has allowed it
 	mailSkipped     bool        // no mail is written: one has just been sent, or the budget is used up
 	notify          bool        // notifications may be written
 
-	// What the transaction found; set again by each try.
+	// The results of the transaction; each try sets them again.
 	open    flow.SessionDraft
 	code    string
 	user    store.User
-	level   int             // of a session that goes on in the new one
-	methods json.RawMessage // and its amr
+	level   int             // of a session that the new one continues
+	methods json.RawMessage // and the amr of that session
 }
 
-// errRaced: what was decided before the lock has changed.
+// errRaced: the decision that was made before the lock no longer holds.
 var errRaced = errors.New("account: external: somebody else was faster")
 
-// oauthTries is how often the decision is made again when concurrent requests change what it depends on.
+// oauthTries is how often the decision is made if concurrent requests change the data that it depends on.
 const oauthTries = 5
 
-// run decides, and carries the decision out in one transaction. Two callbacks for the same new user create one: the
-// second meets a unique index, and decides again.
+// run decides, and carries out the decision in one transaction. Two callbacks for the same new user create one user:
+// the second violates a unique index, and decides again.
 func (op *oauthOp) run(ctx context.Context) error {
 	op.emails = judgeEmails(op.profile.Emails)
 	if op.strict && len(op.emails.all) == 0 && !op.optional {
@@ -90,8 +90,8 @@ func (op *oauthOp) refusedByQuota(err error) error {
 	return op.quota.RefusalOf(err)
 }
 
-// attempt is one try: the decision before anything is locked, then the transaction, in which it must be the same. The
-// hook for a new user is called between the two.
+// attempt makes one try: it decides before anything is locked, and decides again in the transaction, where the decision
+// must be the same. The hook for a new user is called before the transaction.
 func (op *oauthOp) attempt(ctx context.Context) error {
 	d := accountDecision{resolution: userKnown}
 	b := op.f.Batch()
@@ -149,8 +149,8 @@ func (op *oauthOp) attempt(ctx context.Context) error {
 	})
 }
 
-// askCreation asks the hook whether a user may be created, once for all tries of the transaction and before
-// it, so that no connection is held meanwhile: with the user as far as it is known by then.
+// askCreation asks the hook whether a user may be created, once for all tries, before the transaction, so that no
+// connection is held meanwhile. The hook gets the user as far as known by then.
 func (op *oauthOp) askCreation(ctx context.Context, d accountDecision) error {
 	if op.creationAllowed || op.f.Settings.Hooks.BeforeCreate == nil {
 		return nil
@@ -202,7 +202,7 @@ func (op *oauthOp) noEmail() *refusal.Refusal {
 		Msg: "Error getting user email from external provider"}
 }
 
-// find adds the look-up of the users that this may be.
+// find adds the look-up of the users to whom the identity may lead.
 func (op *oauthOp) find(b *flow.Batch, dst *[]store.Match) {
 	wanted := op.emails.verified
 	if op.emails.best != "" && !op.emails.bestVerified() {
@@ -212,7 +212,7 @@ func (op *oauthOp) find(b *flow.Batch, dst *[]store.Match) {
 		Addresses: wanted, Unproven: op.f.Settings.ClaimUnproven})
 }
 
-// lockDecided locks the user that a decision is about, if there is one, and makes the decision again.
+// lockDecided locks the user of a decision, if there is one, and decides again.
 func (op *oauthOp) lockDecided(ctx context.Context, tx *flow.Tx, d accountDecision) (old store.User, err error) {
 	id := d.user
 	if d.yields != uuid.Nil {
@@ -228,7 +228,7 @@ func (op *oauthOp) lockDecided(ctx context.Context, tx *flow.Tx, d accountDecisi
 	var found []store.Match
 	b := tx.Batch()
 	op.find(b, &found)
-	if id != uuid.Nil { // those that LockUser returns may be older than the lock
+	if id != uuid.Nil { // the identities that LockUser returns may be older than the lock
 		b.Identities(&old.Identities, id)
 	}
 	if err := b.Send(ctx); err != nil {
@@ -297,8 +297,7 @@ func (op *oauthOp) checkStillAllowed(u store.User) error {
 	return nil
 }
 
-// acceptInvite accepts an invitation by signing in with a provider: one of the addresses that it has verified must be
-// the invited one.
+// acceptInvite accepts an invitation by a sign-in with a provider, who must have verified the invited address.
 func (op *oauthOp) acceptInvite(ctx context.Context, tx *flow.Tx) error {
 	t, err := tx.RedeemLink(ctx, op.invite, []store.Kind{store.KindInvite}, op.f.Now)
 	if errors.Is(err, store.ErrNotFound) {
@@ -342,8 +341,7 @@ func (op *oauthOp) acceptInvite(ctx context.Context, tx *flow.Tx) error {
 	return w.finish(ctx)
 }
 
-// externalUser returns the account of a user whom a provider has identified, before anything of it is confirmed; email
-// may be "".
+// externalUser returns a new, unconfirmed user for a provider's profile; email may be "".
 func (op *oauthOp) externalUser(email string, data json.RawMessage) store.User {
 	f, provider := &op.f, op.profile.Provider
 	return store.User{

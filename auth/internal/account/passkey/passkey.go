@@ -22,7 +22,7 @@ type Passkeys struct{ core *flow.Core }
 // New returns the flows over what they share.
 func New(k *flow.Core) *Passkeys { return &Passkeys{k} }
 
-// Ceremony is what a client needs to begin one: Options is JSON.
+// Ceremony is what a client needs to begin a ceremony; Options is encoded as JSON.
 type Ceremony[T any] struct {
 	Challenge uuid.UUID
 	Options   T
@@ -45,10 +45,10 @@ var (
 	errTooMany = refusal.Unprocessable(refusal.CodeTooManyPasskeys, "Maximum number of passkeys reached")
 )
 
-// ErrNotFound is the answer about a passkey that the user does not have.
+// ErrNotFound is the answer if the user does not have the passkey.
 var ErrNotFound = refusal.Missing(refusal.CodeValidationFailed, "Passkey not found")
 
-// begin returns a new challenge of a ceremony: its id, and what is sent.
+// begin returns a new challenge of a ceremony: its id, its text and its expiry.
 func begin(f *flow.Flow, c webauthn.Ceremony) (id uuid.UUID, challenge string, expires time.Time) {
 	expires = f.Now.Add(f.Settings.WebAuthn.ChallengeLife).Truncate(time.Second)
 	id = c.NewID(flow.ChallengeMACs(f), expires)
@@ -67,7 +67,7 @@ func resume(f *flow.Flow, c webauthn.Ceremony, id uuid.UUID) (time.Time, error) 
 	return expires, nil
 }
 
-// policy returns what a response must agree with.
+// policy returns the policy that a response must satisfy.
 func policy(f *flow.Flow, c webauthn.Ceremony, id uuid.UUID) *webauthn.Policy {
 	required := f.Settings.Passkeys.UserVerification == flow.VerificationRequired
 	return flow.WebAuthnPolicy(f, c, id, required)
@@ -90,7 +90,7 @@ func (a *Passkeys) AdminList(ctx context.Context, user uuid.UUID) ([]store.Crede
 	return a.List(ctx, user)
 }
 
-// passkeysOf leaves out security keys.
+// passkeysOf returns the credentials that are passkeys.
 func passkeysOf(all []store.Credential) []store.Credential {
 	var out []store.Credential
 	for _, c := range all {
@@ -157,7 +157,7 @@ func (a *Passkeys) AdminDelete(ctx context.Context, req flow.RequestInfo, by flo
 	return refusal.Failure("delete a passkey", err)
 }
 
-// removal is a passkey that goes.
+// removal is the removal of a passkey.
 type removal struct {
 	user            store.User
 	passkey, except uuid.UUID
@@ -174,7 +174,7 @@ func remove(ctx context.Context, f *flow.Flow, tx *flow.Tx, r removal) error {
 		return err
 	}
 	if gone.ID == uuid.Nil {
-		return ErrNotFound // and undoes the end of sessions
+		return ErrNotFound // undoes the end of sessions too
 	}
 	b = tx.Batch()
 	if r.notify {

@@ -15,7 +15,8 @@ import (
 	"gatehouse/auth/internal/webauthn"
 )
 
-// registration is the ceremony of a user's session: a challenge dies with it.
+// registration is the ceremony of a registration. It is bound to the user's session: challenges are void after the
+// session.
 func registration(f *flow.Flow, principal flow.Principal) webauthn.Ceremony {
 	return webauthn.Ceremony{Kind: "registration", RPID: f.Settings.WebAuthn.RPID,
 		Binding: []string{principal.User.ID.String(), principal.Session.ID.String()}}
@@ -42,7 +43,8 @@ func (a *Passkeys) RegistrationOptions(ctx context.Context, req flow.RequestInfo
 	return out, nil
 }
 
-// providers are the names of those that keep most passkeys, by AAGUID. It is not attested and decides nothing.
+// providers are the names, by AAGUID, of the programs that keep most passkeys. An AAGUID is not attested, and only the
+// passkey's default name depends on it.
 var providers = map[string]string{
 	"fbfc3007-154e-4ecc-8c0b-6e020557d7bd": "Apple Passwords",
 	"ea9b8d66-4d01-1d21-3ce4-b6b48cb575d4": "Google Password Manager",
@@ -84,14 +86,14 @@ func (a *Passkeys) Register(ctx context.Context, req flow.RequestInfo, principal
 	return c, refusal.Failure("register a passkey", err)
 }
 
-// because returns a refusal with the reason for the log.
+// because returns the refusal r with a reason for the log.
 func because(r *refusal.Refusal, err error) error {
 	out := *r
 	out.Err = err
 	return &out
 }
 
-// insert spends the challenge and stores the passkey, with the user locked: what was checked before may have changed.
+// insert locks the user, repeats the checks, spends the challenge and stores the passkey.
 func insert(ctx context.Context, f *flow.Flow, tx *flow.Tx, principal flow.Principal, c *store.Credential,
 	spending store.Spending, told bool) error {
 	u, v, err := flow.LockPrincipal(ctx, f, tx, principal)

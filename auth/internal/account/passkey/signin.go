@@ -12,12 +12,12 @@ import (
 	"gatehouse/auth/internal/webauthn"
 )
 
-// authentication is the ceremony of a sign-in; nobody is known yet.
+// authentication is the ceremony of a sign-in. It is bound to no user, since the user is not known yet.
 func authentication(f *flow.Flow) webauthn.Ceremony {
 	return webauthn.Ceremony{Kind: "authentication", RPID: f.Settings.WebAuthn.RPID, Binding: []string{f.Aud()}}
 }
 
-// SignInOptions begins a sign-in, without the database: pages ask for it at every view.
+// SignInOptions begins a sign-in, without the database, since pages request it at every view.
 func (a *Passkeys) SignInOptions(req flow.RequestInfo) Ceremony[webauthn.RequestOptions] {
 	f := a.core.Begin(req)
 	out := Ceremony[webauthn.RequestOptions]{Options: webauthn.RequestOptions{RPID: f.Settings.WebAuthn.RPID,
@@ -27,8 +27,8 @@ func (a *Passkeys) SignInOptions(req flow.RequestInfo) Ceremony[webauthn.Request
 	return out
 }
 
-// SignIn opens a session: one statement to read, one round trip to write. What fails before the credential is known
-// costs no statement.
+// SignIn opens a session with one statement to read and one round trip to write. Answers that fail before the
+// credential is looked up cost no statement.
 func (a *Passkeys) SignIn(ctx context.Context, req flow.RequestInfo, p Answer) (flow.Grant, error) {
 	f := a.core.Begin(req)
 	ceremony := authentication(f)
@@ -65,10 +65,10 @@ type signInOp struct {
 	f        *flow.Flow
 	known    store.PasskeyOwner
 	spending store.Spending
-	key      webauthn.Credential // as the assertion left it
+	key      webauthn.Credential // the state after the assertion
 }
 
-// check verifies the assertion, and then whether the user may sign in: only the owner of the key learns that.
+// check verifies the assertion, and then whether the user may sign in, so that only the key's owner learns the latter.
 func (op *signInOp) check(ctx context.Context, response *webauthn.Assertion) (err error) {
 	u := op.known.User
 	if string(response.Handle) != u.ID.String() {
@@ -80,7 +80,7 @@ func (op *signInOp) check(ctx context.Context, response *webauthn.Assertion) (er
 	return checkOwner(u, op.f)
 }
 
-// checkOwner returns what refuses a sign-in with the right key.
+// checkOwner returns the refusal of a sign-in with the right key; nil if there is none.
 func checkOwner(u store.User, f *flow.Flow) error {
 	switch {
 	case u.Email != "" && u.EmailConfirmedAt.IsZero():
@@ -95,7 +95,8 @@ func checkOwner(u store.User, f *flow.Flow) error {
 
 var errBanned = refusal.Denied(refusal.CodeUserBanned, "User is banned")
 
-// failed notes a failure of a known passkey, at most once a minute, and answers it as any other.
+// failed records a failure of a known passkey, at most once a minute, and returns the same answer as for an unknown
+// one.
 func (op *signInOp) failed(ctx context.Context, why error) error {
 	reason, _ := errors.AsType[webauthn.Failure](why)
 	id := op.known.Passkey.ID.String()
@@ -125,9 +126,9 @@ func (op *signInOp) open(ctx context.Context) (flow.Grant, error) {
 		return flow.Grant{}, refusal.Failure("open session", err)
 	case !opened.Spent:
 		return flow.Grant{}, errChallengeNotFound
-	case !opened.Person: // banned or deleted since it was read
+	case !opened.Person: // the user was banned or deleted meanwhile
 		return flow.Grant{}, errBanned
-	case !opened.Opened: // deleted, or used in another request with a later counter
+	case !opened.Opened: // the passkey was deleted, or used elsewhere with a later counter
 		return flow.Grant{}, op.failed(ctx, webauthn.FailedSignCount)
 	}
 	draft.Row.AAL = opened.AAL

@@ -1,5 +1,5 @@
-// Package refusal holds the only error whose text a client ever sees, its kinds and its codes, and turns errors of the
-// store and the hash workers into it.
+// Package refusal holds Refusal, the only error whose text a client ever sees, with its kinds and codes, and converts
+// errors of the store and the hash workers to it.
 package refusal
 
 import (
@@ -13,7 +13,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// Kind is what a refusal means to the outer protocol.
+// Kind classifies refusals for the protocol, here HTTP.
 type Kind uint8
 
 // The kinds, with the status that HTTP gives them.
@@ -35,15 +35,15 @@ type Refusal struct {
 	Msg  string // for people
 	// Err is for the log.
 	Err error
-	// Status is the status that a hook chose; 0: that of Kind.
+	// Status is the status that a hook chose; 0: the status of Kind.
 	Status int
-	// ByHook: a hook answered, and refused.
+	// ByHook: a hook refused.
 	ByHook bool
-	// RetryAfter is when a retry makes sense, in whole seconds; 0: unknown, or never.
+	// RetryAfter is after how long a retry makes sense, in whole seconds; 0: unknown, or never.
 	RetryAfter time.Duration
 	// Weak says why a password was refused.
 	Weak *password.Weak
-	// Operation is what the application's SQL refused, for metrics; "": it was asked nothing.
+	// Operation is the operation that the application's SQL refused, for metrics; "": the refusal has another cause.
 	Operation string
 }
 
@@ -76,7 +76,7 @@ func Unprocessable(code, msg string) *Refusal {
 // NotValid returns the refusal of an input rule.
 func NotValid(msg string) *Refusal { return Invalid(CodeValidationFailed, msg) }
 
-// Unavailable returns the answer while a dependency is unavailable for a moment.
+// Unavailable returns the answer while a dependency is temporarily unavailable.
 func Unavailable(err error, after time.Duration) *Refusal {
 	return &Refusal{Kind: KindUnavailable, Code: CodeUnexpectedFailure, Err: err, RetryAfter: after,
 		Msg: "The service is temporarily unavailable, please retry after a moment."}
@@ -87,7 +87,7 @@ func Limited(code, msg string, after time.Duration) *Refusal {
 	return &Refusal{Kind: KindLimited, Code: code, Msg: msg, RetryAfter: wholeSeconds(after)}
 }
 
-// wholeSeconds rounds up, and caps at a day.
+// wholeSeconds rounds up to whole seconds, at most a day.
 func wholeSeconds(d time.Duration) time.Duration {
 	if d > 24*time.Hour {
 		return 24 * time.Hour
@@ -95,14 +95,14 @@ func wholeSeconds(d time.Duration) time.Duration {
 	return time.Duration(math.Ceil(d.Seconds())) * time.Second
 }
 
-// Committed is an error of what follows a commit. It hides its cause from callers that repeat what was undone; Failure
-// returns the cause.
+// Committed is an error after a commit. It hides its cause from callers that would repeat an undone transaction;
+// Failure returns the cause.
 type Committed struct{ Cause error }
 
 func (e *Committed) Error() string { return e.Cause.Error() }
 
-// Failure turns an error of the store or the hash workers into the error to return. A Refusal that comes out of a
-// transaction is returned unchanged.
+// Failure converts an error of the store or the hash workers to the error to return. A Refusal from a transaction is
+// returned unchanged.
 func Failure(doing string, err error) error {
 	if err == nil {
 		return nil
@@ -128,8 +128,8 @@ func Failure(doing string, err error) error {
 	return fmt.Errorf("account: %s: %w", doing, err)
 }
 
-// refusedByApplication returns the answer when a trigger or a constraint of the application refuses what the flow
-// writes, in the words of the service that this one replaces.
+// refusedByApplication returns the answer if a trigger or a constraint of the application refuses a write of the flow,
+// in the words of the replaced service.
 func refusedByApplication(doing string, err error) *Refusal {
 	r := &Refusal{Kind: KindFailed, Code: CodeUnexpectedFailure, Msg: "Database error updating user", Operation: "update",
 		Err: err}

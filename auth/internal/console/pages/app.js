@@ -71,7 +71,7 @@ let turn = 0 // of route: a late answer must not draw over a later page
 
 async function route() {
   const mine = ++turn
-  const at = decodeURIComponent(location.hash.slice(2)).split('?')[0] || 'users'
+  const at = location.hash.slice(2).split('?')[0] || 'users'
   say(news)
   news = ''
   if (!signedIn) return

@@ -2,6 +2,10 @@
 const codeless = new Set(['aria-current', 'aria-describedby', 'aria-invalid', 'aria-label', 'autocomplete', 'class',
   'data-label', 'for', 'id', 'inputmode', 'name', 'required', 'role', 'scope', 'tabindex', 'type', 'value'])
 
+// plain shows controls of the direction of text, which would show what follows in another order.
+export const plain = (text) => text.replace(/[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g,
+  (c) => '\\u' + c.charCodeAt(0).toString(16).padStart(4, '0'))
+
 // el makes an element: el('p', { class: 'soft' }, 'text', child).
 export function el(name, attributes, ...children) {
   const e = document.createElement(name)
@@ -10,7 +14,8 @@ export function el(name, attributes, ...children) {
     else if (codeless.has(key)) value !== undefined && e.setAttribute(key, value)
     else throw new Error(`attribute ${key}`)
   }
-  e.append(...children.flat().filter((c) => c !== null && c !== undefined && c !== false && c !== ''))
+  e.append(...children.flat().filter((c) => c !== null && c !== undefined && c !== false && c !== '')
+    .map((c) => typeof c === 'string' ? plain(c) : c))
   return e
 }
 

@@ -1,13 +1,13 @@
 // The pages behind the sign-in.
 import { api, hasKey } from './api.js'
 import { leave, lost, show } from './app.js'
-import { ask, el, field, link, list, say, table, when } from './dom.js'
+import { ask, el, field, link, list, plain, say, table, when } from './dom.js'
 
 const uuid = /^[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$/i
 const params = () => new URLSearchParams(location.hash.split('?')[1])
 const path = (...parts) => '/admin/users/' + parts.map(encodeURIComponent).join('/')
 // An erased address is a text that names nobody.
-const nameOf = (u) => !u.deleted_at && (u.email || (u.phone && '+' + u.phone)) || u.id
+const nameOf = (u) => plain(!u.deleted_at && (u.email || (u.phone && '+' + u.phone)) || u.id)
 
 // paged is a list that grows by the pages behind a cursor.
 function paged(read, draw) {
@@ -19,7 +19,14 @@ function paged(read, draw) {
     const next = pagination?.has_more && el('button', {
       type: 'button', class: 'plain',
       onclick: async () => {
-        try { await load(pagination.next_cursor); say(`${rows.length} shown`) } catch (e) { lost(e) || say(e.message) }
+        const first = rows.length
+        try {
+          await load(pagination.next_cursor)
+          say(`${rows.length} shown`)
+          const row = box.querySelectorAll('tbody tr')[first] // the button, which had the focus, is gone
+          row?.setAttribute('tabindex', '-1')
+          row?.focus()
+        } catch (e) { lost(e) || say(e.message) }
       },
     }, 'Show more')
     box.replaceChildren(draw(rows), ...next ? [el('p', {}, next)] : [])

@@ -47,13 +47,13 @@ type Request struct {
 	Form              url.Values
 }
 
-// Answer is what the server says instead of taking the message.
+// Answer is the server's answer instead of accepting the message.
 type Answer struct {
 	Status int // 0: 200
 	Body   string
-	// Location makes a redirect of it, with Status.
+	// Location makes the answer a redirect, with Status.
 	Location string
-	// Hang says nothing until the caller leaves or the server is closed.
+	// Hang delays the answer until the caller hangs up or the server is closed.
 	Hang bool
 	// Drop closes the connection.
 	Drop bool

@@ -128,6 +128,13 @@ check('markup stays text', async () => {
     await go(page, `users/${hostile}`, 'eve@example.org')
     assert.equal(await page.locator('main img, main script, main iframe').count(), 0)
     await page.getByText('<img src=x onerror=alert(1)>').first().waitFor()
+    assert.match(await page.getByText('full_name').textContent(), /\\u202egnp/) // not exe.png
+    await page.goto(`${base}/#/users/%zz`)
+    await page.getByRole('heading', { level: 1, name: 'No such page' }).waitFor()
+    await go(page, 'users', 'Users') // a list that goes on: the focus is on what came
+    await page.getByRole('button', { name: 'Show more' }).press('Enter')
+    await page.getByText(/^\d+ shown$/).waitFor()
+    assert.equal(await page.evaluate(() => document.activeElement.rowIndex), 51)
   })
 })
 

@@ -1,4 +1,5 @@
-// Package countertest is what every counter.Store must do, and what the tests of stores share. Only tests import it.
+// Package countertest tests what every counter.Store must do, and has what the tests of stores share. Only tests import
+// it.
 package countertest
 
 import (
@@ -38,7 +39,7 @@ func Opened[S interface {
 	return s
 }
 
-// Run holds the store that open opens to what every Store must do.
+// Run tests that the store that open opens does what every Store must do.
 func Run(t *testing.T, open func(t *testing.T) counter.Store) {
 	s := open(t)
 	t.Run("hits", func(t *testing.T) { testHits(t, s) })
@@ -47,10 +48,10 @@ func Run(t *testing.T, open func(t *testing.T) counter.Store) {
 	t.Run("concurrent with refunds", func(t *testing.T) { testConcurrentRefunds(t, s) })
 }
 
-// Noon is the examples' clock: a second window starts here.
+// Noon is the time in the examples, in Unix seconds: a second window starts then.
 const Noon = 1_700_000_000
 
-// Patience is for tests that are not about time-outs, on a machine that is busy.
+// Patience is the time-out of tests that are not about time-outs, long enough for a busy machine.
 const Patience = 20 * time.Second
 
 // Add carries out one hit and returns its total.
@@ -63,40 +64,40 @@ func Add(t *testing.T, s counter.Store, now int64, h counter.Hit) int64 {
 	return req.Hits[0].After
 }
 
-// Peek is the total of a fixed window.
+// Peek returns the total of a fixed window.
 func Peek(ctx context.Context, s counter.Store, key string) (int64, error) {
 	h := counter.Hit{Key: []byte(key), Window: 60}
 	err := s.Peek(ctx, &h)
 	return h.After, err
 }
 
-// Now is the real clock: a store elsewhere forgets keys by it.
+// Now returns the real time: a store in another process drops keys by it.
 func Now() int64 { return time.Now().Unix() }
 
-// Hit is a hit in a minute's window that cannot end during the test.
+// Hit returns a hit in a window of a minute that cannot end during the test.
 func Hit(key string, n uint64) counter.Hit {
 	return counter.Hit{Key: []byte(key), N: n, Limit: 10, Window: 60, End: Now() + 3600}
 }
 
-// Refund gives the hit back.
+// Refund returns the hit as a refund.
 func Refund(h counter.Hit) counter.Hit { h.Refund = true; return h }
 
-// Limit judges the hit against n.
+// Limit returns the hit with the limit n.
 func Limit(n uint64, h counter.Hit) counter.Hit { h.Limit = n; return h }
 
-// Shadow is the hit of a rule in shadow mode.
+// Shadow returns the hit as one of a rule in shadow mode.
 func Shadow(h counter.Hit) counter.Hit { h.Shadow = true; return h }
 
-// Result is what Add reports about one hit.
+// Result is the answer of Add to one hit.
 type Result struct {
 	After  int64
 	Spared bool
 }
 
-// Spared is the Result of a hit that was not written.
+// Spared returns the Result of a hit that was not written.
 func Spared(n int64) Result { return Result{n, true} }
 
-// The same, short, for tables.
+// The same functions under short names, for tables.
 var now, h, limit, refund, shadow, spared = Now, Hit, Limit, Refund, Shadow, Spared
 
 type result = Result
@@ -121,7 +122,7 @@ func testHits(t *testing.T, s counter.Store) {
 	}
 	f(nil)
 	f([]counter.Hit{h("a", 1), h("b", 3)}, 1, 3)
-	f([]counter.Hit{h("a", 0)}, 1) // zero only peeks
+	f([]counter.Hit{h("a", 0)}, 1) // zero only looks
 	f([]counter.Hit{h("a", 0), h("none", 0)}, 1, 0)
 	f([]counter.Hit{h("none", 0)}, 0)                          // and creates nothing
 	f([]counter.Hit{h("a", 1), h("a", 2), h("a", 0)}, 2, 4, 4) // the same key, one after another
@@ -135,7 +136,7 @@ func testHits(t *testing.T, s counter.Store) {
 	f([]counter.Hit{h("a", 4), refund(h("a", 1)), h("a", 2), refund(h("a", 9)), h("a", 1)}, 4, 3, 5, 0, 1)
 	f([]counter.Hit{refund(h("c", 5)), h("c", 3)}, 0, 3)
 
-	// Sums saturate, on whatever side the overflow is found.
+	// Sums saturate, wherever the overflow is detected.
 	const top = math.MaxInt64
 	f([]counter.Hit{h("huge", top)}, top)
 	f([]counter.Hit{h("huge", 1)}, top)
@@ -222,7 +223,7 @@ func testStop(t *testing.T, s counter.Store) {
 	stands("other", 0)
 	f([]counter.Hit{limit(4, h("twice", 1)), limit(4, h("twice", 1))}, at(3), at(4))
 
-	// Peeks and refunds.
+	// Looks and refunds.
 	f([]counter.Hit{h("look", 0), h("other", 2)}, at(0), at(2))
 	f([]counter.Hit{limit(1, h("other", 0)), h("look", 1)}, at(2), spared(0))
 	f([]counter.Hit{refund(h("other", 1)), h("look", 1)}, at(1), at(1))
@@ -233,7 +234,7 @@ func testStop(t *testing.T, s counter.Store) {
 	stands("full", 0)
 }
 
-// Concurrent is 100 goroutines against a limit of 1000: exactly 1000 are within it.
+// Concurrent runs 100 goroutines against a limit of 1000: exactly 1000 hits are within it.
 func Concurrent(t *testing.T, s counter.Store) {
 	for _, stop := range []bool{false, true} {
 		t.Run(fmt.Sprintf("stop=%v", stop), func(t *testing.T) {
@@ -267,7 +268,7 @@ func Concurrent(t *testing.T, s counter.Store) {
 	}
 }
 
-// Hits and refunds of equal number end where they began, and no total is ever negative.
+// An equal number of hits and refunds ends at the first total, and no total is ever negative.
 func testConcurrentRefunds(t *testing.T, s counter.Store) {
 	var wg sync.WaitGroup
 	for range 20 {

@@ -24,15 +24,15 @@ type Garbler struct {
 	garbled int
 }
 
-// Garble returns what a client gets instead of what the server has just sent. After passes the rest of the connection
-// on, ends it, or leaves it hanging.
+// Garble returns the bytes that a client gets instead of those that the server has just sent. After says what happens
+// to the connection afterwards.
 type Garble struct {
 	Name  string
 	Apply func(sent []byte, r *rand.Rand) []byte
 	After After
 }
 
-// After is what becomes of a connection after a garbled reply.
+// After is what happens to a connection after a garbled reply.
 type After uint8
 
 // Values of After.
@@ -42,14 +42,14 @@ const (
 	Hang
 )
 
-// before returns a Garble that puts text before what the server sent.
+// before returns a Garble that puts text before the server's bytes.
 func before(name, text string) Garble {
 	return Garble{Name: name, Apply: func(sent []byte, _ *rand.Rand) []byte { return append([]byte(text), sent...) }}
 }
 
 func half(sent []byte, _ *rand.Rand) []byte { return sent[:len(sent)/2] }
 
-// Extra returns a Garble that adds a reply behind those of the server.
+// Extra returns a Garble that adds a reply after the server's replies.
 func Extra(reply string) Garble {
 	return Garble{Name: fmt.Sprintf("an extra reply %q", reply), Apply: func(sent []byte, _ *rand.Rand) []byte {
 		return append(append([]byte(nil), sent...), reply...)
@@ -61,7 +61,7 @@ var Garbles = []Garble{
 	{Name: "a flipped byte", Apply: func(sent []byte, r *rand.Rand) []byte {
 		out := append([]byte(nil), sent...)
 		i := r.IntN(len(out))
-		// A digit that becomes another one is a sound reply, which no client can doubt.
+		// A digit that becomes another digit is a valid reply, which no client can detect.
 		if flip := byte(1) << r.IntN(8); out[i] < '0' || out[i] > '9' {
 			out[i] ^= flip
 		} else {
@@ -173,7 +173,7 @@ func (g *Garbler) replies(to, from net.Conn) {
 	}
 }
 
-// next returns what to send instead of what the server sent.
+// next returns the bytes to send instead of the server's.
 func (g *Garbler) next(sent []byte) ([]byte, After) {
 	g.mu.Lock()
 	defer g.mu.Unlock()

@@ -14,17 +14,17 @@ import (
 	"gatehouse/ratelimit/internal/counter"
 )
 
-// Clock is what a store under test goes by, in µs since the Unix epoch.
+// Clock is the clock of a store under test, in µs since the Unix epoch.
 type Clock struct{ now atomic.Int64 }
 
-// Now is the store's option.
+// Now returns the time. It is the store's option Clock.
 func (c *Clock) Now() int64 { return c.now.Load() }
 
-// Set sets it.
+// Set sets the time.
 func (c *Clock) Set(us int64) { c.now.Store(us) }
 
-// RunMeters holds the store that open opens to what every Store must do that counts sliding windows and token buckets.
-// The store goes by the clock.
+// RunMeters tests that the store that open opens does what every Store with sliding windows and token buckets must do.
+// The store uses the clock that open gets.
 func RunMeters(t *testing.T, open func(t *testing.T, clock func() int64) counter.Store) {
 	clock := new(Clock)
 	clock.Set(Noon * 1_000_000)
@@ -38,17 +38,17 @@ func RunMeters(t *testing.T, open func(t *testing.T, clock func() int64) counter
 	t.Run("concurrent", func(t *testing.T) { testMetersConcurrent(t, s, clock) })
 }
 
-// Sliding is a hit on a sliding window of a minute.
+// Sliding returns a hit on a sliding window of a minute.
 func Sliding(key string, n, limit uint64) counter.Hit {
 	return counter.Hit{Key: []byte(key), N: n, Algorithm: counter.SlidingWindow, Limit: limit, Window: 60}
 }
 
-// Bucket is a hit on a token bucket that is refilled in a minute.
+// Bucket returns a hit on a token bucket that is refilled in a minute.
 func Bucket(key string, n, limit, burst uint64) counter.Hit {
 	return counter.Hit{Key: []byte(key), N: n, Algorithm: counter.TokenBucket, Limit: limit, Burst: burst, Window: 60}
 }
 
-// Answer is what a store says about a hit.
+// Answer returns a store's answer to a hit as text.
 func Answer(h *counter.Hit) string {
 	text := fmt.Sprint(h.After)
 	switch {
@@ -110,7 +110,7 @@ func testSliding(t *testing.T, s counter.Store, clock *Clock) {
 	f(120, 8, 10, "10", "2 8 2 10")
 	f(120, 11, 10, "21 over", "2 8 2 10")
 	f(120, 1<<63-1, 10, "9223372036854775807 over", "2 8 2 10")
-	f(120, 0, 4, "10 over", "2 8 2 10") // a peek at a limit that has become smaller
+	f(120, 0, 4, "10 over", "2 8 2 10") // a look at a limit that has become smaller
 	f(120, -5000, 10, "2", "2 0 2 2")
 	f(300, 1, 10, "1", "5 1 0 1")
 	f(300, -9, 10, "0", "5 0 0 0")
@@ -140,7 +140,7 @@ func testBucket(t *testing.T, s counter.Store, clock *Clock) {
 			t.Errorf("%d µs: %d of %d: %s, want %s", us, n, limit, got, want)
 		}
 		state, used := peekState(t, s, hit)
-		if state.At < state.Now { // full, whatever is still stored of it
+		if state.At < state.Now { // full, whatever the store still has of it
 			state.At, state.Rest = state.Now, 0
 		}
 		if got := fmt.Sprint(state.At-minute, state.Rest, used); got != stands {
@@ -181,7 +181,7 @@ func testBucket(t *testing.T, s counter.Store, clock *Clock) {
 	f(100_000_001, 71, top, top, "4294967295", "160000000 4260000000 4294967295")
 }
 
-// Hits on one counter in one request follow each other; peeks, refunds and hits of other numbers in their places.
+// Hits on one counter in one request follow each other; looks, refunds and hits with another meter keep their places.
 func testMeterRequests(t *testing.T, s counter.Store, clock *Clock) {
 	clock.Set(1699999990_000_000)
 	f := func(hits []counter.Hit, want ...string) {
@@ -201,12 +201,12 @@ func testMeterRequests(t *testing.T, s counter.Store, clock *Clock) {
 	// Another burst and another limit, such as of two sets of rules during a reload.
 	f([]counter.Hit{Bucket("b", 1, 5, 9), b(0), Bucket("b", 0, 5, 2)}, "6", "5", "2")
 	f([]counter.Hit{Sliding("w", 2, 9), w(1), Sliding("w", 2, 9)}, "7", "8 over", "9")
-	// The same bytes in a key of another kind are another counter in no store, and no key of the daemon is in two.
+	// No store distinguishes keys of two kinds with equal bytes; the daemon has no such keys.
 	f([]counter.Hit{Sliding("\x00\r\n\xff", 1, 5), Bucket(string(make([]byte, 100_000)), 1, 5, 5), Sliding("", 1, 5)},
 		"1", "1", "1")
 }
 
-// A history of random hits gets the answers that counter.Meter gives, one request after another.
+// A history of random hits gets the answers of counter.Meter, one request after another.
 func testHistories(t *testing.T, s counter.Store, clock *Clock) {
 	for seed := range uint64(40) {
 		r := rand.New(rand.NewPCG(seed, 7))
@@ -225,7 +225,7 @@ func testHistories(t *testing.T, s counter.Store, clock *Clock) {
 			}
 			step := randomStep(r)
 			for key, state := range model.states {
-				// a store may keep what a clock that goes back brings to life again, or not
+				// a store may or may not keep a counter that is empty now, but not for a clock that goes back
 				hit := counter.Hit{Key: []byte(key), Algorithm: counter.SlidingWindow, Window: 60, Limit: 1}
 				if strings.Contains(key, " b") {
 					hit.Algorithm = counter.TokenBucket
@@ -243,11 +243,10 @@ func testHistories(t *testing.T, s counter.Store, clock *Clock) {
 	}
 }
 
-// late is how far, in µs, a store in this process takes a clock that goes back for a request that was held up.
+// late is how many µs a clock has to go back so that an in-process store does not take the request as held up.
 const late = 200_000
 
-// randomStep is how long it takes until the next request: often none, seldom long, and now and
-// then the clock goes back.
+// randomStep returns the time until the next request: often none, seldom long, and now and then the clock goes back.
 func randomStep(r *rand.Rand) int64 {
 	switch r.IntN(8) {
 	case 0, 1:
@@ -262,7 +261,7 @@ func randomStep(r *rand.Rand) int64 {
 	return r.Int64N(10_000_000)
 }
 
-// randomHits are the hits of one request on counters of that prefix.
+// randomHits returns the hits of one request on counters with the prefix.
 func randomHits(r *rand.Rand, prefix string) (hits []counter.Hit) {
 	for range 1 + r.IntN(4) {
 		limit := []uint64{1, 3, 7, 10, 100}[r.IntN(5)]
@@ -279,7 +278,7 @@ func randomHits(r *rand.Rand, prefix string) (hits []counter.Hit) {
 	return hits
 }
 
-// model is counters in a map, by counter.Meter.
+// model is a map of counters judged by counter.Meter.
 type model struct{ states map[string]counter.State }
 
 func newModel() *model { return &model{map[string]counter.State{}} }
@@ -292,7 +291,7 @@ func (m *model) add(hits []counter.Hit, now int64) (answers []string) {
 	return answers
 }
 
-// hit carries out one hit and keeps the state that a store keeps.
+// hit carries out one hit and keeps the state that a store would keep.
 func (m *model) hit(hit *counter.Hit, now int64) {
 	meter := hit.Meter()
 	state := m.states[string(hit.Key)]
@@ -334,14 +333,14 @@ func testMeterStop(t *testing.T, s counter.Store, clock *Clock) {
 	f([]counter.Hit{shadow(w(3)), b(1), x(1)}, "4 over", "2", "2")
 	f([]counter.Hit{w(1), shadow(b(1)), x(1)}, "2", "3 over", "3")
 	stands(w(0), 2)
-	// One counter twice, a peek, a refund.
+	// The same counter twice, a look, a refund.
 	f([]counter.Hit{w(1), w(1), x(1)}, "2 spared", "4 over", "3 spared")
 	f([]counter.Hit{w(0), refund(b(1)), b(1), refund(x(2)), x(1)}, "2", "1", "2", "1", "2")
 	f([]counter.Hit{refund(w(9)), b(1)}, "2 spared", "3 over")
 	f([]counter.Hit{Bucket("{s}b", 0, 2, 2), w(1)}, "2", "3")
-	// a peek over its limit stops, too
+	// a look over its limit stops hits too
 	f([]counter.Hit{Sliding("{s}w", 0, 1), b(0), x(1)}, "3 over", "2 spared", "2 spared")
-	// A counter ahead of a clock that went back is brought down even so.
+	// A counter ahead of a clock that went back is brought down, although nothing is written.
 	clock.Set(1699999990_000_000 - 3600_000_000)
 	f([]counter.Hit{b(1), w(1)}, "3 over", "4 over")
 	clock.Set(1699999990_000_000 - 3600_000_000 + 30_000_000)
@@ -361,7 +360,7 @@ func testStopHistories(t *testing.T, s counter.Store, clock *Clock) {
 			seen := map[string]bool{}
 			kept := hits[:0]
 			for _, hit := range hits {
-				if !seen[string(hit.Key)] { // one that stands twice is in the table
+				if !seen[string(hit.Key)] { // testMeterStop has keys that occur twice
 					seen[string(hit.Key)] = true
 					hit.Shadow = r.IntN(5) == 0
 					// What else becomes of a bucket of another size is written differently across nodes.
@@ -392,7 +391,7 @@ func (m *model) stop(hits []counter.Hit, now int64) (answers []string) {
 		was := meter.Used(&state)
 		hit.Judge(&state)
 		held = held || hit.Refused && !hit.Shadow
-		hit.Limit, hit.Window = uint64(was), 0 // kept for below
+		hit.Limit, hit.Window = uint64(was), 0 // keeps was for the judgment below
 		afterwards = append(afterwards, hit)
 	}
 	for i, hit := range afterwards {

@@ -11,9 +11,9 @@ import (
 	"gatehouse/shared/await"
 )
 
-// Nonsense puts load on a store, garbles one reply of its server and then a tenth of them. hits are those of the ith
-// request. No counter may let more pass than its capacity and the hits that lost reports, and the store must answer soon
-// after the last broken reply.
+// Nonsense puts load on a store, garbles one reply of its server and then a tenth of the replies. hits returns the hits
+// of the ith request. No counter may let more pass than its capacity and the hits that lost returns, and the store must
+// answer soon after the last broken reply.
 func Nonsense(t *testing.T, s counter.Store, proxy *Garbler, g Garble, lost func() uint64,
 	hits func(i int) []counter.Hit) {
 	l := startLoad(s, hits)
@@ -22,7 +22,7 @@ func Nonsense(t *testing.T, s counter.Store, proxy *Garbler, g Garble, lost func
 		t.Helper()
 		since := time.Now()
 		await.True(t, "an answer "+when, func() bool { return time.Unix(0, l.answered.Load()).After(since) })
-		if took := time.Since(since); took > 10*time.Second { // 2 s is the promise; the rest is for a busy machine
+		if took := time.Since(since); took > 10*time.Second { // the store promises 2 s; the rest is for a busy machine
 			t.Errorf("an answer %s took %v", when, took)
 		} else {
 			t.Logf("an answer %s took %v", when, took.Round(time.Millisecond))
@@ -41,7 +41,7 @@ func Nonsense(t *testing.T, s counter.Store, proxy *Garbler, g Garble, lost func
 
 // load adds hits from several goroutines and counts what passes.
 type load struct {
-	answered atomic.Int64 // when the last request was, in Unix nanoseconds
+	answered atomic.Int64 // when the last request was answered, in Unix nanoseconds
 	failed   atomic.Int64
 	cancel   context.CancelFunc
 	wg       sync.WaitGroup
@@ -63,7 +63,7 @@ func startLoad(s counter.Store, hits func(i int) []counter.Hit) *load {
 	return l
 }
 
-// once sends one request and notes what passed.
+// once sends one request and counts the hits that passed.
 func (l *load) once(s counter.Store, hits []counter.Hit) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()

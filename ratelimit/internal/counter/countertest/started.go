@@ -8,14 +8,13 @@ import (
 	"gatehouse/ratelimit/internal/counter"
 )
 
-// Async is a store whose Add goes through Async wherever it takes the request, so that Run holds that way to
-// what every Store must do.
+// Async is a store whose Add uses Async wherever Async takes the request, so that Run tests this way, too.
 type Async struct {
 	counter.Store
 	Started atomic.Int64 // requests that were started
 }
 
-// errTwice is the answer to a request that is completed a second time.
+// errTwice is the answer to a request that is completed twice.
 var errTwice = errors.New("countertest: the request was completed twice")
 
 // waiter is the owner of one request.

@@ -10,7 +10,7 @@ import (
 	"gatehouse/shared/certs/certtest"
 )
 
-// TLSFiles is a store's end in dir, and an authority that the client is to believe.
+// TLSFiles has a store's certificate and key, and the authority that the client trusts.
 type TLSFiles struct{ Cert, Key, CA string }
 
 func NewTLSFiles(t testing.TB, ca *certtest.CA, pair certtest.Pair) TLSFiles {
@@ -20,7 +20,7 @@ func NewTLSFiles(t testing.TB, ca *certtest.CA, pair certtest.Pair) TLSFiles {
 	return TLSFiles{cert, key, ca.Write(t, dir)}
 }
 
-// Trusting is a client that believes the authority, follows the files, and shows a pair if it has one.
+// Trusting returns a client config that trusts the authority, follows the files, and presents a pair if there is one.
 func Trusting(t testing.TB, f certs.Files, skipName bool) func(host string) *tls.Config {
 	t.Helper()
 	f.SystemRoots = true
@@ -32,10 +32,10 @@ func Trusting(t testing.TB, f certs.Files, skipName bool) func(host string) *tls
 	return func(host string) *tls.Config { return store.Client(host, skipName) }
 }
 
-// Localhost is a server's address by name: what a certificate is for.
+// Localhost returns a server's address by name, which certificates are made for.
 func Localhost(addr string) string { return strings.Replace(addr, "127.0.0.1", "localhost", 1) }
 
-// RunTLS tries which servers a kind of store believes, and what it shows them. open connects to addr and counts once.
+// RunTLS tests which servers a store trusts, and which certificate it presents. open connects to addr and counts once.
 func RunTLS(t *testing.T, server func(f TLSFiles, clientCA string) string, open func(addr string,
 	config func(string) *tls.Config) error) {
 	ca, other := certtest.NewCA(t, "ca", time.Hour), certtest.NewCA(t, "other", time.Hour)
@@ -62,7 +62,7 @@ func RunTLS(t *testing.T, server func(f TLSFiles, clientCA string) string, open 
 	f("expired", Localhost(addr), Trusting(t, believes, false), "expired")
 	f("expired, any name", Localhost(addr), Trusting(t, believes, true), "expired")
 
-	// A server that refuses our certificate says so after the handshake, or just hangs up.
+	// A server that refuses our certificate says so after the handshake, or only closes the connection.
 	const refused = "store unavailable"
 	ours := NewTLSFiles(t, ca, ca.Issue("ratelimit"))
 	addr = server(here, here.CA)

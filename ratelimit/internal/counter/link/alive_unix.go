@@ -11,8 +11,8 @@ import (
 )
 
 // Aliveness returns a function that reports whether a connection is open and silent, as it is between a reply and the
-// next command: false if the other side has ended it or says something unasked. Then it must not be used any more. The
-// function does not block.
+// next command. false means that the peer has ended the connection or sent something unrequested; then the connection
+// must not be used any longer. The function does not block.
 func Aliveness(c net.Conn) func() bool {
 	isTLS := false
 	for {
@@ -39,7 +39,7 @@ func Aliveness(c net.Conn) func() bool {
 		alive = err == syscall.EAGAIN
 	}
 	if isTLS {
-		look = func(fd uintptr) { // TLS 1.3 may send tickets at any time, which are not ours to read
+		look = func(fd uintptr) { // TLS 1.3 may send tickets at any time, which only the TLS layer may read
 			n, _, err := syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
 			alive = err == syscall.EAGAIN || err == syscall.EINTR || err == nil && n > 0
 		}

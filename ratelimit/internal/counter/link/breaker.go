@@ -11,14 +11,14 @@ const (
 	BreakerFailures = 5
 	// ProbeEvery is how often an open breaker probes the store.
 	ProbeEvery = 500 * time.Millisecond
-	// Flaps is how many openings within a minute are not flapping yet.
+	// Flaps is how many openings within a minute are not yet flapping.
 	Flaps = 10
 )
 
-// Breaker decides whether to call the store. It knows only the state of the link: a caller's
-// deadline, or a command that the store refuses, says nothing about it. It has no clock of its own.
+// Breaker decides whether to call the store. It knows only the state of the connection: a caller's deadline, or a
+// command that the store refuses, says nothing about that state. It has no clock of its own.
 type Breaker struct {
-	Stall time.Duration // negative: age never opens it
+	Stall time.Duration // negative: the age of a batch never opens the breaker
 
 	open     atomic.Bool
 	mu       sync.Mutex
@@ -26,12 +26,12 @@ type Breaker struct {
 	probing  bool
 	probe    time.Duration // when the next probe is due, on the caller's clock
 
-	opened [Flaps + 1]time.Duration // when it last opened, the oldest at the place of the next
-	times  int                      // it opened
+	opened [Flaps + 1]time.Duration // when the breaker opened; the oldest is at the index of the next
+	times  int                      // how often the breaker has opened
 	warned time.Duration            // when Warns last reported true
 }
 
-// IsOpen reports whether the store is given up for now. Add reads nothing else of the breaker.
+// IsOpen reports whether the store is given up for now. Add uses no other method of the breaker.
 func (b *Breaker) IsOpen() bool { return b.open.Load() }
 
 // Answered notes that the store has answered a batch.
@@ -41,7 +41,7 @@ func (b *Breaker) Answered() {
 	b.failures = 0
 }
 
-// Failed notes a failure of the link. True: the breaker has just opened.
+// Failed notes a failure of the connection. It returns true if the breaker has just opened.
 func (b *Breaker) Failed(now time.Duration) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -51,7 +51,7 @@ func (b *Breaker) Failed(now time.Duration) bool {
 	return b.trip(now)
 }
 
-// Aged notes how long the oldest batch has been in the store. True: the breaker has just opened.
+// Aged notes the age of the oldest batch in the store. It returns true if the breaker has just opened.
 func (b *Breaker) Aged(age, now time.Duration) bool {
 	if b.Stall < 0 || age < b.Stall {
 		return false
@@ -94,7 +94,7 @@ func (b *Breaker) Warns(now time.Duration) bool {
 	return true
 }
 
-// ProbeDue reports whether a probe should be sent now; the caller sends it and reports probed.
+// ProbeDue reports whether a probe is due; if so, the caller sends the probe and then calls Probed.
 func (b *Breaker) ProbeDue(now time.Duration) bool {
 	if !b.open.Load() {
 		return false

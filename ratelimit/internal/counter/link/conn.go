@@ -12,18 +12,18 @@ type PoolStats struct{ active, total, localClose atomic.Int64 }
 // ActiveConns is the number of connections open now (cx_active).
 func (s *PoolStats) ActiveConns() int64 { return s.active.Load() }
 
-// TotalConns is how many were ever opened (cx_total).
+// TotalConns is the number of connections ever opened (cx_total).
 func (s *PoolStats) TotalConns() int64 { return s.total.Load() }
 
-// LocalCloses is how many of them were closed from our side (cx_local_close).
+// LocalCloses is the number of connections closed by this process (cx_local_close).
 func (s *PoolStats) LocalCloses() int64 { return s.localClose.Load() }
 
-// countedConn is a connection that is counted in the pool's metrics.
+// countedConn is a connection that PoolStats count.
 type countedConn struct {
 	net.Conn
 	stats  *PoolStats
 	once   sync.Once
-	remote atomic.Bool // the other side ended it, or the network
+	remote atomic.Bool // the peer or the network ended the connection
 }
 
 // NetConn returns the connection below.

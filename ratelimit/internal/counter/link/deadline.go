@@ -10,15 +10,15 @@ import (
 	"gatehouse/ratelimit/internal/counter"
 )
 
-// LeaveBefore is how long before its deadline a caller leaves, so that the failure mode can still
-// be answered; at most a quarter of the time it brought along.
+// LeaveBefore is how long before its deadline a caller leaves, so that the failure mode can still be answered; at most
+// a quarter of the caller's time.
 const LeaveBefore = 2 * time.Millisecond
 
 var ErrClosed = fmt.Errorf("%w: closed", counter.ErrUnavailable)
 
 var errCanceled = fmt.Errorf("%w: the caller has gone", counter.ErrTimeout)
 
-// ContextError is the error of a caller whose ctx has ended.
+// ContextError returns the error for a caller whose ctx has ended.
 func ContextError(ctx context.Context) error {
 	if errors.Is(ctx.Err(), context.Canceled) {
 		return errCanceled
@@ -26,7 +26,7 @@ func ContextError(ctx context.Context) error {
 	return counter.ErrTimeout
 }
 
-// Failure puts a failure of the link into the package's words.
+// Failure turns a failure of the connection into an error of package counter.
 func Failure(err error) error {
 	if errors.Is(err, os.ErrDeadlineExceeded) || errors.Is(err, context.DeadlineExceeded) {
 		return fmt.Errorf("%w: %w", counter.ErrTimeout, err)

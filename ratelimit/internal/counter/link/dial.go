@@ -1,5 +1,5 @@
-// Package link is what connections to any store need: dialling, metrics, the breaker, deadlines, and what
-// distinguishes a store that does not answer from a process that does not run.
+// Package link has what connections to any store need: dialling, metrics, the breaker, deadlines, and the distinction
+// between a store that does not answer and a process that does not run.
 package link
 
 import (
@@ -12,13 +12,13 @@ import (
 	"gatehouse/shared/nonblock"
 )
 
-// Endpoint is where one server listens: tcp and host:port, or unix and a path.
+// Endpoint is the address of a server: tcp and host:port, or unix and a path.
 type Endpoint struct{ Network, Addr string }
 
-// Dialer opens connections to all servers of one kind: those of a store, or its sentinels. Whatever the
-// deployment, every connection comes from here.
+// Dialer opens connections to the servers of one kind: a store's servers, or its sentinels. Every connection comes from
+// a Dialer, whatever the deployment.
 type Dialer struct {
-	TLS     func(host string) *tls.Config // for the host dialled; nil: none
+	TLS     func(host string) *tls.Config // returns the config for the dialled host; nil: no TLS
 	Timeout time.Duration
 	Stats   *PoolStats // nil: not counted
 }
@@ -56,7 +56,7 @@ func (d *Dialer) handshake(ctx context.Context, conn net.Conn, to Endpoint) (net
 	return secure, nil
 }
 
-// IsPort reports whether s is a port to connect to.
+// IsPort reports whether s is a valid port to connect to.
 func IsPort(s string) bool {
 	n, err := strconv.ParseUint(s, 10, 16)
 	return err == nil && n > 0

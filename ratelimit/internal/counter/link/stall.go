@@ -5,19 +5,19 @@ import (
 	"time"
 )
 
-// A store counts as stalled when an answer is due for STORE_STALL of time in which this process itself ran. A
-// process that gets no processor finds every answer late, and the store is not at fault: so time counts only as
-// far as a timer of this process came when it should, a heartbeat.
+// A store counts as stalled when an answer has been due for STORE_STALL, counting only time in which this process ran.
+// A process that gets no processor finds every answer late without any fault of the store. So time counts only as far
+// as a timer of this process, a heartbeat, fired on time.
 
-// heartbeats is how many make up STORE_STALL.
+// heartbeats is how many heartbeats make up STORE_STALL.
 const heartbeats = 32
 
-// RanFor is how much of the time between two beats counts: one that comes much too late shows that the process
-// did not run.
+// RanFor returns how much of the time between two heartbeats counts: a heartbeat that comes much too late shows that
+// the process did not run.
 func RanFor(elapsed, beat time.Duration) time.Duration { return min(elapsed, 2*beat) }
 
-// StallWatch calls stalled when what began with start has not ended by stop, after that much time in which the
-// process ran. It is used for one thing at a time.
+// StallWatch calls stalled when the time between its start and stop exceeds a limit, counting only time in which the
+// process ran. It watches one operation at a time.
 type StallWatch struct {
 	After   time.Duration
 	Stalled func()
@@ -46,7 +46,7 @@ func (w *StallWatch) Stop() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.on = false
-	w.timer.Stop() // one that fires all the same finds nothing under way, or checks a little early
+	w.timer.Stop() // a timer that fires all the same finds nothing to watch, or checks a little early
 }
 
 func (w *StallWatch) look() {
@@ -68,13 +68,13 @@ func (w *StallWatch) look() {
 	}
 }
 
-// OutFor is how long a pipeline has been without an answer, as far as this process ran.
+// OutFor is how long a pipeline has waited for an answer, counting only time in which this process ran.
 type OutFor struct {
-	since int64 // nanoseconds of the store's clock
+	since int64 // by the store's clock, in nanoseconds
 	ran   time.Duration
 }
 
-// Look adds the part of the time since the previous call that counts.
+// Look adds the part of the time since the last call that counts, and returns the sum.
 func (o *OutFor) Look(since, now int64, ran time.Duration) time.Duration {
 	if o.since != since {
 		*o = OutFor{since: since}

@@ -8,7 +8,7 @@ import (
 	"gatehouse/ratelimit/internal/counter"
 )
 
-// Await waits for an answer for so long, or until ctx ends; the error is the caller's then.
+// Await waits for an answer for at most stay, or until ctx ends. Without an answer it returns an error for the caller.
 func Await[T any](ctx context.Context, answer <-chan T, stay time.Duration) (v T, err error) {
 	timer := time.NewTimer(stay)
 	defer timer.Stop()
@@ -22,10 +22,11 @@ func Await[T any](ctx context.Context, answer <-chan T, stay time.Duration) (v T
 	}
 }
 
-// stopWait is far longer than goroutines need whose connections are closed.
+// stopWait is far longer than goroutines need after their connections are closed.
 const stopWait = 2 * time.Second
 
-// Wait waits for wg at the stop of a store, but not for ever: no goroutine that hangs may keep the process from ending.
+// Wait waits for wg when a store is closed, but not for ever: a goroutine that hangs must not keep the process from
+// ending.
 func Wait(wg *sync.WaitGroup) {
 	done := make(chan struct{})
 	go func() {

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// nodeConn is a connection that the node can break off.
+// nodeConn is a connection that its node can close.
 type nodeConn struct {
 	net.Conn
 	node *node
@@ -24,7 +24,7 @@ func (c *nodeConn) Close() error {
 	return c.Conn.Close()
 }
 
-// dial opens a connection, and breaks off when the store closes.
+// dial opens a connection. It fails when the store closes.
 func (n *node) dial() (*connection, error) {
 	conn, err := n.store.dialer.Dial(n.store.ctx, n.addr)
 	if err != nil {
@@ -37,7 +37,7 @@ func (n *node) dial() (*connection, error) {
 	return newConnection(c), nil
 }
 
-// breakOff closes all connections, also those that goroutines wait on.
+// breakOff closes all connections, including those that goroutines wait on.
 func (n *node) breakOff() {
 	n.connsMu.Lock()
 	defer n.connsMu.Unlock()
@@ -46,9 +46,10 @@ func (n *node) breakOff() {
 	}
 }
 
-// withConn lets f send and read over a connection that rests, or a new one. An error closes the connection: what the
-// node still says would be taken for the next answer. When the node turns out to have closed the connection, f is
-// called once more: the node has lost its counters, or has closed this one for being idle, and the others are as old.
+// withConn lets f send and read over an idle connection, or a new one. An error closes the connection: further bytes
+// from the node would be taken for the next answer. When the node turns out to have closed the connection, f is called
+// once more: the node has lost its counters, or has closed an idle connection, and the other idle connections are as
+// old.
 func (n *node) withConn(f func(*connection) error) error {
 	err := n.withConnOnce(f)
 	if closedByPeer(err) {
@@ -58,8 +59,8 @@ func (n *node) withConn(f func(*connection) error) error {
 	return err
 }
 
-// withConnOnce bounds all of f by one time-out from now on. No caller waits longer than that, whatever its deadline;
-// a caller that leaves earlier doesn't end the exchange, which others share.
+// withConnOnce bounds all of f by one time-out from now on. No caller waits longer, whatever its deadline; a caller
+// that leaves earlier does not end the exchange, which others share.
 func (n *node) withConnOnce(f func(*connection) error) error {
 	c, err := n.takeIdle()
 	if err != nil {
@@ -92,7 +93,7 @@ func (n *node) takeIdle() (*connection, error) {
 	return c, nil
 }
 
-// putIdle keeps a connection for the next exchange; the probe's may be one too many.
+// putIdle keeps a connection for the next exchange; the probe's connection may be one too many.
 func (n *node) putIdle(c *connection) {
 	n.connsMu.Lock()
 	keep := len(n.idle) < n.store.o.Settings.MaxIdleConns
@@ -105,14 +106,14 @@ func (n *node) putIdle(c *connection) {
 	}
 }
 
-// closeIdle closes the connections that no exchange has.
+// closeIdle closes the connections that no exchange uses.
 func (n *node) closeIdle() {
 	n.connsMu.Lock()
 	idle := n.idle
 	n.idle = nil
 	n.connsMu.Unlock()
 	for _, c := range idle {
-		c.conn.Close() // an error is that of a connection already broken
+		c.conn.Close() // fails only for a connection that is already broken
 	}
 }
 

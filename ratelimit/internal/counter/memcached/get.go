@@ -11,29 +11,29 @@ import (
 )
 
 const (
-	// maxLine bounds a line of an answer. The longest well-formed one has a key of maxKey bytes and three numbers.
+	// maxLine bounds a line of an answer. The longest valid line has a key of maxKey bytes and three numbers.
 	maxLine = 512
-	// maxNumber is the longest value that is read as a number: 20 digits, and the spaces that memcached leaves when
-	// a number becomes shorter.
+	// maxNumber is the longest value that is read as a number: 20 digits, and the spaces that memcached leaves when a
+	// number becomes shorter.
 	maxNumber = 1 << 10
-	// maxValue is the longest value that is read past, since a counter of that name is another program's: the longest
-	// that memcached stores unless its option -I says otherwise.
+	// maxValue is the longest value that is skipped because another program stored it under a counter's key: the
+	// longest that memcached stores unless its option -I says otherwise.
 	maxValue = 1 << 20
 )
 
-// Totals of keys that have none.
+// Totals of keys without a number.
 const (
 	unseen   = -2 // until the answer has ended
 	noNumber = -1 // the value is not a counter's
 )
 
-// errNotAnAnswer means that the other end speaks another protocol, is out of step, or refuses a sound command.
+// errNotAnAnswer means that the peer speaks another protocol, is out of step, or refuses a valid command.
 var errNotAnAnswer = errors.New("not memcached's answer to a lookup")
 
-// get queries the keys, each of which occurs once, in one command, and sets their totals: 0 where the node has none. An
-// error is the link's; the connection is then out of step with the node.
+// get queries the keys, which are all different, in one command, and sets their totals: 0 where the node has none. An
+// error is one of the connection, which is then out of step with the node.
 //
-// The command is gets, as the replaced service sends it; the number of the version that comes with it is not used.
+// The command is gets, as the replaced service sends it; the version number in the answer is not used.
 func (l *connection) get(keys []string, totals []int64) (found int, err error) {
 	l.out = append(l.out, "gets"...)
 	for _, key := range keys {
@@ -97,7 +97,7 @@ func readTotals(in *bufio.Reader, keys []string, totals []int64) (found int, err
 	return found, nil
 }
 
-// readLine reads a line with its end. It is valid until the next read.
+// readLine reads a line including its end. It is valid until the next read.
 func readLine(in *bufio.Reader) ([]byte, error) {
 	line, err := in.ReadSlice('\n')
 	if errors.Is(err, bufio.ErrBufferFull) || len(line) > maxLine {
@@ -106,7 +106,7 @@ func readLine(in *bufio.Reader) ([]byte, error) {
 	return line, err
 }
 
-// parseValueLine parses the line that precedes a value.
+// parseValueLine parses the line before a value.
 func parseValueLine(line []byte) (key []byte, size int, err error) {
 	text, ended := bytes.CutSuffix(line, []byte("\r\n"))
 	if !ended {
@@ -137,7 +137,7 @@ func parseValueLine(line []byte) (key []byte, size int, err error) {
 	return key, int(n), nil
 }
 
-// indexFrom looks a key up, from next on: memcached answers in the order of the keys, a proxy may not.
+// indexFrom finds a key, beginning at next: memcached answers in the order of the keys, but a proxy may not.
 func indexFrom(keys []string, next int, key []byte) int {
 	is := func(k string) bool { return k == string(key) }
 	if i := slices.IndexFunc(keys[next:], is); i >= 0 {
@@ -146,7 +146,7 @@ func indexFrom(keys []string, next int, key []byte) int {
 	return slices.IndexFunc(keys[:next], is)
 }
 
-// readTotal reads a value of that many bytes, and the CRLF behind it.
+// readTotal reads a value of size bytes, and the CRLF after it.
 func readTotal(in *bufio.Reader, size int) (total int64, err error) {
 	total = noNumber
 	if size > maxNumber {
@@ -169,7 +169,7 @@ func readTotal(in *bufio.Reader, size int) (total int64, err error) {
 	return total, err
 }
 
-// cutShort is the error of an answer that ends within a value.
+// cutShort returns the error of an answer that ends within a value.
 func cutShort(err error) error {
 	if err == io.EOF {
 		return fmt.Errorf("the answer ends within a value: %w", io.ErrUnexpectedEOF)

@@ -14,14 +14,14 @@ import (
 const (
 	// maxKey is memcached's limit, in bytes.
 	maxKey = 250
-	// longestRelative is the longest time to live that memcached takes for one: beyond it the number
-	// is a date, as Unix seconds.
+	// longestRelative is the longest relative time to live that memcached accepts: it reads a larger number as a date
+	// in Unix seconds.
 	longestRelative = 30 * 86400
 )
 
-// storedKey is the key in a form that memcached takes, or a *KeyError. With hashed, a key that it
-// would refuse is sha256: and the 64 digits of its SHA-256: the same in all instances, and no escaped
-// key looks like it, since those hold a bar.
+// storedKey returns the key in a form that memcached accepts, or a *KeyError. With hashed, a key that memcached would
+// refuse becomes sha256: and the 64 digits of its SHA-256: the same in all instances, and unlike any escaped key, since
+// escaped keys contain a bar.
 func storedKey(key []byte, hashed bool) (string, error) {
 	why := keyTrouble(key)
 	switch {
@@ -34,7 +34,7 @@ func storedKey(key []byte, hashed bool) (string, error) {
 	return "", &counter.KeyError{Why: why}
 }
 
-// keyTrouble says what memcached would object to; empty: nothing.
+// keyTrouble returns why memcached would refuse the key; empty if it would not.
 func keyTrouble(key []byte) string {
 	switch {
 	case len(key) == 0:
@@ -50,7 +50,7 @@ func keyTrouble(key []byte) string {
 	return ""
 }
 
-// CheckPrefix says why no key with this prefix would be taken; nil: some are.
+// CheckPrefix returns an error if memcached would refuse every key with this prefix.
 func CheckPrefix(prefix string) error {
 	if why := keyTrouble([]byte(prefix)); prefix != "" && why != "" {
 		return &counter.KeyError{Why: why}
@@ -58,10 +58,10 @@ func CheckPrefix(prefix string) error {
 	return nil
 }
 
-// expiryOf is the expiry to send with a key that ends at that Unix second: seconds from now, or a
-// date if it is more than 30 days ahead. False: it has ended already.
+// expiryOf returns the expiry to send with a key that expires at ends, in Unix seconds: the seconds from now, or a date
+// if that is more than 30 days ahead. It returns false if ends has passed.
 //
-// memcached reads it as a signed number of 32 bits, so nothing outlives 2038-01-19 but by 30 days.
+// memcached reads the expiry as a signed number of 32 bits, so no key lives beyond 2038-01-19, except for 30 days.
 func expiryOf(ends, now int64) (int32, bool) {
 	switch left := ends - now; {
 	case left <= 0:
@@ -74,7 +74,7 @@ func expiryOf(ends, now int64) (int32, bool) {
 	return int32(min(ends, math.MaxInt32)), true
 }
 
-// parseTotal reads a counter, at most 2^63-1. memcached pads what has become shorter with spaces.
+// parseTotal parses a counter, at most 2^63-1. memcached pads a number that has become shorter with spaces.
 func parseTotal(value []byte) (int64, error) {
 	n, err := strconv.ParseUint(strings.TrimRight(string(value), " "), 10, 64)
 	if err != nil {

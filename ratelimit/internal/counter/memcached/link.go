@@ -14,39 +14,39 @@ import (
 )
 
 // connection speaks memcached's text protocol (protocol.txt, "Increment/Decrement", "Storage commands" and "Retrieval
-// command"). Increments go many to a write: at 20,000 counters a second, a round trip for each would cost two system
-// calls for each.
+// command"). One write carries many increments: at 20,000 counters a second, a round trip for each would cost two
+// system calls for each.
 type connection struct {
 	conn  net.Conn
 	in    *bufio.Reader
 	out   []byte
-	alive func() bool // of conn
+	alive func() bool // reports whether conn is alive
 }
 
 func newConnection(conn net.Conn) *connection {
 	return &connection{conn: conn, in: bufio.NewReaderSize(conn, 4<<10), alive: link.Aliveness(conn)}
 }
 
-// inStep reports whether the next reply will be that to the next command: the node has neither ended the connection
-// nor sent more than it was asked for.
+// inStep reports whether the next reply will be the reply to the next command: the node has neither ended the
+// connection nor sent surplus bytes.
 func (l *connection) inStep() bool { return l.in.Buffered() == 0 && l.alive() }
 
-// reply is what the node says to one command.
+// reply is the node's reply to one command.
 type reply struct {
 	total int64 // of an increment
-	// missing: there is no counter to shift, or one that was to be made is there.
+	// missing: the counter to change does not exist, or the counter to make exists.
 	missing bool
-	err     error // the node refuses the command; the next reply is the next command's
-	fault   bool  // for want of its own, not because of the command
+	err     error // the node refuses the command; the connection stays in step
+	fault   bool  // the node's fault, not the command's
 }
 
-// begin starts a batch that must be over by then.
+// begin starts a batch that must be finished by end.
 func (l *connection) begin(end time.Time) {
 	l.out = l.out[:0]
-	l.conn.SetDeadline(end) // an error is the connection's, which the write meets too
+	l.conn.SetDeadline(end) // an error concerns the connection, and occurs at the write too
 }
 
-// shift adds a change to a counter that exists; below 0 memcached stays at 0.
+// shift adds a change to an existing counter; memcached stops at 0.
 func (l *connection) shift(key string, change int64) {
 	command := "incr "
 	if change < 0 {
@@ -71,14 +71,14 @@ func (l *connection) remove(key string) {
 	l.out = append(append(append(l.out, "delete "...), key...), "\r\n"...)
 }
 
-// flush writes the batch. What the node says meanwhile fits into the sockets' buffers: at most maxIncrs
-// lines of two dozen bytes.
+// flush writes the batch. The node's replies meanwhile fit into the sockets' buffers: at most maxIncrs lines of two
+// dozen bytes.
 func (l *connection) flush() error {
 	_, err := l.conn.Write(l.out)
 	return err
 }
 
-// reply reads what the node says to the next command. An error is the link's.
+// reply reads the reply to the next command. An error is one of the connection.
 func (l *connection) reply() (reply, error) {
 	line, err := l.in.ReadSlice('\n')
 	if err != nil {
@@ -87,10 +87,10 @@ func (l *connection) reply() (reply, error) {
 	return parseReply(line)
 }
 
-// errUnknownReply means that the other end speaks another protocol, or is out of step.
+// errUnknownReply means that the peer speaks another protocol, or is out of step.
 var errUnknownReply = errors.New("not memcached's answer to an increment")
 
-// parseReply reads one line of the node's. An error means that the link is of no use any more.
+// parseReply parses one line from the node. An error means that the connection cannot be used any longer.
 func parseReply(line []byte) (reply, error) {
 	text := bytes.TrimRight(line, " \r\n")
 	switch {

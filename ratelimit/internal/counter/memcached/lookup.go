@@ -8,16 +8,16 @@ import (
 	"gatehouse/ratelimit/internal/counter/link"
 )
 
-// maxLookupKeys bounds one lookup.
+// maxLookupKeys bounds the keys of one lookup command.
 const maxLookupKeys = 256
 
-// lookup is what one call wants to know of one node.
+// lookup is the counters of one node that one call reads.
 type lookup struct {
 	call   *call
 	node   *node
-	counts []*localCount // each once
-	shrunk []uint32      // theirs when the lookup was sent
-	seen   []int64       // the answers; -1: no number
+	counts []*localCount // all different
+	shrunk []uint32      // shrunk of each local count when the lookup was sent
+	seen   []int64       // the totals; -1: no number
 	done   bool
 	err    error
 }
@@ -31,7 +31,7 @@ func (l *lookup) add(t *localCount) {
 	l.counts = append(l.counts, t)
 }
 
-// release lets go of the counters.
+// release unpins the counters.
 func (l *lookup) release() {
 	for _, t := range l.counts {
 		t.pins--
@@ -39,7 +39,7 @@ func (l *lookup) release() {
 	}
 }
 
-// finish notes the outcome and wakes the caller when it was the last.
+// finish notes the outcome, and wakes the caller after its last lookup.
 func (l *lookup) finish(err error) {
 	if l.done {
 		return
@@ -54,7 +54,7 @@ func (l *lookup) finish(err error) {
 	}
 }
 
-// enqueue puts a lookup into the queue and sees to it that a worker takes it.
+// enqueue puts a lookup into the queue and ensures that a worker takes it.
 func (n *node) enqueue(l *lookup) {
 	n.lookups = append(n.lookups, l)
 	if n.workers < n.store.o.Settings.MaxIdleConns {
@@ -63,7 +63,7 @@ func (n *node) enqueue(l *lookup) {
 	}
 }
 
-// forget takes a lookup whose caller has gone out of the queue; one that is under way ends by itself.
+// forget removes a lookup from the queue after its caller has left; a lookup that was sent ends by itself.
 func (n *node) forget(l *lookup) {
 	if i := slices.Index(n.lookups, l); i >= 0 {
 		n.lookups = slices.Delete(n.lookups, i, i+1)
@@ -77,7 +77,8 @@ func (n *node) work() {
 	var batch getBatch
 	watch := link.StallWatch{After: s.o.Stall, Stalled: n.stalled}
 	for {
-		// Let ready goroutines run first, so that their lookups join this batch; as in pipeline.take.
+		// Let ready goroutines run first, so that their lookups join this batch, as pipeline.take in package redis
+		// does.
 		runtime.Gosched()
 		runtime.Gosched()
 		s.mu.Lock()
@@ -113,10 +114,10 @@ func (n *node) work() {
 	}
 }
 
-// getBatch is one get command to a node: the lookups of many calls, and the totals of their keys.
+// getBatch is one get command to a node, with the keys of many calls' lookups and their totals.
 type getBatch struct {
 	lookups []*lookup
-	keys    []string // each once: many calls read a hot one
+	keys    []string // each once, since many calls read a hot key
 	totals  []int64  // of the keys; see connection.get
 	index   map[string]int
 }
@@ -128,7 +129,7 @@ func (b *getBatch) reset() {
 	b.lookups, b.keys, b.totals = b.lookups[:0], b.keys[:0], b.totals[:0]
 }
 
-// add adds a key. The index is made for the second one: most batches of a quiet service have one.
+// add adds a key. The index is made with the second key: most batches of a quiet service have one.
 func (b *getBatch) add(key string) {
 	if len(b.keys) > 0 {
 		if b.index == nil {
@@ -173,7 +174,7 @@ func (n *node) takeLookups(b *getBatch) {
 	n.lookups = n.lookups[:rest]
 }
 
-// read takes the answers out of a lookup's batch.
+// read copies the lookup's totals from the batch.
 func (l *lookup) read(b *getBatch) {
 	if l.done {
 		return

@@ -42,13 +42,13 @@ type Options struct {
 	Settings Settings
 	// Resolver answers Settings.SRV; nil: the system's.
 	Resolver *net.Resolver
-	// TLS is as of redis.Options.
+	// TLS is as in redis.Options.
 	TLS func(host string) *tls.Config
-	// HashKeys stores keys that memcached would refuse under their hash; else they are a KeyError.
+	// HashKeys stores a key that memcached would refuse under its hash; otherwise such a key is a KeyError.
 	HashKeys bool
 	// JitterMax is EXPIRATION_JITTER_MAX_SECONDS, as for redis.Options.
 	JitterMax int64
-	// Stall is STORE_STALL: how long a lookup may take until its node counts as dead (250 ms); negative: for ever.
+	// Stall is STORE_STALL: how long a lookup may take before its node counts as dead (250 ms); negative: for ever.
 	Stall time.Duration
 	// Log gets a line when a node is lost or found, or the nodes change. May be nil.
 	Log *slog.Logger
@@ -68,13 +68,13 @@ func (o Options) withDefaults() Options {
 
 // Store counts in memcached nodes that many processes share.
 //
-// First the node is queried for the totals (one lookup for all waiting calls, whatever their number), then the caller
-// is answered, and the hits follow in the background, added up per counter. So limits can be exceeded by what other
-// processes have let pass within about a round trip; see localCount. A node that is lost fails the hits on its keys
-// alone: Add then returns ErrPartial.
+// A call first queries the nodes for the totals, with one lookup for all waiting calls; then it is answered, and the
+// hits follow in the background, added up per counter. So limits can be exceeded by the hits that other processes have
+// let pass within about a round trip; see localCount. A lost node fails only the hits on its own keys: Add then returns
+// ErrPartial.
 //
-// Differences from the other stores: keys are at most 250 bytes without white space and control
-// characters; under Request.Stop nothing but this process is atomic.
+// Differences from the other stores: keys have at most 250 bytes, without white space and control characters; under
+// Request.Stop a request is atomic only within this process.
 type Store struct {
 	link.PoolStats
 	o      Options
@@ -84,9 +84,9 @@ type Store struct {
 	begun  time.Time
 
 	mu      sync.Mutex
-	waiting int     // local counts in the nodes' queues
+	waiting int     // local counts in the queues of all nodes
 	dropped uint64  // hits
-	nodes   []*node // of the ring, each once, and those that left it with something still to be written
+	nodes   []*node // of the ring, each once, and former nodes with pending hits
 	closed  bool
 
 	ctx  context.Context // ends with Close
@@ -94,7 +94,7 @@ type Store struct {
 	wg   sync.WaitGroup
 }
 
-// Stats counts operations by their outcome, in the words of the replaced service.
+// Stats counts operations by their outcome, in the replaced service's terms.
 type Stats struct {
 	Multiget                 struct{ Success, Error atomic.Uint64 }
 	Increment                struct{ Success, Miss, Error atomic.Uint64 }
@@ -125,19 +125,19 @@ func New(ctx context.Context, o Options) (*Store, error) {
 	return s, nil
 }
 
-// call is one Add on its way.
+// call is one Add in progress.
 type call struct {
 	hits    []callHit
 	lookups []*lookup
 	open    int  // lookups without an answer
-	left    bool // the caller has gone: who answers a lookup lets go of its local counts
+	left    bool // the caller has left: its last lookup releases its local counts
 	ready   chan struct{}
 }
 
-// callHit is where a hit's total is found.
+// callHit says where a hit's total is found.
 type callHit struct {
 	count  *localCount
-	lookup *lookup // nil: no lookup would help; err says why
+	lookup *lookup // nil: the hit has no lookup; err says why
 	err    error
 }
 
@@ -168,7 +168,7 @@ func (s *Store) Add(ctx context.Context, req *counter.Request) error {
 	asked := a.open > 0
 	s.mu.Unlock()
 
-	gone := counter.ErrTimeout // of lookups that are not answered
+	gone := counter.ErrTimeout // the error for lookups without an answer
 	if asked {
 		_, gone = link.Await(ctx, a.ready, stay)
 	}
@@ -211,8 +211,8 @@ func (a *call) lookupAt(n *node) *lookup {
 	return l
 }
 
-// answer works out the totals and puts the hits into the nodes' queues; s.mu is held. gone is the error
-// of lookups that have no answer yet.
+// answer works out the totals and puts the hits into the nodes' queues; s.mu is held. gone is the error for lookups
+// that have no answer yet.
 func (s *Store) answer(a *call, req *counter.Request, gone error) error {
 	a.left = true
 	for _, l := range a.lookups {
@@ -222,7 +222,7 @@ func (s *Store) answer(a *call, req *counter.Request, gone error) error {
 			continue
 		}
 		defer l.release()
-		for i, seen := range l.seen { // none after an error
+		for i, seen := range l.seen { // empty after an error
 			if seen >= 0 {
 				l.counts[i].learn(seen, l.shrunk[i])
 			}
@@ -262,7 +262,7 @@ func (s *Store) answer(a *call, req *counter.Request, gone error) error {
 	return nil
 }
 
-// failure is why the hit has no total; nil: it has one.
+// failure returns why the hit has no total; nil if it has one.
 func (h *callHit) failure() error {
 	if h.err != nil {
 		return h.err
@@ -276,8 +276,8 @@ func (h *callHit) failure() error {
 	return nil
 }
 
-// countOrStop carries out a request under Request.Stop as package memory does. The lock makes it atomic within
-// this process; s.mu is held.
+// countOrStop carries out a request under Request.Stop, as package memory does. The lock makes the request atomic
+// within this process; s.mu is held.
 func (s *Store) countOrStop(a *call, req *counter.Request) {
 	stopped := false
 	for i := range req.Hits {
@@ -285,7 +285,7 @@ func (s *Store) countOrStop(a *call, req *counter.Request) {
 		if h.Err != nil {
 			continue
 		}
-		if !t.touched { // else the same key stood earlier in this request
+		if !t.touched { // otherwise an earlier hit of this request is on the same key
 			t.was = t.total()
 			t.would, t.touched = t.was, true
 		}
@@ -311,7 +311,7 @@ func (s *Store) countOrStop(a *call, req *counter.Request) {
 	}
 }
 
-// enqueueIncr puts a change into the queue of the node, in the background; s.mu is held.
+// enqueueIncr puts a change into the node's queue; s.mu is held.
 func (s *Store) enqueueIncr(t *localCount, h *counter.Hit, change, now int64) {
 	if change == 0 {
 		return
@@ -347,7 +347,7 @@ func (s *Store) Peek(ctx context.Context, h *counter.Hit) error {
 	return nil
 }
 
-// Close implements Store. It waits for hits that are still to be written, for two time-outs.
+// Close implements Store. It waits for hits that are not written yet, for two time-outs.
 func (s *Store) Close() {
 	s.mu.Lock()
 	if s.closed {
@@ -366,7 +366,7 @@ func (s *Store) Close() {
 	for _, n := range nodes {
 		n.breakOff()
 	}
-	s.wg.Wait() // the writers have counted what was on its way
+	s.wg.Wait() // the writers have counted their last changes
 	s.mu.Lock()
 	for _, n := range s.nodes {
 		for _, t := range n.counts {
@@ -381,7 +381,7 @@ func (s *Store) Close() {
 	}
 }
 
-// writesPending says whether a node that answers is still to be sent hits.
+// writesPending reports whether hits wait for a node that answers.
 func (s *Store) writesPending() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -393,25 +393,24 @@ func (s *Store) writesPending() bool {
 	return false
 }
 
-// Stats are the counts of operations.
+// Stats returns the counts of operations.
 func (s *Store) Stats() *Stats { return &s.stats }
 
-// Dropped is how many hits no node was sent, though their callers had an answer: the queue was full,
-// or the node failed.
+// Dropped returns how many answered hits were sent to no node, because the queue was full or the node failed.
 func (s *Store) Dropped() uint64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.dropped
 }
 
-// Waiting is how many counters are still to be sent their hits.
+// Waiting returns how many counters have hits to be sent.
 func (s *Store) Waiting() int64 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return int64(s.waiting)
 }
 
-// Nodes is the length of the list of nodes, and how many of these are lost.
+// Nodes returns the length of the list of nodes, and how many of these are lost.
 func (s *Store) Nodes() (all, lost int64) {
 	ring := s.ring.Load()
 	for _, n := range ring.nodes {

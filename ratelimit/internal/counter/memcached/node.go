@@ -10,25 +10,25 @@ import (
 	"gatehouse/ratelimit/internal/counter/link"
 )
 
-// node is one memcached server. Fields are guarded by the store's mutex unless they say otherwise.
+// node is one memcached server. The store's mutex guards the fields unless their comments say otherwise.
 type node struct {
 	store   *Store
 	addr    link.Endpoint // dialled by name, so that a name may move
 	breaker link.Breaker
 
-	link  *connection    // for increments, while there is one; the writer's own
-	quiet *time.Timer    // closes it
-	batch []pendingIncr  // the writer's own: what is under way
-	open  []*pendingIncr // likewise, those not done
+	link  *connection    // for increments; used by the writer only; nil: none
+	quiet *time.Timer    // closes the idle connection
+	batch []pendingIncr  // used by the writer only: the changes being sent
+	open  []*pendingIncr // used by the writer only: changes without a reply
 
 	counts  map[string]*localCount
 	lookups []*lookup // waiting
 	workers int
-	out     map[*lookup]struct{} // under way
+	out     map[*lookup]struct{} // sent lookups without an answer
 	due     []*localCount        // with pending hits, oldest first
-	writing bool                 // a goroutine is
+	writing bool                 // a writer goroutine is running
 	gone    bool                 // no longer on the list
-	retired bool                 // nor in use any more
+	retired bool                 // no longer on the list, and nothing is pending
 
 	connsMu sync.Mutex
 	conns   map[*nodeConn]struct{}
@@ -47,15 +47,15 @@ func (s *Store) newNode(addr string) *node {
 	return n
 }
 
-// rest closes all idle connections, for good if the node is not used afterwards. No write is under way, and the store's
-// mutex is held: a timer may be about to hang up, too.
+// rest closes all idle connections; if the node is not used afterwards, for good. The store's mutex is held and no
+// write is in progress, but a timer may be about to close the writer's connection, too.
 func (n *node) rest() {
 	n.quiet.Stop()
 	n.closeIdle()
 	n.hangUp()
 }
 
-// count is the counter's, made if need be.
+// count returns the key's local count, and makes it if there is none.
 func (n *node) count(key string) *localCount {
 	t := n.counts[key]
 	if t == nil {
@@ -75,21 +75,21 @@ func (n *node) drop(t *localCount) {
 // failed notes a failure of the node.
 func (n *node) failed(err error) {
 	if n.store.ctx.Err() != nil {
-		return // it was us
+		return // the store was closed
 	}
 	if n.breaker.Failed(time.Since(n.store.begun)) {
 		n.lost(fmt.Sprintf("%d failures in a row, the last: %v", link.BreakerFailures, err))
 	}
 }
 
-// stalled notes that a lookup has had no answer for the time of STORE_STALL.
+// stalled notes that a lookup has had no answer for STORE_STALL.
 func (n *node) stalled() {
 	if n.breaker.Aged(n.store.o.Stall, time.Since(n.store.begun)) {
 		n.lost("a look-up has been out for " + n.store.o.Stall.String())
 	}
 }
 
-// lost answers everybody who waits for the node, now that its breaker is open, and probes it from now on.
+// lost answers all callers that wait for the node, since its breaker has opened, and starts probing it.
 func (n *node) lost(why string) {
 	s := n.store
 	s.o.Log.Error("a memcached node is lost; the failure mode answers for its keys until it is back", "node",
@@ -112,11 +112,11 @@ func (n *node) lost(why string) {
 	}
 	s.mu.Unlock()
 	n.breakOff()
-	n.closeIdle() // those that rest are broken too
+	n.closeIdle() // idle connections are broken too
 	n.hangUpIdle()
 }
 
-// probe queries a lost node until it is back or is no longer used.
+// probe queries a lost node until it answers again or is no longer used.
 func (n *node) probe() {
 	s := n.store
 	for {

@@ -8,8 +8,8 @@ import (
 	"gatehouse/ratelimit/internal/counter/link"
 )
 
-// Reset implements Store. The counter is deleted behind what is still to be written of it, so that no earlier hit makes
-// it again. Other processes may write theirs afterwards.
+// Reset implements Store. The counter is deleted after its pending change is written, so that no earlier hit makes it
+// again. Other processes may write their pending changes afterwards.
 func (s *Store) Reset(ctx context.Context, h *counter.Hit) error {
 	key, err := storedKey(h.Key, s.o.HashKeys)
 	if err != nil {

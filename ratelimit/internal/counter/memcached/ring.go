@@ -15,10 +15,10 @@ import (
 	"gatehouse/ratelimit/internal/counter/link"
 )
 
-// ring says which node has a key. Nodes are in the order of the list; one listed twice gets twice the keys.
+// ring says which node has a key. A node that is listed twice gets twice the keys.
 type ring struct{ nodes []*node }
 
-// pick is the replaced service's choice, that of the library gomemcache: both find the same counters.
+// pick returns the node that the replaced service would choose, by its library gomemcache: both find the same counters.
 func (r *ring) pick(key string) *node {
 	if len(r.nodes) == 1 {
 		return r.nodes[0]
@@ -27,8 +27,8 @@ func (r *ring) pick(key string) *node {
 	return r.nodes[sum%uint32(len(r.nodes))]
 }
 
-// setNodes puts a list in force. Nodes that stay keep their connections and their pending hits; nodes that
-// go get their pending hits before they are dropped.
+// setNodes puts a list in force. Nodes that stay keep their connections and their pending hits; nodes that leave the
+// list get their pending hits before they are dropped.
 func (s *Store) setNodes(addrs []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -51,7 +51,7 @@ func (s *Store) setNodes(addrs []string) {
 	s.retire()
 }
 
-// retire ends nodes that are no longer listed and have nothing left to be written; s.mu is held.
+// retire ends nodes that are no longer listed and have no pending hits; s.mu is held.
 func (s *Store) retire() {
 	s.nodes = slices.DeleteFunc(s.nodes, func(n *node) bool {
 		if !n.gone || len(n.lookups)+len(n.out)+n.workers > 0 || n.writing {
@@ -60,7 +60,7 @@ func (s *Store) retire() {
 		if len(n.due) > 0 && !n.breaker.IsOpen() {
 			return false
 		}
-		for _, t := range n.due { // the node was lost and is no longer probed
+		for _, t := range n.due { // the node was lost and is not probed any longer
 			s.dropped += hitsOf(t.pending)
 			s.waiting--
 		}
@@ -107,8 +107,8 @@ func (s *Store) follow() {
 // resolveTimeout bounds one lookup of SRV.
 const resolveTimeout = 5 * time.Second
 
-// resolve looks SRV up. The list is sorted as text, so that all instances have the same order; priority
-// and weight mean nothing.
+// resolve looks SRV up. The list is sorted as text, so that all instances have the same order; priority and weight are
+// ignored.
 func (s *Store) resolve(ctx context.Context) ([]string, error) {
 	service, proto, name, err := parseSRV(s.o.Settings.SRV)
 	if err != nil {
@@ -126,7 +126,7 @@ func (s *Store) resolve(ctx context.Context) ([]string, error) {
 	return nodeList(records), nil
 }
 
-// nodeList is the replaced service's order: it sorts names that end in a dot.
+// nodeList sorts the nodes as the replaced service does: by names that end in a dot.
 func nodeList(records []*net.SRV) (addrs []string) {
 	for _, r := range records {
 		addrs = append(addrs, r.Target+":"+strconv.Itoa(int(r.Port)))
@@ -149,13 +149,13 @@ func parseSRV(s string) (service, proto, name string, err error) {
 	return "", "", "", errors.New("not of the form _service._proto.name")
 }
 
-// CheckSRV says whether the name has the form of MCACHE_SRV.
+// CheckSRV returns an error unless the name has the form of MCACHE_SRV.
 func CheckSRV(s string) error {
 	_, _, _, err := parseSRV(s)
 	return err
 }
 
-// CheckNode says whether the text is an item of MCACHE_HOST_PORT: host:port or a path.
+// CheckNode returns an error unless the text is an item of MCACHE_HOST_PORT: host:port or a path.
 func CheckNode(s string) error {
 	if strings.Contains(s, "/") {
 		return nil

@@ -10,22 +10,22 @@ import (
 )
 
 const (
-	// maxIncrs bounds what a node is sent in one write.
+	// maxIncrs bounds the changes of one write to a node.
 	maxIncrs = 256
 	// writerIdle is how long the writer's connection stays open when there is nothing to write.
 	writerIdle = 10 * time.Second
-	// incrRounds is how often a counter may vanish between its increment and its making.
+	// incrRounds is how often a counter may vanish between incrementing and making it.
 	incrRounds = 3
 )
 
-// queue puts a counter with something pending into the queue and sees to it that it is written.
+// queue puts a counter with a pending change into the queue and ensures that it is written.
 func (n *node) queue(t *localCount) {
 	t.queued = true
 	n.due = append(n.due, t)
 	n.startWriter()
 }
 
-// startWriter starts the writer if it is of use and not under way.
+// startWriter starts the writer unless it is running or of no use.
 func (n *node) startWriter() {
 	if !n.writing && len(n.due) > 0 && !n.breaker.IsOpen() && n.store.ctx.Err() == nil {
 		n.writing = true
@@ -33,7 +33,7 @@ func (n *node) startWriter() {
 	}
 }
 
-// pendingIncr is what a node is sent of one counter, and what became of that.
+// pendingIncr is the change of one counter that is sent to a node, with the outcome.
 type pendingIncr struct {
 	count        *localCount
 	change, ends int64
@@ -49,12 +49,12 @@ type pendingIncr struct {
 
 func (t *pendingIncr) finish(total int64, err error) { t.done, t.total, t.err = true, total, err }
 
-// write sends the node what is pending until nothing is: all that waits in one write, while the next
-// gathers. Only one writer is under way, so that the changes of each counter are written one after the other.
+// write sends the pending changes until there are none: all that wait go in one write, while the next ones gather. Only
+// one writer is running, so that the changes of each counter are written one after the other.
 func (n *node) write() {
 	s := n.store
 	for {
-		// Let ready goroutines run first, so that their hits join this batch; as in pipeline.take.
+		// Let ready goroutines run first, so that their hits join this batch, as pipeline.take in package redis does.
 		runtime.Gosched()
 		runtime.Gosched()
 		s.mu.Lock()
@@ -91,7 +91,8 @@ func (n *node) write() {
 	}
 }
 
-// takeDue moves counters from the queue into a batch, with what is pending for them as sent; none: no use.
+// takeDue moves counters from the queue into a batch, and marks their pending changes as sent. It returns none if the
+// node is of no use.
 func (n *node) takeDue(batch []pendingIncr) []pendingIncr {
 	if n.breaker.IsOpen() || n.store.ctx.Err() != nil {
 		return batch
@@ -105,7 +106,7 @@ func (n *node) takeDue(batch []pendingIncr) []pendingIncr {
 		n.store.waiting--
 		t.queued = false
 		if t.sent, t.pending = t.pending, 0; t.sent == 0 && t.resets == nil {
-			n.drop(t) // hits and refunds have cancelled out
+			n.drop(t) // hits and refunds have canceled out
 			continue
 		}
 		batch = append(batch, pendingIncr{count: t, change: t.sent, ends: t.ends, resets: t.resets, done: t.sent == 0})
@@ -117,8 +118,8 @@ func (n *node) takeDue(batch []pendingIncr) []pendingIncr {
 	return batch
 }
 
-// increment adds the changes to their counters: all that exist in one round trip, and those that do not in
-// a second, which makes them.
+// increment adds the changes to their counters: to all that exist in one round trip. A second round trip makes the
+// counters that do not exist.
 func (n *node) increment(batch []pendingIncr) {
 	st := &n.store.stats
 	for range incrRounds {
@@ -130,7 +131,7 @@ func (n *node) increment(batch []pendingIncr) {
 			case r.missing:
 				st.Increment.Miss.Add(1)
 				if _, alive := expiryOf(t.ends, time.Now().Unix()); t.change < 0 || !alive {
-					t.finish(0, nil) // nothing to give back; or the window is over
+					t.finish(0, nil) // nothing to give back, or the window is over
 					return
 				}
 				t.add = true
@@ -145,7 +146,7 @@ func (n *node) increment(batch []pendingIncr) {
 				st.Add.Error.Add(1)
 				t.finish(0, r.err)
 			case r.missing:
-				st.Add.NotStored.Add(1) // another process was first
+				st.Add.NotStored.Add(1) // another process made the counter first
 				t.add = false
 			default:
 				st.Add.Success.Add(1)
@@ -160,13 +161,13 @@ func (n *node) increment(batch []pendingIncr) {
 	}
 }
 
-// delete deletes the counters that are to be reset, in one more round trip where there are any.
+// delete deletes the counters that are to be reset, in one more round trip if there are any.
 func (n *node) delete(batch []pendingIncr) {
 	resets := false
 	for i := range batch {
 		b := &batch[i]
 		if b.remove = b.resets != nil && b.err == nil; b.remove {
-			b.change = 0 // is written
+			b.change = 0 // the change has been written
 		}
 		b.done = !b.remove
 		resets = resets || b.remove
@@ -176,8 +177,8 @@ func (n *node) delete(batch []pendingIncr) {
 	}
 }
 
-// exchange sends a command for each counter of the batch that is not done, and hands out the replies. It
-// does nothing when there is none to send. A link that breaks is the reply to all that had none before.
+// exchange sends a command for each counter of the batch that is not done, and passes the replies to got. It does
+// nothing when there is no command to send. If the connection breaks, that is the reply to all commands without one.
 func (n *node) exchange(batch []pendingIncr, got func(*pendingIncr, reply)) {
 	open := n.open[:0]
 	for i := range batch {
@@ -200,7 +201,7 @@ func (n *node) exchange(batch []pendingIncr, got func(*pendingIncr, reply)) {
 	rested := n.link != nil
 	err := n.send(open, hand)
 	if err != nil && rested && answered == 0 && closedByPeer(err) {
-		err = n.send(open, hand) // it had been closed while it rested
+		err = n.send(open, hand) // the connection had been closed while it was idle
 	}
 	if err == nil {
 		return
@@ -211,7 +212,7 @@ func (n *node) exchange(batch []pendingIncr, got func(*pendingIncr, reply)) {
 	}
 }
 
-// send does so over the writer's connection, which it opens if there is none, and closes on an error.
+// send sends the commands over the writer's connection, which it opens if there is none, and closes on an error.
 func (n *node) send(open []*pendingIncr, hand func(reply)) (err error) {
 	if n.link != nil && !n.link.inStep() {
 		n.hangUp()
@@ -251,7 +252,7 @@ func (n *node) send(open []*pendingIncr, hand func(reply)) (err error) {
 	return nil
 }
 
-// hangUp closes the writer's connection. Only the writer calls it, or who knows that there is none.
+// hangUp closes the writer's connection. Only the writer calls it, or a goroutine that knows that there is no writer.
 func (n *node) hangUp() {
 	if n.link != nil {
 		n.link.conn.Close()
@@ -259,7 +260,7 @@ func (n *node) hangUp() {
 	}
 }
 
-// hangUpIdle closes it when nothing is being written.
+// hangUpIdle closes the writer's connection when nothing is being written.
 func (n *node) hangUpIdle() {
 	n.store.mu.Lock()
 	var idle *connection
@@ -268,6 +269,6 @@ func (n *node) hangUpIdle() {
 	}
 	n.store.mu.Unlock()
 	if idle != nil {
-		idle.conn.Close() // may say goodbye first, which takes time under TLS
+		idle.conn.Close() // closing may send a farewell first, which takes time under TLS
 	}
 }

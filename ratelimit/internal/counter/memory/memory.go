@@ -14,14 +14,14 @@ import (
 	"gatehouse/ratelimit/internal/siphash"
 )
 
-// DefaultMaxKeys is MEMORY_MAX_KEYS's default: about 45 MiB when every one of them is in use.
+// DefaultMaxKeys is the default of MEMORY_MAX_KEYS: about 45 MiB when all counters are in use.
 const DefaultMaxKeys = 1_000_000
 
-// maxShards bounds the locks; a full table of the default size then has 4,000 counters behind each,
-// and growing one of them holds its lock for some 50 µs.
+// maxShards bounds the number of locks. A full store of the default size then has 4,000 counters in each shard, and
+// growing a shard holds its lock for some 50 µs.
 const maxShards = 256
 
-// minShardKeys keeps shards large enough to find something to evict in each.
+// minShardKeys keeps shards large enough that each has counters to evict.
 const minShardKeys = 1024
 
 // Settings bound the store.
@@ -34,19 +34,19 @@ type Settings struct {
 // Options configures New.
 type Options struct {
 	Settings Settings
-	// Evicted is called for each live counter dropped because the store was full, with a lock held:
-	// it must be quick. May be nil.
+	// Evicted is called for each live counter that is dropped because the store is full. It is called with a lock held,
+	// so it must be quick. May be nil.
 	Evicted func()
-	// Clock is the time in µs since the Unix epoch, for sliding windows and token buckets; nil is the wall clock.
+	// Clock returns the time in µs since the Unix epoch, for sliding windows and token buckets; nil is the wall clock.
 	Clock func() int64
 }
 
-// Store counts in this process: exactly, under any concurrency, within a bounded memory. Keys are
-// kept as 128-bit keyed hashes. It never waits and needs no closing.
+// Store counts in this process: exactly, under any concurrency, within a bounded memory. Keys are kept as 128-bit keyed
+// hashes. It never waits and needs no closing.
 //
-// When MaxKeys counters are live, a new one replaces the one least used against its limit out of a sample; counters
-// at or over their limits are never dropped, and where the sample holds no other, Add fails with ErrFull. Otherwise a
-// client that invents a million values would either free the blocked ones or block the rule for every client.
+// When MaxKeys counters are live, a new counter replaces, among a sample, the one least used against its limit.
+// Counters at or over their limits are never dropped; where the sample has no others, Add fails with ErrFull. Otherwise
+// a client that invents a million values would either free the blocked values or block the rule for every client.
 type Store struct {
 	secret  siphash.Secret
 	shards  []shard
@@ -77,7 +77,7 @@ func New(o Options) *Store {
 	}
 }
 
-// instant is the time in µs. The wall clock may go back; what that does to counters is bounded by counter.Meter.Load.
+// instant returns the time in µs. The wall clock may go back; counter.Meter.Load bounds the effect on counters.
 func (m *Store) instant(known int64) int64 {
 	switch {
 	case m.clock != nil:
@@ -88,7 +88,7 @@ func (m *Store) instant(known int64) int64 {
 	return time.Now().UnixMicro()
 }
 
-// Len is the number of counters held, including those of ended windows that no sweep has reached yet.
+// Len returns the number of counters held, including counters of ended windows that no sweep has reached yet.
 func (m *Store) Len() int { return int(m.keys.Load()) }
 
 // Close does nothing: the store has neither goroutines nor connections.
@@ -147,7 +147,7 @@ func (m *Store) Add(_ context.Context, req *counter.Request) error {
 		}
 		return nil
 	}
-	instant := int64(0) // of the clock, read once
+	instant := int64(0) // the time, read once
 	for i := range req.Hits {
 		h := &req.Hits[i]
 		x := m.id(h.Key)
@@ -182,17 +182,17 @@ func (m *Store) id(key []byte) siphash.ID {
 	return x
 }
 
-// shard takes the low bits of A; the place inside the shard comes from the high ones.
+// shard returns the shard of an id, by the low bits of A; the high bits give the place within the shard.
 func (m *Store) shard(x siphash.ID) *shard { return &m.shards[x.A&m.mask] }
 
-// add carries out one hit; the shard's lock is held. False: there is no room.
+// add carries out one hit; the shard's lock is held. It returns false if there is no room.
 func (m *Store) add(s *shard, x siphash.ID, h *counter.Hit, now int64) (after int64, ok bool) {
 	limit, end := uint32(min(h.Limit, math.MaxUint32)), uint32(min(max(h.End, 0), math.MaxUint32))
 	if sl := s.fixed.find(x); sl != nil {
 		v := &sl.v
 		v.count = h.Apply(v.count)
 		if h.N > 0 {
-			// Rules of different units can share a key of the default layout: the longest wins.
+			// Rules of different units can share a key of the default layout: the longest window wins.
 			v.limit, v.end = limit, max(v.end, end)
 		}
 		return v.count, true
@@ -210,8 +210,8 @@ func (m *Store) add(s *shard, x siphash.ID, h *counter.Hit, now int64) (after in
 	return after, true
 }
 
-// reserve counts one more counter, for which another one goes where the store is full; the shard's lock is held. False:
-// none may go.
+// reserve counts one more counter, and evicts another one where the store is full; the shard's lock is held. It returns
+// false if no counter may be evicted.
 func (m *Store) reserve(s *shard, now int64) bool {
 	if m.keys.Add(1) <= m.max {
 		return true

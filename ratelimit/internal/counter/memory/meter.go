@@ -7,11 +7,11 @@ import (
 	"gatehouse/ratelimit/internal/siphash"
 )
 
-// meter is a sliding window or a token bucket: with its id 48 bytes.
+// meter is a sliding window or a token bucket: 48 bytes with its id.
 type meter struct {
 	at                int64
 	current, previous uint32 // current is a bucket's Rest
-	// What it was last judged by.
+	// The numbers by which it was last judged.
 	window, limit, burst uint32
 	algorithm            counter.Algorithm
 }
@@ -26,7 +26,7 @@ func newMeter(h *counter.Hit) meter {
 	return v
 }
 
-// state puts what is stored for the algorithm into s; a counter of another one starts again from nothing.
+// state puts the stored state into s. If it is stored for another algorithm than a, s is a counter without hits.
 func (v *meter) state(s *counter.State, a counter.Algorithm) {
 	switch {
 	case a != v.algorithm:
@@ -38,7 +38,8 @@ func (v *meter) state(s *counter.State, a counter.Algorithm) {
 	}
 }
 
-// used is how much is used at an instant, and of what capacity; dead: nothing is, and nothing would be lost with it.
+// used returns how much is used at an instant, and of what capacity. dead reports that nothing is used, so that nothing
+// is lost with the counter.
 func (v *meter) used(now int64) (used int64, capacity uint64, dead bool) {
 	m := counter.Meter{Algorithm: v.algorithm, Window: int64(v.window), Limit: uint64(v.limit), Burst: uint64(v.burst)}
 	var s counter.State
@@ -50,15 +51,15 @@ func (v *meter) used(now int64) (used int64, capacity uint64, dead bool) {
 // meters is the second table of a shard.
 type meters struct {
 	table[meter]
-	last int64 // the instant that the shard's counters have seen
+	last int64 // the latest instant at which a counter was judged
 }
 
-// late is how much later than it has read the clock a request may come to the shard's lock, in µs. Until then it is
-// judged at the instant of those that were before it: else a request from just before the edge of a sliding window
+// late is how many µs a request may take from reading the clock to holding the shard's lock. Within that time it is
+// judged at the instant of the requests before it. Otherwise a request from just before the end of a sliding window
 // would take the counter back into the window that has ended.
 const late = 20_000
 
-// at is the instant at which the shard's counters are judged for a request that has read the clock.
+// at returns the instant at which the shard's counters are judged for a request that has read instant from the clock.
 func (t *meters) at(instant int64) int64 {
 	if instant < t.last && t.last-instant <= late {
 		return t.last
@@ -67,7 +68,8 @@ func (t *meters) at(instant int64) int64 {
 	return instant
 }
 
-// load puts the counter as it stands into h.State; slot is nil for one that is not there. The shard's lock is held.
+// load puts the counter's present state into h.State. It returns the counter's slot, nil if the shard has no such
+// counter. The shard's lock is held.
 func (s *shard) load(x siphash.ID, h *counter.Hit, instant int64) (sl *slot[meter], fromFuture bool) {
 	if s.meters != nil {
 		instant = s.meters.at(instant)
@@ -83,7 +85,7 @@ func (s *shard) load(x siphash.ID, h *counter.Hit, instant int64) (sl *slot[mete
 }
 
 // judge carries out one hit of a sliding window or a token bucket at an instant of the clock; the shard's lock is held.
-// False: there is no room.
+// It returns false if there is no room.
 func (m *Store) judge(s *shard, x siphash.ID, h *counter.Hit, now, instant int64) (ok bool) {
 	change := h.Change()
 	sl, fromFuture := s.load(x, h, instant)
@@ -93,7 +95,7 @@ func (m *Store) judge(s *shard, x siphash.ID, h *counter.Hit, now, instant int64
 	return m.write(sl, x, h, now, instant)
 }
 
-// write stores h.State; sl is the counter's slot, if it has one. False: there is no room.
+// write stores h.State; sl is the counter's slot, or nil. It returns false if there is no room.
 func (m *Store) write(sl *slot[meter], x siphash.ID, h *counter.Hit, now, instant int64) (ok bool) {
 	s, mt := m.shard(x), h.Meter()
 	empty := mt.Empty(&h.State)

@@ -6,14 +6,14 @@ import (
 	"gatehouse/ratelimit/internal/siphash"
 )
 
-// sweepGrace keeps a counter this many seconds past its window, for requests that took their
-// time just before the edge and arrive just after it.
+// sweepGrace is how many seconds a counter is kept after its window, for requests that took their time just before the
+// window's end and arrive just after it.
 const sweepGrace = 2
 
-// total is the counter of a fixed window: with its id 32 bytes, so that two of them share a cache line.
+// total is the counter of a fixed window: 32 bytes with its id, so that two share a cache line.
 type total struct {
 	count int64
-	limit uint32 // what it was last judged against, at most 2^32-1
+	limit uint32 // the limit at the last hit, at most 2^32-1
 	end   uint32 // Unix seconds: good until the year 2106
 }
 
@@ -36,8 +36,9 @@ func (s *shard) total(x siphash.ID) int64 {
 	return 0
 }
 
-// evict drops one counter to make room for another: one that is over if the samples hold any, else the one least used
-// against its limit, never one at or over it. live says that it still counted. clock is for counters that go by it.
+// evict drops one counter to make room for another: of the samples a dead counter, otherwise the one least used against
+// its limit, never one at or over its limit. live reports that the dropped counter was still in use. clock returns the
+// instant for counters that use the clock.
 func (s *shard) evict(now int64, clock func(int64) int64) (live, ok bool) {
 	i, least, dead := s.fixed.leastUsed(func(t *total) (used float64, full, dead bool) {
 		return float64(t.count) / float64(t.limit), t.full(), t.expired(now)

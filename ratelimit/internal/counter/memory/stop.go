@@ -7,15 +7,15 @@ import (
 	"gatehouse/ratelimit/internal/siphash"
 )
 
-// stopScratch is what one request under Request.Stop needs to remember, kept for the next one.
+// stopScratch is the memory of one request under Request.Stop, reused by the next.
 type stopScratch struct {
 	ids    []siphash.ID
-	looks  []counter.Hit // the counters as they stand before the request
+	looks  []counter.Hit // the counters before the request
 	locked [maxShards / 64]uint64
 }
 
 // addOrStop carries out a request under Request.Stop. All its shards stay locked from the first read to the last write,
-// so that no other request comes between; they are locked in ascending order, so that two such requests cannot wait for
+// so that no other request comes between. They are locked in ascending order, so that two such requests cannot wait for
 // each other.
 func (m *Store) addOrStop(req *counter.Request) error {
 	c := m.stops.Get().(*stopScratch)

@@ -9,14 +9,14 @@ import (
 )
 
 const (
-	// minSlots is a table's first size: an idle daemon holds next to nothing.
+	// minSlots is a table's first size, small for an idle daemon.
 	minSlots = 16
-	// sweepPerInsert is how many slots are checked for expired counters before a new one is stored. With 8 the whole
-	// table has been seen after inserting an eighth of its size, so dead counters can never be more than that share of
-	// it.
+	// sweepPerInsert is how many slots are checked for dead counters before a new counter is stored. With 8 the whole
+	// table has been checked after inserting an eighth of its size, so dead counters can never be more than that share
+	// of the table.
 	sweepPerInsert = 8
-	// sampled is how many counters are compared when one must go. They are drawn one by one: taking
-	// neighbours lets the evictions themselves leave stretches of nothing but blocked counters.
+	// sampled is how many counters are compared when one must be evicted. They are drawn one by one: if neighbours were
+	// taken, evictions would leave stretches of blocked counters only.
 	sampled = 16
 )
 
@@ -29,16 +29,16 @@ type slot[V any] struct {
 
 func (s *slot[V]) used() bool { return s.id.B != 0 }
 
-// table holds the counters of one kind of a shard: open addressing with linear probing over an array that grows by
-// half when four fifths are taken. Deleting shifts the followers back, so there are no tombstones.
+// table holds the counters of one kind in a shard: open addressing with linear probing over an array that grows by half
+// when four fifths are in use. Deleting shifts the followers back, so there are no tombstones.
 type table[V any] struct {
 	slots  []slot[V]
 	n      int // slots in use
-	cursor int // where the next sweep goes on
-	lap    int // most slots in use seen during the present round of the sweep
+	cursor int // where the next sweep continues
+	lap    int // the most slots in use during the present round of the sweep
 }
 
-// home is where an id would like to be: the high bits of A, scaled to the table's size.
+// home returns the preferred place of an id: the high bits of A, scaled to the table's size.
 func (t *table[V]) home(x siphash.ID) int {
 	hi, _ := bits.Mul64(x.A, uint64(len(t.slots)))
 	return int(hi)
@@ -63,7 +63,7 @@ func (t *table[V]) find(x siphash.ID) *slot[V] {
 	}
 }
 
-// index is the place of a slot that find has returned.
+// index returns the index of a slot that find has returned.
 func (t *table[V]) index(sl *slot[V]) int {
 	i := t.home(sl.id)
 	for &t.slots[i] != sl {
@@ -74,7 +74,7 @@ func (t *table[V]) index(sl *slot[V]) int {
 	return i
 }
 
-// delete removes x's counter, if it is there.
+// delete removes x's counter and reports whether it was there.
 func (t *table[V]) delete(x siphash.ID) (there bool) {
 	sl := t.find(x)
 	if sl != nil {
@@ -83,7 +83,7 @@ func (t *table[V]) delete(x siphash.ID) (there bool) {
 	return sl != nil
 }
 
-// place stores a counter that is not there yet; there must be room.
+// place stores a counter that is not in the table; there must be room.
 func (t *table[V]) place(v slot[V]) {
 	i := t.home(v.id)
 	for t.slots[i].used() {
@@ -116,8 +116,8 @@ func (t *table[V]) remove(i int) {
 	t.n--
 }
 
-// next is the slot that the sweep checks next. At the end of a round the table shrinks if it held few counters all the
-// while. Removing the slot lets a follower stand there, so that the cursor then stays.
+// next returns the next slot for the sweep. At the end of a round the table shrinks if it had few counters all the
+// time. If the sweep removes the slot, a follower may take its place, so the cursor then stays.
 func (t *table[V]) next() *slot[V] {
 	if t.cursor >= len(t.slots) {
 		t.cursor = 0
@@ -129,7 +129,7 @@ func (t *table[V]) next() *slot[V] {
 	return &t.slots[t.cursor]
 }
 
-// makeRoom lets one more counter be placed.
+// makeRoom ensures that one more counter can be placed.
 func (t *table[V]) makeRoom() {
 	if t.n+1 > len(t.slots)/5*4 {
 		t.resize(max(minSlots, len(t.slots)/2*3))
@@ -146,7 +146,7 @@ func (t *table[V]) resize(size int) {
 	}
 }
 
-// sweep checks the next few slots and drops the counters that are dead; it returns how many.
+// sweep checks the next few slots, drops the dead counters, and returns how many it dropped.
 func (t *table[V]) sweep(dead func(*V) bool) (dropped int) {
 	for range min(sweepPerInsert, len(t.slots)) {
 		if sl := t.next(); sl.used() && dead(&sl.v) {
@@ -159,8 +159,9 @@ func (t *table[V]) sweep(dead func(*V) bool) (dropped int) {
 	return dropped
 }
 
-// leastUsed draws some counters. It returns the place of one that is dead if there is any, else of the one least used
-// against its limit, never one at or over it; -1: there is none to evict. used is the share of the limit.
+// leastUsed draws some counters. It returns the index of a dead counter if it draws one, otherwise of the one least
+// used against its limit, never of one at or over its limit; -1 if there is none to evict. used is the share of the
+// limit.
 func (t *table[V]) leastUsed(judge func(*V) (used float64, full, dead bool)) (victim int, least float64, dead bool) {
 	victim, least = -1, math.Inf(1)
 	if t.n == 0 {

@@ -1,8 +1,8 @@
-// Package calendar finds the days, weeks, months and years of a time zone that an instant lies in: the windows of
-// rules with calendar.
+// Package calendar finds the day, week, month or year of a time zone that contains an instant: the windows of rules
+// with a calendar.
 //
-// It keeps no clock and no cache. Zones come from where Go looks for them; the last of these places is the copy that
-// this package links, so that a daemon in an image without files has them.
+// The package has no clock and no cache. Zones come from the places where Go looks for them. The last place is the copy
+// that this package links, so that a daemon in an image without files has zones.
 package calendar
 
 import (
@@ -27,8 +27,8 @@ const (
 
 // Zone loads an IANA time zone.
 func Zone(name string) (*time.Location, error) {
-	// Go takes the empty name for UTC and Local for the machine's own. The directories posix and right hold all zones
-	// again, the latter counting leap seconds, which no other clock here does.
+	// Go reads the empty name as UTC, and Local as the machine's zone. The directories posix and right contain all
+	// zones again; right counts leap seconds, which no other clock here does.
 	if name == "" || name == "Local" || strings.HasPrefix(name, "posix/") || strings.HasPrefix(name, "right/") {
 		return nil, fmt.Errorf("calendar: %q is no IANA time zone", name)
 	}
@@ -39,12 +39,12 @@ func Zone(name string) (*time.Location, error) {
 	return zone, nil
 }
 
-// Window is the window of a unit in a zone that now, in Unix seconds, lies in: from its first instant to that of the
-// next one, exclusive.
+// Window returns the window of a unit in a zone that contains now, in Unix seconds: from its first instant to the first
+// instant of the next window, exclusive.
 //
-// A window begins at the first instant whose local date is its first day or a later one. Where clocks skip midnight
-// that is later in the night, and where midnight comes twice the first of both; an hour that clocks repeat belongs to
-// the window that has begun already, and a date that a zone skipped has no window.
+// A window begins at the first instant whose local date is the window's first day or a later one. Where clocks skip
+// midnight, this is later in the night; where midnight comes twice, it is the first of both. An hour that clocks repeat
+// belongs to the window that has already begun, and a date that a zone skipped has no window.
 func Window(zone *time.Location, u Unit, now int64) (start, end int64) {
 	first := firstDay(u, time.Unix(now, 0).In(zone))
 	start, end = begins(zone, first), begins(zone, next(u, first))
@@ -55,7 +55,7 @@ func Window(zone *time.Location, u Unit, now int64) (start, end int64) {
 	return start, end
 }
 
-// firstDay is the first day of the unit that a local time lies in, as midnight of that date in UTC.
+// firstDay returns the first day of the unit that contains a local time, as midnight of that date in UTC.
 func firstDay(u Unit, local time.Time) time.Time {
 	year, month, day := local.Date()
 	switch u {
@@ -69,7 +69,7 @@ func firstDay(u Unit, local time.Time) time.Time {
 	return time.Date(year, month, day, 0, 0, 0, 0, time.UTC)
 }
 
-// next is the first day of the unit after that which begins at first.
+// next returns the first day of the unit after the one that begins at first.
 func next(u Unit, first time.Time) time.Time {
 	switch u {
 	case Week:
@@ -82,11 +82,11 @@ func next(u Unit, first time.Time) time.Time {
 	return first.AddDate(0, 0, 1)
 }
 
-// begins is the first instant whose date in a zone is that of day, a midnight in UTC, or a later one. time.Date does
-// not promise which of two midnights it takes, nor on which side of a gap it ends.
+// begins returns the first instant whose date in a zone is the date of day, a midnight in UTC, or a later date.
+// time.Date does not promise which of two midnights it takes, nor on which side of a gap it ends.
 func begins(zone *time.Location, day time.Time) int64 {
 	wall := day.Unix()
-	// No zone is, or was, two days ahead, so that at from the date is an earlier one.
+	// No zone is, or was, two days ahead, so the date at from is an earlier one.
 	for from := day.Add(-48 * time.Hour).In(zone); ; {
 		_, offset := from.Zone()
 		_, end := from.ZoneBounds()
@@ -108,7 +108,7 @@ const (
 // systemDirs are where Go looks on Unix.
 var systemDirs = []string{"/usr/share/zoneinfo", "/usr/share/lib/zoneinfo", "/usr/lib/locale/TZ", "/etc/zoneinfo"}
 
-// Source says where the data of a zone come from, as far as looking for the files tells: Go does not say.
+// Source says where the data of a zone come from, judging by the files: Go does not say.
 func Source(name string) string {
 	if dir := os.Getenv("ZONEINFO"); dir != "" {
 		// A file is an archive of zones.

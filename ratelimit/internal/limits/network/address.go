@@ -1,5 +1,5 @@
-// Package network reads IP addresses and prefixes from text, and finds the longest prefix of a set that contains an
-// address. Neither reading an address nor a look-up allocates.
+// Package network parses IP addresses and prefixes, and finds the longest prefix of a set that contains an address.
+// Neither parsing an address nor a look-up allocates.
 package network
 
 import (
@@ -8,7 +8,8 @@ import (
 	"net/netip"
 )
 
-// Addr is an IPv4 or IPv6 address. Its bits begin at the highest of hi in both families; those of IPv4 end there.
+// Addr is an IPv4 or IPv6 address. Its bits begin at the highest bit of hi in both families; IPv4 addresses use only
+// the upper half of hi.
 type Addr struct {
 	hi, lo uint64
 	v6     bool
@@ -16,8 +17,8 @@ type Addr struct {
 
 func addr4(v uint32) Addr { return Addr{hi: uint64(v) << 32} }
 
-// ParseAddr reads IPv4 in dotted decimals without leading zeros, or IPv6 in any form of RFC 4291. An IPv4-mapped
-// address (::ffff:10.1.2.3) is the IPv4 one. Text with a port, brackets, a zone or a length is no address.
+// ParseAddr parses IPv4 in dotted decimals without leading zeros, or IPv6 in any form of RFC 4291. An IPv4-mapped
+// address (::ffff:10.1.2.3) becomes the IPv4 address. A text with a port, brackets, a zone or a length is no address.
 func ParseAddr(s string) (a Addr, ok bool) {
 	// Up to four digits precede the byte that distinguishes the families.
 	for i := range min(len(s), 5) {
@@ -35,7 +36,7 @@ func ParseAddr(s string) (a Addr, ok bool) {
 	return Addr{}, false
 }
 
-// unmapped is the IPv4 address that a stands for if it is IPv4-mapped, else a.
+// unmapped returns the IPv4 address if a is IPv4-mapped, otherwise a.
 func (a Addr) unmapped() Addr {
 	if a.isMapped() {
 		return addr4(uint32(a.lo))
@@ -45,7 +46,7 @@ func (a Addr) unmapped() Addr {
 
 func (a Addr) isMapped() bool { return a.v6 && a.hi == 0 && a.lo>>32 == 0xffff }
 
-// parse4 reads four decimal numbers up to 255, without leading zeros, with dots between them.
+// parse4 parses four decimal numbers up to 255, without leading zeros, separated by dots.
 func parse4(s string) (v uint32, ok bool) {
 	if len(s) < len("0.0.0.0") || len(s) > len("255.255.255.255") {
 		return 0, false
@@ -71,10 +72,10 @@ func parse4(s string) (v uint32, ok bool) {
 	return v<<8 | octet, dots == 3 && digits > 0
 }
 
-// parse6 reads IPv6 as RFC 4291 section 2.2 has it: eight groups, :: for one or more of zeros, the last two perhaps as
-// IPv4.
+// parse6 parses IPv6 as in RFC 4291, section 2.2: eight groups, :: for one or more groups of zeros, and possibly IPv4
+// for the last two.
 func parse6(s string) (a Addr, ok bool) {
-	var before Addr // what stands before ::
+	var before Addr // the groups before ::
 	n, gap, i := 0, -1, 0
 	if len(s) > 1 && s[0] == ':' && s[1] == ':' {
 		gap, i = 0, 2
@@ -115,7 +116,7 @@ func parse6(s string) (a Addr, ok bool) {
 	if gap < 0 {
 		return a, n == groups
 	}
-	// before moves to the left end.
+	// The groups before :: move to the left end.
 	if shift := 16 * (groups - gap); shift >= 64 {
 		a.hi |= before.lo << (shift - 64)
 	} else {
@@ -161,10 +162,10 @@ func (a Addr) netip() netip.Addr {
 	return netip.AddrFrom16(b)
 }
 
-// Is6 reports whether the address is of IPv6.
+// Is6 reports whether the address is IPv6.
 func (a Addr) Is6() bool { return a.v6 }
 
-// Len is the number of bits of the address: 32 or 128.
+// Len returns the number of bits of the address: 32 or 128.
 func (a Addr) Len() int {
 	if a.v6 {
 		return 128
@@ -172,7 +173,7 @@ func (a Addr) Len() int {
 	return 32
 }
 
-// bit is the bit with that index from the left, 0 or 1.
+// bit returns the bit with index i from the left, 0 or 1.
 func (a Addr) bit(i uint8) uint64 {
 	w := a.hi
 	if i >= 64 {
@@ -181,7 +182,7 @@ func (a Addr) bit(i uint8) uint64 {
 	return w >> (63 - i&63) & 1
 }
 
-// first is the address with only its first n bits left.
+// first returns the address with all but its first n bits cleared.
 func (a Addr) first(n int) Addr {
 	switch {
 	case n < 64:
@@ -192,7 +193,7 @@ func (a Addr) first(n int) Addr {
 	return a
 }
 
-// common is how many bits from the left on two addresses of one family have in common, up to 128.
+// common returns how many leading bits two addresses of one family have in common, up to 128.
 func common(a, b Addr) int {
 	if x := a.hi ^ b.hi; x != 0 {
 		return bits.LeadingZeros64(x)

@@ -7,25 +7,25 @@ import (
 	"strings"
 )
 
-// Prefix is the addresses that have their first bits in common. It is comparable; of equal prefixes that are Masked
-// there is one value.
+// Prefix is the addresses that share their first bits. It is comparable: equal prefixes that are Masked are equal
+// values.
 type Prefix struct {
 	Addr
 	bits uint8
 }
 
-// Bits is the length of the prefix.
+// Bits returns the length of the prefix.
 func (p Prefix) Bits() int { return int(p.bits) }
 
-// All4 and All6 are all addresses of a family.
+// All4 and All6 contain all addresses of a family.
 var (
 	All4 = Prefix{}
 	All6 = Prefix{Addr: Addr{v6: true}}
 )
 
-// ParsePrefix reads an address and its length, such as 10.0.0.0/8, or a bare address, which is a prefix of full length.
-// Bits beyond the length stay: Masked is without them. mapped reports a prefix of IPv4-mapped addresses, for which the
-// result is the IPv4 one.
+// ParsePrefix parses an address and a length, such as 10.0.0.0/8, or a bare address, which is a prefix of full length.
+// Bits beyond the length stay: Masked clears them. mapped reports a prefix of IPv4-mapped addresses, for which the
+// result is the IPv4 prefix.
 func ParsePrefix(s string) (p Prefix, mapped, ok bool) {
 	address, length, sized := strings.Cut(s, "/")
 	if v, ok := parse4(address); ok {
@@ -48,13 +48,13 @@ func ParsePrefix(s string) (p Prefix, mapped, ok bool) {
 	return p, false, true
 }
 
-// First is the prefix of that length that contains the address.
+// First returns the prefix of length n that contains the address.
 func (a Addr) First(n int) Prefix { return Prefix{a.first(n), uint8(n)} }
 
-// Masked is the prefix without the bits beyond its length.
+// Masked returns the prefix with the bits beyond its length cleared.
 func (p Prefix) Masked() Prefix { return p.First(p.Bits()) }
 
-// AppendTo appends the prefix in canonical form; one of full length is written as its address.
+// AppendTo appends the prefix in canonical form; a prefix of full length is written as its address.
 func (p Prefix) AppendTo(dst []byte) []byte {
 	dst = p.Addr.AppendTo(dst)
 	if p.Bits() == p.Len() {
@@ -66,7 +66,7 @@ func (p Prefix) AppendTo(dst []byte) []byte {
 
 func (p Prefix) String() string { return string(p.AppendTo(nil)) }
 
-// Merge is the fewest prefixes that hold the same addresses. Those given must be Masked.
+// Merge returns the fewest prefixes that contain the same addresses. The given prefixes must be Masked.
 func Merge(prefixes []Prefix) (merged []Prefix) {
 	sorted := slices.SortedFunc(slices.Values(prefixes), func(a, b Prefix) int {
 		return cmp.Or(cmp.Compare(family(a.Addr), family(b.Addr)), cmp.Compare(a.hi, b.hi), cmp.Compare(a.lo, b.lo),
@@ -88,7 +88,7 @@ func (p Prefix) contains(q Prefix) bool {
 	return p.v6 == q.v6 && p.bits <= q.bits && q.First(p.Bits()) == p
 }
 
-// isHalf reports whether the two are the halves of one prefix.
+// isHalf reports whether p and q are the two halves of one prefix.
 func (p Prefix) isHalf(q Prefix) bool {
 	return p.v6 == q.v6 && p.bits == q.bits && p.bits > 0 && p.First(p.Bits()-1) == q.First(q.Bits()-1)
 }

@@ -6,38 +6,38 @@ import (
 	"slices"
 )
 
-// Set is a set of prefixes, each with its index in the list that the set was made of. It never changes.
+// Set is a set of prefixes, each with its index in the list from which the set was made. It never changes.
 //
-// Each family has a path-compressed binary trie. A look-up goes down by the address's bits without comparing, to one
-// prefix, and from there up to the first that contains the address. All others that contain it are further up: going
-// down, they would have been passed by the same bits.
+// Each family has a path-compressed binary trie. A look-up first goes down by the address's bits, without comparing, to
+// one prefix, and from there up to the first prefix that contains the address. Every other prefix that contains the
+// address is further up, since the way down passes it by the same bits.
 type Set struct {
 	prefixes []member
 	nodes    []node
-	roots    [2]root // of IPv4 and of IPv6
+	roots    [2]root // of IPv4 and IPv6
 }
 
-// root is where a look-up begins. The bits that decide first choose among tops at once: every step down from node to
-// node is a read that waits for the one before (BenchmarkLongest, 10,000 prefixes: 90 ns without tops, 7 with).
+// root is where a look-up begins. The first deciding bits choose among tops at once: every step down from node to node
+// is a read that waits for the one before (BenchmarkLongest, 10,000 prefixes: 90 ns without tops, 7 with).
 type root struct {
-	tops  []int32 // as in node.next; by the bits from first on, as many as the length needs; empty: no prefix
-	first uint8   // 64 bits further it lies in the lower half of the address
-	shift uint8   // how far right the chosen bits have to go within their half
+	tops  []int32 // as node.next; indexed by the bits from first on, as many as the length needs; empty: no prefix
+	first uint8   // the first deciding bit; from 64 on it is in the lower half of the address
+	shift uint8   // how far to shift the chosen bits right within their half
 }
 
 // member is one prefix.
 type member struct {
 	Prefix
-	shorter int32 // index of the longest shorter prefix that contains this one; -1 without
+	shorter int32 // index of the longest shorter prefix that contains this prefix; -1 if none does
 }
 
-// node is a place where a bit decides. The prefixes below it have all bits before that in common.
+// node is a place where a bit decides. The prefixes below it have all earlier bits in common.
 type node struct {
-	next [2]int32 // another node, or ^index of a prefix; where no prefix goes on, of the one that ends here
+	next [2]int32 // another node, or ^index of a prefix; where no prefix goes on, of the prefix that ends here
 	bit  uint8
 }
 
-// NewSet is the set of prefixes, which must be Masked. Of equal ones the first counts.
+// NewSet returns the set of prefixes, which must be Masked. Of equal prefixes the first one counts.
 func NewSet(prefixes []Prefix) *Set {
 	s := &Set{prefixes: make([]member, len(prefixes))}
 	var families [2][]int32
@@ -85,13 +85,13 @@ func family(a Addr) int {
 	return 0
 }
 
-// build makes the trie of a sorted list, all of whose prefixes are contained in the one with the index shorter. Those
-// that contain others come before them in the list.
+// build makes the trie of a sorted list. shorter is the index of a prefix that contains all prefixes of the list, or
+// -1. A prefix that contains others comes before them in the list.
 func (s *Set) build(list []int32, shorter int32) int32 {
 	first, last := &s.prefixes[list[0]], &s.prefixes[list[len(list)-1]]
 	at := min(first.Bits(), common(first.Addr, last.Addr))
 	var next [2]int32
-	if first.Bits() == at { // it contains all the others
+	if first.Bits() == at { // the first prefix contains all others
 		first.shorter, shorter = shorter, list[0]
 		next = [2]int32{^list[0], ^list[0]}
 		if list = list[1:]; len(list) == 0 {
@@ -113,13 +113,13 @@ func (s *Set) build(list []int32, shorter int32) int32 {
 	return int32(n)
 }
 
-// Longest is the index of the longest prefix that contains an address, -1 when none does.
+// Longest returns the index of the longest prefix that contains an address, -1 if none does.
 func (s *Set) Longest(a Addr) int { return s.longest(a, a.Len()) }
 
-// Containing is the index of the longest prefix of the set that contains p, -1 when none does.
+// Containing returns the index of the longest prefix of the set that contains p, -1 if none does.
 func (s *Set) Containing(p Prefix) int { return s.longest(p.Addr, p.Bits()) }
 
-// longest is the index of the longest prefix that contains the first n bits of an address.
+// longest returns the index of the longest prefix that contains the first n bits of an address.
 func (s *Set) longest(a Addr, n int) int {
 	r := &s.roots[0]
 	if a.v6 {
@@ -147,19 +147,19 @@ func (s *Set) longest(a Addr, n int) int {
 	return found
 }
 
-// Shorter is the index of the longest shorter prefix that contains the one with index i, -1 without.
+// Shorter returns the index of the longest shorter prefix that contains the prefix with index i, -1 if none does.
 func (s *Set) Shorter(i int) int { return int(s.prefixes[i].shorter) }
 
 // Contains reports whether some prefix contains the address.
 func (s *Set) Contains(a Addr) bool { return s.Longest(a) >= 0 }
 
-// Len is the number of prefixes in the list that the set was made of.
+// Len returns the number of prefixes in the list from which the set was made.
 func (s *Set) Len() int { return len(s.prefixes) }
 
-// Prefix is the prefix with index i.
+// Prefix returns the prefix with index i.
 func (s *Set) Prefix(i int) Prefix { return s.prefixes[i].Prefix }
 
-// Nested is the most prefixes that contain one address.
+// Nested returns how many prefixes, at most, contain one address.
 func (s *Set) Nested() (most int) {
 	for i := range s.prefixes {
 		n := 0

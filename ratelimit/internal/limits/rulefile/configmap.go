@@ -11,7 +11,8 @@ import (
 )
 
 // Unpack finds the files of rules in a Kubernetes manifest: the entries *.yaml and *.yml of its ConfigMaps, named after
-// them. passed are the documents and entries that are none. A text that is no manifest is the only file of the result.
+// the entries. passed names the documents and entries that are no files of rules. If the text is no manifest, the
+// result is the text itself as the only file.
 func Unpack(ctx context.Context, f File) (files []File, passed []string, err error) {
 	if !strings.HasPrefix(string(f.Text), "kind:") && !strings.Contains(string(f.Text), "\nkind:") {
 		return []File{f}, nil, nil
@@ -20,7 +21,7 @@ func Unpack(ctx context.Context, f File) (files []File, passed []string, err err
 	for _, text := range documents(normalizeNewlines(string(f.Text))) {
 		root, _, bad := parseYAML(text, directives{}, limits.NewReport(ctx, false))
 		if bad != nil {
-			return []File{{f.Name, []byte(text)}}, nil, nil // loading it describes what is wrong
+			return []File{{f.Name, []byte(text)}}, nil, nil // loading describes the error
 		}
 		kind, name := manifest(root)
 		switch {
@@ -47,8 +48,8 @@ func Unpack(ctx context.Context, f File) (files []File, passed []string, err err
 		limits.OneLine(strings.Join(passed, ", ")))
 }
 
-// documents cuts a text at the markers of YAML. Each document has the lines before it as empty ones, so that positions
-// are those of the whole text.
+// documents splits a text at YAML's document markers. Each document begins with as many empty lines as precede it, so
+// that positions are those of the whole text.
 func documents(text string) (all []string) {
 	begin, lines := 0, 0
 	cut := func(end, to int) {
@@ -67,7 +68,7 @@ func documents(text string) (all []string) {
 	return all
 }
 
-// manifest is what an object of Kubernetes says it is; kind is empty for any other text.
+// manifest returns the kind and name of a Kubernetes object; kind is empty for any other text.
 func manifest(root *node) (kind, name string) {
 	if kind, version := child(root, "kind"), child(root, "apiVersion"); kind != nil && version != nil {
 		if metadata := child(root, "metadata"); metadata != nil && child(metadata, "name") != nil {
@@ -78,7 +79,7 @@ func manifest(root *node) (kind, name string) {
 	return "", ""
 }
 
-// child is the value of a key; nil without it.
+// child returns the value of a key; nil without the key.
 func child(n *node, key string) *node {
 	if n.kind != mapNode {
 		return nil
@@ -89,7 +90,7 @@ func child(n *node, key string) *node {
 	return nil
 }
 
-// entriesOf are the files in the data of a ConfigMap.
+// entriesOf returns the files in the data of a ConfigMap.
 func entriesOf(root *node, text, prefix string) (files []File, passed []string) {
 	data := child(root, "data")
 	if data == nil || data.kind != mapNode {
@@ -110,8 +111,8 @@ func entriesOf(root *node, text, prefix string) (files []File, passed []string) 
 	return files, passed
 }
 
-// inPlace is the content of a block scalar that begins at a position, with its indentation and with as many empty lines
-// before it as stand there, so that positions in it are those of the text. It is not ok for any other value.
+// inPlace returns the content of the block scalar at a position, with its indentation and as many empty lines before it
+// as the text has lines, so that positions are those of the text. ok is false for any other value.
 func inPlace(text string, at limits.Pos) (content string, ok bool) {
 	begin := lineStart(text, int(at.Line))
 	header, rest, _ := strings.Cut(text[begin:], "\n")
@@ -130,7 +131,7 @@ func inPlace(text string, at limits.Pos) (content string, ok bool) {
 				break
 			}
 			if strings.HasPrefix(line[len(indent):], "---") || strings.HasPrefix(line[len(indent):], "%") {
-				return "", false // markers and directives are none when they are indented
+				return "", false // indented markers and directives would have no effect
 			}
 		}
 		end += len(line)

@@ -7,14 +7,14 @@ import (
 	"gatehouse/ratelimit/internal/limits"
 )
 
-// directives are what stands before the first --- of a file: %YAML and %TAG.
+// directives are the directives before the first --- of a file: %YAML and %TAG.
 type directives struct {
 	tags map[string]string // prefix of each %TAG handle
 }
 
-// readDirectives reads the directives of a file and returns its text with them as comments, so that
-// lines keep their numbers. A directive of another kind is reserved by YAML: it is passed over, and so
-// is a version that differs in its second number only.
+// readDirectives reads the directives of a file and returns its text with the directives as comments, so that lines
+// keep their numbers. YAML reserves other directives: they are ignored, and so is a version that differs only in its
+// second number.
 func readDirectives(text string) (string, directives, *syntax) {
 	var d directives
 	var found []int // offsets of the directives
@@ -54,7 +54,7 @@ func readDirectives(text string) (string, directives, *syntax) {
 	}
 }
 
-// add reads one directive; bad says what is wrong with it.
+// add reads one directive. bad says what is wrong with it.
 func (d *directives) add(fields []string, versionSeen *bool) (bad string) {
 	for i, f := range fields {
 		if f[0] == '#' {
@@ -86,7 +86,7 @@ func (d *directives) add(fields []string, versionSeen *bool) (bad string) {
 	return ""
 }
 
-// commented is text with a # instead of the % at each offset.
+// commented returns the text with a # instead of the % at each offset.
 func commented(text string, offsets []int) string {
 	b := []byte(text)
 	for _, at := range offsets {
@@ -95,10 +95,10 @@ func commented(text string, offsets []int) string {
 	return string(b)
 }
 
-// coreTags is what the tags of YAML itself begin with, which are written !!str and so on.
+// coreTags is the prefix of YAML's own tags, which are written !!str and so on.
 const coreTags = "tag:yaml.org,2002:"
 
-// tag writes a tag as !!name if it is one of YAML itself, by whatever handle.
+// tag returns a tag as !!name if it is one of YAML's own, whatever its handle.
 func (d directives) tag(tag string) string {
 	if verbatim, ok := strings.CutPrefix(tag, "!<"); ok {
 		if name, ok := strings.CutPrefix(strings.TrimSuffix(verbatim, ">"), coreTags); ok {

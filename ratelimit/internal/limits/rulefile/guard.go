@@ -7,23 +7,21 @@ import (
 	"github.com/goccy/go-yaml/token"
 )
 
-// The library's parser recurses once per level of nesting and once per key of a block map, without
-// a bound, and takes time in the square of the keys of one map or of the errors on one line. A
-// stack that overflows can't be recovered from, so guard checks the tokens first. No rule file comes near these
-// numbers.
+// The library's parser recurses once for each level of nesting and once for each key of a block map, without a bound,
+// and takes time in the square of the keys of one map or of the errors on one line. A stack overflow cannot be
+// recovered from, so guard checks the tokens first. No rule file comes near these numbers.
 const (
-	// maxDepth bounds the nesting of a file. Requests have at most 64 entries by default, which
-	// needs 130.
+	// maxDepth bounds the nesting of a file. Requests have at most 64 entries by default, for which 130 levels suffice.
 	maxDepth = 1000
-	// maxKeys bounds the keys of one block map; metadata is the only map without fixed keys.
+	// maxKeys bounds the keys of one block map; only metadata has keys that are not fixed.
 	maxKeys = 1000
-	// maxMerges bounds the merge keys of a file, of which each costs some 5 KB.
+	// maxMerges bounds the merge keys of a file; each costs some 5 KB.
 	maxMerges = 10000
 	// maxMarks bounds colons on one line outside flow style, and directives.
 	maxMarks = 100
 )
 
-// guard refuses what would take the parser too deep or too long.
+// guard refuses a text that would take the parser too deep or too long.
 func guard(tokens token.Tokens) *syntax {
 	var g complexityCheck
 	for _, t := range tokens {
@@ -40,15 +38,15 @@ func guard(tokens token.Tokens) *syntax {
 }
 
 type complexityCheck struct {
-	flow       int // brackets and braces that are open
+	flow       int // open brackets and braces
 	line       int
-	marks      int // of this line
-	colons     int // of this line
+	marks      int // on this line
+	colons     int // on this line
 	directives int
 	merges     int
-	content    bool         // something stands before this token
-	second     *token.Token // where a further document begins, which may be empty
-	maps       []keyRun     // block maps that are open
+	content    bool         // there is content before this token
+	second     *token.Token // the beginning of a further document, which may be empty
+	maps       []keyRun     // open block maps
 }
 
 // keyRun is a block map whose keys begin at a column.
@@ -115,7 +113,7 @@ func (g *complexityCheck) visit(t *token.Token) string {
 	return ""
 }
 
-// over counts one more and says so if that is too many.
+// over increments n and returns an error text if n exceeds most.
 func over(n *int, most int, of string) string {
 	if *n++; *n > most {
 		return fmt.Sprintf("more than %d %s", most, of)
@@ -123,21 +121,21 @@ func over(n *int, most int, of string) string {
 	return ""
 }
 
-// named says whether a name follows the star of an alias.
+// named reports whether a name follows the star of an alias.
 func named(alias *token.Token) bool {
 	n := alias.Next
 	return n != nil && n.Position != nil && n.Position.Offset == alias.Position.Offset+1 &&
 		!strings.ContainsAny(n.Value[:min(len(n.Value), 1)], "*,]}")
 }
 
-// end closes the maps right of a column.
+// end closes the maps to the right of a column.
 func (g *complexityCheck) end(column int) {
 	for len(g.maps) > 0 && g.maps[len(g.maps)-1].column > column {
 		g.maps = g.maps[:len(g.maps)-1]
 	}
 }
 
-// key counts the key before a colon and returns how many its map has so far.
+// key counts the key before a colon and returns how many keys its map has so far.
 func (g *complexityCheck) key(colon *token.Token) int {
 	column := colon.Position.Column
 	if k := colon.Prev; k != nil && k.Position != nil && k.Position.Line == colon.Position.Line {

@@ -28,7 +28,7 @@ func (r *reader) limit(n *node) *limits.Limit {
 	return l
 }
 
-// limitList reads rate_limits. It is nil when there is nothing in it, which has been reported.
+// limitList reads rate_limits. It returns nil for an empty list, which has been reported.
 func (r *reader) limitList(n *node) *limits.LimitList {
 	switch items := len(n.pairs); {
 	case n.isNull():

@@ -6,14 +6,14 @@ import (
 	"gatehouse/ratelimit/internal/limits"
 )
 
-// listKeys are the keys of an entry that stand instead of a value, or with those.
+// listKeys are the keys of an entry that replace its value, or accompany such keys.
 var listKeys = []string{"values", "cidr", "not_cidr", "prefix_length", "group"}
 
 // listField reads one of listKeys.
 func (r *reader) listField(e *limits.Entry, key string, v *node) {
 	if e.Match == nil {
 		if v.isNull() && (key == "group" || key == "prefix_length") {
-			return // as if it were not there
+			return // as if the key were missing
 		}
 		e.Match = &limits.Match{}
 	}
@@ -35,7 +35,7 @@ func (r *reader) listField(e *limits.Entry, key string, v *node) {
 	l.Unreadable = l.Unreadable || r.wrong > before
 }
 
-// texts reads a list of texts that may not be empty. Its nulls are empty texts, which are refused by what they mean.
+// texts reads a list of texts, which must not be empty. A null in it is an empty text, which check refuses.
 func (r *reader) texts(field, instead string, most int, list *node) []limits.Item {
 	switch {
 	case list.isNull():
@@ -96,7 +96,7 @@ func (r *reader) prefixLength(l *limits.Match, n *node) {
 
 var lengthKeys = []string{"v4", "v6"}
 
-// exclusive are the pairs of keys of an entry of which one may stand.
+// exclusive are the pairs of keys of which an entry may have one.
 var exclusive = [][2]string{{"value", "values"}, {"value", "cidr"}, {"value", "not_cidr"}, {"values", "cidr"},
 	{"values", "not_cidr"}}
 
@@ -108,7 +108,7 @@ func (r *reader) excluded(n *node) (wrong bool) {
 	return wrong
 }
 
-// exclude reports two keys of an entry of which only one may stand there.
+// exclude reports two keys of which an entry may have only one.
 func (r *reader) exclude(n *node, a, b string) bool {
 	first, second := keyNode(n, a), keyNode(n, b)
 	if first == nil || second == nil {
@@ -122,7 +122,7 @@ func (r *reader) exclude(n *node, a, b string) bool {
 	return true
 }
 
-// keyNode is a key of a map that is not null there; nil without it.
+// keyNode returns a key of a map whose value is not null; nil without it.
 func keyNode(n *node, key string) *node {
 	for _, p := range n.pairs {
 		if p.key.text == key && !((key == "value" || key == "rate_limit") && p.value.isNull()) {
@@ -132,7 +132,8 @@ func keyNode(n *node, key string) *node {
 	return nil
 }
 
-// listLabel is what stands for the lists of an entry in its label, another of which gave before.
+// listLabel returns the text that stands for a list of an entry in its label. before is the text of another list of the
+// entry.
 func listLabel(field, first string, n int, before string) string {
 	switch {
 	case field == "values" || field == "cidr":

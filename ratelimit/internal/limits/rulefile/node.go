@@ -18,26 +18,25 @@ const (
 	listNode
 )
 
-// node is one YAML value with its position. Aliases are resolved: the same node may hang in
-// several places, so the tree is never written to once built. A file of 100,000 rules has more
-// than a million of them, so they are small.
+// node is one YAML value with its position. Aliases are resolved: the same node may be in several places, so the tree
+// is never written to once it is built. A file of 100,000 rules has more than a million nodes, so nodes are small.
 type node struct {
 	text  string
 	pairs []pair
 	pos   limits.Pos
-	// weight is the number of values below and including this one with aliases written out, at
-	// most maxExpansion more than stand in the file; depth is the number of levels.
+	// weight is the number of values in this value, including itself, with aliases written out, at most maxExpansion
+	// more than the file has; depth is the number of levels.
 	weight int32
 	depth  int16
 	kind   kind
-	// plain is set for a scalar without quotes, whose type follows from its text.
+	// plain is set for a scalar without quotes, whose type depends on its text.
 	plain bool
 }
 
 // pair is one key of a map with its value, or an item of a list, which has no key.
 type pair struct{ key, value *node }
 
-// scalar is what YAML 1.1 takes a plain text for.
+// scalar is the type of a plain text in YAML 1.1.
 type scalar uint8
 
 const (
@@ -69,7 +68,7 @@ func (n *node) what() string {
 	return "a text"
 }
 
-// whatText is what with the text of a scalar.
+// whatText is what, with the text of a scalar.
 func (n *node) whatText() string {
 	if n.kind == textNode && !n.isNull() {
 		return n.what() + " (" + n.shown() + ")"
@@ -77,7 +76,7 @@ func (n *node) whatText() string {
 	return n.what()
 }
 
-// shown is the node as a message repeats it.
+// shown returns the node as a message repeats it.
 func (n *node) shown() string {
 	switch n.kind {
 	case mapNode:
@@ -127,7 +126,7 @@ func scalarOf(s string) scalar {
 	return stringScalar
 }
 
-// yamlBool reads the booleans of YAML 1.1: true, yes, on and their opposites; the letters y and n are texts.
+// yamlBool parses the booleans of YAML 1.1: true, yes, on and their opposites; the letters y and n are texts.
 func yamlBool(s string) (value, ok bool) {
 	switch s {
 	case "true", "True", "TRUE", "yes", "Yes", "YES", "on", "On", "ON":
@@ -138,14 +137,14 @@ func yamlBool(s string) (value, ok bool) {
 	return false, false
 }
 
-// yamlInt reads an integer of YAML 1.1: decimal, 0x, 0b, 0o or a leading 0 for octal, underscores
-// between digits. A number beyond 64 bits is still an integer: its value is then the largest.
+// yamlInt parses an integer of YAML 1.1: decimal, 0x, 0b, 0o or a leading 0 for octal, underscores between digits. A
+// number beyond 64 bits is still an integer: its value is then the largest.
 func yamlInt(s string) (value uint64, negative, ok bool) {
 	value, negative, err := parseYAMLInt(s)
 	return value, negative, err == nil || errors.Is(err, strconv.ErrRange)
 }
 
-// fits64 says whether an integer of YAML fits into 64 bits, with or without sign.
+// fits64 reports whether an integer of YAML fits into 64 bits, with or without sign.
 func fits64(s string) bool {
 	value, negative, err := parseYAMLInt(s)
 	return err == nil && (!negative || value <= 1<<63)
@@ -178,7 +177,7 @@ func parseYAMLInt(s string) (value uint64, negative bool, err error) {
 	return value, negative, err
 }
 
-// yamlFloat reads a floating-point number: digits with a point or an exponent, .inf or .nan.
+// yamlFloat parses a floating-point number: digits with a point or an exponent, .inf or .nan.
 func yamlFloat(s string) (float64, bool) {
 	unsigned := strings.TrimLeft(s, "+-")
 	if len(s)-len(unsigned) > 1 || unsigned == "" {

@@ -7,26 +7,25 @@ import (
 	"gatehouse/ratelimit/internal/limits"
 )
 
-// The way through goccy/go-yaml takes 250 ms for 10,000 rules, of which the lexer alone is a fifth,
-// and a reload has 100 ms (BenchmarkLoad). So the YAML that nearly all rule files are written in is
-// read here, ten times as fast and with a tenth of the memory: blocks of maps and lists, plain and
-// quoted scalars on one line, flow style over any number of lines, comments, any UTF-8 text. Anything
-// else (anchors, merge keys, tags, block scalars, scalars over several lines, every error) is left
-// to the library, so that it alone decides what is valid. FuzzPlain holds the two to the same tree.
+// goccy/go-yaml takes 250 ms for 10,000 rules, a fifth of it in the lexer, and a reload has 100 ms (BenchmarkLoad). So
+// this package itself reads the YAML of nearly all rule files, ten times as fast and with a tenth of the memory: blocks
+// of maps and lists, plain and quoted scalars on one line, flow style over any number of lines, comments, any UTF-8
+// text. Everything else (anchors, merge keys, tags, block scalars, scalars over several lines, every error) is left to
+// the library, so that it alone decides what is valid. FuzzPlain checks that both give the same tree.
 
-// maxPlainDepth is where readPlain leaves nesting to the library and its bounds.
+// maxPlainDepth is the nesting that readPlain leaves to the library and its bounds.
 const maxPlainDepth = 100
 
-// readPlain reads text if it is written in the plain part of YAML, else it returns nil and what it
-// could not read. Texts of nodes are parts of the file's.
+// readPlain reads text if it is written in the plain part of YAML. Otherwise it returns nil and what it could not read.
+// Texts of nodes are parts of the file's text.
 //
-// With each, the items of the descriptors at the root are handed to it one by one instead, until it
-// returns false, and their nodes are used again: 100,000 rules need 80 MB of nodes otherwise.
+// If each is not nil, it is called with each item of the descriptors at the root, until it returns false, and the
+// items' nodes are reused: 100,000 rules would need 80 MB of nodes.
 func readPlain(text string, each func(item *node) bool) (root *node, why obstacle) {
 	p := plainReader{src: normalizeNewlines(text), each: each, seen: map[string]string{}}
 	defer func() {
 		if r := recover(); r != nil {
-			root, why = nil, r.(obstacle) // a panic with anything else goes on
+			root, why = nil, r.(obstacle) // any other panic goes on
 		}
 	}()
 	p.next()
@@ -52,36 +51,36 @@ func readPlain(text string, each func(item *node) bool) (root *node, why obstacl
 	return root, obstacle{}
 }
 
-// obstacle is what readPlain could not read, the first of the file. The methods of plainReader panic with it.
+// obstacle is the first part of a file that readPlain cannot read. The methods of plainReader panic with it.
 type obstacle struct {
 	pos  limits.Pos
 	what string
 }
 
-// plainReader stands on one line that holds something.
+// plainReader is at a line that has content.
 type plainReader struct {
 	src      string
 	nextLine int // where the next line begins
 	line     int32
 	begin    int // where this line begins
-	from, to int // its content: without indentation, up to the line's end
+	from, to int // bounds of its content: without indentation, to the line's end
 	eof      bool
 
-	// Columns count characters. In a line where some take several bytes, the last count is kept:
-	// positions are queried from left to right, and a line may hold a whole file.
+	// Columns count characters. In a line with characters of several bytes, the last count is kept: positions are
+	// queried from left to right, and a line may be a whole file.
 	wide             bool
 	countedAt, count int
 
 	each        func(item *node) bool
-	descriptors bool // the value to be read is that of descriptors at the root
+	descriptors bool // the next value is that of descriptors at the root
 
 	seen   map[string]string // one copy of each key
 	stack  []pair
-	nodes  []node // unused rest of the present chunk
+	nodes  []node // the unused rest of the present chunk
 	chunks []pair
 }
 
-// advance goes to the next line, whatever it holds.
+// advance goes to the next line, with or without content.
 func (p *plainReader) advance() bool {
 	if p.nextLine >= len(p.src) {
 		p.eof = true
@@ -105,8 +104,8 @@ func (p *plainReader) advance() bool {
 	return true
 }
 
-// plainLine says whether a line is UTF-8 without control characters, and whether any of it is outside
-// ASCII.
+// plainLine reports whether a line is UTF-8 without control characters (ok), and whether any of it is outside ASCII
+// (wide).
 func plainLine(s string) (wide, ok bool) {
 	for i := range len(s) {
 		switch c := s[i]; {
@@ -131,16 +130,16 @@ func (p *plainReader) next() {
 
 func (p *plainReader) indent() int { return p.from - p.begin }
 
-// marker says whether a line begins with a document marker.
+// marker reports whether the line begins with a document marker.
 func (p *plainReader) marker(mark string) bool {
 	end := p.begin + len(mark)
 	return strings.HasPrefix(p.src[p.begin:p.to], mark) && (end == p.to || blank(p.src[end]))
 }
 
-// opens says whether flow style begins at an offset.
+// opens reports whether flow style begins at an offset.
 func (p *plainReader) opens(at int) bool { return p.src[at] == '{' || p.src[at] == '[' }
 
-// fail ends the reading: what stands at an offset of this line is left to the library.
+// fail ends the reading, because of the text at an offset of this line: the file is left to the library.
 func (p *plainReader) fail(at int) {
 	at = min(max(at, p.begin), p.to)
 	p.failFor(at, whatIs(p.src[at:p.to]))
@@ -150,7 +149,7 @@ func (p *plainReader) failFor(at int, what string) {
 	panic(obstacle{limits.Pos{Line: p.line, Column: p.column(at)}, what})
 }
 
-// whatIs names what begins a text that readPlain does not read.
+// whatIs names the construct at the beginning of a text that readPlain does not read.
 func whatIs(s string) string {
 	if strings.HasPrefix(s, "<<") {
 		return "a merge key"
@@ -172,7 +171,7 @@ func whatIs(s string) string {
 	return "YAML that is rare in rules"
 }
 
-// block reads what begins on this line.
+// block reads the value that begins on this line.
 func (p *plainReader) block(depth int) *node {
 	if depth > maxPlainDepth {
 		p.fail(p.from)
@@ -183,7 +182,7 @@ func (p *plainReader) block(depth int) *node {
 	return p.mapping(p.indent(), depth)
 }
 
-// dash says whether the line's content is an item of a list.
+// dash reports whether the line's content is an item of a list.
 func (p *plainReader) dash() bool {
 	return p.src[p.from] == '-' && (p.from+1 == p.to || p.src[p.from+1] == ' ')
 }
@@ -199,7 +198,7 @@ func (p *plainReader) list(indent, depth int) *node {
 		case p.from == p.to || p.src[p.from] == '#':
 			item = p.below(indent, dash+1, depth)
 			if item.plain && !p.eof && !(p.indent() == indent && p.dash()) {
-				p.fail(p.from) // the library takes a key at the dash's indentation for the item
+				p.fail(p.from) // the library takes a key with the dash's indentation as part of the item
 			}
 		case p.dash():
 			p.fail(p.from)
@@ -217,15 +216,16 @@ func (p *plainReader) list(indent, depth int) *node {
 	return n
 }
 
-// items is where the items of a list go: with streamed to the caller of readPlain, one by one, each in the same chunks.
+// items takes the items of a list. With streamed it passes them to the caller of readPlain, one by one, each in the
+// same chunks.
 type items struct {
 	streamed bool
 	nodes    []node
 	chunks   []pair
 }
 
-// items says where the items of the list that begins here go. Chunks of streamed items have room for a large one, so
-// that none needs a chunk of its own.
+// items returns where the items of the list that begins here go. Chunks of streamed items have room for a large item,
+// so that no item needs a chunk of its own.
 func (p *plainReader) items() items {
 	streamed := p.descriptors && p.each != nil
 	p.descriptors = false
@@ -277,8 +277,8 @@ func (p *plainReader) mapping(indent, depth int) *node {
 	return n
 }
 
-// below reads what follows a key or dash that ends its line: a block, or null. A list
-// under a key may have the key's indentation.
+// below reads the value after a key or dash that ends its line: a block, or null. A list under a key may have the key's
+// indentation.
 func (p *plainReader) below(indent, at, depth int) *node {
 	null := p.node(textNode, at)
 	null.plain, null.text = true, "null"
@@ -297,8 +297,7 @@ func (p *plainReader) below(indent, at, depth int) *node {
 	return null
 }
 
-// intern gives equal keys one place in memory, which keeps the compiled rules' keys in the
-// processor's cache.
+// intern returns one copy of equal keys, which keeps the compiled rules' keys in the processor's cache.
 func (p *plainReader) intern(s string) string {
 	if have, ok := p.seen[s]; ok {
 		return have
@@ -309,7 +308,7 @@ func (p *plainReader) intern(s string) string {
 	return s
 }
 
-// column is the column of an offset in this line.
+// column returns the column of an offset in this line.
 func (p *plainReader) column(at int) int32 {
 	if !p.wide {
 		return int32(at - p.begin + 1)
@@ -323,7 +322,7 @@ func (p *plainReader) column(at int) int32 {
 	return int32(p.count)
 }
 
-// node makes a node that begins at an offset in this line.
+// node returns a node that begins at an offset in this line.
 func (p *plainReader) node(k kind, at int) *node {
 	if len(p.nodes) == 0 {
 		p.nodes = make([]node, 256)
@@ -334,7 +333,7 @@ func (p *plainReader) node(k kind, at int) *node {
 	return n
 }
 
-// take moves the pairs gathered since mark off the stack.
+// take pops the pairs pushed since mark.
 func (p *plainReader) take(mark int) []pair {
 	n := len(p.stack) - mark
 	if len(p.chunks) < n {

@@ -1,10 +1,10 @@
 package rulefile
 
-// rootFlow is the depth of flow style that is the whole document, as in a file of JSON.
+// rootFlow is the depth of flow style that is the whole document, as in a JSON file.
 const rootFlow = -1
 
-// value reads a scalar, or a value of flow style, like {key: a, replaces: [{name: b}]}, which may go over many
-// lines; end is where it ends on the present line.
+// value reads a scalar, or a value of flow style, like {key: a, replaces: [{name: b}]}, which may extend over many
+// lines. end is where it ends on the present line.
 func (p *plainReader) value(at, depth int, inFlow bool) (n *node, end int) {
 	switch c := p.src[at]; {
 	case depth > maxPlainDepth:
@@ -34,7 +34,7 @@ func (p *plainReader) collection(at, depth int) (n *node, end int) {
 	mark, items := len(p.stack), p.items()
 	for first := true; ; first = false {
 		at = p.gap(at + 1)
-		if p.src[at] != closing { // else it is empty, or a comma stands after the last value
+		if p.src[at] != closing { // otherwise the collection is empty, or a comma follows its last value
 			var value *node
 			if kind == mapNode {
 				key, begin := p.flowKey(at)
@@ -61,7 +61,7 @@ func (p *plainReader) collection(at, depth int) (n *node, end int) {
 	}
 }
 
-// flowKey reads a key of flow style and its colon; begin is where its value begins.
+// flowKey reads a key of flow style and its colon. begin is where the key's value begins.
 func (p *plainReader) flowKey(at int) (key *node, begin int) {
 	colon := p.keyEnd(at, true)
 	if colon < 0 {
@@ -70,8 +70,7 @@ func (p *plainReader) flowKey(at int) (key *node, begin int) {
 	return p.key(at, colon), p.gap(colon + 1)
 }
 
-// gap skips what may stand between the parts of flow style: blanks, comments and line ends. It
-// returns the offset of the next part.
+// gap skips blanks, comments and line ends between the parts of flow style. It returns the offset of the next part.
 func (p *plainReader) gap(at int) int {
 	for {
 		at = p.skipBlanks(at)

@@ -6,8 +6,8 @@ import (
 	"unicode/utf8"
 )
 
-// scalar reads the value from at to the end of its line, or of a later one in flow style, then goes to
-// the next line, which must not continue it.
+// scalar reads the value that begins at offset at, then goes to the next line, which must not continue the value. The
+// value ends with its line; in flow style it may end on a later line.
 func (p *plainReader) scalar(at, indent int) *node {
 	n := p.lastOfLine(at, 0)
 	if !p.eof && p.indent() > indent {
@@ -16,7 +16,7 @@ func (p *plainReader) scalar(at, indent int) *node {
 	return n
 }
 
-// lastOfLine reads a value that only a comment follows and goes to the next line.
+// lastOfLine reads a value that may only be followed by a comment, and goes to the next line.
 func (p *plainReader) lastOfLine(at, depth int) *node {
 	n, end := p.value(at, depth, false)
 	if after := p.skipBlanks(end); after < p.to && (after == end || p.src[after] != '#') {
@@ -26,7 +26,7 @@ func (p *plainReader) lastOfLine(at, depth int) *node {
 	return n
 }
 
-// key makes the node of a key whose colon keyEnd found.
+// key returns the node of a key whose colon keyEnd has found.
 func (p *plainReader) key(at, colon int) *node {
 	if c := p.src[at]; c == '"' || c == '\'' {
 		n, _ := p.quoted(at)
@@ -34,7 +34,7 @@ func (p *plainReader) key(at, colon int) *node {
 		return n
 	}
 	text := strings.TrimRight(p.src[at:colon], " \t")
-	if strings.HasSuffix(text, "<<") { // the library takes more than << itself for a merge key
+	if strings.HasSuffix(text, "<<") { // the library takes other texts than << for a merge key, too
 		p.fail(at)
 	}
 	n := p.node(textNode, at)
@@ -42,7 +42,7 @@ func (p *plainReader) key(at, colon int) *node {
 	return n
 }
 
-// keyEnd finds the colon of a key that begins at an offset, -1 when there is none.
+// keyEnd returns the offset of the colon after a key that begins at an offset, -1 if there is none.
 func (p *plainReader) keyEnd(at int, flow bool) int {
 	c := p.src[at]
 	if c != '"' && c != '\'' {
@@ -82,7 +82,7 @@ func (p *plainReader) quoted(at int) (n *node, end int) {
 	return n, end
 }
 
-// quoteEnd is the offset behind a quoted text, -1 when it does not end on this line.
+// quoteEnd returns the offset after a quoted text, -1 if it does not end on this line.
 func (p *plainReader) quoteEnd(at int) int {
 	mark := p.src[at]
 	for i := at + 1; i < p.to; i++ {
@@ -105,11 +105,11 @@ var simpleEscapes = map[byte]string{
 	' ': " ", '"': `"`, '/': "/", '\\': `\`, 'N': "\u0085", '_': "\u00a0", 'L': "\u2028", 'P': "\u2029",
 }
 
-// escapeDigits are those that a character's number follows, and how many digits it has.
+// escapeDigits are the escapes with a character's number, and how many digits the number has.
 var escapeDigits = map[byte]int{'x': 2, 'u': 4, 'U': 8}
 
-// unescape reads the escapes of a text in double quotes. Those of YAML that it does not read (halves of
-// a pair of UTF-16, for one) are left to the library.
+// unescape replaces the escapes of a text in double quotes. Some escapes of YAML, such as halves of a UTF-16 pair, are
+// left to the library.
 func unescape(s string) (text string, ok bool) {
 	var b strings.Builder
 	b.Grow(len(s))
@@ -144,17 +144,16 @@ func unescape(s string) (text string, ok bool) {
 	}
 }
 
-// plainScan goes through a plain scalar: end is behind its last character, stop where something else
-// begins, a comment, the colon of a key, or what parts values in flow style. Both are at when none
-// begins there.
+// plainScan scans a plain scalar. end is the offset after its last character. stop is where something else begins: a
+// comment, the colon of a key, or a separator of flow style. Both are at if no scalar begins there.
 func (p *plainReader) plainScan(at int, flow bool) (end, stop int) {
 	c := p.src[at]
 	if (c == '.' || c == '-') && at == p.begin &&
 		(strings.HasPrefix(p.src[at:], "...") || strings.HasPrefix(p.src[at:], "---")) {
-		return at, at // what looks like a document marker
+		return at, at // a document marker, or a text that looks like one
 	}
 	if notPlain[c]&begins != 0 {
-		// Three indicators may begin a text that goes on at once.
+		// Three indicators may begin a text if it continues at once.
 		if c != '-' && c != '?' && c != ':' || at+1 == p.to || blank(p.src[at+1]) || flow &&
 			notPlain[p.src[at+1]]&parts != 0 {
 			return at, at
@@ -188,12 +187,12 @@ func (p *plainReader) plainScan(at int, flow bool) (end, stop int) {
 }
 
 const (
-	begins = 1 << iota // no plain scalar begins so
-	inside             // to be looked at inside one
-	parts              // parts values of flow style
+	begins = 1 << iota // cannot begin a plain scalar
+	inside             // needs a check inside a plain scalar
+	parts              // separates values in flow style
 )
 
-// notPlain says of which bytes a plain scalar is not simply made.
+// notPlain has the properties of bytes that are special in plain scalars.
 var notPlain = func() (t [256]uint8) {
 	for _, c := range "-?:,[]{}#&*!|>'\"%@` \t" {
 		t[c] |= begins

@@ -8,8 +8,8 @@ import (
 	"gatehouse/ratelimit/internal/limits"
 )
 
-// The keys of each level. knownKeys is all of them, for "did you mean" and for the
-// difference between an unknown key and one in the wrong place.
+// The keys of each level. knownKeys has all of them, for "did you mean" and to distinguish an unknown key from a key in
+// the wrong place.
 var (
 	rootKeys  = []string{"domain", "descriptors", "on_store_failure"}
 	entryKeys = slices.Concat([]string{"key", "value"}, listKeys, []string{"rate_limit", "rate_limits", "descriptors"},
@@ -22,8 +22,8 @@ var (
 	knownKeys    = slices.Concat(rootKeys, entryKeys, limitKeys, lengthKeys)
 )
 
-// reader turns the nodes of one file into a document and reports what does not fit by its
-// form: keys that are unknown or out of place, values of a wrong type, metadata that no JSON can hold.
+// reader turns the nodes of one file into a document and reports errors of form: keys that are unknown or out of place,
+// values of a wrong type, metadata that JSON cannot represent.
 type reader struct {
 	file   string
 	domain string
@@ -47,7 +47,7 @@ func readDocument(file string, root *node, rep *limits.Report) limits.Document {
 	return r.document(root)
 }
 
-// streamDocument reads a file of plain YAML without holding all its nodes at once. It stops at any other file and at
+// streamDocument reads a file of plain YAML without holding all its nodes at once. It stops at any other file, and at
 // the first problem, which readDocument can describe better.
 func streamDocument(file, text string, rep *limits.Report) (doc limits.Document, ok bool) {
 	r := &reader{file: file, report: rep.Another()}
@@ -69,17 +69,17 @@ func streamDocument(file, text string, rep *limits.Report) (doc limits.Document,
 	return doc, r.wrong == 0
 }
 
-// entryChunks gathers entries in pieces. Appending to one slice would move 25 MB at once for 100,000
-// rules, during which a processor serves no request.
+// entryChunks gathers entries in chunks. Appending to one slice would move 25 MB at once for 100,000 rules, during
+// which a processor serves no request.
 type entryChunks struct {
 	full [][]limits.Entry
 	last []limits.Entry
-	size int // of all in full
+	size int // entries in all of full
 }
 
 const entriesPerChunk = 256
 
-// grow begins a new chunk when the last is full.
+// grow begins a new chunk when the last one is full.
 func (l *entryChunks) grow() {
 	if len(l.last) == entriesPerChunk {
 		l.full, l.size = append(l.full, l.last), l.size+len(l.last)
@@ -87,7 +87,7 @@ func (l *entryChunks) grow() {
 	}
 }
 
-// joined is all entries as one slice. The chunks are gone then.
+// joined returns all entries as one slice, and drops the chunks.
 func (l *entryChunks) joined(rep *limits.Report) []limits.Entry {
 	if len(l.full) == 0 {
 		return l.last
@@ -122,7 +122,7 @@ func (r *reader) document(root *node) limits.Document {
 		doc.Unreadable = true
 		return doc
 	}
-	for _, p := range root.pairs { // first, so that every other message can name it
+	for _, p := range root.pairs { // first, so that every other message can name the domain
 		if p.key.text == "domain" && p.value.kind == textNode && !p.value.isNull() {
 			r.domain = p.value.text
 		}
@@ -229,7 +229,7 @@ func (r *reader) entry(index int, n *node) limits.Entry {
 	return e
 }
 
-// entryLabel names an entry in messages before it is read: key_value, or its index without a key.
+// entryLabel names an entry in messages before it is read: key_value, or its index if it has no key.
 func entryLabel(index int, n *node) string {
 	var key, value, list, group string
 	for _, p := range n.pairs {
@@ -274,15 +274,15 @@ func (r *reader) replaces(list *node) []limits.Replaced {
 			x.Name, _ = r.text("name", v)
 			x.Pos = v.pos
 		})
-		if ok && r.wrong == before { // else it has been reported
+		if ok && r.wrong == before { // otherwise the error has been reported
 			out = append(out, x)
 		}
 	}
 	return out
 }
 
-// eachKey calls f for every known key of a map. Keys that are not texts, unknown ones, known ones
-// at the wrong level and repeated ones are reported; it then returns false.
+// eachKey calls f for every known key of a map. It reports keys that are not texts, unknown keys, known keys at the
+// wrong level and repeated keys, and then returns false.
 func (r *reader) eachKey(n *node, where string, allowed []string, f func(key string, v *node)) (ok bool) {
 	ok = true
 	for i, p := range n.pairs {
@@ -328,7 +328,7 @@ func (r *reader) wrongKey(k *node, where string, allowed []string) {
 		limits.Choices(k.text, known, allowed))
 }
 
-// home is where a known key belongs.
+// home returns where a known key belongs.
 func home(key string) string {
 	switch {
 	case slices.Contains(rootKeys, key):
@@ -345,8 +345,7 @@ func firstOf(pairs []pair, key string) int {
 	return slices.IndexFunc(pairs, func(p pair) bool { return p.key.text == key })
 }
 
-// text reads a field of type string. Plain numbers and booleans keep their source text, null is
-// the empty text.
+// text reads a field of type string. Plain numbers and booleans keep their source text; null is the empty text.
 func (r *reader) text(field string, v *node) (string, bool) {
 	if v.kind != textNode {
 		r.problem(v.pos, v.shown(), "%s must be a text, not %s", field, v.what())
@@ -355,7 +354,7 @@ func (r *reader) text(field string, v *node) (string, bool) {
 	if v.isNull() {
 		return "", true
 	}
-	if v.plain && strings.Contains(v.text, " - key:") { // a dash that is indented too far goes on with the text above
+	if v.plain && strings.Contains(v.text, " - key:") { // a dash that is indented too far continues the text above
 		r.report.Warning(r.at(v.pos), v.text, "%s is %s, with the list after it; write descriptors: in a line "+
 			"between them", field, limits.Quote(v.text))
 	}

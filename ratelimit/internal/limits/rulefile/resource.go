@@ -19,9 +19,8 @@ import (
 // ResourceType is the type URL of the resources that LoadResources reads.
 const ResourceType = "type.googleapis.com/ratelimit.config.ratelimit.v3.RateLimitConfig"
 
-// LoadResources compiles a whole configuration of xDS resources, each an encoded
-// RateLimitConfig, as Load does with files: what Load says holds here. A resource is called by its
-// name, or resources[i] without one.
+// LoadResources compiles a whole configuration of xDS resources, each an encoded RateLimitConfig, as Load does with
+// files. Messages name a resource by its name, or by resources[i] if it has none.
 func LoadResources(ctx context.Context, resources [][]byte, o limits.Options) (*limits.Rules, []limits.Problem, error) {
 	rep := limits.NewReport(ctx, o.Paced)
 	docs, bytes := make([]limits.Document, 0, len(resources)), 0
@@ -31,12 +30,12 @@ func LoadResources(ctx context.Context, resources [][]byte, o limits.Options) (*
 			docs = append(docs, doc)
 		}
 	}
-	// The order of a response is the server's whim, and merged wildcards go by it.
+	// The order of a response is arbitrary, and merged wildcards depend on the order.
 	slices.SortStableFunc(docs, func(a, b limits.Document) int { return strings.Compare(a.File, b.File) })
 	return limits.Compile(bytes, docs, o, rep)
 }
 
-// readResource decodes one resource into the tree that files are read into.
+// readResource decodes one resource into a tree, like the tree of a file.
 func readResource(index int, b []byte, rep *limits.Report) (doc limits.Document, ok bool) {
 	label := fmt.Sprintf("resources[%d]", index)
 	rest, descriptors := splitMessage(b)
@@ -66,9 +65,9 @@ func readResource(index int, b []byte, rep *limits.Report) (doc limits.Document,
 // fieldDescriptors is the number of the field of RateLimitConfig that holds nearly all of it.
 const fieldDescriptors = 3
 
-// splitMessage splits an encoded RateLimitConfig into its descriptors, each encoded, and what else it has:
-// decoded as a whole, a large one would be held a second time in the library's messages, which take
-// ten times the bytes. Bytes that are no message come back as they are, for the library to say why.
+// splitMessage splits an encoded RateLimitConfig into its descriptors, each encoded, and the rest. Decoding a large
+// message as a whole would hold it a second time in the library's messages, which take ten times the bytes. Bytes that
+// are no message are returned unchanged, so that the library reports the error.
 func splitMessage(b []byte) (rest []byte, descriptors [][]byte) {
 	ok := eachField(b, func(number protowire.Number, kind protowire.Type, tag int, field []byte) {
 		if number == fieldDescriptors && kind == protowire.BytesType {
@@ -84,8 +83,8 @@ func splitMessage(b []byte) (rest []byte, descriptors [][]byte) {
 	return rest, descriptors
 }
 
-// eachField calls f for each field of a message, whose first tag bytes say its number and kind. It is not ok for bytes
-// that are no message.
+// eachField calls f for each field of a message; the first tag bytes of a field have its number and kind. ok is false
+// for bytes that are no message.
 func eachField(b []byte, f func(number protowire.Number, kind protowire.Type, tag int, field []byte)) (ok bool) {
 	for len(b) > 0 {
 		number, kind, tag := protowire.ConsumeTag(b)
@@ -106,8 +105,8 @@ func decode(b []byte, m proto.Message, depth int) error {
 	return proto.UnmarshalOptions{RecursionLimit: depth}.Unmarshal(b, m)
 }
 
-// resourceReader turns the messages of one resource into a document. Everything that it finds
-// missing or odd is left to check, which says it of files too.
+// resourceReader turns the messages of one resource into a document. Missing and odd values are left to check, which
+// reports them for files, too.
 type resourceReader struct {
 	file   string
 	domain string
@@ -138,14 +137,14 @@ func (r *resourceReader) entry(index int, d *rlsconf.RateLimitDescriptor) limits
 	return e
 }
 
-// Fields of RateLimitDescriptor that newer schemas have and the linked one keeps as unknown bytes.
+// Fields of RateLimitDescriptor in newer schemas, which the linked schema keeps as unknown bytes.
 const (
 	fieldQuotaMode = 7
 	fieldMetadata  = 8
 )
 
-// newerFields reads quota_mode and metadata. Of a field that is there more than once, the last bool
-// counts and messages merge, as protobuf has it; other types under these numbers are passed over.
+// newerFields reads quota_mode and metadata. Where a field occurs more than once, the last bool wins and messages
+// merge, as in protobuf; other types under these numbers are ignored.
 func (r *resourceReader) newerFields(e *limits.Entry, unknown []byte) {
 	var metadata []byte
 	found := false
@@ -175,7 +174,7 @@ func (r *resourceReader) metadata(b []byte) *structpb.Struct {
 	return out
 }
 
-// object finds what JSON can't hold, and makes null of values that are not set.
+// object reports values that JSON cannot represent, and turns unset values into null.
 func (r *resourceReader) object(s *structpb.Struct, path string) {
 	for _, key := range slices.Sorted(maps.Keys(s.GetFields())) {
 		v := s.Fields[key]
@@ -211,11 +210,11 @@ func (r *resourceReader) problem(text, format string, args ...any) {
 		args...)
 }
 
-// resourceUnits are the units by their number in a resource; 0 is not given.
+// resourceUnits are the units by their numbers in a resource; 0 means missing.
 var resourceUnits = [...]string{"", "second", "minute", "hour", "day", "month", "year", "week"}
 
-// limitOf is the limit of an entry, nil without one. A number of 0 can't be distinguished from none, so it is taken
-// for a limit that blocks everything, except next to unlimited.
+// limitOf returns the limit of an entry; nil without one. A number of 0 cannot be distinguished from a missing number,
+// so it is taken as a limit that blocks everything, except next to unlimited.
 func limitOf(p *rlsconf.RateLimitPolicy) *limits.Limit {
 	if p == nil {
 		return nil

@@ -1,6 +1,6 @@
-// Package rulefile reads YAML files and xDS resources of rules into the tree that package limits compiles. All YAML of
-// rules is read here: plain YAML by a reader of our own (plain.go), the rest by the library (yaml.go), both into nodes,
-// which read.go turns into the tree with positions. resource.go decodes resources into the same tree.
+// Package rulefile reads YAML files and xDS resources of rules into the tree that package limits compiles. It reads
+// plain YAML itself (plain.go) and other YAML by the library (yaml.go), both into nodes, which read.go turns into the
+// tree with positions. resource.go decodes resources into the same tree.
 package rulefile
 
 import (
@@ -12,15 +12,15 @@ import (
 	"gatehouse/ratelimit/internal/limits"
 )
 
-// File is one configuration file. Name is what messages call it.
+// File is one configuration file. Name is its name in messages.
 type File struct {
 	Name string
 	Text []byte
 }
 
-// Load compiles a whole configuration. The warnings name what is legal but surely not meant. The
-// error is a *limits.Rejection with every problem of every file; nothing is loaded then. No files at all
-// are a valid configuration without domains. It ends early, with the cause as its error, when ctx does.
+// Load compiles a whole configuration. The warnings describe what is valid but probably not intended. The error is a
+// *limits.Rejection with every problem of every file; then nothing is loaded. No files at all are a valid configuration
+// without domains. When ctx ends, Load ends early, with the cause as its error.
 func Load(ctx context.Context, files []File, o limits.Options) (*limits.Rules, []limits.Problem, error) {
 	files = slices.Clone(files)
 	slices.SortStableFunc(files, func(a, b File) int { return strings.Compare(a.Name, b.Name) })

@@ -12,11 +12,11 @@ import (
 	"gatehouse/ratelimit/internal/limits"
 )
 
-// The library describes a text that it refuses in terms of YAML's grammar, and often names a place after the mistake.
-// This file describes the mistakes that people make in rule files in their own terms. It only looks at texts that are
-// refused already, so it decides nothing.
+// The library describes the error in a text in terms of YAML's grammar, and often names a place after the error. This
+// file describes frequent errors in rule files in plain words. It only looks at texts that are already refused, so it
+// decides nothing.
 
-// inPlainWords is an error of the library as people would put it, if the text has one of the usual slips.
+// inPlainWords describes an error of the library in plain words, if the text has one of the usual errors.
 func inPlainWords(text string, tokens token.Tokens, bad *syntax) *syntax {
 	reason := strings.TrimPrefix(bad.message, notYAML)
 	quote := "\""
@@ -62,7 +62,7 @@ func inPlainWords(text string, tokens token.Tokens, bad *syntax) *syntax {
 	return bad
 }
 
-// lineStart is the offset at which a line begins, counted from 1.
+// lineStart returns the offset of a line, counted from 1.
 func lineStart(text string, number int) (at int) {
 	for ; number > 1; number-- {
 		next := strings.IndexByte(text[at:], '\n')
@@ -74,10 +74,10 @@ func lineStart(text string, number int) (at int) {
 	return at
 }
 
-// brackets are those of flow style in a text.
+// brackets are the brackets and braces of flow style in a text.
 type brackets struct {
 	open   []*token.Token // not closed
-	closer *token.Token   // what closes the last of them, but is of the other kind
+	closer *token.Token   // closes the last open bracket, but is of the other kind
 	lines  map[int]bool   // lines that begin inside brackets
 }
 
@@ -116,7 +116,7 @@ func closing(opened *token.Token) string {
 	return "}"
 }
 
-// slip reports a bracket without its end, where it is opened.
+// slip reports an unclosed bracket, at the place where it is opened.
 func (b brackets) slip() *syntax {
 	if len(b.open) == 0 {
 		return nil
@@ -131,24 +131,24 @@ func (b brackets) slip() *syntax {
 	return &syntax{positionOf(opened), message}
 }
 
-// layout goes through the lines of a text and knows which columns a line may begin in.
+// layout goes through the lines of a text and knows in which columns a line may begin.
 type layout struct {
 	inFlow   map[int]bool
 	open     []level
-	awaiting bool // the line before ends in a colon or a dash, so that its value may follow
-	scalar   int  // column of the key whose block scalar goes on here; 0 for none
+	awaiting bool // the line before ends in a colon or a dash, so that a value may follow
+	scalar   int  // column of the key whose block scalar continues here; 0 for none
 }
 
-// level is a map or list whose keys or dashes stand in a column.
+// level is a map or list whose keys or dashes begin in a column.
 type level struct {
 	column int
 	list   bool
 }
 
-// keyLine is a line of a block: indentation, dashes, key, what follows its colon.
+// keyLine matches a line of a block: indentation, dashes, key, and the text after its colon.
 var keyLine = regexp.MustCompile(`^( *)((?:- +)*)(?:["']?([^\s:#'"{\[&*!|>-][^\s:"']*)["']?:(?:[ \t]+(.*))?$|-$|(.*))`)
 
-// line looks at a line; slip describes what is wrong at a column.
+// line checks a line. slip describes an error at a column.
 func (l *layout) line(number int32, line string) (column int, slip string) {
 	line = strings.TrimRight(line, " \t\r")
 	m := keyLine.FindStringSubmatch(line)
@@ -187,7 +187,7 @@ func (l *layout) line(number int32, line string) (column int, slip string) {
 	return column, slip
 }
 
-// place opens or goes on with the map or list of a column.
+// place begins or continues the map or list of a column.
 func (l *layout) place(column int, list, entry bool) (slip string) {
 	before := slices.Clone(l.open)
 	for len(l.open) > 0 {
@@ -217,7 +217,7 @@ func (l *layout) place(column int, list, entry bool) (slip string) {
 	return misplaced(column, list, before)
 }
 
-// misplaced describes a line that begins in a column between those that are open for lines of its kind.
+// misplaced describes a line that begins in a column between the open ones for lines of its kind.
 func misplaced(column int, list bool, open []level) string {
 	left, right := 0, 0
 	for _, l := range open {
@@ -239,7 +239,7 @@ func misplaced(column int, list bool, open []level) string {
 		limits.OrList(want))
 }
 
-// unspaced describes a text that is meant to be a key and its value; empty for any other.
+// unspaced describes a text that is probably meant as a key and its value; empty for any other text.
 func unspaced(text string) string {
 	key, value, colon := strings.Cut(text, ":")
 	word, more, _ := strings.Cut(text, " ")
@@ -254,7 +254,7 @@ func unspaced(text string) string {
 	return ""
 }
 
-// slipIn is the tail of a message about a text that stands in place of a map.
+// slipIn returns the end of a message about a text in place of a map.
 func slipIn(n *node) string {
 	if slip := unspaced(n.text); n.kind == textNode && slip != "" {
 		return "; " + slip

@@ -14,30 +14,30 @@ import (
 )
 
 const (
-	// maxExpansion bounds how many values aliases may add to those written in the file: ten
-	// lines of aliases of aliases can stand for more values than memory holds.
+	// maxExpansion bounds how many values aliases may add to those written in the file: ten lines of aliases of aliases
+	// can stand for more values than memory holds.
 	maxExpansion = 1_000_000
 	// MaxFileBytes bounds one file: 100,000 rules are about 10 MB.
 	MaxFileBytes = 64 << 20
 )
 
-// starNeedsQuotes is what people mean by `value: *`.
+// starNeedsQuotes is the message for `value: *`.
 const starNeedsQuotes = "a text that begins with * must stand in quotes: without them it is an alias"
 
 const secondDocument = "a second YAML document begins here; a file holds one domain, so put each document into a " +
 	"file of its own"
 
-// notYAML begins what the library says of a text.
+// notYAML is the beginning of messages that repeat the library's.
 const notYAML = "not YAML: "
 
-// syntax is a text that is not the YAML that rules are written in.
+// syntax is the error of a text that is no YAML for rules.
 type syntax struct {
 	pos     limits.Pos
 	message string
 }
 
-// parseYAML turns the text of one file into nodes. It never panics; the time it takes is in
-// proportion to the text. slow is what made goccy/go-yaml read the file.
+// parseYAML turns the text of one file into nodes. It never panics, and takes time in proportion to the text. slow is
+// the reason why goccy/go-yaml had to read the file.
 func parseYAML(text string, d directives, rep *limits.Report) (root *node, slow obstacle, bad *syntax) {
 	root, slow = readPlain(text, nil)
 	if root != nil {
@@ -63,7 +63,7 @@ func parseYAML(text string, d directives, rep *limits.Report) (root *node, slow 
 	}
 }
 
-// normalizeNewlines ends lines as YAML's model of a text does, whatever the file's own way is.
+// normalizeNewlines ends lines by \n, whatever the file's line ends are.
 func normalizeNewlines(text string) string {
 	if !strings.Contains(text, "\r\n") {
 		return text
@@ -71,7 +71,7 @@ func normalizeNewlines(text string) string {
 	return strings.ReplaceAll(text, "\r\n", "\n")
 }
 
-// findInvalidByte finds the first byte that YAML does not allow. The library would read on with another.
+// findInvalidByte finds the first byte that YAML does not allow. The library would replace it and read on.
 func findInvalidByte(text string) *syntax {
 	at := limits.Pos{Line: 1, Column: 1}
 	for i, r := range text {
@@ -92,16 +92,16 @@ func findInvalidByte(text string) *syntax {
 // parseAnyYAML reads all of YAML with goccy/go-yaml.
 func parseAnyYAML(text string, d directives) (root *node, bad *syntax) {
 	defer func() {
-		// A fault in the YAML library must not end a daemon that has good rules in force.
+		// A fault in the YAML library must not end a daemon that has valid rules in force.
 		if r := recover(); r != nil {
 			root, bad = nil, &syntax{limits.Pos{Line: 1, Column: 1},
 				fmt.Sprintf("this text can't be read as YAML (%v)", r)}
 		}
 	}()
-	text = normalizeNewlines(text) // it counts a line twice where CR LF follows a comment
+	text = normalizeNewlines(text) // the library counts a line twice where CR LF follows a comment
 	root, bad = parseWithLibrary(text, d)
 	if bad != nil && strings.Contains(text, "\t") {
-		if spaced := spacesInFlow(text); spaced != text { // which it refuses before keys
+		if spaced := spacesInFlow(text); spaced != text { // the library refuses tabs before keys
 			return parseWithLibrary(spaced, d)
 		}
 	}
@@ -120,8 +120,8 @@ func parseWithLibrary(text string, d directives) (root *node, bad *syntax) {
 	return builder{anchors: map[string]*node{}, directives: d}.file(file)
 }
 
-// spacesInFlow makes spaces of the tabs between the parts of flow style, and escapes of those in its double
-// quotes: they may stand there.
+// spacesInFlow replaces tabs between the parts of flow style by spaces, and tabs in its double quotes by escapes. YAML
+// allows these tabs.
 func spacesInFlow(text string) string {
 	b := make([]byte, 0, len(text)+64)
 	depth, quote, comment := 0, byte(0), false
@@ -172,7 +172,7 @@ func syntaxOf(err error) *syntax {
 	if !ok {
 		return &syntax{limits.Pos{Line: 1, Column: 1}, notYAML + firstLine(err.Error())}
 	}
-	// Not err.Error(), which prints the text around the mistake in time that grows with its square.
+	// Not err.Error(), which prints the text around the error, in time that grows with its square.
 	s := &syntax{limits.Pos{Line: 1, Column: 1}, notYAML + firstLine(e.GetMessage())}
 	if t := e.GetToken(); t != nil && t.Position != nil {
 		s.pos = positionOf(t)
@@ -180,7 +180,7 @@ func syntaxOf(err error) *syntax {
 	return s
 }
 
-// firstLine is what a message repeats of the library's.
+// firstLine returns the part of the library's message that a message repeats.
 func firstLine(s string) string {
 	s, _, _ = strings.Cut(s, "\n")
 	if len(s) > 2*limits.MaxQuoted {
@@ -236,8 +236,7 @@ func (b *builder) fail(p limits.Pos, format string, args ...any) *node {
 	return &node{plain: true, pos: p, weight: 1, depth: 1}
 }
 
-// node converts one value. at is where it would stand if it has no place of its own (a null that
-// is not written out).
+// node converts one value. at is the position of a value without one of its own (a null that is not written out).
 func (b *builder) node(n ast.Node, at limits.Pos) *node {
 	if b.err != nil || n == nil {
 		return &node{plain: true, pos: at, weight: 1, depth: 1}
@@ -319,7 +318,7 @@ func (b *builder) pairs(values []*ast.MappingValueNode, p limits.Pos) *node {
 	return b.weigh(out)
 }
 
-// merge adds the pairs of a `<<` value that the map does not have itself; earlier ones win.
+// merge adds the pairs of a `<<` value whose keys the map lacks; earlier pairs win.
 func (b *builder) merge(into, from *node, have map[string]bool) {
 	switch from.kind {
 	case mapNode:
@@ -363,7 +362,7 @@ func (b *builder) alias(n *ast.AliasNode) *node {
 	return target
 }
 
-// tagged reads the core tags; !!str makes a text of anything plain.
+// tagged reads the core tags; !!str makes a text of any plain scalar.
 func (b *builder) tagged(n *ast.TagNode) *node {
 	at := positionOf(n.Start)
 	v := b.node(n.Value, at)
@@ -384,7 +383,7 @@ func (b *builder) tagged(n *ast.TagNode) *node {
 	return v
 }
 
-// weigh fills in weight and depth from the children.
+// weigh sets weight and depth from the children.
 func (b *builder) weigh(n *node) *node {
 	n.weight, n.depth = 1, 1
 	for _, p := range n.pairs {

@@ -5,15 +5,15 @@ import (
 	"time"
 )
 
-// pauses are the waits between tries. Until the first good response all are the one after a failed dial: a
-// daemon without rules decides nothing, so it does not wait longer and longer. From then on each failure of
-// a kind doubles the next, up to longest.
+// pauses are the waits between tries. Until the first accepted response each pause is the one after the first failed
+// dial: a daemon without rules decides nothing, so its pauses do not grow. Afterwards each failure of a kind doubles
+// the next pause, up to longest.
 type pauses struct {
 	dial, stream, longest time.Duration
 	jitter                float64
-	random                func() float64 // 0 to 1
-	settled               bool           // there was a good response
-	dials, streams        int            // failures since the last one
+	random                func() float64 // from 0 to 1
+	settled               bool           // there was an accepted response
+	dials, streams        int            // failures since the last accepted response
 }
 
 func newPauses(dial, stream, longest time.Duration, jitter float64) pauses {
@@ -30,10 +30,10 @@ func (p *pauses) streamBroke() time.Duration {
 	return p.pause(p.stream, p.streams)
 }
 
-// reset follows a good response.
+// reset is called after an accepted response.
 func (p *pauses) reset() { p.settled, p.dials, p.streams = true, 0, 0 }
 
-// pause is initial at the first failure. Jitter makes it no longer than longest.
+// pause returns initial for the first failure. Jitter makes no pause longer than longest.
 func (p *pauses) pause(initial time.Duration, failures int) time.Duration {
 	if !p.settled {
 		return p.dial

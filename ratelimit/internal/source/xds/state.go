@@ -10,15 +10,15 @@ import (
 type State struct {
 	Server    string `json:"server"`
 	Connected bool   `json:"connected"`
-	// Since is when the stream began, or when there was none any more.
+	// Since is when the stream began, or when the last one ended.
 	Since time.Time `json:"since"`
-	// Awaiting: no set was accepted yet, so that every decision is UNAVAILABLE.
+	// Awaiting: no set has been accepted yet, so that every decision is UNAVAILABLE.
 	Awaiting bool `json:"awaiting_first_set"`
-	// Version is the one in force, Resources how many it has, AckedAt when it was acknowledged.
+	// Version is the version in force, Resources the number of its resources, AckedAt when it was acknowledged.
 	Version   string    `json:"version"`
 	Resources int       `json:"resources"`
 	AckedAt   time.Time `json:"acked_at,omitzero"`
-	// NackedVersion was refused last, for NackReason; kept when a later one was accepted.
+	// NackedVersion is the last refused version, and NackReason why. Both are kept when a later version is accepted.
 	NackedVersion string    `json:"nacked_version,omitempty"`
 	NackReason    string    `json:"nack_reason,omitempty"`
 	NackedAt      time.Time `json:"nacked_at,omitzero"`
@@ -27,7 +27,7 @@ type State struct {
 	AgainAt time.Time `json:"again_at,omitzero"`
 }
 
-// State is a copy of what is known now.
+// State returns a copy of the present state.
 func (c *Client) State() State {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -46,7 +46,7 @@ func (c *Client) connected() {
 	})
 }
 
-// disconnected keeps the time at which the stream broke while dials fail.
+// disconnected notes an error, and keeps the time at which the stream ended while dials fail.
 func (c *Client) disconnected(err error, pause time.Duration) {
 	c.change(func(s *State) {
 		now := time.Now()
@@ -68,7 +68,7 @@ func (c *Client) nacked(version, reason string) {
 	c.change(func(s *State) { s.NackedVersion, s.NackReason, s.NackedAt = version, reason, time.Now() })
 }
 
-// Text is the state for people.
+// Text returns the state for people.
 func (s State) Text() string {
 	var b strings.Builder
 	line := func(name, format string, args ...any) {

@@ -26,12 +26,12 @@ import (
 	"gatehouse/ratelimit/internal/grpctls"
 )
 
-// dial makes a connection for one stream. gRPC would dial again by itself, by a rhythm of its own, so
-// a connection is never used for a second stream.
+// dial makes a connection for one stream. gRPC would dial again by itself, at times of its own, so a connection is
+// never used for a second stream.
 func (c *Client) dial() (*grpc.ClientConn, error) {
 	options := []grpc.DialOption{
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		grpc.WithDisableServiceConfig(), // rules for retries do not come from DNS
+		grpc.WithDisableServiceConfig(), // DNS provides no rules for retries
 		grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: connectPatience}),
 		grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: c.o.ping, Timeout: c.o.pingTimeout}),
 	}
@@ -53,8 +53,8 @@ type stream struct {
 	discoverypb.AggregatedDiscoveryService_StreamAggregatedResourcesClient
 }
 
-// open starts the stream and requests everything. A new stream sends the version that is in force here, never one
-// that was refused, and no nonce: those belong to another stream.
+// open starts the stream and requests everything. A new stream sends the version in force, never a refused version, and
+// no nonce: nonces belong to another stream.
 func (c *Client) open(ctx context.Context, conn *grpc.ClientConn) (*stream, error) {
 	if len(c.headers) > 0 {
 		ctx = metadata.NewOutgoingContext(ctx, c.headers)
@@ -72,8 +72,8 @@ func (c *Client) open(ctx context.Context, conn *grpc.ClientConn) (*stream, erro
 	return s, nil
 }
 
-// ask sends one request: the first one, an ACK, or with a reason a NACK. io.EOF means that the stream
-// has ended, for a reason that Recv knows.
+// ask sends one request: the first one, an ACK or, with a refusal, a NACK. io.EOF means that the stream has ended; Recv
+// returns the reason.
 func (s *stream) ask(nonce string, refusal *statuspb.Status) error {
 	return s.Send(&discoverypb.DiscoveryRequest{
 		VersionInfo: s.c.accepted, Node: s.c.node, TypeUrl: s.c.o.Type, ResponseNonce: nonce, ErrorDetail: refusal,
@@ -133,18 +133,18 @@ func (s *stream) follow(apply func(Set) error) error {
 			if !errors.Is(err, io.EOF) {
 				return err
 			}
-			return <-broken // which says why
+			return <-broken // the reader's error says why
 		}
 	}
 }
 
-// reply is an ACK, or with a refusal a NACK.
+// reply is an ACK or, with a refusal, a NACK.
 type reply struct {
 	nonce   string
 	refusal *statuspb.Status
 }
 
-// explain adds what an operator can do.
+// explain adds to an error what an operator can do.
 func (c *Client) explain(err error) error {
 	switch {
 	case errors.Is(err, io.EOF):
@@ -155,9 +155,9 @@ func (c *Client) explain(err error) error {
 	return err
 }
 
-// judge has a response applied, and says what to answer and how long to wait first. Servers send a
-// set that was refused again as soon as they hear of it: what was refused already is not applied once
-// more, and refused at growing intervals.
+// judge has a response applied, and returns the answer and the time to wait before it. Servers send a refused set again
+// as soon as they get the NACK: a set that was already refused is not applied again, and is refused at growing
+// intervals.
 func (c *Client) judge(response *discoverypb.DiscoveryResponse,
 	apply func(Set) error) (answer *reply, pause time.Duration) {
 	set := Set{Version: response.VersionInfo}
@@ -166,7 +166,7 @@ func (c *Client) judge(response *discoverypb.DiscoveryResponse,
 	switch {
 	case c.refusal != nil && sum == c.refused:
 		return &reply{response.Nonce, c.refusal}, c.nagging.streamBroke()
-	case c.refusal == nil && c.applied && sum == c.inForce: // under another version, or on another stream
+	case c.refusal == nil && c.applied && sum == c.inForce: // the set in force, by another version or stream
 	default:
 		c.tellEmpty(set)
 		err := apply(set)
@@ -187,7 +187,7 @@ func (c *Client) judge(response *discoverypb.DiscoveryResponse,
 	return &reply{nonce: response.Nonce}, 0
 }
 
-// payloads takes the messages out of their envelopes.
+// payloads returns the messages without their envelopes.
 func (c *Client) payloads(all []*anypb.Any) (out [][]byte, err error) {
 	var errs []error
 	for i, r := range all {
@@ -200,7 +200,7 @@ func (c *Client) payloads(all []*anypb.Any) (out [][]byte, err error) {
 	return out, errors.Join(errs...)
 }
 
-// tellEmpty says loudly that limits are about to go.
+// tellEmpty warns that an empty set removes all limits.
 func (c *Client) tellEmpty(set Set) {
 	switch {
 	case set.Err != nil || len(set.Resources) > 0:
@@ -212,7 +212,7 @@ func (c *Client) tellEmpty(set Set) {
 	}
 }
 
-// digest is the same for the same resources in any order.
+// digest returns the same sum for the same resources in any order.
 func digest(set Set) (sum [sha256.Size]byte) {
 	sorted := slices.SortedFunc(slices.Values(set.Resources), bytes.Compare)
 	h := sha256.New()
@@ -227,7 +227,7 @@ func digest(set Set) (sum [sha256.Size]byte) {
 	return sum
 }
 
-// maxReason bounds what a NACK says: a set may have a thousand errors, and servers log this.
+// maxReason bounds the reason in a NACK: a set may have a thousand errors, and servers log the reason.
 const maxReason = 16 << 10
 
 func shorten(reason string) string {
@@ -242,5 +242,5 @@ func shorten(reason string) string {
 	return strings.ToValidUTF8(reason[:cut], "?") + fmt.Sprintf("\n(%d more lines)", rest)
 }
 
-// forbidsPings says whether a server ended the connection because it was pinged more often than it allows.
+// forbidsPings reports whether a server ended the connection because of too frequent pings.
 func forbidsPings(err error) bool { return strings.Contains(err.Error(), "too_many_pings") }

@@ -23,12 +23,12 @@ import (
 	"gatehouse/shared/certs"
 )
 
-// Set is one response: all the resources that there are.
+// Set is one response: all resources that exist.
 type Set struct {
 	Version string
-	// Resources are encoded messages of the requested type; none is a valid set.
+	// Resources are encoded messages of the requested type; no resources at all are a valid set.
 	Resources [][]byte
-	// Err says what else the response holds; Resources means nothing then.
+	// Err says what is wrong with the response; Resources is not valid then.
 	Err error
 }
 
@@ -42,7 +42,7 @@ type Settings struct {
 	// XDS_CLIENT_BACKOFF_MAX_INTERVAL.
 	DialRetry time.Duration `env:"CONFIG_GRPC_XDS_SERVER_CONNECT_RETRY_INTERVAL" envDefault:"3s" min:"1ms"`
 	// Name that the server's certificate must be valid for, instead of the host of the address.
-	ServerName string `env:"CONFIG_GRPC_XDS_SERVER_TLS_SAN"` // and the authority of the stream
+	ServerName string `env:"CONFIG_GRPC_XDS_SERVER_TLS_SAN"` // also the authority of the stream
 	// Pause after a stream that broke, once a set was accepted; it doubles with each, and begins again after
 	// a set that was accepted.
 	StreamRetry time.Duration `env:"XDS_CLIENT_BACKOFF_INITIAL_INTERVAL" envDefault:"10s" min:"1ms"`
@@ -63,8 +63,8 @@ type Options struct {
 	Headers map[string]string
 	// Certs turns TLS on.
 	Certs *certs.Store
-	// Jitter is the share of each pause after the first accepted response by which it is made longer or
-	// shorter at random, 0 to 1.
+	// Jitter is the share, 0 to 1, by which each pause after the first accepted response is lengthened or shortened at
+	// random.
 	Jitter float64
 	Stats  *stats.Registry
 	// Log may be nil.
@@ -75,13 +75,13 @@ type Options struct {
 }
 
 const (
-	// pingEvery is how long a stream may be silent before the control plane is pinged, pingPatience how long it has
-	// to answer. A server that forbids such pings is pinged half as often from then on, down to pingRarest.
+	// pingEvery is how long a stream may be silent before the control plane is pinged; pingPatience is how long it has
+	// to answer. A server that forbids such pings is then pinged half as often, down to pingRarest.
 	pingEvery    = 30 * time.Second
 	pingPatience = 20 * time.Second
 	pingRarest   = 10 * time.Minute
-	// nackAgain is the first pause before a NACK that repeats the last one, nackLongest the longest:
-	// a server that waits for it has nothing new to say until then.
+	// nackAgain is the first pause before a NACK that repeats the last one, nackLongest the longest pause: a server
+	// that waits for the NACK has nothing new to send before.
 	nackAgain   = 250 * time.Millisecond
 	nackLongest = 5 * time.Second
 	// connectPatience bounds connecting, TLS included.
@@ -98,20 +98,20 @@ type Client struct {
 
 	acks, nacks, dialFailures, streamFailures *stats.Counter
 
-	// Run's own.
+	// Fields of Run.
 	accepted string            // version of the set in force
-	inForce  [sha256.Size]byte // its digest
-	applied  bool              // something was accepted
+	inForce  [sha256.Size]byte // digest of the set in force
+	applied  bool              // a set was accepted
 	some     bool              // the set in force has resources
-	refused  [sha256.Size]byte // digest of what came last, if it was refused
-	refusal  *statuspb.Status  // why; nil when it was not
-	nagging  pauses            // between NACKs that repeat the last one
+	refused  [sha256.Size]byte // digest of the last set, if it was refused
+	refusal  *statuspb.Status  // why the last set was refused; nil if it was not
+	nagging  pauses            // between NACKs that repeat the last NACK
 
 	mu    sync.Mutex
 	state State
 }
 
-// NewClient dials nothing yet.
+// NewClient returns a Client that has not dialled yet.
 func NewClient(o Options) *Client {
 	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
 	if o.Stats == nil {
@@ -135,7 +135,7 @@ func NewClient(o Options) *Client {
 			c.node.Metadata.Fields[k] = structpb.NewStringValue(v)
 		}
 	}
-	c.nagging.reset() // a set that is refused again is no failure to get a first one
+	c.nagging.reset() // repeated refusals do not mean that the first set is missing
 	c.state = State{Server: o.Target, Since: time.Now(), Awaiting: true}
 	o.Stats.FlagFunc("ratelimit.xds.awaiting_first_set", func() bool { return c.State().Awaiting })
 	o.Stats.FlagFunc("ratelimit.xds.connected", func() bool { return c.State().Connected })
@@ -148,16 +148,16 @@ func NewClient(o Options) *Client {
 	return c
 }
 
-// Reconnect leaves the present stream, or pause, and connects again at once. It does not wait.
+// Reconnect ends the present stream, or pause, and connects again at once. It does not wait.
 func (c *Client) Reconnect() {
 	select {
 	case c.again <- struct{}{}:
-	default: // it is due already
+	default: // a reconnection is already pending
 	}
 }
 
-// Run passes each set to apply until ctx ends; it then returns nil. apply runs in this goroutine. Its error refuses
-// the set: the control plane gets a NACK with the reason, and what it sends next is the next set.
+// Run passes each set to apply until ctx ends; then it returns nil. apply runs in this goroutine. Its error refuses the
+// set: the control plane gets a NACK with the reason, and its next response is the next set.
 func (c *Client) Run(ctx context.Context, apply func(Set) error) error {
 	for ctx.Err() == nil {
 		reached, asked, err := c.visit(ctx, apply)
@@ -192,7 +192,7 @@ func (c *Client) trouble(reached bool) string {
 	return text + "; there are no rules yet"
 }
 
-// after counts a failure and says how long to wait.
+// after counts a failure and returns how long to wait.
 func (c *Client) after(reached bool, err error) time.Duration {
 	switch {
 	case !reached:
@@ -206,8 +206,8 @@ func (c *Client) after(reached bool, err error) time.Duration {
 	return c.pauses.streamBroke()
 }
 
-// visit dials, and follows the stream until it breaks or Reconnect requests another (asked); reached reports whether
-// there was one.
+// visit dials, and follows the stream until it breaks or Reconnect is called (asked). reached reports whether there was
+// a stream.
 func (c *Client) visit(ctx context.Context, apply func(Set) error) (reached, asked bool, err error) {
 	ctx, cancel := context.WithCancel(ctx)
 	var wg sync.WaitGroup
@@ -221,7 +221,7 @@ func (c *Client) visit(ctx context.Context, apply func(Set) error) (reached, ask
 	})
 	opened, failure := c.stream(ctx, apply)
 	cancel()
-	wg.Wait() // asked is written before
+	wg.Wait() // so that asked is written before it is read
 	return opened, asked, failure
 }
 
