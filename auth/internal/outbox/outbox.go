@@ -22,7 +22,7 @@ import (
 // Times in the life of a message.
 const (
 	lease       = time.Minute
-	sendTimeout = 45 * time.Second // of one attempt; much shorter than the lease, so that no other process begins meanwhile
+	sendTimeout = 45 * time.Second // of one attempt; much shorter than the lease
 	pollEvery   = time.Second
 	expireEvery = 15 * time.Second
 	firstPause  = 5 * time.Second
