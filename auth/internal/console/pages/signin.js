@@ -25,6 +25,7 @@ function form(show, title, word, why, fields, at, act) {
       event.preventDefault()
       const inputs = event.target.elements
       fail(at)
+      say('')
       submit.disabled = true
       try { await act(inputs) } catch (e) { if (document.getElementById(at)) fail(at, e.message) }
       submit.disabled = false
