@@ -58,7 +58,7 @@ func testClocks(t *testing.T, program, setting string) {
 	c := &clocks{t: t, url: testdb.Postgres(t), mails: newSentMails(smtp)}
 	env := append(environment(c.url, setting, "AUTH_JWT_EXP="+strconv.Itoa(clockTokenLife), "AUTH_MAILER_OTP_EXP=300",
 		"AUTH_SMTP_MAX_FREQUENCY=100s", "AUTH_MFA_TOTP_ENROLL_ENABLED=true", "AUTH_SECURITY_REFRESH_TOKEN_REUSE_INTERVAL=60",
-		"AUTH_RATE_LIMIT_EMAIL_SENT=4", "AUTH_PASSKEY_ENABLED=true", "AUTH_WEBAUTHN_RP_ID=localhost",
+		"AUTH_RATE_LIMIT_EMAIL_SENT=8", "AUTH_PASSKEY_ENABLED=true", "AUTH_WEBAUTHN_RP_ID=localhost",
 		"AUTH_WEBAUTHN_RP_DISPLAY_NAME=Shop", "AUTH_WEBAUTHN_RP_ORIGINS="+passkeySite), onSMTP(smtp)...)
 	c.ahead = startShifted(t, program, 10*time.Minute, env)
 	c.behind = startShifted(t, program, -10*time.Minute, env)
@@ -175,18 +175,18 @@ func (c *clocks) passkeys() {
 	}
 }
 
-// budgets: of the four mails an hour each takes a quarter of an hour to come back, at both replicas.
+// budgets: of the eight mails an hour each takes seven and a half minutes to come back, at both replicas.
 func (c *clocks) budgets() {
 	c.t.Helper()
 	status := 200
-	for i := 0; status == 200 && i < 4; i++ {
+	for i := 0; status == 200 && i < 8; i++ {
 		a, err := call("POST", c.behind.http+"/signup", "", credentials(fmt.Sprintf("bob%d@example.org", i), horse))
 		if status = a.status; err != nil {
 			c.t.Fatal(err)
 		}
 	}
 	if status != 429 {
-		c.t.Errorf("five mails are sent: %d", status)
+		c.t.Errorf("nine mails are sent: %d", status)
 	}
 	c.ahead.want(c.t, 429, "POST", "/signup", "", credentials("eve@example.org", horse))
 }

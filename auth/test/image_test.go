@@ -105,6 +105,9 @@ func TestImage_supabase(t *testing.T) {
 		if err != nil || resp.StatusCode != 200 {
 			t.Errorf("user %d: sign-up: %v %v", uid, resp, err)
 		}
+		if strings.Contains(c.Log.String(), `"msg":"password: `) {
+			t.Errorf("user %d: no process for hashing, which needs /proc", uid)
+		}
 		page, err := os.ReadFile("../docs/deploy.md")
 		if err != nil {
 			t.Fatal(err)

@@ -161,15 +161,12 @@ func only(t *testing.T, what string, v any, fields []string) {
 	}
 }
 
-// scrape follows the monitor to one service with such labels and such a port, and to the daemon's path.
+// scrape follows the monitor to one service with such labels and such a port, and to the daemon's port and path.
 func scrape(t *testing.T, daemon string, monitor kubetest.Object, m *kubetest.Manifests) {
 	t.Helper()
 	endpoint := kubetest.Get(monitor, "spec", "endpoints", 0)
-	if path, want := kubetest.Text(endpoint, "path"), map[string]string{"auth": "/", "ratelimit": "/metrics"}[daemon]; path != want {
-		t.Errorf("%s: path %s, want %s", daemon, path, want)
-	}
 	only(t, daemon+"'s endpoint", endpoint, []string{"port", "path", "interval"})
-	found := 0
+	found := ""
 	for _, service := range m.Kind("Service") {
 		labels, _ := kubetest.Get(service, "metadata", "labels").(map[string]any)
 		matches := true
@@ -177,13 +174,16 @@ func scrape(t *testing.T, daemon string, monitor kubetest.Object, m *kubetest.Ma
 			matches = matches && labels[key] == value
 		}
 		for _, p := range kubetest.List(service, "spec", "ports") {
-			if matches && kubetest.Text(p, "name") == kubetest.Text(endpoint, "port") {
-				found++
+			for _, own := range kubetest.List(m.Pod(), "containers", 0, "ports") {
+				if matches && kubetest.Text(p, "name") == kubetest.Text(endpoint, "port") &&
+					kubetest.Text(own, "name") == kubetest.Text(p, "targetPort") {
+					found += ":" + kubetest.Text(own, "containerPort") + kubetest.Text(endpoint, "path")
+				}
 			}
 		}
 	}
-	if found != 1 {
-		t.Errorf("%s: %d services have the monitor's labels and port, want 1", daemon, found)
+	if want := map[string]string{"auth": ":9100/", "ratelimit": ":9090/metrics"}[daemon]; found != want {
+		t.Errorf("%s: the monitor leads to %q, want %s of one service", daemon, found, want)
 	}
 }
 

@@ -16,6 +16,9 @@ var packages = map[string]string{
 	"memcached":      "memcached",
 	"initdb":         "postgresql",
 	"postgres":       "postgresql",
+	"pg_dump":        "postgresql-client",
+	"pg_restore":     "postgresql-client",
+	"pg_basebackup":  "postgresql-client",
 	"pgbouncer":      "pgbouncer",
 	"chromium":       "chromium",
 }

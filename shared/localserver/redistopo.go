@@ -131,8 +131,7 @@ func (s *SentinelSet) AwaitReplica(ctx context.Context) error {
 	return s.awaitMaster(ctx, "state=online")
 }
 
-// awaitMaster waits until the section of INFO on replicas contains all texts on the master, whichever server that is
-// then.
+// awaitMaster waits until INFO replication of the present master contains all texts.
 func (s *SentinelSet) awaitMaster(ctx context.Context, texts ...string) error {
 	return awaitText(ctx, append(texts, "role:master"), func() (string, error) {
 		master, err := s.Master(ctx)

@@ -9,7 +9,7 @@ import (
 	"gatehouse/auth/internal/outbound"
 )
 
-// Points are the points that have a hook, in a fixed order.
+// Points returns the points that have a hook, in a fixed order.
 func (s *Set) Points() (on []Point) {
 	for _, p := range []Point{SendSMS, SendEmail, CustomAccessToken, FactorAttempt, PasswordAttempt, BeforeUserCreated,
 		AfterUserCreated} {
@@ -20,8 +20,8 @@ func (s *Set) Points() (on []Point) {
 	return on
 }
 
-// Where names the receiver at a point, for people: a URL without user and query, which may hold a password, or a
-// function.
+// Where returns the receiver at a point, for people: a function, or a URL without user and query, which may hold a
+// password.
 func (s *Set) Where(p Point) string {
 	t := s.targets[p]
 	if t.Function() {
@@ -34,8 +34,8 @@ func (s *Set) Where(p Point) string {
 	return u.Scheme + "://" + u.Host + u.Path
 }
 
-// Check finds out whether the hook of a point could be called, without calling it. An endpoint gets an OPTIONS, which
-// changes nothing, and may answer anything; find looks for a function.
+// Check finds out whether the hook of a point could be called, without calling it. An endpoint gets an OPTIONS request,
+// which changes nothing; any answer will do. find looks for a function.
 func (s *Set) Check(ctx context.Context, p Point, find func(ctx context.Context, schema, function string) error) error {
 	t := s.targets[p]
 	if t.Function() {

@@ -1,9 +1,9 @@
 // Package hook calls the operator's own code at points of the flows (docs/hooks.md): an HTTP endpoint, whose requests
 // are signed as Standard Webhooks are, or a PostgreSQL function.
 //
-// It knows how to call and what an answer may look like, not when a hook is called. No hook is called while a
-// transaction is open. A receiver's report of a failure goes to the log; a client sees the fixed texts of this
-// package, or the message that the receiver wrote for it.
+// It knows the calls and the form of their answers, not when a hook is called. No hook is called while a transaction is
+// open. A receiver's report of a failure goes to the log; a client sees the fixed texts of this package, or the message
+// that the receiver has written for clients.
 package hook
 
 import (
@@ -19,7 +19,7 @@ import (
 	"gatehouse/auth/internal/outbound"
 )
 
-// Point is where a hook is called. The text is the name in the metadata of its input.
+// Point is a point at which a hook is called. The text is the point's name in the metadata of the hook's input.
 type Point string
 
 // The seven points.
@@ -42,23 +42,23 @@ const (
 	FunctionLimit = 2 * time.Second
 )
 
-// The codes of what may go wrong.
+// The codes of errors.
 const (
 	CodeTimeout           = "hook_timeout"
 	CodeTimeoutAfterRetry = "hook_timeout_after_retry"
 	CodeOverSize          = "hook_payload_over_size_limit"
 	CodeContentType       = "hook_payload_invalid_content_type"
 	CodeFailed            = "unexpected_failure"
-	// CodeRefused goes with a status other than 500 that the receiver chose.
+	// CodeRefused: the receiver refused with a status other than 500.
 	CodeRefused = "hook_refused"
 )
 
-// Error is why a call has no answer that can be used. Status and Msg are for the client, Err for the log.
+// Error is why a call has no usable answer. Status and Msg are for the client, Err for the log.
 type Error struct {
 	Status    int // 400 to 599
 	Code, Msg string
 	Err       error
-	// Refused: the receiver answered, and said no.
+	// Refused: the receiver answered, and refused.
 	Refused bool
 }
 
@@ -71,32 +71,32 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// ErrFunctionTime is what a Functions returns when a function took longer than FunctionLimit.
+// ErrFunctionTime is the error of a Functions if a function took longer than FunctionLimit.
 var ErrFunctionTime = errors.New("the function took too long")
 
 // Functions calls a PostgreSQL function of one JSON parameter, within FunctionLimit, and returns its result
 // as JSON text; empty for void and null.
 type Functions func(ctx context.Context, schema, function string, input []byte) ([]byte, error)
 
-// Options are what a Set works with.
+// Options are the dependencies of a Set.
 type Options struct {
 	Functions Functions
 	Now       func() time.Time // nil: time.Now
-	// Pause replaces the pause between attempts in tests; 0: 2 s. Budget likewise; 0: 5 s.
+	// Pause and Budget replace the pause between attempts and the budget in tests; 0: 2 s and 5 s.
 	Pause, Budget time.Duration
-	// Watch is called for each call, of a function too, and Inject adds the headers of its trace; nil: off, none.
+	// Watch is called for each call, even of a function; Inject adds the headers of the call's trace. nil: off.
 	Watch  outbound.Watch
 	Inject func(context.Context, http.Header)
 }
 
-// Set are the hooks that are on. It never changes. A nil Set has none.
+// Set has the hooks that are on. It never changes. A nil Set has no hooks.
 type Set struct {
 	o       Options
 	targets map[Point]Target
 	clients outbound.Clients
 }
 
-// NewSet makes one; nil when no hook is on.
+// NewSet returns the set of the given targets; nil if there are none.
 func NewSet(o Options, targets map[Point]Target) *Set {
 	if len(targets) == 0 {
 		return nil
@@ -113,18 +113,18 @@ func NewSet(o Options, targets map[Point]Target) *Set {
 	s := &Set{o: o, targets: targets,
 		clients: outbound.New(outbound.Options{Timeout: o.Budget, MaxBytes: maxAnswer, Watch: o.Watch,
 			Inject: o.Inject})}
-	s.clients.Configured.CheckRedirect = outbound.NoRedirect // a call goes only to the host that was configured
+	s.clients.Configured.CheckRedirect = outbound.NoRedirect // a call goes only to the configured host
 	return s
 }
 
-// Close closes idle connections. Calls under way come to their end.
+// Close closes idle connections. Calls under way continue.
 func (s *Set) Close() {
 	if s != nil {
 		s.clients.CloseIdle()
 	}
 }
 
-// On says whether a point has a hook.
+// On reports whether a point has a hook.
 func (s *Set) On(p Point) bool {
 	if s == nil {
 		return false
@@ -133,7 +133,7 @@ func (s *Set) On(p Point) bool {
 	return on
 }
 
-// metadata is what every input has besides its own members.
+// metadata is the member of every input that describes the call.
 type metadata struct {
 	UUID string `json:"uuid"`
 	Time string `json:"time"` // RFC 3339
@@ -141,8 +141,8 @@ type metadata struct {
 	IP   string `json:"ip_address"`
 }
 
-// Call calls the hook of a point. Input's members are the point's own; metadata is added. Output takes the answer, if
-// there is one; it may be nil. The error is an *Error.
+// Call calls the hook of a point. input has the point's own members; Call adds metadata. The answer, if any, is decoded
+// into output, which may be nil. The error is an *Error.
 func (s *Set) Call(ctx context.Context, p Point, ip string, input map[string]any, output any) error {
 	t, on := s.targets[p]
 	if !on {
@@ -177,8 +177,8 @@ func (s *Set) Call(ctx context.Context, p Point, ip string, input map[string]any
 	return nil
 }
 
-// refusal is the answer's {"error": {"http_code", "message"}}, if its message says anything. A code that is
-// none of an error counts as 500.
+// refusal returns the answer's {"error": {"http_code", "message"}}, if it has a message. A code that is not the status
+// of an error counts as 500.
 func refusal(answer []byte) error {
 	var a struct {
 		Error struct {
@@ -209,10 +209,10 @@ func failed(msg string, err error) *Error {
 	return &Error{Status: 500, Code: CodeFailed, Msg: msg, Err: err}
 }
 
-// called is what a point is called where calls are watched.
+// called returns a point's name for Watch.
 func called(p Point) string { return "hook " + string(p) }
 
-// callWatched is callFunction with the watcher.
+// callWatched is callFunction, watched.
 func (s *Set) callWatched(ctx context.Context, p Point, t Target, body []byte) ([]byte, error) {
 	if s.o.Watch == nil {
 		return s.callFunction(ctx, t, body)

@@ -20,8 +20,8 @@ import (
 	"gatehouse/auth/internal/outbound"
 )
 
-// sign is the header webhook-signature: one signature for each secret, with a space between (Standard
-// Webhooks, "Signature scheme").
+// sign returns the header webhook-signature: a signature for each secret, separated by spaces (Standard Webhooks,
+// "Signature scheme").
 func sign(secrets [][]byte, id string, at time.Time, body []byte) string {
 	all := make([]string, len(secrets))
 	for i, key := range secrets {
@@ -33,10 +33,10 @@ func sign(secrets [][]byte, id string, at time.Time, body []byte) string {
 	return strings.Join(all, " ")
 }
 
-// errRetry: the receiver wants the call repeated. Its text is stored in the outbox.
+// errRetry: the receiver wants the call repeated. The error's text is stored in the outbox.
 var errRetry = errors.New("asked to come again")
 
-// post calls an HTTP endpoint, up to three times in five seconds. Each attempt has an id of its own.
+// post calls an HTTP endpoint, up to three times in five seconds. Each attempt has its own id.
 func (s *Set) post(ctx context.Context, t Target, body []byte) ([]byte, error) {
 	within, cancel := context.WithTimeout(ctx, s.o.Budget)
 	defer cancel()
@@ -70,7 +70,7 @@ func timedOut(err error) bool {
 	return errors.As(err, &t) && t.Timeout()
 }
 
-// attempt calls once. An error that is no *Error may pass.
+// attempt makes one call. An error that is not an *Error may be temporary.
 func (s *Set) attempt(ctx context.Context, t Target, body []byte) ([]byte, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodPost, t.url, bytes.NewReader(body))
 	if err != nil {
@@ -93,7 +93,7 @@ func (s *Set) attempt(ctx context.Context, t Target, body []byte) ([]byte, error
 	return read(resp)
 }
 
-// read judges an answer.
+// read reads and checks an answer.
 func read(resp *http.Response) ([]byte, error) {
 	switch resp.StatusCode {
 	case http.StatusNoContent:

@@ -19,12 +19,12 @@ type Verdict struct {
 // Rejects reports whether the attempt ends here. Any other decision lets it continue.
 func (v Verdict) Rejects() bool { return v.Decision == "reject" }
 
-// emailActions are the kinds of mails as the hook knows them; the others have their own names.
+// emailActions has the kinds of mails that have another name in the hook's input.
 var emailActions = map[mail.Kind]string{
 	mail.Confirmation: "signup", mail.MagicLink: "magiclink", mail.Reauthentication: "reauthentication",
 }
 
-// emailData is what the hook learns about a mail (docs/hooks.md).
+// emailData is the hook's input about a mail (docs/hooks.md).
 type emailData struct {
 	Token        string `json:"token"`
 	TokenHash    string `json:"token_hash"`
@@ -40,8 +40,8 @@ type emailData struct {
 	Locale       string `json:"locale"` // of the built-in mail
 }
 
-// EmailInput returns the input of SendEmail for the payload of a mail, without the user, and the client's address.
-// It gives u what the mail knows and the database does not have yet. secureChange says that a change of address is
+// EmailInput returns the input of SendEmail for the payload of a mail, without the user, and the client's address. It
+// sets fields of u that the mail has and the database does not have yet. secureChange says that a change of address is
 // confirmed from both addresses; language returns that of the built-in mail.
 func EmailInput(payload []byte, u *store.User, siteURL string, secureChange bool,
 	language func(*mail.Payload) string) (map[string]any, string, error) {
@@ -58,13 +58,13 @@ func EmailInput(payload []byte, u *store.User, siteURL string, secureChange bool
 	if action, renamed := emailActions[p.Kind]; renamed {
 		e.Action = action
 	}
-	if p.Kind == mail.EmailChange { // the hash for the present address is the one called new: clients rely on it
+	if p.Kind == mail.EmailChange { // clients rely on this: the hash named new is for the present address
 		switch {
 		case p.Current != nil:
 			e.Token, e.TokenHashNew, e.TokenNew = p.Current.Vars.Token, p.Current.Vars.TokenHash, v.Token
-		case p.To != v.NewEmail: // one of two mails, enqueued before there was a hook
+		case p.To != v.NewEmail: // the mail to the present address, enqueued before the hook was on
 			e.TokenHash, e.TokenHashNew = "", v.TokenHash
-		case secureChange && u.Email != "": // the other one
+		case secureChange && u.Email != "": // the mail to the new address, of two
 			e.Token, e.TokenNew = "", v.Token
 		}
 		u.NewEmail = v.NewEmail
@@ -72,13 +72,13 @@ func EmailInput(payload []byte, u *store.User, siteURL string, secureChange bool
 	if p.Kind == mail.IdentityUnlinked && p.To != u.Email { // sent to an address that the user no longer has
 		e.OldEmail = p.To
 	}
-	if p.Kind == mail.Confirmation && len(v.Data) > 0 { // stored with the link until it is opened
+	if p.Kind == mail.Confirmation && len(v.Data) > 0 { // the metadata is stored with the link until the link is opened
 		u.UserMetadata = v.Data
 	}
 	return map[string]any{"email_data": e}, p.IP, nil
 }
 
-// SMSInput is EmailInput for SendSMS. language is that of an SMS which was ordered before SMS had one.
+// SMSInput is EmailInput for SendSMS. language is the language of an SMS whose payload has none.
 func SMSInput(payload []byte, language string) (map[string]any, string, error) {
 	var p mail.SMS
 	if json.Unmarshal(payload, &p) != nil {

@@ -18,13 +18,13 @@ type Target struct {
 	secrets          [][]byte
 }
 
-// plainHTTPHosts may be called over http.
+// plainHTTPHosts are the hosts that may be called over http.
 var plainHTTPHosts = []string{"localhost", "127.0.0.1", "::1", "host.docker.internal"}
 
 var name = sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(`^[A-Za-z_][A-Za-z0-9_]{0,62}$`) })
 
-// ParseURI reads where a hook is: https://…, http://… on this machine, or pg-functions://any/schema/function.
-// The error doesn't quote the text, which may hold a password.
+// ParseURI parses the URI of a hook: https://…, http://… on this machine, or pg-functions://any/schema/function. The
+// error does not quote the text, which may hold a password.
 func ParseURI(text string) (Target, error) {
 	u, err := url.Parse(text)
 	if err != nil {
@@ -63,7 +63,7 @@ func parseFunction(u *url.URL) (Target, error) {
 	return Target{schema: parts[1], function: parts[2]}, nil
 }
 
-// Function says whether the target is a PostgreSQL function, which needs no secrets.
+// Function reports whether the target is a PostgreSQL function, which needs no secrets.
 func (t Target) Function() bool { return t.function != "" }
 
 var (
@@ -71,7 +71,7 @@ var (
 	errAsymmetric = errors.New("an asymmetric secret (v1a,…) cannot sign here: use v1,whsec_…")
 )
 
-// WithSecrets adds the secrets of a question's signatures, separated by |. The error doesn't quote them.
+// WithSecrets adds the secrets that sign the calls, separated by |. The error does not quote them.
 func (t Target) WithSecrets(text string) (Target, error) {
 	t.secrets = nil
 	for one := range strings.SplitSeq(text, "|") {

@@ -9,8 +9,8 @@ import (
 
 const hex = "0123456789abcdef"
 
-// AppendString appends s as a JSON string (RFC 8259 section 7). What is not UTF-8 becomes U+FFFD; '<', '>' and '&'
-// stay as they are, since nothing of ours is ever part of a page.
+// AppendString appends s as a JSON string (RFC 8259 section 7). Invalid UTF-8 becomes U+FFFD. '<', '>' and '&' are not
+// escaped, since our JSON is never part of a page.
 func AppendString(b []byte, s string) []byte {
 	b = append(b, '"')
 	from := 0
@@ -63,7 +63,7 @@ func AppendStrings(b []byte, list []string) []byte {
 // AppendObject appends raw, which must be one JSON object, without white space between its parts
 // (PostgreSQL prints jsonb with blanks). Nothing and null become the empty object.
 func AppendObject(dst, raw []byte) ([]byte, error) {
-	// text lives no longer than raw, and neither is written to meanwhile.
+	// text is not used after raw, and neither is changed meanwhile.
 	text := unsafe.String(unsafe.SliceData(raw), len(raw))
 	start := skipSpace(text, 0)
 	if start == len(text) || text[start:] == "null" {

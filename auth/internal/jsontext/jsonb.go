@@ -6,15 +6,15 @@ import (
 	"unicode/utf8"
 )
 
-// Bounds of what PostgreSQL's jsonb takes; beyond them it fails only when the row is written.
+// Limits of PostgreSQL's jsonb. Without a check, PostgreSQL would refuse the row when it is written.
 const (
 	jsonbDepth    = 100
 	jsonbDigits   = 1000
 	jsonbExponent = 3 // digits
 )
 
-// CheckJSONB refuses what encoding/json reads and the database doesn't: U+0000, half surrogates, huge
-// numbers, deep nesting. Syntax is encoding/json's to check.
+// CheckJSONB refuses JSON that encoding/json accepts and PostgreSQL does not: U+0000, half surrogates, huge numbers,
+// deep nesting. It does not check the syntax, which encoding/json does.
 func CheckJSONB(text []byte) error {
 	trimmed := bytes.TrimLeft(text, " \t\r\n")
 	if len(trimmed) == 0 {
@@ -67,7 +67,7 @@ func CheckJSONB(text []byte) error {
 	return nil
 }
 
-// checkEscapes looks at the escapes of a string that begins at from, and returns where it ends.
+// checkEscapes checks the escapes of a string that begins at from, and returns the index of the string's end.
 func checkEscapes(text []byte, from int) (end int, err error) {
 	high := false // a high surrogate came just before
 	for i := from; i < len(text); i++ {

@@ -6,10 +6,10 @@ import (
 	"unicode/utf8"
 )
 
-// JSON as tokens and keys need it: one pass over the text, nothing accepted that RFC 8259 does not allow, member
-// names unique after unescaping (RFC 7515 section 4 leaves a choice; two readers of one token must never disagree),
-// and no unused value built. encoding/json takes the last of two equal names, matches names without regard to case
-// and repairs broken UTF-8.
+// A scanner of JSON for tokens and keys: it makes one pass over the text, accepts only what RFC 8259 allows, refuses
+// equal member names, compared without escapes (RFC 7515 section 4 leaves a choice, but two readers of one token must
+// never disagree), and builds no unused values. encoding/json takes the last of two equal names, ignores the case of
+// names and repairs invalid UTF-8.
 
 const (
 	MaxDepth   = 32  // nested arrays and objects
@@ -23,8 +23,8 @@ var (
 	ErrMembers   = errors.New("too many JSON members")
 )
 
-// Members calls f with every member of the object that text must be. The value is the member's raw
-// JSON. It stops at f's first error.
+// Members calls f with every member of text, which must be an object. The value is the member's raw JSON. It stops at
+// the first error of f.
 func Members(text string, f func(name, value string) error) error {
 	if !utf8.ValidString(text) {
 		return ErrSyntax
@@ -79,7 +79,7 @@ func Members(text string, f func(name, value string) error) error {
 	}
 }
 
-// Elements calls f with every element of the array that text, already checked, must be.
+// Elements calls f with every element of text, which must be an array and was checked before.
 func Elements(text string, f func(value string) error) error {
 	if text == "" || text[0] != '[' {
 		return ErrSyntax
@@ -106,7 +106,8 @@ func Elements(text string, f func(value string) error) error {
 	}
 }
 
-// comma is where the next member or element begins, if a comma follows at i; else where something else stands.
+// comma reports whether a comma follows at i; next is the index of the next member or element, or of the other
+// character.
 func comma(text string, i int) (next int, more bool) {
 	i = skipSpace(text, i)
 	if i < len(text) && text[i] == ',' {
@@ -115,7 +116,7 @@ func comma(text string, i int) (next int, more bool) {
 	return i, false
 }
 
-// closing is the index behind a bracket that must stand at i.
+// closing returns the index behind a bracket, which must be at i.
 func closing(text string, i int, bracket byte) (int, error) {
 	if i >= len(text) || text[i] != bracket {
 		return 0, ErrSyntax
@@ -276,8 +277,8 @@ func hex4[T string | []byte](text T, i int) (rune, bool) {
 	return r, true
 }
 
-// Unquote is the text of a JSON string that skipString has accepted. Half a surrogate pair is refused:
-// it has no UTF-8 form.
+// Unquote returns the text of a JSON string that skipString has accepted. It refuses half a surrogate pair, which has
+// no UTF-8 form.
 func Unquote(value string) (string, error) {
 	if len(value) < 2 || value[0] != '"' {
 		return "", ErrSyntax

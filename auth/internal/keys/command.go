@@ -11,7 +11,7 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// ErrGiven: the keys are the operator's, in AUTH_JWT_KEYS; they are rotated and revoked there.
+// ErrGiven: the operator gives the keys in AUTH_JWT_KEYS, and rotates and revokes them there.
 var ErrGiven = errors.New("keys: AUTH_JWT_KEYS holds the keys; change them there")
 
 // ErrSecret: JWT_SECRET signs, there is no key to rotate.
@@ -23,12 +23,12 @@ var ErrNoKey = errors.New("keys: no such key")
 // Listed is a key as auth keys list shows it.
 type Listed struct {
 	KID, Algorithm string
-	// State is next, current, previous or revoked, or expired: nothing it signed is still alive.
+	// State is next, current, previous, revoked or expired: all tokens that the key has signed have expired.
 	State                         string
 	CreatedAt, SignsAt, RevokedAt time.Time // zero for given keys
 }
 
-// List reads all keys, the one that signs last first. No key is opened.
+// List reads all keys, the latest SignsAt first. It opens no key.
 func (k *Keeper) List(ctx context.Context) ([]Listed, error) {
 	if err := k.read(ctx); err != nil {
 		return nil, err
@@ -69,7 +69,7 @@ func (k *Keeper) states(s Settings, rows []store.SigningKey) map[string]token.St
 	for _, e := range entries {
 		out[e.Key.ID()] = e.State
 	}
-	if err != nil { // all revoked, or none there
+	if err != nil { // all keys are revoked, or there are none
 		for _, row := range rows {
 			out[row.KID] = token.Revoked
 		}
@@ -77,9 +77,9 @@ func (k *Keeper) states(s Settings, rows []store.SigningKey) map[string]token.St
 	return out
 }
 
-// Rotate makes a key of the configured kind, publishes it now and has it sign in 20 minutes, when every cache has it;
-// or at once, when there is no key that could sign until then. Keys that no longer verify anything are removed. It is
-// refused while another key is waiting to sign.
+// Rotate makes a key of the configured kind and publishes it now. The key signs in 20 minutes, when every cache has it,
+// or at once if there is no key that could sign until then. Rotate removes keys that no longer verify anything. It
+// fails while another key is waiting to sign.
 func (k *Keeper) Rotate(ctx context.Context) (Listed, error) {
 	s, rows, err := k.changeable(ctx)
 	if err != nil {
@@ -124,9 +124,9 @@ func (k *Keeper) Rotate(ctx context.Context) (Listed, error) {
 		SignsAt: fresh.SignsAt}, nil
 }
 
-// Revoke makes everything that a key signed worthless, within ten seconds on every replica. If it is the
-// current key, a fresh one signs at once; caches that don't know that one yet refuse its tokens for up to
-// 20 minutes. The fresh key is returned, or nil.
+// Revoke invalidates everything that a key has signed, within ten seconds on every replica. If it is the current key, a
+// new key signs at once; caches that do not have the new key yet refuse its tokens for up to 20 minutes. fresh is the
+// new key, or nil.
 func (k *Keeper) Revoke(ctx context.Context, kid string) (fresh *Listed, err error) {
 	s, rows, err := k.changeable(ctx)
 	if err != nil {
@@ -171,7 +171,7 @@ func (k *Keeper) changeable(ctx context.Context) (Settings, []store.SigningKey, 
 	return s, rows, nil
 }
 
-// note is the audit row of an act on a key. Only the operator can run the commands.
+// note returns the audit row of a change of a key. Only the operator can run the commands.
 func (k *Keeper) note(action store.Action, kid string) store.Audit {
 	traits, _ := json.Marshal(map[string]string{"kid": kid}) // a string is always JSON
 	return store.Audit{At: k.at(), Action: action, ActorRole: "auth keys", Traits: traits}

@@ -1,9 +1,9 @@
-// Package keys keeps the set of signing keys in force: read from the store and opened with the root key,
-// or given by the operator; the first key made when there is none; rotated and revoked by command, on
-// every replica within seconds and without a restart.
+// Package keys keeps the set of signing keys in force. The keys are read from the store and opened with the root key,
+// or given by the operator. It makes the first key if there is none, and rotates and revokes keys by command, on every
+// replica within seconds and without a restart.
 //
-// It decides nothing about tokens. A replica that cannot reach the store goes on with what it read last
-// and reads of a revocation when the store is back.
+// It decides nothing about tokens. A replica that cannot reach the store continues with the keys that it has read last,
+// and sees a revocation when the store is back.
 package keys
 
 import (
@@ -21,32 +21,33 @@ import (
 )
 
 const (
-	// pollEvery is how often the store is read. A revocation reaches a replica in that time and one query's;
+	// pollEvery is how often the store is read. A revocation reaches a replica after this time and one query;
 	// docs/tokens.md#rotation promises 10 s.
 	pollEvery = 5 * time.Second
 	// pollTimeout bounds one query.
 	pollTimeout = 3 * time.Second
-	// margin is how much longer than an access token lives its key verifies.
+	// margin is how much longer than the life of an access token its key verifies.
 	margin = 10 * time.Minute
 )
 
-// Options are what a Keeper works with.
+// Options are the dependencies of a Keeper.
 type Options struct {
 	DB   *store.DB
 	Root *secret.Root
-	// Clock gets PostgreSQL's time with each poll; nil: none does.
+	// Clock gets PostgreSQL's time with each poll; nil: no clock.
 	Clock *clock.Clock
-	// Now replaces Clock's time in tests; nil: it does not.
+	// Now replaces Clock's time in tests; nil: Clock's time counts.
 	Now func() time.Time
 	// Log gets changes and failures; nil: none.
 	Log *slog.Logger
 }
 
-// Settings are what an operator may change while the daemon runs. Fields without a tag are made of other settings.
+// Settings are the settings that an operator may change while the daemon runs. Fields without a tag are computed from
+// other settings.
 type Settings struct {
-	// Given are the keys of AUTH_JWT_KEYS. If there are any, the store's are not read.
+	// Given are the keys of AUTH_JWT_KEYS. If there are any, the store's keys are not read.
 	Given []token.Entry
-	// Algorithm is AUTH_JWT_ALGORITHM: the kind of the keys that are made, or HS256: Secret signs.
+	// Algorithm is AUTH_JWT_ALGORITHM: the kind of keys that are made; with HS256, Secret signs.
 	Algorithm token.Algorithm
 	// Secret is JWT_SECRET as a key, with JWT_KEY_ID if set.
 	Secret *token.Key
@@ -54,7 +55,7 @@ type Settings struct {
 	AcceptSecret bool `env:"AUTH_JWT_ACCEPT_HS256" envDefault:"true" table:"JWT"`
 	// Issuer is JWT_ISSUER.
 	Issuer string
-	// AccessLife is JWT_EXP: what a key has signed lives no longer.
+	// AccessLife is JWT_EXP: the life of what a key has signed.
 	AccessLife time.Duration
 }
 
@@ -67,16 +68,16 @@ type Keeper struct {
 	log  *slog.Logger
 	live token.Live
 
-	mu       sync.Mutex // for what follows; never held during a query
+	mu       sync.Mutex // guards the fields below; never held during a query
 	settings Settings
 	rows     []store.SigningKey    // as last read
 	opened   map[string]*token.Key // by kid
-	troubled map[string]bool       // kids whose trouble was logged
+	troubled map[string]bool       // kids whose failure was logged
 	inForce  string                // content of the live set
 	failing  bool                  // the last poll failed
 }
 
-// New makes a Keeper that holds nothing yet.
+// New returns a Keeper without keys.
 func New(o Options, s Settings) *Keeper {
 	k := &Keeper{db: o.DB, root: o.Root, time: o.Clock, now: o.Now, log: o.Log, settings: s,
 		opened: map[string]*token.Key{}, troubled: map[string]bool{}}
@@ -89,12 +90,11 @@ func New(o Options, s Settings) *Keeper {
 	return k
 }
 
-// Live is where signers and verifiers find the set in force.
+// Live returns the set in force, for signers and verifiers.
 func (k *Keeper) Live() *token.Live { return &k.live }
 
-// Start reads the keys, makes the first one when there is none and one is needed, and puts the set in
-// force. A stored key that cannot be opened is an error that names the settings at fault: no other key is
-// ever made in its place.
+// Start reads the keys, makes the first key if there is none and one is needed, and puts the set in force. A stored key
+// that cannot be opened is an error, which names the settings that may be wrong: no new key ever replaces it.
 func (k *Keeper) Start(ctx context.Context) error {
 	s, _ := k.snapshot()
 	rows, err := k.obtain(ctx, s)
@@ -113,7 +113,7 @@ func (k *Keeper) Start(ctx context.Context) error {
 	return k.reseal(ctx)
 }
 
-// obtain reads the keys that settings need, and makes the first one when there is none and one is needed.
+// obtain reads the keys that the settings need, and makes the first key if there is none and one is needed.
 func (k *Keeper) obtain(ctx context.Context, s Settings) ([]store.SigningKey, error) {
 	if len(s.Given) > 0 {
 		return nil, nil
@@ -139,7 +139,7 @@ func (k *Keeper) obtain(ctx context.Context, s Settings) ([]store.SigningKey, er
 	return rows, nil
 }
 
-// Check is Start for auth check: nothing is made, written or logged. Having no key yet is no fault.
+// Check is Start for auth check: it makes, writes and logs nothing. A database without keys is not an error.
 func (k *Keeper) Check(ctx context.Context) error {
 	if err := k.read(ctx); err != nil {
 		return err
@@ -164,8 +164,8 @@ func (k *Keeper) Run(ctx context.Context) {
 	}
 }
 
-// Poll reads the keys once and puts a changed set in force. What fails is logged; then the keys read last
-// stay, and still change their states when their time comes.
+// Poll reads the keys once and puts a changed set in force. It logs failures; then the keys that were read last stay,
+// and still change their states when their time comes.
 func (k *Keeper) Poll(ctx context.Context) {
 	query, cancel := context.WithTimeout(ctx, pollTimeout)
 	defer cancel()
@@ -208,8 +208,8 @@ type Prepared struct {
 	content  string
 }
 
-// Prepare makes the set of other settings and changes nothing in force. The store is queried only where they
-// need keys of it that the settings in force did not.
+// Prepare makes the set for other settings, without putting it in force. It queries the store only if the settings need
+// the store's keys and the settings in force do not.
 func (k *Keeper) Prepare(ctx context.Context, s Settings) (*Prepared, error) {
 	old, rows := k.snapshot()
 	if len(s.Given) == 0 && (len(old.Given) > 0 || len(rows) == 0 && s.Algorithm != token.HS256) {
@@ -248,7 +248,7 @@ func (k *Keeper) snapshot() (Settings, []store.SigningKey) {
 	return k.settings, k.rows
 }
 
-// read fetches the rows and the time; only the time where the operator's keys are used.
+// read reads the rows and the time; only the time if the operator gives the keys.
 func (k *Keeper) read(ctx context.Context) error {
 	if s, _ := k.snapshot(); len(s.Given) > 0 {
 		return k.readTime(ctx)
@@ -290,11 +290,11 @@ func (k *Keeper) replaceRows(rows []store.SigningKey) {
 	k.rows = rows
 }
 
-// at is the time as PostgreSQL keeps it.
+// at returns the time by PostgreSQL's clock, in UTC and whole microseconds.
 func (k *Keeper) at() time.Time { return k.now().UTC().Truncate(time.Microsecond) }
 
-// rebuild makes the set of what is known and puts it in force if it is another one. strict: a key that
-// cannot be opened is an error; else it is logged once and left out.
+// rebuild makes the set from the known rows and settings, and puts it in force if it has changed. If strict, a key that
+// cannot be opened is an error; otherwise it is logged once and left out.
 func (k *Keeper) rebuild(strict bool) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -314,7 +314,7 @@ func (k *Keeper) rebuild(strict bool) error {
 	return nil
 }
 
-// entries are the keys of settings and rows with their states. k.mu is held.
+// entries returns the keys of settings and rows with their states. k.mu is held.
 func (k *Keeper) entries(s Settings, rows []store.SigningKey, strict bool) ([]token.Entry, error) {
 	if len(s.Given) > 0 {
 		return s.Given, nil
@@ -328,7 +328,7 @@ func (k *Keeper) entries(s Settings, rows []store.SigningKey, strict bool) ([]to
 		return nil, fmt.Errorf("keys: %w; auth keys rotate makes a new one", err)
 	}
 	if s.Algorithm == token.HS256 {
-		for i := range entries { // what they signed before the switch
+		for i := range entries { // they verify what they signed before the switch
 			if entries[i].State != token.Revoked {
 				entries[i].State = token.Previous
 			}
@@ -337,7 +337,7 @@ func (k *Keeper) entries(s Settings, rows []store.SigningKey, strict bool) ([]to
 	return entries, nil
 }
 
-// contentOf names keys and states, so that an equal set is not made twice.
+// contentOf returns a text of the keys and states, by which an unchanged set is recognized.
 func contentOf(entries []token.Entry) string {
 	content := "keys:" // never empty
 	for _, e := range entries {
@@ -366,7 +366,7 @@ func (k *Keeper) use(set *token.Set, content string) {
 	k.live.Store(set)
 }
 
-// open opens the rows, each once. Revoked keys are not opened: only their ids matter.
+// open opens the rows, each only once. It does not open revoked keys, whose ids are enough.
 func (k *Keeper) open(rows []store.SigningKey, strict bool) ([]token.Stored, error) {
 	var stored []token.Stored
 	var problems []error
@@ -395,8 +395,8 @@ func (k *Keeper) open(rows []store.SigningKey, strict bool) ([]token.Stored, err
 	return stored, nil
 }
 
-// Age is how long the key that signs has been signing, by the last read of the database. false: the key is the
-// operator's, whose age only the operator knows.
+// Age returns how long the current key has been signing, by the last read of the database. It returns false if the
+// operator gives the key, whose age is unknown.
 func (k *Keeper) Age() (time.Duration, bool) {
 	s, rows := k.snapshot()
 	set := k.live.Load()

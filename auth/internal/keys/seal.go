@@ -11,7 +11,7 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// sealKey is the row of a key that signs from signsAt on.
+// sealKey returns the row of a key that signs from signsAt on.
 func sealKey(root *secret.Root, key *token.Key, now, signsAt time.Time) (store.SigningKey, error) {
 	text, err := key.PrivateJWK()
 	if err != nil {
@@ -55,7 +55,7 @@ func (k *Keeper) generate(alg token.Algorithm, signsAt time.Time) (store.Signing
 	return sealKey(k.root, key, k.at(), signsAt)
 }
 
-// reseal seals again what a previous root key has sealed, so that it can be dropped some day.
+// reseal seals keys again that a previous root key has sealed, so that the previous root key can be dropped.
 func (k *Keeper) reseal(ctx context.Context) error {
 	_, rows := k.snapshot()
 	for _, row := range rows {

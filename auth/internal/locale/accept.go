@@ -5,19 +5,19 @@ import (
 	"strings"
 )
 
-// What is read of an Accept-Language header, and of a language tag.
+// Limits of what is read of an Accept-Language header, and of a language tag.
 const (
 	mostHeader = 200
 	mostRanges = 10
 	mostTag    = 35
 )
 
-// ParseAccept returns the languages of an Accept-Language header, the most wanted first. Malformed parts, * and q=0 are
-// left out; of a long header only the beginning counts.
+// ParseAccept returns the languages of an Accept-Language header, the most wanted first. It ignores malformed parts, *
+// and q=0, and the end of a long header.
 func ParseAccept(header string) []string {
 	if len(header) > mostHeader {
 		header = header[:mostHeader]
-		header = header[:max(0, strings.LastIndexByte(header, ','))] // what follows may have been cut
+		header = header[:max(0, strings.LastIndexByte(header, ','))] // the last part may have been cut
 	}
 	type wanted struct {
 		tag string
@@ -47,7 +47,7 @@ func ParseAccept(header string) []string {
 	return tags
 }
 
-// quality returns the thousandths of a weight such as q=0.8 (RFC 9110, section 12.4.2), 0 for what is none.
+// quality returns the thousandths of a weight such as q=0.8 (RFC 9110, section 12.4.2); 0 for a malformed weight.
 func quality(weight string) int {
 	digits, ok := strings.CutPrefix(strings.ToLower(strings.Trim(weight, " \t")), "q=")
 	whole, fraction, _ := strings.Cut(digits, ".")
@@ -86,5 +86,5 @@ func ValidTag(tag string) bool {
 	return true
 }
 
-// Normal returns the one spelling of a tag that tags are compared in.
+// Normal returns the spelling of a tag in which tags are compared.
 func Normal(tag string) string { return strings.ToLower(strings.ReplaceAll(tag, "_", "-")) }

@@ -1,5 +1,5 @@
 // Package locale has the strings of mails and SMS in every language, the built-in ones and the operator's, and chooses
-// the language of a message. Strings are text templates; the markup around them is their user's.
+// the language of a message. Strings are text templates; the packages that use them add the markup.
 //
 // It reads no file and no setting. A locale is a key of a map and never part of a path.
 package locale
@@ -38,14 +38,14 @@ func embedded(tag string) func() Strings {
 	})
 }
 
-// Language is one language with the ones that stand in for its missing strings.
+// Language is a language, with the languages that replace its missing strings.
 type Language struct {
 	// Tag is the language tag as the setting has it.
 	Tag    string
-	layers []func() Strings // the first that has a string gives it
+	layers []func() Strings // a string comes from the first layer that has it
 }
 
-// Catalog is the languages that messages may have. A nil Catalog has English alone.
+// Catalog has the languages that messages may have. A nil Catalog has only English.
 type Catalog struct {
 	first *Language
 	byTag map[string]*Language
@@ -54,7 +54,7 @@ type Catalog struct {
 var english = &Language{Tag: "en", layers: []func() Strings{builtIns["en"]}}
 
 // New returns the catalog of the languages with these tags, the first of which is the default. own has the operator's
-// strings by normalized tag. The error names a tag that is none, or that has no strings.
+// strings by normalized tag. The error names a tag that is malformed, or that has no strings.
 func New(tags []string, own map[string]Strings) (*Catalog, error) {
 	c := &Catalog{byTag: map[string]*Language{}}
 	for _, tag := range tags {
@@ -119,7 +119,7 @@ func (c *Catalog) Tags() []string {
 	return tags
 }
 
-// Choose returns the language of the first candidate that has one, or the default.
+// Choose returns the language of the first candidate that the catalog has, or the default.
 func (c *Catalog) Choose(candidates ...string) *Language {
 	if c != nil && len(c.byTag) > 1 {
 		for _, candidate := range candidates {
@@ -133,8 +133,8 @@ func (c *Catalog) Choose(candidates ...string) *Language {
 	return c.Default()
 }
 
-// Candidates returns what the language of a message is chosen from, best first: the locale in user_metadata, then the
-// languages of the header Accept-Language. With one language there is nothing to choose, and it returns nil.
+// Candidates returns the tags from which the language of a message is chosen, best first: the locale in user_metadata,
+// then the languages of the header Accept-Language. It returns nil if the catalog has only one language.
 func (c *Catalog) Candidates(metadata json.RawMessage, accept string) []string {
 	if c == nil || len(c.byTag) < 2 {
 		return nil
@@ -149,8 +149,8 @@ func (c *Catalog) Candidates(metadata json.RawMessage, accept string) []string {
 	return append(list, ParseAccept(accept)...)
 }
 
-// Text renders a string, without line breaks and control characters: that of the language itself, or of the first
-// language that stands in for it. The error is about strings that could not be used; the text is the next one's.
+// Text renders a string, without line breaks and control characters, of the first layer that has it. If a layer's
+// string cannot be rendered, the text comes from the next layer, and the error is about the broken string.
 func (l *Language) Text(key string, variables map[string]any) (string, error) {
 	var bad error
 	for _, layer := range l.layers {
@@ -169,7 +169,7 @@ func (l *Language) Text(key string, variables map[string]any) (string, error) {
 
 // BrokenError is about a string that cannot be rendered.
 type BrokenError struct {
-	// Where is its file and line.
+	// Where is the string's file and line.
 	Where string
 	// Err may quote values.
 	Err error
@@ -177,7 +177,7 @@ type BrokenError struct {
 
 func (e *BrokenError) Error() string { return e.Where + ": " + e.Err.Error() }
 
-// printable keeps the spaces that are not to be broken, such as those before a French colon.
+// printable replaces control characters, and keeps non-breaking spaces, such as those before a French colon.
 func printable(r rune) rune {
 	if unicode.IsControl(r) || r == '\u2028' || r == '\u2029' {
 		return ' '
@@ -185,7 +185,7 @@ func printable(r rune) rune {
 	return r
 }
 
-// plain is Text for strings whose mistakes Text reports elsewhere, or that have none.
+// plain is Text for strings whose errors are reported elsewhere, or that have none.
 func (l *Language) plain(key string, variables map[string]any) string {
 	text, _ := l.Text(key, variables)
 	return text
@@ -202,8 +202,8 @@ func (l *Language) Dir() string {
 // SMS returns the text of an SMS with a code.
 func (l *Language) SMS(code string) string { return l.plain("sms", map[string]any{"Code": code}) }
 
-// Duration returns a time in words, in the largest unit that divides it: 90 minutes, not an hour and a half. It is
-// empty for less than a second.
+// Duration returns a duration in words, in the largest unit that divides it: 90 minutes, not an hour and a half. It
+// returns "" for less than a second.
 func (l *Language) Duration(d time.Duration) string {
 	seconds := int64(d.Round(time.Second) / time.Second)
 	for _, unit := range []struct {

@@ -11,8 +11,8 @@ import (
 	"unicode/utf8"
 )
 
-// maxRendered bounds what a template may write. user_metadata can be repeated by a range, and a mail that no server
-// takes is no use.
+// maxRendered is how many bytes a template may write. A range can repeat user_metadata, and no server accepts a huge
+// mail.
 const maxRendered = 2 << 20
 
 // ErrTooLong is the error of a template that writes without end.
@@ -53,7 +53,7 @@ func OneLine(text string) string {
 	}), " ")
 }
 
-// Short cuts a text to so many characters, the last of which shows that there were more.
+// Short cuts a text to most characters; the last one shows that the text was cut.
 func Short(text string, most int) string {
 	if utf8.RuneCountInString(text) <= most {
 		return text
@@ -61,8 +61,7 @@ func Short(text string, most int) string {
 	return string([]rune(text)[:most-1]) + "…"
 }
 
-// shown is put behind every value, so that a missing one is empty: text/template would
-// write "<no value>".
+// shown is applied to every value, so that a missing value is empty: text/template would write "<no value>".
 func shown(values ...any) any {
 	if len(values) == 0 || values[len(values)-1] == nil {
 		return ""
@@ -70,7 +69,7 @@ func shown(values ...any) any {
 	return values[len(values)-1]
 }
 
-// showMissing appends shown to each pipeline that prints.
+// showMissing appends shown to each pipeline that prints a value.
 func showMissing(n parse.Node) {
 	branch := func(b *parse.BranchNode) {
 		showMissing(b.List)
@@ -131,8 +130,8 @@ func (s *Text) Variables() []string {
 	return slices.Compact(names)
 }
 
-// AppendVariables appends the names of the variables that a template uses: x of .x and of $.x, where the dot is not
-// something else in a range or with.
+// AppendVariables appends the names of the variables that a template uses: x of $.x, and of .x outside of range and
+// with, where the dot is another value.
 func AppendVariables(names []string, n parse.Node) []string {
 	switch n := n.(type) {
 	case *parse.ListNode:
@@ -172,10 +171,10 @@ func AppendVariables(names []string, n parse.Node) []string {
 	return names
 }
 
-// rooted are variables of the outer dot.
+// rooted matches variables of the outer dot.
 var rooted = regexp.MustCompile(`\$\.([A-Za-z]+)`)
 
-// appendBranch leaves out the fields of another dot.
+// appendBranch appends the variables of a branch, without fields of another dot.
 func appendBranch(names []string, b *parse.BranchNode) []string {
 	names = AppendVariables(names, b.Pipe)
 	for _, m := range rooted.FindAllStringSubmatch(b.List.String(), -1) {

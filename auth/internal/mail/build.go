@@ -15,18 +15,18 @@ import (
 // Headers are further headers of every mail (SMTP_HEADERS), in the order of their names.
 type Headers []Header
 
-// Header is one of them. Values may hold $messageType, which becomes the mail's kind.
+// Header is a header. $messageType in values becomes the mail's kind.
 type Header struct {
 	Name   string
 	Values []string
 }
 
-// ours are the headers that make a mail what it is. (Reply-To and List-Unsubscribe, say, are not.)
+// ours are the headers that the operator cannot set, unlike, for example, Reply-To and List-Unsubscribe.
 var ours = []string{"from", "to", "cc", "bcc", "subject", "date", "message-id", "mime-version", "sender", "return-path",
 	"received", "auto-submitted"}
 
-// ParseHeaders reads SMTP_HEADERS: a JSON object of names and lists of values. On an error the caller warns and goes
-// on without them.
+// ParseHeaders reads SMTP_HEADERS: a JSON object of names and lists of values. On an error the caller warns and
+// continues without them.
 func ParseHeaders(text string) (Headers, error) {
 	if strings.TrimSpace(text) == "" {
 		return nil, nil
@@ -53,14 +53,14 @@ func ParseHeaders(text string) (Headers, error) {
 	return list, nil
 }
 
-// bracketed is an address as commands write it. A local part that is no dot-atom (a..b is a good address
-// by docs/accounts.md#addresses) is quoted.
+// bracketed returns an address in the form of SMTP commands. It quotes a local part that is not a dot-atom, such as
+// a..b, which docs/accounts.md#addresses allows.
 func bracketed(address string) string { return (&netmail.Address{Address: address}).String() }
 
 // MessageID returns the Message-ID of a mail, without its brackets.
 func (s *SMTP) MessageID(m Message) string { return m.ID.String() + "@" + s.helo }
 
-// build is the whole mail: plain text first, HTML as its better alternative.
+// build makes the whole mail: plain text, with HTML as the preferred alternative.
 func (s *SMTP) build(m Message) *gomail.Msg {
 	msg := gomail.NewMsg(gomail.WithNoDefaultUserAgent())
 	for _, h := range s.o.Headers {

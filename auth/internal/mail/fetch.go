@@ -17,10 +17,10 @@ import (
 	"gatehouse/auth/internal/outbound"
 )
 
-// fetchTimeout is how long one template may take to arrive.
+// fetchTimeout is how long the load of a template may take.
 const fetchTimeout = 10 * time.Second
 
-// fetchLimits are comparable: a template loaded under other limits is loaded again.
+// fetchLimits are the limits of a load. They are comparable: if they change, templates are loaded again.
 type fetchLimits struct {
 	size       int64
 	age, retry time.Duration
@@ -39,20 +39,20 @@ func (l fetchLimits) withDefaults() fetchLimits {
 	return l
 }
 
-// remote is a body under a URL. The last one that could be read stays in use for ever.
+// remote is a body under a URL. The last version that could be loaded stays in use for ever.
 type remote struct {
 	url    string
 	limits fetchLimits
-	used   atomic.Int64 // when a mail last wanted it, in ns
+	used   atomic.Int64 // when a mail last used it, in ns
 
 	mu      sync.Mutex
 	good    *body
-	next    time.Time     // not loaded again before
-	loading chan struct{} // closed when the load that is under way has ended
+	next    time.Time     // no load before
+	loading chan struct{} // closed when the load under way has ended
 }
 
-// get is the body, nil when it never could be loaded. One caller loads; others take the last good one
-// meanwhile, or wait when there is none.
+// get returns the body; nil if it could never be loaded. One caller loads it. Other callers get the last good version
+// meanwhile or, without one, wait.
 func (b *remote) get(ctx context.Context, r *Renderer) *body {
 	b.mu.Lock()
 	if r.now().Before(b.next) || b.loading != nil && b.good != nil {
@@ -90,7 +90,7 @@ func (b *remote) get(ctx context.Context, r *Renderer) *body {
 	return b.good
 }
 
-// shown is the URL for logs: without user, password and query, where keys may stand.
+// shown returns the URL for logs: without user, password and query, which may contain keys.
 func (b *remote) shown() string {
 	u, err := url.Parse(b.url)
 	if err != nil {
@@ -102,14 +102,14 @@ func (b *remote) shown() string {
 // fetcher loads templates.
 type fetcher struct{ web outbound.Clients }
 
-// newFetcher makes a fetcher whose redirects may lead to another host: a site may keep its files elsewhere.
+// newFetcher returns a fetcher that follows redirects to other hosts, since a site may keep its files elsewhere.
 func newFetcher(w outbound.Watch) *fetcher {
 	return fetcherWith(outbound.Options{Watch: w, Target: "template"})
 }
 
 func fetcherWith(o outbound.Options) *fetcher {
 	o.Timeout, o.OtherHosts = fetchTimeout, true
-	o.MaxBytes = math.MaxInt64 - 1 // load has a cap that can change
+	o.MaxBytes = math.MaxInt64 - 1 // load has its own limit, which can change
 	return &fetcher{outbound.New(o)}
 }
 
@@ -120,12 +120,12 @@ func filePath(location string) (path string, local bool) {
 		return "", false
 	}
 	if u.Host != "" {
-		return "", true // another machine's
+		return "", true // a file of another machine
 	}
 	return u.Path, true
 }
 
-// load is one GET, or a look into a file: only status 200 and a body of at most size bytes count.
+// load makes one GET, or reads a file. It fails unless the status is 200 and the body has at most size bytes.
 func (f *fetcher) load(ctx context.Context, location string, size int64) (*body, error) {
 	if path, local := filePath(location); local {
 		text, err := readFile(path, size)
@@ -141,7 +141,7 @@ func (f *fetcher) load(ctx context.Context, location string, size int64) (*body,
 	resp, err := f.web.Configured.Do(req)
 	if err != nil {
 		if e, ok := errors.AsType[*url.Error](err); ok {
-			err = e.Err // without the URL, which may hold a key
+			err = e.Err // without the URL, which may contain a key
 		}
 		return nil, err
 	}
@@ -159,8 +159,8 @@ func (f *fetcher) load(ctx context.Context, location string, size int64) (*body,
 // templateLine is the template and the line at the beginning of an error of package template.
 var templateLine = regexp.MustCompile(`^template: ([^:]+:[0-9]+):`)
 
-// templateMistake is an error of a rendering without the values that were rendered, which don't belong
-// in a log: where the template was, and no more if it was a value that it couldn't use.
+// templateMistake returns an error of a rendering without the rendered values, which must not be logged: the place in
+// the template and, unless it concerns a value, the cause.
 func templateMistake(err error) string {
 	if errors.Is(err, locale.ErrTooLong) {
 		return locale.ErrTooLong.Error()

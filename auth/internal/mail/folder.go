@@ -17,11 +17,11 @@ import (
 // mostFiles bounds a folder of templates.
 const mostFiles = 500
 
-// Folder is AUTH_MAILER_TEMPLATE_DIR as it was read: nothing is read for a mail.
+// Folder is the content of AUTH_MAILER_TEMPLATE_DIR, which is read once and not for each mail.
 type Folder struct {
 	// Strings by normalized language tag.
 	Strings map[string]locale.Strings
-	// Errors are about files that can't be used; the built-in texts take their place.
+	// Errors are about files that cannot be used; built-in texts replace them.
 	Errors []error
 	// Warnings are about files without effect.
 	Warnings []string
@@ -85,8 +85,8 @@ func (f *Folder) add(dir, name string, size int64) {
 	}
 }
 
-// Check returns further warnings: of bodies that no mail gets, since its kind has a setting of its own or the language
-// is none of these.
+// Check returns further warnings: about bodies that no mail uses, since a setting overrides the kind or the language is
+// not configured.
 func (f *Folder) Check(s *Settings) (warnings []string) {
 	for _, kind := range Kinds {
 		for tag := range f.bodies[kind] {
@@ -104,7 +104,7 @@ func (f *Folder) Check(s *Settings) (warnings []string) {
 	return warnings
 }
 
-// body returns the body of a kind in a language, nil where the folder has none.
+// body returns the body of a kind in a language; nil if the folder has none.
 func (f *Folder) body(kind Kind, l *locale.Language, isDefault bool) *body {
 	if f == nil {
 		return nil

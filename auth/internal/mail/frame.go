@@ -40,16 +40,16 @@ const (
 	ShowCode = "code"
 )
 
-// Site is what mails call the product and how they look.
+// Site is the name and look of the product in mails.
 type Site struct {
 	Name, LogoURL string
-	// Color is that of buttons, #rgb or #rrggbb.
+	// Color is the color of buttons, #rgb or #rrggbb.
 	Color string
 	// Support is an e-mail address or a URL; "" is none.
 	Support string
 }
 
-// SupportURL is the URL that a link to Support has.
+// SupportURL returns the URL of a link to Support.
 func (s *Site) SupportURL() string {
 	if strings.Contains(s.Support, "://") {
 		return s.Support
@@ -57,7 +57,7 @@ func (s *Site) SupportURL() string {
 	return "mailto:" + s.Support
 }
 
-// stringsKey is the part of a mail in the keys of strings.
+// stringsKey returns the beginning of the keys of the mail's strings.
 func (p *Payload) stringsKey() string {
 	key := "mails." + strings.ToLower(p.Kind.Setting())
 	if p.Kind == EmailChange && p.Vars.SendingTo != p.Vars.NewEmail {
@@ -66,7 +66,7 @@ func (p *Payload) stringsKey() string {
 	return key + "."
 }
 
-// addSite adds the variables that a payload doesn't have: of the settings, of the language and of the outbox's row.
+// addSite adds the variables that are not in a payload: from the settings, the language and the outbox's row.
 func (v variables) addSite(site Site, l *locale.Language, p *Payload) {
 	v["SiteName"], v["LogoURL"], v["Color"], v["Support"], v["Locale"] = site.Name, site.LogoURL, site.Color,
 		site.Support, l.Tag
@@ -77,7 +77,7 @@ func (v variables) addSite(site Site, l *locale.Language, p *Payload) {
 	v["ProviderName"], v["FactorName"] = providerName(p.Vars.Provider, l), factorName(p.Vars.FactorType, l)
 }
 
-// providerNames are the names of the providers that are not the operator's own.
+// providerNames are the names of the built-in providers.
 var providerNames = map[string]string{
 	"azure": "Microsoft", "github": "GitHub", "gitlab": "GitLab", "linkedin": "LinkedIn", "linkedin_oidc": "LinkedIn",
 	"slack_oidc": "Slack", "workos": "WorkOS", "apple": "Apple", "bitbucket": "Bitbucket", "discord": "Discord",
@@ -102,10 +102,11 @@ func factorName(kind string, l *locale.Language) string {
 	return kind
 }
 
-// sentenceEnd stands in values for a blank behind a full stop, which ends no sentence there.
+// sentenceEnd replaces, in values, a blank after a full stop, which does not end a sentence.
 const sentenceEnd = "\uE000"
 
-// tame returns the variables as strings see them: no value adds a line or turns the direction of what follows it.
+// tame returns the variables for strings: values without line breaks and without characters that change the direction
+// of the following text.
 func (v variables) tame() variables {
 	tame := maps.Clone(v)
 	for name, value := range v {
@@ -122,7 +123,7 @@ func (v variables) tame() variables {
 	return tame
 }
 
-// frame returns the finished sentences of a built-in mail.
+// frame returns the rendered sentences of a built-in mail.
 func (d *draft) frame() map[string]string {
 	d.vars["Addressee"] = d.p.To
 	values := d.vars.tame()
@@ -182,11 +183,11 @@ func (d *draft) builtIn() (html, text string) {
 	}
 	if !own || err != nil {
 		if html, err = builtInLayout().render(values); err != nil {
-			// Only a value of 2 MiB does this, and addresses have 255 bytes.
+			// Only a value of 2 MiB can cause this, and addresses have at most 255 bytes.
 			d.fault("a built-in body can't be rendered", "error", templateMistake(err))
 		}
 	}
-	if support := d.t.site.Support; strings.Contains(support, "://") { // mail programs take a full stop into the URL
+	if support := d.t.site.Support; strings.Contains(support, "://") { // programs would link a full stop
 		frame["Support"] = strings.Replace(frame["Support"], support+".", support, 1)
 	}
 	var out locale.Limited
@@ -196,7 +197,7 @@ func (d *draft) builtIn() (html, text string) {
 	return html, strings.ToValidUTF8(out.String(), "\uFFFD")
 }
 
-// Contrasting returns white or black, whichever stands out more on a colour (WCAG 2.2, relative luminance).
+// Contrasting returns white or black, whichever has more contrast to a colour (WCAG 2.2, relative luminance).
 func Contrasting(color string) string {
 	digits := strings.TrimPrefix(color, "#")
 	if len(digits) == 3 {

@@ -2,7 +2,7 @@ package mail
 
 import "strings"
 
-// Kind is which mail it is. The texts are in the database and in SMTP_HEADERS' $messageType.
+// Kind is the kind of a mail. Its text is stored in the database, and replaces $messageType in SMTP_HEADERS.
 type Kind string
 
 // The kinds of mails (docs/mail.md#which-mail).
@@ -24,10 +24,10 @@ const (
 	PasskeyDeleted   Kind = "passkey_deleted_notification"
 )
 
-// Test is the kind of a mail that only shows that mails arrive. No flow sends it, and no setting names it.
+// Test is the kind of a mail to test the sending of mails. No flow sends it, and no setting names it.
 const Test Kind = "test"
 
-// Kinds are all mails there are, in the order of docs/mail.md#templates.
+// Kinds are all kinds of mails that flows send, in the order of docs/mail.md#templates.
 var Kinds = []Kind{
 	Invite, Confirmation, Recovery, MagicLink, EmailChange, Reauthentication, PasswordChanged, EmailChanged,
 	PhoneChanged, IdentityLinked, IdentityUnlinked, FactorEnrolled, FactorUnenrolled,

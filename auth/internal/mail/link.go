@@ -18,7 +18,7 @@ type Paths struct {
 	EmailChange string `env:"AUTH_MAILER_URLPATHS_EMAIL_CHANGE"`
 }
 
-// Links makes the links in mails and of generate_link (docs/mail.md#links). It never changes.
+// Links makes the links in mails and for generate_link (docs/mail.md#links). It never changes.
 type Links struct {
 	paths map[string]*url.URL // by the link's type; nil: unset
 }
@@ -32,7 +32,7 @@ const (
 	LinkEmailChange = "email_change"
 )
 
-// NewLinks reads the paths; the error names the setting of the first bad one.
+// NewLinks parses the paths; the error names the setting of the first malformed path.
 func NewLinks(p Paths) (*Links, error) {
 	l := &Links{paths: map[string]*url.URL{}}
 	for _, s := range []struct {
@@ -61,14 +61,14 @@ func NewLinks(p Paths) (*Links, error) {
 	return l, nil
 }
 
-// URL is {external}{path}?token=…&type=…&redirect_to=…, in this order, which clients' tests compare.
+// URL returns {external}{path}?token=…&type=…&redirect_to=…, in this order, which clients' tests compare.
 //
-// external is API_EXTERNAL_URL or a listed host, as the caller found it valid. linkType is one of
-// Link*. An unset path is /verify below the whole of external; a set one is resolved as a reference, so
-// that /verify replaces external's path. A query or fragment in either is dropped.
+// external is API_EXTERNAL_URL or a listed host, which the caller has checked. linkType is one of Link*. If the path is
+// unset, it is external's path and /verify. If it is set, it is resolved as a reference, so that /verify replaces
+// external's path. A query or fragment in either is dropped.
 func (l *Links) URL(external, linkType, tokenHash, redirectTo string) string {
 	u, err := url.Parse(external)
-	if err != nil { // the settings were checked, so this is text that was never a URL: say it as it is
+	if err != nil { // the settings were checked: this text was never a URL, and stays as it is
 		u = &url.URL{Opaque: external}
 	}
 	if path := l.paths[linkType]; path != nil {
@@ -82,12 +82,11 @@ func (l *Links) URL(external, linkType, tokenHash, redirectTo string) string {
 	return u.String()
 }
 
-// verbatim are the bytes that a target may hold and still stand in the link as it is. A plain
-// https://app.acme.test/home does, as it always did. The semicolon is missing because Go's query parser
-// drops a parameter that holds one.
+// verbatim are the bytes that need no escape in the link's redirect_to, so that a plain https://app.acme.test/home is
+// not escaped. The semicolon is missing because Go's query parser drops a parameter that contains one.
 const verbatim = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-._~:/?@!$*,()[]"
 
-// escapeTarget escapes the whole target if anything in it would not come back as it was sent.
+// escapeTarget escapes the whole target if it contains any byte that is not in verbatim.
 func escapeTarget(target string) string {
 	for i := range len(target) {
 		if strings.IndexByte(verbatim, target[i]) < 0 {

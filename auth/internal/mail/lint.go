@@ -10,24 +10,25 @@ import (
 	"gatehouse/auth/internal/locale"
 )
 
-// mostHTML is what HTML may have before Gmail clips it, at 102 KiB, with some room for what users write.
+// mostHTML is the size of HTML above which Lint warns: Gmail clips mails at 102 KiB, and users' values need some room.
 const mostHTML = 90 << 10
 
 // Doubt is something about a template that is probably wrong.
 type Doubt struct {
 	Where, Text string
-	// Unknown is the name of a variable that there is not; Known are all that there are.
+	// Unknown is the name of an unknown variable; Known are the names of all variables.
 	Unknown string
 	Known   []string
 }
 
-// linter gathers what is wrong with templates.
+// linter collects errors and doubts about templates.
 type linter struct {
 	broken []error
 	doubts []Doubt
 }
 
-// Lint tries every template in force, after Load, with the data of Sample: what can't be used, and what is doubtful.
+// Lint tests every template in force, after Load, with the data of Sample. It returns errors of unusable templates, and
+// doubts.
 func (r *Renderer) Lint(ctx context.Context) (broken []error, doubts []Doubt) {
 	t, l, names := r.texts.Load(), new(linter), VariableNames()
 	for _, kind := range Kinds {
@@ -61,7 +62,7 @@ func (r *Renderer) Lint(ctx context.Context) (broken []error, doubts []Doubt) {
 	return l.broken, l.doubts
 }
 
-// folder tries the folder's files.
+// folder tests the folder's files.
 func (l *linter) folder(t *texts, names []string) {
 	l.broken = append(l.broken, t.folder.Errors...)
 	if b := t.folder.layout; b != nil {
@@ -103,7 +104,7 @@ func (l *linter) unknown(where string, used, known []string) {
 	}
 }
 
-// variables are the names that a body uses.
+// variables returns the names of the variables that a body uses.
 func (b *body) variables() []string {
 	var names []string
 	for _, part := range b.t.Templates() {

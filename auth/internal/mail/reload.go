@@ -10,8 +10,8 @@ import (
 // refreshEvery is how often Run looks for templates that are no longer fresh.
 const refreshEvery = 5 * time.Second
 
-// Run keeps the templates of mails fresh, if Settings.Reloading requires it, until ctx ends. Without it the first
-// mail after MaxAge loads its own.
+// Run keeps the templates of mails fresh, if Settings.Reloading is set, until ctx ends. Otherwise the first mail after
+// MaxAge loads its template.
 func (r *Renderer) Run(ctx context.Context) {
 	tick := time.NewTicker(refreshEvery)
 	defer tick.Stop()
@@ -25,7 +25,7 @@ func (r *Renderer) Run(ctx context.Context) {
 	}
 }
 
-// refresh loads what is in use and no longer fresh.
+// refresh loads the templates that are in use and no longer fresh.
 func (r *Renderer) refresh(ctx context.Context) {
 	t, now := r.texts.Load(), r.now()
 	for _, b := range t.bodies {
@@ -35,8 +35,8 @@ func (r *Renderer) refresh(ctx context.Context) {
 	}
 }
 
-// Load loads every template now, fresh or not, and says which could not be: for `auth check`, and to
-// have them when the first mail is due.
+// Load loads every template, fresh or not, and returns errors of failed loads. It is for `auth check`, and for the
+// start, so that the first mail does not wait.
 func (r *Renderer) Load(ctx context.Context) error {
 	var bad []error
 	t := r.texts.Load()

@@ -21,29 +21,29 @@ import (
 
 // Message is a mail ready to be sent.
 type Message struct {
-	// ID is the outbox row's: it makes the Message-ID, which is the same at every attempt.
+	// ID is the id of the outbox row. The Message-ID is made of it, so it is the same at every attempt.
 	ID uuid.UUID
-	// At is when it was ordered: the Date header.
+	// At is when the mail was ordered, for the Date header.
 	At                  time.Time
 	Kind                Kind
 	To                  string
 	Subject, HTML, Text string
-	// Locale is the language tag of these.
+	// Locale is the language tag of Subject, HTML and Text.
 	Locale string
-	// Faults say which texts of the operator's could not be used.
+	// Faults describe the operator's texts that could not be used.
 	Faults []string
-	// Link and Code are the mail's, for the dev mailbox; "" where the kind has none.
+	// Link and Code are the link and digits in the mail, for the dev mailbox; "" if the kind has none.
 	Link, Code string
 }
 
-// Sender takes a finished mail. A nil error means that the receiver is responsible for it now; a
-// Refused error that trying again makes no sense.
+// Sender sends a finished mail. A nil error means that the receiver has accepted the mail, a Refused error that a retry
+// is pointless.
 type Sender interface {
 	Send(ctx context.Context, m Message) error
 }
 
-// Settings are the operator's texts. Everything may change while the daemon runs. Fields without a tag are made of
-// other settings.
+// Settings are the settings of the operator's texts. All of them may change while the daemon runs. Fields without a tag
+// are computed from other settings.
 type Settings struct {
 	// SiteURL is the base of relative template URLs.
 	SiteURL string
@@ -54,11 +54,11 @@ type Settings struct {
 	Languages *locale.Catalog
 	// Folder of templates and translations: layout.html, strings.de.json, magic_link.html, magic_link.de.html.
 	Dir string `env:"AUTH_MAILER_TEMPLATE_DIR" table:"Mailer"`
-	// Folder is what was read there; nil: nothing.
+	// Folder is the content of Dir; nil: none.
 	Folder *Folder
-	// Subjects are templates of subjects; a kind that is missing or "" has its default.
+	// Subjects are templates of subjects; a kind without one has the default subject.
 	Subjects map[Kind]string
-	// Templates are URLs of bodies; what doesn't begin with http is put behind SiteURL.
+	// Templates are URLs of bodies; a text that does not begin with http is appended to SiteURL.
 	Templates map[Kind]string
 	// Most bytes of a template's body.
 	MaxSize int64 `env:"AUTH_MAILER_TEMPLATE_MAX_SIZE" envDefault:"1000000" min:"1" table:"Mailer"` // 0: 1,000,000
@@ -68,13 +68,13 @@ type Settings struct {
 	Retry time.Duration `env:"AUTH_MAILER_TEMPLATE_RETRY_INTERVAL" envDefault:"10s" min:"1s" table:"Mailer"` // 0: 10 s
 	// Templates are reloaded before a mail needs them; false: the first mail after MAX_AGE loads its own.
 	Reloading bool `env:"AUTH_MAILER_TEMPLATE_RELOADING_ENABLED" envDefault:"false" table:"Mailer"`
-	// Not those that no mail needed for so long.
+	// Templates that no mail has needed for this time are not reloaded.
 	MaxIdle time.
 		Duration `env:"AUTH_MAILER_TEMPLATE_RELOADING_MAX_IDLE" envDefault:"20m" min:"1s" table:"Mailer"` // 0: 20 min
 }
 
-// Check says which subjects are no templates and which template URLs are none, by the settings' names.
-// Neither stops the daemon: the default takes their place.
+// Check returns an error that names the settings whose subjects are not templates or whose template URLs are malformed.
+// The daemon runs nevertheless: defaults replace them.
 func (s Settings) Check() error {
 	var bad []error
 	for _, kind := range Kinds {
@@ -98,7 +98,7 @@ func (s Settings) Check() error {
 	return errors.Join(bad...)
 }
 
-// Lint returns warnings about templates that look like files of this machine and are looked for below the site's URL.
+// Lint returns warnings about template URLs that look like files of this machine but are appended to the site's URL.
 func (s Settings) Lint() (warnings []string) {
 	for _, kind := range Kinds {
 		location := s.Templates[kind]
@@ -117,10 +117,10 @@ func (s Settings) Lint() (warnings []string) {
 	return warnings
 }
 
-// fixed reports whether a kind has a setting of its own: then it is not translated.
+// fixed reports whether a setting overrides a kind, which is then not translated.
 func (s Settings) fixed(kind Kind) bool { return s.Subjects[kind] != "" || s.Templates[kind] != "" }
 
-// absolute is where a template is: text that doesn't begin with http is appended to the site's URL.
+// absolute returns the URL of a template: a text that does not begin with http is appended to the site's URL.
 func (s Settings) absolute(location string) string {
 	if _, local := filePath(location); local || strings.HasPrefix(location, "http") {
 		return location
@@ -128,17 +128,17 @@ func (s Settings) absolute(location string) string {
 	return strings.TrimRight(s.SiteURL, "/") + "/" + strings.TrimLeft(location, "/")
 }
 
-// RendererOptions are what a Renderer works with.
+// RendererOptions are the dependencies of a Renderer.
 type RendererOptions struct {
-	// Now says how old templates are; nil: the time.
+	// Now is the clock for the age of templates; nil: time.Now.
 	Now func() time.Time
-	// Log gets what is wrong with the operator's texts; nil: nowhere.
+	// Log gets errors in the operator's texts; nil: discarded.
 	Log *slog.Logger
 	// Watch is called for each load of a template; nil: off.
 	Watch outbound.Watch
 }
 
-// Renderer makes mails of payloads. It may be used by many goroutines.
+// Renderer makes mails from payloads. It may be used by many goroutines.
 type Renderer struct {
 	now   func() time.Time
 	log   *slog.Logger
@@ -146,21 +146,21 @@ type Renderer struct {
 	texts atomic.Pointer[texts]
 }
 
-// texts are one set of settings; a rendering loads the pointer once.
+// texts is one version of the settings; each rendering loads the pointer once.
 type texts struct {
 	subjects map[Kind]*locale.Text // plain text: HTML escaping would turn + and ' into entities
 	bodies   map[Kind]*remote
-	// fixed are the kinds with a setting of their own, which are not translated.
+	// fixed are the kinds that a setting overrides, which are not translated.
 	fixed     map[Kind]bool
 	site      Site
 	show      string
 	languages *locale.Catalog
 	folder    *Folder
-	// reload is how long after its last use a template is still kept fresh; 0: not at all.
+	// reload is how long after its last use a template is kept fresh; 0: templates are not kept fresh.
 	reload time.Duration
 }
 
-// NewRenderer renders with the built-in texts until Apply.
+// NewRenderer returns a Renderer with the built-in texts, until Apply.
 func NewRenderer(o RendererOptions) *Renderer {
 	r := &Renderer{now: o.Now, log: o.Log, fetch: newFetcher(o.Watch)}
 	if r.now == nil {
@@ -173,8 +173,8 @@ func NewRenderer(o RendererOptions) *Renderer {
 	return r
 }
 
-// Apply puts settings in force. A template whose URL stays keeps what was loaded. What Check complains
-// about is logged and replaced by the default.
+// Apply puts settings in force. Templates whose URL has not changed are not loaded again. Texts that Check refuses are
+// logged and replaced by defaults.
 func (r *Renderer) Apply(s Settings) {
 	before := r.texts.Load()
 	loaded := map[string]*remote{}
@@ -216,8 +216,8 @@ func (r *Renderer) Apply(s Settings) {
 	r.texts.Store(next)
 }
 
-// Render makes the mail. Only a kind that doesn't exist is an error: whatever is wrong with the
-// operator's texts, the built-in ones take their place and the log says so.
+// Render makes the mail. Only an unknown kind is an error: if the operator's texts cannot be used, that is logged and
+// built-in texts replace them.
 func (r *Renderer) Render(ctx context.Context, p Payload) (Message, error) {
 	if p.Kind != Test && !slices.Contains(Kinds, p.Kind) {
 		return Message{}, &Refused{Err: fmt.Errorf("mail: no kind %q", p.Kind)}
@@ -238,7 +238,7 @@ func (r *Renderer) Render(ctx context.Context, p Payload) (Message, error) {
 	return m, nil
 }
 
-// Language returns the tag of the language that a mail would be in, or the default one.
+// Language returns the tag of the language in which a mail would be rendered.
 func (r *Renderer) Language(p *Payload) string { return r.texts.Load().language(p).Tag }
 
 func (t *texts) language(p *Payload) *locale.Language {
@@ -248,24 +248,24 @@ func (t *texts) language(p *Payload) *locale.Language {
 	return t.languages.Choose(p.Locales...)
 }
 
-// draft is one mail in the making.
+// draft is a mail that is being rendered.
 type draft struct {
 	r    *Renderer
 	t    *texts
 	p    *Payload
 	lang *locale.Language
 	vars variables
-	// faults say which texts of the operator's could not be used.
+	// faults describe the operator's texts that could not be used.
 	faults []string
 }
 
-// fault logs that a text of the operator's can't be used.
+// fault logs that one of the operator's texts cannot be used.
 func (d *draft) fault(message string, args ...any) {
 	d.faults = append(d.faults, fmt.Sprint(message, ": ", args[len(args)-1]))
 	d.r.log.Error(message, append([]any{"kind", d.p.Kind}, args...)...)
 }
 
-// text is a string of the mail's language.
+// text returns a string in the mail's language.
 func (d *draft) text(key string, values variables) string {
 	text, err := d.lang.Text(key, values)
 	if err != nil {
@@ -287,7 +287,7 @@ func (d *draft) subjectText() string {
 	return subjectLine(d.text(d.p.stringsKey()+"subject", d.vars))
 }
 
-// ownBody is the operator's body of this kind, where there is one that can be used.
+// ownBody returns the operator's body of the mail's kind, if there is a usable one.
 func (d *draft) ownBody(ctx context.Context) (string, bool) {
 	remote := d.t.bodies[d.p.Kind]
 	if remote == nil {
@@ -296,7 +296,7 @@ func (d *draft) ownBody(ctx context.Context) (string, bool) {
 	remote.used.Store(d.r.now().UnixNano())
 	b := remote.get(ctx, d.r)
 	if b == nil {
-		d.faults = append(d.faults, remote.shown()+" can't be loaded") // the loading has logged why
+		d.faults = append(d.faults, remote.shown()+" can't be loaded") // the load has logged the cause
 		return "", false
 	}
 	text, err := b.render(d.vars)
@@ -308,7 +308,7 @@ func (d *draft) ownBody(ctx context.Context) (string, bool) {
 	return text, true
 }
 
-// folderBody is the body of this kind in the folder, which a setting of the kind overrides.
+// folderBody returns the folder's body of the mail's kind, unless a setting overrides the kind.
 func (d *draft) folderBody() (string, bool) {
 	b := d.t.folder.body(d.p.Kind, d.lang, d.lang == d.t.languages.Default())
 	if b == nil || d.t.fixed[d.p.Kind] {

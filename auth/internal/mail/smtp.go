@@ -38,7 +38,7 @@ type SMTPOptions struct {
 	// Encryption is AUTH_SMTP_TLS; "" is auto.
 	Encryption Encryption
 	SenderName string // shown next to From; "" for none
-	// Hostname is API_EXTERNAL_URL's: EHLO's name and the Message-ID's right side.
+	// Hostname is the host of API_EXTERNAL_URL, for EHLO and the right side of the Message-ID.
 	Hostname string
 	Headers  Headers
 	// Timeout bounds one whole conversation (0: 40 s). The outbox's lease must be longer.
@@ -47,12 +47,12 @@ type SMTPOptions struct {
 	TLS *tls.Config
 }
 
-// Encryption is how the way to the server is protected.
+// Encryption is how the connection to the server is protected.
 type Encryption string
 
-// The ways. Opportunistic uses STARTTLS when it is offered, so that an attacker on the wire can hide the offer and
-// read along; Required sends nothing then. Implicit speaks TLS from the first byte (RFC 8314). Auto is Implicit on
-// port 465, Opportunistic on others. A certificate that is not good ends each but Cleartext.
+// The values of Encryption. Opportunistic uses STARTTLS if it is offered; an attacker in the network can hide the offer
+// and read the mail. Required sends nothing without STARTTLS. Implicit uses TLS from the first byte (RFC 8314). Auto is
+// Implicit on port 465, otherwise Opportunistic. All but Cleartext fail if the certificate is not valid.
 const (
 	Auto          Encryption = "auto"
 	Opportunistic Encryption = "opportunistic"
@@ -63,11 +63,11 @@ const (
 
 // SMTP sends mails, each over a connection of its own. It never changes.
 type SMTP struct {
-	o    SMTPOptions // with Encryption other than Auto
+	o    SMTPOptions // Encryption is not Auto here
 	helo string
 }
 
-// NewSMTP says what is wrong with the options, by the settings' names.
+// NewSMTP returns a sender. Its error names the settings that are wrong.
 func NewSMTP(o SMTPOptions) (*SMTP, error) {
 	if o.Port == 0 {
 		o.Port = 587
@@ -102,7 +102,7 @@ func NewSMTP(o SMTPOptions) (*SMTP, error) {
 	return &SMTP{o: o, helo: domainOrLiteral(o.Hostname)}, nil
 }
 
-// domainOrLiteral is the host as EHLO and Message-ID write it: an address stands in brackets (RFC 5321 4.1.3).
+// domainOrLiteral returns the host for EHLO and Message-ID: an IP address is put in brackets (RFC 5321 4.1.3).
 func domainOrLiteral(host string) string {
 	ip := net.ParseIP(strings.Trim(host, "[]"))
 	switch {
@@ -116,8 +116,8 @@ func domainOrLiteral(host string) string {
 	return host
 }
 
-// sendable is a last check of an address on its way into a command: nothing that could end the line or the brackets.
-// Whether it is a good address was decided when it was given.
+// sendable is the last check of an address before it gets into a command: it must not contain characters that could end
+// the line or the brackets. Whether the address is valid was checked when it was given.
 func sendable(address string) bool {
 	local, domain, ok := strings.Cut(address, "@")
 	if !ok || local == "" || domain == "" || len(address) > 320 {
@@ -131,7 +131,7 @@ func sendable(address string) bool {
 	return !strings.Contains(domain, "@")
 }
 
-// Send delivers m to the server. Once the server has taken the mail nothing that follows is an error.
+// Send delivers m to the server. Failures after the server has accepted the mail are not errors.
 func (s *SMTP) Send(ctx context.Context, m Message) error {
 	_, err := s.SendAnswered(ctx, m)
 	return err
@@ -154,7 +154,7 @@ func (s *SMTP) SendAnswered(ctx context.Context, m Message) (answer string, err 
 		if err != nil {
 			return final(err, s.failure("DATA", err, m))
 		}
-		// After an error here the connection is cut without the final dot, so the server discards what it got.
+		// After an error the connection is closed without the final dot, so the server discards the mail.
 		if _, err := msg.WriteTo(w); err != nil {
 			return s.failure("text", err, m)
 		}
@@ -169,7 +169,7 @@ func (s *SMTP) SendAnswered(ctx context.Context, m Message) (answer string, err 
 	return answer, err
 }
 
-// Check connects, signs in and leaves: the test of `auth check`.
+// Check connects, signs in and disconnects, for `auth check`.
 func (s *SMTP) Check(ctx context.Context) error {
 	return s.converse(ctx, func(c *smtp.Client) error {
 		if err := c.Noop(); err != nil {
@@ -179,7 +179,7 @@ func (s *SMTP) Check(ctx context.Context) error {
 	})
 }
 
-// converse opens a connection, does what f says and closes it. ctx and the time-out cut it anywhere.
+// converse opens a connection, calls f and closes the connection. ctx and the timeout can end it at any time.
 func (s *SMTP) converse(ctx context.Context, f func(*smtp.Client) error) error {
 	ctx, cancel := context.WithTimeout(ctx, s.o.Timeout)
 	defer cancel()
@@ -199,7 +199,7 @@ func (s *SMTP) converse(ctx context.Context, f func(*smtp.Client) error) error {
 		}
 		return err
 	}
-	// The mail is delivered. A server that has no good-bye changes nothing, and none is waited for long.
+	// The mail is delivered. The server's answer to QUIT does not matter, so do not wait long for it.
 	conn.SetDeadline(time.Now().Add(2 * time.Second))
 	c.Quit()
 	return nil
@@ -227,7 +227,7 @@ func (s *SMTP) connect(ctx context.Context) (net.Conn, error) {
 	return conn, nil
 }
 
-// greet is the conversation up to the first mail.
+// greet makes the conversation up to the first mail.
 func (s *SMTP) greet(conn net.Conn) (*smtp.Client, error) {
 	c, err := smtp.NewClient(conn, s.o.Host)
 	if err != nil {
@@ -251,7 +251,7 @@ func (s *SMTP) greet(conn net.Conn) (*smtp.Client, error) {
 	if s.o.User == "" {
 		return c, nil
 	}
-	// A server that knows no AUTH doesn't get the password; whether it takes the mail is its decision.
+	// A server without AUTH does not get the password; it may accept the mail anyway.
 	offered, mechanisms := c.Extension("AUTH")
 	if !offered {
 		return c, nil
@@ -266,7 +266,7 @@ func (s *SMTP) greet(conn net.Conn) (*smtp.Client, error) {
 	return c, nil
 }
 
-// auth chooses a mechanism. The password itself goes over TLS only, or to this machine.
+// auth chooses a mechanism. The password itself is sent only over TLS, or to this machine.
 func (s *SMTP) auth(offered []string, encrypted bool) (smtp.Auth, error) {
 	has := func(name string) bool { return slices.Contains(offered, name) }
 	secure := encrypted || s.o.Host == "localhost" || net.ParseIP(s.o.Host).IsLoopback()
@@ -288,8 +288,8 @@ func (s *SMTP) auth(offered []string, encrypted bool) (smtp.Auth, error) {
 		locale.OneLine(strings.Join(offered, " ")))
 }
 
-// final makes a Refused of a 5xx answer about this recipient or this text. One to the sender's address
-// or the sign-in is the operator's to mend, and the mail waits for it.
+// final returns a Refused if err is a 5xx answer about the recipient or the text. After a 5xx answer about the sender's
+// address or the sign-in, which the operator can mend, the mail waits.
 func final(err, wrapped error) error {
 	if e, ok := errors.AsType[*textproto.Error](err); ok && e.Code >= 500 && e.Code <= 599 {
 		return &Refused{Err: wrapped}
@@ -297,11 +297,11 @@ func final(err, wrapped error) error {
 	return wrapped
 }
 
-// links finds what a server may quote from the text of a mail.
+// links matches URLs, which a server's answer may quote from the mail.
 var links = regexp.MustCompile(`[A-Za-z][A-Za-z0-9+.-]*://\S+`)
 
-// failure says where the conversation failed, with the server's own words: one line, without the
-// recipient, the code or a link, since it is kept in the outbox and the log.
+// failure returns an error with the step that failed and the server's answer, in one line. It has no recipient, code or
+// link, since it is stored in the outbox and logged.
 func (s *SMTP) failure(step string, err error, m Message) error {
 	e, ok := errors.AsType[*textproto.Error](err)
 	if !ok {
@@ -320,7 +320,8 @@ func (s *SMTP) failure(step string, err error, m Message) error {
 	return fmt.Errorf("smtp: %s: %d %s", step, e.Code, words)
 }
 
-// Refused is a mail that will never be taken: the recipient doesn't exist, or the payload makes no mail.
+// Refused is the error of a mail that will never be accepted: the recipient does not exist, or the payload is
+// malformed.
 type Refused struct{ Err error }
 
 func (e *Refused) Error() string { return e.Err.Error() }

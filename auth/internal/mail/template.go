@@ -12,17 +12,17 @@ import (
 	"gatehouse/auth/internal/locale"
 )
 
-// maxSubject bounds a subject, in runes: user_metadata may stand in it.
+// maxSubject is how many runes a subject may have, since it may contain user_metadata.
 const maxSubject = 400
 
-// variables are what templates see. A name that isn't there, in Data too, renders empty.
+// variables are the variables of templates. An unknown name, even in Data, renders empty.
 type variables map[string]any
 
 func (v Vars) variables() variables {
 	data := map[string]any{}
 	if len(v.Data) > 0 {
 		d := json.NewDecoder(strings.NewReader(string(v.Data)))
-		d.UseNumber() // 12345678901 must not become 1.2345678901e+10
+		d.UseNumber() // keeps 12345678901 from becoming 1.2345678901e+10
 		if d.Decode(&data) != nil || data == nil {
 			data = map[string]any{}
 		}
@@ -43,18 +43,18 @@ func VariableNames() []string {
 	return slices.Sorted(maps.Keys(v))
 }
 
-// body is the HTML of a mail. Its values are escaped for where they stand.
+// body is a template of the HTML of a mail. Values are escaped for their context.
 type body struct{ t *htmltemplate.Template }
 
 func parseBody(text string) (*body, error) { return parseNamed("body", text) }
 
-// parseNamed is parseBody for a file, whose name errors have.
+// parseNamed is parseBody for a file, whose name is in errors.
 func parseNamed(name, text string) (*body, error) {
 	t, err := htmltemplate.New(name).Parse(text)
 	if err != nil {
 		return nil, err
 	}
-	// html/template looks for the places of values at the first use only. Other errors of this trial are about its
+	// html/template checks the contexts of values only at the first use. Other errors of this execution are about the
 	// empty values.
 	if err := t.Execute(io.Discard, Vars{}.variables()); err != nil {
 		if _, bad := errors.AsType[*htmltemplate.Error](err); bad {
@@ -70,7 +70,7 @@ func (b *body) render(values variables) (string, error) {
 	return strings.ToValidUTF8(out.String(), "\uFFFD"), err
 }
 
-// subjectLine makes one line of a subject whatever its values hold, so that no value can begin another header.
+// subjectLine makes a subject one line, whatever its values contain, so that no value can begin another header.
 func subjectLine(text string) string {
 	return locale.Short(locale.OneLine(text), maxSubject)
 }

@@ -8,8 +8,7 @@ import (
 	"golang.org/x/net/html"
 )
 
-// plainText is the HTML of a mail for readers of plain text: its words, a line for each block, and behind each link
-// its address.
+// plainText converts the HTML of a mail to plain text: a line for each block, and the address of each link.
 func plainText(document string) string {
 	var p plain
 	tokens := html.NewTokenizer(strings.NewReader(document))
@@ -19,13 +18,13 @@ func plainText(document string) string {
 	return p.finish()
 }
 
-// plain gathers the text.
+// plain collects the text.
 type plain struct {
 	lines []string
 	line  strings.Builder
 	skip  string // the element whose contents are left out, until its end
-	href  string // of the link that is open
-	label string // its words so far
+	href  string // of the open link
+	label string // the open link's text so far
 }
 
 func (p *plain) text(s string) {
@@ -47,7 +46,7 @@ func (p *plain) text(s string) {
 
 func blank(r rune) bool { return unicode.IsSpace(r) || unicode.IsControl(r) }
 
-// add reads a piece of the document.
+// add processes a token of the document.
 func (p *plain) add(t html.Token) {
 	switch {
 	case p.skip != "":
@@ -94,7 +93,7 @@ func (p *plain) end(name string) {
 	}
 }
 
-// endLink writes the address of the link that is open, unless its words are the address.
+// endLink writes the address of the open link, unless the link's text is the address.
 func (p *plain) endLink() {
 	href := strings.Join(strings.FieldsFunc(p.href, blank), "")
 	if href != "" && href != strings.TrimSpace(p.label) && !strings.HasPrefix(href, "#") {
@@ -112,7 +111,7 @@ func (p *plain) newLine() {
 	p.line.Reset()
 }
 
-// finish joins the lines with an empty one between any two.
+// finish joins the lines, with an empty line between them.
 func (p *plain) finish() string {
 	p.endLink()
 	p.newLine()

@@ -29,7 +29,7 @@ var script []byte
 
 var page = sync.OnceValue(func() *template.Template { return template.Must(template.New("page").Parse(pageSource)) })
 
-// mostWait bounds a caller's wait for a message.
+// mostWait is how long a caller may wait for a message.
 const mostWait = 30 * time.Second
 
 // Handler serves the box:
@@ -75,7 +75,7 @@ func (b *Box) Handler() http.Handler {
 	})
 }
 
-// chosen are the messages that the request selects.
+// chosen returns the messages that the request selects.
 func (b *Box) chosen(r *http.Request) []Message {
 	q := r.URL.Query()
 	f := Filter{To: q.Get("to"), Kind: q.Get("kind"), Channel: q.Get("channel")}
@@ -95,7 +95,7 @@ func (b *Box) chosen(r *http.Request) []Message {
 func writeJSON(w http.ResponseWriter, v any) {
 	var out bytes.Buffer
 	e := json.NewEncoder(&out)
-	e.SetEscapeHTML(false) // links can be copied as they are
+	e.SetEscapeHTML(false) // so that links can be copied
 	e.SetIndent("", "  ")
 	if err := e.Encode(v); err != nil {
 		panic(err) // strings and times
@@ -106,7 +106,7 @@ func writeJSON(w http.ResponseWriter, v any) {
 
 func (b *Box) getMessages(w http.ResponseWriter, r *http.Request) { writeJSON(w, b.chosen(r)) }
 
-// one is the message of the path, nil after the answer that there is none.
+// one returns the message of the path. If there is none, it answers the request and returns nil.
 func (b *Box) one(w http.ResponseWriter, r *http.Request) *Message {
 	id, err := uuid.Parse(r.PathValue("id"))
 	if err == nil {
@@ -126,8 +126,8 @@ func (b *Box) getMessage(w http.ResponseWriter, r *http.Request) {
 	}
 }
 
-// getBody shows a mail as a mail program would, in a frame of its own: no scripts, no access to the page
-// around it, links open elsewhere.
+// getBody shows a mail's HTML for a frame, like a mail program: without scripts, without access to the surrounding
+// page, with links that open in a new window.
 func (b *Box) getBody(w http.ResponseWriter, r *http.Request) {
 	m := b.one(w, r)
 	if m == nil {
@@ -176,8 +176,8 @@ func writePage(w http.ResponseWriter, name string, data any) {
 	w.Write(out.Bytes())
 }
 
-// Serve serves the box on l until ctx ends. l must listen on a loopback address; anything else is an
-// error before the first answer.
+// Serve serves the box on l until ctx ends. It returns an error, without serving, if l does not listen on a loopback
+// address.
 func (b *Box) Serve(ctx context.Context, l net.Listener, log *slog.Logger) error {
 	defer l.Close()
 	if a, ok := l.Addr().(*net.TCPAddr); !ok || !a.IP.IsLoopback() {

@@ -1,9 +1,9 @@
 // Package mailbox replaces SMTP and SMS gateways during development: it keeps the messages that would have been sent
 // and shows them as a page, with links and codes to click and copy, and as JSON.
 //
-// It holds the sign-in links of all users in clear: it belongs on a loopback listener of its own, answers under
-// loopback names only, so that no web page can read it by naming a host that resolves to 127.0.0.1, and forgets
-// everything when the process ends.
+// It holds the sign-in links of all users in clear. Therefore it needs a loopback listener of its own, and answers only
+// under loopback names, so that no web page can read it through a host name that resolves to 127.0.0.1. It stores
+// nothing beyond the life of the process.
 package mailbox
 
 import (
@@ -18,13 +18,13 @@ import (
 	"gatehouse/auth/internal/mail"
 )
 
-// What is kept at most; the oldest goes first.
+// The limits of what is kept; the oldest messages are dropped first.
 const (
 	mostMessages = 500
 	mostBytes    = 32 << 20
 )
 
-// Message is a mail or an SMS as JSON shows it.
+// Message is a mail or an SMS in JSON.
 type Message struct {
 	ID      uuid.UUID `json:"id"`
 	At      time.Time `json:"at"`
@@ -34,12 +34,12 @@ type Message struct {
 	Subject string    `json:"subject"`
 	Text    string    `json:"text"`
 	HTML    string    `json:"html"`
-	// Link is the mail's ConfirmationURL, Code its digits; "" where there is none.
+	// Link is the mail's ConfirmationURL, Code the mail's or SMS's digits; "" if there is none.
 	Link string `json:"link"`
 	Code string `json:"code"`
 	// Locale is the language tag of the built-in texts.
 	Locale string `json:"locale"`
-	// CodeInText reports whether Text has the code: AUTH_MAILER_SHOW and templates decide it.
+	// CodeInText: Text has the code, which depends on AUTH_MAILER_SHOW and templates.
 	CodeInText bool `json:"code_in_text"`
 }
 
@@ -57,7 +57,7 @@ type Box struct {
 	arrived chan struct{} // closed and replaced at each arrival
 }
 
-// New is an empty Box.
+// New returns an empty Box.
 func New(now func() time.Time) *Box { return &Box{now: now, arrived: make(chan struct{})} }
 
 // Send keeps a mail; it is a mail.Sender.
@@ -76,7 +76,7 @@ func (b *Box) SendText(_ context.Context, id uuid.UUID, m mail.SMS) error {
 	return nil
 }
 
-// add replaces a message that comes again.
+// add adds a message, or replaces it if it was sent before.
 func (b *Box) add(m Message) {
 	m.At, m.CodeInText = b.now().UTC(), m.Code != "" && strings.Contains(m.Text, m.Code)
 	b.mu.Lock()
@@ -114,13 +114,13 @@ func (f Filter) takes(m *Message) bool {
 		(f.Kind == "" || f.Kind == m.Kind) && (f.Channel == "" || f.Channel == m.Channel)
 }
 
-// Messages are those that the filter takes, newest first.
+// Messages returns the messages that match the filter, newest first.
 func (b *Box) Messages(f Filter) []Message {
 	list, _ := b.look(f)
 	return list
 }
 
-// Wait is Messages; if there is none it waits until one arrives or ctx ends.
+// Wait is Messages, but if no message matches, it waits until one arrives or ctx ends.
 func (b *Box) Wait(ctx context.Context, f Filter) []Message {
 	for {
 		list, arrived := b.look(f)

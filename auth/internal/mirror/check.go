@@ -84,8 +84,11 @@ join %[7]s() m on m.id = coalesce(n.user_id, o.user_id) and m.deleted_at is null
 where n.id is null and %[5]s or n.id is not null and (o.id is null or %[6]s)`, t.there, list(of), ident(r.here, r.ns+"mirror_"+t.there),
 			r.theirs(t.there), strings.ReplaceAll(t.pruned, "t.", "o."), each(of, " or ", column.differ), ident(r.here, r.ns+"mirror_users"))
 	}
-	rows, err := query(ctx, r, pgx.RowToStructByPos[difference], sql)
-	d.rows = rows
+	// Else each statement of the functions has a snapshot of its own.
+	err := pgx.BeginTxFunc(ctx, r.conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, func(pgx.Tx) (err error) {
+		d.rows, err = query(ctx, r, pgx.RowToStructByPos[difference], sql)
+		return err
+	})
 	return d, err
 }
 
@@ -155,16 +158,12 @@ const scrubDue = 30 * 24 * time.Hour
 
 // Look returns what Check finds in the catalogue, which needs no right on the former tables, and a reminder if secrets
 // are left in them. Both lists are empty if no takeover was closed.
-func Look(ctx context.Context, o Options) (wrong, doubts []string, err error) {
+func Look(ctx context.Context, o Options, installed bool) (wrong, doubts []string, err error) {
 	var refused strings.Builder
 	o.Log = &refused
-	m, err := o.DB.Mirror(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
 	r, err := open(ctx, o)
 	switch {
-	case errors.Is(err, ErrRefused) && m.Installed:
+	case errors.Is(err, ErrRefused) && installed:
 		return []string{strings.TrimPrefix(strings.TrimSpace(refused.String()), "mirror: ")}, nil, nil
 	case errors.Is(err, ErrRefused): // no takeover, or the takeover was from another database
 		return nil, nil, nil

@@ -30,8 +30,10 @@ func Install(ctx context.Context, o Options) error {
 		fmt.Fprintf(o.Log, "mirror: as installed before: sessions %s, sign-ins %s\n",
 			map[bool]string{true: "mirrored", false: "not mirrored"}[r.sessions], r.known.SignIns)
 	}
+	same := !first && r.known.Version == store.MirrorVersion
 	for flag, given := range map[*bool]*bool{&r.sessions: o.Sessions, &r.days: o.Days} {
 		if given != nil {
+			same = same && *flag == *given
 			*flag = *given
 		}
 	}
@@ -47,16 +49,25 @@ func Install(ctx context.Context, o Options) error {
 	if err := r.examine(ctx, first); err != nil {
 		return err
 	}
-	err = r.replace(ctx, r.statements(), func() error {
-		if first {
-			if err := r.catchUp(ctx); err != nil {
-				return err
-			}
+	if same { // nothing to make needs no lock
+		wrong, err := r.altered(ctx)
+		if err != nil {
+			return err
 		}
-		return r.note(ctx)
-	})
-	if err != nil {
-		return err
+		same = len(wrong) == 0
+	}
+	if !same {
+		err = r.replace(ctx, r.statements(), func() error {
+			if first {
+				if err := r.catchUp(ctx); err != nil {
+					return err
+				}
+			}
+			return r.note(ctx)
+		})
+		if err != nil {
+			return err
+		}
 	}
 	fmt.Fprintf(o.Out, "installed the mirror of schema %s\n", r.there.Name)
 	err = r.repair(ctx)

@@ -17,8 +17,10 @@ import (
 	"io"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"gatehouse/auth/internal/former"
 	"gatehouse/auth/internal/store"
@@ -43,6 +45,9 @@ type Options struct {
 
 	// Batch, if not nil, runs before each batch of the repair: for tests.
 	Batch func()
+
+	// dropping needs no former tables.
+	dropping bool
 }
 
 // ErrRefused: refusals were written to Log. ErrDiffers: the report lists differences.
@@ -148,13 +153,17 @@ func open(ctx context.Context, o Options) (*run, error) {
 
 func (r *run) close() { r.conn.Close(context.Background()) }
 
-// selectPlace finds our table users and the former one, if both are in this database, and their owners. It needs no
-// right.
+// selectPlace finds our table users and the former one, if both are in this database, and their owners. The former
+// table is the one that the takeover has read, or that has the mirror's trigger: a restored dump has other oids. It
+// needs no right.
 const selectPlace = `
-select pg_get_userbyid(h.relowner)::text, pg_get_userbyid(s.relowner)::text, current_user::text,
-    pg_has_role(h.relowner, 'member'), pg_has_role(s.relowner, 'member')
-from pg_class h join pg_namespace m on m.oid = h.relnamespace, pg_class s join pg_namespace n on n.oid = s.relnamespace
-where m.nspname = $1 and h.relname = $2 and n.nspname = $3 and s.relname = 'users' and s.oid::text = $4
+select pg_get_userbyid(h.relowner)::text, current_user::text, pg_has_role(h.relowner, 'member'),
+    coalesce(pg_get_userbyid(s.relowner)::text, ''), coalesce(pg_has_role(s.relowner, 'member'), false)
+from pg_class h join pg_namespace m on m.oid = h.relnamespace
+left join (pg_class s join pg_namespace n on n.oid = s.relnamespace) on n.nspname = $3 and s.relname = 'users'
+    and (s.oid::text = $4 or exists (select from pg_trigger t join pg_proc p on p.oid = t.tgfoid
+        where t.tgrelid = s.oid and p.pronamespace = m.oid and p.proname = $7))
+where m.nspname = $1 and h.relname = $2
     and (select system_identifier::text from pg_control_system()) = $5
     and (select oid::text from pg_database where datname = current_database()) = $6`
 
@@ -172,8 +181,9 @@ func (r *run) find(ctx context.Context) (err error) {
 	var owner string
 	var theirs bool
 	err = r.conn.QueryRow(ctx, selectPlace, r.here, r.ns+"users", schema, r.move.Mark[strings.LastIndexByte(r.move.Mark, '/')+1:],
-		r.place.Cluster, r.place.Database).Scan(&r.role, &owner, &r.login, &r.member, &theirs)
-	if errors.Is(err, pgx.ErrNoRows) || err == nil && !r.there.Holds() {
+		r.place.Cluster, r.place.Database, r.ns+"mirror_from_users").Scan(&r.role, &r.login, &r.member, &owner, &theirs)
+	lacks := owner == "" || !r.there.Holds()
+	if errors.Is(err, pgx.ErrNoRows) || err == nil && lacks && !r.dropping {
 		r.refuse("a mirror needs the tables of schema %q in this database", schema)
 		return r.told()
 	}
@@ -251,32 +261,45 @@ func (r *run) unmake(ctx context.Context) ([]string, error) {
 // like returns a pattern for the names of the mirror's objects.
 func (r *run) like() string { return strings.ReplaceAll(r.ns+"mirror_", "_", `\_`) + "%" }
 
-// replace replaces the functions and triggers by those that the statements make, and stores what is installed.
-func (r *run) replace(ctx context.Context, list []string, then func() error) error {
-	return pgx.BeginFunc(ctx, r.conn, func(pgx.Tx) error {
-		if err := r.exec(ctx, "set local lock_timeout = '3s'"); err != nil {
-			return err
+// replace replaces the functions and triggers by those that the statements make, and runs then, in one transaction. A
+// pending lock holds up every request, and a request that holds one table and waits for another would deadlock with the
+// transaction. So each attempt waits a little longer for its locks than the attempt before; from the server's
+// deadlock_timeout on, the server ends one of the two, and a request that is ended is sent again.
+func (r *run) replace(ctx context.Context, list []string, then func() error) (err error) {
+	for wait := 5 * time.Millisecond; wait < 4*time.Second; wait += wait / 3 {
+		err = pgx.BeginFunc(ctx, r.conn, func(pgx.Tx) error { return r.replaceOnce(ctx, wait, list, then) })
+		if pg, _ := errors.AsType[*pgconn.PgError](err); pg == nil || pg.Code != "55P03" && !store.IsContention(err) {
+			break
 		}
-		if err := r.lock(ctx); err != nil {
-			return err
-		}
-		old, err := r.unmake(ctx)
-		for _, sql := range slices.Concat(old, list) {
-			if err == nil {
-				if err = r.exec(ctx, sql); err != nil {
-					err = fmt.Errorf("%w: %s", err, sql)
-				}
+		time.Sleep(20 * time.Millisecond) // lets pending requests through
+	}
+	return err
+}
+
+func (r *run) replaceOnce(ctx context.Context, wait time.Duration, list []string, then func() error) error {
+	if err := r.exec(ctx, fmt.Sprintf("set local lock_timeout = %d", wait.Milliseconds())); err != nil {
+		return err
+	}
+	if err := r.lock(ctx); err != nil {
+		return err
+	}
+	old, err := r.unmake(ctx)
+	for _, sql := range slices.Concat(old, list) {
+		if err == nil {
+			if err = r.exec(ctx, sql); err != nil {
+				err = fmt.Errorf("%w: %s", err, sql)
 			}
 		}
-		if err == nil {
-			err = then()
-		}
-		return err
-	})
+	}
+	if err == nil {
+		err = then()
+	}
+	return err
 }
 
 // Drop removes the mirror and prints the way back.
 func Drop(ctx context.Context, o Options) error {
+	o.dropping = true
 	r, err := openInstalled(ctx, o)
 	if err != nil {
 		return err
@@ -299,17 +322,24 @@ func Drop(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(o.Out, "-- dropped the mirror of schema %s\n%s\n", r.there.Name, r.wayBack())
+	fmt.Fprintf(o.Out, "-- dropped the mirror of schema %s\n", r.there.Name)
+	if r.there.Holds() {
+		fmt.Fprintln(o.Out, r.wayBack())
+	}
 	return nil
 }
 
-// lock locks our tables, then the former tables.
+// lock locks our tables, then the former tables. Dropping a trigger needs an exclusive lock.
 func (r *run) lock(ctx context.Context) error {
 	var list []string
 	for _, name := range []string{"users", "identities", "factors", "sessions", "one_time_tokens"} {
 		list = append(list, r.ours(name))
 	}
-	return r.exec(ctx, "lock table "+strings.Join(list, ", ")+" in share row exclusive mode")
+	mode := "share row exclusive"
+	if r.known != nil {
+		mode = "access exclusive"
+	}
+	return r.exec(ctx, "lock table "+strings.Join(list, ", ")+" in "+mode+" mode")
 }
 
 // wayBack returns the SQL that makes the former service usable again once the mirror is dropped: it copies the hashes

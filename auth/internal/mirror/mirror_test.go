@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/json"
 	"errors"
-	"os/exec"
 	"strings"
 	"testing"
 
@@ -60,16 +59,13 @@ func TestScrub(t *testing.T) {
 	if err := mirror.Scrub(t.Context(), m.options(&out)); err != nil {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
-	dump, err := exec.Command("pg_dump", "-a", "-n", "auth", m.admin).CombinedOutput()
-	if err != nil {
-		t.Skipf("pg_dump: %v\n%s", err, dump)
-	}
+	dump := m.pgDump(t, "-a", "-n", "auth")
 	addresses := map[string]bool{"password": true} // a text of the fixture's metadata too
 	for _, u := range m.Users {
 		addresses[u.Email], addresses[u.Phone] = true, true
 	}
 	for _, secret := range m.Private() {
-		if !addresses[secret] && strings.Contains(string(dump), secret) {
+		if !addresses[secret] && strings.Contains(dump, secret) {
 			t.Errorf("schema auth still has %s", secret)
 		}
 	}

@@ -63,6 +63,60 @@ func TestRepair_killed(t *testing.T) {
 	m.check(t, false)
 }
 
+// awaitWaiting returns when the command waits for a lock.
+func awaitWaiting(t *testing.T, m *moved) {
+	t.Helper()
+	await.True(t, "the command waits", func() bool {
+		return one[bool](t, m, "select exists (select from pg_stat_activity where datname = current_database() "+
+			"and application_name = 'auth mirror' and wait_event_type = 'Lock')")
+	})
+}
+
+// An install that waits for a table gives way to a statement that holds this table and waits for one that the install
+// has, before the server ends either.
+func TestInstall_givesWay(t *testing.T) {
+	t.Parallel()
+	m := takeOver(t, formertest.Newest, "")
+	m.install(t)
+	u := m.add(t, "here@example.org")
+	m.exec(t, "begin")
+	m.exec(t, "select from {H}identities limit 1")
+	updated := make(chan error, 1)
+	go func() {
+		awaitWaiting(t, m)
+		_, err := m.conn.Exec(context.Background(), m.names("update {H}users set updated_at = now() where id = $1"), u.ID)
+		_, err2 := m.conn.Exec(context.Background(), "commit")
+		updated <- errors.Join(err, err2)
+	}()
+	m.install(t, func(o *mirror.Options) { o.Days = new(true) })
+	if err := <-updated; err != nil {
+		t.Error(err)
+	}
+	m.check(t, false)
+}
+
+// What is committed while both sides are compared is no difference: the functions that read here see what the rest of
+// the statement sees.
+func TestCheck_oneSnapshot(t *testing.T) {
+	t.Parallel()
+	m := takeOver(t, formertest.Newest, "")
+	m.install(t)
+	u := m.add(t, "here@example.org")
+	m.exec(t, "begin")
+	m.exec(t, "lock table {H}one_time_tokens") // which only the functions read
+	m.exec(t, "update {H}users set user_metadata = '{}' where id = $1", u.ID)
+	committed := make(chan error, 1)
+	go func() {
+		awaitWaiting(t, m)
+		_, err := m.conn.Exec(context.Background(), "commit")
+		committed <- err
+	}()
+	m.check(t, false)
+	if err := <-committed; err != nil {
+		t.Error(err)
+	}
+}
+
 // What is written on either side after the comparison and before the repair has its lock is not overwritten.
 func TestRepair_meanwhile(t *testing.T) {
 	t.Parallel()

@@ -116,6 +116,10 @@ func TestWriters(t *testing.T) {
 		})
 	}
 	for n := 0; n == 0 || time.Since(began) < lasting; n++ {
+		for _, u := range users { // else there is nothing to repair
+			m.exec(t, "set session_replication_role = replica")
+			m.exec(t, "update auth.users set aud = 'spoilt' where id = $1", u.ID)
+		}
 		m.install(t)
 	}
 	wg.Wait()

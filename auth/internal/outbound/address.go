@@ -3,13 +3,13 @@ package outbound
 import "net/netip"
 
 // reserved are the networks inside 0.0.0.0/0 and 2000::/3 that belong to no host on the Internet (IANA's
-// special-purpose registries, RFC 6890), and one that has an owner only inside a provider's network.
+// special-purpose registries, RFC 6890), and Azure's host, which only Azure's machines reach.
 var reserved = networks(
 	"0.0.0.0/8", "10.0.0.0/8", "100.64.0.0/10", "127.0.0.0/8", "169.254.0.0/16", "172.16.0.0/12",
 	"192.0.0.0/24", "192.0.2.0/24", "192.88.99.0/24", "192.168.0.0/16", "198.18.0.0/15",
 	"198.51.100.0/24", "203.0.113.0/24", "224.0.0.0/4", "240.0.0.0/4",
-	"168.63.129.16/32", // Azure's host, seen from each of its machines: metadata and keys
-	"2001::/23",        // protocol assignments; Teredo (2001::/32) leads to whatever IPv4 address it wraps
+	"168.63.129.16/32", // Azure's host: metadata and keys
+	"2001::/23",        // protocol assignments; Teredo (2001::/32) leads to any IPv4 address
 	"2001:db8::/32", "3fff::/20",
 )
 
@@ -21,8 +21,8 @@ var (
 )
 
 // Public reports whether an address belongs to the Internet at large: not loopback, link-local, private, shared
-// (100.64.0.0/10), multicast or reserved. An IPv6 address that wraps an IPv4 one (mapped, NAT64, 6to4, ISATAP) is
-// judged as that one; of local NAT64 (64:ff9b:1::/48) and Teredo none is public.
+// (100.64.0.0/10), multicast or reserved. An IPv6 address that contains an IPv4 address (mapped, NAT64, 6to4, ISATAP)
+// is public if the IPv4 address is. Addresses of local NAT64 (64:ff9b:1::/48) and Teredo are never public.
 func Public(a netip.Addr) bool {
 	a = a.WithZone("").Unmap()
 	if a.Is6() {

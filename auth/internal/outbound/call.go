@@ -9,7 +9,7 @@ import (
 	"strings"
 )
 
-// NoRedirect is a client's CheckRedirect for calls that go to one address: their secrets must not go elsewhere.
+// NoRedirect is a client's CheckRedirect for calls with secrets, which must not be sent to another address.
 func NoRedirect(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 
 // Send makes a call and reads the whole answer.
@@ -25,7 +25,7 @@ func Send(client *http.Client, r *http.Request) (status int, body []byte, err er
 	return resp.StatusCode, body, nil
 }
 
-// Quiet returns a failed call's error without its URL, whose path, query or user may hold a key.
+// Quiet returns a failed call's error without the URL, whose path, query or user may contain a key.
 func Quiet(r *http.Request, err error) error {
 	if call, ok := errors.AsType[*url.Error](err); ok {
 		err = call.Err
@@ -33,7 +33,7 @@ func Quiet(r *http.Request, err error) error {
 	return fmt.Errorf("calling %s: %w", r.URL.Host, err)
 }
 
-// Word returns another service's id or error code, fit for a log line.
+// Word returns another service's id or error code in a form for a log line.
 func Word(s string, most int) string {
 	s = strings.Map(func(r rune) rune {
 		if r == '_' || r == '-' || r == '.' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' {

@@ -7,16 +7,16 @@
 //     addresses too.
 //   - Discovered: an answer that came from a public address named it (a redirect, an endpoint of a discovery
 //     document, a key set). It never leads to a loopback, link-local, private or otherwise reserved
-//     address. That is judged by the address that is really connected to, after name resolution, so that
-//     a name whose address changes between two look-ups (DNS rebinding) gains nothing.
+//     address. The address is checked when the connection is made, after name resolution, so that
+//     a name whose address changes between two look-ups (DNS rebinding) is no way around the check.
 //
-// A URL in an answer from an address that isn't public counts as configured: a provider inside the operator's network
-// may name the place of its keys. DiscoveredIn chooses.
+// A URL in an answer from an address that is not public counts as configured, since a provider inside the operator's
+// network may name the URL of its keys. DiscoveredIn chooses the client.
 //
-// Both kinds have a time limit for the whole call with its body, a cap on the body as it is read (unpacked), and
-// follow redirects only within a host, never from https to http. They use the proxy of HTTP_PROXY, HTTPS_PROXY and
-// NO_PROXY. A proxy resolves names itself: through it only literal addresses and localhost are judged here, and a URL
-// from a host behind it counts as named by a public address.
+// Both kinds have a time limit for the whole call with its body, a cap on the body as it is read (unpacked), and follow
+// redirects only within a host, never from https to http. They use the proxy of HTTP_PROXY, HTTPS_PROXY and NO_PROXY. A
+// proxy resolves names itself: with a proxy only literal addresses and localhost are checked here, and a URL from a
+// host behind a proxy counts as named by a public address.
 package outbound
 
 import (
@@ -45,12 +45,12 @@ var (
 	ErrTooLarge = errors.New("the answer is too large")
 )
 
-// Options are limits; the zero value has sensible ones.
+// Options are the limits of clients; the zero value has sensible limits.
 type Options struct {
-	Timeout    time.Duration // for a whole call with reading its body; 0: 10 s
+	Timeout    time.Duration // for a whole call, including the body; 0: 10 s
 	MaxBytes   int64         // of a body, unpacked; 0: 1 MiB
-	MaxIdle    time.Duration // after which a connection is not used again; 0: 30 s
-	OtherHosts bool          // redirects may lead to another host, from a public one to public ones only
+	MaxIdle    time.Duration // the idle time after which a connection is closed; 0: 30 s
+	OtherHosts bool          // redirects may lead to other hosts, from public hosts to public ones only
 	// Public replaces the function Public in tests, where every address is loopback.
 	Public func(netip.Addr) bool
 	// Watch is called for each call, nil: off; Target names the receiver, unless Clients.WithTarget says more.
@@ -60,14 +60,14 @@ type Options struct {
 	Inject func(context.Context, http.Header)
 }
 
-// Clients are one for each kind of URL. They keep connections and are meant to live long.
+// Clients has a client for each kind of URL. They keep connections and should live long.
 type Clients struct {
 	Configured, Discovered *http.Client
 
 	watched bool
 }
 
-// New makes both.
+// New returns both clients.
 func New(o Options) Clients {
 	if o.Timeout <= 0 {
 		o.Timeout = 10 * time.Second
@@ -93,11 +93,11 @@ func newClients(o Options, proxy func(*http.Request) (*url.URL, error)) Clients 
 	return Clients{Configured: client(configured{g}), Discovered: client(discovered{g}), watched: o.Watch != nil}
 }
 
-// CloseIdle closes connections that wait for another call.
+// CloseIdle closes idle connections.
 func (c Clients) CloseIdle() { c.Configured.CloseIdleConnections() }
 
-// FromPublic reports whether an answer of one of the clients, or one that redirected to it, came from a public
-// address. A caller that keeps a URL from an answer keeps this with it. An answer of another client counts as public.
+// FromPublic reports whether an answer of one of the clients, or a redirect that led to it, came from a public address.
+// A caller that stores a URL from an answer must store this too. An answer of any other client counts as public.
 func FromPublic(resp *http.Response) bool {
 	for ; resp != nil; resp = resp.Request.Response {
 		if resp.Request == nil {
@@ -110,8 +110,8 @@ func FromPublic(resp *http.Response) bool {
 	return false
 }
 
-// gate is what the clients for configured and for discovered URLs share. Their connections are separate: a connection
-// opened for a configured URL never serves a discovered one, whose address must be checked.
+// gate is shared by the clients for configured and for discovered URLs. Their connections are separate: a connection
+// opened for a configured URL never serves a discovered URL, whose address must be checked.
 type gate struct {
 	options       Options
 	proxy         func(*http.Request) (*url.URL, error)
@@ -121,7 +121,7 @@ type gate struct {
 type configured struct{ *gate }
 type discovered struct{ *gate }
 
-// RoundTrip of a redirect is the operator's until a public address has answered.
+// RoundTrip treats a redirect as configured until a public address has answered.
 func (g configured) RoundTrip(r *http.Request) (*http.Response, error) {
 	return g.roundTrip(r, r.Response != nil && FromPublic(r.Response))
 }
@@ -135,7 +135,7 @@ func (g *gate) roundTrip(r *http.Request, isDiscovered bool) (*http.Response, er
 	return g.send(r, isDiscovered)
 }
 
-// peer is what is known of the answering host; it travels in the request's context.
+// peer says whether a public host has answered; it is in the request's context.
 type peer struct{ public atomic.Bool }
 
 type peerKey struct{}
@@ -182,7 +182,7 @@ func (g *gate) CloseIdleConnections() {
 	g.guarded.CloseIdleConnections()
 }
 
-// control checks the address that is about to be connected to.
+// control checks the address of a connection before it is made.
 func (g *gate) control(_, address string, _ syscall.RawConn) error {
 	to, err := netip.ParseAddrPort(address)
 	if err != nil {
@@ -194,7 +194,7 @@ func (g *gate) control(_, address string, _ syscall.RawConn) error {
 	return nil
 }
 
-// localName judges a name that a proxy will resolve.
+// localName reports whether a host, which a proxy would resolve, is localhost or an address that is not public.
 func (g *gate) localName(host string) bool {
 	host = strings.ToLower(strings.TrimSuffix(host, "."))
 	if a, err := netip.ParseAddr(host); err == nil {
@@ -218,7 +218,7 @@ func (o Options) checkRedirect(to *http.Request, via []*http.Request) error {
 	return nil
 }
 
-// sameHost also holds from http to https, each on its own port.
+// sameHost reports whether two URLs have the same host. http and https may differ, each with its default port.
 func sameHost(a, b *url.URL) bool {
 	port := func(u *url.URL) string {
 		if p := u.Port(); p != "" {
@@ -244,7 +244,7 @@ func closeBody(r *http.Request) {
 	}
 }
 
-// cappedBody is a body that fails instead of ending early.
+// cappedBody is a body that fails, instead of ending, at the limit.
 type cappedBody struct {
 	io.ReadCloser
 	left, max int64

@@ -7,24 +7,24 @@ import (
 	"sync"
 )
 
-// Call is one question and its answer: each attempt and each redirect is one.
+// Call is one request and its answer. Each attempt and each redirect is a call.
 type Call struct {
-	// Target names the receiver, in the operator's words: "hook send-email", "sms twilio", "provider github". There
-	// are as many as the settings name.
+	// Target names the receiver: "hook send-email", "sms twilio", "provider github". The settings bound the number of
+	// targets.
 	Target string
-	// Method is HTTP's, "" for a call that isn't HTTP.
+	// Method is the HTTP method; "" for a call that is not HTTP.
 	Method string
-	// Host is the receiving host, with a port if it isn't the usual one; "" where the call has none.
+	// Host is the receiving host, with a port unless it is the default; "" if the call has no host.
 	Host string
 }
 
-// Watch is called as each call begins. What it returns is called once, when the answer was read or dropped: status is
-// HTTP's, 0 without an answer or for another protocol. A nil Watch costs nothing.
+// Watch is called at the beginning of each call. The function that it returns is called once, when the answer was read
+// or dropped; status is the HTTP status, 0 without an answer or for another protocol. A nil Watch costs nothing.
 type Watch func(ctx context.Context, c Call) (context.Context, func(status int, err error))
 
 type targetKey struct{}
 
-// WithTarget names the receiver of calls made with a context, where the clients' Options say less.
+// WithTarget names the receiver of calls made with the context, instead of Options.Target.
 func (c Clients) WithTarget(ctx context.Context, to string) context.Context {
 	if !c.watched {
 		return ctx
@@ -32,7 +32,7 @@ func (c Clients) WithTarget(ctx context.Context, to string) context.Context {
 	return context.WithValue(ctx, targetKey{}, to)
 }
 
-// watch has a call watched until its body is closed.
+// watch makes a call and watches it until its body is closed.
 func (g *gate) watch(r *http.Request, isDiscovered bool) (*http.Response, error) {
 	c := Call{Target: g.options.Target, Method: r.Method, Host: r.URL.Host}
 	if to, ok := r.Context().Value(targetKey{}).(string); ok {
@@ -41,7 +41,7 @@ func (g *gate) watch(r *http.Request, isDiscovered bool) (*http.Response, error)
 	ctx, done := g.options.Watch(r.Context(), c)
 	r = r.WithContext(ctx)
 	if g.options.Inject != nil {
-		r.Header = r.Header.Clone() // the copy shares it
+		r.Header = r.Header.Clone() // the copy of the request shares the header
 		g.options.Inject(ctx, r.Header)
 	}
 	resp, err := g.send(r, isDiscovered)
@@ -55,7 +55,7 @@ func (g *gate) watch(r *http.Request, isDiscovered bool) (*http.Response, error)
 	return resp, nil
 }
 
-// watchedBody is a body that reports when it is done with.
+// watchedBody is a body that reports when it was read or closed.
 type watchedBody struct {
 	io.ReadCloser
 	failed error

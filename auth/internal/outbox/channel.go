@@ -17,16 +17,16 @@ type channel struct {
 	name   string
 	sender Sender
 	wake   chan struct{}
-	// freed has a value after a place has become free.
+	// freed has a value after a place was freed.
 	freed chan struct{}
 
 	sent, tried, failed atomic.Uint64 // see Stats
 
 	mu      sync.Mutex
 	running int // places in use
-	// held are the messages that are being sent, or are sent but not noted: if the database was unreachable for longer
-	// than a lease, this process may claim them again. A message whose failure is about to be noted is not held: from
-	// then on any process may claim it.
+	// held are the messages that are being sent, or were sent but not recorded: if the database was unreachable for
+	// longer than a lease, this process may claim them again. A message whose failure is being recorded is not held,
+	// since any process may claim it from then on.
 	held map[uuid.UUID]bool
 	away bool // the last claim failed
 	wg   sync.WaitGroup
@@ -109,7 +109,8 @@ func (c *channel) letGo(id uuid.UUID) {
 	delete(c.held, id)
 }
 
-// note writes the outcome of a message to the database, under a context of its own, so also after sending was cut off.
+// note writes the outcome of a message to the database, with a context of its own, so that it also works after sending
+// was aborted.
 func (c *channel) note(ctx context.Context, m store.Message, write func(context.Context) error) error {
 	within, cancel := context.WithTimeout(context.WithoutCancel(ctx), noteTimeout)
 	defer cancel()

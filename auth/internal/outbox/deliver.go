@@ -17,7 +17,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// deliver makes one attempt and notes its outcome. The log gets the message's id and kind, never the recipient or the
+// deliver makes one attempt and records its outcome. The log gets the message's id and kind, never the recipient or the
 // contents.
 func (c *channel) deliver(sending context.Context, m store.Message) {
 	if m.Attempts > 1 && c.drop(sending, m) {
@@ -36,7 +36,7 @@ func (c *channel) deliver(sending context.Context, m store.Message) {
 	_, refused := errors.AsType[*mail.Refused](err)
 	switch {
 	case sending.Err() != nil && !refused:
-		// The daemon's own stop cut the attempt off, so it does not count.
+		// The stop of the daemon aborted the attempt, so it does not count.
 		c.note(sending, m, func(ctx context.Context) error {
 			return c.o.DB.ReleaseMessages(ctx, []uuid.UUID{m.ID}, now)
 		})
@@ -59,8 +59,8 @@ func (c *channel) fail(sending context.Context, m store.Message, now time.Time, 
 	c.note(sending, m, func(ctx context.Context) error { return c.o.DB.FailMessage(ctx, m.ID, now, words(why)) })
 }
 
-// drop ends a message whose token is no longer valid: the receiver got the message before a process died, and the link
-// was used. The message is sent if the database cannot tell.
+// drop expires a message whose token is no longer valid, for example because the receiver got the message before a
+// process died, and the link was used. If the database does not answer, the message is sent.
 func (c *channel) drop(sending context.Context, m store.Message) (dropped bool) {
 	c.note(sending, m, func(ctx context.Context) (err error) {
 		dropped, err = c.o.DB.DropUnwanted(ctx, m.ID, c.o.now())
@@ -91,8 +91,8 @@ func (c *channel) attempt(ctx context.Context, m store.Message) (err error) {
 		Payload: plain})
 }
 
-// finish notes that the receiver has the message, and tries until the database answers: otherwise the message would be
-// sent again at the end of the lease. If the process has to end before, that happens.
+// finish records that the receiver has the message, and retries until the database answers: otherwise the message would
+// be sent again after the lease. If the process has to end before, the message is sent again.
 func (c *channel) finish(sending context.Context, m store.Message) {
 	for {
 		err := c.note(sending, m, func(ctx context.Context) error { return c.o.DB.FinishMessage(ctx, m.ID, c.o.now()) })
@@ -119,13 +119,13 @@ func pause(attempts int) time.Duration {
 	return d + rand.N(d/10)
 }
 
-// words returns an error's text for the operator's list: one line of moderate length.
+// words returns an error's text for the operator: one line of limited length.
 func words(err error) string {
 	return locale.Short(locale.OneLine(strings.ToValidUTF8(err.Error(), "?")), 300)
 }
 
-// SendNow makes the only attempt at a message whose caller waits for the sender's answer. A failure is final. A message
-// that does not exist, or was already sent, is no error.
+// SendNow makes the only attempt at a message, while the caller waits for the outcome. A failure is final. A message
+// that does not exist, or was already sent, is not an error.
 func (o *Outbox) SendNow(ctx context.Context, message uuid.UUID) error {
 	m, err := o.o.DB.ClaimMessage(ctx, message, o.o.now().Add(lease))
 	if errors.Is(err, store.ErrNotFound) {

@@ -1,9 +1,9 @@
-// Package outbox delivers the mails and SMS that wait in the database: it claims them under leases, sends them
-// concurrently, tries again with growing pauses, and notes messages that fail for good.
+// Package outbox delivers the mails and SMS that wait in the database: it claims them with leases, sends them
+// concurrently, retries with growing pauses, and records messages that have failed for good.
 //
-// It does not know what a message means or why it is sent. Delivery is at least once. A message is sent twice only if
-// the process or the database dies, or clocks of replicas differ by more than 15 s, after the receiver took the message
-// and before this was noted; both times it has the same id, and so the same Message-ID.
+// It does not know what a message means or why it is sent. Delivery is at least once. A message is sent twice only if,
+// between its acceptance by the receiver and the record of that, the process or the database dies, or if the clocks of
+// replicas differ by more than 15 s. Both times it has the same id, and therefore the same Message-ID.
 package outbox
 
 import (
@@ -22,13 +22,13 @@ import (
 // Times in the life of a message.
 const (
 	lease       = time.Minute
-	sendTimeout = 45 * time.Second // of one attempt; well within the lease, so that no other process begins meanwhile
+	sendTimeout = 45 * time.Second // of one attempt; much shorter than the lease
 	pollEvery   = time.Second
 	expireEvery = 15 * time.Second
 	firstPause  = 5 * time.Second
 	longPause   = 10 * time.Minute
 	mostTries   = 10
-	noteTimeout = 5 * time.Second // of one try to write the outcome of a message
+	noteTimeout = 5 * time.Second // of one attempt to write the outcome of a message
 )
 
 // Item is one message to be sent.
@@ -58,7 +58,7 @@ func ready(s any) bool {
 	return !ok || r.Ready()
 }
 
-// Options are what an Outbox works with.
+// Options are the dependencies of an Outbox.
 type Options struct {
 	DB   *store.DB
 	Root *secret.Root
@@ -72,14 +72,14 @@ type Options struct {
 	Grace time.Duration
 }
 
-// Outbox is the sending side. The store adds messages.
+// Outbox sends the messages that package store adds.
 type Outbox struct {
 	o        Options
 	channels []*channel
 	expired  atomic.Uint64
 }
 
-// New starts nothing; see Run.
+// New returns an Outbox, which Run starts.
 func New(o Options) *Outbox {
 	if o.Parallel <= 0 {
 		o.Parallel = 8
@@ -113,8 +113,8 @@ func signal(c chan struct{}) {
 }
 
 // Run delivers until ctx ends. Then it claims no more messages, lets those being sent finish within the grace period,
-// gives the others back and returns. Each channel has a loop and places of its own, so that a dead SMTP server holds up
-// no SMS.
+// releases the others and returns. Each channel has a loop and places of its own, so that an unreachable SMTP server
+// does not delay SMS.
 func (o *Outbox) Run(ctx context.Context) {
 	var wg sync.WaitGroup
 	for _, c := range o.channels {
@@ -124,7 +124,7 @@ func (o *Outbox) Run(ctx context.Context) {
 	wg.Wait()
 }
 
-// expire ends the messages of all channels that are too old to be sent.
+// expire expires the messages of all channels that are too old to be sent.
 func (o *Outbox) expire(ctx context.Context) {
 	tick := time.NewTicker(expireEvery)
 	defer tick.Stop()
@@ -147,17 +147,18 @@ func (o *Outbox) expire(ctx context.Context) {
 	}
 }
 
-// now returns the time with the database's precision.
+// now returns the time in UTC and whole microseconds, the precision of the database.
 func (o *Options) now() time.Time { return o.Now().UTC().Truncate(time.Microsecond) }
 
-// ChannelStats has what this process has done on one channel since it started.
+// ChannelStats counts what this process has done on one channel since it started.
 type ChannelStats struct {
 	Channel string
-	// Sent messages were delivered; Retried ones failed and will be tried again; Failed ones were given up.
+	// Sent counts delivered messages, Retried failed attempts that will be repeated, Failed messages that were given
+	// up.
 	Sent, Retried, Failed uint64
 }
 
-// Stats returns this process's metrics by channel. expired counts messages that it found too old to be sent.
+// Stats returns this process's metrics by channel. expired counts messages that were too old to be sent.
 func (o *Outbox) Stats() (by []ChannelStats, expired uint64) {
 	for _, c := range o.channels {
 		by = append(by, ChannelStats{Channel: c.name, Sent: c.sent.Load(), Retried: c.tried.Load(),

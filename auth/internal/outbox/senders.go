@@ -10,8 +10,8 @@ import (
 	"gatehouse/auth/internal/mail"
 )
 
-// Mails returns the sender of the channel "email". It renders with the present templates and passes the mail to SMTP or
-// to the dev mailbox.
+// Mails returns the sender of the channel "email". It renders with the templates in force and passes the mail to to:
+// SMTP or the dev mailbox.
 func Mails(r *mail.Renderer, to mail.Sender) Sender { return mails{r, to} }
 
 type mails struct {
@@ -24,7 +24,7 @@ func (s mails) Send(ctx context.Context, m Item) error {
 	if json.Unmarshal(m.Payload, &p) != nil { // the parser's error may quote the payload
 		return &mail.Refused{Err: errors.New("the payload is no mail")}
 	}
-	if p.Current != nil { // made for a hook, which would have got both at once
+	if p.Current != nil { // ordered for a hook, which would have got both mails in one call
 		if err := s.send(ctx, uuid.NewSHA1(m.ID, []byte("current")), m, *p.Current); err != nil {
 			return err
 		}
@@ -42,8 +42,8 @@ func (s mails) send(ctx context.Context, id uuid.UUID, m Item, p mail.Payload) e
 	return s.to.Send(ctx, rendered)
 }
 
-// Texter takes an SMS: the dev mailbox, or a gateway. The id is the same at every attempt, for receivers that can drop
-// duplicates.
+// Texter sends an SMS: it is the dev mailbox or a gateway. The id is the same at every attempt, for receivers that can
+// drop duplicates.
 type Texter interface {
 	SendText(ctx context.Context, id uuid.UUID, m mail.SMS) error
 }

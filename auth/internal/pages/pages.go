@@ -1,5 +1,6 @@
-// Package pages renders what a browser shows between a mail or a provider and the application: a link's confirmation
-// and errors. All pages share one template without scripts, in the languages and with the look of mails.
+// Package pages renders the pages that a browser shows between a mail or a provider and the application: the
+// confirmation of a link, and errors. All pages share one template without scripts, in the languages and with the look
+// of mails.
 //
 // It knows neither requests nor accounts.
 package pages
@@ -27,7 +28,7 @@ var styles string
 
 var parsed = sync.OnceValue(func() *template.Template { return template.Must(template.New("page").Parse(source)) })
 
-// Look is how pages look, and in which languages. It may be used by many goroutines.
+// Look is the look and the languages of pages. It may be used by many goroutines.
 type Look struct {
 	site      mail.Site
 	languages *locale.Catalog
@@ -35,7 +36,7 @@ type Look struct {
 	csp       []string
 }
 
-// NewLook returns the look of a site. Its colors were checked.
+// NewLook returns the look of a site, whose colors were checked.
 func NewLook(site mail.Site, languages *locale.Catalog) *Look {
 	style := strings.NewReplacer("COLOR", site.Color, "CONTRAST", mail.Contrasting(site.Color)).Replace(styles)
 	sum := sha256.Sum256([]byte(style))
@@ -43,28 +44,28 @@ func NewLook(site mail.Site, languages *locale.Catalog) *Look {
 	if u, err := url.Parse(site.LogoURL); err == nil && u.Host != "" {
 		images = u.Scheme + "://" + u.Host
 	}
-	// No form-action: Chromium applies it to the redirect that answers the form, which leads to the application.
+	// There is no form-action: Chromium would apply it to the redirect after the form, which leads to the application.
 	csp := "default-src 'none'; style-src 'sha256-" + base64.StdEncoding.EncodeToString(sum[:]) + "'; img-src " + images +
 		"; base-uri 'none'; frame-ancestors 'none'"
 	return &Look{site: site, languages: languages, style: template.CSS(style), csp: []string{csp}}
 }
 
-// Page is what one page says, in keys of strings.
+// Page is the content of a page, as keys of strings.
 type Page struct {
 	Heading, Text string
-	// Device adds that the link belongs into the browser where it was asked for.
+	// Device adds that the link must be opened in the browser that requested it.
 	Device bool
-	// Button names the button of a form that posts Fields to Action; "" is no form.
+	// Button is the text of the button of a form that posts Fields to Action; "": the page has no form.
 	Button, Action string
 	Fields         [][2]string
-	// Back is where the application is; "" is no link.
+	// Back is the URL of the application; "": the page has no link.
 	Back string
 	// Details are shown in small print, with Variables.
 	Details   string
 	Variables map[string]any
 }
 
-// Language returns the language of the page for a request with this header Accept-Language.
+// Language returns the language of the page for a header Accept-Language.
 func (l *Look) Language(accept string) *locale.Language {
 	return l.languages.Choose(l.languages.Candidates(nil, accept)...)
 }
@@ -79,7 +80,7 @@ func (l *Look) Write(w http.ResponseWriter, status int, lang *locale.Language, p
 		if key == "" {
 			return ""
 		}
-		text, _ := lang.Text(key, vars) // mistakes in strings are reported when they are read
+		text, _ := lang.Text(key, vars) // errors in strings are reported when the strings are read
 		return text
 	}
 	data := map[string]any{

@@ -26,7 +26,7 @@ func parseBcrypt(text string) (hashed, error) {
 	if cost < bcrypt.MinCost || cost > maxBcryptCost {
 		return nil, fmt.Errorf("password hash: bcrypt's cost is not %d to %d", bcrypt.MinCost, maxBcryptCost)
 	}
-	// Some makers leave stray bits in the salt's last character, and everybody reads over them.
+	// Some libraries leave stray bits in the salt's last character, and all implementations ignore them.
 	if _, err := bcrypt64.DecodeString(text[7:29]); err != nil {
 		return nil, errors.New("password hash: bcrypt's salt has characters outside of its alphabet")
 	}
@@ -36,8 +36,8 @@ func parseBcrypt(text string) (hashed, error) {
 	return bcryptHash{text, cost}, nil
 }
 
-// check refuses passwords of more than 72 bytes, at full cost: bcrypt would read 72 of them only, and no such password
-// was ever stored here.
+// check refuses passwords of more than 72 bytes, at full cost: bcrypt would read only 72 of the bytes, and no longer
+// password was ever stored here.
 func (h bcryptHash) check(password []byte) (bool, error) {
 	err := bcrypt.CompareHashAndPassword([]byte(h.text), password)
 	if errors.Is(err, bcrypt.ErrMismatchedHashAndPassword) {

@@ -9,35 +9,35 @@ import (
 	"time"
 )
 
-// What ends soon after its start makes the next child wait, the longer the more of them there have been in
-// a row. Until then there is no hashing.
+// After a child that ended soon after its start, the next child is started after a pause, which grows with the number
+// of such children in a row. There is no hashing during the pause.
 const (
 	steady     = time.Minute
 	firstPause = 100 * time.Millisecond
 	lastPause  = 10 * time.Second
-	// After so many that were never ready there will be none at all.
+	// After so many children that were never ready, no child is started any more.
 	hopeless = 3
 )
 
-// child is the process that hashes for this one: from the first request on, and another in its place when
-// it ends. Where the system allows no other process, threads of this one do the work.
+// child is the process that hashes for this one. It is started for the first request, and again when it has ended. If
+// the system allows no other process, threads of this one hash.
 type child struct {
 	o Options
 
-	mu      sync.Mutex // held while a child starts, too: no request could proceed meanwhile
-	now     *process   // nil: none is there
+	mu      sync.Mutex // also held while a child starts, when no request can proceed
+	now     *process   // nil: none is running
 	closed  bool
-	worked  bool // one has been ready
-	short   int  // how many in a row have ended soon
+	worked  bool // a child has been ready
+	short   int  // how many children in a row have ended soon
 	resume  time.Time
 	refusal sync.Once
-	// inherited guards the warning that descriptors could not be marked.
+	// inherited limits the warning that descriptors could not be marked close-on-exec to one.
 	inherited sync.Once
-	threads   *Workers // nil as long as there is hope for a child
+	threads   *Workers // nil as long as children are started
 }
 
-// roundTrip sends a request to the child. When the child ends during it, the next child gets it, once: a request that
-// kills every child must not kill them for ever.
+// roundTrip sends a request to the child. If the child ends meanwhile, the next child gets the request, once: a request
+// that kills every child must not be repeated for ever.
 func (c *child) roundTrip(q request) (response, error) {
 	for range 2 {
 		p, threads, err := c.running()
@@ -56,7 +56,7 @@ func (c *child) roundTrip(q request) (response, error) {
 	return response{}, &Busy{RetryAfter: time.Second}
 }
 
-// running is the child, started if there is none, or the threads instead.
+// running returns the child, which it starts if there is none, or the threads that replace it.
 func (c *child) running() (*process, *Workers, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -88,7 +88,7 @@ func (c *child) running() (*process, *Workers, error) {
 		c.o.Log.Warn("password: no process for hashing can be started; threads of this one hash, and a flood of "+
 			"sign-ins will slow other requests", "error", err)
 		own := c.o
-		own.Child, own.Queue = nil, pendingPerWorker*c.o.Workers // no other caller uses them
+		own.Child, own.Queue = nil, pendingPerWorker*c.o.Workers // only this caller uses these workers
 		c.threads = NewWorkers(own)
 		return nil, c.threads, nil
 	}
@@ -96,8 +96,8 @@ func (c *child) running() (*process, *Workers, error) {
 	return nil, nil, &Busy{RetryAfter: time.Second}
 }
 
-// refused reports whether a start fails because the system allows none: no rights, no such file. A shortage may pass, and
-// a broken pipe is a child that ended before it had read its first request.
+// refused reports whether a start failed because the system allows no child: no rights, no such file. Other errors may
+// be temporary, such as a shortage, or a broken pipe of a child that ended before it had read its first request.
 func refused(err error) bool {
 	var errno syscall.Errno
 	if !errors.As(err, &errno) {
@@ -110,7 +110,7 @@ func refused(err error) bool {
 	return true
 }
 
-// ended forgets a child that has ended, and says so once.
+// ended drops a child that has ended, and logs that once.
 func (c *child) ended(p *process) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -124,7 +124,7 @@ func (c *child) ended(p *process) {
 	}
 }
 
-// note counts a child that began then and has ended now. The first of a row costs no pause.
+// note counts a child that began at began and has ended now. The first one in a row causes no pause.
 func (c *child) note(began time.Time) {
 	if time.Since(began) > steady {
 		c.short = 0

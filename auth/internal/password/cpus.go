@@ -10,9 +10,8 @@ import (
 	"strings"
 )
 
-// DefaultWorkers is the number of processors this process may use, rounded down, at least one: the cores,
-// or the CPU quota of its control group where that is less. GOMAXPROCS is no measure: it is rounded
-// up.
+// DefaultWorkers returns the number of processors that this process may use, rounded down, at least one: the cores, or
+// the CPU quota of the process's control group if that is less. GOMAXPROCS cannot be used, since it is rounded up.
 func DefaultWorkers() int {
 	cpus := float64(runtime.NumCPU())
 	if quota, ok := cpuQuota("/"); ok {
@@ -21,9 +20,9 @@ func DefaultWorkers() int {
 	return max(1, int(cpus))
 }
 
-// cpuQuota is the number of processors, a fraction maybe, that the control groups of this process allow, if
-// any does. It reads cgroup v2 (cpu.max), else v1 (cpu.cfs_*_us), of this process and of all groups above
-// it: the least counts. root is the file system's root.
+// cpuQuota returns the number of processors, possibly a fraction, that the control groups of this process allow; ok is
+// false without a quota. It reads cgroup v2 (cpu.max), else v1 (cpu.cfs_*_us), of the process's group and of all groups
+// above, and takes the lowest quota. root is the root of the file system.
 func cpuQuota(root string) (quota float64, ok bool) {
 	text, err := os.ReadFile(filepath.Join(root, "proc/self/cgroup"))
 	if err != nil {
@@ -78,7 +77,7 @@ func quotaV1(dir string) (float64, bool) {
 	return ratio(strings.TrimSpace(string(quota)), strings.TrimSpace(string(period)))
 }
 
-// ratio is quota / period; "max" and -1 stand for no quota.
+// ratio returns quota / period; "max" and -1 stand for no quota.
 func ratio(quota, period string) (float64, bool) {
 	q, err := strconv.ParseFloat(quota, 64)
 	if err != nil || q <= 0 {

@@ -13,16 +13,16 @@ import (
 	"golang.org/x/crypto/scrypt"
 )
 
-// Bounds of scrypt's costs; the largest takes 256 MiB.
+// Limits of scrypt's costs; the highest cost takes 256 MiB.
 const (
 	maxScryptN = 17 // exponent of 2
 	maxScryptR = 16
 	maxScryptP = 4
 )
 
-// firebaseHash is "$fbscrypt$v=1,n=LOG2N,r=R,p=P,ss=SEPARATOR,sk=KEY$salt$hash", base64 with padding; ss may
-// be left out. The hash is the signer key sk, encrypted with AES-256-CTR under what scrypt makes of the
-// password and of salt and separator.
+// firebaseHash is "$fbscrypt$v=1,n=LOG2N,r=R,p=P,ss=SEPARATOR,sk=KEY$salt$hash", base64 with padding; ss may be left
+// out. The hash is the signer key sk, encrypted with AES-256-CTR under the key that scrypt derives from the password,
+// salt and separator.
 type firebaseHash struct {
 	n, r, p                   int
 	separator, key, salt, mac []byte

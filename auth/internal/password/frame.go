@@ -6,10 +6,10 @@ import (
 	"io"
 )
 
-// frame is what a hashing child and the process that started it write to each other: the length of what follows
-// in four bytes, a number in four bytes that a response has from its request, a byte that says which kind
-// it is, and a body: of a request the length of its text in two bytes, the text and the password, of a
-// response its text. Numbers are big-endian.
+// frame is a message between a hashing child and the process that started it: four bytes for the length of the rest,
+// four bytes for a number, which is the same in a request and its response, a byte for the kind, and the body. The body
+// of a request is two bytes for the length of its text, the text and the password; the body of a response is its text.
+// Numbers are big-endian.
 type frame struct {
 	number uint32
 	kind   byte
@@ -18,7 +18,7 @@ type frame struct {
 
 const (
 	frameHead = 4 + 5
-	// maxFrame is the longest that is read: a password may fill the largest body of a request, 1 MiB.
+	// maxFrame is the longest frame that is read: a password may fill the largest body of an HTTP request, 1 MiB.
 	maxFrame = 2 << 20
 )
 
@@ -35,8 +35,8 @@ func appendResponse(b []byte, number uint32, a response) []byte {
 	return append(b, a.text...)
 }
 
-// readFrame reads one frame into buf, or into a larger one where that is too small. It returns io.EOF only
-// where a frame could begin.
+// readFrame reads one frame into buf, or into a larger buffer if buf is too small. It returns io.EOF only between
+// frames.
 func readFrame(r io.Reader, buf []byte) (frame, error) {
 	var head [frameHead]byte
 	if _, err := io.ReadFull(r, head[:]); err != nil {
@@ -57,7 +57,7 @@ func readFrame(r io.Reader, buf []byte) (frame, error) {
 	return f, nil
 }
 
-// decode reads a request from a frame. The password is the frame's memory.
+// decode reads a request from a frame. The password shares the frame's memory.
 func (f frame) decode() (q request, ok bool) {
 	if len(f.body) < 2 {
 		return request{}, false

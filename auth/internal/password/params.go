@@ -12,8 +12,8 @@ import (
 	"golang.org/x/crypto/bcrypt"
 )
 
-// Bounds of costs, for the setting and for imported hashes alike: beyond them one sign-in would hold a
-// worker for many seconds, or take the memory of the machine.
+// Limits of costs, for the setting and for imported hashes. Beyond them one sign-in would occupy a worker for many
+// seconds, or use up the machine's memory.
 const (
 	maxBcryptCost   = 15
 	maxArgonMemory  = 256 << 10 // KiB
@@ -26,7 +26,7 @@ const (
 	argonHashBytes = 32
 )
 
-// Params is how new passwords are hashed. The zero value is bcrypt with cost 10.
+// Params are the parameters by which new passwords are hashed. The zero value is bcrypt with cost 10.
 type Params struct {
 	argon   bool
 	cost    int    // bcrypt; 0 is 10
@@ -35,7 +35,7 @@ type Params struct {
 	threads uint8
 }
 
-// Memory is how many bytes one hash takes while it is computed.
+// Memory returns how many bytes the computation of one hash takes.
 func (p Params) Memory() int64 {
 	if !p.argon {
 		return 4 << 10
@@ -43,9 +43,8 @@ func (p Params) Memory() int64 {
 	return int64(p.memory) << 10
 }
 
-// ParseParams reads AUTH_PASSWORD_HASH: "bcrypt:12" (cost 4 to 15), "argon2id:19456,2,1" (memory in KiB,
-// passes, lanes), or either name alone for the default costs, bcrypt:10 and argon2id:19456,2,1. Nothing
-// is bcrypt:10.
+// ParseParams reads AUTH_PASSWORD_HASH: "bcrypt:12" (cost 4 to 15), "argon2id:19456,2,1" (memory in KiB, passes,
+// lanes), or either name alone for the default costs, bcrypt:10 and argon2id:19456,2,1. "" is bcrypt:10.
 func ParseParams(text string) (Params, error) {
 	name, costs, given := strings.Cut(text, ":")
 	switch {
@@ -77,7 +76,7 @@ func ParseParams(text string) (Params, error) {
 	return Params{}, errors.New("a password hash is bcrypt:COST or argon2id:MEMORY,PASSES,LANES")
 }
 
-// String is the setting that gives these parameters.
+// String returns the setting for the parameters.
 func (p Params) String() string {
 	if p.argon {
 		return fmt.Sprintf("argon2id:%d,%d,%d", p.memory, p.time, p.threads)
@@ -92,7 +91,7 @@ func (p Params) bcryptCost() int {
 	return p.cost
 }
 
-// hash does the work; it is called on a worker.
+// hash computes a hash; it is called on a worker.
 func (p Params) hash(password []byte) (string, error) {
 	if len(password) > MaxBytes {
 		return "", ErrTooLong
@@ -111,8 +110,8 @@ func (p Params) argonText(salt, hash []byte) string {
 		base64.RawStdEncoding.EncodeToString(salt), base64.RawStdEncoding.EncodeToString(hash))
 }
 
-// dummy is a well-formed hash with random salt and result, which no password has and which costs as much
-// to check as any: for accounts that don't exist or have no password. Making it costs nothing.
+// dummy returns a well-formed hash with random salt and result, which matches no password and costs as much to check as
+// any other hash. It is for accounts that do not exist or have no password. To make it costs nothing.
 func (p Params) dummy() string {
 	var raw [argonSaltBytes + argonHashBytes]byte
 	rand.Read(raw[:])

@@ -9,14 +9,14 @@ import (
 // maxHash is the longest hash text that is parsed.
 const maxHash = 1024
 
-// hashed is a hash text that has been read and whose costs are within the bounds.
+// hashed is a parsed hash whose costs are within the limits.
 type hashed interface {
 	check(password []byte) (bool, error)
 	madeBy(p Params) bool
 }
 
-// ValidImport says what is wrong with a hash that an administrator brings along (docs/moving-in.md#password-hashes),
-// or nil. Its costs must be within the bounds of this package.
+// ValidImport returns what is wrong with a hash that an administrator imports (docs/moving-in.md#password-hashes), or
+// nil. The costs must be within the limits of this package.
 func ValidImport(hash string) error {
 	_, err := parse(hash)
 	return err
@@ -41,8 +41,8 @@ func parse(text string) (hashed, error) {
 	return nil, errors.New("password hash: not bcrypt, argon2i, argon2id, fbscrypt, pbkdf2-sha256 or pbkdf2-sha512")
 }
 
-// strict64 decodes the one canonical spelling of text, of min to max bytes. The decoder would skip CR and
-// LF.
+// strict64 decodes text, which must be the canonical spelling of min to max bytes. It also refuses CR and LF, which the
+// decoder would skip.
 func strict64(enc *base64.Encoding, text string, min, max int) ([]byte, bool) {
 	if strings.ContainsAny(text, "\r\n") {
 		return nil, false

@@ -1,6 +1,6 @@
-// Package password hashes and checks passwords, judges new ones, and keeps the work from starving
-// everything else: a bounded number of hashes run at a time behind a short queue, at low priority in a child
-// process (Serve is its life), or in this one.
+// Package password hashes and checks passwords, checks new ones against a policy, and limits the work: a fixed number
+// of hashes run at a time behind a short queue, at low priority in a child process, which runs Serve, or in this
+// process.
 //
 // It knows no users and stores nothing. New hashes are bcrypt or argon2id; imported ones may also be
 // argon2i, Firebase's scrypt and PBKDF2. No text of this package ever holds a password, a salt or a
@@ -9,8 +9,8 @@ package password
 
 import "errors"
 
-// MaxBytes is the longest password that is stored. bcrypt ignores what comes after, so a longer one
-// would be another password than its owner thinks; argon2id keeps the limit, so that the setting can
+// MaxBytes is the length of the longest password that is stored. bcrypt ignores further bytes, so the end of a longer
+// password would not matter, to its owner's surprise. The limit also holds for argon2id, so that the setting can
 // change.
 const MaxBytes = 72
 

@@ -32,7 +32,7 @@ type pbkdf2Hash struct {
 func parsePBKDF2(kind, rest string) (hashed, error) {
 	h := pbkdf2Hash{wide: kind == "pbkdf2-sha512"}
 	parts := strings.Split(rest, "$")
-	if strings.HasPrefix(rest, "i=") { // as hashes of the PHC format begin
+	if strings.HasPrefix(rest, "i=") { // the form of the PHC format
 		return nil, fmt.Errorf("password hash: %s in the PHC format (i=ROUNDS,l=LENGTH) is not known: "+
 			"write the rounds alone, as passlib does, $%s$ROUNDS$salt$hash with . in the place of +", kind, kind)
 	}

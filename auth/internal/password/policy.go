@@ -7,7 +7,7 @@ import (
 	"unicode/utf8"
 )
 
-// minLength is the lowest minimum that a setting can have; lower ones count as this.
+// minLength is the lowest minimum that the setting can have; lower values count as minLength.
 const minLength = 6
 
 // Reasons of a weak password, in the order they are listed.
@@ -17,14 +17,14 @@ const (
 	ReasonPwned      = "pwned"
 )
 
-// Policy is what a new password must be like. It never changes.
+// Policy is the rules for new passwords. It never changes.
 type Policy struct {
 	min    int
 	sets   []string
 	common bool
 }
 
-// NewPolicy takes PASSWORD_MIN_LENGTH (characters, at least 6), PASSWORD_REQUIRED_CHARACTERS (sets
+// NewPolicy returns the policy for PASSWORD_MIN_LENGTH (characters, at least 6), PASSWORD_REQUIRED_CHARACTERS (sets
 // separated by ':'; "\:" is a colon and "\\" a backslash inside a set; empty sets are ignored) and
 // AUTH_PASSWORD_COMMON_REFUSED.
 func NewPolicy(min int, required string, refuseCommon bool) *Policy {
@@ -55,14 +55,14 @@ func parseSets(text string) []string {
 	return sets
 }
 
-// Weak says why a password is weak, to programs and to people.
+// Weak says, for programs and for people, why a password is weak.
 type Weak struct {
 	Reasons []string
 	Message string
 }
 
-// Check judges a password; nil is good. That it has at most MaxBytes bytes is another rule with another
-// answer.
+// Check returns why a password is weak; nil if it is not. It does not check MaxBytes, which is another rule with
+// another answer.
 func (p *Policy) Check(password string) *Weak {
 	var w Weak
 	var texts []string
@@ -93,8 +93,8 @@ func (p *Policy) Check(password string) *Weak {
 //go:embed common.txt
 var common string // one a line, lower case; see NOTICE
 
-// isCommon looks the password up without regard to case: a binary search over the text as it is, since an
-// index would be as large again.
+// isCommon looks up the password, ignoring case. It searches the list's text directly, since an index would be as large
+// as the text.
 func isCommon(password string) bool {
 	want := strings.ToLower(password)
 	low, high := 0, len(common) // both at the beginning of a line, or at the end

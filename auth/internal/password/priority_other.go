@@ -11,7 +11,7 @@ func separate(*exec.Cmd) {}
 
 func hide() {}
 
-// closeOnExec has no call here that marks all descriptors.
+// closeOnExec is not implemented on this system.
 func closeOnExec() error { return errors.New("descriptors are marked close-on-exec on Linux only") }
 
 func lowProcess() error { return errors.New("the priority of a process is lowered on Linux only") }

@@ -12,10 +12,10 @@ import (
 )
 
 const (
-	// startPatience is how long a child may take until it says that it is ready.
+	// startPatience is how long a child may take to report that it is ready.
 	startPatience = 30 * time.Second
-	// replyTimeout is how long one response may take. The most expensive hash takes two seconds of a processor,
-	// of which a child gets what others leave. One that takes longer is taken for dead, and killed.
+	// replyTimeout is how long one response may take. The most expensive hash takes two seconds of processor time, of
+	// which a child gets only what is idle. A child that takes longer is killed.
 	replyTimeout = 2 * time.Minute
 	// stopTimeout is how long an idle child may take to end.
 	stopTimeout = 5 * time.Second
@@ -37,11 +37,11 @@ type process struct {
 	count   uint32
 	waiting map[uint32]chan<- response
 
-	gone chan struct{} // closed when the process has been waited for
-	err  error         // how it ended; written before that
+	gone chan struct{} // closed after Wait
+	err  error         // how the process ended; written before gone is closed
 }
 
-// startProcess returns when the child is ready.
+// startProcess starts a child, and returns when it is ready.
 func startProcess(cmd *exec.Cmd, workers int, patience time.Duration) (*process, error) {
 	theirIn, in, err := os.Pipe()
 	if err != nil {
@@ -59,7 +59,7 @@ func startProcess(cmd *exec.Cmd, workers int, patience time.Duration) (*process,
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = theirIn, theirOut, &p.last
 	separate(cmd)
 	err = cmd.Start()
-	theirIn.Close() // ours would keep the pipes open when the child is gone
+	theirIn.Close() // our copies would keep the pipes open after the child's end
 	theirOut.Close()
 	if err != nil {
 		in.Close()
@@ -68,7 +68,7 @@ func startProcess(cmd *exec.Cmd, workers int, patience time.Duration) (*process,
 	}
 	ready, err := p.greet(workers)
 	if err != nil {
-		cmd.Process.Kill() // fails when it has ended
+		cmd.Process.Kill() // fails if the child has ended
 		p.wait()
 		return nil, fmt.Errorf("%w (%w)", err, p.err)
 	}
@@ -77,7 +77,7 @@ func startProcess(cmd *exec.Cmd, workers int, patience time.Duration) (*process,
 	return p, nil
 }
 
-// greet says hello and waits for the response.
+// greet sends the greeting and waits for the response.
 func (p *process) greet(workers int) (response, error) {
 	deadline := time.Now().Add(startPatience)
 	hello := binary.BigEndian.AppendUint16([]byte(greeting), uint16(workers))
@@ -97,7 +97,7 @@ func (p *process) greet(workers int) (response, error) {
 	return f.answer(), errors.Join(p.in.SetDeadline(time.Time{}), p.out.SetDeadline(time.Time{}))
 }
 
-// read hands responses to their waiting callers until the child has ended.
+// read passes responses to their waiting callers until the child has ended.
 func (p *process) read() {
 	buf := make([]byte, 256)
 	for {
@@ -112,9 +112,9 @@ func (p *process) read() {
 		if to == nil {
 			break // a response without a request
 		}
-		to <- f.answer() // has room for it
+		to <- f.answer() // never blocks: the channel has room
 	}
-	p.cmd.Process.Kill() // fails when it has ended
+	p.cmd.Process.Kill() // fails if the child has ended
 	p.wait()
 }
 
@@ -128,10 +128,10 @@ func (p *process) wait() {
 	close(p.gone)
 }
 
-// errEnded: the child was gone before it had answered.
+// errEnded: the child ended before it answered.
 var errEnded = errors.New("password: the process for hashing has ended")
 
-// roundTrip waits for the response to one request. Any error means that the child is unusable; it has ended then.
+// roundTrip sends one request and waits for the response. After any error the child has ended.
 func (p *process) roundTrip(q request) (response, error) {
 	back := make(chan response, 1)
 	p.mu.Lock()
@@ -140,7 +140,7 @@ func (p *process) roundTrip(q request) (response, error) {
 	p.waiting[number] = back
 	p.mu.Unlock()
 
-	late := time.AfterFunc(p.patience, func() { p.cmd.Process.Kill() }) // fails when it has ended
+	late := time.AfterFunc(p.patience, func() { p.cmd.Process.Kill() }) // fails if the child has ended
 	defer late.Stop()
 	if err := p.write(appendRequest(nil, number, q)); err != nil {
 		p.cmd.Process.Kill()
@@ -151,7 +151,7 @@ func (p *process) roundTrip(q request) (response, error) {
 	case <-p.gone:
 	}
 	select {
-	case a := <-back: // its last one
+	case a := <-back: // the child's last response
 		return a, nil
 	default:
 		return response{}, errEnded
@@ -175,14 +175,13 @@ func (p *process) stop() {
 	<-p.gone
 }
 
-// end is how it ended; it has.
+// end returns how the process ended. It must be called after the end.
 func (p *process) end() error {
 	<-p.gone
 	return p.err
 }
 
-// lastWords keeps the beginning of what a child says on its standard error, which is nothing as long as the
-// runtime of Go has nothing to complain of.
+// lastWords keeps the beginning of a child's standard error, which is empty unless Go's runtime reports a failure.
 type lastWords struct{ text []byte }
 
 func (l *lastWords) Write(b []byte) (int, error) {
@@ -190,7 +189,7 @@ func (l *lastWords) Write(b []byte) (int, error) {
 	return len(b), nil
 }
 
-// line is the first line; the child has ended.
+// line returns the first line. It must be called after the child's end.
 func (l *lastWords) line() string {
 	line, _, _ := bytes.Cut(l.text, []byte("\n"))
 	return string(line)

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// request is one job of a worker, in this process or a child.
+// request is a job of a worker, in this process or a child.
 type request struct {
 	kind     byte
 	text     string
@@ -23,14 +23,14 @@ type response struct {
 }
 
 const (
-	saysReady  byte = 'R' // a child's first word; the text says why its priority is not low, "" when it is
+	saysReady  byte = 'R' // a child's first message; the text says why its priority is not low, "" if it is
 	saysHash   byte = 'H' // the text is the hash
 	saysRight  byte = 'Y'
 	saysWrong  byte = 'N'
 	saysFailed byte = 'F' // the text says why
 )
 
-// err is what the response is where another was wanted.
+// err returns the response as an error, if it is not of the expected kind.
 func (a response) err() error {
 	if a.kind == saysFailed {
 		return errors.New(a.text)
@@ -38,7 +38,7 @@ func (a response) err() error {
 	return fmt.Errorf("password: an answer of the kind %q", a.kind)
 }
 
-// answer computes the response. A panic while it computes doesn't end the process.
+// answer computes the response. A panic during the computation does not end the process.
 func (q request) answer() (a response) {
 	defer func() {
 		if r := recover(); r != nil {

@@ -9,16 +9,15 @@ import (
 	"sync"
 )
 
-// greeting opens the conversation; the number of workers follows in two bytes.
+// greeting begins the conversation; two bytes with the number of workers follow.
 const greeting = "gatehouse hashing 1\n"
 
-// ErrByHand is what Serve returns when it was not started by a daemon that wants passwords hashed.
+// ErrByHand is the error of Serve if it was not started by a daemon.
 var ErrByHand = errors.New("this command hashes passwords for a running daemon, which starts it itself")
 
-// Serve is the life of a hashing child. It lowers the priority of its process, reads requests from in and writes
-// responses to out, both pipes, and returns when in ends, also because the daemon was killed. It prints nothing else.
-// It sets GOMAXPROCS: argon2 computes in goroutines of its own, and no more threads than there are workers may
-// compute.
+// Serve runs a hashing child. It lowers the priority of its process, reads requests from in and writes responses to
+// out, both pipes, and returns when in ends, also if the daemon was killed. It prints nothing else. It sets GOMAXPROCS,
+// since argon2 computes in goroutines of its own, and no more threads may compute than there are workers.
 func Serve(in, out *os.File) error {
 	for _, f := range []*os.File{in, out} {
 		if info, err := f.Stat(); err != nil || info.Mode()&os.ModeNamedPipe == 0 {
@@ -36,7 +35,7 @@ func Serve(in, out *os.File) error {
 	s := service{in: in, out: out}
 	ready := response{kind: saysReady}
 	if err == nil {
-		// once more: a thread that was being started during the first call may have kept its priority
+		// again: a thread that was starting during the first call may have kept its priority
 		err = lowProcess()
 	}
 	if err != nil {
@@ -47,12 +46,12 @@ func Serve(in, out *os.File) error {
 	}
 	ended := make(chan error)
 	for range workers {
-		go func() { ended <- s.work() }() // the others end with the process
+		go func() { ended <- s.work() }() // the other workers end with the process
 	}
 	return <-ended
 }
 
-// service is what a child's workers share.
+// service has what a child's workers share.
 type service struct {
 	reading sync.Mutex
 	in      io.Reader
@@ -60,7 +59,7 @@ type service struct {
 	out     io.Writer
 }
 
-// work reads, computes and answers until nothing comes any more. What a frame held is wiped.
+// work reads requests, computes and writes responses until the input ends. It wipes each frame.
 func (s *service) work() error {
 	buf := make([]byte, 2<<10)
 	for {

@@ -12,15 +12,15 @@ import (
 )
 
 const (
-	// queuePerWorker is the default length of the queue for each worker. At bcrypt's cost 10 its last place
+	// queuePerWorker is the default length of the queue for each worker. At bcrypt's cost 10 the last call in the queue
 	// waits for a second and a half.
 	queuePerWorker = 32
-	// pendingPerWorker is how many requests a child holds for each of its workers: the one that is computed
-	// and the next, so that no core rests while a response goes up and a request comes down.
+	// pendingPerWorker is how many requests a child has for each of its workers: the present one and the next, so that
+	// no core is idle while a response and a request are sent.
 	pendingPerWorker = 2
 )
 
-// Options are those of NewWorkers.
+// Options are the options of NewWorkers.
 type Options struct {
 	// Workers is the number of threads that hash (AUTH_PASSWORD_WORKERS); 0 is DefaultWorkers().
 	Workers int
@@ -37,19 +37,21 @@ type Options struct {
 	patience time.Duration // for tests; 0: replyTimeout
 }
 
-// Workers hash and check, a fixed number at a time.
+// Workers hash and check passwords, a fixed number at a time.
 //
-// With Options.Child that is another process of the lowest priority, so that a flood of sign-ins takes only otherwise
-// idle processor time. A thread of low priority in this one would not take processor time from others, but block them:
-// while the kernel has it wait, it keeps one of Go's processors, and a goroutine that stops the world or sweeps waits
-// for it (GET /user under a flood: p50 15 ms, p99 300 to 400 ms; with a child p50 is what it is without the flood).
+// With Options.Child another process of the lowest priority hashes, so that a flood of sign-ins takes only otherwise
+// idle processor time. A thread of low priority in this process would not take processor time from other threads, but
+// block them: while the kernel makes the thread wait, it occupies one of Go's processors, and a goroutine that stops
+// the world or sweeps waits for it (GET /user under a flood: p50 15 ms, p99 300 to 400 ms; with a child p50 is the same
+// as without the flood).
 //
-// Without, goroutines of this process hash: for commands and tests, where nothing else waits for the processor.
+// Without Options.Child goroutines of this process hash. This is for commands and tests, where nothing else needs the
+// processor.
 type Workers struct {
 	jobs    chan *job
 	workers int
 	takers  int    // goroutines that take jobs
-	child   *child // nil: hash here
+	child   *child // nil: goroutines of this process hash
 	current atomic.Pointer[settings]
 
 	mu     sync.RWMutex // held for reading while a job is put into the queue
@@ -62,13 +64,13 @@ type Workers struct {
 	done    atomic.Uint64
 }
 
-// settings are what Use exchanges.
+// settings are replaced by Use.
 type settings struct {
 	params Params
 	dummy  string
 }
 
-// job is one call. A worker runs it unless its caller has left before.
+// job is one call. A worker runs it, unless the caller has stopped waiting.
 type job struct {
 	run    func()
 	failed error // a panic of run; a request must not end the daemon
@@ -93,12 +95,12 @@ const (
 
 // Busy is ErrBusy with the time after which to retry.
 type Busy struct {
-	RetryAfter time.Duration // whole seconds, at least one: until the queue is worked off
+	RetryAfter time.Duration // whole seconds, at least one: until the queue is empty
 }
 
 func (b *Busy) Error() string { return fmt.Sprintf("%v, retry after %v", ErrBusy, b.RetryAfter) }
 
-// Is says that a *Busy is ErrBusy.
+// Is makes errors.Is report that a *Busy is ErrBusy.
 func (b *Busy) Is(target error) bool { return target == ErrBusy }
 
 // Stats are metrics of the workers: now, and since the start.
@@ -148,10 +150,10 @@ func (w *Workers) Hash(ctx context.Context, password string) (string, error) {
 	return a.text, nil
 }
 
-// Check reports whether password has that hash, and whether a right one needs a new hash because the parameters have
-// changed or it was imported. An empty hash stands for an account that doesn't exist or has no password: nothing is
-// right, at the cost of a check with the current parameters. The error is that of an unreadable hash, a *Busy,
-// ErrClosed, or ctx's.
+// Check reports whether password matches the hash and, if so, whether a new hash is needed because the parameters have
+// changed or the hash was imported. An empty hash stands for an account that does not exist or has no password: no
+// password matches, at the cost of a check with the current parameters. The error is about a malformed hash, a *Busy,
+// ErrClosed, or ctx's error.
 func (w *Workers) Check(ctx context.Context, hash, password string) (ok, rehash bool, err error) {
 	now := w.current.Load()
 	nobody := hash == ""
@@ -172,7 +174,7 @@ func (w *Workers) Check(ctx context.Context, hash, password string) (ok, rehash 
 	return true, !h.madeBy(now.params), nil
 }
 
-// compute has a worker compute the response.
+// compute computes the response on a worker.
 func (w *Workers) compute(ctx context.Context, q request) (response, error) {
 	var a response
 	var failed error
@@ -185,13 +187,13 @@ func (w *Workers) compute(ctx context.Context, q request) (response, error) {
 		clear(q.password)
 	})
 	if err != nil {
-		return response{}, err // a and failed may still be written to
+		return response{}, err // do not read a and failed: the worker may still write them
 	}
 	return a, failed
 }
 
-// do waits until a worker has run f, or ctx ends. A running f is not stopped: its result is discarded then, and f's
-// variables must not be read.
+// do waits until a worker has run f, or ctx ends. In the latter case f may still be running, and the variables that it
+// sets must not be read.
 func (w *Workers) do(ctx context.Context, f func()) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -224,17 +226,17 @@ func (w *Workers) enqueue(j *job) error {
 	}
 }
 
-// retryAfter estimates how long the jobs in hand take.
+// retryAfter estimates how long all accepted jobs take.
 func (w *Workers) retryAfter() time.Duration {
 	jobs := float64(len(w.jobs)) + float64(w.running.Load())
 	seconds := math.Ceil(jobs * float64(w.mean.Load()) / float64(w.takers) / float64(time.Second))
 	return time.Duration(max(seconds, 1)) * time.Second
 }
 
-// normalPriority is what the log says, once, when the kernel refuses.
+// normalPriority is logged once if the kernel refuses to lower the priority.
 const normalPriority = "password: hashing runs at normal priority"
 
-// work is the life of one worker, or of a goroutine that uses the child's.
+// work runs one worker, or a goroutine that passes jobs to the child.
 func (w *Workers) work() {
 	for j := range w.jobs {
 		if !j.state.CompareAndSwap(jobWaiting, jobRunning) {
@@ -248,7 +250,7 @@ func (w *Workers) work() {
 		if old := w.mean.Load(); old > 0 {
 			took = old + (took-old)/8
 		}
-		w.mean.Store(took) // a lost update of another worker does not matter to an estimate
+		w.mean.Store(took) // a lost update does not matter to an estimate
 		w.done.Add(1)
 		close(j.done)
 	}
@@ -257,7 +259,7 @@ func (w *Workers) work() {
 // Stats returns the workers' metrics.
 func (w *Workers) Stats() Stats {
 	taken := int(w.running.Load())
-	running := min(taken, w.workers) // the others wait in the child
+	running := min(taken, w.workers) // the other jobs wait in the child
 	return Stats{Running: running, Waiting: len(w.jobs) + taken - running, Done: w.done.Load(),
 		Refused: w.refused.Load()}
 }

@@ -19,16 +19,16 @@ func bytesOf(text string) (s set) {
 	return s
 }
 
-// What wildcards take, part by part (docs/api.md#where-links-and-answers-may-lead).
+// The characters that wildcards match, by part of a URL (docs/api.md#where-links-and-answers-may-lead).
 var (
 	hostLabel = bytesOf("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-")
 	hostRun   = bytesOf("ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-.")
 	digits    = bytesOf("0123456789")
-	segment   = bytesOf("./").not() // in a path, * crosses neither
+	segment   = bytesOf("./").not() // in a path, * matches neither
 	anything  = set{}.not()
 )
 
-// step is one byte of a set, or any run of them.
+// step matches one byte of a set, or any number of them.
 type step struct {
 	set set
 	run bool
@@ -37,7 +37,7 @@ type step struct {
 // glob is a compiled pattern of one part.
 type glob []step
 
-// match walks all ways through the pattern at once, so that no pattern takes exponential time.
+// match follows all paths through the pattern at once, so that no pattern takes exponential time.
 func (g glob) match(text string) bool {
 	var buf [2][maxPattern + 1]bool
 	now, next := buf[0][:len(g)+1], buf[1][:len(g)+1]
@@ -65,7 +65,7 @@ func (g glob) match(text string) bool {
 	return now[len(g)]
 }
 
-// skipRuns: a run may be empty.
+// skipRuns advances past steps that match any number of bytes, which may be none.
 func (g glob) skipRuns(at []bool) {
 	for j := range g {
 		if at[j] && g[j].run {
@@ -91,7 +91,7 @@ func stars(text string, one, two set) (g glob) {
 	return g
 }
 
-// compileText compiles a path with query: * ** [abc] [!abc] [a-c] {x} and the backslash; ? is itself.
+// compileText compiles a path with query. Special are * ** [abc] [!abc] [a-c] {x} and the backslash; ? is literal.
 func compileText(text string) (g glob, err error) {
 	braces := 0
 	for i := 0; i < len(text); i++ {
@@ -110,7 +110,7 @@ func compileText(text string) (g glob, err error) {
 			}
 			i += n - 1
 			g = append(g, step{set: s})
-		case '{': // the list is split at commas, so that a brace never holds more than one alternative
+		case '{': // the list is split at commas, so a brace has only one alternative
 			braces++
 		case '}':
 			if braces--; braces < 0 {
@@ -131,7 +131,7 @@ func compileText(text string) (g glob, err error) {
 	return g, nil
 }
 
-// class reads [abc] at the beginning of text, and how long it is. [!a] takes neither . nor /.
+// class reads [abc] at the beginning of text and returns its length and set. [!a] matches neither . nor /.
 func class(text string) (n int, s set, err error) {
 	i, inverted := 1, false
 	if i < len(text) && (text[i] == '!' || text[i] == '^') {

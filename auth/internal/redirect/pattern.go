@@ -7,20 +7,20 @@ import (
 	"strings"
 )
 
-// maxPattern bounds a pattern, and with it what one match can cost: pattern length × target length.
+// maxPattern is the longest pattern in bytes. It bounds the cost of a match: pattern length × target length.
 const maxPattern = 512
 
-// rule is one compiled item of the list. Scheme, host, port and the rest are matched separately, so that a wildcard
-// of one part never eats into another.
+// rule is a compiled item of the list. Scheme, host, port and the rest are matched separately, so that a wildcard of
+// one part never matches characters of another.
 type rule struct {
 	text    string
 	scheme  string
 	slashes bool
 	host    glob
 	pattern string // of the host
-	// literalHost: no wildcard. Only such a rule reaches an IP address that isn't loopback.
+	// literalHost: the host has no wildcard. Only such a rule can match an IP address that is not loopback.
 	literalHost bool
-	// wide: the pattern ends in ** within the host, and takes any port, path and query.
+	// wide: the pattern ends in ** within the host, and matches any port, path and query.
 	wide    bool
 	hasPort bool
 	port    glob
@@ -112,14 +112,14 @@ func (r *rule) compileAuthority(authority string, special, end bool) (err error)
 		return errors.New("the port may hold digits and *")
 	}
 	if t := (target{scheme: r.scheme}); port == t.effectivePort() {
-		r.hasPort = false // the default, which targets may leave out
+		r.hasPort = false // the default port, which targets may omit
 		return nil
 	}
 	r.port = stars(port, digits, digits)
 	return nil
 }
 
-// match judges a target whose form is good.
+// match reports whether the rule allows a well-formed target.
 func (r *rule) match(t *target) bool {
 	if t.scheme != r.scheme && !(t.special() && t.is(r.scheme)) || t.slashes != r.slashes {
 		return false
@@ -145,8 +145,8 @@ func (r *rule) match(t *target) bool {
 	if !r.rest.match(t.rest) {
 		return false
 	}
-	// https://one.test/app/** must not lead to /admin by way of /app/../admin: where dots take a path
-	// elsewhere, that place must be allowed too.
+	// https://one.test/app/** must not allow /app/../admin, which leads to /admin: if dots change a path, the resolved
+	// path must be allowed too.
 	plain, changed := withoutDots(t.rest)
 	return !changed || r.rest.match(plain)
 }
@@ -195,7 +195,7 @@ func withoutDots(rest string) (plain string, changed bool) {
 	return strings.Join(out, "/") + query, true
 }
 
-// dots is how many dots a segment consists of, %2e counting as one; 0 for all other segments.
+// dots returns how many dots a segment consists of, counting %2e as a dot; 0 for all other segments.
 func dots(s string) (n int) {
 	for s != "" {
 		switch {

@@ -1,9 +1,9 @@
 // Package redirect decides where a link or an answer may send a browser
 // (docs/api.md#where-links-and-answers-may-lead).
 //
-// It knows neither HTTP nor settings and queries no DNS. A target is accepted only when it is written so plainly that
-// a browser (the WHATWG URL standard) and this package cannot read it differently: no user name, no backslash, no
-// control character, no number that is secretly an address.
+// It knows neither HTTP nor settings and does not query DNS. A target is accepted only if a browser (the WHATWG URL
+// standard) and this package cannot read it differently: without user name, backslash, control character, or a number
+// that is another spelling of an address.
 package redirect
 
 import (
@@ -17,20 +17,20 @@ import (
 	"golang.org/x/net/publicsuffix"
 )
 
-// maxTarget is the longest target in bytes that is allowed: it is stored while a browser is at a provider, for a
-// client that is not known yet.
+// maxTarget is the longest allowed target in bytes. It is limited because targets are stored, while a browser is at a
+// provider, for unknown clients.
 const maxTarget = 2 << 10
 
-// List is what targets are judged by. It never changes.
+// List is the list of allowed targets. It never changes.
 type List struct {
 	site    target
 	anyPort bool
 	rules   []rule
 }
 
-// New compiles SITE_URL and URI_ALLOW_LIST. Blanks around an item are dropped, and so are empty items.
-// anyPort is AUTH_REDIRECT_ANY_PORT_AND_SCHEME: the site's host with http or https on any port. Every
-// bad item is reported, by its text and place.
+// New compiles SITE_URL and URI_ALLOW_LIST. It ignores blanks around items, and empty items. anyPort is
+// AUTH_REDIRECT_ANY_PORT_AND_SCHEME: the site's host with http or https on any port. The error has every malformed
+// item, with its text and position.
 func New(site string, list []string, anyPort bool) (*List, error) {
 	l := &List{anyPort: anyPort}
 	var why reason
@@ -55,13 +55,13 @@ func New(site string, list []string, anyPort bool) (*List, error) {
 	return l, nil
 }
 
-// Allowed says whether a browser may be sent to the target. A target on the site allocates nothing.
+// Allowed reports whether a browser may be sent to the target. For a target on the site it does not allocate.
 func (l *List) Allowed(text string) bool {
 	_, why := l.judge(text)
 	return why == good
 }
 
-// Explain is Allowed with the reason in words: for `auth redirect test`.
+// Explain is Allowed with a reason in words, for `auth redirect test`.
 func (l *List) Explain(text string) (allowed bool, words string) {
 	r, why := l.judge(text)
 	if why != good {
@@ -92,7 +92,7 @@ func (l *List) judge(text string) (*rule, reason) {
 	return nil, unlisted
 }
 
-// onSite: the site's own origin, and any port of this machine while the site is on it.
+// onSite reports whether a target is on the site's origin or, if the site is on this machine, on any of its ports.
 func (l *List) onSite(t *target) bool {
 	if !t.web() {
 		return false
@@ -104,7 +104,7 @@ func (l *List) onSite(t *target) bool {
 	return local && t.ip.IsLoopback()
 }
 
-// loopbackHost: the names for which every port is the developer's own.
+// loopbackHost reports whether a host is a name of this machine.
 func loopbackHost(host string) bool {
 	switch {
 	case strings.EqualFold(host, "localhost"), host == "0.0.0.0", host == "[::]":
@@ -116,17 +116,17 @@ func loopbackHost(host string) bool {
 	return err == nil && ip.IsLoopback()
 }
 
-// ours are the parameters that an answer has. A client library takes the first of a name that it finds, in the query or
-// in the fragment, so that none of the application's may stand next to ours.
+// ours are the parameters of an answer. A client library takes the first parameter of a name in query or fragment, so
+// the application's target must not have one with the same name.
 var ours = []string{"access_token", "refresh_token", "token_type", "expires_in", "expires_at", "provider_token",
 	"provider_refresh_token", "error", "error_code", "error_description", "sb"}
 
-// oursInFragment are those and two that applications use in the query, where they open nothing: a code of ours replaces
-// theirs.
+// oursInFragment are ours, and two parameters that applications also use in the query, where they are harmless: our
+// code replaces the application's.
 var oursInFragment = append(slices.Clone(ours), "type", "code")
 
-// Clean removes the parameters that only an answer may have from a target's query and fragment. All else stays as it
-// is, a fragment that holds no parameters too.
+// Clean removes from a target's query and fragment the parameters that only an answer may have. Everything else stays,
+// including a fragment without parameters.
 func Clean(target string) string {
 	before, fragment, hashed := strings.Cut(target, "#")
 	path, query, asked := strings.Cut(before, "?")
@@ -142,8 +142,8 @@ func Clean(target string) string {
 	return path
 }
 
-// without returns the parameters whose names are not listed, behind the sign if any are left. Names are compared as
-// browsers read them: unescaped, and without a question mark at the beginning.
+// without returns the parameters whose names are not listed, after sign if any are left. Names are compared as browsers
+// read them: unescaped, and without a leading question mark.
 func without(params string, listed []string, sign string) string {
 	kept, dropped := []string{}, false
 	for param := range strings.SplitSeq(params, "&") {
@@ -160,8 +160,8 @@ func without(params string, listed []string, sign string) string {
 	return sign + strings.Join(kept, "&")
 }
 
-// Lint returns the items of the list that match hosts which anyone can register, one sentence each: a wildcard of
-// https://example.com** also takes example.com.evil.test, one of https://*example.com takes evilexample.com.
+// Lint returns a sentence for each item of the list that matches hosts which anyone can register: https://example.com**
+// also matches example.com.evil.test, https://*example.com matches evilexample.com.
 func (l *List) Lint() (all []string) {
 	for i := range l.rules {
 		if host := l.rules[i].registrable(); host != "" {
@@ -174,8 +174,7 @@ func (l *List) Lint() (all []string) {
 	return all
 }
 
-// registrable is an example of the hosts that the rule matches and that anyone can register; "" when a wildcard
-// reaches into no registrable domain.
+// registrable returns an example of a host that the rule matches and that anyone can register; "" if there is none.
 func (r *rule) registrable() string {
 	if r.literalHost || r.pattern == "" || !(&target{scheme: r.scheme}).special() {
 		return ""
@@ -186,7 +185,7 @@ func (r *rule) registrable() string {
 	}
 	labels := strings.Split(r.pattern, ".")
 	domain, err := publicsuffix.EffectiveTLDPlusOne(host)
-	if err != nil { // all of it is a suffix
+	if err != nil { // the whole host is a public suffix
 		domain = host
 	}
 	own := strings.Join(labels[len(labels)-1-strings.Count(domain, "."):], ".")
@@ -194,7 +193,7 @@ func (r *rule) registrable() string {
 		return ""
 	}
 	if before, ok := strings.CutSuffix(host, "evil"); ok && before != "" &&
-		strings.HasSuffix(r.pattern, "**") { // it crosses labels
+		strings.HasSuffix(r.pattern, "**") { // ** matches several labels
 		return before + ".evil.test"
 	}
 	return host

@@ -7,10 +7,10 @@ import (
 	"unicode/utf8"
 )
 
-// target is a redirect target in parts, each a piece of the text as it was sent.
+// target is a redirect target in parts, each a piece of the original text.
 type target struct {
-	scheme string // without ":", in the case it was sent
-	// slashes: an authority follows the scheme. Without it, rest is all after the colon.
+	scheme string // without ":", in its original case
+	// slashes: an authority follows the scheme. Otherwise rest is everything after the colon.
 	slashes bool
 	host    string // brackets included
 	port    string // "" when there is none
@@ -56,7 +56,7 @@ var words = [...]string{
 
 func (r reason) String() string { return words[r] }
 
-// parse splits a target, or says why browsers and we might not agree on where it leads.
+// parse splits a target, or returns why browsers and this package might read it differently.
 func parse(text string) (t target, why reason) {
 	if text == "" {
 		return t, empty
@@ -97,7 +97,7 @@ func parse(text string) (t target, why reason) {
 	return t, t.split(authority)
 }
 
-// split takes host and port from an authority.
+// split reads host and port from an authority.
 func (t *target) split(authority string) reason {
 	if strings.IndexByte(authority, '@') >= 0 {
 		return userInfo
@@ -161,12 +161,12 @@ func (t *target) is(scheme string) bool { return strings.EqualFold(t.scheme, sch
 
 func (t *target) web() bool { return t.slashes && (t.is("http") || t.is("https")) }
 
-// special: the schemes for which browsers repair an authority instead of taking it as it is.
+// special reports whether the scheme is one for which browsers repair a malformed authority.
 func (t *target) special() bool {
 	return t.is("http") || t.is("https") || t.is("ws") || t.is("wss") || t.is("ftp")
 }
 
-// effectivePort is the port with the scheme's default filled in, "" for other schemes.
+// effectivePort returns the port, or the scheme's default; "" for other schemes.
 func (t *target) effectivePort() string {
 	switch {
 	case t.port != "":
@@ -181,7 +181,7 @@ func (t *target) effectivePort() string {
 	return ""
 }
 
-// cleanBytes refuses what browsers drop or turn into something else before they parse.
+// cleanBytes reports whether text has no bytes that browsers drop or replace before they parse.
 func cleanBytes(text string) bool {
 	if text[0] == ' ' || text[len(text)-1] == ' ' {
 		return false
@@ -222,8 +222,7 @@ func isScheme(s string) bool {
 	return s != ""
 }
 
-// plainHost: labels of letters, digits and hyphens, none of them empty; elsewhere than on the web an
-// underscore too.
+// plainHost reports whether host consists of non-empty labels of letters, digits, hyphens and, if allowed, underscores.
 func plainHost(host string, underscore bool) bool {
 	label := 0
 	for i := range len(host) {
@@ -243,7 +242,7 @@ func plainHost(host string, underscore bool) bool {
 	return label > 0
 }
 
-// endsInNumber is the WHATWG test for a host that is an IPv4 address or nothing.
+// endsInNumber is the WHATWG test for a host that must be an IPv4 address.
 func endsInNumber(host string) bool {
 	last := host[strings.LastIndexByte(host, '.')+1:]
 	if len(last) >= 2 && last[0] == '0' && last[1]|0x20 == 'x' {

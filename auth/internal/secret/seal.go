@@ -4,11 +4,11 @@ import (
 	"errors"
 )
 
-// What Open refuses.
+// The errors of Open.
 var (
-	// ErrOtherRoot: sealed under a root key that is neither the current nor a previous one.
+	// ErrOtherRoot: the value was sealed under a root key that is neither the current nor a previous one.
 	ErrOtherRoot = errors.New("secret: sealed under a root key that is not known here")
-	// ErrBroken: the bytes were changed, cut, or sealed for another place or purpose.
+	// ErrBroken: the bytes were changed or cut, or the value was sealed for another place or purpose.
 	ErrBroken = errors.New("secret: the sealed bytes are damaged or belong elsewhere")
 )
 
@@ -22,8 +22,8 @@ const (
 	Overhead = sealHead + 12 + 16
 )
 
-// Seal encrypts plain. bound is where the value will lie, for example a row's id: only Open with the same bound reads
-// it, so values cannot be exchanged inside the database.
+// Seal encrypts plain. bound identifies the place of the value, for example a row's id: only Open with the same bound
+// can decrypt the value, so values cannot be exchanged inside the database.
 //
 // One key may seal 2^32 values with random nonces (NIST SP 800-38D): a thousand mails a second for 49 days. At higher
 // rates the root key must be changed in time.
@@ -34,7 +34,7 @@ func (r *Root) Seal(p Purpose, plain, bound []byte) []byte {
 	return k.aead.Seal(out, nil, plain, context(out, bound))
 }
 
-// Open is the plain text that was sealed. old says that a previous root key sealed it: it should be sealed again.
+// Open decrypts a sealed value. old says that a previous root key has sealed it, and that it should be sealed again.
 func (r *Root) Open(p Purpose, sealed, bound []byte) (plain []byte, old bool, err error) {
 	all := r.of(p)
 	if len(sealed) < Overhead || sealed[0] != sealVersion {
@@ -53,7 +53,7 @@ func (r *Root) Open(p Purpose, sealed, bound []byte) (plain []byte, old bool, er
 	return nil, false, ErrOtherRoot
 }
 
-// context is what is authenticated besides the text; the purpose is in the key already.
+// context returns the additional authenticated data; the purpose is in the key already.
 func context(head, bound []byte) []byte {
 	return append(append(make([]byte, 0, len(head)+len(bound)), head...), bound...)
 }

@@ -1,9 +1,8 @@
-// Package secret derives every symmetric key of the auth daemon from its root key and uses them: to authenticate
-// texts, to blind addresses, and to seal what must not lie in the database in clear.
+// Package secret derives every symmetric key of the auth daemon from its root key, and uses these keys to authenticate
+// texts, to hide addresses behind MACs, and to seal what must not be in the database in clear.
 //
-// The root key is AUTH_SECRET_KEY (default JWT_SECRET); AUTH_SECRET_KEYS_PREVIOUS still opens and verifies. The
-// package stores nothing, knows no caller and reads no setting. A lost root key makes everything sealed unreadable:
-// there is no second way in.
+// The root key is AUTH_SECRET_KEY (default JWT_SECRET); AUTH_SECRET_KEYS_PREVIOUS still opens and verifies. The package
+// stores nothing and reads no settings. Without the root key sealed values cannot be recovered.
 package secret
 
 import (
@@ -18,8 +17,8 @@ import (
 	"sync"
 )
 
-// Purpose separates what the root key is used for: each has keys of its own, so that a sealed mail can
-// never be passed off as a signing key. The texts are part of what is stored and never change.
+// Purpose separates the uses of the root key: each purpose has keys of its own, so that a sealed mail can never be used
+// as a signing key. Stored values depend on the texts, which never change.
 type Purpose string
 
 // The purposes of the daemon.
@@ -46,19 +45,18 @@ var purposes = [...]Purpose{SigningKeys, Outbox, ProviderTokens, Refresh, OTP, L
 
 // Root is the current and the previous root keys. It never changes and may be used by many goroutines.
 type Root struct {
-	derived map[Purpose][]keys // the current root key's first
+	derived map[Purpose][]keys // of the current root key first
 }
 
-// keys are those of one purpose under one root key.
+// keys are the keys of one purpose under one root key.
 type keys struct {
-	raw  []byte     // what Keys hands out; also the MAC key
+	raw  []byte     // the MAC key, which Keys returns
 	macs *sync.Pool // HMAC states of raw: a used one restarts from its stored pads and allocates nothing
 	aead cipher.AEAD
 	name [sealName]byte // names the root key in what it has sealed
 }
 
-// NewRoot derives the keys of all purposes. An empty secret is our own bug, since the settings demand
-// one, and panics.
+// NewRoot derives the keys of all purposes. It panics if current is empty, which the settings do not allow.
 func NewRoot(current string, previous ...string) *Root {
 	r := &Root{derived: map[Purpose][]keys{}}
 	for _, root := range append([]string{current}, previous...) {
@@ -87,7 +85,7 @@ func deriveAll(root string, p Purpose) keys {
 	return k
 }
 
-// derive is HKDF-SHA256 (RFC 5869); the label holds the use and the purpose.
+// derive is HKDF-SHA256 (RFC 5869); the label contains the use and the purpose.
 func derive(root string, p Purpose, use string) []byte {
 	key, err := hkdf.Key(sha256.New, []byte(root), []byte("gatehouse auth"), use+": "+string(p), 32)
 	if err != nil {
@@ -104,13 +102,13 @@ func (r *Root) of(p Purpose) []keys {
 	return k
 }
 
-// String hides the secrets from every way of printing.
+// String keeps the keys from being printed.
 func (r *Root) String() string { return fmt.Sprintf("root key and %d previous", len(r.of(Refresh))-1) }
 
 // GoString is String.
 func (r *Root) GoString() string { return r.String() }
 
-// Keys are the 32-byte MAC keys of a purpose, the current root key's first. Callers must not write to them.
+// Keys returns the 32-byte MAC keys of a purpose, of the current root key first. Callers must not change them.
 func (r *Root) Keys(p Purpose) [][]byte {
 	var out [][]byte
 	for _, k := range r.of(p) {
@@ -119,12 +117,12 @@ func (r *Root) Keys(p Purpose) [][]byte {
 	return out
 }
 
-// MAC is the 32-byte HMAC-SHA256 of the parts under the current root key. The split counts: ("ab", "c") and ("a",
-// "bc") differ.
+// MAC returns the 32-byte HMAC-SHA256 of the parts under the current root key. The MACs of ("ab", "c") and ("a", "bc")
+// differ.
 func (r *Root) MAC(p Purpose, parts ...string) []byte { return r.of(p)[0].mac(parts) }
 
-// MACs is MAC under the current and each previous root key, in this order: a stored value that equals
-// one of them was made of the same parts.
+// MACs returns MAC under the current and each previous root key, in this order. A stored MAC that equals one of them
+// was made from the same parts.
 func (r *Root) MACs(p Purpose, parts ...string) [][]byte {
 	all := r.of(p)
 	out := make([][]byte, len(all))

@@ -31,7 +31,7 @@ func (l Textlocal) request(m mail.SMS) (string, url.Values, http.Header, error) 
 		plainOnly(m)
 }
 
-// textlocalMends are error codes that are about the account: key, credits, sender.
+// textlocalMends are error codes that are not about the message, but about the account: key, credits, sender.
 var textlocalMends = map[text]bool{"3": true, "7": true, "43": true, "44": true}
 
 func (l Textlocal) read(a answer) (string, *failure) {

@@ -83,7 +83,8 @@ func TestMigrate_namespace(t *testing.T) {
 	db := open(t, url, long)
 	err := db.With(t.Context(), func(c *pgx.Conn) error {
 		rows, _ := c.Query(t.Context(), `select relname::text from pg_class where relnamespace = 'public'::regnamespace
-			union select conname::text from pg_constraint where connamespace = 'public'::regnamespace`)
+			union select conname::text from pg_constraint where connamespace = 'public'::regnamespace
+				and contype <> 'n'`) // PostgreSQL 18 names the kind n, not null, and shortens the names
 		names, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		seen := map[string]int{}
 		for _, name := range names {

@@ -108,7 +108,7 @@ func TestMissingRights(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	exec("create role plain login")
+	exec("create role plain login; revoke create on schema public from public") // as PostgreSQL 14 grants it
 	plain := func(ns string) *store.DB {
 		t.Helper()
 		return open(t, "user=plain dbname=postgres host="+server.Dir(), ns)

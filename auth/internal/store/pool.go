@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"syscall"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -79,7 +80,8 @@ func (db *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 		if err == nil {
 			return c, nil
 		}
-		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "53300" {
+		// EAGAIN: the queue of a unix socket is full.
+		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "53300" || errors.Is(err, syscall.EAGAIN) {
 			db.fullUntil.Store(new(time.Now().Add(noGrowth)))
 			db.log.Warn("the database has no connection left; the pool stays as it is for a while",
 				"connections", db.pool.Stat().TotalConns(), "for", noGrowth)

@@ -11,7 +11,7 @@ import (
 	"golang.org/x/net/dns/dnsmessage"
 )
 
-// Server answers SRV queries over UDP with the records it was given.
+// Server answers SRV queries over UDP with given records.
 type Server struct {
 	// Addr is host:port.
 	Addr string
@@ -23,7 +23,7 @@ type Server struct {
 	asked int
 }
 
-// Start runs a server until t ends. At first it has no record.
+// Start runs a server until t ends. At first it has no records.
 func Start(t testing.TB) *Server {
 	t.Helper()
 	conn, err := net.ListenPacket("udp", "127.0.0.1:0")
@@ -74,7 +74,7 @@ func (d *Server) serve() {
 	}
 }
 
-// Say changes the answers: an error, or the ports of addrs at localhost.
+// Say sets the answers: an error, or the ports of addrs at localhost.
 func (d *Server) Say(rcode dnsmessage.RCode, addrs ...string) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
@@ -86,14 +86,14 @@ func (d *Server) Say(rcode dnsmessage.RCode, addrs ...string) {
 	}
 }
 
-// Asked is how many queries there were.
+// Asked returns how many queries have arrived.
 func (d *Server) Asked() int {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	return d.asked
 }
 
-// Resolver queries the server at addr.
+// Resolver returns a resolver that queries the server at addr.
 func Resolver(addr string) *net.Resolver {
 	return &net.Resolver{PreferGo: true, Dial: func(ctx context.Context, _, _ string) (net.Conn, error) {
 		return new(net.Dialer).DialContext(ctx, "udp", addr)

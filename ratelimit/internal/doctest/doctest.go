@@ -1,5 +1,5 @@
-// Package doctest reads README.md and the pages in docs/ for tests that hold them to what the program does. Only
-// tests import it, and they run in the daemon's folder.
+// Package doctest reads README.md and the pages in docs/ for tests that compare them with the program. Only tests
+// import it, and they run in the daemon's folder.
 package doctest
 
 import (
@@ -16,15 +16,15 @@ type Block struct {
 	Page  string
 	Line  int
 	Lang  string // of a fence: yaml, sh, …; table for a table
-	File  string // what stands behind the language: the name that the text gives the file
+	File  string // the text after the language: the name that the page gives the file
 	Text  string
 	Cells [][]string // of a table, with its head
 }
 
-// Place is where b begins, as page:line.
+// Place returns where b begins, as page:line.
 func (b Block) Place() string { return fmt.Sprintf("%s:%d", b.Page, b.Line) }
 
-// Document is the text of README.md or of a page in docs/.
+// Document returns the text of README.md or of a page in docs/.
 func Document(t *testing.T, path string) string {
 	t.Helper()
 	text, err := os.ReadFile(path)
@@ -34,7 +34,7 @@ func Document(t *testing.T, path string) string {
 	return string(text)
 }
 
-// Documents are the paths of README.md and, after it, of the pages in docs/.
+// Documents returns the paths of README.md and, after it, of the pages in docs/.
 func Documents(t *testing.T) []string {
 	t.Helper()
 	pages, err := filepath.Glob("docs/*.md")

@@ -1,6 +1,6 @@
-// Package modeltest is what limits are meant to do, written as simply as possible: fractions of any size instead of
-// integers that fit, waits found by search instead of by formulas, one request after the other. Tests compare the
-// daemon with it, and draw from it what each algorithm admits.
+// Package modeltest is a model of limits, written as simply as possible: fractions of any size instead of integers of
+// fixed size, waits found by search instead of by formulas, one request after the other. Tests compare the daemon with
+// the model, and take from it what each algorithm admits.
 package modeltest
 
 import (
@@ -12,7 +12,7 @@ import (
 
 // Limit is one limit.
 type Limit struct {
-	// Key names its counter, that of a fixed window without the window.
+	// Key names the limit's counter; for a fixed window without the window.
 	Key       string
 	Algorithm counter.Algorithm
 	PerUnit   int64
@@ -21,7 +21,7 @@ type Limit struct {
 	Shadow    bool
 }
 
-// Ask is what one descriptor of a request asks of its limits: N hits, or to have them back.
+// Ask is what one descriptor of a request takes from its limits: N hits, or gives back.
 type Ask struct {
 	Limits []Limit
 	N      int64
@@ -31,12 +31,12 @@ type Ask struct {
 // Status is the answer to one descriptor.
 type Status struct {
 	Over      bool
-	Limit     int // the place in Ask.Limits of the one that decides
+	Limit     int // index in Ask.Limits of the deciding limit
 	Remaining int64
 	Reset     int64 // seconds
 }
 
-// Model holds counters. The zero Model has none. Time may go back.
+// Model has counters. The zero Model has none. Time may go back.
 type Model struct {
 	// Stop is STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT.
 	Stop     bool
@@ -58,11 +58,11 @@ func (l *Limit) capacity() int64 {
 	return l.PerUnit
 }
 
-// perHit is the time one hit takes from a token bucket, in µs.
+// perHit returns the time that one hit takes from a token bucket, in µs.
 func (l *Limit) perHit() *big.Rat { return big.NewRat(l.Window*second, l.PerUnit) }
 
-// broughtDown is s without what is ahead of an instant, because the clock has gone back: the newest window takes the
-// place of the present one, and a bucket is empty at most. ahead says whether there was anything.
+// broughtDown returns s without anything ahead of now, which occurs when the clock has gone back: the newest window
+// takes the place of the present one, and a bucket is empty at most. ahead reports whether s was ahead.
 func (l *Limit) broughtDown(s state, now int64) (out state, ahead bool) {
 	switch i := now / (l.Window * second); l.Algorithm {
 	case counter.SlidingWindow:
@@ -85,10 +85,11 @@ func (l *Limit) broughtDown(s state, now int64) (out state, ahead bool) {
 	return s, false
 }
 
-// bringsDown says that n hits leave a counter brought down, even if they are refused: they could pass at some time.
+// bringsDown reports whether n hits, even if refused, leave a counter brought down: they do if they could pass at some
+// time.
 func (l *Limit) bringsDown(n int64, refund bool) bool { return !refund && n > 0 && n <= l.capacity() }
 
-// used is how much of the capacity s uses at an instant.
+// used returns how much of the capacity s uses at now.
 func (l *Limit) used(s state, now int64) int64 {
 	size := l.Window * second
 	i := now / size
@@ -97,8 +98,8 @@ func (l *Limit) used(s state, now int64) int64 {
 	case counter.FixedWindow:
 		return s.hits[i]
 	case counter.SlidingWindow:
-		// A window has a million ticks. The last window's hits weigh as much as of its ticks lie
-		// within one window of now.
+		// A window has a million ticks. The last window's hits count in proportion to its ticks that lie within one
+		// window of now.
 		ticks := now % size / l.Window
 		return s.hits[i] + ceil(big.NewRat(s.hits[i-1]*(second-ticks), second))
 	}
@@ -112,7 +113,7 @@ func (l *Limit) used(s state, now int64) int64 {
 	return ceil(left.Quo(left, l.perHit()))
 }
 
-// add is s after n hits.
+// add returns s after n hits.
 func (l *Limit) add(s state, now, n int64) state {
 	s, _ = l.broughtDown(s, now)
 	if l.Algorithm != counter.TokenBucket {
@@ -132,7 +133,8 @@ func (l *Limit) add(s state, now, n int64) state {
 	return state{full: full}
 }
 
-// wait is how many µs it takes until n hits pass. What can never pass waits for an empty counter.
+// wait returns how many µs it takes until n hits pass. For hits that can never pass it returns the time until the
+// counter is empty.
 func (l *Limit) wait(s state, now, n int64) int64 {
 	s, _ = l.broughtDown(s, now)
 	room := max(0, l.capacity()-n)
@@ -143,14 +145,14 @@ func (l *Limit) wait(s state, now, n int64) int64 {
 	return int64(sort.Search(int(longest), func(t int) bool { return l.used(s, now+int64(t)) <= room }))
 }
 
-// verdict is what one limit says.
+// verdict is the verdict of one limit.
 type verdict struct {
 	over, shadow bool
 	remaining    int64
 	reset        int64
 }
 
-// answer is what the limit says when it is over or not and its counter holds s.
+// answer returns the limit's verdict, over or not, with s as its counter.
 func (l *Limit) answer(s state, now, n int64, over bool) verdict {
 	v := verdict{over: over, shadow: l.Shadow}
 	if !over {
@@ -168,13 +170,13 @@ func (l *Limit) answer(s state, now, n int64, over bool) verdict {
 	return v
 }
 
-// Used is how much of a limit's capacity is used at an instant.
+// Used returns how much of a limit's capacity is used at now.
 func (m *Model) Used(l *Limit, now int64) int64 { return l.used(m.counters[l.Key], now) }
 
-// Request answers one request at an instant in µs.
+// Request answers one request at now, in µs.
 func (m *Model) Request(now int64, asks []Ask) []Status {
 	was := m.counters
-	next := map[string]state{} // what becomes of the counters if nothing stops the request
+	next := map[string]state{} // the counters if nothing stops the request
 	for key, s := range was {
 		next[key] = s
 	}
@@ -185,7 +187,7 @@ func (m *Model) Request(now int64, asks []Ask) []Status {
 			n := a.N
 			over := l.used(next[l.Key], now)+n > l.capacity()
 			next[l.Key] = l.after(next[l.Key], now, n, a.Refund, m.Stop)
-			if a.Refund { // is answered like a peek after it
+			if a.Refund { // answered like a look after the refund
 				n = 0
 				over = l.used(next[l.Key], now) > l.capacity()
 			}
@@ -201,7 +203,7 @@ func (m *Model) Request(now int64, asks []Ask) []Status {
 	statuses := make([]Status, len(asks))
 	for i, a := range asks {
 		for j, l := range a.Limits {
-			if v := &verdicts[i][j]; stopped { // the counters are shown as they are
+			if v := &verdicts[i][j]; stopped { // the answer shows the counters unchanged
 				n := a.N
 				if a.Refund {
 					n = 0
@@ -215,7 +217,7 @@ func (m *Model) Request(now int64, asks []Ask) []Status {
 	return statuses
 }
 
-// bringDown brings down the counters that a stopped request would have had hits on.
+// bringDown brings down the counters that a stopped request would have hit.
 func (m *Model) bringDown(now int64, asks []Ask) map[string]state {
 	for _, a := range asks {
 		for _, l := range a.Limits {
@@ -227,7 +229,7 @@ func (m *Model) bringDown(now int64, asks []Ask) map[string]state {
 	return m.counters
 }
 
-// after is a counter after hits: with stop no limit counts what it refuses.
+// after returns a counter after hits: with stop no limit counts hits that it refuses.
 func (l *Limit) after(s state, now, n int64, refund, stop bool) state {
 	down, _ := l.broughtDown(s, now)
 	switch {
@@ -239,7 +241,7 @@ func (l *Limit) after(s state, now, n int64, refund, stop bool) state {
 		}
 		after := l.add(s, now, -n)
 		if after.full.Cmp(big.NewRat(now, 1)) <= 0 {
-			return state{} // full on whatever clock
+			return state{} // full by any clock
 		}
 		return after
 	case refund:

@@ -1,4 +1,4 @@
-// Package xdstest is a control plane for tests, on the library that real ones are built on.
+// Package xdstest is a control plane for tests, on the library that real control planes use.
 package xdstest
 
 import (
@@ -21,28 +21,28 @@ import (
 	"google.golang.org/protobuf/proto"
 )
 
-// Plane is a control plane whose server may come and go; what it has to say stays.
+// Plane is a control plane whose server may stop and start again; its resources stay.
 type Plane struct {
 	t     testing.TB
 	cache cache.SnapshotCache
 	stop  context.CancelFunc
 	grpc  *grpc.Server
-	// Addr is where it serves, the same after each Serve.
+	// Addr is the server's address, the same after each Serve.
 	Addr string
 
 	mu       sync.Mutex
-	more     chan struct{} // closed and replaced whenever a request came
+	more     chan struct{} // closed and replaced whenever a request arrives
 	requests []*discoverypb.DiscoveryRequest
 	headers  []metadata.MD
 	streams  []time.Time
 }
 
-// everybody gets the same resources.
+// everybody gives all clients the same resources.
 type everybody struct{}
 
 func (everybody) ID(*corepb.Node) string { return "everybody" }
 
-// New makes a control plane that serves on a free port of 127.0.0.1 until the test ends.
+// New returns a control plane that serves on a free port of 127.0.0.1 until the test ends.
 func New(t testing.TB, options ...grpc.ServerOption) *Plane {
 	t.Helper()
 	p := &Plane{t: t, cache: cache.NewSnapshotCache(false, everybody{}, nil), Addr: "127.0.0.1:0",
@@ -52,7 +52,7 @@ func New(t testing.TB, options ...grpc.ServerOption) *Plane {
 	return p
 }
 
-// Set gives out these resources from now on, and nothing else.
+// Set replaces all resources.
 func (p *Plane) Set(version string, configs ...*rlsconf.RateLimitConfig) {
 	p.t.Helper()
 	all := make([]types.Resource, len(configs))
@@ -68,7 +68,7 @@ func (p *Plane) Set(version string, configs ...*rlsconf.RateLimitConfig) {
 	}
 }
 
-// Serve begins to serve, after Kill on the address of before.
+// Serve begins to serve; after Kill, at the former address.
 func (p *Plane) Serve(options ...grpc.ServerOption) {
 	p.t.Helper()
 	l, err := net.Listen("tcp", p.Addr)
@@ -106,7 +106,7 @@ func (p *Plane) Kill() {
 	p.stop()
 }
 
-// Requests are all that came, in order.
+// Requests returns all requests so far, in order.
 func (p *Plane) Requests() []*discoverypb.DiscoveryRequest {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -131,14 +131,14 @@ func (p *Plane) Request(n int) *discoverypb.DiscoveryRequest {
 	}
 }
 
-// Headers are those of each stream, in order.
+// Headers returns the headers of each stream, in order.
 func (p *Plane) Headers() []metadata.MD {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return slices.Clone(p.headers)
 }
 
-// Streams are the times at which streams began.
+// Streams returns the times at which streams began.
 func (p *Plane) Streams() []time.Time {
 	p.mu.Lock()
 	defer p.mu.Unlock()
