@@ -48,7 +48,7 @@ function end(why) {
 // begin goes on after a sign-in, or to the second factor.
 function begin(session) {
   signedIn = session
-  if (session.next === 'factor') { signedIn = null; signInPage(show, begin, { session }); return }
+  if (session.next === 'factor') { signedIn = null; signInPage(show, begin, { session, signOut }); return }
   route()
 }
 
