@@ -53,7 +53,7 @@ type daemon struct {
 	outbox    *outbox.Outbox
 	core      *flow.Core // what the flows share
 	api       *httpapi.Server
-	providers atomic.Pointer[provider.Set] // replaced likewise
+	providers atomic.Pointer[provider.Set] // replaced as a whole by a SIGHUP
 	hooks     atomic.Pointer[hook.Set]     // replaced as a whole by a SIGHUP; nil: none
 	observed  observation
 	mirrored  atomic.Int32   // mirrorNone, mirrorBroken or mirrorCurrent

@@ -26,7 +26,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// Options are those of one run.
+// Options are the options of one run.
 type Options struct {
 	// URL connects as a role that may change both schemas: a superuser, or a member of our role that is also a member
 	// of the former tables' owner, or has all rights on these tables.

@@ -49,9 +49,9 @@ type Client struct {
 	Enabled bool `env:"ENABLED" envDefault:"false"`
 	// Required with ENABLED. Client ids: the first for browsers, each as an audience of native ID tokens.
 	ClientIDs []string `env:"CLIENT_ID"`
-	// Required likewise.
+	// Required with ENABLED.
 	Secret string `env:"SECRET" secret:"true"`
-	// Required likewise. Where the provider sends browsers back to: /callback below API_EXTERNAL_URL.
+	// Required with ENABLED. Where the provider sends browsers back to: /callback below API_EXTERNAL_URL.
 	RedirectURI string `env:"REDIRECT_URI"`
 	// Base URL in the place of the provider's own; keycloak: required, the realm's.
 	URL string `env:"URL"`

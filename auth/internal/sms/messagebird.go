@@ -11,9 +11,9 @@ import (
 type MessageBird struct {
 	// Needed by messagebird.
 	AccessKey string `env:"AUTH_SMS_MESSAGEBIRD_ACCESS_KEY" secret:"true"`
-	// Needed likewise. Sender: a number with its +, or a name of up to 11 letters and digits.
+	// Needed by messagebird. Sender: a number with its +, or a name of up to 11 letters and digits.
 	Originator string `env:"AUTH_SMS_MESSAGEBIRD_ORIGINATOR"`
-	// As of twilio.
+	// As `AUTH_SMS_TWILIO_URL`.
 	URL string `env:"AUTH_SMS_MESSAGEBIRD_URL"`
 }
 

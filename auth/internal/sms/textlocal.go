@@ -12,9 +12,9 @@ import (
 type Textlocal struct {
 	// Needed by textlocal.
 	APIKey string `env:"AUTH_SMS_TEXTLOCAL_API_KEY" secret:"true"`
-	// Needed likewise. Sender as registered with the gateway.
+	// Needed by textlocal. Sender as registered with the gateway.
 	Sender string `env:"AUTH_SMS_TEXTLOCAL_SENDER"`
-	// As of twilio.
+	// As `AUTH_SMS_TWILIO_URL`.
 	URL string `env:"AUTH_SMS_TEXTLOCAL_URL"`
 }
 

@@ -14,9 +14,9 @@ import (
 type Twilio struct {
 	// Needed by twilio. Account SID.
 	AccountSID string `env:"AUTH_SMS_TWILIO_ACCOUNT_SID"`
-	// Needed likewise.
+	// Needed by twilio.
 	AuthToken string `env:"AUTH_SMS_TWILIO_AUTH_TOKEN" secret:"true"`
-	// Needed likewise. SID of a messaging service, or the sender's number.
+	// Needed by twilio. SID of a messaging service, or the sender's number.
 	From string `env:"AUTH_SMS_TWILIO_MESSAGE_SERVICE_SID"`
 	// SID of the content template of WhatsApp messages, whose variable 1 is the code; unset: AUTH_SMS_TEMPLATE.
 	ContentSID string `env:"AUTH_SMS_TWILIO_CONTENT_SID"`

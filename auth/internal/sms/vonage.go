@@ -11,11 +11,11 @@ import (
 type Vonage struct {
 	// Needed by vonage.
 	APIKey string `env:"AUTH_SMS_VONAGE_API_KEY" secret:"true"`
-	// Needed likewise.
+	// Needed by vonage.
 	APISecret string `env:"AUTH_SMS_VONAGE_API_SECRET" secret:"true"`
-	// Needed likewise. Sender: a number or a name.
+	// Needed by vonage. Sender: a number or a name.
 	From string `env:"AUTH_SMS_VONAGE_FROM"`
-	// As of twilio.
+	// As `AUTH_SMS_TWILIO_URL`.
 	URL string `env:"AUTH_SMS_VONAGE_URL"`
 }
 
