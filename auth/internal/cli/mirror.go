@@ -154,14 +154,18 @@ func (r *report) mirror(ctx context.Context, db *store.DB, c *config.Config, l *
 	o := mirror.Options{DB: db}
 	setMirror(&o, c, l)
 	o.URL = c.DB.URL // the role of the installation may no longer exist, or no longer be a member of ours
-	wrong, doubts, err := mirror.Look(ctx, o)
+	m, err := db.Mirror(ctx)
+	var wrong, doubts []string
+	if err == nil {
+		wrong, doubts, err = mirror.Look(ctx, o, m.Installed)
+	}
 	for _, text := range doubts {
 		fmt.Fprintln(r.p.stdout, "warn  mirror:", text)
 	}
 	if err == nil && len(wrong) > 0 {
-		err = fmt.Errorf("%s; auth mirror install makes it again", strings.Join(wrong, "; "))
+		err = fmt.Errorf("%s; auth mirror install makes it again, auth mirror drop removes it", strings.Join(wrong, "; "))
 	}
-	if m, _ := db.Mirror(ctx); err != nil || m.Installed {
+	if err != nil || m.Installed {
 		r.say("mirror", err)
 	}
 }

@@ -158,16 +158,12 @@ const scrubDue = 30 * 24 * time.Hour
 
 // Look returns what Check finds in the catalogue, which needs no right on the former tables, and a reminder if secrets
 // are left in them. Both lists are empty if no takeover was closed.
-func Look(ctx context.Context, o Options) (wrong, doubts []string, err error) {
+func Look(ctx context.Context, o Options, installed bool) (wrong, doubts []string, err error) {
 	var refused strings.Builder
 	o.Log = &refused
-	m, err := o.DB.Mirror(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
 	r, err := open(ctx, o)
 	switch {
-	case errors.Is(err, ErrRefused) && m.Installed:
+	case errors.Is(err, ErrRefused) && installed:
 		return []string{strings.TrimPrefix(strings.TrimSpace(refused.String()), "mirror: ")}, nil, nil
 	case errors.Is(err, ErrRefused): // no takeover, or the takeover was from another database
 		return nil, nil, nil

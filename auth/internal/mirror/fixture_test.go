@@ -51,7 +51,12 @@ func as(t testing.TB, link, role, path string) string {
 // takeOver fills a source and carries its users over.
 func takeOver(t testing.TB, release formertest.Release, namespace string) *moved {
 	t.Helper()
-	admin := testdb.Postgres(t)
+	return moveTo(t, testdb.Postgres(t), release, namespace)
+}
+
+// moveTo is takeOver in a database of its own.
+func moveTo(t testing.TB, admin string, release formertest.Release, namespace string) *moved {
+	t.Helper()
 	m := &moved{admin: admin, namespace: namespace, Source: formertest.Fill(t, admin, "auth", release, time.Now())}
 	formertest.AddApplication(t, admin)
 	if release == formertest.Oldest {

@@ -17,7 +17,7 @@ func (m *moved) look(t testing.TB) (wrong, doubts []string) {
 	t.Helper()
 	o := m.options(&bytes.Buffer{})
 	o.URL = m.daemon
-	wrong, doubts, err := mirror.Look(t.Context(), o)
+	wrong, doubts, err := mirror.Look(t.Context(), o, m.installed(t))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -25,6 +25,15 @@ func (m *moved) look(t testing.TB) (wrong, doubts []string) {
 	return wrong, slices.DeleteFunc(doubts, func(text string) bool {
 		return strings.Contains(text, " is a member of ") && !strings.HasPrefix(text, "role looker_")
 	})
+}
+
+func (m *moved) installed(t testing.TB) bool {
+	t.Helper()
+	state, err := m.db.Mirror(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	return state.Installed
 }
 
 // What was altered in the catalogue is found without a right on the tables there, and install makes it again as it was.

@@ -26,7 +26,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// Options are those of one run.
+// Options are the options of one run.
 type Options struct {
 	// URL connects as a role that may change both schemas: a superuser, or a member of our role that is also a member
 	// of the former tables' owner, or has all rights on these tables.
@@ -45,6 +45,9 @@ type Options struct {
 
 	// Batch, if not nil, runs before each batch of the repair: for tests.
 	Batch func()
+
+	// dropping needs no former tables.
+	dropping bool
 }
 
 // ErrRefused: refusals were written to Log. ErrDiffers: the report lists differences.
@@ -150,13 +153,17 @@ func open(ctx context.Context, o Options) (*run, error) {
 
 func (r *run) close() { r.conn.Close(context.Background()) }
 
-// selectPlace finds our table users and the former one, if both are in this database, and their owners. It needs no
-// right.
+// selectPlace finds our table users and the former one, if both are in this database, and their owners. The former
+// table is the one that the takeover has read, or that has the mirror's trigger: a restored dump has other oids. It
+// needs no right.
 const selectPlace = `
-select pg_get_userbyid(h.relowner)::text, pg_get_userbyid(s.relowner)::text, current_user::text,
-    pg_has_role(h.relowner, 'member'), pg_has_role(s.relowner, 'member')
-from pg_class h join pg_namespace m on m.oid = h.relnamespace, pg_class s join pg_namespace n on n.oid = s.relnamespace
-where m.nspname = $1 and h.relname = $2 and n.nspname = $3 and s.relname = 'users' and s.oid::text = $4
+select pg_get_userbyid(h.relowner)::text, current_user::text, pg_has_role(h.relowner, 'member'),
+    coalesce(pg_get_userbyid(s.relowner)::text, ''), coalesce(pg_has_role(s.relowner, 'member'), false)
+from pg_class h join pg_namespace m on m.oid = h.relnamespace
+left join (pg_class s join pg_namespace n on n.oid = s.relnamespace) on n.nspname = $3 and s.relname = 'users'
+    and (s.oid::text = $4 or exists (select from pg_trigger t join pg_proc p on p.oid = t.tgfoid
+        where t.tgrelid = s.oid and p.pronamespace = m.oid and p.proname = $7))
+where m.nspname = $1 and h.relname = $2
     and (select system_identifier::text from pg_control_system()) = $5
     and (select oid::text from pg_database where datname = current_database()) = $6`
 
@@ -174,8 +181,9 @@ func (r *run) find(ctx context.Context) (err error) {
 	var owner string
 	var theirs bool
 	err = r.conn.QueryRow(ctx, selectPlace, r.here, r.ns+"users", schema, r.move.Mark[strings.LastIndexByte(r.move.Mark, '/')+1:],
-		r.place.Cluster, r.place.Database).Scan(&r.role, &owner, &r.login, &r.member, &theirs)
-	if errors.Is(err, pgx.ErrNoRows) || err == nil && !r.there.Holds() {
+		r.place.Cluster, r.place.Database, r.ns+"mirror_from_users").Scan(&r.role, &r.login, &r.member, &owner, &theirs)
+	lacks := owner == "" || !r.there.Holds()
+	if errors.Is(err, pgx.ErrNoRows) || err == nil && lacks && !r.dropping {
 		r.refuse("a mirror needs the tables of schema %q in this database", schema)
 		return r.told()
 	}
@@ -291,6 +299,7 @@ func (r *run) replaceOnce(ctx context.Context, wait time.Duration, list []string
 
 // Drop removes the mirror and prints the way back.
 func Drop(ctx context.Context, o Options) error {
+	o.dropping = true
 	r, err := openInstalled(ctx, o)
 	if err != nil {
 		return err
@@ -313,7 +322,10 @@ func Drop(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(o.Out, "-- dropped the mirror of schema %s\n%s\n", r.there.Name, r.wayBack())
+	fmt.Fprintf(o.Out, "-- dropped the mirror of schema %s\n", r.there.Name)
+	if r.there.Holds() {
+		fmt.Fprintln(o.Out, r.wayBack())
+	}
 	return nil
 }
 

@@ -109,7 +109,7 @@ func (s *Server) serve(raw net.Conn) {
 	k := newConn(s, c)
 	s.mu.Lock()
 	s.spoke(raw)
-	if s.closed || s.draining {
+	if s.draining {
 		s.mu.Unlock()
 		c.Close()
 		return
@@ -133,7 +133,7 @@ func (s *Server) spoke(raw net.Conn) {
 // answered and the connections have ended. If ctx ends first, it cuts the remaining connections and returns ctx's
 // error.
 func (s *Server) Shutdown(ctx context.Context) error {
-	for _, c := range s.stopAccepting(false) {
+	for _, c := range s.stopAccepting() {
 		c.drain(time.Now())
 	}
 	select {
@@ -147,11 +147,10 @@ func (s *Server) Shutdown(ctx context.Context) error {
 }
 
 // stopAccepting closes the listeners and the connections in their TLS handshake, and returns the other connections.
-// closed: the server is closed, not only draining.
-func (s *Server) stopAccepting(closed bool) []*conn {
+func (s *Server) stopAccepting() []*conn {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.draining, s.closed = true, s.closed || closed
+	s.draining = true
 	for l := range s.listeners {
 		l.Close()
 	}
@@ -164,7 +163,7 @@ func (s *Server) stopAccepting(closed bool) []*conn {
 
 // Close ends all connections at once.
 func (s *Server) Close() {
-	for _, c := range s.stopAccepting(true) {
+	for _, c := range s.stopAccepting() {
 		c.close()
 	}
 	s.stop()

@@ -86,7 +86,6 @@ type Server struct {
 	conns     map[*conn]struct{}
 	silent    map[net.Conn]struct{} // connections in their TLS handshake
 	draining  bool
-	closed    bool
 	empty     chan struct{} // closed when the server is draining and no connection is left
 	ticking   bool
 }
