@@ -147,11 +147,11 @@ func Serve(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	server, address, err := d.openAPI(ctx, &wg, failed)
+	console, err := d.openConsole(background, &wg, failed)
 	if err != nil {
 		return stopped(ctx, err)
 	}
-	console, err := d.openConsole(background, &wg, failed)
+	server, address, err := d.openAPI(ctx, &wg, failed) // last: only drain ends it
 	if err != nil {
 		return stopped(ctx, err)
 	}

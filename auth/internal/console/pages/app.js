@@ -52,9 +52,12 @@ function begin(session) {
   route()
 }
 
+// over are the codes of a 403 that say so of the sign-in; others, such as a hook's, are of the request.
+const over = ['session_not_found', 'session_expired', 'user_not_found', 'user_banned', 'not_admin', 'insufficient_aal']
+
 // lost ends the sign-in where a failure says that there is none any more.
 export function lost(e) {
-  const gone = e instanceof Failure && (e.status === 401 || e.status === 403 && e.code !== 'over_request_rate_limit')
+  const gone = e instanceof Failure && (e.status === 401 || e.status === 403 && over.includes(e.code))
   if (gone) end(e.message)
   return gone
 }
