@@ -183,11 +183,12 @@ func (r *run) strangers(ctx context.Context) error {
 	}
 	list, err := query(ctx, r, pgx.RowToStructByPos[strangers], fmt.Sprintf(`
 select taken, count(*), array_to_string((array_agg(id order by id))[:20], ' ') || case when count(*) > 20 then ' …' else '' end from (
-    select o.id::text, exists (select from %[2]s u where u.email <> '' and u.email = lower(o.email)
-        or u.phone <> '' and u.phone = ltrim(o.phone, '+')) as taken
-    from %[1]s o
+    select o.id::text, bool_or(e.id is not null or p.id is not null) as taken
+    from %[1]s o left join %[2]s e on e.email <> '' and e.email = lower(o.email)
+    left join %[2]s p on p.phone <> '' and p.phone = ltrim(o.phone, '+')
     where not exists (select from %[2]s u where u.id = o.id) and (coalesce(o.email, '') <> '' or coalesce(o.phone, '') <> '')
-        and not o.is_sso_user and not exists (select from %[3]s a where a.action = %[4]d and a.traits ->> 'user_id' = o.id::text)) s
+        and not o.is_sso_user and not exists (select from %[3]s a where a.action = %[4]d and a.traits ->> 'user_id' = o.id::text)
+    group by o.id) s
 group by taken`, r.theirs("users"), r.ours("users"), r.ours("audit"), store.ActionUserDeleted))
 	for _, s := range list {
 		if s.Taken {

@@ -227,10 +227,10 @@ func (r *run) takeAddresses(ctx context.Context, ids []uuid.UUID) error {
 	err := r.conn.QueryRow(ctx, fmt.Sprintf(`
 select coalesce(array_agg(o.id), '{}'), coalesce(array_agg(o.email::text) filter (where o.email is not null), '{}'),
     coalesce(array_agg(o.phone::text) filter (where o.phone is not null), '{}')
-from %[1]s o join %[2]s u on u.id = o.id
-where o.id = any($1) and u.deleted_at is null and (
-    o.email <> u.email and exists (select from %[2]s w where w.email = o.email and w.id <> o.id)
-    or o.phone <> u.phone and exists (select from %[2]s w where w.phone = o.phone and w.id <> o.id))`, r.theirs("users"),
+from %[1]s o join %[2]s u on u.id = o.id and u.deleted_at is null
+left join %[2]s e on o.email <> u.email and o.email <> '' and e.email = o.email
+left join %[2]s p on o.phone <> u.phone and o.phone <> '' and p.phone = o.phone
+where o.id = any($1) and (e.id is not null or p.id is not null)`, r.theirs("users"),
 		r.ours("users")), ids).Scan(&s.ids, &s.emails, &s.phones)
 	if err != nil || len(s.ids) == 0 {
 		return err
