@@ -34,10 +34,12 @@ func BenchmarkMany(b *testing.B) {
 		b.Fatal(err)
 	}
 	for _, kind := range []string{"first", "again"} {
+		locked := m.locked(b)
 		waits := m.beside(b, func(repairing func()) {
 			m.exec(b, "update auth.users set aud = 'spoilt' where id in (select id from {H}users where email like 'many%' limit $1)", spoilt)
 			m.install(b, func(o *mirror.Options) { o.Batch, o.Days = repairing, new(kind == "again") })
 		})
+		b.ReportMetric(float64(locked().Milliseconds()), kind+"-locked-ms")
 		for i, phase := range []string{"replacing", "repairing"} {
 			b.ReportMetric(float64(waits[i].Milliseconds()), kind+"-"+phase+"-ms")
 		}
@@ -45,6 +47,41 @@ func BenchmarkMany(b *testing.B) {
 	m.exec(b, "update auth.users set aud = 'spoilt'")
 	heap = m.heapOf(func() { mirror.Check(b.Context(), m.options(&out), false, false) }) // all differ
 	b.ReportMetric(heap, "differences-MiB")
+}
+
+// locked watches the lock that an install has on users, until the function that it returns is called, which returns how
+// long the lock was held at a time.
+func (m *moved) locked(b *testing.B) func() time.Duration {
+	c := connect(b, m.admin)
+	stop, longest := make(chan struct{}), make(chan time.Duration)
+	go func() {
+		var most time.Duration
+		for since := (time.Time{}); ; time.Sleep(time.Millisecond) {
+			var held bool
+			if err := c.QueryRow(context.Background(), m.names(`select exists (select from pg_locks where granted
+				and relation = '{H}users'::regclass and mode in ('ShareRowExclusiveLock', 'AccessExclusiveLock'))`)).Scan(&held); err != nil {
+				b.Error(err)
+			}
+			switch {
+			case !held:
+				since = time.Time{}
+			case since.IsZero():
+				since = time.Now()
+			default:
+				most = max(most, time.Since(since))
+			}
+			select {
+			case <-stop:
+				longest <- most
+				return
+			default:
+			}
+		}
+	}()
+	return func() time.Duration {
+		close(stop)
+		return <-longest
+	}
 }
 
 // fill makes users here and there, in a session without triggers.
