@@ -57,14 +57,13 @@ func Install(ctx context.Context, o Options) error {
 		same = len(wrong) == 0
 	}
 	if !same {
-		err = r.replace(ctx, r.statements(), func() error {
-			if first {
-				if err := r.catchUp(ctx); err != nil {
-					return err
-				}
+		carry := func() error { return nil }
+		if first {
+			if carry, err = r.catchUp(ctx); err != nil {
+				return err
 			}
-			return r.note(ctx)
-		})
+		}
+		err = r.replace(ctx, r.statements(), func() error { return cmp.Or(carry(), r.note(ctx)) })
 		if err != nil {
 			return err
 		}
@@ -120,23 +119,40 @@ func (r *run) note(ctx context.Context) error {
 		values ($1, 'mirror', $2, 'open', $3, now())`, uuid.New(), r.move.Source, steps)
 }
 
-// catchUp carries over what the application has written to the former tables since the takeover was closed, for users
-// who have not changed in our tables since.
-func (r *run) catchUp(ctx context.Context) error {
+// newer returns the ids of the former users that transactions from floor on have written, as far as more selects them,
+// and the floor of the next call.
+func (r *run) newer(ctx context.Context, floor int64, more string) (ids []uuid.UUID, next int64, err error) {
+	err = r.conn.QueryRow(ctx, fmt.Sprintf(`
+select coalesce(array_agg(o.id), '{}'), pg_snapshot_xmin(pg_current_snapshot())::text::bigint
+from %s o where age(o.xmin) <= age(($1::bigint %% 4294967296)::text::xid)%s`, r.theirs("users"), more), floor).Scan(&ids, &next)
+	return ids, next, err
+}
+
+// catchUp returns a function that copies to our tables what was written to the former users since the end of the
+// takeover, except for users who have changed in our tables since. It reads all users itself, so that the function,
+// which needs the tables locked, reads only those that are written meanwhile.
+func (r *run) catchUp(ctx context.Context) (func() error, error) {
 	if r.move.Floor == nil {
-		return nil
+		return func() error { return nil }, nil
 	}
-	return r.exec(ctx, fmt.Sprintf(`
+	differs := fmt.Sprintf(`u.id = o.id and u.updated_at <= '%s' and (o.raw_app_meta_data is distinct from u.app_metadata
+    or o.role is distinct from u.role or o.banned_until is distinct from u.banned_until
+    or o.raw_user_meta_data is distinct from u.user_metadata)`, r.move.ClosedAt.Format(time.RFC3339Nano))
+	ids, next, err := r.newer(ctx, *r.move.Floor, " and exists (select from "+r.ours("users")+" u where "+differs+")")
+	return func() error {
+		late, _, err := r.newer(ctx, next, "")
+		if err != nil {
+			return err
+		}
+		return r.exec(ctx, fmt.Sprintf(`
 update %s u set updated_at = now(),
     app_metadata = case when jsonb_typeof(o.raw_app_meta_data) = 'object' then o.raw_app_meta_data else u.app_metadata end,
     user_metadata = case when jsonb_typeof(o.raw_user_meta_data) = 'object' and not %s then o.raw_user_meta_data
         else u.user_metadata end,
-    role = case when coalesce(o.role, '') = '' or o.role = any($3) then u.role else o.role end,
+    role = case when coalesce(o.role, '') = '' or o.role = any($2) then u.role else o.role end,
     banned_until = case when o.banned_until = 'infinity' then '9999-12-31T00:00:00Z' else nullif(o.banned_until, '-infinity') end
-from %s o where o.id = u.id and age(o.xmin) <= age(($1::bigint %% 4294967296)::text::xid) and u.updated_at <= $2
-    and (o.raw_app_meta_data is distinct from u.app_metadata or o.role is distinct from u.role
-        or o.banned_until is distinct from u.banned_until or o.raw_user_meta_data is distinct from u.user_metadata)`,
-		r.ours("users"), claimed, r.theirs("users")), *r.move.Floor, r.move.ClosedAt, r.adminRoles)
+from %s o where o.id = any($1) and %s`, r.ours("users"), claimed, r.theirs("users"), differs), slices.Concat(ids, late), r.adminRoles)
+	}, err
 }
 
 // repairBatch is how many users one transaction of the repair locks.
