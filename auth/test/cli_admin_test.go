@@ -11,7 +11,8 @@ import (
 // auth admin lists a user's sessions and factors and ends them, and prints no secret.
 func TestAdminCommands(t *testing.T) {
 	t.Parallel()
-	env := environment(testdb.Postgres(t))
+	url := testdb.Postgres(t)
+	env := environment(url)
 	d := start(t, env)
 	printed := ""
 	f := func(status int, want, wantErr string, args ...string) string {
@@ -46,6 +47,12 @@ func TestAdminCommands(t *testing.T) {
 	f(0, `"has_password": true`, "", "password", ann)
 	d.want(t, 200, "POST", "/token?grant_type=password", "", `{"email":"`+ann+`","password":"better horse"}`)
 	f(0, ann, "", "list")
+	const bob = "bob@example.org" // recovery codes go with the last other factor
+	d.signUp(t, bob)
+	id, _ := enrolTOTP(t, d, bob)
+	execSQL(t, url, `insert into factors (id, user_id, kind, friendly_name, created_at, updated_at, verified_at)
+		values (gen_random_uuid(), '`+id+`', 'recovery_code', 'Recovery codes', now(), now(), now())`)
+	f(0, `^removed [0-9a-f-]{36}\nremoved [0-9a-f-]{36}\n$`, "", "factors", "-delete", "all", bob)
 	totp, _ := factor.body["totp"].(map[string]any)
 	for _, secret := range []string{"horse", totp["secret"].(string), first.str("access_token"), first.str("refresh_token"),
 		"$2a$"} {

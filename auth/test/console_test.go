@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"strings"
 	"testing"
@@ -106,6 +107,20 @@ func TestConsole_externalURL(t *testing.T) {
 	}
 	if status, text, _ := c.send(t, "GET /", "", "Host", "other.example"); status != 403 {
 		t.Errorf("another name: %d %s", status, text)
+	}
+}
+
+// A port that another program has ends the start.
+func TestConsole_busyPort(t *testing.T) {
+	t.Parallel()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	env := environment(testdb.Postgres(t), "AUTH_CONSOLE_ADDR="+l.Addr().String())
+	if status, _, stderr := command(t, env, "", "serve"); status != 1 || !strings.Contains(stderr, "AUTH_CONSOLE_ADDR: ") {
+		t.Errorf("%d %s", status, stderr)
 	}
 }
 

@@ -1,11 +1,13 @@
 package test
 
 import (
+	"context"
 	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -17,7 +19,7 @@ import (
 const unitFile = "../deploy/systemd/gatehouse-auth.service"
 
 // The daemon as its unit starts it: the program alone, secrets as credentials, all else from the settings file. The other
-// end of the socket hears of the start, reloads good and bad, and the stop.
+// end of the socket hears of the start, signs of life under a flood of passwords too, a reload, and the stop.
 func TestSystemd(t *testing.T) {
 	t.Parallel()
 	unit, _ := systemdtest.Read(t, unitFile)
@@ -37,6 +39,21 @@ func TestSystemd(t *testing.T) {
 	if text := d.log.text(); strings.Contains(text, "NOTIFY_SOCKET") || strings.Contains(text, "WATCHDOG") {
 		t.Errorf("the variables of systemd are warned of:\n%s", text)
 	}
+
+	ctx, done := context.WithCancel(t.Context())
+	var load sync.WaitGroup
+	for range 16 {
+		load.Go(func() {
+			for ctx.Err() == nil {
+				call("POST", d.http+"/signup", "", credentials("ann@example.org", horse)) // hashes, whatever it answers
+			}
+		})
+	}
+	m.Drain()
+	m.Await(t, "WATCHDOG=1")
+	m.Await(t, "WATCHDOG=1")
+	done()
+	load.Wait()
 
 	d.Signal(syscall.SIGHUP)
 	m.Await(t, `RELOADING=1\nMONOTONIC_USEC=\d+`)

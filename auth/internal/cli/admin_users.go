@@ -5,6 +5,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -148,7 +149,11 @@ func (p *program) deleteFactors(ctx context.Context, r *rooms, user, id uuid.UUI
 		}
 		ids = ids[:0]
 		for _, v := range list {
-			ids = append(ids, v.ID)
+			if v.Kind == store.FactorRecoveryCodes { // first: they go with the last other factor
+				ids = slices.Insert(ids, 0, v.ID)
+			} else {
+				ids = append(ids, v.ID)
+			}
 		}
 	}
 	for _, id := range ids {

@@ -141,7 +141,7 @@ func checkDatabase(r *settings.Report, name, text string) {
 // checkURL requires an absolute http or https URL that something can be appended to.
 func checkURL(r *settings.Report, name, text string) {
 	if text == "" {
-		return // said already
+		return // reported already
 	}
 	u, err := url.Parse(text)
 	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" ||

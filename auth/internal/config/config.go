@@ -147,11 +147,11 @@ type passwordConfig struct {
 type limitsConfig struct {
 	// Mails of the whole service, per hour, or `N/DURATION`. 0: none.
 	Emails string `env:"AUTH_RATE_LIMIT_EMAIL_SENT" envDefault:"30"`
-	// SMS of the whole service, likewise.
+	// SMS of the whole service, per hour, or `N/DURATION`. 0: none.
 	SMS string `env:"AUTH_RATE_LIMIT_SMS_SENT" envDefault:"30"`
-	// SMS to one number, likewise; 0: no limit.
+	// SMS to one number, per hour, or `N/DURATION`. 0: no limit.
 	SMSPerNumber string `env:"AUTH_RATE_LIMIT_SMS_PER_NUMBER" envDefault:"5"`
-	// SMS to numbers that differ in their last four digits only, likewise; 0: no limit.
+	// SMS to numbers that differ only in their last four digits, per hour, or `N/DURATION`. 0: no limit.
 	SMSPerPrefix string `env:"AUTH_RATE_LIMIT_SMS_PER_PREFIX" envDefault:"0"`
 }
 

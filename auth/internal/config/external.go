@@ -36,9 +36,9 @@ type externalConfig struct {
 	Twitter   provider.Client `envPrefix:"AUTH_EXTERNAL_TWITTER_"`
 	WorkOS    provider.Client `envPrefix:"AUTH_EXTERNAL_WORKOS_"`
 
-	// oidc: OpenID Connect. legacy: the interfaces of before, which new applications don't get any more.
+	// oidc: OpenID Connect. legacy: the older interfaces, which are closed to new applications.
 	LinkedInMode string `env:"AUTH_EXTERNAL_LINKEDIN_MODE" envDefault:"oidc" oneof:"oidc legacy" fold:"true"`
-	// The same.
+	// As `AUTH_EXTERNAL_LINKEDIN_MODE`.
 	SlackMode string `env:"AUTH_EXTERNAL_SLACK_MODE" envDefault:"oidc" oneof:"oidc legacy" fold:"true"`
 
 	// Custom are further OpenID Connect providers by lower-case name, AUTH_EXTERNAL_OIDC_<NAME>_*.
@@ -47,26 +47,26 @@ type externalConfig struct {
 
 // customConfig is an OpenID Connect provider that needs no code of ours. NAME stands for its name.
 type customConfig struct {
-	// Required. Its issuer, below which its discovery document lies, letter by letter as that document has it (some end
-	// in a slash). Setting it adds the provider.
+	// Required. The provider's issuer, exactly as in its discovery document (some end in a slash), which is read below
+	// it. Setting it adds the provider.
 	Issuer string `env:"AUTH_EXTERNAL_OIDC_NAME_ISSUER"`
 	// false: it is off.
 	Enabled bool `env:"AUTH_EXTERNAL_OIDC_NAME_ENABLED" envDefault:"true"`
-	// As of the eighteen.
+	// As `AUTH_EXTERNAL_<P>_CLIENT_ID`.
 	ClientID []string `env:"AUTH_EXTERNAL_OIDC_NAME_CLIENT_ID"`
-	// As of the eighteen.
+	// As `AUTH_EXTERNAL_<P>_SECRET`.
 	Secret string `env:"AUTH_EXTERNAL_OIDC_NAME_SECRET" secret:"true"`
-	// As of the eighteen.
+	// As `AUTH_EXTERNAL_<P>_REDIRECT_URI`.
 	RedirectURI string `env:"AUTH_EXTERNAL_OIDC_NAME_REDIRECT_URI"`
 	// Scopes that are requested.
 	Scopes []string `env:"AUTH_EXTERNAL_OIDC_NAME_SCOPES" envDefault:"openid,email,profile"`
-	// As of the eighteen.
+	// As `AUTH_EXTERNAL_<P>_EMAIL_OPTIONAL`.
 	EmailOptional bool `env:"AUTH_EXTERNAL_OIDC_NAME_EMAIL_OPTIONAL" envDefault:"false"`
-	// As of the eighteen; and ID tokens that browsers bring may have none.
+	// As `AUTH_EXTERNAL_<P>_SKIP_NONCE_CHECK`; ID tokens of sign-ins in a browser need no nonce either.
 	SkipNonceCheck bool `env:"AUTH_EXTERNAL_OIDC_NAME_SKIP_NONCE_CHECK" envDefault:"false"`
-	// As of the eighteen.
+	// As `AUTH_EXTERNAL_<P>_ID_TOKEN_ONLY`.
 	IDTokenOnly bool `env:"AUTH_EXTERNAL_OIDC_NAME_ID_TOKEN_ONLY" envDefault:"false"`
-	// As of the eighteen.
+	// As `AUTH_EXTERNAL_<P>_DISTRUST_EMAIL`.
 	DistrustEmail bool `env:"AUTH_EXTERNAL_OIDC_NAME_DISTRUST_EMAIL" envDefault:"false"`
 }
 

@@ -13,19 +13,19 @@ import (
 type factorsConfig struct {
 	// Authenticator apps may be enrolled.
 	TOTPEnroll bool `env:"AUTH_MFA_TOTP_ENROLL_ENABLED" envDefault:"true"`
-	// Their codes are taken.
+	// Codes of authenticator apps are accepted.
 	TOTPVerify bool `env:"AUTH_MFA_TOTP_VERIFY_ENABLED" envDefault:"true"`
 	// Phones may be enrolled; codes reach them by SMS.
 	PhoneEnroll bool `env:"AUTH_MFA_PHONE_ENROLL_ENABLED" envDefault:"false"`
-	// Their codes are sent and taken.
+	// Codes are sent to enrolled phones and accepted.
 	PhoneVerify bool `env:"AUTH_MFA_PHONE_VERIFY_ENABLED" envDefault:"false"`
 	// Security keys may be enrolled. Needs the three settings of the relying party, as the next one does.
 	WebAuthnEnroll bool `env:"AUTH_MFA_WEB_AUTHN_ENROLL_ENABLED" envDefault:"false"`
-	// Their answers are taken.
+	// Answers of security keys are accepted.
 	WebAuthnVerify bool `env:"AUTH_MFA_WEB_AUTHN_VERIFY_ENABLED" envDefault:"false"`
 	// Users with another verified factor may have recovery codes made.
 	RecoveryEnroll bool `env:"AUTH_MFA_RECOVERY_CODES_ENROLL_ENABLED" envDefault:"false"`
-	// The codes are taken, each once.
+	// Recovery codes are accepted, each once.
 	RecoveryVerify bool `env:"AUTH_MFA_RECOVERY_CODES_VERIFY_ENABLED" envDefault:"false"`
 	// How long a challenge may be answered; less than 300 counts as 300.
 	ChallengeLife time.Duration `env:"AUTH_MFA_CHALLENGE_EXPIRY_DURATION" envDefault:"300" min:"0s"`

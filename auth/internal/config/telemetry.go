@@ -23,7 +23,7 @@ type telemetryConfig struct {
 	MetricsExporter string `env:"AUTH_METRICS_EXPORTER" envDefault:"opentelemetry" oneof:"opentelemetry prometheus" fold:"true" restart:"true"`
 	// Address of that listener, which needs no token; its path is `/`.
 	PullHost string `env:"OTEL_EXPORTER_PULL_HOST" envDefault:"0.0.0.0" restart:"true"`
-	// Its port; 0 takes a free one.
+	// Port of that listener; 0 takes a free one.
 	PullPort int `env:"OTEL_EXPORTER_PULL_PORT" envDefault:"9100" min:"0" max:"65535" restart:"true"`
 	// http/protobuf (port 4318) or grpc (port 4317).
 	Protocol string `env:"OTEL_EXPORTER_OTLP_PROTOCOL" envDefault:"http/protobuf" oneof:"http/protobuf grpc" restart:"true"`

@@ -53,7 +53,7 @@ type daemon struct {
 	outbox    *outbox.Outbox
 	core      *flow.Core // what the flows share
 	api       *httpapi.Server
-	providers atomic.Pointer[provider.Set] // replaced likewise
+	providers atomic.Pointer[provider.Set] // replaced as a whole by a SIGHUP
 	hooks     atomic.Pointer[hook.Set]     // replaced as a whole by a SIGHUP; nil: none
 	observed  observation
 	mirrored  atomic.Int32   // mirrorNone, mirrorBroken or mirrorCurrent
@@ -147,11 +147,11 @@ func Serve(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
-	server, address, err := d.openAPI(ctx, &wg, failed)
+	console, err := d.openConsole(background, &wg, failed)
 	if err != nil {
 		return stopped(ctx, err)
 	}
-	console, err := d.openConsole(background, &wg, failed)
+	server, address, err := d.openAPI(ctx, &wg, failed) // last: only drain ends it
 	if err != nil {
 		return stopped(ctx, err)
 	}

@@ -122,7 +122,7 @@ func TestFolder_broken(t *testing.T) {
 		}
 	}
 	m, err := r.Render(t.Context(), sample(EmailChange, "de"))
-	if err != nil || len(m.Faults) == 0 || !strings.Contains(m.HTML, "Bestätigen Sie Ihre neue E-Mail-Adresse") {
+	if err != nil || len(m.Faults) == 0 || !strings.Contains(m.HTML, "Bestätigen Sie Ihre neue E‑Mail-Adresse") {
 		t.Errorf("a broken string: %v %v %s", err, m.Faults, m.HTML)
 	}
 	for _, want := range []string{"recovery.html:2", "layout.html:1", "strings.de.json:3", "invite.html:2"} {

@@ -68,7 +68,7 @@ type Settings struct {
 	Retry time.Duration `env:"AUTH_MAILER_TEMPLATE_RETRY_INTERVAL" envDefault:"10s" min:"1s" table:"Mailer"` // 0: 10 s
 	// Templates are reloaded before a mail needs them; false: the first mail after MAX_AGE loads its own.
 	Reloading bool `env:"AUTH_MAILER_TEMPLATE_RELOADING_ENABLED" envDefault:"false" table:"Mailer"`
-	// Not those that no mail needed for so long.
+	// Templates that no mail has needed for this time are not reloaded.
 	MaxIdle time.
 		Duration `env:"AUTH_MAILER_TEMPLATE_RELOADING_MAX_IDLE" envDefault:"20m" min:"1s" table:"Mailer"` // 0: 20 min
 }

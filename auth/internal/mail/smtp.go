@@ -22,9 +22,9 @@ import (
 type SMTPSettings struct {
 	// Required unless nothing is to be mailed (see above). Address that mails come from.
 	From string `env:"AUTH_SMTP_ADMIN_EMAIL"`
-	// Required likewise. Name or address of the server.
+	// Required unless nothing is to be mailed. Name or address of the server.
 	Host string `env:"AUTH_SMTP_HOST"`
-	// Its port.
+	// Port of the server.
 	Port int `env:"AUTH_SMTP_PORT" envDefault:"587" min:"1" max:"65535"` // 0: 587
 	// User name; unset: no sign-in.
 	User string `env:"AUTH_SMTP_USER"`

@@ -105,6 +105,11 @@ func Check(ctx context.Context, o Options, try, asJSON bool) error {
 		return err
 	}
 	defer r.close()
+	if try {
+		if err := r.needMember(); err != nil {
+			return err
+		}
+	}
 	found, doubts, err := r.catalogue(ctx)
 	if err != nil {
 		return err

@@ -26,7 +26,7 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// Options are those of one run.
+// Options are the options of one run.
 type Options struct {
 	// URL connects as a role that may change both schemas: a superuser, or a member of our role that is also a member
 	// of the former tables' owner, or has all rights on these tables.
@@ -64,6 +64,7 @@ type run struct {
 	move     store.Move // the takeover
 	place    store.Location
 	known    *noted // nil: no mirror
+	dropped  bool   // there was a mirror
 	login    string // this connection's role
 	member   bool   // the role is a member of ours
 	scrubbed string // when scrub ran, with this mirror or an earlier one; "": never
@@ -207,7 +208,7 @@ func (r *run) noted(ctx context.Context) error {
 		var n noted
 		err = cmp.Or(err, json.Unmarshal(one.Steps, &n))
 		r.scrubbed = cmp.Or(r.scrubbed, n.Scrubbed)
-		if !one.Closed {
+		if r.dropped = r.dropped || one.Closed; !one.Closed {
 			r.known = &n
 			r.sessions, r.days = n.Sessions, n.SignIns == "day"
 		}
@@ -221,7 +222,7 @@ func openInstalled(ctx context.Context, o Options) (*run, error) {
 	if err != nil {
 		return nil, err
 	}
-	if r.known == nil {
+	if r.known == nil && !(r.dropping && r.dropped) {
 		r.close()
 		r.refuse("no mirror is installed")
 		return nil, r.told()
@@ -297,7 +298,8 @@ func (r *run) replaceOnce(ctx context.Context, wait time.Duration, list []string
 	return err
 }
 
-// Drop removes the mirror and prints the way back.
+// Drop removes the mirror and prints the way back. It prints the way back again if the mirror is dropped already: the
+// first output may be lost, and the hashes lie nowhere else.
 func Drop(ctx context.Context, o Options) error {
 	o.dropping = true
 	r, err := openInstalled(ctx, o)
@@ -323,6 +325,9 @@ func Drop(ctx context.Context, o Options) error {
 		return err
 	}
 	fmt.Fprintf(o.Out, "-- dropped the mirror of schema %s\n", r.there.Name)
+	if r.scrubbed != "" {
+		fmt.Fprintf(o.Out, "-- scrub ran on %s: the secrets of factors, passkeys and sessions there do not come back\n", r.scrubbed)
+	}
 	if r.there.Holds() {
 		fmt.Fprintln(o.Out, r.wayBack())
 	}

@@ -218,6 +218,10 @@ func TestWayBack(t *testing.T) {
 	if err := mirror.Drop(t.Context(), m.options(&out)); err != nil {
 		t.Fatal(err)
 	}
+	var again bytes.Buffer // when the first output is lost
+	if err := mirror.Drop(t.Context(), m.options(&again)); err != nil || again.String() != out.String() {
+		t.Errorf("dropped again: %v\n%s\nat first:\n%s", err, again.String(), out.String())
+	}
 	_, statements, _ := strings.Cut(out.String(), "-- way back")
 	m.exec(t, "--"+statements)
 	for id, want := range map[uuid.UUID]string{fresh.ID: fresh.PasswordHash, carried: changed, other.ID: ""} {

@@ -29,13 +29,13 @@ var (
 	azureCIAM     = lazily(`^https://[a-z0-9-]+\.ciamlogin\.com/[^/]+/v2\.0/?$`)
 )
 
-// lazily compiles an expression when it is first needed: most starts need none, and counted repetitions ({8}) compile
-// to large programs.
+// lazily returns a function that compiles an expression at the first call: most processes need none, and counted
+// repetitions ({8}) compile to large programs.
 func lazily(expression string) func() *regexp.Regexp {
 	return sync.OnceValue(func() *regexp.Regexp { return regexp.MustCompile(expression) })
 }
 
-// azureTrust is the one issuer of a base that names one; no issuer at all where every tenant is welcome.
+// azureTrust returns the trust in the only issuer of the base URL, or in no issuer if the base URL allows every tenant.
 func azureTrust(p *Provider) trust {
 	tenant, microsoft := strings.CutPrefix(p.base, azureHost)
 	switch {
@@ -51,8 +51,8 @@ func azureTrust(p *Provider) trust {
 	return trust{issuer: p.base + "/v2.0"}
 }
 
-// azureTrusts is the trust in the issuer that a token names, if it may be named at all. Native tokens may
-// also be of version 1.0, where the tenant is known by its id.
+// azureTrusts returns the trust in the issuer iss of a token, if the base URL allows this issuer. Native tokens may
+// also have version 1.0, if the tenant's id is known.
 func azureTrusts(p *Provider, iss string, native bool) (trust, error) {
 	one := p.trust()
 	switch {
@@ -61,7 +61,7 @@ func azureTrusts(p *Provider, iss string, native bool) (trust, error) {
 		return trust{issuer: iss}, nil
 	case one.issuer == "":
 	case one.accepts(iss) || one.learn != nil && one.learn().MatchString(iss):
-		return one, nil // verified decides whether it is what the document says
+		return one, nil // verified compares it with the document
 	case native && strings.HasPrefix(one.issuer, azureHost) && azureOld().MatchString(iss) &&
 		strings.TrimPrefix(one.issuer, azureHost) == strings.TrimPrefix(iss, azureOldHost)+"v2.0":
 		return trust{issuer: iss}, nil
@@ -74,7 +74,7 @@ var errIssuerNotAllowed = errors.New("the ID token is of an issuer that is not c
 func azureProfile(ctx context.Context, s *signIn) (Profile, error) {
 	text := s.idToken()
 	if text == "" {
-		return s.idProfile(ctx, trust{}) // says so
+		return s.idProfile(ctx, trust{}) // returns the error
 	}
 	unverified, err := token.ParseForeign(text)
 	if err != nil {
@@ -102,9 +102,9 @@ func azureClaims(p *Provider, t *idToken, d *Profile) {
 	d.addEmail(email, azureProven(p, t, email), true)
 }
 
-// azureProven: a tenant's administrator can write any address into an account, so only what Microsoft vouches for
-// counts: xms_edov, or the address among those of the tenant's verified domains. The operator of one tenant may list
-// domains known to belong to it.
+// azureProven reports whether an address is verified. A tenant's administrator can write any address into an account,
+// so an address counts only if Microsoft has verified it: by the claim xms_edov, or since its domain is among the
+// tenant's verified domains. An operator with a single tenant may list domains that belong to it.
 func azureProven(p *Provider, t *idToken, email string) bool {
 	if v := t.claims.lookup("xms_edov"); v != nil {
 		return v == true || v == "1" || v == "true"

@@ -15,25 +15,25 @@ import (
 type Start struct {
 	State  string     // comes back with the callback
 	Scopes string     // further scopes, separated by commas or spaces
-	Params url.Values // the query of /authorize; what is not reserved is passed on
+	Params url.Values // the query of /authorize; parameters that are not reserved are passed on
 }
 
-// Begun is where to send the browser. Private is what Finish needs and must stay secret (PKCE verifier, nonce,
-// request token and secret of OAuth 1.0a): the caller keeps it sealed with the state.
+// Begun has the URL to which the browser is sent. Private is for Finish and must stay secret (PKCE verifier, nonce,
+// request token and secret of OAuth 1.0a): the caller stores it sealed, with the state.
 type Begun struct {
 	URL     string
 	Private []byte
 }
 
-// reserved parameters are never passed on, whatever their case: the flow sets them itself, they would
-// have the provider read others instead (request, request_uri), or they are ours.
+// reserved are the parameters that are never passed on, in upper or lower case: the flow sets them, they would replace
+// others at the provider (request, request_uri), or they are our own.
 var reserved = strings.Fields(`client_id client_secret redirect_uri response_type response_mode state scope
 	code_challenge code_challenge_method code_verifier request request_uri
 	provider scopes redirect_to invite_token skip_http_redirect flow_type`)
 
 func isReserved(name string) bool { return slices.Contains(reserved, strings.ToLower(name)) }
 
-// Begin makes the URL of the provider's own sign-in page. For Twitter it first gets a request token.
+// Begin returns the URL of the provider's sign-in page. For Twitter it first gets a request token.
 func (p *Provider) Begin(ctx context.Context, r Start) (Begun, error) {
 	ctx = p.calling(ctx)
 	if p.oauth1 {
@@ -92,7 +92,7 @@ func (p *Provider) config(at endpoints) *oauth2.Config {
 	}
 }
 
-// scopesWith are the default scopes and the caller's behind them, each once.
+// scopesWith returns the default scopes, followed by the caller's, each once.
 func (p *Provider) scopesWith(more string) []string {
 	all := slices.Clone(p.scopes)
 	if p.noScopes {

@@ -6,26 +6,26 @@ import (
 	"time"
 )
 
-// staleTimeout is how long a caller waits for a new value while there is an old one.
+// staleTimeout is how long a caller waits for a new value if there is an old one.
 const staleTimeout = 2 * time.Second
 
-// cached is one value of an issuer that is looked up again when it has become old.
+// cached is a value about an issuer, which is looked up again when it has expired.
 type cached[V any] struct {
 	d        *directory
-	what, of string // what it is, of which issuer: for the log
+	what, of string // the name of the value and the issuer, for the log
 
 	mu      sync.Mutex
 	value   V
 	has     bool
-	until   time.Time     // the value is fresh before
-	retry   time.Time     // after a failure, not looked up before
+	until   time.Time     // when the value expires
+	retry   time.Time     // no look-up before, after a failure
 	err     error         // of the last look-up
 	loading chan struct{} // closed when the look-up under way has ended
 }
 
-// get returns the value. The first caller starts the look-up, in a goroutine that ends with the time limit and not
-// with that caller's request; the others wait for it. A value that can't be renewed, or not soon, stays in use; a
-// failure without one is remembered for failurePause.
+// get returns the value. The first caller starts the look-up, in a goroutine that is bounded by the time limit and not
+// by the caller's request; other callers wait for it. An old value stays in use if it cannot be renewed, or not soon.
+// Without a value, a failure is kept for failurePause.
 func (c *cached[V]) get(ctx context.Context, fetch func(context.Context) (V, error)) (V, error) {
 	for {
 		c.mu.Lock()
@@ -80,14 +80,14 @@ func (c *cached[V]) load(ctx context.Context, fetch func(context.Context) (V, er
 	c.value, c.has, c.until, c.retry = v, true, now.Add(c.d.ttl), time.Time{}
 }
 
-// known says whether there is a value, old or new.
+// known reports whether there is a value, old or new.
 func (c *cached[V]) known() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.has
 }
 
-// expire has the next get look up again, if that is not so already and is holds of the value.
+// expire makes the value expire, if is(value) is true.
 func (c *cached[V]) expire(is func(V) bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -10,12 +10,12 @@ import (
 	"strings"
 )
 
-// calling names the provider to the watcher of calls made with ctx.
+// calling returns a context in which the watcher of calls gets the provider's name.
 func (p *Provider) calling(ctx context.Context) context.Context {
 	return p.http.WithTarget(ctx, "provider "+p.name)
 }
 
-// me is the answer to the profile call.
+// me makes the profile call and returns the answer.
 func (s *signIn) me(ctx context.Context) (jsonObject, error) {
 	path, query, _ := strings.Cut(s.row.profile, "?")
 	var into jsonObject
@@ -23,7 +23,7 @@ func (s *signIn) me(ctx context.Context) (jsonObject, error) {
 	return into, err
 }
 
-// call gets path below the API with the access token and decodes the JSON answer.
+// call makes a GET of a path below the API with the access token, and decodes the JSON answer.
 func (s *signIn) call(ctx context.Context, path, query string, into any) error {
 	header := http.Header{"Authorization": {"Bearer " + s.token.AccessToken}}
 	for name, value := range s.header {
@@ -46,7 +46,7 @@ func (s *signIn) call(ctx context.Context, path, query string, into any) error {
 	return getJSON(ctx, s.http.Configured, address, header, into)
 }
 
-// getJSON gets an answer of status 200 to 299 and decodes it.
+// getJSON makes a GET and decodes an answer of status 200 to 299.
 func getJSON(ctx context.Context, c *http.Client, address string, header http.Header, into any) error {
 	body, resp, err := get(ctx, c, address, header)
 	if err != nil {
@@ -58,7 +58,7 @@ func getJSON(ctx context.Context, c *http.Client, address string, header http.He
 	return nil
 }
 
-// get returns the body of an answer of status 200 to 299, and the answer, whose own body is closed.
+// get makes a GET and returns the body of an answer of status 200 to 299, and the answer, whose Body is closed.
 func get(ctx context.Context, c *http.Client, address string, header http.Header) ([]byte, *http.Response, error) {
 	r, err := http.NewRequestWithContext(ctx, http.MethodGet, address, nil)
 	if err != nil {

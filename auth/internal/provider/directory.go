@@ -20,25 +20,24 @@ import (
 )
 
 const (
-	// failurePause is how long a failed look-up is not tried again: callers meanwhile get the last good answer, or
-	// the failure.
+	// failurePause is the pause after a failed look-up: meanwhile callers get the last good answer, or the failure.
 	failurePause = 2 * time.Second
-	// A token signed by an unknown key, which any client can send, makes the key set be fetched once in each
-	// unknownPause; unknownBurst times at once when there was none for long: a provider that changes its keys is
-	// trusted at once.
+	// A token signed by an unknown key, which any client can send, causes a fetch of the key set at most once in each
+	// unknownPause, and unknownBurst times in succession after a long time without, so that new keys of a provider are
+	// accepted at once.
 	unknownPause = 30 * time.Second
 	unknownBurst = 3
-	// maxIssuers bounds the memory: with Azure's "common" every tenant is an issuer.
+	// maxIssuers limits the memory: with Azure's "common" every tenant is an issuer.
 	maxIssuers = 500
 )
 
-// trust is the issuer whose ID tokens are accepted: the one whose document is fetched, and further spellings of it in
-// tokens and documents.
+// trust is an issuer whose ID tokens are accepted: the name under which its document is fetched, and other spellings of
+// the name in tokens and documents.
 type trust struct {
 	issuer string
 	also   []string
-	// learn: the issuer's document may give another spelling of this form, which tokens then have. For
-	// Azure, whose tenants may be configured by name and always sign with their id.
+	// learn matches another spelling that the issuer's document may give, and which tokens then have. It is for Azure,
+	// whose tenants may be configured by name and always sign with their id.
 	learn func() *regexp.Regexp
 }
 
@@ -46,14 +45,14 @@ func (t trust) accepts(iss string) bool {
 	return iss != "" && (iss == t.issuer || slices.Contains(t.also, iss))
 }
 
-// document is what is used of a discovery document (OpenID Connect Discovery 1.0, section 3).
+// document has the used parts of a discovery document (OpenID Connect Discovery 1.0, section 3).
 type document struct {
 	issuer                           string
 	authorize, token, userinfo, keys string
 	algs                             []string
 	style                            oauth2.AuthStyle
 	pkce, sendsIssuer                bool
-	public                           bool // it came from a public address: what it names must be one, too
+	public                           bool // it came from a public address: URLs in it must be public too
 }
 
 func (d *document) client(c outbound.Clients) *http.Client {
@@ -63,14 +62,14 @@ func (d *document) client(c outbound.Clients) *http.Client {
 	return c.Configured
 }
 
-// keySet is the keys of an issuer.
+// keySet has the keys of an issuer.
 type keySet struct {
 	keys []token.ForeignKey
 	at   time.Time
 }
 
-// directory keeps the documents and keys of issuers. Look-ups of one issuer are merged; a stale answer is
-// used while a new one can't be had.
+// directory keeps the documents and keys of issuers. Concurrent look-ups of one issuer are merged; an expired answer is
+// used while there is no new one.
 type directory struct {
 	clients outbound.Clients
 	ttl     time.Duration
@@ -82,7 +81,7 @@ type directory struct {
 	issuers map[string]*issuer
 }
 
-// issuer is what is known of one. Its two parts are looked up one after the other.
+// issuer has the document and the keys of an issuer, which are looked up one after the other.
 type issuer struct {
 	document cached[*document]
 	keys     cached[keySet]
@@ -90,10 +89,10 @@ type issuer struct {
 	unknown  allowance // guarded by keys.mu
 }
 
-// allowance is how often an issuer's keys may be fetched before they are old. The zero value is full.
+// allowance limits how often an issuer's keys may be fetched before they expire. The zero value is full.
 type allowance struct {
 	spent int
-	since time.Time // of the last one that came back
+	since time.Time // when the last fetch was refilled
 }
 
 func (a *allowance) take(now time.Time) bool {
@@ -133,8 +132,8 @@ func (d *directory) of(name string) *issuer {
 	return i
 }
 
-// dropOldest forgets the issuer that was used least recently; first of all those that have never answered, since any
-// client can invent them. A look-up of it that is under way ends for its waiting callers.
+// dropOldest drops the least recently used issuer. Issuers that have never answered are dropped first, since any client
+// can invent them. A look-up under way continues for its waiting callers.
 func (d *directory) dropOldest() {
 	oldest, answered := "", true
 	for name, i := range d.issuers {
@@ -146,15 +145,14 @@ func (d *directory) dropOldest() {
 	delete(d.issuers, oldest)
 }
 
-// document is the issuer's discovery document.
+// document returns the issuer's discovery document.
 func (d *directory) document(ctx context.Context, t trust) (*document, error) {
 	return d.of(t.issuer).document.get(ctx, func(ctx context.Context) (*document, error) {
 		return d.fetchDocument(ctx, t)
 	})
 }
 
-// keys are the issuer's keys, at most as old as the document may be; never older than since, if another fetch is
-// allowed that early.
+// keys returns the issuer's keys, fetched again when they expire.
 func (d *directory) keys(ctx context.Context, t trust) (keySet, error) {
 	doc, err := d.document(ctx, t)
 	if err != nil {
@@ -165,7 +163,7 @@ func (d *directory) keys(ctx context.Context, t trust) (keySet, error) {
 	})
 }
 
-// keysAfter looks for keys that are newer than an older set, of which none signed a token.
+// keysAfter returns keys that are newer than older, none of whose keys has signed a token.
 func (d *directory) keysAfter(ctx context.Context, t trust, older keySet) (keySet, error) {
 	i := d.of(t.issuer)
 	i.keys.expire(func(k keySet) bool { return k.at.Equal(older.at) && i.unknown.take(d.now()) })
@@ -190,7 +188,7 @@ func (d *directory) fetchDocument(ctx context.Context, t trust) (*document, erro
 	return doc, nil
 }
 
-// readDocument takes only what an issuer says of itself.
+// readDocument reads a discovery document, which must name the issuer that it was fetched for.
 func readDocument(o jsonObject, t trust) (*document, error) {
 	issuer := o.textAt("issuer")
 	if !t.accepts(issuer) && (t.learn == nil || !t.learn().MatchString(issuer)) {
@@ -227,7 +225,7 @@ func readDocument(o jsonObject, t trust) (*document, error) {
 	if len(list) == 0 {
 		doc.algs = []string{"RS256"}
 	}
-	// client_secret_basic is the default of the specification, and what most understand.
+	// client_secret_basic is the default of the specification, and most providers support it.
 	doc.style = oauth2.AuthStyleInHeader
 	if _, listed := o.lookup("token_endpoint_auth_methods_supported").([]any); listed &&
 		!contains(o, "token_endpoint_auth_methods_supported", "client_secret_basic") &&
@@ -255,8 +253,8 @@ func (d *directory) fetchKeys(ctx context.Context, doc *document) (keySet, error
 	return keySet{keys, at}, err
 }
 
-// verified is a token with a good signature by one of the issuer's keys, within its time. Nothing else of it was
-// checked.
+// verified parses a token and checks that one of the issuer's keys has signed it, and its times. It checks nothing
+// else.
 func (d *directory) verified(ctx context.Context, t trust, text string) (*token.Foreign, error) {
 	id, err := token.ParseForeign(text)
 	if err != nil {
@@ -274,7 +272,7 @@ func (d *directory) verified(ctx context.Context, t trust, text string) (*token.
 		return nil, &unreachableError{err}
 	}
 	err = id.Signed(set.keys, doc.algs)
-	if errors.Is(err, token.ErrUnknownKey) || errors.Is(err, token.ErrSignature) { // some change a key and keep its id
+	if errors.Is(err, token.ErrUnknownKey) || errors.Is(err, token.ErrSignature) { // a key may change and keep its id
 		if set, err = d.keysAfter(ctx, t, set); err != nil {
 			return nil, &unreachableError{err}
 		}
@@ -289,7 +287,7 @@ func (d *directory) verified(ctx context.Context, t trust, text string) (*token.
 	return id, id.Timely(d.now())
 }
 
-// unreachableError: it is not the token's fault.
+// unreachableError: the issuer could not be reached, so the token could not be checked.
 type unreachableError struct{ err error }
 
 func (u *unreachableError) Error() string { return u.err.Error() }

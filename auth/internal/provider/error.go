@@ -11,13 +11,13 @@ import (
 	"gatehouse/auth/internal/outbound"
 )
 
-// Error is why a sign-in in a browser fails, or an ID token request before the token is checked or for reasons of this
-// service. Status, Code and Message are the answer's and may be public; Err is for the log and holds no secret either.
+// Error is why a sign-in in a browser fails, or a request with an ID token, unless the token itself is refused. Status,
+// Code and Message are for the answer; Err is for the log, and contains no secret either.
 type Error struct {
 	Status  int
 	Code    string // "" when there is none
 	Message string
-	// OAuth is the value of error for the redirect where the provider itself refused; "": Status decides.
+	// OAuth is the parameter error of the redirect if the provider itself has refused; "": Status decides.
 	OAuth string
 	Err   error
 }
@@ -64,8 +64,8 @@ func noProfile(err error) *Error {
 	return unexpected("Error getting user profile from external provider", err)
 }
 
-// withoutDescription is an error without what a log must not hold: the query of a URL (proofs stand in it), the body
-// of a token endpoint's answer, the code that some of them repeat.
+// withoutDescription returns an error without parts that must not be logged: the query of a URL, which contains proofs,
+// and the body of a token endpoint's answer, in which some providers repeat the code.
 func withoutDescription(err error) error {
 	var refused *oauth2.RetrieveError
 	if errors.As(err, &refused) {

@@ -24,8 +24,8 @@ type signIn struct {
 	callback url.Values
 }
 
-// Finish turns the callback's parameters (query, or form where FormPost says so) into a profile. keep is
-// what Begin gave. Errors are *Error.
+// Finish exchanges the callback's parameters (of the query or, with FormPost, of the form) for a profile. keep is
+// Begun.Private. Errors are *Error.
 func (p *Provider) Finish(ctx context.Context, callback url.Values, keep []byte) (Profile, error) {
 	ctx = p.calling(ctx)
 	kept, err := openPrivate(keep)
@@ -69,8 +69,8 @@ func (p *Provider) Finish(ctx context.Context, callback url.Values, keep []byte)
 	return d, nil
 }
 
-// checkIssuer refuses an answer that another provider gave (mix-up, RFC 9207): iss must be right where it
-// is sent, and sent where the provider says that it does.
+// checkIssuer refuses an answer of another provider (mix-up, RFC 9207): iss must be right if it is sent, and must be
+// sent if the provider's document says so.
 func (p *Provider) checkIssuer(callback url.Values, at endpoints) error {
 	issuers := callback["iss"]
 	if len(issuers) == 0 {
@@ -81,7 +81,7 @@ func (p *Provider) checkIssuer(callback url.Values, at endpoints) error {
 	}
 	t := p.trust()
 	if t.issuer == "" {
-		return nil // no name to compare with
+		return nil // the issuer's name is not known
 	}
 	if len(issuers) > 1 || !t.accepts(issuers[0]) {
 		e := badCallback("OAuth callback comes from another issuer")
@@ -91,7 +91,7 @@ func (p *Provider) checkIssuer(callback url.Values, at endpoints) error {
 	return nil
 }
 
-// exchange hands in the code, once: no other style of authentication is tried, no redirect followed.
+// exchange exchanges the code, once: it tries no other style of authentication and follows no redirect.
 func (p *Provider) exchange(ctx context.Context, at endpoints, code string, kept private) (*oauth2.Token, error) {
 	var options []oauth2.AuthCodeOption
 	if kept.Verifier != "" {
@@ -110,14 +110,14 @@ func (p *Provider) exchange(ctx context.Context, at endpoints, code string, kept
 	if err != nil {
 		return nil, err
 	}
-	if ok, isBool := t.Extra("ok").(bool); isBool && !ok { // Slack, should it ever leave error out
+	if ok, isBool := t.Extra("ok").(bool); isBool && !ok { // Slack, if it omits error
 		return nil, errors.New("the token endpoint says that it is not ok")
 	}
 	return t, nil
 }
 
-// acceptJSON requests JSON, which GitHub sends only then, and recognizes JSON by its content: package oauth2 reads an
-// answer by its declared type, and some servers declare text/plain.
+// acceptJSON requests JSON, which GitHub sends only on request, and recognizes JSON by its content: package oauth2 goes
+// by the declared type, and some servers declare text/plain.
 type acceptJSON struct{ next http.RoundTripper }
 
 func (a acceptJSON) RoundTrip(r *http.Request) (*http.Response, error) {
@@ -127,7 +127,7 @@ func (a acceptJSON) RoundTrip(r *http.Request) (*http.Response, error) {
 	if err != nil {
 		return nil, err
 	}
-	body := bufio.NewReaderSize(resp.Body, 16) // of the least size there is
+	body := bufio.NewReaderSize(resp.Body, 16) // the smallest size
 	if start, _ := body.Peek(16); bytes.HasPrefix(bytes.TrimLeft(start, " \t\r\n"), []byte("{")) {
 		resp.Header.Set("Content-Type", "application/json")
 	}
@@ -138,13 +138,13 @@ func (a acceptJSON) RoundTrip(r *http.Request) (*http.Response, error) {
 	return resp, nil
 }
 
-// idToken is the ID token in the token's answer, "" when there is none.
+// idToken returns the ID token in the token endpoint's answer; "" if there is none.
 func (s *signIn) idToken() string {
 	text, _ := s.token.Extra("id_token").(string)
 	return text
 }
 
-// readProfile makes the profile call and copies what the row says.
+// readProfile makes the profile call and copies the fields of the row.
 func (s *signIn) readProfile(ctx context.Context) (Profile, error) {
 	me, err := s.me(ctx)
 	if err != nil {
@@ -153,7 +153,7 @@ func (s *signIn) readProfile(ctx context.Context) (Profile, error) {
 	return s.copied(ctx, me)
 }
 
-// copied is a profile of what the row takes out of an answer.
+// copied returns a profile with the fields that the row copies from an answer.
 func (s *signIn) copied(ctx context.Context, me jsonObject) (Profile, error) {
 	d := Profile{Subject: me.idAt(s.sub), Data: map[string]any{"iss": s.apiURL()}}
 	for names, path := range s.fields {
@@ -173,8 +173,8 @@ func (s *signIn) copied(ctx context.Context, me jsonObject) (Profile, error) {
 	return d, nil
 }
 
-// complete is what holds for every profile: a subject, no word that PostgreSQL refuses, the operator's
-// distrust.
+// complete finishes every profile: it requires a subject, removes text that PostgreSQL refuses, and applies the
+// operator's DistrustEmail.
 func (p *Provider) complete(d *Profile) error {
 	d.Provider = p.name
 	if d.Subject == "" {

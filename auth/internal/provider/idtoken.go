@@ -10,22 +10,22 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// idToken is a verified ID token: signed by its issuer, in time, for us.
+// idToken is a verified ID token: signed by its issuer, not expired, and issued for us.
 type idToken struct {
 	*token.Foreign
 	claims jsonObject
 }
 
-// want is what an ID token must say besides being genuine.
+// want has the requirements for the claims of an ID token.
 type want struct {
 	audiences []string // one of them
-	single    bool     // with several audiences, azp must be the one of ours
+	single    bool     // with several audiences, azp must be our client id
 	nonce     string   // "": not compared
-	demanded  bool     // a token without any nonce is refused too
-	access    string   // the access token that came along; compared where the token has at_hash
+	demanded  bool     // a token without a nonce is refused too
+	access    string   // the access token of the same answer; compared if the token has at_hash
 }
 
-// Why an ID token that is genuine is refused all the same.
+// The reasons why a token with a valid signature is refused.
 var (
 	errSubject  = errors.New("the ID token has no sub")
 	errAudience = errors.New("the ID token is for another audience")
@@ -33,7 +33,7 @@ var (
 	errHash     = errors.New("the ID token belongs to another access token")
 )
 
-// verify reads and judges an ID token.
+// verify parses and checks an ID token.
 func (p *Provider) verify(ctx context.Context, t trust, text string, w want) (*idToken, error) {
 	id, err := p.issuers.verified(ctx, t, text)
 	if err != nil {
@@ -60,10 +60,9 @@ func (p *Provider) verify(ctx context.Context, t trust, text string, w want) (*i
 	return &idToken{id, claims}, nil
 }
 
-// repeated says whether a token's nonce is the one that was sent. Those of the named providers may have none: where
-// that is so, PKCE ties the code to the browser's sign-in, or the provider knows no nonce at all. A custom provider
-// has to keep to OpenID Connect Core 1.0, section 3.1.3.7, and Apple to its word: nonce_supported says that
-// it would have repeated the nonce.
+// repeated reports whether a token's nonce is the one that was sent. Tokens of built-in providers may have no nonce:
+// PKCE binds the code to the browser's sign-in, or the provider does not support nonces. A nonce is required of custom
+// providers by OpenID Connect Core 1.0, section 3.1.3.7, and of Apple if the claim nonce_supported is true.
 func (w want) repeated(nonce string, claims jsonObject) bool {
 	if w.nonce == "" || nonce == w.nonce {
 		return true
@@ -71,18 +70,18 @@ func (w want) repeated(nonce string, claims jsonObject) bool {
 	return nonce == "" && !w.demanded && !claims.isTrueOrText("nonce_supported")
 }
 
-// trust is the issuer of the provider's ID tokens. The zero trust accepts none.
+// trust returns the issuer of the provider's ID tokens. The zero trust accepts no token.
 func (p *Provider) trust() trust {
 	if p.trusts != nil {
 		return p.trusts(p)
 	}
-	if p.client.URL != "" { // the operator's base is the only issuer
+	if p.client.URL != "" { // the operator's base URL is the only issuer
 		return trust{issuer: p.resolve(p.row.issuer)}
 	}
 	return trust{issuer: p.row.issuer, also: p.also}
 }
 
-// fromIDToken is the profile of a provider whose token answer holds an ID token.
+// fromIDToken returns the profile from the ID token in the token endpoint's answer.
 func fromIDToken(ctx context.Context, s *signIn) (Profile, error) { return s.idProfile(ctx, s.trust()) }
 
 func (s *signIn) idProfile(ctx context.Context, t trust) (Profile, error) {
@@ -100,7 +99,7 @@ func (s *signIn) idProfile(ctx context.Context, t trust) (Profile, error) {
 	return s.idData(id), nil
 }
 
-// idData is what an ID token says of its subject.
+// idData returns the profile from an ID token.
 func (p *Provider) idData(id *idToken) Profile {
 	d := Profile{Subject: id.Subject, Data: map[string]any{}}
 	d.set("iss", id.Issuer)
@@ -108,9 +107,9 @@ func (p *Provider) idData(id *idToken) Profile {
 	return d
 }
 
-// fingerprint distinguishes one ID token from all others, without keeping any of it: by its id, or by what is signed.
-// Not by the signature: from one by ECDSA anyone can derive a second valid one (r and n-s). Not by the nonce, which
-// may be one for all sign-ins of an application.
+// fingerprint returns a hash that identifies an ID token: of its jti or, without one, of the signed text. The signature
+// is not used, since anyone can derive a second valid ECDSA signature (r and n-s) from the first. The nonce is not
+// used, since an application may send the same nonce at all sign-ins.
 func fingerprint(id *idToken) []byte {
 	h := sha256.New()
 	kind, part := "signed", id.Input()

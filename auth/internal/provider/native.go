@@ -16,19 +16,19 @@ import (
 	"gatehouse/auth/internal/token"
 )
 
-// IDTokenRequest is a sign-in with an ID token that an application got by itself. ClientID and
-// Issuer name the provider where Provider doesn't.
+// IDTokenRequest is a sign-in with an ID token that an application got by itself. ClientID and Issuer name the provider
+// if Provider is empty.
 type IDTokenRequest struct {
 	IDToken, Provider, AccessToken, Nonce, ClientID, Issuer string
 }
 
-// Accepted identifies a token that was accepted until it expires, so that the caller can refuse it the second time.
+// Accepted identifies an accepted token until it expires, so that the caller can refuse it the second time.
 type Accepted struct {
-	Key   []byte // a hash of issuer and jti, or of what is signed
+	Key   []byte // a hash of issuer and jti, or of the signed text
 	Until time.Time
 }
 
-// native are those of the eighteen whose ID tokens are taken; custom providers' are, too.
+// native are the providers of the eighteen whose ID tokens are accepted; those of custom providers are accepted too.
 var native = []string{"apple", "google", "azure", "facebook", "keycloak", "snapchat"}
 
 // IDToken verifies a native ID token. The settings decide which issuers are accepted; the request only chooses among
@@ -71,7 +71,7 @@ func (s *Set) IDToken(ctx context.Context, r IDTokenRequest) (Profile, *Accepted
 	case err != nil:
 		return refuseToken("Bad ID token", err)
 	}
-	if !p.client.SkipNonceCheck && p.id != "facebook" { // its app decides on the nonce, and hashes nothing
+	if !p.client.SkipNonceCheck && p.id != "facebook" { // an app of Facebook chooses the nonce, and does not hash it
 		if err := checkNonce(id.Nonce, r.Nonce); err != nil {
 			return Profile{}, nil, err
 		}
@@ -91,7 +91,7 @@ func invalid(message string) *Error {
 	return &Error{Status: http.StatusBadRequest, Code: "validation_failed", Message: message}
 }
 
-// audiencesOf are what the refused token is for. It was verified.
+// audiencesOf returns the audiences of a refused token, whose signature was verified.
 func audiencesOf(text string) []string {
 	t, err := token.ParseForeign(text)
 	if err != nil {
@@ -100,7 +100,8 @@ func audiencesOf(text string) []string {
 	return t.Audience[:min(len(t.Audience), 10)]
 }
 
-// checkNonce: the application gave the provider the hash of a nonce that it keeps, and gives us that one.
+// checkNonce compares the token's nonce with the hash of the given one: the application sends the provider the hash of
+// its nonce, and us the nonce.
 func checkNonce(inToken, given string) error {
 	if (inToken == "") != (given == "") {
 		return &IDTokenError{Code: "invalid request",
@@ -113,7 +114,7 @@ func checkNonce(inToken, given string) error {
 	return nil
 }
 
-// nativeProvider is the provider that a request means by name or issuer, on or off.
+// nativeProvider returns the provider that a request names, by name or issuer, even if it is off.
 func (s *Set) nativeProvider(r IDTokenRequest) *Provider {
 	name := strings.ToLower(r.Provider)
 	for _, p := range s.own {
@@ -128,7 +129,7 @@ func (s *Set) nativeProvider(r IDTokenRequest) *Provider {
 	return nil
 }
 
-// isIssuer reports whether a request that names that issuer means this provider. A disabled keycloak has no issuer.
+// isIssuer reports whether an issuer's name means this provider. A disabled keycloak has no issuer.
 func (p *Provider) isIssuer(name string) bool {
 	switch {
 	case name == "":
@@ -141,8 +142,8 @@ func (p *Provider) isIssuer(name string) bool {
 	return p.trust().accepts(name)
 }
 
-// nativeTrust is the issuer that a token must be from, and how that one spells its name. Apple and Azure have several
-// issuers: there the token chooses, among those that the settings allow.
+// nativeTrust returns the issuer that a token must have, and its name for the answer. Apple and Azure have several
+// issuers: the token names one of those that the settings allow.
 func (p *Provider) nativeTrust(r IDTokenRequest) (trust, string, error) {
 	t := p.trust()
 	label := map[string]string{"apple": "Apple", "azure": "Azure"}[p.id]

@@ -12,13 +12,13 @@ import (
 	"time"
 )
 
-// OAuth 1.0a (RFC 5849) with HMAC-SHA1, the only protocol of Twitter's older interface. Requests are GETs
-// whose protocol parameters stand in the Authorization header.
+// OAuth 1.0a (RFC 5849) with HMAC-SHA1, the only protocol of Twitter's older interface. Requests are GETs with the
+// protocol parameters in the Authorization header.
 
-// credentials sign a request: the client's, and a token's where there is one.
+// credentials sign a request: the client's and, if there is a token, the token's.
 type credentials struct{ key, secret, token, tokenSecret string }
 
-// authorization is the Authorization header of a request for a URL, whose query is signed with it. more
+// authorization returns the Authorization header of a request for a URL. The signature includes the URL's query. more
 // are further protocol parameters (oauth_callback, oauth_verifier).
 func (c credentials) authorization(method string, u *url.URL, more map[string]string, nonce string,
 	now time.Time) string {
@@ -50,17 +50,17 @@ func (c credentials) authorization(method string, u *url.URL, more map[string]st
 	return "OAuth " + strings.Join(header, ", ")
 }
 
-// sign is the signature of RFC 5849 section 3.4.2.
+// sign returns the signature of RFC 5849 section 3.4.2.
 func (c credentials) sign(base string) string {
 	mac := hmac.New(sha1.New, []byte(escape(c.secret)+"&"+escape(c.tokenSecret)))
 	mac.Write([]byte(base))
 	return base64.StdEncoding.EncodeToString(mac.Sum(nil))
 }
 
-// pairs are request parameters; a name may stand there several times.
+// pairs are request parameters; a name may occur several times.
 type pairs [][2]string
 
-// baseString is what is signed: section 3.4.1.
+// baseString returns the text to sign: section 3.4.1.
 func baseString(method string, u *url.URL, params pairs) string {
 	escaped := make(pairs, len(params))
 	for i, p := range params {
@@ -87,5 +87,5 @@ func baseString(method string, u *url.URL, params pairs) string {
 		escape(text.String())
 }
 
-// escape is the percent-encoding of section 3.6, where a space is no plus sign.
+// escape returns the percent-encoding of section 3.6, in which a space is not a plus sign.
 func escape(s string) string { return strings.ReplaceAll(url.QueryEscape(s), "+", "%20") }

@@ -14,7 +14,7 @@ import (
 
 const (
 	maxSubject = 1024
-	maxDepth   = 32 // of what is kept of an answer
+	maxDepth   = 32 // of stored parts of an answer
 )
 
 // jsonObject is a JSON object that a provider answered; numbers are json.Number. A member that is missing or of an
@@ -27,7 +27,7 @@ func decode(body []byte, into any) error {
 	d := json.NewDecoder(bytes.NewReader(body))
 	d.UseNumber()
 	if err := d.Decode(into); err != nil || string(bytes.TrimSpace(body)) == "null" {
-		return errNoObject // the decoder's text quotes the answer
+		return errNoObject // the decoder's error quotes the answer
 	}
 	if _, err := d.Token(); err != io.EOF {
 		return errNoObject
@@ -41,8 +41,8 @@ func decodeObject(body []byte) (jsonObject, error) {
 	return o, err
 }
 
-// lookup is the value under names with dots between them; a number is an index into an array. nil when there
-// is none.
+// lookup returns the value at a path of names, separated by dots; a number is an index into an array. It returns nil if
+// there is no such value.
 func (o jsonObject) lookup(path string) any {
 	var v any = map[string]any(o)
 	for name := range strings.SplitSeq(path, ".") {
@@ -67,22 +67,22 @@ func (o jsonObject) textAt(path string) string {
 	return s
 }
 
-// isTrue is true for the JSON true alone.
+// isTrue reports whether the value is the JSON true.
 func (o jsonObject) isTrue(path string) bool { return o.lookup(path) == true }
 
-// isTrueOrText also takes the strings of providers that write flags as text.
+// isTrueOrText is isTrue, but accepts the text "true" too, for providers that write flags as text.
 func (o jsonObject) isTrueOrText(path string) bool {
 	v := o.lookup(path)
 	return v == true || v == "true"
 }
 
-// idAt is a string, or a whole number as its digits.
+// idAt returns a string, or the digits of a whole number.
 func (o jsonObject) idAt(path string) string {
 	switch v := o.lookup(path).(type) {
 	case string:
 		return v
 	case json.Number:
-		if strings.Trim(v.String(), "0123456789") == "" { // no sign, fraction, exponent: one spelling
+		if strings.Trim(v.String(), "0123456789") == "" { // one spelling for each number
 			return v.String()
 		}
 	}
@@ -99,7 +99,7 @@ func (o jsonObject) eachObject(path string, f func(jsonObject)) {
 	}
 }
 
-// set keeps a value under each of the names, unless it is empty.
+// set stores a value under each of the names, unless it is empty.
 func (d *Profile) set(names string, v any) {
 	if v = boundedValue(v, 0); v == nil {
 		return
@@ -124,7 +124,7 @@ func (d *Profile) setCustom(name string, v any) {
 	custom[noNUL(name)] = v
 }
 
-// addEmail adds an address, unless it is none that this service could write to.
+// addEmail adds an address, unless the text cannot be an address.
 func (d *Profile) addEmail(text string, verified, primary bool) {
 	a, err := address.Email(text)
 	if err != nil {
@@ -134,7 +134,7 @@ func (d *Profile) addEmail(text string, verified, primary bool) {
 	d.Emails = append(d.Emails, Email{Address: a, Verified: verified, Primary: primary})
 }
 
-// boundedValue is a value as it may be stored: without NUL, which jsonb refuses; nil for null, "" and what is
+// boundedValue returns a value in storable form: without NUL, which jsonb refuses; nil for null, "" and values that are
 // nested too deeply.
 func boundedValue(v any, depth int) any {
 	if depth > maxDepth {

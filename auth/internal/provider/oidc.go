@@ -8,12 +8,11 @@ import (
 	"strings"
 )
 
-// standard are the claims of OpenID Connect Core 1.0, section 5.1, that identities hold under their own
-// names.
+// standard are the claims of OpenID Connect Core 1.0, section 5.1, that are stored in identities under the same names.
 var standard = strings.Fields(`name family_name given_name middle_name nickname preferred_username profile picture website
 	gender birthdate zoneinfo locale updated_at`)
 
-// standardClaims: claims under their own names, with aud, iat and exp as they are for native tokens.
+// standardClaims copies the standard claims, and aud, iat and exp as for native tokens.
 func standardClaims(_ *Provider, t *idToken, d *Profile) {
 	for _, name := range append([]string{"aud", "iat", "exp"}, standard...) {
 		d.set(name, t.claims.lookup(name))
@@ -23,12 +22,11 @@ func standardClaims(_ *Provider, t *idToken, d *Profile) {
 	d.addEmail(t.claims.textAt("email"), t.claims.isTrue("email_verified"), true)
 }
 
-// protocol are claims that say something of the token instead of its subject.
+// protocol are claims about the token, not about its subject.
 var protocol = strings.Fields(`iss sub aud exp iat nbf jti azp nonce auth_time acr amr at_hash c_hash s_hash sid typ
 	email email_verified phone_number phone_number_verified`)
 
-// customClaims keeps what a provider says beyond the standard, roles and groups for example, as custom
-// claims.
+// customClaims stores further claims of a custom provider, such as roles and groups, in custom_claims.
 func customClaims(p *Provider, t *idToken, d *Profile) {
 	standardClaims(p, t, d)
 	for name, value := range t.claims {
@@ -38,8 +36,8 @@ func customClaims(p *Provider, t *idToken, d *Profile) {
 	}
 }
 
-// customProfile is the ID token's. A provider that returns the address at its profile endpoint only is queried there,
-// too.
+// customProfile returns the profile from the ID token. If that has no address, it also queries the provider's profile
+// endpoint.
 func customProfile(ctx context.Context, s *signIn) (Profile, error) {
 	d, err := fromIDToken(ctx, s)
 	if err != nil || len(d.Emails) > 0 {

@@ -1,12 +1,12 @@
 // Package provider speaks the protocols of external identity providers: OAuth 2.0, OpenID Connect and Twitter's OAuth
 // 1.0a for sign-ins in a browser, and ID tokens that an application got by itself. table.go has a row for each of the
-// eighteen (docs/providers.md#providers); what a row cannot say stands in a file with the provider's name. Further
-// OpenID Connect providers need settings only.
+// eighteen (docs/providers.md#providers); what a row cannot express is in quirks.go, azure.go and twitter.go. Further
+// OpenID Connect providers need only settings.
 //
-// It knows no accounts, no SQL and no HTTP server. A caller begins a flow, keeps the result of Begin with the state,
-// and hands the callback's parameters to Finish, which returns the profile that signed in. It decides which addresses
-// a provider has proven (Email.Verified) and leaves to the caller what follows from that. All calls go through
-// package outbound. Errors hold no secret, code or token.
+// It knows no accounts, no SQL and no HTTP server. A caller stores the result of Begin with the state, and passes the
+// callback's parameters to Finish, which returns the user's profile. The package decides which addresses a provider has
+// verified (Email.Verified), the caller what follows from that. All calls go through package outbound. Errors contain
+// no secret, code or token.
 package provider
 
 import (
@@ -38,30 +38,30 @@ type Profile struct {
 	Provider string // as stored with the identity
 	Subject  string // never empty
 	Emails   []Email
-	// BadEmail: the provider returned a text in place of an address, which Emails leaves out.
+	// BadEmail: the provider returned a text that is not an address and is not in Emails.
 	BadEmail bool
-	// Data is what to keep as the identity's data, without email, email_verified and phone_verified: iss,
-	// sub, provider_id, name, full_name and the like. Empty fields are left out; custom_claims is an object. Fit
-	// for JSON and PostgreSQL's jsonb.
+	// Data is the identity's data, without email, email_verified and phone_verified: iss, sub, provider_id, name,
+	// full_name and the like. Empty fields are left out; custom_claims is an object. Fit for JSON and PostgreSQL's
+	// jsonb.
 	Data map[string]any
-	// Token and RefreshToken are the provider's own, "" where it gave none.
+	// Token and RefreshToken are the provider's tokens; "" if it gave none.
 	Token, RefreshToken string
 }
 
-// Set is every configured provider. It never changes; a reload makes another.
+// Set has all configured providers. It never changes; a reload makes another Set.
 type Set struct {
-	byName map[string]*Provider // by every name that Lookup takes
+	byName map[string]*Provider // by every name that Lookup accepts
 	own    []*Provider          // the eighteen, then the custom ones by name
 	iosApp string
 	now    func() time.Time
 }
 
-// Provider is one of them, configured.
+// Provider is a configured provider.
 type Provider struct {
 	row
 	name    string // identities.provider
 	client  Client
-	base    string // the override of its base URL, or the default; "" where the row's URLs stand
+	base    string // the operator's or the row's base URL; "" if the row has whole URLs
 	domains []string
 	http    outbound.Clients
 	issuers *directory
@@ -69,12 +69,12 @@ type Provider struct {
 	log     *slog.Logger
 }
 
-// maxIdle is how long a connection may rest before it is used again. A code is handed in once, and a server may end a
-// connection that has rested longer at the moment at which the code goes out.
+// maxIdle is how long a connection may be idle and still be used. A server may close a connection that was idle for
+// longer just when a code is sent, which can be exchanged only once.
 const maxIdle = 2 * time.Second
 
-// New takes settings that Check found nothing wrong with. A set keeps connections and caches: Close ends
-// what a replaced set still holds.
+// New returns the set for settings that Check has accepted. A set keeps connections and caches; Close closes the
+// connections of a replaced set.
 func New(s Settings) (*Set, error) {
 	for _, p := range s.Check() {
 		if !p.Warning {
@@ -107,20 +107,20 @@ func New(s Settings) (*Set, error) {
 	return set, nil
 }
 
-// Close lets idle connections go.
+// Close closes idle connections.
 func (s *Set) Close() {
 	if len(s.own) > 0 {
 		s.own[0].http.CloseIdle()
 	}
 }
 
-// Enabled says whether a provider is on; an unknown one is not.
+// Enabled reports whether a provider is on; an unknown provider is not.
 func (s *Set) Enabled(name string) bool {
 	p := s.byName[strings.ToLower(name)]
 	return p != nil && p.client.Enabled
 }
 
-// Names are the enabled ones, the eighteen first, the custom ones behind.
+// Names returns the names of the enabled providers: of the eighteen, then of custom ones.
 func (s *Set) Names() (names []string) {
 	for _, p := range s.own {
 		if p.client.Enabled {
@@ -130,8 +130,7 @@ func (s *Set) Names() (names []string) {
 	return names
 }
 
-// Lookup finds a provider for a sign-in in a browser, whatever the case of its name. The error says why
-// there is none.
+// Lookup finds a provider for a sign-in in a browser, ignoring the case of the name. The error says why there is none.
 func (s *Set) Lookup(name string) (*Provider, error) {
 	unsupported := func(reason string) (*Provider, error) {
 		return nil, &Error{Status: http.StatusBadRequest, Code: "validation_failed",
@@ -156,23 +155,23 @@ func (s *Set) Lookup(name string) (*Provider, error) {
 	return p, nil
 }
 
-// Name is what identities of the provider are stored under.
+// Name returns the name under which identities of the provider are stored.
 func (p *Provider) Name() string { return p.name }
 
-// String is the name; the secret is not printed.
+// String returns the name, without the secret.
 func (p *Provider) String() string { return p.name }
 
 // GoString is String, for %#v.
 func (p *Provider) GoString() string { return p.name }
 
-// Aliases are further names that it is found by, and that older identities with the same subjects may be
-// stored under.
+// Aliases returns further names by which the provider is found, and under which older identities with the same subjects
+// may be stored.
 func (p *Provider) Aliases() []string { return p.aliases }
 
 // EmailOptional reports whether a user without any address may sign in.
 func (p *Provider) EmailOptional() bool { return p.client.EmailOptional }
 
-// FormPost says whether the callback is a cross-site POST, which only a cookie with SameSite=None survives.
+// FormPost reports whether the callback is a cross-site POST, with which browsers send only cookies with SameSite=None.
 func (p *Provider) FormPost() bool { return p.formPost }
 
 func (p *Provider) clientID() string {
@@ -182,7 +181,7 @@ func (p *Provider) clientID() string {
 	return p.client.ClientIDs[0]
 }
 
-// resolve is a URL of the row, on the base that the operator has set in its stead: the path stays.
+// resolve returns a URL of the row. If the operator has set a base URL, that replaces scheme and host; the path stays.
 func (p *Provider) resolve(ref string) string {
 	if strings.HasPrefix(ref, "/") {
 		return p.base + ref
@@ -192,12 +191,12 @@ func (p *Provider) resolve(ref string) string {
 	}
 	u, err := url.Parse(ref)
 	if err != nil {
-		return ref // the table's are fine, a test says
+		return ref // a test checks the table's URLs
 	}
 	return p.base + u.Path
 }
 
-// apiURL is the base of the profile calls.
+// apiURL returns the base URL of profile calls.
 func (p *Provider) apiURL() string {
 	if p.api == "" {
 		return p.base
@@ -208,12 +207,12 @@ func (p *Provider) apiURL() string {
 	return p.resolve(p.api)
 }
 
-// private is what Begin keeps for Finish.
+// private is the content of Begun.Private.
 type private struct {
 	Verifier string `json:"v,omitempty"` // PKCE, RFC 7636
 	Nonce    string `json:"n,omitempty"` // OpenID Connect
 	Token    string `json:"t,omitempty"` // OAuth 1.0a request token
-	Secret   string `json:"s,omitempty"` // and its secret
+	Secret   string `json:"s,omitempty"` // and the token's secret
 }
 
 func (s private) seal() []byte {
@@ -228,18 +227,18 @@ func openPrivate(text []byte) (s private, err error) {
 	return s, err
 }
 
-// randomText is 32 random bytes in base64url: 43 characters, the least that RFC 7636 section 4.1 allows.
+// randomText returns 32 random bytes in base64url: 43 characters, the minimum of RFC 7636 section 4.1.
 func randomText() string {
 	var b [32]byte
 	rand.Read(b[:])
 	return base64.RawURLEncoding.EncodeToString(b[:])
 }
 
-// endpoints are where the flow of a browser leads, and the client that may call the second.
+// endpoints are the URLs of a sign-in in a browser, and the client for calls of the token endpoint.
 type endpoints struct {
 	authorize, token string
 	client           *http.Client
-	document         *document // where they were looked up, nil where the table has them
+	document         *document // the document that has them; nil if the table has them
 }
 
 func (p *Provider) endpoints(ctx context.Context) (endpoints, error) {
@@ -252,7 +251,7 @@ func (p *Provider) endpoints(ctx context.Context) (endpoints, error) {
 		return endpoints{}, err
 	}
 	e := endpoints{d.authorize, d.token, d.client(p.http), d}
-	if p.row.authorize != "" && e.authorize == "" { // of apple and google the paths are known
+	if p.row.authorize != "" && e.authorize == "" { // the paths of apple and google are known
 		e.authorize = p.resolve(p.row.authorize)
 	}
 	if p.row.token != "" && e.token == "" {
@@ -264,7 +263,7 @@ func (p *Provider) endpoints(ctx context.Context) (endpoints, error) {
 	return e, nil
 }
 
-// discovers says whether the endpoints are looked up. The table has those of the default base.
+// discovers reports whether the endpoints come from a discovery document, and not from the table.
 func (p *Provider) discovers() bool {
 	return p.row.authorize == "" || p.discovered && p.client.URL != ""
 }

@@ -14,8 +14,8 @@ import (
 	"strings"
 )
 
-// appleFormFields repeats the credentials once more, as its endpoint has always been given them. The secret is
-// a JWT that the operator made.
+// appleFormFields repeats the credentials in the form, as clients of Apple's endpoint have always done. The secret is a
+// JWT that the operator has made.
 func appleFormFields(p *Provider) map[string]string {
 	return map[string]string{"secret": p.client.Secret}
 }
@@ -28,7 +28,7 @@ func appleProfile(ctx context.Context, s *signIn) (Profile, error) {
 	return d, appleName(s.callback.Get("user"), &d)
 }
 
-// appleClaims: Apple gives proven addresses only. is_private_email may arrive as text.
+// appleClaims reads the claims of Apple, which gives only verified addresses. is_private_email may be a text.
 func appleClaims(_ *Provider, t *idToken, d *Profile) {
 	d.addEmail(t.claims.textAt("email"), true, true)
 	if t.claims.lookup("is_private_email") != nil {
@@ -38,8 +38,8 @@ func appleClaims(_ *Provider, t *idToken, d *Profile) {
 	d.setCustom("transfer_sub", t.claims.lookup("transfer_sub"))
 }
 
-// appleName takes the name out of the form field user, which comes with the first consent only. Any client can write
-// that field, so its address is not read.
+// appleName reads the name from the form field user, which is sent only at the first consent. It does not read the
+// address there, since any client can write the field.
 func appleName(user string, d *Profile) error {
 	if user == "" {
 		return nil
@@ -53,7 +53,7 @@ func appleName(user string, d *Profile) error {
 }
 
 func bitbucketMore(ctx context.Context, s *signIn, me jsonObject, d *Profile) error {
-	d.set("picture avatar_url", me.textAt("avatar.href")) // where older versions of the API have it
+	d.set("picture avatar_url", me.textAt("avatar.href")) // the place in older versions of the API
 	var list jsonObject
 	if err := s.call(ctx, "/user/emails", "", &list); err != nil {
 		return err
@@ -64,8 +64,8 @@ func bitbucketMore(ctx context.Context, s *signIn, me jsonObject, d *Profile) er
 	return nil
 }
 
-// discordMore: the name with its old four digits, and the picture. Accounts without digits have
-// the discriminator "0" or none.
+// discordMore sets the name, with its former four digits, and the picture. Accounts without digits have the
+// discriminator "0" or none.
 func discordMore(_ context.Context, _ *signIn, me jsonObject, d *Profile) error {
 	id, digits := me.idAt("id"), me.idAt("discriminator")
 	if name := me.textAt("username"); name != "" {
@@ -83,14 +83,14 @@ func discordMore(_ context.Context, _ *signIn, me jsonObject, d *Profile) error 
 	n, err := strconv.ParseUint(digits, 10, 16)
 	which := n % 5
 	if err != nil || n == 0 {
-		snowflake, _ := strconv.ParseUint(id, 10, 64) // 0 has a picture, too
+		snowflake, _ := strconv.ParseUint(id, 10, 64) // 0 on failure, which has a picture too
 		which = (snowflake >> 22) % 6
 	}
 	d.set("picture avatar_url", cdn+"embed/avatars/"+strconv.FormatUint(which, 10)+".png")
 	return nil
 }
 
-// facebookProof proves that the caller knows the secret of the app that the access token is for.
+// facebookProof adds the proof that we know the secret of the app for which the access token was issued.
 func facebookProof(s *signIn, query map[string]string, _ http.Header) {
 	mac := hmac.New(sha256.New, []byte(s.client.Secret))
 	mac.Write([]byte(s.token.AccessToken))
@@ -102,20 +102,20 @@ func facebookMore(ctx context.Context, s *signIn, me jsonObject, d *Profile) err
 	return issuedByCall(ctx, s, me, d)
 }
 
-// issuedByCall: iss is the address of the profile call.
+// issuedByCall sets iss to the URL of the profile call.
 func issuedByCall(_ context.Context, s *signIn, _ jsonObject, d *Profile) error {
 	d.set("iss", s.apiURL()+s.row.profile)
 	return nil
 }
 
-// facebookClaims are those of Limited Login, whose ID tokens an app on a telephone gets.
+// facebookClaims reads the claims of Limited Login, whose ID tokens are issued to mobile apps.
 func facebookClaims(_ *Provider, t *idToken, d *Profile) {
 	d.addEmail(t.claims.textAt("email"), true, true)
 	d.set("name full_name", t.claims.lookup("name"))
 	d.set("picture avatar_url", t.claims.lookup("picture"))
 }
 
-// githubMore: the addresses. The one in the profile is whatever its owner shows to the public.
+// githubMore reads the addresses. The profile's address is only the one that the user shows to the public.
 func githubMore(ctx context.Context, s *signIn, _ jsonObject, d *Profile) error {
 	var list []jsonObject
 	if err := s.call(ctx, "/user/emails", "", &list); err != nil {
@@ -127,7 +127,8 @@ func githubMore(ctx context.Context, s *signIn, _ jsonObject, d *Profile) error 
 	return nil
 }
 
-// gitlabMore: the first address is confirmed when the account is; of the others nothing is known.
+// gitlabMore reads the addresses. The profile's address is verified if the account is confirmed; for other addresses
+// this is unknown.
 func gitlabMore(ctx context.Context, s *signIn, me jsonObject, d *Profile) error {
 	d.set("iss", s.base)
 	var list []jsonObject
@@ -141,7 +142,7 @@ func gitlabMore(ctx context.Context, s *signIn, me jsonObject, d *Profile) error
 	return nil
 }
 
-// fromIDTokenOrCall is the ID token's profile, or the profile call's where an answer has no ID token.
+// fromIDTokenOrCall returns the profile from the ID token or, without one, from the profile call.
 func fromIDTokenOrCall(ctx context.Context, s *signIn) (Profile, error) {
 	if s.idToken() == "" {
 		return s.readProfile(ctx)
@@ -156,10 +157,10 @@ func googleClaims(_ *Provider, t *idToken, d *Profile) {
 	d.setCustom("hd", t.claims.lookup("hd"))
 }
 
-// keycloakTrust: the realm's URL is its issuer.
+// keycloakTrust returns the issuer, which is the realm's URL.
 func keycloakTrust(p *Provider) trust { return trust{issuer: p.base} }
 
-// keycloakMore keeps all that a realm's administrator lets the profile hold.
+// keycloakMore stores all further members of the profile, which a realm's administrator defines.
 func keycloakMore(_ context.Context, s *signIn, me jsonObject, d *Profile) error {
 	d.set("iss", s.base)
 	for name, value := range me {
@@ -170,9 +171,9 @@ func keycloakMore(_ context.Context, s *signIn, me jsonObject, d *Profile) error
 	return nil
 }
 
-// slackMore: two members are named by addresses. Older applications' answers have no flag for the address;
-// what such a workspace gives counts as proven in the legacy mode only. OpenID Connect names the user in
-// sub as well, which does where the other name is missing.
+// slackMore reads Slack's profile, two members of which have URLs as names. The answers to older applications have no
+// flag for the address, which then counts as verified only in the legacy mode. With OpenID Connect, sub replaces a
+// missing user_id.
 func slackMore(_ context.Context, s *signIn, me jsonObject, d *Profile) error {
 	if me.lookup("ok") == false {
 		return errors.New("the profile call says that it is not ok")
@@ -205,11 +206,11 @@ func snapchatClaims(p *Provider, t *idToken, d *Profile) {
 	}
 }
 
-// spotifyMore takes the largest picture, the first of equal ones.
+// spotifyMore sets the picture: the largest one, or the first of equally large ones.
 func spotifyMore(_ context.Context, _ *signIn, me jsonObject, d *Profile) error {
 	side := func(v any) int64 {
 		n, _ := v.(json.Number)
-		i, _ := n.Int64() // null where Spotify doesn't know
+		i, _ := n.Int64() // null if Spotify does not know it
 		return i
 	}
 	largest, found := int64(-1), ""
@@ -222,13 +223,13 @@ func spotifyMore(_ context.Context, _ *signIn, me jsonObject, d *Profile) error 
 	return nil
 }
 
-// twitchProof: its API requires the application's id next to the access token.
+// twitchProof adds the application's id, which Twitch's API requires besides the access token.
 func twitchProof(s *signIn, _ map[string]string, header http.Header) {
 	header.Set("Client-Id", s.clientID())
 }
 
-// workosBegin: one of three parameters says which of its connections to use. provider is taken by ours,
-// so the caller writes workos_provider.
+// workosBegin requires one of three parameters, which chooses a connection at WorkOS. Since our own parameter is named
+// provider, the caller writes workos_provider.
 func workosBegin(params map[string]string) error {
 	if v, ok := params["workos_provider"]; ok {
 		delete(params, "workos_provider")
@@ -241,7 +242,7 @@ func workosBegin(params map[string]string) error {
 	return nil
 }
 
-// workosProfile: the profile stands in the token's answer.
+// workosProfile returns the profile from the token endpoint's answer.
 func workosProfile(ctx context.Context, s *signIn) (Profile, error) {
 	me, ok := s.token.Extra("profile").(map[string]any)
 	if !ok {
@@ -255,14 +256,14 @@ func workosMore(_ context.Context, _ *signIn, me jsonObject, d *Profile) error {
 	return nil
 }
 
-// linkedinUserinfo: the profile endpoint's members are the claims of the ID token.
+// linkedinUserinfo reads the profile endpoint's answer, whose members are the claims of the ID token.
 func linkedinUserinfo(_ context.Context, s *signIn, me jsonObject, d *Profile) error {
 	d.set("iss", s.trust().issuer)
 	linkedinClaims(s.Provider, &idToken{claims: me}, d)
 	return nil
 }
 
-// linkedinClaims: the flag of the address is text in these ID tokens.
+// linkedinClaims reads LinkedIn's claims, in which the flag of the address is a text.
 func linkedinClaims(_ *Provider, t *idToken, d *Profile) {
 	d.addEmail(t.claims.textAt("email"), t.claims.isTrueOrText("email_verified"), true)
 	name := t.claims.textAt("name")
@@ -276,8 +277,8 @@ func linkedinClaims(_ *Provider, t *idToken, d *Profile) {
 	d.set("picture avatar_url", t.claims.lookup("picture"))
 }
 
-// linkedinMore is the legacy mode: names in the member's preferred language, the address in a call of its
-// own. What is missing is empty.
+// linkedinMore reads the profile of the legacy mode: names in the member's preferred language, and the address by a
+// further call. Missing values are empty.
 func linkedinMore(ctx context.Context, s *signIn, me jsonObject, d *Profile) error {
 	local := func(name string) string {
 		key := me.textAt(name+".preferredLocale.language") + "_" + me.textAt(name+".preferredLocale.country")

@@ -15,8 +15,8 @@ import (
 	"gatehouse/shared/httpx"
 )
 
-// Settings are all that concern providers. Zero values are the defaults. Fields without a tag
-// are made of other settings.
+// Settings are the settings of providers. Zero values are the defaults. Fields without a tag are computed from other
+// settings.
 type Settings struct {
 	Clients map[string]Client // of the eighteen, by Names; AUTH_EXTERNAL_<P>_*
 	// OIDC are the custom OpenID Connect providers by lower-case name; AUTH_EXTERNAL_OIDC_<NAME>_*.
@@ -38,20 +38,20 @@ type Settings struct {
 	Log   *slog.Logger   // nil: discarded
 	Watch outbound.Watch // of each call; nil: off
 
-	// For tests: nil is the real thing.
+	// For tests; nil: the real functions.
 	Now    func() time.Time
 	Public func(netip.Addr) bool // of package outbound
 }
 
-// Client is what the operator has agreed on with one provider.
+// Client has the settings of one provider.
 type Client struct {
 	// Sign-in with this provider.
 	Enabled bool `env:"ENABLED" envDefault:"false"`
 	// Required with ENABLED. Client ids: the first for browsers, each as an audience of native ID tokens.
 	ClientIDs []string `env:"CLIENT_ID"`
-	// Required likewise.
+	// Required with ENABLED.
 	Secret string `env:"SECRET" secret:"true"`
-	// Required likewise. Where the provider sends browsers back to: /callback below API_EXTERNAL_URL.
+	// Required with ENABLED. Where the provider sends browsers back to: /callback below API_EXTERNAL_URL.
 	RedirectURI string `env:"REDIRECT_URI"`
 	// Base URL in the place of the provider's own; keycloak: required, the realm's.
 	URL string `env:"URL"`
@@ -65,13 +65,13 @@ type Client struct {
 	DistrustEmail bool   `env:"DISTRUST_EMAIL" envDefault:"false"`
 	Mode          string // linkedin and slack: oidc (default), legacy
 
-	// Of custom providers only. Enabled is the operator's word there, too; AUTH_EXTERNAL_OIDC_<NAME>_ENABLED
-	// is true where ISSUER is set.
+	// For custom providers only. Their Enabled is AUTH_EXTERNAL_OIDC_<NAME>_ENABLED, which is true by default if ISSUER
+	// is set.
 	Issuer string
 	Scopes []string // instead of openid, email, profile
 }
 
-// String keeps the secret out when a Client is printed.
+// String keeps the secret from being printed.
 func (c Client) String() string { return "client " + strings.Join(c.ClientIDs, ",") }
 
 // GoString is String, for %#v.
@@ -80,7 +80,7 @@ func (c Client) GoString() string { return c.String() }
 // LogValue is String, for loggers.
 func (c Client) LogValue() slog.Value { return slog.StringValue(c.String()) }
 
-// Problem is a setting that is wrong, or questionable. Text goes on after the name of the variable.
+// Problem is a wrong or questionable setting. Text is to follow the name of the variable.
 type Problem struct {
 	Name, Text string
 	Warning    bool
@@ -102,7 +102,7 @@ func (s Settings) withDefaults() Settings {
 	return s
 }
 
-// customName is the form of a custom provider's name; the environment has it in upper case.
+// customName matches a custom provider's name, which is in upper case in variables.
 var customName = lazily(`^[a-z][a-z0-9_]{0,31}$`)
 
 // Check returns all errors together. The settings of a provider that is off are not checked.
@@ -158,7 +158,7 @@ func (s Settings) Check() (found []Problem) {
 	return found
 }
 
-// checkCustom checks a provider of the operator's own.
+// checkCustom checks a custom provider.
 func (s Settings) checkCustom(name string, wrong, warn func(name, format string, args ...any)) {
 	c, issuer := s.OIDC[name], "AUTH_EXTERNAL_OIDC_"+strings.ToUpper(name)+"_ISSUER"
 	if !customName().MatchString(name) {
@@ -174,7 +174,7 @@ func (s Settings) checkCustom(name string, wrong, warn func(name, format string,
 	c.checkClient(strings.TrimSuffix(issuer, "ISSUER"), wrong)
 }
 
-// taken says whether a custom provider's name means something else in identities.
+// taken reports whether a custom provider's name has another meaning in identities.
 func taken(name string) bool {
 	if slices.Contains([]string{"email", "phone", "anonymous", "sso", "web3", "provider"}, name) {
 		return true
@@ -202,7 +202,7 @@ func (c Client) checkClient(prefix string, wrong func(name, format string, args 
 	}
 }
 
-// checkURL: absolute, nothing but scheme, host and path, https unless it stays on this machine.
+// checkURL checks that a URL is absolute, has only scheme, host and path, and is https unless it leads to this machine.
 func (s Settings) checkURL(name, text string, wrong, warn func(name, format string, args ...any)) {
 	u, err := url.Parse(text)
 	switch {
@@ -219,7 +219,7 @@ func (s Settings) checkURL(name, text string, wrong, warn func(name, format stri
 	}
 }
 
-// checkAzure: only within one tenant does a domain have one owner.
+// checkAzure refuses verified domains without a single tenant, since only within a tenant a domain has one owner.
 func (s Settings) checkAzure(prefix string, c Client, wrong func(name, format string, args ...any)) {
 	tenant, _ := strings.CutPrefix(strings.TrimSuffix(c.URL, "/"), azureHost)
 	many := slices.Contains([]string{"", "common", "organizations", "consumers"}, tenant)
@@ -229,7 +229,7 @@ func (s Settings) checkAzure(prefix string, c Client, wrong func(name, format st
 	}
 }
 
-// checkApple: the secret is a JWT with an end, after which every sign-in in a browser fails.
+// checkApple warns if the secret is not a JWT, or expires soon: with an expired one every sign-in in a browser fails.
 func (s Settings) checkApple(prefix string, c Client, warn func(name, format string, args ...any)) {
 	t, err := token.ParseForeign(c.Secret)
 	if err != nil {
@@ -246,7 +246,7 @@ func (s Settings) checkApple(prefix string, c Client, warn func(name, format str
 	}
 }
 
-// Overrides are lines for the log at start: whose base URL is not the provider's own.
+// Overrides returns lines for the log at the start, about providers whose base URL is not their own.
 func (s Settings) Overrides() (lines []string) {
 	for _, id := range Names() {
 		if c := s.Clients[id]; c.Enabled && c.URL != "" {

@@ -10,61 +10,61 @@ import (
 	"golang.org/x/oauth2"
 )
 
-// row is what is known of one provider: docs/providers.md#providers as data, and more. Paths into answers are names
-// with dots between them.
+// row describes one provider: it has the data of docs/providers.md#providers, and more. Paths into answers are names
+// separated by dots.
 type row struct {
 	id, mode string
 	aliases  []string
 
-	// Whole URLs, or paths below base. An override of the base (EXTERNAL_<P>_URL) takes the place of
-	// their scheme and host; their paths stay.
+	// Whole URLs, or paths below base. EXTERNAL_<P>_URL, if set, replaces their scheme and host; the paths stay.
 	base, authorize, token, api string
-	// apiAt is the path of the API below an override where it is not the one in api; "/" is none.
+	// apiAt is the path of the API below EXTERNAL_<P>_URL, if it differs from the path in api; "/": no path.
 	apiAt string
-	// issuer of ID tokens, native ones too; also is how it may be spelled besides.
+	// issuer is the issuer of ID tokens, including native ones; also has other spellings of it.
 	issuer string
 	also   []string
-	// discovered: an override of the base is an issuer, whose document names the endpoints.
+	// discovered: EXTERNAL_<P>_URL, if set, is an issuer, whose document names the endpoints.
 	discovered bool
 	oauth1     bool
 
 	scopes   []string
-	style    oauth2.AuthStyle // how the token endpoint gets to know us; fixed, so that no code is sent twice
-	pkce     bool             // RFC 7636, S256, where the provider documents it for clients with a secret
+	style    oauth2.AuthStyle // how we authenticate at the token endpoint; fixed, so that no code is sent twice
+	pkce     bool             // RFC 7636, S256, if the provider documents it for clients with a secret
 	nonce    bool             // OpenID Connect: sent, and compared with the ID token's
-	demanded bool             // an ID token without any nonce is refused too
+	demanded bool             // an ID token without a nonce is refused too
 	noScopes bool             // the caller's scopes are not added
 	noParams bool             // the caller's other parameters are not passed on
 	formPost bool             // the callback is a POST (response_mode=form_post)
 
-	// profile is path and query of the (first) profile call below api; header goes with it.
+	// profile is path and query of the (first) profile call below api; header has headers of this call.
 	profile string
 	header  map[string]string
-	// sub, email and verified are paths in its answer. verified: the flag's, or assumed, or unproven.
+	// sub, email and verified are paths in the call's answer. verified is the path of the flag, or assumed, or
+	// unproven.
 	sub, email, verified string
 	fields               fields // of the identity's data
 	custom               fields // of custom_claims
 
-	begin func(params map[string]string) error // changes or demands parameters
+	begin func(params map[string]string) error // changes or requires parameters
 	// further fields of the code exchange
 	formFields func(p *Provider) map[string]string
-	// what else the profile call carries
+	// adds to the query and headers of the profile call
 	proof func(s *signIn, query map[string]string, header http.Header)
 	more  func(ctx context.Context, s *signIn, me jsonObject, d *Profile) error // after the fields were copied
-	read  func(ctx context.Context, s *signIn) (Profile, error)                 // instead of all of that
+	read  func(ctx context.Context, s *signIn) (Profile, error)                 // instead of call and fields
 	claim func(p *Provider, t *idToken,
-		d *Profile) // what an ID token's claims mean; nil: none are taken
-	trusts func(p *Provider) trust // whose ID tokens; nil: those of issuer
+		d *Profile) // reads the claims of an ID token; nil: ID tokens are not accepted
+	trusts func(p *Provider) trust // the trusted issuer; nil: issuer
 }
 
-// fields is where values go (one name or several with spaces between) and the paths they come from.
+// fields has the paths of values by the names under which they are stored; several names are separated by spaces.
 type fields map[string]string
 
 const (
-	// assumed: the provider has no flag and is known to give proven addresses only. A policy of this
-	// table, which EXTERNAL_<P>_DISTRUST_EMAIL changes.
+	// assumed: the provider has no flag and is known to give only verified addresses. EXTERNAL_<P>_DISTRUST_EMAIL
+	// overrides this.
 	assumed = "(assumed)"
-	// unproven: addresses are whatever the user typed.
+	// unproven: the provider has not verified addresses.
 	unproven = "(unproven)"
 )
 
@@ -73,7 +73,7 @@ const (
 	form  = oauth2.AuthStyleInParams
 )
 
-// table is the eighteen, and the older mode of two.
+// table has the eighteen, and the legacy mode of two of them.
 var table = []row{
 	{
 		id: "apple", authorize: "https://appleid.apple.com/auth/authorize",
@@ -241,7 +241,7 @@ var table = []row{
 	},
 }
 
-// Names are the eighteen, in the alphabet's order.
+// Names returns the names of the eighteen, in alphabetical order.
 func Names() []string { return slices.Clone(names()) }
 
 var names = sync.OnceValue(func() (names []string) {
@@ -253,7 +253,7 @@ var names = sync.OnceValue(func() (names []string) {
 	return names
 })
 
-// Modes are the words of AUTH_EXTERNAL_<P>_MODE of a provider that has several, the default first.
+// Modes returns the values of AUTH_EXTERNAL_<P>_MODE of a provider that has several, the default first.
 func Modes(id string) (modes []string) {
 	for _, r := range table {
 		switch {
@@ -277,7 +277,7 @@ func rowOf(id, mode string) row {
 	return found
 }
 
-// customRow is a provider that only its settings describe: OpenID Connect with discovery.
+// customRow returns the row of a custom provider: OpenID Connect with discovery.
 func customRow(c Client) row {
 	scopes := c.Scopes
 	if len(scopes) == 0 {

@@ -13,7 +13,7 @@ import (
 	"gatehouse/auth/internal/outbound"
 )
 
-// beginOAuth1 gets a request token. state travels in the callback's address.
+// beginOAuth1 gets a request token. The state is part of the callback's URL.
 func (p *Provider) beginOAuth1(ctx context.Context, r Start) (Begun, error) {
 	back := p.client.RedirectURI + "?state=" + url.QueryEscape(r.State)
 	if strings.Contains(p.client.RedirectURI, "?") {
@@ -32,7 +32,7 @@ func (p *Provider) beginOAuth1(ctx context.Context, r Start) (Begun, error) {
 		nil
 }
 
-// finishOAuth1 takes only the answer to the request token that this flow was given.
+// finishOAuth1 accepts only the answer to the request token of this flow.
 func (p *Provider) finishOAuth1(ctx context.Context, callback url.Values, kept private) (Profile, error) {
 	if callback.Get("denied") != "" {
 		return Profile{}, &Error{Status: http.StatusForbidden, OAuth: "access_denied",
@@ -67,11 +67,11 @@ func (p *Provider) finishOAuth1(ctx context.Context, callback url.Values, kept p
 	if err != nil {
 		return Profile{}, noProfile(err)
 	}
-	d.Token = c.token // its secret stays here
+	d.Token = c.token // without the token's secret
 	return d, nil
 }
 
-// signedForm makes a signed call whose answer is a form with a token in it.
+// signedForm makes a signed call whose answer is a form with a token.
 func (p *Provider) signedForm(ctx context.Context, c credentials, ref string,
 	more map[string]string) (url.Values, error) {
 	body, err := p.signed(ctx, c, p.resolve(ref), more)
@@ -95,7 +95,7 @@ func (p *Provider) signed(ctx context.Context, c credentials, address string, mo
 		return nil, errors.New("the address of a call can't be read")
 	}
 	header := http.Header{"Authorization": {c.authorization(http.MethodGet, u, more, randomText(), p.now())}}
-	// A redirect would carry a signature that is good for this address only.
+	// Do not follow redirects: the signature is valid only for this URL.
 	once := &http.Client{
 		Transport: p.http.Configured.Transport, Timeout: p.http.Configured.Timeout,
 		CheckRedirect: outbound.NoRedirect,

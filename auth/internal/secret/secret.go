@@ -34,7 +34,7 @@ const (
 	Factors        Purpose = "factors"         // seals TOTP keys
 	Console        Purpose = "console"         // seals cookies of the admin console
 	RecoveryCodes  Purpose = "recovery codes"  // MAC of factor and code
-	// WebAuthnChallenges makes the challenges of authenticators, and the tags of their ids.
+	// WebAuthnChallenges makes the challenges that authenticators answer, and the tag in the id of each challenge.
 	WebAuthnChallenges Purpose = "webauthn challenges"
 	// FormerRefresh makes the secrets of sessions that were taken over, and the MACs by which their tokens are found.
 	FormerRefresh Purpose = "former refresh tokens"

@@ -15,10 +15,10 @@ import (
 	"gatehouse/auth/internal/outbound"
 )
 
-// maxAnswer is the longest answer in bytes; those of gateways have a few hundred.
+// maxAnswer is the longest answer in bytes; gateways' answers have a few hundred.
 const maxAnswer = 64 << 10
 
-// answer is what a gateway said.
+// answer is a gateway's answer.
 type answer struct {
 	status int
 	body   []byte
@@ -26,29 +26,30 @@ type answer struct {
 
 func (a answer) ok() bool { return a.status >= 200 && a.status <= 299 }
 
-// failure is why a message was not taken. final: it never will be.
+// failure is why a message was not accepted. final: it will never be accepted.
 type failure struct {
 	text  string
 	final bool
 }
 
-// again is a failure that may pass or be mended.
+// again returns a failure that is not final.
 func again(format string, args ...any) *failure { return &failure{text: fmt.Sprintf(format, args...)} }
 
-// decode reads the answer as a JSON object. What isn't one wasn't said by the gateway, whatever its status.
+// decode reads the answer as a JSON object. Any other answer does not come from the gateway itself, whatever its
+// status.
 func (a answer) decode(into any) *failure {
-	if json.Unmarshal(a.body, into) != nil { // the parser's text may quote the answer
+	if json.Unmarshal(a.body, into) != nil { // the parser's error may quote the answer
 		return again("it answers %d without the JSON that was expected", a.status)
 	}
 	return nil
 }
 
-// aboutMessage: the status blames the request itself, not its sender, origin or frequency.
+// aboutMessage reports whether the status is about the request itself, and not about its sender, origin or frequency.
 func (a answer) aboutMessage() bool {
 	return a.status == http.StatusBadRequest || a.status == http.StatusUnprocessableEntity
 }
 
-// call makes one. Its errors hold neither the query nor the path of the URL.
+// call makes a call. Its errors contain neither the query nor the path of the URL.
 func (g *Gateway) call(ctx context.Context, method, address string, form url.Values,
 	header http.Header) (answer, error) {
 	r, err := http.NewRequestWithContext(ctx, method, address, strings.NewReader(form.Encode()))
@@ -66,7 +67,7 @@ func (g *Gateway) call(ctx context.Context, method, address string, form url.Val
 	return answer{status, body}, err
 }
 
-// text is a member that gateways write as a string or as a number; null, and what is neither, is "".
+// text is a member that gateways write as a string or as a number; any other value is "".
 type text string
 
 // UnmarshalJSON never fails.
@@ -84,7 +85,7 @@ func (t *text) UnmarshalJSON(b []byte) error {
 	return nil
 }
 
-// hide makes one line of moderate length of a gateway's words, without what must not be kept.
+// hide makes a gateway's text one line of limited length, without anything that must not be stored.
 func hide(words string, m mail.SMS, secrets []string) string {
 	words = strings.ToValidUTF8(words, "?")
 	for _, s := range secrets {
@@ -97,13 +98,13 @@ func hide(words string, m mail.SMS, secrets []string) string {
 	}
 	words = hideDigits(words, m.To, "<recipient>")
 	if n := len(m.To); n > 9 {
-		words = hideDigits(words, m.To[n-7:], "<recipient>") // as it is written within the country
+		words = hideDigits(words, m.To[n-7:], "<recipient>") // the number without the country code
 	}
 	words = hideDigits(words, m.Token, "<code>")
 	return locale.Short(locale.OneLine(words), 250)
 }
 
-// hideDigits finds digits however they are grouped: +1 (555) 000-1.
+// hideDigits replaces digits, however they are grouped: +1 (555) 000-1.
 func hideDigits(words, digits, instead string) string {
 	if digits == "" {
 		return words

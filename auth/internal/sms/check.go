@@ -9,15 +9,15 @@ import (
 	"strings"
 )
 
-// account is a question about the operator's own account, which sends nothing and costs nothing.
+// account is a request about the operator's account, which sends no SMS and costs nothing.
 type account struct {
 	method, path string
 	form         url.Values // the query of a GET
 	header       http.Header
 }
 
-// Check finds out whether the gateway answers and accepts the credentials: the test of `auth check`. Any answer that
-// does not blame the credentials will do: a substitute for the gateway may not know the request.
+// Check finds out, for `auth check`, whether the gateway answers and accepts the credentials. Any answer that does not
+// refuse the credentials is good, since a substitute for the gateway may not know the request.
 func (g *Gateway) Check(ctx context.Context) error {
 	q := g.vendor.account()
 	address := g.vendor.base() + q.path
@@ -34,7 +34,7 @@ func (g *Gateway) Check(ctx context.Context) error {
 	return nil
 }
 
-// unauthorized is the answer of a gateway that reports it by status.
+// unauthorized reports whether an answer refuses the credentials by its status.
 func unauthorized(a answer) bool {
 	return a.status == http.StatusUnauthorized || a.status == http.StatusForbidden
 }
@@ -68,7 +68,7 @@ func (l Textlocal) account() account {
 
 func (l Textlocal) credentials() []string { return []string{"AUTH_SMS_TEXTLOCAL_API_KEY"} }
 
-// denied: its status is 200 whatever it says.
+// denied reports whether the answer refuses the credentials. Its status is always 200.
 func (l Textlocal) denied(a answer) bool {
 	var in struct {
 		Errors []struct {
@@ -100,7 +100,7 @@ var (
 )
 
 // Lint returns, by their variables, settings of the chosen gateway whose form is unusual for their purpose. They are
-// tried all the same: a gateway may know more kinds than these. Empty ones are Missing's.
+// used nevertheless, since a gateway may know other forms. It ignores empty settings, which Missing returns.
 func (s Settings) Lint() (all []string) {
 	f := func(name, value, what string, forms ...*regexp.Regexp) {
 		for _, form := range forms {

@@ -11,9 +11,9 @@ import (
 type MessageBird struct {
 	// Needed by messagebird.
 	AccessKey string `env:"AUTH_SMS_MESSAGEBIRD_ACCESS_KEY" secret:"true"`
-	// Needed likewise. Sender: a number with its +, or a name of up to 11 letters and digits.
+	// Needed by messagebird. Sender: a number with its +, or a name of up to 11 letters and digits.
 	Originator string `env:"AUTH_SMS_MESSAGEBIRD_ORIGINATOR"`
-	// As of twilio.
+	// As `AUTH_SMS_TWILIO_URL`.
 	URL string `env:"AUTH_SMS_MESSAGEBIRD_URL"`
 }
 
@@ -31,8 +31,7 @@ func (b MessageBird) request(m mail.SMS) (string, url.Values, http.Header, error
 	return "/messages", form, http.Header{"Authorization": {"AccessKey " + b.AccessKey}}, plainOnly(m)
 }
 
-// messageBirdMends are error codes that are about the account or the moment: a wrong key, no balance, a
-// fault of theirs.
+// messageBirdMends are error codes that are not about the message: a wrong key, no balance, a failure of the gateway.
 var messageBirdMends = map[text]bool{"2": true, "25": true, "98": true, "99": true}
 
 func (b MessageBird) read(a answer) (string, *failure) {

@@ -1,9 +1,9 @@
-// Package sms speaks the protocols of the four SMS gateways: Twilio, MessageBird, Textlocal and Vonage
-// (docs/mail.md#sms). One call takes one message.
+// Package sms implements the protocols of four SMS gateways: Twilio, MessageBird, Textlocal and Vonage
+// (docs/mail.md#sms). One call sends one message.
 //
-// It chooses no words, counts nothing and keeps nothing: when a message is sent, how often it is tried
-// and what becomes of it is the outbox's. What a gateway says of a failure gets into the error without
-// the number, the code, the text and our credentials, since errors are logged and kept.
+// It chooses no texts and keeps no state: package outbox decides when and how often a message is tried, and records the
+// outcome. An error has the gateway's text about a failure, without the number, the code, the message and our
+// credentials, since errors are logged and stored.
 package sms
 
 import (
@@ -22,8 +22,8 @@ import (
 	"gatehouse/auth/internal/outbound"
 )
 
-// Settings choose a gateway and hold what the operator has agreed on with each (AUTH_SMS_*). Every URL
-// replaces scheme and host of that gateway; "" is its own.
+// Settings choose a gateway and have the operator's account at each gateway (AUTH_SMS_*). A URL replaces scheme and
+// host of the gateway; "": the gateway's own.
 type Settings struct {
 	// Gateway: twilio, messagebird, textlocal or vonage. Unset: only test numbers get a code.
 	Provider    string      `env:"AUTH_SMS_PROVIDER" oneof:"twilio messagebird textlocal vonage" table:"SMS"`
@@ -33,30 +33,30 @@ type Settings struct {
 	Vonage      Vonage      `table:"SMS"`
 	// Timeout is for a whole call; 0: 10 s.
 	Timeout time.Duration
-	Log     *slog.Logger   // nil: nowhere
+	Log     *slog.Logger   // nil: discarded
 	Watch   outbound.Watch // of each call; nil: off
 }
 
-// vendor is one gateway's dialect.
+// vendor is the protocol of one gateway.
 type vendor interface {
-	// missing are the variables without which nothing can be sent.
+	// missing returns the required variables that are not set.
 	missing() []string
-	// base is scheme and host, and maybe a path before the vendor's own.
+	// base returns scheme and host, possibly with a path before the vendor's own.
 	base() string
-	// request is a message as a form. header may be nil.
+	// request returns the request for a message. header may be nil.
 	request(m mail.SMS) (path string, form url.Values, header http.Header, err error)
-	// read is whether the answer says that the message was taken, and under which id.
+	// read returns the id of an accepted message, or why it was not accepted.
 	read(a answer) (id string, err *failure)
-	// secrets never get into an error.
+	// secrets returns texts that must not get into an error.
 	secrets() []string
-	// account is a question that shows whether the credentials, by their variables, are good; denied is whether
-	// its answer says that they aren't.
+	// account returns the request that tests the credentials, credentials their variables; denied reports whether the
+	// answer refuses them.
 	account() account
 	credentials() []string
 	denied(a answer) bool
 }
 
-// vendor is nil for "" and for what is no gateway.
+// vendor returns the vendor of the chosen gateway; nil for "" and for unknown names.
 func (s Settings) vendor() vendor {
 	switch s.Provider {
 	case "twilio":
@@ -71,7 +71,7 @@ func (s Settings) vendor() vendor {
 	return nil
 }
 
-// Missing are the variables without which the chosen gateway can't send.
+// Missing returns the variables that the chosen gateway requires and that are not set.
 func (s Settings) Missing() []string {
 	if v := s.vendor(); v != nil {
 		return v.missing()
@@ -79,13 +79,13 @@ func (s Settings) Missing() []string {
 	return nil
 }
 
-// Overridden says that the operator has put the chosen gateway somewhere else.
+// Overridden reports whether the operator has set another URL than the chosen gateway's own.
 func (s Settings) Overridden() bool {
 	v := s.vendor()
 	return v != nil && v.base() != (Settings{Provider: s.Provider}).vendor().base()
 }
 
-// lacking are the names whose values are empty; they come in pairs.
+// lacking returns the names whose values are empty; pairs are name and value in turns.
 func lacking(pairs ...string) (names []string) {
 	for i := 0; i < len(pairs); i += 2 {
 		if pairs[i+1] == "" {
@@ -103,8 +103,8 @@ type Gateway struct {
 	log    *slog.Logger
 }
 
-// New is nil without a gateway, or when it lacks what Missing names. Calls go nowhere else: a redirect is
-// a failure.
+// New returns the gateway; nil if none is chosen, or if Missing returns variables. A redirect is a failure, so calls go
+// only to the configured URL.
 func New(s Settings) *Gateway {
 	v := s.vendor()
 	if v == nil || len(v.missing()) > 0 {
@@ -119,18 +119,18 @@ func New(s Settings) *Gateway {
 	return g
 }
 
-// String is the gateway and where it is.
+// String returns the gateway's name and URL.
 func (g *Gateway) String() string { return g.name + " at " + g.vendor.base() }
 
-// Close lets idle connections go. Messages may still be sent.
+// Close closes idle connections. Messages may still be sent.
 func (g *Gateway) Close() { g.http.CloseIdle() }
 
-// SendText hands the message to the gateway. A *mail.Refused says that it never will be taken: the number is no
-// number, the text is not allowed. Any other error may pass, or can be mended by the operator: gateway unreachable,
-// too many requests, credentials, balance.
+// SendText sends the message through the gateway. A *mail.Refused means that the gateway will never accept it, for
+// example because of the number or the text. Any other error may be temporary, or the operator can mend it: an
+// unreachable gateway, too many requests, credentials, balance.
 //
-// No gateway here takes ids from the sender. A call that was cut after the gateway took the message ends in a second
-// SMS with the same code.
+// These gateways accept no ids from the sender. If a call is aborted after the gateway has accepted the message, the
+// user gets a second SMS with the same code.
 func (g *Gateway) SendText(ctx context.Context, id uuid.UUID, m mail.SMS) error {
 	if !isNumber(m.To) {
 		return &mail.Refused{Err: errors.New("sms: the number is none that can be sent to")}
@@ -155,18 +155,18 @@ func (g *Gateway) SendText(ctx context.Context, id uuid.UUID, m mail.SMS) error 
 	return err
 }
 
-// isNumber: E.164 without the plus, as accounts keep numbers.
+// isNumber reports whether s is E.164 without the plus, as stored in accounts.
 func isNumber(s string) bool {
 	return s != "" && len(s) <= 15 && s[0] != '0' && strings.Trim(s, "0123456789") == ""
 }
 
-// isASCII reports whether a text fits the alphabet that gateways take by default.
+// isASCII reports whether a text is in ASCII, which gateways accept by default.
 func isASCII(s string) bool { return strings.IndexFunc(s, func(r rune) bool { return r > 127 }) < 0 }
 
-// whatsApp is the channel that only Twilio knows.
+// whatsApp is the channel that only Twilio supports.
 const whatsApp = "whatsapp"
 
-// plainOnly refuses another channel than SMS where there is none.
+// plainOnly refuses any channel but SMS.
 func plainOnly(m mail.SMS) error {
 	if m.Channel != "" && m.Channel != "sms" {
 		return errors.New("it has no channel but sms")
@@ -174,7 +174,7 @@ func plainOnly(m mail.SMS) error {
 	return nil
 }
 
-// baseOr is the operator's URL, else the vendor's, without a slash at its end.
+// baseOr returns the operator's URL, else the vendor's, without a slash at the end.
 func baseOr(own, usual string) string {
 	if own == "" {
 		return usual

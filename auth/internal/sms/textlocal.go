@@ -12,9 +12,9 @@ import (
 type Textlocal struct {
 	// Needed by textlocal.
 	APIKey string `env:"AUTH_SMS_TEXTLOCAL_API_KEY" secret:"true"`
-	// Needed likewise. Sender as registered with the gateway.
+	// Needed by textlocal. Sender as registered with the gateway.
 	Sender string `env:"AUTH_SMS_TEXTLOCAL_SENDER"`
-	// As of twilio.
+	// As `AUTH_SMS_TWILIO_URL`.
 	URL string `env:"AUTH_SMS_TEXTLOCAL_URL"`
 }
 
@@ -31,7 +31,7 @@ func (l Textlocal) request(m mail.SMS) (string, url.Values, http.Header, error) 
 		plainOnly(m)
 }
 
-// textlocalMends are error codes that are about the account: key, credits, sender.
+// textlocalMends are error codes that are not about the message, but about the account: key, credits, sender.
 var textlocalMends = map[text]bool{"3": true, "7": true, "43": true, "44": true}
 
 func (l Textlocal) read(a answer) (string, *failure) {

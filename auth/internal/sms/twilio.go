@@ -14,9 +14,9 @@ import (
 type Twilio struct {
 	// Needed by twilio. Account SID.
 	AccountSID string `env:"AUTH_SMS_TWILIO_ACCOUNT_SID"`
-	// Needed likewise.
+	// Needed by twilio.
 	AuthToken string `env:"AUTH_SMS_TWILIO_AUTH_TOKEN" secret:"true"`
-	// Needed likewise. SID of a messaging service, or the sender's number.
+	// Needed by twilio. SID of a messaging service, or the sender's number.
 	From string `env:"AUTH_SMS_TWILIO_MESSAGE_SERVICE_SID"`
 	// SID of the content template of WhatsApp messages, whose variable 1 is the code; unset: AUTH_SMS_TEMPLATE.
 	ContentSID string `env:"AUTH_SMS_TWILIO_CONTENT_SID"`
@@ -48,7 +48,7 @@ func (t Twilio) request(m mail.SMS) (string, url.Values, http.Header, error) {
 		if t.ContentSID != "" {
 			form.Del("Body")
 			form.Set("ContentSid", t.ContentSID)
-			form.Set("ContentVariables", `{"1": `+strconv.Quote(m.Token)+`}`) // digits
+			form.Set("ContentVariables", `{"1": `+strconv.Quote(m.Token)+`}`) // only digits, so quoting is enough
 		}
 	} else if err := plainOnly(m); err != nil {
 		return "", nil, nil, err
@@ -57,8 +57,8 @@ func (t Twilio) request(m mail.SMS) (string, url.Values, http.Header, error) {
 		http.Header{"Authorization": {"Basic " + t.basic()}}, nil
 }
 
-// twilioMends are error codes of status 400 that are about the sender or the moment: credentials, From
-// missing, unusable or in want of a number, its queue full.
+// twilioMends are error codes of status 400 that are not about the message: wrong credentials, a From that is missing,
+// unusable or without a number, a full queue.
 var twilioMends = map[text]bool{
 	"20003": true, "20429": true, "21212": true, "21603": true, "21606": true, "21611": true, "21701": true,
 	"21703": true,
@@ -87,7 +87,7 @@ func (t Twilio) read(a answer) (string, *failure) {
 	}
 	if in.Status == "failed" || in.Status == "undelivered" {
 		f := again("%s %s for message %s", in.ErrorMessage, in.ErrorCode, in.SID)
-		f.final = in.ErrorCode != "30001" && in.ErrorCode != "30008" // its queue is full; unknown
+		f.final = in.ErrorCode != "30001" && in.ErrorCode != "30008" // 30001: the queue is full; 30008: unknown error
 		return "", f
 	}
 	return string(in.SID), nil

@@ -11,11 +11,11 @@ import (
 type Vonage struct {
 	// Needed by vonage.
 	APIKey string `env:"AUTH_SMS_VONAGE_API_KEY" secret:"true"`
-	// Needed likewise.
+	// Needed by vonage.
 	APISecret string `env:"AUTH_SMS_VONAGE_API_SECRET" secret:"true"`
-	// Needed likewise. Sender: a number or a name.
+	// Needed by vonage. Sender: a number or a name.
 	From string `env:"AUTH_SMS_VONAGE_FROM"`
-	// As of twilio.
+	// As `AUTH_SMS_TWILIO_URL`.
 	URL string `env:"AUTH_SMS_VONAGE_URL"`
 }
 
@@ -37,8 +37,7 @@ func (v Vonage) request(m mail.SMS) (string, url.Values, http.Header, error) {
 	return "/sms/json", form, nil, plainOnly(m)
 }
 
-// vonageFinal are statuses that are about the message: parameters, number, text, a network or a country
-// that it isn't sent to.
+// vonageFinal are statuses that are about the message: parameters, number, text, a network or country without delivery.
 var vonageFinal = map[text]bool{"2": true, "3": true, "6": true, "7": true, "12": true, "22": true, "29": true,
 	"33": true}
 

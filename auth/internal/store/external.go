@@ -18,7 +18,7 @@ type ExternalState struct {
 	Challenge, ChallengeMethod string
 	// InviteHash is the link_hash of the invitation that is to be accepted; nil: none.
 	InviteHash []byte
-	// LinkingUser gets the identity linked, from LinkingSession; Nil: it is a sign-in.
+	// LinkingUser is the user to link the identity to, who requested that in LinkingSession; Nil: a sign-in.
 	LinkingUser, LinkingSession uuid.UUID
 	// LinkingAAL is the level at which the link was requested.
 	LinkingAAL int

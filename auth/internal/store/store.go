@@ -26,7 +26,7 @@ import (
 	"gatehouse/shared/nonblock"
 )
 
-// Settings are those of the tables and of the pool of connections.
+// Settings are the settings of the tables and of the pool of connections.
 type Settings struct {
 	// Put before every table's name, literally: `auth_` gives `auth_users`. Another value is
 	// another, empty set of tables.

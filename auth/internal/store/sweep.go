@@ -32,7 +32,7 @@ type Sweep struct {
 	// Behind is the last anonymous user that the previous step tried to remove one by one; zero: the step starts at the
 	// beginning.
 	Behind AnonymousUser
-	// ServerNow is as in Refresh.
+	// ServerNow replaces PostgreSQL's clock, as in Refresh.
 	ServerNow time.Time
 	// Batch is how many rows of each kind one step may read or remove.
 	Batch int

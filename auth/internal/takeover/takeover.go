@@ -55,7 +55,7 @@ type Settings struct {
 	Namespace       string
 }
 
-// Options are those of one run.
+// Options are the options of one run.
 type Options struct {
 	Mode Mode
 	// Source may be nil for Abandon if the source is another database.

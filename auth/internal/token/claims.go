@@ -8,20 +8,20 @@ import (
 	"gatehouse/auth/internal/jsontext"
 )
 
-// Claims are those of an access token (docs/tokens.md#access-tokens). The fields stand in the order they are
-// written; what the comment does not call optional is always written, empty or not.
+// Claims are the claims of an access token (docs/tokens.md#access-tokens). They are written in the order of the fields.
+// Unless the comment says optional, a claim is written even if it is empty.
 type Claims struct {
 	Issuer    string // iss; optional
 	Subject   string // sub, the user's id
-	Audience  string // aud; a string, never an array. Read from an array it is the first element
-	ExpiresAt int64  // exp, Unix seconds; 0 when a token read has none
+	Audience  string // aud, written as a string; of an array the first element is read
+	ExpiresAt int64  // exp, Unix seconds; 0 if a token that was read has none
 	NotBefore int64  // nbf, read only
 	IssuedAt  int64  // iat, Unix seconds
 	ID        string // jti; optional
 	Email     string
 	Phone     string
-	// AppMetadata and UserMetadata are written as they are, less white space; nil is {}. Verify leaves them nil: no
-	// decision may depend on what a user can write, and Payload has them.
+	// AppMetadata and UserMetadata are written unchanged, except for white space; nil is written as {}. Verify leaves
+	// them nil: no decision may depend on what a user can write. Payload contains them.
 	AppMetadata  json.RawMessage
 	UserMetadata json.RawMessage
 	Role         string
@@ -30,17 +30,17 @@ type Claims struct {
 	SessionID    string
 	IsAnonymous  bool
 
-	Payload string // the whole claims object as it was signed; set by Verify
+	Payload string // the signed claims object; set by Verify
 }
 
-// AMR is one authentication method of a session. Provider is only written when set.
+// AMR is one authentication method of a session. Provider is written only if it is set.
 type AMR struct {
 	Method    string `json:"method"`
 	Timestamp int64  `json:"timestamp"`
 	Provider  string `json:"provider,omitempty"`
 }
 
-// appendTo appends the claims as JSON. It fails only when a metadata field is not a JSON object.
+// appendTo appends the claims as JSON. It fails only if a metadata field is not a JSON object.
 func (c *Claims) appendTo(dst []byte) ([]byte, error) {
 	dst = append(dst, '{')
 	if c.Issuer != "" {
@@ -89,11 +89,11 @@ func (a *AMR) appendTo(dst []byte) []byte {
 	return append(dst, '}')
 }
 
-// maxTime is the last second of the year 9999; times beyond it are errors or traps for 32-bit readers.
+// maxTime is the last second of the year 9999. Later times are refused: they are errors, or traps for 32-bit readers.
 const maxTime = 253402300799
 
-// parse reads a claims object. A claim that this type knows must have its JSON type (null is none of
-// them); others are ignored.
+// parse reads a claims object. A known claim must have the right JSON type, which null is not; other claims are
+// ignored.
 func (c *Claims) parse(payload string) error {
 	*c = Claims{AMR: c.AMR[:0], Payload: payload}
 	err := jsontext.Members(payload, func(name, value string) error {
@@ -107,7 +107,7 @@ func (c *Claims) parse(payload string) error {
 			c.Audience, err = parseAudience(value)
 		case "exp":
 			if c.ExpiresAt, err = parseTime(value); c.ExpiresAt == 0 {
-				err = jsontext.ErrSyntax // 0 stands for no exp at all
+				err = jsontext.ErrSyntax // 0 would mean that there is no exp
 			}
 		case "nbf":
 			c.NotBefore, err = parseTime(value)
@@ -149,8 +149,8 @@ func (c *Claims) parse(payload string) error {
 	return err
 }
 
-// parseTime reads a NumericDate (RFC 7519 section 2): seconds, a fraction cut off. Signs, exponents and
-// what lies beyond the year 9999 are refused.
+// parseTime reads a NumericDate (RFC 7519 section 2) in seconds, and drops a fraction. It refuses signs, exponents and
+// times beyond the year 9999.
 func parseTime(value string) (int64, error) {
 	var n int64
 	i := 0
@@ -188,7 +188,7 @@ func parseAudience(value string) (string, error) {
 	return first, err
 }
 
-// parseAMR takes the objects we write and the plain strings of RFC 8176, which a claims hook may write.
+// parseAMR reads the objects that we write, and the plain strings of RFC 8176, which a claims hook may write.
 func (c *Claims) parseAMR(value string) error {
 	return jsontext.Elements(value, func(value string) error {
 		var a AMR

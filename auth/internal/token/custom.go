@@ -7,11 +7,11 @@ import (
 	"gatehouse/auth/internal/jsontext"
 )
 
-// needed are the claims that every token must have, whatever made them: a hook may change all others.
+// needed are the claims that every token must have, even if a hook has made the claims.
 var needed = []string{"aud", "exp", "iat", "sub", "email", "phone", "role", "aal", "session_id", "is_anonymous"}
 
-// ParseCustom reads a claims object from a hook, as Verify would, and reports which of the claims that our tokens
-// always have are missing or of the wrong type. The error is an ErrClaims.
+// ParseCustom reads a claims object from a hook, as Verify would, and reports which of the needed claims are missing or
+// have the wrong type. The error is an ErrClaims.
 func ParseCustom(payload string) (c Claims, err error) {
 	if err := c.parse(payload); err != nil {
 		return c, err
@@ -32,5 +32,5 @@ func ParseCustom(payload string) (c Claims, err error) {
 	return c, nil
 }
 
-// Text is the claims as JSON, as they would be signed.
+// Text returns the claims as JSON, as they would be signed.
 func (c *Claims) Text() ([]byte, error) { return c.appendTo(nil) }

@@ -18,12 +18,11 @@ import (
 	"gatehouse/auth/internal/jsontext"
 )
 
-// Tokens of others: ID tokens of identity providers (OpenID Connect Core 1.0), signed with keys that the
-// provider publishes. They know more algorithms than ours, and a key set that lies in other hands: what
-// this package does not understand of it is left out instead of refused.
+// Tokens of other issuers: ID tokens of identity providers (OpenID Connect Core 1.0), signed with keys that the
+// provider publishes. They may have more algorithms than our tokens. Keys of a provider's key set that this package
+// does not understand are ignored, not refused.
 
-// foreignAlgorithms are the accepted signatures, and what each needs. The symmetric ones and "none" are not among
-// them and cannot be requested.
+// foreignAlgorithms are the accepted algorithms of signatures. Symmetric algorithms and "none" are not among them.
 var foreignAlgorithms = map[string]struct {
 	kty, crv string
 	hash     crypto.Hash
@@ -37,13 +36,13 @@ var foreignAlgorithms = map[string]struct {
 	"ES512": {"EC", "P-521", crypto.SHA512, false}, "EdDSA": {"OKP", "Ed25519", crypto.SHA512, false},
 }
 
-// ForeignAlgorithm says whether VerifyForeign knows a signature algorithm.
+// ForeignAlgorithm reports whether Foreign.Signed knows an algorithm of signatures.
 func ForeignAlgorithm(name string) bool { _, ok := foreignAlgorithms[name]; return ok }
 
-// ForeignKey is a public key out of another issuer's key set.
+// ForeignKey is a public key from another issuer's key set.
 type ForeignKey struct {
-	ID  string // kid; "" when the set names none
-	Alg string // the only algorithm it serves; "": any that fits its type
+	ID  string // kid; "" if the set has none
+	Alg string // the only algorithm of the key; "": any that fits the key's type
 
 	kty, crv string
 	rsa      *rsa.PublicKey
@@ -51,11 +50,11 @@ type ForeignKey struct {
 	ed       ed25519.PublicKey
 }
 
-// maxForeignKeys bounds what one key set may hold. Large providers publish fewer than ten.
+// maxForeignKeys is how many keys a key set may have. Large providers publish fewer than ten.
 const maxForeignKeys = 100
 
-// ParseForeignKeys reads a key set (RFC 7517 section 5). Keys for encryption, of kinds that this package lacks, or
-// broken ones are left out, as that section requires. It fails when text is no key set at all.
+// ParseForeignKeys reads a key set (RFC 7517 section 5). It ignores keys for encryption, keys of unknown kinds, and
+// malformed keys, as that section requires. It fails if text is not a key set.
 func ParseForeignKeys(text string) ([]ForeignKey, error) {
 	var keys []ForeignKey
 	found := false
@@ -127,13 +126,13 @@ func (t *jwkText) foreignEC() (*ecdsa.PublicKey, error) {
 	return t.point(curve)
 }
 
-// fits says whether the key may check a signature of that algorithm.
+// fits reports whether the key may check signatures of an algorithm.
 func (k *ForeignKey) fits(alg string) bool {
 	a, ok := foreignAlgorithms[alg]
 	return ok && (k.Alg == "" || k.Alg == alg) && k.kty == a.kty && (a.crv == "" || k.crv == a.crv)
 }
 
-// verify says whether sig is the key's signature of that algorithm, which fits, over input.
+// verify reports whether sig is the key's signature over input, by an algorithm that fits.
 func (k *ForeignKey) verify(alg string, input, sig []byte) bool {
 	a := foreignAlgorithms[alg]
 	if a.kty == "OKP" {
@@ -156,24 +155,24 @@ func (k *ForeignKey) verify(alg string, input, sig []byte) bool {
 	return rsa.VerifyPKCS1v15(k.rsa, a.hash, sum, sig) == nil
 }
 
-// Foreign is another issuer's token, read and not trusted yet: Verify decides.
+// Foreign is another issuer's token, parsed but not verified: nothing in it is trusted until Signed has succeeded.
 type Foreign struct {
-	Alg, KeyID string // of the header
-	// The claims that decide. Audience holds the one string or all of the array.
+	Alg, KeyID string // from the header
+	// The claims that are checked. Audience has one string, or all strings of an array.
 	Issuer, Subject, Nonce, ID     string
 	AuthorizedParty                string // azp
 	AccessTokenHash                string // at_hash
 	Audience                       []string
 	ExpiresAt, NotBefore, IssuedAt int64  // Unix seconds; 0 when absent
-	Payload                        string // the claims object, checked: JSON, no member twice
+	Payload                        string // the claims object, which is valid JSON without duplicate members
 
-	input     string // what is signed
+	input     string // the signed text
 	signature []byte
 }
 
-// ParseForeign reads a token of three parts. Nothing in it is trusted yet. A header that requires extensions (crit,
-// b64) or is of another type than JWT, such as an access token's at+jwt, is refused; one that brings keys along (jwk,
-// jku, x5c) is read without them. sub must be a string.
+// ParseForeign parses a token of three parts, without verifying it. It refuses a header that requires extensions (crit,
+// b64) or has another type than JWT, such as at+jwt of access tokens. It ignores keys in the header (jwk, jku, x5c).
+// sub must be a string.
 func ParseForeign(text string) (*Foreign, error) {
 	if len(text) > MaxSize {
 		return nil, ErrTooLarge
@@ -183,7 +182,7 @@ func ParseForeign(text string) (*Foreign, error) {
 		return nil, malformed("it has not three parts")
 	}
 	header, ok := decode64(parts[0])
-	if !ok || len(parts[0]) > 4*maxHeader { // x5c chains stand in some
+	if !ok || len(parts[0]) > 4*maxHeader { // some headers have x5c chains
 		return nil, malformed("the header is not base64url or too long")
 	}
 	t := &Foreign{input: text[:len(parts[0])+1+len(parts[1])]}
@@ -267,13 +266,13 @@ func parseAudiences(value string) (all []string, err error) {
 	return all, err
 }
 
-// Input is what the signature is over: header and claims as they were sent.
+// Input returns the signed text: header and claims as they were sent.
 func (t *Foreign) Input() string { return t.input }
 
-// Signed says whether one of the keys signed the token, by an algorithm that is among algs. ErrUnknownKey:
-// none of the keys has the token's kid, or none fits where it names none; ErrSignature: one does, and did not
-// sign it. Another look at the published key set may help. The key decides whether it serves the algorithm,
-// and symmetric ones never do.
+// Signed returns nil if one of the keys has signed the token, by an algorithm among algs. ErrUnknownKey: no key has the
+// token's kid or, if the token has no kid, no key fits. ErrSignature: a key matches, but has not signed the token. The
+// caller may read the published key set again. A key is used only for algorithms that fit it, and never for symmetric
+// ones.
 func (t *Foreign) Signed(keys []ForeignKey, algs []string) error {
 	if _, ok := foreignAlgorithms[t.Alg]; !ok || !slices.Contains(algs, t.Alg) {
 		return ErrAlgorithm
@@ -294,10 +293,10 @@ func (t *Foreign) Signed(keys []ForeignKey, algs []string) error {
 	return ErrSignature
 }
 
-// foreignLeeway is how far ahead of ours the clock of another service may be when it stamps iat and nbf.
+// foreignLeeway is how far the clock by which another service sets iat and nbf may be ahead of ours.
 const foreignLeeway = 5 * time.Minute
 
-// Timely judges exp, which must be there, nbf and iat.
+// Timely checks exp, which is required, nbf and iat.
 func (t *Foreign) Timely(now time.Time) error {
 	late := now.Add(foreignLeeway).Unix()
 	switch {
@@ -311,8 +310,8 @@ func (t *Foreign) Timely(now time.Time) error {
 	return nil
 }
 
-// HashesAccessToken says whether at_hash, which must be there, is that of the access token: the left half
-// of its hash, by the hash of the signature's algorithm (OpenID Connect Core 1.0, section 3.1.3.6).
+// HashesAccessToken reports whether at_hash, which is required, belongs to the access token: it is the left half of the
+// token's hash, by the hash function of the signature's algorithm (OpenID Connect Core 1.0, section 3.1.3.6).
 func (t *Foreign) HashesAccessToken(access string) bool {
 	a, ok := foreignAlgorithms[t.Alg]
 	if !ok {

@@ -18,11 +18,11 @@ import (
 
 const (
 	minRSABits = 2048
-	maxRSABits = 8192 // a longer one would let one signature stall a core for seconds
+	maxRSABits = 8192 // one signature of a longer key would occupy a core for seconds
 	maxKeyID   = 256
 )
 
-// jwkText is the members of a JWK as text; absent ones are "".
+// jwkText has the members of a JWK as texts; absent members are "".
 type jwkText struct {
 	kty, kid, alg, use, crv      string
 	n, e, d, p, q, dp, dq, qi, k string
@@ -31,17 +31,16 @@ type jwkText struct {
 	hasOps, multiPrime           bool
 }
 
-// JWK is a key with what its JWK said of its use.
+// JWK is a key, with its use according to the JWK.
 type JWK struct {
 	*Key
-	Signs bool // key_ops holds "sign"
+	Signs bool // key_ops contains "sign"
 }
 
-// ParseJWK reads one JWK (RFC 7517), private or public. kid and alg are required; alg must be one of
-// ours and fit the key; numbers must be in their canonical form; RSA keys have 2048 to 8192 bits and an
-// exponent of at least 65537; EC keys lie on P-256, OKP keys on Ed25519; a private half must belong to
-// the public one. Members that it doesn't know (ext, x5t, ...) are ignored. The error never quotes key
-// material.
+// ParseJWK reads one JWK (RFC 7517), private or public. kid and alg are required; alg must be one of ours and fit the
+// key; numbers must be in their canonical form; RSA keys have 2048 to 8192 bits and an exponent of at least 65537; EC
+// keys lie on P-256, OKP keys on Ed25519; a private half must belong to the public half. Unknown members (ext, x5t,
+// ...) are ignored. The error never quotes key material.
 func ParseJWK(text string) (JWK, error) {
 	t, err := readJWK(text)
 	if err != nil {
@@ -111,7 +110,7 @@ func readJWK(text string) (*jwkText, error) {
 	return t, err
 }
 
-// checkUse judges kid, use and key_ops, and says whether the key signs.
+// checkUse checks kid, use and key_ops, and reports whether the key signs.
 func (t *jwkText) checkUse() (signs bool, err error) {
 	switch {
 	case t.kid == "":
@@ -136,8 +135,8 @@ func (t *jwkText) checkUse() (signs bool, err error) {
 	return signs, nil
 }
 
-// number reads a Base64urlUInt (RFC 7518 section 2). Some makers pad private numbers with zero bytes, so
-// only public ones must be canonical.
+// number reads a Base64urlUInt (RFC 7518 section 2). Some libraries pad private numbers with zero bytes, so only public
+// numbers must be canonical.
 func number(name, text string, public bool) (*big.Int, error) {
 	raw, ok := decode64(text)
 	if !ok || len(raw) == 0 || len(raw) > maxRSABits/8+1 {
@@ -149,7 +148,7 @@ func number(name, text string, public bool) (*big.Int, error) {
 	return new(big.Int).SetBytes(raw), nil
 }
 
-// rsaPublic reads the public half of an RSA key; canonical: as number has it.
+// rsaPublic reads the public half of an RSA key; canonical says that the numbers must be in canonical form.
 func (t *jwkText) rsaPublic(canonical bool) (*rsa.PublicKey, error) {
 	n, err := number("n", t.n, canonical)
 	if err != nil {

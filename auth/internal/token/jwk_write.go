@@ -12,8 +12,8 @@ import (
 	"gatehouse/auth/internal/jsontext"
 )
 
-// Thumbprint is the RFC 7638 SHA-256 thumbprint of the public half, in base64url. A secret has none,
-// since a digest of it must not be shown.
+// Thumbprint returns the RFC 7638 SHA-256 thumbprint of the public half, in base64url. It returns "" for a secret, of
+// which no digest may be shown.
 func (k *Key) Thumbprint() string {
 	if k.Symmetric() {
 		return ""
@@ -22,8 +22,8 @@ func (k *Key) Thumbprint() string {
 	return b64.EncodeToString(sum[:])
 }
 
-// appendPublic appends the members of the public half. canonical is the order and choice of RFC 7638
-// section 3.2; otherwise kty, kid, alg, use and key_ops come first, as people read them.
+// appendPublic appends the members of the public half. If canonical, they are those of RFC 7638 section 3.2, in its
+// order; otherwise kty, kid, alg, use and key_ops come first, for people.
 func (k *Key) appendPublic(dst []byte, canonical bool) []byte {
 	member := func(name string, value []byte) {
 		dst = append(dst, `"`+name+`":"`...)
@@ -66,7 +66,7 @@ func (k *Key) appendPublic(dst []byte, canonical bool) []byte {
 	return dst[:len(dst)-1]
 }
 
-// PublicJWK is the public half as a JWK for verifying, or nil for a secret.
+// PublicJWK returns the public half as a JWK for verifying; nil for a secret.
 func (k *Key) PublicJWK() []byte {
 	if k.Symmetric() {
 		return nil
@@ -74,8 +74,8 @@ func (k *Key) PublicJWK() []byte {
 	return append(k.appendPublic([]byte{'{'}, false), '}')
 }
 
-// PrivateJWK is the whole key as a JWK that ParseJWK reads back, with key_ops for signing. It is a secret: it is for
-// sealing and for an operator who exports it, never for a log.
+// PrivateJWK returns the whole key as a JWK that ParseJWK can read, with key_ops for signing. The text is secret: it
+// may be sealed, or exported by the operator, but never logged.
 func (k *Key) PrivateJWK() ([]byte, error) {
 	if !k.CanSign() {
 		return nil, fmt.Errorf("%s has no private half", k)

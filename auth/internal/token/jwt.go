@@ -11,11 +11,11 @@ import (
 	"gatehouse/auth/internal/jsontext"
 )
 
-// leeway is how far ahead of ours another clock may be when it stamps iat or nbf. For exp there is
-// none: a client refreshes in time.
+// leeway is how far the clock by which iat and nbf were set may be ahead of ours. There is no leeway for exp, since
+// clients refresh in time.
 const leeway = 30 * time.Second
 
-// maxHeader is the longest encoded header that is parsed. Ours have 60 to 130 bytes.
+// maxHeader is the length of the longest encoded header that is parsed. Our headers have 60 to 130 bytes.
 const maxHeader = 2048
 
 // scratch is a buffer for one call.
@@ -24,14 +24,14 @@ type scratch struct{ b []byte }
 var scratches = sync.Pool{New: func() any { return &scratch{b: make([]byte, 0, 2048)} }}
 
 func (s *scratch) free() {
-	if cap(s.b) <= 32<<10 { // one giant token must not pin memory for good
+	if cap(s.b) <= 32<<10 { // a huge token must not occupy memory for ever
 		scratches.Put(s)
 	}
 }
 
-// Sign appends a token with the claims to dst, signed with the current key. It fails when a metadata field is not a
-// JSON object. Claims larger than what Verify takes (MaxSize) are signed all the same: a user with that much metadata
-// could otherwise not even sign in to remove it.
+// Sign appends a token with the claims to dst, signed with the current key. It fails if a metadata field is not a JSON
+// object. It also signs claims that are too large for Verify (MaxSize): otherwise a user with so much metadata could
+// not even sign in to remove it.
 func (s *Set) Sign(dst []byte, c *Claims) ([]byte, error) {
 	buf := scratches.Get().(*scratch)
 	defer buf.free()
@@ -42,14 +42,14 @@ func (s *Set) Sign(dst []byte, c *Claims) ([]byte, error) {
 	return s.signer.signPayload(dst, buf.b)
 }
 
-// SignPayload appends a token over any claims object, for example what a claims hook made.
+// SignPayload appends a token with any claims object, for example from a claims hook.
 func (s *Set) SignPayload(dst, payload []byte) ([]byte, error) {
 	return s.signer.signPayload(dst, payload)
 }
 
-// SignService appends a token for a service: no user, no session, only a role. It is signed with the
-// shared secret when that is believed, as installations expect, else with the current key. The audience
-// is left out: the role decides.
+// SignService appends a token for a service: without user and session, with a role. It is signed with the shared secret
+// if tokens of that are accepted, as installations expect, else with the current key. It has no audience, since only
+// the role matters.
 func (s *Set) SignService(dst []byte, role, issuer string, issued, expires time.Time) ([]byte, error) {
 	k := s.signer
 	if s.secret != nil {
@@ -78,13 +78,12 @@ func (k *Key) signPayload(dst, payload []byte) ([]byte, error) {
 	return b64.AppendEncode(append(dst, '.'), buf.b), nil
 }
 
-// Verify checks text at the time now and reads its claims into c, whose AMR slice is reused. The key is
-// found by the header's kid, or is the shared secret when there is no kid; the algorithm is the key's.
-// No claim is read before the signature is verified. What the ids mean, whether the session lives and what the role may
-// do is for the caller.
+// Verify checks text at the time now and reads the claims into c, whose AMR slice is reused. The key is found by the
+// header's kid, or is the shared secret if there is no kid; the key determines the algorithm. No claim is read before
+// the signature is verified. The caller has to check the ids, the session and the role.
 //
-// exp is demanded of every token with a sub. A token with an unknown kid is refused even when the
-// shared secret has signed it.
+// exp is required in every token with a sub. A token with an unknown kid is refused even if the shared secret has
+// signed it.
 func (s *Set) Verify(c *Claims, text string, now time.Time) (*Key, error) {
 	if len(text) > MaxSize {
 		return nil, ErrTooLarge
@@ -126,8 +125,8 @@ func (s *Set) Verify(c *Claims, text string, now time.Time) (*Key, error) {
 	return k, c.check(k, s.issuer, now)
 }
 
-// check judges the times and the issuer. iss is compared on tokens of our asymmetric keys only: any service may know
-// JWT_SECRET.
+// check checks the times and the issuer. It compares iss only in tokens of our asymmetric keys, since other services
+// that know JWT_SECRET may be issuers too.
 func (c *Claims) check(k *Key, issuer string, now time.Time) error {
 	late := now.Add(leeway).Unix()
 	switch {
@@ -143,9 +142,9 @@ func (c *Claims) check(k *Key, issuer string, now time.Time) error {
 	return nil
 }
 
-// keyFor parses a header that is not, byte for byte, one of ours. Only alg, kid and typ may stand in it: everything
-// else that RFC 7515 section 4.1 defines would have the token choose its own key or require extensions that we lack
-// (crit, b64), and undefined members are not worth a risk.
+// keyFor parses a header that is not, byte for byte, one of ours. It may contain only alg, kid and typ: all other
+// members of RFC 7515 section 4.1 would let the token choose its own key, or require extensions that we lack (crit,
+// b64), and unknown members are refused to be safe.
 func (s *Set) keyFor(encoded string) (*Key, error) {
 	if len(encoded) > maxHeader {
 		return nil, malformed("the header is too long")

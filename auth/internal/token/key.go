@@ -19,15 +19,15 @@ import (
 	"gatehouse/auth/internal/jsontext"
 )
 
-// minSecret is the least bytes of an HS256 secret that RFC 7518 section 3.2 allows.
+// minSecret is how many bytes an HS256 secret must have at least (RFC 7518 section 3.2).
 const minSecret = 32
 
-// Key is a key of one algorithm. It never changes and may be used by many goroutines. Printing it
-// shows its id and algorithm only.
+// Key is a key of one algorithm. It never changes and may be used by many goroutines. Printing a Key shows only id and
+// algorithm.
 type Key struct {
 	id     string
 	alg    Algorithm
-	header string // the encoded header of tokens it signs, with the dot behind
+	header string // the encoded header of the key's tokens, with the dot behind it
 
 	rsa  *rsa.PublicKey
 	ec   *ecdsa.PublicKey
@@ -38,8 +38,8 @@ type Key struct {
 	size    int // of a signature, in bytes
 }
 
-// Generate makes a signing key for RS256 (2048 bits), ES256 or EdDSA. Its id is its thumbprint
-// (RFC 7638). An RSA key takes a few hundred milliseconds.
+// Generate makes a signing key for RS256 (2048 bits), ES256 or EdDSA. The key's id is its thumbprint (RFC 7638). An RSA
+// key takes a few hundred milliseconds.
 func Generate(alg Algorithm) (*Key, error) {
 	var private any
 	var err error
@@ -61,8 +61,8 @@ func Generate(alg Algorithm) (*Key, error) {
 	return k, nil
 }
 
-// NewSecret is an HS256 key of the bytes of secret, for example JWT_SECRET. Tokens signed with it name
-// the key only when id is not empty.
+// NewSecret returns an HS256 key with the given secret, for example JWT_SECRET. Its tokens have a kid only if id is not
+// empty.
 func NewSecret(id string, secret []byte) (*Key, error) {
 	if len(secret) == 0 {
 		return nil, errors.New("the HS256 secret is empty")
@@ -70,10 +70,10 @@ func NewSecret(id string, secret []byte) (*Key, error) {
 	return newPrivate(id, append([]byte(nil), secret...)), nil
 }
 
-// RevokedKey stands for a key that is not believed any more, of which a set only knows the id.
+// RevokedKey returns a Key that stands for a revoked key, of which a set has only the id.
 func RevokedKey(id string) *Key { return &Key{id: id} }
 
-// newPrivate wraps a checked private key; newPublic does the same for one that only verifies.
+// newPrivate returns a Key for a checked private key; newPublic for a checked public key, which only verifies.
 func newPrivate(id string, private any) *Key {
 	var k *Key
 	switch p := private.(type) {
@@ -116,26 +116,26 @@ func (k *Key) setID(id string) {
 	k.header = b64.EncodeToString(header) + "."
 }
 
-// ID is the key's kid, "" for a secret without one.
+// ID returns the key's kid; "" for a secret without one.
 func (k *Key) ID() string { return k.id }
 
-// Algorithm is the only algorithm the key signs and verifies.
+// Algorithm returns the key's only algorithm.
 func (k *Key) Algorithm() Algorithm { return k.alg }
 
-// CanSign says whether the private half is known.
+// CanSign reports whether the private half is known.
 func (k *Key) CanSign() bool { return k.private != nil }
 
-// Symmetric says whether the key is a shared secret, which is never published.
+// Symmetric reports whether the key is a shared secret, which is never published.
 func (k *Key) Symmetric() bool { return k.alg == HS256 }
 
-// Weak says whether the key is a secret of fewer than 32 bytes, which RFC 7518 section 3.2 forbids and
-// existing installations have.
+// Weak reports whether the key is a secret of fewer than 32 bytes, which RFC 7518 section 3.2 forbids and some
+// installations have.
 func (k *Key) Weak() bool {
 	secret, ok := k.private.([]byte)
 	return ok && len(secret) < minSecret
 }
 
-// String names the key, never its secret.
+// String returns the algorithm and id, never the secret.
 func (k *Key) String() string { return fmt.Sprintf("%s key %q", k.alg, k.id) }
 
 // GoString keeps %#v from printing the secret.
@@ -157,7 +157,7 @@ func (k *Key) sign(dst, input []byte) ([]byte, error) {
 		if err != nil {
 			return dst, err
 		}
-		var sig [64]byte // r and s side by side (RFC 7518 section 3.4), not ASN.1
+		var sig [64]byte // r and s concatenated (RFC 7518 section 3.4), not ASN.1
 		r.FillBytes(sig[:32])
 		s.FillBytes(sig[32:])
 		return append(dst, sig[:]...), nil
@@ -169,7 +169,7 @@ func (k *Key) sign(dst, input []byte) ([]byte, error) {
 	return dst, fmt.Errorf("%s has no private half", k)
 }
 
-// verify says whether sig, already of the right length, is the key's signature over input.
+// verify reports whether sig, which has the right length, is the key's signature over input.
 func (k *Key) verify(input, sig []byte) bool {
 	switch k.alg {
 	case RS256:
@@ -187,8 +187,8 @@ func (k *Key) verify(input, sig []byte) bool {
 	return false
 }
 
-// macPool keeps HMAC-SHA256 states of one key: a used state restarts from its stored pads, which saves
-// two of the four blocks and all allocations.
+// macPool keeps HMAC-SHA256 states of one key for reuse: a used state restarts from its stored pads, which saves two of
+// the four blocks and all allocations.
 type macPool struct{ states sync.Pool }
 
 type macState struct {
@@ -211,7 +211,7 @@ func (p *macPool) sum(dst, input []byte) []byte {
 	return dst
 }
 
-// is says whether the MAC of input begins with all of mac, which has at least 16 bytes.
+// is reports whether the MAC of input begins with mac, which has at least 16 bytes.
 func (p *macPool) is(mac, input []byte) bool {
 	s := p.states.Get().(*macState)
 	s.Reset()

@@ -8,9 +8,9 @@ import (
 	"gatehouse/auth/internal/jsontext"
 )
 
-// ParseKeys reads the keys that an operator sets as AUTH_JWT_KEYS: a JSON array of JWKs, or a JWK set {"keys":
-// [...]}. Exactly one must have sign in its key_ops: it becomes the current key, the others are previous ones. All
-// errors are reported together, by the key's place (from 1) and kid, never with key material.
+// ParseKeys reads the keys that an operator sets as AUTH_JWT_KEYS: a JSON array of JWKs, or a JWK set {"keys": [...]}.
+// Exactly one key must have sign in its key_ops: it becomes the current key, the other keys previous ones. All errors
+// are reported together, with the key's position (from 1) and kid, never with key material.
 func ParseKeys(text string) ([]Entry, error) {
 	text = strings.TrimSpace(text)
 	if strings.HasPrefix(text, "{") {
@@ -66,7 +66,7 @@ func ParseKeys(text string) ([]Entry, error) {
 	return entries, nil
 }
 
-// nameOf says which key of a set is meant, with its kid where that can be read.
+// nameOf names a key of a set by its position and, if it can be read, its kid.
 func nameOf(text string, n int) string {
 	if t, _ := readJWK(text); t.kid != "" && len(t.kid) <= maxKeyID {
 		return fmt.Sprintf("key %d (kid %q)", n, t.kid)

@@ -25,36 +25,36 @@ const (
 	refreshSize    = refreshBody + refreshMAC
 	// RefreshSize is the length of a refresh token in characters.
 	RefreshSize = refreshSize * 4 / 3
-	// formerSize is that of the replaced service's tokens, of lower-case letters and digits.
+	// formerSize is the length of the replaced service's tokens, of lower-case letters and digits.
 	formerSize = 12
 )
 
 // Why a refresh token is refused before the store is queried.
 var (
-	// ErrRefreshForm: not of the form that this daemon gives out.
+	// ErrRefreshForm: the text does not have the form of this daemon's tokens.
 	ErrRefreshForm = errors.New("refresh token is not valid")
-	// ErrRefreshForged: of the right form, with a MAC that no root key of ours made; or a token of the
-	// replaced service, whose sessions are not here.
+	// ErrRefreshForged: the text has the right form, but none of our root keys made the MAC; or it has the form of the
+	// replaced service's tokens.
 	ErrRefreshForged = errors.New("refresh token was not issued by this server")
 )
 
 // Refresh is the content of a refresh token.
 type Refresh struct {
 	Session [16]byte
-	Secret  [16]byte // random, made with the session, the same in all its tokens
+	Secret  [16]byte // random, the same in all tokens of a session
 	Counter uint64   // rotations before this token was made; below 2^63, so that a bigint holds it
 }
 
-// NewRefreshSecret is the secret of a new session.
+// NewRefreshSecret returns the secret of a new session.
 func NewRefreshSecret() (secret [16]byte) {
 	rand.Read(secret[:]) // never fails (crypto/rand)
 	return secret
 }
 
-// SecretHash is what the store keeps of the secret.
+// SecretHash returns the hash of the secret, which the store keeps.
 func (r *Refresh) SecretHash() [sha256.Size]byte { return sha256.Sum256(r.Secret[:]) }
 
-// Next is the token that follows when this one is rotated.
+// Next returns the token that replaces r in a rotation.
 func (r Refresh) Next() Refresh {
 	r.Counter++
 	return r
@@ -63,7 +63,7 @@ func (r Refresh) Next() Refresh {
 // RefreshCodec makes and checks refresh tokens.
 type RefreshCodec struct{ keys []*macPool }
 
-// NewRefreshCodec takes the MAC keys, the current one first, then those that still verify.
+// NewRefreshCodec returns a codec with the given MAC keys: the current key first, then the keys that only verify.
 func NewRefreshCodec(keys [][]byte) *RefreshCodec {
 	if len(keys) == 0 {
 		panic("token: no key for refresh tokens")
@@ -75,8 +75,8 @@ func NewRefreshCodec(keys [][]byte) *RefreshCodec {
 	return c
 }
 
-// Append appends the token to dst. The same content always gives the same text under one key: a child
-// that was lost on its way is made again, not stored.
+// Append appends the token to dst. With one key the same content always gives the same text: a token that a client did
+// not receive can be made again, and need not be stored.
 func (c *RefreshCodec) Append(dst []byte, r *Refresh) []byte {
 	buf := scratches.Get().(*scratch)
 	defer buf.free()

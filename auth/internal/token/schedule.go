@@ -6,24 +6,24 @@ import (
 	"time"
 )
 
-// PublishAhead is how long a next key is published before it signs: 10 minutes of HTTP caches and 10 of
-// the client library's own.
+// PublishAhead is how long a next key is published before it signs: 10 minutes for HTTP caches and 10 for the client
+// library's cache.
 const PublishAhead = 20 * time.Minute
 
-// Stored is a key with the times that the store keeps of it. From these every replica derives the same
-// states without writing anything when a time comes.
+// Stored is a key with its stored times. Every replica derives the same states from these times, and nothing has to be
+// written when a state changes.
 type Stored struct {
 	Key *Key
-	// SignsAt is when the key takes over. It was published since before.
+	// SignsAt is when the key begins to sign. It is published before.
 	SignsAt time.Time
-	// RevokedAt is when the key was revoked, zero if never.
+	// RevokedAt is when the key was revoked; zero if it was not.
 	RevokedAt time.Time
 }
 
-// StatesAt derives the states at now: of the keys not revoked, the one that took over last is current, those still to
-// come are next, earlier ones previous. A key whose successor took over more than keep ago is left out: everything it
-// signed has expired. When revoking leaves no key that has begun to sign, the earliest next one is current at once,
-// since signing with a key that some cache does not know yet is better than not signing.
+// StatesAt derives the states at now. Of the keys that are not revoked, the key that began to sign last is current,
+// later keys are next, earlier keys previous. A key whose successor began to sign more than keep ago is left out:
+// everything that it signed has expired. If, after a revocation, no key has begun to sign, the earliest next key is
+// current at once, since signing with a key that some caches do not have yet is better than not signing.
 func StatesAt(keys []Stored, now time.Time, keep time.Duration) ([]Entry, error) {
 	sorted := slices.Clone(keys)
 	slices.SortStableFunc(sorted, func(a, b Stored) int { return a.SignsAt.Compare(b.SignsAt) })
@@ -54,8 +54,8 @@ func StatesAt(keys []Stored, now time.Time, keep time.Duration) ([]Entry, error)
 	return out, nil
 }
 
-// successor is when a key after the i-th took over from it for good, zero if none has. A revoked one may
-// have handed the work back.
+// successor returns when a key after the i-th replaced it for good; zero if none did. A revoked successor may have been
+// replaced by the earlier key again.
 func successor(sorted []Stored, i int, now time.Time) time.Time {
 	for _, k := range sorted[i+1:] {
 		if k.RevokedAt.IsZero() && !k.SignsAt.After(now) {

@@ -8,24 +8,24 @@ import (
 	"sync/atomic"
 )
 
-// State is where a key stands in its life: next, current, previous, then gone; or revoked at any time.
+// State is the state of a key: next, current, previous, and finally dropped; or, at any time, revoked.
 type State uint8
 
 const (
-	// Next is published and verifies but does not sign yet. A replica whose clock or poll is ahead may
-	// already sign with it.
+	// Next keys are published and verify, but do not sign yet. A replica whose clock or poll is ahead may already sign
+	// with them.
 	Next State = iota + 1
-	// Current signs. A set has exactly one, unless it signs with the shared secret.
+	// Current is the key that signs. A set has exactly one, unless it signs with the shared secret.
 	Current
-	// Previous no longer signs and verifies what it signed.
+	// Previous keys no longer sign, but still verify what they signed.
 	Previous
-	// Revoked is neither published nor believed. Its id stays known, so that the refusal says why.
+	// Revoked keys are neither published nor used to verify. Their ids stay known, so that a refusal can say why.
 	Revoked
 )
 
 var stateNames = [...]string{Next: "next", Current: "current", Previous: "previous", Revoked: "revoked"}
 
-// String is the state's name, as auth keys list shows it.
+// String returns the state's name, as auth keys list shows it.
 func (s State) String() string {
 	if s == 0 || int(s) >= len(stateNames) {
 		return "unknown"
@@ -39,27 +39,27 @@ type Entry struct {
 	State State
 }
 
-// SetConfig is what a Set is made of.
+// SetConfig is the input of NewSet.
 type SetConfig struct {
 	Keys []Entry
 	// Secret is the HS256 key made from JWT_SECRET, with the id JWT_KEY_ID or none. Nil: no shared secret.
 	Secret *Key
-	// AcceptSecret: tokens signed with Secret are believed (AUTH_JWT_ACCEPT_HS256).
+	// AcceptSecret: tokens signed with Secret are accepted (AUTH_JWT_ACCEPT_HS256).
 	AcceptSecret bool
 	// SignWithSecret: Secret signs (AUTH_JWT_ALGORITHM=HS256). Then no key may be current and
 	// AcceptSecret must be set.
 	SignWithSecret bool
-	// Issuer is what tokens of the asymmetric keys must carry when they carry iss at all.
+	// Issuer is the iss that tokens of the asymmetric keys must have, if they have one.
 	Issuer string
 }
 
-// Set is all keys in force at one instant. It never changes.
+// Set has all keys in force at one instant. It never changes.
 type Set struct {
 	issuer  string
 	signer  *Key
-	secret  *Key            // when accepted
-	byID    map[string]*Key // all that verify, by kid; the secret too when it has one
-	header  map[string]*Key // the same by the encoded header our own tokens have, dot included
+	secret  *Key            // if its tokens are accepted
+	byID    map[string]*Key // all keys that verify, by kid, with the secret if it has one
+	header  map[string]*Key // the same keys by the encoded header of our tokens, with the dot
 	revoked map[string]bool
 	entries []Entry
 	jwks    []byte
@@ -138,7 +138,7 @@ func (s *Set) accept(k *Key) {
 	s.header[k.header] = k
 }
 
-// publish builds the body of /.well-known/jwks.json: the public halves, the current key first.
+// publish makes the body of /.well-known/jwks.json: the public halves, the current key first.
 func (s *Set) publish() {
 	body := []byte(`{"keys":[`)
 	n := 0
@@ -158,26 +158,26 @@ func (s *Set) publish() {
 	s.etag = `"` + hex.EncodeToString(sum[:8]) + `"`
 }
 
-// JWKS is the published key set, the same bytes for as long as the set lives; callers must not write to them.
+// JWKS returns the published key set, always the same slice; callers must not change it.
 func (s *Set) JWKS() []byte { return s.jwks }
 
-// ETag is the quoted entity tag of JWKS.
+// ETag returns the quoted entity tag of JWKS.
 func (s *Set) ETag() string { return s.etag }
 
-// Issuer is what tokens of ours name as their issuer.
+// Issuer returns the iss of our tokens.
 func (s *Set) Issuer() string { return s.issuer }
 
-// Signer is the key that signs.
+// Signer returns the key that signs.
 func (s *Set) Signer() *Key { return s.signer }
 
-// Entries are the keys and states, as they were given; callers must not write to them.
+// Entries returns the keys and states, as given to NewSet; callers must not change them.
 func (s *Set) Entries() []Entry { return s.entries }
 
-// Live holds the set in force. A request calls Load once and keeps the result, so that it never sees two.
+// Live holds the set in force. A request calls Load once and keeps the result, so that it uses a single set.
 type Live struct{ p atomic.Pointer[Set] }
 
-// Load is the set in force, nil before the first Store.
+// Load returns the set in force; nil before the first Store.
 func (l *Live) Load() *Set { return l.p.Load() }
 
-// Store puts another set in force, at one instant.
+// Store puts another set in force, atomically.
 func (l *Live) Store(s *Set) { l.p.Store(s) }

@@ -1,11 +1,10 @@
-// Package token makes and checks what the auth daemon hands out: access tokens (JWT, RFC 7519), the
-// keys behind them (JWK, RFC 7517) with their states and the published key set, refresh tokens, one-time
-// codes and link tokens.
+// Package token makes and checks access tokens (JWT, RFC 7519), the keys that sign them (JWK, RFC 7517) with their
+// states and the published key set, refresh tokens, one-time codes and link tokens.
 //
-// It knows neither HTTP nor SQL and reads no clock: callers pass the time. It uses the standard
-// library's cryptography only. Four algorithms are spoken, RS256, ES256, EdDSA (Ed25519) and HS256;
-// encrypted tokens, certificates (x5c), key references (jku, x5u, jwk) and critical extensions are
-// refused. A key belongs to one algorithm for life, and a token's header never chooses another.
+// It knows neither HTTP nor SQL and reads no clock: callers pass the time. It uses the standard library's cryptography
+// only. It supports four algorithms, RS256, ES256, EdDSA (Ed25519) and HS256; encrypted tokens, certificates (x5c), key
+// references (jku, x5u, jwk) and critical extensions are refused. A key belongs to one algorithm for life, and a
+// token's header never chooses another.
 package token
 
 import (
@@ -15,11 +14,11 @@ import (
 	"strings"
 )
 
-// MaxSize is the longest token, in bytes, that Verify parses. Envoy passes 60 KiB of headers by default, so a longer
-// one could not arrive through it anyway.
+// MaxSize is the length in bytes of the longest token that Verify parses. By default Envoy passes at most 60 KiB of
+// headers, so a longer token could not arrive anyway.
 const MaxSize = 64 << 10
 
-// Algorithm is a signature algorithm of RFC 7518 or RFC 8037. The zero value is none of them.
+// Algorithm is a signature algorithm of RFC 7518 or RFC 8037. The zero value is no algorithm.
 type Algorithm uint8
 
 // The algorithms a key can have.
@@ -32,7 +31,7 @@ const (
 
 var algorithmNames = [...]string{RS256: "RS256", ES256: "ES256", EdDSA: "EdDSA", HS256: "HS256"}
 
-// String is the name in a token's header, or "none" for no algorithm.
+// String returns the name in a token's header, or "none" for no algorithm.
 func (a Algorithm) String() string {
 	if a == 0 || int(a) >= len(algorithmNames) {
 		return "none"
@@ -40,7 +39,7 @@ func (a Algorithm) String() string {
 	return algorithmNames[a]
 }
 
-// ParseAlgorithm reads a header's or setting's name. Names are case-sensitive (RFC 7515 section 4.1.1).
+// ParseAlgorithm parses the name in a header or setting. Names are case-sensitive (RFC 7515 section 4.1.1).
 func ParseAlgorithm(name string) (Algorithm, error) {
 	for a := RS256; a <= HS256; a++ {
 		if algorithmNames[a] == name {
@@ -50,9 +49,9 @@ func ParseAlgorithm(name string) (Algorithm, error) {
 	return 0, fmt.Errorf("algorithm %.20q is not one of RS256, ES256, EdDSA, HS256", name)
 }
 
-// Why a token is refused. The texts are safe to show to the client that sent the token: they follow "invalid JWT:
-// unable to parse or verify signature, " in the answer. Those of an expired and a not yet valid token are the
-// replaced service's, since applications look for them.
+// The reasons why a token is refused. The texts may be shown to the client that sent the token: they follow "invalid
+// JWT: unable to parse or verify signature, " in the answer. The texts about an expired and a not yet valid token are
+// the replaced service's, since applications look for them.
 var (
 	ErrMalformed   = errors.New("token is malformed")
 	ErrTooLarge    = errors.New("token is too large")
@@ -71,15 +70,15 @@ func malformed(format string, args ...any) error {
 	return fmt.Errorf("%w: %s", ErrMalformed, fmt.Sprintf(format, args...))
 }
 
-// b64 refuses the stray bits that give one 32-byte signature four spellings.
+// b64 is strict: it refuses stray bits, by which a 32-byte signature would have four spellings.
 var b64 = base64.RawURLEncoding.Strict()
 
-// breaksLine says whether text holds CR or LF, which the decoder skips even in strict mode.
+// breaksLine reports whether text contains CR or LF, which the decoder skips even in strict mode.
 func breaksLine(text string) bool {
 	return strings.IndexByte(text, '\n') >= 0 || strings.IndexByte(text, '\r') >= 0
 }
 
-// decode64 decodes base64url without padding, in its one canonical spelling.
+// decode64 decodes base64url without padding, which must be canonical.
 func decode64(text string) ([]byte, bool) {
 	if breaksLine(text) {
 		return nil, false

@@ -13,11 +13,11 @@ const (
 	quiet  = 4 // modules around the code (ISO/IEC 18004 section 6.3.8)
 )
 
-// ErrTooLong: no QR code holds so much text.
+// ErrTooLong: the text is too long for a QR code.
 var ErrTooLong = errors.New("totp: too long for a QR code")
 
-// SVG is a QR code of text as an SVG document. The client library puts "data:image/svg+xml;utf-8," before it:
-// it holds no "#" and no "%", which would end or escape something there.
+// SVG returns a QR code of text as an SVG document. The client library puts "data:image/svg+xml;utf-8," before the
+// document, so it contains no "#" and no "%", which have a meaning in URLs.
 func SVG(text string) (string, error) {
 	code, err := encode(text)
 	if err != nil {
@@ -35,7 +35,7 @@ func SVG(text string) (string, error) {
 			for x < code.Size && code.Black(x, y) {
 				x++
 			}
-			if x > from { // black ones side by side are one rectangle
+			if x > from { // adjacent black modules are one rectangle
 				fmt.Fprintf(&b,
 					"<rect x=\"%d\" y=\"%d\" width=\"%d\" height=\"%d\" style=\"fill:black;stroke:none\"/>\n",
 					(from+quiet)*module, (y+quiet)*module, (x-from)*module, module)
@@ -46,7 +46,7 @@ func SVG(text string) (string, error) {
 	return b.String(), nil
 }
 
-// encode takes the most redundant level that has room.
+// encode uses the highest level of error correction at which the text fits.
 func encode(text string) (*qr.Code, error) {
 	for _, level := range []qr.Level{qr.H, qr.Q, qr.M, qr.L} {
 		if code, err := qr.Encode(text, level); err == nil {

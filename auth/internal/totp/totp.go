@@ -1,7 +1,7 @@
 // Package totp makes and checks the six digits of an authenticator app: RFC 6238 with HMAC-SHA-1, steps of 30 s and
 // six digits, which every app knows.
 //
-// It keeps nothing: the caller stores the key, sealed, and the step that was accepted last.
+// It stores nothing: the caller stores the sealed key, and the step that was accepted last.
 package totp
 
 import (
@@ -18,7 +18,7 @@ import (
 )
 
 const (
-	// KeySize is the length of a key in bytes: that of the hash, as RFC 4226 section 4 recommends.
+	// KeySize is the length of a key in bytes: the length of the hash, as RFC 4226 section 4 recommends.
 	KeySize = sha1.Size
 	// Digits is the length of a code.
 	Digits = 6
@@ -28,7 +28,7 @@ const (
 	skew = 1
 )
 
-// NewKey is a random key.
+// NewKey returns a random key.
 func NewKey() []byte {
 	key := make([]byte, KeySize)
 	rand.Read(key) // never fails (crypto/rand)
@@ -37,18 +37,18 @@ func NewKey() []byte {
 
 var base32Plain = base32.StdEncoding.WithPadding(base32.NoPadding)
 
-// Text is a key as people type it: Base32 in upper case without padding.
+// Text returns a key in the form that people type: Base32 in upper case without padding.
 func Text(key []byte) string { return base32Plain.EncodeToString(key) }
 
-// Step is the number of the step that a time lies in, counted from 1970.
+// Step returns the number of the step that contains a time, counted from 1970.
 func Step(t time.Time) int64 { return t.Unix() / int64(Period/time.Second) }
 
-// Code is the code of a step.
+// Code returns the code of a step.
 func Code(key []byte, step int64) string {
 	return fmt.Sprintf("%0*d", Digits, value(key, step)%1_000_000)
 }
 
-// value is the 31-bit number of RFC 4226 section 5.3.
+// value returns the 31-bit number of RFC 4226 section 5.3.
 func value(key []byte, step int64) uint32 {
 	h := hmac.New(sha1.New, key)
 	var counter [8]byte
@@ -59,9 +59,9 @@ func value(key []byte, step int64) uint32 {
 	return binary.BigEndian.Uint32(sum[at:]) & 0x7fffffff
 }
 
-// Check finds the step that a code is of: the present one, the one before or the one after, and after last, the step
-// that was accepted last. Blanks around the code don't count. Each step is compared in constant time, and all of them
-// are.
+// Check finds the step of a code. It accepts the present step, the step before and the step after, but only steps after
+// last, the step that was accepted last. It ignores blanks around the code. It always compares all steps, each in
+// constant time.
 func Check(key []byte, code string, now time.Time, last int64) (step int64, ok bool) {
 	code = strings.TrimSpace(code)
 	present := Step(now)
@@ -74,14 +74,14 @@ func Check(key []byte, code string, now time.Time, last int64) (step int64, ok b
 	return step, ok
 }
 
-// URI is what the app reads from the QR code (Google Authenticator's Key Uri Format). issuer is the site,
-// account whose key it is there.
+// URI returns the text that an app reads from the QR code (Google Authenticator's Key Uri Format). issuer is the site,
+// account the user's name there.
 func URI(issuer, account string, key []byte) string {
 	return "otpauth://totp/" + escape(issuer) + ":" + escape(account) +
 		"?algorithm=SHA1&digits=6&issuer=" + escape(issuer) + "&period=30&secret=" + Text(key)
 }
 
-// More than a path wants: a colon in a name would end it, and some apps read a plus as a blank.
+// escapeMore escapes more than a path requires: a colon would end a name, and some apps read a plus as a blank.
 var escapeMore = strings.NewReplacer(":", "%3A", "&", "%26", "=", "%3D", "+", "%2B")
 
 func escape(text string) string { return escapeMore.Replace(url.PathEscape(text)) }

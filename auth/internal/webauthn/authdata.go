@@ -15,19 +15,19 @@ const (
 	flagED = 1 << 7
 )
 
-// authData is what the authenticator signs of itself.
+// authData is the authenticator data, which the authenticator signs.
 type authData struct {
 	rpIDHash [sha256.Size]byte
 	flags    byte
 	count    uint32
-	// Of the credential, at a registration:
+	// The fields of the credential, in a registration:
 	aaguid  [16]byte
 	id, key []byte
 }
 
 func (a *authData) has(flag byte) bool { return a.flags&flag != 0 }
 
-// readAuthData reads authenticator data. attested says whether it must hold a credential; else it must hold none.
+// readAuthData reads authenticator data, which must contain a credential if attested is true, and must not otherwise.
 func readAuthData(b []byte, attested bool) (a authData, err error) {
 	if len(b) < 37 || len(b) > maxAuthData {
 		return a, unreadable("length of authenticatorData")
@@ -53,7 +53,7 @@ func readAuthData(b []byte, attested bool) (a authData, err error) {
 	return a, nil
 }
 
-// readCredential reads the attested credential data and returns what follows.
+// readCredential reads the attested credential data and returns the rest of b.
 func (a *authData) readCredential(b []byte) ([]byte, error) {
 	if len(b) < 18 {
 		return nil, unreadable("attested credential data")
@@ -73,7 +73,7 @@ func (a *authData) readCredential(b []byte) ([]byte, error) {
 	return r.b, nil
 }
 
-// check judges what needs no stored credential.
+// check makes the checks that need no stored credential.
 func (a *authData) check(p *Policy) error {
 	switch {
 	case a.rpIDHash != sha256.Sum256([]byte(p.RPID)):

@@ -6,7 +6,7 @@ import (
 	"unicode/utf8"
 )
 
-// Bounds of what is read of CBOR (RFC 8949): authenticators nest three deep.
+// Limits of the CBOR reader (RFC 8949): authenticators nest three levels.
 const (
 	maxDepth = 8
 	maxItems = 64
@@ -24,12 +24,12 @@ const (
 	cborSimple
 )
 
-// cborReader reads definite-length items without tags from the front of b. A failed read leaves it useless. What it
-// returns lies in b: nothing is allocated by a declared length.
+// cborReader reads definite-length items without tags from the front of b. It cannot be used after a failed read. The
+// slices that it returns are parts of b: no declared length causes an allocation.
 type cborReader struct{ b []byte }
 
-// head reads the first byte of an item and its argument: the value, or the length of what follows. info is the
-// argument as it stands in the first byte.
+// head reads the first byte and the argument of an item: a value, or the length of the content. info is the additional
+// information in the first byte.
 func (r *cborReader) head() (major, info byte, arg uint64, ok bool) {
 	if len(r.b) == 0 {
 		return 0, 0, 0, false
@@ -90,10 +90,10 @@ func (r *cborReader) mapLen() (int, bool) {
 	return int(min(n, maxItems)), ok && major == cborMap && n <= maxItems
 }
 
-// next reports the major type of the next item without reading it.
+// next reports whether the next item has a major type, without reading it.
 func (r *cborReader) next(major byte) bool { return len(r.b) > 0 && r.b[0]>>5 == major }
 
-// skip reads one item of whatever type, with at most depth containers in one another.
+// skip reads one item of any type, with at most depth nested containers.
 func (r *cborReader) skip(depth int) bool {
 	major, info, arg, ok := r.head()
 	if !ok {
@@ -109,14 +109,14 @@ func (r *cborReader) skip(depth int) bool {
 		if arg > maxItems || depth == 0 {
 			return false
 		}
-		for range arg * uint64(major-cborArray+1) { // a map has two items for one
+		for range arg * uint64(major-cborArray+1) { // a map has two items for each pair
 			if !r.skip(depth - 1) {
 				return false
 			}
 		}
 		return true
 	case cborSimple:
-		return info != 24 || arg >= 32 // the values below have a form of one byte
+		return info != 24 || arg >= 32 // smaller values must use the form of one byte
 	}
 	return false // a tag
 }

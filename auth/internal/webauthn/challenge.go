@@ -10,15 +10,15 @@ import (
 // MACs returns the MAC of the parts under the current and each previous root key, in this order.
 type MACs func(parts ...string) [][]byte
 
-// Ceremony is what a challenge is good for. A challenge of another ceremony is unknown.
+// Ceremony is what a challenge was made for. A challenge of another ceremony counts as unknown.
 type Ceremony struct {
 	Kind, RPID string
-	// Binding is whose it is.
+	// Binding identifies the owner of the challenge.
 	Binding []string
 }
 
-// An id is a UUID of version 8: the second of expiry in 4 bytes, 42 random bits, and from here a tag, which proves
-// where the id comes from.
+// idTag is the index of the tag in an id. An id is a UUID of version 8: the Unix time of expiry in 4 bytes, 42 random
+// bits, and the tag, which proves that this service made the id.
 const idTag = 10
 
 func (c *Ceremony) macs(m MACs, use string, id []byte) [][]byte {
@@ -44,6 +44,6 @@ func (c *Ceremony) Expiry(m MACs, id [16]byte) (expires time.Time, ok bool) {
 	return time.Unix(int64(binary.BigEndian.Uint32(id[:])), 0).UTC(), ok
 }
 
-// Challenges returns the 32 bytes that the id stands for, under the current and each previous root key. The first is
+// Challenges returns the 32-byte challenge of an id under the current and each previous root key. The first one is
 // sent.
 func (c *Ceremony) Challenges(m MACs, id [16]byte) [][]byte { return c.macs(m, "challenge", id[:]) }

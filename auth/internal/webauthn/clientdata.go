@@ -9,16 +9,16 @@ import (
 	"unicode/utf8"
 )
 
-// clientData is what the browser says of a ceremony (L3, 5.8.1).
+// clientData is the browser's data about a ceremony (L3, 5.8.1).
 type clientData struct {
 	kind, challenge, origin string
-	// cross: the page was embedded by one of another origin, or names an embedding page.
+	// cross: the page was embedded in a page of another origin, or names an embedding page.
 	cross bool
 	hash  [sha256.Size]byte
 }
 
-// readClientData walks the tokens of the JSON. Decoding into a struct would take "Origin" for "origin" and the last of
-// several members.
+// readClientData reads the tokens of the JSON. Decoding into a struct would accept "Origin" for "origin", and the last
+// of several equal members.
 func readClientData(raw []byte) (c clientData, err error) {
 	c.hash = sha256.Sum256(raw)
 	if !utf8.Valid(raw) || !json.Valid(raw) {
@@ -46,7 +46,7 @@ func readClientData(raw []byte) (c clientData, err error) {
 	return c, c.take(members)
 }
 
-// take takes the known members, each with a value of its type.
+// take sets the fields from the known members, which must have the right types.
 func (c *clientData) take(members map[string]json.Token) error {
 	kind, ok1 := members["type"].(string)
 	challenge, ok2 := members["challenge"].(string)
@@ -62,7 +62,7 @@ func (c *clientData) take(members map[string]json.Token) error {
 	return nil
 }
 
-// skipRest reads the rest of a member's value, of which the first token was read.
+// skipRest reads the rest of a member's value after its first token.
 func skipRest(d *json.Decoder, first json.Token) bool {
 	depth := 1 // the object of all members
 	for t := first; ; {
@@ -85,7 +85,7 @@ func skipRest(d *json.Decoder, first json.Token) bool {
 	}
 }
 
-// check compares the client data with what was asked (L3, 7.1 steps 7 to 11 and 7.2 steps 10 to 14).
+// check compares the client data with the policy (L3, 7.1 steps 7 to 11 and 7.2 steps 10 to 14).
 func (c *clientData) check(kind string, p *Policy) error {
 	challenge, ok := decode(c.challenge)
 	right := 0

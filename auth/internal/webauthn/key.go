@@ -12,7 +12,7 @@ import (
 	"slices"
 )
 
-// The algorithms (IANA COSE Algorithms) that are offered and accepted, in order of preference.
+// The offered and accepted algorithms (IANA COSE Algorithms), in order of preference.
 const (
 	ES256 = -7
 	EdDSA = -8
@@ -28,7 +28,7 @@ const (
 	label3   = -3 // y
 )
 
-// coseKey holds the integers (int64) and byte strings of a COSE_Key by their labels; nil stands for another type.
+// coseKey holds the integers (int64) and byte strings of a COSE_Key by their labels; values of other types are nil.
 type coseKey map[int64]any
 
 func (k coseKey) bytes(label int64) []byte {

@@ -20,7 +20,7 @@ type Descriptor struct {
 	Transports []string `json:"transports,omitempty"`
 }
 
-// Selection is what the authenticator has to offer.
+// Selection has the requirements for the authenticator.
 type Selection struct {
 	ResidentKey        string `json:"residentKey"`
 	RequireResidentKey bool   `json:"requireResidentKey"`
@@ -42,7 +42,7 @@ type CreationOptions struct {
 	Timeout            int64        `json:"timeout"`
 	ExcludeCredentials []Descriptor `json:"excludeCredentials,omitempty"`
 	Selection          Selection    `json:"authenticatorSelection"`
-	// Attestation is always sent: client libraries ask for it by default.
+	// Attestation is always sent, since client libraries ask for attestation by default.
 	Attestation string `json:"attestation"`
 }
 

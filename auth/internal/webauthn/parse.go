@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Bounds of the members, in bytes once decoded.
+// Limits of the members, in bytes after decoding.
 const (
 	maxID                = 1023
 	maxClientData        = 4 << 10
@@ -18,10 +18,10 @@ const (
 
 var strict = base64.RawURLEncoding.Strict()
 
-// Encode writes bytes as the members of messages have them.
+// Encode returns bytes in the form of messages' members.
 func Encode(b []byte) string { return strict.EncodeToString(b) }
 
-// decode reads base64url without padding. CR and LF, which the package of the standard library skips, are refused.
+// decode reads base64url without padding. It refuses CR and LF, which the standard library would skip.
 func decode(text string) ([]byte, bool) {
 	if strings.ContainsAny(text, "\r\n") {
 		return nil, false
@@ -30,7 +30,7 @@ func decode(text string) ([]byte, bool) {
 	return b, err == nil
 }
 
-// reader decodes members until one is not of its form.
+// reader decodes members until the first malformed one.
 type reader struct{ err error }
 
 func (r *reader) bytes(name, text string, least, most int) []byte {
@@ -41,7 +41,7 @@ func (r *reader) bytes(name, text string, least, most int) []byte {
 	return b
 }
 
-// open reads the PublicKeyCredential as its toJSON gives it. Members that no check relies on are never read.
+// open reads a PublicKeyCredential in the form of its toJSON. It reads only members that are checked.
 func open(raw []byte, response any) (r reader, id []byte) {
 	e := struct {
 		ID, RawID, Type string
@@ -54,7 +54,7 @@ func open(raw []byte, response any) (r reader, id []byte) {
 	return r, r.bytes("id", e.ID, 1, maxID)
 }
 
-// signed reads what the authenticator answers for in both ceremonies.
+// signed reads the client data and authenticator data, which the authenticator signs in both ceremonies.
 func (r *reader) signed(clientJSON string, authRaw []byte, attested bool) (c clientData, a authData) {
 	raw := r.bytes("clientDataJSON", clientJSON, 1, maxClientData)
 	if r.err == nil {
@@ -119,10 +119,10 @@ func readAttestation(object []byte) (auth []byte, err error) {
 	return auth, nil
 }
 
-// KnownTransports keeps what has the form of a transport; new ones appear over time.
+// KnownTransports returns the texts that have the form of a transport, since new transports may appear.
 func KnownTransports(raw json.RawMessage) (out []string) {
 	var list []any
-	_ = json.Unmarshal(raw, &list) // nothing is kept of what is no list
+	_ = json.Unmarshal(raw, &list) // no transports if raw is not a list
 	for _, item := range list {
 		t, _ := item.(string)
 		if t != "" && len(t) <= 32 && len(out) < 8 &&

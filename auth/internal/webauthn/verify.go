@@ -2,7 +2,7 @@ package webauthn
 
 import "bytes"
 
-// Verify checks a registration (L3, 7.1) and returns the credential to be kept. An error is a Failure.
+// Verify checks a registration (L3, 7.1) and returns the credential to store. An error is a Failure.
 func (r *Registration) Verify(p *Policy) (Credential, error) {
 	if err := r.client.check("webauthn.create", p); err != nil {
 		return Credential{}, err
@@ -29,7 +29,7 @@ func CheckKey(cose []byte) error {
 	return err
 }
 
-// Check does the checks that need no stored credential. An error is a Failure.
+// Check makes the checks that need no stored credential. An error is a Failure.
 func (a *Assertion) Check(p *Policy) error {
 	if err := a.client.check("webauthn.get", p); err != nil {
 		return err
@@ -37,9 +37,9 @@ func (a *Assertion) Check(p *Policy) error {
 	return a.auth.check(p)
 }
 
-// Verify checks a checked assertion against the credential that it names (L3, 7.2) and returns the credential as it
-// is to be stored: with its present state of backup, its counter if that is judged, and whether the user was verified.
-// An error is a Failure.
+// Verify checks an assertion, after Check, against the credential that it names (L3, 7.2). It returns the credential to
+// store, with the present state of backup, the counter if that is checked, and whether the user was verified. An error
+// is a Failure.
 func (a *Assertion) Verify(c Credential) (Credential, error) {
 	verify, err := parseKey(c.PublicKey)
 	switch {
@@ -52,7 +52,8 @@ func (a *Assertion) Verify(c Credential) (Credential, error) {
 	case !verify(a.signed, a.signature):
 		return c, FailedSignature
 	}
-	// The devices of a synced passkey share the key and count separately: only a bound one's counter means something.
+	// The devices of a synced passkey share the key but count separately, so only the counter of a device-bound
+	// credential is checked.
 	if !c.BackupEligible {
 		if a.auth.count <= c.SignCount && (a.auth.count != 0 || c.SignCount != 0) {
 			return c, FailedSignCount

@@ -1,8 +1,8 @@
-// Package webauthn reads and verifies what authenticators answer (W3C Web Authentication Level 3), and makes what they
-// are asked: the options of both ceremonies and their challenges. It knows no HTTP, SQL, clock or setting, and needs
-// nothing but the standard library: CBOR (RFC 8949) is read by a small reader of its own.
+// Package webauthn reads and verifies the answers of authenticators (W3C Web Authentication Level 3), and makes the
+// options and challenges of both ceremonies. It knows no HTTP, SQL, clock or settings, and uses only the standard
+// library: it has a small reader for CBOR (RFC 8949).
 //
-// Attestation is not judged: whatever its format, the statement must only be a well-formed map.
+// It does not check attestation: a statement of any format must only be a well-formed map.
 package webauthn
 
 import (
@@ -10,12 +10,12 @@ import (
 	"fmt"
 )
 
-// ErrUnreadable is the error of a message that is not of the form that a browser sends.
+// ErrUnreadable is the error for a malformed message, which no browser sends.
 var ErrUnreadable = errors.New("webauthn: unreadable message")
 
 func unreadable(what string) error { return fmt.Errorf("%w: %s", ErrUnreadable, what) }
 
-// Failure is the check that a readable message did not pass, for logs and the audit log.
+// Failure names the check that a well-formed message did not pass, for logs and the audit log.
 type Failure string
 
 // The failures.
@@ -40,7 +40,7 @@ const (
 // Error returns the failure as a sentence for the log.
 func (f Failure) Error() string { return "webauthn: the check of " + string(f) + " failed" }
 
-// Credential is what is kept of a registered credential.
+// Credential is the stored data of a registered credential.
 type Credential struct {
 	ID []byte
 	// PublicKey is the COSE_Key as the authenticator sent it.
@@ -53,11 +53,11 @@ type Credential struct {
 	UserVerified             bool
 }
 
-// Policy is what a message must agree with besides the credential.
+// Policy has the requirements for a message, apart from the credential.
 type Policy struct {
 	RPID    string
 	Origins []string
-	// Challenges are those that are accepted: one for each root key.
+	// Challenges are the accepted challenges: one for each root key.
 	Challenges [][]byte
 	RequireUV  bool
 }

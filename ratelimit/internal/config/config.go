@@ -90,7 +90,7 @@ type Process struct {
 	HeapFloor int64 `env:"HEAP_FLOOR_BYTES" envDefault:"25165824" min:"0"`
 }
 
-// Answer changes verdicts and answers.
+// Answer has the settings of what callers are answered: verdicts, headers and limits on requests.
 type Answer struct {
 	Service service.Settings
 	// Requests for a domain without rules: allow, or deny (every status OVER_LIMIT).

@@ -17,8 +17,8 @@ type domainTree struct {
 	first        Place // where the domain is first named
 }
 
-// check checks the meaning of documents, whose form reader has checked, and joins the documents of one domain. The
-// result may be compiled only when the report has no problem.
+// check checks the meaning of documents and joins the documents of one domain; package rulefile has checked their form.
+// The result may be compiled only when the report has no problem.
 func check(docs []Document, o Options, rep *Report) []domainTree {
 	var out []domainTree
 	index := map[string]int{}

@@ -27,7 +27,7 @@ type lost struct {
 	value float64
 }
 
-// writeMapped shows everything but times as the mapping file says. A counter that never counted is not shown, as in a
+// writeMapped shows everything but timers as the mapping file says. A counter that never counted is not shown, as in a
 // statsd exporter; a series with a ttl is dropped when scrapes have seen no change for that long.
 func (p *Page) writeMapped(w *writer) {
 	all, alive := families{}, map[string]bool{}

@@ -96,7 +96,7 @@ const actions = {
 
   async enrol() {
     // supabase.auth.mfa.enroll({ factorType: 'totp', friendlyName })
-    const friendlyName = `App ${new Date().toISOString()}`
+    const friendlyName = `App ${new Date().toISOString().slice(5, 19).replace('T', ' ')}`
     const factor = await signedIn('POST', '/factors', { factor_type: 'totp', friendly_name: friendlyName })
     $('secret').textContent = factor.totp.secret
     $('finish').dataset.factor = factor.id

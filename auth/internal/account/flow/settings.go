@@ -207,7 +207,7 @@ type SessionSettings struct {
 type FactorSettings struct {
 	// Factors that a user may have, verified or not.
 	MaxEnrolled int `env:"AUTH_MFA_MAX_ENROLLED_FACTORS" envDefault:"10" min:"0"`
-	// Verified ones.
+	// Verified factors that a user may have.
 	MaxVerified int `env:"AUTH_MFA_MAX_VERIFIED_FACTORS" envDefault:"10" min:"0"`
 	// Pause between two codes of one phone.
 	PhoneInterval time.Duration `env:"AUTH_MFA_PHONE_MAX_FREQUENCY" envDefault:"1m" min:"0s"`

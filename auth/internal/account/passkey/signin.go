@@ -68,7 +68,7 @@ type signInOp struct {
 	key      webauthn.Credential // the state after the assertion
 }
 
-// check verifies the assertion, and then whether the user may sign in, so that only the key's owner learns the latter.
+// check verifies the assertion, and then whether the user may sign in, since only the key's owner may learn that.
 func (op *signInOp) check(ctx context.Context, response *webauthn.Assertion) (err error) {
 	u := op.known.User
 	if string(response.Handle) != u.ID.String() {

@@ -48,13 +48,16 @@ function end(why) {
 // begin goes on after a sign-in, or to the second factor.
 function begin(session) {
   signedIn = session
-  if (session.next === 'factor') { signedIn = null; signInPage(show, begin, { session }); return }
+  if (session.next === 'factor') { signedIn = null; signInPage(show, begin, { session, signOut }); return }
   route()
 }
 
+// over are the codes of a 403 that say so of the sign-in; others, such as a hook's, are of the request.
+const over = ['session_not_found', 'session_expired', 'user_not_found', 'user_banned', 'not_admin', 'insufficient_aal']
+
 // lost ends the sign-in where a failure says that there is none any more.
 export function lost(e) {
-  const gone = e instanceof Failure && (e.status === 401 || e.status === 403 && e.code !== 'over_request_rate_limit')
+  const gone = e instanceof Failure && (e.status === 401 || e.status === 403 && over.includes(e.code))
   if (gone) end(e.message)
   return gone
 }

@@ -1,9 +1,9 @@
 // The sign-in: password, then a factor where there is one.
 import { keep, send } from './api.js'
-import { el, fail, field } from './dom.js'
+import { el, fail, field, say } from './dom.js'
 
-export function signInPage(show, begin, { why, session }) {
-  if (session) return factorPage(show, begin, session)
+export function signInPage(show, begin, { why, session, signOut }) {
+  if (session) return factorPage(show, begin, session, signOut)
   form(show, 'Sign in', 'Sign in', why, [
     field('who', 'E-mail address or phone number', { autocomplete: 'username', required: '' }),
     field('password', 'Password', { type: 'password', autocomplete: 'current-password', required: '' }),
@@ -25,6 +25,7 @@ function form(show, title, word, why, fields, at, act) {
       event.preventDefault()
       const inputs = event.target.elements
       fail(at)
+      say('')
       submit.disabled = true
       try { await act(inputs) } catch (e) { if (document.getElementById(at)) fail(at, e.message) }
       submit.disabled = false
@@ -32,11 +33,14 @@ function form(show, title, word, why, fields, at, act) {
   }, fields, submit))
 }
 
-function factorPage(show, begin, session) {
+function factorPage(show, begin, session, signOut) {
+  const leave = el('p', {}, el('button', { type: 'button', class: 'plain', onclick: signOut }, 'Sign out'))
   if (!session.factors.length) {
-    show('Second factor', el('p', {}, 'This account has no factor that the console can check.'))
+    show('Second factor', el('p', {}, 'The console takes codes of authenticator apps and phones. This account has neither.'),
+      leave)
     return
   }
+  const phones = session.factors.filter((f) => f.factor_type === 'phone').map((f) => f.id)
   const choice = el('select', { id: 'factor', name: 'factor' }, session.factors.map((f) =>
     el('option', { value: f.id }, f.friendly_name || (f.factor_type === 'phone' ? 'Phone' : 'Authenticator app'))))
   let challenge = null
@@ -46,11 +50,13 @@ function factorPage(show, begin, session) {
   }
   form(show, 'Second factor', 'Verify', 'Signed in. One more step: the code of your second factor.', [
     session.factors.length > 1 ? field('factor', 'Factor', {}, choice) : null,
-    session.factors.some((f) => f.factor_type === 'phone') && el('p', {}, el('button', {
+    phones.length && el('p', {}, el('button', {
       type: 'button', class: 'plain',
       onclick: async () => {
         challenge = null
-        try { await challengeOf(choice.value); fail('code') } catch (e) { fail('code', e.message) }
+        if (!phones.includes(choice.value)) choice.value = phones[0]
+        fail('code')
+        try { await challengeOf(choice.value); say('The code is on its way.') } catch (e) { fail('code', e.message) }
       },
     }, 'Send a code to the phone')),
     field('code', 'Code', { autocomplete: 'one-time-code', inputmode: 'numeric', required: '' }),
@@ -67,4 +73,5 @@ function factorPage(show, begin, session) {
       throw e
     }
   })
+  document.getElementById('main').append(leave)
 }
