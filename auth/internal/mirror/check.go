@@ -222,15 +222,13 @@ func (r *run) altered(ctx context.Context) (found []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	there := map[string]made{}
-	for _, f := range functions {
-		there[f.Name] = f
-	}
 	for _, want := range r.functions() {
-		got, exists := there[want.name]
-		name := "function " + ident(r.here, want.name)
+		name, got := "function "+ident(r.here, want.name), made{}
+		if i := slices.IndexFunc(functions, func(f made) bool { return f.Name == want.name }); i >= 0 {
+			got = functions[i]
+		}
 		switch {
-		case !exists:
+		case got.Name == "":
 			found = append(found, name+" is missing")
 		case got.Owner != want.owner:
 			found = append(found, fmt.Sprintf("%s is owned by %s, not %s", name, got.Owner, want.owner))
