@@ -133,6 +133,7 @@ func TestMovingIn_runbook(t *testing.T) {
 		t.Errorf("the second attempt has carried %d users, want %d", n, users)
 	}
 	r.console("auth mirror scrub")
+	r.console("psql app -Atc \"select 'drop table")
 	if n := count(t, admin, "select count(*) from auth.users where encrypted_password <> ''"); n != 0 {
 		t.Errorf("%d hashes are left there", n)
 	}

@@ -22,6 +22,23 @@ type Target struct {
 	Same bool
 }
 
+// selectMirror lists the functions of a mirror, which are beside our table of users and are not the application's.
+const selectMirror = `
+select n.nspname || '.' || p.proname
+from pg_class u join pg_namespace n on n.oid = u.relnamespace join pg_proc p on p.pronamespace = n.oid
+where format('%I.%I', n.nspname, u.relname) = $1 and starts_with(p.proname, left(u.relname, -length('users')) || 'mirror_')`
+
+func (to *Target) mirror(ctx context.Context, q Querier) ([]string, error) {
+	if !to.Same {
+		return nil, nil
+	}
+	rows, err := q.Query(ctx, selectMirror, to.Users)
+	if err != nil {
+		return nil, err
+	}
+	return pgx.CollectRows(rows, pgx.RowTo[string])
+}
+
 // Advice is what the operator of an application that uses the schema's tables should do. This program never runs any of
 // it.
 type Advice struct {
@@ -97,7 +114,7 @@ func (k *foreignKey) validate() string {
 // Advise finds in the catalogue what refers to the schema's tables.
 func (s *Source) Advise(ctx context.Context, to Target) (a Advice, err error) {
 	there := Name(s.Schema, "users")
-	var validateThere, validateHere, revoke []string
+	var validateThere, validateHere, revoke, mirror []string
 	err = s.read(ctx, func(c *pgx.Conn) error {
 		rows, err := c.Query(ctx, selectKeys, s.Schema)
 		if err != nil {
@@ -131,10 +148,13 @@ func (s *Source) Advise(ctx context.Context, to Target) (a Advice, err error) {
 		if err != nil {
 			return err
 		}
-		return s.triggers(ctx, c, to, &a)
+		if mirror, err = to.mirror(ctx, c); err != nil {
+			return err
+		}
+		return s.triggers(ctx, c, to, mirror, &a)
 	})
 	if err == nil {
-		err = s.readers(ctx, &a)
+		err = s.readers(ctx, mirror, &a)
 	}
 	if err != nil {
 		return a, err
@@ -172,7 +192,7 @@ select format('%I', t.tgname), c.relname::text, pg_get_triggerdef(t.oid),
     format('%I.%I', f.nspname, p.proname), p.prosrc
 from pg_trigger t join pg_proc p on p.oid = t.tgfoid join pg_namespace f on f.oid = p.pronamespace
 join pg_class c on c.oid = t.tgrelid join pg_namespace n on n.oid = c.relnamespace
-where n.nspname = $1 and not t.tgisinternal order by 2, 1`
+where n.nspname = $1 and not t.tgisinternal and (f.nspname || '.' || p.proname = any($2::text[])) is not true order by 2, 1`
 
 // renamed is the comment on columns that have other names here.
 const renamed = "-- columns that are called otherwise here: raw_user_meta_data is user_metadata, raw_app_meta_data " +
@@ -228,8 +248,8 @@ func rename(definition string) string {
 	})
 }
 
-func (s *Source) triggers(ctx context.Context, c *pgx.Conn, to Target, a *Advice) error {
-	rows, err := c.Query(ctx, selectTriggers, s.Schema)
+func (s *Source) triggers(ctx context.Context, c *pgx.Conn, to Target, mirror []string, a *Advice) error {
+	rows, err := c.Query(ctx, selectTriggers, s.Schema, mirror)
 	if err != nil {
 		return err
 	}
@@ -330,12 +350,12 @@ select name, policies, defaults, functions from (
 order by array_position(array['uid', 'role', 'email', 'jwt'], name)`
 
 // readers adds what reads the tables, and the objects of the schema that must stay even if the tables go.
-func (s *Source) readers(ctx context.Context, a *Advice) error {
+func (s *Source) readers(ctx context.Context, mirror []string, a *Advice) error {
 	add := func(line string) {
 		a.Objects, a.Suggestions = append(a.Objects, line), append(a.Suggestions, "-- "+line)
 	}
 	err := s.read(ctx, func(c *pgx.Conn) error {
-		list, err := Readers(ctx, c, s.Schema, []string{"users", "identities", "sessions", "mfa_factors", "refresh_tokens"}, "", nil)
+		list, err := Readers(ctx, c, s.Schema, []string{"users", "identities", "sessions", "mfa_factors", "refresh_tokens"}, "", mirror)
 		for _, one := range list {
 			add(one)
 		}

@@ -6,12 +6,14 @@ import (
 	"errors"
 	"os"
 	"os/exec"
+	"reflect"
 	"strings"
 	"testing"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
+	"gatehouse/auth/internal/former"
 	"gatehouse/auth/internal/former/formertest"
 	"gatehouse/auth/internal/mirror"
 	"gatehouse/auth/internal/store"
@@ -103,6 +105,24 @@ func TestInstall_refusals(t *testing.T) {
 	}
 }
 
+// advice is what auth takeover -suggest has of the application, by the role that owns the tables there.
+func (m *moved) advice(t testing.TB) former.Advice {
+	t.Helper()
+	source, err := former.OpenSource(t.Context(), as(t, m.admin, "supabase_auth_admin", ""), "auth")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer source.Close()
+	if err := source.Inspect(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	a, err := source.Advise(t.Context(), former.Target{Users: "gatehouse." + m.namespace + "users", Role: "gatehouse", Same: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
 // What -sql prints makes the same functions, triggers and rights as the command, and drop's takes them away.
 func TestInstall_sql(t *testing.T) {
 	t.Parallel()
@@ -121,7 +141,11 @@ func TestInstall_sql(t *testing.T) {
 		return out.String()
 	}
 	install := printed(mirror.Install)
+	advice := m.advice(t)
 	m.install(t)
+	if after := m.advice(t); !reflect.DeepEqual(after, advice) {
+		t.Errorf("with a mirror the application is told\n%v\nwithout\n%v", after, advice)
+	}
 	made := m.dump(t, "auth", "gatehouse")
 	m.exec(t, printed(mirror.Drop))
 	usage := "revoke usage on schema gatehouse from supabase_auth_admin" // harmless: R still grants no table

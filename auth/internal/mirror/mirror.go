@@ -64,6 +64,7 @@ type run struct {
 	move     store.Move // the takeover
 	place    store.Location
 	known    *noted // nil: no mirror
+	dropped  bool   // there was a mirror
 	login    string // this connection's role
 	member   bool   // the role is a member of ours
 	scrubbed string // when scrub ran, with this mirror or an earlier one; "": never
@@ -114,6 +115,15 @@ func query[T any](ctx context.Context, r *run, scan pgx.RowToFunc[T], sql string
 func (r *run) exec(ctx context.Context, sql string, args ...any) error {
 	_, err := r.conn.Exec(ctx, sql, args...)
 	return err
+}
+
+func (r *run) execAll(ctx context.Context, list ...string) error {
+	for _, sql := range list {
+		if err := r.exec(ctx, sql); err != nil {
+			return fmt.Errorf("%w: %s", err, sql)
+		}
+	}
+	return nil
 }
 
 // ours returns the quoted name of one of our tables.
@@ -207,7 +217,7 @@ func (r *run) noted(ctx context.Context) error {
 		var n noted
 		err = cmp.Or(err, json.Unmarshal(one.Steps, &n))
 		r.scrubbed = cmp.Or(r.scrubbed, n.Scrubbed)
-		if !one.Closed {
+		if r.dropped = r.dropped || one.Closed; !one.Closed {
 			r.known = &n
 			r.sessions, r.days = n.Sessions, n.SignIns == "day"
 		}
@@ -221,7 +231,7 @@ func openInstalled(ctx context.Context, o Options) (*run, error) {
 	if err != nil {
 		return nil, err
 	}
-	if r.known == nil {
+	if r.known == nil && !(r.dropping && r.dropped) {
 		r.close()
 		r.refuse("no mirror is installed")
 		return nil, r.told()
@@ -277,19 +287,13 @@ func (r *run) replace(ctx context.Context, list []string, then func() error) (er
 }
 
 func (r *run) replaceOnce(ctx context.Context, wait time.Duration, list []string, then func() error) error {
-	if err := r.exec(ctx, fmt.Sprintf("set local lock_timeout = %d", wait.Milliseconds())); err != nil {
-		return err
-	}
-	if err := r.lock(ctx); err != nil {
+	err := r.execAll(ctx, fmt.Sprintf("set local lock_timeout = %d", wait.Milliseconds()), r.lock())
+	if err != nil {
 		return err
 	}
 	old, err := r.unmake(ctx)
-	for _, sql := range slices.Concat(old, list) {
-		if err == nil {
-			if err = r.exec(ctx, sql); err != nil {
-				err = fmt.Errorf("%w: %s", err, sql)
-			}
-		}
+	if err == nil {
+		err = r.execAll(ctx, slices.Concat(old, list)...)
 	}
 	if err == nil {
 		err = then()
@@ -297,7 +301,8 @@ func (r *run) replaceOnce(ctx context.Context, wait time.Duration, list []string
 	return err
 }
 
-// Drop removes the mirror and prints the way back.
+// Drop removes the mirror and prints the way back. It prints the way back again if the mirror is dropped already: the
+// first output may be lost, and the hashes lie nowhere else.
 func Drop(ctx context.Context, o Options) error {
 	o.dropping = true
 	r, err := openInstalled(ctx, o)
@@ -323,23 +328,23 @@ func Drop(ctx context.Context, o Options) error {
 		return err
 	}
 	fmt.Fprintf(o.Out, "-- dropped the mirror of schema %s\n", r.there.Name)
+	if r.scrubbed != "" {
+		fmt.Fprintf(o.Out, "-- scrub ran on %s: the secrets of factors, passkeys and sessions there do not come back\n", r.scrubbed)
+	}
 	if r.there.Holds() {
 		fmt.Fprintln(o.Out, r.wayBack())
 	}
 	return nil
 }
 
-// lock locks our tables, then the former tables. Dropping a trigger needs an exclusive lock.
-func (r *run) lock(ctx context.Context) error {
-	var list []string
-	for _, name := range []string{"users", "identities", "factors", "sessions", "one_time_tokens"} {
-		list = append(list, r.ours(name))
+// lock returns the statement that locks our tables, before the others lock the former tables. Dropping a trigger needs
+// an exclusive lock.
+func (r *run) lock() string {
+	text := "lock table " + r.ours("users")
+	for _, name := range []string{"identities", "factors", "sessions", "one_time_tokens"} {
+		text += ", " + r.ours(name)
 	}
-	mode := "share row exclusive"
-	if r.known != nil {
-		mode = "access exclusive"
-	}
-	return r.exec(ctx, "lock table "+strings.Join(list, ", ")+" in "+mode+" mode")
+	return text + map[bool]string{true: " in share row exclusive mode", false: " in access exclusive mode"}[r.known == nil]
 }
 
 // wayBack returns the SQL that makes the former service usable again once the mirror is dropped: it copies the hashes

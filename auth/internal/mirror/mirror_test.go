@@ -71,6 +71,13 @@ func TestScrub(t *testing.T) {
 	}
 	m.add(t, "late@example.org")
 	m.check(t, true)
+	out.Reset()
+	o := m.options(&out)
+	o.URL = as(t, m.admin, m.role(t, "stranger", ""), "")
+	if err := mirror.Check(t.Context(), o, true, false); !errors.Is(err, mirror.ErrRefused) ||
+		!strings.Contains(out.String(), "is no member of role gatehouse: grant \"gatehouse\" to ") {
+		t.Errorf("-try as a stranger: %v\n%s", err, out.String())
+	}
 	// Whose role it should run as is not guessed.
 	m.exec(t, `drop function gatehouse.mirror_set_user, gatehouse.mirror_blank, gatehouse.mirror_drop,
 		gatehouse.mirror_settle`)
@@ -78,5 +85,9 @@ func TestScrub(t *testing.T) {
 	if err := mirror.Scrub(t.Context(), m.options(&out)); !errors.Is(err, mirror.ErrRefused) ||
 		!strings.Contains(out.String(), "are missing: auth mirror install makes them again") {
 		t.Errorf("without functions: %v\n%s", err, out.String())
+	}
+	out.Reset()
+	if err := mirror.Drop(t.Context(), m.options(&out)); err != nil || !strings.Contains(out.String(), "-- scrub ran on ") {
+		t.Errorf("drop after scrub: %v\n%s", err, out.String())
 	}
 }

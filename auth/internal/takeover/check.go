@@ -34,7 +34,7 @@ func (f *findings) warn(format string, args ...any) {
 // accept is refuse, unless the operator accepts losses of the kind.
 func (f *findings) accept(kind string, n int64, format string, args ...any) {
 	if n > 0 && !f.r.leaves(kind) {
-		f.refuse(format, args...)
+		f.refuse(format+"; -leave-out "+kind+" accepts that", args...)
 	}
 }
 
