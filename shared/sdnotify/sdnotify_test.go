@@ -88,6 +88,19 @@ func TestNotifier_full(t *testing.T) {
 	}
 }
 
+// No child process inherits what the manager set for this one.
+func TestNew_children(t *testing.T) {
+	for _, name := range variables {
+		t.Setenv(name, "1")
+	}
+	New(os.Environ())
+	for _, name := range variables {
+		if value, set := os.LookupEnv(name); set {
+			t.Errorf("%s=%s is inherited", name, value)
+		}
+	}
+}
+
 func TestNew_none(t *testing.T) {
 	t.Parallel()
 	for _, environ := range [][]string{nil, {"NOTIFY_SOCKET="}, {"NOTIFY_SOCKET=relative"}, {"NOTIFY_SOCKET=/nowhere/s"}} {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 	"strings"
 	"time"
@@ -26,50 +27,42 @@ type difference struct {
 }
 
 // differences are the differences that a comparison has found.
-type differences struct{ rows []difference }
-
-// users returns the ids of the users to be repaired, in order.
-func (d *differences) users() (ids []uuid.UUID) {
-	for _, one := range d.rows {
-		ids = append(ids, one.User)
-	}
-	slices.SortFunc(ids, func(a, b uuid.UUID) int { return slices.Compare(a[:], b[:]) })
-	return slices.Compact(ids)
-}
-
-// keep removes the differences that do not concern the given users.
-func (d *differences) keep(ids []uuid.UUID) {
-	d.rows = slices.DeleteFunc(d.rows, func(one difference) bool { return !slices.Contains(ids, one.User) })
+type differences struct {
+	rows  []difference // the first ones
+	count int
+	users []uuid.UUID // the users to be repaired, in order
 }
 
 // shown is how many differences are listed.
 const shown = 20
 
 func (d *differences) write(out io.Writer) {
-	for i, one := range d.rows {
-		if i == shown {
-			fmt.Fprintf(out, "and %d more\n", len(d.rows)-shown)
-			break
-		}
+	for _, one := range d.rows {
 		fmt.Fprintf(out, "%s %s differs: %s\n", one.Table, one.ID, strings.Join(one.Columns, ", "))
+	}
+	if more := d.count - len(d.rows); more > 0 {
+		fmt.Fprintf(out, "and %d more\n", more)
 	}
 }
 
+func byID(a, b uuid.UUID) int { return slices.Compare(a[:], b[:]) }
+
 // compare reads both sides in one snapshot. If our tables lack the user of a former row, the takeover has left the user
-// out, unless our audit log says that the user was deleted.
-func (r *run) compare(ctx context.Context) (*differences, error) {
-	d := &differences{}
+// out, unless our audit log says that the user was deleted. It keeps the given number of differences, and ignores users
+// not in of, unless of is nil.
+func (r *run) compare(ctx context.Context, most int, of []uuid.UUID) (d differences, err error) {
 	list := func(of []column) string {
 		return each(of, ", ", func(c column) string { return fmt.Sprintf("case when %s then '%s' end", c.differ(), c.name) })
 	}
 	users := r.have("users", userColumns)
 	sql := fmt.Sprintf(`
+with images as materialized (select * from %[2]s())
 select 'users' as relation, coalesce(n.id, o.id) as id, coalesce(n.id, o.id) as owner,
     case when n.id is null then array['extra'] when o.id is null then array['missing']
-        else array_remove(array[%s], null) end as columns
-from %s() n full join %s o on o.id = n.id
-where n.id is not null and (o.id is null or %s)
-    or n.id is null and o.id in (select %s())`, list(users), ident(r.here, r.ns+"mirror_users"), r.theirs("users"),
+        else array_remove(array[%[1]s], null) end as columns
+from images n full join %[3]s o on o.id = n.id
+where n.id is not null and (o.id is null or %[4]s)
+    or n.id is null and o.id in (select %[5]s())`, list(users), ident(r.here, r.ns+"mirror_users"), r.theirs("users"),
 		each(users, " or ", column.differ), ident(r.here, r.ns+"mirror_deleted"))
 	for _, t := range r.tables() {
 		of := r.have(t.there, t.columns)
@@ -80,15 +73,28 @@ select '%[1]s', coalesce(n.id, o.id), coalesce(n.user_id, o.user_id),
     case when n.id is null then array['extra'] when o.id is null then array['missing']
         else array_remove(array[%[2]s], null) end
 from %[3]s() n full join %[4]s o on o.id = n.id
-join %[7]s() m on m.id = coalesce(n.user_id, o.user_id) and m.deleted_at is null
+join images m on m.id = coalesce(n.user_id, o.user_id) and m.deleted_at is null
 where n.id is null and %[5]s or n.id is not null and (o.id is null or %[6]s)`, t.there, list(of), ident(r.here, r.ns+"mirror_"+t.there),
-			r.theirs(t.there), strings.ReplaceAll(t.pruned, "t.", "o."), each(of, " or ", column.differ), ident(r.here, r.ns+"mirror_users"))
+			r.theirs(t.there), strings.ReplaceAll(t.pruned, "t.", "o."), each(of, " or ", column.differ))
+	}
+	add := func(row pgx.CollectableRow) (none struct{}, err error) {
+		one, err := pgx.RowToStructByPos[difference](row)
+		if _, found := slices.BinarySearchFunc(of, one.User, byID); err != nil || of != nil && !found {
+			return none, err
+		}
+		if d.count++; d.count <= most {
+			d.rows = append(d.rows, one)
+		}
+		d.users = append(d.users, one.User)
+		return none, nil
 	}
 	// Else each statement of the functions has a snapshot of its own.
-	err := pgx.BeginTxFunc(ctx, r.conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, func(pgx.Tx) (err error) {
-		d.rows, err = query(ctx, r, pgx.RowToStructByPos[difference], sql)
+	err = pgx.BeginTxFunc(ctx, r.conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, func(pgx.Tx) error {
+		_, err := query(ctx, r, add, sql)
 		return err
 	})
+	slices.SortFunc(d.users, byID)
+	d.users = slices.Compact(d.users)
 	return d, err
 }
 
@@ -109,9 +115,13 @@ func Check(ctx context.Context, o Options, try, asJSON bool) error {
 		return err
 	}
 	r.warn(doubts)
-	d := &differences{}
+	most := shown
+	if asJSON {
+		most = math.MaxInt
+	}
+	var d differences
 	if len(found) == 0 {
-		if d, err = r.compare(ctx); err != nil {
+		if d, err = r.compare(ctx, most, nil); err != nil {
 			return err
 		}
 	}
@@ -130,11 +140,11 @@ func Check(ctx context.Context, o Options, try, asJSON bool) error {
 			fmt.Fprintln(o.Out, text)
 		}
 		d.write(o.Out)
-		if len(found)+len(d.rows) == 0 {
+		if len(found)+d.count == 0 {
 			fmt.Fprintf(o.Out, "the mirror of schema %s is current: 0 rows differ\n", r.there.Name)
 		}
 	}
-	if err == nil && len(found)+len(d.rows) > 0 {
+	if err == nil && len(found)+d.count > 0 {
 		err = ErrDiffers
 	}
 	return err
@@ -212,15 +222,13 @@ func (r *run) altered(ctx context.Context) (found []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	there := map[string]made{}
-	for _, f := range functions {
-		there[f.Name] = f
-	}
 	for _, want := range r.functions() {
-		got, exists := there[want.name]
-		name := "function " + ident(r.here, want.name)
+		name, got := "function "+ident(r.here, want.name), made{}
+		if i := slices.IndexFunc(functions, func(f made) bool { return f.Name == want.name }); i >= 0 {
+			got = functions[i]
+		}
 		switch {
-		case !exists:
+		case got.Name == "":
 			found = append(found, name+" is missing")
 		case got.Owner != want.owner:
 			found = append(found, fmt.Sprintf("%s is owned by %s, not %s", name, got.Owner, want.owner))

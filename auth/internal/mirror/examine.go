@@ -95,29 +95,27 @@ const selectColumns = `
 select format('column %I of %s takes no null and has no default: alter table %s alter %I set default …;', a.attname, a.attrelid::regclass,
     a.attrelid::regclass, a.attname)
 from pg_attribute a join pg_class c on c.oid = a.attrelid join pg_namespace n on n.oid = c.relnamespace
-where n.nspname = $1 and c.relname = $2 and a.attnum > 0 and not a.attisdropped and a.attnotnull and not a.atthasdef
-    and a.attidentity = '' and a.attname <> all($3::text[])`
+where n.nspname = $1 and c.relname = any($2) and a.attnum > 0 and not a.attisdropped and a.attnotnull and not a.atthasdef
+    and a.attidentity = '' and c.relname || '.' || a.attname <> all($3::text[])`
 
 // columns refuses former columns that need a value which the mirror does not insert.
 func (r *run) columns(ctx context.Context) error {
-	given := map[string][]string{"users": append([]string{"instance_id", "encrypted_password", "email_change", "updated_at"},
-		tokens...)}
+	given := []string{"users.instance_id", "users.encrypted_password", "users.email_change", "users.updated_at"}
+	for _, c := range tokens {
+		given = append(given, "users."+c)
+	}
 	for _, c := range userColumns {
-		given["users"] = append(given["users"], c.name)
+		given = append(given, "users."+c.name)
 	}
 	for _, t := range r.tables() {
-		for _, c := range append(t.columns, column{name: "updated_at"}) {
-			given[t.there] = append(given[t.there], c.name)
+		given = append(given, t.there+".updated_at")
+		for _, c := range t.columns {
+			given = append(given, t.there+"."+c.name)
 		}
 	}
-	for _, table := range r.mirrored() {
-		list, err := r.lines(ctx, selectColumns, r.there.Name, table, given[table])
-		if err != nil {
-			return err
-		}
-		r.refusals = append(r.refusals, list...)
-	}
-	return nil
+	list, err := r.lines(ctx, selectColumns, r.there.Name, r.mirrored(), given)
+	r.refusals = append(r.refusals, list...)
+	return err
 }
 
 // The former type of factors may lack a kind of ours.
@@ -183,11 +181,12 @@ func (r *run) strangers(ctx context.Context) error {
 	}
 	list, err := query(ctx, r, pgx.RowToStructByPos[strangers], fmt.Sprintf(`
 select taken, count(*), array_to_string((array_agg(id order by id))[:20], ' ') || case when count(*) > 20 then ' …' else '' end from (
-    select o.id::text, exists (select from %[2]s u where u.email <> '' and u.email = lower(o.email)
-        or u.phone <> '' and u.phone = ltrim(o.phone, '+')) as taken
-    from %[1]s o
+    select o.id::text, bool_or(e.id is not null or p.id is not null) as taken
+    from %[1]s o left join %[2]s e on e.email <> '' and e.email = lower(o.email)
+    left join %[2]s p on p.phone <> '' and p.phone = ltrim(o.phone, '+')
     where not exists (select from %[2]s u where u.id = o.id) and (coalesce(o.email, '') <> '' or coalesce(o.phone, '') <> '')
-        and not o.is_sso_user and not exists (select from %[3]s a where a.action = %[4]d and a.traits ->> 'user_id' = o.id::text)) s
+        and not o.is_sso_user and not exists (select from %[3]s a where a.action = %[4]d and a.traits ->> 'user_id' = o.id::text)
+    group by o.id) s
 group by taken`, r.theirs("users"), r.ours("users"), r.ours("audit"), store.ActionUserDeleted))
 	for _, s := range list {
 		if s.Taken {

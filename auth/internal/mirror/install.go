@@ -57,14 +57,13 @@ func Install(ctx context.Context, o Options) error {
 		same = len(wrong) == 0
 	}
 	if !same {
-		err = r.replace(ctx, r.statements(), func() error {
-			if first {
-				if err := r.catchUp(ctx); err != nil {
-					return err
-				}
+		carry := func() error { return nil }
+		if first {
+			if carry, err = r.catchUp(ctx); err != nil {
+				return err
 			}
-			return r.note(ctx)
-		})
+		}
+		err = r.replace(ctx, r.statements(), func() error { return cmp.Or(carry(), r.note(ctx)) })
 		if err != nil {
 			return err
 		}
@@ -120,23 +119,40 @@ func (r *run) note(ctx context.Context) error {
 		values ($1, 'mirror', $2, 'open', $3, now())`, uuid.New(), r.move.Source, steps)
 }
 
-// catchUp carries over what the application has written to the former tables since the takeover was closed, for users
-// who have not changed in our tables since.
-func (r *run) catchUp(ctx context.Context) error {
+// newer returns the ids of the former users that transactions from floor on have written, as far as more selects them,
+// and the floor of the next call.
+func (r *run) newer(ctx context.Context, floor int64, more string) (ids []uuid.UUID, next int64, err error) {
+	err = r.conn.QueryRow(ctx, fmt.Sprintf(`
+select coalesce(array_agg(o.id), '{}'), pg_snapshot_xmin(pg_current_snapshot())::text::bigint
+from %s o where age(o.xmin) <= age(($1::bigint %% 4294967296)::text::xid)%s`, r.theirs("users"), more), floor).Scan(&ids, &next)
+	return ids, next, err
+}
+
+// catchUp returns a function that copies to our tables what was written to the former users since the end of the
+// takeover, except for users who have changed in our tables since. It reads all users itself, so that the function,
+// which needs the tables locked, reads only those that are written meanwhile.
+func (r *run) catchUp(ctx context.Context) (func() error, error) {
 	if r.move.Floor == nil {
-		return nil
+		return func() error { return nil }, nil
 	}
-	return r.exec(ctx, fmt.Sprintf(`
+	differs := fmt.Sprintf(`u.id = o.id and u.updated_at <= '%s' and (o.raw_app_meta_data is distinct from u.app_metadata
+    or o.role is distinct from u.role or o.banned_until is distinct from u.banned_until
+    or o.raw_user_meta_data is distinct from u.user_metadata)`, r.move.ClosedAt.Format(time.RFC3339Nano))
+	ids, next, err := r.newer(ctx, *r.move.Floor, " and exists (select from "+r.ours("users")+" u where "+differs+")")
+	return func() error {
+		late, _, err := r.newer(ctx, next, "")
+		if err != nil {
+			return err
+		}
+		return r.exec(ctx, fmt.Sprintf(`
 update %s u set updated_at = now(),
     app_metadata = case when jsonb_typeof(o.raw_app_meta_data) = 'object' then o.raw_app_meta_data else u.app_metadata end,
     user_metadata = case when jsonb_typeof(o.raw_user_meta_data) = 'object' and not %s then o.raw_user_meta_data
         else u.user_metadata end,
-    role = case when coalesce(o.role, '') = '' or o.role = any($3) then u.role else o.role end,
+    role = case when coalesce(o.role, '') = '' or o.role = any($2) then u.role else o.role end,
     banned_until = case when o.banned_until = 'infinity' then '9999-12-31T00:00:00Z' else nullif(o.banned_until, '-infinity') end
-from %s o where o.id = u.id and age(o.xmin) <= age(($1::bigint %% 4294967296)::text::xid) and u.updated_at <= $2
-    and (o.raw_app_meta_data is distinct from u.app_metadata or o.role is distinct from u.role
-        or o.banned_until is distinct from u.banned_until or o.raw_user_meta_data is distinct from u.user_metadata)`,
-		r.ours("users"), claimed, r.theirs("users")), *r.move.Floor, r.move.ClosedAt, r.adminRoles)
+from %s o where o.id = any($1) and %s`, r.ours("users"), claimed, r.theirs("users"), differs), slices.Concat(ids, late), r.adminRoles)
+	}, err
 }
 
 // repairBatch is how many users one transaction of the repair locks.
@@ -144,11 +160,11 @@ const repairBatch = 500
 
 // repair corrects the former rows. It writes each user once, and lists the differences that remain.
 func (r *run) repair(ctx context.Context) error {
-	before, err := r.compare(ctx)
+	before, err := r.compare(ctx, 0, nil)
 	if err != nil {
 		return err
 	}
-	ids := before.users()
+	ids := append([]uuid.UUID{}, before.users...) // not nil
 	if err := r.takeAddresses(ctx, ids); err != nil {
 		return err
 	}
@@ -171,18 +187,17 @@ func (r *run) repair(ctx context.Context) error {
 		}
 	}
 	fmt.Fprintf(r.Out, "%d users put in order in %s\n", len(ids)-len(failed), time.Since(began).Round(time.Millisecond))
-	after, err := r.compare(ctx)
+	after, err := r.compare(ctx, shown, ids) // the triggers write users who changed meanwhile
 	if err != nil {
 		return err
 	}
-	after.keep(ids) // the triggers write users who changed meanwhile
 	after.write(r.Out)
 	for _, id := range ids {
 		if text := failed[id]; text != "" {
 			fmt.Fprintf(r.Out, "user %s: %s\n", id, text)
 		}
 	}
-	if len(after.rows)+len(failed) > 0 {
+	if after.count+len(failed) > 0 {
 		return ErrDiffers
 	}
 	return nil
@@ -227,10 +242,10 @@ func (r *run) takeAddresses(ctx context.Context, ids []uuid.UUID) error {
 	err := r.conn.QueryRow(ctx, fmt.Sprintf(`
 select coalesce(array_agg(o.id), '{}'), coalesce(array_agg(o.email::text) filter (where o.email is not null), '{}'),
     coalesce(array_agg(o.phone::text) filter (where o.phone is not null), '{}')
-from %[1]s o join %[2]s u on u.id = o.id
-where o.id = any($1) and u.deleted_at is null and (
-    o.email <> u.email and exists (select from %[2]s w where w.email = o.email and w.id <> o.id)
-    or o.phone <> u.phone and exists (select from %[2]s w where w.phone = o.phone and w.id <> o.id))`, r.theirs("users"),
+from %[1]s o join %[2]s u on u.id = o.id and u.deleted_at is null
+left join %[2]s e on o.email <> u.email and o.email <> '' and e.email = o.email
+left join %[2]s p on o.phone <> u.phone and o.phone <> '' and p.phone = o.phone
+where o.id = any($1) and (e.id is not null or p.id is not null)`, r.theirs("users"),
 		r.ours("users")), ids).Scan(&s.ids, &s.emails, &s.phones)
 	if err != nil || len(s.ids) == 0 {
 		return err

@@ -117,6 +117,15 @@ func (r *run) exec(ctx context.Context, sql string, args ...any) error {
 	return err
 }
 
+func (r *run) execAll(ctx context.Context, list ...string) error {
+	for _, sql := range list {
+		if err := r.exec(ctx, sql); err != nil {
+			return fmt.Errorf("%w: %s", err, sql)
+		}
+	}
+	return nil
+}
+
 // ours returns the quoted name of one of our tables.
 func (r *run) ours(name string) string { return ident(r.here, r.ns+name) }
 
@@ -278,19 +287,13 @@ func (r *run) replace(ctx context.Context, list []string, then func() error) (er
 }
 
 func (r *run) replaceOnce(ctx context.Context, wait time.Duration, list []string, then func() error) error {
-	if err := r.exec(ctx, fmt.Sprintf("set local lock_timeout = %d", wait.Milliseconds())); err != nil {
-		return err
-	}
-	if err := r.lock(ctx); err != nil {
+	err := r.execAll(ctx, fmt.Sprintf("set local lock_timeout = %d", wait.Milliseconds()), r.lock())
+	if err != nil {
 		return err
 	}
 	old, err := r.unmake(ctx)
-	for _, sql := range slices.Concat(old, list) {
-		if err == nil {
-			if err = r.exec(ctx, sql); err != nil {
-				err = fmt.Errorf("%w: %s", err, sql)
-			}
-		}
+	if err == nil {
+		err = r.execAll(ctx, slices.Concat(old, list)...)
 	}
 	if err == nil {
 		err = then()
@@ -334,17 +337,14 @@ func Drop(ctx context.Context, o Options) error {
 	return nil
 }
 
-// lock locks our tables, then the former tables. Dropping a trigger needs an exclusive lock.
-func (r *run) lock(ctx context.Context) error {
-	var list []string
-	for _, name := range []string{"users", "identities", "factors", "sessions", "one_time_tokens"} {
-		list = append(list, r.ours(name))
+// lock returns the statement that locks our tables, before the others lock the former tables. Dropping a trigger needs
+// an exclusive lock.
+func (r *run) lock() string {
+	text := "lock table " + r.ours("users")
+	for _, name := range []string{"identities", "factors", "sessions", "one_time_tokens"} {
+		text += ", " + r.ours(name)
 	}
-	mode := "share row exclusive"
-	if r.known != nil {
-		mode = "access exclusive"
-	}
-	return r.exec(ctx, "lock table "+strings.Join(list, ", ")+" in "+mode+" mode")
+	return text + map[bool]string{true: " in share row exclusive mode", false: " in access exclusive mode"}[r.known == nil]
 }
 
 // wayBack returns the SQL that makes the former service usable again once the mirror is dropped: it copies the hashes

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -93,6 +94,34 @@ func TestInstall_givesWay(t *testing.T) {
 		t.Error(err)
 	}
 	m.check(t, false)
+}
+
+// What is written there between the reading of all users and the lock is carried over too, and so is what was written
+// before, since the takeover was closed.
+func TestInstall_writtenMeanwhile(t *testing.T) {
+	t.Parallel()
+	m := takeOver(t, formertest.Newest, "")
+	const write = `update auth.users set raw_app_meta_data = raw_app_meta_data || '{"%s": true}' where id = $1`
+	early, late := m.Users[0].ID, m.Users[1].ID
+	m.exec(t, fmt.Sprintf(write, "early"), early)
+	m.exec(t, "begin")
+	m.exec(t, "lock table {H}users in row exclusive mode")
+	written := make(chan error, 1)
+	go func() {
+		awaitWaiting(t, m)
+		_, err := m.conn.Exec(context.Background(), fmt.Sprintf(write, "late"), late)
+		_, err2 := m.conn.Exec(context.Background(), "commit")
+		written <- errors.Join(err, err2)
+	}()
+	m.install(t)
+	if err := <-written; err != nil {
+		t.Error(err)
+	}
+	for id, key := range map[uuid.UUID]string{early: "early", late: "late"} {
+		if !one[bool](t, m, "select app_metadata ? $2 from {H}users where id = $1", id, key) {
+			t.Errorf("what was written there %s is not here", key)
+		}
+	}
 }
 
 // What is committed while both sides are compared is no difference: the functions that read here see what the rest of

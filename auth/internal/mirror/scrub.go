@@ -8,11 +8,18 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"time"
 )
 
-// emptied are the former tables that hold only tokens. Sessions are deleted too if they are not mirrored.
-var emptied = []string{"refresh_tokens", "one_time_tokens", "flow_state", "mfa_challenges", "mfa_amr_claims",
-	"saml_relay_states", "sessions"}
+// emptied returns the former tables whose rows scrub deletes: tables that hold tokens, and sessions unless they are
+// mirrored.
+func (r *run) emptied() []string {
+	list := []string{"refresh_tokens", "one_time_tokens", "flow_state", "mfa_challenges", "mfa_amr_claims", "saml_relay_states"}
+	if r.sessions {
+		return list
+	}
+	return append(list, "sessions")
+}
 
 // blanked are the former columns that hold hashes, secrets and keys, by table, with the values that replace them.
 var blanked = map[string]map[string]string{
@@ -25,8 +32,8 @@ var blanked = map[string]map[string]string{
 
 // scrubs returns the statements of Scrub, each of which is repeated until it changes nothing.
 func (r *run) scrubs() (list []string) {
-	for _, name := range emptied {
-		if len(r.there.Tables[name].Columns) > 0 && (name != "sessions" || !r.sessions) {
+	for _, name := range r.emptied() {
+		if len(r.there.Tables[name].Columns) > 0 {
 			list = append(list, fmt.Sprintf("delete from %[1]s where ctid = any(array(select ctid from %[1]s limit 5000))",
 				r.theirs(name)))
 		}
@@ -70,8 +77,7 @@ func Scrub(ctx context.Context, o Options) error {
 		r.refuse("the functions of the mirror, whose owner scrub runs as, are missing: auth mirror install makes them again")
 		return r.told()
 	}
-	tables := slices.DeleteFunc(slices.Clone(emptied), func(name string) bool { return name == "sessions" && r.sessions })
-	if r.refusals, err = r.lines(ctx, selectReferring, r.there.Name, tables); err != nil {
+	if r.refusals, err = r.lines(ctx, selectReferring, r.there.Name, r.emptied()); err != nil {
 		return err
 	}
 	if err := r.told(); err != nil {
@@ -102,11 +108,7 @@ func Scrub(ctx context.Context, o Options) error {
 	for _, id := range left {
 		fmt.Fprintf(o.Out, "user %s is not here\n", id)
 	}
-	at, err := r.lines(ctx, `select to_char(now() at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')`)
-	if err != nil {
-		return err
-	}
-	r.known.Scrubbed = at[0]
+	r.known.Scrubbed = time.Now().UTC().Format(time.RFC3339)
 	steps, err := json.Marshal(r.known)
 	return cmp.Or(err, r.DB.SetMirror(ctx, steps))
 }

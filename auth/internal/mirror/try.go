@@ -55,10 +55,7 @@ func (r *run) tryOne(ctx context.Context, columns, values string) error {
 			values ($1, $1, 'signup', 'try', '{"name": "try"}', now(), now())`, id)
 	}
 	if err == nil {
-		err = r.exec(ctx, "set constraints all immediate")
-	}
-	if err == nil {
-		err = r.exec(ctx, "set constraints all deferred")
+		err = r.execAll(ctx, "set constraints all immediate", "set constraints all deferred")
 	}
 	return err
 }

@@ -60,7 +60,7 @@ export async function usersPage({ current, again }) {
     return { items: users, pagination }
   }, (rows) => table('Users, newest first', ['User', 'Role', 'Created', 'Last sign-in', 'State'], rows.map((u) => [
     link('users/' + u.id, nameOf(u)), u.role, when(u.created_at), when(u.last_sign_in_at), stateOf(u)]),
-  text ? `Nobody is found for “${text}”.` : 'There are no users yet.'))
+  text ? `No user matches “${text}”.` : 'There are no users yet.'))
   await load()
   if (!current()) return
   show('Users', el('form', {
