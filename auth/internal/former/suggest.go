@@ -213,7 +213,7 @@ var columnsThere = sync.OnceValue(func() *regexp.Regexp {
 // renamedIn returns a renamed column of the source that a trigger's definition or function names; "": none.
 func renamedIn(definition, function, source string) string {
 	if m := columnsThere().FindStringSubmatch(source); m != nil {
-		return "function " + function + " reads " + strings.ToLower(m[2]) + ", which has another name; mend it first"
+		return "function " + function + " reads " + strings.ToLower(m[2]) + ", which has another name; mend a copy first"
 	}
 	if m := columnsThere().FindStringSubmatch(definition); m != nil {
 		return "it names " + strings.ToLower(m[2]) + ", which has another name"

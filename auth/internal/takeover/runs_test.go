@@ -166,7 +166,7 @@ func TestSuggestions(t *testing.T) {
 		"alter table app.profiles validate constraint profiles_id_fkey;",
 		"-- foreign key seen_session_id_fkey of app.seen refers to auth.sessions",
 		"-- trigger on_data on auth.users would fail here: function app.handle reads raw_user_meta_data, which has " +
-			"another name; mend it first; mended: CREATE TRIGGER on_data AFTER INSERT ON public.users FOR EACH ROW " +
+			"another name; mend a copy first; mended: CREATE TRIGGER on_data AFTER INSERT ON public.users FOR EACH ROW " +
 			"EXECUTE FUNCTION app.handle();",
 		"-- trigger on_confirmed on auth.users would fail here: it names confirmed_at, which has another name; mended: " +
 			"CREATE TRIGGER on_confirmed AFTER UPDATE OF email_confirmed_at, phone_confirmed_at ON " +
