@@ -276,7 +276,7 @@ func (r *run) like() string { return strings.ReplaceAll(r.ns+"mirror_", "_", `\_
 // transaction. So each attempt waits a little longer for its locks than the attempt before; from the server's
 // deadlock_timeout on, the server ends one of the two, and a request that is ended is sent again.
 func (r *run) replace(ctx context.Context, list []string, then func() error) (err error) {
-	for wait := 5 * time.Millisecond; wait < 4*time.Second; wait += wait / 3 {
+	for wait := 5 * time.Millisecond; wait < 1500*time.Millisecond; wait += wait / 3 {
 		err = pgx.BeginFunc(ctx, r.conn, func(pgx.Tx) error { return r.replaceOnce(ctx, wait, list, then) })
 		if pg, _ := errors.AsType[*pgconn.PgError](err); pg == nil || pg.Code != "55P03" && !store.IsContention(err) {
 			break

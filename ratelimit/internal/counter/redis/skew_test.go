@@ -36,6 +36,7 @@ func TestSkew(t *testing.T) {
 				read <- offset
 			}})
 		if test.reads {
+			await.True(t, "the server's clock is read", func() bool { return len(read) > 0 })
 			if offset := <-read; offset.Abs() > 10*time.Second { // it is the same clock, on however slow a machine
 				t.Errorf("the server's clock is %s behind", offset)
 			}
