@@ -15,7 +15,7 @@ type hashed interface {
 	madeBy(p Params) bool
 }
 
-// ValidImport returns what is wrong with a hash that an administrator imports (docs/moving-in.md#password-hashes), or
+// ValidImport returns what is wrong with a hash that an administrator imports (docs/accounts.md#password-hashes), or
 // nil. The costs must be within the limits of this package.
 func ValidImport(hash string) error {
 	_, err := parse(hash)
