@@ -240,8 +240,8 @@ func (r *run) takeAddresses(ctx context.Context, ids []uuid.UUID) error {
 	}
 	var s stale
 	err := r.conn.QueryRow(ctx, fmt.Sprintf(`
-select coalesce(array_agg(o.id), '{}'), coalesce(array_agg(o.email::text) filter (where o.email is not null), '{}'),
-    coalesce(array_agg(o.phone::text) filter (where o.phone is not null), '{}')
+select coalesce(array_agg(o.id), '{}'), coalesce(array_agg(o.email::text) filter (where e.id is not null), '{}'),
+    coalesce(array_agg(o.phone::text) filter (where p.id is not null), '{}')
 from %[1]s o join %[2]s u on u.id = o.id and u.deleted_at is null
 left join %[2]s e on o.email <> u.email and o.email <> '' and e.email = o.email
 left join %[2]s p on o.phone <> u.phone and o.phone <> '' and p.phone = o.phone

@@ -22,7 +22,8 @@ import (
 )
 
 // What happened between the closing and the install is put in order: new and deleted users, two swapped addresses, one
-// that was passed on by a change and one by a deletion, what was written there, a user who was deleted there.
+// that was passed on by a change and one by a deletion, what was written there, a user who was deleted there. Of a user
+// whose address or number was passed on, the other stays.
 func TestRepair(t *testing.T) {
 	t.Parallel()
 	m := takeOver(t, formertest.Newest, "")
@@ -35,6 +36,8 @@ func TestRepair(t *testing.T) {
 		}
 		return list
 	}
+	m.exec(t, "update {H}users set phone = '333' where email = 'user3@example.org'")
+	m.exec(t, "update {H}users set phone = '111' where email = 'user6@example.org'")
 	m.install(t)
 	id := ids("user1@example.org", "user2@example.org", "user3@example.org", "user4@example.org", "user5@example.org")
 	var out bytes.Buffer
@@ -46,6 +49,8 @@ func TestRepair(t *testing.T) {
 		update {H}users set email = 'user2@example.org' where id = '`+id[0].String()+`';
 		update {H}users set email = 'new@example.org' where id = '`+id[2].String()+`';
 		update {H}users set email = 'user3@example.org' where id = '`+id[3].String()+`';
+		update {H}users set phone = '222' where email = 'user6@example.org';
+		update {H}users set phone = '111' where id = '`+id[0].String()+`';
 		insert into {H}audit (at, action, traits) values (now(), 6, jsonb_build_object('user_id', '`+id[4].String()+`'));
 		delete from {H}users where id = '`+id[4].String()+`'`)
 	m.add(t, "late@example.org")
