@@ -61,8 +61,8 @@ func TestStart_foreignSchema(t *testing.T) {
 	}
 	formertest.Exec(t, url, `grant usage on schema gatehouse to `+role+
 		`; grant select, update on gatehouse.users to `+role+`; grant trigger on gatehouse.audit to `+role)
-	want := "warn  role " + strings.ToLower(role) + " may read or write table users: revoke all on users, audit from " +
-		strings.ToLower(role) + "\n"
+	want := "warn  role " + strings.ToLower(role) + " may read or write table gatehouse.users:" +
+		" revoke all on gatehouse.users, gatehouse.audit from " + strings.ToLower(role) + "\n"
 	if _, stdout, _ := command(t, in("gatehouse"), "", "check"); !strings.Contains(stdout, want) {
 		t.Errorf("check: got\n%s\nwant\n%s", stdout, want)
 	}

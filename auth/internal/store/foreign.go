@@ -44,11 +44,12 @@ select current_schema()::text,
          or d.defaclnamespace = (select oid from pg_namespace where nspname = current_schema()))
        and not exists (select from columns where relation = '{schema_migrations}'))`)
 
-// mayRead lists the other roles that have any right to our tables, one row for each role.
+// mayRead lists the other roles that have any right to our tables, one row for each role. Its names can be typed into a
+// statement, whose search_path may be another one.
 var mayRead = define(`
-select role, array_agg(relation order by array_position($1, relation))
+select role, array_agg(format('%I.%I', schema, relation) order by array_position($1, relation))
 from (
-    select distinct coalesce(r.rolname::text, 'public') as role, c.relname::text as relation
+    select distinct coalesce(quote_ident(r.rolname), 'public') as role, n.nspname as schema, c.relname::text as relation
     from pg_class c
     join pg_namespace n on n.oid = c.relnamespace
     cross join aclexplode(c.relacl) a
@@ -59,8 +60,8 @@ group by role order by role`)
 
 // Reader is a role that a grant lets read or write our tables.
 type Reader struct {
-	Role   string
-	Tables []string // at least one
+	Role   string   // as SQL wants it, quoted where that is needed
+	Tables []string // at least one, each with its schema
 }
 
 // Readers returns the roles other than ours that may read or write our tables.
