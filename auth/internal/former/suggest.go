@@ -194,11 +194,12 @@ from pg_trigger t join pg_proc p on p.oid = t.tgfoid join pg_namespace f on f.oi
 join pg_class c on c.oid = t.tgrelid join pg_namespace n on n.oid = c.relnamespace
 where n.nspname = $1 and not t.tgisinternal and (f.nspname || '.' || p.proname = any($2::text[])) is not true order by 2, 1`
 
-// renamed is the comment on columns that have other names here.
+// renamed is the comment on tables and columns that have other names here.
 const renamed = "-- columns that are called otherwise here: raw_user_meta_data is user_metadata, raw_app_meta_data " +
 	"is app_metadata, " +
 	"encrypted_password is password_hash, email_change is new_email, phone_change is new_phone, confirmed_at is " +
-	"least(email_confirmed_at, phone_confirmed_at); email and phone are '' instead of null"
+	"least(email_confirmed_at, phone_confirmed_at); email and phone are '' instead of null; mfa_factors is factors, " +
+	"factor_type is kind, status 'verified' is verified_at that is not null; sessions that have ended stay, with ended_at"
 
 // columnsHere has our names of columns by their different names in the source.
 var columnsHere = map[string]string{"raw_user_meta_data": "user_metadata", "raw_app_meta_data": "app_metadata",
