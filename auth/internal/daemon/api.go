@@ -36,7 +36,8 @@ func (d *daemon) useProviders(set *provider.Set, s provider.Settings) {
 	}
 }
 
-// watchCaptcha makes the captcha verifier watched, and logs its endpoint if that is not the provider's own.
+// watchCaptcha has traces and metrics observe the captcha verifier, and logs its endpoint if that is not the provider's
+// own.
 func (d *daemon) watchCaptcha(l *config.Live) {
 	v := l.API.Captcha
 	if v == nil {

@@ -41,7 +41,7 @@ func (s *smsInForce) SendText(ctx context.Context, id uuid.UUID, m mail.SMS) err
 	return errors.New("no SMS gateway is configured")
 }
 
-// makeMail makes what renders and sends messages, and the outbox.
+// makeMail makes the renderer and the senders of messages, and the outbox.
 func (d *daemon) makeMail(l config.Live) {
 	d.renderer = mail.NewRenderer(mail.RendererOptions{Now: d.clock.Now, Log: d.log.Logger, Watch: d.watch()})
 	d.renderer.Apply(l.Mail)

@@ -97,7 +97,7 @@ func (d *daemon) startTelemetry(ctx context.Context) {
 	}
 }
 
-// observer returns what observes requests; nil if traces and metrics are off.
+// observer returns the observer of requests; nil if traces and metrics are off.
 func (d *daemon) observer() (*httpapi.Observer, error) {
 	o := &d.observed
 	if o.tracing == nil && o.metrics == nil {

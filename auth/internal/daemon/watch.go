@@ -14,11 +14,9 @@ import (
 	"gatehouse/auth/internal/outbound"
 )
 
-// watch returns what makes a span and a metric of each outgoing call; nil if traces and metrics are off. The span of a
-// call is a child of the request's span. Calls of the outbox, and of keys that are fetched ahead, have a trace of their
-// own.
-//
-// Neither contains a path, a query or a body, which may hold codes and secrets.
+// watch returns the function that makes a span and a metric of each outgoing call; nil if traces and metrics are off.
+// The span of a call is a child of the request's span. Calls of the outbox, and of keys that are fetched ahead, have a
+// trace of their own.
 func (d *daemon) watch() outbound.Watch {
 	o := &d.observed
 	if o.tracing == nil && o.calls == nil {
@@ -51,8 +49,8 @@ func (d *daemon) watch() outbound.Watch {
 	}
 }
 
-// inject returns what adds a call's trace to its headers (W3C Trace Context); nil without traces. Only hooks get it,
-// which belong to the operator.
+// inject returns the function that adds a call's trace to its headers (W3C Trace Context); nil without traces. Only
+// hooks get it, which belong to the operator.
 func (d *daemon) inject() func(context.Context, http.Header) {
 	if d.observed.tracing == nil {
 		return nil

@@ -52,7 +52,8 @@ function begin(session) {
   route()
 }
 
-// over are the codes of a 403 that say so of the sign-in; others, such as a hook's, are of the request.
+// over has the codes of a 403 that mean that the sign-in is over; with other codes, such as a hook's, only the request
+// is refused.
 const over = ['session_not_found', 'session_expired', 'user_not_found', 'user_banned', 'not_admin', 'insufficient_aal']
 
 // lost ends the sign-in where a failure says that there is none any more.
@@ -84,15 +85,20 @@ async function route() {
   try {
     await page({ id: at.match(pattern)[1], current: () => mine === turn, again: route })
   } catch (e) {
-    if (lost(e) || mine !== turn) return
-    show('That did not work', el('p', { class: 'error', role: 'alert' }, e.message))
+    if (!lost(e) && mine === turn) failed(e, route)
   }
+}
+
+// failed shows why a page cannot be shown, and tries again when asked to.
+function failed(e, again) {
+  show('That did not work', el('p', { class: 'error', role: 'alert' }, e.message),
+    el('p', {}, el('button', { type: 'button', class: 'plain', onclick: again }, 'Try again')))
 }
 
 addEventListener('hashchange', route)
 
 async function start() {
   if (!hasKey()) { end(''); return }
-  try { begin(await send('GET', '/session')) } catch (e) { end(e.message) }
+  try { begin(await send('GET', '/session')) } catch (e) { lost(e) || failed(e, start) }
 }
 start()

@@ -2,7 +2,7 @@
 const codeless = new Set(['aria-current', 'aria-describedby', 'aria-invalid', 'aria-label', 'autocomplete', 'class',
   'data-label', 'for', 'id', 'inputmode', 'name', 'required', 'role', 'scope', 'tabindex', 'type', 'value'])
 
-// plain shows controls of the direction of text, which would show what follows in another order.
+// plain makes the control characters of text direction visible, which would reorder the text after them.
 export const plain = (text) => text.replace(/[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]/g,
   (c) => '\\u' + c.charCodeAt(0).toString(16).padStart(4, '0'))
 
