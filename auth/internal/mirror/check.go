@@ -30,7 +30,8 @@ type difference struct {
 type differences struct {
 	rows  []difference // the first ones
 	count int
-	users []uuid.UUID // the users to be repaired, in order
+	users []uuid.UUID // the users to be repaired, in order, without those deleted here
+	gone  []uuid.UUID // the users deleted here, but not there
 }
 
 // shown is how many differences are listed.
@@ -66,7 +67,7 @@ where n.id is not null and (o.id is null or %[4]s)
 		each(users, " or ", column.differ), ident(r.here, r.ns+"mirror_deleted"))
 	for _, t := range r.tables() {
 		of := r.have(t.there, t.columns)
-		// The rows of a user who is soft-deleted in the former tables stay as the former service left them.
+		// The former rows of a user who is soft-deleted in our tables stay as they are.
 		sql += fmt.Sprintf(`
 union all
 select '%[1]s', coalesce(n.id, o.id), coalesce(n.user_id, o.user_id),
@@ -85,10 +86,14 @@ where n.id is null and %[5]s or n.id is not null and (o.id is null or %[6]s)`, t
 		if d.count++; d.count <= most {
 			d.rows = append(d.rows, one)
 		}
-		d.users = append(d.users, one.User)
+		if one.Table == "users" && one.Columns[0] == "extra" {
+			d.gone = append(d.gone, one.User)
+		} else {
+			d.users = append(d.users, one.User)
+		}
 		return none, nil
 	}
-	// Else each statement of the functions has a snapshot of its own.
+	// In a weaker isolation level each statement of the functions would have a snapshot of its own.
 	err = pgx.BeginTxFunc(ctx, r.conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, func(pgx.Tx) error {
 		_, err := query(ctx, r, add, sql)
 		return err

@@ -278,12 +278,18 @@ func (r *run) like() string { return strings.ReplaceAll(r.ns+"mirror_", "_", `\_
 func (r *run) replace(ctx context.Context, list []string, then func() error) (err error) {
 	for wait := 5 * time.Millisecond; wait < 1500*time.Millisecond; wait += wait / 3 {
 		err = pgx.BeginFunc(ctx, r.conn, func(pgx.Tx) error { return r.replaceOnce(ctx, wait, list, then) })
-		if pg, _ := errors.AsType[*pgconn.PgError](err); pg == nil || pg.Code != "55P03" && !store.IsContention(err) {
+		if !gaveWay(err) {
 			break
 		}
 		time.Sleep(20 * time.Millisecond) // lets pending requests through
 	}
 	return err
+}
+
+// gaveWay reports whether a transaction failed because of a concurrent one.
+func gaveWay(err error) bool {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && (pg.Code == "55P03" || store.IsContention(err))
 }
 
 func (r *run) replaceOnce(ctx context.Context, wait time.Duration, list []string, then func() error) error {
@@ -301,8 +307,8 @@ func (r *run) replaceOnce(ctx context.Context, wait time.Duration, list []string
 	return err
 }
 
-// Drop removes the mirror and prints the way back. It prints the way back again if the mirror is dropped already: the
-// first output may be lost, and the hashes lie nowhere else.
+// Drop removes the mirror and prints the way back. It prints the way back again if the mirror is dropped already, since
+// the first output may be lost.
 func Drop(ctx context.Context, o Options) error {
 	o.dropping = true
 	r, err := openInstalled(ctx, o)
