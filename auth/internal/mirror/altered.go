@@ -53,8 +53,8 @@ func (r *run) altered(ctx context.Context) (found []string, err error) {
 		case !got.Definer || unquoted(strings.Join(got.Config, ";")) != unquoted(strings.Join(want.config, ";")):
 			found = append(found, name+" runs with other rights or another search_path than it was made with")
 		case !sameSet(got.Grantees, want.runners()):
-			found = append(found, fmt.Sprintf("%s may be run by %s, not %s", name, cmp.Or(strings.Join(got.Grantees, ", "), "nobody"),
-				strings.Join(want.runners(), ", ")))
+			found = append(found, fmt.Sprintf("%s may be run by %s, not %s", name,
+				cmp.Or(strings.Join(got.Grantees, ", "), "nobody"), strings.Join(want.runners(), ", ")))
 		case strings.TrimSpace(got.Source) != strings.TrimSpace(want.body):
 			found = append(found, name+" has another text")
 		}

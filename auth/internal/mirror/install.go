@@ -219,8 +219,8 @@ func (r *run) repairAll(ctx context.Context, ids []uuid.UUID, failed map[uuid.UU
 	return nil
 }
 
-// asWriter runs a statement in a transaction of its own, as the writer, and repeats it if a concurrent transaction made it
-// fail. The application's deferred triggers run as the writer too, since this connection's role may be a superuser.
+// asWriter runs a statement in a transaction of its own, as the writer, and repeats it if a concurrent transaction made
+// it fail. The application's deferred triggers run as the writer too, since this connection's role may be a superuser.
 func (r *run) asWriter(ctx context.Context, sql string, args ...any) (n int64, err error) {
 	for range 3 {
 		if n, err = r.onceAsWriter(ctx, sql, args...); !gaveWay(err) {
@@ -262,7 +262,8 @@ left join %[2]s p on o.phone <> u.phone and o.phone <> '' and p.phone = o.phone
 where o.id = any($1) and (e.id is not null or p.id is not null)`, r.theirs("users"),
 		r.ours("users")), ids).Scan(&s.ids, &s.emails, &s.phones)
 	if err == nil && len(s.ids) > 0 {
-		_, err = r.asWriter(ctx, "update "+r.theirs("users")+` o set email = case when email = any($2) then null else email end,
+		_, err = r.asWriter(ctx, "update "+r.theirs("users")+` o set
+		email = case when email = any($2) then null else email end,
 		phone = case when phone = any($3) then null else phone end where id = any($1)`, s.ids, s.emails, s.phones)
 	}
 	if err != nil {

@@ -163,9 +163,9 @@ func open(ctx context.Context, o Options) (*run, error) {
 
 func (r *run) close() { r.conn.Close(context.Background()) }
 
-// selectPlace finds our table users and the former one, if both are in this database, and their owners. It tells whether
-// the former table is known: the takeover has read it, or it has the mirror's trigger, since a restored dump has other
-// oids. It needs no right.
+// selectPlace finds our table users and the former one, if both are in this database, and their owners. It tells
+// whether the former table is known: the takeover has read it, or it has the mirror's trigger, since a restored dump has
+// other oids. It needs no right.
 const selectPlace = `
 select pg_get_userbyid(h.relowner)::text, current_user::text, pg_has_role(h.relowner, 'member'),
     coalesce(pg_get_userbyid(s.relowner)::text, ''), coalesce(pg_has_role(s.relowner, 'member'), false),
@@ -199,8 +199,8 @@ func (r *run) find(ctx context.Context) (err error) {
 		return r.told()
 	}
 	if err == nil && !known && !r.dropping {
-		r.refuse("the takeover has read the tables of %s, not those of schema %q in this database: if these come from a dump, "+
-			"run auth mirror install there, then dump the whole database again", r.move.Source, schema)
+		r.refuse("the takeover has read the tables of %s, not those of schema %q in this database: if these come from "+
+			"a dump, run auth mirror install there, then dump the whole database again", r.move.Source, schema)
 		return r.told()
 	}
 	if r.writer = owner; !theirs {
