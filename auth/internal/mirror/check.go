@@ -30,7 +30,8 @@ type difference struct {
 type differences struct {
 	rows  []difference // the first ones
 	count int
-	users []uuid.UUID // the users to be repaired, in order
+	users []uuid.UUID // the users to be repaired, in order, without those deleted here
+	gone  []uuid.UUID // the users deleted here, but not there
 }
 
 // shown is how many differences are listed.
@@ -66,7 +67,7 @@ where n.id is not null and (o.id is null or %[4]s)
 		each(users, " or ", column.differ), ident(r.here, r.ns+"mirror_deleted"))
 	for _, t := range r.tables() {
 		of := r.have(t.there, t.columns)
-		// The rows of a user who is soft-deleted in the former tables stay as the former service left them.
+		// The former rows of a user who is soft-deleted in our tables stay as they are.
 		sql += fmt.Sprintf(`
 union all
 select '%[1]s', coalesce(n.id, o.id), coalesce(n.user_id, o.user_id),
@@ -85,10 +86,14 @@ where n.id is null and %[5]s or n.id is not null and (o.id is null or %[6]s)`, t
 		if d.count++; d.count <= most {
 			d.rows = append(d.rows, one)
 		}
-		d.users = append(d.users, one.User)
+		if one.Table == "users" && one.Columns[0] == "extra" {
+			d.gone = append(d.gone, one.User)
+		} else {
+			d.users = append(d.users, one.User)
+		}
 		return none, nil
 	}
-	// Else each statement of the functions has a snapshot of its own.
+	// In a weaker isolation level each statement of the functions would have a snapshot of its own.
 	err = pgx.BeginTxFunc(ctx, r.conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead}, func(pgx.Tx) error {
 		_, err := query(ctx, r, add, sql)
 		return err
@@ -198,69 +203,6 @@ func Look(ctx context.Context, o Options, installed bool) (wrong, doubts []strin
 	}
 	return wrong, doubts, nil
 }
-
-const selectFunctions = `
-select p.proname::text, pg_get_userbyid(p.proowner)::text, p.prosrc, p.prosecdef,
-    coalesce(p.proconfig, '{}'), coalesce((select array_agg(coalesce(g.rolname::text, 'PUBLIC') order by 1) from aclexplode(p.proacl) a
-        left join pg_roles g on g.oid = a.grantee where a.grantee <> p.proowner), case when p.proacl is null then array['PUBLIC'] else '{}' end)
-from pg_proc p join pg_namespace n on n.oid = p.pronamespace where n.nspname = $1 and p.proname like $2`
-
-const selectTriggers = `
-select t.tgname::text || ' on ' || format('%I.%I', n.nspname, c.relname), t.tgenabled::text
-from pg_trigger t join pg_proc p on p.oid = t.tgfoid join pg_namespace f on f.oid = p.pronamespace
-join pg_class c on c.oid = t.tgrelid join pg_namespace n on n.oid = c.relnamespace
-where f.nspname = $1 and p.proname like $2 and not t.tgisinternal`
-
-// altered lists the functions and triggers that differ from those that this program makes.
-func (r *run) altered(ctx context.Context) (found []string, err error) {
-	type made struct {
-		Name, Owner, Source string
-		Definer             bool
-		Config, Grantees    []string
-	}
-	functions, err := query(ctx, r, pgx.RowToStructByPos[made], selectFunctions, r.here, r.like())
-	if err != nil {
-		return nil, err
-	}
-	for _, want := range r.functions() {
-		name, got := "function "+ident(r.here, want.name), made{}
-		if i := slices.IndexFunc(functions, func(f made) bool { return f.Name == want.name }); i >= 0 {
-			got = functions[i]
-		}
-		switch {
-		case got.Name == "":
-			found = append(found, name+" is missing")
-		case got.Owner != want.owner:
-			found = append(found, fmt.Sprintf("%s is owned by %s, not %s", name, got.Owner, want.owner))
-		case !got.Definer || unquoted(strings.Join(got.Config, ";")) != unquoted(strings.Join(want.config, ";")):
-			found = append(found, name+" runs with other rights or another search_path than it was made with")
-		case slices.ContainsFunc(got.Grantees, func(g string) bool { return g != want.grantee }):
-			found = append(found, fmt.Sprintf("%s may be run by %s", name, strings.Join(got.Grantees, ", ")))
-		case strings.TrimSpace(got.Source) != strings.TrimSpace(want.body):
-			found = append(found, name+" has another text")
-		}
-	}
-	type fired struct{ Name, Enabled string }
-	triggers, err := query(ctx, r, pgx.RowToStructByPos[fired], selectTriggers, r.here, r.like())
-	if err != nil {
-		return nil, err
-	}
-	for _, want := range r.triggers() {
-		name := unquoted(want.name + " on " + want.table)
-		i := slices.IndexFunc(triggers, func(f fired) bool { return unquoted(f.Name) == name })
-		switch {
-		case i < 0:
-			found = append(found, "trigger "+name+" is missing")
-		case triggers[i].Enabled != "O" && triggers[i].Enabled != "A":
-			found = append(found, "trigger "+name+" is disabled")
-		}
-	}
-	return found, nil
-}
-
-// unquoted removes quotes before a comparison: the server quotes only names that need it, this program quotes all
-// names.
-func unquoted(text string) string { return strings.ReplaceAll(text, `"`, "") }
 
 // place returns where the database raised an error, without the values of a row.
 func place(err error) string {

@@ -58,6 +58,15 @@ func TestDump(t *testing.T) {
 		where id = $1 or email = 'mia@example.org'`, u.ID); got != "ann@staff.exampleeditor" {
 		t.Errorf("the writes there are not carried over: %q", got)
 	}
+	var out bytes.Buffer
+	if err := mirror.Drop(t.Context(), whole.options(&out)); err != nil {
+		t.Errorf("drop: %v\n%s", err, out.String())
+	}
+	out.Reset()
+	if err := mirror.Install(t.Context(), whole.options(&out)); !errors.Is(err, mirror.ErrRefused) ||
+		!strings.Contains(out.String(), "run auth mirror install there, then dump the whole database again") {
+		t.Errorf("install of a mirror that was dropped: %v\n%s", err, out.String())
+	}
 
 	alone := m.restore(t, m.pgDump(t, "--inserts", "-n", "gatehouse"))
 	const missing = `a mirror needs the tables of schema "auth" in this database`
@@ -67,7 +76,7 @@ func TestDump(t *testing.T) {
 	if err := alone.send(t, func(b *store.Batch) { b.InsertUser(newUser("ann@example.org")) }); err == nil {
 		t.Error("a user was made who can't be mirrored")
 	}
-	var out bytes.Buffer
+	out.Reset()
 	if err := mirror.Install(t.Context(), alone.options(&out)); !errors.Is(err, mirror.ErrRefused) ||
 		out.String() != "mirror: "+missing+"\n" {
 		t.Errorf("install: %v\n%s", err, out.String())

@@ -129,8 +129,9 @@ from %s o where age(o.xmin) <= age(($1::bigint %% 4294967296)::text::xid)%s`, r.
 }
 
 // catchUp returns a function that copies to our tables what was written to the former users since the end of the
-// takeover, except for users who have changed in our tables since. It reads all users itself, so that the function,
-// which needs the tables locked, reads only those that are written meanwhile.
+// takeover, except for users who have changed in our tables since. It compares all users itself, so that the function,
+// which needs the tables locked, compares only users that are written meanwhile: of the others it reads only the
+// transaction that wrote them.
 func (r *run) catchUp(ctx context.Context) (func() error, error) {
 	if r.move.Floor == nil {
 		return func() error { return nil }, nil
@@ -164,27 +165,20 @@ func (r *run) repair(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ids := append([]uuid.UUID{}, before.users...) // not nil
-	if err := r.takeAddresses(ctx, ids); err != nil {
-		return err
-	}
+	ids := append(append([]uuid.UUID{}, before.gone...), before.users...) // not nil
+	slices.SortFunc(ids, byID)
 	began := time.Now()
 	failed := map[uuid.UUID]string{}
-	for part := range slices.Chunk(ids, repairBatch) {
-		if r.Batch != nil {
-			r.Batch()
+	if err := r.repairAll(ctx, before.gone, failed); err != nil {
+		return err
+	}
+	if len(before.users) > 0 {
+		if err := r.takeAddresses(ctx, before.users); err != nil {
+			return err
 		}
-		if err := r.repairUsers(ctx, part); err == nil {
-			continue
-		}
-		for _, id := range part { // one of the users is refused
-			if err := r.repairUsers(ctx, []uuid.UUID{id}); err != nil {
-				if ctx.Err() != nil {
-					return ctx.Err()
-				}
-				failed[id] = place(err)
-			}
-		}
+	}
+	if err := r.repairAll(ctx, before.users, failed); err != nil {
+		return err
 	}
 	fmt.Fprintf(r.Out, "%d users put in order in %s\n", len(ids)-len(failed), time.Since(began).Round(time.Millisecond))
 	after, err := r.compare(ctx, shown, ids) // the triggers write users who changed meanwhile
@@ -203,20 +197,40 @@ func (r *run) repair(ctx context.Context) error {
 	return nil
 }
 
-// repairUsers repairs users in one transaction, and repeats it if a concurrent transaction made it fail.
-func (r *run) repairUsers(ctx context.Context, ids []uuid.UUID) (err error) {
-	for range 3 {
-		_, err = r.asWriter(ctx, "select "+ident(r.here, r.ns+"mirror_repair")+"($1)", ids)
-		if !store.IsContention(err) {
-			return err
+// repairAll repairs users in batches. It adds to failed the users who are refused, each with the reason.
+func (r *run) repairAll(ctx context.Context, ids []uuid.UUID, failed map[uuid.UUID]string) error {
+	repair := "select " + ident(r.here, r.ns+"mirror_repair") + "($1)"
+	for part := range slices.Chunk(ids, repairBatch) {
+		if r.Batch != nil {
+			r.Batch()
+		}
+		if _, err := r.asWriter(ctx, repair, part); err == nil {
+			continue
+		}
+		for _, id := range part { // one of the users is refused
+			if _, err := r.asWriter(ctx, repair, []uuid.UUID{id}); err != nil {
+				if ctx.Err() != nil {
+					return ctx.Err()
+				}
+				failed[id] = place(err)
+			}
 		}
 	}
-	return err
+	return nil
 }
 
-// asWriter runs a statement in a transaction of its own, as the writer. The application's deferred triggers run as the
-// writer too, since this connection's role may be a superuser.
+// asWriter runs a statement in a transaction of its own, as the writer, and repeats it if a concurrent transaction made
+// it fail. The application's deferred triggers run as the writer too, since this connection's role may be a superuser.
 func (r *run) asWriter(ctx context.Context, sql string, args ...any) (n int64, err error) {
+	for range 3 {
+		if n, err = r.onceAsWriter(ctx, sql, args...); !gaveWay(err) {
+			break
+		}
+	}
+	return n, err
+}
+
+func (r *run) onceAsWriter(ctx context.Context, sql string, args ...any) (n int64, err error) {
 	err = pgx.BeginFunc(ctx, r.conn, func(pgx.Tx) error {
 		if err := r.exec(ctx, "set local role "+ident(r.writer)); err != nil {
 			return err
@@ -242,16 +256,39 @@ func (r *run) takeAddresses(ctx context.Context, ids []uuid.UUID) error {
 	err := r.conn.QueryRow(ctx, fmt.Sprintf(`
 select coalesce(array_agg(o.id), '{}'), coalesce(array_agg(o.email::text) filter (where e.id is not null), '{}'),
     coalesce(array_agg(o.phone::text) filter (where p.id is not null), '{}')
-from %[1]s o join %[2]s u on u.id = o.id and u.deleted_at is null
+from %[1]s o join %[2]s u on u.id = o.id
 left join %[2]s e on o.email <> u.email and o.email <> '' and e.email = o.email
 left join %[2]s p on o.phone <> u.phone and o.phone <> '' and p.phone = o.phone
 where o.id = any($1) and (e.id is not null or p.id is not null)`, r.theirs("users"),
 		r.ours("users")), ids).Scan(&s.ids, &s.emails, &s.phones)
-	if err != nil || len(s.ids) == 0 {
+	if err == nil && len(s.ids) > 0 {
+		_, err = r.asWriter(ctx, "update "+r.theirs("users")+` o set
+		email = case when email = any($2) then null else email end,
+		phone = case when phone = any($3) then null else phone end where id = any($1)`, s.ids, s.emails, s.phones)
+	}
+	if err != nil {
 		return err
 	}
-	_, err = r.asWriter(ctx, "update "+r.theirs("users")+` o set email = case when email = any($2) then null else email end,
-		phone = case when phone = any($3) then null else phone end where id = any($1)`, s.ids, s.emails, s.phones)
+	return r.takeIdentities(ctx, ids)
+}
+
+const settleIdentities = `
+with images as materialized (select * from %[1]s()), stale as (
+    select o.id from %[2]s o join images n on n.provider = o.provider and n.provider_id = o.provider_id and n.id <> o.id
+    where n.user_id = any($1)
+    union select o.id from %[2]s o join %[3]s s on s.id = o.user_id and s.deleted_at is null
+    join %[4]s() u on u.id = s.id and u.deleted_at is not null where u.id = any($1)),
+gone as (
+    delete from %[2]s o using stale where o.id = stale.id and o.user_id = any($1) and %[5]s
+        and not exists (select from images where id = o.id))
+select %[6]s(row(i.*)::%[7]s) from images i join stale using (id)`
+
+// takeIdentities writes the identities of users who were soft-deleted here alone, and those in the former tables whose
+// account at the provider belongs to another identity here.
+func (r *run) takeIdentities(ctx context.Context, ids []uuid.UUID) error {
+	here := func(name string) string { return ident(r.here, r.ns+"mirror_"+name) }
+	_, err := r.asWriter(ctx, fmt.Sprintf(settleIdentities, here("identities"), r.theirs("identities"), r.theirs("users"),
+		here("users"), strings.ReplaceAll(identities.pruned, "t.", "o."), here("put_identity"), here("identity")), ids)
 	return err
 }
 

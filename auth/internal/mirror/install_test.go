@@ -58,7 +58,8 @@ func TestInstall_refusals(t *testing.T) {
 		{"update {H}moves set state = 'open', closed_at = null", "update {H}moves set state = 'closed', closed_at = now()", "",
 			"no takeover of this database is closed: auth takeover comes first"},
 		{"update {H}moves set source_mark = source_mark || '9'", "update {H}moves set source_mark = left(source_mark, -1)", "",
-			`a mirror needs the tables of schema "auth" in this database`},
+			"the takeover has read the tables of " + one[string](t, m, "select source from {H}moves") +
+				`, not those of schema "auth" in this database`},
 		{`grant references on gatehouse.users to app_owner; grant usage on schema gatehouse to app_owner;
 			create table app.moved (id uuid references gatehouse.users)`, "drop table app.moved", "",
 			"moved_id_fkey of app.moved refers to gatehouse.users: alter table app.moved drop constraint moved_id_fkey, " +
@@ -147,7 +148,12 @@ func TestInstall_sql(t *testing.T) {
 		t.Errorf("with a mirror the application is told\n%v\nwithout\n%v", after, advice)
 	}
 	made := m.dump(t, "auth", "gatehouse")
-	m.exec(t, printed(mirror.Drop))
+	drop := printed(mirror.Drop)
+	if !strings.HasPrefix(drop, `begin;
+lock table "gatehouse"."gh_users", `) {
+		t.Errorf("drop -sql locks other tables first:\n%s", drop)
+	}
+	m.exec(t, drop)
 	usage := "revoke usage on schema gatehouse from supabase_auth_admin" // harmless: R still grants no table
 	m.exec(t, usage)
 	if after := m.dump(t, "auth", "gatehouse"); after != before {

@@ -73,7 +73,24 @@ func TestLook(t *testing.T) {
 		{"alter function gatehouse.mirror_blank owner to app_owner", `is owned by app_owner, not supabase_auth_admin`},
 		{"alter function gatehouse.mirror_blank security invoker", "runs with other rights or another search_path"},
 		{"alter function gatehouse.mirror_user set search_path = public", "runs with other rights or another search_path"},
-		{"grant execute on function gatehouse.mirror_user to public", "may be run by PUBLIC"},
+		{"grant execute on function gatehouse.mirror_user to public", `"mirror_user" may be run by PUBLIC, gatehouse, not gatehouse`},
+		{"revoke execute on function gatehouse.mirror_blank from gatehouse",
+			`"mirror_blank" may be run by supabase_auth_admin, not supabase_auth_admin, gatehouse`},
+		{"revoke execute on function gatehouse.mirror_users from supabase_auth_admin",
+			`"mirror_users" may be run by gatehouse, not gatehouse, supabase_auth_admin`},
+		{"revoke execute on function gatehouse.mirror_user from gatehouse", `"mirror_user" may be run by nobody, not gatehouse`},
+		{"revoke usage on schema gatehouse from supabase_auth_admin",
+			"role supabase_auth_admin lacks USAGE on schema gatehouse"},
+		{`drop trigger mirror_users on gatehouse.users; create constraint trigger mirror_users after insert on gatehouse.users
+			deferrable initially deferred for each row execute function gatehouse.mirror_to_user()`,
+			"trigger mirror_users on gatehouse.users has other events or another condition"},
+		{`drop trigger mirror_from on auth.users; create trigger mirror_from after insert or delete or update of email
+			on auth.users for each row execute function gatehouse.mirror_from_users()`,
+			"trigger mirror_from on auth.users has other events or another condition"},
+		{`drop trigger mirror_claims on gatehouse.one_time_tokens; create constraint trigger mirror_claims
+			after insert or update on gatehouse.one_time_tokens deferrable initially deferred for each row
+			when (new.kind = 'signup' and new.user_metadata is null) execute function gatehouse.mirror_to_claim()`,
+			"trigger mirror_claims on gatehouse.one_time_tokens has other events or another condition"},
 		{`create or replace function gatehouse.mirror_blank(user_id uuid) returns void language plpgsql security definer
 			set search_path = auth, pg_temp as 'begin end'`, "has another text"},
 		{"drop function gatehouse.mirror_deleted", `function "gatehouse"."mirror_deleted" is missing`},

@@ -163,16 +163,16 @@ func open(ctx context.Context, o Options) (*run, error) {
 
 func (r *run) close() { r.conn.Close(context.Background()) }
 
-// selectPlace finds our table users and the former one, if both are in this database, and their owners. The former
-// table is the one that the takeover has read, or that has the mirror's trigger: a restored dump has other oids. It
-// needs no right.
+// selectPlace finds our table users and the former one, if both are in this database, and their owners. It tells
+// whether the former table is known: the takeover has read it, or it has the mirror's trigger, since a restored dump has
+// other oids. It needs no right.
 const selectPlace = `
 select pg_get_userbyid(h.relowner)::text, current_user::text, pg_has_role(h.relowner, 'member'),
-    coalesce(pg_get_userbyid(s.relowner)::text, ''), coalesce(pg_has_role(s.relowner, 'member'), false)
+    coalesce(pg_get_userbyid(s.relowner)::text, ''), coalesce(pg_has_role(s.relowner, 'member'), false),
+    coalesce(s.oid::text, '') = $4 or exists (select from pg_trigger t join pg_proc p on p.oid = t.tgfoid
+        where t.tgrelid = s.oid and p.pronamespace = m.oid and p.proname = $7)
 from pg_class h join pg_namespace m on m.oid = h.relnamespace
 left join (pg_class s join pg_namespace n on n.oid = s.relnamespace) on n.nspname = $3 and s.relname = 'users'
-    and (s.oid::text = $4 or exists (select from pg_trigger t join pg_proc p on p.oid = t.tgfoid
-        where t.tgrelid = s.oid and p.pronamespace = m.oid and p.proname = $7))
 where m.nspname = $1 and h.relname = $2
     and (select system_identifier::text from pg_control_system()) = $5
     and (select oid::text from pg_database where datname = current_database()) = $6`
@@ -189,12 +189,18 @@ func (r *run) find(ctx context.Context) (err error) {
 		return err
 	}
 	var owner string
-	var theirs bool
+	var theirs, known bool
 	err = r.conn.QueryRow(ctx, selectPlace, r.here, r.ns+"users", schema, r.move.Mark[strings.LastIndexByte(r.move.Mark, '/')+1:],
-		r.place.Cluster, r.place.Database, r.ns+"mirror_from_users").Scan(&r.role, &r.login, &r.member, &owner, &theirs)
+		r.place.Cluster, r.place.Database, r.ns+"mirror_from_users").
+		Scan(&r.role, &r.login, &r.member, &owner, &theirs, &known)
 	lacks := owner == "" || !r.there.Holds()
 	if errors.Is(err, pgx.ErrNoRows) || err == nil && lacks && !r.dropping {
 		r.refuse("a mirror needs the tables of schema %q in this database", schema)
+		return r.told()
+	}
+	if err == nil && !known && !r.dropping {
+		r.refuse("the takeover has read the tables of %s, not those of schema %q in this database: if these come from "+
+			"a dump, run auth mirror install there, then dump the whole database again", r.move.Source, schema)
 		return r.told()
 	}
 	if r.writer = owner; !theirs {
@@ -278,12 +284,18 @@ func (r *run) like() string { return strings.ReplaceAll(r.ns+"mirror_", "_", `\_
 func (r *run) replace(ctx context.Context, list []string, then func() error) (err error) {
 	for wait := 5 * time.Millisecond; wait < 1500*time.Millisecond; wait += wait / 3 {
 		err = pgx.BeginFunc(ctx, r.conn, func(pgx.Tx) error { return r.replaceOnce(ctx, wait, list, then) })
-		if pg, _ := errors.AsType[*pgconn.PgError](err); pg == nil || pg.Code != "55P03" && !store.IsContention(err) {
+		if !gaveWay(err) {
 			break
 		}
 		time.Sleep(20 * time.Millisecond) // lets pending requests through
 	}
 	return err
+}
+
+// gaveWay reports whether a transaction failed because of a concurrent one.
+func gaveWay(err error) bool {
+	pg, ok := errors.AsType[*pgconn.PgError](err)
+	return ok && (pg.Code == "55P03" || store.IsContention(err))
 }
 
 func (r *run) replaceOnce(ctx context.Context, wait time.Duration, list []string, then func() error) error {
@@ -301,8 +313,8 @@ func (r *run) replaceOnce(ctx context.Context, wait time.Duration, list []string
 	return err
 }
 
-// Drop removes the mirror and prints the way back. It prints the way back again if the mirror is dropped already: the
-// first output may be lost, and the hashes lie nowhere else.
+// Drop removes the mirror and prints the way back. It prints the way back again if the mirror is dropped already, since
+// the first output may be lost.
 func Drop(ctx context.Context, o Options) error {
 	o.dropping = true
 	r, err := openInstalled(ctx, o)
@@ -312,7 +324,7 @@ func Drop(ctx context.Context, o Options) error {
 	defer r.close()
 	if o.SQL {
 		list, err := r.unmake(ctx)
-		for _, sql := range list {
+		for _, sql := range slices.Concat([]string{"begin", r.lock()}, list, []string{"commit"}) {
 			fmt.Fprintln(o.Out, sql+";")
 		}
 		return err

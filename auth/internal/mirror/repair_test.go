@@ -22,45 +22,79 @@ import (
 )
 
 // What happened between the closing and the install is put in order: new and deleted users, two swapped addresses, one
-// that was passed on by a change and one by a deletion, what was written there, a user who was deleted there. Of a user
-// whose address or number was passed on, the other stays.
+// that was passed on by a change, one by a deletion and one by a soft deletion with an account at a provider, what was
+// written there, a user who was deleted there. Of a user whose address or number was passed on, the other stays. A
+// statement that gives way to a concurrent one is repeated.
 func TestRepair(t *testing.T) {
 	t.Parallel()
 	m := takeOver(t, formertest.Newest, "")
-	for i := 1; i <= 6; i++ {
-		m.add(t, fmt.Sprintf("user%d@example.org", i))
-	}
-	ids := func(emails ...string) (list []uuid.UUID) {
-		for _, e := range emails {
-			list = append(list, one[uuid.UUID](t, m, "select id from {H}users where email = $1", e))
+	id := map[string]uuid.UUID{}
+	for _, name := range strings.Fields("a b c d e gone soft") {
+		u := newUser(name + "@example.org")
+		if name == "gone" {
+			u.ID = uuid.Max // of the last batch
 		}
-		return list
+		id[name] = u.ID
+		if err := m.send(t, func(b *store.Batch) { b.InsertUser(u) }); err != nil {
+			t.Fatal(err)
+		}
 	}
-	m.exec(t, "update {H}users set phone = '333' where email = 'user3@example.org'")
-	m.exec(t, "update {H}users set phone = '111' where email = 'user6@example.org'")
+	m.exec(t, "update {H}users set phone = '333' where id = $1", id["c"])
+	m.exec(t, "update {H}users set phone = '111' where id = $1", id["e"])
+	const link = `insert into {H}identities (id, user_id, provider, provider_id, email, identity_data, created_at, updated_at)
+		values (gen_random_uuid(), $1, $2, $3, '', '{"sub": "1"}', now(), now())`
+	m.exec(t, link, id["soft"], "github", "41")
+	m.exec(t, link, id["soft"], "gitlab", "42")
+	m.exec(t, link, id["e"], "google", "43")
 	m.install(t)
-	id := ids("user1@example.org", "user2@example.org", "user3@example.org", "user4@example.org", "user5@example.org")
 	var out bytes.Buffer
 	if err := mirror.Drop(t.Context(), m.options(&out)); err != nil {
 		t.Fatal(err)
 	}
-	m.exec(t, `update {H}users set email = 'tmp@example.org' where id = '`+id[0].String()+`';
-		update {H}users set email = 'user1@example.org' where id = '`+id[1].String()+`';
-		update {H}users set email = 'user2@example.org' where id = '`+id[0].String()+`';
-		update {H}users set email = 'new@example.org' where id = '`+id[2].String()+`';
-		update {H}users set email = 'user3@example.org' where id = '`+id[3].String()+`';
-		update {H}users set phone = '222' where email = 'user6@example.org';
-		update {H}users set phone = '111' where id = '`+id[0].String()+`';
-		insert into {H}audit (at, action, traits) values (now(), 6, jsonb_build_object('user_id', '`+id[4].String()+`'));
-		delete from {H}users where id = '`+id[4].String()+`'`)
-	m.add(t, "late@example.org")
-	// A new user with the address of the deleted one, whose id is the first.
-	m.exec(t, `insert into {H}users (id, aud, role, email, created_at, updated_at, email_confirmed_at) values
-		('00000000-0000-4000-8000-000000000001', 'authenticated', 'authenticated', 'user5@example.org', now(), now(), now())`)
+	if err := m.send(t, func(b *store.Batch) {
+		b.EraseUser(store.EraseUser{ID: id["soft"], Now: time.Now(), Email: "erased"})
+	}); err != nil {
+		t.Fatal(err)
+	}
+	for _, sql := range []string{
+		"update {H}users set email = 'tmp@example.org' where id = '{a}'",
+		"update {H}users set email = 'a@example.org' where id = '{b}'",
+		"update {H}users set phone = '222' where id = '{e}'",
+		"update {H}users set email = 'b@example.org', phone = '111' where id = '{a}'",
+		"update {H}users set email = 'new@example.org' where id = '{c}'",
+		"update {H}users set email = 'c@example.org' where id = '{d}'",
+		"insert into {H}audit (at, action, traits) values (now(), 6, jsonb_build_object('user_id', '{gone}'))",
+		"delete from {H}users where id = '{gone}'",
+		"delete from {H}identities where provider_id = '43'",
+		// More new users than a batch has: one has the address of the deleted user, one the address and an account of the
+		// soft-deleted user, and an account that another user has given up.
+		`insert into {H}users (id, aud, role, email, created_at, updated_at, email_confirmed_at)
+			select ('00000000-0000-4000-8000-' || lpad(n::text, 12, '0'))::uuid, 'authenticated', 'authenticated',
+				case n when 0 then 'gone' when 1 then 'soft' else 'late' || n end || '@example.org', now(), now(), now()
+			from generate_series(0, 500) n`,
+		strings.NewReplacer("$1", "'00000000-0000-4000-8000-000000000001'", "$2", "'github'", "$3", "'41'").Replace(link),
+		strings.NewReplacer("$1", "'00000000-0000-4000-8000-000000000001'", "$2", "'google'", "$3", "'43'").Replace(link),
+		`create sequence app.tries; create function app.collide() returns trigger language plpgsql security definer as $$ begin
+			if nextval('app.tries') = 1 then
+				raise exception 'meanwhile' using errcode = '55P03';
+			end if;
+			return new;
+		end $$; create trigger collide before update of email on auth.users for each row execute function app.collide()`,
+	} {
+		for name, i := range id {
+			sql = strings.ReplaceAll(sql, "{"+name+"}", i.String())
+		}
+		m.exec(t, sql)
+	}
 	m.install(t)
 	m.check(t, false)
-	if n := one[int](t, m, "select count(*) from auth.users where id = $1", id[4]); n != 0 {
-		t.Error("a user who was deleted here is still there")
+	for sql, want := range map[string]int{
+		"select count(*) from auth.users where id = '" + id["gone"].String() + "'": 0,
+		"select count(*) from auth.identities where provider_id = '42'":            0,
+	} {
+		if got := one[int](t, m, sql); got != want {
+			t.Errorf("%s: %d, want %d", sql, got, want)
+		}
 	}
 	// A trigger that rewrites what it is given ends the repair with a list.
 	out.Reset()
@@ -70,10 +104,10 @@ func TestRepair(t *testing.T) {
 		t.Fatal(err)
 	}
 	m.exec(t, `create trigger a_stubborn before insert or update on auth.users for each row execute function app.stubborn()`)
-	m.exec(t, "update {H}users set user_metadata = '{}' where id = $1", id[0])
+	m.exec(t, "update {H}users set user_metadata = '{}' where id = $1", id["a"])
 	out.Reset()
 	if err := mirror.Install(t.Context(), m.options(&out)); !errors.Is(err, mirror.ErrDiffers) ||
-		!strings.Contains(out.String(), id[0].String()) {
+		!strings.Contains(out.String(), id["a"].String()) {
 		t.Errorf("%v\n%s", err, out.String())
 	}
 }

@@ -116,7 +116,7 @@ func hideValues(err error) error {
 	if len(parts) > 0 {
 		text += " (" + strings.Join(parts, ", ") + ")"
 	}
-	if slices.Contains([]string{"42P05", "22P02", "26000"}, pg.Code) { // prepared statements got lost in a pooler
+	if slices.Contains([]string{"42P05", "22P02", "26000"}, pg.Code) { // a pooler's connection has other prepared statements
 		text += "; behind a pooler: default_query_exec_mode=cache_describe"
 	}
 	return errors.New(text)
