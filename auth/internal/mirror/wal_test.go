@@ -71,7 +71,7 @@ func (m *moved) wal(b testing.TB) map[string]int {
 					UserMetadata: store.MetadataPatch{Set: []byte(fmt.Sprintf(`{"n": %d}`, time.Now().UnixNano()))}})
 			})
 		},
-		"sign-up":   func(i int) { spare = append(spare, m.add(b, uuid.NewString()+"@example.org").ID) },
+		"sign-up":   func(i int) { spare = append(spare, m.signUp(b, uuid.NewString()+"@example.org").ID) },
 		"anonymous": func(i int) { batch(func(q *store.Batch) { q.InsertUser(anonymous()) }) },
 		"delete": func(i int) {
 			batch(func(q *store.Batch) { q.DeleteUser(spare[0]) })

@@ -13,8 +13,8 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
-// add makes a confirmed user with an identity and a verified factor.
-func (m *moved) add(t testing.TB, email string) store.User {
+// signUp makes a confirmed user with an identity.
+func (m *moved) signUp(t testing.TB, email string) store.User {
 	t.Helper()
 	u := newUser(email)
 	err := m.send(t, func(b *store.Batch) {
@@ -25,6 +25,13 @@ func (m *moved) add(t testing.TB, email string) store.User {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return u
+}
+
+// add makes a confirmed user with an identity and a verified factor.
+func (m *moved) add(t testing.TB, email string) store.User {
+	t.Helper()
+	u := m.signUp(t, email)
 	m.exec(t, `insert into {H}factors (id, user_id, kind, secret, created_at, updated_at, verified_at)
 		values ($1, $1, 'totp', 'secret', now(), now(), now())`, u.ID)
 	return u
