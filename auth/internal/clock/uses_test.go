@@ -30,7 +30,6 @@ var machineClock = map[string]string{
 	"internal/mail/smtptest/":       "a server of tests",
 	"internal/mirror/check.go":      "a reminder after thirty days",
 	"internal/mirror/install.go":    "monotonic: a duration, for people",
-	"internal/mirror/scrub.go":      "the day of a scrub, for people",
 	"internal/password/":            "monotonic: pauses and durations of the hashing process",
 	"internal/provider/settings.go": "the default of tests",
 	"internal/store/cancel.go":      "monotonic: deadlines",

@@ -8,7 +8,6 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"time"
 )
 
 // emptied returns the former tables whose rows scrub deletes: tables that hold tokens, and sessions unless they are
@@ -108,7 +107,11 @@ func Scrub(ctx context.Context, o Options) error {
 	for _, id := range left {
 		fmt.Fprintf(o.Out, "user %s is not here\n", id)
 	}
-	r.known.Scrubbed = time.Now().UTC().Format(time.RFC3339)
+	at, err := r.lines(ctx, `select to_char(now() at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')`)
+	if err != nil {
+		return err
+	}
+	r.known.Scrubbed = at[0]
 	steps, err := json.Marshal(r.known)
 	return cmp.Or(err, r.DB.SetMirror(ctx, steps))
 }
