@@ -63,7 +63,12 @@ func Install(ctx context.Context, o Options) error {
 				return err
 			}
 		}
-		err = r.replace(ctx, r.statements(), func() error { return cmp.Or(carry(), r.note(ctx)) })
+		err = r.replace(ctx, r.statements(), func() error {
+			if err := carry(); err != nil {
+				return err
+			}
+			return r.note(ctx)
+		})
 		if err != nil {
 			return err
 		}
