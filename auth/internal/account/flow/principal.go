@@ -243,8 +243,7 @@ var ErrAdminAAL2 = refusal.Denied(refusal.CodeInsufficientAAL, "AAL2 session is 
 // AuthenticateConsole checks a session of the admin console, in one statement, by the rules of AuthenticateAdmin, at
 // the lower of the session's level and aal and with the user's present role. With ErrAdminAAL2 it also returns the
 // principal, who may verify a factor. The actor is set as soon as the user is known.
-func (k *Core) AuthenticateConsole(ctx context.Context, user, session uuid.UUID, aal int) (Principal, Actor,
-	error) {
+func (k *Core) AuthenticateConsole(ctx context.Context, user, session uuid.UUID, aal int) (Principal, Actor, error) {
 	s, now := k.live.Load(), k.now()
 	u, v, err := k.readPrincipal(ctx, user, session, nil)
 	if err != nil {
