@@ -17,6 +17,9 @@ var (
 	noSCIM            = newProblem(404, refusal.CodeFeatureDisabled, "SCIM server is disabled")
 )
 
+// postSSO would begin a sign-in by SAML 2.0.
+func (s *Server) postSSO(*call) error { return noSAML }
+
 // disabled answers every request with p, without reading the request.
 func disabled(p *problem) http.Handler { return handler(func(*call) error { return p }) }
 
