@@ -83,7 +83,7 @@ func (s *Server) routes() *http.ServeMux {
 	mux.Handle("GET /admin/users/{user_id}/passkeys", s.admin(withID("user_id", s.getAdminPasskeys))) // passkeys.go
 	mux.Handle("DELETE /admin/users/{user_id}/passkeys/{passkey_id}", s.admin(withID("user_id", s.deleteAdminPasskey)))
 
-	mux.Handle("POST /sso", s.open(s.postSSO)) // disabled.go: what is not implemented
+	mux.Handle("POST /sso", s.open(s.postSSO)) // disabled.go: routes that always answer as disabled
 	mux.Handle("/oauth/", disabled(noOAuthServer))
 	mux.Handle("/admin/oauth/", disabled(noOAuthServer))
 	mux.Handle("/user/oauth/grants", disabled(noOAuthServer))
