@@ -135,8 +135,7 @@ func (s *authSuite) start(ctx context.Context) error {
 		return err
 	}
 	for _, kind := range []string{"handler", "select", "update", "hash:4", "hash:10", "sign:RS256", "sign:ES256"} {
-		if s.targets[kind], err = s.testbed.startSelf(ctx, kind, "http-yardstick", "-kind", kind,
-			"-database", yardsticks); err != nil {
+		if s.targets[kind], err = s.testbed.yardstick(ctx, kind, yardsticks); err != nil {
 			return err
 		}
 	}

@@ -3,8 +3,6 @@
 package main
 
 import (
-	"bufio"
-	"context"
 	"fmt"
 	"io"
 	"net/http"
@@ -138,32 +136,10 @@ func TestWalk(t *testing.T) {
 
 // TestHTTPYardsticks measures each of those that need no database.
 func TestHTTPYardsticks(t *testing.T) {
-	f := func(kind string) {
-		t.Helper()
-		ctx, stop := context.WithCancel(t.Context())
-		in, out := io.Pipe()
-		ended := make(chan error)
-		go func() { ended <- runHTTPYardstick(ctx, []string{"-kind", kind}, out) }()
-		line, err := bufio.NewReader(in).ReadString('\n')
-		if err != nil {
-			t.Fatal(err)
-		}
-		l := load{addr: strings.TrimSpace(line), traffic: getting("/yardstick"), conns: 2, run: time.Minute, calls: 20}
+	for _, kind := range []string{"handler", "hash:4", "sign:RS256", "sign:ES256"} {
+		l := load{addr: startYardstick(t, kind), traffic: getting("/yardstick"), conns: 2, run: time.Minute, calls: 20}
 		if r, err := l.drive(); err != nil || r.failed != 0 {
 			t.Errorf("%s: %+v, %v", kind, r, err)
-		}
-		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	}
-	for _, kind := range []string{"handler", "hash:4", "sign:RS256", "sign:ES256"} {
-		f(kind)
-	}
-	for _, args := range [][]string{{"-kind", "x"}, {"-kind", "hash:x"}, {"-kind", "hash:99"}, {"-kind", "sign:HS256"},
-		{"-kind", "select", "-database", "://"}} {
-		if err := runHTTPYardstick(t.Context(), args, io.Discard); err == nil {
-			t.Errorf("yardstick %v started", args)
 		}
 	}
 }

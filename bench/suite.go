@@ -266,8 +266,7 @@ func (s *suite) start(ctx context.Context) (err error) {
 	}
 	s.closers = append(s.closers, trio.Close)
 	for _, name := range []string{"plain single", "tuned single", "tuned multi", "tuned unmatched"} {
-		kind, answer, _ := strings.Cut(name, " ")
-		if s.targets[name], err = s.testbed.startSelf(ctx, name, "yardstick", "-kind", kind, "-answer", answer); err != nil {
+		if s.targets[name], err = s.testbed.yardstick(ctx, name, ""); err != nil {
 			return err
 		}
 	}
