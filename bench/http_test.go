@@ -3,6 +3,7 @@
 package main
 
 import (
+	"bufio"
 	"fmt"
 	"io"
 	"net/http"
@@ -16,7 +17,7 @@ import (
 func TestParseAnswer(t *testing.T) {
 	f := func(in string, status int, body string, size int) {
 		t.Helper()
-		gotStatus, gotBody, gotSize, err := parse([]byte(in))
+		gotStatus, gotBody, gotSize, err := parse([]byte(in), bufio.NewReader(nil))
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -42,7 +43,7 @@ func TestParseAnswer(t *testing.T) {
 		"HTTP/1.1 200 OK\r\nDate: now\r\n\r\n", "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n",
 		"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1\r\nabc\r\n",
 	} {
-		if _, _, _, err := parse([]byte(bad)); err == nil {
+		if _, _, _, err := parse([]byte(bad), bufio.NewReader(nil)); err == nil {
 			t.Errorf("%q is an answer", bad)
 		}
 	}
