@@ -189,7 +189,7 @@ func TestOnly(t *testing.T) {
 			got += " auth"
 		}
 		for _, l := range []line{bareLine, selectLine, updateLine, hs("signup"), hs("logout")} {
-			if a.asks(l) {
+			if a.wants("auth", l) {
 				got += " " + l.scenario
 			}
 		}

@@ -78,7 +78,7 @@ func (s *authSuite) countTrips(ctx context.Context, e edition) error {
 	}
 	s.targets[t.name], s.crowd[t.name] = t, s.crowd[name]
 	for _, scenario := range []string{"user", "refresh", "password", "signup", "logout"} {
-		if !s.asks(line{scenario: scenario}) {
+		if !s.wants("auth", line{scenario: scenario}) {
 			continue
 		}
 		l := s.load(line{scenario: scenario, target: t.name}, s.rounds)
