@@ -3,10 +3,10 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"net"
 	"os/exec"
@@ -85,7 +85,7 @@ func (t *target) read() (m reading, err error) {
 	for _, server := range t.stores {
 		u, err2 := readUsage(server.PID())
 		n, err3 := processed(server)
-		m.store, m.commands, err = m.store+u.cpu, m.commands+int64(n), errors.Join(err, err2, err3)
+		m.store, m.commands, err = m.store+u.cpu, m.commands+n, errors.Join(err, err2, err3)
 	}
 	return m, err
 }
@@ -166,34 +166,27 @@ func (s *suite) measureRedis(ctx context.Context) error {
 }
 
 // carriedOut is Redis' count of all commands, or one of memcached's counts.
-var carriedOut = regexp.MustCompile(
-	`^(?:total_commands_processed:|STAT (cmd_get|cmd_set|incr_hits|incr_misses|decr_hits|decr_misses) )(\d+)$`)
+var carriedOut = regexp.MustCompile(`(?m)^(?:total_commands_processed:|` +
+	`STAT (?:cmd_get|cmd_set|incr_hits|incr_misses|decr_hits|decr_misses) )(\d+)`)
 
 // processed returns how many commands a Redis or memcached has executed since it started; a look-up of several keys in
 // memcached counts once for each key.
-func processed(server *localserver.Server) (int, error) {
+func processed(server *localserver.Server) (sum int64, err error) {
 	c, err := net.DialTimeout("tcp", server.Addr(), time.Second)
 	if err != nil {
-		return 0, fmt.Errorf("redis: %w", err)
+		return 0, fmt.Errorf("commands of a store: %w", err)
 	}
 	defer c.Close()
 	c.SetDeadline(time.Now().Add(time.Second))
-	fmt.Fprint(c, "INFO stats\r\n")
-	sum := 0
-	for lines := bufio.NewScanner(c); lines.Scan(); {
-		line := lines.Text()
-		count := carriedOut.FindStringSubmatch(line)
-		switch {
-		case count != nil:
-			n, err := strconv.Atoi(count[2])
-			if sum += n; count[1] == "" || err != nil {
-				return sum, err
-			}
-		case line == "ERROR": // memcached does not know INFO
-			fmt.Fprint(c, "stats\r\n")
-		case line == "END":
-			return sum, nil
-		}
+	fmt.Fprint(c, "INFO stats\r\nstats\r\nquit\r\n") // Redis knows the first, memcached the second
+	page, err := io.ReadAll(c)
+	counts := carriedOut.FindAllSubmatch(page, -1)
+	if err == nil && counts == nil {
+		err = fmt.Errorf("the store says nothing of its commands: %q", page)
 	}
-	return 0, fmt.Errorf("the store says nothing of its commands")
+	for _, count := range counts {
+		n, failed := strconv.ParseInt(string(count[1]), 10, 64)
+		sum, err = sum+n, errors.Join(err, failed)
+	}
+	return sum, err
 }

@@ -9,7 +9,9 @@ import (
 	"math/rand/v2"
 	"strings"
 
-	"google.golang.org/protobuf/encoding/protowire"
+	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/protobuf/proto"
 )
 
 // scenario is one kind of traffic: a request as text and the numbers that are put into it.
@@ -109,24 +111,21 @@ type slot struct{ at, from, to int }
 
 // newEncoder draws its numbers from a fixed seed, so that two targets get the same keys.
 func newEncoder(s scenario, seed uint64) *encoder {
-	e := &encoder{numbers: numbers(s, seed)}
-	e.message = protowire.AppendTag(e.message, 1, protowire.BytesType)
-	e.message = protowire.AppendString(e.message, domain)
-	for descriptor := range strings.SplitSeq(s.request, "|") {
-		var entries []byte
-		for pair := range strings.SplitSeq(strings.Trim(descriptor, "()"), ")(") {
+	request := &ratelimitv3.RateLimitRequest{Domain: domain}
+	for text := range strings.SplitSeq(s.request, "|") {
+		descriptor := &commonv3.RateLimitDescriptor{}
+		for pair := range strings.SplitSeq(strings.Trim(text, "()"), ")(") {
 			key, value, _ := strings.Cut(pair, ",")
-			var entry []byte
-			entry = protowire.AppendTag(entry, 1, protowire.BytesType)
-			entry = protowire.AppendString(entry, key)
-			entry = protowire.AppendTag(entry, 2, protowire.BytesType)
-			entry = protowire.AppendString(entry, marks.Replace(value))
-			entries = protowire.AppendTag(entries, 1, protowire.BytesType)
-			entries = protowire.AppendBytes(entries, entry)
+			descriptor.Entries = append(descriptor.Entries,
+				&commonv3.RateLimitDescriptor_Entry{Key: key, Value: marks.Replace(value)})
 		}
-		e.message = protowire.AppendTag(e.message, 2, protowire.BytesType)
-		e.message = protowire.AppendBytes(e.message, entries)
+		request.Descriptors = append(request.Descriptors, descriptor)
 	}
+	message, err := proto.Marshal(request)
+	if err != nil {
+		panic(err) // a constant of this program
+	}
+	e := &encoder{message: message, numbers: numbers(s, seed)}
 	e.addSlots(whole, slot{0, 0, digits})
 	e.addSlots(address, slot{0, 0, group1}, slot{group1 + 1, group1, digits})
 	return e
