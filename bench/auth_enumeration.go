@@ -36,8 +36,8 @@ func (s *authSuite) startEnumeration(ctx context.Context) (err error) {
 		"AUTH_MAILER_AUTOCONFIRM=false", "AUTH_API_EXTERNAL_URL=http://127.0.0.1:9", "AUTH_SITE_URL=http://127.0.0.1:9",
 		"AUTH_DEV_MAILBOX=true", "AUTH_DEV_MAILBOX_PORT=0", "AUTH_RATE_LIMIT_EMAIL_SENT=1000000",
 	)
-	s.targets["mailing"], err = s.testbed.readyAuth(ctx, s.testbed.authDaemon, "mailing",
-		s.db.server.PostgresURL("HS256"), settings...)
+	s.targets["mailing"], err = s.testbed.auth(ctx, s.testbed.authDaemon,
+		authDaemon{name: "mailing", database: s.db.server.PostgresURL("HS256"), settings: settings})
 	return err
 }
 

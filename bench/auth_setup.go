@@ -8,7 +8,6 @@ import (
 	"io"
 	"net/http"
 	"strconv"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -109,16 +108,27 @@ func (d *database) read(ctx context.Context) (m reading, err error) {
 	return m, err
 }
 
-// auth starts a program of the daemon on a database with further settings of its own. It returns at once.
-func (l *testbed) auth(program, name, database string, settings ...string) (*target, error) {
+// authDaemon is an auth daemon to start.
+type authDaemon struct {
+	name, database string
+	settings       []string
+	bearer         string // if set, the daemon is ready when it answers GET /user with this token, not GET /health
+}
+
+// auth starts a program of the daemon and returns when it is ready.
+func (l *testbed) auth(ctx context.Context, program string, d authDaemon) (*target, error) {
 	ports, err := localserver.FreePorts(1)
 	if err != nil {
 		return nil, err
 	}
-	t, cmd := &target{name: name, addr: "127.0.0.1:" + ports[0]}, command(program)
-	cmd.Env = append(authSettings(database), "AUTH_API_HOST=127.0.0.1", "AUTH_API_PORT="+ports[0])
-	cmd.Env = append(append(cmd.Env, settings...), l.authExtra...)
-	return t, l.begin(t, cmd)
+	t, cmd := &target{name: d.name, addr: "127.0.0.1:" + ports[0]}, command(program)
+	cmd.Env = append(authSettings(d.database), "AUTH_API_HOST=127.0.0.1", "AUTH_API_PORT="+ports[0])
+	cmd.Env = append(append(cmd.Env, d.settings...), l.authExtra...)
+	ready := t.answers("/health", "")
+	if d.bearer != "" {
+		ready = t.answers("/user", d.bearer)
+	}
+	return t, l.start(ctx, t, cmd, ready)
 }
 
 // authSettings returns the settings of every process of the daemon's program.
@@ -131,15 +141,6 @@ func authSettings(database string) []string {
 	}
 }
 
-// readyAuth is auth, except that it waits until the daemon answers.
-func (l *testbed) readyAuth(ctx context.Context, program, name, database string, settings ...string) (*target, error) {
-	t, err := l.auth(program, name, database, settings...)
-	if err == nil {
-		err = l.awaitHTTP(ctx, t, "/health", "")
-	}
-	return t, err
-}
-
 // cheapHash returns the settings of the daemons for all measurements but hashing, which an expensive hash would
 // dominate.
 func cheapHash(algorithm string) []string {
@@ -149,16 +150,16 @@ func cheapHash(algorithm string) []string {
 	}
 }
 
-// awaitHTTP returns when a GET with the bearer token, if it is not empty, is answered 200.
-func (l *testbed) awaitHTTP(ctx context.Context, t *target, path, bearer string) error {
+// answers returns a function that fails until a GET with the bearer token, if it is not empty, is answered 200.
+func (t *target) answers(path, bearer string) func(context.Context) error {
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	return l.retry(ctx, t, time.Minute, func(ctx context.Context) error {
+	return func(ctx context.Context) error {
 		body, err := fetch(ctx, &client, "http://"+t.addr+path, bearer)
 		if err == nil {
 			body.Close()
 		}
 		return err
-	})
+	}
 }
 
 // fetch returns the body of an answer with status 200, which the caller closes.

@@ -142,7 +142,7 @@ func (s *authSuite) startDaemon(ctx context.Context, program, name string, setti
 	if url, err = s.db.create(ctx, name); err != nil {
 		return nil, "", err
 	}
-	s.targets[name], err = s.testbed.readyAuth(ctx, program, name, url, settings...)
+	s.targets[name], err = s.testbed.auth(ctx, program, authDaemon{name: name, database: url, settings: settings})
 	return s.targets[name], url, err
 }
 

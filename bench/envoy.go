@@ -50,12 +50,9 @@ func (l *testbed) envoy(ctx context.Context, program string, front *target) erro
 	if err := os.WriteFile(config, fmt.Appendf(nil, envoyConfig, ports[0], ports[1], service), 0o644); err != nil {
 		return err
 	}
-	if err := l.begin(t, exec.Command(program, "-c", config, "--concurrency", "1", "--disable-hot-restart",
-		"--log-level", "warning")); err != nil {
-		return err
-	}
 	front.envoy = t
-	return l.awaitHTTP(ctx, t, "/", "")
+	cmd := exec.Command(program, "-c", config, "--concurrency", "1", "--disable-hot-restart", "--log-level", "warning")
+	return l.start(ctx, t, cmd, t.answers("/", ""))
 }
 
 // throughEnvoy returns requests for which Envoy calls with the values of a scenario of one entry.

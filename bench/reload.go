@@ -113,7 +113,7 @@ func (s *suite) reloads(ctx context.Context, t *target, c reloadCase) (spans []s
 		if err := t.process.Signal(syscall.SIGHUP); err != nil {
 			return nil, err
 		}
-		if err := s.testbed.retry(ctx, t, 20*time.Second, func(context.Context) error {
+		if err := s.testbed.retry(ctx, t, func(context.Context) error {
 			time.Sleep(time.Millisecond) // between two calls
 			return decidesBy(t, generation)
 		}); err != nil {

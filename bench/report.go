@@ -140,12 +140,8 @@ func (s *suite) ratelimitHeader() error {
 	if err != nil {
 		return fmt.Errorf("%w (make build makes it)", err)
 	}
-	stats := "statsd over TCP to a sink in this program, the daemon's default"
-	if s.testbed.statsd == "" {
-		stats = "DISABLE_STATS=true"
-	}
 	s.report.linef("\nratelimit  %s, %s", info.Main.Version, info.GoVersion)
-	s.report.linef("statistics %s", stats)
+	s.report.linef("statistics statsd over TCP to a sink in this program, the daemon's default")
 	s.report.linef("settings   %s", strings.Join(append(s.testbed.extra, "grpc-timeout="+cmp.Or(s.timeout, "none")), " "))
 	s.report.linef("rounds     %d of %v each; closed loop: 4 connections × 64 streams; open loop: Poisson, %.0f "+
 		"calls a second on 4 connections", s.rounds, s.time, s.rate)

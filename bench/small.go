@@ -97,8 +97,8 @@ func (s *suite) smallAuth(ctx context.Context, steady time.Duration) error {
 		return err
 	}
 	start := func(name string) (*target, error) {
-		return s.testbed.readyAuth(ctx, s.testbed.authDaemon, name, url, "AUTH_JWT_ALGORITHM=ES256",
-			"AUTH_PASSWORD_HASH=bcrypt:10")
+		return s.testbed.auth(ctx, s.testbed.authDaemon, authDaemon{name: name, database: url,
+			settings: []string{"AUTH_JWT_ALGORITHM=ES256", "AUTH_PASSWORD_HASH=bcrypt:10"}})
 	}
 	first, err := start("small fill")
 	if err != nil {

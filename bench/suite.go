@@ -129,11 +129,9 @@ func runSuite(ctx context.Context, args []string, out io.Writer) error {
 	flags.BoolVar(&s.short, "short", false, "everything once and briefly, about four minutes")
 	daemon := flags.String("daemon", "bin/ratelimit", "`program` to measure")
 	authDaemon := flags.String("auth-daemon", "bin/auth", "`program` to measure")
-	statsOff := flags.Bool("stats-off", false,
-		"DISABLE_STATS=true instead of statsd over TCP to a local sink, the daemon's default")
 	settings := flags.String("env", "",
-		"further settings of the daemons, `NAME=value` separated by spaces; AUTH_… are auth's, GO… both's, others "+
-			"ratelimit's")
+		"further settings of the daemons, `NAME=value` separated by spaces, such as DISABLE_STATS=true; AUTH_… are "+
+			"auth's, GO… both's, others ratelimit's")
 	against := flags.String("against", "",
 		"`folder` with earlier programs auth and ratelimit, measured in the same rounds and compared")
 	write := flags.Bool("write", false, "also write the report to bench/results/<date>.txt")
@@ -150,10 +148,8 @@ func runSuite(ctx context.Context, args []string, out io.Writer) error {
 	}
 	s.testbed = &testbed{dir: dir, daemon: *daemon, authDaemon: *authDaemon, against: *against}
 	s.testbed.settings(*settings)
-	if !*statsOff {
-		if s.testbed.statsd, err = startSink(); err != nil {
-			return err
-		}
+	if s.testbed.statsd, err = startSink(); err != nil {
+		return err
 	}
 	s.report = &report{out: out}
 	if *write {

@@ -30,7 +30,7 @@ type withDaemon struct {
 // of gRPC. The k6 scripts are run this way; a delay shows that they notice it.
 func runWith(ctx context.Context, args []string) (err error) {
 	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
-	w := withDaemon{testbed: &testbed{}}
+	w := withDaemon{testbed: &testbed{statsd: []string{"DISABLE_STATS=true"}}}
 	run := w.auth
 	if args[0] == "with-ratelimit" {
 		run = w.ratelimit
@@ -64,7 +64,8 @@ func (w *withDaemon) auth(ctx context.Context, command []string) error {
 	if err != nil {
 		return err
 	}
-	t, err := w.testbed.readyAuth(ctx, w.testbed.authDaemon, "auth", url, "AUTH_PASSWORD_HASH=bcrypt:4")
+	t, err := w.testbed.auth(ctx, w.testbed.authDaemon,
+		authDaemon{name: "auth", database: url, settings: []string{"AUTH_PASSWORD_HASH=bcrypt:4"}})
 	if err == nil {
 		t.http = t.addr
 		err = w.run(ctx, t, command, "DATABASE_URL="+url)
