@@ -80,7 +80,7 @@ func (s *authSuite) measureEnumeration(round int) {
 // compareEnumeration compares the medians of both sides.
 func (s *authSuite) compareEnumeration() {
 	for _, a := range enumerationProbes {
-		known, unknown := spreadOf(s.of(a.sides()[0], p50Of)).median, spreadOf(s.of(a.sides()[1], p50Of)).median
+		known, unknown := spreadOf(s.of(a.sides()[0], p50)).median, spreadOf(s.of(a.sides()[1], p50)).median
 		if known > 0 && unknown > 0 {
 			s.report.atMost(1.05, " ×", a.name+": known and unknown address, the longer ÷ the shorter",
 				[]float64{max(known, unknown) / min(known, unknown)}, "of the medians above")

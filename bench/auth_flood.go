@@ -62,19 +62,13 @@ func (s *authSuite) flood() (got [4]*result, err error) {
 	}).drive(); err != nil {
 		return got, err
 	}
-	ended, stop := make(chan error, 1), make(chan struct{})
-	go func() {
-		var err error
-		got[2], err = load{
-			addr: t.addr, traffic: signingIn(floodClients, crowd), conns: floodClients,
-			warm: 300 * time.Millisecond, run: time.Minute, stop: stop,
-		}.drive()
-		ended <- err
-	}()
+	endFlood := load{
+		addr: t.addr, traffic: signingIn(floodClients, crowd), conns: floodClients, warm: 300 * time.Millisecond,
+	}.background()
 	users.warm = time.Second // until the queue of the hashing threads is full
 	users.traffic = asUser(crowd)
 	got[1], err = users.drive()
-	close(stop)
-	err = errors.Join(err, <-ended)
-	return got, err
+	var failed error
+	got[2], failed = endFlood()
+	return got, errors.Join(err, failed)
 }

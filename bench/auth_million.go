@@ -54,29 +54,13 @@ func (s *authSuite) startMillion(ctx context.Context) error {
 	for i := range crowd {
 		crowd[i].email = fmt.Sprintf("million-%07d@bench.example", 1+rand.IntN(millionUsers))
 	}
-	if s.crowd[name], err = signInAccounts(t, crowd); err != nil {
-		return fmt.Errorf("%w\n%s", err, s.testbed.logTail(t))
+	s.crowd[name] = crowd
+	signIn := keeping(crowd, true, passwordPath, appendSignIn)
+	l := load{addr: t.addr, traffic: signIn, conns: authConns, run: 5 * time.Minute}
+	if _, err := l.driveClean(); err != nil {
+		return fmt.Errorf("%s: sign %d accounts in: %w\n%s", t.name, len(crowd), err, s.testbed.logTail(t))
 	}
 	return nil
-}
-
-// signInAccounts signs each account in once, and keeps the tokens.
-func signInAccounts(t *target, accounts []account) ([]account, error) {
-	signIn, kept := signingIn(authConns, accounts), make([]account, 0, len(accounts))
-	judge := signIn.judge
-	signIn.judge = func(conn, status int, answer []byte) bool {
-		a := account{email: field(answer, "email")}
-		if !judge(conn, status, answer) || !a.take(answer) {
-			return false
-		}
-		kept = append(kept, a)
-		return true
-	}
-	l := load{addr: t.addr, traffic: signIn, conns: authConns, run: 5 * time.Minute, calls: len(accounts)}
-	if _, err := l.driveClean(); err != nil {
-		return nil, fmt.Errorf("%s: sign %d accounts in: %w", t.name, len(accounts), err)
-	}
-	return kept, nil
 }
 
 // wholeReads returns how often one of the large tables has been read completely, for a line of the large database.

@@ -104,16 +104,16 @@ func (p *passkeys) answer(c challenge, a *account) []byte {
 
 // comparePasskeys compares a sign-in, including its options request, with a sign-in by password.
 func (s *authSuite) comparePasskeys() {
-	whole := s.of(passkeyLine, cpuOf)
-	for i, options := range s.of(optionsLine, cpuOf) {
+	whole := s.of(passkeyLine, cpu)
+	for i, options := range s.of(optionsLine, cpu) {
 		if i < len(whole) {
 			whole[i] += options
 		}
 	}
-	bare := s.of(bareLine, cpuOf)
-	password := minus(s.of(hs("password"), cpuOf), minus(s.of(hashLine, cpuOf), bare))
+	bare := s.of(bareLine, cpu)
+	password := minus(s.of(hs("password"), cpu), minus(s.of(hashLine, cpu), bare))
 	s.report.atMost(250, " µs", "passkey and options: server beyond password without its hash", minus(whole, password))
-	signed := minus(whole, minus(bare, s.of(rs256Line, cpuOf)))
+	signed := minus(whole, minus(bare, s.of(rs256Line, cpu)))
 	s.report.atMost(.066, " ×", "passkey and options, with an RS256 token ÷ password, default",
-		ratios(signed, s.of(passwordLine, cpuOf)), "at least 15 times as cheap")
+		ratios(signed, s.of(passwordLine, cpu)), "at least 15 times as cheap")
 }

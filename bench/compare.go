@@ -117,19 +117,12 @@ func (s *suite) compareEditions(daemon string) {
 	for _, l := range s.lines {
 		before, again := l, l
 		before.target, again.target = l.target+beforeSuffix, l.target+againSuffix
-		for _, f := range []struct {
-			name     string
-			figure   func(sample) float64
-			compared bool
-		}{
-			{"CPU µs", cpuOf, true}, {"store µs", storeOf, true}, {"commands", commandsOf, true},
-			{"WAL bytes", walOf, true}, {"p50 µs", p50Of, l.open}, {"p99 µs", p99Of, l.open},
-			{"µs by rate", inverse(rateOf), !l.open},
-		} {
-			if f.compared {
-				all = append(all, comparison{l.row(), f.name, s.of(l, f.figure), s.of(before, f.figure),
-					s.of(again, f.figure)})
-			}
+		figures := []figure{cpu, store, commands, wal, {"µs by rate", "", inverse(rate.of)}}
+		if l.open {
+			figures = []figure{cpu, store, commands, wal, p50, p99}
+		}
+		for _, f := range figures {
+			all = append(all, comparison{l.row(), f.column, s.of(l, f), s.of(before, f), s.of(again, f)})
 		}
 	}
 	s.report.comparisonTable(daemon+", against "+s.testbed.against, all)

@@ -89,6 +89,23 @@ func (l load) driveClean() (*result, error) {
 	return r, err
 }
 
+// background begins a load that goes on until end is called.
+func (l load) background() (end func() (*result, error)) {
+	stop, ended := make(chan struct{}), make(chan struct{})
+	l.run, l.stop = time.Hour, stop
+	var r *result
+	var err error
+	go func() {
+		defer close(ended)
+		r, err = l.drive()
+	}()
+	return func() (*result, error) {
+		close(stop)
+		<-ended
+		return r, err
+	}
+}
+
 // exchange is a protocol's part of a running load. The runner calls it on the load's thread.
 type exchange interface {
 	// dial makes connection number conn.

@@ -47,11 +47,6 @@ func (r *report) atMost(limit float64, unit, what string, values []float64, note
 	r.add(values, budget{what: what, unit: unit, limit: limit, note: strings.Join(note, " ")})
 }
 
-// atLeast is atMost for figures of which more is better.
-func (r *report) atLeast(limit float64, unit, what string, values []float64) {
-	r.add(values, budget{what: what, unit: unit, limit: limit, atLeast: true})
-}
-
 func (r *report) add(values []float64, b budget) {
 	if len(values) > 0 {
 		b.measured = spreadOf(values)

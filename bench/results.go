@@ -3,6 +3,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -57,9 +58,6 @@ func (s *suite) measureGroups(ctx context.Context, round int, daemon string, gro
 	return nil
 }
 
-// of returns one figure of each of a line's samples.
-func (r *results) of(l line, figure func(sample) float64) []float64 { return of(r.samples[l], figure) }
-
 // row returns a line's name, which is unique.
 func (l line) row() string { return l.scenario + l.loop() + ", " + l.target }
 
@@ -78,19 +76,20 @@ func (l line) loop() (how string) {
 }
 
 // printTable writes the figures of all lines of the present programs. A figure that is 0 in every round is left out.
-func (s *suite) printTable(commands string) {
-	rows := [][]string{{"scenario", "loop", "target", "CPU µs", "store µs", "p99 µs", "a second", commands, "WAL bytes",
-		"p50 µs", "max µs"}}
+func (s *suite) printTable(commandsColumn string) {
+	figures := []figure{cpu, store, p99, rate, commands, wal, p50, longest}
+	rows := [][]string{{"scenario", "loop", "target"}}
+	for _, f := range figures {
+		rows[0] = append(rows[0], f.column)
+	}
+	rows[0][7] = commandsColumn
 	for _, l := range s.lines {
 		if strings.HasSuffix(l.target, beforeSuffix) || strings.HasSuffix(l.target, againSuffix) {
 			continue
 		}
-		row := []string{l.scenario, "closed", l.target}
-		if l.loop() != "" {
-			row[1] = l.loop()[2:]
-		}
-		for i, figure := range []func(sample) float64{cpuOf, storeOf, p99Of, rateOf, commandsOf, walOf, p50Of, maxOf} {
-			measured, text := spreadOf(s.of(l, figure)), ""
+		row := []string{l.scenario, cmp.Or(strings.TrimPrefix(l.loop(), ", "), "closed"), l.target}
+		for i, f := range figures {
+			measured, text := spreadOf(s.of(l, f)), ""
 			switch {
 			case measured.high > 0 && i < 4:
 				text = measured.String()
@@ -110,15 +109,12 @@ func (s *suite) printTable(commands string) {
 	}
 }
 
-// ratioBudget is the largest, or smallest, permitted ratio of a target's value to its twin's in the same round, or to
-// the tuned yardstick's if it has no twin.
+// ratioBudget is the largest permitted ratio of a line's figure to its twin's in the same round, or to the tuned
+// yardstick's if it has no twin; of a rate, the smallest.
 type ratioBudget struct {
-	line   line
-	name   string
-	figure func(sample) float64
-	limit  float64
-	least  bool
-	twin   line
+	limit      float64
+	figure     figure
+	line, twin line
 }
 
 // judge compares ratios between targets of the same round with their budgets.
@@ -133,7 +129,8 @@ func (s *suite) judge(all []ratioBudget) {
 			}
 		}
 		s.report.add(ratios(s.of(b.line, b.figure), s.of(yardstick, b.figure)), budget{
-			what: b.line.row() + ": " + b.name + " ÷ " + by, unit: " ×", limit: b.limit, atLeast: b.least,
+			what: b.line.row() + ": " + b.figure.name + " ÷ " + by, unit: " ×", limit: b.limit,
+			atLeast: b.figure.column == rate.column,
 		})
 	}
 }

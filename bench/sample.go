@@ -104,11 +104,10 @@ func spreadOf(values []float64) spread {
 	return spread{median: (v[(len(v)-1)/2] + v[len(v)/2]) / 2, low: v[0], high: v[len(v)-1]}
 }
 
-// of returns one figure of each round's sample; NaN where there is none.
-func of(samples []sample, figure func(sample) float64) []float64 {
-	var values []float64
-	for _, s := range samples {
-		value := figure(s)
+// of returns a figure of each of a line's samples; NaN where a run was refused.
+func (r *results) of(l line, f figure) (values []float64) {
+	for _, s := range r.samples[l] {
+		value := f.of(s)
 		if math.IsNaN(s.cpu) {
 			value = math.NaN()
 		}
@@ -128,15 +127,22 @@ func ratios(of, by []float64) []float64 {
 	return values
 }
 
-// The figures that have budgets.
-func cpuOf(s sample) float64      { return s.cpu }
-func storeOf(s sample) float64    { return s.store }
-func rateOf(s sample) float64     { return s.rate }
-func p50Of(s sample) float64      { return float64(s.p50.Microseconds()) }
-func p99Of(s sample) float64      { return float64(s.p99.Microseconds()) }
-func maxOf(s sample) float64      { return float64(s.max.Microseconds()) }
-func commandsOf(s sample) float64 { return s.commands }
-func walOf(s sample) float64      { return s.wal }
+// figure is one value of a sample: its column, and its name in a budget.
+type figure struct {
+	column, name string
+	of           func(sample) float64
+}
+
+var (
+	cpu      = figure{"CPU µs", "CPU", func(s sample) float64 { return s.cpu }}
+	store    = figure{"store µs", "store", func(s sample) float64 { return s.store }}
+	p99      = figure{"p99 µs", "p99", func(s sample) float64 { return float64(s.p99.Microseconds()) }}
+	rate     = figure{"a second", "calls/s", func(s sample) float64 { return s.rate }}
+	commands = figure{"commands", "", func(s sample) float64 { return s.commands }}
+	wal      = figure{"WAL bytes", "WAL", func(s sample) float64 { return s.wal }}
+	p50      = figure{"p50 µs", "p50", func(s sample) float64 { return float64(s.p50.Microseconds()) }}
+	longest  = figure{"max µs", "", func(s sample) float64 { return float64(s.max.Microseconds()) }}
+)
 
 // measureRedis has redis-benchmark send INCRBYs to keys like the daemon's, 64 at a time, and reads the server's CPU
 // time for each: the cost of the same work for Redis without any waste.
