@@ -4,9 +4,12 @@ package main
 
 import (
 	"bytes"
+	"context"
 	_ "embed"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"net/http"
 	"strings"
 
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
@@ -185,4 +188,90 @@ func numbers(s scenario, seed uint64) func() uint32 {
 	}
 	i := 0
 	return func() uint32 { i++; return drawn[i&(len(drawn)-1)] }
+}
+
+// limitsRules marks the targets with the rules of limitRules.
+const limitsRules = ", limits"
+
+// twins maps a scenario to one that counts the same requests in fixed windows, or finds the same rules by exact values.
+var twins = map[string]string{
+	"sliding": "fixed", "bucket": "fixed", "bucket hot": "fixed hot", "sliding overlimit": "fixed overlimit",
+	"list": "fixed list", "cidr": "values",
+}
+
+// limitScenarios returns the scenarios for the rules of limitRules.
+func limitScenarios() []scenario {
+	return []scenario{
+		{name: "fixed", request: "(fixed,key-#)", keys: 10_000},
+		{name: "sliding", request: "(sliding,key-#)", keys: 10_000},
+		{name: "bucket", request: "(bucket,key-#)", keys: 10_000},
+		{name: "fixed hot", request: "(fixed,one)", keys: 1},
+		{name: "bucket hot", request: "(bucket,one)", keys: 1},
+		{name: "fixed overlimit", request: "(fixed_spent,one)", keys: 1, over: true},
+		{name: "sliding overlimit", request: "(sliding_spent,one)", keys: 1, over: true},
+		{name: "fixed list", request: "(fixed_list,key-#)", keys: 10_000},
+		{name: "list", request: "(list,key-#)", keys: 10_000},
+		{name: "values", request: "(path,/v1/items/#)", keys: networkCount},
+		{name: "cidr", request: "(address,2001:db8:@::1)", keys: networkCount},
+	}
+}
+
+// networkCount is how many prefixes or values one key has; valuesPerEntry is the most that one entry may have.
+const networkCount, valuesPerEntry = 10_000, 1_000
+
+// fewLimits is a format: domain, plenty. It has a window that no run fills, and a bucket that no run drains, so each
+// key keeps its counter for the whole run.
+//
+//go:embed limits.yaml
+var fewLimits string
+
+// limitRules returns the rules for limitScenarios.
+func limitRules() []byte {
+	var b strings.Builder
+	fmt.Fprintf(&b, fewLimits, domain, plenty)
+	for i := range networkCount {
+		if i%valuesPerEntry == 0 {
+			fmt.Fprintf(&b, "  - key: path\n    rate_limit: %s\n    values:\n", plenty)
+		}
+		fmt.Fprintf(&b, "      - /v1/items/%07d\n", i)
+	}
+	fmt.Fprintf(&b, "  - key: address\n    rate_limit: %s\n    cidr:\n", plenty)
+	for i := range networkCount {
+		fmt.Fprintf(&b, "      - '2001:db8:%03d:%04d::/64'\n", i/10_000, i%10_000)
+	}
+	return []byte(b.String())
+}
+
+// limitStores are the stores that count by every algorithm.
+var limitStores = []string{"memory", "redis", "cluster"}
+
+// limitGroups returns each kind of limit next to its twin on each store.
+func limitGroups() (all []group) {
+	for _, store := range limitStores {
+		on := store + limitsRules
+		fixed := append(each(on, "fixed", "sliding", "bucket"), line{scenario: "fixed", target: on, via: viaTap},
+			line{scenario: "fixed", target: store + "+top" + limitsRules, via: viaTop})
+		all = append(all, fixed, each(on, "fixed hot", "bucket hot"), each(on, "fixed overlimit", "sliding overlimit"),
+			each(store+"+cache"+limitsRules, "fixed overlimit", "sliding overlimit"), each(on, "fixed list", "list"),
+			each(on, "values", "cidr"))
+	}
+	slow := each("redis"+limitsRules, "fixed", "sliding", "bucket")
+	for i := range slow {
+		slow[i].open = true
+	}
+	return append(all, slow)
+}
+
+// listen opens a tap of a daemon with the default rate, 100 events a second, and reads it until stop is called.
+func listen(ctx context.Context, t *target) (stop func(), err error) {
+	answer, err := fetch(ctx, http.DefaultClient, "http://"+t.debug+"/tap?rate=100&seconds=3600", "")
+	if err != nil {
+		return nil, err
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		io.Copy(io.Discard, answer)
+	}()
+	return func() { answer.Close(); <-done }, nil
 }
