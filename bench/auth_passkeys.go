@@ -34,6 +34,9 @@ type challenge struct{ id, text string }
 
 // startPasskeys starts the daemon and gives each account a passkey.
 func (s *authSuite) startPasskeys(ctx context.Context) error {
+	if !s.wants("auth", passkeyLine) {
+		return nil
+	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return err
@@ -43,7 +46,7 @@ func (s *authSuite) startPasskeys(ctx context.Context) error {
 		return err
 	}
 	name := passkeyLine.target
-	if err := s.startCrowd(ctx, s.testbed.authDaemon, name, 500, append(cheapHash("HS256"), "AUTH_PASSKEY_ENABLED=true",
+	if err := s.startDaemon(ctx, s.testbed.authDaemon, name, 500, append(cheapHash("HS256"), "AUTH_PASSKEY_ENABLED=true",
 		"AUTH_WEBAUTHN_RP_ID="+passkeyRP, "AUTH_WEBAUTHN_RP_DISPLAY_NAME=bench",
 		"AUTH_WEBAUTHN_RP_ORIGINS="+passkeyOrigin)); err != nil {
 		return err

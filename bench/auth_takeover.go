@@ -20,7 +20,6 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"golang.org/x/crypto/bcrypt"
 )
 
 // takeoverSchema makes the replaced service's tables.
@@ -51,11 +50,10 @@ var takeoverCases = []takeoverCase{
 const takeoverMemory = 128
 
 func (s *suite) takeovers(ctx context.Context) error {
-	db, err := startDatabase(ctx)
+	db, err := startDatabase(ctx, s.testbed)
 	if err != nil {
 		return err
 	}
-	defer db.close()
 	rates := map[string]float64{}
 	for _, c := range takeoverCases {
 		if s.wanted("takeovers", c.name) {
@@ -180,12 +178,10 @@ func fillTakeover(ctx context.Context, url string, c takeoverCase) error {
 	if err != nil {
 		return err
 	}
-	hash, err := bcrypt.GenerateFromPassword([]byte(benchPassword), bcrypt.MinCost)
+	rows, err := fillIn(takeoverRows, "{users}", strconv.Itoa(c.users), "{revoked}", strconv.Itoa(c.revoked))
 	if err != nil {
 		return err
 	}
-	rows := strings.NewReplacer("{hash}", string(hash), "{users}", strconv.Itoa(c.users), "{revoked}",
-		strconv.Itoa(c.revoked)).Replace(takeoverRows)
 	if err := execSQL(ctx, url, string(schema)+rows); err != nil {
 		return err
 	}

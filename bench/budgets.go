@@ -16,11 +16,12 @@ const mib = 1 << 20
 
 // otherBudgets measures the budgets that are not about a call: start, memory, reload, the binary.
 func (s *suite) otherBudgets(ctx context.Context) error {
+	if !s.asked("ratelimit") {
+		return nil
+	}
 	fmt.Fprintln(os.Stderr, "start, memory, reload")
-	for _, f := range []func(context.Context) error{s.startTime, s.memory, s.connections, s.allocations, s.reload} {
-		if err := f(ctx); err != nil {
-			return err
-		}
+	if err := inOrder(ctx, s.startTime, s.memory, s.connections, s.allocations, s.reload); err != nil {
+		return err
 	}
 	return s.report.printBinary(s.testbed.daemon, "other budgets", 25, 41)
 }

@@ -4,6 +4,7 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"debug/buildinfo"
 	"fmt"
 	"io"
@@ -130,7 +131,7 @@ func (s *suite) header() error {
 }
 
 // ratelimitHeader prints what was measured.
-func (s *suite) ratelimitHeader() error {
+func (s *suite) ratelimitHeader(context.Context) error {
 	info, err := buildinfo.ReadFile(s.testbed.daemon)
 	if err != nil {
 		return fmt.Errorf("%w (make build makes it)", err)

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	_ "embed"
 	"fmt"
@@ -20,21 +21,18 @@ import (
 // scenario is one kind of traffic: a request as text and the numbers that are put into it.
 //
 // The text is a list of descriptors separated by "|", each a run of "(key,value)". Every "#" is replaced by the number
-// of the request in seven digits, and every "@" by the same digits as two groups of an IPv6 address, so all requests of
-// a scenario are equally long and are made by overwriting digits in a prepared message.
+// of the request in seven digits, so all requests of a scenario are equally long and are made by overwriting digits in a
+// prepared message.
 type scenario struct {
 	name    string
 	request string
 	keys    int  // how many different numbers there are
 	zipf    bool // a few numbers occur often, most seldom; otherwise all are equally likely
 	over    bool // all but the first few answers are OVER_LIMIT
+	digits  int  // if not seven: a group of an IPv6 address has at most four
 }
 
-const (
-	domain = "bench"
-	digits = 7
-	group1 = 3 // digits before the colon of an IPv6 address
-)
+const domain = "bench"
 
 // scenarios are the scenarios for the rules of ruleText.
 var scenarios = map[string]scenario{}
@@ -105,67 +103,50 @@ func patternRules() string {
 // encoder makes the requests of one scenario, one after the other, in the same memory.
 type encoder struct {
 	message []byte // a whole RateLimitRequest
-	slots   []slot
+	digits  int
+	slots   []int // where the digits are
 	numbers func() uint32
 }
 
-// slot is the place of digits from to to of the number.
-type slot struct{ at, from, to int }
-
 // newEncoder draws its numbers from a fixed seed, so that two targets get the same keys.
 func newEncoder(s scenario, seed uint64) *encoder {
+	e := &encoder{digits: cmp.Or(s.digits, 7), numbers: numbers(s, seed)}
+	// A length may happen to be the byte '#' too, but not so many times in a row.
+	mark := strings.Repeat("#", e.digits)
 	request := &ratelimitv3.RateLimitRequest{Domain: domain}
 	for text := range strings.SplitSeq(s.request, "|") {
 		descriptor := &commonv3.RateLimitDescriptor{}
 		for pair := range strings.SplitSeq(strings.Trim(text, "()"), ")(") {
 			key, value, _ := strings.Cut(pair, ",")
 			descriptor.Entries = append(descriptor.Entries,
-				&commonv3.RateLimitDescriptor_Entry{Key: key, Value: marks.Replace(value)})
+				&commonv3.RateLimitDescriptor_Entry{Key: key, Value: strings.ReplaceAll(value, "#", mark)})
 		}
 		request.Descriptors = append(request.Descriptors, descriptor)
 	}
-	message, err := proto.Marshal(request)
-	if err != nil {
+	var err error
+	if e.message, err = proto.Marshal(request); err != nil {
 		panic(err) // a constant of this program
 	}
-	e := &encoder{message: message, numbers: numbers(s, seed)}
-	e.addSlots(whole, slot{0, 0, digits})
-	e.addSlots(address, slot{0, 0, group1}, slot{group1 + 1, group1, digits})
-	return e
-}
-
-// The marks for the digits while a message is made. A length may happen to be the byte '#' too, but not so many times
-// in a row.
-var (
-	whole   = strings.Repeat("#", digits)
-	address = strings.Repeat("#", group1) + ":" + strings.Repeat("#", digits-group1)
-	marks   = strings.NewReplacer("#", whole, "@", address)
-)
-
-// addSlots finds each mark of the message and adds its slots.
-func (e *encoder) addSlots(mark string, parts ...slot) {
-	for at := 0; ; at += len(mark) {
+	for at := 0; ; at += e.digits {
 		i := bytes.Index(e.message[at:], []byte(mark))
 		if i < 0 {
-			return
+			return e
 		}
 		at += i
-		for _, p := range parts {
-			e.slots = append(e.slots, slot{at + p.at, p.from, p.to})
-		}
+		e.slots = append(e.slots, at)
 	}
 }
 
 // next returns the next request, which the following call overwrites.
 func (e *encoder) next() []byte {
 	n := e.numbers()
-	var text [digits]byte
-	for i := digits - 1; i >= 0; i-- {
+	var text [7]byte
+	for i := len(text) - 1; i >= 0; i-- {
 		text[i] = byte('0' + n%10)
 		n /= 10
 	}
-	for _, s := range e.slots {
-		copy(e.message[s.at:], text[s.from:s.to])
+	for _, at := range e.slots {
+		copy(e.message[at:], text[len(text)-e.digits:])
 	}
 	return e.message
 }
@@ -212,7 +193,7 @@ func limitScenarios() []scenario {
 		{name: "fixed list", request: "(fixed_list,key-#)", keys: 10_000},
 		{name: "list", request: "(list,key-#)", keys: 10_000},
 		{name: "values", request: "(path,/v1/items/#)", keys: networkCount},
-		{name: "cidr", request: "(address,2001:db8:@::1)", keys: networkCount},
+		{name: "cidr", request: "(address,2001:db8:0:#::1)", keys: networkCount, digits: 4},
 	}
 }
 
@@ -237,7 +218,7 @@ func limitRules() []byte {
 	}
 	fmt.Fprintf(&b, "  - key: address\n    rate_limit: %s\n    cidr:\n", plenty)
 	for i := range networkCount {
-		fmt.Fprintf(&b, "      - '2001:db8:%03d:%04d::/64'\n", i/10_000, i%10_000)
+		fmt.Fprintf(&b, "      - '2001:db8:0:%04d::/64'\n", i)
 	}
 	return []byte(b.String())
 }

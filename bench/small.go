@@ -29,11 +29,10 @@ func (s *suite) small(ctx context.Context) error {
 		steady = 15 * time.Second
 	}
 	s.report.linef("small: %v of steady load, %v of five times as much", steady, steady/10)
-	redis, err := localserver.Redis(ctx, localserver.RedisOptions{})
+	redis, err := startServer(ctx, s.testbed, localserver.Redis, localserver.RedisOptions{})
 	if err != nil {
 		return err
 	}
-	defer redis.Close()
 	rules := ruleText(10_000, 1)
 	for _, c := range []smallCase{
 		s.smallRatelimit(ctx, daemon{"small memory", rules, nil, nil}, 1000, steady),
@@ -87,11 +86,10 @@ func (s *suite) smallRatelimit(ctx context.Context, d daemon, rate float64, stea
 
 // smallAuth fills a database from outside the group, and measures a daemon on it.
 func (s *suite) smallAuth(ctx context.Context, steady time.Duration) error {
-	db, err := startDatabase(ctx)
+	db, err := startDatabase(ctx, s.testbed)
 	if err != nil {
 		return err
 	}
-	defer db.close()
 	url, err := db.create(ctx, "small")
 	if err != nil {
 		return err

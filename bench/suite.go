@@ -30,8 +30,6 @@ type suite struct {
 	results
 	testbed *testbed
 	redis   *localserver.Server
-	cluster *localserver.Cluster
-	closers []func()
 	incrby  []float64 // µs of Redis' CPU for each command of redis-benchmark
 	report  *report
 }
@@ -165,9 +163,6 @@ func runSuite(ctx context.Context, args []string, out io.Writer) error {
 	if failed := s.testbed.close(); err == nil {
 		err = failed
 	}
-	for _, end := range s.closers {
-		end()
-	}
 	return err
 }
 
@@ -205,14 +200,23 @@ func (s *suite) auth(ctx context.Context) error {
 	return a.run(ctx)
 }
 
+// inOrder runs steps until one fails.
+func inOrder(ctx context.Context, steps ...func(context.Context) error) error {
+	for _, step := range steps {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // ratelimit measures the ratelimit daemon and prints the results.
 func (s *suite) ratelimit(ctx context.Context) error {
-	if err := s.ratelimitHeader(); err != nil {
-		return err
-	}
-	if err := s.start(ctx); err != nil {
-		return err
-	}
+	return inOrder(ctx, s.ratelimitHeader, s.start, s.measureRounds, s.otherBudgets, s.stop)
+}
+
+// measureRounds measures what -only selects and prints it.
+func (s *suite) measureRounds(ctx context.Context) error {
 	for round := range s.rounds {
 		fmt.Fprintf(os.Stderr, "round %d of %d\n", round+1, s.rounds)
 		all := groups()
@@ -231,16 +235,11 @@ func (s *suite) ratelimit(ctx context.Context) error {
 	s.printTable("commands")
 	s.compare()
 	s.compareEditions("ratelimit")
-	if s.asked("ratelimit") {
-		if err := s.otherBudgets(ctx); err != nil {
-			return err
-		}
-	}
-	return s.stop()
+	return nil
 }
 
 // stop ends all targets: idle ones would wake up now and then during the next measurement.
-func (s *suite) stop() error {
+func (s *suite) stop(context.Context) error {
 	for _, t := range s.targets {
 		if err := s.testbed.stop(t); err != nil {
 			return err
@@ -251,46 +250,44 @@ func (s *suite) stop() error {
 
 // start starts all targets. They run during the whole suite: an idle one costs next to nothing.
 func (s *suite) start(ctx context.Context) (err error) {
-	if s.redis, err = localserver.Redis(ctx, localserver.RedisOptions{}); err != nil {
+	if s.redis, err = startServer(ctx, s.testbed, localserver.Redis, localserver.RedisOptions{}); err != nil {
 		return err
 	}
-	s.closers = append(s.closers, s.redis.Close)
-	nodes, err := localserver.Memcached(ctx, localserver.MemcachedOptions{})
+	memcached, err := startServer(ctx, s.testbed, localserver.Memcached, localserver.MemcachedOptions{})
 	if err != nil {
 		return err
 	}
-	s.closers = append(s.closers, nodes.Close)
-	if s.cluster, err = localserver.RedisCluster(ctx, localserver.ClusterOptions{Masters: 3}); err != nil {
-		return err
-	}
-	s.closers = append(s.closers, s.cluster.Close)
-	trio, err := localserver.RedisSentinels(ctx, localserver.SentinelOptions{DownAfter: 30 * time.Second})
+	cluster, err := startServer(ctx, s.testbed, localserver.RedisCluster, localserver.ClusterOptions{Masters: 3})
 	if err != nil {
 		return err
 	}
-	s.closers = append(s.closers, trio.Close)
+	trio, err := startServer(ctx, s.testbed, localserver.RedisSentinels,
+		localserver.SentinelOptions{DownAfter: 30 * time.Second})
+	if err != nil {
+		return err
+	}
 	for _, name := range []string{"plain single", "tuned single", "tuned multi", "tuned unmatched"} {
 		if s.targets[name], err = s.testbed.yardstick(ctx, name, ""); err != nil {
 			return err
 		}
 	}
 	redis, rules := []*localserver.Server{s.redis}, ruleText(0, 1)
-	onCluster := []string{"KVSTORE_TYPE=cluster", "KVSTORE_URL=" + s.cluster.URL()}
+	onCluster := []string{"KVSTORE_TYPE=cluster", "KVSTORE_URL=" + cluster.URL()}
 	const cache = "LOCAL_CACHE_SIZE_IN_BYTES=16777216"
 	daemons := []daemon{
 		{"memory", rules, nil, nil}, {"redis", rules, redis, nil},
 		{library, rules, nil, []string{"GRPC_SERVER=grpc-go", "HEAP_FLOOR_BYTES=67108864"}},
-		{"memcache", rules, []*localserver.Server{nodes},
-			[]string{"BACKEND_TYPE=memcache", "MCACHE_HOST_PORT=" + nodes.Addr(), "KVSTORE_URL="}},
+		{"memcache", rules, []*localserver.Server{memcached},
+			[]string{"BACKEND_TYPE=memcache", "MCACHE_HOST_PORT=" + memcached.Addr(), "KVSTORE_URL="}},
 		{"memory+cache", rules, nil, []string{cache}}, {"redis+cache", rules, redis, []string{cache}},
 		{"sentinel", rules, trio.Servers[:1], []string{"KVSTORE_TYPE=sentinel", "KVSTORE_URL=" + trio.URL()}},
-		{"cluster", rules, s.cluster.Nodes, onCluster},
-		{"cluster at once", rules, s.cluster.Nodes, append(onCluster, "KVSTORE_CLUSTER_PIPELINE_PARALLELISM=0")},
+		{"cluster", rules, cluster.Nodes, onCluster},
+		{"cluster at once", rules, cluster.Nodes, append(onCluster, "KVSTORE_CLUSTER_PIPELINE_PARALLELISM=0")},
 	}
 	rules = limitRules()
 	for _, like := range []daemon{
 		{limitStores[0], rules, nil, nil}, {limitStores[1], rules, redis, nil},
-		{limitStores[2], rules, s.cluster.Nodes, onCluster},
+		{limitStores[2], rules, cluster.Nodes, onCluster},
 	} {
 		for with, settings := range map[string][]string{"": nil, "+cache": {cache},
 			"+top": {"DEBUG_RECENT_SIZE=1000", "DEBUG_TOP_KEYS=1000"}} {

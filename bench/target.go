@@ -44,7 +44,18 @@ type testbed struct {
 	authDaemon string   // path of bin/auth
 	authExtra  []string // further settings of auth
 
-	group *controlGroup // in which processes start now; nil: none
+	group   *controlGroup          // in which processes start now; nil: none
+	servers []interface{ Close() } // end after the targets
+}
+
+// startServer starts a server that ends after all targets.
+func startServer[S interface{ Close() }, O any](ctx context.Context, l *testbed,
+	start func(context.Context, O) (S, error), options O) (S, error) {
+	server, err := start(ctx, options)
+	if err == nil {
+		l.servers = append(l.servers, server)
+	}
+	return server, err
 }
 
 // grace is how long a target may take to end by itself: longer than the daemon's drain deadline.
@@ -55,6 +66,9 @@ func (l *testbed) close() error {
 	var err error
 	for _, t := range l.started {
 		err = errors.Join(err, t.process.Stop(grace))
+	}
+	for _, server := range l.servers {
+		server.Close()
 	}
 	return errors.Join(err, os.RemoveAll(l.dir))
 }
