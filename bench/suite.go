@@ -118,7 +118,7 @@ func runSuite(ctx context.Context, args []string, out io.Writer) error {
 	flags.SetOutput(out)
 	flags.Usage = func() { printUsage(flags) }
 	flags.IntVar(&s.rounds, "rounds", 5, "rounds; medians of fewer than 5 are no basis for a claim")
-	flags.DurationVar(&s.time, "time", 2*time.Second, "measured time of each load in each round")
+	flags.DurationVar(&s.time, "time", time.Second, "measured time of each load in each round")
 	flags.StringVar(&s.timeout, "timeout", "", "grpc-timeout of each call, for example 20m (milliseconds)")
 	flags.Float64Var(&s.rate, "rate", 10_000, "calls a second in the open loop")
 	flags.StringVar(&s.only, "only", "",
@@ -196,7 +196,7 @@ func (s *suite) run(ctx context.Context) error {
 // auth measures the auth daemon and prints the results.
 func (s *suite) auth(ctx context.Context) error {
 	a := &authSuite{suite: *s, large: s.only != "" && s.asked("million")}
-	a.results, a.time = newResults(), s.time*7/20
+	a.results, a.time = newResults(), s.time*7/10
 	return a.run(ctx)
 }
 
