@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"runtime"
 	"time"
@@ -28,49 +27,31 @@ var (
 // measureFlood measures the daemon with its default settings: bcrypt at cost 10, as many hashing threads
 // as cores.
 func (s *authSuite) measureFlood(ctx context.Context, round int) error {
-	lines := []line{quietLine, floodedLine, signInLine, hashesLine}
-	got, err := s.flood()
-	if err == nil {
-		if flooded, signed := got[1], got[2]; flooded.failed > 0 || signed.failed*20 > signed.ok {
-			err = fmt.Errorf("%d of %d users and %d of %d sign-ins were refused: %s%s", flooded.failed,
-				flooded.ok+flooded.failed, signed.failed, signed.ok+signed.failed, flooded.refusal, signed.refusal)
-		}
-	}
-	for i, l := range lines {
-		measured := none
-		if err == nil {
-			measured = got[i].sample()
-		}
-		s.add(round, l, measured, err)
-	}
-	return ctx.Err()
-}
-
-// flood returns the results of its four lines.
-func (s *authSuite) flood() (got [4]*result, err error) {
 	t, crowd := s.targets["default"], s.crowd["default"]
 	users := load{
 		addr: t.addr, traffic: asUser(crowd), conns: authConns, rate: userRate,
 		warm: 300 * time.Millisecond, run: 4 * s.time,
 	}
-	if got[0], err = users.drive(); err != nil {
-		return got, err
-	}
-	if got[3], err = (load{
+	quiet, err := users.driveClean()
+	s.add(round, quietLine, quiet.sample(), err)
+	hashes, err := load{
 		addr: s.targets["hash:10"].addr, traffic: getting("/yardstick"), conns: 2 * runtime.NumCPU(),
 		warm: 300 * time.Millisecond, run: 2 * s.time,
-	}).drive(); err != nil {
-		return got, err
-	}
+	}.driveClean()
+	s.add(round, hashesLine, hashes.sample(), err)
 	endFlood := load{
 		addr: t.addr, traffic: signingIn(floodClients, crowd), conns: floodClients, warm: 300 * time.Millisecond,
 	}.background()
 	users.warm = time.Second // until the queue of the hashing threads is full
 	users.traffic = asUser(crowd)
-	got[1], err = users.drive()
-	var failed error
-	got[2], failed = endFlood()
-	return got, errors.Join(err, failed)
+	flooded, err := users.driveClean()
+	s.add(round, floodedLine, flooded.sample(), err)
+	signed, err := endFlood()
+	if err == nil && signed.failed*20 > signed.ok {
+		err = fmt.Errorf("%d of %d sign-ins were refused: %s", signed.failed, signed.ok+signed.failed, signed.refusal)
+	}
+	s.add(round, signInLine, signed.sample(), err)
+	return ctx.Err()
 }
 
 // enumerationProbe is a request whose answer must not reveal whether an account exists, not even by its time.
@@ -112,11 +93,11 @@ func (s *authSuite) measureEnumeration(round int) {
 	known := s.crowd["HS256"]
 	known = known[round*(enumerationCalls+enumerationWarm)%(len(known)-enumerationCalls-enumerationWarm):]
 	for n, a := range enumerationProbes {
-		var took [2]histogram
+		var took [2]latencies
 		var asked [2]int
 		l := load{
 			addr: s.targets["mailing"].addr, conns: 2, warmCalls: 2 * enumerationWarm, run: time.Minute,
-			each: func(a answer) { took[a.conn].record(a.latency) },
+			each: func(a answer) { took[a.conn] = append(took[a.conn], a.latency) },
 			traffic: httpTraffic{
 				next: func(b []byte, conn int) ([]byte, bool) {
 					i := asked[conn]
@@ -137,7 +118,7 @@ func (s *authSuite) measureEnumeration(round int) {
 		}
 		_, err := l.driveClean()
 		for i, side := range a.sides() {
-			s.add(round, side, sample{p50: took[i].quantile(.5), p99: took[i].quantile(.99), max: took[i].max}, err)
+			s.add(round, side, sample{p50: took[i].quantile(.5), p99: took[i].quantile(.99), max: took[i].quantile(1)}, err)
 		}
 	}
 }

@@ -4,22 +4,19 @@ package main
 
 import (
 	"context"
-	"debug/buildinfo"
 	"fmt"
 	"time"
 )
 
 // header prints what was measured on which versions.
 func (s *authSuite) header(ctx context.Context) error {
-	info, err := buildinfo.ReadFile(s.testbed.authDaemon)
-	if err != nil {
-		return fmt.Errorf("%w (make build makes it)", err)
+	if err := s.report.program("auth", s.testbed.authDaemon); err != nil {
+		return err
 	}
 	var version string
 	if err := s.db.conn.QueryRow(ctx, "show server_version").Scan(&version); err != nil {
 		return err
 	}
-	s.report.linef("\nauth       %s, %s", info.Main.Version, info.GoVersion)
 	s.report.linef("PostgreSQL %s on a unix socket, fsync and full page writes on; pool %d but for default; bcrypt:4 "+
 		"but for default and flood", version, authPool)
 	s.report.linef(

@@ -128,27 +128,27 @@ func decidesBy(t *target, generation int) error {
 }
 
 func (s *suite) reportReloads(c reloadCase, answers []answer, spans []span, peak float64) {
-	var calm histogram
+	var calm latencies
 	for _, a := range answers {
 		if !within(a, spans, 50*time.Millisecond) {
-			calm.record(a.latency)
+			calm = append(calm, a.latency)
 		}
 	}
 	p99 := calm.quantile(.99)
 	var took, slowest, slowestBy, p99By []float64
 	for _, sp := range spans {
-		var meanwhile histogram
+		var meanwhile latencies
 		for _, a := range answers {
 			if within(a, []span{sp}, 0) {
-				meanwhile.record(a.latency)
+				meanwhile = append(meanwhile, a.latency)
 			}
 		}
 		took = append(took, milliseconds(sp.to.Sub(sp.from)))
-		slowest = append(slowest, milliseconds(meanwhile.max))
-		slowestBy = append(slowestBy, float64(meanwhile.max)/float64(p99))
+		slowest = append(slowest, milliseconds(meanwhile.quantile(1)))
+		slowestBy = append(slowestBy, float64(meanwhile.quantile(1))/float64(p99))
 		p99By = append(p99By, float64(meanwhile.quantile(.99))/float64(p99))
 	}
-	note := fmt.Sprintf("calm: p99 %v, slowest %v", p99.Round(time.Microsecond), calm.max.Round(time.Microsecond))
+	note := fmt.Sprintf("calm: p99 %v, slowest %v", p99.Round(time.Microsecond), calm.quantile(1).Round(time.Microsecond))
 	judge := func(limit float64, unit, name string, values []float64, notes ...string) {
 		if limit > 0 {
 			s.report.atMost(limit, unit, name, values, notes...)

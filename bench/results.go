@@ -80,7 +80,7 @@ func (l line) loop() (how string) {
 // printTable writes the figures of all lines of the present programs. A figure that is 0 in every round is left out.
 func (s *suite) printTable(commandsColumn string) {
 	figures := []figure{cpu, store, p99, rate, commands, wal, p50, longest}
-	rows := [][]string{{"scenario", "loop", "target"}}
+	rows := [][]string{{"scenario, median [min–max]", "loop", "target"}}
 	for _, f := range figures {
 		rows[0] = append(rows[0], f.column)
 	}
@@ -102,10 +102,7 @@ func (s *suite) printTable(commandsColumn string) {
 		}
 		rows = append(rows, row)
 	}
-	if len(rows) > 1 {
-		s.report.linef("\nmedian [min–max] of the rounds")
-		s.report.table(rows)
-	}
+	s.report.table(rows)
 	for _, why := range s.refused {
 		s.report.linef("no figures of %s", why)
 	}
@@ -201,11 +198,10 @@ func (r *report) comparisonTable(title string, all []comparison) {
 			spreadOf(ratios(c.again, c.before)).String(), fmt.Sprintf("±%.0f %%", 100*c.noise()), verdict,
 		})
 	}
+	r.table(rows)
 	if len(rows) == 1 {
 		return
 	}
-	r.linef("")
-	r.table(rows)
 	r.linef("%d of %d figures are worse by more than %.0f %% and the row's noise", worse, len(rows)-1, 100*smallest)
 }
 

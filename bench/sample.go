@@ -73,9 +73,13 @@ func (l load) measure(read func() (reading, error)) (sample, error) {
 	return s, nil
 }
 
-// sample returns the figures that follow from the requests alone.
+// sample returns the figures that follow from the requests alone, none without a result.
 func (r *result) sample() sample {
-	return sample{rate: r.perSecond(), p50: r.latency.quantile(.5), p99: r.latency.quantile(.99), max: r.latency.max}
+	if r == nil {
+		return none
+	}
+	return sample{rate: r.perSecond(), p50: r.latency.quantile(.5), p99: r.latency.quantile(.99),
+		max: r.latency.quantile(1)}
 }
 
 // read returns what a target of the rate limit daemon and its stores have used.

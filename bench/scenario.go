@@ -24,9 +24,9 @@ import (
 // of the request in seven digits, so all requests of a scenario are equally long and are made by overwriting digits in a
 // prepared message.
 type scenario struct {
-	name    string
 	request string
 	keys    int  // how many different numbers there are
+	inTurn  bool // the numbers are used one after the other, to use each once
 	zipf    bool // a few numbers occur often, most seldom; otherwise all are equally likely
 	over    bool // all but the first few answers are OVER_LIMIT
 	digits  int  // if not seven: a group of an IPv6 address has at most four
@@ -34,26 +34,32 @@ type scenario struct {
 
 const domain = "bench"
 
-// scenarios are the scenarios for the rules of ruleText.
-var scenarios = map[string]scenario{}
+// scenarios are the scenarios for the rules of ruleText and, after these, for those of limitRules.
+var scenarios = map[string]scenario{
+	"single": {request: "(api_key,key-#)", keys: 10_000},
+	"multi": {keys: 10_000, request: "(tenant,t-#)(route,/v1/orders)|" +
+		"(tenant,t-#)(route,/v1/orders)(method,POST)|" +
+		"(remote_address,10.#)(route,/v1/orders)|" +
+		"(user,u-#)(plan,gold)(region,eu-west)"},
+	"hot":       {request: "(hot,one)", keys: 1},
+	"overlimit": {request: "(spent,one)", keys: 1, over: true},
+	"unmatched": {request: "(nobody,key-#)", keys: 10_000},
+	"nested":    {request: "(n1,a)(n2,b)(n3,c)(n4,d)(n5,key-#)", keys: 10_000},
+	"zipf":      {request: "(account,acc-#)", keys: 1_000_000, zipf: true},
+	"patterns":  {request: patternsRequest(), keys: 10_000},
+	"fill":      {request: "(account,acc-#)", keys: 1_000_000, inTurn: true},
 
-func init() {
-	for _, s := range append(limitScenarios(), []scenario{
-		{name: "single", request: "(api_key,key-#)", keys: 10_000},
-		{name: "multi", keys: 10_000, request: "(tenant,t-#)(route,/v1/orders)|" +
-			"(tenant,t-#)(route,/v1/orders)(method,POST)|" +
-			"(remote_address,10.#)(route,/v1/orders)|" +
-			"(user,u-#)(plan,gold)(region,eu-west)"},
-		{name: "hot", request: "(hot,one)", keys: 1},
-		{name: "overlimit", request: "(spent,one)", keys: 1, over: true},
-		{name: "unmatched", request: "(nobody,key-#)", keys: 10_000},
-		{name: "nested", request: "(n1,a)(n2,b)(n3,c)(n4,d)(n5,key-#)", keys: 10_000},
-		{name: "zipf", request: "(account,acc-#)", keys: 1_000_000, zipf: true},
-		{name: "patterns", request: patternsRequest(), keys: 10_000},
-		{name: "fill", request: "(account,acc-#)", keys: 1_000_000},
-	}...) {
-		scenarios[s.name] = s
-	}
+	"fixed":             {request: "(fixed,key-#)", keys: 10_000},
+	"sliding":           {request: "(sliding,key-#)", keys: 10_000},
+	"bucket":            {request: "(bucket,key-#)", keys: 10_000},
+	"fixed hot":         {request: "(fixed,one)", keys: 1},
+	"bucket hot":        {request: "(bucket,one)", keys: 1},
+	"fixed overlimit":   {request: "(fixed_spent,one)", keys: 1, over: true},
+	"sliding overlimit": {request: "(sliding_spent,one)", keys: 1, over: true},
+	"fixed list":        {request: "(fixed_list,key-#)", keys: 10_000},
+	"list":              {request: "(list,key-#)", keys: 10_000},
+	"values":            {request: "(path,/v1/items/#)", keys: networkCount},
+	"cidr":              {request: "(address,2001:db8:0:#::1)", keys: networkCount, digits: 4},
 }
 
 // plenty is a limit that no run reaches.
@@ -151,9 +157,9 @@ func (e *encoder) next() []byte {
 	return e.message
 }
 
-// numbers draws from [0, s.keys). The scenario "fill" counts up instead, to use every key once.
+// numbers draws from [0, s.keys), or counts up.
 func numbers(s scenario, seed uint64) func() uint32 {
-	if s.name == "fill" {
+	if s.inTurn {
 		n := uint32(0)
 		return func() uint32 { n++; return (n - 1) % uint32(s.keys) }
 	}
@@ -180,23 +186,6 @@ var twins = map[string]string{
 	"list": "fixed list", "cidr": "values",
 }
 
-// limitScenarios returns the scenarios for the rules of limitRules.
-func limitScenarios() []scenario {
-	return []scenario{
-		{name: "fixed", request: "(fixed,key-#)", keys: 10_000},
-		{name: "sliding", request: "(sliding,key-#)", keys: 10_000},
-		{name: "bucket", request: "(bucket,key-#)", keys: 10_000},
-		{name: "fixed hot", request: "(fixed,one)", keys: 1},
-		{name: "bucket hot", request: "(bucket,one)", keys: 1},
-		{name: "fixed overlimit", request: "(fixed_spent,one)", keys: 1, over: true},
-		{name: "sliding overlimit", request: "(sliding_spent,one)", keys: 1, over: true},
-		{name: "fixed list", request: "(fixed_list,key-#)", keys: 10_000},
-		{name: "list", request: "(list,key-#)", keys: 10_000},
-		{name: "values", request: "(path,/v1/items/#)", keys: networkCount},
-		{name: "cidr", request: "(address,2001:db8:0:#::1)", keys: networkCount, digits: 4},
-	}
-}
-
 // networkCount is how many prefixes or values one key has; valuesPerEntry is the most that one entry may have.
 const networkCount, valuesPerEntry = 10_000, 1_000
 
@@ -206,7 +195,7 @@ const networkCount, valuesPerEntry = 10_000, 1_000
 //go:embed limits.yaml
 var fewLimits string
 
-// limitRules returns the rules for limitScenarios.
+// limitRules returns the rules for the kinds of limits.
 func limitRules() []byte {
 	var b strings.Builder
 	fmt.Fprintf(&b, fewLimits, domain, plenty)

@@ -218,7 +218,7 @@ func (s *suite) smallPhase(ctx context.Context, t *target, g *controlGroup, load
 			s.report.atMost(l.most, " ms", name+", p99", []float64{p99})
 		}
 		s.report.linef("%s: %.0f/s, p50 %.1f ms, p99 %.1f ms, slowest %.0f ms, %d refused or late %s", name, r.perSecond(),
-			milliseconds(r.latency.quantile(.5)), p99, milliseconds(r.latency.max), r.failed, r.refusal)
+			milliseconds(r.latency.quantile(.5)), p99, milliseconds(r.latency.quantile(1)), r.failed, r.refusal)
 	}
 	return nil
 }

@@ -151,7 +151,8 @@ func runSuite(ctx context.Context, args []string, out io.Writer) error {
 	}
 	s.report = &report{out: out}
 	if *write {
-		file, err := createResult(time.Now())
+		file, err := os.OpenFile("bench/results/"+time.Now().UTC().Format("2006-01-02T1504")+".txt",
+			os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 		if err != nil {
 			return err
 		}
