@@ -196,6 +196,9 @@ func signingOut(conns int, accounts []account) httpTraffic {
 // signUpAccounts signs up n accounts and shuffles them, so that neighbours in the table are not read one after the
 // other.
 func signUpAccounts(t *target, prefix string, n int) ([]account, error) {
+	if n == 0 {
+		return nil, nil
+	}
 	var accounts []account
 	l := load{addr: t.addr, traffic: signingUp(prefix, &accounts), conns: authConns, run: 5 * time.Minute, calls: n}
 	if _, err := l.driveClean(); err != nil {

@@ -8,8 +8,10 @@ import (
 	"debug/buildinfo"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"runtime"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -33,13 +35,13 @@ type budget struct {
 
 func (r *report) linef(format string, args ...any) { fmt.Fprintf(r.out, format+"\n", args...) }
 
-// atMost compares the median of values with a limit. It adds no row without values.
+// atMost compares the median of values with a limit. It adds no row without values, as when each run was refused.
 func (r *report) atMost(limit float64, unit, what string, values []float64, note ...string) {
 	r.add(values, budget{what: what, unit: unit, limit: limit, note: strings.Join(note, " ")})
 }
 
 func (r *report) add(values []float64, b budget) {
-	if len(values) > 0 {
+	if values = slices.DeleteFunc(slices.Clone(values), math.IsNaN); len(values) > 0 {
 		b.measured = spreadOf(values)
 		r.budgets = append(r.budgets, b)
 	}

@@ -46,6 +46,7 @@ func TestBudgets(t *testing.T) {
 	r.atMost(1.25, " ×", "single", []float64{1.2, 1.1, 1.3})
 	r.atMost(40, " ms", "start", []float64{50}, "cold")
 	r.atMost(40, " ms", "never measured", nil)
+	r.atMost(40, " ms", "refused in each round", []float64{math.NaN()})
 	r.add([]float64{4}, budget{what: "rate", unit: " ×", limit: 5, atLeast: true})
 	r.add([]float64{6}, budget{what: "higher rate", unit: " ×", limit: 5, atLeast: true})
 	r.printBudgets("budgets")

@@ -260,19 +260,16 @@ var envoyConfig string
 // startEnvoys starts an Envoy in front of each target that is measured through one, if Envoy is installed.
 func (s *suite) startEnvoys(ctx context.Context) error {
 	program := localserver.Envoy(".")
-	for _, g := range groups() {
-		for _, l := range s.testbed.withEditions(g, 0) {
-			if l.via != viaEnvoy || !s.wants("ratelimit", l) || s.target(l) == nil {
-				continue
-			}
-			if program == "" {
-				s.refused = append(s.refused,
-					"targets behind Envoy: there is none (.ci/envoy fetches one, ENVOY_BIN names one)")
-				return nil
-			}
-			if err := s.testbed.envoy(ctx, program, s.target(l)); err != nil {
-				return err
-			}
+	for _, l := range s.testbed.withEditions(slices.Concat(groups()...), 0) {
+		if l.via != viaEnvoy || !s.wants("ratelimit", l) || s.target(l) == nil {
+			continue
+		}
+		if program == "" {
+			s.refused = append(s.refused, "targets behind Envoy: there is none (.ci/envoy fetches one, ENVOY_BIN names one)")
+			return nil
+		}
+		if err := s.testbed.envoy(ctx, program, s.target(l)); err != nil {
+			return err
 		}
 	}
 	return nil
