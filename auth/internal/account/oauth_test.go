@@ -2,7 +2,6 @@ package account_test
 
 import (
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -53,7 +52,7 @@ func TestExternal_newUser(t *testing.T) {
 	h.pass(time.Minute)
 	caller := h.caller(g)
 	if _, err := h.UpdateUser(t.Context(), browser, caller,
-		flow.UserUpdate{Data: json.RawMessage(`{"nick":"mi"}`)}); err != nil {
+		flow.UserUpdate{Data: []byte(`{"nick":"mi"}`)}); err != nil {
 		t.Fatal(err)
 	}
 	p := person("github", "17", "*new@example.org")
@@ -281,7 +280,7 @@ func TestExternal_invitation(t *testing.T) {
 	invite := func(email string) message {
 		t.Helper()
 		if _, err := h.Invite(t.Context(), browser, by,
-			flow.Invitation{Email: email, Data: json.RawMessage(`{"team":"red"}`)}); err != nil {
+			flow.Invitation{Email: email, Data: []byte(`{"team":"red"}`)}); err != nil {
 			t.Fatal(err)
 		}
 		return h.newest("invite", email)

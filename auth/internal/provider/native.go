@@ -19,7 +19,12 @@ import (
 // IDTokenRequest is a sign-in with an ID token that an application got by itself. ClientID and Issuer name the provider
 // if Provider is empty.
 type IDTokenRequest struct {
-	IDToken, Provider, AccessToken, Nonce, ClientID, Issuer string
+	IDToken     string `json:"id_token"`
+	Provider    string `json:"provider"`
+	AccessToken string `json:"access_token"`
+	Nonce       string `json:"nonce"`
+	ClientID    string `json:"client_id"`
+	Issuer      string `json:"issuer"`
 }
 
 // Accepted identifies an accepted token until it expires, so that the caller can refuse it the second time.
