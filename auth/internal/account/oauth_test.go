@@ -12,7 +12,6 @@ import (
 	"github.com/google/uuid"
 
 	"gatehouse/auth/internal/account/flow"
-	"gatehouse/auth/internal/account/oauth"
 	"gatehouse/auth/internal/provider"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
@@ -371,8 +370,8 @@ func TestExternal_idTokenOnce(t *testing.T) {
 	h.set(func(s *flow.Settings) { s.DisableSignup = false })
 	h.enters(p)
 	_, err = h.arrive(p)
-	if oauth, ok := errors.AsType[*oauth.OAuthError](err); !ok || oauth.Code != "invalid request" ||
-		oauth.Description != "Bad ID token" {
+	if e, ok := errors.AsType[*provider.OAuthError](err); !ok || e.Code != "invalid request" ||
+		e.Description != "Bad ID token" {
 		t.Errorf("%v", err)
 	}
 }

@@ -126,7 +126,7 @@ func (s *Server) idTokenGrant(c *call) error {
 		p.Linking = &principal
 	}
 	g, err := s.oauth.SignInIDToken(c.ctx(), c.requestInfo(), p)
-	if e, ok := errors.AsType[*oauth.OAuthError](err); ok {
+	if e, ok := errors.AsType[*provider.OAuthError](err); ok {
 		return &problem{oauth: true, code: e.Code, msg: e.Description, err: e}
 	}
 	return c.grantView(g, err)
