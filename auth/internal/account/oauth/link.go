@@ -99,7 +99,7 @@ func (op *oauthOp) linkIdentity(ctx context.Context, tx *flow.Tx) error {
 		}
 	}
 	w.deleteAbandoned(resolveAccount(found, op.emails).abandoned)
-	w.updateUser(accountDecision{resolution: userLinked, user: old.ID})
+	w.updateUser()
 	return w.finish(ctx)
 }
 

@@ -50,7 +50,7 @@ func (w *oauthTx) findIdentity() {
 }
 
 // reconcile puts the outcome for the address into the patch, and writes the confirmation mail.
-func (w *oauthTx) reconcile(d accountDecision) error {
+func (w *oauthTx) reconcile() error {
 	if w.email.adopt != "" {
 		w.patch.Email = &w.email.adopt
 		w.old.Email = w.email.adopt // a new user, as inserted
@@ -161,7 +161,7 @@ func (w *oauthTx) insertUser() {
 }
 
 // updateUser writes the changes of an existing user.
-func (w *oauthTx) updateUser(d accountDecision) {
+func (w *oauthTx) updateUser() {
 	b, id := w.b, w.old.ID
 	if w.known {
 		b.RefreshIdentity(w.identity.ID, w.op.emails.matched(),

@@ -251,7 +251,7 @@ func (op *oauthOp) upsertUser(ctx context.Context, tx *flow.Tx, d accountDecisio
 		return err
 	}
 	w.email = reconcileEmail(d, w.old, op.emails, op.rules())
-	if err := w.reconcile(d); err != nil {
+	if err := w.reconcile(); err != nil {
 		return err
 	}
 	if w.email.refusesOutright() {
@@ -266,7 +266,7 @@ func (op *oauthOp) upsertUser(ctx context.Context, tx *flow.Tx, d accountDecisio
 	if d.resolution == userCreated {
 		w.insertUser()
 	} else {
-		w.updateUser(d)
+		w.updateUser()
 	}
 	return w.finish(ctx)
 }
@@ -322,12 +322,12 @@ func (op *oauthOp) acceptInvite(ctx context.Context, tx *flow.Tx) error {
 		email: emailOutcome{confirm: true, claim: old.EmailConfirmedAt.IsZero()}}
 	w.findIdentity()
 	w.note(store.ActionInviteAccepted, "provider", op.Profile.Provider)
-	if err := w.reconcile(accountDecision{resolution: userLinked, user: old.ID}); err != nil {
+	if err := w.reconcile(); err != nil {
 		return err
 	}
 	w.patch.UserMetadata.Set = w.data
 	w.deleteAbandoned(resolveAccount(found, op.emails).abandoned)
-	w.updateUser(accountDecision{resolution: userLinked, user: old.ID})
+	w.updateUser()
 	return w.finish(ctx)
 }
 
