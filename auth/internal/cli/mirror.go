@@ -127,8 +127,8 @@ func (p *program) runMirror(ctx context.Context, o *mirror.Options, run func() e
 		return err
 	}
 	defer o.DB.Close()
-	if err := daemon.CheckMigrated(ctx, o.DB); err != nil {
-		return err
+	if err := checkTables(ctx, o.DB); err != nil {
+		return fmt.Errorf("mirror: %w", err)
 	}
 	setMirror(o, &c, &l)
 	o.Out, o.Log = p.stdout, p.stderr
@@ -139,6 +139,18 @@ func (p *program) runMirror(ctx context.Context, o *mirror.Options, run func() e
 		return fmt.Errorf("mirror: %s", logging.HideCredentials(err.Error()))
 	}
 	return nil
+}
+
+// checkTables returns an error if this program needs a newer schema, or if there is none, as where DATABASE_URL names
+// another database or schema.
+func checkTables(ctx context.Context, db *store.DB) error {
+	n, err := db.Pending(ctx)
+	if err != nil || n < store.Migrations() {
+		return cmp.Or(err, daemon.CheckMigrated(ctx, db))
+	}
+	at, err := db.Location(ctx)
+	return cmp.Or(err, fmt.Errorf("no mirror is installed: schema %q of the database has no tables of this program, which "+
+		"auth migrate makes and auth takeover fills", at.Schema))
 }
 
 // setMirror sets the options from the settings.

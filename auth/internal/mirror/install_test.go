@@ -159,18 +159,46 @@ lock table "gatehouse"."gh_users", `) {
 	if after := m.dump(t, "auth", "gatehouse"); after != before {
 		t.Errorf("drop -sql leaves\n%s", diff(before, after))
 	}
+	if m.installed(t) {
+		t.Error("after drop -sql a mirror is still recorded as installed")
+	}
+	var out bytes.Buffer
+	if err := mirror.Check(t.Context(), m.options(&out), false, false); !errors.Is(err, mirror.ErrRefused) ||
+		out.String() != "mirror: no mirror is installed\n" {
+		t.Errorf("check after drop -sql: %v\n%s", err, out.String())
+	}
+	// What is left for drop, the way back, needs no rights on our tables.
+	out.Reset()
+	stranger := m.options(&out)
+	stranger.URL = as(t, m.admin, m.role(t, "stranger", ""), "")
+	if err := mirror.Drop(t.Context(), stranger); err != nil || !strings.Contains(out.String(), "-- way back") {
+		t.Errorf("drop after drop -sql: %v\n%s", err, out.String())
+	}
+	if again := printed(mirror.Drop); again != out.String() {
+		t.Errorf("drop -sql after drop -sql:\n%s", again)
+	}
 	m.exec(t, install)
 	if after := m.dump(t, "auth", "gatehouse"); after != made {
 		t.Errorf("install -sql makes something else:\n%s", diff(made, after))
 	}
+	m.install(t)
 	m.check(t, false)
-	var out bytes.Buffer
 	if err := mirror.Drop(t.Context(), m.options(&out)); err != nil {
 		t.Error(err)
 	}
 	m.exec(t, usage)
 	if after := m.dump(t, "auth", "gatehouse"); after != before {
 		t.Errorf("drop leaves\n%s", diff(before, after))
+	}
+	// Nothing records that an operator has run what install -sql prints.
+	m.exec(t, "delete from {H}moves where kind = 'mirror'")
+	m.exec(t, install)
+	if err := mirror.Drop(t.Context(), m.options(&out)); err != nil {
+		t.Error(err)
+	}
+	m.exec(t, usage)
+	if after := m.dump(t, "auth", "gatehouse"); after != before {
+		t.Errorf("drop after install -sql leaves\n%s", diff(before, after))
 	}
 }
 

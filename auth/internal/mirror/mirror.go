@@ -237,12 +237,16 @@ func openInstalled(ctx context.Context, o Options) (*run, error) {
 	if err != nil {
 		return nil, err
 	}
-	if r.known == nil && !(r.dropping && r.dropped) {
+	if r.known == nil {
 		r.close()
-		r.refuse("no mirror is installed")
-		return nil, r.told()
+		return nil, r.notInstalled()
 	}
 	return r, nil
+}
+
+func (r *run) notInstalled() error {
+	r.refuse("no mirror is installed")
+	return r.told()
 }
 
 const selectWriter = `
@@ -314,30 +318,34 @@ func (r *run) replaceOnce(ctx context.Context, wait time.Duration, list []string
 }
 
 // Drop removes the mirror and prints the way back. It prints the way back again if the mirror is dropped already, since
-// the first output may be lost.
+// the first output may be lost, or another role has run the statements that o.SQL prints.
 func Drop(ctx context.Context, o Options) error {
 	o.dropping = true
-	r, err := openInstalled(ctx, o)
+	r, err := open(ctx, o)
 	if err != nil {
 		return err
 	}
 	defer r.close()
-	if o.SQL {
-		list, err := r.unmake(ctx)
-		for _, sql := range slices.Concat([]string{"begin", r.lock()}, list, []string{"commit"}) {
-			fmt.Fprintln(o.Out, sql+";")
-		}
-		return err
-	}
-	if err := r.needMember(); err != nil {
-		return err
-	}
-	err = r.replace(ctx, nil, func() error {
-		return r.exec(ctx, "update "+r.ours("moves")+
-			" set state = 'closed', closed_at = now() where kind = 'mirror' and state = 'open'")
-	})
+	made, err := r.unmake(ctx)
 	if err != nil {
 		return err
+	}
+	// Statements that install -sql has printed make functions, but record nothing.
+	switch left := r.known != nil || len(made) > 0; {
+	case !left && !r.dropped:
+		return r.notInstalled()
+	case left && o.SQL:
+		for _, sql := range slices.Concat([]string{"begin", r.lock()}, made, []string{r.markDropped(), "commit"}) {
+			fmt.Fprintln(o.Out, sql+";")
+		}
+		return nil
+	case left:
+		if err := r.needMember(); err != nil {
+			return err
+		}
+		if err := r.replace(ctx, nil, func() error { return r.exec(ctx, r.markDropped()) }); err != nil {
+			return err
+		}
 	}
 	fmt.Fprintf(o.Out, "-- dropped the mirror of schema %s\n", r.there.Name)
 	if r.scrubbed != "" {
@@ -347,6 +355,12 @@ func Drop(ctx context.Context, o Options) error {
 		fmt.Fprintln(o.Out, r.wayBack())
 	}
 	return nil
+}
+
+// markDropped returns the statement that records the end of the mirror. A role that may lock our tables and drop the
+// functions may run it.
+func (r *run) markDropped() string {
+	return "update " + r.ours("moves") + " set state = 'closed', closed_at = now() where kind = 'mirror' and state = 'open'"
 }
 
 // lock returns the statement that locks our tables, before the others lock the former tables. Dropping a trigger needs
