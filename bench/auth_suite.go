@@ -55,29 +55,6 @@ func authGroups() []group {
 var authScenarios = []string{"health", "settings", "jwks", "user", "refresh", "password", "signup", "logout", "passkey",
 	"alike", "flood", "million"}
 
-// needs maps a yardstick or scenario to the scenarios for which it is measured too.
-var needs = map[string][]string{
-	"handler":    {"health", "settings", "jwks", "password", "refresh", "passkey"},
-	"refresh":    {"million"},
-	"select":     {"user"},
-	"update":     {"refresh", "signup", "logout"},
-	"hash:4":     {"password", "passkey"},
-	"sign:RS256": {"refresh", "passkey"},
-	"sign:ES256": {"refresh"},
-	// Only accounts that have signed up can sign out.
-	"signup": {"logout"},
-	// Only challenges that were begun can be answered.
-	"options": {"passkey"}, "health": {"passkey"},
-	// The large database is compared with the small one.
-	"user": {"million"}, "password": {"million", "passkey"},
-}
-
-// asks reports whether a line is to be measured.
-func (s *authSuite) asks(l line) bool {
-	wanted := func(scenario string) bool { return s.wanted("auth", scenario) }
-	return wanted(l.scenario) || slices.ContainsFunc(needs[l.scenario], wanted)
-}
-
 // authDaemons are the daemons by name, with their settings and how many accounts each has. "default" has
 // the settings of a first start, with sign-ups confirmed at once.
 var authDaemons = []struct {
@@ -135,8 +112,7 @@ func (s *authSuite) start(ctx context.Context) error {
 		return err
 	}
 	for _, kind := range []string{"handler", "select", "update", "hash:4", "hash:10", "sign:RS256", "sign:ES256"} {
-		if s.targets[kind], err = s.testbed.startSelf(ctx, kind, "http-yardstick", "-kind", kind,
-			"-database", yardsticks); err != nil {
+		if s.targets[kind], err = s.testbed.yardstick(ctx, kind, yardsticks); err != nil {
 			return err
 		}
 	}
@@ -147,7 +123,7 @@ func (s *authSuite) start(ctx context.Context) error {
 			}
 		}
 	}
-	if s.asks(passkeyLine) {
+	if s.wants("auth", passkeyLine) {
 		if err := s.startPasskeys(ctx); err != nil {
 			return err
 		}
@@ -192,11 +168,8 @@ func (s *authSuite) round(ctx context.Context, round int) error {
 	if round%2 == 1 {
 		slices.Reverse(groups)
 	}
-	for _, g := range groups {
-		g = s.testbed.withEditions(g, round)
-		if err := s.measureLines(ctx, round, g, s.asks, s.measure); err != nil {
-			return err
-		}
+	if err := s.measureGroups(ctx, round, "auth", groups, s.measure); err != nil {
+		return err
 	}
 	if s.wanted("auth", "alike") {
 		s.measureEnumeration(round)

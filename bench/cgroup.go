@@ -8,16 +8,14 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
-	"strconv"
-	"strings"
+
+	"github.com/prometheus/procfs"
 )
 
 // controlGroup is a control group of this machine with a memory limit and a CPU quota.
 type controlGroup struct {
-	memory string   // folder of the memory controller
-	dirs   []string // all folders of the group
-	v2     bool
+	dirs          []string // all folders of the group
+	usage, events string   // files of the memory controller
 }
 
 // newControlGroup makes a group below this process's group: version 2, or the memory and cpu controllers of version 1.
@@ -28,32 +26,31 @@ func newControlGroup(name string, memory int64, cores float64) (*controlGroup, e
 		return nil, err
 	}
 	const period = 100_000 // µs
-	quota := strconv.Itoa(int(cores * period))
-	g := &controlGroup{}
-	limits := map[string]string{}
-	if dir, ok := own["memory"]; ok {
-		g.memory = filepath.Join(dir, name)
-		cpu := filepath.Join(own["cpu"], name)
-		g.dirs = []string{g.memory, cpu}
-		limits[filepath.Join(g.memory, "memory.limit_in_bytes")] = strconv.FormatInt(memory, 10)
-		limits[filepath.Join(cpu, "cpu.cfs_period_us")] = strconv.Itoa(period)
-		limits[filepath.Join(cpu, "cpu.cfs_quota_us")] = quota
-	} else {
-		// A group with processes cannot have subgroups with controllers, so the new group is directly below the root.
-		g.memory, g.v2 = filepath.Join("/sys/fs/cgroup", name), true
-		g.dirs = []string{g.memory}
-		limits["/sys/fs/cgroup/cgroup.subtree_control"] = "+memory +cpu"
-		limits[filepath.Join(g.memory, "memory.max")] = strconv.FormatInt(memory, 10)
-		limits[filepath.Join(g.memory, "memory.swap.max")] = "0"
-		limits[filepath.Join(g.memory, "cpu.max")] = fmt.Sprintf("%s %d", quota, period)
+	most, quota := fmt.Sprint(memory), fmt.Sprint(int(cores*period))
+	// A group with processes cannot have subgroups with controllers, so one of version 2 is directly below the root.
+	dir := filepath.Join("/sys/fs/cgroup", name)
+	g := &controlGroup{[]string{dir}, dir + "/memory.current", dir + "/memory.events"}
+	limits := [][2]string{
+		{"/sys/fs/cgroup/cgroup.subtree_control", "+memory +cpu"}, // makes the files of the others
+		{dir + "/memory.max", most}, {dir + "/memory.swap.max", "0"},
+		{dir + "/cpu.max", fmt.Sprintf("%s %d", quota, period)},
+	}
+	if own["memory"] != "" {
+		dir, cpu := filepath.Join(own["memory"], name), filepath.Join(own["cpu"], name)
+		g = &controlGroup{[]string{dir, cpu}, dir + "/memory.usage_in_bytes", dir + "/memory.oom_control"}
+		limits = [][2]string{
+			{dir + "/memory.limit_in_bytes", most}, {cpu + "/cpu.cfs_period_us", fmt.Sprint(period)},
+			{cpu + "/cpu.cfs_quota_us", quota},
+		}
 	}
 	for _, dir := range g.dirs {
 		if err := os.MkdirAll(dir, 0o755); err != nil {
 			return nil, fmt.Errorf("control groups: %w", err)
 		}
 	}
-	for file, value := range limits {
-		if err := os.WriteFile(file, []byte(value), 0o644); err != nil && filepath.Base(file) != "memory.swap.max" {
+	for _, limit := range limits {
+		err := os.WriteFile(limit[0], []byte(limit[1]), 0o644)
+		if err != nil && filepath.Base(limit[0]) != "memory.swap.max" {
 			return nil, errors.Join(fmt.Errorf("control groups: %w", err), g.close())
 		}
 	}
@@ -62,20 +59,18 @@ func newControlGroup(name string, memory int64, cores float64) (*controlGroup, e
 
 // ownGroups returns the folders of this process's groups by controller of version 1.
 func ownGroups() (map[string]string, error) {
-	text, err := os.ReadFile("/proc/self/cgroup")
+	self, err := procfs.Self()
 	if err != nil {
 		return nil, err
 	}
+	groups, err := self.Cgroups()
 	own := map[string]string{}
-	for line := range strings.Lines(string(text)) {
-		fields := strings.SplitN(strings.TrimSpace(line), ":", 3)
-		for controller := range strings.SplitSeq(fields[1], ",") {
-			if slices.Contains([]string{"memory", "cpu"}, controller) {
-				own[controller] = filepath.Join("/sys/fs/cgroup", controller, fields[2])
-			}
+	for _, g := range groups {
+		for _, controller := range g.Controllers {
+			own[controller] = filepath.Join("/sys/fs/cgroup", controller, g.Path)
 		}
 	}
-	return own, nil
+	return own, err
 }
 
 // enter has a command start in the group, so that the limits apply from the program's first moment.
@@ -89,27 +84,15 @@ func (g *controlGroup) enter(cmd *exec.Cmd) {
 }
 
 // used returns the group's memory, and how often the kernel killed a process of the group for lack of memory.
-func (g *controlGroup) used() (memory int64, kills int, err error) {
-	current, events := "memory.usage_in_bytes", "memory.oom_control"
-	if g.v2 {
-		current, events = "memory.current", "memory.events"
-	}
-	text, err := os.ReadFile(filepath.Join(g.memory, current))
-	if err != nil {
+func (g *controlGroup) used() (memory, kills int64, err error) {
+	usage, err := os.ReadFile(g.usage)
+	events, failed := os.ReadFile(g.events)
+	if err := errors.Join(err, failed); err != nil {
 		return 0, 0, err
 	}
-	if memory, err = strconv.ParseInt(strings.TrimSpace(string(text)), 10, 64); err != nil {
-		return 0, 0, err
-	}
-	if text, err = os.ReadFile(filepath.Join(g.memory, events)); err != nil {
-		return 0, 0, err
-	}
-	for line := range strings.Lines(string(text)) {
-		if n, ok := strings.CutPrefix(strings.TrimSpace(line), "oom_kill "); ok {
-			kills, err = strconv.Atoi(n)
-		}
-	}
-	return memory, kills, err
+	memory, err = numberAfter(usage, "")
+	kills, failed = numberAfter(events, "oom_kill ")
+	return memory, kills, errors.Join(err, failed)
 }
 
 // close removes the group, which must be empty.

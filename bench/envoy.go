@@ -22,7 +22,7 @@ func (s *suite) startEnvoys(ctx context.Context) error {
 	program := localserver.Envoy(".")
 	for _, g := range groups() {
 		for _, l := range s.testbed.withEditions(g, 0) {
-			if l.via != viaEnvoy || !s.wantsLine(l) || s.target(l) == nil {
+			if l.via != viaEnvoy || !s.wants("ratelimit", l) || s.target(l) == nil {
 				continue
 			}
 			if program == "" {

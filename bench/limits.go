@@ -69,21 +69,16 @@ var limitStores = []string{"memory", "redis", "cluster"}
 // limitGroups returns each kind of limit next to its twin on each store.
 func limitGroups() (all []group) {
 	for _, store := range limitStores {
-		on, pairs := store+limitsRules, func(target string, scenarios ...string) (g group) {
-			for _, scenario := range scenarios {
-				g = append(g, line{scenario: scenario, target: target})
-			}
-			return g
-		}
-		fixed := append(pairs(on, "fixed", "sliding", "bucket"), line{scenario: "fixed", target: on, via: viaTap},
+		on := store + limitsRules
+		fixed := append(each(on, "fixed", "sliding", "bucket"), line{scenario: "fixed", target: on, via: viaTap},
 			line{scenario: "fixed", target: store + "+top" + limitsRules, via: viaTop})
-		all = append(all, fixed, pairs(on, "fixed hot", "bucket hot"), pairs(on, "fixed overlimit", "sliding overlimit"),
-			pairs(store+"+cache"+limitsRules, "fixed overlimit", "sliding overlimit"), pairs(on, "fixed list", "list"),
-			pairs(on, "values", "cidr"))
+		all = append(all, fixed, each(on, "fixed hot", "bucket hot"), each(on, "fixed overlimit", "sliding overlimit"),
+			each(store+"+cache"+limitsRules, "fixed overlimit", "sliding overlimit"), each(on, "fixed list", "list"),
+			each(on, "values", "cidr"))
 	}
-	var slow group
-	for _, scenario := range []string{"fixed", "sliding", "bucket"} {
-		slow = append(slow, line{scenario: scenario, target: "redis" + limitsRules, open: true})
+	slow := each("redis"+limitsRules, "fixed", "sliding", "bucket")
+	for i := range slow {
+		slow[i].open = true
 	}
 	return append(all, slow)
 }
@@ -138,21 +133,4 @@ func (s *suite) compareLimits() {
 		l := line{scenario: scenario, target: "redis" + limitsRules}
 		s.report.atMost(8, " µs", l.row()+": Redis' CPU a scripted key", s.of(l, storeOf))
 	}
-}
-
-// wantsLimits reports whether a line of limitGroups is to be measured: by its own name, by the name of the whole, or as
-// the twin of a named line.
-func (s *suite) wantsLimits(l line) bool {
-	if !strings.Contains(l.target, limitsRules) {
-		return false
-	}
-	if s.asked("limits") {
-		return true
-	}
-	for scenario, twin := range twins {
-		if twin == l.scenario && l.via == "" && s.asked(scenario) {
-			return true
-		}
-	}
-	return l.scenario == "fixed" && l.via == "" && (s.asked(string(viaTap)) || s.asked(string(viaTop)))
 }

@@ -31,7 +31,7 @@ func TestWantsLimits(t *testing.T) {
 	f := func(only string, l line, want bool) {
 		t.Helper()
 		s := &suite{only: only}
-		if got := s.wantsLine(l); got != want {
+		if got := s.wants("ratelimit", l); got != want {
 			t.Errorf("-only %s measures %s: %v, want %v", only, l.row(), got, want)
 		}
 	}

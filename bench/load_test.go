@@ -21,12 +21,12 @@ import (
 )
 
 // startYardstick runs one and returns its address.
-func startYardstick(t *testing.T, kind, answer string) string {
+func startYardstick(t *testing.T, kind string) string {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	in, out := io.Pipe()
 	ended := make(chan error)
-	go func() { ended <- runYardstick(ctx, []string{"-kind", kind, "-answer", answer}, out) }()
+	go func() { ended <- runYardstick(ctx, []string{"-kind", kind}, out) }()
 	t.Cleanup(func() {
 		stop()
 		if err := <-ended; err != nil {
@@ -43,7 +43,7 @@ func startYardstick(t *testing.T, kind, answer string) string {
 func TestYardsticks(t *testing.T) {
 	f := func(kind, answer string) {
 		t.Helper()
-		connection, err := grpc.NewClient(startYardstick(t, kind, answer),
+		connection, err := grpc.NewClient(startYardstick(t, kind+" "+answer),
 			grpc.WithTransportCredentials(insecure.NewCredentials()))
 		if err != nil {
 			t.Fatal(err)
@@ -62,7 +62,8 @@ func TestYardsticks(t *testing.T) {
 		f("plain", answer)
 		f("tuned", answer)
 	}
-	for _, args := range [][]string{{"-kind", "x"}, {"-answer", "x"}, {"-listen", "x"}} {
+	for _, args := range [][]string{{"-kind", "x single"}, {"-kind", "tuned x"}, {"-listen", "x"}, {"-kind", "x"},
+		{"-kind", "hash:x"}, {"-kind", "hash:99"}, {"-kind", "sign:HS256"}, {"-kind", "select", "-database", "://"}} {
 		if err := runYardstick(t.Context(), args, io.Discard); err == nil {
 			t.Errorf("yardstick %v started", args)
 		}
@@ -89,18 +90,18 @@ func TestClosedLoop(t *testing.T) {
 				r.ok, r.over, r.failed, r.refusal, r.latency.n, marks, l.calls)
 		}
 	}
-	l := shortLoad(startYardstick(t, "tuned", "multi"))
+	l := shortLoad(startYardstick(t, "tuned multi"))
 	f(l)
 	l.traffic = grpcTraffic{scenario: scenarios["single"], streams: 8, timeout: "1S"}
 	f(l)
 	// Default windows: the server measures the line with PINGs and gives window back in small pieces.
-	l = shortLoad(startYardstick(t, "plain", "single"))
+	l = shortLoad(startYardstick(t, "plain single"))
 	l.traffic = grpcTraffic{scenario: scenarios["multi"], streams: 512}
 	f(l)
 }
 
 func TestOpenLoop(t *testing.T) {
-	l := shortLoad(startYardstick(t, "tuned", "single"))
+	l := shortLoad(startYardstick(t, "tuned single"))
 	l.rate, l.calls, l.run = 2_000, 0, 500*time.Millisecond
 	r, err := l.drive()
 	if err != nil {

@@ -66,8 +66,6 @@ func run(ctx context.Context, args []string) error {
 		switch args[0] {
 		case "yardstick":
 			return runYardstick(ctx, args[1:], os.Stdout)
-		case "http-yardstick":
-			return runHTTPYardstick(ctx, args[1:], os.Stdout)
 		case "load", "http-load":
 			return runLoad(args)
 		case "with-auth", "with-ratelimit":

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -58,16 +57,6 @@ func (s *suite) reportRSS(t *target, limit float64, what, note string) error {
 	s.report.atMost(limit, " MiB", what, []float64{float64(u.rss) / mib},
 		fmt.Sprintf("peak %.1f%s", float64(peak)/mib, note))
 	return err
-}
-
-// peakRSS returns the most memory that a process has had, in bytes.
-func peakRSS(pid int) (int64, error) {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0, err
-	}
-	kb, err := numberAfter(status, "VmHWM:")
-	return kb << 10, err
 }
 
 // numberAfter finds a number in a page.

@@ -3,22 +3,17 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
-	"os"
-	"path/filepath"
-	"strconv"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 )
 
 // usage is what a process has used since it started.
 type usage struct {
-	cpu time.Duration // user and system time of all its threads
-	rss int64         // present resident memory, bytes
-
-	parent int           // the process that waits for it
+	cpu    time.Duration // user and system time of all its threads
+	rss    int64         // present resident memory, bytes
 	reaped time.Duration // CPU time of children that have ended and were waited for
 }
 
@@ -31,13 +26,30 @@ func readUsage(pid int) (usage, error) {
 	if pid == 0 {
 		return usage{}, nil
 	}
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	process, err := procfs.NewProc(pid)
 	if err != nil {
 		return usage{}, fmt.Errorf("usage of process %d: %w", pid, err)
 	}
-	u, err := parseStat(stat)
-	u.cpu = exactCPU(pid, u.cpu)
-	return u, err
+	stat, err := process.Stat()
+	return usageOf(stat), err
+}
+
+func usageOf(stat procfs.ProcStat) usage {
+	return usage{
+		cpu:    exactCPU(stat.PID, time.Duration(stat.UTime+stat.STime)*clockTick),
+		rss:    int64(stat.ResidentMemory()),
+		reaped: time.Duration(stat.CUTime+stat.CSTime) * clockTick,
+	}
+}
+
+// peakRSS returns the most memory that a process has had, in bytes.
+func peakRSS(pid int) (uint64, error) {
+	process, err := procfs.NewProc(pid)
+	if err != nil {
+		return 0, err
+	}
+	status, err := process.NewStatus()
+	return status.VmHWM, err
 }
 
 // readFamily returns what a process and its children have used, including ended children: PostgreSQL has a process for
@@ -62,27 +74,17 @@ func sumFamily(pid int) (usage, error) {
 		return usage{}, err
 	}
 	family.cpu += family.reaped
-	stats, _ := filepath.Glob("/proc/[0-9]*/stat") // the pattern is well-formed
-	for _, path := range stats {
-		stat, err := os.ReadFile(path)
-		if err != nil {
-			continue // the process has ended meanwhile
-		}
-		u, err := parseStat(stat)
-		if err != nil {
-			return usage{}, err
-		}
-		if u.parent != pid {
+	processes, err := procfs.AllProcs()
+	for _, process := range processes {
+		stat, err := process.Stat()
+		if err != nil || stat.PPID != pid { // an error: the process has ended meanwhile
 			continue
 		}
-		child, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
-		if err != nil {
-			return usage{}, err
-		}
-		family.cpu += exactCPU(child, u.cpu) + u.reaped
-		family.rss += u.rss
+		child := usageOf(stat)
+		family.cpu += child.cpu + child.reaped
+		family.rss += child.rss
 	}
-	return family, nil
+	return family, err
 }
 
 // exactCPU returns a process's user and system time as the scheduler counted it, in nanoseconds: steps of 10 ms hide a
@@ -96,30 +98,4 @@ func exactCPU(pid int, rounded time.Duration) time.Duration {
 		return rounded
 	}
 	return time.Duration(t.Nano())
-}
-
-// parseStat reads fields 4 (parent), 14 to 17 (utime, stime, and those of ended children) and 24 (rss in pages) of
-// proc_pid_stat(5). The second field is the program's name in parentheses and may itself contain spaces and
-// parentheses.
-func parseStat(stat []byte) (usage, error) {
-	end := bytes.LastIndexByte(stat, ')')
-	fields := bytes.Fields(stat[end+1:]) // fields[0] is field 3
-	if end < 0 || len(fields) < 22 {
-		return usage{}, fmt.Errorf("not a /proc stat line: %q", stat)
-	}
-	var sum [6]int64
-	for i, at := range []int{14, 15, 24, 4, 16, 17} {
-		n, err := strconv.ParseInt(string(fields[at-3]), 10, 64)
-		if err != nil {
-			return usage{}, fmt.Errorf("field %d of a /proc stat line: %w", at, err)
-		}
-		sum[i] = n
-	}
-	return usage{
-		cpu: time.Duration(sum[0]+sum[1]) * clockTick,
-		rss: sum[2] * int64(os.Getpagesize()),
-
-		parent: int(sum[3]),
-		reaped: time.Duration(sum[4]+sum[5]) * clockTick,
-	}, nil
 }

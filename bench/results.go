@@ -5,6 +5,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -40,18 +41,18 @@ func (r *results) target(l line) *target {
 	return r.targets[l.target+" "+l.scenario]
 }
 
-// measureLines measures each wanted line that has a process once.
-func (r *results) measureLines(ctx context.Context, round int, g group, wanted func(line) bool,
+// measureGroups measures each wanted line that has a process once, for each edition of the daemon.
+func (s *suite) measureGroups(ctx context.Context, round int, daemon string, groups []group,
 	measure func(context.Context, int, line) (sample, error)) error {
-	for _, l := range g {
-		if !wanted(l) || r.target(l) == nil || l.via == viaEnvoy && r.target(l).envoy == nil {
+	for _, l := range s.testbed.withEditions(slices.Concat(groups...), round) {
+		if !s.wants(daemon, l) || s.target(l) == nil || l.via == viaEnvoy && s.target(l).envoy == nil {
 			continue
 		}
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		measured, err := measure(ctx, round, l)
-		r.add(round, l, measured, err)
+		s.add(round, l, measured, err)
 	}
 	return nil
 }

@@ -66,6 +66,14 @@ func closed(scenario string, targets ...string) group {
 	return like(line{scenario: scenario}, targets...)
 }
 
+// each returns lines of one target.
+func each(target string, scenarios ...string) (g group) {
+	for _, scenario := range scenarios {
+		g = append(g, line{scenario: scenario, target: target})
+	}
+	return g
+}
+
 func open(rate float64, targets ...string) group {
 	return like(line{scenario: "single", open: true, rate: rate}, targets...)
 }
@@ -211,14 +219,14 @@ func (s *suite) ratelimit(ctx context.Context) error {
 	}
 	for round := range s.rounds {
 		fmt.Fprintf(os.Stderr, "round %d of %d\n", round+1, s.rounds)
-		for _, g := range groups() {
-			g = s.testbed.withEditions(g, round)
+		all := groups()
+		for _, g := range all {
 			if round%2 == 1 {
 				slices.Reverse(g)
 			}
-			if err := s.measureLines(ctx, round, g, s.wantsLine, s.measureLine); err != nil {
-				return err
-			}
+		}
+		if err := s.measureGroups(ctx, round, "ratelimit", all, s.measureLine); err != nil {
+			return err
 		}
 		if err := s.measureRedis(ctx); err != nil {
 			return err
@@ -266,8 +274,7 @@ func (s *suite) start(ctx context.Context) (err error) {
 	}
 	s.closers = append(s.closers, trio.Close)
 	for _, name := range []string{"plain single", "tuned single", "tuned multi", "tuned unmatched"} {
-		kind, answer, _ := strings.Cut(name, " ")
-		if s.targets[name], err = s.testbed.startSelf(ctx, name, "yardstick", "-kind", kind, "-answer", answer); err != nil {
+		if s.targets[name], err = s.testbed.yardstick(ctx, name, ""); err != nil {
 			return err
 		}
 	}
@@ -313,6 +320,33 @@ func (s *suite) asked(name string) bool {
 // wanted reports whether a daemon's scenario is to be measured.
 func (s *suite) wanted(daemon, scenario string) bool { return s.asked(daemon) || s.asked(scenario) }
 
+// needs maps a yardstick, twin or scenario to the scenarios for which it is measured too.
+var needs = map[string][]string{
+	"fixed": {"sliding", "bucket", string(viaTap), string(viaTop)}, "fixed hot": {"bucket hot"},
+	"fixed overlimit": {"sliding overlimit"}, "fixed list": {"list"}, "values": {"cidr"},
+
+	"handler":    {"health", "settings", "jwks", "password", "refresh", "passkey"},
+	"select":     {"user"},
+	"update":     {"refresh", "signup", "logout"},
+	"hash:4":     {"password", "passkey"},
+	"sign:RS256": {"refresh", "passkey"},
+	"sign:ES256": {"refresh"},
+	// Only accounts that have signed up can sign out.
+	"signup": {"logout"},
+	// Only challenges that were begun can be answered.
+	"options": {"passkey"}, "health": {"passkey"},
+	// The large database is compared with the small one.
+	"user": {"million"}, "refresh": {"million"}, "password": {"million", "passkey"},
+}
+
+// wants reports whether a line is to be measured: -only names its daemon, its scenario, its via, its kind, or a
+// scenario that needs it.
+func (s *suite) wants(daemon string, l line) bool {
+	return s.wanted(daemon, l.scenario) || l.via != "" && s.asked(string(l.via)) ||
+		strings.Contains(l.target, limitsRules) && s.asked("limits") ||
+		l.via == "" && slices.ContainsFunc(needs[l.scenario], s.asked)
+}
+
 // wantsAny reports whether one of a daemon's scenarios is to be measured.
 func (s *suite) wantsAny(daemon string, scenarios []string) bool {
 	return s.asked(daemon) || slices.ContainsFunc(scenarios, s.asked)
@@ -334,11 +368,6 @@ func (s *suite) measureLine(ctx context.Context, _ int, l line) (sample, error) 
 		defer stop()
 	}
 	return s.load(l).measure(s.target(l).read)
-}
-
-// wantsLine reports whether a line is to be measured: -only names its daemon, its scenario or its via.
-func (s *suite) wantsLine(l line) bool {
-	return s.wanted("ratelimit", l.scenario) || l.via != "" && s.asked(string(l.via)) || s.wantsLimits(l)
 }
 
 // load returns the requests to a line's target.

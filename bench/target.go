@@ -86,14 +86,14 @@ func (l *testbed) stop(t *target) error {
 	return nil
 }
 
-// startSelf starts this program again, as a server that writes its address as the first line.
-func (l *testbed) startSelf(ctx context.Context, name string, args ...string) (*target, error) {
+// yardstick starts this program again as a yardstick of the kind that is its name.
+func (l *testbed) yardstick(ctx context.Context, kind, database string) (*target, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("yardstick: %w", err)
 	}
-	t := &target{name: name}
-	if err := l.begin(t, exec.Command(self, args...)); err != nil {
+	t := &target{name: kind}
+	if err := l.begin(t, exec.Command(self, "yardstick", "-kind", kind, "-database", database)); err != nil {
 		return nil, err
 	}
 	return t, l.retry(ctx, t, 20*time.Second, func(context.Context) error {

@@ -9,6 +9,7 @@ import (
 	"io"
 	"net"
 	"runtime/debug"
+	"strings"
 	"time"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -18,39 +19,29 @@ import (
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// runYardstick runs a rate limit service that decides nothing: what any server in Go pays for the protocol alone. plain
-// is grpc-go as its documentation shows it. tuned is as fast as grpc-go could be made: requests are not parsed and the
-// answer is prepared. It serves until ctx ends, after writing its address as the first line.
+// runYardstick runs a server that decides nothing: what any server in Go pays for the protocol, or for one thing that
+// the daemon has to do. It serves until ctx ends, after writing its address as the first line.
 func runYardstick(ctx context.Context, args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("yardstick", flag.ContinueOnError)
-	kind := flags.String("kind", "tuned", "`plain` or tuned")
-	answer := flags.String("answer", "single", "constant answer: that of the `scenario` single, multi or unmatched")
+	kind := flags.String("kind", "tuned single", "gRPC: plain or tuned with the constant answer to the scenario single, "+
+		"multi or unmatched; HTTP: handler, select, update, hash:COST, sign:RS256 or sign:ES256")
+	database := flags.String("database", "", "`URL` of a PostgreSQL database with the yardstick's table (select, update)")
 	listen := flags.String("listen", "127.0.0.1:0", "`address`")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	response, ok := answers[*answer]
-	if !ok {
-		return fmt.Errorf("yardstick: no answer for scenario %q", *answer)
+	listener, err := net.Listen("tcp4", *listen)
+	if err != nil {
+		return fmt.Errorf("yardstick: %w", err)
 	}
-	var server *grpc.Server
-	switch *kind {
-	case "plain":
-		server = plainServer(response)
-	case "tuned":
-		// No collection below 128 MiB, which this program never reaches: it allocates next to nothing.
-		debug.SetGCPercent(-1)
-		debug.SetMemoryLimit(128 << 20)
-		server = tunedServer(response)
-	default:
-		return fmt.Errorf("yardstick: no kind %q", *kind)
+	defer listener.Close()
+	var serve func(net.Listener) error
+	var stop func()
+	if server, answer, grpc := strings.Cut(*kind, " "); grpc {
+		serve, stop, err = grpcYardstick(server, answer)
+	} else {
+		serve, stop, err = httpYardstick(ctx, *kind, *database)
 	}
-	return serveUntil(ctx, out, *listen, server.Serve, server.Stop)
-}
-
-// serveUntil serves until ctx ends, after writing its address as the first line.
-func serveUntil(ctx context.Context, out io.Writer, listen string, serve func(net.Listener) error, stop func()) error {
-	listener, err := net.Listen("tcp4", listen)
 	if err != nil {
 		return fmt.Errorf("yardstick: %w", err)
 	}
@@ -60,6 +51,21 @@ func serveUntil(ctx context.Context, out io.Writer, listen string, serve func(ne
 		return fmt.Errorf("yardstick: %w", err)
 	}
 	return nil
+}
+
+// grpcYardstick returns a rate limit service with a constant answer.
+func grpcYardstick(kind, answer string) (serve func(net.Listener) error, stop func(), err error) {
+	create, response := grpcServers[kind], answers[answer]
+	if create == nil || response == nil {
+		return nil, nil, fmt.Errorf("no kind %q or no answer for the scenario %q", kind, answer)
+	}
+	server := create(response)
+	return server.Serve, server.Stop, nil
+}
+
+// grpcServers has grpc-go as its documentation shows it, and grpc-go as fast as it could be made.
+var grpcServers = map[string]func(*ratelimitv3.RateLimitResponse) *grpc.Server{
+	"plain": plainServer, "tuned": tunedServer,
 }
 
 // answers are the daemon's answers to the scenarios' requests, so that both sides send as many bytes.
@@ -103,7 +109,11 @@ func (ready) Name() string                           { return "proto" }
 func (ready) Unmarshal(mem.BufferSlice, any) error   { return nil }
 func (r ready) Marshal(any) (mem.BufferSlice, error) { return r.bytes, nil }
 
+// tunedServer does not parse requests, and its answer is prepared.
 func tunedServer(answer *ratelimitv3.RateLimitResponse) *grpc.Server {
+	// No collection below 128 MiB, which this program never reaches: it allocates next to nothing.
+	debug.SetGCPercent(-1)
+	debug.SetMemoryLimit(128 << 20)
 	bytes, err := proto.Marshal(answer)
 	if err != nil {
 		panic(err) // a constant of this file

@@ -10,10 +10,10 @@ import (
 	"crypto/rand"
 	"crypto/rsa"
 	"crypto/sha256"
-	"flag"
 	"fmt"
 	"io"
 	mathrand "math/rand/v2"
+	"net"
 	"net/http"
 	"strconv"
 	"strings"
@@ -34,24 +34,17 @@ const (
 	) with (fillfactor = 70)`
 )
 
-// runHTTPYardstick serves HTTP until ctx ends and does one thing for each request: nothing ("handler"), one prepared
-// SELECT, one UPDATE … RETURNING, one bcrypt comparison, or one signature. It writes its address as the first line.
-func runHTTPYardstick(ctx context.Context, args []string, out io.Writer) error {
-	flags := flag.NewFlagSet("http-yardstick", flag.ContinueOnError)
-	kind := flags.String("kind", "handler", "handler, select, update, hash:COST, sign:RS256 or sign:ES256")
-	database := flags.String("database", "",
-		"`URL` of a PostgreSQL database with the yardstick's table (select, update)")
-	if err := flags.Parse(args); err != nil {
-		return err
-	}
-	work, err := yardstickWork(ctx, *kind, *database)
+// httpYardstick returns an HTTP server that does one thing for each request: nothing ("handler"), one prepared SELECT,
+// one UPDATE … RETURNING, one bcrypt comparison, or one signature.
+func httpYardstick(ctx context.Context, kind, database string) (serve func(net.Listener) error, stop func(), err error) {
+	work, err := yardstickWork(ctx, kind, database)
 	if err != nil {
-		return fmt.Errorf("yardstick: %w", err)
+		return nil, nil, err
 	}
 	mux := http.NewServeMux()
 	mux.Handle("GET /yardstick", working(work))
 	server := &http.Server{Handler: mux}
-	return serveUntil(ctx, out, "127.0.0.1:0", server.Serve, func() { server.Close() })
+	return server.Serve, func() { server.Close() }, nil
 }
 
 // yardstickWork returns the work of a kind.

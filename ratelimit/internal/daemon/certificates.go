@@ -32,14 +32,15 @@ func (d *daemon) openCerts() (closed func(), err error) {
 }
 
 // openClientCerts reads the certificates that a store's servers are trusted by and those shown to them, and follows the
-// files until closed is called. It is called once: two key-value stores share the files.
-func (d *daemon) openClientCerts(t config.ClientTLS) (config func(host string) *tls.Config, closed func(), err error) {
+// files until closeStore. It is called once: two key-value stores share the files.
+func (d *daemon) openClientCerts(t config.ClientTLS) (config func(host string) *tls.Config, err error) {
 	store, err := certs.Open(t.Files(), d.log)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
+	d.opened = append(d.opened, store.Close)
 	d.certStats("ratelimit.store.tls", store, t.Cert != "")
-	return func(host string) *tls.Config { return store.Client(host, t.SkipName) }, store.Close, nil
+	return func(host string) *tls.Config { return store.Client(host, t.SkipName) }, nil
 }
 
 // certStats adds statistics below prefix on followed files: when this daemon's certificate ends, if there is one, and

@@ -17,7 +17,6 @@ import (
 	"time"
 
 	"gatehouse/ratelimit/internal/config"
-	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/promexport"
 	"gatehouse/ratelimit/internal/server"
 	"gatehouse/ratelimit/internal/service"
@@ -65,12 +64,7 @@ func Serve(ctx context.Context, o Options) error {
 	}
 	defer closeCerts()
 
-	var store counter.Store
-	defer func() {
-		if store != nil { // closed after the debug port, which reads counters
-			store.Close()
-		}
-	}()
+	defer d.closeStore() // after the debug port, which reads counters
 
 	// The debug port opens first, so that operators can see a store that does not answer, and refused rules.
 	listeners := &listeners{log: d.log}
@@ -86,7 +80,8 @@ func Serve(ctx context.Context, o Options) error {
 	}
 	defer stopSource()
 
-	if store, err = d.openStore(ctx); err != nil {
+	store, err := d.openStore(ctx)
+	if err != nil {
 		return stopped(ctx, err)
 	}
 	d.service.SetStore(d.traceStore(store))
@@ -176,6 +171,7 @@ type daemon struct {
 	hup      <-chan os.Signal
 	manager  *sdnotify.Notifier // nil: no service manager waits for the daemon's state
 	again    atomic.Bool        // a reload is running of which manager was notified
+	opened   []func()           // close the parts of the store, for closeStore
 	store    func() bool        // reports whether the store answers; nil: it always does
 	service  *service.Service
 	loader   *service.Loader

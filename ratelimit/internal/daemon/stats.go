@@ -22,18 +22,14 @@ func (d *daemon) flushStats(stdout io.Writer) (stop func()) {
 
 func (d *daemon) sink(stdout io.Writer) stats.Sink {
 	c := d.config.Stats
-	address, log := d.statsd(), d.statsLog()
+	address := d.statsd()
 	switch {
 	case c.Disable:
 		return nil
-	case c.Tagged && c.Protocol == "tcp":
-		return stats.NewTaggedTCP(address, c.Patterns(), d.log)
 	case c.Tagged:
-		return stats.NewTaggedUDP(address, c.Patterns(), d.log)
-	case c.Statsd && c.Protocol == "udp":
-		return stats.NewStatsdUDP(address, log)
+		return stats.NewTagged(c.Protocol, address, c.Patterns(), d.log)
 	case c.Statsd:
-		return stats.NewStatsdTCP(address, log)
+		return stats.NewStatsd(c.Protocol, address, d.statsLog())
 	case c.Pull:
 		return nil
 	default:

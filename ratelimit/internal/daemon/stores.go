@@ -17,6 +17,7 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
+// openStore opens the store, which closeStore closes, also after an error.
 func (d *daemon) openStore(ctx context.Context) (counter.Store, error) {
 	if d.config.Counting.Backend == config.BackendMemory {
 		evicted := d.stats.Counter("ratelimit.memory.evicted")
@@ -30,29 +31,30 @@ func (d *daemon) openStore(ctx context.Context) (counter.Store, error) {
 	return d.openKVStores(ctx)
 }
 
+// closeStore closes what openStore has opened, the last part first.
+func (d *daemon) closeStore() {
+	for _, close := range slices.Backward(d.opened) {
+		close()
+	}
+}
+
 // openMemcache looks up the nodes if their names come from DNS. It does not connect to any.
 func (d *daemon) openMemcache(ctx context.Context) (counter.Store, error) {
 	o := d.config.MemcacheOptions()
 	o.Log, o.Resolver = d.log, d.resolver
-	var closeCerts func()
 	if d.config.MCache.TLS {
 		var err error
-		if o.TLS, closeCerts, err = d.openClientCerts(d.config.MCache.Files); err != nil {
+		if o.TLS, err = d.openClientCerts(d.config.MCache.Files); err != nil {
 			return nil, fmt.Errorf("MCACHE_TLS: %w", err)
 		}
 	}
 	m, err := memcached.New(ctx, o)
 	if err != nil {
-		if closeCerts != nil {
-			closeCerts()
-		}
 		return nil, fmt.Errorf("MCACHE_SRV=%s: %w", o.Settings.SRV, err)
 	}
+	d.opened = append(d.opened, m.Close)
 	d.memcacheStats(m)
-	if closeCerts == nil {
-		return m, nil
-	}
-	return &storeWithCerts{m, closeCerts}, nil
+	return m, nil
 }
 
 // memcacheStats adds the store's metrics to the statistics: the first ones under the names of the replaced service,
@@ -92,28 +94,17 @@ func (d *daemon) memcacheStats(m *memcached.Store) {
 // openKVStores connects to the store for limits per second, if there is one, and then to the main store.
 func (d *daemon) openKVStores(ctx context.Context) (_ counter.Store, err error) {
 	c := d.config
-	var opened []func()
-	defer func() {
-		if err != nil {
-			for _, undo := range slices.Backward(opened) {
-				undo()
-			}
-		}
-	}()
 	var config func(host string) *tls.Config
 	if c.KVStore.WantsTLS() || c.KVShared.PerSecond && c.PerSecond.WantsTLS() {
-		var closeCerts func()
-		if config, closeCerts, err = d.openClientCerts(c.KVShared.Files); err != nil {
+		if config, err = d.openClientCerts(c.KVShared.Files); err != nil {
 			return nil, fmt.Errorf("KVSTORE_TLS: %w", err)
 		}
-		opened = append(opened, closeCerts)
 	}
 	var perSecond redis.Store
 	if c.KVShared.PerSecond {
 		if perSecond, err = d.openKV(ctx, "KVSTORE_PERSECOND_URL", c.PerSecond, config); err != nil {
 			return nil, err
 		}
-		opened = append(opened, perSecond.Close)
 		d.poolStats("redis_per_second_pool", perSecond)
 	}
 	main, err := d.openKV(ctx, "KVSTORE_URL", c.KVStore, config)
@@ -127,14 +118,10 @@ func (d *daemon) openKVStores(ctx context.Context) (_ counter.Store, err error) 
 			return main.ActiveConns() > 0 && (perSecond == nil || perSecond.ActiveConns() > 0)
 		})
 	}
-	var store counter.Store = main
 	if perSecond != nil {
-		store = counter.NewPerSecondRouter(main, perSecond)
+		return counter.NewPerSecondRouter(main, perSecond), nil
 	}
-	if config != nil {
-		store = &storeWithCerts{store, opened[0]}
-	}
-	return store, nil
+	return main, nil
 }
 
 // openKV connects to one store, in the background where the start does not require the store. setting is the setting
@@ -157,6 +144,7 @@ func (d *daemon) openKV(ctx context.Context, setting string, k config.KVStore,
 	if err != nil {
 		return nil, fmt.Errorf("%s=%s: %w", setting, redis.MaskURL(k.Store.URL), err)
 	}
+	d.opened = append(d.opened, kv.Close)
 	return kv, nil
 }
 
@@ -178,24 +166,4 @@ func (d *daemon) poolStats(pool string, kv redis.Store) {
 	d.stats.CounterFunc(pool+".cx_local_close", func() uint64 { return uint64(kv.LocalCloses()) })
 	d.stats.FlagFunc(pool+".breaker_open", kv.Open)
 	d.stats.FlagFunc(pool+".breaker_flapping", kv.Flapping)
-}
-
-// storeWithCerts is a store that stops following its certificate files when it is closed.
-type storeWithCerts struct {
-	counter.Store
-	closeCerts func()
-}
-
-// Async implements counter.AsyncStore where the wrapped store does.
-func (s *storeWithCerts) Async(req *counter.Request) counter.Async {
-	if store, ok := s.Store.(counter.AsyncStore); ok {
-		return store.Async(req)
-	}
-	return nil
-}
-
-// Close implements counter.Store.
-func (s *storeWithCerts) Close() {
-	s.Store.Close()
-	s.closeCerts()
 }

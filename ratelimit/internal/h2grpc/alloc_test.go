@@ -84,7 +84,8 @@ func TestAllocs(t *testing.T) {
 		out := &discard{}
 		c.wire, c.out.wire = out, out
 		c.out.window, c.out.initial = maxWindow, maxWindow
-		if err := c.feedAsRead(append([]byte(preface), appendFrameHeader(nil, 0, frameSettings, 0, 0)...)); err != nil {
+		hello := appendFrameHeader([]byte(http2.ClientPreface), 0, http2.FrameSettings, 0, 0)
+		if err := c.feedAsRead(hello); err != nil {
 			t.Fatal(err)
 		}
 		all := envoyCalls(t, 1, (rounds+2)*calls)

@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"sync"
 	"time"
+
+	"golang.org/x/net/http2"
 )
 
 // answer is the answer to one call: a message, or a refusal.
@@ -64,9 +66,7 @@ func (o *sendQueue) reply(a *answer, message []byte) {
 	o.sent = true
 	size := len(message)
 	whole := int64(size) <= min(o.window, o.initial+s.credit) && size <= o.frameSize && len(o.blocked) == 0
-	at := len(o.buf)
-	o.buf = o.encoder.headers(appendFrameHeader(o.buf, 0, frameHeaders, flagEndHeaders, s.id), &s.header)
-	o.setLength(at)
+	o.begin(s)
 	if !whole {
 		s.pending = bytes.Clone(message)
 		o.hold(s)
@@ -76,18 +76,26 @@ func (o *sendQueue) reply(a *answer, message []byte) {
 		return
 	}
 	o.window -= int64(size)
-	o.buf = append(appendFrameHeader(o.buf, size, frameData, 0, s.id), message...)
+	o.buf = append(appendFrameHeader(o.buf, size, http2.FrameData, 0, s.id), message...)
 	o.finish(s)
+}
+
+// begin appends the headers of an answer that has a message. The lock is held.
+func (o *sendQueue) begin(s *stream) {
+	at := len(o.buf)
+	o.buf = appendFrameHeader(o.buf, 0, http2.FrameHeaders, http2.FlagHeadersEndHeaders, s.id)
+	o.buf = o.encoder.headers(o.buf, &s.header)
+	o.setLength(at)
 }
 
 // finish appends the trailers of an answer whose message has been appended. The lock is held.
 func (o *sendQueue) finish(s *stream) {
 	at := len(o.buf)
-	o.buf = appendFrameHeader(o.buf, 0, frameHeaders, flagEndHeaders|flagEndStream, s.id)
+	o.buf = appendFrameHeader(o.buf, 0, http2.FrameHeaders, lastHeaders, s.id)
 	o.buf = o.encoder.trailers(o.buf)
 	o.setLength(at)
 	if s.early {
-		o.buf = appendReset(o.buf, s.id, codeNo)
+		o.buf = appendReset(o.buf, s.id, http2.ErrCodeNo)
 	}
 	o.forget(s)
 }
@@ -96,11 +104,11 @@ func (o *sendQueue) finish(s *stream) {
 func (o *sendQueue) refuse(a *answer) {
 	o.sent = true
 	at := len(o.buf)
-	o.buf = o.encoder.refusal(appendFrameHeader(o.buf, 0, frameHeaders, flagEndHeaders|flagEndStream, a.stream.id),
-		a.refusal)
+	o.buf = appendFrameHeader(o.buf, 0, http2.FrameHeaders, lastHeaders, a.stream.id)
+	o.buf = o.encoder.refusal(o.buf, a.refusal)
 	o.setLength(at)
 	if a.early {
-		o.buf = appendReset(o.buf, a.stream.id, codeNo)
+		o.buf = appendReset(o.buf, a.stream.id, http2.ErrCodeNo)
 	}
 	o.forget(a.stream)
 }

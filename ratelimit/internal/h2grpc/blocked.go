@@ -1,6 +1,10 @@
 package h2grpc
 
-import "time"
+import (
+	"time"
+
+	"golang.org/x/net/http2"
+)
 
 // queue adds a stream to those that wait for a window, and sends what the windows allow. The lock is held.
 func (o *sendQueue) queue(s *stream) {
@@ -43,7 +47,7 @@ func (o *sendQueue) pumpOne(s *stream) (blocked bool) {
 		}
 		s.stalled = time.Now()
 		o.grab()
-		o.buf = append(appendFrameHeader(o.buf, int(n), frameData, 0, s.id), s.pending[:n]...)
+		o.buf = append(appendFrameHeader(o.buf, int(n), http2.FrameData, 0, s.id), s.pending[:n]...)
 		s.pending = s.pending[n:]
 		o.window -= n
 		s.credit -= n

@@ -11,6 +11,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/net/http2"
 )
 
 const (
@@ -162,7 +164,7 @@ func (c *conn) fail(e *connError) {
 }
 
 // endWith sends GOAWAY and ends the connection, also from outside its reader.
-func (c *conn) endWith(code errCode, debug string) {
+func (c *conn) endWith(code http2.ErrCode, debug string) {
 	c.out.mu.Lock()
 	c.out.goAway(c.lastStream(), code, debug)
 	c.out.mu.Unlock()

@@ -2,7 +2,6 @@ package h2grpc
 
 import (
 	"bytes"
-	"fmt"
 	"reflect"
 	"testing"
 
@@ -25,7 +24,7 @@ func TestFrames_written(t *testing.T) {
 		}
 	}
 	ping := [8]byte{1, 2, 3, 4, 5, 6, 7, 8}
-	f("RST_STREAM", appendReset(nil, 3, codeRefusedStream), func(f *http2.Framer) error {
+	f("RST_STREAM", appendReset(nil, 3, http2.ErrCodeRefusedStream), func(f *http2.Framer) error {
 		return f.WriteRSTStream(3, http2.ErrCodeRefusedStream)
 	})
 	f("WINDOW_UPDATE", appendWindowUpdate(nil, 7, 65000), func(f *http2.Framer) error {
@@ -35,44 +34,20 @@ func TestFrames_written(t *testing.T) {
 		return f.WriteWindowUpdate(0, maxWindow)
 	})
 	f("PING", appendPing(nil, 0, ping[:]), func(f *http2.Framer) error { return f.WritePing(false, ping) })
-	f("PING ack", appendPing(nil, flagAck, ping[:]), func(f *http2.Framer) error { return f.WritePing(true, ping) })
-	f("GOAWAY", appendGoAway(nil, maxWindow, codeEnhanceYourCalm, "why"), func(f *http2.Framer) error {
+	f("PING ack", appendPing(nil, http2.FlagPingAck, ping[:]), func(f *http2.Framer) error {
+		return f.WritePing(true, ping)
+	})
+	f("GOAWAY", appendGoAway(nil, maxWindow, http2.ErrCodeEnhanceYourCalm, "why"), func(f *http2.Framer) error {
 		return f.WriteGoAway(maxWindow, http2.ErrCodeEnhanceYourCalm, []byte("why"))
 	})
-	f("SETTINGS", appendSettings(nil, setting{settingMaxConcurrentStreams, 1024},
-		setting{settingInitialWindowSize, streamWindow}), func(f *http2.Framer) error {
+	f("SETTINGS", appendSettings(nil, http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 1024},
+		http2.Setting{ID: http2.SettingInitialWindowSize, Val: streamWindow}), func(f *http2.Framer) error {
 		return f.WriteSettings(http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: 1024},
 			http2.Setting{ID: http2.SettingInitialWindowSize, Val: streamWindow})
 	})
 	f("SETTINGS without any", appendSettings(nil), func(f *http2.Framer) error { return f.WriteSettings() })
-	f("DATA", append(appendFrameHeader(nil, 3, frameData, flagEndStream, 9), "abc"...), func(f *http2.Framer) error {
-		return f.WriteData(9, true, []byte("abc"))
-	})
-}
-
-// TestFrames_codes: the numbers are those of x/net.
-func TestFrames_codes(t *testing.T) {
-	for ours, theirs := range map[any]any{
-		frameData: http2.FrameData, frameHeaders: http2.FrameHeaders, framePriority: http2.FramePriority,
-		frameReset:    http2.FrameRSTStream,
-		frameSettings: http2.FrameSettings, framePushPromise: http2.FramePushPromise, framePing: http2.FramePing,
-		frameGoAway:       http2.FrameGoAway,
-		frameWindowUpdate: http2.FrameWindowUpdate, frameContinuation: http2.FrameContinuation,
-		codeNo: http2.ErrCodeNo, codeProtocol: http2.ErrCodeProtocol, codeInternal: http2.ErrCodeInternal,
-		codeFlowControl:     http2.ErrCodeFlowControl,
-		codeSettingsTimeout: http2.ErrCodeSettingsTimeout, codeStreamClosed: http2.ErrCodeStreamClosed,
-		codeFrameSize:     http2.ErrCodeFrameSize,
-		codeRefusedStream: http2.ErrCodeRefusedStream, codeCancel: http2.ErrCodeCancel,
-		codeCompression:     http2.ErrCodeCompression,
-		codeEnhanceYourCalm: http2.ErrCodeEnhanceYourCalm,
-	} {
-		if fmt.Sprintf("%d", ours) != fmt.Sprintf("%d", theirs) {
-			t.Errorf("%T %d, want %d (%v)", ours, ours, theirs, theirs)
-		}
-	}
-	if preface != http2.ClientPreface {
-		t.Errorf("preface %q", preface)
-	}
+	data := appendFrameHeader(nil, 3, http2.FrameData, http2.FlagDataEndStream, 9)
+	f("DATA", append(data, "abc"...), func(f *http2.Framer) error { return f.WriteData(9, true, []byte("abc")) })
 }
 
 func TestParseFrameHeader(t *testing.T) {
@@ -85,7 +60,7 @@ func TestParseFrameHeader(t *testing.T) {
 			t.Fatal(err)
 		}
 		got := parseFrameHeader(b)
-		if got.length != int(want.Length) || byte(got.kind) != byte(want.Type) || got.flags != byte(want.Flags) ||
+		if got.length != int(want.Length) || got.kind != want.Type || got.flags != want.Flags ||
 			got.stream != want.StreamID {
 			t.Errorf("%x: %+v, want %v", b, got, want)
 		}
@@ -95,8 +70,8 @@ func TestParseFrameHeader(t *testing.T) {
 // TestUnpad: as x/net's Framer takes padding off DATA.
 func TestUnpad(t *testing.T) {
 	for _, payload := range []string{"", "\x00", "\x01", "\x00abc", "\x02abc", "\x03abc", "\x04abc", "\xffabc", "abc"} {
-		for _, flags := range []byte{0, flagPadded, flagPadded | flagEndStream} {
-			h := frameHeader{length: len(payload), kind: frameData, flags: flags, stream: 1}
+		for _, flags := range []http2.Flags{0, http2.FlagDataPadded, http2.FlagDataPadded | http2.FlagDataEndStream} {
+			h := frameHeader{length: len(payload), kind: http2.FrameData, flags: flags, stream: 1}
 			got, ok := unpad(h, []byte(payload))
 			frame, err := http2.NewFramer(nil,
 				bytes.NewReader(append(appendFrameHeader(nil, h.length, h.kind, h.flags, h.stream),

@@ -79,12 +79,12 @@ func FuzzFrames(f *testing.F) {
 	framer.WriteSettingsAck()
 	f.Add([]byte{9, 1, 200}, b.Bytes())
 	f.Add([]byte{1}, []byte("\x00\x40\x01\x00\x00\x00\x00\x00\x01"))
-	f.Add([]byte{200}, append(appendFrameHeader(nil, 0, frameSettings, 0, 0), appendFrameHeader(nil, 3, 0x42, 0, 0)...))
+	f.Add([]byte{200}, appendFrameHeader(appendFrameHeader(nil, 0, http2.FrameSettings, 0, 0), 3, 0x42, 0, 0))
 	f.Fuzz(func(t *testing.T, cuts, text []byte) {
 		if len(text) > 30<<10 {
 			return
 		}
-		text = append([]byte(preface), text...)
+		text = append([]byte(http2.ClientPreface), text...)
 		run := func(cuts []byte) ([]byte, *connError) {
 			c, out := newFed(t)
 			rest := text
@@ -112,14 +112,14 @@ func FuzzFrames(f *testing.F) {
 }
 
 // answered are the frames of streams by their type, for each stream in order.
-func answered(t *testing.T, b []byte) map[uint32][]frameType {
-	m := map[uint32][]frameType{}
+func answered(t *testing.T, b []byte) map[uint32][]http2.FrameType {
+	m := map[uint32][]http2.FrameType{}
 	for len(b) > 0 {
 		h := parseFrameHeader(b)
 		if len(b) < frameHeaderLen+h.length {
 			t.Fatalf("a frame of ours is cut short: %+v", h)
 		}
-		if h.stream != 0 && h.kind != frameWindowUpdate {
+		if h.stream != 0 && h.kind != http2.FrameWindowUpdate {
 			m[h.stream] = append(m[h.stream], h.kind)
 		}
 		b = b[frameHeaderLen+h.length:]

@@ -6,6 +6,7 @@ import (
 	"net/http"
 	"slices"
 
+	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
@@ -96,10 +97,10 @@ func (r *headerReader) decode(block []byte) *connError {
 	clear(r.fields)
 	r.fields, r.size = r.fields[:0], 0
 	if _, err := r.decoder.Write(block); err != nil {
-		return &connError{codeCompression, reasonCompression, err.Error()}
+		return &connError{http2.ErrCodeCompression, reasonCompression, err.Error()}
 	}
 	if err := r.decoder.Close(); err != nil {
-		return &connError{codeCompression, reasonCompression, err.Error()}
+		return &connError{http2.ErrCodeCompression, reasonCompression, err.Error()}
 	}
 	return nil
 }

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc/codes"
 )
@@ -210,7 +211,7 @@ func TestHeaderReader_remembered(t *testing.T) {
 	if _, err := r.read(append(block, literal(usual()...)...)); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := r.read(second); err == nil || err.code != codeCompression {
+	if _, err := r.read(second); err == nil || err.code != http2.ErrCodeCompression {
 		t.Errorf("%v", err)
 	}
 	// Trailers change the table, too.

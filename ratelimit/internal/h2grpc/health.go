@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"golang.org/x/net/http2"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
@@ -106,7 +107,7 @@ func (c *conn) watch(s *stream, message []byte) {
 	}
 	if !c.enterWatch() {
 		c.server.refused(reasonTooManyCalls)
-		c.out.reset(s.id, codeRefusedStream)
+		c.out.reset(s.id, http2.ErrCodeRefusedStream)
 		c.in.ended.add(s.id)
 		return
 	}
@@ -174,9 +175,7 @@ func (o *sendQueue) push(s *stream, message []byte) bool {
 	o.grab()
 	if !s.begun {
 		s.begun = true
-		at := len(o.buf)
-		o.buf = o.encoder.headers(appendFrameHeader(o.buf, 0, frameHeaders, flagEndHeaders, s.id), &s.header)
-		o.setLength(at)
+		o.begin(s)
 	}
 	s.pending = append(s.pending, message...)
 	o.hold(s)
@@ -194,12 +193,12 @@ func (o *sendQueue) endWatch(s *stream, r *refusal) {
 		o.grab()
 		o.refuse(&answer{stream: s, refusal: r})
 	case len(s.pending) > 0:
-		o.put(func(b []byte) []byte { return appendReset(b, s.id, codeCancel) })
+		o.put(func(b []byte) []byte { return appendReset(b, s.id, http2.ErrCodeCancel) })
 		o.cut(s)
 	default:
 		o.grab()
 		at := len(o.buf)
-		o.buf = o.encoder.failure(appendFrameHeader(o.buf, 0, frameHeaders, flagEndHeaders|flagEndStream, s.id), r)
+		o.buf = o.encoder.failure(appendFrameHeader(o.buf, 0, http2.FrameHeaders, lastHeaders, s.id), r)
 		o.setLength(at)
 		o.forget(s)
 	}

@@ -5,6 +5,7 @@ import (
 	"os"
 	"time"
 
+	"golang.org/x/net/http2"
 	"google.golang.org/grpc/codes"
 )
 
@@ -20,8 +21,9 @@ func (c *conn) serve() {
 	c.net.SetReadDeadline(time.Now().Add(greeting))
 	c.out.add(func(b []byte) []byte {
 		b = appendSettings(b,
-			setting{settingMaxConcurrentStreams, uint32(c.server.o.MaxStreams)},
-			setting{settingInitialWindowSize, streamWindow}, setting{settingMaxHeaderListSize, maxHeaderList})
+			http2.Setting{ID: http2.SettingMaxConcurrentStreams, Val: uint32(c.server.o.MaxStreams)},
+			http2.Setting{ID: http2.SettingInitialWindowSize, Val: streamWindow},
+			http2.Setting{ID: http2.SettingMaxHeaderListSize, Val: maxHeaderList})
 		return appendWindowUpdate(b, 0, connWindow-defaultWindow)
 	})
 	c.out.flush()
@@ -29,7 +31,7 @@ func (c *conn) serve() {
 	for {
 		n, err := c.wire.read(room, giveBack)
 		if err != nil {
-			if c.in.greeted < len(preface) || !c.in.settled {
+			if c.in.greeted < len(http2.ClientPreface) || !c.in.settled {
 				if errors.Is(err, os.ErrDeadlineExceeded) {
 					c.server.refused(reasonSilent)
 				}
@@ -80,12 +82,12 @@ func (c *conn) giveBack() {
 // feed takes all complete frames of b and keeps the remaining bytes.
 func (c *conn) feed(b []byte) *connError {
 	c.in.work = works.Get().(*work)
-	if c.in.greeted < len(preface) {
-		n := min(len(b), len(preface))
-		if string(b[:n]) != preface[:n] {
-			return &connError{codeProtocol, reasonPreface, "this port speaks HTTP/2"}
+	if c.in.greeted < len(http2.ClientPreface) {
+		n := min(len(b), len(http2.ClientPreface))
+		if string(b[:n]) != http2.ClientPreface[:n] {
+			return &connError{http2.ErrCodeProtocol, reasonPreface, "this port speaks HTTP/2"}
 		}
-		if n < len(preface) {
+		if n < len(http2.ClientPreface) {
 			return c.keep(b)
 		}
 		c.in.greeted = n
@@ -122,29 +124,29 @@ func (c *conn) keep(b []byte) *connError {
 // frame dispatches one frame by its type.
 func (c *conn) frame(h frameHeader, payload []byte) *connError {
 	switch {
-	case !c.in.settled && (h.kind != frameSettings || h.has(flagAck)):
+	case !c.in.settled && (h.kind != http2.FrameSettings || h.has(http2.FlagSettingsAck)):
 		return protocolError("the first frame has to be SETTINGS")
-	case c.in.block.open && (h.kind != frameContinuation || h.stream != c.in.block.stream):
+	case c.in.block.open && (h.kind != http2.FrameContinuation || h.stream != c.in.block.stream):
 		return protocolError("a header block was interrupted")
 	}
 	switch h.kind {
-	case frameData:
+	case http2.FrameData:
 		return c.data(h, payload)
-	case frameHeaders:
+	case http2.FrameHeaders:
 		return c.headersFrame(h, payload)
-	case frameContinuation:
+	case http2.FrameContinuation:
 		return c.continuation(h, payload)
-	case frameWindowUpdate:
+	case http2.FrameWindowUpdate:
 		return c.windowUpdate(h, payload)
-	case frameReset:
+	case http2.FrameRSTStream:
 		return c.resetFrame(h, payload)
-	case framePing:
+	case http2.FramePing:
 		return c.ping(h, payload)
-	case frameSettings:
+	case http2.FrameSettings:
 		return c.settings(h, payload)
-	case framePriority:
+	case http2.FramePriority:
 		return c.priority(h, payload)
-	case frameGoAway:
+	case http2.FrameGoAway:
 		if h.stream != 0 {
 			return protocolError("GOAWAY on a stream")
 		}
@@ -152,7 +154,7 @@ func (c *conn) frame(h frameHeader, payload []byte) *connError {
 			return frameSizeError("GOAWAY")
 		}
 		return c.spend()
-	case framePushPromise:
+	case http2.FramePushPromise:
 		return protocolError("a client pushes nothing")
 	}
 	return c.spend() // a frame of unknown type
@@ -176,20 +178,20 @@ func (c *conn) data(h frameHeader, payload []byte) *connError {
 		if c.in.ended.has(h.stream) || h.stream > c.ids.last() {
 			return c.spend()
 		}
-		return c.abort(h.stream, codeStreamClosed)
+		return c.abort(h.stream, http2.ErrCodeStreamClosed)
 	}
 	if s.refused {
 		return c.spend()
 	}
 	if s.ended {
-		return c.abort(s.id, codeStreamClosed)
+		return c.abort(s.id, http2.ErrCodeStreamClosed)
 	}
 	if s.window -= len(payload); s.window < 0 {
 		c.server.refused(reasonFlowControl)
-		return c.abort(s.id, codeFlowControl)
+		return c.abort(s.id, http2.ErrCodeFlowControl)
 	}
 	s.received += int64(len(b))
-	if h.has(flagEndStream) && !s.parts {
+	if h.has(http2.FlagDataEndStream) && !s.parts {
 		return c.endOfRequest(s, b)
 	}
 	if c.in.current == s && !c.register() {
@@ -205,7 +207,7 @@ func (c *conn) data(h frameHeader, payload []byte) *connError {
 		c.server.refused(reasonBuffered)
 		c.refuse(s, s.refusal(codes.ResourceExhausted, "too many unfinished messages"))
 		return nil
-	case h.has(flagEndStream):
+	case h.has(http2.FlagDataEndStream):
 		return c.endOfRequest(s, nil)
 	}
 	if s.window < streamWindow/2 {
@@ -219,7 +221,7 @@ func (c *conn) data(h frameHeader, payload []byte) *connError {
 // endOfRequest takes END_STREAM. The body lies in the read buffer, or has arrived in parts.
 func (c *conn) endOfRequest(s *stream, body []byte) *connError {
 	if s.header.length >= 0 && s.header.length != s.received {
-		return c.abort(s.id, codeProtocol)
+		return c.abort(s.id, http2.ErrCodeProtocol)
 	}
 	s.ended = true
 	if c.in.current == s {

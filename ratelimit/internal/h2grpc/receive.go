@@ -1,6 +1,11 @@
 package h2grpc
 
-import "time"
+import (
+	"encoding/binary"
+	"time"
+
+	"golang.org/x/net/http2"
+)
 
 // This file has one method for each type of frame but DATA, which reader.go takes. The reader calls them in the order
 // of the frames.
@@ -13,7 +18,7 @@ func (c *conn) headersFrame(h frameHeader, payload []byte) *connError {
 	if !ok {
 		return protocolError("more padding than payload")
 	}
-	if h.has(flagPriority) {
+	if h.has(http2.FlagHeadersPriority) {
 		if len(b) < 5 {
 			return frameSizeError("HEADERS with a priority")
 		}
@@ -22,10 +27,10 @@ func (c *conn) headersFrame(h frameHeader, payload []byte) *connError {
 		}
 		b = b[5:]
 	}
-	if h.has(flagEndHeaders) {
-		return c.headersDone(h.stream, h.has(flagEndStream), b)
+	if h.has(http2.FlagHeadersEndHeaders) {
+		return c.headersDone(h.stream, h.has(http2.FlagHeadersEndStream), b)
 	}
-	c.in.block = block{open: true, stream: h.stream, ends: h.has(flagEndStream)}
+	c.in.block = block{open: true, stream: h.stream, ends: h.has(http2.FlagHeadersEndStream)}
 	c.out.keepBlock(b)
 	return nil
 }
@@ -36,9 +41,9 @@ func (c *conn) continuation(h frameHeader, payload []byte) *connError {
 		return protocolError("CONTINUATION without HEADERS")
 	}
 	if k.frames++; k.frames > maxContinuations || c.out.keepBlock(payload) > maxBlock {
-		return &connError{codeEnhanceYourCalm, reasonHeaders, "the header block is too long"}
+		return &connError{http2.ErrCodeEnhanceYourCalm, reasonHeaders, "the header block is too long"}
 	}
-	if !h.has(flagEndHeaders) {
+	if !h.has(http2.FlagHeadersEndHeaders) {
 		return nil
 	}
 	k.open = false
@@ -62,10 +67,10 @@ func (c *conn) headersDone(id uint32, ends bool, block []byte) *connError {
 		c.charge()
 		return c.spend() // the client tries elsewhere: our GOAWAY said so
 	case head.malformed || ends && head.length > 0:
-		return c.turnAway(id, codeProtocol)
+		return c.turnAway(id, http2.ErrCodeProtocol)
 	case head.method != methodCheck && c.in.open >= most && c.out.open() >= most:
 		c.server.refused(reasonTooManyCalls)
-		return c.turnAway(id, codeRefusedStream)
+		return c.turnAway(id, http2.ErrCodeRefusedStream)
 	}
 	s := c.newStream(id)
 	s.header, s.ended = head, ends
@@ -83,7 +88,7 @@ func (c *conn) headersDone(id uint32, ends bool, block []byte) *connError {
 }
 
 // turnAway resets a stream that was not opened.
-func (c *conn) turnAway(id uint32, code errCode) *connError {
+func (c *conn) turnAway(id uint32, code http2.ErrCode) *connError {
 	c.out.reset(id, code)
 	c.in.ended.add(id)
 	c.charge()
@@ -100,13 +105,13 @@ func (c *conn) trailers(id uint32, ends bool, block []byte) *connError {
 	case s == nil && (c.in.ended.has(id) || id > c.ids.last()):
 		return c.spend()
 	case s == nil:
-		return &connError{codeStreamClosed, reasonProtocol, "HEADERS on a closed stream"}
+		return &connError{http2.ErrCodeStreamClosed, reasonProtocol, "HEADERS on a closed stream"}
 	case s.refused:
 		return c.spend()
 	case s.ended:
-		return &connError{codeStreamClosed, reasonProtocol, "HEADERS behind END_STREAM"}
+		return &connError{http2.ErrCodeStreamClosed, reasonProtocol, "HEADERS behind END_STREAM"}
 	case !ok || !ends:
-		return c.abort(id, codeProtocol)
+		return c.abort(id, http2.ErrCodeProtocol)
 	}
 	return c.endOfRequest(s, nil)
 }
@@ -123,7 +128,7 @@ func (c *conn) windowUpdate(h frameHeader, payload []byte) *connError {
 		c.out.mu.Lock()
 		defer c.out.mu.Unlock()
 		if c.out.window += n; c.out.window > maxWindow {
-			return &connError{codeFlowControl, reasonFlowControl, "the connection's window is too large"}
+			return &connError{http2.ErrCodeFlowControl, reasonFlowControl, "the connection's window is too large"}
 		}
 		c.out.pump()
 		return c.spend()
@@ -133,7 +138,7 @@ func (c *conn) windowUpdate(h frameHeader, payload []byte) *connError {
 	}
 	c.register()
 	if n == 0 {
-		return c.abort(h.stream, codeProtocol)
+		return c.abort(h.stream, http2.ErrCodeProtocol)
 	}
 	c.findFlushed(h.stream)
 	c.out.mu.Lock()
@@ -148,7 +153,7 @@ func (c *conn) windowUpdate(h frameHeader, payload []byte) *connError {
 	c.out.mu.Unlock()
 	if over {
 		c.server.refused(reasonFlowControl)
-		return c.abort(h.stream, codeFlowControl)
+		return c.abort(h.stream, http2.ErrCodeFlowControl)
 	}
 	return c.spend()
 }
@@ -178,7 +183,7 @@ func (c *conn) ping(h frameHeader, payload []byte) *connError {
 	if h.stream != 0 {
 		return protocolError("PING on a stream")
 	}
-	if h.has(flagAck) {
+	if h.has(http2.FlagPingAck) {
 		if string(payload) == string(drainPing) {
 			c.drained.Store(true)
 			c.server.tick(c, time.Now())
@@ -188,7 +193,7 @@ func (c *conn) ping(h frameHeader, payload []byte) *connError {
 	c.out.mu.Lock()
 	sent := c.out.sent
 	c.out.sent = false
-	c.out.put(func(b []byte) []byte { return appendPing(b, flagAck, payload) })
+	c.out.put(func(b []byte) []byte { return appendPing(b, http2.FlagPingAck, payload) })
 	c.out.mu.Unlock()
 	// Pings are judged as grpc-go does, which its clients rely on: an answer in between forgives earlier pings.
 	now := time.Now()
@@ -200,7 +205,7 @@ func (c *conn) ping(h frameHeader, payload []byte) *connError {
 	}
 	c.limits.lastPing = now
 	if c.limits.strikes > 2 {
-		return &connError{codeEnhanceYourCalm, reasonPings, "too_many_pings"}
+		return &connError{http2.ErrCodeEnhanceYourCalm, reasonPings, "too_many_pings"}
 	}
 	return c.spend()
 }
@@ -209,7 +214,7 @@ func (c *conn) settings(h frameHeader, payload []byte) *connError {
 	if h.stream != 0 {
 		return protocolError("SETTINGS on a stream")
 	}
-	if h.has(flagAck) {
+	if h.has(http2.FlagSettingsAck) {
 		if len(payload) != 0 {
 			return frameSizeError("SETTINGS acknowledgement")
 		}
@@ -224,7 +229,7 @@ func (c *conn) settings(h frameHeader, payload []byte) *connError {
 		c.net.SetReadDeadline(time.Time{})
 	}
 	if len(payload) > 6*64 {
-		return &connError{codeEnhanceYourCalm, reasonFlood, "too many SETTINGS"}
+		return &connError{http2.ErrCodeEnhanceYourCalm, reasonFlood, "too many SETTINGS"}
 	}
 	if err := c.out.configure(payload); err != nil {
 		return err
@@ -238,21 +243,21 @@ func (o *sendQueue) configure(payload []byte) *connError {
 	defer o.mu.Unlock()
 	widest := int64(-1)
 	for ; len(payload) > 0; payload = payload[6:] {
-		id, v := uint16(payload[0])<<8|uint16(payload[1]), uint32At(payload[2:])
-		switch id {
-		case settingHeaderTableSize:
+		v := uint32At(payload[2:])
+		switch http2.SettingID(binary.BigEndian.Uint16(payload)) {
+		case http2.SettingHeaderTableSize:
 			o.encoder.resize(int(min(v, tableSize)))
-		case settingEnablePush:
+		case http2.SettingEnablePush:
 			if v > 1 {
 				return protocolError("SETTINGS_ENABLE_PUSH is neither 0 nor 1")
 			}
-		case settingInitialWindowSize:
+		case http2.SettingInitialWindowSize:
 			if v > maxWindow {
-				return &connError{codeFlowControl, reasonFlowControl, "SETTINGS_INITIAL_WINDOW_SIZE is too large"}
+				return &connError{http2.ErrCodeFlowControl, reasonFlowControl, "SETTINGS_INITIAL_WINDOW_SIZE is too large"}
 			}
 			o.initial = int64(v)
 			widest = max(widest, o.initial)
-		case settingMaxFrameSize:
+		case http2.SettingMaxFrameSize:
 			if v < maxFrame || v > 1<<24-1 {
 				return protocolError("SETTINGS_MAX_FRAME_SIZE is not between 16384 and 16777215")
 			}
@@ -262,11 +267,11 @@ func (o *sendQueue) configure(payload []byte) *connError {
 	if widest >= 0 { // once, even where the frame sets the window repeatedly
 		for _, s := range o.streams {
 			if widest+s.credit > maxWindow {
-				return &connError{codeFlowControl, reasonFlowControl, "a stream's window is too large"}
+				return &connError{http2.ErrCodeFlowControl, reasonFlowControl, "a stream's window is too large"}
 			}
 		}
 	}
-	o.put(func(b []byte) []byte { return appendFrameHeader(b, 0, frameSettings, flagAck, 0) })
+	o.put(func(b []byte) []byte { return appendFrameHeader(b, 0, http2.FrameSettings, http2.FlagSettingsAck, 0) })
 	o.pump()
 	return nil
 }
@@ -276,16 +281,16 @@ func (c *conn) priority(h frameHeader, payload []byte) *connError {
 		return protocolError("PRIORITY without a stream")
 	}
 	if len(payload) != 5 {
-		return c.abortIdle(h.stream, codeFrameSize)
+		return c.abortIdle(h.stream, http2.ErrCodeFrameSize)
 	}
 	if uint32At(payload)&^(1<<31) == h.stream {
-		return c.abortIdle(h.stream, codeProtocol)
+		return c.abortIdle(h.stream, http2.ErrCodeProtocol)
 	}
 	return c.spend()
 }
 
 // abortIdle resets a stream. On a stream that was never opened, the frame is a connection error.
-func (c *conn) abortIdle(id uint32, code errCode) *connError {
+func (c *conn) abortIdle(id uint32, code http2.ErrCode) *connError {
 	if id > c.ids.opened() || id%2 == 0 {
 		return &connError{code, reasonProtocol, "PRIORITY"}
 	}

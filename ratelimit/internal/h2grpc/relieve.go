@@ -1,6 +1,10 @@
 package h2grpc
 
-import "google.golang.org/grpc/codes"
+import (
+	"google.golang.org/grpc/codes"
+
+	"golang.org/x/net/http2"
+)
 
 // relieve makes room while the account is over its limit. The connection that holds most gives way, even if another one
 // needs the memory. relieve returns false where no connection holds anything.
@@ -42,10 +46,10 @@ func (c *conn) giveWay() {
 	switch {
 	case o.closed, o.held.Load() == 0: // the connection has ended meanwhile
 	case s == nil || s.held < cap(o.block):
-		o.goAway(c.lastStream(), codeEnhanceYourCalm, "the header block is not complete, and memory is short")
+		o.goAway(c.lastStream(), http2.ErrCodeEnhanceYourCalm, "the header block is not complete, and memory is short")
 		o.holdBlock(nil)
 	case s.pending != nil:
-		o.put(func(b []byte) []byte { return appendReset(b, s.id, codeEnhanceYourCalm) })
+		o.put(func(b []byte) []byte { return appendReset(b, s.id, http2.ErrCodeEnhanceYourCalm) })
 		o.cut(s)
 	default:
 		o.grab()

@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/net/http/httpguts"
 	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/encoding"
@@ -199,13 +200,7 @@ func grpcSubtype(s string) (sub string, ok bool) {
 
 // validName reports whether a name is lower case and a token (RFC 9113, section 8.2.1).
 func validName(name string) bool {
-	for i := range len(name) {
-		c := name[i]
-		if c <= ' ' || c >= 0x7f || c >= 'A' && c <= 'Z' || strings.IndexByte("\"(),/:;<=>?@[\\]{}", c) >= 0 {
-			return false
-		}
-	}
-	return name != ""
+	return httpguts.ValidHeaderFieldName(name) && name == strings.ToLower(name)
 }
 
 func validValue(v string) bool {

@@ -4,6 +4,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"golang.org/x/net/http2"
 )
 
 // fullQueue is how many bytes may wait to be sent before the connection is no longer read.
@@ -99,15 +101,15 @@ func (o *sendQueue) split(at, n int) {
 	head := parseFrameHeader(o.buf[at:])
 	block := append([]byte(nil), o.buf[at+frameHeaderLen:]...)
 	o.buf = o.buf[:at]
-	kind, flags := head.kind, head.flags&^flagEndHeaders
+	kind, flags := head.kind, head.flags&^http2.FlagHeadersEndHeaders
 	for n > 0 {
 		k := min(n, o.frameSize)
 		if k == n {
-			flags |= flagEndHeaders
+			flags |= http2.FlagHeadersEndHeaders
 		}
 		o.buf = append(appendFrameHeader(o.buf, k, kind, flags, head.stream), block[:k]...)
 		block, n = block[k:], n-k
-		kind, flags = frameContinuation, 0
+		kind, flags = http2.FrameContinuation, 0
 	}
 }
 
@@ -181,7 +183,7 @@ func (o *sendQueue) removed(into []*stream) []*stream {
 }
 
 // reset ends a stream by RST_STREAM.
-func (o *sendQueue) reset(id uint32, code errCode) {
+func (o *sendQueue) reset(id uint32, code http2.ErrCode) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if s := o.streams[id]; s != nil {
@@ -191,12 +193,12 @@ func (o *sendQueue) reset(id uint32, code errCode) {
 }
 
 func (o *sendQueue) refuseStream(s *stream) {
-	o.put(func(b []byte) []byte { return appendReset(b, s.id, codeRefusedStream) })
+	o.put(func(b []byte) []byte { return appendReset(b, s.id, http2.ErrCodeRefusedStream) })
 	o.forget(s)
 }
 
 // goAway appends GOAWAY, after which the connection ends. The lock is held.
-func (o *sendQueue) goAway(last uint32, code errCode, debug string) {
+func (o *sendQueue) goAway(last uint32, code http2.ErrCode, debug string) {
 	if !o.closed {
 		o.grab()
 		o.buf = appendGoAway(o.buf, last, code, debug)

@@ -4,6 +4,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"golang.org/x/net/http2"
 )
 
 const (
@@ -53,14 +55,14 @@ func (s *Server) tick(c *conn, now time.Time) {
 	case !c.settingsAck.Load() && now.Sub(c.started) > greeting+ackPatience:
 		c.end.over = true
 		s.refused(reasonSettings)
-		go c.endWith(codeSettingsTimeout, "SETTINGS were not acknowledged")
+		go c.endWith(http2.ErrCodeSettingsTimeout, "SETTINGS were not acknowledged")
 		return
 	case c.end.draining.IsZero() && c.age > 0 && now.Sub(c.started) > c.age:
 		c.beginDrain(now)
 	case !c.end.draining.IsZero() && !c.end.leaving && (c.drained.Load() || now.Sub(c.end.draining) > ackPatience):
 		c.end.leaving = true
 		last := c.ids.stop()
-		c.out.add(func(b []byte) []byte { return appendGoAway(b, last, codeNo, c.end.why) })
+		c.out.add(func(b []byte) []byte { return appendGoAway(b, last, http2.ErrCodeNo, c.end.why) })
 		c.out.flush()
 	case c.end.leaving && c.age > 0 && s.o.MaxAgeGrace > 0 && now.Sub(c.end.draining) > s.o.MaxAgeGrace:
 		c.end.over = true
@@ -71,7 +73,7 @@ func (s *Server) tick(c *conn, now time.Time) {
 	if c.out.expire(now, s) {
 		c.end.over = true
 		s.refused(reasonHeaders)
-		go c.endWith(codeEnhanceYourCalm, "the header block was not finished in time")
+		go c.endWith(http2.ErrCodeEnhanceYourCalm, "the header block was not finished in time")
 		return
 	}
 	if c.end.leaving {
@@ -117,7 +119,7 @@ func (o *sendQueue) expire(now time.Time, s *Server) (block bool) {
 	o.mu.Unlock()
 	for id, why := range late {
 		s.refused(why)
-		o.reset(id, codeCancel)
+		o.reset(id, http2.ErrCodeCancel)
 	}
 	if len(late) > 0 {
 		o.flush()
@@ -142,7 +144,7 @@ func (c *conn) beginDrain(now time.Time) {
 		c.end.why = "max_age"
 	}
 	c.out.add(func(b []byte) []byte {
-		return appendPing(appendGoAway(b, maxWindow, codeNo, c.end.why), 0, drainPing)
+		return appendPing(appendGoAway(b, maxWindow, http2.ErrCodeNo, c.end.why), 0, drainPing)
 	})
 	c.out.flush()
 }

@@ -3,6 +3,8 @@ package h2grpc
 import (
 	"sync"
 
+	"golang.org/x/net/http2"
+
 	"gatehouse/ratelimit/internal/counter"
 )
 
@@ -81,7 +83,7 @@ func (c *conn) register() bool {
 }
 
 // abort resets a stream. Earlier answers are sent before the reset.
-func (c *conn) abort(id uint32, code errCode) *connError {
+func (c *conn) abort(id uint32, code http2.ErrCode) *connError {
 	c.flush()
 	c.out.reset(id, code)
 	if c.in.current != nil && c.in.current.id == id {
@@ -110,7 +112,7 @@ func (c *conn) charge() { c.limits.budget.left -= c.in.headers.size * longListCo
 // spend takes a frame that is no part of a call from the budget.
 func (c *conn) spend() *connError {
 	if !c.limits.budget.spend() {
-		return &connError{codeEnhanceYourCalm, reasonFlood, "too many frames without calls"}
+		return &connError{http2.ErrCodeEnhanceYourCalm, reasonFlood, "too many frames without calls"}
 	}
 	return nil
 }

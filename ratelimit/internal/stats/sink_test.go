@@ -53,7 +53,7 @@ var filled = []string{
 func TestStatsdTCP(t *testing.T) {
 	t.Parallel()
 	ln := listen(t, "127.0.0.1:0")
-	s := NewStatsdTCP(ln.Addr().String(), quiet())
+	s := NewStatsd("tcp", ln.Addr().String(), quiet())
 	conn, err := ln.Accept()
 	if err != nil {
 		t.Fatal(err)
@@ -73,7 +73,7 @@ func TestStatsdTCP(t *testing.T) {
 func TestStatsdTCP_unreachable(t *testing.T) {
 	ln := listen(t, "127.0.0.1:0")
 	ln.Close()
-	s := NewStatsdTCP(ln.Addr().String(), quiet())
+	s := NewStatsd("tcp", ln.Addr().String(), quiet())
 	if s.Ready() || s.Count(Series{Name: "n"}, 1) {
 		t.Error("took a count without a connection")
 	}
@@ -88,7 +88,7 @@ func TestStatsdTCP_restart(t *testing.T) {
 	ln := listen(t, "127.0.0.1:0")
 	r := NewRegistry(Options{Log: quiet()})
 	c := r.Counter("n")
-	s := NewStatsdTCP(ln.Addr().String(), quiet())
+	s := NewStatsd("tcp", ln.Addr().String(), quiet())
 	conn, err := ln.Accept()
 	if err != nil {
 		t.Fatal(err)
@@ -132,7 +132,7 @@ func TestStatsdTCP_lastTry(t *testing.T) {
 	ln.Close()
 	r := NewRegistry(Options{Log: quiet()})
 	r.Counter("n").Add(7)
-	s := NewStatsdTCP(ln.Addr().String(), quiet())
+	s := NewStatsd("tcp", ln.Addr().String(), quiet())
 	tried := make(chan struct{}, 1)
 	s.out.(*tcp).hurry <- tried // it has failed once, and now again
 	<-tried
@@ -161,7 +161,7 @@ func TestStatsdTCP_lastTry(t *testing.T) {
 func TestStatsdTCP_stalled(t *testing.T) {
 	t.Parallel()
 	ln := listen(t, "127.0.0.1:0")
-	s := NewStatsdTCP(ln.Addr().String(), quiet())
+	s := NewStatsd("tcp", ln.Addr().String(), quiet())
 	conn, err := ln.Accept()
 	if err != nil {
 		t.Fatal(err)
@@ -218,7 +218,7 @@ func TestStatsdUDP(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer server.Close()
-	s := NewStatsdUDP(server.LocalAddr().String(), quiet())
+	s := NewStatsd("udp", server.LocalAddr().String(), quiet())
 	await.True(t, "ready", s.Ready)
 	packet := func() string {
 		t.Helper()

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"math"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/cactus/go-statsd-client/v5/statsd"
@@ -19,19 +20,31 @@ type transport interface {
 	drain(ctx context.Context) error // sends what is queued, then closes
 }
 
-// Statsd writes plain statsd lines: `name:1|c`, `name:1|g`, `name:0.25|ms`, with
-// EXTRA_TAGS inside the name.
+// Statsd writes statsd lines. Plain ones are `name:1|c`, `name:1|g`, `name:0.25|ms`, with EXTRA_TAGS inside the name.
+// Tagged ones have the tags after the value, as DogStatsD reads them: `name:1|c|#az:b,ver:1_2`.
 type Statsd struct {
-	out   transport
-	lines statsd.StatSender
+	out        transport
+	lines      statsd.StatSender
+	tagged     bool
+	mogrifiers []Mogrifier // turn parts of names into tags
 }
 
-// NewStatsdTCP sends over one connection to addr, made in the background and again after it breaks. A statsd that is
+// NewStatsd sends plain lines to addr. Over udp it sends datagrams of at most 1432 bytes, whose arrival is not
+// confirmed; over tcp it uses one connection, made in the background and again after it breaks. A statsd that is
 // unavailable or does not read costs nothing but the kept differences.
-func NewStatsdTCP(addr string, log *slog.Logger) *Statsd { return newStatsd(newTCP(addr, log)) }
+func NewStatsd(network, addr string, log *slog.Logger) *Statsd {
+	if network == "udp" {
+		return newStatsd(newUDP(addr, log))
+	}
+	return newStatsd(newTCP(addr, log))
+}
 
-// NewStatsdUDP sends datagrams of at most 1432 bytes to addr. Their arrival is not confirmed.
-func NewStatsdUDP(addr string, log *slog.Logger) *Statsd { return newStatsd(newUDP(addr, log)) }
+// NewTagged is NewStatsd for tagged lines.
+func NewTagged(network, addr string, m []Mogrifier, log *slog.Logger) *Statsd {
+	s := NewStatsd(network, addr, log)
+	s.tagged, s.mogrifiers = true, m
+	return s
+}
 
 func newStatsd(out transport) *Statsd {
 	client, err := statsd.NewClientWithSender(out, "", 0)
@@ -49,20 +62,27 @@ func (s *Statsd) Ready() bool { return s.out.ready() }
 
 // Count implements Sink.
 func (s *Statsd) Count(m Series, delta uint64) bool {
-	return s.lines.Inc(m.Plain(), int64(min(delta, math.MaxInt64)), 1) == nil
+	name, tags := s.name(m)
+	return s.lines.Inc(name, int64(min(delta, math.MaxInt64)), 1, tags...) == nil
 }
 
-// Gauge implements Sink. A statsd takes a leading minus as a decrease, so the gauge is set to 0 first.
+// Gauge implements Sink. A plain statsd takes a leading minus as a decrease, so the gauge is set to 0 first.
 func (s *Statsd) Gauge(m Series, value int64) bool {
-	if value < 0 && s.lines.Gauge(m.Plain(), 0, 1) != nil {
+	name, tags := s.name(m)
+	if value < 0 && !s.tagged && s.lines.Gauge(name, 0, 1) != nil {
 		return false
 	}
-	return s.lines.Gauge(m.Plain(), value, 1) == nil
+	return s.lines.Gauge(name, value, 1, tags...) == nil
 }
 
-// Time implements Sink.
+// Time implements Sink. Plain lines have whole values without a decimal point.
 func (s *Statsd) Time(m Series, d time.Duration, rate float64) bool {
-	return s.lines.Raw(m.Plain(), milliseconds(d)+"|ms", float32(rate)) == nil
+	name, tags := s.name(m)
+	value := milliseconds(d)
+	if !s.tagged {
+		value = strings.TrimSuffix(value, ".000000")
+	}
+	return s.lines.Raw(name, value+"|ms", float32(rate), tags...) == nil
 }
 
 // Flush implements Sink.
@@ -74,10 +94,7 @@ func (s *Statsd) Awake(ctx context.Context) bool { return s.out.awake(ctx) }
 // Close implements Sink.
 func (s *Statsd) Close(ctx context.Context) error { return s.out.drain(ctx) }
 
-// milliseconds writes whole values without a decimal point and other values with six decimals.
+// milliseconds writes a duration with six decimals.
 func milliseconds(d time.Duration) string {
-	if d%time.Millisecond == 0 {
-		return strconv.FormatInt(d.Milliseconds(), 10)
-	}
 	return strconv.FormatFloat(float64(d)/float64(time.Millisecond), 'f', 6, 64)
 }

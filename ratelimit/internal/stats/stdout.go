@@ -56,7 +56,7 @@ func (l *Lines) Gauge(s Series, value int64) bool {
 
 // Time implements Sink. A sampled value has its rate as one more member.
 func (l *Lines) Time(s Series, d time.Duration, rate float64) bool {
-	return l.line(KindTimer, s, strconv.FormatFloat(float64(d)/float64(time.Millisecond), 'f', 6, 64), rate)
+	return l.line(KindTimer, s, milliseconds(d), rate)
 }
 
 func (l *Lines) line(k Kind, s Series, value string, rate float64) bool {

@@ -2,60 +2,25 @@ package stats
 
 import (
 	"fmt"
-	"log/slog"
-	"math"
 	"regexp"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/cactus/go-statsd-client/v5/statsd"
 )
 
-// Tagged writes statsd lines with tags after the value, as DogStatsD reads them: `name:1|c|#az:b,ver:1_2`. Mogrifiers
-// turn parts of names into tags.
-type Tagged struct {
-	*Statsd
-	mogrifiers []Mogrifier
-}
-
-// NewTaggedUDP sends datagrams of at most 1432 bytes to addr, in DogStatsD's form.
-func NewTaggedUDP(addr string, m []Mogrifier, log *slog.Logger) *Tagged {
-	return &Tagged{NewStatsdUDP(addr, log), m}
-}
-
-// NewTaggedTCP sends over one connection, as NewStatsdTCP does.
-func NewTaggedTCP(addr string, m []Mogrifier, log *slog.Logger) *Tagged {
-	return &Tagged{NewStatsdTCP(addr, log), m}
-}
-
-// Count implements Sink.
-func (t *Tagged) Count(m Series, delta uint64) bool {
-	name, tags := t.name(m)
-	return t.lines.Inc(name, int64(min(delta, math.MaxInt64)), 1, tags...) == nil
-}
-
-// Gauge implements Sink. With tags, a leading minus is a negative value.
-func (t *Tagged) Gauge(m Series, value int64) bool {
-	name, tags := t.name(m)
-	return t.lines.Gauge(name, value, 1, tags...) == nil
-}
-
-// Time implements Sink.
-func (t *Tagged) Time(m Series, d time.Duration, rate float64) bool {
-	name, tags := t.name(m)
-	return t.lines.Raw(name, strconv.FormatFloat(float64(d)/float64(time.Millisecond), 'f', 6, 64)+"|ms", float32(rate),
-		tags...) == nil
-}
-
-// name applies the first mogrifier that matches to a series. The series' own tags come first.
-func (t *Tagged) name(m Series) (string, []statsd.Tag) {
+// name returns a series' name in a line and the tags after the value. In a tagged line, the first mogrifier that matches
+// is applied, and the series' own tags come first.
+func (s *Statsd) name(m Series) (string, []statsd.Tag) {
+	if !s.tagged {
+		return m.Plain(), nil
+	}
 	tags := make([]statsd.Tag, 0, len(m.Tags)+4)
 	for _, tag := range m.Tags {
 		tags = append(tags, statsd.Tag{tag.Name, tag.Value})
 	}
-	for i := range t.mogrifiers {
-		if name, more, ok := t.mogrifiers[i].apply(m.Name); ok {
+	for i := range s.mogrifiers {
+		if name, more, ok := s.mogrifiers[i].apply(m.Name); ok {
 			for _, tag := range more {
 				tags = append(tags, statsd.Tag{tag.Name, tag.Value})
 			}

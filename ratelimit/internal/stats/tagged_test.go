@@ -90,7 +90,7 @@ func TestTaggedUDP(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer server.Close()
-	s := NewTaggedUDP(server.LocalAddr().String(), taggers(t), quiet())
+	s := NewTagged("udp", server.LocalAddr().String(), taggers(t), quiet())
 	await.True(t, "ready", s.Ready)
 	fillTagged(t, s)
 	b := make([]byte, 64<<10)
@@ -107,7 +107,7 @@ func TestTaggedUDP(t *testing.T) {
 func TestTaggedTCP(t *testing.T) {
 	t.Parallel()
 	ln := listen(t, "127.0.0.1:0")
-	s := NewTaggedTCP(ln.Addr().String(), taggers(t), quiet())
+	s := NewTagged("tcp", ln.Addr().String(), taggers(t), quiet())
 	conn, err := ln.Accept()
 	if err != nil {
 		t.Fatal(err)
