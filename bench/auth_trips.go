@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"net"
@@ -23,15 +22,15 @@ type tripCounter struct {
 	trips    atomic.Int64
 }
 
-// countTripsTo listens on a unix socket of its own for a PostgreSQL on a unix socket.
-func countTripsTo(upstream string) (*tripCounter, error) {
-	dir, err := os.MkdirTemp("", "gatehouse-trips-")
+// countTripsTo listens on a unix socket in a folder of its own, below parent, for a PostgreSQL on a unix socket.
+func countTripsTo(upstream, parent string) (*tripCounter, error) {
+	dir, err := os.MkdirTemp(parent, "trips-")
 	if err != nil {
 		return nil, err
 	}
 	listener, err := net.Listen("unix", filepath.Join(dir, filepath.Base(upstream)))
 	if err != nil {
-		return nil, errors.Join(err, os.RemoveAll(dir))
+		return nil, err
 	}
 	c := &tripCounter{dir: dir, listener: listener}
 	go relay(listener, "unix", upstream, c.count)
@@ -41,11 +40,6 @@ func countTripsTo(upstream string) (*tripCounter, error) {
 // url returns DATABASE_URL for a database through the counter.
 func (c *tripCounter) url(database string) string {
 	return "postgres://postgres@/" + database + "?host=" + c.dir
-}
-
-// close ends the listening; connections end with their daemon.
-func (c *tripCounter) close() error {
-	return errors.Join(c.listener.Close(), os.RemoveAll(c.dir))
 }
 
 // count passes on what the server writes, message by message.
@@ -66,11 +60,11 @@ func (c *tripCounter) count(client io.Writer, server io.Reader) {
 // edition's HS256, after a warm-up in which statements are prepared, and adds the round trips to the samples. Round
 // trips of the daemon's background work count too, so the numbers are not always whole.
 func (s *authSuite) countTrips(ctx context.Context, e edition) error {
-	counter, err := countTripsTo(s.db.server.Addr())
+	counter, err := countTripsTo(s.db.server.Addr(), s.testbed.dir)
 	if err != nil {
 		return err
 	}
-	defer counter.close()
+	defer counter.listener.Close() // connections end with their daemon
 	name := "HS256" + e.suffix
 	t, err := s.testbed.auth(ctx, e.auth,
 		authDaemon{name: "counted" + e.suffix, database: counter.url(name), settings: cheapHash("HS256")})
