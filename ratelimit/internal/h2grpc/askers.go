@@ -7,11 +7,7 @@ import (
 
 // ask calls the store for the hits that begin has left, and waits for the answer.
 func (s *Server) ask(x *Call) (ended *refusal) {
-	defer func() {
-		if p := recover(); p != nil {
-			ended = s.panicked(x, p)
-		}
-	}()
+	defer s.recovered(x, &ended)
 	ctx := x.ctx
 	if !x.deadline.IsZero() {
 		var cancel context.CancelFunc
