@@ -26,7 +26,9 @@ func (d *daemon) makeService() {
 	}
 	if c.Counting.LocalCache > 0 {
 		o.OverLimit = overlimit.New(c.Counting.LocalCache)
-		d.localCacheGauges(o.OverLimit)
+		for name, read := range o.OverLimit.Gauges() {
+			d.stats.GaugeFunc("ratelimit.localcache."+name, read)
+		}
 	}
 	d.service = service.New(o)
 
@@ -41,19 +43,4 @@ func (d *daemon) makeService() {
 			d.health.Set(server.Rules, domains > 0)
 		}
 	})
-}
-
-func (d *daemon) localCacheGauges(o *overlimit.Cache) {
-	for name, read := range map[string]func(overlimit.Stats) int64{
-		"evacuateCount":     func(s overlimit.Stats) int64 { return s.EvacuateCount },
-		"expiredCount":      func(s overlimit.Stats) int64 { return s.ExpiredCount },
-		"entryCount":        func(s overlimit.Stats) int64 { return s.EntryCount },
-		"averageAccessTime": func(s overlimit.Stats) int64 { return s.AverageAccessTime },
-		"hitCount":          func(s overlimit.Stats) int64 { return s.HitCount },
-		"missCount":         func(s overlimit.Stats) int64 { return s.MissCount },
-		"lookupCount":       func(s overlimit.Stats) int64 { return s.LookupCount },
-		"overwriteCount":    func(s overlimit.Stats) int64 { return s.OverwriteCount },
-	} {
-		d.stats.GaugeFunc("ratelimit.localcache."+name, func() int64 { return read(o.Stats()) })
-	}
 }
