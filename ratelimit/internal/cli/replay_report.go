@@ -125,13 +125,9 @@ func (r *replayer) writeLimited(w io.Writer, top int) {
 // descriptorText returns a descriptor in the form of -descriptors, after its domain, safe to print. No two descriptors
 // have the same text.
 func descriptorText(domain string, entries []rls.Entry) string {
-	var b strings.Builder
-	b.WriteString(server.Visible(domain))
-	for i, e := range entries {
-		b.WriteByte(" ,"[min(i, 1)])
-		b.WriteString(server.Visible(e.Key))
-		b.WriteByte('=')
-		b.WriteString(server.Visible(e.Value))
+	text := server.Visible(domain)
+	if len(entries) > 0 {
+		text += " " + server.VisibleEntries(entries)
 	}
-	return b.String()
+	return text
 }
