@@ -164,7 +164,7 @@ func TestTop_texts(t *testing.T) {
 	long := strings.Repeat("x", 500)
 	f("shop", "user="+long, TopKey{Domain: "shop",
 		Entries: []rls.Entry{{Key: "user", Value: long[:slotText-ruleText-11]}},
-		Rule: "shop.user", Cut: true})
+		Rule:    "shop.user", Cut: true})
 	f("shop", "user=a"+strings.Repeat("ü", 60),
 		TopKey{Domain: "shop", Entries: []rls.Entry{{Key: "user", Value: "a" + strings.Repeat("ü", 46)}},
 			Rule: "shop.user", Cut: true})
@@ -173,7 +173,7 @@ func TestTop_texts(t *testing.T) {
 	f("\xff", "a=\xfe", TopKey{Domain: `\xff`, Entries: []rls.Entry{{Key: "a", Value: `\xfe`}}})
 	f("d", strings.Repeat("a=b,", 64)+"c=d", TopKey{Domain: "d",
 		Entries: slices.Repeat([]rls.Entry{{Key: "a", Value: "b"}}, 25),
-		Cut: true})
+		Cut:     true})
 }
 
 // TestMinute_bounds holds the counts against exact ones: never too low, too high by at most the error that is shown,

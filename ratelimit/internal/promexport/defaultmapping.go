@@ -2,6 +2,7 @@ package promexport
 
 import (
 	"cmp"
+	_ "embed"
 	"slices"
 	"strings"
 
@@ -208,4 +209,28 @@ func (l *ruleLines) add(w *writer, key string, value float64) {
 func (l *ruleLines) end(w *writer) {
 	w.encode(&l.family, l.first)
 	l.family.Metric, l.n, l.first = l.family.Metric[:0], 0, false
+}
+
+// help is the help text of metrics whose names come from a mapping file.
+const help = "A statistic of ratelimit; its README says what it counts."
+
+// helpText has the help texts of all metrics of the default mapping: one line for each, beginning with the name.
+//
+//go:embed help.txt
+var helpText string
+
+var helps = func() map[string]string {
+	m := map[string]string{}
+	for line := range strings.Lines(helpText) {
+		name, text, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+		m[name] = text
+	}
+	return m
+}()
+
+func helpOf(name string) string {
+	if h, ok := helps[name]; ok {
+		return h
+	}
+	return help
 }
