@@ -93,7 +93,7 @@ docs: # writes the tables of the daemons' docs/settings.md and openapi.json.gz, 
 	@go test $(configs) -count 1 -run '^TestDocs_settingsTables$$' -update
 	@go test ./auth/internal/httpapi -count 1 -run '^TestOpenAPI_isCompressed$$' -update
 
-bench: build # Go benchmarks, then whole daemons against their budgets; some 45 minutes
+bench: build # Go benchmarks, then whole daemons against their budgets; some 25 minutes
 	@.ci/need redis-server memcached redis-benchmark initdb
 	@go build -o .run/bench ./bench
 	@exec .run/bench $(BENCHFLAGS)

@@ -71,16 +71,14 @@ var authDaemons = []struct {
 // run measures everything about auth and prints it.
 func (s *authSuite) run(ctx context.Context) (err error) {
 	fmt.Fprintln(os.Stderr, "auth: starting")
-	if s.db, err = startDatabase(ctx); err != nil {
+	if s.db, err = startDatabase(ctx, s.testbed); err != nil {
 		return err
 	}
-	defer s.db.close()
-	if err := s.header(ctx); err != nil {
-		return err
-	}
-	if err := s.start(ctx); err != nil {
-		return err
-	}
+	return inOrder(ctx, s.header, s.start, s.measureRounds, s.otherBudgets, s.stop)
+}
+
+// measureRounds measures what -only selects and prints it.
+func (s *authSuite) measureRounds(ctx context.Context) error {
 	for round := range s.rounds {
 		fmt.Fprintf(os.Stderr, "auth: round %d of %d\n", round+1, s.rounds)
 		if err := s.round(ctx, round); err != nil {
@@ -95,13 +93,7 @@ func (s *authSuite) run(ctx context.Context) (err error) {
 	s.printTable("round trips")
 	s.compare()
 	s.compareEditions("auth")
-	if s.asked("auth") {
-		if err := s.otherBudgets(ctx); err != nil {
-			return err
-		}
-	}
-	// The targets end before their database.
-	return s.stop()
+	return nil
 }
 
 // start brings up the yardsticks and the daemons, and signs their accounts up.
@@ -118,40 +110,25 @@ func (s *authSuite) start(ctx context.Context) error {
 	}
 	for _, d := range authDaemons {
 		for _, e := range s.testbed.editions() {
-			if err := s.startCrowd(ctx, e.auth, d.name+e.suffix, d.accounts, d.settings); err != nil {
+			if err := s.startDaemon(ctx, e.auth, d.name+e.suffix, d.accounts, d.settings); err != nil {
 				return err
 			}
 		}
 	}
-	if s.wants("auth", passkeyLine) {
-		if err := s.startPasskeys(ctx); err != nil {
-			return err
-		}
-	}
-	if s.large {
-		if err := s.startMillion(ctx); err != nil {
-			return err
-		}
-	}
-	return s.startEnumeration(ctx)
+	return inOrder(ctx, s.startPasskeys, s.startMillion, s.startEnumeration)
 }
 
-// startDaemon starts a daemon on a database of its own.
-func (s *authSuite) startDaemon(ctx context.Context, program, name string, settings []string) (
-	t *target, url string, err error) {
-	if url, err = s.db.create(ctx, name); err != nil {
-		return nil, "", err
-	}
-	s.targets[name], err = s.testbed.readyAuth(ctx, program, name, url, settings...)
-	return s.targets[name], url, err
-}
-
-// startCrowd starts a daemon that signs accounts up.
-func (s *authSuite) startCrowd(ctx context.Context, program, name string, accounts int, settings []string) error {
-	t, url, err := s.startDaemon(ctx, program, name, settings)
+// startDaemon starts a daemon on a database of its own and signs accounts up.
+func (s *authSuite) startDaemon(ctx context.Context, program, name string, accounts int, settings []string) error {
+	url, err := s.db.create(ctx, name)
 	if err != nil {
 		return err
 	}
+	t, err := s.testbed.auth(ctx, program, authDaemon{name: name, database: url, settings: settings})
+	if err != nil {
+		return err
+	}
+	s.targets[name] = t
 	if s.crowd[name], err = signUpAccounts(t, "crowd", accounts); err != nil {
 		return fmt.Errorf("%w\n%s", err, s.testbed.logTail(t))
 	}

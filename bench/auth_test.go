@@ -25,14 +25,15 @@ import (
 // startTestDatabase skips without PostgreSQL, unless the environment says that it must be there.
 func startTestDatabase(t *testing.T) *database {
 	t.Helper()
-	d, err := startDatabase(t.Context())
+	l := &testbed{dir: t.TempDir()}
+	d, err := startDatabase(t.Context(), l)
 	if errors.Is(err, localserver.ErrMissing) && os.Getenv("REQUIRE_SERVERS") != "1" {
 		t.Skip(err)
 	}
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(d.close)
+	t.Cleanup(func() { l.close() })
 	return d
 }
 

@@ -72,7 +72,8 @@ func (s *authSuite) countTrips(ctx context.Context, e edition) error {
 	}
 	defer counter.close()
 	name := "HS256" + e.suffix
-	t, err := s.testbed.readyAuth(ctx, e.auth, "counted"+e.suffix, counter.url(name), cheapHash("HS256")...)
+	t, err := s.testbed.auth(ctx, e.auth,
+		authDaemon{name: "counted" + e.suffix, database: counter.url(name), settings: cheapHash("HS256")})
 	if err != nil {
 		return err
 	}

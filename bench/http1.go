@@ -85,7 +85,7 @@ type httpTraffic struct {
 
 // drive runs a load of requests.
 func (t httpTraffic) drive(l load) (*result, error) {
-	r := newRunner(l)
+	r := newRunner(l, 1)
 	r.exchange = &httpExchange{runner: r, httpTraffic: t, clients: make([]*httpClient, l.conns)}
 	return r.drive()
 }
@@ -106,24 +106,17 @@ func (e *httpExchange) dial(conn int) (*socket, error) {
 	return &e.clients[conn].socket, err
 }
 
-func (*httpExchange) inFlight() int { return 1 }
-
-func (e *httpExchange) exhausted() bool { return e.finished == len(e.clients) }
-
-// pending reports whether a request is in flight: its answer, not read yet, may contain the token that the next request
-// needs.
-func (e *httpExchange) pending() bool {
-	return slices.ContainsFunc(e.clients, func(c *httpClient) bool { return c.busy })
-}
-
 // begin sends a connection's next request.
 func (e *httpExchange) begin(conn int, due int64) error {
 	c := e.clients[conn]
 	request, ok := e.next(c.out[:0], conn)
 	if !ok {
 		e.finished++
+		e.runner.exhausted = e.finished == len(e.clients)
 		return nil
 	}
+	// The answer may contain the token that the next request needs.
+	e.runner.pending++
 	c.out, c.busy, c.begun = request, true, due
 	return c.flush()
 }
@@ -155,6 +148,7 @@ func (e *httpExchange) serve(conn int) error {
 		}
 	}
 	if done {
+		e.runner.pending--
 		return e.ended(conn, begun, status, body)
 	}
 	return nil

@@ -83,9 +83,9 @@ func TestHTTPLoop(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r.ok == 0 || r.latency.n < uint64(answers) || r.failed == 0 || marks != 2 || r.elapsed <= 0 {
+		if r.ok == 0 || len(r.latency) < answers || r.failed == 0 || marks != 2 || r.elapsed <= 0 {
 			t.Errorf("%d as wanted, %d not, %d measured, %d marks in %v; want some of both, at least %d, 2", r.ok,
-				r.failed, r.latency.n, marks, r.elapsed, answers)
+				r.failed, len(r.latency), marks, r.elapsed, answers)
 		}
 	}
 	f(load{run: time.Minute, calls: 300}, 300)

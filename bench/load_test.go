@@ -70,6 +70,21 @@ func TestYardsticks(t *testing.T) {
 	}
 }
 
+func TestQuantile(t *testing.T) {
+	var l latencies
+	if got := l.quantile(.99); got != 0 {
+		t.Errorf("quantile of nothing = %v, want 0", got)
+	}
+	for i := range 1_000 {
+		l = append(l, time.Duration(i*7%1_000)) // each number below 1,000 once
+	}
+	for q, want := range map[float64]time.Duration{0: 0, .5: 500, .99: 990, .999: 999, 1: 999} {
+		if got := l.quantile(q); got != want {
+			t.Errorf("quantile(%v) = %d, want %d", q, got, want)
+		}
+	}
+}
+
 // shortLoad is enough to meet every path and short enough for a test.
 func shortLoad(addr string) load {
 	return load{addr: addr, traffic: grpcTraffic{scenario: scenarios["single"], streams: 8}, conns: 2, run: time.Minute,
@@ -85,9 +100,9 @@ func TestClosedLoop(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r.ok != l.calls || r.over+r.failed != 0 || r.latency.n != uint64(l.calls) || marks != 2 {
+		if r.ok != l.calls || r.over+r.failed != 0 || len(r.latency) != l.calls || marks != 2 {
 			t.Errorf("%d OK, %d over, %d failed (%s), %d latencies, %d marks; want %d OK and 2 marks",
-				r.ok, r.over, r.failed, r.refusal, r.latency.n, marks, l.calls)
+				r.ok, r.over, r.failed, r.refusal, len(r.latency), marks, l.calls)
 		}
 	}
 	l := shortLoad(startYardstick(t, "tuned multi"))

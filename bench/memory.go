@@ -15,7 +15,7 @@ import (
 
 // memory measures the daemon's RSS in several situations, each in a process of its own.
 func (s *suite) memory(ctx context.Context) error {
-	single := load{traffic: grpcTraffic{scenario: scenarios["single"], streams: 64}, conns: 4, run: 2 * s.time}
+	single := load{traffic: grpcTraffic{scenario: scenarios["single"], streams: 64}, conns: 4, run: 4 * s.time}
 	fill := scenarios["fill"]
 	keys := load{traffic: grpcTraffic{scenario: fill, streams: 64}, conns: 4, calls: fill.keys, run: time.Minute}
 	rules := ruleText(0, 1)

@@ -3,7 +3,11 @@
 package main
 
 import (
+	"errors"
 	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"time"
 
 	"github.com/prometheus/procfs"
@@ -98,4 +102,95 @@ func exactCPU(pid int, rounded time.Duration) time.Duration {
 		return rounded
 	}
 	return time.Duration(t.Nano())
+}
+
+// controlGroup is a control group of this machine with a memory limit and a CPU quota.
+type controlGroup struct {
+	dirs          []string // all folders of the group
+	usage, events string   // files of the memory controller
+}
+
+// newControlGroup makes a group below this process's group: version 2, or the memory and cpu controllers of version 1.
+// Only root may.
+func newControlGroup(name string, memory int64, cores float64) (*controlGroup, error) {
+	own, err := ownGroups()
+	if err != nil {
+		return nil, err
+	}
+	const period = 100_000 // µs
+	most, quota := fmt.Sprint(memory), fmt.Sprint(int(cores*period))
+	// A group with processes cannot have subgroups with controllers, so one of version 2 is directly below the root.
+	dir := filepath.Join("/sys/fs/cgroup", name)
+	g := &controlGroup{[]string{dir}, dir + "/memory.current", dir + "/memory.events"}
+	limits := [][2]string{
+		{"/sys/fs/cgroup/cgroup.subtree_control", "+memory +cpu"}, // makes the files of the others
+		{dir + "/memory.max", most}, {dir + "/memory.swap.max", "0"},
+		{dir + "/cpu.max", fmt.Sprintf("%s %d", quota, period)},
+	}
+	if own["memory"] != "" {
+		dir, cpu := filepath.Join(own["memory"], name), filepath.Join(own["cpu"], name)
+		g = &controlGroup{[]string{dir, cpu}, dir + "/memory.usage_in_bytes", dir + "/memory.oom_control"}
+		limits = [][2]string{
+			{dir + "/memory.limit_in_bytes", most}, {cpu + "/cpu.cfs_period_us", fmt.Sprint(period)},
+			{cpu + "/cpu.cfs_quota_us", quota},
+		}
+	}
+	for _, dir := range g.dirs {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return nil, fmt.Errorf("control groups: %w", err)
+		}
+	}
+	for _, limit := range limits {
+		err := os.WriteFile(limit[0], []byte(limit[1]), 0o644)
+		if err != nil && filepath.Base(limit[0]) != "memory.swap.max" {
+			return nil, errors.Join(fmt.Errorf("control groups: %w", err), g.close())
+		}
+	}
+	return g, nil
+}
+
+// ownGroups returns the folders of this process's groups by controller of version 1.
+func ownGroups() (map[string]string, error) {
+	self, err := procfs.Self()
+	if err != nil {
+		return nil, err
+	}
+	groups, err := self.Cgroups()
+	own := map[string]string{}
+	for _, g := range groups {
+		for _, controller := range g.Controllers {
+			own[controller] = filepath.Join("/sys/fs/cgroup", controller, g.Path)
+		}
+	}
+	return own, err
+}
+
+// enter has a command start in the group, so that the limits apply from the program's first moment.
+func (g *controlGroup) enter(cmd *exec.Cmd) {
+	script := ""
+	for _, dir := range g.dirs {
+		script += "echo $$ >" + dir + "/cgroup.procs && "
+	}
+	cmd.Args = append([]string{"sh", "-c", script + `exec "$0" "$@"`, cmd.Path}, cmd.Args[1:]...)
+	cmd.Path = "/bin/sh"
+}
+
+// used returns the group's memory, and how often the kernel killed a process of the group for lack of memory.
+func (g *controlGroup) used() (memory, kills int64, err error) {
+	usage, err := os.ReadFile(g.usage)
+	events, failed := os.ReadFile(g.events)
+	if err := errors.Join(err, failed); err != nil {
+		return 0, 0, err
+	}
+	memory, err = numberAfter(usage, "")
+	kills, failed = numberAfter(events, "oom_kill ")
+	return memory, kills, errors.Join(err, failed)
+}
+
+// close removes the group, which must be empty.
+func (g *controlGroup) close() (err error) {
+	for _, dir := range g.dirs {
+		err = errors.Join(err, os.Remove(dir))
+	}
+	return err
 }

@@ -30,8 +30,6 @@ type suite struct {
 	results
 	testbed *testbed
 	redis   *localserver.Server
-	cluster *localserver.Cluster
-	closers []func()
 	incrby  []float64 // µs of Redis' CPU for each command of redis-benchmark
 	report  *report
 }
@@ -120,7 +118,7 @@ func runSuite(ctx context.Context, args []string, out io.Writer) error {
 	flags.SetOutput(out)
 	flags.Usage = func() { printUsage(flags) }
 	flags.IntVar(&s.rounds, "rounds", 5, "rounds; medians of fewer than 5 are no basis for a claim")
-	flags.DurationVar(&s.time, "time", 2*time.Second, "measured time of each load in each round")
+	flags.DurationVar(&s.time, "time", time.Second, "measured time of each load in each round")
 	flags.StringVar(&s.timeout, "timeout", "", "grpc-timeout of each call, for example 20m (milliseconds)")
 	flags.Float64Var(&s.rate, "rate", 10_000, "calls a second in the open loop")
 	flags.StringVar(&s.only, "only", "",
@@ -129,11 +127,9 @@ func runSuite(ctx context.Context, args []string, out io.Writer) error {
 	flags.BoolVar(&s.short, "short", false, "everything once and briefly, about four minutes")
 	daemon := flags.String("daemon", "bin/ratelimit", "`program` to measure")
 	authDaemon := flags.String("auth-daemon", "bin/auth", "`program` to measure")
-	statsOff := flags.Bool("stats-off", false,
-		"DISABLE_STATS=true instead of statsd over TCP to a local sink, the daemon's default")
 	settings := flags.String("env", "",
-		"further settings of the daemons, `NAME=value` separated by spaces; AUTH_… are auth's, GO… both's, others "+
-			"ratelimit's")
+		"further settings of the daemons, `NAME=value` separated by spaces, such as DISABLE_STATS=true; AUTH_… are "+
+			"auth's, GO… both's, others ratelimit's")
 	against := flags.String("against", "",
 		"`folder` with earlier programs auth and ratelimit, measured in the same rounds and compared")
 	write := flags.Bool("write", false, "also write the report to bench/results/<date>.txt")
@@ -150,14 +146,13 @@ func runSuite(ctx context.Context, args []string, out io.Writer) error {
 	}
 	s.testbed = &testbed{dir: dir, daemon: *daemon, authDaemon: *authDaemon, against: *against}
 	s.testbed.settings(*settings)
-	if !*statsOff {
-		if s.testbed.statsd, err = startSink(); err != nil {
-			return err
-		}
+	if s.testbed.statsd, err = startSink(); err != nil {
+		return err
 	}
 	s.report = &report{out: out}
 	if *write {
-		file, err := createResult(time.Now())
+		file, err := os.OpenFile("bench/results/"+time.Now().UTC().Format("2006-01-02T1504")+".txt",
+			os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 		if err != nil {
 			return err
 		}
@@ -168,9 +163,6 @@ func runSuite(ctx context.Context, args []string, out io.Writer) error {
 	err = s.run(ctx)
 	if failed := s.testbed.close(); err == nil {
 		err = failed
-	}
-	for _, end := range s.closers {
-		end()
 	}
 	return err
 }
@@ -205,18 +197,27 @@ func (s *suite) run(ctx context.Context) error {
 // auth measures the auth daemon and prints the results.
 func (s *suite) auth(ctx context.Context) error {
 	a := &authSuite{suite: *s, large: s.only != "" && s.asked("million")}
-	a.results, a.time = newResults(), s.time*7/20
+	a.results, a.time = newResults(), s.time*7/10
 	return a.run(ctx)
+}
+
+// inOrder runs steps until one fails.
+func inOrder(ctx context.Context, steps ...func(context.Context) error) error {
+	for _, step := range steps {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // ratelimit measures the ratelimit daemon and prints the results.
 func (s *suite) ratelimit(ctx context.Context) error {
-	if err := s.ratelimitHeader(); err != nil {
-		return err
-	}
-	if err := s.start(ctx); err != nil {
-		return err
-	}
+	return inOrder(ctx, s.ratelimitHeader, s.start, s.measureRounds, s.otherBudgets, s.stop)
+}
+
+// measureRounds measures what -only selects and prints it.
+func (s *suite) measureRounds(ctx context.Context) error {
 	for round := range s.rounds {
 		fmt.Fprintf(os.Stderr, "round %d of %d\n", round+1, s.rounds)
 		all := groups()
@@ -235,16 +236,11 @@ func (s *suite) ratelimit(ctx context.Context) error {
 	s.printTable("commands")
 	s.compare()
 	s.compareEditions("ratelimit")
-	if s.asked("ratelimit") {
-		if err := s.otherBudgets(ctx); err != nil {
-			return err
-		}
-	}
-	return s.stop()
+	return nil
 }
 
 // stop ends all targets: idle ones would wake up now and then during the next measurement.
-func (s *suite) stop() error {
+func (s *suite) stop(context.Context) error {
 	for _, t := range s.targets {
 		if err := s.testbed.stop(t); err != nil {
 			return err
@@ -255,46 +251,44 @@ func (s *suite) stop() error {
 
 // start starts all targets. They run during the whole suite: an idle one costs next to nothing.
 func (s *suite) start(ctx context.Context) (err error) {
-	if s.redis, err = localserver.Redis(ctx, localserver.RedisOptions{}); err != nil {
+	if s.redis, err = startServer(ctx, s.testbed, localserver.Redis, localserver.RedisOptions{}); err != nil {
 		return err
 	}
-	s.closers = append(s.closers, s.redis.Close)
-	nodes, err := localserver.Memcached(ctx, localserver.MemcachedOptions{})
+	memcached, err := startServer(ctx, s.testbed, localserver.Memcached, localserver.MemcachedOptions{})
 	if err != nil {
 		return err
 	}
-	s.closers = append(s.closers, nodes.Close)
-	if s.cluster, err = localserver.RedisCluster(ctx, localserver.ClusterOptions{Masters: 3}); err != nil {
-		return err
-	}
-	s.closers = append(s.closers, s.cluster.Close)
-	trio, err := localserver.RedisSentinels(ctx, localserver.SentinelOptions{DownAfter: 30 * time.Second})
+	cluster, err := startServer(ctx, s.testbed, localserver.RedisCluster, localserver.ClusterOptions{Masters: 3})
 	if err != nil {
 		return err
 	}
-	s.closers = append(s.closers, trio.Close)
+	trio, err := startServer(ctx, s.testbed, localserver.RedisSentinels,
+		localserver.SentinelOptions{DownAfter: 30 * time.Second})
+	if err != nil {
+		return err
+	}
 	for _, name := range []string{"plain single", "tuned single", "tuned multi", "tuned unmatched"} {
 		if s.targets[name], err = s.testbed.yardstick(ctx, name, ""); err != nil {
 			return err
 		}
 	}
 	redis, rules := []*localserver.Server{s.redis}, ruleText(0, 1)
-	onCluster := []string{"KVSTORE_TYPE=cluster", "KVSTORE_URL=" + s.cluster.URL()}
+	onCluster := []string{"KVSTORE_TYPE=cluster", "KVSTORE_URL=" + cluster.URL()}
 	const cache = "LOCAL_CACHE_SIZE_IN_BYTES=16777216"
 	daemons := []daemon{
 		{"memory", rules, nil, nil}, {"redis", rules, redis, nil},
 		{library, rules, nil, []string{"GRPC_SERVER=grpc-go", "HEAP_FLOOR_BYTES=67108864"}},
-		{"memcache", rules, []*localserver.Server{nodes},
-			[]string{"BACKEND_TYPE=memcache", "MCACHE_HOST_PORT=" + nodes.Addr(), "KVSTORE_URL="}},
+		{"memcache", rules, []*localserver.Server{memcached},
+			[]string{"BACKEND_TYPE=memcache", "MCACHE_HOST_PORT=" + memcached.Addr(), "KVSTORE_URL="}},
 		{"memory+cache", rules, nil, []string{cache}}, {"redis+cache", rules, redis, []string{cache}},
 		{"sentinel", rules, trio.Servers[:1], []string{"KVSTORE_TYPE=sentinel", "KVSTORE_URL=" + trio.URL()}},
-		{"cluster", rules, s.cluster.Nodes, onCluster},
-		{"cluster at once", rules, s.cluster.Nodes, append(onCluster, "KVSTORE_CLUSTER_PIPELINE_PARALLELISM=0")},
+		{"cluster", rules, cluster.Nodes, onCluster},
+		{"cluster at once", rules, cluster.Nodes, append(onCluster, "KVSTORE_CLUSTER_PIPELINE_PARALLELISM=0")},
 	}
 	rules = limitRules()
 	for _, like := range []daemon{
 		{limitStores[0], rules, nil, nil}, {limitStores[1], rules, redis, nil},
-		{limitStores[2], rules, s.cluster.Nodes, onCluster},
+		{limitStores[2], rules, cluster.Nodes, onCluster},
 	} {
 		for with, settings := range map[string][]string{"": nil, "+cache": {cache},
 			"+top": {"DEBUG_RECENT_SIZE=1000", "DEBUG_TOP_KEYS=1000"}} {
