@@ -27,6 +27,8 @@ linked = CGO_ENABLED=0 go list $(tags) -deps -f '{{with .Module}}{{if not .Main}
 # tests of such names.
 counting := Alloc|Statements|Commands|Random
 having = $$(grep -rlE --include='*_test.go' '^func Test[A-Za-z0-9_]*($(1))' auth bench ratelimit shared | xargs -n1 dirname | sort -u | sed 's|^|./|')
+# Under the race detector a bcrypt costs ten times as much, and there is no memory that goroutines share.
+uninstrumented := -gcflags='golang.org/x/crypto/...=-race=false'
 # Tests wait for servers and processes more than they compute: twice as many packages at once as there are cores.
 crowded := -p $$((2 * $$(nproc)))
 
@@ -55,7 +57,7 @@ fetch: # what tests run and Debian has no package of: Envoy, gRPC clients, schem
 	@.ci/schemas
 
 test-race: # the tests alone, with the race detector; some minutes. PACKAGES and RUN name fewer
-	CGO_ENABLED=1 go test -race -shuffle=on -vet=off $(crowded) -timeout 25m -run '$(RUN)' $(or $(PACKAGES),./...)
+	CGO_ENABLED=1 go test -race $(uninstrumented) -shuffle=on -vet=off $(crowded) -timeout 25m -run '$(RUN)' $(or $(PACKAGES),./...)
 
 test-counts: # the tests of what a call costs, without race, where sync.Pool drops items on purpose, and of random cases; two minutes
 	go test -vet=off $(crowded) -run '$(or $(RUN),$(counting))' $(or $(PACKAGES),$(call having,$(counting)))
@@ -91,7 +93,7 @@ docs: # writes the tables of the daemons' docs/settings.md and openapi.json.gz, 
 	@go test $(configs) -count 1 -run '^TestDocs_settingsTables$$' -update
 	@go test ./auth/internal/httpapi -count 1 -run '^TestOpenAPI_isCompressed$$' -update
 
-bench: build # Go benchmarks, then whole daemons against their budgets; some 45 minutes
+bench: build # Go benchmarks, then whole daemons against their budgets; some 25 minutes
 	@.ci/need redis-server memcached redis-benchmark initdb
 	@go build -o .run/bench ./bench
 	@exec .run/bench $(BENCHFLAGS)

@@ -34,6 +34,9 @@ type challenge struct{ id, text string }
 
 // startPasskeys starts the daemon and gives each account a passkey.
 func (s *authSuite) startPasskeys(ctx context.Context) error {
+	if !s.wants("auth", passkeyLine) {
+		return nil
+	}
 	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
 	if err != nil {
 		return err
@@ -43,7 +46,7 @@ func (s *authSuite) startPasskeys(ctx context.Context) error {
 		return err
 	}
 	name := passkeyLine.target
-	if err := s.startCrowd(ctx, s.testbed.authDaemon, name, 500, append(cheapHash("HS256"), "AUTH_PASSKEY_ENABLED=true",
+	if err := s.startDaemon(ctx, s.testbed.authDaemon, name, 500, append(cheapHash("HS256"), "AUTH_PASSKEY_ENABLED=true",
 		"AUTH_WEBAUTHN_RP_ID="+passkeyRP, "AUTH_WEBAUTHN_RP_DISPLAY_NAME=bench",
 		"AUTH_WEBAUTHN_RP_ORIGINS="+passkeyOrigin)); err != nil {
 		return err
@@ -104,16 +107,16 @@ func (p *passkeys) answer(c challenge, a *account) []byte {
 
 // comparePasskeys compares a sign-in, including its options request, with a sign-in by password.
 func (s *authSuite) comparePasskeys() {
-	whole := s.of(passkeyLine, cpuOf)
-	for i, options := range s.of(optionsLine, cpuOf) {
+	whole := s.of(passkeyLine, cpu)
+	for i, options := range s.of(optionsLine, cpu) {
 		if i < len(whole) {
 			whole[i] += options
 		}
 	}
-	bare := s.of(bareLine, cpuOf)
-	password := minus(s.of(hs("password"), cpuOf), minus(s.of(hashLine, cpuOf), bare))
+	bare := s.of(bareLine, cpu)
+	password := minus(s.of(hs("password"), cpu), minus(s.of(hashLine, cpu), bare))
 	s.report.atMost(250, " µs", "passkey and options: server beyond password without its hash", minus(whole, password))
-	signed := minus(whole, minus(bare, s.of(rs256Line, cpuOf)))
+	signed := minus(whole, minus(bare, s.of(rs256Line, cpu)))
 	s.report.atMost(.066, " ×", "passkey and options, with an RS256 token ÷ password, default",
-		ratios(signed, s.of(passwordLine, cpuOf)), "at least 15 times as cheap")
+		ratios(signed, s.of(passwordLine, cpu)), "at least 15 times as cheap")
 }

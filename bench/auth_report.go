@@ -4,22 +4,19 @@ package main
 
 import (
 	"context"
-	"debug/buildinfo"
 	"fmt"
 	"time"
 )
 
 // header prints what was measured on which versions.
 func (s *authSuite) header(ctx context.Context) error {
-	info, err := buildinfo.ReadFile(s.testbed.authDaemon)
-	if err != nil {
-		return fmt.Errorf("%w (make build makes it)", err)
+	if err := s.report.program("auth", s.testbed.authDaemon); err != nil {
+		return err
 	}
 	var version string
 	if err := s.db.conn.QueryRow(ctx, "show server_version").Scan(&version); err != nil {
 		return err
 	}
-	s.report.linef("\nauth       %s, %s", info.Main.Version, info.GoVersion)
 	s.report.linef("PostgreSQL %s on a unix socket, fsync and full page writes on; pool %d but for default; bcrypt:4 "+
 		"but for default and flood", version, authPool)
 	s.report.linef(
@@ -30,56 +27,52 @@ func (s *authSuite) header(ctx context.Context) error {
 
 // compare compares the measurements with their budgets.
 func (s *authSuite) compare() {
-	const server, pg = "server", "PostgreSQL"
-	by := func(limit float64, l, twin line, name string, figure func(sample) float64) ratioBudget {
-		return ratioBudget{line: l, name: name, figure: figure, limit: limit, twin: twin}
-	}
 	all := []ratioBudget{
-		by(1.1, hs("health"), bareLine, server, cpuOf),
-		by(1.2, hs("settings"), bareLine, server, cpuOf),
-		by(1.2, line{scenario: "jwks", target: "RS256"}, bareLine, server, cpuOf),
-		by(1.9, hs("user"), selectLine, server, cpuOf),
-		by(2.7, hs("user"), selectLine, pg, storeOf),
-		by(2.75, hs("refresh"), updateLine, server, cpuOf),
-		by(2.75, hs("refresh"), updateLine, pg, storeOf),
-		by(3.2, hs("refresh"), updateLine, "WAL", walOf),
-		by(8.8, hs("signup"), updateLine, pg, storeOf),
-		by(2, hs("logout"), updateLine, server, cpuOf),
-		by(2, hs("logout"), updateLine, pg, storeOf),
-		by(2, optionsLine, hs("health"), server, cpuOf),
-		by(1.4, passkeyLine, hs("password"), pg, storeOf),
-		by(1.4, passkeyLine, hs("password"), "WAL", walOf),
-		by(2, floodedLine, quietLine, "p99", p99Of),
+		{1.1, cpu, hs("health"), bareLine},
+		{1.2, cpu, hs("settings"), bareLine},
+		{1.2, cpu, line{scenario: "jwks", target: "RS256"}, bareLine},
+		{1.9, cpu, hs("user"), selectLine},
+		{2.7, store, hs("user"), selectLine},
+		{2.75, cpu, hs("refresh"), updateLine},
+		{2.75, store, hs("refresh"), updateLine},
+		{3.2, wal, hs("refresh"), updateLine},
+		{8.8, store, hs("signup"), updateLine},
+		{2, cpu, hs("logout"), updateLine},
+		{2, store, hs("logout"), updateLine},
+		{2, cpu, optionsLine, hs("health")},
+		{1.4, store, passkeyLine, hs("password")},
+		{1.4, wal, passkeyLine, hs("password")},
+		{2, p99, floodedLine, quietLine},
 	}
 	for _, scenario := range millionScenarios {
-		all = append(all, by(1.2, millionLine(scenario), hs(scenario), "p50", p50Of))
+		all = append(all, ratioBudget{1.2, p50, millionLine(scenario), hs(scenario)})
 	}
 	s.judge(all)
 	for algorithm, yardstick := range map[string]line{"RS256": rs256Line, "ES256": es256Line} {
-		signature := minus(s.of(yardstick, cpuOf), s.of(bareLine, cpuOf))
+		signature := minus(s.of(yardstick, cpu), s.of(bareLine, cpu))
 		s.report.atMost(2.75, " ×", fmt.Sprintf("refresh, %s: server without one signature ÷ update", algorithm),
-			ratios(minus(s.of(line{scenario: "refresh", target: algorithm}, cpuOf), signature), s.of(updateLine, cpuOf)),
+			ratios(minus(s.of(line{scenario: "refresh", target: algorithm}, cpu), signature), s.of(updateLine, cpu)),
 			fmt.Sprintf("signature %s µs", spreadOf(signature)))
 	}
-	hash := minus(s.of(hashLine, cpuOf), s.of(bareLine, cpuOf))
-	s.report.atMost(500, " µs", "password: server beyond the hash", minus(s.of(hs("password"), cpuOf), hash),
+	hash := minus(s.of(hashLine, cpu), s.of(bareLine, cpu))
+	s.report.atMost(500, " µs", "password: server beyond the hash", minus(s.of(hs("password"), cpu), hash),
 		fmt.Sprintf("bcrypt:4 %s µs", spreadOf(hash)))
 	s.comparePasskeys()
-	s.report.atMost(2900, " B", "signup: WAL", s.of(hs("signup"), walOf))
-	s.report.atMost(600, " B", "logout: WAL", s.of(hs("logout"), walOf))
+	s.report.atMost(2900, " B", "signup: WAL", s.of(hs("signup"), wal))
+	s.report.atMost(600, " B", "logout: WAL", s.of(hs("logout"), wal))
 	for _, t := range []struct {
 		scenario string
 		limit    float64
 	}{{"user", 1}, {"refresh", 1}, {"password", 2}, {"signup", 2}, {"logout", 1}} {
 		// The polls in the background are few among several hundred round trips.
-		s.report.atMost(t.limit+.05, "", t.scenario+": round trips", s.of(hs(t.scenario), commandsOf))
+		s.report.atMost(t.limit+.05, "", t.scenario+": round trips", s.of(hs(t.scenario), commands))
 	}
 	s.report.atMost(1.1, " ×", "refresh, RS256: rate with a pool of 10 ÷ with the default one",
-		ratios(s.of(line{scenario: "refresh", target: "RS256"}, rateOf),
-			s.of(line{scenario: "refresh", target: "default"}, rateOf)))
-	s.report.atMost(15_000, " µs", floodedLine.row()+": p99", s.of(floodedLine, p99Of))
+		ratios(s.of(line{scenario: "refresh", target: "RS256"}, rate),
+			s.of(line{scenario: "refresh", target: "default"}, rate)))
+	s.report.atMost(15_000, " µs", floodedLine.row()+": p99", s.of(floodedLine, p99))
 	s.report.atMost(1.11, " ×", "flood: hashes that the cores allow ÷ sign-ins",
-		ratios(s.of(hashesLine, rateOf), s.of(signInLine, rateOf)), "at least 90 % of them")
+		ratios(s.of(hashesLine, rate), s.of(signInLine, rate)), "at least 90 % of them")
 	s.compareEnumeration()
 	if s.large {
 		s.report.atMost(0, "", "whole reads of users, identities, sessions meanwhile",
@@ -99,6 +92,9 @@ func minus(of, less []float64) []float64 {
 
 // otherBudgets measures the budgets that are not about a request: start, memory, the binary.
 func (s *authSuite) otherBudgets(ctx context.Context) error {
+	if !s.asked("auth") {
+		return nil
+	}
 	busy, err := readFamily(s.targets["HS256"].process.PID())
 	if err != nil {
 		return err
@@ -107,12 +103,10 @@ func (s *authSuite) otherBudgets(ctx context.Context) error {
 	var took, idle []float64
 	for range 2*s.rounds + 1 {
 		began := time.Now()
-		t, err := s.testbed.auth(s.testbed.authDaemon, "start", s.db.server.PostgresURL("ES256"), cheapHash("ES256")...)
+		// As for ratelimit, until the first answer after which everything that a request needs has been done.
+		t, err := s.testbed.auth(ctx, s.testbed.authDaemon, authDaemon{"start", s.db.server.PostgresURL("ES256"),
+			cheapHash("ES256"), s.crowd["ES256"][0].access})
 		if err != nil {
-			return err
-		}
-		// As for ratelimit, the first answer after which everything that a request needs has been done.
-		if err := s.testbed.awaitHTTP(ctx, t, "/user", s.crowd["ES256"][0].access); err != nil {
 			return err
 		}
 		took = append(took, float64(time.Since(began).Microseconds())/1000)

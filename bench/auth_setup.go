@@ -4,13 +4,17 @@ package main
 
 import (
 	"context"
+	_ "embed"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"net/http"
 	"strconv"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"golang.org/x/crypto/bcrypt"
 
 	"gatehouse/shared/localserver"
 )
@@ -36,24 +40,17 @@ var postgresSettings = localserver.PostgresOptions{
 	Config:  []string{"checkpoint_timeout=1h", "max_wal_size=8GB", "max_connections=200"},
 }
 
-func startDatabase(ctx context.Context) (*database, error) {
-	server, err := localserver.Postgres(ctx, postgresSettings)
+// startDatabase starts a PostgreSQL that ends after all targets.
+func startDatabase(ctx context.Context, l *testbed) (*database, error) {
+	server, err := startServer(ctx, l, localserver.Postgres, postgresSettings)
 	if err != nil {
 		return nil, err
 	}
-	d := &database{server: server}
-	if d.conn, err = pgx.Connect(ctx, server.PostgresURL("postgres")); err != nil {
-		d.close()
+	conn, err := pgx.Connect(ctx, server.PostgresURL("postgres")) // ends with the server
+	if err != nil {
 		return nil, fmt.Errorf("bench: %w", err)
 	}
-	return d, nil
-}
-
-func (d *database) close() {
-	if d.conn != nil {
-		d.conn.Close(context.Background()) // the server ends next
-	}
-	d.server.Close()
+	return &database{server, conn}, nil
 }
 
 // create makes an empty database and returns its URL.
@@ -92,6 +89,12 @@ func execSQL(ctx context.Context, url string, statements ...string) error {
 	return nil
 }
 
+// fillIn returns statements with values for names, and a hash of the users' password for {hash}.
+func fillIn(sql string, namesAndValues ...string) (string, error) {
+	hash, err := bcrypt.GenerateFromPassword([]byte(benchPassword), bcrypt.MinCost)
+	return strings.NewReplacer(append(namesAndValues, "{hash}", string(hash))...).Replace(sql), err
+}
+
 // checkpoint writes everything out, so that no checkpoint falls into the next measurement.
 func (d *database) checkpoint(ctx context.Context) error {
 	_, err := d.conn.Exec(ctx, "checkpoint")
@@ -109,16 +112,27 @@ func (d *database) read(ctx context.Context) (m reading, err error) {
 	return m, err
 }
 
-// auth starts a program of the daemon on a database with further settings of its own. It returns at once.
-func (l *testbed) auth(program, name, database string, settings ...string) (*target, error) {
+// authDaemon is an auth daemon to start.
+type authDaemon struct {
+	name, database string
+	settings       []string
+	bearer         string // if set, the daemon is ready when it answers GET /user with this token, not GET /health
+}
+
+// auth starts a program of the daemon and returns when it is ready.
+func (l *testbed) auth(ctx context.Context, program string, d authDaemon) (*target, error) {
 	ports, err := localserver.FreePorts(1)
 	if err != nil {
 		return nil, err
 	}
-	t, cmd := &target{name: name, addr: "127.0.0.1:" + ports[0]}, command(program)
-	cmd.Env = append(authSettings(database), "AUTH_API_HOST=127.0.0.1", "AUTH_API_PORT="+ports[0])
-	cmd.Env = append(append(cmd.Env, settings...), l.authExtra...)
-	return t, l.begin(t, cmd)
+	t, cmd := &target{name: d.name, addr: "127.0.0.1:" + ports[0]}, command(program)
+	cmd.Env = append(authSettings(d.database), "AUTH_API_HOST=127.0.0.1", "AUTH_API_PORT="+ports[0])
+	cmd.Env = append(append(cmd.Env, d.settings...), l.authExtra...)
+	ready := t.answers("/health", "")
+	if d.bearer != "" {
+		ready = t.answers("/user", d.bearer)
+	}
+	return t, l.start(ctx, t, cmd, ready)
 }
 
 // authSettings returns the settings of every process of the daemon's program.
@@ -131,15 +145,6 @@ func authSettings(database string) []string {
 	}
 }
 
-// readyAuth is auth, except that it waits until the daemon answers.
-func (l *testbed) readyAuth(ctx context.Context, program, name, database string, settings ...string) (*target, error) {
-	t, err := l.auth(program, name, database, settings...)
-	if err == nil {
-		err = l.awaitHTTP(ctx, t, "/health", "")
-	}
-	return t, err
-}
-
 // cheapHash returns the settings of the daemons for all measurements but hashing, which an expensive hash would
 // dominate.
 func cheapHash(algorithm string) []string {
@@ -149,16 +154,16 @@ func cheapHash(algorithm string) []string {
 	}
 }
 
-// awaitHTTP returns when a GET with the bearer token, if it is not empty, is answered 200.
-func (l *testbed) awaitHTTP(ctx context.Context, t *target, path, bearer string) error {
+// answers returns a function that fails until a GET with the bearer token, if it is not empty, is answered 200.
+func (t *target) answers(path, bearer string) func(context.Context) error {
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
-	return l.retry(ctx, t, time.Minute, func(ctx context.Context) error {
+	return func(ctx context.Context) error {
 		body, err := fetch(ctx, &client, "http://"+t.addr+path, bearer)
 		if err == nil {
 			body.Close()
 		}
 		return err
-	})
+	}
 }
 
 // fetch returns the body of an answer with status 200, which the caller closes.
@@ -179,4 +184,69 @@ func fetch(ctx context.Context, client *http.Client, url, bearer string) (io.Rea
 		return nil, err
 	}
 	return answer.Body, nil
+}
+
+// The large database: each user has the rows of a sign-up by e-mail address.
+const (
+	millionUsers    = 1_000_000
+	millionSessions = 3 // of each user
+	millionCrowd    = 2_000
+)
+
+//go:embed million.sql
+var millionRows string
+
+// millionScenarios run on a database that has only the accounts of the load, and on the large one.
+var millionScenarios = []string{"user", "refresh", "password"}
+
+func millionLine(scenario string) line { return line{scenario: scenario, target: "million"} }
+
+// startMillion fills a database, starts a daemon on it, and signs in as many users as the load needs.
+func (s *authSuite) startMillion(ctx context.Context) error {
+	if !s.large {
+		return nil
+	}
+	const name = "million"
+	if err := s.startDaemon(ctx, s.testbed.authDaemon, name, 0, cheapHash("HS256")); err != nil {
+		return err
+	}
+	began := time.Now()
+	rows, err := fillIn(millionRows, "{users}", strconv.Itoa(millionUsers), "{sessions}", strconv.Itoa(millionSessions))
+	if err != nil {
+		return err
+	}
+	if err := execSQL(ctx, s.db.server.PostgresURL(name), rows, "vacuum analyze"); err != nil {
+		return err
+	}
+	s.report.linef("\nmillion: %d users with %d sessions each, filled in %v", millionUsers, millionSessions,
+		time.Since(began).Round(time.Second))
+
+	crowd := make([]account, millionCrowd)
+	for i := range crowd {
+		crowd[i].email = fmt.Sprintf("million-%07d@bench.example", 1+rand.IntN(millionUsers))
+	}
+	s.crowd[name] = crowd
+	signIn := keeping(crowd, true, passwordPath, appendSignIn)
+	l := load{addr: s.targets[name].addr, traffic: signIn, conns: authConns, run: 5 * time.Minute}
+	if _, err := l.driveClean(); err != nil {
+		return fmt.Errorf("sign in %d of a million: %w\n%s", len(crowd), err, s.testbed.logTail(s.targets[name]))
+	}
+	return nil
+}
+
+// wholeReads returns how often one of the large tables has been read completely, for a line of the large database.
+func (s *authSuite) wholeReads(ctx context.Context, l line) (n int64, err error) {
+	if l.target != "million" {
+		return 0, nil
+	}
+	time.Sleep(1500 * time.Millisecond) // a backend reports its statistics at most once a second
+	conn, err := pgx.Connect(ctx, s.db.server.PostgresURL("million"))
+	if err != nil {
+		return 0, err
+	}
+	defer conn.Close(ctx)
+	err = conn.QueryRow(ctx,
+		"select sum(seq_scan)::bigint from pg_stat_user_tables where relname in ('users', 'identities', 'sessions')").
+		Scan(&n)
+	return n, err
 }

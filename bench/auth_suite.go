@@ -55,29 +55,6 @@ func authGroups() []group {
 var authScenarios = []string{"health", "settings", "jwks", "user", "refresh", "password", "signup", "logout", "passkey",
 	"alike", "flood", "million"}
 
-// needs maps a yardstick or scenario to the scenarios for which it is measured too.
-var needs = map[string][]string{
-	"handler":    {"health", "settings", "jwks", "password", "refresh", "passkey"},
-	"refresh":    {"million"},
-	"select":     {"user"},
-	"update":     {"refresh", "signup", "logout"},
-	"hash:4":     {"password", "passkey"},
-	"sign:RS256": {"refresh", "passkey"},
-	"sign:ES256": {"refresh"},
-	// Only accounts that have signed up can sign out.
-	"signup": {"logout"},
-	// Only challenges that were begun can be answered.
-	"options": {"passkey"}, "health": {"passkey"},
-	// The large database is compared with the small one.
-	"user": {"million"}, "password": {"million", "passkey"},
-}
-
-// asks reports whether a line is to be measured.
-func (s *authSuite) asks(l line) bool {
-	wanted := func(scenario string) bool { return s.wanted("auth", scenario) }
-	return wanted(l.scenario) || slices.ContainsFunc(needs[l.scenario], wanted)
-}
-
 // authDaemons are the daemons by name, with their settings and how many accounts each has. "default" has
 // the settings of a first start, with sign-ups confirmed at once.
 var authDaemons = []struct {
@@ -94,16 +71,14 @@ var authDaemons = []struct {
 // run measures everything about auth and prints it.
 func (s *authSuite) run(ctx context.Context) (err error) {
 	fmt.Fprintln(os.Stderr, "auth: starting")
-	if s.db, err = startDatabase(ctx); err != nil {
+	if s.db, err = startDatabase(ctx, s.testbed); err != nil {
 		return err
 	}
-	defer s.db.close()
-	if err := s.header(ctx); err != nil {
-		return err
-	}
-	if err := s.start(ctx); err != nil {
-		return err
-	}
+	return inOrder(ctx, s.header, s.start, s.measureRounds, s.otherBudgets, s.stop)
+}
+
+// measureRounds measures what -only selects and prints it.
+func (s *authSuite) measureRounds(ctx context.Context) error {
 	for round := range s.rounds {
 		fmt.Fprintf(os.Stderr, "auth: round %d of %d\n", round+1, s.rounds)
 		if err := s.round(ctx, round); err != nil {
@@ -118,13 +93,7 @@ func (s *authSuite) run(ctx context.Context) (err error) {
 	s.printTable("round trips")
 	s.compare()
 	s.compareEditions("auth")
-	if s.asked("auth") {
-		if err := s.otherBudgets(ctx); err != nil {
-			return err
-		}
-	}
-	// The targets end before their database.
-	return s.stop()
+	return nil
 }
 
 // start brings up the yardsticks and the daemons, and signs their accounts up.
@@ -135,47 +104,31 @@ func (s *authSuite) start(ctx context.Context) error {
 		return err
 	}
 	for _, kind := range []string{"handler", "select", "update", "hash:4", "hash:10", "sign:RS256", "sign:ES256"} {
-		if s.targets[kind], err = s.testbed.startSelf(ctx, kind, "http-yardstick", "-kind", kind,
-			"-database", yardsticks); err != nil {
+		if s.targets[kind], err = s.testbed.yardstick(ctx, kind, yardsticks); err != nil {
 			return err
 		}
 	}
 	for _, d := range authDaemons {
 		for _, e := range s.testbed.editions() {
-			if err := s.startCrowd(ctx, e.auth, d.name+e.suffix, d.accounts, d.settings); err != nil {
+			if err := s.startDaemon(ctx, e.auth, d.name+e.suffix, d.accounts, d.settings); err != nil {
 				return err
 			}
 		}
 	}
-	if s.asks(passkeyLine) {
-		if err := s.startPasskeys(ctx); err != nil {
-			return err
-		}
-	}
-	if s.large {
-		if err := s.startMillion(ctx); err != nil {
-			return err
-		}
-	}
-	return s.startEnumeration(ctx)
+	return inOrder(ctx, s.startPasskeys, s.startMillion, s.startEnumeration)
 }
 
-// startDaemon starts a daemon on a database of its own.
-func (s *authSuite) startDaemon(ctx context.Context, program, name string, settings []string) (
-	t *target, url string, err error) {
-	if url, err = s.db.create(ctx, name); err != nil {
-		return nil, "", err
-	}
-	s.targets[name], err = s.testbed.readyAuth(ctx, program, name, url, settings...)
-	return s.targets[name], url, err
-}
-
-// startCrowd starts a daemon that signs accounts up.
-func (s *authSuite) startCrowd(ctx context.Context, program, name string, accounts int, settings []string) error {
-	t, url, err := s.startDaemon(ctx, program, name, settings)
+// startDaemon starts a daemon on a database of its own and signs accounts up.
+func (s *authSuite) startDaemon(ctx context.Context, program, name string, accounts int, settings []string) error {
+	url, err := s.db.create(ctx, name)
 	if err != nil {
 		return err
 	}
+	t, err := s.testbed.auth(ctx, program, authDaemon{name: name, database: url, settings: settings})
+	if err != nil {
+		return err
+	}
+	s.targets[name] = t
 	if s.crowd[name], err = signUpAccounts(t, "crowd", accounts); err != nil {
 		return fmt.Errorf("%w\n%s", err, s.testbed.logTail(t))
 	}
@@ -192,11 +145,8 @@ func (s *authSuite) round(ctx context.Context, round int) error {
 	if round%2 == 1 {
 		slices.Reverse(groups)
 	}
-	for _, g := range groups {
-		g = s.testbed.withEditions(g, round)
-		if err := s.measureLines(ctx, round, g, s.asks, s.measure); err != nil {
-			return err
-		}
+	if err := s.measureGroups(ctx, round, "auth", groups, s.measure); err != nil {
+		return err
 	}
 	if s.wanted("auth", "alike") {
 		s.measureEnumeration(round)

@@ -108,12 +108,20 @@ func asUser(accounts []account) httpTraffic {
 
 // refreshing exchanges each account's refresh token for a new one, and keeps it.
 func refreshing(accounts []account) httpTraffic {
+	return keeping(accounts, false, "/token?grant_type=refresh_token", func(b []byte, a *account) []byte {
+		return append(append(append(b, `{"refresh_token":"`...), a.refresh...), `"}`...)
+	})
+}
+
+// keeping requests tokens for one account after the other, with once only once, and keeps these. The refresh token must
+// be a new one.
+func keeping(accounts []account, once bool, path string, appendBody func([]byte, *account) []byte) httpTraffic {
 	current := make([]*account, authConns)
 	var body []byte
-	return byAccounts(authConns, accounts, false, func(b []byte, conn int, a *account) []byte {
+	return byAccounts(authConns, accounts, once, func(b []byte, conn int, a *account) []byte {
 		current[conn] = a
-		body = append(append(append(body[:0], `{"refresh_token":"`...), a.refresh...), `"}`...)
-		return appendRequest(b, "POST", "/token?grant_type=refresh_token", "", body)
+		body = appendBody(body[:0], a)
+		return appendRequest(b, "POST", path, "", body)
 	}, func(conn, status int, answer []byte) bool {
 		a := current[conn]
 		before := a.refresh
@@ -140,9 +148,14 @@ func field(answer []byte, name string) string {
 // signingIn signs accounts in with their passwords, over conns connections.
 func signingIn(conns int, accounts []account) httpTraffic {
 	return byAccounts(conns, accounts, false, func(b []byte, _ int, a *account) []byte {
-		body := fmt.Appendf(nil, `{"email":%q,"password":%q,"gotrue_meta_security":{}}`, a.email, benchPassword)
-		return appendRequest(b, "POST", "/token?grant_type=password", "", body)
+		return appendRequest(b, "POST", passwordPath, "", appendSignIn(nil, a))
 	}, answered(200))
+}
+
+const passwordPath = "/token?grant_type=password"
+
+func appendSignIn(b []byte, a *account) []byte {
+	return fmt.Appendf(b, `{"email":%q,"password":%q,"gotrue_meta_security":{}}`, a.email, benchPassword)
 }
 
 // answered judges by the status only.
@@ -183,6 +196,9 @@ func signingOut(conns int, accounts []account) httpTraffic {
 // signUpAccounts signs up n accounts and shuffles them, so that neighbours in the table are not read one after the
 // other.
 func signUpAccounts(t *target, prefix string, n int) ([]account, error) {
+	if n == 0 {
+		return nil, nil
+	}
 	var accounts []account
 	l := load{addr: t.addr, traffic: signingUp(prefix, &accounts), conns: authConns, run: 5 * time.Minute, calls: n}
 	if _, err := l.driveClean(); err != nil {

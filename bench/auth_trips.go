@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +12,8 @@ import (
 	"path/filepath"
 	"sync/atomic"
 	"time"
+
+	"github.com/jackc/pgx/v5/pgproto3"
 )
 
 // tripCounter is a proxy between a daemon and PostgreSQL that counts round trips: answers that end with ReadyForQuery.
@@ -47,43 +48,18 @@ func (c *tripCounter) close() error {
 	return errors.Join(c.listener.Close(), os.RemoveAll(c.dir))
 }
 
+// count passes on what the server writes, message by message.
 func (c *tripCounter) count(client io.Writer, server io.Reader) {
-	buf := make([]byte, 32<<10)
-	var m messages
+	messages := pgproto3.NewFrontend(io.TeeReader(server, client), io.Discard)
 	for {
-		n, err := server.Read(buf)
-		c.trips.Add(int64(m.ready(buf[:n])))
-		if _, failed := client.Write(buf[:n]); failed != nil || err != nil {
+		message, err := messages.Receive()
+		if err != nil {
 			return
 		}
-	}
-}
-
-// messages parses what a PostgreSQL server writes: a byte for the kind, four for the length, content.
-type messages struct {
-	head [5]byte
-	have int // bytes of head that have arrived
-	skip int // bytes of content that have not arrived
-}
-
-// ready counts the ReadyForQuery messages that begin in b.
-func (m *messages) ready(b []byte) (n int) {
-	for len(b) > 0 {
-		if m.skip > 0 {
-			k := min(m.skip, len(b))
-			m.skip, b = m.skip-k, b[k:]
-			continue
-		}
-		k := copy(m.head[m.have:], b)
-		m.have, b = m.have+k, b[k:]
-		if m.have == len(m.head) {
-			m.have, m.skip = 0, int(binary.BigEndian.Uint32(m.head[1:]))-4
-			if m.head[0] == 'Z' {
-				n++
-			}
+		if _, ready := message.(*pgproto3.ReadyForQuery); ready {
+			c.trips.Add(1)
 		}
 	}
-	return n
 }
 
 // countTrips sends each scenario's requests over one connection to a daemon of its own, on the accounts of its
@@ -96,13 +72,14 @@ func (s *authSuite) countTrips(ctx context.Context, e edition) error {
 	}
 	defer counter.close()
 	name := "HS256" + e.suffix
-	t, err := s.testbed.readyAuth(ctx, e.auth, "counted"+e.suffix, counter.url(name), cheapHash("HS256")...)
+	t, err := s.testbed.auth(ctx, e.auth,
+		authDaemon{name: "counted" + e.suffix, database: counter.url(name), settings: cheapHash("HS256")})
 	if err != nil {
 		return err
 	}
 	s.targets[t.name], s.crowd[t.name] = t, s.crowd[name]
 	for _, scenario := range []string{"user", "refresh", "password", "signup", "logout"} {
-		if !s.asks(line{scenario: scenario}) {
+		if !s.wants("auth", line{scenario: scenario}) {
 			continue
 		}
 		l := s.load(line{scenario: scenario, target: t.name}, s.rounds)

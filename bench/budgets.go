@@ -7,6 +7,9 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -14,11 +17,12 @@ const mib = 1 << 20
 
 // otherBudgets measures the budgets that are not about a call: start, memory, reload, the binary.
 func (s *suite) otherBudgets(ctx context.Context) error {
+	if !s.asked("ratelimit") {
+		return nil
+	}
 	fmt.Fprintln(os.Stderr, "start, memory, reload")
-	for _, f := range []func(context.Context) error{s.startTime, s.memory, s.connections, s.allocations, s.reload} {
-		if err := f(ctx); err != nil {
-			return err
-		}
+	if err := inOrder(ctx, s.startTime, s.memory, s.connections, s.allocations, s.reload); err != nil {
+		return err
 	}
 	return s.report.printBinary(s.testbed.daemon, "other budgets", 25, 41)
 }
@@ -58,61 +62,93 @@ func (s *suite) compare() {
 	s.report.linef("redis-benchmark -P 64 INCRBY: %v µs of Redis' CPU a command", spreadOf(s.incrby))
 	s.judge(serverBudgets())
 	s.report.atMost(2, " ×", "single, redis: Redis' CPU ÷ that of redis-benchmark",
-		ratios(s.of(line{scenario: "single", target: "redis"}, storeOf), s.incrby))
-	at := line{scenario: neighbours, target: "memory", open: true, rate: slowRate}
-	twin := at
-	twin.target = library
+		ratios(s.of(line{scenario: "single", target: "redis"}, store), s.incrby))
+	small := like(line{scenario: neighbours, open: true, rate: slowRate}, "memory", library)
 	s.report.atMost(2, " ×", "64 descriptors with patterns on the connection: p99 of small calls ÷ that of grpc-go",
-		ratios(s.of(at, p99Of), s.of(twin, p99Of)))
+		ratios(s.of(small[0], p99), s.of(small[1], p99)))
 	s.report.printBudgets("ratios, round by round")
-	s.compareLimits()
+	s.judge(limitBudgets())
+	for _, l := range each("redis"+limitsRules, "sliding", "bucket") {
+		s.report.atMost(8, " µs", l.row()+": Redis' CPU a scripted key", s.of(l, store))
+	}
 	s.report.printBudgets("kinds of limits, round by round")
 }
 
 // serverBudgets returns the budgets of the daemon's own gRPC server, and one of grpc-go's.
 func serverBudgets() (all []ratioBudget) {
-	add := func(limit float64, name string, figure func(sample) float64, lines ...line) {
-		for _, l := range lines {
-			all = append(all, ratioBudget{line: l, name: name, figure: figure, limit: limit, least: name == "calls/s"})
+	client := line{scenario: "single", via: viaGRPCGo}
+	openClient := line{scenario: "single", via: viaGRPCGo, open: true}
+	envoy := line{scenario: "single", via: viaEnvoy}
+	for _, b := range []struct {
+		limit  float64
+		figure figure
+		lines  group
+	}{
+		{.14, cpu, closed("single", "memory")}, {5, rate, closed("single", "memory")},
+		{.25, cpu, closed("single", "redis")}, {1.7, rate, closed("single", "redis")},
+		{1.3, cpu, closed("single", library)},
+		{.33, cpu, closed("multi", "memory")}, {.55, cpu, closed("multi", "redis")},
+		{.07, cpu, closed("unmatched", "memory", "redis")}, {.07, cpu, closed("overlimit", "memory+cache", "redis+cache")},
+		{.45, cpu, open(slowRate, "memory")}, {1, p99, open(slowRate, "memory")},
+		{1.1, cpu, open(slowRate, "redis")}, {1.5, p99, open(slowRate, "redis")},
+		{.45, cpu, open(0, "memory")}, {1, p99, open(0, "memory")},
+		{1, cpu, open(0, "redis")}, {1.25, p99, open(0, "redis")},
+		{.6, cpu, open(fastRate, "memory")}, {1, p99, open(fastRate, "memory")},
+		{.9, cpu, open(fastRate, "redis")}, {1, p99, open(fastRate, "redis")},
+		{.35, cpu, like(client, "memory")}, {1.7, rate, like(client, "memory")}, {.70, cpu, like(openClient, "memory")},
+		{.30, cpu, like(envoy, "memory")}, {.55, cpu, like(envoy, "redis")},
+	} {
+		for _, l := range b.lines {
+			all = append(all, ratioBudget{limit: b.limit, figure: b.figure, line: l})
 		}
 	}
-	cpu := func(limit float64, lines ...line) { add(limit, "CPU", cpuOf, lines...) }
-	byClient := line{scenario: "single", target: "memory", via: viaGRPCGo}
-	cpu(.14, closed("single", "memory")...)
-	add(5, "calls/s", rateOf, closed("single", "memory")...)
-	cpu(.25, closed("single", "redis")...)
-	add(1.7, "calls/s", rateOf, closed("single", "redis")...)
-	cpu(1.3, closed("single", library)...)
-	cpu(.33, closed("multi", "memory")...)
-	cpu(.55, closed("multi", "redis")...)
-	cpu(.07, closed("unmatched", "memory", "redis")...)
-	cpu(.07, closed("overlimit", "memory+cache", "redis+cache")...)
-	for _, at := range []struct{ rate, memory, redis, redisP99 float64 }{{slowRate, .45, 1.1, 1.5},
-		{0, .45, 1, 1.25}, {fastRate, .6, .9, 1}} {
-		cpu(at.memory, open(at.rate, "memory")...)
-		add(1, "p99", p99Of, open(at.rate, "memory")...)
-		cpu(at.redis, open(at.rate, "redis")...)
-		add(at.redisP99, "p99", p99Of, open(at.rate, "redis")...)
-	}
-	cpu(.35, byClient)
-	add(1.7, "calls/s", rateOf, byClient)
-	byClient.open = true
-	cpu(.70, byClient)
-	cpu(.30, line{scenario: "single", target: "memory", via: viaEnvoy})
-	cpu(.55, line{scenario: "single", target: "redis", via: viaEnvoy})
 	return all
 }
 
-// goBenchmarks runs the Go benchmarks of the packages, briefly, and prints their lines.
-func (s *suite) goBenchmarks(ctx context.Context) error {
-	fmt.Fprintln(os.Stderr, "Go benchmarks")
-	args := []string{"test", "-run", "^$", "-bench", ".", "-benchmem", "-benchtime", "100ms", "./shared/..."}
-	for _, daemon := range []string{"ratelimit", "auth"} {
-		if s.asked(daemon) {
-			args = append(args, "./"+daemon+"/...")
+// limitBudgets returns the budgets of each kind of limit, relative to its twin.
+func limitBudgets() (all []ratioBudget) {
+	for _, l := range slices.Concat(limitGroups()...) {
+		twin := l
+		twin.via, twin.target = "", strings.Replace(l.target, "+top", "", 1)
+		scenario, counted := twins[l.scenario]
+		if counted {
+			twin.scenario = scenario
+		}
+		switch {
+		case l.via == viaTap:
+			all = append(all, ratioBudget{1.02, cpu, l, twin})
+		case l.via == viaTop:
+			all = append(all, ratioBudget{1.03, cpu, l, twin})
+		case counted && l.open: // CPU at the same rate, unlike in a closed loop
+			all = append(all, ratioBudget{1.3, p99, l, twin}, ratioBudget{1.15, cpu, l, twin})
+		case counted:
+			all = append(all, ratioBudget{1.15, cpu, l, twin})
 		}
 	}
-	cmd := exec.CommandContext(ctx, "go", args...)
+	return all
+}
+
+// goBenchmarks runs the Go benchmarks, briefly, and prints their lines. Only the packages that have some are named:
+// building the tests of all others takes minutes.
+func (s *suite) goBenchmarks(ctx context.Context) error {
+	fmt.Fprintln(os.Stderr, "Go benchmarks")
+	find := []string{"-rl", "--include=*_test.go", "^func Benchmark", "shared"}
+	for _, daemon := range []string{"ratelimit", "auth"} {
+		if s.asked(daemon) {
+			find = append(find, daemon)
+		}
+	}
+	files, err := exec.CommandContext(ctx, "grep", find...).Output()
+	if err != nil {
+		return fmt.Errorf("find Go benchmarks: %w", err)
+	}
+	var packages []string
+	for file := range strings.FieldsSeq(string(files)) {
+		packages = append(packages, "./"+filepath.Dir(file))
+	}
+	slices.Sort(packages)
+	args := []string{"test", "-vet=off", "-run", "^$", "-bench", ".", "-benchmem", "-benchtime", "100ms"}
+	cmd := exec.CommandContext(ctx, "go", append(args, slices.Compact(packages)...)...)
 	cmd.Stdout, cmd.Stderr = s.report.out, os.Stderr
 	if err := cmd.Run(); err != nil {
 		return fmt.Errorf("go benchmarks: %w", err)

@@ -21,7 +21,7 @@ type clientTraffic struct{ calls grpcTraffic }
 // drive runs a load on goroutines, one for each call in flight. In an open loop each goroutine makes its share of the
 // calls at Poisson distributed times; together these are Poisson distributed, too.
 func (t clientTraffic) drive(l load) (*result, error) {
-	c := &clientLoad{runner: newRunner(l), requests: clientRequests(t.calls.scenario), workers: l.conns * t.calls.streams}
+	c := &clientLoad{runner: newRunner(l, 0), requests: clientRequests(t.calls.scenario), workers: l.conns * t.calls.streams}
 	c.began = time.Now()
 	var stubs []ratelimitv3.RateLimitServiceClient
 	for range l.conns {

@@ -18,7 +18,7 @@ type grpcTraffic struct {
 
 // drive runs a load of calls.
 func (t grpcTraffic) drive(l load) (*result, error) {
-	r := newRunner(l)
+	r := newRunner(l, t.streams)
 	e := &grpcExchange{runner: r, grpcTraffic: t, clients: make([]*client, l.conns), encoder: newEncoder(t.scenario, 1)}
 	if t.largeEvery > 0 {
 		e.largeEncoder = newEncoder(t.large, 1)
@@ -47,14 +47,6 @@ func (e *grpcExchange) dial(conn int) (*socket, error) {
 	e.clients[conn] = c
 	return &c.socket, nil
 }
-
-func (e *grpcExchange) inFlight() int { return e.streams }
-
-// exhausted returns false: a closed loop that has begun its calls waits for their answers.
-func (*grpcExchange) exhausted() bool { return false }
-
-// pending returns false: a call that the server still has does not affect the next load.
-func (*grpcExchange) pending() bool { return false }
 
 // begin starts a call. In a closed loop calls may run out.
 func (e *grpcExchange) begin(conn int, due int64) error {

@@ -18,7 +18,7 @@ import (
 
 // TestClientLoop has grpc-go's client make the calls, in both loops.
 func TestClientLoop(t *testing.T) {
-	addr := startYardstick(t, "tuned", "single")
+	addr := startYardstick(t, "tuned single")
 	f := func(rate float64) {
 		t.Helper()
 		marks := 0
@@ -97,7 +97,7 @@ func TestLargeCalls(t *testing.T) {
 // TestBurst sends one to servers that answer each call as it should be, and that do not.
 func TestBurst(t *testing.T) {
 	closing := func(fd int) { unix.Close(fd) }
-	calls, err := burst(startYardstick(t, "tuned", "single"), closing)
+	calls, err := burst(startYardstick(t, "tuned single"), closing)
 	if err != nil || calls < 500 {
 		t.Errorf("%d calls in a burst of %d KiB: %v", calls, burstBytes>>10, err)
 	}

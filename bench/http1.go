@@ -5,10 +5,11 @@ package main
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"net/http"
-	"strconv"
+	"slices"
 	"strings"
 )
 
@@ -19,9 +20,10 @@ import (
 // another client would reconnect. One goroutine owns it.
 type httpClient struct {
 	socket
-	in    []byte // of the answer, which is not complete
-	busy  bool
-	begun int64 // when the request in flight was due, ns on the load's clock
+	in     []byte // of the answer, which is not complete
+	reader *bufio.Reader
+	busy   bool
+	begun  int64 // when the request in flight was due, ns on the load's clock
 }
 
 // receive reads the bytes that have arrived. done reports that the answer is complete; body is valid until the next
@@ -39,7 +41,7 @@ func (c *httpClient) receive() (status int, body []byte, done bool, err error) {
 			return 0, nil, false, fmt.Errorf("an answer that nobody asked for: %q", c.in)
 		}
 		var size int
-		status, body, size, err = parse(c.in)
+		status, body, size, err = parse(c.in, c.reader)
 		if err != nil {
 			return 0, nil, false, err
 		}
@@ -54,52 +56,122 @@ func (c *httpClient) receive() (status int, body []byte, done bool, err error) {
 	}
 }
 
-// lengthField is as Go's server writes it.
-var endOfHead, lengthField = []byte("\r\n\r\n"), []byte("\r\nContent-Length: ")
-
-// parse parses one answer. size is its length, 0 while it is not complete.
-func parse(in []byte) (status int, body []byte, size int, err error) {
-	end := bytes.Index(in, endOfHead)
-	if end < 0 {
+// parse parses one answer with the help of a reader. size is its length, 0 while it is not complete.
+func parse(in []byte, reader *bufio.Reader) (status int, body []byte, size int, err error) {
+	if !bytes.Contains(in, []byte("\r\n\r\n")) {
 		return 0, nil, 0, nil
 	}
-	head, rest := in[:end+2], in[end+4:]
-	if len(head) < 14 || !bytes.HasPrefix(head, []byte("HTTP/1.1 ")) {
-		return 0, nil, 0, fmt.Errorf("no HTTP/1.1 answer: %q", head)
-	}
-	if status, err = strconv.Atoi(string(head[9:12])); err != nil {
-		return 0, nil, 0, fmt.Errorf("status of %q: %w", head, err)
-	}
-	if status == 204 || status == 304 {
-		return status, nil, end + 4, nil
-	}
-	if _, length, ok := bytes.Cut(head, lengthField); ok {
-		text, _, _ := bytes.Cut(length, []byte("\r\n"))
-		n, err := strconv.Atoi(string(text))
-		if err != nil || n < 0 {
-			return 0, nil, 0, fmt.Errorf("length of %q", head)
-		}
-		if len(rest) < n {
-			return 0, nil, 0, nil
-		}
-		return status, rest[:n], end + 4 + n, nil
-	}
-	return parseOther(in)
-}
-
-// parseOther is parse for a chunked answer, or an answer of a server other than Go's.
-func parseOther(in []byte) (status int, body []byte, size int, err error) {
 	from := bytes.NewReader(in)
-	buffered := bufio.NewReader(from)
-	answer, err := http.ReadResponse(buffered, nil)
+	reader.Reset(from)
+	answer, err := http.ReadResponse(reader, nil)
 	if err != nil || answer.ContentLength < 0 && len(answer.TransferEncoding) == 0 {
 		return 0, nil, 0, fmt.Errorf("an answer without end: %q (%v)", in, err)
 	}
-	if body, err = io.ReadAll(answer.Body); err != nil {
-		if strings.Contains(err.Error(), "EOF") { // the rest has not arrived
-			err = nil
-		}
-		return 0, nil, 0, err
+	body, err = io.ReadAll(answer.Body)
+	if err != nil && strings.Contains(err.Error(), "EOF") { // the rest has not arrived
+		return 0, nil, 0, nil
 	}
-	return answer.StatusCode, body, len(in) - from.Len() - buffered.Buffered(), nil
+	return answer.StatusCode, body, len(in) - from.Len() - reader.Buffered(), err
+}
+
+// httpTraffic makes HTTP/1.1 requests and judges the answers, both on the load's own thread. A connection has one
+// request in flight.
+type httpTraffic struct {
+	// next appends a connection's next request to b. It returns false when the connection has no further request.
+	next func(b []byte, conn int) ([]byte, bool)
+	// judge reports whether an answer is the one that the scenario expects. The next answer overwrites body.
+	judge func(conn, status int, body []byte) bool
+}
+
+// drive runs a load of requests.
+func (t httpTraffic) drive(l load) (*result, error) {
+	r := newRunner(l, 1)
+	r.exchange = &httpExchange{runner: r, httpTraffic: t, clients: make([]*httpClient, l.conns)}
+	return r.drive()
+}
+
+// httpExchange is a running load of requests.
+type httpExchange struct {
+	runner *runner
+	httpTraffic
+	clients []*httpClient
+
+	finished int     // connections without a next request
+	waiting  []int64 // open loop: requests that were due while no connection was free
+}
+
+func (e *httpExchange) dial(conn int) (*socket, error) {
+	s, err := connect(e.runner.addr)
+	e.clients[conn] = &httpClient{socket: s, reader: bufio.NewReader(nil)}
+	return &e.clients[conn].socket, err
+}
+
+// begin sends a connection's next request.
+func (e *httpExchange) begin(conn int, due int64) error {
+	c := e.clients[conn]
+	request, ok := e.next(c.out[:0], conn)
+	if !ok {
+		e.finished++
+		e.runner.exhausted = e.finished == len(e.clients)
+		return nil
+	}
+	// The answer may contain the token that the next request needs.
+	e.runner.pending++
+	c.out, c.busy, c.begun = request, true, due
+	return c.flush()
+}
+
+// beginDue uses the first connection that is free. Without one the request waits, with the clock running.
+func (e *httpExchange) beginDue(due int64) error {
+	free := slices.IndexFunc(e.clients, func(c *httpClient) bool { return !c.busy })
+	if free < 0 {
+		e.waiting = append(e.waiting, due)
+		return nil
+	}
+	return e.begin(free, due)
+}
+
+// serve writes and reads as far as a connection is ready. A connection that breaks is a failed request, and another
+// connection replaces it.
+func (e *httpExchange) serve(conn int) error {
+	c := e.clients[conn]
+	err := c.flush()
+	status, body, done := 0, []byte(nil), false
+	if err == nil {
+		status, body, done, err = c.receive()
+	}
+	begun := c.begun
+	if err != nil {
+		status, body, done = 0, []byte(err.Error()), c.busy
+		if redialed := e.runner.connect(conn); redialed != nil {
+			return errors.Join(err, redialed)
+		}
+	}
+	if done {
+		e.runner.pending--
+		return e.ended(conn, begun, status, body)
+	}
+	return nil
+}
+
+// ended reports an answer and begins the connection's next request: in a closed loop at once, in an open loop if one is
+// due.
+func (e *httpExchange) ended(conn int, begun int64, status int, body []byte) error {
+	now := e.runner.now()
+	o, refusal := outcomeOK, ""
+	if !e.judge(conn, status, body) {
+		o, refusal = outcomeFailed, fmt.Sprintf("%d %.200s", status, body)
+	}
+	e.runner.ended(conn, begun, now, o, refusal)
+	switch {
+	case e.runner.draining:
+		return nil
+	case e.runner.rate == 0:
+		return e.begin(conn, now)
+	case len(e.waiting) > 0:
+		due := e.waiting[0]
+		e.waiting = e.waiting[:copy(e.waiting, e.waiting[1:])]
+		return e.begin(conn, due)
+	}
+	return nil
 }

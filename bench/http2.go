@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"slices"
 
+	"golang.org/x/net/http2"
 	"golang.org/x/net/http2/hpack"
 )
 
@@ -49,13 +50,8 @@ type call struct {
 }
 
 const (
-	preface  = "PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
-	ourWin   = 1 << 30 // all responses fit
-	fullPath = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
-
-	frameData, frameHeaders, frameReset, frameSettings  = 0, 1, 3, 4
-	framePing, frameGoAway, frameWindow, frameContinued = 6, 7, 8, 9
-	flagEndStream, flagAck, flagEndHeaders, flagPadded  = 1, 1, 4, 8
+	ourWindow = 1 << 30 // all responses fit
+	fullPath  = "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit"
 )
 
 // dial connects to an IPv4 address on this machine. timeout becomes the calls' grpc-timeout; "" is none. literalPath
@@ -75,9 +71,9 @@ func dial(addr, timeout string, literalPath bool) (*client, error) {
 		}
 	})
 	c.headers, c.laterBlock = headerBlocks(addr, timeout, literalPath)
-	c.out = append(c.out, preface...)
-	c.out = appendFrame(c.out, frameSettings, 0, 0, nil)
-	c.out = appendFrame(c.out, frameWindow, 0, 0, binary.BigEndian.AppendUint32(nil, ourWin))
+	c.out = append(c.out, http2.ClientPreface...)
+	c.out = appendFrame(c.out, http2.FrameSettings, 0, 0, nil)
+	c.out = appendFrame(c.out, http2.FrameWindowUpdate, 0, 0, binary.BigEndian.AppendUint32(nil, ourWindow))
 	return c, nil
 }
 
@@ -105,9 +101,9 @@ func headerBlocks(authority, timeout string, literalPath bool) (first, later []b
 	return first, later
 }
 
-func appendFrame(to []byte, kind, flags byte, stream uint32, payload []byte) []byte {
+func appendFrame(to []byte, kind http2.FrameType, flags http2.Flags, stream uint32, payload []byte) []byte {
 	n := len(payload)
-	to = append(to, byte(n>>16), byte(n>>8), byte(n), kind, flags)
+	to = append(to, byte(n>>16), byte(n>>8), byte(n), byte(kind), byte(flags))
 	to = binary.BigEndian.AppendUint32(to, stream)
 	return append(to, payload...)
 }
@@ -127,10 +123,10 @@ func (c *client) begin(message []byte, now int64, large bool) {
 	}
 	*slot = call{id: c.nextID, begun: now, large: large}
 	c.inFlight++
-	c.out = appendFrame(c.out, frameHeaders, flagEndHeaders, c.nextID, c.headers)
+	c.out = appendFrame(c.out, http2.FrameHeaders, http2.FlagHeadersEndHeaders, c.nextID, c.headers)
 	c.headers = c.laterBlock
 	n := len(message)
-	c.out = append(c.out, byte((n+5)>>16), byte((n+5)>>8), byte(n+5), frameData, flagEndStream)
+	c.out = append(c.out, byte((n+5)>>16), byte((n+5)>>8), byte(n+5), byte(http2.FrameData), byte(http2.FlagDataEndStream))
 	c.out = binary.BigEndian.AppendUint32(c.out, c.nextID)
 	c.out = append(c.out, 0, byte(n>>24), byte(n>>16), byte(n>>8), byte(n))
 	c.out = append(c.out, message...)
@@ -172,7 +168,7 @@ func (c *client) frames(data []byte, done func(*call)) ([]byte, error) {
 		if len(data) < 9+size {
 			break
 		}
-		kind, flags, id := data[3], data[4], binary.BigEndian.Uint32(data[5:])&(1<<31-1)
+		kind, flags, id := http2.FrameType(data[3]), http2.Flags(data[4]), binary.BigEndian.Uint32(data[5:])&(1<<31-1)
 		if err := c.frame(kind, flags, id, data[9:9+size], done); err != nil {
 			return nil, err
 		}
@@ -181,63 +177,63 @@ func (c *client) frames(data []byte, done func(*call)) ([]byte, error) {
 	return data, nil
 }
 
-func (c *client) frame(kind, flags byte, id uint32, payload []byte, done func(*call)) error {
+func (c *client) frame(kind http2.FrameType, flags http2.Flags, id uint32, payload []byte, done func(*call)) error {
 	switch kind {
-	case frameData, frameHeaders, frameReset:
+	case http2.FrameData, http2.FrameHeaders, http2.FrameRSTStream:
 		slot := c.slot(id)
 		if slot.id != id {
 			return fmt.Errorf("frame %d for stream %d, which is not open", kind, id)
 		}
-		if kind != frameReset && flags&flagPadded != 0 {
+		if kind != http2.FrameRSTStream && flags&http2.FlagDataPadded != 0 {
 			return errors.New("padded frames are beyond this client")
 		}
 		if err := c.streamFrame(slot, kind, flags, payload); err != nil {
 			return err
 		}
-		if kind == frameReset || flags&flagEndStream != 0 {
+		if kind == http2.FrameRSTStream || flags&http2.FlagDataEndStream != 0 {
 			c.inFlight--
 			finished := *slot
 			slot.id = 0
 			done(&finished)
 		}
-	case frameSettings:
-		if flags&flagAck == 0 {
-			c.out = appendFrame(c.out, frameSettings, flagAck, 0, nil)
+	case http2.FrameSettings:
+		if flags&http2.FlagSettingsAck == 0 {
+			c.out = appendFrame(c.out, http2.FrameSettings, http2.FlagSettingsAck, 0, nil)
 		}
-	case framePing:
-		if flags&flagAck == 0 {
-			c.out = appendFrame(c.out, framePing, flagAck, 0, payload)
+	case http2.FramePing:
+		if flags&http2.FlagSettingsAck == 0 {
+			c.out = appendFrame(c.out, http2.FramePing, http2.FlagSettingsAck, 0, payload)
 		}
-	case frameWindow:
+	case http2.FrameWindowUpdate:
 		if id == 0 { // a request is far smaller than its stream's own window
 			c.window += int64(binary.BigEndian.Uint32(payload) & (1<<31 - 1))
 		}
-	case frameGoAway:
+	case http2.FrameGoAway:
 		return fmt.Errorf("the server sent GOAWAY: %q", payload[min(8, len(payload)):])
-	case frameContinued:
+	case http2.FrameContinuation:
 		return errors.New("continued header blocks are beyond this client")
 	}
 	return nil
 }
 
 // streamFrame adds a part of a response to its call.
-func (c *client) streamFrame(to *call, kind, flags byte, payload []byte) error {
+func (c *client) streamFrame(to *call, kind http2.FrameType, flags http2.Flags, payload []byte) error {
 	switch kind {
-	case frameReset:
+	case http2.FrameRSTStream:
 		to.bad = true
 		c.lastRefused = "RST_STREAM"
-	case frameData:
+	case http2.FrameData:
 		c.unreported += int64(len(payload))
-		if c.unreported > ourWin/2 {
-			c.out = appendFrame(c.out, frameWindow, 0, 0, binary.BigEndian.AppendUint32(nil, uint32(c.unreported)))
+		if c.unreported > ourWindow/2 {
+			c.out = appendFrame(c.out, http2.FrameWindowUpdate, 0, 0, binary.BigEndian.AppendUint32(nil, uint32(c.unreported)))
 			c.unreported = 0
 		}
 		// Five bytes of gRPC, then overall_code, field 1, which all known encoders write first.
 		if to.overall == 0 && len(payload) >= 7 && payload[5] == 8 {
 			to.overall = payload[6]
 		}
-	case frameHeaders:
-		ok, err := c.headersOK(payload, flags&flagEndStream != 0)
+	case http2.FrameHeaders:
+		ok, err := c.headersOK(payload, flags&http2.FlagDataEndStream != 0)
 		if err != nil {
 			return err
 		}

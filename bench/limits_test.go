@@ -21,7 +21,7 @@ func TestLimitBudgets(t *testing.T) {
 		if b.twin == b.line {
 			t.Errorf("%s is its own twin", b.line.row())
 		}
-		if scenarios[b.line.scenario].name == "" || scenarios[b.twin.scenario].name == "" {
+		if scenarios[b.line.scenario].keys == 0 || scenarios[b.twin.scenario].keys == 0 {
 			t.Errorf("%s: no such scenario", b.line.row())
 		}
 	}
@@ -31,7 +31,7 @@ func TestWantsLimits(t *testing.T) {
 	f := func(only string, l line, want bool) {
 		t.Helper()
 		s := &suite{only: only}
-		if got := s.wantsLine(l); got != want {
+		if got := s.wants("ratelimit", l); got != want {
 			t.Errorf("-only %s measures %s: %v, want %v", only, l.row(), got, want)
 		}
 	}

@@ -3,10 +3,12 @@
 package main
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -57,9 +59,21 @@ const (
 	outcomeFailed         // refused, reset, or not the answer that the load expects
 )
 
+// latencies are the times of calls.
+type latencies []time.Duration
+
+// quantile returns the time that the share q of the calls did not exceed, 0 without calls.
+func (l latencies) quantile(q float64) time.Duration {
+	if len(l) == 0 {
+		return 0
+	}
+	slices.Sort(l) // costs next to nothing the second time
+	return l[min(int(q*float64(len(l))), len(l)-1)]
+}
+
 // result is the result of the measured part of a load.
 type result struct {
-	latency  histogram
+	latency  latencies
 	elapsed  time.Duration
 	ok, over int
 	failed   int // including those of the warm-up
@@ -89,22 +103,33 @@ func (l load) driveClean() (*result, error) {
 	return r, err
 }
 
+// background begins a load that goes on until end is called.
+func (l load) background() (end func() (*result, error)) {
+	stop, ended := make(chan struct{}), make(chan struct{})
+	l.run, l.stop = time.Hour, stop
+	var r *result
+	var err error
+	go func() {
+		defer close(ended)
+		r, err = l.drive()
+	}()
+	return func() (*result, error) {
+		close(stop)
+		<-ended
+		return r, err
+	}
+}
+
 // exchange is a protocol's part of a running load. The runner calls it on the load's thread.
 type exchange interface {
 	// dial makes connection number conn.
 	dial(conn int) (*socket, error)
-	// inFlight returns how many requests a connection has at once in a closed loop.
-	inFlight() int
 	// begin sends a connection's next request, which was due at the given time.
 	begin(conn int, due int64) error
 	// beginDue sends a request of an open loop over a connection of its choice, or notes that it is due.
 	beginDue(due int64) error
 	// serve writes and reads as far as a connection is ready, and reports each answer by runner.ended.
 	serve(conn int) error
-	// exhausted reports that no request is left for any connection.
-	exhausted() bool
-	// pending reports requests whose answers must be read before the load ends.
-	pending() bool
 }
 
 // runner is a running load. One OS thread does everything: it waits on all connections at once and wakes when a request
@@ -118,6 +143,10 @@ type runner struct {
 	polled   []unix.PollFd
 	random   *rand.Rand
 
+	inFlight  int  // requests that each connection has at once in a closed loop
+	exhausted bool // no request is left for any connection
+	pending   int  // requests whose answers must be read before the load ends
+
 	due       float64 // open loop: when the next request is due, ns since began
 	warmed    int     // answers before the measured time
 	measuring bool
@@ -126,10 +155,11 @@ type runner struct {
 	result    result
 }
 
-func newRunner(l load) *runner {
+func newRunner(l load, inFlight int) *runner {
 	return &runner{
-		load: l, random: rand.New(rand.NewPCG(2, 3)),
+		load: l, inFlight: inFlight, random: rand.New(rand.NewPCG(2, 3)),
 		sockets: make([]*socket, l.conns), polled: make([]unix.PollFd, l.conns),
+		result: result{latency: make(latencies, 0, cmp.Or(l.calls, 1<<20))}, // seldom grows while calls are measured
 	}
 }
 
@@ -178,7 +208,7 @@ func (r *runner) now() int64 { return int64(time.Since(r.began)) }
 
 func (r *runner) loop() error {
 	if r.rate == 0 {
-		for range r.exchange.inFlight() {
+		for range r.inFlight {
 			for i := range r.sockets {
 				if err := r.exchange.begin(i, 0); err != nil {
 					return err
@@ -213,8 +243,8 @@ func (r *runner) over(now int64) bool {
 		return true
 	default:
 	}
-	return r.exchange.exhausted() ||
-		r.measuring && (now >= r.from+int64(r.run) || r.calls > 0 && r.result.latency.n >= uint64(r.calls))
+	return r.exhausted ||
+		r.measuring && (now >= r.from+int64(r.run) || r.calls > 0 && len(r.result.latency) >= r.calls)
 }
 
 func (r *runner) end(now int64) error {
@@ -234,7 +264,7 @@ func (r *runner) end(now int64) error {
 // drain waits for pending answers without counting them.
 func (r *runner) drain() error {
 	r.draining = true
-	for deadline := time.Now().Add(10 * time.Second); r.exchange.pending(); {
+	for deadline := time.Now().Add(10 * time.Second); r.pending > 0; {
 		if time.Now().After(deadline) {
 			return errors.New("requests in flight are not answered")
 		}
@@ -319,7 +349,7 @@ func (r *runner) ended(conn int, begun, now int64, o outcome, refusal string) {
 		return
 	}
 	took := time.Duration(now - begun)
-	r.result.latency.record(took)
+	r.result.latency = append(r.result.latency, took)
 	if r.each != nil {
 		r.each(answer{conn, r.began.Add(time.Duration(now)), took})
 	}

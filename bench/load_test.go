@@ -21,12 +21,12 @@ import (
 )
 
 // startYardstick runs one and returns its address.
-func startYardstick(t *testing.T, kind, answer string) string {
+func startYardstick(t *testing.T, kind string) string {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())
 	in, out := io.Pipe()
 	ended := make(chan error)
-	go func() { ended <- runYardstick(ctx, []string{"-kind", kind, "-answer", answer}, out) }()
+	go func() { ended <- runYardstick(ctx, []string{"-kind", kind}, out) }()
 	t.Cleanup(func() {
 		stop()
 		if err := <-ended; err != nil {
@@ -43,7 +43,7 @@ func startYardstick(t *testing.T, kind, answer string) string {
 func TestYardsticks(t *testing.T) {
 	f := func(kind, answer string) {
 		t.Helper()
-		connection, err := grpc.NewClient(startYardstick(t, kind, answer),
+		connection, err := grpc.NewClient(startYardstick(t, kind+" "+answer),
 			grpc.WithTransportCredentials(insecure.NewCredentials()))
 		if err != nil {
 			t.Fatal(err)
@@ -62,9 +62,25 @@ func TestYardsticks(t *testing.T) {
 		f("plain", answer)
 		f("tuned", answer)
 	}
-	for _, args := range [][]string{{"-kind", "x"}, {"-answer", "x"}, {"-listen", "x"}} {
+	for _, args := range [][]string{{"-kind", "x single"}, {"-kind", "tuned x"}, {"-listen", "x"}, {"-kind", "x"},
+		{"-kind", "hash:x"}, {"-kind", "hash:99"}, {"-kind", "sign:HS256"}, {"-kind", "select", "-database", "://"}} {
 		if err := runYardstick(t.Context(), args, io.Discard); err == nil {
 			t.Errorf("yardstick %v started", args)
+		}
+	}
+}
+
+func TestQuantile(t *testing.T) {
+	var l latencies
+	if got := l.quantile(.99); got != 0 {
+		t.Errorf("quantile of nothing = %v, want 0", got)
+	}
+	for i := range 1_000 {
+		l = append(l, time.Duration(i*7%1_000)) // each number below 1,000 once
+	}
+	for q, want := range map[float64]time.Duration{0: 0, .5: 500, .99: 990, .999: 999, 1: 999} {
+		if got := l.quantile(q); got != want {
+			t.Errorf("quantile(%v) = %d, want %d", q, got, want)
 		}
 	}
 }
@@ -84,23 +100,23 @@ func TestClosedLoop(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if r.ok != l.calls || r.over+r.failed != 0 || r.latency.n != uint64(l.calls) || marks != 2 {
+		if r.ok != l.calls || r.over+r.failed != 0 || len(r.latency) != l.calls || marks != 2 {
 			t.Errorf("%d OK, %d over, %d failed (%s), %d latencies, %d marks; want %d OK and 2 marks",
-				r.ok, r.over, r.failed, r.refusal, r.latency.n, marks, l.calls)
+				r.ok, r.over, r.failed, r.refusal, len(r.latency), marks, l.calls)
 		}
 	}
-	l := shortLoad(startYardstick(t, "tuned", "multi"))
+	l := shortLoad(startYardstick(t, "tuned multi"))
 	f(l)
 	l.traffic = grpcTraffic{scenario: scenarios["single"], streams: 8, timeout: "1S"}
 	f(l)
 	// Default windows: the server measures the line with PINGs and gives window back in small pieces.
-	l = shortLoad(startYardstick(t, "plain", "single"))
+	l = shortLoad(startYardstick(t, "plain single"))
 	l.traffic = grpcTraffic{scenario: scenarios["multi"], streams: 512}
 	f(l)
 }
 
 func TestOpenLoop(t *testing.T) {
-	l := shortLoad(startYardstick(t, "tuned", "single"))
+	l := shortLoad(startYardstick(t, "tuned single"))
 	l.rate, l.calls, l.run = 2_000, 0, 500*time.Millisecond
 	r, err := l.drive()
 	if err != nil {

@@ -66,8 +66,6 @@ func run(ctx context.Context, args []string) error {
 		switch args[0] {
 		case "yardstick":
 			return runYardstick(ctx, args[1:], os.Stdout)
-		case "http-yardstick":
-			return runHTTPYardstick(ctx, args[1:], os.Stdout)
 		case "load", "http-load":
 			return runLoad(args)
 		case "with-auth", "with-ratelimit":
@@ -144,7 +142,7 @@ func (l load) print(pid int, what string) error {
 		return err
 	}
 	fmt.Printf("%.0f/s: %d OK, %d OVER_LIMIT, %d failed %s\n", r.perSecond(), r.ok, r.over, r.failed, r.refusal)
-	fmt.Printf("p50 %v p99 %v max %v\n", r.latency.quantile(.5), r.latency.quantile(.99), r.latency.max)
+	fmt.Printf("p50 %v p99 %v max %v\n", r.latency.quantile(.5), r.latency.quantile(.99), r.latency.quantile(1))
 	if pid != 0 {
 		fmt.Printf("CPU %.2f µs a %s\n", used.cpu, what)
 	}

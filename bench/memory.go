@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net/http"
-	"os"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -16,7 +15,7 @@ import (
 
 // memory measures the daemon's RSS in several situations, each in a process of its own.
 func (s *suite) memory(ctx context.Context) error {
-	single := load{traffic: grpcTraffic{scenario: scenarios["single"], streams: 64}, conns: 4, run: 2 * s.time}
+	single := load{traffic: grpcTraffic{scenario: scenarios["single"], streams: 64}, conns: 4, run: 4 * s.time}
 	fill := scenarios["fill"]
 	keys := load{traffic: grpcTraffic{scenario: fill, streams: 64}, conns: 4, calls: fill.keys, run: time.Minute}
 	rules := ruleText(0, 1)
@@ -58,16 +57,6 @@ func (s *suite) reportRSS(t *target, limit float64, what, note string) error {
 	s.report.atMost(limit, " MiB", what, []float64{float64(u.rss) / mib},
 		fmt.Sprintf("peak %.1f%s", float64(peak)/mib, note))
 	return err
-}
-
-// peakRSS returns the most memory that a process has had, in bytes.
-func peakRSS(pid int) (int64, error) {
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
-	if err != nil {
-		return 0, err
-	}
-	kb, err := numberAfter(status, "VmHWM:")
-	return kb << 10, err
 }
 
 // numberAfter finds a number in a page.

@@ -3,22 +3,21 @@
 package main
 
 import (
-	"bytes"
+	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
-	"strconv"
 	"time"
 
+	"github.com/prometheus/procfs"
 	"golang.org/x/sys/unix"
 )
 
 // usage is what a process has used since it started.
 type usage struct {
-	cpu time.Duration // user and system time of all its threads
-	rss int64         // present resident memory, bytes
-
-	parent int           // the process that waits for it
+	cpu    time.Duration // user and system time of all its threads
+	rss    int64         // present resident memory, bytes
 	reaped time.Duration // CPU time of children that have ended and were waited for
 }
 
@@ -31,13 +30,30 @@ func readUsage(pid int) (usage, error) {
 	if pid == 0 {
 		return usage{}, nil
 	}
-	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	process, err := procfs.NewProc(pid)
 	if err != nil {
 		return usage{}, fmt.Errorf("usage of process %d: %w", pid, err)
 	}
-	u, err := parseStat(stat)
-	u.cpu = exactCPU(pid, u.cpu)
-	return u, err
+	stat, err := process.Stat()
+	return usageOf(stat), err
+}
+
+func usageOf(stat procfs.ProcStat) usage {
+	return usage{
+		cpu:    exactCPU(stat.PID, time.Duration(stat.UTime+stat.STime)*clockTick),
+		rss:    int64(stat.ResidentMemory()),
+		reaped: time.Duration(stat.CUTime+stat.CSTime) * clockTick,
+	}
+}
+
+// peakRSS returns the most memory that a process has had, in bytes.
+func peakRSS(pid int) (uint64, error) {
+	process, err := procfs.NewProc(pid)
+	if err != nil {
+		return 0, err
+	}
+	status, err := process.NewStatus()
+	return status.VmHWM, err
 }
 
 // readFamily returns what a process and its children have used, including ended children: PostgreSQL has a process for
@@ -62,27 +78,17 @@ func sumFamily(pid int) (usage, error) {
 		return usage{}, err
 	}
 	family.cpu += family.reaped
-	stats, _ := filepath.Glob("/proc/[0-9]*/stat") // the pattern is well-formed
-	for _, path := range stats {
-		stat, err := os.ReadFile(path)
-		if err != nil {
-			continue // the process has ended meanwhile
-		}
-		u, err := parseStat(stat)
-		if err != nil {
-			return usage{}, err
-		}
-		if u.parent != pid {
+	processes, err := procfs.AllProcs()
+	for _, process := range processes {
+		stat, err := process.Stat()
+		if err != nil || stat.PPID != pid { // an error: the process has ended meanwhile
 			continue
 		}
-		child, err := strconv.Atoi(filepath.Base(filepath.Dir(path)))
-		if err != nil {
-			return usage{}, err
-		}
-		family.cpu += exactCPU(child, u.cpu) + u.reaped
-		family.rss += u.rss
+		child := usageOf(stat)
+		family.cpu += child.cpu + child.reaped
+		family.rss += child.rss
 	}
-	return family, nil
+	return family, err
 }
 
 // exactCPU returns a process's user and system time as the scheduler counted it, in nanoseconds: steps of 10 ms hide a
@@ -98,28 +104,93 @@ func exactCPU(pid int, rounded time.Duration) time.Duration {
 	return time.Duration(t.Nano())
 }
 
-// parseStat reads fields 4 (parent), 14 to 17 (utime, stime, and those of ended children) and 24 (rss in pages) of
-// proc_pid_stat(5). The second field is the program's name in parentheses and may itself contain spaces and
-// parentheses.
-func parseStat(stat []byte) (usage, error) {
-	end := bytes.LastIndexByte(stat, ')')
-	fields := bytes.Fields(stat[end+1:]) // fields[0] is field 3
-	if end < 0 || len(fields) < 22 {
-		return usage{}, fmt.Errorf("not a /proc stat line: %q", stat)
-	}
-	var sum [6]int64
-	for i, at := range []int{14, 15, 24, 4, 16, 17} {
-		n, err := strconv.ParseInt(string(fields[at-3]), 10, 64)
-		if err != nil {
-			return usage{}, fmt.Errorf("field %d of a /proc stat line: %w", at, err)
-		}
-		sum[i] = n
-	}
-	return usage{
-		cpu: time.Duration(sum[0]+sum[1]) * clockTick,
-		rss: sum[2] * int64(os.Getpagesize()),
+// controlGroup is a control group of this machine with a memory limit and a CPU quota.
+type controlGroup struct {
+	dirs          []string // all folders of the group
+	usage, events string   // files of the memory controller
+}
 
-		parent: int(sum[3]),
-		reaped: time.Duration(sum[4]+sum[5]) * clockTick,
-	}, nil
+// newControlGroup makes a group below this process's group: version 2, or the memory and cpu controllers of version 1.
+// Only root may.
+func newControlGroup(name string, memory int64, cores float64) (*controlGroup, error) {
+	own, err := ownGroups()
+	if err != nil {
+		return nil, err
+	}
+	const period = 100_000 // µs
+	most, quota := fmt.Sprint(memory), fmt.Sprint(int(cores*period))
+	// A group with processes cannot have subgroups with controllers, so one of version 2 is directly below the root.
+	dir := filepath.Join("/sys/fs/cgroup", name)
+	g := &controlGroup{[]string{dir}, dir + "/memory.current", dir + "/memory.events"}
+	limits := [][2]string{
+		{"/sys/fs/cgroup/cgroup.subtree_control", "+memory +cpu"}, // makes the files of the others
+		{dir + "/memory.max", most}, {dir + "/memory.swap.max", "0"},
+		{dir + "/cpu.max", fmt.Sprintf("%s %d", quota, period)},
+	}
+	if own["memory"] != "" {
+		dir, cpu := filepath.Join(own["memory"], name), filepath.Join(own["cpu"], name)
+		g = &controlGroup{[]string{dir, cpu}, dir + "/memory.usage_in_bytes", dir + "/memory.oom_control"}
+		limits = [][2]string{
+			{dir + "/memory.limit_in_bytes", most}, {cpu + "/cpu.cfs_period_us", fmt.Sprint(period)},
+			{cpu + "/cpu.cfs_quota_us", quota},
+		}
+	}
+	for _, dir := range g.dirs {
+		if err := os.MkdirAll(dir, 0o755); err != nil {
+			return nil, fmt.Errorf("control groups: %w", err)
+		}
+	}
+	for _, limit := range limits {
+		err := os.WriteFile(limit[0], []byte(limit[1]), 0o644)
+		if err != nil && filepath.Base(limit[0]) != "memory.swap.max" {
+			return nil, errors.Join(fmt.Errorf("control groups: %w", err), g.close())
+		}
+	}
+	return g, nil
+}
+
+// ownGroups returns the folders of this process's groups by controller of version 1.
+func ownGroups() (map[string]string, error) {
+	self, err := procfs.Self()
+	if err != nil {
+		return nil, err
+	}
+	groups, err := self.Cgroups()
+	own := map[string]string{}
+	for _, g := range groups {
+		for _, controller := range g.Controllers {
+			own[controller] = filepath.Join("/sys/fs/cgroup", controller, g.Path)
+		}
+	}
+	return own, err
+}
+
+// enter has a command start in the group, so that the limits apply from the program's first moment.
+func (g *controlGroup) enter(cmd *exec.Cmd) {
+	script := ""
+	for _, dir := range g.dirs {
+		script += "echo $$ >" + dir + "/cgroup.procs && "
+	}
+	cmd.Args = append([]string{"sh", "-c", script + `exec "$0" "$@"`, cmd.Path}, cmd.Args[1:]...)
+	cmd.Path = "/bin/sh"
+}
+
+// used returns the group's memory, and how often the kernel killed a process of the group for lack of memory.
+func (g *controlGroup) used() (memory, kills int64, err error) {
+	usage, err := os.ReadFile(g.usage)
+	events, failed := os.ReadFile(g.events)
+	if err := errors.Join(err, failed); err != nil {
+		return 0, 0, err
+	}
+	memory, err = numberAfter(usage, "")
+	kills, failed = numberAfter(events, "oom_kill ")
+	return memory, kills, errors.Join(err, failed)
+}
+
+// close removes the group, which must be empty.
+func (g *controlGroup) close() (err error) {
+	for _, dir := range g.dirs {
+		err = errors.Join(err, os.Remove(dir))
+	}
+	return err
 }

@@ -64,32 +64,22 @@ func flowRuleText(extra int, limit uint32) []byte {
 
 func (s *suite) reloadUnderLoad(ctx context.Context, c reloadCase) error {
 	return s.fresh(ctx, "reload", c.text(1), func(t *target, _ time.Duration) error {
-		for generation := range c.rounds { // in advance: making them would use the load's processor
-			if err := os.WriteFile(c.next(t, uint32(generation+2)), c.text(uint32(generation+2)), 0o644); err != nil {
+		// The texts are made in advance: making them would use the load's processor.
+		for generation := 2; generation < c.rounds+2; generation++ {
+			if err := os.WriteFile(nextRules(t, generation), c.text(uint32(generation)), 0o644); err != nil {
 				return err
 			}
 		}
 		runtime.GC()
 		answers := make([]answer, 0, 60*reloadRate)
-		ended := make(chan error, 1)
-		enough := make(chan struct{})
-		go func() {
-			l := load{
-				addr: t.addr, traffic: grpcTraffic{scenario: scenarios["single"], timeout: s.timeout}, conns: 4,
-				rate: reloadRate,
-				warm: 300 * time.Millisecond, run: time.Minute, stop: enough,
-				each: func(a answer) { answers = append(answers, a) },
-			}
-			_, err := l.drive()
-			ended <- err
-		}()
+		end := load{
+			addr: t.addr, traffic: grpcTraffic{scenario: scenarios["single"], timeout: s.timeout}, conns: 4,
+			rate: reloadRate, warm: 300 * time.Millisecond, each: func(a answer) { answers = append(answers, a) },
+		}.background()
 		spans, err := s.reloads(ctx, t, c)
-		close(enough)
-		if err := errors.Join(err, <-ended); err != nil {
-			return err
-		}
-		peak, err := peakRSS(t.process.PID())
-		if err != nil {
+		_, failed := end()
+		peak, unread := peakRSS(t.process.PID())
+		if err := errors.Join(err, failed, unread); err != nil {
 			return err
 		}
 		s.reportReloads(c, answers, spans, float64(peak)/mib)
@@ -97,23 +87,21 @@ func (s *suite) reloadUnderLoad(ctx context.Context, c reloadCase) error {
 	})
 }
 
-// next returns the file of a generation, not yet in its place.
-func (c *reloadCase) next(t *target, generation uint32) string {
-	return fmt.Sprintf("%s.%d", t.rules, generation)
-}
+// nextRules returns the file of a generation, not yet in its place.
+func nextRules(t *target, generation int) string { return fmt.Sprintf("%s.%d", t.rules, generation) }
 
 // reloads makes the daemon reload rules repeatedly.
 func (s *suite) reloads(ctx context.Context, t *target, c reloadCase) (spans []span, err error) {
-	for generation := uint32(2); len(spans) < c.rounds; generation++ {
+	for generation := 2; generation < c.rounds+2; generation++ {
 		time.Sleep(c.apart)
-		if err := os.Rename(c.next(t, generation), t.rules); err != nil {
+		if err := os.Rename(nextRules(t, generation), t.rules); err != nil {
 			return nil, err
 		}
 		from := time.Now()
 		if err := t.process.Signal(syscall.SIGHUP); err != nil {
 			return nil, err
 		}
-		if err := s.testbed.retry(ctx, t, 20*time.Second, func(context.Context) error {
+		if err := s.testbed.retry(ctx, t, func(context.Context) error {
 			time.Sleep(time.Millisecond) // between two calls
 			return decidesBy(t, generation)
 		}); err != nil {
@@ -125,7 +113,7 @@ func (s *suite) reloads(ctx context.Context, t *target, c reloadCase) (spans []s
 }
 
 // decidesBy returns an error unless the limit in a daemon's answer is that of a generation of rules.
-func decidesBy(t *target, generation uint32) error {
+func decidesBy(t *target, generation int) error {
 	const request = `{"domain": "` + domain + `", "descriptors": [{"entries": [{"key": "generation", "value": "?"}]}]}`
 	answer, err := http.Post("http://"+t.http+"/json", "application/json", strings.NewReader(request))
 	if err != nil {
@@ -140,27 +128,27 @@ func decidesBy(t *target, generation uint32) error {
 }
 
 func (s *suite) reportReloads(c reloadCase, answers []answer, spans []span, peak float64) {
-	var calm histogram
+	var calm latencies
 	for _, a := range answers {
 		if !within(a, spans, 50*time.Millisecond) {
-			calm.record(a.latency)
+			calm = append(calm, a.latency)
 		}
 	}
 	p99 := calm.quantile(.99)
 	var took, slowest, slowestBy, p99By []float64
 	for _, sp := range spans {
-		var meanwhile histogram
+		var meanwhile latencies
 		for _, a := range answers {
 			if within(a, []span{sp}, 0) {
-				meanwhile.record(a.latency)
+				meanwhile = append(meanwhile, a.latency)
 			}
 		}
 		took = append(took, milliseconds(sp.to.Sub(sp.from)))
-		slowest = append(slowest, milliseconds(meanwhile.max))
-		slowestBy = append(slowestBy, float64(meanwhile.max)/float64(p99))
+		slowest = append(slowest, milliseconds(meanwhile.quantile(1)))
+		slowestBy = append(slowestBy, float64(meanwhile.quantile(1))/float64(p99))
 		p99By = append(p99By, float64(meanwhile.quantile(.99))/float64(p99))
 	}
-	note := fmt.Sprintf("calm: p99 %v, slowest %v", p99.Round(time.Microsecond), calm.max.Round(time.Microsecond))
+	note := fmt.Sprintf("calm: p99 %v, slowest %v", p99.Round(time.Microsecond), calm.quantile(1).Round(time.Microsecond))
 	judge := func(limit float64, unit, name string, values []float64, notes ...string) {
 		if limit > 0 {
 			s.report.atMost(limit, unit, name, values, notes...)

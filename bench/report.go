@@ -4,12 +4,14 @@ package main
 
 import (
 	"cmp"
+	"context"
 	"debug/buildinfo"
 	"fmt"
 	"io"
+	"math"
 	"os"
-	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -31,41 +33,32 @@ type budget struct {
 	note     string
 }
 
-// missed reports whether the median is on the wrong side of the limit, and by what share of the limit.
-func (b budget) missed() (by float64, missed bool) {
-	by = b.measured.median/b.limit - 1
-	if b.atLeast {
-		by = 1 - b.measured.median/b.limit
-	}
-	return by, by > 0
-}
-
 func (r *report) linef(format string, args ...any) { fmt.Fprintf(r.out, format+"\n", args...) }
 
-// atMost compares the median of values with a limit. It adds no row without values.
+// atMost compares the median of values with a limit. It adds no row without values, as when each run was refused.
 func (r *report) atMost(limit float64, unit, what string, values []float64, note ...string) {
 	r.add(values, budget{what: what, unit: unit, limit: limit, note: strings.Join(note, " ")})
 }
 
-// atLeast is atMost for figures of which more is better.
-func (r *report) atLeast(limit float64, unit, what string, values []float64) {
-	r.add(values, budget{what: what, unit: unit, limit: limit, atLeast: true})
-}
-
 func (r *report) add(values []float64, b budget) {
-	if len(values) > 0 {
+	if values = slices.DeleteFunc(slices.Clone(values), math.IsNaN); len(values) > 0 {
 		b.measured = spreadOf(values)
 		r.budgets = append(r.budgets, b)
 	}
 }
 
+// table prints rows after an empty line, unless there is only the first row, which has the columns.
 func (r *report) table(rows [][]string) {
+	if len(rows) < 2 {
+		return
+	}
 	var text strings.Builder
 	w := tabwriter.NewWriter(&text, 0, 0, 2, ' ', 0)
 	for _, row := range rows {
 		fmt.Fprintln(w, strings.Join(row, "\t"))
 	}
 	w.Flush()
+	r.linef("")
 	for row := range strings.Lines(text.String()) {
 		r.linef("%s", strings.TrimRight(row, " \n"))
 	}
@@ -73,25 +66,21 @@ func (r *report) table(rows [][]string) {
 
 // printBudgets writes the collected rows and forgets them.
 func (r *report) printBudgets(title string) {
-	if len(r.budgets) == 0 {
-		return
-	}
 	rows := [][]string{{title, "median", "min", "max", "budget", "", ""}}
 	for _, b := range r.budgets {
-		verdict := "met"
-		if by, missed := b.missed(); missed {
-			verdict = fmt.Sprintf("MISSED by %.0f %%", 100*by)
-		}
-		sign := "≤ "
+		sign, by := "≤ ", b.measured.median/b.limit-1 // by what share of the limit it is missed
 		if b.atLeast {
-			sign = "≥ "
+			sign, by = "≥ ", 1-b.measured.median/b.limit
+		}
+		verdict := "met"
+		if by > 0 {
+			verdict = fmt.Sprintf("MISSED by %.0f %%", 100*by)
 		}
 		rows = append(rows, []string{
 			b.what, b.measured.format(b.measured.median) + b.unit, b.measured.format(b.measured.low),
 			b.measured.format(b.measured.high), sign + fmt.Sprint(b.limit) + b.unit, verdict, b.note,
 		})
 	}
-	r.linef("")
 	r.table(rows)
 	r.budgets = nil
 }
@@ -111,16 +100,6 @@ func (s spread) String() string {
 	return fmt.Sprintf("%s [%s–%s]", s.format(s.median), s.format(s.low), s.format(s.high))
 }
 
-// createResult makes the file of a run that is to be kept.
-func createResult(now time.Time) (*os.File, error) {
-	dir := filepath.Join("bench", "results")
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, err
-	}
-	return os.OpenFile(filepath.Join(dir, now.UTC().Format("2006-01-02T1504")+".txt"),
-		os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
-}
-
 // header prints the machine: results without it cannot be compared.
 func (s *suite) header() error {
 	s.report.linef("gatehouse bench, %s, %s/%s, %d cores", time.Now().UTC().Format("2006-01-02 15:04 MST"),
@@ -134,18 +113,22 @@ func (s *suite) header() error {
 	return nil
 }
 
-// ratelimitHeader prints what was measured.
-func (s *suite) ratelimitHeader() error {
-	info, err := buildinfo.ReadFile(s.testbed.daemon)
+// program prints which build of a daemon is measured.
+func (r *report) program(daemon, path string) error {
+	info, err := buildinfo.ReadFile(path)
 	if err != nil {
 		return fmt.Errorf("%w (make build makes it)", err)
 	}
-	stats := "statsd over TCP to a sink in this program, the daemon's default"
-	if s.testbed.statsd == "" {
-		stats = "DISABLE_STATS=true"
+	r.linef("\n%-10s %s, %s", daemon, info.Main.Version, info.GoVersion)
+	return nil
+}
+
+// ratelimitHeader prints what was measured.
+func (s *suite) ratelimitHeader(context.Context) error {
+	if err := s.report.program("ratelimit", s.testbed.daemon); err != nil {
+		return err
 	}
-	s.report.linef("\nratelimit  %s, %s", info.Main.Version, info.GoVersion)
-	s.report.linef("statistics %s", stats)
+	s.report.linef("statistics statsd over TCP to a sink in this program, the daemon's default")
 	s.report.linef("settings   %s", strings.Join(append(s.testbed.extra, "grpc-timeout="+cmp.Or(s.timeout, "none")), " "))
 	s.report.linef("rounds     %d of %v each; closed loop: 4 connections × 64 streams; open loop: Poisson, %.0f "+
 		"calls a second on 4 connections", s.rounds, s.time, s.rate)

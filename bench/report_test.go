@@ -46,8 +46,9 @@ func TestBudgets(t *testing.T) {
 	r.atMost(1.25, " ×", "single", []float64{1.2, 1.1, 1.3})
 	r.atMost(40, " ms", "start", []float64{50}, "cold")
 	r.atMost(40, " ms", "never measured", nil)
-	r.atLeast(5, " ×", "rate", []float64{4})
-	r.atLeast(5, " ×", "higher rate", []float64{6})
+	r.atMost(40, " ms", "refused in each round", []float64{math.NaN()})
+	r.add([]float64{4}, budget{what: "rate", unit: " ×", limit: 5, atLeast: true})
+	r.add([]float64{6}, budget{what: "higher rate", unit: " ×", limit: 5, atLeast: true})
 	r.printBudgets("budgets")
 	want := `
 budgets      median    min    max    budget

@@ -3,8 +3,12 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"math"
+	"path/filepath"
+	"slices"
 	"strings"
 )
 
@@ -40,24 +44,21 @@ func (r *results) target(l line) *target {
 	return r.targets[l.target+" "+l.scenario]
 }
 
-// measureLines measures each wanted line that has a process once.
-func (r *results) measureLines(ctx context.Context, round int, g group, wanted func(line) bool,
+// measureGroups measures each wanted line that has a process once, for each edition of the daemon.
+func (s *suite) measureGroups(ctx context.Context, round int, daemon string, groups []group,
 	measure func(context.Context, int, line) (sample, error)) error {
-	for _, l := range g {
-		if !wanted(l) || r.target(l) == nil || l.via == viaEnvoy && r.target(l).envoy == nil {
+	for _, l := range s.testbed.withEditions(slices.Concat(groups...), round) {
+		if !s.wants(daemon, l) || s.target(l) == nil || l.via == viaEnvoy && s.target(l).envoy == nil {
 			continue
 		}
 		if err := ctx.Err(); err != nil {
 			return err
 		}
 		measured, err := measure(ctx, round, l)
-		r.add(round, l, measured, err)
+		s.add(round, l, measured, err)
 	}
 	return nil
 }
-
-// of returns one figure of each of a line's samples.
-func (r *results) of(l line, figure func(sample) float64) []float64 { return of(r.samples[l], figure) }
 
 // row returns a line's name, which is unique.
 func (l line) row() string { return l.scenario + l.loop() + ", " + l.target }
@@ -77,19 +78,20 @@ func (l line) loop() (how string) {
 }
 
 // printTable writes the figures of all lines of the present programs. A figure that is 0 in every round is left out.
-func (s *suite) printTable(commands string) {
-	rows := [][]string{{"scenario", "loop", "target", "CPU µs", "store µs", "p99 µs", "a second", commands, "WAL bytes",
-		"p50 µs", "max µs"}}
+func (s *suite) printTable(commandsColumn string) {
+	figures := []figure{cpu, store, p99, rate, commands, wal, p50, longest}
+	rows := [][]string{{"scenario, median [min–max]", "loop", "target"}}
+	for _, f := range figures {
+		rows[0] = append(rows[0], f.column)
+	}
+	rows[0][7] = commandsColumn
 	for _, l := range s.lines {
 		if strings.HasSuffix(l.target, beforeSuffix) || strings.HasSuffix(l.target, againSuffix) {
 			continue
 		}
-		row := []string{l.scenario, "closed", l.target}
-		if l.loop() != "" {
-			row[1] = l.loop()[2:]
-		}
-		for i, figure := range []func(sample) float64{cpuOf, storeOf, p99Of, rateOf, commandsOf, walOf, p50Of, maxOf} {
-			measured, text := spreadOf(s.of(l, figure)), ""
+		row := []string{l.scenario, cmp.Or(strings.TrimPrefix(l.loop(), ", "), "closed"), l.target}
+		for i, f := range figures {
+			measured, text := spreadOf(s.of(l, f)), ""
 			switch {
 			case measured.high > 0 && i < 4:
 				text = measured.String()
@@ -100,24 +102,18 @@ func (s *suite) printTable(commands string) {
 		}
 		rows = append(rows, row)
 	}
-	if len(rows) > 1 {
-		s.report.linef("\nmedian [min–max] of the rounds")
-		s.report.table(rows)
-	}
+	s.report.table(rows)
 	for _, why := range s.refused {
 		s.report.linef("no figures of %s", why)
 	}
 }
 
-// ratioBudget is the largest, or smallest, permitted ratio of a target's value to its twin's in the same round, or to
-// the tuned yardstick's if it has no twin.
+// ratioBudget is the largest permitted ratio of a line's figure to its twin's in the same round, or to the tuned
+// yardstick's if it has no twin; of a rate, the smallest.
 type ratioBudget struct {
-	line   line
-	name   string
-	figure func(sample) float64
-	limit  float64
-	least  bool
-	twin   line
+	limit      float64
+	figure     figure
+	line, twin line
 }
 
 // judge compares ratios between targets of the same round with their budgets.
@@ -132,7 +128,127 @@ func (s *suite) judge(all []ratioBudget) {
 			}
 		}
 		s.report.add(ratios(s.of(b.line, b.figure), s.of(yardstick, b.figure)), budget{
-			what: b.line.row() + ": " + b.name + " ÷ " + by, unit: " ×", limit: b.limit, atLeast: b.least,
+			what: b.line.row() + ": " + b.figure.name + " ÷ " + by, unit: " ×", limit: b.limit,
+			atLeast: b.figure.column == rate.column,
 		})
 	}
+}
+
+// edition is one build of the daemons in the same interleaved rounds.
+type edition struct {
+	suffix          string // ends the names of its targets
+	ratelimit, auth string // the programs
+}
+
+// With -against, the earlier programs run twice: the difference between two processes of the same program is a row's
+// noise.
+const (
+	beforeSuffix = "-before"
+	againSuffix  = "-again"
+)
+
+// editions returns the programs under measurement and, with -against, the earlier ones.
+func (l *testbed) editions() []edition {
+	all := []edition{{"", l.daemon, l.authDaemon}}
+	if l.against != "" {
+		ratelimit, auth := filepath.Join(l.against, "ratelimit"), filepath.Join(l.against, "auth")
+		all = append(all, edition{beforeSuffix, ratelimit, auth}, edition{againSuffix, ratelimit, auth})
+	}
+	return all
+}
+
+// smallest is the least difference that counts, however quiet the machine was.
+const smallest = .05
+
+// comparison is one figure of one row, round by round; larger is worse.
+type comparison struct {
+	row, figure        string
+	now, before, again []float64
+}
+
+// noise returns half the distance between the extreme ratios of two processes of the same program: about twice the
+// standard error of a median of five rounds.
+func (c comparison) noise() float64 {
+	apart := spreadOf(ratios(c.again, c.before))
+	return (apart.high - apart.low) / 2
+}
+
+// worse reports whether the median ratio is beyond the noise.
+func (c comparison) worse() bool {
+	return spreadOf(ratios(c.now, c.before)).median > 1+max(smallest, c.noise())
+}
+
+// comparisonTable prints all rows that have figures of both programs and counts those that got worse.
+func (r *report) comparisonTable(title string, all []comparison) {
+	rows := [][]string{{title, "", "before", "now", "now ÷ before", "again ÷ before", "noise", ""}}
+	worse := 0
+	for _, c := range all {
+		by := ratios(c.now, c.before)
+		if len(by) == 0 {
+			continue
+		}
+		verdict := ""
+		if c.worse() {
+			verdict = "WORSE"
+			worse++
+		}
+		before, now := spreadOf(c.before), spreadOf(c.now)
+		rows = append(rows, []string{
+			c.row, c.figure, before.format(before.median), now.format(now.median), spreadOf(by).String(),
+			spreadOf(ratios(c.again, c.before)).String(), fmt.Sprintf("±%.0f %%", 100*c.noise()), verdict,
+		})
+	}
+	r.table(rows)
+	if len(rows) == 1 {
+		return
+	}
+	r.linef("%d of %d figures are worse by more than %.0f %% and the row's noise", worse, len(rows)-1, 100*smallest)
+}
+
+// inverse turns a figure of which more is better into one of which more is worse.
+func inverse(figure func(sample) float64) func(sample) float64 {
+	return func(s sample) float64 {
+		if v := figure(s); v > 0 {
+			return 1e6 / v
+		}
+		return math.NaN()
+	}
+}
+
+// rotated returns the order of the editions in a round: each is first, second and last equally often, since the
+// measurement before affects caches and disks.
+func (l *testbed) rotated(round int) []edition {
+	all := l.editions()
+	first := round % len(all)
+	return append(all[first:len(all):len(all)], all[:first]...)
+}
+
+// withEditions adds, next to a line, the same line for the earlier programs. There are no such processes for
+// yardsticks.
+func (l *testbed) withEditions(g group, round int) (all group) {
+	for _, of := range g {
+		for _, e := range l.rotated(round) {
+			twin := of
+			twin.target += e.suffix
+			all = append(all, twin)
+		}
+	}
+	return all
+}
+
+// compareEditions prints a daemon next to its earlier program.
+func (s *suite) compareEditions(daemon string) {
+	var all []comparison
+	for _, l := range s.lines {
+		before, again := l, l
+		before.target, again.target = l.target+beforeSuffix, l.target+againSuffix
+		figures := []figure{cpu, store, commands, wal, {"µs by rate", "", inverse(rate.of)}}
+		if l.open {
+			figures = []figure{cpu, store, commands, wal, p50, p99}
+		}
+		for _, f := range figures {
+			all = append(all, comparison{l.row(), f.column, s.of(l, f), s.of(before, f), s.of(again, f)})
+		}
+	}
+	s.report.comparisonTable(daemon+", against "+s.testbed.against, all)
 }

@@ -3,10 +3,10 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"net"
 	"os/exec"
@@ -73,9 +73,13 @@ func (l load) measure(read func() (reading, error)) (sample, error) {
 	return s, nil
 }
 
-// sample returns the figures that follow from the requests alone.
+// sample returns the figures that follow from the requests alone, none without a result.
 func (r *result) sample() sample {
-	return sample{rate: r.perSecond(), p50: r.latency.quantile(.5), p99: r.latency.quantile(.99), max: r.latency.max}
+	if r == nil {
+		return none
+	}
+	return sample{rate: r.perSecond(), p50: r.latency.quantile(.5), p99: r.latency.quantile(.99),
+		max: r.latency.quantile(1)}
 }
 
 // read returns what a target of the rate limit daemon and its stores have used.
@@ -85,7 +89,7 @@ func (t *target) read() (m reading, err error) {
 	for _, server := range t.stores {
 		u, err2 := readUsage(server.PID())
 		n, err3 := processed(server)
-		m.store, m.commands, err = m.store+u.cpu, m.commands+int64(n), errors.Join(err, err2, err3)
+		m.store, m.commands, err = m.store+u.cpu, m.commands+n, errors.Join(err, err2, err3)
 	}
 	return m, err
 }
@@ -104,11 +108,10 @@ func spreadOf(values []float64) spread {
 	return spread{median: (v[(len(v)-1)/2] + v[len(v)/2]) / 2, low: v[0], high: v[len(v)-1]}
 }
 
-// of returns one figure of each round's sample; NaN where there is none.
-func of(samples []sample, figure func(sample) float64) []float64 {
-	var values []float64
-	for _, s := range samples {
-		value := figure(s)
+// of returns a figure of each of a line's samples; NaN where a run was refused.
+func (r *results) of(l line, f figure) (values []float64) {
+	for _, s := range r.samples[l] {
+		value := f.of(s)
 		if math.IsNaN(s.cpu) {
 			value = math.NaN()
 		}
@@ -128,15 +131,22 @@ func ratios(of, by []float64) []float64 {
 	return values
 }
 
-// The figures that have budgets.
-func cpuOf(s sample) float64      { return s.cpu }
-func storeOf(s sample) float64    { return s.store }
-func rateOf(s sample) float64     { return s.rate }
-func p50Of(s sample) float64      { return float64(s.p50.Microseconds()) }
-func p99Of(s sample) float64      { return float64(s.p99.Microseconds()) }
-func maxOf(s sample) float64      { return float64(s.max.Microseconds()) }
-func commandsOf(s sample) float64 { return s.commands }
-func walOf(s sample) float64      { return s.wal }
+// figure is one value of a sample: its column, and its name in a budget.
+type figure struct {
+	column, name string
+	of           func(sample) float64
+}
+
+var (
+	cpu      = figure{"CPU µs", "CPU", func(s sample) float64 { return s.cpu }}
+	store    = figure{"store µs", "store", func(s sample) float64 { return s.store }}
+	p99      = figure{"p99 µs", "p99", func(s sample) float64 { return float64(s.p99.Microseconds()) }}
+	rate     = figure{"a second", "calls/s", func(s sample) float64 { return s.rate }}
+	commands = figure{"commands", "", func(s sample) float64 { return s.commands }}
+	wal      = figure{"WAL bytes", "WAL", func(s sample) float64 { return s.wal }}
+	p50      = figure{"p50 µs", "p50", func(s sample) float64 { return float64(s.p50.Microseconds()) }}
+	longest  = figure{"max µs", "", func(s sample) float64 { return float64(s.max.Microseconds()) }}
+)
 
 // measureRedis has redis-benchmark send INCRBYs to keys like the daemon's, 64 at a time, and reads the server's CPU
 // time for each: the cost of the same work for Redis without any waste.
@@ -166,34 +176,27 @@ func (s *suite) measureRedis(ctx context.Context) error {
 }
 
 // carriedOut is Redis' count of all commands, or one of memcached's counts.
-var carriedOut = regexp.MustCompile(
-	`^(?:total_commands_processed:|STAT (cmd_get|cmd_set|incr_hits|incr_misses|decr_hits|decr_misses) )(\d+)$`)
+var carriedOut = regexp.MustCompile(`(?m)^(?:total_commands_processed:|` +
+	`STAT (?:cmd_get|cmd_set|incr_hits|incr_misses|decr_hits|decr_misses) )(\d+)`)
 
 // processed returns how many commands a Redis or memcached has executed since it started; a look-up of several keys in
 // memcached counts once for each key.
-func processed(server *localserver.Server) (int, error) {
+func processed(server *localserver.Server) (sum int64, err error) {
 	c, err := net.DialTimeout("tcp", server.Addr(), time.Second)
 	if err != nil {
-		return 0, fmt.Errorf("redis: %w", err)
+		return 0, fmt.Errorf("commands of a store: %w", err)
 	}
 	defer c.Close()
 	c.SetDeadline(time.Now().Add(time.Second))
-	fmt.Fprint(c, "INFO stats\r\n")
-	sum := 0
-	for lines := bufio.NewScanner(c); lines.Scan(); {
-		line := lines.Text()
-		count := carriedOut.FindStringSubmatch(line)
-		switch {
-		case count != nil:
-			n, err := strconv.Atoi(count[2])
-			if sum += n; count[1] == "" || err != nil {
-				return sum, err
-			}
-		case line == "ERROR": // memcached does not know INFO
-			fmt.Fprint(c, "stats\r\n")
-		case line == "END":
-			return sum, nil
-		}
+	fmt.Fprint(c, "INFO stats\r\nstats\r\nquit\r\n") // Redis knows the first, memcached the second
+	page, err := io.ReadAll(c)
+	counts := carriedOut.FindAllSubmatch(page, -1)
+	if err == nil && counts == nil {
+		err = fmt.Errorf("the store says nothing of its commands: %q", page)
 	}
-	return 0, fmt.Errorf("the store says nothing of its commands")
+	for _, count := range counts {
+		n, failed := strconv.ParseInt(string(count[1]), 10, 64)
+		sum, err = sum+n, errors.Join(err, failed)
+	}
+	return sum, err
 }

@@ -4,53 +4,62 @@ package main
 
 import (
 	"bytes"
+	"cmp"
+	"context"
 	_ "embed"
 	"fmt"
+	"io"
 	"math/rand/v2"
+	"net/http"
 	"strings"
 
-	"google.golang.org/protobuf/encoding/protowire"
+	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
+	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"google.golang.org/protobuf/proto"
 )
 
 // scenario is one kind of traffic: a request as text and the numbers that are put into it.
 //
 // The text is a list of descriptors separated by "|", each a run of "(key,value)". Every "#" is replaced by the number
-// of the request in seven digits, and every "@" by the same digits as two groups of an IPv6 address, so all requests of
-// a scenario are equally long and are made by overwriting digits in a prepared message.
+// of the request in seven digits, so all requests of a scenario are equally long and are made by overwriting digits in a
+// prepared message.
 type scenario struct {
-	name    string
 	request string
 	keys    int  // how many different numbers there are
+	inTurn  bool // the numbers are used one after the other, to use each once
 	zipf    bool // a few numbers occur often, most seldom; otherwise all are equally likely
 	over    bool // all but the first few answers are OVER_LIMIT
+	digits  int  // if not seven: a group of an IPv6 address has at most four
 }
 
-const (
-	domain = "bench"
-	digits = 7
-	group1 = 3 // digits before the colon of an IPv6 address
-)
+const domain = "bench"
 
-// scenarios are the scenarios for the rules of ruleText.
-var scenarios = map[string]scenario{}
+// scenarios are the scenarios for the rules of ruleText and, after these, for those of limitRules.
+var scenarios = map[string]scenario{
+	"single": {request: "(api_key,key-#)", keys: 10_000},
+	"multi": {keys: 10_000, request: "(tenant,t-#)(route,/v1/orders)|" +
+		"(tenant,t-#)(route,/v1/orders)(method,POST)|" +
+		"(remote_address,10.#)(route,/v1/orders)|" +
+		"(user,u-#)(plan,gold)(region,eu-west)"},
+	"hot":       {request: "(hot,one)", keys: 1},
+	"overlimit": {request: "(spent,one)", keys: 1, over: true},
+	"unmatched": {request: "(nobody,key-#)", keys: 10_000},
+	"nested":    {request: "(n1,a)(n2,b)(n3,c)(n4,d)(n5,key-#)", keys: 10_000},
+	"zipf":      {request: "(account,acc-#)", keys: 1_000_000, zipf: true},
+	"patterns":  {request: patternsRequest(), keys: 10_000},
+	"fill":      {request: "(account,acc-#)", keys: 1_000_000, inTurn: true},
 
-func init() {
-	for _, s := range append(limitScenarios(), []scenario{
-		{name: "single", request: "(api_key,key-#)", keys: 10_000},
-		{name: "multi", keys: 10_000, request: "(tenant,t-#)(route,/v1/orders)|" +
-			"(tenant,t-#)(route,/v1/orders)(method,POST)|" +
-			"(remote_address,10.#)(route,/v1/orders)|" +
-			"(user,u-#)(plan,gold)(region,eu-west)"},
-		{name: "hot", request: "(hot,one)", keys: 1},
-		{name: "overlimit", request: "(spent,one)", keys: 1, over: true},
-		{name: "unmatched", request: "(nobody,key-#)", keys: 10_000},
-		{name: "nested", request: "(n1,a)(n2,b)(n3,c)(n4,d)(n5,key-#)", keys: 10_000},
-		{name: "zipf", request: "(account,acc-#)", keys: 1_000_000, zipf: true},
-		{name: "patterns", request: patternsRequest(), keys: 10_000},
-		{name: "fill", request: "(account,acc-#)", keys: 1_000_000},
-	}...) {
-		scenarios[s.name] = s
-	}
+	"fixed":             {request: "(fixed,key-#)", keys: 10_000},
+	"sliding":           {request: "(sliding,key-#)", keys: 10_000},
+	"bucket":            {request: "(bucket,key-#)", keys: 10_000},
+	"fixed hot":         {request: "(fixed,one)", keys: 1},
+	"bucket hot":        {request: "(bucket,one)", keys: 1},
+	"fixed overlimit":   {request: "(fixed_spent,one)", keys: 1, over: true},
+	"sliding overlimit": {request: "(sliding_spent,one)", keys: 1, over: true},
+	"fixed list":        {request: "(fixed_list,key-#)", keys: 10_000},
+	"list":              {request: "(list,key-#)", keys: 10_000},
+	"values":            {request: "(path,/v1/items/#)", keys: networkCount},
+	"cidr":              {request: "(address,2001:db8:0:#::1)", keys: networkCount, digits: 4},
 }
 
 // plenty is a limit that no run reaches.
@@ -100,77 +109,57 @@ func patternRules() string {
 // encoder makes the requests of one scenario, one after the other, in the same memory.
 type encoder struct {
 	message []byte // a whole RateLimitRequest
-	slots   []slot
+	digits  int
+	slots   []int // where the digits are
 	numbers func() uint32
 }
 
-// slot is the place of digits from to to of the number.
-type slot struct{ at, from, to int }
-
 // newEncoder draws its numbers from a fixed seed, so that two targets get the same keys.
 func newEncoder(s scenario, seed uint64) *encoder {
-	e := &encoder{numbers: numbers(s, seed)}
-	e.message = protowire.AppendTag(e.message, 1, protowire.BytesType)
-	e.message = protowire.AppendString(e.message, domain)
-	for descriptor := range strings.SplitSeq(s.request, "|") {
-		var entries []byte
-		for pair := range strings.SplitSeq(strings.Trim(descriptor, "()"), ")(") {
+	e := &encoder{digits: cmp.Or(s.digits, 7), numbers: numbers(s, seed)}
+	// A length may happen to be the byte '#' too, but not so many times in a row.
+	mark := strings.Repeat("#", e.digits)
+	request := &ratelimitv3.RateLimitRequest{Domain: domain}
+	for text := range strings.SplitSeq(s.request, "|") {
+		descriptor := &commonv3.RateLimitDescriptor{}
+		for pair := range strings.SplitSeq(strings.Trim(text, "()"), ")(") {
 			key, value, _ := strings.Cut(pair, ",")
-			var entry []byte
-			entry = protowire.AppendTag(entry, 1, protowire.BytesType)
-			entry = protowire.AppendString(entry, key)
-			entry = protowire.AppendTag(entry, 2, protowire.BytesType)
-			entry = protowire.AppendString(entry, marks.Replace(value))
-			entries = protowire.AppendTag(entries, 1, protowire.BytesType)
-			entries = protowire.AppendBytes(entries, entry)
+			descriptor.Entries = append(descriptor.Entries,
+				&commonv3.RateLimitDescriptor_Entry{Key: key, Value: strings.ReplaceAll(value, "#", mark)})
 		}
-		e.message = protowire.AppendTag(e.message, 2, protowire.BytesType)
-		e.message = protowire.AppendBytes(e.message, entries)
+		request.Descriptors = append(request.Descriptors, descriptor)
 	}
-	e.addSlots(whole, slot{0, 0, digits})
-	e.addSlots(address, slot{0, 0, group1}, slot{group1 + 1, group1, digits})
-	return e
-}
-
-// The marks for the digits while a message is made. A length may happen to be the byte '#' too, but not so many times
-// in a row.
-var (
-	whole   = strings.Repeat("#", digits)
-	address = strings.Repeat("#", group1) + ":" + strings.Repeat("#", digits-group1)
-	marks   = strings.NewReplacer("#", whole, "@", address)
-)
-
-// addSlots finds each mark of the message and adds its slots.
-func (e *encoder) addSlots(mark string, parts ...slot) {
-	for at := 0; ; at += len(mark) {
+	var err error
+	if e.message, err = proto.Marshal(request); err != nil {
+		panic(err) // a constant of this program
+	}
+	for at := 0; ; at += e.digits {
 		i := bytes.Index(e.message[at:], []byte(mark))
 		if i < 0 {
-			return
+			return e
 		}
 		at += i
-		for _, p := range parts {
-			e.slots = append(e.slots, slot{at + p.at, p.from, p.to})
-		}
+		e.slots = append(e.slots, at)
 	}
 }
 
 // next returns the next request, which the following call overwrites.
 func (e *encoder) next() []byte {
 	n := e.numbers()
-	var text [digits]byte
-	for i := digits - 1; i >= 0; i-- {
+	var text [7]byte
+	for i := len(text) - 1; i >= 0; i-- {
 		text[i] = byte('0' + n%10)
 		n /= 10
 	}
-	for _, s := range e.slots {
-		copy(e.message[s.at:], text[s.from:s.to])
+	for _, at := range e.slots {
+		copy(e.message[at:], text[len(text)-e.digits:])
 	}
 	return e.message
 }
 
-// numbers draws from [0, s.keys). The scenario "fill" counts up instead, to use every key once.
+// numbers draws from [0, s.keys), or counts up.
 func numbers(s scenario, seed uint64) func() uint32 {
-	if s.name == "fill" {
+	if s.inTurn {
 		n := uint32(0)
 		return func() uint32 { n++; return (n - 1) % uint32(s.keys) }
 	}
@@ -186,4 +175,73 @@ func numbers(s scenario, seed uint64) func() uint32 {
 	}
 	i := 0
 	return func() uint32 { i++; return drawn[i&(len(drawn)-1)] }
+}
+
+// limitsRules marks the targets with the rules of limitRules.
+const limitsRules = ", limits"
+
+// twins maps a scenario to one that counts the same requests in fixed windows, or finds the same rules by exact values.
+var twins = map[string]string{
+	"sliding": "fixed", "bucket": "fixed", "bucket hot": "fixed hot", "sliding overlimit": "fixed overlimit",
+	"list": "fixed list", "cidr": "values",
+}
+
+// networkCount is how many prefixes or values one key has; valuesPerEntry is the most that one entry may have.
+const networkCount, valuesPerEntry = 10_000, 1_000
+
+// fewLimits is a format: domain, plenty. It has a window that no run fills, and a bucket that no run drains, so each
+// key keeps its counter for the whole run.
+//
+//go:embed limits.yaml
+var fewLimits string
+
+// limitRules returns the rules for the kinds of limits.
+func limitRules() []byte {
+	var b strings.Builder
+	fmt.Fprintf(&b, fewLimits, domain, plenty)
+	for i := range networkCount {
+		if i%valuesPerEntry == 0 {
+			fmt.Fprintf(&b, "  - key: path\n    rate_limit: %s\n    values:\n", plenty)
+		}
+		fmt.Fprintf(&b, "      - /v1/items/%07d\n", i)
+	}
+	fmt.Fprintf(&b, "  - key: address\n    rate_limit: %s\n    cidr:\n", plenty)
+	for i := range networkCount {
+		fmt.Fprintf(&b, "      - '2001:db8:0:%04d::/64'\n", i)
+	}
+	return []byte(b.String())
+}
+
+// limitStores are the stores that count by every algorithm.
+var limitStores = []string{"memory", "redis", "cluster"}
+
+// limitGroups returns each kind of limit next to its twin on each store.
+func limitGroups() (all []group) {
+	for _, store := range limitStores {
+		on := store + limitsRules
+		fixed := append(each(on, "fixed", "sliding", "bucket"), line{scenario: "fixed", target: on, via: viaTap},
+			line{scenario: "fixed", target: store + "+top" + limitsRules, via: viaTop})
+		all = append(all, fixed, each(on, "fixed hot", "bucket hot"), each(on, "fixed overlimit", "sliding overlimit"),
+			each(store+"+cache"+limitsRules, "fixed overlimit", "sliding overlimit"), each(on, "fixed list", "list"),
+			each(on, "values", "cidr"))
+	}
+	slow := each("redis"+limitsRules, "fixed", "sliding", "bucket")
+	for i := range slow {
+		slow[i].open = true
+	}
+	return append(all, slow)
+}
+
+// listen opens a tap of a daemon with the default rate, 100 events a second, and reads it until stop is called.
+func listen(ctx context.Context, t *target) (stop func(), err error) {
+	answer, err := fetch(ctx, http.DefaultClient, "http://"+t.debug+"/tap?rate=100&seconds=3600", "")
+	if err != nil {
+		return nil, err
+	}
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		io.Copy(io.Discard, answer)
+	}()
+	return func() { answer.Close(); <-done }, nil
 }

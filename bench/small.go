@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"os"
 	"slices"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -28,32 +29,110 @@ func (s *suite) small(ctx context.Context) error {
 		steady = 15 * time.Second
 	}
 	s.report.linef("small: %v of steady load, %v of five times as much", steady, steady/10)
-	redis, err := localserver.Redis(ctx, localserver.RedisOptions{})
+	redis, err := startServer(ctx, s.testbed, localserver.Redis, localserver.RedisOptions{})
 	if err != nil {
 		return err
 	}
-	defer redis.Close()
-	for _, d := range []struct {
-		daemon
-		rate float64
-	}{
-		{daemon{"small memory", ruleText(10_000, 1), nil, nil}, 1000},
-		{daemon{"small redis", ruleText(10_000, 1), []*localserver.Server{redis}, nil}, 500},
+	rules := ruleText(10_000, 1)
+	for _, c := range []smallCase{
+		s.smallRatelimit(ctx, daemon{"small memory", rules, nil, nil}, 1000, steady),
+		s.smallRatelimit(ctx, daemon{"small redis", rules, []*localserver.Server{redis}, nil}, 500, steady),
 	} {
-		if err := s.smallRatelimit(ctx, d.daemon, d.rate, steady); err != nil {
-			return fmt.Errorf("%s: %w", d.name, err)
+		if err := s.runSmall(ctx, c); err != nil {
+			return err
 		}
 	}
 	if err := s.smallAuth(ctx, steady); err != nil {
-		return fmt.Errorf("small auth: %w", err)
+		return err
 	}
 	s.report.printBudgets("small nodes: 64 MiB, a quarter of a CPU")
 	return nil
 }
 
+// smallCase is a daemon in the group and its loads. The loads of a phase run at the same time.
+type smallCase struct {
+	name                 string
+	start                func() (*target, error)
+	ready, memory, idle  float64 // budgets: s to the first answer; MiB and percent of a core when idle
+	steady, flood, again []smallLoad
+	reload               func(*target) error // during again
+}
+
+// smallLoad is a load in which no request may fail, unless it is a flood, which the daemon need not handle completely.
+type smallLoad struct {
+	name  string
+	load  load
+	most  float64 // budget of p99 in ms; 0 only shows it
+	flood bool
+}
+
+func (s *suite) smallRatelimit(ctx context.Context, d daemon, rate float64, steady time.Duration) smallCase {
+	// 100,000 live keys; a caller waits as long as it takes, so that a lost request shows as failed.
+	calls := grpcTraffic{scenario: scenario{request: "(account,acc-#)", keys: 100_000}, streams: 64}
+	at := func(rate float64, run time.Duration) load {
+		return load{traffic: calls, conns: 4, rate: rate, warm: time.Second, run: run}
+	}
+	return smallCase{
+		name: d.name, ready: 1, memory: 26, idle: 0.5,
+		start:  func() (*target, error) { return s.testbed.ratelimit(ctx, s.testbed.daemon, "", d) },
+		steady: []smallLoad{{name: "steady", load: at(rate, steady), most: 20}},
+		flood:  []smallLoad{{name: "five times as much", load: at(5*rate, steady/10), flood: true}},
+		again:  []smallLoad{{name: "steady again, with a reload of 10,000 rules", load: at(rate, 5*time.Second)}},
+		reload: func(t *target) error {
+			return errors.Join(os.WriteFile(t.rules, ruleText(10_000, 2), 0o644), t.process.Signal(syscall.SIGHUP))
+		},
+	}
+}
+
+// smallAuth fills a database from outside the group, and measures a daemon on it.
+func (s *suite) smallAuth(ctx context.Context, steady time.Duration) error {
+	db, err := startDatabase(ctx, s.testbed)
+	if err != nil {
+		return err
+	}
+	url, err := db.create(ctx, "small")
+	if err != nil {
+		return err
+	}
+	start := func(name string) (*target, error) {
+		return s.testbed.auth(ctx, s.testbed.authDaemon, authDaemon{name: name, database: url,
+			settings: []string{"AUTH_JWT_ALGORITHM=ES256", "AUTH_PASSWORD_HASH=bcrypt:10"}})
+	}
+	first, err := start("small fill")
+	if err != nil {
+		return err
+	}
+	accounts, err := signUpAccounts(first, "small", 256)
+	if err := errors.Join(err, s.testbed.stop(first)); err != nil {
+		return err
+	}
+	at := func(t traffic, rate float64, run time.Duration) load {
+		return load{traffic: t, conns: authConns, rate: rate, run: run}
+	}
+	half := accounts[:128] // no other load refreshes the sessions of these accounts
+	signIns := signingIn(64, half)
+	signIns.judge = func(_, status int, _ []byte) bool { return status == 200 || status == 503 }
+	return s.runSmall(ctx, smallCase{
+		name: "small auth", ready: 2, memory: 30, idle: 1,
+		start: func() (*target, error) { return start("small auth") },
+		steady: []smallLoad{
+			{name: "GET /user", load: at(asUser(half), 100, steady), most: 100},
+			{name: "refresh", load: at(refreshing(accounts[128:]), 20, steady), most: 100},
+			{name: "sign-in", load: at(signingIn(authConns, half), 0.5, steady), most: 1500},
+		},
+		flood: []smallLoad{
+			// Without pause; most are refused with a code.
+			{name: "64 sign-ins at once", load: load{traffic: signIns, conns: 64, run: steady / 10}},
+			{name: "GET /user meanwhile", load: at(asUser(half), 100, steady/10), most: 500},
+		},
+		again:  []smallLoad{{name: "GET /user again, with SIGHUP", load: at(asUser(half), 100, 5*time.Second)}},
+		reload: func(t *target) error { return t.process.Signal(syscall.SIGHUP) },
+	})
+}
+
 // inGroup runs use with a control group in which everything starts meanwhile.
 func (s *suite) inGroup(name string, use func(*controlGroup) error) error {
-	g, err := newControlGroup("gatehouse-"+name, smallMemory, smallCores)
+	g, err := newControlGroup("gatehouse-"+strings.ReplaceAll(name, " ", "-"), smallMemory, smallCores)
 	if err != nil {
 		return err
 	}
@@ -68,46 +147,37 @@ func (s *suite) inGroup(name string, use func(*controlGroup) error) error {
 	return errors.Join(err, g.close())
 }
 
-func (s *suite) smallRatelimit(ctx context.Context, d daemon, rate float64, steady time.Duration) error {
-	return s.inGroup("ratelimit", func(g *controlGroup) error {
+// runSmall measures a daemon in a group of its own.
+func (s *suite) runSmall(ctx context.Context, c smallCase) error {
+	err := s.inGroup(c.name, func(g *controlGroup) error {
 		began := time.Now()
-		t, err := s.testbed.ratelimit(ctx, s.testbed.daemon, "", d)
+		t, err := c.start()
 		if err != nil {
 			return err
 		}
-		s.report.atMost(1, " s", d.name+", start to ready", []float64{time.Since(began).Seconds()})
-		if err := s.smallIdle(t, g, 26, 0.5); err != nil {
+		s.report.atMost(c.ready, " s", c.name+", start to ready", []float64{time.Since(began).Seconds()})
+		if err := s.smallIdle(c, t, g); err != nil {
 			return err
 		}
-		// 100,000 live keys; a caller waits as long as it takes, so that a lost request shows as failed.
-		calls := grpcTraffic{scenario: scenario{request: "(account,acc-#)", keys: 100_000}, streams: 64}
-		to := load{addr: t.addr, traffic: calls, conns: 4, rate: rate, warm: time.Second, run: steady,
-			stop: ctx.Done()}
-		if err := s.smallLoad(to, g, d.name+", steady", 20); err != nil {
-			return err
-		}
-		over := to
-		over.rate, over.run = 5*rate, steady/10
-		if err := s.smallFlood(over, g, d.name); err != nil {
-			return err
+		for _, phase := range [][]smallLoad{c.steady, c.flood} {
+			if err := s.smallPhase(ctx, t, g, phase); err != nil {
+				return err
+			}
 		}
 		time.Sleep(5 * time.Second) // the budget: steady again by then
-		var reloaded error
-		again := to
-		again.run = 5 * time.Second
-		var wg sync.WaitGroup
-		wg.Go(func() {
-			time.Sleep(2 * time.Second)
-			reloaded = errors.Join(os.WriteFile(t.rules, ruleText(10_000, 2), 0o644), t.process.Signal(syscall.SIGHUP))
-		})
-		err = s.smallLoad(again, g, d.name+", steady again, with a reload of 10,000 rules", 0)
-		wg.Wait()
-		return errors.Join(err, reloaded, s.testbed.stop(t))
+		reloaded := make(chan error, 1)
+		time.AfterFunc(2*time.Second, func() { reloaded <- c.reload(t) })
+		err = s.smallPhase(ctx, t, g, c.again)
+		return errors.Join(err, <-reloaded, s.testbed.stop(t))
 	})
+	if err != nil {
+		return fmt.Errorf("%s: %w", c.name, err)
+	}
+	return nil
 }
 
 // smallIdle compares what an idle daemon uses with budgets.
-func (s *suite) smallIdle(t *target, g *controlGroup, memory, percent float64) error {
+func (s *suite) smallIdle(c smallCase, t *target, g *controlGroup) error {
 	time.Sleep(2 * time.Second)
 	before, err := readFamily(t.process.PID())
 	if err != nil {
@@ -120,122 +190,44 @@ func (s *suite) smallIdle(t *target, g *controlGroup, memory, percent float64) e
 		return err
 	}
 	used, _, err := g.used()
-	s.report.atMost(memory, " MiB", t.name+", idle memory of the group", []float64{float64(used) / mib})
-	s.report.atMost(percent, " %", t.name+", idle CPU of a core", []float64{100 * float64(after.cpu-before.cpu) / float64(long)})
+	s.report.atMost(c.memory, " MiB", t.name+", idle memory of the group", []float64{float64(used) / mib})
+	s.report.atMost(c.idle, " %", t.name+", idle CPU of a core",
+		[]float64{100 * float64(after.cpu-before.cpu) / float64(long)})
 	return err
 }
 
-// smallLoad runs a load in which no request may fail. most is the budget of p99 in milliseconds; 0 only shows it.
-func (s *suite) smallLoad(l load, g *controlGroup, name string, most float64) error {
-	r, err := l.drive()
-	if err != nil {
+// smallPhase runs loads at the same time, and compares them with their budgets.
+func (s *suite) smallPhase(ctx context.Context, t *target, g *controlGroup, loads []smallLoad) error {
+	results, errs := make([]*result, len(loads)), make([]error, len(loads))
+	var running sync.WaitGroup
+	for i, l := range loads {
+		l.load.addr, l.load.stop = t.addr, ctx.Done()
+		running.Go(func() { results[i], errs[i] = l.load.drive() })
+	}
+	running.Wait()
+	if err := errors.Join(append(errs, g.alive())...); err != nil {
 		return err
 	}
-	if err := g.alive(name); err != nil {
-		return err
+	for i, l := range loads {
+		r, name := results[i], t.name+", "+l.name
+		if r.failed > 0 && !l.flood {
+			return fmt.Errorf("%s: %d requests failed: %s", name, r.failed, r.refusal)
+		}
+		p99 := milliseconds(r.latency.quantile(.99))
+		if l.most > 0 {
+			s.report.atMost(l.most, " ms", name+", p99", []float64{p99})
+		}
+		s.report.linef("%s: %.0f/s, p50 %.1f ms, p99 %.1f ms, slowest %.0f ms, %d refused or late %s", name, r.perSecond(),
+			milliseconds(r.latency.quantile(.5)), p99, milliseconds(r.latency.quantile(1)), r.failed, r.refusal)
 	}
-	if r.failed > 0 {
-		return fmt.Errorf("%s: %d requests failed: %s", name, r.failed, r.refusal)
-	}
-	p99 := milliseconds(r.latency.quantile(.99))
-	if most > 0 {
-		s.report.atMost(most, " ms", name+", p99", []float64{p99})
-	}
-	s.report.linef("%s: %.0f/s, p50 %.1f ms, p99 %.1f ms, slowest %.0f ms", name, r.perSecond(),
-		milliseconds(r.latency.quantile(.5)), p99, milliseconds(r.latency.max))
 	return nil
 }
 
-// smallFlood runs a load that the daemon must survive, but need not handle completely.
-func (s *suite) smallFlood(l load, g *controlGroup, name string) error {
-	r, err := l.drive()
-	if err != nil {
-		return err
-	}
-	s.report.linef("%s, five times as much: %.0f/s answered, %d refused or late (%s)", name, r.perSecond(), r.failed,
-		r.refusal)
-	return g.alive(name)
-}
-
 // alive returns an error if the kernel has killed a process of the group.
-func (g *controlGroup) alive(name string) error {
+func (g *controlGroup) alive() error {
 	used, kills, err := g.used()
 	if err == nil && kills > 0 {
-		err = fmt.Errorf("%s: the kernel killed %d processes for want of memory, %d MiB are in use", name, kills, used>>20)
+		err = fmt.Errorf("the kernel killed %d processes for want of memory, %d MiB are in use", kills, used>>20)
 	}
 	return err
-}
-
-func (s *suite) smallAuth(ctx context.Context, steady time.Duration) error {
-	db, err := startDatabase(ctx)
-	if err != nil {
-		return err
-	}
-	defer db.close()
-	url, err := db.create(ctx, "small")
-	if err != nil {
-		return err
-	}
-	settings := []string{"AUTH_JWT_ALGORITHM=ES256", "AUTH_PASSWORD_HASH=bcrypt:10"}
-	first, err := s.testbed.readyAuth(ctx, s.testbed.authDaemon, "small fill", url, settings...) // migrates, outside
-	if err != nil {
-		return err
-	}
-	accounts, err := signUpAccounts(first, "small", 256)
-	if err := errors.Join(err, s.testbed.stop(first)); err != nil {
-		return err
-	}
-	return s.inGroup("auth", func(g *controlGroup) error {
-		began := time.Now()
-		t, err := s.testbed.readyAuth(ctx, s.testbed.authDaemon, "small auth", url, settings...)
-		if err != nil {
-			return err
-		}
-		s.report.atMost(2, " s", "small auth, start to ready", []float64{time.Since(began).Seconds()})
-		if err := s.smallIdle(t, g, 30, 1); err != nil {
-			return err
-		}
-		l := func(tr traffic, rate float64, run time.Duration) load {
-			return load{addr: t.addr, traffic: tr, conns: authConns, rate: rate, run: run, stop: ctx.Done()}
-		}
-		half := accounts[:128] // no other load refreshes the sessions of these accounts
-		if err := together(
-			func() error { return s.smallLoad(l(asUser(half), 100, steady), g, "small auth, GET /user", 100) },
-			func() error {
-				return s.smallLoad(l(refreshing(accounts[128:]), 20, steady), g, "small auth, refresh", 100)
-			},
-			func() error {
-				return s.smallLoad(l(signingIn(authConns, half), 0.5, steady), g, "small auth, sign-in", 1500)
-			},
-		); err != nil {
-			return err
-		}
-		signIns := signingIn(64, half) // 64 at once, without pause; most are refused with a code
-		signIns.judge = func(_, status int, _ []byte) bool { return status == 200 || status == 503 }
-		flood := l(signIns, 0, steady/10)
-		flood.conns = 64
-		if err := together(
-			func() error { return s.smallLoad(flood, g, "small auth, 64 sign-ins at once", 0) },
-			func() error {
-				return s.smallLoad(l(asUser(half), 100, steady/10), g, "small auth, GET /user meanwhile", 500)
-			},
-		); err != nil {
-			return err
-		}
-		time.Sleep(5 * time.Second)
-		err = t.process.Signal(syscall.SIGHUP)
-		again := s.smallLoad(l(asUser(half), 100, 5*time.Second), g, "small auth, GET /user again, with SIGHUP", 0)
-		return errors.Join(err, again, s.testbed.stop(t))
-	})
-}
-
-// together runs functions at the same time.
-func together(all ...func() error) error {
-	errs := make([]error, len(all))
-	var wg sync.WaitGroup
-	for i, f := range all {
-		wg.Go(func() { errs[i] = f() })
-	}
-	wg.Wait()
-	return errors.Join(errs...)
 }

@@ -9,6 +9,8 @@ import (
 	"runtime"
 
 	"golang.org/x/sys/unix"
+
+	"gatehouse/shared/nonblock"
 )
 
 // socket is a TCP connection whose reads and writes do not wait.
@@ -44,12 +46,9 @@ func connect(addr string) (socket, error) {
 // flush writes what the kernel takes; the rest stays in out.
 func (s *socket) flush() error {
 	for len(s.out) > 0 {
-		n, err := unix.Write(s.fd, s.out)
+		n, err := nonblock.Write(uintptr(s.fd), s.out)
 		if errors.Is(err, unix.EAGAIN) {
 			return nil
-		}
-		if errors.Is(err, unix.EINTR) {
-			continue
 		}
 		if err != nil {
 			return fmt.Errorf("write: %w", err)
@@ -61,20 +60,16 @@ func (s *socket) flush() error {
 
 // read reads the bytes that have arrived. It returns nothing and no error if there are none.
 func (s *socket) read(buf []byte) (int, error) {
-	for {
-		n, err := unix.Read(s.fd, buf)
-		switch {
-		case errors.Is(err, unix.EINTR):
-			continue
-		case errors.Is(err, unix.EAGAIN):
-			return 0, nil
-		case err != nil:
-			return 0, fmt.Errorf("read: %w", err)
-		case n == 0:
-			return 0, errors.New("the server closed the connection")
-		}
-		return n, nil
+	n, err := nonblock.Read(uintptr(s.fd), buf)
+	switch {
+	case errors.Is(err, unix.EAGAIN):
+		return 0, nil
+	case err != nil:
+		return 0, fmt.Errorf("read: %w", err)
+	case n == 0:
+		return 0, errors.New("the server closed the connection")
 	}
+	return n, nil
 }
 
 // events returns the events of poll(2) for which the connection waits.

@@ -30,8 +30,6 @@ type suite struct {
 	results
 	testbed *testbed
 	redis   *localserver.Server
-	cluster *localserver.Cluster
-	closers []func()
 	incrby  []float64 // µs of Redis' CPU for each command of redis-benchmark
 	report  *report
 }
@@ -64,6 +62,14 @@ const library = "memory, grpc-go"
 // closed and open return lines of one scenario.
 func closed(scenario string, targets ...string) group {
 	return like(line{scenario: scenario}, targets...)
+}
+
+// each returns lines of one target.
+func each(target string, scenarios ...string) (g group) {
+	for _, scenario := range scenarios {
+		g = append(g, line{scenario: scenario, target: target})
+	}
+	return g
 }
 
 func open(rate float64, targets ...string) group {
@@ -112,7 +118,7 @@ func runSuite(ctx context.Context, args []string, out io.Writer) error {
 	flags.SetOutput(out)
 	flags.Usage = func() { printUsage(flags) }
 	flags.IntVar(&s.rounds, "rounds", 5, "rounds; medians of fewer than 5 are no basis for a claim")
-	flags.DurationVar(&s.time, "time", 2*time.Second, "measured time of each load in each round")
+	flags.DurationVar(&s.time, "time", time.Second, "measured time of each load in each round")
 	flags.StringVar(&s.timeout, "timeout", "", "grpc-timeout of each call, for example 20m (milliseconds)")
 	flags.Float64Var(&s.rate, "rate", 10_000, "calls a second in the open loop")
 	flags.StringVar(&s.only, "only", "",
@@ -121,11 +127,9 @@ func runSuite(ctx context.Context, args []string, out io.Writer) error {
 	flags.BoolVar(&s.short, "short", false, "everything once and briefly, about four minutes")
 	daemon := flags.String("daemon", "bin/ratelimit", "`program` to measure")
 	authDaemon := flags.String("auth-daemon", "bin/auth", "`program` to measure")
-	statsOff := flags.Bool("stats-off", false,
-		"DISABLE_STATS=true instead of statsd over TCP to a local sink, the daemon's default")
 	settings := flags.String("env", "",
-		"further settings of the daemons, `NAME=value` separated by spaces; AUTH_… are auth's, GO… both's, others "+
-			"ratelimit's")
+		"further settings of the daemons, `NAME=value` separated by spaces, such as DISABLE_STATS=true; AUTH_… are "+
+			"auth's, GO… both's, others ratelimit's")
 	against := flags.String("against", "",
 		"`folder` with earlier programs auth and ratelimit, measured in the same rounds and compared")
 	write := flags.Bool("write", false, "also write the report to bench/results/<date>.txt")
@@ -142,14 +146,13 @@ func runSuite(ctx context.Context, args []string, out io.Writer) error {
 	}
 	s.testbed = &testbed{dir: dir, daemon: *daemon, authDaemon: *authDaemon, against: *against}
 	s.testbed.settings(*settings)
-	if !*statsOff {
-		if s.testbed.statsd, err = startSink(); err != nil {
-			return err
-		}
+	if s.testbed.statsd, err = startSink(); err != nil {
+		return err
 	}
 	s.report = &report{out: out}
 	if *write {
-		file, err := createResult(time.Now())
+		file, err := os.OpenFile("bench/results/"+time.Now().UTC().Format("2006-01-02T1504")+".txt",
+			os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
 		if err != nil {
 			return err
 		}
@@ -160,9 +163,6 @@ func runSuite(ctx context.Context, args []string, out io.Writer) error {
 	err = s.run(ctx)
 	if failed := s.testbed.close(); err == nil {
 		err = failed
-	}
-	for _, end := range s.closers {
-		end()
 	}
 	return err
 }
@@ -197,28 +197,37 @@ func (s *suite) run(ctx context.Context) error {
 // auth measures the auth daemon and prints the results.
 func (s *suite) auth(ctx context.Context) error {
 	a := &authSuite{suite: *s, large: s.only != "" && s.asked("million")}
-	a.results, a.time = newResults(), s.time*7/20
+	a.results, a.time = newResults(), s.time*7/10
 	return a.run(ctx)
+}
+
+// inOrder runs steps until one fails.
+func inOrder(ctx context.Context, steps ...func(context.Context) error) error {
+	for _, step := range steps {
+		if err := step(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // ratelimit measures the ratelimit daemon and prints the results.
 func (s *suite) ratelimit(ctx context.Context) error {
-	if err := s.ratelimitHeader(); err != nil {
-		return err
-	}
-	if err := s.start(ctx); err != nil {
-		return err
-	}
+	return inOrder(ctx, s.ratelimitHeader, s.start, s.measureRounds, s.otherBudgets, s.stop)
+}
+
+// measureRounds measures what -only selects and prints it.
+func (s *suite) measureRounds(ctx context.Context) error {
 	for round := range s.rounds {
 		fmt.Fprintf(os.Stderr, "round %d of %d\n", round+1, s.rounds)
-		for _, g := range groups() {
-			g = s.testbed.withEditions(g, round)
+		all := groups()
+		for _, g := range all {
 			if round%2 == 1 {
 				slices.Reverse(g)
 			}
-			if err := s.measureLines(ctx, round, g, s.wantsLine, s.measureLine); err != nil {
-				return err
-			}
+		}
+		if err := s.measureGroups(ctx, round, "ratelimit", all, s.measureLine); err != nil {
+			return err
 		}
 		if err := s.measureRedis(ctx); err != nil {
 			return err
@@ -227,16 +236,11 @@ func (s *suite) ratelimit(ctx context.Context) error {
 	s.printTable("commands")
 	s.compare()
 	s.compareEditions("ratelimit")
-	if s.asked("ratelimit") {
-		if err := s.otherBudgets(ctx); err != nil {
-			return err
-		}
-	}
-	return s.stop()
+	return nil
 }
 
 // stop ends all targets: idle ones would wake up now and then during the next measurement.
-func (s *suite) stop() error {
+func (s *suite) stop(context.Context) error {
 	for _, t := range s.targets {
 		if err := s.testbed.stop(t); err != nil {
 			return err
@@ -247,47 +251,44 @@ func (s *suite) stop() error {
 
 // start starts all targets. They run during the whole suite: an idle one costs next to nothing.
 func (s *suite) start(ctx context.Context) (err error) {
-	if s.redis, err = localserver.Redis(ctx, localserver.RedisOptions{}); err != nil {
+	if s.redis, err = startServer(ctx, s.testbed, localserver.Redis, localserver.RedisOptions{}); err != nil {
 		return err
 	}
-	s.closers = append(s.closers, s.redis.Close)
-	nodes, err := localserver.Memcached(ctx, localserver.MemcachedOptions{})
+	memcached, err := startServer(ctx, s.testbed, localserver.Memcached, localserver.MemcachedOptions{})
 	if err != nil {
 		return err
 	}
-	s.closers = append(s.closers, nodes.Close)
-	if s.cluster, err = localserver.RedisCluster(ctx, localserver.ClusterOptions{Masters: 3}); err != nil {
-		return err
-	}
-	s.closers = append(s.closers, s.cluster.Close)
-	trio, err := localserver.RedisSentinels(ctx, localserver.SentinelOptions{DownAfter: 30 * time.Second})
+	cluster, err := startServer(ctx, s.testbed, localserver.RedisCluster, localserver.ClusterOptions{Masters: 3})
 	if err != nil {
 		return err
 	}
-	s.closers = append(s.closers, trio.Close)
+	trio, err := startServer(ctx, s.testbed, localserver.RedisSentinels,
+		localserver.SentinelOptions{DownAfter: 30 * time.Second})
+	if err != nil {
+		return err
+	}
 	for _, name := range []string{"plain single", "tuned single", "tuned multi", "tuned unmatched"} {
-		kind, answer, _ := strings.Cut(name, " ")
-		if s.targets[name], err = s.testbed.startSelf(ctx, name, "yardstick", "-kind", kind, "-answer", answer); err != nil {
+		if s.targets[name], err = s.testbed.yardstick(ctx, name, ""); err != nil {
 			return err
 		}
 	}
 	redis, rules := []*localserver.Server{s.redis}, ruleText(0, 1)
-	onCluster := []string{"KVSTORE_TYPE=cluster", "KVSTORE_URL=" + s.cluster.URL()}
+	onCluster := []string{"KVSTORE_TYPE=cluster", "KVSTORE_URL=" + cluster.URL()}
 	const cache = "LOCAL_CACHE_SIZE_IN_BYTES=16777216"
 	daemons := []daemon{
 		{"memory", rules, nil, nil}, {"redis", rules, redis, nil},
 		{library, rules, nil, []string{"GRPC_SERVER=grpc-go", "HEAP_FLOOR_BYTES=67108864"}},
-		{"memcache", rules, []*localserver.Server{nodes},
-			[]string{"BACKEND_TYPE=memcache", "MCACHE_HOST_PORT=" + nodes.Addr(), "KVSTORE_URL="}},
+		{"memcache", rules, []*localserver.Server{memcached},
+			[]string{"BACKEND_TYPE=memcache", "MCACHE_HOST_PORT=" + memcached.Addr(), "KVSTORE_URL="}},
 		{"memory+cache", rules, nil, []string{cache}}, {"redis+cache", rules, redis, []string{cache}},
 		{"sentinel", rules, trio.Servers[:1], []string{"KVSTORE_TYPE=sentinel", "KVSTORE_URL=" + trio.URL()}},
-		{"cluster", rules, s.cluster.Nodes, onCluster},
-		{"cluster at once", rules, s.cluster.Nodes, append(onCluster, "KVSTORE_CLUSTER_PIPELINE_PARALLELISM=0")},
+		{"cluster", rules, cluster.Nodes, onCluster},
+		{"cluster at once", rules, cluster.Nodes, append(onCluster, "KVSTORE_CLUSTER_PIPELINE_PARALLELISM=0")},
 	}
 	rules = limitRules()
 	for _, like := range []daemon{
 		{limitStores[0], rules, nil, nil}, {limitStores[1], rules, redis, nil},
-		{limitStores[2], rules, s.cluster.Nodes, onCluster},
+		{limitStores[2], rules, cluster.Nodes, onCluster},
 	} {
 		for with, settings := range map[string][]string{"": nil, "+cache": {cache},
 			"+top": {"DEBUG_RECENT_SIZE=1000", "DEBUG_TOP_KEYS=1000"}} {
@@ -313,6 +314,33 @@ func (s *suite) asked(name string) bool {
 // wanted reports whether a daemon's scenario is to be measured.
 func (s *suite) wanted(daemon, scenario string) bool { return s.asked(daemon) || s.asked(scenario) }
 
+// needs maps a yardstick, twin or scenario to the scenarios for which it is measured too.
+var needs = map[string][]string{
+	"fixed": {"sliding", "bucket", string(viaTap), string(viaTop)}, "fixed hot": {"bucket hot"},
+	"fixed overlimit": {"sliding overlimit"}, "fixed list": {"list"}, "values": {"cidr"},
+
+	"handler":    {"health", "settings", "jwks", "password", "refresh", "passkey"},
+	"select":     {"user"},
+	"update":     {"refresh", "signup", "logout"},
+	"hash:4":     {"password", "passkey"},
+	"sign:RS256": {"refresh", "passkey"},
+	"sign:ES256": {"refresh"},
+	// Only accounts that have signed up can sign out.
+	"signup": {"logout"},
+	// Only challenges that were begun can be answered.
+	"options": {"passkey"}, "health": {"passkey"},
+	// The large database is compared with the small one.
+	"user": {"million"}, "refresh": {"million"}, "password": {"million", "passkey"},
+}
+
+// wants reports whether a line is to be measured: -only names its daemon, its scenario, its via, its kind, or a
+// scenario that needs it.
+func (s *suite) wants(daemon string, l line) bool {
+	return s.wanted(daemon, l.scenario) || l.via != "" && s.asked(string(l.via)) ||
+		strings.Contains(l.target, limitsRules) && s.asked("limits") ||
+		l.via == "" && slices.ContainsFunc(needs[l.scenario], s.asked)
+}
+
 // wantsAny reports whether one of a daemon's scenarios is to be measured.
 func (s *suite) wantsAny(daemon string, scenarios []string) bool {
 	return s.asked(daemon) || slices.ContainsFunc(scenarios, s.asked)
@@ -334,11 +362,6 @@ func (s *suite) measureLine(ctx context.Context, _ int, l line) (sample, error) 
 		defer stop()
 	}
 	return s.load(l).measure(s.target(l).read)
-}
-
-// wantsLine reports whether a line is to be measured: -only names its daemon, its scenario or its via.
-func (s *suite) wantsLine(l line) bool {
-	return s.wanted("ratelimit", l.scenario) || l.via != "" && s.asked(string(l.via)) || s.wantsLimits(l)
 }
 
 // load returns the requests to a line's target.

@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	_ "embed"
 	"errors"
 	"fmt"
 	"io"
@@ -35,7 +36,7 @@ type target struct {
 type testbed struct {
 	dir     string
 	daemon  string   // path of bin/ratelimit
-	statsd  string   // host:port of this program's sink, "" for DISABLE_STATS
+	statsd  []string // settings of its statistics
 	extra   []string // further settings of ratelimit, NAME=value
 	started []*target
 
@@ -43,7 +44,18 @@ type testbed struct {
 	authDaemon string   // path of bin/auth
 	authExtra  []string // further settings of auth
 
-	group *controlGroup // in which processes start now; nil: none
+	group   *controlGroup          // in which processes start now; nil: none
+	servers []interface{ Close() } // end after the targets
+}
+
+// startServer starts a server that ends after all targets.
+func startServer[S interface{ Close() }, O any](ctx context.Context, l *testbed,
+	start func(context.Context, O) (S, error), options O) (S, error) {
+	server, err := start(ctx, options)
+	if err == nil {
+		l.servers = append(l.servers, server)
+	}
+	return server, err
 }
 
 // grace is how long a target may take to end by itself: longer than the daemon's drain deadline.
@@ -54,6 +66,9 @@ func (l *testbed) close() error {
 	var err error
 	for _, t := range l.started {
 		err = errors.Join(err, t.process.Stop(grace))
+	}
+	for _, server := range l.servers {
+		server.Close()
 	}
 	return errors.Join(err, os.RemoveAll(l.dir))
 }
@@ -86,23 +101,21 @@ func (l *testbed) stop(t *target) error {
 	return nil
 }
 
-// startSelf starts this program again, as a server that writes its address as the first line.
-func (l *testbed) startSelf(ctx context.Context, name string, args ...string) (*target, error) {
+// yardstick starts this program again as a yardstick of the kind that is its name.
+func (l *testbed) yardstick(ctx context.Context, kind, database string) (*target, error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, fmt.Errorf("yardstick: %w", err)
 	}
-	t := &target{name: name}
-	if err := l.begin(t, exec.Command(self, args...)); err != nil {
-		return nil, err
-	}
-	return t, l.retry(ctx, t, 20*time.Second, func(context.Context) error {
-		var whole bool
-		if t.addr, _, whole = strings.Cut(l.logTail(t), "\n"); !whole {
-			return errors.New("no address yet")
-		}
-		return nil
-	})
+	t := &target{name: kind}
+	return t, l.start(ctx, t, exec.Command(self, "yardstick", "-kind", kind, "-database", database),
+		func(context.Context) error {
+			var whole bool
+			if t.addr, _, whole = strings.Cut(l.logTail(t), "\n"); !whole {
+				return errors.New("no address yet")
+			}
+			return nil
+		})
 }
 
 // daemon is a rate limit daemon to start: on the given stores, a Redis unless the settings say otherwise, or without
@@ -130,20 +143,31 @@ func (l *testbed) ratelimit(ctx context.Context, program, suffix string, d daemo
 	}
 	t.addr, t.http, t.debug = "127.0.0.1:"+ports[0], "127.0.0.1:"+ports[1], "127.0.0.1:"+ports[2]
 	cmd := command(program, "serve")
-	cmd.Env = append([]string{
-		"GRPC_HOST=127.0.0.1", "GRPC_PORT=" + ports[0],
-		"HOST=127.0.0.1", "PORT=" + ports[1],
-		"DEBUG_HOST=127.0.0.1", "DEBUG_PORT=" + ports[2],
-		"RUNTIME_ROOT=" + home, "RUNTIME_APPDIRECTORY=config", "RUNTIME_WATCH_ROOT=false", "BACKEND_TYPE=memory",
-	}, l.statsSettings()...)
+	cmd.Env = append(slices.Clone(l.statsd),
+		"GRPC_HOST=127.0.0.1", "GRPC_PORT="+ports[0],
+		"HOST=127.0.0.1", "PORT="+ports[1],
+		"DEBUG_HOST=127.0.0.1", "DEBUG_PORT="+ports[2],
+		"RUNTIME_ROOT="+home, "RUNTIME_APPDIRECTORY=config", "RUNTIME_WATCH_ROOT=false", "BACKEND_TYPE=memory")
 	if len(d.stores) > 0 {
 		cmd.Env = append(cmd.Env, "BACKEND_TYPE=kvstore", "KVSTORE_URL="+d.stores[0].Addr())
 	}
 	cmd.Env = append(append(cmd.Env, l.extra...), d.settings...)
+	return t, l.start(ctx, t, cmd, t.decides)
+}
+
+// decides requests one decision.
+func (t *target) decides(context.Context) error {
+	_, err := load{addr: t.addr, traffic: grpcTraffic{scenario: scenarios["unmatched"], streams: 1}, conns: 1, calls: 1,
+		run: time.Second}.drive()
+	return err
+}
+
+// start starts a target's process, and returns when ready does not fail any more.
+func (l *testbed) start(ctx context.Context, t *target, cmd *exec.Cmd, ready func(context.Context) error) error {
 	if err := l.begin(t, cmd); err != nil {
-		return nil, err
+		return err
 	}
-	return t, l.await(ctx, t)
+	return l.retry(ctx, t, ready)
 }
 
 // command returns a command of a program of this folder, not one on PATH.
@@ -173,26 +197,9 @@ func (l *testbed) begin(t *target, cmd *exec.Cmd) (err error) {
 	return err
 }
 
-func (l *testbed) statsSettings() []string {
-	if l.statsd == "" {
-		return []string{"DISABLE_STATS=true"}
-	}
-	host, port, _ := net.SplitHostPort(l.statsd) // made by the sink
-	return []string{"USE_STATSD=true", "STATSD_HOST=" + host, "STATSD_PORT=" + port}
-}
-
-// await returns after the target's first decision, which it requests repeatedly.
-func (l *testbed) await(ctx context.Context, t *target) error {
-	return l.retry(ctx, t, 20*time.Second, func(context.Context) error {
-		_, err := load{addr: t.addr, traffic: grpcTraffic{scenario: scenarios["unmatched"], streams: 1}, conns: 1,
-			calls: 1, run: time.Second}.drive()
-		return err
-	})
-}
-
-// retry calls ask until it succeeds, the target ends, or the time is over.
-func (l *testbed) retry(ctx context.Context, t *target, within time.Duration, ask func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, within)
+// retry calls ask until it succeeds, the target ends, or a minute is over.
+func (l *testbed) retry(ctx context.Context, t *target, ask func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
 	defer cancel()
 	for {
 		err := ask(ctx)
@@ -218,19 +225,19 @@ func (l *testbed) logTail(t *target) string {
 	return string(log[max(0, len(log)-2_000):])
 }
 
-// startSink starts a statsd server that discards everything, over TCP and UDP on one port. It runs as long as this
-// program.
-func startSink() (addr string, err error) {
+// startSink starts a statsd server that discards everything, over TCP and UDP on one port, and returns the daemon's
+// settings for it. It runs as long as this program.
+func startSink() (settings []string, err error) {
 	listener, err := net.Listen("tcp4", "127.0.0.1:0")
 	if err != nil {
-		return "", fmt.Errorf("statsd sink: %w", err)
+		return nil, fmt.Errorf("statsd sink: %w", err)
 	}
-	addr = listener.Addr().String()
-	if _, err := net.ListenPacket("udp4", addr); err != nil { // the kernel drops datagrams that are not read
-		return "", fmt.Errorf("statsd sink: %w", err)
+	host, port, _ := net.SplitHostPort(listener.Addr().String())
+	if _, err := net.ListenPacket("udp4", listener.Addr().String()); err != nil { // the kernel drops what is not read
+		return nil, fmt.Errorf("statsd sink: %w", err)
 	}
 	go serveEach(listener, func(c net.Conn) { io.Copy(io.Discard, c) })
-	return addr, nil
+	return []string{"USE_STATSD=true", "STATSD_HOST=" + host, "STATSD_PORT=" + port}, nil
 }
 
 // serveEach passes each connection to handle until the listener closes.
@@ -244,5 +251,54 @@ func serveEach(listener net.Listener, handle func(net.Conn)) {
 			defer c.Close()
 			handle(c)
 		}()
+	}
+}
+
+//go:embed envoy.yaml
+var envoyConfig string
+
+// startEnvoys starts an Envoy in front of each target that is measured through one, if Envoy is installed.
+func (s *suite) startEnvoys(ctx context.Context) error {
+	program := localserver.Envoy(".")
+	for _, l := range s.testbed.withEditions(slices.Concat(groups()...), 0) {
+		if l.via != viaEnvoy || !s.wants("ratelimit", l) || s.target(l) == nil {
+			continue
+		}
+		if program == "" {
+			s.refused = append(s.refused, "targets behind Envoy: there is none (.ci/envoy fetches one, ENVOY_BIN names one)")
+			return nil
+		}
+		if err := s.testbed.envoy(ctx, program, s.target(l)); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// envoy starts an Envoy in front of a target and waits until a request has passed.
+func (l *testbed) envoy(ctx context.Context, program string, front *target) error {
+	ports, err := localserver.FreePorts(2)
+	if err != nil {
+		return err
+	}
+	_, service, _ := net.SplitHostPort(front.addr) // made of a free port
+	t := &target{name: "envoy of " + front.name, addr: "127.0.0.1:" + ports[0]}
+	config := filepath.Join(l.dir, "envoy-"+ports[0]+".yaml")
+	if err := os.WriteFile(config, fmt.Appendf(nil, envoyConfig, ports[0], ports[1], service), 0o644); err != nil {
+		return err
+	}
+	front.envoy = t
+	cmd := exec.Command(program, "-c", config, "--concurrency", "1", "--disable-hot-restart", "--log-level", "warning")
+	return l.start(ctx, t, cmd, t.answers("/", ""))
+}
+
+// throughEnvoy returns requests for which Envoy calls with the values of a scenario of one entry.
+func throughEnvoy(s scenario) httpTraffic {
+	next := numbers(s, 1)
+	return httpTraffic{
+		next: func(b []byte, _ int) ([]byte, bool) {
+			return fmt.Appendf(b, "GET / HTTP/1.1\r\nHost: bench.example\r\nX-Key: key-%07d\r\n\r\n", next()), true
+		},
+		judge: answered(200),
 	}
 }

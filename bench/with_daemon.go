@@ -18,86 +18,79 @@ import (
 	"gatehouse/shared/localserver"
 )
 
-// withDaemon is a daemon, and its store, with which a command is run.
-type withDaemon struct {
-	testbed *testbed
-	rules   string
-	delay   time.Duration
-}
-
 // runWith starts a daemon and its store, runs a command with BASE_URL, ADDR and PID in its environment, and ends both.
 // For auth there is DATABASE_URL too; ratelimit has a file of rules, and there BASE_URL is that of /json and ADDR that
 // of gRPC. The k6 scripts are run this way; a delay shows that they notice it.
 func runWith(ctx context.Context, args []string) (err error) {
 	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
-	w := withDaemon{testbed: &testbed{}}
-	run := w.auth
-	if args[0] == "with-ratelimit" {
-		run = w.ratelimit
-		flags.StringVar(&w.testbed.daemon, "daemon", "bin/ratelimit", "`program` to start")
-		flags.StringVar(&w.rules, "rules", "loadtest/ratelimit/rules.yaml", "`file` of rules")
+	l, rules := &testbed{statsd: []string{"DISABLE_STATS=true"}}, ""
+	grpc := args[0] == "with-ratelimit"
+	if grpc {
+		flags.StringVar(&l.daemon, "daemon", "bin/ratelimit", "`program` to start")
+		flags.StringVar(&rules, "rules", "loadtest/ratelimit/rules.yaml", "`file` of rules")
 	} else {
-		flags.StringVar(&w.testbed.authDaemon, "auth-daemon", "bin/auth", "`program` to start")
+		flags.StringVar(&l.authDaemon, "auth-daemon", "bin/auth", "`program` to start")
 	}
 	settings := flags.String("env", "", "further settings of the daemon, `NAME=value` separated by spaces")
-	flags.DurationVar(&w.delay, "delay", 0, "how much later than it was made each answer arrives")
+	delay := flags.Duration("delay", 0, "how much later than it was made each answer arrives")
 	if err := flags.Parse(args[1:]); err != nil {
 		return err
 	}
 	if flags.NArg() == 0 {
 		return errors.New(args[0] + ": no command to run")
 	}
-	w.testbed.settings(*settings)
-	if w.testbed.dir, err = os.MkdirTemp("", "gatehouse-load-"); err != nil {
+	l.settings(*settings)
+	if l.dir, err = os.MkdirTemp("", "gatehouse-load-"); err != nil {
 		return err
 	}
-	return run(ctx, flags.Args())
+	var t *target
+	var env []string
+	if grpc {
+		t, err = l.ratelimitOnRedis(ctx, rules)
+	} else {
+		t, env, err = l.authOnDatabase(ctx)
+	}
+	if err == nil {
+		err = t.run(ctx, flags.Args(), *delay, env)
+	}
+	return errors.Join(err, l.close())
 }
 
-func (w *withDaemon) auth(ctx context.Context, command []string) error {
-	db, err := startDatabase(ctx)
+func (l *testbed) authOnDatabase(ctx context.Context) (t *target, env []string, err error) {
+	db, err := startDatabase(ctx, l)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	defer db.close()
 	url, err := db.create(ctx, "load")
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
-	t, err := w.testbed.readyAuth(ctx, w.testbed.authDaemon, "auth", url, "AUTH_PASSWORD_HASH=bcrypt:4")
-	if err == nil {
-		t.http = t.addr
-		err = w.run(ctx, t, command, "DATABASE_URL="+url)
-	}
-	return errors.Join(err, w.testbed.close()) // before its database
+	t, err = l.auth(ctx, l.authDaemon,
+		authDaemon{name: "auth", database: url, settings: []string{"AUTH_PASSWORD_HASH=bcrypt:4"}})
+	return t, []string{"DATABASE_URL=" + url}, err
 }
 
-func (w *withDaemon) ratelimit(ctx context.Context, command []string) error {
-	rules, err := os.ReadFile(w.rules)
+func (l *testbed) ratelimitOnRedis(ctx context.Context, file string) (*target, error) {
+	rules, err := os.ReadFile(file)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	redis, err := localserver.Redis(ctx, localserver.RedisOptions{})
+	redis, err := startServer(ctx, l, localserver.Redis, localserver.RedisOptions{})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	defer redis.Close()
-	t, err := w.testbed.ratelimit(ctx, w.testbed.daemon, "", daemon{"ratelimit", rules, []*localserver.Server{redis}, nil})
-	if err == nil {
-		err = w.run(ctx, t, command)
-	}
-	return errors.Join(err, w.testbed.close()) // before its store
+	return l.ratelimit(ctx, l.daemon, "", daemon{"ratelimit", rules, []*localserver.Server{redis}, nil})
 }
 
-// run runs the command to its end.
-func (w *withDaemon) run(ctx context.Context, t *target, command []string, env ...string) error {
-	addr, err := delayed(ctx, t.addr, w.delay)
+// run runs a command next to a daemon, to its end.
+func (t *target) run(ctx context.Context, command []string, delay time.Duration, env []string) error {
+	addr, err := delayed(ctx, t.addr, delay)
 	if err != nil {
 		return err
 	}
 	http := addr
-	if t.http != t.addr {
-		if http, err = delayed(ctx, t.http, w.delay); err != nil {
+	if t.http != "" {
+		if http, err = delayed(ctx, t.http, delay); err != nil {
 			return err
 		}
 	}

@@ -4,53 +4,55 @@ package main
 
 import (
 	"context"
+	"crypto"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/rsa"
+	"crypto/sha256"
 	"flag"
 	"fmt"
 	"io"
+	mathrand "math/rand/v2"
 	"net"
+	"net/http"
 	"runtime/debug"
+	"strconv"
+	"strings"
 	"time"
 
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
+	"github.com/jackc/pgx/v5/pgxpool"
+	"golang.org/x/crypto/bcrypt"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/mem"
 	"google.golang.org/protobuf/proto"
 	"google.golang.org/protobuf/types/known/durationpb"
 )
 
-// runYardstick runs a rate limit service that decides nothing: what any server in Go pays for the protocol alone. plain
-// is grpc-go as its documentation shows it. tuned is as fast as grpc-go could be made: requests are not parsed and the
-// answer is prepared. It serves until ctx ends, after writing its address as the first line.
+// runYardstick runs a server that decides nothing: what any server in Go pays for the protocol, or for one thing that
+// the daemon has to do. It serves until ctx ends, after writing its address as the first line.
 func runYardstick(ctx context.Context, args []string, out io.Writer) error {
 	flags := flag.NewFlagSet("yardstick", flag.ContinueOnError)
-	kind := flags.String("kind", "tuned", "`plain` or tuned")
-	answer := flags.String("answer", "single", "constant answer: that of the `scenario` single, multi or unmatched")
+	kind := flags.String("kind", "tuned single", "gRPC: plain or tuned with the constant answer to the scenario single, "+
+		"multi or unmatched; HTTP: handler, select, update, hash:COST, sign:RS256 or sign:ES256")
+	database := flags.String("database", "", "`URL` of a PostgreSQL database with the yardstick's table (select, update)")
 	listen := flags.String("listen", "127.0.0.1:0", "`address`")
 	if err := flags.Parse(args); err != nil {
 		return err
 	}
-	response, ok := answers[*answer]
-	if !ok {
-		return fmt.Errorf("yardstick: no answer for scenario %q", *answer)
+	listener, err := net.Listen("tcp4", *listen)
+	if err != nil {
+		return fmt.Errorf("yardstick: %w", err)
 	}
-	var server *grpc.Server
-	switch *kind {
-	case "plain":
-		server = plainServer(response)
-	case "tuned":
-		// No collection below 128 MiB, which this program never reaches: it allocates next to nothing.
-		debug.SetGCPercent(-1)
-		debug.SetMemoryLimit(128 << 20)
-		server = tunedServer(response)
-	default:
-		return fmt.Errorf("yardstick: no kind %q", *kind)
+	defer listener.Close()
+	var serve func(net.Listener) error
+	var stop func()
+	if server, answer, grpc := strings.Cut(*kind, " "); grpc {
+		serve, stop, err = grpcYardstick(server, answer)
+	} else {
+		serve, stop, err = httpYardstick(ctx, *kind, *database)
 	}
-	return serveUntil(ctx, out, *listen, server.Serve, server.Stop)
-}
-
-// serveUntil serves until ctx ends, after writing its address as the first line.
-func serveUntil(ctx context.Context, out io.Writer, listen string, serve func(net.Listener) error, stop func()) error {
-	listener, err := net.Listen("tcp4", listen)
 	if err != nil {
 		return fmt.Errorf("yardstick: %w", err)
 	}
@@ -60,6 +62,21 @@ func serveUntil(ctx context.Context, out io.Writer, listen string, serve func(ne
 		return fmt.Errorf("yardstick: %w", err)
 	}
 	return nil
+}
+
+// grpcYardstick returns a rate limit service with a constant answer.
+func grpcYardstick(kind, answer string) (serve func(net.Listener) error, stop func(), err error) {
+	create, response := grpcServers[kind], answers[answer]
+	if create == nil || response == nil {
+		return nil, nil, fmt.Errorf("no kind %q or no answer for the scenario %q", kind, answer)
+	}
+	server := create(response)
+	return server.Serve, server.Stop, nil
+}
+
+// grpcServers has grpc-go as its documentation shows it, and grpc-go as fast as it could be made.
+var grpcServers = map[string]func(*ratelimitv3.RateLimitResponse) *grpc.Server{
+	"plain": plainServer, "tuned": tunedServer,
 }
 
 // answers are the daemon's answers to the scenarios' requests, so that both sides send as many bytes.
@@ -103,7 +120,11 @@ func (ready) Name() string                           { return "proto" }
 func (ready) Unmarshal(mem.BufferSlice, any) error   { return nil }
 func (r ready) Marshal(any) (mem.BufferSlice, error) { return r.bytes, nil }
 
+// tunedServer does not parse requests, and its answer is prepared.
 func tunedServer(answer *ratelimitv3.RateLimitResponse) *grpc.Server {
+	// No collection below 128 MiB, which this program never reaches: it allocates next to nothing.
+	debug.SetGCPercent(-1)
+	debug.SetMemoryLimit(128 << 20)
 	bytes, err := proto.Marshal(answer)
 	if err != nil {
 		panic(err) // a constant of this file
@@ -127,4 +148,98 @@ func tunedServer(answer *ratelimitv3.RateLimitResponse) *grpc.Server {
 		}},
 	}, nil)
 	return server
+}
+
+const (
+	yardstickRows = 10_000
+	// yardstickAnswer is as long as the answer to GET /health.
+	yardstickAnswer = `{"version":"0.0.0","name":"Yardstick","description":"answers the same few words to everybody, at once"}`
+	// yardstickTable has the columns that refreshing a session reads and writes, and room on its pages for the new
+	// version of a row.
+	yardstickTable = `create table yardstick (
+		id integer primary key, counter bigint not null, at timestamptz not null, agent text not null, ip text not null
+	) with (fillfactor = 70)`
+)
+
+// httpYardstick returns an HTTP server that does one thing for each request: nothing ("handler"), one prepared SELECT,
+// one UPDATE … RETURNING, one bcrypt comparison, or one signature.
+func httpYardstick(ctx context.Context, kind, database string) (serve func(net.Listener) error, stop func(), err error) {
+	work, err := yardstickWork(ctx, kind, database)
+	if err != nil {
+		return nil, nil, err
+	}
+	mux := http.NewServeMux()
+	mux.Handle("GET /yardstick", working(work))
+	server := &http.Server{Handler: mux}
+	return server.Serve, func() { server.Close() }, nil
+}
+
+// yardstickWork returns the work of a kind.
+func yardstickWork(ctx context.Context, kind, database string) (func(context.Context) error, error) {
+	switch kind, detail, _ := strings.Cut(kind, ":"); kind {
+	case "handler":
+		return func(context.Context) error { return nil }, nil
+	case "select", "update":
+		config, err := pgxpool.ParseConfig(database)
+		if err != nil {
+			return nil, err
+		}
+		config.MaxConns = authPool // as many as the compared daemon has
+		pool, err := pgxpool.NewWithConfig(ctx, config)
+		if kind == "select" {
+			return func(ctx context.Context) error {
+				var counter int64
+				var at time.Time
+				var agent, ip string
+				return pool.QueryRow(ctx, `select counter, at, agent, ip from yardstick where id = $1`,
+					mathrand.IntN(yardstickRows)).Scan(&counter, &at, &agent, &ip)
+			}, err
+		}
+		return func(ctx context.Context) error {
+			var counter int64
+			return pool.QueryRow(ctx, `update yardstick set counter = counter + 1, at = $2 where id = $1 returning counter`,
+				mathrand.IntN(yardstickRows), time.Now()).Scan(&counter)
+		}, err
+	case "hash":
+		cost, err := strconv.Atoi(detail)
+		if err != nil {
+			return nil, fmt.Errorf("cost of %q: %w", kind, err)
+		}
+		hash, err := bcrypt.GenerateFromPassword([]byte(benchPassword), cost)
+		return func(context.Context) error { return bcrypt.CompareHashAndPassword(hash, []byte(benchPassword)) }, err
+	case "sign":
+		return signer(detail)
+	}
+	return nil, fmt.Errorf("no kind %q", kind)
+}
+
+// working answers when work is done.
+func working(work func(context.Context) error) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if err := work(r.Context()); err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		io.WriteString(w, yardstickAnswer)
+	})
+}
+
+// signer returns work that signs as a token with the algorithm is signed.
+func signer(algorithm string) (func(context.Context) error, error) {
+	digest := sha256.Sum256([]byte(yardstickAnswer))
+	var key crypto.Signer
+	var err error
+	switch algorithm {
+	case "RS256":
+		key, err = rsa.GenerateKey(rand.Reader, 2048)
+	case "ES256":
+		key, err = ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	default:
+		err = fmt.Errorf("no algorithm %q", algorithm)
+	}
+	return func(context.Context) error {
+		_, err := key.Sign(rand.Reader, digest[:], crypto.SHA256)
+		return err
+	}, err
 }

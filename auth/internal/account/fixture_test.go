@@ -199,7 +199,7 @@ type message struct {
 // messages returns all that wait in the outbox, oldest first.
 func (h *house) messages() []message {
 	h.t.Helper()
-	list, err := h.db.ClaimMessages(h.t.Context(), h.clock(), 0, 1000)
+	list, err := storetest.Claim(h.t.Context(), h.db, h.clock(), 0, 1000)
 	if err != nil {
 		h.t.Fatal(err)
 	}

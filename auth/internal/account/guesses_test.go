@@ -85,12 +85,12 @@ func TestSignInPassword_emptiedMeanwhile(t *testing.T) {
 				before := h.trail()
 				// The hook is called between the hash and the statement that decides.
 				h.set(func(s *flow.Settings) {
-					s.Hooks.Password = func(context.Context, flow.PasswordAttempt) (flow.PasswordVerdict, error) {
+					s.Hooks.Password = func(context.Context, flow.PasswordAttempt) (flow.Verdict, error) {
 						for range 20 {
 							refused(t, r[1].signIn("mia@example.org", "other"),
 								"invalid_credentials: Invalid login credentials")
 						}
-						return flow.PasswordVerdict{}, nil
+						return flow.Verdict{}, nil
 					}
 				})
 				err := h.signIn("mia@example.org", pass)
@@ -133,11 +133,11 @@ func TestSignInPassword_changedMeanwhile(t *testing.T) {
 			u := h.confirmed("mia@example.org").User
 			var asked atomic.Int32
 			h.set(func(s *flow.Settings) {
-				s.Hooks.Password = func(context.Context, flow.PasswordAttempt) (flow.PasswordVerdict, error) {
+				s.Hooks.Password = func(context.Context, flow.PasswordAttempt) (flow.Verdict, error) {
 					if asked.Add(1) == 1 {
 						change(h, u)
 					}
-					return flow.PasswordVerdict{}, nil
+					return flow.Verdict{}, nil
 				}
 			})
 			refused(t, h.signIn("mia@example.org", "sesame"), want)
@@ -170,11 +170,11 @@ func TestUpdateUser_currentPasswordGuesses(t *testing.T) {
 	var told atomic.Int32
 	r := pair(t, func(s *flow.Settings) {
 		s.Passwords.RequireCurrent = true
-		s.Hooks.Password = func(_ context.Context, a flow.PasswordAttempt) (flow.PasswordVerdict, error) {
+		s.Hooks.Password = func(_ context.Context, a flow.PasswordAttempt) (flow.Verdict, error) {
 			if !a.Valid {
 				told.Add(1)
 			}
-			return flow.PasswordVerdict{}, nil
+			return flow.Verdict{}, nil
 		}
 	})
 	h := r[0]
@@ -254,8 +254,8 @@ func TestUpdateUser_currentPasswordHook(t *testing.T) {
 	h.confirmed("mia@example.org")
 	g := h.confirmedAgain("mia@example.org", "sesame")
 	h.set(func(s *flow.Settings) {
-		s.Hooks.Password = func(context.Context, flow.PasswordAttempt) (flow.PasswordVerdict, error) {
-			return flow.PasswordVerdict{Reject: true, Message: "not now"}, nil
+		s.Hooks.Password = func(context.Context, flow.PasswordAttempt) (flow.Verdict, error) {
+			return flow.Verdict{Reject: true, Message: "not now"}, nil
 		}
 	})
 	for i, want := range []string{"invalid_credentials: not now", "invalid_credentials: not now",

@@ -25,7 +25,7 @@ type code struct {
 	asked   []string
 	before  []store.User
 	refusal error
-	verdict flow.PasswordVerdict
+	verdict flow.Verdict
 }
 
 func (c *code) ask(what string) error {
@@ -83,12 +83,12 @@ func hooked(t *testing.T, change ...func(*flow.Settings)) (*house, *code) {
 				text, _ := json.Marshal(claims)
 				return text, c.ask("claims:" + q.Method)
 			},
-			Password: func(_ context.Context, q flow.PasswordAttempt) (flow.PasswordVerdict, error) {
+			Password: func(_ context.Context, q flow.PasswordAttempt) (flow.Verdict, error) {
 				return c.verdict, c.ask(map[bool]string{true: "right", false: "wrong"}[q.Valid])
 			},
 		}
-		s.Factors.Attempt = func(context.Context, flow.FactorAttempt) (flow.FactorVerdict, error) {
-			return flow.FactorVerdict{}, c.ask("factor")
+		s.Factors.Attempt = func(context.Context, flow.FactorAttempt) (flow.Verdict, error) {
+			return flow.Verdict{}, c.ask("factor")
 		}
 	})
 	return h, c
@@ -276,11 +276,11 @@ func TestHooks_password(t *testing.T) {
 	t.Parallel()
 	h, c := hooked(t, func(s *flow.Settings) { s.Passwords.TriesPerAccount = 2 })
 	g := h.confirmed("mia@example.org")
-	c.verdict = flow.PasswordVerdict{Reject: true, Message: "ask support"}
+	c.verdict = flow.Verdict{Reject: true, Message: "ask support"}
 	refused(t, h.signIn("mia@example.org", "sesame"), "invalid_credentials: ask support")
 	refused(t, h.signIn("mia@example.org", "wrong"), "invalid_credentials: ask support")
 	h.caller(g)
-	c.verdict = flow.PasswordVerdict{Reject: true, SignOut: true}
+	c.verdict = flow.Verdict{Reject: true, SignOut: true}
 	refused(t, h.signIn("mia@example.org", "wrong"),
 		"invalid_credentials: Further password verification attempts will be rejected.")
 	if got := h.ended(g.User.ID); got != store.EndedByVerdict {

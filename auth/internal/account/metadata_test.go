@@ -38,24 +38,24 @@ func TestUserMetadata_ownMembers(t *testing.T) {
 		nicked[name] = value
 	}
 	for _, data := range []string{forged, removed} {
-		u, err := h.UpdateUser(t.Context(), browser, h.caller(g), flow.UserUpdate{Data: json.RawMessage(data)})
+		u, err := h.UpdateUser(t.Context(), browser, h.caller(g), flow.UserUpdate{Data: []byte(data)})
 		if err != nil {
 			t.Fatal(err)
 		}
 		want("PUT /user "+data, u.UserMetadata, nicked)
 		if u, err = h.AdminUpdate(t.Context(), browser, service, g.User.ID,
-			flow.Attributes{UserMetadata: json.RawMessage(data)}); err != nil {
+			flow.Attributes{UserMetadata: []byte(data)}); err != nil {
 			t.Fatal(err)
 		}
 		want("an administrator "+data, u.UserMetadata, nicked)
 	}
-	guest, err := h.SignUpAnonymous(t.Context(), browser, json.RawMessage(forged))
+	guest, err := h.SignUpAnonymous(t.Context(), browser, []byte(forged))
 	if err != nil {
 		t.Fatal(err)
 	}
 	want("anonymous", guest.User.UserMetadata, map[string]any{"nick": "mi"})
 	if _, err := h.SignUp(t.Context(), browser,
-		flow.SignUp{Phone: "+4917612345678", Password: "sesame", Data: json.RawMessage(forged)}); err != nil {
+		flow.SignUp{Phone: "+4917612345678", Password: "sesame", Data: []byte(forged)}); err != nil {
 		t.Fatal(err)
 	}
 	v, err := h.Verify(t.Context(), browser,
@@ -72,8 +72,8 @@ func TestUserMetadata_ownMembers(t *testing.T) {
 func TestMetadata_limit(t *testing.T) {
 	t.Parallel()
 	h := open(t)
-	object := func(n int) json.RawMessage { // of n bytes
-		return json.RawMessage(fmt.Sprintf(`{"a":"%s"}`, strings.Repeat("x", n-len(`{"a":""}`))))
+	object := func(n int) []byte { // of n bytes
+		return []byte(fmt.Sprintf(`{"a":"%s"}`, strings.Repeat("x", n-len(`{"a":""}`))))
 	}
 	large := h.confirmed("large@example.org")
 	if _, err := h.UpdateUser(
@@ -82,12 +82,12 @@ func TestMetadata_limit(t *testing.T) {
 	}
 	h.set(func(s *flow.Settings) { s.MetadataMaxBytes = 200 })
 	const over = "validation_failed: Metadata cannot be larger than 200 bytes"
-	update := func(g flow.Grant, data json.RawMessage, want string) {
+	update := func(g flow.Grant, data []byte, want string) {
 		t.Helper()
 		_, err := h.UpdateUser(t.Context(), browser, h.caller(g), flow.UserUpdate{Data: data})
 		refused(t, err, want)
 	}
-	admin := func(g flow.Grant, user, app json.RawMessage, want string) {
+	admin := func(g flow.Grant, user, app []byte, want string) {
 		t.Helper()
 		_, err := h.AdminUpdate(t.Context(), browser, service, g.User.ID,
 			flow.Attributes{UserMetadata: user, AppMetadata: app})
@@ -109,21 +109,21 @@ func TestMetadata_limit(t *testing.T) {
 	admin(g, nil, []byte(`{"email":"x"}`), over) // of app_metadata no member is the service's own
 	admin(g, object(150-app), []byte(`{"b":1}`), "")
 
-	signUp := func(data json.RawMessage) error {
+	signUp := func(data []byte) error {
 		_, err := h.SignUp(t.Context(), browser, flow.SignUp{Email: "tom@example.org", Password: "sesame",
 			Data: data})
 		return err
 	}
-	guest := func(data json.RawMessage) error { _, err := h.SignUpAnonymous(t.Context(), browser, data); return err }
-	otp := func(data json.RawMessage) error {
+	guest := func(data []byte) error { _, err := h.SignUpAnonymous(t.Context(), browser, data); return err }
+	otp := func(data []byte) error {
 		return h.SendOTP(t.Context(), browser, flow.OTP{Email: "ida@example.org", CreateUser: true, Data: data})
 	}
-	create := func(data json.RawMessage) error {
+	create := func(data []byte) error {
 		_, err := h.AdminCreate(t.Context(), browser, service,
 			flow.Attributes{Email: ptr("eva@example.org"), UserMetadata: object(100), AppMetadata: data[:]})
 		return err
 	}
-	invite := func(data json.RawMessage) error {
+	invite := func(data []byte) error {
 		_, err := h.Invite(t.Context(), browser, service, flow.Invitation{Email: "udo@example.org", Data: data})
 		return err
 	}

@@ -2,7 +2,6 @@ package account_test
 
 import (
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strings"
@@ -13,7 +12,6 @@ import (
 	"github.com/google/uuid"
 
 	"gatehouse/auth/internal/account/flow"
-	"gatehouse/auth/internal/account/oauth"
 	"gatehouse/auth/internal/provider"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
@@ -53,7 +51,7 @@ func TestExternal_newUser(t *testing.T) {
 	h.pass(time.Minute)
 	caller := h.caller(g)
 	if _, err := h.UpdateUser(t.Context(), browser, caller,
-		flow.UserUpdate{Data: json.RawMessage(`{"nick":"mi"}`)}); err != nil {
+		flow.UserUpdate{Data: []byte(`{"nick":"mi"}`)}); err != nil {
 		t.Fatal(err)
 	}
 	p := person("github", "17", "*new@example.org")
@@ -281,7 +279,7 @@ func TestExternal_invitation(t *testing.T) {
 	invite := func(email string) message {
 		t.Helper()
 		if _, err := h.Invite(t.Context(), browser, by,
-			flow.Invitation{Email: email, Data: json.RawMessage(`{"team":"red"}`)}); err != nil {
+			flow.Invitation{Email: email, Data: []byte(`{"team":"red"}`)}); err != nil {
 			t.Fatal(err)
 		}
 		return h.newest("invite", email)
@@ -372,8 +370,8 @@ func TestExternal_idTokenOnce(t *testing.T) {
 	h.set(func(s *flow.Settings) { s.DisableSignup = false })
 	h.enters(p)
 	_, err = h.arrive(p)
-	if oauth, ok := errors.AsType[*oauth.OAuthError](err); !ok || oauth.Code != "invalid request" ||
-		oauth.Description != "Bad ID token" {
+	if e, ok := errors.AsType[*provider.OAuthError](err); !ok || e.Code != "invalid request" ||
+		e.Description != "Bad ID token" {
 		t.Errorf("%v", err)
 	}
 }

@@ -301,9 +301,9 @@ func TestRecoveryCodes_hook(t *testing.T) {
 	g = h.verified(g, h.app(g, ""))
 	codes := h.generated(g)
 	h.set(func(s *flow.Settings) {
-		s.Factors.Attempt = func(_ context.Context, a flow.FactorAttempt) (flow.FactorVerdict, error) {
+		s.Factors.Attempt = func(_ context.Context, a flow.FactorAttempt) (flow.Verdict, error) {
 			asked = append(asked, a)
-			return flow.FactorVerdict{Reject: a.Valid, Message: "not today"}, nil
+			return flow.Verdict{Reject: a.Valid, Message: "not today"}, nil
 		}
 	})
 	low := h.signedIn("mia@example.org")

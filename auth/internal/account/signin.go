@@ -12,7 +12,11 @@ import (
 )
 
 // Password is a sign-in with a password.
-type Password struct{ Email, Phone, Password string }
+type Password struct {
+	Email    string `json:"email"`
+	Phone    string `json:"phone"`
+	Password string `json:"password"`
+}
 
 var errCredentials = refusal.Invalid(refusal.CodeInvalidCredentials, "Invalid login credentials")
 

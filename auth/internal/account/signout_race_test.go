@@ -15,8 +15,8 @@ func TestEndSessions_exchange(t *testing.T) {
 	t.Parallel()
 	const rounds = 200
 	reject := func(s *flow.Settings) {
-		s.Hooks.Password = func(_ context.Context, p flow.PasswordAttempt) (flow.PasswordVerdict, error) {
-			return flow.PasswordVerdict{Reject: !p.Valid, SignOut: true}, nil
+		s.Hooks.Password = func(_ context.Context, p flow.PasswordAttempt) (flow.Verdict, error) {
+			return flow.Verdict{Reject: !p.Valid, SignOut: true}, nil
 		}
 	}
 	one, two := replicas(t, reject)

@@ -317,8 +317,7 @@ func (cand *signupCandidate) auditRow(f *flow.Flow, state addressState, known st
 }
 
 // SignUpAnonymous opens a session for a new user without any address.
-func (a *Accounts) SignUpAnonymous(ctx context.Context, req flow.RequestInfo,
-	data json.RawMessage) (flow.Grant, error) {
+func (a *Accounts) SignUpAnonymous(ctx context.Context, req flow.RequestInfo, data []byte) (flow.Grant, error) {
 	f := a.core.Begin(req)
 	if !f.Settings.Anonymous {
 		return flow.Grant{}, refusal.Unprocessable(refusal.CodeAnonymousDisabled, "Anonymous sign-ins are disabled")

@@ -36,7 +36,6 @@ func (p *program) read() (config.Config, config.Live, *settings.Report, error) {
 // rooms has what a command on accounts needs.
 type rooms struct {
 	config config.Config
-	live   config.Live
 	db     *store.DB
 	now    func() time.Time // PostgreSQL's clock
 	root   *secret.Root
@@ -66,7 +65,7 @@ func (p *program) open(ctx context.Context) (*rooms, error) {
 		db.Close()
 		return nil, err
 	}
-	r := &rooms{config: c, live: l, db: db, root: c.Root()}
+	r := &rooms{config: c, db: db, root: c.Root()}
 	serverTime, err := daemon.StartClock(ctx, db, log)
 	if err != nil {
 		db.Close()

@@ -8,7 +8,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"log/slog"
 	"os"
 	"runtime/debug"
 	"slices"
@@ -135,7 +134,6 @@ func (p *program) runTakeover(ctx context.Context, o takeover.Options, c *config
 		}
 		defer o.Source.Close()
 	}
-	o.Logger = slog.New(slog.DiscardHandler)
 	switch err := takeover.Run(ctx, o); {
 	case errors.Is(err, takeover.ErrRefused):
 		return errSaid

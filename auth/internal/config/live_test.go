@@ -138,12 +138,12 @@ func TestConfig_liveIsComplete(t *testing.T) {
 		BeforeCreate: func(context.Context, string, store.User) error { return nil }, AfterCreate: true,
 		Sends: map[string]bool{}, SendNow: map[string]func(context.Context, uuid.UUID) error{},
 		Claims: func(context.Context, flow.ClaimsQuestion) (json.RawMessage, error) { return nil, nil },
-		Password: func(context.Context, flow.PasswordAttempt) (flow.PasswordVerdict, error) {
-			return flow.PasswordVerdict{}, nil
+		Password: func(context.Context, flow.PasswordAttempt) (flow.Verdict, error) {
+			return flow.Verdict{}, nil
 		},
 	}
-	l.Accounts.Factors.Attempt = func(context.Context, flow.FactorAttempt) (flow.FactorVerdict, error) {
-		return flow.FactorVerdict{}, nil
+	l.Accounts.Factors.Attempt = func(context.Context, flow.FactorAttempt) (flow.Verdict, error) {
+		return flow.Verdict{}, nil
 	}
 	var walk func(string, reflect.Value)
 	walk = func(path string, v reflect.Value) {

@@ -40,7 +40,7 @@ func (d *daemon) callFunction(ctx context.Context, schema, function string, in [
 	return out, err
 }
 
-type attemptFunc = func(context.Context, flow.FactorAttempt) (flow.FactorVerdict, error)
+type attemptFunc = func(context.Context, flow.FactorAttempt) (flow.Verdict, error)
 
 // flowHooks returns the functions by which flows call the hooks; nil for hooks that are off.
 func flowHooks(set *hook.Set) (h flow.Hooks, factor attemptFunc) {
@@ -63,19 +63,19 @@ func flowHooks(set *hook.Set) (h flow.Hooks, factor attemptFunc) {
 		}
 	}
 	if set.On(hook.PasswordAttempt) {
-		h.Password = func(ctx context.Context, q flow.PasswordAttempt) (flow.PasswordVerdict, error) {
+		h.Password = func(ctx context.Context, q flow.PasswordAttempt) (flow.Verdict, error) {
 			var out hook.Verdict
 			err := set.Call(ctx, hook.PasswordAttempt, q.IP, map[string]any{"user_id": q.User, "valid": q.Valid}, &out)
-			return flow.PasswordVerdict{Reject: out.Rejects(), SignOut: out.SignOut, Message: out.Message},
+			return flow.Verdict{Reject: out.Rejects(), SignOut: out.SignOut, Message: out.Message},
 				refusalOf(err)
 		}
 	}
 	if set.On(hook.FactorAttempt) {
-		factor = func(ctx context.Context, q flow.FactorAttempt) (flow.FactorVerdict, error) {
+		factor = func(ctx context.Context, q flow.FactorAttempt) (flow.Verdict, error) {
 			var out hook.Verdict
 			err := set.Call(ctx, hook.FactorAttempt, q.IP,
 				map[string]any{"user_id": q.User, "factor_id": q.Factor, "factor_type": q.Kind, "valid": q.Valid}, &out)
-			return flow.FactorVerdict{Reject: out.Rejects(), Message: out.Message}, refusalOf(err)
+			return flow.Verdict{Reject: out.Rejects(), Message: out.Message}, refusalOf(err)
 		}
 	}
 	return h, factor

@@ -42,15 +42,11 @@ func (s *Server) putAdminFactor(c *call, by flow.Actor) error {
 	if err != nil {
 		return err
 	}
-	var in struct {
-		FriendlyName string `json:"friendly_name"`
-		Phone        string `json:"phone"`
-	}
+	in := factor.FactorUpdate{Factor: id}
 	if err := c.decode(&in); err != nil {
 		return err
 	}
-	f, err := s.factors.AdminUpdateFactor(c.ctx(), c.requestInfo(), by, user,
-		factor.FactorUpdate{Factor: id, FriendlyName: in.FriendlyName, Phone: in.Phone})
+	f, err := s.factors.AdminUpdateFactor(c.ctx(), c.requestInfo(), by, user, in)
 	if err != nil {
 		return err
 	}

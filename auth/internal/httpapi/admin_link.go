@@ -8,36 +8,23 @@ import (
 
 // postInvite mails an invitation.
 func (s *Server) postInvite(c *call, by flow.Actor) error {
-	var in struct {
-		Email string     `json:"email"`
-		Data  jsonObject `json:"data"`
-	}
+	var in flow.Invitation
 	if err := c.decode(&in); err != nil {
 		return err
 	}
-	return c.userView(s.accounts.Invite(c.ctx(), c.requestInfo(), by,
-		flow.Invitation{Email: in.Email, Data: in.Data.message()}))
+	return c.userView(s.accounts.Invite(c.ctx(), c.requestInfo(), by, in))
 }
 
 // postGenerateLink makes a link without sending it. The answer is one object with the members of the user and of the
 // link.
 func (s *Server) postGenerateLink(c *call, by flow.Actor) error {
-	var in struct {
-		Type       string     `json:"type"`
-		Email      string     `json:"email"`
-		NewEmail   string     `json:"new_email"`
-		Password   string     `json:"password"`
-		Data       jsonObject `json:"data"`
-		RedirectTo string     `json:"redirect_to"`
-	}
+	var in flow.LinkRequest
 	if err := c.decode(&in); err != nil {
 		return err
 	}
 	client := c.requestInfo()
 	client.RedirectTo = c.target(in.RedirectTo)
-	l, err := s.accounts.GenerateLink(c.ctx(), client, by, flow.LinkRequest{
-		Type: in.Type, Email: in.Email, NewEmail: in.NewEmail, Password: in.Password, Data: in.Data.message(),
-	})
+	l, err := s.accounts.GenerateLink(c.ctx(), client, by, in)
 	if err != nil {
 		return err
 	}

@@ -99,33 +99,9 @@ func (c *call) sort() (oldestFirst bool, err error) {
 	return oldestFirst, nil
 }
 
-// attributes are the fields of a user that an administrator writes.
-type attributes struct {
-	ID           string     `json:"id"`
-	Aud          string     `json:"aud"`
-	Email        *string    `json:"email"`
-	Phone        *string    `json:"phone"`
-	Password     *string    `json:"password"`
-	PasswordHash *string    `json:"password_hash"`
-	EmailConfirm *bool      `json:"email_confirm"`
-	PhoneConfirm *bool      `json:"phone_confirm"`
-	UserMetadata jsonObject `json:"user_metadata"`
-	AppMetadata  jsonObject `json:"app_metadata"`
-	Role         *string    `json:"role"`
-	BanDuration  *string    `json:"ban_duration"`
-}
-
-func (a *attributes) forAccount() flow.Attributes {
-	return flow.Attributes{
-		ID: a.ID, Aud: a.Aud, Email: a.Email, Phone: a.Phone, Password: a.Password, PasswordHash: a.PasswordHash,
-		EmailConfirm: a.EmailConfirm, PhoneConfirm: a.PhoneConfirm, UserMetadata: a.UserMetadata.message(),
-		AppMetadata: a.AppMetadata.message(), Role: a.Role, BanDuration: a.BanDuration,
-	}
-}
-
 // postUser creates a user, whose id may be in the body or in the path.
 func (s *Server) postUser(c *call, by flow.Actor) error {
-	var in attributes
+	var in flow.Attributes
 	if err := c.decode(&in); err != nil {
 		return err
 	}
@@ -136,7 +112,7 @@ func (s *Server) postUser(c *call, by flow.Actor) error {
 		}
 		in.ID = id.String()
 	}
-	return c.userView(s.users.AdminCreate(c.ctx(), c.requestInfo(), by, in.forAccount()))
+	return c.userView(s.users.AdminCreate(c.ctx(), c.requestInfo(), by, in))
 }
 
 func (s *Server) getAdminUser(c *call, _ flow.Actor, id uuid.UUID) error {
@@ -145,11 +121,11 @@ func (s *Server) getAdminUser(c *call, _ flow.Actor, id uuid.UUID) error {
 
 // putAdminUser changes a user.
 func (s *Server) putAdminUser(c *call, by flow.Actor, id uuid.UUID) error {
-	var in attributes
+	var in flow.Attributes
 	if err := c.decode(&in); err != nil {
 		return err
 	}
-	return c.userView(s.users.AdminUpdate(c.ctx(), c.requestInfo(), by, id, in.forAccount()))
+	return c.userView(s.users.AdminUpdate(c.ctx(), c.requestInfo(), by, id, in))
 }
 
 // deleteUser removes a user, or only the user's personal data. The body may be empty.

@@ -41,7 +41,7 @@ func (s *Server) startExternal(c *call, linking *flow.Principal) error {
 	p := oauth.OAuthStart{
 		Provider: c.param("provider"), Scopes: c.param("scopes"), InviteToken: c.param("invite_token"),
 		Challenge: flow.Challenge{Challenge: c.param("code_challenge"), Method: c.param("code_challenge_method")},
-		Linking:   linking, Cookie: linking == nil,
+		Linking:   linking,
 	}
 	p.Params = c.query // parsed by param
 	client := c.requestInfo()

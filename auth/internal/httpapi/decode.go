@@ -12,7 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/jsontext"
 )
@@ -130,11 +129,11 @@ func decodeJSON(text []byte, into any) error {
 	return badJSON("it does not have the expected form")
 }
 
-// mistyped says what type a member must have, without the names of our types, such as pkce, which requests embed.
+// mistyped says what type a member must have, without the names of our types, such as Challenge, which requests embed.
 func mistyped(t *json.UnmarshalTypeError) string {
 	name := "the body"
 	if t.Field != "" {
-		name = "member " + strings.TrimPrefix(t.Field, "pkce.")
+		name = "member " + strings.TrimPrefix(strings.TrimPrefix(t.Field, "Challenge."), "IDTokenRequest.")
 	}
 	switch t.Type.Kind() {
 	case reflect.String:
@@ -155,34 +154,6 @@ func reworded(err error, words string) error {
 		p.msg = strings.Replace(p.msg, notJSON, words, 1)
 	}
 	return err
-}
-
-// jsonObject is a member that must be an object; null counts as absent.
-type jsonObject json.RawMessage
-
-func (o *jsonObject) UnmarshalJSON(text []byte) error {
-	if string(text) == "null" {
-		*o = nil
-		return nil
-	}
-	if text[0] != '{' {
-		return &json.UnmarshalTypeError{Value: "no object",
-			Type: reflect.TypeFor[jsonObject]()} // the decoder adds the name
-	}
-	*o = append((*o)[:0], text...)
-	return nil
-}
-
-func (o jsonObject) message() json.RawMessage { return json.RawMessage(o) }
-
-// pkce is the challenge that begins a PKCE flow; the client sends null without one.
-type pkce struct {
-	CodeChallenge       string `json:"code_challenge"`
-	CodeChallengeMethod string `json:"code_challenge_method"`
-}
-
-func (p pkce) challenge() flow.Challenge {
-	return flow.Challenge{Challenge: p.CodeChallenge, Method: p.CodeChallengeMethod}
 }
 
 // retryIn rounds up to whole seconds, at least one.

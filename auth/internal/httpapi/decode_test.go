@@ -13,10 +13,10 @@ import (
 
 func TestDecode(t *testing.T) {
 	type body struct {
-		Email string     `json:"email"`
-		Data  jsonObject `json:"data"`
-		Flag  *bool      `json:"flag"`
-		pkce
+		Email string      `json:"email"`
+		Data  flow.Object `json:"data"`
+		Flag  *bool       `json:"flag"`
+		flow.Challenge
 	}
 	f := func(text, want string) {
 		t.Helper()
@@ -77,8 +77,8 @@ func FuzzDecode(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
 		var in, again struct {
-			Email string     `json:"email"`
-			Data  jsonObject `json:"data"`
+			Email string      `json:"email"`
+			Data  flow.Object `json:"data"`
 		}
 		if decodeJSON(text, &in) != nil {
 			return
@@ -93,7 +93,7 @@ func FuzzDecode(f *testing.F) {
 	})
 }
 
-func objectOrNull(o jsonObject) []byte {
+func objectOrNull(o flow.Object) []byte {
 	if len(o) == 0 {
 		return []byte("null")
 	}

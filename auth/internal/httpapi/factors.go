@@ -39,18 +39,11 @@ func (s *Server) postFactor(c *call, principal flow.Principal) error {
 	if err := s.limit(c, byEnroll); err != nil {
 		return err
 	}
-	var in struct {
-		FactorType   string `json:"factor_type"`
-		FriendlyName string `json:"friendly_name"`
-		Issuer       string `json:"issuer"`
-		Phone        string `json:"phone"`
-	}
+	var in factor.Enrolment
 	if err := c.decode(&in); err != nil {
 		return err
 	}
-	e, err := s.factors.EnrollFactor(c.ctx(), c.requestInfo(), principal, factor.Enrolment{
-		Kind: in.FactorType, FriendlyName: in.FriendlyName, Issuer: in.Issuer, Phone: in.Phone,
-	})
+	e, err := s.factors.EnrollFactor(c.ctx(), c.requestInfo(), principal, in)
 	if err != nil {
 		return err
 	}
@@ -76,8 +69,8 @@ func (s *Server) postChallenge(c *call, principal flow.Principal, id uuid.UUID) 
 		return err
 	}
 	var in struct {
-		Channel  string     `json:"channel"`
-		WebAuthn jsonObject `json:"webauthn"`
+		Channel  string      `json:"channel"`
+		WebAuthn flow.Object `json:"webauthn"`
 	}
 	if err := c.decodeGiven(&in); err != nil {
 		return err

@@ -324,9 +324,9 @@ func TestFactors_verdict(t *testing.T) {
 	other := a.signIn("mia@example.org")
 	e := a.enroll(g, "")
 	var asked []flow.FactorAttempt
-	var verdict flow.FactorVerdict
+	var verdict flow.Verdict
 	a.apply(func(s *flow.Settings, _ *Settings) {
-		s.Factors.Attempt = func(_ context.Context, at flow.FactorAttempt) (flow.FactorVerdict, error) {
+		s.Factors.Attempt = func(_ context.Context, at flow.FactorAttempt) (flow.Verdict, error) {
 			asked = append(asked, at)
 			return verdict, nil
 		}
@@ -345,7 +345,7 @@ func TestFactors_verdict(t *testing.T) {
 	a.refresh(other).refused(400, "refresh_token_not_found", "*")
 	a.pass(totp.Period)
 	// Right or wrong: a rejected user is signed out.
-	verdict = flow.FactorVerdict{Reject: true, Message: "no more"}
+	verdict = flow.Verdict{Reject: true, Message: "no more"}
 	low := a.signIn("mia@example.org")
 	ch = a.challenge(low, e.ID)
 	a.answerTo(low, e.ID, ch.ID, a.code(e, 0)).refused(403, "mfa_verification_rejected", "no more")

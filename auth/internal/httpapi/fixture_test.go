@@ -106,7 +106,7 @@ func openOn(t testing.TB, db *store.DB, changes ...change) *api {
 		now: time.Now().UTC().Truncate(time.Second)}
 	a.account = accountSettings()
 	a.set = Settings{SiteURL: siteURL, Redirects: testRedirects(t), ExternalURL: externalURL, Audience: "authenticated",
-		MaxDuration: time.Minute, Limits: DefaultLimits, Shown: Shown{Email: true, Anonymous: true}}
+		MaxDuration: time.Minute, Limits: defaultLimits, Shown: Shown{Email: true, Anonymous: true}}
 	for _, f := range changes {
 		f(&a.account, &a.set)
 	}
@@ -164,7 +164,7 @@ func offline(t testing.TB) *Server {
 		accountSettings())
 	srv, err := New(Options{Core: core, Keys: keys, Refresh: codec},
 		Settings{SiteURL: siteURL, Redirects: testRedirects(t),
-			ExternalURL: externalURL, Audience: "authenticated", MaxDuration: 10 * time.Second, Limits: DefaultLimits})
+			ExternalURL: externalURL, Audience: "authenticated", MaxDuration: 10 * time.Second, Limits: defaultLimits})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -331,7 +331,7 @@ type sentMessage struct{ To, Kind, Code, Link, Hash string }
 // newest is the last message to an address.
 func (a *api) newest(to string) sentMessage {
 	a.t.Helper()
-	list, err := a.db.ClaimMessages(a.t.Context(), a.clock(), 0, 1000)
+	list, err := storetest.Claim(a.t.Context(), a.db, a.clock(), 0, 1000)
 	if err != nil {
 		a.t.Fatal(err)
 	}
@@ -400,3 +400,6 @@ func claimsOf(t testing.TB, text string) (claims map[string]any) {
 	}
 	return claims
 }
+
+// defaultLimits are the defaults in docs/settings.md#limits.
+var defaultLimits = Limits{OTP: 30, Verify: 30, Token: 150, Anonymous: 30, Passkeys: 30, Factors: 15}

@@ -110,9 +110,6 @@ type Limits struct {
 	Factors int `env:"AUTH_MFA_RATE_LIMIT_CHALLENGE_AND_VERIFY" envDefault:"15" min:"0" table:"Factors"`
 }
 
-// DefaultLimits are the defaults in docs/settings.md#limits.
-var DefaultLimits = Limits{OTP: 30, Verify: 30, Token: 150, Anonymous: 30, Passkeys: 30, Factors: 15}
-
 // Shown is what GET /settings publishes.
 type Shown struct {
 	DisableSignup           bool

@@ -158,7 +158,7 @@ func TestLimiter_memory(t *testing.T) {
 	var l limiter
 	l.init()
 	now := time.Date(2031, 3, 4, 12, 0, 0, 0, time.UTC)
-	r := DefaultLimits.rate(byOTP)
+	r := defaultLimits.rate(byOTP)
 	held := func() (n int) {
 		for i := range l.shard {
 			n += len(l.shard[i].buckets)

@@ -161,8 +161,8 @@ func TestRecoveryCodes_refusals(t *testing.T) {
 	a.do("POST "+at+"/regenerate", nil, low).refused(403, "insufficient_aal",
 		"AAL2 required to regenerate recovery codes")
 	a.apply(func(s *flow.Settings, _ *Settings) {
-		s.Factors.Attempt = func(context.Context, flow.FactorAttempt) (flow.FactorVerdict, error) {
-			return flow.FactorVerdict{Reject: true, Message: "no more"}, nil
+		s.Factors.Attempt = func(context.Context, flow.FactorAttempt) (flow.Verdict, error) {
+			return flow.Verdict{Reject: true, Message: "no more"}, nil
 		}
 	})
 	a.do("POST "+at+"/verify", map[string]any{"code": made.Codes[0]}, low).refused(403, "mfa_verification_rejected",

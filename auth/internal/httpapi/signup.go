@@ -4,14 +4,7 @@ import "gatehouse/auth/internal/account/flow"
 
 // postSignup creates an account, with an address or anonymous.
 func (s *Server) postSignup(c *call) error {
-	var in struct {
-		Email    string     `json:"email"`
-		Phone    string     `json:"phone"`
-		Password string     `json:"password"`
-		Data     jsonObject `json:"data"`
-		Channel  string     `json:"channel"`
-		pkce
-	}
+	var in flow.SignUp
 	if err := c.decode(&in); err != nil {
 		return err
 	}
@@ -28,12 +21,9 @@ func (s *Server) postSignup(c *call) error {
 		return err
 	}
 	if by == byAnonymous {
-		return c.grantView(s.accounts.SignUpAnonymous(c.ctx(), c.requestInfo(), in.Data.message()))
+		return c.grantView(s.accounts.SignUpAnonymous(c.ctx(), c.requestInfo(), in.Data))
 	}
-	out, err := s.accounts.SignUp(c.ctx(), s.sender(c), flow.SignUp{
-		Email: in.Email, Phone: in.Phone, Password: in.Password, Data: in.Data.message(), Channel: in.Channel,
-		Challenge: in.challenge(),
-	})
+	out, err := s.accounts.SignUp(c.ctx(), s.sender(c), in)
 	if err != nil {
 		return err
 	}

@@ -39,15 +39,11 @@ func (s *Server) passwordGrant(c *call) error {
 	if err := s.limit(c, byToken); err != nil {
 		return err
 	}
-	var in struct {
-		Email    string `json:"email"`
-		Phone    string `json:"phone"`
-		Password string `json:"password"`
-	}
+	var in account.Password
 	if err := c.decode(&in); err != nil {
 		return err
 	}
-	return c.grantView(s.accounts.SignInPassword(c.ctx(), c.requestInfo(), account.Password(in)))
+	return c.grantView(s.accounts.SignInPassword(c.ctx(), c.requestInfo(), in))
 }
 
 // refreshGrant counts against the address only tokens that are not ours, and parses the token for this before Refresh
@@ -95,15 +91,11 @@ func (s *Server) pkceGrant(c *call) error {
 	if err := s.limit(c, byToken); err != nil {
 		return err
 	}
-	var in struct {
-		AuthCode     string `json:"auth_code"`
-		CodeVerifier string `json:"code_verifier"`
-	}
+	in := oauth.CodeExchange{Bearer: c.bearer()}
 	if err := c.decode(&in); err != nil {
 		return err
 	}
-	return c.grantView(s.oauth.ExchangeCode(c.ctx(), c.requestInfo(),
-		oauth.CodeExchange{Code: in.AuthCode, Verifier: in.CodeVerifier, Bearer: c.bearer()}))
+	return c.grantView(s.oauth.ExchangeCode(c.ctx(), c.requestInfo(), in))
 }
 
 // idTokenGrant signs in by an ID token or, with link_identity, links the identity to the caller's account.
@@ -112,13 +104,8 @@ func (s *Server) idTokenGrant(c *call) error {
 		return err
 	}
 	var in struct {
-		IDToken      string `json:"id_token"`
-		Provider     string `json:"provider"`
-		AccessToken  string `json:"access_token"`
-		Nonce        string `json:"nonce"`
-		ClientID     string `json:"client_id"`
-		Issuer       string `json:"issuer"`
-		LinkIdentity bool   `json:"link_identity"`
+		provider.IDTokenRequest
+		LinkIdentity bool `json:"link_identity"`
 	}
 	if err := c.decode(&in); err != nil {
 		return err
@@ -126,10 +113,7 @@ func (s *Server) idTokenGrant(c *call) error {
 	if err := c.knownAud(); err != nil {
 		return err
 	}
-	p := oauth.IDToken{Request: provider.IDTokenRequest{
-		IDToken: in.IDToken, Provider: in.Provider, AccessToken: in.AccessToken, Nonce: in.Nonce, ClientID: in.ClientID,
-		Issuer: in.Issuer,
-	}}
+	p := oauth.IDToken{Request: in.IDTokenRequest}
 	if in.LinkIdentity {
 		if len(c.r.Header["Authorization"]) == 0 {
 			return &problem{oauth: true, code: "invalid request",
@@ -142,7 +126,7 @@ func (s *Server) idTokenGrant(c *call) error {
 		p.Linking = &principal
 	}
 	g, err := s.oauth.SignInIDToken(c.ctx(), c.requestInfo(), p)
-	if e, ok := errors.AsType[*oauth.OAuthError](err); ok {
+	if e, ok := errors.AsType[*provider.OAuthError](err); ok {
 		return &problem{oauth: true, code: e.Code, msg: e.Description, err: e}
 	}
 	return c.grantView(g, err)

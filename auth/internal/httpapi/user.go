@@ -16,24 +16,11 @@ func (s *Server) putUser(c *call, principal flow.Principal) error {
 	if err := s.limit(c, byUser); err != nil {
 		return err
 	}
-	var in struct {
-		Email           string     `json:"email"`
-		Phone           string     `json:"phone"`
-		Password        *string    `json:"password"`
-		CurrentPassword *string    `json:"current_password"`
-		Nonce           string     `json:"nonce"`
-		Data            jsonObject `json:"data"`
-		AppMetadata     jsonObject `json:"app_metadata"`
-		Channel         string     `json:"channel"`
-		pkce
-	}
+	var in flow.UserUpdate
 	if err := c.decode(&in); err != nil {
 		return err
 	}
-	return c.userView(s.accounts.UpdateUser(c.ctx(), c.requestInfo(), principal, flow.UserUpdate{
-		Email: in.Email, Phone: in.Phone, Password: in.Password, CurrentPassword: in.CurrentPassword, Nonce: in.Nonce,
-		Data: in.Data.message(), AppMetadata: in.AppMetadata.message(), Channel: in.Channel, Challenge: in.challenge(),
-	}))
+	return c.userView(s.accounts.UpdateUser(c.ctx(), c.requestInfo(), principal, in))
 }
 
 // getReauthenticate sends a nonce. This GET has an effect, so a HEAD is refused.

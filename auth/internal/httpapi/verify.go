@@ -14,22 +14,11 @@ import (
 
 // postVerify redeems typed digits or a link's token.
 func (s *Server) postVerify(c *call) error {
-	var in struct {
-		Type       string `json:"type"`
-		Token      string `json:"token"`
-		TokenHash  string `json:"token_hash"`
-		Email      string `json:"email"`
-		Phone      string `json:"phone"`
-		RedirectTo string `json:"redirect_to"`
-		Password   string `json:"password"`
-	}
+	var in flow.Verify
 	if err := c.decode(&in); err != nil {
 		return err
 	}
-	v, err := s.accounts.Verify(c.ctx(), c.requestInfo(), flow.Verify{
-		Type: in.Type, Token: in.Token, TokenHash: in.TokenHash, Email: in.Email, Phone: in.Phone,
-		RedirectTo: in.RedirectTo, Password: in.Password,
-	})
+	v, err := s.accounts.Verify(c.ctx(), c.requestInfo(), in)
 	if err != nil {
 		return err
 	}

@@ -135,10 +135,10 @@ func TestSecurityKey_hook(t *testing.T) {
 	d := &webauthntest.Authenticator{Step: 1}
 	var both *sync.WaitGroup
 	a.apply(func(s *flow.Settings, _ *Settings) {
-		s.Factors.Attempt = func(context.Context, flow.FactorAttempt) (flow.FactorVerdict, error) {
+		s.Factors.Attempt = func(context.Context, flow.FactorAttempt) (flow.Verdict, error) {
 			both.Done()
 			both.Wait()
-			return flow.FactorVerdict{}, nil
+			return flow.Verdict{}, nil
 		}
 	})
 	answers := func(factor string, devices [2]*webauthntest.Authenticator) map[string]int {

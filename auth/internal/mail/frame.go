@@ -129,7 +129,7 @@ func (d *draft) frame() map[string]string {
 	values := d.vars.tame()
 	raw := func(key string) string { return d.text(key, values) }
 	say := func(key string) string { return strings.ReplaceAll(raw(key), sentenceEnd, " ") }
-	own, show := d.p.stringsKey(), d.t.show
+	own, show := d.p.stringsKey(), d.t.Show
 	preheader, _, more := strings.Cut(raw(own+"body"), ". ")
 	if more {
 		preheader += "."
@@ -137,7 +137,7 @@ func (d *draft) frame() map[string]string {
 	f := map[string]string{
 		"Dir": d.lang.Dir(), "Subject": d.subjectText(), "Preheader": strings.ReplaceAll(preheader, sentenceEnd, " "),
 		"Heading": say(own + "heading"), "Body": say(own + "body"), "Closing": say(own + "closing"),
-		"ButtonColor": Contrasting(d.t.site.Color), "Footer": say("common.footer"),
+		"ButtonColor": Contrasting(d.t.Site.Color), "Footer": say("common.footer"),
 	}
 	link := d.p.Kind.hasLink() && d.p.Vars.ConfirmationURL != "" && (show != ShowCode || d.p.Kind == Invite)
 	code := d.p.Vars.Token != "" && (d.p.Kind == Reauthentication || d.p.Kind.hasLink() && show != ShowLink)
@@ -162,8 +162,8 @@ func (d *draft) frame() map[string]string {
 	if lifetime != "" && values["ExpiresIn"] != "" {
 		f["Lifetime"] = say("common.lifetime_" + lifetime)
 	}
-	if d.t.site.Support != "" {
-		f["Support"], f["SupportURL"] = say("common.support"), d.t.site.SupportURL()
+	if d.t.Site.Support != "" {
+		f["Support"], f["SupportURL"] = say("common.support"), d.t.Site.SupportURL()
 	}
 	return f
 }
@@ -174,9 +174,9 @@ func (d *draft) builtIn() (html, text string) {
 	frame := d.frame()
 	values["Frame"] = frame
 	html, err := "", error(nil)
-	own := d.t.folder != nil && d.t.folder.layout != nil
+	own := d.t.Folder != nil && d.t.Folder.layout != nil
 	if own {
-		if html, err = d.t.folder.layout.render(values); err != nil {
+		if html, err = d.t.Folder.layout.render(values); err != nil {
 			d.fault("the layout of mails can't be rendered; using the built-in one", "file", "layout.html", "error",
 				templateMistake(err))
 		}
@@ -187,7 +187,7 @@ func (d *draft) builtIn() (html, text string) {
 			d.fault("a built-in body can't be rendered", "error", templateMistake(err))
 		}
 	}
-	if support := d.t.site.Support; strings.Contains(support, "://") { // programs would link a full stop
+	if support := d.t.Site.Support; strings.Contains(support, "://") { // programs would link a full stop
 		frame["Support"] = strings.Replace(frame["Support"], support+".", support, 1)
 	}
 	var out locale.Limited

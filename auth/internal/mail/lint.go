@@ -39,11 +39,11 @@ func (r *Renderer) Lint(ctx context.Context) (broken []error, doubts []Doubt) {
 			l.body("AUTH_MAILER_TEMPLATES_"+kind.Setting(), kind, remote.good)
 		}
 	}
-	if t.folder != nil {
+	if t.Folder != nil {
 		l.folder(t, names)
 	}
 	for _, name := range SampleNames() {
-		for _, tag := range t.languages.Tags() {
+		for _, tag := range t.Languages.Tags() {
 			p := Sample(name, "http://localhost", "http://localhost", time.Now())
 			p.Locales = []string{tag}
 			m, err := r.Render(ctx, p)
@@ -64,19 +64,19 @@ func (r *Renderer) Lint(ctx context.Context) (broken []error, doubts []Doubt) {
 
 // folder tests the folder's files.
 func (l *linter) folder(t *texts, names []string) {
-	l.broken = append(l.broken, t.folder.Errors...)
-	if b := t.folder.layout; b != nil {
+	l.broken = append(l.broken, t.Folder.Errors...)
+	if b := t.Folder.layout; b != nil {
 		l.unknown("layout.html", b.variables(), append(names, "Frame"))
 	}
 	for _, kind := range Kinds {
-		for tag, b := range t.folder.bodies[kind] {
+		for tag, b := range t.Folder.bodies[kind] {
 			name := strings.TrimSuffix(strings.ToLower(kind.Setting())+"."+tag, ".") + ".html"
-			if !t.fixed[kind] {
+			if !t.fixed(kind) {
 				l.body(name, kind, b)
 			}
 		}
 	}
-	for _, all := range t.folder.Strings {
+	for _, all := range t.Folder.Strings {
 		for key, text := range all {
 			if strings.HasPrefix(key, "mails.") || strings.HasPrefix(key, "common.") {
 				l.unknown(text.Where()+": "+key, text.Variables(), append(names, "Addressee"))

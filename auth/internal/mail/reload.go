@@ -1,6 +1,7 @@
 package mail
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -29,7 +30,7 @@ func (r *Renderer) Run(ctx context.Context) {
 func (r *Renderer) refresh(ctx context.Context) {
 	t, now := r.texts.Load(), r.now()
 	for _, b := range t.bodies {
-		if now.Sub(time.Unix(0, b.used.Load())) < t.reload {
+		if t.Reloading && now.Sub(time.Unix(0, b.used.Load())) < cmp.Or(t.MaxIdle, 20*time.Minute) {
 			b.get(ctx, r)
 		}
 	}

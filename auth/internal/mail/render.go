@@ -148,16 +148,9 @@ type Renderer struct {
 
 // texts is one version of the settings; each rendering loads the pointer once.
 type texts struct {
+	Settings
 	subjects map[Kind]*locale.Text // plain text: HTML escaping would turn + and ' into entities
 	bodies   map[Kind]*remote
-	// fixed are the kinds that a setting overrides, which are not translated.
-	fixed     map[Kind]bool
-	site      Site
-	show      string
-	languages *locale.Catalog
-	folder    *Folder
-	// reload is how long after its last use a template is kept fresh; 0: templates are not kept fresh.
-	reload time.Duration
 }
 
 // NewRenderer returns a Renderer with the built-in texts, until Apply.
@@ -169,7 +162,7 @@ func NewRenderer(o RendererOptions) *Renderer {
 	if r.log == nil {
 		r.log = slog.New(slog.DiscardHandler)
 	}
-	r.texts.Store(&texts{show: ShowLink})
+	r.texts.Store(&texts{Settings: Settings{Show: ShowLink}})
 	return r
 }
 
@@ -182,15 +175,14 @@ func (r *Renderer) Apply(s Settings) {
 		loaded[b.url] = b
 	}
 	limits := fetchLimits{size: s.MaxSize, age: s.MaxAge, retry: s.Retry}.withDefaults()
-	next := &texts{subjects: map[Kind]*locale.Text{}, bodies: map[Kind]*remote{}, fixed: map[Kind]bool{}, site: s.Site,
-		show: cmp.Or(s.Show, ShowLink), languages: s.Languages, folder: s.Folder}
+	s.Show = cmp.Or(s.Show, ShowLink)
+	next := &texts{Settings: s, subjects: map[Kind]*locale.Text{}, bodies: map[Kind]*remote{}}
 	if s.Folder != nil {
 		for _, err := range s.Folder.Errors {
 			r.log.Error("a file in AUTH_MAILER_TEMPLATE_DIR can't be used; using the built-in text", "error", err)
 		}
 	}
 	for _, kind := range Kinds {
-		next.fixed[kind] = s.fixed(kind)
 		if text := s.Subjects[kind]; text != "" {
 			parsed, err := locale.ParseText(text)
 			if err != nil {
@@ -210,9 +202,6 @@ func (r *Renderer) Apply(s Settings) {
 			next.bodies[kind] = b
 		}
 	}
-	if s.Reloading {
-		next.reload = cmp.Or(s.MaxIdle, 20*time.Minute)
-	}
 	r.texts.Store(next)
 }
 
@@ -224,7 +213,7 @@ func (r *Renderer) Render(ctx context.Context, p Payload) (Message, error) {
 	}
 	d := draft{r: r, t: r.texts.Load(), p: &p, vars: p.Vars.variables()}
 	d.lang = d.t.language(&p)
-	d.vars.addSite(d.t.site, d.lang, &p)
+	d.vars.addSite(d.t.Site, d.lang, &p)
 	m := Message{
 		Kind: p.Kind, To: p.To, Subject: d.subjectText(), Locale: d.lang.Tag,
 		Code: p.Vars.Token, Link: p.Vars.ConfirmationURL,
@@ -242,10 +231,10 @@ func (r *Renderer) Render(ctx context.Context, p Payload) (Message, error) {
 func (r *Renderer) Language(p *Payload) string { return r.texts.Load().language(p).Tag }
 
 func (t *texts) language(p *Payload) *locale.Language {
-	if p == nil || t.fixed[p.Kind] {
-		return t.languages.Default()
+	if p == nil || t.fixed(p.Kind) {
+		return t.Languages.Default()
 	}
-	return t.languages.Choose(p.Locales...)
+	return t.Languages.Choose(p.Locales...)
 }
 
 // draft is a mail that is being rendered.
@@ -310,8 +299,8 @@ func (d *draft) ownBody(ctx context.Context) (string, bool) {
 
 // folderBody returns the folder's body of the mail's kind, unless a setting overrides the kind.
 func (d *draft) folderBody() (string, bool) {
-	b := d.t.folder.body(d.p.Kind, d.lang, d.lang == d.t.languages.Default())
-	if b == nil || d.t.fixed[d.p.Kind] {
+	b := d.t.Folder.body(d.p.Kind, d.lang, d.lang == d.t.Languages.Default())
+	if b == nil || d.t.fixed(d.p.Kind) {
 		return "", false
 	}
 	text, err := b.render(d.vars)

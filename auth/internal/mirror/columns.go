@@ -82,8 +82,6 @@ type rows struct {
 	pruned string
 	// own are further former columns that the application may not write.
 	own []string
-	// optional: mirrored only with -sessions.
-	optional bool
 }
 
 var identities = rows{here: "identities", there: "identities", row: "identity", mirrored: "true",
@@ -112,20 +110,10 @@ var factors = rows{here: "factors", there: "mfa_factors", row: "factor", mirrore
 	}}
 
 var sessions = rows{here: "sessions", there: "sessions", row: "session", mirrored: "u.ended_at is null", pruned: "true",
-	optional: true, columns: []column{
+	columns: []column{
 		{name: "id", typ: "uuid", from: "u.id"},
 		{name: "user_id", typ: "uuid", from: "u.user_id"},
 		{name: "aal", typ: "text", from: "'aal' || u.aal", here: "aal", cast: "aal_level"},
 		{name: "factor_id", typ: "uuid", from: "u.factor_id", here: "factor_id"},
 		{name: "created_at", typ: zoned, from: "u.created_at", differs: "false"},
 	}}
-
-// unmirrored are our columns of the mirrored tables that have no former column, or must not be copied to it.
-var unmirrored = map[string]string{
-	"users": "id created_at updated_at email_unproven phone_unproven current_email_proven new_email_proven " +
-		"sessions_void_before password_hash",
-	"identities": "id email created_at updated_at",
-	"factors":    "id user_id secret last_step created_at updated_at last_challenged_at",
-	"sessions": "id user_id created_at secret_hash counter refreshed_at user_agent ip amr tag not_after ended_at " +
-		"ended_reason passkey_id",
-}

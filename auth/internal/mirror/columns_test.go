@@ -12,6 +12,16 @@ import (
 	"gatehouse/auth/internal/store/storetest"
 )
 
+// unmirrored are our columns of the mirrored tables that have no former column, or must not be copied to it.
+var unmirrored = map[string]string{
+	"users": "id created_at updated_at email_unproven phone_unproven current_email_proven new_email_proven " +
+		"sessions_void_before password_hash",
+	"identities": "id email created_at updated_at",
+	"factors":    "id user_id secret last_step created_at updated_at last_challenged_at",
+	"sessions": "id user_id created_at secret_hash counter refreshed_at user_agent ip amr tag not_after ended_at " +
+		"ended_reason passkey_id",
+}
+
 // Each of our columns is mirrored or named as not, and each mirrored column is there in the newest schema.
 func TestColumns(t *testing.T) {
 	t.Parallel()
@@ -46,7 +56,7 @@ func TestColumns(t *testing.T) {
 		ours, err := pgx.CollectRows(rows, pgx.RowTo[string])
 		slices.Sort(ours)
 		if err != nil || !slices.Equal(ours, known) {
-			t.Errorf("%s has %q, and columns.go names %q: mirror the new column or name it in unmirrored, %v", table.here, ours,
+			t.Errorf("%s has %q, known are %q: mirror the new column or name it in unmirrored, %v", table.here, ours,
 				known, err)
 		}
 	}

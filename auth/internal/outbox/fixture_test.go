@@ -20,6 +20,7 @@ import (
 	"gatehouse/auth/internal/outbox"
 	"gatehouse/auth/internal/secret"
 	"gatehouse/auth/internal/store"
+	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/shared/testdb"
 )
 
@@ -126,7 +127,7 @@ func row(t testing.TB, db *store.DB, id uuid.UUID) store.Message {
 // nothingWaits fails if a message could still be claimed within its time.
 func nothingWaits(t testing.TB, db *store.DB, now time.Time) {
 	t.Helper()
-	list, err := db.ClaimMessages(context.Background(), now.Add(59*time.Minute), time.Minute, 1000)
+	list, err := storetest.Claim(context.Background(), db, now.Add(59*time.Minute), time.Minute, 1000)
 	if err != nil || len(list) > 0 {
 		t.Errorf("still to be claimed: %+v, %v", list, err)
 	}

@@ -31,20 +31,20 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Err }
 
-// IDTokenError is a refused ID token, answered as 400 with error and error_description.
-type IDTokenError struct {
+// OAuthError is a failure that is answered in the form of RFC 6749: 400 with error and error_description.
+type OAuthError struct {
 	Code, Description string
 	Err               error // for the log
 }
 
-func (e *IDTokenError) Error() string {
+func (e *OAuthError) Error() string {
 	if e.Err != nil {
-		return e.Description + ": " + e.Err.Error()
+		return e.Code + ": " + e.Description + ": " + e.Err.Error()
 	}
-	return e.Description
+	return e.Code + ": " + e.Description
 }
 
-func (e *IDTokenError) Unwrap() error { return e.Err }
+func (e *OAuthError) Unwrap() error { return e.Err }
 
 func badCallback(message string) *Error {
 	return &Error{Status: http.StatusBadRequest, Code: "bad_oauth_callback", Message: message}

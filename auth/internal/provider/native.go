@@ -19,7 +19,12 @@ import (
 // IDTokenRequest is a sign-in with an ID token that an application got by itself. ClientID and Issuer name the provider
 // if Provider is empty.
 type IDTokenRequest struct {
-	IDToken, Provider, AccessToken, Nonce, ClientID, Issuer string
+	IDToken     string `json:"id_token"`
+	Provider    string `json:"provider"`
+	AccessToken string `json:"access_token"`
+	Nonce       string `json:"nonce"`
+	ClientID    string `json:"client_id"`
+	Issuer      string `json:"issuer"`
 }
 
 // Accepted identifies an accepted token until it expires, so that the caller can refuse it the second time.
@@ -32,7 +37,7 @@ type Accepted struct {
 var native = []string{"apple", "google", "azure", "facebook", "keycloak", "snapchat"}
 
 // IDToken verifies a native ID token. The settings decide which issuers are accepted; the request only chooses among
-// them. Errors are *IDTokenError and *Error whose texts are the answer's; an issuer that can't be reached is *Error with
+// them. Errors are *OAuthError and *Error whose texts are the answer's; an issuer that can't be reached is *Error with
 // status 500.
 func (s *Set) IDToken(ctx context.Context, r IDTokenRequest) (Profile, *Accepted, error) {
 	if r.IDToken == "" {
@@ -84,7 +89,7 @@ func (s *Set) IDToken(ctx context.Context, r IDTokenRequest) (Profile, *Accepted
 }
 
 func refuseToken(description string, err error) (Profile, *Accepted, error) {
-	return Profile{}, nil, &IDTokenError{Code: "invalid request", Description: description, Err: err}
+	return Profile{}, nil, &OAuthError{Code: "invalid request", Description: description, Err: err}
 }
 
 func invalid(message string) *Error {
@@ -104,12 +109,12 @@ func audiencesOf(text string) []string {
 // its nonce, and us the nonce.
 func checkNonce(inToken, given string) error {
 	if (inToken == "") != (given == "") {
-		return &IDTokenError{Code: "invalid request",
+		return &OAuthError{Code: "invalid request",
 			Description: "Passed nonce and nonce in id_token should either both exist or not."}
 	}
 	sum := sha256.Sum256([]byte(given))
 	if inToken != "" && subtle.ConstantTimeCompare([]byte(hex.EncodeToString(sum[:])), []byte(inToken)) != 1 {
-		return &IDTokenError{Code: "invalid nonce", Description: "Nonces mismatch"}
+		return &OAuthError{Code: "invalid nonce", Description: "Nonces mismatch"}
 	}
 	return nil
 }

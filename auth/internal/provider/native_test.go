@@ -146,7 +146,7 @@ func anyNumber(want, got map[string]any) {
 
 func wantOAuth(t *testing.T, err error, code, description string) {
 	t.Helper()
-	var e *IDTokenError
+	var e *OAuthError
 	if !errors.As(err, &e) || e.Code != code || e.Description != description {
 		t.Errorf("error %#v (%v), want %s %q", err, err, code, description)
 	}

@@ -16,7 +16,6 @@ import (
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
-	"log/slog"
 	"maps"
 	"net/http"
 	"net/url"
@@ -53,7 +52,6 @@ type Set struct {
 	byName map[string]*Provider // by every name that Lookup accepts
 	own    []*Provider          // the eighteen, then the custom ones by name
 	iosApp string
-	now    func() time.Time
 }
 
 // Provider is a configured provider.
@@ -66,7 +64,6 @@ type Provider struct {
 	http    outbound.Clients
 	issuers *directory
 	now     func() time.Time
-	log     *slog.Logger
 }
 
 // maxIdle is how long a connection may be idle and still be used. A server may close a connection that was idle for
@@ -84,11 +81,11 @@ func New(s Settings) (*Set, error) {
 	s = s.withDefaults()
 	clients := outbound.New(outbound.Options{Timeout: s.Timeout, MaxIdle: maxIdle, Public: s.Public, Watch: s.Watch})
 	issuers := newDirectory(clients, s)
-	set := &Set{byName: map[string]*Provider{}, iosApp: s.IOSBundleID, now: s.Now}
+	set := &Set{byName: map[string]*Provider{}, iosApp: s.IOSBundleID}
 	add := func(r row, name string, c Client) {
 		p := &Provider{
 			row: r, name: name, client: c, base: strings.TrimSuffix(c.URL, "/"), domains: s.AzureVerifiedDomains,
-			http: clients, issuers: issuers, now: s.Now, log: s.Log,
+			http: clients, issuers: issuers, now: s.Now,
 		}
 		p.base = cmp.Or(p.base, r.base)
 		set.own = append(set.own, p)
@@ -112,12 +109,6 @@ func (s *Set) Close() {
 	if len(s.own) > 0 {
 		s.own[0].http.CloseIdle()
 	}
-}
-
-// Enabled reports whether a provider is on; an unknown provider is not.
-func (s *Set) Enabled(name string) bool {
-	p := s.byName[strings.ToLower(name)]
-	return p != nil && p.client.Enabled
 }
 
 // Names returns the names of the enabled providers: of the eighteen, then of custom ones.

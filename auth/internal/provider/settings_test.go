@@ -177,12 +177,6 @@ func TestLookup(t *testing.T) {
 	if got := strings.Join(set.Names(), " "); got != "apple figma github google corp" {
 		t.Errorf("names: %s", got)
 	}
-	for name, want := range map[string]bool{"github": true, "GitHub": true, "corp": true, "CORP": true, "gitlab": false,
-		"nobody": false, "": false, "linkedin_oidc": false} {
-		if set.Enabled(name) != want {
-			t.Errorf("%s enabled: %v", name, !want)
-		}
-	}
 	for name, reason := range map[string]string{
 		"gitlab": "provider is not enabled", "Nobody": "Provider nobody could not be found", "": "no provider is named",
 		"google": "missing OAuth secret", "apple": "missing redirect URI",

@@ -4,6 +4,7 @@ import (
 	"context"
 	"io/fs"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgxpool"
 )
@@ -45,4 +46,16 @@ func (db *DB) Fill(sql string) string { return db.fill(sql) }
 // TxOn runs a transaction on a connection that is held already.
 func TxOn(ctx context.Context, db *DB, c *pgx.Conn, f func(*Tx) error) error {
 	return db.inTx(ctx, c, f)
+}
+
+var selectTokens = define(`
+select ` + tokenColumns + `
+from {one_time_tokens} t
+where t.user_id = $1 and t.kind = any($2)
+order by t.created_at desc, t.id desc`)
+
+// Tokens reads a user's tokens of these kinds, newest first, expired ones too.
+func (b *Batch) Tokens(dst *[]Token, user uuid.UUID, kinds ...Kind) {
+	*dst = nil
+	b.rows("tokens", dst, appendTo(dst, tokenTargets), selectTokens, user, kindArray(kinds))
 }

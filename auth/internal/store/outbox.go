@@ -71,23 +71,6 @@ func (b *Batch) CancelMessages(user uuid.UUID, now time.Time) {
 	b.exec("cancel messages", cancelMessages, user, now)
 }
 
-var claimMessages = define(`
-update {outbox} o set due_at = $2, attempts = attempts + 1
-where o.id in (
-    select id from {outbox}
-    where state = 'pending' and due_at <= $1 and expires_at > $1
-    order by due_at limit $3
-    for update skip locked)
-returning ` + messageColumns)
-
-// ClaimMessages claims up to most due messages. No other process gets them before the lease ends; then they are due
-// again, unless FinishMessage, RetryMessage or FailMessage was called.
-func (db *DB) ClaimMessages(ctx context.Context, now time.Time, lease time.Duration, most int) ([]Message, error) {
-	var claimed []Message
-	err := db.query(ctx, "claim messages", appendTo(&claimed, messageTargets), claimMessages, now, now.Add(lease), most)
-	return claimed, err
-}
-
 var finishMessage = define(`
 update {outbox} set state = $2, payload = case when $2 = 'failed' then payload end, done_at = $3, error = $4
 where id = $1 and state = 'pending'`)
@@ -214,19 +197,6 @@ func (db *DB) ResendMessage(ctx context.Context, id uuid.UUID, now time.Time) (m
 	return m, err
 }
 
-var oldestDue = define(`
-select min(due_at) from {outbox} where state = 'pending' and due_at <= $1 and expires_at > $1`)
-
-// OldestDue returns how long the oldest due message has been due; 0 if none is due.
-func (db *DB) OldestDue(ctx context.Context, now time.Time) (time.Duration, error) {
-	var since time.Time
-	err := db.queryRow(ctx, "oldest due", []any{(*nullTime)(&since)}, oldestDue, now)
-	if err != nil || since.IsZero() {
-		return 0, err
-	}
-	return now.Sub(since), nil
-}
-
 var claimMessagesOf = define(`
 update {outbox} o set due_at = $2, attempts = attempts + 1
 where o.id in (
@@ -236,8 +206,9 @@ where o.id in (
     for update skip locked)
 returning ` + messageColumns)
 
-// ClaimMessagesOf is ClaimMessages for one channel. Messages of channels that this process cannot send wait for another
-// process, and their attempts are not counted.
+// ClaimMessagesOf claims up to most due messages of a channel. No other process gets them before the lease ends; then
+// they are due again, unless FinishMessage, RetryMessage or FailMessage was called. Messages of channels that this
+// process cannot send wait for another process, and their attempts are not counted.
 func (db *DB) ClaimMessagesOf(ctx context.Context, channel string, now time.Time, lease time.Duration,
 	most int) ([]Message, error) {
 	var claimed []Message

@@ -23,7 +23,7 @@ func addMessage(t *testing.T, db *store.DB, at time.Time) uuid.UUID {
 
 func claim(t *testing.T, db *store.DB, now time.Time) []store.Message {
 	t.Helper()
-	list, err := db.ClaimMessages(t.Context(), now, time.Minute, 10)
+	list, err := storetest.Claim(t.Context(), db, now, time.Minute, 10)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -49,7 +49,7 @@ func TestOutbox(t *testing.T) {
 		}
 	}
 	claimed(-time.Second, 0) // not due yet
-	if d, err := db.OldestDue(ctx, noon.Add(time.Second)); d != time.Second || err != nil {
+	if d, err := db.OldestDueOn(ctx, []string{"email"}, noon.Add(time.Second)); d != time.Second || err != nil {
 		t.Errorf("oldest due for %v, %v", d, err)
 	}
 	claimed(0, 1)
@@ -59,7 +59,7 @@ func TestOutbox(t *testing.T) {
 	claimed(4*time.Minute, 0)
 	claimed(5*time.Minute, 1)
 	must(db.ReleaseMessages(ctx, []uuid.UUID{id}, noon.Add(5*time.Minute)))
-	if d, err := db.OldestDue(ctx, noon); d != 0 || err != nil {
+	if d, err := db.OldestDueOn(ctx, []string{"email"}, noon); d != 0 || err != nil {
 		t.Errorf("oldest due for %v, %v", d, err)
 	}
 	_, err := db.ResendMessage(ctx, id, noon.Add(time.Minute))
@@ -198,7 +198,7 @@ func TestClaimMessages_parallel(t *testing.T) {
 	for range 10 {
 		wg.Go(func() {
 			for {
-				list, err := db.ClaimMessages(t.Context(), noon, time.Minute, 7)
+				list, err := storetest.Claim(t.Context(), db, noon, time.Minute, 7)
 				if err != nil {
 					t.Error(err)
 				}

@@ -96,13 +96,11 @@ func (db *DB) acquire(ctx context.Context) (*pgxpool.Conn, error) {
 	}
 }
 
-// PoolStats is the present use of connections, and how callers have waited for them since the start.
+// PoolStats is the present use of connections, and how often callers have waited for one since the start.
 type PoolStats struct {
 	Used, Idle, Most int
-	// Waits is how often a caller found no free connection, Waited the time that all callers together took to get a
-	// connection.
-	Waits  int64
-	Waited time.Duration
+	// Waits is how often a caller found no free connection.
+	Waits int64
 }
 
 // PoolStats returns the pool's metrics.
@@ -110,6 +108,6 @@ func (db *DB) PoolStats() PoolStats {
 	s := db.pool.Stat()
 	return PoolStats{
 		Used: int(s.AcquiredConns()), Idle: int(s.IdleConns()), Most: int(s.MaxConns()),
-		Waits: s.EmptyAcquireCount(), Waited: s.AcquireDuration(),
+		Waits: s.EmptyAcquireCount(),
 	}
 }

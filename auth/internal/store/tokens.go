@@ -139,18 +139,6 @@ func (b *Batch) PendingSignUp(dst *Token, user uuid.UUID) {
 	b.rows("pending sign-up", dst, func(r pgx.Rows) error { return r.Scan(tokenTargets(dst)...) }, selectPendingSignUp, user)
 }
 
-var selectTokens = define(`
-select ` + tokenColumns + `
-from {one_time_tokens} t
-where t.user_id = $1 and t.kind = any($2)
-order by t.created_at desc, t.id desc`)
-
-// Tokens reads a user's tokens of these kinds, newest first, expired ones too.
-func (b *Batch) Tokens(dst *[]Token, user uuid.UUID, kinds ...Kind) {
-	*dst = nil
-	b.rows("tokens", dst, appendTo(dst, tokenTargets), selectTokens, user, kindArray(kinds))
-}
-
 // Digits are typed digits: their MACs for each kind of token that they may belong to, under each key in force.
 type Digits struct {
 	Aud, Address string

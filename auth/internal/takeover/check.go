@@ -321,7 +321,6 @@ func (f *findings) contents(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	r.counts = counts
 	f.accept("instances", counts.Instances, "%d users belong to other instances", counts.Instances)
 	if err := f.duplicates(ctx); err != nil {
 		return err

@@ -33,7 +33,6 @@ type run struct {
 	clock  time.Time // of the source, read after the floor
 
 	warnings []string
-	counts   former.Counts
 	// duplicates are users with an address that another user keeps. dropped and badSessions are factors and sessions
 	// that are not carried because of their contents.
 	duplicates  map[uuid.UUID]bool

@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"slices"
 	"strings"
 	"time"
@@ -67,8 +66,6 @@ type Options struct {
 	// Out gets the report, Log refusals, warnings and progress. Terminal: the progress is one line that is overwritten.
 	Out, Log io.Writer
 	Terminal bool
-	// Logger gets errors in the background; nil: discarded.
-	Logger *slog.Logger
 
 	Hooks Hooks
 }

@@ -54,12 +54,6 @@ func NewRefreshSecret() (secret [16]byte) {
 // SecretHash returns the hash of the secret, which the store keeps.
 func (r *Refresh) SecretHash() [sha256.Size]byte { return sha256.Sum256(r.Secret[:]) }
 
-// Next returns the token that replaces r in a rotation.
-func (r Refresh) Next() Refresh {
-	r.Counter++
-	return r
-}
-
 // RefreshCodec makes and checks refresh tokens.
 type RefreshCodec struct{ keys []*macPool }
 

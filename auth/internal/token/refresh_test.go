@@ -67,8 +67,9 @@ func TestRefreshForged(t *testing.T) {
 	if tried != 63*RefreshSize {
 		t.Errorf("tried %d", tried)
 	}
-	next := testRefresh().Next()
-	if r, err := c.Parse(string(c.Append(nil, &next))); err != nil || r.Counter != 8 ||
+	next := testRefresh()
+	next.Counter++
+	if r, err := c.Parse(string(c.Append(nil, next))); err != nil || r.Counter != 8 ||
 		r.SecretHash() != testRefresh().SecretHash() {
 		t.Errorf("next is %v, %v", r, err)
 	}

@@ -43,11 +43,20 @@ type rig struct {
 // native is whether rigs have the native server.
 var native = true
 
-// TestMain runs the tests of this package on the native server, and on grpc-go.
+// onNative are the tests to which the gRPC server does not matter: HTTP, commands of operators, random cases. Of the
+// stores two tell the servers apart, the one in process, which answers at once, and Redis, which native waits for
+// without a goroutine.
+const onNative = "TestCounters|TestDebug|TestGuard|TestJSON|Random|TestTap_(refusals|stalled)|" +
+	"/(sentinel|cluster|" + perSecond + "|memcached)"
+
+// TestMain runs the tests of this package on the native server, then on grpc-go without onNative.
 func TestMain(m *testing.M) {
 	status := m.Run()
 	if flag.Lookup("test.fuzz").Value.String()+flag.Lookup("test.bench").Value.String() == "" {
 		native = false
+		if err := flag.Set("test.skip", onNative); err != nil {
+			panic(err)
+		}
 		status = max(status, m.Run())
 	}
 	os.Exit(status)

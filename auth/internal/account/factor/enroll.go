@@ -21,10 +21,10 @@ import (
 
 // Enrolment is a request to enroll a factor.
 type Enrolment struct {
-	Kind         string // totp or phone
-	FriendlyName string
-	Issuer       string // totp; "" is the host of SITE_URL
-	Phone        string
+	Kind         string `json:"factor_type"` // totp or phone
+	FriendlyName string `json:"friendly_name"`
+	Issuer       string `json:"issuer"` // totp; "" is the host of SITE_URL
+	Phone        string `json:"phone"`
 }
 
 // Enrolled is the enrolled factor. The TOTP key is shown here and never again.

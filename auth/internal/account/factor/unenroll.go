@@ -96,8 +96,9 @@ func (a *Factors) AdminDeleteFactor(ctx context.Context, req flow.RequestInfo, b
 
 // FactorUpdate is an administrator's change of a factor; "" changes nothing.
 type FactorUpdate struct {
-	Factor              uuid.UUID
-	FriendlyName, Phone string
+	Factor       uuid.UUID `json:"-"`
+	FriendlyName string    `json:"friendly_name"`
+	Phone        string    `json:"phone"`
 }
 
 // AdminUpdateFactor changes the name of a factor or the number of a phone factor. Codes that were sent to the old

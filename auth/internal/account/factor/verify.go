@@ -275,7 +275,7 @@ func (op *verifyFactorOp) countMiss(ctx context.Context, tx *flow.Tx) error {
 
 // askHook asks the hook for the outcome of the attempt.
 func (op *verifyFactorOp) askHook(ctx context.Context, ask func(context.Context,
-	flow.FactorAttempt) (flow.FactorVerdict, error), right bool) error {
+	flow.FactorAttempt) (flow.Verdict, error), right bool) error {
 	verdict, err := ask(ctx, flow.FactorAttempt{User: op.principal.User.ID, Factor: op.factor.ID, Kind: op.factor.Kind,
 		Valid: right, IP: op.f.Req.IP})
 	if err != nil || !verdict.Reject {

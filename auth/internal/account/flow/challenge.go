@@ -11,7 +11,10 @@ import (
 )
 
 // Challenge is the client's PKCE challenge; empty: none.
-type Challenge struct{ Challenge, Method string }
+type Challenge struct {
+	Challenge string `json:"code_challenge"`
+	Method    string `json:"code_challenge_method"`
+}
 
 // Given reports whether there is a challenge.
 func (c Challenge) Given() bool { return c.Challenge != "" }

@@ -20,7 +20,7 @@ const maxNesting = 24
 // Metadata parses an object that a client sent and returns it in a form that PostgreSQL and readers of our tokens
 // accept; nil and null give nil. It refuses the character U+0000 and numbers beyond PostgreSQL's range, which
 // PostgreSQL would refuse later.
-func Metadata(data json.RawMessage) (json.RawMessage, error) {
+func Metadata(data []byte) (json.RawMessage, error) {
 	if len(data) == 0 || string(data) == "null" {
 		return nil, nil
 	}
@@ -46,7 +46,7 @@ func Metadata(data json.RawMessage) (json.RawMessage, error) {
 var ownMembers = []string{"sub", "email", "email_verified", "phone", "phone_verified"}
 
 // UserMetadata is Metadata without the members that this service writes itself.
-func UserMetadata(data json.RawMessage) (json.RawMessage, error) {
+func UserMetadata(data []byte) (json.RawMessage, error) {
 	data, err := Metadata(data)
 	if err != nil || data == nil {
 		return nil, err
@@ -70,7 +70,7 @@ func without(data json.RawMessage, names ...string) json.RawMessage {
 }
 
 // NewMetadata is UserMetadata for a new user, and refuses objects beyond the limit.
-func (s *Settings) NewMetadata(data json.RawMessage) (json.RawMessage, error) {
+func (s *Settings) NewMetadata(data []byte) (json.RawMessage, error) {
 	data, err := UserMetadata(data)
 	if err == nil && s.IsTooLarge(data, nil) {
 		err = s.ErrTooLarge()

@@ -2,6 +2,7 @@ package flow
 
 import (
 	"encoding/json"
+	"reflect"
 	"time"
 
 	"github.com/google/uuid"
@@ -10,12 +11,32 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
+// The requests are decoded from the bodies of HTTP requests as they are: a client sets every field with a name in JSON.
+
+// Object is a member that must be an object; null counts as absent.
+type Object []byte
+
+// UnmarshalJSON implements json.Unmarshaler.
+func (o *Object) UnmarshalJSON(text []byte) error {
+	if string(text) == "null" {
+		*o = nil
+		return nil
+	}
+	if text[0] != '{' {
+		return &json.UnmarshalTypeError{Value: "no object", Type: reflect.TypeFor[Object]()} // the decoder adds the name
+	}
+	*o = append((*o)[:0], text...)
+	return nil
+}
+
 // SignUp is a request for an account.
 type SignUp struct {
-	Email, Phone, Password string
-	Data                   json.RawMessage // an object, or nil
-	Channel                string          // sms or whatsapp; "" is sms
-	Challenge              Challenge
+	Email    string `json:"email"`
+	Phone    string `json:"phone"`
+	Password string `json:"password"`
+	Data     Object `json:"data"`
+	Channel  string `json:"channel"` // sms or whatsapp; "" is sms
+	Challenge
 }
 
 // SignedUp is the answer to a SignUp. Grant is nil while the address is unconfirmed: then User is built from the
@@ -27,42 +48,46 @@ type SignedUp struct {
 
 // OTP asks for a link or digits to sign in with.
 type OTP struct {
-	Email, Phone string
-	CreateUser   bool // the API's default is true
-	Data         json.RawMessage
-	Channel      string
-	Challenge    Challenge
+	Email      string `json:"email"`
+	Phone      string `json:"phone"`
+	CreateUser bool   `json:"create_user"` // the API's default is true
+	Data       Object `json:"data"`
+	Channel    string `json:"channel"`
+	Challenge
 }
 
 // MagicLink asks for a link.
 type MagicLink struct {
-	Email     string
-	Data      json.RawMessage
-	Challenge Challenge
+	Email string `json:"email"`
+	Data  Object `json:"data"`
+	Challenge
 }
 
 // Recover asks for a link to set a new password.
 type Recover struct {
-	Email     string
-	Challenge Challenge
+	Email string `json:"email"`
+	Challenge
 }
 
 // Resend asks for another mail or SMS for what is pending.
 type Resend struct {
-	Type         string // signup, email_change, sms, phone_change
-	Email, Phone string
-	Challenge    Challenge
+	Type  string `json:"type"` // signup, email_change, sms, phone_change
+	Email string `json:"email"`
+	Phone string `json:"phone"`
+	Challenge
 }
 
 // Verify redeems a link's secret or digits.
 type Verify struct {
-	Type             string
-	Token, TokenHash string
-	Email, Phone     string
-	RedirectTo       string // of the body; refused where it is not allowed
-	Password         string // for a sign-up or invitation without one
+	Type       string `json:"type"`
+	Token      string `json:"token"`
+	TokenHash  string `json:"token_hash"`
+	Email      string `json:"email"`
+	Phone      string `json:"phone"`
+	RedirectTo string `json:"redirect_to"` // refused where it is not allowed
+	Password   string `json:"password"`    // for a sign-up or invitation without one
 	// Link: the link itself was opened (GET). A PKCE flow then gets a code instead of a session.
-	Link bool
+	Link bool `json:"-"`
 }
 
 // Verified is the result of a Verify: a session, a PKCE code, or the first half of an e-mail change.
@@ -81,38 +106,47 @@ const HalfMessage = "Confirmation link accepted. Please proceed to confirm link 
 // UserUpdate is a change of the user's own account. Empty fields change nothing, except Password and CurrentPassword,
 // which count as given even if empty.
 type UserUpdate struct {
-	Email, Phone              string
-	Password, CurrentPassword *string
-	Nonce                     string
-	Data, AppMetadata         json.RawMessage
-	Channel                   string
-	Challenge                 Challenge
+	Email           string  `json:"email"`
+	Phone           string  `json:"phone"`
+	Password        *string `json:"password"`
+	CurrentPassword *string `json:"current_password"`
+	Nonce           string  `json:"nonce"`
+	Data            Object  `json:"data"`
+	AppMetadata     Object  `json:"app_metadata"`
+	Channel         string  `json:"channel"`
+	Challenge
 }
 
 // Invitation is a user to be invited.
 type Invitation struct {
-	Email string
-	Data  json.RawMessage
+	Email string `json:"email"`
+	Data  Object `json:"data"`
 }
 
 // Attributes are the attributes of a user that an administrator sets; nil changes nothing.
 type Attributes struct {
-	ID                         string // creation only; "": a new ID
-	Aud                        string // creation only
-	Email, Phone               *string
-	Password                   *string
-	PasswordHash               *string // creation only
-	EmailConfirm, PhoneConfirm *bool
-	UserMetadata, AppMetadata  json.RawMessage
-	Role, BanDuration          *string
+	ID           string  `json:"id"`  // creation only; "": a new ID
+	Aud          string  `json:"aud"` // creation only
+	Email        *string `json:"email"`
+	Phone        *string `json:"phone"`
+	Password     *string `json:"password"`
+	PasswordHash *string `json:"password_hash"` // creation only
+	EmailConfirm *bool   `json:"email_confirm"`
+	PhoneConfirm *bool   `json:"phone_confirm"`
+	UserMetadata Object  `json:"user_metadata"`
+	AppMetadata  Object  `json:"app_metadata"`
+	Role         *string `json:"role"`
+	BanDuration  *string `json:"ban_duration"`
 }
 
 // LinkRequest asks for a link without sending it.
 type LinkRequest struct {
-	Type            string
-	Email, NewEmail string
-	Password        string
-	Data            json.RawMessage
+	Type       string `json:"type"`
+	Email      string `json:"email"`
+	NewEmail   string `json:"new_email"`
+	Password   string `json:"password"`
+	Data       Object `json:"data"`
+	RedirectTo string `json:"redirect_to"`
 }
 
 // Link is the generated link.

@@ -219,7 +219,7 @@ type FactorSettings struct {
 	OTPLength                     int                      // of a phone factor's code, 6 to 10
 	Text                          func(code string) string // of a phone factor's SMS; nil: "Your code is …"
 	// Attempt, if set, is called with every answer that was checked, and decides the outcome.
-	Attempt func(context.Context, FactorAttempt) (FactorVerdict, error)
+	Attempt func(context.Context, FactorAttempt) (Verdict, error)
 }
 
 // Switches returns the switches of a kind of factor.
@@ -248,12 +248,6 @@ type FactorAttempt struct {
 	IP           string
 }
 
-// FactorVerdict is the outcome of the factor hook: Reject signs the user out everywhere, with a message for the user.
-type FactorVerdict struct {
-	Reject  bool
-	Message string
-}
-
 // Rate is N in the time Per, refilled evenly.
 type Rate struct {
 	N   float64
@@ -280,7 +274,7 @@ type Hooks struct {
 	// outbox delivers the messages of other channels. A message that does not exist is not an error.
 	SendNow map[string]func(ctx context.Context, message uuid.UUID) error
 	// Password is called with the result of each check of a user's password, and decides the outcome.
-	Password func(context.Context, PasswordAttempt) (PasswordVerdict, error)
+	Password func(context.Context, PasswordAttempt) (Verdict, error)
 }
 
 // ClaimsQuestion holds the claims that a token would have without the hook. Method is how the session was opened, or
@@ -299,10 +293,9 @@ type PasswordAttempt struct {
 	IP    string
 }
 
-// PasswordVerdict is the outcome of the hook Password.
-type PasswordVerdict struct {
-	Reject bool
-	// SignOut ends all sessions of the user, with Reject only.
-	SignOut bool
-	Message string
+// Verdict is the outcome of the hooks Password and Attempt, with a message for the user. A rejected attempt at a factor
+// ends all sessions of the user, a rejected password only with SignOut.
+type Verdict struct {
+	Reject, SignOut bool
+	Message         string
 }

@@ -75,9 +75,11 @@ func (a *Identities) FinishOAuth(ctx context.Context, req flow.RequestInfo, call
 // Arrival is a profile that a provider gave, and what it is used for.
 type Arrival struct {
 	provider.Profile
-	Aliases   []string // other names that its identities may be stored under
-	Optional  bool     // the profile needs no address
-	Native    bool     // the profile came as an ID token
+	Aliases  []string // other names that its identities may be stored under
+	Optional bool     // the profile needs no address
+	// Native: the profile came as an ID token. Others end without an address before the database is queried.
+	Native bool
+	// Challenge: if given, the client gets a code, otherwise a session.
 	Challenge flow.Challenge
 	Accepted  *provider.Accepted // the ID token, if it may be used only once
 	Invite    []byte             // the hash of an invitation's token
@@ -89,15 +91,13 @@ type Arrival struct {
 
 // Arrive signs in by a provider's profile, or links it, and writes the result into out.
 func Arrive(ctx context.Context, f *flow.Flow, p Arrival, out OAuthResult) (OAuthResult, error) {
-	op := oauthOp{f: *f, profile: p.Profile, names: append([]string{p.Provider}, p.Aliases...),
-		optional: p.Optional, strict: !p.Native, challenge: p.Challenge, accepted: p.Accepted, invite: p.Invite,
-		linkUser: p.LinkUser, linkSession: p.LinkSession, linkAAL: p.LinkAAL}
+	op := oauthOp{f: *f, Arrival: p, names: append([]string{p.Provider}, p.Aliases...)}
 	return op.finish(ctx, out)
 }
 
 // finish runs the operation and writes its result into out.
 func (op *oauthOp) finish(ctx context.Context, out OAuthResult) (OAuthResult, error) {
-	if op.linkUser != uuid.Nil && op.challenge.Given() && op.f.Settings.External.LinkingPKCE {
+	if op.LinkUser != uuid.Nil && op.Challenge.Given() && op.f.Settings.External.LinkingPKCE {
 		return op.issueLinkingCode(ctx, out)
 	}
 	if err := op.run(ctx); err != nil {
@@ -112,7 +112,7 @@ func (op *oauthOp) finish(ctx context.Context, out OAuthResult) (OAuthResult, er
 	if err != nil {
 		return out, err
 	}
-	g.ProviderToken, g.ProviderRefreshToken = op.profile.Token, op.profile.RefreshToken
+	g.ProviderToken, g.ProviderRefreshToken = op.Profile.Token, op.Profile.RefreshToken
 	out.Grant = &g
 	return out, nil
 }
@@ -167,13 +167,13 @@ func (op *oauthOp) issueFlow(user uuid.UUID) (store.Flow, []byte) {
 	code, hash := token.NewLinkToken()
 	op.code = code
 	pkce := store.Flow{
-		ID: uuid.New(), User: user, Method: methodOAuth, Challenge: op.challenge.Challenge,
-		ChallengeMethod: op.challenge.Method,
-		IssuedAt:        op.f.Now, ExpiresAt: op.f.Now.Add(op.f.Settings.FlowLife), Provider: op.profile.Provider,
+		ID: uuid.New(), User: user, Method: methodOAuth, Challenge: op.Challenge.Challenge,
+		ChallengeMethod: op.Challenge.Method,
+		IssuedAt:        op.f.Now, ExpiresAt: op.f.Now.Add(op.f.Settings.FlowLife), Provider: op.Profile.Provider,
 		AAL: op.level, AMR: op.methods,
 	}
-	if op.profile.Token != "" || op.profile.RefreshToken != "" {
-		text := flow.MustJSON(providerTokens{op.profile.Token, op.profile.RefreshToken})
+	if op.Profile.Token != "" || op.Profile.RefreshToken != "" {
+		text := flow.MustJSON(providerTokens{op.Profile.Token, op.Profile.RefreshToken})
 		pkce.ProviderTokens = op.f.Core.Root.Seal(secret.ProviderTokens, text, pkce.ID[:])
 	}
 	return pkce, hash[:]
@@ -202,21 +202,6 @@ type IDToken struct {
 	Linking *flow.Principal
 }
 
-// OAuthError is a failure that is answered in the form of RFC 6749.
-type OAuthError struct {
-	Code, Description string
-	Err               error
-}
-
-func (e *OAuthError) Error() string {
-	if e.Err != nil {
-		return e.Code + ": " + e.Description + ": " + e.Err.Error()
-	}
-	return e.Code + ": " + e.Description
-}
-
-func (e *OAuthError) Unwrap() error { return e.Err }
-
 // SignInIDToken opens a session for the user of an ID token's identity, or links the identity.
 func (a *Identities) SignInIDToken(ctx context.Context, req flow.RequestInfo, p IDToken) (flow.Grant, error) {
 	f := a.core.Begin(req)
@@ -227,9 +212,10 @@ func (a *Identities) SignInIDToken(ctx context.Context, req flow.RequestInfo, p 
 	}
 	switch {
 	case p.Request.IDToken == "":
-		return flow.Grant{}, &OAuthError{Code: "invalid request", Description: "id_token required"}
+		return flow.Grant{}, &provider.OAuthError{Code: "invalid request", Description: "id_token required"}
 	case p.Request.Provider == "" && (p.Request.ClientID == "" || p.Request.Issuer == ""):
-		return flow.Grant{}, &OAuthError{Code: "invalid request", Description: "provider or client_id and issuer required"}
+		return flow.Grant{}, &provider.OAuthError{Code: "invalid request",
+			Description: "provider or client_id and issuer required"}
 	}
 	if f.Settings.External.Providers == nil {
 		return flow.Grant{}, refusal.Invalid(refusal.CodeProviderDisabled, "Provider is not enabled")
@@ -254,39 +240,39 @@ func (a *Identities) SignInIDToken(ctx context.Context, req flow.RequestInfo, p 
 		if r, ok := errors.AsType[*refusal.Refusal](err); ok {
 			return flow.Grant{}, r
 		}
-		if _, ok := errors.AsType[*OAuthError](err); ok {
+		if _, ok := errors.AsType[*provider.OAuthError](err); ok {
 			return flow.Grant{}, err
 		}
-		return flow.Grant{}, &OAuthError{Code: "server_error", Description: "Internal Server Error", Err: err}
+		return flow.Grant{}, &provider.OAuthError{Code: "server_error", Description: "Internal Server Error", Err: err}
 	}
 	out.Grant.ProviderToken, out.Grant.ProviderRefreshToken = "", ""
 	return *out.Grant, nil
 }
 
 func idTokenError(err error) error {
-	if e, ok := errors.AsType[*provider.IDTokenError](err); ok {
-		return &OAuthError{Code: e.Code, Description: e.Description, Err: e.Err}
+	if e, ok := errors.AsType[*provider.OAuthError](err); ok {
+		return e
 	}
 	if _, ok := errors.AsType[*provider.Error](err); ok {
 		return providerError(err)
 	}
-	return &OAuthError{Code: "server_error", Description: "Internal Server Error", Err: err}
+	return &provider.OAuthError{Code: "server_error", Description: "Internal Server Error", Err: err}
 }
 
 // errSpent is the answer to an ID token that was used to sign in before.
-var errSpent = &OAuthError{Code: "invalid request", Description: "Bad ID token",
+var errSpent = &provider.OAuthError{Code: "invalid request", Description: "Bad ID token",
 	Err: errors.New("account: the ID token was used before")}
 
 // spendIDToken records an ID token in the transaction of its sign-in.
 func (op *oauthOp) spendIDToken(ctx context.Context, tx *flow.Tx) error {
-	if op.accepted == nil {
+	if op.Accepted == nil {
 		return nil
 	}
-	until := op.accepted.Until
+	until := op.Accepted.Until
 	if least := op.f.Now.Add(time.Minute); until.Before(least) {
 		until = least
 	}
-	first, err := tx.SpendIDToken(ctx, op.accepted.Key, until)
+	first, err := tx.SpendIDToken(ctx, op.Accepted.Key, until)
 	if err == nil && !first {
 		return errSpent
 	}

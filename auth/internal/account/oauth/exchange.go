@@ -37,9 +37,10 @@ type exchangeCodeOp struct {
 
 // CodeExchange is a code with the proof that it belongs to the client.
 type CodeExchange struct {
-	Code, Verifier string
+	Code     string `json:"auth_code"`
+	Verifier string `json:"code_verifier"`
 	// Bearer is the request's token; "" or a service's: none.
-	Bearer string
+	Bearer string `json:"-"`
 }
 
 // ExchangeCode opens the session of a code for the client that knows the verifier (RFC 7636 section 4.5). The first try

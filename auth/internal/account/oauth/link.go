@@ -48,7 +48,7 @@ func checkLinkingLevel(s *flow.Settings, u store.User, v store.Session) error {
 // linkIdentity links an identity to the account of the user who requested it. It checks the user again, who may be
 // deleted, banned or signed out by now.
 func (op *oauthOp) linkIdentity(ctx context.Context, tx *flow.Tx) error {
-	old, err := tx.LockUser(ctx, op.linkUser)
+	old, err := tx.LockUser(ctx, op.LinkUser)
 	if errors.Is(err, store.ErrNotFound) || err == nil && !old.DeletedAt.IsZero() {
 		return errTargetGone
 	}
@@ -62,17 +62,17 @@ func (op *oauthOp) linkIdentity(ctx context.Context, tx *flow.Tx) error {
 	op.find(b, &found)
 	b.Identities(&old.Identities, old.ID)
 	b.Factors(&old.Factors, old.ID)
-	b.Session(&from, old.ID, op.linkSession)
+	b.Session(&from, old.ID, op.LinkSession)
 	if err := b.Send(ctx); err != nil {
 		return err
 	}
-	from.AAL = min(from.AAL, op.linkAAL)
+	from.AAL = min(from.AAL, op.LinkAAL)
 	switch {
 	case old.BannedUntil.After(op.f.Now):
 		return refusal.Denied(refusal.CodeUserBanned, "User is banned")
-	case op.linkSession != uuid.Nil && (from.ID == uuid.Nil || from.Ended()):
+	case op.LinkSession != uuid.Nil && (from.ID == uuid.Nil || from.Ended()):
 		return flow.SessionNotFound()
-	case op.linkSession != uuid.Nil && op.f.Settings.IsExpired(from, op.f.Now):
+	case op.LinkSession != uuid.Nil && op.f.Settings.IsExpired(from, op.f.Now):
 		return refusal.Denied(refusal.CodeSessionExpired, "Session is no longer valid")
 	}
 	if err := checkLinkingLevel(op.f.Settings, old, from); err != nil {
@@ -99,7 +99,7 @@ func (op *oauthOp) linkIdentity(ctx context.Context, tx *flow.Tx) error {
 		}
 	}
 	w.deleteAbandoned(resolveAccount(found, op.emails).abandoned)
-	w.updateUser(accountDecision{resolution: userLinked, user: old.ID})
+	w.updateUser()
 	return w.finish(ctx)
 }
 
@@ -169,13 +169,13 @@ type pendingLink struct {
 // linking, that person's identity would be linked to the requester's account.
 func (op *oauthOp) issueLinkingCode(ctx context.Context, out OAuthResult) (OAuthResult, error) {
 	op.f.Tick() // the provider's answer may have taken long
-	f, hash := op.issueFlow(op.linkUser)
-	text, err := json.Marshal(pendingLink{op.profile, op.f.Req.RedirectTo})
+	f, hash := op.issueFlow(op.LinkUser)
+	text, err := json.Marshal(pendingLink{op.Profile, op.f.Req.RedirectTo})
 	if err != nil {
-		return out, fmt.Errorf("account: profile of %s: %w", op.profile.Provider, err)
+		return out, fmt.Errorf("account: profile of %s: %w", op.Profile.Provider, err)
 	}
 	f.Linked, f.ProviderTokens = op.f.Core.Root.Seal(secret.ExternalStates, text, f.ID[:]), nil // sealed too
-	f.LinkingSession, f.LinkingAAL = op.linkSession, op.linkAAL
+	f.LinkingSession, f.LinkingAAL = op.LinkSession, op.LinkAAL
 	b := op.f.Batch()
 	b.InsertIssuedFlow(f, hash)
 	if err := b.Send(ctx); errors.Is(err, store.ErrUserGone) {
@@ -183,7 +183,7 @@ func (op *oauthOp) issueLinkingCode(ctx context.Context, out OAuthResult) (OAuth
 	} else if err != nil {
 		return out, refusal.Failure("external", err)
 	}
-	out.Code, out.User = op.code, op.linkUser
+	out.Code, out.User = op.code, op.LinkUser
 	return out, nil
 }
 
@@ -214,10 +214,10 @@ func (op *exchangeCodeOp) link(ctx context.Context) (flow.Grant, error) {
 		return flow.Grant{}, fmt.Errorf("account: linked profile: %w", err)
 	}
 	op.f.Req.RedirectTo = waits.RedirectTo
-	link := oauthOp{f: op.f, profile: waits.Profile, names: []string{waits.Profile.Provider}, strict: true,
-		linkUser: f.User, linkSession: f.LinkingSession, linkAAL: f.LinkingAAL, exchange: op}
+	link := oauthOp{f: op.f, Arrival: Arrival{Profile: waits.Profile, LinkUser: f.User, LinkSession: f.LinkingSession,
+		LinkAAL: f.LinkingAAL}, names: []string{waits.Profile.Provider}, exchange: op}
 	if via, err := enabledProvider(op.f.Settings, waits.Profile.Provider); err == nil {
-		link.names, link.optional = append(link.names, via.Aliases()...), via.EmailOptional()
+		link.names, link.Optional = append(link.names, via.Aliases()...), via.EmailOptional()
 	}
 	out, err := link.finish(ctx, OAuthResult{})
 	if err != nil {

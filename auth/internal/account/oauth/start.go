@@ -31,8 +31,6 @@ type OAuthStart struct {
 	InviteToken string
 	// Linking is the user to link the identity to; nil: it is a sign-in.
 	Linking *flow.Principal
-	// Cookie: the callback must come from the browser that begins.
-	Cookie bool
 }
 
 // OAuthStarted is the provider's URL, with a cookie for the browser.
@@ -83,7 +81,7 @@ func (a *Identities) StartOAuth(ctx context.Context, req flow.RequestInfo, p OAu
 	}
 	st.Private = f.Core.Root.Seal(secret.ExternalStates, begun.Private, st.Hash)
 	out := OAuthStarted{URL: begun.URL, Life: f.Settings.FlowLife, CrossSite: via.FormPost()}
-	if p.Cookie && f.Settings.External.StateCookie {
+	if p.Linking == nil && f.Settings.External.StateCookie { // the callback must come from the browser that begins
 		var random [32]byte
 		rand.Read(random[:])
 		out.CookieName, out.CookieValue = StateCookie(state), base64.RawURLEncoding.EncodeToString(random[:])

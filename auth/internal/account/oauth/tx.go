@@ -35,22 +35,22 @@ type oauthTx struct {
 // findIdentity finds the identity among the user's identities, or creates it.
 func (w *oauthTx) findIdentity() {
 	for _, i := range w.old.Identities {
-		if slices.Contains(w.op.names, i.Provider) && i.ProviderID == w.op.profile.Subject {
+		if slices.Contains(w.op.names, i.Provider) && i.ProviderID == w.op.Profile.Subject {
 			w.identity, w.known = i, true
 		}
 	}
-	w.data = identityData(&w.op.profile, &w.op.emails, w.identity.Data)
+	w.data = identityData(&w.op.Profile, &w.op.emails, w.identity.Data)
 	if w.known {
 		return
 	}
 	w.identity = store.Identity{
-		ID: uuid.New(), UserID: w.old.ID, Provider: w.op.profile.Provider, ProviderID: w.op.profile.Subject,
+		ID: uuid.New(), UserID: w.old.ID, Provider: w.op.Profile.Provider, ProviderID: w.op.Profile.Subject,
 		Email: w.op.emails.matched(), Data: w.data, LastSignInAt: w.f.Now, CreatedAt: w.f.Now, UpdatedAt: w.f.Now,
 	}
 }
 
 // reconcile puts the outcome for the address into the patch, and writes the confirmation mail.
-func (w *oauthTx) reconcile(d accountDecision) error {
+func (w *oauthTx) reconcile() error {
 	if w.email.adopt != "" {
 		w.patch.Email = &w.email.adopt
 		w.old.Email = w.email.adopt // a new user, as inserted
@@ -82,7 +82,7 @@ const confirmationSent = "Unverified email with %s. A confirmation email has bee
 
 // refuse makes the flow answer with a refusal after the commit; words has a place for the provider's name.
 func (w *oauthTx) refuse(code, words string) {
-	w.b.Refuse(refusal.Unprocessable(code, fmt.Sprintf(words, w.op.profile.Provider)))
+	w.b.Refuse(refusal.Unprocessable(code, fmt.Sprintf(words, w.op.Profile.Provider)))
 }
 
 // confirmation writes the mail that asks to confirm the address. Whether it is needed is known only under the lock, but
@@ -112,11 +112,11 @@ func (w *oauthTx) audit(d accountDecision) {
 	}
 	switch {
 	case w.email.confirm && w.old.EmailConfirmedAt.IsZero() || d.resolution == userCreated && !w.email.refuse:
-		w.note(store.ActionUserSignedUp, "provider", w.op.profile.Provider)
+		w.note(store.ActionUserSignedUp, "provider", w.op.Profile.Provider)
 	case !w.email.refuse:
-		w.note(store.ActionLogin, "provider", w.op.profile.Provider)
+		w.note(store.ActionLogin, "provider", w.op.Profile.Provider)
 	default:
-		w.note(store.ActionUserConfirmationRequested, "provider", w.op.profile.Provider)
+		w.note(store.ActionUserConfirmationRequested, "provider", w.op.Profile.Provider)
 	}
 }
 
@@ -128,7 +128,7 @@ func (w *oauthTx) note(action store.Action, pairs ...string) {
 // identity, a later sign-in with a verified address could not reach the account that has the address.
 func (w *oauthTx) recordRefusal(ctx context.Context, d accountDecision) error {
 	row := w.f.Audit(store.ActionLoginFailed, w.old.ID, uuid.Nil, "reason", refusal.CodeProviderEmailUnverified,
-		"provider", w.op.profile.Provider)
+		"provider", w.op.Profile.Provider)
 	if d.resolution == userCreated {
 		row.Actor = uuid.Nil
 	}
@@ -152,7 +152,7 @@ func (w *oauthTx) insertUser() {
 	if len(w.outgoing) > 0 {
 		u.ConfirmationSentAt = w.f.Now
 	}
-	if !w.email.refuse && w.op.challenge.Challenge == "" {
+	if !w.email.refuse && w.op.Challenge.Challenge == "" {
 		u.LastSignInAt = w.f.Now
 	}
 	w.b.InsertUser(u)
@@ -161,11 +161,11 @@ func (w *oauthTx) insertUser() {
 }
 
 // updateUser writes the changes of an existing user.
-func (w *oauthTx) updateUser(d accountDecision) {
+func (w *oauthTx) updateUser() {
 	b, id := w.b, w.old.ID
 	if w.known {
 		b.RefreshIdentity(w.identity.ID, w.op.emails.matched(),
-			identityData(&w.op.profile, &w.op.emails, w.identity.Data), w.f.Now)
+			identityData(&w.op.Profile, &w.op.emails, w.identity.Data), w.f.Now)
 	} else {
 		b.InsertIdentity(w.identity)
 		w.notifyLinked()
@@ -173,7 +173,7 @@ func (w *oauthTx) updateUser(d accountDecision) {
 	if w.email.claim {
 		w.clearAccount()
 	}
-	if !w.email.refuse && w.op.challenge.Challenge == "" {
+	if !w.email.refuse && w.op.Challenge.Challenge == "" {
 		w.patch.LastSignInAt = &w.f.Now
 	}
 	w.patch.UserMetadata = w.f.Settings.WithinLimit(w.old, w.patch.UserMetadata)
@@ -219,7 +219,7 @@ func (w *oauthTx) notifyLinked() {
 func (w *oauthTx) finish(ctx context.Context) error {
 	op, b, id := w.op, w.b, w.old.ID
 	var session uuid.UUID
-	issued := b.Refusal == nil && op.challenge.Challenge != ""
+	issued := b.Refusal == nil && op.Challenge.Challenge != ""
 	if b.Refusal == nil && !issued {
 		op.open = flow.NewSession(&op.f, id, methodOAuth)
 		if op.exchange != nil {

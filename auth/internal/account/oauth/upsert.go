@@ -10,7 +10,6 @@ import (
 
 	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/account/refusal"
-	"gatehouse/auth/internal/provider"
 	"gatehouse/auth/internal/store"
 )
 
@@ -19,20 +18,11 @@ const methodOAuth = "oauth"
 
 // oauthOp is one use of an identity that a provider has verified: a sign-in, an accepted invitation, or a linking.
 type oauthOp struct {
-	f       flow.Flow
-	profile provider.Profile
-	names   []string // names under which identities of the provider are stored, the present name first
-	emails  providerEmails
-	// optional: no address is needed. strict: without an address the operation ends before the database is queried.
-	optional, strict bool
-	// challenge: if given, the client gets a code, otherwise a session.
-	challenge flow.Challenge
-	accepted  *provider.Accepted
-
-	invite                []byte
-	linkUser, linkSession uuid.UUID
-	linkAAL               int             // of the access token that requested the linking
-	exchange              *exchangeCodeOp // of the code that links; nil: the identity is linked at once
+	f flow.Flow
+	Arrival
+	names    []string // names under which identities of the provider are stored, the present name first
+	emails   providerEmails
+	exchange *exchangeCodeOp // of the code that links; nil: the identity is linked at once
 
 	quota           *flow.Quota // of a confirmation mail, once the mail is known to be needed
 	confirmTo       string      // the recipient of the confirmation
@@ -59,8 +49,8 @@ const oauthTries = 5
 // run decides, and carries out the decision in one transaction. Two callbacks for the same new user create one user:
 // the second violates a unique index, and decides again.
 func (op *oauthOp) run(ctx context.Context) error {
-	op.emails = judgeEmails(op.profile.Emails)
-	if op.strict && len(op.emails.all) == 0 && !op.optional {
+	op.emails = judgeEmails(op.Profile.Emails)
+	if !op.Native && len(op.emails.all) == 0 && !op.Optional {
 		return op.noEmail()
 	}
 	for try := 1; ; try++ {
@@ -96,7 +86,7 @@ func (op *oauthOp) attempt(ctx context.Context) error {
 	d := accountDecision{resolution: userKnown}
 	b := op.f.Batch()
 	var found []store.Match
-	signIn := op.invite == nil && op.linkUser == uuid.Nil
+	signIn := op.Invite == nil && op.LinkUser == uuid.Nil
 	if signIn {
 		op.find(b, &found)
 	}
@@ -140,9 +130,9 @@ func (op *oauthOp) attempt(ctx context.Context) error {
 		switch {
 		case op.exchange != nil:
 			return op.linkByCode(ctx, tx)
-		case op.linkUser != uuid.Nil:
+		case op.LinkUser != uuid.Nil:
 			return op.linkIdentity(ctx, tx)
-		case op.invite != nil:
+		case op.Invite != nil:
 			return op.acceptInvite(ctx, tx)
 		}
 		return op.upsertUser(ctx, tx, d)
@@ -158,7 +148,7 @@ func (op *oauthOp) askCreation(ctx context.Context, d accountDecision) error {
 	if op.newUser == uuid.Nil {
 		op.newUser = uuid.New()
 	}
-	u := op.externalUser(d.email, identityData(&op.profile, &op.emails, nil))
+	u := op.externalUser(d.email, identityData(&op.Profile, &op.emails, nil))
 	u.ID = op.newUser
 	if err := flow.CheckCreation(ctx, &op.f, u); err != nil {
 		return err
@@ -184,7 +174,7 @@ func (op *oauthOp) checkDecision(d accountDecision) error {
 	case d.resolution == userAmbiguous:
 		return &refusal.Refusal{Kind: refusal.KindFailed, Code: refusal.CodeUnexpectedFailure,
 			Msg: "Multiple accounts with the same email address in the same linking domain detected: default"}
-	case d.resolution == userCreated && len(op.emails.all) == 0 && !op.optional:
+	case d.resolution == userCreated && len(op.emails.all) == 0 && !op.Optional:
 		return op.noEmail()
 	case d.resolution == userCreated && op.f.Settings.DisableSignup:
 		return flow.ErrSignupDisabled
@@ -194,9 +184,9 @@ func (op *oauthOp) checkDecision(d accountDecision) error {
 
 // noEmail returns the refusal of a profile without an address.
 func (op *oauthOp) noEmail() *refusal.Refusal {
-	if op.profile.BadEmail {
+	if op.Profile.BadEmail {
 		return refusal.Unprocessable(refusal.CodeValidationFailed,
-			op.profile.Provider+" returned an address that is not valid")
+			op.Profile.Provider+" returned an address that is not valid")
 	}
 	return &refusal.Refusal{Kind: refusal.KindFailed, Code: refusal.CodeUnexpectedFailure,
 		Msg: "Error getting user email from external provider"}
@@ -208,7 +198,7 @@ func (op *oauthOp) find(b *flow.Batch, dst *[]store.Match) {
 	if op.emails.best != "" && !op.emails.bestVerified() {
 		wanted = append(slices.Clone(wanted), op.emails.best)
 	}
-	b.Matches(dst, store.MatchesFor{Providers: op.names, Subject: op.profile.Subject, Aud: op.f.Aud(),
+	b.Matches(dst, store.MatchesFor{Providers: op.names, Subject: op.Profile.Subject, Aud: op.f.Aud(),
 		Addresses: wanted, Unproven: op.f.Settings.ClaimUnproven})
 }
 
@@ -261,7 +251,7 @@ func (op *oauthOp) upsertUser(ctx context.Context, tx *flow.Tx, d accountDecisio
 		return err
 	}
 	w.email = reconcileEmail(d, w.old, op.emails, op.rules())
-	if err := w.reconcile(d); err != nil {
+	if err := w.reconcile(); err != nil {
 		return err
 	}
 	if w.email.refusesOutright() {
@@ -276,13 +266,13 @@ func (op *oauthOp) upsertUser(ctx context.Context, tx *flow.Tx, d accountDecisio
 	if d.resolution == userCreated {
 		w.insertUser()
 	} else {
-		w.updateUser(d)
+		w.updateUser()
 	}
 	return w.finish(ctx)
 }
 
 func (op *oauthOp) rules() emailRules {
-	return emailRules{op.optional, op.f.Settings.Email.Autoconfirm, op.f.Settings.External.AllowUnverified,
+	return emailRules{op.Optional, op.f.Settings.Email.Autoconfirm, op.f.Settings.External.AllowUnverified,
 		op.f.Settings.ClaimUnproven}
 }
 
@@ -299,7 +289,7 @@ func (op *oauthOp) checkStillAllowed(u store.User) error {
 
 // acceptInvite accepts an invitation by a sign-in with a provider, who must have verified the invited address.
 func (op *oauthOp) acceptInvite(ctx context.Context, tx *flow.Tx) error {
-	t, err := tx.RedeemLink(ctx, op.invite, []store.Kind{store.KindInvite}, op.f.Now)
+	t, err := tx.RedeemLink(ctx, op.Invite, []store.Kind{store.KindInvite}, op.f.Now)
 	if errors.Is(err, store.ErrNotFound) {
 		return refusal.Missing(refusal.CodeInviteNotFound, "Invite not found")
 	}
@@ -312,7 +302,7 @@ func (op *oauthOp) acceptInvite(ctx context.Context, tx *flow.Tx) error {
 	}
 	var found []store.Match
 	b := tx.Batch()
-	b.Matches(&found, store.MatchesFor{Providers: op.names, Subject: op.profile.Subject, Aud: old.Aud})
+	b.Matches(&found, store.MatchesFor{Providers: op.names, Subject: op.Profile.Subject, Aud: old.Aud})
 	b.Identities(&old.Identities, old.ID)
 	if err := b.Send(ctx); err != nil {
 		return err
@@ -331,19 +321,19 @@ func (op *oauthOp) acceptInvite(ctx context.Context, tx *flow.Tx) error {
 		patch: store.UserPatch{ID: old.ID, Now: op.f.Now, ProvidersFromIdentities: true},
 		email: emailOutcome{confirm: true, claim: old.EmailConfirmedAt.IsZero()}}
 	w.findIdentity()
-	w.note(store.ActionInviteAccepted, "provider", op.profile.Provider)
-	if err := w.reconcile(accountDecision{resolution: userLinked, user: old.ID}); err != nil {
+	w.note(store.ActionInviteAccepted, "provider", op.Profile.Provider)
+	if err := w.reconcile(); err != nil {
 		return err
 	}
 	w.patch.UserMetadata.Set = w.data
 	w.deleteAbandoned(resolveAccount(found, op.emails).abandoned)
-	w.updateUser(accountDecision{resolution: userLinked, user: old.ID})
+	w.updateUser()
 	return w.finish(ctx)
 }
 
 // externalUser returns a new, unconfirmed user for a provider's profile; email may be "".
 func (op *oauthOp) externalUser(email string, data json.RawMessage) store.User {
-	f, provider := &op.f, op.profile.Provider
+	f, provider := &op.f, op.Profile.Provider
 	return store.User{
 		ID: uuid.New(), Aud: f.Aud(), Role: f.Settings.Role, Email: email, CreatedAt: f.Now, UpdatedAt: f.Now,
 		UserMetadata: data,

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -85,6 +86,19 @@ func Text(t testing.TB, db *store.DB, sql string, args ...any) (out string) {
 		t.Fatal(err)
 	}
 	return out
+}
+
+// Claim claims the due messages of all channels, most of each.
+func Claim(ctx context.Context, db *store.DB, now time.Time, lease time.Duration, most int) ([]store.Message, error) {
+	var all []store.Message
+	for _, channel := range []string{"email", "sms", "hook"} {
+		list, err := db.ClaimMessagesOf(ctx, channel, now, lease, most)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, list...)
+	}
+	return all, nil
 }
 
 // Trips counts round trips: the server's ReadyForQuery answers, but for those to an empty query, by which the pool

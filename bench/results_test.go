@@ -41,10 +41,10 @@ more trips         round trips  2.00    3.00   1.50 [1.50–1.50]  1.00 [1.00–
 
 // TestInverse keeps "larger is worse" for rates, and a measurement without answers out of the ratios.
 func TestInverse(t *testing.T) {
-	if got := inverse(rateOf)(sample{rate: 1000}); got != 1000 {
+	if got := inverse(rate.of)(sample{rate: 1000}); got != 1000 {
 		t.Errorf("1,000 calls a second are %v µs a call, want 1000", got)
 	}
-	if got := inverse(rateOf)(sample{}); !math.IsNaN(got) {
+	if got := inverse(rate.of)(sample{}); !math.IsNaN(got) {
 		t.Errorf("no answers are %v µs a call, want NaN", got)
 	}
 }
@@ -60,17 +60,16 @@ func TestEditions(t *testing.T) {
 	}
 }
 
-// TestMeasureLines measures the lines that have a process: of a yardstick there is one for each answer, and none for the
+// TestMeasureGroups measures the lines that have a process: of a yardstick there is one for each answer, and none for the
 // earlier programs. A run that was refused keeps its place among the rounds.
-func TestMeasureLines(t *testing.T) {
-	r := newResults()
+func TestMeasureGroups(t *testing.T) {
+	r := &suite{results: newResults(), testbed: &testbed{daemon: "bin/ratelimit", against: "old"}}
 	for _, name := range []string{"tuned single", "redis", "redis-before", "redis-again"} {
 		r.targets[name] = &target{name: name}
 	}
-	l := &testbed{daemon: "bin/ratelimit", against: "old"}
 	for round := range 2 {
-		err := r.measureLines(t.Context(), round, l.withEditions(closed("single", "tuned", "redis", "gone"), 0),
-			func(l line) bool { return true }, func(_ context.Context, _ int, l line) (sample, error) {
+		err := r.measureGroups(t.Context(), round, "ratelimit", []group{closed("single", "tuned", "redis", "gone")},
+			func(_ context.Context, _ int, l line) (sample, error) {
 				if round == 0 && l.target == "redis" {
 					return none, errors.New("refused")
 				}
@@ -84,7 +83,7 @@ func TestMeasureLines(t *testing.T) {
 	if diff := cmp.Diff(want, group(r.lines), cmp.AllowUnexported(line{})); diff != "" {
 		t.Errorf("(-want +got)\n%s", diff)
 	}
-	if got := spreadOf(r.of(want[1], cpuOf)); len(r.samples[want[1]]) != 2 || got != (spread{7, 7, 7}) {
+	if got := spreadOf(r.of(want[1], cpu)); len(r.samples[want[1]]) != 2 || got != (spread{7, 7, 7}) {
 		t.Errorf("one run of two was refused: %d samples, %v", len(r.samples[want[1]]), got)
 	}
 	if len(r.refused) != 1 {

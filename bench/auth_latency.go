@@ -5,8 +5,54 @@ package main
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"time"
 )
+
+const (
+	floodClients = 64  // sign in without pause
+	userRate     = 100 // GET /user a second meanwhile
+)
+
+// The lines of a flood: GET /user without and with the flood, the sign-ins that the daemon completes, and the hashes
+// that the cores allow: a bare handler that only compares a password, with two requests at a time for each core, so
+// that they end one after the other.
+var (
+	quietLine   = line{scenario: "user", target: "default", open: true, rate: userRate}
+	floodedLine = line{scenario: "user", target: "default", open: true, rate: userRate, via: viaFlood}
+	signInLine  = line{scenario: "password", target: "default", via: viaFlood}
+	hashesLine  = line{scenario: "hash:10", target: "hash:10"}
+)
+
+// measureFlood measures the daemon with its default settings: bcrypt at cost 10, as many hashing threads
+// as cores.
+func (s *authSuite) measureFlood(ctx context.Context, round int) error {
+	t, crowd := s.targets["default"], s.crowd["default"]
+	users := load{
+		addr: t.addr, traffic: asUser(crowd), conns: authConns, rate: userRate,
+		warm: 300 * time.Millisecond, run: 4 * s.time,
+	}
+	quiet, err := users.driveClean()
+	s.add(round, quietLine, quiet.sample(), err)
+	hashes, err := load{
+		addr: s.targets["hash:10"].addr, traffic: getting("/yardstick"), conns: 2 * runtime.NumCPU(),
+		warm: 300 * time.Millisecond, run: 2 * s.time,
+	}.driveClean()
+	s.add(round, hashesLine, hashes.sample(), err)
+	endFlood := load{
+		addr: t.addr, traffic: signingIn(floodClients, crowd), conns: floodClients, warm: 300 * time.Millisecond,
+	}.background()
+	users.warm = time.Second // until the queue of the hashing threads is full
+	users.traffic = asUser(crowd)
+	flooded, err := users.driveClean()
+	s.add(round, floodedLine, flooded.sample(), err)
+	signed, err := endFlood()
+	if err == nil && signed.failed*20 > signed.ok {
+		err = fmt.Errorf("%d of %d sign-ins were refused: %s", signed.failed, signed.ok+signed.failed, signed.refusal)
+	}
+	s.add(round, signInLine, signed.sample(), err)
+	return ctx.Err()
+}
 
 // enumerationProbe is a request whose answer must not reveal whether an account exists, not even by its time.
 type enumerationProbe struct {
@@ -36,8 +82,8 @@ func (s *authSuite) startEnumeration(ctx context.Context) (err error) {
 		"AUTH_MAILER_AUTOCONFIRM=false", "AUTH_API_EXTERNAL_URL=http://127.0.0.1:9", "AUTH_SITE_URL=http://127.0.0.1:9",
 		"AUTH_DEV_MAILBOX=true", "AUTH_DEV_MAILBOX_PORT=0", "AUTH_RATE_LIMIT_EMAIL_SENT=1000000",
 	)
-	s.targets["mailing"], err = s.testbed.readyAuth(ctx, s.testbed.authDaemon, "mailing",
-		s.db.server.PostgresURL("HS256"), settings...)
+	s.targets["mailing"], err = s.testbed.auth(ctx, s.testbed.authDaemon,
+		authDaemon{name: "mailing", database: s.db.server.PostgresURL("HS256"), settings: settings})
 	return err
 }
 
@@ -47,11 +93,11 @@ func (s *authSuite) measureEnumeration(round int) {
 	known := s.crowd["HS256"]
 	known = known[round*(enumerationCalls+enumerationWarm)%(len(known)-enumerationCalls-enumerationWarm):]
 	for n, a := range enumerationProbes {
-		var took [2]histogram
+		var took [2]latencies
 		var asked [2]int
 		l := load{
 			addr: s.targets["mailing"].addr, conns: 2, warmCalls: 2 * enumerationWarm, run: time.Minute,
-			each: func(a answer) { took[a.conn].record(a.latency) },
+			each: func(a answer) { took[a.conn] = append(took[a.conn], a.latency) },
 			traffic: httpTraffic{
 				next: func(b []byte, conn int) ([]byte, bool) {
 					i := asked[conn]
@@ -72,7 +118,7 @@ func (s *authSuite) measureEnumeration(round int) {
 		}
 		_, err := l.driveClean()
 		for i, side := range a.sides() {
-			s.add(round, side, sample{p50: took[i].quantile(.5), p99: took[i].quantile(.99), max: took[i].max}, err)
+			s.add(round, side, sample{p50: took[i].quantile(.5), p99: took[i].quantile(.99), max: took[i].quantile(1)}, err)
 		}
 	}
 }
@@ -80,7 +126,7 @@ func (s *authSuite) measureEnumeration(round int) {
 // compareEnumeration compares the medians of both sides.
 func (s *authSuite) compareEnumeration() {
 	for _, a := range enumerationProbes {
-		known, unknown := spreadOf(s.of(a.sides()[0], p50Of)).median, spreadOf(s.of(a.sides()[1], p50Of)).median
+		known, unknown := spreadOf(s.of(a.sides()[0], p50)).median, spreadOf(s.of(a.sides()[1], p50)).median
 		if known > 0 && unknown > 0 {
 			s.report.atMost(1.05, " ×", a.name+": known and unknown address, the longer ÷ the shorter",
 				[]float64{max(known, unknown) / min(known, unknown)}, "of the medians above")
