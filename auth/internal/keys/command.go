@@ -103,7 +103,7 @@ func (k *Keeper) Rotate(ctx context.Context) (Listed, error) {
 	if err != nil {
 		return Listed{}, err
 	}
-	batch := k.db.Batch()
+	batch := k.DB.Batch()
 	batch.InsertSigningKey(fresh)
 	batch.Audit(k.note(store.ActionKeyRotated, fresh.KID))
 	if err := batch.Send(ctx); err != nil {
@@ -111,7 +111,7 @@ func (k *Keeper) Rotate(ctx context.Context) (Listed, error) {
 	}
 	for _, row := range rows {
 		if states[row.KID] == 0 {
-			if err := k.db.DeleteSigningKey(ctx, row.KID); err != nil {
+			if err := k.DB.DeleteSigningKey(ctx, row.KID); err != nil {
 				return Listed{}, fmt.Errorf("keys: remove expired key: %w", err)
 			}
 		}
@@ -140,7 +140,7 @@ func (k *Keeper) Revoke(ctx context.Context, kid string) (fresh *Listed, err err
 	if !found {
 		return nil, fmt.Errorf("%w: %q", ErrNoKey, kid)
 	}
-	batch := k.db.Batch()
+	batch := k.DB.Batch()
 	batch.RevokeSigningKey(kid, k.at())
 	if state == token.Current && s.Algorithm != token.HS256 {
 		row, err := k.generate(s.Algorithm, k.at())

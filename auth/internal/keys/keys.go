@@ -7,6 +7,7 @@
 package keys
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -61,11 +62,7 @@ type Settings struct {
 
 // Keeper holds the set in force. Its methods may be called from any goroutine.
 type Keeper struct {
-	db   *store.DB
-	root *secret.Root
-	time *clock.Clock
-	now  func() time.Time
-	log  *slog.Logger
+	Options
 	live token.Live
 
 	mu       sync.Mutex // guards the fields below; never held during a query
@@ -79,15 +76,11 @@ type Keeper struct {
 
 // New returns a Keeper without keys.
 func New(o Options, s Settings) *Keeper {
-	k := &Keeper{db: o.DB, root: o.Root, time: o.Clock, now: o.Now, log: o.Log, settings: s,
-		opened: map[string]*token.Key{}, troubled: map[string]bool{}}
-	if k.now == nil {
-		k.now = o.Clock.Now
+	if o.Now == nil {
+		o.Now = o.Clock.Now
 	}
-	if k.log == nil {
-		k.log = slog.New(slog.DiscardHandler)
-	}
-	return k
+	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
+	return &Keeper{Options: o, settings: s, opened: map[string]*token.Key{}, troubled: map[string]bool{}}
 }
 
 // Live returns the set in force, for signers and verifiers.
@@ -106,7 +99,7 @@ func (k *Keeper) Start(ctx context.Context) error {
 		return err
 	}
 	if signer := k.live.Load().Signer(); len(s.Given) == 0 && signer.Algorithm() != s.Algorithm {
-		k.log.Warn("the current signing key is of another kind than AUTH_JWT_ALGORITHM; auth keys rotate makes one "+
+		k.Log.Warn("the current signing key is of another kind than AUTH_JWT_ALGORITHM; auth keys rotate makes one "+
 			"of that kind",
 			"kid", signer.ID(), "current", signer.Algorithm().String(), "setting", s.Algorithm.String())
 	}
@@ -129,12 +122,12 @@ func (k *Keeper) obtain(ctx context.Context, s Settings) ([]store.SigningKey, er
 	if err != nil {
 		return nil, err
 	}
-	rows, err = k.db.FirstSigningKey(ctx, row)
+	rows, err = k.DB.FirstSigningKey(ctx, row)
 	if err != nil {
 		return nil, fmt.Errorf("keys: first key: %w", err)
 	}
 	if rows[0].KID == row.KID {
-		k.log.Info("made the first signing key", "kid", row.KID, "algorithm", row.Algorithm)
+		k.Log.Info("made the first signing key", "kid", row.KID, "algorithm", row.Algorithm)
 	}
 	return rows, nil
 }
@@ -178,16 +171,16 @@ func (k *Keeper) Poll(ctx context.Context) {
 	k.failing = err != nil
 	k.mu.Unlock()
 	if changed && err != nil {
-		k.log.Error("cannot read the signing keys and the time; going on with those read last", "error", err)
+		k.Log.Error("cannot read the signing keys and the time; going on with those read last", "error", err)
 	} else if changed {
-		k.log.Info("can read the signing keys and the time again")
+		k.Log.Info("can read the signing keys and the time again")
 	}
 	if err := k.rebuild(false); err != nil {
-		k.log.Error("keeping the signing keys already in force", "error", err)
+		k.Log.Error("keeping the signing keys already in force", "error", err)
 	}
 	if err == nil {
 		if err := k.reseal(query); err != nil {
-			k.log.Warn("cannot seal a signing key again", "error", err)
+			k.Log.Warn("cannot seal a signing key again", "error", err)
 		}
 	}
 }
@@ -262,25 +255,25 @@ func (k *Keeper) read(ctx context.Context) error {
 }
 
 func (k *Keeper) fetch(ctx context.Context) ([]store.SigningKey, error) {
-	rows, at, err := k.db.SigningKeys(ctx)
+	rows, at, err := k.DB.SigningKeys(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("keys: %w", err)
 	}
-	if k.time != nil {
-		k.time.Take(at)
+	if k.Clock != nil {
+		k.Clock.Take(at)
 	}
 	return rows, nil
 }
 
 func (k *Keeper) readTime(ctx context.Context) error {
-	if k.time == nil {
+	if k.Clock == nil {
 		return nil
 	}
-	at, err := k.db.Time(ctx)
+	at, err := k.DB.Time(ctx)
 	if err != nil {
 		return fmt.Errorf("keys: %w", err)
 	}
-	k.time.Take(at)
+	k.Clock.Take(at)
 	return nil
 }
 
@@ -291,7 +284,7 @@ func (k *Keeper) replaceRows(rows []store.SigningKey) {
 }
 
 // at returns the time by PostgreSQL's clock, in UTC and whole microseconds.
-func (k *Keeper) at() time.Time { return k.now().UTC().Truncate(time.Microsecond) }
+func (k *Keeper) at() time.Time { return k.Now().UTC().Truncate(time.Microsecond) }
 
 // rebuild makes the set from the known rows and settings, and puts it in force if it has changed. If strict, a key that
 // cannot be opened is an error; otherwise it is logged once and left out.
@@ -360,7 +353,7 @@ func newSet(s Settings, entries []token.Entry) (*token.Set, error) {
 // use puts a set in force. k.mu is held.
 func (k *Keeper) use(set *token.Set, content string) {
 	if old := k.live.Load(); old != nil && old.Signer().ID() != set.Signer().ID() {
-		k.log.Info("another key signs", "kid", set.Signer().ID(), "algorithm", set.Signer().Algorithm().String())
+		k.Log.Info("another key signs", "kid", set.Signer().ID(), "algorithm", set.Signer().Algorithm().String())
 	}
 	k.inForce = content
 	k.live.Store(set)
@@ -377,11 +370,11 @@ func (k *Keeper) open(rows []store.SigningKey, strict bool) ([]token.Stored, err
 			key = token.RevokedKey(row.KID)
 		case key == nil:
 			var err error
-			if key, _, err = openRow(k.root, row); err != nil {
+			if key, _, err = openRow(k.Root, row); err != nil {
 				problems = append(problems, err)
 				if !strict && !k.troubled[row.KID] {
 					k.troubled[row.KID] = true
-					k.log.Error("a signing key cannot be used here", "error", err)
+					k.Log.Error("a signing key cannot be used here", "error", err)
 				}
 				continue
 			}
@@ -405,7 +398,7 @@ func (k *Keeper) Age() (time.Duration, bool) {
 	}
 	for _, row := range rows {
 		if row.KID == set.Signer().ID() {
-			return k.now().Sub(row.SignsAt), true
+			return k.Now().Sub(row.SignsAt), true
 		}
 	}
 	return 0, false

@@ -52,7 +52,7 @@ func (k *Keeper) generate(alg token.Algorithm, signsAt time.Time) (store.Signing
 	if err != nil {
 		return store.SigningKey{}, fmt.Errorf("keys: %w", err)
 	}
-	return sealKey(k.root, key, k.at(), signsAt)
+	return sealKey(k.Root, key, k.at(), signsAt)
 }
 
 // reseal seals keys again that a previous root key has sealed, so that the previous root key can be dropped.
@@ -62,15 +62,15 @@ func (k *Keeper) reseal(ctx context.Context) error {
 		if !row.RevokedAt.IsZero() {
 			continue
 		}
-		text, old, err := k.root.Open(secret.SigningKeys, row.Sealed, []byte(row.KID))
+		text, old, err := k.Root.Open(secret.SigningKeys, row.Sealed, []byte(row.KID))
 		if err != nil || !old {
 			continue
 		}
-		if err := k.db.ResealSigningKey(
-			ctx, row.KID, k.root.Seal(secret.SigningKeys, text, []byte(row.KID))); err != nil {
+		if err := k.DB.ResealSigningKey(
+			ctx, row.KID, k.Root.Seal(secret.SigningKeys, text, []byte(row.KID))); err != nil {
 			return fmt.Errorf("keys: %w", err)
 		}
-		k.log.Info("sealed a signing key under the current root key", "kid", row.KID)
+		k.Log.Info("sealed a signing key under the current root key", "kid", row.KID)
 	}
 	return nil
 }
