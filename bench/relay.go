@@ -9,11 +9,97 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/jackc/pgx/v5/pgproto3"
 )
+
+// startSink starts a statsd server that discards everything, over TCP and UDP on one port, and returns the daemon's
+// settings for it. It runs as long as this program.
+func startSink() (settings []string, err error) {
+	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		return nil, fmt.Errorf("statsd sink: %w", err)
+	}
+	host, port, _ := net.SplitHostPort(listener.Addr().String())
+	if _, err := net.ListenPacket("udp4", listener.Addr().String()); err != nil { // the kernel drops what is not read
+		return nil, fmt.Errorf("statsd sink: %w", err)
+	}
+	go serveEach(listener, func(c net.Conn) { io.Copy(io.Discard, c) })
+	return []string{"USE_STATSD=true", "STATSD_HOST=" + host, "STATSD_PORT=" + port}, nil
+}
+
+// serveEach passes each connection to handle until the listener closes.
+func serveEach(listener net.Listener, handle func(net.Conn)) {
+	for {
+		c, err := listener.Accept()
+		if err != nil {
+			return
+		}
+		go func() {
+			defer c.Close()
+			handle(c)
+		}()
+	}
+}
+
+// delayed returns an address that relays to addr and delays the answers, until ctx ends; addr itself without a delay.
+func delayed(ctx context.Context, addr string, delay time.Duration) (string, error) {
+	if delay <= 0 {
+		return addr, nil
+	}
+	listener, err := net.Listen("tcp4", "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	context.AfterFunc(ctx, func() { listener.Close() })
+	go relay(listener, "tcp4", addr, func(client io.Writer, server io.Reader) { copyDelayed(client, server, delay) })
+	return listener.Addr().String(), nil
+}
+
+// relay passes connections on to an address, and its answers through answers, until the listener closes.
+func relay(listener net.Listener, network, addr string, answers func(client io.Writer, server io.Reader)) {
+	serveEach(listener, func(client net.Conn) {
+		server, err := net.Dial(network, addr)
+		if err != nil {
+			return
+		}
+		defer server.Close()
+		var answered sync.WaitGroup
+		answered.Go(func() { answers(client, server) })
+		io.Copy(server, client)
+		server.(interface{ CloseWrite() error }).CloseWrite() // its last answers still arrive
+		answered.Wait()
+	})
+}
+
+// copyDelayed copies what arrives, each piece after a delay.
+func copyDelayed(to io.Writer, from io.Reader, delay time.Duration) {
+	type piece struct {
+		due  time.Time
+		data []byte
+	}
+	pieces := make(chan piece, 1024)
+	go func() {
+		defer close(pieces)
+		for {
+			data := make([]byte, 16<<10)
+			n, err := from.Read(data)
+			if n > 0 {
+				pieces <- piece{time.Now().Add(delay), data[:n]}
+			}
+			if err != nil {
+				return
+			}
+		}
+	}()
+	for p := range pieces {
+		time.Sleep(time.Until(p.due))
+		to.Write(p.data) // the other direction notices a client that has left
+	}
+}
 
 // tripCounter is a proxy between a daemon and PostgreSQL that counts round trips: answers that end with ReadyForQuery.
 type tripCounter struct {
