@@ -165,7 +165,7 @@ func newRunner(l load, inFlight int) *runner {
 	return &runner{
 		load: l, inFlight: inFlight, random: rand.New(rand.NewPCG(2, 3)),
 		sockets: make([]*socket, l.conns), polled: make([]unix.PollFd, l.conns),
-		result: result{latency: make(latencies, 0, cmp.Or(l.calls, 1<<20))}, // seldom grows while calls are measured
+		result: result{latency: make(latencies, 0, cmp.Or(l.calls, 1<<22))}, // seldom grows while calls are measured
 	}
 }
 
