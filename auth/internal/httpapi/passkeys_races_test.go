@@ -161,7 +161,7 @@ func (a *api) skewed(by time.Duration) *api {
 	c.Start(clock.Reading{Server: now.Add(by), Sent: now, Received: now})
 	k := flow.New(flow.Options{DB: a.db, Keys: a.keys, Refresh: a.core.Codec, Root: a.root, Passwords: workers(), Clock: c},
 		a.account)
-	srv, err := New(Options{Core: k, Keys: a.keys, Refresh: a.core.Codec, Now: c.Now}, a.set)
+	srv, err := New(Options{Core: k, Now: c.Now}, a.set)
 	if err != nil {
 		a.t.Fatal(err)
 	}
