@@ -72,11 +72,11 @@ func TestDatabase(t *testing.T) {
 		t.Errorf("300 updates took %v of CPU and %d bytes of WAL", cpu, wal)
 	}
 
-	counter, err := countTripsTo(d.server.Addr())
+	counter, err := countTripsTo(d.server.Addr(), t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer counter.close()
+	defer counter.listener.Close()
 	conn, err := pgx.Connect(t.Context(), counter.url("yardstick"))
 	if err != nil {
 		t.Fatal(err)

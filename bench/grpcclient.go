@@ -69,7 +69,7 @@ func clientRequests(s scenario) []*ratelimitv3.RateLimitRequest {
 // measure begins and ends the measured time.
 func (c *clientLoad) measure() error {
 	time.Sleep(c.warm)
-	if err := c.notify(); err != nil {
+	if err := c.mark(); err != nil {
 		return err
 	}
 	c.mu.Lock()
@@ -79,7 +79,7 @@ func (c *clientLoad) measure() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.draining, c.result.elapsed = true, time.Duration(c.now()-c.from)
-	return c.notify()
+	return c.mark()
 }
 
 // work makes calls one after the other until ctx ends.

@@ -252,8 +252,9 @@ func (c *client) headersOK(block []byte, trailer bool) (bool, error) {
 	if len(block) > 0 && bytes.Equal(block, *known) {
 		return true, nil
 	}
-	if slices.ContainsFunc(block, func(b byte) bool { return b < 0x80 || b == 0xff }) {
-		c.okHead, c.okTrailer = c.okHead[:0], c.okTrailer[:0] // the block adds an entry to the table
+	addsEntry := slices.ContainsFunc(block, func(b byte) bool { return b < 0x80 || b == 0xff })
+	if addsEntry {
+		c.okHead, c.okTrailer = c.okHead[:0], c.okTrailer[:0]
 	}
 	c.status = ""
 	_, err := c.decoder.Write(block)
@@ -261,7 +262,7 @@ func (c *client) headersOK(block []byte, trailer bool) (bool, error) {
 		return false, fmt.Errorf("header block: %w", err)
 	}
 	ok := !trailer || c.status == "0"
-	if ok && !slices.ContainsFunc(block, func(b byte) bool { return b < 0x80 || b == 0xff }) {
+	if ok && !addsEntry {
 		*known = append((*known)[:0], block...)
 	}
 	return ok, nil

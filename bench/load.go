@@ -156,6 +156,12 @@ type runner struct {
 }
 
 func newRunner(l load, inFlight int) *runner {
+	if l.mark == nil {
+		l.mark = func() error { return nil }
+	}
+	if l.hold == nil {
+		l.hold = func(fd int) { unix.Close(fd) }
+	}
 	return &runner{
 		load: l, inFlight: inFlight, random: rand.New(rand.NewPCG(2, 3)),
 		sockets: make([]*socket, l.conns), polled: make([]unix.PollFd, l.conns),
@@ -193,12 +199,8 @@ func (r *runner) connect(i int) error {
 
 func (r *runner) close() {
 	for _, s := range r.sockets {
-		switch {
-		case s == nil:
-		case r.hold != nil:
+		if s != nil {
 			r.hold(s.fd)
-		default:
-			s.close()
 		}
 	}
 }
@@ -220,7 +222,7 @@ func (r *runner) loop() error {
 		now := r.now()
 		switch {
 		case !r.measuring && now >= int64(r.warm) && r.warmed >= r.warmCalls:
-			if err := r.notify(); err != nil {
+			if err := r.mark(); err != nil {
 				return err
 			}
 			r.measuring, r.from = true, r.now()
@@ -252,7 +254,7 @@ func (r *runner) end(now int64) error {
 		return errors.New("nothing was left to send after the warm-up")
 	}
 	r.result.elapsed = time.Duration(now - r.from)
-	if err := r.notify(); err != nil {
+	if err := r.mark(); err != nil {
 		return err
 	}
 	if err := r.result.check(); err != nil {
@@ -273,13 +275,6 @@ func (r *runner) drain() error {
 		}
 	}
 	return nil
-}
-
-func (l load) notify() error {
-	if l.mark == nil {
-		return nil
-	}
-	return l.mark()
 }
 
 // beginDue begins the requests of an open loop whose time has come.

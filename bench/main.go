@@ -17,11 +17,15 @@ import (
 	"fmt"
 	"maps"
 	"os"
+	"os/exec"
 	"os/signal"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"time"
+
+	"gatehouse/shared/localserver"
 )
 
 func main() {
@@ -145,6 +149,94 @@ func (l load) print(pid int, what string) error {
 	fmt.Printf("p50 %v p99 %v max %v\n", r.latency.quantile(.5), r.latency.quantile(.99), r.latency.quantile(1))
 	if pid != 0 {
 		fmt.Printf("CPU %.2f µs a %s\n", used.cpu, what)
+	}
+	return nil
+}
+
+// runWith starts a daemon and its store, runs a command with BASE_URL, ADDR and PID in its environment, and ends both.
+// For auth there is DATABASE_URL too; ratelimit has a file of rules, and there BASE_URL is that of /json and ADDR that
+// of gRPC. The k6 scripts are run this way; a delay shows that they notice it.
+func runWith(ctx context.Context, args []string) (err error) {
+	flags := flag.NewFlagSet(args[0], flag.ContinueOnError)
+	l, rules := &testbed{statsd: []string{"DISABLE_STATS=true"}}, ""
+	grpc := args[0] == "with-ratelimit"
+	if grpc {
+		flags.StringVar(&l.daemon, "daemon", "bin/ratelimit", "`program` to start")
+		flags.StringVar(&rules, "rules", "loadtest/ratelimit/rules.yaml", "`file` of rules")
+	} else {
+		flags.StringVar(&l.authDaemon, "auth-daemon", "bin/auth", "`program` to start")
+	}
+	settings := flags.String("env", "", "further settings of the daemon, `NAME=value` separated by spaces")
+	delay := flags.Duration("delay", 0, "how much later than it was made each answer arrives")
+	if err := flags.Parse(args[1:]); err != nil {
+		return err
+	}
+	if flags.NArg() == 0 {
+		return errors.New(args[0] + ": no command to run")
+	}
+	l.settings(*settings)
+	if l.dir, err = os.MkdirTemp("", "gatehouse-load-"); err != nil {
+		return err
+	}
+	var t *target
+	var env []string
+	if grpc {
+		t, err = l.ratelimitOnRedis(ctx, rules)
+	} else {
+		t, env, err = l.authOnDatabase(ctx)
+	}
+	if err == nil {
+		err = t.run(ctx, flags.Args(), *delay, env)
+	}
+	return errors.Join(err, l.close())
+}
+
+func (l *testbed) authOnDatabase(ctx context.Context) (t *target, env []string, err error) {
+	db, err := startDatabase(ctx, l)
+	if err != nil {
+		return nil, nil, err
+	}
+	url, err := db.create(ctx, "load")
+	if err != nil {
+		return nil, nil, err
+	}
+	t, err = l.auth(ctx, l.authDaemon,
+		authDaemon{name: "auth", database: url, settings: []string{"AUTH_PASSWORD_HASH=bcrypt:4"}})
+	return t, []string{"DATABASE_URL=" + url}, err
+}
+
+func (l *testbed) ratelimitOnRedis(ctx context.Context, file string) (*target, error) {
+	rules, err := os.ReadFile(file)
+	if err != nil {
+		return nil, err
+	}
+	redis, err := startServer(ctx, l, localserver.Redis, localserver.RedisOptions{})
+	if err != nil {
+		return nil, err
+	}
+	return l.ratelimit(ctx, l.daemon, "", daemon{"ratelimit", rules, []*localserver.Server{redis}, nil})
+}
+
+// run runs a command next to a daemon, to its end.
+func (t *target) run(ctx context.Context, command []string, delay time.Duration, env []string) error {
+	addr, err := delayed(ctx, t.addr, delay)
+	if err != nil {
+		return err
+	}
+	http := addr
+	if t.http != "" {
+		if http, err = delayed(ctx, t.http, delay); err != nil {
+			return err
+		}
+	}
+	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.Env = append(append(os.Environ(), "BASE_URL=http://"+http, "ADDR="+addr,
+		"PID="+strconv.Itoa(t.process.PID())), env...)
+	cmd.Cancel = func() error { return cmd.Process.Signal(os.Interrupt) }
+	cmd.WaitDelay = grace
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("%s: %w", command[0], err)
 	}
 	return nil
 }

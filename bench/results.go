@@ -166,43 +166,33 @@ type comparison struct {
 	now, before, again []float64
 }
 
-// noise returns half the distance between the extreme ratios of two processes of the same program: about twice the
-// standard error of a median of five rounds.
-func (c comparison) noise() float64 {
-	apart := spreadOf(ratios(c.again, c.before))
-	return (apart.high - apart.low) / 2
-}
-
-// worse reports whether the median ratio is beyond the noise.
-func (c comparison) worse() bool {
-	return spreadOf(ratios(c.now, c.before)).median > 1+max(smallest, c.noise())
-}
-
-// comparisonTable prints all rows that have figures of both programs and counts those that got worse.
+// comparisonTable prints all rows that have figures of both programs and counts those that got worse: whose median ratio
+// is beyond the noise, which is half the distance between the extreme ratios of two processes of the same program, about
+// twice the standard error of a median of five rounds.
 func (r *report) comparisonTable(title string, all []comparison) {
 	rows := [][]string{{title, "", "before", "now", "now ÷ before", "again ÷ before", "noise", ""}}
 	worse := 0
 	for _, c := range all {
-		by := ratios(c.now, c.before)
-		if len(by) == 0 {
+		values := ratios(c.now, c.before)
+		if len(values) == 0 {
 			continue
 		}
-		verdict := ""
-		if c.worse() {
+		by, apart := spreadOf(values), spreadOf(ratios(c.again, c.before))
+		noise, verdict := (apart.high-apart.low)/2, ""
+		if by.median > 1+max(smallest, noise) {
 			verdict = "WORSE"
 			worse++
 		}
 		before, now := spreadOf(c.before), spreadOf(c.now)
 		rows = append(rows, []string{
-			c.row, c.figure, before.format(before.median), now.format(now.median), spreadOf(by).String(),
-			spreadOf(ratios(c.again, c.before)).String(), fmt.Sprintf("±%.0f %%", 100*c.noise()), verdict,
+			c.row, c.figure, before.format(before.median), now.format(now.median), by.String(), apart.String(),
+			fmt.Sprintf("±%.0f %%", 100*noise), verdict,
 		})
 	}
 	r.table(rows)
-	if len(rows) == 1 {
-		return
+	if len(rows) > 1 {
+		r.linef("%d of %d figures are worse by more than %.0f %% and the row's noise", worse, len(rows)-1, 100*smallest)
 	}
-	r.linef("%d of %d figures are worse by more than %.0f %% and the row's noise", worse, len(rows)-1, 100*smallest)
 }
 
 // inverse turns a figure of which more is better into one of which more is worse.
@@ -215,21 +205,15 @@ func inverse(figure func(sample) float64) func(sample) float64 {
 	}
 }
 
-// rotated returns the order of the editions in a round: each is first, second and last equally often, since the
-// measurement before affects caches and disks.
-func (l *testbed) rotated(round int) []edition {
-	all := l.editions()
-	first := round % len(all)
-	return append(all[first:len(all):len(all)], all[:first]...)
-}
-
 // withEditions adds, next to a line, the same line for the earlier programs. There are no such processes for
-// yardsticks.
+// yardsticks. The order rotates from round to round, so that each edition is first, second and last equally often, since
+// the measurement before affects caches and disks.
 func (l *testbed) withEditions(g group, round int) (all group) {
+	editions := l.editions()
 	for _, of := range g {
-		for _, e := range l.rotated(round) {
+		for i := range editions {
 			twin := of
-			twin.target += e.suffix
+			twin.target += editions[(round+i)%len(editions)].suffix
 			all = append(all, twin)
 		}
 	}

@@ -5,6 +5,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"io"
@@ -159,12 +160,7 @@ func runSuite(ctx context.Context, args []string, out io.Writer) error {
 		defer file.Close()
 		s.report.out = io.MultiWriter(out, file)
 	}
-	// A daemon without a clean shutdown is an error too, but the table is printed first.
-	err = s.run(ctx)
-	if failed := s.testbed.close(); err == nil {
-		err = failed
-	}
-	return err
+	return errors.Join(s.run(ctx), s.testbed.close()) // a daemon without a clean shutdown is an error too
 }
 
 func (s *suite) run(ctx context.Context) error {

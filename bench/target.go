@@ -7,7 +7,6 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
-	"io"
 	"net"
 	"os"
 	"os/exec"
@@ -223,35 +222,6 @@ func (l *testbed) logTail(t *target) string {
 		return err.Error()
 	}
 	return string(log[max(0, len(log)-2_000):])
-}
-
-// startSink starts a statsd server that discards everything, over TCP and UDP on one port, and returns the daemon's
-// settings for it. It runs as long as this program.
-func startSink() (settings []string, err error) {
-	listener, err := net.Listen("tcp4", "127.0.0.1:0")
-	if err != nil {
-		return nil, fmt.Errorf("statsd sink: %w", err)
-	}
-	host, port, _ := net.SplitHostPort(listener.Addr().String())
-	if _, err := net.ListenPacket("udp4", listener.Addr().String()); err != nil { // the kernel drops what is not read
-		return nil, fmt.Errorf("statsd sink: %w", err)
-	}
-	go serveEach(listener, func(c net.Conn) { io.Copy(io.Discard, c) })
-	return []string{"USE_STATSD=true", "STATSD_HOST=" + host, "STATSD_PORT=" + port}, nil
-}
-
-// serveEach passes each connection to handle until the listener closes.
-func serveEach(listener net.Listener, handle func(net.Conn)) {
-	for {
-		c, err := listener.Accept()
-		if err != nil {
-			return
-		}
-		go func() {
-			defer c.Close()
-			handle(c)
-		}()
-	}
 }
 
 //go:embed envoy.yaml

@@ -169,7 +169,14 @@ func httpYardstick(ctx context.Context, kind, database string) (serve func(net.L
 		return nil, nil, err
 	}
 	mux := http.NewServeMux()
-	mux.Handle("GET /yardstick", working(work))
+	mux.HandleFunc("GET /yardstick", func(w http.ResponseWriter, r *http.Request) {
+		if err := work(r.Context()); err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		w.Header().Set("Content-Type", "application/json")
+		io.WriteString(w, yardstickAnswer)
+	})
 	server := &http.Server{Handler: mux}
 	return server.Serve, func() { server.Close() }, nil
 }
@@ -211,18 +218,6 @@ func yardstickWork(ctx context.Context, kind, database string) (func(context.Con
 		return signer(detail)
 	}
 	return nil, fmt.Errorf("no kind %q", kind)
-}
-
-// working answers when work is done.
-func working(work func(context.Context) error) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if err := work(r.Context()); err != nil {
-			http.Error(w, err.Error(), http.StatusInternalServerError)
-			return
-		}
-		w.Header().Set("Content-Type", "application/json")
-		io.WriteString(w, yardstickAnswer)
-	})
 }
 
 // signer returns work that signs as a token with the algorithm is signed.

@@ -5,6 +5,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
+	"reflect"
+	"slices"
+	"strings"
 
 	"gatehouse/ratelimit/internal/limits"
 )
@@ -91,4 +95,189 @@ func shownField(v any) string {
 		return fmt.Sprint(v)
 	}
 	return string(b)
+}
+
+// ruleDiff is the differences between two sets of rules, in the order of their files.
+type ruleDiff struct {
+	Added   []limits.RuleView `json:"added"`
+	Removed []limits.RuleView `json:"removed"`
+	Changed []changedRule     `json:"changed"`
+	Same    int               `json:"same"`
+}
+
+// changedRule is a rule that both sets have and that differs, in itself or in its counters.
+type changedRule struct {
+	Rule   string         `json:"rule"`
+	Place  string         `json:"place"` // in the newer set
+	Fields []changedField `json:"fields"`
+	// Counters says what happens to the rule's counters: one of the constants below; empty where neither rule counts.
+	Counters string `json:"counters,omitempty"`
+}
+
+const (
+	countersGoOn  = "go on"
+	countersAnew  = "start anew"
+	countersShare = "are newly shared or split"
+)
+
+type changedField struct {
+	Field  string `json:"field"`
+	Before any    `json:"before"`
+	After  any    `json:"after"`
+}
+
+func (d *ruleDiff) same() bool { return len(d.Added)+len(d.Removed)+len(d.Changed) == 0 }
+
+// counted is a rule with the texts that identify its counters.
+type counted struct {
+	limits.RuleView
+	window  string // kind and length of its windows; another window is another counter
+	sharing string // which requests share a counter
+}
+
+// compareRules compares two configurations rule by rule. escaped is the layout of counter keys.
+func compareRules(before, after []limits.DomainView, escaped bool) *ruleDiff {
+	d := &ruleDiff{Added: []limits.RuleView{}, Removed: []limits.RuleView{}, Changed: []changedRule{}}
+	old, oldOrder := countersOf(before, escaped)
+	now, order := countersOf(after, escaped)
+	for _, id := range order {
+		is := now[id]
+		was, known := old[id]
+		if !known {
+			d.Added = append(d.Added, is.RuleView)
+			continue
+		}
+		c := changedRule{Rule: is.Key, Place: placeOf(&is.RuleView), Fields: fieldsChanged(&was.RuleView, &is.RuleView)}
+		counts := func(r *counted) bool { return !r.Whitelist && !r.Unlimited }
+		switch {
+		case !counts(was) || !counts(is):
+		case was.window != is.window:
+			c.Counters = countersAnew
+		case was.sharing != is.sharing:
+			c.Counters = countersShare
+		default:
+			c.Counters = countersGoOn
+		}
+		if len(c.Fields) == 0 && (c.Counters == countersGoOn || c.Counters == "") {
+			d.Same++
+			continue
+		}
+		d.Changed = append(d.Changed, c)
+	}
+	for _, id := range oldOrder {
+		if now[id] == nil {
+			d.Removed = append(d.Removed, old[id].RuleView)
+		}
+	}
+	return d
+}
+
+// countersOf finds each rule's counters. The rules of a list follow each other.
+func countersOf(domains []limits.DomainView, escaped bool) (rules map[string]*counted, order []string) {
+	rules = map[string]*counted{}
+	for _, domain := range domains {
+		fixedSeen, entry := false, ""
+		for _, r := range domain.Rules {
+			one := &counted{RuleView: r}
+			levels := make([]string, 0, len(r.Descriptors))
+			for i := range r.Descriptors {
+				level := &r.Descriptors[i]
+				levels = append(levels, level.Key+"\x00"+level.Value)
+				one.sharing += level.Key + "\x00" + sharedBy(level, escaped) + "\x01"
+			}
+			here := r.File + "\x00" + strings.Join(levels, "\x01") + fmt.Sprint(r.Line, ":", r.Column)
+			if here != entry {
+				entry, fixedSeen = here, false
+			}
+			fixed := r.Algorithm == "" && r.Calendar == "" && !r.Unlimited && !r.Whitelist
+			one.window = fmt.Sprint(r.Algorithm, " ", r.Unit, " ", r.UnitMultiplier, " ", r.Calendar, " ",
+				fixed && fixedSeen && !escaped)
+			fixedSeen = fixedSeen || fixed
+			id := domain.Domain + "\x02" + r.Key + "\x02" + strings.Join(levels, "\x01")
+			rules[id] = one
+			order = append(order, id)
+		}
+	}
+	return rules, order
+}
+
+// sharedBy says which values of a level share a counter.
+func sharedBy(l *limits.DescriptorView, escaped bool) string {
+	networks := len(l.CIDR)+len(l.NotCIDR) > 0
+	switch {
+	case l.Group != "":
+		return mark(escaped, "~") + l.Group
+	case networks && l.Share:
+		return "each prefix"
+	case networks && l.PrefixLength != nil:
+		return fmt.Sprintf("addresses cut to %d and %d", l.PrefixLength.V4, l.PrefixLength.V6)
+	case networks:
+		return mark(escaped, "addresses")
+	case l.Share:
+		return mark(escaped, "~") + l.Value
+	case l.Value == "" || strings.Contains(strings.ReplaceAll(l.Value, `\*`, ""), "*"): // a pattern
+		return "each value"
+	}
+	return mark(escaped, "=") + l.Value
+}
+
+// mark returns text for the escaped layout, which alone writes it.
+func mark(escaped bool, text string) string {
+	if escaped {
+		return text
+	}
+	return ""
+}
+
+// fieldsChanged returns the fields in which two rules differ, by name.
+func fieldsChanged(before, after *limits.RuleView) []changedField {
+	was, is := fieldsOf(before), fieldsOf(after)
+	all := maps.Clone(was)
+	maps.Copy(all, is)
+	list := []changedField{}
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if !reflect.DeepEqual(was[name], is[name]) {
+			list = append(list, changedField{Field: name, Before: was[name], After: is[name]})
+		}
+	}
+	return list
+}
+
+// fieldsOf returns a rule's fields as /rlconfig names them, the fields of each level of its path after the level's key,
+// without the rule's place and fields that follow from other fields.
+func fieldsOf(r *limits.RuleView) map[string]any {
+	fields := asMap(r)
+	for _, name := range []string{"key", "descriptors", "window_seconds", "file", "line", "column"} {
+		delete(fields, name)
+	}
+	if r.Unlimited || r.Whitelist {
+		delete(fields, "requests_per_unit")
+	}
+	if r.UnitMultiplier == 1 {
+		delete(fields, "unit_multiplier")
+	}
+	for i := range r.Descriptors {
+		level := asMap(&r.Descriptors[i])
+		delete(level, "key")
+		delete(level, "value")
+		for name, v := range level {
+			if i < len(r.Descriptors)-1 {
+				name = fmt.Sprintf("%s.%s", r.Descriptors[i].Key, name)
+			}
+			fields[name] = v
+		}
+	}
+	return fields
+}
+
+func asMap(v any) map[string]any {
+	b, err := json.Marshal(v)
+	if err != nil {
+		panic(err) // views are plain data
+	}
+	fields := map[string]any{}
+	if err := json.Unmarshal(b, &fields); err != nil {
+		panic(err)
+	}
+	return fields
 }

@@ -5,11 +5,180 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"math"
 	"os"
 	"slices"
+	"time"
 
+	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/ratelimit/internal/counter/memory"
 	"gatehouse/ratelimit/internal/limits"
+	"gatehouse/ratelimit/internal/rls"
+	"gatehouse/ratelimit/internal/service"
+	"gatehouse/ratelimit/internal/stats"
 )
+
+// replayMaxKeys is more than all counters that memory holds: none is dropped before it has ended.
+const replayMaxKeys = 1 << 30
+
+// replayer decides recorded requests by one or two sets of rules, each with counters of its own.
+type replayer struct {
+	sets      []*replaySet // two: the older and the newer
+	recording *recording
+	requests  int
+	newly     int // requests that the last set limits and the set before does not
+	from, to  time.Time
+	// limited counts, by descriptorText, the descriptors that the last set limits and no set before does.
+	limited map[string]uint64
+}
+
+// replaySet is a set of rules with its counters, on the recording's clock.
+type replaySet struct {
+	service *service.Service
+	now     time.Time
+	call    service.Call
+	total   tally
+	tallies map[string]*tally // by the name of the rule
+	// unmatched counts descriptors for which the configuration has no answer.
+	unmatched uint64
+}
+
+// tally counts the requests, or the descriptors, that a rule decides.
+type tally struct {
+	requests, hits, passed, limited uint64
+}
+
+// MarshalJSON implements json.Marshaler.
+func (t tally) MarshalJSON() ([]byte, error) {
+	return fmt.Appendf(nil, `{"requests":%d,"hits":%d,"passed":%d,"limited":%d}`,
+		t.requests, t.hits, t.passed, t.limited), nil
+}
+
+func newReplayer(sets []*limits.Rules) *replayer {
+	r := &replayer{limited: map[string]uint64{}}
+	for _, rules := range sets {
+		r.sets = append(r.sets, newReplaySet(rules))
+	}
+	return r
+}
+
+func newReplaySet(rules *limits.Rules) *replaySet {
+	s := &replaySet{tallies: map[string]*tally{}}
+	s.service = service.New(service.Options{
+		Store: memory.New(memory.Options{Settings: memory.Settings{MaxKeys: replayMaxKeys},
+			Clock: func() int64 { return s.now.UnixMicro() }}),
+		Stats: stats.NewRegistry(stats.Options{}),
+		Caps:  service.Caps{Descriptors: math.MaxInt, Entries: math.MaxInt, TextBytes: math.MaxInt},
+		Clock: func() time.Time { return s.now },
+	})
+	s.service.SetRules(rules)
+	return s
+}
+
+// run decides all requests of a recording.
+func (r *replayer) run(ctx context.Context, in io.Reader) error {
+	r.recording = newRecording(in)
+	for {
+		one, err := r.recording.next()
+		if err == io.EOF {
+			return nil
+		}
+		if err == nil {
+			err = ctx.Err()
+		}
+		if err != nil {
+			return err
+		}
+		r.decide(ctx, &one)
+	}
+}
+
+// decide decides one request by each set. Whether a daemon refuses a request as invalid does not depend on the rules.
+func (r *replayer) decide(ctx context.Context, one *recorded) {
+	for _, s := range r.sets {
+		if err := s.decide(ctx, one); err != nil {
+			r.recording.skipped.broken++
+			return
+		}
+	}
+	if r.requests++; r.requests == 1 {
+		r.from = one.at
+	}
+	r.to = one.at
+	for _, s := range r.sets {
+		s.count()
+	}
+	if len(r.sets) == 2 && r.sets[1].refuses() && !r.sets[0].refuses() {
+		r.newly++
+	}
+	for i := range one.request.Descriptors {
+		if r.newlyLimited(i) {
+			r.limited[descriptorText(one.request.Domain, one.request.Descriptors[i].Entries)]++
+		}
+	}
+}
+
+// newlyLimited reports whether the last set limits descriptor i, and no set before it does.
+func (r *replayer) newlyLimited(i int) bool {
+	last := len(r.sets) - 1
+	return r.sets[last].limits(i) && !slices.ContainsFunc(r.sets[:last], func(s *replaySet) bool { return s.limits(i) })
+}
+
+// limits reports whether the answer to descriptor i of the last decided request is OVER_LIMIT.
+func (s *replaySet) limits(i int) bool { return s.call.Response.Statuses[i].Code == rls.OverLimit }
+
+// refuses reports whether the last decided request is OVER_LIMIT as a whole.
+func (s *replaySet) refuses() bool { return s.call.Response.Overall == rls.OverLimit }
+
+func (s *replaySet) decide(ctx context.Context, one *recorded) error {
+	s.now = one.at
+	s.call.Request = one.request
+	return s.service.Decide(ctx, &s.call, s.service.Now())
+}
+
+// count adds the answer to the last decided request.
+func (s *replaySet) count() {
+	request, hits := &s.call.Request, uint64(0)
+	domain := s.service.Rules().Domain(request.Domain)
+	decided := false
+	for i := range request.Descriptors {
+		decided = decided || s.call.Rule(i) != nil
+	}
+	for i := range request.Descriptors {
+		d, n := &request.Descriptors[i], request.Taken(i)
+		hits = counter.Saturate(hits, n)
+		if rule := s.call.Rule(i); rule != nil {
+			s.tally(rule).add(n, s.call.Response.Statuses[i].Code)
+		} else if domain == nil || domain.Forgotten(d.Entries, decided) {
+			s.unmatched++
+		}
+	}
+	s.total.add(hits, s.call.Response.Overall)
+}
+
+// tally returns the tally of a rule. Limits that requests of a domain bring along share one.
+func (s *replaySet) tally(rule *limits.Rule) *tally {
+	name := rule.Path(s.call.Request.Domain)
+	if name == "" {
+		name = s.call.Request.Domain + ownLimits
+	}
+	t := s.tallies[name]
+	if t == nil {
+		t = new(tally)
+		s.tallies[name] = t
+	}
+	return t
+}
+
+func (t *tally) add(hits uint64, code rls.Code) {
+	t.requests++
+	t.hits = counter.Saturate(t.hits, hits)
+	if code == rls.OverLimit {
+		t.limited++
+	} else {
+		t.passed++
+	}
+}
 
 const replayUsage = `usage: ratelimit replay -rules NEW [-against OLD [-fail-above PERCENT]] [-format text|json] [-top 20]
        FILE|-

@@ -89,10 +89,8 @@ func (r *recorded) fromTap(line []byte) error {
 	r.sampled = e.Sample > 0 && e.Sample < 1
 	r.request = rls.Request{Domain: e.Domain, HitsAddend: uint32(e.Hits)}
 	for i := range e.Descriptors {
-		in, out := &e.Descriptors[i], rls.Descriptor{Negative: e.Descriptors[i].Refund}
-		for _, entry := range in.Entries {
-			out.Entries = append(out.Entries, rls.Entry(entry))
-		}
+		in := &e.Descriptors[i]
+		out := rls.Descriptor{Entries: in.Entries, Negative: in.Refund}
 		if in.Hits != nil {
 			out.Hits, out.HasHits = *in.Hits, true
 		}

@@ -72,11 +72,7 @@ func (c *conn) decide(s *stream, message []byte) {
 
 // begin decides all that needs no store. asks reports whether a store has to be called.
 func (s *Server) begin(x *Call, now time.Time) (asks bool, ended *refusal) {
-	defer func() {
-		if p := recover(); p != nil {
-			asks, ended = false, s.panicked(x, p)
-		}
-	}()
+	defer s.recovered(x, &ended)
 	asks, err := s.o.Service.Begin(x.ctx, &x.Call, now)
 	if asks {
 		x.begun = true
@@ -171,11 +167,7 @@ func (s *Server) Complete(done []*counter.Pending) {
 
 // complete completes the decision of a call whose store has answered.
 func (s *Server) complete(x *Call, storeErr error) (ended *refusal) {
-	defer func() {
-		if p := recover(); p != nil {
-			ended = s.panicked(x, p)
-		}
-	}()
+	defer s.recovered(x, &ended)
 	err := s.o.Service.Complete(&x.Call, storeErr, s.o.Service.Now())
 	s.count(&x.Call)
 	return s.refusalOf(x, err)
@@ -238,10 +230,12 @@ func (s *Server) refusalOf(x *Call, err error) *refusal {
 	return x.stream.refusal(service.GRPCStatus(err))
 }
 
-// panicked answers a call whose decision panicked.
-func (s *Server) panicked(x *Call, p any) *refusal {
-	s.o.Panicked(p)
-	return x.stream.refusal(service.GRPCStatus(nil))
+// recovered is deferred by what decides a call, and refuses the call after a panic.
+func (s *Server) recovered(x *Call, ended **refusal) {
+	if p := recover(); p != nil {
+		s.o.Panicked(p)
+		*ended = x.stream.refusal(service.GRPCStatus(nil))
+	}
 }
 
 // drop returns to its pool a call that is not served.

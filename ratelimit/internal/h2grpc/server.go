@@ -22,6 +22,7 @@ import (
 
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
+	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc/codes"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
@@ -113,4 +114,146 @@ func (s *Server) endIfEmpty() {
 			close(s.empty)
 		}
 	}
+}
+
+// startSpan begins the span of a stream's call, if calls are traced. ctx has the span, and end ends it; nil means that
+// the call ended well.
+func (c *conn) startSpan(s *stream) (ctx context.Context, end func(*refusal)) {
+	t := c.server.o.Tracing
+	if t == nil {
+		return c.server.ctx, noSpan
+	}
+	fields := fieldCarrier(s.header.fields)
+	ctx, span := t.Start(c.server.ctx, fields, fields.Get(":path"), c.net.RemoteAddr())
+	return ctx, func(r *refusal) {
+		if r == nil {
+			r = &refusal{}
+		}
+		t.End(span, r.code, r.message)
+	}
+}
+
+func noSpan(*refusal) {}
+
+// fieldCarrier lets a propagator read the fields of a request.
+type fieldCarrier []hpack.HeaderField
+
+// Get implements propagation.TextMapCarrier.
+func (c fieldCarrier) Get(name string) string {
+	for _, f := range c {
+		if f.Name == name {
+			return f.Value
+		}
+	}
+	return ""
+}
+
+// Set implements propagation.TextMapCarrier.
+func (fieldCarrier) Set(string, string) {}
+
+// Keys implements propagation.TextMapCarrier.
+func (c fieldCarrier) Keys() (names []string) {
+	for _, f := range c {
+		names = append(names, f.Name)
+	}
+	return names
+}
+
+// ask calls the store for the hits that begin has left, and waits for the answer.
+func (s *Server) ask(x *Call) (ended *refusal) {
+	defer s.recovered(x, &ended)
+	ctx := x.ctx
+	if !x.deadline.IsZero() {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithDeadline(ctx, x.deadline)
+		defer cancel()
+	}
+	err := s.o.Service.Ask(ctx, &x.Call)
+	s.count(&x.Call)
+	return s.refusalOf(x, err)
+}
+
+// answer finishes a call on a goroutine of its own.
+func (s *Server) answer(x *Call) {
+	c := x.conn
+	asks, ended := true, (*refusal)(nil)
+	if !x.begun {
+		asks, ended = s.begin(x, s.o.Service.Now())
+	}
+	if asks {
+		ended = s.ask(x)
+	}
+	b := bundles.Get().(*bundle)
+	b.finish(x, ended)
+	s.send(c, b)
+	bundles.Put(b)
+}
+
+// askers are the goroutines that wait for a store. An idle one is kept for the next call, since a new goroutine has to
+// grow its stack for every call.
+type askers struct {
+	do   func(*Call)
+	most int
+
+	mu      sync.Mutex
+	idle    []chan *Call
+	running int
+	queue   []*Call // calls that wait for a goroutine while most are running
+}
+
+// start runs do(x) on a goroutine.
+func (a *askers) start(x *Call) {
+	a.mu.Lock()
+	if n := len(a.idle); n > 0 {
+		next := a.idle[n-1]
+		a.idle = a.idle[:n-1]
+		a.mu.Unlock()
+		next <- x
+		return
+	}
+	if a.running == a.most {
+		a.queue = append(a.queue, x)
+		a.mu.Unlock()
+		return
+	}
+	a.running++
+	a.mu.Unlock()
+	go a.run(x)
+}
+
+func (a *askers) run(x *Call) {
+	next := make(chan *Call, 1)
+	for x != nil {
+		a.do(x)
+		a.mu.Lock()
+		switch {
+		case len(a.queue) > 0:
+			x, a.queue[0] = a.queue[0], nil
+			a.queue = a.queue[1:]
+			a.mu.Unlock()
+		case len(a.idle) < keptAskers:
+			a.idle = append(a.idle, next)
+			a.mu.Unlock()
+			x = <-next
+		default:
+			a.running--
+			a.mu.Unlock()
+			return
+		}
+	}
+}
+
+const (
+	keptAskers = 512
+	mostAskers = 8192
+)
+
+// close ends the idle goroutines.
+func (a *askers) close() {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for _, next := range a.idle {
+		next <- nil
+	}
+	a.idle = nil
 }

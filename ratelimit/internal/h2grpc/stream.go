@@ -1,11 +1,16 @@
 package h2grpc
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"fmt"
+	"io"
 	"time"
 
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/encoding"
+	_ "google.golang.org/grpc/encoding/gzip" // registers gzip
 )
 
 // stream is one call from its HEADERS to its answer. The reader owns the first group of fields; the second belongs to
@@ -61,4 +66,90 @@ func (s *stream) tooLong(b []byte) *refusal {
 
 func (s *stream) refusal(code codes.Code, message string) *refusal {
 	return &refusal{code: code, message: message, subtype: s.header.subtype}
+}
+
+// decompress decompresses a message of at most maxMessage bytes, compressed and decompressed.
+func (s *stream) decompress(message []byte) ([]byte, *refusal) {
+	r, err := encoding.GetCompressor(s.header.encoding).Decompress(bytes.NewReader(message))
+	if err != nil {
+		return nil, s.refusal(codes.Internal, "grpc: failed to decompress the message: "+err.Error())
+	}
+	if closer, ok := r.(io.Closer); ok {
+		defer closer.Close()
+	}
+	text, err := io.ReadAll(io.LimitReader(r, maxMessage+1))
+	if err != nil {
+		return nil, s.refusal(codes.Internal, "grpc: failed to read decompressed data: "+err.Error())
+	}
+	if len(text) > maxMessage {
+		return nil, s.refusal(codes.ResourceExhausted,
+			fmt.Sprintf("grpc: received message after decompression larger than max %d", maxMessage))
+	}
+	return text, nil
+}
+
+// beginMessage appends an empty prefix of a message, which seal fills.
+func beginMessage(dst []byte) []byte { return append(dst, 0, 0, 0, 0, 0) }
+
+// seal completes a message whose prefix stands at an offset: it compresses the message if the request was compressed,
+// and sets the length.
+func (s *stream) seal(b []byte, from int) ([]byte, error) {
+	text := b[from+messageHeader:]
+	if s.header.encoding != "" && len(text) > 0 {
+		var packed bytes.Buffer
+		w, err := encoding.GetCompressor(s.header.encoding).Compress(&packed)
+		if err == nil {
+			_, err = w.Write(text)
+		}
+		if err == nil {
+			err = w.Close()
+		}
+		if err != nil {
+			return b[:from], fmt.Errorf("compressing: %w", err)
+		}
+		b = append(b[:from+messageHeader], packed.Bytes()...)
+		b[from] = 1
+	}
+	binary.BigEndian.PutUint32(b[from+1:], uint32(len(b)-from-messageHeader))
+	return b, nil
+}
+
+// message returns the one message in the body of a finished request.
+func (s *stream) message(b []byte) ([]byte, *refusal) {
+	if len(b) == 0 {
+		return nil, s.refusal(codes.Internal,
+			"cardinality violation: received no request message from non-client-streaming RPC")
+	}
+	message, rest, r := s.cutMessage(b)
+	if r == nil && b[0] == 1 {
+		message, r = s.decompress(message)
+	}
+	if r != nil || len(rest) == 0 {
+		return message, r
+	}
+	if _, _, r := s.cutMessage(rest); r != nil {
+		return nil, r
+	}
+	return nil, s.refusal(codes.Internal,
+		"cardinality violation: received multiple request messages for non-client-streaming RPC")
+}
+
+// cutMessage splits the first message off a body that is not empty.
+func (s *stream) cutMessage(b []byte) (message, rest []byte, r *refusal) {
+	if len(b) < messageHeader {
+		return nil, nil, s.refusal(codes.Internal, "unexpected EOF")
+	}
+	n, text := messageLength(b), b[messageHeader:]
+	switch {
+	case n > maxMessage:
+		return nil, nil, s.tooLong(b)
+	case n > len(text):
+		return nil, nil, s.refusal(codes.Internal, "unexpected EOF")
+	case b[0] == 1 && s.header.encoding == "":
+		return nil, nil, s.refusal(codes.Internal, "grpc: compressed flag set with identity or empty encoding")
+	case b[0] > 1:
+		return nil, nil, s.refusal(codes.Internal, fmt.Sprintf("grpc: received unexpected payload format %d", b[0]))
+	default:
+		return text[:n], text[n:], nil
+	}
 }

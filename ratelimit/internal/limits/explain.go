@@ -61,10 +61,7 @@ func (e EntryView) MarshalJSON() ([]byte, error) {
 	var b bytes.Buffer
 	enc := json.NewEncoder(&b)
 	enc.SetEscapeHTML(false) // the encoder of the whole explanation decides about HTML
-	err := enc.Encode(struct {
-		Key   string `json:"key"`
-		Value string `json:"value"`
-	}{printable.Text(e.Key), printable.Text(e.Value)})
+	err := enc.Encode(rls.Entry{Key: printable.Text(e.Key), Value: printable.Text(e.Value)})
 	return b.Bytes(), err
 }
 

@@ -71,9 +71,9 @@ type Options struct {
 	Stats *stats.Registry
 }
 
-// MuchText is the size of rules, in bytes, from which the garbage of reading them is collected at once: 100,000 rules
+// muchText is the size of rules, in bytes, from which the garbage of reading them is collected at once: 100,000 rules
 // are 6 MB of text and leave 50 MB of garbage.
-const MuchText = 1 << 20
+const muchText = 1 << 20
 
 // Compile checks and compiles documents that were read from so many bytes.
 func Compile(bytes int, docs []Document, o Options, rep *Report) (*Rules, []Problem, error) {
@@ -85,13 +85,14 @@ func Compile(bytes int, docs []Document, o Options, rep *Report) (*Rules, []Prob
 	if err := rep.rejection(); err != nil {
 		return nil, rep.warnings, err
 	}
-	if bytes >= MuchText {
+	much := bytes >= muchText
+	if much {
 		runtime.GC() // frees what reading has used, before as much again is made: lowers the peak of a reload by a sixth
 	}
 	rules := compile(domains, o, rep)
 	if rep.Stopped() {
 		return nil, nil, rep.abandoned()
 	}
-	rules.zones = slices.Sorted(maps.Keys(rep.zones))
+	rules.much, rules.zones = much, slices.Sorted(maps.Keys(rep.zones))
 	return rules, rep.warnings, nil
 }

@@ -15,12 +15,16 @@ type Rules struct {
 	lookups int
 	// further is how many limits, at most, an entry has after its first.
 	further int
+	much    bool // the rules were much text
 	o       Options
 	domains map[string]*Domain
 	sorted  []*Domain
 	handles []*stats.Rule
 	zones   []string // of calendars, sorted
 }
+
+// Much reports whether reading the rules has left so much garbage that its memory should be given back at once.
+func (r *Rules) Much() bool { return r.much }
 
 // Domain returns the rules of a domain; nil if the domain is not configured.
 func (r *Rules) Domain(name string) *Domain { return r.domains[name] }

@@ -33,7 +33,7 @@ type Event struct {
 
 // EventDescriptor is one descriptor of a request with its answer.
 type EventDescriptor struct {
-	Entries []Entry `json:"entries"`
+	Entries []rls.Entry `json:"entries"` // invalid UTF-8 is written as \xNN
 	// OwnLimit, Hits and Refund are as in the request.
 	OwnLimit *OwnLimit `json:"own_limit,omitempty"`
 	Hits     *uint64   `json:"hits,omitempty"`
@@ -49,12 +49,6 @@ type EventDescriptor struct {
 	limits.LimitView
 	// Unmatched is why no rule decides.
 	Unmatched limits.Outcome `json:"unmatched,omitempty"`
-}
-
-// Entry is one key and value of a request; invalid UTF-8 is written as \xNN.
-type Entry struct {
-	Key   string `json:"key"`
-	Value string `json:"value"`
 }
 
 // OwnLimit is a limit that a request brings along.
@@ -73,10 +67,10 @@ func text(s string, cut *bool) string {
 	return printable.Text(s)
 }
 
-func entries(of []rls.Entry, cut *bool) []Entry {
-	out := make([]Entry, len(of))
+func entries(of []rls.Entry, cut *bool) []rls.Entry {
+	out := make([]rls.Entry, len(of))
 	for i, e := range of {
-		out[i] = Entry{text(e.Key, cut), text(e.Value, cut)}
+		out[i] = rls.Entry{Key: text(e.Key, cut), Value: text(e.Value, cut)}
 	}
 	return out
 }

@@ -405,10 +405,12 @@ func TestRecent(t *testing.T) {
 	ten, reset := uint32(10), int64(24)
 	refused := func(second int, user string) RecentDescriptor {
 		return RecentDescriptor{At: testNow.Add(time.Duration(second) * time.Second), Domain: "shop",
-			Entries: []Entry{{"user", user}}, Rule: "shop.user", File: "shop.yaml:4:6", Limit: &ten, Reset: &reset, Hits: 1,
+			Entries: []rls.Entry{{Key: "user", Value: user}}, Rule: "shop.user", File: "shop.yaml:4:6",
+			Limit: &ten, Reset: &reset, Hits: 1,
 			LimitView: limits.LimitView{Unit: "MINUTE", Algorithm: "fixed_window", Name: "per user"}}
 	}
-	eve := RecentDescriptor{At: testNow.Add(9 * time.Second), Domain: "mall", Entries: []Entry{{"user", "eve"}}, Hits: 1,
+	eve := RecentDescriptor{At: testNow.Add(9 * time.Second), Domain: "mall", Hits: 1,
+		Entries: []rls.Entry{{Key: "user", Value: "eve"}},
 		Outcome: limits.UnknownDomain}
 	want := RecentList{Descriptors: []RecentDescriptor{eve, refused(3, "dan"), refused(2, "cid")}}
 	if d := cmp.Diff(want, o.Recent().Refused("")); d != "" {

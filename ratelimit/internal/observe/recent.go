@@ -27,9 +27,9 @@ func newRecent(size int) *Recent {
 
 // RecentDescriptor is one descriptor of a decision.
 type RecentDescriptor struct {
-	At      time.Time `json:"at"`
-	Domain  string    `json:"domain"`
-	Entries []Entry   `json:"entries"`
+	At      time.Time   `json:"at"`
+	Domain  string      `json:"domain"`
+	Entries []rls.Entry `json:"entries"`
 	// Rule refused the descriptor; File is the rule's file and position.
 	Rule  string  `json:"rule,omitempty"`
 	File  string  `json:"file,omitempty"`
@@ -86,7 +86,7 @@ func (l *list) add(d *Decision, i int, outcome limits.Outcome) {
 			break
 		}
 		size += min(len(e.Key), maxText) + min(len(e.Value), maxText)
-		r.Entries = append(r.Entries, Entry{text(e.Key, &r.Cut), text(e.Value, &r.Cut)})
+		r.Entries = append(r.Entries, rls.Entry{Key: text(e.Key, &r.Cut), Value: text(e.Value, &r.Cut)})
 	}
 	if rule := d.Rules[i]; rule != nil {
 		r.LimitView = rule.LimitView()

@@ -10,6 +10,7 @@ import (
 
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/printable"
+	"gatehouse/ratelimit/internal/rls"
 )
 
 // Top counts the hits of the keys with most hits, minute by minute, in a number of slots that does not grow with the
@@ -95,10 +96,10 @@ func (t *Top) turn(now int64) {
 
 // TopKey is one key with its hits in a minute.
 type TopKey struct {
-	Domain  string  `json:"domain"`
-	Entries []Entry `json:"entries"`
-	Rule    string  `json:"rule,omitempty"` // of the first descriptor with the key; empty for a limit of its own
-	Hits    uint64  `json:"hits"`
+	Domain  string      `json:"domain"`
+	Entries []rls.Entry `json:"entries"`
+	Rule    string      `json:"rule,omitempty"` // of the first descriptor with the key; empty for a limit of its own
+	Hits    uint64      `json:"hits"`
 	// Error is by how much Hits may be too high.
 	Error uint64 `json:"error"`
 	Cut   bool   `json:"cut,omitempty"`
@@ -268,7 +269,7 @@ func (s *slot) append(text string, leave int) {
 
 // key returns the slot as a TopKey.
 func (s *slot) key() TopKey {
-	k := TopKey{Hits: s.hits, Error: s.err, Cut: s.cut, Entries: make([]Entry, s.entries)}
+	k := TopKey{Hits: s.hits, Error: s.err, Cut: s.cut, Entries: make([]rls.Entry, s.entries)}
 	rest := s.text[:]
 	next := func() string {
 		n := int(rest[0])
@@ -278,7 +279,7 @@ func (s *slot) key() TopKey {
 	}
 	k.Domain = next()
 	for i := range k.Entries {
-		k.Entries[i] = Entry{next(), next()}
+		k.Entries[i] = rls.Entry{Key: next(), Value: next()}
 	}
 	if k.Rule = next(); k.Rule != "" {
 		k.Rule = k.Domain + k.Rule

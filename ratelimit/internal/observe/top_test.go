@@ -36,7 +36,7 @@ func TestTop(t *testing.T) {
 		}
 	}
 	user := func(name string, hits uint64) TopKey {
-		return TopKey{Domain: "shop", Entries: []Entry{{"user", name}}, Rule: "shop.user", Hits: hits}
+		return TopKey{Domain: "shop", Entries: []rls.Entry{{Key: "user", Value: name}}, Rule: "shop.user", Hits: hits}
 	}
 	f(0, "")
 	note(0, "user=ann", 0)
@@ -46,7 +46,7 @@ func TestTop(t *testing.T) {
 	note(4, "shared=a2", 1)
 	f(10, "") // 22:13 is not over
 	// 22:13:20 + 40 is 22:14.
-	shared := TopKey{Domain: "shop", Entries: []Entry{{"shared", "a1"}}, Rule: "shop.shared_a*", Hits: 2}
+	shared := TopKey{Domain: "shop", Entries: []rls.Entry{{Key: "shared", Value: "a1"}}, Rule: "shop.shared_a*", Hits: 2}
 	f(40, "", user("bob", 5), user("ann", 3), shared)
 	f(40, "shop", user("bob", 5), user("ann", 3), shared)
 	f(40, "mall")
@@ -66,7 +66,7 @@ func TestTop(t *testing.T) {
 	rules.Override(d.Rules[1], rls.Override{PerUnit: 3, Unit: rls.Hour})
 	d.Request.Descriptors[2].HasHits = true
 	o.Watching().Note(d, nil)
-	f(1060, "", user("eve", 1), TopKey{Domain: "shop", Entries: []Entry{{"user", "own"}}, Hits: 1})
+	f(1060, "", user("eve", 1), TopKey{Domain: "shop", Entries: []rls.Entry{{Key: "user", Value: "own"}}, Hits: 1})
 }
 
 // TestTop_clock: a clock that jumped ahead and came back does not stop the count until it is there again.
@@ -162,16 +162,18 @@ func TestTop_texts(t *testing.T) {
 		}
 	}
 	long := strings.Repeat("x", 500)
-	f("shop", "user="+long, TopKey{Domain: "shop", Entries: []Entry{{"user", long[:slotText-ruleText-11]}},
-		Rule: "shop.user", Cut: true})
+	f("shop", "user="+long, TopKey{Domain: "shop",
+		Entries: []rls.Entry{{Key: "user", Value: long[:slotText-ruleText-11]}},
+		Rule:    "shop.user", Cut: true})
 	f("shop", "user=a"+strings.Repeat("ü", 60),
-		TopKey{Domain: "shop", Entries: []Entry{{"user", "a" + strings.Repeat("ü", 46)}},
+		TopKey{Domain: "shop", Entries: []rls.Entry{{Key: "user", Value: "a" + strings.Repeat("ü", 46)}},
 			Rule: "shop.user", Cut: true})
-	f(long, "user=ann", TopKey{Domain: long[:slotText-ruleText-1], Entries: []Entry{}, Cut: true})
-	f(long[:100], "user=ann", TopKey{Domain: long[:100], Entries: []Entry{{"u", ""}}, Cut: true})
-	f("\xff", "a=\xfe", TopKey{Domain: `\xff`, Entries: []Entry{{"a", `\xfe`}}})
-	f("d", strings.Repeat("a=b,", 64)+"c=d", TopKey{Domain: "d", Entries: slices.Repeat([]Entry{{"a", "b"}}, 25),
-		Cut: true})
+	f(long, "user=ann", TopKey{Domain: long[:slotText-ruleText-1], Entries: []rls.Entry{}, Cut: true})
+	f(long[:100], "user=ann", TopKey{Domain: long[:100], Entries: []rls.Entry{{Key: "u", Value: ""}}, Cut: true})
+	f("\xff", "a=\xfe", TopKey{Domain: `\xff`, Entries: []rls.Entry{{Key: "a", Value: `\xfe`}}})
+	f("d", strings.Repeat("a=b,", 64)+"c=d", TopKey{Domain: "d",
+		Entries: slices.Repeat([]rls.Entry{{Key: "a", Value: "b"}}, 25),
+		Cut:     true})
 }
 
 // TestMinute_bounds holds the counts against exact ones: never too low, too high by at most the error that is shown,

@@ -111,17 +111,12 @@ func (o *Cache) key(key []byte, long *[16]byte) []byte {
 	return long[:]
 }
 
-// Stats are the gauges below ratelimit.localcache, by their names there.
-type Stats struct {
-	EvacuateCount, ExpiredCount, EntryCount, AverageAccessTime int64
-	HitCount, MissCount, LookupCount, OverwriteCount           int64
-}
-
-// Stats reads the gauges.
-func (o *Cache) Stats() Stats {
+// Gauges returns the gauges below ratelimit.localcache, by their names there.
+func (o *Cache) Gauges() map[string]func() int64 {
 	c := o.cache
-	return Stats{
-		c.EvacuateCount(), c.ExpiredCount(), c.EntryCount(), c.AverageAccessTime(),
-		c.HitCount(), c.MissCount(), c.LookupCount(), c.OverwriteCount(),
+	return map[string]func() int64{
+		"evacuateCount": c.EvacuateCount, "expiredCount": c.ExpiredCount, "entryCount": c.EntryCount,
+		"averageAccessTime": c.AverageAccessTime, "hitCount": c.HitCount, "missCount": c.MissCount,
+		"lookupCount": c.LookupCount, "overwriteCount": c.OverwriteCount,
 	}
 }

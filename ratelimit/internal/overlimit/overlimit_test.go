@@ -41,9 +41,12 @@ func TestOverLimit(t *testing.T) {
 	clock = noon + 40 // the window ends
 	f(long+"y", 0, false)
 	o.Set([]byte("a"), 11, 40)
-	if s := o.Stats(); s.HitCount != 5 || s.MissCount != 5 || s.LookupCount != 10 ||
-		s.ExpiredCount != 1 || s.EntryCount != 1 {
-		t.Errorf("statistics %+v", s)
+	gauges := o.Gauges()
+	for name, want := range map[string]int64{"hitCount": 5, "missCount": 5, "lookupCount": 10, "expiredCount": 1,
+		"entryCount": 1} {
+		if got := gauges[name](); got != want {
+			t.Errorf("%s is %d, want %d", name, got, want)
+		}
 	}
 	o.Clear()
 	f("a", 0, false)

@@ -2,6 +2,7 @@ package promexport
 
 import (
 	"cmp"
+	_ "embed"
 	"slices"
 	"strings"
 
@@ -71,22 +72,15 @@ func methodOf(name, suffix string) (string, bool) {
 	return method, ok && method != "" && !strings.Contains(method, ".")
 }
 
-// ruleKey is the part of a rule's key that becomes labels, with the ends of the labels.
-type ruleKey struct {
-	text  string // domain, key1 and key2 with the dots between
-	rules *stats.Rule
-}
-
 // rules shows the rules that were hit, with domain, key1 and key2 as labels. Deeper rules have the labels of their
 // first three parts, and are added up. Every series of a rule is shown from its first hit on, except the two that most
 // rules never need.
 func (p *Page) rules(w *writer) {
 	hit := p.Stats.Rules()
-	keys := make([]ruleKey, len(hit))
-	for i, r := range hit {
-		keys[i] = ruleKey{threeParts(r.Key), r.Rule}
+	for i := range hit {
+		hit[i].Key = threeParts(hit[i].Key)
 	}
-	slices.SortFunc(keys, func(a, b ruleKey) int { return cmp.Compare(a.text, b.text) })
+	slices.SortFunc(hit, func(a, b stats.RuleSeries) int { return cmp.Compare(a.Key, b.Key) })
 
 	lines := newRuleLines(p.extra)
 	for stat, name := range stats.RuleStats {
@@ -96,13 +90,13 @@ func (p *Page) rules(w *writer) {
 		}
 		lines.begin(w, metric, helpOf(metric))
 		rare := name == "shadow_mode" || name == "over_limit_with_local_cache"
-		for i := 0; i < len(keys); {
-			text, sum := keys[i].text, uint64(0)
-			for ; i < len(keys) && keys[i].text == text; i++ {
-				sum += keys[i].rules.Stat(stat).Value()
+		for i := 0; i < len(hit); {
+			key, sum := hit[i].Key, uint64(0)
+			for ; i < len(hit) && hit[i].Key == key; i++ {
+				sum += hit[i].Stat(stat).Value()
 			}
 			if sum != 0 || !rare {
-				lines.add(w, text, float64(sum))
+				lines.add(w, key, float64(sum))
 			}
 		}
 		lines.end(w)
@@ -208,4 +202,28 @@ func (l *ruleLines) add(w *writer, key string, value float64) {
 func (l *ruleLines) end(w *writer) {
 	w.encode(&l.family, l.first)
 	l.family.Metric, l.n, l.first = l.family.Metric[:0], 0, false
+}
+
+// help is the help text of metrics whose names come from a mapping file.
+const help = "A statistic of ratelimit; its README says what it counts."
+
+// helpText has the help texts of all metrics of the default mapping: one line for each, beginning with the name.
+//
+//go:embed help.txt
+var helpText string
+
+var helps = func() map[string]string {
+	m := map[string]string{}
+	for line := range strings.Lines(helpText) {
+		name, text, _ := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
+		m[name] = text
+	}
+	return m
+}()
+
+func helpOf(name string) string {
+	if h, ok := helps[name]; ok {
+		return h
+	}
+	return help
 }

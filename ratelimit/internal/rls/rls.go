@@ -48,7 +48,10 @@ func (r *Request) Taken(i int) uint64 {
 }
 
 // Entry is one key/value pair of a descriptor. Both are case-sensitive.
-type Entry struct{ Key, Value string }
+type Entry struct {
+	Key   string `json:"key"`
+	Value string `json:"value"`
+}
 
 // Override is a limit that the caller brings along.
 type Override struct {

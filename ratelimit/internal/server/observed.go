@@ -10,6 +10,7 @@ import (
 	"unicode"
 
 	"gatehouse/ratelimit/internal/observe"
+	"gatehouse/ratelimit/internal/rls"
 )
 
 // recent shows the last refused and the last unmatched descriptors.
@@ -36,7 +37,7 @@ func (d *debugPort) recent(w http.ResponseWriter, r *http.Request) {
 func writeRecent(b *bytes.Buffer, title string, l observe.RecentList) {
 	fmt.Fprintf(b, "# %s, newest first; %d skipped\n", title, l.Skipped)
 	for _, r := range l.Descriptors {
-		fmt.Fprintf(b, "%s %s %s", r.At.Format(time.RFC3339), Visible(r.Domain), shownEntries(r.Entries))
+		fmt.Fprintf(b, "%s %s %s", r.At.Format(time.RFC3339), Visible(r.Domain), VisibleEntries(r.Entries))
 		if r.Rule != "" {
 			fmt.Fprintf(b, " by %s (%s)", Visible(r.Rule), r.File)
 		}
@@ -76,7 +77,7 @@ func (d *debugPort) top(w http.ResponseWriter, r *http.Request) {
 	var b bytes.Buffer
 	fmt.Fprintf(&b, "# hits from %s, for a minute; at most so much too high; key; rule\n", from.Format(time.RFC3339))
 	for _, k := range keys {
-		fmt.Fprintf(&b, "%d %d %s %s %s\n", k.Hits, k.Error, Visible(k.Domain), shownEntries(k.Entries),
+		fmt.Fprintf(&b, "%d %d %s %s %s\n", k.Hits, k.Error, Visible(k.Domain), VisibleEntries(k.Entries),
 			Visible(k.Rule))
 	}
 	respond(w, r, b.String(), struct {
@@ -85,7 +86,8 @@ func (d *debugPort) top(w http.ResponseWriter, r *http.Request) {
 	}{from, keys})
 }
 
-func shownEntries(entries []observe.Entry) string {
+// VisibleEntries returns the entries of a descriptor in the form of -descriptors, each text as Visible returns it.
+func VisibleEntries(entries []rls.Entry) string {
 	if len(entries) == 0 {
 		return "(no entries)"
 	}

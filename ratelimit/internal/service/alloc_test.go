@@ -141,7 +141,7 @@ func BenchmarkMatchKeyDecide(b *testing.B) {
 				domain := rules.Domain("d")
 				r.match(&c, rules, domain)
 				r.planHits(&c, rules, testNow)
-				r.judge(&c, testNow)
+				r.judge(&c, testNow, nil)
 				r.finish(&c)
 				if c.Response.Overall != rls.OK || !c.Response.Statuses[0].HasLimit {
 					b.Fatalf("%+v", c.Response)

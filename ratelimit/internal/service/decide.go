@@ -85,7 +85,7 @@ func (s *Service) Begin(ctx context.Context, c *Call, arrived time.Time) (asks b
 	now := c.At.Unix()
 	s.planHits(c, rules, now)
 	if len(c.batch.Hits) == 0 {
-		s.judge(c, now)
+		s.judge(c, now, nil)
 		s.finish(c)
 		return false, s.end(c, nil)
 	}
@@ -129,7 +129,7 @@ func (s *Service) Complete(c *Call, storeErr error, answered time.Time) error {
 	if storeErr != nil {
 		return s.end(c, s.storeFailed(c, c.domain, storeErr))
 	}
-	s.judge(c, c.Done.Unix())
+	s.judge(c, c.Done.Unix(), nil)
 	s.finish(c)
 	return s.end(c, nil)
 }

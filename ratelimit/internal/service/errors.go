@@ -4,10 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"math"
+	"sync"
+	"time"
 
 	"google.golang.org/grpc/codes"
 
 	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/ratelimit/internal/limits"
+	"gatehouse/ratelimit/internal/rls"
 	"gatehouse/ratelimit/internal/stats"
 )
 
@@ -100,4 +106,120 @@ func (t *troubles) count(err error) {
 func isBadKey(err error) bool {
 	_, ok := errors.AsType[*counter.KeyError](err)
 	return ok
+}
+
+// Reason says in one word why an invalid request was refused; it is the last part of a counter's name.
+type Reason string
+
+// The reasons. An Envoy with failure_mode_deny=false lets requests that are refused here pass, so each is counted and
+// logged.
+const (
+	Malformed          Reason = "malformed" // the bytes are no request
+	TooLong            Reason = "too_long"  // a body of /json
+	NoDomain           Reason = "no_domain"
+	NoDescriptors      Reason = "no_descriptors"
+	DomainTooLong      Reason = "domain_too_long"
+	TooManyDescriptors Reason = "too_many_descriptors"
+	TooManyEntries     Reason = "too_many_entries"
+	TextTooLong        Reason = "text_too_long"
+	UnknownUnit        Reason = "unknown_unit"
+	TooManyHits        Reason = "too_many_hits"
+	// memcached takes no such counter key, and the failure mode is error
+	BadKey Reason = "bad_key"
+)
+
+var reasons = []Reason{
+	Malformed, TooLong, NoDomain, NoDescriptors, DomainTooLong, TooManyDescriptors, TooManyEntries, TextTooLong,
+	UnknownUnit, TooManyHits, BadKey,
+}
+
+// refusalPause is the least time between two log lines with one reason: callers decide how often they are refused.
+const refusalPause = time.Minute
+
+// refusals counts refused requests by reason, and logs each reason at most once a minute.
+type refusals struct {
+	log    *slog.Logger
+	counts map[Reason]*stats.Counter
+
+	mu     sync.Mutex
+	logged map[Reason]time.Time
+}
+
+func newRefusals(r *stats.Registry, log *slog.Logger) *refusals {
+	f := &refusals{log: log, counts: map[Reason]*stats.Counter{}, logged: map[Reason]time.Time{}}
+	for _, reason := range reasons {
+		f.counts[reason] = r.Counter("ratelimit.service.call.should_rate_limit.refused_" + string(reason))
+	}
+	return f
+}
+
+// note counts a refusal at now, and logs it if one is due.
+func (f *refusals) note(reason Reason, why string, now time.Time) {
+	f.counts[reason].Inc()
+	f.mu.Lock()
+	last, before := f.logged[reason]
+	due := !before || now.Sub(last) >= refusalPause
+	if due {
+		f.logged[reason] = now
+	}
+	f.mu.Unlock()
+	if due {
+		f.log.Warn("a request is refused: at an Envoy with failure_mode_deny=false it passes unlimited; "+
+			"logged at most once a minute for each reason, counted in refused_"+string(reason), "reason",
+			string(reason), "error", why)
+	}
+}
+
+// NoteRefused counts a request that a listener refused because it could not be read.
+func (s *Service) NoteRefused(reason Reason, err error) {
+	s.refusals.note(reason, err.Error(), s.clock())
+}
+
+// check refuses malformed requests, before any store is called. The order of the checks and the texts of the first
+// three are those of the replaced service.
+func (s *Service) check(rules *limits.Rules, r *rls.Request) error {
+	switch {
+	case r.Domain == "":
+		return errNoDomain
+	case len(r.Descriptors) == 0:
+		return errNoDescriptors
+	case rules == nil:
+		return ErrNoRules
+	case len(r.Domain) > s.o.Caps.TextBytes:
+		return invalid(DomainTooLong, "rate limit domain has %d bytes, at most %d are allowed", len(r.Domain),
+			s.o.Caps.TextBytes)
+	case len(r.Descriptors) > s.o.Caps.Descriptors:
+		return invalid(TooManyDescriptors, "rate limit request has %d descriptors, at most %d are allowed",
+			len(r.Descriptors), s.o.Caps.Descriptors)
+	}
+	for i := range r.Descriptors {
+		if err := s.checkDescriptor(i, &r.Descriptors[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Service) checkDescriptor(i int, d *rls.Descriptor) error {
+	if len(d.Entries) > s.o.Caps.Entries {
+		return invalid(TooManyEntries, "rate limit descriptor %d has %d entries, at most %d are allowed", i,
+			len(d.Entries), s.o.Caps.Entries)
+	}
+	if d.HasLimit && d.Limit.Unit.Seconds() == 0 {
+		return invalid(UnknownUnit, "rate limit descriptor %d: limit has unit %d, want 1 (SECOND) to 7 (WEEK)", i,
+			d.Limit.Unit)
+	}
+	if d.HasHits && d.Hits > math.MaxInt64 {
+		return invalid(TooManyHits, "rate limit descriptor %d: hits_addend is %d, at most %d is allowed", i, d.Hits,
+			math.MaxInt64)
+	}
+	for j := range d.Entries {
+		if e := &d.Entries[j]; len(e.Key) > s.o.Caps.TextBytes || len(e.Value) > s.o.Caps.TextBytes {
+			return invalid(TextTooLong,
+				"rate limit descriptor %d: entry %d has a key of %d and a value of %d bytes, at most %d each are "+
+					"allowed",
+				i, j, len(e.Key), len(e.Value), s.o.Caps.TextBytes)
+		}
+	}
+	return nil
 }

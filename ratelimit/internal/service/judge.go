@@ -6,13 +6,17 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// judge turns totals into statuses and statistics.
-func (s *Service) judge(c *Call, now int64) {
+// judge turns totals into statuses and statistics. After a failure of the store there are none, or some of them; the
+// hits are counted all the same: they were requested, whether or not a store counted them.
+func (s *Service) judge(c *Call, now int64, f *failure) {
 	s.judgeUnlimited(c)
+	if f != nil {
+		c.unanswered = append(c.unanswered, make([]bool, len(c.rules))...)
+	}
 	for rest := c.plan; len(rest) > 0; {
 		var list []step
-		if list, rest = cutDescriptor(rest); isList(list) {
-			s.judgeList(c, list, now)
+		if list, rest = cutDescriptor(rest); f != nil || isList(list) {
+			s.judgeList(c, list, now, f)
 			continue
 		}
 		p := &list[0]
@@ -123,4 +127,84 @@ func growStatuses(st []rls.Status, n int) []rls.Status {
 		return make([]rls.Status, n)
 	}
 	return st[:n]
+}
+
+// cutDescriptor splits off the limits of one descriptor.
+func cutDescriptor(plan []step) (list, rest []step) {
+	n := 1
+	for n < len(plan) && plan[n].descriptor == plan[0].descriptor {
+		n++
+	}
+	return plan[:n], plan[n:]
+}
+
+// isList reports whether the limits of a descriptor are a list (rate_limits), of which replaces may have left one
+// limit.
+func isList(list []step) bool { return len(list) > 1 || list[0].rule.Listed() }
+
+// judgeList judges the limits of one descriptor. The tightest gives the descriptor its status and its statistics. After a
+// failure of the store, the limits that have an answer decide if one of them refuses, or if all have an answer. Otherwise
+// the failure mode decides, for the first limit that is not in shadow mode.
+func (s *Service) judgeList(c *Call, list []step, now int64, f *failure) {
+	descriptor := list[0].descriptor
+	var tightest decide.Verdict
+	first, judged, missing := &list[0], false, false
+	for i := range list {
+		p := &list[i]
+		if first.rule.Shadow && !p.rule.Shadow {
+			first = p
+		}
+		v, known := s.verdict(c, p, now, f)
+		s.judged(c, p, &v, known)
+		if !known {
+			missing = true
+			continue
+		}
+		if !judged || v.TighterThan(&tightest) {
+			tightest, judged, c.rules[descriptor] = v, true, p.rule
+		}
+	}
+	if missing && !(judged && tightest.Refuses()) {
+		tightest = s.failed(c, first, now, f)
+		c.rules[descriptor], c.unanswered[descriptor] = first.rule, true
+	}
+	s.decided(c, descriptor, &tightest)
+}
+
+// verdict judges one limit. known reports whether this limit has an answer or, as a limit of 0, needs none.
+func (s *Service) verdict(c *Call, p *step, now int64, f *failure) (v decide.Verdict, known bool) {
+	if f == nil || p.hit < 0 || f.partial && c.batch.Hits[p.hit].Err == nil {
+		var o decide.Outcome
+		s.outcome(&o, c, p, now)
+		return decide.JudgeLimit(o, s.o.GlobalShadow), true
+	}
+	v = s.failed(c, p, now, f)
+	v.Over = p.rule.PerUnit == 0
+	return v, v.Over
+}
+
+// judged counts one limit of a list, and describes it in the draft headers.
+func (s *Service) judged(c *Call, p *step, v *decide.Verdict, known bool) {
+	if p.rule.Listed() {
+		s.countLimit(c, p, &v.Delta)
+	}
+	if s.o.DraftHeaders {
+		c.describe(p, &v.Status, known)
+	}
+}
+
+// countLimit adds to the statistics that every limit of a list has of its own.
+func (s *Service) countLimit(c *Call, p *step, d *decide.Delta) {
+	handle := p.rule.LimitStats()
+	if handle == nil {
+		c.scratch = p.rule.AppendLimitKey(c.scratch[:0], c.Request.Domain, c.Request.Descriptors[p.descriptor].Entries)
+		handle = s.o.Stats.DynamicLimit(c.scratch)
+	}
+	d.AddToLimit(handle)
+}
+
+// decided answers a descriptor with the verdict of its tightest limit.
+func (s *Service) decided(c *Call, descriptor int, v *decide.Verdict) {
+	c.Response.Statuses[descriptor] = v.Status
+	s.count(c, descriptor, &v.Delta)
 }

@@ -69,28 +69,20 @@ func NewLoader(s *Service, o limits.Options, log *slog.Logger, onLoaded func(dom
 // Load compiles files and puts them in force, or keeps the rules already loaded and returns why. A load that ctx ends
 // changes nothing at all.
 func (l *Loader) Load(ctx context.Context, files []rulefile.File) error {
-	bytes := 0
-	for _, f := range files {
-		bytes += len(f.Text)
-	}
-	return l.load(ctx, bytes, func(o limits.Options) (*limits.Rules, []limits.Problem, error) {
+	return l.load(ctx, func(o limits.Options) (*limits.Rules, []limits.Problem, error) {
 		return rulefile.Load(ctx, files, o)
 	})
 }
 
 // LoadResources is Load for the resources of a control plane.
 func (l *Loader) LoadResources(ctx context.Context, resources [][]byte) error {
-	bytes := 0
-	for _, r := range resources {
-		bytes += len(r)
-	}
-	return l.load(ctx, bytes, func(o limits.Options) (*limits.Rules, []limits.Problem, error) {
+	return l.load(ctx, func(o limits.Options) (*limits.Rules, []limits.Problem, error) {
 		return rulefile.LoadResources(ctx, resources, o)
 	})
 }
 
-// load puts the rules that compile returns in force. bytes is the size of the configuration.
-func (l *Loader) load(ctx context.Context, bytes int,
+// load puts the rules that compile returns in force.
+func (l *Loader) load(ctx context.Context,
 	compile func(limits.Options) (*limits.Rules, []limits.Problem, error)) error {
 	l.loading.Lock()
 	defer l.loading.Unlock()
@@ -133,7 +125,7 @@ func (l *Loader) load(ctx context.Context, bytes int,
 		l.log.Info("time zone data of calendars", "source", zoneSources(zones), "zones", zones)
 	}
 	l.onLoaded(state.Domains)
-	if bytes >= limits.MuchText {
+	if rules.Much() {
 		debug.FreeOSMemory()
 	}
 	return nil

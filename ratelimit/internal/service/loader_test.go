@@ -22,7 +22,7 @@ func TestLoader_whileLoading(t *testing.T) {
 	}
 	begun, goOn, ended := make(chan bool), make(chan bool), make(chan error)
 	go func() {
-		ended <- l.load(context.Background(), 0, func(limits.Options) (*limits.Rules, []limits.Problem, error) {
+		ended <- l.load(context.Background(), func(limits.Options) (*limits.Rules, []limits.Problem, error) {
 			close(begun)
 			<-goOn
 			return nil, nil, errors.New("no good")

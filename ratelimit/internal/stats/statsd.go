@@ -2,10 +2,13 @@ package stats
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"math"
+	"regexp"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"time"
 
 	"github.com/cactus/go-statsd-client/v5/statsd"
@@ -97,4 +100,190 @@ func (s *Statsd) Close(ctx context.Context) error { return s.out.drain(ctx) }
 // milliseconds writes a duration with six decimals.
 func milliseconds(d time.Duration) string {
 	return strconv.FormatFloat(float64(d)/float64(time.Millisecond), 'f', 6, 64)
+}
+
+// name returns a series' name in a line and the tags after the value. In a tagged line, the first mogrifier that matches
+// is applied, and the series' own tags come first.
+func (s *Statsd) name(m Series) (string, []statsd.Tag) {
+	if !s.tagged {
+		return m.Plain(), nil
+	}
+	tags := make([]statsd.Tag, 0, len(m.Tags)+4)
+	for _, tag := range m.Tags {
+		tags = append(tags, statsd.Tag{tag.Name, tag.Value})
+	}
+	for i := range s.mogrifiers {
+		if name, more, ok := s.mogrifiers[i].apply(m.Name); ok {
+			for _, tag := range more {
+				tags = append(tags, statsd.Tag{tag.Name, tag.Value})
+			}
+			return name, tags
+		}
+	}
+	return m.Name, tags
+}
+
+// Mogrifier renames the names that its pattern matches and makes tags of the pattern's groups.
+type Mogrifier struct {
+	pattern *regexp.Regexp
+	name    string
+	tags    []Tag
+}
+
+// NewMogrifier takes a regular expression, which matches anywhere in a name (use anchors), the new name, and tags
+// "k:v,k2:v2" in the order of the output. $0 in name and values is the whole match, $1 and so on its groups; other
+// numbers stay unchanged.
+func NewMogrifier(pattern, name, tags string) (Mogrifier, error) {
+	p, err := regexp.Compile(pattern)
+	if err != nil {
+		return Mogrifier{}, err
+	}
+	m := Mogrifier{pattern: p, name: name}
+	for item := range strings.SplitSeq(tags, ",") {
+		if strings.TrimSpace(item) == "" {
+			continue
+		}
+		k, v, _ := strings.Cut(item, ":")
+		k, v = strings.TrimSpace(k), strings.TrimSpace(v)
+		if k == "" || v == "" {
+			return Mogrifier{}, fmt.Errorf("item %q is not name:value", strings.TrimSpace(item))
+		}
+		m.tags = append(m.tags, Tag{k, v})
+	}
+	return m, nil
+}
+
+// apply returns the new name and tags; ok reports whether the pattern matches.
+func (m *Mogrifier) apply(name string) (string, []Tag, bool) {
+	at := m.pattern.FindStringSubmatchIndex(name)
+	if at == nil {
+		return "", nil, false
+	}
+	tags := make([]Tag, len(m.tags))
+	for i, t := range m.tags {
+		tags[i] = Tag{t.Name, expand(t.Value, name, at, tagValue)}
+	}
+	return expand(m.name, name, at, nil), tags, true
+}
+
+// tagValue replaces by `_` the comma, which would begin another tag. Names have no `|` and no control byte.
+func tagValue(s string) string { return strings.ReplaceAll(s, ",", "_") }
+
+// expand replaces the groups' numbers in template by the groups of name at `at`.
+func expand(template, name string, at []int, clean func(string) string) string {
+	var b strings.Builder
+	for template != "" {
+		text, rest, found := strings.Cut(template, "$")
+		b.WriteString(text)
+		if !found {
+			break
+		}
+		n := 0
+		for n < len(rest) && isDigit(rest[n]) {
+			n++
+		}
+		group, err := strconv.Atoi(rest[:n])
+		if err != nil || group >= len(at)/2 {
+			b.WriteString("$" + rest[:n])
+		} else if from, to := at[2*group], at[2*group+1]; from >= 0 { // a group without a match is empty
+			value := name[from:to]
+			if clean != nil {
+				value = clean(value)
+			}
+			b.WriteString(value)
+		}
+		template = rest[n:]
+	}
+	return b.String()
+}
+
+const (
+	// udpPacket fits an Ethernet frame with all headers.
+	udpPacket = 1432
+	// udpResolve is how often a name is looked up again.
+	udpResolve = 30 * time.Second
+	udpRetry   = 3 * time.Second
+)
+
+// udp packs lines into datagrams for the client library's sender. It resolves the server's name in the background,
+// since the name may not resolve at first.
+type udp struct {
+	sender atomic.Pointer[statsd.Sender]
+	stop   context.CancelFunc
+	done   chan struct{}
+	packet []byte // used by the flusher only
+}
+
+func newUDP(addr string, log *slog.Logger) *udp {
+	ctx, stop := context.WithCancel(context.Background())
+	u := &udp{stop: stop, done: make(chan struct{}), packet: make([]byte, 0, udpPacket)}
+	go func() {
+		defer close(u.done)
+		for told := false; ; told = true {
+			sender, err := statsd.NewResolvingSimpleSender(addr, udpResolve)
+			if err == nil {
+				u.sender.Store(&sender)
+				return
+			}
+			if !told {
+				log.Warn("stats: statsd's address does not resolve; counts are kept, times are not", "address", addr,
+					"retry", udpRetry, "error", err)
+			}
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(udpRetry):
+			}
+		}
+	}()
+	return u
+}
+
+func (u *udp) ready() bool { return u.sender.Load() != nil }
+
+// awake returns ready: a name that has not resolved for minutes does not resolve now.
+func (u *udp) awake(context.Context) bool { return u.ready() }
+
+// Send implements statsd.Sender. An error means that this line was not taken; the lines of a datagram that the kernel
+// refuses are lost.
+func (u *udp) Send(line []byte) (int, error) {
+	if !u.ready() {
+		return 0, errAway
+	}
+	if len(u.packet) > 0 && len(u.packet)+len(line) >= udpPacket {
+		if err := u.send(); err != nil {
+			return 0, err
+		}
+	}
+	u.packet = append(append(u.packet, line...), '\n')
+	return len(line), nil
+}
+
+func (u *udp) send() error {
+	_, err := (*u.sender.Load()).Send(u.packet)
+	u.packet = u.packet[:0]
+	return err
+}
+
+func (u *udp) flush() {
+	if len(u.packet) > 0 && u.ready() {
+		u.send()
+	}
+}
+
+// Close implements statsd.Sender.
+func (u *udp) Close() error { return u.drain(context.Background()) }
+
+func (u *udp) drain(ctx context.Context) error {
+	u.flush()
+	u.stop()
+	select {
+	case <-u.done:
+	case <-ctx.Done(): // still resolving: the system's resolver takes no context
+		return ctx.Err()
+	}
+	if s := u.sender.Load(); s != nil {
+		return (*s).Close()
+	}
+	return nil
 }

@@ -3,6 +3,7 @@ package formertest
 import (
 	"fmt"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/google/uuid"
@@ -78,13 +79,20 @@ func (d *draft) password(text string) {
 	d.Password, d.row["encrypted_password"] = text, Hash(text)
 }
 
+// hashes are those that Hash has made, by password: each test fills databases with the same users.
+var hashes sync.Map
+
 // Hash is a password's hash as the service makes it, but cheap.
 func Hash(password string) string {
+	if hash, ok := hashes.Load(password); ok {
+		return hash.(string)
+	}
 	hash, err := bcrypt.GenerateFromPassword([]byte(password), bcrypt.MinCost)
 	if err != nil {
 		panic(err)
 	}
-	return string(hash)
+	made, _ := hashes.LoadOrStore(password, string(hash))
+	return made.(string)
 }
 
 // hashed sets a hash that was made elsewhere.

@@ -101,34 +101,38 @@ func (l *redisLink) decimal(n int64) string {
 	return unsafe.String(&l.numbers[start], len(l.numbers)-start)
 }
 
+// next takes the answer to the op's next command from replies, without that to the ASKING before the command.
+func (o *op) next(replies *[]rueidis.RedisResult) rueidis.RedisResult {
+	at := 0
+	if o.asking {
+		at = 1
+	}
+	reply := (*replies)[at]
+	*replies = (*replies)[at+1:]
+	return reply
+}
+
 // readAll reads the answers to all commands of a batch.
 func (l *redisLink) readAll(b *batch, replies []rueidis.RedisResult) error {
 	for i := range b.ops {
 		o := &b.ops[i]
-		if o.asking {
-			replies = replies[1:]
-		}
 		if o.fresh {
-			if err := replies[0].NonRedisError(); err != nil {
+			set := o.next(&replies)
+			if err := set.NonRedisError(); err != nil {
 				return err
 			}
 			// The answer does not matter, except a refusal: the user may lack the right to SET.
-			if _, refused := rueidis.IsRedisErr(replies[0].Error()); refused {
+			if _, refused := rueidis.IsRedisErr(set.Error()); refused {
 				o.fresh = false
 			}
-			replies = replies[1:]
-			if o.asking {
-				replies = replies[1:]
-			}
 		}
-		again, err := l.read(b, o, replies[0])
+		again, err := l.read(b, o, o.next(&replies))
 		if err != nil {
 			return err
 		}
 		if again {
 			l.again = append(l.again, i)
 		}
-		replies = replies[1:]
 	}
 	return nil
 }
@@ -193,18 +197,17 @@ func (l *redisLink) sendAgain(b *batch) error {
 	build := l.client.B()
 	for _, i := range l.again {
 		o := &b.ops[i]
+		if o.usesSHA() {
+			l.append(b, o)
+			continue
+		}
 		l.ask(o)
-		switch {
-		case o.kind == opStop:
-			l.cmds = append(l.cmds, l.evalStop(b, o))
-		case o.kind == opMeter:
-			l.cmds = append(l.cmds, l.evalMeter(b, o))
-		case o.overflowed:
+		if o.overflowed {
 			// SETRANGE keeps the expiry, unlike SET.
 			l.cmds = append(l.cmds, build.Arbitrary("GET").Args(o.key).Build())
 			l.ask(o)
 			l.cmds = append(l.cmds, build.Arbitrary("SETRANGE").Args(o.key, "0", maxTotal).Build())
-		default:
+		} else {
 			l.cmds = append(l.cmds, build.Arbitrary("EXPIRE", o.key, l.decimal(b.ttl(o))).Build())
 		}
 	}
@@ -214,16 +217,14 @@ func (l *redisLink) sendAgain(b *batch) error {
 	}
 	for _, i := range l.again {
 		o := &b.ops[i]
-		if o.asking {
-			replies = replies[1:]
-		}
-		if err := replies[0].NonRedisError(); err != nil {
+		reply := o.next(&replies)
+		if err := reply.NonRedisError(); err != nil {
 			return err
 		}
 		switch {
 		case o.kind == opDelete: // the answer to EXPIRE, usually of a missing key
 		case o.kind != opCount:
-			again, err := l.read(b, o, replies[0])
+			again, err := l.read(b, o, reply)
 			if err != nil {
 				return err
 			}
@@ -231,17 +232,49 @@ func (l *redisLink) sendAgain(b *batch) error {
 				o.notExecuted = &notNow // the server has lost the script again
 			}
 		case o.overflowed:
-			base, err := replies[0].AsInt64()
+			base, err := reply.AsInt64()
 			if err != nil {
 				o.err = fmt.Errorf("%w: the store refused a command: %s", counter.ErrUnavailable, errorCode(err))
 			}
 			o.base = base
-			replies = replies[1:]
-			if o.asking {
-				replies = replies[1:]
-			}
+			o.next(&replies) // the answer to SETRANGE
 		}
-		replies = replies[1:]
 	}
 	return nil
+}
+
+// readsClock reports whether the command is a script for sliding windows or token buckets.
+func (o *op) readsClock() bool { return o.kind == opMeter || o.kind == opStop && o.stop.meters }
+
+// readScriptError interprets the error of a script that reads the clock. again: the server does not know the script.
+func (l *redisLink) readScriptError(b *batch, o *op, e *rueidis.RedisError) (again bool, err error) {
+	if e.IsNoScript() {
+		return true, nil
+	}
+	text := scriptError(e.Error())
+	if l.refusal(b, o, text); o.notExecuted != nil {
+		return false, nil
+	}
+	if text != errReplicate {
+		text, _, _ = strings.Cut(text, " ") // the rest may name keys or users
+	}
+	o.err = fmt.Errorf("%w: the store refused a command: %s", counter.ErrUnavailable, text)
+	return false, nil
+}
+
+// errReplicate is the error with a Redis 6 that is configured to replicate scripts as text.
+const errReplicate = "it needs lua-replicate-commands yes"
+
+// scriptError extracts the error of the command within a script. Redis 6 wraps it in an error of the script.
+func scriptError(text string) string {
+	if !strings.HasPrefix(text, "ERR Error running script") {
+		return text
+	}
+	if strings.Contains(text, "not allowed after non deterministic commands") {
+		return errReplicate
+	}
+	if _, inner, ok := strings.Cut(text, ": -"); ok {
+		return inner
+	}
+	return text
 }

@@ -4,9 +4,15 @@ package redis
 
 import (
 	"context"
+	"errors"
+	"log/slog"
 	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
 
 	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/ratelimit/internal/counter/link"
 )
 
 // Store is a store in other processes, of any type.
@@ -38,4 +44,120 @@ func Open(ctx context.Context, o Options) (kv Store, err error) {
 		return nil, err
 	}
 	return kv, nil
+}
+
+// connecting is a store that is connected in the background.
+type connecting struct {
+	kv   atomic.Pointer[Store] // unreached until the store has answered
+	stop context.CancelFunc
+	wg   sync.WaitGroup
+}
+
+// unreached refuses hits as an open breaker does: at once, without sending anything. It reports no connections: none of
+// the connections that try to reach the store can answer yet.
+type unreached struct{ link.PoolStats }
+
+// Add implements Store.
+func (*unreached) Add(_ context.Context, req *counter.Request) error {
+	if len(req.Hits) == 0 {
+		return nil
+	}
+	return counter.ErrOpen
+}
+
+// Peek implements Store.
+func (*unreached) Peek(context.Context, *counter.Hit) error { return counter.ErrOpen }
+
+// Reset implements Store.
+func (*unreached) Reset(context.Context, *counter.Hit) error { return counter.ErrOpen }
+
+// Close implements Store.
+func (*unreached) Close() {}
+
+// Open implements Store.
+func (*unreached) Open() bool { return true }
+
+// Flapping implements Store.
+func (*unreached) Flapping() bool { return false }
+
+// Connect returns a store that may not be running yet. Connect tries to reach it in the background, with the pauses of
+// Open, until it is closed. An error concerns only the options.
+func Connect(o Options) (Store, error) {
+	if err := o.Settings.Check(); err != nil {
+		return nil, err
+	}
+	if WantsTLS(o.Settings.URL) && o.TLS == nil {
+		return nil, errNeedsTLS
+	}
+	o = o.withDefaults()
+	o.Start.MaxElapsed = 0
+	ctx, stop := context.WithCancel(context.Background())
+	c := &connecting{stop: stop}
+	c.kv.Store(new(Store(&unreached{})))
+	c.wg.Go(func() { c.connect(ctx, o) })
+	return c, nil
+}
+
+func (c *connecting) connect(ctx context.Context, o Options) {
+	begun := time.Now()
+	kv, err := Open(ctx, o)
+	switch {
+	case errors.Is(err, context.Canceled):
+		return
+	case err != nil: // does not happen: the options are valid, and tries have no end
+		o.Log.Error("the key-value store is given up; the failure mode answers", "error", err)
+		return
+	}
+	level := slog.LevelInfo
+	if time.Since(begun) >= o.Start.Initial { // a try has failed, with a warning
+		level = slog.LevelWarn
+	}
+	o.Log.Log(ctx, level, "the key-value store answers", "after", time.Since(begun).Round(time.Millisecond))
+	c.kv.Store(&kv)
+}
+
+// present returns the store, or unreached until it has answered.
+func (c *connecting) present() Store { return *c.kv.Load() }
+
+// Add implements Store.
+func (c *connecting) Add(ctx context.Context, req *counter.Request) error {
+	return c.present().Add(ctx, req)
+}
+
+// Peek implements Store.
+func (c *connecting) Peek(ctx context.Context, h *counter.Hit) error { return c.present().Peek(ctx, h) }
+
+// Reset implements Store.
+func (c *connecting) Reset(ctx context.Context, h *counter.Hit) error {
+	return c.present().Reset(ctx, h)
+}
+
+// Close implements Store.
+func (c *connecting) Close() {
+	c.stop()
+	link.Wait(&c.wg)
+	c.present().Close()
+}
+
+// ActiveConns implements Store.
+func (c *connecting) ActiveConns() int64 { return c.present().ActiveConns() }
+
+// TotalConns implements Store.
+func (c *connecting) TotalConns() int64 { return c.present().TotalConns() }
+
+// LocalCloses implements Store.
+func (c *connecting) LocalCloses() int64 { return c.present().LocalCloses() }
+
+// Open implements Store.
+func (c *connecting) Open() bool { return c.present().Open() }
+
+// Flapping implements Store.
+func (c *connecting) Flapping() bool { return c.present().Flapping() }
+
+// Async implements counter.AsyncStore.
+func (c *connecting) Async(req *counter.Request) counter.Async {
+	if s, ok := c.present().(counter.AsyncStore); ok {
+		return s.Async(req)
+	}
+	return nil
 }
