@@ -72,7 +72,7 @@ func serve(t *testing.T) *served {
 	if err != nil {
 		t.Fatal(err)
 	}
-	api, err := httpapi.New(httpapi.Options{Core: core, Keys: live, Refresh: codec, Now: clock},
+	api, err := httpapi.New(httpapi.Options{Core: core, Now: clock},
 		httpapi.Settings{SiteURL: site, ExternalURL: site, Redirects: redirects, Audience: "authenticated"})
 	if err != nil {
 		t.Fatal(err)

@@ -53,17 +53,17 @@ func (d *daemon) watchCaptcha(l *config.Live) {
 
 func (d *daemon) makeAPI(l config.Live) (err error) {
 	d.watchCaptcha(&l)
-	codec := token.NewRefreshCodec(d.root.Keys(secret.Refresh))
 	d.core = flow.New(flow.Options{
-		DB: d.db, Keys: d.keeper.Live(), Refresh: codec, Root: d.root, Passwords: d.passwords, Wake: d.outbox.Wake,
-		SignedIn: d.signedIn(), Unsent: d.unsent(), Clock: d.clock, Log: d.log.Logger,
+		DB: d.db, Keys: d.keeper.Live(), Refresh: token.NewRefreshCodec(d.root.Keys(secret.Refresh)), Root: d.root,
+		Passwords: d.passwords, Wake: d.outbox.Wake, SignedIn: d.signedIn(), Unsent: d.unsent(), Clock: d.clock,
+		Log: d.log.Logger,
 	}, l.Accounts)
 	observer, err := d.observer()
 	if err != nil {
 		return err
 	}
 	d.api, err = httpapi.New(httpapi.Options{
-		Core: d.core, Keys: d.keeper.Live(), Refresh: codec, Version: buildinfo.Release(), Log: d.log.Logger,
+		Core: d.core, Version: buildinfo.Release(), Log: d.log.Logger,
 		Observer: observer, Now: d.clock.Now,
 		Checks: []httpapi.Check{
 			{Name: "stopping", Check: d.checkDraining}, {Name: "database", Check: d.db.Ping},

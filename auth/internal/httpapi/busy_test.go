@@ -56,7 +56,7 @@ func TestOverCapacity(t *testing.T) {
 	codec := token.NewRefreshCodec(a.root.Keys(secret.Refresh))
 	core := flow.New(flow.Options{DB: a.db, Keys: a.keys, Refresh: codec, Root: a.root, Passwords: occupied(t),
 		Now: a.clock}, a.account)
-	server, err := New(Options{Core: core, Keys: a.keys, Refresh: codec, Now: a.clock}, a.set)
+	server, err := New(Options{Core: core, Now: a.clock}, a.set)
 	if err != nil {
 		t.Fatal(err)
 	}

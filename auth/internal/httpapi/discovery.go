@@ -35,7 +35,7 @@ func discoveryOf(keys *token.Set, externalURL string) *discovery {
 
 // getDiscovery lets libraries that know only an issuer find the keys. The answer may be cached as long as the keys.
 func (s *Server) getDiscovery(c *call) error {
-	keys := s.keys.Load()
+	keys := s.core.Keys.Load()
 	d := c.live.discovery.Load()
 	if d == nil || d.keys != keys {
 		d = discoveryOf(keys, c.live.ExternalURL)

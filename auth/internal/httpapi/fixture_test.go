@@ -115,7 +115,7 @@ func openOn(t testing.TB, db *store.DB, changes ...change) *api {
 	a.core = flow.New(flow.Options{DB: a.db, Keys: a.keys, Refresh: codec, Root: a.root, Passwords: workers(),
 		Now: a.clock}, a.account)
 	var err error
-	a.server, err = New(Options{Core: a.core, Keys: a.keys, Refresh: codec, Version: "1.2.3", Now: a.clock,
+	a.server, err = New(Options{Core: a.core, Version: "1.2.3", Now: a.clock,
 		Log: slog.New(slog.NewTextHandler(a.log, nil))}, a.set)
 	if err != nil {
 		t.Fatal(err)
@@ -162,7 +162,7 @@ func offline(t testing.TB) *Server {
 	codec := token.NewRefreshCodec(root.Keys(secret.Refresh))
 	core := flow.New(flow.Options{Keys: keys, Refresh: codec, Root: root, Passwords: workers()},
 		accountSettings())
-	srv, err := New(Options{Core: core, Keys: keys, Refresh: codec},
+	srv, err := New(Options{Core: core},
 		Settings{SiteURL: siteURL, Redirects: testRedirects(t),
 			ExternalURL: externalURL, Audience: "authenticated", MaxDuration: 10 * time.Second, Limits: defaultLimits})
 	if err != nil {

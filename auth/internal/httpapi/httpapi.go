@@ -29,16 +29,11 @@ import (
 	"gatehouse/auth/internal/mail"
 	"gatehouse/auth/internal/pages"
 	"gatehouse/auth/internal/redirect"
-	"gatehouse/auth/internal/token"
 )
 
 // Options are what the handlers work with.
 type Options struct {
 	Core *flow.Core // what all flows share
-	// Keys are published at /.well-known/jwks.json.
-	Keys *token.Live
-	// Refresh distinguishes this daemon's refresh tokens from others, which alone count against an address.
-	Refresh *token.RefreshCodec
 	// Checks are what /readyz tests. Their errors go to the log; the answer has only names.
 	Checks []Check
 	// Version is what /health shows.
@@ -138,8 +133,6 @@ type Server struct {
 	factors  *factor.Factors
 	passkeys *passkey.Passkeys
 	users    *admin.Users
-	keys     *token.Live
-	refresh  *token.RefreshCodec
 	log      *slog.Logger
 	observer *Observer // nil: off
 	now      func() time.Time
@@ -157,16 +150,10 @@ type Server struct {
 
 // New makes the handler of the API's port.
 func New(o Options, s Settings) (*Server, error) {
-	if o.Core == nil || o.Keys == nil || o.Refresh == nil {
-		return nil, errors.New("httpapi: needs Core, Keys and Refresh")
-	}
 	srv := &Server{core: o.Core, accounts: account.New(o.Core), oauth: oauth.New(o.Core),
 		factors: factor.New(o.Core), passkeys: passkey.New(o.Core), users: admin.New(o.Core),
-		keys: o.Keys, refresh: o.Refresh, log: o.Log, observer: o.Observer, now: o.Now,
+		log: cmp.Or(o.Log, slog.New(slog.DiscardHandler)), observer: o.Observer, now: o.Now,
 		refused: onceAMinute{most: refusedLines}, refusedAdmins: onceAMinute{most: maxRefusedAdmins}}
-	if srv.log == nil {
-		srv.log = slog.New(slog.DiscardHandler)
-	}
 	if srv.now == nil {
 		srv.now = time.Now
 	}

@@ -295,7 +295,7 @@ func TestDiscovery(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		srv.keys.Store(set)
+		srv.core.Keys.Store(set)
 		if got := get(srv, "/.well-known/openid-configuration", etag); !strings.Contains(got.Body.String(), want) {
 			t.Errorf("%d %s, want %s", got.Code, got.Body, want)
 		}

@@ -99,11 +99,14 @@ func TestPasskeys_atOnce(t *testing.T) {
 		map[string]int{"200": 1, "422 webauthn_credential_exists": 1})
 
 	storetest.Exec(t, a.db, `delete from webauthn_credentials`)
-	want("12 registrations, at most 10", together(12, func(i int) answer {
+	answers = make([]map[string]any, 12)
+	for i := range answers {
 		o := a.creation(g)
-		return replica(i).do(verify, answerOf(o.ChallengeID, newCredential(t, &webauthntest.Authenticator{}, o.Options)),
-			bearer(g.AccessToken))
-	}), map[string]int{"200": 10, "422 too_many_passkeys": 2})
+		answers[i] = answerOf(o.ChallengeID, newCredential(t, &webauthntest.Authenticator{}, o.Options))
+	}
+	want("12 registrations, at most 10",
+		together(12, func(i int) answer { return replica(i).do(verify, answers[i], bearer(g.AccessToken)) }),
+		map[string]int{"200": 10, "422 too_many_passkeys": 2})
 	a.noDeadlock()
 }
 
@@ -161,7 +164,7 @@ func (a *api) skewed(by time.Duration) *api {
 	c.Start(clock.Reading{Server: now.Add(by), Sent: now, Received: now})
 	k := flow.New(flow.Options{DB: a.db, Keys: a.keys, Refresh: a.core.Codec, Root: a.root, Passwords: workers(), Clock: c},
 		a.account)
-	srv, err := New(Options{Core: k, Keys: a.keys, Refresh: a.core.Codec, Now: c.Now}, a.set)
+	srv, err := New(Options{Core: k, Now: c.Now}, a.set)
 	if err != nil {
 		a.t.Fatal(err)
 	}

@@ -223,8 +223,8 @@ func TestPasskeys_rootKey(t *testing.T) {
 		secret.NewRoot("newer"): 400, secret.NewRoot("newer", "root key"): 200,
 	} {
 		k := flow.New(flow.Options{DB: a.db, Keys: a.keys, Root: root, Passwords: workers(), Now: a.clock,
-			Refresh: a.server.refresh}, a.account)
-		srv, err := New(Options{Core: k, Keys: a.keys, Refresh: a.server.refresh, Now: a.clock}, a.set)
+			Refresh: a.core.Codec}, a.account)
+		srv, err := New(Options{Core: k, Now: a.clock}, a.set)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -46,7 +46,7 @@ var jwksCache = []string{"public, max-age=600"}
 
 // getJWKS publishes the keys. The ten minutes of caching are part of the schedule of key rotation (token.PublishAhead).
 func (s *Server) getJWKS(c *call) error {
-	set := s.keys.Load()
+	set := s.core.Keys.Load()
 	return c.cached(set.ETag(), set.JWKS())
 }
 

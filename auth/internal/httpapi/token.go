@@ -54,7 +54,7 @@ func (s *Server) refreshGrant(c *call) error {
 	}
 	err := c.decode(&in)
 	if err == nil {
-		if _, err = s.refresh.Parse(in.RefreshToken); err != nil && s.core.IsFormer(in.RefreshToken) {
+		if _, err = s.core.Codec.Parse(in.RefreshToken); err != nil && s.core.IsFormer(in.RefreshToken) {
 			in.RefreshToken, err = s.ownToken(c, in.RefreshToken)
 			if err != nil {
 				return err

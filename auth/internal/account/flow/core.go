@@ -39,7 +39,7 @@ type Options struct {
 // New returns what all flows share over the given database, keys and workers.
 func New(o Options, s Settings) *Core {
 	k := &Core{
-		DB: o.DB, keys: o.Keys, Codec: o.Refresh, Root: o.Root, Passwords: hashing{o.Passwords},
+		DB: o.DB, Keys: o.Keys, Codec: o.Refresh, Root: o.Root, Passwords: hashing{o.Passwords},
 		wake: o.Wake, signedIn: o.SignedIn, Unsent: o.Unsent,
 		clock: o.Now, fakeClock: o.Now != nil, Log: cmp.Or(o.Log, slog.New(slog.DiscardHandler)),
 	}
@@ -65,7 +65,7 @@ func (k *Core) Live() *Settings { return k.live.Load() }
 // Core holds what all flows share. After New only the settings, the rotations and the takeover change.
 type Core struct {
 	DB        *store.DB
-	keys      *token.Live
+	Keys      *token.Live
 	Codec     *token.RefreshCodec
 	Root      *secret.Root
 	Passwords hashing

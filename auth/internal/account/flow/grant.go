@@ -110,7 +110,7 @@ func SignGrant(f *Flow, u store.User, v store.Session, r *token.Refresh, made *C
 	var expires int64
 	if made != nil {
 		var err error
-		if access, err = f.Core.keys.Load().SignPayload(nil, made.text); err != nil {
+		if access, err = f.Core.Keys.Load().SignPayload(nil, made.text); err != nil {
 			return Grant{}, fmt.Errorf("account: sign: %w", err)
 		}
 		expires = made.expires
@@ -119,7 +119,7 @@ func SignGrant(f *Flow, u store.User, v store.Session, r *token.Refresh, made *C
 		if err != nil {
 			return Grant{}, err
 		}
-		if access, err = f.Core.keys.Load().Sign(nil, &claims); err != nil {
+		if access, err = f.Core.Keys.Load().Sign(nil, &claims); err != nil {
 			return Grant{}, fmt.Errorf("account: sign: %w", err)
 		}
 		expires = claims.ExpiresAt

@@ -116,7 +116,7 @@ func (k *Core) verifyToken(c *token.Claims, bearer string, now time.Time) error 
 		return &refusal.Refusal{Kind: refusal.KindUnauthenticated, Code: refusal.CodeNoAuthorization,
 			Msg: "This endpoint requires a valid Bearer token"}
 	}
-	if _, err := k.keys.Load().Verify(c, bearer, now); err != nil {
+	if _, err := k.Keys.Load().Verify(c, bearer, now); err != nil {
 		return refusal.Denied(refusal.CodeBadJWT, "invalid JWT: unable to parse or verify signature, "+err.Error())
 	}
 	return nil
