@@ -69,8 +69,8 @@ func TestSubcommands(t *testing.T) {
 	f(1, `^$`, `settings file: open /does/not/exist`, "migrate", "-c", "/does/not/exist")
 	f(1, ``, `the database lacks \d+ migrations: auth migrate`, "keys", "list")
 	for _, args := range [][]string{{"drop", "-yes"}, {"install", "-yes"}, {"scrub", "-sql"}, {"check"}} {
-		f(1, `^$`, `^auth: mirror: no mirror is installed: schema "public" of the database has no tables of this program, `+
-			`which auth migrate makes and auth takeover fills\n$`, append([]string{"mirror"}, args...)...)
+		f(1, `^$`, `^auth: mirror: schema "public" of the database has no tables of this program: does DATABASE_URL `+
+			`name the daemon's database\?\n$`, append([]string{"mirror"}, args...)...)
 	}
 	f(0, `warn .*\d+ migrations are still to be applied`, `^$`, "check")
 	f(1, `^$`, `the database lacks`, "serve", "-skip-migrations")

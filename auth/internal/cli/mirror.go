@@ -149,8 +149,8 @@ func checkTables(ctx context.Context, db *store.DB) error {
 		return cmp.Or(err, daemon.CheckMigrated(ctx, db))
 	}
 	at, err := db.Location(ctx)
-	return cmp.Or(err, fmt.Errorf("no mirror is installed: schema %q of the database has no tables of this program, which "+
-		"auth migrate makes and auth takeover fills", at.Schema))
+	return cmp.Or(err, fmt.Errorf("schema %q of the database has no tables of this program: does DATABASE_URL name the "+
+		"daemon's database?", at.Schema))
 }
 
 // setMirror sets the options from the settings.

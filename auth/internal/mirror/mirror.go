@@ -318,7 +318,8 @@ func (r *run) replaceOnce(ctx context.Context, wait time.Duration, list []string
 }
 
 // Drop removes the mirror and prints the way back. It prints the way back again if the mirror is dropped already, since
-// the first output may be lost, or another role has run the statements that o.SQL prints.
+// the first output may be lost, or another role has run the statements that o.SQL prints. With o.SQL it never prints
+// the way back: its output is run as it is, and a second run must write nothing there.
 func Drop(ctx context.Context, o Options) error {
 	o.dropping = true
 	r, err := open(ctx, o)
@@ -334,7 +335,10 @@ func Drop(ctx context.Context, o Options) error {
 	switch left := r.known != nil || len(made) > 0; {
 	case !left && !r.dropped:
 		return r.notInstalled()
-	case left && o.SQL:
+	case o.SQL && !left:
+		fmt.Fprintln(o.Out, "-- the mirror is dropped; without -sql, auth mirror drop prints the way back")
+		return nil
+	case o.SQL:
 		for _, sql := range slices.Concat([]string{"begin", r.lock()}, made, []string{r.markDropped(), "commit"}) {
 			fmt.Fprintln(o.Out, sql+";")
 		}
@@ -364,13 +368,16 @@ func (r *run) markDropped() string {
 }
 
 // lock returns the statement that locks our tables, before the others lock the former tables. Dropping a trigger needs
-// an exclusive lock.
+// an exclusive lock; without a mirror there is none to drop, unless nothing records that install -sql has been run.
 func (r *run) lock() string {
 	text := "lock table " + r.ours("users")
 	for _, name := range []string{"identities", "factors", "sessions", "one_time_tokens"} {
 		text += ", " + r.ours(name)
 	}
-	return text + map[bool]string{true: " in share row exclusive mode", false: " in access exclusive mode"}[r.known == nil]
+	if r.known == nil && !r.dropping {
+		return text + " in share row exclusive mode"
+	}
+	return text + " in access exclusive mode"
 }
 
 // wayBack returns the SQL that makes the former service usable again once the mirror is dropped: it copies the hashes
