@@ -35,13 +35,18 @@ type budget struct {
 
 func (r *report) linef(format string, args ...any) { fmt.Fprintf(r.out, format+"\n", args...) }
 
-// atMost compares the median of values with a limit. It adds no row without values, as when each run was refused.
+// atMost compares the median of values with a limit. It leaves out values of refused runs, NaN, and adds no row where
+// each run was refused.
 func (r *report) atMost(limit float64, unit, what string, values []float64, note ...string) {
 	r.add(values, budget{what: what, unit: unit, limit: limit, note: strings.Join(note, " ")})
 }
 
 func (r *report) add(values []float64, b budget) {
+	runs := len(values)
 	if values = slices.DeleteFunc(slices.Clone(values), math.IsNaN); len(values) > 0 {
+		if len(values) < runs {
+			b.note += fmt.Sprintf(" (%d of %d runs)", len(values), runs)
+		}
 		b.measured = spreadOf(values)
 		r.budgets = append(r.budgets, b)
 	}
@@ -128,7 +133,7 @@ func (s *suite) ratelimitHeader(context.Context) error {
 	if err := s.report.program("ratelimit", s.testbed.daemon); err != nil {
 		return err
 	}
-	s.report.linef("statistics statsd over TCP to a sink in this program, the daemon's default")
+	s.report.linef("statistics statsd over TCP to a sink in this program, the default, unless the settings say otherwise")
 	s.report.linef("settings   %s", strings.Join(append(s.testbed.extra, "grpc-timeout="+cmp.Or(s.timeout, "none")), " "))
 	s.report.linef("rounds     %d of %v each; closed loop: 4 connections × 64 streams; open loop: Poisson, %.0f "+
 		"calls a second on 4 connections", s.rounds, s.time, s.rate)

@@ -102,7 +102,9 @@ func (s *suite) smallAuth(ctx context.Context, steady time.Duration) error {
 	if err != nil {
 		return err
 	}
-	accounts, err := signUpAccounts(first, "small", 256)
+	// Every session may be refreshed 60 times in a short while (AUTH_RATE_LIMIT_REFRESH_PER_SESSION).
+	refreshes := int(20 * steady.Seconds())
+	accounts, err := signUpAccounts(first, "small", 128+max(128, refreshes/24))
 	if err := errors.Join(err, s.testbed.stop(first)); err != nil {
 		return err
 	}

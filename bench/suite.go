@@ -216,13 +216,7 @@ func (s *suite) ratelimit(ctx context.Context) error {
 func (s *suite) measureRounds(ctx context.Context) error {
 	for round := range s.rounds {
 		fmt.Fprintf(os.Stderr, "round %d of %d\n", round+1, s.rounds)
-		all := groups()
-		for _, g := range all {
-			if round%2 == 1 {
-				slices.Reverse(g)
-			}
-		}
-		if err := s.measureGroups(ctx, round, "ratelimit", all, s.measureLine); err != nil {
+		if err := s.measureGroups(ctx, round, "ratelimit", groups(), s.measureLine); err != nil {
 			return err
 		}
 		if err := s.measureRedis(ctx); err != nil {
