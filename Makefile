@@ -27,8 +27,8 @@ linked = CGO_ENABLED=0 go list $(tags) -deps -f '{{with .Module}}{{if not .Main}
 # tests of such names.
 counting := Alloc|Statements|Commands|Random
 having = $$(grep -rlE --include='*_test.go' '^func Test[A-Za-z0-9_]*($(1))' auth bench ratelimit shared | xargs -n1 dirname | sort -u | sed 's|^|./|')
-# Under the race detector a bcrypt costs ten times as much, and there is no memory that goroutines share.
-uninstrumented := -gcflags='golang.org/x/crypto/...=-race=false'
+# Under the race detector bcrypt and scrypt take ten times as long, and no two goroutines share what they compute with.
+uninstrumented := $(foreach p,blowfish scrypt,-gcflags=golang.org/x/crypto/$(p)=-race=false)
 # Tests wait for servers and processes more than they compute: twice as many packages at once as there are cores.
 crowded := -p $$((2 * $$(nproc)))
 

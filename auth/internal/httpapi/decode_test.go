@@ -9,6 +9,7 @@ import (
 
 	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/jsontext"
+	"gatehouse/auth/internal/provider"
 )
 
 func TestDecode(t *testing.T) {
@@ -17,6 +18,7 @@ func TestDecode(t *testing.T) {
 		Data  flow.Object `json:"data"`
 		Flag  *bool       `json:"flag"`
 		flow.Challenge
+		provider.IDTokenRequest
 	}
 	f := func(text, want string) {
 		t.Helper()
@@ -49,6 +51,7 @@ func TestDecode(t *testing.T) {
 	f(`{"email":1}`, "member email must be a string")
 	f(`{"email":{}}`, "member email must be a string")
 	f(`{"code_challenge":1}`, "member code_challenge must be a string")
+	f(`{"id_token":1}`, "member id_token must be a string")
 	f(`{"flag":"yes"}`, "member flag must be true or false")
 	f(`{"data":[]}`, "member data must be an object")
 	f(`{"data":"x"}`, "member data must be an object")

@@ -22,6 +22,7 @@ func (d *daemon) openStore(ctx context.Context) (counter.Store, error) {
 	if d.config.Counting.Backend == config.BackendMemory {
 		evicted := d.stats.Counter("ratelimit.memory.evicted")
 		m := memory.New(memory.Options{Settings: d.config.Counting.Memory, Evicted: evicted.Inc})
+		d.opened = append(d.opened, m.Close)
 		d.stats.GaugeFunc("ratelimit.memory.keys", func() int64 { return int64(m.Len()) })
 		return m, nil
 	}
@@ -33,8 +34,8 @@ func (d *daemon) openStore(ctx context.Context) (counter.Store, error) {
 
 // closeStore closes what openStore has opened, the last part first.
 func (d *daemon) closeStore() {
-	for _, close := range slices.Backward(d.opened) {
-		close()
+	for _, end := range slices.Backward(d.opened) {
+		end()
 	}
 }
 

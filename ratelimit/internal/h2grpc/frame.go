@@ -17,7 +17,8 @@ const (
 	defaultWindow = 1<<16 - 1
 )
 
-// lastHeaders are the flags of a HEADERS frame that ends an answer.
+// lastHeaders are the flags of a HEADERS frame that ends an answer. CONTINUATION has the same flag for the end of the
+// headers.
 const lastHeaders = http2.FlagHeadersEndHeaders | http2.FlagHeadersEndStream
 
 type frameHeader struct {
@@ -71,8 +72,8 @@ func appendSettings(dst []byte, settings ...http2.Setting) []byte {
 	return dst
 }
 
-// unpad removes the padding from the payload of a DATA or HEADERS frame. ok is false if there is more padding than
-// payload.
+// unpad removes the padding from the payload of a DATA or HEADERS frame, which have the same flag for it. ok is false if
+// there is more padding than payload.
 func unpad(h frameHeader, payload []byte) (rest []byte, ok bool) {
 	if !h.has(http2.FlagDataPadded) {
 		return payload, true

@@ -54,7 +54,8 @@ func TestMain(m *testing.M) {
 	status := m.Run()
 	if flag.Lookup("test.fuzz").Value.String()+flag.Lookup("test.bench").Value.String() == "" {
 		native = false
-		if err := flag.Set("test.skip", onNative); err != nil {
+		skip := flag.Lookup("test.skip").Value
+		if err := skip.Set(strings.Trim(skip.String()+"|"+onNative, "|")); err != nil {
 			panic(err)
 		}
 		status = max(status, m.Run())

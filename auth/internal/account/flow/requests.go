@@ -146,7 +146,7 @@ type LinkRequest struct {
 	NewEmail   string `json:"new_email"`
 	Password   string `json:"password"`
 	Data       Object `json:"data"`
-	RedirectTo string `json:"redirect_to"`
+	RedirectTo string `json:"redirect_to"` // unchecked: the link has RequestInfo.RedirectTo
 }
 
 // Link is the generated link.

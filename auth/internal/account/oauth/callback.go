@@ -77,7 +77,8 @@ type Arrival struct {
 	provider.Profile
 	Aliases  []string // other names that its identities may be stored under
 	Optional bool     // the profile needs no address
-	// Native: the profile came as an ID token. Others end without an address before the database is queried.
+	// Native: the profile came as an ID token. Any other profile that needs an address and has none is refused before
+	// the database is queried.
 	Native bool
 	// Challenge: if given, the client gets a code, otherwise a session.
 	Challenge flow.Challenge
