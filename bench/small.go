@@ -102,7 +102,8 @@ func (s *suite) smallAuth(ctx context.Context, steady time.Duration) error {
 	if err != nil {
 		return err
 	}
-	// Every session may be refreshed 60 times in a short while (AUTH_RATE_LIMIT_REFRESH_PER_SESSION).
+	// A session may be refreshed 60 times at once, and once a second after that. In an open loop the first connections
+	// make most of the requests, each for its own share of the accounts.
 	refreshes := int(20 * steady.Seconds())
 	accounts, err := signUpAccounts(first, "small", 128+max(128, refreshes/24))
 	if err := errors.Join(err, s.testbed.stop(first)); err != nil {
