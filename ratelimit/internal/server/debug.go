@@ -44,10 +44,10 @@ type page struct {
 }
 
 var debugPages = []page{
+	{"/counters", "guarded; the counters of a descriptor: ?domain=D&descriptor=k=v,k2=v2; DELETE resets them"},
 	{"/debug/pprof/", "profiles of the running program: heap, goroutine, ..."},
 	{"/debug/pprof/profile", "CPU profile, ?seconds=30"},
 	{"/debug/pprof/trace", "execution trace, ?seconds=1"},
-	{"/counters", "guarded; the counters of a descriptor: ?domain=D&descriptor=k=v,k2=v2; DELETE resets them"},
 	{"/explain", "which rule decides: ?domain=D&descriptor=k=v,k2=v2, without counting"},
 	{"/recent", "guarded; the last refused and the last unmatched descriptors, DEBUG_RECENT_SIZE: ?domain=D"},
 	{"/rlconfig", "the rules in force, and what was refused since; more with ?format=json"},

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -472,8 +473,10 @@ func TestDebug(t *testing.T) {
 	}
 	r.ask(t, req("d", "(k,v)"))
 
-	get("/", 200, "/debug/pprof/: ", "/debug/pprof/profile: ", "/debug/pprof/trace: ", "/explain: ", "/rlconfig: ",
-		"/stats: ")
+	if index := strings.Split(get("/", 200, "/debug/pprof/: ", "/debug/pprof/profile: ", "/debug/pprof/trace: ",
+		"/explain: ", "/rlconfig: ", "/stats: "), "\n"); !slices.IsSorted(index[:len(index)-1]) {
+		t.Errorf("the index is not sorted by path: %q", index)
+	}
 	for _, path := range []string{"/anything", "/stats/", "/xds", "/debug"} {
 		get(path, 404, `"NOT_FOUND"`, "/ lists the pages")
 	}
