@@ -197,6 +197,10 @@ func (s *Service) check(rules *limits.Rules, r *rls.Request) error {
 			return err
 		}
 	}
+	if r.Cut {
+		return invalid(TooManyEntries, "rate limit request has more than %d descriptors or %d entries",
+			rls.MaxDescriptors, rls.MaxEntries)
+	}
 	return nil
 }
 
