@@ -115,7 +115,7 @@ type Reason string
 // logged.
 const (
 	Malformed          Reason = "malformed" // the bytes are no request
-	TooLong            Reason = "too_long"  // a body of /json
+	TooLong            Reason = "too_long"  // a body of /json, a message or a list of headers
 	NoDomain           Reason = "no_domain"
 	NoDescriptors      Reason = "no_descriptors"
 	DomainTooLong      Reason = "domain_too_long"
@@ -173,6 +173,15 @@ func (f *refusals) note(reason Reason, why string, now time.Time) {
 // NoteRefused counts a request that a listener refused because it could not be read.
 func (s *Service) NoteRefused(reason Reason, err error) {
 	s.refusals.note(reason, err.Error(), s.clock())
+}
+
+// NoteUnread is NoteRefused for a gRPC call that is refused with a code.
+func (s *Service) NoteUnread(code codes.Code, err error) {
+	reason := Malformed
+	if code == codes.ResourceExhausted {
+		reason = TooLong
+	}
+	s.NoteRefused(reason, err)
 }
 
 // check refuses malformed requests, before any store is called. The order of the checks and the texts of the first
