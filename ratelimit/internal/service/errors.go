@@ -70,6 +70,10 @@ func invalid(reason Reason, format string, args ...any) *Refusal {
 	return &Refusal{Kind: Invalid, Reason: reason, Msg: fmt.Sprintf(format, args...)}
 }
 
+func tooManyDescriptors(n, most int) *Refusal {
+	return invalid(TooManyDescriptors, "rate limit request has %d descriptors, at most %d are allowed", n, most)
+}
+
 // storeRefusal returns the refusal that a caller gets for a store's error.
 func storeRefusal(err error) *Refusal {
 	if errors.Is(err, counter.ErrTimeout) || errors.Is(err, context.DeadlineExceeded) {
@@ -198,8 +202,7 @@ func (s *Service) check(rules *limits.Rules, r *rls.Request) error {
 		return invalid(DomainTooLong, "rate limit domain has %d bytes, at most %d are allowed", len(r.Domain),
 			s.o.Caps.TextBytes)
 	case len(r.Descriptors) > s.o.Caps.Descriptors:
-		return invalid(TooManyDescriptors, "rate limit request has %d descriptors, at most %d are allowed",
-			len(r.Descriptors), s.o.Caps.Descriptors)
+		return tooManyDescriptors(len(r.Descriptors), s.o.Caps.Descriptors)
 	}
 	for i := range r.Descriptors {
 		if err := s.checkDescriptor(i, &r.Descriptors[i]); err != nil {

@@ -536,10 +536,11 @@ func TestBytes(t *testing.T) {
 	if got := r.counters("ratelimit.service.rate_limit.d.")[`agent_bad\xffone.over_limit`]; got != 1 {
 		t.Errorf("over_limit of the value is %d, want 1: %v", got, r.counters("ratelimit.service.rate_limit.d."))
 	}
-	x, err := r.Explain(t.Context(), "d", c.Request.Descriptors[0].Entries)
+	explained, err := r.Explain(t.Context(), "d", c.Request.Descriptors[0].Entries)
 	if err != nil {
 		t.Fatal(err)
 	}
+	x := explained.Descriptors[0]
 	text, err := json.Marshal(x)
 	if err != nil || !bytes.Contains(text, []byte(`"value":"bad\\xffone"`)) ||
 		!bytes.Contains(text, []byte(`"counter_key":"d_agent_bad\\xffone_1699999980"`)) {
