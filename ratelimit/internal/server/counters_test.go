@@ -100,7 +100,8 @@ func TestCounters(t *testing.T) {
 	none := log.String() // a reset of nothing is said, and leaves no line
 	f("DELETE", "domain=d&descriptor=k%3Dnobody", 200,
 		`{"domain":"d","limits":[{"rule":"d.k","file":"shop.yaml:2:16","key":"d_k_nobody_1699999980",`+
-			`"unit":"MINUTE","algorithm":"fixed_window","limit":2,"used":0,"remaining":2,"reset":40}],"deleted":0}`+"\n")
+			`"unit":"MINUTE","algorithm":"fixed_window","limit":2,"used":0,"remaining":2,"reset":40}],"deleted":0,`+
+			`"note":"other instances may refuse from their over-limit cache until the reset"}`+"\n")
 	if got := log.String(); got != none {
 		t.Errorf("a reset of nothing is logged: %s", strings.TrimPrefix(got, none))
 	}

@@ -69,7 +69,7 @@ func (s *Service) ResetCounters(ctx context.Context, domain string, d *rls.Descr
 			s.o.OverLimit.Delete(m.hit.Key)
 		}
 	}
-	if s.o.OverLimit != nil && *report.Deleted > 0 {
+	if s.o.OverLimit != nil {
 		report.Note = "other instances may refuse from their over-limit cache until the reset"
 	}
 	return report, nil
