@@ -222,7 +222,11 @@ func (c *call) routeError() {
 	h := c.Header()
 	delete(h, "Location")
 	p := c.notFound()
-	if c.refused == http.StatusMethodNotAllowed {
+	switch {
+	case c.srv.hidesPasskeys(c.r.URL.Path):
+		delete(h, "Allow")
+		p = noPasskeys
+	case c.refused == http.StatusMethodNotAllowed:
 		p = &problem{status: 405, code: refusal.CodeMethodNotAllowed,
 			msg: fmt.Sprintf("This path does not know the method %.32s", c.r.Method)}
 	}
