@@ -48,6 +48,7 @@ type call struct {
 	code string
 	err  error
 	told int // the status of the problem that a redirect reports
+	back string // where the page of an error leads, if the request says it in its body
 	// unlisted is a host that a proxy named and that is not used in links, because no setting lists it.
 	unlisted string
 }
