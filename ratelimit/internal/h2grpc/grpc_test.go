@@ -169,6 +169,34 @@ func TestMessages(t *testing.T) {
 		begin(p)
 		p.headers(1, true, []hpack.HeaderField{field(":path", "/")})
 	})
+	f("no message of a health check", none, func(p *peer) {
+		p.headers(1, true, fields(field(":path", "/grpc.health.v1.Health/Check")))
+	})
+	r.unread(t, "malformed", 2*10)
+	r.unread(t, "too_long", 2*2)
+}
+
+// TestUnread_library: grpc-go's server counts alike.
+func TestUnread_library(t *testing.T) {
+	t.Parallel()
+	r := newRig(t, func(o *rigOptions) { o.Native = false })
+	p := r.dial(t)
+	for i, body := range [][]byte{nil, {0, 0}, {7, 0, 0, 0, 0}, append(request(), request()...), {0, 0x40, 0, 0, 1}} {
+		id := uint32(2*i + 1)
+		p.headers(id, false, fields())
+		p.data(id, true, body)
+		p.response(id)
+	}
+	r.unread(t, "malformed", 4)
+	r.unread(t, "too_long", 1)
+}
+
+// unread checks how many calls of ShouldRateLimit were refused because they could not be read.
+func (r *rig) unread(t testing.TB, reason string, want int64) {
+	t.Helper()
+	if got := r.counted("ratelimit.service.call.should_rate_limit.refused_" + reason); got != want {
+		t.Errorf("refused_%s is %d, want %d", reason, got, want)
+	}
 }
 
 // TestMessages_large: a message in many DATA frames gets windows, is decided where it is at most 4 MiB, and what was
@@ -304,6 +332,7 @@ func TestHeaders_long(t *testing.T) {
 	if got := p.response(1); got.get(":status") != "431" || got.get("grpc-status") != "8" {
 		t.Errorf("%v", got)
 	}
+	r.unread(t, "too_long", 1)
 	p.calls(3)
 }
 

@@ -108,9 +108,14 @@ func (r *headerReader) decode(block []byte) *connError {
 // judge interprets the fields of a request.
 func (r *headerReader) judge() header {
 	if r.size > maxHeaderList {
-		return header{length: -1, refusal: &refusal{status: http.StatusRequestHeaderFieldsTooLarge,
-			code:    codes.ResourceExhausted,
-			message: "the header list is too long"}}
+		h := header{length: -1, refusal: &refusal{status: http.StatusRequestHeaderFieldsTooLarge,
+			code: codes.ResourceExhausted, message: "the header list is too long"}}
+		for _, f := range r.fields {
+			if f.Name == ":path" {
+				h.method = methodOf(f.Value, r.path)
+			}
+		}
+		return h
 	}
 	q := request{header: header{length: -1}}
 	for _, f := range r.fields {

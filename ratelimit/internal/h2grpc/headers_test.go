@@ -130,7 +130,7 @@ func TestHeaderReader_judge(t *testing.T) {
 	f("bad timeout", also("grpc-timeout", "1"), timed)
 	timed.refusal = &refusal{code: codes.DeadlineExceeded, message: "context deadline exceeded"}
 	f("no time", also("grpc-timeout", "0S"), timed)
-	long := header{refusal: &refusal{status: 431, code: codes.ResourceExhausted}}
+	long := refused(431, codes.ResourceExhausted, "the header list is too long")
 	f("too long", also("x", strings.Repeat("x", maxHeaderList)), long)
 
 	bad := header{malformed: true}

@@ -2,6 +2,7 @@ package h2grpc
 
 import (
 	"encoding/binary"
+	"net/http"
 	"time"
 
 	"golang.org/x/net/http2"
@@ -76,7 +77,11 @@ func (c *conn) headersDone(id uint32, ends bool, block []byte) *connError {
 	s.header, s.ended = head, ends
 	switch {
 	case head.refusal != nil:
-		c.refuse(s, head.refusal)
+		if head.refusal.status == http.StatusRequestHeaderFieldsTooLarge {
+			c.refuseUnread(s, head.refusal)
+		} else {
+			c.refuse(s, head.refusal)
+		}
 		c.charge()
 		return c.spendIf(c.limits.budget.left <= 0)
 	case ends:

@@ -1,6 +1,7 @@
 package h2grpc
 
 import (
+	"errors"
 	"sync"
 	"time"
 
@@ -105,6 +106,14 @@ func (c *conn) refuse(s *stream, r *refusal) {
 	if c.in.current == s {
 		c.in.current = nil
 	}
+}
+
+// refuseUnread refuses a request that could not be read.
+func (c *conn) refuseUnread(s *stream, r *refusal) {
+	if s.header.method == methodDecide {
+		c.server.o.Service.NoteUnread(r.code, errors.New(r.message))
+	}
+	c.refuse(s, r)
 }
 
 // charge takes the cost of decoding the last list of fields from the budget.

@@ -88,12 +88,17 @@ func (x *RequestExplanation) Decided() bool {
 
 // Text returns the explanation for people; for one descriptor, only its walk.
 func (x *RequestExplanation) Text() string {
+	return x.TextOf(func(i int) string { return x.Descriptors[i].Text() })
+}
+
+// TextOf is Text with the caller's texts for the walks.
+func (x *RequestExplanation) TextOf(walk func(i int) string) string {
 	var b strings.Builder
 	for i := range x.Descriptors {
 		if i > 0 {
 			b.WriteString("\n")
 		}
-		b.WriteString(x.Descriptors[i].Text())
+		b.WriteString(walk(i))
 	}
 	if len(x.Descriptors) < 2 {
 		return b.String()

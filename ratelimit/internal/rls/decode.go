@@ -11,10 +11,11 @@ import (
 // ErrMalformed is the answer to bytes that are no RateLimitRequest.
 var ErrMalformed = errors.New("rls: malformed RateLimitRequest")
 
-// Far above any sensible MAX_DESCRIPTORS and MAX_ENTRIES.
+// MaxDescriptors and MaxEntries, of all descriptors, bound what Unmarshal takes: far above any sensible MAX_DESCRIPTORS
+// and MAX_ENTRIES.
 const (
-	maxDescriptors = 1 << 16
-	maxEntries     = 1 << 18
+	MaxDescriptors = 1 << 16
+	MaxEntries     = 1 << 18
 )
 
 // A Request keeps its memory for entries between calls, unless one outsized message made it grow beyond this.
@@ -26,11 +27,11 @@ const keepEntries = 4096
 // failure_mode_deny=false lets a request pass whose call is refused, so refusing would be a way around every limit. The
 // strings of r point into b, which must not change while r is in use.
 //
-// Unmarshal stops at maxDescriptors or maxEntries: four megabytes can have millions, and such a request is refused
-// anyway.
+// Unmarshal stops before a descriptor beyond MaxDescriptors or MaxEntries and sets Cut, since four megabytes can have
+// millions. Such a request has to be refused.
 func (r *Request) Unmarshal(b []byte) error {
 	r.Reset()
-	for len(b) > 0 && len(r.Descriptors) < maxDescriptors && len(r.entries) < maxEntries {
+	for len(b) > 0 {
 		tag, n, field, rest, ok := cutField(b)
 		if !ok {
 			return ErrMalformed
@@ -40,6 +41,10 @@ func (r *Request) Unmarshal(b []byte) error {
 		case 1<<3 | wireBytes:
 			r.Domain = text(field)
 		case 2<<3 | wireBytes:
+			if len(r.Descriptors) == MaxDescriptors || len(r.entries) >= MaxEntries {
+				r.Cut = true
+				return nil
+			}
 			if !r.descriptor(field) {
 				return ErrMalformed
 			}
@@ -62,7 +67,7 @@ func (r *Request) Reset() {
 	}
 	r.entries = r.entries[:0]
 	r.Descriptors = r.Descriptors[:0]
-	r.Domain, r.HitsAddend = "", 0
+	r.Domain, r.HitsAddend, r.Cut = "", 0, false
 }
 
 func (r *Request) descriptor(b []byte) (ok bool) {

@@ -14,6 +14,8 @@ type Request struct {
 	Descriptors []Descriptor
 	// HitsAddend applies to every descriptor without its own; 0 means 1.
 	HitsAddend uint32
+	// Cut reports that Unmarshal left out descriptors: the message has too many.
+	Cut bool
 
 	entries []Entry // backs all Descriptors[i].Entries
 }

@@ -213,11 +213,21 @@ func TestUnit(t *testing.T) {
 	f(-1, "UNKNOWN", 0)
 }
 
-// A message of millions of empty descriptors is not decoded to its end.
+// A message of millions of empty descriptors is not decoded to its end, and says so.
 func TestUnmarshal_bounded(t *testing.T) {
 	var r Request
-	if err := r.Unmarshal(bytes.Repeat([]byte{2<<3 | 2, 0}, 2<<20)); err != nil ||
-		len(r.Descriptors) != maxDescriptors {
-		t.Errorf("%d descriptors (%v), want %d", len(r.Descriptors), err, maxDescriptors)
+	f := func(name string, descriptor []byte, n int, cut bool) {
+		t.Helper()
+		b := append(bytes.Repeat(descriptor, n), 3<<3, 5)
+		if err := r.Unmarshal(b); err != nil || r.Cut != cut || !cut && (len(r.Descriptors) != n || r.HitsAddend != 5) {
+			t.Errorf("%s: %d descriptors of %d, %d hits, cut %t (%v); want cut %t", name, len(r.Descriptors), n,
+				r.HitsAddend, r.Cut, err, cut)
+		}
 	}
+	full := append([]byte{2<<3 | 2, 128, 1}, bytes.Repeat([]byte{1<<3 | 2, 0}, 64)...) // 64 entries
+	f("millions of descriptors", []byte{2<<3 | 2, 0}, 2<<20, true)
+	f("as many as are taken", []byte{2<<3 | 2, 0}, MaxDescriptors, false)
+	f("one more", []byte{2<<3 | 2, 0}, MaxDescriptors+1, true)
+	f("as many entries as are taken", full, MaxEntries/64, false)
+	f("a descriptor behind them", full, MaxEntries/64+1, true)
 }

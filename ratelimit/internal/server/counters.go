@@ -31,7 +31,7 @@ func (d *debugPort) counters(w http.ResponseWriter, r *http.Request) {
 		report, err = d.Service.Counters(r.Context(), domain, descriptor)
 	}
 	if err != nil {
-		writeCounterError(w, err)
+		writeServiceError(w, err)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
@@ -40,7 +40,7 @@ func (d *debugPort) counters(w http.ResponseWriter, r *http.Request) {
 	e.Encode(report)
 }
 
-func writeCounterError(w http.ResponseWriter, err error) {
+func writeServiceError(w http.ResponseWriter, err error) {
 	if none, ok := errors.AsType[*service.NoLimitError](err); ok {
 		writeError(w, http.StatusNotFound, "NOT_FOUND", printable.Text(none.Error()))
 		return

@@ -44,11 +44,11 @@ type page struct {
 }
 
 var debugPages = []page{
+	{"/counters", "guarded; the counters of a descriptor: ?domain=D&descriptor=k=v,k2=v2; DELETE resets them"},
 	{"/debug/pprof/", "profiles of the running program: heap, goroutine, ..."},
 	{"/debug/pprof/profile", "CPU profile, ?seconds=30"},
 	{"/debug/pprof/trace", "execution trace, ?seconds=1"},
-	{"/counters", "guarded; the counters of a descriptor: ?domain=D&descriptor=k=v,k2=v2; DELETE resets them"},
-	{"/explain", "which rule decides: ?domain=D&descriptor=k=v,k2=v2, without counting"},
+	{"/explain", "which rule decides: ?domain=D&descriptor=k=v,k2=v2, more descriptor= for one request; counts nothing"},
 	{"/recent", "guarded; the last refused and the last unmatched descriptors, DEBUG_RECENT_SIZE: ?domain=D"},
 	{"/rlconfig", "the rules in force, and what was refused since; more with ?format=json"},
 	{"/stats", "every counter and gauge"},
@@ -164,17 +164,28 @@ func (d *debugPort) explain(w http.ResponseWriter, r *http.Request) {
 			"domain is missing: /explain?domain=D&descriptor=k=v,k2=v2")
 		return
 	}
-	entries, err := ParseDescriptor(q.Get("descriptor"))
-	if err != nil {
-		writeError(w, http.StatusBadRequest, "INVALID_ARGUMENT", "descriptor: "+err.Error())
-		return
+	var descriptors [][]rls.Entry
+	texts := q["descriptor"]
+	if len(texts) == 0 {
+		texts = []string{""}
 	}
-	x, err := d.Service.Explain(r.Context(), q.Get("domain"), entries)
-	if err != nil {
-		writeError(w, http.StatusServiceUnavailable, "UNAVAILABLE", err.Error())
-		return
+	for _, text := range texts {
+		entries, err := ParseDescriptor(text)
+		if err != nil {
+			writeError(w, http.StatusBadRequest, "INVALID_ARGUMENT", "descriptor: "+err.Error())
+			return
+		}
+		descriptors = append(descriptors, entries)
 	}
-	respond(w, r, x.Text(), x)
+	x, err := d.Service.Explain(r.Context(), q.Get("domain"), descriptors...)
+	switch {
+	case err != nil:
+		writeServiceError(w, err)
+	case len(descriptors) == 1:
+		respond(w, r, x.Text(), x.Descriptors[0])
+	default:
+		respond(w, r, x.Text(), x)
+	}
 }
 
 // ParseDescriptor parses k=v,k2=v2, split at the first = of each pair: the form of the client's -descriptors. An empty

@@ -148,7 +148,7 @@ func shouldRateLimit(srv any, ctx context.Context, decode func(any) error, _ grp
 	x := exchanges.Get().(*exchange)
 	if err := decode(x); err != nil {
 		x.release()
-		d.service.NoteRefused(service.Malformed, err)
+		d.service.NoteUnread(status.Code(err), err)
 		return nil, err
 	}
 	err := d.decide(ctx, x, arrived)

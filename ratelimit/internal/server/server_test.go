@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -472,8 +473,10 @@ func TestDebug(t *testing.T) {
 	}
 	r.ask(t, req("d", "(k,v)"))
 
-	get("/", 200, "/debug/pprof/: ", "/debug/pprof/profile: ", "/debug/pprof/trace: ", "/explain: ", "/rlconfig: ",
-		"/stats: ")
+	if index := strings.Split(get("/", 200, "/debug/pprof/: ", "/debug/pprof/profile: ", "/debug/pprof/trace: ",
+		"/explain: ", "/rlconfig: ", "/stats: "), "\n"); !slices.IsSorted(index[:len(index)-1]) {
+		t.Errorf("the index is not sorted by path: %q", index)
+	}
 	for _, path := range []string{"/anything", "/stats/", "/xds", "/debug"} {
 		get(path, 404, `"NOT_FOUND"`, "/ lists the pages")
 	}
@@ -508,6 +511,13 @@ func TestDebug(t *testing.T) {
 	get("/stats?format=json", 200, `"ratelimit.service.rate_limit.d.k.total_hits": 1`)
 	get("/explain?domain=d&descriptor=k=v", 200, "counter now: 1 of 2, window ends in 40 s\n", "d_k_v_1699999980")
 	get("/explain?domain=d&descriptor=k=v&format=json", 200, `"value": 1`, `"outcome": "limited"`)
+	one := get("/explain?domain=d&descriptor=k=v", 200)
+	get("/explain?domain=d&descriptor=k=v&descriptor=x=v", 200, one+"\ndomain      d\ndescriptor  (x, v)\n",
+		"\n\nrequest\nleft        descriptor 1: 2 per MINUTE\n")
+	get("/explain?domain=d&descriptor=k=v&descriptor=x=v&format=json", 200, "{\n  \"descriptors\": [\n    {\n",
+		`"value": 1`, `"outcome": "no_match"`, "  ],\n  \"request\": {\n    \"left\": [\n      1\n    ]\n  }\n}\n")
+	get("/explain?domain=d"+strings.Repeat("&descriptor=k=v", 257), 400, "257 descriptors, at most 256")
+	get("/explain?domain=d&descriptor=k=v&descriptor=x", 400, "key=value")
 	get("/explain?domain=d&descriptor=x=v", 200)
 	get("/explain?domain=d&descriptor=x", 400, "key=value")
 	get("/explain", 400, "domain is missing")

@@ -232,7 +232,7 @@ func TestExplain_counterNow(t *testing.T) {
 		if d := cmp.Diff(want, got); d != "" {
 			t.Errorf("%s, want (-), got (+):\n%s", descriptor, d)
 		}
-		return x
+		return x.Descriptors[0]
 	}
 	at := func(second int64, descriptor string, n uint32) {
 		t.Helper()

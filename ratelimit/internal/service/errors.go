@@ -70,6 +70,10 @@ func invalid(reason Reason, format string, args ...any) *Refusal {
 	return &Refusal{Kind: Invalid, Reason: reason, Msg: fmt.Sprintf(format, args...)}
 }
 
+func tooManyDescriptors(n, most int) *Refusal {
+	return invalid(TooManyDescriptors, "rate limit request has %d descriptors, at most %d are allowed", n, most)
+}
+
 // storeRefusal returns the refusal that a caller gets for a store's error.
 func storeRefusal(err error) *Refusal {
 	if errors.Is(err, counter.ErrTimeout) || errors.Is(err, context.DeadlineExceeded) {
@@ -115,7 +119,7 @@ type Reason string
 // logged.
 const (
 	Malformed          Reason = "malformed" // the bytes are no request
-	TooLong            Reason = "too_long"  // a body of /json
+	TooLong            Reason = "too_long"  // a body of /json, a message or a list of headers
 	NoDomain           Reason = "no_domain"
 	NoDescriptors      Reason = "no_descriptors"
 	DomainTooLong      Reason = "domain_too_long"
@@ -175,6 +179,15 @@ func (s *Service) NoteRefused(reason Reason, err error) {
 	s.refusals.note(reason, err.Error(), s.clock())
 }
 
+// NoteUnread is NoteRefused for a gRPC call that is refused with a code.
+func (s *Service) NoteUnread(code codes.Code, err error) {
+	reason := Malformed
+	if code == codes.ResourceExhausted {
+		reason = TooLong
+	}
+	s.NoteRefused(reason, err)
+}
+
 // check refuses malformed requests, before any store is called. The order of the checks and the texts of the first
 // three are those of the replaced service.
 func (s *Service) check(rules *limits.Rules, r *rls.Request) error {
@@ -189,13 +202,16 @@ func (s *Service) check(rules *limits.Rules, r *rls.Request) error {
 		return invalid(DomainTooLong, "rate limit domain has %d bytes, at most %d are allowed", len(r.Domain),
 			s.o.Caps.TextBytes)
 	case len(r.Descriptors) > s.o.Caps.Descriptors:
-		return invalid(TooManyDescriptors, "rate limit request has %d descriptors, at most %d are allowed",
-			len(r.Descriptors), s.o.Caps.Descriptors)
+		return tooManyDescriptors(len(r.Descriptors), s.o.Caps.Descriptors)
 	}
 	for i := range r.Descriptors {
 		if err := s.checkDescriptor(i, &r.Descriptors[i]); err != nil {
 			return err
 		}
+	}
+	if r.Cut {
+		return invalid(TooManyEntries, "rate limit request has more than %d descriptors or %d entries",
+			rls.MaxDescriptors, rls.MaxEntries)
 	}
 	return nil
 }

@@ -39,18 +39,43 @@ type CounterView struct {
 	text string
 }
 
-// Explain says which rule decides a descriptor and how its counter stands, without counting.
-// The error is ErrNoRules.
-func (s *Service) Explain(ctx context.Context, domain string, entries []rls.Entry) (*Explanation, error) {
+// RequestExplanation is the walks of all descriptors of a request, with their counters, and what they give together.
+type RequestExplanation struct {
+	Descriptors []*Explanation `json:"descriptors"`
+	*limits.RequestExplanation
+}
+
+// Text is the explanation for people; for one descriptor, only its walk.
+func (x *RequestExplanation) Text() string {
+	return x.TextOf(func(i int) string { return x.Descriptors[i].Text() })
+}
+
+// Explain says which rules decide the descriptors of a request and how their counters stand, without counting.
+// The error is a *Refusal.
+func (s *Service) Explain(ctx context.Context, domain string, descriptors ...[]rls.Entry) (*RequestExplanation, error) {
 	rules := s.rules.Load()
 	if rules == nil {
 		return nil, ErrNoRules
 	}
-	x := &Explanation{Explanation: rules.ExplainAt(domain, entries, s.clock().Unix())}
+	if n := len(descriptors); n > s.o.Caps.Descriptors {
+		return nil, tooManyDescriptors(n, s.o.Caps.Descriptors)
+	}
+	x := &RequestExplanation{RequestExplanation: rules.ExplainRequest(domain, descriptors, s.clock().Unix())}
+	for i, entries := range descriptors {
+		walk := &Explanation{Explanation: x.RequestExplanation.Descriptors[i]}
+		s.fillWalk(ctx, walk, rules, domain, entries)
+		x.Descriptors = append(x.Descriptors, walk)
+	}
+	return x, nil
+}
+
+// fillWalk adds to a walk what the daemon's settings change, and its counters.
+func (s *Service) fillWalk(ctx context.Context, x *Explanation, rules *limits.Rules, domain string,
+	entries []rls.Entry) {
 	s.noteModes(x)
 	rule := x.Decides
 	if rule == nil || rule.Unlimited {
-		return x, nil
+		return
 	}
 	readings := s.readings(rules, rule, domain, entries)
 	for i := range readings {
@@ -67,7 +92,6 @@ func (s *Service) Explain(ctx context.Context, domain string, entries []rls.Entr
 	}) {
 		x.Limits[tightest(readings)].Tightest = true
 	}
-	return x, nil
 }
 
 // view reads a counter.

@@ -97,7 +97,7 @@ func TestPartialFailure_statistics(t *testing.T) {
 		t.Errorf("%d lines of refused keys, want 1:\n%s", n, &log)
 	}
 	x, err := r.Explain(t.Context(), "d", []rls.Entry{{Key: "k", Value: "a"}})
-	if err != nil || x.Counter.Value == nil || *x.Counter.Value != 1 {
+	if err != nil || x.Descriptors[0].Counter.Value == nil || *x.Descriptors[0].Counter.Value != 1 {
 		t.Errorf("%+v %v", x, err)
 	}
 }

@@ -536,10 +536,11 @@ func TestBytes(t *testing.T) {
 	if got := r.counters("ratelimit.service.rate_limit.d.")[`agent_bad\xffone.over_limit`]; got != 1 {
 		t.Errorf("over_limit of the value is %d, want 1: %v", got, r.counters("ratelimit.service.rate_limit.d."))
 	}
-	x, err := r.Explain(t.Context(), "d", c.Request.Descriptors[0].Entries)
+	explained, err := r.Explain(t.Context(), "d", c.Request.Descriptors[0].Entries)
 	if err != nil {
 		t.Fatal(err)
 	}
+	x := explained.Descriptors[0]
 	text, err := json.Marshal(x)
 	if err != nil || !bytes.Contains(text, []byte(`"value":"bad\\xffone"`)) ||
 		!bytes.Contains(text, []byte(`"counter_key":"d_agent_bad\\xffone_1699999980"`)) {
@@ -566,10 +567,12 @@ func TestRefusals(t *testing.T) {
 	unit.Request.Descriptors[0].HasLimit = true
 	none := call("d", "(a,1)")
 	none.Request.Descriptors = nil
+	cut := call("d", "(a,1)") // within all settings, but not all of the request
+	cut.Request.Cut = true
 	for range 2 {
 		for _, c := range []*Call{
 			call("", "(a,1)"), none, call(strings.Repeat("d", 64<<10+1), "(a,1)"), many(256, "(a,1)|"),
-			many(64, "(a,1)"), call("d", "(a,"+strings.Repeat("x", 64<<10+1)+")"), unit, tooMany,
+			many(64, "(a,1)"), call("d", "(a,"+strings.Repeat("x", 64<<10+1)+")"), unit, tooMany, cut,
 		} {
 			if err := r.Decide(t.Context(), c, r.Now()); err == nil {
 				t.Errorf("%.40v was not refused", c.Request)
@@ -578,7 +581,7 @@ func TestRefusals(t *testing.T) {
 	}
 	r.NoteRefused(Malformed, errors.New("why"))
 	for reason, want := range map[Reason]uint64{
-		NoDomain: 2, NoDescriptors: 2, DomainTooLong: 2, TooManyDescriptors: 2, TooManyEntries: 2, TextTooLong: 2,
+		NoDomain: 2, NoDescriptors: 2, DomainTooLong: 2, TooManyDescriptors: 2, TooManyEntries: 4, TextTooLong: 2,
 		UnknownUnit: 2, TooManyHits: 2, Malformed: 1, TooLong: 0,
 	} {
 		if got := r.stats.Counter(
