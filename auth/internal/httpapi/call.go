@@ -41,14 +41,14 @@ type call struct {
 	actor   *flow.Actor
 	routed  bool // a handler of ours has the request
 	status  int
-	refused int // the status of ServeMux's own answer
+	refused int    // the status of ServeMux's own answer
+	back    string // where the page of an error leads, if the request says it in its body
 
 	// For the log.
 	user uuid.UUID
 	code string
 	err  error
 	told int // the status of the problem that a redirect reports
-	back string // where the page of an error leads, if the request says it in its body
 	// unlisted is a host that a proxy named and that is not used in links, because no setting lists it.
 	unlisted string
 }
