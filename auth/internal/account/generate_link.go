@@ -74,7 +74,7 @@ var linkTypes = map[string]linkType{
 	"signup": {flow.MailSpec{Kind: store.KindSignup, Link: mail.LinkSignup, Keep: flow.KeepPending},
 		"confirmation", store.ConfirmationSent, store.ActionUserConfirmationRequested},
 	"invite": {flow.MailSpec{Kind: store.KindInvite, Link: mail.LinkInvite},
-		"", store.ConfirmationSent, store.ActionUserInvited},
+		"confirmation", store.ConfirmationSent, store.ActionUserInvited},
 	"magiclink": {flow.MailSpec{Kind: store.KindMagicLink, Link: mail.LinkMagicLink},
 		"recovery", store.RecoverySent, store.ActionUserRecoveryRequested},
 	"recovery": {flow.MailSpec{Kind: store.KindRecovery, Link: mail.LinkRecovery},
@@ -220,9 +220,6 @@ func (op *generateLinkOp) write(ctx context.Context) (flow.Link, error) {
 
 // beginPause begins the pause that a mail would have begun, unless the pause runs already. A failure is ignored.
 func (op *generateLinkOp) beginPause(ctx context.Context) {
-	if op.made.pause == "" {
-		return
-	}
 	pause := op.f.Settings.Email.Interval
 	if op.made.pause == "confirmation" {
 		pause = op.f.Settings.Email.ConfirmationInterval

@@ -101,16 +101,18 @@ func TestGenerateLink(t *testing.T) {
 	if l.User.InvitedAt != h.now {
 		t.Errorf("%+v", l.User)
 	}
+	h.set(func(s *flow.Settings) { s.DisableSignup, s.Email.Configured = false, true })
+	_, err := h.SignUp(t.Context(), browser, flow.SignUp{Email: "ann@example.org", Password: "sesame"})
+	refused(t, err, "over_email_send_rate_limit: For security purposes, you can only request this after 60 seconds.")
 	h.redeem("invite", l.HashedToken)
 	l = ok(req{Type: "magiclink", Email: "tom@example.org"}, "signup")
 	h.redeem("signup", l.HashedToken)
 	l = ok(req{Type: "magiclink", Email: "mia@example.org"}, "magiclink")
-	_, err := h.verify(flow.Verify{Type: "magiclink", Token: l.EmailOTP, Email: "mia@example.org"})
+	_, err = h.verify(flow.Verify{Type: "magiclink", Token: l.EmailOTP, Email: "mia@example.org"})
 	accepted(t, err)
 	l = ok(req{Type: "recovery", Email: "mia@example.org"}, "recovery")
 	h.redeem("recovery", l.HashedToken)
 	// The user's own next request meets the pause.
-	h.set(func(s *flow.Settings) { s.Email.Configured = true })
 	if err := h.Recover(
 		t.Context(), browser, flow.Recover{Email: "mia@example.org"}); kindOf(err) != refusal.KindLimited ||
 		!strings.Contains(err.Error(), "For security purposes") {

@@ -315,10 +315,18 @@ func TestRecoveryCodes_hook(t *testing.T) {
 		asked[1].Factor != codes.Factor.ID {
 		t.Errorf("%+v", asked)
 	}
-	h.set(func(s *flow.Settings) { s.Factors.Attempt = nil })
+	h.set(func(s *flow.Settings) {
+		s.Factors.Attempt = func(context.Context, flow.FactorAttempt) (flow.Verdict, error) {
+			storetest.Exec(t, h.db, "delete from factors where id = $1", codes.Factor.ID)
+			return flow.Verdict{}, nil
+		}
+	})
 	low = h.signedIn("mia@example.org")
-	_, err = h.recover(low, codes.Codes[0])
+	_, err = h.recover(low, codes.Codes[1])
 	refused(t, err, wrongRecovery)
+	if s := h.caller(low).Session; s.AAL != 1 {
+		t.Errorf("codes that were removed meanwhile raise a session to aal%d", s.AAL)
+	}
 }
 
 // Codes hold as long as the root key of their time is known; the database alone does not show them.

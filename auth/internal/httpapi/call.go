@@ -41,7 +41,8 @@ type call struct {
 	actor   *flow.Actor
 	routed  bool // a handler of ours has the request
 	status  int
-	refused int // the status of ServeMux's own answer
+	refused int    // the status of ServeMux's own answer
+	back    string // where the page of an error leads, if the request says it in its body
 
 	// For the log.
 	user uuid.UUID
@@ -222,7 +223,11 @@ func (c *call) routeError() {
 	h := c.Header()
 	delete(h, "Location")
 	p := c.notFound()
-	if c.refused == http.StatusMethodNotAllowed {
+	switch {
+	case c.srv.hidesPasskeys(c.r.URL.Path):
+		delete(h, "Allow")
+		p = noPasskeys
+	case c.refused == http.StatusMethodNotAllowed:
 		p = &problem{status: 405, code: refusal.CodeMethodNotAllowed,
 			msg: fmt.Sprintf("This path does not know the method %.32s", c.r.Method)}
 	}

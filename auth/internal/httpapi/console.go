@@ -21,6 +21,7 @@ type ConsoleCall struct{ c *call }
 func (s *Server) ServeConsole(w http.ResponseWriter, r *http.Request, h func(ConsoleCall) error) {
 	l := s.live.Load()
 	c := &call{ResponseWriter: w, r: r, srv: s, live: l, id: requestID(l, r), console: true, routed: true}
+	w.Header()["X-Request-Id"] = []string{c.id} // for the page, which does not know the name in the settings
 	set := l.Settings
 	set.ForwardedFor = false
 	c.ipText, c.ipKnown = clientIP(&set, r), true

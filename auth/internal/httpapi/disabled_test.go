@@ -15,6 +15,8 @@ func TestDisabled(t *testing.T) {
 		"POST /token?grant_type=web3":        "422 web3_provider_disabled Web3 provider is disabled",
 		"GET /passkeys/registration/options": "404 passkey_disabled Passkeys are disabled",
 		"GET /passkeys":                      "404 passkey_disabled Passkeys are disabled",
+		"PUT /passkeys":                      "404 passkey_disabled Passkeys are disabled",
+		"GET /passkeys//x":                   "404 passkey_disabled Passkeys are disabled",
 		"GET /admin/users/abc/passkeys": "401 no_authorization This endpoint requires a valid " +
 			"Bearer token",
 		"POST /passkeys/authentication/verify":  "404 passkey_disabled Passkeys are disabled",

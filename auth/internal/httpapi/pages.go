@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"math"
 	"mime"
 	"net/http"
@@ -49,15 +50,16 @@ func (s *Server) postConfirm(c *call) error {
 	if !c.live.ConfirmPage {
 		return errNotFound
 	}
+	form, unread := c.form()
+	c.back = c.target(form.Get("redirect_to"))
 	if err := s.limit(c, byVerify); err != nil {
 		return err
 	}
-	form, err := c.form()
-	if err != nil {
-		return err
+	if unread != nil {
+		return unread
 	}
 	client := c.requestInfo()
-	client.RedirectTo = c.target(form.Get("redirect_to"))
+	client.RedirectTo = c.back
 	return s.redeemLink(c, client, cleanText(form.Get("type"), 8<<10), cleanText(form.Get("token"), 8<<10))
 }
 
@@ -127,7 +129,7 @@ func (c *call) errorPage(p *problem) {
 	case p.status == 400 || p.status == 404 || p.status == 405 || p.status == 422:
 		text = "pages.unavailable"
 	}
-	back := c.target("")
+	back := cmp.Or(c.back, c.target(""))
 	if u, err := url.Parse(back); err != nil || u.Scheme != "https" && u.Scheme != "http" {
 		back = c.live.SiteURL
 	}

@@ -70,6 +70,9 @@ func TestConfirmPage(t *testing.T) {
 		a.do("POST /verify/confirm", "", formType)
 	}
 	a.do("POST /verify/confirm", "", formType).refused(429, "over_request_rate_limit", "*")
+	form.Set("redirect_to", "https://other.example.org/welcome")
+	a.do("POST /verify/confirm", form.Encode(), formType, header{"Accept", "text/html"}).
+		is(429, `*href="https://other.example.org/welcome"*`)
 	if strings.Contains(a.log.String(), hash) {
 		t.Error("the log has the token")
 	}

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"net/http"
 	"strconv"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/google/uuid"
@@ -16,7 +17,8 @@ import (
 
 var noPasskeys = newProblem(404, refusal.CodePasskeyDisabled, "Passkeys are disabled")
 
-// withPasskeys refuses requests, unread, while passkeys are switched off.
+// withPasskeys refuses requests, unread, while passkeys are switched off. routeError does so for methods and paths below
+// /passkeys that no route matches.
 func (s *Server) withPasskeys(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if s.core.Live().Passkeys.Enabled {
@@ -25,6 +27,11 @@ func (s *Server) withPasskeys(h http.Handler) http.Handler {
 		}
 		disabled(noPasskeys).ServeHTTP(w, r)
 	})
+}
+
+// hidesPasskeys reports whether the path is one of passkeys, and these are switched off.
+func (s *Server) hidesPasskeys(path string) bool {
+	return (path == "/passkeys" || strings.HasPrefix(path, "/passkeys/")) && !s.core.Live().Passkeys.Enabled
 }
 
 // signsIn counts a step of a sign-in.
@@ -200,6 +207,3 @@ func (s *Server) deleteAdminPasskey(c *call, by flow.Actor, user uuid.UUID) erro
 	}
 	return c.noContent(err)
 }
-
-// noPath answers requests below /passkeys that no other route matches.
-func noPath(*call) error { return errNotFound }

@@ -26,6 +26,16 @@ func TestPasskeys(t *testing.T) {
 	g := a.member("mia@example.org")
 	token := bearer(g.AccessToken)
 	a.do("GET /passkeys", nil, token).is(200, "[]")
+	for request, allow := range map[string]string{"PUT /passkeys": "GET, HEAD", "GET /passkeys/registration/verify": "POST",
+		"GET /passkeys/" + g.User.ID: "DELETE, PATCH"} {
+		got := a.do(request, nil, token).refused(405, "method_not_allowed", "*")
+		if got.Header.Get("Allow") != allow {
+			t.Errorf("%s: Allow %q, want %q", request, got.Header.Get("Allow"), allow)
+		}
+	}
+	a.do("GET /passkeys/registration", nil, token).refused(405, "method_not_allowed", "*")
+	a.do("GET /passkeys/a/b", nil, token).refused(404, "not_found", "*")
+	a.do("PUT /user", `{"data":{"Name":"not it"}}`, token).is(200, "*")
 
 	phone := &webauthntest.Authenticator{Flags: webauthntest.UV,
 		AAGUID: uuid.MustParse("bada5566-a7aa-401f-bd96-45619a55120d")}

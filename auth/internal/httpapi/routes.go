@@ -57,8 +57,6 @@ func (s *Server) routes() *http.ServeMux {
 	mux.Handle("GET /passkeys", s.owner(s.getPasskeys))
 	mux.Handle("PATCH /passkeys/{passkey_id}", s.owner(s.patchPasskey))
 	mux.Handle("DELETE /passkeys/{passkey_id}", s.owner(s.deletePasskey))
-	mux.Handle("/passkeys", s.withPasskeys(noTimeout(noPath))) // other methods and paths
-	mux.Handle("/passkeys/", s.withPasskeys(noTimeout(noPath)))
 
 	mux.Handle("POST /logout", s.open(s.postLogout)) // user.go: it also takes tokens whose session is gone
 

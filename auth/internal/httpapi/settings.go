@@ -34,6 +34,7 @@ func settingsBody(s Shown) []byte {
 	flag("phone_autoconfirm", s.PhoneAutoconfirm)
 	b = append(jsontext.AppendString(append(b, `"sms_provider":`...), s.SMSProvider), ',')
 	flag("saml_enabled", false)
+	flag("saml_private_key_next_configured", false)
 	flag("passkeys_enabled", s.Passkeys)
 	b[len(b)-1] = '}'
 	return b

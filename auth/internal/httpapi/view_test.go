@@ -106,7 +106,7 @@ func TestUserView(t *testing.T) {
 }
 
 func TestSettingsView(t *testing.T) {
-	want := `{"external":{"apple":false,"azure":false,"bitbucket":false,"discord":false,"facebook":false,"figma":false,"github":false,"gitlab":false,"google":false,"keycloak":false,"linkedin":false,"notion":false,"slack":false,"snapchat":false,"spotify":false,"twitch":false,"twitter":false,"workos":false,"email":true,"phone":false,"anonymous_users":false},"disable_signup":false,"autoconfirm":false,"mailer_autoconfirm":false,"phone_autoconfirm":false,"sms_provider":"","saml_enabled":false,"passkeys_enabled":false}`
+	want := `{"external":{"apple":false,"azure":false,"bitbucket":false,"discord":false,"facebook":false,"figma":false,"github":false,"gitlab":false,"google":false,"keycloak":false,"linkedin":false,"notion":false,"slack":false,"snapchat":false,"spotify":false,"twitch":false,"twitter":false,"workos":false,"email":true,"phone":false,"anonymous_users":false},"disable_signup":false,"autoconfirm":false,"mailer_autoconfirm":false,"phone_autoconfirm":false,"sms_provider":"","saml_enabled":false,"saml_private_key_next_configured":false,"passkeys_enabled":false}`
 	if d := cmp.Diff(want, string(settingsBody(Shown{Email: true}))); d != "" {
 		t.Error(d)
 	}

@@ -40,7 +40,7 @@ func embedded(tag string) func() Strings {
 
 // Language is a language, with the languages that replace its missing strings.
 type Language struct {
-	// Tag is the language tag as the setting has it.
+	// Tag is the language tag as the setting has it, with hyphens (RFC 5646).
 	Tag    string
 	layers []func() Strings // a string comes from the first layer that has it
 }
@@ -62,7 +62,7 @@ func New(tags []string, own map[string]Strings) (*Catalog, error) {
 		if !ValidTag(tag) {
 			return nil, fmt.Errorf("%q is no language tag such as de or pt-BR", tag)
 		}
-		l := &Language{Tag: tag}
+		l := &Language{Tag: strings.ReplaceAll(tag, "_", "-")}
 		add := func(tag string) bool {
 			before := len(l.layers)
 			if s, given := own[tag]; given {

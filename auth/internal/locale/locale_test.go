@@ -160,6 +160,12 @@ func TestParseAccept(t *testing.T) {
 	f(strings.Repeat("x", 300))
 }
 
+func TestTag(t *testing.T) {
+	if l := catalog(t, nil, "de_AT").Default(); l.Tag != "de-AT" {
+		t.Errorf("a tag with an underscore is sent as %s", l.Tag)
+	}
+}
+
 func TestChoose(t *testing.T) {
 	c := catalog(t, nil, "en", "de", "fr-CA", "es")
 	f := func(metadata, accept, want string) {

@@ -77,6 +77,17 @@ func variants() []variant {
 	}
 }
 
+// Programs take the first six digits of a mail for its code, whatever the colors are.
+func TestBuiltIn_colorOfDigits(t *testing.T) {
+	r := NewRenderer(RendererOptions{Now: time.Now, Log: quiet()})
+	r.Apply(Settings{Show: ShowBoth, Site: Site{Name: "Acme", Color: "#336699"}, Languages: languages(t, "en")})
+	p := sample(Recovery, "en")
+	m, err := r.Render(t.Context(), p)
+	if got := sixDigits.FindString(m.HTML); err != nil || got != p.Vars.Token {
+		t.Errorf("the first six digits are %s, want the code %s (%v)", got, p.Vars.Token, err)
+	}
+}
+
 // eachBuiltIn calls f with every built-in mail in every language.
 func eachBuiltIn(t *testing.T, f func(name string, v variant, p Payload, m Message)) {
 	t.Helper()

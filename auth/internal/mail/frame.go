@@ -68,13 +68,22 @@ func (p *Payload) stringsKey() string {
 
 // addSite adds the variables that are not in a payload: from the settings, the language and the outbox's row.
 func (v variables) addSite(site Site, l *locale.Language, p *Payload) {
-	v["SiteName"], v["LogoURL"], v["Color"], v["Support"], v["Locale"] = site.Name, site.LogoURL, site.Color,
+	v["SiteName"], v["LogoURL"], v["Color"], v["Support"], v["Locale"] = site.Name, site.LogoURL, unlikeCode(site.Color),
 		site.Support, l.Tag
 	v["ExpiresIn"], v["When"] = "", l.Time(p.Ordered)
 	if !p.Expires.IsZero() {
 		v["ExpiresIn"] = l.Duration(p.Expires.Sub(p.Ordered))
 	}
 	v["ProviderName"], v["FactorName"] = providerName(p.Vars.Provider, l), factorName(p.Vars.FactorType, l)
+}
+
+// unlikeCode returns the color, or one that the eye takes for it where the color has six digits: programs take the first
+// six digits of a mail for its code.
+func unlikeCode(color string) string {
+	if len(color) != len("#rrggbb") || strings.ContainsAny(color, "abcdefABCDEF") {
+		return color
+	}
+	return color[:6] + "a"
 }
 
 // providerNames are the names of the built-in providers.

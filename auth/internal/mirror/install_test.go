@@ -193,6 +193,9 @@ lock table "gatehouse"."gh_users", `) {
 	// Nothing records that an operator has run what install -sql prints.
 	m.exec(t, "delete from {H}moves where kind = 'mirror'")
 	m.exec(t, install)
+	if drop := printed(mirror.Drop); !strings.Contains(drop, " in access exclusive mode;") {
+		t.Errorf("drop -sql after install -sql locks too little for the triggers:\n%s", drop)
+	}
 	if err := mirror.Drop(t.Context(), m.options(&out)); err != nil {
 		t.Error(err)
 	}

@@ -303,18 +303,15 @@ func gaveWay(err error) bool {
 }
 
 func (r *run) replaceOnce(ctx context.Context, wait time.Duration, list []string, then func() error) error {
-	err := r.execAll(ctx, fmt.Sprintf("set local lock_timeout = %d", wait.Milliseconds()), r.lock())
+	old, err := r.unmake(ctx)
 	if err != nil {
 		return err
 	}
-	old, err := r.unmake(ctx)
-	if err == nil {
-		err = r.execAll(ctx, slices.Concat(old, list)...)
+	locks := []string{fmt.Sprintf("set local lock_timeout = %d", wait.Milliseconds()), r.lock(len(old) > 0)}
+	if err := r.execAll(ctx, slices.Concat(locks, old, list)...); err != nil {
+		return err
 	}
-	if err == nil {
-		err = then()
-	}
-	return err
+	return then()
 }
 
 // Drop removes the mirror and prints the way back. It prints the way back again if the mirror is dropped already, since
@@ -339,7 +336,7 @@ func Drop(ctx context.Context, o Options) error {
 		fmt.Fprintln(o.Out, "-- the mirror is dropped; without -sql, auth mirror drop prints the way back")
 		return nil
 	case o.SQL:
-		for _, sql := range slices.Concat([]string{"begin", r.lock()}, made, []string{r.markDropped(), "commit"}) {
+		for _, sql := range slices.Concat([]string{"begin", r.lock(true)}, made, []string{r.markDropped(), "commit"}) {
 			fmt.Fprintln(o.Out, sql+";")
 		}
 		return nil
@@ -368,16 +365,16 @@ func (r *run) markDropped() string {
 }
 
 // lock returns the statement that locks our tables, before the others lock the former tables. Dropping a trigger needs
-// an exclusive lock; without a mirror there is none to drop, unless nothing records that install -sql has been run.
-func (r *run) lock() string {
+// an exclusive lock, which a weaker one that is held already could wait for without end.
+func (r *run) lock(exclusive bool) string {
 	text := "lock table " + r.ours("users")
 	for _, name := range []string{"identities", "factors", "sessions", "one_time_tokens"} {
 		text += ", " + r.ours(name)
 	}
-	if r.known == nil && !r.dropping {
-		return text + " in share row exclusive mode"
+	if exclusive {
+		return text + " in access exclusive mode"
 	}
-	return text + " in access exclusive mode"
+	return text + " in share row exclusive mode"
 }
 
 // wayBack returns the SQL that makes the former service usable again once the mirror is dropped: it copies the hashes

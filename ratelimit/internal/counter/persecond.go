@@ -16,7 +16,7 @@ type PerSecondRouter struct {
 	pairs           sync.Pool // *pair
 }
 
-// NewPerSecondRouter joins two stores, which Close closes.
+// NewPerSecondRouter joins two stores.
 func NewPerSecondRouter(main, perSecond Store) *PerSecondRouter {
 	return &PerSecondRouter{main: main, perSecond: perSecond, pairs: sync.Pool{New: func() any {
 		return &pair{done: make(chan struct{}, 1)}

@@ -22,7 +22,6 @@ func (d *daemon) openStore(ctx context.Context) (counter.Store, error) {
 	if d.config.Counting.Backend == config.BackendMemory {
 		evicted := d.stats.Counter("ratelimit.memory.evicted")
 		m := memory.New(memory.Options{Settings: d.config.Counting.Memory, Evicted: evicted.Inc})
-		d.opened = append(d.opened, m.Close)
 		d.stats.GaugeFunc("ratelimit.memory.keys", func() int64 { return int64(m.Len()) })
 		return m, nil
 	}

@@ -29,7 +29,7 @@ func newRecent(size int) *Recent {
 type RecentDescriptor struct {
 	At      time.Time   `json:"at"`
 	Domain  string      `json:"domain"`
-	Entries []rls.Entry `json:"entries"`
+	Entries []rls.Entry `json:"entries"` // invalid UTF-8 is written as \xNN
 	// Rule refused the descriptor; File is the rule's file and position.
 	Rule  string  `json:"rule,omitempty"`
 	File  string  `json:"file,omitempty"`

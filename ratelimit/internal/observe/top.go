@@ -97,7 +97,7 @@ func (t *Top) turn(now int64) {
 // TopKey is one key with its hits in a minute.
 type TopKey struct {
 	Domain  string      `json:"domain"`
-	Entries []rls.Entry `json:"entries"`
+	Entries []rls.Entry `json:"entries"`        // invalid UTF-8 is written as \xNN
 	Rule    string      `json:"rule,omitempty"` // of the first descriptor with the key; empty for a limit of its own
 	Hits    uint64      `json:"hits"`
 	// Error is by how much Hits may be too high.

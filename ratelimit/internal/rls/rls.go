@@ -49,7 +49,8 @@ func (r *Request) Taken(i int) uint64 {
 	return 0
 }
 
-// Entry is one key/value pair of a descriptor. Both are case-sensitive.
+// Entry is one key/value pair of a descriptor. Both are case-sensitive. The names in JSON are those of explain and of
+// the debug port's pages.
 type Entry struct {
 	Key   string `json:"key"`
 	Value string `json:"value"`

@@ -9,11 +9,6 @@ import (
 	"time"
 	"unicode"
 
-	"go.opentelemetry.io/otel/attribute"
-	"go.opentelemetry.io/otel/codes"
-	"go.opentelemetry.io/otel/trace"
-
-	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/limits"
 	"gatehouse/ratelimit/internal/observe"
 	"gatehouse/ratelimit/internal/printable"
@@ -204,52 +199,4 @@ func appendText(b []byte, s string) []byte {
 		b = append(b, "…"...)
 	}
 	return b
-}
-
-// startSpan begins the span of a decision. Attributes are copied: a span outlives the bytes that the request's strings
-// point into.
-func (s *Service) startSpan(ctx context.Context, c *Call) {
-	_, c.span = s.o.Tracer.Start(ctx, "ShouldRateLimit Execution")
-	if c.span.IsRecording() {
-		c.span.SetAttributes(attribute.String("domain", strings.Clone(printable.Text(c.Request.Domain))))
-		if s.o.TraceRequests {
-			c.span.SetAttributes(attribute.String("request string", string(c.Request.AppendText(nil))))
-		}
-	}
-}
-
-func (c *Call) endSpan(err error) {
-	if err != nil {
-		c.span.SetStatus(codes.Error, err.Error())
-	}
-	c.span.End()
-	c.span = nil
-}
-
-// TraceStore has each call of store recorded as a span within the decision's span. name is the span's name; count makes
-// attributes of the hits sent.
-func TraceStore(store counter.Store, tracer trace.Tracer, name string,
-	count func([]counter.Hit) []attribute.KeyValue) counter.Store {
-	return &tracedStore{store, tracer, name, count}
-}
-
-type tracedStore struct {
-	counter.Store
-	tracer trace.Tracer
-	name   string
-	count  func([]counter.Hit) []attribute.KeyValue
-}
-
-// Add implements counter.Store.
-func (t *tracedStore) Add(ctx context.Context, req *counter.Request) error {
-	ctx, span := t.tracer.Start(ctx, t.name)
-	defer span.End()
-	if span.IsRecording() && t.count != nil {
-		span.SetAttributes(t.count(req.Hits)...)
-	}
-	err := t.Store.Add(ctx, req)
-	if err != nil {
-		span.SetStatus(codes.Error, err.Error())
-	}
-	return err
 }

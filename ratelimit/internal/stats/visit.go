@@ -35,7 +35,7 @@ func (r *Rule) Hit() bool {
 }
 
 // Rules returns the rules that were hit, in no order: 24 bytes each, with the live counters. After GroupRules it also
-// returns the groups, with the counts of their forgotten rules.
+// returns the groups, with the counts of their forgotten rules. The caller owns the list.
 func (r *Registry) Rules() []RuleSeries { return r.hit(false) }
 
 // hit returns the rules that were hit, or the limits of lists that were.

@@ -12,6 +12,8 @@ import (
 	"gatehouse/auth/internal/store"
 )
 
+var errWrongCode = refusal.Unprocessable(refusal.CodeFactorVerificationFailed, "Invalid recovery code entered")
+
 // VerifyRecoveryCode uses up one of the user's recovery codes and raises the session like VerifyFactor.
 func (a *Factors) VerifyRecoveryCode(ctx context.Context, req flow.RequestInfo, principal flow.Principal,
 	code string) (flow.Grant, error) {
@@ -26,6 +28,9 @@ func (a *Factors) VerifyRecoveryCode(ctx context.Context, req flow.RequestInfo, 
 	remaining := 0
 	op.find = func(u store.User) (store.Factor, error) {
 		factor, _ := codesOf(u) // if the user has no codes, every code is wrong
+		if was := op.factor.ID; was != uuid.Nil && was != factor.ID {
+			return factor, errWrongCode // removed since the code was judged
+		}
 		return factor, nil
 	}
 	op.judge = func(ctx context.Context, tx *flow.Tx, _ store.User, _ store.Session) error {
@@ -62,7 +67,7 @@ func (op *verifyFactorOp) judgeRecoveryCode(ctx context.Context, tx *flow.Tx, re
 	if right {
 		return nil
 	}
-	tx.Refuse(refusal.Unprocessable(refusal.CodeFactorVerificationFailed, "Invalid recovery code entered"))
+	tx.Refuse(errWrongCode)
 	pairs := []string{"factor_type", string(store.FactorRecoveryCodes)}
 	if op.judged {
 		pairs = append(pairs, "factor_id", op.factor.ID.String())

@@ -38,9 +38,9 @@ func CreationOptions(f *Flow, u store.User, all []store.Credential, s webauthn.S
 	case u.Phone != "":
 		name = "+" + u.Phone
 	}
-	var data struct{ Name any }
+	var data map[string]any
 	_ = json.Unmarshal(u.UserMetadata, &data) // an object, from PostgreSQL
-	display, _ := data.Name.(string)
+	display, _ := data["name"].(string)
 	if runes := []rune(display); len(runes) > 64 {
 		display = string(runes[:64])
 	}
