@@ -201,7 +201,8 @@ func (c *conn) data(h frameHeader, payload []byte) *connError {
 	body, room := c.out.keepBody(s, b)
 	switch r := s.tooLong(body); {
 	case r != nil:
-		c.refuseUnread(s, r)
+		c.noteUnread(s, r)
+		c.refuse(s, r)
 		return nil
 	case !room:
 		c.server.refused(reasonBuffered)
@@ -246,7 +247,8 @@ func (c *conn) complete(s *stream, body []byte) {
 	message, r := s.message(body)
 	switch {
 	case r != nil:
-		c.refuseUnread(s, r)
+		c.noteUnread(s, r)
+		c.refuse(s, r)
 	case s.header.method == methodDecide:
 		c.decide(s, message)
 	case s.header.method == methodWatch:

@@ -78,10 +78,9 @@ func (c *conn) headersDone(id uint32, ends bool, block []byte) *connError {
 	switch {
 	case head.refusal != nil:
 		if head.refusal.status == http.StatusRequestHeaderFieldsTooLarge {
-			c.refuseUnread(s, head.refusal)
-		} else {
-			c.refuse(s, head.refusal)
+			c.noteUnread(s, head.refusal)
 		}
+		c.refuse(s, head.refusal)
 		c.charge()
 		return c.spendIf(c.limits.budget.left <= 0)
 	case ends:

@@ -108,12 +108,11 @@ func (c *conn) refuse(s *stream, r *refusal) {
 	}
 }
 
-// refuseUnread refuses a request that could not be read.
-func (c *conn) refuseUnread(s *stream, r *refusal) {
+// noteUnread counts and logs a decision that is refused because it could not be read.
+func (c *conn) noteUnread(s *stream, r *refusal) {
 	if s.header.method == methodDecide {
 		c.server.o.Service.NoteUnread(r.code, errors.New(r.message))
 	}
-	c.refuse(s, r)
 }
 
 // charge takes the cost of decoding the last list of fields from the budget.

@@ -165,17 +165,16 @@ func (d *debugPort) explain(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	var descriptors [][]rls.Entry
-	texts := q["descriptor"]
-	if len(texts) == 0 {
-		texts = []string{""}
-	}
-	for _, text := range texts {
+	for _, text := range q["descriptor"] {
 		entries, err := ParseDescriptor(text)
 		if err != nil {
 			writeError(w, http.StatusBadRequest, "INVALID_ARGUMENT", "descriptor: "+err.Error())
 			return
 		}
 		descriptors = append(descriptors, entries)
+	}
+	if len(descriptors) == 0 {
+		descriptors = [][]rls.Entry{nil}
 	}
 	x, err := d.Service.Explain(r.Context(), q.Get("domain"), descriptors...)
 	switch {
