@@ -31,7 +31,7 @@ having = $$(grep -rlE --include='*_test.go' '^func Test[A-Za-z0-9_]*($(1))' auth
 uninstrumented := $(foreach p,blowfish scrypt,-gcflags=golang.org/x/crypto/$(p)=-race=false)
 # Tests wait for servers and processes more than they compute: twice as many packages at once as there are cores.
 crowded := -p $$((2 * $$(nproc)))
-# The packages whose tests take longest begin first, so that none is left alone at the end.
+# The packages whose tests take longest start first, so that no package runs alone at the end.
 all := ./auth/test ./auth/internal/takeover ./ratelimit/internal/server ./ratelimit/test ./...
 
 .PHONY: build help run test fetch test-race test-counts test-short check deps docs bench load load-late fuzz image upgrade release lint
@@ -47,7 +47,7 @@ run: build # everything from nothing, until Ctrl-C; ready some seconds after it 
 	@go build -o .run/devstack ./shared/devstack
 	@exec .run/devstack
 
-test: build # exactly what CI runs, check included; some 18 minutes on two cores
+test: build # exactly what CI runs, check included; some 15 minutes on two cores
 	@.ci/need redis-server memcached initdb pgbouncer curl npm promtool gcc libc bwrap chromium systemd-analyze
 	@$(MAKE) --no-print-directory -j2 check fetch
 	@$(MAKE) --no-print-directory test-race

@@ -210,8 +210,8 @@ func inverse(figure func(sample) float64) func(sample) float64 {
 }
 
 // withEditions adds, next to a line, the same line for the earlier programs. There are no such processes for
-// yardsticks. The order rotates from round to round, since the measurement before affects caches and disks. Odd rounds of
-// ratelimit go backwards, so that six rounds have each order once.
+// yardsticks. The order rotates from round to round, since the measurement before affects caches and disks. Odd rounds
+// of ratelimit go backwards, so that six rounds have each order once.
 func (l *testbed) withEditions(g group, round int) (all group) {
 	editions := l.editions()
 	for _, of := range g {

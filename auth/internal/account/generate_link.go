@@ -218,7 +218,8 @@ func (op *generateLinkOp) write(ctx context.Context) (flow.Link, error) {
 		RedirectTo: op.f.Req.RedirectTo}, nil
 }
 
-// beginPause begins the pause that a mail would have begun, unless the pause runs already. A failure is ignored.
+// beginPause begins the pause before the user's next mail, for an invitation the pause of confirmations, unless the pause
+// runs already. A failure is ignored.
 func (op *generateLinkOp) beginPause(ctx context.Context) {
 	pause := op.f.Settings.Email.Interval
 	if op.made.pause == "confirmation" {

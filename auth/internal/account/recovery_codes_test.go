@@ -315,6 +315,12 @@ func TestRecoveryCodes_hook(t *testing.T) {
 		asked[1].Factor != codes.Factor.ID {
 		t.Errorf("%+v", asked)
 	}
+	h.set(func(s *flow.Settings) { s.Factors.Attempt = nil })
+	low = h.signedIn("mia@example.org")
+	_, err = h.recover(low, codes.Codes[0])
+	refused(t, err, wrongRecovery)
+
+	// Codes that are removed while the hook runs raise no session.
 	h.set(func(s *flow.Settings) {
 		s.Factors.Attempt = func(context.Context, flow.FactorAttempt) (flow.Verdict, error) {
 			storetest.Exec(t, h.db, "delete from factors where id = $1", codes.Factor.ID)

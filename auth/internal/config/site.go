@@ -22,7 +22,7 @@ type siteConfig struct {
 	// Logo in mails and on pages: an https URL of a PNG, JPEG or GIF, shown 40 pixels high.
 	LogoURL string `env:"AUTH_SITE_LOGO_URL" table:"General"`
 	// Colour of buttons in mails and on pages, #rgb or #rrggbb; in .env in quotes. Their text is white or black,
-	// whichever has more contrast.
+	// whichever has more contrast. In mails a colour of six digits ends in `a`, so that no program takes it for the code.
 	Color string `env:"AUTH_SITE_COLOR" envDefault:"#1d4ed8" table:"General"`
 	// E-mail address or https URL that mails and pages name for help.
 	Support string `env:"AUTH_SITE_SUPPORT" table:"General"`

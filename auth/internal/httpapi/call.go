@@ -42,7 +42,7 @@ type call struct {
 	routed  bool // a handler of ours has the request
 	status  int
 	refused int    // the status of ServeMux's own answer
-	back    string // where the page of an error leads, if the request says it in its body
+	back    string // the target of the link on an error page, if the body names a target
 
 	// For the log.
 	user uuid.UUID

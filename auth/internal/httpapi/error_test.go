@@ -3,6 +3,7 @@ package httpapi
 import (
 	"context"
 	"net/http"
+	"net/http/httptest"
 	"strings"
 	"testing"
 	"time"
@@ -232,6 +233,11 @@ func TestLog_oneLineWithoutSecrets(t *testing.T) {
 		if !strings.Contains(line, want) {
 			t.Errorf("%q is missing in %q", want, line)
 		}
+	}
+	w := httptest.NewRecorder() // the console's page reads X-Request-Id
+	a.server.ServeConsole(w, httptest.NewRequest("GET", "/", nil), func(ConsoleCall) error { return NotFound() })
+	if id := w.Header().Get("X-Request-Id"); id == "" || id != w.Header().Get("X-Trace") {
+		t.Errorf("the console's request id is %q, in the log %q", id, w.Header().Get("X-Trace"))
 	}
 	a.do("POST /token?grant_type=password",
 		map[string]any{"email": "mia@example.org", "password": "wrong guess"}).refused(400, "invalid_credentials", "*")

@@ -1,7 +1,6 @@
 package httpapi
 
 import (
-	"cmp"
 	"math"
 	"mime"
 	"net/http"
@@ -50,7 +49,7 @@ func (s *Server) postConfirm(c *call) error {
 	if !c.live.ConfirmPage {
 		return errNotFound
 	}
-	form, unread := c.form()
+	form, unread := c.form() // before the limit, since the page of its refusal leads where the form says
 	c.back = c.target(form.Get("redirect_to"))
 	if err := s.limit(c, byVerify); err != nil {
 		return err
@@ -129,7 +128,10 @@ func (c *call) errorPage(p *problem) {
 	case p.status == 400 || p.status == 404 || p.status == 405 || p.status == 422:
 		text = "pages.unavailable"
 	}
-	back := cmp.Or(c.back, c.target(""))
+	back := c.back
+	if back == "" {
+		back = c.target("")
+	}
 	if u, err := url.Parse(back); err != nil || u.Scheme != "https" && u.Scheme != "http" {
 		back = c.live.SiteURL
 	}

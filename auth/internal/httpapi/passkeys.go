@@ -17,8 +17,8 @@ import (
 
 var noPasskeys = newProblem(404, refusal.CodePasskeyDisabled, "Passkeys are disabled")
 
-// withPasskeys refuses requests, unread, while passkeys are switched off. routeError does so for methods and paths below
-// /passkeys that no route matches.
+// withPasskeys refuses requests, unread, while passkeys are switched off. routeError refuses methods and
+// paths below /passkeys that no route matches.
 func (s *Server) withPasskeys(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if s.core.Live().Passkeys.Enabled {
@@ -29,7 +29,7 @@ func (s *Server) withPasskeys(h http.Handler) http.Handler {
 	})
 }
 
-// hidesPasskeys reports whether the path is one of passkeys, and these are switched off.
+// hidesPasskeys reports whether the path is a path of passkeys while passkeys are switched off.
 func (s *Server) hidesPasskeys(path string) bool {
 	return (path == "/passkeys" || strings.HasPrefix(path, "/passkeys/")) && !s.core.Live().Passkeys.Enabled
 }

@@ -68,8 +68,8 @@ func (p *Payload) stringsKey() string {
 
 // addSite adds the variables that are not in a payload: from the settings, the language and the outbox's row.
 func (v variables) addSite(site Site, l *locale.Language, p *Payload) {
-	v["SiteName"], v["LogoURL"], v["Color"], v["Support"], v["Locale"] = site.Name, site.LogoURL, unlikeCode(site.Color),
-		site.Support, l.Tag
+	v["SiteName"], v["LogoURL"], v["Color"], v["Support"], v["Locale"] = site.Name, site.LogoURL,
+		unlikeCode(site.Color), site.Support, l.Tag
 	v["ExpiresIn"], v["When"] = "", l.Time(p.Ordered)
 	if !p.Expires.IsZero() {
 		v["ExpiresIn"] = l.Duration(p.Expires.Sub(p.Ordered))
@@ -77,8 +77,8 @@ func (v variables) addSite(site Site, l *locale.Language, p *Payload) {
 	v["ProviderName"], v["FactorName"] = providerName(p.Vars.Provider, l), factorName(p.Vars.FactorType, l)
 }
 
-// unlikeCode returns the color, or one that the eye takes for it where the color has six digits: programs take the first
-// six digits of a mail for its code.
+// unlikeCode returns the color. If the color has six decimal digits, it returns a nearly equal color with a letter:
+// programs take the first six digits of a mail for its code.
 func unlikeCode(color string) string {
 	if len(color) != len("#rrggbb") || strings.ContainsAny(color, "abcdefABCDEF") {
 		return color

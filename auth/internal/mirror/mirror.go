@@ -304,14 +304,19 @@ func gaveWay(err error) bool {
 
 func (r *run) replaceOnce(ctx context.Context, wait time.Duration, list []string, then func() error) error {
 	old, err := r.unmake(ctx)
-	if err != nil {
-		return err
+	if err == nil {
+		err = r.execAll(ctx, fmt.Sprintf("set local lock_timeout = %d", wait.Milliseconds()), r.lock(len(old) > 0))
 	}
-	locks := []string{fmt.Sprintf("set local lock_timeout = %d", wait.Milliseconds()), r.lock(len(old) > 0)}
-	if err := r.execAll(ctx, slices.Concat(locks, old, list)...); err != nil {
-		return err
+	if err == nil {
+		old, err = r.unmake(ctx) // another run may have been first
 	}
-	return then()
+	if err == nil {
+		err = r.execAll(ctx, slices.Concat(old, list)...)
+	}
+	if err == nil {
+		err = then()
+	}
+	return err
 }
 
 // Drop removes the mirror and prints the way back. It prints the way back again if the mirror is dropped already, since
@@ -365,7 +370,7 @@ func (r *run) markDropped() string {
 }
 
 // lock returns the statement that locks our tables, before the others lock the former tables. Dropping a trigger needs
-// an exclusive lock, which a weaker one that is held already could wait for without end.
+// an exclusive lock, which is taken at once: an upgrade of a weaker lock could deadlock with a request.
 func (r *run) lock(exclusive bool) string {
 	text := "lock table " + r.ours("users")
 	for _, name := range []string{"identities", "factors", "sessions", "one_time_tokens"} {

@@ -91,7 +91,7 @@ func (x *RequestExplanation) Text() string {
 	return x.TextOf(func(i int) string { return x.Descriptors[i].Text() })
 }
 
-// TextOf is Text with the caller's texts for the walks.
+// TextOf is Text with walk(i) in place of the text of descriptor i.
 func (x *RequestExplanation) TextOf(walk func(i int) string) string {
 	var b strings.Builder
 	for i := range x.Descriptors {

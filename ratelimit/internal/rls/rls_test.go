@@ -213,7 +213,7 @@ func TestUnit(t *testing.T) {
 	f(-1, "UNKNOWN", 0)
 }
 
-// A message of millions of empty descriptors is not decoded to its end, and says so.
+// A message of millions of empty descriptors is not decoded to its end, which sets Cut.
 func TestUnmarshal_bounded(t *testing.T) {
 	var r Request
 	f := func(name string, descriptor []byte, n int, cut bool) {
@@ -229,5 +229,5 @@ func TestUnmarshal_bounded(t *testing.T) {
 	f("as many as are taken", []byte{2<<3 | 2, 0}, MaxDescriptors, false)
 	f("one more", []byte{2<<3 | 2, 0}, MaxDescriptors+1, true)
 	f("as many entries as are taken", full, MaxEntries/64, false)
-	f("a descriptor behind them", full, MaxEntries/64+1, true)
+	f("a descriptor after as many entries as are taken", full, MaxEntries/64+1, true)
 }

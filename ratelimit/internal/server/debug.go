@@ -48,7 +48,7 @@ var debugPages = []page{
 	{"/debug/pprof/", "profiles of the running program: heap, goroutine, ..."},
 	{"/debug/pprof/profile", "CPU profile, ?seconds=30"},
 	{"/debug/pprof/trace", "execution trace, ?seconds=1"},
-	{"/explain", "which rule decides: ?domain=D&descriptor=k=v,k2=v2, more descriptor= for one request; counts nothing"},
+	{"/explain", "which rule decides: ?domain=D&descriptor=k=v,k2=v2, again for further descriptors; counts nothing"},
 	{"/recent", "guarded; the last refused and the last unmatched descriptors, DEBUG_RECENT_SIZE: ?domain=D"},
 	{"/rlconfig", "the rules in force, and what was refused since; more with ?format=json"},
 	{"/stats", "every counter and gauge"},

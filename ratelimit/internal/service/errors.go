@@ -179,13 +179,16 @@ func (s *Service) NoteRefused(reason Reason, err error) {
 	s.refusals.note(reason, err.Error(), s.clock())
 }
 
-// NoteUnread is NoteRefused for a gRPC call that is refused with a code.
+// NoteUnread counts a gRPC call that was refused with code because it could not be read. A call that its client gave up
+// is no such call.
 func (s *Service) NoteUnread(code codes.Code, err error) {
-	reason := Malformed
-	if code == codes.ResourceExhausted {
-		reason = TooLong
+	switch code {
+	case codes.Canceled, codes.DeadlineExceeded:
+	case codes.ResourceExhausted:
+		s.NoteRefused(TooLong, err)
+	default:
+		s.NoteRefused(Malformed, err)
 	}
-	s.NoteRefused(reason, err)
 }
 
 // check refuses malformed requests, before any store is called. The order of the checks and the texts of the first
@@ -210,7 +213,7 @@ func (s *Service) check(rules *limits.Rules, r *rls.Request) error {
 		}
 	}
 	if r.Cut {
-		return invalid(TooManyEntries, "rate limit request has more than %d descriptors or %d entries",
+		return invalid(TooManyEntries, "rate limit request has more than the %d descriptors or %d entries that are decoded",
 			rls.MaxDescriptors, rls.MaxEntries)
 	}
 	return nil

@@ -39,7 +39,8 @@ type CounterView struct {
 	text string
 }
 
-// RequestExplanation is the walks of all descriptors of a request, with their counters, and what they give together.
+// RequestExplanation holds the walks of all descriptors of a request, with their counters, and how their rules affect
+// each other.
 type RequestExplanation struct {
 	Descriptors []*Explanation `json:"descriptors"`
 	*limits.RequestExplanation
@@ -49,6 +50,10 @@ type RequestExplanation struct {
 func (x *RequestExplanation) Text() string {
 	return x.TextOf(func(i int) string { return x.Descriptors[i].Text() })
 }
+
+// explainPatience is how long all counters of an explanation may take together, well below HTTP_WRITE_TIMEOUT: after it
+// the other counters are not read.
+const explainPatience = 5 * time.Second
 
 // Explain says which rules decide the descriptors of a request and how their counters stand, without counting.
 // The error is a *Refusal.
@@ -60,6 +65,8 @@ func (s *Service) Explain(ctx context.Context, domain string, descriptors ...[]r
 	if n := len(descriptors); n > s.o.Caps.Descriptors {
 		return nil, tooManyDescriptors(n, s.o.Caps.Descriptors)
 	}
+	ctx, cancel := context.WithTimeout(ctx, explainPatience)
+	defer cancel()
 	x := &RequestExplanation{RequestExplanation: rules.ExplainRequest(domain, descriptors, s.clock().Unix())}
 	for i, entries := range descriptors {
 		walk := &Explanation{Explanation: x.RequestExplanation.Descriptors[i]}

@@ -28,8 +28,8 @@ func (a *Factors) VerifyRecoveryCode(ctx context.Context, req flow.RequestInfo, 
 	remaining := 0
 	op.find = func(u store.User) (store.Factor, error) {
 		factor, _ := codesOf(u) // if the user has no codes, every code is wrong
-		if was := op.factor.ID; was != uuid.Nil && was != factor.ID {
-			return factor, errWrongCode // removed since the code was judged
+		if op.passed != uuid.Nil && op.passed != factor.ID {
+			return factor, errWrongCode // removed while a hook was called
 		}
 		return factor, nil
 	}

@@ -38,6 +38,7 @@ type verifyFactorOp struct {
 	find   func(store.User) (store.Factor, error)                           // the locked user's factor
 	judge  func(context.Context, *flow.Tx, store.User, store.Session) error // sets judged
 	judged bool                                                             // the code was checked
+	passed uuid.UUID                                                        // the factor, while a hook is called
 	done   func(*flow.Batch)                                                // called after a right code
 
 	made *flow.CustomClaims // the token's claims, from a hook
@@ -138,6 +139,7 @@ func (op *verifyFactorOp) run(ctx context.Context) error {
 	if err != nil || !apart {
 		return err
 	}
+	op.passed = op.factor.ID
 	return op.locked(ctx, func(tx *flow.Tx, u store.User, session store.Session) error {
 		return op.raise(ctx, tx, u, session)
 	})

@@ -38,9 +38,10 @@ func CreationOptions(f *Flow, u store.User, all []store.Credential, s webauthn.S
 	case u.Phone != "":
 		name = "+" + u.Phone
 	}
-	var data map[string]any
+	var data map[string]json.RawMessage
+	var display string
 	_ = json.Unmarshal(u.UserMetadata, &data) // an object, from PostgreSQL
-	display, _ := data["name"].(string)
+	_ = json.Unmarshal(data["name"], &display)
 	if runes := []rune(display); len(runes) > 64 {
 		display = string(runes[:64])
 	}
