@@ -245,6 +245,26 @@ func TestKVStore_chaos(t *testing.T) {
 	immortal(t, peer)
 }
 
+// While a store is lost, none of the connections that were idle counts as open.
+func TestKVStore_idleLost(t *testing.T) {
+	server := testdb.Private(t, localserver.RedisOptions{})
+	s := newTestStore(t, Options{Settings: Settings{URL: server.Addr(), PoolSize: 8}})
+	await.True(t, "several connections", func() bool {
+		var callers sync.WaitGroup
+		for range 50 {
+			callers.Go(func() { add(t, s, now(), h("key", 1)) })
+		}
+		callers.Wait()
+		return s.ActiveConns() > 2
+	})
+	server.Kill()
+	for !s.Open() {
+		_ = s.Add(t.Context(), &counter.Request{Hits: []counter.Hit{h("key", 1)}, Now: now()})
+	}
+	await.True(t, "no connection", func() bool { return s.ActiveConns() == 0 },
+		func() string { return fmt.Sprint("there are ", s.ActiveConns()) })
+}
+
 // A store that is found dead while idle, and found again, too.
 func TestKVStore_idle(t *testing.T) {
 	server := testdb.Private(t, localserver.RedisOptions{})

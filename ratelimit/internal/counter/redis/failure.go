@@ -96,8 +96,9 @@ func (s *Server) opened(why string) {
 	s.trouble()
 }
 
-// breakOff answers the callers whose batches are in the store and drops the connections of these batches. It is
-// repeated while the breaker is open, since a pipeline may have been about to dial.
+// breakOff answers the callers whose batches are in the store and drops all connections: an idle one would be counted as
+// open until the next PING, which is not sent while the breaker is open. breakOff is repeated while the breaker is open,
+// since a pipeline may have been about to dial.
 func (s *Server) breakOff() {
 	defer s.settle()
 	s.mu.Lock()
@@ -107,9 +108,7 @@ func (s *Server) breakOff() {
 		for _, c := range l.out {
 			s.cancel(c, counter.ErrOpen)
 		}
-		if l.out != nil {
-			l.link.drop()
-		}
+		l.link.drop()
 		l.mu.Unlock()
 	}
 }
