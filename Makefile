@@ -31,8 +31,6 @@ having = $$(grep -rlE --include='*_test.go' '^func Test[A-Za-z0-9_]*($(1))' auth
 uninstrumented := $(foreach p,blowfish scrypt,-gcflags=golang.org/x/crypto/$(p)=-race=false)
 # Tests wait for servers and processes more than they compute: twice as many packages at once as there are cores.
 crowded := -p $$((2 * $$(nproc)))
-# The packages whose tests take longest start first, so that no package runs alone at the end.
-all := ./auth/test ./auth/internal/takeover ./ratelimit/internal/server ./ratelimit/test ./...
 
 .PHONY: build help run test fetch test-race test-counts test-short check deps docs bench load load-late fuzz image upgrade release lint
 
@@ -59,7 +57,7 @@ fetch: # what tests run and Debian has no package of: Envoy, gRPC clients, schem
 	@.ci/schemas
 
 test-race: # the tests alone, with the race detector; some minutes. PACKAGES and RUN name fewer
-	CGO_ENABLED=1 go test -race $(uninstrumented) -shuffle=on -vet=off $(crowded) -timeout 25m -run '$(RUN)' $(or $(PACKAGES),$(all))
+	CGO_ENABLED=1 go test -race $(uninstrumented) -shuffle=on -vet=off $(crowded) -timeout 25m -run '$(RUN)' $(or $(PACKAGES),./...)
 
 test-counts: # the tests of what a call costs, without race, where sync.Pool drops items on purpose, and of random cases; two minutes
 	go test -vet=off $(crowded) -run '$(or $(RUN),$(counting))' $(or $(PACKAGES),$(call having,$(counting)))
