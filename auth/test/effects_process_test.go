@@ -153,7 +153,7 @@ func TestEffects_database(t *testing.T) {
 	}
 	wg.Wait()
 	await.True(t, "AUTH_DB_CONN_MAX_IDLE_TIME=100ms closes what rests", func() bool {
-		return rested.left(t, database) == atRest
+		return rested.left(t, database) <= atRest // a busy machine may have had some of them replaced
 	})
 	await.True(t, "AUTH_DB_CONN_MAX_LIFETIME=100ms closes what is old", func() bool {
 		return old.left(t, database) < atRest
