@@ -144,9 +144,12 @@ func (p *program) runMirror(ctx context.Context, o *mirror.Options, run func() e
 // checkTables returns an error if this program needs a newer schema, or if there is none, as where DATABASE_URL names
 // another database or schema.
 func checkTables(ctx context.Context, db *store.DB) error {
-	n, err := db.Pending(ctx)
-	if err != nil || n < store.Migrations() {
-		return cmp.Or(err, daemon.CheckMigrated(ctx, db))
+	lacking := daemon.CheckMigrated(ctx, db)
+	if lacking == nil {
+		return nil
+	}
+	if n, err := db.Pending(ctx); err != nil || n < store.Migrations() {
+		return lacking
 	}
 	at, err := db.Location(ctx)
 	return cmp.Or(err, fmt.Errorf("schema %q of the database has no tables of this program: does DATABASE_URL name the "+
