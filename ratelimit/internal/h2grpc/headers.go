@@ -108,14 +108,9 @@ func (r *headerReader) decode(block []byte) *connError {
 // judge interprets the fields of a request.
 func (r *headerReader) judge() header {
 	if r.size > maxHeaderList {
-		h := header{length: -1, refusal: &refusal{status: http.StatusRequestHeaderFieldsTooLarge,
-			code: codes.ResourceExhausted, message: "the header list is too long"}}
-		for _, f := range r.fields {
-			if f.Name == ":path" {
-				h.method = methodOf(f.Value, r.path)
-			}
-		}
-		return h
+		return header{length: -1, method: methodOf(fieldCarrier(r.fields).Get(":path"), r.path),
+			refusal: &refusal{status: http.StatusRequestHeaderFieldsTooLarge, code: codes.ResourceExhausted,
+				message: "the header list is too long"}}
 	}
 	q := request{header: header{length: -1}}
 	for _, f := range r.fields {
