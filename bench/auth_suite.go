@@ -145,7 +145,8 @@ func (s *authSuite) round(ctx context.Context, round int) error {
 	if round%2 == 1 {
 		slices.Reverse(groups)
 	}
-	if err := s.measureGroups(ctx, round, "auth", groups, s.measure); err != nil {
+	lines := s.testbed.withEditions(slices.Concat(groups...), round)
+	if err := s.measureLines(ctx, round, "auth", lines, s.measure); err != nil {
 		return err
 	}
 	if s.wanted("auth", "alike") {

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"math"
 	"path/filepath"
-	"slices"
 	"strings"
 )
 
@@ -44,13 +43,9 @@ func (r *results) target(l line) *target {
 	return r.targets[l.target+" "+l.scenario]
 }
 
-// measureGroups measures each wanted line that has a process once, for each edition of the daemon.
-func (s *suite) measureGroups(ctx context.Context, round int, daemon string, groups []group,
+// measureLines measures each wanted line that has a process once.
+func (s *suite) measureLines(ctx context.Context, round int, daemon string, lines []line,
 	measure func(context.Context, int, line) (sample, error)) error {
-	lines := s.testbed.withEditions(slices.Concat(groups...), round)
-	if daemon == "ratelimit" && round%2 == 1 { // auth's scenarios need those before them
-		slices.Reverse(lines)
-	}
 	for _, l := range lines {
 		if !s.wants(daemon, l) || s.target(l) == nil || l.via == viaEnvoy && s.target(l).envoy == nil {
 			continue

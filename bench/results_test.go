@@ -60,15 +60,16 @@ func TestEditions(t *testing.T) {
 	}
 }
 
-// TestMeasureGroups measures the lines that have a process: of a yardstick there is one for each answer, and none for the
+// TestMeasureLines measures the lines that have a process: of a yardstick there is one for each answer, and none for the
 // earlier programs. A run that was refused keeps its place among the rounds.
-func TestMeasureGroups(t *testing.T) {
+func TestMeasureLines(t *testing.T) {
 	r := &suite{results: newResults(), testbed: &testbed{daemon: "bin/ratelimit", against: "old"}}
 	for _, name := range []string{"tuned single", "redis", "redis-before", "redis-again"} {
 		r.targets[name] = &target{name: name}
 	}
 	for round := range 2 {
-		err := r.measureGroups(t.Context(), round, "ratelimit", []group{closed("single", "tuned", "redis", "gone")},
+		err := r.measureLines(t.Context(), round, "ratelimit",
+			r.testbed.withEditions(closed("single", "tuned", "redis", "gone"), round),
 			func(_ context.Context, _ int, l line) (sample, error) {
 				if round == 0 && l.target == "redis" {
 					return none, errors.New("refused")

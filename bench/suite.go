@@ -216,7 +216,11 @@ func (s *suite) ratelimit(ctx context.Context) error {
 func (s *suite) measureRounds(ctx context.Context) error {
 	for round := range s.rounds {
 		fmt.Fprintf(os.Stderr, "round %d of %d\n", round+1, s.rounds)
-		if err := s.measureGroups(ctx, round, "ratelimit", groups(), s.measureLine); err != nil {
+		lines := s.testbed.withEditions(slices.Concat(groups()...), round)
+		if round%2 == 1 {
+			slices.Reverse(lines)
+		}
+		if err := s.measureLines(ctx, round, "ratelimit", lines, s.measureLine); err != nil {
 			return err
 		}
 		if err := s.measureRedis(ctx); err != nil {
