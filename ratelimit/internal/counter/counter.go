@@ -82,16 +82,12 @@ type Hit struct {
 	BringDown bool
 	// Delete deletes the counter instead; only Reset sets it.
 	Delete bool
-	// Algorithm is how the counter turns hits into a decision.
-	Algorithm Algorithm
-	// Limit is the number that the counter is judged against. The in-process store uses it when it must drop a counter;
-	// Stop uses it to decide. Sliding windows and token buckets admit hits by it, and there it is not 0.
-	Limit uint64
-	// Burst is the size of a token bucket.
-	Burst uint64
-	// Window is the length of the window and End its end (exclusive), both in seconds. Only fixed windows have an End.
-	Window, End int64
-
+	// Meter has the counter's algorithm and numbers. Limit is what the counter is judged against: the in-process store
+	// uses it when it must drop a counter, Stop uses it to decide, and sliding windows and token buckets admit hits by
+	// it; for these it is not 0.
+	Meter
+	// End is the end (exclusive) of a fixed window, in seconds.
+	End int64
 	// After is the total after this hit; hits on the same key in one request count one after another. Sums saturate at
 	// 2^63-1. Under Stop, a hit that would go over its limit, Shadow or not, is not written, and After is what the
 	// total would have been.
