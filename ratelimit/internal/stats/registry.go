@@ -246,7 +246,7 @@ func (r *Registry) Each(f func(name string, kind Kind, value int64)) {
 	}
 	for _, s := range ruling {
 		for i := range RuleStats {
-			if name := s.statName(i); name != "" {
+			if name := statName(s.key, i); name != "" {
 				rows = append(rows, row{name, KindCounter, int64(s.counter(i).Value())})
 			}
 		}
