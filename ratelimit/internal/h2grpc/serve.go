@@ -16,10 +16,6 @@ import (
 func New(o Options) *Server {
 	o.KeepaliveTime = cmp.Or(o.KeepaliveTime, 2*time.Hour)
 	o.KeepaliveTimeout = cmp.Or(o.KeepaliveTimeout, 20*time.Second)
-	o.MaxStreams = cmp.Or(o.MaxStreams, defaultMaxStreams)
-	if o.TLS != nil {
-		o.TLS = configFor(o.TLS) // once, since the keys of session tickets belong to the config
-	}
 	s := &Server{
 		o:         o,
 		requests:  o.Stats.Counter("ratelimit_server.ShouldRateLimit.total_requests"),

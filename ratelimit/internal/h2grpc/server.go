@@ -43,7 +43,7 @@ type Options struct {
 	Memory int64
 	// Tracing records a span for each call; nil: none.
 	Tracing *Tracing
-	// TLS is the listener's config; nil: plain HTTP/2.
+	// TLS is the listener's config, with h2 as its only protocol; nil: plain HTTP/2.
 	TLS *tls.Config
 	// HandshakeFailed is called for each TLS handshake that failed; required with TLS.
 	HandshakeFailed func(peer net.Addr, err error)
@@ -90,8 +90,6 @@ type Server struct {
 	empty     chan struct{} // closed when the server is draining and no connection is left
 	ticking   bool
 }
-
-const defaultMaxStreams = 1024
 
 // ErrServerClosed is what Serve returns after Shutdown or Close.
 var ErrServerClosed = errors.New("h2grpc: server closed")

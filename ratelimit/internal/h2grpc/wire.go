@@ -33,8 +33,10 @@ func newWire(c net.Conn) wire {
 	if s, ok := c.(*sealedConn); ok {
 		return s.wire
 	}
-	raw, _ := c.(syscall.Conn).SyscallConn() // fails only for connections that are not open
-	return newSocket(c, raw)
+	s := &socket{conn: c}
+	s.raw, _ = c.(syscall.Conn).SyscallConn() // fails only for connections that are not open
+	s.readReady, s.writeReady = s.tryRead, s.tryWrite
+	return s
 }
 
 // socket reads and writes a file descriptor when it is ready, without a waiting goroutine.
@@ -55,12 +57,6 @@ type socket struct {
 	mu       sync.Mutex // guards the fields below: TLS writes from the reading side too
 	rest     []byte     // not sent yet
 	draining bool
-}
-
-func newSocket(c net.Conn, raw syscall.RawConn) *socket {
-	s := &socket{conn: c, raw: raw}
-	s.readReady, s.writeReady = s.tryRead, s.tryWrite
-	return s
 }
 
 func (s *socket) tryRead(fd uintptr) bool {
@@ -189,13 +185,6 @@ func (c *recordConn) take() []byte {
 		c.spare = nil
 	}
 	return b
-}
-
-// configFor is the TLS config of one connection: HTTP/2 only.
-func configFor(c *tls.Config) *tls.Config {
-	c = c.Clone()
-	c.NextProtos = []string{"h2"}
-	return c
 }
 
 // serveTLS does the handshake as a server.

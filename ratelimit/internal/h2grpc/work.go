@@ -153,8 +153,6 @@ const (
 	longListCost    = 100 // frames that a list of fields of 64 KiB costs: decoding one takes a millisecond
 )
 
-func newBudget() budget { return budget{left: budgetMost, filled: time.Now()} }
-
 func (b *budget) earn() {
 	if b.left < budgetMost {
 		b.left += budgetPerCall
