@@ -24,7 +24,7 @@ type bundle struct {
 	text    []byte
 }
 
-var bundles = sync.Pool{New: func() any { return new(bundle) }}
+var bundlePool = sync.Pool{New: func() any { return new(bundle) }}
 
 func (b *bundle) reset() {
 	clear(b.answers)

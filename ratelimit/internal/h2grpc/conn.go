@@ -32,7 +32,7 @@ type conn struct {
 	wire   wire
 	out    *sendQueue
 
-	in     received  // the reader's
+	in     receiving // the reader's
 	limits allowance // the reader's too
 	end    connEnd   // the watch's
 
@@ -48,7 +48,7 @@ type conn struct {
 
 func newConn(s *Server, c net.Conn) *conn {
 	k := &conn{
-		server: s, id: s.ids.Add(1), net: c, wire: newWire(c), in: received{headers: newHeaderReader(s.o.Path, s.o.Tracing != nil), window: connWindow},
+		server: s, id: s.ids.Add(1), net: c, wire: newWire(c), in: receiving{headers: newHeaderReader(s.o.Path, s.o.Tracing != nil), window: connWindow},
 		started: time.Now(), limits: allowance{budget: budget{left: budgetMost, filled: time.Now()}},
 	}
 	k.ids.word.Store(maxWindow << 32)
@@ -59,8 +59,8 @@ func newConn(s *Server, c net.Conn) *conn {
 	return k
 }
 
-// received is the receiving side of a connection.
-type received struct {
+// receiving is the receiving side of a connection.
+type receiving struct {
 	buf     []byte    // pooled; nil while there is nothing to read
 	partial []byte    // the beginning of a frame whose rest has not arrived
 	greeted int       // bytes of the preface that have arrived
@@ -139,16 +139,16 @@ func (e *endedStreams) has(id uint32) bool { return id <= e.dropped || slices.Co
 var drainPing = []byte{'g', 'o', ' ', 'a', 'w', 'a', 'y', 0}
 var keepalivePing = make([]byte, 8)
 
-var streams = sync.Pool{New: func() any { return new(stream) }}
+var streamPool = sync.Pool{New: func() any { return new(stream) }}
 
 func (c *conn) newStream(id uint32) *stream {
-	s := streams.Get().(*stream)
+	s := streamPool.Get().(*stream)
 	*s = stream{id: id, window: streamWindow, began: c.in.now}
 	return s
 }
 
 // free returns a stream without references to the pool.
-func free(s *stream) { streams.Put(s) }
+func free(s *stream) { streamPool.Put(s) }
 
 func (c *conn) find(id uint32) *stream {
 	if c.in.current != nil && c.in.current.id == id {

@@ -55,19 +55,19 @@ func newSendQueue(w wire, a *account, patience time.Duration, broken func(error)
 	return o
 }
 
-var buffers = sync.Pool{New: func() any { return new([bufferBytes]byte) }}
+var bufferPool = sync.Pool{New: func() any { return new([bufferBytes]byte) }}
 
 // grab ensures that there is a buffer to append to. The lock is held.
 func (o *sendQueue) grab() {
 	if o.buf == nil {
-		o.buf = buffers.Get().(*[bufferBytes]byte)[:0]
+		o.buf = bufferPool.Get().(*[bufferBytes]byte)[:0]
 	}
 }
 
 // recycle returns to the pool a buffer from grab, unless it has grown.
 func recycle(b []byte) {
 	if cap(b) == bufferBytes {
-		buffers.Put((*[bufferBytes]byte)(b[:bufferBytes]))
+		bufferPool.Put((*[bufferBytes]byte)(b[:bufferBytes]))
 	}
 }
 

@@ -12,8 +12,8 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// New returns a server.
-func New(o Options) *Server {
+// NewServer returns a server.
+func NewServer(o Options) *Server {
 	o.KeepaliveTime = cmp.Or(o.KeepaliveTime, 2*time.Hour)
 	o.KeepaliveTimeout = cmp.Or(o.KeepaliveTimeout, 20*time.Second)
 	s := &Server{

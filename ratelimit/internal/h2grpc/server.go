@@ -69,7 +69,7 @@ type Tracing struct {
 	End func(span trace.Span, code codes.Code, message string)
 }
 
-// Server serves connections. Make one with New.
+// Server serves connections. Make one with NewServer.
 type Server struct {
 	o        Options
 	ctx      context.Context // of health checks and watches; ends with Close
@@ -181,10 +181,10 @@ func (s *Server) answer(x *Call) {
 	if asks {
 		ended = s.ask(x)
 	}
-	b := bundles.Get().(*bundle)
+	b := bundlePool.Get().(*bundle)
 	b.finish(x, ended)
 	s.send(c, b)
-	bundles.Put(b)
+	bundlePool.Put(b)
 }
 
 // askers are the goroutines that wait for a store. An idle one is kept for the next call, since a new goroutine has to

@@ -33,7 +33,7 @@ func newWire(c net.Conn) wire {
 	if s, ok := c.(*sealedConn); ok {
 		return s.wire
 	}
-	s := &socket{conn: c}
+	s := &socket{net: c}
 	s.raw, _ = c.(syscall.Conn).SyscallConn() // fails only for connections that are not open
 	s.readReady, s.writeReady = s.tryRead, s.tryWrite
 	return s
@@ -41,8 +41,8 @@ func newWire(c net.Conn) wire {
 
 // socket reads and writes a file descriptor when it is ready, without a waiting goroutine.
 type socket struct {
-	conn net.Conn
-	raw  syscall.RawConn
+	net net.Conn
+	raw syscall.RawConn
 
 	// The callbacks of raw and their variables: a closure for each call would be allocated.
 	readReady, writeReady func(fd uintptr) bool
@@ -109,7 +109,7 @@ func (s *socket) write(b []byte) (bool, error) {
 
 // drain implements wire.
 func (s *socket) drain(deadline time.Time) error {
-	if err := s.conn.SetWriteDeadline(deadline); err != nil {
+	if err := s.net.SetWriteDeadline(deadline); err != nil {
 		return err
 	}
 	for {
@@ -118,9 +118,9 @@ func (s *socket) drain(deadline time.Time) error {
 		s.rest, s.draining = nil, len(b) > 0
 		s.mu.Unlock()
 		if len(b) == 0 {
-			return s.conn.SetWriteDeadline(time.Time{})
+			return s.net.SetWriteDeadline(time.Time{})
 		}
-		if _, err := s.conn.Write(b); err != nil {
+		if _, err := s.net.Write(b); err != nil {
 			return err
 		}
 	}
@@ -200,7 +200,7 @@ func serveTLS(raw net.Conn, config *tls.Config) (*sealedConn, error) {
 	under.mu.Lock()
 	under.settled = true
 	under.mu.Unlock()
-	c.wire = &sealed{conn: c, wire: newWire(raw)}
+	c.wire = &sealed{over: c, wire: newWire(raw)}
 	return c, nil
 }
 
@@ -219,14 +219,14 @@ func (c *sealedConn) CloseWrite() error {
 }
 
 type sealed struct {
-	conn *sealedConn
+	over *sealedConn
 	wire wire // carries the records
 	mu   sync.Mutex
 }
 
 // read implements wire.
 func (s *sealed) read(room func() []byte, _ func()) (int, error) {
-	n, err := s.conn.Conn.Read(room())
+	n, err := s.over.Conn.Read(room())
 	if _, sendErr := s.send(); sendErr != nil && err == nil { // answers the peer's change of keys
 		err = sendErr
 	}
@@ -235,7 +235,7 @@ func (s *sealed) read(room func() []byte, _ func()) (int, error) {
 
 // write implements wire.
 func (s *sealed) write(b []byte) (bool, error) {
-	if _, err := s.conn.Conn.Write(b); err != nil {
+	if _, err := s.over.Conn.Write(b); err != nil {
 		return false, err
 	}
 	return s.send()
@@ -244,7 +244,7 @@ func (s *sealed) write(b []byte) (bool, error) {
 func (s *sealed) send() (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	b := s.conn.under.take()
+	b := s.over.under.take()
 	if len(b) == 0 {
 		return s.wire.left() == 0, nil
 	}

@@ -19,7 +19,7 @@ type work struct {
 	dead    []*stream          // have ended
 }
 
-var works = sync.Pool{New: func() any { return new(work) }}
+var workPool = sync.Pool{New: func() any { return new(work) }}
 
 // flushBundle passes the answers so far to the send queue, then starts the calls that take long.
 func (c *conn) flushBundle() {
