@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"golang.org/x/net/http2"
+	"google.golang.org/grpc/codes"
 )
 
 const (
@@ -225,6 +226,34 @@ func (c *conn) leaveIfDone() {
 	case done:
 		c.out.flush()
 	}
+}
+
+// giveWay ends what holds most memory on the connection: an unfinished call is refused; an answer that waits for a
+// window is dropped with its stream; an unfinished header block ends the connection, since later blocks depend on it.
+func (c *conn) giveWay() {
+	o := c.out
+	o.mu.Lock()
+	var s *stream
+	for _, each := range o.streams {
+		if s == nil || each.held > s.held {
+			s = each
+		}
+	}
+	switch {
+	case o.closed, o.held.Load() == 0: // the connection has ended meanwhile
+	case s == nil || s.held < cap(o.block):
+		o.goAway(c.lastStream(), http2.ErrCodeEnhanceYourCalm, "the header block is not complete, and memory is short")
+		o.holdBlock(nil)
+	case s.pending != nil:
+		o.put(func(b []byte) []byte { return appendReset(b, s.id, http2.ErrCodeEnhanceYourCalm) })
+		o.cut(s)
+	default:
+		o.grab()
+		o.refuse(&answer{stream: s, early: true,
+			refusal: s.refusal(codes.ResourceExhausted, "too many unfinished messages")})
+	}
+	o.mu.Unlock()
+	o.flush()
 }
 
 func uint32At(b []byte) uint32 { return binary.BigEndian.Uint32(b) }

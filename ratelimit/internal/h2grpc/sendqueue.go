@@ -192,6 +192,37 @@ func (o *sendQueue) reset(id uint32, code http2.ErrCode) {
 	o.put(func(b []byte) []byte { return appendReset(b, id, code) })
 }
 
+// cut ends a stream that was reset. The lock is held.
+func (o *sendQueue) cut(s *stream) {
+	if s.gone {
+		return
+	}
+	o.forget(s)
+	if !s.queued {
+		return
+	}
+	// A peer that opens no window and resets its calls must not make o.blocked grow.
+	if o.lost++; o.lost < 64 || 2*o.lost < len(o.blocked) {
+		return
+	}
+	o.keepBlocked(func(*stream) bool { return true })
+}
+
+// keepBlocked keeps the blocked streams that have to wait longer. The lock is held.
+func (o *sendQueue) keepBlocked(waits func(*stream) bool) {
+	kept := o.blocked[:0]
+	for _, s := range o.blocked {
+		if !s.gone && waits(s) {
+			kept = append(kept, s)
+			continue
+		}
+		s.queued = false
+		o.remove(s)
+	}
+	clear(o.blocked[len(kept):])
+	o.blocked, o.lost = kept, 0
+}
+
 func (o *sendQueue) refuseStream(s *stream) {
 	o.put(func(b []byte) []byte { return appendReset(b, s.id, http2.ErrCodeRefusedStream) })
 	o.forget(s)
