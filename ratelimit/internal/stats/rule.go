@@ -120,8 +120,8 @@ func (r *Registry) forget() {
 // Each limit of a list has counters in addition to the counters of its entry's rule: a Rule of which only LimitStats
 // are shown. Its key is the rule's key and the limit's label, separated by a byte that no clean key has.
 
-// limitPrefix begins the names of all statistics of limits of lists.
-const limitPrefix = "ratelimit.service.limit."
+// LimitPrefix begins the names of all statistics of limits of lists.
+const LimitPrefix = "ratelimit.service.limit."
 
 // LimitStats are the statistics of a limit of a list, in the order of RuleStats.
 var LimitStats = []string{"over_limit", "near_limit", "shadow_mode"}
@@ -172,7 +172,7 @@ func statName(key string, i int) string {
 	case !limit:
 		return RulePrefix + key + "." + RuleStats[i]
 	case slices.Contains(LimitStats, RuleStats[i]):
-		return limitPrefix + key + "." + label + "." + RuleStats[i]
+		return LimitPrefix + key + "." + label + "." + RuleStats[i]
 	}
 	return ""
 }
