@@ -31,6 +31,18 @@ type Store interface {
 	Close()
 }
 
+// Peek is the Peek of stores whose Add needs no more than a hit that only looks.
+func Peek(ctx context.Context, s Store, h *Hit) error {
+	look := *h
+	look.N, look.Refund, look.Undo, look.Delete = 0, false, false, false
+	req := Request{Hits: []Hit{look}}
+	if err := Whole(&req, s.Add(ctx, &req)); err != nil {
+		return err
+	}
+	h.TakeAnswer(&req.Hits[0])
+	return nil
+}
+
 // Immediate marks a Store whose Add never waits, so that Add may be called where other stores are called later.
 type Immediate interface{ Immediate() }
 
