@@ -65,8 +65,6 @@ func (a *Accounts) UpdateUser(ctx context.Context, req flow.RequestInfo, princip
 		out, err = op.commit(ctx)
 	}
 	switch {
-	case errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrUserGone):
-		return store.User{}, refusal.Denied(refusal.CodeUserNotFound, "User from sub claim in JWT does not exist")
 	case errors.Is(err, errChangedMeanwhile):
 		return store.User{}, refusal.Unavailable(err, time.Second)
 	case err != nil:

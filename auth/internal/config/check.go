@@ -58,6 +58,10 @@ func (c *Config) check(r *settings.Report) {
 	if s := c.JWT.Secret; s != "" && len(s) < 32 {
 		r.Warn("AUTH_JWT_SECRET has fewer than 32 bytes" + weakSecret)
 	}
+	if r.IsSet("AUTH_SECRET_KEY") && len(c.JWT.Root) < 32 {
+		r.Warn("AUTH_SECRET_KEY has fewer than 32 bytes: a copy of the database is enough to guess it, and it opens the " +
+			"keys and secrets there; docs/tokens.md, \"Another root key\"")
+	}
 	if c.JWT.Algorithm == "EdDSA" && !r.IsSet("AUTH_JWT_KEYS") {
 		r.Warn("AUTH_JWT_ALGORITHM=EdDSA: the client library's getClaims cannot check such tokens in a browser")
 	}

@@ -67,6 +67,9 @@ func TestInstall_refusals(t *testing.T) {
 		{"create trigger moved after insert on gatehouse.users for each row execute function app.handle_new_user()",
 			"drop trigger moved on gatehouse.users", "", "trigger moved of gatehouse.users runs the application's function " +
 				"app.handle_new_user(): drop trigger moved on gatehouse.users; CREATE TRIGGER moved AFTER INSERT ON \"auth\".\"users\""},
+		{"create trigger moved after insert on gatehouse.identities for each row execute function app.handle_gone()",
+			"drop trigger moved on gatehouse.identities", "", "trigger moved of gatehouse.identities runs the application's function " +
+				"app.handle_gone(): drop trigger moved on gatehouse.identities; CREATE TRIGGER moved AFTER INSERT ON \"auth\".\"identities\""},
 		{"alter table auth.users add must text default 'x' not null; alter table auth.users alter must drop default",
 			"alter table auth.users drop must", "", "column must of auth.users takes no null"},
 		{"alter table auth.users force row level security", "alter table auth.users no force row level security", "",

@@ -9,7 +9,7 @@ begin
         return found;
     end if;
     if {differ} then
-        update {S}.{there} set {set} where id = n.id;
+        {update}
     end if;
     return true;
 end

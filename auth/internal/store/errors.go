@@ -30,7 +30,7 @@ var (
 	ErrFactorPhone = errors.New("phone number of a factor taken")
 	// ErrCredentialExists: some user has a WebAuthn credential of that id, or the factor has a credential already.
 	ErrCredentialExists = errors.New("credential taken")
-	// ErrUserGone: the user was deleted meanwhile.
+	// ErrUserGone: the user was deleted meanwhile, or is no longer pending.
 	ErrUserGone = errors.New("user gone")
 	// ErrApplication: a trigger or a constraint of the application's tables refused a write of this package. The
 	// error's text names the trigger or constraint, for the log only. The application's own message is not for clients.
@@ -135,9 +135,12 @@ func (n *names) meaningOfCode(pg *pgconn.PgError) error {
 		return byConstraint[strings.TrimPrefix(pg.ConstraintName, n.ns)]
 	case "23503": // foreign_key_violation: foreign keys refer to users only
 		return ErrUserGone
-	case "23502": // not_null_violation: the statement found no such user, or a deleted one
-		if pg.ColumnName == "user_id" {
+	case "23502": // not_null_violation: the statement found no such user or factor, or one in another state
+		switch pg.ColumnName {
+		case "user_id", "aud":
 			return ErrUserGone
+		case "factor_id":
+			return ErrNotFound
 		}
 	}
 	return nil

@@ -153,7 +153,8 @@ func (c *Config) checkKVStore(r *settings.Report, prefix string, k KVStore) {
 		return // an error of the field itself, without which no other setting can be checked
 	}
 	if err := k.Store.Check(); err != nil {
-		r.Clash("%s", strings.ReplaceAll(err.Error(), "KVSTORE_", prefix))
+		text := strings.ReplaceAll(err.Error(), "KVSTORE_", prefix)
+		r.Clash("%s", strings.ReplaceAll(text, prefix+"URL", r.Spelled(prefix+"URL")))
 	}
 	if k.WantsTLS() && !strings.Contains(k.Store.URL, "://") &&
 		(k.Store.SocketType == "unix" && k.Store.Type == redis.Single || strings.HasPrefix(k.Store.URL, "/")) {

@@ -130,9 +130,7 @@ func (d *daemon) openKVStores(ctx context.Context) (_ counter.Store, err error) 
 func (d *daemon) openKV(ctx context.Context, setting string, k config.KVStore,
 	config func(host string) *tls.Config) (redis.Store, error) {
 	o := d.config.KVStoreOptions(k)
-	if o.Log = d.log; d.config.KVShared.PerSecond {
-		o.Log = d.log.With("store", setting) // there may be two stores
-	}
+	o.Log = d.log.With("store", setting)
 	if k.WantsTLS() {
 		o.TLS = config
 	}

@@ -170,13 +170,16 @@ func (f *Files) read() Set {
 	files, skipped, leftovers, errs := ReadDir(f.dir, f.o.IgnoreDotFiles)
 	if len(errs) > 0 {
 		f.failures.Add(uint64(len(errs)))
-		if _, err := os.Lstat(f.o.Root); errors.Is(err, fs.ErrNotExist) {
-			return Set{Err: fmt.Errorf("source: RUNTIME_ROOT=%q does not exist; rules are read from %s", f.o.Root, f.dir)}
+		err := errors.Join(errs...)
+		if _, missing := os.Lstat(f.o.Root); errors.Is(missing, fs.ErrNotExist) {
+			err = fmt.Errorf("source: RUNTIME_ROOT=%q does not exist; rules are read from %s", f.o.Root, f.dir)
+		} else if of, ok := errors.AsType[*fs.PathError](err); ok && of.Path == f.dir {
+			err = fmt.Errorf("%w; want RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY", err)
 		}
-		return Set{Err: errors.Join(errs...)}
+		return Set{Err: err}
 	}
 	f.warnUnfollowed()
-	f.logIgnored(strings.Join(skipped, " "))
+	f.logIgnored(strings.Join(skipped, " "), len(files) == 0)
 	for _, name := range leftovers {
 		if !slices.Contains(f.leftovers, name) {
 			f.o.Log.Warn("source: "+Leftover, "directory", f.dir, "name", name)
@@ -209,8 +212,8 @@ func (f *Files) warnUnfollowed() {
 }
 
 // logIgnored logs once the entries of the directory that are not read. Sub-directories get a warning, since the
-// replaced service reads them.
-func (f *Files) logIgnored(skipped string) {
+// replaced service reads them, and so do files where no file is read: their names may have another ending.
+func (f *Files) logIgnored(skipped string, none bool) {
 	if skipped == f.logged {
 		return
 	}
@@ -218,7 +221,7 @@ func (f *Files) logIgnored(skipped string) {
 		return
 	}
 	level := slog.LevelInfo
-	if strings.Contains(skipped, "/") {
+	if none || strings.Contains(skipped, "/") {
 		level = slog.LevelWarn
 	}
 	f.o.Log.Log(context.Background(), level, "source: "+NotRead, "directory", f.dir, "names", skipped)
