@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/net/http/httpguts"
+
 	"gatehouse/auth/internal/redirect"
 	"gatehouse/auth/internal/store"
 	"gatehouse/shared/httpx"
@@ -181,10 +183,7 @@ func (c *Config) checkOutward(r *settings.Report, name, text string) {
 }
 
 func checkHeader(r *settings.Report, setting, name string) {
-	if strings.ContainsFunc(name, func(c rune) bool {
-		return !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c &&
-			c <= '9' || strings.ContainsRune("!#$%&'*+-.^_`|~", c))
-	}) {
+	if name != "" && !httpguts.ValidHeaderFieldName(name) {
 		r.Wrong(setting, "not a header name: letters, digits and - are")
 	}
 }

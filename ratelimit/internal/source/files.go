@@ -53,8 +53,7 @@ type Settings struct {
 type FilesOptions struct {
 	Settings
 	Stats *stats.Registry
-	// Log may be nil.
-	Log *slog.Logger
+	Log   *slog.Logger
 
 	poll time.Duration // 0 means pollEvery
 }
@@ -113,10 +112,6 @@ func fingerprintOf(s Set) fingerprint {
 
 // NewFiles returns a Files that has not read anything yet.
 func NewFiles(o FilesOptions) *Files {
-	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
-	if o.Stats == nil {
-		o.Stats = stats.NewRegistry(stats.Options{})
-	}
 	o.poll = cmp.Or(o.poll, pollEvery)
 	if abs, err := filepath.Abs(o.Root); err == nil {
 		o.Root = abs // and clean: a trailing slash would hide the symlink
@@ -145,11 +140,11 @@ func (f *Files) Reload() {
 // Reload or when a file has changed, even if only its time or mode.
 func (f *Files) Run(ctx context.Context, apply func(Set) error) error {
 	w := f.newWatch()
-	defer w.close()
+	defer w.Close()
 	f.applyIfChanged(f.read(), apply, true)
 	for {
 		before := w.read
-		forced, ok := w.wait(ctx, f.reload)
+		forced, ok := w.Wait(ctx, f.reload)
 		if !ok {
 			return nil
 		}

@@ -459,6 +459,7 @@ func TestReadDir(t *testing.T) {
 func TestShown(t *testing.T) {
 	f := func(o FilesOptions, want, wantDir string) {
 		t.Helper()
+		o.Stats = stats.NewRegistry(stats.Options{})
 		x := NewFiles(o)
 		if got := x.shown("basic.yaml"); got != want || x.dir != wantDir {
 			t.Errorf("%q in %q, want %q in %q", got, x.dir, want, wantDir)
@@ -501,7 +502,8 @@ func TestFiles_leftovers(t *testing.T) {
 	must(t, os.Symlink("ann@host.1234:5", dir+"/.#a.yaml"))
 	write(t, dir+"/._a.yaml", "\x00\x05\x16\x07")
 	var log strings.Builder
-	f := NewFiles(FilesOptions{Settings: Settings{Root: dir}, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	f := NewFiles(FilesOptions{Settings: Settings{Root: dir}, Log: slog.New(slog.NewTextHandler(&log, nil)),
+		Stats: stats.NewRegistry(stats.Options{})})
 	for range 2 {
 		if set := f.read(); set.Err != nil || len(set.Files) != 1 {
 			t.Fatalf("%+v", set)
