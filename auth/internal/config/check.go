@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/net/http/httpguts"
+
 	"gatehouse/auth/internal/redirect"
 	"gatehouse/auth/internal/store"
 	"gatehouse/shared/httpx"
@@ -55,6 +57,10 @@ func (c *Config) check(r *settings.Report) {
 	}
 	if s := c.JWT.Secret; s != "" && len(s) < 32 {
 		r.Warn("AUTH_JWT_SECRET has fewer than 32 bytes" + weakSecret)
+	}
+	if r.IsSet("AUTH_SECRET_KEY") && len(c.JWT.Root) < 32 {
+		r.Warn("AUTH_SECRET_KEY has fewer than 32 bytes: a copy of the database is enough to guess it, and it opens the " +
+			"keys and secrets there; docs/tokens.md, \"Another root key\"")
 	}
 	if c.JWT.Algorithm == "EdDSA" && !r.IsSet("AUTH_JWT_KEYS") {
 		r.Warn("AUTH_JWT_ALGORITHM=EdDSA: the client library's getClaims cannot check such tokens in a browser")
@@ -170,10 +176,7 @@ func (c *Config) checkOutward(r *settings.Report, name, text string) {
 }
 
 func checkHeader(r *settings.Report, setting, name string) {
-	if strings.ContainsFunc(name, func(c rune) bool {
-		return !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c &&
-			c <= '9' || strings.ContainsRune("!#$%&'*+-.^_`|~", c))
-	}) {
+	if name != "" && !httpguts.ValidHeaderFieldName(name) {
 		r.Wrong(setting, "not a header name: letters, digits and - are")
 	}
 }

@@ -399,6 +399,11 @@ func TestConfig_warnings(t *testing.T) {
 		t.Errorf("docs/tokens.md has no such heading: %v", err)
 	}
 	const given = `AUTH_JWT_KEYS=[{"kty":"oct","kid":"a","alg":"HS256","key_ops":["sign"],"k":"c2hvcnQ"}]`
+	_, _, root, _ := loadSettings(t, leastBut("AUTH_SECRET_KEY", "short")...)
+	if len(root) != 1 || !strings.HasPrefix(root[0], "AUTH_SECRET_KEY has fewer than 32 bytes") ||
+		!strings.Contains(string(tokens), "\n## Another root key\n") {
+		t.Errorf("%q", root)
+	}
 	f(given, `AUTH_JWT_KEYS: the secret "a" has fewer than 32 bytes`+weak)
 	_, _, got, mistakes := loadSettings(t, append(leastBut("AUTH_JWT_KEY_ID", "a"), given)...)
 	if d := cmp.Diff([]string{"AUTH_JWT_KEY_ID=a is the kid of a key in AUTH_JWT_KEYS, too: it names AUTH_JWT_SECRET"},

@@ -259,18 +259,3 @@ func parseURL(s string) (t target, err error) {
 	}
 	return t, nil
 }
-
-// MaskURL returns a KVSTORE_URL fit for logs: user name, password and parameters are replaced by ***.
-func MaskURL(s string) string {
-	scheme, rest, ok := strings.Cut(s, "://")
-	if !ok {
-		return s // host:port or a path
-	}
-	if i := strings.IndexByte(rest, '?'); i >= 0 {
-		rest = rest[:i] + "?***"
-	}
-	if i := strings.LastIndexByte(rest, '@'); i >= 0 {
-		rest = "***" + rest[i:]
-	}
-	return scheme + "://" + rest
-}
