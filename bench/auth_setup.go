@@ -95,12 +95,6 @@ func fillIn(sql string, namesAndValues ...string) (string, error) {
 	return strings.NewReplacer(append(namesAndValues, "{hash}", string(hash))...).Replace(sql), err
 }
 
-// checkpoint writes everything out, so that no checkpoint falls into the next measurement.
-func (d *database) checkpoint(ctx context.Context) error {
-	_, err := d.conn.Exec(ctx, "checkpoint")
-	return err
-}
-
 // read returns what PostgreSQL has used: CPU time of all its processes, bytes of WAL.
 func (d *database) read(ctx context.Context) (m reading, err error) {
 	if err := d.conn.QueryRow(

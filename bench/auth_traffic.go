@@ -6,7 +6,6 @@ import (
 	"bytes"
 	"fmt"
 	"math/rand/v2"
-	"strconv"
 	"time"
 )
 
@@ -22,41 +21,14 @@ const clientHeaders = "User-Agent: gatehouse-bench\r\nX-Client-Info: gotrue-js/2
 
 // appendRequest writes one request. The Host does not matter: the daemon's links come from its settings.
 func appendRequest(b []byte, method, path, bearer string, body []byte) []byte {
-	b = append(b, method...)
-	b = append(b, ' ')
-	b = append(b, path...)
-	b = append(b, " HTTP/1.1\r\nHost: bench.example\r\n"+clientHeaders...)
+	b = fmt.Appendf(b, "%s %s HTTP/1.1\r\nHost: bench.example\r\n%s", method, path, clientHeaders)
 	if bearer != "" {
-		b = append(b, "Authorization: Bearer "...)
-		b = append(b, bearer...)
-		b = append(b, "\r\n"...)
+		b = fmt.Appendf(b, "Authorization: Bearer %s\r\n", bearer)
 	}
 	if method != "GET" {
-		b = append(b, "Content-Type: application/json;charset=UTF-8\r\nContent-Length: "...)
-		b = strconv.AppendInt(b, int64(len(body)), 10)
-		b = append(b, "\r\n"...)
+		b = fmt.Appendf(b, "Content-Type: application/json;charset=UTF-8\r\nContent-Length: %d\r\n", len(body))
 	}
 	return append(append(b, "\r\n"...), body...)
-}
-
-// walk assigns accounts to connections: each connection goes through accounts of its own, so that no account is used
-// twice at once.
-type walk struct {
-	n    int
-	gone [256]int // each connection's position; there are more than connections of any load
-}
-
-// next returns a connection's next account, in a load with conns connections; with once each account only once.
-func (w *walk) next(conn, conns int, once bool) (int, bool) {
-	i := conn + w.gone[conn]
-	if i >= w.n {
-		if once || conn >= w.n {
-			return 0, false
-		}
-		i = conn
-	}
-	w.gone[conn] = i + conns - conn
-	return i, true
 }
 
 // getting requests one path repeatedly.
@@ -68,16 +40,20 @@ func getting(path string) httpTraffic {
 	}
 }
 
-// byAccounts makes requests of one account after the other, over the given number of connections. With once each
-// account makes only one request.
+// byAccounts makes requests of one account after the other, over the given number of connections: each connection goes
+// through accounts of its own, so that no account is used twice at once. With once each account makes only one request.
 func byAccounts(conns int, accounts []account, once bool, request func(b []byte, conn int, a *account) []byte,
 	judge func(conn, status int, body []byte) bool) httpTraffic {
-	w := &walk{n: len(accounts)}
+	var gone [256]int // each connection's position; there are more than connections of any load
 	return httpTraffic{judge: judge, next: func(b []byte, conn int) ([]byte, bool) {
-		i, ok := w.next(conn, conns, once)
-		if !ok {
-			return nil, false
+		i := conn + gone[conn]
+		if i >= len(accounts) {
+			if once || conn >= len(accounts) {
+				return nil, false
+			}
+			i = conn
 		}
+		gone[conn] = i + conns - conn
 		return request(b, conn, &accounts[i]), true
 	}}
 }

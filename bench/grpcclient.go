@@ -27,7 +27,7 @@ func (t clientTraffic) drive(l load) (*result, error) {
 	for range l.conns {
 		connection, err := grpc.NewClient(l.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
 		if err != nil {
-			return nil, err
+			return &c.result, err
 		}
 		defer connection.Close()
 		stubs = append(stubs, ratelimitv3.NewRateLimitServiceClient(connection))
@@ -56,10 +56,10 @@ type clientLoad struct {
 
 // clientRequests returns requests of a scenario, made in advance.
 func clientRequests(s scenario) []*ratelimitv3.RateLimitRequest {
-	e, all := newEncoder(s, 1), make([]*ratelimitv3.RateLimitRequest, 10_000)
+	e, all := newEncoder(s), make([]*ratelimitv3.RateLimitRequest, 10_000)
 	for i := range all {
 		all[i] = new(ratelimitv3.RateLimitRequest)
-		if err := proto.Unmarshal(e.next(), all[i]); err != nil {
+		if err := proto.Unmarshal(e.next()[5:], all[i]); err != nil {
 			panic(err) // a constant of this program
 		}
 	}

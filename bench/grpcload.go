@@ -19,9 +19,9 @@ type grpcTraffic struct {
 // drive runs a load of calls.
 func (t grpcTraffic) drive(l load) (*result, error) {
 	r := newRunner(l, t.streams)
-	e := &grpcExchange{runner: r, grpcTraffic: t, clients: make([]*client, l.conns), encoder: newEncoder(t.scenario, 1)}
+	e := &grpcExchange{runner: r, grpcTraffic: t, clients: make([]*client, l.conns), encoder: newEncoder(t.scenario)}
 	if t.largeEvery > 0 {
-		e.largeEncoder = newEncoder(t.large, 1)
+		e.largeEncoder = newEncoder(t.large)
 	}
 	r.exchange = e
 	return r.drive()

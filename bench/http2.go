@@ -110,7 +110,7 @@ func appendFrame(to []byte, kind http2.FrameType, flags http2.Flags, stream uint
 
 // begin adds a call to the bytes that flush writes, or to c.waiting when the server's window is too small for it.
 func (c *client) begin(message []byte, now int64, large bool) {
-	size := int64(len(message) + 5)
+	size := int64(len(message))
 	if c.window < size {
 		c.waiting = append(c.waiting, call{begun: now, large: large})
 		return
@@ -125,11 +125,7 @@ func (c *client) begin(message []byte, now int64, large bool) {
 	c.inFlight++
 	c.out = appendFrame(c.out, http2.FrameHeaders, http2.FlagHeadersEndHeaders, c.nextID, c.headers)
 	c.headers = c.laterBlock
-	n := len(message)
-	c.out = append(c.out, byte((n+5)>>16), byte((n+5)>>8), byte(n+5), byte(http2.FrameData), byte(http2.FlagDataEndStream))
-	c.out = binary.BigEndian.AppendUint32(c.out, c.nextID)
-	c.out = append(c.out, 0, byte(n>>24), byte(n>>16), byte(n>>8), byte(n))
-	c.out = append(c.out, message...)
+	c.out = appendFrame(c.out, http2.FrameData, http2.FlagDataEndStream, c.nextID, message)
 	c.nextID += 2
 }
 

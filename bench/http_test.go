@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -115,17 +116,23 @@ func TestHTTPLoop_ends(t *testing.T) {
 	}
 }
 
-func TestWalk(t *testing.T) {
+func TestByAccounts(t *testing.T) {
 	f := func(n, conns int, once bool, conn int, want ...int) {
 		t.Helper()
-		w := &walk{n: n}
+		accounts := make([]account, n)
+		for i := range accounts {
+			accounts[i].email = strconv.Itoa(i)
+		}
+		traffic := byAccounts(conns, accounts, once, func(b []byte, _ int, a *account) []byte {
+			return append(b, a.email...)
+		}, answered(200))
 		for _, next := range want {
-			i, ok := w.next(conn, conns, once)
+			got, ok := traffic.next(nil, conn)
 			if !ok {
-				i = -1
+				got = []byte("-1")
 			}
-			if i != next {
-				t.Errorf("connection %d of %d got %d of %d accounts, want %d", conn, conns, i, n, next)
+			if string(got) != strconv.Itoa(next) {
+				t.Errorf("connection %d of %d got %s of %d accounts, want %d", conn, conns, got, n, next)
 			}
 		}
 	}

@@ -9,6 +9,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -105,17 +106,15 @@ func (l load) driveClean() (*result, error) {
 
 // background begins a load that goes on until end is called.
 func (l load) background() (end func() (*result, error)) {
-	stop, ended := make(chan struct{}), make(chan struct{})
+	stop := make(chan struct{})
 	l.run, l.stop = time.Hour, stop
+	var running sync.WaitGroup
 	var r *result
 	var err error
-	go func() {
-		defer close(ended)
-		r, err = l.drive()
-	}()
+	running.Go(func() { r, err = l.drive() })
 	return func() (*result, error) {
 		close(stop)
-		<-ended
+		running.Wait()
 		return r, err
 	}
 }
@@ -174,12 +173,12 @@ func (r *runner) drive() (*result, error) {
 	defer r.close()
 	for i := range r.sockets {
 		if err := r.connect(i); err != nil {
-			return nil, err
+			return &r.result, err
 		}
 	}
 	r.began = time.Now()
 	if err := onPunctualThread(r.loop); err != nil {
-		return nil, fmt.Errorf("%s: %w", r.addr, err)
+		return &r.result, fmt.Errorf("%s: %w", r.addr, err)
 	}
 	return &r.result, nil
 }
@@ -299,8 +298,11 @@ func (r *runner) poll() error {
 		}
 		r.polled[i].Events = s.events()
 	}
-	if ready, err := wait(r.polled, r.pollTimeout()); !ready {
-		return err
+	timeout := unix.NsecToTimespec(r.pollTimeout())
+	if _, err := unix.Ppoll(r.polled, &timeout, nil); err == unix.EINTR {
+		return nil
+	} else if err != nil {
+		return fmt.Errorf("wait for answers: %w", err)
 	}
 	for i := range r.polled {
 		if r.polled[i].Revents == 0 {

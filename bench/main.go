@@ -10,6 +10,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	_ "embed"
 	"errors"
@@ -223,11 +224,9 @@ func (t *target) run(ctx context.Context, command []string, delay time.Duration,
 	if err != nil {
 		return err
 	}
-	http := addr
-	if t.http != "" {
-		if http, err = delayed(ctx, t.http, delay); err != nil {
-			return err
-		}
+	http, err := delayed(ctx, cmp.Or(t.http, t.addr), delay)
+	if err != nil {
+		return err
 	}
 	cmd := exec.CommandContext(ctx, command[0], command[1:]...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr

@@ -50,12 +50,8 @@ func (s *suite) memory(ctx context.Context) error {
 // reportRSS compares a target's present memory with a budget.
 func (s *suite) reportRSS(t *target, limit float64, what, note string) error {
 	u, err := readUsage(t.process.PID())
-	if err != nil {
-		return err
-	}
-	peak, err := peakRSS(t.process.PID())
 	s.report.atMost(limit, " MiB", what, []float64{float64(u.rss) / mib},
-		fmt.Sprintf("peak %.1f%s", float64(peak)/mib, note))
+		fmt.Sprintf("peak %.1f%s", float64(u.peak)/mib, note))
 	return err
 }
 
@@ -102,7 +98,7 @@ func (s *suite) connections(ctx context.Context) error {
 func burst(addr string, hold func(fd int)) (calls int, err error) {
 	t := grpcTraffic{scenario: scenarios["single"], literalPath: true}
 	first, later := headerBlocks(addr, "", true)
-	calls = (burstBytes - len(first)) / (9 + len(later) + 9 + 5 + len(newEncoder(t.scenario, 1).message))
+	calls = (burstBytes - len(first)) / (9 + len(later) + 9 + len(newEncoder(t.scenario).message))
 	t.streams = calls
 	r, err := load{addr: addr, traffic: t, conns: 1, calls: calls, run: 20 * time.Second, hold: hold}.drive()
 	if err == nil && r.ok < calls {

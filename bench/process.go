@@ -18,6 +18,7 @@ import (
 type usage struct {
 	cpu    time.Duration // user and system time of all its threads
 	rss    int64         // present resident memory, bytes
+	peak   uint64        // the most of it, bytes; not of children
 	reaped time.Duration // CPU time of children that have ended and were waited for
 }
 
@@ -35,7 +36,13 @@ func readUsage(pid int) (usage, error) {
 		return usage{}, fmt.Errorf("usage of process %d: %w", pid, err)
 	}
 	stat, err := process.Stat()
-	return usageOf(stat), err
+	if err != nil {
+		return usage{}, err
+	}
+	u := usageOf(stat)
+	status, err := process.NewStatus()
+	u.peak = status.VmHWM
+	return u, err
 }
 
 func usageOf(stat procfs.ProcStat) usage {
@@ -44,16 +51,6 @@ func usageOf(stat procfs.ProcStat) usage {
 		rss:    int64(stat.ResidentMemory()),
 		reaped: time.Duration(stat.CUTime+stat.CSTime) * clockTick,
 	}
-}
-
-// peakRSS returns the most memory that a process has had, in bytes.
-func peakRSS(pid int) (uint64, error) {
-	process, err := procfs.NewProc(pid)
-	if err != nil {
-		return 0, err
-	}
-	status, err := process.NewStatus()
-	return status.VmHWM, err
 }
 
 // readFamily returns what a process and its children have used, including ended children: PostgreSQL has a process for
@@ -175,16 +172,19 @@ func (g *controlGroup) enter(cmd *exec.Cmd) {
 	cmd.Path = "/bin/sh"
 }
 
-// used returns the group's memory, and how often the kernel killed a process of the group for lack of memory.
-func (g *controlGroup) used() (memory, kills int64, err error) {
+// used returns the group's memory, and an error if the kernel has killed a process of the group.
+func (g *controlGroup) used() (memory int64, err error) {
 	usage, err := os.ReadFile(g.usage)
 	events, failed := os.ReadFile(g.events)
 	if err := errors.Join(err, failed); err != nil {
-		return 0, 0, err
+		return 0, err
 	}
 	memory, err = numberAfter(usage, "")
-	kills, failed = numberAfter(events, "oom_kill ")
-	return memory, kills, errors.Join(err, failed)
+	kills, failed := numberAfter(events, "oom_kill ")
+	if kills > 0 {
+		failed = fmt.Errorf("the kernel killed %d processes for want of memory, %d MiB are in use", kills, memory>>20)
+	}
+	return memory, errors.Join(err, failed)
 }
 
 // close removes the group, which must be empty.

@@ -78,11 +78,11 @@ func (s *suite) reloadUnderLoad(ctx context.Context, c reloadCase) error {
 		}.background()
 		spans, err := s.reloads(ctx, t, c)
 		_, failed := end()
-		peak, unread := peakRSS(t.process.PID())
+		used, unread := readUsage(t.process.PID())
 		if err := errors.Join(err, failed, unread); err != nil {
 			return err
 		}
-		s.reportReloads(c, answers, spans, float64(peak)/mib)
+		s.reportReloads(c, answers, spans, float64(used.peak)/mib)
 		return nil
 	})
 }

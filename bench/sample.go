@@ -73,11 +73,8 @@ func (l load) measure(read func() (reading, error)) (sample, error) {
 	return s, nil
 }
 
-// sample returns the figures that follow from the requests alone, none without a result.
+// sample returns the figures that follow from the requests alone.
 func (r *result) sample() sample {
-	if r == nil {
-		return none
-	}
 	return sample{rate: r.perSecond(), p50: r.latency.quantile(.5), p99: r.latency.quantile(.99),
 		max: r.latency.quantile(1)}
 }

@@ -7,11 +7,13 @@ import (
 	"cmp"
 	"context"
 	_ "embed"
+	"encoding/binary"
 	"fmt"
 	"io"
 	"math/rand/v2"
 	"net/http"
 	"strings"
+	"sync"
 
 	commonv3 "github.com/envoyproxy/go-control-plane/envoy/extensions/common/ratelimit/v3"
 	ratelimitv3 "github.com/envoyproxy/go-control-plane/envoy/service/ratelimit/v3"
@@ -108,15 +110,15 @@ func patternRules() string {
 
 // encoder makes the requests of one scenario, one after the other, in the same memory.
 type encoder struct {
-	message []byte // a whole RateLimitRequest
+	message []byte // a whole RateLimitRequest, behind the five bytes of gRPC
 	digits  int
 	slots   []int // where the digits are
 	numbers func() uint32
 }
 
 // newEncoder draws its numbers from a fixed seed, so that two targets get the same keys.
-func newEncoder(s scenario, seed uint64) *encoder {
-	e := &encoder{digits: cmp.Or(s.digits, 7), numbers: numbers(s, seed)}
+func newEncoder(s scenario) *encoder {
+	e := &encoder{digits: cmp.Or(s.digits, 7), numbers: numbers(s)}
 	// A length may happen to be the byte '#' too, but not so many times in a row.
 	mark := strings.Repeat("#", e.digits)
 	request := &ratelimitv3.RateLimitRequest{Domain: domain}
@@ -129,10 +131,11 @@ func newEncoder(s scenario, seed uint64) *encoder {
 		}
 		request.Descriptors = append(request.Descriptors, descriptor)
 	}
-	var err error
-	if e.message, err = proto.Marshal(request); err != nil {
+	message, err := proto.Marshal(request)
+	if err != nil {
 		panic(err) // a constant of this program
 	}
+	e.message = append(binary.BigEndian.AppendUint32([]byte{0}, uint32(len(message))), message...)
 	for at := 0; ; at += e.digits {
 		i := bytes.Index(e.message[at:], []byte(mark))
 		if i < 0 {
@@ -158,12 +161,12 @@ func (e *encoder) next() []byte {
 }
 
 // numbers draws from [0, s.keys), or counts up.
-func numbers(s scenario, seed uint64) func() uint32 {
+func numbers(s scenario) func() uint32 {
 	if s.inTurn {
 		n := uint32(0)
 		return func() uint32 { n++; return (n - 1) % uint32(s.keys) }
 	}
-	random := rand.New(rand.NewPCG(seed, 1))
+	random := rand.New(rand.NewPCG(1, 1))
 	if !s.zipf {
 		return func() uint32 { return uint32(random.Uint64() >> 32 * uint64(s.keys) >> 32) }
 	}
@@ -238,10 +241,7 @@ func listen(ctx context.Context, t *target) (stop func(), err error) {
 	if err != nil {
 		return nil, err
 	}
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		io.Copy(io.Discard, answer)
-	}()
-	return func() { answer.Close(); <-done }, nil
+	var reading sync.WaitGroup
+	reading.Go(func() { io.Copy(io.Discard, answer) })
+	return func() { answer.Close(); reading.Wait() }, nil
 }

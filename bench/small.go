@@ -133,16 +133,17 @@ func (s *suite) smallAuth(ctx context.Context, steady time.Duration) error {
 	})
 }
 
-// inGroup runs use with a control group in which everything starts meanwhile.
-func (s *suite) inGroup(name string, use func(*controlGroup) error) error {
-	g, err := newControlGroup("gatehouse-"+strings.ReplaceAll(name, " ", "-"), smallMemory, smallCores)
+// runSmall measures a daemon in a control group of its own.
+func (s *suite) runSmall(ctx context.Context, c smallCase) error {
+	g, err := newControlGroup("gatehouse-"+strings.ReplaceAll(c.name, " ", "-"), smallMemory, smallCores)
 	if err != nil {
-		return err
+		return fmt.Errorf("%s: %w", c.name, err)
 	}
 	s.testbed.group = g
-	err = use(g)
+	err = s.smallPhases(ctx, c, g)
 	s.testbed.group = nil
 	if err != nil { // the processes are still in the group
+		err = fmt.Errorf("%s: %w", c.name, err)
 		for _, t := range slices.Clone(s.testbed.started) {
 			err = errors.Join(err, s.testbed.stop(t))
 		}
@@ -150,33 +151,27 @@ func (s *suite) inGroup(name string, use func(*controlGroup) error) error {
 	return errors.Join(err, g.close())
 }
 
-// runSmall measures a daemon in a group of its own.
-func (s *suite) runSmall(ctx context.Context, c smallCase) error {
-	err := s.inGroup(c.name, func(g *controlGroup) error {
-		began := time.Now()
-		t, err := c.start()
-		if err != nil {
-			return err
-		}
-		s.report.atMost(c.ready, " s", c.name+", start to ready", []float64{time.Since(began).Seconds()})
-		if err := s.smallIdle(c, t, g); err != nil {
-			return err
-		}
-		for _, phase := range [][]smallLoad{c.steady, c.flood} {
-			if err := s.smallPhase(ctx, t, g, phase); err != nil {
-				return err
-			}
-		}
-		time.Sleep(5 * time.Second) // the budget: steady again by then
-		reloaded := make(chan error, 1)
-		time.AfterFunc(2*time.Second, func() { reloaded <- c.reload(t) })
-		err = s.smallPhase(ctx, t, g, c.again)
-		return errors.Join(err, <-reloaded, s.testbed.stop(t))
-	})
+// smallPhases starts a daemon in a group, measures it and ends it.
+func (s *suite) smallPhases(ctx context.Context, c smallCase, g *controlGroup) error {
+	began := time.Now()
+	t, err := c.start()
 	if err != nil {
-		return fmt.Errorf("%s: %w", c.name, err)
+		return err
 	}
-	return nil
+	s.report.atMost(c.ready, " s", c.name+", start to ready", []float64{time.Since(began).Seconds()})
+	if err := s.smallIdle(c, t, g); err != nil {
+		return err
+	}
+	for _, phase := range [][]smallLoad{c.steady, c.flood} {
+		if err := s.smallPhase(ctx, t, g, phase); err != nil {
+			return err
+		}
+	}
+	time.Sleep(5 * time.Second) // the budget: steady again by then
+	reloaded := make(chan error, 1)
+	time.AfterFunc(2*time.Second, func() { reloaded <- c.reload(t) })
+	err = s.smallPhase(ctx, t, g, c.again)
+	return errors.Join(err, <-reloaded, s.testbed.stop(t))
 }
 
 // smallIdle compares what an idle daemon uses with budgets.
@@ -192,7 +187,7 @@ func (s *suite) smallIdle(c smallCase, t *target, g *controlGroup) error {
 	if err != nil {
 		return err
 	}
-	used, _, err := g.used()
+	used, err := g.used()
 	s.report.atMost(c.memory, " MiB", t.name+", idle memory of the group", []float64{float64(used) / mib})
 	s.report.atMost(c.idle, " %", t.name+", idle CPU of a core",
 		[]float64{100 * float64(after.cpu-before.cpu) / float64(long)})
@@ -208,7 +203,8 @@ func (s *suite) smallPhase(ctx context.Context, t *target, g *controlGroup, load
 		running.Go(func() { results[i], errs[i] = l.load.drive() })
 	}
 	running.Wait()
-	if err := errors.Join(append(errs, g.alive())...); err != nil {
+	_, err := g.used()
+	if err := errors.Join(append(errs, err)...); err != nil {
 		return err
 	}
 	for i, l := range loads {
@@ -224,13 +220,4 @@ func (s *suite) smallPhase(ctx context.Context, t *target, g *controlGroup, load
 			milliseconds(r.latency.quantile(.5)), p99, milliseconds(r.latency.quantile(1)), r.failed, r.refusal)
 	}
 	return nil
-}
-
-// alive returns an error if the kernel has killed a process of the group.
-func (g *controlGroup) alive() error {
-	used, kills, err := g.used()
-	if err == nil && kills > 0 {
-		err = fmt.Errorf("the kernel killed %d processes for want of memory, %d MiB are in use", kills, used>>20)
-	}
-	return err
 }

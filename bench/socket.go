@@ -82,17 +82,6 @@ func (s *socket) events() int16 {
 
 func (s *socket) close() { unix.Close(s.fd) }
 
-// wait sleeps until a connection can be read or written, for at most pollTimeout nanoseconds. ready reports that one
-// can.
-func wait(polled []unix.PollFd, pollTimeout int64) (ready bool, err error) {
-	timeout := unix.NsecToTimespec(pollTimeout)
-	n, err := unix.Ppoll(polled, &timeout, nil)
-	if err != nil && !errors.Is(err, unix.EINTR) {
-		return false, fmt.Errorf("wait for answers: %w", err)
-	}
-	return n > 0, nil
-}
-
 // onPunctualThread runs f on an OS thread of its own that the kernel wakes to the microsecond, and waits
 // for it.
 func onPunctualThread(f func() error) error {

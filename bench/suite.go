@@ -173,11 +173,11 @@ func (s *suite) run(ctx context.Context) error {
 		run    func(context.Context) error
 	}{
 		{!s.noGoBench, s.goBenchmarks},
-		{s.wantsAny("ratelimit", ratelimitNames()), s.ratelimit},
+		{s.asked(append(ratelimitNames(), "ratelimit")...), s.ratelimit},
 		{s.only != "" && s.asked("reload"), s.reload},
-		{s.only != "" && s.wantsAny("takeovers", takeoverNames()), s.takeovers},
+		{s.only != "" && s.asked(append(takeoverNames(), "takeovers")...), s.takeovers},
 		{s.only != "" && s.asked("small"), s.small},
-		{s.wantsAny("auth", authScenarios), s.auth},
+		{s.asked(append(authScenarios, "auth")...), s.auth},
 	} {
 		if part.wanted {
 			if err := part.run(ctx); err != nil {
@@ -300,13 +300,11 @@ func (s *suite) start(ctx context.Context) (err error) {
 	return s.startEnvoys(ctx)
 }
 
-// asked reports whether -only selects a daemon or a scenario by its own name.
-func (s *suite) asked(name string) bool {
-	return s.only == "" || slices.Contains(strings.Split(s.only, ","), name)
+// asked reports whether -only selects one of the names, of daemons or scenarios.
+func (s *suite) asked(names ...string) bool {
+	only := strings.Split(s.only, ",")
+	return s.only == "" || slices.ContainsFunc(names, func(name string) bool { return slices.Contains(only, name) })
 }
-
-// wanted reports whether a daemon's scenario is to be measured.
-func (s *suite) wanted(daemon, scenario string) bool { return s.asked(daemon) || s.asked(scenario) }
 
 // needs maps a yardstick, twin or scenario to the scenarios for which it is measured too.
 var needs = map[string][]string{
@@ -330,14 +328,9 @@ var needs = map[string][]string{
 // wants reports whether a line is to be measured: -only names its daemon, its scenario, its via, its kind, or a
 // scenario that needs it.
 func (s *suite) wants(daemon string, l line) bool {
-	return s.wanted(daemon, l.scenario) || l.via != "" && s.asked(string(l.via)) ||
+	return s.asked(daemon, l.scenario) || l.via != "" && s.asked(string(l.via)) ||
 		strings.Contains(l.target, limitsRules) && s.asked("limits") ||
-		l.via == "" && slices.ContainsFunc(needs[l.scenario], s.asked)
-}
-
-// wantsAny reports whether one of a daemon's scenarios is to be measured.
-func (s *suite) wantsAny(daemon string, scenarios []string) bool {
-	return s.asked(daemon) || slices.ContainsFunc(scenarios, s.asked)
+		l.via == "" && s.asked(needs[l.scenario]...)
 }
 
 // ratelimitNames returns the names of the rate limit daemon's scenarios for -only.

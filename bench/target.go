@@ -264,7 +264,7 @@ func (l *testbed) envoy(ctx context.Context, program string, front *target) erro
 
 // throughEnvoy returns requests for which Envoy calls with the values of a scenario of one entry.
 func throughEnvoy(s scenario) httpTraffic {
-	next := numbers(s, 1)
+	next := numbers(s)
 	return httpTraffic{
 		next: func(b []byte, _ int) ([]byte, bool) {
 			return fmt.Appendf(b, "GET / HTTP/1.1\r\nHost: bench.example\r\nX-Key: key-%07d\r\n\r\n", next()), true

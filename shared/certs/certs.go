@@ -21,6 +21,10 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/fsnotify/fsnotify"
+
+	"gatehouse/shared/filewatch"
 )
 
 // Files are the PEM files of a client or server. Empty names are not used.
@@ -211,16 +215,19 @@ func Open(f Files, log *slog.Logger) (*Store, error) {
 		log = slog.New(slog.DiscardHandler)
 	}
 	s := &Store{files: f.absolute(), log: log}
-	w := newWatch(s) // before reading, so that later changes are noticed
+	w := filewatch.New(filewatch.Options{Name: "certs", Log: s.log, Signature: s.files.signature, Poll: lookEvery,
+		Settle: settle, Most: settle, // never postponed, or a busy directory would hide its certificates
+		Concerns: func(fsnotify.Event) bool { return true }})
+	s.follow(w) // before reading, so that later changes are noticed
 	m, errs := s.read()
 	if len(errs) > 0 {
-		w.w.Close()
+		w.Close()
 		return nil, joined(errs)
 	}
 	s.use(m)
 	var ctx context.Context
 	ctx, s.stop = context.WithCancel(context.Background())
-	s.done.Go(func() { w.run(ctx) })
+	s.done.Go(func() { s.watch(ctx, w) })
 	return s, nil
 }
 

@@ -19,78 +19,39 @@ const (
 	lookEvery = 500 * time.Millisecond
 )
 
-// watch signals a Store when to read again.
-type watch struct {
-	s    *Store
-	w    *filewatch.Watcher
-	seen string // signature when the files were last read, or are about to be
-}
-
-func newWatch(s *Store) *watch {
-	w := &watch{s: s}
-	var err error
-	if w.w, err = filewatch.New(); err != nil {
-		s.log.Warn("certs: no change notifications; looking at the files instead", "every", lookEvery, "error", err)
-	}
-	w.refresh()
-	return w
-}
-
-// run reads the files again whenever they may have changed, until ctx ends.
-func (w *watch) run(ctx context.Context) {
-	defer w.w.Close()
-	look := time.NewTicker(lookEvery)
-	defer look.Stop()
-	due := time.NewTimer(time.Hour)
-	due.Stop()
-	waiting := false // for due; never postponed, or a busy directory would hide its certificates
-	changed := func(after time.Duration) {
-		if !waiting {
-			waiting = true
-			due.Reset(after)
-		}
-	}
-	failed := false // the files were just invalid, and may be complete in a moment
+// watch reads the files again whenever they may have changed, until ctx ends.
+func (s *Store) watch(ctx context.Context, w *filewatch.Watcher) {
+	defer w.Close()
 	for {
-		select {
+		if _, ok := w.Wait(ctx, nil); !ok {
+			return
+		}
+		s.follow(w) // before reading, so that later changes are noticed
+		if s.reload() == nil {
+			continue
+		}
+		select { // the files may be complete in a moment
 		case <-ctx.Done():
 			return
-		case <-w.w.Events:
-			changed(settle)
-		case <-w.w.Errors: // events were lost
-			changed(settle)
-		case <-look.C:
-			if w.signature() != w.seen {
-				changed(settle)
-			}
-		case <-due.C:
-			waiting = false
-			w.refresh() // before reading, so that later changes are noticed
-			switch err := w.s.reload(); {
-			case err == nil:
-				failed = false
-			case failed:
-				w.s.refused(err)
-				failed = false
-			default:
-				failed = true
-				changed(retryAfter)
-			}
+		case <-time.After(retryAfter):
+		}
+		s.follow(w)
+		if err := s.reload(); err != nil {
+			s.refused(err)
 		}
 	}
 }
 
-// refresh watches the directories in which the files are now, by name and where symlinks lead.
-func (w *watch) refresh() {
-	w.seen = w.signature()
+// follow watches the directories in which the files are now, by name and where symlinks lead.
+func (s *Store) follow(w *filewatch.Watcher) {
 	var dirs []string
-	for _, path := range w.s.files.paths() {
+	for _, path := range s.files.paths() {
 		dirs = append(dirs, filepath.Dir(path))
 		if real, err := filepath.EvalSymlinks(path); err == nil {
 			dirs = append(dirs, filepath.Dir(real))
 		}
 	}
-	w.w.Follow(dirs...)
+	w.Follow(dirs...)
 }
 
 func (f Files) paths() (all []string) {
@@ -103,9 +64,9 @@ func (f Files) paths() (all []string) {
 }
 
 // signature changes when a file is replaced or its contents change.
-func (w *watch) signature() string {
+func (f Files) signature() string {
 	var b strings.Builder
-	for _, path := range w.s.files.paths() {
+	for _, path := range f.paths() {
 		b.WriteString(filewatch.Identity(path) + "\n")
 	}
 	return b.String()

@@ -1,20 +1,23 @@
 package filewatch
 
 import (
+	"context"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/fsnotify/fsnotify"
 
 	"gatehouse/shared/await"
 )
 
 // A directory that is made again under its name is followed when Follow is called again.
 func TestFollow(t *testing.T) {
-	w, err := New()
-	if err != nil {
-		t.Fatal(err)
-	}
+	path := "" // of the file whose change counts
+	w := New(Options{Name: "test", Log: slog.New(slog.DiscardHandler), Poll: time.Hour,
+		Signature: func() string { return "" }, Concerns: func(e fsnotify.Event) bool { return e.Name == path }})
 	defer w.Close()
 	top := t.TempDir()
 	dir, other := filepath.Join(top, "dir"), filepath.Join(top, "other")
@@ -27,20 +30,14 @@ func TestFollow(t *testing.T) {
 	// noticed writes a file and says whether an event of it comes.
 	noticed := func(dir string) bool {
 		t.Helper()
-		path := filepath.Join(dir, "file")
+		path = filepath.Join(dir, "file")
 		if err := os.WriteFile(path, []byte(time.Now().String()), 0o644); err != nil {
 			t.Fatal(err)
 		}
-		for {
-			select {
-			case e := <-w.Events:
-				if e.Name == path {
-					return true
-				}
-			case <-time.After(100 * time.Millisecond):
-				return false
-			}
-		}
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		_, changed := w.Wait(ctx, nil)
+		return changed
 	}
 	mkdir(dir)
 	mkdir(other)
@@ -56,12 +53,34 @@ func TestFollow(t *testing.T) {
 	w.Follow(dir)
 	await.True(t, "an event of the directory made again", func() bool { return noticed(dir) })
 	w.Follow(other)
-	for len(w.Events) > 0 {
-		<-w.Events
-	}
 	await.True(t, "an event of the other directory", func() bool { return noticed(other) })
 	if noticed(dir) {
 		t.Error("an event of a directory that is followed no more")
+	}
+}
+
+// Another signature is a change, which a forced return does not wait for.
+func TestWait(t *testing.T) {
+	signature := "a"
+	w := New(Options{Name: "test", Log: slog.New(slog.DiscardHandler), Poll: time.Millisecond, Settle: time.Hour,
+		Most: 20 * time.Millisecond, Signature: func() string { return signature }})
+	defer w.Close()
+	if got := w.Follow(); got != "a" {
+		t.Errorf("the signature is %q", got)
+	}
+	force := make(chan struct{}, 1)
+	force <- struct{}{}
+	if forced, ok := w.Wait(t.Context(), force); !forced || !ok {
+		t.Errorf("forced: %v, %v", forced, ok)
+	}
+	signature = "b"
+	if forced, ok := w.Wait(t.Context(), force); forced || !ok {
+		t.Errorf("a change: %v, %v", forced, ok)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, ok := w.Wait(ctx, nil); ok {
+		t.Error("Wait outlives its context")
 	}
 }
 

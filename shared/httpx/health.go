@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/netip"
 	"net/url"
-	"strconv"
 	"strings"
 	"time"
 	"unicode"
@@ -21,11 +20,11 @@ var ErrNotLocal = errors.New("not a page of this host")
 
 // HealthURL returns the address of a page of a daemon that listens on host and port. For an unspecified host it is on
 // loopback.
-func HealthURL(host string, port int, page string) string {
+func HealthURL(host, port, page string) string {
 	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.IsUnspecified() {
 		host = "localhost"
 	}
-	return "http://" + net.JoinHostPort(host, strconv.Itoa(port)) + page
+	return "http://" + net.JoinHostPort(host, port) + page
 }
 
 // Health sends one GET, and returns nil for a 2xx answer. It connects only to loopback addresses and to own, the host

@@ -111,7 +111,7 @@ func TestHealth_silent(t *testing.T) {
 func TestHealthURL(t *testing.T) {
 	f := func(host, want string) {
 		t.Helper()
-		if got := httpx.HealthURL(host, 8081, "/livez"); got != want {
+		if got := httpx.HealthURL(host, "8081", "/livez"); got != want {
 			t.Errorf("HealthURL(%q) = %s, want %s", host, got, want)
 		}
 	}

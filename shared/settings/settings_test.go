@@ -291,6 +291,7 @@ func TestMaskURL(t *testing.T) {
 	f("master,h:1,h:2", "master,h:1,h:2")
 	f("redis://h:1/0", "redis://h:1/0")
 	f("redis://u:p@h:1/0", "redis://***@h:1/0")
+	f("redis://u:p@q@h:1?password=x@y", "redis://***")
 	f("redis://u:p@ss,w/ord@h:1/0", "redis://***@h:1/0")
 	f("redis://h:1?password=x&db=2&username=y", "redis://h:1?password=***&db=2&username=***")
 	f("redis://h:1?password=x@y", "redis://***")

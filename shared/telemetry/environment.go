@@ -8,6 +8,8 @@ import (
 	"os"
 	"strconv"
 	"strings"
+
+	"golang.org/x/net/http/httpguts"
 )
 
 const otlpPrefix = "OTEL_EXPORTER_OTLP_"
@@ -103,7 +105,7 @@ func ParseHeaders(text string) (map[string]string, error) {
 		if !ok {
 			return nil, fmt.Errorf("item %d is not name=value", i+1)
 		}
-		if name == "" || strings.ContainsFunc(name, func(r rune) bool { return !isToken(r) }) {
+		if !httpguts.ValidHeaderFieldName(name) {
 			return nil, fmt.Errorf("item %d: its name is no header's name", i+1)
 		}
 		value, err := url.PathUnescape(value)
@@ -113,10 +115,4 @@ func ParseHeaders(text string) (map[string]string, error) {
 		headers[name] = strings.TrimSpace(value)
 	}
 	return headers, nil
-}
-
-// isToken reports whether RFC 9110, section 5.6.2, allows r in a name.
-func isToken(r rune) bool {
-	return 'a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' ||
-		strings.ContainsRune("!#$%&'*+-.^_`|~", r)
 }

@@ -33,6 +33,9 @@ func newLog() (*slog.Logger, *logtest.Buffer) {
 
 func start(t *testing.T, o TracingOptions) *Tracing {
 	t.Helper()
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
 	tr, err := StartTracing(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)

@@ -81,9 +81,6 @@ type Tracing struct {
 // StartTracing sets the exporter up; it does not wait for a collector. An error means that the environment or o is
 // invalid.
 func StartTracing(ctx context.Context, o TracingOptions) (*Tracing, error) {
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
 	out, err := newExporter(ctx, o)
 	if err != nil {
 		return nil, fmt.Errorf("tracing: %w", err)

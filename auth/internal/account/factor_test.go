@@ -265,6 +265,9 @@ func TestFactors_sessionEndedMeanwhile(t *testing.T) {
 	refused(t, err, "mfa_factor_not_found: Factor not found")
 	_, _, err = h.ChallengeFactor(t.Context(), browser, caller, e.Factor.ID, "")
 	refused(t, err, noFactor)
+	if trail := h.trail(); !strings.HasSuffix(trail, "factor_deleted") {
+		t.Errorf("a challenge that was refused left %s", trail)
+	}
 	refused(t, h.UnenrollFactor(t.Context(), browser, caller, e.Factor.ID), noFactor)
 	// The user went.
 	if err := h.AdminDelete(t.Context(), browser, by, g.User.ID, false); err != nil {

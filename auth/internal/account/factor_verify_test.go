@@ -1,6 +1,7 @@
 package account_test
 
 import (
+	"context"
 	"encoding/json"
 	"sync"
 	"testing"
@@ -216,5 +217,30 @@ func TestVerifyFactor_keepsTheMark(t *testing.T) {
 	accepted(t, h.UnenrollFactor(t.Context(), browser, h.caller(g), e.Factor.ID))
 	if got := mark(g); got != want {
 		t.Errorf("%q after the factor went, want %q", got, want)
+	}
+}
+
+// A factor that is verified while the hook runs bounds the other one as if it had been verified before.
+func TestVerifyFactor_anotherMeanwhile(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	g := h.confirmed("mia@example.org")
+	app, phone := h.app(g, "app"), h.phone(g, "+15550001111")
+	caller, challenge, code, asked := h.caller(g), h.challenge(g, app), h.code(app), 0
+	h.set(func(s *flow.Settings) {
+		s.Factors.Attempt = func(context.Context, flow.FactorAttempt) (flow.Verdict, error) {
+			if asked++; asked == 1 {
+				h.verified(g, phone)
+			}
+			return flow.Verdict{}, nil
+		}
+	})
+	_, err := h.VerifyFactor(t.Context(), browser, caller, flow.FactorAnswer{Factor: app.Factor.ID, Challenge: challenge,
+		Code: code})
+	refused(t, err, "insufficient_aal: AAL2 required to enroll a new factor")
+	for _, f := range h.user(g.User.ID).Factors {
+		if f.Verified() != (f.ID == phone.Factor.ID) {
+			t.Errorf("verified %v: %s", f.Verified(), f.FriendlyName)
+		}
 	}
 }

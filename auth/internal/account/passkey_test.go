@@ -1,6 +1,7 @@
 package account_test
 
 import (
+	"strings"
 	"testing"
 	"time"
 
@@ -8,6 +9,7 @@ import (
 
 	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/account/passkey"
+	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/auth/internal/webauthn/webauthntest"
 )
@@ -216,5 +218,54 @@ func TestPasskey_anonymous(t *testing.T) {
 	d, _ := h.passkey(g)
 	if in := h.passkeyIn(d); in.User.ID != g.User.ID || in.User.IsAnonymous {
 		t.Errorf("%+v", in.User)
+	}
+}
+
+// A sign-in whose user or passkey changes after they were read is answered by what they are at the end.
+func TestPasskey_changedMeanwhile(t *testing.T) {
+	t.Parallel()
+	const unknown = "webauthn_verification_failed: Credential verification failed"
+	for name, c := range map[string]struct {
+		change func(b *store.Batch, user, passkey uuid.UUID, now time.Time)
+		want   string
+	}{
+		"banned": {func(b *store.Batch, user, _ uuid.UUID, now time.Time) {
+			b.UpdateUser(store.UserPatch{ID: user, Now: now, BannedUntil: new(now.Add(time.Hour))})
+		}, "user_banned: User is banned"},
+		"deleted": {func(b *store.Batch, user, _ uuid.UUID, _ time.Time) { b.DeleteUser(user) }, unknown},
+		"soft-deleted": {func(b *store.Batch, user, _ uuid.UUID, now time.Time) {
+			b.EraseUser(store.EraseUser{ID: user, Now: now, Email: "erased"})
+		}, unknown},
+		"passkey deleted": {func(b *store.Batch, user, passkey uuid.UUID, now time.Time) {
+			b.DeletePasskey(new(store.Credential), user, passkey, uuid.Nil, now)
+		}, unknown},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			h := open(t, passkeysOn)
+			mia := h.confirmed("mia@example.org")
+			d, id := h.passkey(mia)
+			keys, done := passkey.New(h.Core), make(chan error, 1)
+			o := keys.SignInOptions(browser)
+			raw, err := d.Get(o.Options, passkeyOrigin)
+			accepted(t, err)
+			accepted(t, h.db.InTx(t.Context(), func(tx *store.Tx) error {
+				if _, err := tx.LockUser(t.Context(), mia.User.ID); err != nil {
+					return err
+				}
+				go func() {
+					_, err := keys.SignIn(t.Context(), browser, passkey.Answer{Challenge: o.Challenge, Credential: raw})
+					done <- err
+				}()
+				h.awaitLock()
+				b := tx.Batch()
+				c.change(b, mia.User.ID, id, h.clock())
+				return b.Send(t.Context())
+			}))
+			refused(t, <-done, c.want)
+			if strings.Contains(h.trail(), "login_failed") {
+				t.Errorf("audit log %s", h.trail())
+			}
+		})
 	}
 }

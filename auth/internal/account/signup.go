@@ -223,8 +223,8 @@ func signUpConfirmed(ctx context.Context, f *flow.Flow, cand *signupCandidate, t
 		}
 		state := cand.state(known)
 		if state == addressPending && (known.PasswordHash != "" || known.IsAnonymous || hasProvider(known) ||
-			!known.EmailConfirmedAt.IsZero() || !known.PhoneConfirmedAt.IsZero()) {
-			state = addressTaken // an administrator set the address, or the account's other address is confirmed
+			!known.EmailConfirmedAt.IsZero() || !known.PhoneConfirmedAt.IsZero() || known.BannedUntil.After(f.Now)) {
+			state = addressTaken // an administrator set the address or a ban, or the account's other address is confirmed
 		}
 		g, err := signUpAtOnce(ctx, f, cand, state, known)
 		if isOvertaken(err) && !again {
@@ -273,6 +273,7 @@ func signUpAtOnce(ctx context.Context, f *flow.Flow, cand *signupCandidate, stat
 		b.InsertUser(u)
 		b.InsertIdentity(u.Identities[0])
 	} else {
+		b.RequirePending(id, cand.address, f.Now)
 		b.UpdateUser(confirmPatch(u, f.Now))
 		b.PutIdentity(u.Identities[0])
 	}

@@ -10,6 +10,8 @@ import (
 
 	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/store"
+	"gatehouse/auth/internal/store/storetest"
+	"gatehouse/shared/await"
 )
 
 // idOf is the user with that address.
@@ -85,4 +87,37 @@ func TestSignUp_againstDeletion(t *testing.T) {
 			}
 		}
 	}
+}
+
+// Under autoconfirm a sign-up for an account that its owner confirms at the same moment leaves it to the owner.
+func TestSignUp_confirmedMeanwhile(t *testing.T) {
+	t.Parallel()
+	h := open(t)
+	h.signUp("mia@example.org", "sesame", `{}`)
+	id := h.idOf("mia@example.org")
+	h.set(func(s *flow.Settings) { s.Email.Autoconfirm = true })
+	done := make(chan error, 1)
+	accepted(t, h.db.InTx(t.Context(), func(tx *store.Tx) error {
+		if _, err := tx.LockUser(t.Context(), id); err != nil {
+			return err
+		}
+		go func() { done <- h.trySignUp(flow.SignUp{Email: "mia@example.org", Password: "open sesame"}) }()
+		h.awaitLock()
+		b := tx.Batch()
+		b.UpdateUser(store.UserPatch{ID: id, Now: h.clock(), EmailConfirmedAt: new(h.clock())})
+		return b.Send(t.Context())
+	}))
+	refused(t, <-done, "user_already_exists: User already registered")
+	if u := h.user(id); u.PasswordHash != "" || u.EmailUnproven {
+		t.Errorf("the sign-up changed the account: %+v", u)
+	}
+}
+
+// awaitLock waits until a statement waits for a lock.
+func (h *house) awaitLock() {
+	h.t.Helper()
+	await.True(h.t, "a wait for the lock", func() bool {
+		return storetest.Text(h.t, h.db, `select count(*)::text from pg_stat_activity
+			where datname = current_database() and wait_event_type = 'Lock'`) != "0"
+	})
 }

@@ -289,6 +289,14 @@ func TestSignUp_autoconfirm(t *testing.T) {
 	}
 	accepted(t, h.signIn("tom@example.org", "second one"))
 	refused(t, h.signIn("tom@example.org", "first one"), "invalid_credentials: Invalid login credentials")
+	// A banned one does not: it gets no session while the ban lasts.
+	h.set(func(s *flow.Settings) { s.Email.Autoconfirm = false })
+	h.signUp("eve@example.org", "first one", "")
+	_, err = h.AdminUpdate(t.Context(), browser, service, h.idOf("eve@example.org"), flow.Attributes{BanDuration: new("1h")})
+	accepted(t, err)
+	h.set(func(s *flow.Settings) { s.Email.Autoconfirm = true })
+	_, err = h.SignUp(t.Context(), browser, flow.SignUp{Email: "eve@example.org", Password: "second one"})
+	refused(t, err, "user_already_exists: User already registered")
 }
 
 func TestSignUpAnonymous(t *testing.T) {

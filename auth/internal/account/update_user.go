@@ -65,8 +65,6 @@ func (a *Accounts) UpdateUser(ctx context.Context, req flow.RequestInfo, princip
 		out, err = op.commit(ctx)
 	}
 	switch {
-	case errors.Is(err, store.ErrNotFound) || errors.Is(err, store.ErrUserGone):
-		return store.User{}, refusal.Denied(refusal.CodeUserNotFound, "User from sub claim in JWT does not exist")
 	case errors.Is(err, errChangedMeanwhile):
 		return store.User{}, refusal.Unavailable(err, time.Second)
 	case err != nil:
@@ -371,6 +369,9 @@ func (op *updateUserOp) write(ctx context.Context, tx *flow.Tx) (out store.User,
 	}
 	if err := op.requireAAL2(old, session); err != nil {
 		return out, err
+	}
+	if op.email != "" && op.mails == nil && !old.IsAnonymous { // the first address was set meanwhile: this one needs a proof
+		return out, errChangedMeanwhile
 	}
 	if err := op.f.Settings.CheckGrowth(old, op.data, store.MetadataPatch{}); err != nil {
 		return out, err

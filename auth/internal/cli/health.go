@@ -6,6 +6,7 @@ import (
 	"flag"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -35,7 +36,7 @@ func (p *program) health(ctx context.Context, args []string) error {
 		if l.Port == 0 {
 			return p.misused(f, "with PORT=0 the daemon listens on any free port: give the URL")
 		}
-		urls = []string{httpx.HealthURL(l.Host, l.Port, "/readyz")}
+		urls = []string{httpx.HealthURL(l.Host, strconv.Itoa(l.Port), "/readyz")}
 	}
 	ctx, cancel := context.WithTimeout(ctx, *timeout)
 	defer cancel()

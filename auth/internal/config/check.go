@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/net/http/httpguts"
+
 	"gatehouse/auth/internal/redirect"
 	"gatehouse/auth/internal/store"
 	"gatehouse/shared/httpx"
@@ -55,6 +57,10 @@ func (c *Config) check(r *settings.Report) {
 	}
 	if s := c.JWT.Secret; s != "" && len(s) < 32 {
 		r.Warn("AUTH_JWT_SECRET has fewer than 32 bytes" + weakSecret)
+	}
+	if r.IsSet("AUTH_SECRET_KEY") && len(c.JWT.Root) < 32 {
+		r.Warn("AUTH_SECRET_KEY has fewer than 32 bytes: a copy of the database is enough to guess it, and it opens the " +
+			"keys and secrets there; docs/tokens.md, \"Another root key\"")
 	}
 	if c.JWT.Algorithm == "EdDSA" && !r.IsSet("AUTH_JWT_KEYS") {
 		r.Warn("AUTH_JWT_ALGORITHM=EdDSA: the client library's getClaims cannot check such tokens in a browser")
@@ -128,13 +134,20 @@ func (c *Config) checkRequired(r *settings.Report) {
 // weakSecret ends the warning about a secret of fewer than 32 bytes.
 const weakSecret = `: who guesses it from one token is any user and any administrator; docs/tokens.md, "Another JWT secret"`
 
-// checkDatabase refuses a URL of any scheme but PostgreSQL's. A list of key=value may contain :// in a value.
+// checkDatabase refuses a URL of any scheme but PostgreSQL's, and a URL of which the driver would take a part of the
+// password for the host, which it looks up and shows. A list of key=value may contain :// in a value.
 func checkDatabase(r *settings.Report, name, text string) {
-	scheme, _, isURL := strings.Cut(text, "://")
+	scheme, rest, isURL := strings.Cut(text, "://")
 	scheme = strings.ToLower(scheme)
-	if isURL && scheme != "postgres" && scheme != "postgresql" && !strings.Contains(scheme, "=") {
+	rest, _, _ = strings.Cut(rest, "?")
+	user, host, _ := strings.Cut(rest, "@")
+	switch {
+	case !isURL || strings.Contains(scheme, "="):
+	case scheme != "postgres" && scheme != "postgresql":
 		r.Wrong(name, "is of %s; want postgres://USER:PASSWORD@HOST:PORT/DATABASE, or host=HOST dbname=DATABASE user=USER",
 			scheme)
+	case strings.Contains(host, "@"), host != "" && strings.Contains(user, "/"):
+		r.Wrong(name, "has @ or / in its user name or password; write %%40 and %%2F there")
 	}
 }
 
@@ -170,10 +183,7 @@ func (c *Config) checkOutward(r *settings.Report, name, text string) {
 }
 
 func checkHeader(r *settings.Report, setting, name string) {
-	if strings.ContainsFunc(name, func(c rune) bool {
-		return !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c &&
-			c <= '9' || strings.ContainsRune("!#$%&'*+-.^_`|~", c))
-	}) {
+	if name != "" && !httpguts.ValidHeaderFieldName(name) {
 		r.Wrong(setting, "not a header name: letters, digits and - are")
 	}
 }

@@ -207,6 +207,11 @@ func TestConfig_mistakes(t *testing.T) {
 	f("AUTH_DB_DRIVER", "mysql", `AUTH_DB_DRIVER="mysql": must be postgres`)
 	const wanted = `; want postgres://USER:PASSWORD@HOST:PORT/DATABASE, or host=HOST dbname=DATABASE user=USER`
 	f("DATABASE_URL", "mysql://u:hunter2@h/d", `DATABASE_URL="mysql://***@h/d": is of mysql`+wanted)
+	const encode = `has @ or / in its user name or password; write %40 and %2F there`
+	for _, secret := range []string{"hun@er2", "hun/er2", "h@n/er2", "h@n/e#2"} {
+		f("DATABASE_URL", "postgres://u:"+secret+"@h:1/d", `DATABASE_URL="postgres://***@h:1/d": `+encode)
+	}
+	f("DATABASE_URL", "postgres:///d?host=/run&user=a@b")
 	f("DATABASE_URL", "postgresql://u@h/d")
 	f("DATABASE_URL", "host=h password=a://b")
 	f("AUTH_DB_DATABASE_URL", "https://h/d", `AUTH_DB_DATABASE_URL="https://h/d": is of https`+wanted)
@@ -233,8 +238,10 @@ func TestConfig_mistakes(t *testing.T) {
 	f("AUTH_SMS_PROVIDER", "pigeon", `AUTH_SMS_PROVIDER="pigeon": must be twilio, messagebird, textlocal or vonage`)
 	f("AUTH_SMS_TEMPLATE", "{{.Cod}}",
 		`AUTH_SMS_TEMPLATE="{{.Cod}}": template: sms:1:2: executing "sms" at <.Cod>: can't evaluate field Cod in type struct { Code string }`)
-	f("AUTH_SMS_TEST_OTP", "+4912:abc",
-		`AUTH_SMS_TEST_OTP: wants number:code, the number with its country code, the code in digits`)
+	for _, bad := range []string{"+4912:abc", "+4912:123456,49 12:654321"} {
+		f("AUTH_SMS_TEST_OTP", bad,
+			`AUTH_SMS_TEST_OTP: wants number:code, each number once, with its country code, the code in digits`)
+	}
 	f("AUTH_SMS_TEST_OTP", "+4912", `AUTH_SMS_TEST_OTP: not a list of name:value`)
 	f("AUTH_SMS_TEST_OTP_VALID_UNTIL", "tomorrow",
 		`AUTH_SMS_TEST_OTP_VALID_UNTIL="tomorrow": not a time such as 2031-03-05T07:00:00Z`)
@@ -397,6 +404,11 @@ func TestConfig_warnings(t *testing.T) {
 		t.Errorf("docs/tokens.md has no such heading: %v", err)
 	}
 	const given = `AUTH_JWT_KEYS=[{"kty":"oct","kid":"a","alg":"HS256","key_ops":["sign"],"k":"c2hvcnQ"}]`
+	_, _, root, _ := loadSettings(t, leastBut("AUTH_SECRET_KEY", "short")...)
+	if len(root) != 1 || !strings.HasPrefix(root[0], "AUTH_SECRET_KEY has fewer than 32 bytes") ||
+		!strings.Contains(string(tokens), "\n## Another root key\n") {
+		t.Errorf("%q", root)
+	}
 	f(given, `AUTH_JWT_KEYS: the secret "a" has fewer than 32 bytes`+weak)
 	_, _, got, mistakes := loadSettings(t, append(leastBut("AUTH_JWT_KEY_ID", "a"), given)...)
 	if d := cmp.Diff([]string{"AUTH_JWT_KEY_ID=a is the kid of a key in AUTH_JWT_KEYS, too: it names AUTH_JWT_SECRET"},

@@ -50,8 +50,7 @@ func ExportStandard(environ []string, file string) error {
 	all, err := withFile(environ, file)
 	for _, e := range all {
 		name, value, _ := strings.Cut(e, "=")
-		if _, there := os.LookupEnv(name); (strings.HasPrefix(name, "PG") || strings.HasPrefix(name, "OTEL_")) &&
-			!there {
+		if (strings.HasPrefix(name, "PG") || strings.HasPrefix(name, "OTEL_")) && os.Getenv(name) == "" {
 			err = errors.Join(err, os.Setenv(name, value))
 		}
 	}

@@ -79,6 +79,17 @@ func TestWithFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	f("", "dir", "settings file: read dir: is a directory")
+
+	// Libraries get the same values.
+	if err := os.WriteFile(".env", []byte("PGCONNECT_TIMEOUT=3\nOTEL_SERVICE_NAME=file\nHOSTNAME_OF=file\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	t.Setenv("PGCONNECT_TIMEOUT", "")
+	t.Setenv("OTEL_SERVICE_NAME", "here")
+	if err := ExportStandard(os.Environ(), ""); err != nil || os.Getenv("PGCONNECT_TIMEOUT") != "3" ||
+		os.Getenv("OTEL_SERVICE_NAME") != "here" || os.Getenv("HOSTNAME_OF") != "" {
+		t.Errorf("%v, PGCONNECT_TIMEOUT=%q", err, os.Getenv("PGCONNECT_TIMEOUT"))
+	}
 }
 
 // FuzzParseDotenv: whatever comes, the parser ends; names are names; and what it read, written in

@@ -75,8 +75,8 @@ func (c *Config) phoneSettings(r *settings.Report) flow.PhoneSettings {
 	p.TestCodes = map[string]string{}
 	for number, code := range c.SMS.TestOTP {
 		normal, err := address.Phone(number)
-		if err != nil || code == "" || strings.Trim(code, "0123456789") != "" {
-			r.Wrong("AUTH_SMS_TEST_OTP", "wants number:code, the number with its country code, the code in digits")
+		if err != nil || code == "" || strings.Trim(code, "0123456789") != "" || p.TestCodes[normal] != "" {
+			r.Wrong("AUTH_SMS_TEST_OTP", "wants number:code, each number once, with its country code, the code in digits")
 			break // settings of other gateways are ignored
 		}
 		p.TestCodes[normal] = code

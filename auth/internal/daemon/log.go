@@ -79,9 +79,13 @@ func (o *logOut) reopen() error {
 	return nil
 }
 
-// Write implements io.Writer.
+// Write implements io.Writer. A line that the file cannot take, as on a full disk, goes to standard error.
 func (o *logOut) Write(p []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.w.Write(p)
+	n, err := o.w.Write(p)
+	if err != nil {
+		return o.stderr.Write(p)
+	}
+	return n, nil
 }

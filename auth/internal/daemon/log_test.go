@@ -79,6 +79,18 @@ func BenchmarkLog(b *testing.B) {
 	}
 }
 
+// On a full disk the log goes to standard error, line by line.
+func TestLog_fullDisk(t *testing.T) {
+	t.Parallel()
+	var stderr bytes.Buffer
+	l := NewLogger(&stderr, config.Log{Level: "info", Format: "json", File: "/dev/full"})
+	l.Info("one")
+	l.Info("two")
+	if got := stderr.String(); strings.Count(got, "\n") != 2 || !strings.Contains(got, `"msg":"two"`) {
+		t.Errorf("standard error has %q", got)
+	}
+}
+
 func TestLogHidesCredentials(t *testing.T) {
 	f := func(format, want string) {
 		t.Helper()

@@ -203,11 +203,7 @@ func alive(ctx context.Context, address string) error {
 	if err != nil {
 		return err
 	}
-	n, err := strconv.Atoi(port)
-	if err != nil {
-		return err
-	}
-	return httpx.Health(ctx, httpx.HealthURL(host, n, "/livez"), host)
+	return httpx.Health(ctx, httpx.HealthURL(host, port, "/livez"), host)
 }
 
 // stopped returns err, or nil if the daemon was asked to stop, which then caused the failure of its start.
@@ -223,11 +219,7 @@ func (d *daemon) openAPI(ctx context.Context, wg *sync.WaitGroup, failed chan<- 
 	c := d.config.Load()
 	listener, err := httpx.Listen(ctx, "tcp", hostPort(c.API.Host, c.API.Port))
 	if err != nil {
-		name := "PORT"
-		if c.API.APIPort != 0 {
-			name = "AUTH_API_PORT"
-		}
-		return nil, "", fmt.Errorf("%s: %w", name, err)
+		return nil, "", fmt.Errorf("AUTH_API_HOST, AUTH_API_PORT or PORT: %w", err)
 	}
 	server := httpx.NewServer(httpx.Closing(d.api, d.draining.Load), timeouts(c.HTTP.MaxDuration), d.log.Logger)
 	wg.Go(func() {

@@ -16,14 +16,16 @@ type discovery struct {
 	etag string
 }
 
-// discoveryOf makes the document, for services that check tokens. It lists no endpoints of OAuth, since there are none.
+// discoveryOf makes the document, for services that check tokens. It lists no endpoints of OAuth, since there are none,
+// and while a shared secret signs no algorithm of the keys that signed before.
 func discoveryOf(keys *token.Set, externalURL string) *discovery {
 	b := jsontext.AppendString([]byte(`{"issuer":`), keys.Issuer())
 	b = jsontext.AppendString(append(b, `,"jwks_uri":`...), externalURL+"/.well-known/jwks.json")
-	algorithms := []string{keys.Signer().Algorithm().String()}
+	signer := keys.Signer()
+	algorithms := []string{signer.Algorithm().String()}
 	for _, e := range keys.Entries() {
 		name := e.Key.Algorithm().String()
-		if e.State != token.Revoked && !e.Key.Symmetric() && !slices.Contains(algorithms, name) {
+		if e.State != token.Revoked && !signer.Symmetric() && !e.Key.Symmetric() && !slices.Contains(algorithms, name) {
 			algorithms = append(algorithms, name)
 		}
 	}

@@ -69,9 +69,10 @@ func (c *call) problemOf(err error) *problem {
 		if r.Weak != nil {
 			p.weak = r.Weak.Reasons
 		}
-		// At the deadline, 504, with two exceptions that keep the refusal's 503: a refresh, because any other status
-		// signs the user out, and a request that waited for a hashing worker.
-		if r.Kind == refusal.KindUnavailable && c.timedOut() && c.r.Pattern != "POST /token" && !r.Busy() {
+		// At the deadline, 504, with two exceptions that keep the refusal's 503: a refresh, which a 503 asks to repeat
+		// whatever is slow, and a request that waited for a hashing worker.
+		if r.Kind == refusal.KindUnavailable && c.timedOut() && !r.Busy() &&
+			(c.r.Pattern != "POST /token" || c.param("grant_type") != "refresh_token") {
 			p.status, p.code, p.msg = problemTimeout.status, problemTimeout.code, problemTimeout.msg
 		}
 		return p

@@ -123,6 +123,15 @@ func TestErrors_panicAndTimeout(t *testing.T) {
 			t.Errorf("%s: Retry-After %q", path, got)
 		}
 	}
+	for grant, want := range map[string]int{"": 504, "password": 504, "pkce": 504, "id_token": 504, "refresh_token": 503} {
+		late, cancel := context.WithTimeout(t.Context(), 0)
+		c := &call{r: httptest.NewRequestWithContext(late, "POST", "/token?grant_type="+grant, nil)}
+		c.r.Pattern = "POST /token"
+		if p := c.problemOf(refusal.Unavailable(late.Err(), time.Second)); p.status != want || p.retryAfter != time.Second {
+			t.Errorf("grant %q at the deadline: %+v, want %d", grant, p, want)
+		}
+		cancel()
+	}
 	a.apply(func(_ *flow.Settings, s *Settings) { s.MaxDuration = 0 })
 	a.do("GET /settings", nil).is(200, "*")
 	a.do("GET /settings/", nil).is(200, "*")

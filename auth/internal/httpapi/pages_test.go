@@ -317,5 +317,5 @@ func TestDiscovery(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	f(`["HS256"]`, token.SetConfig{Secret: secret, AcceptSecret: true, SignWithSecret: true})
+	f(`["HS256"]`, token.SetConfig{Keys: []token.Entry{old}, Secret: secret, AcceptSecret: true, SignWithSecret: true})
 }

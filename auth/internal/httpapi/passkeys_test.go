@@ -207,7 +207,7 @@ func TestPasskeys_owner(t *testing.T) {
 	a.assert(d, wrong).refused(400, "webauthn_verification_failed", notVerified)
 	storetest.Exec(t, a.db, behindTheBack+`update users set email = '', phone = '4915112345678'`)
 	a.assert(d).refused(403, "phone_not_confirmed", "Phone not confirmed")
-	storetest.Exec(t, a.db, behindTheBack+`update users set phone_confirmed_at = now(), banned_until = 'infinity'`)
+	storetest.Exec(t, a.db, behindTheBack+`update users set phone_confirmed_at = now(), banned_until = now() + interval '1 day'`)
 	a.assert(d).refused(403, "user_banned", "User is banned")
 	a.assert(d, wrong).refused(400, "webauthn_verification_failed", notVerified)
 	storetest.Exec(t, a.db, behindTheBack+`update users set banned_until = null, email = 'mia@example.org', phone = '',

@@ -153,6 +153,12 @@ func (a *api) keyCase(g grantJSON, c webauthntest.Case, factor string, d *webaut
 	if !c.Accepted && a.tables() != before {
 		a.t.Errorf("%s changed a table", c.Name)
 	}
+	if c.Failure != "" {
+		if reason := storetest.Text(a.t, a.db, `select coalesce(traits->>'reason', '') from audit where action = 16
+			order by id desc limit 1`); reason != string(c.Failure) {
+			a.t.Errorf("%s: audited with the reason %q, want %q", c.Name, reason, string(c.Failure))
+		}
+	}
 	if a.t.Failed() {
 		a.t.Fatalf("at %q", c.Name)
 	}
@@ -202,6 +208,9 @@ func TestSecurityKey_hostile(t *testing.T) {
 			m.RawID = m.ID
 		})})
 	for _, c := range cases {
+		if c.Failure == webauthn.FailedUserHandle && c.Name != "userHandle of another user" {
+			c.Failure = webauthn.FailedCredentialID // a factor has one key
+		}
 		if !c.RequireUV {
 			a.keyCase(g, c, factors[c.Algorithm], devices[c.Algorithm])
 		}
@@ -209,11 +218,11 @@ func TestSecurityKey_hostile(t *testing.T) {
 	devices[0].Keys()[0].Count = 7
 	a.keyCase(g, webauthntest.Case{Name: "a counter that grew", Accepted: true}, factors[0], devices[0])
 	for name, with := range storedCases(devices[0], devices[1]) {
-		alg := 0
+		alg, failure := 0, webauthn.FailedSignCount
 		if name == "BE lost" {
-			alg = 1
+			alg, failure = 1, webauthn.FailedBackupFlags
 		}
-		a.keyCase(g, webauthntest.Case{Name: name, Failure: webauthn.FailedSignCount}, factors[alg], with())
+		a.keyCase(g, webauthntest.Case{Name: name, Failure: failure}, factors[alg], with())
 	}
 }
 

@@ -18,7 +18,8 @@ func (r *run) examine(ctx context.Context, first bool) error {
 		args []any
 	}{
 		{selectRights, []any{r.there.Name, r.mirrored(), r.writer}},
-		{selectMoved, []any{r.ours("users"), r.theirs("users"), r.here}},
+		{selectMoved, []any{r.here, []string{r.ours("users"), r.ours("identities"), r.ours("sessions")},
+			[]string{r.theirs("users"), r.theirs("identities"), r.theirs("sessions")}}},
 		{selectKinds, []any{r.there.Name}},
 	} {
 		list, err := r.lines(ctx, q.sql, q.args...)
@@ -80,16 +81,17 @@ from t where t.relforcerowsecurity`
 const selectMoved = `
 select format('%s of %s refers to %s: alter table %s drop constraint %I, add constraint %I %s;', c.conname, c.conrelid::regclass,
     c.confrelid::regclass, c.conrelid::regclass, c.conname, c.conname,
-    replace(pg_get_constraintdef(c.oid), 'REFERENCES ' || c.confrelid::regclass, 'REFERENCES ' || $2))
-from pg_constraint c join pg_class t on t.oid = c.conrelid join pg_namespace n on n.oid = t.relnamespace
-where c.contype = 'f' and c.confrelid = $1::regclass and n.nspname <> $3
+    replace(pg_get_constraintdef(c.oid), 'REFERENCES ' || c.confrelid::regclass, 'REFERENCES ' || m.there))
+from pg_constraint c join unnest($2::text[], $3::text[]) m (here, there) on c.confrelid = m.here::regclass
+join pg_class t on t.oid = c.conrelid join pg_namespace n on n.oid = t.relnamespace
+where c.contype = 'f' and n.nspname <> $1
 union all
 select format('trigger %s of %s runs the application''s function %s: drop trigger %I on %s; %s;', t.tgname, t.tgrelid::regclass,
     p.oid::regprocedure, t.tgname, t.tgrelid::regclass,
-    replace(pg_get_triggerdef(t.oid), 'ON ' || t.tgrelid::regclass, 'ON ' || $2))
-from pg_trigger t join pg_class c on c.oid = t.tgrelid join pg_namespace n on n.oid = c.relnamespace
+    replace(pg_get_triggerdef(t.oid), 'ON ' || t.tgrelid::regclass, 'ON ' || m.there))
+from pg_trigger t join unnest($2::text[], $3::text[]) m (here, there) on t.tgrelid = m.here::regclass
 join pg_proc p on p.oid = t.tgfoid join pg_namespace f on f.oid = p.pronamespace
-where not t.tgisinternal and t.tgrelid = $1::regclass and f.nspname <> $3`
+where not t.tgisinternal and f.nspname <> $1`
 
 const selectColumns = `
 select format('column %I of %s takes no null and has no default: alter table %s alter %I set default …;', a.attname, a.attrelid::regclass,
@@ -100,14 +102,11 @@ where n.nspname = $1 and c.relname = any($2) and a.attnum > 0 and not a.attisdro
 
 // columns refuses former columns that need a value which the mirror does not insert.
 func (r *run) columns(ctx context.Context) error {
-	given := []string{"users.instance_id", "users.encrypted_password", "users.email_change", "users.updated_at"}
+	given := []string{"users.instance_id", "users.encrypted_password", "users.email_change"}
 	for _, c := range tokens {
 		given = append(given, "users."+c)
 	}
-	for _, c := range userColumns {
-		given = append(given, "users."+c.name)
-	}
-	for _, t := range r.tables() {
+	for _, t := range append(r.tables(), rows{there: "users", columns: userColumns}) {
 		given = append(given, t.there+".updated_at")
 		for _, c := range t.columns {
 			given = append(given, t.there+"."+c.name)
@@ -125,16 +124,16 @@ from unnest(array['totp', 'phone']) kind
 where not exists (select from pg_enum e join pg_type t on t.oid = e.enumtypid join pg_namespace n on n.oid = t.typnamespace
     where n.nspname = $1 and t.typname = 'factor_type' and e.enumlabel = kind)`
 
+// What a role may do by itself, by PUBLIC or by another role whose rights it has.
 const selectWarnings = `
-select format('role %s may write %s', coalesce(g.rolname::text, 'PUBLIC'), c.oid::regclass)
-from pg_class c join pg_namespace n on n.oid = c.relnamespace cross join aclexplode(c.relacl) a left join pg_roles g on g.oid = a.grantee
-where n.nspname = $1 and c.relname = any($2) and a.privilege_type in ('INSERT', 'UPDATE', 'DELETE', 'TRUNCATE', 'TRIGGER')
-    and (a.grantee = 0 or g.rolname in ('anon', 'authenticated'))
-group by 1
+with w as (select 'public' as name union all select rolname from pg_roles where rolname in ('anon', 'authenticated'))
+select format('role %s may write %s', replace(w.name, 'public', 'PUBLIC'), c.oid::regclass)
+from w, pg_class c join pg_namespace n on n.oid = c.relnamespace where n.nspname = $1 and c.relname = any($2)
+    and (has_table_privilege(w.name, c.oid, 'insert, update, delete, truncate, trigger')
+        or has_any_column_privilege(w.name, c.oid, 'insert, update'))
 union all
-select format('role %s may create in schema %s', coalesce(g.rolname::text, 'PUBLIC'), n.nspname)
-from pg_namespace n cross join aclexplode(n.nspacl) a left join pg_roles g on g.oid = a.grantee
-where n.nspname = $1 and a.privilege_type = 'CREATE' and (a.grantee = 0 or g.rolname in ('anon', 'authenticated'))
+select format('role %s may create in schema %s', replace(w.name, 'public', 'PUBLIC'), $1::text)
+from w where has_schema_privilege(w.name, $1::text, 'create')
 union all
 select format('role %s, which writes there, is a superuser: the application''s triggers run with its rights', rolname)
 from pg_roles where rolname = $3 and rolsuper`
@@ -164,12 +163,8 @@ func (r *run) warn(list []string) {
 
 // members returns the direct and indirect members of a role. Superusers need no membership and are not listed.
 func (r *run) members(ctx context.Context, role string) ([]string, error) {
-	return r.lines(ctx, `
-with recursive m (oid) as (
-    select member from pg_auth_members where roleid = (select oid from pg_roles where rolname = $1)
-    union
-    select a.member from pg_auth_members a join m on a.roleid = m.oid)
-select r.rolname::text from m join pg_roles r on r.oid = m.oid where not r.rolsuper order by 1`, role)
+	return r.lines(ctx, `select rolname::text from pg_roles where not rolsuper and rolname <> $1 and
+		pg_has_role(oid, $1::name, 'member') order by 1`, role)
 }
 
 // strangers looks for former users whom our tables lack: such a user cannot stay with the address of a user of ours.

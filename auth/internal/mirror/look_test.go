@@ -109,15 +109,19 @@ func TestLook(t *testing.T) {
 	}
 	m.check(t, true)
 	member := m.role(t, "looker", "in role supabase_auth_admin")
-	m.exec(t, "grant insert on auth.users to anon; "+fmt.Sprintf(closed, 31))
+	editors := m.role(t, "editors", "role authenticated")
+	m.exec(t, "grant insert on auth.users to anon; grant update (friendly_name) on auth.mfa_factors to anon; "+
+		"grant delete on auth.identities to "+editors+"; "+fmt.Sprintf(closed, 31))
 	_, doubts := m.look(t)
 	for _, want := range []string{"role " + member + " is a member of supabase_auth_admin", "role anon may write auth.users",
+		"role anon may write auth.mfa_factors", "role authenticated may write auth.identities",
 		"hashes, tokens and secrets still lie in schema auth: auth mirror scrub"} {
 		if !strings.Contains(strings.Join(doubts, "\n"), want) {
 			t.Errorf("%q lacks %q", doubts, want)
 		}
 	}
-	m.exec(t, "revoke supabase_auth_admin from "+member+"; revoke insert on auth.users from anon")
+	m.exec(t, "revoke supabase_auth_admin from "+member+"; revoke insert on auth.users from anon; "+
+		"revoke update (friendly_name) on auth.mfa_factors from anon; revoke delete on auth.identities from "+editors)
 	// Of another version the functions have other names and texts.
 	m.exec(t, `alter function gatehouse.mirror_add_users rename to mirror_add_user;
 		update {H}moves set steps = steps || '{"version": 1}' where kind = 'mirror'; `+fmt.Sprintf(closed, 0))

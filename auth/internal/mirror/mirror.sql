@@ -34,6 +34,8 @@ begin
     -- What the application has deferred would run as the service's role at the end of its transaction.
     if pg_catalog.pg_has_role(session_user, {R literal}, 'member') then
         set constraints all immediate;
+        -- What the application changes in reply is mirrored behind what is being written.
+        set constraints {H}.{N}mirror_users_update deferred;
     end if;
 end
 --- shared mirror_users() returns setof {H}.{N}mirror_user

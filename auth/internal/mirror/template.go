@@ -146,65 +146,70 @@ func (p *plan) groups() string {
 			continue
 		}
 		fmt.Fprintf(&b, "if step <= %d and (%s) then\n        ", g, each(of, " or ", column.differ))
-		if len(of) == 1 {
-			fmt.Fprintf(&b, "update {S}.users set %s = %s, updated_at = n.updated_at where id = n.id;", of[0].name,
-				p.value(of[0]))
-		} else {
-			changed := each(of, ",\n            ", func(c column) string {
-				return fmt.Sprintf("case when %s then '%s = ($1).%s' end", c.differ(), c.name, c.name)
-			})
-			fmt.Fprintf(&b, "execute 'update {S quoted}.users set ' || array_to_string(array[%s], ', ')\n"+
-				"            || ', updated_at = ($1).updated_at where id = ($1).id' using n;", changed)
-		}
+		b.WriteString(p.update("users", of))
 		fmt.Fprintf(&b, "\n        return %d;\n    end if;\n    ", (g+1)%12)
 	}
 	return b.String()
 }
 
+// update returns the statement that sets those of the columns that differ in a former row, and no other column.
+func (p *plan) update(table string, of []column) string {
+	if len(of) == 1 {
+		return fmt.Sprintf("update {S}.%s set %s = %s, updated_at = n.updated_at where id = n.id;", table, of[0].name,
+			p.value(of[0]))
+	}
+	changed := each(of, ",\n            ", func(c column) string {
+		return fmt.Sprintf("case when %s then '%s = %s' end", c.differ(), c.name,
+			strings.Replace(strings.ReplaceAll(p.value(c), "'", "''"), "n.", "($1).", 1))
+	})
+	return fmt.Sprintf("execute 'update {S quoted}.%s set ' || array_to_string(array[%s], ', ')\n"+
+		"            || ', updated_at = ($1).updated_at where id = ($1).id' using n;", table, changed)
+}
+
+// refuse returns the statement that refuses a change by the application of a column, if the condition holds.
+func refuse(table, column, condition, hint string) string {
+	return fmt.Sprintf("if new.%[2]s is distinct from old.%[2]s and %[3]s then\n        "+
+		"perform {H}.{N}mirror_refuse('%[1]s', '%[2]s is', '%[4]s');\n    end if;\n    ", table, column, condition, hint)
+}
+
 // refusals returns the statements that refuse what the application may not write to the former users.
 func (p *plan) refusals() string {
 	var b strings.Builder
-	refuse := func(column, condition string) {
+	check := func(column, condition string) {
 		if p.there.Has("users", column) {
-			fmt.Fprintf(&b, "if new.%s is distinct from old.%s and %s then\n            "+
-				"perform {H}.{N}mirror_refuse('users', '%s is', 'Use PUT /admin/users/{id}.');\n        end if;\n        ",
-				column, column, condition, column)
+			b.WriteString(refuse("users", column, condition, "Use PUT /admin/users/{id}."))
 		}
 	}
 	for _, c := range userColumns {
 		switch condition := "new." + c.name + " is distinct from n." + c.name; {
 		case c.carried || c.name == "id":
 		case c.name == "email_change" || c.name == "phone_change":
-			refuse(c.name, "coalesce(new."+c.name+", '') <> n."+c.name)
+			check(c.name, "coalesce(new."+c.name+", '') <> n."+c.name)
 		case c.name == "email" || c.name == "phone": // an address that our user does not have may be removed
-			refuse(c.name, condition+" and (new."+c.name+" is not null or old."+c.name+" is not distinct from n."+c.name+
-				")")
+			check(c.name, condition+" and (new."+c.name+" is not null or old."+c.name+" is not distinct from n."+c.name+")")
 		case c.name == "last_sign_in_at" && p.days:
-			refuse(c.name, day("new."+c.name)+" is distinct from "+day("n."+c.name))
+			check(c.name, day("new."+c.name)+" is distinct from "+day("n."+c.name))
 		default:
-			refuse(c.name, condition)
+			check(c.name, condition)
 		}
 	}
 	for _, c := range unwritten {
-		refuse(c, map[bool]string{true: "new." + c + " <> ''", false: "true"}[c == "encrypted_password"])
+		check(c, map[bool]string{true: "new." + c + " <> ''", false: "true"}[c == "encrypted_password"])
 	}
 	for _, c := range tokens {
-		refuse(c, "new."+c+" <> ''")
+		check(c, "new."+c+" <> ''")
 	}
 	return b.String()
 }
 
 func (p *plan) rowRefusals(t rows) string {
+	const hint = "Use POST /admin/users."
 	var b strings.Builder
 	for _, c := range p.have(t.there, t.columns) {
-		differ := strings.ReplaceAll(c.differ(), "o."+c.name, "new."+c.name)
-		fmt.Fprintf(&b, "if new.%s is distinct from old.%s and %s then\n        "+
-			"perform {H}.{N}mirror_refuse('%s', '%s is', 'Use PUT /admin/users/{id}.');\n    end if;\n    ", c.name, c.name,
-			differ, t.there, c.name)
+		b.WriteString(refuse(t.there, c.name, strings.ReplaceAll(c.differ(), "o."+c.name, "new."+c.name), hint))
 	}
 	for _, c := range t.own {
-		fmt.Fprintf(&b, "if new.%s is not null and (tg_op = 'INSERT' or new.%s is distinct from old.%s) then\n        "+
-			"perform {H}.{N}mirror_refuse('%s', '%s is', 'Use POST /admin/users.');\n    end if;\n    ", c, c, c, t.there, c)
+		b.WriteString(refuse(t.there, c, "new."+c+" is not null", hint))
 	}
 	return b.String()
 }
@@ -215,10 +220,8 @@ const firstApp = `case when n.is_anonymous then '{}' else (select coalesce(jsonb
 // fill replaces the placeholders of names in a text.
 func (p *plan) fill(text string) string {
 	list := p.have("users", userColumns)
-	first := slices.DeleteFunc(slices.Clone(list), func(c column) bool {
-		return !slices.Contains([]string{"id", "aud", "role", "email", "phone", "is_anonymous", "raw_app_meta_data",
-			"raw_user_meta_data", "created_at"}, c.name)
-	})
+	// What was proven or granted comes by the updates.
+	first := slices.DeleteFunc(slices.Clone(list), func(c column) bool { return c.group == 5 || c.group > 7 })
 	blank := slices.DeleteFunc(append([]string{"email_change"}, tokens...),
 		func(c string) bool { return !p.there.Has("users", c) })
 	var repairs, drops, roles []string
@@ -266,16 +269,12 @@ func (p *plan) functions() (list []function) {
 	for _, t := range p.tables() {
 		of := p.have(t.there, t.columns)
 		texts = append(texts, strings.NewReplacer("{row}", t.row, "{there}", t.there, "{here}", t.here,
-			"{names}", each(of, ", ", name)+p.updated(t, ", updated_at"),
-			"{values}", each(of, ", ", p.value)+p.updated(t, ", n.updated_at"),
+			"{names}", each(of, ", ", name),
+			"{values}", each(of, ", ", p.value),
 			"{differ}", each(of, " or ", column.differ),
-			"{set}", each(of[1:], ", ", func(c column) string {
-				if c.name == "created_at" {
-					return ""
-				}
-				return c.name + " = " + p.value(c)
-			})+
-				p.updated(t, ", updated_at = n.updated_at"),
+			"{update}", p.update(t.there, slices.DeleteFunc(slices.Clone(of), func(c column) bool {
+				return c.name == "id" || c.name == "created_at"
+			})),
 			"{image}", p.image(t.here, of), "{mirrored}", t.mirrored, "{pruned}", t.pruned,
 			"{unchanged}", each(of, " and ", func(c column) string {
 				return "new." + c.name + " is not distinct from old." + c.name
@@ -302,13 +301,6 @@ func (p *plan) functions() (list []function) {
 		}
 	}
 	return list
-}
-
-func (p *plan) updated(t rows, text string) string {
-	if p.there.Has(t.there, "updated_at") {
-		return text
-	}
-	return ""
 }
 
 // trigger is a trigger of the mirror. when is empty for all rows.

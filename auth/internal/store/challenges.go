@@ -31,18 +31,13 @@ with marked as (
         select id from {challenges} where factor_id = $2 order by created_at desc, id desc offset $8)
 )
 insert into {challenges} (id, factor_id, ip, otp_mac, created_at, expires_at)
-select $1, id, $3, $4, $5, $6 from marked`)
+values ($1, (select id from marked), $3, $4, $5, $6)`)
 
 // InsertChallenge adds a challenge of a user's factor. ErrNotFound, and nothing of the batch happens, when the user
 // has no such factor.
 func (b *Batch) InsertChallenge(user uuid.UUID, c Challenge) {
-	b.add("insert challenge", func(r pgx.BatchResults) error {
-		tag, err := r.Exec()
-		if err == nil && tag.RowsAffected() == 0 {
-			err = ErrNotFound
-		}
-		return err
-	}, insertChallenge, c.ID, c.Factor, c.IP, bytesOrNull(c.OTPMAC), c.CreatedAt, c.ExpiresAt, user, challengesKept-1)
+	b.exec("insert challenge", insertChallenge, c.ID, c.Factor, c.IP, bytesOrNull(c.OTPMAC), c.CreatedAt, c.ExpiresAt, user,
+		challengesKept-1)
 }
 
 // Attempt holds the data by which an answer to a challenge is judged.

@@ -30,12 +30,14 @@ var (
 	ErrFactorPhone = errors.New("phone number of a factor taken")
 	// ErrCredentialExists: some user has a WebAuthn credential of that id, or the factor has a credential already.
 	ErrCredentialExists = errors.New("credential taken")
-	// ErrUserGone: the user was deleted meanwhile.
+	// ErrUserGone: the user was deleted meanwhile, or is no longer pending.
 	ErrUserGone = errors.New("user gone")
 	// ErrApplication: a trigger or a constraint of the application's tables refused a write of this package. The
 	// error's text names the trigger or constraint, for the log only. The application's own message is not for clients.
 	ErrApplication = errors.New("refused by the application's SQL")
 )
+
+var errRights = errors.New("a right or a schema is missing in the database; auth check names what")
 
 // byConstraint has the error for each violated unique index. The names are without the namespace.
 var byConstraint = map[string]error{
@@ -131,13 +133,18 @@ func (n *names) meaningOfCode(pg *pgconn.PgError) error {
 		return refusedByApplication(pg)
 	}
 	switch pg.Code {
+	case "42501", "3F000": // insufficient_privilege, invalid_schema_name
+		return errRights
 	case "23505": // unique_violation
 		return byConstraint[strings.TrimPrefix(pg.ConstraintName, n.ns)]
 	case "23503": // foreign_key_violation: foreign keys refer to users only
 		return ErrUserGone
-	case "23502": // not_null_violation: the statement found no such user, or a deleted one
-		if pg.ColumnName == "user_id" {
+	case "23502": // not_null_violation: the statement found no such user or factor, or one in another state
+		switch pg.ColumnName {
+		case "user_id", "aud":
 			return ErrUserGone
+		case "factor_id":
+			return ErrNotFound
 		}
 	}
 	return nil

@@ -9,7 +9,7 @@ import (
 
 // MirrorVersion is the version of the functions and triggers that auth mirror install makes: it grows with every change
 // of their texts.
-const MirrorVersion = 3
+const MirrorVersion = 4
 
 // Mirror describes the installed mirror of a former schema.
 type Mirror struct {

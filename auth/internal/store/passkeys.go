@@ -84,12 +84,11 @@ type OpenPasskeySession struct {
 	Audit        Audit
 }
 
-// PasskeySession is the outcome of OpenPasskeySession. Each field is false if an earlier step of the statement found no
-// row.
+// PasskeySession is the outcome of OpenPasskeySession. AAL is 0 if no session was opened.
 type PasskeySession struct {
-	Spent, Person, Opened bool
-	AAL                   int
-	User                  User
+	Spent bool
+	AAL   int
+	User  User
 }
 
 // Each step takes its row from the step before it. An earlier statement has locked the user, so that factors and bound
@@ -138,7 +137,6 @@ func (db *DB) OpenPasskeySession(ctx context.Context, o OpenPasskeySession) (Pas
 	b.rows("open passkey session", &out, openedInto(&out.User, &out.Spent, (*nullInt)(&out.AAL)), openPasskeySession,
 		append(args, o.Audit.args()[2:]...)...)
 	err := b.Send(ctx)
-	out.Person, out.Opened = out.User.ID != uuid.Nil, out.AAL > 0
 	out.User.sortIdentities()
 	return out, err
 }

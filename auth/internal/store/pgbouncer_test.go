@@ -94,7 +94,8 @@ func TestCheckPooler_sound(t *testing.T) {
 }
 
 // Many callers whose time ends at once: each gets its error, and PgBouncer, which passes on the cancel requests,
-// still runs afterwards. 1.18 ends itself when such a request is broken off.
+// still runs afterwards. 1.18 ends itself when such a request is broken off. Open does not wait longer than a connection
+// may take for a server that hangs behind a PgBouncer that accepts.
 func TestPgBouncer_callerTimeout(t *testing.T) {
 	t.Parallel()
 	server := testdb.PrivatePostgres(t, localserver.PostgresOptions{})
@@ -141,6 +142,14 @@ func TestPgBouncer_callerTimeout(t *testing.T) {
 			})
 		}
 		wg.Wait()
+	}
+	if err := server.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	defer server.Cont()
+	if _, err := store.Open(t.Context(), store.Options{URL: bouncer.PostgresURL("postgres") + "&connect_timeout=1"}); !errors.Is(err,
+		store.ErrUnavailable) {
+		t.Errorf("opening: %v", err)
 	}
 }
 

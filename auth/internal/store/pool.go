@@ -41,7 +41,9 @@ select current_setting('max_connections')::int
      - (select coalesce(sum(numbackends), 0) from pg_stat_database)::int + 1,
     coalesce((select n.nspname from pg_class c join pg_namespace n on n.oid = c.relnamespace
               where c.oid = to_regclass('{users}')), current_schema())`
-	result := conn.ExecParams(ctx, db.fill(facts), nil, nil, nil, nil).Read()
+	answer, cancel := context.WithTimeout(ctx, config.ConnectTimeout) // a pooler accepts for a server that hangs
+	defer cancel()
+	result := conn.ExecParams(answer, db.fill(facts), nil, nil, nil, nil).Read()
 	if result.Err != nil {
 		return 0, result.Err
 	}

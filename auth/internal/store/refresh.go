@@ -22,7 +22,8 @@ type Refresh struct {
 	CreatedAfter, ActiveAfter time.Time
 	// LowAfter is how old a session of aal1 may be whose user has a verified factor. Zero: any age.
 	LowAfter time.Time
-	// SinglePerUser refuses a session if the user has signed in since with the same tag.
+	// SinglePerUser refuses a session if the user has signed in since with the same tag, unless the later session has
+	// outlived its not_after or the time box.
 	SinglePerUser bool
 }
 
@@ -58,7 +59,8 @@ with old as (
     select exists (
         select from {sessions} o, old
         where $9 and o.user_id = old.user_id and o.id <> old.id and o.tag = old.tag and o.ended_at is null
-          and o.refreshed_at > old.refreshed_at
+          and o.refreshed_at > old.refreshed_at and (o.not_after is null or o.not_after > $4)
+          and ($7::timestamptz is null or o.created_at >= $7)
     ) as login
 ), rotated as (
     update {sessions} s set counter = s.counter + 1, refreshed_at = coalesce($11::timestamptz, now()), user_agent = $5, ip = $6

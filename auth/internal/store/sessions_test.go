@@ -147,6 +147,19 @@ func TestRefresh_refused(t *testing.T) {
 		s.Tag = "tv"
 		b.InsertSession(s)
 	})
+	f("single, newer login past its end", rotated, func(u store.User, r *store.Refresh, b *store.Batch) {
+		r.SinglePerUser = true
+		s := newSession(u, noon.Add(time.Minute))
+		s.NotAfter = now
+		b.InsertSession(s)
+	})
+	f("single, refreshed later but past the time box", rotated, func(u store.User, r *store.Refresh, b *store.Batch) {
+		r.SinglePerUser, r.CreatedAfter = true, noon
+		s := newSession(u, noon.Add(-time.Minute))
+		b.InsertSession(s)
+		b.RaiseSession(new(store.Session), store.Raise{User: u.ID, Session: s.ID, Now: noon.Add(time.Minute),
+			AMR: []byte(`[{"method":"totp","timestamp":1}]`)})
+	})
 	f("newer login, many allowed", rotated, func(u store.User, r *store.Refresh, b *store.Batch) {
 		b.InsertSession(newSession(u, noon.Add(time.Minute)))
 	})

@@ -141,6 +141,18 @@ func (t *Tx) LockUser(ctx context.Context, id uuid.UUID) (User, error) {
 	return u, orNotFound(t.db.wrapError("lock user", err), u)
 }
 
+// The null violates the column's constraint, which undoes the batch.
+var requirePending = define(`
+update {users} set aud = case when $2 in (email, phone) and email_confirmed_at is null and phone_confirmed_at is null
+    and password_hash = '' and (banned_until is null or banned_until <= $3) then aud end
+where id = $1`)
+
+// RequirePending locks a user who has the address, no confirmed one and no password. ErrUserGone, and nothing of the
+// batch happens, if the user was confirmed or banned meanwhile.
+func (b *Batch) RequirePending(user uuid.UUID, address string, now time.Time) {
+	b.exec("require a pending user", requirePending, user, address, now)
+}
+
 var selectUserByEmail = define(`
 select ` + userRow + `
 from {users} u

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strconv"
 	"time"
 
 	"gatehouse/ratelimit/internal/config"
@@ -41,7 +42,7 @@ func health(ctx context.Context, args, environ []string, stderr io.Writer) int {
 		if l.Port == 0 {
 			return misused("with PORT=0 the daemon listens on any free port: give the URL")
 		}
-		address = httpx.HealthURL(l.Host, l.Port, "/healthcheck")
+		address = httpx.HealthURL(l.Host, strconv.Itoa(l.Port), "/healthcheck")
 	}
 	ctx, cancel := context.WithTimeout(ctx, *timeout)
 	defer cancel()

@@ -6,6 +6,8 @@ import (
 	"strconv"
 	"strings"
 
+	"golang.org/x/net/http/httpguts"
+
 	"gatehouse/ratelimit/internal/counter/redis"
 	"gatehouse/shared/settings"
 )
@@ -151,7 +153,8 @@ func (c *Config) checkKVStore(r *settings.Report, prefix string, k KVStore) {
 		return // an error of the field itself, without which no other setting can be checked
 	}
 	if err := k.Store.Check(); err != nil {
-		r.Clash("%s", strings.ReplaceAll(err.Error(), "KVSTORE_", prefix))
+		text := strings.ReplaceAll(err.Error(), "KVSTORE_", prefix)
+		r.Clash("%s", strings.ReplaceAll(text, prefix+"URL", r.Spelled(prefix+"URL")))
 	}
 	if k.WantsTLS() && !strings.Contains(k.Store.URL, "://") &&
 		(k.Store.SocketType == "unix" && k.Store.Type == redis.Single || strings.HasPrefix(k.Store.URL, "/")) {
@@ -249,10 +252,7 @@ func (c *Config) checkHeaders(r *settings.Report) {
 		{"LIMIT_REMAINING_HEADER", c.Answer.HeaderNames.Remaining},
 		{"LIMIT_RESET_HEADER", c.Answer.HeaderNames.Reset},
 	} {
-		if strings.ContainsFunc(h.name, func(c rune) bool {
-			return !('a' <= c && c <= 'z' || 'A' <= c && c <= 'Z' || '0' <= c &&
-				c <= '9' || strings.ContainsRune("!#$%&'*+-.^_`|~", c))
-		}) {
+		if !httpguts.ValidHeaderFieldName(h.name) {
 			r.Wrong(h.setting, "not a header name: letters, digits and - are")
 		}
 		lower := strings.ToLower(h.name)

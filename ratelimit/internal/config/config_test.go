@@ -104,6 +104,7 @@ func TestConfig_mistakes(t *testing.T) {
 	f("BACKEND_TYPE=mysql", `BACKEND_TYPE="mysql": must be redis, kvstore, memory or memcache`)
 	f("BACKEND_TYPE=redis", `BACKEND_TYPE="redis": needs KVSTORE_URL, which is not set`)
 	f("BACKEND_TYPE=kvstore", `BACKEND_TYPE="kvstore": needs KVSTORE_URL, which is not set`)
+	f("REDIS_URL=nowhere", `REDIS_URL: neither host:port nor a path nor redis://host:port`)
 	f("KVSTORE_URL=nowhere", `KVSTORE_URL: neither host:port nor a path nor redis://host:port`)
 	f("KVSTORE_URL=/path KVSTORE_SOCKET_TYPE=tcp",
 		`KVSTORE_SOCKET_TYPE: tcp needs host:port in KVSTORE_URL, not a path`)
@@ -233,7 +234,7 @@ func TestConfig_mistakes(t *testing.T) {
 	f("KVSTORE_URL=h:1 KVSTORE_PERSECOND=true",
 		`KVSTORE_PERSECOND="true": needs KVSTORE_PERSECOND_URL, which is not set`)
 	f("KVSTORE_URL=h:1 REDIS_PERSECOND=true REDIS_PERSECOND_URL=h",
-		`KVSTORE_PERSECOND_URL: neither host:port nor a path nor redis://host:port`)
+		`REDIS_PERSECOND_URL: neither host:port nor a path nor redis://host:port`)
 	f("KVSTORE_URL=h:1 KVSTORE_PERSECOND=true KVSTORE_PERSECOND_URL=h KVSTORE_PERSECOND_TYPE=sentinel",
 		`KVSTORE_PERSECOND_URL: KVSTORE_PERSECOND_TYPE=sentinel takes master,host:port[,host:port...]; there is no sentinel`)
 	f("KVSTORE_URL=/s KVSTORE_TLS=true",

@@ -15,7 +15,7 @@ func AddAcrossNodes(ctx context.Context, req *Request, add func(context.Context,
 		h.BringDown = h.BringsDown()
 		h.N, h.Refund = 0, false
 	}
-	if err := add(ctx, &looks); err != nil {
+	if err := Whole(&looks, add(ctx, &looks)); err != nil {
 		return err
 	}
 	if JudgeStop(req.Hits, looks.Hits, false) {
@@ -32,7 +32,7 @@ func AddAcrossNodes(ctx context.Context, req *Request, add func(context.Context,
 	if len(at) == 0 {
 		return nil
 	}
-	if err := add(ctx, &writes); err != nil {
+	if err := Whole(&writes, add(ctx, &writes)); err != nil {
 		return err
 	}
 	held := false
@@ -75,11 +75,14 @@ func giveBack(ctx context.Context, req *Request, written []int, add func(context
 
 // JudgeStop works out the outcome of each hit when the counters stand where looks found them. held reports whether
 // nothing is written: a hit that is not in shadow mode would go over, or known is true, because a hit without a counter
-// is over.
+// is over. Hits with an Err have no outcome.
 func JudgeStop(hits, looks []Hit, known bool) (held bool) {
 	held = known
 	for i := range hits {
 		h := &hits[i]
+		if h.Err != nil {
+			continue
+		}
 		if h.Algorithm != FixedWindow {
 			before := &looks[i].State
 			for j := i - 1; j >= 0; j-- {

@@ -50,12 +50,14 @@ type State struct {
 	Rest uint32
 }
 
-// Meter has the numbers by which a sliding window or a token bucket is judged: the part of a Hit that comes from its
-// rule. The methods of Meter are pure, and exact in integers: a state never drifts, whatever the rate.
+// Meter has the numbers by which a counter is judged: the part of a Hit that comes from its rule. The methods of Meter
+// are for sliding windows and token buckets. They are pure, and exact in integers: a state never drifts, whatever the
+// rate.
 type Meter struct {
+	// Algorithm is how the counter turns hits into a decision.
 	Algorithm Algorithm
-	// Window is in seconds, at most 10 years. Limit, which is not 0, and a token bucket's Burst have at most 32 bits.
-	// An empty bucket fills in at most 10 years, too.
+	// Window is the length of the window in seconds, at most 10 years. Limit and the size of a token bucket, Burst,
+	// have at most 32 bits. An empty bucket fills in at most 10 years, too.
 	Window       int64
 	Limit, Burst uint64
 }
@@ -66,11 +68,6 @@ const (
 	// maxWindow is 10 years, in seconds.
 	maxWindow = 10 * 365 * 86400
 )
-
-// Meter returns the hit's meter.
-func (h *Hit) Meter() Meter {
-	return Meter{Algorithm: h.Algorithm, Window: h.Window, Limit: h.Limit, Burst: h.Burst}
-}
 
 // bounded brings numbers that rules refuse into the range in which the arithmetic holds.
 func (m *Meter) bounded() (window int64, limit uint64) {
@@ -337,8 +334,7 @@ func (h *Hit) Judge(s *State) (changed bool) {
 
 // JudgeChange is Judge on h.State itself; c is what Change returned before State was set.
 func (h *Hit) JudgeChange(c Change) (changed bool) {
-	m := h.Meter()
-	h.After, h.Refused, changed = m.Apply(&h.State, c)
+	h.After, h.Refused, changed = h.Meter.Apply(&h.State, c)
 	h.Spared = false
 	return changed
 }
@@ -356,25 +352,10 @@ func (h *Hit) Change() Change {
 
 // Wait returns how many µs it takes from State.Now until n hits pass, without further hits; see Meter.Wait. The hit is
 // on a sliding window or a token bucket, and has an answer.
-func (h *Hit) Wait(n uint64) int64 {
-	m := h.Meter()
-	return m.Wait(&h.State, n)
-}
+func (h *Hit) Wait(n uint64) int64 { return h.Meter.Wait(&h.State, n) }
 
 // Empty returns how many µs it takes from State.Now until nothing is used, without further hits.
-func (h *Hit) Empty() int64 {
-	m := h.Meter()
-	return m.TimeToEmpty(&h.State)
-}
+func (h *Hit) Empty() int64 { return h.TimeToEmpty(&h.State) }
 
 // Used returns how much of the capacity State uses.
-func (h *Hit) Used() int64 {
-	m := h.Meter()
-	return m.Used(&h.State)
-}
-
-// Capacity returns the most that may be used: Burst for a token bucket, otherwise Limit.
-func (h *Hit) Capacity() uint64 {
-	m := h.Meter()
-	return m.Capacity()
-}
+func (h *Hit) Used() int64 { return h.Meter.Used(&h.State) }

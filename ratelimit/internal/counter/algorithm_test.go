@@ -40,7 +40,7 @@ func answer(h *counter.Hit) string {
 
 // one carries out a hit on a counter kept in state, as a store does.
 func one(state *counter.State, now int64, h *counter.Hit) {
-	m := h.Meter()
+	m := h.Meter
 	s := *state
 	fromFuture := m.Load(&s, now)
 	if h.Judge(&s) || fromFuture && h.BringsDown() {
@@ -60,7 +60,7 @@ func TestSlidingWindow(t *testing.T) {
 	var state counter.State
 	f := func(when string, n int64, limit uint64, want, stored string) {
 		t.Helper()
-		h := hits(n, counter.Hit{Algorithm: counter.SlidingWindow, Limit: limit, Window: 60})
+		h := hits(n, counter.Hit{Meter: counter.Meter{Algorithm: counter.SlidingWindow, Limit: limit, Window: 60}})
 		one(&state, at(t, when), &h)
 		if got := answer(&h); got != want {
 			t.Errorf("%s: %d of %d: %s, want %s", when, n, limit, got, want)
@@ -96,7 +96,8 @@ func TestTokenBucket(t *testing.T) {
 	var state counter.State
 	f := func(when string, n int64, limit, burst uint64, window int64, want, full string) {
 		t.Helper()
-		h := hits(n, counter.Hit{Algorithm: counter.TokenBucket, Limit: limit, Burst: burst, Window: window})
+		h := hits(n, counter.Hit{
+			Meter: counter.Meter{Algorithm: counter.TokenBucket, Limit: limit, Burst: burst, Window: window}})
 		one(&state, at(t, when), &h)
 		if got := answer(&h); got != want {
 			t.Errorf("%s: %d: %s, want %s", when, n, got, want)

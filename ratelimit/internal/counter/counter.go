@@ -31,6 +31,18 @@ type Store interface {
 	Close()
 }
 
+// Peek is the Peek of stores whose Add needs no more than a hit that only looks.
+func Peek(ctx context.Context, s Store, h *Hit) error {
+	look := *h
+	look.N, look.Refund, look.Undo, look.Delete = 0, false, false, false
+	req := Request{Hits: []Hit{look}}
+	if err := Whole(&req, s.Add(ctx, &req)); err != nil {
+		return err
+	}
+	h.TakeAnswer(&req.Hits[0])
+	return nil
+}
+
 // Immediate marks a Store whose Add never waits, so that Add may be called where other stores are called later.
 type Immediate interface{ Immediate() }
 
@@ -82,16 +94,12 @@ type Hit struct {
 	BringDown bool
 	// Delete deletes the counter instead; only Reset sets it.
 	Delete bool
-	// Algorithm is how the counter turns hits into a decision.
-	Algorithm Algorithm
-	// Limit is the number that the counter is judged against. The in-process store uses it when it must drop a counter;
-	// Stop uses it to decide. Sliding windows and token buckets admit hits by it, and there it is not 0.
-	Limit uint64
-	// Burst is the size of a token bucket.
-	Burst uint64
-	// Window is the length of the window and End its end (exclusive), both in seconds. Only fixed windows have an End.
-	Window, End int64
-
+	// Meter has the counter's algorithm and numbers. Limit is what the counter is judged against: the in-process store
+	// uses it when it must drop a counter, Stop uses it to decide, and sliding windows and token buckets admit hits by
+	// it; for these it is not 0.
+	Meter
+	// End is the end (exclusive) of a fixed window, in seconds.
+	End int64
 	// After is the total after this hit; hits on the same key in one request count one after another. Sums saturate at
 	// 2^63-1. Under Stop, a hit that would go over its limit, Shadow or not, is not written, and After is what the
 	// total would have been.

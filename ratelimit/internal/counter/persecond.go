@@ -41,8 +41,8 @@ func (t *PerSecondRouter) Add(ctx context.Context, req *Request) error {
 	if only := t.only(req); only != nil {
 		return only.Add(ctx, req)
 	}
-	if req.Stop != StopNone {
-		return AddAcrossNodes(ctx, req, t.whole)
+	if req.Stop == StopAll {
+		return AddAcrossNodes(ctx, req, t.Add)
 	}
 	return t.carry(ctx, req)
 }
@@ -62,14 +62,6 @@ func (t *PerSecondRouter) only(req *Request) Store {
 		return t.perSecond
 	}
 	return nil
-}
-
-// whole carries out a request on both stores, and fails as a whole.
-func (t *PerSecondRouter) whole(ctx context.Context, req *Request) error {
-	if only := t.only(req); only != nil {
-		return Whole(req, only.Add(ctx, req))
-	}
-	return Whole(req, t.carry(ctx, req))
 }
 
 // carry has both stores carry out their sides, and waits for both.

@@ -24,7 +24,7 @@ type history struct {
 func newHistory(seed uint64, a counter.Algorithm) *history {
 	r := rand.New(rand.NewPCG(seed, uint64(a)))
 	h := &history{r: r}
-	h.hit = counter.Hit{Algorithm: a, Limit: 1 + r.Uint64N(20), Window: []int64{1, 2, 60, 3600, 86400}[r.IntN(5)]}
+	h.hit.Meter = counter.Meter{Algorithm: a, Limit: 1 + r.Uint64N(20), Window: []int64{1, 2, 60, 3600, 86400}[r.IntN(5)]}
 	if r.IntN(4) == 0 {
 		h.hit.Limit = 1 + r.Uint64N(100_000)
 	}
@@ -293,7 +293,7 @@ func TestLoad_clockBackRandom(t *testing.T) {
 				t.Fatalf("seed %d, %s: %+v, then %+v", seed, a, one.State, again.State)
 			}
 			state := h.state
-			m := h.hit.Meter()
+			m := h.hit.Meter
 			if m.Load(&state, h.now) {
 				t.Fatalf("seed %d, %s: what a hit has left is from the future", seed, a)
 			}
@@ -348,8 +348,8 @@ func FuzzMeter(f *testing.F) {
 		uint64(0), false)
 	f.Fuzz(func(t *testing.T, a uint8, window int64, limit, burst uint64, now, at int64, current, previous, rest uint32,
 		n uint64, refund bool) {
-		h := counter.Hit{Algorithm: 1 + counter.Algorithm(a%2), Window: window, Limit: limit, Burst: burst, N: n,
-			Refund: refund}
+		h := counter.Hit{N: n, Refund: refund,
+			Meter: counter.Meter{Algorithm: 1 + counter.Algorithm(a%2), Window: window, Limit: limit, Burst: burst}}
 		now = min(max(now, 0), 1<<53)
 		s := counter.State{At: min(max(at, 0), 1<<53), Current: current, Previous: previous, Rest: rest}
 		if h.Algorithm == counter.SlidingWindow {
@@ -357,7 +357,7 @@ func FuzzMeter(f *testing.F) {
 		} else {
 			s.Current, s.Previous = 0, 0
 		}
-		m := h.Meter()
+		m := h.Meter
 		m.Load(&s, now)
 		before := m.Used(&s)
 		h.Judge(&s)

@@ -5,7 +5,6 @@ import (
 	"crypto/tls"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
 	"net/http"
 	"strconv"
@@ -27,7 +26,6 @@ import (
 
 // listeners are the open ports of the daemon.
 type listeners struct {
-	log    *slog.Logger
 	failed chan error // a listener ended unexpectedly
 	wg     sync.WaitGroup
 

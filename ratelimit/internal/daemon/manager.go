@@ -56,11 +56,7 @@ func (d *daemon) alive(ctx context.Context, l *listeners) error {
 	if err != nil {
 		return err
 	}
-	n, err := strconv.Atoi(port)
-	if err != nil {
-		return err
-	}
-	if err := httpx.Answers(ctx, httpx.HealthURL(host, n, "/healthcheck"), host); err != nil {
+	if err := httpx.Answers(ctx, httpx.HealthURL(host, port, "/healthcheck"), host); err != nil {
 		return err
 	}
 	if d.tls != nil && d.config.TLS.ClientCA != "" {

@@ -69,7 +69,7 @@ func Serve(ctx context.Context, o Options) error {
 	defer d.closeStore() // after the debug port, which reads counters
 
 	// The debug port opens first, so that operators can see a store that does not answer, and refused rules.
-	listeners := &listeners{log: d.log}
+	listeners := &listeners{}
 	d.openDebug(ctx, listeners)
 	defer listeners.stopDebug(d.config.Process.DrainTimeout)
 	if err := d.openPage(ctx, listeners); err != nil {

@@ -15,6 +15,7 @@ import (
 	"gatehouse/ratelimit/internal/counter/redis"
 	"gatehouse/ratelimit/internal/server"
 	"gatehouse/ratelimit/internal/stats"
+	"gatehouse/shared/settings"
 )
 
 // openStore opens the store, which closeStore closes, also after an error.
@@ -129,9 +130,7 @@ func (d *daemon) openKVStores(ctx context.Context) (_ counter.Store, err error) 
 func (d *daemon) openKV(ctx context.Context, setting string, k config.KVStore,
 	config func(host string) *tls.Config) (redis.Store, error) {
 	o := d.config.KVStoreOptions(k)
-	if o.Log = d.log; d.config.KVShared.PerSecond {
-		o.Log = d.log.With("store", setting) // there may be two stores
-	}
+	o.Log = d.log.With("store", setting)
 	if k.WantsTLS() {
 		o.TLS = config
 	}
@@ -142,7 +141,7 @@ func (d *daemon) openKV(ctx context.Context, setting string, k config.KVStore,
 	}
 	kv, err := open(ctx, o)
 	if err != nil {
-		return nil, fmt.Errorf("%s=%s: %w", setting, redis.MaskURL(k.Store.URL), err)
+		return nil, fmt.Errorf("%s=%s: %w", setting, settings.MaskURL(k.Store.URL), err)
 	}
 	d.opened = append(d.opened, kv.Close)
 	return kv, nil

@@ -4,7 +4,6 @@ package grpctls
 import (
 	"context"
 	"crypto/tls"
-	"errors"
 	"net"
 
 	"google.golang.org/grpc/credentials"
@@ -42,9 +41,15 @@ func (s *server) Clone() credentials.TransportCredentials {
 
 // Client returns credentials with the certificate and roots that store has at each handshake. The server must prove the
 // host part of the connection's authority: of the dialled address, or of grpc.WithAuthority.
-func Client(store *certs.Store) credentials.TransportCredentials { return client{store} }
+func Client(store *certs.Store) credentials.TransportCredentials {
+	return client{credentials.NewTLS(nil), store}
+}
 
-type client struct{ store *certs.Store }
+// client is credentials of package credentials but for the handshake of a client.
+type client struct {
+	credentials.TransportCredentials
+	store *certs.Store
+}
 
 // ClientHandshake implements credentials.TransportCredentials.
 func (c client) ClientHandshake(ctx context.Context, authority string,
@@ -56,20 +61,5 @@ func (c client) ClientHandshake(ctx context.Context, authority string,
 	return credentials.NewTLS(c.store.Client(name, false)).ClientHandshake(ctx, authority, raw)
 }
 
-// ServerHandshake implements credentials.TransportCredentials; a client has no server side.
-func (c client) ServerHandshake(net.Conn) (net.Conn, credentials.AuthInfo, error) {
-	return nil, nil, errors.New("grpctls: the credentials of a client can't serve")
-}
-
-// Info implements credentials.TransportCredentials.
-func (c client) Info() credentials.ProtocolInfo {
-	return credentials.ProtocolInfo{SecurityProtocol: "tls"}
-}
-
 // Clone implements credentials.TransportCredentials.
 func (c client) Clone() credentials.TransportCredentials { return c }
-
-// OverrideServerName implements credentials.TransportCredentials.
-func (c client) OverrideServerName(string) error {
-	return errors.New("grpctls: use grpc.WithAuthority")
-}

@@ -24,7 +24,7 @@ type bundle struct {
 	text    []byte
 }
 
-var bundles = sync.Pool{New: func() any { return new(bundle) }}
+var bundlePool = sync.Pool{New: func() any { return new(bundle) }}
 
 func (b *bundle) reset() {
 	clear(b.answers)
@@ -206,21 +206,6 @@ func (o *sendQueue) pump() {
 	o.keepBlocked(o.pumpOne)
 }
 
-// keepBlocked keeps the blocked streams that have to wait longer. The lock is held.
-func (o *sendQueue) keepBlocked(waits func(*stream) bool) {
-	kept := o.blocked[:0]
-	for _, s := range o.blocked {
-		if !s.gone && waits(s) {
-			kept = append(kept, s)
-			continue
-		}
-		s.queued = false
-		o.remove(s)
-	}
-	clear(o.blocked[len(kept):])
-	o.blocked, o.lost = kept, 0
-}
-
 // pumpOne reports whether the stream still has to wait.
 func (o *sendQueue) pumpOne(s *stream) (blocked bool) {
 	for len(s.pending) > 0 {
@@ -242,20 +227,4 @@ func (o *sendQueue) pumpOne(s *stream) (blocked bool) {
 		o.finish(s)
 	}
 	return false
-}
-
-// cut ends a stream that was reset. The lock is held.
-func (o *sendQueue) cut(s *stream) {
-	if s.gone {
-		return
-	}
-	o.forget(s)
-	if !s.queued {
-		return
-	}
-	// A peer that opens no window and resets its calls must not make o.blocked grow.
-	if o.lost++; o.lost < 64 || 2*o.lost < len(o.blocked) {
-		return
-	}
-	o.keepBlocked(func(*stream) bool { return true })
 }

@@ -26,7 +26,7 @@ type Call struct {
 	end      func(*refusal)  // ends the span
 }
 
-var calls = sync.Pool{New: func() any { return new(Call) }}
+var callPool = sync.Pool{New: func() any { return new(Call) }}
 
 // costly is the estimated time above which a call gets a goroutine of its own, so that its neighbours on the connection
 // do not wait for it.
@@ -35,7 +35,7 @@ const costly = 200 * time.Microsecond
 // decide begins a call whose message has arrived. The answer goes into the connection's bundle: now or, where a store
 // is called, when the store has answered.
 func (c *conn) decide(s *stream, message []byte) {
-	x := calls.Get().(*Call)
+	x := callPool.Get().(*Call)
 	x.conn, x.stream = c, s
 	x.ctx, x.end = c.startSpan(s)
 	if len(message) <= bufferBytes {
@@ -150,7 +150,7 @@ func (s *Server) asyncOf(x *Call, now time.Time) counter.Async {
 
 // Complete implements counter.Owner. The answers to the calls of one connection are sent together.
 func (s *Server) Complete(done []*counter.Pending) {
-	b := bundles.Get().(*bundle)
+	b := bundlePool.Get().(*bundle)
 	for i := 0; i < len(done); {
 		c := done[i].Tag.(*Call).conn
 		for ; i < len(done); i++ {
@@ -162,7 +162,7 @@ func (s *Server) Complete(done []*counter.Pending) {
 		}
 		s.send(c, b)
 	}
-	bundles.Put(b)
+	bundlePool.Put(b)
 }
 
 // complete completes the decision of a call whose store has answered.
@@ -257,5 +257,5 @@ func (x *Call) release() {
 	}
 	x.conn, x.stream, x.deadline, x.begun, x.ctx, x.end = nil, nil, time.Time{}, false, nil, nil
 	x.started = counter.Pending{}
-	calls.Put(x)
+	callPool.Put(x)
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"golang.org/x/net/http2"
+	"google.golang.org/grpc/codes"
 )
 
 const (
@@ -32,7 +33,7 @@ type conn struct {
 	wire   wire
 	out    *sendQueue
 
-	in     received  // the reader's
+	in     receiving // the reader's
 	limits allowance // the reader's too
 	end    connEnd   // the watch's
 
@@ -48,8 +49,8 @@ type conn struct {
 
 func newConn(s *Server, c net.Conn) *conn {
 	k := &conn{
-		server: s, id: s.ids.Add(1), net: c, wire: newWire(c), in: received{headers: newHeaderReader(s.o.Path, s.o.Tracing != nil), window: connWindow},
-		started: time.Now(), limits: allowance{budget: newBudget()},
+		server: s, id: s.ids.Add(1), net: c, wire: newWire(c), in: receiving{headers: newHeaderReader(s.o.Path, s.o.Tracing != nil), window: connWindow},
+		started: time.Now(), limits: allowance{budget: budget{left: budgetMost, filled: time.Now()}},
 	}
 	k.ids.word.Store(maxWindow << 32)
 	if s.o.MaxAge > 0 {
@@ -59,8 +60,8 @@ func newConn(s *Server, c net.Conn) *conn {
 	return k
 }
 
-// received is the receiving side of a connection.
-type received struct {
+// receiving is the receiving side of a connection.
+type receiving struct {
 	buf     []byte    // pooled; nil while there is nothing to read
 	partial []byte    // the beginning of a frame whose rest has not arrived
 	greeted int       // bytes of the preface that have arrived
@@ -139,16 +140,16 @@ func (e *endedStreams) has(id uint32) bool { return id <= e.dropped || slices.Co
 var drainPing = []byte{'g', 'o', ' ', 'a', 'w', 'a', 'y', 0}
 var keepalivePing = make([]byte, 8)
 
-var streams = sync.Pool{New: func() any { return new(stream) }}
+var streamPool = sync.Pool{New: func() any { return new(stream) }}
 
 func (c *conn) newStream(id uint32) *stream {
-	s := streams.Get().(*stream)
+	s := streamPool.Get().(*stream)
 	*s = stream{id: id, window: streamWindow, began: c.in.now}
 	return s
 }
 
 // free returns a stream without references to the pool.
-func free(s *stream) { streams.Put(s) }
+func free(s *stream) { streamPool.Put(s) }
 
 func (c *conn) find(id uint32) *stream {
 	if c.in.current != nil && c.in.current.id == id {
@@ -225,6 +226,34 @@ func (c *conn) leaveIfDone() {
 	case done:
 		c.out.flush()
 	}
+}
+
+// giveWay ends what holds most memory on the connection: an unfinished call is refused; an answer that waits for a
+// window is dropped with its stream; an unfinished header block ends the connection, since later blocks depend on it.
+func (c *conn) giveWay() {
+	o := c.out
+	o.mu.Lock()
+	var s *stream
+	for _, each := range o.streams {
+		if s == nil || each.held > s.held {
+			s = each
+		}
+	}
+	switch {
+	case o.closed, o.held.Load() == 0: // the connection has ended meanwhile
+	case s == nil || s.held < cap(o.block):
+		o.goAway(c.lastStream(), http2.ErrCodeEnhanceYourCalm, "the header block is not complete, and memory is short")
+		o.holdBlock(nil)
+	case s.pending != nil:
+		o.put(func(b []byte) []byte { return appendReset(b, s.id, http2.ErrCodeEnhanceYourCalm) })
+		o.cut(s)
+	default:
+		o.grab()
+		o.refuse(&answer{stream: s, early: true,
+			refusal: s.refusal(codes.ResourceExhausted, "too many unfinished messages")})
+	}
+	o.mu.Unlock()
+	o.flush()
 }
 
 func uint32At(b []byte) uint32 { return binary.BigEndian.Uint32(b) }

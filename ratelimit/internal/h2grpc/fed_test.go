@@ -51,7 +51,7 @@ func newTestServer(t testing.TB) *Server {
 		t.Fatal(err)
 	}
 	svc.SetRules(rules)
-	return New(Options{
+	return NewServer(Options{
 		Service: svc, Path: testPath, Stats: registry, MaxStreams: 1024, MinPing: 1,
 		Health:   health.NewServer(),
 		Panicked: func(p any) { t.Errorf("panic: %v", p) },

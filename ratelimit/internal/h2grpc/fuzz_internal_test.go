@@ -140,7 +140,7 @@ func (r *recorder) bytes() []byte                           { return r.all.Bytes
 func (c *conn) feedAsRead(b []byte) *connError {
 	c.in.now = time.Now()
 	c.in.arrived = c.in.now
-	buf := append(buffers.Get().(*[bufferBytes]byte)[:0], c.in.partial...)
+	buf := append(bufferPool.Get().(*[bufferBytes]byte)[:0], c.in.partial...)
 	buf = append(buf, b...)
 	bad := c.feed(buf)
 	recycle(buf)

@@ -142,6 +142,30 @@ func (r *headerReader) judge() header {
 	return h
 }
 
+// fieldCarrier lets a propagator read the fields of a request.
+type fieldCarrier []hpack.HeaderField
+
+// Get implements propagation.TextMapCarrier.
+func (c fieldCarrier) Get(name string) string {
+	for _, f := range c {
+		if f.Name == name {
+			return f.Value
+		}
+	}
+	return ""
+}
+
+// Set implements propagation.TextMapCarrier.
+func (fieldCarrier) Set(string, string) {}
+
+// Keys implements propagation.TextMapCarrier.
+func (c fieldCarrier) Keys() (names []string) {
+	for _, f := range c {
+		names = append(names, f.Name)
+	}
+	return names
+}
+
 // changesTable reports whether a block changes HPACK's dynamic table, by walking over the block's fields without
 // decoding them (RFC 7541, section 6). An invalid block counts as a change.
 func changesTable(b []byte) bool {

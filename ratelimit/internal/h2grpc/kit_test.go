@@ -513,5 +513,5 @@ func selfSigned(t testing.TB) (*tls.Config, *x509.CertPool) {
 	}
 	roots := x509.NewCertPool()
 	roots.AppendCertsFromPEM(ca.PEM)
-	return &tls.Config{Certificates: []tls.Certificate{cert}}, roots
+	return &tls.Config{Certificates: []tls.Certificate{cert}, NextProtos: []string{"h2"}}, roots
 }

@@ -66,7 +66,7 @@ func (c *conn) serve() {
 // room returns where the next bytes are read to: after the beginning of a frame that has already arrived.
 func (c *conn) room() []byte {
 	if c.in.buf == nil {
-		b := buffers.Get().(*[bufferBytes]byte)
+		b := bufferPool.Get().(*[bufferBytes]byte)
 		c.in.buf = append(b[:0], c.in.partial...)
 	}
 	return c.in.buf[len(c.in.buf):bufferBytes]
@@ -81,7 +81,7 @@ func (c *conn) giveBack() {
 
 // feed takes all complete frames of b and keeps the remaining bytes.
 func (c *conn) feed(b []byte) *connError {
-	c.in.work = works.Get().(*work)
+	c.in.work = workPool.Get().(*work)
 	if c.in.greeted < len(http2.ClientPreface) {
 		n := min(len(b), len(http2.ClientPreface))
 		if string(b[:n]) != http2.ClientPreface[:n] {
@@ -269,7 +269,7 @@ func (c *conn) dispatch() {
 		}
 	}
 	clear(c.in.work.dead)
-	works.Put(c.in.work)
+	workPool.Put(c.in.work)
 	c.in.work = nil
 }
 

@@ -55,19 +55,19 @@ func newSendQueue(w wire, a *account, patience time.Duration, broken func(error)
 	return o
 }
 
-var buffers = sync.Pool{New: func() any { return new([bufferBytes]byte) }}
+var bufferPool = sync.Pool{New: func() any { return new([bufferBytes]byte) }}
 
 // grab ensures that there is a buffer to append to. The lock is held.
 func (o *sendQueue) grab() {
 	if o.buf == nil {
-		o.buf = buffers.Get().(*[bufferBytes]byte)[:0]
+		o.buf = bufferPool.Get().(*[bufferBytes]byte)[:0]
 	}
 }
 
 // recycle returns to the pool a buffer from grab, unless it has grown.
 func recycle(b []byte) {
 	if cap(b) == bufferBytes {
-		buffers.Put((*[bufferBytes]byte)(b[:bufferBytes]))
+		bufferPool.Put((*[bufferBytes]byte)(b[:bufferBytes]))
 	}
 }
 
@@ -190,6 +190,37 @@ func (o *sendQueue) reset(id uint32, code http2.ErrCode) {
 		o.cut(s)
 	}
 	o.put(func(b []byte) []byte { return appendReset(b, id, code) })
+}
+
+// cut ends a stream that was reset. The lock is held.
+func (o *sendQueue) cut(s *stream) {
+	if s.gone {
+		return
+	}
+	o.forget(s)
+	if !s.queued {
+		return
+	}
+	// A peer that opens no window and resets its calls must not make o.blocked grow.
+	if o.lost++; o.lost < 64 || 2*o.lost < len(o.blocked) {
+		return
+	}
+	o.keepBlocked(func(*stream) bool { return true })
+}
+
+// keepBlocked keeps the blocked streams that have to wait longer. The lock is held.
+func (o *sendQueue) keepBlocked(waits func(*stream) bool) {
+	kept := o.blocked[:0]
+	for _, s := range o.blocked {
+		if !s.gone && waits(s) {
+			kept = append(kept, s)
+			continue
+		}
+		s.queued = false
+		o.remove(s)
+	}
+	clear(o.blocked[len(kept):])
+	o.blocked, o.lost = kept, 0
 }
 
 func (o *sendQueue) refuseStream(s *stream) {

@@ -12,14 +12,10 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// New returns a server.
-func New(o Options) *Server {
+// NewServer returns a server.
+func NewServer(o Options) *Server {
 	o.KeepaliveTime = cmp.Or(o.KeepaliveTime, 2*time.Hour)
 	o.KeepaliveTimeout = cmp.Or(o.KeepaliveTimeout, 20*time.Second)
-	o.MaxStreams = cmp.Or(o.MaxStreams, defaultMaxStreams)
-	if o.TLS != nil {
-		o.TLS = configFor(o.TLS) // once, since the keys of session tickets belong to the config
-	}
 	s := &Server{
 		o:         o,
 		requests:  o.Stats.Counter("ratelimit_server.ShouldRateLimit.total_requests"),

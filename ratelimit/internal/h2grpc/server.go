@@ -22,7 +22,6 @@ import (
 
 	"go.opentelemetry.io/otel/propagation"
 	"go.opentelemetry.io/otel/trace"
-	"golang.org/x/net/http2/hpack"
 	"google.golang.org/grpc/codes"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
@@ -43,7 +42,7 @@ type Options struct {
 	Memory int64
 	// Tracing records a span for each call; nil: none.
 	Tracing *Tracing
-	// TLS is the listener's config; nil: plain HTTP/2.
+	// TLS is the listener's config, with h2 as its only protocol; nil: plain HTTP/2.
 	TLS *tls.Config
 	// HandshakeFailed is called for each TLS handshake that failed; required with TLS.
 	HandshakeFailed func(peer net.Addr, err error)
@@ -69,7 +68,7 @@ type Tracing struct {
 	End func(span trace.Span, code codes.Code, message string)
 }
 
-// Server serves connections. Make one with New.
+// Server serves connections. Make one with NewServer.
 type Server struct {
 	o        Options
 	ctx      context.Context // of health checks and watches; ends with Close
@@ -90,8 +89,6 @@ type Server struct {
 	empty     chan struct{} // closed when the server is draining and no connection is left
 	ticking   bool
 }
-
-const defaultMaxStreams = 1024
 
 // ErrServerClosed is what Serve returns after Shutdown or Close.
 var ErrServerClosed = errors.New("h2grpc: server closed")
@@ -116,6 +113,32 @@ func (s *Server) endIfEmpty() {
 	}
 }
 
+// relieve makes room while the account is over its limit. The connection that holds most gives way, even if another one
+// needs the memory. relieve returns false where no connection holds anything.
+func (s *Server) relieve() bool {
+	if !s.account.over() {
+		return true
+	}
+	s.account.mu.Lock()
+	defer s.account.mu.Unlock()
+	for s.account.over() {
+		var most *conn
+		s.mu.Lock()
+		for c := range s.conns {
+			if n := c.out.held.Load(); n > 0 && (most == nil || n > most.out.held.Load()) {
+				most = c
+			}
+		}
+		s.mu.Unlock()
+		if most == nil {
+			return false
+		}
+		most.giveWay()
+		s.refused(reasonBuffered)
+	}
+	return true
+}
+
 // startSpan begins the span of a stream's call, if calls are traced. ctx has the span, and end ends it; nil means that
 // the call ended well.
 func (c *conn) startSpan(s *stream) (ctx context.Context, end func(*refusal)) {
@@ -134,30 +157,6 @@ func (c *conn) startSpan(s *stream) (ctx context.Context, end func(*refusal)) {
 }
 
 func noSpan(*refusal) {}
-
-// fieldCarrier lets a propagator read the fields of a request.
-type fieldCarrier []hpack.HeaderField
-
-// Get implements propagation.TextMapCarrier.
-func (c fieldCarrier) Get(name string) string {
-	for _, f := range c {
-		if f.Name == name {
-			return f.Value
-		}
-	}
-	return ""
-}
-
-// Set implements propagation.TextMapCarrier.
-func (fieldCarrier) Set(string, string) {}
-
-// Keys implements propagation.TextMapCarrier.
-func (c fieldCarrier) Keys() (names []string) {
-	for _, f := range c {
-		names = append(names, f.Name)
-	}
-	return names
-}
 
 // ask calls the store for the hits that begin has left, and waits for the answer.
 func (s *Server) ask(x *Call) (ended *refusal) {
@@ -183,10 +182,10 @@ func (s *Server) answer(x *Call) {
 	if asks {
 		ended = s.ask(x)
 	}
-	b := bundles.Get().(*bundle)
+	b := bundlePool.Get().(*bundle)
 	b.finish(x, ended)
 	s.send(c, b)
-	bundles.Put(b)
+	bundlePool.Put(b)
 }
 
 // askers are the goroutines that wait for a store. An idle one is kept for the next call, since a new goroutine has to

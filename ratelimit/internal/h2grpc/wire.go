@@ -33,14 +33,16 @@ func newWire(c net.Conn) wire {
 	if s, ok := c.(*sealedConn); ok {
 		return s.wire
 	}
-	raw, _ := c.(syscall.Conn).SyscallConn() // fails only for connections that are not open
-	return newSocket(c, raw)
+	s := &socket{net: c}
+	s.raw, _ = c.(syscall.Conn).SyscallConn() // fails only for connections that are not open
+	s.readReady, s.writeReady = s.tryRead, s.tryWrite
+	return s
 }
 
 // socket reads and writes a file descriptor when it is ready, without a waiting goroutine.
 type socket struct {
-	conn net.Conn
-	raw  syscall.RawConn
+	net net.Conn
+	raw syscall.RawConn
 
 	// The callbacks of raw and their variables: a closure for each call would be allocated.
 	readReady, writeReady func(fd uintptr) bool
@@ -55,12 +57,6 @@ type socket struct {
 	mu       sync.Mutex // guards the fields below: TLS writes from the reading side too
 	rest     []byte     // not sent yet
 	draining bool
-}
-
-func newSocket(c net.Conn, raw syscall.RawConn) *socket {
-	s := &socket{conn: c, raw: raw}
-	s.readReady, s.writeReady = s.tryRead, s.tryWrite
-	return s
 }
 
 func (s *socket) tryRead(fd uintptr) bool {
@@ -113,7 +109,7 @@ func (s *socket) write(b []byte) (bool, error) {
 
 // drain implements wire.
 func (s *socket) drain(deadline time.Time) error {
-	if err := s.conn.SetWriteDeadline(deadline); err != nil {
+	if err := s.net.SetWriteDeadline(deadline); err != nil {
 		return err
 	}
 	for {
@@ -122,9 +118,9 @@ func (s *socket) drain(deadline time.Time) error {
 		s.rest, s.draining = nil, len(b) > 0
 		s.mu.Unlock()
 		if len(b) == 0 {
-			return s.conn.SetWriteDeadline(time.Time{})
+			return s.net.SetWriteDeadline(time.Time{})
 		}
-		if _, err := s.conn.Write(b); err != nil {
+		if _, err := s.net.Write(b); err != nil {
 			return err
 		}
 	}
@@ -191,13 +187,6 @@ func (c *recordConn) take() []byte {
 	return b
 }
 
-// configFor is the TLS config of one connection: HTTP/2 only.
-func configFor(c *tls.Config) *tls.Config {
-	c = c.Clone()
-	c.NextProtos = []string{"h2"}
-	return c
-}
-
 // serveTLS does the handshake as a server.
 func serveTLS(raw net.Conn, config *tls.Config) (*sealedConn, error) {
 	under := &recordConn{Conn: raw, in: nonblock.Wrap(raw)}
@@ -211,7 +200,7 @@ func serveTLS(raw net.Conn, config *tls.Config) (*sealedConn, error) {
 	under.mu.Lock()
 	under.settled = true
 	under.mu.Unlock()
-	c.wire = &sealed{conn: c, wire: newWire(raw)}
+	c.wire = &sealed{over: c, wire: newWire(raw)}
 	return c, nil
 }
 
@@ -230,14 +219,14 @@ func (c *sealedConn) CloseWrite() error {
 }
 
 type sealed struct {
-	conn *sealedConn
+	over *sealedConn
 	wire wire // carries the records
 	mu   sync.Mutex
 }
 
 // read implements wire.
 func (s *sealed) read(room func() []byte, _ func()) (int, error) {
-	n, err := s.conn.Conn.Read(room())
+	n, err := s.over.Conn.Read(room())
 	if _, sendErr := s.send(); sendErr != nil && err == nil { // answers the peer's change of keys
 		err = sendErr
 	}
@@ -246,7 +235,7 @@ func (s *sealed) read(room func() []byte, _ func()) (int, error) {
 
 // write implements wire.
 func (s *sealed) write(b []byte) (bool, error) {
-	if _, err := s.conn.Conn.Write(b); err != nil {
+	if _, err := s.over.Conn.Write(b); err != nil {
 		return false, err
 	}
 	return s.send()
@@ -255,7 +244,7 @@ func (s *sealed) write(b []byte) (bool, error) {
 func (s *sealed) send() (bool, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	b := s.conn.under.take()
+	b := s.over.under.take()
 	if len(b) == 0 {
 		return s.wire.left() == 0, nil
 	}

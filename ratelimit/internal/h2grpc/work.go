@@ -19,7 +19,7 @@ type work struct {
 	dead    []*stream          // have ended
 }
 
-var works = sync.Pool{New: func() any { return new(work) }}
+var workPool = sync.Pool{New: func() any { return new(work) }}
 
 // flushBundle passes the answers so far to the send queue, then starts the calls that take long.
 func (c *conn) flushBundle() {
@@ -152,8 +152,6 @@ const (
 	budgetPerSecond = 200
 	longListCost    = 100 // frames that a list of fields of 64 KiB costs: decoding one takes a millisecond
 )
-
-func newBudget() budget { return budget{left: budgetMost, filled: time.Now()} }
 
 func (b *budget) earn() {
 	if b.left < budgetMost {

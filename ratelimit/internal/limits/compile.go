@@ -224,7 +224,6 @@ func (c *compiler) limit(r *Rule, l *Limit, levels ruleLevels, fixedSeen bool) {
 	for _, x := range l.Replaces {
 		if id := c.ids[x.Name]; id != 0 {
 			levels.replaces = append(levels.replaces, id)
-			c.d.HasReplaces = true
 		}
 	}
 	slices.Sort(levels.replaces)

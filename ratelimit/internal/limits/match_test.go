@@ -247,7 +247,7 @@ func TestReplaces_numbers(t *testing.T) {
 	if a.ID == 0 || a.ID != b.ID || c.ID == a.ID || c.ID == 0 || x.ID != 0 {
 		t.Errorf("numbers: a %d, b %d, c %d, x %d", a.ID, b.ID, c.ID, x.ID)
 	}
-	if len(c.rare().replaces) != 1 || c.rare().replaces[0] != a.ID || !d.HasReplaces {
+	if len(c.rare().replaces) != 1 || c.rare().replaces[0] != a.ID {
 		t.Errorf("c replaces %v, want [%d]", c.rare().replaces, a.ID)
 	}
 }

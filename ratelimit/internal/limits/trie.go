@@ -42,9 +42,6 @@ func (r *Rules) Zones() []string { return r.zones }
 type Domain struct {
 	Name           string
 	OnStoreFailure FailureMode
-	// HasReplaces reports that some rule replaces another, so that a request needs a second pass, which drops the
-	// replaced rules.
-	HasReplaces bool
 	// Files are the files that configure the domain: one, unless files are merged.
 	Files []string
 

@@ -2,6 +2,7 @@ package observe
 
 import (
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -39,14 +40,9 @@ func (f *Filter) takes(d *Decision) bool {
 }
 
 func (d *Decision) hasKey(key string) bool {
-	for i := range d.Request.Descriptors {
-		for j := range d.Request.Descriptors[i].Entries {
-			if d.Request.Descriptors[i].Entries[j].Key == key {
-				return true
-			}
-		}
-	}
-	return false
+	return slices.ContainsFunc(d.Request.Descriptors, func(of rls.Descriptor) bool {
+		return slices.ContainsFunc(of.Entries, func(e rls.Entry) bool { return e.Key == key })
+	})
 }
 
 func (d *Decision) hasUnmatched() bool {

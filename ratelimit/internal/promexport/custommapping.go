@@ -1,7 +1,6 @@
 package promexport
 
 import (
-	"slices"
 	"time"
 
 	"github.com/prometheus/statsd_exporter/pkg/mapper"
@@ -47,22 +46,11 @@ func (p *Page) writeMapped(w *writer) {
 		alive[s.into] = true
 		all.of(w, s.name, k, s.help).add(s.labels, value*s.scale)
 	}
-	p.Stats.Named(func(s stats.Series, k stats.Kind, value float64) {
-		kind := counter
-		if k == stats.KindGauge {
-			kind = gauge
-		}
-		show(s.Name, s.Tags, kind, value)
-	})
-	for _, r := range p.Stats.Rules() {
-		for i, stat := range stats.RuleStats {
-			show(stats.RulePrefix+r.Key+"."+stat, p.extra, counter, float64(r.Stat(i).Value()))
-		}
-	}
-	for _, l := range p.Stats.Limits() {
-		for i, stat := range stats.RuleStats {
-			if slices.Contains(stats.LimitStats, stat) {
-				show(stats.LimitPrefix+l.Key+"."+l.Label+"."+stat, p.extra, counter, float64(l.Stat(i).Value()))
+	p.Stats.Named(func(s stats.Series, k stats.Kind, value float64) { show(s.Name, s.Tags, kinds[k], value) })
+	for _, r := range append(p.Stats.Rules(false), p.Stats.Rules(true)...) {
+		for i := range stats.RuleStats {
+			if name := r.StatName(i); name != "" {
+				show(name, p.extra, counter, float64(r.Stat(i).Value()))
 			}
 		}
 	}

@@ -17,12 +17,8 @@ import (
 func (p *Page) writeDefault(w *writer) {
 	all := families{}
 	p.Stats.Named(func(s stats.Series, k stats.Kind, value float64) {
-		kind := counter
-		if k == stats.KindGauge {
-			kind = gauge
-		}
-		name, own := defaultName(s.Name, kind)
-		all.of(w, name, kind, helpOf(name)).add(p.labels(s, own...), value)
+		name, own := defaultName(s.Name, kinds[k])
+		all.of(w, name, kinds[k], helpOf(name)).add(p.labels(s, own...), value)
 	})
 	all.write(w)
 }
@@ -76,7 +72,7 @@ func methodOf(name, suffix string) (string, bool) {
 // first three parts, and are added up. Every series of a rule is shown from its first hit on, except the two that most
 // rules never need.
 func (p *Page) rules(w *writer) {
-	hit := p.Stats.Rules()
+	hit := p.Stats.Rules(false)
 	for i := range hit {
 		hit[i].Key = threeParts(hit[i].Key)
 	}
@@ -107,14 +103,15 @@ func (p *Page) rules(w *writer) {
 // its first hit on.
 func (p *Page) limits(w *writer) {
 	all := families{}
-	for _, l := range p.Stats.Limits() {
+	for _, l := range p.Stats.Rules(true) {
+		key, label, _ := stats.CutLabel(l.Key)
 		var labels []stats.Tag
-		for i, part := range strings.SplitN(threeParts(l.Key), ".", 3) {
+		for i, part := range strings.SplitN(threeParts(key), ".", 3) {
 			if part != "" || i == 1 {
 				labels = append(labels, stats.Tag{Name: partNames[i], Value: part})
 			}
 		}
-		labels = append(labels, stats.Tag{Name: "limit", Value: l.Label})
+		labels = append(labels, stats.Tag{Name: "limit", Value: label})
 		for i, stat := range stats.RuleStats {
 			if value := l.Stat(i).Value(); slices.Contains(stats.LimitStats, stat) &&
 				(value != 0 || stat != "shadow_mode") {
@@ -178,7 +175,7 @@ func newRuleLines(extra []stats.Tag) *ruleLines {
 }
 
 func (l *ruleLines) begin(w *writer, name, help string) {
-	l.family.Name, l.family.Help, l.family.Type = &name, &help, types[counter]
+	l.family.Name, l.family.Help, l.family.Type = &name, &help, counter.Enum()
 	l.n, l.first = 0, true
 }
 

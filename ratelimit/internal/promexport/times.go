@@ -104,7 +104,7 @@ func (t *times) families(w *writer, timers []stats.Series) map[string]*dto.Metri
 		}
 		f := families[h.name]
 		if f == nil {
-			f = &dto.MetricFamily{Name: &h.name, Help: &h.help, Type: types[h.kind]}
+			f = &dto.MetricFamily{Name: &h.name, Help: &h.help, Type: h.kind.Enum()}
 			families[h.name] = f
 		}
 		f.Metric = append(f.Metric, h.metric())

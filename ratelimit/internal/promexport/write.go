@@ -15,20 +15,18 @@ import (
 )
 
 // kind is a metric's type.
-type kind uint8
+type kind = dto.MetricType
 
 const (
-	counter kind = iota + 1
-	gauge
-	histogram
-	summary
-	taken // used by Go's or the process's metrics
+	counter   = dto.MetricType_COUNTER
+	gauge     = dto.MetricType_GAUGE
+	histogram = dto.MetricType_HISTOGRAM
+	summary   = dto.MetricType_SUMMARY
+	taken     = dto.MetricType_UNTYPED // used by Go's or the process's metrics
 )
 
-var types = map[kind]*dto.MetricType{
-	counter: dto.MetricType_COUNTER.Enum(), gauge: dto.MetricType_GAUGE.Enum(),
-	histogram: dto.MetricType_HISTOGRAM.Enum(), summary: dto.MetricType_SUMMARY.Enum(),
-}
+// kinds are the types of statistics without times.
+var kinds = map[stats.Kind]kind{stats.KindCounter: counter, stats.KindGauge: gauge}
 
 // writer writes one scrape. It keeps each name to one type: a second type of the same name would make the whole page
 // unreadable.
@@ -42,7 +40,7 @@ type writer struct {
 
 // claim reports whether the name may be shown with kind k.
 func (w *writer) claim(name string, k kind) bool {
-	if w.kinds[name] == 0 {
+	if _, known := w.kinds[name]; !known {
 		w.kinds[name] = k
 	}
 	if w.kinds[name] == k {
@@ -121,7 +119,7 @@ func (f *family) add(labels []stats.Tag, value float64) {
 func (fs families) write(w *writer) {
 	for _, name := range slices.Sorted(maps.Keys(fs)) {
 		f := fs[name]
-		out := &dto.MetricFamily{Name: &name, Type: types[f.kind], Help: &f.help}
+		out := &dto.MetricFamily{Name: &name, Type: f.kind.Enum(), Help: &f.help}
 		ids := slices.Sorted(maps.Keys(f.samples))
 		for i, id := range ids {
 			s := f.samples[id]

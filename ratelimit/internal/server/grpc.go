@@ -207,7 +207,7 @@ func NewFront(o GRPCOptions) Front {
 	}
 	path := "/" + serviceName + "/ShouldRateLimit"
 	panics := o.Stats.Counter(panicStat)
-	return h2grpc.New(h2grpc.Options{
+	return h2grpc.NewServer(h2grpc.Options{
 		Service: o.Service, Path: path, Health: o.Health.service(), Stats: o.Stats, TLS: o.TLS,
 		HandshakeFailed: failedHandshakes(o), Memory: o.Memory, Tracing: o.Tracing.native(),
 		Panicked:   func(p any) { reportPanic(o.Log, panics, p) },

@@ -226,8 +226,8 @@ func (r *rig) hits(t testing.TB, in *pb.RateLimitRequest, at int64) map[string]c
 		for _, l := range append([]*limits.Rule{rule}, rule.Further...) {
 			start, end := l.Span(at / 1_000_000)
 			key := rules.AppendKey(nil, l, "d", d.Entries, start)
-			all[string(key)] = counter.Hit{Key: key, PerSecond: l.Unit == rls.Second, Algorithm: l.Algorithm,
-				Limit: uint64(l.PerUnit), Burst: uint64(l.Burst), Window: end - start, End: end}
+			all[string(key)] = counter.Hit{Key: key, PerSecond: l.Unit == rls.Second, End: end, Meter: counter.Meter{
+				Algorithm: l.Algorithm, Limit: uint64(l.PerUnit), Burst: uint64(l.Burst), Window: end - start}}
 		}
 	}
 	return all
@@ -258,7 +258,7 @@ func (s *timedStore) holds(t testing.TB, h *counter.Hit, state counter.State, te
 	if h.Algorithm == counter.FixedWindow {
 		return strconv.FormatInt(h.After, 10)
 	}
-	meter, now := h.Meter(), state
+	meter, now := h.Meter, state
 	meter.Load(&now, at)
 	stored, there := held[string(h.Key)]
 	want := *h

@@ -15,7 +15,8 @@ func (s *Service) judge(c *Call, now int64, f *failure) {
 	}
 	for rest := c.plan; len(rest) > 0; {
 		var list []step
-		if list, rest = cutDescriptor(rest); f != nil || isList(list) {
+		// Of a list (rate_limits), replaces may have left one limit.
+		if list, rest = cutDescriptor(rest); f != nil || len(list) > 1 || list[0].rule.Listed() {
 			s.judgeList(c, list, now, f)
 			continue
 		}
@@ -138,10 +139,6 @@ func cutDescriptor(plan []step) (list, rest []step) {
 	return plan[:n], plan[n:]
 }
 
-// isList reports whether the limits of a descriptor are a list (rate_limits), of which replaces may have left one
-// limit.
-func isList(list []step) bool { return len(list) > 1 || list[0].rule.Listed() }
-
 // judgeList judges the limits of one descriptor. The tightest gives the descriptor its status and its statistics. After a
 // failure of the store, the limits that have an answer decide if one of them refuses, or if all have an answer. Otherwise
 // the failure mode decides, for the first limit that is not in shadow mode.
@@ -155,7 +152,12 @@ func (s *Service) judgeList(c *Call, list []step, now int64, f *failure) {
 			first = p
 		}
 		v, known := s.verdict(c, p, now, f)
-		s.judged(c, p, &v, known)
+		if p.rule.Listed() {
+			s.countLimit(c, p, &v.Delta)
+		}
+		if s.o.DraftHeaders {
+			c.describe(p, &v.Status, known)
+		}
 		if !known {
 			missing = true
 			continue
@@ -168,7 +170,8 @@ func (s *Service) judgeList(c *Call, list []step, now int64, f *failure) {
 		tightest = s.failed(c, first, now, f)
 		c.rules[descriptor], c.unanswered[descriptor] = first.rule, true
 	}
-	s.decided(c, descriptor, &tightest)
+	c.Response.Statuses[descriptor] = tightest.Status
+	s.count(c, descriptor, &tightest.Delta)
 }
 
 // verdict judges one limit. known reports whether this limit has an answer or, as a limit of 0, needs none.
@@ -183,16 +186,6 @@ func (s *Service) verdict(c *Call, p *step, now int64, f *failure) (v decide.Ver
 	return v, v.Over
 }
 
-// judged counts one limit of a list, and describes it in the draft headers.
-func (s *Service) judged(c *Call, p *step, v *decide.Verdict, known bool) {
-	if p.rule.Listed() {
-		s.countLimit(c, p, &v.Delta)
-	}
-	if s.o.DraftHeaders {
-		c.describe(p, &v.Status, known)
-	}
-}
-
 // countLimit adds to the statistics that every limit of a list has of its own.
 func (s *Service) countLimit(c *Call, p *step, d *decide.Delta) {
 	handle := p.rule.LimitStats()
@@ -201,10 +194,4 @@ func (s *Service) countLimit(c *Call, p *step, d *decide.Delta) {
 		handle = s.o.Stats.DynamicLimit(c.scratch)
 	}
 	d.AddToLimit(handle)
-}
-
-// decided answers a descriptor with the verdict of its tightest limit.
-func (s *Service) decided(c *Call, descriptor int, v *decide.Verdict) {
-	c.Response.Statuses[descriptor] = v.Status
-	s.count(c, descriptor, &v.Delta)
 }

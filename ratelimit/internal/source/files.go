@@ -53,8 +53,7 @@ type Settings struct {
 type FilesOptions struct {
 	Settings
 	Stats *stats.Registry
-	// Log may be nil.
-	Log *slog.Logger
+	Log   *slog.Logger
 
 	poll time.Duration // 0 means pollEvery
 }
@@ -113,10 +112,6 @@ func fingerprintOf(s Set) fingerprint {
 
 // NewFiles returns a Files that has not read anything yet.
 func NewFiles(o FilesOptions) *Files {
-	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
-	if o.Stats == nil {
-		o.Stats = stats.NewRegistry(stats.Options{})
-	}
 	o.poll = cmp.Or(o.poll, pollEvery)
 	if abs, err := filepath.Abs(o.Root); err == nil {
 		o.Root = abs // and clean: a trailing slash would hide the symlink
@@ -145,11 +140,11 @@ func (f *Files) Reload() {
 // Reload or when a file has changed, even if only its time or mode.
 func (f *Files) Run(ctx context.Context, apply func(Set) error) error {
 	w := f.newWatch()
-	defer w.close()
+	defer w.Close()
 	f.applyIfChanged(f.read(), apply, true)
 	for {
 		before := w.read
-		forced, ok := w.wait(ctx, f.reload)
+		forced, ok := w.Wait(ctx, f.reload)
 		if !ok {
 			return nil
 		}
@@ -175,13 +170,16 @@ func (f *Files) read() Set {
 	files, skipped, leftovers, errs := ReadDir(f.dir, f.o.IgnoreDotFiles)
 	if len(errs) > 0 {
 		f.failures.Add(uint64(len(errs)))
-		if _, err := os.Lstat(f.o.Root); errors.Is(err, fs.ErrNotExist) {
-			return Set{Err: fmt.Errorf("source: RUNTIME_ROOT=%q does not exist; rules are read from %s", f.o.Root, f.dir)}
+		err := errors.Join(errs...)
+		if _, missing := os.Lstat(f.o.Root); errors.Is(missing, fs.ErrNotExist) {
+			err = fmt.Errorf("source: RUNTIME_ROOT=%q does not exist; rules are read from %s", f.o.Root, f.dir)
+		} else if of, ok := errors.AsType[*fs.PathError](err); ok && of.Path == f.dir {
+			err = fmt.Errorf("%w; want RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY", err)
 		}
-		return Set{Err: errors.Join(errs...)}
+		return Set{Err: err}
 	}
 	f.warnUnfollowed()
-	f.logIgnored(strings.Join(skipped, " "))
+	f.logIgnored(strings.Join(skipped, " "), len(files) == 0)
 	for _, name := range leftovers {
 		if !slices.Contains(f.leftovers, name) {
 			f.o.Log.Warn("source: "+Leftover, "directory", f.dir, "name", name)
@@ -214,8 +212,8 @@ func (f *Files) warnUnfollowed() {
 }
 
 // logIgnored logs once the entries of the directory that are not read. Sub-directories get a warning, since the
-// replaced service reads them.
-func (f *Files) logIgnored(skipped string) {
+// replaced service reads them, and so do files where no file is read: their names may have another ending.
+func (f *Files) logIgnored(skipped string, none bool) {
 	if skipped == f.logged {
 		return
 	}
@@ -223,7 +221,7 @@ func (f *Files) logIgnored(skipped string) {
 		return
 	}
 	level := slog.LevelInfo
-	if strings.Contains(skipped, "/") {
+	if none || strings.Contains(skipped, "/") {
 		level = slog.LevelWarn
 	}
 	f.o.Log.Log(context.Background(), level, "source: "+NotRead, "directory", f.dir, "names", skipped)

@@ -121,7 +121,14 @@ func TestFiles_notFollowed(t *testing.T) {
 	}, watched, 0)
 
 	f(func(string) {}, watched, 0)
-	root := t.TempDir() + "/missing"
+	root := t.TempDir()
+	write(t, root+"/config/a.yml.txt", "1\n")
+	ending := start(t, root, watched)
+	await.True(t, "the file of another ending is named", func() bool {
+		return strings.Contains(ending.log.String(), "level=WARN msg=\"source: not read: only files named *.yaml or *.yml") &&
+			strings.Contains(ending.log.String(), "names=a.yml.txt")
+	})
+	root += "/missing"
 	w := start(t, root, watched)
 	await.True(t, "the first set", func() bool { return w.count() == 1 })
 	if got, want := w.last(), `error: source: RUNTIME_ROOT="`+root+`" does not exist`; !strings.HasPrefix(got, want) {
@@ -222,7 +229,8 @@ func TestDirectory_replaced(t *testing.T) {
 	w := start(t, root, FilesOptions{poll: 20 * time.Millisecond})
 	w.until("a.yaml=1")
 	must(t, os.Rename(root+"/config", root+"/old"))
-	w.until("error: source: read the configuration directory: open " + root + "/config: no such file or directory")
+	w.until("error: source: read the configuration directory: open " + root + "/config: no such file or directory; " +
+		"want RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY")
 	write(t, root+"/next/a.yaml", "2\n")
 	must(t, os.Rename(root+"/next", root+"/config"))
 	w.until("a.yaml=2")
@@ -451,6 +459,7 @@ func TestReadDir(t *testing.T) {
 func TestShown(t *testing.T) {
 	f := func(o FilesOptions, want, wantDir string) {
 		t.Helper()
+		o.Stats = stats.NewRegistry(stats.Options{})
 		x := NewFiles(o)
 		if got := x.shown("basic.yaml"); got != want || x.dir != wantDir {
 			t.Errorf("%q in %q, want %q in %q", got, x.dir, want, wantDir)
@@ -493,7 +502,8 @@ func TestFiles_leftovers(t *testing.T) {
 	must(t, os.Symlink("ann@host.1234:5", dir+"/.#a.yaml"))
 	write(t, dir+"/._a.yaml", "\x00\x05\x16\x07")
 	var log strings.Builder
-	f := NewFiles(FilesOptions{Settings: Settings{Root: dir}, Log: slog.New(slog.NewTextHandler(&log, nil))})
+	f := NewFiles(FilesOptions{Settings: Settings{Root: dir}, Log: slog.New(slog.NewTextHandler(&log, nil)),
+		Stats: stats.NewRegistry(stats.Options{})})
 	for range 2 {
 		if set := f.read(); set.Err != nil || len(set.Files) != 1 {
 			t.Fatalf("%+v", set)

@@ -1,12 +1,10 @@
 package source
 
 import (
-	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/fsnotify/fsnotify"
 
@@ -100,78 +98,31 @@ func isYAML(name string) bool {
 // kubernetesData is the symlink that Kubernetes renames into place when it updates a volume.
 const kubernetesData = "..data"
 
-// watch reports when the files may have changed: at once by notifications, and by polling every few seconds where there
-// are no notifications.
+// watch reports when the files may have changed.
 type watch struct {
+	*filewatch.Watcher
 	f       *Files
-	w       *filewatch.Watcher
 	read    string // signature when the files were last read, or are about to be
-	seen    string // the same, or a later signature that a tick found
 	swapped bool   // the root, or Kubernetes' link, was replaced since
-	tick    *time.Ticker
 }
 
 func (f *Files) newWatch() *watch {
-	w := &watch{f: f, tick: time.NewTicker(f.o.poll)}
-	var err error
-	if w.w, err = filewatch.New(); err != nil {
-		f.o.Log.Warn("source: no change notifications; looking at the files instead", "every", f.o.poll, "error", err)
-	}
+	w := &watch{f: f}
+	w.Watcher = filewatch.New(filewatch.Options{Name: "source", Log: f.o.Log, Signature: w.signature, Poll: f.o.poll,
+		Settle: settle, Most: settleMax, Concerns: w.concerns})
 	w.refresh()
 	return w
-}
-
-func (w *watch) close() {
-	w.tick.Stop()
-	w.w.Close()
 }
 
 // refresh watches the directories that exist now, and takes the signature. Polling finds a directory that does not
 // exist yet.
 func (w *watch) refresh() {
-	w.read, w.swapped = w.signature(), false
-	w.seen = w.read
+	w.swapped = false
 	dirs := []string{w.f.dir}
 	if w.f.o.WatchRoot {
 		dirs = append(dirs, filepath.Dir(w.f.o.Root))
 	}
-	w.w.Follow(dirs...)
-}
-
-// wait returns when something has changed and then settled, or at once when reload has a value (forced). ok is false
-// when ctx has ended.
-func (w *watch) wait(ctx context.Context, reload <-chan struct{}) (forced, ok bool) {
-	var rest <-chan time.Time // runs after a change
-	var latest time.Time
-	changed := func() {
-		now := time.Now()
-		if rest == nil {
-			latest = now.Add(settleMax)
-		}
-		rest = time.After(min(settle, max(0, latest.Sub(now))))
-	}
-	for {
-		select {
-		case <-ctx.Done():
-			return false, false
-		case <-reload:
-			return true, true
-		case <-rest:
-			return false, true
-		case e := <-w.w.Events:
-			if w.concerns(e) {
-				changed()
-			}
-		case err := <-w.w.Errors: // events were lost
-			w.f.o.Log.Warn("source: change notifications failed; reading the files", "error", err)
-			changed()
-		case <-w.tick.C:
-			if s := w.signature(); s != w.seen {
-				w.seen = s
-				changed()
-			}
-		}
-	}
+	w.read = w.Follow(dirs...)
 }
 
 // concerns reports whether an event is a reason to reload.

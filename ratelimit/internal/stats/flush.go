@@ -96,7 +96,7 @@ func (r *Registry) emit(sink Sink) bool {
 			if s.last == nil {
 				s.last = new([len(RuleStats)]uint64)
 			}
-			name := Series{Name: s.statName(i), Tags: r.extra, suffix: r.extraSuffix}
+			name := Series{Name: statName(s.key, i), Tags: r.extra, suffix: r.extraSuffix}
 			all = latch(sink, name, &s.last[i], v) && all
 		}
 	}

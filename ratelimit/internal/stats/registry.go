@@ -66,13 +66,6 @@ type Options struct {
 	Log *slog.Logger
 }
 
-// Defaults of Options.
-const (
-	DefaultMaxDynamicKeys    = 10000
-	DefaultMaxUnknownDomains = 1000
-	DefaultDynamicIdle       = 10 * time.Minute
-)
-
 // Registry holds every series of the program. All methods are safe for concurrent use.
 type Registry struct {
 	extra       []Tag // sorted, clean; never changes
@@ -141,7 +134,7 @@ func (s *series) present() int64 {
 func NewRegistry(o Options) *Registry {
 	r := &Registry{
 		extra: cleanTags(o.ExtraTags),
-		idle:  cmp.Or(o.DynamicIdle, DefaultDynamicIdle),
+		idle:  cmp.Or(o.DynamicIdle, 10*time.Minute),
 		log:   cmp.Or(o.Log, slog.Default()),
 		named: map[string]*series{},
 		rules: map[string]*ruleSeries{},
@@ -154,8 +147,7 @@ func NewRegistry(o Options) *Registry {
 			reserved.Inc()
 		}
 	}
-	r.dyn.open(r, cmp.Or(o.MaxDynamicKeys, DefaultMaxDynamicKeys),
-		cmp.Or(o.MaxUnknownDomains, DefaultMaxUnknownDomains))
+	r.dyn.open(r, cmp.Or(o.MaxDynamicKeys, 10_000), cmp.Or(o.MaxUnknownDomains, 1000))
 	return r
 }
 
@@ -246,7 +238,7 @@ func (r *Registry) Each(f func(name string, kind Kind, value int64)) {
 	}
 	for _, s := range ruling {
 		for i := range RuleStats {
-			if name := s.statName(i); name != "" {
+			if name := statName(s.key, i); name != "" {
 				rows = append(rows, row{name, KindCounter, int64(s.counter(i).Value())})
 			}
 		}

@@ -137,8 +137,8 @@ func CleanLabel(label string) string {
 	return strings.ReplaceAll(string(appendKey(nil, []byte(label))), ".", "_")
 }
 
-// cutLabel splits a series' key into the rule's key and the label; ok is false for the key of a rule itself.
-func cutLabel(key string) (rule, label string, ok bool) {
+// CutLabel splits a series' key into the rule's key and the label; ok is false for the key of a rule itself.
+func CutLabel(key string) (rule, label string, ok bool) {
 	return strings.Cut(key, string(rune(labelMark)))
 }
 
@@ -165,9 +165,9 @@ func cleanLimit(key []byte) string {
 // isLimit reports whether the series is of a limit of a list.
 func (s *ruleSeries) isLimit() bool { return strings.IndexByte(s.key, labelMark) >= 0 }
 
-// statName returns the name of the statistic RuleStats[i]; empty where it is not shown.
-func (s *ruleSeries) statName(i int) string {
-	key, label, limit := cutLabel(s.key)
+// statName returns the name of the statistic RuleStats[i] of a clean key; empty where it is not shown.
+func statName(key string, i int) string {
+	key, label, limit := CutLabel(key)
 	switch {
 	case !limit:
 		return RulePrefix + key + "." + RuleStats[i]
@@ -177,25 +177,9 @@ func (s *ruleSeries) statName(i int) string {
 	return ""
 }
 
-// LimitSeries has the counters of one limit of a list, the key of its rule and its label, both clean.
-type LimitSeries struct {
-	Key, Label string
-	*Rule
-}
-
-// Limits returns the limits of lists that were hit and, after GroupRules, the groups, as Rules does.
-func (r *Registry) Limits() []LimitSeries {
-	var out []LimitSeries
-	for _, s := range r.hit(true) {
-		key, label, _ := cutLabel(s.Key)
-		out = append(out, LimitSeries{key, label, s.Rule})
-	}
-	return out
-}
-
 // groupOf returns the group of a series; limits are grouped by their rule's group and their label.
 func (r *Registry) groupOf(s *ruleSeries) string {
-	key, label, limit := cutLabel(s.key)
+	key, label, limit := CutLabel(s.key)
 	if !limit {
 		return r.group(key)
 	}

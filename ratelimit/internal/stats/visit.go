@@ -7,12 +7,15 @@ import (
 	"time"
 )
 
-// RuleSeries has one rule's counters with the rule's clean key: the part of their names between
-// "ratelimit.service.rate_limit." and the statistic.
+// RuleSeries has the counters of one rule, or of one limit of a list, with the clean key: the part of their names
+// between "ratelimit.service.rate_limit." and the statistic. CutLabel splits the key of a limit.
 type RuleSeries struct {
 	Key string
 	*Rule
 }
+
+// StatName returns the name of the counter Stat(i); empty where it is not shown.
+func (s RuleSeries) StatName(i int) string { return statName(s.Key, i) }
 
 // RulePrefix begins the names of all statistics of rules.
 const RulePrefix = "ratelimit.service.rate_limit."
@@ -34,17 +37,15 @@ func (r *Rule) Hit() bool {
 	return false
 }
 
-// Rules returns the rules that were hit, in no order: 24 bytes each, with the live counters. After GroupRules it also
-// returns the groups, with the counts of their forgotten rules. The caller owns the list.
-func (r *Registry) Rules() []RuleSeries { return r.hit(false) }
-
-// hit returns the rules that were hit, or the limits of lists that were.
-func (r *Registry) hit(limits bool) []RuleSeries {
+// Rules returns the rules that were hit, or the limits of lists that were, in no order: 24 bytes each, with the live
+// counters. After GroupRules it also returns the groups, with the counts of their forgotten rules. The caller owns the
+// list.
+func (r *Registry) Rules(limits bool) []RuleSeries {
 	r.mu.Lock()
 	ruling := r.ruling
 	lost := make([]RuleSeries, 0, len(r.lost))
 	for group, rule := range r.lost {
-		if _, _, limit := cutLabel(group); limit == limits {
+		if _, _, limit := CutLabel(group); limit == limits {
 			lost = append(lost, RuleSeries{group, rule})
 		}
 	}

@@ -43,9 +43,6 @@ type Metrics struct {
 
 // Start sets the exporter up; it does not wait for a collector. An error means that the environment or o is invalid.
 func Start(ctx context.Context, o Options) (*Metrics, error) {
-	if o.Log == nil {
-		o.Log = slog.Default()
-	}
 	res, err := telemetry.Resource(ctx, o.Resource, o.Default)
 	if err != nil {
 		return nil, fmt.Errorf("metrics: %w", err)

@@ -22,6 +22,9 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func startMetrics(t *testing.T, o Options) *Metrics {
 	t.Helper()
+	if o.Log == nil {
+		o.Log = slog.Default()
+	}
 	m, err := Start(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)

@@ -3,7 +3,6 @@ package factor
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net/url"
 	"slices"
@@ -79,9 +78,6 @@ func (a *Factors) EnrollFactor(ctx context.Context, req flow.RequestInfo, princi
 			string(out.Factor.Kind)))
 		return b.Send(ctx)
 	})
-	if errors.Is(err, store.ErrUserGone) {
-		err = flow.ErrPrincipalGone
-	}
 	return out, refusal.Failure("enroll a factor", err)
 }
 

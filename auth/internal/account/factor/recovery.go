@@ -5,7 +5,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/base32"
-	"errors"
 	"slices"
 	"strconv"
 	"strings"
@@ -158,7 +157,7 @@ func (a *Factors) DeleteRecoveryCodes(ctx context.Context, req flow.RequestInfo,
 // onCodes locks the user and sends the batch that do fills.
 func (a *Factors) onCodes(ctx context.Context, f *flow.Flow, principal flow.Principal,
 	do func(*flow.Tx, store.User, store.Session) (*flow.Batch, error)) error {
-	err := f.Commit(ctx, func(tx *flow.Tx) error {
+	return f.Commit(ctx, func(tx *flow.Tx) error {
 		u, v, err := flow.LockPrincipal(ctx, f, tx, principal)
 		if err != nil {
 			return err
@@ -169,10 +168,6 @@ func (a *Factors) onCodes(ctx context.Context, f *flow.Flow, principal flow.Prin
 		}
 		return b.Send(ctx)
 	})
-	if errors.Is(err, store.ErrUserGone) {
-		err = flow.ErrPrincipalGone
-	}
-	return err
 }
 
 // checkGenerate checks whether a user may get recovery codes, and returns the abandoned factors to delete first.

@@ -141,6 +141,9 @@ func (op *verifyFactorOp) run(ctx context.Context) error {
 	}
 	op.passed = op.factor.ID
 	return op.locked(ctx, func(tx *flow.Tx, u store.User, session store.Session) error {
+		if err := op.checkFactorLimit(u, session); err != nil { // another factor was verified meanwhile
+			return err
+		}
 		return op.raise(ctx, tx, u, session)
 	})
 }
@@ -319,10 +322,9 @@ func (op *verifyFactorOp) raise(ctx context.Context, tx *flow.Tx, u store.User, 
 	return nil
 }
 
-func (op *verifyFactorOp) audit(action store.Action) store.Audit {
-	return op.f.Audit(action, op.principal.User.ID, op.principal.Session.ID,
-		"factor_id", op.factor.ID.String(), "factor_type", string(op.factor.Kind), "challenge_id",
-		op.challenge.String())
+func (op *verifyFactorOp) audit(action store.Action, pairs ...string) store.Audit {
+	return op.f.Audit(action, op.principal.User.ID, op.principal.Session.ID, append(pairs, "factor_id",
+		op.factor.ID.String(), "factor_type", string(op.factor.Kind), "challenge_id", op.challenge.String())...)
 }
 
 // factorMethod returns the amr method of a factor.

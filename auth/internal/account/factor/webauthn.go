@@ -116,7 +116,8 @@ func (k *keyAnswer) judge(ctx context.Context, tx *flow.Tx, u store.User, sessio
 		r.Err = failure
 		tx.Refuse(r)
 		b.MissChallenge(op.challenge)
-		b.Audit(op.audit(store.ActionVerificationFailed))
+		reason, _ := failure.(webauthn.Failure)
+		b.Audit(op.audit(store.ActionVerificationFailed, "reason", string(reason)))
 		return b.Send(ctx)
 	}
 	if k.kind == typeCreate {

@@ -34,11 +34,8 @@ func (a *Identities) UnlinkIdentity(ctx context.Context, req flow.RequestInfo, p
 	op := unlinkIdentityOp{f: *f, principal: principal, id: id}
 	op.notify = flow.CanNotify(ctx, f, f.Settings.Email.Notify.IdentityUnlinked)
 	err = f.Commit(ctx, func(tx *flow.Tx) error { return op.write(ctx, tx) })
-	switch {
-	case errors.Is(err, store.ErrEmailTaken): // another user took the address meanwhile
+	if errors.Is(err, store.ErrEmailTaken) { // another user took the address meanwhile
 		return errUnlinkConflict
-	case errors.Is(err, store.ErrNotFound):
-		return refusal.Denied(refusal.CodeUserNotFound, "User from sub claim in JWT does not exist")
 	}
 	return refusal.Failure("unlink", err)
 }

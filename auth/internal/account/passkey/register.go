@@ -77,11 +77,8 @@ func (a *Passkeys) Register(ctx context.Context, req flow.RequestInfo, principal
 	notify := flow.CanNotify(ctx, f, f.Settings.Email.Notify.PasskeyCreated)
 	spending := store.Spending{Challenge: p.Challenge, Expires: expires, ServerNow: f.Core.ServerNow()}
 	err = f.Commit(ctx, func(tx *flow.Tx) error { return insert(ctx, f, tx, principal, &c, spending, notify) })
-	switch {
-	case errors.Is(err, store.ErrCredentialExists):
+	if errors.Is(err, store.ErrCredentialExists) {
 		err = flow.ErrCredentialExists
-	case errors.Is(err, store.ErrUserGone):
-		err = flow.ErrPrincipalGone
 	}
 	return c, refusal.Failure("register a passkey", err)
 }

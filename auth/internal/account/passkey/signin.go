@@ -1,6 +1,7 @@
 package passkey
 
 import (
+	"cmp"
 	"context"
 	"errors"
 
@@ -43,38 +44,40 @@ func (a *Passkeys) SignIn(ctx context.Context, req flow.RequestInfo, p Answer) (
 	if err := response.Check(policy(f, ceremony, p.Challenge)); err != nil {
 		return flow.Grant{}, because(errNotVerified, err)
 	}
-	known, err := f.Core.DB.PasskeyOwner(ctx, response.ID, p.Challenge, f.Aud())
-	switch {
-	case err != nil:
-		return flow.Grant{}, refusal.Failure("passkey owner", err)
-	case known.Spent:
-		return flow.Grant{}, errChallengeNotFound
-	case known.User.ID == uuid.Nil:
-		return flow.Grant{}, because(errNotVerified, webauthn.UnknownCredential)
-	}
-	op := signInOp{f: f, known: known, spending: store.Spending{Challenge: p.Challenge, Expires: expires,
+	op := signInOp{f: f, response: response, spending: store.Spending{Challenge: p.Challenge, Expires: expires,
 		ServerNow: f.Core.ServerNow()}}
-	if err := op.check(ctx, response); err != nil {
+	if err := op.check(ctx); err != nil {
 		return flow.Grant{}, err
 	}
 	return op.open(ctx)
 }
 
-// signInOp is one call of SignIn whose credential is known.
+// signInOp is one call of SignIn that looks the credential up.
 type signInOp struct {
 	f        *flow.Flow
+	response *webauthn.Assertion
 	known    store.PasskeyOwner
 	spending store.Spending
+	spent    bool                // by this call
 	key      webauthn.Credential // the state after the assertion
 }
 
-// check verifies the assertion, and then whether the user may sign in, since only the key's owner may learn that.
-func (op *signInOp) check(ctx context.Context, response *webauthn.Assertion) (err error) {
+// check looks the credential up and verifies the assertion, and then whether the user may sign in, since only the key's
+// owner may learn that.
+func (op *signInOp) check(ctx context.Context) (err error) {
+	op.known, err = op.f.Core.DB.PasskeyOwner(ctx, op.response.ID, op.spending.Challenge, op.f.Aud())
 	u := op.known.User
-	if string(response.Handle) != u.ID.String() {
+	switch {
+	case err != nil:
+		return refusal.Failure("passkey owner", err)
+	case op.known.Spent && !op.spent:
+		return errChallengeNotFound
+	case u.ID == uuid.Nil:
+		return because(errNotVerified, webauthn.UnknownCredential)
+	case string(op.response.Handle) != u.ID.String():
 		return op.failed(ctx, webauthn.FailedUserHandle)
 	}
-	if op.key, err = response.Verify(op.known.Passkey.Key); err != nil {
+	if op.key, err = op.response.Verify(op.known.Passkey.Key); err != nil {
 		return op.failed(ctx, err)
 	}
 	return checkOwner(u, op.f)
@@ -88,12 +91,10 @@ func checkOwner(u store.User, f *flow.Flow) error {
 	case u.Email == "" && u.Phone != "" && u.PhoneConfirmedAt.IsZero():
 		return refusal.Denied(refusal.CodePhoneNotConfirmed, "Phone not confirmed")
 	case u.BannedUntil.After(f.Now):
-		return errBanned
+		return refusal.Denied(refusal.CodeUserBanned, "User is banned")
 	}
 	return nil
 }
-
-var errBanned = refusal.Denied(refusal.CodeUserBanned, "User is banned")
 
 // failed records a failure of a known passkey, at most once a minute, and returns the same answer as for an unknown
 // one.
@@ -126,10 +127,9 @@ func (op *signInOp) open(ctx context.Context) (flow.Grant, error) {
 		return flow.Grant{}, refusal.Failure("open session", err)
 	case !opened.Spent:
 		return flow.Grant{}, errChallengeNotFound
-	case !opened.Person: // the user was banned or deleted meanwhile
-		return flow.Grant{}, errBanned
-	case !opened.Opened: // the passkey was deleted, or used elsewhere with a later counter
-		return flow.Grant{}, op.failed(ctx, webauthn.FailedSignCount)
+	case opened.AAL == 0: // the user or the passkey has changed meanwhile
+		op.spent = true
+		return flow.Grant{}, cmp.Or(op.check(ctx), error(errNotVerified))
 	}
 	draft.Row.AAL = opened.AAL
 	flow.EnforceSessionLimit(ctx, f, op.known.User.ID)

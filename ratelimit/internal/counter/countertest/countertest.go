@@ -66,7 +66,7 @@ func Add(t *testing.T, s counter.Store, now int64, h counter.Hit) int64 {
 
 // Peek returns the total of a fixed window.
 func Peek(ctx context.Context, s counter.Store, key string) (int64, error) {
-	h := counter.Hit{Key: []byte(key), Window: 60}
+	h := counter.Hit{Key: []byte(key), Meter: counter.Meter{Window: 60}}
 	err := s.Peek(ctx, &h)
 	return h.After, err
 }
@@ -76,7 +76,7 @@ func Now() int64 { return time.Now().Unix() }
 
 // Hit returns a hit in a window of a minute that cannot end during the test.
 func Hit(key string, n uint64) counter.Hit {
-	return counter.Hit{Key: []byte(key), N: n, Limit: 10, Window: 60, End: Now() + 3600}
+	return counter.Hit{Key: []byte(key), N: n, Meter: counter.Meter{Limit: 10, Window: 60}, End: Now() + 3600}
 }
 
 // Refund returns the hit as a refund.

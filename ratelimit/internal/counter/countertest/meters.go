@@ -40,12 +40,14 @@ func RunMeters(t *testing.T, open func(t *testing.T, clock func() int64) counter
 
 // Sliding returns a hit on a sliding window of a minute.
 func Sliding(key string, n, limit uint64) counter.Hit {
-	return counter.Hit{Key: []byte(key), N: n, Algorithm: counter.SlidingWindow, Limit: limit, Window: 60}
+	return counter.Hit{Key: []byte(key), N: n,
+		Meter: counter.Meter{Algorithm: counter.SlidingWindow, Limit: limit, Window: 60}}
 }
 
 // Bucket returns a hit on a token bucket that is refilled in a minute.
 func Bucket(key string, n, limit, burst uint64) counter.Hit {
-	return counter.Hit{Key: []byte(key), N: n, Algorithm: counter.TokenBucket, Limit: limit, Burst: burst, Window: 60}
+	return counter.Hit{Key: []byte(key), N: n,
+		Meter: counter.Meter{Algorithm: counter.TokenBucket, Limit: limit, Burst: burst, Window: 60}}
 }
 
 // Answer returns a store's answer to a hit as text.
@@ -226,11 +228,12 @@ func testHistories(t *testing.T, s counter.Store, clock *Clock) {
 			step := randomStep(r)
 			for key, state := range model.states {
 				// a store may or may not keep a counter that is empty now, but not for a clock that goes back
-				hit := counter.Hit{Key: []byte(key), Algorithm: counter.SlidingWindow, Window: 60, Limit: 1}
+				hit := counter.Hit{Key: []byte(key),
+					Meter: counter.Meter{Algorithm: counter.SlidingWindow, Window: 60, Limit: 1}}
 				if strings.Contains(key, " b") {
 					hit.Algorithm = counter.TokenBucket
 				}
-				m := hit.Meter()
+				m := hit.Meter
 				if m.Load(&state, now); step < 0 && m.Empty(&state) {
 					delete(model.states, key)
 					if err := s.Reset(t.Context(), &hit); err != nil {
@@ -293,7 +296,7 @@ func (m *model) add(hits []counter.Hit, now int64) (answers []string) {
 
 // hit carries out one hit and keeps the state that a store would keep.
 func (m *model) hit(hit *counter.Hit, now int64) {
-	meter := hit.Meter()
+	meter := hit.Meter
 	state := m.states[string(hit.Key)]
 	fromFuture := meter.Load(&state, now)
 	if hit.Judge(&state) || fromFuture && hit.N > 0 && !hit.Refund && hit.N <= hit.Capacity() {
@@ -385,7 +388,7 @@ func (m *model) stop(hits []counter.Hit, now int64) (answers []string) {
 	held := false
 	var afterwards []counter.Hit
 	for _, hit := range hits {
-		meter := hit.Meter()
+		meter := hit.Meter
 		state := m.states[string(hit.Key)]
 		meter.Load(&state, now)
 		was := meter.Used(&state)

@@ -94,7 +94,8 @@ func TestMemcache_longWindows(t *testing.T) {
 	f := func(key string, window, left int64) {
 		t.Helper()
 		hit := func() counter.Hit {
-			return counter.Hit{Key: []byte(key), N: 1, Limit: 10, Window: window, End: now() + left}
+			return counter.Hit{Key: []byte(key), N: 1, Meter: counter.Meter{Limit: 10, Window: window},
+				End: now() + left}
 		}
 		add(t, s, now(), hit())
 		settled(t, s)

@@ -84,9 +84,10 @@ type Store struct {
 	begun  time.Time
 
 	mu      sync.Mutex
-	waiting int     // local counts in the queues of all nodes
-	dropped uint64  // hits
-	nodes   []*node // of the ring, each once, and former nodes with pending hits
+	waiting int           // local counts in the queues of all nodes
+	dropped uint64        // hits
+	nodes   []*node       // of the ring, each once, and former nodes with pending hits
+	looks   []counter.Hit // memory for countOrStop
 	closed  bool
 
 	ctx  context.Context // ends with Close
@@ -276,38 +277,23 @@ func (h *callHit) failure() error {
 	return nil
 }
 
-// countOrStop carries out a request under Request.Stop, as package memory does. The lock makes the request atomic
-// within this process; s.mu is held.
+// countOrStop carries out a request under Request.Stop. The lock makes the request atomic within this process; s.mu is
+// held.
 func (s *Store) countOrStop(a *call, req *counter.Request) {
-	stopped := false
+	s.looks = s.looks[:0]
 	for i := range req.Hits {
-		h, t := &req.Hits[i], a.hits[i].count
-		if h.Err != nil {
-			continue
+		var look counter.Hit
+		if req.Hits[i].Err == nil {
+			look.After = a.hits[i].count.total()
 		}
-		if !t.touched { // otherwise an earlier hit of this request is on the same key
-			t.was = t.total()
-			t.would, t.touched = t.was, true
-		}
-		h.After, h.Spared = h.Apply(t.would), false
-		if h.Over(h.After) {
-			stopped = stopped || !h.Shadow
-		} else {
-			t.would = h.After
-		}
+		s.looks = append(s.looks, look)
 	}
+	held := counter.JudgeStop(req.Hits, s.looks, false)
 	for i := range req.Hits {
-		h, t := &req.Hits[i], a.hits[i].count
-		switch {
-		case h.Err != nil:
-			continue
-		case h.Over(h.After):
-		case stopped:
-			h.After, h.Spared = t.was, true
-		default:
+		if h := &req.Hits[i]; h.Err == nil && !held && !h.Over(h.After) {
+			t := a.hits[i].count
 			s.enqueueIncr(t, h, h.After-t.total(), req.Now)
 		}
-		t.touched = false
 	}
 }
 
@@ -333,19 +319,7 @@ func (s *Store) enqueueIncr(t *localCount, h *counter.Hit, change, now int64) {
 }
 
 // Peek implements Store.
-func (s *Store) Peek(ctx context.Context, h *counter.Hit) error {
-	look := *h
-	look.N, look.Refund = 0, false
-	req := counter.Request{Hits: []counter.Hit{look}}
-	if err := s.Add(ctx, &req); err != nil {
-		if errors.Is(err, counter.ErrPartial) {
-			return req.Hits[0].Err
-		}
-		return err
-	}
-	h.After = req.Hits[0].After
-	return nil
-}
+func (s *Store) Peek(ctx context.Context, h *counter.Hit) error { return counter.Peek(ctx, s, h) }
 
 // Close implements Store. It waits for hits that are not written yet, for two time-outs.
 func (s *Store) Close() {

@@ -205,10 +205,6 @@ type localCount struct {
 	queued bool // in the node's queue
 	// resets wait until the counter is deleted, which happens after the pending change is written.
 	resets []chan<- error
-
-	// For one request under Request.Stop: the total before it, and the total that it would make.
-	was, would int64
-	touched    bool
 }
 
 // learn takes in the total from a lookup. shrunk is the local count's value when the lookup was sent.

@@ -55,8 +55,8 @@ func million(t *testing.T, algorithm counter.Algorithm) {
 	var key []byte
 	for i := range 1_000_000 {
 		key = fmt.Appendf(key[:0], "bench_user_%06d_%d", i, noon)
-		req.Hits[0] = counter.Hit{Key: key, N: 1, Algorithm: algorithm, Limit: 10, Burst: 10, Window: 3600,
-			End: noon + 60}
+		req.Hits[0] = counter.Hit{Key: key, N: 1, End: noon + 60,
+			Meter: counter.Meter{Algorithm: algorithm, Limit: 10, Burst: 10, Window: 3600}}
 		if err := m.Add(t.Context(), &req); err != nil {
 			t.Fatal(err)
 		}

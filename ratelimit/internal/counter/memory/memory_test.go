@@ -14,7 +14,7 @@ import (
 const noon = countertest.Noon
 
 func hit(key string, n, limit uint64, end int64) counter.Hit {
-	return counter.Hit{Key: []byte(key), N: n, Limit: limit, Window: 60, End: end}
+	return counter.Hit{Key: []byte(key), N: n, Meter: counter.Meter{Limit: limit, Window: 60}, End: end}
 }
 
 // add carries out one hit and returns its total.
@@ -160,9 +160,8 @@ func BenchmarkAlgorithms(b *testing.B) {
 				r := rand.New(rand.NewPCG(1, 1))
 				req := counter.Request{Hits: make([]counter.Hit, 1), Now: noon, Instant: noon * 1_000_000}
 				for b.Loop() {
-					req.Hits[0] = counter.Hit{Key: keys[r.IntN(len(keys))], N: 1, Algorithm: algorithm, Limit: limit,
-						Burst:  limit,
-						Window: 3600, End: noon + 60}
+					req.Hits[0] = counter.Hit{Key: keys[r.IntN(len(keys))], N: 1, End: noon + 60,
+						Meter: counter.Meter{Algorithm: algorithm, Limit: limit, Burst: limit, Window: 3600}}
 					if m.Add(context.Background(), &req) != nil || req.Hits[0].After < 1 {
 						b.Fatal("not counted")
 					}
@@ -186,8 +185,8 @@ func BenchmarkMemory(b *testing.B) {
 				req := counter.Request{Hits: make([]counter.Hit, hits), Now: noon}
 				for pb.Next() {
 					for i := range req.Hits {
-						req.Hits[i] = counter.Hit{Key: keys[r.IntN(len(keys))], N: 1, Limit: 1000, Window: 60,
-							End: noon + 60}
+						req.Hits[i] = counter.Hit{Key: keys[r.IntN(len(keys))], N: 1, End: noon + 60,
+							Meter: counter.Meter{Limit: 1000, Window: 60}}
 					}
 					if m.Add(context.Background(), &req) != nil || req.Hits[0].After < 1 {
 						b.Fatal("not counted")

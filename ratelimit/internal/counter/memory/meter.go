@@ -80,8 +80,7 @@ func (s *shard) load(x siphash.ID, h *counter.Hit, instant int64) (sl *slot[mete
 	} else {
 		h.State = counter.State{}
 	}
-	m := h.Meter()
-	return sl, m.Load(&h.State, instant)
+	return sl, h.Load(&h.State, instant)
 }
 
 // judge carries out one hit of a sliding window or a token bucket at an instant of the clock; the shard's lock is held.
@@ -97,8 +96,7 @@ func (m *Store) judge(s *shard, x siphash.ID, h *counter.Hit, now, instant int64
 
 // write stores h.State; sl is the counter's slot, or nil. It returns false if there is no room.
 func (m *Store) write(sl *slot[meter], x siphash.ID, h *counter.Hit, now, instant int64) (ok bool) {
-	s, mt := m.shard(x), h.Meter()
-	empty := mt.Empty(&h.State)
+	s, empty := m.shard(x), h.Meter.Empty(&h.State)
 	switch {
 	case sl != nil && empty:
 		s.meters.delete(x)

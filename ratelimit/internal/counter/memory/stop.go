@@ -27,7 +27,7 @@ func (m *Store) addOrStop(req *counter.Request) error {
 		h := &req.Hits[i]
 		x := m.id(h.Key)
 		c.ids = append(c.ids, x)
-		c.looks = append(c.looks, counter.Hit{Algorithm: h.Algorithm, Limit: h.Limit, Burst: h.Burst, Window: h.Window})
+		c.looks = append(c.looks, counter.Hit{Meter: h.Meter})
 		if instant == 0 && h.Algorithm != counter.FixedWindow {
 			instant = m.instant(req.Instant)
 		}

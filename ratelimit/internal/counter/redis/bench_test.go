@@ -63,8 +63,8 @@ func drive(b *testing.B, s counter.Store, goroutines, hits int) {
 			req := counter.Request{Hits: make([]counter.Hit, hits), Now: now()}
 			for left.Add(-1) >= 0 {
 				for i := range req.Hits {
-					req.Hits[i] = counter.Hit{Key: keys[r.IntN(len(keys))], N: 1, Limit: 1000, Window: 60,
-						End: req.Now + 600}
+					req.Hits[i] = counter.Hit{Key: keys[r.IntN(len(keys))], N: 1, End: req.Now + 600,
+						Meter: counter.Meter{Limit: 1000, Window: 60}}
 				}
 				if err := s.Add(ctx, &req); err != nil || req.Hits[0].After < 1 {
 					b.Error("not counted: ", err)

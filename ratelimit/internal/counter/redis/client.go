@@ -185,7 +185,7 @@ func (c *checkedConn) check(b []byte) error {
 			}
 			c.kind, c.last, c.line, c.minus, c.number = b[0], 0, 0, false, 0
 			if strings.IndexByte("+-:$*", c.kind) < 0 {
-				return fmt.Errorf("a reply with a value of kind %q", c.kind)
+				return fmt.Errorf("a reply that begins with %q: another kind of server than Redis", c.kind)
 			}
 		default:
 			if err := c.lineByte(b[0]); err != nil {

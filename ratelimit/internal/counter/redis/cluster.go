@@ -207,7 +207,7 @@ func (c *Cluster) Add(ctx context.Context, req *counter.Request) error {
 }
 
 // Peek implements Store.
-func (c *Cluster) Peek(ctx context.Context, h *counter.Hit) error { return peek(ctx, c, h) }
+func (c *Cluster) Peek(ctx context.Context, h *counter.Hit) error { return counter.Peek(ctx, c, h) }
 
 // Reset implements Store.
 func (c *Cluster) Reset(ctx context.Context, h *counter.Hit) error { return reset(ctx, c, h) }
@@ -282,11 +282,6 @@ func (c *Cluster) addElsewhere(ctx context.Context, req *counter.Request, n *clu
 	return out.Of(req)
 }
 
-// addWhole is addHits, except that one failed hit fails the whole request.
-func (c *Cluster) addWhole(ctx context.Context, req *counter.Request) error {
-	return counter.Whole(req, c.addHits(ctx, req))
-}
-
 // add sends one request to one node; see finish.
 func (n *clusterNode) add(ctx context.Context, req *counter.Request) (undone *call, err error) {
 	call, err := n.server.begin(ctx, req, nil)
@@ -324,7 +319,7 @@ func (c *Cluster) addStop(ctx context.Context, req *counter.Request) error {
 			return err
 		}
 	}
-	return counter.AddAcrossNodes(ctx, req, c.addWhole)
+	return counter.AddAcrossNodes(ctx, req, c.addHits)
 }
 
 // maxRedirects is how many redirections in a row are followed without a pause.
@@ -353,7 +348,7 @@ func (c *Cluster) addLater(ctx context.Context, req *counter.Request, left *rema
 			if to := c.next(h, left.to[i], left.from[i], left.asking[i]); to != nil {
 				s.add(to, h, left.at[i], left.asking[i])
 			} else {
-				less.later(&left.req, h, left.at[i])
+				less.add(&left.req, h, left.at[i], retryLater)
 			}
 		}
 		c.carry(ctx, s, req, less, out)

@@ -21,7 +21,7 @@ const (
 )
 
 func hit(key string, n, limit uint64, end int64) counter.Hit {
-	return counter.Hit{Key: []byte(key), N: n, Limit: limit, Window: 60, End: end}
+	return counter.Hit{Key: []byte(key), N: n, Meter: counter.Meter{Limit: limit, Window: 60}, End: end}
 }
 
 func newTestStore(t testing.TB, o Options) *Server {

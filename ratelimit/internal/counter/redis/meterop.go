@@ -47,11 +47,10 @@ func (h *callHit) isMeter() bool { return h.Algorithm != counter.FixedWindow }
 func (b *batch) addMeter(c *call, h *callHit) {
 	key := unsafe.String(unsafe.SliceData(h.Key), len(h.Key))
 	at := b.index.find(h.hash, func(op int32) bool { return b.ops[op].key == key })
-	meter := h.Meter()
-	if *at == 0 || !b.takes(&b.ops[*at-1], meter) {
+	if *at == 0 || !b.takes(&b.ops[*at-1], h.Meter) {
 		o := b.add(*at)
 		o.kind, o.hash, o.key, o.first, o.now = opMeter, h.hash, key, h, c.now
-		o.meter = b.newMeterOp(meter)
+		o.meter = b.newMeterOp(h.Meter)
 		*at = int32(len(b.ops))
 	}
 	h.op = *at - 1
@@ -97,9 +96,8 @@ func jitterOf(m counter.Meter, most int64) int64 {
 
 // add appends a hit for the script, except hits that change nothing: looks, and hits that can never pass.
 func (m *meterOp) add(h *callHit) {
-	meter := h.Meter()
 	run := meterRun{count: 1, kind: runHits, x: h.n, y: int64(h.Limit)}
-	most := meter.Capacity()
+	most := h.Capacity()
 	switch {
 	case h.n == 0 && !h.BringDown:
 		return
@@ -113,8 +111,8 @@ func (m *meterOp) add(h *callHit) {
 	case uint64(h.n) > most:
 		return
 	}
-	if meter.Algorithm == counter.TokenBucket {
-		q, t := meter.Take(min(uint64(run.x), most))
+	if h.Algorithm == counter.TokenBucket {
+		q, t := h.Take(min(uint64(run.x), most))
 		run.x, run.y = q, int64(t)
 		if run.kind == runUndo {
 			run.kind = runRefund
@@ -240,14 +238,14 @@ func (o *op) meterStopArgs(jitter int64) []string {
 	for i := range o.stop.hits {
 		h := &o.stop.hits[i]
 		kind := h.stopKind()
-		switch meter := h.Meter(); h.Algorithm {
+		switch h.Algorithm {
 		case counter.SlidingWindow:
-			args = append(args, "r", kind, decimal(h.n), decimal(int64(meter.Capacity())), decimal(h.Window),
-				decimal(jitterOf(meter, jitter)), "0", "0")
+			args = append(args, "r", kind, decimal(h.n), decimal(int64(h.Capacity())), decimal(h.Window),
+				decimal(jitterOf(h.Meter, jitter)), "0", "0")
 		case counter.TokenBucket:
-			most := meter.Capacity()
-			q, t := meter.Take(min(uint64(h.n), most))
-			full, rest := meter.Take(most)
+			most := h.Capacity()
+			q, t := h.Take(min(uint64(h.n), most))
+			full, rest := h.Take(most)
 			size := "1"
 			switch {
 			case h.n == 0:

@@ -225,7 +225,7 @@ func WantsTLS(url string) bool {
 // parseURL parses redis://[user[:password]@]host[:port][/db][?username=&password=&db=].
 func parseURL(s string) (t target, err error) {
 	u, err := url.Parse(s)
-	if err != nil {
+	if err != nil || u.Fragment != "" || u.User != nil && strings.Contains(u.Path+u.RawQuery, "@") {
 		return t, errors.New("KVSTORE_URL: not a URL; percent-encode special characters of the password")
 	}
 	switch u.Scheme {
@@ -258,19 +258,4 @@ func parseURL(s string) (t target, err error) {
 		}
 	}
 	return t, nil
-}
-
-// MaskURL returns a KVSTORE_URL fit for logs: user name, password and parameters are replaced by ***.
-func MaskURL(s string) string {
-	scheme, rest, ok := strings.Cut(s, "://")
-	if !ok {
-		return s // host:port or a path
-	}
-	if i := strings.IndexByte(rest, '?'); i >= 0 {
-		rest = rest[:i] + "?***"
-	}
-	if i := strings.LastIndexByte(rest, '@'); i >= 0 {
-		rest = "***" + rest[i:]
-	}
-	return scheme + "://" + rest
 }

@@ -4,7 +4,6 @@ package redis
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"strings"
 	"sync"
@@ -101,11 +100,7 @@ func Connect(o Options) (Store, error) {
 func (c *connecting) connect(ctx context.Context, o Options) {
 	begun := time.Now()
 	kv, err := Open(ctx, o)
-	switch {
-	case errors.Is(err, context.Canceled):
-		return
-	case err != nil: // does not happen: the options are valid, and tries have no end
-		o.Log.Error("the key-value store is given up; the failure mode answers", "error", err)
+	if err != nil { // the store was closed: the options are valid, and tries have no end
 		return
 	}
 	level := slog.LevelInfo

@@ -105,11 +105,7 @@ func (l *remainder) take(c *call, req *counter.Request, at []int, from string) {
 	}
 }
 
-// later records a hit of req that no node can execute at present.
-func (l *remainder) later(req *counter.Request, h *counter.Hit, at int) {
-	l.add(req, h, at, retryLater)
-}
-
+// add records a hit of req that no node has executed; retryLater: none can at present.
 func (l *remainder) add(req *counter.Request, h *counter.Hit, at int, why retryReason) {
 	l.req.Now, l.req.Stop = req.Now, req.Stop
 	l.req.Hits, l.at = append(l.req.Hits, *h), append(l.at, at)
@@ -124,15 +120,12 @@ func (l *remainder) deliver(req *counter.Request) {
 	}
 }
 
-// retryPause returns the pause before the nth retry on a server that cannot execute commands.
-func retryPause(n int) time.Duration { return min(5*time.Millisecond<<min(n, 4), 50*time.Millisecond) }
-
 // errLater is the error for a caller whose deadline comes before the server can execute its hits.
 var errLater = fmt.Errorf("%w: it refuses hits at present", counter.ErrUnavailable)
 
-// pause waits before a retry. It returns an error if the caller's deadline would pass first.
+// pause waits before the nth retry. It returns an error if the caller's deadline would pass first.
 func pause(ctx context.Context, n int) error {
-	d := retryPause(n)
+	d := min(5*time.Millisecond<<min(n, 4), 50*time.Millisecond)
 	if deadline, ok := ctx.Deadline(); ok && time.Until(deadline) <= d+link.LeaveBefore {
 		return errLater
 	}

@@ -95,7 +95,7 @@ func (c *Cluster) addSpread(ctx context.Context, req *counter.Request) error {
 		if n := c.slots[slotOf(h.Key)].Load(); n != nil {
 			s.add(n, h, i, false)
 		} else {
-			left.later(req, h, i)
+			left.add(req, h, i, retryLater)
 		}
 	}
 	c.carry(ctx, s, req, &left, &out)
@@ -122,7 +122,7 @@ func (c *Cluster) carry(ctx context.Context, s *split, req *counter.Request, lef
 		switch {
 		case p.err == link.ErrClosed: // the node was just given up
 			for j, at := range p.at {
-				left.later(&p.req, &p.req.Hits[j], at)
+				left.add(&p.req, &p.req.Hits[j], at, retryLater)
 			}
 		case p.err != nil:
 			for _, at := range p.at {

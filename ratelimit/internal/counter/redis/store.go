@@ -266,21 +266,10 @@ func (s *Server) recycle(c *call) {
 }
 
 // Peek implements Store.
-func (s *Server) Peek(ctx context.Context, h *counter.Hit) error { return peek(ctx, s, h) }
+func (s *Server) Peek(ctx context.Context, h *counter.Hit) error { return counter.Peek(ctx, s, h) }
 
 // Reset implements Store.
 func (s *Server) Reset(ctx context.Context, h *counter.Hit) error { return reset(ctx, s, h) }
-
-func peek(ctx context.Context, s counter.Store, h *counter.Hit) error {
-	look := *h
-	look.N, look.Refund, look.Undo, look.Delete = 0, false, false, false
-	req := counter.Request{Hits: []counter.Hit{look}}
-	if err := s.Add(ctx, &req); err != nil {
-		return err
-	}
-	h.TakeAnswer(&req.Hits[0])
-	return nil
-}
 
 // reset deletes the counter's key.
 func reset(ctx context.Context, s counter.Store, h *counter.Hit) error {

@@ -119,7 +119,7 @@ func TestKVStore_ttl(t *testing.T) {
 		}
 	}
 	window := func(key string, size, left int64) counter.Hit {
-		return counter.Hit{Key: []byte(key), N: 1, Limit: 10, Window: size, End: now() + left}
+		return counter.Hit{Key: []byte(key), N: 1, Meter: counter.Meter{Limit: 10, Window: size}, End: now() + left}
 	}
 	add(t, s, now(), window("second", 1, 1))
 	ttl("second", 5, 6) // a tenth of a second is no jitter
@@ -185,7 +185,8 @@ func TestKVStore_ttlWithoutSET(t *testing.T) {
 	}
 	s := newTestStore(t, Options{Settings: Settings{URL: redis.Addr(), Auth: "few:pw"}})
 	for range 2 {
-		add(t, s, now(), counter.Hit{Key: []byte("key"), N: 1, Limit: 10, Window: 60, End: now() + 40})
+		add(t, s, now(), counter.Hit{Key: []byte("key"), N: 1, Meter: counter.Meter{Limit: 10, Window: 60},
+			End: now() + 40})
 	}
 	if ttl, err := peer.Do(t.Context(), peer.B().Ttl().Key("key").Build()).AsInt64(); err != nil || ttl < 40 {
 		t.Errorf("TTL %d s (%v), want at least 40", ttl, err)

@@ -68,8 +68,7 @@ type Options struct {
 	// random.
 	Jitter float64
 	Stats  *stats.Registry
-	// Log may be nil.
-	Log *slog.Logger
+	Log    *slog.Logger
 
 	ping, pingTimeout time.Duration // 0 means pingEvery and pingPatience
 	nackAgain         time.Duration // 0 means nackAgain
@@ -114,10 +113,6 @@ type Client struct {
 
 // NewClient returns a Client that has not dialled yet.
 func NewClient(o Options) *Client {
-	o.Log = cmp.Or(o.Log, slog.New(slog.DiscardHandler))
-	if o.Stats == nil {
-		o.Stats = stats.NewRegistry(stats.Options{})
-	}
 	o.ping, o.pingTimeout = cmp.Or(o.ping, pingEvery), cmp.Or(o.pingTimeout, pingPatience)
 	o.nackAgain = cmp.Or(o.nackAgain, nackAgain)
 	c := &Client{
