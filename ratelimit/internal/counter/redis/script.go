@@ -238,25 +238,21 @@ func (o *op) readStop(r rueidis.RedisResult) error {
 	}
 	o.stop.was = o.stop.was[:0]
 	for i := range out {
-		if i == 0 {
-			held, err := out[0].AsInt64()
-			if err != nil {
-				return err
-			}
+		switch {
+		case i == 0:
+			var held int64
+			held, err = out[0].AsInt64()
 			o.stop.held = held == 1
-			continue
+		case i == 1 && o.stop.meters:
+			o.stop.now, err = out[1].AsInt64()
+		default:
+			var total string
+			total, err = out[i].ToString()
+			o.stop.was = append(o.stop.was, total)
 		}
-		if i == 1 && o.stop.meters {
-			if o.stop.now, err = out[1].AsInt64(); err != nil {
-				return err
-			}
-			continue
-		}
-		total, err := out[i].ToString()
 		if err != nil {
 			return err
 		}
-		o.stop.was = append(o.stop.was, total)
 	}
 	return nil
 }
