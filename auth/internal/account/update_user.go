@@ -370,6 +370,9 @@ func (op *updateUserOp) write(ctx context.Context, tx *flow.Tx) (out store.User,
 	if err := op.requireAAL2(old, session); err != nil {
 		return out, err
 	}
+	if op.email != "" && op.mails == nil && !old.IsAnonymous { // the first address was set meanwhile: this one needs a proof
+		return out, errChangedMeanwhile
+	}
 	if err := op.f.Settings.CheckGrowth(old, op.data, store.MetadataPatch{}); err != nil {
 		return out, err
 	}

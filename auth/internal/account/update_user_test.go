@@ -506,6 +506,24 @@ func TestAnonymous_becomesPermanent(t *testing.T) {
 	f(phone, func(s *flow.Settings) { s.Phone.Autoconfirm, s.Phone.Configured = true, false }, func(*house) {})
 }
 
+// Under autoconfirm only the first address is set at once, also when two requests of an anonymous user cross.
+func TestAnonymous_twoAddressesAtOnce(t *testing.T) {
+	t.Parallel()
+	h := open(t, func(s *flow.Settings) { s.Email.Autoconfirm = true })
+	g, err := h.SignUpAnonymous(t.Context(), browser, nil)
+	accepted(t, err)
+	caller := h.caller(g) // of both
+	_, err = h.UpdateUser(t.Context(), browser, caller, flow.UserUpdate{Email: "mia@example.org"})
+	accepted(t, err)
+	second := flow.UserUpdate{Email: "another@example.org"}
+	if _, err = h.UpdateUser(t.Context(), browser, caller, second); kindOf(err) != refusal.KindUnavailable {
+		t.Errorf("the second: %v", err)
+	}
+	if u, err := h.update(g, second); err != nil || u.Email != "mia@example.org" || u.NewEmail != "another@example.org" {
+		t.Errorf("again: %+v, %v", u, err)
+	}
+}
+
 func TestPhoneChange(t *testing.T) {
 	t.Parallel()
 	h := open(t, func(s *flow.Settings) {

@@ -134,13 +134,20 @@ func (c *Config) checkRequired(r *settings.Report) {
 // weakSecret ends the warning about a secret of fewer than 32 bytes.
 const weakSecret = `: who guesses it from one token is any user and any administrator; docs/tokens.md, "Another JWT secret"`
 
-// checkDatabase refuses a URL of any scheme but PostgreSQL's. A list of key=value may contain :// in a value.
+// checkDatabase refuses a URL of any scheme but PostgreSQL's, and a URL of which the driver would take a part of the
+// password for the host, which it looks up and shows. A list of key=value may contain :// in a value.
 func checkDatabase(r *settings.Report, name, text string) {
-	scheme, _, isURL := strings.Cut(text, "://")
+	scheme, rest, isURL := strings.Cut(text, "://")
 	scheme = strings.ToLower(scheme)
-	if isURL && scheme != "postgres" && scheme != "postgresql" && !strings.Contains(scheme, "=") {
+	rest, _, _ = strings.Cut(rest, "?")
+	user, host, _ := strings.Cut(rest, "@")
+	switch {
+	case !isURL || strings.Contains(scheme, "="):
+	case scheme != "postgres" && scheme != "postgresql":
 		r.Wrong(name, "is of %s; want postgres://USER:PASSWORD@HOST:PORT/DATABASE, or host=HOST dbname=DATABASE user=USER",
 			scheme)
+	case strings.Contains(host, "@"), host != "" && strings.Contains(user, "/"):
+		r.Wrong(name, "has @ or / in its user name or password; write %%40 and %%2F there")
 	}
 }
 

@@ -207,6 +207,11 @@ func TestConfig_mistakes(t *testing.T) {
 	f("AUTH_DB_DRIVER", "mysql", `AUTH_DB_DRIVER="mysql": must be postgres`)
 	const wanted = `; want postgres://USER:PASSWORD@HOST:PORT/DATABASE, or host=HOST dbname=DATABASE user=USER`
 	f("DATABASE_URL", "mysql://u:hunter2@h/d", `DATABASE_URL="mysql://***@h/d": is of mysql`+wanted)
+	const encode = `has @ or / in its user name or password; write %40 and %2F there`
+	for _, secret := range []string{"hun@er2", "hun/er2", "h@n/er2", "h@n/e#2"} {
+		f("DATABASE_URL", "postgres://u:"+secret+"@h:1/d", `DATABASE_URL="postgres://***@h:1/d": `+encode)
+	}
+	f("DATABASE_URL", "postgres:///d?host=/run&user=a@b")
 	f("DATABASE_URL", "postgresql://u@h/d")
 	f("DATABASE_URL", "host=h password=a://b")
 	f("AUTH_DB_DATABASE_URL", "https://h/d", `AUTH_DB_DATABASE_URL="https://h/d": is of https`+wanted)

@@ -123,20 +123,26 @@ func (s *Source) Inspect(ctx context.Context) error {
 	})
 }
 
-// UnknownRows returns the unknown tables that have rows and that Role may read, and the number of rows of each.
-func (s *Source) UnknownRows(ctx context.Context) (names []string, rows []int64, err error) {
+// UnknownRows describes the unknown tables that have rows and that Role may read: the number of their rows, and their
+// foreign keys, which stay as they are.
+func (s *Source) UnknownRows(ctx context.Context) (list []string, err error) {
 	_, unknown := s.Catalog.Unknown()
 	for _, name := range unknown {
-		if t := s.Catalog.state[name]; !t.readable || t.hidden {
+		t := s.Catalog.state[name]
+		if !t.readable || t.hidden {
 			continue
 		}
 		var n int64
-		if err := s.row(ctx, "select count(*) from "+s.Catalog.Table(name), []any{&n}); err != nil {
-			return nil, nil, err
+		var keys string
+		if err := s.row(ctx, `select count(*), coalesce((
+			select string_agg(', key ' || quote_ident(c.conname) || ' on ' || quote_ident(u.relname), '' order by c.conname)
+			from pg_constraint c join pg_class u on u.oid = c.confrelid where c.conrelid = $1::bigint::oid and c.contype = 'f'), '')
+			from `+s.Catalog.Table(name), []any{&n, &keys}, int64(t.oid)); err != nil {
+			return nil, err
 		}
 		if n > 0 {
-			names, rows = append(names, name), append(rows, n)
+			list = append(list, fmt.Sprintf("%s (%d rows%s)", name, n, keys))
 		}
 	}
-	return names, rows, nil
+	return list, nil
 }

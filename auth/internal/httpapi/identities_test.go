@@ -207,6 +207,9 @@ func TestToken_idToken(t *testing.T) {
 		"Error getting user email from external provider")
 	native(map[string]any{"id_token": mint("not an address", nil), "provider": "google"}).refused(422,
 		"validation_failed", "google returned an address that is not valid")
+	a.client("google", func(c *provider.Client) { c.EmailOptional, c.IDTokenOnly, c.Secret = true, true, "" })
+	native(map[string]any{"id_token": mint("", map[string]any{"jti": "optional"}), "provider": "google"}).is(200, "*")
+	a.client("google", func(c *provider.Client) { c.EmailOptional = false })
 	a.settings(func(s *flow.Settings) { s.DisableSignup = true })
 	native(map[string]any{"id_token": mint("closed@example.org", nil), "provider": "google"}).refused(422,
 		"signup_disabled", "Signups not allowed for this instance")

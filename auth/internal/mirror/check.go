@@ -114,6 +114,7 @@ func Check(ctx context.Context, o Options, try, asJSON bool) error {
 		if err := r.needMember(); err != nil {
 			return err
 		}
+		fmt.Fprintln(o.Log, "mirror: -try makes users of five kinds and undoes it, but not what triggers send to other servers")
 	}
 	found, doubts, err := r.catalogue(ctx)
 	if err != nil {

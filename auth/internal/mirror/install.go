@@ -38,10 +38,11 @@ func Install(ctx context.Context, o Options) error {
 		}
 	}
 	if o.SQL {
-		for _, sql := range r.statements() {
-			fmt.Fprintln(o.Out, sql+";")
+		old, err := r.unmake(ctx)
+		if err == nil {
+			r.print(old, r.statements()...)
 		}
-		return nil
+		return err
 	}
 	if err := r.needMember(); err != nil {
 		return err

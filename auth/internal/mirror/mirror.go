@@ -302,6 +302,14 @@ func gaveWay(err error) bool {
 	return ok && (pg.Code == "55P03" || store.IsContention(err))
 }
 
+// print prints a transaction that locks our tables as replace does, drops the old functions, and runs the list.
+func (r *run) print(old []string, list ...string) {
+	begin := []string{"begin", "set local lock_timeout = '3s'", r.lock(len(old) > 0)}
+	for _, sql := range slices.Concat(begin, old, list, []string{"commit"}) {
+		fmt.Fprintln(r.Out, sql+";")
+	}
+}
+
 func (r *run) replaceOnce(ctx context.Context, wait time.Duration, list []string, then func() error) error {
 	old, err := r.unmake(ctx)
 	if err == nil {
@@ -341,9 +349,7 @@ func Drop(ctx context.Context, o Options) error {
 		fmt.Fprintln(o.Out, "-- the mirror is dropped; without -sql, auth mirror drop prints the way back")
 		return nil
 	case o.SQL:
-		for _, sql := range slices.Concat([]string{"begin", r.lock(true)}, made, []string{r.markDropped(), "commit"}) {
-			fmt.Fprintln(o.Out, sql+";")
-		}
+		r.print(made, r.markDropped())
 		return nil
 	case left:
 		if err := r.needMember(); err != nil {

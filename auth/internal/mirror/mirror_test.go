@@ -56,6 +56,22 @@ func TestScrub(t *testing.T) {
 		t.Errorf("%v\n%s", err, out.String())
 	}
 	m.exec(t, "drop table app.seen")
+	out.Reset()
+	o := m.options(&out)
+	o.SQL = true
+	if err := mirror.Scrub(t.Context(), o); err != nil {
+		t.Fatal(err)
+	}
+	// What -sql prints is run once, whatever the size of the tables.
+	m.exec(t, "begin; insert into auth.refresh_tokens (token, revoked) select n::text, true from generate_series(1, 5001) n")
+	m.exec(t, out.String())
+	var left int
+	if err := m.conn.QueryRow(t.Context(), `select (select count(*) from auth.refresh_tokens) + (select count(*) from auth.users
+		where encrypted_password <> '') + (select count(*) from gatehouse.moves where kind = 'mirror' and not steps ? 'scrubbed')`).
+		Scan(&left); err != nil || left != 0 {
+		t.Errorf("after what -sql prints %d rows are left, %v", left, err)
+	}
+	m.exec(t, "rollback")
 	if err := mirror.Scrub(t.Context(), m.options(&out)); err != nil {
 		t.Fatalf("%v\n%s", err, out.String())
 	}
@@ -72,7 +88,7 @@ func TestScrub(t *testing.T) {
 	m.add(t, "late@example.org")
 	m.check(t, true)
 	out.Reset()
-	o := m.options(&out)
+	o = m.options(&out)
 	o.URL = as(t, m.admin, m.role(t, "stranger", ""), "")
 	if err := mirror.Check(t.Context(), o, true, false); !errors.Is(err, mirror.ErrRefused) ||
 		!strings.Contains(out.String(), "is no member of role gatehouse: grant \"gatehouse\" to ") {

@@ -4,8 +4,8 @@ declare
 begin
     select * from {S}.{there} t where t.id = n.id into o;
     if not found then
-        insert into {S}.{there} ({names})
-        select {values} from {S}.users u where u.id = n.user_id;
+        insert into {S}.{there} ({names}, updated_at)
+        select {values}, n.updated_at from {S}.users u where u.id = n.user_id;
         return found;
     end if;
     if {differ} then

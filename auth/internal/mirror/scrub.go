@@ -29,12 +29,18 @@ var blanked = map[string]map[string]string{
 	"webauthn_credentials": {"public_key": "''"},
 }
 
-// scrubs returns the statements of Scrub, each of which is repeated until it changes nothing.
-func (r *run) scrubs() (list []string) {
+// cleaning is a statement of Scrub: what it does to the rows of a table, all of them if where is empty.
+type cleaning struct{ verb, table, where string }
+
+// some returns the statement for some of the rows, which is repeated until it changes nothing.
+func (c cleaning) some() string {
+	return fmt.Sprintf("%s where ctid = any(array(select ctid from %s%s limit 5000))", c.verb, c.table, c.where)
+}
+
+func (r *run) cleanings() (list []cleaning) {
 	for _, name := range r.emptied() {
 		if len(r.there.Tables[name].Columns) > 0 {
-			list = append(list, fmt.Sprintf("delete from %[1]s where ctid = any(array(select ctid from %[1]s limit 5000))",
-				r.theirs(name)))
+			list = append(list, cleaning{"delete from " + r.theirs(name), r.theirs(name), ""})
 		}
 	}
 	for _, table := range slices.Sorted(maps.Keys(blanked)) {
@@ -48,8 +54,8 @@ func (r *run) scrubs() (list []string) {
 			}
 		}
 		if len(set) > 0 {
-			list = append(list, fmt.Sprintf("update %[1]s set %[2]s where ctid = any(array(select ctid from %[1]s where %[3]s limit 5000))",
-				r.theirs(table), strings.Join(set, ", "), strings.Join(where, " or ")))
+			list = append(list, cleaning{"update " + r.theirs(table) + " set " + strings.Join(set, ", "), r.theirs(table),
+				" where " + strings.Join(where, " or ")})
 		}
 	}
 	return list
@@ -82,36 +88,36 @@ func Scrub(ctx context.Context, o Options) error {
 	if err := r.told(); err != nil {
 		return err
 	}
-	for _, sql := range r.scrubs() {
-		if o.SQL {
-			fmt.Fprintln(o.Out, sql+";")
-			continue
-		}
-		var all int64
-		for n := int64(1); n > 0; all += n {
-			if n, err = r.asWriter(ctx, sql); err != nil {
-				return err
-			}
-		}
-		verb, _, _ := strings.Cut(sql, " where ")
-		fmt.Fprintf(o.Out, "%d rows: %s\n", all, verb)
-	}
-	if o.SQL {
-		return nil
-	}
-	left, err := r.lines(ctx, fmt.Sprintf("select o.id::text from %s o where not exists (select from %s() u where u.id = o.id) order by 1",
-		r.theirs("users"), ident(r.here, r.ns+"mirror_users")))
-	if err != nil {
-		return err
-	}
-	for _, id := range left {
-		fmt.Fprintf(o.Out, "user %s is not here\n", id)
-	}
 	at, err := r.lines(ctx, `select to_char(now() at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')`)
 	if err != nil {
 		return err
 	}
 	r.known.Scrubbed = at[0]
 	steps, err := json.Marshal(r.known)
+	if err != nil {
+		return err
+	}
+	if o.SQL {
+		for _, c := range r.cleanings() {
+			fmt.Fprintln(o.Out, c.verb+c.where+";")
+		}
+		fmt.Fprintf(o.Out, "update %s set steps = %s where kind = 'mirror' and state = 'open';\n", r.ours("moves"),
+			literal(string(steps)))
+		return nil
+	}
+	for _, c := range r.cleanings() {
+		var all int64
+		for n := int64(1); n > 0; all += n {
+			if n, err = r.asWriter(ctx, c.some()); err != nil {
+				return err
+			}
+		}
+		fmt.Fprintf(o.Out, "%d rows: %s\n", all, c.verb)
+	}
+	left, err := r.lines(ctx, fmt.Sprintf("select o.id::text from %s o where not exists (select from %s() u where u.id = o.id) order by 1",
+		r.theirs("users"), ident(r.here, r.ns+"mirror_users")))
+	for _, id := range left {
+		fmt.Fprintf(o.Out, "user %s is not here\n", id)
+	}
 	return cmp.Or(err, r.DB.SetMirror(ctx, steps))
 }

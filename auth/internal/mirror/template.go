@@ -154,16 +154,16 @@ func (p *plan) groups() string {
 
 // update returns the statement that sets those of the columns that differ in a former row, and no other column.
 func (p *plan) update(table string, of []column) string {
-	updated := p.updated(table, ", updated_at = n.updated_at")
 	if len(of) == 1 {
-		return fmt.Sprintf("update {S}.%s set %s = %s%s where id = n.id;", table, of[0].name, p.value(of[0]), updated)
+		return fmt.Sprintf("update {S}.%s set %s = %s, updated_at = n.updated_at where id = n.id;", table, of[0].name,
+			p.value(of[0]))
 	}
 	changed := each(of, ",\n            ", func(c column) string {
 		return fmt.Sprintf("case when %s then '%s = %s' end", c.differ(), c.name,
 			strings.Replace(strings.ReplaceAll(p.value(c), "'", "''"), "n.", "($1).", 1))
 	})
 	return fmt.Sprintf("execute 'update {S quoted}.%s set ' || array_to_string(array[%s], ', ')\n"+
-		"            || '%s where id = ($1).id' using n;", table, changed, strings.Replace(updated, "n.", "($1).", 1))
+		"            || ', updated_at = ($1).updated_at where id = ($1).id' using n;", table, changed)
 }
 
 // refuse returns the statement that refuses a change by the application of a column, if the condition holds.
@@ -220,10 +220,8 @@ const firstApp = `case when n.is_anonymous then '{}' else (select coalesce(jsonb
 // fill replaces the placeholders of names in a text.
 func (p *plan) fill(text string) string {
 	list := p.have("users", userColumns)
-	first := slices.DeleteFunc(slices.Clone(list), func(c column) bool {
-		return !slices.Contains([]string{"id", "aud", "role", "email", "phone", "is_anonymous", "raw_app_meta_data",
-			"raw_user_meta_data", "created_at"}, c.name)
-	})
+	// What was proven or granted comes by the updates.
+	first := slices.DeleteFunc(slices.Clone(list), func(c column) bool { return c.group == 5 || c.group > 7 })
 	blank := slices.DeleteFunc(append([]string{"email_change"}, tokens...),
 		func(c string) bool { return !p.there.Has("users", c) })
 	var repairs, drops, roles []string
@@ -271,8 +269,8 @@ func (p *plan) functions() (list []function) {
 	for _, t := range p.tables() {
 		of := p.have(t.there, t.columns)
 		texts = append(texts, strings.NewReplacer("{row}", t.row, "{there}", t.there, "{here}", t.here,
-			"{names}", each(of, ", ", name)+p.updated(t.there, ", updated_at"),
-			"{values}", each(of, ", ", p.value)+p.updated(t.there, ", n.updated_at"),
+			"{names}", each(of, ", ", name),
+			"{values}", each(of, ", ", p.value),
 			"{differ}", each(of, " or ", column.differ),
 			"{update}", p.update(t.there, slices.DeleteFunc(slices.Clone(of), func(c column) bool {
 				return c.name == "id" || c.name == "created_at"
@@ -303,13 +301,6 @@ func (p *plan) functions() (list []function) {
 		}
 	}
 	return list
-}
-
-func (p *plan) updated(table, text string) string {
-	if p.there.Has(table, "updated_at") {
-		return text
-	}
-	return ""
 }
 
 // trigger is a trigger of the mirror. when is empty for all rows.

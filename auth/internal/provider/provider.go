@@ -121,6 +121,9 @@ func (s *Set) Names() (names []string) {
 	return names
 }
 
+// Known returns the provider with a Profile's name, even if it signs in by native ID tokens only.
+func (s *Set) Known(name string) *Provider { return s.byName[name] }
+
 // Lookup finds a provider for a sign-in in a browser, ignoring the case of the name. The error says why there is none.
 func (s *Set) Lookup(name string) (*Provider, error) {
 	unsupported := func(reason string) (*Provider, error) {

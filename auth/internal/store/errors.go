@@ -37,6 +37,8 @@ var (
 	ErrApplication = errors.New("refused by the application's SQL")
 )
 
+var errRights = errors.New("a right or a schema is missing in the database; auth check names what")
+
 // byConstraint has the error for each violated unique index. The names are without the namespace.
 var byConstraint = map[string]error{
 	"users_email_key":             ErrEmailTaken,
@@ -131,6 +133,8 @@ func (n *names) meaningOfCode(pg *pgconn.PgError) error {
 		return refusedByApplication(pg)
 	}
 	switch pg.Code {
+	case "42501", "3F000": // insufficient_privilege, invalid_schema_name
+		return errRights
 	case "23505": // unique_violation
 		return byConstraint[strings.TrimPrefix(pg.ConstraintName, n.ns)]
 	case "23503": // foreign_key_violation: foreign keys refer to users only

@@ -140,11 +140,20 @@ func TestMissingRights(t *testing.T) {
 	if n, err := plain("x_").Migrate(ctx); n != 0 || err != nil {
 		t.Errorf("%d migrations, %v", n, err)
 	}
-	if _, err := plain("y_").Migrate(ctx); err == nil {
-		t.Error("tables were made without the right to")
+	if _, err := plain("y_").Migrate(ctx); err == nil || !strings.Contains(err.Error(), "auth check names what") {
+		t.Errorf("tables were made without the right to: %v", err)
 	}
 	exec("grant all on schema public to plain")
 	as("y_")
+	exec("create database latin encoding LATIN1 lc_collate 'C' lc_ctype 'C' template template0")
+	latin := open(t, "user=plain dbname=latin host="+server.Dir()+" search_path=nowhere", "x_")
+	want := []string{"the encoding UTF8 in database latin", "a schema on the search_path"}
+	if serving, _, err := latin.MissingRights(ctx); err != nil || !slices.Equal(serving, want) {
+		t.Errorf("missing: %q, %v", serving, err)
+	}
+	if _, err := latin.Migrate(ctx); err == nil || !strings.Contains(err.Error(), "auth check names what") {
+		t.Errorf("migrated without a schema: %v", err)
+	}
 	exec("alter role plain set default_transaction_read_only = on")
 	as("y_", "a server that takes writes")
 	if serving, migrating, err := super.MissingRights(ctx); len(serving)+len(migrating) > 0 || err != nil {

@@ -21,6 +21,7 @@ with path (schema, i) as (
 ), needed (name, granted, migrating) as (
     values
         ('CONNECT on database ' || current_database(), has_database_privilege(current_database(), 'connect'), false),
+        ('the encoding UTF8 in database ' || current_database(), current_setting('server_encoding') = 'UTF8', false),
         ('a schema on the search_path', current_schema() is not null, false),
         ('USAGE on schema ' || current_schema(), has_schema_privilege(current_schema(), 'usage'), false),
         ('CREATE on schema ' || current_schema(), has_schema_privilege(current_schema(), 'create'), true)

@@ -147,7 +147,7 @@ func (f *findings) version(ctx context.Context) error {
 		return nil
 	}
 	columns, _ := c.Unknown()
-	names, rows, err := f.r.Source.UnknownRows(ctx)
+	names, err := f.r.Source.UnknownRows(ctx)
 	if err != nil {
 		return err
 	}
@@ -156,9 +156,6 @@ func (f *findings) version(ctx context.Context) error {
 		left = append(left, "the columns "+strings.Join(columns, ", "))
 	}
 	if len(names) > 0 {
-		for i := range names {
-			names[i] = fmt.Sprintf("%s (%d rows)", names[i], rows[i])
-		}
 		left = append(left, "the tables "+strings.Join(names, ", "))
 	}
 	if c.Version <= former.Newest {

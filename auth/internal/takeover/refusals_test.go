@@ -185,12 +185,13 @@ func TestRefusals_schemas(t *testing.T) {
 		t.Errorf("nothing is left alone that is not known:\n%s", o.log)
 	}
 	m.there(t, `alter table auth.users add column shoe_size int; alter table auth.sessions add column mood text;
-		create table auth.pets as select 1 as n union select 2; create table auth.toys (n int);
+		create table auth.pets as select 1 as n union select 2;
+		alter table auth.pets add owner uuid constraint pets_owner references auth.users; create table auth.toys (n int);
 		create table auth.saml_providers as select 1 as n;
 		create table auth.webauthn_challenges as select 1 as n`)
 	o = m.must(t, takeover.DryRun)
 	for _, want := range []string{`schema "auth" has what is none of the replaced service's: left alone are ` +
-		`the columns sessions.mood, users.shoe_size, the tables pets (2 rows)`,
+		`the columns sessions.mood, users.shoe_size, the tables pets (2 rows, key pets_owner on users)`,
 		`left alone are 1 OAuth clients and their 1 sessions`} {
 		if !strings.Contains(o.log, "takeover: warning: "+want+"\n") {
 			t.Errorf("%s\nwant %s", o.log, want)
@@ -198,7 +199,7 @@ func TestRefusals_schemas(t *testing.T) {
 	}
 	m.there(t, `insert into auth.schema_migrations values ('20270101000000')`)
 	o = m.must(t, takeover.DryRun)
-	if want := `takeover: warning: schema "auth" is newer (20270101000000) than this program knows: left alone are the columns sessions.mood, users.shoe_size, the tables pets (2 rows)` + "\n"; !strings.Contains(o.log, want) {
+	if want := `takeover: warning: schema "auth" is newer (20270101000000) than this program knows: left alone are the columns sessions.mood, users.shoe_size, the tables pets (2 rows, key pets_owner on users)` + "\n"; !strings.Contains(o.log, want) {
 		t.Errorf("%s\nwant %s", o.log, want)
 	}
 

@@ -167,6 +167,8 @@ func schema(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "ratelimit: schema takes no arguments; got %q\nusage: ratelimit schema\n", args)
 		return exitUsage
 	}
-	fmt.Fprint(stdout, rulesSchema)
+	if _, err := io.WriteString(stdout, rulesSchema); err != nil {
+		return failed("schema", err, stderr)
+	}
 	return exitOK
 }

@@ -225,10 +225,8 @@ func (a *Identities) SignInIDToken(ctx context.Context, req flow.RequestInfo, p 
 	if err != nil {
 		return flow.Grant{}, idTokenError(err)
 	}
-	arrival := Arrival{Profile: profile, Native: true}
-	if via, err := f.Settings.External.Providers.Lookup(profile.Provider); err == nil {
-		arrival.Aliases, arrival.Optional = via.Aliases(), via.EmailOptional()
-	}
+	via := f.Settings.External.Providers.Known(profile.Provider)
+	arrival := Arrival{Profile: profile, Native: true, Aliases: via.Aliases(), Optional: via.EmailOptional()}
 	if f.Settings.External.IDTokenOnce {
 		arrival.Accepted = accepted
 	}

@@ -225,7 +225,7 @@ func WantsTLS(url string) bool {
 // parseURL parses redis://[user[:password]@]host[:port][/db][?username=&password=&db=].
 func parseURL(s string) (t target, err error) {
 	u, err := url.Parse(s)
-	if err != nil {
+	if err != nil || u.Fragment != "" || u.User != nil && strings.Contains(u.Path+u.RawQuery, "@") {
 		return t, errors.New("KVSTORE_URL: not a URL; percent-encode special characters of the password")
 	}
 	switch u.Scheme {

@@ -56,6 +56,9 @@ func TestTarget_refused(t *testing.T) {
 	f(Options{}, "KVSTORE_URL: missing")
 	f(Options{Settings: Settings{URL: "http://u:secret@h:1"}}, "scheme http:// is neither redis:// nor rediss://")
 	f(Options{Settings: Settings{URL: "redis://u:secret%@h:1"}}, "not a URL")
+	for _, split := range []string{"/", "?", "/#", "#"} {
+		f(Options{Settings: Settings{URL: "redis://u:x@y" + split + "secret@h:1"}}, "percent-encode")
+	}
 	f(Options{Settings: Settings{URL: "redis://u:sec/secret@h:1"}}, "KVSTORE_URL")
 	f(Options{Settings: Settings{URL: "redis://u:secret@"}}, "no host:port")
 	f(Options{Settings: Settings{URL: "redis://u:secret@h:99999"}}, "no host:port")
