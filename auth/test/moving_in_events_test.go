@@ -10,8 +10,8 @@ import (
 )
 
 // recordEvents records what triggers of an application on the tables there can see: each statement on a row, with the
-// columns that an INSERT fills, the provider among them, or that an UPDATE sets, = before a column that keeps its value.
-// Times of writing, hashes, tokens and secrets are left out.
+// columns that an INSERT fills, the provider among them, or that an UPDATE sets, = before one that keeps its
+// value. Times of writing, hashes, tokens and secrets are left out.
 const recordEvents = `
 create table app.events (n bigint generated always as identity, id uuid, relation text, what text);
 create table app.unseen as select unnest('{id,user_id,instance_id,plan,created_at,updated_at,confirmed_at,
@@ -355,6 +355,7 @@ func (w *ways) walk(way way) {
 			where $1 in (email, phone, new_email)), '')`, way.who)
 	}
 	w.user = find()
+	w.d.inbox(w.t, "DELETE", "/messages") // an older mail to the address has another code
 	for i, s := range way.steps {
 		if s.do(); w.user == "" {
 			w.user = find()

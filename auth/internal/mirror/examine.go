@@ -163,12 +163,8 @@ func (r *run) warn(list []string) {
 
 // members returns the direct and indirect members of a role. Superusers need no membership and are not listed.
 func (r *run) members(ctx context.Context, role string) ([]string, error) {
-	return r.lines(ctx, `
-with recursive m (oid) as (
-    select member from pg_auth_members where roleid = (select oid from pg_roles where rolname = $1)
-    union
-    select a.member from pg_auth_members a join m on a.roleid = m.oid)
-select r.rolname::text from m join pg_roles r on r.oid = m.oid where not r.rolsuper order by 1`, role)
+	return r.lines(ctx, `select rolname::text from pg_roles where not rolsuper and rolname <> $1 and
+		pg_has_role(oid, $1::name, 'member') order by 1`, role)
 }
 
 // strangers looks for former users whom our tables lack: such a user cannot stay with the address of a user of ours.

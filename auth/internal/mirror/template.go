@@ -220,10 +220,8 @@ const firstApp = `case when n.is_anonymous then '{}' else (select coalesce(jsonb
 // fill replaces the placeholders of names in a text.
 func (p *plan) fill(text string) string {
 	list := p.have("users", userColumns)
-	first := slices.DeleteFunc(slices.Clone(list), func(c column) bool {
-		return !slices.Contains([]string{"id", "aud", "role", "email", "phone", "is_anonymous", "raw_app_meta_data",
-			"raw_user_meta_data", "created_at"}, c.name)
-	})
+	// What was proven or granted comes by the updates.
+	first := slices.DeleteFunc(slices.Clone(list), func(c column) bool { return c.group == 5 || c.group > 7 })
 	blank := slices.DeleteFunc(append([]string{"email_change"}, tokens...),
 		func(c string) bool { return !p.there.Has("users", c) })
 	var repairs, drops, roles []string
