@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -133,12 +134,9 @@ func (h *textHandler) WithGroup(name string) slog.Handler {
 // takeGRPCLog turns the errors that grpc-go itself writes into lines of our log. It must run before anything else of
 // gRPC. grpc-go's own logging variables take precedence.
 func takeGRPCLog(log *slog.Logger, environ []string) {
-	for _, e := range environ {
-		if strings.HasPrefix(e, "GRPC_GO_LOG_") {
-			return
-		}
+	if !slices.ContainsFunc(environ, func(e string) bool { return strings.HasPrefix(e, "GRPC_GO_LOG_") }) {
+		grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, grpcErrors{log}))
 	}
-	grpclog.SetLoggerV2(grpclog.NewLoggerV2(io.Discard, io.Discard, grpcErrors{log}))
 }
 
 type grpcErrors struct{ log *slog.Logger }

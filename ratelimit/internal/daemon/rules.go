@@ -135,34 +135,24 @@ const rulesPatience = 2 * time.Second
 // loaded is closed or stop is called.
 func (d *daemon) remindOfRules(ctx context.Context, loaded <-chan struct{}, first, every time.Duration) (stop func()) {
 	return running(ctx, func(ctx context.Context) {
-		for pause := first; ; pause = every {
-			select {
-			case <-loaded:
-				return
-			case <-ctx.Done():
-				return
-			case <-time.After(pause):
-				d.log.Warn("no rules yet: every decision is UNAVAILABLE until a first valid set is loaded",
-					"source", d.config.Rules.Type)
-			}
-		}
+		awaitRules(ctx, loaded, first, every, func() {
+			d.log.Warn("no rules yet: every decision is UNAVAILABLE until a first valid set is loaded",
+				"source", d.config.Rules.Type)
+		})
 	})
 }
 
-// awaitRules waits for the first valid rules, and logs when that takes long. It returns false if a stop was requested
-// first.
-func (d *daemon) awaitRules(ctx context.Context, loaded <-chan struct{}) bool {
-	patience := time.NewTimer(rulesPatience)
-	defer patience.Stop()
-	for {
+// awaitRules waits until loaded is closed, and calls warn after first and then at intervals. It returns false if a stop
+// was requested before.
+func awaitRules(ctx context.Context, loaded <-chan struct{}, first, every time.Duration, warn func()) bool {
+	for pause := first; ; pause = every {
 		select {
 		case <-loaded:
 			return true
 		case <-ctx.Done():
 			return false
-		case <-patience.C:
-			d.log.Warn("still no valid rules: the gRPC and HTTP listeners open with the first " +
-				"(FORCE_START_WITHOUT_INITIAL_CONFIG)")
+		case <-time.After(pause):
+			warn()
 		}
 	}
 }

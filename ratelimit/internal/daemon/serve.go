@@ -8,6 +8,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"math"
 	"net"
 	"os"
 	"os/signal"
@@ -87,7 +88,10 @@ func Serve(ctx context.Context, o Options) error {
 		return stopped(ctx, err)
 	}
 	d.service.SetStore(d.traceStore(store))
-	if !d.config.Rules.ForceStart && !d.awaitRules(ctx, loaded) {
+	if !d.config.Rules.ForceStart && !awaitRules(ctx, loaded, rulesPatience, math.MaxInt64, func() { // one warning
+		d.log.Warn("still no valid rules: the gRPC and HTTP listeners open with the first " +
+			"(FORCE_START_WITHOUT_INITIAL_CONFIG)")
+	}) {
 		return nil
 	}
 

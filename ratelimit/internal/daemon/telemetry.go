@@ -1,6 +1,7 @@
 package daemon
 
 import (
+	"cmp"
 	"context"
 	"io"
 	"log/slog"
@@ -87,11 +88,8 @@ func (d *daemon) startTracing(ctx context.Context) (stop func(), err error) {
 	o := telemetry.TracingOptions{
 		Protocol: c.Protocol, SamplingRate: c.SamplingRate, Log: d.log,
 		Resource: []attribute.KeyValue{attribute.String("service.name", c.ServiceName),
-			attribute.String("service.instance.id", c.ServiceInstanceID)},
+			attribute.String("service.instance.id", cmp.Or(c.ServiceInstanceID, uuid.NewString()))},
 		Default: []attribute.KeyValue{attribute.String("service.version", buildinfo.Release())},
-	}
-	if c.ServiceInstanceID == "" {
-		o.Resource[1] = attribute.String("service.instance.id", uuid.NewString())
 	}
 	if c.ServiceNamespace != "" {
 		o.Resource = append(o.Resource, attribute.String("service.namespace", c.ServiceNamespace))
@@ -120,7 +118,7 @@ func (d *daemon) startTracing(ctx context.Context) (stop func(), err error) {
 // traceStore has the store's part of each decision recorded, under the replaced service's names. The in-process store
 // takes less time than a span would.
 func (d *daemon) traceStore(store counter.Store) counter.Store {
-	if d.tracing == nil || store == nil {
+	if d.tracing == nil {
 		return store
 	}
 	switch d.config.Counting.Backend {

@@ -65,7 +65,7 @@ func Judge(o Outcome, globalShadow bool, st *rls.Status) Delta {
 			d.Within = o.Hits
 		}
 		if !o.Refund && !o.Spared {
-			d.Near = nearHits(o, uint64(o.Rule.Near))
+			d.Near = min(o.Hits, o.After-min(o.After, uint64(o.Rule.Near))) // the hits above the near threshold
 		}
 		return d
 	case !o.Refund:
@@ -85,14 +85,6 @@ func Judge(o Outcome, globalShadow bool, st *rls.Status) Delta {
 		st.Code = rls.OK
 	}
 	return d
-}
-
-// nearHits returns how many of the hits of a passed descriptor are above the near threshold.
-func nearHits(o Outcome, near uint64) uint64 {
-	if o.After <= near {
-		return 0
-	}
-	return min(o.Hits, o.After-near)
 }
 
 // AddTo counts d.

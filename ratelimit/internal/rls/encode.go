@@ -1,7 +1,6 @@
 package rls
 
 import (
-	"math/bits"
 	"slices"
 
 	"google.golang.org/protobuf/encoding/protowire"
@@ -20,10 +19,11 @@ func (r *Response) Append(dst []byte) ([]byte, error) {
 	}
 	for i := range r.Headers {
 		h := &r.Headers[i]
-		dst = append(dst, 3<<3|byte(wireBytes))
-		dst = protowire.AppendVarint(dst, uint64(sizeText(h.Key)+sizeText(h.Value)))
+		dst = append(dst, 3<<3|byte(wireBytes), 0)
+		start := len(dst)
 		dst = appendText(dst, 1, h.Key)
 		dst = appendText(dst, 2, h.Value)
+		dst = setLength(dst, start)
 	}
 	if r.Metadata == nil {
 		return dst, nil
@@ -88,12 +88,3 @@ func appendText(dst []byte, field byte, s string) []byte {
 	dst = protowire.AppendVarint(append(dst, field<<3|byte(wireBytes)), uint64(len(s)))
 	return append(dst, s...)
 }
-
-func sizeText(s string) int {
-	if s == "" {
-		return 0
-	}
-	return 1 + sizeVarint(uint64(len(s))) + len(s)
-}
-
-func sizeVarint(v uint64) int { return (bits.Len64(v|1) + 6) / 7 }

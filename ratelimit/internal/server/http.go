@@ -64,7 +64,6 @@ func NewHTTP(o HTTPOptions) http.Handler {
 		HTTPOptions: o,
 		requests:    o.Stats.Counter("ratelimit_server.json.total_requests"),
 		took:        o.Stats.Timer("ratelimit_server.json.response_time"),
-		panics:      o.Stats.Counter(panicStat),
 	}
 	mux := http.NewServeMux()
 	if o.Tracing != nil {
@@ -80,14 +79,13 @@ func NewHTTP(o HTTPOptions) http.Handler {
 	mux.HandleFunc("/", func(w http.ResponseWriter, _ *http.Request) {
 		writeError(w, http.StatusNotFound, "NOT_FOUND", "there are /json and /healthcheck here")
 	})
-	return recovered(mux, j.Log, j.panics)
+	return recovered(mux, o.Log, o.Stats.Counter(panicStat))
 }
 
 type jsonHandler struct {
 	HTTPOptions
 	requests *stats.Counter
 	took     *stats.Timer
-	panics   *stats.Counter
 }
 
 // ServeHTTP answers POST /json: 200 within the limits, 429 over them.
@@ -97,11 +95,14 @@ func (h *jsonHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	defer func() { h.took.Observe(time.Since(start)) }()
 
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, h.BodyBytes))
+	if tooLong, ok := errors.AsType[*http.MaxBytesError](err); ok {
+		h.Service.NoteRefused(service.TooLong, err)
+		writeError(w, http.StatusRequestEntityTooLarge, "RESOURCE_EXHAUSTED",
+			"the body is longer than "+byteCount(tooLong.Limit))
+		return
+	}
 	if err != nil {
-		if _, tooLong := errors.AsType[*http.MaxBytesError](err); tooLong {
-			h.Service.NoteRefused(service.TooLong, err)
-		}
-		writeReadError(w, err)
+		writeError(w, http.StatusBadRequest, "INVALID_ARGUMENT", "the body could not be read")
 		return
 	}
 	var in pb.RateLimitRequest
@@ -143,15 +144,6 @@ func (h *jsonHandler) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		w.WriteHeader(http.StatusTooManyRequests)
 	}
 	w.Write(out)
-}
-
-func writeReadError(w http.ResponseWriter, err error) {
-	if tooLong, ok := errors.AsType[*http.MaxBytesError](err); ok {
-		writeError(w, http.StatusRequestEntityTooLarge, "RESOURCE_EXHAUSTED",
-			"the body is longer than "+byteCount(tooLong.Limit))
-		return
-	}
-	writeError(w, http.StatusBadRequest, "INVALID_ARGUMENT", "the body could not be read")
 }
 
 // badBody returns why a body is no request. The library's texts begin with a space that varies from build to build, and

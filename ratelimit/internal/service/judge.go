@@ -1,6 +1,8 @@
 package service
 
 import (
+	"slices"
+
 	"gatehouse/ratelimit/internal/counter"
 	"gatehouse/ratelimit/internal/decide"
 	"gatehouse/ratelimit/internal/rls"
@@ -34,7 +36,7 @@ func (s *Service) judge(c *Call, now int64, f *failure) {
 
 // judgeUnlimited fills in the statuses of the descriptors that no counter decides.
 func (s *Service) judgeUnlimited(c *Call) {
-	c.Response.Statuses = growStatuses(c.Response.Statuses, len(c.rules))
+	c.Response.Statuses = slices.Grow(c.Response.Statuses[:0], len(c.rules))[:len(c.rules)]
 	for i, rule := range c.rules {
 		c.Response.Statuses[i] = rls.Status{Code: rls.OK}
 		if rule == nil || !rule.Unlimited {
@@ -111,23 +113,16 @@ func (s *Service) count(c *Call, descriptor int, d *decide.Delta) {
 
 // denyAll answers for an unknown domain under UNKNOWN_DOMAIN=deny.
 func (s *Service) denyAll(c *Call) {
-	c.Response.Statuses, c.rules = growStatuses(c.Response.Statuses, len(c.Request.Descriptors)), c.rules[:0]
-	c.plan = c.plan[:0]
+	c.Response.Statuses = slices.Grow(c.Response.Statuses[:0], len(c.Request.Descriptors))
+	c.rules, c.plan = c.rules[:0], c.plan[:0]
 	for i := range c.Request.Descriptors {
 		if !c.Request.Descriptors[i].HasLimit {
 			s.o.Stats.DomainNotFound(c.Request.Domain).Inc()
 		}
-		c.Response.Statuses[i] = rls.Status{Code: rls.OverLimit}
+		c.Response.Statuses = append(c.Response.Statuses, rls.Status{Code: rls.OverLimit})
 		c.rules = append(c.rules, nil)
 	}
 	s.finish(c)
-}
-
-func growStatuses(st []rls.Status, n int) []rls.Status {
-	if cap(st) < n {
-		return make([]rls.Status, n)
-	}
-	return st[:n]
 }
 
 // cutDescriptor splits off the limits of one descriptor.

@@ -98,16 +98,14 @@ func (m *Store) Close() {}
 func (m *Store) Peek(_ context.Context, h *counter.Hit) error {
 	x := m.id(h.Key)
 	s := m.shard(x)
-	if h.Algorithm != counter.FixedWindow {
-		instant := m.instant(0)
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		s.peek(x, h, instant)
-		return nil
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	h.After = s.total(x)
+	if h.Algorithm == counter.FixedWindow {
+		h.After = s.total(x)
+		return nil
+	}
+	s.load(x, h, m.instant(0))
+	h.JudgeChange(counter.Change{}) // as for a hit with N = 0
 	return nil
 }
 
@@ -152,25 +150,21 @@ func (m *Store) Add(_ context.Context, req *counter.Request) error {
 		h := &req.Hits[i]
 		x := m.id(h.Key)
 		s := m.shard(x)
-		if h.Algorithm != counter.FixedWindow {
-			if instant == 0 {
-				instant = m.instant(req.Instant)
-			}
-			s.mu.Lock()
-			ok := m.judge(s, x, h, req.Now, instant)
-			s.mu.Unlock()
-			if !ok {
-				return counter.ErrFull
-			}
-			continue
+		if instant == 0 && h.Algorithm != counter.FixedWindow {
+			instant = m.instant(req.Instant)
 		}
+		var ok bool
 		s.mu.Lock()
-		after, ok := m.add(s, x, h, req.Now)
+		if h.Algorithm == counter.FixedWindow {
+			h.After, ok = m.add(s, x, h, req.Now)
+			h.Spared = false
+		} else {
+			ok = m.judge(s, x, h, req.Now, instant)
+		}
 		s.mu.Unlock()
 		if !ok {
 			return counter.ErrFull
 		}
-		h.After, h.Spared = after, false
 	}
 	return nil
 }
@@ -188,7 +182,7 @@ func (m *Store) shard(x siphash.ID) *shard { return &m.shards[x.A&m.mask] }
 // add carries out one hit; the shard's lock is held. It returns false if there is no room.
 func (m *Store) add(s *shard, x siphash.ID, h *counter.Hit, now int64) (after int64, ok bool) {
 	limit, end := uint32(min(h.Limit, math.MaxUint32)), uint32(min(max(h.End, 0), math.MaxUint32))
-	if sl := s.fixed.find(x); sl != nil {
+	if sl, _ := s.fixed.find(x); sl != nil {
 		v := &sl.v
 		v.count = h.Apply(v.count)
 		if h.N > 0 {
@@ -248,7 +242,7 @@ type shard struct {
 }
 
 func (s *shard) total(x siphash.ID) int64 {
-	if sl := s.fixed.find(x); sl != nil {
+	if sl, _ := s.fixed.find(x); sl != nil {
 		return sl.v.count
 	}
 	return 0

@@ -73,7 +73,7 @@ func (t *meters) at(instant int64) int64 {
 func (s *shard) load(x siphash.ID, h *counter.Hit, instant int64) (sl *slot[meter], fromFuture bool) {
 	if s.meters != nil {
 		instant = s.meters.at(instant)
-		sl = s.meters.find(x)
+		sl, _ = s.meters.find(x)
 	}
 	if sl != nil {
 		sl.v.state(&h.State, h.Algorithm)
@@ -121,10 +121,4 @@ func (m *Store) write(sl *slot[meter], x siphash.ID, h *counter.Hit, now, instan
 	s.meters.makeRoom()
 	s.meters.place(slot[meter]{id: x, v: newMeter(h)})
 	return true
-}
-
-// peek fills in the answer to a hit with N = 0.
-func (s *shard) peek(x siphash.ID, h *counter.Hit, instant int64) {
-	s.load(x, h, instant)
-	h.JudgeChange(counter.Change{})
 }

@@ -44,41 +44,30 @@ func (t *table[V]) home(x siphash.ID) int {
 	return int(hi)
 }
 
-// find returns x's slot, or nil.
-func (t *table[V]) find(x siphash.ID) *slot[V] {
+// find returns x's slot and its index, or nil.
+func (t *table[V]) find(x siphash.ID) (sl *slot[V], i int) {
 	if t.n == 0 {
-		return nil
+		return nil, 0
 	}
-	for i := t.home(x); ; i++ {
+	for i = t.home(x); ; i++ {
 		if i == len(t.slots) {
 			i = 0
 		}
-		sl := &t.slots[i]
+		sl = &t.slots[i]
 		if sl.id == x {
-			return sl
+			return sl, i
 		}
 		if !sl.used() {
-			return nil
+			return nil, 0
 		}
 	}
-}
-
-// index returns the index of a slot that find has returned.
-func (t *table[V]) index(sl *slot[V]) int {
-	i := t.home(sl.id)
-	for &t.slots[i] != sl {
-		if i++; i == len(t.slots) {
-			i = 0
-		}
-	}
-	return i
 }
 
 // delete removes x's counter and reports whether it was there.
 func (t *table[V]) delete(x siphash.ID) (there bool) {
-	sl := t.find(x)
+	sl, i := t.find(x)
 	if sl != nil {
-		t.remove(t.index(sl))
+		t.remove(i)
 	}
 	return sl != nil
 }

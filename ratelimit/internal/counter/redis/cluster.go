@@ -341,12 +341,12 @@ func (c *Cluster) addLater(ctx context.Context, req *counter.Request, left *rema
 				return
 			}
 		}
-		s.reset(&left.req)
+		s.reset()
 		less := new(remainder)
 		for i := range left.req.Hits {
 			h := &left.req.Hits[i]
 			if to := c.next(h, left.to[i], left.from[i], left.asking[i]); to != nil {
-				s.add(to, h, left.at[i], left.asking[i])
+				s.add(to, &left.req, h, left.at[i], left.asking[i])
 			} else {
 				less.add(&left.req, h, left.at[i], retryLater)
 			}

@@ -13,7 +13,6 @@ import (
 
 // view is one node's report on the cluster.
 type view struct {
-	ok     bool // the node reports the cluster as healthy
 	ranges []slotRange
 	peers  []string // addresses of all nodes
 }
@@ -63,9 +62,6 @@ func (c *Cluster) refreshFrom(ctx context.Context, peers []string) error {
 	for _, addr := range peers {
 		c.wg.Go(func() {
 			v, err := c.ask(ctx, addr)
-			if err == nil && !v.ok {
-				err = errors.New("the node finds its cluster down")
-			}
 			if err != nil {
 				err = fmt.Errorf("%s: %w", addr, err)
 			}
@@ -102,8 +98,13 @@ func (c *Cluster) ask(ctx context.Context, addr string) (v view, err error) {
 	if err != nil {
 		return v, err
 	}
-	v.ok = unknown != nil || strings.Contains(info, "cluster_state:ok")
-	return v, v.read(ranges, addr)
+	if err := v.read(ranges, addr); err != nil {
+		return v, err
+	}
+	if unknown == nil && !strings.Contains(info, "cluster_state:ok") {
+		return v, errors.New("the node finds its cluster down")
+	}
+	return v, nil
 }
 
 // read reads the answer to CLUSTER SLOTS: for each range first, last, master and replicas; for each node host, port and

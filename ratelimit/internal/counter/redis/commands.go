@@ -23,7 +23,7 @@ func (l *redisLink) send(b *batch) error {
 	if err != nil {
 		// rueidis may still refer to the commands; they must not share our memory any longer.
 		l.numbers, l.cmds = nil, nil
-		l.disconnect()
+		l.close()
 	}
 	return err
 }
@@ -166,27 +166,29 @@ func (l *redisLink) read(b *batch, o *op, r rueidis.RedisResult) (again bool, er
 	if err == nil {
 		return again, nil
 	}
-	if e, ok := rueidis.IsRedisErr(err); ok && o.readsClock() {
-		return l.readScriptError(b, o, e)
-	}
+	text := err.Error()
 	if e, ok := rueidis.IsRedisErr(err); ok {
-		o.overflowed = o.kind == opCount && strings.Contains(e.Error(), "overflow")
+		o.overflowed = o.kind == opCount && strings.Contains(text, "overflow")
 		if o.overflowed || e.IsNoScript() {
 			return true, nil
 		}
-		if l.refusal(b, o, e.Error()); o.notExecuted != nil {
+		if o.readsClock() {
+			text = scriptError(text)
+		}
+		if l.refusal(b, o, text); o.notExecuted != nil {
 			return false, nil
 		}
 	}
-	// Only the first word of the answer: the rest may name keys or users.
-	o.err = fmt.Errorf("%w: the store refused a command: %s", counter.ErrUnavailable, errorCode(err))
+	o.refused(text)
 	return false, nil
 }
 
-// errorCode returns the first word of a Redis error, such as NOAUTH or LOADING.
-func errorCode(err error) string {
-	code, _, _ := strings.Cut(err.Error(), " ")
-	return code
+// refused notes that the store answered an error.
+func (o *op) refused(text string) {
+	if text != errReplicate {
+		text, _, _ = strings.Cut(text, " ") // a code such as NOAUTH; the rest may name keys or users
+	}
+	o.err = fmt.Errorf("%w: the store refused a command: %s", counter.ErrUnavailable, text)
 }
 
 // sendAgain sends the commands that the answers require: an expiry for keys that lack or may lack one, scripts that the
@@ -234,7 +236,7 @@ func (l *redisLink) sendAgain(b *batch) error {
 		case o.overflowed:
 			base, err := reply.AsInt64()
 			if err != nil {
-				o.err = fmt.Errorf("%w: the store refused a command: %s", counter.ErrUnavailable, errorCode(err))
+				o.refused(err.Error())
 			}
 			o.base = base
 			o.next(&replies) // the answer to SETRANGE
@@ -245,22 +247,6 @@ func (l *redisLink) sendAgain(b *batch) error {
 
 // readsClock reports whether the command is a script for sliding windows or token buckets.
 func (o *op) readsClock() bool { return o.kind == opMeter || o.kind == opStop && o.stop.meters }
-
-// readScriptError interprets the error of a script that reads the clock. again: the server does not know the script.
-func (l *redisLink) readScriptError(b *batch, o *op, e *rueidis.RedisError) (again bool, err error) {
-	if e.IsNoScript() {
-		return true, nil
-	}
-	text := scriptError(e.Error())
-	if l.refusal(b, o, text); o.notExecuted != nil {
-		return false, nil
-	}
-	if text != errReplicate {
-		text, _, _ = strings.Cut(text, " ") // the rest may name keys or users
-	}
-	o.err = fmt.Errorf("%w: the store refused a command: %s", counter.ErrUnavailable, text)
-	return false, nil
-}
 
 // errReplicate is the error with a Redis 6 that is configured to replicate scripts as text.
 const errReplicate = "it needs lua-replicate-commands yes"

@@ -68,7 +68,7 @@ func (l *redisLink) connect() error {
 	gone := l.dropped || l.client != nil && !l.alive()
 	l.mu.Unlock()
 	if gone {
-		l.disconnect()
+		l.close()
 	}
 	if l.client != nil {
 		return nil
@@ -113,8 +113,8 @@ func (l *redisLink) scripts() []*script {
 	return all
 }
 
-// disconnect closes the connection, so that connect opens a new one.
-func (l *redisLink) disconnect() {
+// close closes the connection. connect opens a new one.
+func (l *redisLink) close() {
 	l.drop()
 	l.client = nil
 }
@@ -154,8 +154,6 @@ func (l *redisLink) drop() {
 	}
 }
 
-func (l *redisLink) close() { l.disconnect() }
-
 func (l *redisLink) ping() (err error) {
 	defer recovered(&err)
 	if err := l.connect(); err != nil {
@@ -178,7 +176,7 @@ func (l *redisLink) ping() (err error) {
 		err = replies[0].NonRedisError()
 	}
 	if err != nil {
-		l.disconnect()
+		l.close()
 		return err
 	}
 	if err := replies[0].Error(); err != nil {

@@ -129,14 +129,6 @@ func (m *meterOp) add(h *callHit) {
 	m.runs = append(m.runs, run)
 }
 
-// script returns the script for the command's counter.
-func (m *meterOp) script() meterScript {
-	if m.meter.Algorithm == counter.TokenBucket {
-		return bucketScript
-	}
-	return slidingScript
-}
-
 // pick returns the script, or the variant that takes the instant as an argument.
 func (s meterScript) pick(clock func() int64) *script {
 	if clock != nil {
@@ -147,8 +139,11 @@ func (s meterScript) pick(clock func() int64) *script {
 
 // evalMeter returns the call of the script.
 func (l *redisLink) evalMeter(b *batch, o *op) rueidis.Completed {
-	m := &b.meters[o.meter]
-	how, script := l.call(b, m.script().pick(l.access.clock))
+	m, s := &b.meters[o.meter], slidingScript
+	if m.meter.Algorithm == counter.TokenBucket {
+		s = bucketScript
+	}
+	how, script := l.call(b, s.pick(l.access.clock))
 	c := l.client.B().Arbitrary(how, script, "1", o.key)
 	if m.meter.Algorithm == counter.TokenBucket {
 		q, t := m.meter.Take(m.meter.Capacity())

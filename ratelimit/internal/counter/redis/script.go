@@ -191,34 +191,23 @@ func newScript(text string) *script {
 	return &script{text, hex.EncodeToString(sum[:])}
 }
 
-// stopper returns the script for an opStop.
-func (l *redisLink) stopper(o *op) *script {
-	across := l.role == clusterServer && len(o.stop.hits) > 1
-	switch {
-	case across && o.stop.meters:
-		return stopMetersClusterScript.pick(l.access.clock)
-	case across:
-		return stopClusterLua
-	case o.stop.meters:
-		return stopMetersScript.pick(l.access.clock)
-	}
-	return stopLua
-}
-
 // evalStop returns the call of an opStop's script.
 func (l *redisLink) evalStop(b *batch, o *op) rueidis.Completed {
-	build := l.client.B()
-	how, script := l.call(b, l.stopper(o))
-	args := o.stopArgs(b.jitter)
-	if l.role == clusterServer && len(o.stop.hits) > 1 {
-		for i := range o.stop.hits[1:] {
-			args = append(args, string(o.stop.hits[1+i].Key))
-		}
-		return build.Arbitrary(how, script, "1", string(o.stop.hits[0].Key)).Args(l.timed(o, args)...).Build()
+	one, several := stopLua, stopClusterLua
+	if o.stop.meters {
+		one, several = stopMetersScript.pick(l.access.clock), stopMetersClusterScript.pick(l.access.clock)
 	}
-	c := build.Arbitrary(how, script, strconv.Itoa(len(o.stop.hits)))
-	for i := range o.stop.hits {
-		c = c.Args(string(o.stop.hits[i].Key))
+	keys, args := o.stop.hits, o.stopArgs(b.jitter)
+	if l.role == clusterServer && len(keys) > 1 { // the keys may be in several slots
+		for i := range keys[1:] {
+			args = append(args, string(keys[1+i].Key))
+		}
+		keys, one = keys[:1], several
+	}
+	how, script := l.call(b, one)
+	c := l.client.B().Arbitrary(how, script, strconv.Itoa(len(keys)))
+	for i := range keys {
+		c = c.Args(string(keys[i].Key))
 	}
 	return c.Args(l.timed(o, args)...).Build()
 }
@@ -238,25 +227,21 @@ func (o *op) readStop(r rueidis.RedisResult) error {
 	}
 	o.stop.was = o.stop.was[:0]
 	for i := range out {
-		if i == 0 {
-			held, err := out[0].AsInt64()
-			if err != nil {
-				return err
-			}
+		switch {
+		case i == 0:
+			var held int64
+			held, err = out[0].AsInt64()
 			o.stop.held = held == 1
-			continue
+		case i == 1 && o.stop.meters:
+			o.stop.now, err = out[1].AsInt64()
+		default:
+			var total string
+			total, err = out[i].ToString()
+			o.stop.was = append(o.stop.was, total)
 		}
-		if i == 1 && o.stop.meters {
-			if o.stop.now, err = out[1].AsInt64(); err != nil {
-				return err
-			}
-			continue
-		}
-		total, err := out[i].ToString()
 		if err != nil {
 			return err
 		}
-		o.stop.was = append(o.stop.was, total)
 	}
 	return nil
 }

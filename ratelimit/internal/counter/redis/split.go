@@ -37,8 +37,6 @@ func (n *clusterNode) resume(ctx context.Context, req *counter.Request, undone *
 
 // split is the hits of one request, grouped by the node that has their keys. It is reused.
 type split struct {
-	now    int64
-	stop   counter.Stop
 	shards []shard
 }
 
@@ -52,9 +50,8 @@ type shard struct {
 	err    error
 }
 
-// reset empties s for the hits of req.
-func (s *split) reset(req *counter.Request) {
-	s.now, s.stop = req.Now, req.Stop
+// reset empties s.
+func (s *split) reset() {
 	for i := range s.shards {
 		p := &s.shards[i]
 		clear(p.req.Hits) // drops references to keys
@@ -63,8 +60,8 @@ func (s *split) reset(req *counter.Request) {
 	s.shards = s.shards[:0]
 }
 
-// add puts a hit into the shard of its node. Hits on one key keep their order.
-func (s *split) add(n *clusterNode, h *counter.Hit, at int, asking bool) {
+// add puts a hit of req into the shard of its node. Hits on one key keep their order.
+func (s *split) add(n *clusterNode, req *counter.Request, h *counter.Hit, at int, asking bool) {
 	i := 0
 	for i < len(s.shards) && s.shards[i].node != n {
 		i++
@@ -76,7 +73,7 @@ func (s *split) add(n *clusterNode, h *counter.Hit, at int, asking bool) {
 			s.shards = append(s.shards, shard{})
 		}
 		p := &s.shards[i]
-		p.node, p.req.Now, p.req.Stop = n, s.now, s.stop
+		p.node, p.req.Now, p.req.Stop = n, req.Now, req.Stop
 	}
 	p := &s.shards[i]
 	p.req.Hits, p.at, p.asking = append(p.req.Hits, *h), append(p.at, at), append(p.asking, asking)
@@ -86,14 +83,14 @@ func (s *split) add(n *clusterNode, h *counter.Hit, at int, asking bool) {
 func (c *Cluster) addSpread(ctx context.Context, req *counter.Request) error {
 	s := c.splits.Get().(*split)
 	defer c.splits.Put(s)
-	s.reset(req)
+	s.reset()
 	var left remainder
 	var out counter.Outcome
 	for i := range req.Hits {
 		h := &req.Hits[i]
 		h.Err = nil
 		if n := c.slots[slotOf(h.Key)].Load(); n != nil {
-			s.add(n, h, i, false)
+			s.add(n, req, h, i, false)
 		} else {
 			left.add(req, h, i, retryLater)
 		}

@@ -144,9 +144,7 @@ func (s *Server) scaleUp(now int64) {
 			s.cancel(s.queue[n], counter.ErrBusy)
 			n++
 		}
-		rest := copy(s.queue, s.queue[n:])
-		clear(s.queue[rest:])
-		s.queue = s.queue[:rest]
+		s.queue = slices.Delete(s.queue, 0, n)
 	case Wait:
 	}
 }

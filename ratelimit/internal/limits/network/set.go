@@ -123,10 +123,7 @@ func (s *Set) Containing(p Prefix) int { return s.longest(p.Addr, p.Bits()) }
 
 // longest returns the index of the longest prefix that contains the first n bits of an address.
 func (s *Set) longest(a Addr, n int) int {
-	r := &s.roots[0]
-	if a.v6 {
-		r = &s.roots[1]
-	}
+	r := &s.roots[family(a)]
 	if len(r.tops) == 0 {
 		return -1
 	}
