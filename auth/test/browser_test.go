@@ -10,7 +10,6 @@ import (
 	"net/http/httptest"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -50,14 +49,7 @@ func runBrowser(t *testing.T, script string, env ...string) {
 	if chromium.err != nil {
 		t.Fatal(chromium.err)
 	}
-	shots, err := filepath.Abs("../../.run/shots")
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := os.MkdirAll(shots, 0o755); err != nil {
-		t.Fatal(err)
-	}
-	runScript(t, node, modules, "browser/"+script, append(env, "BROWSER="+chromium.url, "SHOTS="+shots)...)
+	runScript(t, node, modules, "browser/"+script, append(env, "BROWSER="+chromium.url, "SHOTS="+os.Getenv("SHOTS"))...)
 }
 
 // startChromium starts the browser, which ends with this process at the latest.
@@ -71,7 +63,7 @@ func startChromium() {
 		return
 	}
 	// Chromium's own sandbox needs more than root in a container has; it opens nothing but pages of the tests.
-	cmd := exec.Command(program, "--headless", "--no-sandbox", "--disable-gpu",
+	cmd := exec.Command(program, "--headless", "--no-sandbox", "--disable-gpu", "--in-process-gpu", "--renderer-process-limit=1", "--disable-site-isolation-trials",
 		"--disable-dev-shm-usage", "--hide-scrollbars", "--no-first-run", "--disable-background-networking", "--disable-component-update",
 		"--remote-debugging-port=0", "--user-data-dir="+chromium.profile, "about:blank")
 	said := newLines()

@@ -1,6 +1,6 @@
 // What the browser tests share: pages in one Chromium, which the Go test starts, and what every page has to hold.
 //
-// go test -run TestBrowser ./auth/test runs them; the screenshots are in .run/shots/.
+// go test -run TestBrowser ./auth/test runs them; with SHOTS=/a/folder they leave screenshots there.
 import assert from 'node:assert/strict'
 import { readFileSync } from 'node:fs'
 import { createRequire } from 'node:module'
@@ -10,6 +10,7 @@ import { chromium } from 'playwright-core'
 export const env = (name) => process.env[name] || assert.fail(`${name} is not set`)
 
 const axe = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8')
+const shots = process.env.SHOTS
 const levels = ['wcag2a', 'wcag2aa', 'wcag21a', 'wcag21aa', 'wcag22aa']
 const browser = await chromium.connectOverCDP(env('BROWSER'))
 after(() => browser.close()) // this connection; the browser stays
@@ -39,23 +40,30 @@ export async function visit(f, { allowed, ...options } = {}) {
   }
 }
 
-// inspect brings a page into the state that is looked at and holds it, at each width, light and dark, to what every
-// page has to hold: nothing reaches beyond the window, and axe finds nothing of level A or AA. Its screenshots are
-// .run/shots/<name>-<width>-<light|dark>.png. axe is a script that a strict CSP refuses: here alone no CSP is in force.
+// inspect brings a page into the state that is looked at and holds it to what every page has to hold: at each width
+// nothing reaches beyond the window, and light and dark axe finds nothing of level A or AA. Its
+// screenshots are SHOTS/<name>-<width>-<light|dark>.png. axe is a script that a strict CSP refuses: here alone no CSP is
+// in force.
 export async function inspect(name, arrive, { widths = [390, 1280], ...options } = {}) {
   await visit(async (page, context) => {
     await arrive(page, context)
-    for (const colorScheme of ['light', 'dark']) {
-      await page.emulateMedia({ colorScheme, reducedMotion: 'reduce' })
-      for (const width of widths) {
-        await page.setViewportSize({ width, height: 900 })
-        const shot = `${name}-${width}-${colorScheme}`
-        await page.screenshot({ path: `${env('SHOTS')}/${shot}.png`, fullPage: true })
-        await fits(page, shot)
-        await accessible(page, shot)
-      }
-    }
+    await hold(page, name, widths)
   }, { bypassCSP: true, ...options })
+}
+
+// hold is inspect for a page that is there, in a context without CSP.
+export async function hold(page, name, widths) {
+  await page.evaluate(axe)
+  for (const colorScheme of ['light', 'dark']) {
+    await page.emulateMedia({ colorScheme, reducedMotion: 'reduce' })
+    for (const width of widths) {
+      await page.setViewportSize({ width, height: 900 })
+      const shot = `${name}-${width}-${colorScheme}`
+      if (shots) await page.screenshot({ path: `${shots}/${shot}.png`, fullPage: true })
+      await fits(page, shot)
+    }
+    await accessible(page, `${name}-${colorScheme}`)
+  }
 }
 
 // fits wants a page that scrolls in one direction only.
@@ -65,7 +73,6 @@ async function fits(page, where) {
 }
 
 async function accessible(page, where) {
-  await page.evaluate(axe)
   const found = await page.evaluate((values) => window.axe.run(document, {
     runOnly: { type: 'tag', values }, resultTypes: ['violations'], iframes: false,
   }), levels)
