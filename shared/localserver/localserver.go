@@ -37,6 +37,8 @@ const (
 // plan says how to run one kind of server.
 type plan struct {
 	program string
+	// parent is where the server's folder is made; empty for os.TempDir.
+	parent string
 	// prepare writes the program's files into dir and returns its arguments. port is 0 when the server listens only on
 	// a unix socket.
 	prepare func(dir string, port int) (args []string, err error)
@@ -72,7 +74,7 @@ type Server struct {
 // start runs a plan in a fresh folder. If a port is taken between the check and the server's bind, it tries another
 // port.
 func start(ctx context.Context, p plan) (*Server, error) {
-	dir, err := os.MkdirTemp("", "gatehouse-"+p.program+"-")
+	dir, err := os.MkdirTemp(p.parent, "gatehouse-"+p.program+"-")
 	if err != nil {
 		return nil, fmt.Errorf("localserver: %w", err)
 	}

@@ -110,7 +110,7 @@ func (c *Conn) Write(b []byte) (int, error) {
 	return c.writeN, nil
 }
 
-// CloseWrite tells the peer that nothing more is written, which net/http does before it drops the rest of a request.
+// CloseWrite tells the peer that nothing more will be written. net/http calls it before it drops the rest of a request.
 func (c *Conn) CloseWrite() error {
 	if half, ok := c.Conn.(interface{ CloseWrite() error }); ok {
 		return half.CloseWrite()

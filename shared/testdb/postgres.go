@@ -16,8 +16,10 @@ import (
 // sharedPostgres is started by the first test that needs it and ends with the test binary.
 var sharedPostgres = sync.OnceValues(func() (*localserver.Server, error) {
 	s, err := localserver.Postgres(context.Background(), localserver.PostgresOptions{
-		// Parallel tests each have a pool of their own.
-		Config: []string{"max_connections=300"},
+		// Parallel tests each have a pool of their own. For the databases of all tests, autovacuum would start a process
+		// several times a second.
+		Config:   []string{"max_connections=300", "autovacuum=off", "max_wal_size=96MB"},
+		InMemory: true,
 	})
 	if err != nil {
 		return nil, err
@@ -44,6 +46,7 @@ func Postgres(t testing.TB) string {
 func PrivatePostgres(t testing.TB, o localserver.PostgresOptions) *localserver.Server {
 	t.Helper()
 	skipShort(t)
+	o.InMemory = !o.Durable
 	s, err := localserver.Postgres(context.Background(), o)
 	check(t, err)
 	t.Cleanup(s.Close)

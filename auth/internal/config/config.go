@@ -163,7 +163,7 @@ type Log struct {
 	AuthLevel string `env:"AUTH_LOG_LEVEL" oneof:"panic fatal error warn warning info debug trace" fold:"true"`
 	// json or text.
 	Format string `env:"AUTH_LOG_FORMAT" envDefault:"json" oneof:"json text" fold:"true" restart:"true"`
-	// File that lines are appended to; SIGHUP opens it again. Unset: standard error.
+	// File that lines are appended to; SIGHUP opens it again. Unset, and what a full disk does not take: standard error.
 	File string `env:"AUTH_LOG_FILE" restart:"true"`
 }
 

@@ -18,9 +18,9 @@ func CheckSchema(ctx context.Context, db *store.DB) error {
 		return err
 	case f.Former:
 		return errors.New(former.Occupied(f.Schema, f.Role))
-	case f.Migrations:
-		return fmt.Errorf(`table "%s.schema_migrations" belongs to another program: give this one a schema of its own`+
-			" (search_path in DATABASE_URL) or AUTH_DB_NAMESPACE", f.Schema)
+	case f.Taken != "":
+		return fmt.Errorf(`table "%s.%s" belongs to another program: give this one a schema of its own`+
+			" (search_path in DATABASE_URL) or AUTH_DB_NAMESPACE", f.Schema, f.Taken)
 	case f.Readers != "":
 		return fmt.Errorf(
 			"new tables in schema %q would be readable or writable by %s (default privileges of role %s), password hashes too:"+

@@ -119,8 +119,8 @@ type Group struct {
 	Versions map[int]int64
 }
 
-// Groups counts the rows that Entries reads, by reason, without sorting or sending them. Carried rows have the reason
-// "". sum is the aggregate over a column id that gives Sum.
+// Groups counts the rows that Entries reads, without sorting or sending them, by the reason why they are not carried
+// over; carried rows have the reason "". sum is the SQL aggregate of the column id that becomes [Group.Sum].
 func (s *Source) Groups(ctx context.Context, name, sum string) (map[string]Group, error) {
 	groups := map[string]Group{"": {Versions: map[int]int64{}}}
 	sql := "with e (id, owner, reason, changed, version) as (" + s.since(entries[name], nil) +

@@ -155,8 +155,8 @@ where `+identityReason+` = '' group by 1`)
 }
 
 // Clients counts the connections of the schema's owner that are not a takeover's, by client address. Without
-// pg_read_all_stats a role sees only the existence of another role's connections: their address is "". own are the IDs
-// of processes that do not count.
+// pg_read_all_stats a role sees only the existence of another role's connections: their address is "". own lists
+// the server processes (pid) to leave out.
 func (s *Source) Clients(ctx context.Context, own []int32) (map[string]int64, error) {
 	return s.readCounts(ctx, `select case when backend_type is null then '' else coalesce(host(client_addr), 'this machine') end, count(*)
 from pg_stat_activity

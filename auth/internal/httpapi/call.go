@@ -112,6 +112,7 @@ func (s *Server) finish(c *call, began time.Time) {
 		if c.status != 0 {
 			panic(http.ErrAbortHandler) // part of the answer was sent: abort, so that the client notices
 		}
+		c.routed = true // ServeMux or a guard may have panicked
 		c.writeError(&problem{status: 500, code: refusal.CodeUnexpectedFailure, msg: "Internal Server Error",
 			err: c.err})
 	}

@@ -150,10 +150,13 @@ func badJSON(why string) *problem { return newProblem(400, refusal.CodeBadJSON, 
 
 // reworded returns err, with another beginning if it says that the body is not JSON.
 func reworded(err error, words string) error {
-	if p, ok := err.(*problem); ok {
-		p.msg = strings.Replace(p.msg, notJSON, words, 1)
+	p, ok := err.(*problem)
+	if !ok || !strings.HasPrefix(p.msg, notJSON) {
+		return err
 	}
-	return err
+	said := *p
+	said.msg = words + strings.TrimPrefix(p.msg, notJSON)
+	return &said
 }
 
 // retryIn rounds up to whole seconds, at least one.

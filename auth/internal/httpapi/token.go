@@ -1,6 +1,7 @@
 package httpapi
 
 import (
+	"cmp"
 	"errors"
 
 	"gatehouse/auth/internal/account"
@@ -52,22 +53,18 @@ func (s *Server) refreshGrant(c *call) error {
 	var in struct {
 		RefreshToken string `json:"refresh_token"`
 	}
-	err := c.decode(&in)
-	if err == nil {
-		if _, err = s.core.Codec.Parse(in.RefreshToken); err != nil && s.core.IsFormer(in.RefreshToken) {
-			in.RefreshToken, err = s.ownToken(c, in.RefreshToken)
-			if err != nil {
-				return err
-			}
-		}
+	if err := c.decode(&in); err != nil {
+		return cmp.Or(s.limit(c, byToken), err)
 	}
-	if err != nil {
-		if err := s.limit(c, byToken); err != nil {
+	if _, err := s.core.Codec.Parse(in.RefreshToken); err != nil {
+		if s.core.IsFormer(in.RefreshToken) {
+			in.RefreshToken, err = s.ownToken(c, in.RefreshToken)
+		} else {
+			err = s.limit(c, byToken) // the flow refuses the token
+		}
+		if err != nil {
 			return err
 		}
-	}
-	if _, ok := err.(*problem); ok {
-		return err // a bad body; the flow reports a bad token
 	}
 	return c.grantView(s.accounts.Refresh(c.ctx(), c.requestInfo(), in.RefreshToken))
 }

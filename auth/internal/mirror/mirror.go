@@ -341,7 +341,7 @@ func Drop(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	// Statements that install -sql has printed make functions, but record nothing.
+	// Whoever runs the statements that install -sql prints makes the functions without a record of them.
 	switch left := r.known != nil || len(made) > 0; {
 	case !left && !r.dropped:
 		return r.notInstalled()

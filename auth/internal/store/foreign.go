@@ -11,8 +11,8 @@ type ForeignTables struct {
 	// Former: the schema's table users belongs to the replaced service; without a namespace, ours would have the same
 	// name.
 	Former bool
-	// Migrations: the schema has a table with the name of our {schema_migrations} and other columns.
-	Migrations bool
+	// Taken is a table with the name of one of ours, in a schema without our {schema_migrations}; "": none.
+	Taken string
 	// Role is the role that this program connects as.
 	Role string
 	// Readers are the other roles that Role's default privileges would give a right to new tables in the schema; even
@@ -29,12 +29,12 @@ with columns as (
     join pg_namespace n on n.oid = c.relnamespace
     join pg_attribute a on a.attrelid = c.oid and a.attnum > 0 and not a.attisdropped
     where n.nspname = current_schema() and c.relkind in ('r', 'p', 'v', 'm', 'f')
-      and c.relname in ('{users}', '{schema_migrations}')
+      and c.relname = any (` + ourTables + `)
 )
 select current_schema()::text,
     (select count(*) = 2 from columns where relation = '{users}' and name in ('instance_id', 'raw_app_meta_data')),
-    exists (select from columns where relation = '{schema_migrations}')
-        and not exists (select from columns where relation = '{schema_migrations}' and name = 'checksum'),
+    (select min(relation) from columns
+     where not exists (select from columns where relation = '{schema_migrations}' and name = 'checksum')),
     current_user::text,
     (select string_agg(distinct coalesce(r.rolname::text, 'public'), ', ')
      from pg_default_acl d cross join aclexplode(d.defaclacl) a left join pg_roles r on r.oid = a.grantee
@@ -74,7 +74,7 @@ func (db *DB) Readers(ctx context.Context) (list []Reader, err error) {
 // ForeignTables reads from the catalogue which tables of other programs the schema holds.
 func (db *DB) ForeignTables(ctx context.Context) (f ForeignTables, err error) {
 	err = db.queryRow(ctx, "foreign tables", []any{
-		(*nullText)(&f.Schema), &f.Former, &f.Migrations, &f.Role, (*nullText)(&f.Readers)}, selectForeignTables)
+		(*nullText)(&f.Schema), &f.Former, (*nullText)(&f.Taken), &f.Role, (*nullText)(&f.Readers)}, selectForeignTables)
 	f.Former = f.Former && db.ns == ""
 	return f, err
 }

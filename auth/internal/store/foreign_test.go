@@ -33,14 +33,16 @@ func TestForeignTables(t *testing.T) {
 	formertest.CreateSchema(t, url, "auth", formertest.Newest)
 	formertest.CreateSchema(t, url, "older", formertest.Oldest)
 	formertest.Exec(t, url, `create schema gatehouse; create schema rails; create table rails.schema_migrations (version text);
-		create schema hidden; create table hidden.users (instance_id int, raw_app_meta_data int)`)
-	f("auth", "", store.ForeignTables{Schema: "auth", Former: true, Migrations: true})
-	f("older", "", store.ForeignTables{Schema: "older", Former: true, Migrations: true})
+		create schema shop; create table shop.sessions (id int); create schema hidden; create table hidden.users (instance_id int, raw_app_meta_data int)`)
+	f("auth", "", store.ForeignTables{Schema: "auth", Former: true, Taken: "identities"})
+	f("older", "", store.ForeignTables{Schema: "older", Former: true, Taken: "identities"})
 	f("auth", "gh_", store.ForeignTables{Schema: "auth"})
-	f("rails", "", store.ForeignTables{Schema: "rails", Migrations: true})
+	f("rails", "", store.ForeignTables{Schema: "rails", Taken: "schema_migrations"})
 	f("rails", "gh_", store.ForeignTables{Schema: "rails"})
+	f("shop", "", store.ForeignTables{Schema: "shop", Taken: "sessions"})
+	f("shop", "gh_", store.ForeignTables{Schema: "shop"})
 	f("gatehouse,auth", "", store.ForeignTables{Schema: "gatehouse"})
-	f("hidden", "", store.ForeignTables{Schema: "hidden", Former: true})
+	f("hidden", "", store.ForeignTables{Schema: "hidden", Former: true, Taken: "users"})
 	f("nowhere", "", store.ForeignTables{})
 	for _, namespace := range []string{"", "gh_"} {
 		if _, err := open(t, in("gatehouse"), namespace).Migrate(t.Context()); err != nil {

@@ -62,8 +62,8 @@ func (db *DB) OpenMove(ctx context.Context, m Move) (opened bool, err error) {
 	return n == 1, err
 }
 
-// OwnMove makes a process the owner of an open takeover, and stores the mark. From then on the batches of other
-// processes fail.
+// OwnMove makes m.Owner the owner of the open takeover m.ID and stores m.Mark. From then on the batches of any other
+// process for this takeover fail.
 func (db *DB) OwnMove(ctx context.Context, m Move) error {
 	n, err := db.exec(ctx, "own move", ownMove, m.ID, m.Owner, m.Mark)
 	if err == nil && n == 0 {

@@ -31,6 +31,8 @@ func TestLoad_slips(t *testing.T) {
 		glued("key", "a"))
 	f("- key: a\n  rate_limit:\n    unit: day\n    requests_per_unit:1\n", `f.yaml:6:5: `+glued("requests_per_unit", "1"))
 	f("-key: a\n", `f.yaml:3:1: domain "d": a blank is missing after the dash; write - key:`)
+	f("\u00a0\u00a0- key: a\n", `f.yaml:3:1: domain "d": key "\u00a0\u00a0- key" has blanks that are none in YAML, `+
+		`such as no-break spaces; write plain ones`)
 	f("- key: a\n  value b\n", `f.yaml:4:3: a colon is missing after value; write value: b`)
 	file("domain: d\ndescriptors\n- key: a\n", `f.yaml:2:1: a colon is missing after descriptors; write descriptors:`)
 

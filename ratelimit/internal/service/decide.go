@@ -24,6 +24,7 @@ type Call struct {
 
 	asked     time.Time      // when the store was called, or At
 	span      trace.Span     // of the decision; nil: none
+	set       *limits.Rules  // that decided the request, even if newer rules are in force since
 	domain    *limits.Domain // of the request; nil: unknown
 	rules     []*limits.Rule // per descriptor: the rule in force; for a list, its deciding limit; nil for none
 	plan      []step         // one step per limit, in the order of the descriptors and of their lists
@@ -68,6 +69,7 @@ func (s *Service) Begin(ctx context.Context, c *Call, arrived time.Time) (asks b
 		s.startSpan(ctx, c)
 	}
 	rules := s.rules.Load()
+	c.set = rules
 	if err := s.check(rules, &c.Request); err != nil {
 		c.rules = c.rules[:0]
 		s.serviceError.Inc()

@@ -17,17 +17,17 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// Kind is the cause of a refusal; each listener has its own code for it.
-type Kind uint8
+// Kind is the cause of a refusal: the code that a gRPC caller gets. /json has a status for each.
+type Kind codes.Code
 
 // The kinds of refusals.
 const (
 	// Invalid: the request itself; never reaches a store.
-	Invalid Kind = iota + 1
+	Invalid = Kind(codes.InvalidArgument)
 	// Unavailable: no rules yet, or the store gave no answer.
-	Unavailable
+	Unavailable = Kind(codes.Unavailable)
 	// TimedOut: the store did not answer in time.
-	TimedOut
+	TimedOut = Kind(codes.DeadlineExceeded)
 )
 
 // Refusal is the only error of Decide. Its text goes to the caller: it names no host and no key.
@@ -48,11 +48,7 @@ func GRPCStatus(err error) (codes.Code, string) {
 	if !ok {
 		return codes.Internal, "internal error"
 	}
-	return grpcCodes[r.Kind], r.Msg
-}
-
-var grpcCodes = map[Kind]codes.Code{
-	Invalid: codes.InvalidArgument, Unavailable: codes.Unavailable, TimedOut: codes.DeadlineExceeded,
+	return codes.Code(r.Kind), r.Msg
 }
 
 func (r *Refusal) Unwrap() error { return r.Err }

@@ -21,12 +21,11 @@ func (s *Service) watched() bool { return s.sampler != nil || s.observer.Watchin
 
 // show passes a request to the log of requests and to the operators that watch.
 func (s *Service) show(c *Call, err error) {
-	rules := s.rules.Load()
 	if s.sampler != nil {
-		s.sampler.note(c, rules, err)
+		s.sampler.note(c, err)
 	}
 	if w := s.observer.Watching(); w != nil && err == nil {
-		d := observe.Decision{At: c.At, Done: c.Done, Request: &c.Request, Response: &c.Response, Set: rules, Domain: c.domain,
+		d := observe.Decision{At: c.At, Done: c.Done, Request: &c.Request, Response: &c.Response, Set: c.set, Domain: c.domain,
 			Rules: c.rules}
 		if w.Counting() {
 			c.shown = c.counterKeys(c.shown[:0])
@@ -109,7 +108,7 @@ func (s *sampler) take(now time.Time) (ok bool, skipped int) {
 }
 
 // note logs a decided or refused request if take allows it. Nothing in the line shares the request's memory.
-func (s *sampler) note(c *Call, rules *limits.Rules, err error) {
+func (s *sampler) note(c *Call, err error) {
 	ok, skipped := s.take(c.At)
 	if !ok {
 		return
@@ -120,7 +119,7 @@ func (s *sampler) note(c *Call, rules *limits.Rules, err error) {
 	} else {
 		attrs = append(attrs, slog.String("code", c.Response.Overall.String()))
 	}
-	attrs = append(attrs, slog.String("descriptors", describeAll(c, rules, err == nil)))
+	attrs = append(attrs, slog.String("descriptors", describeAll(c, err == nil)))
 	if skipped > 0 {
 		attrs = append(attrs, slog.Int("skipped", skipped))
 	}
@@ -128,7 +127,7 @@ func (s *sampler) note(c *Call, rules *limits.Rules, err error) {
 }
 
 // describeAll returns one text for each descriptor: its entries as /explain takes them, its code and its rule.
-func describeAll(c *Call, rules *limits.Rules, answered bool) string {
+func describeAll(c *Call, answered bool) string {
 	var b []byte
 	for i := range c.Request.Descriptors {
 		if i > 0 {
@@ -147,7 +146,7 @@ func describeAll(c *Call, rules *limits.Rules, answered bool) string {
 		if answered {
 			b = append(append(b, ' '), c.Response.Statuses[i].Code.String()...)
 		}
-		b = append(append(b, ' '), ruleText(c.rules[i], d, rules, c.Request.Domain)...)
+		b = append(append(b, ' '), ruleText(c.rules[i], d, c.set, c.Request.Domain)...)
 	}
 	return string(b)
 }

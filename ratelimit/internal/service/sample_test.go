@@ -67,6 +67,21 @@ func TestSample(t *testing.T) {
 	r.store.err = errors.New("down")
 	f(call("d", "(k,a)|(k,b)"), map[string]any{"domain": "d", "error": "rate limit store is unavailable",
 		"descriptors": "k=a by d.k_a (rules.yaml:2:16); k=b no_match"})
+
+	// The rules are replaced while the store is asked.
+	r.store.err = nil
+	r.awaitStore()
+	c := call("d", "(k,a)|(k,b)")
+	if asks, err := r.Begin(t.Context(), c, r.Now()); !asks || err != nil {
+		t.Fatal(asks, err)
+	}
+	log.Reset()
+	r.load(t, "domain: e\ndescriptors: [{key: k, @1}]")
+	store, batch := r.Pending(c)
+	if err := r.Complete(c, store.Add(t.Context(), batch), r.Now()); err != nil || !strings.Contains(log.String(),
+		"k=b OK no_match") {
+		t.Errorf("%v, %s", err, log)
+	}
 }
 
 // However long and odd a request is, its line is bounded and UTF-8.

@@ -151,7 +151,7 @@ func NewRegistry(o Options) *Registry {
 	return r
 }
 
-// Counter returns the counter with that name and these own tags, made at the first call.
+// Counter returns the counter with this name and these tags besides the registry's, and makes it at the first call.
 func (r *Registry) Counter(name string, tags ...Tag) *Counter {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -164,7 +164,7 @@ func (r *Registry) Counter(name string, tags ...Tag) *Counter {
 }
 
 // CounterFunc has the registry read a counter that is kept elsewhere. f must be quick, safe for concurrent use, and
-// never decrease. A name can be given once with the same tags.
+// never decrease. A name with the same tags can be given once.
 func (r *Registry) CounterFunc(name string, f func() uint64, tags ...Tag) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -174,7 +174,7 @@ func (r *Registry) CounterFunc(name string, f func() uint64, tags ...Tag) {
 }
 
 // GaugeFunc has the registry read a gauge at each flush. f must be quick and safe for concurrent
-// use. A name can be given once with the same tags.
+// use. A name with the same tags can be given once.
 func (r *Registry) GaugeFunc(name string, f func() int64, tags ...Tag) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

@@ -29,7 +29,7 @@ type PasskeySettings struct {
 	MaxPerUser int `env:"AUTH_PASSKEY_MAX_PASSKEYS_PER_USER" envDefault:"10" min:"1" max:"100"`
 	// required: the authenticator has to verify the user, by a PIN or a fingerprint; preferred: where it can.
 	UserVerification string `env:"AUTH_PASSKEY_USER_VERIFICATION" envDefault:"preferred" oneof:"required preferred"`
-	// Level of a session that a passkey opens. aal2: only where the authenticator verified the user, and the user has
-	// no second factor, or had one when the passkey was registered.
+	// Level of a session that a passkey opens. With aal2 it is aal1 all the same where the authenticator did not verify
+	// the user, or where the user has a second factor but had none when the passkey was registered.
 	AAL string `env:"AUTH_PASSKEY_AAL" envDefault:"aal1" oneof:"aal1 aal2"`
 }

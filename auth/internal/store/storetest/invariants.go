@@ -100,7 +100,7 @@ func watch(ctx context.Context, url string) error {
 	}
 	defer c.Close(ctx)
 	sql := "create view violations as " + violations("") + `;
-		create function watch() returns trigger language plpgsql as $$
+		create function watch() returns trigger language plpgsql set plan_cache_mode = force_generic_plan as $$
 		declare
 			broken text;
 		begin

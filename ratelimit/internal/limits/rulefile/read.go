@@ -320,6 +320,11 @@ func (r *reader) wrongKey(k *node, where string, allowed []string) {
 		r.problem(k.pos, k.text, "a blank is missing after the dash; write - %s:", dashed)
 		return
 	}
+	if strings.ContainsAny(k.text, "\u00a0\u200b\u3000") {
+		r.problem(k.pos, k.text, "key %s has blanks that are none in YAML, such as no-break spaces; write plain ones",
+			limits.Quote(k.text))
+		return
+	}
 	known := allowed
 	if limits.DidYouMean(k.text, allowed) == "" {
 		known = knownKeys
