@@ -111,6 +111,8 @@ fuzz: # each of some 60 fuzz targets for FUZZTIME, 20 seconds
 	@.ci/fuzz $(FUZZTIME)
 
 image: # each daemon as an image of one static binary, for this machine's architecture; some minutes
+	@command -v $(firstword $(DOCKER)) >/dev/null || { \
+		echo "there is no $(firstword $(DOCKER)): DOCKER=podman or the like names another program that builds images" >&2; exit 1; }
 	@for d in $(daemons); do \
 		args=$$(.ci/root $$d $$(go env GOARCH) .run/root/$$d) || exit 1; \
 		$(DOCKER) build -f $$d/Dockerfile $$args -t gatehouse/$$d .run/root/$$d || exit 1; \

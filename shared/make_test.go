@@ -31,6 +31,15 @@ func TestMakeHelp(t *testing.T) {
 	}
 }
 
+// TestMakeImage_noBuilder says what is missing before it compiles anything.
+func TestMakeImage_noBuilder(t *testing.T) {
+	cmd := exec.CommandContext(t.Context(), "make", "-s", "image", "DOCKER=nobody builds")
+	cmd.Dir = ".."
+	if out, err := cmd.CombinedOutput(); err == nil || !strings.HasPrefix(string(out), "there is no nobody: DOCKER=") {
+		t.Errorf("%v: %s", err, out)
+	}
+}
+
 // TestCommunityPages: who reports a hole learns which releases get fixes, and that the address is not set yet.
 func TestCommunityPages(t *testing.T) {
 	for page, parts := range map[string][]string{

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/netip"
 	"net/textproto"
 	"regexp"
 	"slices"
@@ -90,8 +91,11 @@ func NewSMTP(o SMTPOptions) (*SMTP, error) {
 	}
 	o.SenderName = locale.OneLine(o.SenderName)
 	var bad []error
-	if o.Host == "" {
+	switch _, err := netip.ParseAddr(o.Host); {
+	case o.Host == "":
 		bad = append(bad, errors.New("AUTH_SMTP_HOST is missing"))
+	case err != nil && strings.ContainsAny(o.Host, ":/"):
+		bad = append(bad, fmt.Errorf("AUTH_SMTP_HOST: %q is no host; write it alone, and its port as AUTH_SMTP_PORT", o.Host))
 	}
 	if !sendable(o.From) {
 		bad = append(bad, fmt.Errorf("AUTH_SMTP_ADMIN_EMAIL: %q is no e-mail address", o.From))

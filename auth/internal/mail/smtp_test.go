@@ -339,6 +339,14 @@ func TestSMTP_options(t *testing.T) {
 	}
 	f(SMTPOptions{SMTPSettings: SMTPSettings{From: "a@b.test"}}, "AUTH_SMTP_HOST")
 	f(SMTPOptions{}, "AUTH_SMTP_HOST is missing\nAUTH_SMTP_ADMIN_EMAIL")
+	for _, host := range []string{"x.test:587", "smtp://x.test", "[::1]"} {
+		f(SMTPOptions{SMTPSettings: SMTPSettings{Host: host, From: "a@b.test"}}, "AUTH_SMTP_HOST: \""+host+"\" is no host")
+	}
+	for _, host := range []string{"x.test", "::1", "fe80::1%eth0"} {
+		if _, err := NewSMTP(SMTPOptions{SMTPSettings: SMTPSettings{Host: host, From: "a@b.test"}}); err != nil {
+			t.Error(err)
+		}
+	}
 	f(SMTPOptions{SMTPSettings: SMTPSettings{Host: "x"}}, "AUTH_SMTP_ADMIN_EMAIL")
 	f(SMTPOptions{SMTPSettings: SMTPSettings{Host: "x", From: "Acme <a@b.test>"}}, "AUTH_SMTP_ADMIN_EMAIL")
 

@@ -67,7 +67,7 @@ func wrapError(doing string, err error) error { return new(names).wrapError(doin
 
 func (n *names) meaningOf(err error) error {
 	for _, ours := range []error{ErrNotFound, ErrUnavailable, ErrEmailTaken, ErrPhoneTaken, ErrIDTaken,
-		ErrIdentityTaken, ErrFactorName, ErrFactorPhone, ErrCredentialExists, ErrUserGone, ErrApplication} {
+		ErrIdentityTaken, ErrFactorName, ErrFactorPhone, ErrCredentialExists, ErrUserGone, ErrApplication, errRights} {
 		if errors.Is(err, ours) {
 			return nil // translated already
 		}

@@ -119,14 +119,14 @@ func (d *daemon) run(ctx context.Context, l *listeners) (err error) {
 
 // ready logs that the daemon runs, whatever LOG_LEVEL is, so that an operator sees it at the first start.
 func (d *daemon) ready(ctx context.Context, l *listeners) {
+	rules := 0
+	if r := d.service.Rules(); r != nil {
+		rules = r.Count()
+	}
 	line := slog.NewRecord(time.Now(), slog.LevelInfo, "ready", 0)
 	line.Add("version", buildinfo.Version("ratelimit"), "grpc", addrOf(l.grpcAt), "http", addrOf(l.httpAt),
-		"debug", addrOf(l.debugAt), "pullmetrics", addrOf(l.pageAt), "store", d.config.Counting.Backend)
-	if rules := d.service.Rules(); rules != nil {
-		line.Add("rules", rules.Count())
-	} else {
-		line.Add("rules", 0)
-	}
+		"debug", addrOf(l.debugAt), "pullmetrics", addrOf(l.pageAt), "store", d.config.Counting.Backend,
+		"rules", rules)
 	if d.config.Stats.Assumed() {
 		line.Add("statistics", d.statsd()+" (statsd's default; DISABLE_STATS=true sends none)")
 	}

@@ -31,6 +31,9 @@ func TestLoad_slips(t *testing.T) {
 		glued("key", "a"))
 	f("- key: a\n  rate_limit:\n    unit: day\n    requests_per_unit:1\n", `f.yaml:6:5: `+glued("requests_per_unit", "1"))
 	f("-key: a\n", `f.yaml:3:1: domain "d": a blank is missing after the dash; write - key:`)
+	const conflict = `a conflict of two versions begins here, as git marks it; keep one of them, and no line of marks`
+	file("<<<<<<< HEAD\ndomain: d\n=======\ndomain: e\n>>>>>>> b\n", `f.yaml:1:1: `+conflict)
+	f("- key: a\n<<<<<<< HEAD\n- key: b\n=======\n- key: c\n>>>>>>> b\n", `f.yaml:4:1: `+conflict)
 	f("\u00a0\u00a0- key: a\n", `f.yaml:3:1: domain "d": key "\u00a0\u00a0- key" has blanks that are none in YAML, `+
 		`such as no-break spaces; write plain ones`)
 	f("- key: a\n  value b\n", `f.yaml:4:3: a colon is missing after value; write value: b`)

@@ -116,8 +116,7 @@ func (s stream) lines(l *observe.Listener, line []byte) error {
 func (s stream) rest(l *observe.Listener) {
 	s.control.SetWriteDeadline(time.Now().Add(tapPatience))
 	for range len(l.Lines()) {
-		line := <-l.Lines()
-		if _, err := s.w.Write(line); err != nil {
+		if _, err := s.w.Write(<-l.Lines()); err != nil {
 			return
 		}
 	}

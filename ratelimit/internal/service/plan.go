@@ -238,17 +238,12 @@ func (s *Service) rememberOver(c *Call, p *step, h *counter.Hit, now int64) {
 	}
 	seen := h.After
 	if s.o.StopWhenOver { // the refused hits were not written
-		if seen -= int64(min(p.hits, uint64(seen))); c.hitsBefore(p) {
+		seen -= int64(min(p.hits, uint64(seen)))
+		if slices.ContainsFunc(c.batch.Hits[:p.hit], func(e counter.Hit) bool { return bytes.Equal(e.Key, h.Key) }) {
 			return // earlier hits on the same counter were not written either, but After includes them
 		}
 	}
 	s.o.OverLimit.Set(h.Key, seen, int(p.end-now))
-}
-
-// hitsBefore reports whether the request has an earlier hit on the counter.
-func (c *Call) hitsBefore(p *step) bool {
-	key := c.batch.Hits[p.hit].Key
-	return slices.ContainsFunc(c.batch.Hits[:p.hit], func(h counter.Hit) bool { return bytes.Equal(h.Key, key) })
 }
 
 // rememberWait keeps, in whole seconds rounded down, how long not even one hit passes. The time counts from before the

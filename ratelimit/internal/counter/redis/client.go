@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"sync"
 
 	"github.com/redis/rueidis"
 
@@ -114,6 +115,28 @@ func (a *access) once(ctx context.Context, addr string,
 		return nil, err
 	}
 	return c.do(build(c.B())...)
+}
+
+// asked is what one server has said.
+type asked[T any] struct {
+	said T
+	err  error
+}
+
+// askEach asks servers side by side. The channel gets an answer of each; what and the address stand before an error.
+func askEach[T any](ctx context.Context, wg *sync.WaitGroup, addrs []string, what string,
+	ask func(ctx context.Context, addr string) (T, error)) <-chan asked[T] {
+	answers := make(chan asked[T], len(addrs))
+	for _, addr := range addrs {
+		wg.Go(func() {
+			said, err := ask(ctx, addr)
+			if err != nil {
+				err = fmt.Errorf("%s%s: %w", what, addr, err)
+			}
+			answers <- asked[T]{said, err}
+		})
+	}
+	return answers
 }
 
 // Bounds of one reply, far beyond any reply to our commands.

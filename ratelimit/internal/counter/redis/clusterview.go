@@ -3,7 +3,6 @@ package redis
 import (
 	"context"
 	"errors"
-	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -54,25 +53,12 @@ func (c *Cluster) refresh(ctx context.Context) error {
 func (c *Cluster) refreshFrom(ctx context.Context, peers []string) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	type answer struct {
-		view view
-		err  error
-	}
-	answers := make(chan answer, len(peers))
-	for _, addr := range peers {
-		c.wg.Go(func() {
-			v, err := c.ask(ctx, addr)
-			if err != nil {
-				err = fmt.Errorf("%s: %w", addr, err)
-			}
-			answers <- answer{v, err}
-		})
-	}
+	answers := askEach(ctx, &c.wg, peers, "", c.ask)
 	var failure error
 	for range peers {
 		a := <-answers
 		if a.err == nil {
-			c.apply(a.view)
+			c.apply(a.said)
 			return nil
 		}
 		failure = a.err

@@ -102,7 +102,7 @@ func TestNonsense_topology(t *testing.T) {
 	find := &sentinels{name: strings.Split(set.URL(), ",")[0], kick: make(chan struct{}, 1),
 		a: Options{}.withDefaults().access(target{}, time.Second, nil)}
 	f("a sentinel", set.Sentinels[0].Addr(), func(ctx context.Context, addr string) error {
-		_, _, err := find.askOne(ctx, addr)
+		_, err := find.askOne(ctx, addr)
 		return err
 	})
 	f("a sentinel's messages", set.Sentinels[0].Addr(), func(ctx context.Context, addr string) error {

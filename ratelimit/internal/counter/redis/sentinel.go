@@ -81,27 +81,13 @@ func (f *sentinels) watch(ctx context.Context, lost func() bool) {
 // ask queries all sentinels for the master and takes the answer with the highest configuration epoch: a sentinel that
 // was cut off may not know of a failover. A lower epoch counts only when all sentinels have dropped the master.
 func (f *sentinels) ask(ctx context.Context) error {
-	type answer struct {
-		master link.Endpoint
-		epoch  int64
-		err    error
-	}
-	answers := make(chan answer, len(f.addrs))
-	for _, addr := range f.addrs {
-		f.wg.Go(func() {
-			master, epoch, err := f.askOne(ctx, addr)
-			if err != nil {
-				err = fmt.Errorf("sentinel %s: %w", addr, err)
-			}
-			answers <- answer{master, epoch, err}
-		})
-	}
-	best := answer{epoch: -1}
+	best := named{epoch: -1}
 	var failure error
+	answers := askEach(ctx, &f.wg, f.addrs, "sentinel ", f.askOne)
 	for range f.addrs {
 		a := <-answers
-		if failure = errors.Join(failure, a.err); a.err == nil && a.epoch > best.epoch {
-			best = a
+		if failure = errors.Join(failure, a.err); a.err == nil && a.said.epoch > best.epoch {
+			best = a.said
 		}
 		if best.epoch > f.epoch { // a newer master counts at once: other sentinels may answer late or never
 			f.epoch = best.epoch
@@ -129,31 +115,37 @@ func (f *sentinels) set(to link.Endpoint) {
 	f.changed()
 }
 
+// named is a master that a sentinel has named, with its configuration epoch.
+type named struct {
+	master link.Endpoint
+	epoch  int64
+}
+
 // askOne queries one sentinel over a connection of its own. The address does not come from SENTINEL MASTER: there the
 // sentinel that leads a failover reports the old address with the new epoch, until all replicas follow the new master.
-func (f *sentinels) askOne(ctx context.Context, addr string) (master link.Endpoint, epoch int64, err error) {
+func (f *sentinels) askOne(ctx context.Context, addr string) (is named, err error) {
 	defer recovered(&err)
 	replies, err := f.a.once(ctx, addr, func(b rueidis.Builder) []rueidis.Completed {
 		return []rueidis.Completed{b.Arbitrary("SENTINEL", "GET-MASTER-ADDR-BY-NAME", f.name).Build(),
 			b.Arbitrary("SENTINEL", "MASTER", f.name).Build()}
 	})
 	if err != nil {
-		return master, 0, err
+		return is, err
 	}
 	address, err := replies[0].AsStrSlice()
 	switch {
 	case rueidis.IsRedisNil(err):
-		return master, 0, fmt.Errorf("it knows no master named %q", f.name)
+		return is, fmt.Errorf("it knows no master named %q", f.name)
 	case err != nil:
-		return master, 0, err
+		return is, err
 	case len(address) != 2:
-		return master, 0, errors.New("an answer without the master's address")
+		return is, errors.New("an answer without the master's address")
 	}
 	if fields, err := replies[1].AsStrMap(); err == nil { // the user may lack the right
-		epoch, _ = strconv.ParseInt(fields["config-epoch"], 10, 64)
+		is.epoch, _ = strconv.ParseInt(fields["config-epoch"], 10, 64)
 	}
-	master, err = masterAt(address[0], address[1])
-	return master, epoch, err
+	is.master, err = masterAt(address[0], address[1])
+	return is, err
 }
 
 func masterAt(host, port string) (link.Endpoint, error) {

@@ -37,6 +37,10 @@ func inPlainWords(text string, tokens token.Tokens, bad *syntax) *syntax {
 			before[strings.LastIndexByte(before, '\n')+1:]) + 1)},
 			"this is a template, not a file of rules: {{ stands here; check what it makes, such as the output of helm template"}
 	}
+	if at := strings.Index("\n"+text, "\n<<<<<<< "); at >= 0 {
+		return &syntax{limits.Pos{Line: int32(strings.Count(text[:at], "\n") + 1), Column: 1},
+			"a conflict of two versions begins here, as git marks it; keep one of them, and no line of marks"}
+	}
 	b := bracketsOf(tokens)
 	if slip := b.slip(); slip != nil {
 		return slip
