@@ -9,7 +9,7 @@ import (
 )
 
 // auth admin lists a user's sessions and factors and ends them, and prints no secret.
-func TestAdminCommands(t *testing.T) {
+func TestCLI_admin(t *testing.T) {
 	t.Parallel()
 	url := testdb.Postgres(t)
 	env := environment(url)

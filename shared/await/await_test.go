@@ -46,5 +46,5 @@ func TestTrue(t *testing.T) {
 	f(0, "")
 	f(time.Second, "")
 	f(limit-time.Second, "")
-	f(time.Hour, "not within 1m0s: the end; more")
+	f(time.Hour, "not within 3m0s: the end; more")
 }
