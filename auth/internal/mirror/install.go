@@ -40,7 +40,7 @@ func Install(ctx context.Context, o Options) error {
 	if o.SQL {
 		old, err := r.unmake(ctx)
 		if err == nil {
-			r.print(old, r.statements()...)
+			r.printReplace(old, r.statements()...)
 		}
 		return err
 	}
@@ -107,19 +107,16 @@ func (r *run) statements() []string {
 	return append(list, "revoke create "+strings.Replace(grant, " to ", " from ", 1))
 }
 
-// note stores what is installed.
+// note stores what is installed, and keeps the record of scrub.
 func (r *run) note(ctx context.Context) error {
 	n := noted{Version: store.MirrorVersion, Sessions: r.sessions, SignIns: map[bool]string{true: "day", false: "all"}[r.days],
 		Triggers: len(r.triggers())}
-	if r.known != nil {
-		n.Scrubbed = r.known.Scrubbed
-	}
 	steps, err := json.Marshal(n)
 	if err != nil {
 		return err
 	}
 	if r.known != nil {
-		return r.exec(ctx, "update "+r.ours("moves")+" set steps = $1 where kind = 'mirror' and state = 'open'", steps)
+		return r.exec(ctx, "update "+r.ours("moves")+" set steps = steps || $1 where kind = 'mirror' and state = 'open'", steps)
 	}
 	return r.exec(ctx, "insert into "+r.ours("moves")+` (id, kind, source, state, steps, started_at)
 		values ($1, 'mirror', $2, 'open', $3, now())`, uuid.New(), r.move.Source, steps)

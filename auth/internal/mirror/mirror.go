@@ -302,12 +302,15 @@ func gaveWay(err error) bool {
 	return ok && (pg.Code == "55P03" || store.IsContention(err))
 }
 
-// print prints a transaction that locks our tables as replace does, drops the old functions, and runs the list.
-func (r *run) print(old []string, list ...string) {
-	begin := []string{"begin", "set local lock_timeout = '3s'", r.lock(len(old) > 0)}
-	for _, sql := range slices.Concat(begin, old, list, []string{"commit"}) {
-		fmt.Fprintln(r.Out, sql+";")
-	}
+// printReplace prints a transaction that locks our tables as replace does, drops the old functions, and runs the list.
+func (r *run) printReplace(old []string, list ...string) {
+	r.print(slices.Concat([]string{"set local lock_timeout = '3s'", r.lock(len(old) > 0)}, old, list)...)
+}
+
+// print prints a transaction, with the option without which psql goes on after an error and reports success.
+func (r *run) print(list ...string) {
+	fmt.Fprintf(r.Out, "-- psql -v ON_ERROR_STOP=1 -f FILE; a failure, such as a lock timeout, changes nothing: "+
+		"run it again\nbegin;\n%s;\ncommit;\n", strings.Join(list, ";\n"))
 }
 
 func (r *run) replaceOnce(ctx context.Context, wait time.Duration, list []string, then func() error) error {
@@ -341,7 +344,7 @@ func Drop(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
-	// Whoever runs the statements that install -sql prints makes the functions without a record of them.
+	// Statements printed by install -sql make the functions without a record of them.
 	switch left := r.known != nil || len(made) > 0; {
 	case !left && !r.dropped:
 		return r.notInstalled()
@@ -349,7 +352,7 @@ func Drop(ctx context.Context, o Options) error {
 		fmt.Fprintln(o.Out, "-- the mirror is dropped; without -sql, auth mirror drop prints the way back")
 		return nil
 	case o.SQL:
-		r.print(made, r.markDropped())
+		r.printReplace(made, r.markDropped())
 		return nil
 	case left:
 		if err := r.needMember(); err != nil {

@@ -1,13 +1,13 @@
 package mirror
 
 import (
-	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"slices"
 	"strings"
+
+	"gatehouse/auth/internal/store"
 )
 
 // emptied returns the former tables whose rows scrub deletes: tables that hold tokens, and sessions unless they are
@@ -88,21 +88,14 @@ func Scrub(ctx context.Context, o Options) error {
 	if err := r.told(); err != nil {
 		return err
 	}
-	at, err := r.lines(ctx, `select to_char(now() at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')`)
-	if err != nil {
-		return err
-	}
-	r.known.Scrubbed = at[0]
-	steps, err := json.Marshal(r.known)
-	if err != nil {
-		return err
-	}
 	if o.SQL {
+		fmt.Fprintln(o.Out, "-- Rows stay locked until the commit: answer 503 meanwhile, or run auth mirror scrub.")
+		list := []string{"set local role " + ident(r.writer)}
 		for _, c := range r.cleanings() {
-			fmt.Fprintln(o.Out, c.verb+c.where+";")
+			list = append(list, c.verb+c.where)
 		}
-		fmt.Fprintf(o.Out, "update %s set steps = %s where kind = 'mirror' and state = 'open';\n", r.ours("moves"),
-			literal(string(steps)))
+		r.print(append(list, "set constraints all immediate", "reset role",
+			"update "+r.ours("moves")+store.MarkScrubbed)...)
 		return nil
 	}
 	for _, c := range r.cleanings() {
@@ -116,8 +109,11 @@ func Scrub(ctx context.Context, o Options) error {
 	}
 	left, err := r.lines(ctx, fmt.Sprintf("select o.id::text from %s o where not exists (select from %s() u where u.id = o.id) order by 1",
 		r.theirs("users"), ident(r.here, r.ns+"mirror_users")))
+	if err != nil {
+		return err
+	}
 	for _, id := range left {
 		fmt.Fprintf(o.Out, "user %s is not here\n", id)
 	}
-	return cmp.Or(err, r.DB.SetMirror(ctx, steps))
+	return r.DB.MarkScrubbed(ctx)
 }

@@ -220,7 +220,8 @@ const firstApp = `case when n.is_anonymous then '{}' else (select coalesce(jsonb
 // fill replaces the placeholders of names in a text.
 func (p *plan) fill(text string) string {
 	list := p.have("users", userColumns)
-	// What was proven or granted comes by the updates.
+	// The updates write what was proven or granted: the confirmations (group 5), and a pending address, a ban, a
+	// deletion, times of mails and sign-ins (groups from 8 on).
 	first := slices.DeleteFunc(slices.Clone(list), func(c column) bool { return c.group == 5 || c.group > 7 })
 	blank := slices.DeleteFunc(append([]string{"email_change"}, tokens...),
 		func(c string) bool { return !p.there.Has("users", c) })

@@ -35,11 +35,14 @@ func (db *DB) Mirror(ctx context.Context) (m Mirror, err error) {
 	return m, err
 }
 
-var setMirror = define(`
-update {moves} set steps = $1 where kind = 'mirror' and state = 'open'`)
+// MarkScrubbed ends the UPDATE of the table {moves} that records in the installed mirror that scrub has run.
+const MarkScrubbed = ` set steps = steps || jsonb_build_object('scrubbed',
+    to_char(now() at time zone 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS"Z"')) where kind = 'mirror' and state = 'open'`
 
-// SetMirror replaces the stored record of the installed mirror.
-func (db *DB) SetMirror(ctx context.Context, steps []byte) error {
-	_, err := db.exec(ctx, "set mirror", setMirror, steps)
+var markScrubbed = define("update {moves}" + MarkScrubbed)
+
+// MarkScrubbed records that scrub has run.
+func (db *DB) MarkScrubbed(ctx context.Context) error {
+	_, err := db.exec(ctx, "mark scrubbed", markScrubbed)
 	return err
 }
