@@ -13,13 +13,16 @@ import (
 
 // examine looks for all reasons to refuse an install, and for warnings. first: no mirror was installed before.
 func (r *run) examine(ctx context.Context, first bool) error {
+	ours, theirs := []string{r.ours("users")}, []string{r.theirs("users")}
+	for _, t := range r.tables() {
+		ours, theirs = append(ours, r.ours(t.here)), append(theirs, r.theirs(t.there))
+	}
 	for _, q := range []struct {
 		sql  string
 		args []any
 	}{
 		{selectRights, []any{r.there.Name, r.mirrored(), r.writer}},
-		{selectMoved, []any{r.here, []string{r.ours("users"), r.ours("identities"), r.ours("sessions")},
-			[]string{r.theirs("users"), r.theirs("identities"), r.theirs("sessions")}}},
+		{selectMoved, []any{r.here, ours, theirs}},
 		{selectKinds, []any{r.there.Name}},
 	} {
 		list, err := r.lines(ctx, q.sql, q.args...)
@@ -77,7 +80,7 @@ union all
 select format('row-level security is forced on %s: alter table %s no force row level security;', t.name, t.name)
 from t where t.relforcerowsecurity`
 
-// The application's foreign keys and triggers that were moved to our tables.
+// The application's foreign keys and triggers that were moved to those of our tables that are mirrored.
 const selectMoved = `
 select format('%s of %s refers to %s: alter table %s drop constraint %I, add constraint %I %s;', c.conname, c.conrelid::regclass,
     c.confrelid::regclass, c.conrelid::regclass, c.conname, c.conname,
