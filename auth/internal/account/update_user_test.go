@@ -513,10 +513,15 @@ func TestAnonymous_twoAddressesAtOnce(t *testing.T) {
 	g, err := h.SignUpAnonymous(t.Context(), browser, nil)
 	accepted(t, err)
 	caller := h.caller(g) // of both
-	_, err = h.UpdateUser(t.Context(), browser, caller, flow.UserUpdate{Email: "mia@example.org"})
-	accepted(t, err)
+	for range 2 {         // also of a double click
+		u, err := h.UpdateUser(t.Context(), browser, caller, flow.UserUpdate{Email: "mia@example.org"})
+		if accepted(t, err); u.Email != "mia@example.org" || u.NewEmail != "" {
+			t.Errorf("%+v", u)
+		}
+	}
 	second := flow.UserUpdate{Email: "another@example.org"}
-	if _, err = h.UpdateUser(t.Context(), browser, caller, second); kindOf(err) != refusal.KindUnavailable {
+	if _, err = h.UpdateUser(t.Context(), browser, caller, second); kindOf(err) != refusal.KindUnavailable ||
+		strings.Contains(err.Error(), "password") {
 		t.Errorf("the second: %v", err)
 	}
 	if u, err := h.update(g, second); err != nil || u.Email != "mia@example.org" || u.NewEmail != "another@example.org" {
