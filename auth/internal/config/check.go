@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"net/url"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -134,19 +135,21 @@ func (c *Config) checkRequired(r *settings.Report) {
 // weakSecret ends the warning about a secret of fewer than 32 bytes.
 const weakSecret = `: who guesses it from one token is any user and any administrator; docs/tokens.md, "Another JWT secret"`
 
-// checkDatabase refuses a URL of any scheme but PostgreSQL's, and a URL of which the driver would take a part of the
-// password for the host, which it looks up and shows. A list of key=value may contain :// in a value.
+// misread matches what follows the scheme of a URL of which the driver takes a part of the password for a host, which
+// it looks up and shows. The driver ends the password at the first @, unless a / is before it. So the host has an @, or
+// the port before the first / is no number and an @ follows, or an @ in the database is followed by a /.
+var misread = regexp.MustCompile(`^([^@/]*@[^@/?]*@|[^@/]*:[^:@/]*[^]0-9:@/][^:@/]*/.*@|[^/?]*/[^?]*@[^?]*/)`)
+
+// checkDatabase refuses a URL of any scheme but PostgreSQL's, and a misread one. A list of key=value may contain :// in
+// a value.
 func checkDatabase(r *settings.Report, name, text string) {
 	scheme, rest, isURL := strings.Cut(text, "://")
-	scheme = strings.ToLower(scheme)
-	rest, _, _ = strings.Cut(rest, "?")
-	user, host, _ := strings.Cut(rest, "@")
-	switch {
+	switch scheme = strings.ToLower(scheme); {
 	case !isURL || strings.Contains(scheme, "="):
 	case scheme != "postgres" && scheme != "postgresql":
 		r.Wrong(name, "is of %s; want postgres://USER:PASSWORD@HOST:PORT/DATABASE, or host=HOST dbname=DATABASE user=USER",
 			scheme)
-	case strings.Contains(host, "@"), host != "" && strings.Contains(user, "/"):
+	case misread.MatchString(rest):
 		r.Wrong(name, "has @ or / in its user name or password; write %%40 and %%2F there")
 	}
 }

@@ -211,7 +211,14 @@ func TestConfig_mistakes(t *testing.T) {
 	for _, secret := range []string{"hun@er2", "hun/er2", "h@n/er2", "h@n/e#2"} {
 		f("DATABASE_URL", "postgres://u:"+secret+"@h:1/d", `DATABASE_URL="postgres://***@h:1/d": `+encode)
 	}
-	f("DATABASE_URL", "postgres:///d?host=/run&user=a@b")
+	for rest, shown := range map[string]string{"u:a?b@c@h/d": "", "u:a?b/c@h/d": "", "u:hun/er2@h": "@h",
+		"h,u:x/y@h/d": "@h/d", "u:12/34@h:1/d": "@h:1/d"} {
+		f("DATABASE_URL", "postgres://"+rest, `DATABASE_URL="postgres://***`+shown+`": `+encode)
+	}
+	for _, rest := range []string{"u:p@h/d@x", "h/d@x", "h1:1,h2:2/d@x", "[::1]:1/d@x", "[::1]/d@x", "u:a?b@h/d",
+		"/d?host=/run&user=a@b"} {
+		f("DATABASE_URL", "postgres://"+rest)
+	}
 	f("DATABASE_URL", "postgresql://u@h/d")
 	f("DATABASE_URL", "host=h password=a://b")
 	f("AUTH_DB_DATABASE_URL", "https://h/d", `AUTH_DB_DATABASE_URL="https://h/d": is of https`+wanted)

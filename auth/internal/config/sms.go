@@ -16,7 +16,7 @@ type smsConfig struct {
 	OTPLength int `env:"AUTH_SMS_OTP_LENGTH" envDefault:"6"`
 	// Text of an SMS in every language: a template with `.Code`. Unset: "Your code is …" in the user's language.
 	Template string `env:"AUTH_SMS_TEMPLATE"`
-	// Numbers that get no SMS and have a fixed code: `number:code,…`.
+	// Numbers that get no SMS and have a fixed code: `number:code,…`, each number once.
 	TestOTP map[string]string `env:"AUTH_SMS_TEST_OTP" secret:"true"`
 	// Time until which these work (RFC 3339); unset: for ever, with a warning.
 	TestOTPUntil string `env:"AUTH_SMS_TEST_OTP_VALID_UNTIL"`

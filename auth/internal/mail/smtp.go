@@ -95,7 +95,8 @@ func NewSMTP(o SMTPOptions) (*SMTP, error) {
 	case o.Host == "":
 		bad = append(bad, errors.New("AUTH_SMTP_HOST is missing"))
 	case err != nil && strings.ContainsAny(o.Host, ":/"):
-		bad = append(bad, fmt.Errorf("AUTH_SMTP_HOST: %q is no host; write it alone, and its port as AUTH_SMTP_PORT", o.Host))
+		// The value may have a password.
+		bad = append(bad, errors.New("AUTH_SMTP_HOST is no host; write it alone, and its port as AUTH_SMTP_PORT"))
 	}
 	if !sendable(o.From) {
 		bad = append(bad, fmt.Errorf("AUTH_SMTP_ADMIN_EMAIL: %q is no e-mail address", o.From))

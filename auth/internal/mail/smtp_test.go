@@ -339,8 +339,11 @@ func TestSMTP_options(t *testing.T) {
 	}
 	f(SMTPOptions{SMTPSettings: SMTPSettings{From: "a@b.test"}}, "AUTH_SMTP_HOST")
 	f(SMTPOptions{}, "AUTH_SMTP_HOST is missing\nAUTH_SMTP_ADMIN_EMAIL")
-	for _, host := range []string{"x.test:587", "smtp://x.test", "[::1]"} {
-		f(SMTPOptions{SMTPSettings: SMTPSettings{Host: host, From: "a@b.test"}}, "AUTH_SMTP_HOST: \""+host+"\" is no host")
+	for _, host := range []string{"x.test:587", "smtp://u:hunter2@x.test", "[::1]"} {
+		_, err := NewSMTP(SMTPOptions{SMTPSettings: SMTPSettings{Host: host, From: "a@b.test"}})
+		if err == nil || !strings.Contains(err.Error(), "AUTH_SMTP_HOST is no host") || strings.Contains(err.Error(), "hunter2") {
+			t.Errorf("%s: %v", host, err)
+		}
 	}
 	for _, host := range []string{"x.test", "::1", "fe80::1%eth0"} {
 		if _, err := NewSMTP(SMTPOptions{SMTPSettings: SMTPSettings{Host: host, From: "a@b.test"}}); err != nil {
