@@ -59,6 +59,7 @@ type logOut struct {
 	mu        sync.Mutex
 	path      string // "": stderr
 	w, stderr io.Writer
+	torn      bool // w has the beginning of a line
 }
 
 func (o *logOut) reopen() error {
@@ -71,21 +72,24 @@ func (o *logOut) reopen() error {
 	if old, ok := o.w.(*os.File); ok && o.w != o.stderr {
 		old.Close()
 	}
-	if err != nil {
+	if o.w = f; err != nil {
 		o.w = o.stderr
-		return err
 	}
-	o.w = f
-	return nil
+	return err
 }
 
 // Write implements io.Writer. A line that the file cannot take, as on a full disk, goes to standard error.
 func (o *logOut) Write(p []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	n, err := o.w.Write(p)
-	if err != nil {
+	line := p
+	if o.torn {
+		line = append([]byte{'\n'}, p...)
+	}
+	n, err := o.w.Write(line)
+	o.torn = err != nil && (o.torn || n > 0)
+	if err != nil && o.w != o.stderr {
 		return o.stderr.Write(p)
 	}
-	return n, nil
+	return min(n, len(p)), err
 }

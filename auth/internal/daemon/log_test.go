@@ -7,8 +7,10 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"os"
 	"reflect"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -82,12 +84,55 @@ func BenchmarkLog(b *testing.B) {
 // On a full disk the log goes to standard error, line by line.
 func TestLog_fullDisk(t *testing.T) {
 	t.Parallel()
+	if _, err := os.Stat("/dev/full"); err != nil {
+		t.Skip(err)
+	}
 	var stderr bytes.Buffer
 	l := NewLogger(&stderr, config.Log{Level: "info", Format: "json", File: "/dev/full"})
 	l.Info("one")
 	l.Info("two")
 	if got := stderr.String(); strings.Count(got, "\n") != 2 || !strings.Contains(got, `"msg":"two"`) {
 		t.Errorf("standard error has %q", got)
+	}
+}
+
+// filling has room for a number of bytes; full, it fails.
+type filling struct {
+	bytes.Buffer
+	room int
+}
+
+func (w *filling) Write(p []byte) (int, error) {
+	n, _ := w.Buffer.Write(p[:min(w.room, len(p))])
+	if w.room -= n; n < len(p) {
+		return n, syscall.ENOSPC
+	}
+	return n, nil
+}
+
+// A line that did not fit ends before the next one begins, and standard error gets no line twice.
+func TestLog_tornLine(t *testing.T) {
+	t.Parallel()
+	file, stderr := &filling{room: 6}, &bytes.Buffer{}
+	o := logOut{w: file, stderr: stderr}
+	write := func(line string) {
+		if n, err := o.Write([]byte(line)); n != len(line) || err != nil {
+			t.Errorf("%q: %d, %v", line, n, err)
+		}
+	}
+	write("one\n")
+	write("two\n")
+	write("three\n")
+	file.room = 100
+	write("four\n")
+	write("five\n")
+	if got := file.String() + "|" + stderr.String(); got != "one\ntw\nfour\nfive\n|two\nthree\n" {
+		t.Errorf("%q", got)
+	}
+	file = &filling{room: 2}
+	o = logOut{w: file, stderr: file}
+	if n, err := o.Write([]byte("one\n")); n != 2 || err == nil || file.String() != "on" {
+		t.Errorf("without a log file: %d, %v, %q", n, err, file)
 	}
 }
 

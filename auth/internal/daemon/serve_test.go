@@ -26,8 +26,9 @@ func TestOpenAPI_portTaken(t *testing.T) {
 		c.API.Host, c.API.Port = "127.0.0.1", taken.Addr().(*net.TCPAddr).Port
 		d.config.Store(c)
 		server, address, err := d.openAPI(ctx, new(sync.WaitGroup), nil)
-		if err == nil || !strings.HasPrefix(err.Error(), "AUTH_API_HOST, AUTH_API_PORT or PORT: ") || server != nil || address != "" {
-			t.Errorf("%s: %v, %q, %v, want an error of PORT", name, server, address, err)
+		if err == nil || !strings.HasPrefix(err.Error(), "AUTH_API_HOST, AUTH_API_PORT or PORT: ") || server != nil ||
+			address != "" {
+			t.Errorf("%s: %v, %q, %v, want an error that names the settings of the address", name, server, address, err)
 		}
 	}
 }
