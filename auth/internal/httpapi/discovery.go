@@ -17,7 +17,7 @@ type discovery struct {
 }
 
 // discoveryOf makes the document, for services that check tokens. It lists no endpoints of OAuth, since there are none,
-// and while a shared secret signs no algorithm of the keys that signed before.
+// and, while a shared secret signs, no algorithm of the keys that signed before.
 func discoveryOf(keys *token.Set, externalURL string) *discovery {
 	b := jsontext.AppendString([]byte(`{"issuer":`), keys.Issuer())
 	b = jsontext.AppendString(append(b, `,"jwks_uri":`...), externalURL+"/.well-known/jwks.json")

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"gatehouse/auth/internal/account/flow"
+	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/auth/internal/webauthn"
 	"gatehouse/auth/internal/webauthn/webauthntest"
@@ -154,8 +155,8 @@ func (a *api) keyCase(g grantJSON, c webauthntest.Case, factor string, d *webaut
 		a.t.Errorf("%s changed a table", c.Name)
 	}
 	if c.Failure != "" {
-		if reason := storetest.Text(a.t, a.db, `select coalesce(traits->>'reason', '') from audit where action = 16
-			order by id desc limit 1`); reason != string(c.Failure) {
+		if reason := storetest.Text(a.t, a.db, `select coalesce(traits->>'reason', '') from audit where action = $1
+			order by id desc limit 1`, store.ActionVerificationFailed); reason != string(c.Failure) {
 			a.t.Errorf("%s: audited with the reason %q, want %q", c.Name, reason, string(c.Failure))
 		}
 	}

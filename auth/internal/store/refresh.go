@@ -23,7 +23,7 @@ type Refresh struct {
 	// LowAfter is how old a session of aal1 may be whose user has a verified factor. Zero: any age.
 	LowAfter time.Time
 	// SinglePerUser refuses a session if the user has signed in since with the same tag, unless the later session has
-	// outlived its not_after or the time box.
+	// outlived its not_after or the time box. A later session that LowAfter refuses counts too.
 	SinglePerUser bool
 }
 
