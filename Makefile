@@ -26,7 +26,7 @@ linked = CGO_ENABLED=0 go list $(tags) -deps -f '{{with .Module}}{{if not .Main}
 # The tests that count what a call costs, those of random cases, which under race are fewer, and the packages that have
 # tests of such names.
 counting := Alloc|Statements|Commands|Random
-having = $$(grep -rlE --include='*_test.go' '^func Test[A-Za-z0-9_]*($(1))' auth bench ratelimit shared | xargs -n1 dirname | sort -u | sed 's|^|./|')
+having = $$(grep -rlE --include='*_test.go' '^func Test[A-Za-z0-9_]*($(1))' auth bench ratelimit shared | xargs -n1 dirname | sort -ru | sed 's|^|./|')
 # Under the race detector bcrypt and scrypt take ten times as long, and no two goroutines share what they compute with.
 uninstrumented := $(foreach p,blowfish scrypt,-gcflags=golang.org/x/crypto/$(p)=-race=false)
 # Tests wait for servers and processes more than they compute: twice as many packages at once as there are cores.

@@ -50,9 +50,12 @@ func (s *suite) memory(ctx context.Context) error {
 // reportRSS compares a target's present memory with a budget.
 func (s *suite) reportRSS(t *target, limit float64, what, note string) error {
 	u, err := readUsage(t.process.PID())
+	if err != nil {
+		return err
+	}
 	s.report.atMost(limit, " MiB", what, []float64{float64(u.rss) / mib},
 		fmt.Sprintf("peak %.1f%s", float64(u.peak)/mib, note))
-	return err
+	return nil
 }
 
 // numberAfter finds a number in a page.

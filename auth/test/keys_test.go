@@ -94,11 +94,13 @@ func TestBusyPort(t *testing.T) {
 	port := d.http[strings.LastIndex(d.http, ":")+1:]
 	mailbox := d.mailbox[strings.LastIndex(d.mailbox, ":")+1:]
 	log := filepath.Join(t.TempDir(), "log")
-	for name, port := range map[string]string{"PORT": port, "AUTH_API_PORT": port, "AUTH_DEV_MAILBOX_PORT": mailbox} {
-		status, _, errs := command(t, append(environment(url), name+"="+port, "AUTH_LOG_FILE="+log), "")
+	const api = "AUTH_API_HOST, AUTH_API_PORT or PORT"
+	for setting, name := range map[string]string{"PORT=" + port: api, "AUTH_API_PORT=" + port: api,
+		"AUTH_DEV_MAILBOX_PORT=" + mailbox: "AUTH_DEV_MAILBOX_PORT"} {
+		status, _, errs := command(t, append(environment(url), setting, "AUTH_LOG_FILE="+log), "")
 		if status != 1 || !strings.Contains(errs, "auth: "+name+": ") ||
 			!strings.Contains(errs, "address already in use: another program has this port, set another one") {
-			t.Errorf("%s: %d %s", name, status, errs)
+			t.Errorf("%s: %d %s", setting, status, errs)
 		}
 		if b, err := os.ReadFile(log); err != nil ||
 			!strings.Contains(string(b), `"msg":"the daemon ends","error":"`+name+`: `) {

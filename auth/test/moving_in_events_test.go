@@ -60,7 +60,7 @@ var groups = []string{"email", "phone", "is_anonymous", "aud role", "email_confi
 	"confirmation_sent_at email_change_sent_at invited_at phone_change_sent_at reauthentication_sent_at recovery_sent_at",
 	"identity_data last_sign_in_at provider_id"}
 
-// differences are what a trigger there sees otherwise with a mirror, as docs/moving-in.md lists it with the reasons.
+// differences are what a trigger there sees otherwise with a mirror, as docs/differences.md lists it with the reasons.
 var differences = []string{"statements that change nothing", "a new user", "several statements of a request",
 	"`sub`, addresses and `*_verified` in metadata and identity", "`email_change_confirm_status`", "second factors",
 	"`last_sign_in_at` of an identity", "the link of an invitation", "soft deletion"}
@@ -123,10 +123,10 @@ type way struct {
 
 // waysToChange makes and changes users: triggers of the application see what they saw before, but for the differences.
 func waysToChange(t *testing.T, d *tuned, idp *fakeidp.Server, settings []string) {
-	page := document(t, "docs/moving-in.md")
+	page := document(t, "docs/differences.md")
 	for _, one := range differences {
 		if !strings.Contains(page, "\n| "+one+" |") {
-			t.Errorf("docs/moving-in.md does not list what differs: %s", one)
+			t.Errorf("docs/differences.md does not list what differs: %s", one)
 		}
 	}
 	w := &ways{t: t, d: d, idp: idp, service: d.admin(t, "service_role")}

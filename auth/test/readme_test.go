@@ -134,11 +134,10 @@ func TestDocs_variables(t *testing.T) {
 // malformed refresh tokens.
 func TestDocs_whatDiffers(t *testing.T) {
 	_, library, _ := strings.Cut(document(t, "docs/api.md"), "\n## Client library\n\n")
-	if !strings.HasPrefix(library, "[What differs](moving-in.md#what-differs)") {
+	if !strings.HasPrefix(library, "[What differs](differences.md)") {
 		t.Errorf("docs/api.md, \"Client library\", begins otherwise: %.80q", library)
 	}
-	_, table, _ := strings.Cut(document(t, "docs/moving-in.md"), "\n## What differs\n")
-	table, _, _ = strings.Cut(table, "\n## ")
+	table, _, _ := strings.Cut(document(t, "docs/differences.md"), "\n## ")
 	for _, row := range []string{
 		`\n\| Malformed refresh token \|.*validation_failed`,
 		`\n\| Linking and unlinking by hand \|.*AUTH_SECURITY_MANUAL_LINKING_ENABLED=true`,

@@ -2,10 +2,12 @@ package filewatch
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
 	"os"
 	"path/filepath"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fsnotify/fsnotify"
@@ -82,6 +84,28 @@ func TestWait(t *testing.T) {
 	if _, ok := w.Wait(ctx, nil); ok {
 		t.Error("Wait outlives its context")
 	}
+}
+
+// Wait returns when Settle has passed since the last change, and when Most has passed since the first if changes do not
+// end.
+func TestWait_settles(t *testing.T) {
+	f := func(changes int, want time.Duration) {
+		t.Helper()
+		synctest.Test(t, func(t *testing.T) {
+			n := 0
+			o := Options{Poll: time.Second, Settle: 5 * time.Second, Most: time.Minute,
+				Signature: func() string { n = min(n+1, changes); return fmt.Sprint(n) }}
+			w := &Watcher{o: o, tick: time.NewTicker(o.Poll)} // without notifications, which synctest cannot await
+			defer w.Close()
+			begun := time.Now()
+			if _, ok := w.Wait(t.Context(), nil); !ok || time.Since(begun) != want {
+				t.Errorf("%d changes, one a second: %t after %s, want %s", changes, ok, time.Since(begun), want)
+			}
+		})
+	}
+	f(1, 6*time.Second)
+	f(10, 15*time.Second)
+	f(1000, 61*time.Second)
 }
 
 func TestIdentity(t *testing.T) {

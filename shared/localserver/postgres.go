@@ -12,6 +12,7 @@ import (
 	"os/exec"
 	"os/user"
 	"path/filepath"
+	"runtime"
 	"strconv"
 	"strings"
 	"syscall"
@@ -56,7 +57,8 @@ func Postgres(ctx context.Context, o PostgresOptions) (*Server, error) {
 			if err := initdb(dir, data, credential); err != nil {
 				return nil, err
 			}
-			args := []string{"-D", data, "-k", dir, "-c", "listen_addresses="}
+			// Of a killed server, shared memory that is no file of its folder stays for ever.
+			args := []string{"-D", data, "-k", dir, "-c", "listen_addresses=", "-c", "dynamic_shared_memory_type=mmap"}
 			if !o.Durable {
 				args = append(args, "-c", "fsync=off", "-c", "full_page_writes=off")
 			}
@@ -75,10 +77,11 @@ func (s *Server) PostgresURL(database string) string {
 	return u.String()
 }
 
-// memory returns the folder of a file system in memory; "" without one that has 6 GiB of room.
+// memory returns the folder of a file system in memory; "" without one that has room for the servers of as many test
+// binaries as run at once, 3 GiB for each core.
 func memory() string {
 	var s syscall.Statfs_t
-	if err := syscall.Statfs("/dev/shm", &s); err != nil || uint64(s.Bavail)*uint64(s.Bsize) < 6<<30 {
+	if err := syscall.Statfs("/dev/shm", &s); err != nil || uint64(s.Bavail)*uint64(s.Bsize) < uint64(runtime.NumCPU())*3<<30 {
 		return ""
 	}
 	return "/dev/shm"

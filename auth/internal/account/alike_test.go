@@ -60,7 +60,10 @@ func TestKnownAndUnknown_Statements(t *testing.T) {
 	t.Run("none", func(t *testing.T) { knownAndUnknown(t, 0) })
 }
 
-func knownAndUnknown(t *testing.T, pause time.Duration) {
+// measured returns accounts on a database of their own, with pauses between mails, and a function that says how many
+// statements f sends and whether it writes.
+func measured(t *testing.T, pause time.Duration) (h *house, work func(f func()) (statements int, writes bool)) {
+	t.Helper()
 	var mu sync.Mutex
 	n := 0
 	url := storetest.URL(t)
@@ -89,29 +92,33 @@ func knownAndUnknown(t *testing.T, pause time.Duration) {
 		t.Fatal(err)
 	}
 	t.Cleanup(db.Close)
-	h := openOn(t, db, func(s *flow.Settings) {
+	h = openOn(t, db, func(s *flow.Settings) {
 		s.Email.Interval, s.Email.ConfirmationInterval, s.Phone.Interval, s.HideUnknownOnOTP = pause, pause, pause, true
 	})
-	h.confirmed("confirmed@example.org")
-	h.create(flow.Attributes{Phone: ptr("491511"), PhoneConfirm: ptr(true)})
-	count := func(f func()) int {
+	return h, func(f func()) (int, bool) {
 		h.pass(time.Hour)
+		last := written()
 		mu.Lock()
 		before := n
 		mu.Unlock()
 		f()
 		mu.Lock()
 		defer mu.Unlock()
-		return n - before
+		return n - before, written() != last
 	}
+}
+
+func knownAndUnknown(t *testing.T, pause time.Duration) {
+	h, work := measured(t, pause)
+	h.confirmed("confirmed@example.org")
+	h.create(flow.Attributes{Phone: ptr("491511"), PhoneConfirm: ptr(true)})
 	f := func(name string, call func(who string) error, who ...string) {
 		t.Helper()
 		for range 2 { // the second time the addresses are what the first made of them
 			want := 0
 			for i, w := range who {
-				before := written()
-				got := count(func() { accepted(t, call(w)) })
-				if written() == before {
+				got, writes := work(func() { accepted(t, call(w)) })
+				if !writes {
 					t.Errorf("%s writes nothing for %s", name, w)
 				}
 				if i == 0 {

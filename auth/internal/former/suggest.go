@@ -318,17 +318,22 @@ select distinct kind, name, relation::text from (
 ) d where nspname <> $1
 order by 1, 2, 3`
 
-// Readers lists the views, policies and functions outside of the schema that read one of its tables, or a column of
-// users. Functions in ours (schema.name, without quotes) are left out.
-func Readers(ctx context.Context, q Querier, schema string, tables []string, column string, ours []string) (list []string,
-	err error) {
-	rows, err := q.Query(ctx, selectReaders, schema, tables, column, ours)
+// Read is what Readers looks for: Tables of Schema, and a Column of its users. Functions in Ours (schema.name, without
+// quotes) are left out.
+type Read struct {
+	Schema, Column string
+	Tables, Ours   []string
+}
+
+// Readers lists the views, policies and functions outside of the schema that read one of the tables or the column.
+func Readers(ctx context.Context, q Querier, r Read) (list []string, err error) {
+	rows, err := q.Query(ctx, selectReaders, r.Schema, r.Tables, r.Column, r.Ours)
 	if err != nil {
 		return nil, err
 	}
 	var kind, name, table string
 	_, err = pgx.ForEachRow(rows, []any{&kind, &name, &table}, func() error {
-		list = append(list, kind+name+" reads "+schema+"."+table)
+		list = append(list, kind+name+" reads "+r.Schema+"."+table)
 		return nil
 	})
 	return list, err
@@ -356,7 +361,8 @@ func (s *Source) readers(ctx context.Context, mirror []string, a *Advice) error 
 		a.Objects, a.Suggestions = append(a.Objects, line), append(a.Suggestions, "-- "+line)
 	}
 	err := s.read(ctx, func(c *pgx.Conn) error {
-		list, err := Readers(ctx, c, s.Schema, []string{"users", "identities", "sessions", "mfa_factors", "refresh_tokens"}, "", mirror)
+		list, err := Readers(ctx, c, Read{Schema: s.Schema, Ours: mirror,
+			Tables: []string{"users", "identities", "sessions", "mfa_factors", "refresh_tokens"}})
 		for _, one := range list {
 			add(one)
 		}

@@ -90,7 +90,8 @@ func (r *run) stale(ctx context.Context) error {
 	for _, f := range r.functions() {
 		made = append(made, r.here+"."+f.name)
 	}
-	list, err := former.Readers(ctx, r.conn, r.there.Name, unwritten, "encrypted_password", made)
+	list, err := former.Readers(ctx, r.conn, former.Read{Schema: r.there.Name, Tables: unwritten,
+		Column: "encrypted_password", Ours: made})
 	if len(list) > 0 {
 		fmt.Fprintln(r.Out, "these read what is no longer kept current there:")
 	}

@@ -23,18 +23,17 @@ const afterFunction = "reset all; reset session authorization; reset role; commi
 // a time limit for its statement. It returns the result as text: nil for null and void.
 func (db *DB) CallFunction(ctx context.Context, schema, function string, input []byte,
 	limit time.Duration) (out []byte, err error) {
-	return db.callFunction(ctx, schema, function, input, limit, afterFunction)
+	return db.callFunction(ctx, functionCall(schema, function), input, limit, afterFunction)
 }
 
 // TryFunction is CallFunction, but what the function did is rolled back.
 func (db *DB) TryFunction(ctx context.Context, schema, function string, input []byte,
 	limit time.Duration) (out []byte, err error) {
-	return db.callFunction(ctx, schema, function, input, limit, "rollback")
+	return db.callFunction(ctx, functionCall(schema, function), input, limit, "rollback")
 }
 
-func (db *DB) callFunction(ctx context.Context, schema, function string, input []byte, limit time.Duration,
+func (db *DB) callFunction(ctx context.Context, call string, input []byte, limit time.Duration,
 	end string) (out []byte, err error) {
-	call := functionCall(schema, function)
 	err = db.withConn(ctx, "function", func(c *pgx.Conn) error {
 		if err := execSimple(ctx, c, fmt.Sprintf("begin; set local statement_timeout = %d",
 			limit.Milliseconds())); err != nil {

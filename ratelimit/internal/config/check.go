@@ -153,8 +153,11 @@ func (c *Config) checkKVStore(r *settings.Report, prefix string, k KVStore) {
 		return // an error of the field itself, without which no other setting can be checked
 	}
 	if err := k.Store.Check(); err != nil {
-		text := strings.ReplaceAll(err.Error(), "KVSTORE_", prefix)
-		r.Clash("%s", strings.ReplaceAll(text, prefix+"URL", r.Spelled(prefix+"URL")))
+		text := err.Error()
+		for _, name := range []string{"URL", "SOCKET_TYPE", "TYPE", "AUTH"} {
+			text = strings.ReplaceAll(text, "KVSTORE_"+name, r.Spelled(prefix+name))
+		}
+		r.Clash("%s", text)
 	}
 	if k.WantsTLS() && !strings.Contains(k.Store.URL, "://") &&
 		(k.Store.SocketType == "unix" && k.Store.Type == redis.Single || strings.HasPrefix(k.Store.URL, "/")) {

@@ -105,6 +105,9 @@ func TestConfig_mistakes(t *testing.T) {
 	f("BACKEND_TYPE=redis", `BACKEND_TYPE="redis": needs KVSTORE_URL, which is not set`)
 	f("BACKEND_TYPE=kvstore", `BACKEND_TYPE="kvstore": needs KVSTORE_URL, which is not set`)
 	f("REDIS_URL=nowhere", `REDIS_URL: neither host:port nor a path nor redis://host:port`)
+	f("REDIS_URL=redis://h:1 REDIS_TYPE=sentinel", `REDIS_URL: REDIS_TYPE=sentinel takes a list of host:port, `+
+		`not a URL; credentials go into KVSTORE_AUTH`)
+	f("REDIS_URL=redis://h:1 REDIS_SOCKET_TYPE=unix", `REDIS_SOCKET_TYPE: unix needs a path in REDIS_URL, not a URL`)
 	f("KVSTORE_URL=nowhere", `KVSTORE_URL: neither host:port nor a path nor redis://host:port`)
 	f("KVSTORE_URL=/path KVSTORE_SOCKET_TYPE=tcp",
 		`KVSTORE_SOCKET_TYPE: tcp needs host:port in KVSTORE_URL, not a path`)

@@ -1,6 +1,10 @@
 package counter
 
-import "context"
+import (
+	"context"
+	"slices"
+	"unsafe"
+)
 
 // AddAcrossNodes carries out a request under Stop whose counters no single script reaches. It reads all counters, and
 // writes if no hit is over; each write checks its own limit again. Hits of another request in between can make one
@@ -8,12 +12,10 @@ import "context"
 // other hits are given back; until then other requests see them counted. add carries out hits on the nodes that have
 // their keys.
 func AddAcrossNodes(ctx context.Context, req *Request, add func(context.Context, *Request) error) error {
-	looks := Request{Hits: make([]Hit, len(req.Hits)), Now: req.Now}
-	for i := range req.Hits {
-		looks.Hits[i] = req.Hits[i]
+	looks := Request{Hits: slices.Clone(req.Hits), Now: req.Now}
+	for i := range looks.Hits {
 		h := &looks.Hits[i]
-		h.BringDown = h.BringsDown()
-		h.N, h.Refund = 0, false
+		h.BringDown, h.N, h.Refund, h.Err = h.BringsDown(), 0, false, nil
 	}
 	if err := Whole(&looks, add(ctx, &looks)); err != nil {
 		return err
@@ -75,45 +77,35 @@ func giveBack(ctx context.Context, req *Request, written []int, add func(context
 
 // JudgeStop works out the outcome of each hit when the counters stand where looks found them. held reports whether
 // nothing is written: a hit that is not in shadow mode would go over, or known is true, because a hit without a counter
-// is over. Hits with an Err have no outcome.
+// is over. A hit whose look has an Err gets no outcome. The work is linear, since stores call JudgeStop under a lock.
 func JudgeStop(hits, looks []Hit, known bool) (held bool) {
 	held = known
+	latest := make(map[string]*Hit, 8) // by key, on the stack: the latest hit that is not over
 	for i := range hits {
-		h := &hits[i]
-		if h.Err != nil {
+		h, before := &hits[i], &looks[i]
+		if before.Err != nil {
 			continue
+		}
+		if earlier := latest[string(h.Key)]; earlier != nil {
+			before = earlier
 		}
 		if h.Algorithm != FixedWindow {
-			before := &looks[i].State
-			for j := i - 1; j >= 0; j-- {
-				if string(hits[j].Key) == string(h.Key) {
-					before = &hits[j].State
-					break
-				}
-			}
-			h.Judge(before)
-			held = held || h.Refused && !h.Shadow
-			continue
-		}
-		before := looks[i].After
-		for j := i - 1; j >= 0; j-- { // an earlier hit on the same key; a hit that goes over is never written
-			if string(hits[j].Key) == string(h.Key) && !hits[j].Over(hits[j].After) {
-				before = hits[j].After
-				break
-			}
-		}
-		h.After, h.Spared = h.Apply(before), false
-		held = held || h.Over(h.After) && !h.Shadow
-	}
-	for i := range hits {
-		h := &hits[i]
-		if !held {
-			break
+			h.Judge(&before.State)
+		} else {
+			h.After, h.Spared = h.AddTo(before.After), false
 		}
 		if !h.IsOver() {
-			h.After, h.Spared = looks[i].After, true
+			latest[unsafe.String(unsafe.SliceData(h.Key), len(h.Key))] = h
 		}
-		h.State = looks[i].State
+		held = held || h.IsOver() && !h.Shadow
+	}
+	for i := range hits {
+		if h, look := &hits[i], &looks[i]; held && look.Err == nil {
+			if !h.IsOver() {
+				h.After, h.Spared = look.After, true
+			}
+			h.State = look.State
+		}
 	}
 	return held
 }

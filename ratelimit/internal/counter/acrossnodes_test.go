@@ -20,7 +20,7 @@ func (b *between) add(_ context.Context, req *counter.Request) error {
 	b.trips++
 	for i := range req.Hits {
 		h := &req.Hits[i]
-		if h.After = h.Apply(b.counters[string(h.Key)]); req.Stop != counter.StopEach || !h.Over(h.After) {
+		if h.After = h.AddTo(b.counters[string(h.Key)]); req.Stop != counter.StopEach || !h.Over(h.After) {
 			b.counters[string(h.Key)] = h.After
 		}
 	}
@@ -53,6 +53,9 @@ func TestAddAcrossNodes_givesBack(t *testing.T) {
 		}
 	}
 	of := func(key string, n uint64, limited uint64) counter.Hit { return limit(limited, h(key, n)) }
+	stale := of("a", 1, 2)
+	stale.Err = counter.ErrBusy
+	f("an error of an earlier use", []counter.Hit{stale, of("b", 2, 9)}, "none", "a2 b3 c1 a:2 b:3")
 	f("nobody comes between", []counter.Hit{of("a", 1, 2), of("b", 2, 9)}, "none", "a2 b3 c1 a:2 b:3")
 	f("the first is over", []counter.Hit{of("a", 1, 2), of("b", 2, 9), of("c", 1, 9)}, "a", "a2 b1 c1 a:3 b:1- c:1-")
 	f("the last is over", []counter.Hit{of("b", 2, 9), of("a", 1, 2)}, "a", "a2 b1 c1 b:1- a:3")
@@ -64,4 +67,18 @@ func TestAddAcrossNodes_givesBack(t *testing.T) {
 	refund := of("c", 1, 9)
 	refund.Refund = true
 	f("a refund stays", []counter.Hit{of("a", 1, 2), refund}, "a", "a2 b1 c0 a:3 c:0")
+}
+
+// A hit whose counter was not read gets no outcome, also where nothing is written.
+func TestJudgeStop_unread(t *testing.T) {
+	for _, known := range []bool{false, true} {
+		hits := []counter.Hit{limit(9, h("a", 1)), limit(9, h("b", 1))}
+		looks := []counter.Hit{{After: 5, Err: counter.ErrBusy}, {After: 5}}
+		if held := counter.JudgeStop(hits, looks, known); held != known {
+			t.Errorf("known %t: held %t", known, held)
+		}
+		if hits[0].After != 0 || hits[0].Spared || hits[1].Spared != known {
+			t.Errorf("known %t: %+v", known, hits)
+		}
+	}
 }

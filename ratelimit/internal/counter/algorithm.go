@@ -334,7 +334,7 @@ func (h *Hit) Judge(s *State) (changed bool) {
 
 // JudgeChange is Judge on h.State itself; c is what Change returned before State was set.
 func (h *Hit) JudgeChange(c Change) (changed bool) {
-	h.After, h.Refused, changed = h.Meter.Apply(&h.State, c)
+	h.After, h.Refused, changed = h.Apply(&h.State, c)
 	h.Spared = false
 	return changed
 }
@@ -349,13 +349,3 @@ func (h *Hit) BringsDown() bool {
 func (h *Hit) Change() Change {
 	return Change{N: h.N, Refund: h.Refund, Undo: h.Undo, Window: h.State.At}
 }
-
-// Wait returns how many µs it takes from State.Now until n hits pass, without further hits; see Meter.Wait. The hit is
-// on a sliding window or a token bucket, and has an answer.
-func (h *Hit) Wait(n uint64) int64 { return h.Meter.Wait(&h.State, n) }
-
-// Empty returns how many µs it takes from State.Now until nothing is used, without further hits.
-func (h *Hit) Empty() int64 { return h.TimeToEmpty(&h.State) }
-
-// Used returns how much of the capacity State uses.
-func (h *Hit) Used() int64 { return h.Meter.Used(&h.State) }

@@ -33,9 +33,9 @@ func seconds(us int64) int64 { return max(1, (us+999_999)/1_000_000) }
 // answer is what a status shows of a judged hit.
 func answer(h *counter.Hit) string {
 	if h.Refused || uint64(h.After) > h.Capacity() {
-		return fmt.Sprintf("OVER, %d s", seconds(h.Wait(h.N)))
+		return fmt.Sprintf("OVER, %d s", seconds(h.Wait(&h.State, h.N)))
 	}
-	return fmt.Sprintf("OK %d, %d s", h.Capacity()-uint64(h.After), seconds(h.Empty()))
+	return fmt.Sprintf("OK %d, %d s", h.Capacity()-uint64(h.After), seconds(h.TimeToEmpty(&h.State)))
 }
 
 // one carries out a hit on a counter kept in state, as a store does.

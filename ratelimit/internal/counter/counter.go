@@ -121,8 +121,8 @@ type Hit struct {
 	Err error
 }
 
-// Apply returns the total after the hit: saturating at 2^63-1, never below 0.
-func (h *Hit) Apply(total int64) int64 {
+// AddTo returns a fixed window's total after the hit: saturating at 2^63-1, never below 0.
+func (h *Hit) AddTo(total int64) int64 {
 	n := int64(min(h.N, math.MaxInt64))
 	if h.Refund {
 		return max(0, total-n)

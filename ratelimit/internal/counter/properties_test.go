@@ -185,12 +185,12 @@ func TestWaitRandom(t *testing.T) {
 					h.hit.Limit = 1 + h.r.Uint64N(h.hit.Limit+5)
 					h.hit.Burst = min(h.hit.Burst, h.hit.Limit)
 				}
-				if look := h.do(0); look.Refused != (look.Wait(0) > 0) {
-					t.Fatalf("seed %d, %s: a look, refused %t, waits %d µs", seed, a, look.Refused, look.Wait(0))
+				if look := h.do(0); look.Refused != (look.Wait(&look.State, 0) > 0) {
+					t.Fatalf("seed %d, %s: a look, refused %t, waits %d µs", seed, a, look.Refused, look.Wait(&look.State, 0))
 				}
 				n := h.n()
 				if one := h.do(n); one.Refused {
-					wait := one.Wait(n)
+					wait := one.Wait(&one.State, n)
 					try := func(at int64) bool {
 						state, again := h.state, h.hit
 						again.N = n
@@ -220,7 +220,7 @@ func TestEmptyRandom(t *testing.T) {
 					judge(&state, at, &again)
 					return again.After
 				}
-				empty := one.Empty()
+				empty := one.TimeToEmpty(&one.State)
 				if used(h.now+empty) != 0 || empty > 2 && used(h.now+empty-2) == 0 {
 					t.Fatalf("seed %d, %s: empty in %d µs; then %d are used, before %d", seed, a, empty,
 						used(h.now+empty), used(h.now+empty-2))
@@ -247,7 +247,7 @@ func TestApply_changesRandom(t *testing.T) {
 				switch {
 				case one.Refused && h.state != was:
 					t.Fatalf("seed %d, %s: a refused hit has written", seed, a)
-				case one.After != before+int64(n) || !one.Refused && one.Used() != one.After:
+				case one.After != before+int64(n) || !one.Refused && one.Used(&one.State) != one.After:
 					t.Fatalf("seed %d, %s: %d used, %d hits, then %d", seed, a, before, n, one.After)
 				case !one.Refused:
 					if got := h.refund(n); got.After != before || got.Refused {
@@ -257,9 +257,9 @@ func TestApply_changesRandom(t *testing.T) {
 				}
 				if h.r.IntN(4) == 0 {
 					n := h.r.Uint64N(2*h.hit.Capacity()) + 1
-					if got := h.refund(n); got.After < 0 || got.After > one.Used() {
+					if got := h.refund(n); got.After < 0 || got.After > one.Used(&one.State) {
 						t.Fatalf("seed %d, %s: %d used after a refund of %d, %d before", seed, a, got.After, n,
-							one.Used())
+							one.Used(&one.State))
 					}
 				}
 				h.step()
@@ -284,9 +284,9 @@ func TestLoad_clockBackRandom(t *testing.T) {
 			if a == counter.TokenBucket {
 				most = h.size*int64(h.hit.Burst)/int64(h.hit.Limit) + 1
 			}
-			if wait := one.Wait(n); one.Refused && wait > most || one.Empty() > most {
+			if wait := one.Wait(&one.State, n); one.Refused && wait > most || one.TimeToEmpty(&one.State) > most {
 				t.Fatalf("seed %d, %s: %d µs until it passes, %d until it is empty; want at most %d", seed, a, wait,
-					one.Empty(), most)
+					one.TimeToEmpty(&one.State), most)
 			}
 			// The next one finds the state written, even after a refusal.
 			if again := h.do(n); one.Refused && again.State != one.State {
@@ -362,12 +362,12 @@ func FuzzMeter(f *testing.F) {
 		before := m.Used(&s)
 		h.Judge(&s)
 		switch {
-		case h.After < 0 || before < 0 || h.State.Now != now || h.Wait(n) < 0 || h.Empty() < 0 || h.Used() < 0:
+		case h.After < 0 || before < 0 || h.State.Now != now || h.Wait(&h.State, n) < 0 || h.TimeToEmpty(&h.State) < 0 || h.Used(&h.State) < 0:
 			t.Errorf("%+v", h)
 		case h.Refused && h.State != s:
 			t.Errorf("refused, and changed: %+v from %+v", h.State, s)
-		case refund && h.Used() > before:
-			t.Errorf("a refund has used more: %d, then %d", before, h.Used())
+		case refund && h.Used(&h.State) > before:
+			t.Errorf("a refund has used more: %d, then %d", before, h.Used(&h.State))
 		case !h.Refused && !refund && n > 0 && uint64(h.After) > h.Capacity():
 			t.Errorf("%d used of %d", h.After, h.Capacity())
 		}

@@ -19,13 +19,14 @@ import (
 func TestDocs_metrics(t *testing.T) {
 	t.Chdir("../..") // the pages'
 	cert, key := certtest.NewCA(t, "ca", time.Hour).Issue("localhost").Write(t, t.TempDir())
-	c, _, err := config.Load([]string{"BACKEND_TYPE=memory", "LOCAL_CACHE_SIZE_IN_BYTES=1",
+	c, report, err := config.Load([]string{"BACKEND_TYPE=memory", "LOCAL_CACHE_SIZE_IN_BYTES=1",
 		"GRPC_SERVER_USE_TLS=true", "GRPC_SERVER_TLS_CERT=" + cert, "GRPC_SERVER_TLS_KEY=" + key})
 	if err != nil {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	d := &daemon{config: c, log: log, health: server.NewHealth(), stats: stats.NewRegistry(stats.Options{Log: log})}
+	d := &daemon{config: c, spelled: report.Spelled, log: log, health: server.NewHealth(),
+		stats: stats.NewRegistry(stats.Options{Log: log})}
 	d.config.Tracing.Enabled = true
 	d.config.Stats.Pull = true
 	d.makePage()

@@ -46,12 +46,12 @@ func (d *daemon) openMemcache(ctx context.Context) (counter.Store, error) {
 	if d.config.MCache.TLS {
 		var err error
 		if o.TLS, err = d.openClientCerts(d.config.MCache.Files); err != nil {
-			return nil, fmt.Errorf("MCACHE_TLS: %w", err)
+			return nil, fmt.Errorf("%s: %w", d.spelled("MCACHE_TLS"), err)
 		}
 	}
 	m, err := memcached.New(ctx, o)
 	if err != nil {
-		return nil, fmt.Errorf("MCACHE_SRV=%s: %w", o.Settings.SRV, err)
+		return nil, fmt.Errorf("%s=%s: %w", d.spelled("MCACHE_SRV"), o.Settings.SRV, err)
 	}
 	d.opened = append(d.opened, m.Close)
 	d.memcacheStats(m)
@@ -98,7 +98,7 @@ func (d *daemon) openKVStores(ctx context.Context) (_ counter.Store, err error) 
 	var config func(host string) *tls.Config
 	if c.KVStore.WantsTLS() || c.KVShared.PerSecond && c.PerSecond.WantsTLS() {
 		if config, err = d.openClientCerts(c.KVShared.Files); err != nil {
-			return nil, fmt.Errorf("KVSTORE_TLS: %w", err)
+			return nil, fmt.Errorf("%s: %w", d.spelled("KVSTORE_TLS"), err)
 		}
 	}
 	var perSecond redis.Store
@@ -141,7 +141,7 @@ func (d *daemon) openKV(ctx context.Context, setting string, k config.KVStore,
 	}
 	kv, err := open(ctx, o)
 	if err != nil {
-		return nil, fmt.Errorf("%s=%s: %w", setting, settings.MaskURL(k.Store.URL), err)
+		return nil, fmt.Errorf("%s=%s: %w", d.spelled(setting), settings.MaskURL(k.Store.URL), err)
 	}
 	d.opened = append(d.opened, kv.Close)
 	return kv, nil

@@ -42,13 +42,14 @@ type Options struct {
 	Memory int64
 	// Tracing records a span for each call; nil: none.
 	Tracing *Tracing
-	// TLS is the listener's config, with h2 as its only protocol; nil: plain HTTP/2.
+	// TLS is the listener's config, whose NextProtos must be h2 alone; nil: plain HTTP/2.
 	TLS *tls.Config
 	// HandshakeFailed is called for each TLS handshake that failed; required with TLS.
 	HandshakeFailed func(peer net.Addr, err error)
 	// Panicked is called when a call has panicked.
 	Panicked func(any)
-	// MaxStreams is how many calls of a connection may be open, and how many may wait for a store.
+	// MaxStreams is how many calls of a connection may be open, and how many may wait for a store. It is required: with
+	// 0 a connection may open no call.
 	MaxStreams int
 	// MaxAge is the age at which a connection gets GOAWAY (±10 %), MaxAgeGrace the time that its calls then have to
 	// finish; 0 means never.

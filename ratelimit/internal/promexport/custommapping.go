@@ -47,7 +47,7 @@ func (p *Page) writeMapped(w *writer) {
 		all.of(w, s.name, k, s.help).add(s.labels, value*s.scale)
 	}
 	p.Stats.Named(func(s stats.Series, k stats.Kind, value float64) { show(s.Name, s.Tags, kinds[k], value) })
-	for _, r := range append(p.Stats.Rules(false), p.Stats.Rules(true)...) {
+	for _, r := range append(p.Stats.Rules(), p.Stats.Limits()...) {
 		for i := range stats.RuleStats {
 			if name := r.StatName(i); name != "" {
 				show(name, p.extra, counter, float64(r.Stat(i).Value()))

@@ -72,7 +72,7 @@ func methodOf(name, suffix string) (string, bool) {
 // first three parts, and are added up. Every series of a rule is shown from its first hit on, except the two that most
 // rules never need.
 func (p *Page) rules(w *writer) {
-	hit := p.Stats.Rules(false)
+	hit := p.Stats.Rules()
 	for i := range hit {
 		hit[i].Key = threeParts(hit[i].Key)
 	}
@@ -103,7 +103,7 @@ func (p *Page) rules(w *writer) {
 // its first hit on.
 func (p *Page) limits(w *writer) {
 	all := families{}
-	for _, l := range p.Stats.Rules(true) {
+	for _, l := range p.Stats.Limits() {
 		key, label, _ := stats.CutLabel(l.Key)
 		var labels []stats.Tag
 		for i, part := range strings.SplitN(threeParts(key), ".", 3) {

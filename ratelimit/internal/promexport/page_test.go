@@ -237,7 +237,7 @@ func TestForgotten(t *testing.T) {
 		go func() { defer close(done); r.Run(ctx, nil, time.Millisecond) }()
 		defer func() { cancel(); <-done }()
 		left := func() (n int) {
-			for _, s := range r.Rules(false) {
+			for _, s := range r.Rules() {
 				if strings.HasPrefix(s.Key, "d.k.j.") {
 					n++
 				}
@@ -253,7 +253,7 @@ func TestForgotten(t *testing.T) {
 			t.Errorf("and again: %q", got)
 		}
 		r.Retain(nil)
-		await.True(t, "the last rule is forgotten", func() bool { return len(r.Rules(false)) == 0 })
+		await.True(t, "the last rule is forgotten", func() bool { return len(r.Rules()) == 0 })
 		if got := linesOf(scrape(t, p), series); got != "" {
 			t.Errorf("after all: %q", got)
 		}

@@ -24,7 +24,8 @@ func (c *Call) describe(p *step, st *rls.Status, known bool) {
 	}
 	m := decide.Member{Rule: p.rule, Window: p.window, Remaining: st.Remaining, Until: st.Reset}
 	if known && p.hit >= 0 && p.rule.Algorithm != counter.FixedWindow && uint64(m.Remaining) < decide.Capacity(p.rule) {
-		m.Until = seconds(c.batch.Hits[p.hit].Wait(uint64(m.Remaining) + 1))
+		h := &c.batch.Hits[p.hit]
+		m.Until = seconds(h.Wait(&h.State, uint64(m.Remaining)+1))
 	}
 	c.members = append(c.members, m)
 }

@@ -68,9 +68,8 @@ func (s *Service) Begin(ctx context.Context, c *Call, arrived time.Time) (asks b
 	if s.o.Tracer != nil {
 		s.startSpan(ctx, c)
 	}
-	rules := s.rules.Load()
-	c.set = rules
-	if err := s.check(rules, &c.Request); err != nil {
+	c.set = s.rules.Load()
+	if err := s.check(c.set, &c.Request); err != nil {
 		c.rules = c.rules[:0]
 		s.serviceError.Inc()
 		if r, ok := errors.AsType[*Refusal](err); ok && r.Kind == Invalid {
@@ -78,14 +77,14 @@ func (s *Service) Begin(ctx context.Context, c *Call, arrived time.Time) (asks b
 		}
 		return false, s.end(c, err)
 	}
-	c.domain = rules.Domain(c.Request.Domain)
+	c.domain = c.set.Domain(c.Request.Domain)
 	if c.domain == nil && s.o.DenyUnknown {
 		s.denyAll(c)
 		return false, s.end(c, nil)
 	}
-	s.match(c, rules, c.domain)
+	s.match(c, c.set, c.domain)
 	now := c.At.Unix()
-	s.planHits(c, rules, now)
+	s.planHits(c, c.set, now)
 	if len(c.batch.Hits) == 0 {
 		s.judge(c, now, nil)
 		s.finish(c)

@@ -44,11 +44,10 @@ func (r *Refusal) Error() string { return r.Msg }
 
 // GRPCStatus returns the status that a gRPC caller gets for an error of Decide, or for a panic in Decide (nil).
 func GRPCStatus(err error) (codes.Code, string) {
-	r, ok := errors.AsType[*Refusal](err)
-	if !ok {
-		return codes.Internal, "internal error"
+	if r, ok := errors.AsType[*Refusal](err); ok {
+		return codes.Code(r.Kind), r.Msg
 	}
-	return codes.Code(r.Kind), r.Msg
+	return codes.Internal, "internal error"
 }
 
 func (r *Refusal) Unwrap() error { return r.Err }

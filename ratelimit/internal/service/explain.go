@@ -140,7 +140,7 @@ func (v *CounterView) fill(m *reading) {
 		}
 		full := time.UnixMicro(state.At).UTC()
 		v.FullAt = &full
-		v.text += fmt.Sprintf(", full in %d s", seconds(m.hit.Empty()))
+		v.text += fmt.Sprintf(", full in %d s", seconds(m.hit.TimeToEmpty(&m.hit.State)))
 	default:
 		v.text = fmt.Sprintf("%d of %d, window ends in %d s", used, v.Limit, v.Reset)
 	}

@@ -90,11 +90,11 @@ func (s *Service) answered(o *decide.Outcome, c *Call, p *step, now int64) {
 func resetOf(h *counter.Hit, o *decide.Outcome) int64 {
 	switch {
 	case !o.Over():
-		return seconds(h.Empty())
+		return seconds(h.TimeToEmpty(&h.State))
 	case o.Refund: // a refund is answered like a request without hits
-		return seconds(h.Wait(0))
+		return seconds(h.Wait(&h.State, 0))
 	}
-	return seconds(h.Wait(o.Hits))
+	return seconds(h.Wait(&h.State, o.Hits))
 }
 
 // seconds converts µs to whole seconds, rounded up, at least 1.

@@ -249,7 +249,7 @@ func (s *Service) rememberOver(c *Call, p *step, h *counter.Hit, now int64) {
 // rememberWait keeps, in whole seconds rounded down, how long not even one hit passes. The time counts from before the
 // store was called.
 func (s *Service) rememberWait(c *Call, p *step, h *counter.Hit) {
-	wait := h.Wait(1)
+	wait := h.Wait(&h.State, 1)
 	ttl := wait / 1_000_000
 	if ttl < 1 {
 		return

@@ -173,7 +173,7 @@ func (f *Files) read() Set {
 		err := errors.Join(errs...)
 		if _, missing := os.Lstat(f.o.Root); errors.Is(missing, fs.ErrNotExist) {
 			err = fmt.Errorf("source: RUNTIME_ROOT=%q does not exist; rules are read from %s", f.o.Root, f.dir)
-		} else if of, ok := errors.AsType[*fs.PathError](err); ok && of.Path == f.dir {
+		} else if of, ok := errors.AsType[*fs.PathError](err); ok && of.Path == f.dir && errors.Is(of, fs.ErrNotExist) {
 			err = fmt.Errorf("%w; want RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY", err)
 		}
 		return Set{Err: err}

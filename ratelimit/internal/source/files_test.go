@@ -231,6 +231,9 @@ func TestDirectory_replaced(t *testing.T) {
 	must(t, os.Rename(root+"/config", root+"/old"))
 	w.until("error: source: read the configuration directory: open " + root + "/config: no such file or directory; " +
 		"want RUNTIME_ROOT/RUNTIME_SUBDIRECTORY/RUNTIME_APPDIRECTORY")
+	write(t, root+"/config", "a file\n")
+	w.until("error: source: read the configuration directory: open " + root + "/config: not a directory")
+	must(t, os.Remove(root+"/config"))
 	write(t, root+"/next/a.yaml", "2\n")
 	must(t, os.Rename(root+"/next", root+"/config"))
 	w.until("a.yaml=2")

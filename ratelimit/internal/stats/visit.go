@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// RuleSeries has the counters of one rule, or of one limit of a list, with the clean key: the part of their names
-// between "ratelimit.service.rate_limit." and the statistic. CutLabel splits the key of a limit.
+// RuleSeries has the counters of one rule, or of one limit of a list, with the clean key. For a rule it is the part of
+// their names between "ratelimit.service.rate_limit." and the statistic; CutLabel splits a limit's.
 type RuleSeries struct {
 	Key string
 	*Rule
@@ -37,10 +37,14 @@ func (r *Rule) Hit() bool {
 	return false
 }
 
-// Rules returns the rules that were hit, or the limits of lists that were, in no order: 24 bytes each, with the live
-// counters. After GroupRules it also returns the groups, with the counts of their forgotten rules. The caller owns the
-// list.
-func (r *Registry) Rules(limits bool) []RuleSeries {
+// Rules returns the rules that were hit, in no order: 24 bytes each, with the live counters. After GroupRules it also
+// returns the groups, with the counts of their forgotten rules. The caller owns the list.
+func (r *Registry) Rules() []RuleSeries { return r.visit(false) }
+
+// Limits is Rules for the limits of lists.
+func (r *Registry) Limits() []RuleSeries { return r.visit(true) }
+
+func (r *Registry) visit(limits bool) []RuleSeries {
 	r.mu.Lock()
 	ruling := r.ruling
 	lost := make([]RuleSeries, 0, len(r.lost))

@@ -74,9 +74,10 @@ func (a *Passkeys) Register(ctx context.Context, req flow.RequestInfo, principal
 	}
 	c := store.Credential{ID: uuid.New(), User: principal.User.ID, Key: key, CreatedAt: f.Now,
 		FriendlyName: cmp.Or(providers[uuid.UUID(key.AAGUID).String()], "Passkey")}
-	notify := flow.CanNotify(ctx, f, f.Settings.Email.Notify.PasskeyCreated)
-	spending := store.Spending{Challenge: p.Challenge, Expires: expires, ServerNow: f.Core.ServerNow()}
-	err = f.Commit(ctx, func(tx *flow.Tx) error { return insert(ctx, f, tx, principal, &c, spending, notify) })
+	i := insertion{principal: principal, credential: &c,
+		spending: store.Spending{Challenge: p.Challenge, Expires: expires, ServerNow: f.Core.ServerNow()},
+		told:     flow.CanNotify(ctx, f, f.Settings.Email.Notify.PasskeyCreated)}
+	err = f.Commit(ctx, func(tx *flow.Tx) error { return i.run(ctx, f, tx) })
 	if errors.Is(err, store.ErrCredentialExists) {
 		err = flow.ErrCredentialExists
 	}
@@ -90,10 +91,17 @@ func because(r *refusal.Refusal, err error) error {
 	return &out
 }
 
-// insert locks the user, repeats the checks, spends the challenge and stores the passkey.
-func insert(ctx context.Context, f *flow.Flow, tx *flow.Tx, principal flow.Principal, c *store.Credential,
-	spending store.Spending, told bool) error {
-	u, v, err := flow.LockPrincipal(ctx, f, tx, principal)
+// insertion is the transaction that stores a passkey.
+type insertion struct {
+	principal  flow.Principal
+	credential *store.Credential
+	spending   store.Spending
+	told       bool // the user gets a mail
+}
+
+// run locks the user, repeats the checks, spends the challenge and stores the passkey.
+func (i insertion) run(ctx context.Context, f *flow.Flow, tx *flow.Tx) error {
+	u, v, err := flow.LockPrincipal(ctx, f, tx, i.principal)
 	if err != nil {
 		return err
 	}
@@ -102,7 +110,7 @@ func insert(ctx context.Context, f *flow.Flow, tx *flow.Tx, principal flow.Princ
 	}
 	var all []store.Credential
 	b := tx.Batch()
-	b.SpendChallenge(spending)
+	b.SpendChallenge(i.spending)
 	b.WebAuthn(&all, u.ID)
 	if err := b.Send(ctx); errors.Is(err, store.ErrNotFound) {
 		return errChallengeNotFound
@@ -113,12 +121,12 @@ func insert(ctx context.Context, f *flow.Flow, tx *flow.Tx, principal flow.Princ
 		return errTooMany
 	}
 	// A session that reached aal2 vouches for the passkey, so that it needs no second factor later.
-	c.Bound = slices.ContainsFunc(u.Factors, store.Factor.Verified)
+	i.credential.Bound = slices.ContainsFunc(u.Factors, store.Factor.Verified)
 	b = tx.Batch()
-	b.InsertWebAuthn(*c)
-	if told {
-		notify(f, b, mail.PasskeyCreated, u, c.FriendlyName)
+	b.InsertWebAuthn(*i.credential)
+	if i.told {
+		notify(f, b, mail.PasskeyCreated, u, i.credential.FriendlyName)
 	}
-	b.Audit(f.Audit(store.ActionPasskeyCreated, u.ID, v.ID, "passkey_id", c.ID.String()))
+	b.Audit(f.Audit(store.ActionPasskeyCreated, u.ID, v.ID, "passkey_id", i.credential.ID.String()))
 	return b.Send(ctx)
 }

@@ -223,6 +223,12 @@ func testStop(t *testing.T, s counter.Store) {
 	stands("other", 0)
 	f([]counter.Hit{limit(4, h("twice", 1)), limit(4, h("twice", 1))}, at(3), at(4))
 
+	// An error of an earlier use of the request says nothing about this one.
+	stale := limit(3, h("stale", 4))
+	stale.Err = counter.ErrBusy
+	f([]counter.Hit{stale, h("other", 1)}, at(4), spared(0))
+	stands("stale", 0)
+
 	// Looks and refunds.
 	f([]counter.Hit{h("look", 0), h("other", 2)}, at(0), at(2))
 	f([]counter.Hit{limit(1, h("other", 0)), h("look", 1)}, at(2), spared(0))

@@ -252,7 +252,7 @@ func (s *Store) answer(a *call, req *counter.Request, gone error) error {
 			if h := &req.Hits[i]; h.Err == nil {
 				t := a.hits[i].count
 				before := t.total()
-				h.After, h.Spared = h.Apply(before), false
+				h.After, h.Spared = h.AddTo(before), false
 				s.enqueueIncr(t, h, h.After-before, req.Now)
 			}
 		}
@@ -282,8 +282,8 @@ func (h *callHit) failure() error {
 func (s *Store) countOrStop(a *call, req *counter.Request) {
 	s.looks = s.looks[:0]
 	for i := range req.Hits {
-		var look counter.Hit
-		if req.Hits[i].Err == nil {
+		look := counter.Hit{Err: req.Hits[i].Err}
+		if look.Err == nil {
 			look.After = a.hits[i].count.total()
 		}
 		s.looks = append(s.looks, look)

@@ -184,7 +184,7 @@ func (m *Store) add(s *shard, x siphash.ID, h *counter.Hit, now int64) (after in
 	limit, end := uint32(min(h.Limit, math.MaxUint32)), uint32(min(max(h.End, 0), math.MaxUint32))
 	if sl, _ := s.fixed.find(x); sl != nil {
 		v := &sl.v
-		v.count = h.Apply(v.count)
+		v.count = h.AddTo(v.count)
 		if h.N > 0 {
 			// Rules of different units can share a key of the default layout: the longest window wins.
 			v.limit, v.end = limit, max(v.end, end)
@@ -199,7 +199,7 @@ func (m *Store) add(s *shard, x siphash.ID, h *counter.Hit, now int64) (after in
 		return 0, false
 	}
 	s.fixed.makeRoom()
-	after = h.Apply(0)
+	after = h.AddTo(0)
 	s.fixed.place(slot[total]{id: x, v: total{count: after, limit: limit, end: end}})
 	return after, true
 }

@@ -44,7 +44,7 @@ func (m *Store) addOrStop(req *counter.Request) error {
 			continue
 		}
 		s.load(x, look, instant)
-		look.After = look.Used()
+		look.After = look.Used(&look.State)
 	}
 	held := counter.JudgeStop(req.Hits, c.looks, false)
 	for i, x := range c.ids {

@@ -76,6 +76,11 @@ func TestConnectKV_ends(t *testing.T) {
 		}
 		kv.Close()
 	}
+	var log subprocess.Lines
+	new(connecting).connect(t.Context(), Options{Log: slog.New(slog.NewTextHandler(&log, nil))})
+	if text := log.String(); !strings.Contains(text, "KVSTORE_URL: missing") {
+		t.Errorf("an error of Open is logged as %q", text)
+	}
 }
 
 // TestConnectKV_frozen: connections over which nothing was answered yet are none of a store that is reached.

@@ -158,7 +158,7 @@ func TestMeters_coalesced(t *testing.T) {
 				}
 				for j := range serial.Hits {
 					got, want := requests[i].Hits[j], serial.Hits[j]
-					if answer(&got) != answer(&want) || got.Wait(1) != want.Wait(1) || got.Empty() != want.Empty() {
+					if answer(&got) != answer(&want) || got.Wait(&got.State, 1) != want.Wait(&want.State, 1) || got.TimeToEmpty(&got.State) != want.TimeToEmpty(&want.State) {
 						t.Fatalf("seed %d, round %d, call %d, hit %d %+v: %s, want %s %+v", seed, round, i, j, got,
 							answer(&got), answer(&want), want.State)
 					}

@@ -143,16 +143,11 @@ func (s Settings) target() (t target, err error) {
 	case s.Type != "" && !strings.EqualFold(s.Type, Single) && !s.several():
 		return t, fmt.Errorf("KVSTORE_TYPE: %q is none of single, sentinel, cluster", s.Type)
 	case s.several():
-		if t, err = s.list(); err != nil {
-			return target{}, err
-		}
+		t, err = s.list()
+	case socket == "unix" && strings.Contains(s.URL, "://"):
+		return t, errors.New("KVSTORE_SOCKET_TYPE: unix needs a path in KVSTORE_URL, not a URL")
 	case strings.Contains(s.URL, "://"):
-		if socket == "unix" {
-			return t, errors.New("KVSTORE_SOCKET_TYPE: unix needs a path in KVSTORE_URL, not a URL")
-		}
-		if t, err = parseURL(s.URL); err != nil {
-			return target{}, err
-		}
+		t, err = parseURL(s.URL)
 	case socket == "unix", socket == "" && strings.HasPrefix(s.URL, "/"):
 		t.at = link.Endpoint{Network: "unix", Addr: s.URL}
 	case strings.HasPrefix(s.URL, "/"):
@@ -169,7 +164,7 @@ func (s Settings) target() (t target, err error) {
 	if s.Auth != "" {
 		t.user, t.password = credentials(s.Auth)
 	}
-	return t, nil
+	return t, err
 }
 
 // credentials splits password or user:password.
@@ -190,10 +185,8 @@ func (s Settings) several() bool {
 func (s Settings) list() (t target, err error) {
 	kind := strings.ToLower(s.Type)
 	if strings.Contains(s.URL, "://") {
-		return t,
-			fmt.Errorf(
-				"KVSTORE_URL: KVSTORE_TYPE=%s takes a list of host:port, not a URL; credentials go into KVSTORE_AUTH",
-				kind)
+		return t, fmt.Errorf("KVSTORE_URL: KVSTORE_TYPE=%s takes a list of host:port, not a URL; credentials go into "+
+			"KVSTORE_AUTH", kind)
 	}
 	for item := range strings.SplitSeq(s.URL, ",") {
 		item = strings.TrimSpace(item)
@@ -222,15 +215,26 @@ func WantsTLS(url string) bool {
 	return ok && strings.EqualFold(scheme, "rediss")
 }
 
+var errEncoding = errors.New("KVSTORE_URL: not a URL; percent-encode special characters of the password")
+
+// part returns the error about a part of a URL, which it shows only where the part cannot belong to a password: an @
+// further back may be the one that ends the credentials.
+func part(u *url.URL, format, value string) error {
+	if strings.Contains(u.RawQuery, "@") {
+		return errEncoding
+	}
+	return fmt.Errorf("KVSTORE_URL: "+format, value)
+}
+
 // parseURL parses redis://[user[:password]@]host[:port][/db][?username=&password=&db=].
 func parseURL(s string) (t target, err error) {
 	u, err := url.Parse(s)
-	if err != nil || u.Fragment != "" || u.User != nil && strings.Contains(u.Path+u.RawQuery, "@") {
-		return t, errors.New("KVSTORE_URL: not a URL; percent-encode special characters of the password")
-	}
-	switch u.Scheme {
-	case "redis", "rediss":
-	default:
+	switch {
+	case err != nil || strings.Contains(u.Path, "@"):
+		return t, errEncoding
+	case u.Fragment != "":
+		return t, errors.New("KVSTORE_URL: # begins a fragment, which has no meaning; write %23 in a password")
+	case u.Scheme != "redis" && u.Scheme != "rediss":
 		return t, fmt.Errorf("KVSTORE_URL: scheme %s:// is neither redis:// nor rediss://", u.Scheme)
 	}
 	port := cmp.Or(u.Port(), "6379")
@@ -249,13 +253,11 @@ func parseURL(s string) (t target, err error) {
 		case "db":
 			db = v
 		default:
-			return t, fmt.Errorf("KVSTORE_URL: unknown parameter %q; allowed are username, password, db", name)
+			return t, part(u, "unknown parameter %q; allowed are username, password, db", name)
 		}
 	}
-	if db != "" {
-		if t.db, err = strconv.Atoi(db); err != nil || t.db < 0 {
-			return t, fmt.Errorf("KVSTORE_URL: database %q is not a number", db)
-		}
+	if t.db, err = strconv.Atoi(cmp.Or(db, "0")); err != nil || t.db < 0 {
+		return t, part(u, "database %q is not a number", db)
 	}
 	return t, nil
 }

@@ -32,6 +32,10 @@ func TestTarget(t *testing.T) {
 		target{at: link.Endpoint{Network: "tcp", Addr: "h:1"}, user: "u", password: "p", db: 7})
 	f(Options{Settings: Settings{URL: "rediss://u:p@h/2"}},
 		target{at: link.Endpoint{Network: "tcp", Addr: "h:6379"}, user: "u", password: "p", db: 2})
+	f(Options{Settings: Settings{URL: "redis://default@h:1?password=p@ss"}},
+		target{at: link.Endpoint{Network: "tcp", Addr: "h:1"}, user: "default", password: "p@ss"})
+	f(Options{Settings: Settings{URL: "rediss://u:p@h/0?username=joe@corp"}},
+		target{at: link.Endpoint{Network: "tcp", Addr: "h:6379"}, user: "joe@corp", password: "p"})
 
 	// KVSTORE_AUTH is split at its first colon and wins over the URL.
 	f(Options{Settings: Settings{URL: "h:1", Auth: "p"}},
@@ -56,9 +60,15 @@ func TestTarget_refused(t *testing.T) {
 	f(Options{}, "KVSTORE_URL: missing")
 	f(Options{Settings: Settings{URL: "http://u:secret@h:1"}}, "scheme http:// is neither redis:// nor rediss://")
 	f(Options{Settings: Settings{URL: "redis://u:secret%@h:1"}}, "not a URL")
-	for _, split := range []string{"/", "?", "/#", "#"} {
-		f(Options{Settings: Settings{URL: "redis://u:x@y" + split + "secret@h:1"}}, "percent-encode")
+	for _, begun := range []string{"x@y", "12"} { // digits look like a port
+		for _, split := range []string{"/", "?", "?a=", "/secret?password="} {
+			f(Options{Settings: Settings{URL: "redis://u:" + begun + split + "secret@h:1"}}, "percent-encode")
+		}
+		for _, split := range []string{"#", "/#", "?a#"} {
+			f(Options{Settings: Settings{URL: "redis://u:" + begun + split + "secret@h:1"}}, "write %23")
+		}
 	}
+	f(Options{Settings: Settings{URL: "redis://h:1/0#x"}}, "# begins a fragment")
 	f(Options{Settings: Settings{URL: "redis://u:sec/secret@h:1"}}, "KVSTORE_URL")
 	f(Options{Settings: Settings{URL: "redis://u:secret@"}}, "no host:port")
 	f(Options{Settings: Settings{URL: "redis://u:secret@h:99999"}}, "no host:port")

@@ -100,7 +100,10 @@ func Connect(o Options) (Store, error) {
 func (c *connecting) connect(ctx context.Context, o Options) {
 	begun := time.Now()
 	kv, err := Open(ctx, o)
-	if err != nil { // the store was closed: the options are valid, and tries have no end
+	if err != nil {
+		if ctx.Err() == nil { // otherwise the store was closed
+			o.Log.Error("the key-value store will not be connected", "error", err)
+		}
 		return
 	}
 	level := slog.LevelInfo

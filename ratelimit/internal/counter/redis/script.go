@@ -147,7 +147,7 @@ func (o *op) settleStop() error {
 			continue
 		}
 		if h.State = was[i]; !h.Refused {
-			h.After, h.Spared = h.Used(), true
+			h.After, h.Spared = h.Used(&h.State), true
 		}
 	}
 	return nil
