@@ -24,7 +24,7 @@ DOCKER ?= docker
 linked = CGO_ENABLED=0 go list $(tags) -deps -f '{{with .Module}}{{if not .Main}}{{.Path}}{{end}}{{end}}' ./$(1) | LC_ALL=C sort -u
 
 # The tests that count what a call costs, those of random cases, which under race are fewer, and the packages that have
-# tests of such names.
+# tests of such names, in reverse order, since ratelimit/internal/server takes longest.
 counting := Alloc|Statements|Commands|Random
 having = $$(grep -rlE --include='*_test.go' '^func Test[A-Za-z0-9_]*($(1))' auth bench ratelimit shared | xargs -n1 dirname | sort -ru | sed 's|^|./|')
 # Under the race detector bcrypt and scrypt take ten times as long, and no two goroutines share what they compute with.

@@ -63,9 +63,8 @@ func startChromium() {
 		return
 	}
 	// Chromium's own sandbox needs more than root in a container has; it opens nothing but pages of the tests.
-	cmd := exec.Command(program, "--headless", "--no-sandbox", "--disable-gpu", "--in-process-gpu",
-		"--renderer-process-limit=1", "--disable-site-isolation-trials", "--disable-dev-shm-usage", "--hide-scrollbars",
-		"--no-first-run", "--disable-background-networking", "--disable-component-update", "--remote-debugging-port=0",
+	cmd := exec.Command(program, "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage",
+		"--hide-scrollbars", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--remote-debugging-port=0",
 		"--user-data-dir="+chromium.profile, "about:blank")
 	said := newLines()
 	cmd.Stdout, cmd.Stderr = said, said

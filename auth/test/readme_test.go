@@ -144,7 +144,7 @@ func TestDocs_whatDiffers(t *testing.T) {
 		`\n\| Sign-in by a provider, .*AUTH_MAILER_NOTIFICATIONS_IDENTITY_LINKED_ENABLED=true`,
 	} {
 		if !regexp.MustCompile(row).MatchString(table) {
-			t.Errorf("docs/moving-in.md, \"What differs\", lacks %s", row)
+			t.Errorf("docs/differences.md lacks %s", row)
 		}
 	}
 }

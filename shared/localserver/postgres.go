@@ -81,7 +81,7 @@ func (s *Server) PostgresURL(database string) string {
 // binaries as run at once, 3 GiB for each core.
 func memory() string {
 	var s syscall.Statfs_t
-	if err := syscall.Statfs("/dev/shm", &s); err != nil || uint64(s.Bavail)*uint64(s.Bsize) < uint64(runtime.NumCPU())*3<<30 {
+	if err := syscall.Statfs("/dev/shm", &s); err != nil || uint64(s.Bavail)*uint64(s.Bsize) < uint64(runtime.GOMAXPROCS(0))*3<<30 {
 		return ""
 	}
 	return "/dev/shm"

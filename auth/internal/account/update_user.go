@@ -370,9 +370,12 @@ func (op *updateUserOp) write(ctx context.Context, tx *flow.Tx) (out store.User,
 	if err := op.requireAAL2(old, session); err != nil {
 		return out, err
 	}
-	if op.email != "" && op.mails == nil && !old.IsAnonymous && old.Email != op.email {
-		// The address needs a proof now. A repeated request sends the mail for it.
-		return out, refusal.Unavailable(errors.New("account: the user is no longer anonymous"), time.Second)
+	if op.email != "" && op.mails == nil && !old.IsAnonymous {
+		if old.Email != op.email {
+			// The address needs a proof now. A repeated request sends the mail for it.
+			return out, refusal.Unavailable(errors.New("account: the user is no longer anonymous"), time.Second)
+		}
+		op.email = "" // another request has set it
 	}
 	if err := op.f.Settings.CheckGrowth(old, op.data, store.MetadataPatch{}); err != nil {
 		return out, err

@@ -136,9 +136,10 @@ func (c *Config) checkRequired(r *settings.Report) {
 const weakSecret = `: who guesses it from one token is any user and any administrator; docs/tokens.md, "Another JWT secret"`
 
 // misread matches what follows the scheme of a URL of which the driver takes a part of the password for a host, which
-// it looks up and shows. The driver ends the password at the first @, unless a / is before it. So the host has an @, or
-// the port before the first / is no number and an @ follows, or an @ in the database is followed by a /.
-var misread = regexp.MustCompile(`^([^@/]*@[^@/?]*@|[^@/]*:[^:@/]*[^]0-9:@/][^:@/]*/.*@|[^/?]*/[^?]*@[^?]*/)`)
+// or a database, which it looks up and shows. The driver ends the password at the first @, unless a / is before it. So
+// the host has an @, or the database has one, or the port before a / is no number and an @ follows.
+var misread = regexp.MustCompile(
+	`^([^@/]*@[^@/?]*@|([^@/]*@)?[^@/?]*/[^?]*@|[^@/?]*:[^]:@/?,]*[^]0-9:@/?,][^]:@/?,]*(\?[^@/]*)?/.*@)`)
 
 // checkDatabase refuses a URL of any scheme but PostgreSQL's, and a misread one. A list of key=value may contain :// in
 // a value.
@@ -150,7 +151,7 @@ func checkDatabase(r *settings.Report, name, text string) {
 		r.Wrong(name, "is of %s; want postgres://USER:PASSWORD@HOST:PORT/DATABASE, or host=HOST dbname=DATABASE user=USER",
 			scheme)
 	case misread.MatchString(rest):
-		r.Wrong(name, "has @ or / in its user name or password; write %%40 and %%2F there")
+		r.Wrong(name, "has @ or / in its user name, password or database; write %%40 and %%2F there")
 	}
 }
 

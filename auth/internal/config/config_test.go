@@ -207,16 +207,17 @@ func TestConfig_mistakes(t *testing.T) {
 	f("AUTH_DB_DRIVER", "mysql", `AUTH_DB_DRIVER="mysql": must be postgres`)
 	const wanted = `; want postgres://USER:PASSWORD@HOST:PORT/DATABASE, or host=HOST dbname=DATABASE user=USER`
 	f("DATABASE_URL", "mysql://u:hunter2@h/d", `DATABASE_URL="mysql://***@h/d": is of mysql`+wanted)
-	const encode = `has @ or / in its user name or password; write %40 and %2F there`
+	const encode = `has @ or / in its user name, password or database; write %40 and %2F there`
 	for _, secret := range []string{"hun@er2", "hun/er2", "h@n/er2", "h@n/e#2"} {
 		f("DATABASE_URL", "postgres://u:"+secret+"@h:1/d", `DATABASE_URL="postgres://***@h:1/d": `+encode)
 	}
 	for rest, shown := range map[string]string{"u:a?b@c@h/d": "", "u:a?b/c@h/d": "", "u:hun/er2@h": "@h",
-		"h,u:x/y@h/d": "@h/d", "u:12/34@h:1/d": "@h:1/d"} {
+		"h,u:x/y@h/d": "@h/d", "u:12/34@h:1/d": "@h:1/d", "u:/secret@h": "@h", "u:12/34@h": "@h", "us/er:secret@h": "@h",
+		"u:p@ss/x@h": "@h", "u:/secret@h?sslmode=disable": "@h?sslmode=***", "u:p@h/d@x": "@x", "h/d@x": "@x"} {
 		f("DATABASE_URL", "postgres://"+rest, `DATABASE_URL="postgres://***`+shown+`": `+encode)
 	}
-	for _, rest := range []string{"u:p@h/d@x", "h/d@x", "h1:1,h2:2/d@x", "[::1]:1/d@x", "[::1]/d@x", "u:a?b@h/d",
-		"/d?host=/run&user=a@b"} {
+	for _, rest := range []string{"u:a?b@h/d", "/d?host=/run&user=a@b", "h1:1,h2/d?user=a@b", "h:1?user=a/b@c",
+		"[fe80::a]/d?user=a@b", "[fe80::a]:1/d?user=a@b", "u:p@h:1,[::1]/d?user=a@b", "h?user=u:x/y@z"} {
 		f("DATABASE_URL", "postgres://"+rest)
 	}
 	f("DATABASE_URL", "postgresql://u@h/d")

@@ -72,10 +72,13 @@ func (o *logOut) reopen() error {
 	if old, ok := o.w.(*os.File); ok && o.w != o.stderr {
 		old.Close()
 	}
-	if o.w = f; err != nil {
-		o.w = o.stderr
+	if err != nil {
+		o.w, o.torn = o.stderr, false
+		return err
 	}
-	return err
+	end, _ := f.Seek(0, io.SeekEnd)
+	o.w, o.torn = f, o.torn && end > 0
+	return nil
 }
 
 // Write implements io.Writer. A line that the file cannot take, as on a full disk, goes to standard error.

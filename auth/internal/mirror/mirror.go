@@ -304,13 +304,13 @@ func gaveWay(err error) bool {
 
 // printReplace prints a transaction that locks our tables as replace does, drops the old functions, and runs the list.
 func (r *run) printReplace(old []string, list ...string) {
-	r.print(slices.Concat([]string{"set local lock_timeout = '3s'", r.lock(len(old) > 0)}, old, list)...)
+	r.print(slices.Concat([]string{r.lock(len(old) > 0)}, old, list)...)
 }
 
 // print prints a transaction, with the option without which psql goes on after an error and reports success.
 func (r *run) print(list ...string) {
 	fmt.Fprintf(r.Out, "-- psql -v ON_ERROR_STOP=1 -f FILE; a failure, such as a lock timeout, changes nothing: "+
-		"run it again\nbegin;\n%s;\ncommit;\n", strings.Join(list, ";\n"))
+		"run it again\nbegin;\nset local lock_timeout = '3s';\n%s;\ncommit;\n", strings.Join(list, ";\n"))
 }
 
 func (r *run) replaceOnce(ctx context.Context, wait time.Duration, list []string, then func() error) error {
