@@ -149,7 +149,7 @@ func (r *Report) Names() []string {
 
 // Wrong adds an error about one variable: `NAME="value": text`.
 func (r *Report) Wrong(name, format string, args ...any) {
-	r.Mistakes = append(r.Mistakes, r.shown(name)+": "+fmt.Sprintf(format, args...))
+	r.Mistakes = append(r.Mistakes, r.Shown(name)+": "+fmt.Sprintf(format, args...))
 }
 
 // Clash adds an error about several variables; the text names all of them.
@@ -168,15 +168,16 @@ func (r *Report) Note(format string, args ...any) {
 	r.notes = append(r.notes, r.Warnings[len(r.Warnings)-1])
 }
 
-// shown returns the variable with its value as a log may show it.
-func (r *Report) shown(name string) string {
+// Shown returns the variable as the operator wrote it, `NAME="value"`, with its value as a log may show it; the name
+// alone where a log may not show the value or a file holds it.
+func (r *Report) Shown(name string) string {
 	spelled, f := r.Spelled(name), r.fields[name]
 	value, set := r.env[name]
 	if !set {
 		value = f.Default
 	}
 	switch {
-	case f.Secret && !f.URL:
+	case f.Secret && !f.URL, r.fromFile[name]:
 		return spelled
 	case f.Secret:
 		value = MaskURL(value)

@@ -216,6 +216,15 @@ func TestNames(t *testing.T) {
 	if !r.IsSet("STORE_AUTH") || r.Text("STORE_AUTH") != "secret" {
 		t.Error("the secret from the file is not set")
 	}
+	for _, name := range []string{"STORE_URL_FILE", "REDIS_URL_FILE"} { // the variable's value is a path
+		if got := Load(new(sample), []string{name + "=" + path}, options).Shown("STORE_URL"); got != name {
+			t.Errorf("a URL from a file is shown as %s, want %s", got, name)
+		}
+	}
+	r = Load(new(sample), []string{"REDIS_URL=redis://u:secret@h:1"}, options)
+	if got, want := r.Shown("STORE_URL"), `REDIS_URL="redis://***@h:1"`; got != want {
+		t.Errorf("a URL is shown as %s, want %s", got, want)
+	}
 }
 
 func TestWarnings(t *testing.T) {

@@ -28,9 +28,8 @@ var settingNames = settings.Options{
 	Known: []string{mogrifierPrefix + "*", noServerCA},
 	Prefixes: []string{
 		"KVSTORE_", "MCACHE_", "RUNTIME_", "GRPC_", "DEBUG_", "LIMIT_", "STATSD_", "STATS_", "TAGGED_STATSD_",
-		"PULLMETRICS_",
-		"CONFIG_GRPC_XDS_", "XDS_CLIENT_", "TRACING_", "MEMORY_", "STORE_", "CACHE_KEY_", "LOCAL_CACHE_", "DRAIN_",
-		"BACKEND_", "NEAR_LIMIT_",
+		"PULLMETRICS_", "CONFIG_GRPC_XDS_", "XDS_CLIENT_", "TRACING_", "MEMORY_", "STORE_", "CACHE_KEY_",
+		"LOCAL_CACHE_", "DRAIN_", "BACKEND_", "NEAR_LIMIT_",
 	},
 	// Variables of the gRPC library itself.
 	Foreign: []string{"GRPC_GO_", "GRPC_XDS_", "GRPC_EXPERIMENTAL_", "GRPC_ENFORCE_", "GRPC_VERBOSITY",
@@ -59,11 +58,9 @@ func oldNames() (all []settings.Alias) {
 // noEffect warns, on one line, that those of the variables that are set have no effect.
 func noEffect(r *settings.Report, names []string, why string) {
 	set := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !r.IsSet(name) })
-	switch n := len(set); n {
-	case 0:
-	case 1:
+	if n := len(set); n == 1 {
 		r.Warn("%s has no effect %s", set[0], why)
-	default:
+	} else if n > 1 {
 		r.Warn("%s and %s have no effect %s", strings.Join(set[:n-1], ", "), set[n-1], why)
 	}
 }
@@ -161,11 +158,12 @@ func (c *Config) checkKVStore(r *settings.Report, prefix string, k KVStore) {
 	}
 	if k.WantsTLS() && !strings.Contains(k.Store.URL, "://") &&
 		(k.Store.SocketType == "unix" && k.Store.Type == redis.Single || strings.HasPrefix(k.Store.URL, "/")) {
-		r.Clash("%sTLS=true needs host:port in %[1]sURL, not the path of a unix socket", prefix)
+		r.Clash("%s=true needs host:port in %s, not the path of a unix socket", r.Spelled(prefix+"TLS"),
+			r.Spelled(prefix+"URL"))
 	}
 	if k.Store.PipelineWindow >= k.Store.Timeout && k.Store.Timeout > 0 {
-		r.Clash("%sPIPELINE_WINDOW=%s must be shorter than %[1]sTIMEOUT=%[3]s, or no hit is counted in time", prefix,
-			k.Store.PipelineWindow, k.Store.Timeout)
+		r.Clash("%s=%s must be shorter than %s=%s, or no hit is counted in time", r.Spelled(prefix+"PIPELINE_WINDOW"),
+			k.Store.PipelineWindow, r.Spelled(prefix+"TIMEOUT"), k.Store.Timeout)
 	}
 	if k.Store.Type != redis.Single && k.Store.SocketType == "unix" {
 		r.Warn("%sSOCKET_TYPE=unix has no effect with %[1]sTYPE=%s, which is always tcp", prefix, k.Store.Type)

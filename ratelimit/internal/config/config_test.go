@@ -120,6 +120,8 @@ func TestConfig_mistakes(t *testing.T) {
 	f("LOCAL_CACHE_SIZE_IN_BYTES=17179869184")
 	f("KVSTORE_PIPELINE_WINDOW=2562047h", `KVSTORE_PIPELINE_WINDOW="2562047h": must be at most 1s`)
 	f("KVSTORE_PERSECOND_PIPELINE_WINDOW=1001ms", `KVSTORE_PERSECOND_PIPELINE_WINDOW="1001ms": must be at most 1s`)
+	f("REDIS_URL=h:1 REDIS_PIPELINE_WINDOW=1s REDIS_TIMEOUT=1s",
+		`REDIS_PIPELINE_WINDOW=1s must be shorter than REDIS_TIMEOUT=1s, or no hit is counted in time`)
 	f("KVSTORE_URL=h:1 KVSTORE_PIPELINE_WINDOW=1s KVSTORE_TIMEOUT=1s",
 		`KVSTORE_PIPELINE_WINDOW=1s must be shorter than KVSTORE_TIMEOUT=1s, or no hit is counted in time`)
 	f("NEAR_LIMIT_RATIO=1.01", `NEAR_LIMIT_RATIO="1.01": must be at most 1`)
@@ -240,6 +242,7 @@ func TestConfig_mistakes(t *testing.T) {
 		`REDIS_PERSECOND_URL: neither host:port nor a path nor redis://host:port`)
 	f("KVSTORE_URL=h:1 KVSTORE_PERSECOND=true KVSTORE_PERSECOND_URL=h KVSTORE_PERSECOND_TYPE=sentinel",
 		`KVSTORE_PERSECOND_URL: KVSTORE_PERSECOND_TYPE=sentinel takes master,host:port[,host:port...]; there is no sentinel`)
+	f("REDIS_URL=/s REDIS_TLS=true", `REDIS_TLS=true needs host:port in REDIS_URL, not the path of a unix socket`)
 	f("KVSTORE_URL=/s KVSTORE_TLS=true",
 		`KVSTORE_TLS=true needs host:port in KVSTORE_URL, not the path of a unix socket`)
 	f("KVSTORE_URL=rediss://h:1 KVSTORE_TLS_CACERT=/none",

@@ -127,10 +127,8 @@ func (c *Config) checkMemcache(r *settings.Report) {
 			r.Wrong("MCACHE_HOST_PORT", "%v", err)
 		}
 	}
-	if m.Store.SRV != "" {
-		if err := memcached.CheckSRV(m.Store.SRV); err != nil {
-			r.Wrong("MCACHE_SRV", "%v", err)
-		}
+	if err := memcached.CheckSRV(m.Store.SRV); err != nil && m.Store.SRV != "" {
+		r.Wrong("MCACHE_SRV", "%v", err)
 	}
 	if c.Counting.Backend != BackendMemcache {
 		idle := slices.DeleteFunc(r.Names(), func(name string) bool { return !strings.HasPrefix(name, "MCACHE_") })
@@ -157,10 +155,8 @@ func (c *Config) checkMemcache(r *settings.Report) {
 
 // MemcacheOptions returns the nodes' settings as options of the store.
 func (c *Config) MemcacheOptions() memcached.Options {
-	m := c.MCache
 	return memcached.Options{
-		Settings:  m.Store,
-		HashKeys:  c.Counting.KeyFormat == "escaped",
-		JitterMax: c.Counting.JitterMax, Stall: cmp.Or(c.Counting.Stall, -1), // the operator's 0 means never
+		Settings: c.MCache.Store, HashKeys: c.Counting.KeyFormat == "escaped", JitterMax: c.Counting.JitterMax,
+		Stall: cmp.Or(c.Counting.Stall, -1), // the operator's 0 means never
 	}
 }

@@ -1,6 +1,7 @@
 package counter
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"unsafe"
@@ -75,26 +76,37 @@ func giveBack(ctx context.Context, req *Request, written []int, add func(context
 	}
 }
 
+// fewHits is up to how many hits comparing their keys is cheaper than a map.
+const fewHits = 8
+
 // JudgeStop works out the outcome of each hit when the counters stand where looks found them. held reports whether
 // nothing is written: a hit that is not in shadow mode would go over, or known is true, because a hit without a counter
-// is over. A hit whose look has an Err gets no outcome. The work is linear, since stores call JudgeStop under a lock.
+// is over. A hit whose look has an Err gets no outcome. Stores call JudgeStop under a lock: of up to fewHits hits, it
+// compares each with those before it and allocates nothing; of more, it keeps a map, so that the work stays linear.
 func JudgeStop(hits, looks []Hit, known bool) (held bool) {
 	held = known
-	latest := make(map[string]*Hit, 8) // by key, on the stack: the latest hit that is not over
+	var latest map[string]*Hit // by key: the latest hit that is not over
+	if len(hits) > fewHits {
+		latest = make(map[string]*Hit, len(hits))
+	}
 	for i := range hits {
 		h, before := &hits[i], &looks[i]
 		if before.Err != nil {
 			continue
 		}
-		if earlier := latest[string(h.Key)]; earlier != nil {
-			before = earlier
+		earlier := latest[string(h.Key)]
+		for j := i - 1; j >= 0 && latest == nil && earlier == nil; j-- {
+			if e := &hits[j]; string(e.Key) == string(h.Key) && looks[j].Err == nil && !e.IsOver() {
+				earlier = e
+			}
 		}
+		before = cmp.Or(earlier, before)
 		if h.Algorithm != FixedWindow {
 			h.Judge(&before.State)
 		} else {
 			h.After, h.Spared = h.AddTo(before.After), false
 		}
-		if !h.IsOver() {
+		if latest != nil && !h.IsOver() {
 			latest[unsafe.String(unsafe.SliceData(h.Key), len(h.Key))] = h
 		}
 		held = held || h.IsOver() && !h.Shadow

@@ -82,3 +82,36 @@ func TestJudgeStop_unread(t *testing.T) {
 		}
 	}
 }
+
+// Each hit is judged after the earlier ones on its key that are not over, however many hits there are. Few need no
+// memory.
+func TestJudgeStop_sameKeys(t *testing.T) {
+	for _, n := range []int{1, 3, 8, 9, 20, 60} {
+		hits, looks := make([]counter.Hit, n), make([]counter.Hit, n)
+		keys := max(1, n/3)
+		for i := range hits {
+			key := i % keys
+			hits[i], looks[i].After = limit(7, h(fmt.Sprint("key", key), 2)), 4
+			hits[i].Shadow = true
+			if i == 2*keys { // gets no outcome
+				looks[i].Err = counter.ErrBusy
+			}
+		}
+		allocs := testing.AllocsPerRun(10, func() { counter.JudgeStop(hits, looks, false) })
+		if n <= 8 && allocs != 0 {
+			t.Errorf("%d hits: %v allocations", n, allocs)
+		}
+		for i := range hits {
+			want := int64(6)
+			if i >= keys {
+				want = 8 // over, so that the third hit on the key stands after the first too
+			}
+			if looks[i].Err != nil {
+				want = 0
+			}
+			if got := hits[i].After; got != want {
+				t.Errorf("hit %d of %d: %d, want %d", i, n, got, want)
+			}
+		}
+	}
+}

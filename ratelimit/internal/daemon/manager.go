@@ -74,8 +74,7 @@ func (d *daemon) aliveGRPC(ctx context.Context, at net.Addr) error {
 	}
 	conn, err := grpc.NewClient("passthrough:///self", grpc.WithTransportCredentials(secure),
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) {
-			var dialer net.Dialer
-			return dialer.DialContext(ctx, at.Network(), at.String())
+			return new(net.Dialer).DialContext(ctx, at.Network(), at.String())
 		}))
 	if err != nil {
 		return err

@@ -25,7 +25,7 @@ func TestDocs_metrics(t *testing.T) {
 		t.Fatal(err)
 	}
 	log := slog.New(slog.DiscardHandler)
-	d := &daemon{config: c, spelled: report.Spelled, log: log, health: server.NewHealth(),
+	d := &daemon{config: c, report: report, log: log, health: server.NewHealth(),
 		stats: stats.NewRegistry(stats.Options{Log: log})}
 	d.config.Tracing.Enabled = true
 	d.config.Stats.Pull = true

@@ -28,6 +28,7 @@ import (
 	"gatehouse/shared/buildinfo"
 	"gatehouse/shared/memlimit"
 	"gatehouse/shared/sdnotify"
+	"gatehouse/shared/settings"
 	"gatehouse/shared/telemetry"
 )
 
@@ -150,7 +151,7 @@ func newDaemon(o Options) (*daemon, error) {
 	forPeers := memlimit.Limit() / 8 // before the heap's floor lowers the limit
 	memlimit.KeepHeapFloor(c.Process.HeapFloor)
 
-	d := &daemon{config: c, spelled: settings.Spelled, forPeers: forPeers, log: log, health: server.NewHealth(),
+	d := &daemon{config: c, report: settings, forPeers: forPeers, log: log, health: server.NewHealth(),
 		resolver: o.Resolver}
 	d.stats = stats.NewRegistry(stats.Options{Settings: c.Stats.Registry, Log: d.statsLog()})
 	d.stats.GoRuntime()
@@ -169,7 +170,7 @@ func stopped(ctx context.Context, err error) error {
 // daemon is what the steps of Serve share.
 type daemon struct {
 	config   config.Config
-	spelled  func(name string) string // a setting's name as the operator wrote it
+	report   *settings.Report // tells a setting's name as the operator wrote it
 	log      *slog.Logger
 	resolver *net.Resolver // for MCACHE_SRV; nil: the host's
 	stats    *stats.Registry

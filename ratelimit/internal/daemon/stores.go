@@ -15,7 +15,6 @@ import (
 	"gatehouse/ratelimit/internal/counter/redis"
 	"gatehouse/ratelimit/internal/server"
 	"gatehouse/ratelimit/internal/stats"
-	"gatehouse/shared/settings"
 )
 
 // openStore opens the store, which closeStore closes, also after an error.
@@ -40,18 +39,17 @@ func (d *daemon) closeStore() {
 }
 
 // openMemcache looks up the nodes if their names come from DNS. It does not connect to any.
-func (d *daemon) openMemcache(ctx context.Context) (counter.Store, error) {
+func (d *daemon) openMemcache(ctx context.Context) (_ counter.Store, err error) {
 	o := d.config.MemcacheOptions()
 	o.Log, o.Resolver = d.log, d.resolver
 	if d.config.MCache.TLS {
-		var err error
 		if o.TLS, err = d.openClientCerts(d.config.MCache.Files); err != nil {
-			return nil, fmt.Errorf("%s: %w", d.spelled("MCACHE_TLS"), err)
+			return nil, fmt.Errorf("%s: %w", d.report.Spelled("MCACHE_TLS"), err)
 		}
 	}
 	m, err := memcached.New(ctx, o)
 	if err != nil {
-		return nil, fmt.Errorf("%s=%s: %w", d.spelled("MCACHE_SRV"), o.Settings.SRV, err)
+		return nil, fmt.Errorf("%s: %w", d.report.Shown("MCACHE_SRV"), err)
 	}
 	d.opened = append(d.opened, m.Close)
 	d.memcacheStats(m)
@@ -98,7 +96,7 @@ func (d *daemon) openKVStores(ctx context.Context) (_ counter.Store, err error) 
 	var config func(host string) *tls.Config
 	if c.KVStore.WantsTLS() || c.KVShared.PerSecond && c.PerSecond.WantsTLS() {
 		if config, err = d.openClientCerts(c.KVShared.Files); err != nil {
-			return nil, fmt.Errorf("%s: %w", d.spelled("KVSTORE_TLS"), err)
+			return nil, fmt.Errorf("%s: %w", d.report.Spelled("KVSTORE_TLS"), err)
 		}
 	}
 	var perSecond redis.Store
@@ -130,18 +128,17 @@ func (d *daemon) openKVStores(ctx context.Context) (_ counter.Store, err error) 
 func (d *daemon) openKV(ctx context.Context, setting string, k config.KVStore,
 	config func(host string) *tls.Config) (redis.Store, error) {
 	o := d.config.KVStoreOptions(k)
-	o.Log = d.log.With("store", setting)
+	o.Log, o.Skew = d.log.With("store", setting), d.observeSkew
 	if k.WantsTLS() {
 		o.TLS = config
 	}
-	o.Skew = d.observeSkew
 	open := redis.Open
 	if !d.config.KVShared.StartRequired {
 		open = func(_ context.Context, o redis.Options) (redis.Store, error) { return redis.Connect(o) }
 	}
 	kv, err := open(ctx, o)
 	if err != nil {
-		return nil, fmt.Errorf("%s=%s: %w", d.spelled(setting), settings.MaskURL(k.Store.URL), err)
+		return nil, fmt.Errorf("%s: %w", d.report.Shown(setting), err)
 	}
 	d.opened = append(d.opened, kv.Close)
 	return kv, nil

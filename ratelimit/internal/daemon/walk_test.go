@@ -130,7 +130,7 @@ func newWalk(t *testing.T, rules doctest.Block, head string) *walk {
 		t.Fatalf("%s: %v %v", rules.Place(), err, report.Warnings)
 	}
 	log := slog.New(slog.DiscardHandler)
-	d := &daemon{config: c, spelled: report.Spelled, log: log, health: server.NewHealth(),
+	d := &daemon{config: c, report: report, log: log, health: server.NewHealth(),
 		stats: stats.NewRegistry(stats.Options{Log: log})}
 	d.makeService()
 	if err := d.loader.Load(context.Background(),

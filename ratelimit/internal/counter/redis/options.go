@@ -169,10 +169,8 @@ func (s Settings) target() (t target, err error) {
 
 // credentials splits password or user:password.
 func credentials(auth string) (user, password string) {
-	if user, password, ok := strings.Cut(auth, ":"); ok {
-		return user, password
-	}
-	return "", auth
+	colon := strings.IndexByte(auth, ':')
+	return auth[:max(0, colon)], auth[colon+1:]
 }
 
 // several reports whether the URL is a list.
@@ -229,6 +227,10 @@ func part(u *url.URL, format, value string) error {
 // parseURL parses redis://[user[:password]@]host[:port][/db][?username=&password=&db=].
 func parseURL(s string) (t target, err error) {
 	u, err := url.Parse(s)
+	if err != nil {
+		return t, errEncoding
+	}
+	query, err := url.ParseQuery(u.RawQuery) // url.Query would drop what it cannot read
 	switch {
 	case err != nil || strings.Contains(u.Path, "@"):
 		return t, errEncoding
@@ -244,7 +246,7 @@ func parseURL(s string) (t target, err error) {
 	t = target{at: link.Endpoint{Network: "tcp", Addr: net.JoinHostPort(u.Hostname(), port)}, user: u.User.Username()}
 	t.password, _ = u.User.Password()
 	db := strings.Trim(u.Path, "/")
-	for name, values := range u.Query() {
+	for name, values := range query {
 		switch v := values[len(values)-1]; name {
 		case "username":
 			t.user = v

@@ -61,7 +61,7 @@ func TestTarget_refused(t *testing.T) {
 	f(Options{Settings: Settings{URL: "http://u:secret@h:1"}}, "scheme http:// is neither redis:// nor rediss://")
 	f(Options{Settings: Settings{URL: "redis://u:secret%@h:1"}}, "not a URL")
 	for _, begun := range []string{"x@y", "12"} { // digits look like a port
-		for _, split := range []string{"/", "?", "?a=", "/secret?password="} {
+		for _, split := range []string{"/", "?", "?a=", "?a;", "?a%zz", "/secret?password="} {
 			f(Options{Settings: Settings{URL: "redis://u:" + begun + split + "secret@h:1"}}, "percent-encode")
 		}
 		for _, split := range []string{"#", "/#", "?a#"} {
