@@ -45,7 +45,7 @@ run: build # everything from nothing, until Ctrl-C; ready some seconds after it 
 	@go build -o .run/devstack ./shared/devstack
 	@exec .run/devstack
 
-test: build # exactly what CI runs, check included; some 15 minutes on two cores
+test: build # exactly what CI runs, check included; some 12 minutes on two cores
 	@.ci/need redis-server memcached initdb pgbouncer curl npm promtool gcc libc bwrap chromium systemd-analyze
 	@$(MAKE) --no-print-directory -j2 check fetch
 	@$(MAKE) --no-print-directory test-race
