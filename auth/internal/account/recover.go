@@ -12,7 +12,7 @@ import (
 )
 
 // Recover sends a link that signs the owner of an address in. Whether the address has an account makes no visible
-// difference: the pause applies to all.
+// difference: the pause between two mails to one address applies to unknown addresses too.
 func (a *Accounts) Recover(ctx context.Context, req flow.RequestInfo, p flow.Recover) error {
 	f := a.core.Begin(req)
 	if !f.Settings.Email.Enabled {

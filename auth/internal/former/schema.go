@@ -95,8 +95,8 @@ func (s *Schema) ReadVersion(ctx context.Context, q Querier) (int64, error) {
 	return version, nil
 }
 
-// Carried are the tables whose rows are carried, in that order. Their known columns are the carried columns and the
-// columns that are left out on purpose.
+// Carried are the tables whose rows a takeover copies, in the order in which it copies them. Their known columns are
+// those that are copied and those left out on purpose.
 var Carried = []string{"users", "identities", "mfa_factors", "sessions", "mfa_amr_claims", "refresh_tokens",
 	"one_time_tokens", "flow_state", Passkeys}
 

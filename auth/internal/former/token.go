@@ -122,7 +122,7 @@ func (t Token) SecretOf(root *secret.Root, hash []byte) (s [secretSize]byte, ok 
 	return [secretSize]byte{}, false
 }
 
-// MAC returns the MAC by which the session of a version 1 token is found, under the current root key.
+// MAC returns, under the current root key, the MAC that finds the session of a version 1 token, the short form.
 func (t Token) MAC(root *secret.Root) []byte { return root.MAC(secret.FormerRefresh, "lookup", t.text) }
 
 // MACs returns MAC under each root key.

@@ -14,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"gatehouse/auth/internal/locale"
+	"gatehouse/auth/internal/provider"
 )
 
 func quiet() *slog.Logger { return slog.New(slog.NewTextHandler(io.Discard, nil)) }
@@ -103,6 +104,15 @@ func TestBuiltIn(t *testing.T) {
 	}
 	for _, kind := range Kinds { // nothing known at all
 		rendered(t, r, kind, Vars{})
+	}
+}
+
+// Every built-in provider has a name in mails.
+func TestProviderNames(t *testing.T) {
+	for _, id := range provider.Names() {
+		if providerNames[id] == "" {
+			t.Errorf("%s has no name", id)
+		}
 	}
 }
 

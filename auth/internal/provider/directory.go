@@ -23,8 +23,8 @@ const (
 	// failurePause is the pause after a failed look-up: meanwhile callers get the last good answer, or the failure.
 	failurePause = 2 * time.Second
 	// A token signed by an unknown key, which any client can send, causes a fetch of the key set at most once in each
-	// unknownPause, and unknownBurst times in succession after a long time without, so that new keys of a provider are
-	// accepted at once.
+	// unknownPause. After a long time without such a fetch unknownBurst of them may follow each other at once, so that a
+	// provider's new keys are accepted.
 	unknownPause = 30 * time.Second
 	unknownBurst = 3
 	// maxIssuers limits the memory: with Azure's "common" every tenant is an issuer.

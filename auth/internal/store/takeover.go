@@ -195,7 +195,7 @@ func (db *DB) CarriedIDs(ctx context.Context, table CarriedTable, each func(id, 
 }
 
 // SumOfIDs is an aggregate over a column id: the sums of two 64-bit hashes. If two databases hash differently, it
-// differs for equal ids; it is never equal for different ids.
+// differs for equal ids; for different ids it is practically never equal.
 const SumOfIDs = `coalesce(sum(uuid_hash_extended(id, 0))::text || ' ' || sum(uuid_hash_extended(id, 1))::text, '')`
 
 var groupCarried = [...]statement{

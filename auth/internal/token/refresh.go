@@ -51,7 +51,7 @@ func NewRefreshSecret() (secret [16]byte) {
 	return secret
 }
 
-// SecretHash returns the hash of the secret, which the store keeps.
+// SecretHash returns the hash of the secret; the store keeps only this hash.
 func (r *Refresh) SecretHash() [sha256.Size]byte { return sha256.Sum256(r.Secret[:]) }
 
 // RefreshCodec makes and checks refresh tokens.

@@ -14,9 +14,8 @@ import (
 	"gatehouse/shared/telemetry"
 )
 
-// Config is every setting of the daemon, from the environment. The first line of a
-// comment is what docs/settings.md says about the variable; a test compares names and defaults there.
-// Tags are those of package settings.
+// Config is every setting of the daemon, from the environment. The table of docs/settings.md is made from it: the
+// comment of a field is the operator's text. Tags are those of package settings.
 type Config struct {
 	Rules     Rules
 	XDS       XDS

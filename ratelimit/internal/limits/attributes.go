@@ -3,8 +3,9 @@ package limits
 import "iter"
 
 // The switches of an entry are in two structs, which the tree, compiled entries and views share. A further switch is a
-// field in one of the structs, with its name as the tag, a row in switches and a case in switchOf: compile copies the
-// structs whole, and the code that reads, checks, shows and explains rules walks switches.
+// field in one of the structs, with its name as the tag, a constant, a row in switches and a case in switchOf: compile
+// copies the structs whole, and the code that reads YAML, checks, shows and explains rules walks switches. The line of
+// dump.go and the resources of a control plane (rulefile/resource.go) name the switches that they have.
 
 // Attributes are the switches that apply where an entry decides a descriptor.
 type Attributes struct {

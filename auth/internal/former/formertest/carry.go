@@ -71,7 +71,7 @@ type CarriedLink struct {
 	Expires             time.Time
 }
 
-// Carry writes it into the daemon's tables, as a token of its kind.
+// Carry writes the link into the daemon's one_time_tokens, under the link's kind.
 func (l CarriedLink) Carry(exec func(sql string, args ...any)) {
 	hash, _ := former.LinkHash(l.Text)
 	exec(`insert into one_time_tokens (id, user_id, kind, address, link_hash, created_at, expires_at) values ($1, $2, $3, $4, $5, $6, $7)`,

@@ -89,8 +89,9 @@ type Source struct {
 	Users []*User
 }
 
-// The key of the encrypted columns, by the name that they give it.
+// The key of the encrypted columns.
 const (
+	// KeyID is the name by which the columns refer to their key.
 	KeyID = "k1"
 	// Keys is the setting that opens them.
 	Keys = KeyID + ":AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8"

@@ -5,8 +5,8 @@ import "strings"
 // Scripts decide sliding windows and token buckets, one call for each key and batch. They read the server's clock, so
 // that all processes judge a counter by one clock, in the order in which the server executes.
 //
-// ARGV holds the counter's numbers and then runs of four: how many hits, of which kind, and two numbers. Consecutive
-// equal hits are one run. The answer is the instant and the counter before the runs, from which replay works out the
+// ARGV holds the counter's numbers and then four values for each run of equal hits: how many, of which kind, and two
+// numbers that depend on the kind. The answer is the instant and the counter before the runs, from which replay works out the
 // outcome of each hit with the same integers. All numbers are below 2^53, so that Lua's doubles are exact; '..' and
 // tostring would keep only 14 digits. A key is written with its expiry, and only if a run changed the counter or a hit
 // found the counter ahead of the clock, which can go back.
