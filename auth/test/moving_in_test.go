@@ -16,7 +16,6 @@ import (
 	"time"
 
 	"gatehouse/auth/internal/former/formertest"
-	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"
 )
 
@@ -69,11 +68,7 @@ func (r *runbook) console(first string) {
 func TestMovingIn_runbook(t *testing.T) {
 	t.Parallel()
 	for _, program := range []string{"psql", "curl"} {
-		if _, err := localserver.Find(program); err != nil && os.Getenv("REQUIRE_SERVERS") != "" {
-			t.Fatal(err)
-		} else if err != nil {
-			t.Skip(err)
-		}
+		testdb.Program(t, program)
 	}
 	idp, admin := startIDP(t), testdb.Postgres(t)
 	source := formertest.Fill(t, admin, "auth", formertest.Newest, time.Now())

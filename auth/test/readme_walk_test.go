@@ -14,7 +14,6 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
-	"gatehouse/shared/localserver"
 	"gatehouse/shared/testdb"
 )
 
@@ -210,11 +209,7 @@ func TestDocs_usage(t *testing.T) {
 // TestREADME_transcripts types the first examples against a daemon of its own. In an answer … stands for
 // anything, and ids, times and tokens for others of their kind.
 func TestREADME_transcripts(t *testing.T) {
-	if _, err := localserver.Find("curl"); err != nil && os.Getenv("REQUIRE_SERVERS") != "" {
-		t.Fatal(err)
-	} else if err != nil {
-		t.Skip(err)
-	}
+	testdb.Program(t, "curl")
 	d := start(t, environment(testdb.Postgres(t), "AUTH_JWT_ALGORITHM=RS256", "AUTH_SITE_NAME=Demo Shop",
 		"AUTH_MAILER_SHOW=both"))
 	there := strings.NewReplacer("http://127.0.0.1:8082", d.http, "http://127.0.0.1:8083", d.mailbox)

@@ -54,10 +54,7 @@ func decodeYAML(t *testing.T, path string, into any) {
 // the compose file, and has loaded the alerts.
 func TestExample_prometheus(t *testing.T) {
 	t.Parallel()
-	program, err := exec.LookPath("prometheus")
-	if err != nil {
-		t.Skip(err)
-	}
+	program := testdb.Program(t, "prometheus")
 	env := map[string]string{"BACKEND_TYPE": "", "DISABLE_STATS": ""}
 	compose := envoytest.ReadCompose(t, "example/compose.yaml")
 	for name, value := range compose.Services["ratelimit"].Environment {
@@ -186,9 +183,7 @@ func TestExample_withoutContainers(t *testing.T) {
 	t.Parallel()
 	envoy := envoytest.Program(t)
 	for _, program := range []string{"redis-server", "python3", "curl", "sed"} {
-		if _, err := exec.LookPath(program); err != nil {
-			t.Skip(err)
-		}
+		testdb.Program(t, program)
 	}
 	readme, err := os.ReadFile("example/README.md")
 	if err != nil {

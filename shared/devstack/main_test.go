@@ -18,7 +18,7 @@ import (
 	"time"
 
 	"gatehouse/shared/await"
-	"gatehouse/shared/localserver"
+	"gatehouse/shared/testdb"
 )
 
 // screen is what the stack prints, read while it is written.
@@ -45,11 +45,7 @@ func TestStack(t *testing.T) {
 		t.Skip("builds and starts the daemons")
 	}
 	for _, program := range []string{"initdb", "curl"} {
-		if _, err := localserver.Find(program); err != nil && os.Getenv("REQUIRE_SERVERS") != "" {
-			t.Fatal(err)
-		} else if err != nil {
-			t.Skip(err)
-		}
+		testdb.Program(t, program)
 	}
 	dir := t.TempDir()
 	bin, home := filepath.Join(dir, "bin"), filepath.Join(dir, "run")

@@ -112,6 +112,14 @@ func skipShort(t testing.TB) {
 	}
 }
 
+// Program returns the path of a program that t runs.
+func Program(t testing.TB, name string) string {
+	t.Helper()
+	path, err := localserver.Find(name)
+	check(t, err)
+	return path
+}
+
 func check(t testing.TB, err error) {
 	t.Helper()
 	if errors.Is(err, localserver.ErrMissing) && os.Getenv("REQUIRE_SERVERS") != "1" {

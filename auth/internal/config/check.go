@@ -135,8 +135,8 @@ func (c *Config) checkRequired(r *settings.Report) {
 // weakSecret ends the warning about a secret of fewer than 32 bytes.
 const weakSecret = `: who guesses it from one token is any user and any administrator; docs/tokens.md, "Another JWT secret"`
 
-// misread matches what follows the scheme of a URL of which the driver takes a part of the password for a host, which
-// or a database, which it looks up and shows. The driver ends the password at the first @, unless a / is before it. So
+// misread matches what follows the scheme of a URL of which the driver takes a part of the password for a host or a
+// database, which it looks up and shows. The driver ends the password at the first @, unless a / is before it. So
 // the host has an @, or the database has one, or the port before a / is no number and an @ follows.
 var misread = regexp.MustCompile(
 	`^([^@/]*@[^@/?]*@|([^@/]*@)?[^@/?]*/[^?]*@|[^@/?]*:[^]:@/?,]*[^]0-9:@/?,][^]:@/?,]*(\?[^@/]*)?/.*@)`)

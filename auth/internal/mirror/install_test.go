@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"os"
 	"os/exec"
 	"reflect"
 	"strings"
@@ -17,7 +16,7 @@ import (
 	"gatehouse/auth/internal/former/formertest"
 	"gatehouse/auth/internal/mirror"
 	"gatehouse/auth/internal/store"
-	"gatehouse/shared/localserver"
+	"gatehouse/shared/testdb"
 )
 
 // role makes a role of this test, since roles are the cluster's, and drops it at the end.
@@ -279,14 +278,7 @@ func TestInstall_roles(t *testing.T) {
 // pgDump is what pg_dump writes, which has to be of the server's version or a newer one.
 func (m *moved) pgDump(t testing.TB, args ...string) string {
 	t.Helper()
-	program, err := localserver.Find("pg_dump")
-	if errors.Is(err, localserver.ErrMissing) && os.Getenv("REQUIRE_SERVERS") != "1" {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := exec.Command(program, append(args, m.admin)...).CombinedOutput()
+	out, err := exec.Command(testdb.Program(t, "pg_dump"), append(args, m.admin)...).CombinedOutput()
 	if err != nil {
 		t.Fatalf("pg_dump: %v\n%s", err, out)
 	}

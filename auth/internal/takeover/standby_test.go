@@ -1,7 +1,6 @@
 package takeover_test
 
 import (
-	"errors"
 	"os"
 	"os/exec"
 	"os/user"
@@ -15,18 +14,13 @@ import (
 	"gatehouse/shared/await"
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/subprocess"
+	"gatehouse/shared/testdb"
 )
 
 // standbyOf starts a hot standby, copied with pg_basebackup, and returns its URL.
 func standbyOf(t *testing.T, primary *localserver.Server) string {
 	t.Helper()
-	backup, err := localserver.Find("pg_basebackup")
-	if errors.Is(err, localserver.ErrMissing) && os.Getenv("REQUIRE_SERVERS") != "1" {
-		t.Skip(err)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	backup, postgres := testdb.Program(t, "pg_basebackup"), testdb.Program(t, "postgres")
 	dir, err := os.MkdirTemp("", "gatehouse-standby-")
 	if err != nil {
 		t.Fatal(err)
@@ -51,10 +45,6 @@ func standbyOf(t *testing.T, primary *localserver.Server) string {
 	copying.SysProcAttr, copying.Dir = attributes, dir
 	if out, err := copying.CombinedOutput(); err != nil {
 		t.Fatalf("pg_basebackup: %v\n%s", err, out)
-	}
-	postgres, err := localserver.Find("postgres")
-	if err != nil {
-		t.Fatal(err)
 	}
 	server := exec.Command(postgres, "-D", data, "-k", dir, "-c", "listen_addresses=")
 	server.SysProcAttr, server.Dir = attributes, dir
