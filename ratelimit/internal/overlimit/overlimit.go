@@ -10,8 +10,9 @@ import (
 	"gatehouse/ratelimit/internal/siphash"
 )
 
-// maxCachedKey is the longest counter key, in bytes, that the cache stores as it is. freecache refuses keys and values
-// above a 1024th of its size together, which is at least 488 bytes; a longer key is replaced by its hash.
+// maxCachedKey is the longest counter key, in bytes, that the cache stores as it is. freecache refuses an entry whose
+// key and value together exceed about a 1024th of the cache's size, which is at least 488 bytes. So a longer key is
+// replaced by its hash.
 const maxCachedKey = 400
 
 // Cache remembers counters that were over their limit, so that a caller who keeps sending hits does not cost a call of
