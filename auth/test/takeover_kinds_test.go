@@ -216,7 +216,7 @@ func TestTakeover_links(t *testing.T) {
 	for _, kind := range []int{1, 39} {
 		body := `{"refresh_token":"` + s.User(kind).Sessions[0].Token + `"}`
 		children := make([]string, 20)
-		await.Together(children, func(i int) {
+		await.Together(len(children), func(i int) {
 			a, err := call("POST", d.http+"/token?grant_type=refresh_token", "", body)
 			if children[i] = a.str("refresh_token"); err != nil || a.status != 200 {
 				t.Errorf("kind %d: %v %d %s", kind, err, a.status, a.text)
