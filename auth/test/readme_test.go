@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"gatehouse/auth/internal/mail"
+	"gatehouse/shared/must"
 )
 
 // daemonDir is the daemon's folder. Tests of its pages name files as seen from there.
@@ -20,9 +21,7 @@ const daemonDir = ".."
 func document(t *testing.T, path string) string {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(daemonDir, path))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return string(text)
 }
 
@@ -30,9 +29,7 @@ func document(t *testing.T, path string) string {
 func glob(t *testing.T, pattern string) []string {
 	t.Helper()
 	paths, err := filepath.Glob(filepath.Join(daemonDir, pattern))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for i, path := range paths {
 		if paths[i], err = filepath.Rel(daemonDir, path); err != nil {
 			t.Fatal(err)
@@ -72,9 +69,7 @@ func TestDocs_length(t *testing.T) {
 func matches(t *testing.T, file, pattern string) (all []string) {
 	t.Helper()
 	text, err := os.ReadFile(filepath.Join(daemonDir, file))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, m := range regexp.MustCompile(pattern).FindAllStringSubmatch(string(text), -1) {
 		all = append(all, m[1])
 	}

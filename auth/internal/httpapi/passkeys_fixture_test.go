@@ -11,6 +11,7 @@ import (
 	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/auth/internal/webauthn"
 	"gatehouse/auth/internal/webauthn/webauthntest"
+	"gatehouse/shared/must"
 )
 
 const (
@@ -65,18 +66,14 @@ func answerOf(challenge string, credential []byte) map[string]any {
 func newCredential(t testing.TB, d *webauthntest.Authenticator, o webauthn.CreationOptions, changes ...webauthntest.Change) []byte {
 	t.Helper()
 	raw, err := d.Create(o, passkeyOrigin, changes...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return raw
 }
 
 func newAssertion(t testing.TB, d *webauthntest.Authenticator, o webauthn.RequestOptions, changes ...webauthntest.Change) []byte {
 	t.Helper()
 	raw, err := d.Get(o, passkeyOrigin, changes...)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return raw
 }
 
