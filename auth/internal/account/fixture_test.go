@@ -28,6 +28,7 @@ import (
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/auth/internal/token"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -117,14 +118,10 @@ func openOn(t *testing.T, db *store.DB, change ...func(*flow.Settings)) *house {
 		f(&h.s)
 	}
 	shared, err := token.NewSecret("", []byte("a shared secret of at least 32 bytes"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	set, err := token.NewSet(token.SetConfig{Secret: shared, AcceptSecret: true, SignWithSecret: true,
 		Issuer: h.s.Issuer})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	h.keys.Store(set)
 	h.use(flow.New(flow.Options{
 		DB: db, Keys: h.keys, Refresh: token.NewRefreshCodec(h.root.Keys(secret.Refresh)), Root: h.root,

@@ -15,6 +15,7 @@ import (
 	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
+	"gatehouse/shared/must"
 )
 
 const confirmationSent = "provider_email_needs_verification: Unverified email with github. A confirmation email has " +
@@ -194,16 +195,12 @@ func TestExternal_mailOfAnotherSignUpDropsTheIdentity(t *testing.T) {
 		case "password":
 			l = h.signUp("victim@example.org", "sesame", `{"nick":"vic"}`)
 		case "magic link":
-			if err := h.SendOTP(
-				t.Context(), browser, flow.OTP{Email: "victim@example.org", CreateUser: true}); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, h.SendOTP(
+				t.Context(), browser, flow.OTP{Email: "victim@example.org", CreateUser: true}))
 			l = h.newest("confirmation", "victim@example.org")
 		default:
 			kind = "recovery"
-			if err := h.Recover(t.Context(), browser, flow.Recover{Email: "victim@example.org"}); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, h.Recover(t.Context(), browser, flow.Recover{Email: "victim@example.org"}))
 			l = h.newest("recovery", "victim@example.org")
 		}
 		g := h.redeem(kind, l.Hash)
@@ -356,13 +353,9 @@ func TestExternal_preTakeover(t *testing.T) {
 	made, err := h.AdminCreate(t.Context(), browser, by,
 		flow.Attributes{Role: &role, Email: &email, Phone: &phone, PhoneConfirm: &confirm,
 			Password: new("attacker's")})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	old, err := h.SignInPassword(t.Context(), browser, account.Password{Phone: phone, Password: "attacker's"})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	old = h.verified(old, h.app(old, ""))
 	g = h.enters(person("google", "g2", "*second@example.org"))
 	u = h.user(g.User.ID)

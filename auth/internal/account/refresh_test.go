@@ -15,6 +15,7 @@ import (
 	"gatehouse/auth/internal/secret"
 	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/auth/internal/token"
+	"gatehouse/shared/must"
 )
 
 func (h *house) refresh(text string) (flow.Grant, error) {
@@ -33,9 +34,7 @@ func TestRefresh(t *testing.T) {
 	g := h.confirmed("mia@example.org")
 	h.pass(time.Minute)
 	first, err := h.Refresh(t.Context(), flow.RequestInfo{IP: "198.51.100.1", UserAgent: "other"}, g.RefreshToken)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	c := h.caller(first)
 	if first.RefreshToken == g.RefreshToken || c.Session.ID != g.Session || c.Session.RefreshedAt != h.now ||
 		c.Session.UserAgent != "other" || c.Session.IP != "198.51.100.1" || len(first.User.Identities) != 1 {
@@ -114,9 +113,7 @@ func TestRefresh_refusals(t *testing.T) {
 	codec := token.NewRefreshCodec(h.root.Keys(secret.Refresh))
 	forged := token.NewRefreshCodec([][]byte{[]byte("another key of thirty-two bytes!")})
 	good, err := codec.Parse(g.RefreshToken)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	write := func(c *token.RefreshCodec, change func(*token.Refresh)) string {
 		r := good
 		change(&r)
@@ -151,9 +148,7 @@ func TestRefresh_refusals(t *testing.T) {
 	f(older.RefreshToken, expired+" (Revoked by Newer Login)")
 	f(newer.RefreshToken, "")
 
-	if err := h.AdminDelete(t.Context(), browser, service, g.User.ID, true); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, h.AdminDelete(t.Context(), browser, service, g.User.ID, true))
 	f(newer.RefreshToken, notFound)
 }
 
@@ -264,9 +259,7 @@ func TestRefresh_Statements(t *testing.T) {
 		t.Errorf("a caller takes %d round trips, want 1", n)
 	}
 	out := func() {
-		if err := h.SignOut(t.Context(), browser, g.AccessToken, "", false); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, h.SignOut(t.Context(), browser, g.AccessToken, "", false))
 	}
 	out()
 	if n := trips.During(out); n != 1 {

@@ -15,6 +15,7 @@ import (
 	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
+	"gatehouse/shared/must"
 )
 
 func TestSignUp_refusals(t *testing.T) {
@@ -303,9 +304,7 @@ func TestSignUpAnonymous(t *testing.T) {
 	t.Parallel()
 	h := open(t)
 	g, err := h.SignUpAnonymous(t.Context(), browser, []byte(`{"a":1}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	c := h.caller(g)
 	if !c.User.IsAnonymous || !c.Claims.IsAnonymous || c.Claims.AMR[0].Method != "anonymous" ||
 		len(c.User.Identities) != 0 || string(c.User.UserMetadata) != `{"a": 1}` {
@@ -369,9 +368,7 @@ func TestSignUp_templates(t *testing.T) {
 	}
 	out, err := h.SignUp(t.Context(), browser,
 		flow.SignUp{Email: "mia@example.org", Password: "sesame", Data: []byte(`{"nick":"x"}`)})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	sub := `"sub":"` + out.User.ID.String() + `"`
 	f("confirmation", "mia@example.org", sub, `"email_verified":false`)
 	h.pass(time.Minute)
@@ -381,8 +378,6 @@ func TestSignUp_templates(t *testing.T) {
 	f("confirmation", "mia@example.org", sub)
 	h.set(func(s *flow.Settings) { s.Email.Autoconfirm = true })
 	otp := flow.OTP{Email: "tom@example.org", CreateUser: true, Data: []byte(`{"nick":"x"}`)}
-	if err := h.SendOTP(t.Context(), browser, otp); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, h.SendOTP(t.Context(), browser, otp))
 	f("magic_link", "tom@example.org", `"email_verified":true`)
 }

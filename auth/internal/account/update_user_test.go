@@ -13,6 +13,7 @@ import (
 	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/mail"
 	"gatehouse/auth/internal/store"
+	"gatehouse/shared/must"
 )
 
 func (h *house) update(g flow.Grant, p flow.UserUpdate) (store.User, error) {
@@ -28,9 +29,7 @@ func TestUpdateUser_refusals(t *testing.T) {
 	b := h.db.Batch()
 	b.PutIdentity(store.Identity{ID: uuid.New(), UserID: tom.ID, Provider: "github", ProviderID: "7",
 		Email: "tom@work.example", Data: []byte(`{}`), CreatedAt: noon, UpdatedAt: noon})
-	if err := b.Send(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, b.Send(t.Context()))
 	anonymous, err := h.SignUpAnonymous(t.Context(), browser, nil)
 	accepted(t, err)
 	f := func(g flow.Grant, p flow.UserUpdate, kind refusal.Kind, want string,
@@ -351,9 +350,7 @@ func TestEmailChange(t *testing.T) {
 			}
 			if pkce.Challenge != "" {
 				g, err := h.exchange(v.Code, verifier)
-				if err != nil {
-					t.Fatal(err)
-				}
+				must.Succeed(t, err)
 				v.Grant = &g
 			}
 			u := v.Grant.User

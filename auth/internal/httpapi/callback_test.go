@@ -12,6 +12,7 @@ import (
 	"gatehouse/auth/internal/provider"
 	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/shared/fakeidp"
+	"gatehouse/shared/must"
 )
 
 // A state is good for one callback, whatever becomes of it.
@@ -47,9 +48,7 @@ func TestCallback_stateOnce(t *testing.T) {
 		lost := openOn(t, storetest.Open(t))
 		lost.db.Close()
 		u, err := url.Parse(b.back.URL)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		l := landed(lost.do("GET /callback?"+u.RawQuery, nil))
 		if l.StatusCode != 303 || l.query.Get("error") != "temporarily_unavailable" ||
 			l.query.Get("error_code") != "unexpected_failure" {
@@ -184,9 +183,7 @@ func TestAuthorize(t *testing.T) {
 	// Only what is the provider's goes there, and a target that is not allowed is the site.
 	u, err := url.Parse(
 		a.do("GET /authorize?provider=gitlab&prompt=consent&redirect_to=https://evil.example/&scope=all&state=mine&client_id=x&scopes=a,b&nul=%00", nil).Header.Get("Location"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	q := u.Query()
 	if q.Get("prompt") != "consent" || q.Has("redirect_to") || q.Get("scope") != "read_user a b" ||
 		q.Get("client_id") != fakeidp.ClientID || len(q.Get("state")) != 36 {

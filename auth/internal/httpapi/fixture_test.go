@@ -24,6 +24,7 @@ import (
 	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/auth/internal/token"
 	"gatehouse/shared/logtest"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -117,9 +118,7 @@ func openOn(t testing.TB, db *store.DB, changes ...change) *api {
 	var err error
 	a.server, err = New(Options{Core: a.core, Version: "1.2.3", Now: a.clock,
 		Log: slog.New(slog.NewTextHandler(a.log, nil))}, a.set)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	a.http = httptest.NewServer(a.server)
 	a.http.Client().CheckRedirect = func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse }
 	t.Cleanup(a.http.Close)
@@ -130,27 +129,19 @@ func openOn(t testing.TB, db *store.DB, changes ...change) *api {
 func testKeys(t testing.TB) *token.Set {
 	t.Helper()
 	shared, err := token.NewSecret("", []byte("a shared secret of at least 32 bytes"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	ec, err := token.Generate(token.ES256)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	set, err := token.NewSet(token.SetConfig{Keys: []token.Entry{{Key: ec, State: token.Current}}, Secret: shared,
 		AcceptSecret: true, Issuer: externalURL})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return set
 }
 
 func testRedirects(t testing.TB) *redirect.List {
 	t.Helper()
 	list, err := redirect.New(siteURL, []string{"https://other.example.org/**", "myapp://callback"}, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return list
 }
 
@@ -165,9 +156,7 @@ func offline(t testing.TB) *Server {
 	srv, err := New(Options{Core: core},
 		Settings{SiteURL: siteURL, Redirects: testRedirects(t),
 			ExternalURL: externalURL, Audience: "authenticated", MaxDuration: 10 * time.Second, Limits: defaultLimits})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return srv
 }
 
@@ -392,12 +381,8 @@ func claimsOf(t testing.TB, text string) (claims map[string]any) {
 		t.Fatalf("%q is no token", text)
 	}
 	payload, err := base64.RawURLEncoding.DecodeString(parts[1])
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(payload, &claims); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
+	must.Succeed(t, json.Unmarshal(payload, &claims))
 	return claims
 }
 

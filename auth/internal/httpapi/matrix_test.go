@@ -12,6 +12,7 @@ import (
 
 	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/token"
+	"gatehouse/shared/must"
 )
 
 // The callers of the matrix, in the order of its columns.
@@ -189,13 +190,9 @@ func TestMatrix(t *testing.T) {
 			StateCookie: true}
 	})
 	foreign, err := token.Generate(token.ES256)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	foreignSet, err := token.NewSet(token.SetConfig{Keys: []token.Entry{{Key: foreign, State: token.Current}}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	shared := map[string]*cell{}
 	for n, route := range rows {
 		for i, caller := range callers {

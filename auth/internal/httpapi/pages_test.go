@@ -15,6 +15,7 @@ import (
 	"gatehouse/auth/internal/pages"
 	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/auth/internal/token"
+	"gatehouse/shared/must"
 )
 
 var formType = header{"Content-Type", "application/x-www-form-urlencoded"}
@@ -104,9 +105,7 @@ func TestConfirmPage_types(t *testing.T) {
 	srv := offline(t)
 	set := srv.live.Load().Settings
 	languages, err := locale.New([]string{"en", "de", "fr", "es"}, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	set.ConfirmPage, set.Look = true, pages.NewLook(mail.Site{Name: "Acme <b>", Color: "#fc0",
 		LogoURL: "https://cdn.example.org/l.png", Support: "help@example.org"}, languages)
 	srv.Apply(set)
@@ -295,9 +294,7 @@ func TestDiscovery(t *testing.T) {
 	f := func(want string, c token.SetConfig) {
 		t.Helper()
 		set, err := token.NewSet(c)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		srv.core.Keys.Store(set)
 		if got := get(srv, "/.well-known/openid-configuration", etag); !strings.Contains(got.Body.String(), want) {
 			t.Errorf("%d %s, want %s", got.Code, got.Body, want)
@@ -305,17 +302,13 @@ func TestDiscovery(t *testing.T) {
 	}
 	key := func(a token.Algorithm, s token.State) token.Entry {
 		k, err := token.Generate(a)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return token.Entry{Key: k, State: s}
 	}
 	old := key(token.ES256, token.Previous)
 	f(`["RS256","ES256"]`, token.SetConfig{Keys: []token.Entry{old, key(token.RS256, token.Current),
 		key(token.EdDSA, token.Revoked), key(token.ES256, token.Next)}})
 	secret, err := token.NewSecret("", []byte("a shared secret of at least 32 bytes"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	f(`["HS256"]`, token.SetConfig{Keys: []token.Entry{old}, Secret: secret, AcceptSecret: true, SignWithSecret: true})
 }

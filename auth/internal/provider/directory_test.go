@@ -14,6 +14,7 @@ import (
 	"gatehouse/auth/internal/outbound"
 	"gatehouse/auth/internal/token"
 	"gatehouse/shared/fakeidp"
+	"gatehouse/shared/must"
 )
 
 // clock is a time that tests move.
@@ -269,9 +270,7 @@ func TestReadDocument(t *testing.T) {
 	read := func(text string) (*document, error) {
 		t.Helper()
 		o, err := decodeObject([]byte(text))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return readDocument(o, us)
 	}
 	d, err := read(`{"issuer":"https://idp.example","jwks_uri":"https://keys.example/k","id_token_signing_alg_values_supported":["none","HS256","ES256","RS1","PS512"]}`)
@@ -313,9 +312,7 @@ func TestNoEndpoints(t *testing.T) {
 	} {
 		f.Behave("oidc", b)
 		p, err := setOf(t, settingsOf(f)).Lookup("local")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		_, err = p.Begin(t.Context(), Start{State: "s"})
 		wantError(t, err, http.StatusInternalServerError, "unexpected_failure",
 			"Error reaching the external provider", "")

@@ -17,6 +17,7 @@ import (
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/migrations"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -186,15 +187,11 @@ func TestMigrate_external(t *testing.T) {
 	db := open(t, url, "x_")
 	before := fstest.MapFS{}
 	entries, err := migrations.FS.ReadDir(".")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, e := range entries {
 		if e.Name() < "00008" {
 			text, err := migrations.FS.ReadFile(e.Name())
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			before[e.Name()] = &fstest.MapFile{Data: text}
 		}
 	}

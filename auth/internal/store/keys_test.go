@@ -11,6 +11,7 @@ import (
 	"gatehouse/auth/internal/clock"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
+	"gatehouse/shared/must"
 )
 
 // Ten replicas start on an empty database: all work with one key.
@@ -55,9 +56,7 @@ func TestSigningKeys(t *testing.T) {
 		batch.RevokeSigningKey("a", noon.Add(time.Hour))
 		batch.RevokeSigningKey("a", noon.Add(2*time.Hour))
 	})
-	if err := db.ResealSigningKey(ctx, "b", []byte("anew")); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, db.ResealSigningKey(ctx, "b", []byte("anew")))
 	a.RevokedAt, b.Sealed = noon.Add(time.Hour), []byte("anew")
 	got, at, err := db.SigningKeys(ctx)
 	if diff := cmp.Diff([]store.SigningKey{b, a}, got); diff != "" || err != nil {
@@ -70,9 +69,7 @@ func TestSigningKeys(t *testing.T) {
 			t.Errorf("the server's time is %s after %s: %v", off, r.Sent, err)
 		}
 	}
-	if err := db.DeleteSigningKey(ctx, "a"); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, db.DeleteSigningKey(ctx, "a"))
 	if got, _, err := db.SigningKeys(ctx); len(got) != 1 || err != nil {
 		t.Errorf("left: %v, %v", got, err)
 	}

@@ -15,6 +15,7 @@ import (
 
 	"gatehouse/auth/internal/store"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -33,9 +34,7 @@ func TestPgBouncer(t *testing.T) {
 		db, err := store.Open(t.Context(),
 			store.Options{URL: url, Settings: store.Settings{MaxConns: 8},
 				Log: slog.New(slog.NewTextHandler(&log, nil))})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		defer db.Close()
 		found[url] = db.CheckPooler(t.Context())
 		if _, err := db.Migrate(t.Context()); err != nil {
@@ -81,9 +80,7 @@ func TestCheckPooler_sound(t *testing.T) {
 	session := testdb.PgBouncer(t, server, "default_pool_size = 8", "pool_mode = session")
 	for _, url := range []string{server.PostgresURL("postgres"), session.PostgresURL("postgres")} {
 		db, err := store.Open(t.Context(), store.Options{URL: url, Settings: store.Settings{MaxConns: 2}})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		for range 3 {
 			if err := db.CheckPooler(t.Context()); err != nil {
 				t.Errorf("%s: %v", url, err)
@@ -103,18 +100,14 @@ func TestPgBouncer_callerTimeout(t *testing.T) {
 	db, err := store.Open(t.Context(),
 		store.Options{URL: bouncer.PostgresURL("postgres") + "&default_query_exec_mode=cache_describe",
 			Settings: store.Settings{MaxConns: 8}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer db.Close()
 	if _, err := db.Migrate(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	u := addUser(t, db, "mia@example.org")
 	other, err := pgx.Connect(t.Context(), server.PostgresURL("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer other.Close(t.Context())
 	for range 5 {
 		if _, err := other.Exec(t.Context(), "begin; lock table users in access exclusive mode"); err != nil {
@@ -143,9 +136,7 @@ func TestPgBouncer_callerTimeout(t *testing.T) {
 		}
 		wg.Wait()
 	}
-	if err := server.Stop(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, server.Stop())
 	defer server.Cont()
 	if _, err := store.Open(t.Context(), store.Options{URL: bouncer.PostgresURL("postgres") + "&connect_timeout=1"}); !errors.Is(err,
 		store.ErrUnavailable) {

@@ -13,6 +13,7 @@ import (
 
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
+	"gatehouse/shared/must"
 )
 
 func TestUser(t *testing.T) {
@@ -136,9 +137,7 @@ func TestUpdateUser(t *testing.T) {
 	})
 	f("metadata merged", func(p *store.UserPatch, want *store.User) {
 		patch, err := store.ParseMetadataPatch(json.RawMessage(`{"nick": null, "gone": null, "deep": {"a": null}}`))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		p.UserMetadata = patch
 		want.UserMetadata = json.RawMessage(`{"deep": {"a": null}}`)
 	})
@@ -174,9 +173,7 @@ func TestPutIdentity(t *testing.T) {
 	stolen.ID, stolen.UserID, stolen.Email = uuid.New(), addUser(t, db, "tom@example.org").ID, "tom@example.org"
 	send(t, db, func(b *store.Batch) { b.PutIdentity(changed); b.PutIdentity(stolen) })
 	got, err := db.User(t.Context(), u.ID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	want := u.Identities[0]
 	want.Email, want.Data = "new@example.org", json.RawMessage(`{"email": "mia@example.org", "email_verified": true}`)
 	if diff := cmp.Diff([]store.Identity{want}, got.Identities); diff != "" {
@@ -192,9 +189,7 @@ func TestEraseUser(t *testing.T) {
 		b.EraseUser(store.EraseUser{ID: u.ID, Now: noon, Email: "digest", Phone: "digest"})
 	})
 	got, err := db.User(t.Context(), u.ID)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	if got.Email != "digest" || got.Phone != "" || got.PasswordHash != "" ||
 		string(got.UserMetadata) != "{}" || got.DeletedAt != noon {
 		t.Errorf("left: %+v", got)
@@ -263,9 +258,7 @@ func TestUsers(t *testing.T) {
 		for {
 			page, _, err := db.Users(t.Context(),
 				store.UsersFilter{Aud: "authenticated", Limit: 1, After: after, OldestFirst: oldest})
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			if len(page) == 0 {
 				break
 			}

@@ -16,6 +16,7 @@ import (
 	"testing"
 
 	"gatehouse/auth/internal/jsontext"
+	"gatehouse/shared/must"
 )
 
 // forgery collects tokens that are each a valid one with one thing wrong.
@@ -42,18 +43,14 @@ func signed(t testing.TB, k *Key, header, payload string) string {
 	t.Helper()
 	input := b64.EncodeToString([]byte(header)) + "." + b64.EncodeToString([]byte(payload))
 	sig, err := k.sign(nil, []byte(input))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return input + "." + b64.EncodeToString(sig)
 }
 
 func TestForgedTokens(t *testing.T) {
 	rs, es, ed, oct := testKeys(t)
 	revoked, err := Generate(EdDSA)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	secret, _ := NewSecret("", testSecret)
 	set := mustSet(t, SetConfig{
 		Keys:   []Entry{{rs, Current}, {es, Next}, {ed, Previous}, {oct, Previous}, {revoked, Revoked}},
@@ -61,9 +58,7 @@ func TestForgedTokens(t *testing.T) {
 	})
 	f := &forgery{t: t, set: set, seen: map[string]string{}}
 	raw, err := testClaims().appendTo(nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	payload := string(raw)
 	for _, k := range []*Key{rs, es, ed, oct, secret} {
 		header := fmt.Sprintf(`{"alg":"%s","kid":"%s","typ":"JWT"}`, k.alg, k.id)
