@@ -78,7 +78,7 @@ func matches(t *testing.T, file, pattern string) (all []string) {
 
 // TestDocs_routes compares the table with the routes that are served, in their order.
 func TestDocs_routes(t *testing.T) {
-	served := matches(t, "internal/httpapi/routes.go", `mux\.Handle\("([A-Z]+ /[^"]*)"`)
+	served := matches(t, "internal/httpapi/routes.go", `\tat\("([A-Z]+ /[^"]*)"`)
 	listed := matches(t, "docs/api.md", "(?m)^\\| `([A-Z]+ /[^`]*)` \\|")
 	if d := cmp.Diff(served, listed); d != "" || len(served) == 0 {
 		t.Error(d)

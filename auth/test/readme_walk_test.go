@@ -72,10 +72,11 @@ func TestDocs_routeColumns(t *testing.T) {
 	var want []string
 	source, err := os.ReadFile(daemonDir + "/internal/httpapi/routes.go")
 	must.Succeed(t, err)
-	guards := map[string]string{"noTimeout": "none", "s.open": "none", "s.limited": "none", "s.admin": "admin",
-		"s.member": "user, not anonymous", "s.registers": "user, not anonymous", "s.signsIn": "none", "s.owner": "user"}
+	guards := map[string]string{"": "none", "s.limited": "none", "s.admin": "admin", "s.member": "user, not anonymous",
+		"s.registers": "user, not anonymous"}
 	for _, m := range regexp.MustCompile(
-		`mux\.Handle\("([^"]+)", ([\w.]+)\((?:([\w.]+), )?(?:optional\()?(?:s\.(captcha)\(|withID\("\w+", )?s\.(\w+)\)+`).FindAllStringSubmatch(
+		`\tat\("([^"]+)", (?:(s\.(?:limited|user|member|registers|admin))\((?:([\w.]+), )?)?(?:optional\()?`+
+			`(?:s\.(captcha)\(|withID\("\w+", )?s\.(\w+)[,)]`).FindAllStringSubmatch(
 		string(source), -1) {
 		route, guard, before, captcha, handler := m[1], m[2], m[3], m[4], m[5]
 		h, ok := methods[handler]

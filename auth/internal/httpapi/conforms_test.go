@@ -192,7 +192,7 @@ func served(t testing.TB) []string {
 	text, err := os.ReadFile("routes.go")
 	must.Succeed(t, err)
 	var list []string
-	for _, m := range regexp.MustCompile(`mux\.Handle\("([A-Z]+ /[^"]*)"`).FindAllStringSubmatch(string(text), -1) {
+	for _, m := range regexp.MustCompile(`\tat\("([A-Z]+ /[^"]*)"`).FindAllStringSubmatch(string(text), -1) {
 		list = append(list, m[1])
 	}
 	slices.Sort(list)

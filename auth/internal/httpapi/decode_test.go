@@ -135,7 +135,7 @@ func TestBody_slow(t *testing.T) {
 // The bound on reading a body must not be taken for a client that hung up while its request is worked on.
 func TestBody_boundEndsWithTheBody(t *testing.T) {
 	a := open(t, func(_ *flow.Settings, s *Settings) { s.MaxDuration = 50 * time.Millisecond })
-	a.server.mux.Handle("POST /late", a.server.open(func(c *call) error {
+	a.server.mux.Handle("POST /late", handler(func(c *call) error {
 		if _, err := c.body(); err != nil {
 			return err
 		}
