@@ -27,6 +27,7 @@ import (
 	"gatehouse/auth/internal/provider"
 	"gatehouse/shared/fakeidp"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -102,9 +103,7 @@ func runClient(t *testing.T, node, modules, script, algorithm, database string, 
 		routes.Handle("/", control)
 	}
 	idp, err := fakeidp.Start(fakeidp.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer idp.Close()
 	routes.Handle("POST /idp/", http.StripPrefix("/idp", controlIDP(idp)))
 	gateway := httptest.NewServer(routes)
@@ -112,9 +111,7 @@ func runClient(t *testing.T, node, modules, script, algorithm, database string, 
 	base := gateway.URL + "/auth/v1"
 	if slices.Contains(settings, withoutGateway) {
 		ports, err := localserver.FreePorts(1)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		base = "http://127.0.0.1:" + ports[0] + "/auth/v1"
 		settings = append(settings, "PORT="+ports[0])
 	}
@@ -124,9 +121,7 @@ func runClient(t *testing.T, node, modules, script, algorithm, database string, 
 	env = append(env, providersAt(idp, base+"/callback")...)
 	d := start(t, env)
 	at, err := url.Parse(d.http)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	daemon.Store(at)
 	serviceKey := func(role string) string {
 		t.Helper()
@@ -234,12 +229,8 @@ func lineScanner(r io.Reader) *bufio.Scanner {
 func clientFolder(t testing.TB, modules string) string {
 	t.Helper()
 	dir := t.TempDir()
-	if err := os.CopyFS(dir, os.DirFS("e2e")); err != nil {
-		t.Fatal(err)
-	}
-	if err := os.Symlink(modules, filepath.Join(dir, "node_modules")); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.CopyFS(dir, os.DirFS("e2e")))
+	must.Succeed(t, os.Symlink(modules, filepath.Join(dir, "node_modules")))
 	return dir
 }
 
@@ -273,9 +264,7 @@ func clientLibrary(t testing.TB) (node, modules string) {
 		sum.Write(files[name])
 	}
 	root, err := filepath.Abs("../../.run/e2e")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	dir := filepath.Join(root, hex.EncodeToString(sum.Sum(nil)[:8]))
 	modules = filepath.Join(dir, "node_modules")
 	if node == "" {
@@ -287,18 +276,12 @@ func clientLibrary(t testing.TB) (node, modules string) {
 
 	// Installed next to its place and then moved there in one step: an install that was cut leaves nothing, two at
 	// once don't meet.
-	if err := os.MkdirAll(root, 0o755); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.MkdirAll(root, 0o755))
 	part, err := os.MkdirTemp(root, "part-")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer os.RemoveAll(part)
 	for name, b := range files {
-		if err := os.WriteFile(filepath.Join(part, name), b, 0o644); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, os.WriteFile(filepath.Join(part, name), b, 0o644))
 	}
 	cmd := exec.CommandContext(ctx, npm, args...)
 	cmd.Dir = part

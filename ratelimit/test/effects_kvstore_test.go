@@ -14,6 +14,7 @@ import (
 
 	"gatehouse/shared/await"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -71,14 +72,10 @@ func stored(t testing.TB, servers []*localserver.Server, part string) (sum int) 
 			continue
 		}
 		keys, err := localserver.RedisCommand(t.Context(), s.Addr(), "", "KEYS", "*"+part+"*")
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		for key := range strings.FieldsSeq(keys) {
 			value, err := localserver.RedisCommand(t.Context(), s.Addr(), "", "GET", key)
-			if err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, err)
 			var n int
 			fmt.Sscan(value, &n)
 			sum += n
@@ -268,9 +265,7 @@ var _ = effect("KVSTORE_HEALTH_CHECK_ACTIVE_CONNECTION", func(t *testing.T) {
 			} else if !healthy() {
 				t.Errorf("store %d: unhealthy though nobody asked for it", i)
 			}
-			if err := redis.Restart(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must.Succeed(t, redis.Restart(t.Context()))
 			await.True(t, "healthy again", healthy)
 		}
 	}
@@ -317,9 +312,7 @@ var _ = effect("KVSTORE_STARTUP_REQUIRED", func(t *testing.T) {
 		if err := stopped.Stop(time.Minute); err != nil {
 			t.Errorf("%s: stopping without a store: %v", at.prefix, err)
 		}
-		if err := redis.Restart(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, redis.Restart(t.Context()))
 		for _, p := range []*process{strict, open} {
 			await.True(t, "hits are counted", func() bool {
 				_, body := post(t, p, "k=counted")

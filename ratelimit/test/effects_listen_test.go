@@ -21,6 +21,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 )
 
 const anyLimit = `[{key: k, @1000/y}]`
@@ -29,9 +30,7 @@ const anyLimit = `[{key: k, @1000/y}]`
 func freePort(t testing.TB, host string) string {
 	t.Helper()
 	l, err := net.Listen("tcp", host+":0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer l.Close()
 	_, port, _ := net.SplitHostPort(l.Addr().String())
 	return port
@@ -105,18 +104,14 @@ type wire struct {
 func (p *process) wire(t testing.TB) *wire {
 	t.Helper()
 	conn, err := net.Dial("tcp", p.grpc)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { conn.Close() })
 	conn.SetDeadline(time.Now().Add(20 * time.Second))
 	w := &wire{conn, http2.NewFramer(conn, conn)}
 	if _, err := io.WriteString(conn, http2.ClientPreface); err != nil {
 		t.Fatal(err)
 	}
-	if err := w.WriteSettings(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, w.WriteSettings())
 	return w
 }
 
@@ -172,14 +167,10 @@ var _ = effect("GRPC_REFLECTION", func(t *testing.T) {
 	for value, want := range map[string]codes.Code{"true": codes.OK, "false": codes.Unimplemented} {
 		p := start(t, anyLimit, map[string]string{"GRPC_REFLECTION": value, "GRPC_SERVER": "grpc-go"})
 		conn, err := grpc.NewClient(p.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		defer conn.Close()
 		stream, err := reflectionpb.NewServerReflectionClient(conn).ServerReflectionInfo(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		stream.Send(&reflectionpb.ServerReflectionRequest{
 			MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}})
 		if _, err := stream.Recv(); status.Code(err) != want {
@@ -202,9 +193,7 @@ var _ = effect("HTTP_MAX_BODY_BYTES", func(t *testing.T) {
 func (p *process) slowly(t testing.TB, pause time.Duration, parts ...string) string {
 	t.Helper()
 	conn, err := net.Dial("tcp", p.http)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer conn.Close()
 	conn.SetDeadline(time.Now().Add(20 * time.Second))
 	for i, part := range parts {
@@ -290,9 +279,7 @@ var _ = effect("DRAIN_DELAY", func(t *testing.T) {
 	p := start(t, anyLimit, map[string]string{"DRAIN_DELAY": "1h"})
 	c := p.dial(t)
 	decide1(t, c, "k", "v")
-	if err := p.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, p.Signal(syscall.SIGTERM))
 	await.True(t, "unhealthy", func() bool { code, _ := get(t, p.http+"/healthcheck"); return code == 500 })
 	for range 3 {
 		decide1(t, c, "k", "v")
@@ -304,9 +291,7 @@ var _ = effect("DRAIN_DELAY", func(t *testing.T) {
 		t.Fatalf("%v %+v: want an answer that ends its connection", err, resp)
 	}
 	resp.Body.Close()
-	if err := p.Signal(syscall.SIGKILL); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, p.Signal(syscall.SIGKILL))
 	<-p.Ended()
 	p = start(t, anyLimit, map[string]string{"DRAIN_DELAY": "10ms"})
 	if err := p.Stop(time.Minute); err != nil {
@@ -318,18 +303,14 @@ var _ = effect("DRAIN_DELAY", func(t *testing.T) {
 var _ = effect("DRAIN_TIMEOUT", func(t *testing.T) {
 	p := start(t, anyLimit, map[string]string{"DRAIN_TIMEOUT": "200ms", "HTTP_READ_TIMEOUT": "1h"})
 	conn, err := net.Dial("tcp", p.http)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer conn.Close()
 	io.WriteString(conn, strings.Replace(postHead, "Connection: close", "Expect: 100-continue", 1)+"100"+postBody)
 	if line, err := bufio.NewReader(conn).ReadString('\n'); err != nil ||
 		!strings.Contains(line, "100 Continue") { // the handler reads
 		t.Fatal(line, err)
 	}
-	if err := p.Signal(syscall.SIGTERM); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, p.Signal(syscall.SIGTERM))
 	p.log.await(t, "calls were cut", nil)
 	if err := p.Stop(time.Minute); err != nil {
 		t.Error(err)

@@ -13,6 +13,7 @@ import (
 
 	"gatehouse/shared/await"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -59,23 +60,15 @@ func post(t testing.TB, p *process, descriptors ...string) (int, string) {
 		body.Descriptors = append(body.Descriptors, d)
 	}
 	text, err := json.Marshal(body)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	client := http.Client{Timeout: time.Minute}
 	resp, err := client.Post("http://"+p.http+"/json", "application/json", strings.NewReader(string(text)))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer resp.Body.Close()
 	var answer json.RawMessage
-	if err := json.NewDecoder(resp.Body).Decode(&answer); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, json.NewDecoder(resp.Body).Decode(&answer))
 	var compact bytes.Buffer // protojson puts spaces in at random
-	if err := json.Compact(&compact, answer); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, json.Compact(&compact, answer))
 	return resp.StatusCode, compact.String()
 }
 
@@ -237,9 +230,7 @@ func TestMemcache_nodeKilled(t *testing.T) {
 		post(t, p, denied[0])
 		return stat(t, p, "ratelimit.memcache.nodes_lost") == 1
 	})
-	if err := servers[1].Restart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, servers[1].Restart(t.Context()))
 	await.True(t, "the node is found again", func() bool {
 		code, _ := post(t, p, denied[0])
 		return code == 200

@@ -21,6 +21,7 @@ import (
 	"github.com/prometheus/common/model"
 
 	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 )
 
 // statsdServer keeps what it is sent, over UDP and TCP on one port.
@@ -351,14 +352,10 @@ var _ = effect("PULLMETRICS_MAPPER_YAML", func(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "mapping.yaml")
 	text := "mappings:\n- match: ratelimit.service.rate_limit.*.*.total_hits\n  name: hits\n" +
 		"  labels: {dom: $1, rule: $2}\n"
-	if err := os.WriteFile(file, []byte(text), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(file, []byte(text), 0o600))
 	p := hit(t, pulled("PULLMETRICS_MAPPER_YAML", file))
 	awaitValue(t, p, "hits", `dom="d" rule="k"`, 1)
-	if err := os.WriteFile(file, []byte(text+"- match: a.*\n  nam: b\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(file, []byte(text+"- match: a.*\n  nam: b\n"), 0o600))
 	out, err := command(pulled("BACKEND_TYPE", "memory", "PULLMETRICS_MAPPER_YAML", file)).CombinedOutput()
 	if err == nil || !strings.Contains(string(out), "line 6: field nam not found") {
 		t.Errorf("%v: %s", err, out)
@@ -376,9 +373,7 @@ var _ = effect("PULLMETRICS_RESPONSE_TIME_AS_MILLISECONDS", func(t *testing.T) {
 		s.awaitLine(t, "tcp", "ratelimit_server.ShouldRateLimit.response_time:")
 		m := regexp.MustCompile(`ShouldRateLimit\.response_time:([0-9.]+)\|ms`).FindStringSubmatch(s.lines("tcp"))
 		ms, err := strconv.ParseFloat(m[1], 64)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		const name, labels = "ratelimit_service_response_time_seconds", `grpc_method="ShouldRateLimit"`
 		awaitValue(t, p, name, labels, 1)
 		if sum := series(t, p)[name][labels].GetHistogram().GetSampleSum(); math.Abs(sum-ms*unit) > 1e-5*unit {

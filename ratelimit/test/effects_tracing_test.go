@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc/metadata"
 
 	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 	"gatehouse/shared/telemetry/otlptest"
 	"gatehouse/shared/testdb"
 )
@@ -63,9 +64,7 @@ var _ = effect("TRACING_ENABLED", func(t *testing.T) {
 		map[string]string{"OTEL_EXPORTER_OTLP_ENDPOINT": c.HTTP, "OTEL_BSP_SCHEDULE_DELAY": "20"})
 	before := len(c.Spans())
 	decide1(t, off.dial(t), "k", "v")
-	if err := off.Stop(time.Minute); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, off.Stop(time.Minute))
 	if n := len(c.Spans()); n != before {
 		t.Errorf("%d spans with tracing off", n-before)
 	}
@@ -76,9 +75,7 @@ func TestTracing_propagation(t *testing.T) {
 	t.Parallel()
 	p, c := startTraced(t, map[string]string{"TRACING_SAMPLING_RATE": "0"})
 	conn, err := grpc.NewClient(p.grpc, grpc.WithTransportCredentials(insecure.NewCredentials()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer conn.Close()
 	const id, parent = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 	ctx := func(pairs ...string) context.Context {
@@ -111,16 +108,12 @@ func TestTracing_propagation(t *testing.T) {
 		}
 		req, err := http.NewRequestWithContext(t.Context(), "POST", "http://"+p.http+"/json",
 			strings.NewReader(`{"domain": "d", "descriptors": [{"entries": [{"key": "k", "value": "v"}]}]}`))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		for i := 0; i < len(pairs); i += 2 {
 			req.Header.Set(pairs[i], pairs[i+1])
 		}
 		resp, err := http.DefaultClient.Do(req)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		resp.Body.Close()
 		s := find("POST /json", digit+id[1:])
 		if s.Parent != parent || s.Kind != "server" || s.Attributes["http.response.status_code"] != "200" ||
@@ -152,9 +145,7 @@ func TestTracing_flushedAtDrain(t *testing.T) {
 	t.Parallel()
 	p, c := startTraced(t, map[string]string{"OTEL_BSP_SCHEDULE_DELAY": "3600000"})
 	decide1(t, p.dial(t), "k", "v")
-	if err := p.Stop(20 * time.Second); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, p.Stop(20*time.Second))
 	otlptest.Named(t, c.Spans(), decisionSpan)
 }
 
@@ -274,9 +265,7 @@ var _ = effect("TRACING_REQUEST_TEXT", func(t *testing.T) {
 	}
 	resp, err := http.Post("http://"+p.http+"/json", "application/json",
 		strings.NewReader(`{"domain": "d", "descriptors": [{"entries": [{"key": "k"}]}]}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	resp.Body.Close()
 	if s := otlptest.Named(t, c.Await(t, "NewJsonHandler Remaining Execution"),
 		"NewJsonHandler Remaining Execution"); !strings.Contains(s.Attributes["response"], "overallCode") {
@@ -290,9 +279,7 @@ var _ = effect("OTEL_EXPORTER_OTLP_HEADERS", func(t *testing.T) {
 		t.Errorf("%v", s.Headers)
 	}
 	file := filepath.Join(t.TempDir(), "headers")
-	if err := os.WriteFile(file, []byte("api-key=filed\n"), 0o600); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(file, []byte("api-key=filed\n"), 0o600))
 	p, c = startTraced(t, map[string]string{"OTEL_EXPORTER_OTLP_HEADERS_FILE": file})
 	if s := span(t, p, c); s.Headers["api-key"] != "filed" {
 		t.Errorf("%v", s.Headers)

@@ -25,6 +25,7 @@ import (
 	"gatehouse/ratelimit/internal/source/xds/xdstest"
 	"gatehouse/shared/await"
 	"gatehouse/shared/certs/certtest"
+	"gatehouse/shared/must"
 )
 
 // follow are the settings of a daemon that takes its rules from there, with more after them. It tries
@@ -123,9 +124,7 @@ var _ = effect("CONFIG_TYPE", func(t *testing.T) {
 		t.Errorf("still rejected: %v", s)
 	}
 	streams := len(plane.Streams())
-	if err := p.Signal(syscall.SIGHUP); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, p.Signal(syscall.SIGHUP))
 	await.True(t, "SIGHUP begins another stream", func() bool { return len(plane.Streams()) > streams })
 
 	plane.Set("5")
@@ -149,9 +148,7 @@ func TestXDS_withoutServer(t *testing.T) {
 		"HEALTHY_WITH_AT_LEAST_ONE_CONFIG_LOADED", "true"))
 	resp, err := http.Post("http://"+p.http+"/json", "application/json",
 		strings.NewReader(`{"domain":"d","descriptors":[{}]}`))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	resp.Body.Close()
 	if code, _ := get(t, p.http+"/healthcheck"); resp.StatusCode != 400 || code != 500 {
 		t.Errorf("without rules: /json %d, /healthcheck %d", resp.StatusCode, code)
@@ -200,9 +197,7 @@ func TestXDS_waitsForGoodRules(t *testing.T) {
 func TestXDS_grpcLog(t *testing.T) {
 	t.Parallel()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer l.Close()
 	go func() {
 		for {

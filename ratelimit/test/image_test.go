@@ -20,6 +20,7 @@ import (
 	"gatehouse/shared/await"
 	"gatehouse/shared/imagetest"
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
 
@@ -91,9 +92,7 @@ func dialImage(t *testing.T, c *imagetest.Running, with credentials.TransportCre
 	}
 	conn, err := grpc.NewClient("passthrough:///127.0.0.1:8081", grpc.WithTransportCredentials(with),
 		grpc.WithContextDialer(func(ctx context.Context, address string) (net.Conn, error) { return c.Dial(ctx, "tcp", address) }))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	t.Cleanup(func() { conn.Close() })
 	return pb.NewRateLimitServiceClient(conn)
 }
@@ -171,9 +170,7 @@ func TestImage_envoyGateway(t *testing.T) {
 	files := map[string]string{}
 	for _, name := range []string{"tls.crt", "tls.key", "ca.crt"} {
 		text, err := os.ReadFile(l.path(name))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		files[name] = string(text)
 	}
 	image := imagetest.New(t, "ratelimit")
@@ -214,9 +211,7 @@ func TestImage_envoyGateway(t *testing.T) {
 	})
 	_, before := failures.State()
 	await.True(t, "ten more probes", func() bool { _, n := failures.State(); return n >= before+10 })
-	if err := c.Forwards["redis:6379"].Up(); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, c.Forwards["redis:6379"].Up())
 	await.True(t, "the store counts again", func() bool {
 		_, err := service.ShouldRateLimit(t.Context(), request("k", "v"))
 		return err == nil

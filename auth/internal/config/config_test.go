@@ -15,6 +15,7 @@ import (
 	"gatehouse/auth/internal/mail"
 	"gatehouse/auth/internal/provider"
 	"gatehouse/auth/internal/token"
+	"gatehouse/shared/must"
 	"gatehouse/shared/settings"
 	"gatehouse/shared/settings/settingstest"
 )
@@ -103,13 +104,9 @@ func TestConfig_everyVariable(t *testing.T) {
 		c.Takeover.DecryptionKeys = "k:AAECAwQFBgcICQoLDA0ODxAREhMUFRYXGBkaGxwdHh8"
 	})
 	key, err := token.Generate(token.ES256)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	jwk, err := key.PrivateJWK()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	set := "[" + string(jwk) + "]"
 	f("AUTH_JWT_KEYS", set, func(c *Config) { c.JWT.Keys = set })
 	f("AUTH_JWT_ALGORITHM", "es256", func(c *Config) { c.JWT.Algorithm = "ES256" })
@@ -437,9 +434,7 @@ func TestConfig_warnings(t *testing.T) {
 // invented.
 func TestDocs_settings(t *testing.T) {
 	page, err := os.ReadFile("../../docs/settings.md")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	got := map[string]string{}
 	for _, m := range regexp.MustCompile("(?m)^\\| `([A-Z0-9_<>]+)` \\| (?:`([^`]*)`|) *\\|").FindAllStringSubmatch(
 		string(page), -1) {
@@ -447,16 +442,12 @@ func TestDocs_settings(t *testing.T) {
 	}
 	want := map[string]string{}
 	fields, err := settings.Fields(new(Config))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, f := range fields {
 		want[collapsed(f.Name)] = f.Default
 	}
 	custom, err := settings.Fields(new(customConfig))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, f := range custom {
 		want[strings.Replace(f.Name, "_OIDC_NAME_", "_OIDC_<NAME>_", 1)] = f.Default
 	}
@@ -485,9 +476,7 @@ func collapsed(name string) string {
 // TestIgnored: no setting of ours is said to have no effect.
 func TestIgnored(t *testing.T) {
 	fields, err := settings.Fields(new(Config))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, f := range fields {
 		if settings.Matches(f.Name, ignoredNames) {
 			t.Errorf("%s is a setting", f.Name)

@@ -123,6 +123,7 @@ func (c *Config) apiSettings(r *settings.Report) httpapi.Settings {
 	s.SiteURL, s.ExternalURL, s.Audience = c.General.SiteURL, c.API.ExternalURL, c.Accounts.Audience
 	s.TrustedProxies, s.Captcha = parseProxies(r, c.API.Proxies), c.makeCaptcha(r)
 	a := &c.Accounts
+	s.SecurityKeys = c.Factors.WebAuthnVerify
 	s.Shown = httpapi.Shown{
 		Passkeys:      a.Passkeys.Enabled,
 		DisableSignup: a.DisableSignup, Email: a.Email.Enabled, Phone: a.Phone.Enabled, Anonymous: a.Anonymous,

@@ -11,28 +11,23 @@ import (
 	"gatehouse/auth/internal/provider"
 	"gatehouse/auth/internal/redirect"
 	"gatehouse/auth/internal/token"
+	"gatehouse/shared/must"
 )
 
 // A set of providers that is refused leaves the keys as they were, and keys that cannot be had leave the providers.
 func TestApply_allOrNothing(t *testing.T) {
 	given := func() keys.Settings {
 		key, err := token.Generate(token.EdDSA)
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 		return keys.Settings{Given: []token.Entry{{Key: key, State: token.Current}}, AccessLife: time.Hour}
 	}
 	redirects, err := redirect.New("http://localhost:3000", nil, false)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	api := httpapi.Settings{Redirects: redirects, SiteURL: "http://localhost:3000",
 		ExternalURL: "http://localhost:8081"}
 	d := &daemon{log: NewLogger(io.Discard, config.Log{Level: "info", Format: "json"}),
 		keeper: keys.New(keys.Options{}, given())}
-	if err := d.keeper.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, d.keeper.Start(t.Context()))
 	before := d.keeper.Live().Load()
 	unsound := provider.Settings{OIDC: map[string]provider.Client{"corp": {Enabled: true}}} // no issuer
 	if err := d.apply(

@@ -2,7 +2,6 @@ package httpapi
 
 import (
 	"errors"
-	"net/http"
 
 	"github.com/google/uuid"
 
@@ -11,30 +10,30 @@ import (
 )
 
 // limited counts the request against the client's address before it is read.
-func (s *Server) limited(by routeLimit, h handler) http.Handler {
-	return handler(func(c *call) error {
+func (s *Server) limited(by routeLimit, h handler) handler {
+	return func(c *call) error {
 		if err := s.limit(c, by); err != nil {
 			return err
 		}
 		return h(c)
-	})
+	}
 }
 
 // user requires a user's token.
-func (s *Server) user(access flow.Access, h func(*call, flow.Principal) error) http.Handler {
-	return handler(func(c *call) error {
+func (s *Server) user(access flow.Access, h func(*call, flow.Principal) error) handler {
+	return func(c *call) error {
 		principal, err := s.core.Authenticate(c.ctx(), c.bearer(), c.aud(), access)
 		if err != nil {
 			return err
 		}
 		c.user = principal.User.ID
 		return h(c, principal)
-	})
+	}
 }
 
 // admin requires a token with an administrator's role.
-func (s *Server) admin(h func(*call, flow.Actor) error) http.Handler {
-	return handler(func(c *call) error {
+func (s *Server) admin(h func(*call, flow.Actor) error) handler {
+	return func(c *call) error {
 		actor, err := c.administrator()
 		if err != nil {
 			s.recordRefusal(c, actor, err)
@@ -42,7 +41,7 @@ func (s *Server) admin(h func(*call, flow.Actor) error) http.Handler {
 		}
 		c.user, c.byAdmin = actor.ID, true
 		return h(c, actor)
-	})
+	}
 }
 
 // administrator returns the administrator signed in at the console, else the bearer of the token.

@@ -81,6 +81,8 @@ type Settings struct {
 	// Path below which the API answers too, such as /auth/v1 for createClient of supabase-js without a proxy. A proxy
 	// that guards paths has to guard both spellings.
 	Prefix string `env:"AUTH_API_PREFIX" table:"API"`
+	// SecurityKeys: answers of security keys are accepted (MFA_WEB_AUTHN_VERIFY_ENABLED).
+	SecurityKeys bool
 	// Look is the look of pages; nil: an unnamed site, in English.
 	Look *pages.Look
 
@@ -137,6 +139,7 @@ type Server struct {
 	observer *Observer // nil: off
 	now      func() time.Time
 	mux      *http.ServeMux
+	facts    map[string]facts // of routes, by pattern
 	health   []byte
 	ready    readiness
 	limiters [limiterCount]limiter
@@ -162,7 +165,7 @@ func New(o Options, s Settings) (*Server, error) {
 	for i := range srv.limiters {
 		srv.limiters[i].init()
 	}
-	srv.mux = srv.routes()
+	srv.addRoutes()
 	if err := s.Check(); err != nil {
 		return nil, err
 	}

@@ -87,10 +87,6 @@ func (c *call) form() (url.Values, error) {
 	return form, nil
 }
 
-// pageRoutes are the routes that browsers navigate to: clients that prefer HTML get failures as pages.
-var pageRoutes = map[string]bool{"GET /authorize": true, "GET /callback": true, "POST /callback": true,
-	"GET /verify": true, "POST /verify/confirm": true}
-
 // prefersHTML reports whether an Accept header names HTML, and prefers HTML if it names JSON too.
 func prefersHTML(accept []string) bool {
 	html, json := 0.0, 0.0

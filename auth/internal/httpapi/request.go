@@ -36,14 +36,10 @@ func (c *call) parseQuery() {
 	}
 }
 
-// ignoresBadQuery are routes without checkQuery: they answer every error by a redirect. A provider that calls back may
-// send parameters of its own.
-var ignoresBadQuery = map[string]bool{"GET /verify": true, "GET /callback": true, "POST /callback": true}
-
 // checkQuery refuses a query of which package url would drop a part, because of a raw ";" or a bad percent escape. The
 // dropped parameter might restrict the request.
 func (c *call) checkQuery() error {
-	if c.r.URL.RawQuery == "" || ignoresBadQuery[c.r.Pattern] {
+	if c.r.URL.RawQuery == "" || c.is(ready|anyQuery) {
 		return nil
 	}
 	c.parseQuery()

@@ -16,6 +16,7 @@ import (
 	"gatehouse/auth/internal/password"
 	"gatehouse/auth/internal/provider"
 	"gatehouse/auth/internal/store"
+	"gatehouse/shared/must"
 )
 
 // mia is the confirmed user whose JSON the tests of this file spell out.
@@ -130,9 +131,7 @@ func TestSettingsView_providers(t *testing.T) {
 			}
 		}
 	}
-	if err := json.Unmarshal(OpenAPI(), &doc); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, json.Unmarshal(OpenAPI(), &doc))
 	want := append(provider.Names(), "email", "phone", "anonymous_users")
 	slices.Sort(want)
 	got := slices.Sorted(maps.Keys(doc.Components.Schemas.Settings.Properties.External.Properties))
@@ -175,9 +174,7 @@ func BenchmarkUserView(b *testing.B) {
 func BenchmarkUserView_encodingJSON(b *testing.B) {
 	u := mia()
 	var v any
-	if err := json.Unmarshal(AppendUser(nil, &u), &v); err != nil {
-		b.Fatal(err)
-	}
+	must.Succeed(b, json.Unmarshal(AppendUser(nil, &u), &v))
 	type identity struct {
 		IdentityID, ID, UserID, Provider, Email string
 		Data                                    json.RawMessage

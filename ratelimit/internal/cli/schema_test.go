@@ -12,6 +12,8 @@ import (
 
 	"github.com/goccy/go-yaml"
 	"github.com/santhosh-tekuri/jsonschema/v6"
+
+	"gatehouse/shared/must"
 )
 
 // ruleSchema is what the command prints, compiled.
@@ -22,17 +24,11 @@ func ruleSchema(t *testing.T) *jsonschema.Schema {
 		t.Fatalf("got exit status %d, %s", got, errs.String())
 	}
 	doc, err := jsonschema.UnmarshalJSON(strings.NewReader(out.String()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	c := jsonschema.NewCompiler()
-	if err := c.AddResource("rules.json", doc); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, c.AddResource("rules.json", doc))
 	s, err := c.Compile("rules.json")
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	return s
 }
 
@@ -53,9 +49,7 @@ func TestSchema_fullDisk(t *testing.T) {
 func checks(t *testing.T, text string) bool {
 	t.Helper()
 	file := filepath.Join(t.TempDir(), "a.yaml")
-	if err := os.WriteFile(file, []byte(text), 0o644); err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, os.WriteFile(file, []byte(text), 0o644))
 	var out strings.Builder
 	return (Program{}).run(t.Context(), []string{"ratelimit", "check", file}, nil, &out, &out) == exitOK
 }
@@ -118,9 +112,7 @@ func TestSchema_acceptsWhatCheckDoes(t *testing.T) {
 			}
 			return nil
 		})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must.Succeed(t, err)
 	}
 	if seen < 10 {
 		t.Errorf("only %d files were compared", seen)

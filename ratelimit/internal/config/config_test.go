@@ -14,6 +14,7 @@ import (
 	"gatehouse/ratelimit/internal/counter/redis"
 	"gatehouse/ratelimit/internal/doctest"
 	"gatehouse/shared/certs/certtest"
+	"gatehouse/shared/must"
 	"gatehouse/shared/settings"
 	"gatehouse/shared/settings/settingstest"
 )
@@ -42,9 +43,7 @@ func TestConfig_everyVariable(t *testing.T) {
 		return c, nil
 	}
 	defaults, err := load()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	seen := map[string]bool{}
 	f := func(environ string, want func(*Config)) {
 		t.Helper()
@@ -263,9 +262,7 @@ func TestConfig_everyWrongValue(t *testing.T) {
 		free[name] = true
 	}
 	fields, err := settings.Fields(new(Config))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, f := range fields {
 		_, _, mistakes := loadSettings(t, f.Name+"=(wrong)")
 		if free[f.Name] != (len(mistakes) == 0) || len(mistakes) > 0 && !strings.HasPrefix(mistakes[0], f.Name) {
@@ -435,9 +432,7 @@ func TestDocs_settings(t *testing.T) {
 	}
 	want := map[string]string{}
 	fields, err := settings.Fields(new(Config))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	for _, f := range fields {
 		if !strings.HasPrefix(f.Name, "KVSTORE_PERSECOND_") {
 			want[f.Name] = f.Default
