@@ -50,12 +50,12 @@ type Settings struct {
 	// name:value,name:value put on every metric: `.__name=value` in plain statsd, tags in tagged
 	// statsd, labels in pull metrics.
 	ExtraTags map[string]string `env:"EXTRA_TAGS"`
-	// Series whose names hold values of requests (detailed_metric, value_to_metric, overrides); beyond it they share
-	// one series named _overflow.
+	// Most series whose names hold values of requests (detailed_metric, value_to_metric, overrides); beyond it they
+	// share one series named _overflow.
 	MaxDynamicKeys int `env:"STATS_MAX_DYNAMIC_KEYS" envDefault:"10000" min:"1"`
-	// Series of domains without rules (domain_not_found); beyond it they share one of the domain _overflow.
+	// Most series of domains without rules (domain_not_found); beyond it they share one of the domain _overflow.
 	MaxUnknownDomains int `env:"STATS_MAX_UNKNOWN_DOMAINS" envDefault:"1000" min:"1"`
-	// A series of either kind is forgotten after this long without a hit.
+	// A series for values of requests, or for a domain without rules, is forgotten after this long without a hit.
 	DynamicIdle time.Duration `env:"STATS_DYNAMIC_IDLE" envDefault:"10m" min:"1s"`
 }
 
