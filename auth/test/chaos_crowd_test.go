@@ -75,17 +75,13 @@ func TestReplicasCrowdedDatabase(t *testing.T) {
 		wg.Go(func() {
 			access, token := s.str("access_token"), s.str("refresh_token")
 			for n := i; time.Now().Before(end) && !t.Failed(); n++ {
-				var looks sync.WaitGroup
-				for range 3 {
-					looks.Go(func() {
-						a, err := r.client.do("GET", r.all[n%3].http+"/user", access, "")
-						if err != nil || a.status != 200 {
-							t.Errorf("GET /user: %v %d %s", err, a.status, a.text)
-						}
-						done.Add(1)
-					})
-				}
-				looks.Wait()
+				await.Together(3, func(int) {
+					a, err := r.client.do("GET", r.all[n%3].http+"/user", access, "")
+					if err != nil || a.status != 200 {
+						t.Errorf("GET /user: %v %d %s", err, a.status, a.text)
+					}
+					done.Add(1)
+				})
 				a, err := r.client.do("POST", r.all[n%3].http+refreshPath, "", refreshing(token))
 				if err != nil || a.status != 200 {
 					t.Errorf("refresh: %v %d %s", err, a.status, a.text)

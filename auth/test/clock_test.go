@@ -144,9 +144,7 @@ func (c *clocks) factors() {
 	enrolled := c.ahead.want(c.t, 200, "POST", "/factors", access, `{"factor_type":"totp"}`)
 	secret, _ := enrolled.body["totp"].(map[string]any)["secret"].(string)
 	key, err := base32.StdEncoding.WithPadding(base32.NoPadding).DecodeString(secret)
-	if err != nil {
-		c.t.Fatal(err)
-	}
+	must.Succeed(c.t, err)
 	factor := "/factors/" + enrolled.str("id")
 	challenge := c.behind.want(c.t, 200, "POST", factor+"/challenge", access, "").str("id")
 	c.ahead.want(c.t, 200, "POST", factor+"/verify", access,

@@ -77,11 +77,7 @@ func TestPod(t *testing.T) {
 	t.Parallel()
 	c := newCluster(t)
 	var pods [2]*kubetest.Pod
-	var starts sync.WaitGroup
-	for i := range pods {
-		starts.Go(func() { pods[i] = c.start(t) })
-	}
-	starts.Wait()
+	await.Together(len(pods), func(i int) { pods[i] = c.start(t) })
 	if pods[0] == nil || pods[1] == nil {
 		t.FailNow()
 	}

@@ -7,12 +7,12 @@ import (
 	"fmt"
 	"net/url"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"gatehouse/auth/internal/former/formertest"
 	"gatehouse/auth/internal/totp"
+	"gatehouse/shared/await"
 	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
@@ -216,16 +216,12 @@ func TestTakeover_links(t *testing.T) {
 	for _, kind := range []int{1, 39} {
 		body := `{"refresh_token":"` + s.User(kind).Sessions[0].Token + `"}`
 		children := make([]string, 20)
-		var wg sync.WaitGroup
-		for i := range children {
-			wg.Go(func() {
-				a, err := call("POST", d.http+"/token?grant_type=refresh_token", "", body)
-				if children[i] = a.str("refresh_token"); err != nil || a.status != 200 {
-					t.Errorf("kind %d: %v %d %s", kind, err, a.status, a.text)
-				}
-			})
-		}
-		wg.Wait()
+		await.Together(len(children), func(i int) {
+			a, err := call("POST", d.http+"/token?grant_type=refresh_token", "", body)
+			if children[i] = a.str("refresh_token"); err != nil || a.status != 200 {
+				t.Errorf("kind %d: %v %d %s", kind, err, a.status, a.text)
+			}
+		})
 		for _, child := range children {
 			if child != children[0] {
 				t.Errorf("kind %d: rotated to %s and %s", kind, children[0], child)

@@ -42,26 +42,22 @@ func TestExactUnderConcurrency(t *testing.T) {
 				clients = append(clients, start(t, `[{key: k, @1000/y}]`, e).dial(t))
 			}
 			var ok, over, failed atomic.Int64
-			var wg sync.WaitGroup
-			for i := range 100 {
-				wg.Go(func() {
-					for n := range 15 {
-						ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
-						got, err := clients[(i+n)%daemons].ShouldRateLimit(ctx, request("k", "v"))
-						cancel()
-						switch {
-						case err != nil:
-							failed.Add(1)
-							t.Log(err)
-						case got.OverallCode == pb.RateLimitResponse_OK:
-							ok.Add(1)
-						default:
-							over.Add(1)
-						}
+			await.Together(100, func(i int) {
+				for n := range 15 {
+					ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+					got, err := clients[(i+n)%daemons].ShouldRateLimit(ctx, request("k", "v"))
+					cancel()
+					switch {
+					case err != nil:
+						failed.Add(1)
+						t.Log(err)
+					case got.OverallCode == pb.RateLimitResponse_OK:
+						ok.Add(1)
+					default:
+						over.Add(1)
 					}
-				})
-			}
-			wg.Wait()
+				}
+			})
 			if ok.Load() != 1000 || over.Load() != 500 || failed.Load() != 0 {
 				t.Errorf("%d OK, %d OVER_LIMIT, %d failed; want 1000, 500, 0", ok.Load(), over.Load(), failed.Load())
 			}

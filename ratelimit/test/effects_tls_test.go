@@ -19,6 +19,7 @@ import (
 
 	"gatehouse/shared/await"
 	"gatehouse/shared/certs/certtest"
+	"gatehouse/shared/must"
 )
 
 // lock is a directory with a server's certificate, as a Kubernetes secret is mounted: tls.crt and
@@ -45,12 +46,8 @@ func newLock(t testing.TB) *lock {
 func (l *lock) link(to, name string) {
 	l.t.Helper()
 	next := filepath.Join(l.dir, "..next")
-	if err := os.Symlink(to, next); err != nil {
-		l.t.Fatal(err)
-	}
-	if err := os.Rename(next, filepath.Join(l.dir, name)); err != nil {
-		l.t.Fatal(err)
-	}
+	must.Succeed(l.t, os.Symlink(to, next))
+	must.Succeed(l.t, os.Rename(next, filepath.Join(l.dir, name)))
 }
 
 // swap puts a new certificate in place, with one rename.
@@ -58,9 +55,7 @@ func (l *lock) swap() {
 	l.t.Helper()
 	l.n++
 	version := fmt.Sprint("..", l.n)
-	if err := os.Mkdir(filepath.Join(l.dir, version), 0o755); err != nil {
-		l.t.Fatal(err)
-	}
+	must.Succeed(l.t, os.Mkdir(filepath.Join(l.dir, version), 0o755))
 	l.last = l.ca.Issue("localhost", "127.0.0.1")
 	l.last.Write(l.t, filepath.Join(l.dir, version))
 	l.link(version, "..data")
@@ -180,9 +175,7 @@ var _ = effect("GRPC_SERVER_TLS_CERT", func(t *testing.T) {
 		load(func() error { _, err := ask(p.grpc, config); return err })
 	}
 	conn, err := grpc.NewClient(p.grpc, grpc.WithTransportCredentials(credentials.NewTLS(l.client(nil))))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 	defer conn.Close()
 	c := pb.NewRateLimitServiceClient(conn)
 	load(func() error {

@@ -2,6 +2,7 @@
 package await
 
 import (
+	"sync"
 	"testing"
 	"time"
 )
@@ -23,4 +24,13 @@ func True(t testing.TB, what string, cond func() bool, more ...func() string) {
 		}
 		pause = min(pause*5/4, 20*time.Millisecond)
 	}
+}
+
+// Together calls f with 0 to n-1 at the same time, and returns when all calls have returned.
+func Together(n int, f func(i int)) {
+	var wg sync.WaitGroup
+	for i := range n {
+		wg.Go(func() { f(i) })
+	}
+	wg.Wait()
 }

@@ -5,7 +5,6 @@ import (
 	"encoding/base32"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -19,6 +18,7 @@ import (
 	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/auth/internal/token"
 	"gatehouse/auth/internal/totp"
+	"gatehouse/shared/await"
 	"gatehouse/shared/must"
 )
 
@@ -286,17 +286,13 @@ func TestEnrollFactor_atOnce(t *testing.T) {
 	t.Parallel()
 	h := open(t, func(s *flow.Settings) { s.Factors.MaxEnrolled = 3 })
 	caller := h.caller(h.confirmed("mia@example.org"))
-	var wg sync.WaitGroup
-	for i := range 16 {
-		wg.Go(func() {
-			_, err := h.EnrollFactor(t.Context(), browser, caller,
-				factor.Enrolment{Kind: "totp", FriendlyName: fmt.Sprint(i % 8)})
-			if err != nil && kindOf(err) != refusal.KindUnprocessable {
-				t.Error(err)
-			}
-		})
-	}
-	wg.Wait()
+	await.Together(16, func(i int) {
+		_, err := h.EnrollFactor(t.Context(), browser, caller,
+			factor.Enrolment{Kind: "totp", FriendlyName: fmt.Sprint(i % 8)})
+		if err != nil && kindOf(err) != refusal.KindUnprocessable {
+			t.Error(err)
+		}
+	})
 	names := map[string]bool{}
 	for _, f := range h.user(caller.User.ID).Factors {
 		names[f.FriendlyName] = true

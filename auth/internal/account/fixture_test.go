@@ -197,16 +197,12 @@ type message struct {
 func (h *house) messages() []message {
 	h.t.Helper()
 	list, err := storetest.Claim(h.t.Context(), h.db, h.clock(), 0, 1000)
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	must.Succeed(h.t, err)
 	slices.SortStableFunc(list, func(x, y store.Message) int { return x.CreatedAt.Compare(y.CreatedAt) })
 	var out []message
 	for _, m := range list {
 		text, _, err := h.root.Open(secret.Outbox, m.Payload, m.ID[:])
-		if err != nil {
-			h.t.Fatal(err)
-		}
+		must.Succeed(h.t, err)
 		l := message{Kind: m.Kind}
 		if m.Channel == mail.ChannelSMS {
 			var v mail.SMS
@@ -223,9 +219,7 @@ func (h *house) messages() []message {
 
 func (h *house) decode(text []byte, v any) {
 	h.t.Helper()
-	if err := json.Unmarshal(text, v); err != nil {
-		h.t.Fatal(err)
-	}
+	must.Succeed(h.t, json.Unmarshal(text, v))
 }
 
 // newest is the latest message of that kind.
@@ -245,9 +239,7 @@ func (h *house) newest(kind, to string) message {
 func (h *house) trail() string {
 	h.t.Helper()
 	rows, _, err := h.db.AuditLog(h.t.Context(), store.AuditFilter{Limit: 1000})
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	must.Succeed(h.t, err)
 	var actions []string
 	for _, r := range rows {
 		actions = append([]string{r.Action.String()}, actions...)
@@ -258,9 +250,7 @@ func (h *house) trail() string {
 func (h *house) user(id uuid.UUID) store.User {
 	h.t.Helper()
 	u, err := h.db.User(h.t.Context(), id)
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	must.Succeed(h.t, err)
 	return u
 }
 
@@ -268,9 +258,7 @@ func (h *house) user(id uuid.UUID) store.User {
 func (h *house) confirmed(email string) flow.Grant {
 	h.t.Helper()
 	_, err := h.SignUp(h.t.Context(), browser, flow.SignUp{Email: email, Password: "sesame"})
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	must.Succeed(h.t, err)
 	return h.redeem("signup", h.newest("confirmation", email).Hash)
 }
 
@@ -292,9 +280,7 @@ func (h *house) signIn(email, pass string) error {
 func (h *house) caller(g flow.Grant) flow.Principal {
 	h.t.Helper()
 	c, err := h.Authenticate(h.t.Context(), g.AccessToken, "", flow.Full)
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	must.Succeed(h.t, err)
 	return c
 }
 
@@ -302,9 +288,7 @@ func (h *house) caller(g flow.Grant) flow.Principal {
 func (h *house) serviceToken(role string) string {
 	h.t.Helper()
 	text, err := h.keys.Load().SignService(nil, role, "", h.clock(), h.clock().Add(time.Hour))
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	must.Succeed(h.t, err)
 	return string(text)
 }
 

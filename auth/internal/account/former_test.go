@@ -21,6 +21,7 @@ import (
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/auth/internal/token"
+	"gatehouse/shared/await"
 	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
 )
@@ -159,19 +160,15 @@ func TestFormer_parallel(t *testing.T) {
 		v := s.User(kind).Sessions[0]
 		var mu sync.Mutex
 		children := map[string]bool{}
-		var wg sync.WaitGroup
-		for range 20 {
-			wg.Go(func() {
-				g, err := h.refreshAny(v.Token)
-				if err != nil {
-					t.Error(err)
-				}
-				mu.Lock()
-				defer mu.Unlock()
-				children[g.RefreshToken] = true
-			})
-		}
-		wg.Wait()
+		await.Together(20, func(int) {
+			g, err := h.refreshAny(v.Token)
+			if err != nil {
+				t.Error(err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			children[g.RefreshToken] = true
+		})
 		_, c, err := h.db.Caller(t.Context(), s.User(kind).ID, v.ID)
 		if len(children) != 1 || c.Counter != 1 || err != nil {
 			t.Errorf("kind %d: %d children, %d rotations, %v", kind, len(children), c.Counter, err)

@@ -102,9 +102,7 @@ const saidNo = "hook_refused: members only"
 func (h *house) news() (ids []uuid.UUID) {
 	h.t.Helper()
 	list, err := h.db.Messages(h.t.Context(), store.MessageFilter{Limit: 1000}, time.Now())
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	must.Succeed(h.t, err)
 	for _, m := range list {
 		if m.Kind == flow.KindAfterCreate {
 			ids = append(ids, m.User)

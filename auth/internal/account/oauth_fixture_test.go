@@ -90,9 +90,7 @@ func metadata(t *testing.T, text json.RawMessage) (m map[string]any) {
 func countUsers(h *house) int {
 	h.t.Helper()
 	_, n, err := h.AdminUsers(h.t.Context(), store.UsersFilter{Aud: "authenticated", Limit: 1, Count: true})
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	must.Succeed(h.t, err)
 	return n
 }
 

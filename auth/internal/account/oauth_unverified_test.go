@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
+	"gatehouse/shared/await"
 	"gatehouse/shared/must"
 )
 
@@ -83,15 +83,11 @@ func TestExternal_allowUnverified(t *testing.T) {
 	if n := len(h.messages()); n != 2 {
 		t.Errorf("%d messages", n)
 	}
-	var wg sync.WaitGroup
 	h.set(func(s *flow.Settings) { s.Email.Configured = true })
-	for range 6 {
-		wg.Go(func() {
-			_, err := h.Arrive(t.Context(), browser, person("github", "18", "!tom@example.org"))
-			accepted(t, err)
-		})
-	}
-	wg.Wait()
+	await.Together(6, func(int) {
+		_, err := h.Arrive(t.Context(), browser, person("github", "18", "!tom@example.org"))
+		accepted(t, err)
+	})
 	if n := len(h.messages()); n != 3 {
 		t.Errorf("%d messages after many at once", n)
 	}

@@ -22,9 +22,7 @@ func (h *house) sign(c flow.Principal, change func(*token.Claims)) string {
 	claims := c.Claims
 	change(&claims)
 	text, err := h.keys.Load().Sign(nil, &claims)
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	must.Succeed(h.t, err)
 	return string(text)
 }
 

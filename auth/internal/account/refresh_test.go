@@ -15,6 +15,7 @@ import (
 	"gatehouse/auth/internal/secret"
 	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/auth/internal/token"
+	"gatehouse/shared/await"
 	"gatehouse/shared/must"
 )
 
@@ -156,9 +157,7 @@ func TestRefresh_refusals(t *testing.T) {
 func (h *house) again(email string) flow.Grant {
 	h.t.Helper()
 	g, err := h.SignInPassword(h.t.Context(), browser, account.Password{Email: email, Password: "sesame"})
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	must.Succeed(h.t, err)
 	return g
 }
 
@@ -170,20 +169,16 @@ func TestRefresh_parallel(t *testing.T) {
 	for range 3 {
 		var mu sync.Mutex
 		children := map[string]int{}
-		var wg sync.WaitGroup
-		for range 20 {
-			wg.Go(func() {
-				child, err := h.refresh(g.RefreshToken)
-				if err != nil {
-					t.Error(err)
-				}
-				mu.Lock()
-				defer mu.Unlock()
-				children[child.RefreshToken]++
-				g.AccessToken = child.AccessToken
-			})
-		}
-		wg.Wait()
+		await.Together(20, func(int) {
+			child, err := h.refresh(g.RefreshToken)
+			if err != nil {
+				t.Error(err)
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			children[child.RefreshToken]++
+			g.AccessToken = child.AccessToken
+		})
 		if len(children) != 1 {
 			t.Fatalf("children %v", children)
 		}

@@ -173,9 +173,7 @@ var service = flow.Actor{Role: "service_role"}
 func (h *house) create(p flow.Attributes) store.User {
 	h.t.Helper()
 	u, err := h.AdminCreate(h.t.Context(), browser, service, p)
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	must.Succeed(h.t, err)
 	return u
 }
 

@@ -3,7 +3,6 @@ package account_test
 import (
 	"encoding/json"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -15,6 +14,7 @@ import (
 	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
+	"gatehouse/shared/await"
 	"gatehouse/shared/must"
 )
 
@@ -230,19 +230,15 @@ func TestSignUp_parallel(t *testing.T) {
 		t.Helper()
 		h := open(t, change)
 		var ok, told atomic.Int64
-		var wg sync.WaitGroup
-		for range 100 {
-			wg.Go(func() {
-				_, err := h.SignUp(t.Context(), browser, flow.SignUp{Email: "mia@example.org", Password: "sesame"})
-				if err == nil {
-					ok.Add(1)
-					return
-				}
-				told.Add(1)
-				refused(t, err, want)
-			})
-		}
-		wg.Wait()
+		await.Together(100, func(int) {
+			_, err := h.SignUp(t.Context(), browser, flow.SignUp{Email: "mia@example.org", Password: "sesame"})
+			if err == nil {
+				ok.Add(1)
+				return
+			}
+			told.Add(1)
+			refused(t, err, want)
+		})
 		users, _, err := h.db.Users(t.Context(), store.UsersFilter{Aud: "authenticated", Limit: 10})
 		if len(users) != 1 || err != nil || ok.Load() != 1 {
 			t.Errorf("%d users, %d times ok, %v", len(users), ok.Load(), err)

@@ -13,6 +13,7 @@ import (
 	"gatehouse/auth/internal/account/refusal"
 	"gatehouse/auth/internal/mail"
 	"gatehouse/auth/internal/store"
+	"gatehouse/shared/await"
 	"gatehouse/shared/must"
 )
 
@@ -184,9 +185,7 @@ func TestUpdateUser_password(t *testing.T) {
 func (h *house) confirmedAgain(email, pass string) flow.Grant {
 	h.t.Helper()
 	g, err := h.SignInPassword(h.t.Context(), browser, account.Password{Email: email, Password: pass})
-	if err != nil {
-		h.t.Fatal(err)
-	}
+	must.Succeed(h.t, err)
 	return g
 }
 
@@ -442,24 +441,20 @@ func TestEmailChange_parallel(t *testing.T) {
 	messages := []message{h.newest("email_change", "mia@example.org"), h.newest("email_change", "new@example.org")}
 	var mu sync.Mutex
 	halves, wholes := 0, 0
-	var wg sync.WaitGroup
-	for i := range 40 {
-		wg.Go(func() {
-			v, err := h.verify(flow.Verify{Type: "email_change", TokenHash: messages[i%2].Hash})
-			if err != nil {
-				refused(t, err, linkExpired)
-				return
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			if v.Half {
-				halves++
-			} else {
-				wholes++
-			}
-		})
-	}
-	wg.Wait()
+	await.Together(40, func(i int) {
+		v, err := h.verify(flow.Verify{Type: "email_change", TokenHash: messages[i%2].Hash})
+		if err != nil {
+			refused(t, err, linkExpired)
+			return
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if v.Half {
+			halves++
+		} else {
+			wholes++
+		}
+	})
 	if u := h.user(g.User.ID); halves != 1 || wholes != 1 || u.Email != "new@example.org" {
 		t.Errorf("%d halves, %d wholes, %s", halves, wholes, u.Email)
 	}

@@ -11,6 +11,7 @@ import (
 	"gatehouse/auth/internal/account/flow"
 	"gatehouse/auth/internal/provider"
 	"gatehouse/auth/internal/store/storetest"
+	"gatehouse/shared/await"
 	"gatehouse/shared/fakeidp"
 	"gatehouse/shared/must"
 )
@@ -58,19 +59,15 @@ func TestCallback_stateOnce(t *testing.T) {
 
 	// Many at once: one gets in.
 	b = a.authorize("provider=github")
-	var wg sync.WaitGroup
 	var mu sync.Mutex
 	in := 0
-	for range 8 {
-		wg.Go(func() {
-			if l := a.callback(b.back, b.cookies...); l.fragment.Get("access_token") != "" {
-				mu.Lock()
-				in++
-				mu.Unlock()
-			}
-		})
-	}
-	wg.Wait()
+	await.Together(8, func(int) {
+		if l := a.callback(b.back, b.cookies...); l.fragment.Get("access_token") != "" {
+			mu.Lock()
+			in++
+			mu.Unlock()
+		}
+	})
 	if in != 1 {
 		t.Errorf("%d got in", in)
 	}

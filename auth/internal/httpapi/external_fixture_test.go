@@ -125,9 +125,7 @@ func (a *abroad) authorize(query string, headers ...header) begun {
 func (a *abroad) visit(address string) fakeidp.Callback {
 	a.t.Helper()
 	back, err := a.idp.Visit(a.t.Context(), address)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	must.Succeed(a.t, err)
 	return back
 }
 
@@ -155,9 +153,7 @@ func (a *abroad) callback(b fakeidp.Callback, cookies ...header) landing {
 func landed(got answer) landing {
 	got.t.Helper()
 	u, err := url.Parse(got.Header.Get("Location"))
-	if err != nil {
-		got.t.Fatal(err)
-	}
+	must.Succeed(got.t, err)
 	l := landing{answer: got, query: u.Query()}
 	if l.fragment, err = url.ParseQuery(u.EscapedFragment()); err != nil {
 		got.t.Fatal(err)

@@ -165,9 +165,7 @@ func (a *api) apply(f change) {
 	a.t.Helper()
 	f(&a.account, &a.set)
 	a.core.Apply(a.account)
-	if err := a.set.Check(); err != nil {
-		a.t.Fatal(err)
-	}
+	must.Succeed(a.t, a.set.Check())
 	a.server.Apply(a.set)
 }
 
@@ -207,15 +205,11 @@ func (a *api) do(what string, body any, headers ...header) answer {
 		in = strings.NewReader(b)
 	default:
 		text, err := json.Marshal(b)
-		if err != nil {
-			a.t.Fatal(err)
-		}
+		must.Succeed(a.t, err)
 		in = bytes.NewReader(text)
 	}
 	r, err := http.NewRequestWithContext(a.t.Context(), method, a.http.URL+path, in)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	must.Succeed(a.t, err)
 	for _, h := range headers {
 		r.Header.Add(h.name, h.value)
 	}
@@ -225,9 +219,7 @@ func (a *api) do(what string, body any, headers ...header) answer {
 	}
 	defer resp.Body.Close()
 	text, err := io.ReadAll(resp.Body)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	must.Succeed(a.t, err)
 	got := answer{a.t, resp, string(text)}
 	conforms(a.t, method, r.URL.Path, got)
 	return got
@@ -321,16 +313,12 @@ type sentMessage struct{ To, Kind, Code, Link, Hash string }
 func (a *api) newest(to string) sentMessage {
 	a.t.Helper()
 	list, err := storetest.Claim(a.t.Context(), a.db, a.clock(), 0, 1000)
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	must.Succeed(a.t, err)
 	var found sentMessage
 	var at time.Time
 	for _, m := range list {
 		text, _, err := a.root.Open(secret.Outbox, m.Payload, m.ID[:])
-		if err != nil {
-			a.t.Fatal(err)
-		}
+		must.Succeed(a.t, err)
 		l := sentMessage{Kind: m.Kind}
 		if m.Channel == mail.ChannelSMS {
 			var v mail.SMS
@@ -367,9 +355,7 @@ func (a *api) service() header { return bearer(a.serviceToken("service_role", ti
 func (a *api) serviceToken(role string, life time.Duration) string {
 	a.t.Helper()
 	text, err := a.keys.Load().SignService(nil, role, "gatehouse", a.clock().Add(-time.Hour), a.clock().Add(life))
-	if err != nil {
-		a.t.Fatal(err)
-	}
+	must.Succeed(a.t, err)
 	return string(text)
 }
 

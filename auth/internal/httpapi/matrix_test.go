@@ -263,9 +263,7 @@ func (c *cell) tokenOf(caller, name string, foreign *token.Set) string {
 		}
 		claims.ExpiresAt = a.clock().Add(-time.Second).Unix()
 		text, err := a.keys.Load().Sign(nil, &claims)
-		if err != nil {
-			a.t.Fatal(err)
-		}
+		must.Succeed(a.t, err)
 		return string(text)
 	case "foreign key":
 		var claims token.Claims
@@ -274,9 +272,7 @@ func (c *cell) tokenOf(caller, name string, foreign *token.Set) string {
 		}
 		claims.Role = "service_role"
 		text, err := foreign.Sign(nil, &claims)
-		if err != nil {
-			a.t.Fatal(err)
-		}
+		must.Succeed(a.t, err)
 		return string(text)
 	case "aal1 with factor":
 		c.factor = a.enrolled(c.user).ID

@@ -6,7 +6,6 @@ import (
 	"net/url"
 	"regexp"
 	"strings"
-	"sync"
 	"testing"
 
 	"gatehouse/auth/internal/account/flow"
@@ -15,6 +14,7 @@ import (
 	"gatehouse/auth/internal/pages"
 	"gatehouse/auth/internal/store/storetest"
 	"gatehouse/auth/internal/token"
+	"gatehouse/shared/await"
 	"gatehouse/shared/must"
 )
 
@@ -28,18 +28,14 @@ func TestConfirmPage(t *testing.T) {
 	hash := a.newest("mia@example.org").Hash
 	link := "/verify?token=" + hash + "&type=signup&redirect_to=" + url.QueryEscape("myapp://callback")
 	look := func() { // far oftener than the limit of /verify
-		var wg sync.WaitGroup
-		for range 100 {
-			wg.Go(func() {
-				got := a.do("GET "+link, nil, header{"Accept", "application/json"}).is(200, "<!DOCTYPE html>*")
-				if strings.Contains(got.body, "mia@") {
-					t.Error("the page names the address")
-				}
-				a.do("HEAD "+link, nil).is(204, "")
-				a.do("GET "+link, nil, header{"Sec-Purpose", "prefetch"}).is(204, "")
-			})
-		}
-		wg.Wait()
+		await.Together(100, func(int) {
+			got := a.do("GET "+link, nil, header{"Accept", "application/json"}).is(200, "<!DOCTYPE html>*")
+			if strings.Contains(got.body, "mia@") {
+				t.Error("the page names the address")
+			}
+			a.do("HEAD "+link, nil).is(204, "")
+			a.do("GET "+link, nil, header{"Sec-Purpose", "prefetch"}).is(204, "")
+		})
 	}
 	if n := trips.During(look); n != 0 {
 		t.Errorf("%d round trips for pages", n)

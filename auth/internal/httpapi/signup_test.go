@@ -5,13 +5,13 @@ import (
 	"maps"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
 	"gatehouse/auth/internal/account/flow"
+	"gatehouse/shared/await"
 )
 
 func TestSignup(t *testing.T) {
@@ -175,13 +175,9 @@ func TestSignup_doesNotReveal(t *testing.T) {
 // 100 sign-ups of one address at once make one user, and all get the answer of the first.
 func TestSignup_parallel(t *testing.T) {
 	a := open(t)
-	var wg sync.WaitGroup
-	for range 100 {
-		wg.Go(func() {
-			a.do("POST /signup", map[string]any{"email": "mia@example.org", "password": sesame}).is(200, "*")
-		})
-	}
-	wg.Wait()
+	await.Together(100, func(int) {
+		a.do("POST /signup", map[string]any{"email": "mia@example.org", "password": sesame}).is(200, "*")
+	})
 	var list struct{ Users []userJSON }
 	a.do("GET /admin/users", nil, a.service()).json(&list)
 	if len(list.Users) != 1 {

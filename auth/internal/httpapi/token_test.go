@@ -12,6 +12,7 @@ import (
 	"github.com/google/uuid"
 
 	"gatehouse/auth/internal/account/flow"
+	"gatehouse/shared/await"
 )
 
 func TestToken_password(t *testing.T) {
@@ -160,17 +161,13 @@ func TestToken_refreshParallel(t *testing.T) {
 	g := a.member("mia@example.org")
 	var mu sync.Mutex
 	children := map[string]int{}
-	var wg sync.WaitGroup
-	for range 20 {
-		wg.Go(func() {
-			var next grantJSON
-			a.do("POST /token?grant_type=refresh_token", map[string]any{"refresh_token": g.RefreshToken}).json(&next)
-			mu.Lock()
-			defer mu.Unlock()
-			children[next.RefreshToken]++
-		})
-	}
-	wg.Wait()
+	await.Together(20, func(int) {
+		var next grantJSON
+		a.do("POST /token?grant_type=refresh_token", map[string]any{"refresh_token": g.RefreshToken}).json(&next)
+		mu.Lock()
+		defer mu.Unlock()
+		children[next.RefreshToken]++
+	})
 	if len(children) != 1 {
 		t.Errorf("%d different children", len(children))
 	}

@@ -30,9 +30,7 @@ func newWorld(t *testing.T) *world {
 
 func (w *world) settings() Settings {
 	key, err := token.NewSecret("", []byte("a shared secret of more than 32 bytes"))
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must.Succeed(w.t, err)
 	return Settings{Algorithm: token.ES256, Secret: key, AcceptSecret: true, Issuer: "https://auth.example.org",
 		AccessLife: time.Hour}
 }
@@ -48,18 +46,14 @@ func (w *world) replica(root *secret.Root, change func(*Settings)) *Keeper {
 func (w *world) started(root *secret.Root, change func(*Settings)) *Keeper {
 	w.t.Helper()
 	k := w.replica(root, change)
-	if err := k.Start(w.t.Context()); err != nil {
-		w.t.Fatal(err)
-	}
+	must.Succeed(w.t, k.Start(w.t.Context()))
 	return k
 }
 
 func (w *world) sign(k *Keeper) string {
 	w.t.Helper()
 	text, err := k.Live().Load().Sign(nil, &token.Claims{Subject: "u", ExpiresAt: w.now.Add(time.Hour).Unix()})
-	if err != nil {
-		w.t.Fatal(err)
-	}
+	must.Succeed(w.t, err)
 	return string(text)
 }
 

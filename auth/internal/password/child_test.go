@@ -10,7 +10,6 @@ import (
 	"os"
 	"os/exec"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -229,17 +228,13 @@ func TestChildDiesOfEachRequest(t *testing.T) {
 // A child has the next request before it has answered the last, so that its workers never wait for one.
 func TestChildHasTheNextRequest(t *testing.T) {
 	w, _ := withChild(t, "pairs", 1)
-	var asked sync.WaitGroup
-	for range 2 {
-		asked.Go(func() {
-			ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-			defer cancel()
-			if ok, _, err := w.Check(ctx, bcryptVector, "U*U"); !ok || err != nil {
-				t.Error(ok, err)
-			}
-		})
-	}
-	asked.Wait()
+	await.Together(2, func(int) {
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		if ok, _, err := w.Check(ctx, bcryptVector, "U*U"); !ok || err != nil {
+			t.Error(ok, err)
+		}
+	})
 	w.running.Add(2)
 	defer w.running.Add(-2)
 	if s := w.Stats(); s.Running != 1 || s.Waiting != 1 {

@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"net/http"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"gatehouse/auth/internal/outbound"
 	"gatehouse/auth/internal/token"
+	"gatehouse/shared/await"
 	"gatehouse/shared/fakeidp"
 	"gatehouse/shared/must"
 )
@@ -57,15 +57,11 @@ func TestDirectoryCaches(t *testing.T) {
 		_, err := d.verified(t.Context(), us, text)
 		return err
 	}
-	var all sync.WaitGroup
-	for range 50 {
-		all.Go(func() {
-			if err := check(); err != nil {
-				t.Error(err)
-			}
-		})
-	}
-	all.Wait()
+	await.Together(50, func(int) {
+		if err := check(); err != nil {
+			t.Error(err)
+		}
+	})
 	asked(f, "1 documents, 1 key sets", t)
 	c.advance(59 * time.Minute)
 	if err := check(); err != nil {

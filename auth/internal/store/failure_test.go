@@ -120,21 +120,17 @@ func TestPool_full(t *testing.T) {
 		t.Fatal(err)
 	}
 	u := addUser(t, db, "mia@example.org")
-	var wg sync.WaitGroup
-	for range 40 {
-		wg.Go(func() {
-			for range 5 {
-				err := db.InTx(t.Context(), func(tx *store.Tx) error {
-					_, err := tx.LockUser(t.Context(), u.ID)
-					return err
-				})
-				if err != nil {
-					t.Error(err)
-				}
+	await.Together(40, func(int) {
+		for range 5 {
+			err := db.InTx(t.Context(), func(tx *store.Tx) error {
+				_, err := tx.LockUser(t.Context(), u.ID)
+				return err
+			})
+			if err != nil {
+				t.Error(err)
 			}
-		})
-	}
-	wg.Wait()
+		}
+	})
 	if n := db.Pool().Stat().TotalConns(); n > 6 {
 		t.Errorf("%d connections on a server that gives 6", n)
 	}

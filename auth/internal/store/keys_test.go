@@ -2,7 +2,6 @@ package store_test
 
 import (
 	"fmt"
-	"sync"
 	"testing"
 	"time"
 
@@ -11,6 +10,7 @@ import (
 	"gatehouse/auth/internal/clock"
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
+	"gatehouse/shared/await"
 	"gatehouse/shared/must"
 )
 
@@ -19,20 +19,16 @@ func TestFirstSigningKey(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	kept := make([]string, 10)
-	var wg sync.WaitGroup
-	for i := range kept {
-		wg.Go(func() {
-			list, err := db.FirstSigningKey(t.Context(),
-				store.SigningKey{KID: fmt.Sprint(i), Algorithm: "RS256", Sealed: []byte("sealed"), CreatedAt: noon,
-					SignsAt: noon})
-			if err != nil || len(list) != 1 {
-				t.Errorf("%d keys, %v", len(list), err)
-				return
-			}
-			kept[i] = list[0].KID
-		})
-	}
-	wg.Wait()
+	await.Together(len(kept), func(i int) {
+		list, err := db.FirstSigningKey(t.Context(),
+			store.SigningKey{KID: fmt.Sprint(i), Algorithm: "RS256", Sealed: []byte("sealed"), CreatedAt: noon,
+				SignsAt: noon})
+		if err != nil || len(list) != 1 {
+			t.Errorf("%d keys, %v", len(list), err)
+			return
+		}
+		kept[i] = list[0].KID
+	})
 	for _, k := range kept {
 		if k != kept[0] {
 			t.Errorf("keys %v", kept)

@@ -43,22 +43,18 @@ func TestMigrate(t *testing.T) {
 		t.Errorf("%d pending on an empty database, %v; want %d", n, err, len(files))
 	}
 	// Ten replicas start at once.
-	var wg sync.WaitGroup
 	var mu sync.Mutex
 	sum := 0
-	for range 10 {
-		wg.Go(func() {
-			other := open(t, url, "")
-			n, err := other.Migrate(t.Context())
-			if err != nil {
-				t.Error(err)
-			}
-			mu.Lock()
-			sum += n
-			mu.Unlock()
-		})
-	}
-	wg.Wait()
+	await.Together(10, func(int) {
+		other := open(t, url, "")
+		n, err := other.Migrate(t.Context())
+		if err != nil {
+			t.Error(err)
+		}
+		mu.Lock()
+		sum += n
+		mu.Unlock()
+	})
 	if sum != len(files) {
 		t.Errorf("%d files applied by ten at once, want %d", sum, len(files))
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"gatehouse/auth/internal/store"
+	"gatehouse/shared/await"
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
@@ -40,19 +41,15 @@ func TestPgBouncer(t *testing.T) {
 		if _, err := db.Migrate(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		var wg sync.WaitGroup
-		for range 8 {
-			wg.Go(func() {
-				for range 10 {
-					if err := life(t, db); err != nil {
-						mu.Lock()
-						failed++
-						mu.Unlock()
-					}
+		await.Together(8, func(int) {
+			for range 10 {
+				if err := life(t, db); err != nil {
+					mu.Lock()
+					failed++
+					mu.Unlock()
 				}
-			})
-		}
-		wg.Wait()
+			}
+		})
 		return failed
 	}
 	if n := load(url + "&default_query_exec_mode=cache_describe"); n > 0 {

@@ -3,7 +3,6 @@ package store_test
 import (
 	"encoding/json"
 	"errors"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -13,6 +12,7 @@ import (
 
 	"gatehouse/auth/internal/store"
 	"gatehouse/auth/internal/store/storetest"
+	"gatehouse/shared/await"
 	"gatehouse/shared/must"
 )
 
@@ -66,26 +66,22 @@ func TestInsertUser_once(t *testing.T) {
 	t.Parallel()
 	db := storetest.Open(t)
 	var made, taken atomic.Int64
-	var wg sync.WaitGroup
-	for range 100 {
-		wg.Go(func() {
-			u := newUser("mia@example.org")
-			b := db.Batch()
-			b.InsertUser(u)
-			b.InsertIdentity(emailIdentity(u))
-			b.InsertSession(newSession(u, noon))
-			b.Audit(store.Audit{At: noon, Action: store.ActionUserSignedUp, Actor: u.ID})
-			switch err := b.Send(t.Context()); {
-			case err == nil:
-				made.Add(1)
-			case errors.Is(err, store.ErrEmailTaken):
-				taken.Add(1)
-			default:
-				t.Error(err)
-			}
-		})
-	}
-	wg.Wait()
+	await.Together(100, func(int) {
+		u := newUser("mia@example.org")
+		b := db.Batch()
+		b.InsertUser(u)
+		b.InsertIdentity(emailIdentity(u))
+		b.InsertSession(newSession(u, noon))
+		b.Audit(store.Audit{At: noon, Action: store.ActionUserSignedUp, Actor: u.ID})
+		switch err := b.Send(t.Context()); {
+		case err == nil:
+			made.Add(1)
+		case errors.Is(err, store.ErrEmailTaken):
+			taken.Add(1)
+		default:
+			t.Error(err)
+		}
+	})
 	if made.Load() != 1 || taken.Load() != 99 {
 		t.Errorf("%d made, %d refused", made.Load(), taken.Load())
 	}

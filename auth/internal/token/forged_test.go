@@ -345,9 +345,7 @@ func (f *forgery) keys(rs, es, ed, oct, secret, revoked *Key, payload string) {
 	}
 	for _, alg := range []Algorithm{RS256, ES256, EdDSA} {
 		stranger, err := Generate(alg)
-		if err != nil {
-			f.t.Fatal(err)
-		}
+		must.Succeed(f.t, err)
 		for _, victim := range known {
 			f.add(fmt.Sprintf("stranger's %s as %s", alg, victim),
 				signed(f.t, stranger, header(alg, victim.id), payload))
@@ -360,9 +358,7 @@ func (f *forgery) keys(rs, es, ed, oct, secret, revoked *Key, payload string) {
 		"public JWK set": f.set.JWKS(), "newline behind": append(bytes.Clone(testSecret), '\n')}
 	for name, public := range map[string]any{"RSA": rs.rsa, "EC": es.ec, "Ed25519": ed.ed} {
 		der, err := x509.MarshalPKIXPublicKey(public)
-		if err != nil {
-			f.t.Fatal(err)
-		}
+		must.Succeed(f.t, err)
 		secrets[name+" DER"] = der
 		secrets[name+" PEM"] = pem.EncodeToMemory(&pem.Block{Type: "PUBLIC KEY", Bytes: der})
 		secrets[name+" PEM, trimmed"] = bytes.TrimSpace(secrets[name+" PEM"])
@@ -372,9 +368,7 @@ func (f *forgery) keys(rs, es, ed, oct, secret, revoked *Key, payload string) {
 		ed.PublicJWK(), ed.ed
 	for name, s := range secrets {
 		k, err := NewSecret("x", s)
-		if err != nil {
-			f.t.Fatal(err)
-		}
+		must.Succeed(f.t, err)
 		for _, kid := range []string{"", rs.id, es.id, ed.id, oct.id} {
 			f.add(fmt.Sprintf("HMAC with %s, kid %q", name, kid), signed(f.t, k, header(HS256, kid), payload))
 		}

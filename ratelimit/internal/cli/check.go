@@ -80,7 +80,9 @@ func check(ctx context.Context, call checkCall, stdout, stderr io.Writer) int {
 	report.lenient = call.lenient || *withSettings
 	checkRules(ctx, paths, files.IgnoreDotFiles, options, report)
 	if asJSON {
-		writeJSON(stdout, report)
+		if err := writeJSON(stdout, report); err != nil {
+			return failed("check", err, stderr)
+		}
 	}
 	if !report.OK {
 		return exitFailed

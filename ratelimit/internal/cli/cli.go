@@ -143,9 +143,9 @@ func isHelp(args []string) bool {
 }
 
 // writeJSON writes a report as indented JSON, for programs.
-func writeJSON(w io.Writer, v any) {
+func writeJSON(w io.Writer, v any) error {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
 	e.SetEscapeHTML(false)
-	e.Encode(v)
+	return e.Encode(v)
 }

@@ -73,7 +73,9 @@ func counters(ctx context.Context, args, environ []string, stdout, stderr io.Wri
 		return failed(command, fmt.Errorf("the answer cannot be read: %w", err), stderr)
 	}
 	if *format == "json" {
-		stdout.Write(body)
+		if _, err := stdout.Write(body); err != nil {
+			return failed(command, err, stderr)
+		}
 	} else {
 		writeCounters(stdout, &report)
 	}

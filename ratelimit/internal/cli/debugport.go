@@ -65,8 +65,7 @@ func (d *debugPort) ask(ctx context.Context, method, page string, q url.Values) 
 	}
 	resp, err := d.http.Do(r)
 	if err != nil {
-		var failed *url.Error
-		if errors.As(err, &failed) {
+		if failed, ok := errors.AsType[*url.Error](err); ok {
 			err = failed.Err // err itself contains the URL with its parameters
 		}
 		return nil, fmt.Errorf("%s: %w", d.base, err)

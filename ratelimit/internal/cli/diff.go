@@ -40,7 +40,9 @@ func diff(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	d := compareRules(sets[0].View(), sets[1].View(), *escaped)
 	if *format == "json" {
-		writeJSON(stdout, d)
+		if err := writeJSON(stdout, d); err != nil {
+			return failed("diff", err, stderr)
+		}
 	} else {
 		d.print(stdout)
 	}

@@ -51,7 +51,9 @@ func explain(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		shown = x.Descriptors[0]
 	}
 	if *format == "json" {
-		writeJSON(stdout, shown)
+		if err := writeJSON(stdout, shown); err != nil {
+			return failed("explain", err, stderr)
+		}
 	} else {
 		fmt.Fprint(stdout, x.Text())
 	}

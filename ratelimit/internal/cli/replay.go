@@ -238,7 +238,9 @@ func replay(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		return bad(fmt.Errorf("the recording cannot be read: %w", err))
 	}
 	if *format == "json" {
-		r.writeJSON(stdout, *top)
+		if err := r.writeJSON(stdout, *top); err != nil {
+			return failed("replay", err, stderr)
+		}
 	} else {
 		r.write(stdout, *top)
 	}

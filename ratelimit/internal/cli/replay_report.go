@@ -178,7 +178,7 @@ func eachSet[T any](r *replayer, of func(*replaySet) T) (both replaySets[T]) {
 }
 
 // writeJSON prints the report as one JSON object. top bounds the number of limited descriptors in it.
-func (r *replayer) writeJSON(w io.Writer, top int) {
+func (r *replayer) writeJSON(w io.Writer, top int) error {
 	s := r.recording.skipped
 	report := replayReport{
 		Requests: r.requests, Sampled: r.recording.sampled, Dropped: int(s.dropped),
@@ -203,7 +203,7 @@ func (r *replayer) writeJSON(w io.Writer, top int) {
 	for _, d := range r.mostLimited(top) {
 		report.MostLimited = append(report.MostLimited, replayLimited{d, r.limited[d]})
 	}
-	writeJSON(w, report)
+	return writeJSON(w, report)
 }
 
 // ruleNames returns the names of the rules of all sets, sorted.

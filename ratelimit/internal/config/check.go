@@ -111,8 +111,8 @@ func (c *Config) checkBackend(r *settings.Report) {
 // checkKVStores checks the settings of the main store and, if there is one, of the store for limits per second.
 func (c *Config) checkKVStores(r *settings.Report) {
 	for _, prefix := range []string{"KVSTORE_", "KVSTORE_PERSECOND_"} {
-		if r.IsSet(prefix + "PIPELINE_LIMIT") {
-			r.Warn("%sPIPELINE_LIMIT has no effect and will go; %[1]sPIPELINE_WINDOW is what gathers hits", prefix)
+		if limit := prefix + "PIPELINE_LIMIT"; r.IsSet(limit) {
+			r.Warn("%s has no effect and will go; %sPIPELINE_WINDOW is what gathers hits", r.Spelled(limit), prefix)
 		}
 	}
 	shared, used := c.KVShared, c.Counting.Backend == BackendKVStore
@@ -150,31 +150,32 @@ func (c *Config) checkKVStore(r *settings.Report, prefix string, k KVStore) {
 		!slices.Contains([]string{"", "tcp", "unix"}, k.Store.SocketType) {
 		return // an error of the field itself, without which no other setting can be checked
 	}
+	spelled := func(name string) string { return r.Spelled(prefix + name) }
 	if err := k.Store.Check(); err != nil {
 		text := err.Error()
 		for _, name := range []string{"URL", "SOCKET_TYPE", "TYPE", "AUTH"} {
-			text = strings.ReplaceAll(text, "KVSTORE_"+name, r.Spelled(prefix+name))
+			text = strings.ReplaceAll(text, "KVSTORE_"+name, spelled(name))
 		}
 		r.Clash("%s", text)
 	}
 	if k.WantsTLS() && !strings.Contains(k.Store.URL, "://") &&
 		(k.Store.SocketType == "unix" && k.Store.Type == redis.Single || strings.HasPrefix(k.Store.URL, "/")) {
-		r.Clash("%s=true needs host:port in %s, not the path of a unix socket", r.Spelled(prefix+"TLS"),
-			r.Spelled(prefix+"URL"))
+		r.Clash("%s=true needs host:port in %s, not the path of a unix socket", spelled("TLS"), spelled("URL"))
 	}
 	if k.Store.PipelineWindow >= k.Store.Timeout && k.Store.Timeout > 0 {
-		r.Clash("%s=%s must be shorter than %s=%s, or no hit is counted in time", r.Spelled(prefix+"PIPELINE_WINDOW"),
-			k.Store.PipelineWindow, r.Spelled(prefix+"TIMEOUT"), k.Store.Timeout)
+		r.Clash("%s=%s must be shorter than %s=%s, or no hit is counted in time", spelled("PIPELINE_WINDOW"),
+			k.Store.PipelineWindow, spelled("TIMEOUT"), k.Store.Timeout)
 	}
 	if k.Store.Type != redis.Single && k.Store.SocketType == "unix" {
-		r.Warn("%sSOCKET_TYPE=unix has no effect with %[1]sTYPE=%s, which is always tcp", prefix, k.Store.Type)
+		r.Warn("%s=unix has no effect with %s=%s, which is always tcp", spelled("SOCKET_TYPE"), spelled("TYPE"),
+			k.Store.Type)
 	}
 	if k.Store.SentinelAuth != "" && k.Store.Type != redis.Sentinel {
-		r.Warn("%sSENTINEL_AUTH has no effect with %[1]sTYPE=%s", prefix, k.Store.Type)
+		r.Warn("%s has no effect with %s=%s", spelled("SENTINEL_AUTH"), spelled("TYPE"), k.Store.Type)
 	}
 	if r.IsSet(prefix+"POOL_ON_EMPTY_WAIT_DURATION") && k.OnEmpty != "WAIT" && k.OnEmptyWait >= k.Store.Timeout {
-		r.Warn("%sPOOL_ON_EMPTY_WAIT_DURATION=%s is not shorter than %[1]sTIMEOUT=%[3]s: calls end before %s acts",
-			prefix, k.OnEmptyWait, k.Store.Timeout, k.OnEmpty)
+		r.Warn("%s=%s is not shorter than %s=%s: calls end before %s acts", spelled("POOL_ON_EMPTY_WAIT_DURATION"),
+			k.OnEmptyWait, spelled("TIMEOUT"), k.Store.Timeout, k.OnEmpty)
 	}
 }
 

@@ -235,9 +235,7 @@ func (p *peer) greet(settings ...http2.Setting) {
 
 func (p *peer) must(err error) {
 	p.t.Helper()
-	if err != nil {
-		p.t.Fatal(err)
-	}
+	must.Succeed(p.t, err)
 }
 
 func (p *peer) write(b []byte) {

@@ -16,6 +16,7 @@ import (
 	"gatehouse/ratelimit/internal/limits"
 	"gatehouse/ratelimit/internal/limits/rulefile"
 	"gatehouse/ratelimit/internal/rls"
+	"gatehouse/shared/await"
 	"gatehouse/shared/must"
 )
 
@@ -236,15 +237,11 @@ func TestTap_stalled(t *testing.T) {
 	rules, o := testRules(t), newObserver(Settings{})
 	l := listen(t, o, all)
 	d := decision(t, rules, "shop", "user=ann")
-	var callers sync.WaitGroup
-	for range 8 {
-		callers.Go(func() {
-			for range 1000 {
-				o.Watching().Note(d, nil)
-			}
-		})
-	}
-	callers.Wait()
+	await.Together(8, func(int) {
+		for range 1000 {
+			o.Watching().Note(d, nil)
+		}
+	})
 	if got := len(lines(l)); got != maxQueued {
 		t.Errorf("%d events wait, want %d", got, maxQueued)
 	}

@@ -150,18 +150,14 @@ func TestMemcache_stopped(t *testing.T) {
 	o.Stall = 100 * time.Millisecond
 	stalls := newTestMemcache(t, o)
 	var open atomic.Int64
-	var wg sync.WaitGroup
-	for range 20 {
-		wg.Go(func() {
-			if err := stalls.Add(context.Background(),
-				&counter.Request{Hits: []counter.Hit{h(key, 1)}, Now: now()}); errors.Is(err, counter.ErrOpen) {
-				open.Add(1)
-			} else {
-				t.Error(err)
-			}
-		})
-	}
-	wg.Wait()
+	await.Together(20, func(int) {
+		if err := stalls.Add(context.Background(),
+			&counter.Request{Hits: []counter.Hit{h(key, 1)}, Now: now()}); errors.Is(err, counter.ErrOpen) {
+			open.Add(1)
+		} else {
+			t.Error(err)
+		}
+	})
 	if open.Load() != 20 {
 		t.Errorf("%d answered by the breaker, want 20", open.Load())
 	}

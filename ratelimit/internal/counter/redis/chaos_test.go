@@ -235,11 +235,7 @@ func TestKVStore_idleLost(t *testing.T) {
 	server := testdb.Private(t, localserver.RedisOptions{})
 	s := newTestStore(t, Options{Settings: Settings{URL: server.Addr(), PoolSize: 8}})
 	await.True(t, "several connections", func() bool {
-		var callers sync.WaitGroup
-		for range 50 {
-			callers.Go(func() { add(t, s, now(), h("key", 1)) })
-		}
-		callers.Wait()
+		await.Together(50, func(int) { add(t, s, now(), h("key", 1)) })
 		return s.ActiveConns() > 2
 	})
 	server.Kill()

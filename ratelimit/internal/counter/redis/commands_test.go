@@ -8,13 +8,13 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/redis/rueidis"
 
 	"gatehouse/ratelimit/internal/counter"
+	"gatehouse/shared/await"
 	"gatehouse/shared/localserver"
 	"gatehouse/shared/must"
 	"gatehouse/shared/testdb"
@@ -72,16 +72,12 @@ func TestCommands(t *testing.T) {
 	// A hot key that 64 callers hit at once, while the store is held up by a batch of its own.
 	hot := func() int {
 		commandCounts(t, peer)
-		var wg sync.WaitGroup
-		for range 64 {
-			wg.Go(func() {
-				if err := s.Add(context.Background(),
-					&counter.Request{Hits: []counter.Hit{h("hot", 1)}, Now: now()}); err != nil {
-					t.Error(err)
-				}
-			})
-		}
-		wg.Wait()
+		await.Together(64, func(int) {
+			if err := s.Add(context.Background(),
+				&counter.Request{Hits: []counter.Hit{h("hot", 1)}, Now: now()}); err != nil {
+				t.Error(err)
+			}
+		})
 		counts := commandCounts(t, peer)
 		return counts["incrby"] + counts["set"]
 	}
@@ -136,16 +132,12 @@ func TestCommands_meters(t *testing.T) {
 
 	hot := func() int {
 		commandCounts(t, peer)
-		var wg sync.WaitGroup
-		for range 64 {
-			wg.Go(func() {
-				req := counter.Request{Hits: []counter.Hit{b("hot", 1, 1<<20)}, Now: now()}
-				if err := s.Add(context.Background(), &req); err != nil {
-					t.Error(err)
-				}
-			})
-		}
-		wg.Wait()
+		await.Together(64, func(int) {
+			req := counter.Request{Hits: []counter.Hit{b("hot", 1, 1<<20)}, Now: now()}
+			if err := s.Add(context.Background(), &req); err != nil {
+				t.Error(err)
+			}
+		})
 		return commandCounts(t, peer)["evalsha"]
 	}
 	hot()
