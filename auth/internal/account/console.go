@@ -51,9 +51,7 @@ func (op *signInOp) refuseConsole(ctx context.Context, u store.User, r *refusal.
 	if !op.f.Settings.AdminRequireAAL2 {
 		return nil
 	}
-	b := op.f.Batch()
-	b.Factors(&u.Factors, u.ID)
-	if err := b.Send(ctx); err != nil {
+	if err := op.f.Run(ctx, func(b *flow.Batch) { b.Factors(&u.Factors, u.ID) }); err != nil {
 		return refusal.Failure("factors", err)
 	}
 	if !slices.ContainsFunc(u.Factors, store.Factor.Verified) {

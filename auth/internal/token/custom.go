@@ -2,6 +2,7 @@ package token
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"gatehouse/auth/internal/jsontext"
@@ -20,12 +21,7 @@ func ParseCustom(payload string) (c Claims, err error) {
 	if err := jsontext.Members(payload, func(name, _ string) error { has[name] = true; return nil }); err != nil {
 		return c, fmt.Errorf("%w: %w", ErrClaims, err)
 	}
-	var missing []string
-	for _, name := range needed {
-		if !has[name] {
-			missing = append(missing, name)
-		}
-	}
+	missing := slices.DeleteFunc(slices.Clone(needed), func(name string) bool { return has[name] })
 	if len(missing) > 0 {
 		return c, fmt.Errorf("%w: without %s", ErrClaims, strings.Join(missing, ", "))
 	}

@@ -94,11 +94,7 @@ func readJWK(text string) (*jwkText, error) {
 			*field, err = jsontext.Unquote(value)
 		case name == "key_ops":
 			t.hasOps = true
-			err = jsontext.Elements(value, func(value string) error {
-				op, err := jsontext.Unquote(value)
-				t.ops = append(t.ops, op)
-				return err
-			})
+			t.ops, err = jsontext.Strings(value)
 		case name == "oth":
 			t.multiPrime = true
 		}

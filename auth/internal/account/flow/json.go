@@ -14,13 +14,16 @@ func MustJSON(v any) json.RawMessage {
 	return text
 }
 
-// Merge returns the object under with the members of over, which win. Either may be nil.
-func Merge(under, over json.RawMessage) json.RawMessage {
+// membersOf returns the members of the objects, of which the later ones win. An object may be nil.
+func membersOf(objects ...json.RawMessage) map[string]json.RawMessage {
 	members := map[string]json.RawMessage{}
-	for _, o := range []json.RawMessage{under, over} {
+	for _, o := range objects {
 		if len(o) > 0 {
-			_ = json.Unmarshal(o, &members) // both were checked
+			_ = json.Unmarshal(o, &members) // valid: checked when it was received, or from PostgreSQL
 		}
 	}
-	return MustJSON(members)
+	return members
 }
+
+// Merge returns the object under with the members of over, which win. Either may be nil.
+func Merge(under, over json.RawMessage) json.RawMessage { return MustJSON(membersOf(under, over)) }

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -59,10 +60,7 @@ func WithoutOwn(data json.RawMessage) json.RawMessage { return without(data, own
 
 // without returns the object as compact JSON, without the named members.
 func without(data json.RawMessage, names ...string) json.RawMessage {
-	members := map[string]json.RawMessage{}
-	if len(data) > 0 {
-		_ = json.Unmarshal(data, &members) // valid: parsed before, by the caller or PostgreSQL
-	}
+	members := membersOf(data)
 	for _, name := range names {
 		delete(members, name)
 	}
@@ -123,13 +121,8 @@ func (s *Settings) WithinLimit(u store.User, p store.MetadataPatch) store.Metada
 	if !s.grows(u, p, store.MetadataPatch{}) {
 		return p
 	}
-	var members map[string]json.RawMessage
-	_ = json.Unmarshal(p.Set, &members) // written by this service
-	for name := range members {
-		if !slices.Contains(ownMembers, name) {
-			delete(members, name)
-		}
-	}
+	members := membersOf(p.Set)
+	maps.DeleteFunc(members, func(name string, _ json.RawMessage) bool { return !slices.Contains(ownMembers, name) })
 	p.Set = MustJSON(members)
 	return p
 }

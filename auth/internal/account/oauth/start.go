@@ -87,9 +87,7 @@ func (a *Identities) StartOAuth(ctx context.Context, req flow.RequestInfo, p OAu
 		out.CookieName, out.CookieValue = StateCookie(state), base64.RawURLEncoding.EncodeToString(random[:])
 		st.CookieHash = hashOf(out.CookieValue)
 	}
-	b := f.Batch()
-	b.InsertExternalState(st)
-	return out, refusal.Failure("external state", b.Send(ctx))
+	return out, refusal.Failure("external state", f.Run(ctx, func(b *flow.Batch) { b.InsertExternalState(st) }))
 }
 
 // StateCookie returns the name of the cookie that belongs to a state. Each flow has a cookie of its own. The state
@@ -129,9 +127,7 @@ func invitationHash(ctx context.Context, f *flow.Flow, inviteToken string) ([]by
 				return nil, err
 			}
 		}
-		b := f.Batch()
-		b.Invitation(&who, hash, f.Now)
-		if err := b.Send(ctx); err != nil {
+		if err := f.Run(ctx, func(b *flow.Batch) { b.Invitation(&who, hash, f.Now) }); err != nil {
 			return nil, refusal.Failure("invitation", err)
 		}
 		if isFormer && who != uuid.Nil {
