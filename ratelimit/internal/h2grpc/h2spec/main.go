@@ -1,5 +1,5 @@
-// Command h2spec runs the HTTP/2 conformance tests of github.com/summerwind/h2spec against a server, and prints one
-// line of JSON for each test. It is a module of its own, so that the daemons do not depend on it.
+// Command h2spec runs the conformance tests of github.com/summerwind/h2spec against a server, and prints a line of JSON
+// for each. It is a module of its own, so that the daemons' go.mod knows nothing of it.
 package main
 
 import (
@@ -18,7 +18,7 @@ import (
 	"github.com/summerwind/h2spec/spec"
 )
 
-// result is the result of one test.
+// result is one test.
 type result struct {
 	ID, Test        string
 	Failed, Skipped bool
@@ -45,7 +45,7 @@ func run(args []string) error {
 		return err
 	}
 	out := json.NewEncoder(os.Stdout)
-	os.Stdout = os.Stderr // h2spec prints its progress there; out keeps the real standard output
+	os.Stdout = os.Stderr // h2spec prints its progress
 	c := &config.Config{Host: host, Port: n, Path: "/", Timeout: 2 * time.Second, MaxHeaderLen: 4000, Strict: true}
 	for _, group := range []*spec.TestGroup{generic.Spec(), http2.Spec(), hpack.Spec()} {
 		group.Test(c)
@@ -56,7 +56,7 @@ func run(args []string) error {
 	return nil
 }
 
-// report prints the results of a group of tests, and of the groups in it.
+// report prints the results of a group and of those in it.
 func report(out *json.Encoder, group *spec.TestGroup) error {
 	for _, test := range append(group.Tests, group.StrictTests...) {
 		if test.Result == nil {
