@@ -20,6 +20,7 @@ import (
 	"time"
 
 	"gatehouse/shared/await"
+	"gatehouse/shared/must"
 	"gatehouse/shared/subprocess"
 )
 
@@ -53,7 +54,7 @@ func Need(t testing.TB) {
 		t.Skip("entering a container's network needs root")
 	}
 	if _, err := exec.LookPath("bwrap"); err != nil {
-		t.Skip("bwrap is missing: apt-get install bubblewrap")
+		must.Have(t, errors.New("bwrap is missing: apt-get install bubblewrap"))
 	}
 	// As the images' user: on some machines only root can make namespaces, or temporary folders are for root only.
 	cmd := exec.Command("bwrap", "--ro-bind", "/", "/", "--ro-bind", Folder(t), "/mnt", "--unshare-user", "--unshare-net",

@@ -13,7 +13,7 @@ func Memcached(t testing.TB, o localserver.MemcachedOptions) *localserver.Server
 	t.Helper()
 	skipShort(t)
 	s, err := localserver.Memcached(context.Background(), o)
-	check(t, err)
+	Started(t, err)
 	t.Cleanup(s.Close)
 	return s
 }

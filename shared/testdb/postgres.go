@@ -35,9 +35,9 @@ func Postgres(t testing.TB) string {
 	t.Helper()
 	skipShort(t)
 	s, err := sharedPostgres()
-	check(t, err)
+	Started(t, err)
 	url, err := createFrom(s, "template0")
-	check(t, err)
+	Started(t, err)
 	return url
 }
 
@@ -48,7 +48,7 @@ func PrivatePostgres(t testing.TB, o localserver.PostgresOptions) *localserver.S
 	skipShort(t)
 	o.InMemory = !o.Durable
 	s, err := localserver.Postgres(context.Background(), o)
-	check(t, err)
+	Started(t, err)
 	t.Cleanup(s.Close)
 	return s
 }
@@ -69,16 +69,16 @@ func (p *Template) New(t testing.TB) string {
 	t.Helper()
 	skipShort(t)
 	s, err := sharedPostgres()
-	check(t, err)
+	Started(t, err)
 	p.once.Do(func() {
 		p.name = "template_" + strconv.FormatInt(pgDatabases.Add(1), 10)
 		if p.err = create(s, p.name, "template0"); p.err == nil {
 			p.err = p.prepare(s.PostgresURL(p.name))
 		}
 	})
-	check(t, p.err)
+	Started(t, p.err)
 	url, err := createFrom(s, p.name)
-	check(t, err)
+	Started(t, err)
 	return url
 }
 
@@ -109,7 +109,7 @@ func create(s *localserver.Server, name, template string) error {
 func PgBouncer(t testing.TB, postgres *localserver.Server, lines ...string) *localserver.Server {
 	t.Helper()
 	s, err := localserver.PgBouncer(context.Background(), postgres, lines...)
-	check(t, err)
+	Started(t, err)
 	t.Cleanup(s.Close)
 	return s
 }

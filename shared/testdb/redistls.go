@@ -12,7 +12,7 @@ func PrivateSentinels(t testing.TB, o localserver.SentinelOptions) *localserver.
 	t.Helper()
 	skipShort(t)
 	s, err := localserver.RedisSentinels(context.Background(), o)
-	check(t, err)
+	Started(t, err)
 	t.Cleanup(s.Close)
 	return s
 }
@@ -22,7 +22,7 @@ func PrivateCluster(t testing.TB, o localserver.ClusterOptions) *localserver.Clu
 	t.Helper()
 	skipShort(t)
 	c, err := localserver.RedisCluster(context.Background(), o)
-	check(t, err)
+	Started(t, err)
 	t.Cleanup(c.Close)
 	return c
 }

@@ -8,7 +8,6 @@ package testdb
 import (
 	"context"
 	"errors"
-	"os"
 	"strconv"
 	"sync"
 	"sync/atomic"
@@ -17,6 +16,7 @@ import (
 	"go.uber.org/goleak"
 
 	"gatehouse/shared/localserver"
+	"gatehouse/shared/must"
 )
 
 // KV is one test's database on the Redis that this test binary shares.
@@ -46,7 +46,7 @@ func Redis(t testing.TB) KV {
 	t.Helper()
 	skipShort(t)
 	s, err := shared()
-	check(t, err)
+	Started(t, err)
 	return KV{Addr: s.Addr(), DB: int(databases.Add(1))}
 }
 
@@ -55,7 +55,7 @@ func Private(t testing.TB, o localserver.RedisOptions) *localserver.Server {
 	t.Helper()
 	skipShort(t)
 	s, err := localserver.Redis(context.Background(), o)
-	check(t, err)
+	Started(t, err)
 	t.Cleanup(s.Close)
 	return s
 }
@@ -66,10 +66,10 @@ func Cluster(t testing.TB) *localserver.Cluster {
 	t.Helper()
 	skipShort(t)
 	c, err := sharedCluster()
-	check(t, err)
+	Started(t, err)
 	clusterTaken.Lock()
 	t.Cleanup(clusterTaken.Unlock)
-	check(t, c.Flush(t.Context()))
+	Started(t, c.Flush(t.Context()))
 	return c
 }
 
@@ -78,11 +78,11 @@ func Sentinels(t testing.TB) *localserver.SentinelSet {
 	t.Helper()
 	skipShort(t)
 	s, err := sharedSentinels()
-	check(t, err)
+	Started(t, err)
 	sentinelsTaken.Lock()
 	t.Cleanup(sentinelsTaken.Unlock)
-	check(t, s.Await(t.Context())) // the test before may have killed a master
-	check(t, s.Flush(t.Context()))
+	Started(t, s.Await(t.Context())) // the test before may have killed a master
+	Started(t, s.Flush(t.Context()))
 	return s
 }
 
@@ -116,18 +116,17 @@ func skipShort(t testing.TB) {
 func Program(t testing.TB, name string) string {
 	t.Helper()
 	path, err := localserver.Find(name)
-	check(t, err)
+	Started(t, err)
 	return path
 }
 
-func check(t testing.TB, err error) {
+// Started ends t with the error of a server's start. Where its program is missing t is skipped, unless it is required.
+func Started(t testing.TB, err error) {
 	t.Helper()
-	if errors.Is(err, localserver.ErrMissing) && os.Getenv("REQUIRE_SERVERS") != "1" {
-		t.Skip(err)
+	if errors.Is(err, localserver.ErrMissing) {
+		must.Have(t, err)
 	}
-	if err != nil {
-		t.Fatal(err)
-	}
+	must.Succeed(t, err)
 }
 
 // IgnoreServers is for goleak: the goroutines that wait for servers' ends are no leak.
