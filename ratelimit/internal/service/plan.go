@@ -27,7 +27,7 @@ type step struct {
 
 const (
 	fromCache    = -1 // the over-limit cache knows that the counter is over
-	withoutStore = -2 // a limit of 0 that needs no counter: see planHits
+	withoutStore = -2 // the limit is 0 and needs no counter: see planHits
 )
 
 // match finds the rule of each descriptor, plans a step for each of its limits, and drops limits that others replace. A

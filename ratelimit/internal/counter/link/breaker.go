@@ -24,7 +24,7 @@ type Breaker struct {
 
 	open     atomic.Bool
 	mu       sync.Mutex
-	failures int // failures in a row
+	failures int // how many failures there were in a row
 	probing  bool
 	probe    time.Duration // when the next probe is due
 

@@ -33,7 +33,7 @@ type pipeline struct {
 	work chan bool // true: a batch may be waiting; false: send a PING
 	// When the pipeline last took a batch, and when it last became idle, on the store's clock; guarded by store.mu.
 	used, rested int64
-	done         []*counter.Pending // calls from Start of the batch that has come back; only the goroutine uses it
+	done         []*counter.Pending // requests of Server.Start whose batch has come back; only the goroutine uses it
 	took         int64              // round trip of the last batch, until take uses it; only the goroutine uses it
 
 	mu    sync.Mutex
@@ -254,7 +254,7 @@ func (l *pipeline) flush() {
 	err := failure
 	switch {
 	case err == nil && b.refusal == "":
-		l.took = s.clock() - l.since // reading since needs no lock, since only this goroutine writes it
+		l.took = s.clock() - l.since // l.since is read without l.mu, since only this goroutine writes it
 		s.breaker.Answered()
 		s.remember(b)
 	case err == nil:

@@ -46,7 +46,7 @@ type Server struct {
 	trip       int64       // moving average of the round trips of batches, in ns
 	asleep     bool        // the watchdog runs rarely until wake has a value
 	closed     bool
-	canceled   []*counter.Pending // calls from Start that the breaker or the watchdog has ended; settle completes them
+	canceled   []*counter.Pending // requests of Start that the breaker or the watchdog has ended; settle completes them
 	probe      connection         // the connection of a probe in progress, for Close to drop
 
 	wake chan struct{}   // a value wakes the watchdog
@@ -257,7 +257,7 @@ func (c *call) wait(ctx context.Context, stay time.Duration) error {
 	if gone == nil || c.claim(left) {
 		return gone
 	}
-	<-c.ready // it was answered at the same moment
+	<-c.ready // the call was answered at the same moment
 	return nil
 }
 

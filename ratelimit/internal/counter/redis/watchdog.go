@@ -107,7 +107,7 @@ func (s *Server) expireCallers(now int64) {
 	s.queue = waits
 	for _, l := range s.pipelines {
 		if !l.mu.TryLock() {
-			continue // it is building its batch; the next tick is soon enough
+			continue // the pipeline is building its batch; the next tick is soon enough
 		}
 		for _, c := range l.out {
 			s.expire(c, now)
