@@ -36,7 +36,7 @@ type Call struct {
 	scratch   []byte        // memory that count and show reuse
 	shown     [][]byte      // memory for the counter keys of show
 
-	unanswered []bool          // per descriptor: a failure mode decided it; empty if the store answered all
+	unanswered []bool          // per descriptor: the failure mode has decided it; empty if the store has answered all
 	members    []decide.Member // the limits that the draft headers describe
 	named      int             // how many of Response.Headers, from the first on, have names set by LIMIT_*_HEADER
 }

@@ -165,8 +165,9 @@ func (s *Service) planHits(c *Call, rules *limits.Rules, now int64) {
 	}
 }
 
-// settleHeld works out the outcome of hits that were only looked up because the stop option applies: the outcome that
-// they would have had if they had been counted.
+// settleHeld works out the answers of hits that only read their counters, since under the stop option
+// (Settings.StopWhenOver) another hit was known to exceed its limit. They get the answers that counting them would have
+// had.
 func (c *Call) settleHeld() {
 	c.looks = append(c.looks[:0], c.batch.Hits...)
 	for i := range c.plan {

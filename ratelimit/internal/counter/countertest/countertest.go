@@ -179,7 +179,7 @@ func testHits(t *testing.T, s counter.Store) {
 	f([]counter.Hit{h("reset", 1), h("reset", 1)}, 1, 2)
 }
 
-// testStop tests the stop option: if a hit outside of shadow mode exceeds its limit, no hit is counted.
+// testStop tests counter.StopAll: if a hit outside of shadow mode exceeds its limit, no hit is counted.
 func testStop(t *testing.T, s counter.Store) {
 	f := func(hits []counter.Hit, want ...result) {
 		t.Helper()

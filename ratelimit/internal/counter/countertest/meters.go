@@ -309,7 +309,7 @@ func (m *model) hit(hit *counter.Hit, now int64) {
 	}
 }
 
-// testMeterStop tests the stop option: if a hit exceeds its limit, no hit is counted, whatever the algorithms in the
+// testMeterStop tests counter.StopAll: if a hit exceeds its limit, no hit is counted, whatever the algorithms in the
 // request.
 func testMeterStop(t *testing.T, s counter.Store, clock *Clock) {
 	clock.Set(1699999990_000_000)
@@ -354,7 +354,7 @@ func testMeterStop(t *testing.T, s counter.Store, clock *Clock) {
 	stands(b(0), 1)
 }
 
-// testStopHistories is testHistories under the stop option, with hits in shadow mode too, and without a clock that is
+// testStopHistories is testHistories under counter.StopAll, with hits in shadow mode too, and without a clock that is
 // set back.
 func testStopHistories(t *testing.T, s counter.Store, clock *Clock) {
 	for seed := range uint64(30) {
@@ -389,7 +389,7 @@ func testStopHistories(t *testing.T, s counter.Store, clock *Clock) {
 	}
 }
 
-// stop carries out hits on different counters under the stop option: all of them, or none.
+// stop carries out hits on different counters under counter.StopAll: all of them, or none.
 func (m *model) stop(hits []counter.Hit, now int64) (answers []string) {
 	held := false
 	var afterwards []counter.Hit

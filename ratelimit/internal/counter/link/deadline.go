@@ -11,8 +11,8 @@ import (
 	"gatehouse/ratelimit/internal/counter"
 )
 
-// LeaveBefore is how long before its deadline a caller stops waiting for a store, so that there is time to answer by
-// the failure mode. Callers limit it to a quarter of the time that they have.
+// LeaveBefore is how long before its deadline a caller stops waiting for a store, so that there is time to send the
+// answer that is configured for a store that fails. Callers limit it to a quarter of the time that they have.
 const LeaveBefore = 2 * time.Millisecond
 
 var ErrClosed = fmt.Errorf("%w: closed", counter.ErrUnavailable)

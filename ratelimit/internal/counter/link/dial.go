@@ -1,4 +1,4 @@
-// Package link has what the connections to every kind of store have in common: dialing, TLS, metrics, deadlines, and a
+// Package link has what connections need whatever kind of store they lead to: dialing, TLS, metrics, deadlines, and a
 // circuit breaker, which distinguishes a store that does not answer from a process that gets no time to run.
 package link
 
