@@ -24,9 +24,9 @@ const maxShards = 256
 // minShardKeys is how many counters a shard should hold at least, so that each shard has some to evict.
 const minShardKeys = 1024
 
-// Settings bound the store.
+// Settings bound the memory of the store.
 type Settings struct {
-	// Counters that the memory backend holds at most; then those least used against their limits are
+	// How many counters the memory backend holds at most. When it is full, those least used against their limits are
 	// dropped, never one at its limit.
 	MaxKeys int `env:"MEMORY_MAX_KEYS" envDefault:"1000000" min:"1"` // 0: DefaultMaxKeys
 }
