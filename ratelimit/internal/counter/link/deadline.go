@@ -15,6 +15,7 @@ import (
 // answer that is configured for a store that fails. Callers limit it to a quarter of the time that they have.
 const LeaveBefore = 2 * time.Millisecond
 
+// ErrClosed is the error of a call to a store that was closed.
 var ErrClosed = fmt.Errorf("%w: closed", counter.ErrUnavailable)
 
 var errCanceled = fmt.Errorf("%w: the caller has gone", counter.ErrTimeout)

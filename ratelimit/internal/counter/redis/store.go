@@ -226,7 +226,7 @@ func (s *Server) begin(ctx context.Context, req *counter.Request, asking []bool)
 	return c, nil
 }
 
-// finish waits until the batch of call c has come back, and copies the answers to req. If the server has not executed
+// finish waits until the batch of call c has its replies, and copies the answers to req. If the server has not executed
 // some hits, it returns c, which says which hits these are; the caller then has to recycle it.
 func (s *Server) finish(ctx context.Context, c *call, req *counter.Request) (undone *call, err error) {
 	if c.ctx != nil {
