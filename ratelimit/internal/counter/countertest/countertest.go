@@ -39,7 +39,7 @@ func Opened[S interface {
 	return s
 }
 
-// Run tests a store that open opens: that it does what every Store must do.
+// Run opens a store by open, and tests that it does what every Store must do.
 func Run(t *testing.T, open func(t *testing.T) counter.Store) {
 	s := open(t)
 	t.Run("hits", func(t *testing.T) { testHits(t, s) })

@@ -23,7 +23,7 @@ func (c *Clock) Now() int64 { return c.now.Load() }
 // Set sets the time, in µs since the Unix epoch.
 func (c *Clock) Set(us int64) { c.now.Store(us) }
 
-// RunMeters tests a store that open opens: that it does what every Store with sliding windows and token buckets must
+// RunMeters opens a store by open, and tests that it does what every Store with sliding windows and token buckets must
 // do. open is given the clock that the store has to use.
 func RunMeters(t *testing.T, open func(t *testing.T, clock func() int64) counter.Store) {
 	clock := new(Clock)

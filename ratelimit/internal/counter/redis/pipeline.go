@@ -37,7 +37,7 @@ type pipeline struct {
 	took         int64              // round trip of the last batch, until take uses it; only the goroutine uses it
 
 	mu    sync.Mutex
-	out   []*call // the calls that were sent and have no replies yet, for the breaker
+	out   []*call // the calls that were sent and have no replies yet, for the breaker; nil while replies are delivered
 	since int64   // when these calls were sent, on the store's clock
 	// watched measures how long these calls have had no replies; only the watchdog uses it.
 	watched link.OutFor
