@@ -329,6 +329,10 @@ func TestConfig_warnings(t *testing.T) {
 			"AUTH_OPERATOR_TOKEN, AUTH_RELOADING_POLLER_ENABLED")
 	f("AUTH_JWT_EXPP=1", "AUTH_JWT_EXPP is no setting of this program and has no effect; did you mean AUTH_JWT_EXP?")
 	f("AUTH_COMPLETELY_DIFFERENT=1", "AUTH_COMPLETELY_DIFFERENT is no setting of this program and has no effect")
+	const half = "AUTH_SMTP_USER and AUTH_SMTP_PASS are not both set: to sign in, the mail server needs both"
+	f("AUTH_SMTP_USER=u", half)
+	f("AUTH_SMTP_PASS=p", half)
+	f("AUTH_SMTP_USER=u AUTH_SMTP_PASS=p")
 	f("AUTH_SMS_TEST_OTP=4912:123456",
 		"AUTH_SMS_TEST_OTP works for ever: anyone who knows a test number's code can sign in with it; set "+
 			"AUTH_SMS_TEST_OTP_VALID_UNTIL")

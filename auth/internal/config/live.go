@@ -184,6 +184,9 @@ func (c *Config) makeSMTP(r *settings.Report) *mail.SMTP {
 	if err != nil || u.Hostname() == "" {
 		return nil // reported already
 	}
+	if (c.SMTP.Server.User == "") != (c.SMTP.Server.Pass == "") {
+		r.Warn("AUTH_SMTP_USER and AUTH_SMTP_PASS are not both set: to sign in, the mail server needs both")
+	}
 	s, err := mail.NewSMTP(mail.SMTPOptions{
 		SMTPSettings: c.SMTP.Server, Encryption: mail.Encryption(c.SMTP.TLS),
 		SenderName: cmp.Or(c.SMTP.SenderName, c.SMTP.Server.From), Hostname: u.Hostname(), Headers: headers,
