@@ -1,4 +1,5 @@
-// Package must ends a test whose own steps fail, or that lacks what it needs. Only tests import it.
+// Package must ends a test when one of the test's own steps fails, or when the machine lacks what the test needs. Only
+// tests import it.
 package must
 
 import (
@@ -14,7 +15,8 @@ func Succeed(t testing.TB, err error) {
 	}
 }
 
-// Have skips t with err, which says what this machine lacks. Where REQUIRE_SERVERS is 1, as in make test, it ends t.
+// Have skips t if err is not nil; err says what this machine lacks. If REQUIRE_SERVERS is 1, as in make test, Have
+// fails t instead.
 func Have(t testing.TB, err error) {
 	t.Helper()
 	if err != nil && os.Getenv("REQUIRE_SERVERS") != "1" {

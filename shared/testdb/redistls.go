@@ -7,7 +7,7 @@ import (
 	"gatehouse/shared/localserver"
 )
 
-// PrivateSentinels starts sentinels and their servers only for t, closed when t ends.
+// PrivateSentinels starts sentinels, and the servers they watch, for t alone. They are closed when t ends.
 func PrivateSentinels(t testing.TB, o localserver.SentinelOptions) *localserver.SentinelSet {
 	t.Helper()
 	skipShort(t)
@@ -17,7 +17,7 @@ func PrivateSentinels(t testing.TB, o localserver.SentinelOptions) *localserver.
 	return s
 }
 
-// PrivateCluster starts a Redis Cluster only for t, closed when t ends.
+// PrivateCluster starts a Redis Cluster for t alone, which is closed when t ends.
 func PrivateCluster(t testing.TB, o localserver.ClusterOptions) *localserver.Cluster {
 	t.Helper()
 	skipShort(t)

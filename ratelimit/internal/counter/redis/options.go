@@ -23,7 +23,7 @@ const (
 )
 
 // OnEmpty is KVSTORE_POOL_ON_EMPTY_BEHAVIOR: what happens to hits that have waited for ON_EMPTY_WAIT_DURATION, because
-// KVSTORE_POOL_SIZE batches are in the server.
+// KVSTORE_POOL_SIZE batches were sent and have no replies yet.
 type OnEmpty string
 
 const (
@@ -36,7 +36,7 @@ const (
 	Wait OnEmpty = "WAIT"
 )
 
-// Settings are those of one store. A 0 means the default, but for PipelineWindow and Parallelism.
+// Settings are the settings of one store. A 0 means the default, except for PipelineWindow and Parallelism.
 type Settings struct {
 	// single: host:port, the path of a unix socket, or redis://[user:password@]host:port[/db] (rediss:// with TLS).
 	// sentinel: master,host:port[,host:port...]. cluster: host:port[,host:port...].
@@ -47,29 +47,29 @@ type Settings struct {
 	Type string `env:"TYPE" envDefault:"single" oneof:"single sentinel cluster" fold:"true"`
 	// password or user:password; wins over credentials in the URL. _AUTH_FILE reads it from a file.
 	Auth string `env:"AUTH" secret:"true"`
-	// password or user:password of the sentinels, which KVSTORE_AUTH is not for.
-	// _SENTINEL_AUTH_FILE reads it from a file.
+	// password or user:password of the sentinels, for which KVSTORE_AUTH is not used. _SENTINEL_AUTH_FILE reads it from
+	// a file.
 	SentinelAuth string `env:"SENTINEL_AUTH" secret:"true"`
-	// Batches that may be in the store, or in one node of a cluster, at once, each on a connection of its own. A
-	// further one is used only when the others are busy.
+	// How many batches may be in the store (of a cluster: in one node) at once, each on a connection of its own.
+	// Another connection is used only when the others are busy.
 	PoolSize int `env:"POOL_SIZE" envDefault:"10" min:"1"`
-	// Bounds connecting, writing, reading, and calls without a deadline.
+	// Longest time for connecting, writing, reading, and for calls without a deadline.
 	Timeout time.Duration `env:"TIMEOUT" envDefault:"10s" min:"1ms"`
-	// How long the first hits of a batch wait for others; 0: not at all, yet what arrives while a batch is under way
-	// goes together in the next. At most 1s, and shorter than TIMEOUT.
+	// How long the first hits of a batch wait for others; 0: not at all, though hits that arrive while a batch is under
+	// way go together in the next. At most 1s, and shorter than TIMEOUT.
 	PipelineWindow time.Duration `env:"PIPELINE_WINDOW" envDefault:"0s" min:"0s" max:"1s"`
 	// Cluster only: how many nodes one request queries at the same time. 1: one after another; 0: all, as far as
 	// POOL_SIZE goes; n: at most n.
 	Parallelism int `env:"CLUSTER_PIPELINE_PARALLELISM" envDefault:"1" min:"0"`
 }
 
-// StartSettings bound the tries to reach a store at start. A 0 means the default.
+// StartSettings bound the attempts to reach a store at start. A 0 means the default.
 type StartSettings struct {
-	// First pause between tries to reach the store at start; it doubles.
+	// First pause between attempts to reach the store at start; it doubles.
 	Initial time.Duration `env:"KVSTORE_STARTUP_INITIAL_INTERVAL" envDefault:"1s" min:"1ms"`
-	// Longest such pause.
+	// Longest pause between attempts to reach the store at start.
 	Max time.Duration `env:"KVSTORE_STARTUP_MAX_INTERVAL" envDefault:"30s" min:"1ms"`
-	// Exit after this; 0: never. No effect with KVSTORE_STARTUP_REQUIRED=false.
+	// Exit if the store is not reached in this time at start; 0: never. No effect with KVSTORE_STARTUP_REQUIRED=false.
 	MaxElapsed time.Duration `env:"KVSTORE_STARTUP_MAX_ELAPSED_TIME" envDefault:"0s" min:"0s"`
 }
 
