@@ -21,7 +21,7 @@ type Call struct {
 	// deadline is when the client gives up; zero: never.
 	deadline time.Time
 	kept     int  // cap(body) as counted in the server's account, if body is long; otherwise 0
-	begun    bool // Server.begin was called for it
+	begun    bool // Server.begin was called, and the store still has to be
 	started  counter.Pending
 	ctx      context.Context // has the call's span; without tracing, it is the server's
 	end      func(*refusal)  // ends the span

@@ -76,7 +76,7 @@ type receiving struct {
 	open    int     // how many streams were registered when this read began
 	window  int     // how many bytes the client may still send on the connection
 	ended   endedStreams
-	work    *work // of this read; nil between reads
+	work    *work // the calls and answers of this read; nil between reads
 }
 
 // connEnd says how far the end of a connection has come.

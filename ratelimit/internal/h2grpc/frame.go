@@ -104,19 +104,19 @@ type reason string
 
 const (
 	reasonPreface      reason = "preface"       // the client does not speak HTTP/2
-	reasonSilent       reason = "silent"        // did not send its preface and SETTINGS in time
-	reasonProtocol     reason = "protocol"      // violated HTTP/2
-	reasonCompression  reason = "compression"   // sent a header block that HPACK cannot decode
-	reasonFlowControl  reason = "flow_control"  // sent more than flow control allows
-	reasonHeaders      reason = "headers"       // sent a header block that is too long, in too many pieces, or too slow
-	reasonFlood        reason = "flood"         // sent too many control frames, resets or empty frames for its calls
-	reasonPings        reason = "pings"         // sent pings more often than GRPC_KEEPALIVE_MIN_TIME
-	reasonSettings     reason = "settings"      // did not acknowledge SETTINGS in time
-	reasonKeepalive    reason = "keepalive"     // did not answer a keepalive ping in time
-	reasonNotReading   reason = "not_reading"   // did not read its answers in time
-	reasonTooManyCalls reason = "streams"       // opened more streams than GRPC_MAX_CONCURRENT_STREAMS
-	reasonBuffered     reason = "buffered"      // made the server keep more unfinished messages than it has memory for
-	reasonUnfinished   reason = "unfinished"    // did not finish its requests in time
+	reasonSilent       reason = "silent"        // the client did not send its preface and SETTINGS in time
+	reasonProtocol     reason = "protocol"      // the client violated HTTP/2
+	reasonCompression  reason = "compression"   // the client sent a header block that HPACK cannot decode
+	reasonFlowControl  reason = "flow_control"  // the client sent more than flow control allows
+	reasonHeaders      reason = "headers"       // a header block was too long, in too many pieces, or too slow
+	reasonFlood        reason = "flood"         // too many control frames, resets or empty frames between calls
+	reasonPings        reason = "pings"         // the client sent pings more often than GRPC_KEEPALIVE_MIN_TIME
+	reasonSettings     reason = "settings"      // the client did not acknowledge SETTINGS in time
+	reasonKeepalive    reason = "keepalive"     // the client did not answer a keepalive ping in time
+	reasonNotReading   reason = "not_reading"   // the client did not read its answers in time
+	reasonTooManyCalls reason = "streams"       // the client opened more streams than GRPC_MAX_CONCURRENT_STREAMS
+	reasonBuffered     reason = "buffered"      // unfinished messages took more memory than is set aside
+	reasonUnfinished   reason = "unfinished"    // the client did not finish a request in time
 	reasonHandshake    reason = "tls_handshake" // the TLS handshake failed
 )
 

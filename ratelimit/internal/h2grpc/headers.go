@@ -30,8 +30,8 @@ type headerReader struct {
 	path    string // the path of ShouldRateLimit
 	keep    bool   // judge keeps the fields in header.fields, for tracing
 	decoder *hpack.Decoder
-	fields  []hpack.HeaderField // the fields of the last block that was decoded
-	size    int                 // the size of the last block's fields, in bytes; 0 if the block was remembered
+	fields  []hpack.HeaderField // the fields of the last header block that was decoded
+	size    int                 // the size of the last header block's fields, in bytes; 0 if the block was remembered
 	// generation counts the changes of HPACK's dynamic table. A block that does not change the table has the same
 	// fields as an equal block that was decoded under the same generation.
 	generation int
@@ -40,7 +40,7 @@ type headerReader struct {
 		generation int
 		header     header
 	}
-	next int // index at which the next block is remembered
+	next int // index in remembered for the next header block
 }
 
 func newHeaderReader(path string, keep bool) *headerReader {

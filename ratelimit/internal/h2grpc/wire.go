@@ -200,7 +200,7 @@ func serveTLS(raw net.Conn, config *tls.Config) (*sealedConn, error) {
 	if err := c.Handshake(); err != nil {
 		return nil, err
 	}
-	if c.ConnectionState().NegotiatedProtocol != "h2" { // RFC 9113, section 3.2; the same as in grpc-go
+	if c.ConnectionState().NegotiatedProtocol != "h2" { // required by RFC 9113, section 3.2, and grpc-go
 		return nil, errors.New("the client did not ask for the protocol h2 by ALPN")
 	}
 	under.mu.Lock()

@@ -77,7 +77,7 @@ type Options struct {
 	Clock func() time.Time
 }
 
-// Caps bound what one request may hold.
+// Caps bound the size of one request.
 type Caps struct {
 	// Descriptors of one request; more are refused with INVALID_ARGUMENT or 400.
 	Descriptors int `env:"MAX_DESCRIPTORS" envDefault:"256" min:"1"`

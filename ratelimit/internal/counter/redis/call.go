@@ -11,23 +11,23 @@ import (
 )
 
 // call is one request on its way through the store. It has copies of the hits and keys, since the caller may stop
-// waiting, and reuse its own, while the call's batch is still in the server.
+// waiting, and reuse its own, while the call's batch has no replies yet.
 type call struct {
 	now    int64
 	stop   counter.Stop
 	hits   []callHit
 	keys   []byte // the keys of all hits, one after another
-	undone int    // how many hits the server has not executed; set after claim, before ready
+	undone int    // how many hits the server has not executed; set between claim and the send to ready
 
 	arrived int64           // when the call entered the queue, on the store's clock
 	stay    time.Duration   // how long the caller can wait
 	leave   int64           // when the watchdog ends the call as timed out, on the store's clock
 	ctx     context.Context // the caller's context, for the watchdog to watch; nil: the caller itself watches it
 	state   atomic.Int32
-	err     error            // set after claim, before ready
+	err     error            // why the call has failed; set between claim and the send to ready
 	ready   chan struct{}    // gets a value when the call has ended; has room for one
-	started *counter.Pending // of a call that came by Start: completed instead of sending to ready; nil: a caller waits
-	resume  resumer          // carries out the hits that were not executed, for a call with started set
+	started *counter.Pending // for a call that came by Server.Start: completed in place of ready; nil: a caller waits
+	resume  resumer          // for a call with started set: carries out hits that were not executed
 }
 
 // callHit is a copy of a Hit. It also receives the answer.

@@ -178,7 +178,7 @@ func refreshing(ctx context.Context, kick <-chan struct{}, refresh func() (soon 
 			next = refreshSoon
 		}
 		timer.Reset(next)
-		select { // so that many kicks cause one refresh
+		select { // a short pause, so that many kicks cause one refresh
 		case <-ctx.Done():
 			return
 		case <-time.After(refreshSoon):

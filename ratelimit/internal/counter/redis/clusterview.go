@@ -29,7 +29,7 @@ const askAtOnce = 3
 func (c *Cluster) refresh(ctx context.Context) error {
 	c.mu.Lock()
 	peers := make([]string, 0, len(c.peers))
-	for i := range c.peers { // begins with another node each time
+	for i := range c.peers { // each refresh begins with another node
 		peers = append(peers, c.peers[(c.turn+i)%len(c.peers)])
 	}
 	c.turn++
@@ -79,7 +79,7 @@ func (c *Cluster) ask(ctx context.Context, addr string) (v view, err error) {
 	if err != nil {
 		return v, err
 	}
-	info, unknown := replies[0].ToString() // unknown: the user may lack the right
+	info, unknown := replies[0].ToString() // unknown is an error if the user lacks the right
 	ranges, err := replies[1].ToArray()
 	if err != nil {
 		return v, err

@@ -200,7 +200,7 @@ func (o *op) refused(text string) {
 // expiry, scripts that the server did not have, and the highest possible value for counters that would exceed it.
 func (l *redisLink) sendAgain(b *batch) error {
 	l.cmds, l.given = l.cmds[:0], l.given[:0]
-	b.ordered = true // so each script is sent once as text
+	b.ordered = true // has each script sent once as text
 	build := l.client.B()
 	for _, i := range l.again {
 		o := &b.ops[i]

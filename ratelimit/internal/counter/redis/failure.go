@@ -97,9 +97,9 @@ func (s *Server) opened(why string) {
 	s.trouble()
 }
 
-// breakOff ends the calls whose batches are in the server, and drops all connections. Idle connections are dropped too:
-// while the breaker is open, no PINGs would be sent that show whether they are still open. The watchdog repeats
-// breakOff while the breaker is open, since a pipeline may just have been about to dial.
+// breakOff ends the calls whose batches were sent and have no replies yet, and drops all connections. Idle connections
+// are dropped too: while the breaker is open, no PINGs would be sent that show whether they are still open. The
+// watchdog repeats breakOff while the breaker is open, since a pipeline may just have been about to dial.
 func (s *Server) breakOff() {
 	defer s.settle()
 	s.mu.Lock()
@@ -114,7 +114,7 @@ func (s *Server) breakOff() {
 	}
 }
 
-// cancel ends a call whose batch has not come back, with an error. If the call came by Start, the next settle completes
+// cancel ends a call with an error, before its batch has replies. If the call came by Start, the next settle completes
 // it. s.mu is held.
 func (s *Server) cancel(c *call, err error) {
 	if !c.claim(canceled) {

@@ -103,7 +103,7 @@ func (m *meterOp) add(h *callHit) {
 	switch {
 	case h.n == 0 && !h.BringDown:
 		return
-	case h.n == 0: // a run of 0 hits, which only has the script correct a state from the future
+	case h.n == 0: // a run of 0 hits: the script only corrects a state that is ahead of its clock
 		run.count, run.x = 0, 1
 	case h.Refund:
 		run.kind, run.x, run.y = runRefund, min(h.n, maxRefund), 0

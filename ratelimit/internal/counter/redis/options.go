@@ -23,7 +23,7 @@ const (
 )
 
 // OnEmpty is KVSTORE_POOL_ON_EMPTY_BEHAVIOR: what happens to hits that have waited for ON_EMPTY_WAIT_DURATION, because
-// KVSTORE_POOL_SIZE batches are in the server.
+// KVSTORE_POOL_SIZE batches were sent and have no replies yet.
 type OnEmpty string
 
 const (

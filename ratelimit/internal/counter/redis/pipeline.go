@@ -11,7 +11,7 @@ import (
 	"gatehouse/ratelimit/internal/counter/link"
 )
 
-// minSpacing is the least time, in ns, between the starts of two batches if one of them has not come back. It keeps
+// minSpacing is the least time, in ns, between the starts of two batches if one of them has no replies yet. It keeps
 // batches from becoming so small that throughput suffers. A server nearby replies sooner than that.
 const minSpacing = int64(500 * time.Microsecond)
 
@@ -33,13 +33,13 @@ type pipeline struct {
 	work chan bool // true: a batch may be waiting; false: send a PING
 	// When the pipeline last took a batch, and when it last became idle, on the store's clock; guarded by store.mu.
 	used, rested int64
-	done         []*counter.Pending // calls from Start of the batch that has come back; only the goroutine uses it
+	done         []*counter.Pending // requests of Server.Start whose batch has its replies; only the goroutine uses it
 	took         int64              // round trip of the last batch, until take uses it; only the goroutine uses it
 
 	mu    sync.Mutex
-	out   []*call // the calls in the server now, for the breaker; nil while their answers are delivered
+	out   []*call // the calls that were sent and have no replies yet, for the breaker; nil while replies are delivered
 	since int64   // when these calls were sent, on the store's clock
-	// watched measures how long these calls have been in the server; only the watchdog uses it.
+	// watched measures how long these calls have had no replies; only the watchdog uses it.
 	watched link.OutFor
 }
 
@@ -254,7 +254,7 @@ func (l *pipeline) flush() {
 	err := failure
 	switch {
 	case err == nil && b.refusal == "":
-		l.took = s.clock() - l.since // reading since needs no lock, since only this goroutine writes it
+		l.took = s.clock() - l.since // l.since is read without l.mu, since only this goroutine writes it
 		s.breaker.Answered()
 		s.remember(b)
 	case err == nil:

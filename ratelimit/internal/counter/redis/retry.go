@@ -22,8 +22,8 @@ type retryReason uint8
 
 const (
 	retryMoved  retryReason = iota // another node of the cluster serves the slot of the key
-	retryAsk                       // another node may have the key, whose slot moves there; it expects ASKING
-	retryLater                     // the server cannot at present: it is loading, or no master, or its cluster is down
+	retryAsk                       // another node may have the key, whose slot is moving there; it expects ASKING
+	retryLater                     // the server cannot execute it now: it is loading, no master, or its cluster is down
 	retryApart                     // the keys of a script are not all on this server at present
 	retryUnsent                    // it was not sent, since there is no connection
 )
@@ -84,7 +84,7 @@ type remainder struct {
 	to     []string // the node for each hit, as the node in from has named it; empty: the node that serves its slot
 	from   []string
 	asking []bool      // for each hit, whether the slot of its key is moving to the node in to
-	reason retryReason // the greatest reason of all hits
+	reason retryReason // the greatest retryReason of all hits
 }
 
 // take adds the hits of c that its server, at the address from, has not executed. at has the index of each of c's hits

@@ -107,8 +107,8 @@ func (h *callHit) stopKind() string {
 	return "hit"
 }
 
-// settleStop fills in the answers of a request under the stop option. It repeats the script's decision on the counters
-// that the script has found, as addOrStop in package memory does.
+// settleStop fills in the answers of a request that a stop script has decided. It repeats the script's decision on the
+// counters that the script has found, as addOrStop in package memory does.
 func (o *op) settleStop() error {
 	hits := o.stop.hits
 	if len(o.stop.was) != len(hits) {

@@ -46,7 +46,7 @@ type Server struct {
 	trip       int64       // moving average of the round trips of batches, in ns
 	asleep     bool        // the watchdog runs rarely until wake has a value
 	closed     bool
-	canceled   []*counter.Pending // calls from Start that the breaker or the watchdog has ended; settle completes them
+	canceled   []*counter.Pending // requests of Start that the breaker or the watchdog has ended; settle completes them
 	probe      connection         // the connection of a probe in progress, for Close to drop
 
 	wake chan struct{}   // a value wakes the watchdog
@@ -226,7 +226,7 @@ func (s *Server) begin(ctx context.Context, req *counter.Request, asking []bool)
 	return c, nil
 }
 
-// finish waits until the batch of call c has come back, and copies the answers to req. If the server has not executed
+// finish waits until the batch of call c has its replies, and copies the answers to req. If the server has not executed
 // some hits, it returns c, which says which hits these are; the caller then has to recycle it.
 func (s *Server) finish(ctx context.Context, c *call, req *counter.Request) (undone *call, err error) {
 	if c.ctx != nil {
@@ -257,7 +257,7 @@ func (c *call) wait(ctx context.Context, stay time.Duration) error {
 	if gone == nil || c.claim(left) {
 		return gone
 	}
-	<-c.ready // it was answered at the same moment
+	<-c.ready // the call was answered at the same moment
 	return nil
 }
 

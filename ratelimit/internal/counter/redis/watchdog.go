@@ -28,9 +28,8 @@ const (
 	stuckAfter = 2
 )
 
-// watch is the watchdog. It handles what neither a caller nor a pipeline can notice: batches that do not come back,
-// hits that no pipeline takes, idle connections, and an open breaker. While there is nothing to watch, it runs less
-// often.
+// watch is the watchdog. It handles what neither a caller nor a pipeline can notice: batches that get no replies, hits
+// that no pipeline takes, idle connections, and an open breaker. While there is nothing to watch, it runs less often.
 func (s *Server) watch() {
 	timer := time.NewTimer(watchTick)
 	defer timer.Stop()
@@ -71,7 +70,7 @@ func (s *Server) watch() {
 	}
 }
 
-// oldest returns the age of the oldest batch in the server, counting only time in which this process ran; ran is this
+// oldest returns the age of the oldest batch without replies, counting only time in which this process ran; ran is this
 // time since the previous call. A PING counts only from the time when hits began to wait for its pipeline: while no
 // hits wait, a late reply to a PING says more about this machine than about the server.
 func (s *Server) oldest(now int64, ran time.Duration) (oldest time.Duration) {
@@ -107,7 +106,7 @@ func (s *Server) expireCallers(now int64) {
 	s.queue = waits
 	for _, l := range s.pipelines {
 		if !l.mu.TryLock() {
-			continue // it is building its batch; the next tick is soon enough
+			continue // the pipeline is building its batch; the next tick is soon enough
 		}
 		for _, c := range l.out {
 			s.expire(c, now)
@@ -152,8 +151,8 @@ func (s *Server) scaleUp(now int64) {
 	}
 }
 
-// replaceStuck gives up pipelines that have not come back although all their time-outs are over, so that new pipelines
-// take their places. If such a pipeline does come back, it ends. s.mu is held.
+// replaceStuck gives up pipelines that still wait for their server although all their time-outs are over, so that new
+// pipelines take their places. If such a pipeline gets an answer after all, it ends. s.mu is held.
 func (s *Server) replaceStuck(now int64) {
 	for i := len(s.pipelines) - 1; i >= 0; i-- {
 		l := s.pipelines[i]
