@@ -19,8 +19,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"gatehouse/shared/await"
-	"gatehouse/shared/localserver"
 	"gatehouse/shared/must"
+	"gatehouse/shared/testdb"
 )
 
 // startTestDatabase skips without PostgreSQL, unless the environment says that it must be there.
@@ -28,10 +28,7 @@ func startTestDatabase(t *testing.T) *database {
 	t.Helper()
 	l := &testbed{dir: t.TempDir()}
 	d, err := startDatabase(t.Context(), l)
-	if errors.Is(err, localserver.ErrMissing) && os.Getenv("REQUIRE_SERVERS") != "1" {
-		t.Skip(err)
-	}
-	must.Succeed(t, err)
+	testdb.Started(t, err)
 	t.Cleanup(func() { l.close() })
 	return d
 }

@@ -46,8 +46,8 @@ var floors = map[string]int{
 
 	"auth/internal/secret": 0, "auth/internal/password": 0, "auth/internal/redirect": 0, "auth/internal/address": 0,
 	"auth/internal/totp": 0, "auth/internal/locale": 0, "auth/internal/webauthn": 0,
-	"auth/internal/clock":    0,
-	"auth/internal/jsontext": 0, "auth/internal/outbound": 0, "auth/internal/mail/smtptest": 0,
+	"auth/internal/clock": 0, "auth/internal/jsontext": -1,
+	"auth/internal/outbound": 0, "auth/internal/mail/smtptest": 0,
 	"auth/internal/sms/smstest": 0, "auth/internal/captcha/captchatest": 0,
 	"auth/internal/token": 1, "auth/internal/mail": 1, "auth/internal/store": 1, "auth/internal/captcha": 1,
 	"auth/internal/takeover": 2, "auth/internal/mirror": 2, "auth/internal/former": 1, "auth/internal/former/formertest": 2,

@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -244,7 +245,7 @@ func clientLibrary(t testing.TB) (node, modules string) {
 	}
 	npm, err := exec.LookPath("npm")
 	if err != nil {
-		missing(t, "the client library comes through npm: %v", err)
+		must.Have(t, fmt.Errorf("the client library comes through npm: %w", err))
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 12*time.Minute)
 	defer cancel()
@@ -286,10 +287,10 @@ func clientLibrary(t testing.TB) (node, modules string) {
 	cmd := exec.CommandContext(ctx, npm, args...)
 	cmd.Dir = part
 	if out, err := cmd.CombinedOutput(); err != nil {
-		missing(t, "npm ci: %v\n%s", err, out)
+		must.Have(t, fmt.Errorf("npm ci: %w\n%s", err, out))
 	}
 	if in := strings.Replace(node, dir, part, 1); nodeVersion(ctx, in) < oldestNode {
-		missing(t, "npm ci left no node of at least %d at %s", oldestNode, in)
+		must.Have(t, fmt.Errorf("npm ci left no node of at least %d at %s", oldestNode, in))
 	}
 	if err := os.Rename(part, dir); err != nil && !errors.Is(err, os.ErrExist) {
 		if _, there := os.Stat(dir); there != nil { // another run was first
@@ -297,15 +298,6 @@ func clientLibrary(t testing.TB) (node, modules string) {
 		}
 	}
 	return node, modules
-}
-
-// missing skips the test, or fails it where everything must be there.
-func missing(t testing.TB, format string, args ...any) {
-	t.Helper()
-	if os.Getenv("REQUIRE_SERVERS") == "1" {
-		t.Fatalf(format, args...)
-	}
-	t.Skipf(format, args...)
 }
 
 // hostNode is this machine's node; "" when there is none or it is too old.

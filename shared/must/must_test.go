@@ -2,26 +2,38 @@ package must
 
 import (
 	"errors"
+	"fmt"
 	"testing"
 )
 
-// fake keeps what it is failed with.
+// fake keeps how it is ended.
 type fake struct {
 	testing.TB
-	failure []any
+	end string
 }
 
 func (f *fake) Helper() {}
 
-func (f *fake) Fatal(args ...any) { f.failure = args }
+func (f *fake) Fatal(args ...any) { f.end = "failed: " + fmt.Sprint(args...) }
 
-func TestSucceed(t *testing.T) {
-	f := &fake{}
-	if Succeed(f, nil); f.failure != nil {
-		t.Errorf("no error fails a test: %v", f.failure)
+func (f *fake) Skip(args ...any) { f.end += "skipped: " + fmt.Sprint(args...); panic(f) }
+
+func TestMust(t *testing.T) {
+	f := func(must func(testing.TB, error), required, want string) {
+		t.Helper()
+		t.Setenv("REQUIRE_SERVERS", required)
+		for _, err := range []error{nil, errors.New("no Redis")} {
+			inner := &fake{}
+			func() {
+				defer func() { recover() }()
+				must(inner, err)
+			}()
+			if err == nil && inner.end != "" || err != nil && inner.end != want {
+				t.Errorf("with %v: %q, want %q", err, inner.end, want)
+			}
+		}
 	}
-	err := errors.New("broken")
-	if Succeed(f, err); len(f.failure) != 1 || f.failure[0] != err {
-		t.Errorf("failed with %v, want %v", f.failure, err)
-	}
+	f(Succeed, "", "failed: no Redis")
+	f(Have, "1", "failed: no Redis")
+	f(Have, "", "skipped: no Redis")
 }

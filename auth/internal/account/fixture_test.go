@@ -58,6 +58,7 @@ type house struct {
 
 	log    bytes.Buffer // read it while no request is under way
 	unsent []string     // channel and reason
+	opened []string     // the methods of the sessions that were opened
 }
 
 var browser = flow.RequestInfo{IP: "192.0.2.7", UserAgent: "browser", RedirectTo: "https://app.example.org/home",
@@ -127,6 +128,11 @@ func openOn(t *testing.T, db *store.DB, change ...func(*flow.Settings)) *house {
 		DB: db, Keys: h.keys, Refresh: token.NewRefreshCodec(h.root.Keys(secret.Refresh)), Root: h.root,
 		Passwords: workers(),
 		Now:       h.clock, Log: slog.New(slog.NewTextHandler(&h.log, nil)),
+		SignedIn: func(method string) {
+			h.mu.Lock()
+			defer h.mu.Unlock()
+			h.opened = append(h.opened, method)
+		},
 		Unsent: func(channel, reason string) {
 			h.mu.Lock()
 			defer h.mu.Unlock()

@@ -260,7 +260,7 @@ func signUpAtOnce(ctx context.Context, f *flow.Flow, cand *signupCandidate, stat
 		}
 	}
 	draft := flow.NewSession(f, id, flow.MethodPassword)
-	made, err := flow.CustomClaimsOf(ctx, f, u, flow.OpenedSession(f, &draft), "")
+	made, err := draft.CustomClaims(ctx, f, u)
 	if err != nil {
 		return flow.Grant{}, err
 	}
@@ -285,7 +285,7 @@ func signUpAtOnce(ctx context.Context, f *flow.Flow, cand *signupCandidate, stat
 	if err := f.Send(ctx, b); err != nil {
 		return flow.Grant{}, err
 	}
-	return flow.SignGrant(f, u, flow.OpenedSession(f, &draft), &draft.First, made)
+	return draft.Grant(f, u, made)
 }
 
 // confirmPatch returns the patch that turns an unconfirmed account into u.
@@ -339,7 +339,7 @@ func (a *Accounts) SignUpAnonymous(ctx context.Context, req flow.RequestInfo, da
 		return flow.Grant{}, err
 	}
 	draft := flow.NewSession(f, u.ID, flow.MethodAnonymous)
-	made, err := flow.CustomClaimsOf(ctx, f, u, flow.OpenedSession(f, &draft), "")
+	made, err := draft.CustomClaims(ctx, f, u)
 	if err != nil {
 		return flow.Grant{}, err
 	}
@@ -351,5 +351,5 @@ func (a *Accounts) SignUpAnonymous(ctx context.Context, req flow.RequestInfo, da
 	if err := f.Send(ctx, b); err != nil {
 		return flow.Grant{}, refusal.Failure("sign up anonymously", err)
 	}
-	return flow.SignGrant(f, u, flow.OpenedSession(f, &draft), &draft.First, made)
+	return draft.Grant(f, u, made)
 }

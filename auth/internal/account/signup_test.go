@@ -2,6 +2,7 @@ package account_test
 
 import (
 	"encoding/json"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -274,6 +275,9 @@ func TestSignUp_autoconfirm(t *testing.T) {
 	if want := "user_signedup login login user_repeated_signup"; h.trail() != want {
 		t.Errorf("trail %s, want %s", h.trail(), want)
 	}
+	if want := []string{"password", "password"}; !slices.Equal(h.opened, want) {
+		t.Errorf("sign-ins counted: %v, want %v", h.opened, want)
+	}
 	// An unconfirmed account from before becomes the new user's, unless it has a password.
 	h.set(func(s *flow.Settings) { s.Email.Autoconfirm, s.Email.Configured = false, true })
 	_, err = h.SignUp(t.Context(), browser, flow.SignUp{Email: "tom@example.org", Password: "first one"})
@@ -305,6 +309,9 @@ func TestSignUpAnonymous(t *testing.T) {
 	if !c.User.IsAnonymous || !c.Claims.IsAnonymous || c.Claims.AMR[0].Method != "anonymous" ||
 		len(c.User.Identities) != 0 || string(c.User.UserMetadata) != `{"a": 1}` {
 		t.Errorf("%+v", c)
+	}
+	if !slices.Equal(h.opened, []string{"anonymous"}) {
+		t.Errorf("sign-ins counted: %v", h.opened)
 	}
 	h.set(func(s *flow.Settings) { s.DisableSignup = true })
 	_, err = h.SignUpAnonymous(t.Context(), browser, nil)

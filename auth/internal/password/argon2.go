@@ -12,10 +12,9 @@ import (
 
 // argonHash is "$argon2id$v=19$m=KIB,t=PASSES,p=LANES$salt$hash", or argon2i, base64 without padding.
 type argonHash struct {
-	id           bool
-	memory, time uint32
-	threads      uint8
-	salt, hash   []byte
+	id bool
+	Params
+	salt, hash []byte
 }
 
 func parseArgon(kind, rest string) (hashed, error) {
@@ -33,12 +32,11 @@ func parseArgon(kind, rest string) (hashed, error) {
 			return nil, errors.New("password hash: argon2's costs are not in the order m=,t=,p=")
 		}
 	}
-	a, err := parseArgonCosts(costs[0], costs[1], costs[2])
+	p, err := parseArgonCosts(costs[0], costs[1], costs[2])
 	if err != nil {
 		return nil, fmt.Errorf("password hash: %w", err)
 	}
-	a.id = kind == "argon2id"
-	var ok bool
+	a, ok := argonHash{id: kind == "argon2id", Params: p}, false
 	if a.salt, ok = strict64(base64.RawStdEncoding, parts[2], 8, 128); !ok {
 		return nil, errors.New("password hash: argon2's salt is not 8 to 128 bytes in base64 without padding")
 	}
@@ -48,21 +46,21 @@ func parseArgon(kind, rest string) (hashed, error) {
 	return a, nil
 }
 
-func parseArgonCosts(memory, time, threads string) (argonHash, error) {
+func parseArgonCosts(memory, time, threads string) (Params, error) {
 	m, mOK := decimal(memory, maxArgonMemory)
 	t, tOK := decimal(time, maxArgonTime)
 	p, pOK := decimal(threads, maxArgonThreads)
 	switch {
 	case !mOK:
-		return argonHash{}, fmt.Errorf("argon2's memory is not a number of KiB up to %d", maxArgonMemory)
+		return Params{}, fmt.Errorf("argon2's memory is not a number of KiB up to %d", maxArgonMemory)
 	case !tOK || t < 1:
-		return argonHash{}, fmt.Errorf("argon2's passes are not 1 to %d", maxArgonTime)
+		return Params{}, fmt.Errorf("argon2's passes are not 1 to %d", maxArgonTime)
 	case !pOK || p < 1:
-		return argonHash{}, fmt.Errorf("argon2's lanes are not 1 to %d", maxArgonThreads)
+		return Params{}, fmt.Errorf("argon2's lanes are not 1 to %d", maxArgonThreads)
 	case m < 8*p:
-		return argonHash{}, errors.New("argon2's memory is less than 8 KiB a lane")
+		return Params{}, errors.New("argon2's memory is less than 8 KiB a lane")
 	}
-	return argonHash{memory: uint32(m), time: uint32(t), threads: uint8(p)}, nil
+	return Params{argon: true, memory: uint32(m), time: uint32(t), threads: uint8(p)}, nil
 }
 
 func (h argonHash) check(password []byte) (bool, error) {
@@ -75,6 +73,5 @@ func (h argonHash) check(password []byte) (bool, error) {
 }
 
 func (h argonHash) madeBy(p Params) bool {
-	return p.argon && h.id && h.memory == p.memory && h.time == p.time && h.threads == p.threads &&
-		len(h.salt) >= argonSaltBytes && len(h.hash) == argonHashBytes
+	return h.id && h.Params == p && len(h.salt) >= argonSaltBytes && len(h.hash) == argonHashBytes
 }

@@ -57,14 +57,13 @@ const maxForeignKeys = 100
 // malformed keys, as that section requires. It fails if text is not a key set.
 func ParseForeignKeys(text string) ([]ForeignKey, error) {
 	var keys []ForeignKey
-	found := false
-	err := jsontext.Members(text, func(name, value string) error {
-		if name != "keys" {
-			return nil
-		}
-		found = true
+	list, err := keysIn(text)
+	if err == nil && list == "" {
+		err = errors.New("it has no member keys")
+	}
+	if err == nil {
 		n := 0
-		return jsontext.Elements(value, func(value string) error {
+		err = jsontext.Elements(list, func(value string) error {
 			if n++; n > maxForeignKeys {
 				return fmt.Errorf("it holds more than %d keys", maxForeignKeys)
 			}
@@ -73,9 +72,6 @@ func ParseForeignKeys(text string) ([]ForeignKey, error) {
 			}
 			return nil
 		})
-	})
-	if err == nil && !found {
-		err = errors.New("it has no member keys")
 	}
 	if err != nil {
 		return nil, fmt.Errorf("not a key set: %w", err)

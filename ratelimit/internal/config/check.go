@@ -12,8 +12,8 @@ import (
 	"gatehouse/shared/settings"
 )
 
-// settingNames is what package settings must know about our variables: old names, prefixes, and names that are ours
-// without being a field.
+// settingNames tells package settings about names of variables: old names, prefixes of our names, and names that are
+// ours without being a field of Config.
 var settingNames = settings.Options{
 	Aliases: append(oldNames(), []settings.Alias{
 		{Old: "USE_PROMETHEUS", New: "USE_PULLMETRICS"},
@@ -31,13 +31,14 @@ var settingNames = settings.Options{
 		"PULLMETRICS_", "CONFIG_GRPC_XDS_", "XDS_CLIENT_", "TRACING_", "MEMORY_", "STORE_", "CACHE_KEY_",
 		"LOCAL_CACHE_", "DRAIN_", "BACKEND_", "NEAR_LIMIT_",
 	},
-	// Variables of the gRPC library itself.
+	// Variables that the gRPC library reads itself.
 	Foreign: []string{"GRPC_GO_", "GRPC_XDS_", "GRPC_EXPERIMENTAL_", "GRPC_ENFORCE_", "GRPC_VERBOSITY",
 		"GRPC_DEFAULT_SSL_ROOTS_FILE_PATH", "GRPC_TRACE", "GRPC_DNS_", "GRPC_CLIENT_CHANNEL_"},
 }
 
-// oldNames are the aliases that differ only in their prefix. They are listed one by one: a Kubernetes service named
-// redis sets REDIS_PORT, REDIS_SERVICE_HOST and more.
+// oldNames returns the old names that differ from the present names only in their prefix. They are listed one by one,
+// since other variables may begin with the same prefixes: Kubernetes sets REDIS_PORT, REDIS_SERVICE_HOST and more for a
+// service named redis.
 func oldNames() (all []settings.Alias) {
 	add := func(before, now, suffixes string) {
 		for s := range strings.FieldsSeq(suffixes) {
@@ -55,7 +56,7 @@ func oldNames() (all []settings.Alias) {
 	return all
 }
 
-// noEffect warns, on one line, that those of the variables that are set have no effect.
+// noEffect warns, in one message, that variables have no effect: those of names that are set.
 func noEffect(r *settings.Report, names []string, why string) {
 	set := slices.DeleteFunc(slices.Clone(names), func(name string) bool { return !r.IsSet(name) })
 	if n := len(set); n == 1 {
@@ -65,7 +66,7 @@ func noEffect(r *settings.Report, names []string, why string) {
 	}
 }
 
-// check checks what the tag of a single field cannot express. Messages name every setting involved.
+// check checks the conditions that the tags of a single field cannot express. Messages name every setting involved.
 func (c *Config) check(r *settings.Report) {
 	c.checkSource(r)
 	c.checkBackend(r)
@@ -81,7 +82,7 @@ func (c *Config) check(r *settings.Report) {
 	}
 }
 
-// checkBackend sets BACKEND_TYPE to one of the backend constants.
+// checkBackend checks BACKEND_TYPE and sets Counting.Backend to one of the Backend constants.
 func (c *Config) checkBackend(r *settings.Report) {
 	url := r.IsSet("KVSTORE_URL")
 	switch b := &c.Counting.Backend; *b {
@@ -107,7 +108,7 @@ func (c *Config) checkBackend(r *settings.Report) {
 	c.checkKVStores(r)
 }
 
-// checkKVStores checks the main store and, if there is one, the store for limits per second.
+// checkKVStores checks the settings of the main store and, if there is one, of the store for limits per second.
 func (c *Config) checkKVStores(r *settings.Report) {
 	for _, prefix := range []string{"KVSTORE_", "KVSTORE_PERSECOND_"} {
 		if limit := prefix + "PIPELINE_LIMIT"; r.IsSet(limit) {
@@ -143,7 +144,7 @@ func (c *Config) checkKVStores(r *settings.Report) {
 	}
 }
 
-// checkKVStore checks one store, whose settings begin with prefix.
+// checkKVStore checks the settings of one store, whose names begin with prefix.
 func (c *Config) checkKVStore(r *settings.Report, prefix string, k KVStore) {
 	if !slices.Contains([]string{redis.Single, redis.Sentinel, redis.InCluster}, k.Store.Type) ||
 		!slices.Contains([]string{"", "tcp", "unix"}, k.Store.SocketType) {
@@ -178,7 +179,7 @@ func (c *Config) checkKVStore(r *settings.Report, prefix string, k KVStore) {
 	}
 }
 
-// checkListeners finds two listeners on one address.
+// checkListeners checks the settings of the listeners, of which no two may have the same address.
 func (c *Config) checkListeners(r *settings.Report) {
 	l := c.Listen
 	type listener struct {
@@ -219,10 +220,10 @@ func (c *Config) checkListeners(r *settings.Report) {
 	}
 }
 
-// minDebugToken is the least length of a DEBUG_TOKEN in bytes, so that it cannot be guessed.
+// minDebugToken is the least length of a DEBUG_TOKEN, in bytes; shorter tokens could be guessed.
 const minDebugToken = 16
 
-// checkDebugToken refuses a token that is short, or that no header can contain.
+// checkDebugToken reports a token that is too short, or that has characters that a header cannot contain.
 func checkDebugToken(r *settings.Report, token string) {
 	switch {
 	case token == "":
@@ -235,7 +236,7 @@ func checkDebugToken(r *settings.Report, token string) {
 	}
 }
 
-// FileMode parses permissions in octal.
+// FileMode parses file permissions in octal, such as 0660.
 func FileMode(s string) (int, error) {
 	mode, err := strconv.ParseUint(s, 8, 9)
 	return int(mode), err
@@ -246,7 +247,8 @@ func anyHost(h string) bool {
 	return h == "" || ip != nil && ip.IsUnspecified()
 }
 
-// checkHeaders checks the header names by RFC 9110: Envoy would refuse the whole answer.
+// checkHeaders checks that the configured header names are valid by RFC 9110. With an invalid header, Envoy would
+// refuse the whole answer.
 func (c *Config) checkHeaders(r *settings.Report) {
 	names := map[string]string{}
 	for _, h := range []struct{ setting, name string }{
@@ -276,5 +278,5 @@ func (c *Config) checkHeaders(r *settings.Report) {
 	}
 }
 
-// Draft reports whether the headers, where they are sent, are the draft's.
+// Draft reports whether the headers in answers are those of draft-ietf-httpapi-ratelimit-headers, if headers are sent.
 func (a *Answer) Draft() bool { return a.HeadersStyle == "draft" }

@@ -92,8 +92,8 @@ type Hit struct {
 	N uint64
 	// Refund subtracts N from the counter instead of adding it. The counter stays at 0 or above.
 	Refund bool
-	// Shadow reports that the limit is in shadow mode. If this hit exceeds its limit, it does not keep others from
-	// being counted under Request.Stop.
+	// Shadow reports that the limit is in shadow mode, in which it counts hits but refuses none. If this hit exceeds
+	// its limit, it does not keep others from being counted under Request.Stop.
 	Shadow bool
 	// PerSecond reports that the limit's unit is a second. If a separate store for such limits is configured,
 	// PerSecondRouter sends the hit to it.

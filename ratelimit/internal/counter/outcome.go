@@ -6,6 +6,7 @@ type Outcome struct {
 	err    error // the error of the first hit that failed
 }
 
+// Fail records that the hit h has failed with err.
 func (o *Outcome) Fail(h *Hit, err error) {
 	if h.Err = err; o.err == nil {
 		o.err = err

@@ -11,10 +11,13 @@ import (
 	"gatehouse/ratelimit/internal/rls"
 )
 
-// Overall makes one code of the statuses of a request's descriptors. The request is over its limit when a descriptor
-// outside of quota mode is over, or when there are descriptors in quota mode and all of them are over. rules[i] is the
-// rule of statuses[i], or nil if no rule applies. globalQuota is QUOTA_MODE: every descriptor is in quota mode except
-// those with an unlimited rule. Even a descriptor without a rule is, and it counts as one that has quota left.
+// Overall makes one code of the statuses of a request's descriptors. A descriptor that is over its limit makes the
+// request OVER_LIMIT, unless it is in quota mode. Descriptors in quota mode are alternatives: they do so only if all of
+// them are over.
+//
+// rules[i] is the rule of statuses[i], or nil if no rule applies. globalQuota is QUOTA_MODE, by which every descriptor
+// is in quota mode except those with an unlimited rule. Descriptors without a rule are then alternatives that have
+// quota left.
 func Overall(statuses []rls.Status, rules []*limits.Rule, globalQuota bool) rls.Code {
 	quotas, quotasOver := 0, 0
 	for i := range statuses {
@@ -81,8 +84,8 @@ func Headers(dst []rls.Header, names HeaderNames, statuses []rls.Status, rules [
 // descriptors that refuse the request or, if only descriptors in quota mode refuse it, the shortest reset. If that time
 // is not known, ok is false.
 //
-// unanswered[i] reports that the store gave no answer for descriptor i and a failure mode decided it, so that its reset
-// says nothing about the counter. unanswered may be shorter than statuses.
+// unanswered[i] reports that the store gave no answer for descriptor i, so that the configured failure mode decided it
+// and its reset says nothing about the counter. unanswered may be shorter than statuses.
 func RetryAfter(statuses []rls.Status, rules []*limits.Rule, unanswered []bool,
 	globalQuota bool) (seconds int64, ok bool) {
 	var longest, shortest int64

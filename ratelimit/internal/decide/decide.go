@@ -113,8 +113,8 @@ func (d *Delta) AddToLimit(r *stats.Rule) {
 func Unlimited() rls.Status { return rls.Status{Code: rls.OK, Remaining: math.MaxUint32} }
 
 // Failed decides a limited descriptor for which the store gave no answer, and fills in its status st: the limit and its
-// reset, nothing remaining, and OK or OVER_LIMIT as the failure mode says. A rule in shadow mode never refuses; any
-// other rule with a limit of 0 always does, since that decision needs no count.
+// reset, nothing remaining, and OK or OVER_LIMIT, as the configured failure mode prescribes. A rule in shadow mode
+// never refuses; any other rule with a limit of 0 always does, since that decision needs no count.
 func Failed(o Outcome, mode limits.FailureMode, globalShadow bool, st *rls.Status) Delta {
 	*st = limited(o.Rule, o.Reset)
 	st.Code = rls.OK

@@ -16,7 +16,7 @@ type Rules struct {
 	lookups int
 	// further is the greatest number of limits that an entry has in addition to its first limit.
 	further int
-	much    bool // the rules were read from more than muchText bytes
+	much    bool // the rules were read from muchText bytes or more
 	o       Options
 	domains map[string]*Domain
 	sorted  []*Domain

@@ -182,7 +182,7 @@ func (m *Model) Used(l *Limit, now int64) int64 { return l.used(m.counters[l.Key
 // Request answers one request at the time now, in µs. asks are its descriptors.
 func (m *Model) Request(now int64, asks []Ask) []Status {
 	was := m.counters
-	next := map[string]state{} // the counters if the stop option does not apply
+	next := map[string]state{} // the counters, unless m.Stop leaves them unchanged
 	for key, s := range was {
 		next[key] = s
 	}

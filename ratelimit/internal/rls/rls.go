@@ -68,7 +68,7 @@ type Override struct {
 // not always a longer unit (Week is 7), so never compare units by their numbers.
 type Unit int32
 
-// The units of the v3 API. The API gives a limit in a request no name for a week, but the number 7 is accepted there.
+// The units of the v3 API. In a request, the API has no name for a week, but the number 7 is accepted.
 const (
 	UnknownUnit Unit = 0
 	Second      Unit = 1

@@ -121,8 +121,8 @@ type reading struct {
 	reset int64 // in seconds, as a request without hits would get it
 }
 
-// readings returns a reading, yet to be filled in by read, for each limit of a rule: for first, which decides the
-// descriptor, and for the further limits of its list.
+// readings returns a reading for each limit of a rule, which read has yet to fill in: for the rule first, which decides
+// the descriptor, and for the further limits of its list.
 func (s *Service) readings(rules *limits.Rules, first *limits.Rule, domain string, entries []rls.Entry) []reading {
 	now := s.clock().Unix()
 	all := make([]reading, 0, 1+len(first.Further))

@@ -31,12 +31,12 @@ type Call struct {
 	overrides []limits.Rule  // the rules made of limits that descriptors bring (Descriptor.Limit)
 	keys      []byte         // all counter keys, one after another; each Hit.Key is a part
 	batch     counter.Request
-	held      bool          // the stop option applies: all hits of the batch only read their counters
+	held      bool          // some hit is known to be over, so under the stop option the batch only reads counters
 	looks     []counter.Hit // memory for settleHeld
-	scratch   []byte        // memory for the texts of count and show
+	scratch   []byte        // memory that count and show reuse
 	shown     [][]byte      // memory for the counter keys of show
 
-	unanswered []bool          // per descriptor: a failure mode decided it; empty if the store answered all
+	unanswered []bool          // per descriptor: the failure mode has decided it; empty if the store has answered all
 	members    []decide.Member // the limits that the draft headers describe
 	named      int             // how many of Response.Headers, from the first on, have names set by LIMIT_*_HEADER
 }

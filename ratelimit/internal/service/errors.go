@@ -125,7 +125,7 @@ const (
 	TextTooLong        Reason = "text_too_long"
 	UnknownUnit        Reason = "unknown_unit"
 	TooManyHits        Reason = "too_many_hits"
-	// memcached accepts no such counter key, and the failure mode does not decide in its place
+	// memcached accepts no such counter key, and the configured failure mode is error
 	BadKey Reason = "bad_key"
 )
 

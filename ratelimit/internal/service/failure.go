@@ -65,7 +65,7 @@ func (c *Call) failedHit() (descriptor int, err error) {
 	return descriptor, err
 }
 
-// failed decides the limit of step p by the failure mode, since the store gave no answer for it.
+// failed decides the limit of step p without the store's answer, as the configured failure mode prescribes.
 func (s *Service) failed(c *Call, p *step, now int64, f *failure) (v decide.Verdict) {
 	var o decide.Outcome
 	p.unanswered(&o, c, now)

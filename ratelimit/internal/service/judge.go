@@ -140,8 +140,8 @@ func cutDescriptor(plan []step) (list, rest []step) {
 
 // judgeList judges the limits of one descriptor, of which the tightest gives the descriptor its status and statistics.
 // After a failure of the store, limits may be without an answer. If a limit with an answer refuses the descriptor, or
-// all limits have an answer, these decide. Otherwise the failure mode decides, applied to the first limit that is not
-// in shadow mode.
+// all limits have an answer, these decide. Otherwise the configured failure mode decides, applied to the first limit
+// that is not in shadow mode.
 func (s *Service) judgeList(c *Call, list []step, now int64, f *failure) {
 	descriptor := list[0].descriptor
 	var tightest decide.Verdict

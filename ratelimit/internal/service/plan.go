@@ -27,7 +27,7 @@ type step struct {
 
 const (
 	fromCache    = -1 // the over-limit cache knows that the counter is over
-	withoutStore = -2 // a limit of 0 that needs no counter: see planHits
+	withoutStore = -2 // the limit is 0 and needs no counter: see planHits
 )
 
 // match finds the rule of each descriptor, plans a step for each of its limits, and drops limits that others replace. A
@@ -165,8 +165,9 @@ func (s *Service) planHits(c *Call, rules *limits.Rules, now int64) {
 	}
 }
 
-// settleHeld works out the outcome of hits that were only looked up because the stop option applies: the outcome that
-// they would have had if they had been counted.
+// settleHeld works out the answers of hits that only read their counters, since under the stop option
+// (Settings.StopWhenOver) another hit was known to exceed its limit. They get the answers that counting them would have
+// had.
 func (c *Call) settleHeld() {
 	c.looks = append(c.looks[:0], c.batch.Hits...)
 	for i := range c.plan {

@@ -21,9 +21,9 @@ import (
 	"gatehouse/ratelimit/internal/stats"
 )
 
-// Settings shape a decision.
+// Settings are the settings that change how requests are decided.
 type Settings struct {
-	// true: every answer is OK; what would have been refused is counted.
+	// true: every answer is OK; answers that would have been OVER_LIMIT are counted.
 	GlobalShadow bool `env:"SHADOW_MODE" envDefault:"false"`
 	// true: every rule is in quota mode: a request is over its limit only when all its descriptors are.
 	GlobalQuota bool `env:"QUOTA_MODE" envDefault:"false"`
@@ -34,8 +34,8 @@ type Settings struct {
 	RetryAfter bool `env:"LIMIT_RETRY_AFTER_ENABLED" envDefault:"false"`
 	// true: when one descriptor of a request is over its limit, no counter of that request grows.
 	StopWhenOver bool `env:"STOP_CACHE_KEY_INCREMENT_WHEN_OVERLIMIT" envDefault:"false" table:"Counting"`
-	// true: `ratelimit.service.no_match.<domain>` counts descriptors that no entry of a known domain
-	// takes: these are not limited.
+	// true: `ratelimit.service.no_match.<domain>` counts descriptors that no entry of a known domain takes, and that
+	// are therefore not limited.
 	CountNoMatch bool `env:"STATS_NO_MATCH" envDefault:"false" table:"Stats"`
 }
 
@@ -77,7 +77,7 @@ type Options struct {
 	Clock func() time.Time
 }
 
-// Caps bound what one request may hold.
+// Caps bound the size of one request.
 type Caps struct {
 	// Descriptors of one request; more are refused with INVALID_ARGUMENT or 400.
 	Descriptors int `env:"MAX_DESCRIPTORS" envDefault:"256" min:"1"`

@@ -154,15 +154,11 @@ func providerError(err error) error {
 	if e.OAuth != "" {
 		return &ProviderRefused{Code: e.OAuth, Description: e.Message}
 	}
-	return &refusal.Refusal{Kind: kindOfStatus(e.Status), Code: e.Code, Msg: e.Message, Err: e.Err}
-}
-
-// kindOfStatus returns the kind for the status of an error of package provider, which is 400 or 500.
-func kindOfStatus(status int) refusal.Kind {
-	if status == http.StatusBadRequest {
-		return refusal.KindInvalid
+	r := &refusal.Refusal{Kind: refusal.KindFailed, Code: e.Code, Msg: e.Message, Err: e.Err}
+	if e.Status == http.StatusBadRequest { // the other status is 500
+		r.Kind = refusal.KindInvalid
 	}
-	return refusal.KindFailed
+	return r
 }
 
 // invitationLink returns the hash of an invitation's token, in our form or in the former service's; isFormer says

@@ -39,7 +39,7 @@ func Opened[S interface {
 	return s
 }
 
-// Run tests a store that open opens: that it does what every Store must do.
+// Run opens a store by open, and tests that it does what every Store must do.
 func Run(t *testing.T, open func(t *testing.T) counter.Store) {
 	s := open(t)
 	t.Run("hits", func(t *testing.T) { testHits(t, s) })
@@ -179,7 +179,7 @@ func testHits(t *testing.T, s counter.Store) {
 	f([]counter.Hit{h("reset", 1), h("reset", 1)}, 1, 2)
 }
 
-// testStop tests the stop option: if a hit outside of shadow mode exceeds its limit, no hit is counted.
+// testStop tests counter.StopAll: if a hit outside of shadow mode exceeds its limit, no hit is counted.
 func testStop(t *testing.T, s counter.Store) {
 	f := func(hits []counter.Hit, want ...result) {
 		t.Helper()

@@ -23,7 +23,7 @@ func (c *Clock) Now() int64 { return c.now.Load() }
 // Set sets the time, in µs since the Unix epoch.
 func (c *Clock) Set(us int64) { c.now.Store(us) }
 
-// RunMeters tests a store that open opens: that it does what every Store with sliding windows and token buckets must
+// RunMeters opens a store by open, and tests that it does what every Store with sliding windows and token buckets must
 // do. open is given the clock that the store has to use.
 func RunMeters(t *testing.T, open func(t *testing.T, clock func() int64) counter.Store) {
 	clock := new(Clock)
@@ -167,7 +167,7 @@ func testBucket(t *testing.T, s counter.Store, clock *Clock) {
 	m(100, 1, "11 over", 160, 10) // the clock was set back
 	m(100, -3, "7", 142, 7)
 	m(100, -10, "0", 100, 0)
-	f(100_000_000, 5, 7, 9, "5", "142857142 6 5") // 5 hits take 5 × 60 s / 7 to come back
+	f(100_000_000, 5, 7, 9, "5", "142857142 6 5") // the bucket regains 5 hits in 5 × 60 s / 7
 	f(100_000_000, 4, 7, 9, "9", "177142857 1 9")
 	f(100_000_000, -4, 7, 9, "5", "142857142 6 5")
 	f(100_000_000, 9, 7, 9, "14 over", "142857142 6 5")
@@ -179,7 +179,7 @@ func testBucket(t *testing.T, s counter.Store, clock *Clock) {
 	f(100_000_000, 0, 7, 9, "0", "100000000 0 0")
 	const top = 4294967295
 	f(100_000_000, top, top, top, "4294967295", "160000000 0 4294967295")
-	f(100_000_001, 72, top, top, "4294967296 over", "160000000 0 4294967224") // in 1 µs, 71.58 hits have come back
+	f(100_000_001, 72, top, top, "4294967296 over", "160000000 0 4294967224") // in 1 µs, the bucket regains 71.58 hits
 	f(100_000_001, 71, top, top, "4294967295", "160000000 4260000000 4294967295")
 }
 
@@ -309,7 +309,7 @@ func (m *model) hit(hit *counter.Hit, now int64) {
 	}
 }
 
-// testMeterStop tests the stop option: if a hit exceeds its limit, no hit is counted, whatever the algorithms in the
+// testMeterStop tests counter.StopAll: if a hit exceeds its limit, no hit is counted, whatever the algorithms in the
 // request.
 func testMeterStop(t *testing.T, s counter.Store, clock *Clock) {
 	clock.Set(1699999990_000_000)
@@ -354,7 +354,7 @@ func testMeterStop(t *testing.T, s counter.Store, clock *Clock) {
 	stands(b(0), 1)
 }
 
-// testStopHistories is testHistories under the stop option, with hits in shadow mode too, and without a clock that is
+// testStopHistories is testHistories under counter.StopAll, with hits in shadow mode too, and without a clock that is
 // set back.
 func testStopHistories(t *testing.T, s counter.Store, clock *Clock) {
 	for seed := range uint64(30) {
@@ -389,7 +389,7 @@ func testStopHistories(t *testing.T, s counter.Store, clock *Clock) {
 	}
 }
 
-// stop carries out hits on different counters under the stop option: all of them, or none.
+// stop carries out hits on different counters under counter.StopAll: all of them, or none.
 func (m *model) stop(hits []counter.Hit, now int64) (answers []string) {
 	held := false
 	var afterwards []counter.Hit

@@ -14,6 +14,8 @@ import (
 // client trusts.
 type TLSFiles struct{ Cert, Key, CA string }
 
+// NewTLSFiles writes a certificate with its key, and the certificate of the authority, to files that are removed when t
+// ends.
 func NewTLSFiles(t testing.TB, ca *certtest.CA, pair certtest.Pair) TLSFiles {
 	t.Helper()
 	dir := t.TempDir()

@@ -39,7 +39,7 @@ func Aliveness(c net.Conn) func() bool {
 		alive = err == syscall.EAGAIN
 	}
 	if isTLS {
-		look = func(fd uintptr) { // reads nothing: TLS 1.3 may send session tickets at any time
+		look = func(fd uintptr) { // peeks only: TLS 1.3 may send tickets at any time, for the TLS layer to read
 			n, _, err := syscall.Recvfrom(int(fd), b[:], syscall.MSG_PEEK|syscall.MSG_DONTWAIT)
 			alive = err == syscall.EAGAIN || err == syscall.EINTR || err == nil && n > 0
 		}

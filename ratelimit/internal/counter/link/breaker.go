@@ -24,7 +24,7 @@ type Breaker struct {
 
 	open     atomic.Bool
 	mu       sync.Mutex
-	failures int // failures in a row
+	failures int // how many failures there were in a row
 	probing  bool
 	probe    time.Duration // when the next probe is due
 
@@ -157,6 +157,7 @@ type StallWatch struct {
 
 func (w *StallWatch) beat() time.Duration { return max(w.After/heartbeats, time.Millisecond) }
 
+// Start begins to watch an operation.
 func (w *StallWatch) Start() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -168,6 +169,7 @@ func (w *StallWatch) Start() {
 	}
 }
 
+// Stop ends the watch, since the operation is complete.
 func (w *StallWatch) Stop() {
 	w.mu.Lock()
 	defer w.mu.Unlock()

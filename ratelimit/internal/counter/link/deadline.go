@@ -11,10 +11,11 @@ import (
 	"gatehouse/ratelimit/internal/counter"
 )
 
-// LeaveBefore is how long before its deadline a caller stops waiting for a store, so that there is time to answer by
-// the failure mode. Callers limit it to a quarter of the time that they have.
+// LeaveBefore is how long before its deadline a caller stops waiting for a store, so that there is time to send the
+// answer that is configured for a store that fails. Callers limit it to a quarter of the time that they have.
 const LeaveBefore = 2 * time.Millisecond
 
+// ErrClosed is the error of a call to a store that was closed.
 var ErrClosed = fmt.Errorf("%w: closed", counter.ErrUnavailable)
 
 var errCanceled = fmt.Errorf("%w: the caller has gone", counter.ErrTimeout)

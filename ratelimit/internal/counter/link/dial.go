@@ -1,4 +1,4 @@
-// Package link has what the connections to every kind of store have in common: dialing, TLS, metrics, deadlines, and a
+// Package link has what connections need whatever kind of store they lead to: dialing, TLS, metrics, deadlines, and a
 // circuit breaker, which distinguishes a store that does not answer from a process that gets no time to run.
 package link
 
@@ -87,6 +87,7 @@ type countedConn struct {
 // NetConn returns the underlying connection.
 func (c *countedConn) NetConn() net.Conn { return c.Conn }
 
+// Read implements net.Conn. It notes when the peer or the network has ended the connection.
 func (c *countedConn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if err != nil {
@@ -97,6 +98,7 @@ func (c *countedConn) Read(p []byte) (int, error) {
 	return n, err
 }
 
+// Close implements net.Conn. It counts the end of the connection, once.
 func (c *countedConn) Close() error {
 	c.once.Do(func() {
 		c.stats.active.Add(-1)

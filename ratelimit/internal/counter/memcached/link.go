@@ -124,6 +124,7 @@ type nodeConn struct {
 // NetConn returns the underlying connection.
 func (c *nodeConn) NetConn() net.Conn { return c.Conn }
 
+// Close implements net.Conn. It also removes the connection from node.conns.
 func (c *nodeConn) Close() error {
 	c.node.connsMu.Lock()
 	delete(c.node.conns, c)

@@ -19,21 +19,21 @@ import (
 	"gatehouse/ratelimit/internal/counter/link"
 )
 
-// Settings say where the nodes are and what they may cost. A 0 means the default, but for Refresh.
+// Settings say where the nodes are, and bound the use of them. A 0 means the default, except for Refresh.
 type Settings struct {
-	// host:port,host:port…, or paths of unix sockets. A key's node follows from their number and order: every
-	// instance must list the same.
+	// host:port,host:port…, or paths of unix sockets. The number and order of the nodes determine the node of each key,
+	// so every instance must list the same.
 	Nodes []string `env:"HOST_PORT"`
 	// _service._proto.name of DNS SRV records that name the nodes, instead of MCACHE_HOST_PORT.
 	SRV string `env:"SRV"`
-	// Pause between look-ups of MCACHE_SRV; one that fails changes nothing. 0: only at start.
+	// Pause between DNS look-ups of MCACHE_SRV; a look-up that fails changes nothing. 0: only at start.
 	Refresh time.Duration `env:"SRV_REFRESH" envDefault:"0s" min:"0s"`
-	// Connections to a node that stay open for look-ups, and how many of these are under way at
-	// once; less than 1 means 2.
+	// How many connections to a node stay open for look-ups, and how many look-ups may be under way at once; less than
+	// 1 means 2.
 	MaxIdleConns int `env:"MAX_IDLE_CONNS" envDefault:"2"`
-	// Bounds connecting, each operation, and calls without a deadline.
+	// Longest time for connecting, for each operation, and for calls without a deadline.
 	Timeout time.Duration `env:"TIMEOUT" envDefault:"500ms" min:"1ms"`
-	// Counters whose hits may wait to be written; beyond it hits are answered, dropped and counted.
+	// How many counters may have hits that wait to be written; beyond that, hits are answered, dropped and counted.
 	QueueSize int `env:"QUEUE_SIZE" envDefault:"10000" min:"1"`
 }
 

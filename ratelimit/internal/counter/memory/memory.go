@@ -24,11 +24,11 @@ const maxShards = 256
 // minShardKeys is how many counters a shard should hold at least, so that each shard has some to evict.
 const minShardKeys = 1024
 
-// Settings bound the store.
+// Settings bound the memory of the store.
 type Settings struct {
-	// Counters that the memory backend holds at most; then those least used against their limits are
+	// How many counters the memory backend holds at most. When it is full, those least used against their limits are
 	// dropped, never one at its limit.
-	MaxKeys int `env:"MEMORY_MAX_KEYS" envDefault:"1000000" min:"1"` // 0: DefaultMaxKeys
+	MaxKeys int `env:"MEMORY_MAX_KEYS" envDefault:"1000000" min:"1"` // 0 means DefaultMaxKeys
 }
 
 // Options configures New.
@@ -109,7 +109,7 @@ func (m *Store) Peek(_ context.Context, h *counter.Hit) error {
 		return nil
 	}
 	s.load(x, h, m.instant(0))
-	h.JudgeChange(counter.Change{}) // as for a hit with N = 0
+	h.JudgeChange(counter.Change{}) // fills in the answer as for a hit with N = 0
 	return nil
 }
 

@@ -11,9 +11,9 @@ import (
 const (
 	// minSlots is the first size of a table. It is small, since a daemon may be idle.
 	minSlots = 16
-	// sweepPerInsert is how many slots are checked for dead counters (those no longer in use) before a new counter is
-	// stored. With 8, the whole table has been checked when as many counters as an eighth of its size have been stored,
-	// so that dead counters never take more than an eighth of the table.
+	// sweepPerInsert is how many slots are checked for dead counters, which are no longer in use, before a new counter
+	// is stored. With 8, the whole table has been checked when as many counters as an eighth of its size have been
+	// stored, so that dead counters never take more than an eighth of the table.
 	sweepPerInsert = 8
 	// sampled is how many counters are compared to choose one to evict. They are drawn at random one by one. If
 	// neighbors were taken, evictions would leave stretches of the table that have only counters over their limits.
