@@ -96,11 +96,12 @@ type MCache struct {
 // ClientTLS has the settings that name the certificate files for connections to a store.
 type ClientTLS struct {
 	// PEM file with the certificate that servers are shown; needs TLS_CLIENT_KEY, under the same prefix.
-	// Followed while the daemon runs.
+	// Read again when it changes.
 	Cert string `env:"TLS_CLIENT_CERT"`
-	// PEM file with the private key of the client certificate; followed too.
+	// PEM file with the private key of the client certificate; read again when it changes.
 	Key string `env:"TLS_CLIENT_KEY"`
-	// PEM file with roots that servers' certificates may lead to, in addition to the system's; followed too.
+	// PEM file with roots that servers' certificates may lead to, in addition to the system's; read again when it
+	// changes.
 	CA string `env:"TLS_CACERT"`
 	// true: a server's certificate may be for any name; it must lead to a root all the same.
 	SkipName bool `env:"TLS_SKIP_HOSTNAME_VERIFICATION" envDefault:"false"`
