@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 )
 
 // Action is what an audit row is about. The numbers are in the database: they never change.
@@ -211,11 +210,10 @@ func (db *DB) AuditLog(ctx context.Context, f AuditFilter) (page []AuditRow, tot
 	chosen, author := f.actions(), contains(f.Author)
 	b := db.Batch()
 	b.rows("audit log", &page, appendTo(&page, func(a *AuditRow) []any {
-		return []any{&a.ID, (*nullTime)(&a.At), &a.Action, (*nullUUID)(&a.Actor), (*nullUUID)(&a.Session),
-			(*nullText)(&a.ActorRole), &a.IP, (*nullBytes)(&a.Traits),
-			(*nullText)(&a.ActorEmail), (*nullText)(&a.ActorPhone), (*nullText)(&a.ActorFullName)}
+		return []any{&a.ID, &a.At, &a.Action, &a.Actor, &a.Session, &a.ActorRole, &a.IP, &a.Traits, &a.ActorEmail,
+			&a.ActorPhone, &a.ActorFullName}
 	}), selectAudit, chosen, author, f.Offset, f.Limit)
-	b.rows("audit count", &total, func(r pgx.Rows) error { return r.Scan(&total) }, countAudit, chosen, author)
+	b.row("audit count", &total, []any{&total}, countAudit, chosen, author)
 	err = b.Send(ctx)
 	return page, total, err
 }

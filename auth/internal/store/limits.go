@@ -108,7 +108,7 @@ func levelsInto(dst *[]Level, known *bool, n int) func(pgx.Rows) error {
 	return func(r pgx.Rows) error {
 		var i int
 		var v Level
-		if err := r.Scan(&i, &v.Tokens, (*nullTime)(&v.At)); err != nil {
+		if err := scanRow(r, []any{&i, &v.Tokens, &v.At}); err != nil {
 			return err
 		}
 		if i == 0 {

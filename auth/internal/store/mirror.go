@@ -30,7 +30,7 @@ from {moves} where kind = 'mirror' and state = 'open'`)
 func (db *DB) Mirror(ctx context.Context) (m Mirror, err error) {
 	err = db.query(ctx, "mirror", func(r pgx.Rows) error {
 		m.Installed = true
-		return r.Scan(&m.Version, &m.Triggers, &m.Enabled)
+		return scanRow(r, []any{&m.Version, &m.Triggers, &m.Enabled})
 	}, selectMirror, strings.ReplaceAll(db.ns+"mirror_", "_", `\_`)+"%")
 	return m, err
 }

@@ -2,6 +2,7 @@ package store
 
 import (
 	"context"
+	"strings"
 	"time"
 
 	"github.com/google/uuid"
@@ -32,9 +33,8 @@ var MessageStates = []string{"pending", "sent", "failed", "expired"}
 const messageColumns = `o.id, o.channel, o.kind, o.user_id, o.payload, o.state, o.attempts, o.created_at, o.due_at, o.expires_at, o.done_at, o.error`
 
 func messageTargets(m *Message) []any {
-	return []any{(*nullUUID)(&m.ID), &m.Channel, &m.Kind, (*nullUUID)(&m.User), (*nullBytes)(&m.Payload), &m.State,
-		&m.Attempts,
-		(*nullTime)(&m.CreatedAt), (*nullTime)(&m.DueAt), (*nullTime)(&m.ExpiresAt), (*nullTime)(&m.DoneAt), &m.Error}
+	return []any{&m.ID, &m.Channel, &m.Kind, &m.User, &m.Payload, &m.State, &m.Attempts, &m.CreatedAt, &m.DueAt,
+		&m.ExpiresAt, &m.DoneAt, &m.Error}
 }
 
 // NewMessage is a message to be sent.
@@ -139,7 +139,7 @@ where ($3::timestamptz is null or (o.created_at, o.id) < ($3, $4::uuid))`
 		}
 		of := func(user string) statement {
 			return define(`
-select o.id, o.channel, o.kind, o.user_id, null::bytea, o.state, o.attempts, o.created_at, o.due_at, o.expires_at, o.done_at, o.error,
+select ` + strings.Replace(messageColumns, "o.payload", "null::bytea", 1) + `,
     ` + canResend + `
 from {outbox} o` + where + user + `
 order by o.created_at desc, o.id desc
@@ -248,7 +248,7 @@ func (db *DB) OutboxWaiting(ctx context.Context, now time.Time) (by map[string]W
 		var channel string
 		var w Waiting
 		var since time.Time
-		if err := r.Scan(&channel, &w.Pending, (*nullTime)(&since)); err != nil {
+		if err := scanRow(r, []any{&channel, &w.Pending, &since}); err != nil {
 			return err
 		}
 		if !since.IsZero() {
@@ -263,7 +263,7 @@ func (db *DB) OutboxWaiting(ctx context.Context, now time.Time) (by map[string]W
 // OldestDueOn is OldestDue for the given channels.
 func (db *DB) OldestDueOn(ctx context.Context, channels []string, now time.Time) (time.Duration, error) {
 	var since time.Time
-	err := db.queryRow(ctx, "oldest due", []any{(*nullTime)(&since)}, oldestDueOn, now, channels)
+	err := db.queryRow(ctx, "oldest due", []any{&since}, oldestDueOn, now, channels)
 	if err != nil || since.IsZero() {
 		return 0, err
 	}

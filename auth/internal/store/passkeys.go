@@ -69,7 +69,7 @@ left join {users} u on u.id = c.user_id and u.aud = $3 and u.deleted_at is null`
 // PasskeyOwner reads the owner of a passkey, and whether a challenge is spent, in one statement.
 func (db *DB) PasskeyOwner(ctx context.Context, credential []byte, challenge uuid.UUID, aud string) (PasskeyOwner, error) {
 	var o PasskeyOwner
-	targets := append(nullable(&o.User), credentialTargets(&o.Passkey)...)
+	targets := append(userTargets(&o.User), credentialTargets(&o.Passkey)...)
 	err := db.queryRow(ctx, "passkey owner", append(targets, &o.Spent), selectPasskeyOwner, credential, challenge, aud)
 	return o, err
 }
@@ -134,7 +134,7 @@ func (db *DB) OpenPasskeySession(ctx context.Context, o OpenPasskeySession) (Pas
 		o.MayReachAAL2)
 	b := db.Batch()
 	b.exec("lock", lockRow, s.User)
-	b.rows("open passkey session", &out, openedInto(&out.User, &out.Spent, (*nullInt)(&out.AAL)), openPasskeySession,
+	b.rows("open passkey session", &out, userInto(&out.User, []any{&out.Spent, &out.AAL}), openPasskeySession,
 		append(args, o.Audit.args()[2:]...)...)
 	err := b.Send(ctx)
 	out.User.sortIdentities()
@@ -176,11 +176,9 @@ where user_id = $1 and ($3::uuid is null or id <> $3)
 // DeletePasskey removes one of a user's passkeys, ends the sessions that it opened, except one, and deletes the codes
 // that were given out. dst has a Nil ID if the user has no such passkey.
 func (b *Batch) DeletePasskey(dst *Credential, user, id, except uuid.UUID, now time.Time) {
-	*dst = Credential{}
 	b.exec("lock", lockAndVoid, user, now)
 	b.exec("end passkey sessions", endPasskeySessions, user, id, uuidOrNull(except), now)
-	b.rows("delete passkey", dst, func(r pgx.Rows) error { return r.Scan(credentialTargets(dst)...) },
-		deletePasskey, user, id)
+	b.row("delete passkey", dst, credentialTargets(dst), deletePasskey, user, id)
 }
 
 var deletePasskeys = define(`

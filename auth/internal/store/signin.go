@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 )
 
 // CredentialsFor says whose password is to be checked: Email or Phone.
@@ -36,8 +35,7 @@ type Tried struct {
 }
 
 func triedTargets(t *Tried) []any {
-	return []any{(*nullFloat)(&t.Tries.Tokens), (*nullTime)(&t.Tries.At), &t.PlaceKnown,
-		(*nullFloat)(&t.PlaceTries.Tokens), (*nullTime)(&t.PlaceTries.At)}
+	return []any{&t.Tries.Tokens, &t.Tries.At, &t.PlaceKnown, &t.PlaceTries.Tokens, &t.PlaceTries.At}
 }
 
 var selectTried = define(`
@@ -46,8 +44,7 @@ from (select) here left join {limits} l on l.key = $2 left join {limits} lp on l
 
 // Tried reads the levels of the bucket tries and of a place's bucket.
 func (b *Batch) Tried(dst *Tried, user uuid.UUID, tries Limit, p Place) {
-	b.rows("tried", dst, func(r pgx.Rows) error { return r.Scan(triedTargets(dst)...) },
-		selectTried, user, tries.Key, bytesOrNull(p.MAC), p.Since, bytesOrNull(p.Tries.Key))
+	b.row("tried", dst, triedTargets(dst), selectTried, user, tries.Key, bytesOrNull(p.MAC), p.Since, bytesOrNull(p.Tries.Key))
 }
 
 // It returns one row, by the same work, whether or not the address is known. A pending sign-up counts only while
@@ -71,25 +68,11 @@ left join {limits} lp on lp.key = $8`)
 // Credentials reads the credentials in one statement.
 func (db *DB) Credentials(ctx context.Context, f CredentialsFor, now time.Time) (Credentials, error) {
 	var c Credentials
-	targets := append(nullable(&c.User), (*nullText)(&c.PendingHash))
-	err := db.queryRow(ctx, "credentials", append(targets, triedTargets(&c.Tried)...), selectCredentials,
+	targets := slices.Concat(userTargets(&c.User), []any{&c.PendingHash}, triedTargets(&c.Tried))
+	err := db.queryRow(ctx, "credentials", targets, selectCredentials,
 		f.Aud, f.Email, f.Phone, f.Tries.Key, now, bytesOrNull(f.Place.MAC), f.Place.Since,
 		bytesOrNull(f.Place.Tries.Key))
 	return c, err
-}
-
-// nullable returns userTargets that accept a row of nulls.
-func nullable(u *User) []any {
-	targets := userTargets(u)
-	for i, t := range targets {
-		switch t := t.(type) {
-		case *string:
-			targets[i] = (*nullText)(t)
-		case *bool:
-			targets[i] = (*nullBool)(t)
-		}
-	}
-	return targets
 }
 
 // OpenSession is a sign-in whose password was right.
@@ -145,7 +128,7 @@ func (db *DB) OpenSession(ctx context.Context, o OpenSession) (User, error) {
 	var holds bool
 	err := again(ctx, func() error {
 		u = User{}
-		return db.query(ctx, "open session", openedInto(&u, &holds), openSession, o.args()...)
+		return db.query(ctx, "open session", userInto(&u, []any{&holds}), openSession, o.args()...)
 	})
 	return u, o.result(&u, holds, err)
 }
@@ -155,24 +138,9 @@ func (t *Tx) OpenSession(ctx context.Context, o OpenSession) (User, error) {
 	var u User
 	var holds bool
 	b := t.Batch()
-	b.rows("open session", &u, openedInto(&u, &holds), openSession, o.args()...)
+	b.rows("open session", &u, userInto(&u, []any{&holds}), openSession, o.args()...)
 	err := b.Send(ctx)
 	return u, o.result(&u, holds, err)
-}
-
-// openedInto reads the first columns into first, then a user with identities and factors, or a row of nulls.
-func openedInto(u *User, first ...any) func(pgx.Rows) error {
-	return func(r pgx.Rows) error {
-		var i Identity
-		targets := slices.Concat(first, nullable(u), identityTargets(&i), []any{(*factorList)(&u.Factors)})
-		if err := r.Scan(targets...); err != nil {
-			return err
-		}
-		if i.ID != uuid.Nil {
-			u.Identities = append(u.Identities, i)
-		}
-		return nil
-	}
 }
 
 func (o OpenSession) result(u *User, holds bool, err error) error {

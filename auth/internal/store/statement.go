@@ -25,6 +25,25 @@ func param(first int) func(int) string {
 	return func(i int) string { return fmt.Sprintf("$%d", first+i) }
 }
 
+// namesOf returns the names in a list of columns, such as userColumns, without their alias.
+func namesOf(columns string) []string {
+	names := strings.Split(columns, ",")
+	for i, c := range names {
+		names[i] = strings.TrimSpace(c[strings.LastIndexByte(c, '.')+1:])
+	}
+	return names
+}
+
+// insertInto returns the statement that inserts a row of columns, which are its parameters in this order.
+func insertInto(table, columns string) string {
+	names := namesOf(columns)
+	parameters := make([]string, len(names))
+	for i := range names {
+		parameters[i] = param(1)(i)
+	}
+	return "insert into " + table + " (" + strings.Join(names, ", ") + ")\nvalues (" + strings.Join(parameters, ", ") + ")"
+}
+
 // filler returns a function that replaces each name in braces by the namespace and the name. Other braces stay:
 // '{}'::jsonb.
 func filler(namespace string) func(string) string {

@@ -3,10 +3,10 @@ package store
 import (
 	"context"
 	"encoding/json"
+	"slices"
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 )
 
 // Kind is what a one-time token was sent for; the token can be redeemed for nothing else.
@@ -65,9 +65,8 @@ const tokenColumns = `t.id, t.user_id, t.kind, t.address, t.flow_id, t.identity_
 const isSignUp = `t.kind = 'signup' and (t.password_hash <> '' or t.user_metadata is not null or t.identity_id is not null)`
 
 func tokenTargets(t *Token) []any {
-	return []any{(*nullUUID)(&t.ID), (*nullUUID)(&t.User), (*nullText)(&t.Kind), (*nullText)(&t.Address),
-		(*nullUUID)(&t.Flow), (*nullUUID)(&t.Identity), (*nullText)(&t.PasswordHash), (*nullBytes)(&t.UserMetadata),
-		(*nullTime)(&t.CreatedAt), (*nullTime)(&t.ExpiresAt), (*nullBool)(&t.Contested)}
+	return []any{&t.ID, &t.User, &t.Kind, &t.Address, &t.Flow, &t.Identity, &t.PasswordHash, &t.UserMetadata,
+		&t.CreatedAt, &t.ExpiresAt, &t.Contested}
 }
 
 // Different sign-ups of one address contest each other: the older tokens are marked, and so is the new one.
@@ -135,8 +134,7 @@ limit 1`)
 
 // PendingSignUp reads the newest pending sign-up of a user that has a password, data or an identity, expired or not.
 func (b *Batch) PendingSignUp(dst *Token, user uuid.UUID) {
-	*dst = Token{}
-	b.rows("pending sign-up", dst, func(r pgx.Rows) error { return r.Scan(tokenTargets(dst)...) }, selectPendingSignUp, user)
+	b.row("pending sign-up", dst, tokenTargets(dst), selectPendingSignUp, user)
 }
 
 // Digits are typed digits: their MACs for each kind of token that they may belong to, under each key in force.
@@ -236,7 +234,7 @@ func (t *Tx) guess(ctx context.Context, s statement, tries Limit, place Place, a
 	var token Token
 	var here, had bool
 	targets := append([]any{&here, &had}, tokenTargets(&token)...)
-	err := t.tx.QueryRow(ctx, t.db.sql[s], encodeUUIDs(args)...).Scan(targets...)
+	err := t.queryRow(ctx, targets, s, args...)
 	if here && tries.Key != nil {
 		tries.Key = place.Tries.Key
 	}
@@ -264,7 +262,7 @@ returning ` + tokenColumns)
 // kinds; ErrNotFound otherwise.
 func (t *Tx) RedeemLink(ctx context.Context, hash []byte, kinds []Kind, now time.Time) (Token, error) {
 	var token Token
-	err := t.tx.QueryRow(ctx, t.db.sql[redeemLink], hash, kindArray(kinds), now).Scan(tokenTargets(&token)...)
+	err := t.queryRow(ctx, tokenTargets(&token), redeemLink, hash, kindArray(kinds), now)
 	return token, t.db.wrapError("redeem token", err)
 }
 
@@ -339,8 +337,7 @@ type Pending struct {
 // block another user's change. Expired tokens count until they are swept.
 var selectPending = define(`
 select ` + userColumns + `,
-    ` + tokenColumns + `,
-    f.id, f.user_id, f.method, f.challenge, f.challenge_method, f.issued_at, f.created_at, f.expires_at
+    ` + tokenColumns + `,` + flowColumns + `
 from {users} u
 left join lateral (
     select * from {one_time_tokens} t where t.user_id = u.id and t.kind = any($3)
@@ -361,15 +358,8 @@ where u.deleted_at is null and u.id = coalesce(
 
 // Pending reads what waits for the proof of an address, among tokens of these kinds.
 func (b *Batch) Pending(dst *Pending, aud, address string, kinds ...Kind) {
-	*dst = Pending{Place: dst.Place}
-	b.rows("pending", dst, func(r pgx.Rows) error {
-		f := &dst.Flow
-		targets := append(append(userTargets(&dst.User), tokenTargets(&dst.Token)...),
-			(*nullUUID)(&f.ID), (*nullUUID)(&f.User), (*nullText)(&f.Method), (*nullText)(&f.Challenge),
-			(*nullText)(&f.ChallengeMethod), (*nullTime)(&f.IssuedAt), (*nullTime)(&f.CreatedAt),
-			(*nullTime)(&f.ExpiresAt))
-		return r.Scan(targets...)
-	}, selectPending, aud, address, kindArray(kinds), bytesOrNull(dst.Place))
+	targets := slices.Concat(userTargets(&dst.User), tokenTargets(&dst.Token), flowTargets(&dst.Flow))
+	b.row("pending", dst, targets, selectPending, aud, address, kindArray(kinds), bytesOrNull(dst.Place))
 }
 
 // Known reports whether a user was found.

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/google/uuid"
-	"github.com/jackc/pgx/v5"
 )
 
 // UsersFilter chooses a page of the users of one audience, including soft-deleted users.
@@ -67,7 +66,7 @@ func (db *DB) Users(ctx context.Context, f UsersFilter) (page []User, total int,
 	b.rows("users", &page, appendTo(&page, userTargets), order,
 		append(where, timeOrNull(f.After.CreatedAt), uuidOrNull(f.After.ID), f.Offset, f.Limit)...)
 	if f.Count {
-		b.rows("count users", &total, func(r pgx.Rows) error { return r.Scan(&total) }, countUsers, where...)
+		b.row("count users", &total, []any{&total}, countUsers, where...)
 	}
 	err = b.Send(ctx)
 	return page, total, err

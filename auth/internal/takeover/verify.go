@@ -8,7 +8,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
-	"time"
 
 	"github.com/google/uuid"
 
@@ -266,7 +265,7 @@ func (r *run) compareUsers(ctx context.Context, ids []uuid.UUID, differ differin
 				return err
 			}
 			r.result.sampleUsers++
-			if column := differsUser(u.Clock, &c.User, target[u.ID]); column != "" {
+			if column := c.User.Differs(target[u.ID], u.Clock); column != "" {
 				return differ(tables[0], u.ID, u.ID, fmt.Errorf("user %s: column %s differs", u.ID, column))
 			}
 			return nil
@@ -277,7 +276,8 @@ func (r *run) compareUsers(ctx context.Context, ids []uuid.UUID, differ differin
 			if r.reason(tables[1], former.Entry{ID: i.ID, User: i.UserID, Reason: i.Reason}) != "" {
 				return nil
 			}
-			if column := differsIdentity(i.Clock, r.m.identity(i), target[i.UserID]); column != "" {
+			want := r.m.identity(i)
+			if column := want.Differs(target[i.UserID], i.Clock); column != "" {
 				return differ(tables[1], i.ID, i.UserID,
 					fmt.Errorf("user %s: column %s of identity %s differs", i.UserID, column, i.ID))
 			}
@@ -285,9 +285,13 @@ func (r *run) compareUsers(ctx context.Context, ids []uuid.UUID, differ differin
 		}); err != nil {
 			return err
 		}
-		passkeys, credentials, err := r.DB.CarriedCredentials(ctx, part)
+		list, err := r.DB.CarriedCredentials(ctx, part)
 		if err != nil {
 			return err
+		}
+		credentials := map[uuid.UUID]*store.Credential{}
+		for i := range list {
+			credentials[list[i].ID] = &list[i]
 		}
 		for i := range factors {
 			factors[i].Credential = credentials[factors[i].ID]
@@ -295,7 +299,7 @@ func (r *run) compareUsers(ctx context.Context, ids []uuid.UUID, differ differin
 		if err := r.compareFactors(ctx, part, factors); err != nil {
 			return err
 		}
-		if err := r.comparePasskeys(ctx, part, passkeys, differ); err != nil {
+		if err := r.comparePasskeys(ctx, part, credentials, differ); err != nil {
 			return err
 		}
 	}
@@ -317,22 +321,15 @@ func (r *run) compareFactors(ctx context.Context, users []uuid.UUID, target []st
 	for user, list := range byUser {
 		for _, want := range r.m.factors(list, r.dropped) {
 			have, found := byID[want.ID]
-			a, b := want.Factor, have.Factor
-			column := ""
-			switch {
-			case !found || want.UserID != have.UserID:
-				column = "id"
-			case a.FriendlyName != b.FriendlyName:
-				column = "friendly_name"
-			case a.Kind != b.Kind || a.Phone != b.Phone:
-				column = "phone"
-			case !a.CreatedAt.Equal(b.CreatedAt) || !a.VerifiedAt.Equal(b.VerifiedAt) ||
-				!a.LastChallengedAt.Equal(b.LastChallengedAt):
-				column = "verified_at"
-			case !r.sameKey(want, have):
+			column := "id"
+			if found {
+				column = want.Differs(&have)
+			}
+			if column == "" && !r.sameKey(want, have) {
 				column = "secret"
-			default:
-				column = differsCredential(want.Credential, have.Credential)
+			}
+			if column == "" {
+				column = want.Credential.Differs(have.Credential)
 			}
 			if column != "" {
 				return fmt.Errorf("user %s: column %s of factor %s differs", user, column, want.ID)
@@ -350,78 +347,6 @@ func (r *run) sameKey(a, b store.CarriedFactor) bool {
 	x, _, err := r.Settings.Root.Open(secret.Factors, a.Secret, a.ID[:])
 	y, _, err2 := r.Settings.Root.Open(secret.Factors, b.Secret, b.ID[:])
 	return err == nil && err2 == nil && bytes.Equal(x, y)
-}
-
-// difference keeps the first column that differs.
-type difference struct {
-	column string
-	// clock is the source's clock, which limits times: a time that still lies ahead was limited by an earlier reading
-	// of the clock.
-	clock time.Time
-}
-
-func (d *difference) time(name string, want, have time.Time) {
-	d.check(name, want.Equal(have) || want.Equal(d.clock))
-}
-
-func (d *difference) check(name string, same bool) {
-	if !same && d.column == "" {
-		d.column = name
-	}
-}
-
-func differsUser(clock time.Time, want, have *store.User) string {
-	if have == nil {
-		return "id"
-	}
-	d := difference{clock: clock}
-	d.check("aud", want.Aud == have.Aud)
-	d.check("role", want.Role == have.Role)
-	d.check("email", want.Email == have.Email)
-	d.check("phone", want.Phone == have.Phone)
-	d.check("password_hash", want.PasswordHash == have.PasswordHash)
-	d.check("is_anonymous", want.IsAnonymous == have.IsAnonymous)
-	d.check("app_metadata", store.SameJSON(want.AppMetadata, have.AppMetadata))
-	d.check("user_metadata", store.SameJSON(want.UserMetadata, have.UserMetadata))
-	d.check("new_email", want.NewEmail == have.NewEmail)
-	d.check("new_phone", want.NewPhone == have.NewPhone)
-	d.check("current_email_proven", want.CurrentEmailProven == have.CurrentEmailProven)
-	d.check("new_email_proven", want.NewEmailProven == have.NewEmailProven)
-	d.time("created_at", want.CreatedAt, have.CreatedAt)
-	d.time("updated_at", want.UpdatedAt, have.UpdatedAt)
-	d.time("last_sign_in_at", want.LastSignInAt, have.LastSignInAt)
-	d.time("email_confirmed_at", want.EmailConfirmedAt, have.EmailConfirmedAt)
-	d.time("phone_confirmed_at", want.PhoneConfirmedAt, have.PhoneConfirmedAt)
-	d.time("invited_at", want.InvitedAt, have.InvitedAt)
-	d.time("banned_until", want.BannedUntil, have.BannedUntil)
-	d.time("deleted_at", want.DeletedAt, have.DeletedAt)
-	d.time("confirmation_sent_at", want.ConfirmationSentAt, have.ConfirmationSentAt)
-	d.time("recovery_sent_at", want.RecoverySentAt, have.RecoverySentAt)
-	d.time("email_change_sent_at", want.EmailChangeSentAt, have.EmailChangeSentAt)
-	d.time("phone_change_sent_at", want.PhoneChangeSentAt, have.PhoneChangeSentAt)
-	d.time("reauthentication_sent_at", want.ReauthenticationSentAt, have.ReauthenticationSentAt)
-	return d.column
-}
-
-func differsIdentity(clock time.Time, want store.Identity, user *store.User) string {
-	if user == nil {
-		return "user_id"
-	}
-	for _, have := range user.Identities {
-		if have.ID != want.ID {
-			continue
-		}
-		d := difference{clock: clock}
-		d.check("provider", want.Provider == have.Provider)
-		d.check("provider_id", want.ProviderID == have.ProviderID)
-		d.check("email", want.Email == have.Email)
-		d.check("identity_data", store.SameJSON(want.Data, have.Data))
-		d.time("last_sign_in_at", want.LastSignInAt, have.LastSignInAt)
-		d.time("created_at", want.CreatedAt, have.CreatedAt)
-		d.time("updated_at", want.UpdatedAt, have.UpdatedAt)
-		return d.column
-	}
-	return "id"
 }
 
 // compareSessions compares sessions; it derives each session's former token again.
@@ -442,17 +367,12 @@ func (r *run) compareSessions(ctx context.Context, ids []uuid.UUID, differ diffe
 		if err != nil {
 			return err
 		}
-		have, found := target[s.ID]
-		var d difference
-		d.check("id", ok && found)
-		d.check("user_id", want.UserID == have.UserID)
-		d.check("secret_hash", want.SecretHash == have.SecretHash)
-		d.check("token_mac", bytes.Equal(want.TokenMAC, have.TokenMAC))
-		d.check("amr", store.SameJSON(want.AMR, have.AMR))
-		d.check("aal", want.AAL == have.AAL)
-		if d.column != "" {
-			if err := differ(tables[3], s.ID, s.UserID,
-				fmt.Errorf("session %s: column %s differs", s.ID, d.column)); err != nil {
+		column := "id"
+		if have, found := target[s.ID]; found && ok {
+			column = want.Differs(&have)
+		}
+		if column != "" {
+			if err := differ(tables[3], s.ID, s.UserID, fmt.Errorf("session %s: column %s differs", s.ID, column)); err != nil {
 				return err
 			}
 		}
