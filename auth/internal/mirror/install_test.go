@@ -123,7 +123,7 @@ func (m *moved) advice(t testing.TB) former.Advice {
 	if err := source.Inspect(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	a, err := source.Advise(t.Context(), former.Target{Users: "gatehouse." + m.namespace + "users", Role: "gatehouse", Same: true})
+	a, err := source.Advise(t.Context(), former.Target{Schema: "gatehouse", Namespace: m.namespace, Role: "gatehouse", Same: true})
 	if err != nil {
 		t.Fatal(err)
 	}

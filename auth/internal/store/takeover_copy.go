@@ -12,26 +12,31 @@ import (
 // staging is a temporary table with some columns of a table, from which the table gets rows. It is dropped at the end
 // of the transaction, so that a pooler's next client does not see it.
 type staging struct {
-	name           string
+	table          string
 	columns        []string
 	create, insert statement
 }
 
-// stage returns the staging of a table. columns are listed as in userColumns; insert ends the statement that inserts
-// the rows c of the temporary table, in which {replace} stands for what replaces the columns of an existing row. For the
-// column factor_id the statement joins factors as f: a factor that was not carried becomes null.
-func stage(table, columns, insert string) staging {
+// stage returns the staging of a table. columns are listed as in userColumns, rest is that of inserting.
+func stage(table, columns, rest string) staging {
 	names := namesOf(columns)
-	list, replace := strings.Join(names, ", "), make([]string, len(names)-1)
-	for i, n := range names[1:] {
-		replace[i] = n + " = excluded." + n
+	create := define("create temporary table carried_" + table + " on commit drop as select " + strings.Join(names, ", ") +
+		" from {" + table + "} with no data")
+	return staging{table: table, columns: names, create: create}.inserting(rest)
+}
+
+// inserting returns the staging with the statement that inserts the rows c of the temporary table and ends in rest,
+// where {replace} stands for what replaces the columns of an existing row. For the column factor_id the statement joins
+// factors as f: a factor that was not carried becomes null.
+func (s staging) inserting(rest string) staging {
+	replace := make([]string, len(s.columns)-1)
+	for i, name := range s.columns[1:] {
+		replace[i] = name + " = excluded." + name
 	}
-	temporary := "carried_" + table
-	return staging{temporary, names,
-		define("create temporary table " + temporary + " on commit drop as select " + list + " from {" + table + "} with no data"),
-		define("insert into {" + table + "} (" + list + ")\nselect " +
-			strings.Replace("c."+strings.Join(names, ", c."), "c.factor_id", "f.id", 1) + " from " + temporary + " c" +
-			strings.Replace(insert, "{replace}", strings.Join(replace, ", "), 1))}
+	s.insert = define("insert into {" + s.table + "} (" + strings.Join(s.columns, ", ") + ")\nselect " +
+		strings.Replace("c."+strings.Join(s.columns, ", c."), "c.factor_id", "f.id", 1) + " from carried_" + s.table + " c" +
+		strings.Replace(rest, "{replace}", strings.Join(replace, ", "), 1))
+	return s
 }
 
 // ofUsers ends an insert of rows whose users exist, and which conflict with no other row.
@@ -43,7 +48,7 @@ var (
 	freshUsers = stage("users", userColumns, `
 on conflict do nothing
 returning true, id`)
-	carriedUsers = stage("users", userColumns, `
+	carriedUsers = freshUsers.inserting(`
 on conflict (id) do update set {replace}
 returning xmax = 0, id`)
 	carriedIdentities = stage("identities", identityColumns, ofUsers)
@@ -96,7 +101,7 @@ func copyRows[T any](ctx context.Context, c *Carrier, into staging, list []T, ta
 	if _, err := c.t.exec(ctx, into.create); err != nil {
 		return err
 	}
-	_, err := c.t.tx.CopyFrom(ctx, pgx.Identifier{"pg_temp", into.name}, into.columns,
+	_, err := c.t.tx.CopyFrom(ctx, pgx.Identifier{"pg_temp", "carried_" + into.table}, into.columns,
 		pgx.CopyFromSlice(len(list), func(i int) ([]any, error) { return valuesOf(targets(&list[i])), nil }))
 	return err
 }

@@ -84,7 +84,7 @@ func (r *run) report(ctx context.Context) error {
 // advise reads from the catalogue which objects of the application depend on the source's tables.
 func (r *run) advise(ctx context.Context) (former.Advice, error) {
 	place := r.result.location
-	return r.Source.Advise(ctx, former.Target{Users: former.Name(place.Schema, r.Settings.Namespace+"users"),
+	return r.Source.Advise(ctx, former.Target{Schema: place.Schema, Namespace: r.Settings.Namespace,
 		Role: former.Name(place.Role), Same: r.result.sameDatabase})
 }
 
