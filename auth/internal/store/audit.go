@@ -146,15 +146,19 @@ func (b *Batch) Audit(a Audit) {
 	b.exec("audit", insertAudit, append(a.args(), uuidOrNull(a.OnlyFor))...)
 }
 
-// The interval is a bucket that holds one token. An empty bucket is not an error: no row is written.
+// noted returns the step of a statement that adds an audit row for each row of the step from. at is a parameter; those
+// from first on are the others of Audit.args.
+func noted(at string, first int, from string) string {
+	return `noted as (
+    insert into {audit} (at, action, actor_id, actor_role, session_id, ip, traits)
+    select ` + at + `::timestamptz, ` + numberFrom(first, `$1::smallint, $2::uuid, $3::text, $4::uuid, $5::text, $6::jsonb`) +
+		` from ` + from + `
+)`
+}
+
+// If the interval's token is taken already, no row is written, which is not an error.
 var insertAuditSeldom = define(`
-with marked as (
-    insert into {limits} as l (key, tokens, at, full_at)
-    values ($10, 0, $1::timestamptz, $1::timestamptz + $11::float8 * interval '1 second')
-    on conflict (key) do update set at = $1, full_at = excluded.full_at
-    where l.full_at <= $1
-    returning 1
-), ` + noteIfRoom(param(1)) + `
+with ` + markPause("$10", "$11", "$1", "") + `, ` + noteIfRoom(1) + `
 select ` + roomColumns)
 
 // AuditSeldom adds a row unless an earlier row took the token of the interval pause.

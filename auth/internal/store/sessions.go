@@ -166,10 +166,7 @@ with ended as (
     update {sessions} set ended_at = $3, ended_reason = $4
     where id = $1 and user_id = $2 and (ended_at is null or ended_reason = 'logout_tokens')
     returning id
-), noted as (
-    insert into {audit} (at, action, actor_id, actor_role, session_id, ip, traits)
-    select $3, $5::smallint, $6::uuid, $7::text, $8::uuid, $9::text, $10::jsonb from ended
-)
+), ` + noted("$3", 5, "ended") + `
 select id from {sessions} where id = $1 and user_id = $2`)
 
 // EndSession ends a session. ErrNotFound: the user has no such session. Ending an ended session is not an error.

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"slices"
 	"time"
 
@@ -156,23 +157,12 @@ type Digits struct {
 // try. A right guess gives the try back. Parameters from first on: key, size, rate, refill, the place's MAC, since,
 // key.
 func takeTry(known, now string, first int) string {
-	p := param(first)
+	p := func(i int) string { return numberFrom(first, fmt.Sprintf("$%d", i)) }
 	return `known as (
     select ` + known + ` as here
-), taken as (
-    insert into {limits} as l (key, tokens, at, full_at)
-    select case when here then ` + p(6) + `::bytea else ` + p(0) + `::bytea end, ` +
-		p(1) + `::float8 - 1, ` + now + `::timestamptz, ` + now + `::timestamptz + ` + p(3) + `::float8 * interval '1 second'
-    from known where ` + p(0) + `::bytea is not null
-    on conflict (key) do update set
-        tokens = greatest(0, least(` + p(1) + `::float8, l.tokens + greatest(0, extract(epoch from ` +
-		now + `::timestamptz - l.at)::float8) * ` + p(2) + `::float8) - 1),
-        at = greatest(l.at, ` + now + `), full_at = greatest(l.full_at, ` +
-		now + `::timestamptz + ` + p(3) + `::float8 * interval '1 second')
-    where ` + bucketHoldsTry(p(1), p(2), now) + `
-    returning 1
-), guess as (
-    select where ` + p(0) + `::bytea is null or exists (select from taken)
+), ` + takeFrom(`case when here then `+p(7)+`::bytea else `+p(1)+`::bytea end`, `from known where `+p(1)+`::bytea is not null`,
+		bucket{p(2), p(3), p(4), now}) + `, guess as (
+    select where ` + p(1) + `::bytea is null or exists (select from taken)
 )`
 }
 
@@ -273,7 +263,7 @@ select exists (
 and not exists (
     select from {limits} l
     where l.key = case when ` + ownerKnows("$1", "$2", "$9", "$10") + ` then $11::bytea else $6::bytea end
-      and not ` + bucketHoldsTry("$7", "$8", "$5") + `)`)
+      and not ` + bucket{size: "$7", rate: "$8", now: "$5"}.holdsTry() + `)`)
 
 // DigitsWait reports whether RedeemDigits would find a token, and counts nothing. It reports false if there is no try
 // left.

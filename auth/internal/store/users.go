@@ -147,20 +147,19 @@ func (b *Batch) RequirePending(user uuid.UUID, address string, now time.Time) {
 	b.exec("require a pending user", requirePending, user, address, now)
 }
 
-var selectUserByEmail = define(`
+var selectUserByEmail, selectUserByPhone = define(selectUserBy("email")), define(selectUserBy("phone"))
+
+func selectUserBy(column string) string {
+	return `
 select ` + userRow + `
 from {users} u
-where u.aud = $1 and u.email = $2 and u.email <> ''`)
+where u.aud = $1 and u.` + column + ` = $2 and u.` + column + ` <> ''`
+}
 
 // UserByEmail reads the user with an address, with PendingHash and without identities.
 func (b *Batch) UserByEmail(dst *User, aud, email string) {
 	b.row("user by e-mail", dst, userRowTargets(dst), selectUserByEmail, aud, email)
 }
-
-var selectUserByPhone = define(`
-select ` + userRow + `
-from {users} u
-where u.aud = $1 and u.phone = $2 and u.phone <> ''`)
 
 // UserByPhone reads the user with a phone number, with PendingHash and without identities.
 func (b *Batch) UserByPhone(dst *User, aud, phone string) {
