@@ -83,7 +83,7 @@ var insertSigningKey = define(insertInto("{signing_keys}", keyColumns))
 // database all get the same key.
 func (db *DB) FirstSigningKey(ctx context.Context, k SigningKey) (list []SigningKey, err error) {
 	err = db.InTx(ctx, func(t *Tx) error {
-		if _, err := t.exec(ctx, lockSigningKeys); err != nil {
+		if err := t.run(ctx, lockSigningKeys); err != nil {
 			return err
 		}
 		rows, err := t.tx.Query(ctx, db.sql[selectSigningKeys])
@@ -95,7 +95,7 @@ func (db *DB) FirstSigningKey(ctx context.Context, k SigningKey) (list []Signing
 			return err
 		}
 		list = []SigningKey{k}
-		_, err = t.exec(ctx, insertSigningKey, valuesOf(k.targets())...)
+		err = t.run(ctx, insertSigningKey, valuesOf(k.targets())...)
 		return err
 	})
 	return list, err
@@ -119,8 +119,7 @@ update {signing_keys} set sealed = $2 where kid = $1`)
 
 // ResealSigningKey replaces a sealed key by the same key sealed with a newer root key.
 func (db *DB) ResealSigningKey(ctx context.Context, kid string, sealed []byte) error {
-	_, err := db.exec(ctx, "reseal signing key", resealSigningKey, kid, sealed)
-	return err
+	return db.run(ctx, "reseal signing key", resealSigningKey, kid, sealed)
 }
 
 var deleteSigningKey = define(`
@@ -128,6 +127,5 @@ delete from {signing_keys} where kid = $1`)
 
 // DeleteSigningKey removes a key that nothing is verified with any more.
 func (db *DB) DeleteSigningKey(ctx context.Context, kid string) error {
-	_, err := db.exec(ctx, "delete signing key", deleteSigningKey, kid)
-	return err
+	return db.run(ctx, "delete signing key", deleteSigningKey, kid)
 }

@@ -43,6 +43,5 @@ var markScrubbed = define("update {moves}" + MarkScrubbed)
 
 // MarkScrubbed records that scrub has run.
 func (db *DB) MarkScrubbed(ctx context.Context) error {
-	_, err := db.exec(ctx, "mark scrubbed", markScrubbed)
-	return err
+	return db.run(ctx, "mark scrubbed", markScrubbed)
 }

@@ -77,15 +77,13 @@ where id = $1 and state = 'pending'`)
 
 // FinishMessage records that a message was sent.
 func (db *DB) FinishMessage(ctx context.Context, id uuid.UUID, now time.Time) error {
-	_, err := db.exec(ctx, "finish message", finishMessage, id, "sent", now, "")
-	return err
+	return db.run(ctx, "finish message", finishMessage, id, "sent", now, "")
 }
 
 // FailMessage ends the attempts for a message; why is for the operator, who may call ResendMessage until the message
 // expires. Then Sweep wipes the payload.
 func (db *DB) FailMessage(ctx context.Context, id uuid.UUID, now time.Time, why string) error {
-	_, err := db.exec(ctx, "fail message", finishMessage, id, "failed", now, why)
-	return err
+	return db.run(ctx, "fail message", finishMessage, id, "failed", now, why)
 }
 
 var retryMessage = define(`
@@ -94,8 +92,7 @@ where id = $1 and state = 'pending'`)
 
 // RetryMessage records that a message could not be sent; it is due again at due.
 func (db *DB) RetryMessage(ctx context.Context, id uuid.UUID, due time.Time, why string) error {
-	_, err := db.exec(ctx, "retry message", retryMessage, id, due, why)
-	return err
+	return db.run(ctx, "retry message", retryMessage, id, due, why)
 }
 
 var releaseMessages = define(`
@@ -104,8 +101,7 @@ where id = any($1) and state = 'pending'`)
 
 // ReleaseMessages returns claimed messages untried, so that another process can claim them when this one ends.
 func (db *DB) ReleaseMessages(ctx context.Context, ids []uuid.UUID, now time.Time) error {
-	_, err := db.exec(ctx, "release messages", releaseMessages, ids, now)
-	return err
+	return db.run(ctx, "release messages", releaseMessages, ids, now)
 }
 
 var expireMessages = define(`

@@ -59,6 +59,12 @@ func (db *DB) exec(ctx context.Context, doing string, s statement, args ...any) 
 	return n, err
 }
 
+// run is exec without the number of rows.
+func (db *DB) run(ctx context.Context, doing string, s statement, args ...any) error {
+	_, err := db.exec(ctx, doing, s, args...)
+	return err
+}
+
 // deadlockTries is how often a transaction that ends in a deadlock is tried.
 const deadlockTries = 3
 

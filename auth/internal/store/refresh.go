@@ -126,6 +126,5 @@ func (b *Batch) EndByReuse(session uuid.UUID, now time.Time, ip string) {
 
 // EndByReuse ends a session one of whose old refresh tokens came again, and records it.
 func (db *DB) EndByReuse(ctx context.Context, session uuid.UUID, now time.Time, ip string) error {
-	_, err := db.exec(ctx, "end by reuse", endByReuse, session, now, ActionTokenRevoked, ip)
-	return err
+	return db.run(ctx, "end by reuse", endByReuse, session, now, ActionTokenRevoked, ip)
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"hash/fnv"
 	"time"
 
 	"github.com/google/uuid"
@@ -153,12 +152,10 @@ func (db *DB) Sweep(ctx context.Context, s Sweep) (out Swept, err error) {
 }
 
 func (db *DB) sweepStep(ctx context.Context, s Sweep) (out Swept, err error) {
-	h := fnv.New64a()
-	h.Write([]byte("gatehouse auth sweep " + db.ns))
 	err = db.InTx(ctx, func(t *Tx) error {
 		out = Swept{Behind: s.Behind}
 		var mine bool
-		if err := t.queryRow(ctx, []any{&mine}, trySweepLock, int64(h.Sum64())); err != nil {
+		if err := t.queryRow(ctx, []any{&mine}, trySweepLock, db.lockKey("sweep")); err != nil {
 			return err
 		}
 		if !mine {

@@ -105,7 +105,7 @@ func (db *DB) Carry(ctx context.Context, m *Move, f func(*Carrier) error) error 
 			if err := f(&Carrier{t}); err != nil {
 				return err
 			}
-			_, err = t.exec(ctx, saveMove, m.ID, m.Owner, []byte(m.Steps), m.Floor, m.PassFloor)
+			err = t.run(ctx, saveMove, m.ID, m.Owner, []byte(m.Steps), m.Floor, m.PassFloor)
 			return err
 		})
 	})
@@ -120,6 +120,11 @@ func (t *Tx) queryRow(ctx context.Context, targets []any, s statement, args ...a
 func (t *Tx) exec(ctx context.Context, s statement, args ...any) (int64, error) {
 	tag, err := t.tx.Exec(ctx, t.db.sql[s], encodeUUIDs(args)...)
 	return tag.RowsAffected(), err
+}
+
+func (t *Tx) run(ctx context.Context, s statement, args ...any) error {
+	_, err := t.exec(ctx, s, args...)
+	return err
 }
 
 var closeMove = define(`
@@ -256,8 +261,7 @@ update {users} set email = '', phone = '' where id = any($1) and (email <> '' or
 // BlankUsers removes users' addresses, which other users may have now. The addresses are set again when the users are
 // written.
 func (c *Carrier) BlankUsers(ctx context.Context, ids []uuid.UUID) error {
-	_, err := c.t.exec(ctx, blankUsers, ids)
-	return err
+	return c.t.run(ctx, blankUsers, ids)
 }
 
 var detachFactors = define(`
@@ -266,8 +270,7 @@ where s.factor_id is not null and not exists (select from {factors} f where f.id
 
 // DetachFactors removes from sessions the factors that no longer exist.
 func (c *Carrier) DetachFactors(ctx context.Context) error {
-	_, err := c.t.exec(ctx, detachFactors)
-	return err
+	return c.t.run(ctx, detachFactors)
 }
 
 var countCarried = define(`select count(*) from {users}`)
@@ -323,7 +326,7 @@ type CarriedFactor struct {
 	Factor
 	UserID uuid.UUID
 	Secret []byte
-	// Credential is the credential of a security key; CarriedFactors does not read it.
+	// Credential is the credential of a security key.
 	Credential *Credential
 }
 
@@ -336,19 +339,28 @@ func carriedFactorTargets(f *CarriedFactor) []any {
 var selectCarriedFactors = define(`
 select ` + carriedFactorColumns + ` from {factors} f where f.user_id = any($1) order by f.user_id, f.created_at, f.id`)
 
-// CarriedFactors reads the factors of users.
-func (db *DB) CarriedFactors(ctx context.Context, users []uuid.UUID) (list []CarriedFactor, err error) {
-	err = db.readOnly(ctx, selectCarriedFactors, appendTo(&list, carriedFactorTargets), users)
-	return list, err
-}
-
 var selectCarriedCredentials = define(`
 select ` + credentialColumns + ` from {webauthn_credentials} c where c.user_id = any($1)`)
 
-// CarriedCredentials reads the passkeys and security keys of users.
-func (db *DB) CarriedCredentials(ctx context.Context, users []uuid.UUID) (list []Credential, err error) {
+// CarriedFactors reads the factors of users, and the credentials of their passkeys and security keys. A security key's
+// credential has the id of its factor.
+func (db *DB) CarriedFactors(ctx context.Context, users []uuid.UUID) (factors map[uuid.UUID]CarriedFactor,
+	credentials map[uuid.UUID]*Credential, err error) {
+	var list []Credential
+	var found []CarriedFactor
 	err = db.readOnly(ctx, selectCarriedCredentials, appendTo(&list, credentialTargets), users)
-	return list, err
+	if err == nil {
+		err = db.readOnly(ctx, selectCarriedFactors, appendTo(&found, carriedFactorTargets), users)
+	}
+	factors, credentials = map[uuid.UUID]CarriedFactor{}, map[uuid.UUID]*Credential{}
+	for i := range list {
+		credentials[list[i].ID] = &list[i]
+	}
+	for _, f := range found {
+		f.Credential = credentials[f.ID]
+		factors[f.ID] = f
+	}
+	return factors, credentials, err
 }
 
 // CarriedSession is a session of the other service. The session's refresh token there stands for the first refresh

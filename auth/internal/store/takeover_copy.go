@@ -98,7 +98,7 @@ delete from {one_time_tokens} t using carried_users c where t.user_id = c.id and
 
 // copyRows creates the temporary table and fills it.
 func copyRows[T any](ctx context.Context, c *Carrier, into staging, list []T, targets func(*T) []any) error {
-	if _, err := c.t.exec(ctx, into.create); err != nil {
+	if err := c.t.run(ctx, into.create); err != nil {
 		return err
 	}
 	_, err := c.t.tx.CopyFrom(ctx, pgx.Identifier{"pg_temp", "carried_" + into.table}, into.columns,
@@ -114,8 +114,7 @@ func carry[T any](ctx context.Context, c *Carrier, by staging, list []T, targets
 	if err := copyRows(ctx, c, by, list, targets); err != nil {
 		return err
 	}
-	_, err := c.t.exec(ctx, by.insert)
-	return err
+	return c.t.run(ctx, by.insert)
 }
 
 // Users writes users with their pending sign-ups, and returns how many of them are new, and how many were removed
@@ -132,7 +131,7 @@ func (c *Carrier) Users(ctx context.Context, list []CarriedUser, fresh bool) (ad
 		if removed, err = c.t.exec(ctx, removeTakenUsers); err != nil {
 			return 0, 0, err
 		}
-		if _, err := c.t.exec(ctx, deletePendingTokens); err != nil {
+		if err := c.t.run(ctx, deletePendingTokens); err != nil {
 			return 0, 0, err
 		}
 	}
@@ -201,7 +200,7 @@ func (c *Carrier) Sessions(ctx context.Context, list []CarriedSession, fresh boo
 		return append(sessionTargets(&s.Session), &hash)
 	})
 	if err == nil && !fresh {
-		_, err = c.t.exec(ctx, deleteCarriedFormer)
+		err = c.t.run(ctx, deleteCarriedFormer)
 	}
 	if err != nil {
 		return err
@@ -218,11 +217,10 @@ delete from {flows}`)
 
 // DeleteLinks removes all carried links and the flows that they continue: the last run writes both again.
 func (c *Carrier) DeleteLinks(ctx context.Context) error {
-	if _, err := c.t.exec(ctx, deleteCarriedLinks); err != nil {
+	if err := c.t.run(ctx, deleteCarriedLinks); err != nil {
 		return err
 	}
-	_, err := c.t.exec(ctx, deleteCarriedFlows)
-	return err
+	return c.t.run(ctx, deleteCarriedFlows)
 }
 
 // Links writes links and the flows that they continue.

@@ -3,7 +3,6 @@ package takeover
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"math"
 
 	"github.com/google/uuid"
@@ -109,21 +108,4 @@ func (f *findings) credentials(ctx context.Context, keys *securityKeys) error {
 		f.warn("%d security keys, and AUTH_MFA_WEB_AUTHN_VERIFY_ENABLED is false: their owners stay at aal1", keys.good)
 	}
 	return nil
-}
-
-// comparePasskeys compares the passkeys of users with the source's.
-func (r *run) comparePasskeys(ctx context.Context, users []uuid.UUID, target map[uuid.UUID]*store.Credential,
-	differ differing) error {
-	t := tables[passkeyTable]
-	return r.Source.Passkeys(ctx, former.Select{Users: users}, func(p *former.Passkey) error {
-		if r.reason(t, former.Entry{ID: p.RowID, User: p.UserID, Reason: p.Reason}) != "" {
-			return nil
-		}
-		want := r.m.passkey(p)
-		if column := want.Differs(target[p.RowID]); column != "" {
-			return differ(t, p.RowID, p.UserID,
-				fmt.Errorf("user %s: column %s of passkey %s differs", p.UserID, column, p.RowID))
-		}
-		return nil
-	})
 }

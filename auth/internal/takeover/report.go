@@ -276,14 +276,14 @@ func (r *run) countPending(ctx context.Context) error {
 	if r.refused > 0 {
 		passwords.Left["passwords"] += r.refused
 	}
-	for _, v := range []struct {
-		from former.Share
-		to   *tally
-	}{{pending, &r.result.pending}, {passwords, &r.result.passwords}} {
-		*v.to = tally{There: v.from.There, Left: v.from.Left}
-		v.to.Carried = v.to.There - v.to.leftOut()
-	}
+	r.result.pending, r.result.passwords = tallyOf(pending), tallyOf(passwords)
 	return nil
+}
+
+func tallyOf(s former.Share) tally {
+	t := tally{There: s.There, Left: s.Left}
+	t.Carried = t.There - t.leftOut()
+	return t
 }
 
 // dryRun reads, maps, opens and derives everything, and writes nothing.

@@ -103,7 +103,10 @@ func (r *run) compare(ctx context.Context, verify bool) error {
 	// Two tables at a time, since each waits for the source to sort it. One goroutine counts everything of a table.
 	var errs [2]error
 	var wg sync.WaitGroup
-	for i, pair := range [][]table{{tables[0], tables[2], tables[passkeyTable]}, {tables[3], tables[1]}} {
+	for i, pair := range [][]table{
+		{tables[store.CarriedUsers], tables[store.CarriedFactors], tables[store.CarriedPasskeys]},
+		{tables[store.CarriedSessions], tables[store.CarriedIdentities]},
+	} {
 		wg.Go(func() {
 			for _, t := range pair {
 				if errs[i] == nil {
@@ -124,15 +127,30 @@ func (r *run) compare(ctx context.Context, verify bool) error {
 	return r.compareRows(ctx, sampled(c.fresh.ids, c.users.ids), c.sessions.ids)
 }
 
-// differing is called with each row, and its user, that differs between source and target; err says how.
-type differing func(t table, id, user uuid.UUID, err error) error
+// differing is called with each row that is compared, and its user. column is the first column that differs between
+// source and target; "": none.
+type differing func(t table, id, user uuid.UUID, column string) error
+
+// refuseDifference returns an error if a column differs.
+func refuseDifference(t table, id, user uuid.UUID, column string) error {
+	switch {
+	case column == "":
+		return nil
+	case t.target == store.CarriedUsers || t.target == store.CarriedSessions:
+		return fmt.Errorf("%s %s: column %s differs", t.one, id, column)
+	}
+	return fmt.Errorf("user %s: column %s of %s %s differs", user, column, t.one, id)
+}
 
 // compareRows compares users and sessions column by column. A row that differs is written again, since a time that lay
 // ahead of the source's clock may have passed meanwhile. A row that still differs is an error.
 func (r *run) compareRows(ctx context.Context, users, sessions []uuid.UUID) error {
 	again := map[string][]uuid.UUID{}
 	var owners []uuid.UUID
-	collect := func(t table, id, user uuid.UUID, _ error) error {
+	collect := func(t table, id, user uuid.UUID, column string) error {
+		if column == "" {
+			return nil
+		}
 		if again[t.name] = append(again[t.name], id); t.target != store.CarriedSessions {
 			owners = append(owners, user)
 		}
@@ -162,10 +180,9 @@ func (r *run) compareRows(ctx context.Context, users, sessions []uuid.UUID) erro
 		}
 	}
 	counted := [2]int{r.result.sampleUsers, r.result.sampleSessions}
-	refuse := func(_ table, _, _ uuid.UUID, err error) error { return err }
-	err := r.compareUsers(ctx, sampled(owners, nil), refuse)
+	err := r.compareUsers(ctx, sampled(owners, nil), refuseDifference)
 	if err == nil {
-		err = r.compareSessions(ctx, again[tables[3].name], refuse)
+		err = r.compareSessions(ctx, again[tables[store.CarriedSessions].name], refuseDifference)
 	}
 	r.result.sampleUsers, r.result.sampleSessions = counted[0], counted[1]
 	return err
@@ -255,58 +272,46 @@ func (r *run) compareUsers(ctx context.Context, ids []uuid.UUID, differ differin
 		if err != nil {
 			return err
 		}
-		factors, err := r.DB.CarriedFactors(ctx, part)
+		factors, credentials, err := r.DB.CarriedFactors(ctx, part)
 		if err != nil {
 			return err
 		}
 		if err := r.Source.Users(ctx, former.Select{IDs: part}, func(u *former.User) error {
-			c, err := r.m.user(u)
+			want, err := r.m.user(u)
 			if err != nil {
 				return err
 			}
 			r.result.sampleUsers++
-			if column := c.User.Differs(target[u.ID], u.Clock); column != "" {
-				return differ(tables[0], u.ID, u.ID, fmt.Errorf("user %s: column %s differs", u.ID, column))
-			}
-			return nil
+			return differ(tables[store.CarriedUsers], u.ID, u.ID, want.User.Differs(target[u.ID], u.Clock))
 		}); err != nil {
 			return err
 		}
 		if err := r.Source.Identities(ctx, former.Select{Users: part}, func(i *former.Identity) error {
-			if r.reason(tables[1], former.Entry{ID: i.ID, User: i.UserID, Reason: i.Reason}) != "" {
+			if r.reason(tables[store.CarriedIdentities], former.Entry{ID: i.ID, User: i.UserID, Reason: i.Reason}) != "" {
 				return nil
 			}
 			want := r.m.identity(i)
-			if column := want.Differs(target[i.UserID], i.Clock); column != "" {
-				return differ(tables[1], i.ID, i.UserID,
-					fmt.Errorf("user %s: column %s of identity %s differs", i.UserID, column, i.ID))
-			}
-			return nil
+			return differ(tables[store.CarriedIdentities], i.ID, i.UserID, want.Differs(target[i.UserID], i.Clock))
 		}); err != nil {
 			return err
-		}
-		list, err := r.DB.CarriedCredentials(ctx, part)
-		if err != nil {
-			return err
-		}
-		credentials := map[uuid.UUID]*store.Credential{}
-		for i := range list {
-			credentials[list[i].ID] = &list[i]
-		}
-		for i := range factors {
-			factors[i].Credential = credentials[factors[i].ID]
 		}
 		if err := r.compareFactors(ctx, part, factors); err != nil {
 			return err
 		}
-		if err := r.comparePasskeys(ctx, part, credentials, differ); err != nil {
+		if err := r.Source.Passkeys(ctx, former.Select{Users: part}, func(p *former.Passkey) error {
+			if r.reason(tables[store.CarriedPasskeys], former.Entry{ID: p.RowID, User: p.UserID, Reason: p.Reason}) != "" {
+				return nil
+			}
+			want := r.m.passkey(p)
+			return differ(tables[store.CarriedPasskeys], p.RowID, p.UserID, want.Differs(credentials[p.RowID]))
+		}); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func (r *run) compareFactors(ctx context.Context, users []uuid.UUID, target []store.CarriedFactor) error {
+func (r *run) compareFactors(ctx context.Context, users []uuid.UUID, target map[uuid.UUID]store.CarriedFactor) error {
 	byUser := map[uuid.UUID][]*former.Factor{}
 	if err := r.Source.FactorsOf(ctx, users, func(f *former.Factor) error {
 		byUser[f.UserID] = append(byUser[f.UserID], f)
@@ -314,13 +319,9 @@ func (r *run) compareFactors(ctx context.Context, users []uuid.UUID, target []st
 	}); err != nil {
 		return err
 	}
-	byID := map[uuid.UUID]store.CarriedFactor{}
-	for _, f := range target {
-		byID[f.ID] = f
-	}
 	for user, list := range byUser {
 		for _, want := range r.m.factors(list, r.dropped) {
-			have, found := byID[want.ID]
+			have, found := target[want.ID]
 			column := "id"
 			if found {
 				column = want.Differs(&have)
@@ -331,8 +332,8 @@ func (r *run) compareFactors(ctx context.Context, users []uuid.UUID, target []st
 			if column == "" {
 				column = want.Credential.Differs(have.Credential)
 			}
-			if column != "" {
-				return fmt.Errorf("user %s: column %s of factor %s differs", user, column, want.ID)
+			if err := refuseDifference(tables[store.CarriedFactors], want.ID, user, column); err != nil {
+				return err
 			}
 		}
 	}
@@ -371,10 +372,8 @@ func (r *run) compareSessions(ctx context.Context, ids []uuid.UUID, differ diffe
 		if have, found := target[s.ID]; found && ok {
 			column = want.Differs(&have)
 		}
-		if column != "" {
-			if err := differ(tables[3], s.ID, s.UserID, fmt.Errorf("session %s: column %s differs", s.ID, column)); err != nil {
-				return err
-			}
+		if err := differ(tables[store.CarriedSessions], s.ID, s.UserID, column); err != nil {
+			return err
 		}
 	}
 	if r.result.sampleSessions += len(source); len(source) != len(ids) {
