@@ -160,7 +160,9 @@ func TestAdmin_user(t *testing.T) {
 	put(u.ID, m{"password": "x"}).refused(422, "weak_password", "*")
 	put(u.ID, m{"password": strings.Repeat("x", 73)}).refused(400, "validation_failed", "*")
 	put(u.ID, m{"ban_duration": "-1h"}).refused(400, "validation_failed", "invalid format for ban duration*")
-	put(uuid.NewString(), m{}).refused(404, "user_not_found", "User not found")
+	for _, in := range []any{m{}, "{", m{"email": "x"}, m{"password": "x"}} { // whatever is wrong with the body
+		put(uuid.NewString(), in).refused(404, "user_not_found", "User not found")
+	}
 	put("x", m{}).refused(404, "validation_failed", "user_id must be an UUID")
 	put(u.ID, "").refused(400, "bad_json", "*")
 
@@ -168,6 +170,7 @@ func TestAdmin_user(t *testing.T) {
 	del(u.ID, "{").refused(400, "bad_json", "*")
 	del("x", nil).refused(404, "validation_failed", "*")
 	del(uuid.NewString(), nil).refused(404, "user_not_found", "*")
+	del(uuid.NewString(), "{").refused(404, "user_not_found", "*")
 	del(u.ID, m{"should_soft_delete": true}).is(200, "{}")
 	a.do("GET /admin/users/"+u.ID, nil, admin).is(200, `*"deleted_at":"*`)
 	del(u.ID, m{"should_soft_delete": true}).is(200, "{}")

@@ -93,6 +93,23 @@ func withID[P any](name string, h func(*call, P, uuid.UUID) error) func(*call, P
 	}
 }
 
+// knownUser makes the answer that a user does not exist win over what h refuses about the body. The user is looked up
+// only after such a refusal.
+func (s *Server) knownUser(h func(*call, flow.Actor, uuid.UUID) error) func(*call, flow.Actor, uuid.UUID) error {
+	return func(c *call, by flow.Actor, id uuid.UUID) error {
+		err := h(c, by, id)
+		if err == nil {
+			return nil
+		}
+		if status := c.problemOf(err).status; status == 400 || status == 422 {
+			if _, missing := s.users.AdminUser(c.ctx(), id); errors.Is(missing, flow.ErrNoUser) {
+				return missing
+			}
+		}
+		return err
+	}
+}
+
 // knownAud refuses an audience that is not configured, on routes that may create an account: otherwise a client could
 // choose the aud claim of its own tokens.
 func (c *call) knownAud() error {
