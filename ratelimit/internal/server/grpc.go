@@ -24,7 +24,7 @@ import (
 type GRPCSettings struct {
 	// Age at which a gRPC connection gets GOAWAY, plus or minus 10 %, so that balancing evens out; 0: never.
 	MaxAge time.Duration `env:"GRPC_MAX_CONNECTION_AGE" envDefault:"24h" min:"0s"`
-	// Time that a connection of that age gets to finish its calls before it is cut; 0: for ever.
+	// Time that a connection gets after GRPC_MAX_CONNECTION_AGE to finish its calls before it is cut; 0: for ever.
 	MaxAgeGrace time.Duration `env:"GRPC_MAX_CONNECTION_AGE_GRACE" envDefault:"1h" min:"0s"`
 	// How long a gRPC connection may be silent before the server pings it.
 	KeepaliveTime time.Duration `env:"GRPC_KEEPALIVE_TIME" envDefault:"1m" min:"1s"` // 0: grpc-go's 2 h
