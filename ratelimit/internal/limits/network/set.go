@@ -16,7 +16,7 @@ import (
 type Set struct {
 	prefixes []member
 	nodes    []node
-	roots    [2]root // of IPv4 and IPv6
+	roots    [2]root // of the tries for IPv4 and for IPv6
 }
 
 // root is where a look-up begins. It uses several bits at once to choose among tops, since each step down from node to
