@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -24,7 +25,7 @@ var sharedPostgres = sync.OnceValues(func() (*localserver.Server, error) {
 	if err != nil {
 		return nil, err
 	}
-	return s, s.Forget() // no caller closes it
+	return s, s.Forget() // it ends with this process, since no caller closes it
 })
 
 var pgDatabases atomic.Int64
@@ -100,7 +101,11 @@ func create(s *localserver.Server, name, template string) error {
 		return fmt.Errorf("testdb: %w", err)
 	}
 	defer conn.Close(ctx)
-	if _, err := conn.Exec(ctx, "create database "+name+" template "+template); err != nil {
+	strategy := "" // copying files takes half the CPU of copying pages through the write-ahead log
+	if major, _, _ := strings.Cut(conn.PgConn().ParameterStatus("server_version"), "."); major >= "15" {
+		strategy = " strategy file_copy"
+	}
+	if _, err := conn.Exec(ctx, "create database "+name+" template "+template+strategy); err != nil {
 		return fmt.Errorf("testdb: %w", err)
 	}
 	return nil
