@@ -52,13 +52,6 @@ var _ = effect("HOST PORT GRPC_HOST GRPC_PORT DEBUG_HOST DEBUG_PORT", func(t *te
 	p.rlconfig(t)
 })
 
-var _ = effect("GRPC_UDS", func(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "gate.sock")
-	p := start(t, anyLimit, map[string]string{"GRPC_UDS": path})
-	p.grpc = "unix:" + path
-	decide1(t, p.dial(t), "k", "v")
-})
-
 // Each listener is bound exclusively, and the error of a busy port names its settings. The debug
 // port is one that the daemon can do without.
 func TestListeners_busy(t *testing.T) {
@@ -260,18 +253,17 @@ var _ = effect("HTTP_IDLE_TIMEOUT", func(t *testing.T) {
 })
 
 var _ = effect("MAX_DESCRIPTORS MAX_ENTRIES MAX_TEXT_BYTES", func(t *testing.T) {
-	f := func(name, most, body, want string) {
-		t.Helper()
-		if resp, got := start(t, anyLimit, map[string]string{name: most}).post(t, body); resp.StatusCode != 400 ||
+	p := start(t, anyLimit, map[string]string{"MAX_DESCRIPTORS": "3", "MAX_ENTRIES": "1", "MAX_TEXT_BYTES": "2"})
+	for body, want := range map[string]string{
+		`{},{},{},{}`:                             "has 4 descriptors, at most 3 are allowed",
+		`{"entries":[{"key":"k"},{"key":"k"}]}`:   "has 2 entries, at most 1 are allowed",
+		`{"entries":[{"key":"k","value":"abc"}]}`: "a value of 3 bytes, at most 2 each are allowed",
+	} {
+		if resp, got := p.post(t, `{"domain":"d","descriptors":[`+body+`]}`); resp.StatusCode != 400 ||
 			!strings.Contains(got, want) {
-			t.Errorf("%s=%s: %d %s", name, most, resp.StatusCode, got)
+			t.Errorf("%s: %d %s", body, resp.StatusCode, got)
 		}
 	}
-	f("MAX_DESCRIPTORS", "1", `{"domain":"d","descriptors":[{},{}]}`, "has 2 descriptors, at most 1 are allowed")
-	f("MAX_ENTRIES", "1", `{"domain":"d","descriptors":[{"entries":[{"key":"k"},{"key":"k"}]}]}`,
-		"has 2 entries, at most 1 are allowed")
-	f("MAX_TEXT_BYTES", "2", `{"domain":"d","descriptors":[{"entries":[{"key":"k","value":"abc"}]}]}`,
-		"a value of 3 bytes, at most 2 each are allowed")
 })
 
 // After SIGTERM the daemon is unhealthy and serves on for as long as the delay is.

@@ -114,26 +114,6 @@ var _ = effect("MCACHE_HOST_PORT", func(t *testing.T) {
 	}
 })
 
-func memcacheTLS(t *testing.T) storeTLS {
-	return storeTLS{
-		prefix: "MCACHE_",
-		plain: func(addr string) map[string]string {
-			return onMemcache("MCACHE_HOST_PORT", addr, "MCACHE_TIMEOUT", "5s")
-		},
-		server: func(cert, key, clientCA string) string {
-			return testdb.Memcached(t, localserver.MemcachedOptions{Cert: cert, Key: key, ClientCA: clientCA}).Addr()
-		},
-	}
-}
-
-var (
-	_ = effect("MCACHE_TLS", func(t *testing.T) { memcacheTLS(t).tls(t) })
-	_ = effect("MCACHE_TLS_CACERT", func(t *testing.T) { memcacheTLS(t).caCert(t) })
-	_ = effect("MCACHE_TLS_SKIP_HOSTNAME_VERIFICATION", func(t *testing.T) { memcacheTLS(t).skipName(t) })
-	_ = effect("MCACHE_TLS_CLIENT_CERT", func(t *testing.T) { memcacheTLS(t).clientCert(t) })
-	_ = effect("MCACHE_TLS_CLIENT_KEY", func(t *testing.T) { memcacheTLS(t).clientKey(t) })
-)
-
 // A key that memcached does not take: never OK in silence, but what the failure mode says.
 func TestMemcache_badKey(t *testing.T) {
 	t.Parallel()

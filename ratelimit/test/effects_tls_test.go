@@ -281,7 +281,7 @@ var _ = effect("GRPC_CLIENT_TLS_SAN", func(t *testing.T) {
 	}
 })
 
-var _ = effect("GRPC_UDS_MODE", func(t *testing.T) {
+var _ = effect("GRPC_UDS GRPC_UDS_MODE", func(t *testing.T) {
 	for octal, want := range map[string]os.FileMode{"0600": 0o600, "777": 0o777} {
 		path := filepath.Join(t.TempDir(), "gate.sock")
 		p := start(t, `[{key: k, @9/y}]`, map[string]string{"GRPC_UDS": path, "GRPC_UDS_MODE": octal})
