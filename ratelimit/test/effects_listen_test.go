@@ -83,9 +83,7 @@ func TestListeners_busy(t *testing.T) {
 		q.debug + ": bind: " + inUse; !strings.Contains(second.log.text(), want) {
 		t.Errorf("no %q in:\n%s", want, second.log.text())
 	}
-	if err := second.Stop(time.Minute); err != nil {
-		t.Errorf("its stop: %v", err)
-	}
+	must.Succeed(t, second.Stop(time.Minute))
 }
 
 // wire is a connection on which a test speaks HTTP/2 by hand.
@@ -286,9 +284,7 @@ var _ = effect("DRAIN_DELAY", func(t *testing.T) {
 	must.Succeed(t, p.Signal(syscall.SIGKILL))
 	<-p.Ended()
 	p = start(t, anyLimit, map[string]string{"DRAIN_DELAY": "10ms"})
-	if err := p.Stop(time.Minute); err != nil {
-		t.Errorf("with a short delay: %v", err)
-	}
+	must.Succeed(t, p.Stop(time.Minute))
 })
 
 // A call that does not end is cut when the time is up.
@@ -304,9 +300,7 @@ var _ = effect("DRAIN_TIMEOUT", func(t *testing.T) {
 	}
 	must.Succeed(t, p.Signal(syscall.SIGTERM))
 	p.log.await(t, "calls were cut", nil)
-	if err := p.Stop(time.Minute); err != nil {
-		t.Error(err)
-	}
+	must.Succeed(t, p.Stop(time.Minute))
 })
 
 // The collector's next goal says how much heap may lie about.

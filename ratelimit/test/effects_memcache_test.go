@@ -30,11 +30,8 @@ func memcached(t testing.TB, n int) (servers []*localserver.Server, list string)
 
 // onMemcache is the environment of a daemon that no slow machine makes fail: name, value, name, ...
 func onMemcache(more ...string) map[string]string {
-	env := map[string]string{"BACKEND_TYPE": "memcache", "MCACHE_TIMEOUT": "20s", "STORE_STALL": "0"}
-	for i := 0; i < len(more); i += 2 {
-		env[more[i]] = more[i+1]
-	}
-	return env
+	return with(map[string]string{"BACKEND_TYPE": "memcache", "MCACHE_TIMEOUT": "20s", "STORE_STALL": "0"},
+		"", more...)
 }
 
 // post sends /json descriptors written k=v,k=v and returns the status and the answer.

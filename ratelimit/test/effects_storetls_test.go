@@ -24,11 +24,7 @@ type storeTLS struct {
 // try starts a daemon with more variables, by their ends, and says whether it counts in the store.
 func (s storeTLS) try(t *testing.T, what, addr string, welcome bool, more ...string) {
 	t.Helper()
-	env := s.plain(addr)
-	for i := 0; i < len(more); i += 2 {
-		env[s.prefix+more[i]] = more[i+1]
-	}
-	p := launch(t, `[{key: k, @99/y}]`, env)
+	p := launch(t, `[{key: k, @99/y}]`, with(s.plain(addr), s.prefix, more...))
 	if !welcome && s.waits {
 		p.log.await(t, "does not answer yet", nil)
 		return

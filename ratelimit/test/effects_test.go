@@ -80,3 +80,11 @@ func TestEffects_everyVariable(t *testing.T) {
 		}
 	}
 }
+
+// with sets more variables in env: name, value, name, ..., the names without a prefix that they share.
+func with(env map[string]string, prefix string, more ...string) map[string]string {
+	for i := 0; i < len(more); i += 2 {
+		env[prefix+more[i]] = more[i+1]
+	}
+	return env
+}

@@ -165,9 +165,7 @@ func TestTracing_outage(t *testing.T) {
 		return strings.Contains(body, "ratelimit.tracing.spans_lost: ") &&
 			!strings.Contains(body, "ratelimit.tracing.spans_lost: 0")
 	})
-	if err := p.Stop(20 * time.Second); err != nil {
-		t.Error(err)
-	}
+	must.Succeed(t, p.Stop(20 * time.Second))
 }
 
 // A store's part is a span of its own, below the decision's, with the hits sent to each store.
