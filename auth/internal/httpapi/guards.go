@@ -93,6 +93,17 @@ func withID[P any](name string, h func(*call, P, uuid.UUID) error) func(*call, P
 	}
 }
 
+// withIDs is withID for two IDs.
+func withIDs[P any](first, second string, h func(*call, P, uuid.UUID, uuid.UUID) error) func(*call, P) error {
+	return withID(first, func(c *call, by P, a uuid.UUID) error {
+		b, err := c.pathID(second)
+		if err != nil {
+			return err
+		}
+		return h(c, by, a, b)
+	})
+}
+
 // knownAud refuses an audience that is not configured, on routes that may create an account: otherwise a client could
 // choose the aud claim of its own tokens.
 func (c *call) knownAud() error {

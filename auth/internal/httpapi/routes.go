@@ -93,10 +93,10 @@ func (s *Server) addRoutes() {
 	at("DELETE /admin/users/{user_id}", s.admin(withID("user_id", s.deleteUser)))
 	at("GET /admin/users/{user_id}/sessions", s.admin(withID("user_id", s.getUserSessions)))
 	at("DELETE /admin/users/{user_id}/sessions", s.admin(withID("user_id", s.deleteUserSessions)))
-	at("DELETE /admin/users/{user_id}/sessions/{id}", s.admin(withID("user_id", s.deleteUserSession)))
+	at("DELETE /admin/users/{user_id}/sessions/{id}", s.admin(withIDs("user_id", "id", s.deleteUserSession)))
 	at("GET /admin/users/{user_id}/factors", s.admin(withID("user_id", s.getAdminFactors))) // admin_factors.go
-	at("PUT /admin/users/{user_id}/factors/{factor_id}", s.admin(s.putAdminFactor))
-	at("DELETE /admin/users/{user_id}/factors/{factor_id}", s.admin(s.deleteAdminFactor))
+	at("PUT /admin/users/{user_id}/factors/{factor_id}", s.admin(withIDs("user_id", "factor_id", s.putAdminFactor)))
+	at("DELETE /admin/users/{user_id}/factors/{factor_id}", s.admin(withIDs("user_id", "factor_id", s.deleteAdminFactor)))
 	at("GET /admin/outbox", s.admin(s.getOutbox)) // admin_outbox.go
 	at("POST /admin/outbox/{id}/resend", s.admin(withID("id", s.postResendMessage)))
 
