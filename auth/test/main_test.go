@@ -376,7 +376,7 @@ func TestDatabaseUnavailable(t *testing.T) {
 	waiting := launch(t, t.TempDir(), environment(pg.PostgresURL("postgres")))
 	d.log.await(t, "waiting for the database", nil)
 	waiting.log.await(t, "waiting for the database", nil)
-	must.Succeed(t, waiting.Stop(20 * time.Second))
+	must.Succeed(t, waiting.Stop(20*time.Second))
 	must.Succeed(t, pg.Cont())
 	d.awaitReady(t)
 	d.want(t, 200, "GET", "/readyz", "", "")

@@ -223,7 +223,7 @@ func TestRedisNonsense(t *testing.T) {
 			}
 			proxy.At(0.1, g)
 			time.Sleep(200 * time.Millisecond)
-			must.Succeed(t, p.Stop(20 * time.Second))
+			must.Succeed(t, p.Stop(20*time.Second))
 		})
 	}
 }

@@ -165,7 +165,7 @@ func TestTracing_outage(t *testing.T) {
 		return strings.Contains(body, "ratelimit.tracing.spans_lost: ") &&
 			!strings.Contains(body, "ratelimit.tracing.spans_lost: 0")
 	})
-	must.Succeed(t, p.Stop(20 * time.Second))
+	must.Succeed(t, p.Stop(20*time.Second))
 }
 
 // A store's part is a span of its own, below the decision's, with the hits sent to each store.
