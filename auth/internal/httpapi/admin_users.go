@@ -25,14 +25,14 @@ func (s *Server) getUsers(c *call, _ flow.Actor) error {
 	if f.ID, err = c.paramID("id"); err != nil {
 		return err
 	}
-	if f.OldestFirst, err = c.sort(); err != nil {
-		return err
-	}
 	if c.param("limit") != "" || c.param("cursor") != "" {
 		return s.usersBehind(c, f)
 	}
 	p, err := c.page()
 	if err != nil {
+		return err
+	}
+	if f.OldestFirst, err = c.sort(); err != nil {
 		return err
 	}
 	f.Offset, f.Limit, f.Count = p.offset(), p.size, true
@@ -51,6 +51,9 @@ func (s *Server) usersBehind(c *call, f store.UsersFilter) error {
 		return err
 	}
 	if f.After, err = c.after(); err != nil {
+		return err
+	}
+	if f.OldestFirst, err = c.sort(); err != nil {
 		return err
 	}
 	f.Limit = limit + 1
